@@ -1,50 +1,80 @@
-"""More views where the gradient is too noisy: the norm test of adaptive-batch SGD (Byrd et al. 2012), on the cosine.
+"""How many views a step takes, picture by picture, from the noise of its gradients: the norm test of adaptive-batch
+SGD (Byrd et al. 2012).
 
-A gradient of n views has the cosine sqrt(n / (n + c)) to the true one; c is estimated in every step. Many steps of
-few views are more efficient, so n grows only after several noisy steps, and only as far as the budget allows for
-every planned step.
+The gradient of n views has the cosine sqrt(n / (n + c)) to the true one, where c is the noise of a single view as a
+multiple of the signal. For the same number of gradients, more steps are worth more than more views, until there are
+many steps. From then on, views up to c cost nothing: each step goes farther.
 """
 
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import torch
+from torch import Tensor
+
 from attacks.eot.estimate import Estimate
 from attacks.runtime.stored import stored
 
+#: The weight of the noise measured before, when a step adds its own; and the steps that measure it before it counts.
+MEMORY, PILOT = 0.9, 8
 
-@stored("views")
-class Views(NamedTuple):
-    """How many blocks of `EOT.views` views a step takes, and for how many steps running the cosine was too low."""
 
-    times: int = 1
-    low: int = 0
+@stored("noise")
+class Noise(NamedTuple):
+    """Of each delta (D,), summed over the steps with fading weights: the share of `signal` in the power of its
+    gradient, and the `spread` of a single view's gradient on the same scale; and the number of `steps` (D,) that
+    showed them."""
+
+    signal: Tensor
+    spread: Tensor
+    steps: Tensor
+
+    @property
+    def c(self) -> Tensor:
+        """The noise of a single view's gradient as a multiple of the signal; NaN while it has not been measured."""
+        return self.spread / self.signal
+
+    def after(self, estimate: Estimate) -> "Noise":
+        """With the estimate of one more step. A single view shows no noise, and changes nothing."""
+        snr = estimate.snr.double().cpu()
+        seen = ~snr.isnan()
+        signal = torch.where(seen, snr / (1 + snr), 0)
+        spread = torch.where(seen, estimate.views.cpu() / (1 + snr), 0)
+        keep = torch.where(seen, MEMORY, 1.0)
+        return Noise(keep * self.signal + signal, keep * self.spread + spread, self.steps + seen)
 
 
 @dataclass(frozen=True)
 class Adaptive:
-    """Doubles the views when the estimated cosine to the true gradient, averaged over the pictures, has been below
-    `cosine` for `patience` steps running."""
+    """Chooses the views of each step. A picture whose gradients suffice for `steps` steps of several views takes as
+    many views as its constant c, in blocks, a power of two of them; at most so many that these steps remain.
 
-    cosine: float
-    patience: int = 5
+    Args:
+        steps: how many steps come before more views.
+    """
+
+    steps: int = 128
 
     def __post_init__(self) -> None:
-        if not 0 < self.cosine < 1:
-            raise ValueError(f"`cosine` must lie between 0 and 1; got {self.cosine}")
-        if type(self.patience) is not int or self.patience < 1:
-            raise ValueError(f"`patience` must be a whole number of steps, at least 1; got {self.patience!r}")
+        if type(self.steps) is not int or self.steps < 1:
+            raise ValueError(f"`steps` must be a whole number, at least 1; got {self.steps!r}")
 
-    def next(self, views: Views, estimate: Estimate, *, base: int, steps: int, budget: int) -> Views:
-        """The views of the next step.
+    def start(self, total: Tensor, block: int) -> Tensor:
+        """Blocks of `block` views in the first steps (N,), for pictures with `total` gradients (N,): two where there
+        may be several, so that the noise shows."""
+        return self._most(total, block).clamp(max=2)
 
-        Args:
-            views: those of the step that gave `estimate`.
-            base: views in a block.
-            steps: how many steps are still to come.
-            budget: how many views of each picture are left.
-        """
-        cosine = float(estimate.cosine.nan_to_num(0.0).mean())  # unknown from a single view: take more
-        low = views.low + 1 if cosine < self.cosine else 0
-        if low >= self.patience and 2 * views.times * base * steps <= budget:
-            return Views(2 * views.times, 0)
-        return Views(views.times, low)
+    def next(self, noise: Noise, total: Tensor, left: Tensor, block: int) -> Tensor:
+        """Blocks of the next step (N,) of pictures that have `left` of `total` gradients (N,)."""
+        c = noise.c.nan_to_num(0.0).expand(len(total))
+        wanted = _power(torch.minimum(c / block, self._most(total, block)))
+        wanted = torch.where(noise.steps < PILOT, self.start(total, block), wanted)
+        return torch.minimum(wanted, (left // block).clamp(min=1))
+
+    def _most(self, total: Tensor, block: int) -> Tensor:
+        return _power(total / (self.steps * block))
+
+
+def _power(share: Tensor) -> Tensor:
+    """The largest power of two up to `share`, at least 1."""
+    return (2 ** share.double().clamp(min=1).log2().floor()).long()

@@ -1,6 +1,6 @@
 """Views that no attack has used, on which everything is judged."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, NamedTuple, cast
@@ -10,14 +10,13 @@ from torch import Tensor
 
 from attacks.encoders.engine.fallback import fall_back
 from attacks.encoders.randomness import drawn
-from attacks.encoders.tree import Encoder, Tree
-from attacks.eot.batching import in_parts
+from attacks.encoders.tree import Encoder, Tree, mapped
+from attacks.eot.batching import Group, Pass, in_passes
 from attacks.eot.faults.locate import Query, located
 from attacks.eot.problem import Problem
 from attacks.eot.protocols import Objective, Perturbation
 from attacks.runtime.distributed import ALONE, World
 from transforms import Compose, Scene, Shown, Sobol, base_of, scene_of, stream, taken
-from transforms.compose import view
 
 
 class Bank(NamedTuple):
@@ -46,13 +45,12 @@ class Bank(NamedTuple):
     def losses_of(self, problem: Problem, chunk: int, world: World = ALONE, step: int | None = None) -> Tensor:
         """The same for finished pictures as a problem (see `judged`)."""
         query = self.query(problem, step)
-        mine = torch.tensor(list(world.share(len(self.u))), dtype=torch.long, device=query.rows.device)
+        mine = world.share(len(self.u))
 
         def run() -> Tensor:
             losses = problem.images.new_zeros(len(problem), len(self.u))
-            for i in range(len(problem)):
-                for views, part in in_parts(partial(_part, query, i), mine, chunk):
-                    losses[i, views] = part.to(losses)
+            for part, some in in_passes(partial(_part, query), len(problem), mine, chunk):
+                losses[part.images.start : part.images.stop, part.groups[0]] = some.to(losses)
             world.sum(losses)
             return losses
 
@@ -70,16 +68,27 @@ class Bank(NamedTuple):
     ) -> Tensor:
         """Embeddings of each picture from each view (or from some of them): N pictures -> (N,V,D), at most `chunk`
         views at a time."""
+        some = self._replace(u=self.u[only])
+        parts: dict[tuple[int, Group], Tensor] = {}
+        for part, rows in some.encoded(images, encoder, chunk, range(len(some.u))):
+            parts |= {(i, part.groups[0]): row for i, row in zip(part.images, rows, strict=True)}
+        features = torch.cat([parts[key] for key in sorted(parts)])
+        return features.view(len(base_of(images)), len(some.u), *features.shape[1:])
 
-        def embed(scene: Scene, u: Tensor) -> Tensor:
-            features: Tensor = encoder(view(self.transforms, scene, u), **drawn(self.transforms, u))
-            return features
+    @torch.no_grad()
+    def encoded(
+        self, images: Shown, encoder: Encoder, chunk: int, views: Sequence[int]
+    ) -> Iterator[tuple[Pass, Tree]]:
+        """The encoder's answer for each picture from each of some `views`, pass by pass (see `in_passes`): of n
+        pictures and v views (n,v,...)."""
 
-        rows = []
-        for i in range(len(base_of(images))):
-            parts = in_parts(partial(embed, taken(images, i)), self.u[only], chunk)
-            rows.append(torch.cat([part for _, part in parts]))
-        return torch.stack(rows)
+        def encode(part: Pass) -> Tree:
+            rows = torch.tensor(part.images, device=base_of(images).device)
+            u = self.u[list(part.groups[0])].repeat(len(rows), 1)
+            answer = encoder(self.transforms(taken(images, rows), u), **drawn(self.transforms, u))
+            return mapped(answer, lambda leaf: leaf.unflatten(0, (len(rows), -1)))
+
+        yield from in_passes(encode, len(base_of(images)), views, chunk)
 
     def query(self, problem: Problem, step: int | None = None) -> Query:
         """How a problem is judged on these views, for `attacks.eot.faults`."""
@@ -91,8 +100,10 @@ class Bank(NamedTuple):
 NO_DELTA = torch.zeros(0)
 
 
-def _part(query: Query, i: int, views: Tensor) -> Tensor:
-    return query.problem.losses(query.transforms, query.delta, torch.full_like(views[:1], i), query.u[views])
+def _part(query: Query, part: Pass) -> Tensor:
+    which = torch.tensor(part.images, device=query.u.device)
+    u = query.u[list(part.groups[0])].repeat(len(which), 1)
+    return query.problem.losses(query.transforms, query.delta, which, u).view(len(which), -1)
 
 
 def _finite(losses: Tensor) -> bool:

@@ -84,6 +84,26 @@ def within_memory(run: Callable[[Pass], Result], whole: Pass) -> Iterator[tuple[
             yield part, outcome[0]
 
 
+def in_passes(
+    run: Callable[[Pass], Result], count: int, views: Sequence[int], chunk: int
+) -> Iterator[tuple[Pass, Result]]:
+    """`run` of `count` pictures, each seen from each of `views`: in passes of one group and at most `chunk` rows, of
+    several pictures where all their views fit. Where a pass does not fit into memory, it and those after it are
+    halved. Raises MemoryError in one line where a single view does not fit."""
+    pictures = blocks(count, max(1, chunk // len(views))) if views and count else []
+    todo = [Pass(block, (tuple(part),)) for block in pictures for part in _even(views, chunk)][::-1]
+    while todo:
+        part = todo.pop()
+        outcome = _attempt(run, part, part.rows == 1) if part.rows <= chunk else None
+        if outcome is not None:
+            yield part, outcome[0]
+            continue
+        halves = part.halves()
+        if part.rows <= chunk:
+            chunk = max(half.rows for half in halves)
+        todo += reversed(halves)
+
+
 def in_parts(run: Callable[[Tensor], Result], rows: Tensor, chunk: int) -> Iterator[tuple[Tensor, Result]]:
     """`run` of `rows`, at most `chunk` at a time, each part with its result; where one does not fit into memory, it
     and those after it are halved. Raises MemoryError in one line where a single row does not fit."""

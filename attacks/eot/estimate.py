@@ -12,9 +12,9 @@ from attacks.runtime.stored import stored
 @stored("estimate")
 class Estimate(NamedTuple):
     """Per image: `mean` loss (N,) over the views and its standard error (N,). Per delta (N of them, or one that all
-    share): `snr` of the gradient, and the gradient `grad` of the risk, shaped like delta. Then the `views` of each
-    picture, the `chunk`: the most rows that a pass had, fewer than asked where memory ran out; and `value` (N,), the
-    risk of each image's losses, which `grad` belongs to (the mean, if the risk is).
+    share): `snr` of the gradient, the gradient `grad` of the risk, shaped like delta, and the `views` of a picture.
+    Then the `chunk`: the most rows that a pass had, fewer than asked where memory ran out; and `value` (N,), the risk
+    of each image's losses, which `grad` belongs to (the mean, if the risk is).
 
     `snr` is ||E g||^2 / E||g - E g||^2 of the n-view mean g, both estimated from partial means and bias-corrected,
     at least 0; NaN when there is a single view. The standard errors and the snr are those of independent draws:
@@ -25,7 +25,7 @@ class Estimate(NamedTuple):
     stderr: Tensor
     snr: Tensor
     grad: Tensor
-    views: int
+    views: Tensor
     chunk: int
     value: Tensor
 

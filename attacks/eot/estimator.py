@@ -62,10 +62,13 @@ class EOT:
         """The coordinates (times * views, dims) of a step's views: blocks step, step + 1, ... of `views` points each.
         Or for each of so many `pictures` blocks of its own, (pictures, times * views, dims)."""
         dims, own = self.transforms.dims, pictures or 1
-        parts = [self.draws(self.views, dims, seed=seed, step=step * own + i) for i in range(times * own)]
+        # One sequence: the blocks of all pictures are one draw, of the same points.
+        together = own if isinstance(self.draws, Sobol) else 1
+        first, count = step * own // together, times * own // together
+        parts = [self.draws(self.views * together, dims, seed=seed, step=first + i) for i in range(count)]
         if pictures is None:
             return torch.cat(parts).to(like)
-        blocks = torch.stack(parts).view(times, own, self.views, dims).transpose(0, 1)
+        blocks = torch.cat(parts).view(times, own, self.views, dims).transpose(0, 1)
         return blocks.reshape(own, times * self.views, dims).to(like)
 
     def estimate(self, problem: Question, delta: Tensor, u: Tensor, *, world: World = ALONE) -> Estimate:
@@ -136,7 +139,8 @@ class _Estimation:
         stderr = (self.losses.var(1, correction=1) / n).sqrt() if n > 1 else torch.zeros_like(mean)
         snr = signal_to_noise(grad, energy, n * (self.count if self.shared else 1), -(-n // self.size))
         value = self.eot.risk.value(self.losses).to(dtype)
-        return Estimate(mean.to(dtype), stderr.to(dtype), snr.to(dtype), grad.to(dtype), n, self.chunk, value)
+        views = torch.full_like(snr, n, dtype=torch.long)
+        return Estimate(mean.to(dtype), stderr.to(dtype), snr.to(dtype), grad.to(dtype), views, self.chunk, value)
 
     def _zeros(self, rows: int) -> Tensor:
         """Sums of gradients by row of delta and group of views, before the first pass."""

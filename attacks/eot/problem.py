@@ -86,10 +86,10 @@ class Options:
     Args:
         optimiser: moves the perturbation; a `Proposer` needs no gradient.
         eot: the estimator of the expected loss.
-        steps: gradient steps; each costs `eot.views` encoder passes for each image.
+        steps: gradient steps, at most; each costs `eot.views` encoder passes for each image, or a multiple.
         seed: of the start and of the views. The same seed gives the same bits on the same machine.
         budget: the most encoder passes for each image, one number or (N,); None for no limit.
-        adaptive: when to raise the number of views; needs a budget.
+        adaptive: chooses how many times `eot.views` views a step has; needs a budget.
         world: the processes that share the work; every one of them yields the same steps.
         penalty: a price on the look of the perturbation, added to the risk.
         adversary: chooses the views of each step to the attacker's harm; not with `adaptive`.

@@ -5,7 +5,7 @@ attack = encoder + objective + perturbation + optimiser + EOT
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -129,6 +129,14 @@ class Constraint:
         return self.perturbation.move(delta, move, self.images)
 
 
+class Done(NamedTuple):
+    """The share of the run, 0 to 1, that is done `before` and `after` a step: (D,) float64, one for each delta. It is
+    the share of the gradients, so schedules do not depend on how they are divided into steps."""
+
+    before: Tensor
+    after: Tensor
+
+
 class Optimiser(Protocol):
     """From a delta and the estimate there to the next delta. A pure function: its state is a value."""
 
@@ -136,7 +144,9 @@ class Optimiser(Protocol):
     gradient_free: ClassVar[bool] = False
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> Any: ...
-    def step(self, delta: Tensor, estimate: Estimate, state: Any, constraint: Constraint) -> tuple[Tensor, Any]: ...
+    def step(
+        self, delta: Tensor, estimate: Estimate, state: Any, constraint: Constraint, done: Done
+    ) -> tuple[Tensor, Any]: ...
 
 
 class Proposer(Protocol):

@@ -86,10 +86,10 @@ def secondary(rows: Sequence[Row], measure: Measure) -> list[dict[str, Any]]:
     ]
 
 
-def difference(measure: Measure, one: Tensor, other: Tensor, trials: Tensor | int) -> Interval:
-    """The mean difference of two arms, or two runs, from each cluster's mean cosine, or share of successes among its
-    `trials` views, (C,)."""
-    return paired(one, other) if measure == "cosine" else paired_shares(one, other, trials)
+def difference(measure: str, one: Tensor, other: Tensor, trials: Tensor | int) -> Interval:
+    """The mean difference of two arms, or two runs, from each cluster's share of successes among its `trials` views,
+    or from its mean of any other measure, (C,)."""
+    return paired_shares(one, other, trials) if measure == "success" else paired(one, other)
 
 
 def _units(rows: Sequence[Mapping[str, object]], measure: Measure) -> Tensor:

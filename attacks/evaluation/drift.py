@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from attacks.encoders.layers import OUTPUT, Layers, Pool, Visit, key_in_errors, layer_pools, visits
 from attacks.encoders.randomness import drawn
 from attacks.eot.bank import Bank
-from attacks.eot.batching import in_parts
+from attacks.eot.batching import Pass, in_passes
 from attacks.evaluation.clusters import by_cluster
 from attacks.evaluation.intervals import interval
 from attacks.evaluation.scores import signature_of
@@ -20,8 +20,7 @@ from attacks.evaluation.significance import LEVEL, needed, sign_flip
 from attacks.objectives.embedding import similarity
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.stored import stored
-from transforms import Scene, Shown, taken
-from transforms.compose import view
+from transforms import Shown, taken
 
 #: The name for all layers, and how many of them are taken at most.
 ALL, MOST = "all", 24
@@ -127,19 +126,19 @@ def layer_drift(
         own, *others = features.to(torch.promote_types(features.dtype, torch.float32)).chunk(arms)
         return torch.stack([_cosine(other, own) for other in others])
 
-    mine = torch.tensor(list(world.share(len(bank.u))), dtype=torch.long, device=bank.u.device)
     cosine = clean.new_zeros(len(pools), len(attacked), len(clean), len(bank.u))
     with Layers(encoder, pools, keep=compared) as layer_cosines:
-        for i in range(len(clean)):
-            pictures = [taken(shown, i) for shown in (clean, *attacked.values())]
 
-            def cosines_of(places: Tensor, pictures: list[Scene] = pictures) -> Tensor:
-                views = [view(bank.transforms, picture, bank.u[places]) for picture in pictures]
-                cosines = layer_cosines(torch.cat(views), **drawn(bank.transforms, bank.u[places].repeat(arms, 1)))
-                return torch.stack([cosines[name] for name in pools])
+        def cosines_of(part: Pass) -> Tensor:
+            rows = torch.tensor(part.images, device=clean.device)
+            u = bank.u[list(part.groups[0])].repeat(len(rows), 1)
+            views = [bank.transforms(taken(shown, rows), u) for shown in (clean, *attacked.values())]
+            cosines = layer_cosines(torch.cat(views), **drawn(bank.transforms, u.repeat(arms, 1)))
+            return torch.stack([cosines[name] for name in pools]).view(len(pools), len(attacked), len(rows), -1)
 
-            for places, part in in_parts(cosines_of, mine, max(1, chunk // arms)):
-                cosine[:, :, i, places.to(cosine.device)] = part.to(cosine)
+        mine = world.share(len(bank.u))
+        for part, some in in_passes(cosines_of, len(clean), mine, max(1, chunk // arms)):
+            cosine[:, :, part.images.start : part.images.stop, part.groups[0]] = some.to(cosine)
     world.sum(cosine)
     names = tuple(name if pool == "flat" else f"{name}:{pool}" for name, pool in pools.items())
     by_arm = {arm: cosine[:, j].cpu() for j, arm in enumerate(attacked)}

@@ -4,13 +4,13 @@ The bank of views has its own seed: all arms are scored on the same views (paire
 """
 
 from collections.abc import Callable
+from operator import itemgetter
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks.encoders.randomness import drawn
 from attacks.encoders.tree import Encoder, Tree, joined, mapped, optional
 from attacks.eot.bank import Bank, judged
 from attacks.eot.batching import in_parts
@@ -19,8 +19,7 @@ from attacks.evaluation.retrieval_metrics import ranks, votes
 from attacks.objectives.embedding import Away
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.stored import stored
-from transforms import Scene, Shown, base_of, scene_of, taken
-from transforms.compose import view
+from transforms import Shown, base_of
 
 
 @stored("scores")
@@ -99,16 +98,17 @@ def evaluate(
     cosine = base.new_zeros(len(base), len(bank.u))
     no_views = _placed(cosine.new_zeros(0, len(gallery)), 0, right)  # a process without views has columns too
     columns = {key: torch.zeros_like(cosine, dtype=None if key == "goal_cosine" else torch.long) for key in no_views}
-    for i in range(len(base)) if mine else ():
-        features = bank.features(taken(images, i), encoder, chunk, mine)[0]
-        whole = features.isfinite().all(1)  # a signature may map NaN to bits
-        unit = F.normalize(features if signature is None else signature(features), dim=1)
-        alike = (unit * F.normalize(clean[i], dim=0)).sum(1)
-        cosine[i, mine] = alike.masked_fill(~whole, torch.nan).to(cosine)
-        if bool(whole.all()):  # otherwise an error is raised below
-            for key, value in _placed(unit @ gallery.T, i, right).items():
-                columns[key][i, mine] = value.to(columns[key])
-        progress()
+    for part, features in bank.encoded(images, encoder, chunk, mine):
+        for i, rows in zip(part.images, features, strict=True):
+            whole = rows.isfinite().all(1)  # a signature may map NaN to bits
+            unit = F.normalize(rows if signature is None else signature(rows), dim=1)
+            alike = (unit * F.normalize(clean[i], dim=0)).sum(1)
+            cosine[i, part.groups[0]] = alike.masked_fill(~whole, torch.nan).to(cosine)
+            if bool(whole.all()):  # otherwise an error is raised below
+                for key, value in _placed(unit @ gallery.T, i, right).items():
+                    columns[key][i, part.groups[0]] = value.to(columns[key])
+            if part.groups[0][-1] == mine[-1]:
+                progress()
     world.sum(cosine, *columns.values())
     if not bool(cosine.isfinite().all()):
         raise located(bank.query(judged(images, clean, encoder, Away())), ~cosine.isfinite())
@@ -152,14 +152,11 @@ def mean_embedding(images: Tensor, encoder: Encoder, bank: Bank, chunk: int = 64
         bank: the views, on any device; not those of the evaluation.
         chunk: most views in memory at once.
     """
-    u, rows = bank.u.to(images), []
-    for image in images:
-        scene = scene_of(image[None])
-
-        def embedded(part: Tensor, scene: Scene = scene) -> Tree:
-            return encoder(view(bank.transforms, scene, part), **drawn(bank.transforms, part))
-
-        parts = in_parts(embedded, u, chunk)
-        sums = [mapped(leaves, lambda leaf: F.normalize(leaf, dim=-1).sum(0)) for _, leaves in parts]
-        rows.append(joined(sums, lambda leaves: torch.stack(leaves).sum(0)))
+    views = bank._replace(u=bank.u.to(images))
+    sums: list[list[Tree]] = [[] for _ in images]
+    for part, features in views.encoded(images, encoder, chunk, range(len(bank.u))):
+        of_part = mapped(features, lambda leaf: F.normalize(leaf, dim=-1).sum(1))
+        for row, i in enumerate(part.images):
+            sums[i].append(mapped(of_part, itemgetter(row)))
+    rows = [joined(parts, lambda leaves: torch.stack(leaves).sum(0)) for parts in sums]
     return mapped(joined(rows, torch.stack), lambda leaf: F.normalize(leaf, dim=-1))

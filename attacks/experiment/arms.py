@@ -1,6 +1,7 @@
 """The optimised arms of an experiment, step by step, and the sanity checks of the attack."""
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -26,7 +27,8 @@ from attacks.runtime.stored import stored
 from attacks.schema import groups
 from attacks.schema.validate import Run
 from attacks.solvers.loop import Step
-from attacks.solvers.solver import Best, selection, watch
+from attacks.solvers.selection import overfitting, planned, selection
+from attacks.solvers.solver import Best, watch
 from attacks.solvers.suite import Member, members, suite
 from attacks.solvers.trace import Trace
 from attacks.solvers.worst import Adversary
@@ -81,7 +83,7 @@ def optimise(
             trace += earlier
             meter.begin(earlier_cost)
             progress.skip(len(trace))
-        for name, step, best in _steps(arm, setting, known, spent, state):
+        for name, step, best in _steps(arm, setting, known, spent, state, meter.choosing):
             estimate, count = step.estimate, len(known.images)
             line = Trace(
                 batch=setting.batch,
@@ -92,7 +94,7 @@ def optimise(
                 stderr=float(estimate.stderr.square().mean().sqrt()) / count**0.5,
                 snr=float(estimate.snr.mean()),
                 held_out=None if best is None else sign * float(best.latest.mean()),
-                views=estimate.views,
+                views=float(estimate.views.double().mean()),
                 pictures=int(step.active.sum()),
                 evals=step.evals,
             )
@@ -106,42 +108,57 @@ def optimise(
     return best, trace
 
 
+def question(purpose: str, setting: Setting, known: Known) -> tuple[Problem, Options]:
+    """What an attack at a fixed number of views solves and how, with a stream of its own."""
+    return _problem(setting, known), _options(purpose, setting)
+
+
 def check(setting: Setting, known: Known, trace: list[Trace], module: nn.Module) -> Sanity | None:
     """The configured sanity checks of the run's own attack, on its first pictures."""
-    run, sanity = setting.run, setting.run.sanity
+    run, parts, sanity = setting.run, setting.parts, setting.run.sanity
     if not sanity.pictures:
         return None
     engine_reset(setting.encoder)
     rows = torch.arange(min(sanity.pictures, len(known.images)), device=known.images.device)
     sign = shown_sign(run.objective)
     held_out = [line.held_out for line in trace if line.attack == trace[0].attack][
-        : run.attack.steps
+        : parts.views.steps
     ]  # of the first restart
     problem, options = _problem(setting, known), replace(_options("sanity", setting), steps=sanity.steps)
+    if parts.views.adaptive is not None:  # short runs need views enough to show the noise
+        options = replace(options, eot=replace(options.eot, views=sanity.views * parts.risk.multiple))
     return examine(
         replace(problem, encoder=setting.encoder.encoder).take(rows),
         options,
         views=sanity.views,
-        planned=run.attack.steps,
+        planned=parts.views.steps,
         trace=[None if loss is None else sign * loss for loss in held_out],
         module=module,
     )
 
 
 def _steps(
-    arm: str, setting: Setting, known: Known, spent: int, state: Any
+    arm: str,
+    setting: Setting,
+    known: Known,
+    spent: int,
+    state: Any,
+    measured: Callable[[], AbstractContextManager[None]],
 ) -> Iterator[tuple[str, Step, Best | None]]:
     """The steps of an arm from `state` on (None: from the start), each with the name of its attack."""
     run, attack, options = setting.run, setting.run.attack, _full_options(setting)
     problem, stop, restarts = _problem(setting, known), None, 1
-    select = selection(problem, options)  # that of `eot`, for all arms
+    select = replace(selection(problem, options), measured=measured)  # the bank and the risk of `eot`, for all arms
+    size, multiple = len(select.bank.u), select.risk.multiple
     if arm == "no_eot":
         plain = EOT(fixed(options.eot.transforms), options.eot.draws, views=1, chunk=setting.chunk)
-        options, select = replace(_options(arm, setting), eot=plain, steps=spent), replace(select, early=True)
+        options = replace(_options(arm, setting), eot=plain, steps=spent)
+        select = replace(select, early=True, plan=overfitting(spent, size, multiple))
     elif arm == "one_view":
         options = replace(_options(arm, setting), eot=replace(options.eot, views=1, risk=Mean()), steps=spent)
+        select = replace(select, plan=planned(2 * spent, size, multiple))
     elif isinstance(attack, groups.SuiteConfig):
-        yield from suite(problem, options, _members(setting, known, attack), state=state)
+        yield from suite(problem, options, _members(setting, known, attack), state=state, select=select)
         return
     else:
         stop = None if attack.stop is None else shown_sign(run.objective) * attack.stop
@@ -156,11 +173,11 @@ def _problem(setting: Setting, known: Known) -> Problem:
 
 
 def _options(arm: str, setting: Setting) -> Options:
-    run, parts = setting.run, setting.parts
+    parts = setting.parts
     return Options(
         optimiser=parts.optimiser,
-        eot=EOT(parts.transforms, parts.draws, views=run.attack.views, chunk=setting.chunk, risk=parts.risk),
-        steps=run.attack.steps,
+        eot=EOT(parts.transforms, parts.draws, views=parts.views.each, chunk=setting.chunk, risk=parts.risk),
+        steps=parts.views.steps,
         seed=stream(setting.seed, arm),
         world=setting.world,
         penalty=parts.penalty,
@@ -168,21 +185,21 @@ def _options(arm: str, setting: Setting) -> Options:
 
 
 def _full_options(setting: Setting) -> Options:
-    """The options of the arm `eot`: with the adversary, and with a growing number of views."""
-    attack, adaptive, options = setting.run.attack, setting.parts.adaptive, _options("eot", setting)
+    """The options of the arm `eot`: with the adversary, or with views chosen by their noise."""
+    attack, views, options = setting.run.attack, setting.parts.views, _options("eot", setting)
     if isinstance(attack, groups.SuiteConfig):
         return options
     if attack.adversary is not None:
         options = replace(options, adversary=Adversary(attack.adversary, attack.refine))
-    return options if adaptive is None else replace(options, adaptive=adaptive, budget=attack.budget)
+    return options if views.adaptive is None else replace(options, adaptive=views.adaptive, budget=views.gradients)
 
 
 def _expected(setting: Setting, known: Known) -> int:
     """The number of steps, if no attack ends early."""
-    attack = setting.run.attack
+    attack, steps = setting.run.attack, setting.parts.views.steps
     if isinstance(attack, groups.SuiteConfig):
-        return int(attack.steps) * len(_members(setting, known, attack))
-    return int(attack.steps) * int(attack.restarts)
+        return steps * len(_members(setting, known, attack))
+    return steps * int(attack.restarts)
 
 
 def _members(setting: Setting, known: Known, attack: groups.SuiteConfig) -> list[Member]:

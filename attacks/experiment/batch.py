@@ -106,10 +106,9 @@ class BatchResult:
     fell_back: tuple[str, ...] = ()
 
 
-def arms_of(run: Run) -> tuple[str, ...]:
+def arms_of(run: Run, parts: Parts) -> tuple[str, ...]:
     """The arms of a run, in the order of its tables. There is no `one_view` where `eot` is that itself."""
-    attack = run.attack
-    several = attack.views > 1 or any(getattr(attack, key, None) is not None for key in ("cosine", "adversary"))
+    several = parts.views.several or getattr(run.attack, "adversary", None) is not None
     return tuple(arm for arm in ARMS if arm != "one_view" or (run.evaluate.one_view and several))
 
 
@@ -141,6 +140,7 @@ def attacked(bench: Bench, unit: Unit) -> BatchResult:
     setting, known = setup(bench, part_of(bench.parts, rows), rows, seed)
     setting = replace(setting, batch=number, follow=bench.follow)
     parts, images = setting.parts, known.images
+    arms = arms_of(run, parts)
     costs["anchors"] = meter.read()
 
     noise = torch.Generator().manual_seed(stream(seed, "noise"))
@@ -148,7 +148,7 @@ def attacked(bench: Bench, unit: Unit) -> BatchResult:
     trace: dict[str, list[Trace]] = {}
     fell_back: set[str] = set()
     chosen: dict[str, Tensor] = {}
-    for arm in ("eot", *arms_of(run)[2:-1]):
+    for arm in ("eot", *arms[2:-1]):
         evals = 0 if arm == "eot" else trace["eot"][-1].evals // len(images)
         run_it = partial(optimise, arm, setting, known, meter, checkpoint=checkpoint, spent=evals)
         (best, trace[arm]), fallback = task(arm, arm, partial(_with_fallback, run_it, setting.encoder))
@@ -159,25 +159,25 @@ def attacked(bench: Bench, unit: Unit) -> BatchResult:
         sanity = checkpoint.once("sanity", lambda: check(setting, known, trace["eot"], bench.module))
         meter.read()
 
-    saved = {arm: parts.perturbation.quantise(deltas[arm], images) for arm in arms_of(run)[1:]}
+    saved = {arm: parts.perturbation.quantise(deltas[arm], images) for arm in arms[1:]}
     files = {"clean": images} | {arm: parts.perturbation.written(images, delta) for arm, delta in saved.items()}
     bench.exhibits.write(rows, files, saved)
-    shown = {arm: bench.exhibits.shown(arm, rows) for arm in arms_of(run)}
+    shown = {arm: bench.exhibits.shown(arm, rows) for arm in arms}
     numbers = torch.tensor(list(rows))
     own = bench.judge.own[numbers.to(bench.judge.own.device)]
     scores: dict[str, dict[str, Scores]] = {}
     for bank, views in bench.banks.items():
         scores[bank] = {}
-        for arm in arms_of(run):
+        for arm in arms:
             score = partial(bench.judge, shown[arm], numbers, views, _title(arm, bank, number))
             scores[bank][arm] = task(f"{arm} {bank}", "judging", score)
     worst = {
         arm: task(f"{arm} worst", "judging", partial(_worst, bench, shown[arm], own, scores[SAME][arm]))
-        for arm in arms_of(run)
+        for arm in arms
     }
     drift = checkpoint.once("drift", lambda: _drift(bench, parts, rows, shown)) if bench.layers else None
-    budget = {arm: parts.perturbation.norm(bench.exhibits.pictures(arm, rows) - images).cpu() for arm in arms_of(run)}
-    ordered = [line for arm in arms_of(run) for line in trace.get(arm, [])]
+    budget = {arm: parts.perturbation.norm(bench.exhibits.pictures(arm, rows) - images).cpu() for arm in arms}
+    ordered = [line for arm in arms for line in trace.get(arm, [])]
     return BatchResult(
         tuple(rows),
         scores,
@@ -195,7 +195,7 @@ def attacked(bench: Bench, unit: Unit) -> BatchResult:
 
 def _drift(bench: Bench, parts: Parts, rows: Sequence[int], shown: dict[str, Shown]) -> Drift:
     bank = bench.banks[SAME]
-    some, others = bank._replace(u=bank.u[:VIEWS]), {arm: shown[arm] for arm in arms_of(bench.run)[1:]}
+    some, others = bank._replace(u=bank.u[:VIEWS]), {arm: shown[arm] for arm in arms_of(bench.run, parts)[1:]}
     clean = bench.exhibits.pictures("clean", rows)
     return layer_drift(parts.encoder, clean, others, some, bench.layers, chunk=bench.chunk, world=bench.world)
 

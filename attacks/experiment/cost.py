@@ -1,8 +1,9 @@
 """The cost of a run: encoder passes, counted in views, and seconds."""
 
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass
 from typing import Any
 
 import torch
@@ -28,14 +29,17 @@ class Counted:
 @stored("cost")
 @dataclass(frozen=True)
 class Spent:
-    """Encoder passes, counted in views, and seconds."""
+    """Encoder passes, counted in views, and seconds. Of these, `selection` forward passes and `selection_seconds`
+    chose among iterates."""
 
     forward: int = 0
     backward: int = 0
     seconds: float = 0.0
+    selection: int = 0
+    selection_seconds: float = 0.0
 
     def __add__(self, other: "Spent") -> "Spent":
-        return Spent(self.forward + other.forward, self.backward + other.backward, self.seconds + other.seconds)
+        return Spent(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
 
 class Meter:
@@ -44,6 +48,7 @@ class Meter:
     def __init__(self, encoders: Iterable[Counted], world: World) -> None:
         self.encoders = list({id(each): each for each in encoders}.values())
         self.world = world
+        self.chosen = 0, 0.0  # passes and seconds of choosing, so far
         self.last, self.earlier = self._now(), Spent()
 
     def read(self) -> Spent:
@@ -54,15 +59,25 @@ class Meter:
 
     def peek(self) -> Spent:
         """The same without resetting the meter. Every process must call this."""
-        forward, backward, seconds = (b - a for a, b in zip(self.last, self._now(), strict=True))
-        passes = torch.tensor([forward, backward], dtype=torch.long)
-        self.world.sum(passes)
-        return self.earlier + Spent(int(passes[0]), int(passes[1]), seconds)
+        now = self._now()
+        counts = torch.tensor([b - a for a, b in zip(self.last[0], now[0], strict=True)], dtype=torch.long)
+        self.world.sum(counts)
+        forward, backward, selection = counts.tolist()
+        seconds, choosing = (b - a for a, b in zip(self.last[1], now[1], strict=True))
+        return self.earlier + Spent(forward, backward, seconds, selection, choosing)
+
+    @contextmanager
+    def choosing(self) -> Iterator[None]:
+        """What is counted within is counted as spent on choosing among iterates too."""
+        (forward, *_), (began, _) = self._now()
+        yield
+        (after, *_), (ended, _) = self._now()
+        self.chosen = self.chosen[0] + after - forward, self.chosen[1] + ended - began
 
     def begin(self, earlier: Spent) -> None:
         """Start from now, with the cost `earlier` of the run before it was interrupted."""
         self.last, self.earlier = self._now(), earlier
 
-    def _now(self) -> tuple[int, int, float]:
-        forward = sum(each.forward for each in self.encoders)
-        return forward, sum(each.backward for each in self.encoders), time.perf_counter()
+    def _now(self) -> tuple[tuple[int, int, int], tuple[float, float]]:
+        forward, backward = (sum(getattr(each, key) for each in self.encoders) for key in ("forward", "backward"))
+        return (forward, backward, self.chosen[0]), (time.perf_counter(), self.chosen[1])

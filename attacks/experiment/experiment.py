@@ -1,9 +1,9 @@
 """The main experiment: attack pictures, write them to files, and score the files on held-out views.
 
 All arms are scored alike: `clean`, `noise` (same budget, no optimisation), `no_eot` (same optimiser and at most as
-many gradients, of the untransformed picture), `one_view` (as many gradients, one random view per step; optional) and
-`eot`. The iterates of the last three are chosen on the same views. Pictures are attacked in units, and the result of
-each unit is stored in a checkpoint file.
+many gradients, of the untransformed picture), `one_view` (as many gradients, one random view per step; only where
+`eot` may have several) and `eot`. The iterates of the last three are chosen on the same views. Pictures are attacked
+in units, and the result of each unit is stored in a checkpoint file.
 """
 
 import sys
@@ -141,7 +141,7 @@ def _narrowed(bench: Bench, rows: list[int]) -> Bench:
 
 def _gathered(bench: Bench, results: list[BatchResult], spent: Spent, cached: int) -> Outcome:
     """The results of all batches as one."""
-    first, arms = results[0], arms_of(bench.run)
+    first, arms = results[0], arms_of(bench.run, bench.parts)
     sanity = next((result.sanity for result in results if result.sanity is not None), None)
     if sanity is None and bench.run.sanity.pictures:
         sanity = Sanity((skipped("all", UNCHECKED),), {"forward": 0, "backward": 0, "seconds": 0.0})

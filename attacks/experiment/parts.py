@@ -14,6 +14,26 @@ from transforms import Compose, Draws
 
 
 @dataclass(frozen=True)
+class Views:
+    """How an attack spends its gradients: `each` step has so many views of every picture, or, where `adaptive`
+    chooses their number, blocks of so many; and there are at most so many `steps`."""
+
+    each: int
+    steps: int
+    adaptive: Adaptive | None = None
+
+    @property
+    def gradients(self) -> int:
+        """Of each picture."""
+        return self.each * self.steps
+
+    @property
+    def several(self) -> bool:
+        """Whether a step may have more than one."""
+        return self.each > 1 or (self.adaptive is not None and self.gradients >= 2 * self.adaptive.steps)
+
+
+@dataclass(frozen=True)
 class Parts:
     """Everything an experiment is made of. `queries` are attacked, `gallery` is what a view can be taken for, and
     `truth` (N,) is each query's row there; `goal` (N,) is the row that the attacker wants, or None (any other)."""
@@ -25,7 +45,7 @@ class Parts:
     transforms: Compose
     draws: Draws
     risk: risk.Risk
-    adaptive: Adaptive | None
+    views: Views
     queries: Pictures
     gallery: Gallery | Classes
     truth: Tensor

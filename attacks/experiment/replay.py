@@ -43,7 +43,8 @@ def _prepared(module: nn.Module, previous: Earlier) -> Encoder:
 
 
 class Named(NamedTuple):
-    """The numbers of a view, from 0: the step, the view within the step, and the picture of the run."""
+    """The numbers of a view, from 0: the step, the view within the step, and the picture of the run. Where the attack
+    chose the number of views itself there is no step: views are counted through the whole run."""
 
     step: int
     view: int
@@ -83,15 +84,15 @@ def of_run(folder: Path, named: Named, where: str = "auto", program: str | None 
     if run.encoder.name == MODULE:
         raise ValueError("`encoder` was a module in memory, and a directory cannot hold it: replay it from Python")
     refuse_program(run, program, f"--encoder-code {getattr(run.encoder, 'model', None)}")
-    _refuse(run, named)
     run.engine.device = where
     if getattr(run.data, "cache", None) is not None:
         run.data.cache = None  # a replay writes nothing there
     parts = build(run)
+    _refuse(run, parts, named)
     if not 0 <= named.picture < len(parts.queries):
         raise ValueError(f"`--picture` must be one of 0 to {len(parts.queries) - 1}; got {named.picture}")
     delta = _saved(folder, parts, named.picture).to(parts.device)
-    u = _points(folder, run, parts, named)
+    u = _points(run, parts, named)
     own = part_of(parts, [named.picture])
     images = own.queries.images.to(parts.device)
     with watched(parts.encoder, run.objective) as module:
@@ -109,50 +110,41 @@ def of_run(folder: Path, named: Named, where: str = "auto", program: str | None 
     )
 
 
-def _refuse(run: Run, named: Named) -> None:
-    attack = run.attack
+def _refuse(run: Run, parts: Parts, named: Named) -> None:
+    attack, views = run.attack, parts.views
     if isinstance(attack, groups.SuiteConfig):
         raise ValueError("`attack=suite` is several attacks; only the views of a single one can be made again")
     if attack.adversary is not None:
         raise ValueError("`attack.adversary` has chosen the views by a perturbation that is not kept")
-    if not 0 <= named.step < attack.steps:
+    if views.adaptive is not None and named.step:
         raise ValueError(
-            f"`--step` must be one of 0 to {attack.steps - 1} (of the first start, if there were several); got "
+            f"`--step` must be 0 with attack.views=auto, and `--view` counts the views of all steps; got {named.step}"
+        )
+    if not 0 <= named.step < views.steps:
+        raise ValueError(
+            f"`--step` must be one of 0 to {views.steps - 1} (of the first start, if there were several); got "
             f"{named.step}"
         )
+    most = views.each if views.adaptive is None else views.gradients
+    if not 0 <= named.view < most:
+        raise ValueError(f"`--view` must be one of 0 to {most - 1}; got {named.view}")
 
 
-def _points(folder: Path, run: Run, parts: Parts, named: Named) -> Tensor:
+def _points(run: Run, parts: Parts, named: Named) -> Tensor:
     """The coordinates (1,dims) of a view, as `attacks.solvers.loop` draws them."""
     batch, shared = run.evaluate.batch, parts.perturbation.shared
     size = len(parts.queries) if batch is None or shared else min(batch, len(parts.queries))
     number = named.picture // size
     unit = Unit(number * size, min((number + 1) * size, len(parts.queries)), number)
-    eot, own = EOT(parts.transforms, parts.draws, views=run.attack.views), None
-    drawn_before, times = _blocks(folder, run, named.step, number)
-    if not 0 <= named.view < times * eot.views:
-        raise ValueError(
-            f"`--view` must be one of 0 to {times * eot.views - 1} in step {named.step}; got {named.view}"
-        )
+    eot, own = EOT(parts.transforms, parts.draws, views=parts.views.each), None
+    block, view = divmod(named.view, eot.views)  # of a step; or of the run, whose blocks are all equal
     if shared:
         own = unit.stop - unit.start
     if parts.optimiser.gradient_free:
-        drawn_before, own = 0, None
+        block, own = -named.step, None
     seed = stream(stream(unit.seed(run.seed), "eot"), "attack")
-    points = eot.points(seed, drawn_before, parts.queries.images.to(parts.device), times=times, pictures=own)
-    return (points if own is None else points[named.picture - unit.start])[named.view, None]
-
-
-def _blocks(folder: Path, run: Run, step: int, number: int) -> tuple[int, int]:
-    """The number of blocks of views drawn before a step, and within it."""
-    if getattr(run.attack, "cosine", None) is None:
-        return step, 1
-    lines = [line.split(",") for line in (folder / "steps.csv").read_text(encoding="utf-8").splitlines()]
-    rows = [dict(zip(lines[0], line, strict=True)) for line in lines[1:]]
-    views = [int(row["views"]) for row in rows if row["arm"] == "eot" and int(row["batch"]) == number]
-    if step >= len(views):
-        raise ValueError(f"`--step` must be one of 0 to {len(views) - 1}: the budget was spent then; got {step}")
-    return sum(views[:step]) // run.attack.views, views[step] // run.attack.views
+    points = eot.points(seed, named.step + block, parts.queries.images.to(parts.device), pictures=own)
+    return (points if own is None else points[named.picture - unit.start])[view, None]
 
 
 def _saved(folder: Path, parts: Parts, picture: int) -> Tensor:

@@ -33,7 +33,9 @@ from attacks.runtime.distributed import World
 from attacks.schema.patch import PatchConfig
 from attacks.schema.validate import Run
 
-SCHEMA = 3
+SCHEMA = 4
+#: The keys of an attack that say how many gradients it has.
+SPENT = ("gradients", "steps", "views")
 #: Characters in a line of the verdict in the terminal.
 WIDTH = 110
 #: How intervals are made (docs/evaluation.md).
@@ -93,13 +95,13 @@ def metrics(
             "optimiser": run.optimiser.name,
             "norm": run.perturbation.name,
             "eps": parts.perturbation.eps,
-            "steps": run.attack.steps,
+            "gradients": parts.views.gradients,
             "views_per_step": run.attack.views,
             "risk": run.risk.name,
             "transforms": run.transforms.name,
             "shared": parts.perturbation.shared,
             "penalty": run.penalty.name,
-            **{key: value for key, value in vars(run.attack).items() if key not in ("name", "steps", "views")},
+            **{key: value for key, value in vars(run.attack).items() if key not in ("name", *SPENT)},
             "patch": _patch(run, parts),  # None for any other perturbation
         },
         "queries": list(parts.queries.names),

@@ -1,5 +1,5 @@
-"""The optional parts of an evaluation, computed from the saved files: response maps over the space of views, the
-ablation of each stage, deployment through file formats, and explanations of the encoder."""
+"""The optional parts of an evaluation, computed from the saved files: the smallest radii, response maps over the
+space of views, the ablation of each stage, deployment through file formats, and explanations of the encoder."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -24,6 +24,7 @@ from attacks.experiment.batch import SAME, Bench, part_of, setup
 from attacks.experiment.cost import Meter, Spent
 from attacks.experiment.outcome import Outcome
 from attacks.experiment.parts import Parts
+from attacks.experiment.radius import smallest
 from attacks.experiment.units import FAULTS, keep_fault
 from attacks.schema.validate import Run
 from transforms import Compose, Shown, stream, widened
@@ -97,6 +98,7 @@ def sections(outcome: Outcome) -> Sections:
     failed: dict[str, str] = {}
     meter = bench.meter()
     for name, configured, make in (
+        ("radii", bench.run.attack.name == "radius", _radii),
         ("response", any(configured_slices(bench.run, bench.parts.transforms)), _response),
         ("left_out", config.left_out, _left_out),
         ("deployment", config.deploy, _deployment),
@@ -164,6 +166,10 @@ def _telling(transforms: Compose, wide: Compose) -> list[str]:
     return names[:2]
 
 
+def _radii(outcome: Outcome, meter: Meter) -> Section:
+    return smallest(outcome.bench, outcome.costs["eot"], meter)
+
+
 def _response(outcome: Outcome, _: Meter) -> Section:
     bench, config = outcome.bench, outcome.bench.run.evaluate
     maps, curves = configured_slices(bench.run, bench.parts.transforms)
@@ -199,7 +205,7 @@ def _left_out(outcome: Outcome, meter: Meter) -> Section:
         sample,
         bench.judge,
         views=views,
-        steps=bench.run.attack.steps,
+        steps=bench.parts.views.steps,
         seed=bench.run.seed,
     )
 

@@ -22,6 +22,9 @@ from transforms import stream
 
 #: The approximate number of views of a measurement, on a CPU and on CUDA.
 ROWS = (32, 256)
+#: The views of a measured step where the attack chooses them: a single one would not show the noise that rounding is
+#: compared with.
+VIEWS = 4
 
 
 def decide(run: Run, parts: Parts, world: World) -> Choice:
@@ -60,7 +63,7 @@ def earlier(path: str) -> Decision:
 
 def _measured(run: Run, parts: Parts, requested: dict[str, Any]) -> Choice:
     """Measure on the first step of the attack: its first pictures, views, and start."""
-    views, count = run.attack.views, len(parts.queries)
+    views, count = parts.views.each * (1 if parts.views.adaptive is None else VIEWS), len(parts.queries)
     some = min(count, max(1, ROWS[parts.device.type == "cuda"] // views))
     images = parts.queries.images[:some].to(parts.device)
     delta = parts.perturbation.start(images, torch.Generator().manual_seed(stream(run.seed, "start")))
@@ -79,7 +82,7 @@ def _measured(run: Run, parts: Parts, requested: dict[str, Any]) -> Choice:
         estimate = replace(eot, chunk=chunk).estimate(problem, delta, u)
         return Trial(estimate.grad, estimate.snr)
 
-    total = 2 * count * run.attack.steps * views  # both optimised arms
+    total = 2 * count * parts.views.gradients  # both optimised arms
     with watched(parts.encoder, run.objective) as encoder:
         objective, anchor = aim(run.objective, known, encoder, parts.transforms, run.seed)
         return choose(encoder, trial, requested, rows=some * views, total_views=total, device=parts.device)

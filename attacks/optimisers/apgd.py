@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attacks.eot.estimate import Estimate
-from attacks.eot.protocols import Constraint, Optimiser
+from attacks.eot.protocols import Constraint, Done, Optimiser
 from attacks.runtime.stored import stored
 
 
@@ -86,7 +86,14 @@ class APGD(Optimiser):
             gap=gap,
         )
 
-    def step(self, delta: Tensor, estimate: Estimate, state: State, constraint: Constraint) -> tuple[Tensor, State]:
+    def step(
+        self,
+        delta: Tensor,
+        estimate: Estimate,
+        state: State,
+        constraint: Constraint,
+        done: Done,  # noqa: ARG002  # its checkpoints are numbers of steps
+    ) -> tuple[Tensor, State]:
         """The next delta and state."""
         loss = estimate.value if len(estimate.value) == len(delta) else estimate.value.mean(0, keepdim=True)
         state = _noted(state, delta, loss, estimate.grad)

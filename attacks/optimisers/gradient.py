@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attacks.eot.estimate import Estimate
-from attacks.eot.protocols import Constraint, Optimiser
+from attacks.eot.protocols import Constraint, Done, Optimiser
 from attacks.runtime.stored import stored
 from transforms.sampling.homography import wide_dtype
 
@@ -17,12 +17,10 @@ Schedule = Literal["constant", "cosine", "linear"]
 
 @stored("momentum")
 class State(NamedTuple):
-    """`momentum` (like delta), the number of steps done and planned, the length that steps are measured in; and the
-    `point` that delta looks ahead from, where it does."""
+    """`momentum` (like delta), the length that steps are measured in, and the `point` that delta looks ahead from,
+    where it does."""
 
     momentum: Tensor
-    step: int
-    steps: int
     reach: float
     point: Tensor | None = None
 
@@ -53,30 +51,25 @@ class PGD(Optimiser):
         check_step("rel_step_size", self.rel_step_size, self.schedule, momentum=self.momentum)
         _check_nesterov(self.nesterov, self.momentum)
 
-    def init(self, delta: Tensor, *, reach: float, steps: int) -> State:
-        """The state before the first of `steps` steps."""
-        return State(torch.zeros_like(delta), 0, steps, reach, delta if self.nesterov else None)
+    def init(self, delta: Tensor, *, reach: float, steps: int) -> State:  # noqa: ARG002
+        """The state before the first step."""
+        return State(torch.zeros_like(delta), reach, delta if self.nesterov else None)
 
-    def step(self, delta: Tensor, estimate: Estimate, state: State, constraint: Constraint) -> tuple[Tensor, State]:
+    def step(
+        self, delta: Tensor, estimate: Estimate, state: State, constraint: Constraint, done: Done
+    ) -> tuple[Tensor, State]:
         """The next delta and state."""
         grad = estimate.grad
         share = grad.flatten(1).abs().sum(1).clamp(min=torch.finfo(grad.dtype).tiny)
         momentum = self.momentum * state.momentum + grad / share[:, None, None, None]
         start = delta if state.point is None else state.point
-        after = constraint.project(start, constraint.steepest(momentum, self._length(state), start))
-        state = state._replace(momentum=momentum, step=state.step + 1)
+        length, ahead = (self.rel_step_size * state.reach * decay(self.schedule, share, delta) for share in done)
+        after = constraint.project(start, constraint.steepest(momentum, length, start))
         if not self.nesterov:
-            return after, state
-        state = state._replace(point=after)
-        if state.step >= state.steps:
-            return after, state
-        return constraint.project(
-            after, constraint.steepest(momentum, self.momentum * self._length(state), after)
-        ), state
-
-    def _length(self, state: State) -> float:
-        """Of the next step."""
-        return self.rel_step_size * state.reach * decay(self.schedule, state.step, state.steps)
+            return after, state._replace(momentum=momentum)
+        state = state._replace(momentum=momentum, point=after)
+        ahead = self.momentum * torch.where(done.after.to(delta) < 1, ahead, 0)
+        return constraint.project(after, constraint.steepest(momentum, ahead, after)), state
 
 
 @dataclass(frozen=True)
@@ -101,27 +94,29 @@ class SGD(Optimiser):
         check_step("lr", self.lr, self.schedule, momentum=self.momentum)
         _check_nesterov(self.nesterov, self.momentum)
 
-    def init(self, delta: Tensor, *, reach: float, steps: int) -> State:
-        """The state before the first of `steps` steps."""
-        return State(torch.zeros_like(delta), 0, steps, reach)
+    def init(self, delta: Tensor, *, reach: float, steps: int) -> State:  # noqa: ARG002
+        """The state before the first step."""
+        return State(torch.zeros_like(delta), reach)
 
-    def step(self, delta: Tensor, estimate: Estimate, state: State, constraint: Constraint) -> tuple[Tensor, State]:
+    def step(
+        self, delta: Tensor, estimate: Estimate, state: State, constraint: Constraint, done: Done
+    ) -> tuple[Tensor, State]:
         """The next delta and state."""
         momentum = self.momentum * state.momentum + estimate.grad
         along = estimate.grad + self.momentum * momentum if self.nesterov else momentum
-        after = constraint.project(delta, -self.lr * decay(self.schedule, state.step, state.steps) * along)
-        return after, state._replace(momentum=momentum, step=state.step + 1)
+        length = self.lr * decay(self.schedule, done.before, delta)
+        after = constraint.project(delta, -length[:, None, None, None] * along)
+        return after, state._replace(momentum=momentum)
 
 
 @stored("moments")
 class Moments(NamedTuple):
-    """Running means of the gradient and of its square (like delta), the number of steps done and planned, and the
-    length that steps are measured in."""
+    """Running means of the gradient and of its square (like delta), the number of steps, and the length that steps
+    are measured in."""
 
     first: Tensor
     second: Tensor
     step: int
-    steps: int
     reach: float
 
 
@@ -149,14 +144,14 @@ class Adam(Optimiser):
     def __post_init__(self) -> None:
         check_step("rel_step_size", self.rel_step_size, self.schedule, beta1=self.beta1, beta2=self.beta2)
 
-    def init(self, delta: Tensor, *, reach: float, steps: int) -> Moments:
-        """The state before the first of `steps` steps. Moments are float64 where the device has it: the square of a
+    def init(self, delta: Tensor, *, reach: float, steps: int) -> Moments:  # noqa: ARG002
+        """The state before the first step. Moments are float64 where the device has it: the square of a
         very small or very large gradient is 0 or infinite in float32."""
         nothing = torch.zeros_like(delta, dtype=wide_dtype(delta))
-        return Moments(nothing, nothing, 0, steps, reach)
+        return Moments(nothing, nothing, 0, reach)
 
     def step(
-        self, delta: Tensor, estimate: Estimate, state: Moments, constraint: Constraint
+        self, delta: Tensor, estimate: Estimate, state: Moments, constraint: Constraint, done: Done
     ) -> tuple[Tensor, Moments]:
         """The next delta and state."""
         grad = estimate.grad.to(state.first)
@@ -165,16 +160,17 @@ class Adam(Optimiser):
         mean = first / (1 - self.beta1 ** (state.step + 1))
         size = (second / (1 - self.beta2 ** (state.step + 1))).sqrt()
         agreement = torch.where(size > 0, mean.abs() / size, 0)
-        length = self.rel_step_size * state.reach * decay(self.schedule, state.step, state.steps)
+        length = self.rel_step_size * state.reach * decay(self.schedule, done.before, delta)
         after = constraint.project(delta, constraint.steepest(mean.to(delta), length, delta) * agreement.to(delta))
         return after, state._replace(first=first, second=second, step=state.step + 1)
 
 
-def decay(schedule: Schedule, step: int, steps: int) -> float:
-    """The length of step `step` of `steps` (from 0), as a share of that of the first."""
+def decay(schedule: Schedule, done: Tensor, like: Tensor) -> Tensor:
+    """The length of a step as a share of that of the first one, for shares (D,) of the run that are `done`; of the
+    type and on the device of `like`."""
     if schedule == "constant":
-        return 1.0
-    return 1 - step / steps if schedule == "linear" else (1 + math.cos(math.pi * step / steps)) / 2
+        return torch.ones_like(done).to(like)
+    return (1 - done if schedule == "linear" else (1 + (math.pi * done).cos()) / 2).to(like)
 
 
 def check_step(name: str, size: float, schedule: str, **memories: float) -> None:

@@ -1,7 +1,7 @@
 """Projected gradient descent along the filtered mean of all gradients of a run.
 
-With a few views a step, most of a gradient is noise. Two remedies have no parameter to tune: a momentum that grows,
-and a filter that estimates from the gradients how much of each spatial frequency is signal.
+With few views a step, most of a gradient is noise. Two remedies have no parameter to tune: a mean of all gradients,
+and a filter that estimates from them how much of each spatial frequency is signal.
 """
 
 from dataclasses import dataclass
@@ -12,47 +12,55 @@ import torch
 from torch import Tensor
 
 from attacks.eot.estimate import Estimate
-from attacks.eot.protocols import Constraint, Optimiser
+from attacks.eot.protocols import Constraint, Done, Optimiser
 from attacks.optimisers.gradient import Schedule, check_step, decay
 from attacks.runtime.stored import stored
 from transforms.sampling.homography import wide_dtype
 
-#: The momentum before step t, counted from 0, is t / (t + GROWTH): that of Nesterov's accelerated gradient (1983; Su,
-#: Boyd & Candes 2016, sec. 2). Its gradients are, on average, a fifth of the run so far old, however long that is.
-GROWTH = 3
-#: Rings of the frequency plane that share one gain, at most; and no ring's gain is below the least, so that where no
-#: two gradients agree the step is still one along their mean.
-RINGS, LEAST = 24, 0.01
+#: The momentum before step t, counted from 0, is t / (t + GROWTH): gradient k, from 1, has the weight k.
+GROWTH = 1
+#: Rings of the frequency plane that share one gain, at most; and the least gain of a ring, as a share of the highest.
+#: Two steps agree less where the loss is curved, too, and not for noise alone: a lower share would drop frequencies
+#: that matter.
+RINGS, LEAST = 24, 0.3
+#: In a run of fewer than SHORT steps they are longer, by SHORT / steps, but at most LONGEST times: they could not go
+#: far enough.
+SHORT, LONGEST = 34, 3
 
 
 @stored("wiener")
 class State(NamedTuple):
-    """The weighted sums of the gradients of even and of odd steps (like delta), the number of steps done and planned,
-    and the length that steps are measured in."""
+    """The weighted sums of the gradients of even and of odd steps (like delta), the `point` that delta looks ahead
+    from, the number of steps, and the length of the first."""
 
     even: Tensor
     odd: Tensor
+    point: Tensor
     step: int
-    steps: int
-    reach: float
+    length: float
 
 
 @dataclass(frozen=True)
 class Wiener(Optimiser):
     """Steps along the steepest direction of the perturbation's norm, as `PGD`, for a mean gradient in which noise is
-    damped frequency by frequency.
+    damped frequency by frequency, and which is taken one step ahead.
 
-    The mean is that of a momentum t / (t + 3) of gradients normalised per image to L1 norm 1: weights that rise with
-    the cube of the step (as in the polynomial-decay averaging of Shamir & Zhang 2013). It is kept as two halves, of
-    even and of odd steps. What both halves have in common is signal, the rest is noise (the Fourier ring correlation
-    of microscopy, Saxton & Baumeister 1982), and `filtered` gives each frequency the gain of Wiener's filter.
+    The mean is that of a momentum t / (t + 1) of gradients normalised per image to L1 norm 1: weights that rise with
+    the step (as in the averaging of Shamir & Zhang 2013), where the momentum 1 of MI-FGSM (Dong et al. 2018) has
+    equal ones. It is kept as two halves, of even and of odd steps. What both halves have in common is signal, the
+    rest is noise (the Fourier ring correlation of microscopy, Saxton & Baumeister 1982), and `filtered` gives each
+    frequency the gain of Wiener's filter.
+
+    The estimate is taken at a look-ahead point, once more along the last move (Lin et al. 2020): delta is this point,
+    which lies in the set, and after the last step it is the point itself.
 
     Args:
-        rel_step_size: length of the first step as a share of eps, in the perturbation's norm.
+        rel_step_size: length of the first step as a share of eps, in the perturbation's norm; up to three times
+            as long in a run of fewer than 34 steps.
         schedule: cosine or linear (to zero over the run), or constant.
     """
 
-    rel_step_size: float = 0.8
+    rel_step_size: float = 0.3
     schedule: Schedule = "cosine"
 
     def __post_init__(self) -> None:
@@ -62,17 +70,23 @@ class Wiener(Optimiser):
         """The state before the first of `steps` steps. The sums are float64 where the device has it: rounding in
         float32 would turn signs, and several processes would diverge."""
         nothing = torch.zeros_like(delta, dtype=wide_dtype(delta))
-        return State(nothing, nothing, 0, steps, reach)
+        longer = min(LONGEST, max(1, SHORT / steps))
+        return State(nothing, nothing, delta, 0, self.rel_step_size * longer * reach)
 
-    def step(self, delta: Tensor, estimate: Estimate, state: State, constraint: Constraint) -> tuple[Tensor, State]:
+    def step(
+        self, delta: Tensor, estimate: Estimate, state: State, constraint: Constraint, done: Done
+    ) -> tuple[Tensor, State]:
         """The next delta and state."""
         grad, momentum = estimate.grad.to(state.even), state.step / (state.step + GROWTH)
         share = grad.flatten(1).abs().sum(1).clamp(min=torch.finfo(grad.dtype).tiny)[:, None, None, None]
         even, odd = momentum * state.even, momentum * state.odd
         even, odd = (even, odd + grad / share) if state.step % 2 else (even + grad / share, odd)
-        length = self.rel_step_size * state.reach * decay(self.schedule, state.step, state.steps)
-        after = constraint.project(delta, constraint.steepest(filtered(even, odd).to(delta), length, delta))
-        return after, state._replace(even=even, odd=odd, step=state.step + 1)
+        length = state.length * decay(self.schedule, done.before, delta)
+        move = constraint.steepest(filtered(even, odd).to(delta), length, state.point)
+        point = constraint.project(state.point, move)
+        ahead = torch.where(done.after.to(delta)[:, None, None, None] < 1, move, 0)
+        after = constraint.project(point, ahead)
+        return after, State(even, odd, point, state.step + 1, state.length)
 
 
 def filtered(even: Tensor, odd: Tensor) -> Tensor:
@@ -86,14 +100,13 @@ def filtered(even: Tensor, odd: Tensor) -> Tensor:
     rings, weights = _rings(height, width, even.dtype, even.device)
     one, other = torch.fft.rfft2(even), torch.fft.rfft2(odd)
 
-    def ringed(power: Tensor) -> Tensor:
-        sums: Tensor = (power.sum(1).flatten(1) * weights) @ rings
-        return sums
-
-    both = (ringed(one.abs().square()) * ringed(other.abs().square())).sqrt()
-    common = ringed((one * other.conj()).real)
+    power = torch.stack([one.abs().square(), other.abs().square(), (one * other.conj()).real])
+    first, second, common = (power.sum(2).flatten(2) * weights) @ rings
+    both = (first * second).sqrt()
     r = torch.where(both > 0, common / both, 0).clamp(0, 1)
-    gain = (2 * r / (1 + r)).clamp(min=LEAST) @ rings.T
+    gain = 2 * r / (1 + r)
+    highest = gain.amax(1, keepdim=True)
+    gain = torch.where(highest > 0, torch.maximum(gain, LEAST * highest), 1) @ rings.T
     passed = torch.fft.irfft2((one + other) * gain.view(-1, 1, *one.shape[2:]), s=(height, width))
     return torch.where(even + odd == 0, 0, passed)
 

@@ -5,13 +5,22 @@ never in an encoder's normalised space.
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
 from torch import Tensor
 
 from attacks.perturbations.base import PerturbationSet
 from transforms import Scene, scene_of
+from transforms.sampling.homography import wide_dtype
+
+#: Most steps of the root search of `scaled`; each but the last clamps more values, and photographs need about five.
+MOST = 100
+#: It ends where the squared norm is so many roundings short of the radius.
+ROUNDING = 8
+#: A share of eps that is float64's own rounding and no excess: 255 * (8 / 255) may be less than 8.
+EXACT = 1 + 1e-12
 
 
 class Ball(PerturbationSet, ABC):
@@ -28,6 +37,14 @@ class Ball(PerturbationSet, ABC):
     def reach(self) -> float:
         """The length that an optimiser's steps are shares of: eps."""
         return self.eps
+
+    def sized(self, eps: float) -> Self:
+        """The same set with another radius."""
+        return replace(self, eps=eps)  # type: ignore[type-var]
+
+    def in_files(self, eps: Tensor) -> Tensor:
+        """The largest radius up to `eps` that an 8-bit file can use, elementwise."""
+        return eps
 
     def start(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """(N,C,H,W) -> the first delta: a random point inside, or zero."""
@@ -83,19 +100,12 @@ class Ball(PerturbationSet, ABC):
     def norm(self, delta: Tensor) -> Tensor:
         """(N,C,H,W) -> (N,)."""
 
+    @abstractmethod
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
-        """The delta that an 8-bit file of images + delta will hold, still within `eps`.
+        """The delta that an 8-bit file of images + delta will hold, within `eps` exactly.
 
-        images + delta is rounded to multiples of 1/255, and delta is shrunk where that would carry it out. `images`
-        must be multiples of 1/255 themselves (they came from 8-bit files).
+        `images` must be multiples of 1/255 themselves (they came from 8-bit files).
         """
-        rounded = to_levels(delta, images)
-        for percent in range(99, -1, -1):
-            outside = self.norm(rounded) > self.eps * (1 + 1e-5)  # float32's own rounding is no excess
-            if not bool(outside.any()):
-                break
-            rounded = torch.where(outside[:, None, None, None], to_levels(delta * (percent / 100), images), rounded)
-        return rounded
 
 
 @dataclass(frozen=True)
@@ -112,6 +122,10 @@ class Linf(Ball):
         if not 0 < self.eps <= 1:
             fix = f"; did you mean {self.eps:g}/255?" if self.eps > 1 else ": write 8/255, say"
             raise ValueError(f"`eps` must lie in (0, 1], got {self.eps:g}{fix}")
+
+    def in_files(self, eps: Tensor) -> Tensor:
+        """Whole levels, at least one."""
+        return (255 * eps * EXACT).floor().clamp(min=1) / 255
 
     def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
         """Uniform in -0.5..0.5, on the CPU first, so that every device starts at the same point."""
@@ -130,6 +144,11 @@ class Linf(Ball):
 
     def norm(self, delta: Tensor) -> Tensor:
         return delta.flatten(1).abs().amax(1)
+
+    def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
+        """The nearest such delta."""
+        most = math.floor(255 * self.eps * EXACT)
+        return from_levels(to_levels(delta, images).clamp(-most, most), images)
 
 
 @dataclass(frozen=True)
@@ -150,13 +169,49 @@ class L2(Ball):
         norm = self.norm(grad)
         return grad / each(torch.where(norm > 0, norm, 1.0))
 
+    def farthest(self, direction: Tensor, images: Tensor | None) -> Tensor:
+        """The farthest point of the set along `direction`: all of `eps`, where the box allows."""
+        return self._scaled(self.steepest(direction), images, math.inf)
+
     def project(self, delta: Tensor, images: Tensor | None) -> Tensor:
-        """The nearest delta in the ball, clamped to the box, which only shortens it."""
-        norm = self.norm(delta)
-        return into_box(delta * each(torch.where(norm > self.eps, self.eps / norm, 1.0)), images)  # never enlarges
+        """The nearest delta in the ball and the box."""
+        return self._scaled(delta, images, 1.0)
+
+    def _scaled(self, delta: Tensor, images: Tensor | None, most: float) -> Tensor:
+        down, up = room(torch.zeros_like(delta), images)
+        return scaled(delta.flatten(1), self.eps, torch.where(delta > 0, up, down).flatten(1), most).view_as(delta)
 
     def norm(self, delta: Tensor) -> Tensor:
         return delta.flatten(1).square().sum(1).sqrt()
+
+    def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
+        """The rounded delta; where that is outside, the nearest inside, but for less than one level of one value."""
+        return rounded(delta, images, self.eps, 2)
+
+
+def scaled(values: Tensor, radius: float, room: Tensor, most: float) -> Tensor:
+    """s * values, each clamped to +-room, with the largest s <= most at which the Euclidean norm of a row is at most
+    `radius`: (N,D), `room` (N,D) >= 0 -> (N,D).
+
+    With `most` 1 it is the nearest point of ball and box, where s = 1 / (1 + lambda), lambda the multiplier of the
+    ball (Karush-Kuhn-Tucker; the box splits by value). With `most` infinite it is the point with the largest inner
+    product with `values`. The squared norm is a concave, piecewise linear function of s^2, so Newton's method from 0
+    climbs to the root and never beyond it, in at most as many steps as it meets pieces.
+    """
+    dtype = values.dtype if values.dtype == torch.float64 else torch.float32
+    size, room = values.abs().to(dtype), room.to(dtype)
+    energy, near = size.square(), torch.empty_like(size)
+    largest = min(most**2, torch.finfo(dtype).max)
+    square = (radius**2 / energy.sum(1, keepdim=True)).clamp(max=largest)
+    for _ in range(MOST):
+        torch.minimum(torch.mul(size, square.sqrt(), out=near), room, out=near)
+        short = radius**2 - (near * near).sum(1, keepdim=True)
+        short = torch.where((square < largest) & (short > ROUNDING * torch.finfo(dtype).eps * radius**2), short, 0)
+        if not bool(short.any()):
+            break
+        slope = (energy * (near < room)).sum(1, keepdim=True)
+        square = torch.where(short > 0, square + short / slope, square).clamp(max=largest)
+    return torch.copysign(near, values).to(values.dtype)
 
 
 def into_box(delta: Tensor, images: Tensor | None) -> Tensor:
@@ -169,6 +224,38 @@ def each(value: float | Tensor) -> float | Tensor:
     return value[:, None, None, None] if isinstance(value, Tensor) and value.dim() else value
 
 
+def room(delta: Tensor, images: Tensor | None) -> tuple[Tensor, Tensor]:
+    """How far each value may decrease, and increase; both at least 0."""
+    if images is None:
+        return (1 + delta).clamp(min=0), (1 - delta).clamp(min=0)
+    return (images + delta).clamp(min=0), (1 - (images + delta)).clamp(min=0)
+
+
 def to_levels(delta: Tensor, images: Tensor) -> Tensor:
-    """The delta that rounds the picture to 8 bits."""
-    return ((images + delta).clamp(0, 1) * 255).round() / 255 - images
+    """By how many levels, of 255, each value of an 8-bit picture changes."""
+    return ((images + delta).clamp(0, 1) * 255).round() - (images * 255).round()
+
+
+def from_levels(levels: Tensor, images: Tensor) -> Tensor:
+    """The delta that changes each value of an 8-bit picture by so many levels."""
+    return ((images * 255).round() + levels) / 255 - images
+
+
+def rounded(delta: Tensor, images: Tensor, eps: float, power: int) -> Tensor:
+    """A delta of whole levels within `eps` in the norm of that `power`, 1 or 2.
+
+    Each value is rounded to its nearest level. Where the norm is then too large, values go one level back toward
+    zero, first those that this moves away from the delta least for what it takes from the norm.
+    """
+    levels, wide = to_levels(delta, images).flatten(1), wide_dtype(delta)
+    exact = (((images + delta).clamp(0, 1) - images) * 255).flatten(1).to(wide).abs()
+    size = levels.abs().to(wide)
+    excess = size.pow(power).sum(1, keepdim=True) - (255 * eps) ** power * EXACT
+    if bool((excess > 0).any()):
+        gain = size.pow(power) - (size - 1).pow(power)
+        price = torch.where(size > 0, (1 + 2 * (exact - size)) / gain, torch.inf)
+        order = price.argsort(dim=1, stable=True)
+        gain = torch.where(size > 0, gain, 0).gather(1, order)
+        back = (gain.cumsum(1) - gain < excess) & (gain > 0)  # until the sum of those before it is enough
+        levels = levels - levels.sign() * torch.zeros_like(size).scatter(1, order, back.to(wide)).to(levels)
+    return from_levels(levels.view_as(delta), images)

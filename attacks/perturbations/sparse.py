@@ -1,13 +1,13 @@
 """The L1 and L0 balls: few values change, by much, so the box [0,1] is active nearly everywhere."""
 
 import math
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
 
-from attacks.perturbations.ball import Ball, each, into_box, to_levels
+from attacks.perturbations.ball import Ball, each, from_levels, into_box, room, rounded, to_levels
 from transforms.sampling.homography import wide_dtype
 
 #: Most steps of the root search: as many as bisection alone would need.
@@ -123,6 +123,10 @@ class L1(Ball):
     def norm(self, delta: Tensor) -> Tensor:
         return delta.flatten(1).abs().sum(1)
 
+    def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
+        """The rounded delta; where that is outside, the nearest inside, but for less than one level of one value."""
+        return rounded(delta, images, self.eps, 1)
+
 
 @dataclass(frozen=True)
 class L0(Ball):
@@ -136,6 +140,14 @@ class L0(Ball):
         if not (self.eps >= 1 and math.isfinite(self.eps) and self.eps == int(self.eps)):
             raise ValueError(f"`eps` must be a whole number of pixels, at least 1; got {self.eps:g}")
         object.__setattr__(self, "eps", int(self.eps))
+
+    def sized(self, eps: float) -> Self:
+        """The same set with another number of pixels, rounded down."""
+        return replace(self, eps=max(1, int(eps)))
+
+    def in_files(self, eps: Tensor) -> Tensor:
+        """Whole pixels, at least one."""
+        return eps.floor().clamp(min=1)
 
     def farthest(self, direction: Tensor, images: Tensor | None) -> Tensor:
         """The pixels with the largest gain along `direction`, to the end of their range."""
@@ -169,11 +181,4 @@ class L0(Ball):
 
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
         """The delta that an 8-bit file of images + delta will hold, within its own pixels."""
-        return torch.where(delta != 0, to_levels(delta, images), 0)
-
-
-def room(delta: Tensor, images: Tensor | None) -> tuple[Tensor, Tensor]:
-    """How far each value may decrease, and increase; both at least 0."""
-    if images is None:
-        return (1 + delta).clamp(min=0), (1 - delta).clamp(min=0)
-    return (images + delta).clamp(min=0), (1 - (images + delta)).clamp(min=0)
+        return torch.where(delta != 0, from_levels(to_levels(delta, images), images), 0)

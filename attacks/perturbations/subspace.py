@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attacks.perturbations.ball import Ball
+from attacks.perturbations.ball import Ball, from_levels, to_levels
 from attacks.perturbations.sparse import L1
 
 Map = Callable[[Tensor], Tensor]
@@ -41,6 +41,14 @@ class Wrapped(Ball):
     def random_start(self) -> bool:  # type: ignore[override]
         """Whether `start` is random; else it is zero."""
         return self.inner.random_start
+
+    def sized(self, eps: float) -> Self:
+        """The same with another radius."""
+        return replace(self, inner=self.inner.sized(eps))  # type: ignore[type-var]
+
+    def in_files(self, eps: Tensor) -> Tensor:
+        """That of `inner`."""
+        return self.inner.in_files(eps)
 
     def only(self, delta: Tensor) -> Tensor:
         """The orthogonal projection onto the subspace."""
@@ -169,7 +177,7 @@ class Grey(Wrapped):
 
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
         """The delta that an 8-bit file of images + delta will hold, still grey to rounding and within `eps`."""
-        return self._least(super().quantise(delta, images))
+        return from_levels(self._least(to_levels(super().quantise(delta, images), images)), images)
 
     def _least(self, delta: Tensor) -> Tensor:
         """The channel of least magnitude, in all channels: shrinking a value never leaves a ball or the box."""

@@ -41,7 +41,7 @@ class Judged:
     cluster of each picture."""
 
     protocol: Mapping[str, Any]
-    values: Mapping[tuple[str, Measure], Mapping[Picture, float]]
+    values: Mapping[tuple[str, str], Mapping[Picture, float]]
     clusters: Mapping[Picture, str]
 
 
@@ -87,7 +87,7 @@ def judged(run: Path) -> Judged:
     names, digests = (value if isinstance(value, list) else [] for value in map(content.get, ("queries", "pixels")))
     pixels = {str(name): str(digest) for name, digest in zip(names, digests, strict=False)}
     wide = f"wide x{mapping(content.get('wide')).get('factor')}"  # another factor is another bank
-    values: dict[tuple[str, Measure], dict[Picture, float]] = {}
+    values: dict[tuple[str, str], dict[Picture, float]] = {}
     clusters: dict[Picture, str] = {}
     try:
         for row in csv.DictReader(io.StringIO(text(run / "per_image.csv"))):
@@ -103,9 +103,28 @@ def judged(run: Path) -> Judged:
                     column[picture] = value
     except csv.Error as error:
         raise ValueError(f"per_image.csv is not a CSV file: {error}") from None
+    values |= _radii(run, pixels)
     if not values:
         raise ValueError(f"per_image.csv has no {' or '.join(MEASURES)} of the arm {ARM}")
     return Judged(protocol, values, clusters)
+
+
+def _radii(run: Path, pixels: Mapping[str, str]) -> dict[tuple[str, str], dict[Picture, float]]:
+    """The smallest radii of a run with `attack=radius`, a measure for each norm. One beyond the largest counts as the
+    largest."""
+    if not (run / "radii.csv").is_file():
+        return {}
+    column: dict[Picture, float] = {}
+    try:
+        for row in csv.DictReader(io.StringIO(text(run / "radii.csv"))):
+            value = _number(row.get("radius") or row.get("largest"))
+            if value is not None and value >= 0 and row.get("picture") is not None:
+                name = meant(row["picture"])
+                column[Picture(name, pixels.get(name, ""))] = value
+    except csv.Error as error:
+        raise ValueError(f"radii.csv is not a CSV file: {error}") from None
+    norm = mapping(read(run / "metrics.json").get("threat")).get("norm")
+    return {("same", f"radius {norm}"): column} if column else {}
 
 
 def compared(runs: Mapping[str, Judged]) -> tuple[list[Pair], list[tuple[str, str, str]]]:

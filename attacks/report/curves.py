@@ -19,8 +19,9 @@ MARKS = {"clean": "s", "noise": "v", "no_eot": "^", "one_view": "D", "eot": "o"}
 
 
 def loss_curve(trace: Sequence[Trace], objective: str, arms: Mapping[str, Any]) -> Markup:
-    """The mean loss over the bank that chooses the best iterate, one bank for all `arms`, over the encoder passes of
-    the steps; a ring at the chosen step, and each step's estimate of the arms with views."""
+    """The mean loss on the views of the looks (the first ones of one bank, a few: see `attacks.solvers.selection`),
+    over the encoder passes of the steps; a ring at the chosen step, and each step's estimate of the arms with
+    views."""
     figure, axis = _axis((7.6, 3.6))
     for arm in reversed([arm for arm in ARMS if any(row.arm == arm for row in trace)]):
         rows = [row for row in trace if row.arm == arm]
@@ -44,7 +45,7 @@ def loss_curve(trace: Sequence[Trace], objective: str, arms: Mapping[str, Any]) 
     axis.set_ylabel(f"mean cosine to the {anchor}" if anchor else "mean loss (low is strong)")
     plain(axis)
     legend(figure, axis, 3)
-    description = "The loss on one bank of views for all arms, and each step's estimate. Numbers: steps.csv."
+    description = "The loss on a few common views, and each step's estimate. Numbers: steps.csv."
     return to_svg(figure, "loss", "Progress of the attacks", description)
 
 
@@ -65,6 +66,21 @@ def drift_curve(drift: Mapping[str, Any], names: Mapping[str, str] = ARMS) -> Ma
     legend(figure, axis)
     description = "A line for each arm over the layers, with its 95% interval. The table below has the numbers."
     return to_svg(figure, "drift-curve", "Drift of the features, layer by layer", description)
+
+
+def radii_curve(found: Mapping[str, Any], norm: str) -> Markup:
+    """The share of pictures that are broken, over the radius, with its interval."""
+    unit, name = (255, "eps in units of 1/255") if norm == "linf" else (1, "eps")
+    figure, axis = _axis((7.6, 3.0))
+    places = [unit * point["eps"] for point in found["curve"]]
+    _band(axis, places, [point["success"] for point in found["curve"]], "eot", ARMS["eot"])
+    axis.axhline(0.5, color=LIGHT["ink"], linestyle=":", linewidth=1)
+    axis.set_xlabel(name)
+    axis.set_ylabel("share of pictures broken")
+    axis.set_ylim(-0.04, 1.04)
+    plain(axis)
+    description = "The share of pictures whose smallest radius is at most eps, with its 95% interval."
+    return to_svg(figure, "radii", "Success over the radius", description)
 
 
 def response_curve(curve: Mapping[str, Any], name: str, names: Mapping[str, str] = ARMS) -> Markup:

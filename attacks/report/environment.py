@@ -15,6 +15,7 @@ from attacks.report.words import (
     measure_name,
     numbers,
     p_value,
+    radii,
     radius,
     sampled,
     short,
@@ -22,7 +23,7 @@ from attacks.report.words import (
 )
 
 #: The functions that templates call.
-FUNCTIONS = (aim, counts, measure_name, numbers, p_value, radius, sampled, shade, step_text, value_of)
+FUNCTIONS = (aim, counts, measure_name, numbers, p_value, radii, radius, sampled, shade, step_text, value_of)
 TEMPLATES = Path(__file__).parent / "templates"
 
 

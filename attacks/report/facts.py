@@ -113,7 +113,7 @@ def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tu
             f"{sampled(len(content['queries']), len(set(content['clusters'])))}; a gallery of {content['gallery']}",
         ),
         ("threat", _threat(content["threat"])),
-        ("views at attack", "{views_per_step} per picture in each of {steps} steps".format_map(content["threat"])),
+        ("gradients at attack", _gradients(content["threat"])),
         ("views at evaluation", _banks(content)),
         ("intervals", content["intervals"].replace(" %", "%")),
         ("git revision", manifest["git"]),
@@ -134,6 +134,12 @@ def _threat(threat: Mapping[str, Any]) -> str:
     parts = [f"{threat['norm']}{size}", f"objective {threat['objective']}"]
     parts += [f"{key} {threat[key]}" for key in ("attack", "optimiser", "risk", "transforms") if threat.get(key)]
     return "; ".join(parts)
+
+
+def _gradients(threat: Mapping[str, Any]) -> str:
+    views = threat["views_per_step"]
+    each = "as many views a step as their noise asks for" if views == "auto" else f"{views} views a step"
+    return f"{threat['gradients']} per picture, {each}"
 
 
 def _banks(content: Mapping[str, Any]) -> str:

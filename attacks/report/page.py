@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from attacks.data.images import file_names
 from attacks.encoders.description import described
-from attacks.report.curves import drift_curve, loss_curve, response_curve, spectrum_curve
+from attacks.report.curves import drift_curve, loss_curve, radii_curve, response_curve, spectrum_curve
 from attacks.report.environment import environment
 from attacks.report.facts import command, compared, deployed, legend, of_module, patch_rows, protocol, tiles, verdict
 from attacks.report.maps import heat_map
@@ -18,7 +18,7 @@ from attacks.solvers.trace import Trace
 
 COUNTS = {3: "Three", 4: "Four", 5: "Five"}
 #: Sections of metrics.json that a run may lack.
-OPTIONAL = ("comparisons", "response", "left_out", "deployment", "explanations", "drift", "sanity")
+OPTIONAL = ("comparisons", "radii", "response", "left_out", "deployment", "explanations", "drift", "sanity")
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,7 @@ def render(
         protocol=protocol(content, manifest),
         curve=loss_curve(trace, content["threat"]["objective"], content["arms"]) if trace else None,
         drift_curve=drift_curve(content["drift"], names) if content["drift"] else None,
+        radii_curve=radii_curve(content["radii"], content["threat"]["norm"]) if content["radii"] else None,
         response_curves=[
             response_curve(curve, f"curve-{i}", names) for i, curve in enumerate(response.get("curves", []))
         ],
@@ -134,6 +135,7 @@ def sections(content: Mapping[str, Any], pictures: Images, traced: bool) -> list
         ("comparisons", "Comparisons", "Are the differences real?"),
         ("views", "Pictures", "What the camera sees"),
         ("attack", "The attack", "How the attack went"),
+        ("radii", "Smallest radii", "How small a change is enough"),
         ("response", "Response", "Which views it survives"),
         ("left_out", "Stages left out", "Which transform the attack must see"),
         ("deployment", "Deployment", "What codecs and resizers leave of it"),

@@ -8,7 +8,7 @@ from attacks.report.words import counted, sampled
 NAMED = 3
 #: A run, or a part of one, with fewer clusters has a warning (see docs/evaluation.md).
 FEW = 10
-PARTS = ("response", "left_out", "deployment", "explanations")
+PARTS = ("radii", "response", "left_out", "deployment", "explanations")
 
 
 def warnings(content: dict[str, Any]) -> list[str]:
@@ -41,7 +41,7 @@ def warnings(content: dict[str, Any]) -> list[str]:
     if sign * (arms["eot"][measure]["mean"] - arms["noise"][measure]["mean"]) > -0.02:
         messages.append(
             "the attack does hardly more than random noise of the same budget: before you call the encoder robust, "
-            "check that its steps are neither too short nor too few (optimiser.lr or rel_step_size, attack.steps)"
+            "check that its steps are neither too short nor too few (optimiser.lr or rel_step_size, attack.gradients)"
         )
     # A patch has no budget: its change is its difference from the pixels behind it.
     if arms["eot"]["budget_used"] < 0.5 and not content["threat"].get("patch"):
@@ -68,7 +68,7 @@ def warnings(content: dict[str, Any]) -> list[str]:
         )
     if _one_view_is_stronger(content):
         messages.append(
-            "EOT with one view a step is stronger than with several: set attack.views=1, or take more steps"
+            "EOT with one view a step is stronger than with several: set attack.views=1, or take more gradients"
         )
     return messages
 

@@ -18,6 +18,7 @@ PARTS = {
     "gallery": "embedding the gallery",
     "anchors": "anchors of the attacks",
     "judging": "scoring all arms",
+    "radii": "the smallest radii",
     "response": "maps and curves",
     "left_out": "attacks that leave out a stage",
     "deployment": "file formats and resizers",
@@ -130,6 +131,17 @@ def radius(threat: Mapping[str, Any]) -> str:
     return (
         f"{threat['eps'] * 255:.3g}/255 ({threat['eps']:.3g})" if threat["norm"] == "linf" else f"{threat['eps']:.5g}"
     )
+
+
+def radii(value: Mapping[str, Any], norm: str, eps: float) -> str:
+    """A median of radii with its ends, of linf in steps of 8 bits; None is more than the largest, `eps`."""
+    unit, of = (255, "/255") if norm == "linf" else (1, "")
+    beyond = f"> {eps * unit:.3g}"
+    mean, low, high = (
+        beyond if value[key] is None else f"{value[key] * unit:.3g}" for key in ("mean", "low", "high")
+    )
+    ends = f"({low} to {high})" if value["kind"] == "range" else f"[{low}, {high}]"
+    return f"{mean} {ends}{of and f' in units of 1{of}'}"
 
 
 def counted(number: int, noun: str) -> str:

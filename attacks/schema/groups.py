@@ -17,6 +17,9 @@ from attacks.schema.tracker import MLflowConfig, NoTrackerConfig, TensorBoardCon
 TARGET = "another (of another photograph, drawn by the seed), a gallery picture's name, or the path of an image"
 ANCHOR = "own: the untouched picture; views: its mean over views; paired: itself in the same view (a second pass)"
 SCHEDULE = "constant, cosine, linear"
+GRADIENTS = "of each picture in an attack: encoder passes forward and back, one a view"
+STEPS = "so many steps in place of gradients; with views=auto each counts as one gradient"
+VIEWS = "of a picture in a step; auto: one, and more where gradients are noisy and many"
 
 
 @dataclass
@@ -111,7 +114,7 @@ class WienerConfig:
     """PGD along the mean gradient of the run, noise filtered frequency by frequency."""
 
     name: str = "wiener"
-    rel_step_size: float = option(0.8, STEP, range="above 0")
+    rel_step_size: float = option(0.3, f"{STEP}; more in runs of fewer than 34 steps", range="above 0")
     schedule: str = option("cosine", "how the step shrinks", range=SCHEDULE)
 
 
@@ -323,15 +326,11 @@ class SingleConfig:
     """One optimiser."""
 
     name: str = "single"
-    steps: int = option(100, "steps of the attack", least=1)
-    views: int = option(8, "per step and picture", least=1)
+    gradients: int = option(800, GRADIENTS, least=1)
+    steps: int | None = option(None, STEPS, least=1)
+    views: Any = option("auto", VIEWS, range="auto, or at least 1", paper="Byrd et al. 2012")
     stop: float | None = option(None, "loss on held-out views at which a picture is solved and leaves")
-    budget: int | None = option(None, "with cosine: encoder passes for each picture at most")
-    cosine: float | None = option(
-        None, "of the gradient to the true one: below it, more views", range="(0, 1)", paper="Byrd et al. 2012"
-    )
-    patience: int = option(5, "steps below cosine before the views double", range="at least 1")
-    restarts: int = option(1, "starts, each with all the steps; the best of all is kept", least=1)
+    restarts: int = option(1, "starts, each with all the gradients; the best of all is kept", least=1)
     adversary: int | None = option(None, "min-max: of so many views, the worst ones lead each step")
     refine: int = option(0, "steps uphill that the worst views take first", range="at least 0")
 
@@ -341,8 +340,9 @@ class SuiteConfig:
     """Several attacks on every picture; of each picture, the one that is worst for the encoder counts."""
 
     name: str = "suite"
-    steps: int = option(100, "of each attack", least=1)
-    views: int = option(8, "per step and picture", least=1)
+    gradients: int = option(800, GRADIENTS, least=1)
+    steps: int | None = option(None, STEPS, least=1)
+    views: Any = option("auto", VIEWS, range="auto, or at least 1")
     nearest: int = option(3, "how many of the nearest gallery pictures are tried as targets", range="at least 0")
 
 
@@ -360,7 +360,11 @@ def _by_name(*choices: Any) -> dict[str, type]:
 
 #: group -> choice -> its schema.
 CHOICES: dict[str, dict[str, type]] = {
-    "attack": _by_name(SingleConfig, SuiteConfig),
+    "attack": _by_name(
+        SingleConfig,
+        SuiteConfig,
+        derived(SingleConfig, "radius", "One optimiser; then the smallest eps at which half of the views succeed."),
+    ),
     "encoder": ENCODERS,
     "defence": dict.fromkeys(("none", "jpeg", "bits", "blur", "resize", "resize_pad"), DefenceConfig),
     "objective": {

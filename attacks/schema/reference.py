@@ -24,7 +24,7 @@ A group takes one of its choices; the first table of a group lists them, the oth
 by `python -m attacks.schema.reference` from the declarations in [attacks/schema](../attacks/schema).
 """
 EXAMPLES = """Run an experiment:   python -m attacks.run config=quickstart
-Change a value:      python -m attacks.run config=quickstart perturbation.eps=8/255 attack.steps=200
+Change a value:      python -m attacks.run config=quickstart perturbation.eps=8/255 attack.gradients=400
 Your own pictures:   python -m attacks.run config=quickstart data=folder data.path=my/pictures
 Your own preset:     python -m attacks.run config=./mine.yaml
 Sweep:               python -m attacks.run -m config=quickstart perturbation.eps=4/255,8/255

@@ -15,7 +15,7 @@ class EvaluateConfig:
     layers: Any = option([], "where in the network the embedding drifts: module or module:pool, several, or all")
     batch: int | None = option(None, "pictures that are attacked together, and kept; null: all at once", least=1)
     primary: str = option("success", "the comparison declared before the run", range="success, cosine")
-    one_view: bool = option(True, "one more arm: EOT with one view a step, as many gradients; not if attack.views=1")
+    one_view: bool = option(True, "one more arm, where eot may have several views a step: EOT with one")
     wide: float = option(1.0, "a second bank of views, every range so many times as wide; 1: none", least=1)
     neighbours: int = option(5, "nearest pictures that vote on an identity", least=0)
     maps: list[Any] = option([], "success over pairs of coordinates: [[angle, scale]], or [auto]")

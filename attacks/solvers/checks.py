@@ -19,6 +19,10 @@ class DeadGradient(ValueError):
     """The loss of a picture does not depend on it, from the first step on."""
 
 
+class Silent(UserWarning):
+    """A picture's gradient has become zero during the run, and it leaves."""
+
+
 def budgeted(options: Options, images: int, n: int) -> Tensor:
     """The encoder passes that each image may have (N,), on the CPU; a step takes `n`."""
     budget = options.budget
@@ -74,6 +78,7 @@ def watched_over(estimate: Estimate, index: int, active: Tensor, silent: Tensor,
         warnings.warn(
             f"the gradient of image(s) {rows} has been exactly zero for {DEAD} steps (step {index}); they leave as "
             f"they are. Looked at: {why(rows[0])}",
+            Silent,
             stacklevel=3,
         )
     return silent

@@ -4,7 +4,7 @@ The loop is a generator: the caller's iteration is the callback. Progress, check
 the caller.
 """
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import replace
 from functools import partial
 from operator import attrgetter
@@ -16,17 +16,20 @@ from torch import Tensor
 from attacks.encoders.batch_norm import settles
 from attacks.encoders.engine.fallback import engine_agree, fall_back
 from attacks.encoders.tree import Encoder, Tree
-from attacks.eot.adaptive import Adaptive, Views
+from attacks.eot.adaptive import Adaptive, Noise
 from attacks.eot.estimate import Estimate, combined
 from attacks.eot.estimator import EOT
 from attacks.eot.faults.locate import Query, located, why_silent
 from attacks.eot.problem import STEPS, Options, Problem
-from attacks.eot.protocols import Adversarial, Objective, Optimiser, Penalty, Perturbation
+from attacks.eot.protocols import Adversarial, Done, Objective, Optimiser, Penalty, Perturbation
 from attacks.objectives.penalties import penalised
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.stored import stored
 from attacks.solvers.checks import DEAD, budgeted, checked, watched_over
 from transforms import stream
+
+#: For a search, whose views do not change.
+NONE = torch.zeros(0, dtype=torch.long)
 
 
 @stored("loop_state")
@@ -42,23 +45,25 @@ class LoopState(NamedTuple):
     left: Tensor  # encoder passes that each image may still have (N,)
     solved: Tensor  # images that have left (N,)
     silent: Tensor | None = None  # for how many steps in a row a delta has had no gradient
-    drawn: int = 0  # blocks of views, so far
-    size: Views = Views()
+    drawn: Tensor = NONE  # blocks of views that each image has had (N,)
+    times: Tensor = NONE  # blocks of views that each image's next step has (N,)
+    noise: Noise | None = None  # of each delta's gradients, where it chooses the views
     generator: Tensor | None = None  # of a search
 
 
 @stored("step")
 class Step(NamedTuple):
     """After step `index`: the perturbation, the estimate that led there (it belongs to the perturbation *before* the
-    step), the encoder passes (forward and backward of one view) so far, which images took part (N,), and whether this
-    is the last step. For an image that took no part, the estimate is its last one. The attack resumes from `state`
-    (None: it cannot)."""
+    step), the encoder passes (forward and backward of one view) so far, which images took part (N,), the share of
+    each image's run that is done (N,), and whether this is the last step. For an image that took no part, the
+    estimate is its last one. The attack resumes from `state` (None: it cannot)."""
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which is not needed here
     delta: Tensor
     estimate: Estimate
     evals: int
     active: Tensor
+    done: Tensor
     last: bool
     state: Any = None
 
@@ -111,43 +116,51 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
     """The loop of `attack`, for a problem and options as values."""
     extra, optimiser = _checked(problem, options), cast(Optimiser, options.optimiser)
     world, eot, seed = options.world, options.eot, stream(options.seed, "attack")
+    total = budgeted(options, len(problem), eot.views + extra).double()
     if state is None:
-        state = _start(problem, options, extra)
+        state = _start(problem, options, total)
     elif state.estimate is not None:
         eot = replace(eot, chunk=state.estimate.chunk)
     shared, count, device = problem.shared, len(problem), problem.images.device
     for index in range(state.index, options.steps):
-        size, cost = state.size, state.size.times * eot.views + extra
+        cost = state.times * eot.views + extra
         active = ~state.solved & (state.left >= cost)
-        rows = active.nonzero()[:, 0].to(device)
+        rows = active.nonzero()[:, 0]
         if not len(rows):
             return
-        part, delta = problem.take(rows), state.delta if shared else state.delta[rows]
-        own = count if shared else None
-        points = eot.points(seed, state.drawn, problem.images, times=size.times, pictures=own)
-        u = points[rows] if shared else points
-        if options.adversary is not None:
-            u = options.adversary.views(part, delta, eot, cost - extra, seed=seed, step=state.drawn, world=world)
-        fresh = _estimate(part, delta, eot, u, world, index, rows)
-        estimate = fresh if state.estimate is None else merged(state.estimate, fresh, rows, shared)
-        why = partial(why_silent, Query(problem, eot.transforms, state.delta, points, torch.arange(count)))
-        silent = watched_over(estimate, index, active.to(delta.device), cast(Tensor, state.silent), why)
+        parts = []
+        for same in [rows] if state.noise is None else with_same_views(rows, state):
+            where = same.to(device)
+            part = problem if len(same) == count else problem.take(where)
+            delta = state.delta if shared else state.delta[where]
+            points = _points(problem, eot, seed, state, int(same[0]))
+            u = points[where] if shared else points
+            if options.adversary is not None:
+                step = int(state.drawn[same[0]])
+                u = options.adversary.views(part, delta, eot, eot.views, seed=seed, step=step, world=world)
+            parts.append((same, _estimate(part, delta, eot, u, world, index, where)))
+        fresh = gathered(parts) if len(parts) > 1 else parts[0][1]
+        known = state.estimate
+        estimate = fresh if known is None or len(rows) == count else merged(known, fresh, rows.to(device), shared)
+        why = partial(_why, problem, eot, seed, state)
+        silent = watched_over(estimate, index, active.to(device), cast(Tensor, state.silent), why)
         eot = replace(eot, chunk=world.least(fresh.chunk))
-        estimate = estimate._replace(chunk=eot.chunk)
-        priced = estimate
-        if options.penalty is not None:
-            priced = penalised(estimate, options.penalty, problem, state.delta, index)
-        moved, memory = optimiser.step(state.delta, priced, state.optimiser, problem.constraint)
+        estimate, price = estimate._replace(chunk=eot.chunk), options.penalty
+        priced = estimate if price is None else penalised(estimate, price, problem, state.delta, index)
+        left, times, noise = state.left - cost * active, state.times, state.noise
+        if options.adaptive is not None and noise is not None:
+            noise = noise.after(estimate)
+            times = torch.where(active, options.adaptive.next(noise, total, left, eot.views), times)
+        solved = state.solved | (silent >= DEAD).cpu().expand(count)
+        goes_on = (left >= times * eot.views + extra) & (index + 1 < options.steps)
+        done = _done(shared, index, options.steps, torch.stack([state.left, left * goes_on]) / total)
+        moved, memory = optimiser.step(state.delta, priced, state.optimiser, problem.constraint, done)
         moves = active.any()[None] if shared else active
         moved = torch.where(moves.to(moved.device)[:, None, None, None], moved, state.delta)
-        left, remaining = state.left - cost * active, options.steps - index - 1
-        if options.adaptive is not None:
-            size = options.adaptive.next(size, fresh, base=eot.views, steps=remaining, budget=int(left[active].min()))
-        solved = state.solved | (silent >= DEAD).cpu().expand(count)
-        last = not remaining or not bool((~solved & (left >= size.times * eot.views + extra)).any())
-        evals, drawn = state.evals + cost * len(rows), state.drawn + state.size.times
-        state = LoopState(index + 1, moved, memory, estimate, evals, left, solved, silent, drawn, size)
-        answer = yield Step(index, moved, estimate, evals, active, last, state)
+        evals, drawn = state.evals + int(cost[rows].sum()), state.drawn + state.times * active
+        state = LoopState(index + 1, moved, memory, estimate, evals, left, solved, silent, drawn, times, noise)
+        last = not bool((~solved & goes_on).any())
+        answer = yield Step(index, moved, estimate, evals, active, done.after.expand(count), last, state)
         if answer is not None:
             state = state._replace(solved=solved | answer.cpu())
 
@@ -171,19 +184,50 @@ def _checked(problem: Problem, options: Options) -> int:
     return 0 if adversary is None else adversary.cost(eot.views)
 
 
-def _start(problem: Problem, options: Options, extra: int) -> LoopState:
-    """The state before the first step."""
-    perturbation, count = problem.perturbation, len(problem)
+def _start(problem: Problem, options: Options, total: Tensor) -> LoopState:
+    """The state before the first step, of images with `total` encoder passes (N,)."""
+    perturbation, count, adaptive = problem.perturbation, len(problem), options.adaptive
     delta = start(problem, options.seed)
     memory = cast(Optimiser, options.optimiser).init(delta, reach=perturbation.reach, steps=options.steps)
-    left = budgeted(options, count, options.eot.views + extra)
     silent = torch.zeros(len(delta), dtype=torch.long, device=delta.device)
-    return LoopState(0, delta, memory, None, 0, left, torch.zeros(count, dtype=torch.bool), silent)
+    drawn, none = torch.zeros(count, dtype=torch.long), torch.zeros(len(delta), dtype=torch.float64)
+    times = torch.ones_like(drawn) if adaptive is None else adaptive.start(total, options.eot.views)
+    noise = None if adaptive is None else Noise(none, none, torch.zeros_like(silent, device="cpu"))
+    return LoopState(0, delta, memory, None, 0, total.long(), drawn > 0, silent, drawn, times, noise)
+
+
+def _done(shared: bool, index: int, steps: int, left: Tensor) -> Done:
+    """The share of the run that is done before and after step `index`: of the `steps` or, where that is larger, of
+    the gradients, of which shares (2,N) are `left` before and after."""
+    least = torch.tensor([index, index + 1], dtype=torch.float64)[:, None] / steps
+    shares = torch.maximum(1 - left, least)
+    return Done(*(shares.amin(1, keepdim=True) if shared else shares))
 
 
 def start(problem: Problem, seed: int) -> Tensor:
     """The delta that every run of a problem with this seed begins with."""
     return problem.perturbation.start(problem.images, torch.Generator().manual_seed(stream(seed, "start")))
+
+
+def with_same_views(rows: Tensor, state: LoopState) -> list[Tensor]:
+    """The images `rows` in groups whose next step has the same views."""
+    kinds = torch.stack([state.drawn[rows], state.times[rows]], 1)
+    if bool((kinds == kinds[0]).all()):
+        return [rows]
+    _, group = kinds.unique(dim=0, return_inverse=True)
+    return [rows[group == i] for i in range(int(group.max()) + 1)]
+
+
+def _points(problem: Problem, eot: EOT, seed: int, state: LoopState, row: int) -> Tensor:
+    """The coordinates of the views of an image's next step: (n,dims), or (N,n,dims) where each has its own."""
+    own, drawn, times = len(problem) if problem.shared else None, int(state.drawn[row]), int(state.times[row])
+    return eot.points(seed, drawn, problem.images, times=times, pictures=own)
+
+
+def _why(problem: Problem, eot: EOT, seed: int, state: LoopState, row: int) -> str:
+    """Why an image has no gradient."""
+    points = _points(problem, eot, seed, state, row)
+    return why_silent(Query(problem, eot.transforms, state.delta, points, torch.arange(len(problem))), row)
 
 
 def _estimate(
@@ -214,10 +258,18 @@ def _estimate(
     return estimate
 
 
+def gathered(parts: Sequence[tuple[Tensor, Estimate]]) -> Estimate:
+    """The estimates of some groups of images as one, in the order of the images."""
+    order = torch.cat([rows for rows, _ in parts]).argsort().to(parts[0][1].grad.device)
+    names = ("mean", "stderr", "value", "snr", "grad", "views")
+    joined = {name: torch.cat([getattr(each, name) for _, each in parts])[order] for name in names}
+    return parts[0][1]._replace(**joined, chunk=min(each.chunk for _, each in parts))
+
+
 def merged(previous: Estimate, fresh: Estimate, rows: Tensor, shared: bool) -> Estimate:
     """The estimates of all images, with a step's fresh ones for some `rows`; the others have no gradient."""
     if len(rows) == len(previous.mean):
         return fresh
     old = previous._replace(grad=torch.zeros_like(previous.grad))
-    names = ("mean", "stderr", "value") if shared else ("mean", "stderr", "value", "snr", "grad")
+    names = ("mean", "stderr", "value") if shared else ("mean", "stderr", "value", "snr", "grad", "views")
     return fresh._replace(**{name: getattr(old, name).index_copy(0, rows, getattr(fresh, name)) for name in names})

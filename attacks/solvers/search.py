@@ -34,8 +34,8 @@ def search(problem: Problem, options: Options, state: LoopState | None = None) -
     passes for each image. The search may fit these views: take more than a gradient needs, and judge it on others.
 
     Errors and what `send` does are those of `attack`. The gradient of an estimate is zero, its snr NaN; in the first
-    step the estimate belongs to the delta *after* the step. Views go through the encoder picture by picture, at most
-    `eot.chunk` at a time.
+    step the estimate belongs to the delta *after* the step. At most `eot.chunk` views go through the encoder at a
+    time.
 
     Raises:
         ValueError: as `attack`; and for `adaptive` and `adversary`, which belong to a gradient.
@@ -50,8 +50,9 @@ def search(problem: Problem, options: Options, state: LoopState | None = None) -
     proposer = cast(Proposer, options.optimiser)
     views = Bank(eot.transforms, eot.points(stream(options.seed, "attack"), 0, images))
     generator = torch.Generator().manual_seed(stream(options.seed, "search"))
+    total = budgeted(options, len(problem), eot.views)
     if state is None:
-        delta, left = start(problem, options.seed), budgeted(options, len(problem), eot.views)
+        delta, left = start(problem, options.seed), total
         none = torch.zeros(len(problem), dtype=torch.bool)
         state = LoopState(0, delta, None, _nothing(delta, images, eot), 0, left, none)
     else:
@@ -80,7 +81,8 @@ def search(problem: Problem, options: Options, state: LoopState | None = None) -
         evals, left = state.evals + eot.views * len(rows), state.left - eot.views * active
         last = index + 1 == options.steps or not bool((~state.solved & (left >= eot.views)).any())
         state = LoopState(index + 1, delta, None, latest, evals, left, state.solved, generator=generator.get_state())
-        answer = yield Step(index, delta, known if index else latest, evals, active, last, state)
+        share = (1 - left.double() / total).clamp(min=1.0 if last else (index + 1) / options.steps)
+        answer = yield Step(index, delta, known if index else latest, evals, active, share, last, state)
         if answer is not None:
             state = state._replace(solved=state.solved | answer.cpu())
 
@@ -110,7 +112,8 @@ def _nothing(delta: Tensor, images: Tensor, eot: EOT) -> Estimate:
     """Before the first query."""
     none = images.new_full((len(images),), torch.inf)
     snr = torch.full_like(delta[:, 0, 0, 0], torch.nan)
-    return Estimate(none, none, snr, torch.zeros_like(delta), eot.views, eot.chunk, none)
+    views = torch.full_like(snr, eot.views, dtype=torch.long)
+    return Estimate(none, none, snr, torch.zeros_like(delta), views, eot.chunk, none)
 
 
 def _learned(known: Estimate, fresh: tuple[Tensor, Tensor | None], rows: Tensor, eot: EOT) -> Estimate:

@@ -22,6 +22,7 @@ from attacks.optimisers.apgd import APGD
 from attacks.optimisers.square import Square
 from attacks.runtime.stored import stored
 from attacks.solvers.loop import Step
+from attacks.solvers.selection import Selection, selection
 from attacks.solvers.solver import Best, SolveState, compare, watch
 
 
@@ -74,7 +75,12 @@ class SuiteState(NamedTuple):
 
 
 def suite(
-    problem: Problem, options: Options, attacks: Sequence[Member], *, state: SuiteState | None = None
+    problem: Problem,
+    options: Options,
+    attacks: Sequence[Member],
+    *,
+    state: SuiteState | None = None,
+    select: Selection | None = None,
 ) -> Iterator[tuple[str, Step, Best | None]]:
     """The steps of every member, one after the other, each with its name and the best of all that have ended (None
     until the first has). The last item has the best of all; `Best.step` counts within its member, and `Best.loss` is
@@ -84,17 +90,20 @@ def suite(
         problem: by its objective and anchor the members are compared.
         options: as for `watch`; objective, anchor and optimiser of each run are its member's.
         state: that of a step, to resume after it.
+        select: how the members are compared, on its whole bank; and with its `measured`, how each one's iterates are.
     """
+    common = select or selection(problem, replace(options, optimiser=attacks[0].optimiser))
     first, inner, best, evals = (0, None, None, 0) if state is None else state
     for number, member in list(enumerate(attacks))[first:]:
         own = replace(problem, objective=member.objective, anchor=member.anchor)
         run = replace(options, optimiser=member.optimiser)
         passes = 0 if inner is None else inner.step.evals
-        for step, latest in watch(own, run, state=inner):
+        of_member = replace(selection(own, run), measured=common.measured)
+        for step, latest in watch(own, run, state=inner, select=of_member):
             passes = step.evals
             if step.last:
                 assert latest is not None  # the last step is always compared
-                best = compare(best, latest, problem, run)
+                best = compare(best, latest, problem, run, common)
             at = SuiteState(number, step.state, best, evals)
             yield member.name, step._replace(evals=evals + step.evals, state=at), best
         evals, inner = evals + passes, None

@@ -8,10 +8,11 @@ from attacks.runtime.stored import stored
 @stored("trace")
 class Trace(NamedTuple):
     """One line of `steps.csv`. `attack` is the optimiser, or the member of a suite. `objective` is the mean loss of
-    the step's views (of `toward`, the cosine itself); `held_out` that on the fixed bank that chooses the best iterate
-    (one bank for all arms), as of the last comparison (of the risk, if that is not the mean), or None before the
-    first; `views` of each picture, and `pictures` that took part. `evals` are the encoder passes of the steps so far,
-    of all pictures; those that compare iterates are not among them."""
+    the step's views (of `toward`, the cosine itself); `held_out` that (or the risk, if it is not the mean) at the
+    last look, on the first views of the bank that chooses among iterates, or None before the first: from few views,
+    so it tells iterates of a run apart rather than how strong they are; mean `views` of a picture, and `pictures`
+    that took part. `evals` are the encoder passes of the steps so far, of all pictures; those that compare iterates
+    are not among them."""
 
     batch: int
     arm: str
@@ -21,6 +22,6 @@ class Trace(NamedTuple):
     stderr: float
     snr: float
     held_out: float | None
-    views: int
+    views: float
     pictures: int
     evals: int

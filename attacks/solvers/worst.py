@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attacks.encoders.engine import Overflow
 from attacks.eot.bank import NO_DELTA, Bank, bank
-from attacks.eot.batching import blocks, in_parts
+from attacks.eot.batching import Pass, in_parts, in_passes
 from attacks.eot.estimator import EOT, Question
 from attacks.eot.problem import Problem
 from attacks.eot.risk import CVaR
@@ -165,19 +165,14 @@ def _hardest(
 @torch.no_grad()
 def _survey(loss: LossFn, u: Tensor, count: int, chunk: int, world: World) -> Tensor:
     """The losses (count,k) of the views `u` (k,dims) of every picture; the processes share the views."""
-    mine = torch.tensor(world.share(len(u)), dtype=torch.long, device=u.device)
     losses = u.new_zeros(count, len(u))
-    for pictures in blocks(count, max(1, chunk // len(mine))) if len(mine) else ():
-        which = torch.tensor(pictures, device=u.device)
 
-        def some(part: Tensor, which: Tensor = which) -> Tensor:
-            def of(some: Tensor) -> Tensor:
-                return loss(some, u[part].repeat(len(some), 1)).view(len(some), -1)
+    def of(part: Pass) -> Tensor:
+        which = torch.tensor(part.images, device=u.device)
+        return loss(which, u[list(part.groups[0])].repeat(len(which), 1)).view(len(which), -1)
 
-            return torch.cat([rows for _, rows in in_parts(of, which, len(which))])
-
-        for part, rows in in_parts(some, mine, max(1, chunk // len(which))):
-            losses[which[:, None], part] = rows.to(u)
+    for part, some in in_passes(of, count, world.share(len(u)), chunk):
+        losses[part.images.start : part.images.stop, part.groups[0]] = some.to(u)
     world.sum(losses)
     return losses
 

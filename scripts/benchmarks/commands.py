@@ -14,6 +14,7 @@ import torch
 from . import (
     antialias,
     coverage,
+    draws,
     engine,
     estimator,
     ledger,
@@ -22,9 +23,12 @@ from . import (
     patch_curves,
     power,
     precision,
+    radius,
     steps,
     strength,
     transforms,
+    wallclock,
+    zoo,
 )
 from .case import ENCODERS
 from .table import Table, machine, save
@@ -38,28 +42,35 @@ BENCHMARKS: dict[str, Callable[..., list[Table]]] = {
     "precision": precision.run,
     "estimator": estimator.run,
     "strength": strength.run,
+    "wallclock": wallclock.run,
     "patch": patch.run,
     "curves": patch_curves.run,
     "ledger": ledger.run,
     "coverage": coverage.run,
+    "draws": draws.run,
     "power": power.run,
     "steps": steps.run,
+    "zoo": zoo.run,
+    "radius": radius.run,
 }
 #: Those that run on one thread unless `--threads` is given.
-ONE_THREAD = ("strength", "patch", "curves", "coverage", "power")
+ONE_THREAD = ("strength", "patch", "curves", "coverage", "power", "zoo")
 HELP = {
     "arch": "encoders",
     "device": "cpu or cuda",
+    "cells": "of the grid, by name; all",
     "directory": "of a finished run",
-    "eps": "radii in 255ths",
+    "estimate": "only estimate the time",
     "evals": "gradients of each picture",
     "groups": "of scenes, a patch for each",
     "held_out": "views that judge",
-    "no_patch": "leave out the patch",
+    "jobs": "folder of finished attacks: a run that was stopped continues",
+    "norm": "linf, l2",
     "pictures": "number of pictures",
     "reference": "views of the reference gradient",
     "repeats": "simulated studies in a cell",
     "rounds": "repeats",
+    "seeds": "of each attack",
     "size": "side of a picture in pixels",
     "steps": "numbers of gradients",
     "targets": "of each picture",

@@ -19,19 +19,24 @@ OURS = "ours"
 
 @dataclass(frozen=True)
 class Setting:
-    """What a user of a library sets: the `step` as a share of eps (of ART's patch: its learning rate), the `views` of
-    a step, ART's `momentum` (its `decay`), and for patches the `loss`: "cosine", or "gallery", the cross-entropy."""
+    """What a user of a library sets: the `step` as a share of eps (of ART's patch: its learning rate; 0: the attack
+    finds its own), the `views` of a step, the `momentum`, and for patches the `loss`: "cosine", or "gallery", the
+    cross-entropy. With the `schedule` "cosine" the step falls to zero. To `keep` the "best" is to return the iterate
+    with the lowest loss on its own views; else it is the last."""
 
     step: float
     views: int
     momentum: float | None = None
     loss: str = ""
+    schedule: str = ""
+    keep: str = ""
 
     def __str__(self) -> str:
         if self.loss:
             return f"step {self.step:g}, {self.views} views of each scene, {self.loss}"
-        momentum = "" if self.momentum is None else f", momentum {self.momentum:g}"
-        return f"step {self.step:.3g} eps, {self.views} views{momentum}"
+        step = f"step {self.step:.3g} eps" if self.step else ""
+        momentum = "" if self.momentum is None else f"momentum {self.momentum:g}"
+        return ", ".join(filter(None, [step, self.schedule, f"{self.views} views", momentum, self.keep]))
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,7 @@ def outcomes(
 class Counting(nn.Module):
     """An encoder that counts the views it is shown, and those that a gradient has come back through."""
 
-    def __init__(self, encoder: nn.Module) -> None:
+    def __init__(self, encoder: Callable[..., Any]) -> None:
         super().__init__()
         self.encoder, self.forwards, self.gradients = encoder, 0, 0
 

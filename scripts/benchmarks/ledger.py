@@ -21,7 +21,7 @@ from .table import Table
 
 ROOT = Path(__file__).resolve().parents[2]
 #: A short attack and judgement: less work between two claims than in a real run, so more of it is the ledger's.
-SETTINGS = ("config=evaluate", "attack.steps=8", "engine.threads=1", "sanity=none")
+SETTINGS = ("config=evaluate", "attack.gradients=32", "engine.threads=1", "sanity=none")
 JUDGED = ("views=16", "wide=1", "one_view=false")
 #: What one worker does for all, on a fixed number of pictures.
 PARTS = ("maps=[]", "curves=[]", "left_out=0", "deploy=0", "explain=0")

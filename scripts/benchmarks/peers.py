@@ -7,14 +7,19 @@ are left out. The libraries are optional: this is the only module that imports t
 """
 
 import importlib
+import importlib.util
 import itertools
+import sys
 from collections.abc import Callable
+from types import ModuleType
 from typing import Any
 
 import kornia.enhance
 import kornia.geometry.transform as warps
 import torch
 from torch import Tensor, nn
+
+from transforms import Compose
 
 from .case import PIPELINE, Case, cosines
 from .contest import Setting
@@ -23,10 +28,11 @@ from .contest import Setting
 Gradient = Callable[[], Tensor]
 
 
-def kornia_views(image: Tensor, u: Tensor) -> Tensor:
-    """The views by kornia: a warp for the affine map, another for the perspective, brightness, contrast."""
+def kornia_views(image: Tensor, u: Tensor, pipeline: Compose = PIPELINE) -> Tensor:
+    """The views of one picture, or one of each, by kornia: a warp for the affine map, another for the perspective,
+    brightness, contrast. `pipeline` has these four stages."""
     views, size = image.expand(len(u), -1, -1, -1), image.shape[-1]
-    values = PIPELINE.values(u)
+    values = pipeline.values(u)
     angle, zoom, move = values[:, 0], values[:, 1:2], values[:, 3:5] * size
     corner, added, factor = values[:, 5:13], values[:, 13], values[:, 14]
     frame: dict[str, Any] = {"padding_mode": "fill", "fill_value": torch.full((3,), 0.5, device=image.device)}
@@ -104,15 +110,26 @@ def eotpgd(case: Case, show: nn.Module, setting: Setting, steps: int, random_sta
     return lambda: pgd(case.image, labels)
 
 
-def linf_pgd(case: Case, show: nn.Module, setting: Setting, steps: int, random_start: bool = True) -> Gradient:
-    """Foolbox's `LinfPGD` through its `ExpectationOverTransformationWrapper`, likewise."""
+def foolbox_pgd(
+    case: Case, show: nn.Module, setting: Setting, steps: int, random_start: bool = True, name: str = "LinfPGD"
+) -> Gradient:
+    """Foolbox's `LinfPGD` or `L2PGD` through its `ExpectationOverTransformationWrapper`, likewise."""
     library, device = importlib.import_module("foolbox"), case.image.device
     network = nn.Sequential(show, Linear(case.ordinary, case.anchor)).eval()
     inner = library.PyTorchModel(network, (0, 1), device=device)
     model = library.models.ExpectationOverTransformationWrapper(inner, n_steps=setting.views)
-    pgd = library.attacks.LinfPGD(rel_stepsize=setting.step, steps=steps, random_start=random_start)
+    make = getattr(library.attacks, name)
+    pgd = make(rel_stepsize=setting.step, steps=steps, random_start=random_start)
     goal = library.Misclassification(torch.zeros(len(case.image), dtype=torch.long, device=device))
     return lambda: pgd.run(model, case.image, goal, epsilon=case.eps)
+
+
+def adversarial_library(module: str) -> Any:
+    """A module of adversarial-library. All of its attacks import visdom, which draws curves in a browser and whose
+    package no longer builds; an empty module stands in where it is missing."""
+    if "visdom" not in sys.modules and importlib.util.find_spec("visdom") is None:
+        sys.modules["visdom"] = ModuleType("visdom")
+    return importlib.import_module(f"adv_lib.{module}")
 
 
 def art_classifier(model: nn.Module, images: Tensor, classes: int = 2, **options: Any) -> Any:
@@ -177,5 +194,5 @@ PEERS: dict[str, tuple[str, Callable[[Case], Gradient]]] = {
     "kornia, one graph": ("kornia", kornia_loop),
     "ART": ("art", art_step),
     "torchattacks": ("torchattacks", one_step(eotpgd)),
-    "Foolbox": ("foolbox", one_step(linf_pgd)),
+    "Foolbox": ("foolbox", one_step(foolbox_pgd)),
 }

@@ -9,7 +9,8 @@ from attacks.eot.problem import Options, Problem
 from attacks.experiment.build.parts import build
 from attacks.run import compose
 from attacks.solvers.loop import descend
-from attacks.solvers.solver import selection, watch
+from attacks.solvers.selection import overfitting, selection
+from attacks.solvers.solver import watch
 
 from .case import known
 from .table import Row, Table
@@ -18,8 +19,8 @@ STEPS = (1, 2, 4, 8, 16, 24, 50, 100, 200, 400)
 
 
 def run(steps: tuple[int, ...] = STEPS, pictures: int = 10, held_out: int = 128) -> list[Table]:
-    """Success of the quickstart's attacks on held-out views by the number of gradients: without EOT, with one view a
-    step, and with the preset's number of views.
+    """Success of the quickstart's attacks on held-out views by the number of gradients: without EOT, and with one
+    view a step.
 
     The points of a row are iterates of one run."""
     settings = compose("quickstart", [f"data.count={pictures}"])
@@ -36,13 +37,13 @@ def run(steps: tuple[int, ...] = STEPS, pictures: int = 10, held_out: int = 128)
         return float((nearest != nearest.new_tensor(rows)[:, None]).double().mean())
 
     table: dict[str, Row] = {}
-    several = EOT(parts.transforms, parts.draws, views=settings.attack.views)
-    arms = {"no_eot": EOT(views=1), "one_view": replace(several, views=1), "eot": several}
+    arms = {"no_eot": EOT(views=1), "eot": EOT(parts.transforms, parts.draws, views=1)}
     for arm, eot in arms.items():
-        options = Options(parts.optimiser, eot, steps=max(1, most // eot.views))
+        options = Options(parts.optimiser, eot, steps=most)
         done = {step.evals // pictures: step.delta for step in descend(problem, options)}
         table[arm] = tuple(success(done[n]) if n in done else None for n in sorted(steps))
-    select = replace(selection(problem, Options(parts.optimiser, several)), early=True)
+    select = selection(problem, Options(parts.optimiser, arms["eot"]))
+    select = replace(select, early=True, plan=overfitting(most, len(select.bank.u)))
     *_, (_, best) = watch(problem, Options(parts.optimiser, arms["no_eot"], steps=most), select=select)
     assert best is not None  # the last iterate is always compared
     at = (best.step + 1).tolist()

@@ -1,217 +1,337 @@
-"""The strength of attacks for equal numbers of gradients: ours by one rule, peers as documented and tuned."""
+"""The strength of attacks for equal numbers of gradients: ours as shipped, each peer at its best setting."""
 
 import itertools
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+import json
+import os
+import re
+import statistics
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .contest import OURS, Contestant, Setting, entries, outcomes
+from .contest import OURS, Setting, installed, outcomes
 from .processes import Map, processes
-from .strength_case import GROUP, SIZE, Purpose, group, held_out, pictures
-from .strength_peers import CONTESTANTS, PATCHES
-from .table import Row, Table, student
+from .strength_case import ENCODERS, SCREENED, SIZE, VIEWS, held_out, network, pictures, task
+from .strength_peers import CONTESTANTS, LINF_ONLY, Contestant
+from .table import MISSING, Row, Table, student
 
-#: The curve: shares of the evaluations, and how many of the held-out views each point is scored on.
-SHARES, CURVE_VIEWS = (1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8, 1), 32
-TUNING_VIEWS = 64
+#: The lengths of ours that its curve has, as shares of the gradients; the last is in the table.
+SHARES = (1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8)
+SCREEN_VIEWS = 64
+
+Purpose = Literal["table", "curve", "screen"]
+Verdict = Literal["lowest", "level", "beaten"]
 
 
 class Cell(NamedTuple):
-    """One comparison: an encoder, a radius in 255ths (None: a patch), and a number of gradients of each picture."""
+    """One comparison: an encoder, views, a ball, and a number of gradients of each picture."""
 
     arch: str
-    eps: int | None
+    views: str
+    ball: str
     evals: int
 
     def __str__(self) -> str:
-        return f"{self.arch} {self.what} {self.evals}"
-
-    @property
-    def what(self) -> str:
-        return "patch" if self.eps is None else f"{self.eps}/255"
-
-    @property
-    def radius(self) -> float:
-        """Of the L-inf ball; a patch has all of [0,1]."""
-        return 1.0 if self.eps is None else self.eps / 255
-
-    @property
-    def contestants(self) -> dict[str, Contestant]:
-        return PATCHES if self.eps is None else CONTESTANTS
+        return "-".join(map(str, self))
 
 
-class Job(NamedTuple):
-    """One attack on one group of all pictures: `first` is the first of them. `marks` are the evaluations after
-    which the pictures are scored; the last is the attack's length. Curves have fewer views than the last score."""
+#: A fraction of the whole grid: each encoder and each kind of views has three cells, one for each ball, and no two
+#: cells share both encoder and views. `_LONG` are those with 256 gradients.
+_LONG = {("pocket", "linf8"), ("mobilenet_v3_small", "l2"), ("small", "l2"), ("small", "linf4")}
+_OFFSETS = {"linf8": 0, "l2": 2, "linf4": 4}
+CELLS = tuple(
+    Cell(arch, tuple(VIEWS)[(i + offset) % len(VIEWS)], ball, 256 if (arch, ball) in _LONG else 64)
+    for i, arch in enumerate(ENCODERS)
+    for ball, offset in _OFFSETS.items()
+)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One attack on all pictures of one purpose, `count` of them in the table; `views` judge. The result depends on
+    the job alone."""
 
     cell: Cell
     name: str
     setting: Setting
-    total: int
-    first: int
-    marks: tuple[int, ...]
+    purpose: Purpose
+    seed: int
+    evals: int
+    count: int
     views: int
-    purpose: Purpose = "evaluate"
+    folder: Path
+
+    @property
+    def file(self) -> Path:
+        """Where its outcome is kept. Delete it, or the contestant's folder, and the job runs again."""
+        parts = (self.purpose, self.evals, self.setting, f"seed {self.seed}", f"{self.count}x{self.views}")
+        name = re.sub(r"[^\w.]+", "-", " ".join(map(str, parts)))
+        return self.folder / str(self.cell) / self.name.replace(" ", "-") / f"{name}.json"
+
+    @property
+    def size(self) -> int:
+        """Pictures that are attacked."""
+        return {"table": self.count, "curve": -(-self.count // 2), "screen": min(SCREENED, self.count)}[self.purpose]
 
 
 class Outcome(NamedTuple):
-    """The cosines (B,V) of a group at the attack's end, their mean over some views (B,) at each mark, and what all
-    pictures together cost: `gradients`, and the passes without one."""
+    """The mean cosine of each picture, and the cost of all together: gradients, passes without one, seconds."""
 
-    cosine: Tensor
-    curve: dict[int, Tensor]
+    cosine: tuple[float, ...]
     gradients: int
     forwards: int
+    seconds: float
 
 
 def work(job: Job) -> Outcome:
-    """The result depends on the job alone."""
-    images, end = pictures(job.total, job.purpose)[job.first : job.first + GROUP], job.marks[-1]
-    question = group(job.cell.arch, images, job.cell.radius, job.marks, job.first)
-    attacked = job.cell.contestants[job.name].run(question, job.setting)
-    gradients, forwards = question.counted.gradients, question.counted.forwards
-    views = held_out(job.purpose, job.views)
-    cosine = question.score(attacked[end], views)
-    some = views._replace(u=views.u[:CURVE_VIEWS])
-    curve = {mark: question.score(part, some).mean(1) for mark, part in attacked.items() if mark != end}
-    return Outcome(cosine, curve | {end: cosine[:, :CURVE_VIEWS].mean(1)}, gradients, forwards - gradients)
-
-
-def joined(parts: Sequence[Outcome]) -> Outcome:
-    """The groups' outcomes as one."""
-    curve = {mark: torch.cat([part.curve[mark] for part in parts]) for mark in parts[0].curve}
-    gradients, forwards = sum(part.gradients for part in parts), sum(part.forwards for part in parts)
-    return Outcome(torch.cat([part.cosine for part in parts]), curve, gradients, forwards)
+    """The outcome in the job's file, or else of the attack, which is then written there."""
+    if job.file.exists():
+        known: dict[str, Any] = json.loads(job.file.read_text())["outcome"]
+        return Outcome(**known | {"cosine": tuple(known["cosine"])})
+    views = VIEWS[job.cell.views]()
+    images = pictures(job.count, job.purpose)
+    question = task(network(job.cell.arch, job.folder), images, job.cell.ball, views, job.evals, job.seed)
+    began = time.process_time()
+    attacked = CONTESTANTS[job.name].run(question, job.setting)
+    seconds, gradients, forwards = time.process_time() - began, question.counted.gradients, question.counted.forwards
+    cosine = question.score(attacked, held_out(views, job.views, job.purpose)).double().mean(1)
+    outcome = Outcome(tuple(cosine.tolist()), gradients, forwards - gradients, round(seconds, 3))
+    job.file.parent.mkdir(parents=True, exist_ok=True)
+    part = job.file.with_suffix(f".{os.getpid()}")
+    what = {"cell": job.cell._asdict(), "setting": asdict(job.setting), "seed": job.seed, "evals": job.evals}
+    part.write_text(json.dumps(what | {"outcome": outcome._asdict()}) + "\n")
+    part.rename(job.file)
+    return outcome
 
 
 def run(
-    arch: Sequence[str] = ("pocket", "resnet18"),
-    pictures: int = 50,
-    evals: Sequence[int] = (256, 1024),
-    eps: Sequence[int] = (4, 8),
-    no_patch: bool = False,
-    held_out: int = 512,
+    cells: Sequence[str] = ("all",),
+    pictures: int = 20,
+    seeds: int = 2,
+    held_out: int = 256,
+    jobs: str = "outputs/strength",
     workers: int = 1,
+    estimate: bool = False,
 ) -> list[Table]:
-    """The cosine that each attack reaches with the same number of gradients.
+    """The cosine that each attack reaches with the same number of gradients, in cells of a grid.
 
-    A table of all cells (encoders, radii and a patch, numbers of gradients), then for each its contestants and their
-    curves.
+    A table of all cells and how many are won, then one for each with its contestants. Every finished attack is a file
+    in the folder `jobs`: a run that was stopped continues.
     """
-    radii = [*eps, *([] if no_patch else [None])]
-    cells = [Cell(*cell) for cell in itertools.product(arch, radii, evals)]
-    with processes(workers) as spread:
-        results = [compared(cell, pictures, held_out, spread) for cell in cells]
-    overview = Table(
-        f"Strength: ours against the best peer, {pictures} pictures of {SIZE}x{SIZE}, {held_out} held-out views",
-        {"ours": ".4f", "best peer": ".4f", "- peer": "+.4f", "low": "+.4f", "high": "+.4f", "share": ".2f"},
-        {str(each.cell): each.summary() for each in results},
-        None,
-        (
-            *(f"{each.cell}: best peer is {each.best}" for each in results),
-            "share: of the peer's gradients, what ours needs to come as low ('-': more than all)",
-        ),
+    chosen = [cell for cell in CELLS if "all" in cells or str(cell) in cells]
+    if not chosen:
+        raise ValueError(f"`--cells` must name some of {', '.join(map(str, CELLS))}, or be `all`; got {cells!r}")
+    plans = [Plan(cell, pictures, seeds, held_out, Path(jobs)) for cell in chosen]
+    for arch in {cell.arch for cell in chosen}:
+        network(arch, Path(jobs))  # trained before several processes need it
+    costs = Table(
+        "Processor seconds, as estimated from two small passes",
+        {"s": ".0f"},
+        {str(plan.cell): (plan.seconds(),) for plan in plans},
+        notes=(f"{sum(plan.seconds() for plan in plans) / 3600:.2f} core-hours in all, less what is done already",),
     )
-    return [overview, *(table for each in results for table in each.tables())]
+    if estimate:
+        return [costs]
+    print(costs, flush=True)
+    with processes(workers) as spread:
+        results = [plan.compared(spread) for plan in plans]
+    return [overview(results), summary(results), *(each.table() for each in results)]
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The jobs of one cell."""
+
+    cell: Cell
+    count: int
+    seeds: int
+    views: int
+    folder: Path
+
+    @property
+    def contestants(self) -> dict[str, Contestant]:
+        """Those that know the cell's ball."""
+        linf = self.cell.ball != "l2"
+        return {name: each for name, each in CONTESTANTS.items() if linf or name not in LINF_ONLY}
+
+    @property
+    def peers(self) -> dict[str, Contestant]:
+        """Those that are installed."""
+        return {name: each for name, each in self.contestants.items() if name != OURS and installed(each.module)}
+
+    def job(self, name: str, setting: Setting, purpose: Purpose, seed: int, evals: int) -> Job:
+        views = min(SCREEN_VIEWS, self.views) if purpose == "screen" else self.views
+        return Job(self.cell, name, setting, purpose, seed, evals, self.count, views, self.folder)
+
+    def screen(self) -> dict[tuple[str, Setting], list[Job]]:
+        """Each peer's settings."""
+        pairs = [(name, setting) for name, each in self.peers.items() for setting in each.grid]
+        fit = [(name, setting) for name, setting in pairs if 2 * setting.views <= self.cell.evals]
+        return {(name, setting): [self.job(name, setting, "screen", 0, self.cell.evals)] for name, setting in fit}
+
+    def table(self, settings: Mapping[str, Setting]) -> dict[str | int, list[Job]]:
+        """Each peer's best setting and ours; by their length the points of our curve."""
+        evals, (own,) = self.cell.evals, CONTESTANTS[OURS].grid
+        every = {**settings, OURS: own}
+        plan: dict[str | int, list[Job]] = {
+            name: [self.job(name, setting, "table", seed, evals) for seed in range(self.seeds)]
+            for name, setting in every.items()
+        }
+        for mark in marks(evals):
+            plan[mark] = [self.job(OURS, own, "curve", seed, mark) for seed in range(self.seeds)]
+        return plan
+
+    def jobs(self) -> Iterator[Job]:
+        """As many as there will be: which settings are best is not known before."""
+        first = {name: each.grid[0] for name, each in self.peers.items()}
+        yield from itertools.chain(*self.screen().values(), *self.table(first).values())
+
+    def seconds(self) -> float:
+        """Seconds of one core, from the time of a gradient and of a pass without one."""
+        views, images = VIEWS[self.cell.views](), pictures(self.count, "table")[:4]
+        small = task(network(self.cell.arch, self.folder), images, self.cell.ball, views, 2, 0)
+        wild = partial(CONTESTANTS["PGD"].run, small, Setting(0.1, 1))
+        bank = held_out(views, 8, "screen")
+        wild(), small.score(images, bank)
+        began = time.process_time()
+        wild()
+        between = time.process_time()
+        small.score(images, bank)
+        judge = (time.process_time() - between) / (8 * len(images))
+        gradient = (between - began) / (2 * len(images))
+        return sum(job.size * (job.evals * gradient + job.views * judge) for job in self.jobs())
+
+    def compared(self, spread: Map[Job, Outcome]) -> "Comparison":
+        """Screen the settings of each peer, attack with the best of each and with ours."""
+
+        def results(title: str, plan: Mapping[Any, Sequence[Job]]) -> dict[Any, list[Outcome]]:
+            return outcomes(title, work, plan, lambda each: {"cosine": statistics.fmean(each.cosine)}, spread)
+
+        scores = {
+            key: statistics.fmean(each.cosine)
+            for key, (each,) in results(f"{self.cell}, settings", self.screen()).items()
+        }
+        best: dict[str, Setting] = {}
+        for name, setting in sorted(scores, key=scores.__getitem__):
+            best.setdefault(name, setting)
+        done = results(str(self.cell), self.table(best))
+        missing: dict[str, Row] = {name: MISSING for name in self.contestants if name not in {OURS, *best}}
+        return Comparison(self.cell, best, done, missing)
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """All contestants on one cell: by row of the table its contestant and setting, and its outcome over all groups;
-    and the contestants that are missing."""
+    """All contestants on one cell: each peer's best setting; by contestant, and for ours by its length too, an
+    outcome for each seed; and the contestants that are missing."""
 
     cell: Cell
-    settings: dict[str, tuple[str, Setting]]
+    settings: dict[str, Setting]
+    outcomes: dict[str | int, list[Outcome]]
     missing: dict[str, Row]
-    outcomes: dict[str, Outcome]
+
+    def cosine(self, key: str | int) -> Tensor:
+        """(B,seeds)."""
+        return torch.tensor([each.cosine for each in self.outcomes[key]], dtype=torch.float64).T
 
     @property
     def best(self) -> str:
-        """The row of the strongest peer."""
-        means = {row: float(each.cosine.mean()) for row, each in self.outcomes.items() if not row.startswith(OURS)}
-        return min(means, key=means.__getitem__) if means else OURS
+        """The strongest peer."""
+        return min(self.settings, key=lambda name: float(self.cosine(name).mean()))
 
-    def summary(self) -> Row:
-        """Ours, the best peer, the paired difference with its interval, and the share of the best peer's evaluations
-        that ours needs to come as low as that ends (None: more than all)."""
-        mine, theirs = self.outcomes[OURS], self.outcomes[self.best]
-        points = [(mark, float(mine.curve[mark].mean())) for mark in marks(self.cell.evals)]
-        share = reached(points, float(theirs.curve[self.cell.evals].mean()), self.cell.evals)
-        means = float(mine.cosine.mean()), float(theirs.cosine.mean())
-        return (*means, *self.apart(mine.cosine - theirs.cosine)[:3], share)
+    def apart(self, name: str) -> tuple[float, float, float]:
+        """Ours less a peer, paired by picture, with its 95 % interval: below zero, ours is lower."""
+        return student(self.cosine(OURS) - self.cosine(name))
 
-    def apart(self, difference: Tensor) -> tuple[float, float, float]:
-        """The mean of differences (B,V) with its interval over pictures; of patches over groups, which share one."""
-        if self.cell.eps is None:
-            difference = torch.stack([part.mean(0) for part in difference.split(GROUP)])
-        return student(difference)
+    @property
+    def verdict(self) -> Verdict:
+        """Whether ours is significantly lower than every peer, higher than any, or neither."""
+        intervals = [self.apart(name) for name in self.settings]
+        if any(low > 0 for _, low, _ in intervals):
+            return "beaten"
+        return "lowest" if all(high < 0 for *_, high in intervals) else "level"
 
-    def tables(self) -> list[Table]:
-        """The contestants, and their curves."""
+    @property
+    def share(self) -> float | None:
+        """The share of the gradients with which ours first comes as low as the best peer ends, on the curve's
+        pictures; None: more than all."""
+        points = [(mark, float(self.cosine(mark).mean())) for mark in marks(self.cell.evals)]
+        points.append((self.cell.evals, float(self.cosine(OURS)[::2].mean())))
+        return reached(points, float(self.cosine(self.best)[::2].mean()), self.cell.evals)
+
+    def table(self) -> Table:
+        """The contestants."""
         rows: dict[str, Row] = {}
-        for row, each in self.outcomes.items():
-            apart = self.apart(each.cosine - self.outcomes[OURS].cosine)
-            spent = each.gradients / len(each.cosine), each.forwards / len(each.cosine)
-            rows[row] = (float(each.cosine.mean()), *apart[:3], *spent)
-        what = f"{self.cell.arch}, {self.cell.what}, {self.cell.evals} gradients a picture"
+        for name in (OURS, *self.settings):
+            mean, low, high = self.apart(name)
+            outcome = self.outcomes[name]
+            pictures = sum(len(each.cosine) for each in outcome)
+            spent = [sum(getattr(each, what) for each in outcome) / pictures for what in Outcome._fields[1:]]
+            rows[name] = (float(self.cosine(name).mean()), -mean, -high, -low, *spent)
         heads = {"cosine": ".4f"} | dict.fromkeys(("- ours", "low", "high"), "+.4f")
-        heads |= {"gradients": ".0f", "forward": ".0f"}
-        notes = tuple(f"{row}: {setting}" for row, (_, setting) in self.settings.items())
-        points = marks(self.cell.evals)
-        curve: dict[str, Row] = {
-            row: tuple(float(each.curve[mark].mean()) if mark in each.curve else None for mark in points)
-            for row, each in self.outcomes.items()
-            if len(each.curve) > 1
-        }
-        return [
-            Table(f"Mean cosine, lower is stronger: {what}", heads, rows | self.missing, None, notes),
-            Table(f"Mean cosine by gradients: {what}", {str(mark): ".4f" for mark in points}, curve, "lines"),
-        ]
+        heads |= {"gradients": ".0f", "forward": ".0f", "s": ".2f"}
+        notes = tuple(f"{name}: {setting}" for name, setting in self.settings.items())
+        return Table(f"Mean cosine, lower is stronger: {self.cell}", heads, rows | self.missing, None, notes)
 
 
-def compared(cell: Cell, count: int, views: int, spread: Map[Job, Outcome]) -> Comparison:
-    """Attack `count` pictures with every contestant. A peer's curve comes with its attack, for its step does not
-    depend on the number of steps; each point of ours is an attack of that length."""
+def overview(results: Sequence[Comparison]) -> Table:
+    """Ours and the best peer of each cell."""
+    rows: dict[str, Row] = {
+        str(each.cell): (
+            *(float(each.cosine(name).mean()) for name in (OURS, each.best)),
+            *each.apart(each.best),
+            each.share,
+        )
+        for each in results
+    }
+    first = results[0].outcomes[OURS]
+    return Table(
+        f"Strength: ours against the best peer, {len(first[0].cosine)} pictures of {SIZE}x{SIZE}, {len(first)} seeds",
+        {"ours": ".4f", "best peer": ".4f", "- peer": "+.4f", "low": "+.4f", "high": "+.4f", "share": ".2f"},
+        rows,
+        None,
+        (
+            *(f"{each.cell}: {each.verdict}; best is {each.best}, {each.settings[each.best]}" for each in results),
+            "share: of the peer's gradients, what ours needs to come as low ('-': more than all)",
+        ),
+    )
 
-    def results(title: str, plan: Mapping[Any, Sequence[Job]]) -> dict[Any, list[Outcome]]:
-        return outcomes(title, work, plan, lambda each: {"cosine": float(each.cosine.mean())}, spread)
 
-    def tuned(name: str, grid: Sequence[Setting]) -> Setting:
-        """The setting with the lowest mean on pictures and views that are not in the table."""
-        plan = {each: [Job(cell, name, each, count, 0, (cell.evals,), TUNING_VIEWS, "tune")] for each in grid}
-        scores = results(f"tuning {name}", plan)
-        return min(grid, key=lambda each: float(scores[each][0].cosine.mean()))
-
-    def jobs(name: str, setting: Setting, at: tuple[int, ...]) -> list[Job]:
-        shown = views if at[-1] == cell.evals else min(views, CURVE_VIEWS)
-        return [Job(cell, name, setting, count, first, at, shown) for first in range(0, count, GROUP)]
-
-    settings, missing = entries(cell.contestants, cell.radius, cell.evals, tuned)
-    points, ours = marks(cell.evals), cell.contestants[OURS].default
-    plan: dict[str | int, list[Job]] = {}
-    for row, (name, setting) in settings.items():
-        plan[row] = jobs(name, setting, points if cell.contestants[name].grid else points[-1:])
-    plan |= {mark: jobs(OURS, ours(cell.radius, mark), (mark,)) for mark in points[:-1]}
-    parts = {key: joined(each) for key, each in results(f"attacking {cell}", plan).items()}
-    for mark in points[:-1]:
-        parts[OURS].curve.update(parts[mark].curve)
-    return Comparison(cell, settings, missing, {row: parts[row] for row in settings})
+def summary(results: Sequence[Comparison]) -> Table:
+    """How many cells are won, and the median share (infinite where ours never comes as low)."""
+    verdicts = [each.verdict for each in results]
+    shares = [float("inf") if each.share is None else each.share for each in results]
+    median = statistics.median(shares)
+    return Table(
+        f"Verdicts at 95 %, paired by picture, over {len(results)} cells",
+        {"lowest": ".0f", "level": ".0f", "beaten": ".0f", "median share": ".2f"},
+        {
+            OURS: (
+                *(float(verdicts.count(name)) for name in ("lowest", "level", "beaten")),
+                median if median < 2 else None,
+            )
+        },
+        None,
+        ("lowest: significantly below every peer; beaten: significantly above at least one; level: neither",),
+    )
 
 
 def marks(evals: int) -> tuple[int, ...]:
-    """The evaluations at which a curve has its points."""
-    return tuple(sorted({max(1, round(share * evals)) for share in SHARES}))
+    """The lengths of ours on its curve."""
+    return tuple(sorted({max(1, round(share * evals)) for share in SHARES} - {evals}))
 
 
-def reached(points: Sequence[tuple[int, float]], goal: float, evals: int) -> float | None:
-    """Where a falling curve (evaluations, value) first comes down to `goal`, as a share of `evals`; None if nowhere.
-    Between its points it falls in a straight line over the logarithm."""
+def reached(points: Sequence[tuple[float, float]], goal: float, whole: float) -> float | None:
+    """Where a falling curve (what it cost, value) first comes down to `goal`, as a share of the cost `whole`; None if
+    nowhere. Between its points it falls in a straight line over the logarithm."""
     if points[0][1] <= goal:
-        return points[0][0] / evals
+        return points[0][0] / whole
     for (start, high), (end, low) in itertools.pairwise(points):
         if low <= goal:
-            return float(start * (end / start) ** ((high - goal) / (high - low)) / evals)
+            return float(start * (end / start) ** ((high - goal) / (high - low)) / whole)
     return None

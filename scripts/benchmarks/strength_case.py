@@ -1,34 +1,41 @@
-"""The input of every contestant of the comparison of attacks: pictures, views, a counting encoder, a budget."""
+"""The input of every contestant of the comparison of attacks: pictures, views, an encoder that counts, a budget."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal
+from pathlib import Path
 
 import torch
+import torchvision
 from torch import Tensor, nn
 
-from attacks import Away, Linf, bank
-from attacks.data.gallery import Pictures, tiles
+from attacks import L2, Away, Linf, bank
+from attacks.data.gallery import tiles
 from attacks.eot.bank import Bank
 from attacks.experiment.build.pipeline import preset
-from transforms import stream
+from attacks.perturbations.ball import Ball
+from transforms import Affine, Compose, Downscale, GaussianBlur, Jpeg, stream
 
-from .case import Case, encoder
+from .case import Case, Normalised, encoder
 from .contest import Counting
+from .strength_small import small
 
-PIPELINE, SIZE = preset("camera"), 96
-#: Pictures that are attacked together, whatever the number of processes: all of them see the same views.
-GROUP = 5
+SIZE = 64
 #: Pictures that the peers' settings are chosen on; none of them is attacked for the table.
-TUNED = 3
-#: Our own defaults were chosen on tiles spread over the gallery in these numbers, and on banks with another seed.
-#: They have no part in the table.
-CHOSEN, SEED = (6, 10, 16), 1
-#: Views of which the mean embedding of an encoder without training is taken.
+SCREENED = 4
+#: Views of which the mean embedding of an encoder without training is taken, and its statistics of batch norm.
 CENTRE = 64
+SEED = 2
 
-Purpose = Literal["evaluate", "tune"]
+VIEWS: dict[str, Callable[[], Compose]] = {
+    "camera": lambda: preset("camera"),
+    "di": lambda: preset("di"),
+    "eot2d": lambda: preset("eot2d"),
+    "strong": lambda: Compose([Affine(degrees=60, scale=(0.8, 1.2)), GaussianBlur((0, 1)), Jpeg((40, 90))]),
+    "tiny": lambda: Compose([Affine(degrees=5, translate=0.05), Downscale((12, 24))]),
+}
+BALLS: dict[str, Ball] = {"linf4": Linf(4 / 255), "linf8": Linf(8 / 255), "l2": L2(1.5)}
+ENCODERS = ("pocket", "resnet18", "mobilenet_v3_small", "vit_tiny", "small")
 
 
 class Centred(nn.Module):
@@ -49,49 +56,85 @@ class Centred(nn.Module):
         return embedding
 
 
-@lru_cache(maxsize=1)
-def network(arch: str) -> nn.Module:
-    """(N,3,H,W) -> (N,D), frozen: the pocket encoder, or a centred one with random weights."""
-    plain = encoder(arch).requires_grad_(False)
+@lru_cache(maxsize=2)
+def network(arch: str, folder: Path) -> nn.Module:
+    """(N,3,H,W) -> (N,D), frozen: the pocket encoder; a small one that is trained once and kept in `folder`; or one
+    with random weights, centred. Of `mobilenet_v3_small` batch norm's statistics are those of the same views."""
     if arch == "pocket":
-        return plain
-    points = bank(PIPELINE, CENTRE, seed=0, purpose="centre").u
-    return Centred(plain, PIPELINE(tiles(SIZE).spread(CENTRE).images, points)).eval()
+        return encoder(arch).requires_grad_(False)
+    if arch == "small":
+        return small(folder).requires_grad_(False)
+    views = preset("camera")
+    shown = views(tiles(SIZE).spread(CENTRE).images, bank(views, CENTRE, seed=0, purpose="centre").u)
+    plain = untrained(arch).requires_grad_(False)
+    if arch == "mobilenet_v3_small":
+        normalise_again(plain, shown)
+    return Centred(plain, shown).eval()
+
+
+def untrained(arch: str) -> nn.Module:
+    """An encoder of torchvision with random weights, the same each time."""
+    if arch == "resnet18":
+        return encoder(arch)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        if arch == "vit_tiny":
+            network = torchvision.models.VisionTransformer(SIZE, 8, 4, 3, 96, 192)
+            network.heads = nn.Identity()
+            return Resized(Normalised(network), SIZE).eval()
+        network = torchvision.models.get_model(arch, weights=None)
+    network.classifier = nn.Identity()
+    return Normalised(network).eval()
+
+
+class Resized(nn.Module):
+    """An encoder of pictures of one size."""
+
+    def __init__(self, encoder: nn.Module, size: int) -> None:
+        super().__init__()
+        self.encoder, self.size = encoder, size
+
+    def forward(self, images: Tensor) -> Tensor:
+        if images.shape[-1] != self.size:
+            images = nn.functional.interpolate(images, (self.size, self.size), mode="bilinear", antialias=True)
+        embedding: Tensor = self.encoder(images)
+        return embedding
+
+
+def normalise_again(network: nn.Module, views: Tensor) -> None:
+    """Re-estimate the statistics of batch norm on some views: with random weights those of a new network are far
+    off, and its embedding hardly moves."""
+    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None
+        norm.train()
+    with torch.no_grad():
+        network(views)
+    network.eval()
 
 
 @lru_cache(maxsize=2)
-def pictures(count: int, purpose: Purpose) -> Tensor:
-    """`count` tiles (N,3,S,S) to attack for the table, or TUNED others to choose settings on; the former are spread
-    evenly over all tiles, the latter over the gaps between them."""
-    whole = tiles(SIZE)
-    ours = {name for some in CHOSEN for name in whole.spread(some).names}
-    fresh = [i for i, name in enumerate(whole.names) if name not in ours]
-    both = Pictures(tuple(whole.names[i] for i in fresh), whole.images[fresh]).spread(2 * count).images
-    if purpose == "evaluate":
-        return both[::2]
-    rows = [2 * (i * count // min(TUNED, count)) + 1 for i in range(min(TUNED, count))]
-    return both[rows]
-
-
-def held_out(purpose: Purpose, views: int) -> Bank:
-    """Views that no attack has seen; settings are chosen on others."""
-    return bank(PIPELINE, views, seed=SEED, purpose=purpose)
+def pictures(count: int, purpose: str) -> Tensor:
+    """`count` tiles (N,3,S,S) to attack for the "table", every other of them for the "curve", or SCREENED others to
+    choose settings on ("screen"): the former are spread evenly over all tiles, the latter over the gaps."""
+    both = tiles(SIZE).spread(2 * count).images
+    if purpose == "screen":
+        chosen = min(SCREENED, count)
+        return both[[2 * (i * count // chosen) + 1 for i in range(chosen)]]
+    return both[::4] if purpose == "curve" else both[::2]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Group(Case):
-    """Several pictures (B,3,S,S) that are attacked together within the L-inf ball `eps`: a contestant lowers, for
-    each, the mean cosine of its views to its own embedding. Its pictures are kept after each of `marks` gradients of
-    one view; the last is the attack's end. `u` is not used: a contestant draws its own views of `PIPELINE`, from
-    `seed`."""
+class Task(Case):
+    """Several pictures (B,3,S,S) that are attacked together within `ball`: a contestant lowers, for each, the mean
+    cosine of its views to its own embedding, with `evals` gradients of one view each. `u` is not used: a contestant
+    draws its own views of `views`, from `seed`."""
 
-    marks: tuple[int, ...]
+    ball: Ball
+    views: Compose
+    evals: int
     seed: int
-
-    @property
-    def evals(self) -> int:
-        """Gradients of each picture."""
-        return self.marks[-1]
 
     @property
     def counted(self) -> Counting:
@@ -100,35 +143,25 @@ class Group(Case):
 
     def file(self, attacked: Tensor) -> Tensor:
         """The attacked pictures as their 8-bit files hold them, brought into the ball first."""
-        ball = Linf(self.eps)
-        return self.image + ball.quantise(ball.project(attacked - self.image, self.image), self.image)
+        return self.image + self.ball.quantise(self.ball.project(attacked - self.image, self.image), self.image)
 
     def score(self, attacked: Tensor, views: Bank) -> Tensor:
         """(B,3,S,S) -> the cosine (B,V) of each view of its file to the untouched picture."""
-        return views.losses(self.file(attacked), self.anchor, self.counted.encoder, Away(), 64)
+        return views.losses(self.file(attacked), self.anchor, self.counted.encoder, Away(), 128)
 
 
-def group(arch: str, images: Tensor, eps: float, marks: tuple[int, ...], index: int) -> Group:
-    """The task of some pictures; the same `index`, the same seed."""
-    frozen = network(arch)
+def task(frozen: nn.Module, images: Tensor, ball: str, views: Compose, evals: int, seed: int) -> Task:
+    """The task of some pictures, with an encoder that counts."""
     counting = Counting(frozen).eval()
     with torch.no_grad():
         anchor = frozen(images)
-    unused, seed = images.new_zeros(0, PIPELINE.dims), stream(0, "strength", index)
-    return Group(images, unused, counting, counting, anchor, eps, marks=marks, seed=seed)
+    unused, within = images.new_zeros(0, views.dims), BALLS[ball]
+    start = stream(seed, "strength")
+    return Task(
+        images, unused, counting, counting, anchor, within.reach, ball=within, views=views, evals=evals, seed=start
+    )
 
 
-@dataclass
-class Trace:
-    """The pictures after each of `marks` evaluations of each of them; the last is the attack's end."""
-
-    marks: tuple[int, ...]
-    pictures: dict[int, Tensor] = field(default_factory=dict)
-
-    def record(self, images: Tensor, done: int, more: int) -> None:
-        """Record the pictures after `done` evaluations, which serve the next `more`."""
-        self.pictures |= {mark: images.detach().clone() for mark in self.marks if done <= mark < done + more}
-
-    def end(self, images: Tensor) -> Mapping[int, Tensor]:
-        """The pictures at all marks, the last being `images`."""
-        return self.pictures | {self.marks[-1]: images}
+def held_out(views: Compose, count: int, purpose: str) -> Bank:
+    """Views that no attack has seen; settings are chosen on others than those that judge."""
+    return bank(views, count, seed=SEED, purpose="screen" if purpose == "screen" else "evaluate")

@@ -1,197 +1,252 @@
-"""The attacks that are compared: ours, and those of three libraries with the same views and as many gradients.
+"""The attacks that are compared: ours as shipped, MI-FGSM, PGD and Adam written by hand, and those of five libraries.
 
-The libraries get labels whose cross-entropy has the gradient of the cosine (see `peers`), and views drawn at random
-in front of the encoder, as their documentation says. Each holds as many views at once as its library lets it:
-torchattacks and Foolbox one of each picture, ART all of a step.
-
-Patches are compared likewise: one texture for a group of pictures, in the middle third of each. ART's
-`AdversarialPatchPyTorch` moves its patch about by itself; here it lies still (`patch_location`, no rotation) as ours
-does, and the views move. What is scored is the picture with the 8-bit texture pasted in, texel on pixel.
+All have the same views, as many gradients, and the same ball. The libraries get labels whose cross-entropy has the
+gradient of the cosine (see `peers`), and views drawn at random in front of the encoder, as their documentation says.
+Each holds as many views at once as its library lets it: one of each picture where it loops over views, else all of a
+step.
 """
 
 import importlib
 import itertools
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks import EOT, Away, Linf, Patch, Wiener, attack
-from attacks.eot.protocols import Optimiser, Perturbation
-from attacks.optimisers.apgd import APGD
-from transforms import Uniform
+from attacks import EOT, L2, Adaptive, Away, Wiener, solve
+from transforms import stream
 from transforms.auditing.steps import seeded
 
-from .contest import OURS, Contestant, Setting
-from .peers import Gradient, LogProbabilities, art_eot, art_patch, eotpgd, linf_pgd
-from .strength_case import PIPELINE, SIZE, Group, Trace
+from .contest import OURS, Setting
+from .peers import LogProbabilities, adversarial_library, art_eot, eotpgd, foolbox_pgd
+from .strength_case import Task
 
-Run = Callable[[Group, Setting], Mapping[int, Tensor]]
-#: Where a patch's texture lies: from a third of the picture to two thirds.
-SIDE = SIZE // 3
-LOW, HIGH = SIDE / SIZE, 2 * SIDE / SIZE
-QUAD = ((LOW, LOW), (HIGH, LOW), (HIGH, HIGH), (LOW, HIGH))
+Run = Callable[[Task, Setting], Tensor]
+VIEWS = (1, 2, 4, 8)
+
+
+class Contestant(NamedTuple):
+    """An attack: the module that it needs, (task, setting) -> the attacked pictures, and the settings to choose from.
+    Ours has one."""
+
+    module: str
+    run: Run
+    grid: tuple[Setting, ...]
 
 
 class NewView(nn.Module):
-    """Shows pictures (B,3,S,S), or as many rows of each, from views drawn anew at each call, and records the
-    pictures. Every picture of a call is shown from the same views."""
+    """Shows each of its pictures (N,3,S,S) from a view of its own, drawn anew at each call."""
 
-    def __init__(self, question: Group, trace: Trace) -> None:
+    def __init__(self, task: Task) -> None:
         super().__init__()
-        self.seed, self.count, self.trace = question.seed, len(question.image), trace
-        self.drawn = self.done = 0
+        self.views, self.generator = task.views, torch.Generator().manual_seed(stream(task.seed, "views"))
 
     def forward(self, images: Tensor) -> Tensor:
-        if images.requires_grad:  # else the call is not part of a gradient
-            views = len(images) // self.count
-            self.trace.record(images[::views], self.done, views)
-            self.done += views
-        return self.draw(images)
-
-    def draw(self, images: Tensor) -> Tensor:
-        """The same, without recording."""
-        views = max(1, len(images) // self.count)
-        u = Uniform()(views, PIPELINE.dims, seed=self.seed, step=self.drawn).to(images)
-        self.drawn += views
-        return PIPELINE(images, u.repeat(len(images) // views, 1))
+        return self.views(images, torch.rand(len(images), self.views.dims, generator=self.generator))
 
 
-def library(make: Callable[..., Gradient]) -> Run:
-    """The attack of a library that differentiates a model with the views inside."""
+class MeanOfViews(nn.Module):
+    """Two classes for pictures (B,3,S,S) from several new views: the mean cosine, and a number above any. So the
+    cross-entropy of the first falls as the mean rises, and an attack on it counts as successful from the start."""
 
-    def run(question: Group, setting: Setting) -> Mapping[int, Tensor]:
-        trace = Trace(question.marks)
-        with seeded(question.seed):
-            return trace.end(make(question, NewView(question, trace), setting, steps(question, setting))())
+    def __init__(self, task: Task, views: int) -> None:
+        super().__init__()
+        self.task, self.count, self.show = task, views, NewView(task)
 
-    return run
+    def forward(self, images: Tensor) -> Tensor:
+        mean = cosines(self.task, self.show, images, self.count).mean(0)
+        return torch.stack([mean, torch.full_like(mean, 2)], 1)
 
 
-def art_pgd(question: Group, setting: Setting) -> Mapping[int, Tensor]:
-    """ART's `ProjectedGradientDescentPyTorch`."""
-    trace = Trace(question.marks)
-    show = NewView(question, trace)
-    classifier = art_eot(
-        question, show.draw, setting.views, lambda x: trace.record(x, show.drawn // len(x), setting.views)
+def cosines(task: Task, show: nn.Module, images: Tensor, views: int) -> Tensor:
+    """(B,3,S,S) -> (V,B)."""
+    embeddings = task.ordinary(show(images.repeat(views, 1, 1, 1)))
+    return F.cosine_similarity(embeddings, task.anchor.repeat(views, 1), dim=1).view(views, -1)
+
+
+def steps(task: Task, setting: Setting) -> int:
+    """How many the budget allows."""
+    return max(1, task.evals // setting.views)
+
+
+def gradients(task: Task, setting: Setting, delta: Tensor) -> Iterable[tuple[Tensor, float]]:
+    """For each step the gradient of the mean cosine at `delta`, which the caller changes in place, and the step's
+    length as a share of eps."""
+    show, count = NewView(task), steps(task, setting)
+    for k in range(count):
+        leaf = delta.clone().requires_grad_()
+        loss = cosines(task, show, task.image + leaf, setting.views).mean(0).sum()
+        share = (1 + math.cos(math.pi * k / count)) / 2 if setting.schedule else 1.0
+        yield torch.autograd.grad(loss, leaf)[0], setting.step * share
+
+
+def start(task: Task) -> Tensor:
+    """A random point of the ball."""
+    return task.ball.start(task.image, torch.Generator().manual_seed(stream(task.seed, "start")))
+
+
+def by_hand(task: Task, setting: Setting) -> Tensor:
+    """PGD (Madry et al. 2018); with momentum MI-FGSM (Dong et al. 2018)."""
+    delta, total = start(task), torch.zeros_like(task.image)
+    for gradient, share in gradients(task, setting, delta):
+        total = (setting.momentum or 0) * total + F.normalize(gradient.flatten(1), 1).view_as(gradient)
+        delta[:] = task.ball.project(delta - share * task.eps * task.ball.steepest(total), task.image)
+    return task.image + delta
+
+
+def adam(task: Task, setting: Setting) -> Tensor:
+    """Projected Adam (Kingma & Ba 2015). Its steps are those of single values, which share an L2 ball's eps."""
+    delta = start(task)
+    each = task.eps / math.sqrt(delta[0].numel()) if isinstance(task.ball, L2) else task.eps
+    optimiser = torch.optim.Adam([delta], eps=1e-16)
+    for gradient, share in gradients(task, setting, delta):
+        delta.grad, optimiser.param_groups[0]["lr"] = gradient, share * each
+        optimiser.step()
+        delta[:] = task.ball.project(delta, task.image)
+    return task.image + delta
+
+
+def norm(task: Task) -> float:
+    """2 or infinity."""
+    return 2 if isinstance(task.ball, L2) else math.inf
+
+
+def one_view(task: Task) -> nn.Module:
+    """Two classes from one new view of each picture."""
+    return nn.Sequential(NewView(task), LogProbabilities(task.ordinary, task.anchor)).eval()
+
+
+def labels(task: Task) -> Tensor:
+    return torch.zeros(len(task.image), dtype=torch.long)
+
+
+def library_apgd(task: Task, setting: Setting) -> Tensor:
+    """adversarial-library's APGD. Called below its public function, which cannot keep the best iterate of a given
+    number of steps. The first class is never the likelier one, so the last success is the last iterate."""
+    apgd = partial(adversarial_library("attacks.auto_pgd")._apgd, loss_function="ce", eot_iter=setting.views)
+    eps, count = torch.full((len(task.image),), task.eps), steps(task, setting) - 1
+    best: Tensor
+    last: Tensor
+    best, _, _, last = apgd(one_view(task), task.image, labels(task), eps, norm(task), n_iter=count)
+    return best if setting.keep else last
+
+
+def auto_attack(task: Task, setting: Setting) -> Tensor:
+    """AutoAttack's own APGD, in the package `pyautoattack`; likewise."""
+    count, name = steps(task, setting) - 1, "L2" if norm(task) == 2 else "Linf"
+    make = importlib.import_module("pyautoattack.autopgd_base").APGDAttack
+    apgd = make(one_view(task), n_iter=count, norm=name, eps=task.eps, eot_iter=setting.views)
+    apgd.init_hyperparam(task.image)
+    best: Tensor
+    last: Tensor
+    best, _, _, last = apgd.attack_single_run(task.image, labels(task))
+    return best if setting.keep else last
+
+
+def library_pgd(task: Task, setting: Setting) -> Tensor:
+    """adversarial-library's PGD, for L-inf. It returns the last point at which it had a gradient."""
+    attacked: Tensor = adversarial_library("attacks.projected_gradient_descent").pgd_linf(
+        MeanOfViews(task, setting.views),
+        task.image,
+        labels(task),
+        task.eps,
+        steps=steps(task, setting),
+        relative_step_size=setting.step,
     )
+    return attacked
+
+
+def torchattacks(task: Task, setting: Setting) -> Tensor:
+    """torchattacks' `EOTPGD`; for L2 its `PGDL2`, the mean over views inside the model."""
+    if norm(task) == math.inf:
+        return eotpgd(task, NewView(task), setting, steps(task, setting))()
+    model, length = MeanOfViews(task, setting.views).eval(), setting.step * task.eps
+    pgd = importlib.import_module("torchattacks").PGDL2(model, task.eps, length, steps(task, setting))
+    attacked: Tensor = pgd(task.image, labels(task))
+    return attacked
+
+
+def foolbox(task: Task, setting: Setting) -> Tensor:
+    """Foolbox's `LinfPGD` or `L2PGD`."""
+    name = "L2PGD" if norm(task) == 2 else "LinfPGD"
+    return foolbox_pgd(task, NewView(task), setting, steps(task, setting), name=name)()
+
+
+def art_pgd(task: Task, setting: Setting) -> Tensor:
+    """ART's `ProjectedGradientDescentPyTorch`, with a random start."""
+    classifier = art_eot(task, NewView(task), setting.views)
     evasion = importlib.import_module(
         "art.attacks.evasion.projected_gradient_descent.projected_gradient_descent_pytorch"
     )
-    eps, step, most = question.eps, setting.step * question.eps, steps(question, setting)
-    pgd = evasion.ProjectedGradientDescentPyTorch(
-        classifier, eps=eps, eps_step=step, max_iter=most, decay=setting.momentum, verbose=False
-    )
-    labels = torch.tensor([[1.0, 0.0]]).expand(len(question.image), -1)
+    step = setting.step * task.eps
+    options = {"max_iter": steps(task, setting), "num_random_init": 1, "decay": setting.momentum, "verbose": False}
+    pgd = evasion.ProjectedGradientDescentPyTorch(classifier, norm=norm(task), eps=task.eps, eps_step=step, **options)
+    classes = torch.tensor([[1.0, 0.0]]).expand(len(task.image), -1)
     # `generate` is this, batch by batch, and then a check of success that EoT with several pictures breaks.
-    return trace.end(torch.as_tensor(pgd._generate_batch(question.image, labels, None, eps, step)))
+    return torch.as_tensor(pgd._generate_batch(task.image, classes, None, task.eps, step))
 
 
-def pasted(images: Tensor, texture: Tensor) -> Tensor:
-    """(B,3,S,S), (1,3,s,s) -> the pictures with the texture, rounded to 8 bits, over their middle."""
-    pictures = images.clone()
-    pictures[..., SIDE : 2 * SIDE, SIDE : 2 * SIDE] = (texture.clamp(0, 1) * 255).round() / 255
-    return pictures
+def ours(task: Task, setting: Setting) -> Tensor:
+    """This project's attack; there is nothing to set."""
+    del setting
+    return shipped(task)
 
 
-def still_patch(optimiser: str) -> Run:
-    """ART's patch with one of its two optimisers. It shows each picture once a step; for several `views` each
-    picture is repeated. `step` is its learning rate, in the picture's [0,1]."""
-
-    def run(question: Group, setting: Setting) -> Mapping[int, Tensor]:
-        trace = Trace(question.marks)
-        repeated = question.image.repeat_interleave(setting.views, 0)
-        patch_attack = art_patch(
-            nn.Sequential(NewView(question, trace), LogProbabilities(question.ordinary, question.anchor)),
-            repeated,
-            rotation_max=0.0,
-            learning_rate=setting.step,
-            max_iter=steps(question, setting),
-            patch_shape=(3, SIDE, SIDE),
-            patch_location=(SIDE, SIDE),
-            optimizer=optimiser,
-            targeted=False,
-        )
-        labels = torch.tensor([[1.0, 0.0]]).expand(len(repeated), -1).numpy()
-        with seeded(question.seed):
-            texture, _ = patch_attack.generate(repeated.numpy(), labels, shuffle=False)
-        return trace.end(pasted(question.image, torch.as_tensor(texture).to(repeated)[None]))
-
-    return run
-
-
-def steps(question: Group, setting: Setting) -> int:
-    """How many the budget allows."""
-    return max(1, question.evals // setting.views)
-
-
-def last_delta(question: Group, setting: Setting, perturbation: Perturbation, optimiser: Optimiser) -> Tensor:
-    """The last delta of this project's loop."""
-    *_, last = attack(
-        question.image,
-        question.anchor,
-        encoder=question.counted,
+def shipped(task: Task, chunk: int = 32) -> Tensor:
+    """This project's attack with its defaults: views chosen by their noise, and the iterate chosen as a run does."""
+    best = solve(
+        task.image,
+        task.anchor,
+        encoder=task.counted,
         objective=Away(),
-        perturbation=perturbation,
-        optimiser=optimiser,
-        eot=EOT(PIPELINE, views=setting.views),
-        steps=steps(question, setting),
-        seed=question.seed,
+        perturbation=task.ball,
+        optimiser=Wiener(),
+        eot=EOT(task.views, views=1, chunk=chunk),
+        steps=task.evals,
+        seed=task.seed,
+        budget=task.evals,
+        adaptive=Adaptive(),
     )
-    return last.delta
+    return task.image + best.delta
 
 
-def ours(optimiser: type[Wiener] | type[APGD]) -> Run:
-    """This project's loop with an optimiser; its end alone, because a schedule depends on the number of steps. APGD
-    halves its step by itself."""
+def alone(run: Run) -> Run:
+    """The attack of a library that draws its start from torch's and numpy's own generators, seeded."""
 
-    def run(question: Group, setting: Setting) -> Mapping[int, Tensor]:
-        delta = last_delta(question, setting, Linf(question.eps), optimiser(rel_step_size=setting.step))
-        return {question.evals: question.image + delta}
+    def seeded_run(task: Task, setting: Setting) -> Tensor:
+        with seeded(task.seed):
+            return run(task, setting).detach()
 
-    return run
-
-
-def our_patch(question: Group, setting: Setting) -> Mapping[int, Tensor]:
-    """This project's loop, the patch a layer of the scene."""
-    delta = last_delta(question, setting, Patch((SIDE, SIDE), QUAD), Wiener(rel_step_size=setting.step))
-    return {question.evals: pasted(question.image, delta)}
+    return seeded_run
 
 
-def near(share: float) -> int:
-    """The power of two next to a number, at least 1."""
-    return 1 << max(0, round(share).bit_length() - 1)
-
-
-def grid(momentum: float | None, *lengths: float) -> tuple[Setting, ...]:
+def grid(
+    steps: tuple[float, ...],
+    schedule: str = "",
+    momentum: float | None = None,
+    views: tuple[int, ...] = VIEWS,
+) -> tuple[Setting, ...]:
     """Lengths of a step, each with some numbers of views."""
-    return tuple(Setting(length, views, momentum) for length in lengths for views in (1, 2, 4, 8, 16))
+    return tuple(Setting(a, n, momentum, "", schedule) for a, n in itertools.product(steps, views))
 
 
-def rule(evals: int) -> Setting:
-    """Ours, for any encoder, eps and budget: the defaults of `Wiener`, four views a step. Fixed beforehand, on other
-    pictures and views than those in question."""
-    return Setting(Wiener().rel_step_size, min(4, evals & -evals))
-
-
-PLAIN = grid(None, 0.025, 0.05, 0.1, 0.2, 0.4)
-#: Name -> attack. The defaults of the libraries are those of their signatures. Of ART, which leaves the number of
-#: views to its user, the default number of steps, 100, is kept as nearly as the evaluations allow.
+OWN_STEPS = tuple(Setting(0, n, keep=keep) for n, keep in itertools.product(VIEWS, ("best", "")))
+PLAIN = grid((0.05, 0.1, 0.2), views=(1, 2, 4))
 CONTESTANTS: dict[str, Contestant] = {
-    OURS: Contestant("attacks", ours(Wiener), lambda _, evals: rule(evals)),
-    "ours, APGD": Contestant(
-        "attacks", ours(APGD), lambda _, evals: Setting(APGD().rel_step_size, rule(evals).views)
-    ),
-    "torchattacks": Contestant("torchattacks", library(eotpgd), lambda eps, _: Setting(2 / 255 / eps, 2), PLAIN),
-    "ART": Contestant(
-        "art", art_pgd, lambda eps, evals: Setting(0.1 / eps, near(evals / 100)), PLAIN + grid(1.0, 0.4, 0.8, 1.6)
-    ),
-    "Foolbox": Contestant("foolbox", library(linf_pgd), lambda *_: Setting(0.01 / 0.3, 16), PLAIN),
+    OURS: Contestant("attacks", ours, (Setting(0, 1),)),
+    "MI-FGSM": Contestant("torch", by_hand, grid((0.1, 0.2), "", 1.0) + grid((0.2, 0.4, 0.8, 1.6), "cosine", 1.0)),
+    "PGD": Contestant("torch", by_hand, grid((0.1,)) + grid((0.1, 0.2, 0.4, 0.8, 1.6), "cosine")),
+    "Adam": Contestant("torch", adam, grid((0.2,)) + grid((0.1, 0.2, 0.4, 0.8, 1.6), "cosine")),
+    "adv-lib APGD": Contestant("adv_lib", alone(library_apgd), OWN_STEPS),
+    "AutoAttack APGD": Contestant("pyautoattack", alone(auto_attack), OWN_STEPS),
+    "adv-lib PGD": Contestant("adv_lib", alone(library_pgd), PLAIN),
+    "torchattacks": Contestant("torchattacks", alone(torchattacks), PLAIN),
+    "ART": Contestant("art", alone(art_pgd), grid((0.1, 0.2, 0.4), "", 1.0, (1, 2, 4))),
+    "Foolbox": Contestant("foolbox", alone(foolbox), grid((0.1, 0.2), views=(1, 4))),
 }
-#: ART's default learning rate for patches, 5, is that of its signature; so is Adam.
-RATES = tuple(itertools.starmap(Setting, itertools.product((0.02, 0.05, 0.1, 0.2), (1, 4))))
-PATCHES: dict[str, Contestant] = {
-    OURS: Contestant("attacks", our_patch, lambda _, evals: rule(evals)),
-    "ART, Adam": Contestant("art", still_patch("Adam"), lambda *_: Setting(5.0, 1), RATES),
-    "ART, pgd": Contestant("art", still_patch("pgd"), lambda *_: Setting(5.0, 1), RATES),
-}
+#: adversarial-library's PGD is for L-inf alone.
+LINF_ONLY = ("adv-lib PGD",)

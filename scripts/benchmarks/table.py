@@ -22,7 +22,8 @@ from torch import Tensor
 #: The figures of a row, None where there is none; or words in their place.
 Row = tuple[float | None, ...] | str
 MISSING = "not installed"
-PACKAGES = ("torch", "torchvision", "kornia", "numpy", "adversarial-robustness-toolbox", "torchattacks", "foolbox")
+PEERS = ("adversarial-robustness-toolbox", "torchattacks", "foolbox", "adv-lib", "pyautoattack")
+PACKAGES = ("torch", "torchvision", "kornia", "numpy", *PEERS)
 
 
 def student(values: Tensor) -> tuple[float, float, float]:

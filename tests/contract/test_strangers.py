@@ -111,7 +111,7 @@ class Heavy(Optimiser):
     def init(self, delta, *, reach, steps):
         return torch.zeros_like(delta), reach / 10
 
-    def step(self, delta, estimate, state, constraint):
+    def step(self, delta, estimate, state, constraint, done):
         mean = 0.5 * state[0] + estimate.grad
         return constraint.project(delta, constraint.steepest(mean, state[1], delta)), (mean, state[1])
 

@@ -39,7 +39,7 @@ def test_the_python_prints_the_text_of_the_page(tmp_path, monkeypatch, capsys, u
     shown = [line.split()[0] for line in blocks(PAGE, "text")[0].splitlines()]  # the columns and arms of the page
     printed = [line.split()[0] for line in outputs[0].splitlines() if line.strip()]
     assert [word for word in printed if word in shown][: len(shown)] == shown
-    assert re.search(r"^20 rows, such as \{'bank': 'same', 'arm': 'clean'", outputs[0], re.MULTILINE)
+    assert re.search(r"^16 rows, such as \{'bank': 'same', 'arm': 'clean'", outputs[0], re.MULTILINE)
     assert re.fullmatch(r"[0-9a-f]{64}", outputs[1].split()[-1])
     assert outputs[2].startswith("2 pictures: ")
     assert {"report.html", "per_image.csv", "events.jsonl", "response.csv"} <= {

@@ -1,90 +1,109 @@
-"""More views if the gradient is too noisy, within the budget."""
-
-import itertools
-import math
+"""The views of a step follow from the noise of the gradients and from how many are left."""
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from attacks import EOT, attack
-from attacks.eot.adaptive import Adaptive, Views
+from attacks import EOT, Linf, Universal, attack
+from attacks.eot.adaptive import PILOT, Adaptive, Noise
 from attacks.eot.estimate import Estimate
 from tests.helpers.solving import small_problem
 from transforms import Affine, Brightness, Compose, Fixed, Grid, Sobol
 
 SEEN = Compose([Affine(degrees=90, translate=0.3), Brightness(0.2)])
+QUIET = Compose([Brightness(1e-4)])
 
 
-def estimate(*snr):
-    some = torch.zeros(len(snr))
-    return Estimate(some, some, torch.tensor(snr), some, 8, 8, some)
+def whole(*values):
+    return torch.tensor(values)
 
 
-@pytest.mark.parametrize(
-    ("snr", "times"),
-    [
-        ([0.1] * 7, [1, 1, 2, 2, 2, 4, 4]),
-        ([0.1, 0.1, 100.0, 0.1, 0.1, 0.1], [1, 1, 1, 1, 1, 2]),  # a cosine of 0.995 restarts the count
-        ([math.nan] * 3, [1, 1, 2]),  # of a single view
-    ],
-)
-def test_views_double_after_patience_and_the_count_restarts(snr, times):
-    views = [Views()]
-    for value in snr:
-        views.append(Adaptive(0.7, 3).next(views[-1], estimate(value, value), base=8, steps=10, budget=10**6))
-    assert [each.times for each in views[1:]] == times
-
-
-@pytest.mark.parametrize(("budget", "times"), [(159, 1), (160, 2)])
-def test_every_planned_step_stays_within_the_budget(budget, times):
-    assert Adaptive(0.7, 1).next(Views(), estimate(0.0), base=8, steps=10, budget=budget).times == times
-
-
-@pytest.mark.parametrize("bad", [{"cosine": 0.0}, {"cosine": 1.0}, {"patience": 0}, {"patience": 1.5}])
-def test_invalid_arguments_are_refused(bad):
-    with pytest.raises(ValueError, match=f"`{next(iter(bad))}` must"):
-        Adaptive(**{"cosine": 0.7} | bad)
-
-
-class Recorded(Sobol):
-    """Sobol points that record their steps."""
-
-    steps: list = []  # noqa: RUF012
-
-    def __call__(self, n, dims, *, seed, step=0):
-        self.steps.append(step)
-        return super().__call__(n, dims, seed=seed, step=step)
+def noise(*c):
+    spread = torch.tensor(c, dtype=torch.float64)
+    return Noise(torch.ones_like(spread), spread, torch.full_like(spread, PILOT, dtype=torch.long))
 
 
 @pytest.fixture
 def problem():
-    images, anchor, parts = small_problem(2, torch.float32)
-    return images, anchor, parts | {"steps": 24}
+    images, anchor, parts = small_problem(3, torch.float32)
+    return images, anchor, parts | {"steps": 100, "adaptive": Adaptive(4)}
 
 
-def test_an_attack_raises_its_views_within_the_budget(problem):
+def views_of(steps):
+    return [step.estimate.views.tolist() for step in steps]
+
+
+@given(
+    st.integers(1, 10**5),
+    st.floats(0, 1),
+    st.floats(0, 1e6),
+    st.integers(1, 500),
+    st.integers(1, 8),
+)
+def test_more_views_need_noise_and_gradients_for_many_steps(total, spent, c, steps, block):
+    rule = Adaptive(steps)
+    left = whole(total - int(spent * total))
+    times = rule.next(noise(c), whole(total), left, block)
+    assert (times.item() >= 1 and times.item().bit_count() == 1) or left.item() < 2 * block * times.item()
+    assert times.item() == 1 or times.item() * block <= min(c, left.item(), total / steps)
+    assert rule.start(whole(total), block).item() == (2 if total >= 2 * steps * block else 1)
+
+
+def test_noise_is_that_of_the_estimator():
+    # cosine^2 = n / (n + c): with n views and the constant c the snr is n / c. A single view shows nothing.
+    some, measured = torch.zeros(2), Noise(*torch.zeros(3, 2).double())
+    for n in (2, 8, 64):
+        snr = n / torch.tensor([3.0, 50.0])
+        measured = measured.after(Estimate(some, some, snr, some, whole(n, n), 8, some))
+    torch.testing.assert_close(measured.c, torch.tensor([3.0, 50.0]).double(), rtol=1e-6, atol=0)
+    unseen = measured.after(Estimate(some, some, torch.full((2,), torch.nan), some, whole(1, 1), 8, some))
+    assert torch.equal(unseen.c, measured.c) and unseen.steps.tolist() == measured.steps.tolist() == [3, 3]
+
+
+def test_views_are_raised_where_the_noise_asks_for_them_and_every_gradient_is_used(problem):
     images, anchor, parts = problem
-    draws = Recorded()
-    draws.steps.clear()
-    rule = Adaptive(cosine=0.999, patience=3)
-    steps = list(attack(images, anchor, eot=EOT(SEEN, draws, views=2), adaptive=rule, budget=150, **parts))
-    views = [step.estimate.views for step in steps]
-    assert len(steps) == 24
-    assert views[:4] == [2, 2, 2, 4]
-    assert all(later in (earlier, 2 * earlier) for earlier, later in itertools.pairwise(views))
-    assert sum(views) <= 150
-    assert steps[-1].evals == 2 * sum(views)
-    # Consecutive blocks, none repeated; the first two are also compared before the run.
-    assert draws.steps == [0, 1, *range(sum(views) // 2)]
-    assert max(views) > 4
+    noisy, quiet = (
+        list(attack(images, anchor, eot=EOT(seen, views=1), budget=64, **parts)) for seen in (SEEN, QUIET)
+    )
+    assert max(map(max, views_of(noisy))) > 4
+    assert views_of(quiet)[:PILOT] == [[2, 2, 2]] * PILOT  # the noise must show first
+    assert views_of(quiet)[PILOT:] == [[1, 1, 1]] * (64 - 2 * PILOT)
+    assert noisy[-1].evals == quiet[-1].evals == 3 * 64
+    assert noisy[-1].last and quiet[-1].last
+    assert not any(step.last for step in noisy[:-1])
 
 
-def test_without_noise_views_are_not_raised(problem):
+def test_few_gradients_are_spent_one_by_one(problem):
     images, anchor, parts = problem
-    rule = Adaptive(cosine=0.5, patience=1)
-    seen = Compose([Brightness(1e-4)])
-    steps = list(attack(images, anchor, eot=EOT(seen, views=4), adaptive=rule, budget=10**4, **parts))
-    assert {step.estimate.views for step in steps} == {4}
+    steps = list(attack(images, anchor, eot=EOT(SEEN, views=1), budget=7, **parts))
+    assert views_of(steps) == [[1, 1, 1]] * 7
+
+
+def test_a_picture_does_not_depend_on_its_neighbours(problem):
+    # The pictures' noise differs, and with it the views of their steps.
+    images, anchor, parts = problem
+    images = images * torch.tensor([1.0, 0.05, 0.3])[:, None, None, None]
+    parts |= {"eot": EOT(SEEN, views=1), "budget": 512, "steps": 400, "perturbation": Linf(0.1, random_start=False)}
+    together = list(attack(images, anchor, **parts))
+    assert any(len(set(row)) > 1 for row in views_of(together))
+    for i in range(3):
+        *_, alone = attack(images[i, None], anchor[i, None], **parts)
+        torch.testing.assert_close(alone.delta[0], together[-1].delta[i], rtol=0, atol=1e-6)
+
+
+def test_pictures_that_share_a_perturbation_share_the_number_of_views(problem):
+    images, anchor, parts = problem
+    parts["perturbation"] = Universal(parts["perturbation"])
+    steps = list(attack(images, anchor, eot=EOT(SEEN, views=1), budget=64, **parts))
+    assert all(len(row) == 1 for row in views_of(steps))
+    assert steps[-1].evals == 3 * 64
+
+
+@pytest.mark.parametrize("bad", [0, 1.5])
+def test_invalid_arguments_are_refused(bad):
+    with pytest.raises(ValueError, match="`steps` must"):
+        Adaptive(bad)
 
 
 @pytest.mark.parametrize(
@@ -96,4 +115,4 @@ def test_a_budget_and_fresh_draws_are_required(problem, draws, budget, message):
     images, anchor, parts = problem
     eot = EOT(Compose([Brightness(0.2)]), draws, views=2)
     with pytest.raises(ValueError, match=f"`adaptive` needs {message}"):
-        next(attack(images, anchor, eot=eot, adaptive=Adaptive(0.7), budget=budget, **parts))
+        next(attack(images, anchor, eot=eot, budget=budget, **parts))

@@ -80,7 +80,7 @@ def test_a_bank_fits_pictures_of_any_dtype(images, net, dtype):
     assert result.dtype == dtype
 
 
-@pytest.mark.parametrize("chunk", [1, 3, 5, 64])
+@pytest.mark.parametrize("chunk", [1, 3, 5, 11, 64])
 def test_the_chunk_does_not_change_the_scores(images, net, chunk):
     views, clean = judge(VIEWS, 5), net(images)
     whole = evaluate(images, clean, clean, encoder=net, bank=views, chunk=5)
@@ -96,8 +96,11 @@ def test_encoder_sees_at_most_a_chunk(images, net):
         rows.append(len(pixels))
         return net(pixels)
 
-    judge(VIEWS, 7).features(images, counted, chunk=3)
-    assert rows == 4 * [3, 3, 1]
+    for chunk in (1, 3, 7, 15, 64):
+        rows.clear()
+        judge(VIEWS, 7).features(images, counted, chunk=chunk)
+        assert max(rows) <= chunk and sum(rows) == 4 * 7
+        assert len(rows) == (-(-4 // (chunk // 7)) if chunk >= 7 else 4 * -(-7 // chunk))  # as few as there can be
 
 
 def test_scores_equal_a_plain_search(images, net):

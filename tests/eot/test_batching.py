@@ -7,7 +7,17 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attacks.eot.batching import GROUPS, Pass, blocks, group_size, in_parts, memory_told, passes, within_memory
+from attacks.eot.batching import (
+    GROUPS,
+    Pass,
+    blocks,
+    group_size,
+    in_parts,
+    in_passes,
+    memory_told,
+    passes,
+    within_memory,
+)
 
 counts = st.integers(1, 40)
 
@@ -89,6 +99,28 @@ def test_rows_are_split_like_torch_and_halved_until_they_fit(count, chunk, fits)
         assert sizes == [len(part) for part in rows.split(chunk) if len(part)]
     else:
         assert max(sizes, default=0) <= fits
+
+
+@given(count=st.integers(0, 9), first=st.integers(0, 3), n=st.integers(0, 12), chunk=counts, fits=counts)
+def test_pictures_and_views_are_seen_once_in_passes_that_fit(count, first, n, chunk, fits):
+    tried = []
+
+    def run(part):
+        tried.append(part.rows)
+        if part.rows > fits:
+            raise MemoryError
+        return part.rows
+
+    views = range(first, first + 3 * n, 3)  # those of one of three processes
+    done = list(in_passes(run, count, views, chunk))
+    assert sum((seen(part) for part, _ in done), Counter()) == Counter((i, v) for i in range(count) for v in views)
+    assert all(rows == part.rows <= min(chunk, fits) and len(part.groups) == 1 for part, rows in done)
+    assert (
+        sum(rows > fits for rows in tried) <= max(1, chunk).bit_length()
+    )  # a size that did not fit is not tried again
+    if chunk <= fits and count and n:
+        fewest = -(-count // (chunk // n)) if chunk >= n else count * -(-n // chunk)
+        assert len(done) == fewest
 
 
 def test_other_errors_are_not_treated_as_out_of_memory():

@@ -11,8 +11,8 @@ from attacks import EOT, L2, PGD, Linf, Toward, attack, bank, solve
 from attacks.eot.protocols import Objective
 from attacks.eot.risk import CVaR, WorstOf
 from attacks.perturbations.universal import Universal
-from attacks.solvers.solver import VIEWS
-from tests.helpers.solving import watch
+from attacks.solvers.selection import VIEWS, selection
+from tests.helpers.solving import looked, split, watch
 from transforms import Affine, Brightness, Compose
 
 SEEN = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])
@@ -101,38 +101,36 @@ def test_a_universal_perturbation_is_solved_when_it_solves_all_pictures(problem)
     images, anchor, parts = problem
     parts |= {"perturbation": Universal(Linf(0.1)), "steps": 40}
     one = anchor[:1].expand(4, -1)
-    best = solve(images, one, **parts)
-    stop = float(best.loss.max()) + 0.02  # the whole run reaches it, with every picture
+    *_, (whole, best) = watch(images, one, **parts)
+    highest = float(looked(images, one, best.delta, full=True, **parts).max())
+    stop = highest + 0.02  # the whole run reaches it, with every picture
     *_, (step, early) = watch(images, one, stop=stop, **parts)
     assert (early.loss <= stop).all()
-    assert step.evals < 4 * 160
+    assert step.evals <= whole.evals < 4 * 160  # nothing comes any more
     assert step.active.all()  # none was dropped before
-    *_, (step, late) = watch(images, one, stop=float(best.loss.max()) - 0.02, **parts)
-    assert step.evals == 4 * 160
-    torch.testing.assert_close(late.loss, best.loss)
+    *_, (step, late) = watch(images, one, stop=highest - 0.02, **parts)
+    assert step.evals == whole.evals
+    assert torch.equal(late.delta, best.delta)
 
 
 @pytest.mark.slow
 def test_the_last_iterate_within_the_budget_is_a_candidate(problem):
     images, anchor, parts = problem
     parts |= {"steps": 40, "perturbation": Linf(0.1, random_start=False)}
-    result = solve(images, anchor, **parts | {"budget": torch.tensor([4 * 7, 4 * 40, 4 * 40, 4 * 40])})
-    last = run(images, anchor, parts)[6].delta[:1]
-    views = bank(SEEN, VIEWS, seed=5, purpose="select")
-    views = views._replace(u=views.u.to(images))
-    loss = views.losses(images[:1] + last, anchor[:1], parts["encoder"], parts["objective"], 64).mean()
-    assert result.loss[0] <= loss + 1e-12
+    parts["budget"] = torch.tensor([4 * 7, 4 * 40, 4 * 40, 4 * 40])
+    *_, (step, result) = watch(images, anchor, **parts)
+    assert torch.equal(step.delta[0], run(images, anchor, parts)[6].delta[0])
+    torch.testing.assert_close(result.latest, looked(images, anchor, step.delta, **parts))
 
 
 @pytest.mark.parametrize("risk", [CVaR(0.25), WorstOf(24)])
 def test_the_best_iterate_is_chosen_by_the_risk(problem, risk):
     images, anchor, parts = problem
     eot = EOT(SEEN, views=24, risk=risk)
-    best = solve(images, anchor, **parts | {"eot": eot})
-    views = bank(SEEN, VIEWS // 24 * 24 if isinstance(risk, WorstOf) else VIEWS, seed=5, purpose="select")
-    views = views._replace(u=views.u.to(images))
-    losses = views.losses(images + best.delta, anchor, parts["encoder"], parts["objective"], 64)
-    torch.testing.assert_close(best.loss, risk.value(losses))
+    parts |= {"eot": eot}
+    *_, (step, best) = watch(images, anchor, **parts)
+    assert selection(*split(images, anchor, **parts)).risk == risk
+    torch.testing.assert_close(best.latest, looked(images, anchor, step.delta, **parts))
 
 
 @pytest.mark.slow

@@ -48,16 +48,17 @@ def test_a_short_run_is_not_worth_measuring(job):
 
 
 @pytest.mark.slow
-def test_the_measured_decision_is_written_and_can_be_reused(job, monkeypatch, capsys):
+@pytest.mark.parametrize("views", ["2", "auto"])
+def test_the_measured_decision_is_written_and_can_be_reused(job, monkeypatch, capsys, views):
     monkeypatch.setattr(tuner, "SHORT", 0.0)
     monkeypatch.setattr(tuner, "BUDGET", 1e9)
-    code, measured = job("a", "engine=auto", "engine.compile=false")
+    code, measured = job("a", "engine=auto", "engine.compile=false", f"attack.views={views}")
     assert code == 0
     result = engine(measured)
     names = {m["name"] for m in result["measurements"]}
     assert {"start", "channels_last", "fold", "mixed", "bfloat16", "float16"} <= names
     for m in result["measurements"]:
-        assert m["why"]
+        assert m["why"] and "noise is unknown" not in m["why"]
         if m["taken"] and m["settings"]["precision"] != "float32":
             assert m["rounding"] ** 2 < 0.15 * m["noise"] ** 2
     output = capsys.readouterr().err
@@ -66,7 +67,7 @@ def test_the_measured_decision_is_written_and_can_be_reused(job, monkeypatch, ca
     monkeypatch.setattr("attacks.experiment.tuning.choose", None)  # nothing is measured again
     again = {"overrides": result["settings"], "run": [f"engine.reuse={measured}"]}
     for name, overrides in again.items():
-        code, repeated = job(name, "engine=auto", *overrides)
+        code, repeated = job(name, "engine=auto", *overrides, f"attack.views={views}")
         assert code == 0
         assert engine(repeated)["decision"] == result["decision"]
         assert figures(repeated) == figures(measured)

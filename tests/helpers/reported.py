@@ -87,6 +87,14 @@ def response():
     return {"pictures": 15, "clusters": 12, "views": 32, "maps": [grid], "curves": [curve]}
 
 
+def radii():
+    median = {"mean": 3 / 255, "low": 2 / 255, "high": None, "kind": "interval"}
+    curve = [{"eps": i / 255, "success": interval(i / 10)} for i in range(9)]
+    passes = {"search": 832, "attack": 416, "runs": 3.0}
+    head = {"pictures": 15, "clusters": 12, "eps": 8 / 255, "median": median, "beyond": 3}
+    return head | {"held_out": interval(0.47), "curve": curve, "passes": passes}
+
+
 def left_out():
     stages = ["affine", "perspective", "brightness", "contrast", "downscale"]
     tests = ["all", *stages]
@@ -218,7 +226,7 @@ def few(node):
 def content(**changes):
     """metrics.json of schema 3 with every section; `changes` replace some."""
     threat = {"objective": "away", "targeted": False, "attack": "single", "optimiser": "wiener", "norm": "linf"}
-    threat |= {"eps": 16 / 255, "steps": 100, "views_per_step": 8, "risk": "mean", "shared": False, "patch": None}
+    threat |= {"eps": 16 / 255, "gradients": 800, "views_per_step": 8, "risk": "mean", "shared": False, "patch": None}
     threat["transforms"] = "camera"
     coordinates = ["affine angle (deg)", "affine scale (x)", "brightness added (of full scale)"]
     bank = {"views": 512, "refine": 5, "draws": "scrambled Sobol, a stream of its own", "coordinates": coordinates}
@@ -237,7 +245,7 @@ def content(**changes):
     result |= {"verification": {"thresholds": {"0.001": 0.71, "0.01": 0.55}, "impostors": 35000}}
     result |= {"costs": {arm: {key: i * value for key, value in costs.items()} for i, arm in enumerate(ARMS)}}
     result |= {"cost": {"forward": 20010, "backward": 12000, "seconds": 125.0}, "sanity": sanity(), "drift": drift()}
-    result |= {"response": response(), "left_out": left_out(), "deployment": deployment()}
+    result |= {"radii": radii(), "response": response(), "left_out": left_out(), "deployment": deployment()}
     return result | {"explanations": explanations()} | changes
 
 

@@ -18,6 +18,8 @@ from attacks.evaluation.sanity.short_attack import short_attack
 from attacks.solvers import search as searches
 from attacks.solvers import solver, worst
 from attacks.solvers import suite as suites
+from attacks.solvers.search import bank_losses
+from attacks.solvers.selection import selection
 from transforms import Affine, Brightness, Compose
 
 VIEWS = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])
@@ -81,6 +83,14 @@ def search(images, anchor, *, state=None, **parts):
 
 def watch(images, anchor, *, stop=None, restarts=1, state=None, select=None, **parts):
     return solver.watch(*split(images, anchor, **parts), stop=stop, restarts=restarts, state=state, select=select)
+
+
+def looked(images, anchor, delta, full=False, **parts):
+    """The risk (N,) of a delta from the views of a look, or from the `full` bank."""
+    problem, options = split(images, anchor, **parts)
+    select = selection(problem, options)
+    views = select.bank if full else select.bank._replace(u=select.bank.u[: select.plan.screen])
+    return select.risk.value(bank_losses(problem, delta, views, 64, options)[0])
 
 
 def suite(images, aim, attacks, *, state=None, **parts):

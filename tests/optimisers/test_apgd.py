@@ -35,7 +35,7 @@ def run_of(values, optimiser=None, *, means=None, signs=None, shared=False):
     for index, value in enumerate(values):
         grad = torch.full_like(delta, 1.0 if signs is None else signs[index])
         mean = None if means is None else means[index]
-        delta, state = optimiser.step(delta, estimate(value, grad, mean), state, FREE)
+        delta, state = optimiser.step(delta, estimate(value, grad, mean), state, FREE, None)
         deltas.append(delta)
         states.append(state)
     return torch.stack(deltas).flatten(1), states

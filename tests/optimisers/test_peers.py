@@ -63,9 +63,11 @@ def test_linf_pgd_equals_its_peers_bit_for_bit(peer, levels, seed):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_l2_pgd_equals_torchattacks(seed):
-    # Not exactly: torchattacks sums the gradient's length in another order.
+    # Not exactly: torchattacks sums the gradient's length in another order. Away from the ends of the range, where
+    # it clamps after the ball, and so is not at the nearest point of both.
     module = pytest.importorskip("torchattacks", exc_type=ImportError)
     case = Case(255, seed)
+    case.images = case.images / 2 + 0.25
     theirs = module.PGDL2(case.net, 0.5, 0.125, STEPS, random_start=False, eps_for_division=0)
     result = theirs(case.images, case.labels)
     assert (result - case.images).flatten(1).norm(dim=1).min() > 0.4

@@ -58,6 +58,8 @@ def ours(net, images, labels, norm, steps, start):
 @pytest.mark.parametrize("norm", EPS)
 def test_apgd_equals_torchattacks(norm, steps):
     net, images, labels = case(0)
+    if norm == "L2":  # away from the ends, where they clamp after the ball: that is not the nearest point
+        images = images / 2 + 0.25
     start, began = theirs(net, images, labels, norm, 0)
     wanted, reached = theirs(net, images, labels, norm, steps)
     result = ours(net, images, labels, norm, steps, start)

@@ -1,5 +1,6 @@
 """The filtered attack: its filter against an independent one and the best possible, its mean in closed form."""
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,8 +8,8 @@ import pytest
 import torch
 
 from attacks import L2, PGD, Linf, Wiener
-from attacks.optimisers.wiener import GROWTH, LEAST, RINGS, filtered
-from tests.optimisers.test_gradient import estimate, gradients, moves
+from attacks.optimisers.wiener import GROWTH, LEAST, LONGEST, RINGS, SHORT, filtered
+from tests.optimisers.test_gradient import estimate, gradients, moves, share
 
 double = torch.float64
 SIZES = [(96, 96), (33, 48), (48, 33), (16, 40), (5, 7)]
@@ -42,11 +43,14 @@ def test_the_filter_equals_that_of_the_full_transform(height, width):
     for i in range(2):
         one, other = np.fft.fft2(even[i].numpy()), np.fft.fft2(odd[i].numpy())
         total = one + other
+        gains = []
         for each in range(rings):
             here = ring == each
             common = (one[:, here] * other[:, here].conj()).sum().real
             r = common / np.sqrt((abs(one[:, here]) ** 2).sum() * (abs(other[:, here]) ** 2).sum())
-            total[:, here] *= max(LEAST, 2 * max(0, r) / (1 + max(0, r)))
+            gains.append(2 * max(0, r) / (1 + max(0, r)))
+        for each in range(rings):
+            total[:, ring == each] *= max(LEAST * max(gains), gains[each])
         torch.testing.assert_close(
             filtered(even, odd)[i],
             torch.tensor(np.fft.ifft2(total).real),
@@ -55,9 +59,10 @@ def test_the_filter_equals_that_of_the_full_transform(height, width):
         )
 
 
-@pytest.mark.parametrize(("level", "left"), [(0.3, 1.0), (3, 0.7), (30, 0.3)])
-def test_the_filter_is_nearly_optimal(level, left):
-    # Wiener's filter with the true powers of signal and noise is the best linear one; ours estimates them.
+@pytest.mark.parametrize(("level", "left", "worse"), [(0.3, 1.0, 1.1), (3, 0.7, 1.1), (30, 0.4, 1.75)])
+def test_the_filter_takes_most_of_the_noise(level, left, worse):
+    # Wiener's filter with the true powers of signal and noise is the best linear one. Ours estimates them, and keeps
+    # a part of what looks like noise.
     truth, power = smooth(96, 96)
     halves = [truth + level * noise(2, 3, 96, 96, seed=seed) for seed in (0, 1)]
     mean = (halves[0] + halves[1]) / 2
@@ -68,16 +73,16 @@ def test_the_filter_is_nearly_optimal(level, left):
     def error(result):
         return float((result - truth).square().mean())
 
-    assert error(ours) < 1.1 * error(best)
+    assert error(ours) < worse * error(best)
     assert error(ours) < left * error(mean)
 
 
 @pytest.mark.parametrize("share", [1.0, 0.3, 0.0, -0.5])
-def test_agreeing_halves_pass_unchanged_and_others_with_the_least_gain(share):
+def test_equal_gains_change_nothing(share):
     # Halves of different weight: only their agreement matters. Without a second half there is no comparison.
     grad = noise(2, 3, 24, 40)
     result = filtered(grad, share * grad)
-    torch.testing.assert_close(result, (1 + share) * grad * (1 if share > 0 else LEAST), rtol=0, atol=1e-13)
+    torch.testing.assert_close(result, (1 + share) * grad, rtol=0, atol=1e-13)
 
 
 @pytest.mark.parametrize(
@@ -98,22 +103,24 @@ def test_values_without_a_gradient_stay_zero():
 
 
 def test_the_mean_has_the_weights_of_a_growing_momentum():
-    # One ring, so that the filter only scales: the last step goes along the sum of (s + 1)(s + 2)(s + 3) g_s.
-    grads, last = gradients(steps=9), moves(Wiener(schedule="constant"), gradients(steps=9), L2(4.0))[-1]
-    step = torch.arange(9, dtype=double)
-    weights = (step + 1) * (step + 2) * (step + 3)
-    assert GROWTH == 3
+    # One ring, so that the filter only scales: the last of the moves from zero goes along the weighted sum.
+    grads, constant = gradients(steps=9), Wiener(schedule="constant")
+    weights = [math.prod(t / (t + GROWTH) for t in range(k + 1, 9)) for k in range(9)]
     shares = grads / grads.flatten(2).abs().sum(2)[:, :, None, None, None]
-    along = (weights[:, None, None, None, None] * shares).sum(0)
-    wanted = -0.8 * 4 * along / torch.linalg.vector_norm(along, dim=(1, 2, 3), keepdim=True)
-    torch.testing.assert_close(last, wanted, rtol=1e-12, atol=1e-12)
+    along = (torch.tensor(weights, dtype=double)[:, None, None, None, None] * shares).sum(0)
+    wanted = -0.3 * LONGEST * 4 * along / torch.linalg.vector_norm(along, dim=(1, 2, 3), keepdim=True)
+    before, last = (moves(constant, grads, L2(4.0))[k] for k in (-2, -1))
+    # The last move ends at the point, the one before it a move ahead of its own.
+    earlier = moves(constant, grads[:-1], L2(4.0))[-1]
+    torch.testing.assert_close(last - earlier, wanted, rtol=1e-12, atol=1e-12)
+    assert not torch.allclose(before, earlier)
 
 
 def test_without_noise_the_optimiser_is_plain_descent():
     grads = gradients(1).expand(12, -1, -1, -1, -1)
     for perturbation in (Linf(0.1), L2(4.0)):
-        ours, plain = (moves(each, grads, perturbation) for each in (Wiener(), PGD(momentum=0.0)))
-        torch.testing.assert_close(ours, plain, rtol=0, atol=1e-12)
+        ours, plain = (moves(each, grads, perturbation) for each in (Wiener(), PGD(0.3 * SHORT / 12, momentum=0.0)))
+        torch.testing.assert_close(ours[-1], plain.sum(0), rtol=0, atol=1e-12)
 
 
 def test_noise_costs_the_filtered_attack_less_than_pgd():
@@ -130,7 +137,7 @@ def test_noise_costs_the_filtered_attack_less_than_pgd():
         state = optimiser.init(delta, reach=1.0, steps=64)
         for step in range(64):
             grad = truth + 5 * noise(2, 3, 48, 48, seed=10 + step)
-            delta, state = optimiser.step(delta, estimate(grad), state, constraint)
+            delta, state = optimiser.step(delta, estimate(grad), state, constraint, share(step, 64, 2))
         return float(-(truth * delta).sum() / truth.abs().sum())
 
     ours, momentum, plain = reached(Wiener()), reached(PGD()), reached(PGD(0.1, 0.0, "constant"))
@@ -144,4 +151,4 @@ def test_half_precision_is_accumulated_in_full_precision(dtype):
     grads = gradients(steps=40).to(dtype)
     result, wanted = (moves(Wiener(), each, L2(4.0)) for each in (grads, grads.float()))
     assert result.dtype == dtype
-    torch.testing.assert_close(result.float(), wanted, rtol=0, atol=0.02 * 4)
+    torch.testing.assert_close(result.float(), wanted, rtol=0, atol=0.03 * 4)

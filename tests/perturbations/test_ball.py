@@ -141,9 +141,85 @@ def test_the_optimum_of_a_linear_loss_on_photographs_is_found(perturbation, opti
     parts = {"encoder": lambda pixels: pixels, "objective": Dot(), "optimiser": optimiser, "eot": EOT(views=1)}
     *_, last = attack(images, weight, perturbation=perturbation, steps=steps, **parts)
     ratio = -(weight * last.delta).sum((1, 2, 3)) / best(perturbation, images, weight)
-    assert (ratio >= share).all()
+    assert (ratio >= (0.9995 if isinstance(perturbation, L2) else share)).all()
     assert (ratio <= 1 + 1e-9).all()
     assert (perturbation.norm(last.delta) <= perturbation.eps * (1 + 1e-12)).all()
+
+
+def kkt(values, radius, room):
+    """The nearest point of a Euclidean ball and |y| <= room, for one vector, from the sorted breakpoints: the values
+    that are clamped are those with the smallest room / |value|."""
+    size = np.abs(values)
+    if (np.minimum(size, room) ** 2).sum() <= radius**2:
+        return np.sign(values) * np.minimum(size, room)
+    order = np.argsort(room / size)
+    clamped = np.concatenate([[0], (room[order] ** 2).cumsum()[:-1]])
+    free = (size[order] ** 2)[::-1].cumsum()[::-1]
+    scales = np.sqrt(np.maximum(radius**2 - clamped, 0) / free)
+    bounds = (room / size)[order]
+    first = np.nonzero((scales <= bounds) & (scales >= np.concatenate([[0], bounds[:-1]])))[0][0]
+    return np.sign(values) * np.minimum(scales[first] * size, room)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, double])
+@pytest.mark.parametrize("scale", [1e-3, 0.1, 1.0, 1e4])
+@pytest.mark.parametrize("radius", [0.01, 1.0, 8.0])
+def test_the_l2_projection_in_a_box_solves_the_kkt_conditions(radius, scale, dtype):
+    images, delta = uniform(6, 3, 9, 12).to(dtype), (scale * random(6, 3, 9, 12)).to(dtype)
+    images[0], images[1], images[2] = 0, 1, images[2].round()
+    delta[0, :, :4] = 0
+    delta[5] *= torch.logspace(-8, 0, 324).view(3, 9, 12)  # breakpoints of all sizes
+    room = torch.where(delta > 0, 1 - images, images).double().flatten(1).numpy()
+    rows = zip(delta.double().flatten(1).numpy() + 1e-300, room, strict=True)
+    wanted = torch.from_numpy(np.stack([kkt(d, radius, r) for d, r in rows])).view_as(delta)
+    projected = L2(radius).project(delta, images)
+    torch.testing.assert_close(projected.double(), wanted, rtol=0, atol=1e-13 if dtype == double else 1e-6)
+    assert (L2(radius).norm(projected.double()) <= radius * (1 + (1e-13 if dtype == double else 1e-6))).all()
+
+
+@pytest.mark.parametrize("value", range(4))
+def test_the_l2_projection_in_a_box_equals_that_of_a_general_solver(value):
+    images, delta = uniform(1, 1, 2, 4, value=value), random(1, 1, 2, 4, value=value)
+    images[0, 0, 0, 0] = 0
+    low = (-images).flatten().numpy()
+    result = minimize(
+        lambda y: ((y - delta.flatten().numpy()) ** 2).sum(),
+        np.zeros(8),
+        bounds=list(zip(low, 1 + low, strict=True)),
+        constraints={"type": "ineq", "fun": lambda y: 0.25 - (y**2).sum()},
+        method="SLSQP",
+        options={"ftol": 1e-15, "maxiter": 500},
+    )
+    np.testing.assert_allclose(L2(0.5).project(delta, images).flatten(), result.x, rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("eps", [0.5, 4.0, 40.0])
+def test_the_farthest_point_of_l2_is_the_best_for_a_linear_gain_and_uses_all_of_eps(eps):
+    images, direction = tiles(32).images[:6].to(double), random(6, 3, 32, 32)
+    point = L2(eps).farthest(direction, images)
+    gain = (direction * point).sum((1, 2, 3))
+    torch.testing.assert_close(gain, best(L2(eps), images, -direction), rtol=1e-9, atol=0)
+    most = torch.where(direction > 0, 1 - images, images).flatten(1).norm(dim=1)  # the box is in the way
+    torch.testing.assert_close(L2(eps).norm(point), most.clamp(max=eps), rtol=1e-12, atol=0)
+
+
+@pytest.mark.parametrize("kind", [L1, L2])
+@pytest.mark.parametrize("factor", [0.02, 0.3, 1.0])
+def test_quantising_leaves_less_than_a_level_of_the_ball_unused(kind, factor):
+    images = tiles(32).images[:6]
+    set_ = kind(factor * {L1: 30.0, L2: 2.0}[kind])
+    delta = set_.project(random(6, 3, 32, 32, dtype=torch.float32), images)
+    levels = (255 * set_.quantise(delta, images).double()).round()
+    plain = (255 * delta.double()).round()
+    assert (set_.norm(levels) <= 255 * set_.eps).all()
+    assert ((levels - plain).abs() <= 1).all()
+    cut = set_.norm(levels) < set_.norm(plain)
+    raised = levels.clone().flatten(1)
+    for row in cut.nonzero()[:, 0]:  # one value that was moved back does not fit any more
+        moved = (levels[row] != plain[row]).flatten().nonzero()[:, 0]
+        at = moved[plain[row].flatten()[moved].abs().argmax()]
+        raised[row, at] = plain[row].flatten()[at]
+        assert set_.norm(raised.view_as(levels))[row] > 255 * set_.eps
 
 
 def test_linf_projects_to_the_nearest_point():

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from attacks import EOT
 from attacks.perturbations import Linf, Universal
 from tests.helpers.sets import BALLS, assert_files, ball, double, pictures, random_like, seed
-from transforms import Affine, Compose
+from transforms import Affine, Compose, Grid, Latin, Sobol, Uniform
 
 EPS = {name: eps for name, (_, eps) in BALLS.items()}
 
@@ -129,3 +129,12 @@ def test_images_that_share_a_delta_have_their_own_views():
     assert torch.equal(eot.points(0, 3, images, pictures=1)[0], eot.points(0, 3, images))
     several = eot.points(0, 0, images, times=2, pictures=3)
     assert several.shape == (3, 4, 5) and len(several.flatten(0, 1).unique(dim=0)) == 12
+
+
+@pytest.mark.parametrize("draws", [Sobol(), Uniform(), Latin(), Grid()], ids=lambda draws: type(draws).__name__)
+def test_the_views_of_images_that_share_a_delta_are_consecutive_blocks(draws):
+    eot, images = EOT(Compose([Affine(degrees=30)]), draws, views=32), pictures(dtype=double)
+    points = eot.points(7, 5, images, times=3, pictures=4)
+    blocks = [draws(32, 5, seed=7, step=5 * 4 + i).double() for i in range(12)]
+    for picture in range(4):
+        assert torch.equal(points[picture], torch.cat(blocks[picture::4]))

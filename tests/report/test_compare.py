@@ -43,6 +43,28 @@ def made(folder, success, *, names=NAMES, seed=0, views=64, wide=None, targeted=
     return folder
 
 
+def with_radii(folder, radii, norm="l2"):
+    """The same run with the smallest radii of its pictures; None is beyond the largest, 4."""
+    path = folder / "metrics.json"
+    content = json.loads(path.read_text())
+    content["threat"]["norm"] = norm
+    path.write_text(json.dumps(content))
+    rows = [{"picture": n, "radius": radius, "largest": 4.0} for n, radius in zip(NAMES, radii, strict=True)]
+    write_rows(folder / "radii.csv", rows)
+    return folder
+
+
+def test_radii_are_paired_in_one_norm_and_one_beyond_the_largest_counts_as_that(tmp_path):
+    one, two = shares(2), [None, *shares(3)[1:]]
+    a, b = (with_radii(made(tmp_path / n, shares(0)), radii) for n, radii in (("a", one), ("b", two)))
+    (pair,) = [pair for pair in pairs_of(a, b)[0] if pair.measure == "radius l2"]
+    differences = torch.tensor([4.0, *two[1:]]).double() - torch.tensor(one).double()
+    assert pair.difference.mean == pytest.approx(float(differences.mean()))
+    assert pair.pictures == 12 and pair.p is not None
+    other = with_radii(made(tmp_path / "c", shares(0)), two, norm="linf")
+    assert not [pair for pair in pairs_of(a, other)[0] if "radius" in pair.measure]
+
+
 def shares(seed):
     return torch.rand(len(NAMES), generator=torch.Generator().manual_seed(seed)).tolist()
 

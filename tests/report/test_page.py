@@ -220,7 +220,7 @@ def test_the_protocol_has_all_that_a_citation_needs():
         "15 pictures in 12 clusters; a gallery of 268",
         "linf, eps 16/255 (0.0627); objective away",
     ]
-    facts += ["8 per picture in each of 100 steps", "512 per picture, held out", "of ranges 1.5 times as wide"]
+    facts += ["800 per picture, 8 views a step", "512 per picture, held out", "of ranges 1.5 times as wide"]
     facts += [manifest["git"], manifest["device"], *manifest["versions"].values(), "95%, over clusters"]
     facts += [content["encoder"]["sha256"], content["encoder"]["fingerprint"], *manifest["overrides"][1].split("=")]
     for fact in facts:

@@ -26,7 +26,7 @@ WITH = {
     "toward": ["objective.target=another"],
     "l2": ["perturbation.eps=4"],
     "l1": ["perturbation.eps=50"],
-    "l0": ["perturbation.eps=50"],
+    "l0": ["perturbation.eps=50", "attack.steps=8"],
     "bits": ["encoder=phash"],
     "suite": ["attack.nearest=1"],
     "apgd": ["attack.steps=3"],
@@ -38,7 +38,7 @@ GROUPS = {
     "optimiser": list(CHOICES["optimiser"]),
     "perturbation": ["l2", "l1", "l0"],
     "penalty": ["tv", "ssim"],
-    "attack": ["suite"],
+    "attack": ["suite", "radius"],
     "encoder": ["phash"],
 }
 

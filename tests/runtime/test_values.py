@@ -7,7 +7,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from attacks.eot.adaptive import Views
+from attacks.eot.adaptive import Noise
 from attacks.eot.estimate import Estimate
 from attacks.runtime.stored import stored
 from attacks.runtime.values import FORMAT, HEADER, read, write
@@ -21,12 +21,12 @@ def round_trip(tmp_path, value):
 def test_plain_values_round_trip(tmp_path):
     value = {
         "a": (1, 2.5, "x", None, True, -0.0),
-        3: [Views(2, 1), ()],
+        3: [Noise(2, 1, 3), ()],
         "none": {},
         "inf": [math.inf, -math.inf, 0.1],
     }
     copy = round_trip(tmp_path, value)
-    assert copy == value and type(copy["a"]) is tuple and type(copy[3][0]) is Views and str(copy["a"][5]) == "-0.0"
+    assert copy == value and type(copy["a"]) is tuple and type(copy[3][0]) is Noise and str(copy["a"][5]) == "-0.0"
     assert math.isnan(round_trip(tmp_path, math.nan))
 
 
@@ -71,7 +71,7 @@ def test_only_stored_types_are_written(tmp_path, value):
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("tag", ["views", "tuple", "dict"])
+@pytest.mark.parametrize("tag", ["noise", "tuple", "dict"])
 def test_tags_are_unique_per_type(tag):
     with pytest.raises(ValueError, match=f"the tag '{tag}' of Other is in use"):
         stored(tag)(Other)
@@ -88,7 +88,7 @@ BROKEN = {
     "deep": {HEADER: "[" * 100_000},
     "a list": header([1]),
     "an unknown type": header({"os.system": ["true"]}),
-    "other fields": header({"views": [1, 2, 3]}),
+    "other fields": header({"noise": [1, 2, 3, 4]}),
     "no such tensor": header({"tensor": ["7", [0], True]}),
     "more axes than the tensor has": header({"tensor": ["0", [1, 0], True]}),
     "empty": b"",

@@ -68,7 +68,6 @@ TEXTS = {
     "a run to read": ("engine: {reuse: /nowhere}\n", "nowhere"),
     "steps as a word": ("attack: {steps: many}\n", "attack.steps"),
     "a list of steps": ("attack: {steps: [1, 2]}\n", "attack.steps"),
-    "steps of null": ("attack: {steps: null}\n", "attack.steps"),
     "an attack as a word": ("attack: fast\n", "override /attack: NAME"),
     "half a step": ("attack: {steps: 1.5}\n", "attack.steps"),
     "an encoder of null": ("encoder: null\n", "encoder"),

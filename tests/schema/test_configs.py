@@ -56,7 +56,7 @@ def test_every_choice_of_files_is_a_file():
 
 def test_defaults_follow_the_estimator_study():
     run = schema.validate(composed("config=patch"))
-    assert run.attack.views == 8 and run.attack.steps >= 100
+    assert run.attack.views == "auto" and run.attack.steps is None and run.attack.gradients >= 800
     assert (run.draws.name, run.optimiser.name, run.optimiser.schedule) == ("sobol", "wiener", "cosine")
 
 

@@ -51,9 +51,10 @@ def test_the_options_are_the_arguments_of_a_benchmark():
     parse = commands.parser().parse_args
     given = {name: ["DIR"] if name == "power" else [] for name in commands.BENCHMARKS}
     assert all(parse([name, *rest]).benchmark == name for name, rest in given.items())
-    options = vars(parse(["strength", "--arch", "pocket", "--evals", "16", "32", "--no-patch", "--held-out", "8"]))
-    assert options["arch"] == ["pocket"] and options["evals"] == [16, 32] and options["no_patch"] is True
-    assert (options["held_out"], options["eps"], options["threads"], options["out"]) == (8, (4, 8), 1, None)
+    options = vars(parse(["strength", "--cells", "a", "b", "--pictures", "4", "--held-out", "8", "--estimate"]))
+    assert options["cells"] == ["a", "b"] and options["pictures"] == 4 and options["estimate"] is True
+    assert (options["held_out"], options["seeds"], options["threads"], options["out"]) == (8, 2, 1, None)
+    assert parse(["engine", "--arch", "pocket"]).arch == ["pocket"]
     for line in ("engine --rounds 0", "memory --views 8 -1", "estimator --reference x", "engine --arch vgg"):
         with pytest.raises(SystemExit):
             parse(line.split())

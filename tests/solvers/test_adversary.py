@@ -3,10 +3,10 @@
 import pytest
 import torch
 
-from attacks import EOT, Adaptive, CVaR, Linf, Toward, Universal, attack, bank, solve
-from attacks.solvers.solver import VIEWS as COUNT
+from attacks import EOT, Adaptive, CVaR, Linf, Toward, Universal, attack, bank
+from attacks.solvers.selection import selection
 from attacks.solvers.worst import Adversary
-from tests.helpers.solving import VIEWS, small_problem
+from tests.helpers.solving import VIEWS, looked, small_problem, split, watch
 
 SETS = {"own": Linf(0.1), "shared": Universal(Linf(0.1))}
 every_set = pytest.mark.parametrize("perturbation", SETS.values(), ids=SETS)
@@ -67,10 +67,10 @@ def test_adversary_lowers_the_worst_views_more_than_the_mean_attack(problem):
 
 def test_iterates_are_compared_by_cvar(problem):
     images, anchor, parts = problem
-    best = solve(images, anchor, adversary=Adversary(8), **parts)
-    views = bank(VIEWS, COUNT, seed=5, purpose="select")
-    losses = views.losses(images + best.delta, anchor, parts["encoder"], Toward(), 64)
-    torch.testing.assert_close(best.loss, CVaR(1 / 4).value(losses))
+    parts |= {"adversary": Adversary(8)}
+    *_, (step, best) = watch(images, anchor, **parts)
+    assert selection(*split(images, anchor, **parts)).risk == CVaR(1 / 4)
+    torch.testing.assert_close(best.latest, looked(images, anchor, step.delta, **parts))
 
 
 def test_result_does_not_depend_on_the_other_pictures(problem):
@@ -85,7 +85,7 @@ def test_result_does_not_depend_on_the_other_pictures(problem):
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ({"adaptive": Adaptive(0.7), "budget": 100}, "`adaptive` trusts random views"),
+        ({"adaptive": Adaptive(), "budget": 100}, "`adaptive` trusts random views"),
         ({"eot": EOT(VIEWS, views=2, risk=CVaR(0.5))}, "CVaR weighs views.*use the risk Mean"),
         ({"budget": 5}, "`budget`.*at least 6"),
     ],

@@ -227,7 +227,7 @@ def test_universal_delta_is_accepted_by_the_mean_loss():
 def test_unsupported_arguments_are_refused(problem):
     images, anchor, parts = problem
     with pytest.raises(ValueError, match="`adaptive` follows the noise of a gradient"):
-        next(search(images, anchor, **parts | {"adaptive": Adaptive(0.7), "budget": 100}))
+        next(search(images, anchor, **parts | {"adaptive": Adaptive(), "budget": 100}))
     with pytest.raises(ValueError, match="`adversary` chooses new views"):
         next(search(images, anchor, **parts | {"adversary": Adversary(8)}))
     with pytest.raises(ValueError, match=r"`budget`.*at least 4"):

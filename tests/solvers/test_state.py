@@ -1,5 +1,7 @@
 """An attack resumed from a file after any of its steps ends with the same bits."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -11,7 +13,7 @@ from attacks.optimisers.apgd import APGD as Auto
 from attacks.optimisers.gradient import PGD as Descent
 from attacks.optimisers.square import Square
 from attacks.runtime.values import read, write
-from attacks.solvers.solver import Selection
+from attacks.solvers.selection import Plan, Selection
 from attacks.solvers.suite import Member
 from attacks.solvers.worst import Adversary
 from tests.helpers.small import small, smooth
@@ -20,7 +22,9 @@ from transforms import Affine, Brightness, Compose, Uniform
 
 SEEN = Compose([Affine(degrees=20, translate=0.1), Brightness(0.2)])
 STEPS = 7
-EARLY = Selection(bank(SEEN, 8, seed=0, purpose="select"), CVaR(0.5), early=True)
+EARLY = Selection(
+    bank(SEEN, 8, seed=0, purpose="select"), CVaR(0.5), Plan((0.05, 0.1, 0.15, 0.3, 0.55), 4, 8), early=True
+)
 RUNS = {
     "pgd": {"optimiser": PGD()},
     "nesterov": {"optimiser": Descent(nesterov=True)},
@@ -32,7 +36,7 @@ RUNS = {
     "l2": {"perturbation": L2(1.0)},
     "shared": {"perturbation": Universal(Linf(0.1))},
     "shared square": {"perturbation": Universal(Linf(0.1)), "optimiser": Square()},
-    "adaptive": {"adaptive": Adaptive(0.99, 1), "budget": 60},
+    "adaptive": {"eot": EOT(SEEN, Uniform(), views=1, chunk=64), "adaptive": Adaptive(2), "budget": 20, "steps": 20},
     "budgets": {"budget": torch.tensor([6, 14])},
     "adversary": {"adversary": Adversary(4, 1)},
     "risk": {"eot": EOT(SEEN, Uniform(), views=2, chunk=64, risk=CVaR(0.5))},
@@ -40,6 +44,7 @@ RUNS = {
     "restarts": {"restarts": 3},
     "restarts with stop": {"restarts": 3, "stop": -0.15},
     "restarts of a search": {"restarts": 2, "optimiser": Square()},
+    "five looks": {"select": replace(EARLY, early=False), "steps": 20},
     "early": {"select": EARLY, "steps": 20},
     "shared early": {"select": EARLY, "steps": 20, "perturbation": Universal(Linf(0.1))},
 }

@@ -21,6 +21,8 @@ from transforms.compose import seen
 
 #: At most so many views are computed alone, and so many audited.
 MOST, VIEWS = 512, 4
+#: The reason of a gradient that is zero because there is nothing left to gain.
+AT_END = "the loss is at its end: by the features, its gradient is zero (or the objective itself cuts the graph)"
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,9 +107,7 @@ def why_silent(query: Query, row: int) -> str:
         views = [one_view(query, row, j) for j in range(min(VIEWS, query.u.shape[-2]))]
     slopes = [line.slope for view in views for line in traced(view)[0] if line.name == ENCODER]
     if not any(slopes):
-        return (
-            "the loss is at its end: by the features, its gradient is zero (or the objective itself cuts the graph)"
-        )
+        return AT_END
 
     def features(images: Tensor) -> Tensor:
         return torch.cat([leaf.flatten(1) for leaf in leaves(query.problem.encoder(images))], dim=1)

@@ -1,35 +1,44 @@
 """The battery of sanity checks."""
 
 import time
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import nn
 
+from attacks.eot.faults.locate import AT_END
 from attacks.eot.problem import STEPS, Options, Problem
+from attacks.evaluation.sanity.answers import ITSELF, itself
 from attacks.evaluation.sanity.check import Check, Sanity, ruled, skipped
+from attacks.evaluation.sanity.differences import CHANGES, SLOPES
 from attacks.evaluation.sanity.questions import (
-    ERRORS,
     RADII,
+    SMOOTHED,
     active,
     differences,
     guarded,
+    message_of,
     more_steps,
     one_step,
     radii,
+    smoothed,
     transfer,
     without_gradient,
 )
 from attacks.evaluation.sanity.rules import LOWERS, NOISE, ROOM, hastened, lowers, mean, noise, plateau, room
 from attacks.evaluation.sanity.short_attack import ShortAttack, Tally, short_attack
+from attacks.solvers.checks import Silent
 
 #: Views of each step of a short run.
 VIEWS = 4
 #: The checks that need a running attack, then those that need its gradient.
-COMPARED = ("active test", *RADII, "one step", "more steps", "gradient-free", "transfer")
+COMPARED = ("active test", *RADII, "one step", "more steps", "gradient-free", "transfer", SMOOTHED)
 FOLLOWED = (ROOM, NOISE)
 #: The checks that fail with a masked gradient.
-MASKING = (LOWERS, "finite differences", "largest radius", "gradient-free", "transfer")
+MASKING = (LOWERS, SLOPES, CHANGES, "largest radius", "gradient-free", "transfer", SMOOTHED)
+#: The name of the check whether the gradient lasts.
+LASTS = "gradient to the end"
 
 
 def examine(
@@ -52,7 +61,8 @@ def examine(
         trace: the held-out loss after each step of the run itself; None where there was no comparison.
         module: the encoder as a module, if the problem's encoder is a wrapper: for redrawn weights and for float64.
 
-    An error of the attack becomes a failed check. Raises ValueError for a number below 1.
+    An error of the attack or of the encoder becomes a failed check, and so does a gradient that ends on the way.
+    Raises ValueError for a number below 1.
     """
     for name, value in (("views", views), ("steps", options.steps), ("planned", planned)):
         if value < 1:
@@ -85,27 +95,47 @@ def masking(checks: Sequence[Check]) -> Check:
     return ruled("masking", not signs, message, signs=float(len(signs)), asked=float(len(made)))
 
 
+def lasts(caught: Sequence[warnings.WarningMessage]) -> Check:
+    """Whether the attack had a gradient until its end, or until its loss was at its minimum, from the warnings of its
+    run. Other warnings are passed on."""
+    messages = [str(each.message) for each in caught if issubclass(each.category, Silent)]
+    for each in caught:
+        if not issubclass(each.category, Silent):
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+    early = [message for message in messages if AT_END not in message]
+    message = early[0] if early else "the attack had a gradient to its end, or to that of its loss"
+    if early:
+        message += "; the encoder saturates: attack its logits, or without gradients (Square)"
+    return ruled(LASTS, not early, message)
+
+
 def _checks(test: ShortAttack, module: nn.Module | None, views: int) -> list[Check]:
-    first = guarded("finite differences", lambda: differences(test, module))
-    clean = test.untouched()
+    last = [guarded(ITSELF, lambda: itself(test.problem)), *differences(test, module)]
     try:
-        main = test.run()
-    except ERRORS as error:
+        clean = test.untouched()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", Silent)
+            main = test.run()
+    except Exception as error:  # an encoder may raise any
         halted = [skipped(name, "the attack does not run") for name in COMPARED + FOLLOWED]
-        return [ruled(LOWERS, False, str(error)), *halted, first]
+        return [ruled(LOWERS, False, message_of(error)), *halted, *last, skipped(LASTS, "the attack does not run")]
+    last.append(lasts(caught))
     gain = mean(clean) - mean(main.losses)
-    checks = [
-        lowers(clean, main.losses, test.options.steps, test.options.eot.views),
-        guarded("active test", lambda: active(test, mean(clean), gain)),
-        *radii(test, main, clean, gain),
-        guarded("one step", lambda: one_step(test, main, gain)),
-        guarded("more steps", lambda: more_steps(test, main, gain)),
-        guarded("gradient-free", lambda: without_gradient(test, main, gain)),
-        guarded("transfer", lambda: transfer(test, main, gain, module)),
-    ]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", Silent)  # of other runs than the attack's
+        checks = [
+            lowers(clean, main.losses, test.options.steps, test.options.eot.views),
+            guarded("active test", lambda: active(test, mean(clean), gain)),
+            *radii(test, main, clean, gain),
+            guarded("one step", lambda: one_step(test, main, gain)),
+            guarded("more steps", lambda: more_steps(test, main, gain)),
+            guarded("gradient-free", lambda: without_gradient(test, main, gain)),
+            guarded("transfer", lambda: transfer(test, main, gain, module)),
+            guarded(SMOOTHED, lambda: smoothed(test, main, gain)),
+        ]
     if test.options.optimiser.gradient_free:
-        return [*checks, *(skipped(name, "the optimiser asks for no gradient") for name in FOLLOWED), first]
+        return [*checks, *(skipped(name, "the optimiser asks for no gradient") for name in FOLLOWED), *last]
     checks.append(room(test.problem.perturbation, test.images, main.start, main.end))
     uniform = test.options.eot.risk.uniform
     checks.append(noise(main.c, views) if uniform else skipped(NOISE, "the views of a tail do not show its noise"))
-    return [*checks, first]
+    return [*checks, *last]

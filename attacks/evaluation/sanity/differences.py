@@ -1,11 +1,14 @@
-"""The gradient of encoder and objective on fixed views, against finite differences.
+"""The gradient of encoder and objective on fixed views, against the loss's real changes.
 
-An encoder that rounds on purpose, such as one that reads 8 bits, is a step function with a surrogate gradient, which
-is compared with visible changes.
+Small differences show whether the gradient is the slope. They are exact, and blind to ripples: the slope of
+x + 0.03 sin(400 x) is right, and leads nowhere (a shattered gradient, Athalye et al. 2018). So visible changes are
+always compared too, and they alone judge a step function, such as an encoder that rounds on purpose. Both compare
+directions only. The length of a gradient is a check of its own, because attacks normalise their steps.
 """
 
 import copy
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -14,115 +17,167 @@ from torch import Tensor, nn
 
 from attacks.encoders.tree import Encoder, Tree, leaves, mapped
 from attacks.eot.protocols import Objective
-from attacks.evaluation.sanity.check import Check, ruled
+from attacks.evaluation.sanity.check import Check, ruled, skipped
 
-#: The number of random directions for small steps, and of smooth ones for visible changes, from SIDE x SIDE random
-#: values. These have no mean, because the brightness of the view would outweigh all else.
-DIRECTIONS, PATTERNS, SIDE = 12, 24, 16
+#: The names of the checks, and the number of random directions of each view, small and visible.
+SLOPES, LENGTH, CHANGES = "finite differences", "gradient scale", "visible changes"
+NEAR, FAR = 3, 24
 #: Half the distance of the two points of a difference, by dtype, and that of a visible change. In float64 hardly any
 #: value crosses a step of a step function by chance.
 SMALL = {torch.float64: 1e-10, torch.float32: 1e-3}
 VISIBLE = 4 / 255
 #: A step function has slopes that differ by more than UNSTEADY at a quarter of the distance, or that are below FLAT
-#: times the gradient's.
-UNSTEADY, FLAT = 0.5, 1e-3
-#: The largest relative error of small steps, and the lowest cosine of slopes and visible changes.
-ERROR, AGREE = 0.2, 0.8
+#: times the rounding of the loss.
+UNSTEADY, FLAT = 0.5, 10
+#: The lowest cosine of slopes and small differences, and of slopes and visible changes. A visible change crosses
+#: kinks and steps: a coarse step function with the right gradient has 0.4 to 0.8, one with a wrong gradient none, and
+#: ripples have theirs over their root mean square.
+EXACT, AGREE = 0.8, 0.25
+#: The largest factor between the length of the gradient and that of the real slope.
+FACTOR = 1.25
 
 Loss = Callable[[Tensor], Tensor]
 
 
-def slopes(
-    views: Tensor,
-    anchor: Tree,
-    encoder: Encoder,
-    objective: Objective,
-    *,
-    module: nn.Module | None,
-    count: Callable[[Encoder], Encoder],
-    untouched: Tensor,
-    seed: int,
-    **which: Any,
-) -> Check:
-    """Compare directional derivatives with differences.
+@dataclass(frozen=True, eq=False)
+class Probe:
+    """What a gradient is looked at on.
 
     Args:
-        views: (R,3,h,w) in [0,1], the encoder's input. anchor: a row for each view. encoder: as the attack calls it,
-        in the dtype of the views; its gradient is checked. module: the encoder as a module, or None. The differences
-        are those of a float64 copy, so that the precision and
-            the wrappers of `encoder` are checked too.
-        count: makes an encoder count its passes.
-        untouched: (R,3,h,w), the same views of the untouched pictures, for a paired objective.
-        seed: of the directions.
+        views: (R,3,h,w) in [0,1], the encoder's input. untouched: the same of the untouched pictures.
+        anchor: a row for each view. objective: of both. seed: of the directions.
         which: further arguments of the encoder, such as its draws.
     """
-    double = None if module is None else _wide(module, views)
-    run, dtype = (encoder, torch.float32) if double is None else (count(double), torch.float64)
-    own = views.dtype
-    views, untouched = (0.98 * part.to(dtype) + 0.01 for part in (views, untouched))  # off the bounds
 
-    def losses(ask: Encoder, dtype: torch.dtype) -> Loss:
+    views: Tensor
+    untouched: Tensor
+    anchor: Tree
+    objective: Objective
+    seed: int = 0
+    which: dict[str, Any] = field(default_factory=dict)
+
+    def to(self, dtype: torch.dtype) -> "Probe":
+        """The same in another dtype, a little off the bounds of [0,1]."""
+        views, untouched = (0.98 * part.to(dtype) + 0.01 for part in (self.views, self.untouched))
+        return replace(self, views=views, untouched=untouched, anchor=_cast(self.anchor, dtype))
+
+    def loss(self, encoder: Encoder) -> Loss:
+        """Views to their losses (R,)."""
         with torch.no_grad():
-            beside = ask(untouched.to(dtype), **which) if objective.paired else _cast(anchor, dtype)
-        return lambda pixels: objective(ask(pixels, **which), beside).mean()
+            beside = encoder(self.untouched, **self.which) if self.objective.paired else self.anchor
+        return lambda pixels: self.objective(encoder(pixels, **self.which), beside)
 
-    loss = losses(run, dtype)
-    grad = _gradient(losses(encoder, own), views.to(own)).to(dtype)
-    generator = torch.Generator().manual_seed(seed)
-    white = torch.randn(DIRECTIONS, *views.shape, generator=generator, dtype=torch.float64).to(views)
-    slope, change = _slopes_along(grad, white), _changes(loss, views, white, SMALL[dtype])
-    nearer = _changes(loss, views, white, SMALL[dtype] / 4)
-    flat = float(change.abs().median()) <= FLAT * float(slope.abs().median())
-    if float(slope.norm()) > 0 and (flat or _apart(change, nearer) > UNSTEADY):
-        soft = _patterns(views, generator)
-        slope, change = _slopes_along(grad, soft), _changes(loss, views, soft, VISIBLE)
-        cosine = float(F.cosine_similarity(slope, change, dim=0))
-        message = "the encoder is no smooth function; its gradient agrees with visible changes to a cosine "
-        message += f"{cosine:.2f}"
-        if cosine < AGREE:
-            message += f" (below {AGREE}): the gradient is wrong, so an attack along it proves nothing"
-        return ruled("finite differences", cosine >= AGREE, message, cosine=cosine)
-    if float(slope.norm()) == 0 and float(change.norm()) == 0:
-        message = "small changes have no effect, and there is no gradient: use a gradient-free attack (Square)"
-        return ruled("finite differences", False, message, error=1.0)
-    error = _apart(slope, change)
-    message = f"the gradient differs from the encoder's real slope by {error:.1%}"
-    if error > ERROR:
-        message += "; a branch is detached, rounded or noisy: attack without gradients, or through a surrogate"
-    return ruled("finite differences", error <= ERROR, message, error=error)
+
+def compared(
+    encoder: Encoder, probe: Probe, *, module: nn.Module | None, count: Callable[[Encoder], Encoder]
+) -> list[Check]:
+    """The checks SLOPES, LENGTH and CHANGES of the gradient of `encoder`, called as the attack calls it.
+
+    Args:
+        module: the encoder as a module, or None. The small differences are those of a float64 copy, so that the
+            precision and the wrappers of `encoder` are checked too.
+        count: makes an encoder count its passes.
+    """
+    own = probe.to(probe.views.dtype)
+    loss, generator = own.loss(encoder), torch.Generator().manual_seed(probe.seed)
+    grad = _gradient(loss, own.views)
+    if not bool(grad.any()):
+        message = "there is no gradient: use a gradient-free attack (Square)"
+        return [ruled(SLOPES, False, message), skipped(LENGTH, message), skipped(CHANGES, message)]
+    wide = None if module is None else _wide(module, probe.views)
+    exact = own if wide is None else probe.to(torch.float64)
+    small = _small(exact, loss if wide is None else exact.loss(count(wide)), grad.to(exact.views), generator)
+    return [*small, _visible(own, loss, grad, generator)]
+
+
+def _small(probe: Probe, loss: Loss, grad: Tensor, generator: torch.Generator) -> list[Check]:
+    """The gradient against small differences."""
+    views, h = probe.views, SMALL[probe.views.dtype]
+    directions = _white(views, NEAR, generator)
+    slopes, changes = _slopes_along(grad, directions), _changes(loss, views, directions, h)
+    nearer = _changes(loss, views, directions, h / 4)
+    with torch.no_grad():
+        rounding = torch.finfo(views.dtype).eps * float(loss(views).abs().mean()) / h
+    if float(changes.abs().median()) <= FLAT * rounding or _apart(changes, nearer) > UNSTEADY:
+        message = "the encoder is no smooth function: visible changes alone judge its gradient"
+        return [skipped(SLOPES, message), skipped(LENGTH, message)]
+    cosine = _agreement(slopes, changes)
+    message = f"the gradient agrees with the encoder's real slope to a cosine of {cosine:.3f}"
+    if cosine < EXACT:
+        message += (
+            f" (below {EXACT}); a branch is detached, rounded or noisy: attack through a surrogate, or without "
+        )
+        message += "gradients (Square)"
+        return [ruled(SLOPES, False, message, cosine=cosine), skipped(LENGTH, "the gradient has another direction")]
+    return [ruled(SLOPES, True, message, cosine=cosine), _length(slopes, changes)]
+
+
+def _length(slopes: Tensor, changes: Tensor) -> Check:
+    factor = float(slopes.norm() / changes.norm())
+    message = f"the gradient is {factor:.3g} times as long as the encoder's real slope"
+    good = 1 / FACTOR <= factor <= FACTOR
+    if not good:
+        message += (
+            "; steps are normalised, so nothing is masked, but a learning rate (SGD), a penalty and an ensemble's"
+        )
+        message += " mean gradient depend on it: remove the factor from the encoder's backward pass"
+    return ruled(LENGTH, good, message, factor=factor)
+
+
+def _visible(probe: Probe, loss: Loss, grad: Tensor, generator: torch.Generator) -> Check:
+    """The gradient against changes that can be seen."""
+    directions = _white(probe.views, FAR, generator)
+    cosine = _agreement(_slopes_along(grad, directions), _changes(loss, probe.views, directions, VISIBLE))
+    message = f"the gradient agrees with changes of {VISIBLE * 255:.0f}/255 to a cosine of {cosine:.2f}"
+    if cosine < AGREE:
+        message += (
+            f" (below {AGREE}): it is shattered or wrong, so an attack along it proves nothing; attack through a "
+        )
+        message += "smooth surrogate, or without gradients (Square)"
+    return ruled(CHANGES, cosine >= AGREE, message, cosine=cosine)
 
 
 def _gradient(loss: Loss, at: Tensor) -> Tensor:
     """The gradient; zeros where there is none."""
     leaf = at.detach().clone().requires_grad_()
     with torch.enable_grad():
-        value = loss(leaf) + 0 * leaf.sum()
+        value = loss(leaf).sum() + 0 * leaf.sum()
     (grad,) = torch.autograd.grad(value, leaf)
     return grad
 
 
+def _white(views: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """White directions (count,R,C,h,w)."""
+    return torch.randn(count, *views.shape, generator=generator, dtype=torch.float64).to(views)
+
+
 def _slopes_along(grad: Tensor, directions: Tensor) -> Tensor:
-    """The directional derivatives by the gradient."""
-    return torch.stack([(grad * way).sum() for way in directions]).double()
+    """The directional derivatives (directions,R) by the gradient."""
+    return torch.stack([(grad * way).flatten(1).double().sum(1) for way in directions])
 
 
 @torch.no_grad()
 def _changes(loss: Loss, at: Tensor, directions: Tensor, h: float) -> Tensor:
     """The directional derivatives by central differences."""
-    return torch.stack([(loss(at + h * way) - loss(at - h * way)) / (2 * h) for way in directions]).double()
+    return torch.stack([(loss(at + h * way) - loss(at - h * way)).double() / (2 * h) for way in directions])
+
+
+def _agreement(slopes: Tensor, changes: Tensor) -> float:
+    """The mean cosine of the slopes of a view (directions,R), over the views whose loss depends on anything."""
+    cosines = F.cosine_similarity(_unit(slopes), _unit(changes), dim=0)
+    alive = (slopes != 0).any(0) | (changes != 0).any(0)
+    return float(cosines[alive].mean()) if bool(alive.any()) else 0.0
+
+
+def _unit(table: Tensor) -> Tensor:
+    """Columns with the largest value one: the cosine of very small ones is wrong."""
+    return table / table.abs().amax(0).clamp(min=torch.finfo(table.dtype).tiny)
 
 
 def _apart(a: Tensor, b: Tensor) -> float:
-    """The relative distance of two lists of slopes; 0 where both are zero."""
+    """The relative distance of two tables of slopes; 0 where both are zero."""
     scale = max(float(a.norm()), float(b.norm()))
     return float((a - b).norm()) / scale if scale > 0 else 0.0
-
-
-def _patterns(views: Tensor, generator: torch.Generator) -> Tensor:
-    """Smooth random directions (PATTERNS,R,C,h,w) without a mean."""
-    rough = torch.randn(PATTERNS * len(views), views.shape[1], SIDE, SIDE, generator=generator, dtype=torch.float64)
-    soft = F.interpolate(rough.to(views), views.shape[2:], mode="bicubic")
-    return (soft - soft.mean((2, 3), keepdim=True)).reshape(PATTERNS, *views.shape)
 
 
 def _wide(module: nn.Module, views: Tensor) -> nn.Module | None:
@@ -131,7 +186,7 @@ def _wide(module: nn.Module, views: Tensor) -> nn.Module | None:
         wide = copy.deepcopy(module).double()
         with torch.no_grad():
             leaves(wide(views[:1].double()))
-    except (RuntimeError, TypeError, NotImplementedError):
+    except Exception:  # a network may reject float64 with any error
         return None
     return wide
 

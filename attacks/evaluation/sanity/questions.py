@@ -1,6 +1,7 @@
 """The checks that need short runs, and compare their losses by a rule."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -8,8 +9,9 @@ from torch import Tensor, nn
 
 from attacks.encoders.randomness import drawn
 from attacks.encoders.tree import take
+from attacks.evaluation.sanity.answers import SAME, repeats
 from attacks.evaluation.sanity.check import Check, ruled, skipped
-from attacks.evaluation.sanity.differences import slopes
+from attacks.evaluation.sanity.differences import CHANGES, LENGTH, SLOPES, Probe, compared
 from attacks.evaluation.sanity.planted import (
     WORTH,
     Planted,
@@ -23,27 +25,35 @@ from attacks.evaluation.sanity.rules import beats_cards, cards, grows, largest, 
 from attacks.evaluation.sanity.short_attack import Run, ShortAttack
 from attacks.optimisers.gradient import PGD
 from attacks.optimisers.square import Square
-from transforms import scene_of, stream
+from transforms import Compose, SensorNoise, scene_of, stream
 from transforms.compose import seen, view
 
-#: Views of each picture for the finite differences.
-PROBES = 1
+#: Views of each picture on which the gradient is compared with real changes.
+PROBES = 4
+#: The noise of the smoothed gradient (its standard deviation), and the share of the attack's gain by which it must be
+#: better: another run ends in another optimum, which may be a little better.
+SMOOTH, MATERIAL = 2 / 255, 0.25
 #: The fewest queries with which a gradient-free search is tested.
 QUERIES = 600
 #: The fewest steps of the active test.
 LEAST = 20
 #: The checks with other radii.
 RADII = ("largest radius", "grows with the radius")
-#: The errors of `attack` that the encoder causes, not the caller.
-ERRORS = (ValueError, FloatingPointError)
+#: The name of the check by a smoothed encoder.
+SMOOTHED = "smoothed gradient"
 
 
 def guarded(name: str, ask: Callable[[], Check]) -> Check:
-    """The check, failed if the attack raises an error."""
+    """The check, failed if the attack raises an error: an encoder may raise any."""
     try:
         return ask()
-    except ERRORS as error:
-        return ruled(name, False, str(error))
+    except Exception as error:
+        return ruled(name, False, message_of(error))
+
+
+def message_of(error: Exception) -> str:
+    """The error as a message."""
+    return str(error) if isinstance(error, ValueError | FloatingPointError) else f"{type(error).__name__}: {error}"
 
 
 def radii(test: ShortAttack, main: Run, clean: Tensor, gain: float) -> list[Check]:
@@ -108,12 +118,12 @@ def transfer(test: ShortAttack, main: Run, gain: float, module: nn.Module | None
     if other is None:
         return skipped("transfer", "the encoder has no weights that could be drawn anew")
     objective, anchor = test.problem.objective, test.problem.anchor
-    if objective.stationary_at_anchor and not objective.paired:
-        with torch.no_grad():
-            anchor = other(test.images)  # the redrawn encoder's embedding
     try:
+        if objective.stationary_at_anchor and not objective.paired:
+            with torch.no_grad():
+                anchor = other(test.images)  # the redrawn encoder's embedding
         run = test.run(encoder=test.tally.of(other), anchor=anchor)
-    except ERRORS as error:
+    except Exception as error:  # any, as the encoder's
         return skipped("transfer", f"the encoder with its weights drawn anew cannot be attacked: {error}")
     losses = test.judge(run.delta)
     remedy = "a perturbation made for another encoder is stronger, so the gradient of this one misleads"
@@ -140,22 +150,46 @@ def active(test: ShortAttack, clean: float, gain: float) -> Check:
     return finds_promise(begun, promised, test.run(**parts, steps=steps).losses)
 
 
-def differences(test: ShortAttack, module: nn.Module | None) -> Check:
-    """Whether the encoder's gradient equals finite differences, on some views of the pictures with noise."""
+def smoothed(test: ShortAttack, main: Run, gain: float) -> Check:
+    """Against the attack on a smoothed encoder: its input has noise that is new in every view, which averages a
+    shattered gradient (Nesterov & Spokoiny 2017; Athalye et al. 2018). It has as many views."""
+    eot, stages = test.options.eot, getattr(test.options.eot.transforms, "stages", None)
+    if test.options.optimiser.gradient_free or stages is None:
+        return skipped(SMOOTHED, "the optimiser asks for no gradient, or the pipeline is no `Compose`")
+    inside = stages[-1:] if drawn(eot.transforms, test.judges.u[:1]) else ()
+    noisy = Compose((*stages[: len(stages) - len(inside)], SensorNoise((SMOOTH, SMOOTH)), *inside))
+    run = test.run(eot=replace(eot, transforms=noisy))
+    remedy = "the gradient of the encoder with noise in its input is stronger, so its own is shattered"
+    what = "that along the gradient of the smoothed encoder"
+    return not_worse(SMOOTHED, main.losses, test.judge(run.delta), gain, what, remedy, MATERIAL)
+
+
+def differences(test: ShortAttack, module: nn.Module | None) -> list[Check]:
+    """Whether the encoder repeats its answer, and whether its gradient agrees with real changes, on some views of the
+    pictures with noise."""
     perturbation, transforms, u = test.problem.perturbation, test.options.eot.transforms, test.judges.u[:PROBES]
     start = perturbation.noise(test.images, torch.Generator().manual_seed(stream(test.options.seed, "probe")))
     pictures = torch.arange(len(test.images)).repeat_interleave(len(u))
     with torch.no_grad():
         scenes = (perturbation.scene(test.images, start), scene_of(test.images))
         views, untouched = (view(transforms, scene, u) for scene in scenes)
-    return slopes(
-        views,
-        take(test.problem.anchor, pictures),
-        test.problem.encoder,
-        test.problem.objective,
-        module=module,
-        count=test.tally.of,
-        untouched=untouched,
-        seed=stream(test.options.seed, "directions"),
-        **drawn(transforms, u.repeat(len(test.images), 1)),
-    )
+    which = drawn(transforms, u.repeat(len(test.images), 1))
+    checks: list[Check] = []
+    try:
+        same, encoder = repeats(test.problem.encoder, views, which)
+        checks.append(same)
+        if encoder is None:
+            message = "the encoder's answers cannot be repeated"
+            return [same, *(skipped(name, message) for name in (SLOPES, LENGTH, CHANGES))]
+        anchor, seed = take(test.problem.anchor, pictures), stream(test.options.seed, "directions")
+        probe = Probe(views, untouched, anchor, test.problem.objective, seed, which)
+        module = module if same.verdict == "passed" else None  # the copy in float64 would draw other numbers
+        return [same, *compared(encoder, probe, module=module, count=test.tally.of)]
+    except Exception as error:  # any, as the encoder's
+        message = message_of(error)
+        rest = (SAME, SLOPES, LENGTH, CHANGES)[len(checks) :]
+        return [
+            *checks,
+            *(ruled(name, False, message) for name in rest[:1]),
+            *(skipped(n, message) for n in rest[1:]),
+        ]

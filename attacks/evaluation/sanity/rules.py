@@ -67,7 +67,7 @@ def noise(c: Tensor, views: int) -> Check:
     middle = float(c[~c.isnan()].median())  # infinite if half of the steps have no signal
     cosine = math.sqrt(views / (views + middle))
     wanted = middle * WANTED**2 / (1 - WANTED**2)
-    many = f"about {math.ceil(wanted)}" if math.isfinite(wanted) else "more than can be told"
+    many = f"about {math.ceil(wanted)}" if math.isfinite(wanted) else "more than the noise lets estimate"
     message = f"a gradient of {views} views has the cosine {cosine:.2f} to the true one; {WANTED} takes {many} views"
     good = cosine >= POOR
     if not good:
@@ -180,8 +180,8 @@ def mean(losses: Tensor) -> float:
 
 #: The name of the first check.
 LOWERS = "lowers the loss"
-#: The last part of a run, as a share, and the largest share of the gain in it.
-END = 0.2
+#: The last part of a run, as a share: after the last look before its end; and the largest share of the gain in it.
+END = 0.25
 
 
 def lowers(clean: Tensor, attacked: Tensor, steps: int, views: int) -> Check:
@@ -224,17 +224,20 @@ def grows(clean: Tensor, radii: Sequence[float], losses: Sequence[Tensor], gain:
     return ruled("grows with the radius", good, message, clean=mean(clean), **figures)
 
 
-def not_worse(name: str, main: Tensor, other: Tensor, gain: float, what: str, remedy: str) -> Check:
-    """The attack must not be weaker than a baseline."""
+def not_worse(
+    name: str, main: Tensor, other: Tensor, gain: float, what: str, remedy: str, least: float = 0.0
+) -> Check:
+    """The attack must not be weaker than a baseline, by the share `least` of its gain or more."""
     margin = gap(main, other, gain)
+    worse = margin.above and margin.mean >= least * abs(gain)
     message = f"the attack's loss is {mean(main):.3f}, {what} {mean(other):.3f} (noise {margin.noise:.3f})"
-    message += f"; {remedy}" if margin.above else ""
-    return ruled(name, not margin.above, message, loss=mean(main), other=mean(other), noise=margin.noise)
+    message += f"; {remedy}" if worse else ""
+    return ruled(name, not worse, message, loss=mean(main), other=mean(other), noise=margin.noise)
 
 
 def plateau(trace: Sequence[float | None]) -> Check:
-    """The share of the gain in the last fifth of the steps, from the held-out loss after each step of the run itself
-    (None before the first comparison)."""
+    """The share of the gain in the last quarter of the steps, from the held-out loss after each step of the run
+    itself (None before the first comparison)."""
     losses, steps = _finite(trace), len(trace)
     if len(losses) < 5 or len(set(losses)) < 3:
         return skipped("plateau", "the run has too few looks at held-out views to show whether its loss has settled")
@@ -248,7 +251,7 @@ def plateau(trace: Sequence[float | None]) -> Check:
     )
     good = gained > 0 and share <= END
     if not good:
-        message += "; the attack was not done: raise attack.steps" if gained > 0 else "; check the step size"
+        message += "; the attack was not done: raise attack.gradients" if gained > 0 else "; check the step size"
     return ruled("plateau", good, message, share=share, gained=gained)
 
 

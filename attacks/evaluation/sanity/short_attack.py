@@ -71,9 +71,9 @@ class ShortAttack:
         wanted = [round(share * last) for share in CANDIDATES]
         at, candidates, ends, noise = start(problem, options.seed), [], [], []
         for step in loop_of(options.optimiser)(problem, options, None):
-            if step.index in (0, last):
+            if step.index == 0 or step.last:
                 ends.append((at, step.estimate.grad))
-            candidates += [step.delta] * wanted.count(step.index)
+            candidates += [step.delta] * (wanted.count(step.index) or step.last)  # it may end early
             noise.append(step.estimate.c)
             at = step.delta
         delta = self._best(candidates, problem, options)

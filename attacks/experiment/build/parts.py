@@ -15,16 +15,16 @@ from attacks.eot.protocols import Optimiser, Penalty, Proposer
 from attacks.evaluation.classes import Classes, classified
 from attacks.experiment.build.data import data, targeted
 from attacks.experiment.build.encoder import subject
-from attacks.experiment.build.make import make
 from attacks.experiment.build.perturbation import perturb
 from attacks.experiment.build.pipeline import pipeline
 from attacks.experiment.build.printer import laid
 from attacks.experiment.build.registry import named
-from attacks.experiment.parts import Parts
+from attacks.experiment.parts import Parts, Views
 from attacks.runtime.distributed import local_rank
 from attacks.schema import groups
 from attacks.schema.patch import NonPrintabilityConfig
 from attacks.schema.run import Run
+from attacks.schema.validate import printable
 
 
 def build(run: Run, module: nn.Module | None = None) -> Parts:
@@ -32,7 +32,8 @@ def build(run: Run, module: nn.Module | None = None) -> Parts:
     line."""
     if isinstance(run.attack, groups.SuiteConfig) and isinstance(run.objective, groups.LayersConfig):
         raise ValueError("`attack=suite` attacks embeddings; objective=layers cannot be combined with it")
-    risk_of_views, adaptive = tail(run.risk, run.attack.views), more_views(run.attack)
+    risk_of_views: risk.Risk = named("risk", run.risk)
+    views = views_of(run, risk_of_views.multiple)
     check_attack(run)
     check_classes(run)
     if isinstance(run.penalty, NonPrintabilityConfig) and run.perturbation.name != "patch":
@@ -65,7 +66,7 @@ def build(run: Run, module: nn.Module | None = None) -> Parts:
         transforms=transforms,
         draws=named("draws", run.draws),
         risk=risk_of_views,
-        adaptive=adaptive,
+        views=views,
         queries=queries,
         gallery=known,
         truth=truth,
@@ -79,19 +80,16 @@ def price(node: Any) -> Penalty | None:
     return None if node.name == "none" else named("penalty", node)
 
 
-def tail(node: Any, views: int) -> risk.Risk:
-    """The configured risk over `views` views."""
-    made: risk.Risk = named("risk", node)
-    if views % made.multiple:
-        raise ValueError(f"`attack.views` must be a multiple of risk.k = {made.multiple}; got {views}")
-    return made
-
-
 def check_attack(run: Run) -> None:
     """Refuse attack keys that cannot be combined, and a `stop` that no loss or every loss reaches."""
     node = run.attack
     if isinstance(node, groups.SuiteConfig):
         return
+    if node.name == "radius" and (run.perturbation.name == "patch" or run.perturbation.shared):
+        kind = "patch" if run.perturbation.name == "patch" else "shared=true"
+        raise ValueError(f"`attack=radius` needs a ball round each picture, of a radius of its own; got {kind}")
+    if node.name == "radius" and run.optimiser.name == "square":
+        raise ValueError("`attack=radius` goes on from radius to radius by gradients; got optimiser=square")
     if node.stop is not None:
         low, high = bounds(run.objective)
         if not low < node.stop < high:
@@ -146,26 +144,32 @@ BOUNDS = {
 }
 
 
-def more_views(node: groups.SingleConfig | groups.SuiteConfig) -> Adaptive | None:
-    """The rule that adds views during an attack; None without `attack.cosine`."""
-    if isinstance(node, groups.SuiteConfig):
-        return None
-    planned = node.steps * node.views
-    if node.adversary is not None and node.adversary < node.views:
+#: The views of a step with attack.views=auto where their number must be the same in all steps: APGD counts steps, a
+#: search and fixed draws keep their views, and an adversary chooses among others.
+FIXED = 4
+
+
+def views_of(run: Run, multiple: int) -> Views:
+    """The views of the attack, for a risk that needs a `multiple` of views. Raises ValueError for numbers that do not
+    fit together."""
+    node = run.attack
+    adversary, views = getattr(node, "adversary", None), node.views
+    kept = run.optimiser.name in ("apgd", "square") or run.draws.name in ("fixed", "grid") or adversary is not None
+    free = isinstance(node, groups.SingleConfig) and not kept
+    if views == "auto":
+        views = multiple if free else -(-FIXED // multiple) * multiple
+    if type(views) is not int or views < 1:
+        raise ValueError(f"`attack.views` must be auto or a whole number, at least 1; got {printable(views)}")
+    if views % multiple:
+        raise ValueError(f"`attack.views` must be a multiple of risk.k = {multiple}; got {views}")
+    if adversary is not None and adversary < views:
         raise ValueError(
-            f"`attack.adversary` chooses the views of a step, {node.views}, among at least as many; got "
-            f"{node.adversary}"
+            f"`attack.adversary` chooses the views of a step, {views}, among at least as many; got {adversary}"
         )
-    if node.cosine is None:
-        if node.budget is not None:
-            raise ValueError("`attack.budget` pays for more views where `attack.cosine` asks for them; give it too")
-        return None
-    if node.budget is None or node.budget <= planned:
-        raise ValueError(
-            "`attack.cosine` needs `attack.budget`, the most encoder passes for each picture (above "
-            f"{planned}, those of all steps)"
-        )
-    return make(Adaptive, node, "attack")
+    if node.steps is None and node.gradients < views:
+        raise ValueError(f"`attack.gradients` must suffice for a step of {views} views; got {node.gradients}")
+    steps = node.gradients // views if node.steps is None else node.steps
+    return Views(views, steps, Adaptive() if node.views == "auto" and free else None)
 
 
 def device(name: str) -> torch.device:

@@ -9,8 +9,6 @@ from attacks.encoders.features import featured
 from attacks.encoders.loading import BUILT_IN
 from attacks.encoders.request import Request
 from attacks.eot import risk
-from attacks.eot.adaptive import Adaptive
-from attacks.eot.estimator import EOT
 from attacks.experiment.build.data import targeted
 from attacks.experiment.build.make import make
 from attacks.experiment.build.objective import anchored, mixed, objective_class, weighted
@@ -36,7 +34,10 @@ _ENCODER = (featured, ("stochastic", Stochastic))
 #: Group -> choice -> what takes its keys: a class or function with arguments of the same names; or a key, and the
 #: part that this key alone adds or that takes its value. A schema stands for itself where the run reads its keys.
 PARTS: dict[str, dict[str, tuple[Part | tuple[str, Part], ...]]] = {
-    "attack": {"single": (EOT, Adaptive, Adversary, groups.SingleConfig), "suite": (groups.SuiteConfig,)},
+    "attack": {
+        **dict.fromkeys(("single", "radius"), (Adversary, groups.SingleConfig)),
+        "suite": (groups.SuiteConfig,),
+    },
     "encoder": {
         **dict.fromkeys(FAMILIES, (Request, *_ENCODER)),
         **dict.fromkeys(BUILT_IN, (load_encoder, *_ENCODER)),

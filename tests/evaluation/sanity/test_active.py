@@ -142,15 +142,15 @@ def test_random_search_passes_with_enough_queries(images):
 
 @dataclass(frozen=True)
 class Ascent(PGD):
-    def step(self, delta, result, state, constraint):
-        return super().step(delta, result._replace(grad=-result.grad), state, constraint)
+    def step(self, delta, result, state, constraint, done):
+        return super().step(delta, result._replace(grad=-result.grad), state, constraint, done)
 
 
 @dataclass(frozen=True)
 class Blind(PGD):
-    def step(self, delta, result, state, constraint):
-        some = torch.randn(result.grad.shape, generator=torch.Generator().manual_seed(state.step))
-        return super().step(delta, result._replace(grad=some), state, constraint)
+    def step(self, delta, result, state, constraint, done):
+        some = torch.randn(result.grad.shape, generator=torch.Generator().manual_seed(int(1e6 * done.before[0])))
+        return super().step(delta, result._replace(grad=some), state, constraint, done)
 
 
 @dataclass(frozen=True)

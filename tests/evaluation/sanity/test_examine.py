@@ -125,8 +125,8 @@ def test_an_attack_must_not_be_weaker_than_a_baseline():
 
 
 def run_of(path):
-    """A trace with a comparison every ten steps, repeated until the next."""
-    return [None if i < 9 else path[(i + 1) // 10 * 10 - 1] for i in range(len(path))]
+    """A trace with a look every five steps, repeated until the next."""
+    return [None if i < 4 else path[(i + 1) // 5 * 5 - 1] for i in range(len(path))]
 
 
 def test_a_settled_loss_is_distinguished_from_a_falling_one():
@@ -135,8 +135,8 @@ def test_a_settled_loss_is_distinguished_from_a_falling_one():
     assert plateau(run_of(settled)).verdict == "passed"
     check = plateau(run_of(falling))
     assert check.verdict == "failed"
-    assert "attack.steps" in check.message
-    assert check.figures["share"] == pytest.approx(END / 0.9, rel=0.02)  # the first comparison comes after a tenth
+    assert "attack.gradients" in check.message
+    assert check.figures["share"] == pytest.approx(END / 0.95, rel=0.02)  # the first look comes after a twentieth
     assert plateau(run_of(steps.tolist())).verdict == "failed"  # it rises
     for trace in ([], [None] * 50, [0.5] * 50, [0.9, 0.5]):
         assert plateau(trace).verdict == "skipped"

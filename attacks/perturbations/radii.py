@@ -1,0 +1,84 @@
+"""A set with a radius of its own for each picture."""
+
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import torch
+from torch import Tensor
+
+from attacks.perturbations.ball import Ball
+from attacks.perturbations.base import PerturbationSet
+from transforms import Scene
+
+
+@dataclass(frozen=True, eq=False)
+class Radii(PerturbationSet):
+    """The set `inner` with a radius for each picture, and the deltas to start from. All else is that of `inner`.
+
+    Args:
+        inner: any set of one delta a picture.
+        radii: (N,), in the norm of `inner`.
+        first: (N,C,H,W), in these sets.
+        pace: what an optimiser's whole reach amounts to, as a share of each radius.
+    """
+
+    reach: ClassVar[float] = 1.0
+    random_start: ClassVar[bool] = True  # `first` is no zero
+    inner: Ball
+    radii: Tensor
+    first: Tensor
+    pace: float = 1.0
+
+    @property
+    def eps(self) -> float:
+        """The largest radius."""
+        return float(self.radii.max())
+
+    def take(self, rows: Tensor) -> Self:
+        """The sets of some of the pictures."""
+        chosen = self.radii[rows.to(self.radii.device)]
+        return type(self)(self.inner.take(rows), chosen, self.first[rows.to(self.first.device)], self.pace)
+
+    def start(self, images: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG002
+        return self.first
+
+    def noise(self, images: Tensor, generator: torch.Generator) -> Tensor:
+        """Random perturbations of these budgets."""
+        return self.project(self.inner.noise(images, generator), images)
+
+    def scene(self, images: Tensor, delta: Tensor) -> Scene:
+        """The attacked pictures."""
+        return self.inner.scene(images, delta)
+
+    def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor) -> Tensor:
+        """The move that lowers the loss most, to first order, of `length` times `pace` times each picture's reach."""
+        lengths = torch.as_tensor(length, dtype=delta.dtype).expand(len(delta)).tolist()
+        return torch.cat(
+            [
+                own.descend(grad[i : i + 1], self.pace * own.reach * lengths[i], delta[i : i + 1], images[i : i + 1])
+                for i, own in enumerate(self._each())
+            ]
+        )
+
+    def move(self, delta: Tensor, by: Tensor, images: Tensor) -> Tensor:
+        """delta + by, projected."""
+        rows = zip(self._each(), delta.split(1), by.split(1), images.split(1), strict=True)
+        return torch.cat([own.move(*row) for own, *row in rows])
+
+    def project(self, delta: Tensor, images: Tensor) -> Tensor:
+        """The nearest deltas in the sets."""
+        rows = zip(self._each(), delta.split(1), images.split(1), strict=True)
+        return torch.cat([own.project(*row) for own, *row in rows])
+
+    def norm(self, delta: Tensor) -> Tensor:
+        """(N,C,H,W) -> (N,)."""
+        return self.inner.norm(delta)
+
+    def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
+        """The deltas that 8-bit files will hold, each within its radius."""
+        rows = zip(self._each(), delta.split(1), images.split(1), strict=True)
+        return torch.cat([own.quantise(*row) for own, *row in rows])
+
+    def _each(self) -> list[Ball]:
+        radii = self.radii.tolist()
+        return [self.inner.take(torch.tensor([i])).sized(radius) for i, radius in enumerate(radii)]

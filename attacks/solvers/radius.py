@@ -1,0 +1,166 @@
+"""The smallest radius at which each picture is broken: one attack during which the radius follows the success.
+
+A radius shrinks where the picture is broken and grows again where it is not, by less and less, while the attack goes
+on from where it is (as in DDN, Rony et al. 2019, and FMN, Pintor et al. 2021, here for the expected success over
+views). So what one radius has found is the start at the next, and the whole search costs two runs at one radius.
+"""
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attacks.eot.problem import Options, Problem
+from attacks.perturbations.ball import Ball
+from attacks.perturbations.radii import Radii
+from attacks.runtime.stored import stored
+from attacks.solvers.loop import LoopState, descend
+from transforms import stream
+
+#: The first and the last factor by which a radius changes.
+FACTORS = 2.0, 1.003
+#: The first step, as a share of that of a run from a random start.
+PACE = 0.5
+#: The smallest radius that is tried, as a share of the largest.
+LEAST = 1e-3
+#: A picture is broken where this share of the views succeeds.
+HALF = 0.5
+#: The most and the fewest views of a trial, and at least how many trials' worth of passes a search has.
+VIEWS, FEWEST, TRIALS = 32, 4, 24
+
+
+@stored("radius_state")
+class RadiusState(NamedTuple):
+    """All that the next trial of `radius` depends on, and the result so far: how many radii of each picture have been
+    tried, the state of the attack, the radii (N,) of the latest trial, the smallest radius (N,) at which each picture
+    is broken (infinite: none yet), the delta (N,C,H,W) that does it, its share of success (N,), and the encoder
+    passes, forward and backward, of each picture."""
+
+    trials: int
+    inner: LoopState | None
+    radii: Tensor
+    least: Tensor
+    delta: Tensor
+    share: Tensor
+    passes: int
+
+    @property
+    def broken(self) -> Tensor:
+        """The pictures (N,) that are broken at some radius."""
+        return self.least.isfinite()
+
+
+class Trial(NamedTuple):
+    """How a delta is tried: by the `success` of deltas (N,C,H,W), the share (N,) of `views` views in which each
+    picture is no longer matched; and whether deltas are rounded to 8-bit `files` first."""
+
+    success: Callable[[Tensor], Tensor]
+    views: int
+    files: bool = True
+
+
+def radius(
+    problem: Problem, options: Options, trial: Trial, first: Tensor, *, passes: int, state: RadiusState | None = None
+) -> Iterator[RadiusState]:
+    """Look for the smallest radius at which half of the views succeed, for each picture; yields after every trial.
+
+    A picture that is broken at one radius is so at any larger one, because the sets are nested: success over the
+    radius never falls. Half of the passes, about, are steps of the attack, the other half tries its result.
+
+    Args:
+        problem: its perturbation, a `Ball`, is the largest set.
+        options: of an attack at one radius; `steps` follow from `passes`.
+        first: (N,C,H,W), the result of an attack in the largest set.
+        passes: the most encoder passes of each picture, forward and backward: twice those of a run at one radius.
+        state: of a trial, to resume after it, to the bit.
+    """
+    each, trials = planned(options, trial, passes)
+    options = replace(options, steps=max(1, trials * each), seed=stream(options.seed, "radius"), budget=None)
+    if state is None:
+        state = _tried(_before(problem, first, trial), first, problem, trial)
+        yield state
+    for number in range(state.trials, trials + 1):
+        state = _followed(state, problem, trial, (number - 1) / max(1, trials - 1))
+        inner = _steps(state, first if state.inner is None else state.inner.delta, problem, options, each)
+        state = state._replace(inner=inner, passes=state.passes + 2 * each * options.eot.views)
+        state = _tried(state, inner.delta, problem, trial)
+        yield state
+
+
+def views_of(passes: int) -> int:
+    """The views of a trial in a search of so many passes of each picture."""
+    return max(FEWEST, min(VIEWS, passes // TRIALS))
+
+
+def planned(options: Options, trial: Trial, passes: int) -> tuple[int, int]:
+    """The steps between two trials, which cost about as much as a trial, and the number of trials after those of the
+    untouched pictures and of the first delta."""
+    step = 2 * options.eot.views
+    each = max(1, round(trial.views / step))
+    return each, max(0, (passes - 2 * trial.views) // (each * step + trial.views))
+
+
+def _before(problem: Problem, first: Tensor, trial: Trial) -> RadiusState:
+    """The state before the first trial. A picture that is broken as it is has the radius 0."""
+    like = problem.images.new_zeros(len(problem), dtype=torch.float64)
+    share = trial.success(torch.zeros_like(first)).to(like)
+    broken = share >= HALF
+    delta = torch.where(broken[:, None, None, None], 0, first)
+    least = torch.where(broken, 0, like + math.inf)
+    return RadiusState(0, None, like + problem.perturbation.eps, least, delta, share, trial.views)
+
+
+def _tried(state: RadiusState, delta: Tensor, problem: Problem, trial: Trial) -> RadiusState:
+    """The state after a trial of `delta` at its radii."""
+    saved = _sets(problem, state.radii, delta).quantise(delta, problem.images) if trial.files else delta
+    share, norm = trial.success(saved).to(state.share), problem.perturbation.norm(saved).to(state.least)
+    better = (share >= HALF) & (norm < state.least)
+    return RadiusState(
+        state.trials + 1,
+        state.inner,
+        torch.where(share >= HALF, norm, state.radii),
+        torch.where(better, norm, state.least),
+        torch.where(better[:, None, None, None], saved, state.delta),
+        torch.where(better | ~state.broken, share, state.share),
+        state.passes + trial.views,
+    )
+
+
+def _followed(state: RadiusState, problem: Problem, trial: Trial, time: float) -> RadiusState:
+    """The state with the radii of the next trial, at the share `time` of all trials."""
+    low, high = (math.log(factor) for factor in FACTORS)
+    factor = math.exp(low * (high / low) ** time)
+    down = state.least / factor
+    up = torch.minimum(state.radii * factor, (state.radii * state.least).sqrt()).clamp(max=problem.perturbation.eps)
+    radii = torch.where(state.broken & (state.radii >= state.least), down, up)
+    radii = radii.clamp(min=LEAST * problem.perturbation.eps)
+    assert isinstance(problem.perturbation, Ball)
+    return state._replace(radii=problem.perturbation.in_files(radii) if trial.files else radii)
+
+
+def _steps(state: RadiusState, delta: Tensor, problem: Problem, options: Options, count: int) -> LoopState:
+    """The state of the attack after `count` more steps from `delta`, in the sets of the present radii."""
+    norm = problem.perturbation.norm(delta)
+    # The direction is kept, and the room used.
+    share = (state.radii.to(norm) / torch.where(norm > 0, norm, 1.0))[:, None, None, None]
+    sets = _sets(problem, state.radii, delta)
+    sets = replace(sets, first=sets.project(delta * share, problem.images))
+    inner = state.inner
+    if inner is not None:
+        inner = inner._replace(delta=sets.first)
+        if getattr(inner.optimiser, "point", None) is not None:  # of an optimiser that looks ahead
+            inner = inner._replace(optimiser=inner.optimiser._replace(point=sets.first))
+    run = descend(replace(problem, perturbation=sets), options, inner)
+    for _ in range(count):
+        latest = next(run).state
+    run.close()
+    assert isinstance(latest, LoopState)
+    return latest
+
+
+def _sets(problem: Problem, radii: Tensor, delta: Tensor) -> Radii:
+    assert isinstance(problem.perturbation, Ball)
+    return Radii(problem.perturbation, radii, delta, PACE)

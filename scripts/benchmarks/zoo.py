@@ -1,0 +1,182 @@
+"""The sanity checks of an attack on encoders that are rigged, and on honest ones."""
+
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import cache, partial
+
+import scipy.stats
+import torch
+from torch import Tensor, nn
+
+from attacks import EOT, Away, Linf, Wiener
+from attacks.data.gallery import HELD_OUT, Pictures, tiles
+from attacks.eot.problem import Options, Problem
+from attacks.evaluation.sanity import Sanity, examine
+from attacks.evaluation.sanity.rules import mean
+from attacks.evaluation.sanity.short_attack import ShortAttack, Tally, short_attack
+from transforms import Affine, Brightness, Compose
+
+from .processes import processes
+from .table import Row, Table
+from .zoo_encoders import SIZE, Case, honest, rigged
+
+VIEWS = Compose([Affine(degrees=10, scale=(0.9, 1.1), translate=0.05), Brightness(0.1)])
+EPS = 8 / 255
+#: Gradients of a picture from which the truth is taken.
+STEPS = 40
+#: An encoder masks if a twin's perturbation is better by this share of its own gain, at this level.
+SHARE, LEVEL = 0.1, 0.05
+#: Deviations of the noise of the smoothed twins.
+NOISES = (0.02,)
+
+
+class Smoothed(nn.Module):
+    """An encoder with noise in its input, as a twin."""
+
+    def __init__(self, encoder: nn.Module, size: float) -> None:
+        super().__init__()
+        self.encoder, self.size = encoder, size
+
+    def forward(self, images: Tensor) -> Tensor:
+        embedding: Tensor = self.encoder(images + self.size * torch.randn_like(images))
+        return embedding
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The held-out losses without an attack, of the attack along the encoder's own gradient, and of the best one from
+    a twin; and whether the encoder masks."""
+
+    clean: float
+    own: float
+    twin: float
+    masks: bool
+
+
+@cache
+def held_out() -> Pictures:
+    """The pictures of truths and batteries."""
+    return tiles(SIZE, HELD_OUT)
+
+
+def attack_on(encoder: nn.Module, images: Tensor, steps: int, seed: int = 0) -> ShortAttack:
+    """An attack that leads away from the encoder's own embedding."""
+    with torch.no_grad():
+        problem = Problem(images, encoder(images), encoder, Away(), Linf(EPS))
+    return short_attack(problem, Options(Wiener(), EOT(VIEWS, views=4), steps=steps, seed=seed), Tally())
+
+
+def truth(case: Case, pictures: int) -> Truth:
+    """Whether a perturbation made with a twin fools the encoder better than its own gradient does: lower losses on
+    held-out views (Wilcoxon's test over pictures), by a share of the gain. An attack that ends with an error has not
+    begun."""
+    torch.manual_seed(0)  # of encoders that draw
+    test = attack_on(case.encoder, held_out().spread(pictures).images, STEPS)
+    own = _delta(lambda: test.run().delta)
+    deltas = {name: _delta(partial(_transferred, test, twin)) for name, twin in case.twins.items()}
+    for size in NOISES:
+        noisy = Smoothed(case.encoder, size).eval()
+        deltas[f"noise {size}"] = _delta(lambda noisy=noisy: test.run(encoder=noisy).delta)  # type: ignore[misc]
+    choosing = replace(test, judges=test.choosers)
+    made = [delta for delta in deltas.values() if delta is not None]
+    best = min(made, key=lambda delta: mean(choosing.judge(delta)))
+    clean, reached = test.untouched(), test.judge(test.start() if own is None else own)
+    twin = test.judge(best)
+    better = (reached - twin).double().mean(1)
+    level = scipy.stats.wilcoxon(better.numpy(), alternative="greater").pvalue if bool(better.any()) else 1.0
+    masks = level < LEVEL and float(better.mean()) > SHARE * abs(mean(clean) - mean(twin))
+    return Truth(mean(clean), mean(reached), mean(twin), masks)
+
+
+def battery(encoder: nn.Module, seed: int) -> Sanity:
+    """The sanity checks on two pictures."""
+    torch.manual_seed(seed)  # of encoders that draw
+    pictures = held_out().images
+    test = attack_on(encoder, pictures[[2 * seed % len(pictures), (2 * seed + 7) % len(pictures)]], 20, seed)
+    return examine(test.problem, test.options, module=encoder)
+
+
+@dataclass(frozen=True)
+class Found:
+    """Of an encoder: its truth (None: honest), the share of its batteries in which "masking" failed and in which any
+    check did, and the mean encoder passes of a battery, forward and backward."""
+
+    name: str
+    truth: Truth | None
+    masking: float
+    failed: float
+    forward: float
+    backward: float
+
+    @property
+    def row(self) -> Row:
+        figures = (self.truth.clean, self.truth.own, self.truth.twin) if self.truth else ()
+        return (*figures, self.masking, self.failed)
+
+
+def measured(name: str, rounds: int, pictures: int) -> Found:
+    """An encoder by its name."""
+    case = rigged().get(name)
+    encoder = honest()[name] if case is None else case.encoder
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        every = [battery(encoder, seed) for seed in range(rounds)]
+        known = None if case is None else truth(case, pictures)
+    masking = [any(check.name == "masking" for check in each.failed) for each in every]
+    passes = [sum(each.cost[way] for each in every) / rounds for way in ("forward", "backward")]
+    return Found(name, known, sum(masking) / rounds, sum(bool(each.failed) for each in every) / rounds, *passes)
+
+
+def run(rounds: int = 10, pictures: int = 8, workers: int = 2) -> list[Table]:
+    """The sanity checks on rigged and honest encoders: which of those that mask their gradient are detected.
+
+    Whether one masks is measured: a perturbation from an encoder without the defence, with a smooth one, or with
+    noise in its input is better than that along its own gradient."""
+    names = [*rigged(), *honest()]
+    ask = partial(measured, rounds=rounds, pictures=pictures)
+    with processes(workers) as spread:
+        return tables(list(spread(ask, names)), rounds, pictures)
+
+
+def tables(found: list[Found], rounds: int, pictures: int) -> list[Table]:
+    """Those that mask, those that are rigged and do not, and the honest ones."""
+    masks = [each for each in found if each.truth and each.truth.masks]
+    others = [each for each in found if each.truth and not each.truth.masks]
+    sound = [each for each in found if each.truth is None]
+    forward, backward = (sum(getattr(each, way) for each in sound) / len(sound) for way in ("forward", "backward"))
+    columns = {"clean": ".3f", "own": ".3f", "twin": ".3f", "masking": ".0%", "any": ".0%"}
+    across = f"losses of {pictures} pictures; share of {rounds} batteries in which that check failed"
+    return [
+        _table("Rigged, and masking", columns, masks, across, f"detected: {_share(masks, rounds)}"),
+        _table("Rigged, not masking", columns, others, across, f"called masking: {_share(others, rounds)}"),
+        _table(
+            "Honest",
+            {"masking": ".0%", "any": ".0%"},
+            sound,
+            f"share of {rounds} batteries in which that check failed",
+            f"called masking: {_share(sound, rounds)}; passes of a battery: {forward:.0f} + {backward:.0f} backward",
+        ),
+    ]
+
+
+def _table(title: str, columns: dict[str, str], found: Iterable[Found], across: str, note: str) -> Table:
+    return Table(title, columns, {each.name: each.row for each in found}, None, (note,), across)
+
+
+def _share(found: list[Found], rounds: int) -> str:
+    return f"{sum(round(each.masking * rounds) for each in found)} of {len(found) * rounds} batteries"
+
+
+def _delta(make: Callable[[], Tensor]) -> Tensor | None:
+    """None where the attack ends with an error, as it does without a gradient."""
+    try:
+        return make()
+    except (ValueError, ArithmeticError, RuntimeError):
+        return None
+
+
+def _transferred(test: ShortAttack, twin: nn.Module) -> Tensor:
+    with torch.no_grad():
+        anchor = twin(test.images)
+    return test.run(encoder=twin, anchor=anchor).delta

@@ -1,0 +1,426 @@
+"""Small encoders of 48 x 48 pictures with random weights: honest ones, and ones that are rigged before, inside or
+after an honest network. None of them says whether it masks its gradient: `zoo` measures that.
+
+Athalye et al. 2018 ("Obfuscated gradients") and Tramer et al. 2020 ("On adaptive attacks") describe most of the
+families: shattered, stochastic and vanishing gradients.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attacks import load_encoder
+from attacks.data.gallery import tiles
+
+SIZE, FEATURES = 48, 32
+
+Change = Callable[[Tensor], Tensor]
+
+
+@cache
+def pictures() -> Tensor:
+    """Those over which embeddings have the mean zero."""
+    return tiles(SIZE).spread(40).images
+
+
+class Net(nn.Module):
+    """The honest network within every rigged encoder, in three parts: `stem`, `body` and `head`, with something
+    `before` the network, after its stem (`inside`) and `after` it. Its embedding has the mean zero over pictures."""
+
+    def __init__(
+        self, before: Change | None = None, inside: Change | None = None, after: Change | None = None
+    ) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 5, 2, 2), nn.ReLU())
+        self.body = nn.Sequential(nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten())
+        self.head = nn.Linear(32 * 16, FEATURES)
+        self.before, self.inside, self.after = before, inside, after
+
+    def forward(self, images: Tensor) -> Tensor:
+        shown = images if self.before is None else self.before(images)
+        hidden = self.stem(shown)
+        hidden = hidden if self.inside is None else self.inside(hidden)
+        embedding: Tensor = self.head(self.body(hidden))
+        return embedding if self.after is None else self.after(embedding)
+
+
+class Surrogate(torch.autograd.Function):
+    """A value whose gradient is what a function makes of the incoming one."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, value: Tensor, backward: Change) -> Tensor:  # noqa: ARG004
+        ctx.turn = backward
+        return value.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        return ctx.turn(grad), None, None
+
+
+def passing(value: Change, backward: Change = lambda grad: grad) -> Change:
+    """The change with another gradient: by default straight through."""
+    return lambda x: Surrogate.apply(x, value(x.detach()), backward)
+
+
+def turned(backward: Change) -> Change:
+    """The identity with another gradient."""
+    return passing(lambda x: x, backward)
+
+
+@dataclass(frozen=True)
+class Case:
+    """An encoder, and `twins` from which a perturbation may come that fools it."""
+
+    encoder: nn.Module
+    twins: Mapping[str, nn.Module]
+
+
+def net(
+    before: Change | None = None, inside: Change | None = None, after: Change | None = None, seed: int = 0
+) -> Net:
+    """The honest network with its changes; the same weights for the same seed."""
+    generator, made = torch.Generator().manual_seed(seed), Net(before, inside, after).requires_grad_(False)
+    for parameter in made.parameters():
+        values = torch.randn(parameter.shape, generator=generator) * math.sqrt(2 / parameter[0].numel())
+        parameter.copy_(values if parameter.dim() > 1 else torch.zeros_like(parameter))
+    edges = cast(nn.Conv2d, made.stem[0]).weight
+    edges.sub_(edges.mean((1, 2, 3), keepdim=True))  # else brightness outweighs all else
+    embedding = made.head(made.body(made.stem(pictures())))
+    made.head.bias.sub_(embedding.mean(0))
+    return made.eval()
+
+
+# Before the network.
+
+
+def ripple(size: float, frequency: float) -> Change:
+    return lambda x: x + size * torch.sin(frequency * x)
+
+
+def rounded(levels: int) -> Change:
+    return lambda x: (x * levels).round() / levels
+
+
+def jpeg(step: float) -> Change:
+    """Rounded coefficients of the cosine transform of blocks of 8 x 8."""
+    rows = torch.arange(8, dtype=torch.float64)
+    basis = torch.cos(math.pi / 8 * (rows + 0.5) * rows[:, None]) * math.sqrt(2 / 8)
+    basis[0] /= math.sqrt(2)
+
+    def change(x: Tensor) -> Tensor:
+        own = basis.to(x)
+        blocks = x.unflatten(2, (-1, 8)).unflatten(4, (-1, 8))  # N,C,a,8,b,8
+        parts = torch.einsum("ui,ncaibj,vj->ncaubv", own, blocks, own)
+        back = torch.einsum("ui,ncaubv,vj->ncaibj", own, (parts / step).round() * step, own)
+        return back.flatten(4).flatten(2, 3)
+
+    return change
+
+
+def median(x: Tensor) -> Tensor:
+    """Of 3 x 3 pixels."""
+    patches = F.unfold(F.pad(x, (1, 1, 1, 1), "replicate"), 3).unflatten(1, (3, 9))
+    middle: Tensor = patches.median(2).values
+    return middle.reshape(x.shape)
+
+
+def jitter(size: float) -> Change:
+    return lambda x: x + size * torch.randn_like(x)
+
+
+def fresh_resize(x: Tensor) -> Tensor:
+    """To a random size, and back by padding at a random place (Xie et al. 2018)."""
+    side = int(torch.randint(36, SIZE + 1, ()))
+    top, left = (int(torch.randint(0, SIZE - side + 1, ())) for _ in range(2))
+    small = F.interpolate(x, (side, side), mode="bilinear")
+    return F.pad(small, (left, SIZE - side - left, top, SIZE - side - top), value=0.5)
+
+
+def dithered(levels: int) -> Change:
+    """Rounded at a random threshold."""
+    return lambda x: (x * levels + torch.rand_like(x) - 0.5).round() / levels
+
+
+def lookup(x: Tensor) -> Tensor:
+    """Each value by a table with a slight slope, which is the wrong way round within an entry."""
+    return rounded(12)(x.detach()) - 0.1 * (x - rounded(12)(x.detach()))
+
+
+def staircase(slope: float) -> Change:
+    """Steps of a sixteenth, whose flats have a slope of their own."""
+    return lambda x: rounded(16)(x.detach()) + slope * x
+
+
+def checker(x: Tensor) -> Tensor:
+    rows = torch.arange(x.shape[-1], device=x.device)
+    return ((rows[:, None] + rows) % 2).to(x)
+
+
+def noised(grad: Tensor) -> Tensor:
+    return grad + 10 * grad.std() * torch.randn_like(grad)
+
+
+# Inside and after the network.
+
+
+def winners(share: float) -> Change:
+    """The largest of all activations of a picture, the others are zero (Xiao et al. 2020)."""
+
+    def change(x: Tensor) -> Tensor:
+        flat = x.flatten(1)
+        least = flat.topk(max(1, round(share * flat.shape[1])), dim=1).values[:, -1:]
+        return torch.where(flat >= least, flat, 0).view_as(x)
+
+    return change
+
+
+def pooled(x: Tensor) -> Tensor:
+    """Max-pooling whose larger half of channels is detached."""
+    large = F.max_pool2d(x, 3, 1, 1)
+    return torch.cat([large[:, :12].detach(), large[:, 12:]], dim=1)
+
+
+def vanishing(x: Tensor) -> Tensor:
+    """A product of tiny and huge factors."""
+    return 1e9 * (1e-9 * x)
+
+
+def cut(share: float) -> Change:
+    """The first features are detached."""
+
+    def change(x: Tensor) -> Tensor:
+        first = round(share * x.shape[1])
+        return torch.cat([x[:, :first].detach(), x[:, first:]], dim=1)
+
+    return change
+
+
+class Weak(nn.Module):
+    """A detached encoder plus a weak branch that has a gradient."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.strong, self.weak = net(), net(seed=1)
+
+    def forward(self, images: Tensor) -> Tensor:
+        embedding: Tensor = self.strong(images).detach() + 0.05 * self.weak(images)
+        return embedding
+
+
+class Half(nn.Module):
+    """The network in half precision."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = net()
+
+    def forward(self, images: Tensor) -> Tensor:
+        with torch.autocast(images.device.type, torch.bfloat16, cache_enabled=False):
+            embedding: Tensor = self.inner(images)
+        return embedding.to(images)
+
+
+def dropped(x: Tensor) -> Tensor:
+    return F.dropout(x, 0.3, training=True)
+
+
+@cache
+def rigged() -> dict[str, Case]:
+    """All rigged encoders by name."""
+    plain = net()
+
+    def before(change: Change, soft: Change | None = None) -> Case:
+        return Case(net(change), {"bare": plain} | ({} if soft is None else {"soft": net(soft)}))
+
+    def inside(change: Change, soft: Change | None = None) -> Case:
+        return Case(net(inside=change), {"bare": plain} | ({} if soft is None else {"soft": net(inside=soft)}))
+
+    def after(change: Change, soft: Change | None = None) -> Case:
+        return Case(net(after=change), {"bare": plain} | ({} if soft is None else {"soft": net(after=soft)}))
+
+    def steep(x: Tensor) -> Tensor:
+        return torch.sigmoid(20 * (x - 0.5))
+
+    return {
+        "ripples 0.03 sin 400": before(ripple(0.03, 400)),
+        "ripples 0.1 sin 100": before(ripple(0.1, 100)),
+        "ripples 0.01 sin 2000": before(ripple(0.01, 2000)),
+        "ripples 0.003 sin 100": before(ripple(0.003, 100)),
+        "ripples in the features": after(lambda x: x + 0.5 * torch.sin(60 * x)),
+        "rounding to 8 levels": before(rounded(8)),
+        "rounding, straight through": before(passing(rounded(16))),
+        "rounding, reversed gradient": before(passing(rounded(16), lambda g: -g)),
+        "rounding, mirrored gradient": before(passing(rounded(16), lambda g: g.flip(-1))),
+        "staircase, rising flats": before(staircase(0.02)),
+        "staircase, falling flats": before(staircase(-0.02)),
+        "lookup table": before(lookup),
+        "threshold": before(lambda x: (x > 0.5).to(x), steep),
+        "steep sigmoid": before(lambda x: torch.sigmoid(200 * (x - 0.5)), steep),
+        "jpeg, no gradient": before(jpeg(0.3)),
+        "jpeg, straight through": before(passing(jpeg(0.1))),
+        "coarse jpeg, straight through": before(passing(jpeg(0.3))),
+        "median filter": before(median, lambda x: F.avg_pool2d(x, 3, 1, 1)),
+        "fresh jitter": before(jitter(0.05)),
+        "fresh resize": before(fresh_resize),
+        "fresh dropout": inside(dropped),
+        "dither, straight through": before(passing(dithered(8))),
+        "dither, mirrored gradient": before(passing(dithered(8), lambda g: g.flip(-1))),
+        "gradient x 1e-12": before(turned(lambda g: 1e-12 * g)),
+        "gradient x 1e12": before(turned(lambda g: 1e12 * g)),
+        "gradient reversed": before(turned(lambda g: -g)),
+        "gradient of half of the pixels": before(turned(lambda g: g * checker(g))),
+        "gradient with noise": before(turned(noised)),
+        "gradient's sign": before(turned(torch.sign)),
+        "gradient of one channel": before(turned(lambda g: g * g.new_tensor([1.0, 0, 0])[:, None, None])),
+        "weak branch": Case(Weak().eval(), {"bare": plain}),
+        "most features detached": after(cut(0.9)),
+        "early pool, partly detached": inside(pooled, lambda x: F.max_pool2d(x, 3, 1, 1)),
+        "winners take all, 10 %": inside(winners(0.1)),
+        "winners take all, 2 %": inside(winners(0.02)),
+        "rounded activations": inside(rounded(1)),
+        "product of small and large": inside(vanishing),
+        "softmax(1000 z)": after(lambda z: (1000 * z).softmax(1), lambda z: (2 * z).softmax(1)),
+        "sigmoid(100 z)": after(lambda z: torch.sigmoid(100 * z)),
+        "tanh(30 z)": after(lambda z: torch.tanh(30 * z)),
+        "clamped features": after(lambda z: z.clamp(-0.05, 0.05)),
+        "sign of the features": after(torch.sign),
+        "embedding x 1e-12": after(lambda z: 1e-12 * z),
+        "embedding x 1e12": after(lambda z: 1e12 * z),
+        "bfloat16": Case(Half().eval(), {"bare": plain}),
+    }
+
+
+class Attention(nn.Module):
+    """A vision transformer of two layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches = nn.Conv2d(3, 32, 8, 8)
+        self.place = nn.Parameter(0.1 * torch.randn(1, 36, 32))
+        layer = nn.TransformerEncoderLayer(32, 4, 64, 0.0, "gelu", batch_first=True, norm_first=True)
+        self.layers = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, images: Tensor) -> Tensor:
+        tokens = self.patches(images - 0.5).flatten(2).transpose(1, 2) + self.place
+        embedding: Tensor = self.layers(tokens).mean(1)
+        return embedding
+
+
+class Residual(nn.Module):
+    """A residual block."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(
+            *(nn.Conv2d(channels, channels, 3, 1, 1), nn.BatchNorm2d(channels), nn.ReLU()),
+            *(nn.Conv2d(channels, channels, 3, 1, 1), nn.BatchNorm2d(channels)),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.relu(x + self.inner(x))
+
+
+class Blurred(nn.Module):
+    """A stride of two after a blur (Zhang 2019)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.avg_pool2d(x, 4, 2, 1)
+
+
+class Resized(nn.Module):
+    def __init__(self, side: int) -> None:
+        super().__init__()
+        self.side = side
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.interpolate(x, (self.side, self.side), mode="bilinear", antialias=True)
+
+
+class Normalised(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return (x - 0.45) / 0.25
+
+
+class Centred(nn.Module):
+    """An encoder minus its mean embedding over pictures."""
+
+    mean: Tensor
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.register_buffer("mean", encoder(pictures()).mean(0))
+
+    def forward(self, images: Tensor) -> Tensor:
+        embedding: Tensor = self.encoder(images) - self.mean
+        return embedding
+
+
+def _convolutional(
+    act: Callable[[], nn.Module], width: int = 16, pool: Callable[[], nn.Module] | None = None
+) -> nn.Sequential:
+    down = [nn.Conv2d(3, width, 5, 2, 2)] if pool is None else [nn.Conv2d(3, width, 5, 1, 2)]
+    return nn.Sequential(
+        *(*down, act(), *([] if pool is None else [pool()])),
+        *(nn.Conv2d(width, 2 * width, 3, 2, 1), act(), nn.AdaptiveAvgPool2d(4), nn.Flatten()),
+        nn.Linear(32 * width, FEATURES),
+    )
+
+
+def _residual() -> nn.Sequential:
+    return nn.Sequential(
+        *(nn.Conv2d(3, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(3, 2, 1), Residual(16)),
+        *(nn.Conv2d(16, 32, 3, 2, 1), Residual(32), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(128, FEATURES)),
+    )
+
+
+def _batch_norm() -> nn.Sequential:
+    return nn.Sequential(
+        *(nn.Conv2d(3, 16, 5, 2, 2), nn.BatchNorm2d(16), nn.ReLU()),
+        *(nn.Conv2d(16, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.AdaptiveAvgPool2d(3), nn.Flatten()),
+    )
+
+
+def _layer_norm() -> nn.Sequential:
+    patches = nn.Conv2d(3, 16, 6, 6)
+    return nn.Sequential(patches, nn.Flatten(), nn.LayerNorm(1024), nn.GELU(), nn.Linear(1024, FEATURES))
+
+
+@cache
+def honest() -> dict[str, nn.Module]:
+    """All honest encoders by name."""
+    makers: dict[str, Callable[[], nn.Module]] = {
+        "relu": lambda: _convolutional(nn.ReLU),
+        "gelu": lambda: _convolutional(nn.GELU),
+        "tanh": lambda: _convolutional(nn.Tanh),
+        "half as wide": lambda: _convolutional(nn.ReLU, 8),
+        "batch norm": _batch_norm,
+        "layer norm": _layer_norm,
+        "transformer": Attention,
+        "residual": _residual,
+        "antialiased": lambda: _convolutional(nn.ReLU, pool=Blurred),
+        "max pool": lambda: _convolutional(nn.ReLU, pool=lambda: nn.MaxPool2d(2)),
+        "normalised input": lambda: nn.Sequential(Normalised(), _convolutional(nn.ReLU)),
+        "resized input": lambda: nn.Sequential(Resized(32), _convolutional(nn.ReLU)),
+        "linear": lambda: nn.Sequential(nn.AvgPool2d(3), nn.Flatten(), nn.Linear(768, FEATURES)),
+        "unit length": lambda: nn.Sequential(_convolutional(nn.SiLU), Unit()),
+    }
+    made: dict[str, nn.Module] = {"pocket": load_encoder().requires_grad_(False)}
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        for seed, (name, make) in enumerate(makers.items()):
+            torch.default_generator.manual_seed(seed)
+            encoder = make().train()
+            encoder(pictures())  # statistics of batch norm
+            made[name] = Centred(encoder.eval().requires_grad_(False)).eval()
+    return made
+
+
+class Unit(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return F.normalize(x, dim=1)

@@ -1,0 +1,98 @@
+"""A run with attack=radius: its tables follow from its files, it keeps to three runs, and it resumes to the byte."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import attacks.experiment.radius
+from attacks.report.compare import judged
+from attacks.runtime.tables import read_rows
+from tests.helpers.processes import facts
+from tests.helpers.runs import LEAN
+from tests.run.test_run import call
+
+pytestmark = pytest.mark.slow
+RUN = ["config=quickstart", "attack=radius", "data.count=3", "data.size=64", "attack.steps=6", "attack.views=2"]
+RUN += ["perturbation=l2", "perturbation.eps=3", "sanity=none", "evaluate.views=8", "evaluate.refine=0", *LEAN]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        assert call(patch, *RUN, "evaluate.one_view=false", f"hydra.run.dir={folder}") == 0
+    return folder
+
+
+def pixels(path):
+    with Image.open(path) as image:
+        return np.asarray(image, dtype=float) / 255
+
+
+def test_the_radius_is_the_norm_of_the_change_in_the_file(whole):
+    rows = read_rows(whole / "radii.csv")
+    found = [row for row in rows if row["radius"]]
+    assert len(rows) == 3 and found
+    for row in found:
+        clean, changed = (pixels(whole / "pictures" / arm / f"{row['picture']}.png") for arm in ("clean", "radius"))
+        assert np.linalg.norm(changed - clean) == pytest.approx(float(row["radius"]), rel=1e-5)
+        assert float(row["found"]) >= 0.5
+        assert float(row["radius"]) <= 3 * (1 + 1e-9)
+
+
+def test_the_search_costs_two_runs_at_most(whole):
+    content = json.loads((whole / "metrics.json").read_text())
+    passes, cost = content["radii"]["passes"], content["costs"]
+    assert passes["runs"] <= 3
+    assert 3 * passes["attack"] == cost["eot"]["forward"] + cost["eot"]["backward"]
+    judging = 3 * content["bank"]["views"]  # of the files that were found, on the held-out views
+    assert cost["radii"]["forward"] + cost["radii"]["backward"] == 3 * passes["search"] + judging
+
+
+def test_the_report_has_the_median_and_the_curve(whole):
+    page, content = (whole / "report.html").read_text(), json.loads((whole / "metrics.json").read_text())
+    assert "Success over the radius" in page and 'id="radii"' in page
+    shares = [point["success"]["mean"] for point in content["radii"]["curve"]]
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(np.mean([bool(row["radius"]) for row in read_rows(whole / "radii.csv")]))
+
+
+def test_another_run_can_be_compared_with_its_radii(whole):
+    (column,) = [each for (_, name), each in judged(whole).values.items() if name == "radius l2"]
+    rows = read_rows(whole / "radii.csv")
+    assert sorted(column.values()) == sorted(float(row["radius"] or 3.0) for row in rows)
+
+
+def test_a_search_that_was_stopped_ends_with_the_same_bytes(whole, tmp_path, monkeypatch):
+    folder, real = tmp_path / "run", attacks.experiment.radius.radius
+
+    def stopping(*args, **options):
+        for number, state in enumerate(real(*args, **options)):
+            yield state
+            if number == 2:
+                raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(attacks.experiment.radius, "radius", stopping)
+        assert call(patch, *RUN, "evaluate.one_view=false", f"hydra.run.dir={folder}") == 130
+    seen = []
+    monkeypatch.setattr(
+        attacks.experiment.radius, "radius", lambda *a, **o: seen.append(o["state"].trials) or real(*a, **o)
+    )
+    assert call(monkeypatch, f"resume={folder}") == 0
+    assert seen == [3]
+    assert facts(folder) == facts(whole)
+    assert (folder / "radii.csv").read_bytes() == (whole / "radii.csv").read_bytes()
+    shutil.rmtree(folder)
+
+
+def test_a_target_is_searched_with_the_runs_own_objective(tmp_path, monkeypatch):
+    folder = tmp_path / "run"
+    assert call(monkeypatch, *RUN, "objective=toward", "attack.steps=3", f"hydra.run.dir={folder}") == 0
+    content = json.loads((folder / "metrics.json").read_text())
+    assert content["threat"]["targeted"] and content["radii"]["pictures"] == 3
+    assert torch.tensor([point["success"]["mean"] for point in content["radii"]["curve"]]).diff().min() >= 0

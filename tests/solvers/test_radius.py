@@ -1,0 +1,136 @@
+"""The search for the smallest radius: known radii, its passes, and its laws."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from attacks import EOT, L0, L1, L2, Linf, Wiener
+from attacks.eot.problem import Options, Problem
+from attacks.perturbations import Grey, LowFrequency, Masked, Smoothed
+from attacks.perturbations.radii import Radii
+from attacks.solvers.radius import HALF, Trial, planned, radius
+from tests.helpers.sets import double, levels, random, seed
+from tests.helpers.solving import Dot
+
+SIZE, COUNT = (3, 8, 8), 5
+
+
+class Linear(nn.Module):
+    """The pixels themselves."""
+
+    def forward(self, pixels):
+        return pixels
+
+
+def case(inner, files=False, steps=60, passes=None, limits=None):
+    """Pictures that are broken where <weight, delta> falls below a limit, which is known in each norm."""
+    images = (0.25 + levels(COUNT, *SIZE) / 2) if not files else (levels(COUNT, *SIZE) * 127).round() / 255 + 64 / 255
+    weight = random(COUNT, *SIZE, value=3)
+    limits = torch.linspace(0.2, 0.6, COUNT, dtype=double) if limits is None else limits
+    problem = Problem(images, weight, Linear().eval(), Dot(), inner)
+    most = {Linf: weight.abs().sum((1, 2, 3)), L2: weight.flatten(1).norm(dim=1)}
+    needed = limits * most[type(inner)] * inner.eps
+
+    def success(delta):
+        return (-(weight * delta).sum((1, 2, 3)) >= needed).double()
+
+    options = Options(Wiener(), EOT(views=1), steps=steps)
+    first = inner.farthest(-weight, images)
+    trial = Trial(success, 1, files)
+    return problem, options, trial, first, limits * inner.eps, passes or 2 * (2 * steps + 5)
+
+
+@pytest.mark.parametrize("inner", [Linf(0.2), L2(1.0)], ids=str)
+def test_the_smallest_radius_of_a_linear_loss_is_found(inner):
+    problem, options, trial, first, wanted, passes = case(inner)
+    *_, last = radius(problem, options, trial, first, passes=passes)
+    assert (last.least >= wanted * (1 - 1e-9)).all()
+    assert (last.least <= wanted * 1.01).all()
+    torch.testing.assert_close(inner.norm(last.delta), last.least)
+    assert (trial.success(last.delta) >= HALF).all()
+
+
+def test_the_radius_of_a_file_is_a_whole_number_of_levels_that_is_enough():
+    inner = Linf(20 / 255)
+    problem, options, trial, first, wanted, passes = case(inner, files=True)
+    *_, last = radius(problem, options, trial, first, passes=passes)
+    torch.testing.assert_close(255 * last.least, (255 * last.least).round(), rtol=0, atol=1e-6)
+    assert (last.least >= wanted - 1e-9).all()
+    assert (last.least <= wanted + 1.01 / 255).all()
+    files = 255 * (problem.images + last.delta)
+    torch.testing.assert_close(files, files.round(), rtol=0, atol=1e-9)
+    assert (trial.success(last.delta) >= HALF).all()
+
+
+@pytest.mark.parametrize("passes", [1, 10, 57, 400])
+def test_the_search_keeps_to_its_passes(passes):
+    problem, options, trial, first, _, _ = case(L2(1.0))
+    *_, last = radius(problem, options, trial, first, passes=passes)
+    assert last.passes <= max(passes, 2 * trial.views)
+    each, trials = planned(options, trial, passes)
+    assert last.trials == 1 + trials
+    assert passes < 10 or last.passes + 2 * each * options.eot.views + trial.views > passes  # and uses them
+
+
+def test_the_radius_never_grows_from_trial_to_trial_and_stays_below_the_largest():
+    problem, options, trial, first, _, passes = case(L2(1.0))
+    states = list(radius(problem, options, trial, first, passes=passes))
+    least = torch.stack([state.least for state in states])
+    assert (least[1:] <= least[:-1]).all()
+    assert all((state.radii <= 1 + 1e-12).all() for state in states)
+
+
+def test_a_picture_that_resists_at_the_largest_radius_has_none():
+    limits = torch.tensor([0.3, 1.5, 0.3, 1.5, 0.3], dtype=double)
+    problem, options, trial, first, _, passes = case(L2(1.0), limits=limits)
+    *_, last = radius(problem, options, trial, first, passes=passes)
+    assert last.broken.tolist() == [True, False, True, False, True]
+    assert last.least[~last.broken].tolist() == [math.inf] * 2
+    assert torch.equal(last.delta[~last.broken], first[~last.broken])
+
+
+@pytest.mark.parametrize(("inner", "files"), [(L2(1.0), False), (L2(1.0), True), (Linf(0.1), True)])
+def test_a_picture_that_is_broken_as_it_is_has_the_radius_zero(inner, files):
+    limits = torch.tensor([0.3, 0.0, 0.3, -1.0, 0.3], dtype=double)
+    problem, options, trial, first, _, passes = case(inner, files, limits=limits)
+    *_, last = radius(problem, options, trial, first, passes=passes)
+    assert (last.least == 0).tolist() == [False, True, False, True, False]
+    assert not last.delta[[1, 3]].any()
+
+
+def test_a_search_resumes_after_any_trial_to_the_bit():
+    problem, options, trial, first, _, passes = case(L2(1.0), passes=90)
+    states = list(radius(problem, options, trial, first, passes=passes))
+    for state in states[:-1]:
+        *_, last = radius(problem, options, trial, first, passes=passes, state=state)
+        assert torch.equal(last.least, states[-1].least) and torch.equal(last.delta, states[-1].delta)
+
+
+def test_a_picture_does_not_depend_on_its_neighbours():
+    problem, options, trial, first, _, passes = case(L2(1.0), passes=90)
+    *_, whole = radius(problem, options, trial, first, passes=passes)
+    rows = torch.tensor([1, 3])
+    part = trial._replace(success=lambda delta: trial.success(whole.delta.index_copy(0, rows, delta))[rows])
+    *_, some = radius(problem.take(rows), options, part, first[rows], passes=passes)
+    torch.testing.assert_close(some.least, whole.least[rows], rtol=1e-9, atol=0)
+
+
+MASK = (torch.rand(1, 1, 8, 8, generator=seed(3)) < 0.5).double()
+SETS = [Linf(0.1), L2(1.0), L1(3.0), L0(9), Masked(L2(1.0), MASK), Grey(Linf(0.1)), Smoothed(L2(1.0), 1.0)]
+
+
+@pytest.mark.parametrize("inner", [*SETS, LowFrequency(L2(1.0), 4)], ids=lambda inner: type(inner).__name__)
+def test_each_picture_moves_in_the_set_of_its_own_radius(inner):
+    images, grad, delta = levels(3, *SIZE), random(3, *SIZE), random(3, *SIZE, value=1)
+    shares = torch.tensor([0.25, 0.5, 1.0], dtype=double)
+    sets = Radii(inner, inner.in_files(shares * inner.eps) if isinstance(inner, L0) else shares * inner.eps, delta)
+    moved = sets.move(sets.project(delta, images), sets.descend(grad, 0.3, delta, images), images)
+    for i, own in enumerate(inner.sized(float(each)) for each in sets.radii):
+        row = slice(i, i + 1)
+        by = own.descend(grad[row], 0.3 * own.reach, delta[row], images[row])
+        assert torch.equal(moved[row], own.move(own.project(delta[row], images[row]), by, images[row]))
+        assert (own.norm(moved[row]) <= own.eps * (1 + 1e-12)).all()
+    taken = sets.take(torch.tensor([2, 0]))
+    assert taken.radii.tolist() == sets.radii[[2, 0]].tolist() and taken.eps == sets.eps
