@@ -18,6 +18,7 @@ import pytest
 from attacks.run import CONFIGS
 from attacks.runtime.tables import read_rows
 from attacks.schema import launchers
+from tests.helpers.processes import without_times
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
@@ -52,13 +53,8 @@ def chosen(name):
 
 def results(folder):
     """metrics.json of the runs of a sweep, by job, without times."""
-    result = {}
-    for path in folder.glob("*/metrics.json"):
-        content = json.loads(path.read_text())
-        for cost in (content["cost"], *content["costs"].values()):
-            cost.pop("seconds", None)
-        result[path.parent.name] = content
-    return result
+    files = folder.glob("*/metrics.json")
+    return {path.parent.name: without_times(json.loads(path.read_text())) for path in files}
 
 
 @pytest.fixture(scope="module")
