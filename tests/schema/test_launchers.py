@@ -101,8 +101,10 @@ def test_timed_out_submitit_job_is_requeued_and_resumed(tmp_path):
     (controller,) = (path.name for path in (cut / ".submitit").iterdir() if path.name.isdigit())
     (task,) = Path(f"/proc/{controller}/task/{controller}/children").read_text().split()
     os.kill(int(task), signal.SIGUSR1)
-    assert process.wait(300) == 0
-    assert "Requeued job" in (cut / ".submitit" / controller / f"{controller}_0_log.out").read_text()
+    code = process.wait(300)
+    log = "".join(path.read_text() for path in sorted((cut / ".submitit" / controller).glob("*_log.*")))
+    assert code == 0, log
+    assert "Requeued job" in log
     assert results(cut) == results(tmp_path / "whole")
 
 
