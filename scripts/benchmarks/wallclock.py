@@ -66,7 +66,7 @@ def by_kornia(task: Task, setting: Setting) -> Tensor:
 
 #: Name -> module, attack, and a setting that is good on ResNet-18 in `strength`.
 PEERS: dict[str, tuple[str, Callable[[Task, Setting], Tensor], Setting]] = {
-    "ART": ("art", alone(art_pgd), Setting(0.4, 4, 1.0)),
+    "ART": ("art", alone(art_pgd), Setting(0.2, 1, 1.0)),
     "Foolbox": ("foolbox", alone(foolbox), Setting(0.2, 4)),
     "torchattacks": ("torchattacks", alone(torchattacks), Setting(0.2, 4)),
     "kornia": ("kornia", by_kornia, Setting(0.2, 4)),
