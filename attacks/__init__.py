@@ -5,6 +5,7 @@ before torch is loaded. No module may share its name with one of them: importing
 """
 
 import importlib.util
+import sys
 from pathlib import Path
 
 import lazy_loader
@@ -13,16 +14,18 @@ __version__ = "0.1.0"
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
-def _check_neighbours() -> None:
-    """`transforms` and `configs` are common names: a folder of that name elsewhere on the path would shadow ours."""
+def _refuse_other_transforms() -> None:
+    """Raise ImportError where `import transforms` would find a file or a folder of the user's by that common name."""
     root = Path(__file__).resolve().parents[1]
-    for name in ("transforms", "configs"):
-        found = importlib.util.find_spec(name)
-        origin = Path(found.origin).resolve() if found and found.origin else None
-        if origin is None or origin.parents[1] != root:
-            raise ImportError(
-                f"`{name}` was found at {origin}, not beside `attacks` in {root}: another folder shadows it"
-            )
+    found = importlib.util.find_spec("transforms")
+    origin = Path(found.origin).resolve() if found and found.origin else None
+    if origin != root / "transforms" / "__init__.py":
+        why = (
+            f"viewproof needs its own `transforms` in {root}; Python finds {origin}: rename that, or start elsewhere"
+        )
+        if sys.argv[:1] == ["-m"]:  # python -m attacks.run
+            sys.exit(f"error: {why}")
+        raise ImportError(why)
 
 
-_check_neighbours()
+_refuse_other_transforms()

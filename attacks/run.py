@@ -31,6 +31,7 @@ from attacks.runtime.signals import Stopped, stoppable
 from attacks.runtime.tracking import refuse_unasked
 from attacks.schema import launchers, presets
 from attacks.schema import validate as schema
+from attacks.schema.declared import CONFIGS
 from attacks.schema.groups import CHOICES, FILES, ViewsConfig
 from attacks.schema.messages import one_line
 from attacks.schema.reference import usage
@@ -38,7 +39,6 @@ from attacks.schema.run import Run
 from attacks.schema.secrets import refuse_credentials
 from attacks.schema.suggestions import closest, did_you_mean
 
-CONFIGS = Path(__file__).resolve().parents[1] / "configs"
 #: Hydra 1.3 wants `version_base`; 1.4 has the same rules by default and warns about the argument.
 RULES = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
 
@@ -283,8 +283,6 @@ def _refuse_unchecked(arguments: list[str]) -> None:
     for argument in map(presets.plain_word, given.overrides):
         key, _, value = argument.lstrip("+~").partition("=")
         refuse_credentials(value, f"`{key}`")  # Hydra keeps the whole command line
-        if key == "hydra.searchpath":
-            raise ValueError("`hydra.searchpath` is refused: name a folder of configurations with --config-dir")
         group = key.partition("@")[0]
         if any(step in group or ("." not in group and step in value) for step in ("..", "//")):
             raise ValueError(f"`{argument}` must name a choice, not a path; a preset file ends in .yaml")

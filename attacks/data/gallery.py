@@ -122,9 +122,8 @@ def tiles(size: int, photos: Sequence[str] | None = None) -> Pictures:
                     names.append(f"{name}-{row}-{column}")
                     pictures.append(tile)
     if not pictures:
-        raise ValueError(
-            f"`size` must leave at least one tile; no photograph among {list(chosen)} holds {size} pixels"
-        )
+        most = max(min(bundled[name].shape[1:]) for name in chosen)
+        raise ValueError(f"`size` must be at most {most}, the side of the largest photograph here; got {size}")
     return Pictures(tuple(names), torch.stack(pictures), clusters=tuple(map(photograph, names)))
 
 

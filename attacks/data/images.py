@@ -16,7 +16,7 @@ from attacks.runtime.files import atomic
 
 #: Formats that Pillow may take a file for, whatever its name: left to itself it hands PostScript to Ghostscript.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")
-SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff")
+SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif")
 #: The most pixels of a picture: where Pillow begins to warn of bombs. One of 4 bytes a value is 1 GB of memory then.
 MOST_PIXELS = Image.MAX_IMAGE_PIXELS or 2**26
 #: The longest side: no format but PNG and TIFF has more, and 500 bytes of a moving WebP can say 17 x 4 million.

@@ -1,6 +1,5 @@
 """APGD: projected gradient descent that sets its own step lengths, picture by picture."""
 
-import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -9,6 +8,7 @@ from torch import Tensor
 
 from attacks.eot.estimate import Estimate
 from attacks.eot.protocols import Constraint, Done, Optimiser
+from attacks.optimisers.gradient import LONGEST
 from attacks.runtime.stored import stored
 
 
@@ -59,8 +59,8 @@ class APGD(Optimiser):
     rho: float = 0.75
 
     def __post_init__(self) -> None:
-        if not (self.rel_step_size > 0 and math.isfinite(self.rel_step_size)):
-            raise ValueError(f"`rel_step_size` must be a positive number; got {self.rel_step_size}")
+        if not 0 < self.rel_step_size <= LONGEST:
+            raise ValueError(f"`rel_step_size` must be above 0 and at most {LONGEST:,}; got {self.rel_step_size}")
         if not 0 < self.momentum <= 1:
             raise ValueError(f"`momentum` must lie in (0, 1], got {self.momentum}; 1 is without momentum")
         if not 0 <= self.rho <= 1:

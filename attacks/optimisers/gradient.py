@@ -13,6 +13,8 @@ from attacks.runtime.stored import stored
 from transforms.sampling.homography import wide_dtype
 
 Schedule = Literal["constant", "cosine", "linear"]
+#: The longest step, as a multiple of eps.
+LONGEST = 1000
 
 
 @stored("momentum")
@@ -175,8 +177,8 @@ def decay(schedule: Schedule, done: Tensor, like: Tensor) -> Tensor:
 
 def check_step(name: str, size: float, schedule: str, **memories: float) -> None:
     """Raise ValueError for a length, a schedule, or a share of memory that no optimiser could use."""
-    if not (size > 0 and math.isfinite(size)):
-        raise ValueError(f"`{name}` must be a positive number; got {size}")
+    if not 0 < size <= LONGEST:
+        raise ValueError(f"`{name}` must be above 0 and at most {LONGEST:,}; got {size}")
     for memory, share in memories.items():
         if not 0 <= share < 1:
             raise ValueError(f"`{memory}` must lie in [0, 1); got {share}")

@@ -11,6 +11,9 @@ from attacks.perturbations.ball import Ball, each
 from attacks.perturbations.sparse import L0, L1
 from attacks.perturbations.subspace import Wrapped, filtered
 
+#: The widest Gaussian in pixels: more than that is one value for a whole picture.
+WIDEST = 1024
+
 
 @dataclass(frozen=True)
 class LowFrequency(Wrapped):
@@ -78,8 +81,8 @@ class Smoothed(Wrapped):
     smooth: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.smooth < math.inf:
-            raise ValueError(f"`smooth` must be a positive number of pixels; got {self.smooth}")
+        if not 0 < self.smooth <= WIDEST:
+            raise ValueError(f"`smooth` must be above 0 and at most {WIDEST:,} pixels; got {self.smooth}")
 
     def shown(self, delta: Tensor) -> Tensor:
         """The delta itself, but its gradient is smoothed."""

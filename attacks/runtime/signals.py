@@ -1,6 +1,7 @@
 """Signals that stop a run: it writes a checkpoint and prints the command that resumes it.
 
-They are Ctrl-C, SIGTERM, which schedulers send before they end a job, and SIGUSR1, which Slurm can send earlier.
+They are Ctrl-C, SIGTERM, which schedulers send before they end a job, SIGUSR1, which Slurm can send earlier, and
+SIGHUP of a terminal that closes, unless `nohup` had it ignored.
 """
 
 import os
@@ -12,13 +13,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 
-SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1") if hasattr(signal, name))
+SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1", "SIGHUP") if hasattr(signal, name))
+
+HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
 
 
 class Stopped(BaseException):
     """A signal has stopped the run. No `Exception`: code that continues after an error must not continue after this.
 
-    `code` is the exit code that shells expect: 130 of Ctrl-C, 143 of SIGTERM, 138 of SIGUSR1."""
+    `code` is the exit code that shells expect: 130 of Ctrl-C, 143 of SIGTERM, 138 of SIGUSR1, 129 of SIGHUP."""
 
     def __init__(self, number: int, out: Path) -> None:
         super().__init__(number, out)  # both, or the parent process could not unpickle it
@@ -62,7 +65,8 @@ def stoppable(out: Path) -> Iterator[None]:
             caught.append(Stopped(number, out))
             raise caught[0]
 
-    previous = {number: signal.signal(number, stop) for number in SIGNALS}
+    handled = [number for number in SIGNALS if number != HANGUP or signal.getsignal(number) != signal.SIG_IGN]
+    previous = {number: signal.signal(number, stop) for number in handled}
     try:
         yield
         if caught:

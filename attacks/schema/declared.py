@@ -9,6 +9,8 @@ from typing import Any
 from attacks.schema.options import option
 
 ROOT = Path(__file__).resolve().parents[2]
+#: The files of presets and choices.
+CONFIGS = ROOT / "configs"
 
 
 def declared(name: str, place: str) -> type:

@@ -54,6 +54,9 @@ def sweeping(index: Callable[[Path], None]) -> Iterator[None]:
     _started.clear()
     try:
         yield
+        for sweep in _started:
+            if not any(path.is_dir() for path in sweep.glob("*")):
+                raise ValueError("the sweep has no jobs: a list or a range on the command line is empty")
     except Exception as error:
         if cause := LOST.get(type(error).__name__):
             raise ChildProcessError(f"{cause}; {RESUME}") from error

@@ -1,9 +1,11 @@
 """The errors of Hydra and OmegaConf in one line."""
 
-from collections.abc import Iterable
+import errno
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
-from hydra.errors import CompactHydraException
+from hydra.errors import CompactHydraException, OverrideParseException
 from omegaconf import DictConfig
 
 from attacks.schema.secrets import masked
@@ -13,6 +15,14 @@ from attacks.schema.suggestions import choices, did_you_mean, unknown
 def one_line(error: BaseException, words: Iterable[str] = ()) -> str:
     """The message of an error, and of its cause, on one line, without misleading hints; for an unknown key or choice
     among the `words` of the command line, a suggestion."""
+    words = list(words)
+    if isinstance(error, OverrideParseException) and error.message.startswith("Lexer"):
+        key, _, value = error.override.partition("=")
+        quoted = f"""'{key}="{value}"'"""
+        return _plain(f"`{error.override}`: a value with such a sign stands in two kinds of quotes: {quoted}")
+    if isinstance(error, OSError) and error.errno in UNUSABLE and _is_directory_of_run(error.filename, words):
+        why = str(error.strerror).lower()
+        return _plain(f"`{_short(str(error.filename))}`: {why}; name another run directory, hydra.run.dir=PATH")
     if isinstance(error, CompactHydraException):
         text = f"{error} {error.__cause__ or ''}"
         if meant := unknown(words, text):
@@ -36,6 +46,22 @@ def one_line(error: BaseException, words: Iterable[str] = ()) -> str:
     text = "; ".join(sentences)
     text = f"`{key}`: {text}" if key and key not in text else text
     return _plain(" ".join([text, ", ".join(listed)]).strip() + (did_you_mean(key) if keys else ""))
+
+
+#: Errors of a path that no folder can be made of.
+UNUSABLE = (errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT)
+
+
+def _is_directory_of_run(name: object, words: Sequence[str]) -> bool:
+    """Whether a path is the directory of the run or sweep that the command line names, above it or in it."""
+    asked = [word.partition("=")[2] for word in words if word.startswith(("hydra.run.dir=", "hydra.sweep.dir="))]
+    one = Path(str(name)).absolute()
+    others = [Path(each).absolute() for each in asked or ["outputs"]]
+    return any(other.is_relative_to(one) or one.is_relative_to(other) for other in others)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 100 else f"{text[:60]}...{text[-20:]}"
 
 
 def _plain(text: str) -> str:

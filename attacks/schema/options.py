@@ -14,7 +14,7 @@ MOST = 10**9
 
 
 class Option(NamedTuple):
-    """A key as documentation shows it. `least` is the smallest value of a number that no part checks."""
+    """A key as documentation shows it. `least` and `most` bound a number that no part checks."""
 
     key: str
     type: str
@@ -23,6 +23,7 @@ class Option(NamedTuple):
     range: str
     paper: str
     least: float | None
+    most: float
 
 
 def option(
@@ -32,6 +33,7 @@ def option(
     range: str = "",  # noqa: A002
     paper: str = "",
     least: float | None = None,
+    most: float = MOST,
 ) -> Any:
     """A field of a schema.
 
@@ -40,10 +42,11 @@ def option(
         meaning: one line.
         range: the values that are allowed, as text; the part that takes the value checks them.
         paper: where the value or the method comes from.
-        least: of a number that the run itself reads: it must lie in [least, MOST].
+        least, most: of a number that the run itself reads: it must lie in [least, most].
     """
     limit = range or ("" if least is None else f"at least {least:g}")
-    metadata = {"meaning": meaning, "range": limit, "paper": paper, "least": least}
+    limit += f", at most {most:,}" if most < MOST else ""
+    metadata = {"meaning": meaning, "range": limit, "paper": paper, "least": least, "most": most}
     if isinstance(default, list | dict):
         return field(default_factory=partial(copy.deepcopy, default), metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -54,7 +57,7 @@ def derived(base: type, name: str, about: str, **defaults: Any) -> type:
     changed: list[tuple[str, Any, Any]] = [("name", str, name)]
     for item in fields(base):
         if item.name in defaults:
-            words = {key: item.metadata[key] for key in ("meaning", "range", "paper", "least")}
+            words = {key: item.metadata[key] for key in ("meaning", "range", "paper", "least", "most")}
             changed.append((item.name, item.type, option(defaults[item.name], **words)))
     return make_dataclass(name, changed, bases=(base,), namespace={"__doc__": about, "__module__": base.__module__})
 
@@ -74,8 +77,8 @@ def refuse_out_of_range(node: Any, prefix: str) -> None:
     """Raise ValueError, with the key, for a number of a node that is out of its declared range."""
     for item in options(type(node)):
         value = getattr(node, item.key)
-        if item.least is not None and value is not None and not item.least <= value <= MOST:
-            limit = f"at most {MOST:,}" if value > MOST else f"at least {item.least:g}"
+        if item.least is not None and value is not None and not item.least <= value <= item.most:
+            limit = f"at most {item.most:,}" if value > item.most else f"at least {item.least:g}"
             raise ValueError(f"`{prefix}{item.key}` must be {limit}; got {value}")
 
 

@@ -1,6 +1,7 @@
 """A preset file of the user's own, named by its path: `config=./mine.yaml`."""
 
 import io
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,12 @@ from attacks.schema.validate import printable, refuse_code
 
 #: Far more than a preset needs: reading a megabyte of YAML takes seconds.
 MOST_BYTES = 2**18
+#: Python converts no more of a whole number from text.
+MOST_DIGITS = 4300
+#: The settings of Hydra that the command line may change. Of a launcher's keys none is a `_target_`.
+OF_HYDRA = re.compile(
+    r"hydra(\.run\.dir|\.sweep\.(dir|subdir)|\.output_subdir|\.launcher(\.(?!_)\w+)+|/(launcher|(job|hydra)_logging))"
+)
 
 
 def is_path(choice: str) -> bool:
@@ -99,9 +106,17 @@ def refuse_unasked(run: Run, overrides: Iterable[str]) -> None:
 
 
 def plain_word(word: str) -> str:
-    """The word of the command line, unchanged. Raises ValueError for words that Hydra refuses without a reason."""
+    """The word of the command line, unchanged. Raises ValueError for words that Hydra refuses without a reason, and
+    for settings of Hydra that could run code or write outside of the run directory."""
     key, _, value = word.lstrip("+~").partition("=")
     group = key.partition("@")[0]
+    if group.startswith("hydra") and not (OF_HYDRA.fullmatch(group) and "_target_" not in word):
+        raise ValueError(
+            f"`{printable(key)}` is refused; of Hydra's own settings the command line takes hydra.run.dir, "
+            "hydra.sweep.dir, hydra.sweep.subdir, hydra.output_subdir, hydra/launcher and its keys, hydra/job_logging"
+        )
+    if max(map(len, re.findall(r"\d+", value)), default=0) > MOST_DIGITS:
+        raise ValueError(f"`{printable(key)}` must be a number of at most {MOST_DIGITS:,} digits")
     if not group or word.startswith("-") or ("=" not in word and not word.startswith("~")):
         fix = f"; did you mean config={word}?" if word in choices()["config"] else ""
         raise ValueError(f"`{printable(word)}` must be KEY=VALUE{fix}")

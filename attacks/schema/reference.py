@@ -5,18 +5,16 @@ import inspect
 import json
 import re
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-import configs
+from attacks.schema.declared import CONFIGS
 from attacks.schema.groups import CHOICES, FILES, OPEN
 from attacks.schema.options import MISSING, Option, options
 from attacks.schema.run import OF_THE_RUN
 from attacks.schema.suggestions import choices
 
-FOLDER = Path(configs.__file__).parent
 HEAD = """# Configuration
 
 Every key that a preset or the command line may set (`python -m attacks.run config=NAME KEY=VALUE GROUP=CHOICE`).
@@ -65,7 +63,7 @@ def usage(words: Iterable[str] = ()) -> str:
 
 def defaults() -> dict[str, str]:
     """Group -> the choice that is made where nothing else is named, from configs/run.yaml."""
-    entries: list[Any] = yaml.safe_load((FOLDER / "run.yaml").read_text())["defaults"]
+    entries: list[Any] = yaml.safe_load((CONFIGS / "run.yaml").read_text())["defaults"]
     made = [next(iter(entry.items())) for entry in entries if isinstance(entry, dict)]
     return {group: name for group, name in made if group != "config"}
 
@@ -114,7 +112,7 @@ def _about(schema: type) -> str:
 
 def _comment(group: str, name: str) -> str:
     """The first sentence of the comment at the head of a YAML file."""
-    lines = (FOLDER / group / f"{name}.yaml").read_text().splitlines()
+    lines = (CONFIGS / group / f"{name}.yaml").read_text().splitlines()
     text = " ".join(line.lstrip("# ") for line in lines if line.startswith("# ") and "@package" not in line)
     sentence = re.split(r"(?<!al)\. ", text)[0]
     return sentence if sentence.endswith((".", "?")) else f"{sentence}."

@@ -10,14 +10,14 @@ from attacks.schema.options import MISSING, option
 class EvaluateConfig:
     """How the arms are judged."""
 
-    views: int = option(512, "views of the judgement, never seen by the attack", least=2)
+    views: int = option(512, "views of the judgement, never seen by the attack", least=2, most=10**6)
     refine: int = option(5, "gradient steps from the worst views, for the worst case; 0: the worst as it is", least=0)
     layers: Any = option([], "where in the network the embedding drifts: module or module:pool, several, or all")
     batch: int | None = option(None, "pictures that are attacked together, and kept; null: all at once", least=1)
     primary: str = option("success", "the comparison declared before the run", range="success, cosine")
     one_view: bool = option(True, "one more arm, where eot may have several views a step: EOT with one")
     wide: float = option(1.0, "a second bank of views, every range so many times as wide; 1: none", least=1)
-    neighbours: int = option(5, "nearest pictures that vote on an identity", least=0)
+    neighbours: int = option(5, "nearest pictures that vote on an identity", least=1)
     maps: list[Any] = option([], "success over pairs of coordinates: [[angle, scale]], or [auto]")
     curves: list[Any] = option([], "success over coordinates by name, or [auto]")
     map_pictures: int = option(

@@ -4,9 +4,8 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 from functools import cache
-from pathlib import Path
 
-import configs
+from attacks.schema.declared import CONFIGS
 from attacks.schema.groups import CHOICES, FILES, GROUPS, OPEN
 from attacks.schema.options import options
 from attacks.schema.run import OF_THE_RUN
@@ -40,7 +39,7 @@ def choices() -> dict[str, tuple[str, ...]]:
     """Group -> the names of its choices, `config` among the groups."""
     named = {group: tuple(schemas) for group, schemas in CHOICES.items()}
     for group in ("config", *OPEN):
-        named[group] = tuple(sorted(path.stem for path in Path(configs.__file__).parent.glob(f"{group}/*.yaml")))
+        named[group] = tuple(sorted(path.stem for path in CONFIGS.glob(f"{group}/*.yaml")))
     return named
 
 

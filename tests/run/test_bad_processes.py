@@ -88,3 +88,15 @@ def test_a_process_without_write_permission_prints_a_one_line_error(place):
     (place.given / "shut").mkdir(mode=0o500)
     code, out, err, made = place.run("config=smoke", f"hydra.run.dir={place.given / 'shut' / 'out'}")
     assert (code, out, len(err), made) == (1, [], 1, []) and "Permission denied" in err[0] and "shut" in err[0], err
+
+
+def test_files_in_the_working_directory_with_the_names_of_packages(place):
+    (place.here / "configs").mkdir()
+    (place.here / "configs" / "__init__.py").touch()
+    assert place.run("--version")[:2] == (0, ["viewproof 0.1.0"])
+    (place.here / "transforms.py").touch()
+    code, out, err, made = place.run("config=smoke")
+    assert (code, out, made) == (1, [], []) and len(err) == 1
+    assert re.fullmatch(
+        r"error: viewproof needs its own `transforms` in .*; Python finds .*here/transforms.py: .*", err[0]
+    )

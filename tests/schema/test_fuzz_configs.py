@@ -14,17 +14,16 @@ import yaml
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-import configs
 from attacks.experiment.build import pipeline as pipelines
 from attacks.run import compose
 from attacks.schema import presets
 from attacks.schema import validate as schema
+from attacks.schema.declared import CONFIGS
 from attacks.schema.groups import CHOICES, OPEN
 from tests.helpers.fuzzing import every_effort, hold, one_line
 from transforms.registry import STAGES
 
-FOLDER = Path(configs.__file__).parent
-BUNDLED = {str(path.relative_to(FOLDER)): path.read_text() for path in sorted(FOLDER.rglob("*.yaml"))}
+BUNDLED = {str(path.relative_to(CONFIGS)): path.read_text() for path in sorted(CONFIGS.rglob("*.yaml"))}
 #: Values and keys that a user may write, by mistake or on purpose.
 WORDLIKE = r"""
 null ~ true no 0 -1 1 2.5 1e999 .nan .inf -.inf 0x10 0o17 1_000 '' a ä [] {} [[]] [1,2] [2,1] [null] [.nan,1]

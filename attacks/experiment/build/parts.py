@@ -147,6 +147,8 @@ BOUNDS = {
 #: The views of a step with attack.views=auto where their number must be the same in all steps: APGD counts steps, a
 #: search and fixed draws keep their views, and an adversary chooses among others.
 FIXED = 4
+#: The most views of a step: more gradients are better spent on more steps.
+MOST_VIEWS = 65_536
 
 
 def views_of(run: Run, multiple: int) -> Views:
@@ -158,8 +160,11 @@ def views_of(run: Run, multiple: int) -> Views:
     free = isinstance(node, groups.SingleConfig) and not kept
     if views == "auto":
         views = multiple if free else -(-FIXED // multiple) * multiple
-    if type(views) is not int or views < 1:
-        raise ValueError(f"`attack.views` must be auto or a whole number, at least 1; got {printable(views)}")
+    if type(views) is not int or not 1 <= views <= MOST_VIEWS:
+        raise ValueError(
+            f"`attack.views` must be auto or a whole number, at least 1 and at most {MOST_VIEWS:,}; got "
+            f"{printable(views)}"
+        )
     if views % multiple:
         raise ValueError(f"`attack.views` must be a multiple of risk.k = {multiple}; got {views}")
     if adversary is not None and adversary < views:
@@ -185,7 +190,9 @@ def device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cpu")
     try:
-        return torch.zeros(0, device=name).device
+        if (found := torch.zeros(0, device=name).device).type != "meta":  # which computes no values
+            return found
+        raise RuntimeError
     except (RuntimeError, AssertionError):
         raise ValueError(
             f"`engine.device` must be auto, cpu, cuda, cuda:N or another device of torch; got {name!r}"

@@ -8,17 +8,15 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-import configs
 from attacks.experiment.build.make import make
 from attacks.schema import groups
+from attacks.schema.declared import CONFIGS
 from attacks.schema.presets import is_path, read
 from attacks.schema.suggestions import closest
 from attacks.schema.validate import printable
 from transforms import Compose, Stage
 from transforms.ranges import is_number
 from transforms.registry import STAGES
-
-CONFIGS = Path(configs.__file__).parent
 
 
 def pipeline(node: groups.ViewsConfig) -> Compose:
