@@ -15,6 +15,8 @@ from attacks.runtime.stored import stored
 
 #: Radii at which the curve is computed, from 0 to the largest.
 POINTS = 33
+#: Norms of differences between pictures of single precision are so exact, as a share.
+ROUNDING = 1e-5
 
 
 @stored("radii")
@@ -78,7 +80,7 @@ def curve(radius: Tensor, clusters: Sequence[str], most: float) -> list[tuple[fl
     never falls."""
     pictures = totals(torch.ones(len(radius)), clusters)
     points = [most * i / (POINTS - 1) for i in range(POINTS)]
-    near = [radius <= eps * (1 + 1e-9) for eps in points]
+    near = [radius <= eps * (1 + ROUNDING) for eps in points]
     return [(eps, rate(by_cluster(hit.double(), clusters), pictures)) for eps, hit in zip(points, near, strict=True)]
 
 

@@ -38,6 +38,12 @@ def test_the_curve_is_the_distribution_of_the_radii_and_never_falls(value):
         assert each.low <= each.mean <= each.high
 
 
+def test_a_radius_of_whole_levels_counts_at_its_level():
+    image, change = torch.rand(3, 16, 16), torch.full((3, 16, 16), 6 / 255)
+    radius = ((image + change) - image).abs().amax()[None].double()  # some 1e-6 more than 6/255
+    assert dict(curve(radius, ("a",), 16 / 255))[16 / 255 * 12 / 32].mean == 1
+
+
 def test_the_median_is_that_of_the_clusters_and_none_beyond_the_largest():
     radius = torch.tensor([0.2, 0.4, 0.1, 0.3, 0.5, math.inf, 0.6], dtype=torch.float64)
     assert medians(radius, tuple("aabbbcc")).tolist() == [0.2, 0.3, 0.6]
