@@ -7,7 +7,7 @@ import re
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -27,6 +27,8 @@ SCREEN_VIEWS = 64
 
 Purpose = Literal["table", "curve", "screen"]
 Verdict = Literal["lowest", "level", "beaten"]
+#: The row of the verdicts on all peers together.
+EVERY = "every peer"
 
 
 class Cell(NamedTuple):
@@ -303,21 +305,25 @@ def overview(results: Sequence[Comparison]) -> Table:
 
 
 def summary(results: Sequence[Comparison]) -> Table:
-    """How many cells are won, and the median share (infinite where ours never comes as low)."""
-    verdicts = [each.verdict for each in results]
-    shares = [float("inf") if each.share is None else each.share for each in results]
-    median = statistics.median(shares)
+    """How many cells are won against every peer, and against each one alone, and the median shares (None: most cells
+    need more than all)."""
+
+    def row(each: Sequence[Comparison]) -> Row:
+        verdicts = [one.verdict for one in each]
+        share = statistics.median(float("inf") if one.share is None else one.share for one in each)
+        counts = (float(verdicts.count(name)) for name in ("lowest", "level", "beaten"))
+        return (*counts, share if share < float("inf") else None)
+
+    rows = {EVERY: row(results)}
+    for name in dict.fromkeys(name for each in results for name in each.settings):
+        alone = [replace(each, settings={name: each.settings[name]}) for each in results if name in each.settings]
+        rows[name] = row(alone)
     return Table(
-        f"Verdicts at 95 %, paired by picture, over {len(results)} cells",
+        f"Cells that ours wins, at 95 %, paired by picture, of {len(results)}",
         {"lowest": ".0f", "level": ".0f", "beaten": ".0f", "median share": ".2f"},
-        {
-            OURS: (
-                *(float(verdicts.count(name)) for name in ("lowest", "level", "beaten")),
-                median if median < 2 else None,
-            )
-        },
+        rows,
         None,
-        ("lowest: significantly below every peer; beaten: significantly above at least one; level: neither",),
+        ("lowest: significantly below every peer, or this one; beaten: significantly above one; level: neither",),
     )
 
 

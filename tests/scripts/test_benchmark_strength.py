@@ -14,7 +14,19 @@ from scripts.benchmarks import strength, strength_case, strength_small
 from scripts.benchmarks.contest import OURS, Counting, Setting
 from scripts.benchmarks.peers import eotpgd
 from scripts.benchmarks.processes import processes
-from scripts.benchmarks.strength import CELLS, Cell, Comparison, Job, Outcome, Plan, marks, overview, reached, work
+from scripts.benchmarks.strength import (
+    CELLS,
+    EVERY,
+    Cell,
+    Comparison,
+    Job,
+    Outcome,
+    Plan,
+    marks,
+    overview,
+    reached,
+    work,
+)
 from scripts.benchmarks.strength_case import (
     BALLS,
     ENCODERS,
@@ -281,7 +293,7 @@ def test_table_gives_the_best_setting_of_each_peer(monkeypatch, tmp_path):
     assert (mine, theirs) == (rows.rows[OURS][0], rows.rows["PGD"][0])
     assert low <= difference <= high and difference == pytest.approx(mine - theirs, abs=1e-9)
     assert rows.rows["PGD"][1] == pytest.approx(-difference) and rows.rows["PGD"][4:6] == (16, 0)
-    assert sum(verdicts.rows[OURS][:3]) == 1 and str(whole) and str(verdicts)
+    assert sum(verdicts.rows[EVERY][:3]) == 1 and str(whole) and str(verdicts)
     files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
     assert len(files) == 2 + 2 + 2 + 2 * len(marks(16))  # screening, ours and PGD in the table, the curve
     strength.run(pictures=4, seeds=2, held_out=8, jobs=str(tmp_path))
@@ -313,9 +325,10 @@ def test_verdict_is_on_every_peer(means, verdict):
     assert (each.verdict, each.best) == (verdict, "a")
     assert each.share == (1 / 16 if means[OURS] == 0.1 else each.share)
     table = strength.summary([each, comparison(ours=0.1, a=0.2)])
-    assert table.rows[OURS][:3] == tuple(
+    assert table.rows[EVERY][:3] == tuple(
         float(name == verdict) + (name == "lowest") for name in ("lowest", "level", "beaten")
     )
+    assert table.rows["a"][:3] == table.rows[EVERY][:3] and table.rows["b"][:3] == (1, 0, 0)
     assert f"{each.cell}: {verdict}" in "\n".join(overview([each]).notes)
 
 
