@@ -168,9 +168,3 @@ def _by_peers(name: str, case: _Case, gradients: int) -> dict[str, tuple[Tensor,
         norm = case.problem.perturbation.norm(delta).double()
         found[label] = (torch.where(case.success(delta) >= HALF, norm, math.inf), float(n))
     return found
-
-
-def _fmn(
-    fmn: Callable[..., Tensor], model: object, case: _Case, order: float, first: float
-) -> Callable[[int], Tensor]:
-    return lambda n: fmn(model, case.images, case.rows, order, steps=n, α_init=first)
