@@ -1,9 +1,11 @@
 """Checkpoints of a run: files in its directory, so that a run that was stopped can be resumed with the same result.
 
 A run consists of tasks. The result of a finished task is stored in a file; a running task stores its state now and
-then, and when it is stopped. Every file is written atomically, so a run may be killed at any moment.
+then, and when it is stopped. Every file is written atomically, so a run may be killed at any moment. One that is
+damaged, or a copy of another task's, is noticed, and its task done again.
 """
 
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -13,7 +15,7 @@ from typing import Any, TypeVar
 import torch
 
 from attacks.runtime.distributed import ALONE, World
-from attacks.runtime.values import CPU, read, write
+from attacks.runtime.values import CPU, Damaged, check, read, write
 
 Result = TypeVar("Result")
 
@@ -61,9 +63,9 @@ class Checkpoint:
         return result
 
     def has(self, name: str) -> bool:
-        """Whether the task is done."""
+        """Whether the task is done. A damaged result is removed with a note, so that the task is done again."""
         path = self._path(name)
-        return path is not None and bool(self.world.agree(path.exists()))
+        return path is not None and bool(self.world.agree(self.world.first and _is_whole(path)))
 
     def task(self, name: str) -> "Task":
         """The task `name`, with the state that an earlier process stored; see `Task`."""
@@ -113,6 +115,19 @@ class Task:
             write(self._path, self._make(), self._checkpoint.key)
             self._make = None
         self._steps, self._written = 0, time.monotonic()
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether there is a file that holds what was written; one that does not is removed."""
+    try:
+        check(path)
+    except FileNotFoundError:
+        return False
+    except Damaged as error:
+        print(f"note: {error}; this part of the run is done again", file=sys.stderr)
+        path.unlink(missing_ok=True)
+        return False
+    return True
 
 
 #: Stores nothing.

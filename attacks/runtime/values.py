@@ -1,10 +1,13 @@
 """Results and states as files of plain data: tensors in safetensors, everything else as JSON in its header.
 
-A file names a type by the tag that the code gives it (`@stored`), so reading a file can create no other type. Tensors
-come back with the same bits and the same order of axes in memory: a sum over other strides rounds differently.
+A file holds its own name, the key of its run, and the SHA-256 of all its other bytes, so that one that is damaged, or
+copied over another, is noticed. It names a type by the tag that the code gives it (`@stored`), so reading a file can
+create no other type. Tensors come back with the same bits and the same order of axes in memory: a sum over other
+strides rounds differently.
 """
 
 import dataclasses
+import hashlib
 import json
 from pathlib import Path
 from typing import Any
@@ -18,9 +21,10 @@ from attacks.runtime.files import write_bytes
 from attacks.runtime.stored import TYPES
 
 #: Format of the files; raise it when the meaning of their content changes.
-FORMAT = "4"
-#: The header entry that holds everything but the tensors.
+FORMAT = "5"
+#: The header entry that holds everything but the tensors, behind the digest of the file with zeros in its place.
 HEADER = "viewproof"
+ZEROS = "0" * 64
 CPU = torch.device("cpu")
 
 
@@ -35,26 +39,71 @@ def write(path: Path, value: Any, key: str) -> None:
         TypeError: a value of another type.
     """
     tensors: dict[str, Tensor] = {}
-    header = {"format": FORMAT, "key": key, "value": _encode(value, tensors, {})}
-    write_bytes(path, save(tensors, {HEADER: json.dumps(header)}))  # one entry: safetensors does not order several
+    header = {"format": FORMAT, "key": key, "name": path.name, "value": _encode(value, tensors, {})}
+    write_bytes(path, sealed(tensors, json.dumps(header)))
+
+
+def sealed(tensors: dict[str, Tensor], header: str) -> bytes:
+    """A file of tensors and a header, with its digest."""
+    data = save(tensors, {HEADER: ZEROS + header})  # one entry: safetensors does not order several
+    at = _place(data)
+    return b"".join([data[:at], _digest(data, at).encode(), data[at + len(ZEROS) :]])
+
+
+def check(path: Path) -> dict[str, Any]:
+    """The header of a file, which is checked against the bytes and the name that were written.
+
+    Raises:
+        Damaged: there is a file, and it is not what was written under this name.
+    """
+    data = path.read_bytes()
+    try:
+        at = _place(data)
+        if data[at : at + len(ZEROS)] != _digest(data, at).encode():
+            raise ValueError("its bytes are not those that were written")
+        length = int.from_bytes(data[:8], "little")
+        header = json.loads(json.loads(data[8 : 8 + length])["__metadata__"][HEADER][len(ZEROS) :])
+        if header["name"] != path.name:
+            raise ValueError(f"it was written as {header['name']}")
+        return dict(header)
+    except Exception as error:  # anybody may have written the file
+        raise Damaged(f"{path} is damaged: {' '.join(str(error).split())}") from None
 
 
 def read(path: Path, key: str, device: torch.device = CPU) -> Any:
     """Read a value back; tensors that were not on the CPU are moved to `device`.
 
     Raises:
-        ValueError: not such a file, or one that belongs to another key.
+        Damaged: see `check`.
+        ValueError: a file of another key or another version.
     """
+    header = check(path)
+    if header.get("format") != FORMAT or header.get("key") != key:
+        raise ValueError(f"`resume`: {path} belongs to another run or another version; start a new run")
     try:
         with safe_open(path, framework="pt") as file:
-            header = json.loads((file.metadata() or {}).get(HEADER, "{}"))
-            if header.get("format") != FORMAT or header.get("key") != key:
-                raise ValueError("it belongs to another run, another encoder or another version")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
         return _decode(header["value"], tensors, device)
-    except Exception as error:  # anybody may have written the file
-        reason = " ".join(str(error).split())
-        raise ValueError(f"`resume`: cannot use {path}: {reason}; remove it to repeat its part of the run") from None
+    except Exception as error:
+        raise Damaged(f"{path} is damaged: {' '.join(str(error).split())}") from None
+
+
+class Damaged(ValueError):
+    """A file does not hold what was written under its name."""
+
+
+def _place(data: bytes) -> int:
+    """Where the digest stands in a file. Raises ValueError where there is none."""
+    start = f'"{HEADER}":"'.encode()
+    return data.index(start) + len(start)
+
+
+def _digest(data: bytes, at: int) -> str:
+    """SHA-256 of a file with zeros in place of its digest, which stands at `at`."""
+    digest = hashlib.sha256(memoryview(data)[:at])
+    digest.update(ZEROS.encode())
+    digest.update(memoryview(data)[at + len(ZEROS) :])
+    return digest.hexdigest()
 
 
 def _encode(value: Any, tensors: dict[str, Tensor], entries: dict[int, Any]) -> Any:

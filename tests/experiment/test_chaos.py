@@ -95,7 +95,7 @@ def test_a_run_killed_during_a_write_ends_with_the_same_files(whole, go_on, tmp_
     assert facts(folder) == expected
 
 
-@pytest.mark.parametrize("number", mostly_nightly([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGHUP], 4))
+@pytest.mark.parametrize("number", mostly_nightly([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1], 3))
 def test_a_run_that_is_stopped_prints_how_to_resume(whole, go_on, tmp_path, number):
     expected, _ = whole
     folder = tmp_path / "run"

@@ -63,6 +63,18 @@ def test_a_run_that_was_stopped_ends_with_the_same_bytes(whole, stopped, monkeyp
     assert not (stopped / "checkpoint").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [FIRST, "gallery.safetensors"])
+def test_a_damaged_part_is_done_again(name, whole, stopped, monkeypatch, capsys):
+    path = stopped / "checkpoint" / name
+    data = bytearray(path.read_bytes())
+    data[-1] ^= 128  # the sign of a number
+    path.write_bytes(data)
+    assert call(monkeypatch, f"resume={stopped}") == 0
+    assert f"note: {path} is damaged" in capsys.readouterr().err
+    assert facts(stopped) == facts(whole)
+
+
 def noted(folder, name):
     """As if the run had been started with another setting."""
     path = folder / "identity.json"
@@ -80,7 +92,6 @@ def edited(folder):
     ("harm", "overrides"),
     [
         (lambda folder: shutil.rmtree(folder), "there is none"),
-        (lambda folder: (folder / "checkpoint" / FIRST).write_bytes(b"no"), "cannot use"),
         (edited, "attack.steps was 2 and is 3"),
         (lambda folder: (folder / "identity.json").unlink(), "does not exist"),
         (lambda folder: noted(folder, "the encoder's weights"), "the encoder's weights was 000000000000 and is "),
@@ -90,7 +101,7 @@ def edited(folder):
         ),
         (lambda folder: noted(folder, "the version of torch"), "the version of torch was 000000000000 and is 2."),
     ],
-    ids=["gone", "torn", "changed", "unnamed", "weights", "code", "library"],
+    ids=["gone", "changed", "unnamed", "weights", "code", "library"],
 )
 def test_a_run_that_cannot_be_resumed_gives_a_one_line_error(harm, overrides, stopped, monkeypatch, capsys):
     harm(stopped)
@@ -146,8 +157,8 @@ def test_a_resumed_run_takes_no_other_setting(stopped, monkeypatch, capsys):
 def test_a_batch_is_read_back_byte_for_byte(stopped, tmp_path):
     path = stopped / "checkpoint" / FIRST
     key = key_of(json.loads((stopped / "identity.json").read_text()))
-    result, _ = read(path, key), write(tmp_path / "again", read(path, key), key)
-    assert (tmp_path / "again").read_bytes() == path.read_bytes()
+    result, _ = read(path, key), write(tmp_path / path.name, read(path, key), key)
+    assert (tmp_path / path.name).read_bytes() == path.read_bytes()
     assert result.rows == (0, 1) and [line.arm for line in result.trace if line.step == 0] == list(ARMS[2:])
     with pytest.raises(ValueError, match="another run"):
         read(path, "other")

@@ -187,7 +187,7 @@ def test_input_diversity_shrinks_and_pads_or_changes_nothing():
     [
         (lambda inner: LowFrequency(inner, 4), (L1(3.0), L0(5), Grey(L0(5))), "is not sparse"),
         (lambda keep: LowFrequency(Linf(0.1), keep), (0, -1, 2.5), "`keep` must be a whole number"),
-        (lambda sigma: Smoothed(Linf(0.1), sigma), (0.0, -1.0, float("nan")), "`smooth` must be a positive number"),
+        (lambda sigma: Smoothed(Linf(0.1), sigma), (0.0, -1.0, float("nan")), "`smooth` must be above 0"),
     ],
     ids=["sparse", "keep", "sigma"],
 )

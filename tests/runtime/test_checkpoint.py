@@ -33,6 +33,25 @@ def test_files_of_another_run_are_refused(checkpoint, tmp_path):
         Checkpoint(tmp_path, "other").once("task", lambda: 2)
 
 
+@pytest.mark.parametrize("harm", ["cut", "copied"])
+def test_a_damaged_task_is_done_again_with_a_note(checkpoint, tmp_path, capsys, harm):
+    checkpoint.once("task", lambda: 1)
+    checkpoint.once("other", lambda: 2)
+    path, other = tmp_path / "task.safetensors", tmp_path / "other.safetensors"
+    path.write_bytes(path.read_bytes()[:-1] if harm == "cut" else other.read_bytes())
+    assert checkpoint.once("task", lambda: 3) == 3
+    assert capsys.readouterr().err.startswith(f"note: {path} is damaged: ")
+    assert checkpoint.once("task", lambda: 4) == 3 and checkpoint.once("other", lambda: 4) == 2
+
+
+def test_a_damaged_state_is_not_gone_on_from(checkpoint, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        walk(checkpoint, 5)
+    path = tmp_path / "walk.now.safetensors"
+    path.write_bytes(path.read_bytes().replace(b"5", b"7"))
+    assert walk(checkpoint, 0) == 0
+
+
 def test_without_a_folder_nothing_is_stored():
     assert [NOWHERE.once("task", lambda at=at: at) for at in range(3)] == [0, 1, 2]
     with NOWHERE.task("task") as task:
@@ -95,8 +114,22 @@ def test_the_state_is_written_at_the_set_intervals(tmp_path, monkeypatch):
     assert walked(seconds=4, steps=3) == [2, 5, 8]
 
 
+@pytest.fixture
+def hangup():
+    """SIGHUP as in a terminal, whatever the tests themselves run under."""
+    previous = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, previous)
+
+
+def test_hangup_stays_ignored_under_nohup(tmp_path, hangup):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    with stoppable(tmp_path):
+        os.kill(os.getpid(), signal.SIGHUP)
+
+
 @pytest.mark.parametrize("number", SIGNALS)
-def test_a_signal_stops_once_and_handlers_are_restored(tmp_path, number):
+def test_a_signal_stops_once_and_handlers_are_restored(tmp_path, number, hangup):
     handlers = [signal.getsignal(each) for each in SIGNALS]
     with pytest.raises(Stopped) as caught, stoppable(tmp_path):
         try:

@@ -5,12 +5,11 @@ import math
 
 import pytest
 import torch
-from safetensors.torch import save_file
 
 from attacks.eot.adaptive import Noise
 from attacks.eot.estimate import Estimate
 from attacks.runtime.stored import stored
-from attacks.runtime.values import FORMAT, HEADER, read, write
+from attacks.runtime.values import FORMAT, Damaged, read, sealed, write
 
 
 def round_trip(tmp_path, value):
@@ -77,33 +76,53 @@ def test_tags_are_unique_per_type(tag):
         stored(tag)(Other)
 
 
-def header(value, key="key", form=FORMAT):
-    return {HEADER: json.dumps({"format": form, "key": key, "value": value})}
+def text(value):
+    return json.dumps({"format": FORMAT, "key": "key", "name": "file", "value": value})
 
 
-BROKEN = {
-    "another key": header(1, key="other"),
-    "another format": header(1, form="0"),
-    "no JSON": {HEADER: "{"},
-    "deep": {HEADER: "[" * 100_000},
-    "a list": header([1]),
-    "an unknown type": header({"os.system": ["true"]}),
-    "other fields": header({"noise": [1, 2, 3, 4]}),
-    "no such tensor": header({"tensor": ["7", [0], True]}),
-    "more axes than the tensor has": header({"tensor": ["0", [1, 0], True]}),
-    "empty": b"",
-    "a pickle": b"\x80\x04\x95",
-    "no header": b"\xff" * 16,
-    "an axis twice": header({"tensor": ["0", [0, 0], True]}),
+MALFORMED = {
+    "no JSON": "{",
+    "deep": "[" * 100_000,
+    "a list": text([1]),
+    "an unknown type": text({"os.system": ["true"]}),
+    "other fields": text({"noise": [1, 2, 3, 4]}),
+    "no such tensor": text({"tensor": ["7", [0], True]}),
+    "more axes than the tensor has": text({"tensor": ["0", [1, 0], True]}),
+    "an axis twice": text({"tensor": ["0", [0, 0], True]}),
 }
 
 
-@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
-def test_malformed_file_gives_a_one_line_error(tmp_path, content):
-    if isinstance(content, bytes):
-        (tmp_path / "file").write_bytes(content)
-    else:
-        save_file({"0": torch.zeros(3)}, tmp_path / "file", content)
-    with pytest.raises(ValueError, match=r"cannot use .*; remove it to repeat its part of the run") as caught:
+@pytest.mark.parametrize("header", MALFORMED.values(), ids=MALFORMED)
+def test_a_malformed_header_gives_a_one_line_error(tmp_path, header):
+    (tmp_path / "file").write_bytes(sealed({"0": torch.zeros(3)}, header))
+    with pytest.raises(Damaged, match=r"file is damaged: ") as caught:
         read(tmp_path / "file", "key")
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_of_another_run_or_version_is_refused(tmp_path):
+    write(tmp_path / "file", 1, "other")
+    with pytest.raises(ValueError, match="belongs to another run or another version"):
+        read(tmp_path / "file", "key")
+    (tmp_path / "file").write_bytes(sealed({}, text(1).replace(f'"{FORMAT}"', '"0"')))
+    with pytest.raises(ValueError, match="belongs to another run or another version"):
+        read(tmp_path / "file", "key")
+
+
+def test_no_changed_byte_is_read(tmp_path):
+    path = tmp_path / "file"
+    write(path, {"loss": 0.5, "delta": torch.arange(4.0)}, "key")
+    data = path.read_bytes()
+    damaged = [data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :] for at in range(len(data)) for bit in (1, 128)]
+    damaged += [data[:at] for at in range(0, len(data), 7)] + [data + b"\0", b"\0" * len(data), b"\x80\x04\x95"]
+    for each in damaged:
+        path.write_bytes(each)
+        with pytest.raises(Damaged):
+            read(path, "key")
+
+
+def test_a_file_under_another_name_is_not_read(tmp_path):
+    write(tmp_path / "file", 1, "key")
+    (tmp_path / "file").rename(tmp_path / "other")
+    with pytest.raises(Damaged, match="it was written as file"):
+        read(tmp_path / "other", "key")

@@ -103,5 +103,6 @@ def test_step_does_not_change_earlier_states(problem, tmp_path):
         write(tmp_path / f"{at}", step.state, "key")
         states.append(step.state)
     for at, position in enumerate(states):
-        write(tmp_path / "again", position, "key")
-        assert (tmp_path / "again").read_bytes() == (tmp_path / f"{at}").read_bytes()
+        before = (tmp_path / f"{at}").read_bytes()
+        write(tmp_path / f"{at}", position, "key")
+        assert (tmp_path / f"{at}").read_bytes() == before
