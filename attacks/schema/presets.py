@@ -110,7 +110,8 @@ def plain_word(word: str) -> str:
     for settings of Hydra that could run code or write outside of the run directory."""
     key, _, value = word.lstrip("+~").partition("=")
     group = key.partition("@")[0]
-    if group.startswith("hydra") and not (OF_HYDRA.fullmatch(group) and "_target_" not in word):
+    nested = group.startswith("hydra.launcher.") and "{" in value  # which could hold a `_target_`
+    if group.startswith("hydra") and (nested or not OF_HYDRA.fullmatch(group)):
         raise ValueError(
             f"`{printable(key)}` is refused; of Hydra's own settings the command line takes hydra.run.dir, "
             "hydra.sweep.dir, hydra.sweep.subdir, hydra.output_subdir, hydra/launcher and its keys, hydra/job_logging"

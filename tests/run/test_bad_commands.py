@@ -94,6 +94,7 @@ WORDS = {
     "hydra.job_logging.handlers.file.filename=x.log config=smoke": "`hydra.job_logging.*refused",
     "-m config=smoke seed=1,2 hydra.launcher._target_=os.system": "`hydra.launcher._target_` is refused",
     "-m config=smoke seed=1,2 hydra.launcher={_target_:os.system}": "`hydra.launcher` is refused",
+    "-m config=smoke seed=1,2 hydra.launcher.x={_target_:os.system}": "`hydra.launcher.x` is refused",
     "-m config=smoke hydra.callbacks.sweep._target_=os.system": "`hydra.callbacks.sweep._target_` is refused",
     "-m config=smoke seed=range(0) hydra.sweep.dir=out": "the sweep has no jobs",
     "config=smoke data=folder data.path=~/mine": "two kinds of quotes: 'data.path=\"~/mine\"'",

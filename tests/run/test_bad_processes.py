@@ -66,7 +66,7 @@ CASES = {
     "half a picture": ("x.png", png(64, 64)[:50], "config=smoke data=folder data.path={}", "x.png` cannot be read"),
     "weights that are a program": ("x.pt", pickle.dumps(Touches()), "config=smoke encoder.weights={}", "x.pt"),
     "a password": ("x", b"", PASSWORD, "password"),
-    "a run below a file": ("x", b"", "config=smoke hydra.run.dir={}/out", "Not a directory"),
+    "a run below a file": ("x", b"", "config=smoke hydra.run.dir={}/out", "not a directory"),
 }
 
 
