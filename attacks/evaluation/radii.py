@@ -15,7 +15,7 @@ from attacks.runtime.stored import stored
 
 #: Radii at which the curve is computed, from 0 to the largest.
 POINTS = 33
-#: Norms of differences between pictures of single precision are so exact, as a share.
+#: The largest relative rounding error of a norm that comes from the difference of two pictures in single precision.
 ROUNDING = 1e-5
 
 

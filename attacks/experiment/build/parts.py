@@ -190,10 +190,9 @@ def device(name: str) -> torch.device:
     if name == "auto":
         return torch.device("cpu")
     try:
-        if (found := torch.zeros(0, device=name).device).type != "meta":  # which computes no values
-            return found
-        raise RuntimeError
+        found = torch.zeros(0, device=name).device
     except (RuntimeError, AssertionError):
-        raise ValueError(
-            f"`engine.device` must be auto, cpu, cuda, cuda:N or another device of torch; got {name!r}"
-        ) from None
+        found = None
+    if found is None or found.type == "meta":  # which computes no values
+        raise ValueError(f"`engine.device` must be auto, cpu, cuda, cuda:N or another device of torch; got {name!r}")
+    return found
