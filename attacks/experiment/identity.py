@@ -60,8 +60,15 @@ def key_of(run_identity: Identity) -> str:
     return _digest(run_identity)
 
 
-def refuse_other(previous: Mapping[str, Any], current: Identity, folder: Path) -> None:
-    """Raise ValueError, in one line with the differences, unless the run in `folder` is the same run."""
+def refuse_other(manifest: Mapping[str, Any], current: Identity, folder: Path) -> None:
+    """Raise ValueError, in one line with the differences, unless the run in `folder` is the same run.
+
+    Args:
+        manifest: of the run in `folder`.
+    """
+    previous = manifest.get("identity")
+    if not isinstance(previous, dict):
+        raise ValueError(f"`{folder / 'manifest.json'}` has no `identity`: was it written by another version?")
     names = [name for name in {**previous, **current} if previous.get(name) != current.get(name)]
     if names:
         differences = [

@@ -21,9 +21,9 @@ from attacks.experiment.build.data import data
 from attacks.experiment.build.encoder import subject
 from attacks.experiment.build.objective import watched
 from attacks.experiment.build.parts import build, device
-from attacks.experiment.directory import interrupted, read_json, refuse_overrides
+from attacks.experiment.directory import earlier, interrupted, refuse_overrides
 from attacks.experiment.experiment import Session, experiment
-from attacks.experiment.identity import Identity, identity, key_of, refuse_other
+from attacks.experiment.identity import identity, key_of, refuse_other
 from attacks.experiment.outcome import Outcome
 from attacks.experiment.results import comparison_lines, encoder_line, headline, manifest, metrics, table
 from attacks.experiment.sections import Sections, check, sections
@@ -41,8 +41,8 @@ from attacks.runtime.tracking import Trackers, log_end, log_step, refuse_unasked
 from attacks.schema.encoder import EncoderConfig
 from attacks.schema.validate import Run
 
-#: In a run directory: the folder of partial results, and the identity of the run.
-CHECKPOINT, IDENTITY = "checkpoint", "identity.json"
+#: In a run directory: the folder of partial results.
+CHECKPOINT = "checkpoint"
 
 
 def job(
@@ -72,9 +72,9 @@ def job(
     world = join()
     choice = decide(run, parts, world)
     record = manifest(run, parts, preset, overrides, choice, world)
-    run_identity = identity(run, parts, choice.decision, world, record["versions"])
+    run_identity = record["identity"] = identity(run, parts, choice.decision, world, record["versions"])
     if world.first:
-        _begin(out, record, run_identity, (*parts.queries.notes, *describe(choice)), resumed)
+        _begin(out, record, (*parts.queries.notes, *describe(choice)), resumed)
         _prepare_to_draw()
     folder = Path(world.agree(str(out.resolve()))) / CHECKPOINT  # only the first process has a directory
     checkpoint = Checkpoint(
@@ -118,10 +118,10 @@ def _deterministic(compiles: bool) -> None:
         torch.set_deterministic_debug_mode("warn")
 
 
-def _begin(out: Path, record: dict[str, Any], run_identity: Identity, notes: Iterable[str], resumed: bool) -> None:
+def _begin(out: Path, record: dict[str, Any], notes: Iterable[str], resumed: bool) -> None:
     """Prepare a run directory before anything is attacked. Raises ValueError if a resumed run is another run."""
     if resumed:
-        refuse_other(read_json(out / IDENTITY), run_identity, out)
+        refuse_other(earlier(out).manifest, record["identity"], out)
         (out / CHECKPOINT).mkdir(exist_ok=True)
         for folder in (out, *(path for path in out.rglob("*") if path.is_dir())):
             clean(folder)
@@ -135,7 +135,6 @@ def _begin(out: Path, record: dict[str, Any], run_identity: Identity, notes: Ite
     for path in (*(out / name for name in old), *out.glob("fault*.safetensors")):
         path.unlink(missing_ok=True)
     (out / CHECKPOINT).mkdir()
-    write_json(out / IDENTITY, run_identity)
     write_json(out / "manifest.json", record)  # written last: a directory with it can be resumed
 
 
