@@ -73,18 +73,14 @@ def main(config: DictConfig) -> None:
         run = schema.validate(config)
         refuse_unasked(run.tracker, settings.overrides.task)
         presets.refuse_unasked(run, settings.overrides.task)
-        from attacks.experiment.directory import accepted_overrides
-        from attacks.experiment.job import job, resume, show
+        from attacks.experiment.job import job, show
 
         if run.show is not None:
             show(run)
             return
         out, overrides = Path(settings.runtime.output_dir), list(settings.overrides.task)
         with stoppable(out):
-            if launchers.again(out, overrides):
-                refuse_failed(resume(out, accepted_overrides(overrides)))
-            else:
-                refuse_failed(job(run, out, settings.runtime.choices["config"], overrides))
+            refuse_failed(job(run, out, settings.runtime.choices["config"], overrides))
     except Stopped as stop:
         launchers.hand_on(stop.number)
         raise
@@ -207,8 +203,7 @@ def _follower(arguments: list[str], scratch: str) -> list[str]:
     """The command line of a process other than the first, or of one that only shows something: it writes into the
     folder `scratch` only."""
     ours = {f"hydra.{mode}.dir": scratch for mode in ("run", "sweep")}
-    ours |= {"hydra.sweep.subdir": ".", "hydra.output_subdir": "null"}
-    ours |= {f"hydra/{log}": "disabled" for log in ("job_logging", "hydra_logging")}
+    ours |= {"hydra.sweep.subdir": ".", "hydra/hydra_logging": "disabled"}
     rest = [argument for argument in arguments if argument.partition("=")[0] not in ours]
     # Next to the other overrides: Hydra accepts none after a flag such as -m.
     last = [i for i, argument in enumerate(rest, 1) if "=" in argument and argument[0] != "-"]

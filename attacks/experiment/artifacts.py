@@ -12,6 +12,7 @@ from attacks.data.images import load_image, load_texture, save_image
 from attacks.eot.protocols import Perturbation
 from attacks.experiment.build.patch import tags
 from attacks.runtime.distributed import ALONE, World
+from attacks.runtime.files import sha256
 from attacks.schema.patch import PatchConfig
 from transforms import Shown
 
@@ -29,20 +30,26 @@ class Exhibits:
     device: torch.device
     world: World
 
-    def write(self, rows: Sequence[int], files: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
-        """Write the pictures `rows`, one folder per arm, and the textures of a patch, from the deltas `saved`."""
+    def write(self, rows: Sequence[int], files: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> dict[str, str]:
+        """Write the pictures `rows`, one folder per arm, and the textures of a patch, from the deltas `saved`.
+
+        Returns the SHA-256 of each file by its path in the run directory; nothing in all but the first process."""
         if not self.world.first:
-            return
+            return {}
+        written: list[Path] = []
         for arm, pictures in files.items():
             (self.out / "pictures" / arm).mkdir(parents=True, exist_ok=True)
             for row, image in zip(rows, pictures, strict=True):
-                save_image(self._file(arm, row), image)
+                written.append(self._file(arm, row))
+                save_image(written[-1], image)
         if self.perturbation.texture_size is not None:
             alpha = self.perturbation.texture_alpha
             (self.out / "patches").mkdir(exist_ok=True)
             for arm, texture in saved.items():
                 for path in (self._texture(arm), *([self.out / "patch.png"] if arm == "eot" else [])):
                     save_image(path, texture[0], None if alpha is None else alpha[0])
+                    written.append(path)
+        return {path.relative_to(self.out).as_posix(): sha256(path) for path in written}
 
     def pictures(self, arm: str, rows: Sequence[int]) -> Tensor:
         """The pictures (n,3,H,W), read back from their files."""

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -91,7 +91,8 @@ class BatchResult:
     """The result of a batch: for the pictures `rows` the scores by bank and arm, the cosine in the worst view, the
     norm of the change, the deltas as saved, and the trace. `chosen` by optimised arm: after how many steps (N,) each
     picture's perturbation was chosen (of a suite, within its member). `sanity` exists for the first batch only. The
-    arms `fell_back` continued in float32 because the engine's precision did not suffice."""
+    arms `fell_back` continued in float32 because the engine's precision did not suffice. `files`: the SHA-256 of each
+    picture that was written, by its path in the run directory."""
 
     rows: tuple[int, ...]
     scores: dict[str, dict[str, Scores]]
@@ -104,6 +105,16 @@ class BatchResult:
     sanity: Sanity | None = None
     drift: Drift | None = None
     fell_back: tuple[str, ...] = ()
+    files: dict[str, str] = field(default_factory=dict)
+
+
+@stored("failure")
+class Failure(NamedTuple):
+    """A picture that is given up."""
+
+    picture: int
+    name: str
+    reason: str
 
 
 def arms_of(run: Run, parts: Parts) -> tuple[str, ...]:
@@ -161,7 +172,7 @@ def attacked(bench: Bench, unit: Unit) -> BatchResult:
 
     saved = {arm: parts.perturbation.quantise(deltas[arm], images) for arm in arms[1:]}
     files = {"clean": images} | {arm: parts.perturbation.written(images, delta) for arm, delta in saved.items()}
-    bench.exhibits.write(rows, files, saved)
+    written = bench.exhibits.write(rows, files, saved)
     shown = {arm: bench.exhibits.shown(arm, rows) for arm in arms}
     numbers = torch.tensor(list(rows))
     own = bench.judge.own[numbers.to(bench.judge.own.device)]
@@ -190,6 +201,7 @@ def attacked(bench: Bench, unit: Unit) -> BatchResult:
         sanity,
         drift,
         tuple(sorted(fell_back)),
+        written,
     )
 
 

@@ -86,12 +86,7 @@ def interrupted(folder: Path, program: str | None = None) -> Earlier:
 
 
 #: The only overrides of a resumed run, because a run directory may not choose them.
-TYPED = ("encoder.model", "tracker.mode", "tracker.uri", "data.cache")
-
-
-def accepted_overrides(overrides: Sequence[str]) -> list[str]:
-    """The overrides of a command line that a resumed run accepts."""
-    return [word for word in overrides if word.lstrip("+").partition("=")[0] in TYPED]
+TYPED = ("encoder.model", "tracker.mode", "tracker.uri", "data.cache", "workers", "shard")
 
 
 def refuse_overrides(manifest: dict[str, Any], overrides: Sequence[str]) -> None:

@@ -27,16 +27,14 @@ from attacks.evaluation.sanity.check import Sanity, skipped
 from attacks.evaluation.scores import embed, signature_of
 from attacks.experiment.arms import csv
 from attacks.experiment.artifacts import Exhibits, placement, sheet
-from attacks.experiment.batch import SAME, WIDE, BatchResult, Bench, arms_of, part_of, refinable
+from attacks.experiment.batch import SAME, WIDE, BatchResult, Bench, Failure, arms_of, part_of, refinable
 from attacks.experiment.cost import Counted, Spent
 from attacks.experiment.embeddings import cache_of, embedded
 from attacks.experiment.outcome import Outcome
 from attacks.experiment.parts import Parts
-from attacks.experiment.units import work
 from attacks.runtime.checkpoint import Checkpoint
 from attacks.runtime.distributed import World
 from attacks.runtime.files import write_bytes, write_json, write_text
-from attacks.runtime.ledger import Ledger
 from attacks.schema.patch import PatchConfig
 from attacks.schema.validate import Run
 from attacks.solvers.trace import Trace
@@ -49,42 +47,47 @@ UNCHECKED = "they are made with the first picture, and that has failed"
 
 
 class Session(NamedTuple):
-    """Where an experiment runs: the processes that share it, its directory, the ledger that assigns pictures to this
-    world (of its first process), the checkpoint, and a function to call after each step."""
+    """Where an experiment runs: the processes that share it, its directory, its checkpoint, and a function to call
+    after each step."""
 
     world: World
     out: Path
-    ledger: Ledger | None
     checkpoint: Checkpoint
     follow: Callable[[Trace], None] | None = None
 
 
-def experiment(run: Run, parts: Parts, module: nn.Module, decision: Decision, session: Session) -> Outcome:
-    """Run all arms; write `pictures/`, `adversarial.png`, `perturbation.safetensors` and `steps.csv` (the first
-    process of the world does). Results in the checkpoint are reused.
+class Setup(NamedTuple):
+    """The bench of an experiment, what it cost, and how many gallery embeddings came from the cache."""
+
+    bench: Bench
+    spent: Spent
+    cached: int
+
+
+def set_up(run: Run, parts: Parts, module: nn.Module, decision: Decision, session: Session) -> Setup:
+    """Prepare encoders, gallery, judge and views.
 
     Args:
         module: the encoder, reading the objective's layers (see `attacks.experiment.build.objective.watched`).
-
-    Raises:
-        Elsewhere: the pictures are done, and another process makes the tables.
     """
-    checkpoint, world, out = session.checkpoint, session.world, session.out
-    bench, spent, cached = _bench(run, parts, module, decision, world, out)
-    bench = replace(bench, follow=session.follow, checkpoint=checkpoint)
-    spent, cached = checkpoint.once("gallery", lambda: (spent, cached))  # as the first attempt measured it
-    results, failed = work(bench, session.ledger)
-    bench = _narrowed(bench, [row for result in results for row in result.rows])
-    outcome = replace(_gathered(bench, results, spent, cached), failed=tuple(failed))
-    if world.first:
-        _write(out, outcome, results)
+    setup = _bench(run, parts, module, decision, session.world, session.out)
+    # as the first attempt measured it
+    spent, cached = session.checkpoint.once("gallery", lambda: (setup.spent, setup.cached))
+    return Setup(replace(setup.bench, follow=session.follow, checkpoint=session.checkpoint), spent, cached)
+
+
+def outcome_of(setup: Setup, results: list[BatchResult], failed: list[Failure]) -> Outcome:
+    """The outcome of an experiment from the results of its units (see `attacks.experiment.units.work`). Writes
+    `adversarial.png`, `perturbation.safetensors`, `steps.csv`, and of a patch `placement.json` (the first process of
+    the world does); the pictures are written already."""
+    bench = _narrowed(setup.bench, [row for result in results for row in result.rows])
+    outcome = replace(_gathered(bench, results, setup.spent, setup.cached), failed=tuple(failed))
+    if bench.world.first:
+        _write(bench.exhibits.out, outcome, results)
     return outcome
 
 
-def _bench(
-    run: Run, parts: Parts, module: nn.Module, decision: Decision, world: World, out: Path
-) -> tuple[Bench, Spent, int]:
-    """What all batches share, its cost, and how many gallery embeddings came from the cache."""
+def _bench(run: Run, parts: Parts, module: nn.Module, decision: Decision, world: World, out: Path) -> Setup:
     began = time.perf_counter()
     full = replace(decision, precision="float32")
     encoder = Counted(prepare(module, decision))
@@ -113,7 +116,7 @@ def _bench(
     exhibits = Exhibits(out, names, images, parts.perturbation, parts.device, world)
     banks = _banks(run, parts.transforms, first)
     bench = Bench(run, parts, world, module, encoder, exact, judge, judges, banks, layers, exhibits, decision.chunk)
-    return bench, Spent(passed, 0, time.perf_counter() - began), cached
+    return Setup(bench, Spent(passed, 0, time.perf_counter() - began), cached)
 
 
 def _banks(run: Run, transforms: Compose, like: Tensor) -> dict[str, Bank]:

@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 
@@ -18,8 +18,10 @@ from attacks.runtime.distributed import World
 from attacks.runtime.files import sha256
 from attacks.schema.validate import Run
 
+#: Prefixes of configuration keys that may differ when a run goes on.
+FREE = ("show.", "tracker.", "checkpoint.", "data.cache.", "workers.", "shard.", "overwrite.")
 #: Prefixes of configuration keys that change no number; the engine's decision is added apart.
-NO_MATTER = ("engine.", "show.", "tracker.", "checkpoint.", "data.cache.")
+NO_MATTER = (*FREE, "engine.")
 #: A message names at most so many differences.
 SHOWN = 5
 
@@ -60,6 +62,19 @@ def key_of(run_identity: Identity) -> str:
     return _digest(run_identity)
 
 
+def refuse_other_command(manifest: Mapping[str, Any], run: Run, folder: Path) -> None:
+    """Raise ValueError, in one line with the differences, unless the run in `folder` has this configuration."""
+    before, now = (dict(_leaves(config)) for config in (manifest["config"], json.loads(json.dumps(asdict(run)))))
+    names = [name for name in {**before, **now} if not f"{name}.".startswith(FREE)]
+    differences = [
+        f"{name} was {_short(before.get(name))} and is {_short(now.get(name))}"
+        for name in names
+        if before.get(name) != now.get(name) or (name in before) != (name in now)
+    ]
+    if differences:
+        _refuse(folder, differences)
+
+
 def refuse_other(manifest: Mapping[str, Any], current: Identity, folder: Path) -> None:
     """Raise ValueError, in one line with the differences, unless the run in `folder` is the same run.
 
@@ -71,14 +86,17 @@ def refuse_other(manifest: Mapping[str, Any], current: Identity, folder: Path) -
         raise ValueError(f"`{folder / 'manifest.json'}` has no `identity`: was it written by another version?")
     names = [name for name in {**previous, **current} if previous.get(name) != current.get(name)]
     if names:
-        differences = [
-            f"{name} was {_short(previous.get(name))} and is {_short(current.get(name))}" for name in names[:SHOWN]
-        ]
-        more = f", and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
-        raise ValueError(
-            f"`resume`: the run in {folder} was another run: {'; '.join(differences)}{more}. Its numbers would not "
-            "fit together: go on as it was begun, or start a new run"
+        _refuse(
+            folder, [f"{name} was {_short(previous.get(name))} and is {_short(current.get(name))}" for name in names]
         )
+
+
+def _refuse(folder: Path, differences: Sequence[str]) -> NoReturn:
+    more = f", and {len(differences) - SHOWN} more" if len(differences) > SHOWN else ""
+    raise ValueError(
+        f"the run in {folder} was another run: {'; '.join(differences[:SHOWN])}{more}. Its numbers would not fit "
+        "together: go on as it was begun, or start a new run in another directory"
+    )
 
 
 @lru_cache

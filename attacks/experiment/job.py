@@ -2,140 +2,164 @@
 
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 import torch
 from torch import nn
 
 from attacks.encoders.description import MODULE
-from attacks.encoders.engine import describe, keep_freed_memory
+from attacks.encoders.engine import describe
 from attacks.encoders.layers import layer_listing
 from attacks.eot.batching import memory_told
 from attacks.eot.faults import NotFinite, fault
 from attacks.evaluation.drift import summary
 from attacks.evaluation.sanity.check import table as sanity_table
+from attacks.experiment.batch import Bench
 from attacks.experiment.build.data import data
 from attacks.experiment.build.encoder import subject
 from attacks.experiment.build.objective import watched
-from attacks.experiment.build.parts import build, device
-from attacks.experiment.directory import earlier, interrupted, refuse_overrides
-from attacks.experiment.experiment import Session, experiment
-from attacks.experiment.identity import identity, key_of, refuse_other
+from attacks.experiment.build.parts import device
+from attacks.experiment.directory import interrupted, refuse_overrides
+from attacks.experiment.experiment import Session, outcome_of, set_up
+from attacks.experiment.identity import refuse_other_command
 from attacks.experiment.outcome import Outcome
-from attacks.experiment.results import comparison_lines, encoder_line, headline, manifest, metrics, table
-from attacks.experiment.sections import Sections, check, sections
-from attacks.experiment.tuning import decide
-from attacks.experiment.units import LEDGER, Elsewhere, ledger_of
+from attacks.experiment.preparation import Prepared, prepare, prepared_again
+from attacks.experiment.results import comparison_lines, encoder_line, headline, metrics, table
+from attacks.experiment.sections import Sections, sections
+from attacks.experiment.states import CHECKPOINT, Entry, entered, finished
+from attacks.experiment.units import Elsewhere, Execute, here, tables, work
+from attacks.experiment.workers import Place, cluster, processes
 from attacks.report.facts import legend
 from attacks.report.index import collect, write_index
 from attacks.report.warnings import warnings
-from attacks.runtime.checkpoint import Checkpoint
 from attacks.runtime.distributed import World, join
-from attacks.runtime.files import clean, write_json
-from attacks.runtime.folders import refuse_links
+from attacks.runtime.files import write_json
 from attacks.runtime.tables import write_rows
 from attacks.runtime.tracking import Trackers, log_end, log_step, refuse_unasked, tracker
 from attacks.schema.encoder import EncoderConfig
-from attacks.schema.validate import Run
-
-#: In a run directory: the folder of partial results.
-CHECKPOINT = "checkpoint"
+from attacks.schema.validate import Run, shard, workers
 
 
-def job(
-    run: Run, out: Path, preset: str, overrides: list[str], *, module: nn.Module | None = None, resumed: bool = False
-) -> dict[str, Any]:
-    """Run an experiment, write the run directory, and print the arms and the report's path.
+def job(run: Run, out: Path, preset: str, overrides: list[str], *, module: nn.Module | None = None) -> dict[str, Any]:
+    """Run an experiment, write the run directory, and print the arms and the report's path. An interrupted run of
+    this configuration in the directory is gone on with; one at work is joined.
 
     Of several processes (torchrun) every one calls this; the first one writes and prints.
 
     Args:
         module: replaces the configured encoder: (N,3,H,W) in [0,1] -> (N,D).
-        resumed: whether `out` holds partial results of this run to continue from.
 
     Returns the content of metrics.json, or nothing where another process makes the tables. Raises
     ValueError, OSError or FloatingPointError for what a user can fix.
     """
-    if run.engine.threads is not None:
-        if not 1 <= run.engine.threads <= 1024:  # above the system's limit the library ends the process
-            raise ValueError(f"`engine.threads` must be at least 1, and at most 1024; got {run.engine.threads}")
-        torch.set_num_threads(run.engine.threads)
-    _deterministic(compiles=run.engine.compile is not False)
-    keep_freed_memory()
     if module is not None:
         run.encoder = EncoderConfig(MODULE, list(run.encoder.features), run.encoder.stochastic)
-    parts = build(run, module)
-    check(run, parts)
+    if module is not None and run.workers != 1:
+        raise ValueError(f"`workers` must be 1 for a module in memory, which no other process has; got {run.workers}")
+    if run.overwrite and run.shard is not None:
+        raise ValueError("`overwrite` must be false with `shard`: each shard would remove what the others have done")
+    world, same = join(), partial(refuse_other_command, run=run, folder=out)
+    with entered(out, same, overwrite=run.overwrite) if world.first else nullcontext() as entry:
+        place, begun = world.agree(None if entry is None else [str(out.resolve()), entry.begun])
+        if begun:
+            previous = interrupted(Path(place), getattr(run.encoder, "model", None))
+            run.engine = previous.run.engine  # as it was decided
+            prepared = prepared_again(previous, run, world, module)
+        else:
+            prepared = prepare(run, world, preset, overrides, module)
+        return _worked(prepared, Path(place), entry)
+
+
+def resume(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Continue an interrupted run, or join one that is running. The result is that of an uninterrupted run.
+
+    Args:
+        overrides: values that a directory may not choose: `encoder.model=FILE` of an encoder that runs code, where a
+            tracker sends the run, `data.cache=FOLDER`, and which processes share it: `workers`, `shard`.
+    """
+    values = dict(word.split("=", 1) for word in overrides if "=" in word)
+    previous = interrupted(folder, values.get("encoder.model"))
+    refuse_overrides(previous.manifest, overrides)
+    run = previous.run
+    refuse_unasked(run.tracker, overrides)
+    if getattr(run.data, "cache", None) is not None:  # a directory may not choose where to write
+        run.data.cache = values.get("data.cache")
+    count = values.get("workers", "1")
+    run.workers, run.shard, run.overwrite = int(count) if count.isdecimal() else count, values.get("shard"), False
+    workers(run.workers), shard(run.shard)
     world = join()
-    choice = decide(run, parts, world)
-    record = manifest(run, parts, preset, overrides, choice, world)
-    run_identity = record["identity"] = identity(run, parts, choice.decision, world, record["versions"])
-    if world.first:
-        _begin(out, record, (*parts.queries.notes, *describe(choice)), resumed)
-        _prepare_to_draw()
-    folder = Path(world.agree(str(out.resolve()))) / CHECKPOINT  # only the first process has a directory
-    checkpoint = Checkpoint(
-        folder, key_of(run_identity), run.checkpoint.seconds, run.checkpoint.steps, world, parts.device
-    )
-    with ledger_of(parts, run.evaluate.batch, out, world) as ledger, _trackers(run, out, record, world) as trackers:
+    with entered(folder, lambda _: None) if world.first else nullcontext() as entry:
+        return _worked(prepared_again(previous, run, world), folder, entry)
+
+
+def _worked(prepared: Prepared, out: Path, entry: Entry | None) -> dict[str, Any]:
+    """Attack what is not done in a run directory that this process has entered (`entry`: of the first process of
+    several), and make the tables."""
+    world, run = prepared.world, prepared.run
+    if not world.agree(entry is None or entry.alone or world.size == 1):
+        raise ValueError(f"`{out}`: another process is at work there, and those of torchrun join none")
+    if entry is not None:
+        _begin(out, prepared, entry)
+    checkpoint = prepared.checkpoint(out)
+    with _trackers(prepared, out, entry) as trackers:
         try:
-            with watched(parts.encoder, run.objective) as encoder, memory_told():
-                session = Session(world, out, ledger, checkpoint, lambda line: log_step(trackers, line, line.batch))
-                outcome = experiment(run, parts, encoder, choice.decision, session)
-                extras = sections(outcome)
+            with watched(prepared.parts.encoder, run.objective) as encoder, memory_told():
+                session = Session(world, out, checkpoint, lambda line: log_step(trackers, line, line.batch))
+                setup = set_up(run, prepared.parts, encoder, prepared.choice.decision, session)
+                done = work(setup.bench, _executor(prepared, setup.bench), shard(run.shard))
+                with tables(setup.bench):
+                    content, outcome = _tables(prepared, outcome_of(setup, *done), out)
         except (Elsewhere, OSError) as error:
-            ended = (folder.parent / "metrics.json").exists()  # our new checkpoint folder goes too
-            if isinstance(error, OSError) and not ended:
-                raise
-            if world.first:
-                if ended:
-                    shutil.rmtree(folder, ignore_errors=True)
-                print(f"note: all pictures of {out} are done, and another process writes the tables", file=sys.stderr)
-            return {}
+            return _ended(error, checkpoint.folder, out, world)
         except NotFinite as error:  # not of one picture: several processes, a shared delta, a section
             if world.first and error.path is None:
                 fault.write(out, error)
             raise
-        world.meet()  # the checkpoint is deleted next, and the others may still read it
-        content, rows = metrics(run, outcome.bench.parts, outcome, extras, preset)
         if world.first:
-            _write(out, content, rows, record, outcome, extras)
             log_end(trackers, content, out)
     if world.first:
         _print(out, content, outcome)
     return content
 
 
-def _deterministic(compiles: bool) -> None:
-    """Ask torch for deterministic algorithms, with a warning where there is none. Both calls do; the first one tells
-    the compiler too, and imports it, which takes seconds."""
-    if compiles:
-        torch.use_deterministic_algorithms(True, warn_only=True)
-    else:
-        torch.set_deterministic_debug_mode("warn")
+def _executor(prepared: Prepared, bench: Bench) -> Execute:
+    """What the units are mapped by."""
+    run = prepared.run
+    count = workers(run.workers)
+    if count == 1:
+        return here(bench)
+    if prepared.world.size > 1:
+        raise ValueError(f"`workers` must be 1 with torchrun, whose processes share each step; got {run.workers}")
+    place = Place(str(bench.exhibits.out), getattr(run.encoder, "model", None), getattr(run.data, "cache", None))
+    return cluster(place, torch.get_num_threads()) if count is None else processes(place, count)
 
 
-def _begin(out: Path, record: dict[str, Any], notes: Iterable[str], resumed: bool) -> None:
-    """Prepare a run directory before anything is attacked. Raises ValueError if a resumed run is another run."""
-    if resumed:
-        refuse_other(earlier(out).manifest, record["identity"], out)
-        (out / CHECKPOINT).mkdir(exist_ok=True)
-        for folder in (out, *(path for path in out.rglob("*") if path.is_dir())):
-            clean(folder)
-        return
-    for note in notes:
-        print(f"note: {note}", file=sys.stderr)
-    refuse_links(out)
-    out.mkdir(parents=True, exist_ok=True)
-    shutil.rmtree(out / CHECKPOINT, ignore_errors=True)  # of an earlier run in this directory
-    old = ("metrics.json", "events.jsonl", LEDGER, f"{LEDGER}-journal", "manifest.json")
-    for path in (*(out / name for name in old), *out.glob("fault*.safetensors")):
-        path.unlink(missing_ok=True)
-    (out / CHECKPOINT).mkdir()
-    write_json(out / "manifest.json", record)  # written last: a directory with it can be resumed
+def _ended(error: Exception, checkpoint: Path | None, out: Path, world: World) -> dict[str, Any]:
+    """Nothing, where another process has the rest of the work. Raises any other error."""
+    ended = finished(out)
+    if isinstance(error, OSError) and not ended:
+        raise error
+    if world.first:
+        if ended and checkpoint is not None:  # the other one has removed it, and this one may have made it again
+            shutil.rmtree(checkpoint, ignore_errors=True)
+        reason = error if isinstance(error, Elsewhere) else "another process has made the tables"
+        print(f"note: {out}: {reason}", file=sys.stderr)
+    return {}
+
+
+def _begin(out: Path, prepared: Prepared, entry: Entry) -> None:
+    """Prepare a run directory before anything is attacked."""
+    (out / CHECKPOINT).mkdir(exist_ok=True)
+    if not entry.begun:
+        for note in (*prepared.parts.queries.notes, *describe(prepared.choice)):
+            print(f"note: {note}", file=sys.stderr)
+        write_json(out / "manifest.json", prepared.manifest)  # written last: a directory with it can be resumed
+        entry.share()
+    _prepare_to_draw()
 
 
 def _prepare_to_draw() -> None:
@@ -146,52 +170,11 @@ def _prepare_to_draw() -> None:
     import attacks.report.page  # noqa: F401
 
 
-@contextmanager
-def _trackers(run: Run, out: Path, record: dict[str, Any], world: World) -> Iterator[Trackers]:
-    """The trackers of a run; of several workers in one directory only the first has them."""
-    if not world.first:
-        yield Trackers()
-        return
-    with (out / CHECKPOINT / "tracker.lock").open("a") as lock:
-        if not _locked(lock):
-            yield Trackers()
-            return
-        with tracker(run.tracker, out, out.name, record["config"]) as trackers:
-            yield trackers
-
-
-def _locked(file: IO[str]) -> bool:
-    """Lock the file; True also where the system has no locks."""
-    try:
-        import fcntl
-    except ImportError:
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:  # a file system without locks
-        return True
-    return True
-
-
-def resume(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """Continue an interrupted run, or join one that is running. The result is that of an uninterrupted run.
-
-    Args:
-        overrides: values that a directory may not choose: `encoder.model=FILE` of an encoder that runs code, where a
-            tracker sends the run, or `data.cache=FOLDER`.
-    """
-    if (folder / "metrics.json").exists():  # the run was killed while it removed its checkpoint
-        shutil.rmtree(folder / CHECKPOINT, ignore_errors=True)
-    values = dict(word.split("=", 1) for word in overrides if "=" in word)
-    previous = interrupted(folder, values.get("encoder.model"))
-    refuse_overrides(previous.manifest, overrides)
-    refuse_unasked(previous.run.tracker, overrides)
-    if getattr(previous.run.data, "cache", None) is not None:  # a directory may not choose where to write
-        previous.run.data.cache = values.get("data.cache")
-    record = previous.manifest
-    return job(previous.run, folder, record["preset"], record["overrides"], resumed=True)
+def _trackers(prepared: Prepared, out: Path, entry: Entry | None) -> Trackers:
+    """The trackers of a run; of several processes in one directory only the first has them."""
+    if entry is None or not entry.alone:
+        return Trackers()
+    return tracker(prepared.run.tracker, out, out.name, prepared.manifest["config"])
 
 
 def index(sweep: Path) -> None:
@@ -211,6 +194,17 @@ def show(run: Run) -> None:
     listing = layer_listing(subject(run.encoder, where, run.defence), image)
     if join().first:
         print(listing)
+
+
+def _tables(prepared: Prepared, outcome: Outcome, out: Path) -> tuple[dict[str, Any], Outcome]:
+    """The content of metrics.json, after all tables and figures are written."""
+    extras = sections(outcome)
+    prepared.world.meet()  # the checkpoint is deleted next, and the others may still read it
+    record = prepared.manifest
+    content, rows = metrics(prepared.run, outcome.bench.parts, outcome, extras, record["preset"])
+    if prepared.world.first:
+        _write(out, content, rows, record, outcome, extras)
+    return content, outcome
 
 
 def _write(

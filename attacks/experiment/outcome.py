@@ -7,9 +7,8 @@ from torch import Tensor
 from attacks.evaluation.drift import Drift
 from attacks.evaluation.sanity.check import Sanity
 from attacks.evaluation.scores import Scores
-from attacks.experiment.batch import SAME, Bench
+from attacks.experiment.batch import SAME, Bench, Failure
 from attacks.experiment.cost import Spent
-from attacks.runtime.ledger import Failure
 from attacks.solvers.trace import Trace
 
 

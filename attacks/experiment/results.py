@@ -1,12 +1,8 @@
-"""From scores to results: metrics.json, manifest.json, and the table in the terminal."""
+"""From scores to results: metrics.json, and the table in the terminal."""
 
 import hashlib
-import platform
-import subprocess
 import textwrap
 from dataclasses import asdict
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,35 +10,30 @@ from torch import Tensor
 
 from attacks.data.gallery import Gallery
 from attacks.encoders.description import described, identity
-from attacks.encoders.engine import Choice
 from attacks.eot.bank import Bank
 from attacks.evaluation.classes import Classes
-from attacks.evaluation.comparisons import declared, primary, secondary
+from attacks.evaluation.comparisons import primary, secondary
 from attacks.evaluation.judge import resisting
 from attacks.evaluation.per_image import arms_table, per_image_rows
 from attacks.evaluation.retrieval_metrics import impostors, thresholds
 from attacks.evaluation.significance import Measure
 from attacks.experiment.batch import SAME, WIDE
+from attacks.experiment.manifest import SCHEMA
 from attacks.experiment.outcome import Outcome
 from attacks.experiment.parts import Parts
 from attacks.experiment.patch_record import facts
 from attacks.experiment.sections import Sections
 from attacks.report.facts import step_text, verdict
 from attacks.report.words import p_value, written
-from attacks.runtime.distributed import World
 from attacks.schema.patch import PatchConfig
 from attacks.schema.validate import Run
 
-SCHEMA = 4
 #: The keys of an attack that say how many gradients it has.
 SPENT = ("gradients", "steps", "views")
 #: Characters in a line of the verdict in the terminal.
 WIDTH = 110
 #: How intervals are made (docs/evaluation.md).
 INTERVALS = "95 %, over clusters of pictures; the range of the clusters where they are too few for an interval"
-PACKAGES = ("viewproof", "torch", "torchvision", "kornia", "hydra-core", "numpy", "pillow", "safetensors")
-#: Optional libraries of encoders and resizers.
-LIBRARIES = ("opencv-python-headless", "timm", "open_clip_torch", "transformers", "diffusers", "onnx", "onnx2torch")
 
 
 def metrics(
@@ -185,36 +176,6 @@ def _patch(run: Run, parts: Parts) -> dict[str, Any] | None:
     return facts(run.perturbation, run.printer, parts.perturbation, size, target)
 
 
-def manifest(
-    run: Run, parts: Parts, preset: str, overrides: list[str], choice: Choice, world: World
-) -> dict[str, Any]:
-    """The content of manifest.json, which reproduces the run. `engine.settings` are overrides that repeat the
-    engine's decision without measuring."""
-    return {
-        "schema": SCHEMA,
-        "preset": preset,
-        "overrides": overrides,
-        "seed": run.seed,
-        "primary": declared(run.evaluate.primary),
-        "config": asdict(run),
-        "device": torch.cuda.get_device_name(parts.device) if parts.device.type == "cuda" else str(parts.device),
-        "threads": torch.get_num_threads(),
-        "processes": world.size,
-        "engine": {
-            "decision": choice.decision.to_dict(),
-            "settings": choice.decision.settings(),
-            "measurements": [measurement.to_dict() for measurement in choice.measurements],
-        },
-        "encoder": identity(run.encoder, parts.encoder),
-        "git": _revision(),
-        "python": platform.python_version(),
-        "platform": platform.platform(),
-        "versions": {name: _version(name) for name in PACKAGES}
-        | {name: installed for name in LIBRARIES if (installed := _version(name)) is not None},
-        "notes": list(parts.queries.notes),
-    }
-
-
 def headline(content: dict[str, Any]) -> str:
     """The verdict of the report in lines of a terminal."""
     return textwrap.fill(verdict(content), WIDTH, break_long_words=False, break_on_hyphens=False)
@@ -248,26 +209,3 @@ def comparison_lines(content: dict[str, Any]) -> list[str]:
         for row in rows
         if row["other"] != "clean"
     ]
-
-
-def _version(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
-def _revision() -> str | None:
-    """The git revision of the source tree, "-dirty" appended if it was changed; None outside a checkout."""
-    root = Path(__file__).resolve().parents[2]
-    try:
-        answer = subprocess.run(
-            ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return None
-    return answer.stdout.strip()

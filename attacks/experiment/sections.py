@@ -13,26 +13,22 @@ from torch import Tensor
 
 from attacks.data.gallery import spread
 from attacks.eot.batching import memory_told
-from attacks.evaluation.ablation import left_out, varying
+from attacks.evaluation.ablation import left_out
 from attacks.evaluation.clusters import Sample
 from attacks.evaluation.deployment import deployed_size, deployment
 from attacks.evaluation.explain.explanation import Explanations, explain
-from attacks.evaluation.response import SlicePlan, axes_of, response
-from attacks.evaluation.slices import axis
+from attacks.evaluation.response import SlicePlan, response
 from attacks.experiment.arms import optimise
 from attacks.experiment.batch import SAME, Bench, part_of, setup
+from attacks.experiment.configured_slices import CELLS, configured_slices, wide_of
 from attacks.experiment.cost import Meter, Spent
 from attacks.experiment.outcome import Outcome
-from attacks.experiment.parts import Parts
 from attacks.experiment.radius import smallest
 from attacks.experiment.units import FAULTS, keep_fault
-from attacks.schema.validate import Run
-from transforms import Compose, Shown, stream, widened
+from transforms import Compose, Shown, stream
 
-#: Views per cell of a map, cells along its sides, and cells of a curve.
-VIEWS, CELLS, CURVE_CELLS = 4, 7, 9
-#: The coordinates of maps and curves for `auto`: the first of these that vary, then any other.
-TELLING = ("affine angle", "affine scale", "yaw", "distance", "angle", "scale", "shift right", "quality")
+#: Views per cell of a map, and cells of a curve.
+VIEWS, CURVE_CELLS = 4, 9
 
 
 class Section(Protocol):
@@ -78,16 +74,6 @@ class Sections:
             from attacks.report.explanations import draw_explanations  # here: matplotlib takes a while to import
 
             draw_explanations(out / "explanations.png", part)
-
-
-def check(run: Run, parts: Parts) -> None:
-    """Check the configuration of the parts before anything is attacked. Raises ValueError in one line."""
-    config = run.evaluate
-    axes_of(
-        SlicePlan(*configured_slices(run, parts.transforms), parts.transforms, wide_of(parts.transforms, config.wide))
-    )
-    if config.left_out:
-        varying(parts.transforms)
 
 
 def sections(outcome: Outcome) -> Sections:
@@ -136,34 +122,6 @@ def _some(bench: Bench, count: int) -> Sample:
 
 def _shown(outcome: Outcome, sample: Sample) -> dict[str, Shown]:
     return {arm: outcome.bench.exhibits.shown(arm, sample.rows.tolist()) for arm in outcome.arms}
-
-
-def wide_of(transforms: Compose, factor: float) -> Compose:
-    """The range of views that maps and curves span."""
-    return widened(transforms, factor) if factor > 1 else transforms
-
-
-def configured_slices(run: Run, transforms: Compose) -> tuple[list[Any], list[Any]]:
-    """The configured maps and curves, each by the names of its coordinates. `auto` stands for up to two coordinates
-    that vary, so that a preset suits any views."""
-    config = run.evaluate
-    names = _telling(transforms, wide_of(transforms, config.wide)) if "auto" in (*config.maps, *config.curves) else []
-    grids, lines = [names] if len(names) > 1 else [], names
-    maps = [pair for each in config.maps for pair in (grids if each == "auto" else [each])]
-    return maps, [name for each in config.curves for name in (lines if each == "auto" else [each])]
-
-
-def _telling(transforms: Compose, wide: Compose) -> list[str]:
-    """Up to two coordinates that vary. Those of a random choice of stages come last."""
-    names: list[str] = []
-    for pattern in (*TELLING, *sorted(wide.names, key=lambda name: name.startswith(("oneof", "sometimes")))):
-        try:
-            name = axis(pattern, transforms, wide, CELLS, "auto").name
-        except ValueError:  # none, several, a seed, or one that stands still
-            continue
-        if name not in names:
-            names.append(name)
-    return names[:2]
 
 
 def _radii(outcome: Outcome, meter: Meter) -> Section:

@@ -1,26 +1,21 @@
-"""Work through the units of a run, in one process or in several that share a ledger."""
+"""Work through the units of a run. Files say which are done; a lock on each spares two processes the same unit."""
 
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import astuple
-from pathlib import Path
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple
 
 from attacks.eot.batching import memory_told
 from attacks.eot.faults import NotFinite, write
-from attacks.experiment.batch import BatchResult, Bench, Unit, attacked
+from attacks.experiment.batch import BatchResult, Bench, Failure, Unit, attacked
 from attacks.experiment.parts import Parts
-from attacks.runtime.distributed import World
-from attacks.runtime.ledger import Claim, Failure, Ledger
+from attacks.experiment.states import finished
+from attacks.runtime.files import sha256
+from attacks.runtime.locks import locked
 from attacks.solvers.checks import DeadGradient
 
-#: Seconds between two reads of the ledger while other processes work.
-PAUSE = 0.5
-#: Pictures that a message names.
-SHOWN = 3
-#: The file of a run's ledger.
-LEDGER = "ledger.sqlite"
 #: Errors that one picture may cause: it is tried again alone, and then reported.
 FAULTS = (FloatingPointError, DeadGradient, MemoryError)
 #: After so many failed pictures and no success the run ends with the error.
@@ -28,17 +23,27 @@ HOPELESS = 3
 
 
 class Elsewhere(Exception):  # not an error
-    """All units are done, and another process writes the tables."""
+    """This process has nothing left to do, and another one makes the tables."""
 
 
-@contextmanager
-def ledger_of(parts: Parts, batch: int | None, out: Path, world: World) -> Iterator[Ledger | None]:
-    """The ledger of a run; None in all but the first process of a `world`."""
-    if not world.first:
-        yield None
-        return
-    with Ledger(out / LEDGER, parts.queries.names, unit_size(parts, batch)) as ledger:
-        yield ledger
+class Done(NamedTuple):
+    """What became of a unit: pictures with a result, and the reasons of those without. Not `ended`: another process
+    works on it."""
+
+    ended: bool
+    pictures: int = 0
+    reasons: tuple[str, ...] = ()
+
+
+#: An executor: does units, in any order and in any processes, and yields each with what became of it. Its second
+#: argument: whether to wait for other processes that work on a unit.
+Execute = Callable[[Sequence[Unit], bool], Iterator[tuple[Unit, Done]]]
+
+
+def units_of(parts: Parts, batch: int | None) -> list[Unit]:
+    """All units of a run, in order."""
+    count, size = len(parts.queries), unit_size(parts, batch)
+    return [Unit(at, min(at + size, count), at // size) for at in range(0, count, size)]
 
 
 def unit_size(parts: Parts, batch: int | None) -> int:
@@ -47,108 +52,140 @@ def unit_size(parts: Parts, batch: int | None) -> int:
     return count if batch is None or parts.perturbation.shared else min(batch, count)
 
 
-def work(bench: Bench, ledger: Ledger | None) -> tuple[list[BatchResult], list[Failure]]:
-    """Work until no unit is left; returns the results of all units in order, and the pictures that failed twice. In a
-    world of processes only the first has the `ledger`, and the others follow it.
+def here(bench: Bench) -> Execute:
+    """The executor of this process."""
+
+    def execute(units: Sequence[Unit], wait: bool) -> Iterator[tuple[Unit, Done]]:
+        for unit in units:
+            yield unit, do(bench, unit, wait)
+
+    return execute
+
+
+def work(bench: Bench, execute: Execute, shard: tuple[int, int]) -> tuple[list[BatchResult], list[Failure]]:
+    """Do all units of a shard that are not done; returns the results of all units in order, and the pictures that
+    failed.
 
     Raises:
-        Elsewhere: another process has claimed the tables.
+        Elsewhere: units of other shards are not done.
         ValueError: every picture has failed.
     """
-    world, size = bench.world, unit_size(bench.parts, bench.run.evaluate.batch)
-    if world.agree(ledger is not None and not _reconciled(ledger, bench, size)):
-        raise Elsewhere
-    for unit in _claims(ledger, bench, size):
-        _do(ledger, bench, unit, size)
-    if not world.agree(ledger is not None and ledger.finish() and not _over(bench)):
-        raise Elsewhere
-    done, failed = world.agree(None if ledger is None else [[astuple(c) for c in ledger.units()], ledger.failures()])
+    units = units_of(bench.parts, bench.run.evaluate.batch)
+    at, shards = shard
+    _do_all(bench, units[at::shards], execute)
+    missing = [unit for unit in units if not bench.checkpoint.has(unit.name)]
+    if missing:
+        raise Elsewhere(
+            f"shard {at}/{shards} is done; {len(missing)} of {len(units)} units of other shards are not, and the "
+            "process that ends last makes the tables"
+        )
+    results = [result for unit in units for result in _result(bench, unit)]
+    failed = [result for result in results if isinstance(result, Failure)]
+    done = [result for result in results if isinstance(result, BatchResult)]
     if not done:
-        _, name, _, reason = failed[0]
-        raise ValueError(f"none of the {len(failed)} pictures could be attacked; {name}: {reason}")
-    units = (_unit(start, stop, bench, size) for start, stop in done)
-    return [bench.checkpoint.once(unit.name, _missing) for unit in units], [Failure(*each) for each in failed]
+        raise ValueError(
+            f"none of the {len(failed)} pictures could be attacked; {failed[0].name}: {failed[0].reason}"
+        )
+    return done, failed
 
 
-def _over(bench: Bench) -> bool:
-    """Whether another process has finished the run; it then deletes the checkpoint."""
-    return (bench.exhibits.out / "metrics.json").exists()
+@contextmanager
+def tables(bench: Bench) -> Iterator[None]:
+    """Within the block this process makes the tables of a run whose units are done.
+
+    Raises Elsewhere if another process has made them."""
+    folder = bench.checkpoint.folder
+    if folder is None or bench.world.size > 1:
+        yield
+        return
+    with locked(folder / "tables.lock", wait=True):
+        if finished(bench.exhibits.out):
+            raise Elsewhere("all pictures are done, and another process has made the tables")
+        yield
 
 
-def _reconciled(ledger: Ledger, bench: Bench, size: int) -> bool:
-    """Bring the ledger in line with the files, which decide what is done. False if the run has finished meanwhile."""
-    alone, count = bench.checkpoint.alone, len(bench.parts.queries)
-    units = ledger.units()
-    lost = [claim for claim in units if not alone.has(_unit(claim.start, claim.stop, bench, size).name)]
-    if _over(bench):
-        return False
-    for claim in lost:
-        ledger.reopen(claim)
-    whole = [(start, min(start + size, count)) for start in range(0, count, size)]
-    single = [(at, at + 1) for at in range(count) if size > 1]
-    for start, stop in [*whole, *single]:
-        if alone.has(_unit(start, stop, bench, size).name):
-            ledger.mark_done(start, stop)
-    return True
-
-
-def _claims(ledger: Ledger | None, bench: Bench, size: int) -> Iterator[Unit]:
-    """Claim units until all are done or given up."""
-    noted = False
-    while True:
-        claim, others = None, 0
-        if ledger is not None and (claim := ledger.claim()) is None:
-            counts = ledger.counts()
-            others = counts.free + counts.claimed
-            if others and not noted:
-                noted = True
-                print(f"note: {others} picture(s) are in the hands of other processes; waiting", file=sys.stderr)
-        bounds, others = bench.world.agree([None if claim is None else astuple(claim), others])
-        if bounds is not None:
-            yield _unit(bounds[0], bounds[1], bench, size)
-        elif others:
-            time.sleep(PAUSE)
-        else:
+def _do_all(bench: Bench, units: Sequence[Unit], execute: Execute) -> None:
+    done, size = 0, unit_size(bench.parts, bench.run.evaluate.batch)
+    reasons: list[str] = []
+    for wait in (False, True):
+        busy = []
+        for unit, outcome in execute(units, wait):
+            if not outcome.ended:
+                busy.append(unit)
+            done, reasons = done + outcome.pictures, [*reasons, *outcome.reasons]
+            if not done and len(reasons) >= max(size, HOPELESS):
+                raise FloatingPointError(reasons[0])
+        units = busy
+        if not units:
             return
+        count = sum(unit.stop - unit.start for unit in units)
+        print(f"note: other processes attack {count} picture(s); waiting", file=sys.stderr)
 
 
-def _do(ledger: Ledger | None, bench: Bench, unit: Unit, size: int) -> None:
-    """Work on one unit. An error of a picture costs only that picture, unless every picture fails."""
-    claim = Claim(unit.start, unit.stop)
+def do(bench: Bench, unit: Unit, wait: bool) -> Done:
+    """Do a unit if it is not done. Where another process works on it, `wait` for the end of that or leave it."""
+    folder = bench.checkpoint.folder
+    if folder is None or bench.world.size > 1:  # its processes do the same units together
+        return _counted(_result(bench, unit))
+    with locked(folder / f"{unit.name}.lock", wait) as held:
+        return _counted(_result(bench, unit)) if held else Done(False)
+
+
+def _counted(results: Iterable[BatchResult | Failure]) -> Done:
+    pictures = sum(len(result.rows) for result in results if isinstance(result, BatchResult))
+    return Done(True, pictures, tuple(result.reason for result in results if isinstance(result, Failure)))
+
+
+def _result(bench: Bench, unit: Unit) -> tuple[BatchResult | Failure, ...]:
+    """The results of a unit, from its file if it is done: one, or if that fails one for each of its pictures alone.
+
+    A picture in the run directory that is not the one that was judged is noted, and the unit done again."""
+    for _ in range(2):
+        result: tuple[BatchResult | Failure, ...] = bench.checkpoint.once(unit.name, lambda: _made(bench, unit))
+        changed = [name for name, digest in _files(result) if bench.world.first and not _is(bench, name, digest)]
+        if not bench.world.agree(bool(changed)):
+            break
+        if bench.world.first:
+            print(f"note: {changed[0]} is not as it was written; this part of the run is done again", file=sys.stderr)
+        bench.checkpoint.drop(unit.name)
+    return result
+
+
+def _files(result: Iterable[BatchResult | Failure]) -> list[tuple[str, str]]:
+    return [item for one in result if isinstance(one, BatchResult) for item in one.files.items()]
+
+
+def _is(bench: Bench, name: str, digest: str) -> bool:
+    path = bench.exhibits.out / name
+    return path.is_file() and sha256(path) == digest
+
+
+def _made(bench: Bench, unit: Unit) -> tuple[BatchResult | Failure, ...]:
+    result = _tried(bench, unit)
+    if isinstance(result, BatchResult) or unit.stop - unit.start == 1:
+        return (result,)
+    within = replace(bench, checkpoint=bench.checkpoint.under(unit.name))
+    alone = [Unit(at, at + 1, unit.number, alone=True) for at in range(unit.start, unit.stop)]
+    return tuple(within.checkpoint.once(single.name, partial(_tried, within, single)) for single in alone)
+
+
+def _tried(bench: Bench, unit: Unit) -> BatchResult | Failure:
+    """The result of a unit. An error of a picture costs only that picture."""
     try:
         with memory_told():
-            bench.checkpoint.once(unit.name, lambda: attacked(bench, unit))
+            return attacked(bench, unit)
     except FAULTS as error:
         # A perturbation for all has no picture to leave out, and several processes may have met several faults.
-        if ledger is None or bench.world.size > 1 or bench.parts.perturbation.shared:
+        if bench.world.size > 1 or bench.parts.perturbation.shared:
             raise
         keep_fault(bench, error, f"{unit.start:06d}")
-        bench.checkpoint.under(unit.name).drop("")
-        ledger.failed(claim, str(error))
-        counts = ledger.counts()
-        if not counts.done and counts.failed >= max(size, HOPELESS):
-            raise
-        print(f"note: picture(s) {_names(bench, unit)} failed: {error}", file=sys.stderr)
-    else:
-        if ledger is not None:
-            ledger.done(claim)
+        name, *others = bench.parts.queries.names[unit.start : unit.stop]
+        more = f" and {len(others)} more" if others else ""
+        print(f"note: picture {name}{more} failed: {error}", file=sys.stderr)
+        return Failure(unit.start, name, str(error))
 
 
 def keep_fault(bench: Bench, error: Exception, name: str) -> None:
     """Store a view that is not finite, for a replay."""
     if isinstance(error, NotFinite):
         write(bench.exhibits.out, error, f"fault.{name}.safetensors")
-
-
-def _unit(start: int, stop: int, bench: Bench, size: int) -> Unit:
-    whole = start % size == 0 and stop == min(start + size, len(bench.parts.queries))
-    return Unit(start, stop, start // size, alone=not whole)
-
-
-def _names(bench: Bench, unit: Unit) -> str:
-    names = bench.parts.queries.names[unit.start : unit.stop]
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
-
-
-def _missing() -> BatchResult:
-    raise FileNotFoundError("`resume`: a file of the checkpoint is gone while the run goes on; start it again")

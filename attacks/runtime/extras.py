@@ -16,6 +16,7 @@ EXTRAS = {
     "lpips": "lpips",
     "tensorboard": "tensorboard",
     "wandb": "wandb",
+    "ray": "ray",
 }
 
 

@@ -5,13 +5,11 @@ import hashlib
 import json
 import os
 import re
-import time
+import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
-
-from attacks.runtime.processes import lives, machine
 
 #: Why a file cannot be written, by errno.
 REASONS = {
@@ -31,11 +29,9 @@ REASONS = {
 UNSAFE = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.EPERM)
 #: Characters of a file's name in that of its temporary file, whose name must not be too long.
 SHOWN = 40
-#: Seconds after which a temporary file of another machine counts as left over.
-DAY = 86400.0
 #: errno in the messages of safetensors, since 0.6 and before.
 FOREIGN = re.compile(r"(?:\(os error |\bOs \{ code: )([0-9]+)")
-LEFT_OVER = re.compile(r"\..*\.([0-9a-f]{8})-([0-9]{1,10})\.tmp", re.DOTALL)
+LEFT_OVER = re.compile(r"\..*\.[0-9a-f]{16}\.tmp", re.DOTALL)
 
 
 class Unwritten(OSError):
@@ -57,7 +53,7 @@ def atomic(path: str | Path, size: int | None = None) -> Iterator[Path]:
         Unwritten: the disk is full, there is no permission, ...
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name[:SHOWN]}.{_here()}-{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name[:SHOWN]}.{secrets.token_hex(8)}.tmp")
     try:
         yield temporary
         with temporary.open("rb+") as file:
@@ -87,16 +83,15 @@ def named_where_unwritten(path: Path) -> Iterator[None]:
 
 
 def clean(folder: Path) -> None:
-    """Remove temporary files of killed processes from a folder: those of this machine whose process has ended, and
-    those of other machines that are a day old."""
-    for file in folder.iterdir():
-        match = LEFT_OVER.fullmatch(file.name)
-        with suppress(OSError):
-            if match is None or file.is_symlink() or not file.is_file():
-                continue
-            here, pid = match[1] == _here(), int(match[2])
-            if (here and not lives(pid)) or (not here and time.time() - file.stat().st_mtime > DAY):
-                file.unlink()
+    """Remove the temporary files of killed processes from a folder and those below it, on which no process works."""
+    for file in folder.rglob(".*.tmp"):
+        if is_left_over(file):
+            _remove(file)
+
+
+def is_left_over(file: Path) -> bool:
+    """Whether this is a temporary file of a process that was killed while it wrote, or that is writing now."""
+    return LEFT_OVER.fullmatch(file.name) is not None and not file.is_symlink() and file.is_file()
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
@@ -119,11 +114,6 @@ def sha256(path: str | Path) -> str:
     """The hex digest of a file's bytes."""
     with Path(path).open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def _here() -> str:
-    """This machine in eight letters; process numbers differ between machines."""
-    return hashlib.sha256(machine().encode()).hexdigest()[:8]
 
 
 def _sync(folder: Path) -> None:

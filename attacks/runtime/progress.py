@@ -13,8 +13,11 @@ LINES = 10
 class Progress:
     """A named count of steps; a context manager. It prints nothing unless it is `shown`."""
 
+    #: Whether this process shows any.
+    everywhere = True
+
     def __init__(self, name: str, total: int, *, shown: bool = True) -> None:
-        self.shown = shown
+        shown = self.shown = shown and self.everywhere
         self.name, self.total, self.done, self.began = name, total, 0, time.perf_counter()
         columns, lines = shutil.get_terminal_size()  # 80x24 where a terminal has no size; tqdm would be silent
         shape = {"ncols": columns, "nrows": lines}

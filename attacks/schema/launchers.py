@@ -2,13 +2,12 @@
 queued again, and an error where the launcher's library is missing. Uses Hydra; runs before torch is imported.
 """
 
-import json
 import multiprocessing
 import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from importlib import import_module
 from importlib.util import find_spec
@@ -70,7 +69,8 @@ def sweeping(index: Callable[[Path], None]) -> Iterator[None]:
 
 def unfinished(sweep: Path) -> list[str]:
     """A line for each job of a sweep that has begun and has no result."""
-    folders = sorted((log.parent for log in sweep.glob("*/run.log")), key=lambda path: (len(path.name), path.name))
+    jobs = (path for path in sweep.glob("[!.]*") if path.is_dir())
+    folders = sorted(jobs, key=lambda path: (len(path.name), path.name))
     return [f"no result: {folder}" for folder in folders if not (folder / "metrics.json").exists()]
 
 
@@ -134,17 +134,6 @@ def _gpus(environment: MutableMapping[str, str], driver: Path = Path("/proc/driv
     if DEVICES in environment:
         return [name.strip() for name in environment[DEVICES].split(",") if name.strip()]
     return [str(number) for number in range(len(list(driver.iterdir())))] if driver.is_dir() else []
-
-
-def again(folder: Path, overrides: Sequence[str], environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this is a job of submitit that was stopped and queued again, with its files in `folder`."""
-    if "SUBMITIT_EXECUTOR" not in environment or (folder / "metrics.json").exists():
-        return False
-    try:
-        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(manifest, dict) and manifest.get("overrides") == list(overrides)
 
 
 def hand_on(number: int, environment: Mapping[str, str] = os.environ) -> None:

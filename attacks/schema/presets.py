@@ -21,9 +21,7 @@ MOST_BYTES = 2**18
 #: Python converts no more of a whole number from text.
 MOST_DIGITS = 4300
 #: The settings of Hydra that the command line may change. Of a launcher's keys none is a `_target_`.
-OF_HYDRA = re.compile(
-    r"hydra(\.run\.dir|\.sweep\.(dir|subdir)|\.output_subdir|\.launcher(\.(?!_)\w+)+|/(launcher|(job|hydra)_logging))"
-)
+OF_HYDRA = re.compile(r"hydra(\.run\.dir|\.sweep\.(dir|subdir)|\.launcher(\.(?!_)\w+)+|/(launcher|hydra_logging))")
 
 
 def is_path(choice: str) -> bool:
@@ -114,7 +112,7 @@ def plain_word(word: str) -> str:
     if group.startswith("hydra") and (nested or not OF_HYDRA.fullmatch(group)):
         raise ValueError(
             f"`{printable(key)}` is refused; of Hydra's own settings the command line takes hydra.run.dir, "
-            "hydra.sweep.dir, hydra.sweep.subdir, hydra.output_subdir, hydra/launcher and its keys, hydra/job_logging"
+            "hydra.sweep.dir, hydra.sweep.subdir, hydra/launcher and its keys, hydra/hydra_logging"
         )
     if max(map(len, re.findall(r"\d+", value)), default=0) > MOST_DIGITS:
         raise ValueError(f"`{printable(key)}` must be a number of at most {MOST_DIGITS:,} digits")

@@ -42,6 +42,9 @@ class Run:
 
     seed: int = option(0, "of everything that is drawn")
     show: str | None = option(None, "encoder: print it and its layers by name, and run nothing")
+    workers: Any = option(1, "processes that share the pictures; ray: tasks of a cluster", range="at least 1, or ray")
+    shard: str | None = option(None, "only these pictures, as 0/3: the first of three shards", range="i/n, i from 0")
+    overwrite: bool = option(False, "first remove what an earlier run has written into the run directory")
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     attack: Any = MISSING

@@ -16,6 +16,9 @@ from attacks.schema.options import refuse_out_of_range
 from attacks.schema.run import Run as Run  # for those who check one
 from attacks.schema.suggestions import did_you_mean
 
+#: The most processes of a run on one machine.
+MOST_WORKERS = 1024
+
 
 def validate(config: DictConfig) -> Run:
     """Check a composed configuration against the schemas once more, and return it as plain dataclasses.
@@ -82,7 +85,26 @@ def _run(merged: Any) -> Run:
     for name, value in vars(pace).items():
         if value is not None and not 0 < value < float("inf"):
             raise ValueError(f"`checkpoint.{name}` must be a positive number, or null for never; got {value}")
-    return Run(merged.seed, merged.show, evaluate, pace)
+    workers(merged.workers)
+    shard(merged.shard)
+    return Run(merged.seed, merged.show, merged.workers, merged.shard, merged.overwrite, evaluate, pace)
+
+
+def workers(value: Any) -> int | None:
+    """The number of processes that `workers` asks for; None for a cluster of Ray."""
+    if value == "ray":
+        return None
+    if type(value) is int and 1 <= value <= MOST_WORKERS:
+        return value
+    raise ValueError(f"`workers` must be a number of processes, 1 to {MOST_WORKERS}, or ray; got {value!r}")
+
+
+def shard(text: str | None) -> tuple[int, int]:
+    """`i/n`: shard i of n, from 0; (0, 1) for None."""
+    match = re.fullmatch(r"(\d{1,9})/(\d{1,9})", "0/1" if text is None else text)
+    if match is None or not int(match[1]) < int(match[2]):
+        raise ValueError(f"`shard` must be i/n with i from 0 to n - 1, such as 0/3 and 2/3; got {text!r}")
+    return int(match[1]), int(match[2])
 
 
 def _names(value: Any, key: str) -> list[str]:

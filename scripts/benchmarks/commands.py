@@ -17,7 +17,6 @@ from . import (
     draws,
     engine,
     estimator,
-    ledger,
     memory,
     patch,
     patch_curves,
@@ -28,6 +27,7 @@ from . import (
     strength,
     transforms,
     wallclock,
+    workers,
     zoo,
 )
 from .case import ENCODERS
@@ -45,7 +45,7 @@ BENCHMARKS: dict[str, Callable[..., list[Table]]] = {
     "wallclock": wallclock.run,
     "patch": patch.run,
     "curves": patch_curves.run,
-    "ledger": ledger.run,
+    "workers": workers.run,
     "coverage": coverage.run,
     "draws": draws.run,
     "power": power.run,
@@ -74,7 +74,7 @@ HELP = {
     "size": "side of a picture in pixels",
     "steps": "numbers of gradients",
     "targets": "of each picture",
-    "unit": "pictures that are claimed at a time",
+    "unit": "pictures that are attacked together",
     "views": "of a step",
     "workers": "processes; the figures do not depend on them",
 }

@@ -14,7 +14,7 @@ from attacks.evaluation.response import SlicePlan, axes_of, response
 from attacks.evaluation.scores import Scores
 from attacks.evaluation.significance import least_p
 from attacks.evaluation.slices import coordinate
-from attacks.experiment.sections import CELLS
+from attacks.experiment.configured_slices import CELLS
 from attacks.run import compose
 from tests.helpers.recomputed import holm
 from transforms import (

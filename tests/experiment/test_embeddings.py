@@ -13,7 +13,7 @@ from attacks.encoders.engine import Decision
 from attacks.evaluation.scores import embed
 from attacks.experiment.build.parts import build
 from attacks.experiment.embeddings import BLOCK, cache_of, embedded
-from attacks.experiment.experiment import Session, experiment
+from attacks.experiment.experiment import Session, set_up
 from attacks.runtime.checkpoint import NOWHERE
 from attacks.runtime.distributed import World
 from attacks.schema import groups
@@ -92,7 +92,7 @@ def test_only_the_first_process_of_a_run_writes_the_cache(monkeypatch, tmp_path,
     monkeypatch.setattr("attacks.experiment.experiment.embedded", stopped)
     with pytest.raises(InterruptedError):
         parts = build(run)
-        experiment(run, parts, parts.encoder, PLAIN, Session(World(rank, 2), tmp_path, None, NOWHERE))
+        set_up(run, parts, parts.encoder, PLAIN, Session(World(rank, 2), tmp_path, NOWHERE))
     assert calls == [rank == 0]
 
 

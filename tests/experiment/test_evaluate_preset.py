@@ -4,7 +4,7 @@ import pytest
 
 from attacks.evaluation.response import SlicePlan, axes_of
 from attacks.experiment.build.pipeline import pipeline
-from attacks.experiment.sections import configured_slices, wide_of
+from attacks.experiment.configured_slices import configured_slices, wide_of
 from attacks.run import compose
 
 

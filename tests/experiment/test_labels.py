@@ -13,10 +13,10 @@ from attacks.encoders.engine import Decision
 from attacks.experiment.build.data import targeted
 from attacks.experiment.build.objective import aim
 from attacks.experiment.build.parts import build
-from attacks.experiment.experiment import Session, experiment
+from attacks.experiment.experiment import Session, outcome_of, set_up
 from attacks.experiment.results import metrics
 from attacks.experiment.sections import sections
-from attacks.experiment.units import ledger_of
+from attacks.experiment.units import here, work
 from attacks.objectives.aim import Aim, Known
 from attacks.objectives.embedding import Away
 from attacks.objectives.retrieval import InfoNCE, Retrieval
@@ -224,9 +224,8 @@ def done(out, *overrides):
     """A run, its parts, its outcome, its metrics without the cost, and the cost."""
     parts = build(run := schema.validate(composed(*SHORT, *overrides)))
     (out / "kept").mkdir(parents=True)
-    with ledger_of(parts, None, out, ALONE) as ledger:
-        session = Session(ALONE, out, ledger, Checkpoint(out / "kept"))
-        outcome = experiment(run, parts, parts.encoder, Decision(), session)
+    setup = set_up(run, parts, parts.encoder, Decision(), Session(ALONE, out, Checkpoint(out / "kept")))
+    outcome = outcome_of(setup, *work(setup.bench, here(setup.bench), (0, 1)))
     content = json.loads(json.dumps(metrics(run, parts, outcome, sections(outcome), "smoke")[0]))
     content.pop("costs")
     return run, parts, outcome, content, content.pop("cost")

@@ -159,7 +159,7 @@ def test_a_resumed_run_takes_no_other_setting(stopped, monkeypatch, capsys):
 def test_a_batch_is_read_back_byte_for_byte(stopped, tmp_path):
     path = stopped / "checkpoint" / FIRST
     key = key_of(json.loads((stopped / "manifest.json").read_text())["identity"])
-    result, _ = read(path, key), write(tmp_path / path.name, read(path, key), key)
+    (result,), _ = read(path, key), write(tmp_path / path.name, read(path, key), key)
     assert (tmp_path / path.name).read_bytes() == path.read_bytes()
     assert result.rows == (0, 1) and [line.arm for line in result.trace if line.step == 0] == list(ARMS[2:])
     with pytest.raises(ValueError, match="another run"):

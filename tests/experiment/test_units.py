@@ -100,7 +100,7 @@ def test_a_picture_that_fails_is_retried_alone_then_reported(tmp_path, attacked,
     assert "1 PICTURE(S) FAILED" in output.out
     content = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert content["queries"] == ["000.png", "002.png", "003.png", "004.png"]
-    assert content["failed"] == [{"picture": 1, "name": "001.png", "tries": 2, "reason": str(error)}]
+    assert content["failed"] == [{"picture": 1, "name": "001.png", "reason": str(error)}]
     assert "001.png" not in (tmp_path / "run" / "per_image.csv").read_text()
     assert "001.png" in (tmp_path / "run" / "report.html").read_text()
     assert not (tmp_path / "run" / "pictures" / "eot" / "001.png").exists()
@@ -182,18 +182,6 @@ def test_a_process_that_joins_as_the_run_ends_leaves_no_files(attacked, monkeypa
     assert call(monkeypatch, f"resume={run}") == 0
     assert "another process writes the tables" in capsys.readouterr().err
     assert not (run / "checkpoint").exists()
-
-
-def test_a_missing_ledger_is_recreated_from_the_files(attacked, monkeypatch):
-    code, run = attacked(3, "evaluate.batch=1", failing=["002.png"], error=DISK_FULL)
-    assert code == 1
-    (run / "ledger.sqlite").unlink()
-    seen, real = [], attacks.experiment.units.attacked
-    monkeypatch.setattr(
-        attacks.experiment.units, "attacked", lambda b, unit: (seen.append(unit.start), real(b, unit))[1]
-    )
-    assert call(monkeypatch, f"resume={run}") == 0
-    assert seen == [2]
 
 
 def test_every_unit_has_its_own_seed():

@@ -14,8 +14,8 @@ from tests.run.test_run import call
 
 #: Seconds after which a case counts as hanging.
 LONGEST = 20
-#: Files that Hydra writes before a configuration is checked.
-BEFORE = re.compile(r"[^/]+(/\.hydra(/(config|hydra|overrides)\.yaml)?|/run\.log|/multirun\.yaml)?")
+#: Files that are written before a configuration is checked: by Hydra, and the lock of a run directory.
+BEFORE = re.compile(r"[^/]+(/\.lock|/multirun\.yaml)?")
 
 
 @contextlib.contextmanager

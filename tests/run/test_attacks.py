@@ -14,7 +14,7 @@ from attacks import load_encoder
 from attacks.data.images import file_names, save_image
 from attacks.experiment import job
 from attacks.experiment.build import encoder as subject
-from attacks.experiment.experiment import experiment
+from attacks.experiment.experiment import outcome_of
 from attacks.report.warnings import warnings
 from attacks.schema.groups import CHOICES
 from tests.helpers.runs import quiet
@@ -148,11 +148,11 @@ def outcomes(monkeypatch):
     """The configuration, the parts and the outcome of each run, which then ends."""
     result = []
 
-    def run_and_end(run, parts, *rest):
-        result.append((run, parts, experiment(run, parts, *rest)))
+    def end(setup, *done):
+        result.append((setup.bench.run, setup.bench.parts, outcome_of(setup, *done)))
         raise Enough
 
-    monkeypatch.setattr(job, "experiment", run_and_end)
+    monkeypatch.setattr(job, "outcome_of", end)
     return result
 
 

@@ -52,7 +52,7 @@ def test_the_run_directory_is_complete(finished):
     names = {path.name for path in folder.iterdir()}
     assert names >= {
         *("metrics.json", "manifest.json", "steps.csv", "adversarial.png", "perturbation.safetensors"),
-        *("views.png", "report.html", "pictures", ".hydra"),
+        *("views.png", "report.html", "pictures", ".lock"),
     }
     assert not list(folder.rglob("*.tmp"))
 

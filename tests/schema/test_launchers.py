@@ -108,17 +108,6 @@ def test_timed_out_submitit_job_is_requeued_and_resumed(tmp_path):
     assert results(cut) == results(tmp_path / "whole")
 
 
-def test_job_resumes_only_if_requeued_with_the_same_arguments(tmp_path):
-    (tmp_path / "manifest.json").write_text('{"overrides": ["seed=1"]}')
-    queue = {"SUBMITIT_EXECUTOR": "slurm"}
-    assert launchers.again(tmp_path, ["seed=1"], queue)
-    assert not launchers.again(tmp_path, ["seed=1"], {})
-    assert not launchers.again(tmp_path, ["seed=2"], queue)
-    assert not launchers.again(tmp_path / "new", ["seed=1"], queue)
-    (tmp_path / "metrics.json").touch()
-    assert not launchers.again(tmp_path, ["seed=1"], queue)
-
-
 def test_signal_is_forwarded_under_submitit_only():
     caught = []
     previous = signal.signal(signal.SIGUSR1, lambda number, frame: caught.append(number))

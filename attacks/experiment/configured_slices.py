@@ -1,0 +1,53 @@
+"""The maps and curves of a run, each by the coordinates of views that it spans."""
+
+from typing import Any
+
+from attacks.evaluation.ablation import varying
+from attacks.evaluation.response import SlicePlan, axes_of
+from attacks.evaluation.slices import axis
+from attacks.experiment.parts import Parts
+from attacks.schema.validate import Run
+from transforms import Compose, widened
+
+#: Cells along the sides of a map.
+CELLS = 7
+#: The coordinates of maps and curves for `auto`: the first of these that vary, then any other.
+TELLING = ("affine angle", "affine scale", "yaw", "distance", "angle", "scale", "shift right", "quality")
+
+
+def check(run: Run, parts: Parts) -> None:
+    """Check the configuration of the parts before anything is attacked. Raises ValueError in one line."""
+    config = run.evaluate
+    axes_of(
+        SlicePlan(*configured_slices(run, parts.transforms), parts.transforms, wide_of(parts.transforms, config.wide))
+    )
+    if config.left_out:
+        varying(parts.transforms)
+
+
+def wide_of(transforms: Compose, factor: float) -> Compose:
+    """The range of views that maps and curves span."""
+    return widened(transforms, factor) if factor > 1 else transforms
+
+
+def configured_slices(run: Run, transforms: Compose) -> tuple[list[Any], list[Any]]:
+    """The configured maps and curves, each by the names of its coordinates. `auto` stands for up to two coordinates
+    that vary, so that a preset suits any views."""
+    config = run.evaluate
+    names = _telling(transforms, wide_of(transforms, config.wide)) if "auto" in (*config.maps, *config.curves) else []
+    grids, lines = [names] if len(names) > 1 else [], names
+    maps = [pair for each in config.maps for pair in (grids if each == "auto" else [each])]
+    return maps, [name for each in config.curves for name in (lines if each == "auto" else [each])]
+
+
+def _telling(transforms: Compose, wide: Compose) -> list[str]:
+    """Up to two coordinates that vary. Those of a random choice of stages come last."""
+    names: list[str] = []
+    for pattern in (*TELLING, *sorted(wide.names, key=lambda name: name.startswith(("oneof", "sometimes")))):
+        try:
+            name = axis(pattern, transforms, wide, CELLS, "auto").name
+        except ValueError:  # none, several, a seed, or one that stands still
+            continue
+        if name not in names:
+            names.append(name)
+    return names[:2]

@@ -1,0 +1,85 @@
+"""What a run needs before it attacks: torch's settings, its parts, the engine's decision, and its manifest."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from attacks.encoders.engine import Choice, keep_freed_memory
+from attacks.experiment.build.parts import build
+from attacks.experiment.configured_slices import check
+from attacks.experiment.directory import Earlier
+from attacks.experiment.identity import identity, key_of, refuse_other
+from attacks.experiment.manifest import manifest
+from attacks.experiment.parts import Parts
+from attacks.experiment.states import CHECKPOINT
+from attacks.experiment.tuning import decide
+from attacks.runtime.checkpoint import Checkpoint
+from attacks.runtime.distributed import World
+from attacks.schema.validate import Run
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A run that can begin, with the content of its manifest.json."""
+
+    run: Run
+    parts: Parts
+    choice: Choice
+    manifest: dict[str, Any]
+    world: World
+
+    def checkpoint(self, out: Path) -> Checkpoint:
+        """Its checkpoint in the directory `out`."""
+        pace = self.run.checkpoint
+        key = key_of(self.manifest["identity"])
+        return Checkpoint(out / CHECKPOINT, key, pace.seconds, pace.steps, self.world, self.parts.device)
+
+
+def prepare(run: Run, world: World, preset: str, overrides: list[str], module: nn.Module | None = None) -> Prepared:
+    """Set up torch, make the parts of a run, and decide how its engine computes.
+
+    Args:
+        module: replaces the configured encoder.
+
+    Raises:
+        ValueError, OSError: in one line.
+    """
+    if run.engine.threads is not None:
+        if not 1 <= run.engine.threads <= 1024:  # above the system's limit the library ends the process
+            raise ValueError(f"`engine.threads` must be at least 1, and at most 1024; got {run.engine.threads}")
+        torch.set_num_threads(run.engine.threads)
+    _deterministic(compiles=run.engine.compile is not False)
+    keep_freed_memory()
+    parts = build(run, module)
+    check(run, parts)
+    choice = decide(run, parts, world)
+    record = manifest(run, parts, preset, overrides, choice, world)
+    record["identity"] = identity(run, parts, choice.decision, world, record["versions"])
+    return Prepared(run, parts, choice, record, world)
+
+
+def prepared_again(previous: Earlier, run: Run, world: World, module: nn.Module | None = None) -> Prepared:
+    """The same for a run that has begun, with its own manifest.
+
+    Args:
+        run: its configuration.
+
+    Raises:
+        ValueError: the numbers of this process would be those of another run.
+    """
+    record = previous.manifest
+    prepared = prepare(run, world, record["preset"], record["overrides"], module)
+    refuse_other(record, prepared.manifest["identity"], previous.folder)
+    return replace(prepared, manifest=record)
+
+
+def _deterministic(compiles: bool) -> None:
+    """Ask torch for deterministic algorithms, with a warning where there is none. Both calls do; the first one tells
+    the compiler too, and imports it, which takes seconds."""
+    if compiles:
+        torch.use_deterministic_algorithms(True, warn_only=True)
+    else:
+        torch.set_deterministic_debug_mode("warn")

@@ -1,0 +1,142 @@
+"""Who may write into a run directory: its states, and its lock.
+
+A directory is new, at work (another process holds its lock), interrupted, finished, or of somebody else. Every
+process that works on a run holds the lock `.lock` together with the others; one that begins or removes a run, alone.
+"""
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+from attacks.experiment.artefact_list import listed
+from attacks.experiment.directory import earlier
+from attacks.runtime.files import clean, is_left_over
+from attacks.runtime.folders import refuse_links, short
+from attacks.runtime.locks import Lock
+
+#: In a run directory: the lock, which is empty and stays, and the folder of partial results.
+LOCK, CHECKPOINT = ".lock", "checkpoint"
+
+
+class State(Enum):
+    """What a run directory holds."""
+
+    NEW = "nothing"
+    INTERRUPTED = "a run without results"
+    FINISHED = "a finished run"
+    FOREIGN = "other files"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A run directory that this process has entered.
+
+    Args:
+        begun: whether there is a run to go on with.
+        alone: whether no other process was at work on it.
+    """
+
+    lock: Lock
+    begun: bool
+    alone: bool
+
+    def share(self) -> None:
+        """The run has begun: from now on other processes may join it."""
+        self.lock.shared()
+
+
+def state_of(out: Path) -> State:
+    """The state of a run directory, whether or not a process is at work there."""
+    if finished(out):
+        return State.FINISHED
+    if (out / "manifest.json").exists():
+        return State.INTERRUPTED
+    ours = not out.is_dir() or all(path.name == LOCK or is_left_over(path) for path in out.iterdir())
+    return State.NEW if ours else State.FOREIGN
+
+
+def finished(out: Path) -> bool:
+    """Whether the directory holds results. They are written last and at once, so an empty file is none."""
+    try:
+        return isinstance(json.loads((out / "metrics.json").read_bytes()), dict)
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
+@contextmanager
+def entered(out: Path, same: Callable[[dict[str, Any]], None], *, overwrite: bool = False) -> Iterator[Entry]:
+    """Within the block this process may work on the run directory, which is made where there is none.
+
+    Args:
+        same: called with the manifest of a run that is there; raises ValueError if it is another run.
+        overwrite: first remove what the run that is there has written.
+
+    Raises:
+        ValueError: a finished run, another run, a run at work that is to be overwritten, or other files.
+        OSError: the directory cannot be made or written.
+    """
+    _check(out, same, overwrite)  # before a file is touched
+    out.mkdir(parents=True, exist_ok=True)
+    with Lock(out / LOCK) as lock:
+        alone = lock.exclusive()
+        if not alone:
+            lock.shared()  # waits while a run begins
+        state = _check(out, same, overwrite and alone)
+        if alone:
+            clean(out)
+            if state is not State.NEW and overwrite:
+                remove(out)
+                state = State.NEW
+        elif overwrite or state is State.NEW:
+            raise ValueError(f"`{out}`: another process is at work there; wait for it or stop it, then start again")
+        entry = Entry(lock, state is State.INTERRUPTED, alone)
+        if entry.begun:
+            print(f"note: {'going on with' if alone else 'joining'} the run in {out}", file=sys.stderr)
+            before = (out / "manifest.json").stat().st_ino
+            entry.share()
+            if not (out / "manifest.json").exists() or (out / "manifest.json").stat().st_ino != before:
+                raise ValueError(f"`{out}`: another process has just overwritten this run; start again")
+        yield entry
+
+
+def _check(out: Path, same: Callable[[dict[str, Any]], None], overwrite: bool) -> State:
+    """The state of a directory that this process may enter. Raises ValueError for any other."""
+    refuse_links(out)
+    state = state_of(out)
+    if state is State.FOREIGN:
+        name = min(path.name for path in out.iterdir() if path.name != LOCK)
+        raise ValueError(
+            f"`hydra.run.dir` must be a new directory, or that of a run; {out} holds other files, such as "
+            f"{short(name)}"
+        )
+    if state is State.FINISHED and not overwrite:
+        raise ValueError(
+            f"`hydra.run.dir`: the run in {out} is finished, and its report is {out / 'report.html'}; name another "
+            "directory, or remove this run with overwrite=true"
+        )
+    if state is State.INTERRUPTED and not overwrite:
+        same(earlier(out).manifest)
+    return state
+
+
+def remove(out: Path) -> None:
+    """Remove what the run in a directory has written, as its manifest lists it, and nothing else.
+
+    The result goes first, the partial results next, and the manifest stays until that of the next run replaces it: at
+    any moment what is left is a run that can be gone on with."""
+    files = listed(earlier(out).manifest)
+    (out / "metrics.json").unlink(missing_ok=True)
+    shutil.rmtree(out / CHECKPOINT, ignore_errors=True)
+    for name in files:
+        if name != "manifest.json":
+            (out / name).unlink(missing_ok=True)
+    for folder in sorted({parent for name in files for parent in Path(name).parents}, reverse=True):
+        if folder != Path():
+            with suppress(OSError):  # it holds other files, or was never made
+                (out / folder).rmdir()

@@ -1,0 +1,154 @@
+"""Executors: what maps the units of a run to processes of this machine, or to tasks of a Ray cluster.
+
+Every process prepares the run from its directory and leaves its results there, so the bytes are the same for any
+executor and any number of processes.
+"""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from functools import lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+from attacks.experiment.batch import Bench, Unit
+from attacks.experiment.build.objective import watched
+from attacks.experiment.directory import interrupted
+from attacks.experiment.experiment import Session, set_up
+from attacks.experiment.preparation import prepared_again
+from attacks.experiment.states import LOCK
+from attacks.experiment.units import Done, Execute, do
+from attacks.runtime.distributed import ALONE
+from attacks.runtime.extras import extra
+from attacks.runtime.locks import Lock
+from attacks.runtime.progress import Progress
+from attacks.runtime.signals import Stopped, stoppable
+
+#: The run ends after so many deaths of its processes without a unit that was done in between; a cluster tries a unit
+#: so many times again.
+DEATHS = 3
+DIED = (
+    f"processes of this run ended {DEATHS} times before they had done a unit: too little memory, or a crash of a "
+    "library; what is done is saved"
+)
+
+
+class Place(NamedTuple):
+    """A run directory, and what its user allows it: the program of an encoder that runs code, and the folder of
+    `data.cache`."""
+
+    out: str
+    program: str | None
+    cache: str | None
+
+
+def processes(place: Place, count: int) -> Execute:
+    """The executor of `count` processes of this machine. One that dies is replaced."""
+
+    def execute(units: Sequence[Unit], wait: bool) -> Iterator[tuple[Unit, Done]]:
+        left, deaths = dict.fromkeys(units), 0
+        while left:
+            try:
+                for unit, done in _pool(place, count, list(left), wait):
+                    del left[unit]
+                    deaths = 0
+                    yield unit, done
+            except BrokenProcessPool:
+                deaths += 1
+                if deaths == DEATHS:
+                    raise ChildProcessError(DIED) from None
+                print("note: a process of this run has ended; another one does its unit", file=sys.stderr)
+
+    return execute
+
+
+def _pool(place: Place, count: int, units: Sequence[Unit], wait: bool) -> Iterator[tuple[Unit, Done]]:
+    # spawned: torch's threads do not survive a fork
+    context = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(min(count, len(units)), context, _begin)
+    try:
+        futures = {pool.submit(in_worker, place, unit, wait): unit for unit in units}
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    except BaseException:
+        for child in multiprocessing.active_children():  # each writes its checkpoint
+            child.terminate()
+        raise
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _begin() -> None:
+    """In a new process of this machine: it ignores Ctrl-C, of which its parent tells it, and ends with its parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def follow() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=follow, daemon=True).start()
+
+
+def cluster(place: Place, threads: int) -> Execute:
+    """The executor of a Ray cluster: the one that RAY_ADDRESS names or that runs here, else one of this machine. Each
+    task has so many cores, and a GPU where the cluster has any. Ray repeats the tasks of a process or node that dies.
+    """
+
+    def execute(units: Sequence[Unit], wait: bool) -> Iterator[tuple[Unit, Done]]:
+        ray = extra("ray")
+        if not ray.is_initialized():
+            ray.init(include_dashboard=False)
+        gpus = 1 if ray.cluster_resources().get("GPU") else 0
+        # max_calls: a process keeps its encoder for all its tasks
+        options = {"num_cpus": threads, "num_gpus": gpus, "max_retries": DEATHS, "max_calls": 0}
+        task = ray.remote(**options)(in_worker)
+        waiting = {task.remote(place, unit, wait): unit for unit in units}
+        try:
+            while waiting:
+                (ready,), _ = ray.wait(list(waiting))
+                yield waiting.pop(ready), ray.get(ready)
+        except ray.exceptions.RayTaskError as error:
+            raise error.cause from None
+        except ray.exceptions.WorkerCrashedError:
+            raise ChildProcessError(DIED) from None
+        finally:
+            for each in waiting:
+                ray.cancel(each, force=True)
+
+    return execute
+
+
+def in_worker(place: Place, unit: Unit, wait: bool) -> Done:
+    """Do a unit in a process of an executor."""
+    try:
+        with stoppable(Path(place.out)):
+            return do(_bench(place), unit, wait)
+    except Stopped as stop:
+        os._exit(stop.code)  # the checkpoint is written, and no further unit may begin
+
+
+@lru_cache(maxsize=1)
+def _bench(place: Place) -> Bench:
+    """The run in its directory, prepared once a process, which holds the lock of the directory from then on."""
+    out = Path(place.out)
+    _HELD.append(Lock(out / LOCK))
+    _HELD[-1].shared()
+    Progress.everywhere = False  # the bars of several processes would overwrite each other
+    previous = interrupted(out, place.program)
+    if getattr(previous.run.data, "cache", None) is not None:
+        previous.run.data.cache = place.cache
+    prepared = prepared_again(previous, previous.run, ALONE)
+    module = watched(prepared.parts.encoder, prepared.run.objective).__enter__()  # until this process ends
+    session = Session(ALONE, out, prepared.checkpoint(out))
+    return set_up(prepared.run, prepared.parts, module, prepared.choice.decision, session).bench
+
+
+#: The locks that this process holds until it ends.
+_HELD: list[Lock] = []
