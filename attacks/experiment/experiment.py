@@ -33,6 +33,7 @@ from attacks.experiment.embeddings import cache_of, embedded
 from attacks.experiment.outcome import Outcome
 from attacks.experiment.parts import Parts
 from attacks.experiment.units import work
+from attacks.experiment.view_scores import write_scores
 from attacks.runtime.checkpoint import Checkpoint
 from attacks.runtime.distributed import World
 from attacks.runtime.files import write_bytes, write_json, write_text
@@ -60,8 +61,8 @@ class Session(NamedTuple):
 
 
 def experiment(run: Run, parts: Parts, module: nn.Module, decision: Decision, session: Session) -> Outcome:
-    """Run all arms; write `pictures/`, `adversarial.png`, `perturbation.safetensors` and `steps.csv` (the first
-    process of the world does). Results in the checkpoint are reused.
+    """Run all arms; write `pictures/`, `adversarial.png`, `perturbation.safetensors`, `scores.safetensors` and
+    `steps.csv` (the first process of the world does). Results in the checkpoint are reused.
 
     Args:
         module: the encoder, reading the objective's layers (see `attacks.experiment.build.objective.watched`).
@@ -187,3 +188,4 @@ def _write(out: Path, outcome: Outcome, results: list[BatchResult]) -> None:
         placed = placement(parts.perturbation, names, images, bench.run.perturbation, goal)
         write_json(out / "placement.json", placed)
     write_text(out / "steps.csv", csv(outcome.trace))
+    write_scores(out, outcome)

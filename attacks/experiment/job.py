@@ -17,6 +17,7 @@ from attacks.eot.batching import memory_told
 from attacks.eot.faults import NotFinite, fault
 from attacks.evaluation.drift import summary
 from attacks.evaluation.sanity.check import table as sanity_table
+from attacks.experiment.artefact_list import CHECKPOINT, finish, planned
 from attacks.experiment.build.data import data
 from attacks.experiment.build.encoder import subject
 from attacks.experiment.build.objective import watched
@@ -40,9 +41,6 @@ from attacks.runtime.tables import write_rows
 from attacks.runtime.tracking import Trackers, log_end, log_step, refuse_unasked, tracker
 from attacks.schema.encoder import EncoderConfig
 from attacks.schema.validate import Run
-
-#: In a run directory: the folder of partial results.
-CHECKPOINT = "checkpoint"
 
 
 def job(
@@ -72,6 +70,7 @@ def job(
     world = join()
     choice = decide(run, parts, world)
     record = manifest(run, parts, preset, overrides, choice, world)
+    record["artefacts"] = planned(run, parts)
     run_identity = record["identity"] = identity(run, parts, choice.decision, world, record["versions"])
     if world.first:
         _begin(out, record, (*parts.queries.notes, *describe(choice)), resumed)
@@ -104,6 +103,9 @@ def job(
         if world.first:
             _write(out, content, rows, record, outcome, extras)
             log_end(trackers, content, out)
+            trackers.close()  # events.jsonl is complete
+            finish(out, record, content)  # metrics.json is written last: a directory with it is finished
+            shutil.rmtree(out / CHECKPOINT, ignore_errors=True)
     if world.first:
         _print(out, content, outcome)
     return content
@@ -233,8 +235,6 @@ def _write(
     extras.draw(out)
     first = [line for line in outcome.trace if line.batch == 0]
     write_report(out, content, record, warnings(content), first, typical(outcome))
-    write_json(out / "metrics.json", content)  # written last: a directory with it is finished
-    shutil.rmtree(out / CHECKPOINT, ignore_errors=True)
 
 
 def _print(out: Path, content: dict[str, Any], outcome: Outcome) -> None:
@@ -251,3 +251,4 @@ def _print(out: Path, content: dict[str, Any], outcome: Outcome) -> None:
         print(sanity_table(outcome.sanity))
     print(encoder_line(content))
     print(f"report: {out / 'report.html'}")
+    print(f"record: sha256 {content['files']} (python -m attacks.run verify={out} checks it)")
