@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any
 
 from attacks.data.images import file_names
@@ -17,6 +17,7 @@ from attacks.experiment.batch import arms_of
 from attacks.experiment.parts import Parts
 from attacks.experiment.sections import configured_slices
 from attacks.runtime.files import sha256, write_json
+from attacks.runtime.folders import refuse_outside
 from attacks.schema.patch import PatchConfig
 from attacks.schema.validate import Run
 
@@ -78,15 +79,6 @@ def listed(manifest: Mapping[str, Any]) -> list[str]:
         refuse_outside(path, "manifest.json")
     faults = [f"fault.{row:06d}.safetensors" for row in range(len(names))]
     return [*(f"pictures/{arm}/{name}" for arm in arms for name in names), *faults, *files]
-
-
-def refuse_outside(path: object, source: str) -> None:
-    """Raise ValueError unless a path of the file `source` is relative and stays within its folder."""
-    if isinstance(path, str) and "\0" not in path and "\\" not in path:
-        plain = PurePosixPath(path)
-        if path and plain.as_posix() == path and not plain.is_absolute() and ".." not in plain.parts and path != ".":
-            return
-    raise ValueError(f"{source}: a path must be relative and lead to no other folder; it holds {path!r:.120}")
 
 
 def finish(out: Path, manifest: Mapping[str, Any], content: dict[str, Any]) -> str:

@@ -71,18 +71,18 @@ def experiment(run: Run, parts: Parts, module: nn.Module, decision: Decision, se
         Elsewhere: the pictures are done, and another process makes the tables.
     """
     checkpoint, world, out = session.checkpoint, session.world, session.out
-    bench, spent, cached = _bench(run, parts, module, decision, world, out)
+    bench, spent, cached = bench_of(run, parts, module, decision, world, out)
     bench = replace(bench, follow=session.follow, checkpoint=checkpoint)
     spent, cached = checkpoint.once("gallery", lambda: (spent, cached))  # as the first attempt measured it
     results, failed = work(bench, session.ledger)
-    bench = _narrowed(bench, [row for result in results for row in result.rows])
+    bench = narrowed(bench, [row for result in results for row in result.rows])
     outcome = replace(_gathered(bench, results, spent, cached), failed=tuple(failed))
     if world.first:
         _write(out, outcome, results)
     return outcome
 
 
-def _bench(
+def bench_of(
     run: Run, parts: Parts, module: nn.Module, decision: Decision, world: World, out: Path
 ) -> tuple[Bench, Spent, int]:
     """What all batches share, its cost, and how many gallery embeddings came from the cache."""
@@ -127,7 +127,7 @@ def _banks(run: Run, transforms: Compose, like: Tensor) -> dict[str, Bank]:
     return {name: each._replace(u=each.u.to(like)) for name, each in banks.items()}
 
 
-def _narrowed(bench: Bench, rows: list[int]) -> Bench:
+def narrowed(bench: Bench, rows: list[int]) -> Bench:
     """The bench of the pictures `rows`, without those that failed."""
     if len(rows) == len(bench.parts.queries):
         return bench
