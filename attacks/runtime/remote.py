@@ -27,10 +27,11 @@ def local(location: str | Path) -> Iterator[Path]:
             raise ValueError(f"`{location}` cannot be opened: {' '.join(str(error).split())}") from None
         if not names:
             raise FileNotFoundError(f"`{location}` holds no files: is it the directory of a run?")
+        below = Path(folder, PurePosixPath(root).name or "run")
         for name in names:
             path = PurePosixPath("/", name).relative_to(PurePosixPath("/", root)).as_posix()
             refuse_outside(path, str(location))
-            target = Path(folder, path)
+            target = Path(below, path)
             target.parent.mkdir(parents=True, exist_ok=True)
             files.get_file(name, str(target))
-        yield Path(folder)
+        yield below
