@@ -15,6 +15,9 @@ from attacks.runtime.distributed import ALONE, World
 from attacks.schema.patch import PatchConfig
 from transforms import Shown
 
+#: The most pictures that `adversarial.png` shows.
+SHOWN = 64
+
 
 @dataclass(frozen=True, eq=False)
 class Exhibits:

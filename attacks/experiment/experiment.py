@@ -26,7 +26,7 @@ from attacks.evaluation.judge import Judge, joined
 from attacks.evaluation.sanity.check import Sanity, skipped
 from attacks.evaluation.scores import embed, signature_of
 from attacks.experiment.arms import csv
-from attacks.experiment.artifacts import Exhibits, placement, sheet
+from attacks.experiment.artifacts import SHOWN, Exhibits, placement, sheet
 from attacks.experiment.batch import SAME, WIDE, BatchResult, Bench, arms_of, part_of, refinable
 from attacks.experiment.cost import Counted, Spent
 from attacks.experiment.embeddings import cache_of, embedded
@@ -43,8 +43,6 @@ from attacks.schema.validate import Run
 from attacks.solvers.trace import Trace
 from transforms import Compose, widened
 
-#: The most pictures that `adversarial.png` shows.
-SHOWN = 64
 #: Why a run has no sanity checks although they were configured.
 UNCHECKED = "they are made with the first picture, and that has failed"
 

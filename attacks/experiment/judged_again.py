@@ -16,9 +16,8 @@ from attacks.evaluation.clusters import Sample
 from attacks.evaluation.judge import resisting
 from attacks.evaluation.scores import Scores
 from attacks.experiment.agreement import short, some
-from attacks.experiment.artifacts import sheet
+from attacks.experiment.artifacts import SHOWN, sheet
 from attacks.experiment.batch import SAME, Bench, Unit, arms_of, drift_of, part_of, worst_cosine
-from attacks.experiment.experiment import SHOWN
 from attacks.experiment.sections import deployment_of, explanations_of, response_of, sample_of
 from attacks.experiment.units import unit_size
 from attacks.experiment.view_scores import NAME, ViewScores
