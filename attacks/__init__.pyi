@@ -17,6 +17,7 @@ from .evaluation.intervals import interval as interval, rate as rate
 from .evaluation.sanity import examine as examine
 from .evaluation.scores import evaluate as evaluate, mean_embedding as mean_embedding
 from .evaluation.transfer import leave_one_out as leave_one_out
+from .experiment.verify import verify as verify
 from .notebook import robustness as robustness
 from .objectives.classification import DLR as DLR, CrossEntropy as CrossEntropy
 from .objectives.composite import Each as Each, Sum as Sum, Term as Term

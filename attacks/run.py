@@ -110,7 +110,9 @@ def cli() -> None:
     try:
         with tempfile.TemporaryDirectory() as scratch:
             shown = any(a.startswith("show=") and a != "show=null" for a in sys.argv[1:])
-            resumed = any(a.startswith("resume=") for a in sys.argv[1:])  # composes nothing, so Hydra makes no folder
+            resumed = any(
+                a.startswith(("resume=", "verify=")) for a in sys.argv[1:]
+            )  # composes nothing, so Hydra makes no folder
             if (RANK or shown) and not resumed:
                 sys.argv[1:] = _follower(sys.argv[1:], scratch)
             _run()
@@ -174,7 +176,30 @@ def _plan(arguments: Sequence[str]) -> None:
     print(plan(dict(argument.partition("=")[::2] for argument in arguments)))
 
 
+def _verify(arguments: Sequence[str]) -> None:
+    """`verify=RUN`: check a finished run. Exits with 1 where something does not agree."""
+    values = dict(argument.partition("=")[::2] for argument in arguments)
+    keys = ("verify", "sample", "encoder.model", "engine.device")
+    for key, value in values.items():
+        refuse_credentials(value, f"`{key}`")
+        if key not in keys:
+            raise ValueError(f"`{key}` is no key of a check: known are {', '.join(keys)}")
+    from attacks.experiment.verify import verify
+
+    try:
+        share = float(values.get("sample", "0.1"))
+    except ValueError:
+        raise ValueError(f"`sample` must be a number above 0 and at most 1; got {values['sample']!r}") from None
+    program, device = values.get("encoder.model"), values.get("engine.device")
+    verdict = verify(values["verify"], share, program=program, device=device)
+    print(verdict)
+    sys.exit(0 if verdict.passed else 1)
+
+
 def _run() -> None:
+    if any(argument.startswith("verify=") for argument in sys.argv[1:]):
+        _verify(sys.argv[1:])
+        return
     if any(argument.startswith("plan=") for argument in sys.argv[1:]):
         _plan(sys.argv[1:])
         return

@@ -2,6 +2,7 @@
 
     python scripts/compare.py outputs/2026-01-31/sweep-12-00-00        # every run below a folder
     python scripts/compare.py outputs/a outputs/b --out outputs/a_b    # some runs
+    python scripts/compare.py s3://bucket/sweep --out outputs/sweep    # also zip://, memory://, ...: any of fsspec
 
 Prints the table, and writes index.html (sortable, links the reports), index.csv, and pairs.csv: for every two runs
 that attacked the same pictures and were judged on the same bank of views, the difference of the attacks with EOT,
@@ -15,6 +16,7 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from attacks.evaluation.intervals import Interval
@@ -22,6 +24,7 @@ from attacks.report.compare import Judged, Pair, compared, judged
 from attacks.report.index import Row, Skipped, collect, write_index
 from attacks.report.words import p_value, written
 from attacks.runtime.command_line import Parser, exit_code, printable
+from attacks.runtime.remote import local
 from attacks.runtime.tables import write_rows
 
 MOST_RUNS, MOST_FOLDERS = 500, 20_000
@@ -123,15 +126,23 @@ def _words(value: Interval | None, sign: str = "") -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Returns the exit code: 0, or 2 after an error of one line."""
     parser = Parser(__doc__)
-    parser.add_argument("runs", type=Path, nargs="+", metavar="RUN", help="a run directory, or a folder of them")
+    parser.add_argument("runs", nargs="+", metavar="RUN", help="a run directory, or a folder of them")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: the folder of the runs)")
     return exit_code(lambda: run(parser.parse_args(arguments)), failed=2)
 
 
 def run(options: argparse.Namespace) -> None:
+    """Copy what is not on this machine, and compare."""
+    if options.out is None and any("://" in location for location in options.runs):
+        raise ValueError("`--out` is needed: the runs are not in a folder of this machine")
+    with ExitStack() as stack:
+        compare([stack.enter_context(local(location)) for location in options.runs], options.out)
+
+
+def compare(paths: Sequence[Path], folder: Path | None) -> None:
     """Compare, write, and print."""
-    runs = runs_of(options.runs)
-    out = options.out or place(options.runs, runs)
+    runs = runs_of(paths)
+    out = folder or place(paths, runs)
     names, (rows, skipped) = labels(runs), collect(runs)
     if not rows:
         reasons = "; ".join(f"{names[each.directory]}: {each.reason}" for each in skipped)

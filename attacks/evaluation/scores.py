@@ -3,7 +3,7 @@
 The bank of views has its own seed: all arms are scored on the same views (paired), and the attack never draws them.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -41,6 +41,11 @@ class Scores(NamedTuple):
     vote: Tensor | None = None
     goal_rank: Tensor | None = None
     goal_cosine: Tensor | None = None
+
+    def taken(self, rows: Sequence[int], views: Sequence[int] | slice = slice(None)) -> "Scores":
+        """The scores of some pictures, from all or some views."""
+        columns = {name: x[list(rows)][:, views] for name, x in self._asdict().items() if x is not None}
+        return Scores(**columns)
 
 
 class Right(NamedTuple):

@@ -1,9 +1,145 @@
-"""The files that a run may write, as its manifest lists them."""
+"""The files that a run writes: those that it may write, in manifest.json, and those that it has written, with their
+digests, in files.json.
 
-from collections.abc import Mapping
+metrics.json holds the digest of files.json, and files.json that of metrics.json with zeros in place of the former, so
+that every byte of both is covered.
+"""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
+
+from attacks.data.images import file_names
+from attacks.experiment.batch import arms_of
+from attacks.experiment.configured_slices import configured_slices
+from attacks.experiment.parts import Parts
+from attacks.runtime.files import sha256, write_json
+from attacks.runtime.folders import refuse_outside
+from attacks.runtime.untrusted import text
+from attacks.schema.patch import PatchConfig
+from attacks.schema.validate import Run
+
+SCHEMA = 1
+#: The list of files, and the file that is written last and holds the digest of the list.
+FILES, METRICS = "files.json", "metrics.json"
+#: In a run directory: the folder of partial results, which a finished run has no more.
+CHECKPOINT = "checkpoint"
+#: Files of every run.
+ALWAYS = ["manifest.json", "events.jsonl", "per_image.csv", "steps.csv", "scores.safetensors", "report.html"]
+ALWAYS += ["perturbation.safetensors", "adversarial.png", "views.png", FILES, METRICS]
+#: Parts whose views may not be finite; such a view is kept in a file.
+PARTS = ("radii", "response", "left_out", "deployment", "explanations")
+#: The most arms of a list; a run has five or six.
+MOST_ARMS = 64
+ZEROS = "0" * 64
+#: Where the digest of files.json stands in metrics.json: a key of its first level.
+PLACE = re.compile(rb'\n  "files": "([0-9a-f]{64})"')
+
+
+def planned(run: Run, parts: Parts) -> dict[str, Any]:
+    """The files that a run may write, for manifest.json; see `listed`. Nothing else in its directory is its own."""
+    arms, config = list(arms_of(run, parts)), run.evaluate
+    tables = {
+        "radii": run.attack.name == "radius",
+        "response": any(configured_slices(run, parts.transforms)),
+        "left_out": config.left_out,
+        "deployment": config.deploy,
+        "explanations": config.explain,
+        "spectrum": config.explain,
+        "drift": config.layers,
+    }
+    files = [*ALWAYS, *(f"{name}.csv" for name, configured in tables.items() if configured)]
+    files += ["explanations.png"] if config.explain else []
+    if isinstance(run.perturbation, PatchConfig):
+        files += ["placement.json"]
+    if parts.perturbation.texture_size is not None:
+        files += ["patch.png", *(f"patches/{arm}.png" for arm in arms if arm != "clean")]
+    files += ["fault.safetensors", *(f"fault.{name}.safetensors" for name in PARTS)]
+    arms += ["radius"] if tables["radii"] else []
+    pictures = {"arms": arms, "names": file_names(parts.queries.names)}
+    return {"pictures": pictures, "files": files, "folders": [CHECKPOINT]}
 
 
 def listed(manifest: Mapping[str, Any]) -> list[str]:
-    """Their paths in the run directory."""
-    return list(manifest.get("artefacts", {}).get("files", []))
+    """The relative paths of all files that the run of a manifest.json may have written: its pictures, the views that
+    were not finite, and its other files. The folders of `artefacts` are not among them.
+
+    Raises ValueError in one line where the list is malformed, or a path leads out of the run directory."""
+    artefacts = manifest.get("artefacts")
+    try:
+        arms, names = (list(artefacts["pictures"][key]) for key in ("arms", "names"))  # type: ignore[index]
+        files, folders = (list(artefacts[key]) for key in ("files", "folders"))  # type: ignore[index]
+    except (TypeError, KeyError):
+        raise ValueError("manifest.json: `artefacts` must list the files of the run: start a new run") from None
+    if len(arms) > MOST_ARMS:
+        raise ValueError(f"manifest.json: `artefacts` must have at most {MOST_ARMS} arms; it has {len(arms)}")
+    for path in (*arms, *names, *files, *folders):
+        refuse_outside(path, "manifest.json")
+    faults = [f"fault.{row:06d}.safetensors" for row in range(len(names))]
+    return [*(f"pictures/{arm}/{name}" for arm in arms for name in names), *faults, *files]
+
+
+def finish(out: Path, manifest: Mapping[str, Any], content: dict[str, Any]) -> str:
+    """Write files.json, and then metrics.json with its digest, which ends the run. Returns the digest."""
+    content["files"] = ZEROS
+    data = (json.dumps(content, indent=2, allow_nan=False) + "\n").encode()
+    entries = {path: entry(out / path) for path in sorted(listed(manifest)) if _plain(out / path)}
+    entries = {path: each for path, each in entries.items() if path not in (FILES, METRICS)}
+    entries[METRICS] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
+    write_json(out / FILES, {"schema": SCHEMA, "files": dict(sorted(entries.items()))})
+    content["files"] = sha256(out / FILES)
+    write_json(out / METRICS, content)
+    return str(content["files"])
+
+
+def entry(path: Path) -> dict[str, Any]:
+    """The entry of a file: of metrics.json with zeros in place of the digest that it holds."""
+    if path.name != METRICS:
+        return {"sha256": sha256(path), "size": path.stat().st_size}
+    data = path.read_bytes()
+    match = PLACE.search(data)
+    if match is not None:
+        data = data[: match.start(1)] + ZEROS.encode() + data[match.end(1) :]
+    return {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
+
+
+def _plain(path: Path) -> bool:
+    return path.is_file() and not path.is_symlink()
+
+
+def differences(out: Path, manifest: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[str]:
+    """A line for each file that is not as files.json has it, and for files.json itself.
+
+    Args:
+        content: of metrics.json.
+    """
+    recorded, found = str(content.get("files")), sha256(out / FILES)
+    if recorded != found:
+        yield f"{FILES}: its sha256 is {found[:12]}, metrics.json recorded {recorded[:12]}"
+    try:
+        entries = dict(json.loads(text(out / FILES))["files"])
+        possible = listed(manifest)
+        for path in entries:
+            refuse_outside(path, FILES)
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
+        yield f"{FILES}: it is malformed ({' '.join(str(error).split())})"
+        return
+    for path in sorted(entries.keys() - set(possible)):
+        yield f"{path}: {FILES} lists it, which is no file of this run"
+    for path in possible:
+        if path == FILES:
+            continue
+        if not _plain(out / path):
+            if path in entries:
+                yield f"{path}: it is missing, and {FILES} lists it"
+        elif path not in entries:
+            yield f"{path}: it is there, and {FILES} does not list it"
+        elif (now := entry(out / path)) != entries[path]:
+            was = entries[path] if isinstance(entries[path], dict) else {}
+            yield (
+                f"{path}: its sha256 is {now['sha256'][:12]} of {now['size']} bytes, {FILES} recorded "
+                f"{str(was.get('sha256'))[:12]} of {was.get('size')}"
+            )

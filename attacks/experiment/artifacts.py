@@ -16,6 +16,9 @@ from attacks.runtime.files import sha256
 from attacks.schema.patch import PatchConfig
 from transforms import Shown
 
+#: The most pictures that `adversarial.png` shows.
+SHOWN = 64
+
 
 @dataclass(frozen=True, eq=False)
 class Exhibits:

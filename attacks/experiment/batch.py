@@ -183,10 +183,10 @@ def attacked(bench: Bench, unit: Unit) -> BatchResult:
             score = partial(bench.judge, shown[arm], numbers, views, _title(arm, bank, number))
             scores[bank][arm] = task(f"{arm} {bank}", "judging", score)
     worst = {
-        arm: task(f"{arm} worst", "judging", partial(_worst, bench, shown[arm], own, scores[SAME][arm]))
+        arm: task(f"{arm} worst", "judging", partial(worst_cosine, bench, shown[arm], own, scores[SAME][arm]))
         for arm in arms
     }
-    drift = checkpoint.once("drift", lambda: _drift(bench, parts, rows, shown)) if bench.layers else None
+    drift = checkpoint.once("drift", lambda: drift_of(bench, parts, rows, shown)) if bench.layers else None
     budget = {arm: parts.perturbation.norm(bench.exhibits.pictures(arm, rows) - images).cpu() for arm in arms}
     ordered = [line for arm in arms for line in trace.get(arm, [])]
     return BatchResult(
@@ -205,7 +205,7 @@ def attacked(bench: Bench, unit: Unit) -> BatchResult:
     )
 
 
-def _drift(bench: Bench, parts: Parts, rows: Sequence[int], shown: dict[str, Shown]) -> Drift:
+def drift_of(bench: Bench, parts: Parts, rows: Sequence[int], shown: dict[str, Shown]) -> Drift:
     bank = bench.banks[SAME]
     some, others = bank._replace(u=bank.u[:VIEWS]), {arm: shown[arm] for arm in arms_of(bench.run, parts)[1:]}
     clean = bench.exhibits.pictures("clean", rows)
@@ -240,7 +240,7 @@ def refinable(run: Run, parts: Parts) -> int:
     return run.evaluate.refine if plain else 0
 
 
-def _worst(bench: Bench, shown: Shown, own: Tensor, scores: Scores) -> Tensor:
+def worst_cosine(bench: Bench, shown: Shown, own: Tensor, scores: Scores) -> Tensor:
     """For each picture the cosine (n,) to its clean embedding in the view that resists the attack most."""
     if bench.parts.goal is not None:
         return resisting(scores)

@@ -9,8 +9,10 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from attacks.encoders.description import MODULE
 from attacks.runtime.folders import refuse_links
 from attacks.runtime.untrusted import text
+from attacks.schema.encoder import EncoderConfig
 from attacks.schema.validate import Run, validate
 
 #: Encoders that run code. A run directory may come from a stranger, so it alone may not start one.
@@ -36,6 +38,14 @@ def read_json(path: Path) -> Any:
         raise ValueError(f"`{path}` is not JSON ({error})") from None
 
 
+def finished(out: Path) -> bool:
+    """Whether the directory holds results. They are written last and at once, so an empty file is none."""
+    try:
+        return isinstance(json.loads((out / "metrics.json").read_bytes()), dict)
+    except (OSError, ValueError, RecursionError):
+        return False
+
+
 def earlier(folder: Path) -> Earlier:
     """Read a run directory. Raises FileNotFoundError or ValueError in one line."""
     path = folder / "manifest.json"
@@ -47,12 +57,19 @@ def earlier(folder: Path) -> Earlier:
 
 def _validated(config: dict[str, Any], path: Path) -> Run:
     """The configuration of the manifest at `path`. Raises ValueError in one line."""
+    encoder = config.get("encoder")
+    in_memory = False
+    if isinstance(encoder, dict) and encoder.get("name") == MODULE:  # which is no choice of the command line
+        in_memory, config = True, {**config, "encoder": {**encoder, "name": "pocket"}}
     try:
         node: Any = OmegaConf.create(config)
-        return validate(node)
+        run = validate(node)
     except (TypeError, ValueError, OmegaConfBaseException) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"`{path}` is not of this version: {reason}") from None
+    if in_memory:
+        run.encoder = EncoderConfig(MODULE, list(run.encoder.features), run.encoder.stochastic)
+    return run
 
 
 def interrupted(folder: Path, program: str | None = None) -> Earlier:
@@ -71,8 +88,12 @@ def interrupted(folder: Path, program: str | None = None) -> Earlier:
         raise FileNotFoundError(f"`resume`: nothing was begun in {str(folder)!r} (no manifest.json): start the run")
     previous = earlier(folder)
     manifest = previous.manifest
-    if (folder / "metrics.json").exists():
+    if finished(folder):
         raise ValueError(f"`resume`: the run in {folder} is finished; its report is {folder / 'report.html'}")
+    if previous.run.encoder.name == MODULE:
+        raise ValueError(
+            "`resume`: `encoder` was a module in memory, which no directory holds: start again, overwrite=true"
+        )
     refuse_program(previous.run, program, f"encoder.model={getattr(previous.run.encoder, 'model', None)}")
     try:
         decision = {**manifest["engine"]["decision"], "reuse": None, "threads": manifest["threads"]}

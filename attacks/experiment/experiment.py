@@ -26,12 +26,13 @@ from attacks.evaluation.judge import Judge, joined
 from attacks.evaluation.sanity.check import Sanity, skipped
 from attacks.evaluation.scores import embed, signature_of
 from attacks.experiment.arms import csv
-from attacks.experiment.artifacts import Exhibits, placement, sheet
+from attacks.experiment.artifacts import SHOWN, Exhibits, placement, sheet
 from attacks.experiment.batch import SAME, WIDE, BatchResult, Bench, Failure, arms_of, part_of, refinable
 from attacks.experiment.cost import Counted, Spent
 from attacks.experiment.embeddings import cache_of, embedded
 from attacks.experiment.outcome import Outcome
 from attacks.experiment.parts import Parts
+from attacks.experiment.view_scores import ViewScores, write_scores
 from attacks.runtime.checkpoint import Checkpoint
 from attacks.runtime.distributed import World
 from attacks.runtime.files import write_bytes, write_json, write_text
@@ -40,8 +41,6 @@ from attacks.schema.validate import Run
 from attacks.solvers.trace import Trace
 from transforms import Compose, widened
 
-#: The most pictures that `adversarial.png` shows.
-SHOWN = 64
 #: Why a run has no sanity checks although they were configured.
 UNCHECKED = "they are made with the first picture, and that has failed"
 
@@ -70,7 +69,7 @@ def set_up(run: Run, parts: Parts, module: nn.Module, decision: Decision, sessio
     Args:
         module: the encoder, reading the objective's layers (see `attacks.experiment.build.objective.watched`).
     """
-    setup = _bench(run, parts, module, decision, session.world, session.out)
+    setup = bench_of(run, parts, module, decision, session.world, session.out)
     # as the first attempt measured it
     spent, cached = session.checkpoint.once("gallery", lambda: (setup.spent, setup.cached))
     return Setup(replace(setup.bench, follow=session.follow, checkpoint=session.checkpoint), spent, cached)
@@ -78,16 +77,16 @@ def set_up(run: Run, parts: Parts, module: nn.Module, decision: Decision, sessio
 
 def outcome_of(setup: Setup, results: list[BatchResult], failed: list[Failure]) -> Outcome:
     """The outcome of an experiment from the results of its units (see `attacks.experiment.units.work`). Writes
-    `adversarial.png`, `perturbation.safetensors`, `steps.csv`, and of a patch `placement.json` (the first process of
-    the world does); the pictures are written already."""
-    bench = _narrowed(setup.bench, [row for result in results for row in result.rows])
+    `adversarial.png`, `perturbation.safetensors`, `scores.safetensors`, `steps.csv`, and of a patch `placement.json`
+    (the first process of the world does); the pictures are written already."""
+    bench = narrowed(setup.bench, [row for result in results for row in result.rows])
     outcome = replace(_gathered(bench, results, setup.spent, setup.cached), failed=tuple(failed))
     if bench.world.first:
         _write(bench.exhibits.out, outcome, results)
     return outcome
 
 
-def _bench(run: Run, parts: Parts, module: nn.Module, decision: Decision, world: World, out: Path) -> Setup:
+def bench_of(run: Run, parts: Parts, module: nn.Module, decision: Decision, world: World, out: Path) -> Setup:
     began = time.perf_counter()
     full = replace(decision, precision="float32")
     encoder = Counted(prepare(module, decision))
@@ -129,7 +128,7 @@ def _banks(run: Run, transforms: Compose, like: Tensor) -> dict[str, Bank]:
     return {name: each._replace(u=each.u.to(like)) for name, each in banks.items()}
 
 
-def _narrowed(bench: Bench, rows: list[int]) -> Bench:
+def narrowed(bench: Bench, rows: list[int]) -> Bench:
     """The bench of the pictures `rows`, without those that failed."""
     if len(rows) == len(bench.parts.queries):
         return bench
@@ -190,3 +189,9 @@ def _write(out: Path, outcome: Outcome, results: list[BatchResult]) -> None:
         placed = placement(parts.perturbation, names, images, bench.run.perturbation, goal)
         write_json(out / "placement.json", placed)
     write_text(out / "steps.csv", csv(outcome.trace))
+    everyone = torch.arange(len(parts.queries))
+    success = {
+        bank: {arm: outcome.bench.judge.success(scores, everyone) for arm, scores in arms.items()}
+        for bank, arms in outcome.scores.items()
+    }
+    write_scores(out, ViewScores(outcome.scores, success, outcome.worst, outcome.chosen))

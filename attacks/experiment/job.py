@@ -18,19 +18,20 @@ from attacks.eot.batching import memory_told
 from attacks.eot.faults import NotFinite, fault
 from attacks.evaluation.drift import summary
 from attacks.evaluation.sanity.check import table as sanity_table
+from attacks.experiment.artefact_list import CHECKPOINT, finish
 from attacks.experiment.batch import Bench
 from attacks.experiment.build.data import data
 from attacks.experiment.build.encoder import subject
 from attacks.experiment.build.objective import watched
 from attacks.experiment.build.parts import device
-from attacks.experiment.directory import interrupted, refuse_overrides
+from attacks.experiment.directory import finished, interrupted, refuse_overrides
 from attacks.experiment.experiment import Session, outcome_of, set_up
 from attacks.experiment.identity import refuse_other_command
 from attacks.experiment.outcome import Outcome
 from attacks.experiment.preparation import Prepared, prepare, prepared_again
 from attacks.experiment.results import comparison_lines, encoder_line, headline, metrics, table
 from attacks.experiment.sections import Sections, sections
-from attacks.experiment.states import CHECKPOINT, Entry, entered, finished
+from attacks.experiment.states import Entry, entered
 from attacks.experiment.units import Elsewhere, Execute, here, tables, work
 from attacks.experiment.workers import Place, cluster, processes
 from attacks.report.facts import legend
@@ -112,15 +113,13 @@ def _worked(prepared: Prepared, out: Path, entry: Entry | None) -> dict[str, Any
                 setup = set_up(run, prepared.parts, encoder, prepared.choice.decision, session)
                 done = work(setup.bench, _executor(prepared, setup.bench), shard(run.shard))
                 with tables(setup.bench):
-                    content, outcome = _tables(prepared, outcome_of(setup, *done), out)
+                    content, outcome = _tables(prepared, outcome_of(setup, *done), out, trackers)
         except (Elsewhere, OSError) as error:
             return _ended(error, checkpoint.folder, out, world)
         except NotFinite as error:  # not of one picture: several processes, a shared delta, a section
             if world.first and error.path is None:
                 fault.write(out, error)
             raise
-        if world.first:
-            log_end(trackers, content, out)
     if world.first:
         _print(out, content, outcome)
     return content
@@ -196,7 +195,7 @@ def show(run: Run) -> None:
         print(listing)
 
 
-def _tables(prepared: Prepared, outcome: Outcome, out: Path) -> tuple[dict[str, Any], Outcome]:
+def _tables(prepared: Prepared, outcome: Outcome, out: Path, trackers: Trackers) -> tuple[dict[str, Any], Outcome]:
     """The content of metrics.json, after all tables and figures are written."""
     extras = sections(outcome)
     prepared.world.meet()  # the checkpoint is deleted next, and the others may still read it
@@ -204,6 +203,10 @@ def _tables(prepared: Prepared, outcome: Outcome, out: Path) -> tuple[dict[str, 
     content, rows = metrics(prepared.run, outcome.bench.parts, outcome, extras, record["preset"])
     if prepared.world.first:
         _write(out, content, rows, record, outcome, extras)
+        log_end(trackers, content, out)
+        trackers.close()  # events.jsonl is complete
+        finish(out, record, content)  # metrics.json is written last: a directory with it is finished
+        shutil.rmtree(out / CHECKPOINT, ignore_errors=True)
     return content, outcome
 
 
@@ -227,8 +230,6 @@ def _write(
     extras.draw(out)
     first = [line for line in outcome.trace if line.batch == 0]
     write_report(out, content, record, warnings(content), first, typical(outcome))
-    write_json(out / "metrics.json", content)  # written last: a directory with it is finished
-    shutil.rmtree(out / CHECKPOINT, ignore_errors=True)
 
 
 def _print(out: Path, content: dict[str, Any], outcome: Outcome) -> None:
@@ -245,3 +246,4 @@ def _print(out: Path, content: dict[str, Any], outcome: Outcome) -> None:
         print(sanity_table(outcome.sanity))
     print(encoder_line(content))
     print(f"report: {out / 'report.html'}")
+    print(f"record: sha256 {content['files']} (python -m attacks.run verify={out} checks it)")

@@ -8,13 +8,13 @@ import torch
 from torch import nn
 
 from attacks.encoders.engine import Choice, keep_freed_memory
+from attacks.experiment.artefact_list import CHECKPOINT, planned
 from attacks.experiment.build.parts import build
 from attacks.experiment.configured_slices import check
 from attacks.experiment.directory import Earlier
 from attacks.experiment.identity import identity, key_of, refuse_other
 from attacks.experiment.manifest import manifest
 from attacks.experiment.parts import Parts
-from attacks.experiment.states import CHECKPOINT
 from attacks.experiment.tuning import decide
 from attacks.runtime.checkpoint import Checkpoint
 from attacks.runtime.distributed import World
@@ -57,6 +57,7 @@ def prepare(run: Run, world: World, preset: str, overrides: list[str], module: n
     check(run, parts)
     choice = decide(run, parts, world)
     record = manifest(run, parts, preset, overrides, choice, world)
+    record["artefacts"] = planned(run, parts)
     record["identity"] = identity(run, parts, choice.decision, world, record["versions"])
     return Prepared(run, parts, choice, record, world)
 

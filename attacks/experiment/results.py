@@ -2,6 +2,7 @@
 
 import hashlib
 import textwrap
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -37,15 +38,21 @@ INTERVALS = "95 %, over clusters of pictures; the range of the clusters where th
 
 
 def metrics(
-    run: Run, parts: Parts, outcome: Outcome, extras: Sections, preset: str
+    run: Run,
+    parts: Parts,
+    outcome: Outcome,
+    extras: Sections,
+    preset: str,
+    limits: Mapping[float, float] | None = None,
 ) -> tuple[dict[str, Any], list[dict[str, object]]]:
     """The content of metrics.json, and the rows of per_image.csv that its tables are computed from. Equal seeds give
-    equal content except for seconds."""
+    equal content except for seconds. `limits`: the thresholds of verification by false accept rate, where they are
+    known."""
     judge, count = outcome.bench.judge, len(parts.queries)
     everyone = torch.arange(count)
     known = parts.gallery if isinstance(parts.gallery, Gallery) else None
     pairs = impostors(judge.embeddings, known.label_numbers) if known is not None else None
-    limits = {} if pairs is None else thresholds(pairs)
+    limits = limits if limits is not None else {} if pairs is None else thresholds(pairs)
     success = {
         name: {arm: judge.success(scores, everyone) for arm, scores in arms.items()}
         for name, arms in outcome.scores.items()

@@ -15,11 +15,11 @@ from attacks.data.gallery import spread
 from attacks.eot.batching import memory_told
 from attacks.evaluation.ablation import left_out
 from attacks.evaluation.clusters import Sample
-from attacks.evaluation.deployment import deployed_size, deployment
+from attacks.evaluation.deployment import Deployment, deployed_size, deployment
 from attacks.evaluation.explain.explanation import Explanations, explain
-from attacks.evaluation.response import SlicePlan, response
+from attacks.evaluation.response import Response, SlicePlan, response
 from attacks.experiment.arms import optimise
-from attacks.experiment.batch import SAME, Bench, part_of, setup
+from attacks.experiment.batch import SAME, Bench, arms_of, part_of, setup
 from attacks.experiment.configured_slices import CELLS, configured_slices, wide_of
 from attacks.experiment.cost import Meter, Spent
 from attacks.experiment.outcome import Outcome
@@ -112,7 +112,7 @@ def _priced(make: Callable[[Outcome, Meter], Section], outcome: Outcome, meter: 
     return part, meter.read()
 
 
-def _some(bench: Bench, count: int) -> Sample:
+def sample_of(bench: Bench, count: int) -> Sample:
     """`count` pictures spread evenly over the clusters of the queries, or all."""
     queries = bench.parts.queries
     rows = spread(queries.clusters, min(count, len(queries)))
@@ -120,8 +120,8 @@ def _some(bench: Bench, count: int) -> Sample:
     return Sample(torch.tensor(rows), names, clusters)
 
 
-def _shown(outcome: Outcome, sample: Sample) -> dict[str, Shown]:
-    return {arm: outcome.bench.exhibits.shown(arm, sample.rows.tolist()) for arm in outcome.arms}
+def _pictures(bench: Bench, sample: Sample) -> dict[str, Tensor]:
+    return {arm: bench.exhibits.pictures(arm, sample.rows.tolist()) for arm in arms_of(bench.run, bench.parts)}
 
 
 def _radii(outcome: Outcome, meter: Meter) -> Section:
@@ -129,18 +129,26 @@ def _radii(outcome: Outcome, meter: Meter) -> Section:
 
 
 def _response(outcome: Outcome, _: Meter) -> Section:
-    bench, config = outcome.bench, outcome.bench.run.evaluate
-    maps, curves = configured_slices(bench.run, bench.parts.transforms)
-    sample = _some(bench, config.map_pictures)
+    return response_of(outcome.bench, sample_of(outcome.bench, outcome.bench.run.evaluate.map_pictures))
+
+
+def response_of(bench: Bench, sample: Sample) -> Response:
+    """The maps and curves over some pictures. A picture's rows do not depend on the others."""
+    shown = {arm: bench.exhibits.shown(arm, sample.rows.tolist()) for arm in arms_of(bench.run, bench.parts)}
+    return response(shown, sample, bench.judge, slices_of(bench), seed=bench.run.seed, views=VIEWS)
+
+
+def slices_of(bench: Bench) -> SlicePlan:
+    """The configured maps and curves as they are scored."""
     transforms = bench.parts.transforms
-    plan = SlicePlan(maps, curves, transforms, wide_of(transforms, config.wide), CELLS, CURVE_CELLS)
-    return response(_shown(outcome, sample), sample, bench.judge, plan, seed=bench.run.seed, views=VIEWS)
+    wide = wide_of(transforms, bench.run.evaluate.wide)
+    return SlicePlan(*configured_slices(bench.run, transforms), transforms, wide, CELLS, CURVE_CELLS)
 
 
 def _left_out(outcome: Outcome, meter: Meter) -> Section:
     """Repeat the run's own attack without each stage."""
     bench = outcome.bench
-    sample = _some(bench, bench.run.evaluate.left_out)
+    sample = sample_of(bench, bench.run.evaluate.left_out)
     rows = sample.rows.tolist()
     parts = part_of(bench.parts, rows)
     seed = stream(bench.run.seed, "left out")
@@ -169,22 +177,24 @@ def _left_out(outcome: Outcome, meter: Meter) -> Section:
 
 
 def _deployment(outcome: Outcome, _: Meter) -> Section:
-    """A patch is deployed within the picture that contains it."""
-    bench = outcome.bench
-    sample = _some(bench, bench.run.evaluate.deploy)
+    return deployment_of(outcome.bench, sample_of(outcome.bench, outcome.bench.run.evaluate.deploy))
+
+
+def deployment_of(bench: Bench, sample: Sample) -> Deployment:
+    """File formats and resizers on some pictures. A patch is deployed within the picture that contains it."""
     height, width = bench.parts.queries.images.shape[2:]
     size = deployed_size(bench.parts.encoder, (height, width))
-    pictures = {arm: bench.exhibits.pictures(arm, sample.rows.tolist()) for arm in outcome.arms}
-    return deployment(pictures, sample, bench.judge, size)
+    return deployment(_pictures(bench, sample), sample, bench.judge, size)
 
 
 def _explanations(outcome: Outcome, _: Meter) -> Section:
-    """Explanations of the encoder on the saved pictures."""
-    bench = outcome.bench
-    sample = _some(bench, bench.run.evaluate.explain)
-    judge = bench.judge
+    return explanations_of(outcome.bench, sample_of(outcome.bench, outcome.bench.run.evaluate.explain))
+
+
+def explanations_of(bench: Bench, sample: Sample) -> Explanations:
+    """Explanations of the encoder on some saved pictures."""
+    judge, pictures = bench.judge, _pictures(bench, sample)
     anchors: Tensor = judge.own if judge.goal is None else judge.gallery[judge.goal.to(judge.gallery.device)]
-    pictures = {arm: bench.exhibits.pictures(arm, sample.rows.tolist()) for arm in outcome.arms}
     clean = pictures.pop("clean")
     return explain(
         bench.parts.encoder,

@@ -4,7 +4,6 @@ A directory is new, at work (another process holds its lock), interrupted, finis
 process that works on a run holds the lock `.lock` together with the others; one that begins or removes a run, alone.
 """
 
-import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -14,14 +13,14 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from attacks.experiment.artefact_list import listed
-from attacks.experiment.directory import earlier
+from attacks.experiment.artefact_list import CHECKPOINT, listed
+from attacks.experiment.directory import earlier, finished
 from attacks.runtime.files import clean, is_left_over
 from attacks.runtime.folders import refuse_links, short
 from attacks.runtime.locks import Lock
 
-#: In a run directory: the lock, which is empty and stays, and the folder of partial results.
-LOCK, CHECKPOINT = ".lock", "checkpoint"
+#: In a run directory: the lock, which is empty and stays.
+LOCK = ".lock"
 
 
 class State(Enum):
@@ -59,14 +58,6 @@ def state_of(out: Path) -> State:
         return State.INTERRUPTED
     ours = not out.is_dir() or all(path.name == LOCK or is_left_over(path) for path in out.iterdir())
     return State.NEW if ours else State.FOREIGN
-
-
-def finished(out: Path) -> bool:
-    """Whether the directory holds results. They are written last and at once, so an empty file is none."""
-    try:
-        return isinstance(json.loads((out / "metrics.json").read_bytes()), dict)
-    except (OSError, ValueError, RecursionError):
-        return False
 
 
 @contextmanager

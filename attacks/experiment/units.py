@@ -10,8 +10,8 @@ from typing import NamedTuple
 from attacks.eot.batching import memory_told
 from attacks.eot.faults import NotFinite, write
 from attacks.experiment.batch import BatchResult, Bench, Failure, Unit, attacked
+from attacks.experiment.directory import finished
 from attacks.experiment.parts import Parts
-from attacks.experiment.states import finished
 from attacks.runtime.files import sha256
 from attacks.runtime.locks import locked
 from attacks.solvers.checks import DeadGradient

@@ -1,7 +1,7 @@
 """Run directories and names that somebody else may have made."""
 
 import os
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 
 def refuse_links(folder: Path) -> None:
@@ -24,3 +24,12 @@ def short(text: str) -> str:
     """A text for an error message: printable, at most 120 characters."""
     plain = "".join(letter if letter.isprintable() else "?" for letter in text[:120])
     return plain if len(text) <= 120 else f"{plain}..."
+
+
+def refuse_outside(path: object, source: str) -> None:
+    """Raise ValueError unless a path of the file `source` is relative and stays within its folder."""
+    if isinstance(path, str) and "\0" not in path and "\\" not in path:
+        plain = PurePosixPath(path)
+        if path and plain.as_posix() == path and not plain.is_absolute() and ".." not in plain.parts and path != ".":
+            return
+    raise ValueError(f"{source}: a path must be relative and lead to no other folder; it holds {path!r:.120}")

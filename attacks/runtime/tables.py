@@ -19,7 +19,7 @@ def write_rows(path: str | Path, rows: Sequence[Mapping[str, object]]) -> None:
     for row in rows:
         if list(row) != names:
             raise ValueError(f"`rows` must have the same keys in the same order, {names}; got {list(row)}")
-        writer.writerow({key: _cell(value) for key, value in row.items()})
+        writer.writerow({key: cell(value) for key, value in row.items()})
     write_text(Path(path), text.getvalue())
 
 
@@ -35,16 +35,17 @@ def literal(text: str) -> str:
     return f"'{text}" if text.startswith(FORMULAS) else text
 
 
-def meant(cell: str) -> str:
+def meant(text: str) -> str:
     """The inverse of `literal`."""
-    return cell[1:] if cell.startswith("'") and cell[1:].startswith(FORMULAS) else cell
+    return text[1:] if text.startswith("'") and text[1:].startswith(FORMULAS) else text
 
 
 #: First characters of a formula in a spreadsheet, and the mark itself.
 FORMULAS = ("=", "+", "-", "@", "\t", "\r", "'")
 
 
-def _cell(value: object) -> object:
+def cell(value: object) -> object:
+    """A value as `write_rows` writes it."""
     if isinstance(value, float):
         return repr(value)
     if isinstance(value, str):

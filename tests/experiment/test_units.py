@@ -11,6 +11,7 @@ from PIL import Image
 
 import attacks.experiment.job
 import attacks.experiment.units
+from attacks import verify
 from attacks.eot.faults import NotFinite
 from attacks.experiment.batch import Unit
 from tests.helpers.processes import ended, facts, started
@@ -104,6 +105,7 @@ def test_a_picture_that_fails_is_retried_alone_then_reported(tmp_path, attacked,
     assert "001.png" not in (tmp_path / "run" / "per_image.csv").read_text()
     assert "001.png" in (tmp_path / "run" / "report.html").read_text()
     assert not (tmp_path / "run" / "pictures" / "eot" / "001.png").exists()
+    assert verify(tmp_path / "run", 1).passed
 
 
 @pytest.mark.slow

@@ -61,5 +61,5 @@ def facts(folder):
 
 def without_times(node):
     if isinstance(node, dict):
-        return {name: without_times(value) for name, value in node.items() if not name.endswith("seconds")}
+        return {name: without_times(value) for name, value in node.items() if not name.endswith(("seconds", "files"))}
     return [without_times(value) for value in node] if isinstance(node, list) else node

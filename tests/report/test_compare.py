@@ -7,6 +7,7 @@ import re
 import sys
 from pathlib import Path
 
+import fsspec
 import pytest
 import torch
 
@@ -126,6 +127,15 @@ def test_only_banks_that_both_runs_have_are_compared(tmp_path):
     runs = [made(tmp_path / name, shares(i), wide=2.0 if name == "c" else 1.5) for i, name in enumerate("abc")]
     result = {(pair.first, pair.second, pair.bank) for pair in pairs_of(*runs)[0]}
     assert result == {("a", "b", "same"), ("a", "c", "same"), ("b", "c", "same"), ("a", "b", "wide x1.5")}
+
+
+def test_runs_in_memory_are_compared(tmp_path, capsys):
+    for i, name in enumerate("ab"):
+        made(tmp_path / "sweep" / name, shares(i))
+    fsspec.filesystem("memory").put(str(tmp_path / "sweep"), "/compared", recursive=True)
+    assert main(["memory://compared"]) == 2 and "`--out`" in capsys.readouterr().err
+    assert main(["memory://compared", "--out", str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "pairs.csv").read_text().count("\n") > 1
 
 
 def test_only_pictures_that_both_runs_attacked_are_compared(tmp_path):

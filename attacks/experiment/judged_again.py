@@ -1,0 +1,256 @@
+"""The saved pictures against what a run claims of them: their pixels, and their scores in some views."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import Tensor
+
+from attacks.data.images import load_image, load_texture, to_bytes
+from attacks.evaluation.clusters import Sample
+from attacks.evaluation.judge import resisting
+from attacks.evaluation.scores import Scores
+from attacks.experiment.agreement import short, some
+from attacks.experiment.artifacts import SHOWN, sheet
+from attacks.experiment.batch import SAME, Bench, Unit, arms_of, drift_of, part_of, worst_cosine
+from attacks.experiment.sections import deployment_of, explanations_of, response_of, sample_of
+from attacks.experiment.units import unit_size
+from attacks.experiment.view_scores import NAME, ViewScores
+from attacks.runtime.tables import read_rows
+from transforms import stream, taken
+
+#: A cosine that is judged again differs by less, on any number of threads; one refined by gradient steps, by less.
+COSINE, REFINED = 1e-5, 1e-3
+#: Of the rows of a part, the share whose success may differ: views at the border between two rows of the gallery.
+BORDER = 1e-3
+#: A norm exceeds eps by less, relatively; of the values of noise the share that may round otherwise.
+NORM, ROUNDED = 1e-4, 1e-2
+#: Pictures that are judged at once.
+BLOCK = 64
+
+
+class Drawn(NamedTuple):
+    """Which share of views and pictures is judged again, drawn with a seed."""
+
+    share: float
+    seed: int
+
+    def of(self, count: int, name: str) -> list[int]:
+        """Some of `count`, at least one, in order."""
+        order = torch.randperm(count, generator=torch.Generator().manual_seed(stream(self.seed, name)))
+        return sorted(order[: max(1, math.ceil(self.share * count))].tolist())
+
+
+def pixels(bench: Bench, out: Path) -> Iterator[str]:
+    """The pictures of each arm are those of the perturbations that the run saved, and these are within its bounds."""
+    parts, exhibits = bench.parts, bench.exhibits
+    count, images, perturbation = len(parts.queries), parts.queries.images.to(parts.device), parts.perturbation
+    saved = load_file(out / "perturbation.safetensors", device=str(parts.device))
+    if [*saved] != sorted(arms_of(bench.run, parts)[1:]):
+        yield f"perturbation.safetensors: its arms are {short([*saved])}"
+    slack = 1 if perturbation.texture_size is not None else 0  # it is resampled: another machine may round otherwise
+    for arm in arms_of(bench.run, parts):
+        pictures = exhibits.pictures(arm, range(count))
+        wanted = images if arm == "clean" else perturbation.written(images, saved[arm])
+        apart = ((pictures - wanted) * 255).round().abs().flatten(1).amax(1)
+        for row in (apart > (slack if arm != "clean" else 0)).nonzero()[:, 0].tolist():
+            source = "the picture of the data" if arm == "clean" else "the perturbation that was saved"
+            yield f"pictures/{arm}/{exhibits.names[row]}: it differs from {source} by up to {apart[row]:g}/255"
+        if arm == "clean":
+            continue
+        texture = load_texture(out / "patches" / f"{arm}.png").to(images) if slack else saved[arm][:0]
+        change = perturbation.norm(texture[None] if slack else pictures - images)
+        for row in (change > perturbation.eps * (1 + NORM)).nonzero()[:, 0].tolist():
+            yield f"pictures/{arm}/{exhibits.names[row]}: its change exceeds eps, {change[row]:g}"
+        if slack and not torch.equal((texture * 255).round(), (saved[arm][0] * 255).round()):
+            yield f"patches/{arm}.png: it differs from the perturbation that was saved"
+    shown = to_bytes(sheet(exhibits.pictures("eot", range(min(SHOWN, count)))))
+    if not np.array_equal(shown, to_bytes(load_image(out / "adversarial.png")[0])):
+        yield "adversarial.png: it differs from pictures/eot"
+    if slack and not torch.equal(load_texture(out / "patch.png"), load_texture(out / "patches" / "eot.png")):
+        yield "patch.png: it differs from patches/eot.png"
+
+
+def noise(bench: Bench, everyone: Bench, kept: Sequence[int], out: Path) -> Iterator[str]:
+    """The arm `noise` follows from the seed and the perturbation's configuration alone.
+
+    Args:
+        everyone: the bench of all pictures; `bench` is that of the `kept` ones.
+    """
+    parts, run = everyone.parts, bench.run
+    saved = load_file(out / "perturbation.safetensors", device=str(parts.device))["noise"]
+    size, count = unit_size(parts, run.evaluate.batch), len(parts.queries)
+
+    def drawn(unit: Unit) -> Tensor:
+        own = part_of(parts, range(unit.start, unit.stop))
+        images = own.queries.images.to(parts.device)
+        random = torch.Generator().manual_seed(stream(unit.seed(run.seed), "noise"))
+        return own.perturbation.quantise(own.perturbation.noise(images, random), images)
+
+    def near(one: Tensor, other: Tensor) -> bool:
+        return float(((one - other).abs() > NORM).double().mean()) <= ROUNDED
+
+    whole = [drawn(Unit(at, min(at + size, count), at // size)) for at in range(0, count, size)]
+    if parts.perturbation.shared or parts.perturbation.texture_size is not None:
+        if not near(saved, whole[0][: len(saved)]):
+            yield "perturbation.safetensors noise: it is not the noise of this seed and perturbation"
+        return
+    for at, row in enumerate(kept):
+        own = whole[row // size][row % size]
+        if not near(saved[at], own) and not near(saved[at], drawn(Unit(row, row + 1, row // size, alone=True))[0]):
+            name = bench.exhibits.names[at]
+            yield f"perturbation.safetensors noise of {name}: it is not the noise of this seed and perturbation"
+
+
+def views(bench: Bench, recorded: ViewScores, chosen: Drawn) -> Iterator[str]:
+    """The scores of a share of the views, of every picture, arm and bank."""
+    for bank, whole in bench.banks.items():
+        at = chosen.of(len(whole.u), bank)
+        for arm in arms_of(bench.run, bench.parts):
+            for start in range(0, len(bench.parts.queries), BLOCK):
+                rows = list(range(start, min(start + BLOCK, len(bench.parts.queries))))
+                shown = bench.exhibits.shown(arm, rows)
+                again = bench.judge(shown, torch.tensor(rows), whole._replace(u=whole.u[at]))
+                was = recorded.scores[bank][arm].taken(rows, at)
+                for name, i, j in _apart(was, again):
+                    row, view = rows[i], at[j]
+                    one, other = (getattr(each, name)[i, j].item() for each in (was, again))
+                    place = f"{NAME} {bank}/{arm}/{name} of {bench.exhibits.names[row]}, view {view}"
+                    if name == "cosine" or not _at_border(bench, bank, arm, (row, view), (name, int(one))):
+                        yield f"{place}: recorded {one:g}, judged again {other:g}"
+
+
+def _apart(was: Scores, again: Scores) -> Iterator[tuple[str, int, int]]:
+    """The scores that differ: name, picture and view."""
+    for name in Scores._fields:
+        one, other = getattr(was, name), getattr(again, name)
+        if (one is None) != (other is None):
+            raise ValueError(f"{name} is {'missing' if one is None else 'not of this configuration'}")
+        if one is None:
+            continue
+        bad = ~((one - other).abs() <= COSINE) if one.is_floating_point() else one != other
+        yield from ((name, i, j) for i, j in bad.nonzero().tolist())
+
+
+def _at_border(bench: Bench, bank: str, arm: str, at: tuple[int, int], claim: tuple[str, int]) -> bool:
+    """Whether a discrete score may be as it was recorded, if every similarity to the gallery may be `COSINE` off."""
+    judge, (row, view), (name, value) = bench.judge, at, claim
+    one = bench.banks[bank]._replace(u=bench.banks[bank].u[view, None])
+    shown = taken(bench.exhibits.shown(arm, [row]), torch.zeros(1, dtype=torch.long))
+    features = one.features(shown, judge.encoder, 1)[0]
+    features = features if judge.signature is None else judge.signature(features)
+    alike = (F.normalize(features, dim=1) @ F.normalize(judge.embeddings, dim=1).T)[0].cpu()
+    margin = 2 * COSINE
+    if name == "nearest":
+        return 0 <= value < len(alike) and bool(alike[value] >= alike.max() - margin)
+    if name == "vote":
+        falling = alike.sort(descending=True).values
+        return bool((-falling.diff() < margin).any())
+    right = judge.truth if name == "rank" or judge.goal is None else judge.goal
+    same = judge.known.same(torch.arange(len(alike)), right[row].expand(len(alike))).cpu()
+    best, others = alike[same].max(), alike[~same]
+    least, most = (1 + int((others > best + step).sum()) for step in (margin, -margin))
+    return least <= value <= most
+
+
+def worst(bench: Bench, recorded: ViewScores, chosen: Drawn) -> Iterator[str]:
+    """The cosine in the worst view: of all pictures against those of the bank, of some searched again."""
+    rows = chosen.of(len(bench.parts.queries), "worst")
+    numbers = torch.tensor(rows)
+    for arm in arms_of(bench.run, bench.parts):
+        scores, claims = recorded.scores[SAME][arm], recorded.worst[arm]
+        least = resisting(scores)
+        for row in (~(claims >= least - COSINE)).nonzero()[:, 0].tolist():
+            yield f"{NAME} {arm}/worst of {bench.exhibits.names[row]}: {claims[row]:g}, a view has {least[row]:g}"
+        own = bench.judge.own[numbers.to(bench.judge.own.device)]
+        some_scores = scores.taken(rows)
+        again = worst_cosine(bench, bench.exhibits.shown(arm, rows), own, some_scores)
+        for i, row in enumerate(rows):
+            if not abs(float(claims[row] - again[i])) <= REFINED:
+                yield f"{NAME} {arm}/worst of {bench.exhibits.names[row]}: {claims[row]:g}, again {again[i]:g}"
+
+
+def parts(bench: Bench, out: Path, chosen: Drawn, done: Mapping[str, object]) -> Iterator[str]:
+    """The rows of the optional parts, of a share of their pictures; explanations only of all.
+
+    Args:
+        done: the parts of the run, None for one that it has not.
+    """
+    config = bench.run.evaluate
+    for name, count, make in (
+        ("response", config.map_pictures, response_of),
+        ("deployment", config.deploy, deployment_of),
+        ("explanations", config.explain, explanations_of),
+    ):
+        if done.get(name) is None or (name == "explanations" and chosen.share < 1):
+            continue
+        sample = sample_of(bench, count)
+        again = make(bench, of_sample(sample, chosen.of(len(sample.names), name))).rows()
+        yield from some(_rows_apart(name, read_rows(out / f"{name}.csv"), again), f"{name}.csv")
+    if bench.layers:
+        rows = chosen.of(len(bench.parts.queries), "drift")
+        shown = {arm: bench.exhibits.shown(arm, rows) for arm in arms_of(bench.run, bench.parts)}
+        again = drift_of(bench, part_of(bench.parts, rows), rows, shown).rows(
+            [bench.parts.queries.names[row] for row in rows]
+        )
+        yield from some(_rows_apart("drift", read_rows(out / "drift.csv"), again), "drift.csv")
+    if done.get("radii") is not None:
+        yield from some(_radii(bench, out, chosen), "radii.csv")
+
+
+#: The columns of a part that are judged; all others say of what.
+MEASURED = ["cosine", "success", "likeness", "deletion", "insertion"]
+MEASURED += ["coverage", "view_coverage", "effective_coverage"]
+
+
+def _rows_apart(
+    name: str, recorded: Sequence[Mapping[str, str]], again: Sequence[Mapping[str, object]]
+) -> Iterator[str]:
+    def key(row: Mapping[str, object]) -> tuple[str, ...]:
+        return tuple("" if value is None else str(value) for column, value in row.items() if column not in MEASURED)
+
+    by_key = {key(row): row for row in recorded}
+    flipped: list[str] = []
+    for row in again:
+        was, place = by_key.get(key(row)), f"{name}.csv {', '.join(filter(None, key(row)))}"
+        if was is None:
+            yield f"{place}: there is no such row"
+            continue
+        for column in (column for column in row if column in MEASURED and row[column] is not None):
+            one, other = float(was[column] or "nan"), float(row[column])  # type: ignore[arg-type]
+            if not abs(one - other) <= (0 if column == "success" else COSINE if column == "cosine" else REFINED):
+                line = f"{place}, {column}: recorded {one:g}, judged again {other:g}"
+                if column != "success":
+                    yield line
+                else:
+                    flipped.append(line)
+    if len(flipped) > BORDER * len(again):
+        yield from flipped
+
+
+def _radii(bench: Bench, out: Path, chosen: Drawn) -> Iterator[str]:
+    """The radii of all files, and the successes of some on the held-out bank."""
+    recorded, names = read_rows(out / "radii.csv"), bench.parts.queries.names
+    images = bench.parts.queries.images.to(bench.parts.device)
+    change = bench.parts.perturbation.norm(bench.exhibits.pictures("radius", range(len(names))) - images).tolist()
+    for was, size in zip(recorded, change, strict=True):
+        if was["radius"] and not math.isclose(float(was["radius"]), size, rel_tol=NORM):
+            yield f"radii.csv {was['picture']}, radius: recorded {was['radius']}, of pictures/radius {size:g}"
+    rows = chosen.of(len(names), "radii")
+    numbers = torch.tensor(rows)
+    scores = bench.judge(bench.exhibits.pictures("radius", rows), numbers, bench.banks[SAME])
+    shares = bench.judge.success(scores, numbers).double().mean(1).tolist()
+    for row, share in zip(rows, shares, strict=True):
+        if not abs(float(recorded[row]["success"]) - share) <= BORDER:
+            yield f"radii.csv {names[row]}, success: recorded {recorded[row]['success']}, judged again {share:g}"
+
+
+def of_sample(sample: Sample, at: Sequence[int]) -> Sample:
+    """Some pictures of a sample."""
+    names, clusters = (tuple(column[i] for i in at) for column in (sample.names, sample.clusters))
+    return Sample(sample.rows[list(at)], names, clusters)
