@@ -189,7 +189,9 @@ class Module(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("perturbation", "optimiser"), list(zip(SETS.values(), MOVERS.values(), strict=True)), ids=SETS
+    ("perturbation", "optimiser"),
+    [(Sticker(), Guess()), pytest.param(Tint(), Heavy(), marks=pytest.mark.slow)],
+    ids=["sticker", "tint"],
 )
 def test_a_whole_run_reports_custom_parts(perturbation, optimiser, tmp_path, monkeypatch):
     monkeypatch.setattr(built, "perturb", lambda *_: perturbation)

@@ -17,10 +17,10 @@ def test_the_evaluate_preset_combines_with_any_perturbation(perturbation):
     ("transforms", "names"),
     [
         ("camera", ["affine angle", "affine scale"]),
-        ("eot3d", ["viewpoint yaw", "viewpoint distance"]),
+        pytest.param("eot3d", ["viewpoint yaw", "viewpoint distance"], marks=pytest.mark.slow),
         ("print", ["viewpoint yaw", "viewpoint distance"]),
         ("web", ["jpeg quality", "oneof stage"]),
-        ("si", ["oneof stage"]),
+        pytest.param("si", ["oneof stage"], marks=pytest.mark.slow),
         ("identity", []),
     ],
 )

@@ -153,7 +153,7 @@ MORE = {
 }
 
 
-@pytest.mark.parametrize("command", mostly_slow(WORDS, 3))
+@pytest.mark.parametrize("command", mostly_slow(WORDS, 9))
 def test_a_bad_command_gives_a_one_line_error(desk, command):
     given = [word.replace("{here}", str(desk.here)).replace("{file}", __file__) for word in command.split()]
     named = "hydra.run.dir" in command or command.startswith(("resume", "-m", "config=smoke resume"))

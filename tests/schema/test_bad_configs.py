@@ -84,7 +84,7 @@ TEXTS = {
 }
 
 
-@pytest.mark.parametrize("text", mostly_slow(TEXTS, 6))
+@pytest.mark.parametrize("text", mostly_slow(TEXTS, 10))
 def test_bad_preset_gives_a_one_line_error(desk, text):
     content, reason = TEXTS[text]
     path = desk.given / "mine.yaml"

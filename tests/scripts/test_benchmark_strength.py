@@ -61,7 +61,7 @@ def question(ball="linf8", evals=16, views=TURNED, **changes):
 
 @pytest.mark.parametrize("name", [OURS, *HAND])
 @pytest.mark.parametrize("ball", BALLS)
-@pytest.mark.parametrize("views", [1, 4])
+@pytest.mark.parametrize("views", [pytest.param(1, marks=pytest.mark.slow), 4])
 def test_attack_spends_its_budget_and_stays_in_the_ball(name, ball, views):
     asked = question(ball)
     attacked = CONTESTANTS[name].run(asked, Setting(0.3, views, 1.0, "", "cosine"))

@@ -52,6 +52,7 @@ def test_budget_includes_the_passes_of_the_adversary(problem):
     assert [step.last for step in steps] == [False, False, True]
 
 
+@pytest.mark.slow
 def test_adversary_lowers_the_worst_views_more_than_the_mean_attack(problem):
     images, anchor, parts = problem
     views = bank(VIEWS, 256, seed=1, purpose="held-out")
@@ -73,6 +74,7 @@ def test_iterates_are_compared_by_cvar(problem):
     torch.testing.assert_close(best.latest, looked(images, anchor, step.delta, **parts))
 
 
+@pytest.mark.slow
 def test_result_does_not_depend_on_the_other_pictures(problem):
     images, anchor, parts = problem
     parts |= {"perturbation": Linf(0.1, random_start=False)}

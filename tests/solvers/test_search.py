@@ -12,6 +12,7 @@ from attacks import EOT, L2, PGD, Adaptive, Adversary, Linf, Toward, Universal, 
 from attacks.data.gallery import tiles
 from attacks.eot.protocols import Objective
 from attacks.optimisers.square import HALVINGS, Square
+from tests.helpers.sampled import mostly_slow
 from tests.helpers.solving import VIEWS, Dot, Untargeted, search, small_problem
 
 SETS = {"linf": Linf(0.1, False), "l2": L2(1.0, False), "universal": Universal(Linf(0.1, False))}
@@ -62,7 +63,7 @@ def test_loss_never_rises_on_the_views_of_the_search(problem, perturbation):
     torch.testing.assert_close(known, torch.cat([losses[:1], losses[:-1]]), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("kind", "share"), [(Linf, 0.75), (L2, 0.55)])
+@pytest.mark.parametrize(("kind", "share"), [(Linf, 0.75), pytest.param(L2, 0.55, marks=pytest.mark.slow)])
 def test_comes_near_the_optimum_of_a_linear_loss(kind, share):
     # The gradient has blocks of 4x4 pixels, so that windows can fit it. The box does not bind.
     blocks = torch.randn(1, 3, 4, 4, dtype=double, generator=torch.Generator().manual_seed(1))
@@ -87,7 +88,7 @@ def test_every_step_is_feasible(problem, perturbation):
         assert 0 <= seen.min() <= seen.max() <= 1
 
 
-@every_set
+@pytest.mark.parametrize("perturbation", mostly_slow(SETS.values(), 3), ids=SETS)
 def test_the_seed_fixes_every_bit(problem, perturbation):
     images, anchor, parts = problem
     result = []
@@ -98,7 +99,9 @@ def test_the_seed_fixes_every_bit(problem, perturbation):
     assert not torch.equal(result[0], result[2])
 
 
-@pytest.mark.parametrize("perturbation", [SETS["linf"], SETS["l2"]], ids=["linf", "l2"])
+@pytest.mark.parametrize(
+    "perturbation", [SETS["linf"], pytest.param(SETS["l2"], marks=pytest.mark.slow)], ids=["linf", "l2"]
+)
 def test_result_does_not_depend_on_the_other_pictures(problem, perturbation):
     images, anchor, parts = problem
     parts |= {"perturbation": perturbation}
@@ -151,6 +154,7 @@ def test_penalty_is_part_of_the_objective(problem):
     torch.testing.assert_close(cheap.estimate.value, cheap.estimate.mean + prices[2], rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_paired_objective_sees_the_same_views(problem):
     images, anchor, parts = problem
 

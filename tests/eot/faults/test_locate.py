@@ -50,6 +50,7 @@ def test_the_error_of_a_zero_gradient_has_the_audit_result(message, setup):
         run_all(**{"stages": [Affine(degrees=20)]} | setup)
 
 
+@pytest.mark.slow
 def test_a_gradient_that_becomes_zero_later_is_reported_too():
     calls = []
 
