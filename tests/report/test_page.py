@@ -19,6 +19,7 @@ from attacks.report.words import numbers, written
 from tests.helpers import reported
 from tests.helpers.page import Page
 from tests.helpers.reported import ARMS, EVIL
+from tests.helpers.sampled import mostly_slow
 
 OPTIONAL = ("wide", "comparisons", "drift", "sanity", "response", "left_out", "deployment", "explanations", "costs")
 NOTHING = dict.fromkeys(OPTIONAL) | {"comparisons": []}
@@ -94,7 +95,7 @@ def test_headings_tables_and_pictures_are_accessible(whole):
     assert all(attributes.get("aria-label") for _, attributes in page.elements if attributes.get("role") == "region")
 
 
-@pytest.mark.parametrize("part", OPTIONAL)
+@pytest.mark.parametrize("part", mostly_slow(OPTIONAL, 3))
 def test_a_part_is_on_the_page_if_the_run_has_it(part):
     whole = reported.content()
     pages = [NOTHING, NOTHING | {part: [] if part == "comparisons" else {}}, NOTHING | {part: whole[part]}]

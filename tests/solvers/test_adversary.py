@@ -18,6 +18,7 @@ def problem():
     return images, anchor, parts | {"eot": EOT(VIEWS, views=2, chunk=5), "steps": 12}
 
 
+@pytest.mark.slow
 @every_set
 def test_adversary_without_refinement_equals_the_cvar_attack(problem, perturbation):
     # The worst 2 of 8 have the gradient of CVaR(1/4) of 8, so the attacks take the same path. Without an adversary,

@@ -93,6 +93,7 @@ def test_curves_start_or_end_at_the_cosine(explanations):
             torch.testing.assert_close(curves[:, 0, 0], curves[:, 1, -1])
 
 
+@pytest.mark.slow
 def test_every_pass_is_counted():
     class Counting(nn.Module):
         def __init__(self):

@@ -174,6 +174,7 @@ def test_every_broken_attack_fails(optimiser, perturbation, images):
     assert check.verdict == "failed", check
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("objective", [Away(), Toward()], ids=["away", "toward"])
 def test_the_verdict_does_not_depend_on_the_goal(objective, images):
     assert verdict(images, PGD(), Linf(0.1), objective=objective).verdict == "passed"

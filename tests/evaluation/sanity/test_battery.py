@@ -105,6 +105,7 @@ def test_a_correct_attack_passes(perturbation, images):
     assert {check.verdict for check in sanity.checks} == {"passed"}, table(sanity)
 
 
+@pytest.mark.slow
 def test_an_attack_with_a_single_view_can_be_examined(images):
     setup = parts(perturbation=L2(1.0), eot=EOT(Compose(), views=1), steps=20)
     sanity = examine(images, setup["encoder"](images), **setup)
