@@ -143,3 +143,11 @@ def test_an_unreadable_file_gives_a_one_line_error(desk):
     (desk.given / "x.png").write_bytes(encoded("PNG"))
     (desk.given / "x.png").chmod(0)
     assert "Permission denied" in desk.refused("config=smoke", "data=folder", f"data.path={desk.given / 'x.png'}")
+
+
+@pytest.mark.slow
+def test_more_pictures_than_a_folder_holds_are_refused_with_its_number(desk):
+    (desk.given / "one").mkdir()
+    (desk.given / "one" / "a.gif").write_bytes(encoded("GIF"))
+    message = desk.refused("config=smoke", "data=folder", f"data.path={desk.given / 'one'}")
+    assert "`data.count` must lie in 1..1, for there is 1 picture; got 2: set data.count=1" in message
