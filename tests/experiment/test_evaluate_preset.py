@@ -6,9 +6,10 @@ from attacks.evaluation.response import SlicePlan, axes_of
 from attacks.experiment.build.pipeline import pipeline
 from attacks.experiment.sections import configured_slices, wide_of
 from attacks.run import compose
+from tests.helpers.sampled import mostly_slow
 
 
-@pytest.mark.parametrize("perturbation", ["patch", "l0", "l1", "l2"])
+@pytest.mark.parametrize("perturbation", mostly_slow(["patch", "l0", "l1", "l2"], 2))
 def test_the_evaluate_preset_combines_with_any_perturbation(perturbation):
     assert compose("evaluate", [f"perturbation={perturbation}"]).perturbation.name == perturbation
 

@@ -26,7 +26,7 @@ def printed(*arguments):
     ("paper", "width", "shape", "page"),
     [
         ("a4", 100, (24, 24), (210, 297)),
-        ("letter", 73.37, (24, 31), (215.9, 279.4)),
+        pytest.param("letter", 73.37, (24, 31), (215.9, 279.4), marks=pytest.mark.slow),
         pytest.param("a4", 220, (20, 80), (297, 210), marks=pytest.mark.slow),
         pytest.param("letter", 37, (80, 20), (215.9, 279.4), marks=pytest.mark.slow),
     ],

@@ -73,7 +73,11 @@ class Pair(torch.nn.Module):
         ),
         pytest.param(conv(torch.nn.Flatten(0)), r"answered with one shaped \(\d+,\)", marks=pytest.mark.slow),
         pytest.param(Pair(), "answered with a tuple", marks=pytest.mark.slow),
-        (torch.nn.Flatten(), "as many features for every size of picture; it gave 49152 before and "),
+        pytest.param(
+            torch.nn.Flatten(),
+            "as many features for every size of picture; it gave 49152 before and ",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_the_error_for_a_module_that_is_no_encoder_names_its_output(module, message, tmp_path):

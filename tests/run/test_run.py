@@ -160,6 +160,7 @@ def test_torch_is_not_loaded_for_help_or_a_typo():
     subprocess.run([sys.executable, "-c", text], cwd=ROOT, check=True, capture_output=True)
 
 
+@pytest.mark.slow
 def test_a_preset_may_be_a_path(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     Path("mine.yaml").write_text(

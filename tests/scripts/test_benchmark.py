@@ -203,6 +203,7 @@ def test_the_tensors_peak_is_counted_to_the_byte():
     assert memory.tensor_peak(work, "cpu") == 4 * memory.MIB
 
 
+@pytest.mark.slow
 def test_estimator_measures_a_known_covariance(monkeypatch):
     # A gradient (1, s z) with z odd in the coordinate, of mean 0 and variance 1: c = s^2, and pairs cancel.
     spread = 1.5

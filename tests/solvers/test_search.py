@@ -16,7 +16,7 @@ from tests.helpers.sampled import mostly_slow
 from tests.helpers.solving import VIEWS, Dot, Untargeted, search, small_problem
 
 SETS = {"linf": Linf(0.1, False), "l2": L2(1.0, False), "universal": Universal(Linf(0.1, False))}
-every_set = pytest.mark.parametrize("perturbation", SETS.values(), ids=SETS)
+every_set = pytest.mark.parametrize("perturbation", mostly_slow(SETS.values(), 2), ids=SETS)
 double = torch.float64
 
 
@@ -63,7 +63,8 @@ def test_loss_never_rises_on_the_views_of_the_search(problem, perturbation):
     torch.testing.assert_close(known, torch.cat([losses[:1], losses[:-1]]), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize(("kind", "share"), [(Linf, 0.75), pytest.param(L2, 0.55, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "share"), [(Linf, 0.75), (L2, 0.55)])
 def test_comes_near_the_optimum_of_a_linear_loss(kind, share):
     # The gradient has blocks of 4x4 pixels, so that windows can fit it. The box does not bind.
     blocks = torch.randn(1, 3, 4, 4, dtype=double, generator=torch.Generator().manual_seed(1))
@@ -99,9 +100,8 @@ def test_the_seed_fixes_every_bit(problem, perturbation):
     assert not torch.equal(result[0], result[2])
 
 
-@pytest.mark.parametrize(
-    "perturbation", [SETS["linf"], pytest.param(SETS["l2"], marks=pytest.mark.slow)], ids=["linf", "l2"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("perturbation", [SETS["linf"], SETS["l2"]], ids=["linf", "l2"])
 def test_result_does_not_depend_on_the_other_pictures(problem, perturbation):
     images, anchor, parts = problem
     parts |= {"perturbation": perturbation}

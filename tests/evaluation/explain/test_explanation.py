@@ -49,6 +49,7 @@ def plain(explanations):
     return json.loads(json.dumps(content, allow_nan=False))
 
 
+@pytest.mark.slow
 def test_equal_seeds_give_bit_identical_numbers(explanations):
     assert plain(explained(POCKET)) == plain(explanations)
 
@@ -113,6 +114,7 @@ def test_every_pass_is_counted():
     assert result.seconds > 0
 
 
+@pytest.mark.slow
 def test_the_sheet_is_drawn(explanations, tmp_path):
     draw_explanations(tmp_path / "explanations.png", explanations, 1)
     with Image.open(tmp_path / "explanations.png") as sheet:

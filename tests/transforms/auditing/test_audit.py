@@ -193,6 +193,7 @@ def test_coordinate_with_effect_but_no_gradient_is_named(image):
     assert report.first_dead is None and "deaf: no gradient to deaf gain (x)" in report.warnings
 
 
+@pytest.mark.slow
 def test_stationary_loss_is_distinguished_from_a_dead_stage(image):
     encoder = load_encoder()
     sound = audit(CAMERA, image, encoder, draws=2)
