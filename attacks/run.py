@@ -276,9 +276,14 @@ def _stored(argument: str) -> str:
     if not argument.startswith("config="):
         return argument
     names = []
-    for choice in argument.removeprefix("config=").split(","):
+    for given in argument.removeprefix("config=").split(","):
+        choice = given.strip("'\"")
         if presets.is_path(choice):
             preset, name = presets.read(choice), Path(choice).stem
+            if not presets.is_word(name):
+                raise ValueError(
+                    f"preset `{choice}` has a sign in its name that Hydra does not read; rename the file"
+                )
             if (CONFIGS / "config" / f"{name}.yaml").exists():
                 raise ValueError(f"preset `{choice}` has the name of a bundled preset; rename the file")
             if name in names:

@@ -12,7 +12,7 @@ import pytest
 from attacks import EOT, Away, Linf, Wiener, attack, load_encoder
 from attacks.data.gallery import tiles
 from attacks.experiment.build.pipeline import preset
-from tests.test_rooms import imported
+from tests.test_rooms import imported, parsed
 from transforms import Affine, Brightness, Compose, Contrast, Perspective
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -50,7 +50,7 @@ def test_step_makes_few_calls_at_a_small_stack_depth(views, most):
 
 
 def test_the_body_of_the_loop_fits_on_a_screen():
-    tree = ast.parse((ROOT / "attacks" / "solvers" / "loop.py").read_text())
+    tree = parsed(ROOT / "attacks" / "solvers" / "loop.py")
     function = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "descend")
     loop = next(node for node in ast.walk(function) if isinstance(node, ast.For))  # the outermost
     assert loop.end_lineno - loop.body[0].lineno + 1 <= 40
@@ -60,7 +60,7 @@ def test_no_function_has_more_than_eight_parameters():
     """Except drop-ins, which have another library's parameters, and the public functions."""
     public = {"attack", "solve", "evaluate"}
     for path in SOURCES:
-        for node in ast.walk(ast.parse(path.read_text())):
+        for node in ast.walk(parsed(path)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and "compat" not in path.parts:
                 given = {each.arg for each in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)}
                 assert len(given - {"self", "cls"}) <= 8 or node.name in public, (

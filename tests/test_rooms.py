@@ -1,6 +1,7 @@
 """Imports run downwards: each row has a room and the rooms that it may import, all above it (and `transforms`)."""
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -32,9 +33,14 @@ ROOMS = {
 }
 
 
+@cache
+def parsed(path):
+    return ast.parse(path.read_text())
+
+
 def imported(path):
     """Names in the import statements of a file, at any depth: `a.b.name`."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

@@ -120,7 +120,7 @@ class Linf(Ball):
 
     def __post_init__(self) -> None:
         if not 0 < self.eps <= 1:
-            fix = f"; did you mean {self.eps:g}/255?" if self.eps > 1 else ": write 8/255, say"
+            fix = f"; did you mean {self.eps:g}/255?" if 1 < self.eps <= 255 else ": write 8/255, say"
             raise ValueError(f"`eps` must lie in (0, 1], got {self.eps:g}{fix}")
 
     def in_files(self, eps: Tensor) -> Tensor:

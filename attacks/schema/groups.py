@@ -283,7 +283,7 @@ class BundledConfig:
         ],
         "photographs that queries are cut from; all others are in the gallery only",
     )
-    size: int = option(128, "side of a tile in pixels", least=8)
+    size: int = option(128, "side of a tile in pixels", least=8, most=8192)
     count: int | None = option(10, "pictures to attack, spread over the photographs; null: every one")
 
 
@@ -296,7 +296,7 @@ class FolderConfig:
         MISSING, "a picture, a folder, a .txt (a path a line) or a .csv (columns path, perhaps identity)"
     )
     gallery: str | None = option(None, "what a view can be taken for, likewise; null: the bundled tiles")
-    size: int = option(224, "shorter side in pixels; the central square is used", least=8)
+    size: int = option(224, "shorter side in pixels; the central square is used", least=8, most=8192)
     count: int | None = option(None, "pictures to attack; null: every one")
     unreadable: str = option("refuse", "or skip: leave out files that cannot be read, with a note")
     cache: str | None = option(None, "a folder that keeps the gallery's embeddings for other runs")

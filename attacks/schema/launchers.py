@@ -8,7 +8,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,6 +16,8 @@ from shutil import which
 from typing import Any
 
 import omegaconf
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
 
@@ -99,16 +101,27 @@ def cores_of_a_job(threads: int | None, otherwise: int) -> int:
 
 
 def prepare(arguments: Iterable[str], environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set the environment before Hydra reads the arguments. Raises ValueError where the launcher is missing."""
+    """Set the environment before Hydra reads the arguments. Raises ValueError where the launcher is missing or
+    a range of the sweep is empty."""
     for name, value in ENVIRONMENT.items():
         environment.setdefault(name, value)
     for argument in arguments:
+        _refuse_empty(argument)
         key, _, name = argument.partition("=")
         extra, plugin = NEEDS.get(name, ("", "")) if key == "hydra/launcher" else ("", "")
         if plugin and not _installed(f"hydra_plugins.{plugin}"):
             raise ValueError(f'`{argument}` needs the extra `{extra}`: pip install "viewproof[{extra}]"')
         if plugin and name in ("slurm", "submitit_slurm") and which("srun") is None:
             raise ValueError(f"`{argument}` needs Slurm on this machine, and there is no srun; hydra/launcher=local")
+
+
+def _refuse_empty(argument: str) -> None:
+    """Raise ValueError for a list or range of a sweep that has no value."""
+    with suppress(HydraException):  # Hydra refuses it, and the flags are not for this parser
+        override = OverridesParser.create().parse_override(argument)
+        listed = override.is_choice_sweep() or override.is_range_sweep()
+        if listed and next(override.sweep_string_iterator(), None) is None:
+            raise ValueError(f"`{argument}` holds no value: a sweep has one job for each")
 
 
 def _installed(module: str) -> bool:

@@ -16,13 +16,18 @@ def one_line(error: BaseException, words: Iterable[str] = ()) -> str:
     """The message of an error, and of its cause, on one line, without misleading hints; for an unknown key or choice
     among the `words` of the command line, a suggestion."""
     words = list(words)
+    if isinstance(error.__cause__, OSError) and str(error).startswith("Unable to configure handler"):
+        error = error.__cause__  # the log file of a directory that cannot be written to
     if isinstance(error, OverrideParseException) and error.message.startswith("Lexer"):
         key, _, value = error.override.partition("=")
+        if value.startswith("~"):
+            return _plain(f"`{error.override}`: no ~ is expanded here; write {key}={Path(value).expanduser()}")
         quoted = f"""'{key}="{value}"'"""
         return _plain(f"`{error.override}`: a value with such a sign stands in two kinds of quotes: {quoted}")
     if isinstance(error, OSError) and error.errno in UNUSABLE and _is_directory_of_run(error.filename, words):
         why = str(error.strerror).lower()
-        return _plain(f"`{_short(str(error.filename))}`: {why}; name another run directory, hydra.run.dir=PATH")
+        key = "hydra.sweep.dir" if {"-m", "--multirun"} & {*words} else "hydra.run.dir"
+        return _plain(f"`{_short(str(error.filename))}`: {why}; name another run directory, {key}=PATH")
     if isinstance(error, CompactHydraException):
         text = f"{error} {error.__cause__ or ''}"
         if meant := unknown(words, text):

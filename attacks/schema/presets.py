@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import AliasToken, TagToken, YAMLError, scan
@@ -27,6 +29,15 @@ OF_HYDRA = re.compile(r"hydra(\.run\.dir|\.sweep\.(dir|subdir)|\.launcher(\.(?!_
 def is_path(choice: str) -> bool:
     """Whether a choice of `config=` is a file rather than the name of a bundled preset."""
     return choice.endswith((".yaml", ".yml"))
+
+
+def is_word(name: str) -> bool:
+    """Whether Hydra reads the name of a preset on the command line."""
+    try:
+        OverridesParser.create().parse_override(f"config={name}")
+    except HydraException:
+        return False
+    return True
 
 
 def read(path: str | Path) -> DictConfig:
@@ -114,13 +125,15 @@ def plain_word(word: str) -> str:
             f"`{printable(key)}` is refused; of Hydra's own settings the command line takes hydra.run.dir, "
             "hydra.sweep.dir, hydra.sweep.subdir, hydra/launcher and its keys, hydra/hydra_logging"
         )
-    if max(map(len, re.findall(r"\d+", value)), default=0) > MOST_DIGITS:
-        raise ValueError(f"`{printable(key)}` must be a number of at most {MOST_DIGITS:,} digits")
+    digits = max(map(len, re.findall(r"\d+", value)), default=0)
+    if digits > MOST_DIGITS:
+        raise ValueError(f"`{printable(key)}` must be a number of at most {MOST_DIGITS:,} digits; got {digits:,}")
     if not group or word.startswith("-") or ("=" not in word and not word.startswith("~")):
         fix = f"; did you mean config={word}?" if word in choices()["config"] else ""
         raise ValueError(f"`{printable(word)}` must be KEY=VALUE{fix}")
-    if group in (*GROUPS, "config") and value.strip().startswith("["):
-        raise ValueError(f"`{group}` takes one choice and no list; got {printable(value)}")
+    of_hydra = "/" in group and value.strip().startswith("{")
+    if of_hydra or (group in (*GROUPS, "config") and value.strip().startswith("[")):
+        raise ValueError(f"`{group}` takes one choice; got {printable(value)}")
     return word
 
 

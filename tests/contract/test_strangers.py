@@ -14,6 +14,7 @@ from attacks.experiment.build import parts as built
 from attacks.objectives.aim import Aim
 from attacks.perturbations.base import PerturbationSet
 from attacks.runtime.values import read, write
+from tests.helpers.sampled import mostly_slow
 from tests.helpers.solving import examine, watch, worst_views
 from transforms import Affine, Brightness, Compose, Layer, Scene, scene_of
 
@@ -171,7 +172,7 @@ def test_custom_parts_are_solved_evaluated_and_resumed(images, perturbation, opt
         assert best is last is None or all(torch.equal(a, b) for a, b in zip(best, last, strict=True))
 
 
-@every_set
+@pytest.mark.parametrize("perturbation", mostly_slow(SETS.values(), 2), ids=SETS)
 def test_the_sanity_checks_accept_custom_parts(images, perturbation):
     sanity = examine(images, features(images), views=2, **parts(perturbation, Heavy(), steps=20))
     failed = {check.name for check in sanity.failed}
@@ -188,8 +189,9 @@ class Module(nn.Module):
         return features(images)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
-    ("perturbation", "optimiser"), list(zip(SETS.values(), MOVERS.values(), strict=True)), ids=SETS
+    ("perturbation", "optimiser"), [(Sticker(), Guess()), (Tint(), Heavy())], ids=["sticker", "tint"]
 )
 def test_a_whole_run_reports_custom_parts(perturbation, optimiser, tmp_path, monkeypatch):
     monkeypatch.setattr(built, "perturb", lambda *_: perturbation)

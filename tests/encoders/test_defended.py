@@ -229,6 +229,7 @@ def test_averaging_over_a_random_defence_beats_a_blind_attack(pocket):
     assert cosines["aware"] < cosines["blind"] - 0.05, cosines
 
 
+@pytest.mark.slow
 def test_the_engine_is_tuned_with_the_draws_of_the_views(monkeypatch):
     """The tuning never compiles."""
     run = validate(composed("config=smoke", "engine=auto", "defence=blur", "encoder.stochastic=true"))

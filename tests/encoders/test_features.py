@@ -97,6 +97,7 @@ def test_an_engine_preserves_features_and_gradients(encoder, images, decision, n
         assert (ours - expected).norm() < limit * expected.norm()
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # warnings of the compiler
 def test_features_can_be_compiled(images):
     torch.manual_seed(0)
@@ -198,6 +199,7 @@ def test_an_output_changed_in_place_is_not_an_alias(resnet):
     assert named["layer1"].same == named["layer1.1"].same is not None
 
 
+@pytest.mark.slow
 def test_show_encoder_starts_no_run_and_writes_no_files(monkeypatch, capsys, tmp_path):
     assert call(monkeypatch, "config=smoke", "show=layers", f"hydra.run.dir={tmp_path}") == 1
     assert capsys.readouterr().err == "error: `show` must be encoder, or null for a run; got 'layers'\n"

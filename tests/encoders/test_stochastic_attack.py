@@ -10,6 +10,7 @@ from attacks.encoders.randomness import drawn, randomised, randomness_of
 from attacks.evaluation.scores import mean_embedding
 from tests.helpers.dropping import double, pictures, plain
 from tests.helpers.fellows import together
+from tests.helpers.sampled import mostly_slow
 from tests.helpers.solving import estimate, examine, uphill
 from transforms import Affine, Compose, scene_of, stream
 from transforms.compose import view
@@ -63,7 +64,9 @@ def setup(encoder, **changes):
     return given | changes
 
 
-@pytest.mark.parametrize("changes", [{}, {"objective": Paired(Away())}, {"adversary": Adversary(8, 1)}], ids=str)
+@pytest.mark.parametrize(
+    "changes", mostly_slow([{"objective": Paired(Away())}, {}, {"adversary": Adversary(8, 1)}], 3), ids=str
+)
 def test_attacks_and_evaluation_pass_draws_with_every_view(changes):
     encoder, images = Spy(plain()), pictures(2, torch.float32, (12, 14))
     anchor, parts = encoder(images), setup(encoder, **changes)
@@ -92,6 +95,7 @@ def test_equal_seeds_give_equal_bits_and_evaluation_has_its_own_draws():
     assert camera.names[-1] == "encoder dropout (seed)" and camera.dims - 1 in camera.discrete
 
 
+@pytest.mark.slow
 def test_layers_and_ensembles_pass_the_draws_on():
     one, two, still = Stochastic(plain()), Stochastic(plain()), plain()
     images, w = pictures(3, torch.float32, (12, 14)), torch.rand(3, 2)

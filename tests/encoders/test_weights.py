@@ -156,7 +156,7 @@ def whole(tmp_path_factory):
 
 @pytest.mark.parametrize("name", ["zip.pt", "old.pt", "w.safetensors"])
 @given(data=st.data())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_damaged_file_loads_or_gives_a_one_line_error(tmp_path_factory, whole, name, data):
     content = bytearray(whole[name])
     if data.draw(st.booleans()):

@@ -80,6 +80,7 @@ def test_few_gradients_are_spent_one_by_one(problem):
     assert views_of(steps) == [[1, 1, 1]] * 7
 
 
+@pytest.mark.slow
 def test_a_picture_does_not_depend_on_its_neighbours(problem):
     # The pictures' noise differs, and with it the views of their steps.
     images, anchor, parts = problem

@@ -9,6 +9,7 @@ from torch import nn
 
 from attacks import EOT
 from attacks.eot.risk import CVaR, Mean
+from tests.helpers.sampled import mostly_slow
 from tests.helpers.solving import estimate
 from transforms import Affine, Brightness, Compose, Layer, Perspective, Scene, Uniform, scene_of
 from transforms.compose import view
@@ -141,8 +142,8 @@ class Speckle:
         return images * self.values(u).view_as(images)
 
 
-@pytest.mark.parametrize("chunk", [3, 8, 32])
-@pytest.mark.parametrize("truth", [1, 10, 100])
+@pytest.mark.parametrize("chunk", [8, pytest.param(3, marks=pytest.mark.slow), 32])
+@pytest.mark.parametrize("truth", mostly_slow([10, 1, 100], 3))
 def test_snr_of_a_known_covariance(truth, chunk):
     n, weight = 32, torch.randn(1, 3, 8, 8, dtype=double)
     eot = EOT(

@@ -17,7 +17,7 @@ N = 12
 RISKS = [Mean(), CVaR(0.05), CVaR(0.3), CVaR(0.5), CVaR(1.0), WorstOf(1), WorstOf(4), WorstOf(N), SoftMax(0.2)]
 
 every_risk = pytest.mark.parametrize("risk", RISKS, ids=repr)
-few = settings(max_examples=40, deadline=None, derandomize=True)
+few = settings(max_examples=15, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**31)
 
 
@@ -81,7 +81,7 @@ def test_the_order_of_the_views_does_not_matter(risk, seed):
 
 
 @given(st.integers(0, 2**31), st.integers(1, 30), st.fractions(Fraction(1, 50), 1, max_denominator=50))
-@settings(max_examples=200, deadline=None, derandomize=True)
+@settings(max_examples=60, deadline=None, derandomize=True)
 def test_cvar_is_the_mean_of_the_worst_share(seed, n, alpha):
     # Each view is split into `denominator` equal pieces, so that the share is a whole number of pieces.
     losses = random_losses(seed, n=n)

@@ -9,6 +9,7 @@ import torch
 from attacks.evaluation.intervals import interval, median, rate
 from attacks.evaluation.significance import paired_shares
 from scripts.benchmarks.coverage import DIFFERENCES, KINDS, LEAST, MEANS, SHARES, measured, run
+from tests.helpers.sampled import mostly_slow
 
 REPEATS = 1000
 #: Three standard errors of a simulated coverage of `LEAST`.
@@ -67,6 +68,7 @@ def test_the_simulated_intervals_are_those_of_the_report():
             assert single[1:3] == pytest.approx((min(low[row], single.mean), max(high[row], single.mean)), abs=1e-12)
 
 
+@pytest.mark.slow
 def test_the_table_states_the_worst_cell(monkeypatch):
     monkeypatch.setattr("scripts.benchmarks.coverage.CLUSTERS", (4, 30))
     shares, means, *_, limits = run(20)
@@ -76,7 +78,7 @@ def test_the_table_states_the_worst_cell(monkeypatch):
     assert len(limits.rows) == 3
 
 
-@pytest.mark.parametrize("clusters", [6, 15, 40])
+@pytest.mark.parametrize("clusters", mostly_slow([15, 6, 40], 3))
 def test_medians_have_at_least_95_percent_coverage(clusters):
     values = torch.from_numpy(np.random.default_rng(0).exponential(size=(1000, clusters)))
     result = [median(row) for row in values]

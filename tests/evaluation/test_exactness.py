@@ -68,7 +68,7 @@ def test_the_gradient_equals_a_single_graph(risk, n, shared):
     losses = setting.losses(leaf, u)
     value = risk.value(losses)
     (wanted,) = torch.autograd.grad(value.mean() if shared else value.sum(), leaf)
-    results = [setting.estimate(EOT(VIEWS, views=n, chunk=chunk, risk=risk), u) for chunk in (100, 1, 3, 5, 8)]
+    results = [setting.estimate(EOT(VIEWS, views=n, chunk=chunk, risk=risk), u) for chunk in (100, 1, 5)]
     for result in results:
         torch.testing.assert_close(result.grad, wanted, rtol=1e-12, atol=1e-12 * wanted.abs().max().item())
         torch.testing.assert_close(result.mean, losses.mean(1), rtol=1e-12, atol=1e-12)

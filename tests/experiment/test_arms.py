@@ -85,6 +85,7 @@ def test_no_arm_has_more_gradients_than_eot(run):
             assert choosing <= max(1, spent / 10)
 
 
+@pytest.mark.slow
 def test_arms_follow_the_configuration():
     without = tuple(arm for arm in ARMS if arm != "one_view")
 
@@ -104,13 +105,18 @@ def test_arms_follow_the_configuration():
     ("overrides", "views"),
     [
         ([], (1, 128, True)),
-        (["optimiser=apgd"], (4, 32, False)),
-        (["optimiser=square"], (4, 32, False)),
-        (["draws=fixed"], (4, 32, False)),
-        (["attack.adversary=8"], (4, 32, False)),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                (["optimiser=apgd"], (4, 32, False)),
+                (["optimiser=square"], (4, 32, False)),
+                (["draws=fixed"], (4, 32, False)),
+                (["attack.adversary=8"], (4, 32, False)),
+                (["attack.steps=5"], (1, 5, True)),
+            )
+        ),
         (["attack=suite", "attack.gradients=30"], (4, 7, False)),
         (["risk=worst_of", "risk.k=3"], (3, 42, True)),
-        (["attack.steps=5"], (1, 5, True)),
         (["attack.steps=5", "attack.views=8"], (8, 5, False)),
     ],
 )

@@ -19,6 +19,7 @@ from attacks.runtime.distributed import World
 from attacks.schema import groups
 from attacks.schema.encoder import PocketConfig
 from attacks.schema.validate import Run, validate
+from tests.helpers.sampled import mostly_slow
 from tests.schema.test_configs import composed
 
 SIZE, CPU = 16, torch.device("cpu")
@@ -79,7 +80,7 @@ def test_only_one_of_several_processes_writes_the_cache(tmp_path):
     assert embedded(GALLERY, net, CPU, 4, cache(tmp_path, net), keep=False).cached == 11  # but all processes read
 
 
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", mostly_slow([1, 0], 2))
 def test_only_the_first_process_of_a_run_writes_the_cache(monkeypatch, tmp_path, rank):
     """Otherwise a process could read what another has just written, and count it as saved."""
     run = validate(composed("config=smoke", "data.count=1", "sanity=none"))

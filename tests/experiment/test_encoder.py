@@ -136,6 +136,7 @@ def test_the_report_of_an_encoder_changes_with_its_settings(override):
     assert rows(*RANDOM, override) != plain
 
 
+@pytest.mark.slow
 def test_a_report_states_whether_a_range_of_a_defence_is_sampled():
     assert rows("defence=blur")[-1] == ("at the middle", "gaussianblur sigma (px)")
     what, drawn = rows("defence=blur", "encoder.stochastic=true")[-1]

@@ -6,9 +6,10 @@ from attacks.evaluation.response import SlicePlan, axes_of
 from attacks.experiment.build.pipeline import pipeline
 from attacks.experiment.configured_slices import configured_slices, wide_of
 from attacks.run import compose
+from tests.helpers.sampled import mostly_slow
 
 
-@pytest.mark.parametrize("perturbation", ["patch", "l0", "l1", "l2"])
+@pytest.mark.parametrize("perturbation", mostly_slow(["patch", "l0", "l1", "l2"], 2))
 def test_the_evaluate_preset_combines_with_any_perturbation(perturbation):
     assert compose("evaluate", [f"perturbation={perturbation}"]).perturbation.name == perturbation
 
@@ -17,10 +18,10 @@ def test_the_evaluate_preset_combines_with_any_perturbation(perturbation):
     ("transforms", "names"),
     [
         ("camera", ["affine angle", "affine scale"]),
-        ("eot3d", ["viewpoint yaw", "viewpoint distance"]),
+        pytest.param("eot3d", ["viewpoint yaw", "viewpoint distance"], marks=pytest.mark.slow),
         ("print", ["viewpoint yaw", "viewpoint distance"]),
         ("web", ["jpeg quality", "oneof stage"]),
-        ("si", ["oneof stage"]),
+        pytest.param("si", ["oneof stage"], marks=pytest.mark.slow),
         ("identity", []),
     ],
 )

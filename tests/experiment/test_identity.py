@@ -53,9 +53,9 @@ def test_settings_that_change_numbers_change_the_identity_by_name(base, word):
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("word", ["tracker=tensorboard", "checkpoint.steps=3"])
-def test_settings_that_change_no_number_leave_the_identity_unchanged(base, word):
-    assert named(word) == base
+@pytest.mark.slow
+def test_settings_that_change_no_number_leave_the_identity_unchanged(base):
+    assert named("tracker=tensorboard", "checkpoint.steps=3") == base
 
 
 @pytest.mark.slow

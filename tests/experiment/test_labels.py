@@ -267,6 +267,7 @@ def test_the_cache_changes_no_number_and_saves_the_passes(album, tmp_path):
     assert (cost["cached"], made["cached"], saved["cached"]) == (0, 0, 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "objective",
     ["retrieval", *(pytest.param(name, marks=pytest.mark.slow) for name in ("infonce", "mixed", "toward"))],

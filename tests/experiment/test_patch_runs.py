@@ -12,6 +12,7 @@ from attacks.perturbations.patch.patch import Patch
 from attacks.perturbations.patch.placement import Placements
 from attacks.schema.patch import PatchConfig
 from tests.helpers.fellows import together
+from tests.helpers.sampled import mostly_slow
 from tests.helpers.solving import estimate
 from transforms import Affine, ChannelGain, Compose, Cylinder, OnLayers, Perspective, Placement
 
@@ -76,7 +77,7 @@ def estimated(net, chunk, **world):
     return estimate(EOT(VIEWS, views=6, chunk=chunk), texture, scene, loss, u, count=3, **world)
 
 
-@pytest.mark.parametrize("chunk", [1, 4, 7])
+@pytest.mark.parametrize("chunk", mostly_slow([4, 1, 7], 3))
 def test_the_pass_size_does_not_change_the_result(chunk):
     net = encoder()
     result, whole = estimated(net, chunk), estimated(net, 100)
@@ -84,7 +85,7 @@ def test_the_pass_size_does_not_change_the_result(chunk):
     torch.testing.assert_close(result.mean, whole.mean, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("size", [2, 4])
+@pytest.mark.parametrize("size", mostly_slow([2, 4], 2))
 def test_the_number_of_processes_does_not_change_the_result(size):
     net = encoder()
     alone = estimated(net, 5)

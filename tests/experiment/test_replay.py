@@ -29,6 +29,7 @@ SMALL = (
     "attack.views=4",
     "evaluate.views=4",
     "evaluate.refine=0",
+    "evaluate.one_view=false",
     "data.count=2",
     "data.size=64",
     "engine=fixed",
@@ -175,6 +176,7 @@ class Steep(Turn):
     slope: bool = True
 
 
+@pytest.mark.slow
 def test_a_gradient_that_is_not_finite_can_be_replayed(tmp_path, monkeypatch, capsys):
     out, error = _stopped(tmp_path, monkeypatch, Steep)
     assert error.fault.where == "the gradient of stage `turn`"

@@ -62,6 +62,7 @@ def run(monkeypatch, folder, *arguments):
     return json.loads((out / "metrics.json").read_text()), json.loads((out / "manifest.json").read_text())
 
 
+@pytest.mark.slow
 def test_recall_is_the_accuracy_over_the_classes(folder, monkeypatch, capsys):
     """The third picture is blue with the label red: the encoder is right about two of three."""
     metrics, manifest = run(monkeypatch, folder, f"data.path={folder / 'known.csv'}", "perturbation.eps=64/255")
@@ -89,6 +90,7 @@ def test_a_targeted_attack_reaches_the_class_it_names(folder, monkeypatch, capsy
         assert metrics["arms"]["eot"]["success"]["mean"] == expected
 
 
+@pytest.mark.slow
 def test_the_retrieval_hinge_moves_to_the_nearest_other_class(folder, monkeypatch, capsys):
     given = [f"data.path={folder / 'a.png'}", "objective=retrieval", "attack.steps=12", "perturbation.eps=24/255"]
     metrics, _ = run(monkeypatch, folder, *given)

@@ -20,11 +20,11 @@ settings.register_profile("few", derandomize=True, database=None, deadline=None)
 FAILED = DirectoryBasedExampleDatabase(Path(__file__).parents[2] / ".hypothesis" / "examples")
 settings.register_profile("fuzz", print_blob=True, database=FAILED)
 #: The number of cases, as a multiple of the quick suite's.
-every_effort = pytest.mark.parametrize("times", [1, pytest.param(20, marks=pytest.mark.nightly)])
+every_effort = pytest.mark.parametrize("times", [1, pytest.param(50, marks=pytest.mark.nightly)])
 
 
 def hold(check, cases, examples, times=1, *, seconds=10, memory=2**30):
-    """Run `check` on `examples * times` of the cases; when fuzzing on a hundred times as many, each within `seconds`
+    """Run `check` on `examples * times` of the cases; when fuzzing on 250 times as many, each within `seconds`
     and `memory` bytes beyond what the process had before."""
     if not FUZZ:
         settings(settings.get_profile("few"), max_examples=examples * times)(given(cases)(check))()
@@ -42,7 +42,7 @@ def hold(check, cases, examples, times=1, *, seconds=10, memory=2**30):
         f"{check.__qualname__}.{examples}",
     )  # its database key
     deadline = timedelta(seconds=seconds)
-    profile = settings(settings.get_profile("fuzz"), max_examples=100 * examples * times, deadline=deadline)
+    profile = settings(settings.get_profile("fuzz"), max_examples=250 * examples * times, deadline=deadline)
     profile(given(cases)(limited))()
 
 

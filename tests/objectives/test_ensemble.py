@@ -193,6 +193,7 @@ def test_separate_members_are_estimated_with_their_own_encoder_only(images, pair
 # --- transfer ---
 
 
+@pytest.mark.slow
 def test_the_encoder_left_out_is_not_attacked_and_is_scored_on_the_bank(images):
     members = [Small(seed) for seed in range(3)]
     own, calls = tuple(member(images).detach() for member in members), []

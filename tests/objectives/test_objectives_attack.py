@@ -89,6 +89,7 @@ def test_an_attack_reaches_its_goal(pictures, encoder, classifier, gallery, make
     assert (result != THREE).all() if rows is None else torch.equal(result, rows)
 
 
+@pytest.mark.slow
 def test_away_in_l2_moves_further_than_the_length_of_the_embedding(pictures, encoder, gallery):
     own = gallery[:3]
     after = attacked(pictures, encoder, Away("l2"), own)

@@ -211,6 +211,7 @@ def test_penalised_attacks_are_smoother_or_more_similar_at_little_loss(victims):
     assert alike[0] < cosine + 0.1
 
 
+@pytest.mark.slow
 def test_a_shared_delta_is_penalised_too(victims):
     free, paid = (judged(victims, p, Universal(Linf(8 / 255))) for p in (None, TotalVariation(3.0)))
     assert paid[1] < 0.85 * free[1]

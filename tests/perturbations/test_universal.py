@@ -13,7 +13,7 @@ from transforms import Affine, Compose, Grid, Latin, Sobol, Uniform
 EPS = {name: eps for name, (_, eps) in BALLS.items()}
 
 every_set = pytest.mark.parametrize("name", BALLS)
-few = settings(max_examples=40, deadline=None, derandomize=True)
+few = settings(max_examples=15, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**31)
 
 

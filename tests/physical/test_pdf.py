@@ -26,9 +26,9 @@ def printed(*arguments):
     ("paper", "width", "shape", "page"),
     [
         ("a4", 100, (24, 24), (210, 297)),
-        ("letter", 73.37, (24, 31), (215.9, 279.4)),
-        ("a4", 220, (20, 80), (297, 210)),
-        ("letter", 37, (80, 20), (215.9, 279.4)),
+        pytest.param("letter", 73.37, (24, 31), (215.9, 279.4), marks=pytest.mark.slow),
+        pytest.param("a4", 220, (20, 80), (297, 210), marks=pytest.mark.slow),
+        pytest.param("letter", 37, (80, 20), (215.9, 279.4), marks=pytest.mark.slow),
     ],
 )
 def test_patch_tags_and_ruler_have_their_positions_on_the_page(tmp_path, paper, width, shape, page):
@@ -122,6 +122,7 @@ def _rims(record, size, dense):
     return rims
 
 
+@pytest.mark.slow
 def test_tiles_have_exact_positions(tmp_path):
     made, record = printed(fake_run(tmp_path, framed((20, 80))), 380, "letter", 150)
     assert len(record["pages"]) == 2

@@ -152,6 +152,7 @@ def test_the_orientation_of_a_file_does_not_change_its_scores(run, scored):
     assert entries["deep.png"]["cosine"] == pytest.approx(entries["grey.png"]["cosine"], abs=1e-5)
 
 
+@pytest.mark.slow
 def test_colours_and_exposures_are_separated(scored):
     content = photos_of(scored)
     stops = {re.split("[-/]", photo["photo"])[-1]: photo["stops"] for photo in content["photos"]}
@@ -264,6 +265,7 @@ def test_errors_are_one_line_with_exit_code_2(run, photos, tmp_path, refused, wh
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.slow
 def test_a_folder_without_a_valid_photograph_is_refused(run, tmp_path, refused):
     other = card(80, 80, own_card(run).tags[0].number // 4 - 1)
     pose = posed(other, width=200, size=(420, 480))

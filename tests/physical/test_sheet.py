@@ -49,6 +49,7 @@ def test_the_card_of_the_attack_keeps_its_tags_and_any_other_is_noted(tmp_path, 
     assert tags is None or [tag.number for tag in printed.plan.card.tags] == [28, 29, 30, 31]
 
 
+@pytest.mark.slow
 def test_tiles_in_pixels_are_the_card_bit_for_bit_and_old_pages_go(tmp_path):
     run = fake_run(tmp_path / "run")
     arguments = [str(run), "--paper", "letter", "--dpi", "150", "--out", str(tmp_path / "out")]

@@ -182,6 +182,7 @@ def test_draws_stay_in_their_ranges_and_record_values_with_units():
     assert len(shots[0].to_dict()) == len(dataclasses.fields(Shot)) and "degrees (deg)" in shots[0].to_dict()
 
 
+@pytest.mark.slow
 def test_a_photograph_depends_only_on_its_seed_and_number(run, tmp_path):
     def made(name, **given):
         return [path.read_bytes() for path in simulate(run, tmp_path / name, size=(96, 128), **given)]

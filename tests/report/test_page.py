@@ -19,8 +19,10 @@ from attacks.report.words import numbers, written
 from tests.helpers import reported
 from tests.helpers.page import Page
 from tests.helpers.reported import ARMS, EVIL
+from tests.helpers.sampled import mostly_slow
 
 OPTIONAL = ("wide", "comparisons", "drift", "sanity", "response", "left_out", "deployment", "explanations", "costs")
+NOTHING = dict.fromkeys(OPTIONAL) | {"comparisons": []}
 
 
 @pytest.fixture(scope="module")
@@ -93,10 +95,10 @@ def test_headings_tables_and_pictures_are_accessible(whole):
     assert all(attributes.get("aria-label") for _, attributes in page.elements if attributes.get("role") == "region")
 
 
-@pytest.mark.parametrize("part", OPTIONAL)
+@pytest.mark.parametrize("part", mostly_slow(OPTIONAL, 3))
 def test_a_part_is_on_the_page_if_the_run_has_it(part):
-    whole, nothing = reported.content(), dict.fromkeys(OPTIONAL) | {"comparisons": []}
-    pages = [nothing, nothing | {part: [] if part == "comparisons" else {}}, nothing | {part: whole[part]}]
+    whole = reported.content()
+    pages = [NOTHING, NOTHING | {part: [] if part == "comparisons" else {}}, NOTHING | {part: whole[part]}]
     titles = [[section.title for section in sections(whole | each, Images(), False)] for each in pages]
     assert titles[0] == titles[1]
     assert len(titles[2]) - len(titles[0]) == (part not in ("wide", "costs"))
@@ -127,10 +129,10 @@ def test_a_patch_run_shows_its_texture_and_its_facts(tmp_path):
 def test_the_command_repeats_the_run(whole):
     (text,) = re.findall(r'<pre[^>]*aria-label="The command of this run">(.*?)</pre>', whole)
     assert shlex.split(html.unescape(text)) == ["python", "-m", "attacks.run", *reported.manifest()["overrides"]]
-    manifest = reported.manifest() | {"overrides": ["seed=3"], "preset": "smoke"}
-    assert "attacks.run config=smoke seed=3<" in render(reported.content(response=None), manifest)
+    manifest, bare = reported.manifest() | {"overrides": ["seed=3"], "preset": "smoke"}, reported.content(**NOTHING)
+    assert "attacks.run config=smoke seed=3<" in render(bare, manifest)
     # No command can name a module from Python.
-    own = render(reported.content(response=None), manifest | {"encoder": {"name": "module"}})
+    own = render(bare, manifest | {"encoder": {"name": "module"}})
     assert "attacks.run" not in own and ">config=smoke seed=3<" in own and "attacks.robustness" in own
 
 
@@ -193,7 +195,7 @@ def test_the_verdict_compares_the_attack_with_the_strongest_baseline():
 
 
 def test_ranges_have_no_brackets_and_too_few_clusters_no_p_value():
-    content = reported.few(reported.content())
+    content = reported.few(reported.content(response=None))
     page = render(content, reported.manifest(), warnings(content))
     assert "Difference +0.48 (+0.36 to +0.60), not tested: too few clusters: 6 needed." in page
     assert "15 pictures in 3 clusters: fewer than 10 clusters" in page
@@ -211,7 +213,7 @@ def test_one_view_is_named_where_it_is_stronger():
 
 
 def test_the_protocol_has_all_that_a_citation_needs():
-    content, manifest = reported.content(response=None), reported.manifest()
+    content, manifest = reported.content(**NOTHING | {"wide": reported.content()["wide"]}), reported.manifest()
     section = re.search(r'<section id="protocol">.*?</section>', render(content, manifest), re.DOTALL)[0]
     text = html.unescape(" ".join(re.sub("<[^>]*>", " ", section).split()))
     facts = [

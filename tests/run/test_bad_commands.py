@@ -27,12 +27,15 @@ WORDS = {
     "config=smoke perturbation=l3": "perturbation/l3.*linf",
     "config=smoke perturbation=l0 perturbation.eps=2.5": "whole number of pixels",
     "config=smoke perturbation.eps=8": r"eps.*did you mean 8/255\?",
+    "config=smoke perturbation.eps=inf": r"\(0, 1\], got inf: write 8/255",
     "config=smoke perturbation.eps=eight": "perturbation.eps.*8/255",
     "config=smoke perturbation.mask=nowhere.png": "there is none at 'nowhere.png'",
     "config=smoke +transforms.stages.affine.turn=3": "affine.turn.*degrees",
     "config=smoke +transforms.stages.swirl={}": "swirl.*affine",
     "config=smoke draws.name=halton": "draws.name.*sobol",
     "config=smoke data.photos=[monalisa]": "photos.*astronaut",
+    "config=smoke data.size=4000": "`data.size` must be at most 1411",
+    "config=smoke data=folder data.path={here} data.size=9000": "`data.size` must be at most 8,192",
     "config=smoke data=folder": "data.path.*data.path=VALUE",
     "config=smoke data=scenes data.path=bundled": "`data=scenes` says where a patch lies",
     "config=patch_universal data.path=none.csv": "`none.csv` is no file",
@@ -96,15 +99,20 @@ WORDS = {
     "-m config=smoke seed=1,2 hydra.launcher={_target_:os.system}": "`hydra.launcher` is refused",
     "-m config=smoke seed=1,2 hydra.launcher.x={_target_:os.system}": "`hydra.launcher.x` is refused",
     "-m config=smoke hydra.callbacks.sweep._target_=os.system": "`hydra.callbacks.sweep._target_` is refused",
-    "-m config=smoke seed=range(0) hydra.sweep.dir=out": "the sweep has no jobs",
-    "config=smoke data=folder data.path=~/mine": "two kinds of quotes: 'data.path=\"~/mine\"'",
+    "-m config=smoke seed=range(0) hydra.sweep.dir=out": r"`seed=range\(0\)` holds no value",
+    "-m config=smoke attack=glob(zz*) hydra.sweep.dir=out": "the sweep has no jobs",
+    "-m config=smoke seed=1,2 hydra/launcher={_target_:os.system}": "`hydra/launcher` takes one choice",
+    "-m config=smoke seed=1,2 hydra.sweep.dir=/proc/none": "name another run directory, hydra.sweep.dir=PATH",
+    "config=smoke data=folder data.path=~/mine": "no ~ is expanded here; write data.path=/.*/mine",
+    "config=./a#b.yaml": "`./a#b.yaml` has a sign in its name that Hydra does not read; rename the file",
     "config=smoke data=folder data.path=a#b": "two kinds of quotes: 'data.path=\"a#b\"'",
     "config=smoke hydra.run.dir={file}": "file exists; name another run directory",
     "config=smoke hydra.run.dir={file}/x": "not a directory; name another run directory",
+    "config=smoke hydra.run.dir=/sys/kernel": "name another run directory, hydra.run.dir=PATH",
     "config=smoke hydra.run.dir=/proc/none": "no such file or directory; name another run directory",
     f"config=smoke hydra.run.dir={'a' * 300}": "file name too long; name another run directory",
-    f"config=smoke seed={'1' * 5000}": "`seed` must be a number of at most 4,300 digits",
-    "config=smoke engine.device=meta": "engine.device",
+    f"config=smoke seed={'1' * 5000}": "`seed` must be a number of at most 4,300 digits; got 5,000",
+    "config=smoke engine.device=meta": "`engine.device` must be .* that computes; got 'meta'",
     "-m config=smoke attack.steps=x,y hydra.sweep.dir=out": "steps",
     "resume=": "must be the directory of a run",
     "resume={here}/none": "must be the directory of a run",
@@ -153,8 +161,9 @@ MORE = {
 }
 
 
-@pytest.mark.parametrize("command", mostly_slow(WORDS, 3))
+@pytest.mark.parametrize("command", mostly_slow(WORDS, 9))
 def test_a_bad_command_gives_a_one_line_error(desk, command):
+    (desk.here / "a#b.yaml").write_text("seed: 1\n")
     given = [word.replace("{here}", str(desk.here)).replace("{file}", __file__) for word in command.split()]
     named = "hydra.run.dir" in command or command.startswith(("resume", "-m", "config=smoke resume"))
     out = None if named else "hydra.run.dir=out"

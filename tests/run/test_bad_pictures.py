@@ -55,7 +55,7 @@ def gif(width, height):
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n(mark) (w) file closefile\n"
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
 LARGE, BROKEN, SLENDER = "pixels; reduce it", "is the file whole, and a picture?", "too slender .* crop it"
-#: File name -> (content, the error).
+#: File name -> (content, or what makes it; the error).
 CONTENTS = {
     "bomb.png": (png(60_000, 60_000), LARGE),
     "bomb-that-pillow-only-warns-of.png": (png(10_000, 10_000), LARGE),
@@ -63,7 +63,7 @@ CONTENTS = {
     "bomb.tif": (tiff(2**31 - 1, 2**31 - 1), LARGE),
     "bomb.bmp": (encoded("BMP")[:18] + struct.pack("<ii", 2**30, 2**30) + encoded("BMP")[26:], LARGE),
     "just-under.png": (png(9459, 9459), BROKEN),
-    "words.png": (png(32, 24, more=[chunk(b"zTXt", b"k\0\0" + zlib.compress(b"\0" * 2**27))]), BROKEN),
+    "words.png": (lambda: png(32, 24, more=[chunk(b"zTXt", b"k\0\0" + zlib.compress(b"\0" * 2**27))]), BROKEN),
     "nothing-by-nothing.png": (png(0, 0), BROKEN),
     "nothing-wide.png": (png(0, 8), BROKEN),
     "nothing-high.gif": (gif(8, 0) + b"\x02\x02\x44\x01\x00;", BROKEN),
@@ -100,7 +100,7 @@ CONTENTS = {
 @pytest.mark.parametrize("name", mostly_nightly(CONTENTS, 4), ids=ascii)
 def test_a_bad_picture_file_gives_a_one_line_error(desk, name):
     content, reason = CONTENTS[name]
-    (desk.given / name).write_bytes(content)
+    (desk.given / name).write_bytes(content() if callable(content) else content)
     message = desk.refused("config=smoke", "data=folder", f"data.path='{desk.given / name}'")
     assert re.search(reason, message), message
 
@@ -143,3 +143,11 @@ def test_an_unreadable_file_gives_a_one_line_error(desk):
     (desk.given / "x.png").write_bytes(encoded("PNG"))
     (desk.given / "x.png").chmod(0)
     assert "Permission denied" in desk.refused("config=smoke", "data=folder", f"data.path={desk.given / 'x.png'}")
+
+
+@pytest.mark.slow
+def test_more_pictures_than_a_folder_holds_are_refused_with_its_number(desk):
+    (desk.given / "one").mkdir()
+    (desk.given / "one" / "a.gif").write_bytes(encoded("GIF"))
+    message = desk.refused("config=smoke", "data=folder", f"data.path={desk.given / 'one'}")
+    assert "`data.count` must lie in 1..1, for there is 1 picture; got 2: set data.count=1" in message

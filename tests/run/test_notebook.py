@@ -71,9 +71,13 @@ class Pair(torch.nn.Module):
             conv(),
             r"a row of features for each picture \(N,D\); it answered with one shaped \(\d+, 4, 2, 2\) to pictures",
         ),
-        (conv(torch.nn.Flatten(0)), r"answered with one shaped \(\d+,\)"),
-        (Pair(), "answered with a tuple"),
-        (torch.nn.Flatten(), "as many features for every size of picture; it gave 49152 before and "),
+        pytest.param(conv(torch.nn.Flatten(0)), r"answered with one shaped \(\d+,\)", marks=pytest.mark.slow),
+        pytest.param(Pair(), "answered with a tuple", marks=pytest.mark.slow),
+        pytest.param(
+            torch.nn.Flatten(),
+            "as many features for every size of picture; it gave 49152 before and ",
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_the_error_for_a_module_that_is_no_encoder_names_its_output(module, message, tmp_path):
@@ -145,7 +149,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")))
 
 
 @given(st.recursive(LEAVES | TEXTS, lambda inner: st.lists(inner, max_size=3), max_leaves=5))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_hydra_parses_every_value_back_unchanged(value):
     """Its own parser is the oracle."""
     override = OverridesParser.create().parse_override(word("key", value))

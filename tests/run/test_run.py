@@ -1,11 +1,14 @@
 """The command line as a user sees it: a whole run, the same run again, and every wrong input."""
 
 import csv
+import io
 import json
 import re
 import subprocess
 import sys
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -32,9 +35,18 @@ def call(monkeypatch, *arguments):
 
 
 def smoke(folder):
-    """A run as a process of its own, warnings as errors: its directory, and what it printed."""
+    """A run: its directory, and what it printed."""
+    out, error = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(error):
+        assert call(patch, "config=smoke", f"hydra.run.dir={folder}") == 0, error.getvalue()
+    return folder, SimpleNamespace(stdout=out.getvalue(), stderr=error.getvalue())
+
+
+def process(folder):
+    """The directory of a run in a process of its own, warnings as errors."""
     command = [sys.executable, "-W", "error", "-m", "attacks.run", "config=smoke", f"hydra.run.dir={folder}"]
-    return folder, subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    subprocess.run(command, cwd=ROOT, capture_output=True, check=True)
+    return folder
 
 
 def steps_of(folder):
@@ -84,7 +96,7 @@ def test_manifest_report_and_terminal_describe_the_run(finished):
 
 @pytest.mark.slow
 def test_the_same_seed_gives_the_same_bits(finished, tmp_path):
-    (first, _), (second, _) = finished, smoke(tmp_path / "second")
+    first, second = finished[0], process(tmp_path / "second")
     files = sorted(p.relative_to(first) for p in first.rglob("*") if p.suffix in (".png", ".csv", ".safetensors"))
     assert len(files) >= 11
     for name in files:
@@ -141,21 +153,24 @@ def test_the_report_fetches_nothing(finished):
 
 
 def test_torch_is_not_loaded_for_help_or_a_typo():
-    for arguments, code in ((["--help"], 0), (["config=quikstart"], 1), (["config=smoke", "attack.stepz=1"], 1)):
-        text = (
-            f"import sys; sys.argv = ['viewproof', *{arguments!r}]\nfrom attacks.run import cli\ncode = 0\n"
-            "try: cli()\nexcept SystemExit as stop: code = stop.code\n"
-            f"assert (code or 0) == {code}, code\nassert 'torch' not in sys.modules"
-        )
-        subprocess.run([sys.executable, "-c", text], cwd=ROOT, check=True, capture_output=True)
+    text = (
+        "import sys\nfrom attacks.run import cli\n"
+        "for line, code in (('--help', None), ('config=quikstart', 1), ('config=smoke attack.stepz=1', 1)):\n"
+        "    sys.argv, ended = ['viewproof', *line.split()], None\n"
+        "    try: cli()\n    except SystemExit as stop: ended = stop.code\n"
+        "    assert ended == code, line\nassert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", text], cwd=ROOT, check=True, capture_output=True)
 
 
+@pytest.mark.slow
 def test_a_preset_may_be_a_path(monkeypatch, capsys, tmp_path):
     monkeypatch.chdir(tmp_path)
     Path("mine.yaml").write_text(
         "defaults:\n  - /config/smoke\n  - override /perturbation: l2\n  - _self_\nseed: 5\nperturbation: {eps: 3}\n"
     )
-    assert call(monkeypatch, "config=./mine.yaml", "hydra.run.dir=out", "data.count=1") == 0
+    short = ["data.count=1", "data.size=64", "evaluate.views=2", "evaluate.refine=0", "evaluate.one_view=false"]
+    assert call(monkeypatch, "config=./mine.yaml", "hydra.run.dir=out", *short) == 0
     content = json.loads(Path("out/metrics.json").read_text())
     assert (content["preset"], content["seed"], content["threat"]["norm"]) == ("mine", 5, "l2")
     assert content["threat"]["gradients"] == 8 and content["arms"]["noise"]["budget_used"] == pytest.approx(
@@ -165,7 +180,14 @@ def test_a_preset_may_be_a_path(monkeypatch, capsys, tmp_path):
 
 
 def test_a_sweep_runs_every_job_and_reports_failures(monkeypatch, capsys, tmp_path):
-    short = ["data.count=1", "attack.steps=1", "evaluate.views=2", "evaluate.refine=0"]
+    short = [
+        "data.count=1",
+        "attack.steps=1",
+        "evaluate.views=2",
+        "evaluate.refine=0",
+        "data.size=64",
+        "evaluate.one_view=false",
+    ]
     arguments = ["-m", "config=smoke", "perturbation.eps=8/255,9", *short, f"hydra.sweep.dir={tmp_path}"]
     assert call(monkeypatch, *arguments) == 1
     assert (tmp_path / "0" / "metrics.json").exists() and not (tmp_path / "1" / "metrics.json").exists()
@@ -189,11 +211,11 @@ def test_conversions_of_the_users_pictures_are_noted(monkeypatch, capsys, tmp_pa
     assert json.loads((tmp_path / "out/metrics.json").read_text())["queries"] == ["alpha.png", "deep.png"]
 
 
-#: One whole run; the others are in the slow suite, and their parts run in other tests.
-SLOW = ("quickstart", "sgd_l2", "suite", "patch", "patch_quickstart", "patch_eot3d", "patch_universal")
+PRESETS = ("targeted", "quickstart", "sgd_l2", "suite", "patch", "patch_quickstart", "patch_eot3d", "patch_universal")
 
 
-@pytest.mark.parametrize("preset", ["targeted", *(pytest.param(name, marks=pytest.mark.slow) for name in SLOW)])
+@pytest.mark.slow
+@pytest.mark.parametrize("preset", PRESETS)
 def test_every_preset_runs_in_a_short_version(monkeypatch, capsys, tmp_path, preset):
     short = ["sanity=none", "attack.steps=3", "attack.views=2", "evaluate.views=4", "data.count=1"]
     assert call(monkeypatch, f"config={preset}", *short, f"hydra.run.dir={tmp_path}") == 0

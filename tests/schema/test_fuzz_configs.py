@@ -250,7 +250,7 @@ RANDOM = st.randoms(use_true_random=False)
 PRESETS = {"preset": st.builds(damaged, st.sampled_from(sorted(BUNDLED.values())), RANDOM)}
 OVERRIDES = {"overrides": st.lists(override(), max_size=3)}
 WHOLE = {"whole": st.builds(damaged, st.deferred(lambda: st.sampled_from(composed())), RANDOM)}
-KINDS = {"preset": (PRESETS, 40), "whole": (WHOLE, 20), "overrides": (OVERRIDES, 8), "both": (PRESETS | OVERRIDES, 6)}
+KINDS = {"preset": (PRESETS, 16), "whole": (WHOLE, 8), "overrides": (OVERRIDES, 4), "both": (PRESETS | OVERRIDES, 3)}
 
 
 @every_effort

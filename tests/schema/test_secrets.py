@@ -5,6 +5,7 @@ import pytest
 from attacks.runtime.tracking.trackers import one_line
 from attacks.schema import presets
 from attacks.schema.secrets import masked, refuse_credentials
+from tests.helpers.sampled import mostly_slow
 from tests.run.test_run import call
 
 CANARY = "canary-3f9a17"
@@ -51,7 +52,7 @@ ASKED = {
 }
 
 
-@pytest.mark.parametrize("way", ASKED)
+@pytest.mark.parametrize("way", mostly_slow(ASKED, 4))
 def test_a_secret_on_the_command_line_is_refused_and_not_kept(canaries, tmp_path, monkeypatch, capsys, way):
     monkeypatch.chdir(tmp_path)
     assert call(monkeypatch, *ASKED[way]) == 1

@@ -4,6 +4,7 @@ import pytest
 
 from attacks.run import compose
 from attacks.schema.suggestions import keys, suggestion
+from tests.helpers.sampled import mostly_slow
 
 #: Argument -> suggestion.
 MEANT = {
@@ -26,7 +27,7 @@ MEANT = {
 }
 
 
-@pytest.mark.parametrize("word", MEANT)
+@pytest.mark.parametrize("word", mostly_slow(MEANT, 4))
 def test_mistyped_key_or_choice_gets_the_right_suggestion(word):
     with pytest.raises(ValueError, match="did you mean") as caught:
         if word.startswith("config="):

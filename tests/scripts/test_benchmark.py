@@ -186,6 +186,7 @@ def test_line_fit_is_exact_and_robust_to_an_outlier():
     assert fixed == pytest.approx(3, abs=0.2) and each == pytest.approx(0.5, rel=0.03)
 
 
+@pytest.mark.slow
 def test_peak_excludes_memory_allocated_before():
     held = torch.ones(100, memory.MIB // 4)
     peak = memory.peak(lambda: torch.ones(64, memory.MIB // 4).sum(), "cpu")
@@ -202,6 +203,7 @@ def test_the_tensors_peak_is_counted_to_the_byte():
     assert memory.tensor_peak(work, "cpu") == 4 * memory.MIB
 
 
+@pytest.mark.slow
 def test_estimator_measures_a_known_covariance(monkeypatch):
     # A gradient (1, s z) with z odd in the coordinate, of mean 0 and variance 1: c = s^2, and pairs cancel.
     spread = 1.5
@@ -231,6 +233,7 @@ def test_estimator_marks_results_with_a_small_reference_as_void(monkeypatch):
     assert "VOID" not in str(estimator.verdict(0.998, 8192))
 
 
+@pytest.mark.slow
 def test_attacks_agree_between_precisions_and_are_evaluated_in_float32(monkeypatch):
     judges = []
     for name in ("STEPS", "VIEWS", "UNSEEN"):

@@ -60,6 +60,7 @@ def test_a_figure_is_the_mean_over_pairs(monkeypatch):
     assert by_distance.rows[KNOWN] == pytest.approx(SCALES)
 
 
+@pytest.mark.slow
 def test_all_arms_are_scored_and_hits_are_0_or_1():
     near, far = patch_curves.work(Job(0, 200, WHOLE, 8, 2))
     assert set(near) == set(ARMS) and set(far) == {*ARMS, KNOWN}

@@ -64,6 +64,7 @@ def test_both_renderers_show_a_patch_in_the_same_place(task, monkeypatch):
     assert (theirs - mine).abs().mean() < 0.2 * (theirs - elsewhere).abs().mean()
 
 
+@pytest.mark.slow
 def test_groups_share_neither_scenes_nor_targets():
     names, tasks = known(SIZE)[1].names, [question(group, True, Ranges(), 1) for group in range(GROUPS)]
     rows, targets = torch.cat([each.rows for each in tasks]), [each.target for each in tasks]

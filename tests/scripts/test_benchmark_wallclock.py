@@ -46,6 +46,7 @@ def test_loop_by_hand_spends_its_budget_in_the_ball(encoders):
     assert judged[0] < judged[1]
 
 
+@pytest.mark.slow
 def test_all_contestants_are_measured_in_each_round(encoders, monkeypatch):
     monkeypatch.setattr(wallclock, "SIZE", 64)
     monkeypatch.setattr(wallclock, "PEERS", {"kornia": wallclock.PEERS["kornia"]})

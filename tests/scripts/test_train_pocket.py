@@ -64,6 +64,7 @@ def test_cells_of_a_picture_do_not_overlap_and_are_parts_of_it(monkeypatch):
         assert torch.equal(numbers[:, 1:] - numbers[:, :-1], torch.full_like(numbers[:, 1:], 200))
 
 
+@pytest.mark.slow
 def test_a_batch_has_cells_of_the_asked_number_size_and_contrast():
     pictures = torch.from_numpy(np.stack([render((0, i)) for i in range(12)]))
     batch = training.Cells(pictures, torch.Generator().manual_seed(0)).batch(40)
@@ -78,6 +79,7 @@ def test_a_procedural_picture_depends_on_its_seed_alone():
     assert (once == again).all() and (once != other).mean() > 0.5
 
 
+@pytest.mark.slow
 def test_training_reads_no_photograph(monkeypatch):
     def refused(*_, **__):
         raise AssertionError("a photograph was read")

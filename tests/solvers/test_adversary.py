@@ -18,6 +18,7 @@ def problem():
     return images, anchor, parts | {"eot": EOT(VIEWS, views=2, chunk=5), "steps": 12}
 
 
+@pytest.mark.slow
 @every_set
 def test_adversary_without_refinement_equals_the_cvar_attack(problem, perturbation):
     # The worst 2 of 8 have the gradient of CVaR(1/4) of 8, so the attacks take the same path. Without an adversary,
@@ -52,6 +53,7 @@ def test_budget_includes_the_passes_of_the_adversary(problem):
     assert [step.last for step in steps] == [False, False, True]
 
 
+@pytest.mark.slow
 def test_adversary_lowers_the_worst_views_more_than_the_mean_attack(problem):
     images, anchor, parts = problem
     views = bank(VIEWS, 256, seed=1, purpose="held-out")
@@ -73,6 +75,7 @@ def test_iterates_are_compared_by_cvar(problem):
     torch.testing.assert_close(best.latest, looked(images, anchor, step.delta, **parts))
 
 
+@pytest.mark.slow
 def test_result_does_not_depend_on_the_other_pictures(problem):
     images, anchor, parts = problem
     parts |= {"perturbation": Linf(0.1, random_start=False)}

@@ -74,7 +74,9 @@ def test_error_for_one_view_that_does_not_fit_names_the_keys_to_lower(name):
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("adversary", [None, Adversary(12, 1)], ids=["plain", "adversary"])
+@pytest.mark.parametrize(
+    "adversary", [None, pytest.param(Adversary(12, 1), marks=pytest.mark.slow)], ids=["plain", "adversary"]
+)
 def test_attack_halves_its_passes(adversary):
     few = Small()
     run_all(encoder=few, stages=[Affine(degrees=20)], adversary=adversary)

@@ -100,6 +100,7 @@ def test_a_picture_that_is_broken_as_it_is_has_the_radius_zero(inner, files):
     assert not last.delta[[1, 3]].any()
 
 
+@pytest.mark.slow
 def test_a_search_resumes_after_any_trial_to_the_bit():
     problem, options, trial, first, _, passes = case(L2(1.0), passes=90)
     states = list(radius(problem, options, trial, first, passes=passes))

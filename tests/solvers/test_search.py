@@ -12,10 +12,11 @@ from attacks import EOT, L2, PGD, Adaptive, Adversary, Linf, Toward, Universal, 
 from attacks.data.gallery import tiles
 from attacks.eot.protocols import Objective
 from attacks.optimisers.square import HALVINGS, Square
+from tests.helpers.sampled import mostly_slow
 from tests.helpers.solving import VIEWS, Dot, Untargeted, search, small_problem
 
 SETS = {"linf": Linf(0.1, False), "l2": L2(1.0, False), "universal": Universal(Linf(0.1, False))}
-every_set = pytest.mark.parametrize("perturbation", SETS.values(), ids=SETS)
+every_set = pytest.mark.parametrize("perturbation", mostly_slow(SETS.values(), 2), ids=SETS)
 double = torch.float64
 
 
@@ -62,6 +63,7 @@ def test_loss_never_rises_on_the_views_of_the_search(problem, perturbation):
     torch.testing.assert_close(known, torch.cat([losses[:1], losses[:-1]]), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "share"), [(Linf, 0.75), (L2, 0.55)])
 def test_comes_near_the_optimum_of_a_linear_loss(kind, share):
     # The gradient has blocks of 4x4 pixels, so that windows can fit it. The box does not bind.
@@ -87,7 +89,7 @@ def test_every_step_is_feasible(problem, perturbation):
         assert 0 <= seen.min() <= seen.max() <= 1
 
 
-@every_set
+@pytest.mark.parametrize("perturbation", mostly_slow(SETS.values(), 3), ids=SETS)
 def test_the_seed_fixes_every_bit(problem, perturbation):
     images, anchor, parts = problem
     result = []
@@ -98,6 +100,7 @@ def test_the_seed_fixes_every_bit(problem, perturbation):
     assert not torch.equal(result[0], result[2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("perturbation", [SETS["linf"], SETS["l2"]], ids=["linf", "l2"])
 def test_result_does_not_depend_on_the_other_pictures(problem, perturbation):
     images, anchor, parts = problem
@@ -151,6 +154,7 @@ def test_penalty_is_part_of_the_objective(problem):
     torch.testing.assert_close(cheap.estimate.value, cheap.estimate.mean + prices[2], rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_a_paired_objective_sees_the_same_views(problem):
     images, anchor, parts = problem
 

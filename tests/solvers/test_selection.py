@@ -66,7 +66,7 @@ class Counted(nn.Module):
         return self.net(images)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     steps=st.integers(1, 40),
     views=st.sampled_from([1, 2, 4, 7]),
@@ -170,6 +170,7 @@ def schedule(steps):
 
 
 @given(gradients=st.integers(1, 3000))
+@settings(max_examples=20, deadline=None)
 def test_an_attack_without_views_is_looked_at_after_powers_of_the_root_of_two(gradients):
     plan = overfitting(gradients)
     due = [n for n in range(1, gradients) if plan.due((n - 1) / gradients, n / gradients)]
@@ -261,6 +262,7 @@ def test_restarts_are_refused_with_an_early_selection(problem):
         next(watch(images, anchor, select=replace(select, early=True), restarts=2, **parts))
 
 
+@pytest.mark.slow
 def test_a_look_does_not_depend_on_the_chunk(problem):
     images, anchor, parts, select = problem
     bests = []

@@ -74,7 +74,7 @@ def test_refinement_reaches_a_maximum_known_in_closed_form():
     assert (fine.losses.diff(dim=1) <= 0).all()
 
 
-@pytest.mark.parametrize("chunk", [1, 5, 100])
+@pytest.mark.parametrize("chunk", [pytest.param(1, marks=pytest.mark.slow), 5, 100])
 def test_losses_are_exact_and_not_below_those_of_the_random_views(setting, chunk):
     images, anchor, parts = setting
     previous = worst_views(images, anchor, k=16, refine_steps=0, keep=3, chunk=chunk, **parts).losses

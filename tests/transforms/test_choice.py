@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import pytest
 import torch
 
+from tests.helpers.sampled import mostly_slow
 from transforms.camera.downscale import Downscale
 from transforms.choice import OneOf, Sometimes
 from transforms.colour.photometric import Brightness, Contrast
@@ -90,8 +91,9 @@ def test_sometimes_applies_the_stage_or_nothing(stage, photos):
     torch.testing.assert_close(choice.values(u)[:, 1:], stage.values(u[:, 1:]))
 
 
-@pytest.mark.parametrize(("stages", "kind"), ONE_OF)
-def test_one_of_applies_the_stage_chosen_by_weight(stages, kind, photos):
+@pytest.mark.parametrize("case", mostly_slow(ONE_OF, 2))
+def test_one_of_applies_the_stage_chosen_by_weight(case, photos):
+    stages = case[0]
     choice = OneOf(stages, [1, 4, 5][-len(stages) :])
     last = len(stages) == 3
     u = point(choice, [0.05, 0.3, 0.7] if last else [0.2, 0.6, 0.9])

@@ -125,6 +125,7 @@ def test_gradient_reaches_every_texel_and_no_covered_pixel(photo, patch):
     torch.testing.assert_close(covered, torch.zeros_like(covered), rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_gradient(patch):
     base, ink = torch.rand(1, 1, 6, 8, dtype=torch.float64), torch.rand(1, 1, 3, 4, dtype=torch.float64)
     alpha, pull = 0.2 + 0.6 * torch.rand_like(ink), EYE * torch.tensor([[1.7], [1.9], [1]], dtype=torch.float64)

@@ -58,7 +58,7 @@ def one(stage, factor=1.5):
 @every_stage
 def test_coordinates_are_unchanged_and_none_is_narrower(name, stage):
     original = Compose([stage])
-    ends = [original, *(widened(original, factor) for factor in (1.1, 1.5, 1.7, 2.5, 8, 40))]
+    ends = [original, *(widened(original, factor) for factor in (1.1, 1.7, 40))]
     assert {(each.names, each.discrete) for each in ends} == {(original.names, original.discrete)}
     for narrow, wide in pairwise(ends):  # a larger factor contains the smaller one's
         (low, high), (lower, higher) = extent(narrow), extent(wide)

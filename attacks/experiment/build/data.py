@@ -13,6 +13,7 @@ from attacks.data.scene_geometry import Print
 from attacks.data.scenes import placements_in, read_scenes
 from attacks.evaluation.classes import Classes
 from attacks.experiment.build.duplicates import near_duplicates
+from attacks.experiment.build.make import make
 from attacks.experiment.build.patch import made_size
 from attacks.schema import groups
 from attacks.schema.patch import PatchConfig, ScenesConfig
@@ -30,7 +31,7 @@ def data(
     other pictures alone.
     """
     if isinstance(node, groups.BundledConfig):
-        queries, pictures = gallery.tiles(node.size, node.photos), gallery.tiles(node.size)
+        queries, pictures = make(gallery.tiles, node, "data"), gallery.tiles(node.size)
         chosen = queries.spread(node.count)
         rows = {name: row for row, name in enumerate(pictures.names)}
         truth = torch.tensor([rows[name] for name in chosen.names])

@@ -194,5 +194,7 @@ def device(name: str) -> torch.device:
     except (RuntimeError, AssertionError):
         found = None
     if found is None or found.type == "meta":  # which computes no values
-        raise ValueError(f"`engine.device` must be auto, cpu, cuda, cuda:N or another device of torch; got {name!r}")
+        raise ValueError(
+            f"`engine.device` must be auto, cpu, cuda, cuda:N or another device of torch that computes; got {name!r}"
+        )
     return found

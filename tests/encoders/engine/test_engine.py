@@ -10,6 +10,7 @@ from torch import nn
 from attacks.encoders.engine import Decision, Overflow, prepare
 from attacks.encoders.loading import load_encoder
 from tests.helpers.dressed import pulled, resnet
+from tests.helpers.sampled import mostly_slow
 
 
 def off(a, b):
@@ -33,7 +34,7 @@ def test_decision_refuses_invalid_values(name, value):
         Decision.from_dict({name: value})
 
 
-@pytest.mark.parametrize("precision", ["float32", "mixed", "bfloat16", "float16"])
+@pytest.mark.parametrize("precision", mostly_slow(["mixed", "float32", "bfloat16", "float16"], 2))
 def test_the_given_encoder_is_never_changed(precision):
     encoder = resnet()
     encoder.conv1.weight.requires_grad_()

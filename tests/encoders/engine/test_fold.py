@@ -27,7 +27,9 @@ class Conv2dThrice(nn.Module):
         return self.nh(self.head(y.mean((2, 3))))
 
 
-@pytest.mark.parametrize(("make", "count", "size"), [(resnet, 20, 64), (load_encoder, 10, 128)])
+@pytest.mark.parametrize(
+    ("make", "count", "size"), [(resnet, 20, 64), pytest.param(load_encoder, 10, 128, marks=pytest.mark.slow)]
+)
 def test_folding_is_exact_in_double_precision(make, count, size):
     encoder = make().double()
     assert foldable(encoder) == count

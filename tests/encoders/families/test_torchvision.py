@@ -110,7 +110,7 @@ def test_random_weights_of_every_model_are_reproducible(model):
     assert encoder.fingerprint()[:12] in str(encoder)
 
 
-@pytest.mark.parametrize("model", ["resnet18", "mobilenet_v3_small"])
+@pytest.mark.parametrize("model", ["mobilenet_v3_small", pytest.param("resnet18", marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     ("suffix", "classes", "drop"),
     [(".pt", 1000, ()), (".safetensors", 7, ()), (".pth", 1000, ("fc.", "classifier.3."))],

@@ -40,9 +40,14 @@ UNSEEN = SimpleNamespace(
     ("message", "setup"),
     [
         ("dies in the stage cut", {"stages": [Affine(degrees=20), Cut(), Brightness(0.1)]}),
-        ("and the encoder cuts it", {"encoder": Head(lambda features, _: features.detach())}),
-        ("the loss is at its end", {"objective": Ended()}),
         ("no view shows what may be changed", {"perturbation": UNSEEN}),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (
+                ("and the encoder cuts it", {"encoder": Head(lambda features, _: features.detach())}),
+                ("the loss is at its end", {"objective": Ended()}),
+            )
+        ),
     ],
 )
 def test_the_error_of_a_zero_gradient_has_the_audit_result(message, setup):
@@ -50,6 +55,7 @@ def test_the_error_of_a_zero_gradient_has_the_audit_result(message, setup):
         run_all(**{"stages": [Affine(degrees=20)]} | setup)
 
 
+@pytest.mark.slow
 def test_a_gradient_that_becomes_zero_later_is_reported_too():
     calls = []
 

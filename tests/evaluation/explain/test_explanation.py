@@ -49,10 +49,12 @@ def plain(explanations):
     return json.loads(json.dumps(content, allow_nan=False))
 
 
+@pytest.mark.slow
 def test_equal_seeds_give_bit_identical_numbers(explanations):
     assert plain(explained(POCKET)) == plain(explanations)
 
 
+@pytest.mark.slow
 def test_another_seed_changes_only_the_random_order(explanations):
     other = plain(explained(POCKET, seed=1))
     assert other["orders"]["random"] != plain(explanations)["orders"]["random"]
@@ -92,6 +94,7 @@ def test_curves_start_or_end_at_the_cosine(explanations):
             torch.testing.assert_close(curves[:, 0, 0], curves[:, 1, -1])
 
 
+@pytest.mark.slow
 def test_every_pass_is_counted():
     class Counting(nn.Module):
         def __init__(self):
@@ -111,6 +114,7 @@ def test_every_pass_is_counted():
     assert result.seconds > 0
 
 
+@pytest.mark.slow
 def test_the_sheet_is_drawn(explanations, tmp_path):
     draw_explanations(tmp_path / "explanations.png", explanations, 1)
     with Image.open(tmp_path / "explanations.png") as sheet:
@@ -120,7 +124,11 @@ def test_the_sheet_is_drawn(explanations, tmp_path):
 
 @pytest.mark.parametrize(
     "encoder",
-    [Phash(), Defended(POCKET, [Jpeg((50, 90))]), Stochastic(Defended(POCKET, [SensorNoise((0.01, 0.1))]))],
+    [
+        Phash(),
+        pytest.param(Defended(POCKET, [Jpeg((50, 90))]), marks=pytest.mark.slow),
+        Stochastic(Defended(POCKET, [SensorNoise((0.01, 0.1))])),
+    ],
     ids=["hash", "defended", "stochastic"],
 )
 def test_hashes_and_defended_encoders_are_explained(encoder):
@@ -141,6 +149,7 @@ def test_without_a_gradient_only_the_random_order_is_left(tmp_path):
     draw_explanations(tmp_path / "explanations.png", result)
 
 
+@pytest.mark.slow
 def test_a_single_unperturbed_picture_is_explained(tmp_path):
     alone = Sample(torch.tensor([0]), ("a",), ("one",))
     result = explain(POCKET, CLEAN[:1], {"eot": CLEAN[:1]}, POCKET(CLEAN[:1]), views_for(POCKET), sample=alone)

@@ -11,6 +11,7 @@ from attacks.evaluation.sanity.answers import ITSELF, REPEATED, SAME, itself, re
 from attacks.evaluation.sanity.battery import LASTS
 from attacks.evaluation.sanity.questions import SMOOTHED
 from attacks.evaluation.sanity.rules import not_worse
+from tests.helpers.sampled import mostly_slow
 from tests.helpers.small import small, smooth
 from tests.helpers.solving import examine
 from transforms import Affine, Compose
@@ -83,7 +84,7 @@ HOSTILE = {
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("encoder", HOSTILE.values(), ids=HOSTILE)
+@pytest.mark.parametrize("encoder", mostly_slow(HOSTILE.values(), 3), ids=HOSTILE)
 def test_no_encoder_ends_the_examination(encoder):
     images = smooth()
     anchor = small()(images) if encoder is HOSTILE["one row"] else encoder(images)

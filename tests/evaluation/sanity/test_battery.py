@@ -94,13 +94,18 @@ def test_transfer_takes_the_anchor_of_the_other_encoder(objective, images, monke
     assert all(transfer(test, main, 0.1, module).verdict == "skipped" for module in (None, nn.Flatten()))
 
 
-@pytest.mark.parametrize("perturbation", [Linf(0.1), Universal(L2(1.0))], ids=["linf", "universal-l2"])
+@pytest.mark.parametrize(
+    "perturbation",
+    [Linf(0.1), pytest.param(Universal(L2(1.0)), marks=pytest.mark.slow)],
+    ids=["linf", "universal-l2"],
+)
 def test_a_correct_attack_passes(perturbation, images):
     setup = parts(perturbation=perturbation, steps=20)
     sanity = examine(images, setup["encoder"](images), **setup, trace=[math.exp(-i / 5) for i in range(50)])
     assert {check.verdict for check in sanity.checks} == {"passed"}, table(sanity)
 
 
+@pytest.mark.slow
 def test_an_attack_with_a_single_view_can_be_examined(images):
     setup = parts(perturbation=L2(1.0), eot=EOT(Compose(), views=1), steps=20)
     sanity = examine(images, setup["encoder"](images), **setup)

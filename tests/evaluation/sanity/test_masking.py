@@ -139,7 +139,7 @@ def gradient_checks(encoder, pictures, module, seed):
     [pytest.param("failed", make, id=name, marks=pytest.mark.slow) for name, make in BROKEN.items()]
     + [pytest.param("passed", make, id=name) for name, make in HONEST.items()],
 )
-@pytest.mark.parametrize("wide", [True, False], ids=["float64", "float32"])
+@pytest.mark.parametrize("wide", [pytest.param(True, marks=pytest.mark.slow), False], ids=["float64", "float32"])
 def test_a_broken_gradient_differs_from_finite_differences(verdict, make, wide, pictures):
     encoder = make()
     found = verdicts(gradient_checks(encoder, pictures, encoder if wide else None, seed=0))
@@ -194,6 +194,7 @@ def test_a_gradient_of_a_share_of_the_pixels_has_the_root_of_it_as_cosine():
     assert cosine == pytest.approx(float(keep.mean()) ** 0.5, abs=0.05)
 
 
+@pytest.mark.slow
 def test_ripples_pass_small_differences_and_fail_visible_changes(pictures):
     encoder = Behind(before=Ripples())
     for wide in (encoder, None):
@@ -202,6 +203,7 @@ def test_ripples_pass_small_differences_and_fail_visible_changes(pictures):
     assert verdicts(gradient_checks(encoder, pictures, encoder, 0))[SLOPES] == "passed"
 
 
+@pytest.mark.slow
 def test_a_wrapper_between_encoder_and_attack_is_checked(pictures):
     # The module is intact; the wrapper cuts half of its graph.
     encoder = load_encoder()
@@ -217,6 +219,7 @@ def test_a_wrapper_between_encoder_and_attack_is_checked(pictures):
         assert found[SLOPES] == verdict, found
 
 
+@pytest.mark.slow
 def test_the_check_does_not_change_the_encoder(pictures):
     encoder = load_encoder()
     state = copy.deepcopy(encoder.state_dict())

@@ -12,6 +12,7 @@ from torchvision.transforms import InterpolationMode, v2
 from torchvision.transforms import functional as tvf
 
 from attacks import load_encoder
+from tests.helpers.sampled import mostly_slow
 from transforms import Affine, Brightness, Compose, Contrast, Downscale, Perspective, audit
 
 CAMERA = Compose(
@@ -87,7 +88,7 @@ DEAD = {
 }
 
 
-@pytest.mark.parametrize("case", DEAD)
+@pytest.mark.parametrize("case", mostly_slow(DEAD, 3))
 def test_a_dead_stage_is_named_with_the_reason(case, image):
     make, name, reason = DEAD[case]
     blur = v2.GaussianBlur(3)
@@ -192,6 +193,7 @@ def test_coordinate_with_effect_but_no_gradient_is_named(image):
     assert report.first_dead is None and "deaf: no gradient to deaf gain (x)" in report.warnings
 
 
+@pytest.mark.slow
 def test_stationary_loss_is_distinguished_from_a_dead_stage(image):
     encoder = load_encoder()
     sound = audit(CAMERA, image, encoder, draws=2)
@@ -238,6 +240,7 @@ def test_randomness_is_replayed_and_generator_states_are_restored(image):
     assert not stubborn.stages[0].repeats and any("generator of its own" in text for text in stubborn.warnings)
 
 
+@pytest.mark.slow
 def test_arrays_pillow_images_and_unbatched_tensors_are_accepted(photo):
     array = (photo[0] * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
     reports = [audit(CAMERA, i, draws=1) for i in (array, Image.fromarray(array), photo.float(), photo[0].float())]

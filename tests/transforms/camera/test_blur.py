@@ -132,7 +132,11 @@ def test_convolve_takes_a_kernel_larger_than_the_picture():
         np.testing.assert_allclose(view[None].numpy(), blurred(image[None], kernel.numpy()), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("stage", [Defocus((0, 6)), MotionBlur((0, 9), 40)], ids=["defocus", "motion"])
+@pytest.mark.parametrize(
+    "stage",
+    [pytest.param(Defocus((0, 6)), marks=pytest.mark.slow), MotionBlur((0, 9), 40)],
+    ids=["defocus", "motion"],
+)
 def test_kernel_computed_in_chunks_equals_the_kernel_in_one_pass(stage, monkeypatch):
     images, u = torch.rand(3, 2, 11, 13, dtype=torch.float64), torch.rand(3, stage.dims, dtype=torch.float64)
 

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from torch.autograd import gradcheck
 
+from tests.helpers.sampled import mostly_slow
 from transforms import Affine, Compose, Perspective, warp_affine
 from transforms.sampling.warp import sample
 
@@ -75,7 +76,7 @@ def test_gradcheck(border):
         assert gradcheck(read, (images, points), fast_mode=True)
 
 
-@pytest.mark.parametrize("kernel", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("kernel", mostly_slow(["bilinear", "bicubic"], 2))
 @pytest.mark.parametrize(
     "device",
     ["cpu", pytest.param("cuda", marks=pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA"))],

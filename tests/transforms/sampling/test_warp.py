@@ -11,6 +11,7 @@ import torchvision.transforms.functional as tvf
 from torch.autograd import gradcheck
 from torchvision.transforms import InterpolationMode
 
+from tests.helpers.sampled import mostly_slow
 from transforms import perspective, warp_affine, warp_perspective
 
 SIZE = (70, 90)  # neither square nor the photograph's size
@@ -83,7 +84,7 @@ def test_equals_torchvision(photo, fill):
 
 
 @kernels
-@borders
+@pytest.mark.parametrize("border", mostly_slow(BORDERS, 3))
 @pytest.mark.parametrize("antialias", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_gradient_in_images_matrix_and_value(kernel, border, antialias):
     images = torch.rand(2, 2, 5, 6, dtype=torch.float64).requires_grad_()
@@ -98,7 +99,7 @@ def test_gradient_in_images_matrix_and_value(kernel, border, antialias):
 
 
 @kernels
-@pytest.mark.parametrize("fill", [0.0, 0.7])
+@pytest.mark.parametrize("fill", [pytest.param(0.0, marks=pytest.mark.slow), 0.7])
 def test_gradient_in_both_point_lists(kernel, fill):
     images = torch.rand(1, 2, 5, 6, dtype=torch.float64)
     start = double([[0.1, 0.2], [5.8, -0.1], [6.1, 5.3], [-0.2, 4.9]]).requires_grad_()
