@@ -12,7 +12,7 @@ from attacks.data.images import load_image, load_texture, save_image
 from attacks.eot.protocols import Perturbation
 from attacks.experiment.build.patch import tags
 from attacks.runtime.distributed import ALONE, World
-from attacks.runtime.files import sha256
+from attacks.runtime.files import make_folder, sha256
 from attacks.schema.patch import PatchConfig
 from transforms import Shown
 
@@ -41,13 +41,13 @@ class Exhibits:
             return {}
         written: list[Path] = []
         for arm, pictures in files.items():
-            (self.out / "pictures" / arm).mkdir(parents=True, exist_ok=True)
+            make_folder(self.out / "pictures" / arm)
             for row, image in zip(rows, pictures, strict=True):
                 written.append(self._file(arm, row))
                 save_image(written[-1], image)
         if self.perturbation.texture_size is not None:
             alpha = self.perturbation.texture_alpha
-            (self.out / "patches").mkdir(exist_ok=True)
+            make_folder(self.out / "patches")
             for arm, texture in saved.items():
                 for path in (self._texture(arm), *([self.out / "patch.png"] if arm == "eot" else [])):
                     save_image(path, texture[0], None if alpha is None else alpha[0])

@@ -110,6 +110,15 @@ def write_json(path: str | Path, content: Any) -> None:
     write_text(path, json.dumps(content, indent=2, allow_nan=False) + "\n")
 
 
+def make_folder(path: Path) -> None:
+    """Make a folder, and those above it, where there is none. Without a sync of the folder that each lies in, a power
+    cut may lose it with all synced files in it."""
+    missing = [folder for folder in (path, *path.parents) if not folder.exists()]
+    path.mkdir(parents=True, exist_ok=True)
+    for folder in missing:
+        _sync(folder.parent)
+
+
 def sha256(path: str | Path) -> str:
     """The hex digest of a file's bytes."""
     with Path(path).open("rb") as file:

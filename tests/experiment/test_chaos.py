@@ -82,19 +82,6 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_files(whole, go_on, t
     assert not (folder / "checkpoint").exists() and not list(folder.rglob("*.tmp"))
 
 
-@pytest.mark.parametrize("part", mostly_nightly(range(10), 5))
-def test_a_run_killed_during_a_write_ends_with_the_same_files(whole, go_on, tmp_path, part):
-    """Killed at the n-th sync or rename of a file: n from the first to beyond the last, in ten parts."""
-    expected, _ = whole
-    folder, at, code = tmp_path / "run", 1 + part, None
-    while code != 0 and not (folder / "metrics.json").exists():
-        process = started(go_on(folder), f"{folder}.log", at)
-        code = ended(process)
-        assert code in (0, -signal.SIGKILL), Path(f"{folder}.log").read_text()
-        at += 41
-    assert facts(folder) == expected
-
-
 @pytest.mark.parametrize("number", mostly_nightly([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1], 3))
 def test_a_run_that_is_stopped_prints_how_to_resume(whole, go_on, tmp_path, number):
     expected, _ = whole

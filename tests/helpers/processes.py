@@ -3,7 +3,6 @@
 import json
 import multiprocessing
 import os
-import signal
 import sys
 from pathlib import Path
 
@@ -11,35 +10,23 @@ from pathlib import Path
 PATIENCE = 300
 
 
-def worker(arguments, log, at):
-    """The command line; it kills itself at its `at`-th change of a file if `at` is not 0."""
+def worker(arguments, log):
+    """The command line, in a session of its own."""
     os.setsid()
     with Path(log).open("a") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
-    count = [0]
-
-    def counted(real):
-        def call(*given):
-            count[0] += 1
-            if count[0] == at:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return real(*given)
-
-        return call
-
-    Path.replace, os.fsync = counted(Path.replace), counted(os.fsync)
     from attacks.run import cli
 
     sys.argv = ["viewproof", *arguments]
     cli()
 
 
-def started(arguments, log, at=0):
+def started(arguments, log):
     """A worker, forked from a process that has torch loaded, so it starts at once."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["attacks.experiment.job"])
-    process = context.Process(target=worker, args=(arguments, str(log), at))
+    process = context.Process(target=worker, args=(arguments, str(log)))
     process.start()
     return process
 
