@@ -49,7 +49,7 @@ def test_settings_that_change_numbers_change_the_identity_by_name(base, word):
     assert [name for name in {**base, **other} if base.get(name) != other.get(name)] == OTHERS[word]
     assert key_of(base) != key_of(other)
     with pytest.raises(ValueError, match=OTHERS[word][0]) as caught:
-        refuse_other(base, other, "run")
+        refuse_other({"identity": base}, other, Path("run"))
     assert "\n" not in str(caught.value)
 
 
@@ -62,7 +62,7 @@ def test_settings_that_change_no_number_leave_the_identity_unchanged(base):
 def test_decision_processes_and_versions_change_the_key(base):
     others = [named(decision=Decision(chunk=3)), named(world=World(0, 2)), named(versions={"torch": "2"})]
     assert len({key_of(each) for each in (base, *others)}) == 4
-    refuse_other(base, dict(base), "run")
+    refuse_other({"identity": base}, dict(base), Path("run"))
 
 
 @pytest.mark.parametrize(
