@@ -98,7 +98,7 @@ def refuse_failed(content: dict[str, Any]) -> None:
     if content.get("failed"):
         names = ", ".join(failure["name"] for failure in content["failed"][:NAMED])
         raise ValueError(
-            f"{len(content['failed'])} picture(s) failed twice and are in no table, {names} among them: see `failed` "
+            f"{len(content['failed'])} picture(s) failed and are in no table, {names} among them: see `failed` "
             "in metrics.json; the tables hold the others"
         )
     for name, why in content.get("failed_parts", {}).items():

@@ -97,7 +97,7 @@ FAULTS = [
 def test_a_picture_that_fails_is_retried_alone_then_reported(tmp_path, attacked, capsys, error):
     assert attacked(5, "evaluate.batch=3", failing=["001.png"], error=error)[0] == 1
     output = capsys.readouterr()
-    assert output.err.splitlines()[-1].startswith("error: 1 picture(s) failed twice and are in no table, 001.png")
+    assert output.err.splitlines()[-1].startswith("error: 1 picture(s) failed and are in no table, 001.png")
     assert "1 PICTURE(S) FAILED" in output.out
     content = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert content["queries"] == ["000.png", "002.png", "003.png", "004.png"]
