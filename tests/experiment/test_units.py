@@ -1,8 +1,13 @@
 """Several processes on the pictures of one run, and pictures that fail."""
 
 import json
+import os
 import shutil
+import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import pytest
 import skimage.data
@@ -14,10 +19,11 @@ import attacks.experiment.units
 from attacks import verify
 from attacks.eot.faults import NotFinite
 from attacks.experiment.batch import Unit
-from tests.helpers.processes import ended, facts, started
+from tests.helpers.processes import PATIENCE, ended, facts, started
 from tests.helpers.sampled import mostly_nightly
 from tests.run.test_run import call
 
+ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["config=smoke", "data=folder", "data.size=32", "attack.steps=1", "attack.views=1", "evaluate.views=2"]
 SMALL += ["evaluate.refine=0", "engine=fixed", "engine.threads=1", "sanity=none", "transforms=eot2d"]
 SMALL += ["data.count=null"]
@@ -53,7 +59,97 @@ def test_four_processes_of_which_two_are_killed_give_the_table_of_one(tmp_path, 
     names = json.loads((shared / "metrics.json").read_text())["queries"]
     assert sorted(names) == [f"{at:03d}.png" for at in range(200)] and len(set(names)) == 200
     output = "".join((tmp_path / f"{i}.log").read_text() for i in range(4))
-    assert output.count("another process writes the tables") == 1
+    assert output.count("another process has made the tables") == 1
+
+
+@pytest.fixture(scope="module")
+def few(tmp_path_factory):
+    """Words of a run of twelve pictures, and its files."""
+    folder = tmp_path_factory.mktemp("few")
+    words = [*SMALL, f"data.path={pictures(folder / 'in', 12)}", "evaluate.batch=1", "attack.steps=20"]
+    assert ended(started([*words, f"hydra.run.dir={folder / 'run'}"], folder / "log")) == 0
+    return words, facts(folder / "run")
+
+
+def units_done(folder):
+    return len(list(folder.glob("checkpoint/??????-??????.safetensors")))
+
+
+def workers_of(process):
+    """The processes that a run has started."""
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    names = {pid: Path(f"/proc/{pid}/cmdline").read_bytes() for pid in children}
+    return [int(pid) for pid, name in names.items() if b"spawn_main" in name]
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_is_replaced_and_the_bytes_are_those_of_one_process(few, tmp_path):
+    words, expected = few
+    run, log = tmp_path / "run", tmp_path / "log"
+    process = command([*words, "workers=3", f"hydra.run.dir={run}"], log)
+    while units_done(run) < 2:
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.02)
+    os.kill(workers_of(process)[0], signal.SIGKILL)
+    assert process.wait(PATIENCE) == 0, log.read_text()
+    assert facts(run) == expected
+    assert "another one does its unit" in log.read_text()
+
+
+@pytest.mark.slow
+def test_a_run_of_several_workers_that_is_stopped_goes_on_by_the_same_command(few, tmp_path):
+    words, expected = few
+    run, log = tmp_path / "run", tmp_path / "log"
+    process = command([*words, "workers=2", f"hydra.run.dir={run}"], log)
+    while units_done(run) < 2:
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.02)
+    workers = workers_of(process)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(PATIENCE) == 128 + signal.SIGTERM, log.read_text()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
+    assert ended(started([*words, f"hydra.run.dir={run}"], log)) == 0, log.read_text()
+    assert "note: going on with the run in" in log.read_text()
+    assert facts(run) == expected
+
+
+@pytest.mark.slow
+def test_shards_in_any_order_give_the_bytes_of_one_process(few, tmp_path):
+    words, expected = few
+    run, log = tmp_path / "run", tmp_path / "log"
+    for shard in (2, 0, 1):
+        assert not (run / "metrics.json").exists()
+        command_line = [*words, f"shard={shard}/3", f"hydra.run.dir={run}"]
+        if shard == 0:  # killed, and started again
+            process = started(command_line, log)
+            while units_done(run) < 6:
+                assert process.exitcode is None, log.read_text()
+                time.sleep(0.02)
+            process.kill()
+            ended(process)
+        assert ended(started(command_line, log)) == 0, log.read_text()
+    assert facts(run) == expected
+
+
+@pytest.mark.launchers
+def test_tasks_of_ray_of_which_one_is_killed_give_the_bytes_of_one_process(few, tmp_path):
+    pytest.importorskip("ray")
+    words, expected = few
+    run, log = tmp_path / "run", tmp_path / "log"
+    process = command([*words, "workers=ray", f"hydra.run.dir={run}"], log)
+    while units_done(run) < 2:
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.05)
+    subprocess.run(["pkill", "-9", "-n", "-f", "ray::in_worker"], check=True)
+    assert process.wait(PATIENCE) == 0, log.read_text()
+    assert facts(run) == expected
+
+
+def command(arguments, log):
+    """The command line in a process of its own, which may start others."""
+    words = [sys.executable, "-m", "attacks.run", *arguments]
+    with log.open("ab") as file:
+        return subprocess.Popen(words, stdout=file, stderr=file, cwd=ROOT)
 
 
 @pytest.fixture
@@ -172,7 +268,7 @@ def test_a_process_that_joins_as_the_run_ends_leaves_no_files(attacked, monkeypa
 
     def ended(*given):
         """Another process has ended the run meanwhile."""
-        (run / "metrics.json").touch()
+        (run / "metrics.json").write_text("{}")
         shutil.rmtree(run / "checkpoint")
         return real(*given)  # which recreates the folder, or does not find it
 
@@ -182,7 +278,7 @@ def test_a_process_that_joins_as_the_run_ends_leaves_no_files(attacked, monkeypa
     real = getattr(*where)
     monkeypatch.setattr(*where, ended)
     assert call(monkeypatch, f"resume={run}") == 0
-    assert "another process writes the tables" in capsys.readouterr().err
+    assert "another process has made the tables" in capsys.readouterr().err
     assert not (run / "checkpoint").exists()
 
 

@@ -10,7 +10,7 @@ from attacks import Away, bank, load_encoder
 from attacks.data.images import load_image
 from attacks.evaluation.scores import evaluate
 from attacks.experiment.arms import Counted
-from attacks.experiment.batch import ARMS, KEPT, _worst, refinable
+from attacks.experiment.batch import ARMS, KEPT, refinable, worst_cosine
 from attacks.experiment.build.pipeline import preset
 from attacks.experiment.results import table
 from attacks.report.words import numbers, written
@@ -67,7 +67,7 @@ def test_worst_view_of_the_bank_is_used_without_a_meaningful_gradient(judged, go
         like = torch.rand(scores.cosine.shape, generator=torch.Generator().manual_seed(0))
         scores = scores._replace(goal_cosine=like)
         rough = torch.stack([row[int(mine.argmin())] for row, mine in zip(scores.cosine, like, strict=True)])
-    result = _worst(bench, images, own, scores)
+    result = worst_cosine(bench, images, own, scores)
     assert bench.counted.forward == (3 * KEPT * (steps + 1) if steps else 0)
     assert torch.equal(result, rough) if not steps else (result >= rough).all() and (result > rough).any()
 
