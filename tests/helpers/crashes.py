@@ -11,7 +11,7 @@ import sqlite3
 import sys
 import threading
 import time
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import torch
@@ -270,24 +270,16 @@ def limit(root, at, size):
 
 
 def pause(root, at, gate):
-    """A shim: before operation `at` wait until the file `gate` is gone; it appears when this is reached."""
-    count = [0]
+    """A shim: before operation `at` on a run that has a manifest make the file `gate`, and wait until it is gone."""
+    count, aside = [0], (root, root / ".lock", root / "run.log")
 
     def before(kind, path):
-        count[0] += 1
-        if count[0] == at:
-            gate.touch()
-            while gate.exists():
-                time.sleep(0.005)
-
-    watch(root, before)
-
-
-def count_to(root, log):
-    """A shim: write the kinds of all operations into a file."""
-
-    def before(kind, path):
-        with suppress(OSError), log.open("a") as file:
-            file.write(f"{kind} {path.relative_to(root)}\n")
+        if kind != "sql" and path not in aside and ".hydra" not in path.parts:
+            count[0] += (root / "manifest.json").exists()
+            if count[0] == at and not gate.exists():
+                gate.touch()
+                while gate.exists():
+                    time.sleep(0.005)
+                count[0] += 1
 
     watch(root, before)
