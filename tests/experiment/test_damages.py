@@ -102,10 +102,9 @@ def none_silent(nursery, recorded, top, patterns, part, least):
 
 @pytest.mark.parametrize("part", mostly_nightly(PARTS, len(PARTS)))
 def test_no_damage_of_a_stopped_run_is_silent(nursery, recorded, top, part):
-    none_silent(nursery, recorded, top, ["checkpoint/*.safetensors", "manifest.json", "ledger.sqlite"], part, 300)
+    none_silent(nursery, recorded, top, ["checkpoint/*.safetensors", "manifest.json"], part, 300)
 
 
-@pytest.mark.xfail(reason="the result of a unit does not hold the digests of its pictures")
 @pytest.mark.parametrize("part", mostly_nightly(PARTS, len(PARTS)))
 def test_no_damage_of_a_written_picture_is_silent(nursery, recorded, top, part):
     none_silent(nursery, recorded, top, ["pictures/*/*.png"], part, 200)

@@ -7,11 +7,10 @@ import os
 import resource
 import shutil
 import signal
-import sqlite3
 import sys
 import threading
 import time
-from contextlib import redirect_stderr, redirect_stdout, suppress
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import torch
@@ -144,7 +143,7 @@ def _drained(end):
 
 def watch(root, before, after_sync=lambda handle: None):
     """Within this process, call `before(kind, path)` before every operation on a file below `root`: opening it to
-    write, `fsync`, and the `CHANGES`; and before every statement of a ledger. What it raises, the operation does."""
+    write, `fsync`, and the `CHANGES`. What it raises, the operation does."""
     root, mine, real = str(root), threading.local(), os.fsync
 
     def told(kind, path):
@@ -168,13 +167,7 @@ def watch(root, before, after_sync=lambda handle: None):
         if f"{path}/".startswith(f"{root}/"):
             after_sync(handle)
 
-    def connect(*given, **options):
-        db = opened(*given, **options)
-        db.set_trace_callback(lambda line: told("sql", root))
-        return db
-
-    opened = sqlite3.connect
-    os.fsync, sqlite3.connect = fsync, connect
+    os.fsync = fsync
     sys.addaudithook(hook)
 
 
@@ -203,22 +196,19 @@ class Disk:
             self.bytes[number] = path.read_bytes()
 
     def after_power_cut(self, to, number=None):
-        """Write the folder as a power cut at this moment may leave it. The ledger is sqlite's, which syncs itself."""
+        """Write the folder as a power cut at this moment may leave it."""
         to.mkdir()
         for name, (inside, folder) in self.entries.get(number or self.root.stat().st_ino, {}).items():
             if folder:
                 self.after_power_cut(to / name, inside)
             else:
                 (to / name).write_bytes(self.bytes.get(inside, b""))
-        if number is None:
-            for path in self.root.glob("ledger.sqlite*"):
-                shutil.copyfile(path, to / path.name)
 
     def torn(self, to):
         """The same, where all entries have reached the disk, before the bytes."""
         shutil.copytree(self.root, to)
         for path in self.root.rglob("*"):
-            if path.is_file() and not path.name.startswith("ledger.sqlite"):
+            if path.is_file():
                 (to / path.relative_to(self.root)).write_bytes(self.bytes.get(path.stat().st_ino, b""))
 
 
@@ -270,24 +260,16 @@ def limit(root, at, size):
 
 
 def pause(root, at, gate):
-    """A shim: before operation `at` wait until the file `gate` is gone; it appears when this is reached."""
-    count = [0]
+    """A shim: before operation `at` on a run that has a manifest make the file `gate`, and wait until it is gone."""
+    count, aside = [0], (root, root / ".lock")
 
     def before(kind, path):
-        count[0] += 1
-        if count[0] == at:
-            gate.touch()
-            while gate.exists():
-                time.sleep(0.005)
-
-    watch(root, before)
-
-
-def count_to(root, log):
-    """A shim: write the kinds of all operations into a file."""
-
-    def before(kind, path):
-        with suppress(OSError), log.open("a") as file:
-            file.write(f"{kind} {path.relative_to(root)}\n")
+        if path not in aside:
+            count[0] += (root / "manifest.json").exists()
+            if count[0] == at and not gate.exists():
+                gate.touch()
+                while gate.exists():
+                    time.sleep(0.005)
+                count[0] += 1
 
     watch(root, before)
