@@ -54,6 +54,7 @@ def test_every_configured_defence_passes_a_gradient(name):
     assert (images.grad.flatten(1).norm(dim=1) > 0).all()
 
 
+@pytest.mark.slow
 def test_stochastic_samples_and_reports_the_ranges_of_a_defence():
     run = validate(composed("config=smoke", "defence=resize_pad", "encoder.stochastic=true"))
     parts = build(run)

@@ -265,6 +265,7 @@ def test_a_second_process_resumes_a_run_like_the_first(monkeypatch, tmp_path, fo
     assert seen == [(tmp_path, [])]
 
 
+@pytest.mark.slow
 def test_an_error_in_a_sweep_of_several_processes_ends_the_sweep(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr("attacks.run.PROCESSES", 2)
     folder = f"hydra.sweep.dir={tmp_path}"
@@ -273,6 +274,7 @@ def test_an_error_in_a_sweep_of_several_processes_ends_the_sweep(monkeypatch, ca
     assert (tmp_path / "0").exists() and not (tmp_path / "1").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", [[], ["-m"]], ids=str)
 def test_an_internal_error_ends_one_of_several_processes_with_its_traceback(monkeypatch, capsys, tmp_path, mode):
     def fault(config):

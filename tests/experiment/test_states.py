@@ -231,7 +231,6 @@ def test_any_sequence_of_commands_ends_with_the_run_that_its_manifest_states(nur
     Directory.surroundings = nursery, start, whole, top
     calm = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
     # A failing sequence is printed as it is: each attempt at a shorter one takes seconds.
-    # A failing sequence is printed as it is: each attempt at a shorter one takes seconds.
     options = settings(
         max_examples=EACH,
         stateful_step_count=8,

@@ -79,6 +79,7 @@ def _images(path):
         return [(image.get_filters(), bytes(image.get_data(decode_simple=True))) for image in images]
 
 
+@pytest.mark.slow
 def test_tiles_in_the_pdf_compose_the_card(tmp_path):
     made, record = printed(fake_run(tmp_path, framed((24, 24))), 230, "a4", 150)
     card = np.asarray(Image.open(made.folder / "card.png")).astype(int)

@@ -54,6 +54,7 @@ def test_a_card_of_an_impossible_size_is_refused(side):
         card(side, 50)
 
 
+@pytest.mark.slow
 def test_broken_placements_are_refused(tmp_path):
     path = tmp_path / "placement.json"
     path.write_text(json.dumps(PLACEMENT))

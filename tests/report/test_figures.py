@@ -42,6 +42,7 @@ def test_the_page_sets_the_colours_of_a_drawing_except_its_cells():
     assert not {shade("success", i / 1000)[0] for i in range(1001)} & set(LIGHT.values())
 
 
+@pytest.mark.slow
 def test_a_cell_of_a_map_has_its_number_its_interval_and_its_star():
     result = reported.response()["maps"][0]
     drawn = heat_map(result, "success", "map")

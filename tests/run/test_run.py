@@ -179,6 +179,7 @@ def test_a_preset_may_be_a_path(monkeypatch, capsys, tmp_path):
     assert "one picture" in content["intervals"]
 
 
+@pytest.mark.slow
 def test_a_sweep_runs_every_job_and_reports_failures(monkeypatch, capsys, tmp_path):
     short = [
         "data.count=1",

@@ -16,6 +16,7 @@ MASK = (
 PASS = ("rounding, straight through", "staircase, rising flats", "gradient x 1e-12", "embedding x 1e12")
 
 
+@pytest.mark.slow
 def test_the_zoo_is_large_and_the_same_each_time():
     assert len(rigged()) >= 24 and len(honest()) >= 10
     images = torch.rand(2, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(0))

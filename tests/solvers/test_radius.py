@@ -64,6 +64,7 @@ def test_the_radius_of_a_file_is_a_whole_number_of_levels_that_is_enough():
     assert (trial.success(last.delta) >= HALF).all()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("passes", [1, 10, 57, 400])
 def test_the_search_keeps_to_its_passes(passes):
     problem, options, trial, first, _, _ = case(L2(1.0))
@@ -91,6 +92,7 @@ def test_a_picture_that_resists_at_the_largest_radius_has_none():
     assert torch.equal(last.delta[~last.broken], first[~last.broken])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("inner", "files"), [(L2(1.0), False), (L2(1.0), True), (Linf(0.1), True)])
 def test_a_picture_that_is_broken_as_it_is_has_the_radius_zero(inner, files):
     limits = torch.tensor([0.3, 0.0, 0.3, -1.0, 0.3], dtype=double)

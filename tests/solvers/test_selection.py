@@ -128,6 +128,7 @@ def test_a_good_early_iterate_of_a_diverging_attack_is_kept(shared):
     assert best.delta.min() == best.delta.max() == torch.tensor(-0.1)
 
 
+@pytest.mark.slow
 def test_the_last_iterate_is_kept_where_an_earlier_one_is_better_by_less_than_the_noise():
     class Jittery(nn.Module):
         """Adds to every loss a number of its own, which depends on all digits of the picture."""

@@ -67,6 +67,7 @@ def saved(path, network, drop=()):
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", every(SMALL))
 def test_features_are_the_input_of_the_head(tmp_path, model):
     network = library_model(model)
@@ -102,6 +103,7 @@ def test_every_model_gives_one_row_per_picture(model):
     assert features.shape == (2, head.shape[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", every(SMALL))
 def test_random_weights_of_every_model_are_reproducible(model):
     encoder = laws.assert_random_weights_repeat("torchvision", model)

@@ -52,6 +52,7 @@ def kornia(name):
     return make
 
 
+@pytest.mark.slow
 def test_sound_pipeline_has_full_coverage_one_resample_and_no_dead_stage(image):
     report = audit(CAMERA, image)
     assert [stage.name for stage in report.stages] == [
