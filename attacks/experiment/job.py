@@ -38,10 +38,11 @@ from attacks.report.facts import legend
 from attacks.report.index import collect, write_index
 from attacks.report.warnings import warnings
 from attacks.runtime.distributed import World, join
-from attacks.runtime.files import write_json
+from attacks.runtime.files import make_folder, write_json
 from attacks.runtime.tables import write_rows
 from attacks.runtime.tracking import Trackers, log_end, log_step, refuse_unasked, tracker
 from attacks.schema.encoder import EncoderConfig
+from attacks.schema.launchers import queued_again
 from attacks.schema.validate import Run, shard, workers
 
 
@@ -63,6 +64,8 @@ def job(run: Run, out: Path, preset: str, overrides: list[str], *, module: nn.Mo
         raise ValueError(f"`workers` must be 1 for a module in memory, which no other process has; got {run.workers}")
     if run.overwrite and run.shard is not None:
         raise ValueError("`overwrite` must be false with `shard`: each shard would remove what the others have done")
+    if run.overwrite and queued_again():
+        raise ValueError("`overwrite` must be false: the job is queued again, and would remove its own checkpoint")
     world, same = join(), partial(refuse_other_command, run=run, folder=out)
     with entered(out, same, overwrite=run.overwrite) if world.first else nullcontext() as entry:
         place, begun = world.agree(None if entry is None else [str(out.resolve()), entry.begun])
@@ -152,12 +155,12 @@ def _ended(error: Exception, checkpoint: Path | None, out: Path, world: World) -
 
 def _begin(out: Path, prepared: Prepared, entry: Entry) -> None:
     """Prepare a run directory before anything is attacked."""
-    (out / CHECKPOINT).mkdir(exist_ok=True)
     if not entry.begun:
         for note in (*prepared.parts.queries.notes, *describe(prepared.choice)):
             print(f"note: {note}", file=sys.stderr)
-        write_json(out / "manifest.json", prepared.manifest)  # written last: a directory with it can be resumed
-        entry.share()
+        write_json(out / "manifest.json", prepared.manifest)  # a directory with it can be resumed
+    make_folder(out / CHECKPOINT)
+    entry.share()
     _prepare_to_draw()
 
 

@@ -56,8 +56,13 @@ def state_of(out: Path) -> State:
         return State.FINISHED
     if (out / "manifest.json").exists():
         return State.INTERRUPTED
-    ours = not out.is_dir() or all(path.name == LOCK or is_left_over(path) for path in out.iterdir())
-    return State.NEW if ours else State.FOREIGN
+    return State.FOREIGN if _others(out) else State.NEW
+
+
+def _others(out: Path) -> list[str]:
+    """Names in a directory without a run that no run has left there."""
+    paths = out.iterdir() if out.is_dir() else ()
+    return sorted(path.name for path in paths if path.name != LOCK and not is_left_over(path))
 
 
 @contextmanager
@@ -101,10 +106,9 @@ def _check(out: Path, same: Callable[[dict[str, Any]], None], overwrite: bool) -
     refuse_links(out)
     state = state_of(out)
     if state is State.FOREIGN:
-        name = min(path.name for path in out.iterdir() if path.name != LOCK)
         raise ValueError(
             f"`hydra.run.dir` must be a new directory, or that of a run; {out} holds other files, such as "
-            f"{short(name)}"
+            f"{short(_others(out)[0])}"
         )
     if state is State.FINISHED and not overwrite:
         raise ValueError(

@@ -14,7 +14,7 @@ from attacks.encoders.description import MODULE
 from attacks.encoders.engine import Choice, Decision
 from attacks.evaluation.retrieval_metrics import impostors, thresholds
 from attacks.experiment import agreement, judged_again
-from attacks.experiment.artefact_list import ALWAYS, CHECKPOINT, FILES, METRICS, differences, planned
+from attacks.experiment.artefact_list import ALWAYS, FILES, METRICS, differences, planned
 from attacks.experiment.artifacts import placement
 from attacks.experiment.batch import Bench
 from attacks.experiment.build.parts import build
@@ -106,8 +106,6 @@ def _files(out: Path, record: Mapping[str, Any], content: Mapping[str, Any]) -> 
     """The digests, and what a finished run has or has not."""
     yield from differences(out, record, content)
     yield from (f"{name}: it is missing" for name in ALWAYS if not (out / name).is_file())
-    if (out / CHECKPOINT).exists():
-        yield f"{CHECKPOINT}: a finished run has none"
 
 
 def _checked(out: Path, content: Any, previous: Earlier, files: list[str], options: tuple[Any, ...]) -> Verdict:

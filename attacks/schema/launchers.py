@@ -149,10 +149,14 @@ def _gpus(environment: MutableMapping[str, str], driver: Path = Path("/proc/driv
     return [str(number) for number in range(len(list(driver.iterdir())))] if driver.is_dir() else []
 
 
+def queued_again(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process is a job of submitit, which queues it again when its time is over."""
+    return "SUBMITIT_EXECUTOR" in environment
+
+
 def hand_on(number: int, environment: Mapping[str, str] = os.environ) -> None:
-    """Raise the signal that stopped a job of submitit again, once its checkpoint is written: submitit then queues the
-    job again."""
-    if "SUBMITIT_EXECUTOR" in environment:
+    """Raise the signal that stopped a job of submitit again, once its checkpoint is written."""
+    if queued_again(environment):
         signal.raise_signal(number)
 
 

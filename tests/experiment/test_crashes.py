@@ -41,7 +41,8 @@ def trouble(nursery, folder, begin, expected):
         return f"{folder.name}: exit {code}: {text[-2000:]}"
     now = facts(folder)
     wrong = [name for name in {**now, **expected} if now.get(name) != expected.get(name)]
-    wrong += [str(path) for path in folder.rglob("*.tmp")] + [str(path) for path in folder.glob("checkpoint")]
+    wrong += [str(path) for path in folder.rglob("*.tmp")]
+    wrong += [] if finished else [str(path) for path in folder.glob("checkpoint")]  # a refused run is as it was
     return f"{folder.name}: {wrong}" if wrong else None
 
 

@@ -361,8 +361,6 @@ def test_a_list_that_leads_elsewhere_is_refused(runs, tmp_path, path):
 @pytest.mark.slow
 def test_what_is_no_finished_run_is_named(runs, tmp_path):
     folder = shutil.copytree(runs("lean"), tmp_path / "run")
-    (folder / "checkpoint").mkdir()
-    assert "checkpoint: a finished run has none" in verify(folder).problems
     (folder / "metrics.json").unlink()
     assert "not finished" in verify(folder).problems[0]
     (folder / "metrics.json").symlink_to(runs("lean") / "metrics.json")

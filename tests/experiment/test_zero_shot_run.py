@@ -85,6 +85,7 @@ def test_without_identities_the_encoder_classifies_the_pictures(folder, monkeypa
 def test_a_targeted_attack_reaches_the_class_it_names(folder, monkeypatch, capsys):
     """The margins between the colours are known: 0.2 in two channels is more than 8/255, less than 64/255."""
     given = [f"data.path={folder / 'a.png'}", "objective=toward", "objective.target=blue", "attack.steps=12"]
+    given += ["overwrite=true"]
     for eps, expected in (("8/255", 0), ("64/255", 1)):
         metrics, _ = run(monkeypatch, folder, *given, f"perturbation.eps={eps}")
         assert metrics["arms"]["eot"]["success"]["mean"] == expected

@@ -192,3 +192,10 @@ def test_only_a_link_that_leads_out_of_a_run_directory_is_refused(tmp_path):
     (tmp_path / "run" / "wandb" / "out").symlink_to("../../run2")
     with pytest.raises(ValueError, match="out` is a link"):
         refuse_links(tmp_path / "link")
+
+
+@pytest.mark.parametrize(("given", "environment"), [(["shard=0/2"], {}), ([], {"SUBMITIT_EXECUTOR": "slurm"})])
+def test_a_run_that_would_remove_its_own_results_is_not_begun(desk, monkeypatch, given, environment):
+    for name, value in environment.items():
+        monkeypatch.setenv(name, value)
+    assert desk.refused("config=smoke", "overwrite=true", *given).startswith("error: `overwrite` must be false")

@@ -194,7 +194,7 @@ def test_notebook_cell_is_short_and_equals_the_command_line_run(tmp_path, monkey
 
     first = events("a")
     assert first == events("b") and len(first) > 8
-    robustness(preset="smoke", out="a", **TINY)  # again into the same folder: its events are those of one run
+    robustness(preset="smoke", out="a", overwrite=True, **TINY)  # its events are those of one run
     assert events("a") == first
     pictures = {row["picture"] for row in result.per_image}
     assert pictures == set(result.metrics["queries"]) and "eot" in str(result)
