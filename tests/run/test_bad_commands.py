@@ -108,7 +108,7 @@ WORDS = {
     "config=smoke data=folder data.path=a#b": "two kinds of quotes: 'data.path=\"a#b\"'",
     "config=smoke hydra.run.dir={file}": "file exists; name another run directory",
     "config=smoke hydra.run.dir={file}/x": "not a directory; name another run directory",
-    "config=smoke hydra.run.dir=/sys/kernel": "must be a new directory, or that of a run; /sys/kernel holds other files",
+    "config=smoke hydra.run.dir=/sys/kernel": "must be a new directory, or that of a run; /sys/kernel holds other",
     "config=smoke hydra.run.dir=/proc/none": "no such file or directory; name another run directory",
     f"config=smoke hydra.run.dir={'a' * 300}": "file name too long; name another run directory",
     f"config=smoke seed={'1' * 5000}": "`seed` must be a number of at most 4,300 digits; got 5,000",
