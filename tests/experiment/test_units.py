@@ -131,16 +131,34 @@ def test_shards_in_any_order_give_the_bytes_of_one_process(few, tmp_path):
     assert facts(run) == expected
 
 
-@pytest.mark.launchers
-def test_tasks_of_ray_of_which_one_is_killed_give_the_bytes_of_one_process(few, tmp_path):
+@pytest.fixture
+def two_nodes(monkeypatch):
+    """A Ray cluster of two nodes on this machine, the second of which can be removed."""
     pytest.importorskip("ray")
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1})
+    second = cluster.add_node(num_cpus=1)
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    yield lambda: cluster.remove_node(second, allow_graceful=False)
+    cluster.shutdown()
+
+
+@pytest.mark.launchers
+@pytest.mark.parametrize("victim", ["worker", "node"])
+def test_tasks_of_a_ray_cluster_that_loses_a_worker_or_a_node_give_the_bytes_of_one_process(
+    few, tmp_path, two_nodes, victim
+):
     words, expected = few
     run, log = tmp_path / "run", tmp_path / "log"
     process = command([*words, "workers=ray", f"hydra.run.dir={run}"], log)
     while units_done(run) < 2:
         assert process.poll() is None, log.read_text()
         time.sleep(0.05)
-    subprocess.run(["pkill", "-9", "-n", "-f", "ray::in_worker"], check=True)
+    if victim == "node":
+        two_nodes()
+    else:
+        subprocess.run(["pkill", "-9", "-n", "-f", "ray::in_worker"], check=True)
     assert process.wait(PATIENCE) == 0, log.read_text()
     assert facts(run) == expected
 
