@@ -38,7 +38,7 @@ from attacks.report.facts import legend
 from attacks.report.index import collect, write_index
 from attacks.report.warnings import warnings
 from attacks.runtime.distributed import World, join
-from attacks.runtime.files import make_folder, write_json
+from attacks.runtime.files import clean, make_folder, write_json
 from attacks.runtime.tables import write_rows
 from attacks.runtime.tracking import Trackers, log_end, log_step, refuse_unasked, tracker
 from attacks.schema.encoder import EncoderConfig
@@ -208,6 +208,7 @@ def _tables(prepared: Prepared, outcome: Outcome, out: Path, trackers: Trackers)
         _write(out, content, rows, record, outcome, extras)
         log_end(trackers, content, out)
         trackers.close()  # events.jsonl is complete
+        clean(out)  # temporary files of a process that shared the run and was killed
         finish(out, record, content)  # metrics.json is written last: a directory with it is finished
         shutil.rmtree(out / CHECKPOINT, ignore_errors=True)
     return content, outcome
