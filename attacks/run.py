@@ -110,9 +110,8 @@ def cli() -> None:
     try:
         with tempfile.TemporaryDirectory() as scratch:
             shown = any(a.startswith("show=") and a != "show=null" for a in sys.argv[1:])
-            resumed = any(
-                a.startswith(("resume=", "verify=")) for a in sys.argv[1:]
-            )  # composes nothing, so Hydra makes no folder
+            # these compose nothing, so Hydra makes no folder
+            resumed = any(a.startswith(("resume=", "verify=")) for a in sys.argv[1:])
             if (RANK or shown) and not resumed:
                 sys.argv[1:] = _follower(sys.argv[1:], scratch)
             _run()

@@ -16,8 +16,6 @@ def one_line(error: BaseException, words: Iterable[str] = ()) -> str:
     """The message of an error, and of its cause, on one line, without misleading hints; for an unknown key or choice
     among the `words` of the command line, a suggestion."""
     words = list(words)
-    if isinstance(error.__cause__, OSError) and str(error).startswith("Unable to configure handler"):
-        error = error.__cause__  # the log file of a directory that cannot be written to
     if isinstance(error, OverrideParseException) and error.message.startswith("Lexer"):
         key, _, value = error.override.partition("=")
         if value.startswith("~"):
