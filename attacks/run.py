@@ -116,9 +116,8 @@ def cli() -> None:
                 sys.argv[1:] = _follower(sys.argv[1:], scratch)
             _run()
     except (CompactHydraException, OmegaConfBaseException, RecursionError, *USER_ERRORS) as error:
-        ours = (
-            isinstance(error, RecursionError) and "attacks.experiment.job" in sys.modules
-        )  # Hydra has finished composing
+        # Hydra has finished composing
+        ours = isinstance(error, RecursionError) and "attacks.experiment.job" in sys.modules
         if _full_errors() or ours:
             raise
         _fail(error)
@@ -206,7 +205,9 @@ def _run() -> None:
         _resume(sys.argv[1:])
         return
     register()
-    sys.argv[1:] = [_stored(argument) for argument in sys.argv[1:]]
+    # Hydra takes no value behind a flag
+    arguments = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))
+    sys.argv[1:] = [_stored(argument) for argument in arguments]
     if {"--help", "-h"} & set(sys.argv[1:]):
         print(usage(sys.argv[1:]))
         return

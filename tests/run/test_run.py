@@ -189,7 +189,7 @@ def test_a_sweep_runs_every_job_and_reports_failures(monkeypatch, capsys, tmp_pa
         "data.size=64",
         "evaluate.one_view=false",
     ]
-    arguments = ["-m", "config=smoke", "perturbation.eps=8/255,9", *short, f"hydra.sweep.dir={tmp_path}"]
+    arguments = ["config=smoke", "-m", "perturbation.eps=8/255,9", *short, f"hydra.sweep.dir={tmp_path}"]
     assert call(monkeypatch, *arguments) == 1
     assert (tmp_path / "0" / "metrics.json").exists() and not (tmp_path / "1" / "metrics.json").exists()
     errors = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error: ")]
