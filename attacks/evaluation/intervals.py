@@ -10,8 +10,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import scipy.special
-import scipy.stats
+import scipy  # its parts are loaded when first used, by a process that makes tables
 from torch import Tensor
 
 Floats = npt.NDArray[np.float64]

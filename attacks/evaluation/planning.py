@@ -1,7 +1,7 @@
 """How many clusters a run needs for its primary comparison (two-sided sign flips at 0.05) to detect a difference."""
 
 import numpy as np
-import scipy.optimize
+import scipy
 from torch import Tensor
 
 from attacks.evaluation.intervals import Floats, array
