@@ -14,7 +14,7 @@ from typing import Any
 
 from attacks.data.images import file_names
 from attacks.experiment.batch import arms_of
-from attacks.experiment.configured_slices import configured_slices
+from attacks.experiment.configured_slices import configured_parts
 from attacks.experiment.parts import Parts
 from attacks.runtime.files import sha256, write_json
 from attacks.runtime.folders import refuse_outside
@@ -30,8 +30,6 @@ CHECKPOINT = "checkpoint"
 #: Files of every run.
 ALWAYS = ["manifest.json", "events.jsonl", "per_image.csv", "steps.csv", "scores.safetensors", "report.html"]
 ALWAYS += ["perturbation.safetensors", "adversarial.png", "views.png", FILES, METRICS]
-#: Parts whose views may not be finite; such a view is kept in a file.
-PARTS = ("radii", "response", "left_out", "deployment", "explanations")
 #: The most arms of a list; a run has five or six.
 MOST_ARMS = 64
 ZEROS = "0" * 64
@@ -42,22 +40,15 @@ PLACE = re.compile(rb'\n  "files": "([0-9a-f]{64})"')
 def planned(run: Run, parts: Parts) -> dict[str, Any]:
     """The files that a run may write, for manifest.json; see `listed`. Nothing else in its directory is its own."""
     arms, config = list(arms_of(run, parts)), run.evaluate
-    tables = {
-        "radii": run.attack.name == "radius",
-        "response": any(configured_slices(run, parts.transforms)),
-        "left_out": config.left_out,
-        "deployment": config.deploy,
-        "explanations": config.explain,
-        "spectrum": config.explain,
-        "drift": config.layers,
-    }
+    optional = configured_parts(run, parts.transforms)
+    tables = optional | {"spectrum": config.explain > 0, "drift": bool(config.layers)}
     files = [*ALWAYS, *(f"{name}.csv" for name, configured in tables.items() if configured)]
     files += ["explanations.png"] if config.explain else []
     if isinstance(run.perturbation, PatchConfig):
         files += ["placement.json"]
     if parts.perturbation.texture_size is not None:
         files += ["patch.png", *(f"patches/{arm}.png" for arm in arms if arm != "clean")]
-    files += ["fault.safetensors", *(f"fault.{name}.safetensors" for name in PARTS)]
+    files += ["fault.safetensors", *(f"fault.{name}.safetensors" for name in optional)]
     arms += ["radius"] if tables["radii"] else []
     pictures = {"arms": arms, "names": file_names(parts.queries.names)}
     return {"pictures": pictures, "files": files, "folders": [CHECKPOINT]}

@@ -1,4 +1,4 @@
-"""The maps and curves of a run, each by the coordinates of views that it spans."""
+"""The optional parts of a run; its maps and curves, each by the coordinates of views that it spans."""
 
 from typing import Any
 
@@ -23,6 +23,18 @@ def check(run: Run, parts: Parts) -> None:
     )
     if config.left_out:
         varying(parts.transforms)
+
+
+def configured_parts(run: Run, transforms: Compose) -> dict[str, bool]:
+    """Whether a run has each optional part, in the order in which they are made."""
+    config = run.evaluate
+    return {
+        "radii": run.attack.name == "radius",
+        "response": any(configured_slices(run, transforms)),
+        "left_out": config.left_out > 0,
+        "deployment": config.deploy > 0,
+        "explanations": config.explain > 0,
+    }
 
 
 def wide_of(transforms: Compose, factor: float) -> Compose:

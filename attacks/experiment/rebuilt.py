@@ -1,7 +1,7 @@
 """A finished run as its parts again: the scores, tables and pictures of its directory as the values that metrics.json
 is made of."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -19,7 +19,7 @@ from attacks.evaluation.judge import CellScores
 from attacks.evaluation.radii import SmallestRadii
 from attacks.evaluation.response import Response, Slice, axes_of
 from attacks.experiment.batch import SAME, Bench, Failure, arms_of, refinable
-from attacks.experiment.configured_slices import configured_slices
+from attacks.experiment.configured_slices import configured_parts
 from attacks.experiment.cost import Spent
 from attacks.experiment.outcome import Outcome
 from attacks.experiment.sections import VIEWS as CELL_VIEWS
@@ -56,20 +56,16 @@ def outcome_of(bench: Bench, scores: ViewScores, content: Mapping[str, Any], fol
 
 def sections_of(bench: Bench, content: Mapping[str, Any], folder: Path) -> Sections:
     """The optional parts, each from its rows."""
-    config, failed = bench.run.evaluate, content["failed_parts"]
+    failed = content["failed_parts"]
+    makes: dict[str, Callable[[Bench, Mapping[str, Any], Sequence[Row]], Section]]
+    makes = {"radii": _radii, "response": _response, "left_out": _left_out, "deployment": _deployment}
     parts: dict[str, Section | None] = {}
-    for name, configured, make in (
-        ("radii", bench.run.attack.name == "radius", _radii),
-        ("response", any(configured_slices(bench.run, bench.parts.transforms)), _response),
-        ("left_out", config.left_out, _left_out),
-        ("deployment", config.deploy, _deployment),
-        ("explanations", config.explain, _explanations),
-    ):
+    for name, configured in configured_parts(bench.run, bench.parts.transforms).items():
         rows = read_rows(folder / f"{name}.csv") if configured and name not in failed else None
         if name == "explanations" and rows is not None:
             parts[name] = _explanations(bench, content, rows, read_rows(folder / "spectrum.csv"))
         else:
-            parts[name] = None if rows is None else make(bench, content, rows)
+            parts[name] = None if rows is None else makes[name](bench, content, rows)
     return Sections(parts, {}, dict(failed))
 
 

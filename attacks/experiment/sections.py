@@ -20,7 +20,7 @@ from attacks.evaluation.explain.explanation import Explanations, explain
 from attacks.evaluation.response import Response, SlicePlan, response
 from attacks.experiment.arms import optimise
 from attacks.experiment.batch import SAME, Bench, arms_of, part_of, setup
-from attacks.experiment.configured_slices import CELLS, configured_slices, wide_of
+from attacks.experiment.configured_slices import CELLS, configured_parts, configured_slices, wide_of
 from attacks.experiment.cost import Meter, Spent
 from attacks.experiment.outcome import Outcome
 from attacks.experiment.radius import smallest
@@ -78,24 +78,20 @@ class Sections:
 
 def sections(outcome: Outcome) -> Sections:
     """Compute all configured parts; every process of the world takes part."""
-    bench, config = outcome.bench, outcome.bench.run.evaluate
+    bench = outcome.bench
     parts: dict[str, Section | None] = {}
     costs: dict[str, Spent] = {}
     failed: dict[str, str] = {}
     meter = bench.meter()
-    for name, configured, make in (
-        ("radii", bench.run.attack.name == "radius", _radii),
-        ("response", any(configured_slices(bench.run, bench.parts.transforms)), _response),
-        ("left_out", config.left_out, _left_out),
-        ("deployment", config.deploy, _deployment),
-        ("explanations", config.explain, _explanations),
-    ):
+    makes = {"radii": _radii, "response": _response, "left_out": _left_out}
+    makes |= {"deployment": _deployment, "explanations": _explanations}
+    for name, configured in configured_parts(bench.run, bench.parts.transforms).items():
         parts[name] = None
         if not configured:
             continue
         try:
             with memory_told():
-                parts[name], costs[name] = bench.checkpoint.once(name, partial(_priced, make, outcome, meter))
+                parts[name], costs[name] = bench.checkpoint.once(name, partial(_priced, makes[name], outcome, meter))
         except FAULTS as error:  # the tables of the arms do not need it
             if bench.world.size > 1:  # each process may have another error
                 raise

@@ -86,10 +86,7 @@ def workers_of(process):
 def test_a_worker_that_is_killed_is_replaced_and_the_bytes_are_those_of_one_process(few, tmp_path):
     words, expected = few
     run, log = tmp_path / "run", tmp_path / "log"
-    process = command([*words, "workers=3", f"hydra.run.dir={run}"], log)
-    while units_done(run) < 2:
-        assert process.poll() is None, log.read_text()
-        time.sleep(0.02)
+    process = at_work([*words, "workers=3"], run, log)
     os.kill(workers_of(process)[0], signal.SIGKILL)
     assert process.wait(PATIENCE) == 0, log.read_text()
     assert facts(run) == expected
@@ -100,10 +97,7 @@ def test_a_worker_that_is_killed_is_replaced_and_the_bytes_are_those_of_one_proc
 def test_a_run_of_several_workers_that_is_stopped_goes_on_by_the_same_command(few, tmp_path):
     words, expected = few
     run, log = tmp_path / "run", tmp_path / "log"
-    process = command([*words, "workers=2", f"hydra.run.dir={run}"], log)
-    while units_done(run) < 2:
-        assert process.poll() is None, log.read_text()
-        time.sleep(0.02)
+    process = at_work([*words, "workers=2"], run, log)
     workers = workers_of(process)
     process.send_signal(signal.SIGTERM)
     assert process.wait(PATIENCE) == 128 + signal.SIGTERM, log.read_text()
@@ -151,10 +145,7 @@ def test_tasks_of_a_ray_cluster_that_loses_a_worker_or_a_node_give_the_bytes_of_
 ):
     words, expected = few
     run, log = tmp_path / "run", tmp_path / "log"
-    process = command([*words, "workers=ray", f"hydra.run.dir={run}"], log)
-    while units_done(run) < 2:
-        assert process.poll() is None, log.read_text()
-        time.sleep(0.05)
+    process = at_work([*words, "workers=ray"], run, log)
     if victim == "node":
         two_nodes()
     else:
@@ -163,11 +154,15 @@ def test_tasks_of_a_ray_cluster_that_loses_a_worker_or_a_node_give_the_bytes_of_
     assert facts(run) == expected
 
 
-def command(arguments, log):
-    """The command line in a process of its own, which may start others."""
-    words = [sys.executable, "-m", "attacks.run", *arguments]
+def at_work(words, run, log):
+    """A run in a process of its own, which may start others, with two of its units done."""
+    command = [sys.executable, "-m", "attacks.run", *words, f"hydra.run.dir={run}"]
     with log.open("ab") as file:
-        return subprocess.Popen(words, stdout=file, stderr=file, cwd=ROOT)
+        process = subprocess.Popen(command, stdout=file, stderr=file, cwd=ROOT)
+    while units_done(run) < 2:
+        assert process.poll() is None, log.read_text()
+        time.sleep(0.02)
+    return process
 
 
 @pytest.fixture
