@@ -19,7 +19,7 @@ torch.set_num_threads(1)
 for keep in (False, True):
     assert keep_freed_memory(keep)
     faults = []
-    for _ in range(4):
+    for _ in range(10):
         start = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
         parts = [torch.ones(12 * 2**20) for _ in range(3)]  # 48 MiB each
         del parts
@@ -75,6 +75,7 @@ def test_saved_bytes_count_each_storage_once_and_no_weights():
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator")
 def test_freed_memory_stays_with_the_process():
     # The order matters: freed memory below a live block of the heap cannot be returned.
+    # How the blocks lie in the heap settles after one to four rounds.
     output = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
