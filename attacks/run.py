@@ -1,4 +1,4 @@
-"""The command line: `python -m attacks.run config=NAME`. The only file that knows Hydra.
+"""One run: `viewproof run config=NAME`, or `python -m attacks.run config=NAME`. The only file that knows Hydra.
 
 Torch is imported inside the run, so that `--help`, a typo and a refused file respond at once.
 
@@ -27,6 +27,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attacks import __version__
 from attacks.report.warnings import refuse_failed
+from attacks.runtime.command_line import USER_ERRORS
 from attacks.runtime.signals import Stopped, stoppable
 from attacks.runtime.tracking import refuse_unasked
 from attacks.schema import launchers, presets
@@ -95,12 +96,8 @@ def main(config: DictConfig) -> None:
         raise
 
 
-#: Errors that a user can fix; any other is a bug and shows its traceback.
-USER_ERRORS = (ValueError, OSError, FloatingPointError, MemoryError)
-
-
 def cli() -> None:
-    """The entry point of `python -m attacks.run` and of the console script `viewproof`."""
+    """The entry point of `python -m attacks.run` and of `viewproof run`."""
     if "--version" in sys.argv[1:]:  # Hydra would print its own
         print(f"viewproof {__version__}")
         return
@@ -110,8 +107,7 @@ def cli() -> None:
     try:
         with tempfile.TemporaryDirectory() as scratch:
             shown = any(a.startswith("show=") and a != "show=null" for a in sys.argv[1:])
-            # these compose nothing, so Hydra makes no folder
-            resumed = any(a.startswith(("resume=", "verify=")) for a in sys.argv[1:])
+            resumed = any(a.startswith("resume=") for a in sys.argv[1:])  # composes nothing: Hydra makes no folder
             if (RANK or shown) and not resumed:
                 sys.argv[1:] = _follower(sys.argv[1:], scratch)
             _run()
@@ -167,40 +163,7 @@ def _resume(arguments: Sequence[str]) -> None:
         refuse_failed(resume(Path(folder), overrides))
 
 
-def _plan(arguments: Sequence[str]) -> None:
-    """`plan=EFFECT`: how many pictures detect a difference of that size."""
-    from attacks.experiment.plan import plan
-
-    print(plan(dict(argument.partition("=")[::2] for argument in arguments)))
-
-
-def _verify(arguments: Sequence[str]) -> None:
-    """`verify=RUN`: check a finished run. Exits with 1 where something does not agree."""
-    values = dict(argument.partition("=")[::2] for argument in arguments)
-    keys = ("verify", "sample", "encoder.model", "engine.device")
-    for key, value in values.items():
-        refuse_credentials(value, f"`{key}`")
-        if key not in keys:
-            raise ValueError(f"`{key}` is no key of a check: known are {', '.join(keys)}")
-    from attacks.experiment.verify import verify
-
-    try:
-        share = float(values.get("sample", "0.1"))
-    except ValueError:
-        raise ValueError(f"`sample` must be a number above 0 and at most 1; got {values['sample']!r}") from None
-    program, device = values.get("encoder.model"), values.get("engine.device")
-    verdict = verify(values["verify"], share, program=program, device=device)
-    print(verdict)
-    sys.exit(0 if verdict.passed else 1)
-
-
 def _run() -> None:
-    if any(argument.startswith("verify=") for argument in sys.argv[1:]):
-        _verify(sys.argv[1:])
-        return
-    if any(argument.startswith("plan=") for argument in sys.argv[1:]):
-        _plan(sys.argv[1:])
-        return
     if any(argument.startswith("resume=") for argument in sys.argv[1:]):
         _resume(sys.argv[1:])
         return

@@ -92,12 +92,12 @@ def make(run: Path, photos: Path) -> dict[str, Image.Image]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit code: 0, or 2 after an error of one line."""
-    parser = Parser(__doc__)
+    """Returns the exit code: 0, or 1 after an error of one line."""
+    parser = Parser(description=__doc__)
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run, printed and scored")
     parser.add_argument("photos", type=Path, metavar="PHOTOS", help="the photographs that were scored")
     parser.add_argument("out", type=Path, metavar="OUT", help="where to write")
-    return exit_code(lambda: write(**vars(parser.parse_args(arguments))), failed=2)
+    return exit_code(lambda: write(**vars(parser.parse_args(arguments))))
 
 
 def write(run: Path, photos: Path, out: Path) -> None:

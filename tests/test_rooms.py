@@ -22,7 +22,8 @@ ROOMS = {
         experiment  <- data encoders eot evaluation objectives optimisers perturbations report runtime schema solvers
         physical    <- data encoders eot evaluation experiment perturbations runtime schema
         run         <- experiment report runtime schema
-        notebook    <- experiment run runtime""",
+        notebook    <- experiment run runtime
+        commands    <- data encoders eot evaluation experiment perturbations physical report runtime schema""",
     "transforms": """
         draws ranges sampling <-
         colour scene <- ranges sampling

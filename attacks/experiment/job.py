@@ -250,4 +250,4 @@ def _print(out: Path, content: dict[str, Any], outcome: Outcome) -> None:
         print(sanity_table(outcome.sanity))
     print(encoder_line(content))
     print(f"report: {out / 'report.html'}")
-    print(f"record: sha256 {content['files']} (python -m attacks.run verify={out} checks it)")
+    print(f"record: sha256 {content['files']} (viewproof verify {out} checks it)")

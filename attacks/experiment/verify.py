@@ -1,4 +1,4 @@
-"""Check a finished run: `python -m attacks.run verify=RUN_DIRECTORY`. Its files against their digests, its numbers
+"""Check a finished run: `viewproof verify RUN_DIRECTORY`. Its files against their digests, its numbers
 against the files that they follow from, and its pictures, judged again by the encoder."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Scores a folder of photographs of a run's patch: `scripts/score_photos.py`."""
+"""Scores a folder of photographs of a run's patch: `viewproof score`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -88,9 +88,7 @@ def score_photos(
     shots, notes = listed(photos, placement.pictures, picture)
     corners = {} if quad is None else quads(quad, shots)
     if card is None and not corners:
-        raise ValueError(
-            f"`{run}` has no print/sheet.json: print it first, scripts/print_patch.py {run}, or give --quad"
-        )
+        raise ValueError(f"`{run}` has no print/sheet.json: print it first, viewproof print {run}, or give --quad")
     origin = rerun(run, device, program)  # before the photographs: it may raise
     measured: list[PhotoMeasurement] = []
     for photo in shots:

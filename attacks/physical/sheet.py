@@ -1,4 +1,4 @@
-"""The print of a run: what `scripts/print_patch.py` writes."""
+"""The print of a run: what `viewproof print` writes."""
 
 import dataclasses
 import json

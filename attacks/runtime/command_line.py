@@ -1,30 +1,32 @@
-"""What the scripts share: a parser whose errors are exceptions, and errors as one line and an exit code."""
+"""What the commands share: a parser whose errors are exceptions, and errors as one line and an exit code."""
 
 import argparse
 import sys
 from collections.abc import Callable, Iterable
-from typing import NoReturn
+from typing import Any, NoReturn
+
+#: Errors that a user can fix; any other is a bug and shows its traceback.
+USER_ERRORS = (ValueError, OSError, FloatingPointError, MemoryError)
 
 
 class Parser(argparse.ArgumentParser):
-    """Shows `description` as it is; raises ValueError for wrong arguments, where argparse would end the process."""
+    """Shows its description as it is; raises ValueError for wrong arguments, where argparse would end the process."""
 
-    def __init__(self, description: str | None) -> None:
-        super().__init__(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False)
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)
 
 
-def exit_code(command: Callable[[], object], failed: int, errors: tuple[type[Exception], ...] = ()) -> int:
-    """Run `command`. Returns 0; or `failed` after one line on stderr for ValueError, OSError and further `errors`."""
-    caught: tuple[type[Exception], ...] = (ValueError, OSError, *errors)
+def exit_code(command: Callable[[], int | None]) -> int:
+    """Run `command`. Returns its exit code, 0 if it returns none; or 1 after one line on stderr for an error that a
+    user can fix."""
     try:
-        command()
-    except caught as error:
+        return command() or 0
+    except USER_ERRORS as error:
         print(f"error: {printable(' '.join(str(error).split()))}", file=sys.stderr)
-        return failed
-    return 0
+        return 1
 
 
 def printable(text: str) -> str:

@@ -163,7 +163,7 @@ def hand_on(number: int, environment: Mapping[str, str] = os.environ) -> None:
 #: Errors of launchers about a job whose process is gone -> the cause. By name: the library may not be installed.
 LOST = {
     "UncompletedJobError": "the process of a job ended without a result (memory, its time, or a signal); the "
-    "other jobs go on, and `scripts/compare.py` reads the sweep when they are done",
+    "other jobs go on, and `viewproof compare` reads the sweep when they are done",
     "TerminatedWorkerError": "a worker was ended from outside (memory?), and joblib has ended the others",
     "WorkerCrashedError": "a worker of Ray was ended from outside (memory?)",
 }

@@ -54,7 +54,7 @@ def test_the_python_prints_the_text_of_the_page(tmp_path, monkeypatch, capsys, u
 
 def test_the_commands_are_run_by_run_docs():
     for line in commands(PAGE):
-        assert line.startswith(("python -m attacks.run ", "python scripts/compare.py ", *ELSEWHERE)), line
+        assert line.startswith(("python -m attacks.run ", "viewproof compare ", *ELSEWHERE)), line
 
 
 def test_the_names_on_the_page_exist():

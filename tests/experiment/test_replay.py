@@ -10,6 +10,7 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from attacks import Away, attack
+from attacks.commands import main
 from attacks.eot.estimator import EOT
 from attacks.eot.faults import NotFinite, fault
 from attacks.eot.faults.trace import broken
@@ -17,7 +18,6 @@ from attacks.experiment.build.parts import build
 from attacks.experiment.job import job
 from attacks.experiment.replay import Named, of_fault, of_run
 from attacks.schema import validate as schema
-from scripts import replay_view
 from tests.helpers.faulty import Turn
 from tests.schema.test_configs import composed
 from transforms.registry import STAGES
@@ -88,7 +88,7 @@ def test_a_replayed_view_equals_the_view_of_the_attack(finished):
 def test_the_script_prints_a_line_for_each_stage_and_writes_the_view(finished, capsys, tmp_path):
     out, _, _ = finished
     overrides = [str(out), "--step", "1", "--view", "2", "--picture", "1", "--out", str(tmp_path / "view.png")]
-    assert replay_view.main(overrides) == 0
+    assert main(["replay", *overrides]) == 0
     output = capsys.readouterr().out
     for word in ("picture", "affine", "perspective", "encoder", "objective"):
         assert f"\n{word} " in output
@@ -109,7 +109,7 @@ def test_the_script_prints_a_line_for_each_stage_and_writes_the_view(finished, c
     ],
 )
 def test_a_view_that_does_not_exist_is_refused_in_one_line(finished, capsys, overrides, message):
-    assert replay_view.main([str(finished[0]), *overrides.split()]) == 1
+    assert main(["replay", str(finished[0]), *overrides.split()]) == 1
     output = capsys.readouterr().err
     assert message in output
     assert output.count("\n") == 1
@@ -119,7 +119,7 @@ def test_missing_or_truncated_files_are_refused_in_one_line(stopped, capsys, tmp
     out, _ = stopped
     (out / fault.NAME).write_bytes((out / fault.NAME).read_bytes()[:3000])
     for path, message in ((out / "none", "does not exist: name the directory"), (out, "does not hold a view")):
-        assert replay_view.main([str(path)]) == 1
+        assert main(["replay", str(path)]) == 1
         output = capsys.readouterr().err
         assert message in output and output.count("\n") == 1
 
@@ -151,8 +151,8 @@ def test_the_view_that_stopped_a_run_can_be_replayed(stopped, capsys):
     bad = {line.name: line.bad for line in of_fault(out / fault.NAME).lines}
     assert bad["affine"] == bad["picture"] == 0
     assert bad["turn"] > 0
-    command = str(error).partition("python scripts/replay_view.py ")[2]
-    assert replay_view.main([command]) == 0
+    command = str(error).partition("viewproof replay ")[2]
+    assert main(["replay", command]) == 0
     output = capsys.readouterr().out
     assert "NaN or inf begins at stage `turn`" in output
     assert f"turn angle (deg): {error.fault.values['turn angle (deg)']:.6g}" in output
@@ -165,7 +165,7 @@ def test_a_program_must_be_named_to_be_loaded(finished, capsys, tmp_path):
     manifest["config"]["encoder"] |= {"name": "torchscript", "model": "net.pt"}
     manifest["config"]["encoder"].pop("weights", None)
     (out / "manifest.json").write_text(json.dumps(manifest))
-    assert replay_view.main([str(out), "--step", "0", "--view", "0", "--picture", "0"]) == 1
+    assert main(["replay", str(out), "--step", "0", "--view", "0", "--picture", "0"]) == 1
     assert "say --encoder-code net.pt" in capsys.readouterr().err
 
 
@@ -180,7 +180,7 @@ class Steep(Turn):
 def test_a_gradient_that_is_not_finite_can_be_replayed(tmp_path, monkeypatch, capsys):
     out, error = _stopped(tmp_path, monkeypatch, Steep)
     assert error.fault.where == "the gradient of stage `turn`"
-    assert replay_view.main([str(out)]) == 0
+    assert main(["replay", str(out)]) == 0
     output = capsys.readouterr().out
     assert "NaN or inf begins at the gradient of stage `turn`" in output
 
@@ -197,14 +197,14 @@ def test_a_run_stopped_by_a_view_saves_it_and_prints_the_command(tmp_path, monke
     run = run_of(*overrides, affine={"degrees": 20}, turn={"limit": -9.9})
     with pytest.raises(FloatingPointError) as caught:
         job(run, tmp_path, "smoke", [])
-    name = str(caught.value).partition("python scripts/replay_view.py ")[2]
+    name = str(caught.value).partition("viewproof replay ")[2]
     capsys.readouterr()
-    assert replay_view.main([name]) == 0
+    assert main(["replay", name]) == 0
     output = capsys.readouterr().out
     assert "NaN or inf begins at stage `turn`" in output
     if SHARED in overrides:
         assert name == str(tmp_path)
         return
-    assert replay_view.main([str(tmp_path)]) == 1
+    assert main(["replay", str(tmp_path)]) == 1
     output = capsys.readouterr().err
     assert "holds 3 views that were not finite; name one of them" in output and name in output

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from attacks import verify
+from attacks.commands import main
 from attacks.experiment import sections
 from attacks.experiment.agreement import leaves, rows
 from attacks.experiment.artefact_list import differences
 from attacks.experiment.job import job
 from attacks.run import compose
 from tests.helpers.liars import all_of, cell, cells, entry, exchanged, gone, lines, pixel, sealed, tensors
-from tests.run.test_run import call
 
 TINY = ["data.count=3", "data.size=64", "attack.steps=2", "attack.views=2", "sanity=none", "evaluate.views=8"]
 TINY += ["evaluate.refine=1"]
@@ -371,16 +371,16 @@ def test_what_is_no_finished_run_is_named(runs, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_command_line_says_what_is_wrong(runs, tmp_path, monkeypatch, capsys):
+def test_the_command_names_what_is_wrong(runs, tmp_path, capsys):
     folder = shutil.copytree(runs("lean"), tmp_path / "run")
-    assert call(monkeypatch, f"verify={folder}") == 0
+    assert main(["verify", str(folder)]) == 0
     assert "PASS" in capsys.readouterr().out
     cell("per_image", "cosine")(folder)
-    assert call(monkeypatch, f"verify={folder}", "sample=0.5") == 1
+    assert main(["verify", str(folder), "--sample", "0.5"]) == 1
     assert "per_image.csv line 2, cosine: recorded" in capsys.readouterr().out
-    for words in (["sample=2"], ["sample=x"], ["seed=1"]):
-        assert call(monkeypatch, f"verify={folder}", *words) == 1
-        assert words[0].split("=")[0] in capsys.readouterr().err
+    for words in (["--sample", "2"], ["--sample", "x"], ["--seed", "1"]):
+        assert main(["verify", str(folder), *words]) == 1
+        assert words[0].lstrip("-") in capsys.readouterr().err
 
 
 def test_a_program_is_not_run_for_a_directory_alone(runs, tmp_path, monkeypatch):

@@ -1,15 +1,17 @@
-"""Fixtures of the tests of the photo scripts."""
+"""Fixtures of the tests of the commands for printed patches."""
 
 import pytest
+
+from attacks.commands import main
 
 
 @pytest.fixture
 def refused(capsys):
-    """The error of a script that ends with exit code 2 and one line on stderr."""
+    """The error of a command that ends with exit code 1 and one line on stderr."""
 
-    def run(script, *arguments):
+    def run(command, *arguments):
         capsys.readouterr()
-        assert script.main([str(each) for each in arguments]) == 2
+        assert main([command, *map(str, arguments)]) == 1
         line = capsys.readouterr().err
         assert line.startswith("error: ") and line.count("\n") == 1
         return line

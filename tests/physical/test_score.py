@@ -14,6 +14,7 @@ import torch
 from hydra.core.config_store import ConfigStore
 from PIL import Image
 
+from attacks.commands import main
 from attacks.data.images import load_image, save_image, to_bytes
 from attacks.encoders.description import identity
 from attacks.experiment.build.parts import build
@@ -24,7 +25,6 @@ from attacks.physical.views import photo_view
 from attacks.runtime.files import sha256, write_json
 from attacks.schema.presets import read as read_preset
 from attacks.schema.validate import validate
-from scripts import score_photos as script
 from tests.helpers.photographed import drawn, photographed, posed, through
 from tests.schema.test_configs import composed
 
@@ -105,7 +105,7 @@ def photos(run, tmp_path_factory):
 @pytest.fixture(scope="module")
 def scored(run, photos, tmp_path_factory):
     out = tmp_path_factory.mktemp("out") / "photos"
-    assert script.main([str(run), str(photos), "--out", str(out), "--device", "cpu"]) == 0
+    assert main(["score", str(run), str(photos), "--out", str(out), "--device", "cpu"]) == 0
     return out
 
 
@@ -139,7 +139,7 @@ def test_the_file_of_scores_names_the_encoder_that_was_loaded(run, photos, tmp_p
     (tmp_path / "in").mkdir()
     name = f"{names_of(run)[0]}--plain.jpg"
     shutil.copy(photos / name, tmp_path / "in" / name)
-    assert script.main([str(copy), str(tmp_path / "in"), "--device", "cpu"]) == 0
+    assert main(["score", str(copy), str(tmp_path / "in"), "--device", "cpu"]) == 0
     assert photos_of(copy / "photos")["encoder"]["encoder"] == "pocket"
 
 
@@ -195,13 +195,13 @@ def test_corners_given_by_the_user_replace_fiducials(run, tmp_path, capsys):
     corners = through(pose, laid.patch.corners)
     (tmp_path / "quads.json").write_text(json.dumps({f"{first}--blank.png": corners.tolist()}))
     arguments = [str(run), str(tmp_path), "--view", "scene", "--device", "cpu", "--out"]
-    assert script.main([*arguments, str(tmp_path / "a"), "--quad", str(tmp_path / "quads.json")]) == 0
+    assert main(["score", *arguments, str(tmp_path / "a"), "--quad", str(tmp_path / "quads.json")]) == 0
     by_hand, seen = photos_of(tmp_path / "a")["photos"]
     assert by_hand["fiducials"] == [] and len(seen["fiducials"]) == 4
     for key in ("degrees", "scale", "jitter"):
         assert by_hand["scene"][key] == pytest.approx(seen["scene"][key], abs=0.02)
     eight = ",".join(str(v) for v in corners.flatten())
-    assert script.main([*arguments, str(tmp_path / "b"), "--quad", eight, "--picture", first]) == 0
+    assert main(["score", *arguments, str(tmp_path / "b"), "--quad", eight, "--picture", first]) == 0
     assert not (tmp_path / "b" / "colour.json").exists()
     output = capsys.readouterr()
     assert "no photograph shows the colour chart" in output.out and "exposure that they have in common" in output.err
@@ -261,7 +261,7 @@ def test_errors_are_one_line_with_exit_code_2(run, photos, tmp_path, refused, wh
         shutil.copytree(run, copy)
     change, arguments, message = BROKEN[what]
     change(copy)
-    assert message in refused(script, copy, photos, *arguments, "--out", tmp_path / "out")
+    assert message in refused("score", copy, photos, *arguments, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -271,7 +271,7 @@ def test_a_folder_without_a_valid_photograph_is_refused(run, tmp_path, refused):
     pose = posed(other, width=200, size=(420, 480))
     pixels = photographed(drawn(other, fine=8), pose, (420, 480), points=1, fine=8)
     Image.fromarray(pixels).save(tmp_path / f"{names_of(run)[0]}--other.png")
-    line = refused(script, run, tmp_path, "--device", "cpu")
+    line = refused("score", run, tmp_path, "--device", "cpu")
     assert "none of 1 photographs" in line and "another card" in line
 
 

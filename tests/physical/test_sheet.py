@@ -12,19 +12,19 @@ import pytest
 import torch
 from PIL import Image, ImageFont
 
+from attacks.commands import main
 from attacks.perturbations.patch.card import card, card_from
 from attacks.perturbations.patch.card_raster import patch_picture
 from attacks.physical.paper import BLEED, FOOT, MARGIN, MARK, OVERLAP, PAPERS, furniture, plan
 from attacks.physical.pdf import font_file
 from attacks.physical.sheet import WIDTH, subject, write
-from scripts import print_patch as script
 from tests.helpers.prints import MM, fake_run, framed
 from transforms import resize
 
 
 def test_the_script_writes_all_files_with_their_resolution(tmp_path, capsys):
     run = fake_run(tmp_path / "run", width=42.0)
-    assert script.main([str(run), "--dpi", "150"]) == 0
+    assert main(["print", str(run), "--dpi", "150"]) == 0
     assert "1 sheet, a4 210 x 297 mm; patch 42.0 x 42.0 mm" in capsys.readouterr().out
     folder = run / "print"
     assert sorted(path.name for path in folder.iterdir()) == ["card.png", "sheet.json", "sheet.pdf", "sheet.png"]
@@ -53,7 +53,7 @@ def test_the_card_of_the_attack_keeps_its_tags_and_any_other_is_noted(tmp_path, 
 def test_tiles_in_pixels_are_the_card_bit_for_bit_and_old_pages_go(tmp_path):
     run = fake_run(tmp_path / "run")
     arguments = [str(run), "--paper", "letter", "--dpi", "150", "--out", str(tmp_path / "out")]
-    assert script.main([*arguments, "--width-mm", "260"]) == 0
+    assert main(["print", *arguments, "--width-mm", "260"]) == 0
     record = json.loads((tmp_path / "out" / "sheet.json").read_text())
     whole = np.asarray(Image.open(tmp_path / "out" / "card.png"))
     made = np.zeros_like(whole)
@@ -67,7 +67,7 @@ def test_tiles_in_pixels_are_the_card_bit_for_bit_and_old_pages_go(tmp_path):
         made[y : y + height, x : x + width] = tile
     np.testing.assert_array_equal(made, whole)
     (tmp_path / "out" / "sheet-notes.png").touch()
-    assert script.main([*arguments, "--width-mm", "60"]) == 0
+    assert main(["print", *arguments, "--width-mm", "60"]) == 0
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names == {"card.png", "sheet.json", "sheet.pdf", "sheet.png", "sheet-notes.png"}
 
@@ -133,7 +133,7 @@ def test_alpha_is_paper_and_mixes_as_premultiplied_layers_do(tmp_path):
 
 def test_a_width_that_differs_from_the_run_is_noted(tmp_path, capsys):
     run = fake_run(tmp_path, framed((8, 8)), width=50)
-    assert script.main([str(run), "--width-mm", "30", "--dpi", "150"]) == 0
+    assert main(["print", str(run), "--width-mm", "30", "--dpi", "150"]) == 0
     assert "note: the run placed a patch 50 mm wide; one of 30 mm" in capsys.readouterr().err
     assert write(fake_run(tmp_path, framed((8, 8))), dpi=150).plan.card.patch.width == WIDTH
 
@@ -159,7 +159,7 @@ def test_errors_are_one_line(arguments, about, tmp_path, monkeypatch, refused):
     monkeypatch.chdir(tmp_path)
     fake_run(tmp_path / "run")
     files = sorted(tmp_path.rglob("*"))
-    line = refused(script, *arguments)
+    line = refused("print", *arguments)
     assert about in line and len(line) < 400
     assert sorted(tmp_path.rglob("*")) == files
 
@@ -181,14 +181,14 @@ def test_errors_are_one_line(arguments, about, tmp_path, monkeypatch, refused):
 def test_a_broken_run_is_named(name, content, tmp_path, refused):
     run = fake_run(tmp_path)
     (run / name).write_bytes(content)
-    assert name in refused(script, run)
+    assert name in refused("print", run)
     assert not (run / "print").exists()
 
 
 def test_other_modes_are_refused(tmp_path, refused):
     run = fake_run(tmp_path)
     Image.fromarray(np.zeros((24, 24), np.uint16)).save(run / "patch.png")
-    assert "8 bits" in refused(script, run)
+    assert "8 bits" in refused("print", run)
 
 
 def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch, refused):
@@ -196,5 +196,5 @@ def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch, refuse
     for name in ("cv2", "reportlab", "reportlab.pdfbase.pdfmetrics"):
         with monkeypatch.context() as without:
             without.setitem(sys.modules, name, None)
-            assert 'pip install "viewproof[physical]"' in refused(script, run, "--dpi", "150")
+            assert 'pip install "viewproof[physical]"' in refused("print", run, "--dpi", "150")
     assert math.isclose(write(run, 20, dpi=150).plan.card.patch.height, 20)

@@ -7,7 +7,7 @@ import sys
 import numpy as np
 import pytest
 
-from scripts import simulate_photos as script
+from attacks.commands import main
 from tests.helpers.simulated import drawn, printed_run
 
 
@@ -19,13 +19,13 @@ def run(tmp_path):
 def test_the_script_follows_its_options(run, tmp_path, capsys):
     out = tmp_path / "deep" / "photos"
     options = "--count 2 --size 160x90 --degrees 5 --scale 0.9 --quality 60 70 --ink 0 --yaw 30"
-    assert script.main([str(run), str(out), *options.split()]) == 0
+    assert main(["simulate", str(run), str(out), *options.split()]) == 0
     assert "2 photographs" in capsys.readouterr().out
     truth = json.loads((out / "truth.json").read_text())
     ranges = truth["ranges"]
     assert (ranges["degrees"], ranges["scale"], ranges["quality"]) == ([-5, 5], [0.9, 0.9], [60, 70])
     assert (ranges["yaw"], ranges["jitter"], truth["size"], truth["ink"]) == ([-30, 30], 0, [90, 160], 0)
-    assert script.main([str(run), str(tmp_path / "more"), "--count", "1", "--size", "64x64"]) == 0
+    assert main(["simulate", str(run), str(tmp_path / "more"), "--count", "1", "--size", "64x64"]) == 0
     assert json.loads((tmp_path / "more" / "truth.json").read_text())["ranges"]["jitter"] == 0.15
 
 
@@ -47,7 +47,7 @@ def test_the_script_follows_its_options(run, tmp_path, capsys):
     ],
 )
 def test_an_option_out_of_range_is_refused_in_one_line(run, tmp_path, refused, options, message):
-    assert message in refused(script, run, tmp_path / "photos", "--size", "64x64", *options.split())
+    assert message in refused("simulate", run, tmp_path / "photos", "--size", "64x64", *options.split())
 
 
 @pytest.mark.parametrize(
@@ -55,8 +55,8 @@ def test_an_option_out_of_range_is_refused_in_one_line(run, tmp_path, refused, o
     [
         (lambda run: shutil.rmtree(run), "does not exist"),
         (lambda run: (run / "placement.json").unlink(), "perturbation=patch"),
-        (lambda run: shutil.rmtree(run / "print"), "scripts/print_patch.py"),
-        (lambda run: (run / "print" / "card.png").unlink(), "scripts/print_patch.py"),
+        (lambda run: shutil.rmtree(run / "print"), "viewproof print"),
+        (lambda run: (run / "print" / "card.png").unlink(), "viewproof print"),
         (lambda run: (run / "print" / "card.png").write_bytes(b"no"), "cannot be read"),
         (lambda run: (run / "print" / "sheet.json").write_text("{"), "not JSON"),
         (lambda run: (run / "print" / "sheet.json").write_text("{}"), "KeyError"),
@@ -69,7 +69,7 @@ def test_an_option_out_of_range_is_refused_in_one_line(run, tmp_path, refused, o
 )
 def test_a_run_that_cannot_be_photographed_is_refused_in_one_line(run, tmp_path, refused, broken, message):
     broken(run)
-    assert message in refused(script, run, tmp_path / "photos", "--size", "64x64", "--count", "1")
+    assert message in refused("simulate", run, tmp_path / "photos", "--size", "64x64", "--count", "1")
 
 
 def changed(path, **values):
@@ -78,11 +78,11 @@ def changed(path, **values):
 
 def test_old_photographs_are_not_mixed_with_new_ones(run, tmp_path, refused):
     (tmp_path / "old.jpg").touch()
-    assert "empty folder" in refused(script, run, tmp_path)
+    assert "empty folder" in refused("simulate", run, tmp_path)
 
 
 def test_without_opencv_the_error_names_the_extra(run, tmp_path, refused, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("attacks.physical.simulation")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cv2", None)
-    assert 'pip install "viewproof[physical]"' in refused(script, run, tmp_path / "photos")
+    assert 'pip install "viewproof[physical]"' in refused("simulate", run, tmp_path / "photos")

@@ -120,7 +120,7 @@ def test_a_patch_run_shows_its_texture_and_its_facts(tmp_path):
     assert (
         "random patch" in page.text and "random noise" not in page.text and "of the views with the patch" in page.text
     )
-    for text in ("64 x 48 texels", "25.0% of the picture", "scripts/print_patch.py", "80 mm wide", "chelsea"):
+    for text in ("64 x 48 texels", "25.0% of the picture", "viewproof print", "80 mm wide", "chelsea"):
         assert text in page.text
     assert any(attributes["alt"] == "The texture of the patch" for attributes in page.all("img"))
     assert not any("amplified" in attributes["alt"] for attributes in page.all("img"))

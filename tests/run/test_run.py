@@ -130,9 +130,7 @@ def test_the_output_ends_with_the_table_and_the_report(finished):
     (head,) = (i for i, line in enumerate(lines) if line.startswith("arm "))
     assert [line.split()[0] for line in lines[head + 1 : head + 6]] == ["clean", "noise", "no_eot", "one_view", "eot"]
     assert lines[-2] == f"report: {folder / 'report.html'}"
-    assert re.fullmatch(
-        rf"record: sha256 [0-9a-f]{{64}} \(python -m attacks.run verify={folder} checks it\)", lines[-1]
-    )
+    assert re.fullmatch(rf"record: sha256 [0-9a-f]{{64}} \(viewproof verify {folder} checks it\)", lines[-1])
 
 
 def test_progress_without_a_terminal_is_plain_lines(finished):

@@ -54,7 +54,7 @@ class NotFinite(FloatingPointError):
         if self.path is None:
             return message
         run = self.path.parent if self.path.name == NAME else self.path
-        return f"{message}; see that view again: python scripts/replay_view.py {shlex.quote(str(run))}"
+        return f"{message}; see that view again: viewproof replay {shlex.quote(str(run))}"
 
 
 def write(directory: Path, error: NotFinite, name: str = NAME) -> Path | None:

@@ -51,7 +51,7 @@ def room(
     )
     good = dead <= DEAD and lost <= LOST
     if dead > DEAD:
-        message += "; few pixels reach the encoder: audit the views and the encoder (scripts/audit.py)"
+        message += "; few pixels reach the encoder: audit the views and the encoder (viewproof audit)"
     elif lost > LOST:
         message += "; the start leaves no room: start inside the set (random_start)"
     return ruled(ROOM, good, message, **figures)

@@ -50,7 +50,7 @@ def simulate(
     Photograph i depends on (seed, i) alone. They cycle through the run's pictures, and through the quads of each.
 
     Args:
-        run: a run of a patch, with what `scripts/print_patch.py` made of it.
+        run: a run of a patch, with what `viewproof print` made of it.
         out: a folder that is new or empty.
         size: (height, width).
         ink: 0 is an ideal printer, 1 a generic one; linear in between.
@@ -109,7 +109,7 @@ def _subject(run: Path, strength: float) -> Subject:
     sheet, raster = run / "print" / "sheet.json", run / "print" / "card.png"
     for path in (sheet, raster):
         if not path.is_file():
-            raise FileNotFoundError(f"`{path}` is missing: run `python scripts/print_patch.py {run}` first")
+            raise FileNotFoundError(f"`{path}` is missing: run `viewproof print {run}` first")
     (card, name, dpi), placement = read_sheet(sheet), read_placement(run)
     pictures = tuple(
         (each, run / "pictures" / "clean" / f"{each}.png", quads)

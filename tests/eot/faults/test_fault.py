@@ -96,7 +96,7 @@ def test_a_fault_that_no_single_view_reproduces_is_reported():
 def test_a_saved_fault_is_reproduced_and_the_error_has_the_command(tmp_path):
     error = failing(stages=[Affine(degrees=20), Turn()])
     path = fault.write(tmp_path, error)
-    assert str(error).endswith(f"python scripts/replay_view.py {tmp_path}")
+    assert str(error).endswith(f"viewproof replay {tmp_path}")
     again = fault.read(path)
     for name, value in error.fault._asdict().items():
         if isinstance(value, torch.Tensor):

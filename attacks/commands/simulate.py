@@ -1,8 +1,8 @@
 """Photographs of a run's printed card in its scenes, simulated: the physical loop without a printer.
 
-    python scripts/print_patch.py outputs/my_patch
-    python scripts/simulate_photos.py outputs/my_patch photos --count 200
-    python scripts/score_photos.py outputs/my_patch photos
+    viewproof print outputs/my_patch
+    viewproof simulate outputs/my_patch photos --count 200
+    viewproof score outputs/my_patch photos
 
 `photos/truth.json` holds the position of everything in each photograph, and every value drawn. The surroundings are
 as blurred as the run's pictures are small. Made with numpy and OpenCV only: an independent check of `transforms`.
@@ -11,10 +11,8 @@ An option of two numbers is a range, LOW HIGH. One number x is that value; where
 """
 
 import argparse
-import sys
 from pathlib import Path
 
-from attacks.runtime.command_line import Parser, exit_code
 from attacks.runtime.extras import extra
 
 #: The ranges that a user has reason to change.
@@ -47,10 +45,9 @@ def range_of(name: str, values: list[float], signed: bool) -> tuple[float, float
     return (-abs(values[0]), abs(values[0])) if len(values) == 1 and signed else (values[0], values[-1])
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit code: 0, or 2 after an error of one line."""
-    parser = Parser(__doc__)
-    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run, printed by print_patch.py")
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run, printed by `viewproof print`")
     parser.add_argument("out", type=Path, metavar="OUT", help="a new or empty folder")
     parser.add_argument("--count", type=int, default=200, help="number of photographs (default: 200)")
     parser.add_argument("--seed", type=int, default=0)
@@ -61,7 +58,6 @@ def main(arguments: list[str] | None = None) -> int:
     )
     for name, text in OPTIONS.items():
         parser.add_argument(f"--{name}", type=float, nargs="+", metavar="X", help=text)
-    return exit_code(lambda: run(parser.parse_args(arguments)), failed=2)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -77,7 +73,3 @@ def run(options: argparse.Namespace) -> None:
     chosen, size = Ranges(jitter=jitter, **ranges), size_of(options.size)
     files = simulate(options.run, options.out, options.count, options.seed, size, chosen, options.ink)
     print(f"{len(files)} photographs and truth.json in {options.out}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

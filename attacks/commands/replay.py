@@ -1,15 +1,14 @@
 """Replay one view of a run, stage by stage, to find where a value or a gradient stops being finite.
 
-    python scripts/replay_view.py outputs/my_run                                # the view that the run stopped at
-    python scripts/replay_view.py outputs/my_run/fault.safetensors --out view.png
-    python scripts/replay_view.py outputs/my_run --step 12 --view 3 --picture 0 # any view of a finished run
+    viewproof replay outputs/my_run                                # the view that the run stopped at
+    viewproof replay outputs/my_run/fault.safetensors --out view.png
+    viewproof replay outputs/my_run --step 12 --view 3 --picture 0 # any view of a finished run
 
 Prints a line for each stage: the least and greatest value after it, the number of non-finite values, and the norm of
 the loss's gradient there. Steps, views and pictures count from 0.
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from attacks.data.images import save_image
@@ -17,7 +16,6 @@ from attacks.eot.faults import NAME
 from attacks.eot.faults.trace import Line, broken
 from attacks.experiment.directory import PROGRAMS
 from attacks.experiment.replay import Named, Replay, of_fault, of_run
-from attacks.runtime.command_line import Parser, exit_code
 
 #: Files that a message names.
 SHOWN = 3
@@ -70,9 +68,8 @@ def run(given: argparse.Namespace) -> None:
         print(f"written: {given.out}")
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit code: 0, or 1 after an error of one line."""
-    parser = Parser(__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
     parser.add_argument("run", type=Path, metavar="RUN", help=f"the directory of a run, or a {NAME} in it")
     parser.add_argument("--step", type=int, help="of a finished run: the step")
     parser.add_argument("--view", type=int, help="the view in it")
@@ -84,8 +81,3 @@ def main(arguments: list[str] | None = None) -> int:
         metavar="MODEL",
         help=f"run this program, where it is the run's encoder ({', '.join(PROGRAMS)}): name it as the run did",
     )
-    return exit_code(lambda: run(parser.parse_args(arguments)), failed=1)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,8 +1,8 @@
 """Several runs in one table, and the differences between those that may be compared.
 
-    python scripts/compare.py outputs/2026-01-31/sweep-12-00-00        # every run below a folder
-    python scripts/compare.py outputs/a outputs/b --out outputs/a_b    # some runs
-    python scripts/compare.py s3://bucket/sweep --out outputs/sweep    # also zip://, memory://, ...: any of fsspec
+    viewproof compare outputs/2026-01-31/sweep-12-00-00        # every run below a folder
+    viewproof compare outputs/a outputs/b --out outputs/a_b    # some runs
+    viewproof compare s3://bucket/sweep --out outputs/sweep    # also zip://, memory://, ...: any of fsspec
 
 Prints the table, and writes index.html (sortable, links the reports), index.csv, and pairs.csv: for every two runs
 that attacked the same pictures and were judged on the same bank of views, the difference of the attacks with EOT,
@@ -23,7 +23,7 @@ from attacks.evaluation.intervals import Interval
 from attacks.report.compare import Judged, Pair, compared, judged
 from attacks.report.index import Row, Skipped, collect, write_index
 from attacks.report.words import p_value, written
-from attacks.runtime.command_line import Parser, exit_code, printable
+from attacks.runtime.command_line import printable
 from attacks.runtime.remote import local
 from attacks.runtime.tables import write_rows
 
@@ -123,12 +123,10 @@ def _words(value: Interval | None, sign: str = "") -> str:
     return "" if value is None else written(value._asdict(), sign=sign)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit code: 0, or 2 after an error of one line."""
-    parser = Parser(__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
     parser.add_argument("runs", nargs="+", metavar="RUN", help="a run directory, or a folder of them")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: the folder of the runs)")
-    return exit_code(lambda: run(parser.parse_args(arguments)), failed=2)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -170,7 +168,3 @@ def _judged(rows: Sequence[Row], names: Mapping[Path, str]) -> tuple[dict[str, J
         except (ValueError, OSError) as error:
             notes.append(Skipped(row.directory, f"only in the table: {error}"))
     return comparable, notes
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,17 +1,14 @@
 """A contact sheet: a picture under drawn views, each with its physical values.
 
-    python scripts/show_views.py --transforms camera --out sheet.png
-    python scripts/show_views.py --stage '{affine: {degrees: 30}}' --image mine.png --draws 8 --columns 3
-    python scripts/show_views.py --all docs/transforms
+    viewproof show --transforms camera --out sheet.png
+    viewproof show --stage '{affine: {degrees: 30}}' --image mine.png --draws 8 --columns 3
 
 `--transforms` names a preset of `configs/transforms`, or a YAML file like them; `--stage` is a mapping as a preset's
-`stages`. Below each view are the values of the coordinates that vary. `--all DIR` writes one sheet for each stage
-of `docs/transforms/stages.yaml`, a stage of one coordinate at even steps.
+`stages`. Below each view are the values of the coordinates that vary.
 """
 
 import argparse
 import math
-import sys
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -26,14 +23,12 @@ from yaml import YAMLError
 from attacks.data.gallery import PHOTOS
 from attacks.data.images import load_image, to_bytes
 from attacks.experiment.build.pipeline import preset, stages
-from attacks.runtime.command_line import Parser, exit_code, print_notes
+from attacks.runtime.command_line import print_notes
 from attacks.runtime.files import atomic
-from attacks.schema.presets import read, refuse_marks
+from attacks.schema.presets import refuse_marks
 from attacks.schema.validate import refuse_code
 from transforms import Compose, Draws, Grid, Sobol, Uniform, resize
 
-ROOT = Path(__file__).resolve().parents[1]
-STAGES = ROOT / "docs" / "transforms" / "stages.yaml"
 PHOTO = PHOTOS / "astronaut.png"
 SAMPLERS: dict[str, Draws] = {"sobol": Sobol(), "uniform": Uniform(), "grid": Grid()}
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
@@ -41,8 +36,6 @@ FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
 #: In pixels: between things, the height of a letter, the least width of a view, the widest name of a coordinate.
 GAP, FONT, NARROWEST, LONGEST = 6, 12, 56, 320
 LEADING = FONT + 3
-#: The sheets of the documentation are small, for a repository keeps every version.
-ALL_SIDE, ALL_DRAWS, ALL_LINES, ALL_QUALITY = 128, 5, 6, 58
 
 
 def labels(pipeline: Compose, u: Tensor, most: int | None = None) -> tuple[list[str], list[list[str]]]:
@@ -136,52 +129,29 @@ def written(text: str) -> Compose:
         raise ValueError(f"`--stage` is not valid YAML: {error}") from None
 
 
-def write_all(folder: Path, image: Tensor, seed: int) -> None:
-    """One JPEG a stage of `STAGES` into `folder`."""
-    node: Any = OmegaConf.to_container(read(STAGES), resolve=True)
-    for stage, name in zip(stages(node, "stages"), node, strict=True):
-        pipeline = Compose([stage])
-        draws: Draws = Grid() if stage.dims == 1 else Sobol()
-        u = draws(ALL_DRAWS if stage.dims else 1, stage.dims, seed=seed)
-        drawn = show(pipeline, image, u, ALL_DRAWS, ALL_LINES)
-        save(drawn, folder / f"{name}.jpg", quality=ALL_QUALITY, progressive=True)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit code: 0, or 1 after an error of one line."""
-    parser = Parser(__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--transforms", metavar="NAME", help="a preset of configs/transforms, or a YAML file")
     source.add_argument("--stage", metavar="YAML", help="stages and their arguments: '{affine: {degrees: 30}}'")
-    source.add_argument("--all", type=Path, metavar="DIR", help="one sheet for each stage, as in docs/transforms.md")
     parser.add_argument("--out", type=Path, default=Path("views.png"), help="PNG or JPEG (default: views.png)")
     parser.add_argument("--image", type=Path, default=PHOTO, help="a picture file (default: a bundled photograph)")
-    parser.add_argument("--side", type=int, help=f"its shorter side in pixels (default: 128; with --all {ALL_SIDE})")
+    parser.add_argument("--side", type=int, default=128, help="its shorter side in pixels (default: 128)")
     parser.add_argument("--draws", type=int, default=6, help="number of views (default: 6)")
     parser.add_argument("--columns", type=int, default=6, help="views in a row (default: 6)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--sampler", choices=SAMPLERS, default="sobol", help="grid: draws must be k ** coordinates")
-    # RuntimeError: a codec that this Pillow lacks.
-    return exit_code(lambda: run(parser.parse_args(arguments)), failed=1, errors=(RuntimeError,))
 
 
 def run(options: argparse.Namespace) -> None:
-    """Write the sheet, or the sheets of all stages."""
+    """Write the sheet."""
     for name in ("draws", "columns"):
         if getattr(options, name) < 1:
             raise ValueError(f"`--{name}` must be at least 1; got {getattr(options, name)}")
     image, notes = load_image(options.image)
     print_notes(notes)
-    side = options.side if options.side is not None else ALL_SIDE if options.all else 128
-    image = resize(image[None], side, "pil_bicubic")[0].clamp(0, 1)
-    if options.all:
-        write_all(options.all, image, options.seed)
-        return
+    image = resize(image[None], options.side, "pil_bicubic")[0].clamp(0, 1)
     pipeline = written(options.stage) if options.stage is not None else preset(options.transforms)
     u = SAMPLERS[options.sampler](options.draws, pipeline.dims, seed=options.seed)
     save(show(pipeline, image, u, options.columns), options.out)
     print(options.out)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

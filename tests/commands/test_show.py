@@ -8,8 +8,10 @@ import torch
 import yaml
 from PIL import Image, ImageFont
 
+from attacks.commands import main
+from attacks.commands import show as script
 from attacks.runtime.files import sha256
-from scripts import show_views as script
+from scripts import draw_stages
 from transforms import Affine, Brightness, Compose, Perspective, Quantise, Sobol
 from transforms.registry import STAGES
 
@@ -108,22 +110,22 @@ def test_a_sheet_holds_the_original_and_the_views_pixel_for_pixel():
     [["--transforms", "camera"], ["--stage", "{affine: {degrees: 30}, jpeg: {quality: 10}}", "--sampler", "uniform"]],
     ids=["preset", "stage"],
 )
-def test_the_script_writes_a_sheet(source, tmp_path, capsys):
+def test_the_command_writes_a_sheet(source, tmp_path, capsys):
     out = tmp_path / "new" / "sheet.png"
-    assert script.main([*source, "--out", str(out), "--side", "64", "--draws", "3", "--columns", "2"]) == 0
+    assert main(["show", *source, "--out", str(out), "--side", "64", "--draws", "3", "--columns", "2"]) == 0
     assert capsys.readouterr().out == f"{out}\n"
     with Image.open(out) as picture:
         assert picture.format == "PNG" and picture.width > 3 * 64 and picture.height > 2 * 64
     first = out.read_bytes()
-    script.main([*source, "--out", str(out), "--side", "64", "--draws", "3", "--columns", "2"])
+    main(["show", *source, "--out", str(out), "--side", "64", "--draws", "3", "--columns", "2"])
     assert out.read_bytes() == first
 
 
 def test_the_script_draws_a_page_of_all_stages(tmp_path, monkeypatch):
     few = {name: SHOWN[name] for name in ("flip", "quantise", "thin_plate")}
     (tmp_path / "stages.yaml").write_text(yaml.safe_dump(few, sort_keys=False))
-    monkeypatch.setattr(script, "STAGES", tmp_path / "stages.yaml")
-    assert script.main(["--all", str(tmp_path / "made")]) == 0
+    monkeypatch.setattr(draw_stages, "STAGES", tmp_path / "stages.yaml")
+    draw_stages.draw(tmp_path / "made")
     assert sorted(path.name for path in (tmp_path / "made").iterdir()) == [
         "flip.jpg",
         "quantise.jpg",

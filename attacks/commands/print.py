@@ -1,24 +1,22 @@
 """Print the patch of a run: sheets in true size with fiducials, a colour chart and a ruler.
 
-    python scripts/print_patch.py outputs/patch_quickstart
-    python scripts/print_patch.py outputs/patch_quickstart --width-mm 180 --paper letter --dpi 600
+    viewproof print outputs/patch_quickstart
+    viewproof print outputs/patch_quickstart --width-mm 180 --paper letter --dpi 600
 
 Writes sheet.pdf (print this), sheet.png (sheet-1.png, ... if it takes several), card.png (what is cut out) and
 sheet.json (all positions, in mm) into the run's folder `print`. A patch too large for one sheet is tiled.
 """
 
 import argparse
-import sys
 from pathlib import Path
 
 from attacks.physical.paper import PAPERS
 from attacks.physical.sheet import WIDTH, write
-from attacks.runtime.command_line import Parser, exit_code, print_notes
+from attacks.runtime.command_line import print_notes
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit code: 0, or 2 after an error of one line."""
-    parser = Parser(__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
     parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run with perturbation=patch")
     parser.add_argument(
         "--width-mm",
@@ -30,7 +28,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--paper", choices=PAPERS, default="a4")
     parser.add_argument("--dpi", type=int, choices=[150, 300, 600], default=300, help="of the print (default: 300)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: RUN/print)")
-    return exit_code(lambda: run(parser.parse_args(arguments)), failed=2)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -44,7 +41,3 @@ def run(options: argparse.Namespace) -> None:
         f"{card.patch.width:.1f} x {card.patch.height:.1f} mm, card {card.width:.1f} x {card.height:.1f} mm, "
         f"fiducials {card.tags[0].number} to {card.tags[-1].number}"
     )
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,12 +1,12 @@
-"""Wrong inputs to the scripts that read a run: a one-line error, a non-zero exit code, and no file written."""
+"""Wrong inputs to the commands that read a run: a one-line error, a non-zero exit code, and no file written."""
 
-import importlib
 import json
 import os
 import shlex
 
 import pytest
 
+from attacks.commands import main
 from tests.helpers.prints import fake_run
 from tests.helpers.wrong import in_time, tree
 from tests.run.test_bad_directories import manifest
@@ -56,10 +56,6 @@ def patch(folder):
     (folder / "in").mkdir()
 
 
-#: Exit codes other than 1.
-CODES = {"print_patch": 2, "score_photos": 2, "compare": 2}
-
-
 def program_preset(folder):
     (folder / "evil.yaml").write_text("name: evil\nstages: {affine: {_target_: os.system}}\n")
 
@@ -72,25 +68,25 @@ AUDIT = """
 --transforms identity --side 0|--transforms identity --side 100000000|--transforms identity --callable torch:round|
 --nothing|
 """
-SHOW_VIEWS = """
+SHOW = """
 '{nothing: {}}'|'{affine: {degree: 3}}'|'{affine: [3}'|'[affine]'|'{affine: {degrees: !!timestamp x}}'|
 '{affine: {_target_: os.system}}'|'{affine: {degrees: "${oc.env:HOME}"}}'|'{affine: {degrees: "${nowhere}"}}'|
 {} --draws 0|{} --columns 0|{} --side 0|{} --image missing.png|{} --out sheet.gif|{} --sampler grid|{} --nothing
 """.replace("{} ", "'{affine: {degrees: 3}}' ")
-#: Script, arguments, contents of the folder, a part of the error.
+#: Command, arguments, contents of the folder, a part of the error.
 CASES = [
-    ("print_patch", ["run"], empty, "patch.png"),
-    ("print_patch", ["run"], strange, "patch.png"),
-    ("print_patch", ["run"], piped, "has no patch.png"),
-    ("print_patch", ["run"], leading_out, "is a link that leads out"),
-    ("print_patch", ["run", "--out", "run/patch.png"], patch, "patch.png"),
-    ("score_photos", ["run", "in"], empty, "placement.json"),
-    ("score_photos", ["run", "in"], strange, "placement.json"),
-    ("score_photos", ["run", "in"], piped, "placement.json"),
-    ("score_photos", ["run", "in"], leading_out, "is a link that leads out"),
-    ("score_photos", ["run", "none"], patch, "photographs"),
-    ("score_photos", ["run", "in"], patch, "photographs"),
-    ("score_photos", ["run", "in", "--view", "best"], patch, "--view"),
+    ("print", ["run"], empty, "patch.png"),
+    ("print", ["run"], strange, "patch.png"),
+    ("print", ["run"], piped, "has no patch.png"),
+    ("print", ["run"], leading_out, "is a link that leads out"),
+    ("print", ["run", "--out", "run/patch.png"], patch, "patch.png"),
+    ("score", ["run", "in"], empty, "placement.json"),
+    ("score", ["run", "in"], strange, "placement.json"),
+    ("score", ["run", "in"], piped, "placement.json"),
+    ("score", ["run", "in"], leading_out, "is a link that leads out"),
+    ("score", ["run", "none"], patch, "photographs"),
+    ("score", ["run", "in"], patch, "photographs"),
+    ("score", ["run", "in", "--view", "best"], patch, "--view"),
     ("compare", ["none"], empty, "none"),
     ("compare", ["run"], empty, "holds no run"),
     ("compare", ["run"], strange, "none of these is a run"),
@@ -105,17 +101,17 @@ CASES = [
     ("audit", ["--transforms", "camera", "--encoder", "run"], empty, "--encoder"),
     ("audit", ["--transforms", "evil.yaml"], program_preset, "refused"),
     *(("audit", shlex.split(arguments), empty, "") for arguments in AUDIT.split("|")),
-    *(("show_views", ["--stage", *shlex.split(arguments)], empty, "") for arguments in SHOW_VIEWS.split("|")),
-    ("show_views", ["--transforms", "missing.yaml"], empty, "missing.yaml"),
-    ("replay_view", ["none"], empty, "none"),
-    ("replay_view", ["run"], empty, "met no view that is not finite"),
-    ("replay_view", ["run"], strange, "fault.safetensors"),
-    ("replay_view", ["run"], piped, "fault.safetensors"),
-    ("replay_view", ["run", *VIEW], empty, "manifest.json"),
-    ("replay_view", ["run", *VIEW], strange, "manifest.json"),
-    ("replay_view", ["run", *VIEW], piped, "manifest.json"),
-    ("replay_view", ["run", *VIEW], program, "--encoder-code"),
-    ("replay_view", ["run", "--step", "first"], empty, "--step"),
+    *(("show", ["--stage", *shlex.split(arguments)], empty, "") for arguments in SHOW.split("|")),
+    ("show", ["--transforms", "missing.yaml"], empty, "missing.yaml"),
+    ("replay", ["none"], empty, "none"),
+    ("replay", ["run"], empty, "met no view that is not finite"),
+    ("replay", ["run"], strange, "fault.safetensors"),
+    ("replay", ["run"], piped, "fault.safetensors"),
+    ("replay", ["run", *VIEW], empty, "manifest.json"),
+    ("replay", ["run", *VIEW], strange, "manifest.json"),
+    ("replay", ["run", *VIEW], piped, "manifest.json"),
+    ("replay", ["run", *VIEW], program, "--encoder-code"),
+    ("replay", ["run", "--step", "first"], empty, "--step"),
 ]
 
 
@@ -123,14 +119,13 @@ CASES = [
     ("name", "arguments", "make", "reason"), CASES, ids=lambda value: getattr(value, "__name__", None)
 )
 def test_wrong_input_gives_a_one_line_error(name, arguments, make, reason, tmp_path, monkeypatch, capsys):
-    script = importlib.import_module(f"scripts.{name}")
     monkeypatch.chdir(tmp_path)
     make(tmp_path)
     original = tree(tmp_path)
     with in_time():
-        code = script.main(arguments)
+        code = main([name, *arguments])
     output, error = capsys.readouterr()
-    assert code == CODES.get(name, 1) and output == "", output
+    assert code == 1 and output == "", output
     assert error.startswith("error: ") and error.count("\n") == 1 and error[:-1].isprintable(), error
     assert reason in error and len(error) < 600, error
     assert tree(tmp_path) == original

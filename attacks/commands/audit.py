@@ -1,7 +1,7 @@
 """Audit a pipeline: which stages lose the gradient, and which pixels never get any.
 
-    python scripts/audit.py --transforms camera
-    python scripts/audit.py --callable kornia.enhance:equalize --image mine.png --out mine
+    viewproof audit --transforms camera
+    viewproof audit --callable kornia.enhance:equalize --image mine.png --out mine
 
 `--transforms` names a preset of `configs/transforms`, or a YAML file like them. `--callable module:attribute` imports
 code, from the command line only: a configuration never does. `--out DIR` gets `audit.txt` and `dead_zones.png`.
@@ -17,7 +17,7 @@ from attacks import load_encoder
 from attacks.data.gallery import PHOTOS
 from attacks.data.images import load_image
 from attacks.experiment.build.pipeline import preset
-from attacks.runtime.command_line import Parser, exit_code, print_notes
+from attacks.runtime.command_line import print_notes
 from attacks.runtime.files import write_text
 from transforms import audit, resize
 
@@ -41,9 +41,8 @@ def imported(place: str) -> Any:
     return value
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Returns the exit code: 0, or 1 after an error of one line."""
-    parser = Parser(__doc__)
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
     source = parser.add_mutually_exclusive_group(required=True)
     source.add_argument("--transforms", metavar="NAME", help="a preset of configs/transforms, or a YAML file")
     source.add_argument("--callable", metavar="MODULE:ATTRIBUTE", help="a transform of your own")
@@ -54,7 +53,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--straight-through", action="store_true", help="measure the dense gradient of a warp")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write audit.txt and dead_zones.png there")
-    return exit_code(lambda: run(parser.parse_args(arguments)), failed=1)
 
 
 def run(options: argparse.Namespace) -> None:
@@ -81,7 +79,3 @@ def run(options: argparse.Namespace) -> None:
         options.out.mkdir(parents=True, exist_ok=True)
         write_text(options.out / "audit.txt", f"{report}\n")
         report.save_dead_zones(options.out / "dead_zones.png")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -2,12 +2,12 @@
 
 from PIL import Image
 
-from scripts import audit as script
+from attacks.commands import main
 
 
-def test_the_script_audits_a_preset_and_writes_its_findings(tmp_path, capsys):
+def test_the_command_audits_a_preset_and_writes_its_findings(tmp_path, capsys):
     options = ["--transforms", "camera", "--draws", "2", "--side", "96", "--encoder", "pocket"]
-    assert script.main([*options, "--out", str(tmp_path / "audit")]) == 0
+    assert main(["audit", *options, "--out", str(tmp_path / "audit")]) == 0
     printed = capsys.readouterr().out
     assert "first dead stage: none" in printed and "stationary at delta = 0: yes" in printed
     assert (tmp_path / "audit" / "audit.txt").read_text() == printed
@@ -15,6 +15,6 @@ def test_the_script_audits_a_preset_and_writes_its_findings(tmp_path, capsys):
         assert picture.size == (96, 96)
 
 
-def test_the_script_audits_a_foreign_callable(capsys):
-    assert script.main(["--callable", "torch:round", "--side", "32", "--draws", "1"]) == 0
+def test_the_command_audits_a_foreign_callable(capsys):
+    assert main(["audit", "--callable", "torch:round", "--side", "32", "--draws", "1"]) == 0
     assert "first dead stage: round" in capsys.readouterr().out

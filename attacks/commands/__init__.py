@@ -1,0 +1,90 @@
+"""The console script `viewproof COMMAND ...`.
+
+Each command is a module of this room with `add_arguments(parser)` and `run(options)`. It is imported when named,
+so that a list of commands and a typo respond without torch. `run` is `attacks/run.py`, whose arguments are Hydra's.
+"""
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from typing import Any
+
+from attacks import __version__
+from attacks.runtime.command_line import Parser, exit_code
+from attacks.schema.suggestions import choices, closest, keys
+
+ABOUT = """Measure how robust an image encoder is under the views that a camera may take.
+
+    viewproof run config=quickstart         attack pictures, score the encoder, write a report
+    viewproof verify outputs/DATE/RUN       check a run that somebody sends you
+    viewproof COMMAND --help                the arguments of a command
+"""
+#: The commands, and what each does in a line.
+COMMANDS = {
+    "run": "attack pictures and score the encoder on views that the attack has not used",
+    "verify": "check a finished run: digests, tables, pictures judged again",
+    "compare": "several runs in one table, and the differences between them",
+    "plan": "how many pictures a study needs",
+    "audit": "where a chain of transforms loses the gradient",
+    "replay": "one view of a run, stage by stage",
+    "show": "a contact sheet: a picture under drawn views",
+    "print": "the sheets of a run's patch, in true size",
+    "simulate": "photographs of a printed patch, simulated",
+    "score": "score photographs of a printed patch",
+}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; `arguments` are those of the process if None. Returns the exit code: the command's own, or 1
+    after an error of one line."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    if "_ARGCOMPLETE" in os.environ:
+        _complete()
+    if words[:1] == ["run"]:
+        sys.argv[:] = ["viewproof run", *words[1:]]
+        import_module("attacks.run").cli()
+        return 0
+    return exit_code(lambda: _command(words))
+
+
+def _command(words: list[str]) -> int | None:
+    first = words[0] if words else "--help"
+    if first not in COMMANDS and not first.startswith("-"):
+        hint = f"viewproof run {first}" if "=" in first else f"one of {', '.join(COMMANDS)}{closest(first, COMMANDS)}"
+        raise ValueError(f"`{first}` is no command: type {hint}")
+    options = _parser(first).parse_args(words or [first])  # ends the process for --help and --version
+    returned: int | None = import_module(f"attacks.commands.{first}").run(options)
+    return returned
+
+
+def _parser(chosen: str) -> Parser:
+    """The parser of all commands; only the chosen one has its arguments, because they need its module."""
+    parser = Parser(prog="viewproof", description=ABOUT)
+    parser.add_argument("--version", action="version", version=f"viewproof {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    for name, line in COMMANDS.items():
+        if name == "run":
+            word = commands.add_parser(name, help=line).add_argument("words", nargs="*", metavar="KEY=VALUE")
+            word.completer = _of_a_run  # type: ignore[attr-defined]
+        elif name != chosen:
+            commands.add_parser(name, help=line)
+        else:
+            module = import_module(f"attacks.commands.{name}")
+            module.add_arguments(commands.add_parser(name, help=line, description=module.__doc__))
+    return parser
+
+
+def _complete() -> None:
+    """Answer the shell, which asks for the next word, and end the process."""
+    import argcomplete
+
+    words = os.environ.get("COMP_LINE", "").split()
+    argcomplete.autocomplete(_parser(words[1] if len(words) > 1 else ""), always_complete_options=False)
+
+
+def _of_a_run(**_: Any) -> Iterator[str]:
+    """The words that `viewproof run` takes next: KEY=, or the choices of a group."""
+    for group, names in choices().items():
+        yield from (f"{group}={name}" for name in names)
+    yield from (f"{key}=" for key in keys())

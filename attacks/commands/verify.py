@@ -1,0 +1,34 @@
+"""Check a finished run, also one that somebody sends you. No attack step is made.
+
+    viewproof verify outputs/my_run
+    viewproof verify outputs/my_run --sample 1     # judge every view again
+    viewproof verify zip://run::runs.zip           # also s3://, memory://, ...: any location of fsspec
+
+Prints PASS and what was checked, or a line for each thing that does not agree; the exit code is then 1.
+"""
+
+import argparse
+
+from attacks.experiment.directory import PROGRAMS
+from attacks.experiment.verify import verify
+from attacks.schema.secrets import refuse_credentials
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.add_argument("run", metavar="RUN", help="the directory of the run")
+    parser.add_argument("--sample", type=float, default=0.1, metavar="SHARE", help="of the views to judge again")
+    parser.add_argument("--device", help="where the encoder runs (default: where the run had it)")
+    parser.add_argument(
+        "--encoder-code",
+        metavar="MODEL",
+        help=f"run this program, where it is the run's encoder ({', '.join(PROGRAMS)}): name it as the run did",
+    )
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the verdict; 1 where something does not agree."""
+    refuse_credentials(options.run, "`RUN`")
+    verdict = verify(options.run, options.sample, program=options.encoder_code, device=options.device)
+    print(verdict)
+    return 0 if verdict.passed else 1

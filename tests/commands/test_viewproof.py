@@ -1,0 +1,77 @@
+"""The console script: its list, its help, its completion, and what it refuses."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import attacks.commands
+from attacks.commands import COMMANDS, main
+
+FOLDER = Path(attacks.commands.__file__).parent
+
+
+def fresh(*words, **variables):
+    """A fresh process: its output, that of file descriptor 8 (completions), and the modules it imported."""
+    code = (
+        "import atexit, os, sys; os.dup2(1, 8); os.dup2(2, 9)\n"
+        "heavy = lambda: print(*(name for name in ('torch', 'hydra') if name in sys.modules), file=sys.stderr)\n"
+        "atexit.register(heavy)\n"
+        f"sys.argv = ['viewproof', *{list(words)!r}]\n"
+        "from attacks.commands import main; sys.exit(main())"
+    )
+    environment = os.environ | variables
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
+    return done.stdout, done.stderr, done.returncode
+
+
+def completions(line):
+    variables = {"_ARGCOMPLETE": "1", "_ARGCOMPLETE_IFS": "\n", "_ARGCOMPLETE_COMP_WORDBREAKS": " =:"}
+    out, _, _ = fresh(COMP_LINE=line, COMP_POINT=str(len(line)), **variables)
+    return {word.strip() for word in out.splitlines()}
+
+
+def test_every_module_is_a_command_with_a_line():
+    modules = {path.stem for path in FOLDER.glob("*.py")} - {"__init__"}
+    assert modules == COMMANDS.keys() - {"run"}
+    assert all(line and not line.endswith(".") and len(line) <= 80 for line in COMMANDS.values())
+
+
+def test_the_list_of_commands_needs_neither_torch_nor_hydra():
+    out, err, code = fresh()
+    assert code == 0 and err.split() == []
+    assert all(f"\n    {name} " in out for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", [name for name in COMMANDS if name != "run"])
+def test_help_of_a_command_names_it(name, capsys):
+    with pytest.raises(SystemExit) as end:
+        main([name, "--help"])
+    text = capsys.readouterr().out
+    assert end.value.code == 0 and text.startswith(f"usage: viewproof {name} ") and f"\n    viewproof {name} " in text
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["aduit"], "did you mean audit?"),
+        (["config=smoke"], "type viewproof run config=smoke"),
+        (["--nothing"], "--nothing"),
+        (["plan"], "EFFECT"),
+    ],
+)
+def test_a_wrong_word_is_one_line(words, part, capsys):
+    assert main(words) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err.startswith("error: ") and err.count("\n") == 1 and part in err
+
+
+def test_the_shell_completes_commands_options_presets_and_keys():
+    assert completions("viewproof ") >= set(COMMANDS)
+    assert completions("viewproof print --pap") == {"--paper"}
+    assert completions("viewproof print --paper ") == {"a4", "letter"}
+    assert completions("viewproof run config=smo") == {"smoke"}
+    assert "attack.gradients=" in completions("viewproof run attack.gr")
+    assert "perturbation.eps=" in completions("viewproof run perturbation.e")
