@@ -4,23 +4,19 @@ import itertools
 import json
 import os
 import re
-import sys
-from pathlib import Path
 
 import fsspec
 import pytest
 import torch
 
+from attacks.commands import main
+from attacks.commands.compare import runs_of
 from attacks.evaluation.intervals import interval
 from attacks.evaluation.significance import paired_shares
 from attacks.report.compare import compared, judged
 from attacks.runtime.tables import read_rows, write_rows
 from attacks.runtime.untrusted import MOST_BYTES
 from tests.helpers import reported
-
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT / "scripts"))
-from compare import main, runs_of  # noqa: E402
 
 NAMES = [f"{i:03}.png" for i in range(12)]
 
@@ -117,7 +113,7 @@ def test_p_values_are_corrected_over_the_pairs_of_a_bank_and_measure(tmp_path):
 def test_runs_that_differ_in_more_than_the_attack_are_not_compared(tmp_path, capsys, other, why):
     a, b = made(tmp_path / "a", shares(0)), made(tmp_path / "b", shares(1), **other)
     assert pairs_of(a, b) == ([], [("a", "b", why)])
-    assert main([str(tmp_path)]) == 0
+    assert main(["compare", str(tmp_path)]) == 0
     output = capsys.readouterr()
     assert f"not compared: a and b: {why}" in output.err and "| a " in output.out and "| b " in output.out
     assert (tmp_path / "pairs.csv").read_text().count("\n") == 1
@@ -133,8 +129,8 @@ def test_runs_in_memory_are_compared(tmp_path, capsys):
     for i, name in enumerate("ab"):
         made(tmp_path / "sweep" / name, shares(i))
     fsspec.filesystem("memory").put(str(tmp_path / "sweep"), "/compared", recursive=True)
-    assert main(["memory://compared"]) == 2 and "`--out`" in capsys.readouterr().err
-    assert main(["memory://compared", "--out", str(tmp_path / "out")]) == 0
+    assert main(["compare", "memory://compared"]) == 1 and "`--out`" in capsys.readouterr().err
+    assert main(["compare", "memory://compared", "--out", str(tmp_path / "out")]) == 0
     assert (tmp_path / "out" / "pairs.csv").read_text().count("\n") > 1
 
 
@@ -150,7 +146,7 @@ def test_a_sweep_becomes_a_table_a_page_and_two_files(tmp_path, capsys):
     for i in (0, 2, 10):
         made(sweep / str(i), shares(i))
         (sweep / str(i) / "report.html").write_text("a page")
-    assert main([str(sweep)]) == 0
+    assert main(["compare", str(sweep)]) == 0
     output = capsys.readouterr()
     first, second = output.out.split("\n\n")
     assert re.findall(r"^\| (\d+)", first, re.MULTILINE) == ["0", "2", "10"]
@@ -166,12 +162,12 @@ def test_a_sweep_becomes_a_table_a_page_and_two_files(tmp_path, capsys):
 
 def test_the_default_folder_of_the_files(tmp_path, capsys):
     a, b = made(tmp_path / "x" / "a", shares(0)), made(tmp_path / "y" / "a", shares(1))
-    assert main([str(a), str(b)]) == 2 and "`--out`" in capsys.readouterr().err
-    assert main([str(a), str(b), str(a), "--out", str(tmp_path / "out")]) == 0
+    assert main(["compare", str(a), str(b)]) == 1 and "`--out`" in capsys.readouterr().err
+    assert main(["compare", str(a), str(b), str(a), "--out", str(tmp_path / "out")]) == 0
     assert {path.name for path in (tmp_path / "out").iterdir()} == {"index.html", "index.csv", "pairs.csv"}
     assert "| x/a " in capsys.readouterr().out
     c = made(tmp_path / "x" / "c", shares(2))
-    assert main([str(a), str(c)]) == 0 and (tmp_path / "x" / "index.html").exists()
+    assert main(["compare", str(a), str(c)]) == 0 and (tmp_path / "x" / "index.html").exists()
 
 
 @pytest.mark.parametrize("arguments", [[], ["nowhere"], ["empty"], ["file"], ["broken"], ["empty", "--fast"]])
@@ -181,7 +177,7 @@ def test_an_error_is_one_line_with_exit_code_2(tmp_path, capsys, monkeypatch, ar
     (tmp_path / "file").write_text("")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "metrics.json").write_text("[" * 100_000)
-    assert main(arguments) == 2
+    assert main(["compare", *arguments]) == 1
     output = capsys.readouterr()
     assert output.err.startswith("error: ") and output.err.count("\n") == 1 and output.out == ""
 
@@ -206,7 +202,7 @@ def test_hostile_files_are_skipped_or_shown_as_text(tmp_path, capsys):
     pipe.unlink()
     os.mkfifo(pipe)
     (tmp_path / "loop").symlink_to(tmp_path)
-    assert main([str(tmp_path)]) == 0
+    assert main(["compare", str(tmp_path)]) == 0
     output = capsys.readouterr()
     for case in ("no rows", "no numbers", "long cell", "not text", "huge", "pipe"):
         assert f"skipped: {case}: " in output.err
