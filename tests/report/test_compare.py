@@ -216,10 +216,10 @@ def test_hostile_files_are_skipped_or_shown_as_text(tmp_path, capsys):
 def test_too_many_runs_or_folders_are_refused(tmp_path, monkeypatch):
     made(tmp_path / "a", shares(0))
     made(tmp_path / "b", shares(1))
-    monkeypatch.setattr("compare.MOST_RUNS", 1)
+    monkeypatch.setattr("attacks.commands.compare.MOST_RUNS", 1)
     with pytest.raises(ValueError, match="at most 1 runs"):
         runs_of([tmp_path])
-    monkeypatch.setattr("compare.MOST_FOLDERS", 0)
+    monkeypatch.setattr("attacks.commands.compare.MOST_FOLDERS", 0)
     with pytest.raises(ValueError, match="more than 0 folders"):
         runs_of([tmp_path])
     monkeypatch.setattr("attacks.report.compare.MOST_PAIRS", 0)
