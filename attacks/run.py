@@ -11,10 +11,10 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import hydra
 from hydra._internal.utils import get_args_parser
@@ -26,6 +26,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from attacks import __version__
+from attacks.gate.verdict import exit_code
 from attacks.report.warnings import refuse_failed
 from attacks.runtime.command_line import USER_ERRORS
 from attacks.runtime.signals import Stopped, stoppable
@@ -81,7 +82,10 @@ def main(config: DictConfig) -> None:
             return
         out, overrides = Path(settings.runtime.output_dir), list(settings.overrides.task)
         with stoppable(out):
-            refuse_failed(job(run, out, settings.runtime.choices["config"], overrides))
+            content = job(run, out, settings.runtime.choices["config"], overrides)
+        refuse_failed(content)
+        if settings.mode is RunMode.RUN:
+            _decided(content)
     except Stopped as stop:
         launchers.hand_on(stop.number)
         raise
@@ -160,7 +164,15 @@ def _resume(arguments: Sequence[str]) -> None:
     from attacks.experiment.job import resume
 
     with stoppable(Path(folder)):
-        refuse_failed(resume(Path(folder), overrides))
+        content = resume(Path(folder), overrides)
+    refuse_failed(content)
+    _decided(content)
+
+
+def _decided(content: Mapping[str, Any]) -> None:
+    """End with the exit code of the run's policy: 3 for FAIL, 4 for UNDECIDED."""
+    if code := exit_code(content.get("gate")):
+        sys.exit(code)
 
 
 def _run() -> None:

@@ -24,6 +24,7 @@ ABOUT = """Measure how robust an image encoder is under the views that a camera 
 COMMANDS = {
     "run": "attack pictures and score the encoder on views that the attack has not used",
     "verify": "check a finished run: digests, tables, pictures judged again",
+    "gate": "decide the requirements of a policy: PASS, FAIL or UNDECIDED",
     "compare": "several runs in one table, and the differences between them",
     "plan": "how many pictures a study needs",
     "audit": "where a chain of transforms loses the gradient",

@@ -132,13 +132,13 @@ def arms_table(
 
 def _measures(rows: Sequence[Row]) -> dict[str, object]:
     """The measures of one arm on one bank."""
-    measures: dict[str, object] = {name: _summary(name, rows) for name in (*MEANS, *SHARES, *MEDIANS)}
+    measures: dict[str, object] = {name: summarised(name, rows) for name in (*MEANS, *SHARES, *MEDIANS)}
     tars = [name for name in rows[0] if name.startswith(TAR)]
-    rates = {name.removeprefix(TAR): value for name in tars if (value := _summary(name, rows)) is not None}
+    rates = {name.removeprefix(TAR): value for name in tars if (value := summarised(name, rows)) is not None}
     return measures | {"tar": rates or None}
 
 
-def _summary(name: str, rows: Sequence[Row]) -> dict[str, object] | None:
+def summarised(name: str, rows: Sequence[Row]) -> dict[str, object] | None:
     """A measure of some rows as plain values; None where they have none."""
     views = "survived" if name == "success_survived" else "views"
     if views == "survived":  # pictures without a view that the clean one survives have no value

@@ -27,6 +27,8 @@ SCHEMA = 1
 FILES, METRICS = "files.json", "metrics.json"
 #: In a run directory: the folder of partial results, which a finished run has no more.
 CHECKPOINT = "checkpoint"
+#: The policy that a run is required to meet, as it was when the run began.
+POLICY = "policy.yaml"
 #: Files of every run.
 ALWAYS = ["manifest.json", "events.jsonl", "per_image.csv", "steps.csv", "scores.safetensors", "report.html"]
 ALWAYS += ["perturbation.safetensors", "adversarial.png", "views.png", FILES, METRICS]
@@ -44,6 +46,7 @@ def planned(run: Run, parts: Parts) -> dict[str, Any]:
     tables = optional | {"spectrum": config.explain > 0, "drift": bool(config.layers)}
     files = [*ALWAYS, *(f"{name}.csv" for name, configured in tables.items() if configured)]
     files += ["explanations.png"] if config.explain else []
+    files += [POLICY] if run.require is not None else []
     if isinstance(run.perturbation, PatchConfig):
         files += ["placement.json"]
     if parts.perturbation.texture_size is not None:

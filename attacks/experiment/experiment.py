@@ -8,7 +8,7 @@ in units, and the result of each unit is stored in a checkpoint file.
 
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -79,10 +79,10 @@ def outcome_of(setup: Setup, results: list[BatchResult], failed: list[Failure]) 
     """The outcome of an experiment from the results of its units (see `attacks.experiment.units.work`). Writes
     `adversarial.png`, `perturbation.safetensors`, `scores.safetensors`, `steps.csv`, and of a patch `placement.json`
     (the first process of the world does); the pictures are written already."""
-    bench = narrowed(setup.bench, [row for result in results for row in result.rows])
-    outcome = replace(_gathered(bench, results, setup.spent, setup.cached), failed=tuple(failed))
-    if bench.world.first:
-        _write(bench.exhibits.out, outcome, results)
+    left = len(setup.bench.parts.queries) - sum(len(result.rows) for result in results) - len(failed)
+    outcome = replace(gathered(setup, results), failed=tuple(failed), left=left)
+    if outcome.bench.world.first:
+        _write(outcome.bench.exhibits.out, outcome, results)
     return outcome
 
 
@@ -141,13 +141,14 @@ def narrowed(bench: Bench, rows: list[int]) -> Bench:
     return replace(bench, parts=parts, judge=judge, exhibits=exhibits)
 
 
-def _gathered(bench: Bench, results: list[BatchResult], spent: Spent, cached: int) -> Outcome:
-    """The results of all batches as one."""
+def gathered(setup: Setup, results: Sequence[BatchResult]) -> Outcome:
+    """The results of some batches as one."""
+    bench = narrowed(setup.bench, [row for result in results for row in result.rows])
     first, arms = results[0], arms_of(bench.run, bench.parts)
     sanity = next((result.sanity for result in results if result.sanity is not None), None)
     if sanity is None and bench.run.sanity.pictures:
         sanity = Sanity((skipped("all", UNCHECKED),), {"forward": 0, "backward": 0, "seconds": 0.0})
-    costs = {"gallery": spent}
+    costs = {"gallery": setup.spent}
     for result in results:
         for name, cost in result.costs.items():
             costs[name] = costs.get(name, Spent()) + cost
@@ -165,7 +166,7 @@ def _gathered(bench: Bench, results: list[BatchResult], spent: Spent, cached: in
         {arm: torch.cat([result.chosen[arm] for result in results]) for arm in first.chosen},
         [line for result in results for line in result.trace],
         costs,
-        cached,
+        setup.cached,
         refinable(bench.run, bench.parts),
         sanity,
         drift,

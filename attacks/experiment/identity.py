@@ -21,7 +21,7 @@ from attacks.schema.validate import Run
 #: Prefixes of configuration keys that may differ when a run goes on.
 FREE = ("show.", "tracker.", "checkpoint.", "data.cache.", "workers.", "shard.", "overwrite.")
 #: Prefixes of configuration keys that change no number; the engine's decision is added apart.
-NO_MATTER = (*FREE, "engine.")
+NO_MATTER = (*FREE, "engine.", "require.")
 #: A message names at most so many differences.
 SHOWN = 5
 

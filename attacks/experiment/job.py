@@ -19,21 +19,23 @@ from attacks.eot.faults import NotFinite, fault
 from attacks.evaluation.drift import summary
 from attacks.evaluation.sanity.check import table as sanity_table
 from attacks.experiment.artefact_list import CHECKPOINT, finish
-from attacks.experiment.batch import Bench
+from attacks.experiment.batch import BatchResult, Bench
 from attacks.experiment.build.data import data
 from attacks.experiment.build.encoder import subject
 from attacks.experiment.build.objective import watched
 from attacks.experiment.build.parts import device
 from attacks.experiment.directory import finished, interrupted, refuse_overrides
-from attacks.experiment.experiment import Session, outcome_of, set_up
+from attacks.experiment.experiment import Session, Setup, gathered, outcome_of, set_up
 from attacks.experiment.identity import refuse_other_command
 from attacks.experiment.outcome import Outcome
 from attacks.experiment.preparation import Prepared, prepare, prepared_again
-from attacks.experiment.results import comparison_lines, encoder_line, headline, metrics, table
+from attacks.experiment.required import keep, refuse_changed, settled
+from attacks.experiment.results import comparison_lines, encoder_line, headline, metrics, rows_of, table
 from attacks.experiment.sections import Sections, sections
 from attacks.experiment.states import Entry, entered
 from attacks.experiment.units import Elsewhere, Execute, here, tables, work
 from attacks.experiment.workers import Place, cluster, processes
+from attacks.gate.verdict import described
 from attacks.report.facts import legend
 from attacks.report.index import collect, write_index
 from attacks.report.warnings import warnings
@@ -70,6 +72,7 @@ def job(run: Run, out: Path, preset: str, overrides: list[str], *, module: nn.Mo
     with entered(out, same, overwrite=run.overwrite) if world.first else nullcontext() as entry:
         place, begun = world.agree(None if entry is None else [str(out.resolve()), entry.begun])
         if begun:
+            refuse_changed(run, Path(place))
             previous = interrupted(Path(place), getattr(run.encoder, "model", None))
             run.engine = previous.run.engine  # as it was decided
             prepared = prepared_again(previous, run, world, module)
@@ -114,7 +117,8 @@ def _worked(prepared: Prepared, out: Path, entry: Entry | None) -> dict[str, Any
             with watched(prepared.parts.encoder, run.objective) as encoder, memory_told():
                 session = Session(world, out, checkpoint, lambda line: log_step(trackers, line, line.batch))
                 setup = set_up(run, prepared.parts, encoder, prepared.choice.decision, session)
-                done = work(setup.bench, _executor(prepared, setup.bench), shard(run.shard))
+                enough = None if run.evaluate.most is None else partial(_enough, setup)
+                done = work(setup.bench, _executor(prepared, setup.bench), shard(run.shard), enough)
                 with tables(setup.bench):
                     content, outcome = _tables(prepared, outcome_of(setup, *done), out, trackers)
         except (Elsewhere, OSError) as error:
@@ -126,6 +130,13 @@ def _worked(prepared: Prepared, out: Path, entry: Entry | None) -> dict[str, Any
     if world.first:
         _print(out, content, outcome)
     return content
+
+
+def _enough(setup: Setup, results: Sequence[BatchResult], done: int) -> bool:
+    """Whether the results of the first `done` pictures, where they are whole clusters, decide the policy."""
+    bench, clusters = setup.bench, setup.bench.parts.queries.clusters
+    whole = done == len(clusters) or clusters[done] != clusters[done - 1]
+    return whole and settled(bench.run, bench.exhibits.out, rows_of(gathered(setup, results)))
 
 
 def _executor(prepared: Prepared, bench: Bench) -> Execute:
@@ -158,6 +169,7 @@ def _begin(out: Path, prepared: Prepared, entry: Entry) -> None:
     if not entry.begun:
         for note in (*prepared.parts.queries.notes, *describe(prepared.choice)):
             print(f"note: {note}", file=sys.stderr)
+        keep(prepared.run, out)
         write_json(out / "manifest.json", prepared.manifest)  # a directory with it can be resumed
     make_folder(out / CHECKPOINT)
     entry.share()
@@ -237,6 +249,8 @@ def _write(
 
 
 def _print(out: Path, content: dict[str, Any], outcome: Outcome) -> None:
+    if content["gate"] is not None:
+        print(described(content["gate"]))
     print(headline(content))
     for warning in warnings(content):
         print(f"warning: {warning}")

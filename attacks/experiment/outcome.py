@@ -31,6 +31,7 @@ class Outcome:
     drift: Drift | None  # of the configured layers
     failed: tuple[Failure, ...] = ()  # pictures left out of all tables
     fell_back: tuple[str, ...] = ()  # arms that continued in float32
+    left: int = 0  # pictures that were not needed to decide the policy
 
     @property
     def arms(self) -> tuple[str, ...]:

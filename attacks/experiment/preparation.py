@@ -15,6 +15,7 @@ from attacks.experiment.directory import Earlier
 from attacks.experiment.identity import identity, key_of, refuse_other
 from attacks.experiment.manifest import manifest
 from attacks.experiment.parts import Parts
+from attacks.experiment.required import refuse_unfit
 from attacks.experiment.tuning import decide
 from attacks.runtime.checkpoint import Checkpoint
 from attacks.runtime.distributed import World
@@ -51,6 +52,7 @@ def prepare(run: Run, world: World, preset: str, overrides: list[str], module: n
         if not 1 <= run.engine.threads <= 1024:  # above the system's limit the library ends the process
             raise ValueError(f"`engine.threads` must be at least 1, and at most 1024; got {run.engine.threads}")
         torch.set_num_threads(run.engine.threads)
+    refuse_unfit(run)
     _deterministic(compiles=run.engine.compile is not False)
     keep_freed_memory()
     parts = build(run, module)

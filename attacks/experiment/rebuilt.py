@@ -51,6 +51,7 @@ def outcome_of(bench: Bench, scores: ViewScores, content: Mapping[str, Any], fol
         _drift(bench, content, read_rows(folder / "drift.csv")) if bench.layers else None,
         tuple(Failure(**failure) for failure in content["failed"]),
         tuple(content["fell_back"]),
+        content["left"],
     )
 
 

@@ -23,6 +23,7 @@ from attacks.experiment.manifest import SCHEMA
 from attacks.experiment.outcome import Outcome
 from attacks.experiment.parts import Parts
 from attacks.experiment.patch_record import facts
+from attacks.experiment.required import verdict_of
 from attacks.experiment.sections import Sections
 from attacks.report.facts import step_text, verdict
 from attacks.report.words import p_value, written
@@ -48,27 +49,9 @@ def metrics(
     """The content of metrics.json, and the rows of per_image.csv that its tables are computed from. Equal seeds give
     equal content except for seconds. `limits`: the thresholds of verification by false accept rate, where they are
     known."""
-    judge, count = outcome.bench.judge, len(parts.queries)
-    everyone = torch.arange(count)
-    known = parts.gallery if isinstance(parts.gallery, Gallery) else None
-    pairs = impostors(judge.embeddings, known.label_numbers) if known is not None else None
+    count, pairs = len(parts.queries), _impostors(outcome)
     limits = limits if limits is not None else {} if pairs is None else thresholds(pairs)
-    success = {
-        name: {arm: judge.success(scores, everyone) for arm, scores in arms.items()}
-        for name, arms in outcome.scores.items()
-    }
-    rows = per_image_rows(
-        outcome.scores,
-        success,
-        {SAME: outcome.worst} | {name: _worst(outcome, name) for name in outcome.scores if name != SAME},
-        pictures={
-            "picture": parts.queries.names,
-            "cluster": parts.queries.clusters,
-            "identity": _identities(parts),
-        },
-        steps=outcome.chosen,
-        thresholds=limits,
-    )
+    success, rows = _success(outcome), rows_of(outcome, limits)
     views = {name: (arms, success[name]) for name, arms in outcome.scores.items()} if count == 1 else None
     tables = arms_table(rows, views=views)
     arms = {
@@ -130,10 +113,37 @@ def metrics(
         "drift": None if outcome.drift is None else outcome.drift.to_dict(parts.queries.clusters),
         **extras.to_dict(),
     }
+    content["left"] = outcome.left
     if WIDE in tables:
         bank = _bank(outcome.bench.banks[WIDE], 0)
         content["wide"] = {"factor": run.evaluate.wide, "bank": bank, "arms": tables[WIDE]}
+    content["gate"] = verdict_of(run, outcome.bench.exhibits.out, content, rows)
     return content, rows
+
+
+def rows_of(outcome: Outcome, limits: Mapping[float, float] | None = None) -> list[dict[str, object]]:
+    """The rows of per_image.csv. `limits` as of `metrics`."""
+    parts, success = outcome.bench.parts, _success(outcome)
+    if limits is None:
+        pairs = _impostors(outcome)
+        limits = {} if pairs is None else thresholds(pairs)
+    pictures = {"picture": parts.queries.names, "cluster": parts.queries.clusters, "identity": _identities(parts)}
+    worst = {SAME: outcome.worst} | {name: _worst(outcome, name) for name in outcome.scores if name != SAME}
+    return per_image_rows(outcome.scores, success, worst, pictures=pictures, steps=outcome.chosen, thresholds=limits)
+
+
+def _success(outcome: Outcome) -> dict[str, dict[str, Tensor]]:
+    judge, everyone = outcome.bench.judge, torch.arange(len(outcome.bench.parts.queries))
+    return {
+        name: {arm: judge.success(scores, everyone) for arm, scores in arms.items()}
+        for name, arms in outcome.scores.items()
+    }
+
+
+def _impostors(outcome: Outcome) -> Tensor | None:
+    """The cosines of clean pairs of different identities; None for classes."""
+    gallery = outcome.bench.parts.gallery
+    return impostors(outcome.bench.judge.embeddings, gallery.label_numbers) if isinstance(gallery, Gallery) else None
 
 
 def _bank(bank: Bank, refined: int) -> dict[str, Any]:

@@ -38,6 +38,8 @@ class Done(NamedTuple):
 #: An executor: does units, in any order and in any processes, and yields each with what became of it. Its second
 #: argument: whether to wait for other processes that work on a unit.
 Execute = Callable[[Sequence[Unit], bool], Iterator[tuple[Unit, Done]]]
+#: Whether the results of the first pictures, so many, are enough.
+Enough = Callable[[Sequence[BatchResult], int], bool]
 
 
 def units_of(parts: Parts, batch: int | None) -> list[Unit]:
@@ -62,9 +64,11 @@ def here(bench: Bench) -> Execute:
     return execute
 
 
-def work(bench: Bench, execute: Execute, shard: tuple[int, int]) -> tuple[list[BatchResult], list[Failure]]:
+def work(
+    bench: Bench, execute: Execute, shard: tuple[int, int], enough: Enough | None = None
+) -> tuple[list[BatchResult], list[Failure]]:
     """Do all units of a shard that are not done; returns the results of all units in order, and the pictures that
-    failed.
+    failed. With `enough`, one unit after the other until the results so far are.
 
     Raises:
         Elsewhere: units of other shards are not done.
@@ -72,21 +76,39 @@ def work(bench: Bench, execute: Execute, shard: tuple[int, int]) -> tuple[list[B
     """
     units = units_of(bench.parts, bench.run.evaluate.batch)
     at, shards = shard
-    _do_all(bench, units[at::shards], execute)
+    if enough is None:
+        _do_all(bench, units[at::shards], execute)
+    else:
+        units = _until(bench, units, execute, enough)
     missing = [unit for unit in units if not bench.checkpoint.has(unit.name)]
     if missing:
         raise Elsewhere(
             f"shard {at}/{shards} is done; {len(missing)} of {len(units)} units of other shards are not, and the "
             "process that ends last makes the tables"
         )
-    results = [result for unit in units for result in _result(bench, unit)]
-    failed = [result for result in results if isinstance(result, Failure)]
-    done = [result for result in results if isinstance(result, BatchResult)]
+    done, failed = _results(bench, units)
     if not done:
         raise ValueError(
             f"none of the {len(failed)} pictures could be attacked; {failed[0].name}: {failed[0].reason}"
         )
     return done, failed
+
+
+def _until(bench: Bench, units: list[Unit], execute: Execute, enough: Enough) -> list[Unit]:
+    """The units that were needed. What follows from them depends on the order of the units alone, not on when a
+    process was stopped and resumed."""
+    for count, unit in enumerate(units, 1):
+        _do_all(bench, [unit], execute)
+        done, _ = _results(bench, units[:count])
+        if done and enough(done, unit.stop):
+            return units[:count]
+    return units
+
+
+def _results(bench: Bench, units: Sequence[Unit]) -> tuple[list[BatchResult], list[Failure]]:
+    results = [result for unit in units for result in _result(bench, unit)]
+    failed = [result for result in results if isinstance(result, Failure)]
+    return [result for result in results if isinstance(result, BatchResult)], failed
 
 
 @contextmanager

@@ -121,7 +121,7 @@ def _checked(out: Path, content: Any, previous: Earlier, files: list[str], optio
     full = Decision(chunk=int(record["engine"]["decision"]["chunk"]))
     everyone, _, _ = bench_of(run, made, made.encoder, full, ALONE, out)
     gone = {failure["picture"] for failure in content["failed"]}
-    kept = [row for row in range(len(made.queries)) if row not in gone]
+    kept = [row for row in range(len(made.queries) - content["left"]) if row not in gone]
     bench = narrowed(everyone, kept)
     chosen = judged_again.Drawn(sample, int(sha256(out / FILES)[:12], 16))
     notes, problems = _same_parts(run, made, record)

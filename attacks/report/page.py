@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from attacks.data.images import file_names
 from attacks.encoders.description import described
+from attacks.gate.verdict import table
 from attacks.report.curves import drift_curve, loss_curve, radii_curve, response_curve, spectrum_curve
 from attacks.report.environment import environment
 from attacks.report.facts import command, compared, deployed, legend, of_module, patch_rows, protocol, tiles, verdict
@@ -91,6 +92,8 @@ def render(
         names=names,
         warnings=warnings,
         verdict=verdict(content),
+        gate=content["gate"],
+        gate_rows=table(content["gate"]) if content["gate"] else [],
         tiles=tiles(content),
         legend=legend(content),
         sections=sections(content, pictures, bool(trace)),

@@ -26,6 +26,9 @@ class EvaluateConfig:
     left_out: int = option(0, "pictures that are attacked without each stage of the views in turn", least=0)
     deploy: int = option(0, "pictures that go through file formats and resizers", least=0)
     explain: int = option(0, "pictures with maps of what the encoder looks at", least=0)
+    most: int | None = option(
+        None, "stop as soon as `require` is decided, at the latest after so many pictures; null: all", least=1
+    )
 
 
 @dataclass
@@ -45,6 +48,7 @@ class Run:
     workers: Any = option(1, "processes that share the pictures; ray: tasks of a cluster", range="at least 1, or ray")
     shard: str | None = option(None, "only these pictures, as 0/3: the first of three shards", range="i/n, i from 0")
     overwrite: bool = option(False, "first remove what an earlier run has written into the run directory")
+    require: str | None = option(None, "a policy that is decided at the end: a file, or the name of a bundled one")
     evaluate: EvaluateConfig = field(default_factory=EvaluateConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
     attack: Any = MISSING

@@ -87,7 +87,8 @@ def _run(merged: Any) -> Run:
             raise ValueError(f"`checkpoint.{name}` must be a positive number, or null for never; got {value}")
     workers(merged.workers)
     shard(merged.shard)
-    return Run(merged.seed, merged.show, merged.workers, merged.shard, merged.overwrite, evaluate, pace)
+    plain = (merged.seed, merged.show, merged.workers, merged.shard, merged.overwrite, merged.require)
+    return Run(*plain, evaluate, pace)
 
 
 def workers(value: Any) -> int | None:

@@ -1,6 +1,7 @@
 """All parts of an experiment, made from a checked configuration."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,6 +26,7 @@ from attacks.schema import groups
 from attacks.schema.patch import NonPrintabilityConfig
 from attacks.schema.run import Run
 from attacks.schema.validate import printable
+from transforms import stream
 
 
 def build(run: Run, module: nn.Module | None = None) -> Parts:
@@ -48,6 +50,9 @@ def build(run: Run, module: nn.Module | None = None) -> Parts:
     if run.encoder.stochastic:
         transforms = randomised(transforms, encoder)
     queries, pictures, truth = data(run.data, run.perturbation)
+    if run.evaluate.most is not None:
+        rows = drawn(queries.clusters, run.seed, run.evaluate.most)
+        queries, truth = queries.only(rows), truth[rows]
     perturbation = perturb(run.perturbation, queries.images, queries.placements)
     known: Gallery | Classes = pictures
     if getattr(run.data, "classes", None) is not None:
@@ -73,6 +78,16 @@ def build(run: Run, module: nn.Module | None = None) -> Parts:
         goal=goal,
         device=where,
     )
+
+
+def drawn(clusters: Sequence[str], seed: int, most: int) -> list[int]:
+    """At most `most` rows in a random order of whole clusters, so that the clusters so far are a sample of all."""
+    order: dict[str, list[int]] = {}
+    for row, name in enumerate(clusters):
+        order.setdefault(name, []).append(row)
+    names, generator = list(order), torch.Generator().manual_seed(stream(seed, "order of the clusters"))
+    shuffled = [names[i] for i in torch.randperm(len(names), generator=generator).tolist()]
+    return [row for name in shuffled for row in order[name]][:most]
 
 
 def price(node: Any) -> Penalty | None:

@@ -1,0 +1,91 @@
+"""Decide the requirements of a policy: PASS, FAIL or UNDECIDED for each, on the ends of its 95 % interval.
+
+    viewproof gate POLICY.yaml outputs/my_run
+    viewproof gate POLICY.yaml --run 'config=evaluate data=folder data.path=my/pictures' --into outputs/gate
+
+A policy is a file, or the name of a bundled one (docs/gate.md). With --run the pictures are attacked in units until
+every row is decided; the same command goes on after a stop.
+
+Exit code 0: every row passes; 3: one fails; 4: one is undecided; 1: an error.
+"""
+
+import argparse
+import shlex
+import sys
+from dataclasses import asdict
+from importlib import import_module
+from pathlib import Path
+
+from attacks.experiment.artefact_list import differences
+from attacks.experiment.directory import earlier, finished, read_json
+from attacks.gate.decide import decide
+from attacks.gate.policy import Policy, read_policy, refuse_other_threat
+from attacks.gate.verdict import CODES, Verdict
+from attacks.runtime.command_line import printable
+from attacks.runtime.folders import refuse_links
+from attacks.runtime.tables import read_rows
+
+#: The pictures of a unit where the command line names no number.
+UNIT = 8
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """The arguments of the command."""
+    parser.add_argument("policy", metavar="POLICY", help="a YAML file, or the name of a bundled policy")
+    parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="directories of finished runs")
+    parser.add_argument("--run", dest="words", metavar="WORDS", help="the arguments of `viewproof run`, in quotes")
+    parser.add_argument("--most", type=int, default=2000, help="of --run: pictures at most (default: 2000)")
+    parser.add_argument("--into", type=Path, metavar="DIR", help="of --run: the run directory")
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the verdict on each run. Returns the exit code."""
+    policy = read_policy(options.policy)
+    if bool(options.runs) == (options.words is not None):
+        raise ValueError("`gate` needs directories of finished runs, or --run, one of the two")
+    if options.words is None:
+        verdicts = [verdict_of(policy, folder) for folder in options.runs]
+        print(*(printable_lines(verdict) for verdict in verdicts), sep="\n\n")
+        return max((verdict.exit_code for verdict in verdicts), key=_severity)
+    if options.into is None:
+        raise ValueError("`--run` needs --into DIR, the run directory, where the same command goes on after a stop")
+    if not finished(options.into):
+        _attack(options)
+    verdict = verdict_of(policy, options.into)
+    print(printable_lines(verdict))
+    return verdict.exit_code
+
+
+def _severity(code: int) -> int:
+    return [CODES["PASS"], CODES["UNDECIDED"], CODES["FAIL"]].index(code)
+
+
+def verdict_of(policy: Policy, folder: Path) -> Verdict:
+    """The verdict on a finished run, whose files must have their digests. Raises ValueError or OSError."""
+    refuse_links(folder)
+    content, previous = read_json(folder / "metrics.json"), earlier(folder)
+    changed = [*differences(folder, previous.manifest, content)]
+    if changed:
+        raise ValueError(f"`{folder}` was changed after its run: {changed[0]}; `viewproof verify` names everything")
+    refuse_other_threat(policy, asdict(previous.run), content["encoder"])
+    sequential = previous.run.evaluate.most is not None
+    if sequential and content["gate"]["policy"]["digest"] != policy.digest:
+        raise ValueError(f"`{folder}` stopped when another policy was decided, so only that can be decided on it")
+    return decide(policy, str(folder), content, read_rows(folder / "per_image.csv"), sequential)
+
+
+def _attack(options: argparse.Namespace) -> None:
+    words = shlex.split(options.words)
+    size = [] if any(word.startswith("evaluate.batch=") for word in words) else [f"evaluate.batch={UNIT}"]
+    given = [f"require={options.policy}", f"evaluate.most={options.most}", f"hydra.run.dir={options.into}"]
+    sys.argv[:] = ["viewproof run", *words, *size, *given]
+    try:
+        import_module("attacks.run").cli()
+    except SystemExit as end:  # the verdict is read from the directory
+        if end.code not in (None, *CODES.values()):
+            raise
+
+
+def printable_lines(verdict: Verdict) -> str:
+    """The verdict without signs that could move a terminal's cursor."""
+    return "\n".join(map(printable, str(verdict).splitlines()))

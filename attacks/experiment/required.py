@@ -1,0 +1,73 @@
+"""The requirements of a run: a policy that is decided at its end, or as soon as its results allow it."""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from attacks.evaluation.per_image import Row
+from attacks.experiment.artefact_list import POLICY
+from attacks.gate.decide import decide, decided_row
+from attacks.gate.policy import Requirement, policy_file, read_policy, refuse_other_threat
+from attacks.runtime.files import sha256
+from attacks.schema.validate import Run
+
+
+def refuse_unfit(run: Run) -> None:
+    """Raise ValueError or OSError, in one line, for a policy that cannot be read, and for a run that cannot stop as
+    soon as it is decided. Before anything is attacked: a typo must not cost a run."""
+    if run.require is not None:
+        read_policy(run.require)
+    if run.evaluate.most is None:
+        return
+    config = run.evaluate
+    for key, good, why in (
+        ("require", run.require is not None, "it names the policy that is decided"),
+        ("evaluate.batch", config.batch is not None, "it says after how many pictures to look"),
+        ("workers", run.workers == 1, "units end in order"),
+        ("shard", run.shard is None, "units end in order"),
+        (
+            "perturbation.shared",
+            not getattr(run.perturbation, "shared", False),
+            "each picture is attacked alone",
+        ),
+        ("data", run.data.name != "scenes", "scenes have an order of their own"),
+    ):
+        if not good:
+            value = getattr(run, key, None) if "." not in key and key != "data" else "another"
+            raise ValueError(f"`evaluate.most` needs a fitting `{key}`, because {why}; got {key}={value}")
+
+
+def keep(run: Run, out: Path) -> None:
+    """Copy the policy into a new run directory; the record then does not depend on a file elsewhere."""
+    if run.require is not None:
+        shutil.copyfile(policy_file(run.require), out / POLICY)
+
+
+def refuse_changed(run: Run, out: Path) -> None:
+    """Raise ValueError where a run that has begun is continued with another policy."""
+    if run.require is not None and sha256(policy_file(run.require)) != sha256(out / POLICY):
+        raise ValueError(f"`require={run.require}` has changed since the run in {out} began: start a new run")
+
+
+def verdict_of(run: Run, out: Path, content: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, Any] | None:
+    """The section `gate` of metrics.json, from the policy in the run directory `out`; None without one.
+
+    Raises ValueError where the run is of another encoder or threat, or lacks a measure."""
+    if run.require is None:
+        return None
+    policy = read_policy(out / POLICY)
+    refuse_other_threat(policy, asdict(run), content["encoder"])
+    return decide(policy, out.name, content, rows, run.evaluate.most is not None).as_dict()
+
+
+def settled(run: Run, out: Path, rows: Sequence[Row]) -> bool:
+    """Whether the rows so far, of whole clusters, decide every requirement of the policy in `out`."""
+    policy = read_policy(out / POLICY)
+    return run.evaluate.most is not None and all(_settled(each, rows) for each in policy.requirements)
+
+
+def _settled(requirement: Requirement, rows: Sequence[Row]) -> bool:
+    word = decided_row(requirement, rows, sequential=True).verdict
+    return word == "FAIL" if requirement.of == "worst" else word != "UNDECIDED"

@@ -1,0 +1,1 @@
+"""Requirements on an encoder, and whether a run meets them."""

@@ -1,0 +1,147 @@
+"""Decide the requirements of a policy on the rows and the record of a run."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from attacks.evaluation.clusters import by_cluster
+from attacks.evaluation.intervals import FEWEST_MEANS, FEWEST_SHARES, array
+from attacks.evaluation.per_image import MEANS, Row, clusters_of, column_of, summarised
+from attacks.gate.policy import MOST_OF, Policy, Requirement, span
+from attacks.gate.sequence import confidence_sequence
+from attacks.gate.verdict import Decided, Verdict, Word
+
+#: A number of further pictures above this is no plan.
+MOST_MORE = 1_000_000
+#: The arms whose values depend on an attack.
+ATTACKED = ("no_eot", "one_view", "eot")
+
+
+class Estimate(NamedTuple):
+    """A value with the ends of its 95 % interval; not `known`: only a range, because there are too few clusters."""
+
+    value: float
+    low: float
+    high: float
+    known: bool = True
+
+
+def decide(policy: Policy, run: str, content: Mapping[str, Any], rows: Sequence[Row], sequential: bool) -> Verdict:
+    """The verdict on each requirement, from the ends of its interval: PASS where the whole interval meets the bar,
+    FAIL where none of it does, else UNDECIDED. A row passes, or fails, wrongly with a probability of at most 2.5 %.
+
+    Where the attack is weak or a check failed no row can pass, because the numbers would flatter the encoder.
+
+    Args:
+        run: its name.
+        content: of metrics.json.
+        rows: of per_image.csv, in the order in which the pictures were attacked.
+        sequential: by confidence sequences, which hold however often one looks at growing results.
+
+    Raises ValueError where the run lacks what a row asks for.
+    """
+    reasons = weaknesses(content)
+    decided = [decided_row(requirement, rows, sequential) for requirement in policy.requirements]
+    if reasons:
+        note = "the attack or its record is not reliable"
+        decided = [
+            replace(row, verdict="UNDECIDED", more=None, reason=note) if row.verdict == "PASS" else row
+            for row in decided
+        ]
+    return Verdict(policy, run, tuple(decided), reasons, sequential)
+
+
+def weaknesses(content: Mapping[str, Any]) -> tuple[str, ...]:
+    """Why no row of a run can pass, from the content of its metrics.json."""
+    sanity, reasons = content["sanity"], []
+    if sanity is None:
+        reasons.append("the attack was not checked (sanity=none)")
+    else:
+        reasons += [f"the check of the attack {name} failed" for name in sanity["failed"]]
+        if all(check["verdict"] == "skipped" for check in sanity["checks"]):
+            reasons.append("no check of the attack was made")
+    if content["failed"]:
+        reasons.append(f"{len(content['failed'])} of the pictures failed and are in no table")
+    measure = content["primary"]["measure"]
+    pairs = [(row["other"], row["difference"]) for row in content["comparisons"] if _of_eot(row, measure)]
+    for other, difference in [(content["primary"]["against"], content["primary"]["difference"]), *pairs]:
+        weaker = difference["high"] < 0 if measure == "success" else difference["low"] > 0
+        if weaker and difference["kind"] == "interval":
+            reasons.append(f"the arm {other} is stronger than the attack with EOT")
+    return tuple(dict.fromkeys(reasons))
+
+
+def _of_eot(row: Mapping[str, Any], measure: str) -> bool:
+    return bool((row["bank"], row["measure"]) == ("same", measure) and row["other"] in ATTACKED)
+
+
+def decided_row(requirement: Requirement, rows: Sequence[Row], sequential: bool) -> Decided:
+    """A requirement on the rows of a run, whatever its attack is worth."""
+    some = [row for row in rows if (row["bank"], row["arm"]) == (requirement.bank, requirement.arm)]
+    column = column_of(some, requirement.measure) if some and requirement.measure in some[0] else None
+    if column is None:
+        raise ValueError(f"`{requirement}`: the run has no {requirement.measure} of {requirement.arm} on that bank")
+    values = by_cluster(column, clusters_of(some))
+    size = (len(values), len(some))
+    if requirement.of == "worst":
+        worst = float(values.max() if requirement.at_least is None else values.min())
+        good = requirement.meets(worst)
+        note = "for the pictures of this run alone"
+        return Decided(
+            requirement, "PASS" if good else "FAIL", worst, worst, worst, *size, reason=note if good else ""
+        )
+    if requirement.of == "p10":
+        sides = values <= requirement.bar if requirement.at_least is None else values >= requirement.bar
+        share = Requirement(requirement.measure, requirement.arm, at_least=MOST_OF)
+        estimate = _sequential(sides.double(), 0, 1) if sequential else _share(sides)
+        return _decided(requirement, share, estimate, size)
+    if sequential:
+        estimate = _sequential(values, *span(requirement.measure))
+    elif len(values) == 1:
+        estimate = Estimate(float(values[0]), float(values[0]), float(values[0]), known=False)
+    else:
+        interval = summarised(requirement.measure, some)
+        assert interval is not None
+        mean, low, high = (float(str(interval[key])) for key in ("mean", "low", "high"))
+        estimate = Estimate(mean, low, high, interval["kind"] == "interval")
+    return _decided(requirement, requirement, estimate, size)
+
+
+def _decided(requirement: Requirement, bar: Requirement, estimate: Estimate, size: tuple[int, int]) -> Decided:
+    """The verdict of a requirement whose estimate is compared with `bar`."""
+    value, low, high, known = estimate
+    clusters, pictures = size
+    word: Word = "UNDECIDED"
+    if known and bar.meets(low) == bar.meets(high):
+        word = "PASS" if bar.meets(low) else "FAIL"
+    more, reason = None, ""
+    if not known:
+        fewest = FEWEST_MEANS if requirement.measure in MEANS and requirement.of == "mean" else FEWEST_SHARES
+        more = math.ceil((fewest - clusters) * pictures / clusters) if clusters < fewest else None
+        reason = "too few clusters for an interval"
+    elif word == "UNDECIDED" and value != bar.bar:
+        side = high - value if bar.bar > value else value - low
+        factor = (side / abs(value - bar.bar)) ** 2
+        more = math.ceil(pictures * (factor - 1)) if 1 < factor < MOST_MORE / pictures else None
+    return Decided(requirement, word, value, low, high, clusters, pictures, more, reason)
+
+
+def _share(good: Tensor) -> Estimate:
+    """The share of clusters that are good, with the interval of Clopper & Pearson (1934)."""
+    import scipy  # its parts are loaded when first used
+
+    hits, n = int(good.sum()), len(good)
+    ends = scipy.stats.binomtest(hits, n).proportion_ci(0.95, "exact")
+    return Estimate(hits / n, float(ends.low), float(ends.high))
+
+
+def _sequential(values: Tensor, low: float, high: float) -> Estimate:
+    """The mean of values in [low, high] with the ends of its confidence sequence after the last."""
+    units = array(values)
+    lows, highs = confidence_sequence((units - low) / (high - low))
+    scale = high - low
+    mean, ends = float(units.mean()), (low + scale * float(lows[-1]), low + scale * float(highs[-1]))
+    return Estimate(mean, min(ends[0], mean), max(ends[1], mean))

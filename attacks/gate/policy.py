@@ -1,0 +1,194 @@
+"""A policy: what an encoder must meet, as data in a YAML file."""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from attacks.evaluation.per_image import MEANS, SHARES
+from attacks.schema.declared import CONFIGS
+from attacks.schema.presets import refuse_marks
+from attacks.schema.secrets import refuse_credentials
+from attacks.schema.suggestions import closest
+from attacks.schema.validate import fraction, printable, refuse_code
+
+POLICIES = CONFIGS / "policies"
+#: Far more than a policy needs.
+MOST_BYTES, MOST_ROWS = 2**16, 100
+ARMS, BANKS, OF = ("clean", "noise", "no_eot", "one_view", "eot"), ("same", "wide"), ("mean", "p10", "worst")
+#: The share of clusters that must meet the bar of a row `of: p10`.
+MOST_OF = 0.9
+HEX = re.compile(r"[0-9a-f]{12,64}")
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """A row of a policy: a measure of an arm on a bank of views is at least, or at most, a bar.
+
+    `of` says of what: the mean over clusters of pictures; p10, that 90 % of the clusters meet the bar; worst, that
+    each cluster of the run meets it.
+    """
+
+    measure: str
+    arm: str
+    bank: str = "same"
+    at_least: float | None = None
+    at_most: float | None = None
+    of: str = "mean"
+
+    @property
+    def bar(self) -> float:
+        """The number that is given."""
+        return float(self.at_most if self.at_least is None else self.at_least)  # type: ignore[arg-type]
+
+    def meets(self, value: float) -> bool:
+        """Whether a value is on the right side of the bar."""
+        return value <= self.bar if self.at_least is None else value >= self.bar
+
+    def __str__(self) -> str:
+        views = "" if self.bank == "same" else f", {self.bank} views"
+        whole = {"mean": "", "p10": f" in {MOST_OF:.0%} of the clusters", "worst": " in every cluster"}[self.of]
+        return f"{self.measure} of {self.arm}{views} {'<=' if self.at_least is None else '>='} {self.bar:g}{whole}"
+
+
+@dataclass(frozen=True)
+class Policy:
+    """A claim in a sentence, the date since when it holds, and its requirements. `encoder`: the beginning of the
+    SHA-256 of the weights that it is about, or None; `threat`: values that the run's configuration must have;
+    `digest`: the SHA-256 of the policy's file."""
+
+    claim: str
+    date: str
+    requirements: tuple[Requirement, ...]
+    encoder: str | None = None
+    threat: tuple[tuple[str, str], ...] = ()
+    checks: str = "all"
+    digest: str = ""
+
+
+def policy_file(name: str | Path) -> Path:
+    """The file of a policy: a path, or the name of one in configs/policies. Raises FileNotFoundError."""
+    path, bundled = Path(name), POLICIES / f"{name}.yaml"
+    if path.suffix not in (".yaml", ".yml") and bundled.is_file():
+        return bundled
+    if not path.is_file():
+        known = ", ".join(sorted(each.stem for each in POLICIES.glob("*.yaml")))
+        raise FileNotFoundError(f"policy `{printable(path)}` is no file; bundled policies: {known}")
+    return path
+
+
+def read_policy(name: str | Path) -> Policy:
+    """Read a policy. It is data: code, tags, aliases and references are refused.
+
+    Raises:
+        FileNotFoundError, ValueError: in one line, with the key, what is allowed, and the value.
+    """
+    path = policy_file(name)
+    where = f"policy `{printable(path)}`"
+    data = path.read_bytes()
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"{where} is larger than {MOST_BYTES // 1024} KiB: is it a policy?")
+    try:
+        refuse_marks(data.decode(), where)
+        content = yaml.safe_load(data)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{where} is not valid YAML: {' '.join(str(error).split())[:300]}") from None
+    refuse_credentials(data.decode(), where)
+    refuse_code(content, where)
+    return _policy(content, where, hashlib.sha256(data).hexdigest())
+
+
+def _policy(content: Any, where: str, digest: str) -> Policy:
+    _refuse_unknown(content, Policy, {"digest"}, where)
+    for key in ("claim", "date", "requirements"):
+        if not content.get(key):
+            raise ValueError(f"{where}: `{key}` is missing: a policy has a claim, a date and requirements")
+    if not isinstance(content["claim"], str):
+        raise ValueError(f"{where}: `claim` must be a sentence; got {content['claim']!r}")
+    try:
+        day = date.fromisoformat(str(content["date"]))
+    except ValueError:
+        raise ValueError(f"{where}: `date` must be a day such as 2026-11-24; got {content['date']!r}") from None
+    encoder = content.get("encoder")
+    if encoder is not None and not (isinstance(encoder, str) and HEX.fullmatch(encoder)):
+        raise ValueError(f"{where}: `encoder` must be 12 to 64 hexadecimal digits of a SHA-256; got {encoder!r}")
+    threat = content.get("threat") or {}
+    if not isinstance(threat, Mapping) or not all(isinstance(v, str | int | float) for v in threat.values()):
+        raise ValueError(f"{where}: `threat` must map keys of a run to values, as perturbation.eps: 8/255")
+    if content.get("checks", "all") != "all":
+        raise ValueError(f"{where}: `checks` must be all: no attack whose checks failed can pass")
+    rows = content["requirements"]
+    if not isinstance(rows, list) or len(rows) > MOST_ROWS:
+        raise ValueError(f"{where}: `requirements` must be a list of at most {MOST_ROWS} rows")
+    requirements = tuple(_requirement(row, f"{where}: requirement {i}") for i, row in enumerate(rows, 1))
+    values = tuple((str(key), str(value)) for key, value in threat.items())
+    return Policy(" ".join(content["claim"].split()), day.isoformat(), requirements, encoder, values, digest=digest)
+
+
+def _requirement(row: Any, where: str) -> Requirement:
+    _refuse_unknown(row, Requirement, set(), where)
+    given = Requirement(**({"measure": "", "arm": ""} | row))
+    for key, known in (("measure", (*MEANS, *SHARES)), ("arm", ARMS), ("bank", BANKS), ("of", OF)):
+        value = getattr(given, key)
+        if value not in known and not (key == "measure" and re.fullmatch(r"tar_0\.\d+", str(value))):
+            raise ValueError(
+                f"{where}: `{key}` must be one of {', '.join(known)}; got {value!r}{closest(str(value), known)}"
+            )
+    bars = [each for each in (given.at_least, given.at_most) if each is not None]
+    if len(bars) != 1:
+        raise ValueError(f"{where}: give `at_least` or `at_most`, one of the two; got {len(bars)}")
+    low = span(given.measure)[0]
+    if isinstance(bars[0], bool) or not isinstance(bars[0], int | float) or not low <= bars[0] <= 1:
+        raise ValueError(f"{where}: the bar of {given.measure} must be a number from {low:g} to 1; got {bars[0]!r}")
+    return given
+
+
+def _refuse_unknown(content: Any, schema: type, own: set[str], where: str) -> None:
+    known = [field.name for field in fields(schema) if field.name not in own]
+    if not isinstance(content, Mapping):
+        raise ValueError(f"{where} must map keys to values, of {', '.join(known)}; it is a {type(content).__name__}")
+    for key in content:
+        if key not in known:
+            raise ValueError(
+                f"{where}: unknown key `{printable(key)}`: known are {', '.join(known)}{closest(str(key), known)}"
+            )
+
+
+def span(measure: str) -> tuple[float, float]:
+    """The least and greatest value of a measure."""
+    return (-2.0, 2.0) if measure == "shift" else (-1.0, 1.0) if "cosine" in measure else (0.0, 1.0)
+
+
+def refuse_other_threat(policy: Policy, config: Mapping[str, Any], encoder: Mapping[str, Any]) -> None:
+    """Raise ValueError where a run is not of the policy's encoder or threat.
+
+    Args:
+        config, encoder: of manifest.json, and of metrics.json.
+    """
+    if policy.encoder is not None:
+        digests = [str(encoder.get(key)) for key in ("sha256", "fingerprint")]
+        if not any(digest.startswith(policy.encoder) for digest in digests):
+            raise ValueError(
+                f"`encoder`: the policy is about weights {policy.encoder[:12]}; the run's have the SHA-256 "
+                f"{' and '.join(digest[:12] for digest in digests)}"
+            )
+    for key, value in policy.threat:
+        node: Any = config
+        for part in key.split("."):
+            node = node.get(part) if isinstance(node, Mapping) else None
+        actual = node.get("name") if isinstance(node, Mapping) else node
+        if str(actual) != value and not _equal(actual, value, key):
+            raise ValueError(f"`threat`: the policy needs {key}={value}; the run has {printable(actual)}")
+
+
+def _equal(actual: Any, value: str, key: str) -> bool:
+    try:
+        first, second = fraction(str(actual), key), fraction(value, key)
+    except ValueError:
+        return False
+    return abs(first - second) <= 1e-9 * max(abs(first), abs(second))

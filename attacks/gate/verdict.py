@@ -1,0 +1,106 @@
+"""The verdict on a policy."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from html import escape
+from typing import Any, Literal
+
+from attacks.gate.policy import Policy, Requirement
+
+Word = Literal["PASS", "FAIL", "UNDECIDED"]
+#: The exit codes of commands that decide; 1 is an error.
+CODES: dict[str, int] = {"PASS": 0, "FAIL": 3, "UNDECIDED": 4}
+
+
+def exit_code(gate: Mapping[str, Any] | None) -> int:
+    """The exit code of the section `gate` of metrics.json; 0 without one."""
+    return 0 if gate is None else CODES[gate["verdict"]]
+
+
+@dataclass(frozen=True)
+class Decided:
+    """A requirement with its verdict: the value with the ends of its 95 % interval, over so many clusters and
+    pictures; about how many pictures `more` would decide it (None: unknown), and the reason of a verdict that does
+    not follow from the interval."""
+
+    requirement: Requirement
+    verdict: Word
+    value: float
+    low: float
+    high: float
+    clusters: int
+    pictures: int
+    more: int | None = None
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The rows of a policy on one run. `reasons`: why no row can pass, such as a failed check of the attack.
+    `sequential`: decided by confidence sequences, which hold however often one looks."""
+
+    policy: Policy
+    run: str
+    rows: tuple[Decided, ...]
+    reasons: tuple[str, ...] = ()
+    sequential: bool = False
+
+    @property
+    def verdict(self) -> Word:
+        """FAIL if a row fails, else UNDECIDED if one is, else PASS."""
+        words = {row.verdict for row in self.rows}
+        return "FAIL" if "FAIL" in words else "UNDECIDED" if "UNDECIDED" in words else "PASS"
+
+    @property
+    def exit_code(self) -> int:
+        """0 for PASS, 3 for FAIL, 4 for UNDECIDED."""
+        return CODES[self.verdict]
+
+    def as_dict(self) -> dict[str, Any]:
+        """For metrics.json."""
+        policy = asdict(self.policy)
+        rows = [asdict(row) | {"text": str(row.requirement)} for row in self.rows]
+        policy = {key: policy[key] for key in ("claim", "date", "digest", "encoder")} | {
+            "threat": dict(self.policy.threat)
+        }
+        return {
+            "policy": policy,
+            "verdict": self.verdict,
+            "sequential": self.sequential,
+            "rows": rows,
+            "reasons": list(self.reasons),
+        }
+
+    def __str__(self) -> str:
+        return described(self.as_dict(), self.run)
+
+    def _repr_html_(self) -> str:
+        gate = self.as_dict()
+        rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in table(gate))
+        reasons = "".join(f"<p>No row can pass: {escape(reason)}</p>" for reason in self.reasons)
+        return f"<p><b>{self.verdict}</b>: {escape(self.policy.claim)}</p><table>{rows}</table>{reasons}"
+
+
+def described(gate: Mapping[str, Any], run: str = "") -> str:
+    """The section `gate` of metrics.json in lines of a terminal."""
+    cells = [("requirement", "value", "verdict", "from"), *table(gate)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
+    head = f"{gate['verdict']}: {gate['policy']['claim']}" + (f" ({run})" if run else "")
+    return "\n".join([head, *lines, *(f"no row can pass: {reason}" for reason in gate["reasons"])])
+
+
+def table(gate: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+    """A row for each requirement of such a section: its text, its value with the ends of the interval, the verdict,
+    and what it follows from."""
+    return [
+        (row["text"], f"{row['value']:.3g} [{row['low']:.3g}, {row['high']:.3g}]", row["verdict"], _note(row))
+        for row in gate["rows"]
+    ]
+
+
+def _note(row: Mapping[str, Any]) -> str:
+    more = "" if row["more"] is None else f"; about {row['more']} pictures more decide it"
+    return f"{row['pictures']} pictures in {row['clusters']} clusters{more}" + (
+        f"; {row['reason']}" if row["reason"] else ""
+    )
