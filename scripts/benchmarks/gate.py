@@ -21,7 +21,8 @@ def run(repeats: int = 2000) -> list[Table]:
 
     The clusters' rates are beta distributed round the truth, with the intraclass correlation; each has 64 views. On
     the bar PASS and FAIL are counted apart, and the larger number is given. `fixed`: the smallest sample of which
-    80 % decide; `looks`: the mean number of clusters until a sequence decides, 400 where it does not; `ratio` is theirs.
+    80 % decide; `looks`: the mean number of clusters until a sequence decides, 400 where it does not; `ratio` is
+    theirs.
     """
     rows: dict[str, Row] = {}
     for correlation in CORRELATIONS:
