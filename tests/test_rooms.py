@@ -21,10 +21,11 @@ ROOMS = {
     gate        <- evaluation schema
     report      <- data encoders evaluation gate runtime solvers
     experiment <- data encoders eot evaluation gate objectives optimisers perturbations report runtime schema solvers
+    evidence    <- data eot experiment gate report runtime schema
     physical    <- data encoders eot evaluation experiment perturbations runtime schema
     run         <- experiment gate report runtime schema
     notebook    <- experiment run runtime
-    commands    <- data encoders eot evaluation experiment gate perturbations physical report runtime schema""",
+    commands <- data encoders eot evaluation evidence experiment gate perturbations physical report runtime schema""",
     "transforms": """
     draws ranges sampling <-
     colour scene <- ranges sampling
