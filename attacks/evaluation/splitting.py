@@ -1,0 +1,185 @@
+"""The probability of a rare failure over the unit cube of views, with limits that hold.
+
+Adaptive multilevel splitting (Cerou & Guyader 2007) finds where failures lie; a proposal is fitted to them; the
+probability is then estimated by importance sampling with fresh draws. So the limits do not rest on the splitting: it
+only makes them narrow.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import scipy  # its parts are loaded when first used
+
+from attacks.evaluation.proposal import Floats, Proposal, clipped, fit, scores
+
+#: Points (n,d) of the cube to scores (n,). A score of 0 or less is a failure.
+Score = Callable[[Floats], Floats]
+#: The share of particles that the next level keeps, and the moves of each particle there.
+KEPT, MOVES = 0.2, 8
+#: Plain draws before anything else, as a multiple of the particles; from so many failures among them on plain sampling
+#: is used.
+FIRST, COMMON = 10, 5
+#: Failures that an estimate should be worth, and the most draws for it as a multiple of the particles.
+ENOUGH, MOST = 200, 100
+#: Fits of the proposal, and draws for each as a multiple of the particles.
+AGAIN, DRAWS = 4, 3
+#: Levels of a smaller probability are not looked for.
+FLOOR = 1e-10
+#: The error of each limit.
+ALPHA = 0.025
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The probability `p` of a failure with the limits of its 95 % interval, the number of failures that plain
+    sampling would need for one as narrow, the calls of the score that it took, and the method. `worst`: failures, the
+    least score first, (k,d). Without a failure p is 0 and `high` an upper 95 % limit."""
+
+    p: float
+    low: float
+    high: float
+    worth: float
+    passes: int
+    method: Literal["plain", "importance", "none found"]
+    worst: Floats
+
+
+def rare(score: Score, dims: int, particles: int = 1000, seed: int = 0) -> Estimate:
+    """The probability that `score` is 0 or less for a point of the unit cube of `dims` coordinates.
+
+    Raises ValueError for scores that are not finite numbers."""
+    random, counted = np.random.default_rng(seed), _Counted(score)
+    u = random.random((FIRST * particles, dims))
+    values = counted(u)
+    failed = values <= 0
+    if failed.sum() >= COMMON or dims == 0:
+        n = int(min(max(ENOUGH / max(failed.mean(), 1e-9), len(u)), MOST * particles))
+        fresh = random.random((n, dims))
+        return _plain(fresh, counted(fresh), counted, np.concatenate([u[failed], u[:0]]))
+    found, level, tried = split(counted, u, values, particles, random)
+    proposal = fit(found, random)
+    rate = 0.0
+    for _ in range(AGAIN):
+        drawn = proposal.draw(DRAWS * particles, random)
+        good = counted(drawn) <= level
+        weights = proposal.weights(drawn) * good
+        worth = weights.sum() ** 2 / max((weights**2).sum(), 1e-300)
+        if worth / len(drawn) > rate:
+            rate, best = worth / len(drawn), proposal
+        if worth < 50:
+            break
+        chosen = random.choice(len(drawn), 4 * particles, p=weights / weights.sum())
+        proposal = fit(np.concatenate([drawn[chosen], found]), random)
+    if rate == 0.0:  # the proposal misses what it was fitted to: a few points
+        return _none(len(u), counted, tried)
+    n = int(min(max(ENOUGH / rate, 2 * particles), MOST * particles))
+    drawn = best.draw(n, random)
+    values = counted(drawn)
+    return _weighted(drawn, values, best, level, counted)
+
+
+class _Counted:
+    """A score that counts its calls and refuses what is no number."""
+
+    def __init__(self, score: Score) -> None:
+        self.score, self.passes = score, 0
+
+    def __call__(self, u: Floats) -> Floats:
+        values = np.asarray(self.score(u), dtype=np.float64)
+        if values.shape != (len(u),) or not np.isfinite(values).all():
+            raise ValueError(f"`score` must give a finite number for each of the {len(u)} points; got {values.shape}")
+        self.passes += len(u)
+        return values
+
+
+def split(
+    score: Score, u: Floats, values: Floats, particles: int, random: np.random.Generator
+) -> tuple[Floats, float, Floats]:
+    """Particles (n,d) that are distributed uniformly over the failures, approximately; or, where none is found, over
+    the last level that was reached. Also that level, 0 for failures, and all particles of the last step."""
+    probability, level = 1.0, np.inf
+    while True:
+        threshold = max(0.0, float(np.quantile(values, KEPT)))
+        if threshold >= level:  # a plateau: values at it are equal
+            below = values[values < level]
+            if not len(below):
+                return u, level, u
+            threshold = max(0.0, float(below.max()))
+        good = values <= threshold
+        probability *= good.mean()
+        u, values, level = u[good], values[good], threshold
+        chosen = random.integers(len(u), size=particles)
+        u, values = move(score, u[chosen], values[chosen], level, random)
+        if level <= 0 or probability < FLOOR:
+            return u, level, u
+
+
+def move(
+    score: Score, u: Floats, values: Floats, level: float, random: np.random.Generator
+) -> tuple[Floats, Floats]:
+    """Particles after Metropolis moves that keep the uniform law on the points with a score of at most `level`.
+
+    Half of the moves are autoregressive in the normal scores, with a step that follows the accepted share; the others
+    draw some coordinates anew, which also moves those that choose among a few.
+    """
+    n, d = u.shape
+    step = np.full(n, 0.5)
+    for turn in range(MOVES):
+        if turn % 2 == 0:
+            z = scores(u)
+            made = clipped(
+                scipy.special.ndtr(
+                    np.sqrt(1 - step[:, None] ** 2) * z + step[:, None] * random.standard_normal((n, d))
+                )
+            )
+        else:
+            anew = random.random((n, d)) < random.choice([1 / d, 2 / d, 0.3], size=(n, 1))
+            anew[np.arange(n), random.integers(d, size=n)] = True
+            made = np.where(anew, random.random((n, d)), u)
+        proposed = score(made)
+        good = proposed <= level
+        u, values = np.where(good[:, None], made, u), np.where(good, proposed, values)
+        if turn % 2 == 0:
+            step = np.clip(step * np.exp(good.mean() - 0.35), 0.02, 0.99)
+    return u, values
+
+
+def _plain(u: Floats, values: Floats, counted: _Counted, known: Floats) -> Estimate:
+    """Clopper & Pearson (1934), of draws that no earlier ones have chosen."""
+    failed = values <= 0
+    ends = scipy.stats.binomtest(int(failed.sum()), len(u)).proportion_ci(1 - 2 * ALPHA, "exact")
+    worst = u[failed][np.argsort(values[failed])] if failed.any() else known
+    p = float(failed.mean())
+    return Estimate(p, float(ends.low), float(ends.high), float(failed.sum()), counted.passes, "plain", worst)
+
+
+def _weighted(u: Floats, values: Floats, proposal: Proposal, level: float, counted: _Counted) -> Estimate:
+    """The weighted share of points up to `level`, with the limits of Fay & Feuer (1997) for weighted sums of counts.
+
+    Above 0 the level contains all failures, and only its upper limit says something about them."""
+    good = values <= level
+    weights = proposal.weights(u) * good / len(u)
+    total, squares, most = weights.sum(), (weights**2).sum(), weights.max()
+    chi2 = scipy.stats.chi2
+    low = squares / (2 * total) * chi2.ppf(ALPHA, 2 * total**2 / squares)
+    high = _upper(total, squares, most, ALPHA)
+    worth = float(total**2 / squares)
+    if level > 0:
+        high = _upper(total, squares, most, 2 * ALPHA)
+        return Estimate(0.0, 0.0, min(1.0, high), 0.0, counted.passes, "none found", u[np.argsort(values)][:100])
+    order = np.argsort(values[good])
+    return Estimate(
+        float(total), float(low), min(1.0, high), worth, counted.passes, "importance", u[good][order]
+    )
+
+
+def _upper(total: float, squares: float, most: float, alpha: float) -> float:
+    total, squares = total + most, squares + most**2
+    return float(squares / (2 * total) * scipy.stats.chi2.ppf(1 - alpha, 2 * total**2 / squares))
+
+
+def _none(n: int, counted: _Counted, tried: Floats) -> Estimate:
+    """No failure in n plain draws: the upper 95 % limit of Clopper & Pearson."""
+    return Estimate(0.0, 0.0, 1 - (2 * ALPHA) ** (1 / n), 0.0, counted.passes, "none found", tried)
