@@ -9,28 +9,29 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = {
     "attacks": """
-        schema      <-
-        runtime     <- schema
-        encoders perturbations <- runtime schema
-        data        <- perturbations runtime
-        eot         <- encoders runtime
-        objectives  <- encoders eot perturbations runtime schema
-        optimisers  <- eot runtime
-        solvers     <- encoders eot objectives optimisers perturbations runtime
-        evaluation  <- data encoders eot objectives optimisers runtime solvers
-        report      <- data encoders evaluation runtime solvers
-        experiment  <- data encoders eot evaluation objectives optimisers perturbations report runtime schema solvers
-        physical    <- data encoders eot evaluation experiment perturbations runtime schema
-        run         <- experiment report runtime schema
-        notebook    <- experiment run runtime
-        commands    <- data encoders eot evaluation experiment perturbations physical report runtime schema""",
+    schema      <-
+    runtime     <- schema
+    encoders perturbations <- runtime schema
+    data        <- perturbations runtime
+    eot         <- encoders runtime
+    objectives  <- encoders eot perturbations runtime schema
+    optimisers  <- eot runtime
+    solvers     <- encoders eot objectives optimisers perturbations runtime
+    evaluation  <- data encoders eot objectives optimisers runtime solvers
+    gate        <- evaluation schema
+    report      <- data encoders evaluation gate runtime solvers
+    experiment <- data encoders eot evaluation gate objectives optimisers perturbations report runtime schema solvers
+    physical    <- data encoders eot evaluation experiment perturbations runtime schema
+    run         <- experiment gate report runtime schema
+    notebook    <- experiment run runtime
+    commands    <- data encoders eot evaluation experiment gate perturbations physical report runtime schema""",
     "transforms": """
-        draws ranges sampling <-
-        colour scene <- ranges sampling
-        compose resizing <- colour sampling scene
-        choice on_layers <- compose sampling scene
-        compat camera geometry auditing <- colour compose draws ranges resizing sampling scene
-        registry widen <- camera choice colour compose geometry on_layers ranges""",
+    draws ranges sampling <-
+    colour scene <- ranges sampling
+    compose resizing <- colour sampling scene
+    choice on_layers <- compose sampling scene
+    compat camera geometry auditing <- colour compose draws ranges resizing sampling scene
+    registry widen <- camera choice colour compose geometry on_layers ranges""",
 }
 
 

@@ -16,6 +16,7 @@ from attacks.data.images import file_names
 from attacks.experiment.batch import arms_of
 from attacks.experiment.configured_slices import configured_parts
 from attacks.experiment.parts import Parts
+from attacks.gate.policy import POLICY
 from attacks.runtime.files import sha256, write_json
 from attacks.runtime.folders import refuse_outside
 from attacks.runtime.untrusted import text
@@ -27,8 +28,6 @@ SCHEMA = 1
 FILES, METRICS = "files.json", "metrics.json"
 #: In a run directory: the folder of partial results, which a finished run has no more.
 CHECKPOINT = "checkpoint"
-#: The policy that a run is required to meet, as it was when the run began.
-POLICY = "policy.yaml"
 #: Files of every run.
 ALWAYS = ["manifest.json", "events.jsonl", "per_image.csv", "steps.csv", "scores.safetensors", "report.html"]
 ALWAYS += ["perturbation.safetensors", "adversarial.png", "views.png", FILES, METRICS]

@@ -17,7 +17,7 @@ from attacks.runtime.distributed import World
 from attacks.schema.validate import Run
 
 #: Of manifest.json and metrics.json.
-SCHEMA = 4
+SCHEMA = 5
 PACKAGES = ("viewproof", "torch", "torchvision", "kornia", "hydra-core", "numpy", "pillow", "safetensors")
 #: Optional libraries of encoders and resizers.
 LIBRARIES = ("opencv-python-headless", "timm", "open_clip_torch", "transformers", "diffusers", "onnx", "onnx2torch")

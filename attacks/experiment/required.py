@@ -7,9 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from attacks.evaluation.per_image import Row
-from attacks.experiment.artefact_list import POLICY
 from attacks.gate.decide import decide, decided_row
-from attacks.gate.policy import Requirement, policy_file, read_policy, refuse_other_threat
+from attacks.gate.policy import POLICY, Requirement, policy_file, read_policy, refuse_other_threat
 from attacks.runtime.files import sha256
 from attacks.schema.validate import Run
 

@@ -18,6 +18,8 @@ from attacks.schema.suggestions import closest
 from attacks.schema.validate import fraction, printable, refuse_code
 
 POLICIES = CONFIGS / "policies"
+#: In the directory of a run that is required to meet one: the policy as it was when the run began.
+POLICY = "policy.yaml"
 #: Far more than a policy needs.
 MOST_BYTES, MOST_ROWS = 2**16, 100
 ARMS, BANKS, OF = ("clean", "noise", "no_eot", "one_view", "eot"), ("same", "wide"), ("mean", "p10", "worst")

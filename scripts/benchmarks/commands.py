@@ -17,6 +17,7 @@ from . import (
     draws,
     engine,
     estimator,
+    gate,
     memory,
     patch,
     patch_curves,
@@ -52,9 +53,10 @@ BENCHMARKS: dict[str, Callable[..., list[Table]]] = {
     "steps": steps.run,
     "zoo": zoo.run,
     "radius": radius.run,
+    "gate": gate.run,
 }
 #: Those that run on one thread unless `--threads` is given.
-ONE_THREAD = ("strength", "patch", "curves", "coverage", "power", "zoo")
+ONE_THREAD = ("strength", "patch", "curves", "coverage", "power", "zoo", "gate")
 HELP = {
     "arch": "encoders",
     "device": "cpu or cuda",

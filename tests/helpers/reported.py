@@ -224,14 +224,14 @@ def few(node):
 
 
 def content(**changes):
-    """metrics.json of schema 4 with every section; `changes` replace some."""
+    """metrics.json of schema 5 with every section; `changes` replace some."""
     threat = {"objective": "away", "targeted": False, "attack": "single", "optimiser": "wiener", "norm": "linf"}
     threat |= {"eps": 16 / 255, "gradients": 800, "views_per_step": 8, "risk": "mean", "shared": False, "patch": None}
     threat["transforms"] = "camera"
     coordinates = ["affine angle (deg)", "affine scale (x)", "brightness added (of full scale)"]
     bank = {"views": 512, "refine": 5, "draws": "scrambled Sobol, a stream of its own", "coordinates": coordinates}
     costs = {"forward": 4000, "backward": 4000, "seconds": 12.5}
-    result = {"schema": 4, "preset": "evaluate", "seed": 0, "encoder": encoder(), "threat": threat, "bank": bank}
+    result = {"schema": 5, "preset": "evaluate", "seed": 0, "encoder": encoder(), "threat": threat, "bank": bank}
     result |= {
         "queries": list(QUERIES),
         "clusters": list(CLUSTERS),
@@ -246,11 +246,11 @@ def content(**changes):
     result |= {"costs": {arm: {key: i * value for key, value in costs.items()} for i, arm in enumerate(ARMS)}}
     result |= {"cost": {"forward": 20010, "backward": 12000, "seconds": 125.0}, "sanity": sanity(), "drift": drift()}
     result |= {"radii": radii(), "response": response(), "left_out": left_out(), "deployment": deployment()}
-    return result | {"explanations": explanations()} | changes
+    return result | {"explanations": explanations(), "left": 0, "gate": None} | changes
 
 
 def manifest():
-    facts = {"schema": 4, "preset": "evaluate", "seed": 0, "encoder": encoder(), "device": "cpu", "threads": 2}
+    facts = {"schema": 5, "preset": "evaluate", "seed": 0, "encoder": encoder(), "device": "cpu", "threads": 2}
     facts |= {"overrides": ["config=evaluate", "data.path=my pictures", "data.count=5"], "processes": 1}
     facts |= {
         "config": {"transforms": {"name": "camera"}},

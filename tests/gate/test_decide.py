@@ -1,0 +1,124 @@
+"""Verdicts follow from the ends of the interval, and a weak attack cannot pass."""
+
+import math
+
+import numpy as np
+import pytest
+import scipy.stats
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attacks.evaluation.intervals import interval, rate
+from attacks.gate.decide import decide, decided_row, weaknesses
+from attacks.gate.policy import Policy, Requirement
+from tests.helpers import reported
+
+
+def rows(values, measure="success", views=64, arm="eot"):
+    column = {"bank": "same", "arm": arm, "views": views}
+    return [column | {"picture": str(i), "cluster": str(i), measure: float(x)} for i, x in enumerate(values)]
+
+
+SHARES = [0.2, 0.3, 0.5, 0.4, 0.1, 0.35, 0.25, 0.45, 0.3, 0.2]
+
+
+@settings(max_examples=60)
+@given(st.floats(0, 1), st.sampled_from(["at_least", "at_most"]), st.booleans())
+def test_a_verdict_is_that_of_the_whole_interval(bar, side, sequential):
+    row = decided_row(Requirement("success", "eot", **{side: bar}), rows(SHARES), sequential)
+    good = [x >= bar if side == "at_least" else x <= bar for x in (row.low, row.high)]
+    assert row.verdict == ("PASS" if all(good) else "UNDECIDED" if any(good) else "FAIL")
+    assert row.low <= row.value <= row.high and row.clusters == row.pictures == 10
+    if not sequential:
+        assert (row.value, row.low, row.high) == pytest.approx(rate(torch.tensor(SHARES), 64)[:3])
+
+
+@pytest.mark.parametrize("sequential", [False, True])
+def test_a_higher_bar_is_never_easier(sequential):
+    words = [
+        decided_row(Requirement("success", "eot", at_least=bar), rows(SHARES), sequential).verdict
+        for bar in np.linspace(0, 1, 41)
+    ]
+    order = ["PASS", "UNDECIDED", "FAIL"]
+    assert [order.index(word) for word in words] == sorted(order.index(word) for word in words)
+    assert set(words) == set(order)
+
+
+def test_p10_asks_for_nine_clusters_in_ten():
+    for n, misses in ((30, 0), (40, 0), (80, 0), (80, 2), (80, 30)):
+        values = [0.9] * (n - misses) + [0.1] * misses
+        row = decided_row(Requirement("cosine", "eot", at_least=0.5, of="p10"), rows(values, "cosine"), False)
+        low, high = scipy.stats.binomtest(n - misses, n).proportion_ci(0.95, "exact")
+        assert (row.low, row.high) == (low, high)
+        assert row.verdict == ("PASS" if low >= 0.9 else "FAIL" if high < 0.9 else "UNDECIDED")
+
+
+def test_worst_is_the_worst_cluster_of_the_run():
+    for bar, verdict in ((0.4, "FAIL"), (0.6, "PASS")):
+        row = decided_row(Requirement("success", "eot", at_most=bar, of="worst"), rows(SHARES), False)
+        assert (row.verdict, row.value) == (verdict, 0.5)
+
+
+def test_too_few_clusters_are_undecided_with_the_number_that_is_needed():
+    row = decided_row(Requirement("cosine", "eot", at_least=-0.9), rows([0.5] * 12, "cosine"), False)
+    assert row.verdict == "UNDECIDED" and row.more == 18 and "too few clusters" in row.reason
+    assert decided_row(Requirement("success", "eot", at_most=1), rows([0.0]), False).verdict == "UNDECIDED"
+
+
+def test_the_number_of_further_pictures_is_that_of_a_narrower_interval():
+    values = np.random.default_rng(0).normal(0.5, 0.1, 40).clip(0, 1)
+    mean, _, high = interval(torch.tensor(values))[:3]
+    bar = (mean + high) / 2
+    row = decided_row(Requirement("cosine", "eot", at_most=bar), rows(values, "cosine"), False)
+    assert row.verdict == "UNDECIDED" and row.more == math.ceil(40 * 3 - 1e-9)
+
+
+def test_what_the_run_lacks_is_an_error():
+    for requirement in (Requirement("mrr", "eot", at_least=0), Requirement("success", "eot", "wide", at_least=0)):
+        with pytest.raises(ValueError, match="the run has no"):
+            decided_row(requirement, rows(SHARES), False)
+
+
+def content(**changes):
+    return (
+        reported.content(comparisons=[], sanity={"failed": [], "checks": [{"verdict": "passed"}]}, failed=[])
+        | changes
+    )
+
+
+def better(other):
+    difference = {"mean": -0.1, "low": -0.2, "high": -0.05, "kind": "interval"}
+    return [{"bank": "same", "measure": "success", "arm": "eot", "other": other, "difference": difference}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"sanity": None}, "not checked"),
+        ({"sanity": {"failed": ["masking"], "checks": [{"verdict": "failed"}]}}, "masking failed"),
+        ({"sanity": {"failed": [], "checks": [{"verdict": "skipped"}]}}, "no check of the attack was made"),
+        ({"failed": [{"picture": 1}]}, "1 of the pictures failed"),
+        ({"comparisons": better("one_view")}, "one_view is stronger"),
+    ],
+)
+def test_a_weak_attack_never_passes_and_may_fail(changes, reason):
+    requirements = tuple(Requirement("success", "eot", at_most=bar) for bar in (0.9, 0.01))
+    policy = Policy("A claim.", "2026-11-24", requirements)
+    assert [row.verdict for row in decide(policy, "", content(), rows(SHARES), False).rows] == ["PASS", "FAIL"]
+    verdict = decide(policy, "run", content(**changes), rows(SHARES), False)
+    assert [row.verdict for row in verdict.rows] == ["UNDECIDED", "FAIL"] and verdict.exit_code == 3
+    assert any(reason in each for each in verdict.reasons) and reason in str(verdict)
+    assert weaknesses(content(comparisons=better("noise"))) == ()
+
+
+def test_the_verdict_of_a_policy_is_its_worst_row():
+    bars = {"PASS": 1.0, "FAIL": 0.01, "UNDECIDED": 0.3}
+    for words, code in ((["PASS"], 0), (["PASS", "UNDECIDED"], 4), (["UNDECIDED", "FAIL", "PASS"], 3)):
+        policy = Policy(
+            "A.", "2026-11-24", tuple(Requirement("success", "eot", at_most=bars[word]) for word in words)
+        )
+        verdict = decide(policy, "", content(), rows(SHARES), False)
+        assert [row.verdict for row in verdict.rows] == words and verdict.exit_code == code
+        assert verdict.as_dict()["verdict"] == verdict.verdict
+        assert all(f"<td>{word}</td>" in verdict._repr_html_() for word in words)

@@ -1,0 +1,141 @@
+"""`viewproof gate` and `require=` on runs: verdicts, exit codes, stop and resume, and what is refused."""
+
+import json
+import shutil
+
+import pytest
+
+from attacks.commands import main
+from attacks.experiment.verify import verify
+from attacks.gate.policy import read_policy
+from tests.run.test_run import call
+
+POLICY = """claim: Clean views are recognised, attacked ones are not.
+date: 2026-11-24
+threat: {perturbation: linf}
+requirements:
+  - {measure: success, arm: clean, at_most: 0.6}
+  - {measure: success, arm: eot, at_least: 0.2}
+"""
+FAST = "config=quickstart attack.gradients=24 evaluate.views=16 data.size=32 perturbation.eps=32/255"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run that was required to meet `POLICY`."""
+    folder = tmp_path_factory.mktemp("gate")
+    (folder / "policy.yaml").write_text(POLICY)
+    with pytest.MonkeyPatch.context() as patch:
+        code = call(patch, *FAST.split(), f"require={folder / 'policy.yaml'}", f"hydra.run.dir={folder / 'run'}")
+    return folder, code
+
+
+@pytest.mark.slow
+def test_a_run_ends_with_the_verdict_of_its_policy(finished, capsys):
+    folder, code = finished
+    content = json.loads((folder / "run" / "metrics.json").read_text())
+    gate = content["gate"]
+    assert gate["policy"]["digest"] == read_policy(folder / "policy.yaml").digest
+    assert code == {"PASS": 0, "FAIL": 3, "UNDECIDED": 4}[gate["verdict"]]
+    assert [row["value"] for row in gate["rows"]] == [
+        content["arms"][arm]["success"]["mean"] for arm in ("clean", "eot")
+    ]
+    page = (folder / "run" / "report.html").read_text()
+    assert page.index('id="gate"') < page.index('class="verdict"') and gate["policy"]["claim"] in page
+    assert main(["gate", str(folder / "policy.yaml"), str(folder / "run")]) == code
+    assert f"{gate['verdict']}: Clean views are recognised" in capsys.readouterr().out
+    assert verify(folder / "run").passed
+
+
+@pytest.mark.slow
+def test_exit_codes_follow_the_bars_and_several_runs_give_the_worst(finished, tmp_path, capsys):
+    folder, _ = finished
+    for bar, code in (("0.01", 3), ("0.999", 0)):
+        text = POLICY.replace("at_most: 0.6", f"at_most: {bar}").replace("at_least: 0.2", "at_least: 0.0")
+        (tmp_path / "p.yaml").write_text(text)
+        assert main(["gate", str(tmp_path / "p.yaml"), str(folder / "run"), str(folder / "run")]) == code
+        assert capsys.readouterr().out.count(f"({folder / 'run'})") == 2
+
+
+@pytest.mark.slow
+def test_a_changed_run_and_another_threat_are_refused(finished, tmp_path, capsys):
+    folder, _ = finished
+    copy = shutil.copytree(folder / "run", tmp_path / "run")
+    table = copy / "per_image.csv"
+    table.write_text(table.read_text().replace("0.", "1.", 1))
+    assert main(["gate", str(folder / "policy.yaml"), str(copy)]) == 1
+    assert "was changed after its run: per_image.csv" in capsys.readouterr().err
+    (tmp_path / "p.yaml").write_text(POLICY.replace("linf", "l2"))
+    assert main(["gate", str(tmp_path / "p.yaml"), str(folder / "run")]) == 1
+    assert "the policy needs perturbation=l2" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_changed_policy_in_the_run_directory_is_named_by_verify(finished, tmp_path):
+    folder, _ = finished
+    copy = shutil.copytree(folder / "run", tmp_path / "run")
+    (copy / "policy.yaml").write_text(POLICY.replace("0.6", "0.7"))
+    problems = verify(copy).problems
+    assert any(line.startswith("policy.yaml: its sha256") for line in problems)
+    assert any("gate" in line for line in problems)
+
+
+@pytest.mark.slow
+def test_pictures_are_attacked_until_the_policy_is_decided(tmp_path, monkeypatch, capsys):
+    (tmp_path / "p.yaml").write_text(POLICY.replace("at_most: 0.6", "at_most: 0.9").replace("0.2}", "0.1}"))
+    words = f"{FAST} data.count=40 evaluate.batch=4 attack.gradients=8 sanity.pictures=1"
+    command = ["gate", str(tmp_path / "p.yaml"), "--run", words, "--most", "36", "--into", str(tmp_path / "run")]
+    code = main(command)
+    content = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert 0 < content["left"] == 36 - len(content["queries"]) and content["gate"]["sequential"]
+    assert {row["verdict"] for row in content["gate"]["rows"]} <= {"PASS", "UNDECIDED"}  # a check may have failed
+    clusters = content["clusters"]
+    assert all(clusters.count(name) == clusters[clusters.index(name) :].count(name) for name in clusters)
+    assert verify(tmp_path / "run").passed
+    capsys.readouterr()
+    assert main(command) == code  # finished: it is only decided again
+    assert "judging" not in capsys.readouterr().err
+    (tmp_path / "other.yaml").write_text(POLICY)
+    assert main(["gate", str(tmp_path / "other.yaml"), str(tmp_path / "run")]) == 1
+    assert "another policy" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        ("config=smoke require=missing.yaml", "bundled policies"),
+        ("config=smoke require=bad.yaml", "unknown key `claims`"),
+        ("config=smoke evaluate.most=4", "`require`"),
+        ("config=smoke evaluate.most=4 require=p.yaml", "`evaluate.batch`"),
+        ("config=smoke evaluate.most=4 require=p.yaml evaluate.batch=2 workers=2", "`workers`"),
+        ("config=smoke evaluate.most=4 require=p.yaml evaluate.batch=2 perturbation.shared=true", "shared"),
+    ],
+)
+def test_a_requirement_that_cannot_be_decided_is_refused_before_the_attack(
+    tmp_path, monkeypatch, capsys, words, part
+):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.yaml").write_text(POLICY)
+    (tmp_path / "bad.yaml").write_text(POLICY.replace("claim:", "claims:"))
+    assert call(monkeypatch, *words.split(), "hydra.run.dir=run") == 1
+    error = capsys.readouterr().err
+    assert part in error and error.splitlines()[-1].startswith("error: ")
+    assert not (tmp_path / "run" / "manifest.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "part"),
+    [
+        (["p.yaml"], "needs directories of finished runs, or --run"),
+        (["p.yaml", "run", "--run", "config=smoke"], "one of the two"),
+        (["p.yaml", "--run", "config=smoke"], "--into"),
+        (["p.yaml", "run"], "metrics.json"),
+        (["none.yaml", "run"], "bundled policies"),
+    ],
+)
+def test_a_wrong_gate_is_one_line(tmp_path, monkeypatch, capsys, arguments, part):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "p.yaml").write_text(POLICY)
+    assert main(["gate", *arguments]) == 1
+    error = capsys.readouterr().err
+    assert part in error and error.startswith("error: ") and error.count("\n") == 1
