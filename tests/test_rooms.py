@@ -23,8 +23,8 @@ ROOMS = {
     experiment <- data encoders eot evaluation gate objectives optimisers perturbations report runtime schema solvers
     physical    <- data encoders eot evaluation experiment perturbations runtime schema
     run         <- experiment gate report runtime schema
-    notebook    <- experiment run runtime
-    commands    <- data encoders eot evaluation experiment gate perturbations physical report runtime schema""",
+    commands    <- data encoders eot evaluation experiment gate perturbations physical report runtime schema
+    notebook    <- commands data experiment gate report run runtime""",
     "transforms": """
     draws ranges sampling <-
     colour scene <- ranges sampling

@@ -21,17 +21,15 @@ from contextlib import ExitStack
 from pathlib import Path, PurePath
 
 from attacks.evaluation.intervals import Interval
-from attacks.report.compare import Judged, Pair, compared, judged
-from attacks.report.index import Row, Skipped, collect, write_index
-from attacks.report.ranking import Board, boards, charts, flat
+from attacks.report.compare import Pair
+from attacks.report.comparison import compare_runs, write_comparison
+from attacks.report.index import Row
+from attacks.report.ranking import ranked
 from attacks.report.words import p_value, written
 from attacks.runtime.command_line import printable
 from attacks.runtime.remote import local
-from attacks.runtime.tables import write_rows
 
 MOST_RUNS, MOST_FOLDERS = 500, 20_000
-#: The most pairs without a comparison that are listed.
-NAMED = 20
 
 
 def runs_of(paths: Sequence[Path]) -> list[Path]:
@@ -89,25 +87,6 @@ def place(paths: Sequence[Path], runs: Sequence[Path]) -> Path:
     if len(parents) > 1:
         raise ValueError("`--out` is needed: these runs do not lie in one folder")
     return parents.pop()
-
-
-def ranked(tables: Sequence[Board]) -> str:
-    """The runs of each threat, the most robust first, for the terminal."""
-    head = ["threat", "views", "place", "run", "encoder", "measure of eot", "value", "group"]
-    lines = []
-    for table in tables:
-        few = f"too few clusters: {table.needed} needed" if table.needed else ""
-        for each in table.standings:
-            line = [
-                table.row.threat,
-                table.row.transforms,
-                str(each.place),
-                each.name,
-                each.row.encoder,
-                table.measure,
-            ]
-            lines.append([*line, _words(each.value), each.letters or few])
-    return _table(head, lines)
 
 
 def text(names: Mapping[Path, str], rows: Sequence[Row], pairs: Sequence[Pair]) -> str:
@@ -170,37 +149,17 @@ def run(options: argparse.Namespace) -> None:
 
 def compare(paths: Sequence[Path], folder: Path | None, origins: Mapping[Path, str] | None = None) -> None:
     """Compare, write, and print."""
-    from attacks.report.leaderboard import section  # here: it imports matplotlib
-
     runs = runs_of(paths)
     out = folder or place(paths, runs)
-    names, (rows, skipped) = labels(runs, origins), collect(runs)
-    if not rows:
-        reasons = "; ".join(f"{names[each.directory]}: {each.reason}" for each in skipped)
+    names = labels(runs, origins)
+    result = compare_runs(names)
+    if not result.rows:
+        reasons = "; ".join(f"{names[each.directory]}: {each.reason}" for each in result.skipped)
         raise ValueError(f"`RUN`: none of these is a run ({plain(reasons)})")
-    comparable, notes = _judged(rows, names)
-    pairs, others = compared(comparable)
-    tables = boards({names[row.directory]: row for row in rows}, comparable, pairs)
-    apart = [f"{one} and {two}: {reason}" for one, two, reason in others[:NAMED]]
-    apart += [f"{len(others) - NAMED} more pairs"] if len(others) > NAMED else []
-    out.mkdir(parents=True, exist_ok=True)
-    ranking = section(tables, charts(tables), apart, out) if tables or apart else None
-    write_index(out / "index.html", rows, skipped, names, ranking)
-    write_rows(out / "ranking.csv", flat(tables))
-    write_rows(out / "pairs.csv", [pair.row() for pair in pairs])
-    print(*([ranked(tables)] if tables else []), text(names, rows, pairs), sep="\n\n")
-    lines = [f"skipped: {names[each.directory]}: {each.reason}" for each in (*skipped, *notes)]
-    for line in (*lines, *(f"not compared: {line}" for line in apart)):
+    page = write_comparison(result, out)
+    ranking = [_table(*ranked(result.tables))] if result.tables else []
+    print(*ranking, text(names, result.rows, result.pairs), sep="\n\n")
+    lines = [f"skipped: {names[each.directory]}: {each.reason}" for each in (*result.skipped, *result.notes)]
+    for line in (*lines, *(f"not compared: {line}" for line in result.refused)):
         print(plain(line), file=sys.stderr)
-    print(f"index: {out / 'index.html'}")
-
-
-def _judged(rows: Sequence[Row], names: Mapping[Path, str]) -> tuple[dict[str, Judged], list[Skipped]]:
-    """The runs that can be compared with others, by name, and what is wrong with the rest."""
-    comparable, notes = {}, []
-    for row in rows:
-        try:
-            comparable[names[row.directory]] = judged(row.directory)
-        except (ValueError, OSError) as error:
-            notes.append(Skipped(row.directory, f"only in the table: {error}"))
-    return comparable, notes
+    print(f"index: {page}")

@@ -1,6 +1,6 @@
 """The section of a page that ranks encoders, with its curves."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +69,23 @@ def figure(chart: Chart) -> Figure:
         axis.set_ylim(-0.04, 1.04)
     plain(axis)
     legend(result, axis)
+    return result
+
+
+def dots(values: Mapping[str, Mapping[str, float]], label: str) -> Figure:
+    """A value with its 95 % interval for each name, the first at the top. `label` names the values."""
+    names = list(values)
+    result = Figure(figsize=(7.6, 1.2 + 0.35 * len(names)), layout="constrained")
+    axis = result.subplots()
+    for i, each in enumerate(values.values()):
+        error = [[max(0.0, each["mean"] - each["low"])], [max(0.0, each["high"] - each["mean"])]]
+        axis.errorbar(each["mean"], i, xerr=error, fmt="o", color=LIGHT["eot"], capsize=2.5)
+    axis.set_yticks(range(len(names)), [axis_label(name) for name in names])
+    axis.invert_yaxis()
+    axis.set_xlabel(label)
+    if label == measure_name("success"):
+        axis.set_xlim(-0.04, 1.04)
+    plain(axis)
     return result
 
 

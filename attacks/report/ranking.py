@@ -13,6 +13,7 @@ from attacks.evaluation.intervals import Interval
 from attacks.evaluation.significance import LEVEL
 from attacks.report.compare import ARM, Judged, Pair
 from attacks.report.index import Row
+from attacks.report.words import written
 
 #: The most groups that have a letter, and the most that are looked at on the way to them.
 MOST_GROUPS, MOST_TRIED = 26, 500
@@ -183,3 +184,22 @@ def flat(tables: Sequence[Board]) -> list[dict[str, object]]:
         for table in tables
         for each in table.standings
     ]
+
+
+def ranked(tables: Sequence[Board]) -> tuple[list[str], list[list[str]]]:
+    """The head and the rows of a table of all tables, the most robust run of each first, in words."""
+    head = ["threat", "views", "place", "run", "encoder", "measure of eot", "value", "group"]
+    lines = []
+    for table in tables:
+        few = f"too few clusters: {table.needed} needed" if table.needed else ""
+        for each in table.standings:
+            line = [
+                table.row.threat,
+                table.row.transforms,
+                str(each.place),
+                each.name,
+                each.row.encoder,
+                table.measure,
+            ]
+            lines.append([*line, written(each.value._asdict()), each.letters or few])
+    return head, lines
