@@ -16,6 +16,8 @@ from attacks.report.words import capitalised, measure_name
 
 #: The colours and markers of the lines; those after the last are dashed.
 LINES = tuple(zip(("eot", "no_eot", "one_view", "clean", "noise"), "o^Dsv", strict=True))
+#: Names of so many characters have a line each in the legend.
+LONG = 27
 #: The most lines of a drawing, and the most drawings of a page.
 MOST_LINES, MOST_CHARTS = 10, 12
 
@@ -41,10 +43,10 @@ def figure(chart: Chart) -> Figure:
     lines = chart.series[:MOST_LINES]
     places = sorted({unit * x for line in lines for x, _ in line.points})
     step = 0.012 * (places[-1] - places[0])
-    result = Figure(figsize=(7.6, 3.4), layout="constrained")
+    result = Figure(figsize=(4.4, 3), layout="constrained")
     axis = result.subplots()
     for i, line in enumerate(lines):
-        colour, marker = LINES[i % len(LINES)]
+        colour, marker = LINES[line.style % len(LINES)]
         x = [unit * place + step * (i - (len(lines) - 1) / 2) for place, _ in line.points]
         means = [value.mean for _, value in line.points]
         # A rate's interval always holds its mean, up to rounding.
@@ -52,7 +54,7 @@ def figure(chart: Chart) -> Figure:
             [max(0.0, v.mean - v.low) for _, v in line.points],
             [max(0.0, v.high - v.mean) for _, v in line.points],
         ]
-        dashes = "-" if i < len(LINES) else "--"
+        dashes = "-" if line.style < len(LINES) else "--"
         text = axis_label(line.name)
         style: dict[str, Any] = {
             "color": LIGHT[colour],
@@ -68,7 +70,7 @@ def figure(chart: Chart) -> Figure:
     if chart.measure == "success":
         axis.set_ylim(-0.04, 1.04)
     plain(axis)
-    legend(result, axis)
+    legend(result, axis, 2 if max(len(line.name) for line in lines) < LONG else 1)
     return result
 
 

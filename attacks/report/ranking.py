@@ -21,7 +21,8 @@ MOST_GROUPS, MOST_TRIED = 26, 500
 
 class Standing(NamedTuple):
     """A run of a table: its name, place from 1, value with the 95 % interval, and the letters of its groups; none
-    where too few clusters allow no test, or where there are more groups than letters."""
+    where too few clusters allow no test, or where there are more groups than letters. `clean` is the value of the
+    untouched pictures."""
 
     name: str
     row: Row
@@ -29,6 +30,7 @@ class Standing(NamedTuple):
     place: int
     value: Interval
     letters: str
+    clean: Interval | None
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,11 @@ class Board:
 
 
 class Series(NamedTuple):
-    """A line of a drawing: an encoder with its values over x, in the order of x."""
+    """A line of a drawing: an encoder with its values over x, in the order of x, and the number of its style, the
+    same in all drawings."""
 
     name: str
+    style: int
     points: tuple[tuple[float, Interval], ...]
 
 
@@ -98,7 +102,8 @@ def _board(
     standings = []
     for place, name in enumerate(names, 1):
         value = rows[name].arms[ARM][measure]
-        standings.append(Standing(name, rows[name], runs[name], place, value, marks.get(name, "")))
+        clean = rows[name].arms.get("clean", {}).get(measure)
+        standings.append(Standing(name, rows[name], runs[name], place, value, marks.get(name, ""), clean))
     return Board(measure, tuple(standings), few or None)
 
 
@@ -130,12 +135,16 @@ def charts(tables: Sequence[Board]) -> list[Chart]:
     families: dict[tuple[object, ...], list[Standing]] = {}
     for table in tables:
         families.setdefault(table.subject, []).extend(table.standings)
+    every = dict.fromkeys(each.row.subject for table in tables for each in table.standings)
+    styles = {subject: i for i, subject in enumerate(every)}
     result = []
     for (*_, measure, _), family in families.items():
         points = [Point(each, each.judged.eps, each.value) for each in family if each.judged.eps is not None]
         if len({point.x for point in points}) > 1:
             row = family[0].row
-            result.append(Chart(norm(row), str(measure), f"over eps, views {row.transforms}", _series(points)))
+            result.append(
+                Chart(norm(row), str(measure), f"over eps, views {row.transforms}", _series(points, styles))
+            )
     for table in tables:
         points = []
         for each in table.standings:
@@ -144,7 +153,7 @@ def charts(tables: Sequence[Board]) -> list[Chart]:
                 points += [Point(each, 1.0, each.value), Point(each, each.row.widened, wide)]
         if points:
             title = f"over the width of the views, {table.row.threat}"
-            result.append(Chart("width", table.measure, title, _series(points)))
+            result.append(Chart("width", table.measure, title, _series(points, styles)))
     return result
 
 
@@ -161,16 +170,16 @@ def norm(row: Row) -> str:
     return row.threat.replace(",", " ").split()[0] if row.threat else ""
 
 
-def _series(points: Sequence[Point]) -> tuple[Series, ...]:
+def _series(points: Sequence[Point], styles: Mapping[str, int]) -> tuple[Series, ...]:
     """A line for each encoder; where two have one label, with the name of a run."""
     lines: dict[str, list[Point]] = {}
     for point in points:
         lines.setdefault(point.standing.row.subject, []).append(point)
     labels = [line[0].standing.row.encoder for line in lines.values()]
     result = []
-    for label, line in zip(labels, lines.values(), strict=True):
+    for label, (subject, line) in zip(labels, lines.items(), strict=True):
         name = f"{label}, {line[0].standing.name}" if labels.count(label) > 1 else label
-        result.append(Series(name, tuple(sorted({point.x: point.value for point in line}.items()))))
+        result.append(Series(name, styles[subject], tuple(sorted({point.x: point.value for point in line}.items()))))
     return tuple(result)
 
 
@@ -188,7 +197,7 @@ def flat(tables: Sequence[Board]) -> list[dict[str, object]]:
 
 def ranked(tables: Sequence[Board]) -> tuple[list[str], list[list[str]]]:
     """The head and the rows of a table of all tables, the most robust run of each first, in words."""
-    head = ["threat", "views", "place", "run", "encoder", "measure of eot", "value", "group"]
+    head = ["threat", "views", "place", "run", "encoder", "measure", "eot", "group", "clean"]
     lines = []
     for table in tables:
         few = f"too few clusters: {table.needed} needed" if table.needed else ""
@@ -201,5 +210,12 @@ def ranked(tables: Sequence[Board]) -> tuple[list[str], list[list[str]]]:
                 each.row.encoder,
                 table.measure,
             ]
-            lines.append([*line, written(each.value._asdict()), each.letters or few])
+            lines.append(
+                [
+                    *line,
+                    written(each.value._asdict()),
+                    each.letters or few,
+                    "" if each.clean is None else written(each.clean._asdict()),
+                ]
+            )
     return head, lines

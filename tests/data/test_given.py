@@ -113,7 +113,7 @@ def test_too_many_pictures_are_refused(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_every_form_gives_the_same_metrics(tmp_path):
     small = {"attack.views": 2, "evaluate.views": 4, "evaluate.refine": 0, "data.size": 48}
-    folder = tmp_path / "files"
+    folder = tmp_path / "source"
     folder.mkdir()
     for i, image in enumerate(IMAGES):
         save_image(folder / f"{i:04}.png", image)
