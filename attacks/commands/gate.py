@@ -3,6 +3,10 @@
     viewproof gate POLICY.yaml outputs/my_run
     viewproof gate POLICY.yaml --run 'config=evaluate data=folder data.path=my/pictures' --into outputs/gate
 
+    viewproof gate POLICY.yaml outputs/my_run --out evidence # in the formats of other tools, and as a page to sign
+    viewproof gate --check evidence                          # whether it still follows from the runs
+    viewproof gate --lock POLICY.yaml                        # fixes the bars: a digest with a date, beside the policy
+
 A policy is a file, or the name of a bundled one (docs/gate.md). With --run the pictures are attacked in units until
 every row is decided; the same command goes on after a stop.
 
@@ -16,14 +20,17 @@ from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
+from attacks.evidence.lock import lock, locked_since
+from attacks.evidence.pieces import INDEX, check, write
 from attacks.experiment.artefact_list import differences
 from attacks.experiment.directory import earlier, finished, read_json
 from attacks.gate.decide import decide
-from attacks.gate.policy import Policy, read_policy, refuse_other_threat
+from attacks.gate.policy import Policy, policy_file, read_policy, refuse_other_threat
 from attacks.gate.verdict import CODES, Verdict
 from attacks.runtime.command_line import printable
 from attacks.runtime.folders import refuse_links
 from attacks.runtime.tables import read_rows
+from attacks.runtime.untrusted import read
 
 #: The pictures of a unit where the command line names no number.
 UNIT = 8
@@ -31,29 +38,58 @@ UNIT = 8
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    parser.add_argument("policy", metavar="POLICY", help="a YAML file, or the name of a bundled policy")
+    parser.add_argument("policy", nargs="?", metavar="POLICY", help="a YAML file, or the name of a bundled policy")
     parser.add_argument("runs", nargs="*", type=Path, metavar="RUN", help="directories of finished runs")
     parser.add_argument("--run", dest="words", metavar="WORDS", help="the arguments of `viewproof run`, in quotes")
     parser.add_argument("--most", type=int, default=2000, help="of --run: pictures at most (default: 2000)")
     parser.add_argument("--into", type=Path, metavar="DIR", help="of --run: the run directory")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write the evidence there (extra `evidence`)")
+    parser.add_argument("--check", type=Path, metavar="DIR", help="check such a folder")
+    parser.add_argument("--lock", action="store_true", help="fix the bars of POLICY from today on")
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the verdict on each run. Returns the exit code."""
-    policy = read_policy(options.policy)
+    if options.check is not None:
+        return _check(options.check)
+    if options.policy is None:
+        raise ValueError("`gate` needs a POLICY, or --check DIR")
+    file = policy_file(options.policy)
+    policy = read_policy(file)
+    if options.lock:
+        print(lock(policy, file))
+        return 0
+    locked_since(policy, file)
     if bool(options.runs) == (options.words is not None):
         raise ValueError("`gate` needs directories of finished runs, or --run, one of the two")
-    if options.words is None:
-        verdicts = [verdict_of(policy, folder) for folder in options.runs]
-        print(*(printable_lines(verdict) for verdict in verdicts), sep="\n\n")
-        return max((verdict.exit_code for verdict in verdicts), key=_severity)
-    if options.into is None:
-        raise ValueError("`--run` needs --into DIR, the run directory, where the same command goes on after a stop")
-    if not finished(options.into):
-        _attack(options)
-    verdict = verdict_of(policy, options.into)
-    print(printable_lines(verdict))
-    return verdict.exit_code
+    runs = options.runs
+    if options.words is not None:
+        if options.into is None:
+            raise ValueError("`--run` needs --into DIR, the run directory, where the same command goes on")
+        runs = [options.into]
+        if not finished(options.into):
+            _attack(options)
+    verdicts = [verdict_of(policy, folder) for folder in runs]
+    print(*(printable_lines(verdict) for verdict in verdicts), sep="\n\n")
+    if options.out is not None:
+        write(options.out, file, _name(file), runs, lambda run: verdict_of(policy, run))
+        print(f"evidence: {options.out / 'evidence.html'}")
+    return max((verdict.exit_code for verdict in verdicts), key=_severity)
+
+
+def _name(file: Path) -> str:
+    """The policy's path as a code host knows it: from the working directory, which is that of the repository."""
+    whole, here = file.resolve(), Path.cwd()
+    return whole.relative_to(here).as_posix() if whole.is_relative_to(here) else file.name
+
+
+def _check(folder: Path) -> int:
+    lines = check(folder, lambda file, run: verdict_of(read_policy(file), run))
+    verdict = read(folder / INDEX)["verdict"]
+    print(
+        *map(printable, lines or [f"the evidence in {folder} follows from its policy and runs: {verdict}"]), sep="\n"
+    )
+    return 1 if lines else 0
 
 
 def _severity(code: int) -> int:

@@ -8,6 +8,7 @@ EXTRAS = {
     **dict.fromkeys(("cv2", "reportlab", "skimage"), "physical"),
     **dict.fromkeys(("onnx", "onnx2torch"), "onnx"),
     **dict.fromkeys(("mlflow", "sqlalchemy", "alembic"), "mlflow"),
+    **dict.fromkeys(("junitparser", "cyclonedx", "in_toto_attestation", "google"), "evidence"),
     "timm": "timm",
     "open_clip": "clip",
     "transformers": "hf",

@@ -1,0 +1,141 @@
+"""Everything that the pieces of evidence state, gathered once."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from attacks import __version__
+from attacks.eot.bank import bank
+from attacks.experiment.batch import WIDE
+from attacks.experiment.build.pipeline import pipeline
+from attacks.experiment.build.printer import laid
+from attacks.experiment.directory import earlier, read_json
+from attacks.experiment.view_scores import read_scores
+from attacks.gate.policy import Policy, Requirement
+from attacks.gate.verdict import Decided, Verdict
+from attacks.runtime.files import sha256
+from attacks.schema.validate import Run
+from transforms import widened
+
+#: Of MITRE ATLAS, by what a run does.
+ATLAS = {
+    "AML.T0043.000": "Craft Adversarial Data: White-Box Optimization",
+    "AML.T0043.001": "Craft Adversarial Data: Black-Box Optimization",
+    "AML.T0041": "Physical Environment Access",
+    "AML.T0042": "Verify Attack",
+    "AML.T0015": "Evade ML Model",
+}
+#: Of NIST AI 100-2 E2025.
+NIST = {"NISTAML.022": "Evasion", "NISTAML.025": "Black-box Evasion"}
+
+
+@dataclass(frozen=True)
+class WorstView:
+    """The view that fails a requirement most: its picture, its number in the bank, the cosine to the clean embedding,
+    and the values of its coordinates by name."""
+
+    picture: str
+    number: int
+    cosine: float
+    values: tuple[tuple[str, float], ...]
+
+    def __str__(self) -> str:
+        values = ", ".join(f"{name} {value:.3g}" for name, value in self.values)
+        return f"{self.picture}, view {self.number}, cosine {self.cosine:.2f}" + (f": {values}" if values else "")
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """A run with its verdict. `files`: the SHA-256 of files.json, which covers every file of the run."""
+
+    name: str
+    folder: Path
+    verdict: Verdict
+    content: Mapping[str, Any]
+    manifest: Mapping[str, Any]
+    files: str
+    worst: tuple[WorstView | None, ...]
+
+    @property
+    def shown(self) -> tuple[Decided, WorstView] | None:
+        """The requirement whose worst view is shown: the first that fails, else the first of an attacked arm."""
+        pairs = [(row, worst) for row, worst in zip(self.verdict.rows, self.worst, strict=True) if worst is not None]
+        failed = [pair for pair in pairs if pair[0].verdict == "FAIL"]
+        attacked = [pair for pair in pairs if pair[0].requirement.arm != "clean"]
+        return next(iter((*failed, *attacked, *pairs)), None)
+
+    @property
+    def encoder(self) -> str:
+        """The SHA-256 of the encoder's tensors."""
+        return str(self.content["encoder"]["fingerprint"])
+
+    @property
+    def techniques(self) -> dict[str, str]:
+        """The ids of MITRE ATLAS and NIST AI 100-2 that the attack falls under."""
+        blind = self.content["threat"]["optimiser"] == "square"
+        printed = bool(self.content["threat"]["patch"])
+        ids = ["AML.T0043.001" if blind else "AML.T0043.000", *(["AML.T0041"] if printed else [])]
+        named = {each: ATLAS[each] for each in (*ids, "AML.T0042", "AML.T0015")}
+        return named | {each: NIST[each] for each in (["NISTAML.025"] if blind else ["NISTAML.022"])}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """The policy with the name of its file, since when its bars are locked (None: they are not), and the runs."""
+
+    policy: Policy
+    file: str
+    locked: str | None
+    runs: tuple[RunFacts, ...]
+    version: str = __version__
+
+    @property
+    def rows(self) -> list[tuple[RunFacts, Decided, WorstView | None]]:
+        """The requirements of all runs."""
+        return [(run, *each) for run in self.runs for each in zip(run.verdict.rows, run.worst, strict=True)]
+
+    @property
+    def verdict(self) -> str:
+        """FAIL if a run fails, else UNDECIDED if one is, else PASS."""
+        words = {run.verdict.verdict for run in self.runs}
+        return "FAIL" if "FAIL" in words else "UNDECIDED" if "UNDECIDED" in words else "PASS"
+
+
+def facts_of(verdict: Verdict, folder: Path) -> RunFacts:
+    """A finished run with its verdict. Raises ValueError or OSError."""
+    previous, content = earlier(folder), read_json(folder / "metrics.json")
+    worst = tuple(_worst(previous.run, folder, content, row.requirement) for row in verdict.rows)
+    name = folder.resolve().name
+    return RunFacts(name, folder, verdict, content, previous.manifest, sha256(folder / "files.json"), worst)
+
+
+def rule(requirement: Requirement) -> str:
+    """A stable id of a requirement, whatever its bar: such as success-eot-same-mean-at-most."""
+    side = "at-most" if requirement.at_least is None else "at-least"
+    parts = (requirement.measure, requirement.arm, requirement.bank, requirement.of, side)
+    return re.sub(r"[^a-z0-9.]+", "-", "-".join(parts))
+
+
+def _worst(run: Run, folder: Path, content: Mapping[str, Any], requirement: Requirement) -> WorstView | None:
+    """Of an arm the view with the least cosine, among those in which the attacker succeeds where there are some."""
+    scores = read_scores(folder)
+    arms = scores.scores.get(requirement.bank, {})
+    if requirement.arm not in arms:
+        return None
+    cosine = arms[requirement.arm].cosine.double()
+    success = scores.success[requirement.bank][requirement.arm]
+    at = int((cosine if not success.any() else cosine.masked_fill(~success, torch.inf)).argmin())
+    picture, number = divmod(at, cosine.shape[1])
+    values: tuple[tuple[str, float], ...] = ()
+    if not run.encoder.stochastic:  # whose draws are coordinates of the encoder, which is not loaded
+        views, purpose = laid(pipeline(run.transforms), run.printer, run.perturbation), "evaluate"
+        if requirement.bank == WIDE:
+            views, purpose = widened(views, run.evaluate.wide), "evaluate wide"
+        u = bank(views, cosine.shape[1], seed=run.seed, purpose=purpose).u[number : number + 1]
+        numbers = views.values(u)[0].tolist() if views.dims else []
+        values = tuple(zip(views.names, numbers, strict=True))
+    return WorstView(str(content["queries"][picture]), number, float(cosine.flatten()[at]), values)

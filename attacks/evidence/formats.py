@@ -1,0 +1,162 @@
+"""The verdict as JUnit XML, SARIF 2.1.0, a CycloneDX 1.6 ML-BOM and an in-toto test result.
+
+Nothing in them depends on when or where they are written, so that they can be made again and compared.
+"""
+
+import hashlib
+import json
+import uuid
+from typing import Any
+
+from attacks.evidence.facts import Facts, RunFacts, WorstView, rule
+from attacks.gate.verdict import Decided
+from attacks.runtime.extras import extra
+
+PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
+#: Verdict -> the word of in-toto.
+RESULTS = {"PASS": "PASSED", "UNDECIDED": "WARNED", "FAIL": "FAILED"}
+
+
+def text_of(row: Decided, worst: WorstView | None) -> str:
+    """A requirement and its verdict in a sentence or two."""
+    size = f"{row.pictures} pictures in {row.clusters} clusters"
+    text = f"{row.requirement}: {row.verdict}, {row.value:.3g} [{row.low:.3g}, {row.high:.3g}] from {size}."
+    text += f" {row.reason[:1].upper()}{row.reason[1:]}." if row.reason else ""
+    return text + (f" Worst view: {worst}." if worst else "")
+
+
+def junit(facts: Facts) -> str:
+    """JUnit XML: a suite a run, a test a requirement. FAIL is a failure, UNDECIDED an error."""
+    library = extra("junitparser")
+    report = library.JUnitXml(facts.policy.claim)
+    for run in facts.runs:
+        suite = library.TestSuite(run.name)
+        for row, worst in zip(run.verdict.rows, run.worst, strict=True):
+            case = library.TestCase(str(row.requirement), f"{facts.file}.{run.name}", 0)
+            if row.verdict != "PASS":
+                kind = library.Failure if row.verdict == "FAIL" else library.Error
+                case.result = [kind(text_of(row, worst), row.verdict)]
+            suite.add_testcase(case)
+        suite.update_statistics()
+        report.add_testsuite(suite)
+    return str(report.tostring().decode()) + "\n"
+
+
+def sarif(facts: Facts) -> str:
+    """SARIF 2.1.0: a rule a requirement, a result for each that fails, at its line of the policy."""
+    results, rules = [], {}
+    for run, row, worst in facts.rows:
+        name = rule(row.requirement)
+        rules[name] = {"id": name, "shortDescription": {"text": str(row.requirement)}}
+        if row.verdict == "FAIL":
+            mark = hashlib.sha256(f"{name} {run.encoder}".encode()).hexdigest()
+            place = {"artifactLocation": {"uri": facts.file}, "region": {"startLine": 1}}
+            results.append(
+                {
+                    "ruleId": name,
+                    "level": "error",
+                    "message": {"text": f"{run.name}: {text_of(row, worst)}"},
+                    "locations": [{"physicalLocation": place}],
+                    "partialFingerprints": {"requirementAndEncoder/v1": mark},
+                }
+            )
+    driver = {"name": "Viewproof", "version": facts.version, "rules": list(rules.values())}
+    log = {"version": "2.1.0", "$schema": "https://json.schemastore.org/sarif-2.1.0.json"}
+    return _json(log | {"runs": [{"tool": {"driver": driver}, "results": results, "columnKind": "utf16CodeUnits"}]})
+
+
+def cyclonedx(facts: Facts) -> str:
+    """A CycloneDX 1.6 fragment: each encoder as a machine-learning-model with its digest and its measured values, and
+    the claim with its evidence. Raises ValueError where the library's own copy of the schema refuses it."""
+    validation, schema = extra("cyclonedx.validation.json"), extra("cyclonedx.schema")
+    components = [_component(run, f"encoder-{i}") for i, run in enumerate(facts.runs, 1)]
+    evidence = [
+        {
+            "bom-ref": f"evidence-{i}",
+            "propertyName": rule(row.requirement),
+            "description": text_of(row, worst),
+            "data": [{"name": "run", "contents": {"attachment": {"content": f"sha256 of files.json {run.files}"}}}],
+        }
+        for i, (run, row, worst) in enumerate(facts.rows, 1)
+    ]
+    refs = [each["bom-ref"] for each in evidence]
+    claims = [
+        {"bom-ref": f"claim-{i}", "target": component["bom-ref"], "predicate": facts.policy.claim, "evidence": refs}
+        for i, component in enumerate(components, 1)
+    ]
+    bom = {
+        "$schema": "http://cyclonedx.org/schema/bom-1.6.schema.json",
+        "bomFormat": "CycloneDX",
+        "specVersion": "1.6",
+        "serialNumber": f"urn:uuid:{uuid.uuid5(uuid.NAMESPACE_URL, ' '.join(_digests(facts)))}",
+        "version": 1,
+        "metadata": {
+            "tools": {"components": [{"type": "application", "name": "viewproof", "version": facts.version}]},
+            "properties": [{"name": "viewproof:verdict", "value": facts.verdict}],
+        },
+        "components": components,
+        "declarations": {"claims": claims, "evidence": evidence},
+    }
+    written = _json(bom)
+    error = validation.JsonStrictValidator(schema.SchemaVersion.V1_6).validate_str(written)
+    if error is not None:
+        raise ValueError(f"the CycloneDX fragment is not valid: {error}")
+    return written
+
+
+def _component(run: RunFacts, ref: str) -> dict[str, Any]:
+    encoder = run.content["encoder"]
+    metrics = [
+        {
+            "type": str(row.requirement),
+            "value": f"{row.value:.6g}",
+            "slice": f"{row.pictures} pictures in {row.clusters} clusters",
+            "confidenceInterval": {"lowerBound": f"{row.low:.6g}", "upperBound": f"{row.high:.6g}"},
+        }
+        for row in run.verdict.rows
+    ]
+    name = encoder["name"] if encoder["model"] is None else f"{encoder['name']}:{encoder['model']}"
+    return {
+        "type": "machine-learning-model",
+        "bom-ref": ref,
+        "name": name,
+        "description": "SHA-256 of the tensors, whatever file holds them",
+        "hashes": [{"alg": "SHA-256", "content": run.encoder}],
+        "modelCard": {"quantitativeAnalysis": {"performanceMetrics": metrics}},
+    }
+
+
+def in_toto(facts: Facts) -> str:
+    """An in-toto Statement v1 with the predicate test-result v0.1, over the digests of the policy and of each run's
+    files.json. Raises ValueError where the library refuses it."""
+    statements, json_format = extra("in_toto_attestation.v1.statement"), extra("google.protobuf.json_format")
+    descriptors, json_format = (
+        extra("in_toto_attestation.v1.resource_descriptor"),
+        extra("google.protobuf.json_format"),
+    )
+    policy = descriptors.ResourceDescriptor(name=facts.file, digest={"sha256": facts.policy.digest})
+    runs = [
+        descriptors.ResourceDescriptor(name=f"{run.name}/files.json", digest={"sha256": run.files})
+        for run in facts.runs
+    ]
+    named: dict[str, list[str]] = {word: [] for word in RESULTS}
+    for run, row, _ in facts.rows:
+        named[row.verdict].append(f"{run.name}: {row.requirement}")
+    predicate = {
+        "result": RESULTS[facts.verdict],
+        "configuration": [{"name": facts.file, "digest": {"sha256": facts.policy.digest}}],
+        "passedTests": named["PASS"],
+        "warnedTests": named["UNDECIDED"],
+        "failedTests": named["FAIL"],
+    }
+    statement = statements.Statement([each.pb for each in (policy, *runs)], PREDICATE, predicate)
+    statement.validate()
+    return _json(json_format.MessageToDict(statement.pb))
+
+
+def _digests(facts: Facts) -> list[str]:
+    return [facts.policy.digest, *(run.files for run in facts.runs)]
+
+
+def _json(value: Any) -> str:
+    return json.dumps(value, indent=2, sort_keys=True) + "\n"

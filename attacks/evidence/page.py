@@ -1,0 +1,87 @@
+"""`evidence.html`: the verdict on one page that prints to one or two sheets, for whoever signs it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from attacks.data.images import file_names
+from attacks.evidence.facts import Facts, RunFacts
+from attacks.report.environment import environment
+from attacks.report.sheets import Picture, from_file
+from attacks.report.words import arm_names, radius, sampled, written
+
+
+def page(facts: Facts) -> str:
+    """The page, which fetches nothing and runs no scripts."""
+    runs = [(run, _rows(run), _picture(run)) for run in facts.runs]
+    template = environment().get_template("evidence.html")
+    text: str = template.render(facts=facts, runs=runs, not_tested=not_tested(facts))
+    return text
+
+
+def _rows(run: RunFacts) -> list[tuple[str, str]]:
+    """What was tested, as rows of a table."""
+    content, threat = run.content, run.content["threat"]
+    size = "a patch" if threat["patch"] else f"{threat['norm']}, eps {radius(threat)}"
+    goal = "targeted: the view is taken for the target" if threat["targeted"] else "untargeted: any wrong answer"
+    knows = "none of the weights: answers only" if threat["optimiser"] == "square" else "the weights and the views"
+    techniques = "; ".join(f"{key} {name}" for key, name in run.techniques.items())
+    bank = content["bank"]
+    views = [
+        f"{name} {low:.3g} to {high:.3g}" if high > low else f"{name} {low:.3g}"
+        for name, (low, high) in zip(bank["coordinates"], bank["ranges"], strict=True)
+    ]
+    rows = [
+        ("encoder", f"{content['encoder']['name']}, SHA-256 of the tensors {run.encoder}"),
+        ("pictures", sampled(len(content["queries"]), len(set(content["clusters"])))),
+        ("attacker's goal", goal),
+        ("knowledge", f"white box, {knows}" if "none" not in knows else f"black box, {knows}"),
+        ("capability", f"{size}; {threat['gradients']} gradients a picture, {threat['optimiser']}"),
+        ("techniques", techniques),
+        ("views", f"{bank['views']} held-out views of each picture; {'; '.join(views) or 'the file as it is'}"),
+        ("strongest attack", strongest(content)),
+        ("checks of the attack", _checks(content["sanity"])),
+    ]
+    return rows if run.shown is None else [*rows, ("worst view", f"{run.shown[1]} ({run.shown[0].requirement})")]
+
+
+def strongest(content: Mapping[str, Any]) -> str:
+    """The arm with the highest success, and that."""
+    arms, names = content["arms"], arm_names(content)
+    best = max((arm for arm in arms if arm not in ("clean", "noise")), key=lambda arm: arms[arm]["success"]["mean"])
+    return f"{names[best]}: success {written(arms[best]['success'])}"
+
+
+def _checks(sanity: Mapping[str, Any] | None) -> str:
+    if sanity is None:
+        return "none were made"
+    verdicts = [check["verdict"] for check in sanity["checks"]]
+    failed = f"; failed: {', '.join(sanity['failed'])}" if sanity["failed"] else ""
+    return f"{verdicts.count('passed')} of {len(verdicts) - verdicts.count('skipped')} passed{failed}"
+
+
+def not_tested(facts: Facts) -> list[str]:
+    """What the runs say nothing about."""
+    threats = [run.content["threat"] for run in facts.runs]
+    norms = ", ".join(sorted({"patch" if each["patch"] else str(each["norm"]) for each in threats}))
+    wide = all(run.content["wide"] for run in facts.runs)
+    lines = [
+        f"changes of another kind or size than {norms} above",
+        "stronger attacks: every number is an upper bound of the robustness",
+        "other encoders, preprocessing and precisions; other pictures than those the sample stands for",
+        "views outside of the ranges above" + ("" if wide else ", wider ones included"),
+    ]
+    if not any(each["optimiser"] == "square" or each["attack"] == "suite" for each in threats):
+        lines.append("attackers who see answers only, or who transfer attacks from other encoders")
+    if not any(each["patch"] for each in threats):
+        lines.append("printed patches")
+    return [*lines, "photographs: all views are computed"]
+
+
+def _picture(run: RunFacts) -> Picture | None:
+    """The file of the worst view."""
+    if run.shown is None:
+        return None
+    row, worst = run.shown
+    names = tuple(run.content["queries"])
+    file = file_names(names)[names.index(worst.picture)]
+    return from_file(run.folder / "pictures" / row.requirement.arm / file, f"{worst.picture}, {row.requirement.arm}")

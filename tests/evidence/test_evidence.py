@@ -1,0 +1,222 @@
+"""Evidence: valid against the official schemas, reproduced by a check, and refused where it was changed."""
+
+import json
+import shutil
+from pathlib import Path
+
+import jsonschema
+import pytest
+import xmlschema
+from cyclonedx.schema import SchemaVersion
+from cyclonedx.validation.json import JsonStrictValidator
+from google.protobuf import json_format
+from in_toto_attestation.predicates.test_result.v0 import test_result_pb2
+from in_toto_attestation.v1 import statement_pb2
+from in_toto_attestation.v1.statement import Statement
+
+from attacks.commands import main
+from attacks.evidence.pieces import PIECES
+from tests.helpers.page import Page
+from tests.run.test_run import call
+
+SCHEMAS = Path(__file__).parent / "schemas"
+POLICY = """claim: Half of the <views> are recognised.
+date: 2026-11-24
+requirements:
+  - {measure: success, arm: clean, at_most: 1.0}
+  - {measure: success, arm: eot, at_most: 0.01}
+  - {measure: cosine, arm: noise, at_least: 0.5}
+"""
+WORDS = "config=quickstart attack.gradients=16 evaluate.views=16 data.size=32 perturbation.eps=32/255 sanity=none"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A folder with a locked policy, a run and its evidence."""
+    folder = tmp_path_factory.mktemp("evidence")
+    (folder / "mine.yaml").write_text(POLICY)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        assert call(patch, *WORDS.split(), "hydra.run.dir=run") == 0
+        assert main(["gate", "--lock", "mine.yaml"]) == 0
+        assert main(["gate", "mine.yaml", "run", "--out", "evidence"]) == 3
+    return folder
+
+
+@pytest.fixture
+def copy(made, tmp_path, monkeypatch):
+    folder = tmp_path / "copy"
+    shutil.copytree(made, folder)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def piece(folder, name):
+    return (folder / "evidence" / name).read_text()
+
+
+@pytest.mark.slow
+def test_junit_is_valid_and_has_a_test_for_each_requirement(made):
+    path = made / "evidence" / "junit.xml"
+    schema = xmlschema.XMLSchema(SCHEMAS / "jenkins-junit.xsd")
+    schema.validate(path)
+    cases = schema.to_dict(path)["testsuite"][0]["testcase"]
+    assert len(cases) == 3 and ["failure" in case for case in cases] == [False, True, False]
+    assert ["error" in case for case in cases] == [True, False, True]  # no check of the attack: nothing passes
+
+
+@pytest.mark.slow
+def test_sarif_is_valid_and_has_a_result_for_each_failure(made):
+    log, schema = json.loads(piece(made, "verdict.sarif")), json.loads((SCHEMAS / "sarif-2.1.0.json").read_text())
+    jsonschema.validate(log, schema, cls=jsonschema.validators.validator_for(schema))
+    (result,) = log["runs"][0]["results"]
+    assert result["ruleId"] == "success-eot-same-mean-at-most" and "Worst view: " in result["message"]["text"]
+    assert "affine angle (deg)" in result["message"]["text"]
+    place = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
+    assert place == "mine.yaml" and len(log["runs"][0]["tool"]["driver"]["rules"]) == 3
+
+
+@pytest.mark.slow
+def test_cyclonedx_is_valid_and_has_the_digest_and_the_values(made):
+    text = piece(made, "encoder.cdx.json")
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
+    assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text.replace("SHA-256", "SHA-257")) is not None
+    (component,) = json.loads(text)["components"]
+    metrics = json.loads((made / "run" / "metrics.json").read_text())
+    assert component["hashes"][0]["content"] == metrics["encoder"]["fingerprint"]
+    values = component["modelCard"]["quantitativeAnalysis"]["performanceMetrics"]
+    assert float(values[1]["value"]) == pytest.approx(metrics["arms"]["eot"]["success"]["mean"], rel=1e-5)
+    assert float(values[1]["confidenceInterval"]["lowerBound"]) > 0.01
+
+
+@pytest.mark.slow
+def test_in_toto_is_a_statement_over_the_policy_and_the_run(made):
+    content = json.loads(piece(made, "test-result.intoto.json"))
+    statement = json_format.ParseDict(content, statement_pb2.Statement())  # an unknown key is an error
+    Statement.copy_from_pb(statement).validate()
+    result = json_format.ParseDict(content["predicate"], test_result_pb2.TestResult())
+    assert result.result == "FAILED" and len(result.failed_tests) == 1 and len(result.warned_tests) == 2
+    names = {each["name"]: each["digest"]["sha256"] for each in content["subject"]}
+    assert names["run/files.json"] == json.loads((made / "run" / "metrics.json").read_text())["files"]
+
+
+@pytest.mark.slow
+def test_the_page_states_what_a_signer_asks(made):
+    text = piece(made, "evidence.html")
+    shown = Page(text).text
+    for words in (
+        "FAIL",
+        "locked since",
+        "AML.T0043.000",
+        "NISTAML.022",
+        "affine angle (deg)",
+        "What was not tested",
+        "photographs",
+        "viewproof gate --check",
+        "Signature",
+        "was not checked",
+        "10 pictures in 10 clusters",
+    ):
+        assert words in shown, words
+    assert "<views>" not in text and "&lt;views&gt;" in text and "<script" not in text and "http://" not in text
+
+
+@pytest.mark.slow
+def test_a_check_makes_every_piece_again(copy, capsys):
+    assert main(["gate", "--check", "evidence"]) == 0
+    assert "follows from its policy and runs: FAIL" in capsys.readouterr().out
+    first = {name: piece(copy, name) for name in PIECES}
+    assert main(["gate", "mine.yaml", "run", "--out", "evidence"]) == 3
+    assert {name: piece(copy, name) for name in PIECES} == first
+
+
+def swap(name, old, new):
+    def change(folder):
+        path = folder / name
+        text = path.read_text()
+        assert old in text, (name, old)
+        path.write_text(text.replace(old, new, 1))
+
+    change.__name__ = f"{name} {old}"
+    return change
+
+
+def lost(name):
+    def change(folder):
+        (folder / name).unlink()
+
+    change.__name__ = f"{name} is lost"
+    return change
+
+
+def extra(folder):
+    (folder / "evidence" / "more.html").write_text("PASS")
+
+
+def easier(folder):
+    """A lower bar, with a new digest in the lock and in the index."""
+    swap("evidence/policy.yaml", "at_most: 0.01", "at_most: 0.99")(folder)
+
+
+def another_run(folder):
+    path = folder / "evidence" / "evidence.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"runs": ["../elsewhere"]}))
+
+
+E, R = "evidence/", "run/"
+TAMPERED = [
+    swap(E + "junit.xml", 'failures="1"', 'failures="0"'),
+    swap(E + "junit.xml", "FAIL", "PASS"),
+    swap(E + "verdict.sarif", '"level": "error"', '"level": "note"'),
+    swap(E + "verdict.sarif", "success-eot", "success-all"),
+    swap(E + "encoder.cdx.json", "machine-learning-model", "library"),
+    swap(E + "encoder.cdx.json", '"lowerBound": "', '"lowerBound": "0'),
+    swap(E + "encoder.cdx.json", '"content": "', '"content": "0'),
+    swap(E + "test-result.intoto.json", "FAILED", "PASSED"),
+    swap(E + "test-result.intoto.json", '"sha256": "', '"sha256": "0'),
+    swap(E + "evidence.html", "FAIL", "PASS"),
+    swap(E + "evidence.html", "Signature", "Signed"),
+    swap(E + "evidence.json", '"verdict": "FAIL"', '"verdict": "PASS"'),
+    swap(E + "evidence.json", '"policy": "mine.yaml"', '"policy": "yours.yaml"'),
+    swap(E + "policy.lock.json", '"date": "2', '"date": "1'),
+    swap(E + "policy.lock.json", '"sha256": "', '"sha256": "0'),
+    swap(E + "policy.yaml", "Half", "Most"),
+    easier,
+    another_run,
+    extra,
+    *(lost(E + name) for name in ("junit.xml", "evidence.html", "policy.yaml", "policy.lock.json")),
+    swap(R + "per_image.csv", "same,eot", "same,noise"),
+    swap(R + "metrics.json", '"seed": 0', '"seed": 1'),
+    swap(R + "manifest.json", '"seed": 0', '"seed": 1'),
+    swap(R + "files.json", '"size": ', '"size": 1'),
+    lost(R + "scores.safetensors"),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("change", TAMPERED, ids=lambda change: change.__name__)
+def test_changed_evidence_is_refused(copy, capsys, change):
+    change(copy)
+    assert main(["gate", "--check", "evidence"]) == 1
+    output = capsys.readouterr()
+    assert output.out or output.err.startswith("error: ")
+    assert "Traceback" not in output.err and "follows from" not in output.out
+
+
+@pytest.mark.slow
+def test_a_locked_policy_cannot_be_changed(copy, capsys):
+    swap("mine.yaml", "at_most: 0.01", "at_most: 0.99")(copy)
+    for command in (["gate", "mine.yaml", "run"], ["gate", "--lock", "mine.yaml"]):
+        assert main(command) == 1
+        assert "is not the policy that was locked on" in capsys.readouterr().err
+    shutil.copy(copy / "evidence" / "policy.yaml", copy / "mine.yaml")
+    assert main(["gate", "--lock", "mine.yaml"]) == 1
+    assert "exists already" in capsys.readouterr().err
+
+
+def test_what_is_no_evidence_is_one_line(tmp_path, capsys):
+    (tmp_path / "evidence.json").write_text("[]")
+    assert main(["gate", "--check", str(tmp_path)]) == 1
+    assert main(["gate", "--check", str(tmp_path / "none")]) == 1
+    assert main(["gate", "--lock"]) == 1
+    assert capsys.readouterr().err.count("\n") == 3
