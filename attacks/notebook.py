@@ -8,14 +8,25 @@ from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from torch import Tensor, nn
 
+from attacks.data.given import as_path
 from attacks.experiment.job import job
 from attacks.experiment.results import headline, table
+from attacks.report.comparison import Compared, compare_runs, write_comparison
+from attacks.report.ranking import ranked
+from attacks.report.words import measure_name, written
 from attacks.runtime.tables import read_rows
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from attacks.gate.verdict import Verdict
+
+#: A name, also with a model, or a module.
+Encoder: TypeAlias = str | nn.Module
 #: Text columns of per_image.csv, also where a picture is named 0001.
 TEXTS = ("picture", "identity", "arm", "bank")
 
@@ -39,57 +50,205 @@ class Robustness:
         rows = read_rows(self.folder / "per_image.csv")
         return [{key: text if key in TEXTS else _number(text) for key, text in row.items()} for row in rows]
 
+    def table(self) -> "Table":
+        """The arms with their success and cosine, each with its 95 % interval."""
+        values = {arm: [row.get("success"), row["cosine"]] for arm, row in self.arms.items()}
+        rows = [[arm, *("" if each is None else written(each) for each in row)] for arm, row in values.items()]
+        return Table(("arm", "success", "cosine to clean"), tuple(map(tuple, rows)))
+
+    def plot(self) -> "Figure":
+        """The primary measure of each arm with its 95 % interval, as a figure of matplotlib."""
+        from attacks.report.leaderboard import dots  # here: it imports matplotlib
+
+        measure = self.metrics["primary"]["measure"]
+        return dots({arm: row[measure] for arm, row in self.arms.items()}, measure_name(measure))
+
+    def gate(self, policy: str | Path) -> "Verdict":
+        """The verdict of a policy (docs/gate.md), a file or the name of a bundled one, on this run.
+
+        Raises ValueError or OSError, in one line, for a policy that cannot be read or does not fit the run."""
+        from attacks.commands.gate import verdict_of
+        from attacks.gate.policy import read_policy
+
+        return verdict_of(read_policy(policy), self.folder)
+
     def __str__(self) -> str:
         return f"{headline(self.metrics)}\n{table(self.metrics)}\nreport: {self.folder / 'report.html'}"
 
     __repr__ = __str__
 
     def _repr_html_(self) -> str:
-        """The report in a sandboxed frame: its style does not affect the notebook, and it runs no scripts."""
-        page = html.escape((self.folder / "report.html").read_text(encoding="utf-8"))
-        style = "width: 100%; height: 48em; border: 1px solid #8888"
-        return f'<iframe sandbox title="robustness report" style="{style}" srcdoc="{page}"></iframe>'
+        return _frame(self.folder / "report.html", "robustness report")
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """The results of several encoders on the same pictures and views, by name. A notebook displays the page that
+    `viewproof compare` writes; print shows the encoders, the most robust first."""
+
+    folder: Path
+    runs: dict[str, Robustness]
+
+    @cached_property
+    def compared(self) -> Compared:
+        """The runs compared pair by pair."""
+        return compare_runs({run.folder: name for name, run in self.runs.items()})
+
+    def table(self) -> "Table":
+        """The encoders, the most robust first, with 95 % intervals. Those with a letter in common cannot be told
+        apart."""
+        head, rows = ranked(self.compared.tables)
+        return Table(tuple(head), tuple(map(tuple, rows)))
+
+    def plot(self) -> "Figure":
+        """The primary measure of each encoder under attack, with its 95 % interval, as a figure of matplotlib."""
+        from attacks.report.leaderboard import dots  # here: it imports matplotlib
+
+        measure = next(iter(self.runs.values())).metrics["primary"]["measure"]
+        values = {name: run.arms["eot"][measure] for name, run in self.runs.items()}
+        order = sorted(values, key=lambda name: (1 if measure == "success" else -1) * values[name]["mean"])
+        return dots({name: values[name] for name in order}, measure_name(measure))
+
+    def gate(self, policy: str | Path) -> "Verdicts":
+        """The verdict of a policy on each run, by name; see `Robustness.gate`."""
+        return Verdicts({name: run.gate(policy) for name, run in self.runs.items()})
+
+    def __str__(self) -> str:
+        return f"{self.table()}\npage: {self.folder / 'index.html'}"
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return _frame(self.folder / "index.html", "comparison of encoders")
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of text under a head. A notebook shows a table; print shows its columns."""
+
+    head: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    def __str__(self) -> str:
+        cells = [self.head, *self.rows]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in cells)
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{html.escape(cell)}</th>" for cell in self.head)
+        rows = ("".join(f"<td>{html.escape(cell)}</td>" for cell in row) for row in self.rows)
+        return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+
+
+class Verdicts(dict[str, "Verdict"]):
+    """The verdict on each run, by name. A notebook shows them one below the other."""
+
+    def __str__(self) -> str:
+        return "\n\n".join(f"{name}\n{verdict}" for name, verdict in self.items())
+
+    __repr__ = __str__
+
+    def _repr_html_(self) -> str:
+        return "".join(f"<h4>{html.escape(name)}</h4>{each._repr_html_()}" for name, each in self.items())
+
+
+@overload
+def robustness(encoder: str | nn.Module = ..., pictures: Any = ..., **values: Any) -> Robustness: ...
+
+
+@overload
+def robustness(
+    encoder: Sequence[Encoder] | Mapping[str, Encoder], pictures: Any = ..., **values: Any
+) -> Comparison: ...
 
 
 def robustness(
-    encoder: str | nn.Module = "pocket",
-    pictures: str | Path | None = None,
+    encoder: Encoder | Sequence[Encoder] | Mapping[str, Encoder] = "pocket",
+    pictures: Any = None,
     *,
     preset: str = "evaluate",
     eps: str | float | None = None,
+    steps: int | None = None,
     out: str | Path | None = None,
     **values: Any,
-) -> Robustness:
-    """Attack pictures and score the encoder on held-out views, as `python -m attacks.run` does.
+) -> Robustness | Comparison:
+    """Attack pictures and score the encoder on held-out views, as `viewproof run` does.
 
     Args:
         encoder: a name, also with a model as in "timm:resnet50"; or a module in eval mode that takes (N,3,H,W) in
-            [0,1] to (N,D).
-        pictures: a folder of pictures; None for the bundled ones.
+            [0,1] to (N,D). A list of these, or a mapping by name, gives a `Comparison`.
+        pictures: the path of a folder or list; paths; a tensor (N,3,H,W) in [0,1]; or a list, Dataset or DataLoader
+            of pictures or (picture, label) pairs. Pictures in memory are written beside the run as 8-bit PNG, at
+            most 5,000; labels are identities (see `attacks.data.given.as_path`). None: the bundled ones.
         preset: the name of a preset, or the path of one (see README).
         eps: the largest change of a pixel, as "8/255"; None for the preset's.
-        out: the run directory; None for a fresh one under `outputs/`.
-        values: any other key of the configuration, as `seed=1` or `**{"attack.steps": 20}`.
+        steps: the steps of each attack, `attack.steps`; None for the preset's.
+        out: the run directory, of several encoders the folder of their runs; None for a fresh one under `outputs/`.
+        values: any other key of the configuration, as `seed=1` or `**{"data.size": 128}`.
 
     Raises:
         ValueError, OSError, FloatingPointError: what a user can fix, in one line.
     """
+    folder = Path(out) if out is not None else _fresh(preset)
+    keys: dict[str, Any] = {} if eps is None else {"perturbation.eps": eps}
+    keys |= {} if steps is None else {"attack.steps": steps}
+    encoders = {"": encoder} if isinstance(encoder, str | nn.Module) else _named(encoder)
+    for each in encoders.values():
+        if not isinstance(each, str | nn.Module):
+            raise ValueError(f"`encoder` must be a name or a torch.nn.Module; got {type(each).__name__}")
+    whole = isinstance(encoder, str | nn.Module)
+    if pictures is not None:
+        path = as_path(pictures, folder.parent if whole else folder)
+        keys |= {"data": "folder", "data.path": str(path)}
+    runs = {name: _run(each, folder / name, preset, keys | values) for name, each in encoders.items()}
+    if whole:
+        return runs[""]
+    result = Comparison(folder, runs)
+    write_comparison(result.compared, folder)
+    return result
+
+
+def _run(encoder: Encoder, folder: Path, preset: str, values: Mapping[str, Any]) -> Robustness:
+    """The run of one encoder."""
     from attacks.run import compose  # here: it imports Hydra, which only a run needs
 
-    if not isinstance(encoder, str | nn.Module):
-        raise ValueError(f"`encoder` must be a name or a torch.nn.Module; got {type(encoder).__name__}")
-    if not isinstance(pictures, str | Path | None):
-        raise ValueError(f"`pictures` must be the path of a folder; got {type(pictures).__name__}")
     name, _, model = encoder.partition(":") if isinstance(encoder, str) else ("", "", "")
     keys: dict[str, Any] = {"encoder": name} if name else {}
     keys |= {"encoder.model": model} if model else {}
-    keys |= {"data": "folder", "data.path": str(pictures)} if pictures is not None else {}
-    keys |= {"perturbation.eps": eps} if eps is not None else {}
-    overrides = [word(key, value) for key, value in (keys | values).items()]
-    run = compose(preset, overrides)
-    folder, module = Path(out) if out is not None else _fresh(preset), None if isinstance(encoder, str) else encoder
+    overrides = [word(key, value) for key, value in (keys | dict(values)).items()]
+    run, module = compose(preset, overrides), None if isinstance(encoder, str) else encoder
     with nullcontext() if module is None else _restored(module, checked=not run.encoder.features):
         return Robustness(folder, job(run, folder, Path(preset).stem, overrides, module=module))
+
+
+def _named(encoders: object) -> dict[str, Any]:
+    """Encoders by the name of their run, which is a folder's too."""
+    if isinstance(encoders, Mapping):
+        named = {str(name): each for name, each in encoders.items()}
+    elif isinstance(encoders, Sequence):
+        given = [each if isinstance(each, str) else type(each).__name__ for each in encoders]
+        labels = [re.sub(r"[^A-Za-z0-9_.-]+", "-", name) for name in given]
+        named = {
+            f"{label}-{i}" if labels.count(label) > 1 else label: each
+            for i, (label, each) in enumerate(zip(labels, encoders, strict=True), 1)
+        }
+    else:
+        raise ValueError(f"`encoder` must be a name or a torch.nn.Module; got {type(encoders).__name__}")
+    for name in named:
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_. -]{0,99}", name):
+            raise ValueError(f"`encoder` must have names of letters, digits, spaces, '.', '_' and '-'; got {name!r}")
+    if not named:
+        raise ValueError("`encoder` must name at least one encoder; got none")
+    return named
+
+
+def _frame(page: Path, title: str) -> str:
+    """A page in a sandboxed frame: its style does not affect the notebook, and it runs no scripts."""
+    content = html.escape(page.read_text(encoding="utf-8"))
+    style = "width: 100%; height: 48em; border: 1px solid #8888"
+    return f'<iframe sandbox title="{title}" style="{style}" srcdoc="{content}"></iframe>'
 
 
 @contextmanager

@@ -24,8 +24,8 @@ ROOMS = {
     evidence    <- data eot experiment gate report runtime schema
     physical    <- data encoders eot evaluation experiment perturbations runtime schema
     run         <- experiment gate report runtime schema
-    notebook    <- experiment run runtime
-    commands <- data encoders eot evaluation evidence experiment gate perturbations physical report runtime schema""",
+    commands <- data encoders eot evaluation evidence experiment gate perturbations physical report runtime schema
+    notebook    <- commands data experiment gate report run runtime""",
     "transforms": """
     draws ranges sampling <-
     colour scene <- ranges sampling

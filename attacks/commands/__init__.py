@@ -25,7 +25,7 @@ COMMANDS = {
     "run": "attack pictures and score the encoder on views that the attack has not used",
     "verify": "check a finished run: digests, tables, pictures judged again",
     "gate": "decide the requirements of a policy: PASS, FAIL or UNDECIDED",
-    "compare": "several runs in one table, and the differences between them",
+    "compare": "which encoder is the most robust: runs ranked, and their differences",
     "plan": "how many pictures a study needs",
     "audit": "where a chain of transforms loses the gradient",
     "replay": "one view of a run, stage by stage",

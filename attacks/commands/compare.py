@@ -1,13 +1,14 @@
-"""Several runs in one table, and the differences between those that may be compared.
+"""Which encoder is the most robust: several runs ranked in one table, with the differences that can be told.
 
     viewproof compare outputs/2026-01-31/sweep-12-00-00        # every run below a folder
     viewproof compare outputs/a outputs/b --out outputs/a_b    # some runs
     viewproof compare s3://bucket/sweep --out outputs/sweep    # also zip://, memory://, ...: any of fsspec
 
-Prints the table, and writes index.html (sortable, links the reports), index.csv, and pairs.csv: for every two runs
-that attacked the same pictures and were judged on the same bank of views, the difference of the attacks with EOT,
-paired by cluster of pictures, with its 95 % interval and its p value (sign flips, after Holm over all pairs of runs).
-For other pairs the reason is printed.
+Prints the tables, and writes index.html (links the reports; curves over eps and over the width of the views),
+index.csv, ranking.csv and pairs.csv: for every two runs that attacked the same pictures and were judged on the same
+bank of views, the difference of the attacks with EOT, paired by cluster of pictures, with its 95 % interval and its
+p value (sign flips, after Holm over the pairs of runs of one threat). Runs of one threat are ranked by their primary
+measure; those that share a letter cannot be told apart. For other pairs the difference is printed, and what to do.
 
 Directories may come from others: no code is run, no picture read, nothing larger than a run could write.
 """
@@ -17,19 +18,18 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from attacks.evaluation.intervals import Interval
-from attacks.report.compare import Judged, Pair, compared, judged
-from attacks.report.index import Row, Skipped, collect, write_index
+from attacks.report.compare import Pair
+from attacks.report.comparison import compare_runs, write_comparison
+from attacks.report.index import Row
+from attacks.report.ranking import ranked
 from attacks.report.words import p_value, written
 from attacks.runtime.command_line import printable
 from attacks.runtime.remote import local
-from attacks.runtime.tables import write_rows
 
 MOST_RUNS, MOST_FOLDERS = 500, 20_000
-#: The most pairs without a comparison that are listed.
-NAMED = 20
 
 
 def runs_of(paths: Sequence[Path]) -> list[Path]:
@@ -63,11 +63,20 @@ def _below(folder: Path) -> list[Path]:
     return [path for _, path in sorted(zip(numbered, runs, strict=True))]
 
 
-def labels(runs: Sequence[Path]) -> dict[Path, str]:
-    """The name of each run: its path from the folder that all have in common."""
-    whole = [run.resolve() for run in runs]
-    root = Path(os.path.commonpath([each.parent for each in whole]))
+def labels(runs: Sequence[Path], origins: Mapping[Path, str] | None = None) -> dict[Path, str]:
+    """The name of each run: its path from the folder that all have in common. `origins` are the locations of folders
+    that were copied to this machine."""
+    whole = [_original(run.resolve(), origins or {}) for run in runs]
+    root = PurePath(os.path.commonpath([each.parent for each in whole]))
     return {run: each.relative_to(root).as_posix() for run, each in zip(runs, whole, strict=True)}
+
+
+def _original(run: Path, origins: Mapping[Path, str]) -> PurePath:
+    for copy, location in origins.items():
+        if "://" in location and run.is_relative_to(copy.resolve()):
+            scheme, _, path = location.partition("://")
+            return PurePath("/", scheme, path.strip("/"), run.relative_to(copy.resolve()))
+    return run
 
 
 def place(paths: Sequence[Path], runs: Sequence[Path]) -> Path:
@@ -134,37 +143,23 @@ def run(options: argparse.Namespace) -> None:
     if options.out is None and any("://" in location for location in options.runs):
         raise ValueError("`--out` is needed: the runs are not in a folder of this machine")
     with ExitStack() as stack:
-        compare([stack.enter_context(local(location)) for location in options.runs], options.out)
+        origins = {stack.enter_context(local(location)): str(location) for location in options.runs}
+        compare(list(origins), options.out, origins)
 
 
-def compare(paths: Sequence[Path], folder: Path | None) -> None:
+def compare(paths: Sequence[Path], folder: Path | None, origins: Mapping[Path, str] | None = None) -> None:
     """Compare, write, and print."""
     runs = runs_of(paths)
     out = folder or place(paths, runs)
-    names, (rows, skipped) = labels(runs), collect(runs)
-    if not rows:
-        reasons = "; ".join(f"{names[each.directory]}: {each.reason}" for each in skipped)
+    names = labels(runs, origins)
+    result = compare_runs(names)
+    if not result.rows:
+        reasons = "; ".join(f"{names[each.directory]}: {each.reason}" for each in result.skipped)
         raise ValueError(f"`RUN`: none of these is a run ({plain(reasons)})")
-    comparable, notes = _judged(rows, names)
-    pairs, others = compared(comparable)
-    out.mkdir(parents=True, exist_ok=True)
-    write_index(out / "index.html", rows, skipped)
-    write_rows(out / "pairs.csv", [pair.row() for pair in pairs])
-    print(text(names, rows, pairs))
-    lines = [f"skipped: {names[each.directory]}: {each.reason}" for each in (*skipped, *notes)]
-    lines += [f"not compared: {one} and {two}: {reason}" for one, two, reason in others[:NAMED]]
-    lines += [f"not compared: {len(others) - NAMED} more pairs"] if len(others) > NAMED else []
-    for line in lines:
+    page = write_comparison(result, out)
+    ranking = [_table(*ranked(result.tables))] if result.tables else []
+    print(*ranking, text(names, result.rows, result.pairs), sep="\n\n")
+    lines = [f"skipped: {names[each.directory]}: {each.reason}" for each in (*result.skipped, *result.notes)]
+    for line in (*lines, *(f"not compared: {line}" for line in result.refused)):
         print(plain(line), file=sys.stderr)
-    print(f"index: {out / 'index.html'}")
-
-
-def _judged(rows: Sequence[Row], names: Mapping[Path, str]) -> tuple[dict[str, Judged], list[Skipped]]:
-    """The runs that can be compared with others, by name, and what is wrong with the rest."""
-    comparable, notes = {}, []
-    for row in rows:
-        try:
-            comparable[names[row.directory]] = judged(row.directory)
-        except (ValueError, OSError) as error:
-            notes.append(Skipped(row.directory, f"only in the table: {error}"))
-    return comparable, notes
+    print(f"index: {page}")

@@ -9,9 +9,9 @@ from torch import nn
 
 from attacks.encoders.image_encoder import probed
 from attacks.encoders.phash import Phash
-from attacks.encoders.pocket import untrained
+from attacks.encoders.pocket import untrained, widths_of
 from attacks.encoders.request import PRETRAINED, Family, Request
-from attacks.encoders.weights import load_weights
+from attacks.encoders.weights import fill, read_state, unwrapped_state
 from attacks.schema.encoder import ENCODERS
 
 POCKET_WEIGHTS = Path(__file__).parents[1] / "data" / "pocket.safetensors"
@@ -38,7 +38,7 @@ def load_encoder(
             a family of `FAMILIES`.
         model: which of the family: a name, a folder or a file (docs/encoders.md).
         weights: "pretrained", "random" (to try out a configuration), a name of the library's, or a file; None for the
-            first. Of the pocket encoder: a safetensors file, or None for the shipped one.
+            first. Of the pocket encoder: a safetensors file of any width, or None for the shipped one.
         preprocess: fields of `Preprocess` that differ from the library's.
         pool: of a transformer: "pooled", "cls" or "mean"; None for the model's default.
         device: where it runs.
@@ -76,6 +76,8 @@ def load_encoder(
         if weights is not None:
             raise ValueError(f"`weights` is for encoders that have some; phash has none, got {str(weights)!r}")
         return Phash().to(device)
-    pocket = untrained()
-    load_weights(pocket, POCKET_WEIGHTS if weights is None else weights)
+    path = POCKET_WEIGHTS if weights is None else weights
+    state = unwrapped_state(read_state(path))
+    pocket = untrained(widths=widths_of(state))
+    fill(pocket, state, f"weights `{path}`")
     return pocket.eval().requires_grad_(False).to(device)

@@ -4,6 +4,8 @@ A stand-in, so that the main job needs no download. What it shows about an attac
 CLIP or any other encoder. How it was made, and its clean numbers: docs/pocket-encoder.md.
 """
 
+from collections.abc import Mapping
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -26,12 +28,18 @@ class _Residual(nn.Module):
         return F.relu(x + self.second(F.relu(self.first(x))))
 
 
+#: The channels of the stem and of the three stages, of the shipped file.
+WIDTHS = (32, 48, 80, 112)
+#: The most channels that a file may ask for.
+WIDEST = 1024
+
+
 class Pocket(nn.Module):
     """(N,3,H,W) in [0,1], any size -> (N,128); compare embeddings by cosine."""
 
     preprocess = Preprocess(96, "pil_bilinear", mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
 
-    def __init__(self, widths: tuple[int, int, int, int] = (32, 48, 80, 112), dims: int = 128) -> None:
+    def __init__(self, widths: tuple[int, int, int, int] = WIDTHS, dims: int = 128) -> None:
         super().__init__()
         first, second, third, fourth = widths
         self.stem = _conv(3, first, 5, 3)
@@ -48,8 +56,17 @@ class Pocket(nn.Module):
         return embedding
 
 
-def untrained(seed: int = 0) -> Pocket:
+def untrained(seed: int = 0, widths: tuple[int, int, int, int] = WIDTHS) -> Pocket:
     """A pocket encoder with random weights, the same for the same seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        return Pocket()
+        return Pocket(widths)
+
+
+def widths_of(state: Mapping[str, Tensor]) -> tuple[int, int, int, int]:
+    """The channels of the pocket encoder with this state; `WIDTHS` where a tensor of a stage is missing or too wide,
+    for the error of weights that do not fit."""
+    tensors = [state.get(f"{name}.0.weight") for name in ("stem", "stages.0", "stages.3", "stages.6")]
+    first, second, third, fourth = (0 if tensor is None or tensor.ndim != 4 else len(tensor) for tensor in tensors)
+    widths = first, second, third, fourth
+    return widths if all(0 < width <= WIDEST for width in widths) else WIDTHS

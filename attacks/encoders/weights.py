@@ -105,7 +105,7 @@ def fill(module: nn.Module, state: dict[str, Tensor], what: str, *, without: Col
     # Batch norm's counters matter for training only, and not all files have them.
     wanted, given = (
         {name: t for name, t in some.items() if not name.endswith("num_batches_tracked")}
-        for some in (module.state_dict(), _unwrapped(state))
+        for some in (module.state_dict(), unwrapped_state(state))
     )
     given = {name: t for name, t in given.items() if name in wanted or not name.startswith(tuple(without))}
     unfit = f"{what} do not fit {type(module).__name__}: "
@@ -134,7 +134,8 @@ def _kind(tensor: Tensor) -> str:
     return "complex" if tensor.is_complex() else "real" if tensor.is_floating_point() else "whole"
 
 
-def _unwrapped(state: dict[str, Tensor]) -> dict[str, Tensor]:
+def unwrapped_state(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The tensors by their names without the prefixes of parallel training and compilation."""
     for wrapper in _WRAPPERS:
         if state and all(name.startswith(wrapper) for name in state):
             state = {name.removeprefix(wrapper): tensor for name, tensor in state.items()}

@@ -7,6 +7,7 @@ every value is checked.
 import csv
 import io
 import itertools
+import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -20,12 +21,14 @@ from attacks.evaluation.comparisons import difference
 from attacks.evaluation.intervals import Interval
 from attacks.evaluation.significance import Measure, holm, needed, sign_flip
 from attacks.runtime.tables import meant
-from attacks.runtime.untrusted import mapping, read, text
+from attacks.runtime.untrusted import count, mapping, number, read, text
 
 #: The most pairs of runs that are compared at a time.
 MOST_PAIRS = 2_000
 ARM = "eot"
 MEASURES: tuple[Measure, ...] = ("success", "cosine")
+#: The parts of the configuration that are the attack; the views belong to the protocol.
+THREAT = ("perturbation", "attack", "optimiser", "objective", "penalty", "risk", "draws")
 
 
 class Picture(NamedTuple):
@@ -37,12 +40,20 @@ class Picture(NamedTuple):
 
 @dataclass(frozen=True)
 class Judged:
-    """The protocol of a run, equal in runs that can be compared, its values by (bank, measure) and picture, and the
-    cluster of each picture."""
+    """The protocol of a run, equal in runs that can be compared, its values by (bank, measure) and picture, the
+    cluster of each picture, the threat apart from its radius `eps`, and the primary measure."""
 
     protocol: Mapping[str, Any]
     values: Mapping[tuple[str, str], Mapping[Picture, float]]
     clusters: Mapping[Picture, str]
+    threat: str
+    eps: float | None
+    primary: str
+
+    @property
+    def key(self) -> str:
+        """The protocol, hashable."""
+        return json.dumps(self.protocol, sort_keys=True)
 
 
 @dataclass(frozen=True)
@@ -106,7 +117,17 @@ def judged(run: Path) -> Judged:
     values |= _radii(run, pixels)
     if not values:
         raise ValueError(f"per_image.csv has no {' or '.join(MEASURES)} of the arm {ARM}")
-    return Judged(protocol, values, clusters)
+    attack = {key: config.get(key) for key in THREAT}
+    attack["perturbation"] = {k: v for k, v in mapping(attack["perturbation"]).items() if k != "eps"}
+    primary = mapping(content.get("primary")).get("measure")
+    return Judged(
+        protocol,
+        values,
+        clusters,
+        json.dumps(attack, sort_keys=True),
+        number(threat.get("eps")),
+        "cosine" if primary == "cosine" else "success",
+    )
 
 
 def _radii(run: Path, pixels: Mapping[str, str]) -> dict[tuple[str, str], dict[Picture, float]]:
@@ -128,8 +149,10 @@ def _radii(run: Path, pixels: Mapping[str, str]) -> dict[tuple[str, str], dict[P
 
 
 def compared(runs: Mapping[str, Judged]) -> tuple[list[Pair], list[tuple[str, str, str]]]:
-    """All pairs of runs by name, with p values corrected over all pairs of a bank and measure; and the pairs that
-    cannot be compared, each with the reason.
+    """All pairs of runs by name; and the pairs that cannot be compared, each with the reason and what to do.
+
+    P values are corrected over the pairs of a bank and measure whose runs have one and the same threat, a family for
+    each threat, and over those of different threats, which are a family too.
 
     Raises:
         ValueError: too many runs.
@@ -143,11 +166,14 @@ def compared(runs: Mapping[str, Judged]) -> tuple[list[Pair], list[tuple[str, st
             refused.append((first, second, result))
         else:
             pairs += result
-    for key in dict.fromkeys((pair.bank, pair.measure) for pair in pairs):
-        family = [i for i, pair in enumerate(pairs) if (pair.bank, pair.measure) == key]
+    families: dict[tuple[object, ...], list[int]] = {}
+    for i, pair in enumerate(pairs):
+        families.setdefault((pair.bank, pair.measure, _threat(runs[pair.first], runs[pair.second])), []).append(i)
+    for family in families.values():
         few = needed(len(family))
         if min(pairs[i].clusters for i in family) < few:
-            pairs = [replace(pair, needed=few) if i in family else pair for i, pair in enumerate(pairs)]
+            for i in family:
+                pairs[i] = replace(pairs[i], needed=few)
             continue
         for i, p in zip(family, holm([pairs[i].p or 0.0 for i in family]), strict=True):
             pairs[i] = replace(pairs[i], p_holm=p)
@@ -158,7 +184,7 @@ def _differences(first: Judged, second: Judged, names: tuple[str, str]) -> list[
     """The differences in every bank and measure that both have, or the reason why there are none."""
     unequal = [key for key in first.protocol if first.protocol[key] != second.protocol[key]]
     if unequal:
-        return ", ".join(f"another {key}" for key in unequal)
+        return "; ".join(f"another {key}: {_advice(key, first, second)}" for key in unequal)
     pairs = []
     for (bank, measure), column in first.values.items():
         other = second.values.get((bank, measure), {})
@@ -171,7 +197,29 @@ def _differences(first: Judged, second: Judged, names: tuple[str, str]) -> list[
         trials = _views(first) * totals(torch.ones(len(shared)), clusters)
         p = sign_flip(two - one) if len(one) >= needed() else None
         pairs.append(Pair(*names, bank, measure, len(shared), len(one), difference(measure, two, one, trials), p))
-    return pairs or "fewer than two pictures in common"
+    return pairs or "fewer than two pictures in common: run both with the same data and data.count"
+
+
+def _threat(first: Judged, second: Judged) -> tuple[object, ...]:
+    """What two runs have in common: protocol and threat of both, or nothing."""
+    keys = [(run.key, run.threat, run.eps) for run in (first, second)]
+    return keys[0] if keys[0] == keys[1] else ()
+
+
+def _advice(key: str, first: Judged, second: Judged) -> str:
+    """How two runs that differ in a part of the protocol are made comparable."""
+    one, two = first.protocol[key], second.protocol[key]
+    if key == "seed":
+        return "run both with " + (f"seed={count(one)}" if count(one) is not None else "the same seed")
+    if key == "bank":
+        keys = zip(("evaluate.views", "transforms", "printer"), one, two, strict=True)
+        parts = [f"the same {name}" for name, mine, other in keys if mine != other]
+        if (views := count(one[0].get("views"))) is not None and views != two[0].get("views"):
+            parts[0] = f"evaluate.views={views}"
+        return f"run both with {' and '.join(parts)}"
+    if key == "gallery":
+        return "run both with the same data"
+    return "run both with the same objective"
 
 
 def _views(run: Judged) -> int:

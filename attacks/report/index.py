@@ -2,6 +2,7 @@
 
 import base64
 import hashlib
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,8 @@ from attacks.runtime.tables import write_rows
 from attacks.runtime.untrusted import count, mapping, number, read, word
 
 MEASURES = ("success", "cosine")
+#: The facts that tell encoders apart.
+SUBJECT = ("name", "model", "weights", "sha256", "fingerprint", "defence", "features", "pool", "stochastic")
 
 
 @dataclass(frozen=True)
@@ -39,14 +42,16 @@ class Row:
     passes: int | None
     seconds: float | None
     warnings: int | None
+    widened: float | None = None  # how many times as wide the ranges of the wide bank are
+    subject: str = ""  # the digest of the encoder, with its defence
 
-    def flat(self) -> dict[str, object]:
-        """A row of the CSV file; all runs have the same keys."""
+    def flat(self, name: str) -> dict[str, object]:
+        """A row of the CSV file, of the run with this `name`; all runs have the same keys."""
         head = {
             key: getattr(self, key)
             for key in ("preset", "encoder", "threat", "transforms", "seed", "pictures", "clusters")
         }
-        row: dict[str, object] = {"run": self.directory.name, **head}
+        row: dict[str, object] = {"run": name, **head}
         for bank, arms in (("", self.arms), ("wide_", self.wide)):
             for arm in ARMS:
                 for measure in MEASURES:
@@ -81,25 +86,36 @@ def collect(directories: Iterable[str | Path]) -> Collected:
     return collected
 
 
-def write_index(path: str | Path, rows: Sequence[Row], skipped: Sequence[Skipped] = ()) -> None:
-    """Write the page, and the same table beside it as `.csv`. Runs below the page's folder are linked; of others only
-    the name is shown, so that a shared page reveals no paths."""
+def write_index(
+    path: str | Path,
+    rows: Sequence[Row],
+    skipped: Sequence[Skipped] = (),
+    names: Mapping[Path, str] | None = None,
+    ranking: Markup | None = None,
+) -> None:
+    """Write the page, and the same table beside it as `.csv`. Runs below the page's folder are linked. Without
+    `names` by directory, the name of a run elsewhere is that of its directory, so that a shared page tells no
+    paths. `ranking` is the section of `attacks.report.leaderboard`."""
     path, script = Path(path), (TEMPLATES / "sort.js").read_text(encoding="utf-8")
     arms = [arm for arm in ARMS if any(arm in row.arms for row in rows)]
     page = environment().get_template("index.html")
+    directories = [*(row.directory for row in rows), *(each.directory for each in skipped)]
+    places = {directory: place(path.parent, directory) for directory in directories}
+    called = names or {directory: name for directory, (name, _) in places.items()}
     text = page.render(
         arms=arms,
         names=ARMS,
         wide=any(row.wide for row in rows),
         measures=[(measure, measure_name(measure)) for measure in MEASURES],
-        rows=[(row, *place(path.parent, row.directory)) for row in rows],
-        skipped=[(each.directory.name, each.reason) for each in skipped],
+        rows=[(row, called[row.directory], places[row.directory][1]) for row in rows],
+        skipped=[(called[each.directory], each.reason) for each in skipped],
+        ranking=ranking,
         script=Markup(script),
         allowed=f"sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}",
         csv=path.with_suffix(".csv").name,
     )
     write_text(path, text)
-    write_rows(path.with_suffix(".csv"), [row.flat() for row in rows])
+    write_rows(path.with_suffix(".csv"), [row.flat(called[row.directory]) for row in rows])
 
 
 def place(folder: Path, directory: Path) -> tuple[str, str | None]:
@@ -139,6 +155,8 @@ def _row(directory: Path) -> Row:
         passes=None if None in passes else sum(filter(None, passes)),
         seconds=number(cost.get("seconds")),
         warnings=_warnings(content),
+        widened=number(wide.get("factor")),
+        subject=json.dumps([mapping(content.get("encoder")).get(key) for key in SUBJECT], sort_keys=True),
     )
 
 

@@ -20,7 +20,7 @@ class PocketConfig(EncoderConfig):
     """The small encoder that ships with the package."""
 
     name: str = "pocket"
-    weights: str | None = option(None, "a safetensors file of the same architecture; null: the shipped one")
+    weights: str | None = option(None, "a safetensors file of this architecture, any width; null: the shipped one")
 
 
 @dataclass

@@ -40,7 +40,8 @@ def test_the_python_prints_the_text_of_the_page(tmp_path, monkeypatch, capsys, u
     printed = [line.split()[0] for line in outputs[0].splitlines() if line.strip()]
     assert [word for word in printed if word in shown][: len(shown)] == shown
     assert re.search(r"^16 rows, such as \{'bank': 'same', 'arm': 'clean'", outputs[0], re.MULTILINE)
-    assert re.fullmatch(r"[0-9a-f]{64}", outputs[1].split()[-1])
+    assert re.search(r"^[0-9a-f]{64}$", outputs[1], re.MULTILINE)
+    assert {line.split()[4] for line in outputs[1].splitlines()[-2:]} == {"mine", "pocket"}
     assert outputs[2].startswith("2 pictures: ")
     assert {"report.html", "per_image.csv", "events.jsonl", "response.csv"} <= {
         path.name for path in (tmp_path / "outputs" / "first").iterdir()

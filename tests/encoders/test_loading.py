@@ -67,6 +67,23 @@ def test_an_unknown_encoder_is_named():
         load_encoder("clip")
 
 
+@pytest.mark.parametrize("widths", [(16, 24, 40, 56), (8, 8, 8, 8)])
+def test_a_file_of_another_width_gives_an_encoder_of_that_width(tmp_path, widths):
+    made = untrained(3, widths).eval()
+    save_file(made.state_dict(), tmp_path / "narrow.safetensors")
+    loaded = load_encoder("pocket", weights=tmp_path / "narrow.safetensors")
+    images = torch.rand(2, 3, 96, 96)
+    assert torch.equal(loaded(images), made(images)) and loaded(images).shape == (2, 128)
+
+
+@pytest.mark.parametrize("channels", [0, 5000])
+def test_a_file_cannot_ask_for_a_huge_or_an_empty_encoder(tmp_path, channels):
+    state = untrained().state_dict() | {"stem.0.weight": torch.zeros(channels, 3, 5, 5)}
+    save_file(state, tmp_path / "odd.safetensors")
+    with pytest.raises(ValueError, match=r"`stem.0.weight` must have shape \(32, 3, 5, 5\)"):
+        load_encoder("pocket", weights=tmp_path / "odd.safetensors")
+
+
 def test_untrained_follows_its_seed_and_keeps_the_global_rng_state():
     state = torch.random.get_rng_state()
     first, again, other = (untrained(seed).head.weight for seed in (1, 1, 2))

@@ -28,6 +28,7 @@ ELSEWHERE = {
     r"(wide )?bank (refine|ranges \d+ \d)|wide factor": "the configuration",
     r"(left_out steps|deployment size \d|response \w+ \d [xy] trained \d|drift views)": "the configuration",
     r"gallery|guessed|verification .*": "the pictures and the encoder, before any attack",
+    r"left": "the pictures that were not attacked",
     r"(.* )?cost \w+|costs .*": "passes and seconds, counted in the run",
 }
 #: The change of the saved pictures is measured in single precision.

@@ -1,14 +1,17 @@
 """The pages in a real browser, opened from disk as a reader opens them."""
 
+import itertools
 import json
 
 import pytest
 
+from attacks.report.comparison import compare_runs, write_comparison
 from attacks.report.index import collect, write_index
 from attacks.report.page import write_report
 from attacks.report.words import written
 from tests.helpers import reported
 from tests.helpers.browser import LETTERS, PALE, Visit, chromium
+from tests.report.test_ranking import EPS, run
 
 pytestmark = pytest.mark.browser
 pytest.importorskip("playwright", reason="the extra `browser`")
@@ -33,20 +36,25 @@ def pages(tmp_path_factory):
     """A report with every section and a hostile name, and the index of three runs, the second without a wide bank."""
     folder = tmp_path_factory.mktemp("pages")
     for i, force in enumerate((0.5, 1.0, 0.1)):
-        run, content = folder / f"run {i}", reported.content(seed=10 - i, arms=reported.judged(force))
+        place, content = folder / f"run {i}", reported.content(seed=10 - i, arms=reported.judged(force))
         content["wide"] = content["wide"] if i != 1 else None
-        run.mkdir()
-        (run / "metrics.json").write_text(json.dumps(content))
-        (run / "manifest.json").write_text(json.dumps(reported.manifest()))
+        place.mkdir()
+        (place / "metrics.json").write_text(json.dumps(content))
+        (place / "manifest.json").write_text(json.dumps(reported.manifest()))
         if i == 0:
-            reported.directory(run, ["astronaut-0-0.png"])
-            write_report(run, content, reported.manifest(), [reported.EVIL], reported.trace(), 0)
+            reported.directory(place, ["astronaut-0-0.png"])
+            write_report(place, content, reported.manifest(), [reported.EVIL], reported.trace(), 0)
     result = collect(sorted(folder.iterdir()))
     write_index(folder / "index.html", result.rows, result.skipped)
-    return {"report": folder / "run 0" / "report.html", "index": folder / "index.html"}
+    sweep = tmp_path_factory.mktemp("sweep")
+    for name, (i, eps) in itertools.product(("pocket (a.safetensors)", "a long name " * 5), enumerate(EPS)):
+        run(sweep / f"{name[:4]} {i}", 0.2 + 0.4 * i, eps, wide=2.0, name=name)
+    write_comparison(compare_runs({each: each.name for each in sorted(sweep.iterdir())}), sweep)
+    ranking = sweep / "index.html"
+    return {"report": folder / "run 0" / "report.html", "index": folder / "index.html", "ranking": ranking}
 
 
-@pytest.mark.parametrize("name", ["report", "index"])
+@pytest.mark.parametrize("name", ["report", "index", "ranking"])
 @pytest.mark.parametrize(("width", "scheme"), SCREENS)
 def test_a_page_logs_and_fetches_nothing_fits_the_width_and_is_legible(browser, pages, name, width, scheme):
     with Visit(browser, pages[name], width, scheme) as visit:

@@ -51,7 +51,7 @@ def test_the_csv_holds_every_number_bit_for_bit(sweep, tmp_path):
     with (tmp_path / "index.csv").open(newline="") as file:
         lines = list(csv.DictReader(file))
     for row, line in zip(rows, lines, strict=True):
-        flat = row.flat()
+        flat = row.flat(row.directory.name)
         assert float(line["eot_success_low"]) == row.arms["eot"]["success"].low
         assert float(line["wide_no_eot_cosine"]) == row.wide["no_eot"]["cosine"].mean
         assert [(key, value == "") for key, value in line.items()] == [
@@ -83,7 +83,7 @@ def test_a_run_without_a_part_has_an_empty_cell(tmp_path):
     assert row.wide == {} and row.worst is None and row.passes is None and row.seconds is None
     write_index(tmp_path / "index.html", [row])
     assert "not measured" in (tmp_path / "index.html").read_text()
-    assert row.flat().keys() == collect([run(tmp_path / "b", reported.content())]).rows[0].flat().keys()
+    assert row.flat("a").keys() == collect([run(tmp_path / "b", reported.content())]).rows[0].flat("b").keys()
 
 
 def test_an_index_without_runs_is_a_page(tmp_path):

@@ -19,6 +19,13 @@ from tests.helpers.page import Page
 #: The smallest run with all its arms.
 TINY = {"data.count": 2, "attack.steps": 2, "attack.views": 2, "evaluate.views": 4, "evaluate.refine": 0}
 
+POLICY = """
+claim: it withstands the attack
+date: 2026-11-24
+threat: {perturbation: linf, perturbation.eps: 16/255}
+requirements:
+  - {measure: cosine, arm: eot, at_least: -1}
+"""
 PAGE = '<!doctype html><title>a "page" & more</title><script>alert(1)</script>'
 
 
@@ -125,7 +132,12 @@ def test_a_preset_may_be_a_file_of_the_user(calls, tmp_path):
         ({"hydra/launcher": "x"}, "keys of the configuration"),
         ({"preset": "nothing"}, "nothing"),
         ({"encoder": abs}, "`encoder` must be a name or a torch.nn.Module"),
-        ({"pictures": ["a.png"]}, "`pictures` must be the path of a folder; got list"),
+        ({"pictures": 3}, "`pictures` must be a path, a list of paths, a tensor, or .* got int"),
+        ({"pictures": torch.full((2, 3, 8, 8), 2.0)}, "must lie in .0,1.; number 0 has values from 2 to 2"),
+        ({"pictures": [torch.zeros(8, 8)]}, r"got one shaped \(8, 8\)"),
+        ({"pictures": []}, "at least one picture"),
+        ({"encoder": ["pocket", abs]}, "`encoder` must be a name or a torch.nn.Module"),
+        ({"encoder": {"../x": "pocket"}}, "names of letters"),
     ],
 )
 def test_a_wrong_argument_gives_a_one_line_error_and_runs_nothing(calls, values, message):
@@ -199,3 +211,22 @@ def test_notebook_cell_is_short_and_equals_the_command_line_run(tmp_path, monkey
     pictures = {row["picture"] for row in result.per_image}
     assert pictures == set(result.metrics["queries"]) and "eot" in str(result)
     assert "<iframe sandbox" in result._repr_html_()
+
+
+@pytest.mark.slow
+def test_several_encoders_are_compared_on_the_same_pictures(tmp_path):
+    values = {key: value for key, value in TINY.items() if key != "attack.steps"}
+    encoders = {"one": "pocket", "two": conv(torch.nn.Flatten()).eval()}
+    result = robustness(encoders, torch.rand(2, 3, 64, 64), preset="smoke", steps=2, out=tmp_path, **values)
+    one, two = result.runs.values()
+    assert one.metrics["pixels"] == two.metrics["pixels"] and one.folder == tmp_path / "one"
+    assert {row[3] for row in result.table().rows} == {"one", "two"} and "one" in str(result)
+    assert "<iframe sandbox" in result._repr_html_() and "<table>" in result.table()._repr_html_()
+    assert [label.get_text() for label in result.plot().axes[0].get_yticklabels()]
+    assert {row[0] for row in one.table().rows} == set(one.arms) and one.plot().axes
+    assert len(list(tmp_path.glob("pictures-*"))) == 1
+    policy = tmp_path / "policy.yaml"
+    policy.write_text(POLICY)
+    assert one.gate(policy).verdict == "UNDECIDED"  # the attack was not checked
+    verdicts = result.gate(policy)
+    assert set(verdicts) == {"one", "two"} and "UNDECIDED" in verdicts._repr_html_()
