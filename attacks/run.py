@@ -26,7 +26,6 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from attacks import __version__
-from attacks.gate.verdict import exit_code
 from attacks.report.warnings import refuse_failed
 from attacks.runtime.command_line import USER_ERRORS
 from attacks.runtime.signals import Stopped, stoppable
@@ -171,6 +170,8 @@ def _resume(arguments: Sequence[str]) -> None:
 
 def _decided(content: Mapping[str, Any]) -> None:
     """End with the exit code of the run's policy: 3 for FAIL, 4 for UNDECIDED."""
+    from attacks.gate.verdict import exit_code
+
     if code := exit_code(content.get("gate")):
         sys.exit(code)
 

@@ -25,6 +25,7 @@ COMMANDS = {
     "run": "attack pictures and score the encoder on views that the attack has not used",
     "verify": "check a finished run: digests, tables, pictures judged again",
     "gate": "decide the requirements of a policy: PASS, FAIL or UNDECIDED",
+    "failure": "how probable a failure is over all views of a picture",
     "compare": "which encoder is the most robust: runs ranked, and their differences",
     "plan": "how many pictures a study needs",
     "audit": "where a chain of transforms loses the gradient",

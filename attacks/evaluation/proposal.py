@@ -1,6 +1,5 @@
 """Where rare failures lie in the unit cube: a density fitted to some of them, to draw more."""
 
-
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,8 +14,8 @@ UNIFORM = 0.1
 EDGE = 1e-12
 #: Bins of a marginal distribution, and the share of the uniform distribution in each.
 BINS, SMOOTH = 24, 0.05
-#: Components are wider than the points that they are fitted to, by this factor of each normal score: draws beyond them
-#: are cheaper than weights that vary.
+#: Components are wider than the points that they are fitted to, by this factor of each normal score: draws beyond
+#: them are cheaper than weights that vary.
 WIDER = 1.2
 #: Components that are tried, and the fewest points of each.
 COMPONENTS, FEWEST = (1, 2, 4), 40
@@ -42,7 +41,7 @@ class Normal:
     @classmethod
     def fitted(cls, u: Floats) -> "Normal":
         z = scores(u)
-        return cls(z.mean(0), np.linalg.cholesky(covariance(z)))
+        return cls(np.asarray(z.mean(0), dtype=np.float64), np.linalg.cholesky(covariance(z)))
 
     def draw(self, n: int, random: np.random.Generator) -> Floats:
         z = self.mean + random.standard_normal((n, len(self.mean))) @ self.factor.T
@@ -59,7 +58,7 @@ class Normal:
 class Copula:
     """Histograms of the coordinates, joined by a normal copula: for corners, and for coordinates that choose."""
 
-    heights: Floats  # (d, BINS), of densities
+    heights: Floats  # (d,BINS), of densities
     factor: Floats  # the Cholesky factor of the correlation of the normal scores
 
     @classmethod
@@ -170,15 +169,14 @@ def _cumulative(heights: Floats, u: Floats) -> Floats:
     steps = np.concatenate([np.zeros((len(heights), 1)), np.cumsum(heights, 1) / BINS], 1)
     bins = np.minimum((u * BINS).astype(int), BINS - 1)
     below = np.take_along_axis(steps, bins.T, 1).T
-    return below + (u - bins / BINS) * np.take_along_axis(heights, bins.T, 1).T
+    result: Floats = below + (u - bins / BINS) * np.take_along_axis(heights, bins.T, 1).T
+    return result
 
 
 def _quantile(heights: Floats, p: Floats) -> Floats:
     steps = np.concatenate([np.zeros((len(heights), 1)), np.cumsum(heights, 1) / BINS], 1)
-    result = np.empty_like(p)
+    result: Floats = np.empty_like(p)
     for j, (edges, height) in enumerate(zip(steps, heights, strict=True)):
         at = np.clip(np.searchsorted(edges, p[:, j], side="right") - 1, 0, BINS - 1)
         result[:, j] = at / BINS + (p[:, j] - edges[at]) / height[at]
     return result
-
-

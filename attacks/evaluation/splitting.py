@@ -17,9 +17,9 @@ from attacks.evaluation.proposal import Floats, Proposal, clipped, fit, scores
 #: Points (n,d) of the cube to scores (n,). A score of 0 or less is a failure.
 Score = Callable[[Floats], Floats]
 #: The share of particles that the next level keeps, and the moves of each particle there.
-KEPT, MOVES = 0.2, 8
-#: Plain draws before anything else, as a multiple of the particles; from so many failures among them on plain sampling
-#: is used.
+KEPT, MOVES = 0.2, 12
+#: Plain draws before anything else, as a multiple of the particles; from so many failures among them on, plain
+#: sampling is used.
 FIRST, COMMON = 10, 5
 #: Failures that an estimate should be worth, and the most draws for it as a multiple of the particles.
 ENOUGH, MOST = 200, 100
@@ -58,7 +58,9 @@ def rare(score: Score, dims: int, particles: int = 1000, seed: int = 0) -> Estim
         n = int(min(max(ENOUGH / max(failed.mean(), 1e-9), len(u)), MOST * particles))
         fresh = random.random((n, dims))
         return _plain(fresh, counted(fresh), counted, np.concatenate([u[failed], u[:0]]))
-    found, level, tried = split(counted, u, values, particles, random)
+    found, level, probability = split(counted, u, values, particles, random)
+    if level > 0 and probability > 1 / len(u):  # a plateau: nothing is known below it but the plain draws
+        return _none(len(u), counted, found)
     proposal = fit(found, random)
     rate = 0.0
     for _ in range(AGAIN):
@@ -73,7 +75,7 @@ def rare(score: Score, dims: int, particles: int = 1000, seed: int = 0) -> Estim
         chosen = random.choice(len(drawn), 4 * particles, p=weights / weights.sum())
         proposal = fit(np.concatenate([drawn[chosen], found]), random)
     if rate == 0.0:  # the proposal misses what it was fitted to: a few points
-        return _none(len(u), counted, tried)
+        return _none(len(u), counted, found)
     n = int(min(max(ENOUGH / rate, 2 * particles), MOST * particles))
     drawn = best.draw(n, random)
     values = counted(drawn)
@@ -96,16 +98,16 @@ class _Counted:
 
 def split(
     score: Score, u: Floats, values: Floats, particles: int, random: np.random.Generator
-) -> tuple[Floats, float, Floats]:
+) -> tuple[Floats, float, float]:
     """Particles (n,d) that are distributed uniformly over the failures, approximately; or, where none is found, over
-    the last level that was reached. Also that level, 0 for failures, and all particles of the last step."""
+    the last level that was reached. Also that level, 0 for failures, and about its probability."""
     probability, level = 1.0, np.inf
     while True:
         threshold = max(0.0, float(np.quantile(values, KEPT)))
         if threshold >= level:  # a plateau: values at it are equal
             below = values[values < level]
             if not len(below):
-                return u, level, u
+                return u, level, probability
             threshold = max(0.0, float(below.max()))
         good = values <= threshold
         probability *= good.mean()
@@ -113,12 +115,10 @@ def split(
         chosen = random.integers(len(u), size=particles)
         u, values = move(score, u[chosen], values[chosen], level, random)
         if level <= 0 or probability < FLOOR:
-            return u, level, u
+            return u, level, probability
 
 
-def move(
-    score: Score, u: Floats, values: Floats, level: float, random: np.random.Generator
-) -> tuple[Floats, Floats]:
+def move(score: Score, u: Floats, values: Floats, level: float, random: np.random.Generator) -> tuple[Floats, Floats]:
     """Particles after Metropolis moves that keep the uniform law on the points with a score of at most `level`.
 
     Half of the moves are autoregressive in the normal scores, with a step that follows the accepted share; the others
@@ -170,9 +170,7 @@ def _weighted(u: Floats, values: Floats, proposal: Proposal, level: float, count
         high = _upper(total, squares, most, 2 * ALPHA)
         return Estimate(0.0, 0.0, min(1.0, high), 0.0, counted.passes, "none found", u[np.argsort(values)][:100])
     order = np.argsort(values[good])
-    return Estimate(
-        float(total), float(low), min(1.0, high), worth, counted.passes, "importance", u[good][order]
-    )
+    return Estimate(float(total), float(low), min(1.0, high), worth, counted.passes, "importance", u[good][order])
 
 
 def _upper(total: float, squares: float, most: float, alpha: float) -> float:

@@ -24,6 +24,7 @@ from . import (
     power,
     precision,
     radius,
+    rare,
     steps,
     strength,
     transforms,
@@ -54,9 +55,10 @@ BENCHMARKS: dict[str, Callable[..., list[Table]]] = {
     "zoo": zoo.run,
     "radius": radius.run,
     "gate": gate.run,
+    "rare": rare.run,
 }
 #: Those that run on one thread unless `--threads` is given.
-ONE_THREAD = ("strength", "patch", "curves", "coverage", "power", "zoo", "gate")
+ONE_THREAD = ("strength", "patch", "curves", "coverage", "power", "zoo", "gate", "rare")
 HELP = {
     "arch": "encoders",
     "device": "cpu or cuda",

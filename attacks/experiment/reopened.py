@@ -1,0 +1,44 @@
+"""A finished run opened again: its encoder, pictures, gallery and views, and its files."""
+
+from pathlib import Path
+
+from torch import nn
+
+from attacks.encoders.description import MODULE
+from attacks.encoders.engine import Decision
+from attacks.experiment.artefact_list import differences
+from attacks.experiment.batch import Bench
+from attacks.experiment.build.parts import build
+from attacks.experiment.directory import earlier, read_json, refuse_program
+from attacks.experiment.experiment import bench_of, narrowed
+from attacks.runtime.distributed import ALONE
+from attacks.runtime.folders import refuse_links
+
+
+def reopened(
+    folder: Path, program: str | None = None, device: str | None = None, module: nn.Module | None = None
+) -> Bench:
+    """The bench of a finished run, of the pictures that are in its tables. Its files must have their digests.
+
+    Args:
+        program: the file or plug-in of an encoder that runs code, as the user gives it.
+        device: instead of that of the run.
+        module: the encoder of a run of a module in memory.
+
+    Raises ValueError or OSError in one line.
+    """
+    refuse_links(folder)
+    previous, content = earlier(folder), read_json(folder / "metrics.json")
+    changed = [*differences(folder, previous.manifest, content)]
+    if changed:
+        raise ValueError(f"`{folder}` was changed after its run: {changed[0]}; `viewproof verify` names everything")
+    run = previous.run
+    if run.encoder.name == MODULE and module is None:
+        raise ValueError("`encoder` was a module in memory, which no directory holds")
+    refuse_program(run, program, f"--encoder-code {getattr(run.encoder, 'model', None)}")
+    run.engine.device = device or run.engine.device
+    made = build(run, module)
+    full = Decision(chunk=int(previous.manifest["engine"]["decision"]["chunk"]))
+    everyone, _, _ = bench_of(run, made, made.encoder, full, ALONE, folder)
+    gone = {failure["picture"] for failure in content["failed"]}
+    return narrowed(everyone, [row for row in range(len(made.queries) - content["left"]) if row not in gone])

@@ -1,0 +1,118 @@
+"""Rare failures: sets of known probability, the laws of moves and weights, and what is refused."""
+
+import numpy as np
+import pytest
+import scipy.stats
+
+from attacks.evaluation import splitting
+from attacks.evaluation.proposal import UNIFORM, Copula, Normal, fit, scores
+from attacks.evaluation.splitting import move, rare
+from scripts.benchmarks.rare import SETS
+
+
+def samples(kind, n, d=3):
+    random = np.random.default_rng(0)
+    if kind == "corner":
+        return random.random((n, d)) * 0.3
+    z = random.standard_normal((n, d)) * 0.5 + np.where(random.random((n, 1)) < 0.5, 2, -2)
+    return scipy.stats.norm.cdf(z)
+
+
+@pytest.mark.parametrize("kind", ["corner", "lobes"])
+def test_weights_are_bounded_and_average_to_one(kind):
+    random = np.random.default_rng(1)
+    proposal = fit(samples(kind, 900), random)
+    drawn = proposal.draw(40_000, random)
+    weights = proposal.weights(drawn)
+    assert weights.max() <= 1 / UNIFORM * (1 + 1e-9) and weights.min() > 0
+    assert weights.mean() == pytest.approx(1, abs=5 * weights.std() / 200)
+    assert (np.abs(drawn - 0.5) <= 0.5).all()
+    inside = drawn[:, 0] < 0.5  # any event has its uniform probability
+    assert (weights * inside).mean() == pytest.approx(0.5, abs=5 * weights.std() / 200)
+
+
+@pytest.mark.parametrize("kind", [Normal, Copula])
+def test_a_component_is_a_density(kind):
+    z = np.random.default_rng(0).standard_normal((600, 2)) * [0.6, 0.9] + [0.5, 0]
+    component = kind.fitted(scipy.stats.norm.cdf(z @ [[1, 0.4], [0, 1]]))
+    grid = (np.arange(800) + 0.5) / 800
+    u = np.stack([axis.ravel() for axis in np.meshgrid(grid, grid)], 1)
+    assert np.exp(component.log_density(u)).mean() == pytest.approx(1, abs=0.02)
+    drawn = component.draw(20_000, np.random.default_rng(0))
+    share = np.exp(component.log_density(u))[u[:, 0] < 0.25].sum() / len(u)
+    assert (drawn[:, 0] < 0.25).mean() == pytest.approx(share, abs=0.02)
+
+
+def test_moves_keep_the_uniform_law_on_the_level():
+    def score(u):
+        return u.sum(1) - 1.0
+
+    random = np.random.default_rng(0)
+    u = random.random((20_000, 3))
+    u = u[score(u) <= 0]
+    moved, values = move(score, u, score(u), 0.0, random)
+    assert (score(moved) <= 0).all() and np.array_equal(score(moved), values)
+    assert (np.abs(moved - u).max(1) > 0).mean() > 0.95
+    for j in range(3):  # Beta(1, 3) margins of the simplex
+        assert scipy.stats.kstest(moved[:, j], scipy.stats.beta(1, 3).cdf).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("name", SETS)
+@pytest.mark.parametrize("p", [1e-2, 1e-5])
+def test_a_known_probability_lies_between_the_limits(name, p):
+    estimate = rare(SETS[name](6, p), 6, seed=1)
+    assert estimate.low <= p <= estimate.high and estimate.low <= estimate.p <= estimate.high
+    assert estimate.high / estimate.low < 2
+    assert (SETS[name](6, p)(estimate.worst) <= 0).all()
+    if p == 1e-5:
+        assert estimate.method == "importance" and estimate.worth / p / estimate.passes > 50
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "d", "p"), [("half", 2, 1e-3), ("lobes", 6, 1e-5), ("discrete", 6, 1e-6)])
+def test_limits_hold_in_most_of_a_hundred_repeats(name, d, p):
+    made = [rare(SETS[name](d, p), d, particles=500, seed=seed) for seed in range(100)]
+    assert np.mean([each.low <= p <= each.high for each in made]) >= 0.88  # 3 standard errors below 0.95
+
+
+def test_the_same_seed_gives_the_same_estimate():
+    first, second = (rare(SETS["half"](4, 1e-4), 4, particles=200, seed=3) for _ in range(2))
+    assert (first.p, first.high, first.passes) == (second.p, second.high, second.passes)
+    assert np.array_equal(first.worst, second.worst)
+
+
+@pytest.mark.parametrize(
+    ("score", "most"),
+    [
+        (lambda u: u[:, 0] + 0.5, 1e-8),  # nearer and nearer, and never there
+        (lambda u: np.ones(len(u)), 2e-3),  # a plateau
+        (lambda u: 1.0 + (u[:, 0] > 0.5), 2e-3),
+    ],
+    ids=["slope", "plateau", "steps"],
+)
+def test_without_a_failure_there_is_an_upper_limit(score, most):
+    estimate = rare(score, 3, particles=200)
+    assert estimate.method == "none found" and estimate.p == estimate.low == 0 < estimate.high
+    if most < 1e-3:
+        assert estimate.high < 1e-7
+    else:
+        assert estimate.high == pytest.approx(1 - 0.05 ** (1 / (splitting.FIRST * 200)))
+
+
+def test_a_narrow_failure_behind_a_plateau_is_not_claimed_absent():
+    """A set that no slope leads to: its probability lies below the limit, which plain draws give."""
+
+    def score(u):
+        return np.where((u < 0.02).all(1), 0.0, 1.0)
+
+    estimate = rare(score, 2, particles=200)
+    assert estimate.low <= 4e-4 <= estimate.high
+
+
+def test_scores_that_are_no_numbers_are_refused():
+    with pytest.raises(ValueError, match="finite number for each of the"):
+        rare(lambda u: np.full(len(u), np.nan), 2)
+
+
+def test_normal_scores_are_finite_at_the_edges():
+    assert np.isfinite(scores(np.array([[0.0, 1.0, 0.5]]))).all()
