@@ -41,7 +41,7 @@ class Normal:
     @classmethod
     def fitted(cls, u: Floats) -> "Normal":
         z = scores(u)
-        return cls(np.asarray(z.mean(0), dtype=np.float64), np.linalg.cholesky(covariance(z)))
+        return cls(z.mean(0), np.asarray(np.linalg.cholesky(covariance(z)), dtype=np.float64))
 
     def draw(self, n: int, random: np.random.Generator) -> Floats:
         z = self.mean + random.standard_normal((n, len(self.mean))) @ self.factor.T
