@@ -16,6 +16,8 @@ from attacks.gate.verdict import Decided, Verdict, Word
 
 #: A number of further pictures above this is no plan.
 MOST_MORE = 1_000_000
+#: The check that an attack's loss no longer falls; one that is too short for it may be weak.
+SETTLED = "plateau"
 #: The arms whose values depend on an attack.
 ATTACKED = ("no_eot", "one_view", "eot")
 
@@ -61,8 +63,11 @@ def weaknesses(content: Mapping[str, Any]) -> tuple[str, ...]:
         reasons.append("the attack was not checked (sanity=none)")
     else:
         reasons += [f"the check of the attack {name} failed" for name in sanity["failed"]]
-        if all(check["verdict"] == "skipped" for check in sanity["checks"]):
+        skipped = [check["name"] for check in sanity["checks"] if check["verdict"] == "skipped"]
+        if len(skipped) == len(sanity["checks"]):
             reasons.append("no check of the attack was made")
+        elif SETTLED in skipped:
+            reasons.append("the attack is too short to show that its loss has settled (attack.gradients)")
     if content["failed"]:
         reasons.append(f"{len(content['failed'])} of the pictures failed and are in no table")
     measure = content["primary"]["measure"]

@@ -80,11 +80,15 @@ def test_what_the_run_lacks_is_an_error():
             decided_row(requirement, rows(SHARES), False)
 
 
+def checked(**verdicts):
+    """The section `sanity` of metrics.json: a check that has passed, and these."""
+    verdicts = {"one step": "passed"} | verdicts
+    failed = [name for name, verdict in verdicts.items() if verdict == "failed"]
+    return {"failed": failed, "checks": [{"name": name, "verdict": word} for name, word in verdicts.items()]}
+
+
 def content(**changes):
-    return (
-        reported.content(comparisons=[], sanity={"failed": [], "checks": [{"verdict": "passed"}]}, failed=[])
-        | changes
-    )
+    return reported.content(comparisons=[], sanity=checked(plateau="passed"), failed=[]) | changes
 
 
 def better(other):
@@ -96,8 +100,9 @@ def better(other):
     ("changes", "reason"),
     [
         ({"sanity": None}, "not checked"),
-        ({"sanity": {"failed": ["masking"], "checks": [{"verdict": "failed"}]}}, "masking failed"),
-        ({"sanity": {"failed": [], "checks": [{"verdict": "skipped"}]}}, "no check of the attack was made"),
+        ({"sanity": checked(masking="failed")}, "masking failed"),
+        ({"sanity": {"failed": [], "checks": checked(plateau="skipped")["checks"][1:]}}, "no check of the attack"),
+        ({"sanity": checked(plateau="skipped")}, "too short to show"),
         ({"failed": [{"picture": 1}]}, "1 of the pictures failed"),
         ({"comparisons": better("one_view")}, "one_view is stronger"),
     ],

@@ -17,7 +17,7 @@ requirements:
   - {measure: success, arm: clean, at_most: 0.6}
   - {measure: success, arm: eot, at_least: 0.2}
 """
-FAST = "config=quickstart attack.gradients=24 evaluate.views=16 data.size=32 perturbation.eps=32/255"
+FAST = "config=quickstart evaluate.views=16 data.size=32 perturbation.eps=32/255"
 
 
 @pytest.fixture(scope="module")
