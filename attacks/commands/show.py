@@ -8,7 +8,6 @@
 """
 
 import argparse
-import math
 from itertools import compress
 from pathlib import Path
 from typing import Any
@@ -16,13 +15,14 @@ from typing import Any
 import torch
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image
 from torch import Tensor
 from yaml import YAMLError
 
 from attacks.data.gallery import PHOTOS
-from attacks.data.images import load_image, to_bytes
+from attacks.data.images import load_image
 from attacks.experiment.build.pipeline import preset, stages
+from attacks.report.view_sheet import sheet
 from attacks.runtime.command_line import print_notes
 from attacks.runtime.files import atomic
 from attacks.schema.presets import refuse_marks
@@ -32,10 +32,6 @@ from transforms import Compose, Draws, Grid, Sobol, Uniform, resize
 PHOTO = PHOTOS / "astronaut.png"
 SAMPLERS: dict[str, Draws] = {"sobol": Sobol(), "uniform": Uniform(), "grid": Grid()}
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
-
-#: In pixels: between things, the height of a letter, the least width of a view, the widest name of a coordinate.
-GAP, FONT, NARROWEST, LONGEST = 6, 12, 56, 320
-LEADING = FONT + 3
 
 
 def labels(pipeline: Compose, u: Tensor, most: int | None = None) -> tuple[list[str], list[list[str]]]:
@@ -52,55 +48,6 @@ def labels(pipeline: Compose, u: Tensor, most: int | None = None) -> tuple[list[
         more = len(names) - most + 1
         return [*names[: most - 1], f"and {more} more"], [[*row[: most - 1], ""] for row in rows]
     return names, rows
-
-
-def wrapped(text: str, width: float, font: Any) -> list[str]:
-    """The text in lines of at most `width` pixels, broken between words, later lines indented."""
-    lines: list[str] = []
-    for word in text.split():
-        longer = f"{lines[-1]} {word}" if lines else word
-        if lines and font.getlength(longer) > width:
-            lines.append(f"  {word}")
-        else:
-            lines[-1:] = [longer]
-    return lines
-
-
-def sheet(
-    original: Tensor, views: list[Tensor], names: list[str], values: list[list[str]], columns: int
-) -> Image.Image:
-    """Views (3,h,w) of any sizes in rows of `columns`, each centred in its cell with its values below; left of each
-    row the names of the values, and left of the first the original."""
-    font: Any = ImageFont.load_default(size=FONT)
-    blocks = [wrapped(name, LONGEST, font) for name in names]
-    wide = max(NARROWEST, *(view.shape[2] for view in views))
-    high = max(picture.shape[1] for picture in (original, *views))
-    lines = [line for block in blocks for line in block]
-    head = max(original.shape[2], *(math.ceil(font.getlength(line)) for line in ["original", *lines]))
-    columns = min(columns, len(views))
-    row_height = high + GAP + LEADING * (1 + len(lines)) + GAP
-    start = GAP + head + 2 * GAP  # of the views
-    size = (start + (wide + GAP) * columns, GAP + row_height * math.ceil(len(views) / columns))
-    canvas = Image.new("RGB", size, "white")
-    draw = ImageDraw.Draw(canvas)
-
-    def cell(picture: Tensor | None, left: int, top: int, width: int, title: str, below: list[list[str]]) -> None:
-        if picture is not None:
-            shown = Image.fromarray(to_bytes(picture))
-            canvas.paste(shown, (left + (width - shown.width) // 2, top + (high - shown.height) // 2))
-        top += high + GAP
-        draw.text((left, top), title, fill="dimgrey", font=font)
-        for i, line in enumerate(line for block in below for line in block):
-            draw.text((left, top + LEADING * (1 + i)), line, fill="black", font=font)
-
-    for i, (view, numbers) in enumerate(zip(views, values, strict=True)):
-        row, column = divmod(i, columns)
-        top = GAP + row * row_height
-        if column == 0:
-            cell(None if row else original, GAP, top, original.shape[2], "" if row else "original", blocks)
-        beside = [[number, *[""] * (len(block) - 1)] for number, block in zip(numbers, blocks, strict=True)]
-        cell(view, start + column * (wide + GAP), top, wide, f"view {i + 1}", beside)
-    return canvas
 
 
 @torch.no_grad()

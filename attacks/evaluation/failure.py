@@ -1,22 +1,88 @@
-"""How close a view is to a failure: the score whose sign is the judge's verdict."""
+"""Rare failures of pictures: how close a view is to one, and what was estimated for each picture and arm."""
 
 from collections.abc import Callable
-from typing import Literal
+from dataclasses import dataclass
+from typing import Any, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from attacks.eot.bank import Bank
 from attacks.evaluation.judge import Judge
 from attacks.evaluation.proposal import Floats
+from attacks.runtime.stored import stored
 from transforms import Compose, Shown
 
 #: Whose failure: of the encoder, which takes a view of the untouched picture for something else; or of the attack,
 #: because a view of the attacked picture is not taken for what the attacker wants.
 Arm = Literal["clean", "eot"]
+ARMS: tuple[Arm, ...] = ("clean", "eot")
 #: The largest coordinate below 1 in single precision.
 LAST = 1 - 2**-24
+
+
+@stored("failure.picture")
+@dataclass(frozen=True, eq=False)
+class PictureFailure:
+    """The probability `p` that a view of a picture fails, for one arm, with its 95 % interval: see `Estimate`, whose
+    `worth` and `method` these are. `views` were scored. Of the view that fails most, or is nearest to a failure: the
+    physical `values` by the names of the coordinates, and its pixels (3,h,w), None where they are not kept."""
+
+    picture: str
+    cluster: str
+    arm: str
+    p: float
+    low: float
+    high: float
+    worth: float
+    views: int
+    method: str
+    values: dict[str, float]
+    view: Tensor | None = None
+
+    def __str__(self) -> str:
+        return f"{self.picture} {self.arm}: {self.words}, {self.views} views ({self.method})"
+
+    @property
+    def words(self) -> str:
+        """The probability and its interval, or that no failure was found."""
+        if not self.p:
+            return f"no failure found: p <= {self.high:.2g} at 95 %"
+        return f"p {self.p:.2g} [{self.low:.2g}, {self.high:.2g}]"
+
+    def row(self) -> dict[str, object]:
+        """A row of failure.csv; the values of the coordinates have their names."""
+        own = {key: value for key, value in vars(self).items() if key not in ("values", "view")}
+        return own | self.values
+
+
+@stored("failures")
+@dataclass(frozen=True, eq=False)
+class Failures:
+    """Some pictures of a run, in each arm, and the particles of each search."""
+
+    each: tuple[PictureFailure, ...]
+    particles: int
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for metrics.json: by arm the pictures, the one that fails most often first."""
+        arms: dict[str, list[dict[str, Any]]] = {}
+        for failure in sorted(self.each, key=lambda failure: (-failure.p, -failure.high)):
+            own = {key: value for key, value in vars(failure).items() if key not in ("cluster", "arm", "view")}
+            arms.setdefault(failure.arm, []).append(own | {"words": failure.words})
+        pictures = {failure.picture: failure.cluster for failure in self.each}
+        return {
+            "pictures": len(pictures),
+            "clusters": len(set(pictures.values())),
+            "particles": self.particles,
+            "arms": {arm: arms[arm] for arm in sorted(arms)},
+        }
+
+    def rows(self) -> list[dict[str, object]]:
+        """A row for each arm and picture."""
+        return [failure.row() for failure in self.each]
 
 
 def score_of(judge: Judge, shown: Shown, row: int, views: Compose, arm: Arm) -> Callable[[Floats], Floats]:
@@ -37,10 +103,14 @@ def score_of(judge: Judge, shown: Shown, row: int, views: Compose, arm: Arm) -> 
 
     def score(u: Floats) -> Floats:
         points = torch.from_numpy(np.ascontiguousarray(u)).to(gallery).clamp(max=LAST)
-        features = Bank(views, points).features(shown, judge.encoder, judge.chunk)[0]
+        own = judge.world.share(len(points))
+        features = Bank(views, points[own]).features(shown, judge.encoder, judge.chunk)[0]
         unit = F.normalize(features if judge.signature is None else judge.signature(features), dim=1)
         similar = unit @ gallery.T
-        margin: Floats = (similar[:, good].amax(1) - similar[:, ~good].amax(1)).double().cpu().numpy()
-        return margin
+        margins = similar.new_zeros(len(points))
+        margins[own] = similar[:, good].amax(1) - similar[:, ~good].amax(1)
+        judge.world.sum(margins)
+        result: Floats = margins.double().cpu().numpy()
+        return result
 
     return score

@@ -110,7 +110,8 @@ class Proposal:
 def fit(u: Floats, random: np.random.Generator) -> Proposal:
     """The mixture, of those tried, under which held-out points are likeliest; `u` (n,d) are failures."""
     u = clipped(u)
-    held, used = u[::3], np.delete(u, np.s_[::3], 0)
+    _, point = np.unique(u, axis=0, return_inverse=True)  # copies of a point must not be held out from each other
+    held, used = u[point % 3 == 0], u[point % 3 != 0]
     best: tuple[float, int, type[Normal] | type[Copula]] = (-np.inf, 1, Normal)
     for count in COMPONENTS:
         if len(used) < count * max(FEWEST, 3 * u.shape[1]) and count > 1:

@@ -79,6 +79,8 @@ def rare(score: Score, dims: int, particles: int = 1000, seed: int = 0) -> Estim
     n = int(min(max(ENOUGH / rate, 2 * particles), MOST * particles))
     drawn = best.draw(n, random)
     values = counted(drawn)
+    if not (values <= level).any():
+        return _none(len(u), counted, found)
     return _weighted(drawn, values, best, level, counted)
 
 
@@ -156,26 +158,24 @@ def _plain(u: Floats, values: Floats, counted: _Counted, known: Floats) -> Estim
 
 
 def _weighted(u: Floats, values: Floats, proposal: Proposal, level: float, counted: _Counted) -> Estimate:
-    """The weighted share of points up to `level`, with the limits of Fay & Feuer (1997) for weighted sums of counts.
+    """The weighted share of points up to `level`, with the limits of Fay & Feuer (1997) for weighted sums; their
+    variance is that of the sample, since failures are not rare among these points.
 
     Above 0 the level contains all failures, and only its upper limit says something about them."""
     good = values <= level
-    weights = proposal.weights(u) * good / len(u)
-    total, squares, most = weights.sum(), (weights**2).sum(), weights.max()
-    chi2 = scipy.stats.chi2
-    low = squares / (2 * total) * chi2.ppf(ALPHA, 2 * total**2 / squares)
-    high = _upper(total, squares, most, ALPHA)
-    worth = float(total**2 / squares)
-    if level > 0:
-        high = _upper(total, squares, most, 2 * ALPHA)
-        return Estimate(0.0, 0.0, min(1.0, high), 0.0, counted.passes, "none found", u[np.argsort(values)][:100])
+    weights = proposal.weights(u) * good
+    p, variance, most = float(weights.mean()), float(weights.var(ddof=1)) / len(u), float(weights.max()) / len(u)
     order = np.argsort(values[good])
-    return Estimate(float(total), float(low), min(1.0, high), worth, counted.passes, "importance", u[good][order])
+    if level > 0:
+        high = _gamma(p + most, variance + most**2, 1 - 2 * ALPHA)
+        return Estimate(0.0, 0.0, min(1.0, high), 0.0, counted.passes, "none found", u[good][order][:100])
+    low, high = _gamma(p, variance, ALPHA), _gamma(p + most, variance + most**2, 1 - ALPHA)
+    return Estimate(p, low, min(1.0, high), p**2 / variance, counted.passes, "importance", u[good][order])
 
 
-def _upper(total: float, squares: float, most: float, alpha: float) -> float:
-    total, squares = total + most, squares + most**2
-    return float(squares / (2 * total) * scipy.stats.chi2.ppf(1 - alpha, 2 * total**2 / squares))
+def _gamma(mean: float, variance: float, level: float) -> float:
+    """A quantile of the gamma distribution with that mean and variance."""
+    return float(scipy.stats.gamma.ppf(level, mean**2 / variance, scale=variance / mean))
 
 
 def _none(n: int, counted: _Counted, tried: Floats) -> Estimate:

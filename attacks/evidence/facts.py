@@ -27,7 +27,7 @@ ATLAS = {
     "AML.T0043.001": "Craft Adversarial Data: Black-Box Optimization",
     "AML.T0041": "Physical Environment Access",
     "AML.T0042": "Verify Attack",
-    "AML.T0015": "Evade ML Model",
+    "AML.T0015": "Evade AI Model",
 }
 #: Of NIST AI 100-2 E2025.
 NIST = {"NISTAML.022": "Evasion", "NISTAML.025": "Black-box Evasion"}

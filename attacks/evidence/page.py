@@ -40,6 +40,7 @@ def _rows(run: RunFacts) -> list[tuple[str, str]]:
         ("views", f"{bank['views']} held-out views of each picture; {'; '.join(views) or 'the file as it is'}"),
         ("strongest attack", strongest(content)),
         ("checks of the attack", _checks(content["sanity"])),
+        *_failures(content["failure"]),
     ]
     return rows if run.shown is None else [*rows, ("worst view", f"{run.shown[1]} ({run.shown[0].requirement})")]
 
@@ -49,6 +50,18 @@ def strongest(content: Mapping[str, Any]) -> str:
     arms, names = content["arms"], arm_names(content)
     best = max((arm for arm in arms if arm not in ("clean", "noise")), key=lambda arm: arms[arm]["success"]["mean"])
     return f"{names[best]}: success {written(arms[best]['success'])}"
+
+
+def _failures(failure: Mapping[str, Any] | None) -> list[tuple[str, str]]:
+    """The largest probability of a failure of a picture, for each arm."""
+    if failure is None:
+        return []
+    names = {"clean": "P(failure) of the encoder", "eot": "P(failure) of the attack"}
+    seen = sampled(failure["pictures"], failure["clusters"])
+    return [
+        (names[arm], f"{rows[0]['words']} over all views of {rows[0]['picture']}, the largest of {seen}")
+        for arm, rows in failure["arms"].items()
+    ]
 
 
 def _checks(sanity: Mapping[str, Any] | None) -> str:
@@ -64,6 +77,7 @@ def not_tested(facts: Facts) -> list[str]:
     threats = [run.content["threat"] for run in facts.runs]
     norms = ", ".join(sorted({"patch" if each["patch"] else str(each["norm"]) for each in threats}))
     wide = all(run.content["wide"] for run in facts.runs)
+    rare = all(run.content["failure"] for run in facts.runs)
     lines = [
         f"changes of another kind or size than {norms} above",
         "stronger attacks: every number is an upper bound of the robustness",
@@ -74,6 +88,8 @@ def not_tested(facts: Facts) -> list[str]:
         lines.append("attackers who see answers only, or who transfer attacks from other encoders")
     if not any(each["patch"] for each in threats):
         lines.append("printed patches")
+    if not rare:
+        lines.append("views that fail more rarely than the held-out ones can show: P(failure) was not estimated")
     return [*lines, "photographs: all views are computed"]
 
 

@@ -23,6 +23,11 @@ def check(run: Run, parts: Parts) -> None:
     )
     if config.left_out:
         varying(parts.transforms)
+    if config.failure and not parts.transforms.dims:
+        raise ValueError(
+            "`evaluate.failure` must be 0 where no stage of the views varies, so that every view is the same; add "
+            "stages to `transforms`"
+        )
 
 
 def configured_parts(run: Run, transforms: Compose) -> dict[str, bool]:
@@ -34,6 +39,7 @@ def configured_parts(run: Run, transforms: Compose) -> dict[str, bool]:
         "left_out": config.left_out > 0,
         "deployment": config.deploy > 0,
         "explanations": config.explain > 0,
+        "failure": config.failure > 0,
     }
 
 

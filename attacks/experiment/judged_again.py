@@ -18,6 +18,7 @@ from attacks.evaluation.scores import Scores
 from attacks.experiment.agreement import short, some
 from attacks.experiment.artifacts import SHOWN, sheet
 from attacks.experiment.batch import SAME, Bench, Unit, arms_of, drift_of, part_of, worst_cosine
+from attacks.experiment.failure import failures_of
 from attacks.experiment.sections import deployment_of, explanations_of, response_of, sample_of
 from attacks.experiment.units import unit_size
 from attacks.experiment.view_scores import NAME, ViewScores
@@ -199,6 +200,8 @@ def parts(bench: Bench, out: Path, chosen: Drawn, done: Mapping[str, object]) ->
             [bench.parts.queries.names[row] for row in rows]
         )
         yield from some(_rows_apart("drift", read_rows(out / "drift.csv"), again), "drift.csv")
+    if done.get("failure") is not None:
+        yield from some(_failures(bench, out, chosen), "failure.csv")
     if done.get("radii") is not None:
         yield from some(_radii(bench, out, chosen), "radii.csv")
 
@@ -231,6 +234,22 @@ def _rows_apart(
                     flipped.append(line)
     if len(flipped) > BORDER * len(again):
         yield from flipped
+
+
+def _failures(bench: Bench, out: Path, chosen: Drawn) -> Iterator[str]:
+    """The probabilities of failures of some pictures. Their search is random, and on another machine a rounding may
+    lead it elsewhere: the intervals must overlap."""
+    sample = sample_of(bench, bench.run.evaluate.failure)
+    some_pictures = of_sample(sample, chosen.of(len(sample.names), "failure"))
+    recorded = {(row["picture"], row["arm"]): row for row in read_rows(out / "failure.csv")}
+    for again in failures_of(bench, some_pictures).each:
+        was, place = recorded.get((again.picture, again.arm)), f"failure.csv {again.picture}, {again.arm}"
+        if was is None:
+            yield f"{place}: there is no such row"
+        elif not float(was["low"]) <= float(was["p"]) <= float(was["high"]):
+            yield f"{place}: p is {was['p']}, outside of its own interval"
+        elif float(was["low"]) > again.high or float(was["high"]) < again.low:
+            yield f"{place}: recorded {was['p']} [{was['low']}, {was['high']}], estimated again {again.words}"
 
 
 def _radii(bench: Bench, out: Path, chosen: Drawn) -> Iterator[str]:

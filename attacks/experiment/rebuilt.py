@@ -15,6 +15,7 @@ from attacks.evaluation.drift import VIEWS, Drift
 from attacks.evaluation.explain.explanation import Explanations, Maps
 from attacks.evaluation.explain.gradients import Reach
 from attacks.evaluation.explain.spectrum import frequencies, ring_count
+from attacks.evaluation.failure import Failures, PictureFailure
 from attacks.evaluation.judge import CellScores
 from attacks.evaluation.radii import SmallestRadii
 from attacks.evaluation.response import Response, Slice, axes_of
@@ -60,6 +61,7 @@ def sections_of(bench: Bench, content: Mapping[str, Any], folder: Path) -> Secti
     failed = content["failed_parts"]
     makes: dict[str, Callable[[Bench, Mapping[str, Any], Sequence[Row]], Section]]
     makes = {"radii": _radii, "response": _response, "left_out": _left_out, "deployment": _deployment}
+    makes |= {"failure": _failure}
     parts: dict[str, Section | None] = {}
     for name, configured in configured_parts(bench.run, bench.parts.transforms).items():
         rows = read_rows(folder / f"{name}.csv") if configured and name not in failed else None
@@ -135,6 +137,26 @@ def _deployment(bench: Bench, content: Mapping[str, Any], rows: Sequence[Row]) -
     height, width = bench.parts.queries.images.shape[2:]
     size = deployed_size(bench.parts.encoder, (height, width))
     return Deployment(tuple(cells), sample.names, sample.clusters, size, tuple(content["deployment"]["missing"]))
+
+
+def _failure(bench: Bench, content: Mapping[str, Any], rows: Sequence[Row]) -> Failures:  # noqa: ARG001
+    names = bench.banks[SAME].transforms.names
+    each = tuple(
+        PictureFailure(
+            row["picture"],
+            row["cluster"],
+            row["arm"],
+            p=float(row["p"]),
+            low=float(row["low"]),
+            high=float(row["high"]),
+            worth=float(row["worth"]),
+            views=int(row["views"]),
+            method=row["method"],
+            values={name: float(row[name]) for name in names},
+        )
+        for row in rows
+    )
+    return Failures(each, bench.run.evaluate.particles)
 
 
 def _explanations(

@@ -1,5 +1,6 @@
 """The optional parts of an evaluation, computed from the saved files: the smallest radii, response maps over the
-space of views, the ablation of each stage, deployment through file formats, and explanations of the encoder."""
+space of views, the ablation of each stage, deployment through file formats, explanations of the encoder, and the
+probability of rare failures."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -17,14 +18,17 @@ from attacks.evaluation.ablation import left_out
 from attacks.evaluation.clusters import Sample
 from attacks.evaluation.deployment import Deployment, deployed_size, deployment
 from attacks.evaluation.explain.explanation import Explanations, explain
+from attacks.evaluation.failure import Failures
 from attacks.evaluation.response import Response, SlicePlan, response
 from attacks.experiment.arms import optimise
 from attacks.experiment.batch import SAME, Bench, arms_of, part_of, setup
 from attacks.experiment.configured_slices import CELLS, configured_parts, configured_slices, wide_of
 from attacks.experiment.cost import Meter, Spent
+from attacks.experiment.failure import failures_of
 from attacks.experiment.outcome import Outcome
 from attacks.experiment.radius import smallest
 from attacks.experiment.units import FAULTS, keep_fault
+from attacks.report.failures import draw_failures
 from transforms import Compose, Shown, stream
 
 #: Views per cell of a map, and cells of a curve.
@@ -68,12 +72,14 @@ class Sections:
         return rows
 
     def draw(self, out: Path) -> None:
-        """Write explanations.png, if there are any."""
-        part = self.parts["explanations"]
+        """Write explanations.png and failure.png, if there are any."""
+        part, failures = self.parts["explanations"], self.parts["failure"]
         if isinstance(part, Explanations):
             from attacks.report.explanations import draw_explanations  # here: matplotlib takes a while to import
 
             draw_explanations(out / "explanations.png", part)
+        if isinstance(failures, Failures):
+            draw_failures(out / "failure.png", failures)
 
 
 def sections(outcome: Outcome) -> Sections:
@@ -84,7 +90,7 @@ def sections(outcome: Outcome) -> Sections:
     failed: dict[str, str] = {}
     meter = bench.meter()
     makes = {"radii": _radii, "response": _response, "left_out": _left_out}
-    makes |= {"deployment": _deployment, "explanations": _explanations}
+    makes |= {"deployment": _deployment, "explanations": _explanations, "failure": _failure}
     for name, configured in configured_parts(bench.run, bench.parts.transforms).items():
         parts[name] = None
         if not configured:
@@ -181,6 +187,10 @@ def deployment_of(bench: Bench, sample: Sample) -> Deployment:
     height, width = bench.parts.queries.images.shape[2:]
     size = deployed_size(bench.parts.encoder, (height, width))
     return deployment(_pictures(bench, sample), sample, bench.judge, size)
+
+
+def _failure(outcome: Outcome, _: Meter) -> Section:
+    return failures_of(outcome.bench, sample_of(outcome.bench, outcome.bench.run.evaluate.failure))
 
 
 def _explanations(outcome: Outcome, _: Meter) -> Section:

@@ -19,7 +19,17 @@ from attacks.solvers.trace import Trace
 
 COUNTS = {3: "Three", 4: "Four", 5: "Five"}
 #: Sections of metrics.json that a run may lack.
-OPTIONAL = ("comparisons", "radii", "response", "left_out", "deployment", "explanations", "drift", "sanity")
+OPTIONAL = (
+    "comparisons",
+    "radii",
+    "response",
+    "left_out",
+    "deployment",
+    "explanations",
+    "failure",
+    "drift",
+    "sanity",
+)
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,7 @@ class Images:
     texture: Picture | None = None
     perturbation: Sequence[Picture] = ()
     explanations: Picture | None = None
+    failures: Picture | None = None
 
 
 class PageSection(NamedTuple):
@@ -50,8 +61,8 @@ def write_report(
     trace: Sequence[Trace],
     shown: int | None = None,
 ) -> None:
-    """Write `report.html` into a run directory, with its pictures: `views.png`, `patch.png`, `explanations.png`, and
-    number `shown` of `pictures/`, which is the one in `views.png`."""
+    """Write `report.html` into a run directory, with its pictures: `views.png`, `patch.png`, `explanations.png`,
+    `failure.png`, and number `shown` of `pictures/`, which is the one in `views.png`."""
     write_text(out / "report.html", render(content, manifest, warnings, trace, _images(out, content, shown)))
 
 
@@ -71,6 +82,7 @@ def _images(out: Path, content: Mapping[str, Any], shown: int | None) -> Images:
         from_file(out / "patch.png", "The texture of the patch") if patch else None,
         changed,
         from_file(out / "explanations.png", f"Explanations of {explained} before and after the attack"),
+        from_file(out / "failure.png", "The views that fail most, with the values of their coordinates"),
     )
 
 
@@ -140,6 +152,7 @@ def sections(content: Mapping[str, Any], pictures: Images, traced: bool) -> list
         ("attack", "The attack", "How the attack went"),
         ("radii", "Smallest radii", "How small a change is enough"),
         ("response", "Response", "Which views it survives"),
+        ("failure", "Rare failures", "How often a view fails, over all views"),
         ("left_out", "Stages left out", "Which transform the attack must see"),
         ("deployment", "Deployment", "What codecs and resizers leave of it"),
         ("explanations", "Explanations", "What the encoder looks at"),

@@ -23,6 +23,7 @@ PARTS = {
     "left_out": "attacks that leave out a stage",
     "deployment": "file formats and resizers",
     "explanations": "explanations",
+    "failure": "rare failures",
 }
 #: What the cosine of objectives that are no loss is to.
 OBJECTIVES = {"away": "clean embedding", "toward": "target", "layers": "clean features"}

@@ -25,6 +25,7 @@ from . import (
     precision,
     radius,
     rare,
+    rare_views,
     steps,
     strength,
     transforms,
@@ -56,9 +57,10 @@ BENCHMARKS: dict[str, Callable[..., list[Table]]] = {
     "radius": radius.run,
     "gate": gate.run,
     "rare": rare.run,
+    "rare-views": rare_views.run,
 }
 #: Those that run on one thread unless `--threads` is given.
-ONE_THREAD = ("strength", "patch", "curves", "coverage", "power", "zoo", "gate", "rare")
+ONE_THREAD = ("strength", "patch", "curves", "coverage", "power", "zoo", "gate", "rare", "rare-views")
 HELP = {
     "arch": "encoders",
     "device": "cpu or cuda",
@@ -69,6 +71,7 @@ HELP = {
     "groups": "of scenes, a patch for each",
     "held_out": "views that judge",
     "jobs": "folder of finished attacks: a run that was stopped continues",
+    "names": "of pictures",
     "norm": "linf, l2",
     "pictures": "number of pictures",
     "reference": "views of the reference gradient",

@@ -63,7 +63,7 @@ def run(repeats: int = 500) -> list[Table]:
                 if name == "discrete" and d == 2:
                     continue
                 score = make(d, p)
-                made = [rare(score, d, seed=seed) for seed in range(repeats)]
+                made = [rare(score, d, seed=len(rows) * repeats + k) for k in range(repeats)]
                 holds = float(np.mean([each.low <= p <= each.high for each in made]))
                 upper = float(np.mean([p <= each.high for each in made]))
                 passes = float(np.median([each.passes for each in made]))

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from PIL import Image, ImageFont
+from PIL import Image
 
 from attacks.commands import main
 from attacks.commands import show as script
@@ -77,32 +77,6 @@ def test_labels_of_several_stages_name_them_and_count_the_omitted_ones():
     assert [float(row[-1]) for row in values] == pytest.approx(pipeline.values(u)[:, -1].tolist(), rel=5e-3)
     names, values = script.labels(pipeline, u, most=4)
     assert names == [*pipeline.names[:3], "and 6 more"] and [len(row) for row in values] == [4, 4]
-
-
-def test_long_names_are_wrapped_between_words():
-    font = ImageFont.load_default(size=script.FONT)
-    text = "perspective bottom-right corner right (of half side)"
-    lines = script.wrapped(text, 120, font)
-    assert len(lines) > 1 and " ".join(" ".join(lines).split()) == text
-    assert all(font.getlength(line) <= 140 for line in lines)
-    assert script.wrapped(text, 1000, font) == [text]
-
-
-def test_a_sheet_holds_the_original_and_the_views_pixel_for_pixel():
-    original, views = torch.zeros(3, 40, 60), [torch.full((3, 30, 70), level / 255) for level in (50, 100, 150)]
-    made = script.sheet(original, views, ["angle (deg)"], [["1"], ["2"], ["3"]], columns=2)
-    height = 40 + 2 * script.GAP + 2 * script.LEADING  # a row: pictures, "view 1", one value
-    head = (made.width - script.GAP) - 2 * (70 + script.GAP)  # width of the column left of the views
-    assert made.height == script.GAP + 2 * height and head > 60
-    assert made.getpixel((script.GAP, script.GAP)) == (0, 0, 0)
-    for i, level in enumerate((50, 100, 150)):
-        row, column = divmod(i, 2)
-        left = made.width - (2 - column) * (70 + script.GAP)
-        top = script.GAP + row * height + 5  # centred in 40 rows
-        box = made.crop((left, top, left + 70, top + 30))
-        assert box.getextrema() == ((level, level),) * 3
-        below = made.crop((left, top + 35 + script.GAP + script.LEADING, left + 70, row * height + height))
-        assert below.convert("L").getextrema()[0] < 128, "the value is written below its view"
 
 
 @pytest.mark.parametrize(

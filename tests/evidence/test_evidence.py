@@ -15,6 +15,7 @@ from in_toto_attestation.v1 import statement_pb2
 from in_toto_attestation.v1.statement import Statement
 
 from attacks.commands import main
+from attacks.evaluation import splitting
 from attacks.evidence.pieces import PIECES
 from tests.helpers.page import Page
 from tests.run.test_run import call
@@ -28,6 +29,7 @@ requirements:
   - {measure: cosine, arm: noise, at_least: 0.5}
 """
 WORDS = "config=quickstart attack.gradients=16 evaluate.views=16 data.size=32 perturbation.eps=32/255 sanity=none"
+WORDS += " evaluate.failure=1 evaluate.particles=50"
 
 
 @pytest.fixture(scope="module")
@@ -36,6 +38,7 @@ def made(tmp_path_factory):
     folder = tmp_path_factory.mktemp("evidence")
     (folder / "mine.yaml").write_text(POLICY)
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(splitting, "MOST", 10)
         patch.chdir(folder)
         assert call(patch, *WORDS.split(), "hydra.run.dir=run") == 0
         assert main(["gate", "--lock", "mine.yaml"]) == 0
@@ -116,6 +119,8 @@ def test_the_page_states_what_a_signer_asks(made):
         "Signature",
         "was not checked",
         "10 pictures in 10 clusters",
+        "P(failure) of the encoder",
+        "the largest of 1 picture in 1 cluster",
     ):
         assert words in shown, words
     assert "<views>" not in text and "&lt;views&gt;" in text and "<script" not in text and "http://" not in text

@@ -10,6 +10,7 @@ from torch import nn
 
 from attacks import verify
 from attacks.commands import main
+from attacks.evaluation import splitting
 from attacks.experiment import sections
 from attacks.experiment.agreement import leaves, rows
 from attacks.experiment.artefact_list import differences
@@ -28,6 +29,8 @@ PARTS = [
     "evaluate.deploy=2",
 ]
 PARTS += ["evaluate.explain=2", "evaluate.layers=[stem]", "transforms=eot2d", "evaluate.map_pictures=2"]
+FAILURE = [*TINY, "data.size=32", "evaluate.failure=1", "evaluate.particles=50"]
+KINDS = {"lean": LEAN, "parts": PARTS, "failure": FAILURE, "patch": TINY}
 
 
 def made(folder, overrides, preset="smoke", module=None):
@@ -40,6 +43,8 @@ def small():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(sections, "CELLS", 2)
         patch.setattr(sections, "CURVE_CELLS", 2)
+        patch.setattr(splitting, "FIRST", 2)
+        patch.setattr(splitting, "MOST", 8)
         yield
 
 
@@ -51,7 +56,7 @@ def runs(tmp_path_factory, small):
     def get(name):
         if name not in done:
             preset = "patch" if name == "patch" else "smoke"
-            done[name] = made(work / name, {"lean": LEAN, "parts": PARTS, "patch": TINY}[name], preset)
+            done[name] = made(work / name, KINDS[name], preset)
         return done[name]
 
     return get
@@ -96,6 +101,10 @@ def record(*place, **change):
 
 def flipped(row):
     row["success"] = str(1 - int(row["success"]))
+
+
+def unlikely(row):
+    row.update(p="1e-9", low="1e-10", high="1e-8")
 
 
 def renamed(column):
@@ -180,6 +189,9 @@ LIES = {
     "a ring": ("parts", cell("spectrum", "power", 3, 1e-3), "metrics.json explanations spectrum"),
     "a layer": ("parts", cell("drift", "cosine", 3), "drift.csv"),
     "its drift": ("parts", metric("drift", "layers", 0, "eot", "mean"), "metrics.json drift layers"),
+    "a probability": ("failure", cell("failure", "p", 0, 0.5), "failure.csv astronaut"),
+    "another probability": ("failure", cells("failure", unlikely, 0), "failure.csv astronaut"),
+    "its words": ("failure", metric("failure", "arms", "eot", 0, "words", value="never"), "metrics.json failure"),
     "where the patch lies": ("patch", entry("placement.json", "quads", 0, value=[]), "placement.json quads"),
     "a texture": ("patch", exchanged("patches/noise.png", "patches/eot.png"), "patches/noise.png"),
     "the patch": ("patch", exchanged("patch.png", "patches/noise.png"), "patch"),
@@ -246,6 +258,7 @@ HONEST = {
     "left out": ["evaluate.left_out=2"],
     "formats": ["evaluate.deploy=3"],
     "explanations": ["evaluate.explain=2"],
+    "failures": ["evaluate.failure=2", "evaluate.particles=50", "data.size=32"],
     "a suite": ["attack=suite", "attack.nearest=0"],
     "radii": ["attack=radius"],
     "radii in batches": ["attack=radius", "evaluate.batch=2"],

@@ -135,6 +135,16 @@ def deployment():
     return {"pictures": 15, "clusters": 12, "cells": cells, "missing": ["opencv is not installed"]}
 
 
+def failure():
+    def row(name, p, high, method, words):
+        head = {"picture": name, "p": p, "low": p / 2, "high": high, "worth": 200.0, "views": 110_000}
+        return head | {"method": method, "values": {"affine angle (deg)": -19.5}, "words": words}
+
+    found = row(QUERIES[0], 2.5e-6, 3.1e-6, "importance", "p 2.5e-06 [1.2e-06, 3.1e-06]")
+    none = row(QUERIES[1], 0.0, 1.5e-8, "none found", "no failure found: p <= 1.5e-08 at 95 %")
+    return {"pictures": 2, "clusters": 2, "particles": 1000, "arms": {"clean": [found, none], "eot": [none]}}
+
+
 def drift():
     layers = ["stem", *(f"stages.{i}" for i in range(9)), "output"]
     rows = [
@@ -246,7 +256,8 @@ def content(**changes):
     result |= {"costs": {arm: {key: i * value for key, value in costs.items()} for i, arm in enumerate(ARMS)}}
     result |= {"cost": {"forward": 20010, "backward": 12000, "seconds": 125.0}, "sanity": sanity(), "drift": drift()}
     result |= {"radii": radii(), "response": response(), "left_out": left_out(), "deployment": deployment()}
-    return result | {"explanations": explanations(), "left": 0, "gate": None} | changes
+    result |= {"explanations": explanations(), "failure": failure()}
+    return result | {"left": 0, "gate": None} | changes
 
 
 def manifest():
@@ -279,6 +290,7 @@ def directory(out, names):
             write(out / "pictures" / arm / name, base + noise)
     write(out / "views.png", rng.integers(0, 255, (240, 420, 3)))
     write(out / "explanations.png", rng.integers(0, 255, (120, 400, 3)))
+    write(out / "failure.png", rng.integers(0, 255, (120, 400, 3)))
     write(out / "patch.png", rng.integers(0, 255, (32, 32, 3)))
 
 

@@ -21,7 +21,8 @@ from tests.helpers.page import Page
 from tests.helpers.reported import ARMS, EVIL
 from tests.helpers.sampled import mostly_slow
 
-OPTIONAL = ("wide", "comparisons", "drift", "sanity", "response", "left_out", "deployment", "explanations", "costs")
+OPTIONAL = ("wide", "comparisons", "drift", "sanity", "response", "left_out", "deployment", "explanations", "failure")
+OPTIONAL += ("costs",)
 NOTHING = dict.fromkeys(OPTIONAL) | {"comparisons": []}
 
 
@@ -57,6 +58,8 @@ def test_every_interval_of_the_metrics_is_on_the_page(whole):
             digits = 0 if result["high"] > 1 else None
             texts = (numbers(result, digits, sign) for sign in ("", "+"))
             assert any(f"{mean} <small>{ends}</small>" in whole for mean, ends in texts), (section, result)
+    rows = [row for rows in content["failure"]["arms"].values() for row in rows]
+    assert len(rows) == 3 and all(html.escape(row["words"]) in whole for row in rows)
 
 
 def test_the_page_is_well_formed_with_unique_ids_and_valid_links(whole):
@@ -90,7 +93,7 @@ def test_headings_tables_and_pictures_are_accessible(whole):
     assert all(below - above <= 1 for above, below in itertools.pairwise(levels))
     assert len(page.all("caption")) == len(page.all("table")) > 20
     assert all(attributes.get("scope") in ("col", "row", "colgroup", "rowgroup") for attributes in page.all("th"))
-    assert all(attributes["alt"] for attributes in page.all("img")) and len(page.all("img")) == 6
+    assert all(attributes["alt"] for attributes in page.all("img")) and len(page.all("img")) == 7
     assert all(attributes["role"] == "img" and attributes["aria-labelledby"] for attributes in page.all("svg"))
     assert all(attributes.get("aria-label") for _, attributes in page.elements if attributes.get("role") == "region")
 

@@ -1,24 +1,35 @@
-"""`viewproof failure`: its score agrees with the judge, its probability with plain views, and wrong inputs."""
+"""`viewproof failure` and the part of a run: the score agrees with the judge, the probability with plain views, and
+wrong inputs are one line."""
 
 import numpy as np
 import pytest
 import torch
 
 from attacks.commands import main
+from attacks.evaluation import splitting
 from attacks.evaluation.failure import score_of
 from attacks.experiment.reopened import reopened
 from attacks.experiment.view_scores import read_scores
 from attacks.runtime.tables import read_rows
+from tests.helpers.page import Page
 from tests.run.test_run import call
 
 WORDS = "config=quickstart attack.gradients=8 evaluate.views=64 data.size=32 perturbation.eps=24/255 sanity=none"
+PART = ["evaluate.failure=2", "evaluate.particles=100"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def few_views():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(splitting, "MOST", 30)
+        yield
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(tmp_path_factory, few_views):
     folder = tmp_path_factory.mktemp("failure") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        assert call(patch, *WORDS.split(), "data.count=4", f"hydra.run.dir={folder}") == 0
+        assert call(patch, *WORDS.split(), *PART, "data.count=4", f"hydra.run.dir={folder}") == 0
     return folder
 
 
@@ -35,22 +46,32 @@ def test_the_sign_of_the_score_is_the_judges_verdict(finished, arm):
 
 
 @pytest.mark.slow
-def test_probabilities_agree_with_plain_views_and_are_written(finished, tmp_path, capsys):
+def test_the_command_gives_the_rows_of_the_run_and_they_agree_with_plain_views(finished, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["failure", str(finished), "--pictures", "2", "--particles", "100", "--out", str(out)]) == 0
     lines = capsys.readouterr().out.splitlines()
     rows = read_rows(out / "failure.csv")
-    assert len(rows) == 2 and len(lines) == 3 and (out / "views.png").stat().st_size > 1000
+    assert rows == [row for row in read_rows(finished / "failure.csv") if row["arm"] == "clean"]
+    assert len(rows) == 2 and len(lines) == 3 and (out / "failure.png").stat().st_size > 1000
     bench = reopened(finished)
     views = bench.banks["same"].transforms
-    for number, row in enumerate(rows):
-        assert lines[number].startswith(f"{row['picture']} clean: ")
+    for line, row in zip(lines, rows, strict=False):
+        assert line.startswith(f"{row['picture']} clean: ")
+        number = bench.parts.queries.names.index(row["picture"])
         score = score_of(bench.judge, bench.exhibits.shown("clean", [number]), number, views, "clean")
         plain = float((score(np.random.default_rng(5).random((3000, views.dims))) <= 0).mean())
         spread = 4 * np.sqrt(max(plain, 1e-3) / 3000)
         assert float(row["low"]) - spread <= plain <= float(row["high"]) + spread
-        if float(row["p"]):
-            assert -20 <= float(row["affine angle (deg)"]) <= 20
+        assert -20 <= float(row["affine angle (deg)"]) <= 20
+
+
+@pytest.mark.slow
+def test_the_report_shows_the_probabilities_and_the_views_that_fail_most(finished):
+    page = Page((finished / "report.html").read_text())
+    assert "How often a view fails, over all views" in page.text
+    for row in read_rows(finished / "failure.csv"):
+        assert row["picture"] in page.text and f"{int(row['views']):,}" in page.text
+    assert any(image["alt"].startswith("The views that fail most") for image in page.all("img"))
 
 
 @pytest.mark.slow
@@ -64,3 +85,11 @@ def test_wrong_inputs_are_one_line(finished, tmp_path, capsys):
         assert main(["failure", *arguments]) == 1
         error = capsys.readouterr().err
         assert error.count("\n") == 1 and any(each in error for each in part.split("|")), error
+
+
+@pytest.mark.parametrize("change", ["evaluate.particles=49", "evaluate.failure=-1", "transforms=identity"])
+def test_a_part_that_cannot_be_made_is_refused_before_the_attack(monkeypatch, capsys, tmp_path, change):
+    words = [*WORDS.split(), "data.count=2", "evaluate.failure=1", change, f"hydra.run.dir={tmp_path / 'run'}"]
+    assert call(monkeypatch, *words) == 1
+    error = capsys.readouterr().err
+    assert error.count("\n") == 1 and "evaluate." in error and not (tmp_path / "run" / "pictures").exists()

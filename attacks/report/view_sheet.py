@@ -1,0 +1,63 @@
+"""A sheet of views with the values of their coordinates below."""
+
+import math
+from typing import Any
+
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from attacks.data.images import to_bytes
+
+#: In pixels: between things, the height of a letter, the least width of a view, the widest name of a coordinate.
+GAP, FONT, NARROWEST, LONGEST = 6, 12, 56, 320
+LEADING = FONT + 3
+
+
+def wrapped(text: str, width: float, font: Any) -> list[str]:
+    """The text in lines of at most `width` pixels, broken between words, later lines indented."""
+    lines: list[str] = []
+    for word in text.split():
+        longer = f"{lines[-1]} {word}" if lines else word
+        if lines and font.getlength(longer) > width:
+            lines.append(f"  {word}")
+        else:
+            lines[-1:] = [longer]
+    return lines
+
+
+def sheet(
+    original: Tensor | None, views: list[Tensor], names: list[str], values: list[list[str]], columns: int
+) -> Image.Image:
+    """Views (3,h,w) of any sizes in rows of `columns`, each centred in its cell with its values below; left of each
+    row the names of the values, and left of the first the original, if there is one."""
+    font: Any = ImageFont.load_default(size=FONT)
+    blocks = [wrapped(name, LONGEST, font) for name in names]
+    wide = max(NARROWEST, *(view.shape[2] for view in views))
+    first = 0 if original is None else original.shape[2]
+    high = max(picture.shape[1] for picture in ([] if original is None else [original]) + views)
+    lines = [line for block in blocks for line in block]
+    head = max(first, *(math.ceil(font.getlength(line)) for line in ["original", *lines]))
+    columns = min(columns, len(views))
+    row_height = high + GAP + LEADING * (1 + len(lines)) + GAP
+    start = GAP + head + 2 * GAP  # of the views
+    size = (start + (wide + GAP) * columns, GAP + row_height * math.ceil(len(views) / columns))
+    canvas = Image.new("RGB", size, "white")
+    draw = ImageDraw.Draw(canvas)
+
+    def cell(picture: Tensor | None, left: int, top: int, width: int, title: str, below: list[list[str]]) -> None:
+        if picture is not None:
+            shown = Image.fromarray(to_bytes(picture))
+            canvas.paste(shown, (left + (width - shown.width) // 2, top + (high - shown.height) // 2))
+        top += high + GAP
+        draw.text((left, top), title, fill="dimgrey", font=font)
+        for i, line in enumerate(line for block in below for line in block):
+            draw.text((left, top + LEADING * (1 + i)), line, fill="black", font=font)
+
+    for i, (view, numbers) in enumerate(zip(views, values, strict=True)):
+        row, column = divmod(i, columns)
+        top = GAP + row * row_height
+        if column == 0:
+            cell(None if row else original, GAP, top, first, "" if row or original is None else "original", blocks)
+        beside = [[number, *[""] * (len(block) - 1)] for number, block in zip(numbers, blocks, strict=True)]
+        cell(view, start + column * (wide + GAP), top, wide, f"view {i + 1}", beside)
+    return canvas
