@@ -97,7 +97,7 @@ class Values:
         """In words; empty for levels as they are."""
         words = []
         if not self.straight:
-            words.append("no straight line of the picture's levels (a gamma, or a curve)")
+            words.append("no straight line of the picture's levels (a gamma, a curve, padding)")
         elif np.abs(self.low).max() > STRAIGHT or np.abs(self.gain - 1).max() > 1e-6:
             low, gain = (np.array2string(v, precision=4, separator=", ") for v in (self.low, 255 * self.gain))
             words.append(f"{low} + {gain} x level / 255")

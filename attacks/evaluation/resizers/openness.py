@@ -18,7 +18,8 @@ from transforms.resizing.resize import NAMES
 Verdict = Literal["open", "hard", "closed"]
 #: The antialiased viewer: a person who sees the picture in the encoder's size.
 VIEWER = "pil_lanczos"
-#: Share of the target that the viewer sees of the attack: at most the first is open, at least the second is closed.
+#: Share of the target that the viewer sees of the attack: at most the first is open, at least the second is closed,
+#: and between them it is hard.
 #: Over the kernels and ratios of the table the shares lie below 6 %, from 17 to 24 %, or above 64 %.
 OPEN, CLOSED = 0.1, 0.5
 #: Height and width of the encoder's picture in the table; the figures depend on the ratio alone.
@@ -33,7 +34,7 @@ class Openness:
     Attributes:
         unread: share of the source pixels that it never reads (see `separable.unread`).
         gain: the largest energy that it can be given unseen, a visible shift having 1 (see `separable.hidden_gain`).
-        psnr: in dB, at full size, of the smallest change that makes it show the target: no attack has a higher one.
+        psnr: in dB, at full size, of the smallest change that makes it show the target.
         seen: how much of the target a viewer in the encoder's size sees: the energy of the attack after an
             antialiased resize over that of the target shown outright. 1: as visible as the target itself.
         succeeds: whether the attacked 8-bit picture was resized to the target within `hiding.TOLERANCE`.
@@ -47,7 +48,7 @@ class Openness:
 
     @property
     def verdict(self) -> Verdict:
-        """open: the attack succeeds, and a viewer sees at most a tenth of the target; closed: at least half; else hard."""
+        """closed: a viewer sees half of the target or more; open: a tenth or less, and the attack succeeds."""
         if self.seen >= CLOSED:
             return "closed"
         return "open" if self.seen <= OPEN and self.succeeds else "hard"

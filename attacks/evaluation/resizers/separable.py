@@ -114,4 +114,4 @@ def hidden_gain(resizer: Separable, viewer: Separable) -> float:
     operator = LinearOperator((start.size, start.size), matvec=product, dtype=np.float64)
     largest = eigsh(operator, k=1, v0=start, tol=1e-4, return_eigenvectors=False)[0]
     source = resizer.rows.shape[1] * resizer.columns.shape[1]
-    return max(0.0, float(largest)) * source / start.size
+    return float(max(0.0, largest) * source / start.size)
