@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 
 #: Grey levels on which the values of a pipeline must be a straight line.
-GREYS = (0, 51, 102, 153, 204, 255)
+GREYS = np.arange(0, 256, 15)
 #: How far from it, and from whole levels, float rounding may lead, of 255 levels.
 STRAIGHT, WHOLE = 0.02, 0.02
 #: The shares of each colour in an output channel are measured to this, so that a JPEG step does not hide an order.
@@ -74,8 +74,9 @@ class Values:
 
     Attributes:
         window: rows and columns of the output that depend on the picture; the others are padding.
-        low, gain: (C,), a flat picture of level g becomes `low` + `gain` g.
-        straight: whether that holds, to float rounding, for greys in between.
+        low, gain: (C,), black, and a level's step, from black and white: a flat grey g becomes `low` + `gain` g.
+        straight: whether that holds, to float rounding, for the greys in between.
+        curve: (18,C), what `GREYS` become, as levels between black and white.
         order: for each output channel the colour that it holds; None where it mixes colours.
     """
 
@@ -83,11 +84,17 @@ class Values:
     low: np.ndarray
     gain: np.ndarray
     straight: bool
+    curve: np.ndarray
     order: tuple[int, ...] | None
 
     def levels(self, returned: np.ndarray) -> np.ndarray:
         """What the pipeline returned (h,w,C), inside the window, as levels 0..255, colours in their order."""
         inside: np.ndarray = (returned[self.window] - self.low) / self.gain
+        if not self.straight:  # a curve that rises is undone, roughly: no kernel will be named
+            curves = np.maximum.accumulate(self.curve.T, axis=1)
+            inside = np.stack(
+                [np.interp(x, y, GREYS) for x, y in zip(np.moveaxis(inside, 2, 0), curves, strict=True)], 2
+            )
         if self.order is not None and len(self.order) == 3:
             inside = inside[..., np.argsort(self.order)]
         near = np.rint(inside)
@@ -109,7 +116,7 @@ class Values:
 
 
 def values_of(box: BlackBox, size: tuple[int, int]) -> Values:
-    """Measure the values with nine flat pictures of `size`.
+    """Measure the values with 21 flat pictures of `size`.
 
     Raises ValueError where black and white give the same, or the size of the result changes.
     """
@@ -126,7 +133,8 @@ def values_of(box: BlackBox, size: tuple[int, int]) -> Values:
     low, gain = tones[0], (tones[-1] - tones[0]) / 255
     gain = np.where(gain == 0, np.inf, gain)
     off = max(float(np.abs((r[window] - low) / gain - g).max()) for r, g in zip(flat, GREYS, strict=True))
+    curve = (tones - low) / gain
     shares = np.stack([(np.median(result[window], axis=(0, 1)) - low) / gain for result in colours], axis=1) / 255
     order = tuple(int(row.argmax()) for row in shares)
     plain = len(order) == 3 and np.abs(shares - np.eye(3)[list(order)]).max() <= _MIXED and len(set(order)) == 3
-    return Values(window, low, gain, off <= STRAIGHT, order if plain else None)
+    return Values(window, low, gain, off <= STRAIGHT, curve, order if plain else None)

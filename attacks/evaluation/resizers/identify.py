@@ -85,7 +85,8 @@ def identify(function: Callable[[Any], Any], image: Tensor, size: tuple[int, int
     noise = noise_gain(prober, seed)
     by_noise = Openness(None, None, None, seen=1 / max(noise, 1.0) ** 2, succeeds=True)
     figures, example = _openness(prober, lines, kernels, image, seed) or (by_noise, None)
-    return Found(kernels, arithmetic, is_linear(prober, seed), lines, noise, prober, figures, example)
+    linear = prober.values.straight and is_linear(prober, seed)
+    return Found(kernels, arithmetic, linear, lines, noise, prober, figures, example)
 
 
 def _openness(
