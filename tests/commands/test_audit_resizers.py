@@ -6,6 +6,7 @@ import pytest
 from PIL import Image
 
 from attacks.commands import main
+from attacks.data.gallery import PHOTOS
 
 MINE = """
 import random
@@ -58,7 +59,11 @@ def test_a_preprocessing_is_named_and_judged(mine, capsys):
     options = ["--callable", "my_preprocessing:prepare", "--size", "130x157"]
     assert main(["audit", "--resizers", *options, "--out", "out"]) == 0
     printed = capsys.readouterr().out
-    for words in ("kernel       cv2_linear; in 8 bits\n", "verdict      OPEN\n", "cv2: interpolation=cv2.INTER_AREA\n"):
+    for words in (
+        "kernel       cv2_linear; in 8 bits\n",
+        "verdict      OPEN\n",
+        "cv2: interpolation=cv2.INTER_AREA\n",
+    ):
         assert words in printed
     assert read(mine / "out")[0]["kernel"] == "cv2_linear" and (mine / "out" / "resizers.png").exists()
 
@@ -85,6 +90,7 @@ def test_a_preprocessing_that_is_no_resize_of_rows_and_columns(mine, capsys):
         ("--resizers --callable my_preprocessing:prepare --ratios 2", "`--ratios` means nothing"),
         ("--resizers --ratios 0.5", "above 1 and at most 16"),
         ("--resizers --ratios two", "must be numbers"),
+        (f"--resizers --ratios 2 --image {PHOTOS / 'chelsea.png'}", "name another picture"),
         ("--resizers --size 9x9", "each at least 32"),
         ("--transforms camera --size 100x100", "`--size` is of `--resizers`"),
         ("--image mine.png", "is required"),

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attacks.data.gallery import photographs
 from attacks.data.images import to_bytes
-from attacks.evaluation.resizers.hiding import Call, hide, psnr
+from attacks.evaluation.resizers.hiding import TOLERANCE, Call, hide, psnr, rms
 from attacks.evaluation.resizers.separable import NOTHING, Separable, hidden_gain, known, unread, whole
 from transforms import resize
 from transforms.resizing.resize import NAMES
@@ -91,9 +91,16 @@ def measure(
         call: the resize as it is really done (see `hiding.hide`).
         window: the rectangle of the source that is resized; `unread` and `gain` are of it alone.
         threshold: a smaller weight of `resizer` counts as unread.
+
+    Raises ValueError where the picture is the target already.
     """
+    before = viewer(picture)
+    if rms(target - before) <= TOLERANCE:
+        raise ValueError(
+            "`--image` must differ from the target, the bundled photograph of a cat; name another picture"
+        )
     hidden = hide(picture, target, resizer, call)
-    before, after = viewer(picture), viewer(hidden.picture)
+    after = viewer(hidden.picture)
     inner = resizer.within(window)
     figures = Openness(
         unread=unread(inner, threshold),
@@ -105,11 +112,11 @@ def measure(
     return figures, Example(*map(to_bytes, map(torch.from_numpy, (hidden.picture, after, hidden.resized))))
 
 
-def table(image: Tensor, ratios: Sequence[float] = RATIOS, kernels: Sequence[str] = NAMES) -> list[Row]:
+def table(image: Tensor, ratios: Sequence[float] = RATIOS) -> list[Row]:
     """A row for each kernel and ratio, in 8 bits: `image` (3,H,W) in [0,1] is to be resized to the bundled photograph
     of a cat, `SIDE` pixels high and wide.
 
-    Raises ValueError for a ratio that is not above 1 and at most 16.
+    Raises ValueError for a ratio that is not above 1 and at most 16, or where `image` is that photograph.
     """
     target = target_picture((SIDE, SIDE))
     rows = []
@@ -120,7 +127,7 @@ def table(image: Tensor, ratios: Sequence[float] = RATIOS, kernels: Sequence[str
         picture = fitted(image, size)
         axis = (whole(size[0], SIDE), whole(size[1], SIDE))
         viewer = known(VIEWER, axis, size)
-        for kernel in kernels:
+        for kernel in NAMES:
 
             def call(pixels: np.ndarray, kernel: str = kernel) -> np.ndarray:
                 return resize(torch.from_numpy(pixels)[None], (SIDE, SIDE), kernel, eight_bit=True)[0].numpy()
