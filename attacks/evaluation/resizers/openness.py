@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.data.gallery import photographs
-from attacks.data.images import to_bytes
+from attacks.data.gallery import PHOTOS
+from attacks.data.images import load_image, to_bytes
 from attacks.evaluation.resizers.hiding import TOLERANCE, Call, hide, psnr, rms
 from attacks.evaluation.resizers.separable import NOTHING, Separable, hidden_gain, known, unread, whole
 from transforms import resize
@@ -138,7 +138,7 @@ def table(image: Tensor, ratios: Sequence[float] = RATIOS) -> list[Row]:
 
 def target_picture(size: tuple[int, int]) -> np.ndarray:
     """The picture that the encoder is to see, (3,h,w): the bundled photograph of a cat."""
-    return fitted(photographs()["chelsea"], size)
+    return fitted(load_image(PHOTOS / "chelsea.png")[0], size)
 
 
 def fitted(image: Tensor, size: tuple[int, int]) -> np.ndarray:

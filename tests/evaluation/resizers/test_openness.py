@@ -12,18 +12,18 @@ ANTIALIASED |= {name for name in NAMES if name.endswith("_aa")}
 
 @pytest.fixture(scope="module")
 def rows():
-    return table(photographs()["coffee"], (2, 5))
+    return table(photographs()["coffee"], (2, 3))
 
 
 def test_antialiased_kernels_are_closed_and_the_others_open_from_three_pixels_a_pixel(rows):
-    assert {row.kernel for row in rows if row.figures.verdict == "closed" and row.ratio == 5} == ANTIALIASED
-    assert {row.kernel for row in rows if row.figures.verdict == "open" and row.ratio == 5} == {*NAMES} - ANTIALIASED
+    assert {row.kernel for row in rows if row.figures.verdict == "closed" and row.ratio == 3} == ANTIALIASED
+    assert {row.kernel for row in rows if row.figures.verdict == "open" and row.ratio == 3} == {*NAMES} - ANTIALIASED
     assert all(row.figures.succeeds for row in rows)
 
 
 def test_a_copy_of_one_pixel_in_r_by_r(rows):
     for row in rows:
-        if "nearest" in row.kernel or (row.ratio == 5 and row.kernel not in ANTIALIASED):
+        if "nearest" in row.kernel or (row.ratio == 3 and row.kernel not in ANTIALIASED):
             assert row.figures.unread == pytest.approx(1 - row.ratio**-2)
             assert row.ratio**2 - 1.01 < row.figures.gain <= row.ratio**2 + 1e-6
         elif row.kernel in ANTIALIASED:
@@ -35,8 +35,8 @@ def test_the_smallest_attack_on_a_copy_changes_only_what_is_read(rows):
     for row in rows:
         if (
             "nearest" in row.kernel
-        ):  # r^2 times less energy: 6 and 14 dB; the picture differs a little from pixel to pixel
-            assert row.figures.psnr == pytest.approx(plain + {2: 6.0, 5: 14.0}[row.ratio], abs=0.8)
+        ):  # r^2 times less energy: 6 and 9.5 dB; the picture differs a little from pixel to pixel
+            assert row.figures.psnr == pytest.approx(plain + {2: 6.0, 3: 9.5}[row.ratio], abs=0.8)
 
 
 def test_examples_are_pictures(rows):
