@@ -33,9 +33,7 @@ def test_a_copy_of_one_pixel_in_r_by_r(rows):
 def test_the_smallest_attack_on_a_copy_changes_only_what_is_read(rows):
     plain = next(row.figures.psnr for row in rows if row.kernel == "pil_box")
     for row in rows:
-        if (
-            "nearest" in row.kernel
-        ):  # r^2 times less energy: 6 and 9.5 dB; the picture differs a little from pixel to pixel
+        if "nearest" in row.kernel:  # r^2 times less energy; the picture differs a little from pixel to pixel
             assert row.figures.psnr == pytest.approx(plain + {2: 6.0, 3: 9.5}[row.ratio], abs=0.8)
 
 
