@@ -1,10 +1,16 @@
-"""Audit a pipeline: which stages lose the gradient, and which pixels never get any.
+"""Audit a pipeline: which stages lose the gradient, which pixels never get any; or which resizers hide a picture.
 
     viewproof audit --transforms camera
     viewproof audit --callable kornia.enhance:equalize --image mine.png --out mine
+    viewproof audit --resizers --out mine
+    viewproof audit --resizers --callable mine:preprocess --size 1080x1920
 
 `--transforms` names a preset of `configs/transforms`, or a YAML file like them. `--callable module:attribute` imports
 code, from the command line only: a configuration never does. `--out DIR` gets `audit.txt` and `dead_zones.png`.
+
+With `--resizers`: how well each named kernel hides a picture from people that it shows to an encoder. And with
+`--callable` too, which kernel your own preprocessing is: a function of an 8-bit array (H,W,3) or a PIL image that
+returns an array, a tensor or a PIL image. `--out DIR` gets `resizers.txt`, `resizers.csv` and `resizers.png`.
 """
 
 import argparse
@@ -14,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from attacks import load_encoder
+from attacks.commands.audit_resizers import ratios, run_resizers, size
 from attacks.data.gallery import PHOTOS
 from attacks.data.images import load_image
 from attacks.experiment.build.pipeline import preset
@@ -43,20 +50,35 @@ def imported(place: str) -> Any:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    source = parser.add_mutually_exclusive_group(required=True)
+    source = parser.add_mutually_exclusive_group()
     source.add_argument("--transforms", metavar="NAME", help="a preset of configs/transforms, or a YAML file")
-    source.add_argument("--callable", metavar="MODULE:ATTRIBUTE", help="a transform of your own")
+    source.add_argument(
+        "--callable", metavar="MODULE:ATTRIBUTE", help="a transform, or with --resizers a preprocessing"
+    )
+    parser.add_argument("--resizers", action="store_true", help="which resizers are open to a hidden picture")
+    parser.add_argument(
+        "--size", type=size, help="HxW of the pictures that --resizers --callable is given (960x1280)"
+    )
+    parser.add_argument("--ratios", type=ratios, help="of --resizers, source pixels per pixel (1.5,2,3,4,6,8)")
     parser.add_argument("--image", type=Path, default=PHOTO, help="a picture file (default: a bundled photograph)")
     parser.add_argument("--side", type=int, help="reduce the picture's shorter side to this many pixels first")
     parser.add_argument("--encoder", choices=["pocket"], help="also look for a loss that is flat at delta = 0")
     parser.add_argument("--draws", type=int, default=16, help="number of views (default: 16)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--straight-through", action="store_true", help="measure the dense gradient of a warp")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="write audit.txt and dead_zones.png there")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="write texts, tables and pictures there")
 
 
 def run(options: argparse.Namespace) -> None:
     """Print the audit, and write it to `--out`."""
+    if options.resizers:
+        run_resizers(options, imported(options.callable) if options.callable else None)
+        return
+    for name in ("size", "ratios"):
+        if getattr(options, name) is not None:
+            raise ValueError(f"`--{name}` is of `--resizers`; add it, or leave `--{name}` out")
+    if not (options.transforms or options.callable):
+        raise ValueError("one of `--transforms`, `--callable` and `--resizers` is required")
     pipeline = preset(options.transforms) if options.transforms else imported(options.callable)
     image, notes = load_image(options.image)
     print_notes(notes)

@@ -1,0 +1,172 @@
+"""The part of `viewproof audit` that is about resizers: its arguments, tables and texts."""
+
+import argparse
+import re
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
+
+from attacks.data.images import load_image
+from attacks.evaluation.resizers.identify import Found, identify
+from attacks.evaluation.resizers.openness import RATIOS, Openness, Row, table
+from attacks.evaluation.resizers.probes import Line
+from attacks.evaluation.resizers.separable import Axis
+from attacks.runtime.command_line import print_notes, printable
+from attacks.runtime.files import atomic, write_text
+from attacks.runtime.tables import write_rows
+from transforms.resizing.kernels import KERNELS
+
+#: Height and width of the pictures that a person's preprocessing is given: no whole ratio to the usual encoders.
+SIZE = (960, 1280)
+#: Smaller pictures hold too few pixels to tell kernels apart.
+LEAST = 32
+#: A kernel whose gain of noise is above this does not average what it drops; a library's antialiased ones have 1.3.
+AVERAGED = 1.5
+#: What to call in place of an open resizer, by library.
+CHANGE = {
+    "cv2": "interpolation=cv2.INTER_AREA",
+    "pil": "resample=Image.Resampling.BICUBIC",
+    "torch": 'antialias=True with mode="bilinear" or "bicubic"',
+}
+#: The figures of the table: their headings, and how they are written.
+FIGURES: dict[str, tuple[str, Callable[[Openness], str]]] = {
+    "unread": ("source pixels never read, %", lambda figures: _number(figures.unread, 100)),
+    "gain": ("largest energy unseen by an antialiased viewer; of a visible shift, 1", lambda f: _number(f.gain, 1)),
+    "psnr": ("PSNR of the smallest attack that succeeds, dB", lambda figures: _number(figures.psnr, 1)),
+    "seen": (
+        "share of the target that an antialiased viewer sees of it, %",
+        lambda figures: _number(figures.seen, 100),
+    ),
+    "verdict": ("verdict", lambda figures: figures.verdict),
+}
+
+
+def size(text: str) -> tuple[int, int]:
+    """HxW as (height, width)."""
+    match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
+    if match is None or min(map(int, match.groups())) < LEAST:
+        raise argparse.ArgumentTypeError(
+            f"must be HEIGHTxWIDTH, each at least {LEAST}, such as 1080x1920; got {text!r}"
+        )
+    return int(match[1]), int(match[2])
+
+
+def ratios(text: str) -> list[float]:
+    """Numbers, separated by commas."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be numbers such as 2,4.5,8; got {text!r}") from None
+
+
+def run_resizers(options: argparse.Namespace, function: Callable[[Any], Any] | None) -> None:
+    """Print the table of the named kernels, or what `function` is, and write `--out`."""
+    unused = ["transforms", "encoder", "side", "size" if function is None else "ratios"]
+    for name in unused:
+        if getattr(options, name) is not None:
+            what = "`--resizers`" if function is None else "`--resizers --callable`"
+            raise ValueError(f"`--{name}` means nothing with {what}; leave it out")
+    from attacks.report.resizers import draw_example, draw_table  # here: matplotlib takes a while to import
+
+    image, notes = load_image(options.image)
+    print_notes(notes)
+    figure: Any = None
+    if function is None:
+        rows = table(image, options.ratios or RATIOS)
+        text, figure = tables(rows), draw_table(rows)
+        cells = [_cells(row.kernel, row.ratio, row.figures) for row in rows]
+    else:
+        found = identify(function, image, options.size or SIZE, options.seed)
+        kernel = " = ".join(found.kernels) or "none of the known"
+        text = described(found)
+        if found.example is not None:
+            figure = draw_example(found.example, f"{kernel}, {found.figures.verdict}")
+        cells = [_cells(" ".join(found.kernels), None, found.figures)]
+    print(text)
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+        write_text(options.out / "resizers.txt", f"{text}\n")
+        write_rows(options.out / "resizers.csv", cells)
+        if figure is not None:
+            with atomic(options.out / "resizers.png") as temporary:
+                figure.savefig(temporary, format="png", dpi=120)
+
+
+def _cells(kernel: str, ratio: float | None, figures: Openness) -> dict[str, object]:
+    values = {name: getattr(figures, name) for name in (*FIGURES, "succeeds")}
+    return {"kernel": kernel, "ratio": ratio, **values}
+
+
+def _number(value: float | None, unit: float) -> str:
+    """At most three digits."""
+    return "-" if value is None else f"{unit * value:.{1 if unit * value >= 1 else 2}f}"
+
+
+def tables(rows: Sequence[Row]) -> str:
+    """A table a figure: kernels down, ratios across."""
+    across = list(dict.fromkeys(row.ratio for row in rows))
+    parts = []
+    for title, form in FIGURES.values():
+        lines = [title, f"{'source pixels per pixel':<24}" + "".join(f"{ratio:>8g}" for ratio in across)]
+        for name in dict.fromkeys(row.kernel for row in rows):
+            cells = [form(row.figures) for row in rows if row.kernel == name]
+            lines.append(f"{name:<24}" + "".join(f"{cell:>8}" for cell in cells))
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def described(found: Found) -> str:
+    """What a preprocessing is, a line a finding."""
+    prober, figures, (down, across) = found.prober, found.figures, found.lines
+    unread, gain, psnr, seen, verdict = (form(figures) for _, form in FIGURES.values())
+    lines = {
+        "takes": f"8-bit {prober.box.takes}, here {prober.size[0]} x {prober.size[1]}",
+        "kernel": _kernels(found),
+        "values": str(prober.values) or "levels as they are",
+        "linear": "yes, but for rounding" if found.linear else "no",
+        "antialiased": f"{'no' if found.noise > AVERAGED else 'yes'}; energy of noise {found.noise:.2f}, of a mean 1",
+        "looks at": f"source row {_place(down)} and column {_place(across)} for row and column q of the result",
+        "never reads": f"{unread} % of the source pixels",
+        "hides": f"at most {gain} times the energy of a visible shift, unseen by an antialiased viewer",
+        "attack": f"PSNR {psnr} dB; an antialiased viewer sees {seen} % of the target",
+        "verdict": verdict.upper() + ("" if figures.succeeds else " (the attack itself does not succeed)"),
+        "change": _change(found),
+    }
+    if figures.psnr is None:
+        unmeasured = dict.fromkeys(("never reads", "hides", "attack"), "not measured: no resize of rows and columns")
+        lines |= unmeasured | {"verdict": f"{lines['verdict']}, by the energy of noise"}
+    return "\n".join(f"{name:<13}{printable(line)}" for name, line in lines.items())
+
+
+def _place(line: Line) -> str:
+    return f"{line.scale:.3f} q {line.scale / 2 + line.shift - 0.5:+.2f}"
+
+
+def _kernels(found: Found) -> str:
+    """The names, with their crops."""
+    if not found.kernels:
+        return "none of the known"
+    parts = []
+    for axes, names in groupby(found.kernels, key=found.kernels.__getitem__):
+        whole = zip(("rows", "columns"), axes, found.prober.size, strict=True)
+        parts.append(", ".join([" = ".join(names), *filter(None, (_crop(*each) for each in whole))]))
+    exact = {"either": "copies pixels", "8-bit": "in 8 bits", "float": "in floating point"}[found.arithmetic]
+    return f"{'; or '.join(parts)}; {exact}"
+
+
+def _crop(word: str, axis: Axis, length: int) -> str:
+    if axis.length < length:
+        return f"of {word} {axis.start} to {axis.start + axis.length - 1}"
+    if axis.out < axis.virtual:
+        return f"to {axis.virtual} {word}, of which {axis.offset} to {axis.offset + axis.out - 1}"
+    return ""
+
+
+def _change(found: Found) -> str:
+    libraries = dict.fromkeys(name.split("_")[0] for name in found.kernels)
+    advice = "; ".join(f"{library}: {CHANGE[library]}" for library in libraries or CHANGE)
+    if found.figures.verdict != "closed":
+        return f"resize with an antialiased kernel: {advice}"
+    if found.kernels and not any(name == "cv2_area" or KERNELS[name].antialias for name in found.kernels):
+        return f"closed at this size, but not antialiased: larger pictures open it; {advice}"
+    return "nothing"

@@ -1,0 +1,140 @@
+"""A person's own preprocessing, known through calls alone: what it takes and returns, and its values as levels."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+#: Grey levels on which the values of a pipeline must be a straight line.
+GREYS = np.arange(0, 256, 15)
+#: How far from it, and from whole levels, float rounding may lead, of 255 levels.
+STRAIGHT, WHOLE = 0.02, 0.02
+#: The shares of each colour in an output channel are measured to this, so that a JPEG step does not hide an order.
+_MIXED = 0.02
+
+
+@dataclass(frozen=True)
+class BlackBox:
+    """A pipeline: an 8-bit picture (H,W,3) -> float64 (h,w,C), as it returned it.
+
+    `takes` is "arrays" or "PIL images", what it accepted.
+    """
+
+    function: Callable[[Any], Any]
+    takes: str
+
+    def __call__(self, picture: np.ndarray) -> np.ndarray:
+        """Raises ValueError where it fails, or returns no picture."""
+        try:
+            returned = self.function(picture.copy() if self.takes == "arrays" else Image.fromarray(picture))
+            if hasattr(returned, "detach"):
+                returned = returned.detach().cpu()
+            array = np.asarray(returned)
+            return _channels_last(array.reshape(array.shape[array.ndim == 4 and len(array) == 1 :]).astype(float))
+        except Exception as error:  # a foreign function may raise anything
+            why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            raise ValueError(
+                f"`--callable` must turn an 8-bit picture (H,W,3), given as {self.takes}, into one picture; got {why}"
+            ) from None
+
+
+def _channels_last(array: np.ndarray) -> np.ndarray:
+    if array.ndim == 2:
+        return array[..., None]
+    if array.ndim != 3 or not {1, 3} & {array.shape[0], array.shape[2]}:
+        raise ValueError(f"a result of shape {array.shape}: return an array (h,w,3) or (3,h,w), or a PIL image")
+    return array if array.shape[2] in (1, 3) else array.transpose(1, 2, 0)
+
+
+def opened(function: Callable[[Any], Any], size: tuple[int, int]) -> BlackBox:
+    """`function` as a black box that takes arrays, or else PIL images, tried on noise of `size`.
+
+    Raises ValueError where it takes neither, or returns two results for one picture.
+    """
+    noise = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
+    box = BlackBox(function, "arrays")
+    try:
+        first = box(noise)
+    except ValueError:
+        box = BlackBox(function, "PIL images")
+        first = box(noise)
+    again = box(noise)
+    if first.shape != again.shape or not np.array_equal(first, again, equal_nan=True):
+        raise ValueError("`--callable` must give one result for one picture; got two: fix its random choices")
+    if not np.isfinite(first).all():
+        raise ValueError("`--callable` must return finite values; got NaN or inf on a picture of noise")
+    return box
+
+
+@dataclass(frozen=True)
+class Values:
+    """How the values of a pipeline follow from the levels of a flat picture.
+
+    Attributes:
+        window: rows and columns of the output that depend on the picture; the others are padding.
+        low, gain: (C,), black, and a level's step, from black and white: a flat grey g becomes `low` + `gain` g.
+        straight: whether that holds, to float rounding, for the greys in between.
+        curve: (18,C), what `GREYS` become, as levels between black and white.
+        order: for each output channel the colour that it holds; None where it mixes colours.
+    """
+
+    window: tuple[slice, slice]
+    low: np.ndarray
+    gain: np.ndarray
+    straight: bool
+    curve: np.ndarray
+    order: tuple[int, ...] | None
+
+    def levels(self, returned: np.ndarray) -> np.ndarray:
+        """What the pipeline returned (h,w,C), inside the window, as levels 0..255, colours in their order."""
+        inside: np.ndarray = (returned[self.window] - self.low) / self.gain
+        if not self.straight:  # a curve that rises is undone, roughly: no kernel will be named
+            curves = np.maximum.accumulate(self.curve.T, axis=1)
+            inside = np.stack(
+                [np.interp(x, y, GREYS) for x, y in zip(np.moveaxis(inside, 2, 0), curves, strict=True)], 2
+            )
+        if self.order is not None and len(self.order) == 3:
+            inside = inside[..., np.argsort(self.order)]
+        near = np.rint(inside)
+        return near if np.abs(inside - near).max() <= WHOLE else inside
+
+    def __str__(self) -> str:
+        """In words; empty for levels as they are."""
+        words = []
+        if not self.straight:
+            words.append("no straight line of the picture's levels (a gamma, a curve, padding)")
+        elif np.abs(self.low).max() > STRAIGHT or np.abs(self.gain - 1).max() > 1e-6:
+            low, gain = (np.array2string(v, precision=4, separator=", ") for v in (self.low, 255 * self.gain))
+            words.append(f"{low} + {gain} x level / 255")
+        if self.order is None:
+            words.append("colours are mixed")
+        elif self.order != (0, 1, 2):
+            words.append(f"channels are {''.join('RGB'[colour] for colour in self.order)}")
+        return "; ".join(words)
+
+
+def values_of(box: BlackBox, size: tuple[int, int]) -> Values:
+    """Measure the values with 21 flat pictures of `size`.
+
+    Raises ValueError where black and white give the same, or the size of the result changes.
+    """
+    flat = [box(np.full((*size, 3), grey, np.uint8)) for grey in GREYS]
+    colours = [box(np.broadcast_to(np.uint8(colour), (*size, 3))) for colour in 255 * np.eye(3, dtype=int)]
+    if len({result.shape for result in (*flat, *colours)}) > 1:
+        raise ValueError("`--callable` must return one size for pictures of one size; got several")
+    changed = (flat[0] != flat[-1]).any(2)
+    if not changed.any():
+        raise ValueError("`--callable` must depend on the picture; black and white give the same")
+    rows, columns = (np.flatnonzero(changed.any(axis)) for axis in (1, 0))
+    window = (slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1))
+    tones = np.stack([np.median(result[window], axis=(0, 1)) for result in flat])
+    low, gain = tones[0], (tones[-1] - tones[0]) / 255
+    gain = np.where(gain == 0, np.inf, gain)
+    off = max(float(np.abs((r[window] - low) / gain - g).max()) for r, g in zip(flat, GREYS, strict=True))
+    curve = (tones - low) / gain
+    shares = np.stack([(np.median(result[window], axis=(0, 1)) - low) / gain for result in colours], axis=1) / 255
+    order = tuple(int(row.argmax()) for row in shares)
+    plain = len(order) == 3 and np.abs(shares - np.eye(3)[list(order)]).max() <= _MIXED and len(set(order)) == 3
+    return Values(window, low, gain, off <= STRAIGHT, curve, order if plain else None)

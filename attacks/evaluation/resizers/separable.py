@@ -1,0 +1,117 @@
+"""A resize as two matrices, one an axis, and what follows from them alone: pixels never read, energy never seen."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from scipy.linalg import orth
+from scipy.sparse.linalg import LinearOperator, eigsh
+
+from transforms.resizing.resize import axes
+
+#: A smaller weight reads nothing: it is the rounding of a kernel's zero.
+NOTHING = 1e-9
+_LIKE = torch.zeros(1, dtype=torch.float64)
+
+
+class Axis(NamedTuple):
+    """One axis of a resize between crops: source pixels `start` to `start + length` are resized to `virtual` pixels,
+    of which `out` are kept, from `offset` on."""
+
+    start: int
+    length: int
+    virtual: int
+    offset: int
+    out: int
+
+    @property
+    def source(self) -> slice:
+        """The source pixels that are resized."""
+        return slice(self.start, self.start + self.length)
+
+    @property
+    def kept(self) -> slice:
+        """The pixels of the result that are kept."""
+        return slice(self.offset, self.offset + self.out)
+
+    @property
+    def seen(self) -> slice:
+        """The source pixels from the outer edge of the first kept pixel to that of the last."""
+        scale = self.length / self.virtual
+        start, stop = (self.start + round(scale * at) for at in (self.offset, self.offset + self.out))
+        return slice(start, stop)
+
+
+#: Rows and columns.
+Axes = tuple[Axis, Axis]
+
+
+def whole(length: int, out: int) -> Axis:
+    """An axis without a crop."""
+    return Axis(0, length, out, 0, out)
+
+
+@dataclass(frozen=True)
+class Separable:
+    """The linear map X -> `rows` X `columns`^T of pictures (...,H,W); `rows` (h,H) and `columns` (w,W) in float64."""
+
+    rows: np.ndarray
+    columns: np.ndarray
+
+    def within(self, window: tuple[slice, slice]) -> "Separable":
+        """The map of a rectangle of the source alone."""
+        return Separable(self.rows[:, window[0]], self.columns[:, window[1]])
+
+    def __call__(self, pictures: np.ndarray) -> np.ndarray:
+        """(...,H,W) -> (...,h,w)."""
+        resized: np.ndarray = self.rows @ pictures @ self.columns.T
+        return resized
+
+
+def known(kernel: str, axis: Axes, size: tuple[int, int]) -> Separable:
+    """The matrices of a kernel of `transforms.resizing.resize.NAMES` on a picture of `size` (H, W), with crops."""
+    a, b = axis
+    matrices = axes((a.length, b.length), (a.virtual, b.virtual), kernel, _LIKE)
+    wide = []
+    for one, length, matrix in zip(axis, size, matrices, strict=True):
+        wide.append(np.zeros((one.out, length)))
+        wide[-1][:, one.source] = matrix.numpy()[one.kept]
+    return Separable(*wide)
+
+
+def unread(resizer: Separable, threshold: float = NOTHING) -> float:
+    """The share of source pixels that no output pixel reads. Pixel (i,j) is read if row i and column j both are."""
+    rows, columns = ((np.abs(matrix) > threshold).any(0) for matrix in (resizer.rows, resizer.columns))
+    return 1 - float(rows.mean()) * float(columns.mean())
+
+
+def hidden_gain(resizer: Separable, viewer: Separable) -> float:
+    """The largest energy that a perturbation unseen by `viewer` has for `resizer`: max |R d|^2 / |d|^2 over V d = 0,
+    times source pixels per output pixel.
+
+    So energies are means over pixels, and the gain of a shift of the whole picture by a constant is 1. A kernel that
+    copies one pixel of r x r has at most r^2.
+
+    R is A (x) B, and the projector on what V sees is P (x) Q, so the matrix whose largest eigenvalue this is,
+    R (1 - P (x) Q) R^T, is a difference of two Kronecker products, and is never formed.
+    """
+    pairs = []
+    for matrix, other in ((resizer.rows, viewer.rows), (resizer.columns, viewer.columns)):
+        seen = matrix @ orth(other.T)
+        pairs.append((matrix @ matrix.T, seen @ seen.T))
+    (a, p), (b, q) = pairs
+    shape = (len(a), len(b))
+
+    def product(vector: np.ndarray) -> np.ndarray:
+        x = vector.reshape(shape)
+        applied: np.ndarray = a @ x @ b - p @ x @ q
+        return applied.ravel()
+
+    start = np.random.default_rng(0).standard_normal(len(a) * len(b))  # else ARPACK draws its own
+    if np.linalg.norm(product(start)) <= NOTHING * np.linalg.norm(start):
+        return 0.0  # nothing is hidden, and ARPACK would not converge on rounding
+    operator = LinearOperator((start.size, start.size), matvec=product, dtype=np.float64)
+    largest = eigsh(operator, k=1, v0=start, tol=1e-4, return_eigenvectors=False)[0]
+    source = resizer.rows.shape[1] * resizer.columns.shape[1]
+    return float(max(0.0, largest) * source / start.size)

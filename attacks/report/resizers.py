@@ -1,0 +1,65 @@
+"""Pictures of the audit of resizers: shares seen by kernel and ratio, and what people and encoders see."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure, SubFigure
+
+from attacks.evaluation.resizers.openness import Example, Row
+from attacks.report.colours import LIGHT
+
+#: Backgrounds of the verdicts.
+COLOURS = {"open": "#f2b8a0", "hard": "#fff1cc", "closed": "#cfe8d8"}
+#: Kernels whose pictures are shown, in the largest ratio.
+SHOWN = ("cv2_nearest", "cv2_linear", "cv2_cubic", "cv2_area", "pil_bicubic")
+
+
+def draw_table(rows: Sequence[Row]) -> Figure:
+    """Shares seen as a map, kernels by ratios, coloured by verdict; below it pictures at the largest ratio."""
+    figure = Figure(figsize=(9.6, 12.6), layout="constrained")
+    parts: Any = figure.subfigures(2, 1, height_ratios=(6.0, 6.6))
+    above, below = parts
+    kernels, ratios = (list(dict.fromkeys(getattr(row, key) for row in rows)) for key in ("kernel", "ratio"))
+    axis = above.subplots()
+    axis.set(xlim=(0, len(ratios)), ylim=(len(kernels), 0))
+    for row in rows:
+        x, y = ratios.index(row.ratio), kernels.index(row.kernel)
+        verdict = row.figures.verdict
+        axis.fill_between([x, x + 1], y, y + 1, color=COLOURS[verdict], edgecolor="white")
+        words = f"{100 * row.figures.seen:.2g} %  {verdict}"
+        axis.text(x + 0.5, y + 0.5, words, ha="center", va="center", fontsize=9, color=LIGHT["ink"])
+    axis.set_xticks(np.arange(len(ratios)) + 0.5, [f"{ratio:g}" for ratio in ratios])
+    axis.set_yticks(np.arange(len(kernels)) + 0.5, kernels)
+    axis.tick_params(length=0, labelsize=9)
+    axis.spines[:].set_visible(False)
+    axis.xaxis.tick_top()
+    axis.set_title("How much of the target a viewer sees, by source pixels per pixel", fontsize=11)
+    largest = max(ratios)
+    examples = {row.kernel: row.example for row in rows if row.ratio == largest and row.kernel in SHOWN}
+    _strips(below, examples, f"{largest:g} source pixels per pixel")
+    return figure
+
+
+def draw_example(example: Example, title: str) -> Figure:
+    """An attacked picture, an antialiased view of it, and what the encoder gets."""
+    figure = Figure(figsize=(11.0, 4.0), layout="constrained")
+    _strips(figure, {"": example}, title)
+    return figure
+
+
+def _strips(figure: Figure | SubFigure, examples: Mapping[str, Example], title: str) -> None:
+    """A column of three pictures for each example; a row, if there is one."""
+    figure.suptitle(f"The attacked file, and what is seen of it ({title})", fontsize=11, color=LIGHT["ink"])
+    kinds = {"attacked": "the file", "viewed": "a viewer sees", "resized": "the encoder sees"}
+    axes = figure.subplots(1, 3, squeeze=False).T if len(examples) == 1 else figure.subplots(3, len(examples))
+    for column, (name, example) in enumerate(examples.items()):
+        axes[0, column].set_title(name, fontsize=10)
+        for axis, (kind, words) in zip(axes[:, column], kinds.items(), strict=True):
+            axis.imshow(getattr(example, kind).squeeze(), cmap="gray", vmin=0, vmax=255)
+            axis.set(xticks=[], yticks=[])
+            axis.spines[:].set_visible(False)
+            if len(examples) == 1:
+                axis.set_title(words, fontsize=10)
+            elif column == 0:
+                axis.set_ylabel(words, fontsize=10)

@@ -1,0 +1,69 @@
+"""The closed-form attack against a general solver, and against the libraries themselves."""
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize
+
+from attacks.evaluation.resizers.hiding import TOLERANCE, hide, nearest_picture, psnr, rms
+from attacks.evaluation.resizers.openness import fitted, target_picture
+from attacks.evaluation.resizers.separable import Separable, known, whole
+from tests.helpers.resizers import OPENCV, PILLOW, TORCH
+from tests.helpers.sampled import mostly_slow
+from tests.helpers.shrinkers import shrinker
+
+
+@pytest.mark.parametrize("kernel", ["pil_bilinear", "cv2_cubic", "cv2_nearest", "cv2_area"])
+def test_nearest_picture_equals_that_of_a_general_solver(kernel):
+    rng = np.random.default_rng(0)
+    picture, resizer = rng.random((7, 6)), known(kernel, (whole(7, 3), whole(6, 2)), (7, 6))
+    target, tolerance = resizer(rng.random((7, 6))), 0.02
+    limit = tolerance**2 * target.size
+    found = minimize(
+        lambda x: np.sum((x - picture.ravel()) ** 2),
+        np.full(42, 0.5),
+        jac=lambda x: 2 * (x - picture.ravel()),
+        bounds=[(0, 1)] * 42,
+        constraints={
+            "type": "ineq",
+            "fun": lambda x: limit - np.sum((resizer(x.reshape(7, 6)) - target) ** 2),
+            "jac": lambda x: -2 * (resizer.rows.T @ (resizer(x.reshape(7, 6)) - target) @ resizer.columns).ravel(),
+        },
+        options={"maxiter": 500, "ftol": 1e-12},
+    )
+    assert found.success
+    ours = nearest_picture(picture, target, resizer, tolerance)
+    assert rms(resizer(ours) - target) <= 1.01 * tolerance and ours.min() >= 0 and ours.max() <= 1
+    np.testing.assert_allclose(ours, found.x.reshape(7, 6), rtol=0, atol=5e-3)
+
+
+def test_a_picture_that_is_resized_to_the_target_already_stays():
+    picture, resizer = np.random.default_rng(0).random((9, 9)), known("pil_box", (whole(9, 3),) * 2, (9, 9))
+    np.testing.assert_allclose(nearest_picture(picture, resizer(picture), resizer, 0.01), picture, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kernel", mostly_slow([*PILLOW, *OPENCV, *TORCH], 3))
+def test_the_library_itself_resizes_the_attacked_file_to_the_target(photo, kernel):
+    out, size = (20, 24), (70, 90)
+    call, picture = shrinker(kernel, out), fitted(photo[0], size)
+
+    def by_library(pixels):
+        return call((pixels * 255).round().astype(np.uint8).transpose(1, 2, 0)).transpose(2, 0, 1) / 255
+
+    resizer = known(kernel, (whole(70, 20), whole(90, 24)), size)
+    hidden = hide(picture, target_picture(out), resizer, by_library)
+    assert hidden.succeeds and rms(by_library(hidden.picture) - target_picture(out)) <= TOLERANCE
+    np.testing.assert_allclose(hidden.picture * 255, (hidden.picture * 255).round(), rtol=0, atol=1e-9)
+
+
+def test_what_a_resizer_adds_is_taken_off_the_target():
+    resizer = Separable(np.eye(8), np.eye(8))
+    picture, target = np.full((8, 8), 0.5), np.full((8, 8), 0.4)
+    assert hide(picture, target, resizer, lambda pixels: pixels - 0.2).succeeds
+    assert not hide(picture, target, resizer, lambda pixels: 0 * pixels).succeeds
+
+
+def test_psnr_is_that_of_scikit_image():
+    metrics = pytest.importorskip("skimage.metrics")
+    one, other = np.random.default_rng(0).random((2, 9, 9))
+    assert psnr(one - other) == pytest.approx(metrics.peak_signal_noise_ratio(one, other, data_range=1))
+    assert psnr(0 * one) == np.inf
