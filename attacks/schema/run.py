@@ -25,6 +25,11 @@ class EvaluateConfig:
     )
     left_out: int = option(0, "pictures that are attacked without each stage of the views in turn", least=0)
     deploy: int = option(0, "pictures that go through file formats and resizers", least=0)
+    ratios: list[float] = option(
+        [1.0],
+        "of the sizes that those resizers make to the encoder's own; [0.95, 1, 1.05]: 5 % off",
+        range="[0.1, 10]",
+    )
     explain: int = option(0, "pictures with maps of what the encoder looks at", least=0)
     most: int | None = option(
         None, "stop as soon as `require` is decided, at the latest after so many pictures; null: all", least=1
