@@ -11,6 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 from attacks.experiment.build.make import make
 from attacks.schema import groups
 from attacks.schema.declared import CONFIGS
+from attacks.schema.encoder import DefenceConfig
 from attacks.schema.presets import is_path, read
 from attacks.schema.suggestions import closest
 from attacks.schema.validate import printable
@@ -27,6 +28,20 @@ def pipeline(node: groups.ViewsConfig) -> Compose:
             f"`transforms.value` must be a number in [0, 1], or a list of one for each channel; got {value!r}"
         )
     return make(Compose, node, "transforms", stages=stages(node.stages, "transforms.stages"), value=value)
+
+
+def viewed(node: groups.ViewsConfig, defence: DefenceConfig) -> Compose:
+    """The configured pipeline, with the defence before the stage that it names. Raises ValueError with the key."""
+    made, names = pipeline(node), list(node.stages)
+    if defence.before is None:
+        return made
+    if defence.before not in names:
+        raise ValueError(
+            f"`defence.before` must name a stage of transforms={node.name} ({', '.join(names) or 'it has none'}); "
+            f"got {printable(defence.before)}"
+        )
+    at, own = names.index(defence.before), stages(defence.stages, "defence.stages")
+    return dataclasses.replace(made, stages=[*made.stages[:at], *own, *made.stages[at:]])
 
 
 def stages(node: Any, path: str) -> list[Stage]:
