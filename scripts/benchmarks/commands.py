@@ -14,6 +14,7 @@ import torch
 from . import (
     antialias,
     coverage,
+    downscale,
     draws,
     engine,
     estimator,
@@ -56,9 +57,10 @@ BENCHMARKS: dict[str, Callable[..., list[Table]]] = {
     "radius": radius.run,
     "gate": gate.run,
     "rare": rare.run,
+    "downscale": downscale.run,
 }
 #: Those that run on one thread unless `--threads` is given.
-ONE_THREAD = ("strength", "patch", "curves", "coverage", "power", "zoo", "gate", "rare")
+ONE_THREAD = ("strength", "patch", "curves", "coverage", "power", "zoo", "gate", "rare", "downscale")
 HELP = {
     "arch": "encoders",
     "device": "cpu or cuda",

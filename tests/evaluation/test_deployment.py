@@ -120,7 +120,6 @@ def test_missing_libraries_are_named(monkeypatch):
     assert len(result.cells) == 5 * 9
     assert not any("OpenCV" in one.resampler or "WebP" in one.codec for one in result.cells)
     webp, opencv = result.missing
-    names = "OpenCV area, OpenCV linear, OpenCV cubic, OpenCV nearest"
     assert webp.startswith("WebP 80: ") and opencv.startswith(
         "OpenCV area, OpenCV linear, OpenCV cubic, OpenCV nearest: "
     )
