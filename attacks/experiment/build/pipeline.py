@@ -11,7 +11,6 @@ from omegaconf.errors import OmegaConfBaseException
 from attacks.experiment.build.make import make
 from attacks.schema import groups
 from attacks.schema.declared import CONFIGS
-from attacks.schema.encoder import DefenceConfig
 from attacks.schema.presets import is_path, read
 from attacks.schema.suggestions import closest
 from attacks.schema.validate import printable
@@ -30,17 +29,22 @@ def pipeline(node: groups.ViewsConfig) -> Compose:
     return make(Compose, node, "transforms", stages=stages(node.stages, "transforms.stages"), value=value)
 
 
-def viewed(node: groups.ViewsConfig, defence: DefenceConfig) -> Compose:
-    """The configured pipeline, with the defence before the stage that it names. Raises ValueError with the key."""
+def viewed(node: groups.ViewsConfig, stages: dict[str, Any], before: str | None) -> Compose:
+    """The configured pipeline, with a defence's `stages` before the stage that it names. Raises ValueError with the
+    key."""
     made, names = pipeline(node), list(node.stages)
-    if defence.before is None:
+    if before is None:
         return made
-    if defence.before not in names:
+    if before not in names:
         raise ValueError(
-            f"`defence.before` must name a stage of transforms={node.name} ({', '.join(names) or 'it has none'}); "
-            f"got {printable(defence.before)}"
+            f"`before` must name a stage of transforms={node.name} ({', '.join(names) or 'it has none'}); got "
+            f"{printable(before)}"
         )
-    at, own = names.index(defence.before), stages(defence.stages, "defence.stages")
+    return _inserted(made, names.index(before), stages)
+
+
+def _inserted(made: Compose, at: int, node: Any) -> Compose:
+    own = stages(node, "defence.stages")
     return dataclasses.replace(made, stages=[*made.stages[:at], *own, *made.stages[at:]])
 
 
