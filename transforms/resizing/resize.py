@@ -13,6 +13,7 @@ So a kernel here is a *library's* kernel, with that library's support, edges and
   of an unknown library; `keys_aa(a)` is the same with Pillow's antialias.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -98,22 +99,24 @@ def target_size(size: tuple[int, int], target: int | tuple[int, int]) -> tuple[i
 
 def axes(size: tuple[int, int], out: tuple[int, int], kernel: str, like: Tensor) -> tuple[Tensor, Tensor]:
     """The matrices (out, in) that resize rows and columns, in the dtype and on the device of `like`."""
-    name, where = _rule(size, out, kernel, like), (like.dtype, like.device)
+    check_kernel(kernel)
+    name, where = _rule(size, out, kernel, like.dtype), (like.dtype, like.device)
     return weights(size[0], out[0], name, *where), weights(size[1], out[1], name, *where)
 
 
 def _bands(size: tuple[int, int], out: tuple[int, int], kernel: str, like: Tensor) -> tuple[Bands, Bands]:
     """The same as bands."""
-    name, where = _rule(size, out, kernel, like), (like.dtype, like.device)
+    check_kernel(kernel)
+    name, where = _rule(size, out, kernel, like.dtype), (like.dtype, like.device)
     return bands(size[0], out[0], name, *where), bands(size[1], out[1], name, *where)
 
 
-def _rule(size: tuple[int, int], out: tuple[int, int], kernel: str, like: Tensor) -> str:
-    """The kernel as `weights` names it. Raises ValueError for an unknown one."""
-    check_kernel(kernel)
+@lru_cache(maxsize=1024)
+def _rule(size: tuple[int, int], out: tuple[int, int], kernel: str, dtype: torch.dtype) -> str:
+    """The kernel as `weights` names it."""
     if kernel == "cv2_area" and (out[0] > size[0] or out[1] > size[1]):
         return "cv2_area enlarging"  # OpenCV decides for both axes at once
-    if kernel.startswith("torch_nearest") and like.dtype == torch.float64:
+    if kernel.startswith("torch_nearest") and dtype == torch.float64:
         return f"{kernel} float64"
     return kernel
 
