@@ -19,7 +19,7 @@ from attacks.evaluation.platforms import Resampler, at_ratios, codecs, resampler
 from attacks.experiment.build.perturbation import radius
 from attacks.experiment.build.pipeline import preset
 from attacks.perturbations.ball import Ball
-from transforms import Compose, Downscale, OneOf, resize
+from transforms import Compose, Downscale, OneOf, PixelCrop, resize
 from transforms.resizing.resize import axes
 
 from .case import encoder
@@ -45,7 +45,8 @@ def run(
     """Success toward another picture by resizer and ratio, by the libraries' own calls on the file; and the cost.
 
     The bundled photographs as squares; each is to be taken for a tile of another photograph, nearest of all tiles.
-    EOT: the views of transforms=resizers, scaled to the encoder. Known: OpenCV linear at the exact size alone.
+    EOT: the views of transforms=resizers, scaled to the encoder; kernels: the same at the exact size, without crops.
+    Known: OpenCV linear at the exact size alone.
     """
     tables = []
     for name in arch:
@@ -129,10 +130,10 @@ def known(case: Case) -> Compose:
     return Compose([Downscale(case.side, KERNEL, eight_bit=True)])
 
 
-def platform(case: Case) -> Compose:
-    """The views of transforms=resizers, for the encoder's side."""
-    low, high = (round(ratio * case.side) for ratio in (RATIOS[0], RATIOS[-1]))
-    stages = list(preset("resizers").stages)
+def platform(case: Case, exact: bool = False) -> Compose:
+    """The views of transforms=resizers, for the encoder's side; `exact`: at that size alone, and without crops."""
+    low, high = (round(ratio * case.side) for ratio in ((1, 1) if exact else (RATIOS[0], RATIOS[-1])))
+    stages = [stage for stage in preset("resizers").stages if not (exact and isinstance(stage, PixelCrop))]
     choices = [(i, stage) for i, stage in enumerate(stages) if isinstance(stage, OneOf)]
     for i, choice in choices:
         kernels = [stage.kernel for stage in choice.stages if isinstance(stage, Downscale)]
@@ -156,11 +157,9 @@ def _passed(case: Case, steps: int, budget: str) -> Table:
     resizes, save = at_ratios(resamplers()[0], RATIOS), codecs()[0]["JPEG 90"]
     ball = sets(budget, case)
     clean = [to_bytes(image) for image in case.images]
-    files = {"clean": clean} | {
-        label: attacked(case, ball, views, steps)
-        for label, views in (("known", known(case)), ("EOT", platform(case)))
-    }
-    files["EOT, JPEG 90"] = [save(pixels) for pixels in files["EOT"]]
+    attacks = {"known": known(case), "kernels": platform(case, exact=True), "EOT": platform(case)}
+    files = {"clean": clean} | {label: attacked(case, ball, views, steps) for label, views in attacks.items()}
+    files |= {f"{label}, JPEG 90": [save(pixels) for pixels in files[label]] for label in attacks}
     hits = {
         (label, name): case.scores(each, resizer)
         for label, each in files.items()
@@ -171,13 +170,13 @@ def _passed(case: Case, steps: int, budget: str) -> Table:
     }
     names = [name for name in resizes if name.split(" x")[0] in OPEN]
     shares = {label: torch.stack([hits[label, name][0] for name in names], 1).double() for label in files}
-    several = _resizers(hits, "EOT"), _resizers(hits, "EOT, JPEG 90")
+    several = ", ".join(f"{label} {_resizers(hits, label):.2f}" for label in files)
+    visible = ", ".join(f"{label} {float(psnr(files[label], case.images).mean()):.1f}" for label in attacks)
     mean, low, high = student(shares["EOT"] - shares["known"])
     notes = (
         f"EOT minus known over {', '.join(OPEN)} at all ratios: {mean:+.2f} [{low:+.2f}, {high:+.2f}], by picture",
-        f"files that work on 4 of these 6 or more at the exact size: {several[0]:.2f}; JPEG 90 {several[1]:.2f}",
-        f"PSNR: known {float(psnr(files['known'], case.images).mean()):.1f} dB, EOT "
-        f"{float(psnr(files['EOT'], case.images).mean()):.1f} dB",
+        f"files that work on 4 of these 6 or more at the exact size: {several}",
+        f"PSNR in dB: {visible}",
     )
     columns = {f"{label}{what}": ".2f" for label in files for what in ("", ", cosine")}
     what = f"{len(case.images)} pictures of {case.images.shape[-1]} px, {case.name}, {steps} steps"
