@@ -4,6 +4,8 @@ from .auditing.audit import audit as audit
 from .camera.blur import Defocus as Defocus, GaussianBlur as GaussianBlur, MotionBlur as MotionBlur
 from .camera.codec import Jpeg as Jpeg, Webp as Webp, jpeg as jpeg, webp as webp
 from .camera.downscale import Downscale as Downscale
+from .camera.median_pool import MedianPool as MedianPool
+from .camera.pixel_crop import PixelCrop as PixelCrop
 from .camera.resize_pad import ResizePad as ResizePad
 from .camera.sensor import Quantise as Quantise, SensorNoise as SensorNoise, quantise as quantise
 from .choice import OneOf as OneOf, Sometimes as Sometimes

@@ -3,6 +3,8 @@
 from transforms.camera.blur import Defocus, GaussianBlur, MotionBlur
 from transforms.camera.codec import Jpeg, Webp
 from transforms.camera.downscale import Downscale
+from transforms.camera.median_pool import MedianPool
+from transforms.camera.pixel_crop import PixelCrop
 from transforms.camera.resize_pad import ResizePad
 from transforms.camera.sensor import Quantise, SensorNoise
 from transforms.choice import OneOf, Sometimes
@@ -55,4 +57,6 @@ STAGES: dict[str, type] = {
     # size
     "downscale": Downscale,
     "resize_pad": ResizePad,
+    "pixel_crop": PixelCrop,
+    "median_pool": MedianPool,
 }

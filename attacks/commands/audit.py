@@ -15,20 +15,29 @@ returns an array, a tensor or a PIL image. `--out DIR` gets `resizers.txt`, `res
 
 import argparse
 import importlib
+import re
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from attacks import load_encoder
-from attacks.commands.audit_resizers import ratios, run_resizers, size
 from attacks.data.gallery import PHOTOS
 from attacks.data.images import load_image
+from attacks.evaluation.resizers.identify import identify
+from attacks.evaluation.resizers.openness import RATIOS, table
 from attacks.experiment.build.pipeline import preset
+from attacks.report.resizer_text import cells_of, described, tables
 from attacks.runtime.command_line import print_notes
-from attacks.runtime.files import write_text
+from attacks.runtime.files import atomic, write_text
+from attacks.runtime.tables import write_rows
 from transforms import audit, resize
 
 PHOTO = PHOTOS / "astronaut.png"
+#: Height and width of the pictures that a person's preprocessing is given: no whole ratio to the usual encoders.
+SIZE = (960, 1280)
+#: Smaller pictures hold too few pixels to tell kernels apart.
+LEAST = 32
 
 
 def imported(place: str) -> Any:
@@ -57,9 +66,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--resizers", action="store_true", help="which resizers are open to a hidden picture")
     parser.add_argument(
-        "--size", type=size, help="HxW of the pictures that --resizers --callable is given (960x1280)"
+        "--size", type=_size, help="HxW of the pictures that --resizers --callable is given (960x1280)"
     )
-    parser.add_argument("--ratios", type=ratios, help="of --resizers, source pixels per pixel (1.5,2,3,4,6,8)")
+    parser.add_argument("--ratios", type=_ratios, help="of --resizers, source pixels per pixel (1.5,2,3,4,6,8)")
     parser.add_argument("--image", type=Path, default=PHOTO, help="a picture file (default: a bundled photograph)")
     parser.add_argument("--side", type=int, help="reduce the picture's shorter side to this many pixels first")
     parser.add_argument("--encoder", choices=["pocket"], help="also look for a loss that is flat at delta = 0")
@@ -72,7 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Print the audit, and write it to `--out`."""
     if options.resizers:
-        run_resizers(options, imported(options.callable) if options.callable else None)
+        _resizers(options, imported(options.callable) if options.callable else None)
         return
     for name in ("size", "ratios"):
         if getattr(options, name) is not None:
@@ -101,3 +110,54 @@ def run(options: argparse.Namespace) -> None:
         options.out.mkdir(parents=True, exist_ok=True)
         write_text(options.out / "audit.txt", f"{report}\n")
         report.save_dead_zones(options.out / "dead_zones.png")
+
+
+def _size(text: str) -> tuple[int, int]:
+    """HxW as (height, width)."""
+    match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
+    if match is None or min(map(int, match.groups())) < LEAST:
+        raise argparse.ArgumentTypeError(
+            f"must be HEIGHTxWIDTH, each at least {LEAST}, such as 1080x1920; got {text!r}"
+        )
+    return int(match[1]), int(match[2])
+
+
+def _ratios(text: str) -> list[float]:
+    """Numbers, separated by commas."""
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be numbers such as 2,4.5,8; got {text!r}") from None
+
+
+def _resizers(options: argparse.Namespace, function: Callable[[Any], Any] | None) -> None:
+    """Print the table of the named kernels, or what `function` is, and write `--out`."""
+    unused = ["transforms", "encoder", "side", "size" if function is None else "ratios"]
+    for name in unused:
+        if getattr(options, name) is not None:
+            what = "`--resizers`" if function is None else "`--resizers --callable`"
+            raise ValueError(f"`--{name}` means nothing with {what}; leave it out")
+    from attacks.report.resizers import draw_example, draw_table  # here: matplotlib takes a while to import
+
+    image, notes = load_image(options.image)
+    print_notes(notes)
+    figure: Any = None
+    if function is None:
+        rows = table(image, options.ratios or RATIOS)
+        text, figure = tables(rows), draw_table(rows)
+        cells = [cells_of(row.kernel, row.ratio, row.figures) for row in rows]
+    else:
+        found = identify(function, image, options.size or SIZE, options.seed)
+        kernel = " = ".join(found.kernels) or "none of the known"
+        text = described(found)
+        if found.example is not None:
+            figure = draw_example(found.example, f"{kernel}, {found.figures.verdict}")
+        cells = [cells_of(" ".join(found.kernels), None, found.figures)]
+    print(text)
+    if options.out is not None:
+        options.out.mkdir(parents=True, exist_ok=True)
+        write_text(options.out / "resizers.txt", f"{text}\n")
+        write_rows(options.out / "resizers.csv", cells)
+        if figure is not None:
+            with atomic(options.out / "resizers.png") as temporary:
+                figure.savefig(temporary, format="png", dpi=120)

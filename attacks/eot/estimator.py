@@ -106,11 +106,13 @@ class _Estimation:
                 self._survey(images)
             self.world.sum(self.losses)
             self.weights = self.eot.risk.weights(self.losses) * self.n
-        grad = torch.zeros_like(self.delta, dtype=self.wide)
-        energy = grad.new_zeros(len(grad))
+        alone = self.n == self.world.size == 1 and not self.shared  # nothing is added up, so no float64
+        grad = torch.zeros_like(self.delta, dtype=self.delta.dtype if alone else self.wide)
+        energy = grad.new_zeros(len(grad), dtype=self.wide)
         total = self._zeros(1) if self.shared else None
         for images in self._blocks():
-            partial = self._zeros(len(images)) if total is None else total
+            rows = slice(images.start, images.stop)
+            partial = grad[rows, None] if alone else self._zeros(len(images)) if total is None else total
             for part, views in self._counting(images):
                 for whole in passes(part, views, self.n, self.chunk):
                     for done, (losses, slope) in within_memory(self._pass, whole):
@@ -118,12 +120,11 @@ class _Estimation:
                         if self.weights is None:  # else the losses are known, and the same on every process
                             self._entries(self.losses, done, losses)
                         first = 0 if self.shared else done.images.start - images.start
-                        rows = slice(first, first + (1 if self.shared else len(done.images)))
-                        partial[rows, [group[0] // self.size for group in done.groups]] += slope.to(self.wide)
-            if total is None:
+                        own = slice(first, first + (1 if self.shared else len(done.images)))
+                        partial[own, [group[0] // self.size for group in done.groups]] += slope.to(partial)
+            if total is None and not alone:
                 if self.by_views:
                     self.world.sum(partial)
-                rows = slice(images.start, images.stop)
                 grad[rows], energy[rows] = self._together(partial)
         if total is not None:
             self.world.sum(total)

@@ -17,9 +17,9 @@ from attacks.encoders.tree import optional
 from attacks.eot.bank import Bank
 from attacks.evaluation.clusters import Sample
 from attacks.evaluation.judge import CellScores, Scoring, judged
-from attacks.evaluation.platforms import codecs, resamplers
+from attacks.evaluation.platforms import at_ratios, codecs, resamplers
 from attacks.runtime.stored import stored
-from transforms import Compose
+from transforms import Compose, Sobol, stream
 from transforms.resizing.resize import target_size
 
 
@@ -67,21 +67,33 @@ class Deployment:
 
 
 @torch.no_grad()
-def deployment(shown: Mapping[str, Tensor], sample: Sample, judge: Scoring, size: tuple[int, int]) -> Deployment:
-    """Score each codec with each resampler.
+def deployment(
+    shown: Mapping[str, Tensor],
+    sample: Sample,
+    judge: Scoring,
+    size: tuple[int, int],
+    ratios: Sequence[float] = (1.0,),
+    defence: Compose | None = None,
+) -> Deployment:
+    """Score each codec with each resampler at each ratio.
 
     Args:
         shown: arm -> (N,3,H,W), the saved 8-bit files of the sample as read back.
         size: (height, width) after resizing (see `deployed_size`).
+        ratios: of the size that a resampler makes to `size`; the encoder's own resize follows.
+        defence: stages between file and resampler, drawn once for each picture.
     """
     saves, missing_codecs = codecs()
-    resizes, missing_resamplers = resamplers()
+    available, missing_resamplers = resamplers()
+    resizes = at_ratios(available, ratios)
     cells = {pair: Cell(*pair, {}) for pair in product(saves, resizes)}
     for arm, images in shown.items():
         no_camera = Bank(Compose([]), images.new_zeros(1, 0))
         pixels = [to_bytes(image) for image in images]
         for codec, save in saves.items():
             files = [save(picture) for picture in pixels]
+            if defence is not None:
+                files = [to_bytes(view) for view in defended(defence, _tensor(files, images))]
             for name, resize in resizes.items():
                 pictures = _tensor([resize(file, size) for file in files], images)
                 cells[codec, name].arms[arm] = judged(judge, pictures, sample.rows, no_camera)
@@ -99,6 +111,12 @@ def deployed_size(encoder: nn.Module, size: tuple[int, int]) -> tuple[int, int]:
         if wanted != size:
             return wanted
     return target_size(size, max(1, min(size) // 2))
+
+
+def defended(defence: Compose, images: Tensor) -> Tensor:
+    """Each picture (N,3,H,W) through the stages, from one view of its own."""
+    u = Sobol()(len(images), defence.dims, seed=stream(0, "deployment")).to(images)
+    return torch.cat([defence(image[None], row[None]) for image, row in zip(images, u, strict=True)])
 
 
 def _tensor(pictures: Sequence[np.ndarray], like: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """Codecs and resamplers of other programs: each library's own call on 8-bit pixels."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from io import BytesIO
 from typing import Any
@@ -18,6 +18,7 @@ Codec = Callable[[np.ndarray], np.ndarray]
 _FORMATS: dict[str, tuple[str, dict[str, int]]] = {
     "PNG": ("PNG", {}),
     "JPEG 95": ("JPEG", {"quality": 95}),
+    "JPEG 90": ("JPEG", {"quality": 90}),
     "JPEG 75": ("JPEG", {"quality": 75}),
     "JPEG 50": ("JPEG", {"quality": 50}),
     "WebP 80": ("WEBP", {"quality": 80}),
@@ -43,9 +44,23 @@ def saved(pixels: np.ndarray, kind: str, how: Mapping[str, int]) -> np.ndarray:
 
 #: An 8-bit picture (H,W,3) and (height, width) -> the picture in that size.
 Resampler = Callable[[np.ndarray, tuple[int, int]], np.ndarray]
-_PILLOW = ("bicubic", "bilinear", "lanczos")
-_OPENCV = ("area", "linear", "cubic")
+_PILLOW = ("bicubic", "bilinear", "lanczos", "nearest")
+_OPENCV = ("area", "linear", "cubic", "nearest")
 _TORCH = ("bilinear", "bicubic")
+
+
+def at_ratios(resizes: Mapping[str, Resampler], ratios: Sequence[float]) -> dict[str, Resampler]:
+    """The resamplers at each size times a ratio: "OpenCV cubic x0.95", at 1 "OpenCV cubic". "none" has no size."""
+    return {
+        name if ratio == 1 else f"{name} x{ratio:g}": resize if ratio == 1 else partial(_scaled, resize, ratio)
+        for ratio in ratios
+        for name, resize in resizes.items()
+        if ratio == 1 or name != "none"
+    }
+
+
+def _scaled(resize: Resampler, ratio: float, pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    return resize(pixels, (max(1, round(ratio * size[0])), max(1, round(ratio * size[1]))))
 
 
 def resamplers() -> tuple[dict[str, Resampler], list[str]]:
@@ -60,7 +75,8 @@ def resamplers() -> tuple[dict[str, Resampler], list[str]]:
         missing.append(f"{names}: {error}")
     else:
         available |= {f"OpenCV {name}": partial(_opencv, cv2, f"INTER_{name.upper()}") for name in _OPENCV}
-    available |= {f"torch antialiased {name}": partial(_torch, name) for name in _TORCH}
+    available |= {f"torch antialiased {name}": partial(_torch, name, True) for name in _TORCH}
+    available |= {f"torch {name}": partial(_torch, name, False) for name in _TORCH}
     return available, missing
 
 
@@ -73,7 +89,7 @@ def _opencv(cv2: Any, flag: str, pixels: np.ndarray, size: tuple[int, int]) -> n
     return resized
 
 
-def _torch(mode: str, pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+def _torch(mode: str, antialias: bool, pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     images = torch.from_numpy(pixels).permute(2, 0, 1)[None]
-    resized = F.interpolate(images, size, mode=mode, antialias=True, align_corners=False)
+    resized = F.interpolate(images, size, mode=mode, antialias=antialias, align_corners=False)
     return np.ascontiguousarray(resized[0].permute(1, 2, 0).numpy())

@@ -90,7 +90,9 @@ class BallConfig:
 
     name: str = MISSING
     eps: str = option(
-        MISSING, "the radius, as a number or a fraction such as 8/255", range="above 0; linf: at most 1; l0: whole"
+        MISSING,
+        "the radius, as a number or a fraction such as 8/255; of l2 also the least PSNR, 28dB",
+        range="above 0; linf: at most 1; l0: whole",
     )
     shared: bool = option(False, "one perturbation for all pictures", paper="Moosavi-Dezfooli et al. 2017")
     mask: str | None = option(None, "a picture as large as the data: only where it is light may anything change")
@@ -366,7 +368,9 @@ CHOICES: dict[str, dict[str, type]] = {
         derived(SingleConfig, "radius", "One optimiser; then the smallest eps at which half of the views succeed."),
     ),
     "encoder": ENCODERS,
-    "defence": dict.fromkeys(("none", "jpeg", "bits", "blur", "resize", "resize_pad"), DefenceConfig),
+    "defence": dict.fromkeys(
+        ("none", "jpeg", "bits", "blur", "resize", "resize_pad", "area", "median", "random_phase"), DefenceConfig
+    ),
     "objective": {
         **_by_name(AwayConfig, TowardConfig, TripletConfig, InfoNCEConfig, LayersConfig, MixedConfig),
         **{name: declared(name, place) for name, place in OBJECTIVES.items()},

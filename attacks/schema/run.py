@@ -25,6 +25,11 @@ class EvaluateConfig:
     )
     left_out: int = option(0, "pictures that are attacked without each stage of the views in turn", least=0)
     deploy: int = option(0, "pictures that go through file formats and resizers", least=0)
+    ratios: list[float] = option(
+        [1.0],
+        "of the sizes that those resizers make to the encoder's own; [0.95, 1, 1.05]: 5 % off",
+        range="[0.1, 10]",
+    )
     explain: int = option(0, "pictures with maps of what the encoder looks at", least=0)
     failure: int = option(0, "pictures with the probability of a failure over all views, down to 1e-10", least=0)
     particles: int = option(1000, "of the search for failures; about 100 views each, in each of two arms", least=50)

@@ -14,6 +14,7 @@ import torch
 from . import (
     antialias,
     coverage,
+    downscale,
     draws,
     engine,
     estimator,
@@ -58,9 +59,22 @@ BENCHMARKS: dict[str, Callable[..., list[Table]]] = {
     "gate": gate.run,
     "rare": rare.run,
     "rare-views": rare_views.run,
+    "downscale": downscale.run,
+    "downscale-cost": downscale.cost,
 }
 #: Those that run on one thread unless `--threads` is given.
-ONE_THREAD = ("strength", "patch", "curves", "coverage", "power", "zoo", "gate", "rare", "rare-views")
+ONE_THREAD: tuple[str, ...] = (
+    "strength",
+    "patch",
+    "curves",
+    "coverage",
+    "power",
+    "zoo",
+    "gate",
+    "rare",
+    "rare-views",
+)
+ONE_THREAD += ("downscale", "downscale-cost")
 HELP = {
     "arch": "encoders",
     "device": "cpu or cuda",

@@ -52,12 +52,12 @@ def test_every_picture_shows_a_change():
     from attacks.experiment.build.pipeline import stages
     from transforms import Grid, resize
 
-    y, x = torch.meshgrid(torch.linspace(0, 1, 48), torch.linspace(0, 1, 48), indexing="ij")
+    y, x = torch.meshgrid(torch.linspace(0, 1, 96), torch.linspace(0, 1, 96), indexing="ij")
     image = torch.stack([x, y, 0.5 + 0.5 * (40 * x * y).sin()])[None]
     for name, stage in zip(SHOWN, stages(SHOWN, "stages"), strict=True):
         u = (Grid() if stage.dims == 1 else Sobol())(5 if stage.dims else 1, stage.dims, seed=0)
         views = Compose([stage])(image, u)
-        change = resize(views, 48, "pil_bicubic") - image
+        change = resize(views, 96, "pil_bicubic") - image
         assert change.abs().mean(dim=(1, 2, 3)).max() > 0.01, name
 
 

@@ -15,9 +15,10 @@ from attacks.data.gallery import tiles
 from attacks.encoders import Defended, Phash, Preprocess, untrained, with_preprocess
 from attacks.evaluation.clusters import Sample
 from attacks.evaluation.deployment import deployed_size, deployment
+from attacks.evaluation.judge import judged as judge_of
 from attacks.evaluation.scores import embed, evaluate
 from tests.helpers.small import small
-from transforms import Jpeg
+from transforms import Compose, Jpeg, MedianPool, resize
 
 ENCODER = untrained().eval().requires_grad_(False)
 SIZE = (24, 30)
@@ -51,11 +52,11 @@ def deployed():
 
 def test_every_codec_and_resampler_pair_has_one_cell(deployed):
     pairs = [(one.codec, one.resampler) for one in deployed[2].cells]
-    assert len(set(pairs)) == len(pairs) == 5 * 9
+    assert len(set(pairs)) == len(pairs) == 6 * 13
     content = deployed[2].to_dict()
     assert (content["pictures"], content["clusters"]) == (3, 2)
     assert (content["size"], content["missing"]) == ([24, 30], [])
-    assert len(deployed[2].rows()) == 45 * 3 * 3
+    assert len(deployed[2].rows()) == 78 * 3 * 3
 
 
 def test_cells_have_the_means_of_clusters_and_the_difference_of_the_attacks(deployed):
@@ -82,7 +83,7 @@ def direct(pixels, codec, resampler):
         return cv2.resize(np.asarray(picture), SIZE[::-1], interpolation=getattr(cv2, f"INTER_{names[0].upper()}"))
     if library == "torch":
         levels = torch.from_numpy(np.array(picture).transpose(2, 0, 1)[None].copy())
-        resized = F.interpolate(levels, SIZE, mode=names[1], antialias=True, align_corners=False)
+        resized = F.interpolate(levels, SIZE, mode=names[-1], antialias=len(names) > 1, align_corners=False)
         return resized[0].permute(1, 2, 0).numpy()
     return np.array(picture)
 
@@ -116,10 +117,35 @@ def test_missing_libraries_are_named(monkeypatch):
     judge = Plain(embed(clean, ENCODER, torch.device("cpu")))
     result = deployment({"clean": clean}, Sample(torch.arange(2), ("a", "b"), ("a", "b")), judge, SIZE)
     assert {cell["difference"] for cell in result.to_dict()["cells"]} == {None}  # there is no attack
-    assert len(result.cells) == 4 * 6
+    assert len(result.cells) == 5 * 9
     assert not any("OpenCV" in one.resampler or "WebP" in one.codec for one in result.cells)
     webp, opencv = result.missing
-    assert webp.startswith("WebP 80: ") and opencv.startswith("OpenCV area, OpenCV linear, OpenCV cubic: ")
+    assert webp.startswith("WebP 80: ") and opencv.startswith(
+        "OpenCV area, OpenCV linear, OpenCV cubic, OpenCV nearest: "
+    )
+
+
+def test_ratios_multiply_the_size_and_a_defence_comes_before_the_resampler(monkeypatch):
+    clean = tiles(40).spread(2).images
+    judge = Plain(embed(clean, ENCODER, torch.device("cpu")))
+    seen = {}
+
+    def judged(_, pictures, rows, bank):
+        seen[len(seen)] = pictures
+        return judge_of(judge, pictures, rows, bank)
+
+    monkeypatch.setattr("attacks.evaluation.deployment.judged", judged)
+    monkeypatch.setattr("attacks.evaluation.deployment.codecs", lambda: ({"PNG": lambda pixels: pixels}, []))
+    sample = Sample(torch.arange(2), ("a", "b"), ("a", "b"))
+    result = deployment({"clean": clean}, sample, judge, (20, 20), (1, 0.5), Compose([MedianPool(8)]))
+    names = [cell.resampler for cell in result.cells]
+    assert len(names) == 13 + 12 and "none x0.5" not in names
+    views = MedianPool(8)(clean, torch.empty(2, 0))
+    for name, pictures in zip(names, seen.values(), strict=True):
+        assert pictures.shape[2:] == ((8, 8) if name == "none" else (10, 10) if name.endswith(" x0.5") else (20, 20))
+    torch.testing.assert_close(seen[names.index("none")], views, rtol=0, atol=1e-6)
+    small = resize(views, (10, 10), "cv2_cubic", eight_bit=True)
+    torch.testing.assert_close(seen[names.index("OpenCV cubic x0.5")], small, rtol=0, atol=1.01 / 255)
 
 
 def net(**spec):

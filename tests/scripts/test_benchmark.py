@@ -49,7 +49,7 @@ def test_the_contestants_show_the_same_views(monkeypatch):
 
 def test_the_options_are_the_arguments_of_a_benchmark():
     parse = commands.parser().parse_args
-    given = {name: ["DIR"] if name == "power" else [] for name in commands.BENCHMARKS}
+    given = {name: ["DIR"] if name in ("power", "rare-views") else [] for name in commands.BENCHMARKS}
     assert all(parse([name, *rest]).benchmark == name for name, rest in given.items())
     options = vars(parse(["strength", "--cells", "a", "b", "--pictures", "4", "--held-out", "8", "--estimate"]))
     assert options["cells"] == ["a", "b"] and options["pictures"] == 4 and options["estimate"] is True

@@ -78,8 +78,12 @@ OTHERS = {
     "webp": {"quality": whole(1, 100)},
     "downscale": {"size": whole(1, 60), "kernel": st.sampled_from(NAMES), "eight_bit": st.booleans()},
     "resize_pad": {"kernel": st.sampled_from(NAMES), "value": numbers(0, 1)},
+    "pixel_crop": {"margin": st.integers(0, 8)},
+    "median_pool": {"size": st.integers(1, 60)},
 }
 CHOICES = ("sometimes", "one_of")
+#: Stages whose size has no default.
+SIZED = ("downscale", "median_pool")
 PLAIN = tuple(name for name in STAGES if name not in CHOICES)
 #: Arguments that no case varies: `codec` is a map with tests of its own; `choice` makes those of the choices.
 LEFT_OUT = {"jpeg": {"codec"}, "downscale": {"then_upscale"}}
@@ -94,7 +98,7 @@ WRONG += [2**31, 2**63, [1, 2**40]]
 def arguments(name):
     """Some of a stage's arguments; a few draws break a rule between two of them."""
     optional = {key: ranges(*ends) for key, ends in RANGES.get(name, {}).items()} | OTHERS.get(name, {})
-    return st.fixed_dictionaries({"size": optional.pop("size")} if name == "downscale" else {}, optional=optional)
+    return st.fixed_dictionaries({"size": optional.pop("size")} if name in SIZED else {}, optional=optional)
 
 
 def several(depth, most=3):
@@ -160,7 +164,7 @@ STEEP |= {"sensor_noise"}
 #: Views of more values are not compared in float64, nor differentiated: that needs more memory than a case may have.
 MOST = 2**20
 #: Errors that depend on the size of the pictures.
-LATE = ("all outcomes of a choice must have one shape", "`size` must be at least 1 pixel")
+LATE = ("all outcomes of a choice must have one shape", "`size` must be at least 1 pixel", "`margin` must be less")
 
 
 def check(case):

@@ -25,10 +25,12 @@ from transforms import (
     Hue,
     Jpeg,
     Lens,
+    MedianPool,
     Moire,
     MotionBlur,
     OneOf,
     Perspective,
+    PixelCrop,
     Quantise,
     ResizePad,
     RollingShutter,
@@ -84,6 +86,8 @@ EXAMPLES = {
     "webp": [Webp((30, 95))],
     "downscale": [Downscale(20), Downscale((10, 30)), Downscale(20, then_upscale=30)],
     "resize_pad": [ResizePad((0.6, 1.1))],
+    "pixel_crop": [PixelCrop(5)],
+    "median_pool": [MedianPool(9)],
 }
 #: Maps of the image that are linear but for the clamp, at any fixed u (with a border value of 0).
 LINEAR = {
@@ -94,6 +98,7 @@ LINEAR = {
     "perspective",
     "downscale",
     "resize_pad",
+    "pixel_crop",
     "viewpoint",
     "crop",
     "flip",
@@ -249,6 +254,7 @@ NEUTRAL = {
     "webp": [],
     "downscale": [Downscale(40), Downscale((40, 40))],
     "resize_pad": [ResizePad((1, 1))],
+    "median_pool": [MedianPool(40)],
 }
 COLOURS = [name for name, kind in STAGES.items() if kind.__module__.startswith("transforms.colour.")]
 NEUTRAL_CASES = [(name, stage) for name in STAGES for stage in NEUTRAL.get(name, [None])]
@@ -363,6 +369,8 @@ REFUSED = {
     "resize_pad scale": [(0, 1), (1.2, 1.0)],
     "resize_pad value": [True, 2],
     "resize_pad kernel": ["cubic"],
+    "pixel_crop margin": [-1, 2.0, True, 10**6],
+    "median_pool size": [0, 2.0, 10**6],
 }
 #: Arguments of which the last breaks a rule between them, and the message.
 TOGETHER = [

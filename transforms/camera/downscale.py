@@ -9,7 +9,7 @@ from torch import Tensor
 
 from transforms.colour.spaces import widened
 from transforms.ranges import WholeRanged, whole_pair
-from transforms.resizing.resize import axes, check_kernel, resize, target_size
+from transforms.resizing.resize import DENSE, axes, check_kernel, resize, target_size
 from transforms.sampling.straight_through import saturate
 
 #: The longest shorter side of a view in pixels: 800 megabytes a view.
@@ -66,25 +66,27 @@ class Downscale(WholeRanged):
             sides, up = [int(side) for side in self.values(u)[:, 0].tolist()], self.then_upscale or self.size[1]
         size = (images.shape[2], images.shape[3])
         final = target_size(size, up)
-        if self.eight_bit:
-            return self._in_8bit(images, {side: target_size(size, side) for side in set(sides)}, sides, final)
+        if self.eight_bit or max(size) > DENSE:
+            return self._by_side(images, {side: target_size(size, side) for side in set(sides)}, sides, final)
         wide = widened(images)
         like = (wide.dtype, images.device)
         both = {side: _down_and_up(size, target_size(size, side), final, self.kernel, *like) for side in set(sides)}
         rows, columns = zip(*[both[side] for side in sides], strict=True)
         return saturate(torch.stack(rows)[:, None] @ wide @ torch.stack(columns)[:, None].mT).to(images.dtype)
 
-    def _in_8bit(
+    def _by_side(
         self, images: Tensor, smalls: dict[int, tuple[int, int]], sides: list[int], final: tuple[int, int]
     ) -> Tensor:
-        """Row by row of one side at a time: with a rounding between the steps they are not one matrix."""
+        """Row by row of one side at a time: with a rounding between the steps they are not one matrix, and for a
+        large picture the matrix is no band."""
         groups = {side: [i for i, other in enumerate(sides) if other == side] for side in smalls}
         views = []
         for side, rows in groups.items():
-            thumbnail = resize(images[rows], smalls[side], self.kernel, eight_bit=True)
-            views.append(resize(thumbnail, final, self.kernel, eight_bit=True))
+            some = images if len(groups) == 1 else images[rows]
+            thumbnail = resize(some, smalls[side], self.kernel, eight_bit=self.eight_bit)
+            views.append(resize(thumbnail, final, self.kernel, eight_bit=self.eight_bit))
         order = torch.tensor([i for rows in groups.values() for i in rows], device=images.device).argsort()
-        return torch.cat(views).index_select(0, order)
+        return saturate(torch.cat(views)).index_select(0, order)
 
 
 @lru_cache(maxsize=1024)

@@ -17,12 +17,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transforms.resizing.kernels import area_enlarging, kernel_of, weights
+from transforms.resizing.banded import Bands
+from transforms.resizing.kernels import area_enlarging, bands, kernel_of, matrix
 
 Size = tuple[int, int]
 
 _OPENCV_BITS = 11
 _PILLOW_BITS = 22
+#: Lines of a picture that are in float64 at once.
+LINES = 128
 
 
 class Levels(NamedTuple):
@@ -34,22 +37,60 @@ class Levels(NamedTuple):
     rows_first: bool = False
 
 
-def resize_levels(levels: Tensor, out: Size, kernel: str) -> Levels:
-    """Resize whole numbers 0..255 in float64 (N,C,H,W) to `out` (height, width) with a checked kernel."""
-    size = (levels.shape[2], levels.shape[3])
+def resize_levels(images: Tensor, out: Size, kernel: str) -> Levels:
+    """Resize images (N,C,H,W), clamped to [0,1] and rounded to whole levels, to `out` (height, width) with a checked
+    kernel."""
+    size, device = (images.shape[2], images.shape[3]), _device(images)
     if kernel in ("cv2_linear", "cv2_area", "cv2_lanczos4"):
-        return _once(_opencv(levels, size, out, kernel))
+        return _once(_opencv(images, size, out, kernel))
     if "nearest" in kernel or kernel == "cv2_cubic" or kernel.startswith("keys"):
-        rows, columns = (weights(n, m, kernel, levels.dtype, levels.device) for n, m in zip(size, out, strict=True))
-        return _once((rows @ levels @ columns.mT).round())
+        rows, columns = _bands(size, out, kernel, device)
+        return _once(rows.down(_first(images, columns, -1, rows)).round())
     (rows, row_bits), (columns, column_bits) = (
-        _fixed_point(n, m, kernel, levels.device) for n, m in zip(size, out, strict=True)
+        _fixed_point(n, m, kernel, device) for n, m in zip(size, out, strict=True)
     )
     if kernel.startswith("pil_") and size[0] - out[0] > max(0, 2 * (size[1] - out[1])):
-        middle, first = _clip(_shift(rows @ levels, row_bits))
-        return Levels(*_clip(_shift(middle @ columns.mT, column_bits)), first, rows_first=True)
-    middle, first = _clip(_shift(levels @ columns.mT, column_bits))
-    return Levels(*_clip(_shift(rows @ middle, row_bits)), first)
+        middle, first = _clip(_shift(_first(images, rows, -2, columns), row_bits))
+        return Levels(*_clip(_shift(columns.across(middle), column_bits)), first, rows_first=True)
+    middle, first = _clip(_shift(_first(images, columns, -1, rows), column_bits))
+    return Levels(*_clip(_shift(rows.down(middle), row_bits)), first)
+
+
+def _device(images: Tensor) -> torch.device:
+    """Where float64 can be computed: the images' device, or the CPU."""
+    return torch.device("cpu") if images.device.type == "mps" else images.device
+
+
+def _bands(size: Size, out: Size, kernel: str, device: torch.device) -> tuple[Bands, Bands]:
+    rows, columns = (bands(n, m, kernel, torch.float64, device) for n, m in zip(size, out, strict=True))
+    return rows, columns
+
+
+def _first(images: Tensor, along: Bands, axis: int, then: Bands) -> Tensor:
+    """The first pass, of the levels of images along an axis; lines that the second pass does not use stay 0.
+
+    Some lines at a time: the whole of a large picture is never held in float64.
+    """
+    other = -3 - axis
+    images = images.detach()
+    if 2 * len(then.used) < then.length:
+        lines = images.index_select(other, then.used.to(images.device))
+        some = _first_lines(lines, along, axis, other)
+        shape = [*some.shape]
+        shape[other] = then.length
+        return some.new_zeros(shape).index_copy_(other, then.used, some)
+    return _first_lines(images, along, axis, other)
+
+
+def _first_lines(images: Tensor, along: Bands, axis: int, other: int) -> Tensor:
+    product = along.down if axis == -2 else along.across
+    return torch.cat([product(_levels(part)) for part in images.split(LINES, other)], other)
+
+
+def _levels(images: Tensor) -> Tensor:
+    """Images as the whole numbers 0..255 of an 8-bit file, in float64."""
+    wide = images.to(_device(images), torch.float64, copy=True)
+    return wide.mul_(255).round_().clamp_(0, 255)
 
 
 def _clip(values: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,49 +108,49 @@ def _shift(values: Tensor, bits: int) -> Tensor:
 
 @lru_cache(maxsize=1024)
 @torch.inference_mode(False)
-def _fixed_point(length: int, out: int, kernel: str, device: torch.device) -> tuple[Tensor, int]:
+def _fixed_point(length: int, out: int, kernel: str, device: torch.device) -> tuple[Bands, int]:
     """The matrix of Pillow or torch in whole numbers, rounded half away from zero, and its bits."""
-    real = weights(length, out, kernel, torch.float64, torch.device("cpu"))
+    real = matrix(length, out, kernel)
     bits = _PILLOW_BITS
     if kernel.startswith("torch_"):
         largest = float(real.max())
         bits = next(b for b in range(_PILLOW_BITS + 1) if b == _PILLOW_BITS or 0.5 + largest * 2 ** (b + 1) >= 2**15)
     scaled = real * 2.0**bits
-    return (scaled + 0.5 * scaled.sign()).trunc().to(device), bits
+    return Bands.of((scaled + 0.5 * scaled.sign()).trunc().to(device)), bits
 
 
-def _opencv(levels: Tensor, size: Size, out: Size, kernel: str) -> Tensor:
+def _opencv(images: Tensor, size: Size, out: Size, kernel: str) -> Tensor:
     """OpenCV's result before the clip, rounded."""
     halves = size == (2 * out[0], 2 * out[1])
     shrinks = out[0] <= size[0] and out[1] <= size[1]
     if (kernel == "cv2_linear" and halves) or (kernel == "cv2_area" and shrinks):  # halves are areas to OpenCV
-        return _opencv_area(levels, size, out, halves)
+        return _opencv_area(images, size, out, halves)
     (rows, top, bottom), (columns, *_) = (
-        _opencv_taps(n, m, kernel, levels.device) for n, m in zip(size, out, strict=True)
+        _opencv_taps(n, m, kernel, _device(images)) for n, m in zip(size, out, strict=True)
     )
-    across = levels @ columns.mT
+    across = _first(images, columns, -1, rows)
     if kernel == "cv2_lanczos4":
-        return _shift(rows @ across, 2 * _OPENCV_BITS)
+        return _shift(rows.down(across), 2 * _OPENCV_BITS)
     across = torch.floor(across / 2**4)
-    down = torch.floor(top @ across / 2**16) + torch.floor(bottom @ across / 2**16)
+    down = torch.floor(top.down(across) / 2**16) + torch.floor(bottom.down(across) / 2**16)
     return torch.floor((down + 2) / 4)
 
 
-def _opencv_area(levels: Tensor, size: Size, out: Size, halves: bool) -> Tensor:
-    rows, columns = (weights(n, m, "cv2_area", levels.dtype, levels.device) for n, m in zip(size, out, strict=True))
-    mean = rows @ levels @ columns.mT
+def _opencv_area(images: Tensor, size: Size, out: Size, halves: bool) -> Tensor:
+    rows, columns = _bands(size, out, "cv2_area", _device(images))
+    mean = rows.down(_first(images, columns, -1, rows))
     if halves:
         return torch.floor(mean + 0.5)
     if size[0] % out[0] or size[1] % out[1]:
         return mean.round()
     # Whole pixels are added up as integers; the sum times 1/count in float32 decides the ties.
     count = (size[0] // out[0]) * (size[1] // out[1])
-    return ((mean * count).round().float() * float(np.float32(1 / count))).round().to(levels.dtype)
+    return ((mean * count).round().float() * float(np.float32(1 / count))).round().to(mean.dtype)
 
 
 @lru_cache(maxsize=1024)
 @torch.inference_mode(False)
-def _opencv_taps(length: int, out: int, kernel: str, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+def _opencv_taps(length: int, out: int, kernel: str, device: torch.device) -> tuple[Bands, Bands, Bands]:
     """OpenCV's matrix in whole numbers, and what its first tap and its others put in."""
     if kernel == "cv2_area":  # here only to enlarge
         index, weight = area_enlarging(length, out)
@@ -123,5 +164,5 @@ def _opencv_taps(length: int, out: int, kernel: str, device: torch.device) -> tu
     parts, rows = np.zeros((2, out, length)), np.arange(out)
     for k, (column, taps) in enumerate(zip(index.T.clip(0, length - 1), whole.T, strict=True)):
         parts[min(k, 1), rows, column] += taps
-    whole_matrix, top, rest = (torch.from_numpy(m).to(device) for m in (parts.sum(0), *parts))
+    whole_matrix, top, rest = (Bands.of(torch.from_numpy(m).to(device)) for m in (parts.sum(0), *parts))
     return whole_matrix, top, rest

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from transforms.resizing.banded import Bands
+
 #: A kernel as a function of distances, element by element in float64.
 Weight = Callable[[np.ndarray], np.ndarray]
 
@@ -92,11 +94,23 @@ def kernel_of(name: str) -> Kernel:
 @torch.inference_mode(False)  # a matrix first made in inference mode would be barred from autograd for good
 def weights(length: int, out: int, kernel: str, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The (out, length) matrix, computed in float64; rows sum to 1."""
+    return matrix(length, out, kernel).to(device, dtype)
+
+
+@lru_cache(maxsize=1024)
+@torch.inference_mode(False)
+def bands(length: int, out: int, kernel: str, dtype: torch.dtype, device: torch.device) -> Bands:
+    """The same matrix as bands, for large pictures."""
+    return Bands.of(matrix(length, out, kernel).to(device, dtype))
+
+
+def matrix(length: int, out: int, kernel: str) -> Tensor:
+    """As `weights`, in float64 on the CPU, and not kept."""
     index, weight = _RULES.get(kernel, _kernel_taps)(length, out, kernel)
-    matrix = np.zeros((out, length))
-    np.add.at(matrix, (np.arange(out)[:, None], index), weight)  # one tap after the other: an edge repeats
-    full = torch.from_numpy(matrix)
-    return (full / full.sum(1, keepdim=True)).to(device, dtype)
+    made = np.zeros((out, length))
+    np.add.at(made, (np.arange(out)[:, None], index), weight)  # one tap after the other: an edge repeats
+    full = torch.from_numpy(made)
+    return full / full.sum(1, keepdim=True)
 
 
 Taps = tuple[np.ndarray, np.ndarray]  # for each output pixel, source indices and their weights, each (out, taps)

@@ -13,15 +13,21 @@ So a kernel here is a *library's* kernel, with that library's support, edges and
   of an unknown library; `keys_aa(a)` is the same with Pillow's antialias.
 """
 
+from functools import lru_cache
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from transforms.colour.spaces import widened
+from transforms.resizing.banded import Bands
 from transforms.resizing.eight_bit import resize_levels
-from transforms.resizing.kernels import NAMES, check_kernel, weights
-from transforms.sampling.straight_through import straight_through
+from transforms.resizing.kernels import NAMES, bands, check_kernel, weights
 
 __all__ = ["NAMES", "axes", "check_kernel", "resize", "target_size"]
+
+#: Pictures with a longer side are resized block by block: there a dense product costs more.
+DENSE = 1024
 
 
 def resize(
@@ -49,20 +55,36 @@ def resize(
     new = target_size(old, size)
     if not eight_bit:
         wide = widened(images)  # half-precision weights would not add up to 1
-        rows, columns = axes(old, new, kernel, wide)
-        return (rows @ wide @ columns.mT).to(images.dtype)
-    rows, columns = axes(old, new, kernel, images)
-    exact = resize_levels(_levels(images), new, kernel)
-    result = _shares(exact.levels, images)
-    if not torch.is_grad_enabled():
-        return result
-    # The gradient: the linear map, but for what a clip holds.
-    linear = torch.where((images >= 0) & (images <= 1), images, 0.0)
-    linear = rows @ linear if exact.rows_first else linear @ columns.mT
-    linear = torch.where(exact.middle.to(images.device), linear, 0.0)
-    linear = linear @ columns.mT if exact.rows_first else rows @ linear
-    linear = torch.where(exact.final.to(images.device), linear, 0.0)
-    return straight_through(result, linear)
+        if max(old) <= DENSE:
+            rows, columns = axes(old, new, kernel, wide)
+            return (rows @ wide @ columns.mT).to(images.dtype)
+        down, across = _bands(old, new, kernel, wide)
+        return across.across(down.down(wide)).to(images.dtype)
+    _bands(old, new, kernel, images)  # refuses an unknown kernel
+    return _EightBit.apply(images, new, kernel)  # type: ignore[no-any-return]
+
+
+class _EightBit(torch.autograd.Function):
+    """The gradient is that of the linear map, but for what a clip holds."""
+
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, new: tuple[int, int], kernel: str) -> Tensor:
+        exact = resize_levels(images, new, kernel)
+        ctx.rows_first = exact.rows_first
+        ctx.bands = _bands((images.shape[2], images.shape[3]), new, kernel, images)
+        low, high = images.detach().aminmax()
+        inside = (images >= 0) & (images <= 1) if low < 0 or high > 1 else images.new_ones((), dtype=torch.bool)
+        ctx.save_for_backward(*(mask.to(images.device) for mask in (inside, exact.middle, exact.final)))
+        return _shares(exact.levels, images)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        inside, middle, final = ctx.saved_tensors
+        passes = [*zip(ctx.bands, (-2, -1), strict=True)]
+        grad = grads[0]
+        for (along, axis), mask in zip(passes if not ctx.rows_first else passes[::-1], (final, middle), strict=True):
+            grad = along.up(torch.where(mask, grad, 0.0), axis)
+        return torch.where(inside, grad, 0.0) if inside.dim() else grad, None, None
 
 
 def target_size(size: tuple[int, int], target: int | tuple[int, int]) -> tuple[int, int]:
@@ -78,21 +100,25 @@ def target_size(size: tuple[int, int], target: int | tuple[int, int]) -> tuple[i
 def axes(size: tuple[int, int], out: tuple[int, int], kernel: str, like: Tensor) -> tuple[Tensor, Tensor]:
     """The matrices (out, in) that resize rows and columns, in the dtype and on the device of `like`."""
     check_kernel(kernel)
+    name, where = _rule(size, out, kernel, like.dtype), (like.dtype, like.device)
+    return weights(size[0], out[0], name, *where), weights(size[1], out[1], name, *where)
+
+
+def _bands(size: tuple[int, int], out: tuple[int, int], kernel: str, like: Tensor) -> tuple[Bands, Bands]:
+    """The same as bands."""
+    check_kernel(kernel)
+    name, where = _rule(size, out, kernel, like.dtype), (like.dtype, like.device)
+    return bands(size[0], out[0], name, *where), bands(size[1], out[1], name, *where)
+
+
+@lru_cache(maxsize=1024)
+def _rule(size: tuple[int, int], out: tuple[int, int], kernel: str, dtype: torch.dtype) -> str:
+    """The kernel as `weights` names it."""
     if kernel == "cv2_area" and (out[0] > size[0] or out[1] > size[1]):
-        kernel = "cv2_area enlarging"  # OpenCV decides for both axes at once
-    elif kernel.startswith("torch_nearest") and like.dtype == torch.float64:
-        kernel += " float64"
-    return (
-        weights(size[0], out[0], kernel, like.dtype, like.device),
-        weights(size[1], out[1], kernel, like.dtype, like.device),
-    )
-
-
-def _levels(images: Tensor) -> Tensor:
-    """Images as the whole numbers 0..255 of an 8-bit file, in float64 (on the CPU, where a device has none)."""
-    images = images.detach()
-    wide = (images.cpu() if images.device.type == "mps" else images).double()
-    return (wide * 255).round().clamp(0, 255)
+        return "cv2_area enlarging"  # OpenCV decides for both axes at once
+    if kernel.startswith("torch_nearest") and dtype == torch.float64:
+        return f"{kernel} float64"
+    return kernel
 
 
 def _shares(levels: Tensor, like: Tensor) -> Tensor:

@@ -16,8 +16,9 @@ from attacks.eot.protocols import Optimiser, Penalty, Proposer
 from attacks.evaluation.classes import Classes, classified
 from attacks.experiment.build.data import data, targeted
 from attacks.experiment.build.encoder import subject
+from attacks.experiment.build.make import make
 from attacks.experiment.build.perturbation import perturb
-from attacks.experiment.build.pipeline import pipeline
+from attacks.experiment.build.pipeline import viewed
 from attacks.experiment.build.printer import laid
 from attacks.experiment.build.registry import named
 from attacks.experiment.parts import Parts, Views
@@ -44,7 +45,8 @@ def build(run: Run, module: nn.Module | None = None) -> Parts:
             f"{run.perturbation.name} (use another penalty)"
         )
     optimiser: Optimiser | Proposer = named("optimiser", run.optimiser)
-    transforms = laid(pipeline(run.transforms), run.printer, run.perturbation)
+    check_ratios(run.evaluate.ratios)
+    transforms = laid(make(viewed, run.defence, "defence", node=run.transforms), run.printer, run.perturbation)
     where = device(run.engine.device)
     encoder = subject(run.encoder, where, run.defence, module)
     if run.encoder.stochastic:
@@ -78,6 +80,12 @@ def build(run: Run, module: nn.Module | None = None) -> Parts:
         goal=goal,
         device=where,
     )
+
+
+def check_ratios(ratios: Sequence[float]) -> None:
+    """Refuse ratios of a resize that are none, repeat, or make no picture."""
+    if not ratios or len({*ratios}) < len(ratios) or not all(0.1 <= ratio <= 10 for ratio in ratios):
+        raise ValueError(f"`evaluate.ratios` must be different numbers in [0.1, 10], such as [0.95, 1]; got {ratios}")
 
 
 def drawn(clusters: Sequence[str], seed: int, most: int) -> list[int]:

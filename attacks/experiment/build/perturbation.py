@@ -1,5 +1,6 @@
 """The configured perturbation: a ball with its restrictions, or a patch."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def perturb(
     FileNotFoundError."""
     if isinstance(node, PatchConfig):
         return patch(node, images, placements)
-    eps = schema.fraction(node.eps, "perturbation.eps")
+    eps = radius(node.eps, images) if node.name == "l2" else schema.fraction(node.eps, "perturbation.eps")
     made: Any = make(BALLS[node.name], node, "perturbation", eps=eps)
     for key, wrapper in WRAPPERS.items():
         value = getattr(node, key)
@@ -46,6 +47,14 @@ def perturb(
             given = {"mask": _mask(value, images)} if key == "mask" else {}
             made = make(wrapper, node, "perturbation", inner=made, **given)
     return made  # type: ignore[no-any-return]
+
+
+def radius(text: str, images: Tensor) -> float:
+    """The L2 radius of a number, or of the least PSNR in dB of each picture (N,C,H,W): "28dB" is a mean square of
+    10^-2.8. Raises ValueError."""
+    decibels = str(text).removesuffix("dB")
+    number = schema.fraction(decibels, "perturbation.eps")
+    return number if decibels == str(text) else math.sqrt(images[0].numel()) * 10 ** (-number / 20)
 
 
 def _mask(path: str, images: Tensor) -> Tensor:

@@ -123,6 +123,12 @@ def test_surrogate_runs_only_for_gradients(function, format_, photo, monkeypatch
         tracked.sum().backward()
 
 
+def test_straight_is_the_codec_forward_and_the_identity_backward(photo):
+    images, weights = photo.float(), torch.randn_like(photo.float())
+    assert torch.equal(jpeg(images, 90, codec="straight"), jpeg(images, 90))
+    assert torch.equal(vjp(lambda x: jpeg(x, 90, codec="straight"), images, weights), weights)
+
+
 def test_backward_through_takes_the_surrogates_derivative_at_the_images():
     x = torch.randn(10, dtype=double, requires_grad=True)
     out = backward_through(x, torch.sign, torch.sin)

@@ -1,25 +1,15 @@
-"""The part of `viewproof audit` that is about resizers: its arguments, tables and texts."""
+"""What an audit of resizers says: its table, the rows of resizers.csv, and a preprocessing in lines."""
 
-import argparse
-import re
 from collections.abc import Callable, Sequence
 from itertools import groupby
-from typing import Any
 
-from attacks.data.images import load_image
-from attacks.evaluation.resizers.identify import Found, identify
-from attacks.evaluation.resizers.openness import RATIOS, Openness, Row, table
+from attacks.evaluation.resizers.identify import Found
+from attacks.evaluation.resizers.openness import Openness, Row
 from attacks.evaluation.resizers.probes import Line
 from attacks.evaluation.resizers.separable import Axis
-from attacks.runtime.command_line import print_notes, printable
-from attacks.runtime.files import atomic, write_text
-from attacks.runtime.tables import write_rows
+from attacks.runtime.command_line import printable
 from transforms.resizing.kernels import KERNELS
 
-#: Height and width of the pictures that a person's preprocessing is given: no whole ratio to the usual encoders.
-SIZE = (960, 1280)
-#: Smaller pictures hold too few pixels to tell kernels apart.
-LEAST = 32
 #: A kernel whose gain of noise is above this does not average what it drops; a library's antialiased ones have 1.3.
 AVERAGED = 1.5
 #: What to call in place of an open resizer, by library.
@@ -41,58 +31,8 @@ FIGURES: dict[str, tuple[str, Callable[[Openness], str]]] = {
 }
 
 
-def size(text: str) -> tuple[int, int]:
-    """HxW as (height, width)."""
-    match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
-    if match is None or min(map(int, match.groups())) < LEAST:
-        raise argparse.ArgumentTypeError(
-            f"must be HEIGHTxWIDTH, each at least {LEAST}, such as 1080x1920; got {text!r}"
-        )
-    return int(match[1]), int(match[2])
-
-
-def ratios(text: str) -> list[float]:
-    """Numbers, separated by commas."""
-    try:
-        return [float(part) for part in text.split(",")]
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"must be numbers such as 2,4.5,8; got {text!r}") from None
-
-
-def run_resizers(options: argparse.Namespace, function: Callable[[Any], Any] | None) -> None:
-    """Print the table of the named kernels, or what `function` is, and write `--out`."""
-    unused = ["transforms", "encoder", "side", "size" if function is None else "ratios"]
-    for name in unused:
-        if getattr(options, name) is not None:
-            what = "`--resizers`" if function is None else "`--resizers --callable`"
-            raise ValueError(f"`--{name}` means nothing with {what}; leave it out")
-    from attacks.report.resizers import draw_example, draw_table  # here: matplotlib takes a while to import
-
-    image, notes = load_image(options.image)
-    print_notes(notes)
-    figure: Any = None
-    if function is None:
-        rows = table(image, options.ratios or RATIOS)
-        text, figure = tables(rows), draw_table(rows)
-        cells = [_cells(row.kernel, row.ratio, row.figures) for row in rows]
-    else:
-        found = identify(function, image, options.size or SIZE, options.seed)
-        kernel = " = ".join(found.kernels) or "none of the known"
-        text = described(found)
-        if found.example is not None:
-            figure = draw_example(found.example, f"{kernel}, {found.figures.verdict}")
-        cells = [_cells(" ".join(found.kernels), None, found.figures)]
-    print(text)
-    if options.out is not None:
-        options.out.mkdir(parents=True, exist_ok=True)
-        write_text(options.out / "resizers.txt", f"{text}\n")
-        write_rows(options.out / "resizers.csv", cells)
-        if figure is not None:
-            with atomic(options.out / "resizers.png") as temporary:
-                figure.savefig(temporary, format="png", dpi=120)
-
-
-def _cells(kernel: str, ratio: float | None, figures: Openness) -> dict[str, object]:
+def cells_of(kernel: str, ratio: float | None, figures: Openness) -> dict[str, object]:
+    """A row of resizers.csv."""
     values = {name: getattr(figures, name) for name in (*FIGURES, "succeeds")}
     return {"kernel": kernel, "ratio": ratio, **values}
 

@@ -1,0 +1,263 @@
+"""The downscale attack: which resizers it passes, the closed form beside it, and a gradient's cost at full size."""
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attacks import EOT, L2, Linf, Toward, Wiener, solve
+from attacks.data.gallery import photograph, photographs, tiles
+from attacks.data.images import to_bytes
+from attacks.data.pictures import square
+from attacks.evaluation.platforms import Resampler, at_ratios, codecs, resamplers
+from attacks.experiment.build.perturbation import radius
+from attacks.experiment.build.pipeline import preset
+from attacks.perturbations.ball import Ball
+from transforms import Compose, Downscale, OneOf, PixelCrop, resize
+from transforms.resizing.resize import axes
+
+from .case import encoder
+from .memory import peak
+from .processes import in_fresh_process
+from .table import Row, Table, student
+
+OPEN = ("OpenCV linear", "OpenCV cubic", "torch bilinear", "torch bicubic", "OpenCV nearest", "Pillow nearest")
+RATIOS = (0.95, 1.0, 1.05)
+#: The side of an encoder's input, and the resizer that a closed form or an attack without EOT knows.
+SIDES = {"pocket": 96, "resnet18": 224}
+KNOWN, KERNEL = "OpenCV linear", "cv2_linear"
+BUDGETS = ("8/255", "16/255", "28dB")
+#: Radii of the comparison with the closed form, and bisections of the closed form's share.
+DECIBELS, HALVES = (44, 40, 36, 32, 28, 24), 8
+FULL = (3000, 4000)
+MB = 1e6
+
+
+def run(arch: tuple[str, ...] = ("pocket",), pictures: int = 2, size: int = 512, steps: int = 100) -> list[Table]:
+    """Success toward another picture by resizer and ratio, by the libraries' own calls on the file.
+
+    The bundled photographs as squares; each is to be taken for a tile of another photograph, nearest of all tiles.
+    EOT: the views of transforms=resizers, scaled to the encoder; kernels: the same at the exact size, without crops.
+    Known: OpenCV linear at the exact size alone.
+    """
+    tables = []
+    for name in arch:
+        case = made(name, pictures, size)
+        tables += [_passed(case, steps, budget) for budget in BUDGETS]
+        tables.append(_closed(case, steps))
+    return tables
+
+
+class Centred(nn.Module):
+    """An encoder of random weights answers nearly the same to every picture: its mean answer is subtracted."""
+
+    def __init__(self, network: nn.Module, mean: Tensor) -> None:
+        super().__init__()
+        self.network, self.mean = network, nn.Buffer(mean)
+
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.network(images) - self.mean
+        return features
+
+
+@dataclass(frozen=True)
+class Case:
+    """The pictures (N,3,S,S), the thumbnails that they are to be taken for (N,3,s,s), the gallery's embeddings (G,D),
+    the rows of the targets (N,), and the encoder with the side s of its input."""
+
+    name: str
+    images: Tensor
+    thumbnails: Tensor
+    gallery: Tensor
+    rows: Tensor
+    network: nn.Module
+    side: int
+
+    def scores(self, files: list[np.ndarray], resizer: Resampler) -> tuple[Tensor, Tensor]:
+        """Of 8-bit pictures (H,W,3) through a resizer: whether the target is nearest, and the cosine to it."""
+        seen = np.stack([resizer(pixels, (self.side, self.side)) for pixels in files])
+        views = torch.from_numpy(seen).permute(0, 3, 1, 2).float() / 255
+        with torch.no_grad():
+            features = self.network(resize(views, (self.side, self.side), "pil_bilinear").clamp(0, 1))
+        cosine = F.normalize(features, dim=1) @ F.normalize(self.gallery, dim=1).T
+        return cosine.argmax(1) == self.rows, cosine.gather(1, self.rows[:, None])[:, 0]
+
+
+def made(name: str, pictures: int, size: int) -> Case:
+    """The case of an encoder by name, with photographs spread over the bundled ones."""
+    photos, everything, side = photographs(), tiles(128), SIDES[name]
+    names = list(photos)[:: max(1, len(photos) // pictures)][:pictures]
+    thumbnails = resize(everything.images, (side, side), "cv2_area").clamp(0, 1)
+    network = encoder(name).requires_grad_(False)
+    with torch.no_grad():
+        gallery = torch.cat([network(part) for part in thumbnails.split(32)])
+    if name != "pocket":
+        network, gallery = Centred(network, gallery.mean(0)).eval(), gallery - gallery.mean(0)
+    others = [[i for i, tile in enumerate(everything.names) if photograph(tile) != name] for name in names]
+    rows = torch.tensor([rows[(37 * i + 11) % len(rows)] for i, rows in enumerate(others)])
+    images = torch.stack([square(photos[photo], size) for photo in names])
+    return Case(name, images, thumbnails[rows], gallery, rows, network, side)
+
+
+def attacked(case: Case, ball: Ball, views: Compose, steps: int) -> list[np.ndarray]:
+    """The attacked pictures as files, one at a time."""
+    files = []
+    for image, row in zip(case.images.split(1), case.rows, strict=True):
+        best = solve(
+            image,
+            case.gallery[row][None],
+            encoder=case.network,
+            objective=Toward(),
+            perturbation=ball,
+            optimiser=Wiener(),
+            eot=EOT(views, views=1, chunk=8),
+            steps=steps,
+        )
+        files.append(to_bytes((image + ball.quantise(best.delta, image))[0]))
+    return files
+
+
+def known(case: Case) -> Compose:
+    """The one resizer that is known."""
+    return Compose([Downscale(case.side, KERNEL, eight_bit=True)])
+
+
+def platform(case: Case, exact: bool = False) -> Compose:
+    """The views of transforms=resizers, for the encoder's side; `exact`: at that size alone, and without crops."""
+    low, high = (round(ratio * case.side) for ratio in ((1, 1) if exact else (RATIOS[0], RATIOS[-1])))
+    stages = [stage for stage in preset("resizers").stages if not (exact and isinstance(stage, PixelCrop))]
+    choices = [(i, stage) for i, stage in enumerate(stages) if isinstance(stage, OneOf)]
+    for i, choice in choices:
+        kernels = [stage.kernel for stage in choice.stages if isinstance(stage, Downscale)]
+        stages[i] = OneOf([Downscale((low, high), kernel, eight_bit=True) for kernel in kernels])
+    return Compose(stages)
+
+
+def sets(text: str, case: Case) -> Ball:
+    """The ball of a budget: an L-inf radius, or a PSNR."""
+    return L2(radius(text, case.images)) if text.endswith("dB") else Linf(float(text.partition("/")[0]) / 255)
+
+
+def psnr(files: list[np.ndarray], images: Tensor) -> Tensor:
+    """The PSNR of each file in dB."""
+    saved = torch.from_numpy(np.stack(files)).permute(0, 3, 1, 2) / 255
+    return -10 * (saved - images).square().mean((1, 2, 3)).log10()
+
+
+def _passed(case: Case, steps: int, budget: str) -> Table:
+    """Success by resizer and ratio, of both attacks, and EOT through JPEG 90."""
+    resizes, save = at_ratios(resamplers()[0], RATIOS), codecs()[0]["JPEG 90"]
+    ball = sets(budget, case)
+    clean = [to_bytes(image) for image in case.images]
+    attacks = {"known": known(case), "kernels": platform(case, exact=True), "EOT": platform(case)}
+    files = {"clean": clean} | {label: attacked(case, ball, views, steps) for label, views in attacks.items()}
+    files |= {f"{label}, JPEG 90": [save(pixels) for pixels in files[label]] for label in attacks}
+    hits = {
+        (label, name): case.scores(each, resizer)
+        for label, each in files.items()
+        for name, resizer in resizes.items()
+    }
+    rows: dict[str, Row] = {
+        name: tuple(float(x.double().mean()) for label in files for x in hits[label, name]) for name in resizes
+    }
+    names = [name for name in resizes if name.split(" x")[0] in OPEN]
+    shares = {label: torch.stack([hits[label, name][0] for name in names], 1).double() for label in files}
+    several = ", ".join(f"{label} {_resizers(hits, label):.2f}" for label in files)
+    visible = ", ".join(f"{label} {float(psnr(files[label], case.images).mean()):.1f}" for label in attacks)
+    mean, low, high = student(shares["EOT"] - shares["known"])
+    notes = (
+        f"EOT minus known over {', '.join(OPEN)} at all ratios: {mean:+.2f} [{low:+.2f}, {high:+.2f}], by picture",
+        f"files that work on 4 of these 6 or more at the exact size: {several}",
+        f"PSNR in dB: {visible}",
+    )
+    columns = {f"{label}{what}": ".2f" for label in files for what in ("", ", cosine")}
+    what = f"{len(case.images)} pictures of {case.images.shape[-1]} px, {case.name}, {steps} steps"
+    return Table(f"Success toward the target at {budget}: {what}", columns, rows, notes=notes)
+
+
+def _resizers(hits: Mapping[tuple[str, str], tuple[Tensor, Tensor]], label: str) -> float:
+    """The share of files that work on at least 4 of the 6 open resizers at the exact size."""
+    return float((torch.stack([hits[label, name][0] for name in OPEN]).sum(0) >= 4).double().mean())
+
+
+def least_norm(images: Tensor, wanted: Tensor, kernel: str) -> Tensor:
+    """The smallest delta (Euclidean) with which a kernel makes `wanted` (N,3,h,w) of images (N,3,H,W): (N,3,H,W), by
+    the pseudo-inverses of its two matrices. The box of pictures is left out (Xiao et al. 2019 solve with it)."""
+    wide = images.double()
+    rows, columns = axes((images.shape[2], images.shape[3]), (wanted.shape[2], wanted.shape[3]), kernel, wide)
+    missing = wanted.double() - rows @ wide @ columns.mT
+    delta: Tensor = torch.linalg.pinv(rows) @ missing @ torch.linalg.pinv(columns).mT
+    return delta.to(images)
+
+
+def _closed(case: Case, steps: int) -> Table:
+    """How visible each attack is at the known kernel, at the least budget with which it succeeds."""
+    resizer = resamplers()[0][KNOWN]
+    own = resize(case.images, (case.side, case.side), KERNEL)
+    low, high = torch.zeros(len(own)), torch.ones(len(own))
+    closed = torch.full((len(own),), torch.nan)
+    for middle in (high, *[None] * HALVES):
+        share = (low + high) / 2 if middle is None else middle
+        wanted = own + share[:, None, None, None] * (case.thumbnails - own)
+        files = [to_bytes(image) for image in (case.images + least_norm(case.images, wanted, KERNEL)).clamp(0, 1)]
+        hit, _ = case.scores(files, resizer)
+        closed = torch.where(hit, psnr(files, case.images), closed)
+        low, high = torch.where(hit, low, share), torch.where(hit, share, high)
+    ours = torch.full_like(closed, torch.nan)
+    for decibels in DECIBELS[::-1]:
+        files = attacked(case, sets(f"{decibels}dB", case), known(case), steps)
+        hit, _ = case.scores(files, resizer)
+        ours = torch.where(hit, psnr(files, case.images), ours)
+    rows: dict[str, Row] = {
+        name: (float(values.isfinite().double().mean()), float(values.nanmedian()))
+        for name, values in (("closed form", closed), ("ours", ours))
+    }
+    both = (ours >= closed) | closed.isnan()
+    notes = (f"ours at most as visible as the closed form: {float(both.double().mean()):.2f} of the pictures",)
+    title = f"PSNR at the least budget that succeeds, {KNOWN} known: {len(own)} pictures, {case.name}"
+    return Table(title, {"success": ".2f", "median PSNR": ".1f"}, rows, notes=notes)
+
+
+def cost(rounds: int = 3) -> list[Table]:
+    """The gradient of ResNet-18 through a resize of a picture of 4000 x 3000, 8-bit arithmetic."""
+    rows: dict[str, Row] = {}
+    for kernel in ("cv2_linear", "cv2_cubic", "torch_bicubic", "pil_bicubic", "cv2_area"):
+        own, whole = (in_fresh_process(_peak, kernel, full) / MB for full in (False, True))
+        rows[kernel] = (whole, whole - own, *_seconds(kernel, rounds))
+    columns = {"peak MB": ".0f", "above the encoder": ".0f", "s": ".2f", "/ (encoder + copy)": ".2f"}
+    return [Table("Gradient at 4000 x 3000 to 224, ResNet-18", columns, rows, notes=("copy: one read and write",))]
+
+
+def _gradient(kernel: str, full: bool) -> Callable[[], Tensor]:
+    network = encoder("resnet18").requires_grad_(False)
+    image = torch.rand(1, 3, *(FULL if full else (224, 224)), requires_grad=True)
+    shrink = partial(resize, size=(224, 224), kernel=kernel, eight_bit=True)
+
+    def work() -> Tensor:
+        grad: Tensor = torch.autograd.grad(network(shrink(image) if full else image).sum(), image)[0]
+        return grad
+
+    return work
+
+
+def _peak(kernel: str, full: bool) -> int:
+    return peak(_gradient(kernel, full), "cpu")
+
+
+def _seconds(kernel: str, rounds: int) -> tuple[float, float]:
+    picture = torch.rand(1, 3, *FULL)
+    works = [_gradient(kernel, True), _gradient(kernel, False), picture.clone]
+    taken: list[list[float]] = [[] for _ in works]
+    for _ in range(rounds + 1):
+        for times, work in zip(taken, works, strict=True):
+            began = time.perf_counter()
+            work()
+            times.append(time.perf_counter() - began)
+    whole, own, copy = (statistics.median(times[1:]) for times in taken)
+    return whole, whole / (own + copy)

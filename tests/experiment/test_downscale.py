@@ -1,0 +1,51 @@
+"""The parts of a run against the resizers of a platform: a defence within the views, a radius in decibels, ratios."""
+
+import pytest
+import torch
+from hydra import compose, initialize_config_dir
+
+from attacks.experiment.build.parts import build
+from attacks.experiment.build.perturbation import radius
+from attacks.run import CONFIGS, register
+from attacks.schema import validate as schema
+from transforms import Downscale, MedianPool, OneOf, PixelCrop
+
+
+def made(*words):
+    register()
+    with initialize_config_dir(version_base="1.3", config_dir=str(CONFIGS)):
+        node = compose("run", overrides=["config=smoke", "transforms=resizers", "data.count=1", *words])
+    return build(schema.validate(node))
+
+
+@pytest.mark.parametrize(("name", "kind"), [("area", Downscale), ("median", MedianPool), ("random_phase", PixelCrop)])
+def test_a_defence_of_the_platform_comes_right_before_its_resizers(name, kind):
+    stages = [type(stage) for stage in made(f"defence={name}").transforms.stages]
+    at = next(i for i, stage in enumerate(stages) if issubclass(stage, OneOf))
+    assert stages[at - 1] is kind and len(stages) == 1 + len(made().transforms.stages)
+
+
+def test_a_radius_in_decibels_is_the_psnr_of_each_picture():
+    images = torch.rand(2, 3, 40, 50)
+    for text, psnr in (("28dB", 28.0), ("40dB", 40.0)):
+        mean_square = radius(text, images) ** 2 / images[0].numel()
+        assert -10 * torch.tensor(mean_square).log10() == pytest.approx(psnr)
+    assert radius("4", images) == 4.0
+    assert made("perturbation=l2", "perturbation.eps=28dB").perturbation.eps == pytest.approx(
+        (3 * 128 * 128 * 10**-2.8) ** 0.5
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "message"),
+    [
+        ("evaluate.ratios=[]", "`evaluate.ratios` must be different numbers"),
+        ("evaluate.ratios=[1,1]", "`evaluate.ratios` must be different numbers"),
+        ("evaluate.ratios=[0.01]", "`evaluate.ratios` must be different numbers"),
+        ("defence.before=lens", "`defence.before` must name a stage of transforms=resizers"),
+        ("perturbation.eps=28dB", "`perturbation.eps` must be a number or a fraction"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(word, message):
+    with pytest.raises(ValueError, match=message):
+        made(word)

@@ -1,0 +1,72 @@
+"""Resizing large pictures block by block: against the dense matrices in float64, and against the libraries."""
+
+import numpy as np
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+from tests.helpers.resizers import OPENCV, PILLOW, by_opencv, by_pillow
+from tests.helpers.sampled import mostly_slow
+from transforms import Downscale, resize
+from transforms.resizing.banded import Bands
+from transforms.resizing.resize import DENSE, NAMES, axes
+
+LARGE = (70, DENSE + 77)
+ALL = mostly_slow([*NAMES, "keys(-0.6)", "keys_aa(-0.6)"], 4)
+
+
+@pytest.mark.parametrize("shape", [(1, 5), (16, 200), (33, 100), (100, 7)], ids=str)
+@pytest.mark.parametrize("density", [0.03, 1.0])
+def test_products_equal_those_of_the_dense_matrix_and_its_transpose(shape, density):
+    matrix = torch.rand(shape, dtype=torch.float64) * (torch.rand(shape) < density)
+    bands, (out, length) = Bands.of(matrix), shape
+    close = torch.testing.assert_close
+    images = torch.rand(2, 3, length, 6, dtype=torch.float64)
+    close(bands.down(images), matrix @ images, rtol=0, atol=1e-12)
+    close(bands.across(images.mT), images.mT @ matrix.mT, rtol=0, atol=1e-12)
+    views = torch.rand(2, 3, out, 6, dtype=torch.float64)
+    close(bands.up(views, -2), matrix.mT @ views, rtol=0, atol=1e-12)
+    close(bands.up(views.mT, -1), views.mT @ matrix, rtol=0, atol=1e-12)
+    assert torch.equal(bands.used, matrix.any(0).nonzero()[:, 0])
+
+
+def test_products_have_first_and_second_derivatives():
+    bands = Bands.of(torch.rand(4, 9, dtype=torch.float64))
+    images = torch.rand(1, 2, 9, 9, dtype=torch.float64, requires_grad=True)
+    for product in (bands.down, bands.across):
+        assert gradcheck(product, (images,)) and gradgradcheck(lambda x, product=product: product(x).square(), images)
+
+
+@pytest.mark.parametrize("kernel", ALL)
+@pytest.mark.parametrize("eight_bit", [False, True])
+def test_the_gradient_is_that_of_the_dense_matrices_in_float64(kernel, eight_bit):
+    # Grey pictures: in 8 bits nothing is clipped, and the gradient is the linear map's.
+    images = (0.4 + 0.2 * torch.rand(1, 3, *LARGE)).requires_grad_()
+    views = resize(images, (17, 224), kernel, eight_bit=eight_bit)
+    upstream = torch.randn_like(views)
+    (grad,) = torch.autograd.grad(views, images, upstream)
+    like = torch.empty(0, dtype=torch.float32 if "nearest" in kernel else torch.float64)  # nearest rounds so
+    rows, columns = (matrix.double() for matrix in axes(LARGE, (17, 224), kernel, like))
+    assert float((grad - rows.mT @ upstream.double() @ columns).abs().max()) < 1e-6
+    if not eight_bit:
+        exact = rows @ images.detach().double() @ columns.mT
+        torch.testing.assert_close(views.double(), exact, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("kernel", mostly_slow([*PILLOW, *OPENCV], 3))
+@pytest.mark.parametrize("size", [(1300, 1700), (1100, 60)], ids=str)
+def test_a_large_file_equals_the_library(kernel, size):
+    levels = torch.randint(0, 256, size, generator=torch.Generator().manual_seed(0)).to(torch.uint8)
+    library = by_pillow if kernel in PILLOW else by_opencv
+    ours = resize(levels[None, None] / 255, (96, 55), kernel, eight_bit=True)[0, 0] * 255
+    apart = np.abs(ours.numpy().round() - library(levels.numpy(), (96, 55), kernel))
+    assert apart.max() <= (1 if kernel in OPENCV else 0) and apart.mean() < 0.01
+
+
+def test_a_downscale_of_large_pictures_equals_that_of_small_ones(monkeypatch):
+    stage, u = Downscale((9, 14), "cv2_cubic"), torch.rand(5, 1)
+    images = torch.rand(5, 3, 40, 50)
+    dense = stage(images, u)
+    monkeypatch.setattr("transforms.camera.downscale.DENSE", 20)
+    monkeypatch.setattr("transforms.resizing.resize.DENSE", 20)
+    torch.testing.assert_close(stage(images, u), dense, rtol=0, atol=1e-5)

@@ -1,0 +1,54 @@
+"""The stage that cuts whole pixels off: it moves the grid of the resizer behind it."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from transforms.ranges import spread_whole
+
+#: The most rows and columns that are cut off.
+MOST = 4096
+
+
+@dataclass(frozen=True)
+class PixelCrop:
+    """Show a window of the picture that is `margin` pixels lower and narrower, at a drawn place; no resample. A
+    resizer without antialiasing behind it reads other pixels each time, at a slightly other ratio.
+
+    Args:
+        margin: rows, and columns, that are cut off in all.
+
+    Raises:
+        ValueError: when called on a picture that has no more pixels than that.
+    """
+
+    margin: int = 0
+
+    names: ClassVar[tuple[str, ...]] = ("left (px)", "top (px)")
+    discrete: ClassVar[tuple[int, ...]] = (0, 1)
+
+    def __post_init__(self) -> None:
+        if type(self.margin) is not int or not 0 <= self.margin <= MOST:
+            raise ValueError(f"`margin` must be a whole number of pixels from 0 to {MOST}; got {self.margin!r}")
+
+    @property
+    def dims(self) -> int:
+        return len(self.names)
+
+    def values(self, u: Tensor) -> Tensor:
+        return spread_whole(u, (0, self.margin))
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        height, width = (side - self.margin for side in images.shape[2:])
+        if min(height, width) < 1:
+            raise ValueError(
+                f"`margin` must be less than each side of the picture, {images.shape[3]}x{images.shape[2]}; got "
+                f"{self.margin}"
+            )
+        windows = [
+            image[:, top : top + height, left : left + width]
+            for image, (left, top) in zip(images, self.values(u).int().tolist(), strict=True)
+        ]
+        return windows[0][None] if len(windows) == 1 else torch.stack(windows)

@@ -1,0 +1,92 @@
+"""Products with banded matrices: resizing a large picture costs a few operations a pixel, whatever the target."""
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+#: Rows of a block. Fewer touch fewer zeros, more make larger products.
+ROWS = 16
+
+
+class Block(NamedTuple):
+    """Rows `start` to `stop` of a matrix: `weights` (stop - start, k) of the k columns that they use."""
+
+    start: int
+    stop: int
+    columns: slice | Tensor
+    weights: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Bands:
+    """A matrix (out, length) with few weights in a row, near each other, and its transpose, as dense blocks.
+
+    A kernel with fixed support skips most pixels of a large picture: forward, those are not read. `used` are the
+    columns that have a weight.
+    """
+
+    length: int
+    used: Tensor
+    blocks: tuple[Block, ...]
+    transposed: tuple[Block, ...]
+
+    @classmethod
+    def of(cls, matrix: Tensor) -> "Bands":
+        """The blocks of a dense matrix (out, length)."""
+        out, length = matrix.shape
+        used = matrix.any(0).nonzero()[:, 0]
+        return cls(length, used, _blocks(matrix, ROWS), _blocks(matrix.T, max(1, ROWS * length // out)))
+
+    def down(self, images: Tensor) -> Tensor:
+        """matrix @ images: (...,length,W) -> (...,out,W)."""
+        product: Tensor = _Product.apply(images, self, -2, False)
+        return product
+
+    def across(self, images: Tensor) -> Tensor:
+        """images @ matrix.mT: (...,H,length) -> (...,H,out)."""
+        product: Tensor = _Product.apply(images, self, -1, False)
+        return product
+
+    def up(self, images: Tensor, axis: int) -> Tensor:
+        """The adjoint of `down` (axis -2) or `across` (axis -1)."""
+        product: Tensor = _Product.apply(images, self, axis, True)
+        return product
+
+
+def _blocks(matrix: Tensor, rows: int) -> tuple[Block, ...]:
+    return tuple(_block(matrix[i : i + rows], i) for i in range(0, len(matrix), rows))
+
+
+def _block(part: Tensor, start: int) -> Block:
+    used = part.any(0).nonzero()[:, 0]
+    first, last = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
+    dense = 2 * len(used) > last - first
+    columns = slice(first, last) if dense else used
+    return Block(start, start + len(part), columns, part[:, columns].contiguous())
+
+
+def _product(images: Tensor, blocks: tuple[Block, ...], axis: int) -> Tensor:
+    shape = list(images.shape)
+    shape[axis] = blocks[-1].stop
+    result = images.new_empty(shape)
+    for start, stop, columns, weights in blocks:
+        if axis == -2:
+            result[..., start:stop, :] = weights @ images[..., columns, :]
+        else:
+            result[..., start:stop] = images[..., columns] @ weights.mT
+    return result
+
+
+class _Product(torch.autograd.Function):
+    """The backward pass is one more product, of the transpose: autograd would add up a picture for each block."""
+
+    @staticmethod
+    def forward(ctx: Any, images: Tensor, bands: Bands, axis: int, transposed: bool) -> Tensor:
+        ctx.bands, ctx.axis, ctx.transposed = bands, axis, transposed
+        return _product(images, bands.transposed if transposed else bands.blocks, axis)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
+        return _Product.apply(grads[0], ctx.bands, ctx.axis, not ctx.transposed), None, None, None
