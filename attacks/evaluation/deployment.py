@@ -19,7 +19,7 @@ from attacks.evaluation.clusters import Sample
 from attacks.evaluation.judge import CellScores, Scoring, judged
 from attacks.evaluation.platforms import at_ratios, codecs, resamplers
 from attacks.runtime.stored import stored
-from transforms import Compose, Sobol, stream
+from transforms import Compose
 from transforms.resizing.resize import target_size
 
 
@@ -73,7 +73,6 @@ def deployment(
     judge: Scoring,
     size: tuple[int, int],
     ratios: Sequence[float] = (1.0,),
-    defence: Compose | None = None,
 ) -> Deployment:
     """Score each codec with each resampler at each ratio.
 
@@ -81,7 +80,6 @@ def deployment(
         shown: arm -> (N,3,H,W), the saved 8-bit files of the sample as read back.
         size: (height, width) after resizing (see `deployed_size`).
         ratios: of the size that a resampler makes to `size`; the encoder's own resize follows.
-        defence: stages between file and resampler, drawn once for each picture.
     """
     saves, missing_codecs = codecs()
     available, missing_resamplers = resamplers()
@@ -92,8 +90,6 @@ def deployment(
         pixels = [to_bytes(image) for image in images]
         for codec, save in saves.items():
             files = [save(picture) for picture in pixels]
-            if defence is not None:
-                files = [to_bytes(view) for view in defended(defence, _tensor(files, images))]
             for name, resize in resizes.items():
                 pictures = _tensor([resize(file, size) for file in files], images)
                 cells[codec, name].arms[arm] = judged(judge, pictures, sample.rows, no_camera)
@@ -111,12 +107,6 @@ def deployed_size(encoder: nn.Module, size: tuple[int, int]) -> tuple[int, int]:
         if wanted != size:
             return wanted
     return target_size(size, max(1, min(size) // 2))
-
-
-def defended(defence: Compose, images: Tensor) -> Tensor:
-    """Each picture (N,3,H,W) through the stages, from one view of its own."""
-    u = Sobol()(len(images), defence.dims, seed=stream(0, "deployment")).to(images)
-    return torch.cat([defence(image[None], row[None]) for image, row in zip(images, u, strict=True)])
 
 
 def _tensor(pictures: Sequence[np.ndarray], like: Tensor) -> Tensor:

@@ -22,7 +22,6 @@ from attacks.evaluation.failure import Failures
 from attacks.evaluation.response import Response, SlicePlan, response
 from attacks.experiment.arms import optimise
 from attacks.experiment.batch import SAME, Bench, arms_of, part_of, setup
-from attacks.experiment.build.pipeline import stages
 from attacks.experiment.configured_slices import CELLS, configured_parts, configured_slices, wide_of
 from attacks.experiment.cost import Meter, Spent
 from attacks.experiment.failure import failures_of
@@ -187,9 +186,7 @@ def deployment_of(bench: Bench, sample: Sample) -> Deployment:
     """File formats and resizers on some pictures. A patch is deployed within the picture that contains it."""
     height, width = bench.parts.queries.images.shape[2:]
     size = deployed_size(bench.parts.encoder, (height, width))
-    defence, ratios = bench.run.defence, bench.run.evaluate.ratios
-    before = Compose(stages(defence.stages, "defence.stages")) if defence.before else None
-    return deployment(_pictures(bench, sample), sample, bench.judge, size, ratios, before)
+    return deployment(_pictures(bench, sample), sample, bench.judge, size, bench.run.evaluate.ratios)
 
 
 def _failure(outcome: Outcome, _: Meter) -> Section:

@@ -50,12 +50,11 @@ class FileConfig(EncoderConfig):
 
 @dataclass
 class DefenceConfig:
-    """Stages before the encoder, or before a stage of the views. There, or with encoder.stochastic=true, ranges
-    are drawn for each view, else their middle is used."""
+    """Stages before the encoder. With encoder.stochastic=true ranges are drawn for each view, else their middle is
+    used."""
 
     name: str = MISSING
     stages: dict[str, Any] = option({}, "stage: its arguments, in order (docs/transforms.md)")
-    before: str | None = option(None, "the stage of transforms that it runs before; null: the encoder")
 
 
 #: Choice -> its schema.

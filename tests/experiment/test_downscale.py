@@ -1,4 +1,4 @@
-"""The parts of a run against the resizers of a platform: a defence within the views, a radius in decibels, ratios."""
+"""The parts of a run against the resizers of a platform: a radius in decibels, ratios."""
 
 import pytest
 import torch
@@ -8,7 +8,6 @@ from attacks.experiment.build.parts import build
 from attacks.experiment.build.perturbation import radius
 from attacks.run import CONFIGS, register
 from attacks.schema import validate as schema
-from transforms import Downscale, MedianPool, OneOf, PixelCrop
 
 
 def made(*words):
@@ -16,13 +15,6 @@ def made(*words):
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIGS)):
         node = compose("run", overrides=["config=smoke", "transforms=resizers", "data.count=1", *words])
     return build(schema.validate(node))
-
-
-@pytest.mark.parametrize(("name", "kind"), [("area", Downscale), ("median", MedianPool), ("random_phase", PixelCrop)])
-def test_a_defence_of_the_platform_comes_right_before_its_resizers(name, kind):
-    stages = [type(stage) for stage in made(f"defence={name}").transforms.stages]
-    at = next(i for i, stage in enumerate(stages) if issubclass(stage, OneOf))
-    assert stages[at - 1] is kind and len(stages) == 1 + len(made().transforms.stages)
 
 
 def test_a_radius_in_decibels_is_the_psnr_of_each_picture():
@@ -42,7 +34,6 @@ def test_a_radius_in_decibels_is_the_psnr_of_each_picture():
         ("evaluate.ratios=[]", "`evaluate.ratios` must be different numbers"),
         ("evaluate.ratios=[1,1]", "`evaluate.ratios` must be different numbers"),
         ("evaluate.ratios=[0.01]", "`evaluate.ratios` must be different numbers"),
-        ("defence.before=lens", "`defence.before` must name a stage of transforms=resizers"),
         ("perturbation.eps=28dB", "`perturbation.eps` must be a number or a fraction"),
     ],
 )

@@ -19,7 +19,7 @@ def subject(
     if module is None:
         module = make(load_encoder, node, "encoder", name=node.name, device=str(device))
     encoder = make(featured, node, "encoder", encoder=module.eval().requires_grad_(False).to(device))
-    if defence is not None and defence.stages and defence.before is None:
+    if defence is not None and defence.stages:
         encoder = Defended(encoder, stages(defence.stages, "defence.stages"))
     if node.stochastic:
         encoder = Stochastic(encoder)

@@ -16,9 +16,8 @@ from attacks.eot.protocols import Optimiser, Penalty, Proposer
 from attacks.evaluation.classes import Classes, classified
 from attacks.experiment.build.data import data, targeted
 from attacks.experiment.build.encoder import subject
-from attacks.experiment.build.make import make
 from attacks.experiment.build.perturbation import perturb
-from attacks.experiment.build.pipeline import viewed
+from attacks.experiment.build.pipeline import pipeline
 from attacks.experiment.build.printer import laid
 from attacks.experiment.build.registry import named
 from attacks.experiment.parts import Parts, Views
@@ -46,7 +45,7 @@ def build(run: Run, module: nn.Module | None = None) -> Parts:
         )
     optimiser: Optimiser | Proposer = named("optimiser", run.optimiser)
     check_ratios(run.evaluate.ratios)
-    transforms = laid(make(viewed, run.defence, "defence", node=run.transforms), run.printer, run.perturbation)
+    transforms = laid(pipeline(run.transforms), run.printer, run.perturbation)
     where = device(run.engine.device)
     encoder = subject(run.encoder, where, run.defence, module)
     if run.encoder.stochastic:

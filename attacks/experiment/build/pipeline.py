@@ -29,25 +29,6 @@ def pipeline(node: groups.ViewsConfig) -> Compose:
     return make(Compose, node, "transforms", stages=stages(node.stages, "transforms.stages"), value=value)
 
 
-def viewed(node: groups.ViewsConfig, stages: dict[str, Any], before: str | None) -> Compose:
-    """The configured pipeline, with a defence's `stages` before the stage that it names. Raises ValueError with the
-    key."""
-    made, names = pipeline(node), list(node.stages)
-    if before is None:
-        return made
-    if before not in names:
-        raise ValueError(
-            f"`before` must name a stage of transforms={node.name} ({', '.join(names) or 'it has none'}); got "
-            f"{printable(before)}"
-        )
-    return _inserted(made, names.index(before), stages)
-
-
-def _inserted(made: Compose, at: int, node: Any) -> Compose:
-    own = stages(node, "defence.stages")
-    return dataclasses.replace(made, stages=[*made.stages[:at], *own, *made.stages[at:]])
-
-
 def stages(node: Any, path: str) -> list[Stage]:
     """The stages of {name: arguments, ...}, in order. A repeated name has a number: affine, affine2."""
     if not isinstance(node, dict):

@@ -14,7 +14,6 @@ from attacks.experiment.build.make import make
 from attacks.experiment.build.objective import anchored, mixed, objective_class, weighted
 from attacks.experiment.build.patch import surrounding
 from attacks.experiment.build.perturbation import BALLS, WRAPPERS
-from attacks.experiment.build.pipeline import viewed
 from attacks.experiment.build.printer import placed, sheet
 from attacks.objectives import penalties
 from attacks.objectives.embedding import Away, Toward
@@ -43,7 +42,7 @@ PARTS: dict[str, dict[str, tuple[Part | tuple[str, Part], ...]]] = {
         **dict.fromkeys(FAMILIES, (Request, *_ENCODER)),
         **dict.fromkeys(BUILT_IN, (load_encoder, *_ENCODER)),
     },
-    "defence": dict.fromkeys(groups.CHOICES["defence"], (Defended, viewed)),
+    "defence": dict.fromkeys(groups.CHOICES["defence"], (Defended,)),
     "objective": {
         "away": (Away, anchored),
         "toward": (targeted, Toward),
