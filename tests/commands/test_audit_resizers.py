@@ -45,6 +45,7 @@ def read(folder):
         return list(csv.DictReader(file))
 
 
+@pytest.mark.slow
 def test_the_table_is_printed_and_written_with_a_picture(tmp_path, capsys):
     assert main(["audit", "--resizers", "--ratios", "1.5,3", "--out", str(tmp_path / "out")]) == 0
     printed = capsys.readouterr().out
