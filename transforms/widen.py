@@ -57,8 +57,8 @@ def _wide(stage: Stage, factor: float) -> Stage:
         case OnLayers():
             place: Any = None if stage.place is None else _wide(stage.place, factor)
             return OnLayers([_wide(each, factor) for each in stage.stages], place)
-        case Downscale(size=(_, high), then_upscale=None):  # the upper end says how large a view is, too
-            return _grown(replace(stage, then_upscale=high), factor)
+        case Downscale(size=(_, high), then_size=None):  # the upper end says how large a view is, too
+            return _grown(replace(stage, then_size=high), factor, held=("size", 1))
         case ResizePad():
             return _grown(stage, factor, held=("scale", 1))
     return _grown(stage, factor)

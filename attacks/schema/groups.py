@@ -295,7 +295,8 @@ class FolderConfig:
 
     name: str = "folder"
     path: str = option(
-        MISSING, "a picture, a folder, a .txt (a path a line) or a .csv (columns path, perhaps identity)"
+        MISSING,
+        "a picture, folder, .txt (a path a line) or .csv (columns path, perhaps identity); bundled: the photographs",
     )
     gallery: str | None = option(None, "what a view can be taken for, likewise; null: the bundled tiles")
     size: int = option(224, "shorter side in pixels; the central square is used", least=8, most=8192)

@@ -77,6 +77,7 @@ ONE_THREAD: tuple[str, ...] = (
 ONE_THREAD += ("downscale", "downscale-cost")
 HELP = {
     "arch": "encoders",
+    "budgets": "radii: L-inf as a fraction, or a PSNR such as 28dB",
     "device": "cpu or cuda",
     "cells": "of the grid, by name; all",
     "directory": "of a finished run",

@@ -3,7 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -19,7 +19,7 @@ from attacks.evaluation.platforms import Resampler, at_ratios, codecs, resampler
 from attacks.experiment.build.perturbation import radius
 from attacks.experiment.build.pipeline import preset
 from attacks.perturbations.ball import Ball
-from transforms import Compose, Downscale, OneOf, PixelCrop, resize
+from transforms import Compose, Downscale, OneOf, resize
 from transforms.resizing.resize import axes
 
 from .case import encoder
@@ -39,17 +39,23 @@ FULL = (3000, 4000)
 MB = 1e6
 
 
-def run(arch: tuple[str, ...] = ("pocket",), pictures: int = 2, size: int = 512, steps: int = 100) -> list[Table]:
+def run(
+    arch: tuple[str, ...] = ("pocket",),
+    pictures: int = 2,
+    size: int = 512,
+    steps: int = 100,
+    budgets: tuple[str, ...] = BUDGETS,
+) -> list[Table]:
     """Success toward another picture by resizer and ratio, by the libraries' own calls on the file.
 
     The bundled photographs as squares; each is to be taken for a tile of another photograph, nearest of all tiles.
-    EOT: the views of transforms=resizers, scaled to the encoder; kernels: the same at the exact size, without crops.
+    EOT: the views of transforms=resizers, scaled to the encoder; kernels: the same at the exact size.
     Known: OpenCV linear at the exact size alone.
     """
     tables = []
     for name in arch:
         case = made(name, pictures, size)
-        tables += [_passed(case, steps, budget) for budget in BUDGETS]
+        tables += [_passed(case, steps, budget) for budget in budgets]
         tables.append(_closed(case, steps))
     return tables
 
@@ -129,13 +135,15 @@ def known(case: Case) -> Compose:
 
 
 def platform(case: Case, exact: bool = False) -> Compose:
-    """The views of transforms=resizers, for the encoder's side; `exact`: at that size alone, and without crops."""
-    low, high = (round(ratio * case.side) for ratio in ((1, 1) if exact else (RATIOS[0], RATIOS[-1])))
-    stages = [stage for stage in preset("resizers").stages if not (exact and isinstance(stage, PixelCrop))]
-    choices = [(i, stage) for i, stage in enumerate(stages) if isinstance(stage, OneOf)]
-    for i, choice in choices:
-        kernels = [stage.kernel for stage in choice.stages if isinstance(stage, Downscale)]
-        stages[i] = OneOf([Downscale((low, high), kernel, eight_bit=True) for kernel in kernels])
+    """The views of transforms=resizers, for the encoder's side; `exact`: at that size alone."""
+    low, high = (round(ratio * case.side) for ratio in (RATIOS[0], RATIOS[-1]))
+    stages = list(preset("resizers").stages)
+    for i, choice in enumerate(stages):
+        if isinstance(choice, OneOf):
+            own = [stage for stage in choice.stages if isinstance(stage, Downscale)]
+            near = [replace(stage, size=(low, high), then_size=case.side) for stage in own]
+            same = [Downscale(case.side, stage.kernel, eight_bit=True) for stage in near]
+            stages[i] = OneOf(same if exact else near)
     return Compose(stages)
 
 

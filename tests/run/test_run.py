@@ -210,7 +210,8 @@ def test_conversions_of_the_users_pictures_are_noted(monkeypatch, capsys, tmp_pa
     assert json.loads((tmp_path / "out/metrics.json").read_text())["queries"] == ["alpha.png", "deep.png"]
 
 
-PRESETS = ("targeted", "quickstart", "sgd_l2", "suite", "patch", "patch_quickstart", "patch_eot3d", "patch_universal")
+PRESETS = ("targeted", "quickstart", "sgd_l2", "suite", "downscale")
+PRESETS += ("patch", "patch_quickstart", "patch_eot3d", "patch_universal")
 
 
 @pytest.mark.slow

@@ -132,7 +132,7 @@ KEEPS = {
     "blend with a border": Compose([Affine(30, (2, 3)), Brightness()], kernel="bicubic", value=0.3),
     **{f"downscale {kernel}": Downscale(17, kernel) for kernel in ("pil_bicubic", "pil_lanczos", "cv2_cubic")},
     "downscale range": Downscale((10, 30)),
-    "downscale and up": Downscale(17, then_upscale=33),
+    "downscale and up": Downscale(17, then_size=33),
     "gaussian": GaussianBlur((0, 3)),
     "defocus": Defocus((0, 4)),
     "motion": MotionBlur((0, 9), 90),

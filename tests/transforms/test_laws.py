@@ -84,7 +84,7 @@ EXAMPLES = {
     "quantise": [Quantise()],
     "jpeg": [Jpeg((30, 95)), Jpeg(75, subsampling="4:4:4")],
     "webp": [Webp((30, 95))],
-    "downscale": [Downscale(20), Downscale((10, 30)), Downscale(20, then_upscale=30)],
+    "downscale": [Downscale(20), Downscale((10, 30)), Downscale((10, 30), then_size=20)],
     "resize_pad": [ResizePad((0.6, 1.1))],
     "pixel_crop": [PixelCrop(5)],
     "median_pool": [MedianPool(9)],
@@ -381,12 +381,11 @@ TOGETHER = [
     ("cylinder", {"arc": (20, 90), "turn": 10.1}, "`turn` must"),
     ("thin_plate", {"jitter": 0.5}, r"`jitter` must lie in \[0, 0.5\)"),
     ("jpeg", {"subsampling": "4:4:4", "codec": "surrogate"}, "`subsampling` must"),
-    ("downscale", {"size": 20, "then_upscale": 2**40}, "`then_upscale` must"),
-    *(
-        ("downscale", {"size": (9, 40), "then_upscale": up}, r"at least `size` \(40\)")
-        for up in (0, 39, 40.0, (40, 50))
-    ),
+    ("downscale", {"size": 20, "then_size": 2**40}, "`then_size` must"),
+    *(("downscale", {"size": (9, 40), "then_size": then}, "`then_size` must") for then in (0, -1, 40.0, (40, 50))),
     ("downscale", {"size": 32, "kernel": "bicubic"}, "`kernel` must be one of"),
+    ("downscale", {"size": (9, 40), "then_kernel": "bicubic"}, "`then_kernel` must be one of"),
+    ("downscale", {"size": 32, "then_kernel": "cv2_area"}, "`then_kernel` must have a `then_size`"),
 ]
 
 

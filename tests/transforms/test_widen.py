@@ -123,8 +123,8 @@ def test_width_is_multiplied_about_the_same_middle(stage, positive):
         (GaussianBlur((0, 0)), GaussianBlur((0, 0))),
         (Cylinder(60, distance=4), Cylinder(90.0, distance=4)),  # an arc from 0 on, and one distance
         # Thumbnails become smaller, and views keep their size.
-        (Downscale((48, 96)), Downscale((40, 96), then_upscale=96)),
-        (Downscale((48, 96), then_upscale=200), Downscale((40, 114), then_upscale=200)),
+        (Downscale((48, 96)), Downscale((40, 96), then_size=96)),
+        (Downscale((48, 96), then_size=200), Downscale((40, 114), then_size=200)),
         (Downscale(96), Downscale(96)),
     ],
 )

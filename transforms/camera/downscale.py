@@ -22,34 +22,38 @@ class Downscale(WholeRanged):
 
     Args:
         size: the shorter side in pixels (it may also enlarge); or (low, high): each view is reduced to a side drawn
-            from low..high and brought back to `high` by the same kernel, as a service does that keeps thumbnails and
-            a viewer that enlarges them. So the views still stack, and distance is part of the expectation.
+            from low..high and brought back to `high`, as a service does that keeps thumbnails and a viewer that
+            enlarges them. So the views still stack, and distance is part of the expectation.
         kernel: see `transforms.resizing.resize`.
-        then_upscale: the shorter side to which the reduced picture is enlarged by the same kernel, at least the
-            largest of `size`, in the picture's original aspect ratio; None stands for `high` of a range, and for no
-            enlargement of a single side. (Another kernel for the way up is another stage:
-            `Compose([Downscale(96, "cv2_area"), Downscale(224)])`.)
+        then_size: the shorter side to which the reduced picture is brought, in the picture's original aspect ratio;
+            None stands for `high` of a range, and for no second step after a single side.
+        then_kernel: the kernel of the second step, such as the encoder's own after a platform's; None: `kernel`.
         eight_bit: both steps in the library's own 8-bit arithmetic, as in a thumbnail file (see `resize`). The
             gradient is then that of the steps in floating point, straight through the rounding.
     """
 
     size: int | tuple[int, int]
     kernel: str = "pil_bicubic"
-    then_upscale: int | None = None
+    then_size: int | None = None
     eight_bit: bool = False
+    then_kernel: str | None = None
 
     name: ClassVar[str] = "shorter side (px)"
 
     def __post_init__(self) -> None:
         check_kernel(self.kernel)
+        if self.then_kernel is not None:
+            check_kernel(self.then_kernel, "then_kernel")
         if not isinstance(self.eight_bit, bool):
             raise ValueError(f"`eight_bit` must be true or false; got {self.eight_bit!r}")
-        size, up = whole_pair(self.size, "size", MOST, " of pixels"), self.then_upscale
-        largest = size if isinstance(size, int) else size[1]
-        if up is not None and (type(up) is not int or not largest <= up <= MOST):
+        size, then = whole_pair(self.size, "size", MOST, " of pixels"), self.then_size
+        if then is not None and (type(then) is not int or not 1 <= then <= MOST):
             raise ValueError(
-                f"`then_upscale` must be a whole number of pixels, at least `size` ({largest}), at most {MOST}; "
-                f"got {up!r} (two reductions are two stages)"
+                f"`then_size` must be a whole number of pixels, at least 1, at most {MOST}; got {then!r}"
+            )
+        if self.then_kernel is not None and then is None and isinstance(size, int):
+            raise ValueError(
+                f"`then_kernel` must have a `then_size` unless `size` is a range; got {self.then_kernel!r} alone"
             )
         object.__setattr__(self, "size", size)
 
@@ -58,19 +62,19 @@ class Downscale(WholeRanged):
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         if isinstance(self.size, int):
-            if self.then_upscale is None:
+            if self.then_size is None:
                 view = resize(images, self.size, self.kernel, eight_bit=self.eight_bit)
                 return view if self.eight_bit else saturate(view)
-            sides, up = [self.size] * len(images), self.then_upscale
+            sides, then = [self.size] * len(images), self.then_size
         else:
-            sides, up = [int(side) for side in self.values(u)[:, 0].tolist()], self.then_upscale or self.size[1]
+            sides, then = [int(side) for side in self.values(u)[:, 0].tolist()], self.then_size or self.size[1]
         size = (images.shape[2], images.shape[3])
-        final = target_size(size, up)
+        final, kernels = target_size(size, then), (self.kernel, self.then_kernel or self.kernel)
         if self.eight_bit or max(size) > DENSE:
             return self._by_side(images, {side: target_size(size, side) for side in set(sides)}, sides, final)
         wide = widened(images)
         like = (wide.dtype, images.device)
-        both = {side: _down_and_up(size, target_size(size, side), final, self.kernel, *like) for side in set(sides)}
+        both = {side: _both_steps(size, target_size(size, side), final, kernels, *like) for side in set(sides)}
         rows, columns = zip(*[both[side] for side in sides], strict=True)
         return saturate(torch.stack(rows)[:, None] @ wide @ torch.stack(columns)[:, None].mT).to(images.dtype)
 
@@ -84,22 +88,22 @@ class Downscale(WholeRanged):
         for side, rows in groups.items():
             some = images if len(groups) == 1 else images[rows]
             thumbnail = resize(some, smalls[side], self.kernel, eight_bit=self.eight_bit)
-            views.append(resize(thumbnail, final, self.kernel, eight_bit=self.eight_bit))
+            views.append(resize(thumbnail, final, self.then_kernel or self.kernel, eight_bit=self.eight_bit))
         order = torch.tensor([i for rows in groups.values() for i in rows], device=images.device).argsort()
         return saturate(torch.cat(views)).index_select(0, order)
 
 
 @lru_cache(maxsize=1024)
 @torch.inference_mode(False)
-def _down_and_up(
+def _both_steps(
     size: tuple[int, int],
     small: tuple[int, int],
     final: tuple[int, int],
-    kernel: str,
+    kernels: tuple[str, str],
     dtype: torch.dtype,
     device: torch.device,
 ) -> tuple[Tensor, Tensor]:
-    """The reduction and the enlargement as one matrix per axis."""
+    """The two steps as one matrix per axis."""
     like = torch.empty(0, dtype=dtype, device=device)
-    down, up = axes(size, small, kernel, like), axes(small, final, kernel, like)
-    return up[0] @ down[0], up[1] @ down[1]
+    first, second = axes(size, small, kernels[0], like), axes(small, final, kernels[1], like)
+    return second[0] @ first[0], second[1] @ first[1]

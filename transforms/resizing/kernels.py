@@ -73,15 +73,15 @@ NAMES = (*KERNELS, "pil_nearest", "cv2_nearest", "cv2_area", "torch_nearest", "t
 _KEYS = re.compile(r"keys(_aa)?\((-?\d+(?:\.\d+)?)\)")
 
 
-def check_kernel(name: str) -> None:
+def check_kernel(name: str, key: str = "kernel") -> None:
     """Raise ValueError unless `name` is one of `NAMES`, "keys(a)" or "keys_aa(a)" with a in [-2, 0]."""
     if name in NAMES:
         return
     written = _KEYS.fullmatch(name) if isinstance(name, str) else None
     if written is None:
-        raise ValueError(f"`kernel` must be one of {', '.join(NAMES)}, keys(a), keys_aa(a); got {name!r}")
+        raise ValueError(f"`{key}` must be one of {', '.join(NAMES)}, keys(a), keys_aa(a); got {name!r}")
     if not -2 <= float(written[2]) <= 0:
-        raise ValueError(f"`kernel` {name!r}: Keys' parameter must lie in [-2, 0]; -0.5, -0.6, -0.75, -1 are in use")
+        raise ValueError(f"`{key}` {name!r}: Keys' parameter must lie in [-2, 0]; -0.5, -0.6, -0.75, -1 are in use")
 
 
 def kernel_of(name: str) -> Kernel:

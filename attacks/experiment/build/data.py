@@ -43,7 +43,7 @@ def data(
 
 def _folder(node: groups.FolderConfig) -> tuple[Pictures, Gallery, Tensor]:
     _check(node)
-    own = read_files(node.path, node.size, node.unreadable)
+    own = read_files(gallery.PHOTOS if node.path == "bundled" else node.path, node.size, node.unreadable)
     return _chosen(node, own, gallery.spread(_clusters(own), node.count))
 
 
