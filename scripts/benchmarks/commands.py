@@ -60,6 +60,7 @@ BENCHMARKS: dict[str, Callable[..., list[Table]]] = {
     "rare": rare.run,
     "rare-views": rare_views.run,
     "downscale": downscale.run,
+    "downscale-closed": downscale.closed,
     "downscale-cost": downscale.cost,
 }
 #: Those that run on one thread unless `--threads` is given.
@@ -74,7 +75,7 @@ ONE_THREAD: tuple[str, ...] = (
     "rare",
     "rare-views",
 )
-ONE_THREAD += ("downscale", "downscale-cost")
+ONE_THREAD += ("downscale", "downscale-closed", "downscale-cost")
 HELP = {
     "arch": "encoders",
     "budgets": "radii: L-inf as a fraction, or a PSNR such as 28dB",
