@@ -4,10 +4,19 @@ import pytest
 import torch
 from hydra import compose, initialize_config_dir
 
+from attacks.data.gallery import tiles
+from attacks.data.images import to_bytes
+from attacks.evaluation.platforms import resamplers
 from attacks.experiment.build.parts import build
 from attacks.experiment.build.perturbation import radius
 from attacks.run import CONFIGS, register
 from attacks.schema import validate as schema
+from transforms import OneOf
+
+#: The resizers of transforms=resizers, in their order.
+LIBRARIES = ("OpenCV linear", "OpenCV cubic", "OpenCV nearest", "torch bilinear", "torch bicubic", "Pillow nearest")
+#: Two levels of 255 after the pocket encoder's normalisation: OpenCV's versions round ties differently.
+TWO_LEVELS = 2 / 255 / 0.25
 
 
 def made(*words):
@@ -26,6 +35,21 @@ def test_a_radius_in_decibels_is_the_psnr_of_each_picture():
     assert made("perturbation=l2", "perturbation.eps=28dB").perturbation.eps == pytest.approx(
         (3 * 128 * 128 * 10**-2.8) ** 0.5
     )
+
+
+@pytest.mark.parametrize("position", [0.05, 0.5, 0.95])
+def test_views_of_resizers_are_what_the_encoder_gets_behind_the_library_calls(position):
+    """The thumbnail by the library's own call and then the encoder's own resize, as the part deployment judges it."""
+    parts, (available, _) = made(), resamplers()
+    image = tiles(128, ["cell"]).images[:1]
+    pixels = to_bytes(image[0])
+    choice = next(stage for stage in parts.transforms.stages if isinstance(stage, OneOf))
+    for stage, library in zip(choice.stages, LIBRARIES, strict=True):
+        u = torch.full((1, stage.dims), position)
+        side = int(stage.values(u))
+        thumbnail = torch.from_numpy(available[library](pixels, (side, side))).permute(2, 0, 1)[None] / 255
+        expected = parts.encoder.preprocess(thumbnail)
+        assert (parts.encoder.preprocess(stage(image, u)) - expected).abs().amax() <= TWO_LEVELS
 
 
 @pytest.mark.parametrize(
