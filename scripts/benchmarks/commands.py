@@ -94,7 +94,7 @@ HELP = {
     "repeats": "simulated studies in a cell",
     "rounds": "repeats",
     "seeds": "of each attack",
-    "size": "side of a picture in pixels",
+    "size": "side of a picture in pixels, or WIDTHxHEIGHT",
     "steps": "numbers of gradients",
     "targets": "of each picture",
     "unit": "pictures that are attacked together",

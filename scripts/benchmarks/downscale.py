@@ -12,15 +12,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attacks import EOT, L2, Linf, Toward, Wiener, solve
-from attacks.data.gallery import photograph, photographs, tiles
+from attacks.data.gallery import HELD_OUT, photograph, photographs, tiles
 from attacks.data.images import to_bytes
-from attacks.data.pictures import square
 from attacks.evaluation.platforms import Resampler, at_ratios, codecs, resamplers
 from attacks.experiment.build.perturbation import radius
 from attacks.experiment.build.pipeline import preset
 from attacks.perturbations.ball import Ball
 from transforms import Compose, Downscale, OneOf, resize
-from transforms.resizing.resize import axes
+from transforms.resizing.resize import axes, target_size
 
 from .case import encoder
 from .memory import peak
@@ -29,6 +28,8 @@ from .table import Row, Table, student
 
 OPEN = ("OpenCV linear", "OpenCV cubic", "torch bilinear", "torch bicubic", "OpenCV nearest", "Pillow nearest")
 RATIOS = (0.95, 1.0, 1.05)
+#: Ratios within the range of the views, and pixels cut off (top, left) before the resize, as in no view.
+HELD_OUT_RATIOS, PHASES = (0.97, 1.03), ((1, 0), (1, 2))
 #: The side of an encoder's input, and the resizer that a closed form or an attack without EOT knows.
 SIDES = {"pocket": 96, "resnet18": 224}
 KNOWN, KERNEL = "OpenCV linear", "cv2_linear"
@@ -42,13 +43,13 @@ MB = 1e6
 def run(
     arch: tuple[str, ...] = ("pocket",),
     pictures: int = 2,
-    size: int = 512,
+    size: str = "512",
     steps: int = 100,
     budgets: tuple[str, ...] = BUDGETS,
 ) -> list[Table]:
     """Success toward another picture by resizer and ratio, by the libraries' own calls on the file.
 
-    The bundled photographs as squares; each is to be taken for a tile of another photograph, nearest of all tiles.
+    Crops of the bundled photographs; each is to be taken for a tile of another photograph, nearest of all tiles.
     EOT: the views of transforms=resizers, scaled to the encoder; kernels: the same at the exact size.
     Known: OpenCV linear at the exact size alone.
     """
@@ -56,7 +57,9 @@ def run(
     return [_passed(case, steps, budget) for case in cases for budget in budgets]
 
 
-def closed(arch: tuple[str, ...] = ("pocket",), pictures: int = 2, size: int = 512, steps: int = 100) -> list[Table]:
+def closed(
+    arch: tuple[str, ...] = ("pocket",), pictures: int = 2, size: str = "512", steps: int = 100
+) -> list[Table]:
     """How visible the closed form and the attack are at OpenCV linear, each at the least budget that succeeds."""
     return [_closed(made(name, pictures, size), steps) for name in arch]
 
@@ -75,8 +78,8 @@ class Centred(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """The pictures (N,3,S,S), the thumbnails that they are to be taken for (N,3,s,s), the gallery's embeddings (G,D),
-    the rows of the targets (N,), and the encoder with the side s of its input."""
+    """The pictures (N,3,H,W), the thumbnails that they are to be taken for (N,3,s,s), the gallery's embeddings (G,D),
+    the rows of the targets (N,), and the encoder with s, the shorter side of its input."""
 
     name: str
     images: Tensor
@@ -88,18 +91,22 @@ class Case:
 
     def scores(self, files: list[np.ndarray], resizer: Resampler) -> tuple[Tensor, Tensor]:
         """Of 8-bit pictures (H,W,3) through a resizer: whether the target is nearest, and the cosine to it."""
-        seen = np.stack([resizer(pixels, (self.side, self.side)) for pixels in files])
+        size = target_size((self.images.shape[2], self.images.shape[3]), self.side)
+        seen = np.stack([resizer(pixels, size) for pixels in files])
         views = torch.from_numpy(seen).permute(0, 3, 1, 2).float() / 255
         with torch.no_grad():
-            features = self.network(resize(views, (self.side, self.side), "pil_bilinear").clamp(0, 1))
+            features = self.network(resize(views, size, "pil_bilinear").clamp(0, 1))
         cosine = F.normalize(features, dim=1) @ F.normalize(self.gallery, dim=1).T
         return cosine.argmax(1) == self.rows, cosine.gather(1, self.rows[:, None])[:, 0]
 
 
-def made(name: str, pictures: int, size: int) -> Case:
-    """The case of an encoder by name, with photographs spread over the bundled ones."""
+def made(name: str, pictures: int, size: str) -> Case:
+    """The case of an encoder by name, with at most 20 pictures of `size`: a side, or WIDTHxHEIGHT.
+
+    Those beyond the number of held-out photographs are the upper left quarters of the same.
+    """
     photos, everything, side = photographs(), tiles(128), SIDES[name]
-    names = list(photos)[:: max(1, len(photos) // pictures)][:pictures]
+    names = [HELD_OUT[i % len(HELD_OUT)] for i in range(min(pictures, 2 * len(HELD_OUT)))]
     thumbnails = resize(everything.images, (side, side), "cv2_area").clamp(0, 1)
     network = encoder(name).requires_grad_(False)
     with torch.no_grad():
@@ -108,8 +115,21 @@ def made(name: str, pictures: int, size: int) -> Case:
         network, gallery = Centred(network, gallery.mean(0)).eval(), gallery - gallery.mean(0)
     others = [[i for i, tile in enumerate(everything.names) if photograph(tile) != name] for name in names]
     rows = torch.tensor([rows[(37 * i + 11) % len(rows)] for i, rows in enumerate(others)])
-    images = torch.stack([square(photos[photo], size) for photo in names])
+    wide, _, high = size.partition("x")
+    wanted = (int(high or wide), int(wide))
+    images = torch.stack([crop(photos[photo], i // len(HELD_OUT), wanted) for i, photo in enumerate(names)])
     return Case(name, images, thumbnails[rows], gallery, rows, network, side)
+
+
+def crop(photo: Tensor, number: int, size: tuple[int, int]) -> Tensor:
+    """The centre of a photograph (3,H,W), or of its upper left quarter (`number` 1), in the aspect ratio of `size`
+    (height, width) and resized to it, in 8 bits."""
+    part = photo[:, : photo.shape[1] >> number, : photo.shape[2] >> number]
+    scale = min(part.shape[1] / size[0], part.shape[2] / size[1])
+    height, width = (int(scale * side) for side in size)
+    top, left = (part.shape[1] - height) // 2, (part.shape[2] - width) // 2
+    picture = resize(part[None, :, top : top + height, left : left + width], size, "pil_bicubic")[0]
+    return (picture.clamp(0, 1) * 255).round() / 255
 
 
 def attacked(case: Case, ball: Ball, views: Compose, steps: int) -> list[np.ndarray]:
@@ -160,39 +180,62 @@ def psnr(files: list[np.ndarray], images: Tensor) -> Tensor:
 
 
 def _passed(case: Case, steps: int, budget: str) -> Table:
-    """Success by resizer and ratio, of both attacks, and EOT through JPEG 90."""
+    """Success by resizer and ratio, of the three attacks, also through JPEG 90."""
     resizes, save = at_ratios(resamplers()[0], RATIOS), codecs()[0]["JPEG 90"]
     ball = sets(budget, case)
-    clean = [to_bytes(image) for image in case.images]
-    attacks = {"known": known(case), "kernels": platform(case, exact=True), "EOT": platform(case)}
-    files = {"clean": clean} | {label: attacked(case, ball, views, steps) for label, views in attacks.items()}
+    attacks = {"known": known(case), "six": platform(case, exact=True), "EOT": platform(case)}
+    files = {"clean": [to_bytes(image) for image in case.images]}
+    files |= {label: attacked(case, ball, views, steps) for label, views in attacks.items()}
     files |= {f"{label}, JPEG 90": [save(pixels) for pixels in files[label]] for label in attacks}
-    hits = {
-        (label, name): case.scores(each, resizer)
-        for label, each in files.items()
-        for name, resizer in resizes.items()
-    }
-    rows: dict[str, Row] = {
-        name: tuple(float(x.double().mean()) for label in files for x in hits[label, name]) for name in resizes
-    }
-    names = [name for name in resizes if name.split(" x")[0] in OPEN]
-    shares = {label: torch.stack([hits[label, name][0] for name in names], 1).double() for label in files}
-    several = ", ".join(f"{label} {_resizers(hits, label):.2f}" for label in files)
+    rows: dict[str, Row] = {}
+    for name, resizer in resizes.items():
+        scores = [case.scores(each, resizer) for each in files.values()]
+        rows[name] = tuple(float(x.double().mean()) for pair in scores for x in pair)
+    several = ", ".join(f"{label} {_several(case, each):.2f}" for label, each in files.items())
     visible = ", ".join(f"{label} {float(psnr(files[label], case.images).mean()):.1f}" for label in attacks)
-    mean, low, high = student(shares["EOT"] - shares["known"])
     notes = (
-        f"EOT minus known over {', '.join(OPEN)} at all ratios: {mean:+.2f} [{low:+.2f}, {high:+.2f}], by picture",
-        f"files that work on 4 of these 6 or more at the exact size: {several}",
+        *(_gain(case, files, where, resizers) for where, resizers in _open().items()),
+        f"files that work on 4 of the 6 open resizers or more at the exact size: {several}",
         f"PSNR in dB: {visible}",
     )
     columns = {f"{label}{what}": ".2f" for label in files for what in ("", ", cosine")}
-    what = f"{len(case.images)} pictures of {case.images.shape[-1]} px, {case.name}, {steps} steps"
+    what = f"{len(case.images)} pictures of {_size(case)} px, {case.name}, {steps} steps"
     return Table(f"Success toward the target at {budget}: {what}", columns, rows, notes=notes)
 
 
-def _resizers(hits: Mapping[tuple[str, str], tuple[Tensor, Tensor]], label: str) -> float:
+def _open() -> dict[str, list[Resampler]]:
+    """The six open resizers, at the exact size, at other sizes, and after a cut that moves the pixels they read."""
+    six = {name: resize for name, resize in resamplers()[0].items() if name in OPEN}
+    ratios = {f"x{ratio:g}": (ratio,) for ratio in RATIOS} | {"held-out sizes x0.97, x1.03": HELD_OUT_RATIOS}
+    sizes = {where: list(at_ratios(six, each).values()) for where, each in ratios.items()}
+    return sizes | {"held-out phases": [partial(_cut, resize, at) for resize in six.values() for at in PHASES]}
+
+
+def _cut(resizer: Resampler, at: tuple[int, int], pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    return resizer(np.ascontiguousarray(pixels[at[0] :, at[1] :]), size)
+
+
+def _gain(case: Case, files: Mapping[str, list[np.ndarray]], where: str, resizers: list[Resampler]) -> str:
+    """The success of each attack over some resizers, and the difference between EOT and the known one, by picture."""
+    shares = {
+        label: torch.stack([case.scores(each, resizer)[0] for resizer in resizers], 1).double()
+        for label, each in files.items()
+        if label != "clean"
+    }
+    mean, low, high = student(shares["EOT"] - shares["known"])
+    means = ", ".join(f"{label} {float(share.mean()):.2f}" for label, share in shares.items())
+    return f"open resizers, {where}: {means}; EOT minus known {mean:+.2f} [{low:+.2f}, {high:+.2f}]"
+
+
+def _size(case: Case) -> str:
+    height, width = case.images.shape[2:]
+    return f"{width}" if width == height else f"{width}x{height}"
+
+
+def _several(case: Case, files: list[np.ndarray]) -> float:
     """The share of files that work on at least 4 of the 6 open resizers at the exact size."""
-    return float((torch.stack([hits[label, name][0] for name in OPEN]).sum(0) >= 4).double().mean())
+    hits = [case.scores(files, resizer)[0] for name, resizer in resamplers()[0].items() if name in OPEN]
+    return float((torch.stack(hits).sum(0) >= 4).double().mean())
 
 
 def least_norm(images: Tensor, wanted: Tensor, kernel: str) -> Tensor:
