@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from attacks.data.images import to_bytes
@@ -22,6 +23,9 @@ from attacks.runtime.stored import stored
 from transforms import Compose
 from transforms.resizing.resize import target_size
 
+#: The longer side of an example in pixels.
+VIEWED = 640
+
 
 @stored("deployment.cell")
 class Cell(NamedTuple):
@@ -32,17 +36,28 @@ class Cell(NamedTuple):
     arms: dict[str, CellScores]
 
 
+@stored("deployment.example")
+class Example(NamedTuple):
+    """An attacked picture in 8 bits, (h,w,3): as people see it, antialiased to at most `VIEWED` pixels, and behind
+    each resampler; `success` of the attack there."""
+
+    viewed: Tensor
+    resized: dict[str, Tensor]
+    success: dict[str, bool]
+
+
 @stored("deployment")
 @dataclass(frozen=True, eq=False)
 class Deployment:
     """The result of `deployment`: all cells, the pictures' names and clusters, the (height, width) after resizing,
-    and a line for each codec or resampler that is not installed."""
+    a line for each codec or resampler that is not installed, and the first picture of the last arm as an example."""
 
     cells: tuple[Cell, ...]
     names: tuple[str, ...]
     clusters: tuple[str, ...]
     size: tuple[int, int]
     missing: tuple[str, ...]
+    example: Example | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for metrics.json: in each cell the scores, and the difference in success between the attacks
@@ -93,9 +108,18 @@ def deployment(
             for name, resize in resizes.items():
                 pictures = _tensor([resize(file, size) for file in files], images)
                 cells[codec, name].arms[arm] = judged(judge, pictures, sample.rows, no_camera)
-    return Deployment(
-        tuple(cells.values()), sample.names, sample.clusters, size, (*missing_codecs, *missing_resamplers)
-    )
+    shrunk = {name: torch.from_numpy(resize(pixels[0], size)) for name, resize in available.items()}
+    hits = {name: bool(cells["PNG", name].arms[arm].success[0, 0]) for name in shrunk}
+    example = Example(_viewed(pixels[0]), shrunk, hits)
+    missing = (*missing_codecs, *missing_resamplers)
+    return Deployment(tuple(cells.values()), sample.names, sample.clusters, size, missing, example)
+
+
+def _viewed(pixels: np.ndarray) -> Tensor:
+    """A picture (H,W,3) with a longer side of at most `VIEWED` pixels, by Pillow's Lanczos."""
+    image = Image.fromarray(pixels)
+    image.thumbnail((VIEWED, VIEWED), Image.Resampling.LANCZOS, reducing_gap=None)
+    return torch.from_numpy(np.array(image))
 
 
 def deployed_size(encoder: nn.Module, size: tuple[int, int]) -> tuple[int, int]:

@@ -44,7 +44,7 @@ def planned(run: Run, parts: Parts) -> dict[str, Any]:
     optional = configured_parts(run, parts.transforms)
     tables = optional | {"spectrum": config.explain > 0, "drift": bool(config.layers)}
     files = [*ALWAYS, *(f"{name}.csv" for name, configured in tables.items() if configured)]
-    files += [f"{name}.png" for name in ("explanations", "failure") if optional[name]]
+    files += [f"{name}.png" for name in ("explanations", "deployment", "failure") if optional[name]]
     files += [POLICY] if run.require is not None else []
     if isinstance(run.perturbation, PatchConfig):
         files += ["placement.json"]

@@ -72,12 +72,16 @@ class Sections:
         return rows
 
     def draw(self, out: Path) -> None:
-        """Write explanations.png and failure.png, if there are any."""
-        part, failures = self.parts["explanations"], self.parts["failure"]
+        """Write explanations.png, deployment.png and failure.png, if there are any."""
+        part, deployed, failures = (self.parts[name] for name in ("explanations", "deployment", "failure"))
         if isinstance(part, Explanations):
             from attacks.report.explanations import draw_explanations  # here: matplotlib takes a while to import
 
             draw_explanations(out / "explanations.png", part)
+        if isinstance(deployed, Deployment) and deployed.example is not None:
+            from attacks.report.deployment_sheet import draw_deployment  # here: matplotlib takes a while to import
+
+            draw_deployment(out / "deployment.png", deployed.example)
         if isinstance(failures, Failures):
             draw_failures(out / "failure.png", failures)
 

@@ -39,7 +39,9 @@ ONCE = {
     "left_out.csv": "its pictures are not kept; the tables in metrics.json are computed from it",
     "metrics.json costs, failed, failed_parts, fell_back, radii passes": "passes, seconds and errors of the run",
     "metrics.json deployment missing, explanations layer and missing": "what was installed, or had no gradient",
-    "views.png, explanations.png, failure.png, report.html": "drawings of the numbers and pictures that are checked",
+    "views.png, explanations.png, deployment.png, failure.png, report.html": (
+        "drawings of the numbers and pictures that are checked"
+    ),
 }
 #: Entries of an identity and of manifest.json that need not be the same today; a difference is a note.
 MAY_DIFFER = ("engine.", "the version of ", "the code of ", "the number of ")

@@ -43,6 +43,7 @@ class Images:
     perturbation: Sequence[Picture] = ()
     explanations: Picture | None = None
     failures: Picture | None = None
+    resized: Picture | None = None
 
 
 class PageSection(NamedTuple):
@@ -62,7 +63,7 @@ def write_report(
     shown: int | None = None,
 ) -> None:
     """Write `report.html` into a run directory, with its pictures: `views.png`, `patch.png`, `explanations.png`,
-    `failure.png`, and number `shown` of `pictures/`, which is the one in `views.png`."""
+    `failure.png`, `deployment.png`, and number `shown` of `pictures/`, which is the one in `views.png`."""
     write_text(out / "report.html", render(content, manifest, warnings, trace, _images(out, content, shown)))
 
 
@@ -83,6 +84,7 @@ def _images(out: Path, content: Mapping[str, Any], shown: int | None) -> Images:
         changed,
         from_file(out / "explanations.png", f"Explanations of {explained} before and after the attack"),
         from_file(out / "failure.png", "The views that fail most, with the values of their coordinates"),
+        from_file(out / "deployment.png", "An attacked picture, and what each resizer makes of it"),
     )
 
 

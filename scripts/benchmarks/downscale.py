@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from attacks import EOT, L2, Linf, Toward, Wiener, solve
 from attacks.data.gallery import HELD_OUT, photograph, photographs, tiles
 from attacks.data.images import to_bytes
-from attacks.evaluation.platforms import Resampler, at_ratios, codecs, resamplers
+from attacks.evaluation.platforms import OPEN, Resampler, at_ratios, codecs, resamplers
 from attacks.experiment.build.perturbation import radius
 from attacks.experiment.build.pipeline import preset
 from attacks.perturbations.ball import Ball
@@ -26,7 +26,6 @@ from .memory import peak
 from .processes import in_fresh_process
 from .table import Row, Table, student
 
-OPEN = ("OpenCV linear", "OpenCV cubic", "torch bilinear", "torch bicubic", "OpenCV nearest", "Pillow nearest")
 RATIOS = (0.95, 1.0, 1.05)
 #: Ratios within the range of the views, and pixels cut off (top, left) before the resize, as in no view.
 HELD_OUT_RATIOS, PHASES = (0.97, 1.03), ((1, 0), (1, 2))

@@ -291,6 +291,7 @@ def directory(out, names):
     write(out / "views.png", rng.integers(0, 255, (240, 420, 3)))
     write(out / "explanations.png", rng.integers(0, 255, (120, 400, 3)))
     write(out / "failure.png", rng.integers(0, 255, (120, 400, 3)))
+    write(out / "deployment.png", rng.integers(0, 255, (120, 400, 3)))
     write(out / "patch.png", rng.integers(0, 255, (32, 32, 3)))
 
 
