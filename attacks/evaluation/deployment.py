@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.data.images import to_bytes
+from attacks.encoders.defended import ViewDefence
 from attacks.encoders.layers import unwrapped
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.tree import optional
@@ -19,7 +20,7 @@ from attacks.evaluation.clusters import Sample
 from attacks.evaluation.judge import CellScores, Scoring, judged
 from attacks.evaluation.platforms import at_ratios, codecs, resamplers
 from attacks.runtime.stored import stored
-from transforms import Compose
+from transforms import Compose, Uniform, stream
 from transforms.resizing.resize import target_size
 
 
@@ -73,6 +74,8 @@ def deployment(
     judge: Scoring,
     size: tuple[int, int],
     ratios: Sequence[float] = (1.0,),
+    defence: ViewDefence | None = None,
+    seed: int = 0,
 ) -> Deployment:
     """Score each codec with each resampler at each ratio.
 
@@ -80,6 +83,8 @@ def deployment(
         shown: arm -> (N,3,H,W), the saved 8-bit files of the sample as read back.
         size: (height, width) after resizing (see `deployed_size`).
         ratios: of the size that a resampler makes to `size`; the encoder's own resize follows.
+        defence: between file and resampler.
+        seed: of its coordinates, which are drawn once for each picture, by its name.
     """
     saves, missing_codecs = codecs()
     available, missing_resamplers = resamplers()
@@ -90,6 +95,8 @@ def deployment(
         pixels = [to_bytes(image) for image in images]
         for codec, save in saves.items():
             files = [save(picture) for picture in pixels]
+            if defence is not None:
+                files = [defended(defence, *each, seed) for each in zip(files, sample.names, strict=True)]
             for name, resize in resizes.items():
                 pictures = _tensor([resize(file, size) for file in files], images)
                 cells[codec, name].arms[arm] = judged(judge, pictures, sample.rows, no_camera)
@@ -107,6 +114,12 @@ def deployed_size(encoder: nn.Module, size: tuple[int, int]) -> tuple[int, int]:
         if wanted != size:
             return wanted
     return target_size(size, max(1, min(size) // 2))
+
+
+def defended(defence: ViewDefence, pixels: np.ndarray, name: str, seed: int) -> np.ndarray:
+    """An 8-bit picture (H,W,3) behind a defence."""
+    u = Uniform()(1, defence.dims, seed=stream(seed, "deployment", name))
+    return to_bytes(defence(_tensor([pixels], u), u)[0])
 
 
 def _tensor(pictures: Sequence[np.ndarray], like: Tensor) -> Tensor:
