@@ -1,6 +1,6 @@
-"""An encoder behind a defence: stages of `transforms` through which it sees every picture."""
+"""Defences: stages of `transforms` through which an encoder sees every picture, or that stand among the views."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -54,7 +54,56 @@ class Defended(nn.Module):
         return features
 
     def __repr__(self) -> str:
-        return f"{self.encoder!r}\n  {'defence':<10} {', '.join(map(repr, self.stages.stages)) or 'none'}"
+        return f"{self.encoder!r}\n  {'defence':<10} {placed_text(map(repr, self.stages.stages), None)}"
+
+
+@dataclass(frozen=True)
+class ViewDefence:
+    """A defence as a stage of the views: what a platform does to a file before its own resizer.
+
+    Anchors and galleries, which have no views, do not pass through it. Its ranges are drawn for each view, and are
+    not widened with those of the camera.
+
+    Args:
+        stages: of the defence.
+        before: the key in `transforms.stages` of the stage behind it.
+    """
+
+    stages: Compose
+    before: str
+    label: ClassVar[str] = "defence"
+
+    @property
+    def dims(self) -> int:
+        return self.stages.dims
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.stages.names
+
+    @property
+    def discrete(self) -> tuple[int, ...]:
+        return self.stages.discrete
+
+    def values(self, u: Tensor) -> Tensor:
+        return self.stages.values(u)
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        return self.stages(images, u)
+
+    def __str__(self) -> str:
+        return placed_text(map(repr, self.stages.stages), self.before)
+
+
+def placed_text(stages: Iterable[str], before: str | None) -> str:
+    """The stages of a defence, and where among the views they stand; "none" without any."""
+    return (", ".join(stages) or "none") + ("" if before is None else f" before {before} of the views")
+
+
+def view_defence(views: object) -> ViewDefence | None:
+    """The defence among the stages of a pipeline, if there is one."""
+    stages = getattr(views, "stages", ())  # a custom pipeline may have none
+    return next((stage for stage in stages if isinstance(stage, ViewDefence)), None)
 
 
 def adopt(wrapper: nn.Module, encoder: nn.Module) -> None:

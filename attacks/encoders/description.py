@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from attacks.encoders.defended import Defended
+from attacks.encoders.defended import Defended, placed_text, view_defence
 from attacks.encoders.families.plugin_models import package_of
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.layers import unwrapped
@@ -18,6 +18,7 @@ from attacks.encoders.stochastic import Stochastic
 from attacks.encoders.weights import fingerprint
 from attacks.runtime.files import sha256
 from attacks.schema.encoder import EncoderConfig
+from transforms import Compose
 
 #: The fingerprint of an encoder without weights.
 NO_TENSORS = fingerprint(nn.Identity())
@@ -25,19 +26,22 @@ NO_TENSORS = fingerprint(nn.Identity())
 MODULE = "module"
 
 
-def identity(node: EncoderConfig, encoder: nn.Module) -> dict[str, Any]:
+def identity(node: EncoderConfig, encoder: nn.Module, views: object = None) -> dict[str, Any]:
     """Which encoder it is, for manifest.json and metrics.json. `sha256` is the hash of the file of weights, if there
     is one; `fingerprint` that of the tensors, independent of their source; `defence` the stages before it, `middle`
-    their coordinates that are held at the middle, `draws` the coordinates drawn for every view."""
+    their coordinates that are held at the middle, `draws` the coordinates drawn for every view. `before` is only of a
+    defence that is a stage of the `views`: the key of the stage behind it."""
     outer = encoder.encoder if isinstance(encoder, Stochastic) else encoder
-    defence = list(map(repr, outer.stages.stages)) if isinstance(outer, Defended) else []
-    drawn = randomness_of(encoder) if node.stochastic else None
+    placed, drawn = view_defence(views), randomness_of(encoder) if node.stochastic else None
+    own = outer.stages if isinstance(outer, Defended) else Compose() if placed is None else placed.stages
+    draws = [each for part in (placed, drawn) if part is not None for each in part.names]
     middle = list(outer.stages.names) if isinstance(outer, Defended) and drawn is None else []
     encoder = unwrapped(encoder)
     facts: dict[str, Any] = {key: getattr(node, key, None) for key in ("name", "model", "weights")}
-    own = encoder.network if isinstance(encoder, ImageEncoder) else encoder  # as `print(encoder)` shows it
-    facts |= {"sha256": None, "fingerprint": fingerprint(own), "defence": defence, "stochastic": node.stochastic}
-    facts |= {"middle": middle, "draws": [] if drawn is None else list(drawn.names)}
+    bare = encoder.network if isinstance(encoder, ImageEncoder) else encoder  # as `print(encoder)` shows it
+    facts |= {"sha256": None, "fingerprint": fingerprint(bare), "defence": list(map(repr, own.stages))}
+    facts |= {} if placed is None else {"before": placed.before}
+    facts |= {"stochastic": node.stochastic, "middle": middle, "draws": draws}
     if isinstance(encoder, ImageEncoder):
         origin = encoder.origin
         facts |= {"sha256": origin.digest(), "model": origin.model, "weights": origin.weights}
@@ -59,7 +63,8 @@ def described(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     rows = [("encoder", name), ("package", facts.get("package")), ("weights", _weights(facts))]
     rows += Preprocess(**facts["preprocess"]).lines() if "preprocess" in facts else []
     rows += [("pool", facts.get("pool")), ("features", ", ".join(facts.get("features", [])))]
-    rows += [("defence", ", ".join(facts["defence"]) or "none"), ("at the middle", ", ".join(facts["middle"]))]
+    rows += [("defence", placed_text(facts["defence"], facts.get("before")))]
+    rows += [("at the middle", ", ".join(facts["middle"]))]
     rows += [("drawn", f"for every view: {', '.join(facts['draws'])}" if facts["draws"] else None)]
     return [(label, text) for label, text in rows if text]
 

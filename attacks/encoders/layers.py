@@ -261,13 +261,15 @@ def layer_shapes(encoder: nn.Module, images: Tensor) -> dict[str, tuple[int, ...
     return {visit.name: visit.shape for visit in visits(encoder, images) if visit.shape is not None}
 
 
-def layer_listing(encoder: nn.Module, image: Tensor) -> str:
-    """The encoder's repr, and a line for every layer: name, class, output for the picture (1,3,H,W)."""
+def layer_listing(encoder: nn.Module, image: Tensor, *about: str) -> str:
+    """The encoder's repr with lines `about` it, and a line for every layer: name, class, output for the picture
+    (1,3,H,W)."""
     rows = [(visit.name, visit.kind, _text(visit)) for visit in visits(encoder, image)]
     size = f"{image.shape[3]}x{image.shape[2]}"
     rows = [("layer", "class", f"output for one picture of {size}"), *rows]
     wide, wider = (max(len(row[i]) for row in rows) + 2 for i in (0, 1))
-    return "\n".join([repr(encoder), "", *(f"{name:<{wide}}{kind:<{wider}}{text}" for name, kind, text in rows)])
+    table = (f"{name:<{wide}}{kind:<{wider}}{text}" for name, kind, text in rows)
+    return "\n".join([repr(encoder), *about, "", *table])
 
 
 def _text(visit: Visit) -> str:

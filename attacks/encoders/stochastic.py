@@ -170,7 +170,7 @@ class Stochastic(nn.Module):
         if self.randomness is None:
             raise ValueError(
                 "`encoder.stochastic=true` keeps dropout or a randomised defence alive, and there is neither: no "
-                "layer that drops with a rate above 0, and no range in `defence.stages`"
+                "layer that drops with a rate above 0, and no range in the stages of a defence before it"
             )
         try:
             draws_by_view(self)

@@ -12,6 +12,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from attacks.data.images import to_bytes
+from attacks.encoders.defended import ViewDefence
 from attacks.encoders.layers import unwrapped
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.tree import optional
@@ -20,7 +21,7 @@ from attacks.evaluation.clusters import Sample
 from attacks.evaluation.judge import CellScores, Scoring, judged
 from attacks.evaluation.platforms import at_ratios, codecs, resamplers
 from attacks.runtime.stored import stored
-from transforms import Compose
+from transforms import Compose, Uniform, stream
 from transforms.resizing.resize import target_size
 
 #: The longer side of an example in pixels.
@@ -88,6 +89,8 @@ def deployment(
     judge: Scoring,
     size: tuple[int, int],
     ratios: Sequence[float] = (1.0,),
+    defence: ViewDefence | None = None,
+    seed: int = 0,
 ) -> Deployment:
     """Score each codec with each resampler at each ratio.
 
@@ -95,22 +98,28 @@ def deployment(
         shown: arm -> (N,3,H,W), the saved 8-bit files of the sample as read back.
         size: (height, width) after resizing (see `deployed_size`).
         ratios: of the size that a resampler makes to `size`; the encoder's own resize follows.
+        defence: between file and resampler.
+        seed: of its coordinates, which are drawn once for each picture, by its name.
     """
     saves, missing_codecs = codecs()
     available, missing_resamplers = resamplers()
     resizes = at_ratios(available, ratios)
     cells = {pair: Cell(*pair, {}) for pair in product(saves, resizes)}
+    first: dict[str, Tensor] = {}
     for arm, images in shown.items():
         no_camera = Bank(Compose([]), images.new_zeros(1, 0))
         pixels = [to_bytes(image) for image in images]
         for codec, save in saves.items():
             files = [save(picture) for picture in pixels]
+            if defence is not None:
+                files = [defended(defence, *each, seed) for each in zip(files, sample.names, strict=True)]
             for name, resize in resizes.items():
-                pictures = _tensor([resize(file, size) for file in files], images)
-                cells[codec, name].arms[arm] = judged(judge, pictures, sample.rows, no_camera)
-    shrunk = {name: torch.from_numpy(resize(pixels[0], size)) for name, resize in available.items()}
-    hits = {name: bool(cells["PNG", name].arms[arm].success[0, 0]) for name in shrunk}
-    example = Example(_viewed(pixels[0]), shrunk, hits)
+                resized = [resize(file, size) for file in files]
+                cells[codec, name].arms[arm] = judged(judge, _tensor(resized, images), sample.rows, no_camera)
+                if codec == "PNG" and name in available:
+                    first[name] = torch.from_numpy(resized[0])
+    hits = {name: bool(cells["PNG", name].arms[arm].success[0, 0]) for name in first}
+    example = Example(_viewed(pixels[0]), first, hits)
     missing = (*missing_codecs, *missing_resamplers)
     return Deployment(tuple(cells.values()), sample.names, sample.clusters, size, missing, example)
 
@@ -131,6 +140,12 @@ def deployed_size(encoder: nn.Module, size: tuple[int, int]) -> tuple[int, int]:
         if wanted != size:
             return wanted
     return target_size(size, max(1, min(size) // 2))
+
+
+def defended(defence: ViewDefence, pixels: np.ndarray, name: str, seed: int) -> np.ndarray:
+    """An 8-bit picture (H,W,3) behind a defence."""
+    u = Uniform()(1, defence.dims, seed=stream(seed, "deployment", name))
+    return to_bytes(defence(_tensor([pixels], u), u)[0])
 
 
 def _tensor(pictures: Sequence[np.ndarray], like: Tensor) -> Tensor:

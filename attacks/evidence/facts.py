@@ -11,7 +11,7 @@ import torch
 from attacks import __version__
 from attacks.eot.bank import bank
 from attacks.experiment.batch import WIDE
-from attacks.experiment.build.pipeline import pipeline
+from attacks.experiment.build.pipeline import viewed
 from attacks.experiment.build.printer import laid
 from attacks.experiment.directory import earlier, read_json
 from attacks.experiment.view_scores import read_scores
@@ -132,7 +132,7 @@ def _worst(run: Run, folder: Path, content: Mapping[str, Any], requirement: Requ
     picture, number = divmod(at, cosine.shape[1])
     values: tuple[tuple[str, float], ...] = ()
     if not run.encoder.stochastic:  # whose draws are coordinates of the encoder, which is not loaded
-        views, purpose = laid(pipeline(run.transforms), run.printer, run.perturbation), "evaluate"
+        views, purpose = laid(viewed(run.transforms, run.defence), run.printer, run.perturbation), "evaluate"
         if requirement.bank == WIDE:
             views, purpose = widened(views, run.evaluate.wide), "evaluate wide"
         u = bank(views, cosine.shape[1], seed=run.seed, purpose=purpose).u[number : number + 1]

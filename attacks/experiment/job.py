@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from attacks.encoders.defended import view_defence
 from attacks.encoders.description import MODULE
 from attacks.encoders.engine import describe
 from attacks.encoders.layers import layer_listing
@@ -24,6 +25,7 @@ from attacks.experiment.build.data import data
 from attacks.experiment.build.encoder import subject
 from attacks.experiment.build.objective import watched
 from attacks.experiment.build.parts import device
+from attacks.experiment.build.pipeline import viewed
 from attacks.experiment.directory import finished, interrupted, refuse_overrides
 from attacks.experiment.experiment import Session, Setup, gathered, outcome_of, set_up
 from attacks.experiment.identity import refuse_other_command
@@ -205,7 +207,9 @@ def show(run: Run) -> None:
     """Print the encoder and all its layers for the first picture of the run."""
     where = device(run.engine.device)
     image = data(run.data)[0].images[:1].to(where)
-    listing = layer_listing(subject(run.encoder, where, run.defence), image)
+    placed = view_defence(viewed(run.transforms, run.defence))
+    about = [] if placed is None else [f"  {'defence':<10} {placed}"]
+    listing = layer_listing(subject(run.encoder, where, run.defence), image, *about)
     if join().first:
         print(listing)
 

@@ -43,7 +43,7 @@ def manifest(
             "settings": choice.decision.settings(),
             "measurements": [measurement.to_dict() for measurement in choice.measurements],
         },
-        "encoder": identity(run.encoder, parts.encoder),
+        "encoder": identity(run.encoder, parts.encoder, parts.transforms),
         "git": _revision(),
         "python": platform.python_version(),
         "platform": platform.platform(),

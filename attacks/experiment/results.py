@@ -68,7 +68,7 @@ def metrics(
         "schema": SCHEMA,
         "preset": preset,
         "seed": run.seed,
-        "encoder": identity(run.encoder, parts.encoder),
+        "encoder": identity(run.encoder, parts.encoder, parts.transforms),
         "threat": {
             "objective": run.objective.name,
             "targeted": parts.goal is not None,

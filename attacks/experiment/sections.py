@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from attacks.data.gallery import spread
+from attacks.encoders.defended import view_defence
 from attacks.eot.batching import memory_told
 from attacks.evaluation.ablation import left_out
 from attacks.evaluation.clusters import Sample
@@ -189,8 +190,9 @@ def _deployment(outcome: Outcome, _: Meter) -> Section:
 def deployment_of(bench: Bench, sample: Sample) -> Deployment:
     """File formats and resizers on some pictures. A patch is deployed within the picture that contains it."""
     height, width = bench.parts.queries.images.shape[2:]
-    size = deployed_size(bench.parts.encoder, (height, width))
-    return deployment(_pictures(bench, sample), sample, bench.judge, size, bench.run.evaluate.ratios)
+    size, ratios = deployed_size(bench.parts.encoder, (height, width)), bench.run.evaluate.ratios
+    defence, seed = view_defence(bench.parts.transforms), bench.run.seed
+    return deployment(_pictures(bench, sample), sample, bench.judge, size, ratios, defence, seed)
 
 
 def _failure(outcome: Outcome, _: Meter) -> Section:

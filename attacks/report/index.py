@@ -21,7 +21,7 @@ from attacks.runtime.untrusted import count, mapping, number, read, word
 
 MEASURES = ("success", "cosine")
 #: The facts that tell encoders apart.
-SUBJECT = ("name", "model", "weights", "sha256", "fingerprint", "defence", "features", "pool", "stochastic")
+SUBJECT = ("name", "model", "weights", "sha256", "fingerprint", "defence", "before", "features", "pool", "stochastic")
 
 
 @dataclass(frozen=True)

@@ -50,11 +50,12 @@ class FileConfig(EncoderConfig):
 
 @dataclass
 class DefenceConfig:
-    """Stages before the encoder. With encoder.stochastic=true ranges are drawn for each view, else their middle is
-    used."""
+    """Stages before the encoder; with encoder.stochastic=true ranges are drawn for each view, else their middle is
+    used. Or stages before one of the views, whose ranges are always drawn."""
 
     name: str = MISSING
     stages: dict[str, Any] = option({}, "stage: its arguments, in order (docs/transforms.md)")
+    before: str | None = option(None, "the stage of transforms behind them, such as one_of; null: the encoder")
 
 
 #: Choice -> its schema.

@@ -369,7 +369,9 @@ CHOICES: dict[str, dict[str, type]] = {
         derived(SingleConfig, "radius", "One optimiser; then the smallest eps at which half of the views succeed."),
     ),
     "encoder": ENCODERS,
-    "defence": dict.fromkeys(("none", "jpeg", "bits", "blur", "resize", "resize_pad"), DefenceConfig),
+    "defence": dict.fromkeys(
+        ("none", "jpeg", "bits", "blur", "resize", "resize_pad", "area", "median", "random_phase"), DefenceConfig
+    ),
     "objective": {
         **_by_name(AwayConfig, TowardConfig, TripletConfig, InfoNCEConfig, LayersConfig, MixedConfig),
         **{name: declared(name, place) for name, place in OBJECTIVES.items()},

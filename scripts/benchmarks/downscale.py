@@ -88,14 +88,18 @@ class Case:
     network: nn.Module
     side: int
 
-    def scores(self, files: list[np.ndarray], resizer: Resampler) -> tuple[Tensor, Tensor]:
-        """Of 8-bit pictures (H,W,3) through a resizer: whether the target is nearest, and the cosine to it."""
+    def features(self, files: list[np.ndarray], resizer: Resampler) -> Tensor:
+        """The embeddings (N,D) of 8-bit pictures (H,W,3) through a resizer."""
         size = target_size((self.images.shape[2], self.images.shape[3]), self.side)
         seen = np.stack([resizer(pixels, size) for pixels in files])
         views = torch.from_numpy(seen).permute(0, 3, 1, 2).float() / 255
         with torch.no_grad():
-            features = self.network(resize(views, size, "pil_bilinear").clamp(0, 1))
-        cosine = F.normalize(features, dim=1) @ F.normalize(self.gallery, dim=1).T
+            features: Tensor = self.network(resize(views, size, "pil_bilinear").clamp(0, 1))
+        return features
+
+    def scores(self, files: list[np.ndarray], resizer: Resampler) -> tuple[Tensor, Tensor]:
+        """Of 8-bit pictures (H,W,3) through a resizer: whether the target is nearest, and the cosine to it."""
+        cosine = F.normalize(self.features(files, resizer), dim=1) @ F.normalize(self.gallery, dim=1).T
         return cosine.argmax(1) == self.rows, cosine.gather(1, self.rows[:, None])[:, 0]
 
 

@@ -250,6 +250,7 @@ HONEST = {
     "views=auto": ["attack.views=auto", "attack.steps=8"],
     "a hash": ["encoder=phash", "objective=bits", "transforms=identity"],
     "a defence": ["defence=jpeg"],
+    "a defence among the views": ["transforms=resizers", "defence=random_phase", "evaluate.deploy=2"],
     "drift": ["evaluate.layers=all"],
     "no views": ["transforms=identity"],
     "two dimensions": ["transforms=eot2d"],

@@ -5,7 +5,11 @@ import math
 import pytest
 import torch
 
+from attacks.encoders.defended import view_defence
+from attacks.experiment.build.pipeline import viewed
+from attacks.run import compose
 from scripts.benchmarks.downscale import KERNEL, SIDES, Case, least_norm, platform, psnr
+from scripts.benchmarks.downscale_defences import adaptive, defences
 from transforms import Downscale, OneOf, resize
 
 
@@ -27,6 +31,16 @@ def test_views_end_at_sizes_of_the_encoder():
         (choice,) = [stage for stage in platform(case).stages if isinstance(stage, OneOf)]
         sizes = {stage.size for stage in choice.stages if isinstance(stage, Downscale)}
         assert sizes == {(round(0.95 * side), round(1.05 * side))} and len(choice.stages) == 6
+
+
+def test_defences_are_those_of_the_configuration_at_their_place():
+    empty = torch.empty(0)
+    case = Case("pocket", torch.empty(1, 3, 1024, 1024), empty, empty, empty, torch.nn.Identity(), 96)
+    for name, defence in defences(case).items():
+        run = compose("downscale", [f"defence={name}"])
+        configured = viewed(run.transforms, run.defence)
+        assert view_defence(configured) == defence
+        assert defence is None or adaptive(platform(case), defence) == configured
 
 
 def test_psnr_is_that_of_the_mean_square():

@@ -14,12 +14,12 @@ from attacks.schema.encoder import DefenceConfig, EncoderConfig
 def subject(
     node: EncoderConfig, device: torch.device, defence: DefenceConfig | None = None, module: nn.Module | None = None
 ) -> nn.Module:
-    """The configured encoder behind its defence. A `module` replaces the encoder, and is put in evaluation mode and
-    frozen. Raises ValueError or FileNotFoundError in one line."""
+    """The configured encoder behind its defence, unless that is one of the views. A `module` replaces the encoder,
+    and is put in evaluation mode and frozen. Raises ValueError or FileNotFoundError in one line."""
     if module is None:
         module = make(load_encoder, node, "encoder", name=node.name, device=str(device))
     encoder = make(featured, node, "encoder", encoder=module.eval().requires_grad_(False).to(device))
-    if defence is not None and defence.stages:
+    if defence is not None and defence.stages and defence.before is None:
         encoder = Defended(encoder, stages(defence.stages, "defence.stages"))
     if node.stochastic:
         encoder = Stochastic(encoder)

@@ -17,7 +17,7 @@ from attacks.evaluation.classes import Classes, classified
 from attacks.experiment.build.data import data, targeted
 from attacks.experiment.build.encoder import subject
 from attacks.experiment.build.perturbation import perturb
-from attacks.experiment.build.pipeline import pipeline
+from attacks.experiment.build.pipeline import viewed
 from attacks.experiment.build.printer import laid
 from attacks.experiment.build.registry import named
 from attacks.experiment.parts import Parts, Views
@@ -45,7 +45,7 @@ def build(run: Run, module: nn.Module | None = None) -> Parts:
         )
     optimiser: Optimiser | Proposer = named("optimiser", run.optimiser)
     check_ratios(run.evaluate.ratios)
-    transforms = laid(pipeline(run.transforms), run.printer, run.perturbation)
+    transforms = laid(viewed(run.transforms, run.defence), run.printer, run.perturbation)
     where = device(run.engine.device)
     encoder = subject(run.encoder, where, run.defence, module)
     if run.encoder.stochastic:

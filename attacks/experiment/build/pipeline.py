@@ -8,9 +8,11 @@ from typing import Any
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from attacks.encoders.defended import ViewDefence
 from attacks.experiment.build.make import make
 from attacks.schema import groups
 from attacks.schema.declared import CONFIGS
+from attacks.schema.encoder import DefenceConfig
 from attacks.schema.presets import is_path, read
 from attacks.schema.suggestions import closest
 from attacks.schema.validate import printable
@@ -27,6 +29,22 @@ def pipeline(node: groups.ViewsConfig) -> Compose:
             f"`transforms.value` must be a number in [0, 1], or a list of one for each channel; got {value!r}"
         )
     return make(Compose, node, "transforms", stages=stages(node.stages, "transforms.stages"), value=value)
+
+
+def viewed(node: groups.ViewsConfig, defence: DefenceConfig) -> Compose:
+    """The configured pipeline, with the defence before the stage that it names, if it names one. Raises ValueError
+    with the full key."""
+    made, names, before = pipeline(node), list(node.stages), defence.before
+    if before is None:
+        return made
+    if before not in names:
+        raise ValueError(
+            f"`defence.before` must name a stage of transforms={node.name} ({', '.join(names) or 'it has none'}); "
+            f"got {printable(before)}{closest(before, names)}"
+        )
+    own, at = stages(defence.stages, "defence.stages"), names.index(before)
+    placed = [ViewDefence(Compose(own), before)] if own else []
+    return dataclasses.replace(made, stages=[*made.stages[:at], *placed, *made.stages[at:]])
 
 
 def stages(node: Any, path: str) -> list[Stage]:

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from attacks.encoders import FAMILIES, Defended, Stochastic, load_encoder
+from attacks.encoders.defended import ViewDefence
 from attacks.encoders.engine.decision import Decision
 from attacks.encoders.features import featured
 from attacks.encoders.loading import BUILT_IN
@@ -42,7 +43,7 @@ PARTS: dict[str, dict[str, tuple[Part | tuple[str, Part], ...]]] = {
         **dict.fromkeys(FAMILIES, (Request, *_ENCODER)),
         **dict.fromkeys(BUILT_IN, (load_encoder, *_ENCODER)),
     },
-    "defence": dict.fromkeys(groups.CHOICES["defence"], (Defended,)),
+    "defence": dict.fromkeys(groups.CHOICES["defence"], (Defended, ViewDefence)),
     "objective": {
         "away": (Away, anchored),
         "toward": (targeted, Toward),
