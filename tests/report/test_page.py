@@ -93,7 +93,7 @@ def test_headings_tables_and_pictures_are_accessible(whole):
     assert all(below - above <= 1 for above, below in itertools.pairwise(levels))
     assert len(page.all("caption")) == len(page.all("table")) > 20
     assert all(attributes.get("scope") in ("col", "row", "colgroup", "rowgroup") for attributes in page.all("th"))
-    assert all(attributes["alt"] for attributes in page.all("img")) and len(page.all("img")) == 7
+    assert all(attributes["alt"] for attributes in page.all("img")) and len(page.all("img")) == 8
     assert all(attributes["role"] == "img" and attributes["aria-labelledby"] for attributes in page.all("svg"))
     assert all(attributes.get("aria-label") for _, attributes in page.elements if attributes.get("role") == "region")
 
