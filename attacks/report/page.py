@@ -25,6 +25,7 @@ OPTIONAL = (
     "response",
     "left_out",
     "deployment",
+    "detection",
     "explanations",
     "failure",
     "drift",
@@ -155,6 +156,7 @@ def sections(content: Mapping[str, Any], pictures: Images, traced: bool) -> list
         ("failure", "Rare failures", "How often a view fails, over all views"),
         ("left_out", "Stages left out", "Which transform the attack must see"),
         ("deployment", "Deployment", "What codecs and resizers leave of it"),
+        ("detection", "Detection", "Does the encoder see what people see?"),
         ("explanations", "Explanations", "What the encoder looks at"),
         (
             "perturbation",
