@@ -15,6 +15,7 @@ from . import (
     antialias,
     coverage,
     downscale,
+    downscale_detector,
     draws,
     engine,
     estimator,
@@ -62,6 +63,7 @@ BENCHMARKS: dict[str, Callable[..., list[Table]]] = {
     "downscale": downscale.run,
     "downscale-closed": downscale.closed,
     "downscale-cost": downscale.cost,
+    "downscale-detector": downscale_detector.run,
 }
 #: Those that run on one thread unless `--threads` is given.
 ONE_THREAD: tuple[str, ...] = (
@@ -75,7 +77,7 @@ ONE_THREAD: tuple[str, ...] = (
     "rare",
     "rare-views",
 )
-ONE_THREAD += ("downscale", "downscale-closed", "downscale-cost")
+ONE_THREAD += ("downscale", "downscale-closed", "downscale-cost", "downscale-detector")
 HELP = {
     "arch": "encoders",
     "budgets": "radii: L-inf as a fraction, or a PSNR such as 28dB",

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -15,6 +15,7 @@ from attacks import EOT, L2, Linf, Toward, Wiener, solve
 from attacks.data.gallery import photograph, photographs, tiles
 from attacks.data.images import to_bytes
 from attacks.data.pictures import square
+from attacks.eot.protocols import Objective
 from attacks.evaluation.platforms import Resampler, at_ratios, codecs, resamplers
 from attacks.experiment.build.perturbation import radius
 from attacks.experiment.build.pipeline import preset
@@ -112,15 +113,18 @@ def made(name: str, pictures: int, size: int) -> Case:
     return Case(name, images, thumbnails[rows], gallery, rows, network, side)
 
 
-def attacked(case: Case, ball: Ball, views: Compose, steps: int) -> list[np.ndarray]:
-    """The attacked pictures as files, one at a time."""
+def attacked(
+    case: Case, ball: Ball, views: Compose, steps: int, objectives: Sequence[Objective] = ()
+) -> list[np.ndarray]:
+    """The attacked pictures as files, one at a time; `objectives`: of each picture, in place of `Toward()`."""
     files = []
-    for image, row in zip(case.images.split(1), case.rows, strict=True):
+    each = objectives or [Toward()] * len(case.rows)
+    for image, row, objective in zip(case.images.split(1), case.rows, each, strict=True):
         best = solve(
             image,
             case.gallery[row][None],
             encoder=case.network,
-            objective=Toward(),
+            objective=objective,
             perturbation=ball,
             optimiser=Wiener(),
             eot=EOT(views, views=1, chunk=8),
