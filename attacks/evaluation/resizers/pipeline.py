@@ -83,7 +83,7 @@ def given(function: Callable[[Any], Any], source: tuple[int, int]) -> Pipeline:
 
 def _shown(line: Line, length: int, window: slice) -> tuple[float, float]:
     """The part of an axis that a window shows; the whole where less than an output pixel is missing at each end."""
-    low, high = line.shift, line.shift + line.scale * (window.stop - window.start)
+    low, high = line.shift, float(line.shift + line.scale * (window.stop - window.start))
     if line.scale <= 0 or (low < line.scale and high > length - line.scale):
         return 0.0, float(length)
     return max(0.0, low), min(float(length), high)
