@@ -20,6 +20,8 @@ from .downscale import BUDGETS, KERNEL, Case, attacked, known, made, platform, p
 from .table import Row, Table
 
 KERNELS = ("cv2_linear", "cv2_cubic", "torch_bilinear", "pil_nearest")
+#: Sides of tiles: of 128 pixels an encoder of 224 sees them enlarged.
+TILES = (128, 256)
 #: Weights of the detector in the attack that knows it, which aims above the threshold by this share of what is left.
 WEIGHTS, MARGIN = (1.0, 4.0), 0.25
 
@@ -33,8 +35,8 @@ def run(
 ) -> list[Table]:
     """Share of pictures that the detector flags: clean ones, and those of attacks, also of one that knows it.
 
-    Clean: the bundled tiles of 128 pixels, and the bundled photographs as large as they are, each against a threshold
-    of the others. Attacked: the pictures of `downscale` behind OpenCV linear, against a threshold of the other
+    Clean: the bundled tiles, and the bundled photographs as large as they are, each against a threshold of the other
+    photographs. Attacked: the pictures of `downscale` behind OpenCV linear, against a threshold of the other
     photographs at that size.
     """
     cases = [made(name, pictures, size) for name in arch]
@@ -79,13 +81,13 @@ def cosines_of(case: Case, pictures: Sequence[Tensor], kernel: str) -> Tensor:
 
 def false_alarms(case: Case) -> Table:
     """Clean pictures that are flagged, by deployed kernel."""
-    cut, photos = tiles(128), photographs()
-    samples = {
-        f"{len(cut)} tiles": (list(cut.images), cut.names, cut.clusters),
-        f"{len(photos)} photographs": (list(photos.values()), tuple(photos), tuple(photos)),
-    }
+    photos, samples = photographs(), {}
+    for cut in map(tiles, TILES):
+        what = f"{len(cut)} tiles of {cut.images.shape[-1]}"
+        samples[what] = list(cut.images), cut.names, cut.clusters
+    samples[f"{len(photos)} photographs"] = list(photos.values()), tuple(photos), tuple(photos)
     rows: dict[str, Row] = {}
-    notes = ["a bound k / (n + 1) holds for exchangeable pictures, and is not below 1 / (n + 1)"]
+    notes = ["a bound k / (n + 1) is for exchangeable pictures, which tiles of one photograph are not quite"]
     for kernel in KERNELS:
         row: list[float | None] = []
         for what, (pictures, names, clusters) in samples.items():

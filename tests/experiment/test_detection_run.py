@@ -1,6 +1,7 @@
 """The part detection of a run: what it writes, what `verify` checks of it, and pipelines that it refuses."""
 
 import shutil
+import sys
 
 import cv2
 import pytest
@@ -81,6 +82,13 @@ def test_what_is_no_pipeline_is_refused_in_one_line(tmp_path, words, given, mess
     with pytest.raises(ValueError, match=message) as error:
         made(tmp_path / "run", *words, **given)
     assert "\n" not in str(error.value) and not (tmp_path / "run" / "manifest.json").exists()
+
+
+def test_a_library_that_is_not_installed_is_named_before_the_attack(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "cv2", None)
+    with pytest.raises(ValueError, match=r"cv2 cannot be imported .*pip install"):
+        made(tmp_path / "run", "evaluate.pipeline=cv2_linear")
+    assert not (tmp_path / "run" / "manifest.json").exists()
 
 
 def test_a_function_that_fails_on_a_picture_costs_only_this_part(tmp_path, monkeypatch):

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,13 +43,10 @@ class Pipeline:
 
 
 def named(kernel: str, source: tuple[int, int], size: tuple[int, int]) -> Pipeline:
-    """The library's own resize of pictures of (height, width) `source` to `size`, by the name of its kernel."""
-    window = (slice(0, size[0]), slice(0, size[1]))
-    return Pipeline(kernel, partial(_called, kernel, size), size, window, (0, 0, source[1], source[0]))
-
-
-def _called(kernel: str, size: tuple[int, int], picture: np.ndarray) -> np.ndarray:
-    return library_call(kernel)(picture, size)
+    """The library's own resize of pictures of (height, width) `source` to `size`, by the name of its kernel. Raises
+    ValueError where the library is not installed."""
+    window, call = (slice(0, size[0]), slice(0, size[1])), library_call(kernel)
+    return Pipeline(kernel, lambda picture: call(picture, size), size, window, (0, 0, source[1], source[0]))
 
 
 def recorded(function: Callable[[Any], Any]) -> str:
