@@ -2,7 +2,7 @@
 
 import html
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
@@ -172,6 +172,7 @@ def robustness(
     eps: str | float | None = None,
     steps: int | None = None,
     out: str | Path | None = None,
+    pipeline: str | Callable[[Any], Any] | None = None,
     **values: Any,
 ) -> Robustness | Comparison:
     """Attack pictures and score the encoder on held-out views, as `viewproof run` does.
@@ -186,6 +187,9 @@ def robustness(
         eps: the largest change of a pixel, as "8/255"; None for the preset's.
         steps: the steps of each attack, `attack.steps`; None for the preset's.
         out: the run directory, of several encoders the folder of their runs; None for a fresh one under `outputs/`.
+        pipeline: your own resize before the encoder: the name of a kernel, or a function of an 8-bit array (H,W,3) or
+            a PIL image that returns one, or a tensor. Pictures that it shows otherwise than people see them are
+            flagged (see `attacks.evaluation.detection`); None for the preset's.
         values: any other key of the configuration, as `seed=1` or `**{"data.size": 128}`.
 
     Raises:
@@ -194,6 +198,13 @@ def robustness(
     folder = Path(out) if out is not None else _fresh(preset)
     keys: dict[str, Any] = {} if eps is None else {"perturbation.eps": eps}
     keys |= {} if steps is None else {"attack.steps": steps}
+    if pipeline is not None and not isinstance(pipeline, str) and not callable(pipeline):
+        raise ValueError(
+            "`pipeline` must be the name of a kernel, such as cv2_linear, or a function; got "
+            f"{type(pipeline).__name__}"
+        )
+    keys |= {"evaluate.pipeline": pipeline} if isinstance(pipeline, str) else {}
+    function = None if isinstance(pipeline, str) else pipeline
     encoders = {"": encoder} if isinstance(encoder, str | nn.Module) else _named(encoder)
     for each in encoders.values():
         if not isinstance(each, str | nn.Module):
@@ -202,7 +213,7 @@ def robustness(
     if pictures is not None:
         path = as_path(pictures, folder.parent if whole else folder)
         keys |= {"data": "folder", "data.path": str(path)}
-    runs = {name: _run(each, folder / name, preset, keys | values) for name, each in encoders.items()}
+    runs = {name: _run(each, folder / name, preset, keys | values, function) for name, each in encoders.items()}
     if whole:
         return runs[""]
     result = Comparison(folder, runs)
@@ -210,7 +221,9 @@ def robustness(
     return result
 
 
-def _run(encoder: Encoder, folder: Path, preset: str, values: Mapping[str, Any]) -> Robustness:
+def _run(
+    encoder: Encoder, folder: Path, preset: str, values: Mapping[str, Any], pipeline: Callable[[Any], Any] | None
+) -> Robustness:
     """The run of one encoder."""
     from attacks.run import compose  # here: it imports Hydra, which only a run needs
 
@@ -220,7 +233,8 @@ def _run(encoder: Encoder, folder: Path, preset: str, values: Mapping[str, Any])
     overrides = [word(key, value) for key, value in (keys | dict(values)).items()]
     run, module = compose(preset, overrides), None if isinstance(encoder, str) else encoder
     with nullcontext() if module is None else _restored(module, checked=not run.encoder.features):
-        return Robustness(folder, job(run, folder, Path(preset).stem, overrides, module=module))
+        content = job(run, folder, Path(preset).stem, overrides, module=module, pipeline=pipeline)
+        return Robustness(folder, content)
 
 
 def _named(encoders: object) -> dict[str, Any]:

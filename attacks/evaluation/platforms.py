@@ -82,6 +82,17 @@ def resamplers() -> tuple[dict[str, Resampler], list[str]]:
     return available, missing
 
 
+def library_call(kernel: str) -> Resampler:
+    """The library's own 8-bit call of a kernel of `transforms.resizing.kernels.NAMES`, such as "torch_bicubic_aa".
+    Raises ValueError where the library is not installed."""
+    library, _, name = kernel.partition("_")
+    if library == "pil":
+        return partial(_pillow, Image.Resampling[name.upper()])
+    if library == "cv2":
+        return partial(_opencv, extra("cv2"), f"INTER_{name.upper()}")
+    return partial(_torch, name.removesuffix("_aa").replace("_", "-"), name.endswith("_aa"))
+
+
 def _pillow(kernel: Image.Resampling, pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     return np.array(Image.fromarray(pixels).resize(size[::-1], kernel))
 
@@ -93,5 +104,7 @@ def _opencv(cv2: Any, flag: str, pixels: np.ndarray, size: tuple[int, int]) -> n
 
 def _torch(mode: str, antialias: bool, pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     images = torch.from_numpy(pixels).permute(2, 0, 1)[None]
-    resized = F.interpolate(images, size, mode=mode, antialias=antialias, align_corners=False)
+    resized = F.interpolate(
+        images, size, mode=mode, antialias=antialias, align_corners=None if "nearest" in mode else False
+    )
     return np.ascontiguousarray(resized[0].permute(1, 2, 0).numpy())

@@ -23,6 +23,11 @@ def check(run: Run, parts: Parts) -> None:
     )
     if config.left_out:
         varying(parts.transforms)
+    if config.pipeline is not None and parts.pipeline is None:
+        raise ValueError(
+            f"`evaluate.pipeline` must be null or the name of a resizer; a function is given from Python, as "
+            f"robustness(pipeline=...); got {config.pipeline!r}"
+        )
     if config.failure and not parts.transforms.dims:
         raise ValueError(
             "`evaluate.failure` must be 0 where no stage of the views varies, so that every view is the same; add "
@@ -38,6 +43,7 @@ def configured_parts(run: Run, transforms: Compose) -> dict[str, bool]:
         "response": any(configured_slices(run, transforms)),
         "left_out": config.left_out > 0,
         "deployment": config.deploy > 0,
+        "detection": config.pipeline is not None,
         "explanations": config.explain > 0,
         "failure": config.failure > 0,
     }

@@ -10,6 +10,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from attacks.encoders.description import MODULE
+from attacks.evaluation.resizers.pipeline import GIVEN
 from attacks.runtime.folders import refuse_links
 from attacks.runtime.untrusted import text
 from attacks.schema.encoder import EncoderConfig
@@ -93,6 +94,10 @@ def interrupted(folder: Path, program: str | None = None) -> Earlier:
     if previous.run.encoder.name == MODULE:
         raise ValueError(
             "`resume`: `encoder` was a module in memory, which no directory holds: start again, overwrite=true"
+        )
+    if (previous.run.evaluate.pipeline or "").startswith(GIVEN):
+        raise ValueError(
+            "`resume`: `pipeline` was a function in memory, which no directory holds: start again, overwrite=true"
         )
     refuse_program(previous.run, program, f"encoder.model={getattr(previous.run.encoder, 'model', None)}")
     try:

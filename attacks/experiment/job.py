@@ -2,7 +2,7 @@
 
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -18,6 +18,7 @@ from attacks.encoders.layers import layer_listing
 from attacks.eot.batching import memory_told
 from attacks.eot.faults import NotFinite, fault
 from attacks.evaluation.drift import summary
+from attacks.evaluation.resizers.pipeline import recorded
 from attacks.evaluation.sanity.check import table as sanity_table
 from attacks.experiment.artefact_list import CHECKPOINT, finish
 from attacks.experiment.batch import BatchResult, Bench
@@ -50,7 +51,15 @@ from attacks.schema.launchers import queued_again
 from attacks.schema.validate import Run, shard, workers
 
 
-def job(run: Run, out: Path, preset: str, overrides: list[str], *, module: nn.Module | None = None) -> dict[str, Any]:
+def job(
+    run: Run,
+    out: Path,
+    preset: str,
+    overrides: list[str],
+    *,
+    module: nn.Module | None = None,
+    pipeline: Callable[[Any], Any] | None = None,
+) -> dict[str, Any]:
     """Run an experiment, write the run directory, and print the arms and the report's path. An interrupted run of
     this configuration in the directory is gone on with; one at work is joined.
 
@@ -58,14 +67,18 @@ def job(run: Run, out: Path, preset: str, overrides: list[str], *, module: nn.Mo
 
     Args:
         module: replaces the configured encoder: (N,3,H,W) in [0,1] -> (N,D).
+        pipeline: replaces `evaluate.pipeline`, see `resizers.pipeline.given`.
 
     Returns the content of metrics.json, or nothing where another process makes the tables. Raises
     ValueError, OSError or FloatingPointError for what a user can fix.
     """
     if module is not None:
         run.encoder = EncoderConfig(MODULE, list(run.encoder.features), run.encoder.stochastic)
-    if module is not None and run.workers != 1:
-        raise ValueError(f"`workers` must be 1 for a module in memory, which no other process has; got {run.workers}")
+    if pipeline is not None:
+        run.evaluate.pipeline = recorded(pipeline)
+    if (module is not None or pipeline is not None) and run.workers != 1:
+        kind = "function" if module is None else "module"
+        raise ValueError(f"`workers` must be 1 for a {kind} in memory, which no other process has; got {run.workers}")
     if run.overwrite and run.shard is not None:
         raise ValueError("`overwrite` must be false with `shard`: each shard would remove what the others have done")
     if run.overwrite and queued_again():
@@ -79,7 +92,7 @@ def job(run: Run, out: Path, preset: str, overrides: list[str], *, module: nn.Mo
             run.engine = previous.run.engine  # as it was decided
             prepared = prepared_again(previous, run, world, module)
         else:
-            prepared = prepare(run, world, preset, overrides, module)
+            prepared = prepare(run, world, preset, overrides, module, pipeline)
         return _worked(prepared, Path(place), entry)
 
 

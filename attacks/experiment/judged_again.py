@@ -19,7 +19,7 @@ from attacks.experiment.agreement import short, some
 from attacks.experiment.artifacts import SHOWN, sheet
 from attacks.experiment.batch import SAME, Bench, Unit, arms_of, drift_of, part_of, worst_cosine
 from attacks.experiment.failure import failures_of
-from attacks.experiment.sections import deployment_of, explanations_of, response_of, sample_of
+from attacks.experiment.sections import cosines_of, deployment_of, explanations_of, response_of, sample_of
 from attacks.experiment.units import unit_size
 from attacks.experiment.view_scores import NAME, ViewScores
 from attacks.runtime.tables import read_rows
@@ -200,6 +200,17 @@ def parts(bench: Bench, out: Path, chosen: Drawn, done: Mapping[str, object]) ->
             [bench.parts.queries.names[row] for row in rows]
         )
         yield from some(_rows_apart("drift", read_rows(out / "drift.csv"), again), "drift.csv")
+    if done.get("detection") is not None and bench.parts.pipeline is not None:
+        rows = chosen.of(len(bench.parts.queries), "detection")
+        each = [(arm, zip(rows, values.tolist(), strict=True)) for arm, values in cosines_of(bench, rows).items()]
+        names = bench.parts.queries.names
+        again = [
+            {"arm": arm, "picture": names[row], "cosine": value}
+            for arm, some_rows in each
+            for row, value in some_rows
+        ]
+        was = [{key: row[key] for key in ("arm", "picture", "cosine")} for row in read_rows(out / "detection.csv")]
+        yield from some(_rows_apart("detection", was, again), "detection.csv")
     if done.get("failure") is not None:
         yield from some(_failures(bench, out, chosen), "failure.csv")
     if done.get("radii") is not None:

@@ -10,6 +10,7 @@ from attacks.eot import risk
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.protocols import Optimiser, Penalty, Perturbation, Proposer
 from attacks.evaluation.classes import Classes
+from attacks.evaluation.resizers.pipeline import Pipeline
 from transforms import Compose, Draws
 
 
@@ -51,3 +52,4 @@ class Parts:
     truth: Tensor
     goal: Tensor | None
     device: torch.device
+    pipeline: Pipeline | None = None  # also where it is a function that this process was not given

@@ -1,5 +1,6 @@
 """What a run needs before it attacks: torch's settings, its parts, the engine's decision, and its manifest."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -39,11 +40,19 @@ class Prepared:
         return Checkpoint(out / CHECKPOINT, key, pace.seconds, pace.steps, self.world, self.parts.device)
 
 
-def prepare(run: Run, world: World, preset: str, overrides: list[str], module: nn.Module | None = None) -> Prepared:
+def prepare(
+    run: Run,
+    world: World,
+    preset: str,
+    overrides: list[str],
+    module: nn.Module | None = None,
+    pipeline: Callable[[Any], Any] | None = None,
+) -> Prepared:
     """Set up torch, make the parts of a run, and decide how its engine computes.
 
     Args:
         module: replaces the configured encoder.
+        pipeline: the function that the configuration records as its pipeline.
 
     Raises:
         ValueError, OSError: in one line.
@@ -55,7 +64,7 @@ def prepare(run: Run, world: World, preset: str, overrides: list[str], module: n
     refuse_unfit(run)
     _deterministic(compiles=run.engine.compile is not False)
     keep_freed_memory()
-    parts = build(run, module)
+    parts = build(run, module, pipeline)
     check(run, parts)
     choice = decide(run, parts, world)
     record = manifest(run, parts, preset, overrides, choice, world)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attacks.evaluation.ablation import ALL, NOTHING, LeftOut, varying
 from attacks.evaluation.deployment import Cell, Deployment, deployed_size
+from attacks.evaluation.detection import Detection
 from attacks.evaluation.drift import VIEWS, Drift
 from attacks.evaluation.explain.explanation import Explanations, Maps
 from attacks.evaluation.explain.gradients import Reach
@@ -61,7 +62,7 @@ def sections_of(bench: Bench, content: Mapping[str, Any], folder: Path) -> Secti
     failed = content["failed_parts"]
     makes: dict[str, Callable[[Bench, Mapping[str, Any], Sequence[Row]], Section]]
     makes = {"radii": _radii, "response": _response, "left_out": _left_out, "deployment": _deployment}
-    makes |= {"failure": _failure}
+    makes |= {"detection": _detection, "failure": _failure}
     parts: dict[str, Section | None] = {}
     for name, configured in configured_parts(bench.run, bench.parts.transforms).items():
         rows = read_rows(folder / f"{name}.csv") if configured and name not in failed else None
@@ -137,6 +138,13 @@ def _deployment(bench: Bench, content: Mapping[str, Any], rows: Sequence[Row]) -
     height, width = bench.parts.queries.images.shape[2:]
     size = deployed_size(bench.parts.encoder, (height, width))
     return Deployment(tuple(cells), sample.names, sample.clusters, size, tuple(content["deployment"]["missing"]))
+
+
+def _detection(bench: Bench, content: Mapping[str, Any], rows: Sequence[Row]) -> Detection:
+    arms, queries, pipeline = arms_of(bench.run, bench.parts), bench.parts.queries, bench.parts.pipeline
+    height, width = content["detection"]["size"] if pipeline is None else pipeline.size
+    by_arm = dict(zip(arms, _column(rows, "cosine", [len(arms), len(queries)]), strict=True))
+    return Detection(str(bench.run.evaluate.pipeline), (height, width), by_arm, queries.names, queries.clusters)
 
 
 def _failure(bench: Bench, content: Mapping[str, Any], rows: Sequence[Row]) -> Failures:  # noqa: ARG001

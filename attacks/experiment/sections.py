@@ -1,8 +1,8 @@
 """The optional parts of an evaluation, computed from the saved files: the smallest radii, response maps over the
-space of views, the ablation of each stage, deployment through file formats, explanations of the encoder, and the
-probability of rare failures."""
+space of views, the ablation of each stage, deployment through file formats, the detection of pictures that a resizer
+shows otherwise than people see them, explanations of the encoder, and the probability of rare failures."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
@@ -14,10 +14,12 @@ from torch import Tensor
 
 from attacks.data.gallery import spread
 from attacks.encoders.defended import view_defence
+from attacks.eot.bank import Bank
 from attacks.eot.batching import memory_told
 from attacks.evaluation.ablation import left_out
 from attacks.evaluation.clusters import Sample
 from attacks.evaluation.deployment import Deployment, deployed_size, deployment
+from attacks.evaluation.detection import Detection, cosines
 from attacks.evaluation.explain.explanation import Explanations, explain
 from attacks.evaluation.failure import Failures
 from attacks.evaluation.response import Response, SlicePlan, response
@@ -34,6 +36,8 @@ from transforms import Compose, Shown, stream
 
 #: Views per cell of a map, and cells of a curve.
 VIEWS, CURVE_CELLS = 4, 9
+#: Pictures that are resized at once.
+BLOCK = 16
 
 
 class Section(Protocol):
@@ -95,7 +99,8 @@ def sections(outcome: Outcome) -> Sections:
     failed: dict[str, str] = {}
     meter = bench.meter()
     makes = {"radii": _radii, "response": _response, "left_out": _left_out}
-    makes |= {"deployment": _deployment, "explanations": _explanations, "failure": _failure}
+    makes |= {"deployment": _deployment, "detection": _detection}
+    makes |= {"explanations": _explanations, "failure": _failure}
     for name, configured in configured_parts(bench.run, bench.parts.transforms).items():
         parts[name] = None
         if not configured:
@@ -103,7 +108,7 @@ def sections(outcome: Outcome) -> Sections:
         try:
             with memory_told():
                 parts[name], costs[name] = bench.checkpoint.once(name, partial(_priced, makes[name], outcome, meter))
-        except FAULTS as error:  # the tables of the arms do not need it
+        except (*FAULTS, ValueError) as error:  # the tables of the arms do not need it
             if bench.world.size > 1:  # each process may have another error
                 raise
             keep_fault(bench, error, name)
@@ -193,6 +198,31 @@ def deployment_of(bench: Bench, sample: Sample) -> Deployment:
     size, ratios = deployed_size(bench.parts.encoder, (height, width)), bench.run.evaluate.ratios
     defence, seed = view_defence(bench.parts.transforms), bench.run.seed
     return deployment(_pictures(bench, sample), sample, bench.judge, size, ratios, defence, seed)
+
+
+def _detection(outcome: Outcome, _: Meter) -> Section:
+    bench = outcome.bench
+    pipeline, queries = bench.parts.pipeline, bench.parts.queries
+    assert pipeline is not None
+    by_arm = cosines_of(bench, range(len(queries)))
+    return Detection(pipeline.name, pipeline.size, by_arm, queries.names, queries.clusters)
+
+
+def cosines_of(bench: Bench, rows: Sequence[int]) -> dict[str, Tensor]:
+    """The cosine (n,) by arm of some pictures behind the configured pipeline and behind an antialiased resize."""
+    pipeline, judge, world = bench.parts.pipeline, bench.judge, bench.world
+    assert pipeline is not None
+    encoder = bench.counted if world.first else bench.counted.encoder  # every process computes it; count it once
+    blocks = [rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK)]
+
+    def encode(pictures: Tensor) -> Tensor:
+        features = Bank(Compose([]), pictures.new_zeros(1, 0)).features(pictures, encoder, bench.chunk)[:, 0]
+        return features if judge.signature is None else judge.signature(features)
+
+    return {
+        arm: torch.cat([cosines(bench.exhibits.pictures(arm, block), pipeline, encode) for block in blocks])
+        for arm in arms_of(bench.run, bench.parts)
+    }
 
 
 def _failure(outcome: Outcome, _: Meter) -> Section:

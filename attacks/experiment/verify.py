@@ -12,6 +12,7 @@ from torch import nn
 from attacks.data.gallery import Gallery
 from attacks.encoders.description import MODULE
 from attacks.encoders.engine import Choice, Decision
+from attacks.evaluation.resizers.pipeline import GIVEN
 from attacks.evaluation.retrieval_metrics import impostors, thresholds
 from attacks.experiment import agreement, judged_again
 from attacks.experiment.artefact_list import ALWAYS, FILES, METRICS, differences, planned
@@ -73,6 +74,7 @@ def verify(
     sample: float = 0.1,
     module: nn.Module | None = None,
     *,
+    pipeline: Callable[[Any], Any] | None = None,
     program: str | None = None,
     device: str | None = None,
 ) -> Verdict:
@@ -82,6 +84,8 @@ def verify(
         folder: its directory; also a location of fsspec, such as `zip://run::runs.zip`.
         sample: the share of the views, and of the pictures of each part, that are judged again.
         module: the encoder of a run of a module in memory.
+        pipeline: the function of a run that was given one; without it the cosines of detection.csv are not judged
+            again, and a note says so.
         program: the file or plug-in of an encoder that runs code, as the user gives it.
         device: instead of that of the run.
 
@@ -101,7 +105,7 @@ def verify(
             files = [*_guarded(FILES, lambda: _files(out, previous.manifest, content))]
         except (ValueError, OSError) as error:
             return Verdict((str(error),))
-        return _checked(out, content, previous, files, (sample, module, program, device))
+        return _checked(out, content, previous, files, (sample, module, pipeline, program, device))
 
 
 def _files(out: Path, record: Mapping[str, Any], content: Mapping[str, Any]) -> Iterator[str]:
@@ -111,7 +115,7 @@ def _files(out: Path, record: Mapping[str, Any], content: Mapping[str, Any]) -> 
 
 
 def _checked(out: Path, content: Any, previous: Earlier, files: list[str], options: tuple[Any, ...]) -> Verdict:
-    sample, module, program, device = options
+    sample, module, pipeline, program, device = options
     run, record = previous.run, previous.manifest
     if run.encoder.name == MODULE and module is None:
         raise ValueError("`encoder` was a module in memory: check this run from Python, verify(folder, module=...)")
@@ -119,7 +123,7 @@ def _checked(out: Path, content: Any, previous: Earlier, files: list[str], optio
     run.engine.device = device or run.engine.device
     if getattr(run.data, "cache", None) is not None:
         run.data.cache = None  # nothing is written
-    made = build(run, module)
+    made = build(run, module, pipeline)
     full = Decision(chunk=int(record["engine"]["decision"]["chunk"]))
     everyone, _, _ = bench_of(run, made, made.encoder, full, ALONE, out)
     gone = {failure["picture"] for failure in content["failed"]}
@@ -128,6 +132,12 @@ def _checked(out: Path, content: Any, previous: Earlier, files: list[str], optio
     chosen = judged_again.Drawn(sample, int(sha256(out / FILES)[:12], 16))
     notes, problems = _same_parts(run, made, record)
     problems += files
+    if made.pipeline is None and run.evaluate.pipeline is not None:
+        function = run.evaluate.pipeline.removeprefix(GIVEN)
+        notes += [
+            f"detection.csv: its cosines were not judged again, for its pipeline was {function}, a function given in "
+            "Python, which no directory holds: verify(folder, pipeline=...)"
+        ]
 
     def judged() -> Iterator[str]:
         scores = read_scores(out)

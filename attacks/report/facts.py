@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attacks.encoders.description import MODULE, described
+from attacks.evaluation.resizers.pipeline import GIVEN
 from attacks.report.words import BANKS, arm_names, counted, measure_name, p_value, radius, sampled, written
 
 
@@ -89,18 +90,19 @@ def _deployed(cell: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
 
 
 def command(manifest: Mapping[str, Any]) -> str:
-    """The command line of the run, quoted for a shell. Of a module from Python only the overrides: no command line
-    can name it."""
+    """The command line of the run, quoted for a shell. Of a module or function from Python only the overrides: no
+    command line can name it."""
     overrides = list(map(str, manifest["overrides"]))
     if not any(override.startswith("config=") for override in overrides):
         overrides.insert(0, f"config={manifest['preset']}")
-    return shlex.join([*([] if of_module(manifest) else ["python", "-m", "attacks.run"]), *overrides])
+    return shlex.join([*([] if from_python(manifest) else ["python", "-m", "attacks.run"]), *overrides])
 
 
-def of_module(manifest: Mapping[str, Any]) -> bool:
-    """Whether the encoder was given as a module, from Python."""
-    name: str = manifest["encoder"]["name"]
-    return name == MODULE
+def from_python(manifest: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """What was given from Python, as (the part, its kind): the encoder, the pipeline."""
+    pipeline = manifest["config"].get("evaluate", {}).get("pipeline") or ""
+    encoder = [("encoder", "module")] if manifest["encoder"]["name"] == MODULE else []
+    return encoder + ([("pipeline", "function")] if pipeline.startswith(GIVEN) else [])
 
 
 def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tuple[str, str]]:

@@ -10,7 +10,17 @@ from attacks.encoders.description import described
 from attacks.gate.verdict import table
 from attacks.report.curves import drift_curve, loss_curve, radii_curve, response_curve, spectrum_curve
 from attacks.report.environment import environment
-from attacks.report.facts import command, compared, deployed, legend, of_module, patch_rows, protocol, tiles, verdict
+from attacks.report.facts import (
+    command,
+    compared,
+    deployed,
+    from_python,
+    legend,
+    patch_rows,
+    protocol,
+    tiles,
+    verdict,
+)
 from attacks.report.maps import heat_map
 from attacks.report.sheets import LARGEST, Picture, from_file, perturbation
 from attacks.report.words import arm_names, measured
@@ -25,6 +35,7 @@ OPTIONAL = (
     "response",
     "left_out",
     "deployment",
+    "detection",
     "explanations",
     "failure",
     "drift",
@@ -117,7 +128,7 @@ def render(
         encoder=described(content["encoder"]),
         patch_facts=patch_rows(patch) if patch else [],
         command=command(manifest),
-        of_module=of_module(manifest),
+        from_python=from_python(manifest),
         settings=" ".join(manifest["engine"]["settings"]),
         protocol=protocol(content, manifest),
         curve=loss_curve(trace, content["threat"]["objective"], content["arms"]) if trace else None,
@@ -157,6 +168,7 @@ def sections(content: Mapping[str, Any], pictures: Images, traced: bool) -> list
         ("failure", "Rare failures", "How often a view fails, over all views"),
         ("left_out", "Stages left out", "Which transform the attack must see"),
         ("deployment", "Deployment", "What codecs and resizers leave of it"),
+        ("detection", "Detection", "Does the encoder see what people see?"),
         ("explanations", "Explanations", "What the encoder looks at"),
         (
             "perturbation",

@@ -22,6 +22,7 @@ PARTS = {
     "response": "maps and curves",
     "left_out": "attacks that leave out a stage",
     "deployment": "file formats and resizers",
+    "detection": "the pipeline beside an antialiased resize",
     "explanations": "explanations",
     "failure": "rare failures",
 }

@@ -30,6 +30,11 @@ class EvaluateConfig:
         "of the sizes that those resizers make to the encoder's own; [0.95, 1, 1.05]: 5 % off",
         range="[0.1, 10]",
     )
+    pipeline: str | None = option(
+        None,
+        "flag pictures that this resizer shows otherwise than people see them",
+        range="null, or a kernel such as cv2_linear, torch_bilinear, pil_nearest; a function: robustness(pipeline=)",
+    )
     explain: int = option(0, "pictures with maps of what the encoder looks at", least=0)
     failure: int = option(0, "pictures with the probability of a failure over all views, down to 1e-10", least=0)
     particles: int = option(1000, "of the search for failures; about 100 views each, in each of two arms", least=50)

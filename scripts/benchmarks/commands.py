@@ -16,6 +16,7 @@ from . import (
     coverage,
     downscale,
     downscale_defences,
+    downscale_detector,
     draws,
     engine,
     estimator,
@@ -64,6 +65,7 @@ BENCHMARKS: dict[str, Callable[..., list[Table]]] = {
     "downscale-closed": downscale.closed,
     "downscale-cost": downscale.cost,
     "downscale-defences": downscale_defences.run,
+    "downscale-detector": downscale_detector.run,
 }
 #: Those that run on one thread unless `--threads` is given.
 ONE_THREAD: tuple[str, ...] = (
@@ -77,7 +79,7 @@ ONE_THREAD: tuple[str, ...] = (
     "rare",
     "rare-views",
 )
-ONE_THREAD += ("downscale", "downscale-closed", "downscale-cost", "downscale-defences")
+ONE_THREAD += ("downscale", "downscale-closed", "downscale-cost", "downscale-defences", "downscale-detector")
 HELP = {
     "arch": "encoders",
     "budgets": "radii: L-inf as a fraction, or a PSNR such as 28dB",

@@ -2,7 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from attacks import EOT, L2, Linf, Toward, Wiener, solve
 from attacks.data.gallery import HELD_OUT, photograph, photographs, tiles
 from attacks.data.images import to_bytes
+from attacks.eot.protocols import Objective
 from attacks.evaluation.platforms import OPEN, Resampler, at_ratios, codecs, resamplers
 from attacks.experiment.build.perturbation import radius
 from attacks.experiment.build.pipeline import preset
@@ -135,15 +136,18 @@ def crop(photo: Tensor, number: int, size: tuple[int, int]) -> Tensor:
     return (picture.clamp(0, 1) * 255).round() / 255
 
 
-def attacked(case: Case, ball: Ball, views: Compose, steps: int) -> list[np.ndarray]:
-    """The attacked pictures as files, one at a time."""
+def attacked(
+    case: Case, ball: Ball, views: Compose, steps: int, objectives: Sequence[Objective] = ()
+) -> list[np.ndarray]:
+    """The attacked pictures as files, one at a time; `objectives`: of each picture, in place of `Toward()`."""
     files = []
-    for image, row in zip(case.images.split(1), case.rows, strict=True):
+    each = objectives or [Toward()] * len(case.rows)
+    for image, row, objective in zip(case.images.split(1), case.rows, each, strict=True):
         best = solve(
             image,
             case.gallery[row][None],
             encoder=case.network,
-            objective=Toward(),
+            objective=objective,
             perturbation=ball,
             optimiser=Wiener(),
             eot=EOT(views, views=1, chunk=8),

@@ -21,12 +21,12 @@ from tests.run.test_run import call
 TINY = ["config=evaluate", "data=folder", "data.size=64", "attack.steps=1", "attack.views=2", "evaluate.views=4"]
 TINY += ["evaluate.refine=0", "evaluate.left_out=3", "evaluate.deploy=5", "evaluate.explain=3", "sanity=none"]
 TINY += ["evaluate.map_pictures=11", "evaluate.maps=[[angle,scale]]", "evaluate.curves=[angle]", "transforms=eot2d"]
-TINY += ["evaluate.layers=[stem]", "evaluate.one_view=true", "evaluate.batch=null"]
+TINY += ["evaluate.pipeline=cv2_nearest", "evaluate.layers=[stem]", "evaluate.one_view=true", "evaluate.batch=null"]
 #: Numbers that do not follow from the files of results, and why.
 ELSEWHERE = {
     r"schema|seed|neighbours|threat \w+": "the configuration",
     r"(wide )?bank (refine|ranges \d+ \d)|wide factor": "the configuration",
-    r"(left_out steps|deployment size \d|response \w+ \d [xy] trained \d|drift views)": "the configuration",
+    r"left_out steps|(deployment|detection) size \d|response \w+ \d [xy] trained \d|drift views": "the configuration",
     r"gallery|guessed|verification .*": "the pictures and the encoder, before any attack",
     r"left": "the pictures that were not attacked",
     r"(.* )?cost \w+|costs .*": "passes and seconds, counted in the run",
@@ -77,7 +77,7 @@ def test_the_run_has_every_part_and_both_kinds_of_intervals(finished):
     content = read(finished)
     parts = Counter(place[0] for place, value in leaves(recomputed(finished)).items() if is_number(value))
     assert {"arms", "wide", "primary", "comparisons", "response", "left_out", "deployment", "explanations"} < {*parts}
-    assert "drift" in parts and len(content["clusters"]) == 16 > len(set(content["clusters"])) == 11
+    assert {"drift", "detection"} < {*parts} and len(content["clusters"]) == 16 > len(set(content["clusters"])) == 11
     assert content["primary"]["p"] is not None is not content["comparisons"][0]["p_holm"]
     assert content["response"]["maps"][0]["p_holm"] is not None is not content["response"]["maps"][0]["worst"]
     assert {value for place, value in leaves(content).items() if place[-1] == "kind"} == {"interval", "range"}

@@ -27,6 +27,7 @@ PARTS = [
     "evaluate.curves=[angle]",
     "evaluate.left_out=2",
     "evaluate.deploy=2",
+    "evaluate.pipeline=cv2_linear",
 ]
 PARTS += ["evaluate.explain=2", "evaluate.layers=[stem]", "transforms=eot2d", "evaluate.map_pictures=2"]
 FAILURE = [*TINY, "data.size=32", "evaluate.failure=1", "evaluate.particles=50"]
@@ -184,6 +185,9 @@ LIES = {
     "its number": ("parts", metric("left_out", "rows", 0, "cells", 0, "cosine", "mean"), "metrics.json le"),
     "a file format": ("parts", cell("deployment", "cosine", 3), "deployment.csv"),
     "its table": ("parts", metric("deployment", "cells", 0, "arms", "eot", "cosine", "mean"), "metrics"),
+    "a resize": ("parts", cell("detection", "cosine", 3), "detection.csv"),
+    "a flag": ("parts", cells("detection", lambda row: row.update(flagged="1"), 3), "detection.csv line 5, flagged"),
+    "its share": ("parts", metric("detection", "arms", "eot", "flagged", "mean"), "metrics.json detection arms eot"),
     "an explanation": ("parts", cell("explanations", "deletion", 3), "explanations.csv"),
     "its coverage": ("parts", metric("explanations", "coverage"), "metrics.json explanations cov"),
     "a ring": ("parts", cell("spectrum", "power", 3, 1e-3), "metrics.json explanations spectrum"),
@@ -258,6 +262,7 @@ HONEST = {
     "maps": ["evaluate.maps=[auto]", "evaluate.curves=[auto]"],
     "left out": ["evaluate.left_out=2"],
     "formats": ["evaluate.deploy=3"],
+    "a pipeline": ["evaluate.pipeline=torch_nearest"],
     "explanations": ["evaluate.explain=2"],
     "failures": ["evaluate.failure=2", "evaluate.particles=50", "data.size=32"],
     "a suite": ["attack=suite", "attack.nearest=0"],

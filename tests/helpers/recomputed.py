@@ -166,7 +166,7 @@ def recomputed(folder):
     """The content of metrics.json as far as it follows from the other files of a run directory."""
     table = rows(folder, "per_image")
     tables = {name: rows(folder, name) for name in ("response", "left_out", "deployment", "explanations", "spectrum")}
-    tables["drift"] = rows(folder, "drift")
+    tables |= {name: rows(folder, name) for name in ("drift", "detection")}
     clusters = {row["picture"]: row["cluster"] for row in table}
     for row in [row for each in tables.values() for row in each]:
         row["cluster"] = clusters[row["picture"]]
@@ -182,6 +182,7 @@ def recomputed(folder):
         "response": response(tables["response"]),
         "left_out": left_out(tables["left_out"]),
         "deployment": deployment(tables["deployment"]),
+        "detection": detection(tables["detection"]),
         "explanations": explanations(tables["explanations"], tables["spectrum"]),
         "drift": drift(tables["drift"]),
     }
@@ -347,6 +348,24 @@ def deployment(table):
         cell = {"codec": codec, "resampler": resampler, "difference": minus(arms["eot"], arms["no_eot"])}
         cells.append(cell | {"arms": {arm: section(own) for arm, own in arms.items()}})
     return sizes(table) | {"cells": cells}
+
+
+def detection(table):
+    """Each picture is flagged below the lowest clean cosines of the other clusters, one in a hundred."""
+    clean, limits, bounds, counts = some(table, arm="clean"), {}, [], []
+    for cluster in seen(table, "cluster"):
+        others = sorted(float(row["cosine"]) for row in clean if row["cluster"] != cluster)
+        k = max(1, (len(others) + 1) // 100)
+        limits[cluster] = others[k - 1]
+        bounds, counts = [*bounds, k / (len(others) + 1)], [*counts, len(others)]
+    arms = {}
+    for arm in seen(table, "arm"):
+        own = [row | {"below": float(row["cosine"]) < limits[row["cluster"]]} for row in some(table, arm=arm)]
+        assert [str(int(row["below"])) for row in own] == [row["flagged"] for row in own]
+        flagged = share(by_cluster(own, "below"), trials(own))
+        arms[arm] = {"flagged": flagged, "lowest": min(float(row["cosine"]) for row in own)}
+    ends = [min(limits.values()), max(limits.values())]
+    return sizes(table) | {"calibration": min(counts), "bound": max(bounds), "thresholds": ends, "arms": arms}
 
 
 def explanations(table, spectrum):

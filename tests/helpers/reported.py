@@ -135,6 +135,12 @@ def deployment():
     return {"pictures": 15, "clusters": 12, "cells": cells, "missing": ["opencv is not installed"]}
 
 
+def detection():
+    arms = {arm: {"flagged": share(FORCE[arm]), "lowest": 0.99 - FORCE[arm]} for arm in ARMS}
+    head = {"pictures": 15, "clusters": 12, "pipeline": "given in Python: mine.<lambda>", "size": [96, 128]}
+    return head | {"calibration": 13, "bound": 1 / 14, "thresholds": [0.971, 0.982], "arms": arms}
+
+
 def failure():
     def row(name, p, high, method, words):
         head = {"picture": name, "p": p, "low": p / 2, "high": high, "worth": 200.0, "views": 110_000}
@@ -256,7 +262,7 @@ def content(**changes):
     result |= {"costs": {arm: {key: i * value for key, value in costs.items()} for i, arm in enumerate(ARMS)}}
     result |= {"cost": {"forward": 20010, "backward": 12000, "seconds": 125.0}, "sanity": sanity(), "drift": drift()}
     result |= {"radii": radii(), "response": response(), "left_out": left_out(), "deployment": deployment()}
-    result |= {"explanations": explanations(), "failure": failure()}
+    result |= {"detection": detection(), "explanations": explanations(), "failure": failure()}
     return result | {"left": 0, "gate": None} | changes
 
 

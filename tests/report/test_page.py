@@ -22,7 +22,7 @@ from tests.helpers.reported import ARMS, EVIL
 from tests.helpers.sampled import mostly_slow
 
 OPTIONAL = ("wide", "comparisons", "drift", "sanity", "response", "left_out", "deployment", "explanations", "failure")
-OPTIONAL += ("costs",)
+OPTIONAL += ("detection", "costs")
 NOTHING = dict.fromkeys(OPTIONAL) | {"comparisons": []}
 
 
@@ -51,7 +51,8 @@ def intervals(result):
 def test_every_interval_of_the_metrics_is_on_the_page(whole):
     content = reported.content()
     content["explanations"].pop("likeness")  # drawn in explanations.png
-    for section in ("arms", "wide", "comparisons", "drift", "response", "left_out", "deployment", "explanations"):
+    parts = ("arms", "wide", "comparisons", "drift", "response", "left_out", "deployment", "detection")
+    for section in (*parts, "explanations"):
         results = list(intervals(content[section]))
         assert results
         for result in results:

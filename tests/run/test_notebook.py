@@ -34,8 +34,9 @@ def calls(monkeypatch, tmp_path):
     """Calls of `job`, which runs nothing."""
     calls = []
 
-    def job(run, out, preset, overrides, *, module=None):
+    def job(run, out, preset, overrides, *, module=None, pipeline=None):
         calls.append({"run": run, "out": out, "preset": preset, "overrides": overrides, "module": module})
+        calls[-1]["pipeline"] = pipeline
         return {"arms": {}}
 
     monkeypatch.setattr(notebook, "job", job)
@@ -97,7 +98,7 @@ def test_the_error_for_a_module_that_is_no_encoder_names_its_output(module, mess
 def test_the_state_of_a_module_is_restored(fails, calls, monkeypatch):
     """Training may continue after an evaluation, even after one that failed."""
 
-    def job(run, out, preset, overrides, *, module):
+    def job(run, out, preset, overrides, *, module, pipeline):
         module.eval().requires_grad_(False)
         if fails:
             raise ValueError("no")
@@ -131,6 +132,7 @@ def test_a_preset_may_be_a_file_of_the_user(calls, tmp_path):
         ({"+attack.steps": 3}, "keys of the configuration"),
         ({"hydra/launcher": "x"}, "keys of the configuration"),
         ({"preset": "nothing"}, "nothing"),
+        ({"pipeline": 3}, "`pipeline` must be the name of a kernel, such as cv2_linear, or a function; got int"),
         ({"encoder": abs}, "`encoder` must be a name or a torch.nn.Module"),
         ({"pictures": 3}, "`pictures` must be a path, a list of paths, a tensor, or .* got int"),
         ({"pictures": torch.full((2, 3, 8, 8), 2.0)}, "must lie in .0,1.; number 0 has values from 2 to 2"),
@@ -144,6 +146,13 @@ def test_a_wrong_argument_gives_a_one_line_error_and_runs_nothing(calls, values,
     with pytest.raises(ValueError, match=message) as error:
         robustness(**{"preset": "smoke"} | values)
     assert "\n" not in str(error.value) and calls == []
+
+
+def test_a_pipeline_is_a_name_of_the_configuration_or_a_function(calls):
+    robustness(preset="smoke", pipeline="torch_bilinear")
+    robustness(preset="smoke", pipeline=abs)
+    assert [call["run"].evaluate.pipeline for call in calls] == ["torch_bilinear", None]  # `job` records a function
+    assert [call["pipeline"] for call in calls] == [None, abs]
 
 
 def test_an_online_tracker_must_be_named_in_the_call_and_not_in_a_preset(calls, tmp_path):

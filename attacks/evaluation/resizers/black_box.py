@@ -19,11 +19,12 @@ _MIXED = 0.02
 class BlackBox:
     """A pipeline: an 8-bit picture (H,W,3) -> float64 (h,w,C), as it returned it.
 
-    `takes` is "arrays" or "PIL images", what it accepted.
+    `takes` is "arrays" or "PIL images", what it accepted; `key` names it in messages.
     """
 
     function: Callable[[Any], Any]
     takes: str
+    key: str = "--callable"
 
     def __call__(self, picture: np.ndarray) -> np.ndarray:
         """Raises ValueError where it fails, or returns no picture."""
@@ -36,7 +37,7 @@ class BlackBox:
         except Exception as error:  # a foreign function may raise anything
             why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             raise ValueError(
-                f"`--callable` must turn an 8-bit picture (H,W,3), given as {self.takes}, into one picture; got {why}"
+                f"`{self.key}` must turn an 8-bit picture (H,W,3), given as {self.takes}, into one picture; got {why}"
             ) from None
 
 
@@ -48,23 +49,23 @@ def _channels_last(array: np.ndarray) -> np.ndarray:
     return array if array.shape[2] in (1, 3) else array.transpose(1, 2, 0)
 
 
-def opened(function: Callable[[Any], Any], size: tuple[int, int]) -> BlackBox:
+def opened(function: Callable[[Any], Any], size: tuple[int, int], key: str = "--callable") -> BlackBox:
     """`function` as a black box that takes arrays, or else PIL images, tried on noise of `size`.
 
     Raises ValueError where it takes neither, or returns two results for one picture.
     """
     noise = np.random.default_rng(0).integers(0, 256, (*size, 3), dtype=np.uint8)
-    box = BlackBox(function, "arrays")
+    box = BlackBox(function, "arrays", key)
     try:
         first = box(noise)
     except ValueError:
-        box = BlackBox(function, "PIL images")
+        box = BlackBox(function, "PIL images", key)
         first = box(noise)
     again = box(noise)
     if first.shape != again.shape or not np.array_equal(first, again, equal_nan=True):
-        raise ValueError("`--callable` must give one result for one picture; got two: fix its random choices")
+        raise ValueError(f"`{key}` must give one result for one picture; got two: fix its random choices")
     if not np.isfinite(first).all():
-        raise ValueError("`--callable` must return finite values; got NaN or inf on a picture of noise")
+        raise ValueError(f"`{key}` must return finite values; got NaN or inf on a picture of noise")
     return box
 
 
@@ -123,10 +124,10 @@ def values_of(box: BlackBox, size: tuple[int, int]) -> Values:
     flat = [box(np.full((*size, 3), grey, np.uint8)) for grey in GREYS]
     colours = [box(np.broadcast_to(np.uint8(colour), (*size, 3))) for colour in 255 * np.eye(3, dtype=int)]
     if len({result.shape for result in (*flat, *colours)}) > 1:
-        raise ValueError("`--callable` must return one size for pictures of one size; got several")
+        raise ValueError(f"`{box.key}` must return one size for pictures of one size; got several")
     changed = (flat[0] != flat[-1]).any(2)
     if not changed.any():
-        raise ValueError("`--callable` must depend on the picture; black and white give the same")
+        raise ValueError(f"`{box.key}` must depend on the picture; black and white give the same")
     rows, columns = (np.flatnonzero(changed.any(axis)) for axis in (1, 0))
     window = (slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1))
     tones = np.stack([np.median(result[window], axis=(0, 1)) for result in flat])

@@ -1,7 +1,7 @@
 """All parts of an experiment, made from a checked configuration."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,6 +14,9 @@ from attacks.eot import risk
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.protocols import Optimiser, Penalty, Proposer
 from attacks.evaluation.classes import Classes, classified
+from attacks.evaluation.deployment import deployed_size
+from attacks.evaluation.resizers.pipeline import GIVEN, Pipeline, given
+from attacks.evaluation.resizers.pipeline import named as resizer
 from attacks.experiment.build.data import data, targeted
 from attacks.experiment.build.encoder import subject
 from attacks.experiment.build.perturbation import perturb
@@ -27,11 +30,12 @@ from attacks.schema.patch import NonPrintabilityConfig
 from attacks.schema.run import Run
 from attacks.schema.validate import printable
 from transforms import stream
+from transforms.resizing.resize import NAMES
 
 
-def build(run: Run, module: nn.Module | None = None) -> Parts:
-    """Make the configured parts; a `module` replaces the encoder. Raises ValueError or FileNotFoundError in one
-    line."""
+def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], Any] | None = None) -> Parts:
+    """Make the configured parts; a `module` replaces the encoder, and `function` is the pipeline that the
+    configuration records as given in Python. Raises ValueError or FileNotFoundError in one line."""
     if isinstance(run.attack, groups.SuiteConfig) and isinstance(run.objective, groups.LayersConfig):
         raise ValueError("`attack=suite` attacks embeddings; objective=layers cannot be combined with it")
     risk_of_views: risk.Risk = named("risk", run.risk)
@@ -45,6 +49,7 @@ def build(run: Run, module: nn.Module | None = None) -> Parts:
         )
     optimiser: Optimiser | Proposer = named("optimiser", run.optimiser)
     check_ratios(run.evaluate.ratios)
+    check_pipeline(run.evaluate.pipeline)
     transforms = laid(viewed(run.transforms, run.defence), run.printer, run.perturbation)
     where = device(run.engine.device)
     encoder = subject(run.encoder, where, run.defence, module)
@@ -78,6 +83,7 @@ def build(run: Run, module: nn.Module | None = None) -> Parts:
         truth=truth,
         goal=goal,
         device=where,
+        pipeline=deployed(run.evaluate.pipeline, encoder, queries.images.shape[2:], function),
     )
 
 
@@ -85,6 +91,27 @@ def check_ratios(ratios: Sequence[float]) -> None:
     """Refuse ratios of a resize that are none, repeat, or make no picture."""
     if not ratios or len({*ratios}) < len(ratios) or not all(0.1 <= ratio <= 10 for ratio in ratios):
         raise ValueError(f"`evaluate.ratios` must be different numbers in [0.1, 10], such as [0.95, 1]; got {ratios}")
+
+
+def check_pipeline(name: str | None) -> None:
+    """Refuse what names no resizer of a library; what a run has recorded of a function is none of those."""
+    if name is not None and name not in NAMES and not name.startswith(GIVEN):
+        raise ValueError(
+            f"`evaluate.pipeline` must be null or one of {', '.join(NAMES)}, from Python also a function "
+            f"(robustness(pipeline=...)); got {name!r}"
+        )
+
+
+def deployed(
+    name: str | None, encoder: nn.Module, size: Sequence[int], function: Callable[[Any], Any] | None
+) -> Pipeline | None:
+    """The configured pipeline for pictures of a (height, width)."""
+    source = size[0], size[1]
+    if name is None:
+        return None
+    if name.startswith(GIVEN):
+        return None if function is None else given(function, source)
+    return resizer(name, source, deployed_size(encoder, source))
 
 
 def drawn(clusters: Sequence[str], seed: int, most: int) -> list[int]:

@@ -1,0 +1,151 @@
+"""Pictures that a resize shows otherwise than people see them: cosines, thresholds, pipelines."""
+
+import cv2
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from attacks.data.gallery import tiles
+from attacks.data.images import to_bytes
+from attacks.encoders import untrained
+from attacks.evaluation.detection import ALPHA, Detection, cosines, threshold_of
+from attacks.evaluation.platforms import library_call
+from attacks.evaluation.resizers.pipeline import GIVEN, given, named, recorded
+from transforms import resize
+from transforms.resizing.kernels import NAMES
+
+ENCODER = untrained().eval().requires_grad_(False)
+SIZE = (24, 30)
+LANCZOS = Image.Resampling.LANCZOS
+MEAN, STD = np.array([0.5, 0.4, 0.3]), np.array([0.2, 0.25, 0.3])
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    return tiles(96).spread(5).images
+
+
+def test_a_cosine_is_that_of_the_library_calls(pictures):
+    found = cosines(pictures, named("cv2_linear", (96, 96), SIZE), ENCODER)
+    for picture, cosine in zip(pictures, found, strict=True):
+        pixels = (picture * 255).round().byte().permute(1, 2, 0).numpy()
+        views = cv2.resize(pixels, SIZE[::-1]), np.array(Image.fromarray(pixels).resize(SIZE[::-1], LANCZOS))
+        one, other = (ENCODER(torch.from_numpy(view).permute(2, 0, 1)[None] / 255)[0] for view in views)
+        assert float(cosine) == pytest.approx(float(one @ other / one.norm() / other.norm()), abs=1e-6)
+        assert cosine < 1
+
+
+def test_an_antialiased_pipeline_has_cosines_of_one_and_flags_nothing(pictures):
+    found = cosines(pictures, named("pil_lanczos", (96, 96), SIZE), ENCODER)
+    assert found.tolist() == [1.0] * 5
+    result = Detection("pil_lanczos", SIZE, {"clean": found, "eot": found}, tuple("abcde"), tuple("abcde"))
+    assert [row["flagged"] for row in result.rows()] == [False] * 10
+    assert {arm: row["flagged"]["mean"] for arm, row in result.to_dict()["arms"].items()} == {"clean": 0, "eot": 0}
+
+
+@pytest.mark.parametrize("n", [1, 3, 99, 198, 199, 267])
+def test_false_alarms_of_exchangeable_pictures_are_at_most_the_bound(n):
+    """Of n + 1 different scores, each against the n others, exactly k are flagged; of equal ones none."""
+    scores = torch.rand(n + 1, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
+    limits = [threshold_of(torch.cat([scores[:i], scores[i + 1 :]])) for i in range(n + 1)]
+    flagged = sum(bool(score < limit.value) for score, limit in zip(scores, limits, strict=True))
+    k = max(1, (n + 1) // 100)
+    assert flagged == k and {limit.bound for limit in limits} == {k / (n + 1)}
+    assert k / (n + 1) <= max(ALPHA, 1 / (n + 1))
+    ties = scores.mul(8).floor()  # ranks are shared
+    limits = [threshold_of(torch.cat([ties[:i], ties[i + 1 :]])) for i in range(n + 1)]
+    assert sum(bool(score < limit.value) for score, limit in zip(ties, limits, strict=True)) <= k
+
+
+def test_a_threshold_is_set_by_the_clean_pictures_of_other_photographs():
+    clean, attacked = torch.tensor([0.9, 0.8, 0.95, 0.7]).double(), torch.tensor([0.75, 0.79, 0.2, 0.85]).double()
+    result = Detection("x", SIZE, {"clean": clean, "eot": attacked}, ("a", "b", "c", "d"), ("1", "1", "2", "3"))
+    assert result.limits.tolist() == pytest.approx([0.7, 0.7, 0.7, 0.8])
+    assert result.flagged("clean").tolist() == [False, False, False, True]
+    assert result.flagged("eot").tolist() == [False, False, True, False]
+    content = result.to_dict()
+    assert (content["calibration"], content["bound"]) == (2, 1 / 3) and content["clusters"] == 3
+    assert content["arms"]["eot"]["flagged"]["mean"] == pytest.approx(1 / 3)  # of photographs
+    alone = Detection("x", SIZE, {"clean": clean[:2]}, ("a", "b"), ("1", "1"))
+    assert {row["threshold"] for row in alone.rows()} == {row["flagged"] for row in alone.rows()} == {None}
+    assert alone.to_dict()["arms"]["clean"]["flagged"] is alone.to_dict()["bound"] is None
+
+
+def shrunk(array, size=(40, 40)):
+    return cv2.resize(array, size)
+
+
+def cropped(array):
+    return array[16:80, 8:88]
+
+
+def padded(array):
+    return cv2.copyMakeBorder(shrunk(array, (40, 30)), 5, 5, 0, 0, cv2.BORDER_CONSTANT, value=(124, 116, 104))
+
+
+#: A pipeline, what it shows in 8 bits, and its antialiased counterpart.
+FUNCTIONS = {
+    "an array": (shrunk, shrunk, lambda image: image.resize((40, 40), LANCZOS)),
+    "a picture": (
+        lambda image: image.convert("RGB").resize((40, 40), Image.Resampling.BILINEAR),
+        lambda array: np.array(Image.fromarray(array).resize((40, 40), Image.Resampling.BILINEAR)),
+        lambda image: image.resize((40, 40), LANCZOS),
+    ),
+    "normalised, BGR, channels first": (
+        lambda array: torch.from_numpy(((shrunk(array) / 255 - MEAN) / STD)[..., ::-1].copy()).permute(2, 0, 1)[None],
+        shrunk,
+        lambda image: image.resize((40, 40), LANCZOS),
+    ),
+    "a crop": (
+        lambda array: shrunk(cropped(array)),
+        lambda array: shrunk(cropped(array)),
+        lambda image: image.crop((8, 16, 88, 80)).resize((40, 40), LANCZOS),
+    ),
+    "padding": (padded, padded, lambda image: image.resize((40, 30), LANCZOS)),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_a_function_stands_beside_the_antialiased_resize_of_what_it_shows(name, pictures):
+    function, own, antialiased = FUNCTIONS[name]
+    pipeline, pixels = given(function, (96, 96)), to_bytes(pictures[0])
+    shown, viewed = pipeline.views(pixels)
+    assert np.array_equal(shown, own(pixels)) and shown.shape == viewed.shape == (*pipeline.size, 3)
+    wanted = np.array(antialiased(Image.fromarray(pixels))).astype(int)
+    if name == "padding":
+        assert np.array_equal(viewed[:5], shown[:5]) and np.array_equal(viewed[-5:], shown[-5:])
+        viewed = viewed[5:-5]
+    apart = np.abs(viewed.astype(int) - wanted)
+    if name == "a crop":  # it is measured
+        assert pipeline.shown == pytest.approx((8, 16, 88, 80), abs=0.2) and apart.mean() < 1
+    else:
+        assert apart.max() == 0 and pipeline.shown == (0, 0, 96, 96)
+    assert pipeline.name == recorded(function)
+
+
+def test_a_named_kernel_and_a_function_have_the_same_cosines(pictures):
+    one, other = named("cv2_linear", (96, 96), (40, 40)), given(shrunk, (96, 96))
+    assert torch.equal(cosines(pictures, one, ENCODER), cosines(pictures, other, ENCODER))
+    assert other.name == f"{GIVEN}{__name__}.shrunk"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_kernel_has_a_call_of_its_library(name, pictures):
+    called = library_call(name)(to_bytes(pictures[0]), (33, 41))
+    expected = resize(pictures[:1], (33, 41), name, eight_bit=True)[0].mul(255).round()
+    assert (torch.from_numpy(called).permute(2, 0, 1) - expected).abs().max() <= 1
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda _: None, "`pipeline` must turn an 8-bit picture"),
+        (lambda array: np.random.default_rng().normal(size=(4, 4, 3)), "`pipeline` must give one result"),
+        (lambda array: np.zeros((4, 4, 3)), "`pipeline` must depend on the picture"),
+    ],
+)
+def test_what_is_no_preprocessing_is_refused_in_one_line(function, message):
+    with pytest.raises(ValueError, match=message) as error:
+        given(function, (96, 96))
+    assert "\n" not in str(error.value)
