@@ -1,5 +1,6 @@
 """The detector of pictures that a resize shows otherwise than people see them: its false alarms, and its hits."""
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -8,18 +9,18 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks.data.gallery import photographs, tiles
+from attacks.data.gallery import HELD_OUT, photographs, tiles
 from attacks.eot.protocols import Objective
 from attacks.evaluation.detection import Detection, cosines, threshold_of
 from attacks.evaluation.platforms import library_call
 from attacks.evaluation.resizers.pipeline import named
 from transforms import Compose, resize
 
-from .downscale import BUDGETS, KERNEL, Case, attacked, crop, known, made, platform, psnr, sets
+from .downscale import BUDGETS, KERNEL, Case, attacked, known, made, platform, psnr, sets
 from .table import Row, Table
 
 KERNELS = ("cv2_linear", "cv2_cubic", "torch_bilinear", "pil_nearest")
-#: Sides of tiles: of 128 pixels an encoder of 224 sees them enlarged.
+#: Sides of tiles: an encoder of 224 pixels sees those of 128 enlarged.
 TILES = (128, 256)
 #: Weights of the detector in the attack that knows it, which aims above the threshold by this share of what is left.
 WEIGHTS, MARGIN = (1.0, 4.0), 0.25
@@ -34,9 +35,8 @@ def run(
 ) -> list[Table]:
     """Share of pictures that the detector flags: clean ones, and those of attacks, also of one that knows it.
 
-    Clean: the bundled tiles, and the bundled photographs as large as they are, each against a threshold of the other
-    photographs. Attacked: the pictures of `downscale` behind OpenCV linear, against a threshold of the other
-    photographs at that size.
+    Clean: the bundled tiles and photographs together, each against a threshold of those of other photographs.
+    Attacked: the pictures of `downscale` behind OpenCV linear, against the same thresholds.
     """
     cases = [made(name, pictures, size) for name in arch]
     return [table for case in cases for table in (false_alarms(case), _hits(case, steps, budgets))]
@@ -78,36 +78,56 @@ def cosines_of(case: Case, pictures: Sequence[Tensor], kernel: str) -> Tensor:
     return torch.cat([cosines(picture[None], pipeline, case.network) for picture, pipeline in pairs])
 
 
+@dataclass(frozen=True)
+class Clean:
+    """The bundled tiles of both sizes and the bundled photographs at their own: pictures (3,H,W), names, photographs,
+    and the group of each."""
+
+    pictures: list[Tensor]
+    names: list[str]
+    photos: list[str]
+    groups: list[str]
+
+
+def clean_pictures() -> Clean:
+    """All clean pictures of the benchmark."""
+    clean, photos = Clean([], [], [], []), photographs()
+    cuts = [(cut.images, cut.names, cut.clusters, f"tiles of {size}") for size in TILES for cut in [tiles(size)]]
+    for images, names, clusters, group in (*cuts, (photos.values(), tuple(photos), tuple(photos), "photographs")):
+        clean.pictures.extend(images)
+        clean.names.extend(f"{name} ({group})" for name in names)
+        clean.photos.extend(clusters)
+        clean.groups.extend([group] * len(names))
+    return clean
+
+
 def false_alarms(case: Case) -> Table:
     """Clean pictures that are flagged, by deployed kernel."""
-    photos, samples = photographs(), {}
-    for cut in map(tiles, TILES):
-        what = f"{len(cut)} tiles of {cut.images.shape[-1]}"
-        samples[what] = list(cut.images), cut.names, cut.clusters
-    samples[f"{len(photos)} photographs"] = list(photos.values()), tuple(photos), tuple(photos)
-    rows: dict[str, Row] = {}
-    notes = ["a bound k / (n + 1) is for exchangeable pictures, which tiles of one photograph are not quite"]
+    clean, rows, notes = clean_pictures(), dict[str, Row](), list[str]()
+    counts = Counter(clean.groups)
     for kernel in KERNELS:
-        row: list[float | None] = []
-        for what, (pictures, names, clusters) in samples.items():
-            clean = {"clean": cosines_of(case, pictures, kernel)}
-            found = Detection(kernel, (case.side, case.side), clean, names, clusters)
-            flags, limits = found.flagged("clean"), found.thresholds.values()
-            flagged = [name for name, flag in zip(names, flags.tolist(), strict=True) if flag]
-            row += [float(flags.double().mean()), max(limit.bound for limit in limits)]
-            row += [min(limit.value for limit in limits)]
-            notes += [f"{kernel}, of {what}: {', '.join(flagged) or 'none'}"]
-        rows[kernel] = tuple(row)
-    each = {"flagged": ".4f", "bound": ".4f", "threshold": ".4f"}
-    columns = {f"{key}, {what}": form for what in samples for key, form in each.items()}
-    return Table(f"Clean pictures flagged, {case.name}: {case.side} px", columns, rows, notes=tuple(notes))
+        alike = {"clean": cosines_of(case, clean.pictures, kernel)}
+        found = Detection(kernel, (case.side, case.side), alike, tuple(clean.names), tuple(clean.photos))
+        flags, limits = found.flagged("clean").tolist(), found.thresholds.values()
+        flagged = [i for i, flag in enumerate(flags) if flag]
+        each = Counter(clean.groups[i] for i in flagged)
+        bound, lowest = max(limit.bound for limit in limits), min(limit.value for limit in limits)
+        rows[kernel] = (*(each[group] for group in counts), len(flagged) / len(flags), bound, lowest)
+        notes.append(f"{kernel}: {', '.join(clean.names[i] for i in flagged) or 'none'}")
+    columns = {f"of {count} {group}": ".0f" for group, count in counts.items()}
+    columns |= {"share": ".4f", "bound": ".4f", "threshold": ".4f"}
+    title = f"Clean pictures flagged, {case.name}: {case.side} px, each by those of other photographs"
+    return Table(title, columns, rows, notes=tuple(notes))
 
 
 def _hits(case: Case, steps: int, budgets: Sequence[str]) -> Table:
     """Success and flags by attack and budget, behind the known kernel."""
-    clean = [crop(photo, 0, (case.images.shape[2], case.images.shape[3])) for photo in photographs().values()]
-    alike = cosines_of(case, clean, KERNEL)
-    others = [torch.tensor([not torch.equal(image, one) for one in clean]) for image in case.images]
+    clean = clean_pictures()
+    alike = cosines_of(case, clean.pictures, KERNEL)
+    others = [
+        torch.tensor([photo != HELD_OUT[i % len(HELD_OUT)] for photo in clean.photos])
+        for i in range(len(case.images))
+    ]
     limits = torch.tensor([threshold_of(alike[rows]).value for rows in others], dtype=torch.float64)
     both = replace(case, network=Both(case.network, case.side).eval())
     rows: dict[str, Row] = {}
@@ -131,9 +151,6 @@ def _hits(case: Case, steps: int, budgets: Sequence[str]) -> Table:
         either = torch.stack([hit & ~flag for name, (hit, flag) in judged.items() if name.startswith("knows")]).any(0)
         rows[f"{budget}, knows it, either"] = (None, None, float(either.double().mean()), None, None)
     columns = {"success": ".2f", "flagged": ".2f", "success unflagged": ".2f", "cosine": ".4f", "PSNR": ".1f"}
-    notes = (
-        f"thresholds of {int(others[0].sum())} other photographs: {', '.join(f'{x:.4f}' for x in limits.tolist())}; "
-        f"a clean picture is flagged with a probability of at most {1 / (1 + int(others[0].sum())):.2f}",
-    )
+    notes = (f"thresholds, of the clean pictures of other photographs: {', '.join(f'{x:.4f}' for x in limits)}",)
     what = f"{len(case.images)} pictures of {case.images.shape[-1]} px, {case.name}, {steps} steps"
     return Table(f"Attacked pictures flagged, {KERNEL} deployed: {what}", columns, rows, notes=notes)
