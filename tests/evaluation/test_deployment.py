@@ -102,6 +102,17 @@ def test_every_cell_equals_its_direct_computation(deployed):
             assert torch.equal(one.arms[arm].success, cosine.argmax(1, keepdim=True) != ROWS[:, None])
 
 
+def test_the_example_is_the_first_picture_of_the_last_arm(deployed):
+    shown, _, result = deployed
+    pixels = (shown["eot"][0] * 255).round().byte().permute(1, 2, 0).numpy()
+    assert torch.equal(result.example.viewed, torch.from_numpy(pixels))  # smaller than what is shown
+    for cell in result.cells:
+        if cell.codec == "PNG":
+            own = torch.from_numpy(direct(pixels, "PNG", cell.resampler))
+            assert torch.equal(result.example.resized[cell.resampler], own)
+            assert result.example.success[cell.resampler] == bool(cell.arms["eot"].success[0, 0])
+
+
 def test_webp_80_is_the_default_of_pillow(deployed):
     pixels = (deployed[0]["clean"][0] * 255).round().byte().permute(1, 2, 0).numpy()
     files = [BytesIO(), BytesIO()]
