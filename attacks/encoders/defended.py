@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from attacks.encoders.randomness import EncoderDraws, dealt, joined, randomness_of
+from attacks.encoders.randomness import EncoderDraws, Grouped, dealt, joined, randomness_of
 from attacks.encoders.tree import Tree, optional
 from transforms import Compose, Stage
 from transforms.sampling.straight_through import backward_through
@@ -58,7 +58,7 @@ class Defended(nn.Module):
 
 
 @dataclass(frozen=True)
-class ViewDefence:
+class ViewDefence(Grouped):
     """A defence as a stage of the views: what a platform does to a file before its own resizer.
 
     Anchors and galleries, which have no views, do not pass through it. Its ranges are drawn for each view, and are
@@ -69,24 +69,8 @@ class ViewDefence:
         before: the key in `transforms.stages` of the stage behind it.
     """
 
-    stages: Compose
     before: str
     label: ClassVar[str] = "defence"
-
-    @property
-    def dims(self) -> int:
-        return self.stages.dims
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return self.stages.names
-
-    @property
-    def discrete(self) -> tuple[int, ...]:
-        return self.stages.discrete
-
-    def values(self, u: Tensor) -> Tensor:
-        return self.stages.values(u)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         return self.stages(images, u)

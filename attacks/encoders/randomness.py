@@ -32,19 +32,10 @@ class Seed:
 
 
 @dataclass(frozen=True)
-class EncoderDraws:
-    """The stage at the end of a pipeline that holds the coordinates of the encoder.
-
-    Args:
-        stages: what the coordinates mean; they run in the encoder, not here.
-    """
+class Grouped:
+    """A stage of the views whose coordinates are those of `stages`."""
 
     stages: Compose
-    label: ClassVar[str] = "encoder"
-
-    def __post_init__(self) -> None:
-        if not self.stages.dims:
-            raise ValueError("`stages` must have coordinates: nothing in them is drawn")
 
     @property
     def dims(self) -> int:
@@ -60,6 +51,21 @@ class EncoderDraws:
 
     def values(self, u: Tensor) -> Tensor:
         return self.stages.values(u)
+
+
+@dataclass(frozen=True)
+class EncoderDraws(Grouped):
+    """The stage at the end of a pipeline that holds the coordinates of the encoder.
+
+    Args:
+        stages: what the coordinates mean; they run in the encoder, not here.
+    """
+
+    label: ClassVar[str] = "encoder"
+
+    def __post_init__(self) -> None:
+        if not self.stages.dims:
+            raise ValueError("`stages` must have coordinates: nothing in them is drawn")
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:  # noqa: ARG002
         return images
