@@ -258,12 +258,13 @@ def least_norm(images: Tensor, wanted: Tensor, kernel: str) -> Tensor:
 def _closed(case: Case, steps: int) -> Table:
     """How visible each attack is at the known kernel, at the least budget with which it succeeds."""
     resizer = resamplers()[0][KNOWN]
-    own = resize(case.images, (case.side, case.side), KERNEL)
+    size = target_size((case.images.shape[2], case.images.shape[3]), case.side)
+    own, thumbnails = resize(case.images, size, KERNEL), resize(case.thumbnails, size, "cv2_area")
     low, high = torch.zeros(len(own)), torch.ones(len(own))
     closed = torch.full((len(own),), torch.nan)
     for middle in (high, *[None] * HALVES):
         share = (low + high) / 2 if middle is None else middle
-        wanted = own + share[:, None, None, None] * (case.thumbnails - own)
+        wanted = own + share[:, None, None, None] * (thumbnails - own)
         files = [to_bytes(image) for image in (case.images + least_norm(case.images, wanted, KERNEL)).clamp(0, 1)]
         hit, _ = case.scores(files, resizer)
         closed = torch.where(hit, psnr(files, case.images), closed)
