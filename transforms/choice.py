@@ -59,7 +59,7 @@ class _Choice:
         outcomes, shapes = [*self._outcomes()], dict[torch.Size, str]()
 
         def run(stage: Stage | None, rows: Tensor, part: Tensor) -> Tensor:
-            chosen = images.index_select(0, rows)
+            chosen = images if len(rows) == len(images) else images.index_select(0, rows)
             views = chosen if stage is None else stage(chosen, part)
             shapes.setdefault(views.shape[1:], "the identity" if stage is None else type(stage).__name__)
             if len(shapes) > 1:
@@ -72,14 +72,14 @@ class _Choice:
             return views
 
         views = self._run(u, run)
-        if views.shape[1:] != images.shape[1:]:  # what no row of this batch chose must fit the next batch
+        # What no row of this batch chose must fit the next batch. Once for each shape: it costs a call of each stage.
+        compared: set[torch.Size] = self.__dict__.setdefault("_compared", set())
+        if views.shape[1:] != images.shape[1:] and images.shape[1:] not in compared:
             with torch.no_grad():
+                first = torch.zeros(1, dtype=torch.long, device=u.device)
                 for stage in tuple(outcomes):
-                    run(
-                        stage,
-                        torch.zeros(1, dtype=torch.long, device=u.device),
-                        u.new_full((1, 0 if stage is None else stage.dims), 0.5),
-                    )
+                    run(stage, first, u.new_full((1, 0 if stage is None else stage.dims), 0.5))
+            compared.add(images.shape[1:])
         return views
 
     def _outcomes(self) -> tuple[Any, ...]:

@@ -4,8 +4,9 @@ With few views a step, most of a gradient is noise. Two remedies have no paramet
 and a filter that estimates from them how much of each spatial frequency is signal.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import NamedTuple
 
 import torch
@@ -97,34 +98,57 @@ def filtered(even: Tensor, odd: Tensor) -> Tensor:
     is uncorrelated adds up in power, what is common in amplitude. Values that are 0 in the sum stay 0.
     """
     height, width = even.shape[2:]
-    rings, weights = _rings(height, width, even.dtype, even.device)
-    one, other = torch.fft.rfft2(even), torch.fft.rfft2(odd)
+    rings = _rings(height, width, even.device)
+    channels = zip(even.unbind(1), odd.unbind(1), strict=True)
+    halves = [(torch.fft.rfft2(one), torch.fft.rfft2(other)) for one, other in channels]
 
-    power = torch.stack([one.abs().square(), other.abs().square(), (one * other.conj()).real])
-    first, second, common = (power.sum(2).flatten(2) * weights) @ rings
+    first = rings.products((one, one) for one, _ in halves)
+    second = rings.products((other, other) for _, other in halves)
+    common = rings.products(halves)
     both = (first * second).sqrt()
     r = torch.where(both > 0, common / both, 0).clamp(0, 1)
     gain = 2 * r / (1 + r)
     highest = gain.amax(1, keepdim=True)
-    gain = torch.where(highest > 0, torch.maximum(gain, LEAST * highest), 1) @ rings.T
-    passed = torch.fft.irfft2((one + other) * gain.view(-1, 1, *one.shape[2:]), s=(height, width))
-    return torch.where(even + odd == 0, 0, passed)
+    gain = torch.where(highest > 0, torch.maximum(gain, LEAST * highest), 1)[:, rings.of]
+
+    passed = [torch.fft.irfft2(one.add_(other).mul_(gain), s=(height, width)) for one, other in halves]
+    return torch.stack(passed, 1).masked_fill_(even + odd == 0, 0)
 
 
-@lru_cache(maxsize=2)  # 24 numbers a pixel or so
+class _Rings(NamedTuple):
+    """The rings of the frequencies (H,W') of `rfft2`.
+
+    of: the number of each frequency's ring (H,W').
+    weights: how often the whole transform holds a frequency, by column (W',).
+    order, sizes: the flat frequencies ring by ring, and how many each ring has.
+    """
+
+    of: Tensor
+    weights: Tensor
+    order: Tensor
+    sizes: list[int]
+
+    def products(self, pairs: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
+        """Of pairs of spectra (N,H,W'), the real part of one times the conjugate of the other, summed over all pairs
+        and over each ring: (N,R)."""
+        products = (one.real * other.real + one.imag * other.imag for one, other in pairs)
+        ordered = (reduce(torch.add, products) * self.weights).flatten(1)[:, self.order]
+        # Sums of slices have the same bits every time, on any device. Sums by a scatter do not.
+        return torch.stack([part.sum(1) for part in ordered.split(self.sizes, 1)], 1)
+
+
+@lru_cache(maxsize=2)  # 2 numbers a pixel or so
 @torch.inference_mode(False)
-def _rings(height: int, width: int, dtype: torch.dtype, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Which ring each frequency of `rfft2` lies in, as a matrix of zeros and ones (frequencies, rings), and how often
-    the whole transform holds it (frequencies,). A sum as a product with a matrix gives the same bits every time, on
-    any device. A small picture has few frequencies, and so fewer rings."""
+def _rings(height: int, width: int, device: torch.device) -> _Rings:
+    """A small picture has few frequencies, and so fewer rings."""
     count = max(1, min(RINGS, min(height, width) // 4))
     rows, columns = torch.fft.fftfreq(height, dtype=torch.float64), torch.fft.rfftfreq(width, dtype=torch.float64)
-    radius = (2 * (rows[:, None].square() + columns.square())).sqrt().flatten()
+    radius = (2 * (rows[:, None].square() + columns.square())).sqrt()
     # A frequency on the border of two rings lies in the outer one, however this processor rounds.
-    ring = (radius * count * (1 + 1e-9)).long().clamp(max=count - 1)
-    weights = torch.full((height, len(columns)), 2, dtype=dtype)
-    weights[:, 0] = 1
+    of = (radius * count * (1 + 1e-9)).long().clamp(max=count - 1)
+    weights = torch.full((len(columns),), 2)
+    weights[0] = 1
     if width % 2 == 0:
-        weights[:, -1] = 1
-    rings = (ring[:, None] == torch.arange(count)).to(device, dtype)
-    return rings, weights.flatten().to(device)
+        weights[-1] = 1
+    order, sizes = of.flatten().argsort(stable=True), of.flatten().bincount(minlength=count).tolist()
+    return _Rings(of.to(device), weights.to(device), order.to(device), sizes)

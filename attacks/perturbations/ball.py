@@ -179,7 +179,7 @@ class L2(Ball):
 
     def _scaled(self, delta: Tensor, images: Tensor | None, most: float) -> Tensor:
         down, up = room(torch.zeros_like(delta), images)
-        return scaled(delta.flatten(1), self.eps, torch.where(delta > 0, up, down).flatten(1), most).view_as(delta)
+        return scaled(delta.flatten(1), self.eps, -down.flatten(1), up.flatten(1), most).view_as(delta)
 
     def norm(self, delta: Tensor) -> Tensor:
         return delta.flatten(1).square().sum(1).sqrt()
@@ -189,9 +189,9 @@ class L2(Ball):
         return rounded(delta, images, self.eps, 2)
 
 
-def scaled(values: Tensor, radius: float, room: Tensor, most: float) -> Tensor:
-    """s * values, each clamped to +-room, with the largest s <= most at which the Euclidean norm of a row is at most
-    `radius`: (N,D), `room` (N,D) >= 0 -> (N,D).
+def scaled(values: Tensor, radius: float, low: Tensor, high: Tensor, most: float) -> Tensor:
+    """s * values, each clamped to low..high, with the largest s <= most at which the Euclidean norm of a row is at
+    most `radius`: (N,D), `low` (N,D) <= 0, `high` (N,D) >= 0 -> (N,D).
 
     With `most` 1 it is the nearest point of ball and box, where s = 1 / (1 + lambda), lambda the multiplier of the
     ball (Karush-Kuhn-Tucker; the box splits by value). With `most` infinite it is the point with the largest inner
@@ -199,19 +199,19 @@ def scaled(values: Tensor, radius: float, room: Tensor, most: float) -> Tensor:
     climbs to the root and never beyond it, in at most as many steps as it meets pieces.
     """
     dtype = values.dtype if values.dtype == torch.float64 else torch.float32
-    size, room = values.abs().to(dtype), room.to(dtype)
-    energy, near = size.square(), torch.empty_like(size)
-    largest = min(most**2, torch.finfo(dtype).max)
+    wide, low, high = values.to(dtype), low.to(dtype), high.to(dtype)
+    far, near, largest = torch.empty_like(wide), torch.empty_like(wide), min(most**2, torch.finfo(dtype).max)
+    energy = wide.square()
     square = (radius**2 / energy.sum(1, keepdim=True)).clamp(max=largest)
     for _ in range(MOST):
-        torch.minimum(torch.mul(size, square.sqrt(), out=near), room, out=near)
-        short = radius**2 - (near * near).sum(1, keepdim=True)
+        torch.clamp(torch.mul(wide, square.sqrt(), out=far), low, high, out=near)
+        short = radius**2 - torch.mul(near, near, out=energy).sum(1, keepdim=True)
         short = torch.where((square < largest) & (short > ROUNDING * torch.finfo(dtype).eps * radius**2), short, 0)
         if not bool(short.any()):
             break
-        slope = (energy * (near < room)).sum(1, keepdim=True)
-        square = torch.where(short > 0, square + short / slope, square).clamp(max=largest)
-    return torch.copysign(near, values).to(values.dtype)
+        free = torch.where(near == far, energy, 0).sum(1, keepdim=True)  # proportional to s^2
+        square = torch.where(short > 0, square + short / free * square, square).clamp(max=largest)
+    return near.to(values.dtype)
 
 
 def into_box(delta: Tensor, images: Tensor | None) -> Tensor:
