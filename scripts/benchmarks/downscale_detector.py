@@ -83,22 +83,22 @@ class Clean:
     """The bundled tiles of both sizes and the bundled photographs at their own: pictures (3,H,W), names, photographs,
     and the group of each."""
 
-    pictures: list[Tensor]
-    names: list[str]
-    photos: list[str]
-    groups: list[str]
+    pictures: tuple[Tensor, ...]
+    names: tuple[str, ...]
+    photos: tuple[str, ...]
+    groups: tuple[str, ...]
 
 
 def clean_pictures() -> Clean:
     """All clean pictures of the benchmark."""
-    clean, photos = Clean([], [], [], []), photographs()
-    cuts = [(cut.images, cut.names, cut.clusters, f"tiles of {size}") for size in TILES for cut in [tiles(size)]]
-    for images, names, clusters, group in (*cuts, (photos.values(), tuple(photos), tuple(photos), "photographs")):
-        clean.pictures.extend(images)
-        clean.names.extend(f"{name} ({group})" for name in names)
-        clean.photos.extend(clusters)
-        clean.groups.extend([group] * len(names))
-    return clean
+    photos = photographs()
+    parts = [(cut.images, cut.names, cut.clusters, f"tiles of {size}") for size in TILES for cut in [tiles(size)]]
+    each = [
+        (picture, f"{name} ({group})", photo, group)
+        for images, names, clusters, group in (*parts, (photos.values(), photos, photos, "photographs"))
+        for picture, name, photo in zip(images, names, clusters, strict=True)
+    ]
+    return Clean(*zip(*each, strict=True))
 
 
 def false_alarms(case: Case) -> Table:
