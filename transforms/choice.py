@@ -11,11 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transforms.compose import Compose, Framed, Geometry, Homography, Stage
+from transforms.compose import Compose, Discrete, Framed, Geometry, Homography, Stage
+from transforms.devices import picked, uploaded
 
-#: What a choice does for some rows of its batch: the chosen stage (None: leave the rows alone), the rows (n,), and
-#: the stage's part of `u` for them (n,dims).
-Run = Callable[[Stage | None, Tensor, Tensor], Tensor]
+#: What a choice does for some rows of its batch: the chosen stage (None: leave the rows alone), the rows, and the
+#: stage's part of `u` for them (n,dims), on the host.
+Run = Callable[[Stage | None, list[int], Tensor], Tensor]
 
 
 class _Choice:
@@ -58,8 +59,9 @@ class _Choice:
         """Run each stage on the rows that choose it. Raises ValueError if its outcomes differ in shape."""
         outcomes, shapes = [*self._outcomes()], dict[torch.Size, str]()
 
-        def run(stage: Stage | None, rows: Tensor, part: Tensor) -> Tensor:
-            chosen = images if len(rows) == len(images) else images.index_select(0, rows)
+        def run(stage: Stage | None, rows: list[int], part: Tensor) -> Tensor:
+            chosen = images if len(rows) == len(images) else picked(images, rows)
+            part = part if isinstance(stage, Discrete) else uploaded(part, images.device)
             views = chosen if stage is None else stage(chosen, part)
             shapes.setdefault(views.shape[1:], "the identity" if stage is None else type(stage).__name__)
             if len(shapes) > 1:
@@ -76,9 +78,8 @@ class _Choice:
         compared: set[torch.Size] = self.__dict__.setdefault("_compared", set())
         if views.shape[1:] != images.shape[1:] and images.shape[1:] not in compared:
             with torch.no_grad():
-                first = torch.zeros(1, dtype=torch.long, device=u.device)
                 for stage in tuple(outcomes):
-                    run(stage, first, u.new_full((1, 0 if stage is None else stage.dims), 0.5))
+                    run(stage, [0], u.new_full((1, 0 if stage is None else stage.dims), 0.5))
             compared.add(images.shape[1:])
         return views
 
@@ -98,11 +99,10 @@ class _Choice:
         for i, stage in enumerate((*stages, None)):
             rows = [row for row, chosen in enumerate(which) if chosen == i]
             if rows:
-                at = torch.tensor(rows, device=u.device)
                 stop = starts[i + 1] if stage is not None else starts[i]
-                done.append(run(stage, at, u.index_select(0, at)[:, starts[i] : stop]))
+                done.append(run(stage, rows, u[rows, starts[i] : stop]))
                 order += rows
-        return torch.cat(done).index_select(0, torch.tensor(order, device=u.device).argsort())
+        return done[0] if len(done) == 1 else picked(torch.cat(done), torch.tensor(order).argsort())
 
 
 class _Points(_Choice):
@@ -111,8 +111,9 @@ class _Points(_Choice):
     def pull(self, points: Tensor, u: Tensor) -> Tensor:
         """Output points (1|N,h,w,2) -> input points (N,h,w,2)."""
 
-        def run(stage: Stage | None, rows: Tensor, part: Tensor) -> Tensor:
-            here = points if len(points) == 1 else points.index_select(0, rows)
+        def run(stage: Stage | None, rows: list[int], part: Tensor) -> Tensor:
+            here = points if len(points) == 1 else picked(points, rows)
+            part = part if isinstance(stage, Discrete) else uploaded(part, points.device)
             return stage.pull(here, part) if isinstance(stage, Geometry) else here.expand(len(rows), -1, -1, -1)
 
         return self._run(u, run)
@@ -130,7 +131,7 @@ class _Matrices(_Points):
     def matrix(self, u: Tensor) -> Tensor:
         """(N,dims) -> (N,3,3)."""
 
-        def run(stage: Stage | None, rows: Tensor, part: Tensor) -> Tensor:
+        def run(stage: Stage | None, rows: list[int], part: Tensor) -> Tensor:
             if isinstance(stage, Homography):
                 return stage.matrix(part)
             return torch.eye(3, dtype=u.dtype, device=u.device).expand(len(rows), -1, -1)

@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor
 
+from transforms.devices import HOST, uploaded
 from transforms.sampling.fusion import Move, fuse
 from transforms.sampling.homography import half_pixels, invert, lattice, transform, wide_dtype
 from transforms.sampling.read import Border, Kernel, Resampling, Value, copies
@@ -96,7 +97,10 @@ class Physical(Protocol):
 @runtime_checkable
 class Discrete(Protocol):
     """A stage with coordinates that choose (a size in pixels, a quality, a seed, which stage) rather than measure. A
-    view is piecewise constant in them, so no gradient reaches them. Without, all of them measure."""
+    view is piecewise constant in them, so no gradient reaches them. Without, all of them measure.
+
+    A pipeline gives such a stage its coordinates on the host, whatever the device of the images: a choice by a number
+    on a GPU waits for all work that is queued there. Others get theirs on the device of the images."""
 
     @property
     def discrete(self) -> tuple[int, ...]:
@@ -138,6 +142,7 @@ class _Kind(NamedTuple):
     linear: bool
     framed: bool
     laying: bool
+    discrete: bool
 
 
 @dataclass(frozen=True)
@@ -153,7 +158,7 @@ class Compose:
     Calling it takes images (B,C,H,W) in [0,1], or a `Scene`, and `u` (N,dims); the result is (N,C,h,w). N is a
     multiple of B: the first N / B rows of `u` are views of the first image, and so on, and views of one image share
     what can be shared. A stage with dims 0 and no stages at all are fine: an empty pipeline returns the images
-    themselves.
+    themselves. Keep `u` on the host (see `transforms.devices`): one that is not is copied back first.
     """
 
     stages: Sequence[Stage] = ()
@@ -180,7 +185,7 @@ class Compose:
         object.__setattr__(self, "stages", tuple(self.stages))
         object.__setattr__(self, "dims", sum(stage.dims for stage in self.stages))
         object.__setattr__(self, "names", tuple(self._names()))
-        protocols = (Geometry, Linear, Framed, Laying)
+        protocols = (Geometry, Linear, Framed, Laying, Discrete)
         kinds = tuple(_Kind(s.dims, *(isinstance(s, each) for each in protocols)) for s in self.stages)
         object.__setattr__(self, "_kinds", kinds)
 
@@ -189,12 +194,15 @@ class Compose:
         self._check(scene, u)
         pending: list[Move] = []
         tone: Tone | None = None
-        for kind, stage, part in zip(self._kinds, self.stages, self._split(u), strict=True):
+        host, own = u.to(HOST), uploaded(u, scene.layers[0].pixels.device)
+        for kind, stage, part, near in zip(
+            self._kinds, self.stages, self._split(host), self._split(own), strict=True
+        ):
             if kind.laying:
                 scene = cast(Laying, stage).lay(scene, part)
                 continue
             if kind.linear and not part.requires_grad:
-                line = cast(Linear, stage).line(part)
+                line = cast(Linear, stage).line(near)
                 tone = tone_of(*line) if tone is None else tone.then(*line)
                 continue
             if tone is not None or not kind.geometric:
@@ -203,7 +211,7 @@ class Compose:
                 here = cast(Framed, stage).framed(scene.size) if kind.framed else cast(Geometry, stage)
                 pending.append((here, part))
             else:
-                scene = scene_of(stage(scene.layers[0].pixels, part))
+                scene = scene_of(stage(scene.layers[0].pixels, part if kind.discrete else near))
         return self._render(scene, pending, tone, len(u))
 
     def values(self, u: Tensor) -> Tensor:
@@ -255,7 +263,7 @@ class Compose:
     def _render(self, scene: Scene, chain: Sequence[Move], tone: Tone | None, views: int) -> Tensor:
         """Sample each layer once, straight into the views, and composite bottom-up; then the tone."""
         base, *rest = scene.layers
-        moved = base.pull.requires_grad or not bool((base.pull == torch.eye(3).to(base.pull)).all())
+        moved = base.pull.requires_grad or not torch.equal(base.pull, torch.eye(3).to(base.pull).expand_as(base.pull))
         placed = moved or size_of(base.pixels) != scene.size
         if not (chain or rest or placed):
             view = copies(base.pixels, views // len(base.pixels))
@@ -287,7 +295,7 @@ class Compose:
         """The views (N,C,*size) of one opaque layer, through its bends, its place and then `chain`."""
         pixels, pull = layer.pixels, layer.pull
         work = torch.promote_types(pixels.dtype, torch.float32)  # points in half precision would be pixels off
-        pull = copies(pull, views // len(pull)).to(wide_dtype(pixels))
+        pull = copies(pull, views // len(pull)).to(HOST, wide_dtype(pixels))
         moves: list[Move | Tensor] = [pull, *chain]  # in the order in which the layer's pixels meet them
         if layer.bends:
             moves = [*((stage, copies(u, views // len(u))) for stage, u in layer.bends), *moves]
@@ -295,11 +303,11 @@ class Compose:
         first, *others = fuse(invert(out)[None], moves, into[None], work)
         assert isinstance(first, Tensor)
 
-        def source(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
-            points, w = lattice(first, x, y)
+        def source(x: Tensor, y: Tensor, device: torch.device) -> tuple[Tensor, Tensor | None]:
+            points, w = lattice(first, x, y, device)
             for link in others:
                 if isinstance(link, Tensor):
-                    points, ahead = transform(link, points)
+                    points, ahead = transform(uploaded(link, device), points)
                 else:
                     points = link(points)
                     ahead = (points.detach().abs().amax(-1) < UNSEEN).to(points.dtype)

@@ -6,7 +6,8 @@ from typing import ClassVar, cast
 
 from torch import Tensor
 
-from transforms.compose import Compose, Framed, Geometry, Homography, Stage
+from transforms.compose import Compose, Discrete, Framed, Geometry, Homography, Stage
+from transforms.devices import uploaded
 from transforms.sampling.homography import wide_dtype
 from transforms.sampling.read import copies
 from transforms.scene import Layer, Scene, rows_of, size_of
@@ -76,7 +77,8 @@ class OnLayers:
                 continue
             before = pixels.shape
             rows = len(u) if stage.dims else len(pixels)
-            pixels = stage(copies(pixels, rows // len(pixels)), part[:rows])
+            near = part if isinstance(stage, Discrete) else uploaded(part, pixels.device)
+            pixels = stage(copies(pixels, rows // len(pixels)), near[:rows])
             if pixels.shape[1:] != before[1:]:
                 raise ValueError(
                     f"a stage of a layer must keep the size; {type(stage).__name__} makes "

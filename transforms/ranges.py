@@ -7,6 +7,8 @@ from typing import ClassVar, TypeGuard, cast
 
 from torch import Tensor
 
+from transforms.devices import constants
+
 Range = tuple[float, float]
 
 #: Further out than this no value means anything, and float32 would not tell its neighbours apart.
@@ -108,5 +110,5 @@ class Ranged:
 
     def values(self, u: Tensor) -> Tensor:
         """(N,dims) in [0,1) -> (N,dims) physical values."""
-        low, high = u.new_tensor(self.bounds).unbind(-1)
+        low, high = (constants(ends, u.dtype, u.device) for ends in zip(*self.bounds, strict=True))
         return low + (high - low) * u

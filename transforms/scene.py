@@ -11,7 +11,7 @@ from transforms.sampling.outline import Outline
 
 class Layer(NamedTuple):
     """One picture in a scene: `pixels` (N,C,h,w); `alpha` (N,1,h,w) in [0,1] or None for opaque;
-    `pull` (N,3,3), stage frame of the scene -> stage frame of the layer. Each may have one row for all.
+    `pull` (N,3,3), stage frame of the scene -> stage frame of the layer, on the host. Each may have one row for all.
 
     `bends` are geometric stages in the layer's own frame, with their coordinates, in order: the sheet was bent, and
     then put into the scene."""
@@ -39,7 +39,7 @@ def scene_of(images: Shown) -> Scene:
     """Pictures (N,C,H,W) as a scene of one opaque layer; a scene as it is."""
     if isinstance(images, Scene):
         return images
-    eye = torch.eye(3, dtype=images.dtype, device=images.device)[None]
+    eye = torch.eye(3, dtype=images.dtype)[None]
     return Scene((Layer(images, None, eye),), size_of(images))
 
 

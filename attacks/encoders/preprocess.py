@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from transforms import resize
+from transforms.devices import constants
 from transforms.resizing.resize import check_kernel
 from transforms.sampling.straight_through import saturate
 
@@ -213,4 +213,4 @@ def _is(value: Any, kind: type) -> bool:
 
 
 def _column(values: tuple[float, ...], like: Tensor) -> Tensor:
-    return torch.tensor(values, dtype=like.dtype, device=like.device)[:, None, None]
+    return constants(tuple(values), like.dtype, like.device)[:, None, None]

@@ -17,6 +17,7 @@ from attacks.eot.problem import Problem
 from attacks.eot.protocols import Objective, Perturbation
 from attacks.runtime.distributed import ALONE, World
 from transforms import Compose, Scene, Shown, Sobol, base_of, scene_of, stream, taken
+from transforms.devices import uploaded
 
 
 class Bank(NamedTuple):
@@ -83,7 +84,7 @@ class Bank(NamedTuple):
         pictures and v views (n,v,...)."""
 
         def encode(part: Pass) -> Tree:
-            rows = torch.tensor(part.images, device=base_of(images).device)
+            rows = uploaded(torch.tensor(part.images), base_of(images).device)
             u = self.u[list(part.groups[0])].repeat(len(rows), 1)
             answer = encoder(self.transforms(taken(images, rows), u), **drawn(self.transforms, u))
             return mapped(answer, lambda leaf: leaf.unflatten(0, (len(rows), -1)))
@@ -93,7 +94,7 @@ class Bank(NamedTuple):
     def query(self, problem: Problem, step: int | None = None) -> Query:
         """How a problem is judged on these views, for `attacks.eot.faults`."""
         rows = torch.arange(len(problem), device=problem.images.device)
-        return Query(problem, self.transforms, NO_DELTA, self.u.to(rows.device), rows, "evaluate", step)
+        return Query(problem, self.transforms, NO_DELTA, self.u, rows, "evaluate", step)
 
 
 #: Finished pictures have no delta.
@@ -101,7 +102,7 @@ NO_DELTA = torch.zeros(0)
 
 
 def _part(query: Query, part: Pass) -> Tensor:
-    which = torch.tensor(part.images, device=query.u.device)
+    which = uploaded(torch.tensor(part.images), query.rows.device)
     u = query.u[list(part.groups[0])].repeat(len(which), 1)
     return query.problem.losses(query.transforms, query.delta, which, u).view(len(which), -1)
 

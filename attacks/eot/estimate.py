@@ -29,10 +29,17 @@ class Estimate(NamedTuple):
     chunk: int
     value: Tensor
 
+    def known(self) -> tuple[bool, Tensor]:
+        """Whether losses and gradient are finite, and of which deltas (D,) the gradient is exactly zero. On the host,
+        by one transfer: a step waits for the device once."""
+        finite = self.mean.isfinite().all() & self.value.isfinite().all() & self.grad.isfinite().all()
+        flags = torch.cat([finite[None], self.grad.flatten(1).abs().amax(1) == 0]).cpu()
+        return bool(flags[0]), flags[1:]
+
     @property
     def finite(self) -> bool:
         """Whether losses and gradient are."""
-        return bool(self.mean.isfinite().all() & self.value.isfinite().all() & self.grad.isfinite().all())
+        return self.known()[0]
 
     @property
     def c(self) -> Tensor:

@@ -18,6 +18,7 @@ from attacks.eot.estimate import Estimate, signal_to_noise
 from attacks.eot.risk import Mean, Risk
 from attacks.runtime.distributed import ALONE, World
 from transforms import Compose, Draws, Sobol
+from transforms.devices import constants, uploaded
 from transforms.sampling.homography import wide_dtype
 
 
@@ -60,16 +61,17 @@ class EOT:
 
     def points(self, seed: int, step: int, like: Tensor, *, times: int = 1, pictures: int | None = None) -> Tensor:
         """The coordinates (times * views, dims) of a step's views: blocks step, step + 1, ... of `views` points each.
-        Or for each of so many `pictures` blocks of its own, (pictures, times * views, dims)."""
+        Or for each of so many `pictures` blocks of its own, (pictures, times * views, dims). On the host, in the type
+        of `like`."""
         dims, own = self.transforms.dims, pictures or 1
         # One sequence: the blocks of all pictures are one draw, of the same points.
         together = own if isinstance(self.draws, Sobol) else 1
         first, count = step * own // together, times * own // together
         parts = [self.draws(self.views * together, dims, seed=seed, step=first + i) for i in range(count)]
         if pictures is None:
-            return torch.cat(parts).to(like)
+            return torch.cat(parts).to(like.dtype)
         blocks = torch.cat(parts).view(times, own, self.views, dims).transpose(0, 1)
-        return blocks.reshape(own, times * self.views, dims).to(like)
+        return blocks.reshape(own, times * self.views, dims).to(like.dtype)
 
     def estimate(self, problem: Question, delta: Tensor, u: Tensor, *, world: World = ALONE) -> Estimate:
         """The mean loss over the views `u` of each image, and the gradient of the risk with respect to `delta`, the
@@ -121,7 +123,8 @@ class _Estimation:
                             self._entries(self.losses, done, losses)
                         first = 0 if self.shared else done.images.start - images.start
                         own = slice(first, first + (1 if self.shared else len(done.images)))
-                        partial[own, [group[0] // self.size for group in done.groups]] += slope.to(partial)
+                        groups = torch.tensor([group[0] // self.size for group in done.groups])
+                        partial[own, uploaded(groups, partial.device)] += slope.to(partial)
             if total is None and not alone:
                 if self.by_views:
                     self.world.sum(partial)
@@ -182,7 +185,7 @@ class _Estimation:
         rows = slice(None) if self.shared else slice(images.start, images.stop)
         leaf = self.delta[rows, None].expand(-1, groups, *self.delta.shape[1:]).detach().requires_grad_()
         which = torch.arange(images.start, images.stop, device=leaf.device).repeat_interleave(groups)
-        views = torch.tensor(part.groups, device=self.u.device).flatten()
+        views = torch.tensor(part.groups).flatten()
         own = self.u.dim() == 3
         u = self.u[images.start : images.stop, views].flatten(0, 1) if own else self.u[views].repeat(len(images), 1)
         while True:
@@ -205,8 +208,8 @@ class _Estimation:
     @staticmethod
     def _entries(table: Tensor, part: Pass, fill: Tensor | None = None) -> Tensor:
         """The entries (images,groups,views) of a table (N,n) that belong to a pass; first set to `fill`, if given."""
-        rows = torch.tensor(part.images, device=table.device)[:, None, None]
-        columns = torch.tensor(part.groups, device=table.device)
+        rows = uploaded(torch.tensor(part.images)[:, None, None], table.device)
+        columns = uploaded(torch.tensor(part.groups), table.device)
         if fill is not None:
             table[rows, columns] = fill.to(table)
         return table[rows, columns]
@@ -215,5 +218,5 @@ class _Estimation:
         """From the groups' sums to the mean gradient, and sum_k m_k ||g_k||^2 over the groups' means g_k."""
         images = self.count if self.shared else 1
         sizes = [min(self.size, self.n - k * self.size) * images for k in range(partial.shape[1])]
-        energy = partial.flatten(2).square().sum(2) / partial.new_tensor(sizes)
+        energy = partial.flatten(2).square().sum(2) / constants(tuple(sizes), partial.dtype, partial.device)
         return partial.sum(1) / (self.n * images), energy.sum(1)

@@ -10,6 +10,7 @@ from torch import Tensor
 from attacks.eot.estimate import Estimate
 from attacks.eot.protocols import Constraint, Done, Optimiser
 from attacks.runtime.stored import stored
+from transforms.devices import uploaded
 from transforms.sampling.homography import wide_dtype
 
 Schedule = Literal["constant", "cosine", "linear"]
@@ -171,8 +172,9 @@ def decay(schedule: Schedule, done: Tensor, like: Tensor) -> Tensor:
     """The length of a step as a share of that of the first one, for shares (D,) of the run that are `done`; of the
     type and on the device of `like`."""
     if schedule == "constant":
-        return torch.ones_like(done).to(like)
-    return (1 - done if schedule == "linear" else (1 + (math.pi * done).cos()) / 2).to(like)
+        return torch.ones_like(done, dtype=like.dtype, device=like.device)
+    length = 1 - done if schedule == "linear" else (1 + (math.pi * done).cos()) / 2
+    return uploaded(length.to(like.dtype), like.device)
 
 
 def check_step(name: str, size: float, schedule: str, **memories: float) -> None:

@@ -16,6 +16,7 @@ from attacks.eot.estimate import Estimate
 from attacks.eot.protocols import Constraint, Done, Optimiser
 from attacks.optimisers.gradient import Schedule, check_step, decay
 from attacks.runtime.stored import stored
+from transforms.devices import uploaded
 from transforms.sampling.homography import wide_dtype
 
 #: The momentum before step t, counted from 0, is t / (t + GROWTH): gradient k, from 1, has the weight k.
@@ -85,7 +86,8 @@ class Wiener(Optimiser):
         length = state.length * decay(self.schedule, done.before, delta)
         move = constraint.steepest(filtered(even, odd).to(delta), length, state.point)
         point = constraint.project(state.point, move)
-        ahead = torch.where(done.after.to(delta)[:, None, None, None] < 1, move, 0)
+        goes_on = uploaded(done.after < 1, delta.device)
+        ahead = torch.where(goes_on[:, None, None, None], move, 0)
         after = constraint.project(point, ahead)
         return after, State(even, odd, point, state.step + 1, state.length)
 

@@ -16,7 +16,8 @@ from transforms import Scene, scene_of
 from transforms.sampling.homography import wide_dtype
 
 #: Most steps of the root search of `scaled`; each but the last clamps more values, and photographs need about five.
-MOST = 100
+#: The host does not wait for a device to learn whether they are enough: there it makes a fixed number of them.
+MOST, FIXED = 100, 12
 #: It ends where the squared norm is so many roundings short of the radius.
 ROUNDING = 8
 #: A share of eps that is float64's own rounding and no excess: 255 * (8 / 255) may be less than 8.
@@ -203,11 +204,12 @@ def scaled(values: Tensor, radius: float, low: Tensor, high: Tensor, most: float
     far, near, largest = torch.empty_like(wide), torch.empty_like(wide), min(most**2, torch.finfo(dtype).max)
     energy = wide.square()
     square = (radius**2 / energy.sum(1, keepdim=True)).clamp(max=largest)
-    for _ in range(MOST):
+    host = values.device.type == "cpu"
+    for _ in range(MOST if host else FIXED):
         torch.clamp(torch.mul(wide, square.sqrt(), out=far), low, high, out=near)
         short = radius**2 - torch.mul(near, near, out=energy).sum(1, keepdim=True)
         short = torch.where((square < largest) & (short > ROUNDING * torch.finfo(dtype).eps * radius**2), short, 0)
-        if not bool(short.any()):
+        if host and not bool(short.any()):
             break
         free = torch.where(near == far, energy, 0).sum(1, keepdim=True)  # proportional to s^2
         square = torch.where(short > 0, square + short / free * square, square).clamp(max=largest)

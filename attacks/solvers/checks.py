@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from attacks.encoders.tree import length
-from attacks.eot.estimate import Estimate
 from attacks.eot.problem import Options, Problem
 
 #: After so many steps with a gradient of zero a picture leaves. Its loss may be at its minimum (the cross-entropy of
@@ -60,12 +59,11 @@ def checked(problem: Problem, steps: int) -> None:
         )
 
 
-def watched_over(estimate: Estimate, index: int, active: Tensor, silent: Tensor, why: Callable[[int], str]) -> Tensor:
+def watched_over(zero: Tensor, index: int, active: Tensor, silent: Tensor, why: Callable[[int], str]) -> Tensor:
     """For how many steps in a row the gradient of each delta has been zero: an error in the first step, later a
-    warning. `why` finds the reason for a delta."""
-    energy = estimate.grad.flatten(1).abs().amax(1)
-    here = active if len(active) == len(energy) else active.any()
-    silent = torch.where(here, torch.where(energy == 0, silent + 1, 0), silent)
+    warning. `zero` (D,) are those of this step; `why` finds the reason for a delta. All on the host."""
+    here = active if len(active) == len(zero) else active.any()
+    silent = torch.where(here, torch.where(zero, silent + 1, 0), silent)
     if index == 0 and bool(silent.any()):
         rows = silent.nonzero()[:, 0].tolist()
         raise DeadGradient(

@@ -27,6 +27,7 @@ from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.stored import stored
 from attacks.solvers.checks import DEAD, budgeted, checked, watched_over
 from transforms import stream
+from transforms.devices import uploaded
 
 #: For a search, whose views do not change.
 NONE = torch.zeros(0, dtype=torch.long)
@@ -128,22 +129,24 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
         rows = active.nonzero()[:, 0]
         if not len(rows):
             return
-        parts = []
+        parts, zero = [], torch.zeros(len(state.delta), dtype=torch.bool)
         for same in [rows] if state.noise is None else with_same_views(rows, state):
-            where = same.to(device)
+            where = uploaded(same, device)
             part = problem if len(same) == count else problem.take(where)
             delta = state.delta if shared else state.delta[where]
             points = _points(problem, eot, seed, state, int(same[0]))
-            u = points[where] if shared else points
+            u = points[same] if shared else points
             if options.adversary is not None:
                 step = int(state.drawn[same[0]])
                 u = options.adversary.views(part, delta, eot, eot.views, seed=seed, step=step, world=world)
-            parts.append((same, _estimate(part, delta, eot, u, world, index, where)))
+            fresh, zeros = _estimate(part, delta, eot, u, world, index, where)
+            parts.append((same, fresh))
+            zero[0 if shared else same] = zeros
         fresh = gathered(parts) if len(parts) > 1 else parts[0][1]
         known = state.estimate
         estimate = fresh if known is None or len(rows) == count else merged(known, fresh, rows.to(device), shared)
         why = partial(_why, problem, eot, seed, state)
-        silent = watched_over(estimate, index, active.to(device), cast(Tensor, state.silent), why)
+        silent = watched_over(zero, index, active, cast(Tensor, state.silent), why)
         eot = replace(eot, chunk=world.least(fresh.chunk))
         estimate, price = estimate._replace(chunk=eot.chunk), options.penalty
         priced = estimate if price is None else penalised(estimate, price, problem, state.delta, index)
@@ -151,12 +154,12 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
         if options.adaptive is not None and noise is not None:
             noise = noise.after(estimate)
             times = torch.where(active, options.adaptive.next(noise, total, left, eot.views), times)
-        solved = state.solved | (silent >= DEAD).cpu().expand(count)
+        solved = state.solved | (silent >= DEAD).expand(count)
         goes_on = (left >= times * eot.views + extra) & (index + 1 < options.steps)
         done = _done(shared, index, options.steps, torch.stack([state.left, left * goes_on]) / total)
         moved, memory = optimiser.step(state.delta, priced, state.optimiser, problem.constraint, done)
         moves = active.any()[None] if shared else active
-        moved = torch.where(moves.to(moved.device)[:, None, None, None], moved, state.delta)
+        moved = torch.where(uploaded(moves, device)[:, None, None, None], moved, state.delta)
         evals, drawn = state.evals + int(cost[rows].sum()), state.drawn + state.times * active
         state = LoopState(index + 1, moved, memory, estimate, evals, left, solved, silent, drawn, times, noise)
         last = not bool((~solved & goes_on).any())
@@ -189,10 +192,10 @@ def _start(problem: Problem, options: Options, total: Tensor) -> LoopState:
     perturbation, count, adaptive = problem.perturbation, len(problem), options.adaptive
     delta = start(problem, options.seed)
     memory = cast(Optimiser, options.optimiser).init(delta, reach=perturbation.reach, steps=options.steps)
-    silent = torch.zeros(len(delta), dtype=torch.long, device=delta.device)
+    silent = torch.zeros(len(delta), dtype=torch.long)
     drawn, none = torch.zeros(count, dtype=torch.long), torch.zeros(len(delta), dtype=torch.float64)
     times = torch.ones_like(drawn) if adaptive is None else adaptive.start(total, options.eot.views)
-    noise = None if adaptive is None else Noise(none, none, torch.zeros_like(silent, device="cpu"))
+    noise = None if adaptive is None else Noise(none, none, torch.zeros_like(silent))
     return LoopState(0, delta, memory, None, 0, total.long(), drawn > 0, silent, drawn, times, noise)
 
 
@@ -232,10 +235,10 @@ def _why(problem: Problem, eot: EOT, seed: int, state: LoopState, row: int) -> s
 
 def _estimate(
     problem: Problem, delta: Tensor, eot: EOT, u: Tensor, world: World, step: int, rows: Tensor
-) -> Estimate:
+) -> tuple[Estimate, Tensor]:
     """The estimate of the images with numbers `rows`, checked: finite, if need be in float32; of members whose
-    gradients are combined, each by itself, and in the first step none of them zero."""
-    members = [_estimate(member, delta, eot, u, world, step, rows) for member in problem.members()]
+    gradients are combined, each by itself, and in the first step none of them zero. And whose gradient is zero."""
+    members = [_estimate(member, delta, eot, u, world, step, rows)[0] for member in problem.members()]
     for i, member in enumerate(members):
         if not step and not bool(member.grad.any()):
             raise ValueError(
@@ -243,9 +246,11 @@ def _estimate(
                 "no_grad), or it is flat there"
             )
     if members:
-        return combined(members)
+        whole = combined(members)
+        return whole, whole.known()[1]
     estimate = eot.estimate(problem, delta, u, world=world)
-    if not estimate.finite:
+    finite, zero = estimate.known()
+    if not finite:
         again = partial(eot.estimate, problem, delta, u, world=world)
         exact = fall_back(problem.encoder, again, attrgetter("finite"))
         if exact is None:
@@ -253,9 +258,9 @@ def _estimate(
             if len(estimate.grad) == len(bad):
                 bad = bad | ~estimate.grad.flatten(1).isfinite().all(1)
             raise located(Query(problem, eot.transforms, delta, u, rows, step=step), bad)
-        estimate = exact
+        estimate, (_, zero) = exact, exact.known()
     engine_agree(problem.encoder, world)
-    return estimate
+    return estimate, zero
 
 
 def gathered(parts: Sequence[tuple[Tensor, Estimate]]) -> Estimate:

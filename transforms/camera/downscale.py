@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from transforms.colour.spaces import widened
+from transforms.devices import picked
 from transforms.ranges import WholeRanged, whole_pair
 from transforms.resizing.resize import DENSE, axes, check_kernel, resize, target_size
 from transforms.sampling.straight_through import saturate
@@ -86,11 +87,11 @@ class Downscale(WholeRanged):
         groups = {side: [i for i, other in enumerate(sides) if other == side] for side in smalls}
         views = []
         for side, rows in groups.items():
-            some = images if len(groups) == 1 else images[rows]
+            some = images if len(groups) == 1 else picked(images, rows)
             thumbnail = resize(some, smalls[side], self.kernel, eight_bit=self.eight_bit)
             views.append(resize(thumbnail, final, self.then_kernel or self.kernel, eight_bit=self.eight_bit))
-        order = torch.tensor([i for rows in groups.values() for i in rows], device=images.device).argsort()
-        return saturate(torch.cat(views)).index_select(0, order)
+        order = torch.tensor([i for rows in groups.values() for i in rows]).argsort()
+        return saturate(views[0]) if len(views) == 1 else picked(saturate(torch.cat(views)), order)
 
 
 @lru_cache(maxsize=1024)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from transforms.colour.spaces import widened
+from transforms.devices import uploaded
 from transforms.draws import stream
 from transforms.ranges import Range, Ranged, pair
 from transforms.sampling.straight_through import saturate, straight_through
@@ -44,10 +45,11 @@ class SensorNoise(Ranged):
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         work = widened(images)
-        read, shot = (value[:, None, None, None].to(work) for value in self.values(u)[:, :2].unbind(-1))
+        values = uploaded(self.values(u), work.device).to(work.dtype)
+        read, shot = (value[:, None, None, None] for value in values[:, :2].unbind(-1))
         deviation = _root(shot * saturate(work) + read.square())
         field = white_noise(u[:, 2], (images.shape[1], images.shape[2], images.shape[3]))
-        return saturate(work + deviation * field.to(work)).to(images.dtype)
+        return saturate(work + deviation * uploaded(field.to(work.dtype), work.device)).to(images.dtype)
 
 
 def _root(variance: Tensor) -> Tensor:

@@ -6,6 +6,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from transforms.devices import HOST, uploaded
+
 #: Rows of a block. Fewer touch fewer zeros, more make larger products.
 ROWS = 16
 
@@ -33,11 +35,12 @@ class Bands:
     transposed: tuple[Block, ...]
 
     @classmethod
-    def of(cls, matrix: Tensor) -> "Bands":
-        """The blocks of a dense matrix (out, length)."""
+    def of(cls, matrix: Tensor, device: torch.device = HOST) -> "Bands":
+        """The blocks of a dense matrix (out, length) of the host, on `device`."""
         out, length = matrix.shape
-        used = matrix.any(0).nonzero()[:, 0]
-        return cls(length, used, _blocks(matrix, ROWS), _blocks(matrix.T, max(1, ROWS * length // out)))
+        used = uploaded(matrix.any(0).nonzero()[:, 0], device)
+        transposed = _blocks(matrix.T, max(1, ROWS * length // out), device)
+        return cls(length, used, _blocks(matrix, ROWS, device), transposed)
 
     def down(self, images: Tensor) -> Tensor:
         """matrix @ images: (...,length,W) -> (...,out,W)."""
@@ -55,16 +58,17 @@ class Bands:
         return product
 
 
-def _blocks(matrix: Tensor, rows: int) -> tuple[Block, ...]:
-    return tuple(_block(matrix[i : i + rows], i) for i in range(0, len(matrix), rows))
+def _blocks(matrix: Tensor, rows: int, device: torch.device) -> tuple[Block, ...]:
+    return tuple(_block(matrix[i : i + rows], i, device) for i in range(0, len(matrix), rows))
 
 
-def _block(part: Tensor, start: int) -> Block:
+def _block(part: Tensor, start: int, device: torch.device) -> Block:
     used = part.any(0).nonzero()[:, 0]
     first, last = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
     dense = 2 * len(used) > last - first
     columns = slice(first, last) if dense else used
-    return Block(start, start + len(part), columns, part[:, columns].contiguous())
+    weights = uploaded(part[:, columns].contiguous(), device)
+    return Block(start, start + len(part), columns if dense else uploaded(used, device), weights)
 
 
 def _product(images: Tensor, blocks: tuple[Block, ...], axis: int) -> Tensor:

@@ -116,7 +116,7 @@ def _fixed_point(length: int, out: int, kernel: str, device: torch.device) -> tu
         largest = float(real.max())
         bits = next(b for b in range(_PILLOW_BITS + 1) if b == _PILLOW_BITS or 0.5 + largest * 2 ** (b + 1) >= 2**15)
     scaled = real * 2.0**bits
-    return Bands.of((scaled + 0.5 * scaled.sign()).trunc().to(device)), bits
+    return Bands.of((scaled + 0.5 * scaled.sign()).trunc(), device), bits
 
 
 def _opencv(images: Tensor, size: Size, out: Size, kernel: str) -> Tensor:
@@ -164,5 +164,5 @@ def _opencv_taps(length: int, out: int, kernel: str, device: torch.device) -> tu
     parts, rows = np.zeros((2, out, length)), np.arange(out)
     for k, (column, taps) in enumerate(zip(index.T.clip(0, length - 1), whole.T, strict=True)):
         parts[min(k, 1), rows, column] += taps
-    whole_matrix, top, rest = (Bands.of(torch.from_numpy(m).to(device)) for m in (parts.sum(0), *parts))
+    whole_matrix, top, rest = (Bands.of(torch.from_numpy(m), device) for m in (parts.sum(0), *parts))
     return whole_matrix, top, rest

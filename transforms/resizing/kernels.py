@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from transforms.devices import uploaded
 from transforms.resizing.banded import Bands
 
 #: A kernel as a function of distances, element by element in float64.
@@ -94,14 +95,14 @@ def kernel_of(name: str) -> Kernel:
 @torch.inference_mode(False)  # a matrix first made in inference mode would be barred from autograd for good
 def weights(length: int, out: int, kernel: str, dtype: torch.dtype, device: torch.device) -> Tensor:
     """The (out, length) matrix, computed in float64; rows sum to 1."""
-    return matrix(length, out, kernel).to(device, dtype)
+    return uploaded(matrix(length, out, kernel).to(dtype), device)
 
 
 @lru_cache(maxsize=1024)
 @torch.inference_mode(False)
 def bands(length: int, out: int, kernel: str, dtype: torch.dtype, device: torch.device) -> Bands:
     """The same matrix as bands, for large pictures."""
-    return Bands.of(matrix(length, out, kernel).to(device, dtype))
+    return Bands.of(matrix(length, out, kernel).to(dtype), device)
 
 
 def matrix(length: int, out: int, kernel: str) -> Tensor:

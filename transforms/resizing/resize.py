@@ -72,8 +72,9 @@ class _EightBit(torch.autograd.Function):
         exact = resize_levels(images, new, kernel)
         ctx.rows_first = exact.rows_first
         ctx.bands = _bands((images.shape[2], images.shape[3]), new, kernel, images)
-        low, high = images.detach().aminmax()
-        inside = (images >= 0) & (images <= 1) if low < 0 or high > 1 else images.new_ones((), dtype=torch.bool)
+        inside = images.new_ones((), dtype=torch.bool)
+        if images.device.type != "cpu" or not _within(images):  # to learn it, the host would wait for a device
+            inside = (images >= 0) & (images <= 1)
         ctx.save_for_backward(*(mask.to(images.device) for mask in (inside, exact.middle, exact.final)))
         return _shares(exact.levels, images)
 
@@ -95,6 +96,11 @@ def target_size(size: tuple[int, int], target: int | tuple[int, int]) -> tuple[i
     if min(target) < 1:
         raise ValueError(f"`size` must be at least 1 pixel each way; got {target}")
     return target
+
+
+def _within(images: Tensor) -> bool:
+    low, high = images.detach().aminmax()
+    return bool((low >= 0) & (high <= 1))
 
 
 def axes(size: tuple[int, int], out: tuple[int, int], kernel: str, like: Tensor) -> tuple[Tensor, Tensor]:

@@ -7,6 +7,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from transforms.devices import uploaded
+
 
 class PointMap(Protocol):
     """The part of a geometric stage (`transforms.compose.Geometry`) that is used here."""
@@ -30,7 +32,8 @@ Link = Tensor | Callable[[Tensor], Tensor]  # a homography, or any other map of 
 
 def fuse(first: Tensor, seen: Sequence[Move | Tensor], last: Tensor, work: torch.dtype) -> list[Link]:
     """The maps that a point passes from the view's pixels, by `first`, to the source's, by `last`: of `seen`, stages
-    and matrices (N,3,3) in the order in which pixels meet them, a point meets the last one first."""
+    and matrices (N,3,3) in the order in which pixels meet them, a point meets the last one first. All matrices and
+    coordinates are on the host; points may be on any device."""
     maps: list[Link] = [first]
     for each in reversed(seen):
         if isinstance(each, Tensor):
@@ -51,4 +54,4 @@ def fuse(first: Tensor, seen: Sequence[Move | Tensor], last: Tensor, work: torch
 
 
 def _pull(stage: PointMap, u: Tensor, points: Tensor) -> Tensor:
-    return stage.pull(points, u)
+    return stage.pull(points, u if hasattr(stage, "discrete") else uploaded(u, points.device))

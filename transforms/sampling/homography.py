@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from transforms.devices import HOST, uploaded
+
 #: A quad is refused when its smallest corner triangle is below this share of its largest one.
 DEGENERATE = 1e-3
 
@@ -90,17 +92,21 @@ def transform(matrix: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
     return torch.stack([right / safe, down / safe], dim=-1), w
 
 
-def lattice(matrix: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor | None]:
+def lattice(matrix: Tensor, x: Tensor, y: Tensor, device: torch.device = HOST) -> tuple[Tensor, Tensor | None]:
     """`transform` of the points (x_j, y_i) of a lattice, x (w,) and y (h,): (N,h,w,2), and w (N,h,w), or None if
-    every point is well before the camera. The fast way to a grid: a matrix is separable but for its division."""
+    every point is well before the camera. The fast way to a grid: a matrix is separable but for its division.
+
+    `matrix`, x and y are on the host, the result is on `device`."""
     along = matrix[:, :, 0, None] * x
     down = matrix[:, :, 1, None] * y + matrix[:, :, 2, None]
-    points = along[:, :2, None, :] + down[:, :2, :, None]
-    w = along[:, 2, None, :] + down[:, 2, :, None]
     # The extremes of a sum of two vectors are the sums of theirs.
     least = along[:, 2].detach().amin(-1) + down[:, 2].detach().amin(-1)
     most = (along[:, :2].detach().abs().amax(-1) + down[:, :2].detach().abs().amax(-1)).amax(-1)
-    if bool(((least > HORIZON) & (most < NEAR * least)).all()):
+    before = bool(((least > HORIZON) & (most < NEAR * least)).all())
+    along, down = uploaded(along, device), uploaded(down, device)
+    points = along[:, :2, None, :] + down[:, :2, :, None]
+    w = along[:, 2, None, :] + down[:, 2, :, None]
+    if before:
         return points.div_(w[:, None]).permute(0, 2, 3, 1), None
     safe = torch.where(w > HORIZON, w, 1.0)
     return (points / safe[:, None]).permute(0, 2, 3, 1), w

@@ -18,12 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from transforms.devices import HOST, constants, uploaded
 from transforms.sampling.homography import HORIZON
 from transforms.sampling.read import Border, Resampling, read
 
-#: From the output's half-pixel coordinates x (w,), y (h,) to the source's, (N,h,w,2), which the caller may overwrite,
-#: and their w (N,h,w) or None (all are before the camera, and none is far away).
-Pull = Callable[[Tensor, Tensor], tuple[Tensor, Tensor | None]]
+#: From the output's half-pixel coordinates x (w,), y (h,), on the host, to the source's, (N,h,w,2), on a device,
+#: which the caller may overwrite, and their w (N,h,w) or None (all are before the camera, and none is far away).
+Pull = Callable[[Tensor, Tensor, torch.device], tuple[Tensor, Tensor | None]]
 
 #: The Jacobian is taken at the nodes of a lattice with so many cells along each axis, and interpolated.
 CELLS = 16
@@ -33,14 +34,19 @@ BLEND = (0.3, 0.8)
 SNAP = 1e-3
 
 
-def levels(pull: Pull, size: tuple[int, int], source: tuple[int, int], border: Border, like: Tensor) -> Tensor | None:
+def levels(
+    pull: Pull, size: tuple[int, int], source: tuple[int, int], border: Border, dtype: torch.dtype
+) -> Tensor | None:
     """The pyramid's level for each node of a lattice over the output, (N,k,l) >= 0, and some level of the same view
-    where nothing but a constant border is near. Differentiable in whatever the map depends on. None: 0 everywhere."""
+    where nothing but a constant border is near. Differentiable in whatever the map depends on. None: 0 everywhere.
+    On the host: the levels decide what is read."""
     rows, columns = min(size[0], CELLS + 1), min(size[1], CELLS + 1)
-    y = torch.linspace(1, 2 * size[0] - 1, rows, dtype=like.dtype, device=like.device)
-    x = torch.linspace(1, 2 * size[1] - 1, columns, dtype=like.dtype, device=like.device)
+    y = torch.linspace(1, 2 * size[0] - 1, rows, dtype=dtype)
+    x = torch.linspace(1, 2 * size[1] - 1, columns, dtype=dtype)
     # A step of half a pixel, one unit: near enough for a derivative, far enough for float32.
-    points, w = pull(torch.cat([x, x + 1]), torch.cat([y, y + 1]))  # all in one, for these are many small kernels
+    points, w = pull(
+        torch.cat([x, x + 1]), torch.cat([y, y + 1]), HOST
+    )  # all in one, for these are many small kernels
     here, right, down = points[:, :rows, :columns], points[:, :rows, columns:], points[:, rows:, :columns]
     jacobian = torch.cat([right - here, down - here], dim=-1)
     energy = jacobian.nan_to_num(nan=0.0).clamp(-1e6, 1e6).square().sum(-1)  # the singular values' squares, added
@@ -70,9 +76,9 @@ def read_levels(
     images: Tensor, grid: Tensor, finer: Callable[[], Tensor], level: Tensor, resampling: Resampling
 ) -> Tensor:
     """As `transforms.sampling.read.read`, each place from the levels of the pyramid around `level` (N,k,l), a
-    lattice over the view. `finer()` is the grid of 2 x 2 places in each pixel, (N,2h,2w,2). Views that need no level
-    above 0 come out as `read` gives them."""
-    low, high = torch.stack(torch.aminmax(level.detach().flatten(1), dim=1)).cpu()[..., None]
+    lattice over the view, on the host. `finer()` is the grid of 2 x 2 places in each pixel, (N,2h,2w,2). Views that
+    need no level above 0 come out as `read` gives them."""
+    low, high = torch.stack(torch.aminmax(level.detach().flatten(1), dim=1))[..., None]
     every = torch.arange(math.ceil(high.max()) + 1)
     used = (low < every + 1) & (high > every - 1)  # (N,levels): which view reads which level
     alone = (low == every) & (high == every)
@@ -81,7 +87,7 @@ def read_levels(
     most = (2 * alone.sum(0) >= len(grid)).nonzero()[:, 0].tolist()
     common = most[0] if most else None
     textures = _pyramid(images, resampling.border, max(needed[-1] - 1, 0))
-    fine = finer() if needed[-1] else grid
+    fine, level = finer() if needed[-1] else grid, uploaded(level, grid.device)
 
     def read_level(k: int, rows: Tensor | None = None, shared: bool = True) -> Tensor:
         texture, share = textures[max(k - 1, 0)]
@@ -117,7 +123,7 @@ def _rows(used: Tensor, images: int, device: torch.device) -> tuple[Tensor, bool
     views = len(used) // images
     if views > 1:  # a view that one image needs is read for every image: they share the texture
         used = used.view(images, views).any(0).repeat(images)
-    return used.nonzero()[:, 0].to(device), views > 1 or images == 1
+    return uploaded(used.nonzero()[:, 0], device), views > 1 or images == 1
 
 
 def _pyramid(images: Tensor, border: Border, most: int) -> list[tuple[Tensor, tuple[float, float]]]:
@@ -147,11 +153,12 @@ def _within(grid: Tensor, scale: tuple[float, float], border: Border, images: Te
     the texture's edge need not be the image's."""
     if border.startswith("reflect"):
         sides = [images.shape[3], images.shape[2]]
-        edge = grid.new_tensor([1.0 if border == "reflect" else max(n - 1, 0.5) / n for n in sides])
+        ends = tuple(1.0 if border == "reflect" else max(n - 1, 0.5) / n for n in sides)
+        edge = constants(ends, grid.dtype, grid.device)
         turn = torch.remainder(grid + edge, 4 * edge)
         grid, border = torch.where(turn > 2 * edge, 4 * edge - turn, turn) - edge, "replicate"
     if scale != (1.0, 1.0):
-        share = grid.new_tensor(scale)
+        share = constants(scale, grid.dtype, grid.device)
         grid = grid * share + (share - 1)
     return grid, border
 

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from transforms.devices import constants
 from transforms.sampling.gather import keys_parameter, read_taps
 from transforms.sampling.tone import Tone, settle_one, toned, unmoved
 
@@ -76,7 +77,9 @@ def border_value(value: Value, images: Tensor) -> Tensor | None:
             return None
         if not all(map(math.isfinite, value if isinstance(value, tuple | list) else (value,))):
             raise ValueError(f"`value` must be finite; got {value}")
-        value = torch.as_tensor(value, dtype=images.dtype, device=images.device)
+        several = tuple(value) if isinstance(value, tuple | list) else (value,)
+        numbers = constants(several, images.dtype, images.device)
+        value = numbers[0] if isinstance(value, int | float) else numbers
     if value.dim() == 0:
         return value
     n, c = images.shape[:2]
@@ -106,7 +109,7 @@ def read(
     aligned = border == "reflect101"  # reflection about pixel centres is grid_sample's align_corners=True
     if aligned:
         height, width = images.shape[2:]
-        grid = grid * grid.new_tensor([width / max(width - 1, 1), height / max(height - 1, 1)])
+        grid = grid * constants((width / max(width - 1, 1), height / max(height - 1, 1)), grid.dtype, grid.device)
     views, height = len(grid) // len(images), grid.shape[1]
     large = images.shape[2] * images.shape[3] >= 2 * height * grid.shape[2]
     if not large and grid.device.type == "cpu":

@@ -9,6 +9,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from transforms.devices import HOST, constants
 from transforms.sampling.homography import HORIZON, invert, lattice, pixels_to_halves, wide_dtype
 from transforms.sampling.outline import Outline, cut
 from transforms.sampling.pyramid import Pull, levels, read_levels
@@ -42,20 +43,17 @@ def warp(
     """
     border, value = resampling.border, resampling.value
     work = torch.promote_types(images.dtype, torch.float32)  # never half: its grid is pixels off
-    like = torch.empty(0, dtype=work, device=images.device)
-    y = 2 * torch.arange(size[0], dtype=like.dtype, device=like.device) + 1
-    x = 2 * torch.arange(size[1], dtype=like.dtype, device=like.device) + 1
-    points, w = pull(x, y)
+    y, x = (2 * torch.arange(side, dtype=work) + 1 for side in size)
+    points, w = pull(x, y, images.device)
     grid = _grid(points, images, w)
     fill = border_value(value, images) if border == "constant" or w is not None else None
-    level = levels(pull, size, (images.shape[2], images.shape[3]), border, like) if resampling.antialias else None
+    level = levels(pull, size, (images.shape[2], images.shape[3]), border, work) if resampling.antialias else None
     times = len(images) if len(grid) < len(images) else 1  # one map for all
     grid = copies(grid, times)
 
     def finer() -> Tensor:
-        y = torch.arange(2 * size[0], dtype=like.dtype, device=like.device) + 0.5
-        x = torch.arange(2 * size[1], dtype=like.dtype, device=like.device) + 0.5
-        points, ahead = pull(x, y)
+        y, x = (torch.arange(2 * side, dtype=work) + 0.5 for side in size)
+        points, ahead = pull(x, y, images.device)
         fine = _grid(points, images, ahead)
         if ahead is not None:  # a sample beyond the horizon gives way to its pixel's centre
             centre = grid[: len(fine)].repeat_interleave(2, 1).repeat_interleave(2, 2)
@@ -74,10 +72,10 @@ def warp(
 
 def warp_by_matrix(images: Tensor, matrix: Tensor, size: tuple[int, int], **options: object) -> Tensor:
     """`warp` through a homography (N,3,3) from output pixels to source pixels; options: those of `Resampling`."""
-    wide = matrix.to(wide_dtype(matrix))
+    wide = matrix.to(HOST, wide_dtype(matrix))
     halves = pixels_to_halves(wide)
     halved = (halves @ wide @ invert(halves)).to(torch.promote_types(images.dtype, torch.float32))
-    return warp(images, lambda x, y: lattice(halved, x, y), size, Resampling(**options))  # type: ignore[arg-type]
+    return warp(images, lambda x, y, device: lattice(halved, x, y, device), size, Resampling(**options))  # type: ignore[arg-type]
 
 
 def sample(
@@ -101,7 +99,7 @@ def sample(
 
 def _grid(points: Tensor, images: Tensor, far: Tensor | None) -> Tensor:
     """From the half-pixel frame to the grid frame; unless `far` is None, some points may be far away."""
-    size = torch.tensor([images.shape[3], images.shape[2]], dtype=points.dtype, device=points.device)
+    size = constants((images.shape[3], images.shape[2]), points.dtype, points.device)
     # In place where no graph holds them: these are the largest tensors but the views.
     grid = (points / size if points.requires_grad else points.div_(size)).sub_(1)
     # A place that is no number is far away: grid_sample would make an index of it.

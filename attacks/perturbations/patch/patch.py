@@ -124,7 +124,7 @@ class Patch(PerturbationSet):
             if cover is not None:
                 full = pixels.new_ones(1, 1, *pixels.shape[2:]) if opacity is None else opacity
                 opacity = cover[:, k, None].to(pixels) * full
-            place = (inward @ pull).to(images.device, torch.promote_types(images.dtype, torch.float32))
+            place = (inward @ pull).to(torch.promote_types(images.dtype, torch.float32))
             over.append(Layer(pixels, opacity, place, outline=outline))
         return Scene((*base.layers, *over), base.size)
 

@@ -1,6 +1,7 @@
 """A patch seen from afar: every texel has a gradient, black is opaque, and edges are exact."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -88,7 +89,7 @@ def cut_view(base, layer, outline, size, **options):
     into, out = (half_pixels(s, layer.pull) for s in ((layer.pixels.shape[2], layer.pixels.shape[3]), size))
     matrix = into @ layer.pull @ invert(out)
     resampling = Resampling(antialias=True, **options)
-    over = warp(premultiplied(layer), lambda x, y: lattice(matrix, x, y), size, resampling, outline=outline)
+    over = warp(premultiplied(layer), partial(lattice, matrix), size, resampling, outline=outline)
     return over[:, :-1] + (1 - over[:, -1:]) * base
 
 
@@ -165,7 +166,7 @@ def test_colours_at_the_edge_follow_the_coverage(photo):
     pull = placed((40, 50), size, 36, 33)
     view = premultiplied(Layer(ink[None, :, None, None].expand(1, 3, 40, 50), None, pull))
     matrix = half_pixels((40, 50), pull) @ pull @ invert(half_pixels(size, pull))
-    over = warp(view, lambda x, y: lattice(matrix, x, y), size, Resampling(antialias=True), outline=Outline())
+    over = warp(view, partial(lattice, matrix), size, Resampling(antialias=True), outline=Outline())
     torch.testing.assert_close(over[:, :-1], over[:, -1:] * ink[:, None, None], rtol=0, atol=1e-12)
 
 

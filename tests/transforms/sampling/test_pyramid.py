@@ -1,6 +1,7 @@
 """Antialiasing by a pyramid, against an ideal camera: the mean over each pixel's area."""
 
 import math
+from functools import partial
 
 import pytest
 import skimage.data
@@ -95,16 +96,14 @@ def test_small_reduction_is_sampled_once_without_antialiasing(photographs, times
 @pytest.mark.parametrize("times", [2.0, 4.0, 8.0])
 def test_level_is_the_logarithm_of_the_reduction(times):
     matrix = reduction(times, 0.7, size=800)
-    level = levels(lambda x, y: lattice(matrix, x, y), (40, 40), (800, 800), "constant", torch.zeros(0, dtype=double))
+    level = levels(partial(lattice, matrix), (40, 40), (800, 800), "constant", double)
     assert (level == math.log2(times)).all()
 
 
 def test_level_follows_the_perspective_within_a_view():
     # Far rows shrink more than near ones.
     tilt = torch.tensor([[1, 0, 0], [0, 1, 0], [0, -0.0035, 1]], dtype=double)[None]  # w falls from 1 to 0.44
-    level = levels(
-        lambda x, y: lattice(tilt, x, y), (80, 120), (800, 1200), "replicate", torch.zeros(0, dtype=double)
-    )
+    level = levels(partial(lattice, tilt), (80, 120), (800, 1200), "replicate", double)
     level = level[0]
     assert level[0, 0] == 0 and level[-1].min() > 1
     assert (level.diff(dim=0) >= 0).all()
@@ -134,7 +133,7 @@ def test_picture_smaller_than_a_lattice_cell_is_antialiased():
 
 def test_level_grows_towards_the_horizon_and_stays_finite():
     away = torch.tensor([[1, 0, 0], [0, 1, 0], [-0.02, 0.003, 1]], dtype=torch.float32)[None]
-    level = levels(lambda x, y: lattice(away, x, y), (60, 60), (500, 500), "constant", torch.zeros(0))
+    level = levels(partial(lattice, away), (60, 60), (500, 500), "constant", torch.float32)
     assert level.isfinite().all() and level.max() <= top((500, 500)) + 1
     assert level.max() > 3
 
@@ -157,8 +156,8 @@ def test_a_map_without_a_matrix_is_antialiased_too():
     halves = torch.tensor([[2, 0, 1], [0, 2, 1], [0, 0, 1]], dtype=double)
     halved = halves @ matrix @ invert(halves)
 
-    def pull(x, y):
-        points, _ = lattice(halved, x, y)
+    def pull(x, y, device):
+        points, _ = lattice(halved, x, y, device)
         return points, points.new_ones(points.shape[:-1])
 
     by_map = warp(images, pull, (40, 40), Resampling(antialias=True))

@@ -1,0 +1,96 @@
+"""A device that does not exist: tensors that claim to be on it are computed on the CPU.
+
+Within `Waits` an operator on tensors of the host and of the device together is an error, as on a GPU, and all that
+the host would wait for is counted. So a computer without a GPU shows where a GPU would have to wait.
+"""
+
+import collections
+import traceback
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+#: Its name must be one that torch knows, and that autograd runs on without a driver.
+DEVICE, HOST = torch.device("meta"), torch.device("cpu")
+#: Operators whose result, or the shape of it, the host must know.
+WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "_unique2", "bincount"}
+INDEXING = {"index", "index_put_", "index_put", "_index_put_impl_"}
+ROOT = Path(__file__).parents[2]
+
+
+class Pretended(torch.Tensor):
+    """A tensor of the device; `inner` has its values."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        options = {"strides": inner.stride(), "storage_offset": inner.storage_offset(), "dtype": inner.dtype}
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.size(), device=DEVICE, **options)
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        raise RuntimeError(f"{func} outside of `Waits`")
+
+
+def on_device(module):
+    """The module with its parameters, which need no gradient, and buffers on the device."""
+    for layer in module.modules():
+        for name, value in [*layer._parameters.items()]:
+            if value is not None:
+                layer._parameters[name] = nn.Parameter(Pretended(value.detach()), requires_grad=False)
+        for name, value in [*layer._buffers.items()]:
+            if value is not None:
+                layer._buffers[name] = Pretended(value)
+    return module
+
+
+class Waits(TorchDispatchMode):
+    """The mode in which `Pretended` tensors compute; `counts` are the waits by operator and line of the project."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = collections.Counter()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs, name = kwargs or {}, func._schema.name.split("::")[1]
+        tensors = tree_leaves((args, kwargs))
+        tensors = [each for each in tensors if isinstance(each, torch.Tensor)]
+        here = [isinstance(each, Pretended) for each in tensors]
+        self._check(name, args, tensors, here)
+        wanted = None if kwargs.get("device") is None else torch.device(kwargs["device"])
+        given = kwargs | ({"device": HOST} if wanted == DEVICE else {})
+        plain, options = tree_map_only(Pretended, lambda each: each.inner, (args, given))
+        if name == "_to_copy" and wanted is not None:
+            if (wanted == DEVICE) != here[0] and not (wanted == DEVICE and kwargs.get("non_blocking")):
+                self._count("upload" if wanted == DEVICE else "download")
+            made = func(*plain, **options)
+            return Pretended(made) if wanted == DEVICE else made
+        made = func(*plain, **options)
+        if func._schema.is_mutable and any(here):
+            return args[0]
+        return tree_map_only(torch.Tensor, Pretended, made) if any(here) or wanted == DEVICE else made
+
+    def _check(self, name, args, tensors, here):
+        if any(each.device == DEVICE and not own for each, own in zip(tensors, here, strict=True)):
+            raise RuntimeError(f"{name}: torch.tensor(..., device=...) waits; use `uploaded` or `constants`")
+        if not any(here):
+            return
+        if name == "copy_" and len(set(here)) == 2:
+            self._count("copy")
+        elif name in INDEXING:
+            places = [each for each in tree_leaves(args[1]) if isinstance(each, torch.Tensor)]
+            if any(each.dtype == torch.bool or not isinstance(each, Pretended) for each in places):
+                self._count(name)
+        elif not all(own or not each.dim() for each, own in zip(tensors, here, strict=True)):
+            raise RuntimeError(f"{name}: some tensors are on the host, others on the device: {tensors}")
+        elif name in WAITS:
+            self._count(name)
+
+    def _count(self, what):
+        ours = tuple(f"{ROOT / room}/" for room in ("attacks", "transforms"))
+        lines = [each for each in traceback.extract_stack() if each.filename.startswith(ours)][-1:]
+        self.counts[what, *(f"{Path(each.filename).relative_to(ROOT)}:{each.lineno}" for each in lines)] += 1

@@ -1,0 +1,60 @@
+"""How often the host waits for the device in a step of an attack: on a device that is simulated, and on CUDA."""
+
+import pytest
+import torch
+
+from attacks import EOT, L2, PGD, Away, Linf, Wiener, attack, load_encoder
+from attacks.data.gallery import tiles
+from attacks.experiment.build.pipeline import preset
+from tests.helpers.pretended import Pretended, Waits, on_device
+
+STEPS = 3
+ATTACKS = {"linf": (Linf(8 / 255), Wiener()), "l2": (L2(2.0), PGD())}
+#: Stages of codecs are Pillow's, which work on the host; the others never wait.
+FREE = [
+    "eot2d",
+    pytest.param("eot3d", marks=pytest.mark.slow),
+    pytest.param("camera", marks=pytest.mark.slow),
+    pytest.param("di", marks=pytest.mark.slow),
+    pytest.param("tsea", marks=pytest.mark.slow),
+]
+
+
+def run(images, anchor, encoder, ball, optimiser, name):
+    eot = EOT(preset(name), views=4, chunk=4)
+    options = {"objective": Away(), "perturbation": ball, "optimiser": optimiser, "eot": eot}
+    return attack(images, anchor, encoder=encoder, steps=20, **options)
+
+
+@pytest.mark.parametrize("name", FREE)
+@pytest.mark.parametrize("kind", ATTACKS)
+def test_a_step_waits_once_and_its_passes_never(name, kind):
+    images = tiles(64).images[:2].clone()
+    with torch.no_grad():
+        anchor = load_encoder()(images).clone()
+    steps = run(images, anchor, load_encoder(), *ATTACKS[kind], name)
+    wanted = [next(steps).delta for _ in range(1 + STEPS)][-1]
+    with Waits() as waits:
+        steps = run(Pretended(images), Pretended(anchor), on_device(load_encoder()), *ATTACKS[kind], name)
+        next(steps)  # it checks the problem, too
+        waits.counts.clear()
+        delta = [next(steps).delta for _ in range(STEPS)][-1]
+    assert waits.counts.total() == STEPS, waits.counts
+    # On a device the projection on a sphere makes a fixed number of Newton's steps.
+    torch.testing.assert_close(delta.inner, wanted, rtol=0, atol=1e-5)
+
+
+def test_what_the_simulated_device_counts():
+    host, here = torch.arange(3.0), Pretended(torch.arange(3.0))
+    with Waits() as waits:
+        assert isinstance(here + 1, Pretended) and not waits.counts
+        host.to(here.device, non_blocking=True)
+        assert not waits.counts
+        with pytest.raises(RuntimeError, match="some tensors are on the host"):
+            here + host
+        for wait in [here.cpu, here[0].item, lambda: here[here > 1], lambda: host.to(here.device)]:
+            before = waits.counts.total()
+            wait()
+            assert waits.counts.total() > before
+        with pytest.raises(RuntimeError, match="waits"):
+            here * torch.tensor([1.0], device=here.device)

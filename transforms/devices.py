@@ -1,0 +1,31 @@
+"""From the host to the device, without waiting.
+
+The coordinates of views stay on the host: what depends on them (which stage, which size, which level of a pyramid,
+whether a point is before the camera) is decided there, and only results go to the device of the pixels. A decision by
+a tensor on a GPU would wait for all work that is queued there.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+HOST = torch.device("cpu")
+
+
+def uploaded(tensor: Tensor, device: torch.device) -> Tensor:
+    """A tensor of the host on `device`; differentiable. On CUDA the host does not wait for the copy."""
+    return tensor.to(device, non_blocking=device.type not in ("cpu", "mps"))
+
+
+@lru_cache(maxsize=1024)
+@torch.inference_mode(False)
+def constants(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Numbers (n,) on a device, copied there once; not to be overwritten."""
+    return uploaded(torch.tensor(values, dtype=dtype), device)
+
+
+def picked(tensor: Tensor, rows: Sequence[int] | Tensor) -> Tensor:
+    """Some rows of a tensor on any device, by their numbers on the host."""
+    return tensor.index_select(0, uploaded(torch.as_tensor(rows), tensor.device))
