@@ -11,13 +11,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attacks.encoders.grids import by_area, by_patches, within
 from transforms import resize
 from transforms.resizing.resize import check_kernel
 from transforms.sampling.straight_through import saturate
 
 #: How a picture of any shape is brought to a size: "squash" changes its aspect; "cover" keeps it and fills the whole
-#: size (a crop follows); "contain" keeps it and stays within the size (padding follows).
-Fit = Literal["squash", "cover", "contain"]
+#: size (a crop follows); "contain" keeps it and stays within the size (padding follows). For networks that read whole
+#: patches, with `multiple` (see `attacks.encoders.grids`): "within" shrinks a larger picture to fit in the size and
+#: rounds its sides up; "area" rounds them to the nearest, with a number of pixels within `limits`; "patches" makes
+#: the picture as large as it can be with at most `limits[1]` patches.
+Fit = Literal["squash", "cover", "contain", "within", "area", "patches"]
 #: How a length is rounded to whole pixels.
 Rounding = Literal["down", "nearest"]
 #: The longest side in pixels; a longer one is a mistake, and memory would run out.
@@ -44,7 +48,9 @@ class Preprocess:
         centre: of a crop with an odd margin: "nearest" rounds half to even, as torchvision does; "down" puts the
             smaller half first, as every odd border has it.
         fill: of the padding, in [0,1], per channel of an RGB picture or one number for all.
-        multiple: each side is made a multiple of this by rounding it down (a VAE's 8); then `size` is None.
+        multiple: each side is made a multiple of this: rounded down (a VAE's 8), or as `fit` says; then `size` is
+            None, but for "within".
+        limits: (least, most) of "area" in pixels, of "patches" in patches; null for every other `fit`.
         bgr: the network takes blue first.
         eight_bit: the resize rounds to whole levels, as Pillow and OpenCV do with an 8-bit picture, in their own
             arithmetic; the gradient goes straight through.
@@ -63,6 +69,7 @@ class Preprocess:
     centre: Rounding = "nearest"
     fill: float | tuple[float, ...] = 0.0
     multiple: int = 1
+    limits: tuple[int, int] | None = None
     bgr: bool = False
     eight_bit: bool = False
 
@@ -87,9 +94,18 @@ class Preprocess:
                 )
         if not _box((self.multiple, self.multiple)):
             raise ValueError(f"`multiple` must be a whole number of at least 1; got {self.multiple!r}")
-        if self.multiple > 1 and self.size is not None:
+        if self.multiple > 1 and self.size is not None and self.fit != "within":
             raise ValueError(
                 f"`multiple` stands in place of `size`, which then is null; got {self.multiple} and size {self.size}"
+            )
+        counted = self.fit in ("area", "patches")
+        if (counted and self.size is not None) or (self.fit == "within" and self.size is None):
+            need = "`limits`, and null for `size`" if counted else "a `size`"
+            raise ValueError(f"`fit` {self.fit} takes {need}; got size {self.size}")
+        if counted != (self.limits is not None) or not (self.limits is None or _ordered(self.limits)):
+            raise ValueError(
+                f"`limits` must be {'(least, most) in whole numbers' if counted else 'null'} for fit {self.fit}; got "
+                f"{self.limits!r}"
             )
         fills = self.fill if isinstance(self.fill, tuple) else (self.fill,) * 3
         if not _numbers(fills) or not all(0 <= value <= 1 for value in fills):
@@ -113,11 +129,17 @@ class Preprocess:
 
     def resized(self, height: int, width: int) -> tuple[int, int]:
         """(height, width) of a picture after the resize, before the crop."""
+        if self.fit == "area" and self.limits is not None:
+            return by_area(height, width, self.limits, self.multiple)
+        if self.fit == "patches" and self.limits is not None:
+            return by_patches(height, width, self.limits[1], self.multiple)
         if self.size is None:
             return max(1, height // self.multiple) * self.multiple, max(1, width // self.multiple) * self.multiple
         box = self.size if isinstance(self.size, tuple) else (self.size, self.size)
         if self.fit == "squash":
             return box
+        if self.fit == "within":
+            return within(height, width, box, self.multiple)
         ratios = height / box[0], width / box[1]
         if self.rounding == "nearest":
             ratio = min(ratios) if self.fit == "cover" else max(ratios)
@@ -131,7 +153,7 @@ class Preprocess:
     @property
     def frame(self) -> tuple[int, int] | None:
         """(height, width) of the output, where it is the same for all pictures (`fit` may leave a side to them)."""
-        size = self.crop or self.size
+        size = self.crop or (None if self.fit == "within" else self.size)
         return (size, size) if isinstance(size, int) else size
 
     def _framed(self, images: Tensor, frame: tuple[int, int]) -> Tensor:
@@ -161,8 +183,14 @@ class Preprocess:
         """The steps, as (name, text)."""
         rows = []
         box = self.size if isinstance(self.size, tuple) else (self.size or 0, self.size or 0)
-        if self.size is None:
+        least, most = self.limits or (0, 0)
+        if self.fit in ("area", "patches"):
+            counted = f"{least} to {most} pixels" if self.fit == "area" else f"at most {most} patches"
+            size_text = f"each side to a multiple of {self.multiple}, {counted}"
+        elif self.size is None:
             size_text = f"each side down to a multiple of {self.multiple}"
+        elif self.fit == "within":
+            size_text = f"no larger than {box[0]}x{box[1]}, each side up to a multiple of {self.multiple}"
         else:
             shape = f"{box[0]}x{box[1]}"
             size_text = {"squash": f"to {shape}, whatever the aspect", "contain": f"to fit within {shape}"}.get(
@@ -206,6 +234,16 @@ def _numbers(values: Any) -> bool:
 def _box(sides: Any) -> bool:
     """Two whole numbers of pixels."""
     return isinstance(sides, tuple) and len(sides) == 2 and all(_is(v, Integral) and 1 <= v <= LONGEST for v in sides)
+
+
+def _ordered(limits: Any) -> bool:
+    """Two whole numbers, the least first."""
+    return (
+        isinstance(limits, tuple)
+        and len(limits) == 2
+        and all(_is(v, Integral) for v in limits)
+        and (1 <= limits[0] <= limits[1])
+    )
 
 
 def _is(value: Any, kind: type) -> bool:

@@ -10,8 +10,22 @@ from attacks.encoders.preprocess import Preprocess
 FILES = ("preprocessor_config.json", "processor_config.json")
 #: Pillow's numbers of filters.
 _KERNELS = {0: "pil_nearest", 1: "pil_lanczos", 2: "pil_bilinear", 3: "pil_bicubic", 4: "pil_box"}
-#: Processors with methods of their own that `Preprocess` covers.
-_KNOWN = {"DINOv3ViTImageProcessor": {"_preprocess"}, "ConvNextImageProcessor": {"_preprocess", "resize"}}
+#: Processors with methods of their own that `Preprocess` covers, or that an image does not pass through.
+_KNOWN = {
+    "DINOv3ViTImageProcessor": {"_preprocess"},
+    "ConvNextImageProcessor": {"_preprocess", "resize"},
+    "LlavaImageProcessor": {"_preprocess", "pad_to_square"},  # pad_to_square is do_pad
+    "BeitImageProcessor": {
+        *("preprocess", "_preprocess", "_preprocess_image_like_inputs"),
+        *("reduce_label", "post_process_semantic_segmentation"),
+    },
+    "Qwen2VLImageProcessor": {
+        *("preprocess", "_preprocess", "_standardize_kwargs", "resize"),
+        *("patchify", "get_number_of_image_patches"),
+    },
+    "Siglip2ImageProcessor": {"preprocess", "_preprocess", "_validate_preprocess_kwargs"},
+    "PixtralImageProcessor": {"preprocess", "_preprocess", "resize", "_pad_for_batching"},
+}
 
 
 def preprocessing(processor: Any) -> Preprocess:
@@ -44,7 +58,7 @@ def preprocessing(processor: Any) -> Preprocess:
         crop=crop,
         centre="down",
     )
-    if processor.do_pad:
+    if processor.do_pad and name != "PixtralImageProcessor":  # it pads pictures of a batch to the largest
         raise _unsupported(name, "do_pad")
     if not processor.do_resize:
         return plain
@@ -52,6 +66,13 @@ def preprocessing(processor: Any) -> Preprocess:
     if resample not in _KERNELS:
         raise _unsupported(name, f"resample={resample}")
     plain = replace(plain, kernel=_KERNELS[resample])
+    if name == "Qwen2VLImageProcessor":
+        limits = (size["shortest_edge"], size["longest_edge"])
+        return replace(plain, fit="area", limits=limits, multiple=processor.patch_size * processor.merge_size)
+    if name == "Siglip2ImageProcessor":
+        return replace(plain, fit="patches", limits=(1, processor.max_num_patches), multiple=processor.patch_size)
+    if name == "PixtralImageProcessor":
+        return _whole_patches(plain, size, processor.patch_size)
     if name == "ConvNextImageProcessor":
         short = size["shortest_edge"]
         if crop is not None:
@@ -64,6 +85,17 @@ def preprocessing(processor: Any) -> Preprocess:
     if size.keys() == {"height", "width"}:
         return replace(plain, size=(size["height"], size["width"]))
     raise _unsupported(name, f"size={size}")
+
+
+def _whole_patches(plain: Preprocess, size: dict[str, int], patch: Any) -> Preprocess:
+    """Pixtral's resize."""
+    sides = dict(patch) if not isinstance(patch, int) else {"height": patch, "width": patch}
+    if plain.crop is not None or sides["height"] != sides["width"]:
+        step = "do_center_crop" if plain.crop is not None else f"patch_size={sides}"
+        raise _unsupported("PixtralImageProcessor", step)
+    longest = size.get("longest_edge")
+    box = (longest, longest) if longest is not None else (size["height"], size["width"])
+    return replace(plain, size=box, fit="within", multiple=sides["height"])
 
 
 def _triple(values: Any) -> tuple[float, ...]:

@@ -1,0 +1,178 @@
+"""Vision towers within vision-language models of transformers, and others, against the library's own calls."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from attacks import EOT, PGD, Away, Linf, attack
+from attacks.encoders.families.patches import inputs_of
+from attacks.encoders.families.processor import preprocessing
+from attacks.encoders.layers import Layers
+from attacks.encoders.loading import load_encoder
+from tests.helpers import encoder_laws as laws
+from tests.run.test_run import call
+from transforms import Affine, Compose
+
+pytestmark = pytest.mark.families
+hf = pytest.importorskip("transformers")
+from tests.helpers import tiny_towers as tiny  # noqa: E402
+
+KINDS = tuple(tiny.KINDS)
+#: With a language model beside the tower: what the tower and its projector are called.
+WHOLE = {
+    "llava": ("vision_tower", "multi_modal_projector"),
+    "paligemma": ("vision_tower", "multi_modal_projector"),
+    "blip2": ("vision_model", "language_projection"),
+}
+#: Those that are attacked by command line too.
+COMMANDED = ("llava",)
+#: Processors without a form in Pillow's arithmetic.
+FLOATING = ("dinov3",)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Kind -> its folder."""
+    made = {}
+    return lambda kind: made.get(kind) or made.setdefault(kind, tiny.save(kind, tmp_path_factory.mktemp(kind)))
+
+
+def loaded(folder, **options):
+    return load_encoder("transformers", str(folder), **options)
+
+
+def pictures(height, width, count=2):
+    """Far from the ends, where the library's bicubic does not clamp."""
+    return 0.25 + 0.5 * torch.rand(count, 3, height, width, generator=torch.Generator().manual_seed(0))
+
+
+@torch.no_grad()
+def library_answer(folder, kind, images):
+    """The library's own way: its whole model, its processor on tensors in [0,1]."""
+    network = getattr(hf, tiny.KINDS[kind][0]).from_pretrained(folder).eval()
+    inputs = tiny.processor_of(kind)(list(images), return_tensors="pt", do_rescale=False)
+    return getattr(network, "get_image_features", network)(**inputs)
+
+
+def rows(answer):
+    """(N,D) from what the library gives for N pictures."""
+    given = answer.pooler_output
+    given = torch.stack(tuple(given)) if isinstance(given, tuple | list) else given
+    return given if given.dim() == 2 else given.mean(1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_embeddings_equal_the_library(saved, kind):
+    encoder = loaded(saved(kind))
+    for height, width in ((40, 60), (70, 36), (48, 48)):
+        images = pictures(height, width)
+        expected = rows(library_answer(saved(kind), kind, images))
+        assert float(expected.std()) > 0.01
+        torch.testing.assert_close(encoder(images), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_tokens_before_and_after_the_projector(saved, kind):
+    before, after = WHOLE[kind]
+    images = pictures(40, 60)
+    answer = library_answer(saved(kind), kind, images)
+    tokens = torch.stack(tuple(answer.pooler_output))
+    with Layers(loaded(saved(kind)), {before: "tokens", after: "flat", "output": "flat"}) as layers:
+        features = layers(images)
+    inner = answer.last_hidden_state.reshape(features[before].shape)
+    torch.testing.assert_close(features[before], inner, rtol=0, atol=1e-4)
+    torch.testing.assert_close(features[after], tokens.flatten(1), rtol=0, atol=1e-4)
+    torch.testing.assert_close(features["output"], tokens.mean(1), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_the_language_model_is_not_read(saved, kind, tmp_path):
+    """Without its tensors the folder gives the same encoder, and without one of the tower's it is refused."""
+    folder = tmp_path / kind
+    shutil.copytree(saved(kind), folder)
+    state = load_file(folder / "model.safetensors")
+    tower = {name: tensor for name, tensor in state.items() if "language_model" not in name}
+    save_file(tower, folder / "model.safetensors", {"format": "pt"})
+    whole = loaded(saved(kind))
+    assert loaded(folder).fingerprint() == whole.fingerprint()
+    assert sum(tensor.numel() for tensor in tower.values()) >= sum(p.numel() for p in whole.parameters())
+    tower.pop(next(name for name in tower if "patch_embed" in name))
+    save_file(tower, folder / "model.safetensors", {"format": "pt"})
+    laws.refusal(r"do not fit \w+: 1 keys missing", folder, family="transformers")
+    laws.assert_random_weights_repeat("transformers", folder)
+
+
+def patches(kind, preprocess, picture):
+    return inputs_of(tiny.processor_of(kind))(preprocess(picture))
+
+
+def gap(values, expected, preprocess):
+    """The largest difference on the scale of [0,1]."""
+    return max(preprocess.std) * float((values.double() - expected.double()).abs().max())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_pixels_equal_the_processor(saved, kind):
+    """To the bit of its 8-bit form with `eight_bit`, up to its last roundings; and on floats of 0..255, where the
+    values stay within them. The other arguments, of grids and masks, are equal."""
+    processor = tiny.processor_of(kind)
+    preprocess = preprocessing(processor)
+    pil = processor if kind in FLOATING else hf.AutoImageProcessor.from_pretrained(saved(kind), backend="pil")
+    exact = preprocess.replaced({"eight_bit": kind not in FLOATING})
+    for name, picture in laws.three_pictures().items():
+        expected = pil(laws.as_pil(picture), return_tensors="pt")
+        limit = (0.01 if kind in FLOATING else 1e-3) / 255
+        values = patches(kind, exact, picture)
+        assert gap(values["pixel_values"], expected.pixel_values, preprocess) <= limit, name
+        for key in expected.keys() - {"pixel_values"}:
+            assert torch.as_tensor(values[key]).tolist() == expected[key].tolist(), (name, key)
+        middle = 0.25 + 0.5 * picture
+        expected = processor(255 * middle[0], return_tensors="pt").pixel_values
+        assert gap(patches(kind, preprocess, middle)["pixel_values"], expected, preprocess) <= 1e-5, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_gradient_is_exact(saved, kind):
+    laws.assert_gradient_is_exact(loaded(saved(kind)), 40, 44)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_three_steps_are_worse_than_noise_of_the_same_size(saved, kind):
+    encoder, images = loaded(saved(kind)), pictures(40, 60)
+    anchor = encoder(images)
+    camera = Compose([Affine(degrees=5)])
+    parts = {"objective": Away(), "perturbation": Linf(0.05), "optimiser": PGD(), "eot": EOT(camera, views=2)}
+    *_, last = attack(images, anchor, encoder=encoder, **parts, steps=3)
+    noise = 0.05 * torch.randn(images.shape, generator=torch.Generator().manual_seed(1)).sign()
+    attacked, noisy = (torch.cosine_similarity(encoder(images + d), anchor) for d in (last.delta, noise))
+    assert last.index == 2 and bool((attacked < noisy).all())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", COMMANDED)
+def test_a_run_by_command_line(saved, kind, tmp_path, monkeypatch, capsys):
+    given = ("config=smoke", "encoder=transformers", f"encoder.model={saved(kind)}", "attack.steps=3")
+    layer = f"encoder.features=[{WHOLE[kind][0]}:mean]"
+    assert call(monkeypatch, *given, layer, f"hydra.run.dir={tmp_path / 'run'}") == 0, capsys.readouterr().err
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["cost"]["backward"] > 0 and metrics["encoder"]["features"]
+
+
+def test_a_pool_that_there_is_not_is_named(saved):
+    message = r"`encoder.pool`: .*\(llava\) gives tokens for a picture, so take mean, or layers .*; got cls"
+    laws.refusal(message, saved("llava"), family="transformers", pool="cls")
+
+
+def test_a_step_that_the_graph_lacks_is_named(saved, tmp_path):
+    folder = tmp_path / "padded"
+    shutil.copytree(saved("llava-own"), folder)
+    hf.LlavaImageProcessor(do_pad=True).save_pretrained(folder)
+    laws.refusal(
+        r"the processor LlavaImageProcessor has a step .* cannot express: do_pad", folder, family="transformers"
+    )
