@@ -17,6 +17,10 @@ SHORT = {"size": {"shortest_edge": 36}, "crop_size": {"height": 32, "width": 32}
 SQUARE = {"size": {"height": 32, "width": 32}}
 QFORMER = SIZES | {"encoder_hidden_size": 16, "cross_attention_frequency": 1, "vocab_size": 40}
 
+QWEN = {"depth": 2, "num_heads": 2, "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2}
+QWEN_TEXT = TEXT | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 2, 2]}}
+QWEN_PIXELS = {"patch_size": 4, "merge_size": 2, "size": {"shortest_edge": 256, "longest_edge": 2000}}
+
 #: Kind -> its class, the fields of its configuration, its image processor, and the processor's settings.
 KINDS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     "llava": (
@@ -48,6 +52,41 @@ KINDS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
         {"vision_config": VISION, "text_config": TEXT},
         "SiglipImageProcessor",
         SQUARE | {"resample": 2},
+    ),
+    "qwen2-vl": (
+        "Qwen2VLForConditionalGeneration",
+        {"vision_config": QWEN | {"embed_dim": 16, "hidden_size": 20, "mlp_ratio": 2}, "text_config": QWEN_TEXT},
+        "Qwen2VLImageProcessor",
+        QWEN_PIXELS,
+    ),
+    "qwen2.5-vl": (
+        "Qwen2_5_VLForConditionalGeneration",
+        {
+            "vision_config": QWEN
+            | {"hidden_size": 16, "intermediate_size": 24, "out_hidden_size": 20}
+            | {"window_size": 16, "fullatt_block_indexes": [1]},
+            "text_config": QWEN_TEXT,
+        },
+        "Qwen2VLImageProcessor",
+        QWEN_PIXELS,
+    ),
+    "siglip2-naflex": (
+        "Siglip2Model",
+        {"vision_config": SIZES | {"patch_size": 8, "num_patches": 16}, "text_config": TEXT},
+        "Siglip2ImageProcessor",
+        {"patch_size": 8, "max_num_patches": 20},
+    ),
+    "pixtral": (
+        "LlavaForConditionalGeneration",
+        {
+            "vision_config": VISION | {"model_type": "pixtral", "head_dim": 8, "image_size": 64},
+            "text_config": LLAMA,
+            "image_token_index": 3,
+            "vision_feature_layer": -1,
+            "vision_feature_select_strategy": "full",
+        },
+        "PixtralImageProcessor",
+        {"patch_size": 8, "size": {"longest_edge": 52}},
     ),
     "beit": ("BeitModel", VISION | {"use_relative_position_bias": True}, "BeitImageProcessor", SQUARE),
     "dinov3": ("DINOv3ViTModel", VISION | {"num_register_tokens": 3}, "DINOv3ViTImageProcessor", SQUARE),
