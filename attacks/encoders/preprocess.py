@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.encoders.grids import by_area, by_patches, within
+from attacks.encoders.tiles import Cut, Tiles, anyres, split
 from transforms import resize
 from transforms.resizing.resize import check_kernel
 from transforms.sampling.straight_through import saturate
@@ -51,6 +52,8 @@ class Preprocess:
         multiple: each side is made a multiple of this: rounded down (a VAE's 8), or as `fit` says; then `size` is
             None, but for "within".
         limits: (least, most) of "area" in pixels, of "patches" in patches; null for every other `fit`.
+        tiles: the picture becomes views of `size`, cut from a larger version; null for the one view.
+        grids: the sizes of that version: of "anyres" those to choose from, of "split" one, its longer side twice.
         bgr: the network takes blue first.
         eight_bit: the resize rounds to whole levels, as Pillow and OpenCV do with an 8-bit picture, in their own
             arithmetic; the gradient goes straight through.
@@ -70,13 +73,15 @@ class Preprocess:
     fill: float | tuple[float, ...] = 0.0
     multiple: int = 1
     limits: tuple[int, int] | None = None
+    tiles: Cut | None = None
+    grids: tuple[tuple[int, int], ...] = ()
     bgr: bool = False
     eight_bit: bool = False
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():  # lists are what configurations and libraries write
             if isinstance(value, list):
-                object.__setattr__(self, name, tuple(value))
+                object.__setattr__(self, name, tuple(tuple(v) if isinstance(v, list) else v for v in value))
         check_kernel(self.kernel)
         for name, values in (("mean", self.mean), ("std", self.std)):
             if not _numbers(values):
@@ -107,6 +112,15 @@ class Preprocess:
                 f"`limits` must be {'(least, most) in whole numbers' if counted else 'null'} for fit {self.fit}; got "
                 f"{self.limits!r}"
             )
+        square = isinstance(self.size, tuple) and self.size[0] == self.size[1]
+        if self.tiles is not None and not (square and self.tiles in get_args(Cut)):
+            cuts = ", ".join(get_args(Cut))
+            raise ValueError(
+                f"`tiles` must be one of {cuts}, with a square `size` (side, side), or null; got {self.tiles!r}"
+            )
+        whole = isinstance(self.grids, tuple) and all(_box(grid) for grid in self.grids)
+        if not whole or bool(self.grids) != (self.tiles is not None):
+            raise ValueError(f"`grids` must be pairs (height, width), with `tiles` alone; got {self.grids!r}")
         fills = self.fill if isinstance(self.fill, tuple) else (self.fill,) * 3
         if not _numbers(fills) or not all(0 <= value <= 1 for value in fills):
             raise ValueError(f"`fill` must be a number in [0, 1], or one for each of 3 channels; got {self.fill!r}")
@@ -114,17 +128,35 @@ class Preprocess:
             if not isinstance(flag, bool):
                 raise ValueError(f"`{name}` must be true or false; got {flag!r}")
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """(N,3,H,W) in [0,1] -> (N,3,height,width), normalised. Raises ValueError unless there are three channels."""
+    def __call__(self, images: Tensor) -> Any:
+        """(N,3,H,W) in [0,1] -> (N,3,height,width), normalised; `Tiles` where there are `tiles`. Raises ValueError
+        unless there are three channels."""
         if images.dim() != 4 or images.shape[1] != 3:
             raise ValueError(f"an encoder takes images (N,3,H,W) in [0,1]; got shape {tuple(images.shape)}")
-        size = self.resized(images.shape[2], images.shape[3])
-        if (images.shape[2], images.shape[3]) != size:
-            images = saturate(resize(images, size, self.kernel, eight_bit=self.eight_bit))
+        height, width = images.shape[2:]
+        if self.tiles is not None and isinstance(self.size, tuple):
+            side = self.size[0]
+            whole = self.tiles == "anyres"
+            views = (
+                anyres(images, side, self.grids, self._to)
+                if whole
+                else split(images, side, self.grids[0][0], self._to)
+            )
+            return Tiles(self._normalised(views), (height, width))
+        images = self._to(images, self.resized(height, width))
         if self.crop is not None:
             images = self._framed(images, self.crop)
+        return self._normalised(images)
+
+    def _to(self, images: Tensor, size: tuple[int, int]) -> Tensor:
+        """The pictures of that size."""
+        if images.shape[2:] == size:
+            return images
+        return saturate(resize(images, size, self.kernel, eight_bit=self.eight_bit))
+
+    def _normalised(self, images: Tensor) -> Tensor:
         if self.bgr:
-            images = images.flip(1)
+            images = images.flip(-3)
         return (images - _column(self.mean, images)) / _column(self.std, images)
 
     def resized(self, height: int, width: int) -> tuple[int, int]:
@@ -187,6 +219,10 @@ class Preprocess:
         if self.fit in ("area", "patches"):
             counted = f"{least} to {most} pixels" if self.fit == "area" else f"at most {most} patches"
             size_text = f"each side to a multiple of {self.multiple}, {counted}"
+        elif self.tiles is not None:
+            largest = " or ".join(f"{grid[0]}x{grid[1]}" for grid in self.grids[:5])
+            more = f" or {len(self.grids) - 5} others" if len(self.grids) > 5 else ""
+            size_text = f"to {box[0]}x{box[1]}, and to {largest}{more} in tiles of that ({self.tiles})"
         elif self.size is None:
             size_text = f"each side down to a multiple of {self.multiple}"
         elif self.fit == "within":

@@ -21,6 +21,10 @@ QWEN = {"depth": 2, "num_heads": 2, "patch_size": 4, "spatial_merge_size": 2, "t
 QWEN_TEXT = TEXT | {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1, 2, 2]}}
 QWEN_PIXELS = {"patch_size": 4, "merge_size": 2, "size": {"shortest_edge": 256, "longest_edge": 2000}}
 
+GRIDS = [[32, 64], [64, 32], [64, 64]]
+IDEFICS = {"vision_config": VISION, "text_config": LLAMA, "scale_factor": 2, "image_token_id": 3}
+SPLIT = {"size": {"longest_edge": 64}, "max_image_size": {"longest_edge": 32}}
+
 #: Kind -> its class, the fields of its configuration, its image processor, and the processor's settings.
 KINDS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
     "llava": (
@@ -88,6 +92,25 @@ KINDS: dict[str, tuple[str, dict[str, Any], str, dict[str, Any]]] = {
         "PixtralImageProcessor",
         {"patch_size": 8, "size": {"longest_edge": 52}},
     ),
+    "llava-next": (
+        "LlavaNextForConditionalGeneration",
+        {"vision_config": CLIP, "text_config": LLAMA, "image_token_index": 3, "image_grid_pinpoints": GRIDS},
+        "LlavaNextImageProcessor",
+        {"size": {"shortest_edge": 32}, "crop_size": SQUARE["size"], "image_grid_pinpoints": GRIDS},
+    ),
+    "llava-onevision": (
+        "LlavaOnevisionForConditionalGeneration",
+        {
+            "vision_config": SIGLIP | {"vision_use_head": False},
+            "text_config": TEXT | {"model_type": "qwen2"},
+            "image_token_index": 3,
+            "image_grid_pinpoints": GRIDS,
+        },
+        "LlavaOnevisionImageProcessor",
+        SQUARE | {"image_grid_pinpoints": GRIDS},
+    ),
+    "idefics3": ("Idefics3ForConditionalGeneration", IDEFICS, "Idefics3ImageProcessor", SPLIT),
+    "smolvlm": ("SmolVLMForConditionalGeneration", IDEFICS, "SmolVLMImageProcessor", SPLIT),
     "beit": ("BeitModel", VISION | {"use_relative_position_bias": True}, "BeitImageProcessor", SQUARE),
     "dinov3": ("DINOv3ViTModel", VISION | {"num_register_tokens": 3}, "DINOv3ViTImageProcessor", SQUARE),
 }

@@ -8,8 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-#: Normalised pictures (N,3,H,W) -> the arguments of the tower.
-Inputs = Callable[[Tensor], Mapping[str, Any]]
+from attacks.encoders.tiles import Tiles
+
+#: Normalised pictures (N,3,H,W), or their tiles -> the arguments of the tower.
+Inputs = Callable[[Any], Mapping[str, Any]]
 
 
 def inputs_of(processor: Any) -> Inputs:
@@ -21,6 +23,10 @@ def inputs_of(processor: Any) -> Inputs:
     if kind == "Siglip2ImageProcessor":
         side, most = processor.patch_size, processor.max_num_patches
         return lambda pictures: _masked(pictures, side, most)
+    if kind in ("Idefics3ImageProcessor", "SmolVLMImageProcessor"):
+        return _split
+    if kind in ("LlavaNextImageProcessor", "LlavaOnevisionImageProcessor"):
+        return _anyres if kind == "LlavaNextImageProcessor" else _counted
     return _sized if kind == "PixtralImageProcessor" else plain
 
 
@@ -32,6 +38,23 @@ def plain(pictures: Tensor) -> Mapping[str, Any]:
 def _sized(pictures: Tensor) -> Mapping[str, Any]:
     """Pixtral's: the pictures and their sizes."""
     return {"pixel_values": pictures, "image_sizes": [tuple(pictures.shape[2:])] * len(pictures)}
+
+
+def _split(tiles: Tiles) -> Mapping[str, Any]:
+    """Idefics3's: the tiles, and their masks, which leave nothing out."""
+    mask = torch.ones(*tiles.pixels.shape[:2], *tiles.pixels.shape[3:], dtype=torch.int64, device=tiles.pixels.device)
+    return {"pixel_values": tiles.pixels, "pixel_attention_mask": mask}
+
+
+def _anyres(tiles: Tiles) -> Mapping[str, Any]:
+    """LLaVA-NeXT's: the tiles, and the sizes of the pictures, whose borders it leaves out."""
+    sizes = torch.tensor([tiles.size] * len(tiles.pixels), device=tiles.pixels.device)
+    return {"pixel_values": tiles.pixels, "image_sizes": sizes}
+
+
+def _counted(tiles: Tiles) -> Mapping[str, Any]:
+    """LLaVA-OneVision's: also one picture in each text."""
+    return {**_anyres(tiles), "batch_num_images": [1] * len(tiles.pixels)}
 
 
 def _merged(pictures: Tensor, patch: int, merge: int, frames: int) -> Mapping[str, Any]:

@@ -10,6 +10,17 @@ from attacks.encoders.preprocess import Preprocess
 FILES = ("preprocessor_config.json", "processor_config.json")
 #: Pillow's numbers of filters.
 _KERNELS = {0: "pil_nearest", 1: "pil_lanczos", 2: "pil_bilinear", 3: "pil_bicubic", 4: "pil_box"}
+_SPLIT = {
+    *("preprocess", "_preprocess", "_prepare_images_structure", "resize", "split_images"),
+    *("resize_for_vision_encoder", "pad", "to_dict", "get_number_of_image_patches"),
+}
+_ANYRES = {
+    *("preprocess", "_preprocess", "_get_padding_size", "_resize_for_patching", "_pad_for_patching"),
+    *("_get_image_patches", "_pad_for_batching"),
+}
+#: Processors whose padding makes a batch of pictures of several sizes.
+_BATCHING = ("PixtralImageProcessor", *(f"{name}ImageProcessor" for name in ("Idefics3", "SmolVLM")))
+_BATCHING += tuple(f"{name}ImageProcessor" for name in ("LlavaNext", "LlavaOnevision"))
 #: Processors with methods of their own that `Preprocess` covers, or that an image does not pass through.
 _KNOWN = {
     "DINOv3ViTImageProcessor": {"_preprocess"},
@@ -24,6 +35,10 @@ _KNOWN = {
         *("patchify", "get_number_of_image_patches"),
     },
     "Siglip2ImageProcessor": {"preprocess", "_preprocess", "_validate_preprocess_kwargs"},
+    "Idefics3ImageProcessor": _SPLIT,
+    "SmolVLMImageProcessor": _SPLIT,
+    "LlavaNextImageProcessor": _ANYRES,
+    "LlavaOnevisionImageProcessor": _ANYRES | {"pad_to_square"},  # for several pictures in a text
     "PixtralImageProcessor": {"preprocess", "_preprocess", "resize", "_pad_for_batching"},
 }
 
@@ -58,7 +73,7 @@ def preprocessing(processor: Any) -> Preprocess:
         crop=crop,
         centre="down",
     )
-    if processor.do_pad and name != "PixtralImageProcessor":  # it pads pictures of a batch to the largest
+    if processor.do_pad and name not in _BATCHING:
         raise _unsupported(name, "do_pad")
     if not processor.do_resize:
         return plain
@@ -71,6 +86,13 @@ def preprocessing(processor: Any) -> Preprocess:
         return replace(plain, fit="area", limits=limits, multiple=processor.patch_size * processor.merge_size)
     if name == "Siglip2ImageProcessor":
         return replace(plain, fit="patches", limits=(1, processor.max_num_patches), multiple=processor.patch_size)
+    if _KNOWN.get(name) is _SPLIT:
+        if not processor.do_image_splitting:
+            raise _unsupported(name, "do_image_splitting=False")
+        side, longest = processor.max_image_size["longest_edge"], size["longest_edge"]
+        return replace(plain, size=(side, side), tiles="split", grids=((longest, longest),))
+    if name in ("LlavaNextImageProcessor", "LlavaOnevisionImageProcessor"):
+        return _anyres(plain, size, processor)
     if name == "PixtralImageProcessor":
         return _whole_patches(plain, size, processor.patch_size)
     if name == "ConvNextImageProcessor":
@@ -85,6 +107,16 @@ def preprocessing(processor: Any) -> Preprocess:
     if size.keys() == {"height", "width"}:
         return replace(plain, size=(size["height"], size["width"]))
     raise _unsupported(name, f"size={size}")
+
+
+def _anyres(plain: Preprocess, size: dict[str, int], processor: Any) -> Preprocess:
+    """LLaVA-NeXT's tiles, where the resize and the crop of each tile change nothing."""
+    short = size.get("shortest_edge")
+    box = (short, short) if short is not None else (size["height"], size["width"])
+    if plain.crop not in (None, box) or box[0] != box[1]:
+        raise _unsupported(type(processor).__name__, f"crop_size of a tile, {plain.crop}, other than its size {box}")
+    grids = tuple((height, width) for height, width in processor.image_grid_pinpoints)
+    return replace(plain, size=box, crop=None, tiles="anyres", grids=grids)
 
 
 def _whole_patches(plain: Preprocess, size: dict[str, int], patch: Any) -> Preprocess:

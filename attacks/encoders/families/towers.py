@@ -41,7 +41,7 @@ def tower_parts(kind: Any, config: Any) -> frozenset[str]:
 
 
 class VisionTower(nn.Module):
-    """Normalised pictures (N,3,H,W) -> the library's output for them. Layers have the library's names.
+    """Normalised pictures (N,3,H,W), or their tiles -> the library's output. Layers have the library's names.
 
     Args:
         network: a model with `get_image_features`, or a vision model by itself.
@@ -55,13 +55,13 @@ class VisionTower(nn.Module):
         super().__init__()
         self.network, self.inputs = network, inputs
 
-    def forward(self, pictures: Tensor) -> Any:
+    def forward(self, pictures: Any) -> Any:
         features = getattr(self.network, "get_image_features", self.network)
         return features(**self.inputs(pictures))
 
 
 @torch.no_grad()
-def tower_pool(tower: nn.Module, pictures: Tensor, pool: str | None, what: str) -> Callable[[Any], Tensor]:
+def tower_pool(tower: nn.Module, pictures: Any, pool: str | None, what: str) -> Callable[[Any], Tensor]:
     """The function from the tower's output to features: what the library pools, or the mean of the tokens that the
     language model reads. Chosen from the output for some normalised pictures.
 
@@ -72,7 +72,7 @@ def tower_pool(tower: nn.Module, pictures: Tensor, pool: str | None, what: str) 
         tokens = _given(tower(pictures))
     except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
         raise ValueError(
-            f"`encoder.model` {what} does not take a picture of {pictures.shape[2]}x{pictures.shape[3]} by itself "
+            f"`encoder.model` {what} does not take a picture by itself, as its processor gives it "
             f"({' '.join(str(error).split())[:200]})"
         ) from None
     own = "pooled" if tokens.dim() == 2 else "mean"
@@ -87,6 +87,8 @@ def tower_pool(tower: nn.Module, pictures: Tensor, pool: str | None, what: str) 
 def _given(answer: Any) -> Tensor:
     """The library's features of the pictures: (N,D), or (N,T,D)."""
     features = answer.pooler_output
+    if features is None:
+        raise ValueError("it pools nothing itself")
     return torch.stack(tuple(features)) if isinstance(features, tuple | list) else features
 
 

@@ -55,7 +55,7 @@ def load(request: Request) -> ImageEncoder:
         network, file = _network(hf, config, folder, request)
         network.eval()
         preprocess, inputs = _preprocess(hf, folder, request)
-        if inputs is not plain or _has_tower(config, type(network)):
+        if inputs is not plain or (_has_tower(config, type(network)) and not hasattr(network, "visual_projection")):
             tower: nn.Module = VisionTower(network, inputs)
             ramp = torch.linspace(0.25, 0.75, 80).expand(1, 3, 64, 80)
             what = f"{request.model} ({config.model_type})"

@@ -5,11 +5,14 @@ import shutil
 
 import pytest
 import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from attacks import EOT, PGD, Away, Linf, attack
 from attacks.encoders.families.patches import inputs_of
 from attacks.encoders.families.processor import preprocessing
+from attacks.encoders.grids import by_area, by_patches, within
 from attacks.encoders.layers import Layers
 from attacks.encoders.loading import load_encoder
 from tests.helpers import encoder_laws as laws
@@ -29,6 +32,10 @@ WHOLE = {
     "qwen2-vl": ("visual", "visual.merger"),
     "qwen2.5-vl": ("visual", "visual.merger"),
     "pixtral": ("vision_tower", "multi_modal_projector"),
+    "llava-next": ("vision_tower", "multi_modal_projector"),
+    "llava-onevision": ("vision_tower", "multi_modal_projector"),
+    "idefics3": ("vision_model", "connector"),
+    "smolvlm": ("vision_model", "connector"),
 }
 #: Those that are attacked by command line too.
 COMMANDED = ("llava", "qwen2-vl")
@@ -58,7 +65,8 @@ def pictures(height, width, count=2):
 def library_answer(folder, kind, images):
     """The library's own way: its whole model, its processor on tensors in [0,1]."""
     network = getattr(hf, tiny.KINDS[kind][0]).from_pretrained(folder).eval()
-    inputs = tiny.processor_of(kind)(list(images), return_tensors="pt", do_rescale=False)
+    each = [[image] for image in images] if kind in ("idefics3", "smolvlm") else list(images)
+    inputs = tiny.processor_of(kind)(each, return_tensors="pt", do_rescale=False)
     return getattr(network, "get_image_features", network)(**inputs)
 
 
@@ -91,7 +99,8 @@ def test_tokens_before_and_after_the_projector(saved, kind):
     torch.testing.assert_close(features[before], inner, rtol=0, atol=1e-4)
     if kind == "qwen2.5-vl":  # its layers take the tokens in the order of their windows
         features[after], tokens = (some.mean(1) for some in (features[after], tokens))
-    torch.testing.assert_close(features[after], tokens, rtol=0, atol=1e-4)
+    if kind not in ("llava-next", "llava-onevision"):  # they leave out the border and mark the ends of rows
+        torch.testing.assert_close(features[after], tokens, rtol=0, atol=1e-4)
     torch.testing.assert_close(features["output"], rows(answer), rtol=0, atol=1e-4)
 
 
@@ -169,6 +178,42 @@ def test_a_run_by_command_line(saved, kind, tmp_path, monkeypatch, capsys):
     assert call(monkeypatch, *given, layer, f"hydra.run.dir={tmp_path / 'run'}") == 0, capsys.readouterr().err
     metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
     assert metrics["cost"]["backward"] > 0 and metrics["encoder"]["features"]
+
+
+SIDES = st.integers(4, 900)
+
+
+@settings(max_examples=200)
+@given(SIDES, SIDES, st.integers(2, 30), st.integers(50, 3000))
+def test_sizes_are_those_of_the_library(height, width, patch, most):
+    """Of every picture; a side of the library's may be none or zero, where one patch is the least."""
+    from transformers.models.pixtral.image_processing_pixtral import get_resize_output_image_size
+    from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
+    from transformers.models.siglip2.image_processing_siglip2 import get_image_size_for_max_num_patches
+
+    assume(max(height, width) / min(height, width) <= 200)
+    limits = (patch * patch * 4, patch * patch * most)
+    assert by_area(height, width, limits, patch) == _least(smart_resize(height, width, patch, *limits), patch)
+    assert by_patches(height, width, most, patch) == get_image_size_for_max_num_patches(height, width, patch, most)
+    expected = get_resize_output_image_size(torch.empty(3, height, width), most, patch, "channels_first")
+    assert within(height, width, (most, most), patch) == _least(expected, patch)
+
+
+def _least(size, patch):
+    return tuple(max(patch, side) for side in size)
+
+
+@pytest.mark.parametrize("kind", ["anyres", "split"])
+@settings(max_examples=60, deadline=None)
+@given(height=st.integers(4, 90), width=st.integers(4, 90))
+def test_tiles_are_those_of_the_library(kind, height, width):
+    """Their number and their values, of every size of picture."""
+    name = {"anyres": "llava-next", "split": "idefics3"}[kind]
+    processor, picture = tiny.processor_of(name), pictures(height, width, 1)
+    expected = processor(255 * picture[0], return_tensors="pt").pixel_values
+    values = patches(name, preprocessing(processor), picture)["pixel_values"]
+    assert values.shape == expected.shape
+    assert gap(values, expected, preprocessing(processor)) <= 0.05  # an overshoot, which the library does not clamp
 
 
 def test_a_pool_that_there_is_not_is_named(saved):
