@@ -221,10 +221,18 @@ def test_a_pool_that_there_is_not_is_named(saved):
     laws.refusal(message, saved("llava"), family="transformers", pool="cls")
 
 
-def test_a_step_that_the_graph_lacks_is_named(saved, tmp_path):
-    folder = tmp_path / "padded"
-    shutil.copytree(saved("llava-own"), folder)
-    hf.LlavaImageProcessor(do_pad=True).save_pretrained(folder)
-    laws.refusal(
-        r"the processor LlavaImageProcessor has a step .* cannot express: do_pad", folder, family="transformers"
-    )
+@pytest.mark.parametrize(
+    ("name", "given", "step"),
+    [
+        ("LlavaImageProcessor", {"do_pad": True}, "do_pad"),
+        ("Idefics3ImageProcessor", {"do_image_splitting": False}, "do_image_splitting=False"),
+        ("LlavaNextImageProcessor", {"crop_size": {"height": 200, "width": 200}}, "crop_size of a tile"),
+        ("PixtralImageProcessor", {"do_center_crop": True, "crop_size": tiny.SQUARE["size"]}, "do_center_crop"),
+        ("Gemma3ImageProcessor", {}, "_preprocess"),
+    ],
+)
+def test_a_step_that_the_graph_lacks_is_named(saved, tmp_path, name, given, step):
+    folder = tmp_path / "other"
+    shutil.copytree(saved("llava"), folder)
+    getattr(hf, name)(**given).save_pretrained(folder)
+    laws.refusal(rf"the processor {name} has a step .* cannot express: {step}", folder, family="transformers")
