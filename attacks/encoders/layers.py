@@ -72,7 +72,9 @@ class Layers(nn.Module):
     the encoder can be used by itself. A deep copy has hooks of its own.
 
     A layer's output is copied before anything changes it in place; of a layer called more than once, the last output;
-    of one with several output tensors (an attention with its weights), the first.
+    of one with several output tensors (an attention with its weights; a tower with its tokens and what it pools), the
+    first. Where a network is `packed`, its layers take the tokens of all pictures, or several views of each, in one
+    row; those of a picture are its tokens here.
 
     Args:
         encoder: in evaluation mode; its preprocessing belongs to it.
@@ -96,7 +98,8 @@ class Layers(nn.Module):
         _check(pools, known)
         self.encoder = encoder
         self.training = False
-        self._taps = [_Tap(name, pool, keep) for name, pool in pools.items() if name != OUTPUT]
+        packed = _packed(encoder)
+        self._taps = [_Tap(name, pool, keep, packed) for name, pool in pools.items() if name != OUTPUT]
         self._output = _Tap(OUTPUT, pools[OUTPUT], keep) if OUTPUT in pools else None
         self._handles = [known[tap.name].register_forward_hook(tap) for tap in self._taps]
         self._closed = False  # the compiler cannot trace the handles
@@ -138,8 +141,8 @@ class Layers(nn.Module):
 class _Tap:
     """A hook that stores the last output of one layer while it is open."""
 
-    def __init__(self, name: str, pool: Pool, keep: Keep | None) -> None:
-        self.name, self.pool, self.keep = name, pool, keep
+    def __init__(self, name: str, pool: Pool, keep: Keep | None, packed: bool = False) -> None:
+        self.name, self.pool, self.keep, self.packed = name, pool, keep, packed
         self.rows: int | None = None
         self.features: Tensor | None = None
 
@@ -159,7 +162,9 @@ class _Tap:
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:  # noqa: ARG002
         if self.rows is None:
             return
-        answer = output[0] if isinstance(output, tuple | list) else output
+        answer = _first(output)
+        if self.packed and isinstance(answer, Tensor):
+            answer = _unpacked(answer, self.rows)
         if not isinstance(answer, Tensor) or len(answer) != self.rows:
             kind = f"shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
             raise ValueError(f"layer `{self.name}` must answer with a row for each of {self.rows} images; got {kind}")
@@ -183,6 +188,26 @@ class _Tap:
         if self.pool == "mean":
             return answer.mean(1)
         return answer[:, 0].clone() if self.pool == "cls" else answer.clone()
+
+
+def _packed(encoder: nn.Module) -> bool:
+    """Whether the layers of the encoder's network hold the tokens of all pictures one after the other."""
+    return optional(optional(unwrapped(encoder), "network"), "packed") is True
+
+
+def _first(output: Any) -> Any:
+    """The first tensor of several."""
+    several = tuple(output.values()) if isinstance(output, Mapping) else output
+    return several[0] if isinstance(several, tuple | list) and several else several
+
+
+def _unpacked(answer: Tensor, rows: int) -> Tensor:
+    """(N*T,D), (1,N*T,D), (N*V,T,D) or (N*V,C,H,W) -> (N,T,D); unchanged where N rows are there already, or cannot
+    be."""
+    if len(answer) == rows or answer.dim() not in (2, 3, 4) or answer.numel() % (rows * answer.shape[-1]):
+        return answer
+    tokens = answer.flatten(2).transpose(1, 2) if answer.dim() == 4 else answer
+    return tokens.reshape(rows, -1, tokens.shape[-1])
 
 
 def _check(pools: Mapping[str, str], known: Mapping[str, nn.Module]) -> None:
@@ -224,7 +249,7 @@ def visits(encoder: nn.Module, images: Tensor) -> list[Visit]:
 
     All outputs stay in memory until the pass is over: one picture is enough.
     """
-    layers = named_layers(encoder)
+    layers, packed = named_layers(encoder), _packed(encoder)
     records = {name: Visit(name, type(layer).__name__) for name, layer in layers.items()}
     records[OUTPUT] = Visit(OUTPUT, type(encoder).__name__)
     ends: dict[str, tuple[Tensor, int]] = {}  # outputs and their versions; a change in place raises the version
@@ -234,13 +259,14 @@ def visits(encoder: nn.Module, images: Tensor) -> list[Visit]:
         nonlocal time
         time += 1
         record = records[name]
-        first = answer[0] if isinstance(answer, tuple | list) and answer else answer
+        first = _first(answer)
         records[name] = record._replace(calls=record.calls + 1, answer=_kind(answer), order=time)
         if isinstance(first, Tensor):
             state = first, first._version
             twins = (other for other, (tensor, version) in ends.items() if tensor is first and version == state[1])
-            rows = first.dim() > 1 and len(first) == len(images) and first.is_floating_point()
-            records[name] = records[name]._replace(shape=tuple(first.shape), same=next(twins, None), features=rows)
+            seen = _unpacked(first, len(images)) if packed and name != OUTPUT else first
+            rows = seen.dim() > 1 and len(seen) == len(images) and seen.is_floating_point()
+            records[name] = records[name]._replace(shape=tuple(seen.shape), same=next(twins, None), features=rows)
             ends[name] = state
 
     handles = [

@@ -10,14 +10,19 @@ from typing import Any, Literal, get_args
 import torch.nn.functional as F
 from torch import Tensor
 
+from attacks.encoders.grids import by_area, by_patches, within
+from attacks.encoders.tiles import Cut, Tiles, anyres, split
 from transforms import resize
 from transforms.devices import constants
 from transforms.resizing.resize import check_kernel
 from transforms.sampling.straight_through import saturate
 
 #: How a picture of any shape is brought to a size: "squash" changes its aspect; "cover" keeps it and fills the whole
-#: size (a crop follows); "contain" keeps it and stays within the size (padding follows).
-Fit = Literal["squash", "cover", "contain"]
+#: size (a crop follows); "contain" keeps it and stays within the size (padding follows). For networks that read whole
+#: patches, with `multiple` (see `attacks.encoders.grids`): "within" shrinks a larger picture to fit in the size and
+#: rounds its sides up; "area" rounds them to the nearest, with a number of pixels within `limits`; "patches" makes
+#: the picture as large as it can be with at most `limits[1]` patches.
+Fit = Literal["squash", "cover", "contain", "within", "area", "patches"]
 #: How a length is rounded to whole pixels.
 Rounding = Literal["down", "nearest"]
 #: The longest side in pixels; a longer one is a mistake, and memory would run out.
@@ -44,7 +49,11 @@ class Preprocess:
         centre: of a crop with an odd margin: "nearest" rounds half to even, as torchvision does; "down" puts the
             smaller half first, as every odd border has it.
         fill: of the padding, in [0,1], per channel of an RGB picture or one number for all.
-        multiple: each side is made a multiple of this by rounding it down (a VAE's 8); then `size` is None.
+        multiple: each side is made a multiple of this: rounded down (a VAE's 8), or as `fit` says; then `size` is
+            None, but for "within".
+        limits: (least, most) of "area" in pixels, of "patches" in patches; null for every other `fit`.
+        tiles: the picture becomes views of `size`, cut from a larger version; null for the one view.
+        grids: the sizes of that version: of "anyres" those to choose from, of "split" one, its longer side twice.
         bgr: the network takes blue first.
         eight_bit: the resize rounds to whole levels, as Pillow and OpenCV do with an 8-bit picture, in their own
             arithmetic; the gradient goes straight through.
@@ -63,13 +72,16 @@ class Preprocess:
     centre: Rounding = "nearest"
     fill: float | tuple[float, ...] = 0.0
     multiple: int = 1
+    limits: tuple[int, int] | None = None
+    tiles: Cut | None = None
+    grids: tuple[tuple[int, int], ...] = ()
     bgr: bool = False
     eight_bit: bool = False
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():  # lists are what configurations and libraries write
             if isinstance(value, list):
-                object.__setattr__(self, name, tuple(value))
+                object.__setattr__(self, name, tuple(tuple(v) if isinstance(v, list) else v for v in value))
         check_kernel(self.kernel)
         for name, values in (("mean", self.mean), ("std", self.std)):
             if not _numbers(values):
@@ -87,10 +99,28 @@ class Preprocess:
                 )
         if not _box((self.multiple, self.multiple)):
             raise ValueError(f"`multiple` must be a whole number of at least 1; got {self.multiple!r}")
-        if self.multiple > 1 and self.size is not None:
+        if self.multiple > 1 and self.size is not None and self.fit != "within":
             raise ValueError(
                 f"`multiple` stands in place of `size`, which then is null; got {self.multiple} and size {self.size}"
             )
+        counted = self.fit in ("area", "patches")
+        if (counted and self.size is not None) or (self.fit == "within" and self.size is None):
+            need = "`limits`, and null for `size`" if counted else "a `size`"
+            raise ValueError(f"`fit` {self.fit} takes {need}; got size {self.size}")
+        if counted != (self.limits is not None) or not (self.limits is None or _ordered(self.limits)):
+            raise ValueError(
+                f"`limits` must be {'(least, most) in whole numbers' if counted else 'null'} for fit {self.fit}; got "
+                f"{self.limits!r}"
+            )
+        square = isinstance(self.size, tuple) and self.size[0] == self.size[1]
+        if self.tiles is not None and not (square and self.tiles in get_args(Cut)):
+            cuts = ", ".join(get_args(Cut))
+            raise ValueError(
+                f"`tiles` must be one of {cuts}, with a square `size` (side, side), or null; got {self.tiles!r}"
+            )
+        whole = isinstance(self.grids, tuple) and all(_box(grid) for grid in self.grids)
+        if not whole or bool(self.grids) != (self.tiles is not None):
+            raise ValueError(f"`grids` must be pairs (height, width), with `tiles` alone; got {self.grids!r}")
         fills = self.fill if isinstance(self.fill, tuple) else (self.fill,) * 3
         if not _numbers(fills) or not all(0 <= value <= 1 for value in fills):
             raise ValueError(f"`fill` must be a number in [0, 1], or one for each of 3 channels; got {self.fill!r}")
@@ -98,26 +128,50 @@ class Preprocess:
             if not isinstance(flag, bool):
                 raise ValueError(f"`{name}` must be true or false; got {flag!r}")
 
-    def __call__(self, images: Tensor) -> Tensor:
-        """(N,3,H,W) in [0,1] -> (N,3,height,width), normalised. Raises ValueError unless there are three channels."""
+    def __call__(self, images: Tensor) -> Any:
+        """(N,3,H,W) in [0,1] -> (N,3,height,width), normalised; `Tiles` where there are `tiles`. Raises ValueError
+        unless there are three channels."""
         if images.dim() != 4 or images.shape[1] != 3:
             raise ValueError(f"an encoder takes images (N,3,H,W) in [0,1]; got shape {tuple(images.shape)}")
-        size = self.resized(images.shape[2], images.shape[3])
-        if (images.shape[2], images.shape[3]) != size:
-            images = saturate(resize(images, size, self.kernel, eight_bit=self.eight_bit))
+        height, width = images.shape[2:]
+        if self.tiles is not None and isinstance(self.size, tuple):
+            side = self.size[0]
+            whole = self.tiles == "anyres"
+            views = (
+                anyres(images, side, self.grids, self._to)
+                if whole
+                else split(images, side, self.grids[0][0], self._to)
+            )
+            return Tiles(self._normalised(views), (height, width))
+        images = self._to(images, self.resized(height, width))
         if self.crop is not None:
             images = self._framed(images, self.crop)
+        return self._normalised(images)
+
+    def _to(self, images: Tensor, size: tuple[int, int]) -> Tensor:
+        """The pictures of that size."""
+        if images.shape[2:] == size:
+            return images
+        return saturate(resize(images, size, self.kernel, eight_bit=self.eight_bit))
+
+    def _normalised(self, images: Tensor) -> Tensor:
         if self.bgr:
-            images = images.flip(1)
+            images = images.flip(-3)
         return (images - _column(self.mean, images)) / _column(self.std, images)
 
     def resized(self, height: int, width: int) -> tuple[int, int]:
         """(height, width) of a picture after the resize, before the crop."""
+        if self.fit == "area" and self.limits is not None:
+            return by_area(height, width, self.limits, self.multiple)
+        if self.fit == "patches" and self.limits is not None:
+            return by_patches(height, width, self.limits[1], self.multiple)
         if self.size is None:
             return max(1, height // self.multiple) * self.multiple, max(1, width // self.multiple) * self.multiple
         box = self.size if isinstance(self.size, tuple) else (self.size, self.size)
         if self.fit == "squash":
             return box
+        if self.fit == "within":
+            return within(height, width, box, self.multiple)
         ratios = height / box[0], width / box[1]
         if self.rounding == "nearest":
             ratio = min(ratios) if self.fit == "cover" else max(ratios)
@@ -131,7 +185,7 @@ class Preprocess:
     @property
     def frame(self) -> tuple[int, int] | None:
         """(height, width) of the output, where it is the same for all pictures (`fit` may leave a side to them)."""
-        size = self.crop or self.size
+        size = self.crop or (None if self.fit == "within" else self.size)
         return (size, size) if isinstance(size, int) else size
 
     def _framed(self, images: Tensor, frame: tuple[int, int]) -> Tensor:
@@ -161,8 +215,18 @@ class Preprocess:
         """The steps, as (name, text)."""
         rows = []
         box = self.size if isinstance(self.size, tuple) else (self.size or 0, self.size or 0)
-        if self.size is None:
+        least, most = self.limits or (0, 0)
+        if self.fit in ("area", "patches"):
+            counted = f"{least} to {most} pixels" if self.fit == "area" else f"at most {most} patches"
+            size_text = f"each side to a multiple of {self.multiple}, {counted}"
+        elif self.tiles is not None:
+            largest = " or ".join(f"{grid[0]}x{grid[1]}" for grid in self.grids[:5])
+            more = f" or {len(self.grids) - 5} others" if len(self.grids) > 5 else ""
+            size_text = f"to {box[0]}x{box[1]}, and to {largest}{more} in tiles of that ({self.tiles})"
+        elif self.size is None:
             size_text = f"each side down to a multiple of {self.multiple}"
+        elif self.fit == "within":
+            size_text = f"no larger than {box[0]}x{box[1]}, each side up to a multiple of {self.multiple}"
         else:
             shape = f"{box[0]}x{box[1]}"
             size_text = {"squash": f"to {shape}, whatever the aspect", "contain": f"to fit within {shape}"}.get(
@@ -206,6 +270,16 @@ def _numbers(values: Any) -> bool:
 def _box(sides: Any) -> bool:
     """Two whole numbers of pixels."""
     return isinstance(sides, tuple) and len(sides) == 2 and all(_is(v, Integral) and 1 <= v <= LONGEST for v in sides)
+
+
+def _ordered(limits: Any) -> bool:
+    """Two whole numbers, the least first."""
+    return (
+        isinstance(limits, tuple)
+        and len(limits) == 2
+        and all(_is(v, Integral) for v in limits)
+        and (1 <= limits[0] <= limits[1])
+    )
 
 
 def _is(value: Any, kind: type) -> bool:

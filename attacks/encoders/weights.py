@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 #: Suffixes of torch's own files, which are pickles; they are only read with `weights_only=True`.
@@ -18,8 +17,12 @@ TORCH_FILES = (".pt", ".pth", ".bin", ".ckpt", ".tar")
 _WRAPPERS = ("module.", "_orig_mod.")
 
 
-def read_state(path: str | Path) -> dict[str, Tensor]:
+def read_state(path: str | Path, parts: Collection[str] = ()) -> dict[str, Tensor]:
     """The named tensors of a safetensors file, or of a file of torch's that holds nothing else.
+
+    Args:
+        parts: where given, only tensors with one of these between the dots of their names are kept; of a safetensors
+            file no others are read.
 
     A file of torch's may hold the state under the one key "state_dict", "model" or "model_state_dict", as training
     scripts write it.
@@ -34,12 +37,20 @@ def read_state(path: str | Path) -> dict[str, Tensor]:
         raise FileNotFoundError(f"weights `{path}` {what} (paths are relative to {Path.cwd()})")
     if path.stat().st_size == 0:
         raise ValueError(f"weights `{path}` are an empty file: was the download cut off?")
-    return _torch_file(path) if path.suffix.lower() in TORCH_FILES else _safetensors(path)
+    if path.suffix.lower() in TORCH_FILES:
+        return {name: tensor for name, tensor in _torch_file(path).items() if _of(name, parts)}
+    return _safetensors(path, parts)
 
 
-def _safetensors(path: Path) -> dict[str, Tensor]:
+def _of(name: str, parts: Collection[str]) -> bool:
+    return not parts or not frozenset(parts).isdisjoint(name.split("."))
+
+
+def _safetensors(path: Path, parts: Collection[str]) -> dict[str, Tensor]:
     try:
-        state: dict[str, Tensor] = load_file(path)
+        with safe_open(path, framework="pt") as file:
+            names: list[str] = file.keys()
+            state: dict[str, Tensor] = {name: file.get_tensor(name) for name in names if _of(name, parts)}
     except SafetensorError as error:
         raise ValueError(
             f"weights `{path}` are not a safetensors file, or not a whole one ({' '.join(str(error).split())}); a "

@@ -34,7 +34,8 @@ class LibraryConfig(EncoderConfig):
 
 @dataclass
 class TransformersConfig(LibraryConfig):
-    """A model of transformers (CLIP, SigLIP, DINOv2, DINOv3, ViT): a folder, or a name on the hub."""
+    """A model of transformers (CLIP, SigLIP, DINOv2, DINOv3, ViT, BEiT), or the vision tower of a vision-language
+    model: a folder, or a name on the hub."""
 
     name: str = "transformers"
     pool: str | None = option(None, "which tokens become the features: pooled, cls, mean; null: the model's own")

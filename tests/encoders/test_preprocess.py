@@ -205,7 +205,10 @@ WRONG = {
     "std": [0.5, [0, 0, 0], [1, 1, -1], [1, 1, float("inf")], [True, True, True]],
     "kernel": [5, None, "bicubic", "keys(-5)", ["pil_box"]],
     "fill": ["a", None, 2, -0.1, [0, 0], float("nan"), {"a": 1}],
-    "fit": [3, None, "crop"],
+    "fit": [3, None, "crop", "area", "patches"],
+    "limits": [[1, 2], ["a", 2], 3],
+    "tiles": ["anyres", "rows", 2],
+    "grids": [[[8, 8]], 3, "a"],
     "rounding": [None, "up"],
     "centre": [1, "left"],
     "multiple": [0, 2.5, "a", None, 8],
@@ -281,6 +284,10 @@ def test_its_text_has_every_step():
         (plain((8, 9), fit="contain", crop=(9, 9), fill=0.5), "fit within 8x9.*padded with 0.5"),
         (plain((8, 9), fit="cover"), "to cover 8x9"),
         (plain((8, 9)), "to 8x9, whatever the aspect"),
+        (plain(9, fit="within", multiple=4), "no larger than 9x9, each side up to a multiple of 4"),
+        (plain(None, fit="area", multiple=4, limits=(16, 99)), "a multiple of 4, 16 to 99 pixels"),
+        (plain(None, fit="patches", multiple=4, limits=(1, 6)), "a multiple of 4, at most 6 patches"),
+        (plain((8, 8), tiles="split", grids=((32, 32),)), "to 8x8, and to 32x32 in tiles of that"),
     ],
 )
 def test_the_text_describes_resize_and_padding(specification, text):

@@ -137,8 +137,10 @@ def assert_every_pixel_counts(preprocess, height=480, width=640):
     return float(covered.mean())
 
 
-def assert_gradient_is_exact(encoder, height=20, width=26):
-    """gradcheck in float64, of a tiny encoder with its preprocessing; the encoder becomes float64."""
+def assert_gradient_is_exact(encoder, height=20, width=26, *, single=False):
+    """gradcheck in float64, of a tiny encoder with its preprocessing; the encoder becomes float64. Its library may
+    compute some layers in `single` precision all the same: then with long steps, to a hundredth."""
     encoder = encoder.double()
     picture = 0.2 + 0.6 * torch.rand(1, 3, height, width, generator=torch.Generator().manual_seed(0)).double()
-    assert torch.autograd.gradcheck(encoder, (picture.requires_grad_(),), fast_mode=True, atol=1e-6)
+    steps = {"eps": 1e-2, "atol": 1e-3, "rtol": 1e-2} if single else {"atol": 1e-6}
+    assert torch.autograd.gradcheck(encoder, (picture.requires_grad_(),), fast_mode=True, **steps)

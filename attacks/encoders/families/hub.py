@@ -3,7 +3,7 @@ tokenizers and safetensors are read; pickles and Python files are not even fetch
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,20 +62,22 @@ def config_of(folder: Path) -> dict[str, Any]:
     return config
 
 
-def weights_of(request: Request, folder: Path, stem: str) -> tuple[dict[str, Tensor], Path | None, str]:
+def weights_of(
+    request: Request, folder: Path, stem: str, parts: Collection[str] = ()
+) -> tuple[dict[str, Tensor], Path | None, str]:
     """The tensors, their file if there is one, and their name for errors: of the request's file; of the folder's
-    `stem`.safetensors; or of the files that its `stem`.safetensors.index.json lists.
+    `stem`.safetensors; or of the files that its `stem`.safetensors.index.json lists. `parts` as of `read_state`.
 
     Raises:
         ValueError, FileNotFoundError: there are none, or only pickles.
     """
     if request.file is not None:
-        return read_state(request.file), request.file, f"weights `{request.file}`"
+        return read_state(request.file, parts), request.file, f"weights `{request.file}`"
     single, index = folder / f"{stem}.safetensors", folder / f"{stem}.safetensors.index.json"
     if single.is_file():
-        return read_state(single), single, f"the weights of {folder}"
+        return read_state(single, parts), single, f"the weights of {folder}"
     if index.is_file():
-        states = [read_state(folder / part) for part in _listed(index)]
+        states = [read_state(folder / part, parts) for part in _listed(index)]
         return {name: tensor for state in states for name, tensor in state.items()}, None, f"the weights of {folder}"
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in TORCH_FILES)
     if pickles:

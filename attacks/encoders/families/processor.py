@@ -10,8 +10,37 @@ from attacks.encoders.preprocess import Preprocess
 FILES = ("preprocessor_config.json", "processor_config.json")
 #: Pillow's numbers of filters.
 _KERNELS = {0: "pil_nearest", 1: "pil_lanczos", 2: "pil_bilinear", 3: "pil_bicubic", 4: "pil_box"}
-#: Processors with methods of their own that `Preprocess` covers.
-_KNOWN = {"DINOv3ViTImageProcessor": {"_preprocess"}, "ConvNextImageProcessor": {"_preprocess", "resize"}}
+_SPLIT = {
+    *("preprocess", "_preprocess", "_prepare_images_structure", "resize", "split_images"),
+    *("resize_for_vision_encoder", "pad", "to_dict", "get_number_of_image_patches"),
+}
+_ANYRES = {
+    *("preprocess", "_preprocess", "_get_padding_size", "_resize_for_patching", "_pad_for_patching"),
+    *("_get_image_patches", "_pad_for_batching"),
+}
+#: Processors whose padding makes a batch of pictures of several sizes.
+_BATCHING = ("PixtralImageProcessor", *(f"{name}ImageProcessor" for name in ("Idefics3", "SmolVLM")))
+_BATCHING += tuple(f"{name}ImageProcessor" for name in ("LlavaNext", "LlavaOnevision"))
+#: Processors with methods of their own that `Preprocess` covers, or that an image does not pass through.
+_KNOWN = {
+    "DINOv3ViTImageProcessor": {"_preprocess"},
+    "ConvNextImageProcessor": {"_preprocess", "resize"},
+    "LlavaImageProcessor": {"_preprocess", "pad_to_square"},  # pad_to_square is do_pad
+    "BeitImageProcessor": {
+        *("preprocess", "_preprocess", "_preprocess_image_like_inputs"),
+        *("reduce_label", "post_process_semantic_segmentation"),
+    },
+    "Qwen2VLImageProcessor": {
+        *("preprocess", "_preprocess", "_standardize_kwargs", "resize"),
+        *("patchify", "get_number_of_image_patches"),
+    },
+    "Siglip2ImageProcessor": {"preprocess", "_preprocess", "_validate_preprocess_kwargs"},
+    "Idefics3ImageProcessor": _SPLIT,
+    "SmolVLMImageProcessor": _SPLIT,
+    "LlavaNextImageProcessor": _ANYRES,
+    "LlavaOnevisionImageProcessor": _ANYRES | {"pad_to_square"},  # for several pictures in a text
+    "PixtralImageProcessor": {"preprocess", "_preprocess", "resize", "_pad_for_batching"},
+}
 
 
 def preprocessing(processor: Any) -> Preprocess:
@@ -44,7 +73,7 @@ def preprocessing(processor: Any) -> Preprocess:
         crop=crop,
         centre="down",
     )
-    if processor.do_pad:
+    if processor.do_pad and name not in _BATCHING:
         raise _unsupported(name, "do_pad")
     if not processor.do_resize:
         return plain
@@ -52,6 +81,20 @@ def preprocessing(processor: Any) -> Preprocess:
     if resample not in _KERNELS:
         raise _unsupported(name, f"resample={resample}")
     plain = replace(plain, kernel=_KERNELS[resample])
+    if name == "Qwen2VLImageProcessor":
+        limits = (size["shortest_edge"], size["longest_edge"])
+        return replace(plain, fit="area", limits=limits, multiple=processor.patch_size * processor.merge_size)
+    if name == "Siglip2ImageProcessor":
+        return replace(plain, fit="patches", limits=(1, processor.max_num_patches), multiple=processor.patch_size)
+    if _KNOWN.get(name) is _SPLIT:
+        if not processor.do_image_splitting:
+            raise _unsupported(name, "do_image_splitting=False")
+        side, longest = processor.max_image_size["longest_edge"], size["longest_edge"]
+        return replace(plain, size=(side, side), tiles="split", grids=((longest, longest),))
+    if name in ("LlavaNextImageProcessor", "LlavaOnevisionImageProcessor"):
+        return _anyres(plain, size, processor)
+    if name == "PixtralImageProcessor":
+        return _whole_patches(plain, size, processor.patch_size)
     if name == "ConvNextImageProcessor":
         short = size["shortest_edge"]
         if crop is not None:
@@ -64,6 +107,27 @@ def preprocessing(processor: Any) -> Preprocess:
     if size.keys() == {"height", "width"}:
         return replace(plain, size=(size["height"], size["width"]))
     raise _unsupported(name, f"size={size}")
+
+
+def _anyres(plain: Preprocess, size: dict[str, int], processor: Any) -> Preprocess:
+    """LLaVA-NeXT's tiles, where the resize and the crop of each tile change nothing."""
+    short = size.get("shortest_edge")
+    box = (short, short) if short is not None else (size["height"], size["width"])
+    if plain.crop not in (None, box) or box[0] != box[1]:
+        raise _unsupported(type(processor).__name__, f"crop_size of a tile, {plain.crop}, other than its size {box}")
+    grids = tuple((height, width) for height, width in processor.image_grid_pinpoints)
+    return replace(plain, size=box, crop=None, tiles="anyres", grids=grids)
+
+
+def _whole_patches(plain: Preprocess, size: dict[str, int], patch: Any) -> Preprocess:
+    """Pixtral's resize."""
+    sides = dict(patch) if not isinstance(patch, int) else {"height": patch, "width": patch}
+    if plain.crop is not None or sides["height"] != sides["width"]:
+        step = "do_center_crop" if plain.crop is not None else f"patch_size={sides}"
+        raise _unsupported("PixtralImageProcessor", step)
+    longest = size.get("longest_edge")
+    box = (longest, longest) if longest is not None else (size["height"], size["width"])
+    return replace(plain, size=box, fit="within", multiple=sides["height"])
 
 
 def _triple(values: Any) -> tuple[float, ...]:

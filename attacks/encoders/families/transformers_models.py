@@ -1,4 +1,5 @@
-"""Vision models of transformers: CLIP, SigLIP, DINOv2, DINOv3, ViT, and others that turn a picture into tokens."""
+"""Vision models of transformers: CLIP, SigLIP, DINOv2, DINOv3, ViT, BEiT, and others that turn a picture into tokens;
+and the vision towers of vision-language models."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,9 @@ import torch
 from torch import Tensor, nn
 
 from attacks.encoders.families.hub import config_of, folder_of, weights_of
+from attacks.encoders.families.patches import Inputs, inputs_of, plain
 from attacks.encoders.families.processor import FILES, preprocessing
+from attacks.encoders.families.towers import VisionTower, has_tower, tower_parts, tower_pool, without_language
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Preprocess, specified
 from attacks.encoders.request import RANDOM, Request, seeded
@@ -51,20 +54,30 @@ def load(request: Request) -> ImageEncoder:
         config = _config(hf, folder)
         network, file = _network(hf, config, folder, request)
         network.eval()
-        preprocess = _preprocess(hf, folder, request)
-        tower = _tower(network, config)
-        read, pooled = _pool(tower, preprocess, config, request)
+        preprocess, inputs = _preprocess(hf, folder, request)
+        if inputs is not plain or (_has_tower(config, type(network)) and not hasattr(network, "visual_projection")):
+            tower: nn.Module = VisionTower(network, inputs)
+            ramp = torch.linspace(0.25, 0.75, 80).expand(1, 3, 64, 80)
+            what = f"{request.model} ({config.model_type})"
+            read, pooled = tower_pool(tower, preprocess(ramp), request.pool, what), False
+        else:
+            tower = _tower(network, config)
+            read, pooled = _pool(tower, preprocess, config, request)
     has_tokenizer = any((folder / name).is_file() for name in _TOKENIZERS)
     texts = _Texts(network, folder, config) if pooled and has_tokenizer and config.model_type in _PADDING else None
     return ImageEncoder(tower, preprocess, replace(request.origin, file=file), read=read, texts=texts)
 
 
-def _preprocess(hf: Any, folder: Path, request: Request) -> Preprocess:
+def _has_tower(config: Any, kind: type) -> bool:
+    return has_tower(config, kind) and config.model_type not in _PADDING
+
+
+def _preprocess(hf: Any, folder: Path, request: Request) -> tuple[Preprocess, Inputs]:
     if not any((folder / name).is_file() for name in FILES):
-        return specified(request.preprocess, f"{folder}, without {FILES[0]},")
+        return specified(request.preprocess, f"{folder}, without {FILES[0]},"), plain
     with _one_line(f"the image processor of {folder}"):
         processor = hf.AutoImageProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    return preprocessing(processor).replaced(request.preprocess)
+    return preprocessing(processor).replaced(request.preprocess), inputs_of(processor)
 
 
 def _config(hf: Any, folder: Path) -> Any:
@@ -85,27 +98,35 @@ def _config(hf: Any, folder: Path) -> Any:
 
 
 def _network(hf: Any, config: Any, folder: Path, request: Request) -> tuple[nn.Module, Path | None]:
-    """The library's model with its weights, and their file."""
-    kind = hf.MODEL_MAPPING[type(config)]
-    if "CLIPVisionModelWithProjection" in (config.architectures or ()):  # AutoModel would drop its projection
-        kind = hf.CLIPVisionModelWithProjection
-    if request.weights == RANDOM:
-        with _one_line(f"the model of {folder}"):
-            made: nn.Module = seeded(lambda: kind(config))
-        return made.float(), None
-    state, file, what = weights_of(request, folder, "model")
+    """The library's model with its weights, and their file; of a vision-language model without its language model."""
+    named = config.architectures or ()
+    kind = whole = hf.MODEL_MAPPING[type(config)]
+    for projected in ("CLIPVisionModelWithProjection", "Blip2ForConditionalGeneration"):
+        if projected in named:  # AutoModel would drop its projection, or its Q-Former
+            kind = whole = getattr(hf, projected)
+    parts = frozenset[str]()
+    random = request.weights == RANDOM
+    what = f"the model of {folder}"
+    with _one_line(what):
+        if _has_tower(config, whole):
+            kind = without_language(whole)
+            parts = tower_parts(kind, config)
+    state, file, what = ({}, None, what) if random else weights_of(request, folder, "model", parts)
     arguments = {"config": config, "state_dict": state, "dtype": torch.float32, "attn_implementation": None}
-    with _one_line(what):  # the library reads the names of its older versions
+    with _one_line(what):  # the library reads the names of its older versions, and draws what is missing
         network, info = seeded(
             lambda: kind.from_pretrained(None, output_loading_info=True, ignore_mismatched_sizes=True, **arguments)
         )
+    network.__class__ = whole
     missing, other = sorted(info["missing_keys"]), sorted(info["mismatched_keys"])
+    if random:
+        return network, None
     if missing and all(name.startswith("pooler.") for name in missing) and not other:
         network.pooler = None  # as of a classifier's weights; the library would take random ones
     elif missing or other:
         odd = [f"{name} has shape {tuple(has)}, must be {tuple(own)}" for name, has, own in other]
         raise ValueError(
-            f"{what} do not fit {kind.__name__}: {len(missing)} keys missing, {len(other)} of another shape (first: "
+            f"{what} do not fit {whole.__name__}: {len(missing)} keys missing, {len(other)} of another shape (first: "
             f"{[*missing, *odd][0]}); are they of another model?"
         )
     return network, file

@@ -23,6 +23,7 @@ for library in ("transformers", "diffusers", "onnx"):
 from tests.encoders.families.test_diffusers import saved as vae  # noqa: E402
 from tests.encoders.families.test_open_clip import registered  # noqa: E402
 from tests.encoders.families.test_transformers import saved as hub  # noqa: E402
+from tests.helpers import tiny_towers  # noqa: E402
 from tests.helpers.onnx_files import exported  # noqa: E402
 
 __all__ = ["hub", "registered", "vae"]  # fixtures
@@ -46,6 +47,7 @@ def tiny(tmp_path_factory, hub, vae):
         "ViT-B-32": "tiny-resnet",
         "openai/clip-vit-base-patch32": hub("clip"),
         "facebook/dinov2-base": hub("dinov2"),
+        "llava-hf/llava-1.5-7b-hf": tiny_towers.save("llava", folder / "llava"),
         "stabilityai/sd-vae-ft-mse": vae["plain"],
         "arcface.onnx": folder / "arcface.onnx",
         "network.pt": folder / "network.pt",

@@ -1,0 +1,85 @@
+"""A picture as several views of one size: the whole of it, and the tiles of a larger version."""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+#: How the larger version is made. "anyres" (LLaVA-NeXT): fitted into the best of some sizes, with a black border;
+#: the whole picture comes first. "split" (Idefics3): its longer side is brought to a length, both sides to whole
+#: tiles; the whole picture comes last, and alone where one tile is enough.
+Cut = Literal["anyres", "split"]
+Resize = Callable[[Tensor, tuple[int, int]], Tensor]
+
+
+class Tiles(NamedTuple):
+    """What a network takes that looks at a picture in tiles."""
+
+    pixels: Tensor  # (N,V,3,side,side), normalised
+    size: tuple[int, int]  # (height, width) of the picture before
+
+
+def anyres(images: Tensor, side: int, sizes: Sequence[Sequence[int]], resize: Resize) -> Tensor:
+    """(N,3,H,W) -> (N,V,3,side,side), the picture first."""
+    height, width = images.shape[2:]
+    best = _best(height, width, sizes)
+    down, across = best[0] / height, best[1] / width
+    if across < down:
+        inner = min(math.ceil(height * across), best[0]), best[1]
+    else:
+        inner = best[0], min(math.ceil(width * down), best[1])
+    top, left = ((outer - own) // 2 for outer, own in zip(best, inner, strict=True))
+    border = (left, best[1] - inner[1] - left, top, best[0] - inner[0] - top)
+    tiles = _cut(F.pad(resize(images, inner), border), side)
+    return torch.cat([resize(images, (side, side))[:, None], tiles], 1)
+
+
+def split(images: Tensor, side: int, longest: int, resize: Resize) -> Tensor:
+    """(N,3,H,W) -> (N,V,3,side,side), the picture last."""
+    images = resize(images, _even(images.shape[2], images.shape[3], longest))
+    height, width = images.shape[2:]
+    ratio = width / height
+    if width >= height:
+        width = math.ceil(width / side) * side
+        height = math.ceil(int(width / ratio) / side) * side
+    else:
+        height = math.ceil(height / side) * side
+        width = math.ceil(int(height * ratio) / side) * side
+    images = resize(images, (height, width))
+    if max(height, width) <= side:
+        return images[:, None]
+    return torch.cat([_cut(images, side), resize(images, (side, side))[:, None]], 1)
+
+
+def _even(height: int, width: int, longest: int) -> tuple[int, int]:
+    """The longer side at `longest`, the other one rounded up to an even number."""
+    ratio = width / height
+    if width >= height:
+        return max(1, _up(int(longest / ratio))), longest
+    return longest, max(1, _up(int(longest * ratio)))
+
+
+def _up(length: int) -> int:
+    return length + length % 2
+
+
+def _best(height: int, width: int, sizes: Sequence[Sequence[int]]) -> tuple[int, int]:
+    """The size that keeps most pixels of the picture, and of several such ones the smallest."""
+
+    def kept(size: Sequence[int]) -> tuple[int, int]:
+        scale = min(size[1] / width, size[0] / height)
+        pixels = min(int(width * scale) * int(height * scale), height * width)
+        return pixels, pixels - size[0] * size[1]
+
+    best = max(sizes, key=kept)
+    return best[0], best[1]
+
+
+def _cut(images: Tensor, side: int) -> Tensor:
+    """(N,3,a*side,b*side) -> (N,a*b,3,side,side), row by row."""
+    count, channels, height, width = images.shape
+    cut = images.reshape(count, channels, height // side, side, width // side, side).permute(0, 2, 4, 1, 3, 5)
+    return cut.reshape(count, -1, channels, side, side)

@@ -1,0 +1,238 @@
+"""Vision towers within vision-language models of transformers, and others, against the library's own calls."""
+
+import json
+import shutil
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from attacks import EOT, PGD, Away, Linf, attack
+from attacks.encoders.families.patches import inputs_of
+from attacks.encoders.families.processor import preprocessing
+from attacks.encoders.grids import by_area, by_patches, within
+from attacks.encoders.layers import Layers
+from attacks.encoders.loading import load_encoder
+from tests.helpers import encoder_laws as laws
+from tests.run.test_run import call
+from transforms import Affine, Compose
+
+pytestmark = pytest.mark.families
+hf = pytest.importorskip("transformers")
+from tests.helpers import tiny_towers as tiny  # noqa: E402
+
+KINDS = tuple(tiny.KINDS)
+#: With a language model beside the tower: what the tower and its projector are called.
+WHOLE = {
+    "llava": ("vision_tower", "multi_modal_projector"),
+    "paligemma": ("vision_tower", "multi_modal_projector"),
+    "blip2": ("vision_model", "language_projection"),
+    "qwen2-vl": ("visual", "visual.merger"),
+    "qwen2.5-vl": ("visual", "visual.merger"),
+    "pixtral": ("vision_tower", "multi_modal_projector"),
+    "llava-next": ("vision_tower", "multi_modal_projector"),
+    "llava-onevision": ("vision_tower", "multi_modal_projector"),
+    "idefics3": ("vision_model", "connector"),
+    "smolvlm": ("vision_model", "connector"),
+}
+#: Those that are attacked by command line too.
+COMMANDED = ("llava", "qwen2-vl")
+#: Norms or positions in float32, whatever the dtype of the weights.
+SINGLE = ("qwen2-vl", "qwen2.5-vl", "pixtral")
+#: Processors without a form in Pillow's arithmetic.
+FLOATING = ("dinov3",)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """Kind -> its folder."""
+    made = {}
+    return lambda kind: made.get(kind) or made.setdefault(kind, tiny.save(kind, tmp_path_factory.mktemp(kind)))
+
+
+def loaded(folder, **options):
+    return load_encoder("transformers", str(folder), **options)
+
+
+def pictures(height, width, count=2):
+    """Far from the ends, where the library's bicubic does not clamp."""
+    return 0.25 + 0.5 * torch.rand(count, 3, height, width, generator=torch.Generator().manual_seed(0))
+
+
+@torch.no_grad()
+def library_answer(folder, kind, images):
+    """The library's own way: its whole model, its processor on tensors in [0,1]."""
+    network = getattr(hf, tiny.KINDS[kind][0]).from_pretrained(folder).eval()
+    each = [[image] for image in images] if kind in ("idefics3", "smolvlm") else list(images)
+    inputs = tiny.processor_of(kind)(each, return_tensors="pt", do_rescale=False)
+    return getattr(network, "get_image_features", network)(**inputs)
+
+
+def rows(answer):
+    """(N,D) from what the library gives for N pictures."""
+    given = answer.pooler_output
+    given = torch.stack(tuple(given)) if isinstance(given, tuple | list) else given
+    return given if given.dim() == 2 else given.mean(1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_embeddings_equal_the_library(saved, kind):
+    encoder = loaded(saved(kind))
+    for height, width in ((40, 60), (70, 36), (48, 48)):
+        images = pictures(height, width)
+        expected = rows(library_answer(saved(kind), kind, images))
+        assert float(expected.std()) > 0.01
+        torch.testing.assert_close(encoder(images), expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_tokens_before_and_after_the_projector(saved, kind):
+    before, after = WHOLE[kind]
+    images = pictures(40, 60)
+    answer = library_answer(saved(kind), kind, images)
+    tokens = torch.stack(tuple(answer.pooler_output))
+    with Layers(loaded(saved(kind)), {before: "tokens", after: "tokens", "output": "flat"}) as layers:
+        features = layers(images)
+    inner = answer.last_hidden_state.reshape(features[before].shape)
+    torch.testing.assert_close(features[before], inner, rtol=0, atol=1e-4)
+    if kind == "qwen2.5-vl":  # its layers take the tokens in the order of their windows
+        features[after], tokens = (some.mean(1) for some in (features[after], tokens))
+    if kind not in ("llava-next", "llava-onevision"):  # they leave out the border and mark the ends of rows
+        torch.testing.assert_close(features[after], tokens, rtol=0, atol=1e-4)
+    torch.testing.assert_close(features["output"], rows(answer), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("kind", WHOLE)
+def test_the_language_model_is_not_read(saved, kind, tmp_path):
+    """Without its tensors the folder gives the same encoder, and without one of the tower's it is refused."""
+    folder = tmp_path / kind
+    shutil.copytree(saved(kind), folder)
+    state = load_file(folder / "model.safetensors")
+    tower = {name: tensor for name, tensor in state.items() if "language_model" not in name}
+    save_file(tower, folder / "model.safetensors", {"format": "pt"})
+    whole = loaded(saved(kind))
+    assert loaded(folder).fingerprint() == whole.fingerprint()
+    assert sum(tensor.numel() for tensor in tower.values()) >= sum(p.numel() for p in whole.parameters())
+    tower.pop(next(name for name in tower if ".patch_" in name))
+    save_file(tower, folder / "model.safetensors", {"format": "pt"})
+    laws.refusal(r"do not fit \w+: 1 keys missing", folder, family="transformers")
+    laws.assert_random_weights_repeat("transformers", folder)
+
+
+def patches(kind, preprocess, picture):
+    return inputs_of(tiny.processor_of(kind))(preprocess(picture))
+
+
+def gap(values, expected, preprocess):
+    """The largest difference on the scale of [0,1]."""
+    return max(preprocess.std) * float((values.double() - expected.double()).abs().max())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_pixels_equal_the_processor(saved, kind):
+    """To the bit of its 8-bit form with `eight_bit`, up to its last roundings; and on floats of 0..255, where the
+    values stay within them. The other arguments, of grids and masks, are equal."""
+    processor = tiny.processor_of(kind)
+    preprocess = preprocessing(processor)
+    pil = processor if kind in FLOATING else hf.AutoImageProcessor.from_pretrained(saved(kind), backend="pil")
+    exact = preprocess.replaced({"eight_bit": kind not in FLOATING})
+    for name, picture in laws.three_pictures().items():
+        expected = pil(laws.as_pil(picture), return_tensors="pt")
+        limit = (0.01 if kind in FLOATING else 1e-3) / 255
+        values = patches(kind, exact, picture)
+        assert gap(values["pixel_values"], expected.pixel_values, preprocess) <= limit, name
+        for key in expected.keys() - {"pixel_values"}:
+            assert torch.as_tensor(values[key]).tolist() == expected[key].tolist(), (name, key)
+        middle = 0.25 + 0.5 * picture
+        expected = processor(255 * middle[0], return_tensors="pt").pixel_values
+        assert gap(patches(kind, preprocess, middle)["pixel_values"], expected, preprocess) <= 1e-5, name
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_gradient_is_exact(saved, kind):
+    laws.assert_gradient_is_exact(loaded(saved(kind)), 40, 44, single=kind in SINGLE)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_three_steps_are_worse_than_noise_of_the_same_size(saved, kind):
+    encoder, images = loaded(saved(kind)), pictures(40, 60)
+    anchor = encoder(images)
+    camera = Compose([Affine(degrees=5)])
+    parts = {"objective": Away(), "perturbation": Linf(0.05), "optimiser": PGD(), "eot": EOT(camera, views=2)}
+    *_, last = attack(images, anchor, encoder=encoder, **parts, steps=3)
+    noise = 0.05 * torch.randn(images.shape, generator=torch.Generator().manual_seed(1)).sign()
+    attacked, noisy = (torch.cosine_similarity(encoder(images + d), anchor) for d in (last.delta, noise))
+    assert last.index == 2 and bool((attacked < noisy).all())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", COMMANDED)
+def test_a_run_by_command_line(saved, kind, tmp_path, monkeypatch, capsys):
+    given = ("config=smoke", "encoder=transformers", f"encoder.model={saved(kind)}", "attack.steps=3")
+    layer = f"encoder.features=[{WHOLE[kind][0]}:mean]"
+    assert call(monkeypatch, *given, layer, f"hydra.run.dir={tmp_path / 'run'}") == 0, capsys.readouterr().err
+    metrics = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert metrics["cost"]["backward"] > 0 and metrics["encoder"]["features"]
+
+
+SIDES = st.integers(4, 900)
+
+
+@settings(max_examples=200)
+@given(SIDES, SIDES, st.integers(2, 30), st.integers(50, 3000))
+def test_sizes_are_those_of_the_library(height, width, patch, most):
+    """Of every picture; a side of the library's may be none or zero, where one patch is the least."""
+    from transformers.models.pixtral.image_processing_pixtral import get_resize_output_image_size
+    from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
+    from transformers.models.siglip2.image_processing_siglip2 import get_image_size_for_max_num_patches
+
+    assume(max(height, width) / min(height, width) <= 200)
+    limits = (patch * patch * 4, patch * patch * most)
+    assert by_area(height, width, limits, patch) == _least(smart_resize(height, width, patch, *limits), patch)
+    assert by_patches(height, width, most, patch) == get_image_size_for_max_num_patches(height, width, patch, most)
+    expected = get_resize_output_image_size(torch.empty(3, height, width), most, patch, "channels_first")
+    assert within(height, width, (most, most), patch) == _least(expected, patch)
+
+
+def _least(size, patch):
+    return tuple(max(patch, side) for side in size)
+
+
+@pytest.mark.parametrize("kind", ["anyres", "split"])
+@settings(max_examples=60, deadline=None)
+@given(height=st.integers(4, 90), width=st.integers(4, 90))
+def test_tiles_are_those_of_the_library(kind, height, width):
+    """Their number and their values, of every size of picture."""
+    name = {"anyres": "llava-next", "split": "idefics3"}[kind]
+    processor, picture = tiny.processor_of(name), pictures(height, width, 1)
+    expected = processor(255 * picture[0], return_tensors="pt").pixel_values
+    values = patches(name, preprocessing(processor), picture)["pixel_values"]
+    assert values.shape == expected.shape
+    assert gap(values, expected, preprocessing(processor)) <= 0.05  # an overshoot, which the library does not clamp
+
+
+def test_a_pool_that_there_is_not_is_named(saved):
+    message = r"`encoder.pool`: .*\(llava\) gives tokens for a picture, so take mean, or layers .*; got cls"
+    laws.refusal(message, saved("llava"), family="transformers", pool="cls")
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "step"),
+    [
+        ("LlavaImageProcessor", {"do_pad": True}, "do_pad"),
+        ("Idefics3ImageProcessor", {"do_image_splitting": False}, "do_image_splitting=False"),
+        ("LlavaNextImageProcessor", {"crop_size": {"height": 200, "width": 200}}, "crop_size of a tile"),
+        ("PixtralImageProcessor", {"do_center_crop": True, "crop_size": tiny.SQUARE["size"]}, "do_center_crop"),
+        ("Gemma3ImageProcessor", {}, "_preprocess"),
+    ],
+)
+def test_a_step_that_the_graph_lacks_is_named(saved, tmp_path, name, given, step):
+    folder = tmp_path / "other"
+    shutil.copytree(saved("llava"), folder)
+    getattr(hf, name)(**given).save_pretrained(folder)
+    laws.refusal(rf"the processor {name} has a step .* cannot express: {step}", folder, family="transformers")
