@@ -194,10 +194,11 @@ class Compose:
         self._check(scene, u)
         pending: list[Move] = []
         tone: Tone | None = None
-        host, own = u.to(HOST), uploaded(u, scene.layers[0].pixels.device)
-        for kind, stage, part, near in zip(
-            self._kinds, self.stages, self._split(host), self._split(own), strict=True
-        ):
+        device = scene.layers[0].pixels.device
+        parts = nears = self._split(u.to(HOST))
+        if device != HOST:
+            nears = self._split(uploaded(u, device))
+        for kind, stage, part, near in zip(self._kinds, self.stages, parts, nears, strict=True):
             if kind.laying:
                 scene = cast(Laying, stage).lay(scene, part)
                 continue

@@ -110,5 +110,10 @@ class Ranged:
 
     def values(self, u: Tensor) -> Tensor:
         """(N,dims) in [0,1) -> (N,dims) physical values."""
-        low, high = (constants(ends, u.dtype, u.device) for ends in zip(*self.bounds, strict=True))
+        lows, highs = self._ends
+        low, high = constants(lows, u.dtype, u.device), constants(highs, u.dtype, u.device)
         return low + (high - low) * u
+
+    @cached_property
+    def _ends(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        return tuple(low for low, _ in self.bounds), tuple(high for _, high in self.bounds)

@@ -157,7 +157,8 @@ class Preprocess:
     def _normalised(self, images: Tensor) -> Tensor:
         if self.bgr:
             images = images.flip(-3)
-        return (images - _column(self.mean, images)) / _column(self.std, images)
+        mean, std = (self.mean, images.dtype, images.device), (self.std, images.dtype, images.device)
+        return (images - constants(*mean)[:, None, None]) / constants(*std)[:, None, None]
 
     def resized(self, height: int, width: int) -> tuple[int, int]:
         """(height, width) of a picture after the resize, before the crop."""
@@ -197,7 +198,8 @@ class Preprocess:
             around = [start, -spare - start, *around]  # F.pad begins with the last axis
         if not any(around):
             return images
-        fill = _column(self.fill if isinstance(self.fill, tuple) else (self.fill,) * 3, images)
+        values = self.fill if isinstance(self.fill, tuple) else (self.fill,) * 3
+        fill = constants(values, images.dtype, images.device)[:, None, None]
         return F.pad(images - fill, around) + fill if max(around) > 0 else F.pad(images, around)
 
     def replaced(self, given: Mapping[str, Any]) -> "Preprocess":
@@ -284,7 +286,3 @@ def _ordered(limits: Any) -> bool:
 
 def _is(value: Any, kind: type) -> bool:
     return isinstance(value, kind) and not isinstance(value, bool)
-
-
-def _column(values: tuple[float, ...], like: Tensor) -> Tensor:
-    return constants(tuple(values), like.dtype, like.device)[:, None, None]

@@ -8,6 +8,7 @@ an estimate.
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -44,6 +45,7 @@ class Pass(NamedTuple):
         return self._replace(images=self.images[:k]), self._replace(images=self.images[k:])
 
 
+@lru_cache
 def group_size(n: int) -> int:
     """How many of n views each group holds; the last group holds what is left."""
     return max(1, n // GROUPS)
@@ -66,7 +68,8 @@ def passes(images: range, views: Sequence[int], n: int, room: int) -> Iterator[P
         by_length.setdefault(len(group), []).append(tuple(group))
     for length, equal in by_length.items():
         if length <= room:
-            yield from (Pass(images, tuple(together)) for together in _even(equal, room // length))
+            for together in _even(equal, room // length):
+                yield Pass(images, tuple(together))
         else:
             yield from (Pass(images, (part,)) for group in equal for part in _even(group, room))
 

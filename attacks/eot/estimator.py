@@ -119,12 +119,12 @@ class _Estimation:
                 for whole in passes(part, views, self.n, self.chunk):
                     for done, (losses, slope) in within_memory(self._pass, whole):
                         self._fitted(done, whole)
+                        columns = self._columns(done)
                         if self.weights is None:  # else the losses are known, and the same on every process
-                            self._entries(self.losses, done, losses)
+                            self.losses[done.images.start : done.images.stop, columns] = losses.to(self.losses)
                         first = 0 if self.shared else done.images.start - images.start
                         own = slice(first, first + (1 if self.shared else len(done.images)))
-                        groups = torch.tensor([group[0] // self.size for group in done.groups])
-                        partial[own, uploaded(groups, partial.device)] += slope.to(partial)
+                        partial[own, columns[:, 0] // self.size] += slope.to(partial)
             if total is None and not alone:
                 if self.by_views:
                     self.world.sum(partial)
@@ -176,7 +176,7 @@ class _Estimation:
         for whole in passes(images, self.views, self.n, self.chunk):
             for done, (losses, _) in within_memory(self._pass, whole):
                 self._fitted(done, whole)
-                self._entries(self.losses, done, losses)
+                self.losses[done.images.start : done.images.stop, self._columns(done)] = losses.to(self.losses)
 
     def _pass(self, part: Pass) -> tuple[Tensor, Tensor]:
         """The losses (images,groups,views) of a pass, and the gradient (rows of delta,groups,...) of their sum: zero
@@ -191,7 +191,9 @@ class _Estimation:
         while True:
             delta = leaf.expand(len(images), *leaf.shape[1:]).flatten(0, 1)
             losses = self.problem.losses(self.eot.transforms, delta, which, u).reshape(len(images), groups, -1)
-            weighted = losses if self.weights is None else losses * self._entries(self.weights, part).to(losses)
+            weighted = losses
+            if self.weights is not None:
+                weighted = losses * self.weights[images.start : images.stop, self._columns(part)].to(losses)
             total, slope = weighted.sum(), None
             if total.requires_grad:
                 try:
@@ -205,14 +207,9 @@ class _Estimation:
         if done.rows < whole.rows:
             self.chunk = min(self.chunk, max(1, whole.rows // 2))
 
-    @staticmethod
-    def _entries(table: Tensor, part: Pass, fill: Tensor | None = None) -> Tensor:
-        """The entries (images,groups,views) of a table (N,n) that belong to a pass; first set to `fill`, if given."""
-        rows = uploaded(torch.tensor(part.images)[:, None, None], table.device)
-        columns = uploaded(torch.tensor(part.groups), table.device)
-        if fill is not None:
-            table[rows, columns] = fill.to(table)
-        return table[rows, columns]
+    def _columns(self, part: Pass) -> Tensor:
+        """The numbers (groups,views) of the views of a pass, on the device."""
+        return uploaded(torch.tensor(part.groups), self.losses.device)
 
     def _together(self, partial: Tensor) -> tuple[Tensor, Tensor]:
         """From the groups' sums to the mean gradient, and sum_k m_k ||g_k||^2 over the groups' means g_k."""

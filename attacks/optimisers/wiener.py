@@ -4,9 +4,8 @@ With few views a step, most of a gradient is noise. Two remedies have no paramet
 and a filter that estimates from them how much of each spatial frequency is signal.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import torch
@@ -86,9 +85,10 @@ class Wiener(Optimiser):
         length = state.length * decay(self.schedule, done.before, delta)
         move = constraint.steepest(filtered(even, odd).to(delta), length, state.point)
         point = constraint.project(state.point, move)
-        goes_on = uploaded(done.after < 1, delta.device)
-        ahead = torch.where(goes_on[:, None, None, None], move, 0)
-        after = constraint.project(point, ahead)
+        goes_on = done.after < 1
+        if not bool(goes_on.all()):
+            move = torch.where(uploaded(goes_on, delta.device)[:, None, None, None], move, 0)
+        after = constraint.project(point, move)
         return after, State(even, odd, point, state.step + 1, state.length)
 
 
@@ -101,20 +101,22 @@ def filtered(even: Tensor, odd: Tensor) -> Tensor:
     """
     height, width = even.shape[2:]
     rings = _rings(height, width, even.device)
-    channels = zip(even.unbind(1), odd.unbind(1), strict=True)
-    halves = [(torch.fft.rfft2(one), torch.fft.rfft2(other)) for one, other in channels]
+    ones, others = list(map(torch.fft.rfft2, even.unbind(1))), list(map(torch.fft.rfft2, odd.unbind(1)))
 
-    first = rings.products((one, one) for one, _ in halves)
-    second = rings.products((other, other) for _, other in halves)
-    common = rings.products(halves)
+    first, second, common = rings.products(ones, others)
     both = (first * second).sqrt()
     r = torch.where(both > 0, common / both, 0).clamp(0, 1)
     gain = 2 * r / (1 + r)
     highest = gain.amax(1, keepdim=True)
     gain = torch.where(highest > 0, torch.maximum(gain, LEAST * highest), 1)[:, rings.of]
 
-    passed = [torch.fft.irfft2(one.add_(other).mul_(gain), s=(height, width)) for one, other in halves]
+    for one, other in zip(ones, others, strict=True):
+        one.add_(other).mul_(gain)
+    passed = list(map(partial(torch.fft.irfft2, s=(height, width)), ones))
     return torch.stack(passed, 1).masked_fill_(even + odd == 0, 0)
+
+
+SUM = partial(torch.sum, dim=1)
 
 
 class _Rings(NamedTuple):
@@ -130,13 +132,18 @@ class _Rings(NamedTuple):
     order: Tensor
     sizes: list[int]
 
-    def products(self, pairs: Iterable[tuple[Tensor, Tensor]]) -> Tensor:
-        """Of pairs of spectra (N,H,W'), the real part of one times the conjugate of the other, summed over all pairs
-        and over each ring: (N,R)."""
-        products = (one.real * other.real + one.imag * other.imag for one, other in pairs)
-        ordered = (reduce(torch.add, products) * self.weights).flatten(1)[:, self.order]
-        # Sums of slices have the same bits every time, on any device. Sums by a scatter do not.
-        return torch.stack([part.sum(1) for part in ordered.split(self.sizes, 1)], 1)
+    def products(self, ones: list[Tensor], others: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Of two spectra, a list of channels (N,H,W') each: the square of one, that of the other, and the real part
+        of one times the conjugate of the other, each summed over channels and over each ring: (N,R)."""
+        sums = []
+        for left, right in ((ones, ones), (others, others), (ones, others)):
+            total = self.weights.new_zeros(())
+            for one, other in zip(left, right, strict=True):
+                total = total + one.real * other.real + one.imag * other.imag
+            ordered = (total * self.weights).flatten(1)[:, self.order]
+            # Sums of slices have the same bits every time, on any device. Sums by a scatter do not.
+            sums.append(torch.stack(list(map(SUM, ordered.split(self.sizes, 1))), 1))
+        return sums[0], sums[1], sums[2]
 
 
 @lru_cache(maxsize=2)  # 2 numbers a pixel or so

@@ -131,17 +131,15 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
             return
         parts, zero = [], torch.zeros(len(state.delta), dtype=torch.bool)
         for same in [rows] if state.noise is None else with_same_views(rows, state):
-            where = uploaded(same, device)
-            part = problem if len(same) == count else problem.take(where)
-            delta = state.delta if shared else state.delta[where]
-            points = _points(problem, eot, seed, state, int(same[0]))
-            u = points[same] if shared else points
+            where = same if (whole := len(same) == count) else uploaded(same, device)
+            part = problem if whole else problem.take(where)
+            delta = state.delta if shared or whole else state.delta[where]
+            u = _points(problem, eot, seed, state, same)
             if options.adversary is not None:
                 step = int(state.drawn[same[0]])
                 u = options.adversary.views(part, delta, eot, eot.views, seed=seed, step=step, world=world)
-            fresh, zeros = _estimate(part, delta, eot, u, world, index, where)
+            fresh, zero[0 if shared else same] = _estimate(part, delta, eot, u, world, index, where)
             parts.append((same, fresh))
-            zero[0 if shared else same] = zeros
         fresh = gathered(parts) if len(parts) > 1 else parts[0][1]
         known = state.estimate
         estimate = fresh if known is None or len(rows) == count else merged(known, fresh, rows.to(device), shared)
@@ -158,8 +156,8 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
         goes_on = (left >= times * eot.views + extra) & (index + 1 < options.steps)
         done = _done(shared, index, options.steps, torch.stack([state.left, left * goes_on]) / total)
         moved, memory = optimiser.step(state.delta, priced, state.optimiser, problem.constraint, done)
-        moves = active.any()[None] if shared else active
-        moved = torch.where(uploaded(moves, device)[:, None, None, None], moved, state.delta)
+        if not (moves := active.any()[None] if shared else active).all():
+            moved = torch.where(uploaded(moves, device)[:, None, None, None], moved, state.delta)
         evals, drawn = state.evals + int(cost[rows].sum()), state.drawn + state.times * active
         state = LoopState(index + 1, moved, memory, estimate, evals, left, solved, silent, drawn, times, noise)
         last = not bool((~solved & goes_on).any())
@@ -221,16 +219,20 @@ def with_same_views(rows: Tensor, state: LoopState) -> list[Tensor]:
     return [rows[group == i] for i in range(int(group.max()) + 1)]
 
 
-def _points(problem: Problem, eot: EOT, seed: int, state: LoopState, row: int) -> Tensor:
-    """The coordinates of the views of an image's next step: (n,dims), or (N,n,dims) where each has its own."""
-    own, drawn, times = len(problem) if problem.shared else None, int(state.drawn[row]), int(state.times[row])
-    return eot.points(seed, drawn, problem.images, times=times, pictures=own)
+def _points(problem: Problem, eot: EOT, seed: int, state: LoopState, rows: Tensor) -> Tensor:
+    """The coordinates of the views of the next step of some images, which is the same for all of them: (n,dims), or
+    (rows,n,dims) where each has its own."""
+    drawn, times = int(state.drawn[rows[0]]), int(state.times[rows[0]])
+    if not problem.shared:
+        return eot.points(seed, drawn, problem.images, times=times)
+    return eot.points(seed, drawn, problem.images, times=times, pictures=len(problem))[rows]
 
 
 def _why(problem: Problem, eot: EOT, seed: int, state: LoopState, row: int) -> str:
     """Why an image has no gradient."""
-    points = _points(problem, eot, seed, state, row)
-    return why_silent(Query(problem, eot.transforms, state.delta, points, torch.arange(len(problem))), row)
+    every = torch.arange(len(problem))
+    points = _points(problem, eot, seed, state, every if problem.shared else every[row, None])
+    return why_silent(Query(problem, eot.transforms, state.delta, points, every), row)
 
 
 def _estimate(

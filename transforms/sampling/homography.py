@@ -103,7 +103,8 @@ def lattice(matrix: Tensor, x: Tensor, y: Tensor, device: torch.device = HOST) -
     least = along[:, 2].detach().amin(-1) + down[:, 2].detach().amin(-1)
     most = (along[:, :2].detach().abs().amax(-1) + down[:, :2].detach().abs().amax(-1)).amax(-1)
     before = bool(((least > HORIZON) & (most < NEAR * least)).all())
-    along, down = uploaded(along, device), uploaded(down, device)
+    if device != HOST:
+        along, down = uploaded(along, device), uploaded(down, device)
     points = along[:, :2, None, :] + down[:, :2, :, None]
     w = along[:, 2, None, :] + down[:, 2, :, None]
     if before:

@@ -87,7 +87,8 @@ def read_levels(
     most = (2 * alone.sum(0) >= len(grid)).nonzero()[:, 0].tolist()
     common = most[0] if most else None
     textures = _pyramid(images, resampling.border, max(needed[-1] - 1, 0))
-    fine, level = finer() if needed[-1] else grid, uploaded(level, grid.device)
+    fine = finer() if needed[-1] else grid
+    level = level if level.device == grid.device else uploaded(level, grid.device)
 
     def read_level(k: int, rows: Tensor | None = None, shared: bool = True) -> Tensor:
         texture, share = textures[max(k - 1, 0)]
@@ -102,14 +103,15 @@ def read_levels(
 
     total = images.new_zeros(()) if common is None else read_level(common)
     for k in needed:
-        rows, shared = _rows(~alone[:, k] if k == common else used[:, k], len(images), grid.device)
+        rows, shared = _rows(~alone[:, k] if k == common else used[:, k], len(images))
         if not len(rows):
             continue
-        full = F.interpolate(
-            level.index_select(0, rows)[:, None], grid.shape[1:3], mode="bilinear", align_corners=True
-        )
+        whole = len(rows) == len(grid)
+        rows = rows if whole else uploaded(rows, grid.device)
+        here = level if whole else level.index_select(0, rows)
+        full = F.interpolate(here[:, None], grid.shape[1:3], mode="bilinear", align_corners=True)
         weight = (1 - (full - k).abs()).clamp(min=0) - int(k == common)
-        if len(rows) == len(grid):
+        if whole:
             total = total + read_level(k) * weight
         else:
             part = read_level(k, rows, shared) * weight
@@ -118,12 +120,12 @@ def read_levels(
     return total
 
 
-def _rows(used: Tensor, images: int, device: torch.device) -> tuple[Tensor, bool]:
+def _rows(used: Tensor, images: int) -> tuple[Tensor, bool]:
     """Which views are read, of those `used` (N,), and whether they still share their images evenly."""
     views = len(used) // images
     if views > 1:  # a view that one image needs is read for every image: they share the texture
         used = used.view(images, views).any(0).repeat(images)
-    return uploaded(used.nonzero()[:, 0], device), views > 1 or images == 1
+    return used.nonzero()[:, 0], views > 1 or images == 1
 
 
 def _pyramid(images: Tensor, border: Border, most: int) -> list[tuple[Tensor, tuple[float, float]]]:

@@ -43,7 +43,7 @@ def warp(
     """
     border, value = resampling.border, resampling.value
     work = torch.promote_types(images.dtype, torch.float32)  # never half: its grid is pixels off
-    y, x = (2 * torch.arange(side, dtype=work) + 1 for side in size)
+    y, x = 2 * torch.arange(size[0], dtype=work) + 1, 2 * torch.arange(size[1], dtype=work) + 1
     points, w = pull(x, y, images.device)
     grid = _grid(points, images, w)
     fill = border_value(value, images) if border == "constant" or w is not None else None
@@ -52,7 +52,7 @@ def warp(
     grid = copies(grid, times)
 
     def finer() -> Tensor:
-        y, x = (torch.arange(2 * side, dtype=work) + 0.5 for side in size)
+        y, x = torch.arange(2 * size[0], dtype=work) + 0.5, torch.arange(2 * size[1], dtype=work) + 0.5
         points, ahead = pull(x, y, images.device)
         fine = _grid(points, images, ahead)
         if ahead is not None:  # a sample beyond the horizon gives way to its pixel's centre
