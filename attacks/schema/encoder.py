@@ -12,6 +12,9 @@ class EncoderConfig:
 
     name: str = MISSING
     features: list[str] = option([], "layers whose features replace the embedding: module, or module:pool")
+    precision: str = option(
+        "own", "half-precision weights run as they are; float32 widens them", range="own, float32"
+    )
     stochastic: bool = option(False, "dropout stays active and a defence draws from its ranges, anew for each view")
 
 
