@@ -14,9 +14,10 @@ from attacks.encoders.engine.precision import Overflow, hooked
 from attacks.encoders.randomness import EncoderDraws, randomness_of
 from attacks.encoders.tree import Tree, adopt, mapped, optional
 
-#: The largest entry of a row's scaled gradient where it enters a float16 network, and the least that is tried: as far
-#: below float16's largest number (2^16) as above its smallest normal one (2^-14), within a factor of 8.
-LARGEST, LEAST = 2.0**4, 2.0**-12
+#: The largest entry of a picture's scaled gradient where it enters a float16 network, and the least that is tried.
+#: float16 ends at 2^16, and its normal numbers begin at 2^-14: a gradient may grow 2^8-fold in the network, or shrink
+#: 2^22-fold.
+LARGEST, LEAST = 2.0**8, 2.0**-12
 OWN, FLOAT32 = "own", "float32"
 
 
@@ -258,6 +259,7 @@ def run_in(encoder: nn.Module, precision: str) -> nn.Module:
 
 def is_half(encoder: object) -> str | None:
     """The half precision that an encoder runs in by itself, by its name; None for another."""
+    encoder = in_own_precision(encoder)
     found = (own.dtype for _, own in owns(encoder) if own.half) if isinstance(encoder, nn.Module) else iter(())
     return next((_name(dtype) for dtype in found), None)
 

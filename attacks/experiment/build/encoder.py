@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from attacks.encoders import Defended, Stochastic, load_encoder
-from attacks.encoders.engine.own import FLOAT32, in_own_precision, is_half, run_in
+from attacks.encoders.engine.own import FLOAT32, is_half, run_in
 from attacks.encoders.features import featured
 from attacks.encoders.stochastic import draws_by_view
 from attacks.experiment.build.make import make
@@ -23,8 +23,7 @@ def subject(
     if module is None:
         module = make(load_encoder, node, "encoder", name=node.name, device=str(device))
     else:
-        half = is_half(in_own_precision(module)) is not None
-        given = copy.deepcopy(module) if half and node.precision == FLOAT32 else module
+        given = copy.deepcopy(module) if node.precision == FLOAT32 and is_half(module) is not None else module
         module = make(run_in, node, "encoder", encoder=given)
     encoder = make(featured, node, "encoder", encoder=module.eval().requires_grad_(False).to(device))
     if defence is not None and defence.stages and defence.before is None:
