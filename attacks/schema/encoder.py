@@ -5,6 +5,8 @@ from typing import Any
 
 from attacks.schema.options import MISSING, derived, option
 
+PRECISION = "half-precision weights run as they are; float32 widens them"
+
 
 @dataclass
 class EncoderConfig:
@@ -12,9 +14,6 @@ class EncoderConfig:
 
     name: str = MISSING
     features: list[str] = option([], "layers whose features replace the embedding: module, or module:pool")
-    precision: str = option(
-        "own", "half-precision weights run as they are; float32 widens them", range="own, float32"
-    )
     stochastic: bool = option(False, "dropout stays active and a defence draws from its ranges, anew for each view")
 
 
@@ -24,6 +23,7 @@ class PocketConfig(EncoderConfig):
 
     name: str = "pocket"
     weights: str | None = option(None, "a safetensors file of this architecture, any width; null: the shipped one")
+    precision: str = option("own", PRECISION, range="own, float32")
 
 
 @dataclass
@@ -33,6 +33,7 @@ class LibraryConfig(EncoderConfig):
     model: str = option(MISSING, "the library's name of the model, a folder, or a name on the hub")
     weights: str = option("pretrained", "pretrained, random, a name that the library knows, or a file of weights")
     preprocess: dict[str, Any] = option({}, "what differs from the model's own preprocessing: {kernel: cv2_area}")
+    precision: str = option("own", PRECISION, range="own, float32")
 
 
 @dataclass
@@ -49,6 +50,7 @@ class FileConfig(EncoderConfig):
 
     model: str = option(MISSING, "the file, or the name of the plug-in")
     preprocess: dict[str, Any] = option({}, "size, mean, std, kernel, fit, crop, bgr: a file does not hold them")
+    precision: str = option("own", PRECISION, range="own, float32")
 
 
 @dataclass

@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.jit import ScriptModule
 
-from attacks.encoders.engine.fallback import HALVES
 from attacks.encoders.engine.memory import out_of_memory
 from attacks.encoders.engine.precision import Overflow, hooked
 from attacks.encoders.randomness import EncoderDraws, randomness_of
@@ -19,6 +18,7 @@ from attacks.encoders.tree import Tree, adopt, mapped, optional
 #: 2^22-fold.
 LARGEST, LEAST = 2.0**8, 2.0**-12
 OWN, FLOAT32 = "own", "float32"
+HALVES = torch.float16, torch.bfloat16
 
 
 class RowScale:
@@ -72,7 +72,7 @@ class Own:
     @property
     def half(self) -> bool:
         """Whether the weights are in half precision."""
-        return self.dtype in HALVES.values()
+        return self.dtype in HALVES
 
     @property
     def _unchanged(self) -> bool:
@@ -230,13 +230,14 @@ def own_around(encoder: nn.Module, layer: nn.Module) -> Own | None:
 def in_own_precision(encoder: Any) -> Any:
     """A module in half precision, or a TorchScript program, as an encoder of float32 pictures; any other encoder
     itself."""
-    if not isinstance(encoder, nn.Module) or any(owns(encoder)):
+    if not isinstance(encoder, nn.Module):
         return encoder
-    wrapped = own_dtype(encoder) in HALVES.values() or isinstance(encoder, ScriptModule)
-    return InOwnPrecision(encoder) if wrapped else encoder
+    if not isinstance(encoder, ScriptModule) and own_dtype(encoder) not in HALVES:
+        return encoder
+    return encoder if any(owns(encoder)) else InOwnPrecision(encoder)
 
 
-def run_in(encoder: nn.Module, precision: str) -> nn.Module:
+def run_in(encoder: nn.Module, precision: str = OWN) -> nn.Module:
     """An encoder in the `precision` of a configuration: "own", or "float32", which widens its weights in place.
 
     Raises:

@@ -23,7 +23,8 @@ def subject(
     if module is None:
         module = make(load_encoder, node, "encoder", name=node.name, device=str(device))
     else:
-        given = copy.deepcopy(module) if node.precision == FLOAT32 and is_half(module) is not None else module
+        widens = getattr(node, "precision", None) == FLOAT32 and is_half(module) is not None
+        given = copy.deepcopy(module) if widens else module
         module = make(run_in, node, "encoder", encoder=given)
     encoder = make(featured, node, "encoder", encoder=module.eval().requires_grad_(False).to(device))
     if defence is not None and defence.stages and defence.before is None:
