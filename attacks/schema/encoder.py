@@ -27,6 +27,20 @@ class PocketConfig(EncoderConfig):
 
 
 @dataclass
+class ModuleConfig(EncoderConfig):
+    """A module in memory, which is no choice of the command line."""
+
+    name: str = "module"
+    precision: str = option("own", PRECISION, range="own, float32")
+
+
+def in_memory(node: EncoderConfig) -> ModuleConfig:
+    """The configuration of a module that takes the place of the encoder `node`."""
+    precision = getattr(node, "precision", ModuleConfig.precision)
+    return ModuleConfig(features=list(node.features), stochastic=node.stochastic, precision=precision)
+
+
+@dataclass
 class LibraryConfig(EncoderConfig):
     """What a model of a library has."""
 

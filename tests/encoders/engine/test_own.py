@@ -19,7 +19,7 @@ from attacks.encoders.engine.tuner import choose
 from attacks.encoders.layers import unwrapped
 from attacks.eot.bank import Bank
 from attacks.experiment.build.encoder import subject
-from attacks.schema.encoder import PocketConfig
+from attacks.schema.encoder import ModuleConfig
 from tests.run.test_run import call
 from transforms import Compose
 
@@ -159,18 +159,18 @@ def test_layers_have_features_and_gradients_in_float32(dtype):
 @DTYPES
 def test_the_configured_precision_widens_a_copy_of_a_given_module(dtype):
     module, images, cpu = network(dtype), F.interpolate(pictures(), (16, 16)), torch.device("cpu")
-    node = PocketConfig("module", precision="float32")
+    node = ModuleConfig(precision="float32")
     encoder = subject(node, cpu, module=module)
     assert torch.equal(encoder(images), copy.deepcopy(module).float()(images))
     assert module[0].weight.dtype == dtype
     name = str(dtype).removeprefix("torch.")
     assert dict(described(identity(node, encoder)))["precision"] == f"float32, widened from {name}"
-    own = subject(PocketConfig("module"), cpu, module=module)
+    own = subject(ModuleConfig(), cpu, module=module)
     assert dict(described(identity(node, own)))["precision"] == name
     assert identity(node, own)["model"] == "Sequential"
     assert "precision" not in dict(described(identity(node, subject(node, cpu, module=network()))))
     with pytest.raises(ValueError, match=r"`encoder.precision` must be own or float32; got 'half'"):
-        subject(PocketConfig("module", precision="half"), cpu, module=module)
+        subject(ModuleConfig(precision="half"), cpu, module=module)
 
 
 def test_the_engine_offers_no_other_precision():
