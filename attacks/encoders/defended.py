@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
+from attacks.encoders.engine.own import in_own_precision
 from attacks.encoders.randomness import EncoderDraws, Grouped, dealt, joined, randomness_of
-from attacks.encoders.tree import Tree, optional
+from attacks.encoders.tree import Tree, adopt
 from transforms import Compose, Stage
 from transforms.sampling.straight_through import backward_through
 
@@ -32,7 +33,7 @@ class Defended(nn.Module):
         super().__init__()
         if encoder.training:
             raise ValueError("`encoder` is in training mode, so its output changes from call to call; call .eval()")
-        self.encoder = encoder
+        self.encoder = in_own_precision(encoder)
         self.stages = stages if isinstance(stages, Compose) else Compose(stages)
         self.training = False
         adopt(self, encoder)
@@ -88,13 +89,6 @@ def view_defence(views: object) -> ViewDefence | None:
     """The defence among the stages of a pipeline, if there is one."""
     stages = getattr(views, "stages", ())  # a custom pipeline may have none
     return next((stage for stage in stages if isinstance(stage, ViewDefence)), None)
-
-
-def adopt(wrapper: nn.Module, encoder: nn.Module) -> None:
-    """Give a wrapper the encoder's `signature`, by which features are compared, where it has one."""
-    signature = optional(encoder, "signature")
-    if signature is not None:
-        wrapper.signature = signature
 
 
 def _identity(images: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 from torch import nn
 
 from attacks.encoders.defended import Defended, placed_text, view_defence
+from attacks.encoders.engine.own import FLOAT32, precision_text
 from attacks.encoders.families.plugin_models import package_of
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.layers import unwrapped
@@ -31,7 +32,7 @@ def identity(node: EncoderConfig, encoder: nn.Module, views: object = None) -> d
     is one; `fingerprint` that of the tensors, independent of their source; `defence` the stages before it, `middle`
     their coordinates that are held at the middle, `draws` the coordinates drawn for every view. `before` is only of a
     defence that is a stage of the `views`: the key of the stage behind it."""
-    outer = encoder.encoder if isinstance(encoder, Stochastic) else encoder
+    outer, precision = encoder.encoder if isinstance(encoder, Stochastic) else encoder, precision_text(encoder)
     placed, drawn = view_defence(views), randomness_of(encoder) if node.stochastic else None
     own = outer.stages if isinstance(outer, Defended) else Compose() if placed is None else placed.stages
     draws = [each for part in (placed, drawn) if part is not None for each in part.names]
@@ -40,6 +41,7 @@ def identity(node: EncoderConfig, encoder: nn.Module, views: object = None) -> d
     facts: dict[str, Any] = {key: getattr(node, key, None) for key in ("name", "model", "weights")}
     bare = encoder.network if isinstance(encoder, ImageEncoder) else encoder  # as `print(encoder)` shows it
     facts |= {"sha256": None, "fingerprint": fingerprint(bare), "defence": list(map(repr, own.stages))}
+    facts |= {"precision": precision}
     facts |= {} if placed is None else {"before": placed.before}
     facts |= {"stochastic": node.stochastic, "middle": middle, "draws": draws}
     if isinstance(encoder, ImageEncoder):
@@ -61,6 +63,7 @@ def described(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """An `identity` as rows (label, text) of a report."""
     name = facts["name"] if facts["model"] is None else f"{facts['name']}:{facts['model']}"
     rows = [("encoder", name), ("package", facts.get("package")), ("weights", _weights(facts))]
+    rows += [("precision", facts["precision"] if facts.get("precision", FLOAT32) != FLOAT32 else None)]
     rows += Preprocess(**facts["preprocess"]).lines() if "preprocess" in facts else []
     rows += [("pool", facts.get("pool")), ("features", ", ".join(facts.get("features", [])))]
     rows += [("defence", placed_text(facts["defence"], facts.get("before")))]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.encoders.batch_norm import settle
+from attacks.encoders.engine.own import Own, own_dtype, owns
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.tree import Texts, optional
 from attacks.encoders.weights import fingerprint
@@ -33,6 +34,9 @@ class Origin:
 class ImageEncoder(nn.Module):
     """(N,3,H,W) in [0,1], any size -> (N,D): `read(network(preprocess(images)))`, in evaluation mode and frozen.
 
+    A network in half precision runs in it, behind the preprocessing, and its features are widened (see
+    `attacks.encoders.engine.own`).
+
     `print` shows the model and its preprocessing. Layers have the library's names (see
     `attacks.encoders.layers.named_layers`).
 
@@ -56,21 +60,29 @@ class ImageEncoder(nn.Module):
         super().__init__()
         self.network = network
         self.preprocess, self.origin, self.read, self.texts = preprocess, origin, read, texts
+        self.own = Own(network, self.title)
         self.eval().requires_grad_(False)
         settle(network)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Raises ValueError where the pictures are not (N,3,H,W), or the answer not (N,D)."""
-        answer: Any = self.network(self.preprocess(images))
+        """Raises ValueError where the pictures are not (N,3,H,W), or the answer not (N,D); of a network in half
+        precision and of a TorchScript program also where it refuses their dtype, device or shape."""
+        answer: Any = self.own.call(self.network, self.own.enter(self.preprocess(images)))
         if self.read is not None:
             answer = self.read(answer)
         if not isinstance(answer, Tensor) or answer.dim() != 2 or len(answer) != len(images):
             kind = f"shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
             raise ValueError(
                 f"encoder {self.title}: the network must answer with one row for each of {len(images)} pictures, "
-                f"(N,D); got {kind}"
+                f"(N,D); got {kind}: let it return its embedding alone"
             )
-        return answer
+        features: Tensor = self.own.leave(answer)
+        return features
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ImageEncoder":
+        super()._apply(fn, recurse)
+        self.own.dtype = own_dtype(self.network)
+        return self
 
     @property
     def title(self) -> str:
@@ -93,15 +105,19 @@ class ImageEncoder(nn.Module):
         return f"{self!r}, sha256 of the tensors {self.fingerprint()[:12]}"
 
 
-@torch.no_grad()
 def probed(encoder: nn.Module) -> int:
     """The number of features. Raises ValueError in one line where a small picture does not go through, or not to
-    finite numbers."""
+    finite numbers, or the gradient not back through a network in half precision."""
     title = optional(encoder, "title") or type(encoder).__name__
-    weight = next(encoder.parameters(), None)
+    weight, own = next(encoder.parameters(), None), next((own for _, own in owns(encoder) if own.half), None)
     ramp = torch.linspace(0.25, 0.75, 80, device=None if weight is None else weight.device).expand(2, 3, 64, 80)
+    if weight is not None:
+        ramp = ramp.to(torch.promote_types(weight.dtype, torch.float32))
     try:
-        output: Tensor = encoder(ramp if weight is None or not weight.is_floating_point() else ramp.to(weight.dtype))
+        with torch.set_grad_enabled(own is not None):
+            output: Tensor = encoder(ramp.clone().requires_grad_(own is not None))
+        if own is not None:
+            own.back(output)
     except ValueError:
         raise
     except Exception as error:  # networks raise errors of any kind for a wrong size
@@ -111,5 +127,6 @@ def probed(encoder: nn.Module) -> int:
             "`encoder.preprocess` give what the network takes?"
         ) from error
     if not bool(output.isfinite().all()):
-        raise ValueError(f"encoder {title}: the features of a grey ramp are not finite; are the weights whole?")
+        half = "" if own is None else " (encoder.precision=float32 widens them)"
+        raise ValueError(f"encoder {title}: the features of a grey ramp are not finite; are the weights whole?{half}")
     return output.shape[1]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.jit import ScriptModule
 
+from attacks.encoders.engine.own import Own, in_own_precision, own_around
 from attacks.encoders.randomness import EncoderDraws, randomness_of
 from attacks.encoders.tree import optional
 
@@ -92,6 +93,7 @@ class Layers(nn.Module):
         super().__init__()
         if encoder.training:
             raise ValueError("`encoder` is in training mode, so its output changes from call to call; call .eval()")
+        encoder = in_own_precision(encoder)
         pools: dict[str, Pool] = dict(layers) if isinstance(layers, Mapping) else dict.fromkeys(layers, "flat")
         self.pools = pools
         known = named_layers(encoder)
@@ -99,7 +101,11 @@ class Layers(nn.Module):
         self.encoder = encoder
         self.training = False
         packed = _packed(encoder)
-        self._taps = [_Tap(name, pool, keep, packed) for name, pool in pools.items() if name != OUTPUT]
+        self._taps = [
+            _Tap(name, pool, keep, packed, own_around(encoder, known[name]))
+            for name, pool in pools.items()
+            if name != OUTPUT
+        ]
         self._output = _Tap(OUTPUT, pools[OUTPUT], keep) if OUTPUT in pools else None
         self._handles = [known[tap.name].register_forward_hook(tap) for tap in self._taps]
         self._closed = False  # the compiler cannot trace the handles
@@ -141,8 +147,10 @@ class Layers(nn.Module):
 class _Tap:
     """A hook that stores the last output of one layer while it is open."""
 
-    def __init__(self, name: str, pool: Pool, keep: Keep | None, packed: bool = False) -> None:
-        self.name, self.pool, self.keep, self.packed = name, pool, keep, packed
+    def __init__(
+        self, name: str, pool: Pool, keep: Keep | None, packed: bool = False, own: Own | None = None
+    ) -> None:
+        self.name, self.pool, self.keep, self.packed, self.own = name, pool, keep, packed, own
         self.rows: int | None = None
         self.features: Tensor | None = None
 
@@ -168,7 +176,7 @@ class _Tap:
         if not isinstance(answer, Tensor) or len(answer) != self.rows:
             kind = f"shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
             raise ValueError(f"layer `{self.name}` must answer with a row for each of {self.rows} images; got {kind}")
-        self.features = self.reduced(answer)
+        self.features = self.reduced(answer if self.own is None else self.own.leave(answer))
 
     def reduced(self, answer: Tensor) -> Tensor:
         return self.pooled(answer) if self.keep is None else self.keep(self.name, self.pooled(answer))

@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from attacks.encoders.engine.own import OWN, run_in
 from attacks.encoders.image_encoder import probed
 from attacks.encoders.phash import Phash
 from attacks.encoders.pocket import untrained, widths_of
@@ -29,6 +30,7 @@ def load_encoder(
     weights: str | Path | None = None,
     preprocess: Mapping[str, Any] | None = None,
     pool: str | None = None,
+    precision: str = OWN,
     device: str = "cpu",
 ) -> nn.Module:
     """An encoder in evaluation mode with frozen weights: (N,3,H,W) in [0,1] -> (N,D).
@@ -41,6 +43,7 @@ def load_encoder(
             first. Of the pocket encoder: a safetensors file of any width, or None for the shipped one.
         preprocess: fields of `Preprocess` that differ from the library's.
         pool: of a transformer: "pooled", "cls" or "mean"; None for the model's default.
+        precision: "own" runs half-precision weights as they are, "float32" widens them.
         device: where it runs.
 
     Raises:
@@ -67,7 +70,7 @@ def load_encoder(
                 f"encoder {name}:{model} cannot be made ({type(error).__name__}: {reason}); is what its files "
                 "say whole and true? HYDRA_FULL_ERROR=1 shows where it fails"
             ) from error
-        encoder = encoder.to(device)
+        encoder = run_in(encoder, precision).to(device)
         probed(encoder)
         return encoder
     if model is not None or preprocess or pool:
@@ -80,4 +83,4 @@ def load_encoder(
     state = unwrapped_state(read_state(path))
     pocket = untrained(widths=widths_of(state))
     fill(pocket, state, f"weights `{path}`")
-    return pocket.eval().requires_grad_(False).to(device)
+    return pocket.float().eval().requires_grad_(False).to(device)

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from attacks.encoders.defended import adopt
+from attacks.encoders.engine.own import in_own_precision
 from attacks.encoders.features import Features
 from attacks.encoders.randomness import EncoderDraws, Seed, dealt, joined, randomness_of
-from attacks.encoders.tree import Tree, leaves
+from attacks.encoders.tree import Tree, adopt, leaves
 from transforms import Compose, stream
 
 aten = torch.ops.aten
@@ -161,7 +161,7 @@ class Stochastic(nn.Module):
         super().__init__()
         if encoder.training:
             raise ValueError("`encoder` must be in evaluation mode, so that its norms are; call .eval()")
-        self.encoder = encoder
+        self.encoder = in_own_precision(encoder)
         self.training = False
         self._attentions = [module for module in encoder.modules() if _attention_drops(module)]
         self._alive = [*self._attentions, *(module for module in encoder.modules() if _drops(module))]
@@ -225,15 +225,17 @@ def draws_by_view(encoder: nn.Module) -> None:
     generator = torch.Generator().manual_seed(0)
     pictures, draws = torch.rand(3, 3, 64, 80, generator=generator), torch.rand(3, own.dims, generator=generator)
     if weight is not None:
-        pictures, draws = pictures.to(weight), draws.to(weight.device)
+        wide = torch.promote_types(weight.dtype, torch.float32)
+        pictures, draws = pictures.to(weight.device, wide), draws.to(weight.device)
     try:
         both = [leaves(encoder(pictures[:n], draws=draws[:n])) for n in (2, 3)]
     finally:
         for module in encoder.modules():
             if isinstance(module, Features):
                 module.forget()
+    near = 1e-3 if weight is None else max(1e-3, 4 * torch.finfo(weight.dtype).eps)
     for two, three in zip(*both, strict=True):
-        if not float((two - three[:2]).norm()) <= 1e-3 * float(two.norm()):
+        if not float((two - three[:2]).norm()) <= near * float(two.norm()):
             raise ValueError(
                 "`encoder.stochastic`: a view's features depend on the rest of its batch: a layer that drops has "
                 "another axis first, or counts over the batch (timm's DropBlock2d); leave encoder.stochastic false"

@@ -4,7 +4,7 @@ view."""
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 #: A tensor (N,...), or a tuple or mapping of trees.
 Tree = Any
@@ -14,6 +14,13 @@ def optional(encoder: object, name: str) -> Any:
     """What an encoder has beyond its call, by name (`signature`, `randomness`, `preprocess`, `texts`, the `encoder`
     that it wraps); None where it has none."""
     return getattr(encoder, name, None)  # any function from images to features is an encoder: no class declares these
+
+
+def adopt(wrapper: nn.Module, encoder: nn.Module) -> None:
+    """Give a wrapper the encoder's `signature`, by which features are compared, where it has one."""
+    signature = optional(encoder, "signature")
+    if signature is not None:
+        wrapper.signature = signature
 
 
 def take(tree: Tree, rows: Tensor) -> Tree:

@@ -97,7 +97,8 @@ def _unreadable(path: Path, error: Exception) -> ValueError:
 
 
 def load_weights(module: nn.Module, path: str | Path, *, without: Collection[str] = ()) -> None:
-    """Fill `module` from a file (see `read_state`); half precision is widened to the module's dtype.
+    """Fill `module` from a file (see `read_state`), and cast it to half precision where all of the file is in it;
+    a file of several precisions is widened to the module's dtype.
 
     Args:
         without: names, or prefixes that end in a dot, that the file may have and the module has not, such as the
@@ -139,6 +140,13 @@ def fill(module: nn.Module, state: dict[str, Tensor], what: str, *, without: Col
             if bool(tensor.isnan().any()) or (name in learned and not bool(tensor.isfinite().all())):
                 kind = "NaN" if bool(tensor.isnan().any()) else "infinity"
                 raise ValueError(f"{what}: `{name}` holds {kind}, so no number of the encoder would mean anything")
+    module.to(half_of(given))
+
+
+def half_of(state: dict[str, Tensor]) -> torch.dtype | None:
+    """The half precision of all floating-point tensors of a state; None where they have another, or several."""
+    dtypes = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
+    return next(iter(dtypes)) if len(dtypes) == 1 and dtypes <= {torch.float16, torch.bfloat16} else None
 
 
 def _kind(tensor: Tensor) -> str:

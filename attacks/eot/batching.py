@@ -14,6 +14,8 @@ from typing import NamedTuple, TypeVar
 import torch
 from torch import Tensor
 
+from attacks.encoders.engine.memory import out_of_memory
+
 #: At least so many groups, where there are as many views; fewer than twice as many.
 GROUPS = 4
 
@@ -161,12 +163,6 @@ def _shortage(error: Exception) -> str:
     if not out_of_memory(error):  # torch.OutOfMemoryError is a RuntimeError, numpy's a MemoryError
         raise error
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
-
-
-def out_of_memory(error: Exception) -> bool:
-    """Whether memory ran out: CUDA has an error class for it, other devices only a message."""
-    words = ("out of memory", "can't allocate memory", "not enough memory", "ALLOC_FAILED")
-    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)
 
 
 Several = TypeVar("Several", bound=Sequence[object])

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from attacks.encoders.engine.own import in_own_precision
 from attacks.encoders.randomness import drawn
 from attacks.encoders.tree import Encoder, Tree, take
 from attacks.eot.adaptive import Adaptive
@@ -34,6 +35,9 @@ class Problem:
     encoder: Encoder
     objective: Objective
     perturbation: Perturbation
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "encoder", in_own_precision(self.encoder))
 
     def __len__(self) -> int:
         return len(self.images)

@@ -13,7 +13,7 @@ from attacks.encoders.description import MODULE
 from attacks.evaluation.resizers.pipeline import GIVEN
 from attacks.runtime.folders import refuse_links
 from attacks.runtime.untrusted import text
-from attacks.schema.encoder import EncoderConfig
+from attacks.schema.encoder import in_memory
 from attacks.schema.validate import Run, validate
 
 #: Encoders that run code. A run directory may come from a stranger, so it alone may not start one.
@@ -59,17 +59,17 @@ def earlier(folder: Path) -> Earlier:
 def _validated(config: dict[str, Any], path: Path) -> Run:
     """The configuration of the manifest at `path`. Raises ValueError in one line."""
     encoder = config.get("encoder")
-    in_memory = False
+    replaced = False
     if isinstance(encoder, dict) and encoder.get("name") == MODULE:  # which is no choice of the command line
-        in_memory, config = True, {**config, "encoder": {**encoder, "name": "pocket"}}
+        replaced, config = True, {**config, "encoder": {**encoder, "name": "pocket"}}
     try:
         node: Any = OmegaConf.create(config)
         run = validate(node)
     except (TypeError, ValueError, OmegaConfBaseException) as error:
         reason = " ".join(str(error).split())
         raise ValueError(f"`{path}` is not of this version: {reason}") from None
-    if in_memory:
-        run.encoder = EncoderConfig(MODULE, list(run.encoder.features), run.encoder.stochastic)
+    if replaced:
+        run.encoder = in_memory(run.encoder)
     return run
 
 

@@ -12,7 +12,6 @@ import torch
 from torch import nn
 
 from attacks.encoders.defended import view_defence
-from attacks.encoders.description import MODULE
 from attacks.encoders.engine import describe
 from attacks.encoders.layers import layer_listing
 from attacks.eot.batching import memory_told
@@ -46,7 +45,7 @@ from attacks.runtime.distributed import World, join
 from attacks.runtime.files import clean, make_folder, write_json
 from attacks.runtime.tables import write_rows
 from attacks.runtime.tracking import Trackers, log_end, log_step, refuse_unasked, tracker
-from attacks.schema.encoder import EncoderConfig
+from attacks.schema.encoder import in_memory
 from attacks.schema.launchers import queued_again
 from attacks.schema.validate import Run, shard, workers
 
@@ -73,7 +72,7 @@ def job(
     ValueError, OSError or FloatingPointError for what a user can fix.
     """
     if module is not None:
-        run.encoder = EncoderConfig(MODULE, list(run.encoder.features), run.encoder.stochastic)
+        run.encoder = in_memory(run.encoder)
     if pipeline is not None:
         run.evaluate.pipeline = recorded(pipeline)
     if (module is not None or pipeline is not None) and run.workers != 1:

@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from attacks.data.images import load_image, load_texture, to_bytes
+from attacks.encoders.engine.own import is_half
 from attacks.evaluation.clusters import Sample
 from attacks.evaluation.judge import resisting
 from attacks.evaluation.scores import Scores
@@ -25,14 +26,26 @@ from attacks.experiment.view_scores import NAME, ViewScores
 from attacks.runtime.tables import read_rows
 from transforms import stream, taken
 
-#: A cosine that is judged again differs by less, on any number of threads; one refined by gradient steps, by less.
-COSINE, REFINED = 1e-5, 1e-3
-#: Of the rows of a part, the share whose success may differ: views at the border between two rows of the gallery.
-BORDER = 1e-3
 #: A norm exceeds eps by less, relatively; of the values of noise the share that may round otherwise.
 NORM, ROUNDED = 1e-4, 1e-2
 #: Pictures that are judged at once.
 BLOCK = 64
+
+
+class Slack(NamedTuple):
+    """How far the results of a run may be from those judged again, on any number of threads."""
+
+    cosine: float = 1e-5
+    refined: float = 1e-3  # a cosine refined by gradient steps
+    border: float = 1e-3  # share of a part's rows whose success may differ: views between two rows of the gallery
+
+
+def slack_of(bench: Bench) -> Slack:
+    """The slack for the precision of the encoder. A batch of another size rounds half precision otherwise: measured
+    on a network of eleven layers, cosines move by up to a fiftieth of the step between 1 and the next number."""
+    half = is_half(bench.parts.encoder)
+    cosine = Slack().cosine if half is None else torch.finfo(getattr(torch, half)).eps / 4
+    return Slack(cosine, max(Slack().refined, 4 * cosine), max(Slack().border, 4 * cosine))
 
 
 class Drawn(NamedTuple):
@@ -118,7 +131,7 @@ def views(bench: Bench, recorded: ViewScores, chosen: Drawn) -> Iterator[str]:
                 shown = bench.exhibits.shown(arm, rows)
                 again = bench.judge(shown, torch.tensor(rows), whole._replace(u=whole.u[at]))
                 was = recorded.scores[bank][arm].taken(rows, at)
-                for name, i, j in _apart(was, again):
+                for name, i, j in _apart(was, again, slack_of(bench).cosine):
                     row, view = rows[i], at[j]
                     one, other = (getattr(each, name)[i, j].item() for each in (was, again))
                     place = f"{NAME} {bank}/{arm}/{name} of {bench.exhibits.names[row]}, view {view}"
@@ -126,27 +139,28 @@ def views(bench: Bench, recorded: ViewScores, chosen: Drawn) -> Iterator[str]:
                         yield f"{place}: recorded {one:g}, judged again {other:g}"
 
 
-def _apart(was: Scores, again: Scores) -> Iterator[tuple[str, int, int]]:
-    """The scores that differ: name, picture and view."""
+def _apart(was: Scores, again: Scores, slack: float) -> Iterator[tuple[str, int, int]]:
+    """The scores that differ, cosines by more than `slack`: name, picture and view."""
     for name in Scores._fields:
         one, other = getattr(was, name), getattr(again, name)
         if (one is None) != (other is None):
             raise ValueError(f"{name} is {'missing' if one is None else 'not of this configuration'}")
         if one is None:
             continue
-        bad = ~((one - other).abs() <= COSINE) if one.is_floating_point() else one != other
+        bad = ~((one - other).abs() <= slack) if one.is_floating_point() else one != other
         yield from ((name, i, j) for i, j in bad.nonzero().tolist())
 
 
 def _at_border(bench: Bench, bank: str, arm: str, at: tuple[int, int], claim: tuple[str, int]) -> bool:
-    """Whether a discrete score may be as it was recorded, if every similarity to the gallery may be `COSINE` off."""
+    """Whether a discrete score may be as it was recorded, if every similarity to the gallery may be off by the
+    slack of a cosine."""
     judge, (row, view), (name, value) = bench.judge, at, claim
     one = bench.banks[bank]._replace(u=bench.banks[bank].u[view, None])
     shown = taken(bench.exhibits.shown(arm, [row]), torch.zeros(1, dtype=torch.long))
     features = one.features(shown, judge.encoder, 1)[0]
     features = features if judge.signature is None else judge.signature(features)
     alike = (F.normalize(features, dim=1) @ F.normalize(judge.embeddings, dim=1).T)[0].cpu()
-    margin = 2 * COSINE
+    margin = 2 * slack_of(bench).cosine
     if name == "nearest":
         return 0 <= value < len(alike) and bool(alike[value] >= alike.max() - margin)
     if name == "vote":
@@ -166,13 +180,13 @@ def worst(bench: Bench, recorded: ViewScores, chosen: Drawn) -> Iterator[str]:
     for arm in arms_of(bench.run, bench.parts):
         scores, claims = recorded.scores[SAME][arm], recorded.worst[arm]
         least = resisting(scores)
-        for row in (~(claims >= least - COSINE)).nonzero()[:, 0].tolist():
+        for row in (~(claims >= least - slack_of(bench).cosine)).nonzero()[:, 0].tolist():
             yield f"{NAME} {arm}/worst of {bench.exhibits.names[row]}: {claims[row]:g}, a view has {least[row]:g}"
         own = bench.judge.own[numbers.to(bench.judge.own.device)]
         some_scores = scores.taken(rows)
         again = worst_cosine(bench, bench.exhibits.shown(arm, rows), own, some_scores)
         for i, row in enumerate(rows):
-            if not abs(float(claims[row] - again[i])) <= REFINED:
+            if not abs(float(claims[row] - again[i])) <= slack_of(bench).refined:
                 yield f"{NAME} {arm}/worst of {bench.exhibits.names[row]}: {claims[row]:g}, again {again[i]:g}"
 
 
@@ -182,7 +196,7 @@ def parts(bench: Bench, out: Path, chosen: Drawn, done: Mapping[str, object]) ->
     Args:
         done: the parts of the run, None for one that it has not.
     """
-    config = bench.run.evaluate
+    config, slack = bench.run.evaluate, slack_of(bench)
     for name, count, make in (
         ("response", config.map_pictures, response_of),
         ("deployment", config.deploy, deployment_of),
@@ -192,14 +206,14 @@ def parts(bench: Bench, out: Path, chosen: Drawn, done: Mapping[str, object]) ->
             continue
         sample = sample_of(bench, count)
         again = make(bench, of_sample(sample, chosen.of(len(sample.names), name))).rows()
-        yield from some(_rows_apart(name, read_rows(out / f"{name}.csv"), again), f"{name}.csv")
+        yield from some(_rows_apart(name, read_rows(out / f"{name}.csv"), again, slack), f"{name}.csv")
     if bench.layers:
         rows = chosen.of(len(bench.parts.queries), "drift")
         shown = {arm: bench.exhibits.shown(arm, rows) for arm in arms_of(bench.run, bench.parts)}
         again = drift_of(bench, part_of(bench.parts, rows), rows, shown).rows(
             [bench.parts.queries.names[row] for row in rows]
         )
-        yield from some(_rows_apart("drift", read_rows(out / "drift.csv"), again), "drift.csv")
+        yield from some(_rows_apart("drift", read_rows(out / "drift.csv"), again, slack), "drift.csv")
     if done.get("detection") is not None and bench.parts.pipeline is not None:
         rows = chosen.of(len(bench.parts.queries), "detection")
         each = [(arm, zip(rows, values.tolist(), strict=True)) for arm, values in cosines_of(bench, rows).items()]
@@ -210,7 +224,7 @@ def parts(bench: Bench, out: Path, chosen: Drawn, done: Mapping[str, object]) ->
             for row, value in some_rows
         ]
         was = [{key: row[key] for key in ("arm", "picture", "cosine")} for row in read_rows(out / "detection.csv")]
-        yield from some(_rows_apart("detection", was, again), "detection.csv")
+        yield from some(_rows_apart("detection", was, again, slack), "detection.csv")
     if done.get("failure") is not None:
         yield from some(_failures(bench, out, chosen), "failure.csv")
     if done.get("radii") is not None:
@@ -223,7 +237,7 @@ MEASURED += ["coverage", "view_coverage", "effective_coverage"]
 
 
 def _rows_apart(
-    name: str, recorded: Sequence[Mapping[str, str]], again: Sequence[Mapping[str, object]]
+    name: str, recorded: Sequence[Mapping[str, str]], again: Sequence[Mapping[str, object]], slack: Slack
 ) -> Iterator[str]:
     def key(row: Mapping[str, object]) -> tuple[str, ...]:
         return tuple("" if value is None else str(value) for column, value in row.items() if column not in MEASURED)
@@ -237,13 +251,13 @@ def _rows_apart(
             continue
         for column in (column for column in row if column in MEASURED and row[column] is not None):
             one, other = float(was[column] or "nan"), float(row[column])  # type: ignore[arg-type]
-            if not abs(one - other) <= (0 if column == "success" else COSINE if column == "cosine" else REFINED):
+            if not abs(one - other) <= {"success": 0, "cosine": slack.cosine}.get(column, slack.refined):
                 line = f"{place}, {column}: recorded {one:g}, judged again {other:g}"
                 if column != "success":
                     yield line
                 else:
                     flipped.append(line)
-    if len(flipped) > BORDER * len(again):
+    if len(flipped) > slack.border * len(again):
         yield from flipped
 
 
@@ -276,7 +290,7 @@ def _radii(bench: Bench, out: Path, chosen: Drawn) -> Iterator[str]:
     scores = bench.judge(bench.exhibits.pictures("radius", rows), numbers, bench.banks[SAME])
     shares = bench.judge.success(scores, numbers).double().mean(1).tolist()
     for row, share in zip(rows, shares, strict=True):
-        if not abs(float(recorded[row]["success"]) - share) <= BORDER:
+        if not abs(float(recorded[row]["success"]) - share) <= slack_of(bench).border:
             yield f"radii.csv {names[row]}, success: recorded {recorded[row]['success']}, judged again {share:g}"
 
 

@@ -202,7 +202,9 @@ def _recomputed(bench: Bench, out: Path, content: dict[str, Any], preset: str) -
     if isinstance(bench.parts.gallery, Gallery):
         today = thresholds(impostors(bench.judge.embeddings, bench.parts.gallery.label_numbers))
         was, now = ({f"{far:g}": limit for far, limit in each.items()} for each in (limits, today))
-        yield from agreement.leaves(f"{METRICS} verification thresholds", was, now, judged_again.COSINE)
+        yield from agreement.leaves(
+            f"{METRICS} verification thresholds", was, now, judged_again.slack_of(bench).cosine
+        )
     again, table = metrics(bench.run, bench.parts, outcome, extras, preset, limits)
     tables = {"per_image": table, **extras.rows()}
     if outcome.drift is not None:

@@ -5,6 +5,8 @@ from typing import Any
 
 from attacks.schema.options import MISSING, derived, option
 
+PRECISION = "half-precision weights run as they are; float32 widens them"
+
 
 @dataclass
 class EncoderConfig:
@@ -21,6 +23,21 @@ class PocketConfig(EncoderConfig):
 
     name: str = "pocket"
     weights: str | None = option(None, "a safetensors file of this architecture, any width; null: the shipped one")
+    precision: str = option("own", PRECISION, range="own, float32")
+
+
+@dataclass
+class ModuleConfig(EncoderConfig):
+    """A module in memory, which is no choice of the command line."""
+
+    name: str = "module"
+    precision: str = option("own", PRECISION, range="own, float32")
+
+
+def in_memory(node: EncoderConfig) -> ModuleConfig:
+    """The configuration of a module that takes the place of the encoder `node`."""
+    precision = getattr(node, "precision", ModuleConfig.precision)
+    return ModuleConfig(features=list(node.features), stochastic=node.stochastic, precision=precision)
 
 
 @dataclass
@@ -30,6 +47,7 @@ class LibraryConfig(EncoderConfig):
     model: str = option(MISSING, "the library's name of the model, a folder, or a name on the hub")
     weights: str = option("pretrained", "pretrained, random, a name that the library knows, or a file of weights")
     preprocess: dict[str, Any] = option({}, "what differs from the model's own preprocessing: {kernel: cv2_area}")
+    precision: str = option("own", PRECISION, range="own, float32")
 
 
 @dataclass
@@ -47,6 +65,7 @@ class FileConfig(EncoderConfig):
 
     model: str = option(MISSING, "the file, or the name of the plug-in")
     preprocess: dict[str, Any] = option({}, "size, mean, std, kernel, fit, crop, bgr: a file does not hold them")
+    precision: str = option("own", PRECISION, range="own, float32")
 
 
 @dataclass

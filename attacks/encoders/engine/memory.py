@@ -121,3 +121,9 @@ def most_rows(device: torch.device, held: float) -> int | None:
     """Most rows of a pass in which each needs `held` bytes, at least 1; None where the free memory is unknown."""
     free = free_memory(device)
     return None if free is None else max(1, int(SHARE * free / max(held, 1)))
+
+
+def out_of_memory(error: Exception) -> bool:
+    """Whether memory ran out: CUDA has an error class for it, other devices only a message."""
+    words = ("out of memory", "can't allocate memory", "not enough memory", "ALLOC_FAILED")
+    return isinstance(error, torch.OutOfMemoryError | MemoryError) or any(word in str(error) for word in words)

@@ -44,11 +44,11 @@ class LossScale:
     def enter(self, images: Tensor) -> Tensor:
         """The images, bit for bit. The backward pass halves the scale and raises `Overflow` where the gradient is not
         finite, unless the scale is 1: then scaling is not the cause."""
-        return _hooked(images, self._divide)
+        return hooked(images, self._divide)
 
     def leave(self, features: Tensor) -> Tensor:
         """The features, bit for bit."""
-        return _hooked(features, lambda gradient: gradient * self.value)
+        return hooked(features, lambda gradient: gradient * self.value)
 
     def _divide(self, gradient: Tensor) -> Tensor:
         if self.value > 1 and not bool(gradient.isfinite().all()):
@@ -57,7 +57,7 @@ class LossScale:
         return gradient / self.value
 
 
-def _hooked(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+def hooked(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
     """The same tensor, with `change` applied to its gradient."""
     view = tensor.view_as(tensor)
     if view.requires_grad:

@@ -10,6 +10,7 @@ from attacks.encoders.engine.decision import Decision
 from attacks.encoders.engine.fallback import HALVES, Prepared
 from attacks.encoders.engine.fold import fold
 from attacks.encoders.engine.mixed import make_mixed
+from attacks.encoders.engine.own import in_own_precision, is_half
 from attacks.encoders.engine.precision import make_low
 from attacks.encoders.randomness import randomness_of
 from attacks.encoders.tree import Encoder
@@ -25,6 +26,17 @@ def prepare(encoder: Encoder, decision: Decision) -> Encoder:
         ValueError: a setting that needs a module, a precision for which there is no layer, compilation of an encoder
             with random draws, or an encoder in training mode.
     """
+    encoder, half = in_own_precision(encoder), is_half(encoder)
+    if half is not None and decision.precision != "float32":
+        raise ValueError(
+            f"`engine.precision` must be float32 (or auto) for an encoder in {half}, which is its own precision and "
+            f"stays; got {decision.precision} (encoder.precision=float32 widens its weights)"
+        )
+    if half == "float16" and decision.compile:
+        raise ValueError(
+            "`engine.compile` must be false (or auto) for an encoder in float16, whose gradient is scaled within; "
+            "got true (encoder.precision=float32 widens its weights)"
+        )
     if decision == Decision(chunk=decision.chunk):
         return encoder
     if decision.compile and randomness_of(encoder) is not None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from attacks.encoders.engine.decision import SETTINGS, Choice, Decision, Measurement, Trial
 from attacks.encoders.engine.fold import foldable
 from attacks.encoders.engine.memory import Held, most_rows, watch
+from attacks.encoders.engine.own import is_half
 from attacks.encoders.engine.precision import SCALE, Overflow
 from attacks.encoders.engine.prepare import prepare
 from attacks.encoders.request import first_line
@@ -284,6 +285,9 @@ class Tuner:
         """Why the best with `changes` is not measured."""
         if "fold" in changes and not foldable(self.encoder):
             return "refused: no batch norm that can be folded"
+        half = is_half(self.encoder)
+        if "precision" in changes and half is not None:
+            return f"refused: the encoder is in {half} of its own"
         if "precision" in changes and self.reference.rounding.noise is None:
             return "refused: with one view the sampling noise is unknown"
         if changes.get("chunk", 0) > self.best.decision.chunk:

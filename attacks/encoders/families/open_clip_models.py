@@ -84,7 +84,8 @@ def preprocessing(config: Mapping[str, Any]) -> Preprocess:
 @dataclass(frozen=True, eq=False)
 class TextTower:
     """Texts -> (T,D), by the model's tokenizer and text tower, not normalised. It runs on the CPU; the result has the
-    device and dtype of the image tower. It is not a module, so its weights are not among the encoder's."""
+    device and dtype of the image tower, at least float32. It is not a module, so its weights are not among the
+    encoder's."""
 
     name: str
     model: Any
@@ -93,7 +94,8 @@ class TextTower:
     def __call__(self, texts: Sequence[str]) -> Tensor:
         """Raises ValueError where the tokenizer cannot be fetched."""
         embeddings: Tensor = self.model.encode_text(self._tokenizer(list(texts)), normalize=False)
-        return embeddings.to(next(self.model.visual.parameters()))
+        weight = next(self.model.visual.parameters())
+        return embeddings.to(weight.device, torch.promote_types(weight.dtype, torch.float32))
 
     @cached_property
     def _tokenizer(self) -> Any:

@@ -18,6 +18,7 @@ from attacks.encoders.families.towers import VisionTower, has_tower, tower_parts
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Preprocess, specified
 from attacks.encoders.request import RANDOM, Request, seeded
+from attacks.encoders.weights import half_of
 from attacks.runtime.extras import extra
 
 _TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model")
@@ -112,7 +113,8 @@ def _network(hf: Any, config: Any, folder: Path, request: Request) -> tuple[nn.M
             kind = without_language(whole)
             parts = tower_parts(kind, config)
     state, file, what = ({}, None, what) if random else weights_of(request, folder, "model", parts)
-    arguments = {"config": config, "state_dict": state, "dtype": torch.float32, "attn_implementation": None}
+    dtype = half_of(state) or torch.float32
+    arguments = {"config": config, "state_dict": state, "dtype": dtype, "attn_implementation": None}
     with _one_line(what):  # the library reads the names of its older versions, and draws what is missing
         network, info = seeded(
             lambda: kind.from_pretrained(None, output_loading_info=True, ignore_mismatched_sizes=True, **arguments)
@@ -158,7 +160,7 @@ def _pool(
 ) -> tuple[Callable[[Any], Tensor], bool]:
     """The function from the tower's output to features, chosen from its output for a grey picture; and whether the
     library pools."""
-    grey = preprocess(torch.full((1, 3, 64, 80), 0.5))
+    grey = preprocess(torch.full((1, 3, 64, 80), 0.5)).to(next(tower.parameters()).dtype)
     try:
         answer = tower(grey)
     except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
@@ -226,7 +228,7 @@ class _Texts:
             list(texts), padding=padding, truncation=True, max_length=longest, return_tensors="pt"
         )
         embeddings: Tensor = self.network.get_text_features(**tokens).pooler_output
-        return embeddings
+        return embeddings.float()
 
 
 @contextmanager

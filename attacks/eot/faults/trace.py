@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.encoders.engine import Overflow
+from attacks.encoders.engine.precision import Overflow
 from attacks.encoders.randomness import EncoderDraws, drawn
 from attacks.encoders.tree import Encoder, Tree, leaves, mapped
 from attacks.runtime.stored import stored

@@ -6,6 +6,7 @@ from typing import Any
 from attacks.encoders import FAMILIES, Defended, Stochastic, load_encoder
 from attacks.encoders.defended import ViewDefence
 from attacks.encoders.engine.decision import Decision
+from attacks.encoders.engine.own import run_in
 from attacks.encoders.features import featured
 from attacks.encoders.loading import BUILT_IN
 from attacks.encoders.request import Request
@@ -31,7 +32,7 @@ from attacks.solvers.worst import Adversary
 from transforms import Antithetic, Compose, Fixed, Grid, Latin, Sobol, Uniform
 
 Part = Callable[..., Any]
-_ENCODER = (featured, ("stochastic", Stochastic))
+_ENCODER = (featured, run_in, ("stochastic", Stochastic))
 #: Group -> choice -> what takes its keys: a class or function with arguments of the same names; or a key, and the
 #: part that this key alone adds or that takes its value. A schema stands for itself where the run reads its keys.
 PARTS: dict[str, dict[str, tuple[Part | tuple[str, Part], ...]]] = {

@@ -231,16 +231,17 @@ def test_weights_equal_the_file_and_its_sha256_is_reported(saved, tmp_path):
     assert random.fingerprint() != whole.fingerprint() == other.fingerprint()
 
 
-def test_half_precision_becomes_float32_and_shards_are_read(saved, tmp_path):
+def test_half_precision_is_kept_or_widened_and_shards_are_read(saved, tmp_path):
     network = hf.AutoModel.from_pretrained(saved("dinov2")).half()
     network.save_pretrained(tmp_path, max_shard_size="4KB")
     processing("dinov2").save_pretrained(tmp_path)
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
-    encoder = loaded(tmp_path)
-    assert encoder.origin.file is None
-    for name, weight in encoder.network.state_dict().items():
-        assert weight.dtype == torch.float32
-        assert torch.equal(weight, network.state_dict()[name].float())
+    for precision, dtype in (("own", torch.float16), ("float32", torch.float32)):
+        encoder = loaded(tmp_path, precision=precision)
+        assert encoder.origin.file is None
+        for name, weight in encoder.network.state_dict().items():
+            assert weight.dtype == dtype
+            assert torch.equal(weight, network.state_dict()[name].to(dtype))
     assert {w.dtype for w in loaded(tmp_path, weights="random").parameters()} == {torch.float32}
 
 

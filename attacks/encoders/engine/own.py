@@ -1,0 +1,279 @@
+"""Networks in the precision of their own weights: half precision runs as it is, for pictures in float32."""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.jit import ScriptModule
+
+from attacks.encoders.engine.memory import out_of_memory
+from attacks.encoders.engine.precision import Overflow, hooked
+from attacks.encoders.randomness import EncoderDraws, randomness_of
+from attacks.encoders.tree import Tree, adopt, mapped, optional
+
+#: The largest entry of a picture's scaled gradient where it enters a float16 network, and the least that is tried.
+#: float16 ends at 2^16, and its normal numbers begin at 2^-14: a gradient may grow 2^8-fold in the network, or shrink
+#: 2^22-fold.
+LARGEST, LEAST = 2.0**8, 2.0**-12
+OWN, FLOAT32 = "own", "float32"
+HALVES = torch.float16, torch.bfloat16
+
+
+class RowScale:
+    """The loss scale of one pass through a float16 network, a power of two for each picture.
+
+    The first gradient that comes back chooses it, so that no size of loss underflows, and a picture's gradient
+    depends on no other's.
+    """
+
+    def __init__(self, largest: float) -> None:
+        self.largest = largest
+        self.rows: Tensor | None = None
+
+    def times(self, gradient: Tensor) -> Tensor:
+        size = gradient.flatten(1).abs().amax(1)
+        exponent = torch.frexp(size).exponent.clamp(min=-100)
+        own = torch.where(size > 0, torch.ldexp(torch.full_like(size, self.largest), -exponent), 0.0)
+        # A row without a gradient here may have one at another layer, which then chooses.
+        self.rows = own if self.rows is None else torch.where(self.rows > 0, self.rows, own)
+        return gradient * _column(self.rows, gradient)
+
+    def divide(self, gradient: Tensor) -> Tensor:
+        if self.rows is None:
+            return gradient
+        return gradient / _column(torch.where(self.rows > 0, self.rows, 1.0), gradient)
+
+
+def _column(rows: Tensor, like: Tensor) -> Tensor:
+    return rows.view(-1, *[1] * (like.dim() - 1)).to(like.dtype)
+
+
+class Own:
+    """How a network runs in its own precision: pictures are cast to the dtype of its weights where they enter it, and
+    what leaves it is cast to the dtype of the pictures, at least float32.
+
+    Of float16 the gradient is scaled within the network (see `RowScale`). Where it overflows there, the backward pass
+    raises `Overflow`; the pass is then repeated with a smaller scale.
+
+    Args:
+        network: whose weights they are.
+        title: names the network in errors.
+    """
+
+    def __init__(self, network: nn.Module, title: str) -> None:
+        self.title, self.is_program = title, isinstance(network, ScriptModule)
+        self.widened: torch.dtype | None = None  # the dtype of weights that were widened
+        self.dtype = own_dtype(network)
+        self.largest = LARGEST
+        self.scale, self.wide = RowScale(LARGEST), torch.float32  # of the present pass
+
+    @property
+    def half(self) -> bool:
+        """Whether the weights are in half precision."""
+        return self.dtype in HALVES
+
+    @property
+    def _unchanged(self) -> bool:
+        """Whether the network is an ordinary one."""
+        return self.dtype is None and not self.is_program
+
+    def enter(self, pictures: Tensor) -> Tensor:
+        """The pictures as the network takes them."""
+        if self._unchanged:
+            return pictures
+        self.wide, self.scale = torch.promote_types(pictures.dtype, torch.float32), RowScale(self.largest)
+        if self.dtype == torch.float16:
+            scale = self.scale
+            pictures = hooked(pictures.to(self.wide), lambda gradient: self._divided(scale, gradient))
+        return pictures.to(self.dtype or torch.float32)
+
+    def leave(self, features: Tree) -> Tree:
+        """What leaves the network, or a layer of it, after `enter`. Raises ValueError for what is no embedding."""
+        return features if self._unchanged else mapped(features, self._widened)
+
+    def call(self, network: nn.Module, pictures: Tensor, **which: Any) -> Any:
+        """The network's answer to what `enter` gave. Raises ValueError in one line where it refuses the dtype, device
+        or shape."""
+        if torch.compiler.is_compiling() or self._unchanged:
+            return network(pictures, **which)
+        try:
+            return network(pictures, **which)
+        except (RuntimeError, TypeError, IndexError) as error:
+            if out_of_memory(error):
+                raise
+            raise ValueError(self._refusal(error, pictures)) from error
+
+    def back(self, features: Tensor) -> None:
+        """A backward pass from finite features. Raises ValueError in one line where the network lacks one."""
+        try:
+            features.sum().backward() if features.requires_grad else None
+        except Overflow:
+            pass
+        except RuntimeError as error:
+            if out_of_memory(error):
+                raise
+            raise ValueError(self._refusal(error, features)) from error
+
+    def _widened(self, leaf: Tensor) -> Tensor:
+        if not leaf.is_floating_point():
+            raise ValueError(
+                f"encoder {self.title}: features must be floating-point numbers, (N,D); got {leaf.dtype}: let it "
+                "return its embedding"
+            )
+        wide = leaf.to(self.wide)
+        return hooked(wide, self.scale.times) if self.dtype == torch.float16 else wide
+
+    def _divided(self, scale: RowScale, gradient: Tensor) -> Tensor:
+        if bool(gradient.isfinite().all()):
+            self.largest = LARGEST
+        elif scale.largest > LEAST:
+            self.largest = scale.largest / 16
+            raise Overflow(
+                f"a gradient overflows in the float16 of {self.title}: repeat the pass, at a smaller scale"
+            )
+        return scale.divide(gradient)
+
+    def _refusal(self, error: Exception, pictures: Tensor) -> str:
+        reason, where = _reason(error), pictures.device
+        dtype, shape = str(pictures.dtype).removeprefix("torch."), "x".join(map(str, pictures.shape[1:]))
+        if re.search(r"not implemented for '(Half|BFloat16)'|nsupported dtype|Low precision dtypes", reason):
+            rule = f"must be float32 for {self.title}: {where.type} lacks one of its operators in {dtype}"
+            return f"`encoder.precision` {rule} ({reason}); encoder.precision=float32 widens its weights"
+        if re.search(r"same device|NVIDIA|CUDA|cuda|meta|device type", reason):
+            rule = f"must be the one device of all tensors of {self.title}; the pictures are on {where}"
+            return f"`engine.device` {rule} ({reason}); choose its device, or save it without a device of its own"
+        if re.search(r"dtype|scalar type|Input type|ScalarType", reason):
+            rule = f"{self.title} must compute in the dtype of its weights; got {dtype} pictures"
+            other = OWN if self.widened else FLOAT32
+            return f"`encoder.precision`: {rule} ({reason}); try encoder.precision={other}, or save it in one dtype"
+        rule = f"must be what {self.title} was made or traced for, for any number of pictures"
+        rule += f"; got {len(pictures)} of {shape} in {dtype}"
+        return f"`encoder.preprocess.size` {rule} ({reason}); give the size that it takes"
+
+
+def _reason(error: Exception) -> str:
+    """The line of an error that says what was wrong: of a TorchScript trace the last error, else the first line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    named = [line for line in lines if "TorchScript" in str(error) and _ERROR.match(line)]
+    return _ERROR.sub("", (named or lines[:1])[-1])[:200]
+
+
+#: What TorchScript puts before the message of an error.
+_ERROR = re.compile(r"(\w+\.)*\w*Error: ")
+
+
+class InOwnPrecision(nn.Module):
+    """Any module as an encoder of float32 pictures, in its own precision: (N,3,H,W) in [0,1] -> its features in
+    float32. The whole module is the network: preprocessing within it is in half precision too (`with_preprocess`
+    keeps it in float32).
+
+    Args:
+        encoder: in evaluation mode.
+    """
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.encoder = encoder
+        self.training = encoder.training
+        self.own = Own(encoder, type(encoder).__name__)
+        adopt(self, encoder)
+
+    @property
+    def randomness(self) -> EncoderDraws | None:
+        """The coordinates of its draws."""
+        return randomness_of(self.encoder)
+
+    def forward(self, images: Tensor, **which: Any) -> Tree:
+        """Raises ValueError where the module refuses the pictures, or its answer is no embedding."""
+        answer: Any = self.own.call(self.encoder, self.own.enter(images), **which)
+        whole = answer if isinstance(answer, Tensor | Mapping | tuple) else None
+        try:
+            return self.own.leave(whole)
+        except TypeError:  # a part that is neither a tensor nor a tree
+            kind = type(answer).__name__
+            raise ValueError(
+                f"`encoder` {self.own.title} must answer with a row of features for each picture, (N,D); got a "
+                f"{kind}: return its embedding alone"
+            ) from None
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "InOwnPrecision":
+        super()._apply(fn, recurse)
+        self.own.dtype = own_dtype(self.encoder)
+        return self
+
+    def __repr__(self) -> str:
+        return repr(self.encoder)
+
+
+def own_dtype(network: nn.Module) -> torch.dtype | None:
+    """The dtype of a network's first weight, where it begins; None for float32, or without weights."""
+    first = next((weight.dtype for weight in network.parameters() if weight.is_floating_point()), torch.float32)
+    return None if first == torch.float32 else first
+
+
+def owns(encoder: nn.Module) -> Iterator[tuple[nn.Module, Own]]:
+    """The modules within an encoder that run in a precision of their own."""
+    for module in encoder.modules():
+        own = optional(module, "own")
+        if isinstance(own, Own):
+            yield module, own
+
+
+def own_around(encoder: nn.Module, layer: nn.Module) -> Own | None:
+    """The innermost of these around a layer."""
+    around = [own for module, own in owns(encoder) if any(part is layer for part in module.modules())]
+    return around[-1] if around else None
+
+
+def in_own_precision(encoder: Any) -> Any:
+    """A module in half precision, or a TorchScript program, as an encoder of float32 pictures; any other encoder
+    itself."""
+    if not isinstance(encoder, nn.Module):
+        return encoder
+    if not isinstance(encoder, ScriptModule) and own_dtype(encoder) not in HALVES:
+        return encoder
+    return encoder if any(owns(encoder)) else InOwnPrecision(encoder)
+
+
+def run_in(encoder: nn.Module, precision: str = OWN) -> nn.Module:
+    """An encoder in the `precision` of a configuration: "own", or "float32", which widens its weights in place.
+
+    Raises:
+        ValueError: another one.
+    """
+    if precision not in (OWN, FLOAT32):
+        raise ValueError(f"`precision` must be {OWN} or {FLOAT32}; got {precision!r}")
+    encoder = in_own_precision(encoder)
+    halves = [(own, own.dtype) for _, own in owns(encoder) if own.half]
+    if precision == FLOAT32 and halves:
+        encoder = encoder.float()
+        texts = optional(encoder, "texts")
+        for part in () if texts is None else vars(texts).values():  # a text tower is no module of the encoder
+            if isinstance(part, nn.Module):
+                part.float()
+        for own, dtype in halves:
+            own.widened = dtype
+    return encoder
+
+
+def is_half(encoder: object) -> str | None:
+    """The half precision that an encoder runs in by itself, by its name; None for another."""
+    encoder = in_own_precision(encoder)
+    found = (own.dtype for _, own in owns(encoder) if own.half) if isinstance(encoder, nn.Module) else iter(())
+    return next((_name(dtype) for dtype in found), None)
+
+
+def precision_text(encoder: nn.Module) -> str:
+    """The precision that an encoder runs in, in words: float32, float16, "float32, widened from float16"."""
+    for _, own in owns(encoder):
+        if own.widened is not None:
+            return f"float32, widened from {_name(own.widened)}"
+        if own.dtype is not None:
+            return _name(own.dtype)
+    return FLOAT32
+
+
+def _name(dtype: torch.dtype | None) -> str:
+    return str(dtype).removeprefix("torch.")

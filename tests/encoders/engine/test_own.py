@@ -1,0 +1,315 @@
+"""Encoders in half precision: features as the network's own call has them, gradients as the widened network's."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import save_file
+from torch import nn
+
+from attacks import EOT, PGD, Away, Defended, Features, Layers, Linf, Stochastic, attack, load_encoder, randomised
+from attacks.commands import main
+from attacks.encoders import Preprocess, with_preprocess
+from attacks.encoders.description import described, identity
+from attacks.encoders.engine import Decision, Overflow, prepare
+from attacks.encoders.engine.own import in_own_precision, precision_text
+from attacks.encoders.engine.tuner import choose
+from attacks.encoders.layers import unwrapped
+from attacks.eot.bank import Bank
+from attacks.experiment.build.encoder import subject
+from attacks.schema.encoder import ModuleConfig
+from tests.run.test_run import call
+from transforms import Compose
+
+DTYPES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
+PRE = Preprocess(16, "pil_bilinear", (0.5, 0.4, 0.3), (0.5, 0.6, 0.7))
+GIVEN = {"size": 16, "mean": [0.5, 0.4, 0.3], "std": [0.5, 0.6, 0.7]}
+#: How far a gradient may be from that of the widened network, relatively, in units of the precision.
+NEAR = 8
+
+
+def network(dtype=torch.float32):
+    torch.manual_seed(0)
+    layers = nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.GELU(), nn.AdaptiveAvgPool2d(4)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Dropout(0.5), nn.Linear(128, 16)).eval().to(dtype)
+
+
+def saved(path, module, trace=None):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # TorchScript is deprecated, but such files exist
+        made = torch.jit.script(module) if trace is None else torch.jit.trace(module, trace)
+    made.save(path)
+    return str(path)
+
+
+def pictures(count=3):
+    return torch.rand(count, 3, 30, 20, generator=torch.Generator().manual_seed(1))
+
+
+def pulled(encoder, images, factor=1.0):
+    """The features, and the gradient of a random sum of them times `factor`, a number or one for each picture."""
+    images = images.clone().requires_grad_()
+    features = encoder(images)
+    weights = torch.randn(features.shape, generator=torch.Generator().manual_seed(2))
+    return features.detach(), torch.autograd.grad((features * weights * factor).sum(), images)[0]
+
+
+def assert_near(gradient, wide, dtype):
+    """Finite, not zero, and for each picture that of the widened network to the rounding."""
+    for one, other in zip(gradient.double(), wide.double(), strict=True):
+        assert one.isfinite().all() and one.any()
+        assert cosine(one, other) > 1 - 4 * torch.finfo(dtype).eps
+        assert (one - other).norm() <= NEAR * torch.finfo(dtype).eps * other.norm()
+
+
+def cosine(one, other):
+    return float((one.double() * other.double()).sum() / one.double().norm() / other.double().norm())
+
+
+def refused(text, path, **given):
+    with pytest.raises(ValueError, match=text) as caught:
+        load_encoder("torchscript", path, preprocess=GIVEN | given.pop("preprocess", {}), **given)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("kind", ["module", "scripted", "traced"])
+@DTYPES
+def test_an_encoder_equals_its_network_called_by_hand(dtype, kind, tmp_path):
+    module, images = network(dtype), pictures()
+    by_hand = copy.deepcopy(module)(PRE(images).to(dtype)).float()
+    wide = with_preprocess(copy.deepcopy(module).float(), PRE)
+    if kind == "module":
+        encoder = with_preprocess(module, PRE)
+    else:
+        trace = torch.rand(1, 3, 16, 16).to(dtype) if kind == "traced" else None
+        path = saved(tmp_path / "network.pt", module, trace)
+        encoder = load_encoder("torchscript", path, preprocess=GIVEN)
+        widened = load_encoder("torchscript", path, preprocess=GIVEN, precision="float32")
+        torch.testing.assert_close(widened(images), wide(images))
+        assert precision_text(widened) == f"float32, widened from {precision_text(encoder)}"
+    for _ in range(3):  # TorchScript compiles anew after profiling
+        features, gradient = pulled(encoder, images)
+        assert features.dtype == gradient.dtype == torch.float32 and torch.equal(features, by_hand)
+        assert_near(gradient, pulled(wide, images)[1], dtype)
+    copied = prepare(encoder, Decision("channels_last"))
+    torch.testing.assert_close(copied(images), by_hand, rtol=0.05, atol=8 * torch.finfo(dtype).eps)
+    assert precision_text(encoder) == str(dtype).removeprefix("torch.")
+    assert precision_text(encoder.double()) == "float64" and encoder(images.double()).dtype == torch.float64
+
+
+@pytest.mark.parametrize("factor", [1e-9, 1e-12, 1e12, [1e-12, 1.0, 1e9]], ids=["1e-9", "1e-12", "1e12", "mixed"])
+def test_no_size_of_loss_underflows_or_overflows(factor):
+    module, factor = network(torch.float16), torch.tensor(factor).view(-1, 1)
+    encoder, wide = (with_preprocess(each, PRE) for each in (module, copy.deepcopy(module).float()))
+    gradient = pulled(encoder, pictures(), factor)[1]
+    assert_near(gradient, pulled(wide, pictures(), factor)[1], torch.float16)
+    alone = pulled(encoder, pictures(), factor[:1])[1][0]  # a power of two apart, and independent of other rows
+    torch.testing.assert_close(gradient[0], alone, rtol=1e-3, atol=1e-3 * float(alone.abs().max()))
+
+
+def test_a_pass_that_overflows_is_repeated_at_a_smaller_scale():
+    steep = nn.Sequential(nn.Flatten(), nn.Linear(3 * 16 * 16, 4)).eval()
+    with torch.no_grad():
+        steep[1].weight.copy_(3e4 * torch.eye(4, 768))
+    module = copy.deepcopy(steep).half()
+    encoder, images = with_preprocess(module, PRE), 0.01 * pictures() + 0.45
+    for _ in range(2):  # 2^8 * 3e4, then 2^4 * 3e4
+        with pytest.raises(Overflow, match="repeat the pass"):
+            pulled(encoder, images, 1e-3)
+    assert_near(pulled(encoder, images, 1e-3)[1], pulled(with_preprocess(steep, PRE), images, 1e-3)[1], torch.float16)
+    list(attack(images, encoder(images), encoder=encoder, **SETTINGS))
+
+
+SETTINGS = {"objective": Away(), "perturbation": Linf(8 / 255), "optimiser": PGD(), "steps": 2, "seed": 0}
+SETTINGS["eot"] = EOT(Compose([]), views=1)
+
+
+@DTYPES
+def test_any_module_can_be_attacked_and_wrapped(dtype):
+    images, module = F.interpolate(pictures(2), (16, 16)), network(dtype)
+    features = module(images.to(dtype))
+    *_, last = attack(images, features, encoder=module, **SETTINGS)
+    assert last.estimate.grad.isfinite().all() and last.delta.any()
+    *_, again = attack(images, features.float(), encoder=prepare(module, Decision("channels_last")), **SETTINGS)
+    assert F.cosine_similarity(last.delta.flatten(1), again.delta.flatten(1)).min() > 0.8
+    expected = features.float()
+    bank = Bank(Compose([]), torch.zeros(1, 0))
+    assert torch.equal(bank.features(images, module, 8)[:, 0], expected)
+    for encoder in (Defended(module, []), Features(module, ["output"])):
+        assert torch.equal(encoder(images), expected) and unwrapped(encoder) is module
+    random = Stochastic(module)
+    views = EOT(randomised(Compose([]), random), views=2)
+    *_, last = attack(images, expected, encoder=random, **SETTINGS | {"eot": views})
+    assert last.delta.any()
+
+
+@DTYPES
+def test_layers_have_features_and_gradients_in_float32(dtype):
+    module = network(dtype)
+    encoder, wide = (with_preprocess(each, PRE) for each in (module, copy.deepcopy(module).float()))
+    names = ["0", "6"]
+    assert all(layer.dtype == torch.float32 for layer in Layers(encoder, names)(pictures()).values())
+    one, other = (pulled(Features(each, names), pictures(), 1e-9) for each in (encoder, wide))
+    torch.testing.assert_close(one[0], other[0], rtol=0.1, atol=4 * torch.finfo(dtype).eps)
+    assert_near(one[1], other[1], dtype)
+
+
+@DTYPES
+def test_the_configured_precision_widens_a_copy_of_a_given_module(dtype):
+    module, images, cpu = network(dtype), F.interpolate(pictures(), (16, 16)), torch.device("cpu")
+    node = ModuleConfig(precision="float32")
+    encoder = subject(node, cpu, module=module)
+    assert torch.equal(encoder(images), copy.deepcopy(module).float()(images))
+    assert module[0].weight.dtype == dtype
+    name = str(dtype).removeprefix("torch.")
+    assert dict(described(identity(node, encoder)))["precision"] == f"float32, widened from {name}"
+    own = subject(ModuleConfig(), cpu, module=module)
+    assert dict(described(identity(node, own)))["precision"] == name
+    assert identity(node, own)["model"] == "Sequential"
+    assert "precision" not in dict(described(identity(node, subject(node, cpu, module=network()))))
+    with pytest.raises(ValueError, match=r"`encoder.precision` must be own or float32; got 'half'"):
+        subject(ModuleConfig(precision="half"), cpu, module=module)
+
+
+def test_the_engine_offers_no_other_precision():
+    encoder = in_own_precision(network(torch.float16))
+    for precision in ("mixed", "bfloat16", "float16"):
+        with pytest.raises(ValueError, match=r"`engine.precision` must be float32 .*in float16"):
+            prepare(encoder, Decision(precision=precision))
+    with pytest.raises(ValueError, match=r"`engine.compile` must be false .*in float16"):
+        prepare(encoder, Decision(compile=True))
+    assert prepare(encoder, Decision(chunk=3)) is encoder
+    with pytest.raises(ValueError, match=r"`engine.precision` must be float32 .*in float16"):
+        choose(
+            network(torch.float16),
+            lambda *_: None,
+            {"precision": "bfloat16"},
+            rows=1,
+            total_views=1,
+            device=torch.device("cpu"),
+        )
+
+
+class Program(nn.Module):
+    """A program with some mistake, after its one layer."""
+
+    def __init__(self, mistake: str):
+        super().__init__()
+        self.mistake, self.layer = mistake, nn.Linear(768, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.mistake == "batch":
+            return self.layer(x.reshape(1, 768))
+        y = self.layer(x.flatten(1))
+        if self.mistake == "dtype":
+            y = y @ torch.ones(4, 4, dtype=torch.float64, device=y.device)
+        if self.mistake == "device":
+            y = y + torch.zeros(4, dtype=y.dtype, device="meta")
+        if self.mistake == "operator":
+            y = torch.cdist(y, torch.ones(4, 4, dtype=y.dtype))
+        if self.mistake == "row":
+            y = y.mean(1)
+        if self.mistake == "whole":
+            y = y.argmax(1, keepdim=True)
+        return y
+
+
+@pytest.mark.parametrize(
+    ("mistake", "text"),
+    [
+        (
+            "batch",
+            r"`encoder.preprocess.size` must be what .*any number of pictures; got 2 of 3x16x16 in .*'\[1, 768\]'",
+        ),
+        ("dtype", r"`encoder.precision`: .*in the dtype of its weights; got .* pictures \(.*double.*save it in one"),
+        ("device", r"`engine.device` must be the one device .* pictures are on cpu \(.*meta.*\); choose its device"),
+        ("row", r"must answer with one row for each of 2 pictures, \(N,D\); got shape \(2,\): let it return its emb"),
+        ("whole", r"must be floating-point numbers, \(N,D\); got torch.int64: let it return its embedding"),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=["float16", "float32"])
+def test_a_program_that_is_no_encoder_gives_one_line(tmp_path, mistake, text, dtype):
+    refused(f"(?i){text}", saved(tmp_path / "program.pt", Program(mistake).to(dtype)))
+
+
+@DTYPES
+def test_a_missing_operator_or_a_wrong_size_gives_one_line(tmp_path, dtype):
+    path = saved(tmp_path / "program.pt", Program("operator").to(dtype))
+    refused(
+        r"`encoder.precision` must be float32 for .*cpu lacks .*\"cdist\" .*encoder.precision=float32 widens", path
+    )
+    assert load_encoder("torchscript", path, preprocess=GIVEN, precision="float32")(pictures()).shape == (3, 4)
+    plain = saved(tmp_path / "plain.pt", Program("").to(dtype))
+    refused(r"`encoder.preprocess.size` must be .*got 2 of 3x8x8 in .*shapes cannot", plain, preprocess={"size": 8})
+    with pytest.raises(ValueError, match=r"`encoder.preprocess.size` must be what Program .*of 3x30x20"):
+        in_own_precision(Program("").to(dtype))(pictures())
+    pair = in_own_precision(_Text().to(dtype))
+    with pytest.raises(ValueError, match=r"_Text must answer with a row of features .*got a str"):
+        pair(F.interpolate(pictures(), (16, 16)))
+
+
+class _Text(nn.Flatten):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(1, 1)
+
+    def forward(self, _):
+        return "text"
+
+
+def test_a_program_in_float64_runs_in_it(tmp_path):
+    module = network(torch.float64)
+    encoder = load_encoder("torchscript", saved(tmp_path / "wide.pt", module), preprocess=GIVEN)
+    assert torch.equal(encoder(pictures()), module(PRE(pictures()).double()).float())
+
+
+@DTYPES
+def test_a_torchvision_file_in_half_precision_runs_in_it(dtype, tmp_path):
+    state = load_encoder("torchvision", "resnet18", weights="random").network.state_dict()
+    half = {name: t.to(dtype) if t.is_floating_point() else t for name, t in state.items()}
+    save_file({name: t.contiguous() for name, t in half.items()}, tmp_path / "half.safetensors")
+    given = {"weights": tmp_path / "half.safetensors", "preprocess": {"size": 64, "crop": [64, 64]}}
+    encoder, wide = (load_encoder("torchvision", "resnet18", precision=name, **given) for name in ("own", "float32"))
+    features, gradient = pulled(encoder, pictures(2))
+    assert torch.equal(features, encoder.network(encoder.preprocess(pictures(2)).to(dtype)).float())
+    assert cosine(gradient, pulled(wide, pictures(2))[1]) > 0.9
+    assert all(torch.equal(t, half[name].to(t.dtype)) for name, t in wide.network.state_dict().items())
+
+
+@pytest.mark.families
+@DTYPES
+def test_a_folder_of_transformers_in_half_precision_runs_in_it(dtype, tmp_path):
+    hf = pytest.importorskip("transformers")
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    config = hf.Dinov2Config(**sizes, image_size=32, patch_size=8)
+    hf.AutoModel.from_config(config).to(dtype).save_pretrained(tmp_path)
+    encoder, wide = (
+        load_encoder("transformers", str(tmp_path), preprocess=GIVEN | {"size": 32}, precision=name)
+        for name in ("own", "float32")
+    )
+    library = hf.AutoModel.from_pretrained(tmp_path, dtype=dtype).eval()
+    features, gradient = pulled(encoder, pictures())
+    assert torch.equal(features, library(encoder.preprocess(pictures()).to(dtype)).pooler_output.float())
+    assert precision_text(wide) == f"float32, widened from {precision_text(encoder)}"
+    expected = library.float()(wide.preprocess(pictures())).pooler_output
+    torch.testing.assert_close(wide(pictures()), expected)
+    assert cosine(gradient, pulled(wide, pictures())[1]) > 0.99
+
+
+@pytest.mark.slow
+@DTYPES
+def test_a_program_is_attacked_and_verified_by_command_line(dtype, tmp_path, monkeypatch, capsys):
+    pocket = load_encoder()
+    module = nn.Sequential(pocket.stem, nn.ReLU(), pocket.stages, nn.Flatten(), pocket.head).to(dtype)
+    path = saved(tmp_path / "pocket.pt", module, torch.rand(2, 3, 96, 96).to(dtype))
+    out, name = tmp_path / "out", str(dtype).removeprefix("torch.")
+    given = "encoder.preprocess={size: 96, mean: [0.5, 0.5, 0.5], std: [0.25, 0.25, 0.25]}"
+    keys = "sanity=none", "attack.steps=3", "data.count=2", "data.size=96"
+    start = "config=smoke", f"hydra.run.dir={out}", "encoder=torchscript", f"encoder.model={path}", given, *keys
+    code = call(monkeypatch, *start)
+    assert code == 0, capsys.readouterr().err
+    assert f"precision {name}" in capsys.readouterr().out and name in (out / "report.html").read_text()
+    assert main(["verify", str(out), "--encoder-code", path, "--sample", "1"]) == 0
+    assert "PASS" in capsys.readouterr().out
