@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from attacks.encoders.black_box.asked import black_box
 from attacks.encoders.engine import engine_state
 from attacks.encoders.layers import Pool
 from attacks.eot.bank import Bank, judged
@@ -235,8 +236,9 @@ def _title(arm: str, bank: str, number: int) -> str:
 
 def refinable(run: Run, parts: Parts) -> int:
     """The number of gradient steps toward the worst view. 0 with a target: the worst view would be the one least like
-    the target, which an empty view wins. 0 for an encoder compared by its bits, which have no gradient."""
-    plain = parts.goal is None and signature_of(parts.encoder) is None
+    the target, which an empty view wins. 0 for an encoder compared by its bits, or that can only be asked: they have
+    no gradient."""
+    plain = parts.goal is None and signature_of(parts.encoder) is None and black_box(parts.encoder) is None
     return run.evaluate.refine if plain else 0
 
 

@@ -13,11 +13,13 @@ from attacks.encoders.description import MODULE
 from attacks.evaluation.resizers.pipeline import GIVEN
 from attacks.runtime.folders import refuse_links
 from attacks.runtime.untrusted import text
+from attacks.schema import encoder as schema
 from attacks.schema.encoder import EncoderConfig
 from attacks.schema.validate import Run, validate
 
-#: Encoders that run code. A run directory may come from a stranger, so it alone may not start one.
-PROGRAMS = ("torchscript", "plugin")
+#: Encoders that run code or send pictures away. A run directory may come from a stranger, so it alone may not start
+#: one.
+PROGRAMS = (*schema.PROGRAMS, "plugin")
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,6 +49,16 @@ class FileConfig(EncoderConfig):
 
 
 @dataclass
+class BlackBoxConfig(EncoderConfig):
+    """What an encoder has that can only be asked."""
+
+    model: str = option(MISSING, "module:function, in this folder or installed: uint8 (N,H,W,3) -> answers")
+    answer: str = option(
+        "vector", "of each picture: a vector, scores against a gallery, or 0/1", range="vector, scores, same"
+    )
+
+
+@dataclass
 class DefenceConfig:
     """Stages before the encoder; with encoder.stochastic=true ranges are drawn for each view, else their middle is
     used. Or stages before one of the views, whose ranges are always drawn."""
@@ -73,6 +83,13 @@ ENCODERS: dict[str, type] = {
             (FileConfig, "onnx", "A network in an ONNX file, turned into torch's operations: ArcFace and others."),
             (FileConfig, "torchscript", "A TorchScript file, which is a program: only the command line may name it."),
             (FileConfig, "plugin", "An encoder of an installed package, with the entry point `viewproof.encoders`."),
+            (BlackBoxConfig, "callable", "A function of your own, asked without gradients (docs/black_box.md)."),
         )
     },
 }
+#: Encoders that can only be asked: what they answer has no gradient.
+BLACK_BOXES = ("callable",)
+#: The optimisers that need none.
+GRADIENT_FREE = ("square",)
+#: Encoders that run a program: only the command line may choose one.
+PROGRAMS = {"torchscript": "runs the program in a file", "callable": "runs your code"}

@@ -1,14 +1,21 @@
 """The configured encoder."""
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
 from attacks.encoders import Defended, Stochastic, load_encoder
+from attacks.encoders.black_box.asked import BlackBox
+from attacks.encoders.black_box.function import function
 from attacks.encoders.features import featured
 from attacks.encoders.stochastic import draws_by_view
 from attacks.experiment.build.make import make
 from attacks.experiment.build.pipeline import stages
 from attacks.schema.encoder import DefenceConfig, EncoderConfig
+
+#: Encoders that can only be asked, by name.
+BLACK_BOXES: dict[str, Callable[..., BlackBox]] = {"callable": function}
 
 
 def subject(
@@ -17,7 +24,10 @@ def subject(
     """The configured encoder behind its defence, unless that is one of the views. A `module` replaces the encoder,
     and is put in evaluation mode and frozen. Raises ValueError or FileNotFoundError in one line."""
     if module is None:
-        module = make(load_encoder, node, "encoder", name=node.name, device=str(device))
+        if node.name in BLACK_BOXES:
+            module = make(BLACK_BOXES[node.name], node, "encoder")
+        else:
+            module = make(load_encoder, node, "encoder", name=node.name, device=str(device))
     encoder = make(featured, node, "encoder", encoder=module.eval().requires_grad_(False).to(device))
     if defence is not None and defence.stages and defence.before is None:
         encoder = Defended(encoder, stages(defence.stages, "defence.stages"))

@@ -26,6 +26,7 @@ from attacks.experiment.build.registry import named
 from attacks.experiment.parts import Parts, Views
 from attacks.runtime.distributed import local_rank
 from attacks.schema import groups
+from attacks.schema.encoder import BLACK_BOXES, GRADIENT_FREE
 from attacks.schema.patch import NonPrintabilityConfig
 from attacks.schema.run import Run
 from attacks.schema.validate import printable
@@ -41,6 +42,7 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
     risk_of_views: risk.Risk = named("risk", run.risk)
     views = views_of(run, risk_of_views.multiple)
     check_attack(run)
+    check_black_box(run)
     check_classes(run)
     if isinstance(run.penalty, NonPrintabilityConfig) and run.perturbation.name != "patch":
         raise ValueError(
@@ -137,8 +139,8 @@ def check_attack(run: Run) -> None:
     if node.name == "radius" and (run.perturbation.name == "patch" or run.perturbation.shared):
         kind = "patch" if run.perturbation.name == "patch" else "shared=true"
         raise ValueError(f"`attack=radius` needs a ball round each picture, of a radius of its own; got {kind}")
-    if node.name == "radius" and run.optimiser.name == "square":
-        raise ValueError("`attack=radius` goes on from radius to radius by gradients; got optimiser=square")
+    if node.name == "radius" and run.optimiser.name in GRADIENT_FREE:
+        raise ValueError(f"`attack=radius` goes on by gradients; got optimiser={run.optimiser.name}")
     if node.stop is not None:
         low, high = bounds(run.objective)
         if not low < node.stop < high:
@@ -148,12 +150,31 @@ def check_attack(run: Run) -> None:
             )
     if node.adversary is None:
         return
-    if run.optimiser.name == "square":
-        raise ValueError("`attack.adversary` chooses new views in each step; optimiser=square keeps the same")
+    if run.optimiser.name in GRADIENT_FREE:
+        raise ValueError(f"`attack.adversary` needs gradients of new views; optimiser={run.optimiser.name} has none")
     if run.risk.name != "mean":
         raise ValueError(
             f"`attack.adversary` chooses the worst views itself; it needs risk=mean, got {run.risk.name}"
         )
+
+
+def check_black_box(run: Run) -> None:
+    """Refuse keys that need a gradient, weights or several processes where the encoder can only be asked."""
+    if run.encoder.name not in BLACK_BOXES:
+        return
+    name, evaluate = run.encoder.name, run.evaluate
+    if run.attack.name != "single" or run.optimiser.name not in GRADIENT_FREE:
+        key = "optimiser" if run.attack.name == "single" else "attack"
+        raise ValueError(
+            f"`{key}={getattr(run, key).name}` follows gradients, and encoder={name} can only be asked: use "
+            f"attack=single with {' or '.join(f'optimiser={each}' for each in GRADIENT_FREE)}"
+        )
+    if evaluate.explain:
+        raise ValueError(f"`evaluate.explain` needs gradients, and encoder={name} has none; got {evaluate.explain}")
+    if run.workers != 1 or run.shard is not None:
+        raise ValueError(f"`workers`: one process alone asks encoder={name}, so that no picture is asked about twice")
+    if getattr(run.data, "cache", None) is not None:
+        raise ValueError(f"`data.cache` knows an encoder by its weights, and encoder={name} shows none: drop it")
 
 
 def check_classes(run: Run) -> None:
@@ -205,7 +226,9 @@ def views_of(run: Run, multiple: int) -> Views:
     fit together."""
     node = run.attack
     adversary, views = getattr(node, "adversary", None), node.views
-    kept = run.optimiser.name in ("apgd", "square") or run.draws.name in ("fixed", "grid") or adversary is not None
+    kept = (
+        run.optimiser.name in ("apgd", *GRADIENT_FREE) or run.draws.name in ("fixed", "grid") or adversary is not None
+    )
     free = isinstance(node, groups.SingleConfig) and not kept
     if views == "auto":
         views = multiple if free else -(-FIXED // multiple) * multiple

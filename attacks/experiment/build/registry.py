@@ -11,6 +11,7 @@ from attacks.encoders.loading import BUILT_IN
 from attacks.encoders.request import Request
 from attacks.eot import risk
 from attacks.experiment.build.data import targeted
+from attacks.experiment.build.encoder import BLACK_BOXES
 from attacks.experiment.build.make import make
 from attacks.experiment.build.objective import anchored, mixed, objective_class, weighted
 from attacks.experiment.build.patch import surrounding
@@ -42,6 +43,7 @@ PARTS: dict[str, dict[str, tuple[Part | tuple[str, Part], ...]]] = {
     "encoder": {
         **dict.fromkeys(FAMILIES, (Request, *_ENCODER)),
         **dict.fromkeys(BUILT_IN, (load_encoder, *_ENCODER)),
+        **{name: (part, *_ENCODER) for name, part in BLACK_BOXES.items()},
     },
     "defence": dict.fromkeys(groups.CHOICES["defence"], (Defended, ViewDefence)),
     "objective": {
