@@ -137,7 +137,8 @@ def refuse_program(run: Run, program: str | None, hint: str) -> None:
     """Raise ValueError for an encoder that runs code unless the user names it as `program`, with the `hint`."""
     if run.encoder.name not in PROGRAMS or run.encoder.model == program:
         return
+    what = schema.PROGRAMS.get(run.encoder.name, "runs a program")
     raise ValueError(
-        f"`encoder={run.encoder.name}` runs a program, {run.encoder.model}, so a run directory may not choose it: "
+        f"`encoder={run.encoder.name}` {what}, {run.encoder.model}, so a run directory may not choose it: "
         f"where you trust it, say {hint}" + (f"; got {program!r}" if program else "")
     )

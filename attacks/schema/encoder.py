@@ -59,6 +59,19 @@ class BlackBoxConfig(EncoderConfig):
 
 
 @dataclass
+class HTTPConfig(BlackBoxConfig):
+    """An address that each picture is sent to, asked without gradients (docs/black_box.md)."""
+
+    name: str = "http"
+    model: str = option(MISSING, "the address: http://HOST/PATH or https://HOST/PATH")
+    key: str | None = option(None, "the environment variable that holds the key, which is written nowhere")
+    batch: int = option(1, "pictures of one request; above 1 in one JSON", least=1)
+    rate: float | None = option(None, "requests in a second, at most", range="above 0")
+    retries: int = option(5, "of a request without an answer, each after twice the time", range="at least 0")
+    timeout: float = option(30.0, "seconds until a request counts as not answered", range="above 0")
+
+
+@dataclass
 class DefenceConfig:
     """Stages before the encoder; with encoder.stochastic=true ranges are drawn for each view, else their middle is
     used. Or stages before one of the views, whose ranges are always drawn."""
@@ -86,10 +99,15 @@ ENCODERS: dict[str, type] = {
             (BlackBoxConfig, "callable", "A function of your own, asked without gradients (docs/black_box.md)."),
         )
     },
+    "http": HTTPConfig,
 }
 #: Encoders that can only be asked: what they answer has no gradient.
-BLACK_BOXES = ("callable",)
+BLACK_BOXES = ("callable", "http")
 #: The optimisers that need none.
 GRADIENT_FREE = ("square",)
-#: Encoders that run a program: only the command line may choose one.
-PROGRAMS = {"torchscript": "runs the program in a file", "callable": "runs your code"}
+#: Encoders that run a program or send pictures away, and which of the two: only the command line may choose one.
+PROGRAMS = {
+    "torchscript": "runs the program in a file",
+    "callable": "runs your code",
+    "http": "sends pictures to an address",
+}

@@ -1,12 +1,15 @@
 """Runs on encoders that can only be asked."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 
 from tests.helpers.asked import WORDS, module, pictures, refused, seen
 from tests.helpers.processes import without_times
-from tests.run.test_run import call
+from tests.helpers.served import serving
+from tests.run.test_run import ROOT, call
 
 
 @pytest.fixture(scope="module")
@@ -77,3 +80,27 @@ def test_a_preset_and_a_directory_may_not_choose_it(words, tmp_path, monkeypatch
     (tmp_path / "most").unlink()
     assert "may not choose it" in refused(capsys, call(monkeypatch, f"resume={tmp_path / 'run'}"))
     assert len(seen(tmp_path)) == 2
+
+
+@pytest.mark.slow
+def test_a_killed_run_asks_the_server_about_no_picture_twice_and_hides_its_key(words, tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET_KEY", "s3cret-0123456789")
+    running, kills = [], {7, 30}
+
+    def odd(number):
+        if number in kills:
+            return lambda _: running[-1].kill()
+        return (lambda handler: handler.reply(503, b"")) if number in (3, 12) else None
+
+    with serving(odd) as server:
+        out, model = tmp_path / "run", f"encoder.model={server.url}"
+        begin = [*words, "encoder=http", model, "encoder.key=SECRET_KEY", f"hydra.run.dir={out}"]
+        for given in (begin, *[[f"resume={out}", model]] * len(kills)):
+            command = [sys.executable, "-W", "error", "-m", "attacks.run", *given]
+            running.append(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
+            _, error = running[-1].communicate()
+    assert [each.returncode for each in running] == [-9, -9, 0], error.decode()
+    assert set(server.answered.values()) == {1}
+    assert len(server.answered) == metrics(out)["asked"] == len((out / "queries.jsonl").read_text().splitlines())
+    files = [path for path in out.rglob("*") if path.is_file()]
+    assert files and not [path for path in files if b"s3cret" in path.read_bytes()]

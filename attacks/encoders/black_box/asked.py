@@ -18,7 +18,7 @@ Answer = Literal["vector", "scores", "same"]
 Ask = Callable[[np.ndarray], Any]
 
 
-class Unanswered(OSError):
+class Unanswered(ValueError):
     """A black box has not answered, or not as it should. What it has answered is kept: the run can be resumed."""
 
 
@@ -68,14 +68,14 @@ class BlackBox(nn.Module):
         try:
             rows = np.asarray(answer, dtype=np.float32)
         except (TypeError, ValueError):
-            raise ValueError(f"{wrong}; got a {type(answer).__name__} that is no array of numbers") from None
+            raise Unanswered(f"{wrong}; got a {type(answer).__name__} that is no array of numbers") from None
         if self.answer == "same" and rows.ndim == 1:
             rows = rows[:, None]
         narrow = rows.ndim == 2 and (rows.shape[1] == 1 if self.answer == "same" else rows.shape[1] > 0)
         if not narrow or len(rows) != len(pixels):
-            raise ValueError(f"{wrong}; got shape {rows.shape}")
+            raise Unanswered(f"{wrong}; got shape {rows.shape}")
         if not np.isfinite(rows).all() or (self.answer == "same" and not np.isin(rows, (0, 1)).all()):
-            raise ValueError(f"{wrong}; got {float(rows.ravel()[~np.isin(rows, (0, 1)).ravel()][0]):g} among them")
+            raise Unanswered(f"{wrong}; got {float(rows.ravel()[~np.isin(rows, (0, 1)).ravel()][0]):g} among them")
         return rows
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "BlackBox":

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attacks.encoders.black_box.asked import BlackBox
+from attacks.encoders.black_box.asked import BlackBox, Unanswered
 
 
 def function(model: str, answer: str = "vector") -> BlackBox:
@@ -33,7 +33,7 @@ def function(model: str, answer: str = "vector") -> BlackBox:
         try:
             return made(pixels)
         except Exception as error:
-            raise ValueError(f"encoder {title} failed: {_line(error)}") from error
+            raise Unanswered(f"encoder {title} failed: {_line(error)}") from error
 
     return BlackBox(ask, title, answer=answer)
 
