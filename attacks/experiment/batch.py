@@ -119,8 +119,10 @@ class Failure(NamedTuple):
 
 
 def arms_of(run: Run, parts: Parts) -> tuple[str, ...]:
-    """The arms of a run, in the order of its tables. There is no `one_view` where `eot` is that itself."""
+    """The arms of a run, in the order of its tables. There is no `one_view` where `eot` is that itself,
+    nor of NES, whose views are the losses of a step."""
     several = parts.views.several or getattr(run.attack, "adversary", None) is not None
+    several = several and run.optimiser.name != "nes"
     return tuple(arm for arm in ARMS if arm != "one_view" or (run.evaluate.one_view and several))
 
 

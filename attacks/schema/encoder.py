@@ -104,7 +104,7 @@ ENCODERS: dict[str, type] = {
 #: Encoders that can only be asked: what they answer has no gradient.
 BLACK_BOXES = ("callable", "http")
 #: The optimisers that need none.
-GRADIENT_FREE = ("square",)
+GRADIENT_FREE = ("square", "nes")
 #: Encoders that run a program or send pictures away, and which of the two: only the command line may choose one.
 PROGRAMS = {
     "torchscript": "runs the program in a file",

@@ -14,14 +14,18 @@ from attacks.eot.estimate import Estimate
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import Options, Problem
 from attacks.eot.protocols import Optimiser, Perturbation, Proposer
+from attacks.optimisers.nes import NES
 from attacks.solvers.checks import budgeted, checked
 from attacks.solvers.loop import LoopState, Step, Steps, descend, start
+from attacks.solvers.sampled import sampled
 from transforms import stream
 from transforms.compose import seen
 
 
 def loop_of(optimiser: Optimiser | Proposer) -> Callable[[Problem, Options, LoopState | None], Steps]:
-    """The loop that suits the optimiser: `descend`, or `search`."""
+    """The loop that suits the optimiser: `descend`, `sampled` or `search`."""
+    if isinstance(optimiser, NES):
+        return sampled
     return search if optimiser.gradient_free else descend
 
 

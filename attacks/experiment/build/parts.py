@@ -217,6 +217,8 @@ BOUNDS = {
 #: The views of a step with attack.views=auto where their number must be the same in all steps: APGD counts steps, a
 #: search and fixed draws keep their views, and an adversary chooses among others.
 FIXED = 4
+#: Those of NES, which are the losses of a step.
+SAMPLED = 20
 #: The most views of a step: more gradients are better spent on more steps.
 MOST_VIEWS = 65_536
 
@@ -231,11 +233,17 @@ def views_of(run: Run, multiple: int) -> Views:
     )
     free = isinstance(node, groups.SingleConfig) and not kept
     if views == "auto":
-        views = multiple if free else -(-FIXED // multiple) * multiple
+        fixed = SAMPLED if run.optimiser.name == "nes" else FIXED
+        views = multiple if free else -(-fixed // multiple) * multiple
     if type(views) is not int or not 1 <= views <= MOST_VIEWS:
         raise ValueError(
             f"`attack.views` must be auto or a whole number, at least 1 and at most {MOST_VIEWS:,}; got "
             f"{printable(views)}"
+        )
+    if run.optimiser.name == "nes" and (views % 2 or run.risk.name != "mean"):
+        raise ValueError(
+            "`optimiser=nes` needs risk=mean and an even attack.views, the losses of a step; got "
+            f"risk={run.risk.name}, attack.views={views}"
         )
     if views % multiple:
         raise ValueError(f"`attack.views` must be a multiple of risk.k = {multiple}; got {views}")
