@@ -59,6 +59,15 @@ class BlackBoxConfig(EncoderConfig):
 
 
 @dataclass
+class CommandConfig(BlackBoxConfig):
+    """A program that reads pictures and writes answers, asked without gradients (docs/black_box.md)."""
+
+    name: str = "command"
+    model: str = option(MISSING, "the command line; no shell reads it")
+    timeout: float = option(30.0, "seconds for one picture", range="above 0")
+
+
+@dataclass
 class HTTPConfig(BlackBoxConfig):
     """An address that each picture is sent to, asked without gradients (docs/black_box.md)."""
 
@@ -99,15 +108,17 @@ ENCODERS: dict[str, type] = {
             (BlackBoxConfig, "callable", "A function of your own, asked without gradients (docs/black_box.md)."),
         )
     },
+    "command": CommandConfig,
     "http": HTTPConfig,
 }
 #: Encoders that can only be asked: what they answer has no gradient.
-BLACK_BOXES = ("callable", "http")
+BLACK_BOXES = ("callable", "command", "http")
 #: The optimisers that need none.
 GRADIENT_FREE = ("square", "nes")
 #: Encoders that run a program or send pictures away, and which of the two: only the command line may choose one.
 PROGRAMS = {
     "torchscript": "runs the program in a file",
     "callable": "runs your code",
+    "command": "runs a program",
     "http": "sends pictures to an address",
 }

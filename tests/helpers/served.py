@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 from PIL import Image
 
-from scripts.hash_server import phash
+from scripts.benchmarks.hash_server import phash
 
 
 class Server(ThreadingHTTPServer):
@@ -32,6 +32,8 @@ class Server(ThreadingHTTPServer):
 
 
 class Handler(BaseHTTPRequestHandler):
+    wbufsize = 2**16  # one packet: a second one would wait for the first to be acknowledged
+
     def do_POST(self):
         body = self.rfile.read(int(self.headers["Content-Length"]))
         with self.server.lock:

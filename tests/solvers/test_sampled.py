@@ -12,7 +12,7 @@ from attacks.encoders.black_box.asked import BlackBox
 from attacks.eot.problem import Options, Problem
 from attacks.solvers.sampled import estimated, sampled
 from attacks.solvers.search import loop_of
-from scripts.hash_server import phash
+from scripts.benchmarks.hash_server import phash
 from transforms import Brightness, Compose
 
 IMAGES = F.interpolate(torch.rand(3, 3, 5, 5, generator=torch.Generator().manual_seed(1)), (32, 32), mode="bicubic")

@@ -7,6 +7,7 @@ from torch import nn
 
 from attacks.encoders import Defended, Stochastic, load_encoder
 from attacks.encoders.black_box.asked import BlackBox
+from attacks.encoders.black_box.command import command
 from attacks.encoders.black_box.endpoint import endpoint
 from attacks.encoders.black_box.function import function
 from attacks.encoders.features import featured
@@ -16,7 +17,7 @@ from attacks.experiment.build.pipeline import stages
 from attacks.schema.encoder import DefenceConfig, EncoderConfig
 
 #: Encoders that can only be asked, by name.
-BLACK_BOXES: dict[str, Callable[..., BlackBox]] = {"callable": function, "http": endpoint}
+BLACK_BOXES: dict[str, Callable[..., BlackBox]] = {"callable": function, "command": command, "http": endpoint}
 
 
 def subject(

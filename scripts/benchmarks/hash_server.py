@@ -1,6 +1,6 @@
 """A perceptual hash behind an address, to try out attacks that can only ask: `imagehash.phash` in numpy.
 
-    python scripts/hash_server.py --port 8765
+    python scripts/benchmarks/hash_server.py --port 8765
 
 POST a PNG file; the answer is a JSON list of 64 numbers, 1 for a bit that is set and -1 for one that is not.
 """
@@ -20,7 +20,7 @@ SIDE, KEPT = 32, 8
 
 def phash(pixels: np.ndarray) -> np.ndarray:
     """Pictures (N,H,W,3) uint8 -> bits (N,64) as 1 and -1, row by row."""
-    grey = (pixels.astype(np.int64) @ np.array([19595, 38470, 7471]) + 2**15) >> 16
+    grey = np.floor((pixels @ np.array([19595.0, 38470.0, 7471.0]) + 2**15) / 2**16)
     across, down = (lanczos(size) for size in (grey.shape[2], grey.shape[1]))
     narrow = np.clip(np.floor(grey @ across.T + 0.5), 0, 255)
     small = np.clip(np.floor(down @ narrow + 0.5), 0, 255)
@@ -42,6 +42,8 @@ def lanczos(size: int) -> np.ndarray:
 
 class Handler(BaseHTTPRequestHandler):
     """Answers each POST of a PNG file."""
+
+    wbufsize = 2**16  # one packet: a second one would wait for the first to be acknowledged
 
     def do_POST(self) -> None:
         file = self.rfile.read(int(self.headers["Content-Length"]))
