@@ -1,9 +1,10 @@
 """Steps along a gradient that is estimated from losses alone (NES, Ilyas et al. 2018), in low frequencies."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 import torch.nn.functional as F
@@ -17,8 +18,8 @@ from attacks.optimisers.gradient import Schedule, State, check_step, decay
 @dataclass(frozen=True)
 class NES(Optimiser):
     """Momentum along estimated gradients: the loss on both sides of delta along random smooth patterns, one view of
-    each side; the loop is `attacks.solvers.sampled`. In few dimensions few losses say much, and what an encoder sees
-    of a picture is mostly its low frequencies (Guo et al. 2019).
+    each side; the loop is `attacks.solvers.search.sampled`. In few dimensions few losses say much, and an encoder sees
+    mostly a picture's low frequencies (Guo et al. 2019).
 
     Args:
         probe: how far each side is, as a share of the radius in its norm. An encoder that answers in steps, such as a
@@ -28,6 +29,8 @@ class NES(Optimiser):
         rel_step_size: length of the first step as a share of eps.
         momentum: of the estimated gradients.
         schedule: cosine or linear (to zero over the run), or constant.
+        surrogate: an encoder with gradients. Half of each direction's energy is then its gradient away from the
+            picture's own embedding (P-RGF, Cheng et al. 2019, with a fixed share); it costs no query.
     """
 
     gradient_free: ClassVar[bool] = True
@@ -38,6 +41,7 @@ class NES(Optimiser):
     rel_step_size: float = 0.6
     momentum: float = 0.9
     schedule: Schedule = "cosine"
+    surrogate: Callable[..., Any] | None = None
 
     def __post_init__(self) -> None:
         check_step("rel_step_size", self.rel_step_size, self.schedule, momentum=self.momentum)
@@ -54,6 +58,12 @@ class NES(Optimiser):
         patterns = rows.mT @ torch.randn(size, generator=generator, dtype=torch.float64) @ columns
         whole = patterns.expand(-1, channels, -1, -1).flatten(1)
         return F.normalize(whole).view(count, channels, height, width).to(like)
+
+    def mixed(self, directions: Tensor, prior: Tensor) -> Tensor:
+        """Directions (Q,...) and a gradient (n,...) of each delta -> directions (n,Q,...) of length 1."""
+        shape = len(prior), *directions.shape
+        known = F.normalize(prior.flatten(1))[:, None]
+        return F.normalize(known + directions.flatten(1)[None], dim=2).view(shape)
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> State:  # noqa: ARG002
         """The state before the first step."""

@@ -188,6 +188,11 @@ class NESConfig:
     rel_step_size: float = option(0.6, STEP, range="above 0")
     momentum: float = option(0.9, "of estimated gradients; 0: none", range="[0, 1)")
     schedule: str = option("cosine", "how the step shrinks", range=SCHEDULE)
+    surrogate: str | None = option(
+        None,
+        "an encoder whose gradient leads the search: pocket, phash, or family:model such as timm:resnet18",
+        paper="Cheng et al. 2019",
+    )
 
 
 @dataclass

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from attacks import EOT, NES, PGD, Away, CVaR, Linf, Square
 from attacks.encoders.black_box.asked import BlackBox
 from attacks.eot.problem import Options, Problem
-from attacks.solvers.sampled import estimated, sampled
-from attacks.solvers.search import loop_of
+from attacks.solvers.search import estimated, loop_of, sampled
 from scripts.benchmarks.hash_server import phash
 from transforms import Brightness, Compose
 
@@ -56,7 +55,7 @@ def test_the_estimate_is_the_gradient_in_the_low_frequencies():
     nes, case = NES(keep=3, grey=False, probe=0.5), problem()
     given = options(optimiser=nes, eot=EOT(Compose(), views=2000))
     directions = nes.directions(IMAGES, 1000, torch.Generator().manual_seed(0))
-    found = estimated(case, torch.zeros_like(IMAGES), directions, torch.zeros(1000, 0), given).grad
+    found = estimated(case, torch.zeros_like(IMAGES), directions[None], torch.zeros(1000, 0), given).grad
     low = scipy.fft.dctn(WEIGHTS.double().numpy(), axes=(2, 3), norm="ortho")
     low[:, :, 3:] = low[:, :, :, 3:] = 0
     true = torch.from_numpy(scipy.fft.idctn(low, axes=(2, 3), norm="ortho")).float().expand_as(found)
@@ -138,6 +137,30 @@ def test_it_flips_more_bits_of_a_hash_than_a_random_search():
 def test_what_it_cannot_do_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         next(sampled(problem(), options(**changes)))
+
+
+def test_a_surrogate_with_the_right_gradient_is_worth_more_than_chance():
+    def victim(images):
+        return torch.cat([(images * WEIGHTS).sum((1, 2, 3))[:, None], torch.ones(len(images), 1)], 1)
+
+    ends = {}
+    for name, surrogate in (("none", None), ("right", victim)):
+        case = replace(problem(), encoder=victim, anchor=victim(IMAGES), objective=Away())
+        case = replace(case, encoder=BlackBox(lambda x: victim(torch.from_numpy(x).permute(0, 3, 1, 2) / 255)))
+        *_, last = sampled(case, options(optimiser=NES(surrogate=surrogate)))
+        ends[name] = float(Away()(case.encoder(IMAGES + last.delta), case.anchor).mean())
+    assert ends["right"] < ends["none"]
+
+
+def test_mixed_directions_have_half_of_their_energy_along_the_prior():
+    nes, prior = NES(keep=4), torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(4))
+    free = nes.directions(IMAGES, 50, torch.Generator().manual_seed(0))
+    made = nes.mixed(free, prior)
+    assert made.shape == (3, 50, 3, 32, 32)
+    torch.testing.assert_close(made.flatten(2).norm(dim=2), torch.ones(3, 50))
+    along = (made.flatten(2) * F.normalize(prior.flatten(1))[:, None]).sum(2)
+    assert abs(float(along.square().mean()) - 0.5) < 0.05
+    torch.testing.assert_close(nes.mixed(free, 0 * prior)[0], free)
 
 
 @pytest.mark.parametrize("values", [{"probe": 0.0}, {"keep": 0}, {"momentum": 1.0}, {"schedule": "no"}])

@@ -14,10 +14,21 @@ from attacks.encoders.features import featured
 from attacks.encoders.stochastic import draws_by_view
 from attacks.experiment.build.make import make
 from attacks.experiment.build.pipeline import stages
-from attacks.schema.encoder import DefenceConfig, EncoderConfig
+from attacks.schema.encoder import PROGRAMS, DefenceConfig, EncoderConfig
 
 #: Encoders that can only be asked, by name.
 BLACK_BOXES: dict[str, Callable[..., BlackBox]] = {"callable": function, "command": command, "http": endpoint}
+
+
+def surrogate(text: str, device: torch.device) -> nn.Module:
+    """The encoder with gradients that `pocket`, `phash` or `family:model` names. Raises ValueError in one line."""
+    name, _, model = text.partition(":")
+    if name in PROGRAMS or name == "plugin":
+        raise ValueError(f"`optimiser.surrogate` must be pocket, phash or family:model, no program; got {text!r}")
+    try:
+        return load_encoder(name, model or None, device=str(device))
+    except ValueError as error:
+        raise ValueError(f"`optimiser.surrogate`: {error}") from None
 
 
 def subject(

@@ -12,13 +12,13 @@ from attacks.data.gallery import Gallery
 from attacks.encoders.randomness import randomised
 from attacks.eot import risk
 from attacks.eot.adaptive import Adaptive
-from attacks.eot.protocols import Optimiser, Penalty, Proposer
+from attacks.eot.protocols import Penalty
 from attacks.evaluation.classes import Classes, classified
 from attacks.evaluation.deployment import deployed_size
 from attacks.evaluation.resizers.pipeline import GIVEN, Pipeline, given
 from attacks.evaluation.resizers.pipeline import named as resizer
 from attacks.experiment.build.data import data, targeted
-from attacks.experiment.build.encoder import subject
+from attacks.experiment.build.encoder import subject, surrogate
 from attacks.experiment.build.perturbation import perturb
 from attacks.experiment.build.pipeline import viewed
 from attacks.experiment.build.printer import laid
@@ -49,7 +49,7 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
             "`penalty=nps` prices the colours of what is printed, perturbation=patch; got perturbation="
             f"{run.perturbation.name} (use another penalty)"
         )
-    optimiser: Optimiser | Proposer = named("optimiser", run.optimiser)
+    optimiser: Any = named("optimiser", run.optimiser)
     check_ratios(run.evaluate.ratios)
     check_pipeline(run.evaluate.pipeline)
     transforms = laid(viewed(run.transforms, run.defence), run.printer, run.perturbation)
@@ -57,6 +57,10 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
     encoder = subject(run.encoder, where, run.defence, module)
     if run.encoder.stochastic:
         transforms = randomised(transforms, encoder)
+    if getattr(run.optimiser, "surrogate", None) is not None:
+        if getattr(run.objective, "target", None) is not None:
+            raise ValueError("`optimiser.surrogate` leads away from the picture: use an objective without a target")
+        optimiser = replace(optimiser, surrogate=surrogate(run.optimiser.surrogate, where))
     queries, pictures, truth = data(run.data, run.perturbation)
     if run.evaluate.most is not None:
         rows = drawn(queries.clusters, run.seed, run.evaluate.most)
