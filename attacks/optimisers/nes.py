@@ -18,8 +18,8 @@ from attacks.optimisers.gradient import Schedule, State, check_step, decay
 @dataclass(frozen=True)
 class NES(Optimiser):
     """Momentum along estimated gradients: the loss on both sides of delta along random smooth patterns, one view of
-    each side; the loop is `attacks.solvers.search.sampled`. In few dimensions few losses say much, and an encoder sees
-    mostly a picture's low frequencies (Guo et al. 2019).
+    each side; the loop is `attacks.solvers.search.sampled`. In few dimensions few losses say much, and an encoder
+    sees mostly a picture's low frequencies (Guo et al. 2019).
 
     Args:
         probe: how far each side is, as a share of the radius in its norm. An encoder that answers in steps, such as a
