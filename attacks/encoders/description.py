@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from attacks.encoders.black_box.asked import black_box
 from attacks.encoders.defended import Defended, placed_text, view_defence
 from attacks.encoders.engine.own import FLOAT32, precision_text
 from attacks.encoders.families.plugin_models import package_of
@@ -55,6 +56,8 @@ def identity(node: EncoderConfig, encoder: nn.Module, views: object = None) -> d
         facts["weights"] = facts["weights"] or "as they are in memory"
     if node.name == "plugin":
         facts |= {"model": node.model, "package": package_of(node.model)}  # type: ignore[attr-defined]
+    if (asked := black_box(encoder)) is not None:
+        facts["answer"] = asked.answer
     pool = getattr(node, "pool", None)
     return facts | ({"features": list(node.features)} if node.features else {}) | ({"pool": pool} if pool else {})
 
@@ -64,6 +67,7 @@ def described(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     name = facts["name"] if facts["model"] is None else f"{facts['name']}:{facts['model']}"
     rows = [("encoder", name), ("package", facts.get("package")), ("weights", _weights(facts))]
     rows += [("precision", facts["precision"] if facts.get("precision", FLOAT32) != FLOAT32 else None)]
+    rows += [("answer", facts.get("answer"))]
     rows += Preprocess(**facts["preprocess"]).lines() if "preprocess" in facts else []
     rows += [("pool", facts.get("pool")), ("features", ", ".join(facts.get("features", [])))]
     rows += [("defence", placed_text(facts["defence"], facts.get("before")))]

@@ -13,14 +13,14 @@ from attacks.encoders.phash import Phash
 from attacks.encoders.pocket import untrained, widths_of
 from attacks.encoders.request import PRETRAINED, Family, Request
 from attacks.encoders.weights import fill, read_state, unwrapped_state
-from attacks.schema.encoder import ENCODERS
+from attacks.schema.encoder import BLACK_BOXES, ENCODERS
 
 POCKET_WEIGHTS = Path(__file__).parents[1] / "data" / "pocket.safetensors"
 
-#: Encoders that are no family. Every other encoder of the schema is one: the module NAME_models of `families/` has
-#: its `load`, and is imported on first use because it imports the library.
+#: Encoders that are no family. Every other encoder of the schema with a network is one: the module NAME_models of
+#: `families/` has its `load`, and is imported on first use because it imports the library.
 BUILT_IN = ("pocket", "phash")
-FAMILIES = tuple(name for name in ENCODERS if name not in BUILT_IN)
+FAMILIES = tuple(name for name in ENCODERS if name not in (*BUILT_IN, *BLACK_BOXES))
 
 
 def load_encoder(
@@ -50,7 +50,7 @@ def load_encoder(
         ValueError, FileNotFoundError: in one line: an unknown name, a library that is not installed, weights that do
             not fit or cannot be fetched.
     """
-    if name not in ENCODERS:
+    if name not in (*BUILT_IN, *FAMILIES):
         raise ValueError(
             f"`encoder` must be one of pocket, phash, {', '.join(FAMILIES)}; got {name!r} (any module may be passed "
             "to `attack` itself)"

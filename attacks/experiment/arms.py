@@ -130,7 +130,7 @@ def check(setting: Setting, known: Known, trace: list[Trace], module: nn.Module)
     return examine(
         replace(problem, encoder=setting.encoder.encoder).take(rows),
         options,
-        views=sanity.views,
+        views=max(sanity.views, options.eot.views) if run.optimiser.name == "nes" else sanity.views,
         planned=parts.views.steps,
         trace=[None if loss is None else sign * loss for loss in held_out],
         module=module,
@@ -151,9 +151,10 @@ def _steps(
     select = replace(selection(problem, options), measured=measured)  # the bank and the risk of `eot`, for all arms
     size, multiple = len(select.bank.u), select.risk.multiple
     if arm == "no_eot":
-        plain = EOT(fixed(options.eot.transforms), options.eot.draws, views=1, chunk=setting.chunk)
-        options = replace(_options(arm, setting), eot=plain, steps=spent)
-        select = replace(select, early=True, plan=overfitting(spent, size, multiple))
+        each = options.eot.views if run.optimiser.name == "nes" else 1  # the losses of a step
+        plain = EOT(fixed(options.eot.transforms), options.eot.draws, views=each, chunk=setting.chunk)
+        options = replace(_options(arm, setting), eot=plain, steps=spent // each)
+        select = replace(select, early=True, plan=overfitting(options.steps, size, multiple))
     elif arm == "one_view":
         options = replace(_options(arm, setting), eot=replace(options.eot, views=1, risk=Mean()), steps=spent)
         select = replace(select, plan=planned(2 * spent, size, multiple))

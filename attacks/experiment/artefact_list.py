@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from attacks.data.images import file_names
+from attacks.encoders.black_box.asked import black_box
+from attacks.encoders.black_box.ledger import LEDGER
 from attacks.experiment.batch import arms_of
 from attacks.experiment.configured_slices import configured_parts
 from attacks.experiment.parts import Parts
@@ -45,6 +47,7 @@ def planned(run: Run, parts: Parts) -> dict[str, Any]:
     tables = optional | {"spectrum": config.explain > 0, "drift": bool(config.layers)}
     files = [*ALWAYS, *(f"{name}.csv" for name, configured in tables.items() if configured)]
     files += [f"{name}.png" for name in ("explanations", "deployment", "failure") if optional[name]]
+    files += [LEDGER] if black_box(parts.encoder) is not None else []
     files += [POLICY] if run.require is not None else []
     if isinstance(run.perturbation, PatchConfig):
         files += ["placement.json"]

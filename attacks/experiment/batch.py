@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from attacks.encoders.black_box.asked import black_box
 from attacks.encoders.engine import engine_state
 from attacks.encoders.layers import Pool
 from attacks.eot.bank import Bank, judged
@@ -118,8 +119,10 @@ class Failure(NamedTuple):
 
 
 def arms_of(run: Run, parts: Parts) -> tuple[str, ...]:
-    """The arms of a run, in the order of its tables. There is no `one_view` where `eot` is that itself."""
+    """The arms of a run, in the order of its tables. There is no `one_view` where `eot` is that itself,
+    nor of NES, whose views are the losses of a step."""
     several = parts.views.several or getattr(run.attack, "adversary", None) is not None
+    several = several and run.optimiser.name != "nes"
     return tuple(arm for arm in ARMS if arm != "one_view" or (run.evaluate.one_view and several))
 
 
@@ -235,8 +238,9 @@ def _title(arm: str, bank: str, number: int) -> str:
 
 def refinable(run: Run, parts: Parts) -> int:
     """The number of gradient steps toward the worst view. 0 with a target: the worst view would be the one least like
-    the target, which an empty view wins. 0 for an encoder compared by its bits, which have no gradient."""
-    plain = parts.goal is None and signature_of(parts.encoder) is None
+    the target, which an empty view wins. 0 for an encoder compared by its bits, or that can only be asked: they have
+    no gradient."""
+    plain = parts.goal is None and signature_of(parts.encoder) is None and black_box(parts.encoder) is None
     return run.evaluate.refine if plain else 0
 
 

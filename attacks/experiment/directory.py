@@ -13,11 +13,13 @@ from attacks.encoders.description import MODULE
 from attacks.evaluation.resizers.pipeline import GIVEN
 from attacks.runtime.folders import refuse_links
 from attacks.runtime.untrusted import text
+from attacks.schema import encoder as schema
 from attacks.schema.encoder import in_memory
 from attacks.schema.validate import Run, validate
 
-#: Encoders that run code. A run directory may come from a stranger, so it alone may not start one.
-PROGRAMS = ("torchscript", "plugin")
+#: Encoders that run code or send pictures away. A run directory may come from a stranger, so it alone may not start
+#: one.
+PROGRAMS = (*schema.PROGRAMS, "plugin")
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +137,8 @@ def refuse_program(run: Run, program: str | None, hint: str) -> None:
     """Raise ValueError for an encoder that runs code unless the user names it as `program`, with the `hint`."""
     if run.encoder.name not in PROGRAMS or run.encoder.model == program:
         return
+    what = schema.PROGRAMS.get(run.encoder.name, "runs a program")
     raise ValueError(
-        f"`encoder={run.encoder.name}` runs a program, {run.encoder.model}, so a run directory may not choose it: "
+        f"`encoder={run.encoder.name}` {what}, {run.encoder.model}, so a run directory may not choose it: "
         f"where you trust it, say {hint}" + (f"; got {program!r}" if program else "")
     )

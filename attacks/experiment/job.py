@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from attacks.encoders.black_box.asked import kept
+from attacks.encoders.black_box.ledger import LEDGER
 from attacks.encoders.defended import view_defence
 from attacks.encoders.engine import describe
 from attacks.encoders.layers import layer_listing
@@ -126,7 +128,7 @@ def _worked(prepared: Prepared, out: Path, entry: Entry | None) -> dict[str, Any
     if entry is not None:
         _begin(out, prepared, entry)
     checkpoint = prepared.checkpoint(out)
-    with _trackers(prepared, out, entry) as trackers:
+    with kept(prepared.parts.encoder, out / LEDGER), _trackers(prepared, out, entry) as trackers:
         try:
             with watched(prepared.parts.encoder, run.objective) as encoder, memory_told():
                 session = Session(world, out, checkpoint, lambda line: log_step(trackers, line, line.batch))

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from attacks.data.gallery import Gallery
+from attacks.encoders.black_box.asked import black_box
 from attacks.encoders.description import described, identity
 from attacks.eot.bank import Bank
 from attacks.evaluation.classes import Classes
@@ -113,6 +114,8 @@ def metrics(
         "drift": None if outcome.drift is None else outcome.drift.to_dict(parts.queries.clusters),
         **extras.to_dict(),
     }
+    if (asked := black_box(parts.encoder)) is not None:
+        content["asked"] = len(asked.ledger)
     content["left"] = outcome.left
     if WIDE in tables:
         bank = _bank(outcome.bench.banks[WIDE], 0)

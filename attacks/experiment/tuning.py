@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from attacks.encoders.black_box.asked import black_box
 from attacks.encoders.engine.decision import SETTINGS, Choice, Decision, Measurement, Trial
 from attacks.encoders.engine.tuner import choose
 from attacks.encoders.tree import Encoder
@@ -42,7 +43,7 @@ def decide(run: Run, parts: Parts, world: World) -> Choice:
         decision = earlier(run.engine.reuse)
         if run.engine.name == "auto" and not given.items() <= decision.to_dict().items():
             raise ValueError("`engine.reuse` takes over a whole decision; give no other engine setting beside it")
-    elif len(given) < len(requested):
+    elif len(given) < len(requested) and black_box(parts.encoder) is None:  # which has nothing to measure
         choice = _measured(run, parts, requested) if world.first else None
         plain = None if choice is None else [choice.decision.to_dict(), [m.to_dict() for m in choice.measurements]]
         settings, measurements = world.agree(plain)

@@ -69,6 +69,38 @@ class FileConfig(EncoderConfig):
 
 
 @dataclass
+class BlackBoxConfig(EncoderConfig):
+    """What an encoder has that can only be asked."""
+
+    model: str = option(MISSING, "module:function, in this folder or installed: uint8 (N,H,W,3) -> answers")
+    answer: str = option(
+        "vector", "of each picture: a vector, scores against a gallery, or 0/1", range="vector, scores, same"
+    )
+
+
+@dataclass
+class CommandConfig(BlackBoxConfig):
+    """A program that reads pictures and writes answers, asked without gradients (docs/black_box.md)."""
+
+    name: str = "command"
+    model: str = option(MISSING, "the command line; no shell reads it")
+    timeout: float = option(30.0, "seconds for one picture", range="above 0")
+
+
+@dataclass
+class HTTPConfig(BlackBoxConfig):
+    """An address that each picture is sent to, asked without gradients (docs/black_box.md)."""
+
+    name: str = "http"
+    model: str = option(MISSING, "the address: http://HOST/PATH or https://HOST/PATH")
+    key: str | None = option(None, "the environment variable that holds the key, which is written nowhere")
+    batch: int = option(1, "pictures of one request; above 1 in one JSON", least=1)
+    rate: float | None = option(None, "requests in a second, at most", range="above 0")
+    retries: int = option(5, "of a request without an answer, each after twice the time", range="at least 0")
+    timeout: float = option(30.0, "seconds until a request counts as not answered", range="above 0")
+
+
+@dataclass
 class DefenceConfig:
     """Stages before the encoder; with encoder.stochastic=true ranges are drawn for each view, else their middle is
     used. Or stages before one of the views, whose ranges are always drawn."""
@@ -93,6 +125,20 @@ ENCODERS: dict[str, type] = {
             (FileConfig, "onnx", "A network in an ONNX file, turned into torch's operations: ArcFace and others."),
             (FileConfig, "torchscript", "A TorchScript file, which is a program: only the command line may name it."),
             (FileConfig, "plugin", "An encoder of an installed package, with the entry point `viewproof.encoders`."),
+            (BlackBoxConfig, "callable", "A function of your own, asked without gradients (docs/black_box.md)."),
         )
     },
+    "command": CommandConfig,
+    "http": HTTPConfig,
+}
+#: Encoders that can only be asked: what they answer has no gradient.
+BLACK_BOXES = ("callable", "command", "http")
+#: The optimisers that need none.
+GRADIENT_FREE = ("square", "nes")
+#: Encoders that run a program or send pictures away, and which of the two: only the command line may choose one.
+PROGRAMS = {
+    "torchscript": "runs the program in a file",
+    "callable": "runs your code",
+    "command": "runs a program",
+    "http": "sends pictures to an address",
 }

@@ -176,6 +176,26 @@ class SquareConfig:
 
 
 @dataclass
+class NESConfig:
+    """Steps along a gradient estimated from losses, in low frequencies: no gradient is used."""
+
+    name: str = "nes"
+    probe: float = option(
+        2.0, "distance of the losses, as a share of eps", range="above 0", paper="Ilyas et al. 2018"
+    )
+    keep: int = option(8, "lowest frequencies along each axis", range="at least 1", paper="Guo et al. 2019")
+    grey: bool = option(True, "the same pattern in all channels")
+    rel_step_size: float = option(0.6, STEP, range="above 0")
+    momentum: float = option(0.9, "of estimated gradients; 0: none", range="[0, 1)")
+    schedule: str = option("cosine", "how the step shrinks", range=SCHEDULE)
+    surrogate: str | None = option(
+        None,
+        "an encoder whose gradient leads the search: pocket, phash, or family:model such as timm:resnet18",
+        paper="Cheng et al. 2019",
+    )
+
+
+@dataclass
 class ViewsConfig:
     """The views that a camera may take of a picture."""
 
@@ -384,7 +404,7 @@ CHOICES: dict[str, dict[str, type]] = {
         PatchConfig,
     ),
     "printer": dict.fromkeys(("none", "generic", "paper"), PrinterConfig),
-    "optimiser": _by_name(WienerConfig, PGDConfig, SGDConfig, AdamConfig, APGDConfig, SquareConfig),
+    "optimiser": _by_name(WienerConfig, PGDConfig, SGDConfig, AdamConfig, APGDConfig, SquareConfig, NESConfig),
     "draws": _by_name(
         derived(DrawsConfig, "sobol", "Scrambled Sobol points."),
         derived(DrawsConfig, "uniform", "Independent uniform points."),

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import AliasToken, TagToken, YAMLError, scan
 
+from attacks.schema.encoder import PROGRAMS
 from attacks.schema.groups import GROUPS
 from attacks.schema.run import Run
 from attacks.schema.secrets import refuse_credentials
@@ -97,14 +98,14 @@ def refuse_marks(text: str, where: str) -> None:
 
 
 def refuse_unasked(run: Run, overrides: Iterable[str]) -> None:
-    """Refuse what only the command line may choose: a TorchScript file, which is a program, and a folder to write to
-    other than the run's own. Raises ValueError."""
+    """Refuse what only the command line may choose: an encoder that runs a program, or sends pictures away, and a
+    folder to write to other than the run's own. Raises ValueError."""
     typed = dict(word.lstrip("+").split("=", 1) for word in overrides if "=" in word)
-    program = run.encoder.name == "torchscript"
-    if program and (typed.get("encoder") != "torchscript" or not typed.get("encoder.model")):
+    name = run.encoder.name
+    if name in PROGRAMS and (typed.get("encoder") != name or not typed.get("encoder.model")):
         raise ValueError(
-            "`encoder=torchscript` runs the program in a file, so a preset may not choose it: where you trust the "
-            "file, say encoder=torchscript encoder.model=FILE on the command line"
+            f"`encoder={name}` {PROGRAMS[name]}, so a preset may not choose it: where you trust it, say "
+            f"encoder={name} encoder.model=... on the command line"
         )
     cache = getattr(run.data, "cache", None)
     if cache is not None and typed.get("data.cache", "").strip("'\"") != cache:

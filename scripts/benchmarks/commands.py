@@ -13,6 +13,7 @@ import torch
 
 from . import (
     antialias,
+    asked,
     coverage,
     downscale,
     downscale_defences,
@@ -58,6 +59,7 @@ BENCHMARKS: dict[str, Callable[..., list[Table]]] = {
     "steps": steps.run,
     "zoo": zoo.run,
     "radius": radius.run,
+    "asked": asked.run,
     "gate": gate.run,
     "rare": rare.run,
     "rare-views": rare_views.run,
@@ -75,6 +77,7 @@ ONE_THREAD: tuple[str, ...] = (
     "coverage",
     "power",
     "zoo",
+    "asked",
     "gate",
     "rare",
     "rare-views",
@@ -94,6 +97,7 @@ HELP = {
     "names": "of pictures",
     "norm": "linf, l2",
     "pictures": "number of pictures",
+    "queries": "of each picture",
     "reference": "views of the reference gradient",
     "repeats": "simulated studies in a cell",
     "rounds": "repeats",

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from torch import nn
 
+from attacks.encoders.black_box.asked import Unanswered, black_box
 from attacks.eot.faults.locate import AT_END
 from attacks.eot.problem import STEPS, Options, Problem
 from attacks.evaluation.sanity.answers import ITSELF, itself
@@ -15,6 +16,7 @@ from attacks.evaluation.sanity.differences import CHANGES, SLOPES
 from attacks.evaluation.sanity.questions import (
     RADII,
     SMOOTHED,
+    UNASKED,
     active,
     differences,
     guarded,
@@ -116,10 +118,13 @@ def _checks(test: ShortAttack, module: nn.Module | None, views: int) -> list[Che
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", Silent)
             main = test.run()
+    except Unanswered:
+        raise
     except Exception as error:  # an encoder may raise any
         halted = [skipped(name, "the attack does not run") for name in COMPARED + FOLLOWED]
         return [ruled(LOWERS, False, message_of(error)), *halted, *last, skipped(LASTS, "the attack does not run")]
-    last.append(lasts(caught))
+    asked = module is not None and black_box(module) is not None
+    last.append(skipped(LASTS, UNASKED) if asked else lasts(caught))
     gain = mean(clean) - mean(main.losses)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Silent)  # of other runs than the attack's

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attacks.encoders.black_box.asked import Unanswered, black_box
 from attacks.encoders.randomness import drawn
 from attacks.encoders.tree import take
 from attacks.evaluation.sanity.answers import SAME, repeats
@@ -39,6 +40,8 @@ QUERIES = 600
 LEAST = 20
 #: The checks with other radii.
 RADII = ("largest radius", "grows with the radius")
+#: Why the checks of a gradient, and of an answer given twice, are not made.
+UNASKED = "not applicable: the encoder can only be asked, once for each picture, and has no gradient"
 #: The name of the check by a smoothed encoder.
 SMOOTHED = "smoothed gradient"
 
@@ -47,6 +50,8 @@ def guarded(name: str, ask: Callable[[], Check]) -> Check:
     """The check, failed if the attack raises an error: an encoder may raise any."""
     try:
         return ask()
+    except Unanswered:  # the run stops, and its answers so far are kept
+        raise
     except Exception as error:
         return ruled(name, False, message_of(error))
 
@@ -167,6 +172,8 @@ def smoothed(test: ShortAttack, main: Run, gain: float) -> Check:
 def differences(test: ShortAttack, module: nn.Module | None) -> list[Check]:
     """Whether the encoder repeats its answer, and whether its gradient agrees with real changes, on some views of the
     pictures with noise."""
+    if module is not None and black_box(module) is not None:
+        return [skipped(name, UNASKED) for name in (SAME, SLOPES, LENGTH, CHANGES)]
     perturbation, transforms, u = test.problem.perturbation, test.options.eot.transforms, test.judges.u[:PROBES]
     start = perturbation.noise(test.images, torch.Generator().manual_seed(stream(test.options.seed, "probe")))
     pictures = torch.arange(len(test.images)).repeat_interleave(len(u))

@@ -1,17 +1,36 @@
 """The configured encoder."""
 
 import copy
+from collections.abc import Callable
 
 import torch
 from torch import nn
 
 from attacks.encoders import Defended, Stochastic, load_encoder
+from attacks.encoders.black_box.asked import BlackBox
+from attacks.encoders.black_box.command import command
+from attacks.encoders.black_box.endpoint import endpoint
+from attacks.encoders.black_box.function import function
 from attacks.encoders.engine.own import FLOAT32, is_half, run_in
 from attacks.encoders.features import featured
 from attacks.encoders.stochastic import draws_by_view
 from attacks.experiment.build.make import make
 from attacks.experiment.build.pipeline import stages
-from attacks.schema.encoder import DefenceConfig, EncoderConfig
+from attacks.schema.encoder import PROGRAMS, DefenceConfig, EncoderConfig
+
+#: Encoders that can only be asked, by name.
+BLACK_BOXES: dict[str, Callable[..., BlackBox]] = {"callable": function, "command": command, "http": endpoint}
+
+
+def surrogate(text: str, device: torch.device) -> nn.Module:
+    """The encoder with gradients that `pocket`, `phash` or `family:model` names. Raises ValueError in one line."""
+    name, _, model = text.partition(":")
+    if name in PROGRAMS or name == "plugin":
+        raise ValueError(f"`optimiser.surrogate` must be pocket, phash or family:model, no program; got {text!r}")
+    try:
+        return load_encoder(name, model or None, device=str(device))
+    except ValueError as error:
+        raise ValueError(f"`optimiser.surrogate`: {error}") from None
 
 
 def subject(
@@ -21,7 +40,10 @@ def subject(
     and is put in evaluation mode and frozen, or a copy of it where `encoder.precision` widens its weights. Raises
     ValueError or FileNotFoundError in one line."""
     if module is None:
-        module = make(load_encoder, node, "encoder", name=node.name, device=str(device))
+        if node.name in BLACK_BOXES:
+            module = make(BLACK_BOXES[node.name], node, "encoder")
+        else:
+            module = make(load_encoder, node, "encoder", name=node.name, device=str(device))
     else:
         widens = getattr(node, "precision", None) == FLOAT32 and is_half(module) is not None
         given = copy.deepcopy(module) if widens else module

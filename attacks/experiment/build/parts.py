@@ -12,13 +12,13 @@ from attacks.data.gallery import Gallery
 from attacks.encoders.randomness import randomised
 from attacks.eot import risk
 from attacks.eot.adaptive import Adaptive
-from attacks.eot.protocols import Optimiser, Penalty, Proposer
+from attacks.eot.protocols import Penalty
 from attacks.evaluation.classes import Classes, classified
 from attacks.evaluation.deployment import deployed_size
 from attacks.evaluation.resizers.pipeline import GIVEN, Pipeline, given
 from attacks.evaluation.resizers.pipeline import named as resizer
 from attacks.experiment.build.data import data, targeted
-from attacks.experiment.build.encoder import subject
+from attacks.experiment.build.encoder import subject, surrogate
 from attacks.experiment.build.perturbation import perturb
 from attacks.experiment.build.pipeline import viewed
 from attacks.experiment.build.printer import laid
@@ -26,6 +26,7 @@ from attacks.experiment.build.registry import named
 from attacks.experiment.parts import Parts, Views
 from attacks.runtime.distributed import local_rank
 from attacks.schema import groups
+from attacks.schema.encoder import BLACK_BOXES, GRADIENT_FREE
 from attacks.schema.patch import NonPrintabilityConfig
 from attacks.schema.run import Run
 from attacks.schema.validate import printable
@@ -41,13 +42,14 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
     risk_of_views: risk.Risk = named("risk", run.risk)
     views = views_of(run, risk_of_views.multiple)
     check_attack(run)
+    check_black_box(run)
     check_classes(run)
     if isinstance(run.penalty, NonPrintabilityConfig) and run.perturbation.name != "patch":
         raise ValueError(
             "`penalty=nps` prices the colours of what is printed, perturbation=patch; got perturbation="
             f"{run.perturbation.name} (use another penalty)"
         )
-    optimiser: Optimiser | Proposer = named("optimiser", run.optimiser)
+    optimiser: Any = named("optimiser", run.optimiser)
     check_ratios(run.evaluate.ratios)
     check_pipeline(run.evaluate.pipeline)
     transforms = laid(viewed(run.transforms, run.defence), run.printer, run.perturbation)
@@ -55,6 +57,10 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
     encoder = subject(run.encoder, where, run.defence, module)
     if run.encoder.stochastic:
         transforms = randomised(transforms, encoder)
+    if getattr(run.optimiser, "surrogate", None) is not None:
+        if getattr(run.objective, "target", None) is not None:
+            raise ValueError("`optimiser.surrogate` leads away from the picture: use an objective without a target")
+        optimiser = replace(optimiser, surrogate=surrogate(run.optimiser.surrogate, where))
     queries, pictures, truth = data(run.data, run.perturbation)
     if run.evaluate.most is not None:
         rows = drawn(queries.clusters, run.seed, run.evaluate.most)
@@ -137,8 +143,8 @@ def check_attack(run: Run) -> None:
     if node.name == "radius" and (run.perturbation.name == "patch" or run.perturbation.shared):
         kind = "patch" if run.perturbation.name == "patch" else "shared=true"
         raise ValueError(f"`attack=radius` needs a ball round each picture, of a radius of its own; got {kind}")
-    if node.name == "radius" and run.optimiser.name == "square":
-        raise ValueError("`attack=radius` goes on from radius to radius by gradients; got optimiser=square")
+    if node.name == "radius" and run.optimiser.name in GRADIENT_FREE:
+        raise ValueError(f"`attack=radius` goes on by gradients; got optimiser={run.optimiser.name}")
     if node.stop is not None:
         low, high = bounds(run.objective)
         if not low < node.stop < high:
@@ -148,12 +154,31 @@ def check_attack(run: Run) -> None:
             )
     if node.adversary is None:
         return
-    if run.optimiser.name == "square":
-        raise ValueError("`attack.adversary` chooses new views in each step; optimiser=square keeps the same")
+    if run.optimiser.name in GRADIENT_FREE:
+        raise ValueError(f"`attack.adversary` needs gradients of new views; optimiser={run.optimiser.name} has none")
     if run.risk.name != "mean":
         raise ValueError(
             f"`attack.adversary` chooses the worst views itself; it needs risk=mean, got {run.risk.name}"
         )
+
+
+def check_black_box(run: Run) -> None:
+    """Refuse keys that need a gradient, weights or several processes where the encoder can only be asked."""
+    if run.encoder.name not in BLACK_BOXES:
+        return
+    name, evaluate = run.encoder.name, run.evaluate
+    if run.attack.name != "single" or run.optimiser.name not in GRADIENT_FREE:
+        key = "optimiser" if run.attack.name == "single" else "attack"
+        raise ValueError(
+            f"`{key}={getattr(run, key).name}` follows gradients, and encoder={name} can only be asked: use "
+            f"attack=single with {' or '.join(f'optimiser={each}' for each in GRADIENT_FREE)}"
+        )
+    if evaluate.explain:
+        raise ValueError(f"`evaluate.explain` needs gradients, and encoder={name} has none; got {evaluate.explain}")
+    if run.workers != 1 or run.shard is not None:
+        raise ValueError(f"`workers`: one process alone asks encoder={name}, so that no picture is asked about twice")
+    if getattr(run.data, "cache", None) is not None:
+        raise ValueError(f"`data.cache` knows an encoder by its weights, and encoder={name} shows none: drop it")
 
 
 def check_classes(run: Run) -> None:
@@ -196,6 +221,8 @@ BOUNDS = {
 #: The views of a step with attack.views=auto where their number must be the same in all steps: APGD counts steps, a
 #: search and fixed draws keep their views, and an adversary chooses among others.
 FIXED = 4
+#: Those of NES, which are the losses of a step.
+SAMPLED = 20
 #: The most views of a step: more gradients are better spent on more steps.
 MOST_VIEWS = 65_536
 
@@ -205,14 +232,22 @@ def views_of(run: Run, multiple: int) -> Views:
     fit together."""
     node = run.attack
     adversary, views = getattr(node, "adversary", None), node.views
-    kept = run.optimiser.name in ("apgd", "square") or run.draws.name in ("fixed", "grid") or adversary is not None
+    kept = (
+        run.optimiser.name in ("apgd", *GRADIENT_FREE) or run.draws.name in ("fixed", "grid") or adversary is not None
+    )
     free = isinstance(node, groups.SingleConfig) and not kept
     if views == "auto":
-        views = multiple if free else -(-FIXED // multiple) * multiple
+        fixed = SAMPLED if run.optimiser.name == "nes" else FIXED
+        views = multiple if free else -(-fixed // multiple) * multiple
     if type(views) is not int or not 1 <= views <= MOST_VIEWS:
         raise ValueError(
             f"`attack.views` must be auto or a whole number, at least 1 and at most {MOST_VIEWS:,}; got "
             f"{printable(views)}"
+        )
+    if run.optimiser.name == "nes" and (views % 2 or run.risk.name != "mean"):
+        raise ValueError(
+            "`optimiser=nes` needs risk=mean and an even attack.views, the losses of a step; got "
+            f"risk={run.risk.name}, attack.views={views}"
         )
     if views % multiple:
         raise ValueError(f"`attack.views` must be a multiple of risk.k = {multiple}; got {views}")

@@ -12,6 +12,7 @@ from attacks.encoders.loading import BUILT_IN
 from attacks.encoders.request import Request
 from attacks.eot import risk
 from attacks.experiment.build.data import targeted
+from attacks.experiment.build.encoder import BLACK_BOXES
 from attacks.experiment.build.make import make
 from attacks.experiment.build.objective import anchored, mixed, objective_class, weighted
 from attacks.experiment.build.patch import surrounding
@@ -23,6 +24,7 @@ from attacks.objectives.printability import NonPrintability
 from attacks.objectives.retrieval import InfoNCE, Triplet
 from attacks.optimisers.apgd import APGD
 from attacks.optimisers.gradient import PGD, SGD, Adam
+from attacks.optimisers.nes import NES
 from attacks.optimisers.square import Square
 from attacks.optimisers.wiener import Wiener
 from attacks.perturbations.patch.patch import Patch
@@ -43,6 +45,7 @@ PARTS: dict[str, dict[str, tuple[Part | tuple[str, Part], ...]]] = {
     "encoder": {
         **dict.fromkeys(FAMILIES, (Request, *_ENCODER)),
         **dict.fromkeys(BUILT_IN, (load_encoder, *_ENCODER)),
+        **{name: (part, *_ENCODER) for name, part in BLACK_BOXES.items()},
     },
     "defence": dict.fromkeys(groups.CHOICES["defence"], (Defended, ViewDefence)),
     "objective": {
@@ -66,6 +69,7 @@ PARTS: dict[str, dict[str, tuple[Part | tuple[str, Part], ...]]] = {
         "adam": (Adam,),
         "apgd": (APGD,),
         "square": (Square,),
+        "nes": (NES,),
     },
     "draws": {
         "sobol": (Sobol,),

@@ -1,0 +1,104 @@
+"""An encoder that can only be asked, with a ledger of its answers."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from attacks.encoders.black_box.ledger import Ledger
+from attacks.encoders.layers import unwrapped
+from attacks.schema.encoder import GRADIENT_FREE
+
+Answer = Literal["vector", "scores", "same"]
+#: 8-bit pictures (N,H,W,3) -> one answer for each: vectors or scores (N,D), or 0 and 1 (N,).
+Ask = Callable[[np.ndarray], Any]
+
+
+class Unanswered(ValueError):
+    """A black box has not answered, or not as it should. What it has answered is kept: the run can be resumed."""
+
+
+class BlackBox(nn.Module):
+    """(N,3,H,W) in [0,1] -> (N,D): each picture is rounded to 8 bits and asked about once; its answer is kept.
+
+    Args:
+        ask: 8-bit pictures (N,H,W,3) -> an array-like of one answer for each.
+        title: for messages and reports.
+        answer: "vector": (N,D), an embedding. "scores": (N,G), one for each entry of a gallery; their mean is
+            subtracted, so that a cosine compares which entries score high. "same": 0 or 1 (N,), whether the picture
+            shows one enrolled thing; the features are (same, 1 - same), whose cosine is 1 or 0.
+        batch: the most pictures of one call of `ask`; each call's answers are kept before the next one.
+
+    Raises ValueError for another `answer` or a `batch` below 1.
+    """
+
+    def __init__(self, ask: Ask, title: str = "a function", *, answer: str = "vector", batch: int = 64) -> None:
+        super().__init__()
+        if answer not in get_args(Answer):
+            raise ValueError(f"`answer` must be one of {', '.join(get_args(Answer))}; got {answer!r}")
+        if type(batch) is not int or batch < 1:
+            raise ValueError(f"`batch` must be a whole number of pictures, at least 1; got {batch!r}")
+        self.ask, self.title, self.answer, self.batch, self.ledger = ask, title, answer, batch, Ledger()
+        self.eval()
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Raises ValueError where a gradient is asked for, before anything is asked, and for a malformed answer."""
+        if images.requires_grad and torch.is_grad_enabled():
+            raise ValueError(
+                f"encoder {self.title} can only be asked and has no gradient: use an optimiser without gradients "
+                f"({', '.join(f'optimiser={name}' for name in GRADIENT_FREE)})"
+            )
+        if images.dim() != 4 or images.shape[1] != 3:
+            raise ValueError(f"an encoder takes images (N,3,H,W) in [0,1]; got shape {tuple(images.shape)}")
+        pixels = (images.detach().clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).contiguous().cpu().numpy()
+        rows = torch.from_numpy(self.ledger.answers(pixels, self._asked, self.batch)).to(images)
+        if self.answer == "scores":
+            return rows - rows.mean(1, keepdim=True)
+        return torch.cat([rows, 1 - rows], 1) if self.answer == "same" else rows
+
+    def _asked(self, pixels: np.ndarray) -> np.ndarray:
+        """The answers (N,D) of one call, checked."""
+        answer: Any = self.ask(pixels)
+        what = "0 or 1" if self.answer == "same" else "a row of numbers"
+        wrong = f"encoder {self.title}: the answer must be {what} for each of {len(pixels)} pictures"
+        try:
+            rows = np.asarray(answer, dtype=np.float32)
+        except (TypeError, ValueError):
+            raise Unanswered(f"{wrong}; got a {type(answer).__name__} that is no array of numbers") from None
+        if self.answer == "same" and rows.ndim == 1:
+            rows = rows[:, None]
+        narrow = rows.ndim == 2 and (rows.shape[1] == 1 if self.answer == "same" else rows.shape[1] > 0)
+        if not narrow or len(rows) != len(pixels):
+            raise Unanswered(f"{wrong}; got shape {rows.shape}")
+        if not np.isfinite(rows).all() or (self.answer == "same" and not np.isin(rows, (0, 1)).all()):
+            raise Unanswered(f"{wrong}; got {float(rows.ravel()[~np.isin(rows, (0, 1)).ravel()][0]):g} among them")
+        return rows
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "BlackBox":
+        """Itself: there are no weights to copy, and only one ledger."""
+        return self
+
+    def __repr__(self) -> str:
+        return f"{self.title} (black box, answer {self.answer})"
+
+
+def black_box(encoder: nn.Module) -> BlackBox | None:
+    """The encoder that can only be asked within this package's wrappers; None for any other."""
+    inner = unwrapped(encoder)
+    return inner if isinstance(inner, BlackBox) else None
+
+
+@contextmanager
+def kept(encoder: nn.Module, path: Path) -> Iterator[None]:
+    """Within the block the answers of a black box are kept in the file `path`, and come from there. Nothing for other
+    encoders. Raises ValueError for a damaged file, or where another process writes to it."""
+    asked = black_box(encoder)
+    if asked is None:
+        yield
+        return
+    with asked.ledger.opened(path):
+        yield

@@ -1,0 +1,107 @@
+"""A program as a black box: it reads pictures, and writes a line of JSON for each.
+
+A picture on its standard input is a line with the number of bytes in decimal digits, and then so many bytes: a PNG
+file. The answer on its standard output is one line of JSON. The program is started with the first picture, and its
+standard input ends with the run.
+"""
+
+import json
+import math
+import queue
+import shlex
+import subprocess
+import threading
+import weakref
+from contextlib import suppress
+from typing import IO, Any
+
+import numpy as np
+
+from attacks.encoders.black_box.asked import BlackBox, Unanswered
+from attacks.encoders.black_box.picture import png
+
+
+def command(model: str, answer: str = "vector", timeout: float = 30.0) -> BlackBox:
+    """The program of the command line `model`, which no shell reads.
+
+    Args:
+        answer: as of `BlackBox`.
+        timeout: seconds that it may take for one picture.
+
+    Raises:
+        ValueError: an empty command line, or a time out of its range. Of a picture: `Unanswered`.
+    """
+    try:
+        words = shlex.split(model)
+    except ValueError as error:
+        raise ValueError(f"`model` must be a command line; got {model!r} ({error})") from None
+    if not words:
+        raise ValueError("`model` must be a command line, such as 'python mine.py'; got an empty one")
+    if not 0 < timeout < math.inf:
+        raise ValueError(f"`timeout` must be a number of seconds, above 0; got {timeout}")
+    program = _Program(words, f"encoder command:{model}", timeout)
+
+    def ask(pixels: np.ndarray) -> list[Any]:
+        return [program.answer(picture) for picture in pixels]
+
+    return BlackBox(ask, f"command:{model}", answer=answer, batch=1)
+
+
+class _Program:
+    """A process, started when it is first needed."""
+
+    def __init__(self, words: list[str], title: str, timeout: float) -> None:
+        self.words, self.title, self.timeout = words, title, timeout
+        self.process: subprocess.Popen[bytes] | None = None
+        self.lines: queue.Queue[bytes] = queue.Queue()
+
+    def answer(self, picture: np.ndarray) -> Any:
+        """The JSON of one picture. Raises Unanswered in one line, after which the program is started anew."""
+        process, file = self.process or self._started(), png(picture)
+        assert process.stdin is not None
+        try:
+            process.stdin.write(f"{len(file)}\n".encode() + file)
+            process.stdin.flush()
+            line = self.lines.get(timeout=self.timeout)
+            if not line:
+                raise BrokenPipeError
+            return json.loads(line)
+        except queue.Empty:
+            why = f"no answer in {self.timeout:g} s"
+        except OSError:
+            why = "it has ended"
+        except (ValueError, RecursionError):
+            why = f"no JSON: {line[:80]!r}"
+        self.process = None
+        _stop(process)
+        raise Unanswered(f"{self.title}: {why} (exit status {process.returncode}); resume=DIRECTORY goes on")
+
+    def _started(self) -> "subprocess.Popen[bytes]":
+        try:
+            process = subprocess.Popen(self.words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        except OSError as error:
+            raise Unanswered(f"{self.title} cannot be started: {error.strerror}") from None
+        self.process, self.lines = process, queue.Queue()
+        weakref.finalize(self, _stop, process)
+        threading.Thread(target=_read, args=(process.stdout, self.lines), daemon=True).start()
+        return process
+
+
+def _read(stream: IO[bytes], lines: "queue.Queue[bytes]") -> None:
+    """All lines of a stream, and an empty one at its end."""
+    with stream:
+        for line in stream:
+            lines.put(line)
+    lines.put(b"")
+
+
+def _stop(process: "subprocess.Popen[bytes]") -> None:
+    """End a process that has been started here."""
+    assert process.stdin is not None
+    with suppress(OSError):  # it has ended already
+        process.stdin.close()
+    try:
+        process.wait(1.0)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()

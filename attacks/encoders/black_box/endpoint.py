@@ -1,0 +1,135 @@
+"""An address that pictures are sent to, as a black box.
+
+One picture: POST, `Content-Type: image/png`, the PNG file as the body; the response is JSON, the answer itself or
+{"answer": ...}. With a `batch` above 1: POST, `application/json`, {"pictures": [PNG files in base64]}; the response
+is a list of answers or {"answers": [...]}. A key is sent as `Authorization: Bearer KEY`.
+"""
+
+import base64
+import http.client
+import json
+import math
+import os
+import re
+import time
+import urllib.error
+import urllib.request
+from typing import Any
+
+import numpy as np
+
+from attacks.encoders.black_box.asked import BlackBox, Unanswered
+from attacks.encoders.black_box.picture import png
+
+#: Seconds before the first retry, twice as many before each next one, and the most.
+PAUSE, LONGEST = 0.5, 60.0
+#: Statuses that may pass.
+PASSING = (408, 425, 429, 500, 502, 503, 504)
+#: The most bytes of a response.
+MOST_BYTES = 2**26
+
+
+def endpoint(
+    model: str,
+    answer: str = "vector",
+    key: str | None = None,
+    batch: int = 1,
+    rate: float | None = None,
+    retries: int = 5,
+    timeout: float = 30.0,
+) -> BlackBox:
+    """The address `model`, http:// or https://; nothing is sent before the first picture.
+
+    Args:
+        answer: as of `BlackBox`.
+        key: the environment variable that holds the key; None: no key is sent.
+        batch: the most pictures of one request.
+        rate: the most requests in a second; None: as they come.
+        retries: of a request that is not answered, is refused for the moment (429, 503, ...) or answered by no JSON.
+        timeout: seconds until a request counts as not answered.
+
+    Raises:
+        ValueError: no such address, variable, or a number out of its range. Of a picture: `Unanswered`.
+    """
+    if not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", model):
+        raise ValueError(
+            f"`model` must be an address without a query, http://HOST/PATH or https://HOST/PATH; got {model!r}"
+        )
+    if key is not None and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", key):
+        raise ValueError("`key` must be the name of an environment variable, such as API_KEY, and never a key itself")
+    if key is not None and not os.environ.get(key):
+        raise ValueError(f"`key`: the environment variable {key} is empty: export {key}=...")
+    if rate is not None and not 0 < rate < math.inf:
+        raise ValueError(f"`rate` must be a number of requests in a second, above 0; got {rate}")
+    if type(retries) is not int or retries < 0:
+        raise ValueError(f"`retries` must be a whole number, at least 0; got {retries!r}")
+    if not 0 < timeout < math.inf:
+        raise ValueError(f"`timeout` must be a number of seconds, above 0; got {timeout}")
+    secret = None if key is None else os.environ[key]
+    client = _Client(model, secret, 0.0 if rate is None else 1 / rate, retries, timeout)
+
+    def ask(pixels: np.ndarray) -> Any:
+        files = [png(picture) for picture in pixels]
+        if batch == 1:
+            return [_within(client.posted(files[0], "image/png"), "answer")]
+        content = {"pictures": [base64.b64encode(file).decode() for file in files]}
+        return _within(client.posted(json.dumps(content).encode(), "application/json"), "answers")
+
+    return BlackBox(ask, f"http:{model}", answer=answer, batch=batch)
+
+
+class _Client:
+    """Posts to one address, at most so often, and again where that may help."""
+
+    def __init__(self, url: str, secret: str | None, interval: float, retries: int, timeout: float) -> None:
+        self.url, self.interval, self.retries, self.timeout = url, interval, retries, timeout
+        self.headers = {} if secret is None else {"Authorization": f"Bearer {secret}"}
+        self.opener = urllib.request.build_opener(_Stay())
+        self.next = 0.0  # when the next request may be sent
+
+    def posted(self, body: bytes, kind: str) -> Any:
+        """The JSON that answers a body. Raises Unanswered in one line."""
+        for attempt in range(self.retries + 1):
+            pause = PAUSE * 2**attempt
+            try:
+                return json.loads(self._sent(body, kind))
+            except urllib.error.HTTPError as error:
+                error.close()
+                why, pause = f"status {error.code}", max(pause, _seconds(error.headers.get("Retry-After")))
+                if error.code not in PASSING:
+                    raise Unanswered(f"encoder http:{self.url}: the server refuses a picture ({why})") from None
+            except (OSError, http.client.HTTPException) as error:  # URLError and time-outs are among them
+                why = " ".join(str(getattr(error, "reason", None) or error or type(error).__name__).split())[:200]
+            except (ValueError, RecursionError):
+                why = "an answer that is not JSON"
+            if attempt < self.retries:
+                time.sleep(min(pause, LONGEST))
+        raise Unanswered(
+            f"encoder http:{self.url}: no answer in {self.retries + 1} attempts, at last {why}; the answers so far "
+            "are kept (resume=DIRECTORY goes on)"
+        )
+
+    def _sent(self, body: bytes, kind: str) -> bytes:
+        time.sleep(max(0.0, self.next - time.monotonic()))
+        self.next = time.monotonic() + self.interval
+        headers = {"Content-Type": kind, "Accept": "application/json", **self.headers}
+        request = urllib.request.Request(self.url, body, headers, method="POST")
+        with self.opener.open(request, timeout=self.timeout) as response:
+            data: bytes = response.read(MOST_BYTES)
+            return data
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: the key would go along to another host."""
+
+    def redirect_request(self, *_: Any, **__: Any) -> None:
+        return None
+
+
+def _within(content: Any, name: str) -> Any:
+    return content.get(name) if isinstance(content, dict) else content
+
+
+def _seconds(text: str | None) -> float:
+    """`Retry-After` where it is a number."""
+    return float(text) if text and text.isdecimal() else 0.0

@@ -1,0 +1,42 @@
+"""A function of the user's own as a black box."""
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from attacks.encoders.black_box.asked import BlackBox, Unanswered
+
+
+def function(model: str, answer: str = "vector") -> BlackBox:
+    """The function `module:function` of a module in the working directory, or of an installed one: 8-bit pictures
+    (N,H,W,3) -> answers. Importing runs the module.
+
+    Raises ValueError in one line: no such module or function, or an error in either."""
+    module, _, name = model.partition(":")
+    if not (all(part.isidentifier() for part in module.split(".")) and name.isidentifier()):
+        raise ValueError(f"`model` must be module:function, in this folder or installed; got {model!r}")
+    title = f"callable:{model}"
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        made: Any = getattr(importlib.import_module(module), name)
+    except Exception as error:  # the user's code
+        raise ValueError(f"`model`: {model} cannot be imported ({_line(error)}); run from its folder") from error
+    finally:
+        sys.path.remove(str(Path.cwd()))
+    if not callable(made):
+        raise ValueError(f"`model`: {model} must be a function of pictures (N,H,W,3); got a {type(made).__name__}")
+
+    def ask(pixels: np.ndarray) -> Any:
+        try:
+            return made(pixels)
+        except Exception as error:
+            raise Unanswered(f"encoder {title} failed: {_line(error)}") from error
+
+    return BlackBox(ask, title, answer=answer)
+
+
+def _line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"

@@ -1,0 +1,89 @@
+"""Steps along a gradient that is estimated from losses alone (NES, Ilyas et al. 2018), in low frequencies."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attacks.eot.estimate import Estimate
+from attacks.eot.protocols import Constraint, Done, Optimiser
+from attacks.optimisers.gradient import Schedule, State, check_step, decay
+
+
+@dataclass(frozen=True)
+class NES(Optimiser):
+    """Momentum along estimated gradients: the loss on both sides of delta along random smooth patterns, one view of
+    each side; the loop is `attacks.solvers.search.sampled`. In few dimensions few losses say much, and an encoder
+    sees mostly a picture's low frequencies (Guo et al. 2019).
+
+    Args:
+        probe: how far each side is, as a share of the radius in its norm. An encoder that answers in steps, such as a
+            hash, needs a long one; a move beyond the set is cut off at its edge.
+        keep: the patterns are sums of so many cosines along each axis.
+        grey: the same pattern in all channels.
+        rel_step_size: length of the first step as a share of eps.
+        momentum: of the estimated gradients.
+        schedule: cosine or linear (to zero over the run), or constant.
+        surrogate: an encoder with gradients. Half of each direction's energy is then its gradient away from the
+            picture's own embedding (P-RGF, Cheng et al. 2019, with a fixed share); it costs no query.
+    """
+
+    gradient_free: ClassVar[bool] = True
+
+    probe: float = 2.0
+    keep: int = 8
+    grey: bool = True
+    rel_step_size: float = 0.6
+    momentum: float = 0.9
+    schedule: Schedule = "cosine"
+    surrogate: Callable[..., Any] | None = None
+
+    def __post_init__(self) -> None:
+        check_step("rel_step_size", self.rel_step_size, self.schedule, momentum=self.momentum)
+        if not (self.probe > 0 and math.isfinite(self.probe)):
+            raise ValueError(f"`probe` must be a share of the radius, above 0; got {self.probe}")
+        if type(self.keep) is not int or self.keep < 1:
+            raise ValueError(f"`keep` must be a whole number of frequencies, at least 1; got {self.keep!r}")
+
+    def directions(self, like: Tensor, count: int, generator: torch.Generator) -> Tensor:
+        """Random patterns (count,C,H,W) for deltas `like` (N,C,H,W), each of length 1."""
+        channels, height, width = like.shape[1:]
+        rows, columns = cosines(min(self.keep, height), height), cosines(min(self.keep, width), width)
+        size = (count, 1 if self.grey else channels, len(rows), len(columns))
+        patterns = rows.mT @ torch.randn(size, generator=generator, dtype=torch.float64) @ columns
+        whole = patterns.expand(-1, channels, -1, -1).flatten(1)
+        return F.normalize(whole).view(count, channels, height, width).to(like)
+
+    def mixed(self, directions: Tensor, prior: Tensor) -> Tensor:
+        """Directions (Q,...) and a gradient (n,...) of each delta -> directions (n,Q,...) of length 1."""
+        shape = len(prior), *directions.shape
+        known = F.normalize(prior.flatten(1))[:, None]
+        return F.normalize(known + directions.flatten(1)[None], dim=2).view(shape)
+
+    def init(self, delta: Tensor, *, reach: float, steps: int) -> State:  # noqa: ARG002
+        """The state before the first step."""
+        return State(torch.zeros_like(delta), reach)
+
+    def step(
+        self, delta: Tensor, estimate: Estimate, state: State, constraint: Constraint, done: Done
+    ) -> tuple[Tensor, State]:
+        """The next delta and state. Gradients are not normalised: one that is short says little."""
+        momentum = self.momentum * state.momentum + estimate.grad
+        length = self.rel_step_size * state.reach * decay(self.schedule, done.before, delta)
+        after = constraint.project(delta, constraint.steepest(momentum, length, delta))
+        return after, state._replace(momentum=momentum)
+
+
+@lru_cache(maxsize=16)
+@torch.inference_mode(False)
+def cosines(keep: int, size: int) -> Tensor:
+    """The first rows of the orthonormal DCT-II, (keep,size)."""
+    place, frequency = torch.arange(size, dtype=torch.float64) + 0.5, torch.arange(keep, dtype=torch.float64)
+    rows = (math.pi / size * frequency[:, None] * place).cos() * math.sqrt(2 / size)
+    rows[0] /= math.sqrt(2)
+    return rows

@@ -1,0 +1,116 @@
+"""An encoder that can only be asked: what it is asked, what it answers, and that it has no gradient."""
+
+import numpy as np
+import pytest
+import torch
+
+from attacks import EOT, PGD, Away, Linf, attack
+from attacks.encoders.black_box.asked import BlackBox
+from attacks.encoders.black_box.function import function
+from tests.helpers.asked import module, seen
+
+
+class Victim:
+    """Counts the pictures that it is asked about, and the calls."""
+
+    def __init__(self, answer=lambda pixels: pixels.reshape(len(pixels), -1)):
+        self.answer, self.pictures, self.calls = answer, [], 0
+
+    def __call__(self, pixels):
+        assert pixels.dtype == np.uint8 and pixels.shape[3] == 3
+        self.calls += 1
+        self.pictures += [picture.tobytes() for picture in pixels]
+        return self.answer(pixels)
+
+
+def test_it_is_asked_about_eight_bits_and_once():
+    victim = Victim()
+    encoder, images = BlackBox(victim, batch=4), torch.rand(6, 3, 5, 7)
+    levels = (images * 255).round()
+    torch.testing.assert_close(encoder(images), levels.permute(0, 2, 3, 1).flatten(1))
+    assert len(victim.pictures) == 6 and victim.calls == 2
+    both = encoder(torch.cat([levels / 255, images, 1 - images[:1], 1 - images[:1]]))
+    torch.testing.assert_close(both[:6], both[6:12])
+    assert len(victim.pictures) == len(set(victim.pictures)) == len(encoder.ledger) == 7
+
+
+def test_pictures_of_the_same_bytes_and_another_shape_are_others():
+    encoder = BlackBox(lambda pixels: [[picture.shape[0]] for picture in pixels])
+    assert float(encoder(torch.zeros(1, 3, 2, 3))) == 2 and float(encoder(torch.zeros(1, 3, 3, 2))) == 3
+
+
+def test_a_gradient_is_refused_before_anything_is_asked():
+    victim = Victim()
+    encoder, images = BlackBox(victim, "http://host"), torch.rand(1, 3, 4, 4)
+    with pytest.raises(ValueError, match=r"http://host .*no gradient.*optimiser=square"):
+        encoder(images.clone().requires_grad_())
+    given = {"encoder": encoder, "objective": Away(), "perturbation": Linf(8 / 255)}
+    with pytest.raises(ValueError, match="no gradient"):
+        next(attack(images, torch.ones(1, 48), optimiser=PGD(), eot=EOT(views=1), **given))
+    assert not victim.calls
+    with torch.no_grad():
+        assert encoder(images.requires_grad_()).shape == (1, 48)
+
+
+def test_scores_are_compared_by_their_pattern_and_same_by_its_value():
+    images = torch.rand(3, 3, 4, 4)
+    scores = np.array([[0.9, 0.1, 0.5], [0.8, 0.7, 0.6], [0.2, 0.9, 0.1]])
+    rows = BlackBox(lambda _: scores, answer="scores")(images)
+    expected = torch.tensor(scores - scores.mean(1, keepdims=True), dtype=torch.float32)
+    torch.testing.assert_close(rows, expected)
+    same = BlackBox(lambda _: [1, 0, True], answer="same")(images)
+    torch.testing.assert_close(same @ same.T, torch.tensor([[1.0, 0, 1], [0, 1, 0], [1, 0, 1]]))
+
+
+@pytest.mark.parametrize(
+    ("answer", "given"),
+    [
+        ("vector", [[1.0, 2.0]]),
+        ("vector", [1.0, 2.0]),
+        ("vector", [[], []]),
+        ("vector", [[1.0], [float("nan")]]),
+        ("vector", [[1.0], [2.0, 3.0]]),
+        ("vector", "text"),
+        ("vector", None),
+        ("vector", [[{}], [{}]]),
+        ("same", [0.5, 1]),
+        ("same", [[0, 1], [1, 0]]),
+    ],
+)
+def test_a_malformed_answer_is_one_line_and_not_kept(answer, given):
+    encoder = BlackBox(lambda _: given, "mine", answer=answer)
+    with pytest.raises(ValueError, match="encoder mine: the answer must be") as caught:
+        encoder(torch.rand(2, 3, 4, 4))
+    assert "\n" not in str(caught.value) and not len(encoder.ledger)
+
+
+def test_answers_have_one_length():
+    encoder = BlackBox(lambda pixels: pixels.reshape(len(pixels), -1))
+    encoder(torch.rand(1, 3, 4, 4))
+    with pytest.raises(ValueError, match="as many numbers as those before, 48; got 75"):
+        encoder(torch.rand(1, 3, 5, 5))
+
+
+def test_the_users_function_is_found_in_the_working_directory(tmp_path, monkeypatch):
+    module(tmp_path, monkeypatch)
+    images = torch.rand(2, 3, 16, 16)
+    expected = (images[:, :, ::4, ::4] * 255).round().permute(0, 2, 3, 1).flatten(1) - 120
+    torch.testing.assert_close(function("victim:corners")(images), expected)
+    assert len(seen(tmp_path)) == 2
+    (tmp_path / "most").write_text("2")
+    with pytest.raises(ValueError, match=r"callable:victim:corners failed: RuntimeError: first line second line"):
+        function("victim:corners")(1 - images)
+
+
+@pytest.mark.parametrize("model", ["victim", "victim:", "victim:none", "victim:number", "no_such:f", "a b:c"])
+def test_what_is_no_function_is_refused(tmp_path, monkeypatch, model):
+    module(tmp_path, monkeypatch)
+    with pytest.raises(ValueError, match="`model`"):
+        function(model)
+
+
+def test_unknown_kinds_of_answers_are_refused():
+    with pytest.raises(ValueError, match="vector, scores, same; got 'label'"):
+        BlackBox(len, answer="label")
+    with pytest.raises(ValueError, match="`batch`"):
+        BlackBox(len, batch=0)

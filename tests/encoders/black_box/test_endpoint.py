@@ -1,0 +1,125 @@
+"""A black box behind an address: requests, keys, limits, and servers that misbehave."""
+
+import time
+
+import pytest
+import torch
+
+from attacks.encoders import Phash, bits
+from attacks.encoders.black_box import endpoint as module
+from attacks.encoders.black_box.endpoint import endpoint
+from tests.helpers.served import serving
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(module, "PAUSE", 0.01)
+    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+
+
+def pictures(count=3, size=(40, 56)):
+    generator = torch.Generator().manual_seed(0)
+    coarse = torch.rand(count, 3, 5, 7, generator=generator)
+    images = torch.nn.functional.interpolate(coarse, size, mode="bicubic").clamp(0, 1)
+    return (images * 255).round() / 255
+
+
+@pytest.mark.parametrize("batch", [1, 2, 64])
+def test_the_hash_behind_an_address_is_the_differentiable_one(batch):
+    images = pictures()
+    with serving() as server:
+        answer = endpoint(server.url, batch=batch)(images)
+    assert (answer == torch.where(bits(Phash()(images)), 1.0, -1.0)).float().mean() > 0.98
+    assert server.requests == -(-3 // batch) and set(server.answered.values()) == {1}
+
+
+def fails(times, how):
+    return lambda number: how if number < times else None
+
+
+BAD = {
+    "busy": lambda handler: handler.reply(503, b"busy", Retry_After=0),
+    "too many": lambda handler: handler.reply(429, b"slow down"),
+    "no JSON": lambda handler: handler.reply(200, b"<html>moved</html>"),
+    "nothing": lambda handler: handler.reply(200, b""),
+    "cut off": lambda handler: handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n[1, 2"),
+    "hangs up": lambda handler: handler.connection.close(),
+    "no HTTP": lambda handler: handler.wfile.write(b"\x00\x01\x02\r\n\r\n"),
+    "late": lambda handler: time.sleep(0.4),
+}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("name", BAD)
+def test_what_may_pass_is_tried_again_and_at_last_one_line(name):
+    images = pictures(1)
+    with serving(fails(2, BAD[name])) as server:
+        encoder = endpoint(server.url, timeout=0.2)
+        assert encoder(images).shape == (1, 64) and server.requests == 3
+    with serving(fails(9, BAD[name])) as server:
+        encoder = endpoint(server.url, retries=1, timeout=0.2)
+        with pytest.raises(ValueError, match="no answer in 2 attempts") as caught:
+            encoder(images)
+        assert "\n" not in str(caught.value) and server.requests == 2 and not len(encoder.ledger)
+
+
+def test_an_address_without_a_server_is_one_line():
+    with serving() as server:
+        url = server.url
+    with pytest.raises(ValueError, match=r"no answer in 2 attempts, at last .*refused"):
+        endpoint(url, retries=1)(pictures(1))
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 301, 302, 307])
+def test_what_does_not_pass_is_refused_at_once(status, monkeypatch):
+    monkeypatch.setenv("SECRET", "abc-123")
+    with serving() as other:
+        odd = fails(9, lambda handler: handler.reply(status, b"abc-123", Location=other.url))
+        with serving(odd) as server, pytest.raises(ValueError, match=f"status {status}") as caught:
+            endpoint(server.url, key="SECRET")(pictures(1))
+    assert server.requests == 1 and not other.requests and "abc-123" not in str(caught.value)
+
+
+@pytest.mark.parametrize("content", [b"[1, NaN]", b"null", b"7", b'{"error": "no"}', b'[1, "a"]', b"[[1]]"])
+def test_answers_of_another_shape_are_one_line(content):
+    refusal = pytest.raises(ValueError, match="the answer must be a row of numbers")
+    with serving(fails(9, lambda handler: handler.reply(200, content))) as server, refusal:
+        endpoint(server.url)(pictures(1))
+
+
+def test_the_key_comes_from_the_environment(monkeypatch):
+    monkeypatch.setenv("MY_KEY", "s3cret")
+    with serving() as server:
+        encoder = endpoint(server.url, key="MY_KEY")
+        encoder(pictures(1))
+    assert server.headers[0]["Authorization"] == "Bearer s3cret" and "s3cret" not in repr(encoder)
+
+
+def test_requests_keep_to_the_rate():
+    with serving() as server:
+        encoder = endpoint(server.url, rate=20)
+        began = time.monotonic()
+        encoder(pictures(5))
+        assert time.monotonic() - began > 4 / 20
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"model": "host/path"}, "`model`"),
+        ({"model": "file:///etc/passwd"}, "`model`"),
+        ({"model": "http://host/?key=1"}, "`model`"),
+        ({"key": "sk-abc123"}, "`key` must be the name"),
+        ({"key": "NO_SUCH_VARIABLE"}, "NO_SUCH_VARIABLE is empty"),
+        ({"rate": 0.0}, "`rate`"),
+        ({"retries": -1}, "`retries`"),
+        ({"timeout": 0.0}, "`timeout`"),
+        ({"batch": 0}, "`batch`"),
+        ({"answer": "no"}, "`answer`"),
+    ],
+)
+def test_values_out_of_range_are_refused(given, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        endpoint(**{"model": "http://127.0.0.1:1"} | given)
+    assert "abc123" not in str(caught.value)

@@ -1,0 +1,72 @@
+"""The file of answers: it is whole after any kill, and no answer is lost or asked for twice."""
+
+import numpy as np
+import pytest
+
+from attacks.encoders.black_box.ledger import Ledger
+
+PICTURES = np.arange(3 * 2 * 2 * 3, dtype=np.uint8).reshape(3, 2, 2, 3)
+ROWS = np.random.default_rng(0).normal(size=(3, 5)).astype(np.float32)
+
+
+def ask(pixels):
+    """Row by the number of the picture."""
+    return ROWS[pixels[:, 0, 0, 0] // 12]
+
+
+def never(_):
+    raise AssertionError("asked twice")
+
+
+def test_answers_come_back_to_the_bit(tmp_path):
+    first, again = Ledger(), Ledger()
+    with first.opened(tmp_path / "q.jsonl"):
+        np.testing.assert_array_equal(first.answers(PICTURES, ask, 2), ROWS)
+    with again.opened(tmp_path / "q.jsonl"):
+        np.testing.assert_array_equal(again.answers(PICTURES[::-1], never, 2), ROWS[::-1])
+
+
+def test_a_file_cut_anywhere_keeps_its_whole_lines(tmp_path):
+    path, first = tmp_path / "q.jsonl", Ledger()
+    with first.opened(path):
+        first.answers(PICTURES, ask, 1)
+    data = path.read_bytes()
+    ends = [at + 1 for at, byte in enumerate(data) if byte == 10]
+    for cut in range(len(data) + 1):
+        path.write_bytes(data[:cut])
+        ledger, asked = Ledger(), []
+        with ledger.opened(path):
+            assert len(ledger) == sum(end <= cut for end in ends)
+            rows = ledger.answers(PICTURES, lambda pixels, asked=asked: asked.append(len(pixels)) or ask(pixels), 3)
+        np.testing.assert_array_equal(rows, ROWS)
+        assert sum(asked) == 3 - sum(end <= cut for end in ends)
+        assert path.read_bytes() == data
+
+
+def test_what_was_answered_before_an_error_is_kept(tmp_path):
+    ledger = Ledger()
+
+    def twice(pixels):
+        if pixels[0, 0, 0, 0] == 24:
+            raise ValueError("no more")
+        return ask(pixels)
+
+    with pytest.raises(ValueError, match="no more"), ledger.opened(tmp_path / "q.jsonl"):
+        ledger.answers(PICTURES, twice, 1)
+    assert len((tmp_path / "q.jsonl").read_text().splitlines()) == len(ledger) == 2
+
+
+@pytest.mark.parametrize("line", ["{}", "[]", "nonsense", '{"picture": "ab", "answer": [1]}', "\x00\x01"])
+def test_a_damaged_line_is_named(tmp_path, line):
+    path = tmp_path / "q.jsonl"
+    path.write_text(f"{line}\n")
+    with pytest.raises(ValueError, match="line 1 is damaged"), Ledger().opened(path):
+        pass
+
+
+def test_only_one_process_appends(tmp_path):
+    path = tmp_path / "q.jsonl"
+    with Ledger().opened(path), pytest.raises(ValueError, match="another process"), Ledger().opened(path):
+        pass
+    with Ledger().opened(path):
+        pass

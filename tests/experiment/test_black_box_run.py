@@ -1,0 +1,106 @@
+"""Runs on encoders that can only be asked."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.helpers.asked import WORDS, module, pictures, refused, seen
+from tests.helpers.processes import without_times
+from tests.helpers.served import serving
+from tests.run.test_run import ROOT, call
+
+
+@pytest.fixture(scope="module")
+def words(tmp_path_factory):
+    return WORDS + pictures(tmp_path_factory.mktemp("data") / "photos")
+
+
+ENCODER = ["encoder=callable", "encoder.model=victim:corners"]
+
+
+def metrics(folder):
+    return without_times(json.loads((folder / "metrics.json").read_text()))
+
+
+def test_a_stopped_and_resumed_run_asks_about_each_picture_once(words, tmp_path, monkeypatch, capsys):
+    module(tmp_path, monkeypatch)
+    assert call(monkeypatch, *words, *ENCODER, f"hydra.run.dir={tmp_path / 'whole'}") == 0
+    whole = seen(tmp_path)
+    assert len(whole) == len(set(whole)) == metrics(tmp_path / "whole")["asked"]
+    assert f"asked about {len(whole)} different pictures" in (tmp_path / "whole" / "report.html").read_text()
+    assert "queries.jsonl" in json.loads((tmp_path / "whole" / "files.json").read_text())["files"]
+    (tmp_path / "seen").unlink()
+    for most in (5, len(whole) // 2, len(whole) - 3):
+        (tmp_path / "most").write_text(str(most))
+        begun = (tmp_path / "parts").exists()
+        given = (f"resume={tmp_path / 'parts'}", ENCODER[1]) if begun else (*words, *ENCODER)
+        code = call(monkeypatch, *given, *([] if begun else [f"hydra.run.dir={tmp_path / 'parts'}"]))
+        assert "RuntimeError: first line second line" in refused(capsys, code)
+    (tmp_path / "most").unlink()
+    assert call(monkeypatch, f"resume={tmp_path / 'parts'}", ENCODER[1]) == 0
+    assert sorted(seen(tmp_path)) == sorted(whole)
+    before, after = metrics(tmp_path / "whole"), metrics(tmp_path / "parts")
+    for key in ("arms", "asked", "costs"):
+        assert before[key] == after[key]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (["optimiser=wiener"], "`optimiser=wiener` follows gradients"),
+        (["attack=suite"], "`attack=suite` follows gradients"),
+        (["evaluate.explain=1"], "`evaluate.explain`"),
+        (["workers=2"], "`workers`"),
+        (["data.cache=cache"], "`data.cache`"),
+        (["encoder.answer=label"], "`encoder.answer`"),
+        (["encoder.model=victim"], "`encoder.model`"),
+    ],
+)
+def test_what_cannot_be_combined_is_refused_before_anything_is_asked(
+    words, tmp_path, monkeypatch, capsys, given, message
+):
+    module(tmp_path, monkeypatch)
+    plain = [word for word in words if not (given[0] == "attack=suite" and word.startswith("attack."))]
+    code = call(monkeypatch, *plain, *ENCODER, *given, f"hydra.run.dir={tmp_path / 'run'}")
+    assert message in refused(capsys, code)
+    assert not seen(tmp_path) and not (tmp_path / "run" / "manifest.json").exists()
+
+
+def test_a_preset_and_a_directory_may_not_choose_it(words, tmp_path, monkeypatch, capsys):
+    module(tmp_path, monkeypatch)
+    preset = tmp_path / "mine.yaml"
+    preset.write_text("defaults: [{override /encoder: callable}]\nencoder: {model: 'victim:corners'}\n")
+    code = call(monkeypatch, f"config={preset}", *words[1:], f"hydra.run.dir={tmp_path / 'run'}")
+    assert "`encoder=callable` runs your code" in refused(capsys, code)
+    (tmp_path / "most").write_text("2")
+    call(monkeypatch, *words, *ENCODER, f"hydra.run.dir={tmp_path / 'run'}")
+    refused(capsys, 1)
+    (tmp_path / "most").unlink()
+    assert "may not choose it" in refused(capsys, call(monkeypatch, f"resume={tmp_path / 'run'}"))
+    assert len(seen(tmp_path)) == 2
+
+
+@pytest.mark.slow
+def test_a_killed_run_asks_the_server_about_no_picture_twice_and_hides_its_key(words, tmp_path, monkeypatch):
+    monkeypatch.setenv("SECRET_KEY", "s3cret-0123456789")
+    running, kills = [], {7, 30}
+
+    def odd(number):
+        if number in kills:
+            return lambda _: running[-1].kill()
+        return (lambda handler: handler.reply(503, b"")) if number in (3, 12) else None
+
+    with serving(odd) as server:
+        out, model = tmp_path / "run", f"encoder.model={server.url}"
+        begin = [*words, "encoder=http", model, "encoder.key=SECRET_KEY", f"hydra.run.dir={out}"]
+        for given in (begin, *[[f"resume={out}", model]] * len(kills)):
+            command = [sys.executable, "-W", "error", "-m", "attacks.run", *given]
+            running.append(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
+            _, error = running[-1].communicate()
+    assert [each.returncode for each in running] == [-9, -9, 0], error.decode()
+    assert set(server.answered.values()) == {1}
+    assert len(server.answered) == metrics(out)["asked"] == len((out / "queries.jsonl").read_text().splitlines())
+    files = [path for path in out.rglob("*") if path.is_file()]
+    assert files and not [path for path in files if b"s3cret" in path.read_bytes()]

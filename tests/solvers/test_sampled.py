@@ -1,0 +1,170 @@
+"""The loop that estimates gradients from losses: its estimate, its count of passes, its states."""
+
+from dataclasses import replace
+
+import pytest
+import scipy.fft
+import torch
+import torch.nn.functional as F
+
+from attacks import EOT, NES, PGD, Away, CVaR, Linf, Square
+from attacks.encoders.black_box.asked import BlackBox
+from attacks.eot.problem import Options, Problem
+from attacks.solvers.search import estimated, loop_of, sampled
+from scripts.benchmarks.hash_server import phash
+from transforms import Brightness, Compose
+
+IMAGES = F.interpolate(torch.rand(3, 3, 5, 5, generator=torch.Generator().manual_seed(1)), (32, 32), mode="bicubic")
+IMAGES = IMAGES.clamp(0.1, 0.9)
+WEIGHTS = torch.randn(1, 3, 32, 32, generator=torch.Generator().manual_seed(2))
+
+
+class Linear:
+    """The loss is the feature itself, and that is linear in the picture."""
+
+    paired = attracts = stationary_at_anchor = False
+    combine = "losses"
+
+    def members(self, *_):
+        return ()
+
+    def __call__(self, features, anchor):
+        return features[:, 0] - anchor[:, 0]
+
+
+def problem(count=3):
+    anchor = torch.zeros(count, 1)
+    return Problem(IMAGES[:count], anchor, lambda x: (x * WEIGHTS).sum((1, 2, 3))[:, None], Linear(), Linf(0.05))
+
+
+def options(**changes):
+    given = {"optimiser": NES(), "eot": EOT(Compose(), views=8), "steps": 5, "seed": 3} | changes
+    return Options(**given)
+
+
+@pytest.mark.parametrize(("keep", "grey"), [(4, True), (4, False), (99, False)])
+def test_directions_have_only_the_lowest_frequencies(keep, grey):
+    made = NES(keep=keep, grey=grey).directions(IMAGES, 6, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(made.flatten(1).norm(dim=1), torch.ones(6))
+    spectrum = torch.from_numpy(scipy.fft.dctn(made.double().numpy(), axes=(2, 3), norm="ortho"))
+    assert float(spectrum[:, :, keep:].abs().sum() + spectrum[:, :, :, keep:].abs().sum()) < 1e-3
+    assert bool((made[:, 0] == made[:, 1]).all()) == grey
+
+
+def test_the_estimate_is_the_gradient_in_the_low_frequencies():
+    nes, case = NES(keep=3, grey=False, probe=0.5), problem()
+    given = options(optimiser=nes, eot=EOT(Compose(), views=2000))
+    directions = nes.directions(IMAGES, 1000, torch.Generator().manual_seed(0))
+    found = estimated(case, torch.zeros_like(IMAGES), directions[None], torch.zeros(1000, 0), given).grad
+    low = scipy.fft.dctn(WEIGHTS.double().numpy(), axes=(2, 3), norm="ortho")
+    low[:, :, 3:] = low[:, :, :, 3:] = 0
+    true = torch.from_numpy(scipy.fft.idctn(low, axes=(2, 3), norm="ortho")).float().expand_as(found)
+    assert float(F.cosine_similarity(found.flatten(1), true.flatten(1)).min()) > 0.95
+
+
+def test_each_query_is_a_forward_pass_of_one_view():
+    seen = []
+
+    def encoder(images):
+        assert not images.requires_grad and not torch.is_grad_enabled()
+        seen.append(len(images))
+        return (images * WEIGHTS).sum((1, 2, 3))[:, None]
+
+    *_, last = sampled(replace(problem(), encoder=encoder), options())
+    assert sum(seen) == last.evals == 3 * 8 * 5 and last.last
+    assert float(last.delta.abs().max()) <= 0.05 + 1e-6
+    start, end = (float(problem().encoder(IMAGES + d).mean()) for d in (0, last.delta))
+    assert end < start
+
+
+def test_both_sides_of_a_pair_have_one_view_and_steps_others():
+    rows = []
+
+    class Views(Compose):
+        def __call__(self, images, u, *rest, **more):
+            rows.append(u)
+            return super().__call__(images, u, *rest, **more)
+
+    views = Views([Brightness(0.1)])
+    [*sampled(problem(1), options(eot=EOT(views, views=4), steps=2))]
+    u = torch.cat(rows)[:, 0]
+    assert len(u) == 8 and torch.equal(u[:2], u[2:4]) and torch.equal(u[4:6], u[6:]) and len(u.unique()) == 4
+
+
+def test_it_resumes_to_the_bit_and_does_not_depend_on_neighbours():
+    whole = [*sampled(problem(), options())]
+    rest = [*sampled(problem(), options(), whole[1].state)]
+    assert len(rest) == 3
+    assert torch.equal(rest[-1].delta, whole[-1].delta)
+    alone = [*sampled(problem(1), options())]
+    torch.testing.assert_close(alone[-1].delta, whole[-1].delta[:1])
+
+
+def test_a_budget_and_a_solved_picture_end_it():
+    steps = sampled(problem(), options(budget=torch.tensor([8, 24, 40])))
+    assert [each.active.tolist() for each in steps] == [[True] * 3] + [[False, True, True]] * 2 + [
+        [False, False, True]
+    ] * 2
+    steps = sampled(problem(), options())
+    first = next(steps)
+    second = steps.send(torch.tensor([True, False, False]))
+    assert torch.equal(first.delta[0], second.delta[0]) and not torch.equal(first.delta[1], second.delta[1])
+
+
+def test_it_flips_more_bits_of_a_hash_than_a_random_search():
+    images = F.interpolate(
+        torch.rand(2, 3, 9, 9, generator=torch.Generator().manual_seed(0)), (32, 32), mode="bicubic"
+    )
+    images, flipped = images.clamp(0, 1), {}
+    for optimiser, views in ((NES(), 20), (Square(), 1)):
+        encoder = BlackBox(phash)
+        clean = encoder(images)
+        case = Problem(images, clean, encoder, Away(), Linf(4 / 255))
+        given = Options(optimiser, EOT(Compose(), views=views), steps=300 // views, seed=0)
+        *_, last = loop_of(optimiser)(case, given, None)
+        flipped[type(optimiser)] = float((encoder(images + last.delta) != clean).sum())
+    assert flipped[NES] > 1.2 * flipped[Square] > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"eot": EOT(Compose(), views=3)}, "even"),
+        ({"eot": EOT(Compose(), views=4, risk=CVaR())}, r"risk Mean\(\)"),
+        ({"adversary": object()}, "`adversary`"),
+    ],
+)
+def test_what_it_cannot_do_is_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        next(sampled(problem(), options(**changes)))
+
+
+def test_a_surrogate_with_the_right_gradient_is_worth_more_than_chance():
+    def victim(images):
+        return torch.cat([(images * WEIGHTS).sum((1, 2, 3))[:, None], torch.ones(len(images), 1)], 1)
+
+    ends = {}
+    for name, surrogate in (("none", None), ("right", victim)):
+        case = replace(problem(), encoder=victim, anchor=victim(IMAGES), objective=Away())
+        case = replace(case, encoder=BlackBox(lambda x: victim(torch.from_numpy(x).permute(0, 3, 1, 2) / 255)))
+        *_, last = sampled(case, options(optimiser=NES(surrogate=surrogate)))
+        ends[name] = float(Away()(case.encoder(IMAGES + last.delta), case.anchor).mean())
+    assert ends["right"] < ends["none"]
+
+
+def test_mixed_directions_have_half_of_their_energy_along_the_prior():
+    nes, prior = NES(keep=4), torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(4))
+    free = nes.directions(IMAGES, 50, torch.Generator().manual_seed(0))
+    made = nes.mixed(free, prior)
+    assert made.shape == (3, 50, 3, 32, 32)
+    torch.testing.assert_close(made.flatten(2).norm(dim=2), torch.ones(3, 50))
+    along = (made.flatten(2) * F.normalize(prior.flatten(1))[:, None]).sum(2)
+    assert abs(float(along.square().mean()) - 0.5) < 0.05
+    torch.testing.assert_close(nes.mixed(free, 0 * prior)[0], free)
+
+
+@pytest.mark.parametrize("values", [{"probe": 0.0}, {"keep": 0}, {"momentum": 1.0}, {"schedule": "no"}])
+def test_values_out_of_range_are_refused(values):
+    with pytest.raises(ValueError, match=f"`{next(iter(values))}`"):
+        NES(**values)
+    assert PGD.gradient_free is False and NES.gradient_free is True
