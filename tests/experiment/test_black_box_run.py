@@ -24,6 +24,7 @@ def metrics(folder):
     return without_times(json.loads((folder / "metrics.json").read_text()))
 
 
+@pytest.mark.slow
 def test_a_stopped_and_resumed_run_asks_about_each_picture_once(words, tmp_path, monkeypatch, capsys):
     module(tmp_path, monkeypatch)
     assert call(monkeypatch, *words, *ENCODER, f"hydra.run.dir={tmp_path / 'whole'}") == 0
