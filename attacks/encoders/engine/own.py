@@ -11,6 +11,7 @@ from torch.jit import ScriptModule
 from attacks.encoders.engine.memory import out_of_memory
 from attacks.encoders.engine.precision import Overflow, hooked
 from attacks.encoders.randomness import EncoderDraws, randomness_of
+from attacks.encoders.tiles import Tiles
 from attacks.encoders.tree import Tree, adopt, mapped, optional
 
 #: The largest entry of a picture's scaled gradient where it enters a float16 network, and the least that is tried.
@@ -79,10 +80,12 @@ class Own:
         """Whether the network is an ordinary one."""
         return self.dtype is None and not self.is_program
 
-    def enter(self, pictures: Tensor) -> Tensor:
-        """The pictures as the network takes them."""
+    def enter(self, pictures: Any) -> Any:
+        """The pictures, or their tiles, as the network takes them."""
         if self._unchanged:
             return pictures
+        if isinstance(pictures, Tiles):
+            return pictures._replace(pixels=self.enter(pictures.pixels))
         self.wide, self.scale = torch.promote_types(pictures.dtype, torch.float32), RowScale(self.largest)
         if self.dtype == torch.float16:
             scale = self.scale
@@ -93,7 +96,7 @@ class Own:
         """What leaves the network, or a layer of it, after `enter`. Raises ValueError for what is no embedding."""
         return features if self._unchanged else mapped(features, self._widened)
 
-    def call(self, network: nn.Module, pictures: Tensor, **which: Any) -> Any:
+    def call(self, network: nn.Module, pictures: Any, **which: Any) -> Any:
         """The network's answer to what `enter` gave. Raises ValueError in one line where it refuses the dtype, device
         or shape."""
         if torch.compiler.is_compiling() or self._unchanged:
@@ -103,7 +106,8 @@ class Own:
         except (RuntimeError, TypeError, IndexError) as error:
             if out_of_memory(error):
                 raise
-            raise ValueError(self._refusal(error, pictures)) from error
+            given = pictures.pixels if isinstance(pictures, Tiles) else pictures
+            raise ValueError(self._refusal(error, given)) from error
 
     def back(self, features: Tensor) -> None:
         """A backward pass from finite features. Raises ValueError in one line where the network lacks one."""

@@ -157,6 +157,23 @@ def test_the_gradient_is_exact(saved, kind):
     laws.assert_gradient_is_exact(loaded(saved(kind)), 40, 44, single=kind in SINGLE)
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["llava", "llava-next", "idefics3", "qwen2-vl"])
+def test_half_precision_is_the_towers_own(kind, dtype, tmp_path):
+    network = getattr(hf, tiny.KINDS[kind][0])(tiny.configured(kind)).to(dtype)
+    network.save_pretrained(tmp_path)
+    tiny.processor_of(kind).save_pretrained(tmp_path)
+    answers = []
+    for precision in ("own", "float32"):
+        images = pictures(40, 60).requires_grad_()
+        features = loaded(tmp_path, precision=precision)(images)
+        features.square().sum().backward()
+        answers += [features.detach(), images.grad]
+    assert answers[0].dtype == torch.float32 and not torch.equal(answers[0], answers[2])
+    for own, wide in zip(answers[:2], answers[2:], strict=True):
+        assert float((own - wide).norm() / wide.norm()) < 16 * torch.finfo(dtype).eps
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_three_steps_are_worse_than_noise_of_the_same_size(saved, kind):
