@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from attacks import EOT, L2, PGD, Linf, Toward, Wiener, solve
 from attacks.data.gallery import HELD_OUT, photograph, photographs, tiles
 from attacks.data.images import to_bytes
+from attacks.encoders.engine import keep_freed_memory
 from attacks.eot.protocols import Objective
 from attacks.evaluation.platforms import OPEN, Resampler, at_ratios, codecs, resamplers
 from attacks.experiment.build.perturbation import radius
@@ -60,6 +61,7 @@ def run(
     EOT: the views of transforms=resizers, scaled to the encoder; kernels: the same at the exact size.
     Known: OpenCV linear at the exact size alone.
     """
+    keep_freed_memory()  # as in a run
     cases = [made(name, pictures, size) for name in arch]
     return [_passed(case, steps, budget) for case in cases for budget in budgets]
 
@@ -68,6 +70,7 @@ def closed(
     arch: tuple[str, ...] = ("pocket",), pictures: int = 2, size: str = "512", steps: int = 100
 ) -> list[Table]:
     """How visible the closed form and the attack are at OpenCV linear, each at the least budget that succeeds."""
+    keep_freed_memory()
     return [_closed(made(name, pictures, size), steps) for name in arch]
 
 
@@ -293,6 +296,7 @@ def _closed(case: Case, steps: int) -> Table:
 
 def cost(rounds: int = 3) -> list[Table]:
     """The gradient of ResNet-18 through a resize of a picture of 4000 x 3000, 8-bit arithmetic; a step of attacks."""
+    keep_freed_memory()
     rows: dict[str, Row] = {}
     for kernel in ("cv2_linear", "cv2_cubic", "torch_bicubic", "pil_bicubic", "cv2_area"):
         own, whole = (in_fresh_process(_peak, kernel, full) / MB for full in (False, True))

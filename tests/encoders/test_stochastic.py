@@ -176,6 +176,7 @@ def test_draws_that_cannot_be_assigned_to_views_are_refused():
         prepare(Stochastic(plain()), Decision(compile=True))
 
 
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @every_kind
 def test_gpu_and_cpu_drop_the_same_units(kind):

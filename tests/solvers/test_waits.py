@@ -6,6 +6,7 @@ import torch
 from attacks import EOT, L2, PGD, Away, Linf, Wiener, attack, load_encoder
 from attacks.data.gallery import tiles
 from attacks.experiment.build.pipeline import preset
+from scripts.benchmarks import waits
 from tests.helpers.pretended import Pretended, Waits, on_device
 
 STEPS = 3
@@ -34,27 +35,35 @@ def test_a_step_waits_once_and_its_passes_never(name, kind):
         anchor = load_encoder()(images).clone()
     steps = run(images, anchor, load_encoder(), *ATTACKS[kind], name)
     wanted = [next(steps).delta for _ in range(1 + STEPS)][-1]
-    with Waits() as waits:
+    with Waits() as mode:
         steps = run(Pretended(images), Pretended(anchor), on_device(load_encoder()), *ATTACKS[kind], name)
         next(steps)  # it checks the problem, too
-        waits.counts.clear()
+        mode.counts.clear()
         delta = [next(steps).delta for _ in range(STEPS)][-1]
-    assert waits.counts.total() == STEPS, waits.counts
+    assert mode.counts.total() == STEPS, mode.counts
     # On a device the projection on a sphere makes a fixed number of Newton's steps.
     torch.testing.assert_close(delta.inner, wanted, rtol=0, atol=1e-5)
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+def test_cuda_reports_one_wait_a_step():
+    (table,) = waits.run(("pocket",), pictures=2, views=4, rounds=1)
+    assert {name: row[0] for name, row in table.rows.items()} == dict.fromkeys(waits.PRESETS, 1)
+    assert all(row[-1] == 1 for row in table.rows.values())
+
+
 def test_what_the_simulated_device_counts():
     host, here = torch.arange(3.0), Pretended(torch.arange(3.0))
-    with Waits() as waits:
-        assert isinstance(here + 1, Pretended) and not waits.counts
+    with Waits() as mode:
+        assert isinstance(here + 1, Pretended) and not mode.counts
         host.to(here.device, non_blocking=True)
-        assert not waits.counts
+        assert not mode.counts
         with pytest.raises(RuntimeError, match="some tensors are on the host"):
             here + host
         for wait in [here.cpu, here[0].item, lambda: here[here > 1], lambda: host.to(here.device)]:
-            before = waits.counts.total()
+            before = mode.counts.total()
             wait()
-            assert waits.counts.total() > before
+            assert mode.counts.total() > before
         with pytest.raises(RuntimeError, match="waits"):
             here * torch.tensor([1.0], device=here.device)

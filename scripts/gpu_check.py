@@ -1,0 +1,107 @@
+"""What a GPU must show, in about eight minutes on one: `python scripts/gpu_check.py`; without a GPU, a rehearsal in
+small: `python scripts/gpu_check.py --device cpu`.
+
+Each step is a process of its own with a time limit; its output goes to OUT/STEP.log. The summary is printed, and
+written to OUT/summary.md, for the section on GPUs of docs/benchmarks.md. The exit status is 1 if a step failed.
+"""
+
+import argparse
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+VERSIONS = """
+import platform, torch, torchvision
+name = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
+print(f"Python {platform.python_version()}, torch {torch.__version__}, torchvision {torchvision.__version__}, {name}")
+"""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A command with its seconds at most, and how many of its last lines the summary has."""
+
+    name: str
+    seconds: int
+    command: tuple[str, ...]
+    lines: int = 12
+
+
+def steps(device: str, out: Path) -> list[Step]:
+    """Those of a GPU, or those of a rehearsal in small."""
+    attack, benchmark = ("-m", "attacks.run"), ("scripts/benchmark.py",)
+    first = [
+        Step("versions", 60, ("-c", VERSIONS), 1),
+        Step("tests", 120, ("-m", "pytest", "-q", "-m", "gpu", "-n", "0", "-p", "no:cacheprovider", "tests"), 2),
+    ]
+    on = f"engine.device={device}"
+    if device == "cpu":
+        small = ("--arch", "pocket", "--views", "2", "--rounds", "1", "--device", device)
+        return [
+            *first,
+            Step("waits", 120, (*benchmark, "waits", *small, "--pictures", "2")),
+            Step("run", 300, (*attack, "config=smoke", "sanity=none", on, f"hydra.run.dir={out / 'run'}")),
+        ]
+    engine = ("engine", "--arch", "resnet18", "resnet50", "--rounds", "5", "--device", device)
+    memory = ("memory", "--arch", "resnet18", "--rounds", "2", "--device", device)
+    large = (
+        "encoder=torchvision",
+        "encoder.model=vit_b_16",
+        "encoder.weights=random",
+        "data.count=200",
+        "sanity=none",
+    )
+    return [
+        *first,
+        Step("waits", 60, (*benchmark, "waits", "--device", device)),
+        Step("engine", 120, (*benchmark, *engine), 40),
+        Step("memory", 60, (*benchmark, *memory), 30),
+        Step("run", 90, (*attack, "config=quickstart", on, f"hydra.run.dir={out / 'run'}")),
+        Step(
+            "evaluate",
+            240,
+            (*attack, "config=evaluate", *large, "sanity=none", on, f"hydra.run.dir={out / 'evaluate'}"),
+        ),
+    ]
+
+
+def ran(step: Step, out: Path) -> tuple[bool, str]:
+    """Run a step; whether it succeeded, and its part of the summary."""
+    log, began = out / f"{step.name}.log", time.monotonic()
+    with log.open("wb") as file:
+        try:
+            code = subprocess.run(
+                [sys.executable, *step.command], cwd=ROOT, stdout=file, stderr=subprocess.STDOUT, timeout=step.seconds
+            ).returncode
+            end = "done" if code == 0 else f"failed with status {code}"
+        except subprocess.TimeoutExpired:
+            code, end = 1, f"stopped after {step.seconds} s"
+    tail = "\n".join(log.read_text(errors="replace").rstrip().splitlines()[-step.lines :])
+    return code == 0, f"{step.name}: {end}, {time.monotonic() - began:.0f} s\n\n```text\n{tail}\n```\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", default="cuda", help="cuda, or cpu for a rehearsal")
+    parser.add_argument("--out", type=Path, default=Path("outputs/gpu_check"), help="folder of logs; it must be new")
+    given = parser.parse_args(arguments)
+    out = given.out.resolve()
+    try:
+        out.mkdir(parents=True)
+    except FileExistsError:
+        parser.error(f"--out: {out} exists: name a new folder")
+    done, parts = True, list[str]()
+    for step in steps(given.device, out):
+        good, part = ran(step, out)
+        done, parts = done and good, [*parts, part]
+        print(part, flush=True)
+    (out / "summary.md").write_text("\n".join(parts))
+    return 0 if done else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
