@@ -28,7 +28,8 @@ from tests.helpers.onnx_files import exported  # noqa: E402
 
 __all__ = ["hub", "registered", "vae"]  # fixtures
 
-PAGE = (Path(__file__).parents[3] / "docs" / "encoders.md").read_text()
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "encoders.md").read_text()
 COMMANDS = re.findall(r"^\|.*?\| `(python -m attacks\.run .*?)` \|$", PAGE, re.MULTILINE)
 
 
@@ -90,10 +91,12 @@ def test_the_command_runs(command, tiny, place, monkeypatch, capsys):
 
 
 def test_every_family_has_a_command():
+    from attacks.schema.encoder import BLACK_BOXES
     from attacks.schema.groups import CHOICES
 
     named = {re.search(r"encoder=(\w+)", command)[1] for command in COMMANDS}
-    assert named == set(CHOICES["encoder"])
+    assert named == set(CHOICES["encoder"]) - {*BLACK_BOXES}  # which have a page of their own
+    assert all(f"encoder={name}`" in (DOCS / "black_box.md").read_text() for name in BLACK_BOXES)
 
 
 def test_the_models_on_the_page_exist():
