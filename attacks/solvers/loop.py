@@ -154,7 +154,7 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
             times = torch.where(active, options.adaptive.next(noise, total, left, eot.views), times)
         solved = state.solved | (silent >= DEAD).expand(count)
         goes_on = (left >= times * eot.views + extra) & (index + 1 < options.steps)
-        done = _done(shared, index, options.steps, torch.stack([state.left, left * goes_on]) / total)
+        done = done_of(shared, index, options.steps, torch.stack([state.left, left * goes_on]) / total)
         moved, memory = optimiser.step(state.delta, priced, state.optimiser, problem.constraint, done)
         if not (moves := active.any()[None] if shared else active).all():
             moved = torch.where(uploaded(moves, device)[:, None, None, None], moved, state.delta)
@@ -197,7 +197,7 @@ def _start(problem: Problem, options: Options, total: Tensor) -> LoopState:
     return LoopState(0, delta, memory, None, 0, total.long(), drawn > 0, silent, drawn, times, noise)
 
 
-def _done(shared: bool, index: int, steps: int, left: Tensor) -> Done:
+def done_of(shared: bool, index: int, steps: int, left: Tensor) -> Done:
     """The share of the run that is done before and after step `index`: of the `steps` or, where that is larger, of
     the gradients, of which shares (2,N) are `left` before and after."""
     least = torch.tensor([index, index + 1], dtype=torch.float64)[:, None] / steps

@@ -14,12 +14,12 @@ from attacks.eot.bank import Bank, judged
 from attacks.eot.estimate import Estimate
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import Options, Problem
-from attacks.eot.protocols import Done, Optimiser, Perturbation, Proposer
+from attacks.eot.protocols import Optimiser, Perturbation, Proposer
 from attacks.objectives.embedding import Away
 from attacks.objectives.penalties import penalised
 from attacks.optimisers.nes import NES
 from attacks.solvers.checks import budgeted, checked
-from attacks.solvers.loop import LoopState, Step, Steps, descend, start
+from attacks.solvers.loop import LoopState, Step, Steps, descend, done_of, start
 from transforms import stream
 from transforms.compose import seen
 
@@ -191,9 +191,7 @@ def sampled(problem: Problem, options: Options, state: LoopState | None = None) 
             estimate if options.penalty is None else penalised(estimate, options.penalty, problem, state.delta, index)
         )
         left = state.left - eot.views * active
-        least = torch.tensor([index, index + 1], dtype=torch.float64)[:, None] / options.steps
-        shares = torch.maximum(1 - torch.stack([state.left, left]) / total.double(), least)
-        done = Done(*(shares.amin(1, keepdim=True) if problem.shared else shares))
+        done = done_of(problem.shared, index, options.steps, torch.stack([state.left, left]) / total.double())
         moved, memory = nes.step(state.delta, priced, state.optimiser, problem.constraint, done)
         moves = (active.any()[None] if problem.shared else active).to(moved.device)
         moved = torch.where(moves[:, None, None, None], moved, state.delta)
