@@ -97,7 +97,8 @@ def taken(shown: Shown, rows: Tensor | int) -> Scene:
         )
 
     base, *rest = scene.layers
-    base = Layer(base.pixels[rows], None, some(base.pull), base.bends)
+    pixels = base.pixels if len(base.pixels) == len(rows) == 1 else base.pixels[rows]
+    base = Layer(pixels, None, some(base.pull), base.bends)
     return Scene((base, *map(layer, rest)), scene.size)
 
 

@@ -32,8 +32,9 @@ class Estimate(NamedTuple):
     def known(self) -> tuple[bool, Tensor]:
         """Whether losses and gradient are finite, and of which deltas (D,) the gradient is exactly zero. On the host,
         by one transfer: a step waits for the device once."""
-        finite = self.mean.isfinite().all() & self.value.isfinite().all() & self.grad.isfinite().all()
-        flags = torch.cat([finite[None], self.grad.flatten(1).abs().amax(1) == 0]).cpu()
+        largest = self.grad.flatten(1).abs().amax(1)  # NaN where any value is
+        finite = self.mean.isfinite().all() & self.value.isfinite().all() & largest.isfinite().all()
+        flags = torch.cat([finite[None], largest == 0]).cpu()
         return bool(flags[0]), flags[1:]
 
     @property

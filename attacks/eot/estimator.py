@@ -124,7 +124,8 @@ class _Estimation:
                             self.losses[done.images.start : done.images.stop, columns] = losses.to(self.losses)
                         first = 0 if self.shared else done.images.start - images.start
                         own = slice(first, first + (1 if self.shared else len(done.images)))
-                        partial[own, columns[:, 0] // self.size] += slope.to(partial)
+                        for k, group in enumerate(done.groups):
+                            partial[own, group[0] // self.size] += slope[:, k].to(partial)
             if total is None and not alone:
                 if self.by_views:
                     self.world.sum(partial)

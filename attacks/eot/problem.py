@@ -62,7 +62,8 @@ class Problem:
     def scene(self, delta: Tensor, which: Tensor) -> Scene:
         """The attacked images `which` (B,), with a delta of each (B,...)."""
         own = self.perturbation.take(which) if self.shared else self.perturbation
-        return own.scene(self.images[which], delta)
+        alone = len(self.images) == len(which) == 1  # saves a copy of a large picture
+        return own.scene(self.images if alone else self.images[which], delta)
 
     def losses(self, transforms: Compose, delta: Tensor, which: Tensor, u: Tensor) -> Tensor:
         """The losses (B*V,) of the attacked images `which` (B,), with a delta of each (B,...), each seen from V of

@@ -64,7 +64,8 @@ class PGD(Optimiser):
         """The next delta and state."""
         grad = estimate.grad
         share = grad.flatten(1).abs().sum(1).clamp(min=torch.finfo(grad.dtype).tiny)
-        momentum = self.momentum * state.momentum + grad / share[:, None, None, None]
+        momentum = self.momentum * state.momentum
+        momentum += grad / share[:, None, None, None]
         start = delta if state.point is None else state.point
         length, ahead = (self.rel_step_size * state.reach * decay(self.schedule, share, delta) for share in done)
         after = constraint.project(start, constraint.steepest(momentum, length, start))

@@ -18,6 +18,8 @@ from transforms.sampling.homography import wide_dtype
 #: Most steps of the root search of `scaled`; each but the last clamps more values, and photographs need about five.
 #: The host does not wait for a device to learn whether they are enough: there it makes a fixed number of them.
 MOST, FIXED = 100, 12
+#: Values of a picture that it handles at a time.
+BLOCK = 1 << 17
 #: It ends where the squared norm is so many roundings short of the radius.
 ROUNDING = 8
 #: A share of eps that is float64's own rounding and no excess: 255 * (8 / 255) may be less than 8.
@@ -86,7 +88,10 @@ class Ball(PerturbationSet, ABC):
     def move(self, delta: Tensor, by: Tensor, images: Tensor) -> Tensor:
         """delta + by, projected. Added to the picture first, as every published PGD does, so that ours equals theirs
         to the last bit."""
-        return self.project(((images + delta) + by) - images, images)
+        moved = images + delta
+        moved += by
+        moved -= images  # in place: each new tensor as large as a photograph takes as long as the arithmetic
+        return self.project(moved, images)
 
     @abstractmethod
     def steepest(self, grad: Tensor) -> Tensor:
@@ -141,7 +146,12 @@ class Linf(Ball):
 
     def project(self, delta: Tensor, images: Tensor | None) -> Tensor:
         """The nearest delta in the set."""
-        return into_box(delta.clamp(-self.eps, self.eps), images)
+        near = delta.clamp(-self.eps, self.eps)
+        if images is not None:  # `into_box` in place, see `move`
+            near += images
+            near.clamp_(0, 1)
+            near -= images
+        return near
 
     def norm(self, delta: Tensor) -> Tensor:
         return delta.flatten(1).abs().amax(1)
@@ -179,8 +189,8 @@ class L2(Ball):
         return self._scaled(delta, images, 1.0)
 
     def _scaled(self, delta: Tensor, images: Tensor | None, most: float) -> Tensor:
-        down, up = room(torch.zeros_like(delta), images)
-        return scaled(delta.flatten(1), self.eps, -down.flatten(1), up.flatten(1), most).view_as(delta)
+        pictures = None if images is None else images.flatten(1)
+        return scaled(delta.flatten(1), self.eps, pictures, most).view_as(delta)
 
     def norm(self, delta: Tensor) -> Tensor:
         return delta.flatten(1).square().sum(1).sqrt()
@@ -190,9 +200,9 @@ class L2(Ball):
         return rounded(delta, images, self.eps, 2)
 
 
-def scaled(values: Tensor, radius: float, low: Tensor, high: Tensor, most: float) -> Tensor:
-    """s * values, each clamped to low..high, with the largest s <= most at which the Euclidean norm of a row is at
-    most `radius`: (N,D), `low` (N,D) <= 0, `high` (N,D) >= 0 -> (N,D).
+def scaled(values: Tensor, radius: float, pictures: Tensor | None, most: float) -> Tensor:
+    """s * values, clamped so that `pictures` + it stay in [0,1], with the largest s <= most at which the Euclidean
+    norm of a row is at most `radius`: (N,D) -> (N,D). Without pictures (N,D) each value is clamped to [-1,1].
 
     With `most` 1 it is the nearest point of ball and box, where s = 1 / (1 + lambda), lambda the multiplier of the
     ball (Karush-Kuhn-Tucker; the box splits by value). With `most` infinite it is the point with the largest inner
@@ -200,20 +210,30 @@ def scaled(values: Tensor, radius: float, low: Tensor, high: Tensor, most: float
     climbs to the root and never beyond it, in at most as many steps as it meets pieces.
     """
     dtype = values.dtype if values.dtype == torch.float64 else torch.float32
-    wide, low, high = values.to(dtype), low.to(dtype), high.to(dtype)
-    far, near, largest = torch.empty_like(wide), torch.empty_like(wide), min(most**2, torch.finfo(dtype).max)
-    energy = wide.square()
-    square = (radius**2 / energy.sum(1, keepdim=True)).clamp(max=largest)
-    host = values.device.type == "cpu"
+    host, largest = values.device.type == "cpu", min(most**2, torch.finfo(dtype).max)
+    size = BLOCK if host else values.shape[1]  # a large picture in blocks, so that nothing as large is kept
+    parts = [*zip(values.split(size, 1), (values if pictures is None else pictures).split(size, 1), strict=True)]
+
+    def clamped(part: Tensor, picture: Tensor) -> tuple[Tensor, Tensor]:
+        far = part.to(dtype) * square.sqrt()
+        return far, far.clamp(-1, 1) if pictures is None else far.clamp(-picture.to(dtype), 1 - picture.to(dtype))
+
+    def energies(part: Tensor, picture: Tensor) -> Tensor:
+        """Of the clamped values, and of those that are not: these are proportional to s^2. (N,2)"""
+        far, near = clamped(part, picture)
+        energy = near.square()
+        return torch.stack([energy.sum(1), torch.where(near == far, energy, 0).sum(1)], 1)
+
+    energy = torch.stack([part.to(dtype).square().sum(1, keepdim=True) for part, _ in parts]).sum(0)
+    square = (radius**2 / energy).clamp(max=largest)
     for _ in range(MOST if host else FIXED):
-        torch.clamp(torch.mul(wide, square.sqrt(), out=far), low, high, out=near)
-        short = radius**2 - torch.mul(near, near, out=energy).sum(1, keepdim=True)
+        whole, free = torch.stack([energies(*part) for part in parts]).sum(0).split(1, 1)
+        short = radius**2 - whole
         short = torch.where((square < largest) & (short > ROUNDING * torch.finfo(dtype).eps * radius**2), short, 0)
         if host and not bool(short.any()):
             break
-        free = torch.where(near == far, energy, 0).sum(1, keepdim=True)  # proportional to s^2
         square = torch.where(short > 0, square + short / free * square, square).clamp(max=largest)
-    return near.to(values.dtype)
+    return torch.cat([clamped(*part)[1] for part in parts], 1).to(values.dtype)
 
 
 def into_box(delta: Tensor, images: Tensor | None) -> Tensor:

@@ -141,8 +141,7 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
             fresh, zero[0 if shared else same] = _estimate(part, delta, eot, u, world, index, where)
             parts.append((same, fresh))
         fresh = gathered(parts) if len(parts) > 1 else parts[0][1]
-        known = state.estimate
-        estimate = fresh if known is None or len(rows) == count else merged(known, fresh, rows.to(device), shared)
+        estimate = merged(state.estimate, fresh, rows, shared) if state.estimate and len(rows) < count else fresh
         why = partial(_why, problem, eot, seed, state)
         silent = watched_over(zero, index, active, cast(Tensor, state.silent), why)
         eot = replace(eot, chunk=world.least(fresh.chunk))
@@ -155,13 +154,13 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
         solved = state.solved | (silent >= DEAD).expand(count)
         goes_on = (left >= times * eot.views + extra) & (index + 1 < options.steps)
         done = done_of(shared, index, options.steps, torch.stack([state.left, left * goes_on]) / total)
-        moved, memory = optimiser.step(state.delta, priced, state.optimiser, problem.constraint, done)
+        delta, memory = optimiser.step(state.delta, priced, state.optimiser, problem.constraint, done)
         if not (moves := active.any()[None] if shared else active).all():
-            moved = torch.where(uploaded(moves, device)[:, None, None, None], moved, state.delta)
+            delta = torch.where(uploaded(moves, device)[:, None, None, None], delta, state.delta)
         evals, drawn = state.evals + int(cost[rows].sum()), state.drawn + state.times * active
-        state = LoopState(index + 1, moved, memory, estimate, evals, left, solved, silent, drawn, times, noise)
+        state = LoopState(index + 1, delta, memory, estimate, evals, left, solved, silent, drawn, times, noise)
         last = not bool((~solved & goes_on).any())
-        answer = yield Step(index, moved, estimate, evals, active, done.after.expand(count), last, state)
+        answer = yield Step(index, delta, estimate, evals, active, done.after.expand(count), last, state)
         if answer is not None:
             state = state._replace(solved=solved | answer.cpu())
 
@@ -277,6 +276,6 @@ def merged(previous: Estimate, fresh: Estimate, rows: Tensor, shared: bool) -> E
     """The estimates of all images, with a step's fresh ones for some `rows`; the others have no gradient."""
     if len(rows) == len(previous.mean):
         return fresh
-    old = previous._replace(grad=torch.zeros_like(previous.grad))
+    old, rows = previous._replace(grad=torch.zeros_like(previous.grad)), rows.to(previous.mean.device)
     names = ("mean", "stderr", "value") if shared else ("mean", "stderr", "value", "snr", "grad", "views")
     return fresh._replace(**{name: getattr(old, name).index_copy(0, rows, getattr(fresh, name)) for name in names})

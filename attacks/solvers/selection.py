@@ -226,7 +226,8 @@ class Chooser:
         """The losses (n,v) of the pictures `rows` (N,) from some views of the bank, and their risk (n,)."""
         views = self.select.bank._replace(u=self.select.bank.u[first:stop])
         numbers = rows.nonzero()[:, 0]
-        part, delta = self.problem.take(numbers), delta if self.problem.shared else delta[numbers]
+        part = self.problem.take(numbers)
+        delta = delta if self.problem.shared or part is self.problem else delta[numbers]
         with self.select.measured():
             losses, penalty = bank_losses(part, delta, views, chunk, self.options)
         risk = self.select.risk.value(losses).to(losses)

@@ -1,5 +1,6 @@
 """The downscale attack: which resizers it passes, the closed form beside it, and a gradient's cost at full size."""
 
+import itertools
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -11,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks import EOT, L2, PGD, Linf, Toward, Wiener, solve
+from attacks import EOT, L2, PGD, Linf, Toward, Wiener, attack, solve
 from attacks.data.gallery import HELD_OUT, photograph, photographs, tiles
 from attacks.data.images import to_bytes
 from attacks.encoders.engine import keep_freed_memory
@@ -44,7 +45,7 @@ STEPS = {
     "Wiener, L-inf": (Wiener(), Linf(16 / 255)),
     "Wiener, L2": (Wiener(), L2(100.0)),
 }
-TIMED = 3
+TIMED = 6
 MB = 1e6
 
 
@@ -303,19 +304,23 @@ def cost(rounds: int = 3) -> list[Table]:
         rows[kernel] = (whole, whole - own, *_seconds(kernel, rounds))
     columns = {"peak MB": ".0f", "above the encoder": ".0f", "s": ".2f", "/ (encoder + copy)": ".2f"}
     notes = ("copy: one read and write",)
-    steps: dict[str, Row] = {name: (in_fresh_process(_step_peak, name) / MB, _step_seconds(name)) for name in STEPS}
+    steps: dict[str, Row] = {}
+    for name in STEPS:
+        seconds = statistics.median(_steps(name, TIMED)[1:])
+        steps[name] = (in_fresh_process(_step_peak, name) / MB, seconds)
     return [
         Table("Gradient at 4000 x 3000 to 224, ResNet-18", columns, rows, notes=notes),
         Table(f"A step at that size, {KERNEL}", {"peak MB": ".0f", "s": ".2f"}, steps),
     ]
 
 
-def _attack(name: str, steps: int) -> None:
+def _steps(name: str, count: int) -> list[float]:
+    """The seconds of each of some steps of an attack."""
     optimiser, ball = STEPS[name]
     network = encoder("resnet18").requires_grad_(False)
     image, anchor = torch.rand(1, 3, *FULL, generator=torch.Generator().manual_seed(0)), torch.ones(1, 512)
     views = EOT(Compose([Downscale(224, KERNEL, eight_bit=True)]), views=1)
-    solve(
+    run = attack(
         image,
         anchor,
         encoder=network,
@@ -323,21 +328,14 @@ def _attack(name: str, steps: int) -> None:
         perturbation=ball,
         optimiser=optimiser,
         eot=views,
-        steps=steps,
+        steps=count,
     )
+    ends = [time.perf_counter() for _ in run]
+    return [later - earlier for earlier, later in itertools.pairwise(ends)]
 
 
 def _step_peak(name: str) -> int:
-    return peak(partial(_attack, name, 2), "cpu")
-
-
-def _step_seconds(name: str) -> float:
-    taken = []
-    for steps in (1, 1, 1 + TIMED):  # the first call warms up
-        began = time.perf_counter()
-        _attack(name, steps)
-        taken.append(time.perf_counter() - began)
-    return (taken[2] - taken[1]) / TIMED
+    return peak(partial(_steps, name, 2), "cpu")
 
 
 def _gradient(kernel: str, full: bool) -> Callable[[], Tensor]:
