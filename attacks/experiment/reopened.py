@@ -38,7 +38,7 @@ def reopened(
     refuse_program(run, program, f"--encoder-code {getattr(run.encoder, 'model', None)}")
     run.engine.device = device or run.engine.device
     made = build(run, module)
-    full = Decision(chunk=int(previous.manifest["engine"]["decision"]["chunk"]))
+    full = Decision.from_dict(previous.manifest["engine"]["decision"]).exact
     everyone, _, _ = bench_of(run, made, made.encoder, full, ALONE, folder)
     gone = {failure["picture"] for failure in content["failed"]}
     return narrowed(everyone, [row for row in range(len(made.queries) - content["left"]) if row not in gone])

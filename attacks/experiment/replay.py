@@ -4,7 +4,6 @@ A view that was not finite is in a file (see `attacks.eot.faults`). Any other vi
 function of seed and step. The perturbation of that step is not stored, so the final one is shown.
 """
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -39,7 +38,7 @@ def _prepared(module: nn.Module, previous: Earlier) -> Encoder:
         decision = Decision.from_dict(previous.manifest["engine"]["decision"])
     except (KeyError, TypeError, ValueError):
         decision = Decision()
-    return prepare(module, replace(decision, precision="float32", compile=False))
+    return prepare(module, decision.exact)
 
 
 class Named(NamedTuple):

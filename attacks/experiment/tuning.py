@@ -8,6 +8,7 @@ import torch
 
 from attacks.encoders.black_box.asked import black_box
 from attacks.encoders.engine.decision import SETTINGS, Choice, Decision, Measurement, Trial
+from attacks.encoders.engine.tf32 import has_tf32
 from attacks.encoders.engine.tuner import choose
 from attacks.encoders.tree import Encoder
 from attacks.eot.estimator import EOT
@@ -43,7 +44,13 @@ def decide(run: Run, parts: Parts, world: World) -> Choice:
         decision = earlier(run.engine.reuse)
         if run.engine.name == "auto" and not given.items() <= decision.to_dict().items():
             raise ValueError("`engine.reuse` takes over a whole decision; give no other engine setting beside it")
-    elif len(given) < len(requested) and black_box(parts.encoder) is None:  # which has nothing to measure
+    if decision.precision == "tf32" and not has_tf32(parts.device):
+        raise ValueError(
+            f"`engine.precision` must not be tf32 on {parts.device}, which has none (NVIDIA GPUs do, from "
+            "Ampere on); use engine.precision=auto"
+        )
+    whole = run.engine.reuse is not None or len(given) == len(requested)
+    if not whole and black_box(parts.encoder) is None:  # which has nothing to measure
         choice = _measured(run, parts, requested) if world.first else None
         plain = None if choice is None else [choice.decision.to_dict(), [m.to_dict() for m in choice.measurements]]
         settings, measurements = world.agree(plain)

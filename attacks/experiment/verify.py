@@ -124,7 +124,7 @@ def _checked(out: Path, content: Any, previous: Earlier, files: list[str], optio
     if getattr(run.data, "cache", None) is not None:
         run.data.cache = None  # nothing is written
     made = build(run, module, pipeline)
-    full = Decision(chunk=int(record["engine"]["decision"]["chunk"]))
+    full = Decision.from_dict(record["engine"]["decision"]).exact
     everyone, _, _ = bench_of(run, made, made.encoder, full, ALONE, out)
     gone = {failure["picture"] for failure in content["failed"]}
     kept = [row for row in range(len(made.queries) - content["left"]) if row not in gone]

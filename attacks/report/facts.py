@@ -118,6 +118,7 @@ def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tu
         ("gradients at attack", _gradients(content["threat"])),
         ("views at evaluation", _banks(content)),
         ("intervals", content["intervals"].replace(" %", "%")),
+        ("precision", _precision(manifest["engine"])),
         ("git revision", manifest["git"]),
         ("device", manifest["device"]),
         ("threads, processes", f"{manifest['threads']}, {manifest['processes']}"),
@@ -136,6 +137,20 @@ def _threat(threat: Mapping[str, Any]) -> str:
     parts = [f"{threat['norm']}{size}", f"objective {threat['objective']}"]
     parts += [f"{key} {threat[key]}" for key in ("attack", "optimiser", "risk", "transforms") if threat.get(key)]
     return "; ".join(parts)
+
+
+def _precision(engine: Mapping[str, Any]) -> str | None:
+    """The precision of the attack and of its judgement; None where both are the encoder's own."""
+    lower = engine["decision"]["precision"]
+    if lower == "float32":
+        return None
+    ratios = [
+        each["ratio"] for each in engine["measurements"] if each["taken"] and each["settings"]["precision"] == lower
+    ]
+    share = ""
+    if ratios and ratios[0] is not None:
+        share = f" (its rounding has {ratios[0]:.1%} of the sampling noise's power; at most 15% is accepted)"
+    return f"{lower} in the attack{share}, float32 without TF32 in its judgement"
 
 
 def _gradients(threat: Mapping[str, Any]) -> str:

@@ -1,11 +1,24 @@
 """The engine's decision: fixed, measured, or read from an earlier run."""
 
 import json
+from dataclasses import replace
+from pathlib import Path
 
 import pytest
+import torch
 
-from attacks.encoders.engine import Decision, tuner
+import attacks.experiment.units
+from attacks.data.images import save_image
+from attacks.encoders.engine import Choice, Decision, tuner
+from attacks.experiment.experiment import bench_of
+from attacks.experiment.judged_again import Slack
+from attacks.experiment.preparation import prepare
 from attacks.experiment.tuning import earlier
+from attacks.experiment.verify import verify
+from attacks.run import compose
+from attacks.runtime.distributed import ALONE
+from tests.helpers.processes import facts
+from tests.helpers.runs import LEAN, TINY
 from tests.run.test_run import call
 
 SHORT = ["config=smoke", "attack.steps=2", "evaluate.views=4", "evaluate.refine=1", "data.count=2"]
@@ -78,6 +91,55 @@ def test_refuses_a_manifest_without_a_decision(tmp_path, content):
     (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(ValueError, match="engine"):
         earlier(str(tmp_path))
+
+
+LOWER = Decision("channels_last", "bfloat16", fold=True, chunk=5)
+
+
+@pytest.mark.slow
+def test_an_evaluation_that_was_stopped_goes_on_with_its_decision_and_can_be_verified(monkeypatch, tmp_path):
+    monkeypatch.setattr("attacks.experiment.tuning.choose", lambda *_, **__: Choice(LOWER, ()))
+    words, whole, stopped = [*TINY, *LEAN], tmp_path / "whole", tmp_path / "stopped"
+    assert call(monkeypatch, *words, f"hydra.run.dir={whole}") == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(attacks.experiment.units, "attacked", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        assert call(patch, *words, f"hydra.run.dir={stopped}") == 130
+    monkeypatch.setattr("attacks.experiment.tuning.choose", None)  # nothing is measured again
+    assert call(monkeypatch, f"resume={stopped}") == 0
+    assert engine(stopped)["decision"] == engine(whole)["decision"] == LOWER.to_dict()
+    assert facts(stopped) == facts(whole)
+    assert "bfloat16 in the attack" in (whole / "report.html").read_text()
+    assert verify(whole, sample=1.0).problems == ()
+
+
+@pytest.mark.slow
+def test_judged_numbers_do_not_depend_on_the_precision_of_the_attack(tmp_path):
+    for seed in range(2):
+        save_image(tmp_path / f"{seed}.png", torch.rand(3, 64, 64, generator=torch.Generator().manual_seed(seed)))
+    own = ["data=folder", f"data.path={tmp_path}", f"data.gallery={tmp_path}", "data.size=64", "evaluate.views=4"]
+    run = compose("evaluate", own)
+    assert {run.engine.name, run.engine.precision} == {"auto"}
+    made = prepare(run, ALONE, "evaluate", [])
+    parts = made.parts
+    images = parts.queries.images
+    changed = (images + 0.03 * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))).clamp(0, 1)
+
+    def judged(decision):
+        bench = bench_of(run, parts, parts.encoder, decision, ALONE, Path()).bench
+        return bench.judge(changed, torch.arange(len(changed)), bench.banks["same"])
+
+    plain = judged(Decision(chunk=5))
+    for precision in ("mixed", "bfloat16"):
+        for one, other in zip(judged(Decision(precision=precision, chunk=5)), plain, strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+    for decision in (replace(LOWER, chunk=12), LOWER.exact):  # exact in real numbers, within what `verify` allows
+        torch.testing.assert_close(judged(decision).cosine, plain.cosine, rtol=0, atol=Slack().cosine)
+
+
+def test_tf32_is_refused_where_there_is_none():
+    run = compose("evaluate", [*TINY[1:], "engine.precision=tf32"])
+    with pytest.raises(ValueError, match=r"`engine.precision` must not be tf32 on cpu"):
+        prepare(run, ALONE, "evaluate", [])
 
 
 @pytest.mark.slow

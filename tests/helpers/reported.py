@@ -271,7 +271,11 @@ def manifest():
     facts |= {"overrides": ["config=evaluate", "data.path=my pictures", "data.count=5"], "processes": 1}
     facts |= {
         "config": {"transforms": {"name": "camera"}},
-        "engine": {"settings": ["engine=fixed", "engine.chunk=48"]},
+        "engine": {
+            "decision": {"precision": "float32"},
+            "settings": ["engine=fixed", "engine.chunk=48"],
+            "measurements": [],
+        },
     }
     facts |= {"git": "f862b5573975bd3722a13acaf4e25f588685d9b6", "python": "3.11.7", "platform": "Linux-6.18-x86_64"}
     return facts | {"versions": {"viewproof": "0.1.0", "torch": "2.15.0", "numpy": "2.4.6"}}

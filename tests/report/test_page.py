@@ -231,5 +231,8 @@ def test_the_protocol_has_all_that_a_citation_needs():
     facts += [content["encoder"]["sha256"], content["encoder"]["fingerprint"], *manifest["overrides"][1].split("=")]
     for fact in facts:
         assert fact in text, fact
+    lower = {"ratio": 0.031, "taken": True, "settings": {"precision": "tf32"}}
+    engine = {"decision": {"precision": "tf32"}, "settings": [], "measurements": [lower]}
+    assert "tf32 in the attack (its rounding has 3.1% of" in render(content, manifest | {"engine": engine})
     shared = content | {"threat": content["threat"] | {"shared": True}}
     assert "eps 16/255 (0.0627), one for all pictures;" in render(shared, manifest)

@@ -1,13 +1,13 @@
 """How an encoder is run. Apart from the rounding of a lower precision, the results are the same."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, NamedTuple, get_args
 
 from torch import Tensor
 
 Layout = Literal["contiguous", "channels_last"]
-Precision = Literal["float32", "mixed", "bfloat16", "float16"]
+Precision = Literal["float32", "tf32", "mixed", "bfloat16", "float16"]
 
 
 @dataclass(frozen=True)
@@ -16,9 +16,10 @@ class Decision:
 
     Args:
         layout: how a batch lies in memory: NCHW, or NHWC ("channels_last"), which most convolutions prefer.
-        precision: "float32" keeps the encoder's own dtype; "mixed" keeps it in the forward pass and computes the
-            backward pass of convolutions and linear layers in bfloat16; "bfloat16" and "float16" run both passes of
-            everything after the preprocessing under autocast, float16 with a scaled loss.
+        precision: "float32" keeps the encoder's own dtype; "tf32" rounds the factors of its products and convolutions
+            to 11 bits, on a GPU that can; "mixed" keeps it in the forward pass and computes the backward pass of
+            convolutions and linear layers in bfloat16; "bfloat16" and "float16" run both passes of everything after
+            the preprocessing under autocast, float16 with a scaled loss.
         fold: batch norms become part of the convolution or linear layer before them.
         compile: `torch.compile`; the first pass of each shape takes a minute or more.
         chunk: most views in one pass, over all images.
@@ -42,6 +43,11 @@ class Decision:
                 raise ValueError(f"`{name}` must be true or false; got {getattr(self, name)!r}")
         if type(self.chunk) is not int or self.chunk < 1:
             raise ValueError(f"`chunk` must be a whole number of views, at least 1; got {self.chunk!r}")
+
+    @property
+    def exact(self) -> "Decision":
+        """The same in float32, and not compiled: what judges a run again."""
+        return replace(self, precision="float32", compile=False)
 
     def settings(self) -> list[str]:
         """The same as arguments of a command line: "engine.layout=channels_last", ..."""

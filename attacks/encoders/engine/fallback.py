@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from attacks.encoders.engine.decision import Decision
 from attacks.encoders.engine.precision import SCALE, LossScale
+from attacks.encoders.engine.tf32 import tf32_pass
 from attacks.encoders.tree import Encoder, Tree, mapped, optional
 from attacks.runtime.distributed import World
 
@@ -49,6 +50,8 @@ class Prepared:
         dtype, precision = images.dtype, self.decision.precision
         if self.decision.layout == "channels_last":
             images = images.contiguous(memory_format=torch.channels_last)
+        if precision == "tf32":
+            return tf32_pass(self.run, images, **draws)
         if precision not in HALVES:
             return self.run(images, **draws)
         scaled = precision == "float16"

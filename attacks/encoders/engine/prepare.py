@@ -1,7 +1,6 @@
 """An encoder as a decision runs it."""
 
 import copy
-from dataclasses import replace
 
 import torch
 from torch import nn
@@ -20,7 +19,8 @@ def prepare(encoder: Encoder, decision: Decision) -> Encoder:
     """The encoder under the settings of `decision`: (N,3,H,W) in [0,1] -> (N,D) in the dtype of the images.
 
     The encoder given is never changed: a module is copied, its weights frozen. With the settings of `Decision()`
-    (any chunk) it is returned itself. Of a plain callable only layout, bfloat16 and float16 can be set.
+    (any chunk) it is returned itself. Of a plain callable only layout, tf32, bfloat16 and float16 can be
+    set.
 
     Raises:
         ValueError: a setting that needs a module, a precision for which there is no layer, compilation of an encoder
@@ -52,8 +52,7 @@ def prepare(encoder: Encoder, decision: Decision) -> Encoder:
                 kind = type(encoder).__name__
                 raise ValueError(f"`engine.{name}` needs an encoder that is an nn.Module; got a {kind}")
     # Not compiled: the fall back may be needed once.
-    exact = replace(decision, precision="float32", compile=False)
-    return Prepared(run, decision, lambda: prepare(encoder, exact))
+    return Prepared(run, decision, lambda: prepare(encoder, decision.exact))
 
 
 def _module(encoder: nn.Module, decision: Decision) -> nn.Module:

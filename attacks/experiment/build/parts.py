@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from attacks.data.gallery import Gallery
+from attacks.encoders.engine.tf32 import allow_tf32
 from attacks.encoders.randomness import randomised
 from attacks.eot import risk
 from attacks.eot.adaptive import Adaptive
@@ -53,6 +54,7 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
     check_ratios(run.evaluate.ratios)
     check_pipeline(run.evaluate.pipeline)
     transforms = laid(viewed(run.transforms, run.defence), run.printer, run.perturbation)
+    allow_tf32(False)  # float32 is float32 but where the engine decides otherwise
     where = device(run.engine.device)
     encoder = subject(run.encoder, where, run.defence, module)
     if run.encoder.stochastic:

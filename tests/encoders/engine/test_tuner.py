@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks.encoders.engine import Decision, Overflow, Trial, describe, prepare
+from attacks.encoders.engine.fallback import prepared
 from attacks.encoders.engine.tuner import choose, compare
 from attacks.encoders.loading import load_encoder
 from transforms import Affine, Compose, Downscale, Sobol
@@ -100,20 +101,60 @@ def test_chunks_are_halved_if_faster_and_gains_below_3_percent_are_refused(monke
         assert world.choose(chunk=16).decision.layout == wanted
 
 
+@pytest.mark.parametrize("lower", ["tf32", "bfloat16"])
 @pytest.mark.parametrize(("error", "taken"), [(0.38, True), (0.39, False)])  # 0.387 squared is 0.15
-def test_rounding_must_stay_below_the_sampling_noise(monkeypatch, error, taken):
-    world = World(monkeypatch, cost=speeds(bfloat16=0.5), error=lambda d: error * (d.precision == "bfloat16"))
+def test_rounding_must_stay_below_the_sampling_noise(monkeypatch, error, taken, lower):
+    monkeypatch.setattr("attacks.encoders.engine.tuner.has_tf32", lambda _: True)
+    world = World(monkeypatch, cost=speeds(**{lower: 0.5}), error=lambda d: error * (d.precision == lower))
     choice = world.choose()
-    measurement = verdict(choice, "bfloat16")
-    assert (choice.decision.precision == "bfloat16") == measurement.taken == taken
+    measurement = verdict(choice, lower)
+    assert (choice.decision.precision == lower) == measurement.taken == taken
     assert measurement.ratio == pytest.approx(error**2)
     assert measurement.ms is not None  # the gain is recorded even if refused
     json.dumps([m.to_dict() for m in choice.measurements], allow_nan=False)
     lines = describe(choice)
     assert len(lines) == len(choice.measurements) + 1
     assert lines[-1] == "engine: " + " ".join(choice.decision.settings())
-    (line,) = [line for line in lines if line.startswith(f"{'+' if taken else '-'} bfloat16")]
+    (line,) = [line for line in lines if line.startswith(f"{'+' if taken else '-'} {lower}")]
     assert f"rounding {error}, sampling noise 1 (" in line
+
+
+def test_tf32_is_tried_only_where_the_device_has_it(monkeypatch):
+    world = World(monkeypatch)
+    assert verdict(world.choose(), "tf32").why == "refused: the device has no TF32"
+    assert not any(d.precision == "tf32" for d in world.tried)
+
+
+class Amplified(nn.Module):
+    """A linear encoder, and a wave of it: where the wave is short, rounding its phase is an error of the whole size
+    of the gradient."""
+
+    def __init__(self, frequency):
+        super().__init__()
+        self.layer, self.frequency = nn.Linear(48, 8), frequency
+
+    def forward(self, x):
+        return (self.frequency * self.layer(x.flatten(1))).sin()
+
+
+@pytest.mark.parametrize(("frequency", "taken"), [(1.0, True), (1000.0, False)])
+def test_the_rule_measures_the_gradient_of_the_encoder_itself(frequency, taken):
+    torch.manual_seed(0)
+    encoder, now = Amplified(frequency).eval(), [0.0]
+    views = torch.rand(16, 3, 4, 4)
+
+    def trial(prepared_encoder, chunk):
+        leaf = views.clone().requires_grad_()
+        (each,) = torch.autograd.grad(prepared_encoder(leaf).sum(), leaf)
+        own = prepared(prepared_encoder)
+        now[0] += 1.0 if own is None or own.decision.precision != "bfloat16" else 0.5  # pretended to be fast
+        mean, noise = each.mean(0), each.var(0).sum() / len(each)
+        return Trial(mean[None], (mean.square().sum() / noise - 1).clamp(min=0)[None])
+
+    choice = choose(encoder, trial, {"compile": False}, rows=16, total_views=LONG, device=CPU, clock=lambda: now[0])
+    measurement = verdict(choice, "bfloat16")
+    assert measurement.taken == taken == (choice.decision.precision == "bfloat16")
+    assert (measurement.ratio < 0.15) == taken
 
 
 @pytest.mark.parametrize("snr", [math.nan, math.inf])
