@@ -75,7 +75,7 @@ def table(times: dict[str, list[dict[str, float]]], what: str, notes: tuple[str,
         for engine, rounds in times.items()
     }
     fixed, auto = (medians[engine] for engine in ENGINES)
-    rows = {part: (fixed[part], auto[part], auto[part] / fixed[part]) for part in fixed if fixed[part] > 0}
+    rows = {part: (fixed[part], auto[part], auto[part] / fixed[part]) for part in fixed if fixed[part] >= 0.05}
     columns = {"fixed": ".1f", "auto": ".1f", "ratio": ".2f"}
     return Table(f"CPU seconds of config=evaluate: {what}", columns, rows, "bars", notes)
 

@@ -38,7 +38,7 @@ ROUNDS, FASTER, HOPELESS = 3, 0.97, 1.3
 #: that flips in the last bit of float32 moves it by a percent.
 SAME_EMBEDDING, SAME_GRADIENT = 1e-3, 0.05
 #: Views of the first pass.
-START = {"cpu": 8, "cuda": 64}
+START = {"cpu": 16, "cuda": 64}
 #: Views whose embeddings are compared.
 PROBE = 4
 #: What is tried, in this order, each against the best so far; then chunks, then compilation.

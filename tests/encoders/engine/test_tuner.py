@@ -69,12 +69,12 @@ def verdict(choice, name):
 
 
 def speeds(**factors):
-    """A cost with a factor for each enabled setting; chunks of 16 are the fastest."""
+    """A cost with a factor for each enabled setting; chunks of 32 are the fastest."""
 
     def cost(decision):
         used = {decision.layout, decision.precision}
         used |= {name for name in ("fold", "compile") if getattr(decision, name)}
-        chunk = 1 + 0.1 * abs(math.log2(decision.chunk / 16))
+        chunk = 1 + 0.1 * abs(math.log2(decision.chunk / 32))
         return 10.0 * chunk * math.prod(factors.get(name, 1.0) for name in used)
 
     return cost
@@ -84,10 +84,10 @@ def test_faster_settings_are_taken(monkeypatch):
     cost = speeds(channels_last=0.7, fold=1.1, mixed=0.8, bfloat16=0.5, float16=2.0)
     world = World(monkeypatch, cost=cost, error=lambda d: {"mixed": 0.01, "bfloat16": 0.1}.get(d.precision, 0.0))
     choice = world.choose(10**6, compile=False)
-    assert choice.decision == Decision("channels_last", "bfloat16", chunk=16)
+    assert choice.decision == Decision("channels_last", "bfloat16", chunk=32)
     taken = [m.name for m in choice.measurements if m.taken]
-    assert taken == ["start", "channels_last", "mixed", "bfloat16", "chunk 16"]
-    assert verdict(choice, "chunk 32").why.startswith("refused: 1.100 of the time")
+    assert taken == ["start", "channels_last", "mixed", "bfloat16", "chunk 32"]
+    assert verdict(choice, "chunk 64").why.startswith("refused: 1.100 of the time")
     bfloat16 = verdict(choice, "bfloat16")
     assert bfloat16.ms == pytest.approx(10 * 1.1 * 0.7 * 0.5)
     assert (bfloat16.rounding, bfloat16.noise, bfloat16.ratio) == pytest.approx((0.1, 1.0, 0.01))
@@ -194,7 +194,7 @@ def test_tuning_takes_at_most_5_percent_of_the_run(monkeypatch, total_views, fac
     # The first trial and its round give the length of the run; a run too short to be tuned has spent these two.
     assert world.seconds <= max(0.05 * run, 2 * VIEWS * 0.011)
     if total_views <= 2_000:
-        assert choice.decision == Decision(chunk=8)
+        assert choice.decision == Decision(chunk=16)
 
 
 def test_the_reason_for_not_measuring_is_recorded(monkeypatch):
@@ -209,7 +209,7 @@ def test_the_reason_for_not_measuring_is_recorded(monkeypatch):
     assert "over 5% of the run" in world.choose(5_000).measurements[-1].why
 
 
-@pytest.mark.parametrize("where", [{"layout": "channels_last"}, {"precision": "mixed"}, {"chunk": 16}])
+@pytest.mark.parametrize("where", [{"layout": "channels_last"}, {"precision": "mixed"}, {"chunk": 32}])
 def test_a_candidate_that_raises_is_refused(monkeypatch, where):
     def on_prepare(decision):
         if where.items() <= decision.to_dict().items():
@@ -226,7 +226,7 @@ def test_an_error_in_the_first_trial_ends_the_tuning_without_raising(monkeypatch
         raise ValueError("the gradient is exactly zero")
 
     choice = World(monkeypatch, on_prepare=on_prepare).choose()
-    assert choice.decision == Decision(chunk=8)
+    assert choice.decision == Decision(chunk=16)
     assert choice.measurements[0].why == "not measured: the gradient is exactly zero"
     world = World(monkeypatch)
     silent = choose(world.encoder, lambda e, c: None, {}, rows=1, total_views=LONG, device=CPU, clock=lambda: 0.0)
@@ -257,7 +257,7 @@ def test_an_encoder_without_batch_norm_is_not_folded(monkeypatch):
 def test_a_chunk_must_fit_in_memory(monkeypatch):
     world = World(monkeypatch, cost=lambda d: 10 / d.chunk)
     assert world.choose(10**6).decision.chunk == VIEWS
-    for most, chunk in ((20, 16), (3, 3), (None, 8)):
+    for most, chunk in ((20, 16), (3, 3), (None, 16)):
         monkeypatch.setattr("attacks.encoders.engine.tuner.most_rows", lambda *_, most=most: most)
         choice = world.choose(10**6)
         assert choice.decision.chunk == chunk
