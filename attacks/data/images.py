@@ -5,6 +5,7 @@ import re
 import warnings
 from collections import Counter
 from pathlib import Path
+from typing import BinaryIO
 from urllib.parse import quote
 
 import numpy as np
@@ -122,9 +123,19 @@ def save_image(path: str | Path, image: Tensor, alpha: Tensor | None = None) -> 
 
 def load_texture(path: str | Path) -> Tensor:
     """The colours (3,H,W) of a PNG that `save_image` wrote, whatever its alpha channel says."""
-    with Image.open(path, formats=("PNG",)) as opened:
-        array = np.array(opened)[..., :3]
-    return torch.from_numpy(array).permute(2, 0, 1).float() / 255
+    return colours(values_of(path))
+
+
+def values_of(file: str | Path | BinaryIO) -> np.ndarray:
+    """The values (H,W,C) uint8 of a PNG that `save_image` wrote. Threads may call it, unlike `load_image`, which
+    collects the warnings of the whole process."""
+    with Image.open(file, formats=("PNG",)) as opened:
+        return np.array(opened)
+
+
+def colours(values: np.ndarray) -> Tensor:
+    """(H,W,3 or more) uint8 -> (3,H,W) in [0,1]."""
+    return torch.from_numpy(values[..., :3]).permute(2, 0, 1).float() / 255
 
 
 def file_names(names: tuple[str, ...]) -> list[str]:

@@ -1,30 +1,43 @@
-"""The image files of a run: pictures, and the texture of a patch. Scores are computed from the files as read back."""
+"""The image files of a run: pictures, and the texture of a patch. Scores are computed from the files as read back.
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+A file is written, synced and read back by a thread, while the files before it are judged: most of that time the
+thread waits for the disk.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.data.images import load_image, load_texture, save_image
+from attacks.data.images import colours, load_image, load_texture, save_image, values_of
 from attacks.eot.protocols import Perturbation
 from attacks.experiment.build.patch import tags
 from attacks.runtime.distributed import ALONE, World
-from attacks.runtime.files import make_folder, sha256
+from attacks.runtime.files import make_folder
 from attacks.schema.patch import PatchConfig
 from transforms import Shown
 
 #: The most pictures that `adversarial.png` shows.
 SHOWN = 64
+#: Files that are written at the same time.
+THREADS = 4
 
 
 @dataclass(frozen=True, eq=False)
 class Exhibits:
     """The image files of a run directory `out`: `pictures/ARM/`, and for a patch `patches/ARM.png`. `images`
     (N,3,H,W) are all clean pictures, `names` their file names. The first process of `world` writes and reads the
-    files and broadcasts their content."""
+    files and broadcasts their content. `tasks` are the files that are being written, each with its SHA-256 and its
+    pixels (H,W,C) uint8 as read back."""
 
     out: Path
     names: tuple[str, ...]
@@ -32,33 +45,49 @@ class Exhibits:
     perturbation: Perturbation
     device: torch.device
     world: World
+    tasks: Mapping[Path, Future[tuple[str, np.ndarray]]] = field(default_factory=dict)
 
-    def write(self, rows: Sequence[int], files: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> dict[str, str]:
-        """Write the pictures `rows`, one folder per arm, and the textures of a patch, from the deltas `saved`.
+    @contextmanager
+    def writing(
+        self, rows: Sequence[int], files: Mapping[str, Tensor], saved: Mapping[str, Tensor]
+    ) -> Iterator["Exhibits"]:
+        """Within the block the pictures `rows` are written, one folder per arm, and the textures of a patch, from the
+        deltas `saved`: `pictures`, `shown` and `digests` of what is yielded wait for the files that they need. All
+        have been written where the block ends, even with an error; where a signal ends it, none is begun any more."""
+        with ThreadPoolExecutor(THREADS) as pool:
+            try:
+                tasks = {path: pool.submit(write) for path, write in self._writes(rows, files, saved)}
+                yield replace(self, tasks=tasks)
+            except BaseException as error:
+                pool.shutdown(cancel_futures=not isinstance(error, Exception))
+                raise
 
-        Returns the SHA-256 of each file by its path in the run directory; nothing in all but the first process."""
+    def _writes(
+        self, rows: Sequence[int], files: Mapping[str, Tensor], saved: Mapping[str, Tensor]
+    ) -> Iterator[tuple[Path, Callable[[], tuple[str, np.ndarray]]]]:
+        """The files and how each is written; none in all but the first process."""
         if not self.world.first:
-            return {}
-        written: list[Path] = []
+            return
         for arm, pictures in files.items():
             make_folder(self.out / "pictures" / arm)
-            for row, image in zip(rows, pictures, strict=True):
-                written.append(self._file(arm, row))
-                save_image(written[-1], image)
+            for row, image in zip(rows, pictures.cpu(), strict=True):
+                yield self._file(arm, row), partial(_stored, self._file(arm, row), image)
         if self.perturbation.texture_size is not None:
             alpha = self.perturbation.texture_alpha
             make_folder(self.out / "patches")
             for arm, texture in saved.items():
                 for path in (self._texture(arm), *([self.out / "patch.png"] if arm == "eot" else [])):
-                    save_image(path, texture[0], None if alpha is None else alpha[0])
-                    written.append(path)
-        return {path.relative_to(self.out).as_posix(): sha256(path) for path in written}
+                    yield path, partial(_stored, path, texture[0].cpu(), None if alpha is None else alpha[0].cpu())
+
+    def digests(self) -> dict[str, str]:
+        """The SHA-256 of each file of `tasks` by its path in the run directory."""
+        return {path.relative_to(self.out).as_posix(): task.result()[0] for path, task in self.tasks.items()}
 
     def pictures(self, arm: str, rows: Sequence[int]) -> Tensor:
         """The pictures (n,3,H,W), read back from their files."""
         images = torch.zeros(len(rows), *self.images.shape[1:])
         if self.world.first:
-            images = torch.stack([load_image(self._file(arm, row))[0] for row in rows])
+            images = torch.stack([self._read(self._file(arm, row), lambda path: load_image(path)[0]) for row in rows])
         return self.world.broadcast(images).to(self.device)
 
     def shown(self, arm: str, rows: Sequence[int]) -> Shown:
@@ -68,10 +97,14 @@ class Exhibits:
             return self.pictures(arm, rows)
         texture = torch.zeros(3, *size)
         if self.world.first:
-            texture = load_texture(self._texture(arm))
+            texture = self._read(self._texture(arm), load_texture)
         texture = self.world.broadcast(texture).to(self.device)
         own = self.perturbation.take(torch.tensor(list(rows)))
         return own.evaluated(self.pictures("clean", rows), texture[None])
+
+    def _read(self, path: Path, load: Callable[[Path], Tensor]) -> Tensor:
+        """The colours (3,H,W) of a file, which `load` reads unless it is one of `tasks`."""
+        return colours(self.tasks[path].result()[1]) if path in self.tasks else load(path)
 
     @property
     def alone(self) -> "Exhibits":
@@ -84,6 +117,13 @@ class Exhibits:
 
     def _texture(self, arm: str) -> Path:
         return self.out / "patches" / f"{arm}.png"
+
+
+def _stored(path: Path, image: Tensor, alpha: Tensor | None = None) -> tuple[str, np.ndarray]:
+    """Write a picture; its digest and its pixels, from the bytes that are in the file."""
+    save_image(path, image, alpha)
+    content = path.read_bytes()
+    return hashlib.sha256(content).hexdigest(), values_of(BytesIO(content))
 
 
 def placement(

@@ -36,6 +36,8 @@ from transforms import Shown, stream
 ARMS = ("clean", "noise", "no_eot", "one_view", "eot")
 #: The banks of views: of the attack's own distribution, and of a wider one.
 SAME, WIDE = "same", "wide"
+#: A task of a unit: its name, what its cost is added to, and how its result is made.
+Task = Callable[[str, str, Callable[[], Any]], Any]
 #: Worst views of each picture from which the gradient search for a worse one starts.
 KEPT = 4
 
@@ -175,22 +177,12 @@ def attacked(bench: Bench, unit: Unit) -> BatchResult:
 
     saved = {arm: parts.perturbation.quantise(deltas[arm], images) for arm in arms[1:]}
     files = {"clean": images} | {arm: parts.perturbation.written(images, delta) for arm, delta in saved.items()}
-    written = bench.exhibits.write(rows, files, saved)
-    shown = {arm: bench.exhibits.shown(arm, rows) for arm in arms}
-    numbers = torch.tensor(list(rows))
-    own = bench.judge.own[numbers.to(bench.judge.own.device)]
-    scores: dict[str, dict[str, Scores]] = {}
-    for bank, views in bench.banks.items():
-        scores[bank] = {}
-        for arm in arms:
-            score = partial(bench.judge, shown[arm], numbers, views, _title(arm, bank, number))
-            scores[bank][arm] = task(f"{arm} {bank}", "judging", score)
-    worst = {
-        arm: task(f"{arm} worst", "judging", partial(worst_cosine, bench, shown[arm], own, scores[SAME][arm]))
-        for arm in arms
-    }
-    drift = checkpoint.once("drift", lambda: drift_of(bench, parts, rows, shown)) if bench.layers else None
-    budget = {arm: parts.perturbation.norm(bench.exhibits.pictures(arm, rows) - images).cpu() for arm in arms}
+    with bench.exhibits.writing(rows, files, saved) as exhibits:
+        bench = replace(bench, exhibits=exhibits)
+        shown, scores, worst = _scored(bench, arms, unit, task)
+        drift = checkpoint.once("drift", lambda: drift_of(bench, parts, rows, shown)) if bench.layers else None
+        budget = {arm: parts.perturbation.norm(exhibits.pictures(arm, rows) - images).cpu() for arm in arms}
+        written = exhibits.digests()
     ordered = [line for arm in arms for line in trace.get(arm, [])]
     return BatchResult(
         tuple(rows),
@@ -206,6 +198,27 @@ def attacked(bench: Bench, unit: Unit) -> BatchResult:
         tuple(sorted(fell_back)),
         written,
     )
+
+
+def _scored(
+    bench: Bench, arms: Sequence[str], unit: Unit, task: Task
+) -> tuple[dict[str, Shown], dict[str, dict[str, Scores]], dict[str, Tensor]]:
+    """What each arm shows, its scores by bank and arm, and its cosine in the worst view. An arm is judged as soon as
+    its files are there."""
+    rows = range(unit.start, unit.stop)
+    numbers, shown = torch.tensor(list(rows)), dict[str, Shown]()
+    own = bench.judge.own[numbers.to(bench.judge.own.device)]
+    scores: dict[str, dict[str, Scores]] = {bank: {} for bank in bench.banks}
+    for bank, views in bench.banks.items():
+        for arm in arms:
+            shown[arm] = shown[arm] if arm in shown else bench.exhibits.shown(arm, rows)
+            score = partial(bench.judge, shown[arm], numbers, views, _title(arm, bank, unit.number))
+            scores[bank][arm] = task(f"{arm} {bank}", "judging", score)
+    worst = {
+        arm: task(f"{arm} worst", "judging", partial(worst_cosine, bench, shown[arm], own, scores[SAME][arm]))
+        for arm in arms
+    }
+    return shown, scores, worst
 
 
 def drift_of(bench: Bench, parts: Parts, rows: Sequence[int], shown: dict[str, Shown]) -> Drift:

@@ -59,8 +59,10 @@ def smallest(bench: Bench, spent: Spent, meter: Meter) -> SmallestRadii:
             progress.step(broken=int(state.broken.sum()))
             task.update(partial(ArmState, state, engine_state(setting.encoder), None, (), meter.peek()))
     assert state is not None  # the first trial is always made
-    bench.exhibits.write(rows, {"radius": parts.perturbation.written(known.images, state.delta)}, {})
-    held_out = judged(bench.judge, bench.exhibits.pictures("radius", rows), numbers, bench.banks[SAME])
+    files = {"radius": parts.perturbation.written(known.images, state.delta)}
+    with bench.exhibits.writing(rows, files, {}) as exhibits:
+        pictures = exhibits.pictures("radius", rows)
+    held_out = judged(bench.judge, pictures, numbers, bench.banks[SAME])
     queries = parts.queries
     return SmallestRadii(
         queries.names,

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from concurrent.futures import Future
 from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
@@ -144,13 +145,14 @@ def _drained(end):
 def watch(root, before, after_sync=lambda handle: None):
     """Within this process, call `before(kind, path)` before every operation on a file below `root`: opening it to
     write, `fsync`, and the `CHANGES`. What it raises, the operation does."""
-    root, mine, real = str(root), threading.local(), os.fsync
+    root, mine, real, one_by_one = str(root), threading.local(), os.fsync, threading.Lock()
 
     def told(kind, path):
         if path is not None and not getattr(mine, "busy", False) and f"{path}/".startswith(f"{root}/"):
             mine.busy = True
             try:
-                before(kind, Path(path))
+                with one_by_one:
+                    before(kind, Path(path))
             finally:
                 mine.busy = False
 
@@ -212,8 +214,35 @@ class Disk:
                 (to / path.relative_to(self.root)).write_bytes(self.bytes.get(path.stat().st_ino, b""))
 
 
+class AtOnce:
+    """A pool without threads: a task is done when it is submitted."""
+
+    def __init__(self, _):
+        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        pass
+
+    def shutdown(self, **_):
+        pass
+
+    def submit(self, task):
+        done = Future()
+        try:
+            done.set_result(task())
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
 def record(root, to):
     """A shim: before each operation, copies of the folder as a crash would leave it, `to`/MODE/NUMBER."""
+    import attacks.experiment.artifacts
+
+    attacks.experiment.artifacts.ThreadPoolExecutor = AtOnce  # a copy is of a folder that stands still
     disk, count = Disk(root), [0]
     for mode in ("kill", "half", "torn", "power"):
         (to / mode).mkdir(parents=True)
