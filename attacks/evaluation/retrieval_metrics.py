@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from transforms.devices import uploaded
+
 
 def ranks(similarity: Tensor, same: Tensor) -> Tensor:
     """The rank of the true match in each view: 1 + the number of rows of other identities before the best own row.
@@ -23,6 +25,12 @@ def ranks(similarity: Tensor, same: Tensor) -> Tensor:
         raise ValueError("`same` must hold the row of the true match; got none (is the picture in the gallery?)")
     if bool(similarity.isnan().any()):
         raise ValueError("`similarity` must hold numbers; got NaN, which has no rank (does the encoder overflow?)")
+    return ranks_of_finite(similarity, same)
+
+
+def ranks_of_finite(similarity: Tensor, same: Tensor) -> Tensor:
+    """`ranks` without its checks, for which the host waits for a device; `same` may be on the host."""
+    same = uploaded(same, similarity.device)
     row = similarity.masked_fill(~same, -torch.inf).argmax(1, keepdim=True)
     best = similarity.gather(1, row)
     earlier = torch.arange(len(same), device=same.device) < row
@@ -38,7 +46,7 @@ def votes(similarity: Tensor, identity: Tensor, own: int, exclude: Tensor, k: in
         similarity: (V,G) of each view to each row of the gallery.
         identity: (G,) integers, equal for rows that show the same.
         own: the identity of the picture.
-        exclude: (G,) bool, rows without a vote, such as the picture's own.
+        exclude: (G,) bool, rows without a vote, such as the picture's own; may be on the host.
         k: the number of rows that vote, at least 1; all rows if there are fewer.
 
     Returns:
@@ -47,7 +55,7 @@ def votes(similarity: Tensor, identity: Tensor, own: int, exclude: Tensor, k: in
     left = int((~exclude).sum())
     if k < 1 or left == 0:
         raise ValueError(f"`k` must be at least 1 with a row left to vote; got {k} of {left} rows")
-    free, nearest = similarity.masked_fill(exclude, -torch.inf), []
+    free, nearest = similarity.masked_fill(uploaded(exclude, similarity.device), -torch.inf), []
     for _ in range(min(k, left)):  # k is small: quicker than to sort the gallery, and ties are argmax's
         row = free.argmax(1, keepdim=True)
         nearest.append(row)

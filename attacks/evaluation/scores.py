@@ -15,11 +15,12 @@ from attacks.encoders.tree import Encoder, Tree, joined, mapped, optional
 from attacks.eot.bank import Bank, judged
 from attacks.eot.batching import in_parts
 from attacks.eot.faults.locate import located
-from attacks.evaluation.retrieval_metrics import ranks, votes
+from attacks.evaluation.retrieval_metrics import ranks_of_finite, votes
 from attacks.objectives.embedding import Away
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.stored import stored
 from transforms import Shown, base_of
+from transforms.devices import uploaded
 
 
 @stored("scores")
@@ -103,15 +104,18 @@ def evaluate(
     cosine = base.new_zeros(len(base), len(bank.u))
     no_views = _placed(cosine.new_zeros(0, len(gallery)), 0, right)  # a process without views has columns too
     columns = {key: torch.zeros_like(cosine, dtype=None if key == "goal_cosine" else torch.long) for key in no_views}
+    if right is not None and bool(gallery.isnan().any()):
+        raise ValueError("`gallery` must hold numbers; got NaN, which has no rank (does the encoder overflow?)")
     for part, features in bank.encoded(images, encoder, chunk, mine):
-        for i, rows in zip(part.images, features, strict=True):
-            whole = rows.isfinite().all(1)  # a signature may map NaN to bits
+        views = uploaded(torch.tensor(part.groups[0]), cosine.device)
+        finite = features.isfinite().all(2)  # a signature may map NaN to bits
+        placed = bool(finite.all())  # otherwise an error is raised below
+        for i, rows, whole in zip(part.images, features, finite, strict=True):
             unit = F.normalize(rows if signature is None else signature(rows), dim=1)
             alike = (unit * F.normalize(clean[i], dim=0)).sum(1)
-            cosine[i, part.groups[0]] = alike.masked_fill(~whole, torch.nan).to(cosine)
-            if bool(whole.all()):  # otherwise an error is raised below
-                for key, value in _placed(unit @ gallery.T, i, right).items():
-                    columns[key][i, part.groups[0]] = value.to(columns[key])
+            cosine[i, views] = alike.masked_fill(~whole, torch.nan).to(cosine)
+            for key, value in (_placed(unit @ gallery.T, i, right) if placed else {}).items():
+                columns[key][i, views] = value.to(columns[key])
             if part.groups[0][-1] == mine[-1]:
                 progress()
     world.sum(cosine, *columns.values())
@@ -127,19 +131,19 @@ def _placed(similarity: Tensor, i: int, right: Right | None) -> dict[str, Tensor
     columns = {"nearest": similarity.argmax(1)}
     if right is None:
         return columns
-    rows = torch.arange(similarity.shape[1], device=similarity.device)
-    identity = None if right.labels is None else right.labels.to(rows.device)
+    rows, identity = torch.arange(similarity.shape[1]), None if right.labels is None else right.labels.cpu()
 
-    def shows(row: Tensor) -> Tensor:
+    def shows(row: int) -> Tensor:
         return rows == row if identity is None else identity == identity[row]
 
-    own = right.truth[i].to(rows.device)
-    columns["rank"] = ranks(similarity, shows(own))
+    own = int(right.truth[i])
+    columns["rank"] = ranks_of_finite(similarity, shows(own))
     if identity is not None and right.neighbours:
-        columns["vote"] = votes(similarity, identity, int(identity[own]), rows == own, right.neighbours)
+        labels = uploaded(identity, similarity.device)
+        columns["vote"] = votes(similarity, labels, int(identity[own]), rows == own, right.neighbours)
     if right.goal is not None:
-        goal = right.goal[i].to(rows.device)
-        columns["goal_rank"] = ranks(similarity, shows(goal))
+        goal = int(right.goal[i])
+        columns["goal_rank"] = ranks_of_finite(similarity, shows(goal))
         columns["goal_cosine"] = similarity[:, goal]
     return columns
 

@@ -125,7 +125,7 @@ def _banks(run: Run, transforms: Compose, like: Tensor) -> dict[str, Bank]:
     if run.evaluate.wide > 1 and transforms.dims:
         wide = widened(transforms, run.evaluate.wide)
         banks[WIDE] = bank(wide, views, seed=run.seed, purpose="evaluate wide")
-    return {name: each._replace(u=each.u.to(like)) for name, each in banks.items()}
+    return {name: each._replace(u=each.u.to(like.dtype)) for name, each in banks.items()}
 
 
 def narrowed(bench: Bench, rows: list[int]) -> Bench:

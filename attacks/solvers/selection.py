@@ -96,7 +96,7 @@ def selection(problem: Problem, options: Options) -> Selection:
     size = max(risk.multiple, VIEWS // risk.multiple * risk.multiple) if eot.transforms.dims else risk.multiple
     views = bank(eot.transforms, size, seed=options.seed, purpose="select")
     return Selection(
-        views._replace(u=views.u.to(problem.images)), risk, planned(_passes(options), size, risk.multiple)
+        views._replace(u=views.u.to(problem.images.dtype)), risk, planned(_passes(options), size, risk.multiple)
     )
 
 

@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from attacks import EOT, L2, PGD, Away, Linf, Wiener, attack, load_encoder
+from attacks import EOT, L2, PGD, Away, Linf, Wiener, attack, bank, load_encoder
 from attacks.data.gallery import tiles
+from attacks.evaluation.scores import Right, evaluate
 from attacks.experiment.build.pipeline import preset
 from scripts.benchmarks import waits
 from tests.helpers.pretended import Pretended, Waits, on_device
@@ -43,6 +44,26 @@ def test_a_step_waits_once_and_its_passes_never(name, kind):
     assert mode.counts.total() == STEPS, mode.counts
     # On a device the projection on a sphere makes a fixed number of Newton's steps.
     torch.testing.assert_close(delta.inner, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("name", "more"), [("eot2d", 0), ("web", 1)])
+def test_judging_waits_twice_and_once_a_chunk_and_once_for_its_files(name, more):
+    """Before the first chunk it checks the gallery, after the last one the scores; a codec works on the host."""
+    images, right = (
+        tiles(64).images[:4].clone(),
+        Right(torch.arange(4), torch.tensor([1, 0, 3, 2]), torch.arange(4), 2),
+    )
+    with torch.no_grad():
+        anchor = load_encoder()(images).clone()
+    views, chunks = bank(preset(name), 8, seed=0, purpose="evaluate"), 2
+    wanted = evaluate(images, anchor, anchor, encoder=load_encoder(), bank=views, chunk=16, right=right)
+    with Waits() as mode:
+        encoder, there = on_device(load_encoder()), Pretended(anchor)
+        mode.counts.clear()
+        scores = evaluate(Pretended(images), there, there, encoder=encoder, bank=views, chunk=16, right=right)
+    assert mode.counts.total() == 2 + chunks * (1 + more), mode.counts
+    for score, value in zip(scores, wanted, strict=True):
+        torch.testing.assert_close(score.inner, value, rtol=0, atol=1e-5)
 
 
 @pytest.mark.gpu

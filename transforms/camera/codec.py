@@ -17,6 +17,7 @@ from PIL import Image, features
 from torch import Tensor
 
 from transforms.colour.spaces import is_grey
+from transforms.devices import uploaded
 from transforms.ranges import WholeRanged, whole_pair
 from transforms.sampling.straight_through import backward_through, saturate
 from transforms.scene import checked
@@ -131,7 +132,8 @@ def _real(images: Tensor, quality: Tensor, options: dict[str, Any], *, straight:
         bytes_ = (work.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
         # One by one: threads were measured, and are no faster at 224 px.
         files = [_save_and_load(pixels, int(number), options) for pixels, number in zip(bytes_, numbers, strict=True)]
-        loaded = torch.from_numpy(np.array(files, np.uint8).reshape(bytes_.shape)).to(work.device).permute(0, 3, 1, 2)
+        loaded = uploaded(torch.from_numpy(np.array(files, np.uint8).reshape(bytes_.shape)), work.device)
+        loaded = loaded.permute(0, 3, 1, 2)
         return (loaded.to(work.dtype) / 255).to(images.dtype)
 
     surrogate = saturate if straight else partial(_surrogate, quality=quality.detach())
