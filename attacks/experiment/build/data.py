@@ -43,7 +43,7 @@ def data(
 
 def _folder(node: groups.FolderConfig) -> tuple[Pictures, Gallery, Tensor]:
     _check(node)
-    own = read_files(gallery.PHOTOS if node.path == "bundled" else node.path, node.size, node.unreadable)
+    own = read_files(gallery.PHOTOS if node.path == "bundled" else node.path, node.size, node.unreadable, node.cache)
     return _chosen(node, own, gallery.spread(_clusters(own), node.count))
 
 
@@ -88,9 +88,11 @@ def _chosen(
     elif node.gallery == node.path:
         others = own
     else:
-        others = read_files(node.gallery, node.size, node.unreadable)
+        others = read_files(node.gallery, node.size, node.unreadable, node.cache)
         notes += others.notes  # without the conversions, of which there may be thousands
     images = chosen.read(range(len(chosen)))
+    if others is not own:
+        own.forget()
     clusters, joined = near_duplicates(chosen.names, images, _clusters(chosen))
     queries = Pictures(chosen.names, images, (*notes, *joined), clusters=clusters)
     return queries, gallery.gathered(chosen, others), torch.arange(len(chosen))
