@@ -29,6 +29,11 @@ class Rows:
     def __len__(self) -> int:
         return sum(map(len, self.parts))
 
+    @property
+    def device(self) -> torch.device:
+        """Where rows are compared."""
+        return self.parts[0].device
+
     def __getitem__(self, rows: Tensor) -> Tensor:
         """The embeddings of rows (n,) as they are: (n,D) on the device of the first part."""
         rows, like, start = rows.cpu(), self.parts[0], 0
@@ -41,8 +46,12 @@ class Rows:
 
     def unit(self, rows: Tensor) -> Tensor:
         """What is compared of some embeddings (n,D): float64 of length 1 on the device of the first part."""
-        rows = rows.to(self.parts[0].device)
+        rows = rows.to(self.device)
         return F.normalize((rows if self.signature is None else self.signature(rows)).double(), dim=1)
+
+    def picked(self, rows: Tensor) -> Tensor:
+        """What is compared of rows (n,): float64 of length 1."""
+        return self.unit(self[rows])
 
     def blocks(self, views: int) -> Iterator[tuple[int, Tensor]]:
         """The first row of each block and what is compared of it, for a product with `views` rows."""
@@ -66,7 +75,7 @@ def best(unit: Tensor, gallery: Rows, own: Tensor) -> Mark:
         raise ValueError("`own` must hold the row of the true match; got none (is the picture in the gallery?)")
     value, row = _none(unit, 1)
     for rows in own.split(ROWS):
-        value, row = _merged((value, row), unit @ gallery.unit(gallery[rows]).T, rows.to(unit.device))
+        value, row = _merged((value, row), unit @ gallery.picked(rows).T, rows.to(unit.device))
     return Mark(value[:, 0], row[:, 0])
 
 

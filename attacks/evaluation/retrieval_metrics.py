@@ -2,11 +2,13 @@
 set on pairs of untouched pictures of different things."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from attacks.evaluation.ranking import Rows
 
 #: The most pairs of a gallery that are compared; of more, a sample spread evenly over all.
 PAIRS = 1_000_000
@@ -18,7 +20,7 @@ BLOCK = 2**14
 
 
 @torch.no_grad()
-def impostors(embeddings: Tensor, identity: Tensor | None = None, most: int = PAIRS) -> Tensor:
+def impostors(embeddings: Tensor | Rows, identity: Tensor | None = None, most: int = PAIRS) -> Tensor:
     """The cosines of all pairs of rows that show different things, or of `most` of them: (P,) float64 on the CPU.
 
     Args:
@@ -34,12 +36,16 @@ def impostors(embeddings: Tensor, identity: Tensor | None = None, most: int = PA
     pairs = _spread(int(until[-1]) if rows else 0, most)
     first = torch.searchsorted(until, pairs, right=True)
     second = rows - (until[first] - pairs)
-    unit = F.normalize(embeddings, dim=1)
+    pick = embeddings.picked if isinstance(embeddings, Rows) else _picked(F.normalize(embeddings, dim=1))
     cosines = [
-        (unit[one.to(unit.device)] * unit[other.to(unit.device)]).sum(1).double().cpu()
+        (pick(one) * pick(other)).sum(1).double().cpu()
         for one, other in zip(order[first].split(BLOCK), order[second].split(BLOCK), strict=True)
     ]
     return torch.cat(cosines) if cosines else torch.empty(0, dtype=torch.float64)
+
+
+def _picked(unit: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda rows: unit[rows.to(unit.device)]
 
 
 def _spread(count: int, most: int) -> Tensor:

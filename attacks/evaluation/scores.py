@@ -166,7 +166,7 @@ def _place(columns: dict[str, Tensor], waiting: list[_Waiting], known: Rows, rig
         if "vote" in columns and right.labels is not None:
             values["vote"] = votes(nearest, right.truth[pictures].to(unit.device), right.labels.to(unit.device))
         if right.goal is not None:
-            values["goal_cosine"] = (unit * known.unit(known[right.goal[pictures]])).sum(1)
+            values["goal_cosine"] = (unit * known.picked(right.goal[pictures])).sum(1)
     for key, value in values.items():
         for each, part in zip(waiting, value.split(sizes), strict=True):
             columns[key][each.picture, each.views] = part.to(columns[key])

@@ -21,11 +21,13 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from attacks.data.gallery import Gallery
+from attacks.data.vectors import Vectors
 from attacks.encoders.engine import Decision
 from attacks.encoders.tree import Encoder
 from attacks.encoders.weights import fingerprint
 from attacks.eot.batching import in_parts
 from attacks.evaluation.classes import Classes
+from attacks.evaluation.ranking import Rows
 from attacks.runtime.files import write_bytes
 from attacks.schema.validate import Run
 
@@ -50,7 +52,7 @@ class Embedded(NamedTuple):
     """The gallery's embeddings (G,D) in the order of its rows, how many pictures were encoded and how many were read
     from the cache, and notes on unusable cache files."""
 
-    rows: Tensor
+    rows: Tensor | Rows
     passed: int
     cached: int
     notes: tuple[str, ...]
@@ -90,7 +92,19 @@ def embedded(
             parts.append(block_rows.to(device))
     for shelf in gallery.shelves:  # after all, for two may be parts of one
         shelf.forget()
-    return Embedded(torch.cat(parts)[gallery.order.to(device)], counts[True], counts[False], tuple(notes))
+    own = torch.cat(parts)[gallery.order.to(device)]
+    return Embedded(_with(own, gallery.vectors), counts[True], counts[False], tuple(notes))
+
+
+def _with(own: Tensor, vectors: Vectors | None) -> Tensor | Rows:
+    if vectors is None:
+        return own
+    if own.shape[1] != vectors.rows.shape[1]:
+        raise ValueError(
+            f"`data.gallery` must hold embeddings of the run's encoder, {own.shape[1]} numbers a row; got "
+            f"{vectors.rows.shape[1]}: embed the gallery with this encoder"
+        )
+    return Rows((own, vectors.rows))
 
 
 def _blocks(digests: Sequence[str], size: int) -> Iterator[range]:
