@@ -106,13 +106,14 @@ def read_entries(
     seen: list[_Seen] = []
     kept: dict[int, Tensor] = {}
     failed: list[tuple[Entry, Exception]] = []
-    room = KEPT // (3 * size * size)
+    # in one piece: small blocks that stay would split the heap between the large ones that go
+    store = torch.empty(min(len(entries), KEPT // (3 * size * size)), size, size, 3, dtype=torch.uint8)
     for entry, found in zip(entries, in_threads(lambda entry: _seen(entry, size, index), entries), strict=True):
         if isinstance(found, Exception):
             failed.append((entry, found))
             continue
-        if found.levels is not None and len(kept) < room:
-            kept[len(readable)] = found.levels
+        if found.levels is not None and len(kept) < len(store):
+            kept[len(readable)] = store[len(kept)].copy_(found.levels)
         readable.append(entry)
         seen.append(found._replace(levels=None))
     if failed and (unreadable == "refuse" or not readable):
