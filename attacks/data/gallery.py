@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attacks.data.images import SUFFIXES, load_image
 from attacks.data.pictures import Shelf, shelved, square
+from attacks.data.vectors import Vectors
 from attacks.perturbations.patch.placement import Placements
 
 PHOTOS = Path(__file__).parent / "photos"
@@ -136,9 +137,10 @@ def photograph(name: str) -> str:
 
 @dataclass(frozen=True)
 class Gallery:
-    """The pictures that a view is compared with, from one or more shelves.
+    """The pictures that a view is compared with, from one or more shelves, and perhaps rows of `vectors` after them.
 
-    `positions` hold each row's shelf and number on it, `names` its unique name, `labels` the person or thing on it.
+    `positions` hold each picture's shelf and number on it, `names` each row's unique name, `labels` the person or
+    thing on each picture.
 
     Raises ValueError if equal pixels have two labels.
     """
@@ -147,6 +149,7 @@ class Gallery:
     positions: tuple[tuple[int, int], ...]
     names: tuple[str, ...]
     labels: tuple[str | None, ...]
+    vectors: Vectors | None = None
 
     def __post_init__(self) -> None:
         first: dict[str, int] = {}
@@ -156,16 +159,21 @@ class Gallery:
                 _agreed(self.labels[original], label, self.names[original], self.names[row])
 
     def __len__(self) -> int:
-        return len(self.positions)
+        return len(self.names)
+
+    @property
+    def content(self) -> tuple[str, ...]:
+        """The sha256 of the pixels of each picture, and of all vectors."""
+        return self.digests if self.vectors is None else (*self.digests, self.vectors.digest)
 
     @cached_property
     def digests(self) -> tuple[str, ...]:
-        """The sha256 of each row's pixels."""
+        """The sha256 of the pixels of each picture."""
         return tuple(self.shelves[shelf].digests[i] for shelf, i in self.positions)
 
     @cached_property
     def order(self) -> Tensor:
-        """Each row's number in the concatenation of all shelves, (G,)."""
+        """Each picture's number in the concatenation of all shelves, (P,)."""
         starts = [sum(len(shelf) for shelf in self.shelves[:k]) for k in range(len(self.shelves))]
         return torch.tensor([starts[shelf] + i for shelf, i in self.positions], dtype=torch.long)
 
@@ -174,10 +182,12 @@ class Gallery:
         """Each row's label as a number (G,); None if no two rows share one. A picture without a label has that of a
         picture with equal pixels, else one of its own."""
         by_pixels = {d: label for d, label in zip(self.digests, self.labels, strict=True) if label is not None}
-        keys = [
+        keys: list[tuple[str, str | int]] = [
             ("pixels", d) if (known := label or by_pixels.get(d)) is None else ("label", known)
             for d, label in zip(self.digests, self.labels, strict=True)
         ]
+        brought = () if self.vectors is None else self.vectors.labels or (None,) * len(self.vectors)
+        keys += [("vector", row) if label is None else ("label", label) for row, label in enumerate(brought)]
         numbers = {key: i for i, key in enumerate(dict.fromkeys(keys))}
         return torch.tensor([numbers[key] for key in keys]) if len(numbers) < len(keys) else None
 
@@ -190,7 +200,7 @@ class Gallery:
 
     def chunks(self, size: int) -> Iterator[Tensor]:
         """All pictures in the order of rows, (n,3,H,W) with n at most `size`."""
-        for start in range(0, len(self), size):
+        for start in range(0, len(self.positions), size):
             yield torch.cat([self.shelves[k].read([i]) for k, i in self.positions[start : start + size]])
 
     def joined(self, others: Shelf) -> "tuple[Gallery, list[int]]":
@@ -218,6 +228,13 @@ class Gallery:
 def on_shelf(shelf: Shelf) -> Gallery:
     """A gallery of one shelf."""
     return Gallery((shelf,), tuple((0, i) for i in range(len(shelf))), shelf.names, shelf.labels)
+
+
+def beside(queries: Shelf, vectors: Vectors) -> Gallery:
+    """The queries followed by the rows of `vectors`. A name of both gets a prefix there."""
+    taken = set(queries.names)
+    names = (f"gallery/{name}" if name in taken else name for name in vectors.names)
+    return replace(on_shelf(queries), names=(*queries.names, *names), vectors=vectors)
 
 
 def gathered(queries: Shelf, others: Shelf) -> Gallery:

@@ -2,7 +2,6 @@
 
 import os
 import re
-import warnings
 from collections import Counter
 from pathlib import Path
 from typing import BinaryIO
@@ -13,6 +12,7 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
+from attacks.data.caught import caught
 from attacks.runtime.files import atomic
 
 #: Formats that Pillow may take a file for, whatever its name: left to itself it hands PostScript to Ghostscript.
@@ -44,17 +44,14 @@ def load_image(path: str | Path) -> tuple[Tensor, list[str]]:
         raise FileNotFoundError(f"image `{name}` {'is a folder' if path.is_dir() else there}")
     notes: list[str] = []
     try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            warnings.simplefilter("error", Image.DecompressionBombWarning)
-            with Image.open(path, formats=FORMATS) as opened:
-                if max(opened.size) > MOST_SIDE:  # before anything is decoded
-                    raise ValueError(f"it says that it is more than {MOST_SIDE:,} pixels long")
-                deep = any(";16" in str(tile.args) for tile in opened.tile)  # Pillow keeps the high bytes of RGB;16
-                turned = opened.getexif().get(ORIENTATION, 1) != 1
-                opened.load()
-                tensor = _to_tensor(ImageOps.exif_transpose(opened), notes, deep)
-                several = getattr(opened, "is_animated", False)  # last, for it looks for a second frame
+        with caught() as warned, Image.open(path, formats=FORMATS) as opened:
+            if max(opened.size) > MOST_SIDE:  # before anything is decoded
+                raise ValueError(f"it says that it is more than {MOST_SIDE:,} pixels long")
+            deep = any(";16" in str(tile.args) for tile in opened.tile)  # Pillow keeps the high bytes of RGB;16
+            turned = opened.getexif().get(ORIENTATION, 1) != 1
+            opened.load()
+            tensor = _to_tensor(ImageOps.exif_transpose(opened), notes, deep)
+            several = getattr(opened, "is_animated", False)  # last, for it looks for a second frame
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise ValueError(
             f"image `{name}` cannot be read: it says that it has more than {MOST_PIXELS:,} pixels; reduce it"
@@ -65,7 +62,7 @@ def load_image(path: str | Path) -> tuple[Tensor, list[str]]:
         ) from None
     notes += ["set upright as its EXIF orientation says"] if turned else []
     notes += ["the first of several frames is taken"] if several else []
-    notes += list(dict.fromkeys(shown(f"Pillow warns: {warning.message}") for warning in caught))
+    notes += list(dict.fromkeys(shown(f"Pillow warns: {text}") for text in warned))
     return tensor, [f"{shown(path.name)}: {note}" for note in notes]
 
 

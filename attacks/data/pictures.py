@@ -4,12 +4,15 @@ import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from attacks.data.images import load_image, shown, to_bytes
 from attacks.data.listing import Entry, listed
+from attacks.data.picture_index import Known, PictureIndex, Stamp, stamp
+from attacks.data.threads import in_threads
 from transforms import resize
 from transforms.resizing.resize import target_size
 
@@ -17,6 +20,8 @@ from transforms.resizing.resize import target_size
 SLENDER = 50
 #: Unreadable files that a message names.
 FIRST = 3
+#: Bytes of decoded squares that a shelf keeps: 21,845 of 128 pixels. Those beyond are decoded again when used.
+KEPT = 2**30
 
 
 @dataclass(frozen=True)
@@ -25,7 +30,7 @@ class Shelf:
 
     `digests` are the sha256 of their pixels; `labels` the person or thing on each, None if unknown; `clusters` the
     cluster of each, None if it is alone. `changes` are the conversions of each, `missing` the files left out, `notes`
-    these and what was ignored.
+    these and what was ignored. `forget` frees the memory of pictures that `load` has at hand.
     """
 
     names: tuple[str, ...]
@@ -36,17 +41,20 @@ class Shelf:
     notes: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     clusters: tuple[str | None, ...] = ()
+    forget: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
         return len(self.names)
 
     def read(self, rows: Sequence[int]) -> Tensor:
         """The pictures `rows`, (n,3,H,W). Raises ValueError if a file has changed."""
-        images = [self.load(row) for row in rows]
-        for row, image in zip(rows, images, strict=True):
-            if digest(image) != self.digests[row]:
-                raise ValueError(f"`{self.names[row]}` has changed since the run began; leave the pictures alone")
-        return torch.stack(images)
+        return torch.stack(list(in_threads(self._checked, rows)))
+
+    def _checked(self, row: int) -> Tensor:
+        image = self.load(row)
+        if digest(image) != self.digests[row]:
+            raise ValueError(f"`{self.names[row]}` has changed since the run began; leave the pictures alone")
+        return image
 
     def remarks(self) -> tuple[str, ...]:
         """All notes and conversions."""
@@ -68,54 +76,97 @@ class Shelf:
 
 def shelved(names: Sequence[str], load: Callable[[int], Tensor]) -> Shelf:
     """A shelf of pictures without labels; each is read once."""
-    digests = tuple(digest(load(i)) for i in range(len(names)))
+    digests = tuple(in_threads(lambda i: digest(load(i)), range(len(names))))
     return Shelf(tuple(names), digests, (None,) * len(names), load)
 
 
-def read_files(path: str | Path, size: int, unreadable: str = "refuse") -> Shelf:
-    """The pictures of a path (see `listed`), each `square`. Every file is read once, to check it, and not held in
-    memory.
+def read_files(path: str | Path, size: int, unreadable: str = "refuse", cache: str | None = None) -> Shelf:
+    """The pictures of a path (see `listed`), each `square`. Every file is read once, to check it; up to `KEPT` bytes
+    of squares stay in memory until `Shelf.forget`.
 
     Args:
         unreadable: "refuse" or "skip" files that are missing or that Pillow cannot read.
+        cache: a folder with the index of an earlier run, by which unchanged files are not read (see `PictureIndex`).
 
     Raises:
         FileNotFoundError, ValueError: see `listed`; unreadable files, or no readable one.
     """
-    return read_entries(*listed(path), size, unreadable)
+    entries, notes = listed(path)
+    if cache is None:
+        return read_entries(entries, notes, size, unreadable)
+    index = PictureIndex(Path(cache), Path(path), size)
+    return read_entries(entries, [*notes, *filter(None, [index.trouble])], size, unreadable, index)
 
 
-def read_entries(entries: list[Entry], notes: list[str], size: int, unreadable: str = "refuse") -> Shelf:
-    """As `read_files`, for a listing and its notes."""
+def read_entries(
+    entries: list[Entry], notes: list[str], size: int, unreadable: str = "refuse", index: PictureIndex | None = None
+) -> Shelf:
+    """As `read_files`, for a listing, its notes, and its index."""
     readable: list[Entry] = []
-    digests: list[str] = []
-    changes: list[tuple[str, ...]] = []
+    seen: list[_Seen] = []
+    kept: dict[int, Tensor] = {}
     failed: list[tuple[Entry, Exception]] = []
-    for entry in entries:
-        try:
-            image, file_notes = load_image(entry.path)
-            cut = square(image, size)
-        except Exception as error:  # Pillow's errors for broken files have no common base class
-            failed.append((entry, error))
+    # in one piece: small blocks that stay would split the heap between the large ones that go
+    store = torch.empty(min(len(entries), KEPT // (3 * size * size)), size, size, 3, dtype=torch.uint8)
+    for entry, found in zip(entries, in_threads(lambda entry: _seen(entry, size, index), entries), strict=True):
+        if isinstance(found, Exception):
+            failed.append((entry, found))
             continue
+        if found.levels is not None and len(kept) < len(store):
+            kept[len(readable)] = store[len(kept)].copy_(found.levels)
         readable.append(entry)
-        digests.append(digest(cut))
-        if image.shape[1:] != (size, size):
-            file_notes.append(f"{entry.name}: {image.shape[2]}x{image.shape[1]} resized and cropped to {size}x{size}")
-        changes.append(tuple(file_notes))
+        seen.append(found._replace(levels=None))
     if failed and (unreadable == "refuse" or not readable):
         raise _refusal(failed, len(entries), unreadable)
     missing = tuple(f"{entry.name}: left out, {_reason(entry, error)}" for entry, error in failed)
+    files = {entry.path: (each.at, each.known) for entry, each in zip(readable, seen, strict=True) if each.at}
+    trouble = "" if index is None else index.write(files)
     return Shelf(
         names=tuple(entry.name for entry in readable),
-        digests=tuple(digests),
+        digests=tuple(each.known.digest for each in seen),
         labels=tuple(entry.label for entry in readable),
-        load=lambda i: square(load_image(readable[i].path)[0], size),
-        changes=tuple(changes),
-        notes=(*notes, *missing),
+        load=lambda i: _levels(kept[i]) if i in kept else square(load_image(readable[i].path)[0], size),
+        changes=tuple(_changes(entry, each.known, size) for entry, each in zip(readable, seen, strict=True)),
+        notes=(*notes, *missing, *filter(None, [trouble])),
         missing=missing,
         clusters=tuple(entry.cluster for entry in readable),
+        forget=kept.clear,
     )
+
+
+class _Seen(NamedTuple):
+    """What is known of a file; its stamp, unless it changed meanwhile; its square's levels, if it was decoded."""
+
+    known: Known
+    at: Stamp | None
+    levels: Tensor | None = None
+
+
+def _seen(entry: Entry, size: int, index: PictureIndex | None) -> _Seen | Exception:
+    """What an entry shows, or why it cannot be read."""
+    try:
+        before = None if index is None else stamp(entry.path)
+        if index is not None and before is not None and (known := index.known(entry.path, before)) is not None:
+            return _Seen(known, before)
+        image, notes = load_image(entry.path)
+        cut = square(image, size)
+        at = before if index is not None and stamp(entry.path) == before else None
+    except Exception as error:  # Pillow's errors for broken files have no common base class
+        return error
+    whole = (image.shape[2], image.shape[1])
+    return _Seen(Known(digest(cut), whole, tuple(notes)), at, torch.from_numpy(to_bytes(cut)))
+
+
+def _levels(levels: Tensor) -> Tensor:
+    """(H,W,3) uint8 -> (3,H,W), as `load_image` makes it."""
+    return levels.permute(2, 0, 1).float().div_(255)
+
+
+def _changes(entry: Entry, known: Known, size: int) -> tuple[str, ...]:
+    width, height = known.size
+    if known.size == (size, size):
+        return known.notes
+    return (*known.notes, f"{entry.name}: {width}x{height} resized and cropped to {size}x{size}")
 
 
 def _reason(entry: Entry, error: Exception) -> str:

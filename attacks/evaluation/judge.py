@@ -1,7 +1,7 @@
 """The judge of a run, which scores its pictures on any bank of views."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -13,6 +13,7 @@ from attacks.eot.bank import Bank
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.clusters import by_cluster, totals
 from attacks.evaluation.intervals import interval, rate
+from attacks.evaluation.ranking import Rows
 from attacks.evaluation.scores import Right, Scores, evaluate
 from attacks.evaluation.significance import paired_shares
 from attacks.runtime.distributed import ALONE, World
@@ -82,7 +83,7 @@ class Judge:
     Args:
         encoder: in full precision.
         own: (N,D) embeddings of all untouched pictures.
-        gallery: (G,D) embeddings of `known`, which views are matched with.
+        gallery: (G,D) embeddings of `known`, which views are matched with; perhaps mapped from a file.
         truth: (N,) each picture's row of the gallery.
         goal: (N,) the attacker's target row, or None.
         neighbours: the number of nearest rows that vote on an identity.
@@ -90,7 +91,7 @@ class Judge:
 
     encoder: Encoder
     own: Tensor
-    gallery: Tensor
+    gallery: Tensor | Rows
     known: Gallery | Classes
     truth: Tensor
     goal: Tensor | None = None
@@ -120,9 +121,15 @@ class Judge:
         return joined([scores])
 
     @property
+    def compared(self) -> Tensor | Rows:
+        """The gallery's embeddings, as they are compared, where they lie."""
+        return replace(self.gallery, signature=self.signature) if isinstance(self.gallery, Rows) else self.embeddings
+
+    @property
     def embeddings(self) -> Tensor:
-        """The gallery's embeddings, as they are compared."""
-        return self.gallery if self.signature is None else self.signature(self.gallery)
+        """The gallery's embeddings, as they are compared, in memory."""
+        rows = self.gallery if isinstance(self.gallery, Tensor) else self.gallery[torch.arange(len(self.gallery))]
+        return rows if self.signature is None else self.signature(rows)
 
     def success(self, scores: Scores, rows: Tensor) -> Tensor:
         """Whether the attack succeeds, (n,V): the nearest row shows the target, or without a target anything but the

@@ -1,69 +1,14 @@
-"""Ranks and votes of retrieval, and thresholds of verification: two pictures are accepted as the same where their
-cosine reaches a threshold, which is set on pairs of untouched pictures of different things."""
+"""Thresholds of verification: two pictures are accepted as the same where their cosine reaches a threshold, which is
+set on pairs of untouched pictures of different things."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transforms.devices import uploaded
-
-
-def ranks(similarity: Tensor, same: Tensor) -> Tensor:
-    """The rank of the true match in each view: 1 + the number of rows of other identities before the best own row.
-
-    Args:
-        similarity: (V,G) of each view to each row of the gallery.
-        same: (G,) bool, the rows that show the same as the picture, at least one.
-
-    Returns:
-        (V,) long, 1 where an own row comes first.
-    """
-    if not bool(same.any()):
-        raise ValueError("`same` must hold the row of the true match; got none (is the picture in the gallery?)")
-    if bool(similarity.isnan().any()):
-        raise ValueError("`similarity` must hold numbers; got NaN, which has no rank (does the encoder overflow?)")
-    return ranks_of_finite(similarity, same)
-
-
-def ranks_of_finite(similarity: Tensor, same: Tensor) -> Tensor:
-    """`ranks` without its checks, for which the host waits for a device; `same` may be on the host."""
-    same = uploaded(same, similarity.device)
-    row = similarity.masked_fill(~same, -torch.inf).argmax(1, keepdim=True)
-    best = similarity.gather(1, row)
-    earlier = torch.arange(len(same), device=same.device) < row
-    ahead = (similarity > best) | ((similarity == best) & earlier)
-    return 1 + ahead.sum(1)
-
-
-def votes(similarity: Tensor, identity: Tensor, own: int, exclude: Tensor, k: int) -> Tensor:
-    """Whether the k nearest rows vote for the right identity, view by view. Ties go to the identity with the nearest
-    row.
-
-    Args:
-        similarity: (V,G) of each view to each row of the gallery.
-        identity: (G,) integers, equal for rows that show the same.
-        own: the identity of the picture.
-        exclude: (G,) bool, rows without a vote, such as the picture's own; may be on the host.
-        k: the number of rows that vote, at least 1; all rows if there are fewer.
-
-    Returns:
-        (V,) bool.
-    """
-    left = int((~exclude).sum())
-    if k < 1 or left == 0:
-        raise ValueError(f"`k` must be at least 1 with a row left to vote; got {k} of {left} rows")
-    free, nearest = similarity.masked_fill(uploaded(exclude, similarity.device), -torch.inf), []
-    for _ in range(min(k, left)):  # k is small: quicker than to sort the gallery, and ties are argmax's
-        row = free.argmax(1, keepdim=True)
-        nearest.append(row)
-        free = free.scatter(1, row, -torch.inf)
-    labels = identity[torch.cat(nearest, 1)]
-    support = (labels[:, :, None] == labels[:, None]).sum(2)
-    return labels.gather(1, support.argmax(1, keepdim=True))[:, 0] == own
-
+from attacks.evaluation.ranking import Rows
 
 #: The most pairs of a gallery that are compared; of more, a sample spread evenly over all.
 PAIRS = 1_000_000
@@ -75,7 +20,7 @@ BLOCK = 2**14
 
 
 @torch.no_grad()
-def impostors(embeddings: Tensor, identity: Tensor | None = None, most: int = PAIRS) -> Tensor:
+def impostors(embeddings: Tensor | Rows, identity: Tensor | None = None, most: int = PAIRS) -> Tensor:
     """The cosines of all pairs of rows that show different things, or of `most` of them: (P,) float64 on the CPU.
 
     Args:
@@ -91,12 +36,16 @@ def impostors(embeddings: Tensor, identity: Tensor | None = None, most: int = PA
     pairs = _spread(int(until[-1]) if rows else 0, most)
     first = torch.searchsorted(until, pairs, right=True)
     second = rows - (until[first] - pairs)
-    unit = F.normalize(embeddings, dim=1)
+    pick = embeddings.picked if isinstance(embeddings, Rows) else _picked(F.normalize(embeddings, dim=1))
     cosines = [
-        (unit[one.to(unit.device)] * unit[other.to(unit.device)]).sum(1).double().cpu()
+        (pick(one) * pick(other)).sum(1).double().cpu()
         for one, other in zip(order[first].split(BLOCK), order[second].split(BLOCK), strict=True)
     ]
     return torch.cat(cosines) if cosines else torch.empty(0, dtype=torch.float64)
+
+
+def _picked(unit: Tensor) -> Callable[[Tensor], Tensor]:
+    return lambda rows: unit[rows.to(unit.device)]
 
 
 def _spread(count: int, most: int) -> Tensor:

@@ -15,12 +15,15 @@ from attacks.encoders.tree import Encoder, Tree, joined, mapped, optional
 from attacks.eot.bank import Bank, judged
 from attacks.eot.batching import in_parts
 from attacks.eot.faults.locate import located
-from attacks.evaluation.retrieval_metrics import ranks_of_finite, votes
+from attacks.evaluation.ranking import Mark, Rows, best, search, votes
 from attacks.objectives.embedding import Away
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.stored import stored
 from transforms import Shown, base_of
 from transforms.devices import uploaded
+
+#: Views that are compared with the gallery together.
+TOGETHER = 512
 
 
 @stored("scores")
@@ -75,7 +78,7 @@ def signature_of(encoder: object) -> Callable[[Tensor], Tensor] | None:
 def evaluate(
     images: Shown,
     clean: Tensor,
-    gallery: Tensor,
+    gallery: Tensor | Rows,
     *,
     encoder: Encoder,
     bank: Bank,
@@ -90,7 +93,8 @@ def evaluate(
     Args:
         images: (N,3,H,W) in [0,1], as read back from their files, or scenes with a patch.
         clean: (N,D) embeddings of the untouched pictures, seen directly.
-        gallery: (G,D) embeddings of the pictures that views are matched with.
+        gallery: (G,D) embeddings of the pictures that views are matched with, in memory or mapped from a file. They
+            are compared block by block.
         world: the processes that share the views; each gets all scores.
         signature: see `signature_of`; None for that of `encoder`, which a wrapper may lack.
         right: the ground truth, for ranks and votes.
@@ -98,26 +102,29 @@ def evaluate(
     """
     signature = signature or signature_of(encoder)
     if signature is not None:
-        clean, gallery = signature(clean), signature(gallery)
-    gallery, mine = F.normalize(gallery, dim=1), list(world.share(len(bank.u)))
+        clean = signature(clean)
+    known = Rows(gallery.parts if isinstance(gallery, Rows) else (gallery,), signature)
+    mine = list(world.share(len(bank.u)))
     base = base_of(images)
     cosine = base.new_zeros(len(base), len(bank.u))
-    no_views = _placed(cosine.new_zeros(0, len(gallery)), 0, right)  # a process without views has columns too
-    columns = {key: torch.zeros_like(cosine, dtype=None if key == "goal_cosine" else torch.long) for key in no_views}
-    if right is not None and bool(gallery.isnan().any()):
-        raise ValueError("`gallery` must hold numbers; got NaN, which has no rank (does the encoder overflow?)")
+    kinds = {key: None if key == "goal_cosine" else torch.long for key in _keys(right)}
+    columns = {key: torch.zeros_like(cosine, dtype=kind) for key, kind in kinds.items()}
+    waiting: list[_Waiting] = []
     for part, features in bank.encoded(images, encoder, chunk, mine):
         views = uploaded(torch.tensor(part.groups[0]), cosine.device)
         finite = features.isfinite().all(2)  # a signature may map NaN to bits
-        placed = bool(finite.all())  # otherwise an error is raised below
+        ranked = bool(finite.all())  # otherwise an error is raised below
         for i, rows, whole in zip(part.images, features, finite, strict=True):
             unit = F.normalize(rows if signature is None else signature(rows), dim=1)
             alike = (unit * F.normalize(clean[i], dim=0)).sum(1)
             cosine[i, views] = alike.masked_fill(~whole, torch.nan).to(cosine)
-            for key, value in (_placed(unit @ gallery.T, i, right) if placed else {}).items():
-                columns[key][i, views] = value.to(columns[key])
+            if ranked:
+                waiting.append(_Waiting(i, views, rows))
+            if sum(len(each.rows) for each in waiting) >= TOGETHER:
+                _place(columns, waiting, known, right)
             if part.groups[0][-1] == mine[-1]:
                 progress()
+    _place(columns, waiting, known, right)
     world.sum(cosine, *columns.values())
     if not bool(cosine.isfinite().all()):
         raise located(bank.query(judged(images, clean, encoder, Away())), ~cosine.isfinite())
@@ -126,26 +133,57 @@ def evaluate(
     return Scores(cosine, **columns)
 
 
-def _placed(similarity: Tensor, i: int, right: Right | None) -> dict[str, Tensor]:
-    """The scores of the views of picture `i` from their similarity (V,G) to the gallery."""
-    columns = {"nearest": similarity.argmax(1)}
+def _keys(right: Right | None) -> list[str]:
+    """The scores that compare with the gallery."""
     if right is None:
-        return columns
-    rows, identity = torch.arange(similarity.shape[1]), None if right.labels is None else right.labels.cpu()
+        return ["nearest"]
+    votes_too = ["vote"] if right.labels is not None and right.neighbours else []
+    return ["nearest", "rank", *votes_too, *([] if right.goal is None else ["goal_rank", "goal_cosine"])]
 
-    def shows(row: int) -> Tensor:
-        return rows == row if identity is None else identity == identity[row]
 
-    own = int(right.truth[i])
-    columns["rank"] = ranks_of_finite(similarity, shows(own))
-    if identity is not None and right.neighbours:
-        labels = uploaded(identity, similarity.device)
-        columns["vote"] = votes(similarity, labels, int(identity[own]), rows == own, right.neighbours)
-    if right.goal is not None:
-        goal = int(right.goal[i])
-        columns["goal_rank"] = ranks_of_finite(similarity, shows(goal))
-        columns["goal_cosine"] = similarity[:, goal]
-    return columns
+class _Waiting(NamedTuple):
+    """Views of a picture and their embeddings (v,D), not yet compared with the gallery."""
+
+    picture: int
+    views: Tensor
+    rows: Tensor
+
+
+def _place(columns: dict[str, Tensor], waiting: list[_Waiting], known: Rows, right: Right | None) -> None:
+    """Fill the columns of the views that wait."""
+    if not waiting:
+        return
+    units = [known.unit(each.rows) for each in waiting]
+    marks, voters = {}, 1
+    if right is not None:
+        marks["rank"] = _mark(waiting, units, known, right.truth, right.labels)
+        voters += right.neighbours if "vote" in columns else 0
+        if right.goal is not None:
+            marks["goal_rank"] = _mark(waiting, units, known, right.goal, right.labels)
+    unit = torch.cat(units)
+    nearest, ranks = search(unit, known, voters, list(marks.values()))
+    values = {"nearest": nearest[:, 0]} | dict(zip(marks, ranks, strict=True))
+    sizes = [len(each.rows) for each in waiting]
+    if right is not None:
+        pictures = torch.tensor([each.picture for each in waiting]).repeat_interleave(torch.tensor(sizes))
+        if "vote" in columns and right.labels is not None:
+            own, labels = (uploaded(each, unit.device) for each in (right.truth[pictures], right.labels))
+            values["vote"] = votes(nearest, own, labels)
+        if right.goal is not None:
+            values["goal_cosine"] = (unit * known.picked(right.goal[pictures])).sum(1)
+    for key, value in values.items():
+        for each, part in zip(waiting, value.split(sizes), strict=True):
+            columns[key][each.picture, each.views] = part.to(columns[key])
+    waiting.clear()
+
+
+def _mark(waiting: list[_Waiting], units: list[Tensor], known: Rows, rows: Tensor, labels: Tensor | None) -> Mark:
+    """The best row that shows the same as each picture's row of `rows` (N,), view by view."""
+    found = []
+    for each, unit in zip(waiting, units, strict=True):
+        row = rows[each.picture]
+        found.append(best(unit, known, row[None] if labels is None else (labels == labels[row]).nonzero()[:, 0]))
+    return Mark(torch.cat([mark.value for mark in found]), torch.cat([mark.row for mark in found]))
 
 
 @torch.no_grad()

@@ -14,6 +14,7 @@ from attacks.encoders.layers import Pool
 from attacks.eot.bank import Bank, judged
 from attacks.evaluation.drift import VIEWS, Drift, layer_drift
 from attacks.evaluation.judge import Judge, resisting
+from attacks.evaluation.ranking import Rows
 from attacks.evaluation.sanity.check import Sanity
 from attacks.evaluation.scores import Scores, signature_of
 from attacks.experiment.arms import Setting, check, optimise
@@ -239,7 +240,9 @@ def setup(bench: Bench, parts: Parts, rows: Sequence[int], seed: int) -> tuple[S
     run, judge = bench.run, bench.judge
     images = parts.queries.images.to(parts.device)
     own = judge.own[torch.tensor(list(rows), device=judge.own.device)]
-    known = Known(images, own, judge.gallery, parts.truth, parts.goal, parts.gallery.label_numbers)
+    # of a gallery with embeddings from a file, which no objective reads (see `check_vectors`), the pictures' rows
+    gallery = judge.gallery.parts[0] if isinstance(judge.gallery, Rows) else judge.gallery
+    known = Known(images, own, gallery, parts.truth, parts.goal, parts.gallery.label_numbers)
     exact = bench.exact if bench.world.first else bench.exact.encoder  # every process computes it; count it once
     goal = aim(run.objective, known, exact, parts.transforms, run.seed)
     return Setting(run, parts, bench.world, bench.encoder, goal, bench.chunk, seed), known

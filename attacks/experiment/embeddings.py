@@ -10,7 +10,7 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -21,16 +21,20 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from attacks.data.gallery import Gallery
+from attacks.data.vectors import Vectors
 from attacks.encoders.engine import Decision
 from attacks.encoders.tree import Encoder
 from attacks.encoders.weights import fingerprint
 from attacks.eot.batching import in_parts
 from attacks.evaluation.classes import Classes
+from attacks.evaluation.ranking import Rows
 from attacks.runtime.files import write_bytes
 from attacks.schema.validate import Run
 
 #: The most pictures of a block: few enough for any encoder, whatever chunk the engine measured.
 BLOCK = Decision().chunk
+#: One picture in so many begins a block, wherever it stands.
+CUT = 256
 #: Version of the cache files.
 FORMAT = 1
 
@@ -48,7 +52,7 @@ class Embedded(NamedTuple):
     """The gallery's embeddings (G,D) in the order of its rows, how many pictures were encoded and how many were read
     from the cache, and notes on unusable cache files."""
 
-    rows: Tensor
+    rows: Tensor | Rows
     passed: int
     cached: int
     notes: tuple[str, ...]
@@ -75,7 +79,7 @@ def embedded(
     parts: list[Tensor] = []
     counts, notes = {True: 0, False: 0}, []
     for shelf in gallery.shelves:
-        for rows in _blocks(len(shelf), min(chunk, BLOCK)):
+        for rows in _blocks(shelf.digests, min(chunk, BLOCK)):
             block = _Block(cache, [shelf.digests[row] for row in rows])
             block_rows, trouble = block.read()
             counts[block_rows is None] += len(rows)
@@ -86,11 +90,31 @@ def embedded(
                 trouble = (block.write(block_rows) if keep and len(parts_of) == 1 else "") or trouble
             notes += [trouble] if trouble else []
             parts.append(block_rows.to(device))
-    return Embedded(torch.cat(parts)[gallery.order.to(device)], counts[True], counts[False], tuple(notes))
+    for shelf in gallery.shelves:  # after all, for two may be parts of one
+        shelf.forget()
+    own = torch.cat(parts)[gallery.order.to(device)]
+    return Embedded(_with(own, gallery.vectors), counts[True], counts[False], tuple(notes))
 
 
-def _blocks(length: int, size: int) -> Iterator[range]:
-    return (range(start, min(start + size, length)) for start in range(0, length, size))
+def _with(own: Tensor, vectors: Vectors | None) -> Tensor | Rows:
+    if vectors is None:
+        return own
+    if own.shape[1] != vectors.rows.shape[1]:
+        raise ValueError(
+            f"`data.gallery` must hold embeddings of the run's encoder, {own.shape[1]} numbers a row; got "
+            f"{vectors.rows.shape[1]}: embed the gallery with this encoder"
+        )
+    return Rows((own, vectors.rows))
+
+
+def _blocks(digests: Sequence[str], size: int) -> Iterator[range]:
+    """Ranges of at most `size` rows. A block also begins at one picture in `CUT`, chosen by its digest: so a picture
+    that comes or goes shifts only the blocks up to the next of these."""
+    start = 0
+    for row in range(1, len(digests) + 1):
+        if row == len(digests) or row - start == size or int(digests[row], 16) % CUT == 0:
+            yield range(start, row)
+            start = row
 
 
 class _Block:

@@ -38,7 +38,7 @@ def identity(run: Run, parts: Parts, decision: Decision, world: World, versions:
     right = [
         None if rows is None else rows.tolist() for rows in (parts.truth, parts.goal, parts.gallery.label_numbers)
     ]
-    gallery = parts.gallery.names if isinstance(parts.gallery, Classes) else parts.gallery.digests
+    gallery = parts.gallery.names if isinstance(parts.gallery, Classes) else parts.gallery.content
     leaves = [(name, value) for name, value in _leaves(asdict(run)) if not f"{name}.".startswith(NO_MATTER)]
     return {
         **{name: json.dumps(value, default=str) for name, value in leaves},

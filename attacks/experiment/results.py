@@ -146,7 +146,7 @@ def _success(outcome: Outcome) -> dict[str, dict[str, Tensor]]:
 def _impostors(outcome: Outcome) -> Tensor | None:
     """The cosines of clean pairs of different identities; None for classes."""
     gallery = outcome.bench.parts.gallery
-    return impostors(outcome.bench.judge.embeddings, gallery.label_numbers) if isinstance(gallery, Gallery) else None
+    return impostors(outcome.bench.judge.compared, gallery.label_numbers) if isinstance(gallery, Gallery) else None
 
 
 def _bank(bank: Bank, refined: int) -> dict[str, Any]:

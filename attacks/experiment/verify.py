@@ -200,7 +200,7 @@ def _recomputed(bench: Bench, out: Path, content: dict[str, Any], preset: str) -
     recorded = content["verification"]
     limits = {float(far): limit for far, limit in (recorded or {"thresholds": {}})["thresholds"].items()}
     if isinstance(bench.parts.gallery, Gallery):
-        today = thresholds(impostors(bench.judge.embeddings, bench.parts.gallery.label_numbers))
+        today = thresholds(impostors(bench.judge.compared, bench.parts.gallery.label_numbers))
         was, now = ({f"{far:g}": limit for far, limit in each.items()} for each in (limits, today))
         yield from agreement.leaves(
             f"{METRICS} verification thresholds", was, now, judged_again.slack_of(bench).cosine

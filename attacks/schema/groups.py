@@ -318,11 +318,13 @@ class FolderConfig:
         MISSING,
         "a picture, folder, .txt (a path a line) or .csv (columns path, perhaps identity); bundled: the photographs",
     )
-    gallery: str | None = option(None, "what a view can be taken for, likewise; null: the bundled tiles")
+    gallery: str | None = option(
+        None, "what a view can be taken for, likewise, or .npy, embeddings; null: the bundled tiles"
+    )
     size: int = option(224, "shorter side in pixels; the central square is used", least=8, most=8192)
     count: int | None = option(None, "pictures to attack; null: every one")
     unreadable: str = option("refuse", "or skip: leave out files that cannot be read, with a note")
-    cache: str | None = option(None, "a folder that keeps the gallery's embeddings for other runs")
+    cache: str | None = option(None, "a folder that keeps the gallery's embeddings and index for other runs")
     classes: str | None = option(
         None, "for encoders with a text tower: a text file, a class a line, in place of the gallery"
     )

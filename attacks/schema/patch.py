@@ -66,4 +66,4 @@ class ScenesConfig:
     size: int = option(224, "shorter side in pixels; the central square is used", least=8, most=8192)
     count: int | None = option(None, "photographs to attack; null: every one")
     unreadable: str = option("refuse", "or skip: leave out photographs that cannot be read, with a note")
-    cache: str | None = option(None, "a folder that keeps the gallery's embeddings for other runs")
+    cache: str | None = option(None, "a folder that keeps the gallery's embeddings and index for other runs")

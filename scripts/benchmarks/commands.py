@@ -21,6 +21,7 @@ from . import (
     draws,
     engine,
     estimator,
+    gallery,
     gate,
     memory,
     parts,
@@ -67,6 +68,7 @@ BENCHMARKS: dict[str, Callable[..., list[Table]]] = {
     "gate": gate.run,
     "rare": rare.run,
     "rare-views": rare_views.run,
+    "gallery": gallery.run,
     "downscale": downscale.run,
     "downscale-closed": downscale.closed,
     "downscale-cost": downscale.cost,
@@ -85,8 +87,16 @@ ONE_THREAD: tuple[str, ...] = (
     "gate",
     "rare",
     "rare-views",
+    "gallery",
 )
-ONE_THREAD += ("downscale", "downscale-closed", "downscale-cost", "downscale-defences", "downscale-detector")
+ONE_THREAD += (
+    "gallery",
+    "downscale",
+    "downscale-closed",
+    "downscale-cost",
+    "downscale-defences",
+    "downscale-detector",
+)
 HELP = {
     "arch": "encoders",
     "budgets": "radii: L-inf as a fraction, or a PSNR such as 28dB",
@@ -94,6 +104,7 @@ HELP = {
     "cells": "of the grid, by name; all",
     "directory": "of a finished run",
     "estimate": "only estimate the time",
+    "files": "pictures of a gallery",
     "evals": "gradients of each picture",
     "gradients": "of each picture",
     "groups": "of scenes, a patch for each",
@@ -107,6 +118,7 @@ HELP = {
     "reference": "views of the reference gradient",
     "repeats": "simulated studies in a cell",
     "rounds": "repeats",
+    "rows": "embeddings of a gallery",
     "seeds": "of each attack",
     "size": "side of a picture in pixels, or WIDTHxHEIGHT",
     "steps": "numbers of gradients",

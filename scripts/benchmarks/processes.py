@@ -24,7 +24,7 @@ def processes(workers: int) -> Iterator[Map[Any, Any]]:
         yield pool.map
 
 
-def in_fresh_process(work: Callable[..., int], *arguments: object) -> int:
+def in_fresh_process(work: Callable[..., Outcome], *arguments: object) -> Outcome:
     """`work(*arguments)` in a process of its own, with as many threads as this one."""
     with _pool(1, torch.get_num_threads()) as pool:
         return pool.submit(work, *arguments).result()

@@ -14,7 +14,8 @@ from attacks.evaluation.clusters import by_cluster
 from attacks.evaluation.intervals import interval, median, quantile, rate
 from attacks.evaluation.judge import resisting
 from attacks.evaluation.per_image import COLUMNS, arms_table, per_image_rows
-from attacks.evaluation.retrieval_metrics import impostors, ranks, thresholds, votes
+from attacks.evaluation.ranking import Rows, best, search, votes
+from attacks.evaluation.retrieval_metrics import impostors, thresholds
 from attacks.evaluation.scores import Scores
 from attacks.runtime.tables import read_rows, write_rows
 
@@ -26,13 +27,15 @@ IDENTITY = torch.arange(60) // 4
 
 def scored(gallery, seen, count, goal):
     """Scores of views (N,V,D) of the first rows of a gallery."""
-    result = []
+    result, rows = [], Rows((gallery,))
     for row in range(count):
-        similarity, own = F.normalize(seen[row], dim=1) @ gallery.T, torch.arange(60) == row
-        best = ranks(similarity, IDENTITY[row] == IDENTITY)
-        vote = votes(similarity, IDENTITY, int(IDENTITY[row]), own, 5)
-        goals = (ranks(similarity, torch.arange(60) == 59), similarity[:, 59]) if goal else (None, None)
-        result.append((similarity[:, row], similarity.argmax(1), best, vote, *goals))
+        unit = F.normalize(seen[row].double(), dim=1)
+        similarity = (unit @ gallery.double().T).float()
+        marks = [best(unit, rows, (IDENTITY[row] == IDENTITY).nonzero()[:, 0]), best(unit, rows, torch.tensor([59]))]
+        nearest, (rank, goal_rank) = search(unit, rows, 6, marks)
+        vote = votes(nearest, torch.full((len(unit),), row), IDENTITY)
+        goals = (goal_rank, similarity[:, 59]) if goal else (None, None)
+        result.append((similarity[:, row], nearest[:, 0], rank, vote, *goals))
     return Scores(*(None if column[0] is None else torch.stack(column) for column in zip(*result, strict=True)))
 
 

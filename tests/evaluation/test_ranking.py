@@ -1,4 +1,4 @@
-"""Ranks and votes against a sorted list of the gallery and scikit-learn's neighbours."""
+"""Ranks and votes against a sorted list of the gallery and scikit-learn's neighbours, in blocks of any size."""
 
 from collections import Counter
 
@@ -7,7 +7,8 @@ import pytest
 import torch
 from sklearn.neighbors import KNeighborsClassifier
 
-from attacks.evaluation.retrieval_metrics import ranks, votes
+from attacks.evaluation import ranking
+from attacks.evaluation.ranking import Rows, best, search, votes
 
 
 def crowd(seed, views=40, rows=12, levels=None):
@@ -19,6 +20,23 @@ def crowd(seed, views=40, rows=12, levels=None):
     return similarity, torch.randperm(rows, generator=generator) // 3
 
 
+@pytest.fixture(params=[1, 5, 2**13], autouse=True)
+def block(request, monkeypatch):
+    monkeypatch.setattr(ranking, "ROWS", request.param)
+
+
+def placed(similarity, same, k=1):
+    """The nearest rows and the ranks with such similarities: those to the rows of the identity."""
+    unit, gallery = similarity.double(), Rows((torch.eye(similarity.shape[1]),))
+    nearest, (ranks,) = search(unit, gallery, k, [best(unit, gallery, same.nonzero()[:, 0])])
+    return nearest, ranks
+
+
+def voted(similarity, identity, own, k):
+    nearest, _ = placed(similarity, torch.arange(len(identity)) == own, k + 1)
+    return votes(nearest, torch.full((len(similarity),), own), identity)
+
+
 def in_order(row):
     return np.argsort(-row.numpy(), kind="stable")
 
@@ -28,16 +46,40 @@ def test_a_rank_equals_the_position_in_a_stable_sort(levels):
     for seed in range(20):
         similarity, identity = crowd(seed, levels=levels)
         same = identity == identity[seed % 12]
-        for row, rank in zip(similarity, ranks(similarity, same), strict=True):
+        nearest, ranks = placed(similarity, same, 4)
+        for row, rank, rows in zip(similarity, ranks, nearest, strict=True):
             shown = same.numpy()[in_order(row)]
             assert rank == 1 + (~shown)[: shown.argmax()].sum()
+            assert rows.tolist() == in_order(row)[:4].tolist()
 
 
-@pytest.mark.parametrize("levels", [None, 1])
-def test_rank_one_equals_argmax(levels):
-    similarity, identity = crowd(0, views=500, levels=levels)
-    same = identity == 2
-    assert torch.equal(ranks(similarity, same) == 1, same[similarity.argmax(1)])
+def gallery_of_twins(width, rows=300):
+    """Rows of any length, each three times: every rank is a tie."""
+    generator = torch.Generator().manual_seed(width)
+    rows = torch.randn(rows // 3, width, generator=generator) * 3
+    seen = torch.randn(40, width, generator=generator)
+    return rows.repeat(3, 1)[torch.randperm(3 * len(rows), generator=generator)], seen
+
+
+@pytest.mark.parametrize("width", [3, 64, 512])
+def test_ranks_and_rows_equal_those_of_the_whole_matrix_in_numpy_with_ties(width):
+    gallery, seen = gallery_of_twins(width)
+    unit = torch.nn.functional.normalize(seen.double(), dim=1)
+    wide = gallery.double().numpy()
+    cosines = unit.numpy() @ (wide / np.linalg.norm(wide, axis=1, keepdims=True)).T
+    cosines = torch.from_numpy(cosines.round(11))  # the copies are equal, and nothing else
+    own = torch.tensor([7, 100])
+    rows = Rows((gallery[:101], gallery[101:]))
+    nearest, (ranks,) = search(unit, rows, 6, [best(unit, rows, own)])
+    order = np.argsort(-cosines.numpy(), axis=1, kind="stable")
+    assert np.array_equal(nearest.numpy(), order[:, :6])
+    assert np.array_equal(ranks.numpy(), 1 + np.isin(order, own.numpy()).argmax(1))
+
+
+def test_votes_do_not_depend_on_whether_the_own_row_is_near():
+    identity = torch.tensor([0, 0, 1, 1, 1])
+    similarity = torch.tensor([[-1, 0.9, 0.5, 0.4, 0.3], [1, 0.9, 0.5, 0.4, 0.3]])
+    assert voted(similarity, identity, 0, 1).all() and not voted(similarity, identity, 0, 3).any()
 
 
 @pytest.mark.parametrize("k", [1, 3, 5, 12])
@@ -50,7 +92,7 @@ def test_votes_equal_sklearn_neighbours(k):
     chances = np.sort(peer.predict_proba(seen), 1)
     clear = chances[:, -1] > chances[:, -2]  # sklearn resolves ties by the lowest label
     assert clear.mean() > 0.5
-    result = votes(seen @ gallery.T, identity, 0, exclude, k)
+    result = voted(seen @ gallery.T, identity, 6, k)
     assert (result.numpy() == (peer.predict(seen) == 0))[clear].all()
 
 
@@ -59,8 +101,7 @@ def test_the_nearer_identity_wins_a_tied_vote(levels):
     ties = 0
     for seed in range(10):
         similarity, identity = crowd(seed, levels=levels)
-        exclude = torch.arange(12) == seed
-        result = votes(similarity, identity, int(identity[seed]), exclude, 4)
+        result = voted(similarity, identity, seed, 4)
         for row, right in zip(similarity, result, strict=True):
             nearest = [int(identity[i]) for i in in_order(row) if i != seed][:4]
             counts = Counter(nearest)
@@ -74,17 +115,14 @@ def test_the_nearer_identity_wins_a_tied_vote(levels):
 def test_a_picture_does_not_vote_for_itself_and_k_may_exceed_the_rows():
     similarity, identity = torch.tensor([[0.9, 0.1, 0.2]]), torch.tensor([0, 1, 1])
     for k in (1, 2, 99):
-        assert not votes(similarity, identity, 0, torch.tensor([True, False, False]), k)
-    assert votes(similarity, identity, 0, torch.zeros(3, dtype=torch.bool), 1)
-    assert not votes(similarity, identity, 0, torch.zeros(3, dtype=torch.bool), 99)
+        assert not voted(similarity, identity, 0, k)
 
 
-def test_invalid_ranks_and_votes_are_refused():
-    similarity, nothing = torch.zeros(1, 3), torch.zeros(3, dtype=torch.bool)
-    with pytest.raises(ValueError, match="`same`"):
-        ranks(similarity, nothing)
+def test_a_gallery_without_the_picture_or_with_nan_is_refused():
+    unit, whole = torch.ones(1, 3).double(), Rows((torch.eye(3),))
+    with pytest.raises(ValueError, match="`own`"):
+        best(unit, whole, torch.empty(0, dtype=torch.long))
     with pytest.raises(ValueError, match="NaN"):
-        ranks(similarity / 0, ~nothing)
-    for exclude, k in ((nothing, 0), (~nothing, 1)):
-        with pytest.raises(ValueError, match="`k`"):
-            votes(similarity, torch.arange(3), 0, exclude, k)
+        search(unit, Rows((torch.eye(3) / 0,)), 1)
+    with pytest.raises(ValueError, match="one row"):
+        votes(torch.zeros(1, 1, dtype=torch.long), torch.zeros(1, dtype=torch.long), torch.zeros(1))

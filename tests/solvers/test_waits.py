@@ -47,8 +47,9 @@ def test_a_step_waits_once_and_its_passes_never(name, kind):
 
 
 @pytest.mark.parametrize(("name", "more"), [("eot2d", 0), ("web", 1)])
-def test_judging_waits_twice_and_once_a_chunk_and_once_for_its_files(name, more):
-    """Before the first chunk it checks the gallery, after the last one the scores; a codec works on the host."""
+def test_judging_waits_once_a_chunk_and_once_for_its_files_and_three_times_for_its_ranks(name, more):
+    """For nearer rows of a block of the gallery, for whether they are finite, and for the check of all scores; a codec
+    works on the host."""
     images, right = (
         tiles(64).images[:4].clone(),
         Right(torch.arange(4), torch.tensor([1, 0, 3, 2]), torch.arange(4), 2),
@@ -61,7 +62,7 @@ def test_judging_waits_twice_and_once_a_chunk_and_once_for_its_files(name, more)
         encoder, there = on_device(load_encoder()), Pretended(anchor)
         mode.counts.clear()
         scores = evaluate(Pretended(images), there, there, encoder=encoder, bank=views, chunk=16, right=right)
-    assert mode.counts.total() == 2 + chunks * (1 + more), mode.counts
+    assert mode.counts.total() == 3 + chunks * (1 + more), mode.counts
     for score, value in zip(scores, wanted, strict=True):
         torch.testing.assert_close(score.inner, value, rtol=0, atol=1e-5)
 

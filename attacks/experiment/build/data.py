@@ -11,6 +11,7 @@ from attacks.data.gallery import Gallery, Pictures
 from attacks.data.pictures import Shelf, read_files
 from attacks.data.scene_geometry import Print
 from attacks.data.scenes import placements_in, read_scenes
+from attacks.data.vectors import read_vectors
 from attacks.evaluation.classes import Classes
 from attacks.experiment.build.duplicates import near_duplicates
 from attacks.experiment.build.make import make
@@ -43,7 +44,7 @@ def data(
 
 def _folder(node: groups.FolderConfig) -> tuple[Pictures, Gallery, Tensor]:
     _check(node)
-    own = read_files(gallery.PHOTOS if node.path == "bundled" else node.path, node.size, node.unreadable)
+    own = read_files(gallery.PHOTOS if node.path == "bundled" else node.path, node.size, node.unreadable, node.cache)
     return _chosen(node, own, gallery.spread(_clusters(own), node.count))
 
 
@@ -80,20 +81,25 @@ def _chosen(
 ) -> tuple[Pictures, Gallery, Tensor]:
     """The chosen rows of the user's pictures as queries, and their gallery."""
     chosen = own.only(rows)
-    notes = chosen.remarks()
+    notes, vectors = chosen.remarks(), None
     if isinstance(node, groups.FolderConfig) and node.classes is not None:  # classes replace the gallery
         others = own.only([])
     elif node.gallery is None:
         others = gallery.tiles(128).shelf(node.size)
     elif node.gallery == node.path:
         others = own
+    elif node.gallery.endswith(".npy"):
+        others, vectors = own.only([]), read_vectors(node.gallery)
     else:
-        others = read_files(node.gallery, node.size, node.unreadable)
+        others = read_files(node.gallery, node.size, node.unreadable, node.cache)
         notes += others.notes  # without the conversions, of which there may be thousands
     images = chosen.read(range(len(chosen)))
+    if others is not own:
+        own.forget()
     clusters, joined = near_duplicates(chosen.names, images, _clusters(chosen))
     queries = Pictures(chosen.names, images, (*notes, *joined), clusters=clusters)
-    return queries, gallery.gathered(chosen, others), torch.arange(len(chosen))
+    known = gallery.gathered(chosen, others) if vectors is None else gallery.beside(chosen, vectors)
+    return queries, known, torch.arange(len(chosen))
 
 
 def _clusters(shelf: Shelf) -> tuple[str, ...]:

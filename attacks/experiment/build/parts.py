@@ -20,6 +20,7 @@ from attacks.evaluation.resizers.pipeline import GIVEN, Pipeline, given
 from attacks.evaluation.resizers.pipeline import named as resizer
 from attacks.experiment.build.data import data, targeted
 from attacks.experiment.build.encoder import subject, surrogate
+from attacks.experiment.build.objective import wants_gallery
 from attacks.experiment.build.perturbation import perturb
 from attacks.experiment.build.pipeline import viewed
 from attacks.experiment.build.printer import laid
@@ -74,6 +75,7 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
         shown = queries.images.to(where)
         known, truth, notes = classified(run.data.classes, run.data.templates, encoder, shown, labels)
         queries = replace(queries, notes=(*queries.notes, *notes))
+    check_vectors(run, known)
     goal = None
     if (target := getattr(run.objective, "target", None)) is not None:
         known, goal = targeted(target, known, truth, run.seed, run.data.size)
@@ -199,6 +201,22 @@ def check_classes(run: Run) -> None:
             "`objective.metric=l2` toward a class would only shorten the embedding, since a text has length 1 here; "
             "with data.classes use cosine"
         )
+
+
+def check_vectors(run: Run, known: Gallery | Classes) -> None:
+    """Refuse what would need all rows of a gallery of embeddings in memory, or in the attack."""
+    if isinstance(known, Classes) or known.vectors is None:
+        return
+    for key, value, whole in (
+        ("objective", run.objective.name, wants_gallery(run.objective)),
+        ("attack", run.attack.name, run.attack.name in ("suite", "radius")),
+        ("evaluate.failure", run.evaluate.failure, run.evaluate.failure > 0),
+    ):
+        if whole:
+            raise ValueError(
+                f"`data.gallery` of embeddings is only for the judgement; {key}={value} compares with every row in "
+                "memory: use a gallery of pictures, or such as objective=away, attack=single, evaluate.failure=0"
+            )
 
 
 def bounds(node: Any) -> tuple[float, float]:

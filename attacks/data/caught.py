@@ -1,0 +1,45 @@
+"""Warnings of each thread. `warnings.catch_warnings` changes what all threads see, so it is entered once for all."""
+
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from PIL import Image
+
+_LOCK, _LOCAL = threading.Lock(), threading.local()
+_USERS: list[Any] = []  # the catcher, then an entry for each block at work
+
+
+@contextmanager
+def caught() -> Iterator[list[str]]:
+    """Collect the warnings of this thread while the block runs. Pillow's warning of a bomb is an error meanwhile."""
+    texts: list[str] = []
+    with _LOCK:
+        if not _USERS:
+            shown = warnings.showwarning
+            catcher = warnings.catch_warnings()
+            catcher.__enter__()
+            warnings.simplefilter("always")
+            warnings.simplefilter("error", Image.DecompressionBombWarning)
+            warnings.showwarning = lambda message, *rest, **more: _take(message, shown, *rest, **more)
+            _USERS.append(catcher)
+        _USERS.append(texts)
+    outer, _LOCAL.texts = getattr(_LOCAL, "texts", None), texts
+    try:
+        yield texts
+    finally:
+        _LOCAL.texts = outer
+        with _LOCK:
+            _USERS.pop()
+            if len(_USERS) == 1:
+                _USERS.pop().__exit__(None, None, None)
+
+
+def _take(message: Warning | str, shown: Any, *rest: Any, **more: Any) -> None:
+    texts = getattr(_LOCAL, "texts", None)
+    if texts is None:
+        shown(message, *rest, **more)
+    else:
+        texts.append(str(message))

@@ -1,0 +1,105 @@
+"""A gallery's rows that a person brings as embeddings: a `.npy` file, mapped and not loaded, and a list of names."""
+
+import csv
+import hashlib
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from attacks.data.images import shown
+
+#: Rows that are checked at a time.
+BLOCK = 2**13
+KINDS = ("float16", "float32", "float64")
+
+
+@dataclass(frozen=True, eq=False)
+class Vectors:
+    """Embeddings `rows` (n,D), mapped from a file; the `names` of what they show, its `labels` or None without any;
+    `digest`, the sha256 of the rows and of both lists."""
+
+    rows: Tensor
+    names: tuple[str, ...]
+    labels: tuple[str | None, ...] | None
+    digest: str
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+def read_vectors(path: str | Path) -> Vectors:
+    """The embeddings of a `.npy` file. Beside it lies a `.txt` of the same name, a name a line, or a `.csv` with the
+    column `name` and optionally `identity`. The file is read once, to check it.
+
+    Raises:
+        FileNotFoundError, ValueError: a file is missing; not a table of finite numbers, or a row is 0; other names.
+    """
+    path = Path(path)
+    if not path.is_file():
+        raise FileNotFoundError(f"`data.gallery`: `{path}` is no file (paths are relative to {Path.cwd()})")
+    try:  # mapped for copies on write, as torch wants it: nothing is ever written
+        array = np.load(path, mmap_mode="c", allow_pickle=False)
+    except (ValueError, OSError, EOFError) as error:
+        raise ValueError(
+            f"`data.gallery` must be a whole .npy file of numbers, not of Python objects; `{path}` cannot be mapped "
+            f"({' '.join(str(error).split())}): write it with numpy.save(file, embeddings.astype('float32'))"
+        ) from None
+    if array.ndim != 2 or 0 in array.shape or array.dtype.name not in KINDS or not array.dtype.isnative:
+        raise ValueError(
+            f"`data.gallery` must hold rows of float16, float32 or float64; `{path}` has {array.dtype.str} of shape "
+            f"{array.shape}: save embeddings.astype('float32'), a row for each picture"
+        )
+    digest = hashlib.sha256(f"{array.dtype} {array.shape}".encode())
+    for start in range(0, len(array), BLOCK):
+        block = np.ascontiguousarray(array[start : start + BLOCK])
+        digest.update(block.data)
+        lengths = np.abs(block).max(1)
+        if not (good := np.isfinite(lengths) & (lengths > 0)).all():
+            bad = start + int((~good).argmax())
+            raise ValueError(
+                f"`data.gallery` must hold finite rows that are not 0; got another, row {bad} (from 0) of `{path}`: "
+                "leave it out, and its name"
+            )
+    names, labels = _names(path, len(array))
+    for text in (*names, *(labels or ())):
+        digest.update(f"{text}\n".encode())
+    return Vectors(torch.from_numpy(array), names, labels, digest.hexdigest())
+
+
+def _names(path: Path, count: int) -> tuple[tuple[str, ...], tuple[str | None, ...] | None]:
+    """The names beside an array of `count` rows, and their labels."""
+    lists = [path.with_suffix(ending) for ending in (".csv", ".txt") if path.with_suffix(ending).is_file()]
+    if len(lists) != 1:
+        raise FileNotFoundError(
+            f"`data.gallery`: beside `{path}` must lie one list of names, {path.stem}.txt (a name a line) or "
+            f"{path.stem}.csv (columns name, perhaps identity); there are {len(lists)}"
+        )
+    (file,) = lists
+    labels = None
+    try:
+        lines = file.read_text(encoding="utf-8-sig").splitlines()
+        if file.suffix == ".csv":
+            table = list(csv.DictReader(lines, strict=True))
+            names = [row["name"] for row in table]
+            labels = tuple(row["identity"] or None for row in table) if "identity" in (table or [{}])[0] else None
+        else:
+            names = lines
+    except (UnicodeDecodeError, csv.Error, KeyError) as error:
+        raise ValueError(
+            f"`data.gallery`: `{file}` must be UTF-8, a name a line, or a table with the column name; got {error!r}"
+        ) from None
+    if len(names) != count:
+        raise ValueError(
+            f"`data.gallery`: `{file}` must name every row of `{path.name}`; got {len(names)} names for {count} rows"
+        )
+    names = [shown(name) for name in names]
+    if len(set(names)) < count or "" in names:
+        name = "" if "" in names else Counter(names).most_common(1)[0][0]
+        raise ValueError(
+            f"`data.gallery`: the names in `{file}` must differ and not be empty; got {name!r}: rename it"
+        )
+    return tuple(names), labels if labels is not None and any(labels) else None

@@ -1,0 +1,145 @@
+"""Nearest rows and ranks of a gallery, block by block, in float64: memory does not grow with the gallery.
+
+The products of a matrix depend, in their last bits, on its shape. In float64 they differ by less than `TIE`, and rows
+whose cosines differ by less than it are tied: so no rank depends on the size of a block.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from transforms.devices import uploaded
+
+#: Cosines that differ by less are equal, and keep the order of the gallery.
+TIE = 1e-12
+#: Most rows of a block, and most cosines of one.
+ROWS, CELLS = 2**13, 2**22
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """The rows of a gallery (G,D), in one or more `parts`, each (g,D); a part may be mapped from a file. `signature`
+    maps rows to what is compared (see `attacks.evaluation.scores.signature_of`)."""
+
+    parts: tuple[Tensor, ...]
+    signature: Callable[[Tensor], Tensor] | None = None
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts))
+
+    @property
+    def device(self) -> torch.device:
+        """Where rows are compared."""
+        return self.parts[0].device
+
+    def __getitem__(self, rows: Tensor) -> Tensor:
+        """The embeddings of rows (n,), numbers on the host, as they are: (n,D) on the device of the first part."""
+        like, start = self.parts[0], 0
+        if len(self.parts) == 1:
+            return like[uploaded(rows, like.device)]
+        chosen = like.new_empty(len(rows), like.shape[1])
+        for part in self.parts:
+            here = (rows >= start) & (rows < start + len(part))
+            chosen[here.to(like.device)] = part[(rows[here] - start).to(part.device)].to(like)
+            start += len(part)
+        return chosen
+
+    def unit(self, rows: Tensor) -> Tensor:
+        """What is compared of some embeddings (n,D): float64 of length 1 on the device of the first part."""
+        rows = rows.to(self.device)
+        return F.normalize((rows if self.signature is None else self.signature(rows)).double(), dim=1)
+
+    def picked(self, rows: Tensor) -> Tensor:
+        """What is compared of rows (n,): float64 of length 1."""
+        return self.unit(self[rows])
+
+    def blocks(self, views: int) -> Iterator[tuple[int, Tensor]]:
+        """The first row of each block and what is compared of it, for a product with `views` rows."""
+        size, first = max(1, min(ROWS, CELLS // max(views, 1))), 0
+        for part in self.parts:
+            for start in range(0, len(part), size):
+                yield first + start, self.unit(part[start : start + size])
+            first += len(part)
+
+
+class Mark(NamedTuple):
+    """A cosine to count from, view by view: its value (V,) float64, and its row of the gallery (V,)."""
+
+    value: Tensor
+    row: Tensor
+
+
+def best(unit: Tensor, gallery: Rows, own: Tensor) -> Mark:
+    """The nearest of the rows `own` (n,), ascending, to each view (V,D) float64; the first of equal ones."""
+    if not len(own):
+        raise ValueError("`own` must hold the row of the true match; got none (is the picture in the gallery?)")
+    value, row = _none(unit, 1)
+    for rows in own.split(ROWS):
+        value, row = _merged((value, row), unit @ gallery.picked(rows).T, uploaded(rows, unit.device))
+    return Mark(value[:, 0], row[:, 0])
+
+
+def search(unit: Tensor, gallery: Rows, k: int, marks: Sequence[Mark] = ()) -> tuple[Tensor, list[Tensor]]:
+    """The `k` nearest rows of each view (V,D) float64 of length 1: (V,k) from the nearest on, all rows if there are
+    fewer; equal ones in the gallery's order. And the rank of each mark, (V,): 1 + the number of rows before it.
+
+    Raises ValueError if a row of the gallery is not finite.
+    """
+    value, row = _none(unit, min(k, len(gallery)))
+    ranks = [torch.ones_like(mark.row) for mark in marks]
+    for start, block in gallery.blocks(len(unit)):
+        alike = unit @ block.T
+        rows = torch.arange(start, start + len(block), device=unit.device)
+        for rank, mark in zip(ranks, marks, strict=True):
+            limit = torch.where(rows < mark.row[:, None], mark.value[:, None] - TIE, mark.value[:, None] + TIE)
+            rank += (alike > limit).sum(1)
+        largest = alike.amax(1)  # NaN where any is
+        hot = (~(largest <= value[:, -1] + TIE)).nonzero()[:, 0]
+        if len(hot):
+            if bool(largest[hot].isnan().any()):
+                raise ValueError(
+                    "the gallery must hold numbers; got NaN, which has no rank (does the encoder overflow?)"
+                )
+            value[hot], row[hot] = _merged((value[hot], row[hot]), alike[hot], rows)
+    return row, ranks
+
+
+def votes(nearest: Tensor, own: Tensor, identity: Tensor) -> Tensor:
+    """Whether the rows (V,k+1) nearest to each view, without the picture's `own` (V,), vote for its identity. Ties go
+    to the identity with the nearest row.
+
+    Args:
+        identity: (G,) integers, equal for rows that show the same.
+
+    Returns:
+        (V,) bool.
+    """
+    own_row = nearest == own[:, None]
+    own_row[:, -1] |= ~own_row.any(1)  # the farthest, where the own row is not among them
+    labels = identity[nearest.gather(1, own_row.long().argsort(dim=1, stable=True)[:, :-1])]
+    if not labels.shape[1]:
+        raise ValueError("a row must be left to vote: the gallery has one row")
+    support = (labels[:, :, None] == labels[:, None]).sum(2)
+    return labels.gather(1, support.argmax(1, keepdim=True))[:, 0] == identity[own]
+
+
+def _none(unit: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    return unit.new_full((len(unit), k), -torch.inf), torch.zeros(len(unit), k, dtype=torch.long, device=unit.device)
+
+
+def _merged(known: tuple[Tensor, Tensor], alike: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The nearest of those known (V,k) and of later ones, of which `alike` (V,n) are the cosines."""
+    values = torch.cat([known[0], alike], 1)
+    numbers = torch.cat([known[1], rows.expand_as(alike)], 1)
+    order = torch.arange(values.shape[1], 0, -1, device=values.device)
+    taken, picks = [], []
+    for _ in range(known[0].shape[1]):
+        pick = ((values >= values.amax(1, keepdim=True) - TIE) * order).argmax(1, keepdim=True)  # the first
+        picks.append(pick)
+        taken.append(values.gather(1, pick))
+        values = values.scatter(1, pick, -torch.inf)
+    return torch.cat(taken, 1), numbers.gather(1, torch.cat(picks, 1))

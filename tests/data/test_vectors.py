@@ -1,0 +1,118 @@
+"""A gallery of embeddings from a file: its rows as of an array in memory, and one line for what is no such file."""
+
+import re
+
+import numpy as np
+import pytest
+import torch
+
+from attacks.data.gallery import Pictures, beside, on_shelf
+from attacks.data.vectors import read_vectors
+from attacks.evaluation.ranking import Rows
+from attacks.evaluation.retrieval_metrics import impostors
+from attacks.experiment.build.parts import check_vectors
+from attacks.experiment.embeddings import embedded
+from attacks.schema import groups
+from attacks.schema.run import EvaluateConfig
+from attacks.schema.validate import Run
+
+
+def made(folder, rows=9, width=4, kind="float32", names=None, ending=".txt"):
+    array = np.random.default_rng(0).normal(size=(rows, width)).astype(kind)
+    np.save(folder / "g.npy", array)
+    listed = [f"n{i}" for i in range(rows)] if names is None else names
+    (folder / f"g{ending}").write_text("".join(f"{name}\n" for name in listed))
+    return array
+
+
+def pictures(count=3):
+    levels = torch.randint(0, 256, (count, 3, 8, 8), generator=torch.Generator().manual_seed(0))
+    return Pictures(tuple("abc"[:count]), levels.float() / 255)
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
+def test_rows_are_those_of_the_array_in_its_order(tmp_path, kind):
+    array = made(tmp_path, kind=kind)
+    vectors = read_vectors(tmp_path / "g.npy")
+    assert np.array_equal(vectors.rows.numpy(), array) and vectors.names == tuple(f"n{i}" for i in range(9))
+    assert vectors.labels is None and len(vectors) == 9
+    made(tmp_path, kind=kind, names="abcdefghi")
+    assert read_vectors(tmp_path / "g.npy").digest != vectors.digest
+
+
+def test_identities_are_those_of_the_table(tmp_path):
+    made(tmp_path, 3, names=["name,identity", "a,x", "b,", "c,x"], ending=".csv")
+    gallery = beside(pictures(2).shelf(), read_vectors(tmp_path / "g.npy"))
+    assert gallery.vectors.labels == ("x", None, "x") and len(gallery) == 5
+    numbers = gallery.label_numbers.tolist()
+    assert numbers[2] == numbers[4] and len(set(numbers)) == 4
+
+
+def test_a_gallery_with_vectors_embeds_its_pictures_alone(tmp_path):
+    array = made(tmp_path, 9, 32)
+    queries = pictures()
+    encoder = lambda images: images.flatten(1)[:, :32]  # noqa: E731
+    gallery = beside(queries.shelf(), read_vectors(tmp_path / "g.npy"))
+    result = embedded(gallery, encoder, torch.device("cpu"), 64)
+    whole = torch.cat([encoder(queries.images), torch.from_numpy(array)])
+    assert isinstance(result.rows, Rows) and result.passed == 3
+    order = torch.tensor([11, 0, 3, 2])
+    assert torch.equal(result.rows[order], whole[order])
+    assert torch.allclose(impostors(result.rows), impostors(whole.double()), atol=1e-12)
+    with pytest.raises(ValueError, match=r"`data.gallery` must hold .* 32 numbers a row; got 4"):
+        made(tmp_path, 9, 4)
+        embedded(beside(queries.shelf(), read_vectors(tmp_path / "g.npy")), encoder, torch.device("cpu"), 64)
+    assert len(on_shelf(queries.shelf()).content) == 3 and len(gallery.content) == 4
+
+
+def saved(array):
+    return lambda folder: np.save(folder / "g.npy", array, allow_pickle=True)
+
+
+def cut(folder):
+    file = folder / "g.npy"
+    file.write_bytes(file.read_bytes()[:-9])
+
+
+BAD = {
+    "pickle": (saved(np.array([{}, 1], dtype=object)), "Python objects"),
+    "no array": (lambda folder: (folder / "g.npy").write_bytes(b"no"), "must be a whole .npy"),
+    "empty": (lambda folder: (folder / "g.npy").write_bytes(b""), "must be a whole .npy"),
+    "cut": (cut, "must be a whole .npy"),
+    "a list of numbers": (saved(np.ones(9)), "must hold rows"),
+    "integers": (saved(np.ones((9, 4), dtype=int)), "must hold rows"),
+    "other bytes": (saved(np.ones((9, 4), dtype=">f4")), "must hold rows"),
+    "infinite": (saved(np.array([[1.0, 2], [np.inf, 1]])), "row 1"),
+    "nan": (saved(np.array([[np.nan, 2], [3, 1]])), "row 0"),
+    "zero": (saved(np.array([[1.0, 2], [0, 0]])), "row 1"),
+    "too few names": (lambda folder: (folder / "g.txt").write_text("a\n"), "1 names for 9 rows"),
+    "a name twice": (lambda folder: (folder / "g.txt").write_text("a\n" * 9), "'a': rename"),
+    "no list": (lambda folder: (folder / "g.txt").unlink(), "there are 0"),
+    "two lists": (lambda folder: (folder / "g.csv").write_text("name\n"), "there are 2"),
+    "bytes": (lambda folder: (folder / "g.txt").write_bytes(b"\xff\n" * 9), "UTF-8"),
+    "no file": (lambda folder: (folder / "g.npy").unlink(), "is no file"),
+}
+
+
+@pytest.mark.parametrize("what", BAD)
+def test_what_is_no_such_file_is_refused_in_one_line(tmp_path, what):
+    made(tmp_path)
+    spoil, words = BAD[what]
+    spoil(tmp_path)
+    with pytest.raises((ValueError, FileNotFoundError), match=re.escape(words)) as raised:
+        read_vectors(tmp_path / "g.npy")
+    assert str(raised.value).startswith("`data.gallery`") and "\n" not in str(raised.value)
+
+
+def test_an_attack_that_compares_with_all_rows_is_refused(tmp_path):
+    made(tmp_path)
+    gallery = beside(pictures().shelf(), read_vectors(tmp_path / "g.npy"))
+    plain = {"objective": groups.AwayConfig(), "attack": groups.SingleConfig()}
+    for changes in (
+        {"objective": groups.InfoNCEConfig()},
+        {"attack": groups.SuiteConfig()},
+        {"evaluate": EvaluateConfig(failure=1)},
+    ):
+        with pytest.raises(ValueError, match="only for the judgement"):
+            check_vectors(Run(**plain | changes), gallery)
+    check_vectors(Run(**plain), gallery)
