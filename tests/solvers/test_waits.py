@@ -48,8 +48,8 @@ def test_a_step_waits_once_and_its_passes_never(name, kind):
 
 @pytest.mark.parametrize(("name", "more"), [("eot2d", 0), ("web", 1)])
 def test_judging_waits_once_a_chunk_and_once_for_its_files_and_three_times_for_its_ranks(name, more):
-    """For nearer rows of a block of the gallery, for whether they are finite, and for the check of all scores; a codec
-    works on the host."""
+    """For nearer rows of a block of the gallery, for whether they are finite, and for the check of all scores. A
+    codec works on the host."""
     images, right = (
         tiles(64).images[:4].clone(),
         Right(torch.arange(4), torch.tensor([1, 0, 3, 2]), torch.arange(4), 2),
