@@ -174,7 +174,9 @@ def attacked(bench: Bench, unit: Unit) -> BatchResult:
         meter.read()
 
     saved = {arm: parts.perturbation.quantise(deltas[arm], images) for arm in arms[1:]}
-    files = {"clean": images} | {arm: parts.perturbation.written(images, delta) for arm, delta in saved.items()}
+    files = {"clean": images} | {
+        arm: parts.perturbation.for_arm(arm).written(images, delta) for arm, delta in saved.items()
+    }
     written = bench.exhibits.write(rows, files, saved)
     shown = {arm: bench.exhibits.shown(arm, rows) for arm in arms}
     numbers = torch.tensor(list(rows))
