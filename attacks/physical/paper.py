@@ -167,9 +167,8 @@ def _text(plan: Plan, page: Page) -> list[Text]:
     card, tiled = plan.card, len(plan.pages) > 1
     lines = [
         f"patch {card.patch.width:.1f} x {card.patch.height:.1f} mm, card {card.width:.1f} x {card.height:.1f} mm, "
-        f"{plan.dpi} dpi",
-        f"colour chart: {len(card.chart)} sRGB colours; fiducials: AprilTag 36h11, "
-        + ", ".join(str(tag.number) for tag in card.tags),
+        f"{plan.dpi} dpi" + (f", row {page.row + 1}, column {page.column + 1}" if tiled else ""),
+        f"{len(card.chart)} sRGB colours; AprilTag 36h11 " + ", ".join(str(tag.number) for tag in card.tags),
         "Cut at the solid marks, then lay each cut edge on the dashes with its number."
         if tiled
         else "Cut at the marks. The white edge belongs to the card: fiducials need it.",
@@ -179,6 +178,6 @@ def _text(plan: Plan, page: Page) -> list[Text]:
     head = f"Viewproof {plan.card.words}"
     if tiled:
         number = plan.number(page.row, page.column)
-        head += f", page {number} of {len(plan.pages)}, row {page.row + 1}, column {page.column + 1}"
+        head += f", page {number} of {len(plan.pages)}"
     small = (Text(line, left, top + 3.4 * (i + 1), SMALL, colour=GREY) for i, line in enumerate(lines))
     return [Text(head, left, top, TEXT, bold=True), *small]

@@ -90,7 +90,7 @@ def measure_photo(
     looks = {arm: printed_as(texture, swatches, card) for arm, texture in expected.textures.items()}
     inside = cells_inside(homography, box, (pixels.shape[0], pixels.shape[1]))
     evidence = Evidence(
-        resemblance(patch, inside, looks, expected.arm),
+        resemblance(patch, inside, looks, expected.arm, swatches is not None),
         None if swatches is None or card is None else purity(swatches, card),
         laid if placement.fixed else None,
     )

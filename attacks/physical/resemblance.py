@@ -84,6 +84,7 @@ def resemblance(
     inside: NDArray[np.bool_],
     looks: Mapping[str, Floats],
     arm: str,
+    charted: bool,
 ) -> Resemblance:
     """Compare a rectified patch with what was printed.
 
@@ -91,10 +92,14 @@ def resemblance(
         inside: see `cells_inside`.
         looks: of each arm of the run, see `printed_as`.
         arm: that which the photograph should show.
+        charted: whether `looks` were fitted to a chart; else each is fitted to the patch itself.
     """
     if inside.sum() < BLOCK**2:
         return Resemblance(0.0, "", 0.0, 0.0, 1.0)
-    seen, own = _coarse(LIGHT[patch]), looks[arm]
+    seen = _coarse(LIGHT[patch])
+    if not charted:
+        looks = {name: _fitted(look, seen, inside) for name, look in looks.items()}
+    own = looks[arm]
     others = {f"the patch of the arm {name}": look for name, look in looks.items() if name != arm}
     for i in range(1, 8):
         words = ("mirrored" if i > 3 else "", f"turned {TURNS[i % 4]}" if i % 4 else "")
@@ -112,6 +117,13 @@ def resemblance(
     return Resemblance(
         values[""], best, float(hidden.sum()) / count, float(glare.sum()) / count, float(1 - inside.mean())
     )
+
+
+def _fitted(look: Floats, seen: Floats, inside: NDArray[np.bool_]) -> Floats:
+    """A look whose colours are mapped linearly to those that are seen."""
+    ones = np.ones((GRID, GRID, 1))
+    rows = np.concatenate([ones, look], 2)
+    return np.asarray(rows @ np.linalg.lstsq(rows[inside], seen[inside], rcond=None)[0])
 
 
 def _alike(seen: Floats, own: Floats) -> Floats:

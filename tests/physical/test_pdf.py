@@ -148,7 +148,7 @@ def test_the_pdf_has_page_boxes_and_equal_runs_give_equal_files(tmp_path):
         [made.plan.card.width * 72 / MM, made.plan.card.height * 72 / MM]
     )
     assert np.abs(np.array(bleed) - trim) * MM / 72 == pytest.approx([BLEED] * 4, abs=1e-3)
-    assert made.plan.id in info["Title"] and made.plan.id in text
+    assert made.plan.card.words in info["Title"] and made.plan.card.words in text
     for wanted in ("print at 100 %, no scaling; this line must measure 100 mm", "authorised testing", "colour chart"):
         assert wanted in text
     assert b"/PrintScaling /None" in first and b"DCTDecode" not in first and b"/FontFile2" in first
