@@ -1,5 +1,6 @@
 """What scoring photographs leaves behind: tables, pictures, the fitted colours and the preset of a second patch."""
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -120,11 +121,16 @@ def overview(measured: Sequence[PhotoMeasurement], photos: Sequence[dict[str, An
         draw.rectangle((x - 2, y - 2, x + SIDE + 1, y + SIDE + 1), outline=colour, width=2)
         sheet.paste(_fitted(to_bytes(each.view.pixels)), (x, y))
         sheet.paste(_fitted(each.patch), (x + SIDE + 4, y))
-        draw.text((x, y + SIDE + 3), photo["photo"][-44:], "black", font)
         if reason:
             draw.line((x, y, x + SIDE, y + SIDE), colour, 3)
             draw.line((x, y + SIDE, x + SIDE, y), colour, 3)
-        scores = f"left out: {reason}"[:52] if reason else f"{photo['cosine']:.2f}  {photo['nearest'][-38:]}"
+        name = f"{photo['photo'][-32:]}: left out" if reason else photo["photo"][-44:]
+        scores = (
+            textwrap.shorten(reason, 50, placeholder=" ...")
+            if reason
+            else f"{photo['cosine']:.2f}  {photo['nearest'][-38:]}"
+        )
+        draw.text((x, y + SIDE + 3), name, "black", font)
         draw.text((x, y + SIDE + 3 + LINE), scores, colour, font)
     return np.asarray(sheet)
 

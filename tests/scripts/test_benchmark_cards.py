@@ -1,7 +1,7 @@
 """Photographs of a card that are scored, on a few of each kind."""
 
 import pytest
-from benchmarks import cards
+from scripts.benchmarks import cards
 
 
 @pytest.mark.slow
