@@ -1,6 +1,7 @@
 """Photographs of a card that are scored, on a few of each kind."""
 
 import pytest
+
 from scripts.benchmarks import cards
 
 
