@@ -21,7 +21,7 @@ from pathlib import Path
 from attacks.experiment.directory import PROGRAMS
 from attacks.physical.photo_measure import VIEWS
 from attacks.physical.photo_report import table
-from attacks.physical.scoring import score_photos
+from attacks.physical.scoring import Photographs, score_photos
 from attacks.physical.sheet import ARMS
 from attacks.runtime.command_line import print_notes
 
@@ -56,7 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Score, write, and print the table."""
-    scored = score_photos(**vars(options))
+    given = vars(options)
+    photos = Photographs(*(given.pop(key) for key in ("photos", "picture", "quad")))
+    scored = score_photos(photos=photos, **given)
     print_notes(scored.notes)
     print(table(scored.content))
     print(f"written: {scored.folder}; a second patch: viewproof run config={scored.folder / 'preset.yaml'}")

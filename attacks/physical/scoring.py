@@ -54,6 +54,16 @@ class Colours:
 
 
 @dataclass(frozen=True)
+class Photographs:
+    """A folder of photographs; the `picture` that they show and the `quad` where the patch lies, if the user says so
+    (see `photos.listed` and `photos.quads`)."""
+
+    folder: Path
+    picture: str | None = None
+    quad: str | None = None
+
+
+@dataclass(frozen=True)
 class Scored:
     """What was written: the folder, the content of photos.json, and notes."""
 
@@ -64,10 +74,8 @@ class Scored:
 
 def score_photos(
     run: Path,
-    photos: Path,
+    photos: Photographs,
     view: str = "photo",
-    picture: str | None = None,
-    quad: str | None = None,
     out: Path | None = None,
     device: str = "auto",
     program: str | None = None,
@@ -78,7 +86,6 @@ def score_photos(
 
     Args:
         view: what the encoder gets, photo (its central square) or scene (that square which shows the scene).
-        picture, quad: see `photos.listed` and `photos.quads`.
         out: the folder; None: `photos` in that of the run, `photos_noise` and so on for another arm than `eot`.
         program: see `rerun`.
         arm: of the run, whose print was photographed.
@@ -92,8 +99,8 @@ def score_photos(
         refuse_links(run)
     placement, wanted = read_placement(run), expected(run, arm)
     card = wanted.card
-    shots, notes = listed(photos, placement.pictures, picture)
-    corners = {} if quad is None else quads(quad, shots)
+    shots, notes = listed(photos.folder, placement.pictures, photos.picture)
+    corners = {} if photos.quad is None else quads(photos.quad, shots)
     if card is None and not corners:
         option = "" if arm == ARMS[0] else f" --arm {arm}"
         raise ValueError(

@@ -189,7 +189,7 @@ def test_each_photograph_is_compared_with_its_own_picture(run, photos, monkeypat
         scoring, "measure_photo", lambda photo, _, clean, *rest: seen.append((photo.row, clean)) or int("no")
     )
     with pytest.raises(ValueError, match="could be scored"):
-        scoring.score_photos(run, photos, device="cpu")
+        scoring.score_photos(run, scoring.Photographs(photos), device="cpu")
     assert {row for row, _ in seen} == {0, 1} and all(np.array_equal(own[row], clean) for row, clean in seen)
 
 
