@@ -149,7 +149,7 @@ def test_the_pdf_has_page_boxes_and_equal_runs_give_equal_files(tmp_path):
     )
     assert np.abs(np.array(bleed) - trim) * MM / 72 == pytest.approx([BLEED] * 4, abs=1e-3)
     assert made.plan.card.words in info["Title"] and made.plan.card.words.split()[0] in text
-    for wanted in ("print at 100 %, no scaling; this line must measure 100 mm", "authorised testing", "colour chart"):
+    for wanted in ("print at 100 %, no scaling; this line must measure 100 mm", "authorised testing", "sRGB colours"):
         assert wanted in text
     assert b"/PrintScaling /None" in first and b"DCTDecode" not in first and b"/FontFile2" in first
     write(tmp_path, 50)
