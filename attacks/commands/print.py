@@ -4,14 +4,15 @@
     viewproof print outputs/patch_quickstart --width-mm 180 --paper letter --dpi 600
 
 Writes sheet.pdf (print this), sheet.png (sheet-1.png, ... if it takes several), card.png (what is cut out) and
-sheet.json (all positions, in mm) into the run's folder `print`. A patch too large for one sheet is tiled.
+sheet.json (all positions, in mm) into the run's folder `print`. On the card stand the run's id and
+the arm; its fiducials are those of this run and arm alone. A patch too large for one sheet is tiled.
 """
 
 import argparse
 from pathlib import Path
 
 from attacks.physical.paper import PAPERS
-from attacks.physical.sheet import WIDTH, write
+from attacks.physical.sheet import ARMS, WIDTH, write
 from attacks.runtime.command_line import print_notes
 
 
@@ -27,7 +28,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--paper", choices=PAPERS, default="a4")
     parser.add_argument("--dpi", type=int, choices=[150, 300, 600], default=300, help="of the print (default: 300)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: RUN/print)")
+    parser.add_argument("--arm", choices=ARMS, default=ARMS[0], help="of the run, whose patch (default: eot)")
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="where to write (default: RUN/print, of another arm RUN/print_ARM)"
+    )
 
 
 def run(options: argparse.Namespace) -> None:
@@ -39,5 +43,5 @@ def run(options: argparse.Namespace) -> None:
     print(
         f"{written.folder / 'sheet.pdf'}: {count}, {sheets.paper} {sheets.width:g} x {sheets.height:g} mm; patch "
         f"{card.patch.width:.1f} x {card.patch.height:.1f} mm, card {card.width:.1f} x {card.height:.1f} mm, "
-        f"fiducials {card.tags[0].number} to {card.tags[-1].number}"
+        f"fiducials {', '.join(str(tag.number) for tag in card.tags)}; on it stands: {card.words}"
     )

@@ -7,6 +7,9 @@ A photograph is assigned to a picture of the run by the beginning of its name, a
 subfolder; if there is only one picture, to that. The patch is located by its fiducials, or by --quad where there are
 none.
 
+A photograph is scored if it shows the patch of this run and arm in its scene: fiducials, texture, colours and place
+are compared. All others are named with the reason, and left out. The rules are fixed: docs/physical.md has them.
+
 Writes photos.json, photos.csv, overview.png, rectified/, and, where the colour chart could be read, colour.json: how
 printer, light and camera changed the colours. `viewproof run config=RUN/photos/preset.yaml` makes a second
 patch for that printer and for the poses that were photographed.
@@ -18,7 +21,8 @@ from pathlib import Path
 from attacks.experiment.directory import PROGRAMS
 from attacks.physical.photo_measure import VIEWS
 from attacks.physical.photo_report import table
-from attacks.physical.scoring import score_photos
+from attacks.physical.scoring import Photographs, score_photos
+from attacks.physical.sheet import ARMS
 from attacks.runtime.command_line import print_notes
 
 
@@ -32,6 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=VIEWS[0],
         help="what the encoder gets: the photograph's central square, or that square of it which shows the scene",
     )
+    parser.add_argument("--arm", choices=ARMS, default=ARMS[0], help="of the run, whose print it is (default: eot)")
     parser.add_argument("--picture", metavar="NAME", help="the picture of the run that all photographs show")
     parser.add_argument(
         "--quad",
@@ -51,7 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Score, write, and print the table."""
-    scored = score_photos(**vars(options))
+    given = vars(options)
+    photos = Photographs(*(given.pop(key) for key in ("photos", "picture", "quad")))
+    scored = score_photos(photos=photos, **given)
     print_notes(scored.notes)
     print(table(scored.content))
     print(f"written: {scored.folder}; a second patch: viewproof run config={scored.folder / 'preset.yaml'}")

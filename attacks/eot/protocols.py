@@ -92,6 +92,9 @@ class Perturbation(Protocol):
     def take(self, rows: Tensor) -> "Perturbation":
         """The perturbation of some of the images, where it holds something of each (a mask, a placement)."""
 
+    def for_arm(self, arm: str) -> "Perturbation":
+        """The perturbation of one arm of an experiment, where something round the delta differs (a printed card)."""
+
     def written(self, images: Tensor, delta: Tensor) -> Tensor:
         """The attacked images (N,C,H,W) as their 8-bit files hold them, from a quantised delta."""
 

@@ -110,7 +110,7 @@ def optimise(
 
 def question(purpose: str, setting: Setting, known: Known) -> tuple[Problem, Options]:
     """What an attack at a fixed number of views solves and how, with a stream of its own."""
-    return _problem(setting, known), _options(purpose, setting)
+    return _problem("eot", setting, known), _options(purpose, setting)
 
 
 def check(setting: Setting, known: Known, trace: list[Trace], module: nn.Module) -> Sanity | None:
@@ -124,7 +124,7 @@ def check(setting: Setting, known: Known, trace: list[Trace], module: nn.Module)
     held_out = [line.held_out for line in trace if line.attack == trace[0].attack][
         : parts.views.steps
     ]  # of the first restart
-    problem, options = _problem(setting, known), replace(_options("sanity", setting), steps=sanity.steps)
+    problem, options = _problem("eot", setting, known), replace(_options("sanity", setting), steps=sanity.steps)
     if parts.views.adaptive is not None:  # short runs need views enough to show the noise
         options = replace(options, eot=replace(options.eot, views=sanity.views * parts.risk.multiple))
     return examine(
@@ -147,7 +147,7 @@ def _steps(
 ) -> Iterator[tuple[str, Step, Best | None]]:
     """The steps of an arm from `state` on (None: from the start), each with the name of its attack."""
     run, attack, options = setting.run, setting.run.attack, _full_options(setting)
-    problem, stop, restarts = _problem(setting, known), None, 1
+    problem, stop, restarts = _problem(arm, setting, known), None, 1
     select = replace(selection(problem, options), measured=measured)  # the bank and the risk of `eot`, for all arms
     size, multiple = len(select.bank.u), select.risk.multiple
     if arm == "no_eot":
@@ -168,9 +168,9 @@ def _steps(
         yield run.optimiser.name, step, best
 
 
-def _problem(setting: Setting, known: Known) -> Problem:
-    aim = setting.aim
-    return Problem(known.images, aim.anchor, setting.encoder, aim.objective, setting.parts.perturbation)
+def _problem(arm: str, setting: Setting, known: Known) -> Problem:
+    aim, perturbation = setting.aim, setting.parts.perturbation.for_arm(arm)
+    return Problem(known.images, aim.anchor, setting.encoder, aim.objective, perturbation)
 
 
 def _options(arm: str, setting: Setting) -> Options:

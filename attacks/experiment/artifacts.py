@@ -20,10 +20,11 @@ from torch import Tensor
 
 from attacks.data.images import colours, load_image, load_texture, save_image, values_of
 from attacks.eot.protocols import Perturbation
-from attacks.experiment.build.patch import tags
+from attacks.experiment.build.patch import patch_id
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.files import make_folder
 from attacks.schema.patch import PatchConfig
+from attacks.schema.validate import Run
 from transforms import Shown
 
 #: The most pictures that `adversarial.png` shows.
@@ -99,7 +100,7 @@ class Exhibits:
         if self.world.first:
             texture = self._read(self._texture(arm), load_texture)
         texture = self.world.broadcast(texture).to(self.device)
-        own = self.perturbation.take(torch.tensor(list(rows)))
+        own = self.perturbation.for_arm(arm).take(torch.tensor(list(rows)))
         return own.evaluated(self.pictures("clean", rows), texture[None])
 
     def _read(self, path: Path, load: Callable[[Path], Tensor]) -> Tensor:
@@ -127,18 +128,21 @@ def _stored(path: Path, image: Tensor, alpha: Tensor | None = None) -> tuple[str
 
 
 def placement(
-    perturbation: Perturbation, names: list[str], images: Tensor, node: PatchConfig, target: str | None
+    perturbation: Perturbation, names: list[str], images: Tensor, run: Run, target: str | None
 ) -> dict[str, Any]:
     """The content of `placement.json`: where the patch lies in the pictures of `pictures/clean`. Printing it and
     scoring photographs of it need this."""
-    corners = perturbation.corners()
+    corners, node = perturbation.corners(), run.perturbation
+    assert isinstance(node, PatchConfig)
     return {
-        "schema": 1,
+        "schema": 2,
         "pictures": [name.removesuffix(".png") for name in names],
         "size": list(images.shape[2:]),
         "texture": list(perturbation.texture_size or ()),
         "width_mm": node.width_mm,
-        "tags": tags(node),  # None unless the attack saw the patch with its card
+        "id": patch_id(run),  # on the card of each arm, with the arm's name
+        "card": node.card,  # whether the attack saw the patch with its card
+        "fixed": not node.place,  # whether the patch lies in the scene where `quads` are
         "quads": corners * (len(names) if len(corners) == 1 else 1),
         "target": target,
     }

@@ -177,7 +177,9 @@ def attacked(bench: Bench, unit: Unit) -> BatchResult:
         meter.read()
 
     saved = {arm: parts.perturbation.quantise(deltas[arm], images) for arm in arms[1:]}
-    files = {"clean": images} | {arm: parts.perturbation.written(images, delta) for arm, delta in saved.items()}
+    files = {"clean": images} | {
+        arm: parts.perturbation.for_arm(arm).written(images, delta) for arm, delta in saved.items()
+    }
     with bench.exhibits.writing(rows, files, saved) as exhibits:
         bench = replace(bench, exhibits=exhibits)
         shown, scores, worst = _scored(bench, arms, unit, task)

@@ -187,7 +187,7 @@ def _write(out: Path, outcome: Outcome, results: list[BatchResult]) -> None:
     if isinstance(bench.run.perturbation, PatchConfig):
         goal = None if parts.goal is None else parts.gallery.names[int(parts.goal[0])]
         images, names = parts.queries.images, list(bench.exhibits.names)
-        placed = placement(parts.perturbation, names, images, bench.run.perturbation, goal)
+        placed = placement(parts.perturbation, names, images, bench.run, goal)
         write_json(out / "placement.json", placed)
     write_text(out / "steps.csv", csv(outcome.trace))
     everyone = torch.arange(len(parts.queries))

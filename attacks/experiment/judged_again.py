@@ -70,7 +70,7 @@ def pixels(bench: Bench, out: Path) -> Iterator[str]:
     slack = 1 if perturbation.texture_size is not None else 0  # it is resampled: another machine may round otherwise
     for arm in arms_of(bench.run, parts):
         pictures = exhibits.pictures(arm, range(count))
-        wanted = images if arm == "clean" else perturbation.written(images, saved[arm])
+        wanted = images if arm == "clean" else perturbation.for_arm(arm).written(images, saved[arm])
         apart = ((pictures - wanted) * 255).round().abs().flatten(1).amax(1)
         for row in (apart > (slack if arm != "clean" else 0)).nonzero()[:, 0].tolist():
             source = "the picture of the data" if arm == "clean" else "the perturbation that was saved"

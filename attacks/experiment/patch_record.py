@@ -6,7 +6,6 @@ from typing import Any
 import torch
 
 from attacks.eot.protocols import Perturbation
-from attacks.experiment.build.patch import tags
 from attacks.experiment.build.printer import PLACE, anywhere
 from attacks.schema.patch import PatchConfig, PrinterConfig
 from transforms import Compose, OnLayers, Placement
@@ -34,7 +33,6 @@ def facts(
         "sheet_area": _area(perturbation.footprint(size, sheet=True), place),
         "width_mm": node.width_mm,
         "card": node.card,
-        "tags": tags(node),
         "printer": asdict(printer),
         "target": target,
     }

@@ -222,7 +222,7 @@ def _recomputed(bench: Bench, out: Path, content: dict[str, Any], preset: str) -
         parts = bench.parts
         goal = None if parts.goal is None else parts.gallery.names[int(parts.goal[0])]
         images, names = parts.queries.images, list(bench.exhibits.names)
-        placed = placement(parts.perturbation, names, images, bench.run.perturbation, goal)
+        placed = placement(parts.perturbation, names, images, bench.run, goal)
         yield from agreement.leaves("placement.json", read_json(out / "placement.json"), agreement.plain(placed))
 
 

@@ -34,6 +34,10 @@ class PerturbationSet:
         """The perturbation for a subset of the pictures (n,), where it has a part for each (a mask, a placement)."""
         return self
 
+    def for_arm(self, arm: str) -> Self:  # noqa: ARG002
+        """The perturbation of one arm of an experiment, where something round the delta differs (a printed card)."""
+        return self
+
     def written(self, images: Tensor, delta: Tensor) -> Tensor:
         """The attacked pictures (N,C,H,W) as their 8-bit files hold them, from a quantised delta."""
         return images + delta

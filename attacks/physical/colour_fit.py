@@ -95,14 +95,23 @@ def measure_swatches(photo: NDArray[np.uint8], homography: Floats, card: Card) -
     return Swatches(light, trusted)
 
 
-def gains(
-    photo: NDArray[np.uint8], picture: NDArray[np.uint8], scene: Floats, card: Card, homography: Floats
-) -> Floats | None:
-    """The gain of each channel (3,) of a photograph relative to the run's picture, measured on the scene around the
-    card: exposure and white balance. None if too few cells can be compared, or the scene is not that of the picture.
+@dataclass(frozen=True, eq=False)
+class SceneCells:
+    """The scene on a coarse grid of the run's picture: the picture's own cells `known` and those `seen` in the
+    photograph (R,C,3), 8 bits; which are `outside` (R,C), not under or beside the card, and of those which the
+    photograph has `shown`.
+    Cells average encoded values: these follow a power of light, so a gain of light is a gain of the mean."""
 
-    The median of ratios in linear light, on a coarse grid of the picture. Cells average encoded values: these follow
-    a power of light, so a gain of light is a gain of the mean.
+    known: NDArray[np.uint8]
+    seen: NDArray[np.uint8]
+    outside: NDArray[np.bool_]
+    shown: NDArray[np.bool_]
+
+
+def scene_cells(
+    photo: NDArray[np.uint8], picture: NDArray[np.uint8], scene: Floats, card: Card, homography: Floats
+) -> SceneCells | None:
+    """Compare the scene round the card with the run's picture; None where a part of it lies behind the camera.
 
     Args:
         picture: the run's picture, without the card.
@@ -123,11 +132,18 @@ def gains(
     shown = _cells(((points >= 0) & (points <= [photo.shape[1] - 1, photo.shape[0] - 1])).all(-1))
     back = np.asarray(np.linalg.inv(homography), np.float64)
     at, margin = project(back, points), BESIDE * min(card.width, card.height)
-    shown &= _cells(((at < -margin) | (at > np.array([card.width, card.height]) + margin)).any(-1))
+    outside = _cells(((at < -margin) | (at > np.array([card.width, card.height]) + margin)).any(-1))
+    return SceneCells(known, seen, outside, shown & outside)
+
+
+def gains(cells: SceneCells) -> Floats | None:
+    """The gain of each channel (3,) of a photograph relative to the run's picture, measured on the scene around the
+    card: exposure and white balance. None if too few cells can be compared, or the scene is not that of the picture.
+    It is the median of ratios in linear light."""
     result = np.ones(3)
     for channel in range(3):
-        levels = np.stack([known[..., channel], seen[..., channel]])
-        use = shown & ((levels >= DARK) & (levels < FULL)).all(0)
+        levels = np.stack([cells.known[..., channel], cells.seen[..., channel]])
+        use = cells.shown & ((levels >= DARK) & (levels < FULL)).all(0)
         if use.sum() < ENOUGH:
             return None
         before, after = np.log2(LIGHT[levels[:, use]].astype(np.float64))

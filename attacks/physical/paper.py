@@ -46,10 +46,9 @@ class Page:
 
 @dataclass(frozen=True)
 class Plan:
-    """The sheets of a card, row by row, each `width` x `height` mm; the id of its patch, and their resolution."""
+    """The sheets of a card, row by row, each `width` x `height` mm, and their resolution."""
 
     card: Card
-    id: str
     dpi: int
     paper: str
     width: float
@@ -63,13 +62,13 @@ class Plan:
         return row * self.columns + column + 1
 
 
-def plan(card: Card, patch_id: str, paper: str, dpi: int) -> Plan:
+def plan(card: Card, paper: str, dpi: int) -> Plan:
     """The fewest sheets of a paper of `PAPERS` that hold the card; portrait if both need as many."""
     sizes = PAPERS[paper], PAPERS[paper][::-1]
-    return min((_plan(card, patch_id, paper, size, dpi) for size in sizes), key=lambda plan: len(plan.pages))
+    return min((_plan(card, paper, size, dpi) for size in sizes), key=lambda plan: len(plan.pages))
 
 
-def _plan(card: Card, patch_id: str, paper: str, size: tuple[float, float], dpi: int) -> Plan:
+def _plan(card: Card, paper: str, size: tuple[float, float], dpi: int) -> Plan:
     around = 2 * (MARGIN + BLEED + MARK)
     pixel = INCH / dpi
     columns = _split(card.width, size[0] - around, pixel)
@@ -81,7 +80,7 @@ def _plan(card: Card, patch_id: str, paper: str, size: tuple[float, float], dpi:
             x = round((size[0] / pixel - wide) / 2) * pixel
             y = round(((size[1] - FOOT) / pixel - high) / 2) * pixel
             pages.append(Page(row, column, tile, x, y))
-    return Plan(card, patch_id, dpi, paper, *size, len(rows), len(columns), tuple(pages))
+    return Plan(card, dpi, paper, *size, len(rows), len(columns), tuple(pages))
 
 
 def _split(length: float, room: float, pixel: float) -> list[tuple[int, int]]:
@@ -168,18 +167,17 @@ def _text(plan: Plan, page: Page) -> list[Text]:
     card, tiled = plan.card, len(plan.pages) > 1
     lines = [
         f"patch {card.patch.width:.1f} x {card.patch.height:.1f} mm, card {card.width:.1f} x {card.height:.1f} mm, "
-        f"{plan.dpi} dpi",
-        f"colour chart: {len(card.chart)} sRGB colours; fiducials: AprilTag 36h11, {card.tags[0].number} to "
-        f"{card.tags[-1].number}",
+        f"{plan.dpi} dpi" + (f", row {page.row + 1}, column {page.column + 1}" if tiled else ""),
+        f"{len(card.chart)} sRGB colours; AprilTag 36h11 " + ", ".join(str(tag.number) for tag in card.tags),
         "Cut at the solid marks, then lay each cut edge on the dashes with its number."
         if tiled
         else "Cut at the marks. The white edge belongs to the card: fiducials need it.",
         "For authorised testing of your own models only.",
     ]
     left, top = MARGIN + RULER + 10, plan.height - MARGIN - FOOT + 5.5
-    head = f"Viewproof {plan.id}"
+    head = f"Viewproof {plan.card.words}"
     if tiled:
         number = plan.number(page.row, page.column)
-        head += f", page {number} of {len(plan.pages)}, row {page.row + 1}, column {page.column + 1}"
+        head += f", page {number} of {len(plan.pages)}"
     small = (Text(line, left, top + 3.4 * (i + 1), SMALL, colour=GREY) for i, line in enumerate(lines))
     return [Text(head, left, top, TEXT, bold=True), *small]

@@ -39,7 +39,7 @@ def write_pdf(path: Path, patch: Picture, plan: Plan) -> None:
     try:
         size, printed = (plan.width * POINT, plan.height * POINT), plan.card.patch
         canvas = extra("reportlab.pdfgen.canvas").Canvas(str(path), pagesize=size, pageCompression=1, invariant=1)
-        canvas.setTitle(f"Viewproof {plan.id}, patch {printed.width:.1f} x {printed.height:.1f} mm")
+        canvas.setTitle(f"Viewproof {plan.card.words}, patch {printed.width:.1f} x {printed.height:.1f} mm")
         canvas.setSubject("For authorised testing of your own models only.")
         canvas.setCreator("Viewproof")
         canvas.setViewerPreference("PrintScaling", "None")

@@ -15,7 +15,10 @@ from attacks.physical.align import aligned
 from attacks.physical.colour_fit import Swatches, gains, measure_swatches
 from attacks.physical.detect import detect, grey_of
 from attacks.physical.photos import Photo
+from attacks.physical.recognition import Evidence, Expected
 from attacks.physical.rectify import LEAST, Fit, Pose, from_corners, pose, project, visible
+from attacks.physical.resemblance import cells_inside, printed_as, purity, resemblance
+from attacks.physical.scene_place import place
 from attacks.physical.views import PlacementRecord, View, photo_view, scene_view
 
 Floats = NDArray[np.float64]
@@ -28,7 +31,8 @@ class PhotoMeasurement:
 
     `fit` and `swatches` are None if the user gave the corners of the patch; `gain` (3,) is that of light against the
     run's picture, or None if the scenes cannot be compared; `pose` is that of the patch, in pixels a mm (a texel,
-    without tags); `scene` that of the scene in the view's stage frame, or None if it is partly behind the camera.
+    without tags); `scene` that of the scene in the view's stage frame, or None if it is partly behind the camera;
+    `evidence` says whether the photograph is scored.
     """
 
     photo: Photo
@@ -39,13 +43,14 @@ class PhotoMeasurement:
     scene: Pose | None
     view: View
     patch: NDArray[np.uint8]
+    evidence: Evidence
 
 
 def measure_photo(
     photo: Photo,
     pixels: NDArray[np.uint8],
     picture: NDArray[np.uint8],
-    card: Card | None,
+    expected: Expected,
     quad: Floats | None,
     placement: PlacementRecord,
     kind: str,
@@ -60,28 +65,40 @@ def measure_photo(
     Raises:
         ValueError: in one line, why the photograph cannot be scored.
     """
-    card_fit = swatches = None
+    card, card_fit, swatches = expected.card, None, None
     if quad is not None:
         box = Box(0, 0, placement.texture[1], placement.texture[0])
         homography = from_corners(box.corners, quad)
     elif card is None:
         raise ValueError("the run has no print/sheet.json, and no --quad says where the patch is")
     else:
-        box, card_fit = card.patch, _fit(pixels, card)
+        box, card_fit = card.patch, _fit(pixels, card, expected)
         homography, swatches = card_fit.homography, measure_swatches(pixels, card_fit.homography, card)
     if not visible(homography, box.corners):
         raise ValueError("the patch would lie behind the camera")
-    scene = _scene(homography, box, placement, photo.row, (pixels.shape[0], pixels.shape[1]))
-    gain = None if card is None or card_fit is None else gains(pixels, picture, scene, card, homography)
+    scenes = _scenes(homography, box, placement, photo.row, (pixels.shape[0], pixels.shape[1]))
+    scene = scenes[0]
+    laid = place(pixels, picture, scene, None if card_fit is None else card, homography)
+    for other in scenes[1:]:  # of several placements, the nearest that shows its scene
+        if not laid.belongs and (now := place(pixels, picture, other, card, homography)).belongs:
+            scene, laid = other, now
     size = placement.size[0]
     view = photo_view(pixels, size) if kind == "photo" else scene_view(pixels, scene, placement.size, size)
     whole = Box(0, 0, placement.size[1], placement.size[0])
     scene_pose = pose(view.frame() @ scene, whole) if visible(scene, whole.corners) else None
     patch = rectify.rectified(pixels, homography, box, rectify.natural_size(homography, box))
-    return PhotoMeasurement(photo, card_fit, swatches, gain, pose(homography, box), scene_pose, view, patch)
+    looks = {arm: printed_as(texture, swatches, card) for arm, texture in expected.textures.items()}
+    inside = cells_inside(homography, box, (pixels.shape[0], pixels.shape[1]))
+    evidence = Evidence(
+        resemblance(patch, inside, looks, expected.arm, swatches is not None),
+        None if swatches is None or card is None else purity(swatches, card),
+        laid if placement.fixed else None,
+    )
+    gain = None if laid is None or laid.cells is None else gains(laid.cells)
+    return PhotoMeasurement(photo, card_fit, swatches, gain, pose(homography, box), scene_pose, view, patch, evidence)
 
 
-def _fit(pixels: NDArray[np.uint8], card: Card) -> Fit:
+def _fit(pixels: NDArray[np.uint8], card: Card, expected: Expected) -> Fit:
     """The card in the photograph. Raises ValueError with the tags that were detected."""
     detection = detect(pixels, card)
     if len(detection.own) >= LEAST:
@@ -95,16 +112,22 @@ def _fit(pixels: NDArray[np.uint8], card: Card) -> Fit:
         raise ValueError(
             f"the card is there more than once (fiducial {detection.twice[0]}); photograph one, or give --quad"
         )
+    if detection.others and (arm := expected.arm_of(detection.others)) is not None:
+        raise ValueError(f"it shows the card of the arm {arm}, not of {expected.arm} (--arm {arm} scores it)")
     if detection.others and not detection.own:
         others = ", ".join(map(str, detection.others[:4]))
         raise ValueError(f"it shows another card: fiducials {others}, not {numbers}; is it the print of this run?")
+    if len(detect(np.ascontiguousarray(pixels[:, ::-1]), card).own) >= LEAST:
+        raise ValueError("it is mirrored: the card is there, seen in a mirror or printed as one")
     raise ValueError(
         f"{len(detection.own)} of the fiducials {numbers} found, {LEAST} are needed (nearer, sharper, or give --quad)"
     )
 
 
-def _scene(homography: Floats, box: Box, placement: PlacementRecord, row: int, size: tuple[int, int]) -> Floats:
-    """From the pixels of the run's picture, 0 its edge, to the photograph's. Of several placements, the one that
+def _scenes(
+    homography: Floats, box: Box, placement: PlacementRecord, row: int, size: tuple[int, int]
+) -> list[Floats]:
+    """From the pixels of the run's picture, 0 its edge, to the photograph's: of each placement, that first which
     brings the scene nearest to the photograph's middle."""
     height, width = placement.size
     candidates = []
@@ -113,7 +136,7 @@ def _scene(homography: Floats, box: Box, placement: PlacementRecord, row: int, s
         scene = homography @ from_corners(corners, box.corners)
         off = project(scene, [width / 2, height / 2]) - [size[1] / 2, size[0] / 2]
         candidates.append((float(np.hypot(*off)), scene))
-    return min(candidates, key=lambda each: each[0])[1]
+    return [scene for _, scene in sorted(candidates, key=lambda each: each[0])]
 
 
 def record(measured: PhotoMeasurement) -> dict[str, Any]:
@@ -135,6 +158,7 @@ def record(measured: PhotoMeasurement) -> dict[str, Any]:
             "jitter": scene.jitter,
         },
         "outside": measured.view.outside,
+        **measured.evidence.to_dict(),
     }
 
 

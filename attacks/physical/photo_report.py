@@ -1,5 +1,6 @@
 """What scoring photographs leaves behind: tables, pictures, the fitted colours and the preset of a second patch."""
 
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -21,14 +22,14 @@ LINE = 14
 COLUMNS_OF_CSV = (
     *("photo", "picture", "fiducials", "residual_px", "scale", "scale_unit", "degrees", "jitter", "outside", "stops"),
     *("delta_e", "delta_e_fitted", "cosine", "nearest", "recognised", "success"),
+    *("correlation", "hidden", "glare", "purity", "scene_correlation", "stretch", "reason"),
 )
-NAMES = {"eot": "digital, eot", "noise": "digital, noise", "clean": "digital, clean"}
 
 
 def write(
     folder: Path,
     content: dict[str, Any],
-    measured: Sequence[PhotoMeasurement],
+    measured: tuple[Sequence[PhotoMeasurement], Sequence[PhotoMeasurement]],
     config: dict[str, Any],
     fit: ColourFit | None,
     stops: dict[str, float],
@@ -36,30 +37,36 @@ def write(
     """Write photos.json, photos.csv, rectified/, overview.png, colour.json (of a fit) and preset.yaml.
 
     Args:
+        measured: the photographs that are scored, and those that are left out.
         config: of the run's manifest.json.
         stops: the exposure of each photograph with a chart, by its name.
     """
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "photos.json", content)
-    write_rows(folder / "photos.csv", [csv_row(photo) for photo in content["photos"]])
-    for each in measured:
+    write_rows(folder / "photos.csv", [csv_row(photo) for photo in (*content["photos"], *content["refused"])])
+    scored, refused = measured
+    for each in (*scored, *refused):
         _save(folder / "rectified" / file_name(each.photo), each.patch)
-    _save(folder / "overview.png", overview(measured[:SHOWN], content["photos"][:SHOWN]))
+    _save(
+        folder / "overview.png",
+        overview([*scored, *refused][:SHOWN], [*content["photos"], *content["refused"]][:SHOWN]),
+    )
     colour = folder / "colour.json"
     if fit is None:
         colour.unlink(missing_ok=True)  # of photographs before these
     else:
         write_json(colour, fit.to_dict())
-    ranges = next_preset.ranges(measured, list(stops.values()) if len(stops) == len(measured) else [])
+    ranges = next_preset.ranges(scored, list(stops.values()) if len(stops) == len(scored) else [])
     write_text(folder / "preset.yaml", next_preset.content(config, ranges, None if fit is None else colour))
 
 
 def csv_row(photo: dict[str, Any]) -> dict[str, Any]:
-    """The line of a photograph in photos.csv, from its entry in photos.json."""
+    """The line of a photograph in photos.csv, from its entry in photos.json; one that is left out has a reason and no
+    scores."""
     patch = photo["patch"]
     jitter = max(abs(value) for corner in patch["corners"] for value in corner)
     row = photo | patch | {"fiducials": len(photo["fiducials"]), "jitter": jitter}
-    return {name: row[name] for name in COLUMNS_OF_CSV}
+    return {name: row.get(name) for name in COLUMNS_OF_CSV}
 
 
 def table(content: dict[str, Any]) -> str:
@@ -76,11 +83,15 @@ def table(content: dict[str, Any]) -> str:
         )
     lines += ["", f"{'':<18}{'cosine to clean':<26}{'recall@1':<26}{'success':<8}"]
     rows = {f"{len(photos)} photographs": content["photographs"]}
-    rows |= {NAMES[arm]: row for arm, row in content["digital"].items()}
-    rows["difference to eot"] = content["difference"]
+    rows |= {f"digital, {arm}": row for arm, row in content["digital"].items()}
+    rows[f"difference to {content['arm']}"] = content["difference"]
     for name, row in rows.items():
         cells = ("{mean:.3f} [{low:.3f}, {high:.3f}]".format(**interval) for interval in row.values())
         lines.append(f"{name:<18}" + "".join(f"{cell:<26}" for cell in cells).rstrip())
+    if content["left_out"]:
+        lines += [
+            f"left out: {len(content['left_out'])} of {len(content['left_out']) + len(photos)}, each named above"
+        ]
     colour = content["colour"]
     lines.append(
         f"colours: none fitted, {content['no_colour']}"
@@ -98,19 +109,29 @@ def _short(value: float | None) -> str:
 
 def overview(measured: Sequence[PhotoMeasurement], photos: Sequence[dict[str, Any]]) -> NDArray[np.uint8]:
     """For each photograph the view that was scored and the rectified patch, with the scores; the frame is red where
-    the attack succeeded."""
+    the attack succeeded, and crossed out where the photograph is left out."""
     columns = min(COLUMNS, len(measured))
     width, height = 2 * SIDE + 14, SIDE + 2 * LINE + 10
     sheet = Image.new("RGB", (columns * width, -(-len(measured) // columns) * height), "white")
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(LINE - 3)
     for i, (each, photo) in enumerate(zip(measured, photos, strict=True)):
         x, y = i % columns * width + 4, i // columns * height + 4
-        colour = "#c53030" if photo["success"] else "#2f855a"
+        reason = photo.get("reason")
+        colour = "#555555" if reason else "#c53030" if photo["success"] else "#2f855a"
         draw.rectangle((x - 2, y - 2, x + SIDE + 1, y + SIDE + 1), outline=colour, width=2)
         sheet.paste(_fitted(to_bytes(each.view.pixels)), (x, y))
         sheet.paste(_fitted(each.patch), (x + SIDE + 4, y))
-        draw.text((x, y + SIDE + 3), photo["photo"][-44:], "black", font)
-        draw.text((x, y + SIDE + 3 + LINE), f"{photo['cosine']:.2f}  {photo['nearest'][-38:]}", colour, font)
+        if reason:
+            draw.line((x, y, x + SIDE, y + SIDE), colour, 3)
+            draw.line((x, y + SIDE, x + SIDE, y), colour, 3)
+        name = f"{photo['photo'][-32:]}: left out" if reason else photo["photo"][-44:]
+        scores = (
+            textwrap.shorten(reason, 50, placeholder=" ...")
+            if reason
+            else f"{photo['cosine']:.2f}  {photo['nearest'][-38:]}"
+        )
+        draw.text((x, y + SIDE + 3), name, "black", font)
+        draw.text((x, y + SIDE + 3 + LINE), scores, colour, font)
     return np.asarray(sheet)
 
 

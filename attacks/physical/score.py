@@ -21,8 +21,8 @@ from transforms import Compose
 MEASURES = ("cosine", "recall_at_1", "success")
 #: Those of them that are yes or no.
 SHARES = ("recall_at_1", "success")
-#: The arms of the run that photographs are compared with.
-ARMS = ("eot", "noise", "clean")
+#: The arms of the run that stand beside any arm's photographs.
+BESIDE = ("noise", "clean")
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,22 +95,23 @@ def _interval(content: Any) -> Interval:
     return result
 
 
-def compared(judged: PhotoScores, rows: Sequence[int], metrics: dict[str, Any]) -> dict[str, Any]:
-    """All photographs beside the run's own figures. Raises ValueError if metrics.json is not that of a run."""
+def compared(judged: PhotoScores, rows: Sequence[int], metrics: dict[str, Any], arm: str) -> dict[str, Any]:
+    """All photographs beside the run's own figures, and their difference to those of their arm. Raises ValueError if
+    metrics.json is not that of a run with this arm."""
     try:
         digital = {
-            arm: {name: _interval(metrics["arms"][arm][name]) for name in MEASURES}
-            for arm in ARMS
-            if arm in metrics["arms"]
+            name: {key: _interval(metrics["arms"][name][key]) for key in MEASURES}
+            for name in dict.fromkeys((arm, *BESIDE))
+            if name in metrics["arms"]
         }
-        eot = digital["eot"]
+        own = digital[arm]
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"metrics.json has no scores of the arm eot ({type(error).__name__}: {error})") from None
+        raise ValueError(f"metrics.json has no scores of the arm {arm} ({type(error).__name__}: {error})") from None
     photographed = {name: (share if name in SHARES else summary)(getattr(judged, name), rows) for name in MEASURES}
     return {
         "photographs": {name: photographed[name]._asdict() for name in MEASURES},
-        "digital": {arm: {name: value._asdict() for name, value in each.items()} for arm, each in digital.items()},
-        "difference": {name: difference(photographed[name], eot[name])._asdict() for name in MEASURES},
+        "digital": {name: {key: value._asdict() for key, value in each.items()} for name, each in digital.items()},
+        "difference": {name: difference(photographed[name], own[name])._asdict() for name in MEASURES},
         "intervals": "95 %, over pictures; their range where they are too few for an interval"
         if len(set(rows)) > 1
         else "95 %, over photographs of one picture",

@@ -14,12 +14,15 @@ from attacks.physical import colour_fit, photo_report
 from attacks.physical.colour_fit import ColourFit
 from attacks.physical.photo_measure import VIEWS, PhotoMeasurement, measure_photo, record
 from attacks.physical.photos import listed, quads, read
+from attacks.physical.recognition import Expected
 from attacks.physical.score import compared, judge
+from attacks.physical.sheet import ARMS, folder_of, read_texture, subject, texture_file
 from attacks.physical.views import Rerun, read_placement, read_sheet, rerun
-from attacks.runtime.files import sha256
 from attacks.runtime.folders import refuse_links
 
-SCHEMA = 1
+SCHEMA = 2
+#: An error names at most so many photographs.
+NAMED = 5
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,16 @@ class Colours:
 
 
 @dataclass(frozen=True)
+class Photographs:
+    """A folder of photographs; the `picture` that they show and the `quad` where the patch lies, if the user says so
+    (see `photos.listed` and `photos.quads`)."""
+
+    folder: Path
+    picture: str | None = None
+    quad: str | None = None
+
+
+@dataclass(frozen=True)
 class Scored:
     """What was written: the folder, the content of photos.json, and notes."""
 
@@ -61,21 +74,21 @@ class Scored:
 
 def score_photos(
     run: Path,
-    photos: Path,
+    photos: Photographs,
     view: str = "photo",
-    picture: str | None = None,
-    quad: str | None = None,
     out: Path | None = None,
     device: str = "auto",
     program: str | None = None,
+    arm: str = "eot",
 ) -> Scored:
-    """Score a folder of photographs and write the results.
+    """Score a folder of photographs and write the results. Those that do not show the arm's patch in its scene (see
+    `attacks.physical.recognition`) are listed with the reason, and left out of all figures.
 
     Args:
         view: what the encoder gets, photo (its central square) or scene (that square which shows the scene).
-        picture, quad: see `photos.listed` and `photos.quads`.
-        out: the folder; None: `photos` in that of the run.
+        out: the folder; None: `photos` in that of the run, `photos_noise` and so on for another arm than `eot`.
         program: see `rerun`.
+        arm: of the run, whose print was photographed.
 
     Raises:
         ValueError, OSError: in one line; also where no photograph could be scored.
@@ -84,40 +97,53 @@ def score_photos(
         raise ValueError(f"`--view` must be one of {', '.join(VIEWS)}; got {view!r}")
     if out is None:
         refuse_links(run)
-    placement, card = read_placement(run), printed(run)
-    shots, notes = listed(photos, placement.pictures, picture)
-    corners = {} if quad is None else quads(quad, shots)
+    placement, wanted = read_placement(run), expected(run, arm)
+    card = wanted.card
+    shots, notes = listed(photos.folder, placement.pictures, photos.picture)
+    corners = {} if photos.quad is None else quads(photos.quad, shots)
     if card is None and not corners:
-        raise ValueError(f"`{run}` has no print/sheet.json: print it first, viewproof print {run}, or give --quad")
+        option = "" if arm == ARMS[0] else f" --arm {arm}"
+        raise ValueError(
+            f"`{folder_of(run, 'print', arm)}` has no sheet.json: print it first, viewproof print {run}{option}, or "
+            "give --quad"
+        )
     origin = rerun(run, device, program)  # before the photographs: it may raise
     measured: list[PhotoMeasurement] = []
+    refused: list[PhotoMeasurement] = []
     for photo in shots:
         try:
             clean = to_bytes(origin.parts.queries.images[photo.row])  # as in pictures/clean, which `rerun` checks
             quad_px = corners.get(photo.name)
-            measured.append(measure_photo(photo, read(photo.path), clean, card, quad_px, placement, view))
+            each = measure_photo(photo, read(photo.path), clean, wanted, quad_px, placement, view)
+            (measured if each.evidence.refusal is None else refused).append(each)
         except (ValueError, OSError) as error:
             notes.append(f"{photo.name}: left out, {' '.join(str(error).split())}")
+    notes += [f"{each.photo.name}: left out, {each.evidence.refusal}" for each in refused]
     if not measured:
-        raise ValueError(f"none of {len(shots)} photographs could be scored; {notes[-1]}")
-    content, colours = _content(origin, measured, card, view, notes)
-    folder = run / "photos" if out is None else out
-    photo_report.write(folder, content, measured, origin.manifest["config"], colours.fit, colours.stops)
+        raise ValueError(f"none of {len(shots)} photographs could be scored; {'; '.join(notes[-NAMED:])}")
+    content, colours = _content(origin, measured, wanted, view, notes)
+    content["refused"] = [record(each) | {"reason": each.evidence.refusal} for each in refused]
+    folder = folder_of(run, "photos", arm) if out is None else out
+    config = origin.manifest["config"]
+    photo_report.write(folder, content, (measured, refused), config, colours.fit, colours.stops)
     return Scored(folder, content, (*notes, *content["notes"]))
 
 
-def printed(run: Path) -> Card | None:
-    """The card of a run's print; None where nothing was printed. Raises ValueError for that of another patch."""
-    path = run / "print" / "sheet.json"
-    if not path.is_file():
-        return None
-    card, name, _ = read_sheet(path)
-    own = f"vp-{sha256(run / 'patch.png')[:8]}"
-    if name != own:
-        raise ValueError(
-            f"`{path}` is the print of {name}, and patch.png is {own}: print it again, and photograph that"
-        )
-    return card
+def expected(run: Path, arm: str) -> Expected:
+    """What photographs of an arm's print should show. Raises ValueError if another patch was printed."""
+    source, path = subject(run, arm), folder_of(run, "print", arm) / "sheet.json"
+    card = None
+    if path.is_file():
+        made = read_sheet(path)
+        if (made.id, made.arm, made.sha256) != (source.id, arm, source.sha256):
+            raise ValueError(
+                f"`{path}` is the print of {made.id} {made.arm} {made.sha256[:8]}, and the patch is {source.id} "
+                f"{arm} {source.sha256[:8]}: print it again, and photograph that"
+            )
+        card = made.card
+    others = (name for name in ARMS if name != arm and (run / "patches" / f"{name}.png").is_file())
+    textures = {arm: source.texture} | {name: read_texture(texture_file(run, name)) for name in others}
+    return Expected(source.id, arm, card, textures)
 
 
 def colours_of(measured: Sequence[PhotoMeasurement], card: Card | None) -> Colours:
@@ -139,9 +165,9 @@ def colours_of(measured: Sequence[PhotoMeasurement], card: Card | None) -> Colou
 
 
 def _content(
-    origin: Rerun, measured: Sequence[PhotoMeasurement], card: Card | None, view: str, notes: Sequence[str]
+    origin: Rerun, measured: Sequence[PhotoMeasurement], wanted: Expected, view: str, notes: Sequence[str]
 ) -> tuple[dict[str, Any], Colours]:
-    judged = judge(measured, origin.parts)
+    judged, card = judge(measured, origin.parts), wanted.card
     colours = colours_of(measured, card)
     rows = [each.photo.row for each in measured]
     table = [
@@ -160,6 +186,8 @@ def _content(
     content = {
         "schema": SCHEMA,
         "run": str(origin.folder),
+        "id": wanted.id,
+        "arm": wanted.arm,
         "view": view,
         "size": origin.placement.size[0],
         "encoder": dict(described(identity(origin.run.encoder, origin.parts.encoder))),
@@ -178,7 +206,7 @@ def _content(
         },
         "no_colour": colours.reason or None,
         "notes": colours.notes,
-        **compared(judged, rows, origin.metrics),
+        **compared(judged, rows, origin.metrics, wanted.arm),
     }
     return content, colours
 

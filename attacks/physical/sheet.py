@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
 
 from attacks.perturbations.patch import card_raster
-from attacks.perturbations.patch.card import GROUPS, SIDES, Card, card
+from attacks.perturbations.patch.card import SIDES, Card, card, words_of
 from attacks.perturbations.patch.card_raster import INCH, WHITE, Picture, Texture
 from attacks.physical.paper import Page, Plan, furniture, plan
 from attacks.physical.pdf import font_file, write_pdf
@@ -23,26 +23,39 @@ from attacks.runtime.folders import refuse_links
 WIDTH = 100.0
 #: Of zlib: half the time of the default, and 3 % more bytes.
 FAST = 4
+#: The arms whose patch can be printed, that of the attack first.
+ARMS = ("eot", "no_eot", "one_view", "noise")
 ANCHORS = {"start": "ls", "middle": "ms"}
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """The patch of a run: its texture over white, its id, and, if the run has them, its width in mm and its group of
-    fiducials."""
+    """The patch of an arm of a run: its texture over white, the file's digest, the run's id, its width in mm if the
+    run has one, and whether the attack saw its card."""
 
     texture: Texture
+    sha256: str
     id: str
+    arm: str
     width: float | None
-    tags: int | None
-
-    @property
-    def group(self) -> int:
-        """Which four fiducials it gets: those that the attack used, else four that follow from the texture."""
-        return int(self.id.removeprefix("vp-"), 16) % GROUPS if self.tags is None else self.tags
+    seen: bool
 
 
-def subject(run: Path) -> Subject:
+def texture_file(run: Path, arm: str) -> Path:
+    """The file of the texture of an arm. Raises ValueError for an arm that the run does not have."""
+    path = run / "patch.png" if arm == ARMS[0] else run / "patches" / f"{arm}.png"
+    if arm not in ARMS or not path.is_file():
+        known = [name for name in ARMS[1:] if (run / "patches" / f"{name}.png").is_file()]
+        raise ValueError(f"`--arm` must be one of the run's: {', '.join((ARMS[0], *known))}; got {arm!r}")
+    return path
+
+
+def folder_of(run: Path, what: str, arm: str) -> Path:
+    """The folder of a run in which `what` of an arm lies: `print`, or `print_noise` of another arm than `eot`."""
+    return run / (what if arm == ARMS[0] else f"{what}_{arm}")
+
+
+def subject(run: Path, arm: str = "eot") -> Subject:
     """Read what a run of a patch left in its folder.
 
     Raises:
@@ -53,12 +66,13 @@ def subject(run: Path) -> Subject:
     for name in ("patch.png", "placement.json"):
         if not (run / name).is_file():
             raise ValueError(f"run `{run}` has no {name}: only runs with `perturbation=patch` can be printed")
-    texture = _texture(run / "patch.png")
-    width, tags = _print_settings(run / "placement.json", texture.shape[:2])
-    return Subject(texture, f"vp-{sha256(run / 'patch.png')[:8]}", width, tags)
+    path = texture_file(run, arm)
+    texture = read_texture(path)
+    patch_id, width, seen = _print_settings(run / "placement.json", texture.shape[:2])
+    return Subject(texture, sha256(path), patch_id, arm, width, seen)
 
 
-def _texture(path: Path) -> Texture:
+def read_texture(path: Path) -> Texture:
     """An 8-bit picture file as (h, w, 3) of 0..255, over white paper."""
     try:
         with Image.open(path, formats=("PNG",)) as opened:
@@ -71,11 +85,12 @@ def _texture(path: Path) -> Texture:
     return np.asarray(values[..., :3] * alpha + WHITE * (1 - alpha), np.float32)
 
 
-def _print_settings(path: Path, size: tuple[int, ...]) -> tuple[float | None, int | None]:
-    """The width in mm and the group of tags of a run, each None if not given."""
+def _print_settings(path: Path, size: tuple[int, ...]) -> tuple[str, float | None, bool]:
+    """The id of a run, its width in mm if it has one, and whether the attack saw the card."""
     try:
         content: Any = json.loads(path.read_text(encoding="utf-8"))
-        texture, width, tags = content["texture"], content["width_mm"], content.get("tags")
+        texture, width = content["texture"], content["width_mm"]
+        patch_id, seen = content.get("id"), content.get("card")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"`{path}` cannot be read ({type(error).__name__}: {error})") from None
     if texture != list(size):
@@ -83,9 +98,11 @@ def _print_settings(path: Path, size: tuple[int, ...]) -> tuple[float | None, in
     if width is not None and not (type(width) in (int, float) and SIDES[0] <= width <= SIDES[1]):
         got = f"{width!r:.40}"
         raise ValueError(f"`width_mm` in `{path}` must lie in {SIDES[0]:g}..{SIDES[1]:g}, or be null; got {got}")
-    if tags is not None and (type(tags) is not int or not 0 <= tags < GROUPS):
-        raise ValueError(f"`tags` in `{path}` must lie in 0..{GROUPS - 1}, or be null; got {tags!r}")
-    return None if width is None else float(width), tags
+    if not isinstance(patch_id, str) or not re.fullmatch("vp-[0-9a-f]{8}", patch_id) or not isinstance(seen, bool):
+        raise ValueError(
+            f"`{path}` has no `id` and `card` of this version, whose cards name run and arm: start the run again"
+        )
+    return patch_id, None if width is None else float(width), seen
 
 
 @dataclass(frozen=True)
@@ -98,28 +115,34 @@ class Printed:
 
 
 def write(
-    run: Path, width: float | None = None, paper: str = "a4", dpi: int = 300, out: Path | None = None
+    run: Path,
+    width: float | None = None,
+    paper: str = "a4",
+    dpi: int = 300,
+    out: Path | None = None,
+    arm: str = "eot",
 ) -> Printed:
     """Write sheet.pdf, sheet.png (sheet-1.png, ... if there are several), card.png and sheet.json.
 
     Args:
         width: of the patch in mm; None: that of the run, or 100.
         paper: one of `PAPERS`.
-        out: the folder; None: `print` in that of the run.
+        out: the folder; None: `print` in that of the run, `print_noise` and so on for another arm than `eot`.
+        arm: of the run, whose patch is printed.
 
     Raises:
         ValueError: see `subject`, `card`, `card_picture` and `refuse_links`.
     """
     if out is None:
         refuse_links(run)
-    source = subject(run)
+    source = subject(run, arm)
     if width is None:
         width = source.width or WIDTH
     rows, columns = source.texture.shape[:2]
-    sheets = plan(card(width, width * rows / columns, source.group), source.id, paper, dpi)
+    sheets = plan(card(width, width * rows / columns, words_of(source.id, arm)), paper, dpi)
     picture = card_raster.card_picture(sheets.card, source.texture, dpi)
     patch = card_raster.patch_picture(source.texture, pixels(sheets.card, (rows, columns), dpi))
-    folder = run / "print" if out is None else out
+    folder = folder_of(run, "print", arm) if out is None else out
     folder.mkdir(parents=True, exist_ok=True)
     count = len(sheets.pages)
     names = ["sheet.png"] if count == 1 else [f"sheet-{i + 1}.png" for i in range(count)]
@@ -131,7 +154,7 @@ def write(
     _save(folder / "card.png", picture, dpi)
     for name, page in zip(names, sheets.pages, strict=True):
         _save(folder / name, page_picture(picture, sheets, page), dpi)
-    write_json(folder / "sheet.json", _record(sheets))
+    write_json(folder / "sheet.json", _record(sheets, source))
     return Printed(folder, sheets, _notes(source, width))
 
 
@@ -165,10 +188,12 @@ def _save(path: Path, picture: Picture, dpi: int) -> None:
         Image.fromarray(picture).save(temporary, format="PNG", dpi=(dpi, dpi), compress_level=FAST)
 
 
-def _record(sheets: Plan) -> dict[str, Any]:
+def _record(sheets: Plan, source: Subject) -> dict[str, Any]:
     return {
-        "schema": 1,
-        "id": sheets.id,
+        "schema": 2,
+        "id": source.id,
+        "arm": source.arm,
+        "sha256": source.sha256,
         "card": dataclasses.asdict(sheets.card),
         "dpi": sheets.dpi,
         "paper": sheets.paper,
@@ -182,7 +207,7 @@ def _record(sheets: Plan) -> dict[str, Any]:
 
 def _notes(source: Subject, width: float) -> tuple[str, ...]:
     notes = []
-    if source.tags is None:
+    if not source.seen:
         notes.append(
             "the attack has not seen the card that is printed round its patch, and photographs show it: expect less "
             "than the run's figures, or run again with perturbation.card=true perturbation.width_mm=..."

@@ -30,6 +30,8 @@ MOST_DPI = 10_000
 REACH = 1e3
 #: Keys of an encoder's description that must equal those of the run.
 SAME = ("fingerprint", "sha256")
+#: The names in `sheet.json`.
+NAMED = ("id", "arm", "sha256")
 #: The level beyond a photograph's edge.
 GREY = 128
 #: The largest side of a scene in a photograph, in multiples of the photograph's longer side.
@@ -39,13 +41,26 @@ MOST = 2
 @dataclass(frozen=True)
 class PlacementRecord:
     """`placement.json`: the names of the pictures, their (height, width), that of the texture, its quads in each
-    picture in shares of width and height, and the name of the target."""
+    picture in shares of width and height, the name of the target, and whether the patch lies `fixed` in the scene."""
 
     pictures: tuple[str, ...]
     size: tuple[int, int]
     texture: tuple[int, int]
     quads: tuple[tuple[Any, ...], ...]
     target: str | None
+    fixed: bool
+
+
+@dataclass(frozen=True)
+class PrintRecord:
+    """`sheet.json`: the card, the id and the arm of its run, the digest of the texture's file, and the dots per
+    inch."""
+
+    card: Card
+    id: str
+    arm: str
+    sha256: str
+    dpi: int
 
 
 def read_placement(folder: Path) -> PlacementRecord:
@@ -57,28 +72,37 @@ def read_placement(folder: Path) -> PlacementRecord:
     try:
         quads = tuple(tuple(each) for each in content["quads"])
         names = tuple(_name(each) for each in content["pictures"])
-        record = PlacementRecord(names, _size(content["size"]), _size(content["texture"]), quads, content["target"])
+        sizes, target, fixed = (
+            (_size(content["size"]), _size(content["texture"])),
+            content["target"],
+            content["fixed"],
+        )
+        record = PlacementRecord(names, *sizes, quads, target, fixed)
         if not names or len(quads) != len(names) or not all(map(len, quads)):
             raise ValueError("it must name a picture or more, and one quad or more for each")
         for quad in (quad for each in quads for quad in each):
             _check_quad(quad)
         if not isinstance(record.target, str | None):
             raise ValueError("`target` must be a text or null")
+        if not isinstance(record.fixed, bool):
+            raise ValueError("`fixed` must be true or false")
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"`{path}` is not what a run writes ({type(error).__name__}: {error})") from None
     return record
 
 
-def read_sheet(path: Path) -> tuple[Card, str, int]:
-    """Read `sheet.json` of a print: the card, the id of its patch, and the dots per inch. Raises ValueError."""
+def read_sheet(path: Path) -> PrintRecord:
+    """Read `sheet.json` of a print. Raises ValueError."""
     content = read_json(path)
     try:
-        card, patch_id, dpi = card_from(content["card"]), str(content["id"]), content["dpi"]
+        card, dpi, (name, arm, digest) = card_from(content["card"]), content["dpi"], map(content.get, NAMED)
+        if not all(isinstance(each, str) for each in (name, arm, digest)):
+            raise ValueError(f"it must name {', '.join(NAMED)}: the print of an earlier version is printed again")
         if type(dpi) is not int or not 1 <= dpi <= MOST_DPI:
             raise ValueError(f"`dpi` must be a whole number of 1..{MOST_DPI}")
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"`{path}` is not what print_patch writes ({type(error).__name__}: {error})") from None
-    return card, patch_id, dpi
+    return PrintRecord(card, name, arm, digest, dpi)
 
 
 def _name(name: Any) -> str:

@@ -214,4 +214,4 @@ def _printed(facts: Mapping[str, Any]) -> str:
     if not stages and printer["colour"] == "ideal":
         text = "the attack assumed no printer: a print that equals the file (printer=none)"
     text += f"; {width:g} mm wide" if width is not None else ""
-    return text + (f"; seen with its card, fiducials of group {facts['tags']}" if facts["card"] else "")
+    return text + ("; seen with its card" if facts["card"] else "")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attacks.experiment.build.parts import price
-from attacks.experiment.build.patch import patch, tags
+from attacks.experiment.build.patch import patch, patch_id
 from attacks.experiment.build.printer import laid
 from attacks.experiment.patch_record import facts
 from attacks.perturbations.patch.card import card
@@ -17,8 +17,10 @@ from attacks.report.facts import patch_rows
 from attacks.report.page import verdict
 from attacks.report.warnings import warnings
 from attacks.schema.patch import NonPrintabilityConfig, PatchConfig, PrinterConfig
+from attacks.schema.validate import validate
 from tests.helpers import reported
 from tests.helpers.runs import quiet
+from tests.schema.test_configs import composed
 from transforms import Compose
 
 IMAGES = torch.zeros(2, 3, 40, 60)
@@ -31,7 +33,7 @@ def node(**keys):
 
 
 def record(places=None, printer=PLAIN, target=None, **keys):
-    return facts(node(**keys), printer, patch(node(**keys), IMAGES, places), (40, 60), target)
+    return facts(node(**keys), printer, patch(node(**keys), IMAGES, "vp-01234567", places), (40, 60), target)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,7 @@ def test_a_card_covers_more_than_its_patch():
     assert result["sheet_area"]["mean"] > 1.3 * result["area"]["mean"] == pytest.approx(1.3 * 0.2, abs=2e-3)
     output = dict(patch_rows(result))
     assert "20.0% of the picture; with the card" in output["covers"]
-    assert f"60 mm wide; seen with its card, fiducials of group {result['tags']}" in output["printed"]
+    assert "60 mm wide; seen with its card" in output["printed"]
 
 
 def test_the_rows_name_printer_colours_and_target():
@@ -88,19 +90,34 @@ def test_a_patch_gives_no_warning_about_the_unused_budget():
 
 
 def test_a_patch_that_lies_anywhere_keeps_its_aspect():
-    quad = patch(node(place={"scale": [0.2, 0.4]}), IMAGES).placements.quads[0, 0] * torch.tensor([60, 40])
+    quad = patch(node(place={"scale": [0.2, 0.4]}), IMAGES, "vp-01234567").placements.quads[0, 0] * torch.tensor(
+        [60, 40]
+    )
     wide, high = (quad[1] - quad[0]).norm(), (quad[2] - quad[1]).norm()
     assert (float(wide), float(high)) == pytest.approx((18, 12))
 
 
-def test_the_surround_in_the_attack_is_the_recorded_card():
-    made = {width: node(card=True, width_mm=width) for width in (60.0, 70.0, 80.0, 90.0)}
-    assert len({tags(each) for each in made.values()}) > 1
-    for width, each in made.items():
-        picture, top, left, times = surround(card(width, width * 16 / 24, tags(each)), (16, 24))
-        own = patch(each, IMAGES).surround
+def test_the_surround_in_the_attack_is_the_printed_card_of_the_arm():
+    made = patch(node(card=True, width_mm=60.0), IMAGES, "vp-01234567")
+    shown = []
+    for arm in ("eot", "noise", "no_eot"):
+        picture, top, left, times = surround(card(60, 40, f"vp-01234567  {arm}"), (16, 24))
+        own = made.for_arm(arm).surround
         assert (own.top, own.left, own.times) == (top, left, times)
         assert torch.equal((own.picture[0] * 255).round().byte(), torch.from_numpy(picture).permute(2, 0, 1))
+        shown.append(own.picture)
+    assert torch.equal(made.surround.picture, shown[0]) and not torch.equal(shown[0], shown[1])
+
+
+def test_the_id_depends_on_what_changes_the_patch_and_on_nothing_else():
+    run = validate(composed("config=patch"))
+    for overrides, same in (
+        (["engine.device=cpu", "tracker=none", "evaluate.views=7"], True),
+        (["seed=1"], False),
+        (["attack.gradients=3"], False),
+        (["perturbation.size=[8,8]"], False),
+    ):
+        assert (patch_id(validate(composed("config=patch", *overrides))) == patch_id(run)) is same
 
 
 BAD = [
@@ -122,7 +139,7 @@ BAD = [
 @pytest.mark.parametrize(("keys", "message"), BAD)
 def test_an_error_for_a_wrong_value_names_its_key(keys, message):
     with pytest.raises(ValueError, match=f"^{message}"):
-        patch(node(**keys), IMAGES)
+        patch(node(**keys), IMAGES, "vp-01234567")
 
 
 def test_errors_of_other_parts_name_their_keys():

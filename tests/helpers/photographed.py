@@ -3,12 +3,22 @@
 Independent of the simulation in `attacks.physical`, so that neither can hide an error in the other.
 """
 
+from dataclasses import replace
+
 import cv2
 import numpy as np
+
+from attacks.perturbations.patch.card import card
 
 #: Pixels of the drawn card for each mm, and points along each axis that a pixel averages.
 FINE, POINTS = 16, 3
 DICTIONARY = cv2.aruco.getPredefinedDictionary(cv2.aruco.DICT_APRILTAG_36h11)
+
+
+def numbered(first):
+    """The card of a patch of 80 x 80 mm, with four tags from a number on."""
+    made = card(80, 80)
+    return replace(made, tags=tuple(replace(tag, number=first + i) for i, tag in enumerate(made.tags)))
 
 
 def linear(srgb):

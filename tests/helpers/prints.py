@@ -9,6 +9,7 @@ import pypdfium2
 from PIL import Image
 
 MM = 25.4
+ID = "vp-0123abcd"
 
 
 def framed(size=(24, 24), seed=0):
@@ -25,6 +26,7 @@ def fake_run(folder, texture=None, width=None):
     texture = framed() if texture is None else texture
     Image.fromarray(texture).save(folder / "patch.png")
     record = {"schema": 1, "pictures": [], "size": [8, 8], "texture": list(texture.shape[:2]), "width_mm": width}
+    record |= {"id": ID, "card": False, "fixed": True}
     (folder / "placement.json").write_text(json.dumps(record | {"quads": [], "target": None}))
     return folder
 

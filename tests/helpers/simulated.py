@@ -10,7 +10,7 @@ from attacks.perturbations.patch.card import card
 from attacks.physical.simulation.photographs import photograph
 from attacks.physical.simulation.shots import Shot
 
-CARD = card(100, 100, group=5)
+CARD = card(100, 100, words="card 5")
 DPI = 254  # ten dots per mm: every edge of the card but those of swatches is between two dots
 QUAD = ((0.2, 0.2), (0.8, 0.2), (0.8, 0.8), (0.2, 0.8))
 RANDOM = np.random.default_rng
@@ -45,9 +45,16 @@ def printed_run(where, dots):
         cv2.imwrite(str(where / "pictures" / "clean" / f"{name}.png"), smooth(48, 48, i))
     quads = [[QUAD], [[[0.1, 0.1], [0.6, 0.15], [0.6, 0.6], [0.12, 0.55]], QUAD]]
     placement = {"schema": 1, "pictures": names, "size": [48, 48], "texture": [20, 20], "quads": quads}
-    (where / "placement.json").write_text(json.dumps(placement | {"width_mm": 100, "target": None}))
+    (where / "placement.json").write_text(json.dumps(placement | {"width_mm": 100, "target": None, "fixed": True}))
     cv2.imwrite(str(where / "print" / "card.png"), dots[..., ::-1])
-    sheet = {"schema": 1, "id": "vp-00000005", "card": dataclasses.asdict(CARD), "dpi": DPI}
+    sheet = {
+        "schema": 2,
+        "id": "vp-00000005",
+        "arm": "eot",
+        "sha256": "0",
+        "card": dataclasses.asdict(CARD),
+        "dpi": DPI,
+    }
     (where / "print" / "sheet.json").write_text(json.dumps(sheet))
     return where
 

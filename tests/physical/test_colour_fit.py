@@ -11,7 +11,7 @@ from tests.helpers.photographed import drawn, photographed, posed
 from transforms.colour import lut as colour_map
 from transforms.colour.spaces import to_linear
 
-CARD = card(80, 80, group=7)
+CARD = card(80, 80, words="card 7")
 SOURCE = nominal(CARD)
 EVERYWHERE = np.ones((len(SOURCE), 3), bool)
 

@@ -4,11 +4,10 @@ import cv2
 import numpy as np
 import pytest
 
-from attacks.perturbations.patch.card import card
 from attacks.physical.detect import detect
-from tests.helpers.photographed import drawn, photographed, posed, through
+from tests.helpers.photographed import drawn, numbered, photographed, posed, through
 
-CARD = card(80, 80, group=7)
+CARD = numbered(28)
 LIGHT = drawn(CARD)
 
 
@@ -50,7 +49,7 @@ def test_tags_are_detected_in_a_dark_photograph(light_at):
 
 
 def test_tags_of_another_card_are_listed_apart():
-    other = card(80, 80, group=8)
+    other = numbered(32)
     pixels = photographed(drawn(other), posed(other, width=260, size=(480, 640)), (480, 640), points=2)
     seen = detect(pixels, CARD)
     assert seen.own == {} and seen.others == (32, 33, 34, 35)

@@ -8,9 +8,10 @@ import pytest
 
 from attacks.perturbations.patch.card import card
 from attacks.perturbations.patch.card_raster import card_picture
-from attacks.physical.colour_fit import difference, gains, nominal, terms
+from attacks.physical.colour_fit import difference, gains, nominal, scene_cells, terms
 from attacks.physical.photo_measure import measure_photo
 from attacks.physical.photos import Photo
+from attacks.physical.recognition import Expected
 from attacks.physical.rectify import from_corners
 from attacks.physical.scoring import colours_of
 from attacks.physical.simulation.camera import printed
@@ -19,9 +20,11 @@ from attacks.physical.simulation.shots import Ranges, draw
 from attacks.physical.views import PlacementRecord
 from tests.helpers.photographed import clutter, encoded
 
-CARD, DPI, SIDE = card(80, 80, group=7), 75, 64
+CARD, DPI, SIDE = card(80, 80, words="card 7"), 75, 64
 QUAD = ((0.35, 0.3), (0.7, 0.3), (0.7, 0.65), (0.35, 0.65))
-WHERE = PlacementRecord(("scene",), (SIDE, SIDE), (16, 16), ((QUAD,),), None)
+WHERE = PlacementRecord(("scene",), (SIDE, SIDE), (16, 16), ((QUAD,),), None, True)
+TEXTURE = np.random.default_rng(0).integers(0, 256, (16, 16, 3)).astype(np.float32)
+EXPECTED = Expected("vp-00000007", "eot", CARD, {"eot": TEXTURE})
 STOPS = -1.0
 
 
@@ -34,8 +37,7 @@ def picture(seed):
 @pytest.fixture(scope="module")
 def shots():
     """Photographs of the printed card in its scene, all of them a stop too dark; and the values drawn."""
-    texture = np.random.default_rng(0).integers(0, 256, (16, 16, 3)).astype(np.float32)
-    ink = printed(card_picture(CARD, texture, DPI), 0.5)
+    ink = printed(card_picture(CARD, TEXTURE, DPI), 0.5)
     ranges = Ranges(stops=(STOPS - 0.2, STOPS + 0.2), contrast=(0.95, 1.05), red=(0.1, 0.3))
     drawn = [draw(ranges, np.random.default_rng(seed)) for seed in range(5)]
     size, rng = (420, 560), np.random.default_rng(9)
@@ -44,7 +46,7 @@ def shots():
 
 def measured(shots, of=0):
     return [
-        measure_photo(Photo(Path("x"), f"{i}.jpg", 0), pixels, picture(of), CARD, None, WHERE, "photo")
+        measure_photo(Photo(Path("x"), f"{i}.jpg", 0), pixels, picture(of), EXPECTED, None, WHERE, "photo")
         for i, (pixels, _) in enumerate(shots)
     ]
 
@@ -94,16 +96,16 @@ def laid(gain, inside=200, seed=0):
 @pytest.mark.parametrize("gain", [(0.4, 0.5, 0.45), (1, 1, 1), (3.0, 2.0, 2.5)])
 @pytest.mark.parametrize("inside", [0, 120, 255])
 def test_gains_measure_the_light_for_any_content_of_the_card(gain, inside):
-    assert gains(*laid(np.array(gain), inside)) == pytest.approx(gain, rel=0.03)
+    assert gains(scene_cells(*laid(np.array(gain), inside))) == pytest.approx(gain, rel=0.03)
 
 
 def test_gains_are_none_without_comparable_pixels():
     photo, known, scene, own, homography = laid(1.0)
     flat = np.full_like(known, 120)
     for other in (picture(1), known[:, ::-1].copy(), flat, np.zeros_like(known), np.full_like(known, 255)):
-        assert gains(photo, other, scene, own, homography) is None
-    assert gains(flat, flat, scene, own, homography) is None
+        assert gains(scene_cells(photo, other, scene, own, homography)) is None
+    assert gains(scene_cells(flat, flat, scene, own, homography)) is None
     near = np.diag([6.0, 6, 1]) @ scene  # only the card is left in the photograph
     near[:2, 2] -= 6 * SIDE * np.array([0.38, 0.33])
     moved = near @ np.linalg.inv(scene) @ homography
-    assert gains(photo, known, near, own, moved) is None
+    assert gains(scene_cells(photo, known, near, own, moved)) is None

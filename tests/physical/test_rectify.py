@@ -5,15 +5,15 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.perturbations.patch.card import Box, card
+from attacks.perturbations.patch.card import Box
 from attacks.physical.align import aligned
 from attacks.physical.detect import detect, grey_of
 from attacks.physical.rectify import fit, from_corners, natural_size, pose, project, quad_of, rectified
-from tests.helpers.photographed import drawn, lattice, photographed, posed, through
+from tests.helpers.photographed import drawn, lattice, numbered, photographed, posed, through
 from transforms import Affine, Compose, Perspective
 from transforms.sampling.homography import invert
 
-CARD = card(80, 80, group=7)
+CARD = numbered(28)
 POINTS = lattice(CARD)
 
 

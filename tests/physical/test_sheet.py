@@ -13,12 +13,12 @@ import torch
 from PIL import Image, ImageFont
 
 from attacks.commands import main
-from attacks.perturbations.patch.card import card, card_from
+from attacks.perturbations.patch.card import card, card_from, letters
 from attacks.perturbations.patch.card_raster import patch_picture
 from attacks.physical.paper import BLEED, FOOT, MARGIN, MARK, OVERLAP, PAPERS, furniture, plan
 from attacks.physical.pdf import font_file
 from attacks.physical.sheet import WIDTH, subject, write
-from tests.helpers.prints import MM, fake_run, framed
+from tests.helpers.prints import ID, MM, fake_run, framed
 from transforms import resize
 
 
@@ -29,9 +29,9 @@ def test_the_script_writes_all_files_with_their_resolution(tmp_path, capsys):
     folder = run / "print"
     assert sorted(path.name for path in folder.iterdir()) == ["card.png", "sheet.json", "sheet.pdf", "sheet.png"]
     record = json.loads((folder / "sheet.json").read_text())
-    digest = hashlib.sha256((run / "patch.png").read_bytes()).hexdigest()[:8]
-    assert record["schema"] == 1 and record["id"] == f"vp-{digest}" and record["dpi"] == 150
-    laid = card(42, 42, int(digest, 16) % 146)
+    digest = hashlib.sha256((run / "patch.png").read_bytes()).hexdigest()
+    assert [record[key] for key in ("schema", "id", "arm", "sha256", "dpi")] == [2, ID, "eot", digest, 150]
+    laid = card(42, 42, f"{ID}  eot")
     assert card_from(record["card"]) == laid and record["card"] == json.loads(json.dumps(dataclasses.asdict(laid)))
     for name, size in (("card", (laid.width, laid.height)), ("sheet", (210, 297))):
         with Image.open(folder / f"{name}.png") as picture:
@@ -39,14 +39,48 @@ def test_the_script_writes_all_files_with_their_resolution(tmp_path, capsys):
             assert picture.size == tuple(round(side * 150 / MM) for side in size)
 
 
-@pytest.mark.parametrize("tags", [None, 7])
-def test_the_card_of_the_attack_keeps_its_tags_and_any_other_is_noted(tmp_path, tags):
+@pytest.mark.parametrize("seen", [True, False])
+def test_a_card_that_the_attack_has_not_seen_is_noted(tmp_path, seen):
     run = fake_run(tmp_path / "run", width=42.0)
-    placement = json.loads((run / "placement.json").read_text()) | {"tags": tags}
+    placement = json.loads((run / "placement.json").read_text()) | {"card": seen}
     (run / "placement.json").write_text(json.dumps(placement))
-    printed = write(run, dpi=150)
-    assert any("has not seen the card" in note for note in printed.notes) == (tags is None)
-    assert tags is None or [tag.number for tag in printed.plan.card.tags] == [28, 29, 30, 31]
+    assert any("has not seen the card" in note for note in write(run, dpi=150).notes) != seen
+
+
+def test_each_arm_has_its_own_card_in_its_own_folder_and_an_unknown_one_is_refused(tmp_path, refused):
+    run = fake_run(tmp_path / "run")
+    (run / "patches").mkdir()
+    Image.fromarray(framed(seed=5)).save(run / "patches" / "noise.png")
+    made = {arm: write(run, dpi=150, arm=arm) for arm in ("eot", "noise")}
+    assert [made[arm].folder.name for arm in made] == ["print", "print_noise"]
+    numbers = [{tag.number for tag in made[arm].plan.card.tags} for arm in made]
+    assert not numbers[0] & numbers[1] and len(numbers[0]) == 4
+    assert "one of the run's: eot, noise; got" in refused("print", run, "--arm", "no_eot")
+
+
+def test_the_words_on_a_card_are_read_where_they_stand(tmp_path):
+    """The label in pixels is that of Pillow's font, and no shape of it touches a tag, a swatch or the patch."""
+    laid = card(100, 100, f"{ID}  no_eot")
+    boxes = letters(laid)
+    scale = min(b.height for b in boxes)
+    mask = ImageFont.load_default_imagefont().getmask(f"up  {ID}  no_eot")
+    text = np.array(mask).reshape(mask.size[::-1]) > 0
+    dots = np.zeros((9, round(max(b.x + b.width for b in boxes) / scale) + 1), bool)
+    for box in boxes:
+        row, start, length = (round(v / scale) for v in (box.y - laid.label.y, box.x - laid.label.x, box.width))
+        dots[row, start : start + length] = True
+    columns = np.flatnonzero(text.any(0))
+    assert np.array_equal(dots[:, 12 + columns], text[2:, columns]) and dots[:, :7].any()
+    others = [laid.patch, *(tag.box for tag in laid.tags), *(each.box for each in laid.chart)]
+    module = laid.tags[0].box.width / 8
+    for box in others:
+        apart = (
+            laid.label.x - (box.x + box.width),
+            box.x - (laid.label.x + laid.label.width),
+            laid.label.y - (box.y + box.height),
+            box.y - (laid.label.y + laid.label.height),
+        )
+        assert max(apart) >= 0.99 * module
 
 
 @pytest.mark.slow
@@ -79,7 +113,7 @@ SIZES = [(5, 5), (100, 100), (142, 180), (240, 60), (60, 240), (300, 300), (900,
 @pytest.mark.parametrize("size", SIZES)
 def test_a_plan_covers_the_card_within_the_margins(paper, size):
     laid = card(*size)
-    made = plan(laid, "vp-00000000", paper, 300)
+    made = plan(laid, paper, 300)
     pixel = MM / 300
     assert {made.width, made.height} == set(PAPERS[paper]) and len(made.pages) == made.rows * made.columns
     around = MARGIN + BLEED + MARK
@@ -101,8 +135,8 @@ def test_a_plan_covers_the_card_within_the_margins(paper, size):
 
 @pytest.mark.parametrize(("width", "height"), [(40, 40), (220, 55), (1200, 1200), (2000, 500)])
 def test_text_and_marks_stay_within_the_margins_and_apart(width, height):
-    laid = card(width, height, 145)
-    made = plan(laid, "vp-ffffffff", "a4", 600)
+    laid = card(width, height, "vp-ffffffff  one_view")
+    made = plan(laid, "a4", 600)
     for page in (made.pages[0], made.pages[-1]):
         fills, texts = furniture(made, page)
         spans = []

@@ -57,7 +57,7 @@ def test_a_frontal_pose_shows_scene_and_card_unchanged(dots):
     inner = slice(1, -1)  # at its edge the scene borders on mid-grey
     assert np.abs(result.pixels.astype(int) - expected)[inner, inner].max() <= 1
     np.testing.assert_allclose(result.patch, [(99.5, 99.5), (299.5, 99.5), (299.5, 299.5), (99.5, 299.5)], atol=1e-9)
-    np.testing.assert_allclose(result.tags["20"][0], (72.5, 72.5), atol=1e-9)
+    np.testing.assert_allclose(result.tags[str(CARD.tags[0].number)][0], (72.5, 72.5), atol=1e-9)
 
 
 def stages(seed):
@@ -200,7 +200,7 @@ def test_truth_describes_each_file(run, tmp_path):
     assert (truth["size"], truth["view_px"]) == ([96, 128], [15.5, -0.5, 96])
     assert {photo["quad"] for photo in truth["photos"] if photo["picture"] == "street"} == {0, 1}
     for photo in truth["photos"]:
-        assert photo["values"]["blur (px)"] == 2 and set(photo["tags_px"]) == {"20", "21", "22", "23"}
+        assert photo["values"]["blur (px)"] == 2 and set(photo["tags_px"]) == {str(tag.number) for tag in CARD.tags}
         patch, whole = np.array(photo["patch_px"], np.float32), np.array(photo["card_px"], np.float32)
         assert all(cv2.pointPolygonTest(whole, tuple(map(float, at)), False) > 0 for at in patch)
     assert cv2.imread(str(files[0])).shape == (96, 128, 3)

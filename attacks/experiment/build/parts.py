@@ -68,7 +68,7 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
     if run.evaluate.most is not None:
         rows = drawn(queries.clusters, run.seed, run.evaluate.most)
         queries, truth = queries.only(rows), truth[rows]
-    perturbation = perturb(run.perturbation, queries.images, queries.placements)
+    perturbation = perturb(run, queries.images, queries.placements)
     known: Gallery | Classes = pictures
     if getattr(run.data, "classes", None) is not None:
         labels = [pictures.labels[row] for row in truth.tolist()]

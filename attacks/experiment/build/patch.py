@@ -1,7 +1,10 @@
 """The configured patch."""
 
+import hashlib
+import json
 import math
-import zlib
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +14,24 @@ from torch import Tensor
 from attacks.data.images import load_image
 from attacks.experiment.build.make import make
 from attacks.experiment.build.printer import anywhere
-from attacks.perturbations.patch.card import GROUPS
 from attacks.perturbations.patch.card import card as card_of
+from attacks.perturbations.patch.card import words_of
 from attacks.perturbations.patch.card_layer import Surround
 from attacks.perturbations.patch.card_raster import surround
 from attacks.perturbations.patch.gamut import gamut
 from attacks.perturbations.patch.patch import Patch, texture_size
 from attacks.perturbations.patch.placement import Placements
 from attacks.schema.patch import PatchConfig
+from attacks.schema.validate import Run
 from transforms import resize
 
+#: Groups of keys that change no texture.
+ELSEWHERE: tuple[str, ...] = ("show", "tracker", "checkpoint", "workers", "shard", "overwrite", "engine")
+ELSEWHERE += ("require", "evaluate", "sanity")
 
-def patch(node: PatchConfig, images: Tensor, placements: Placements | None = None) -> Patch:
-    """The configured patch for pictures (N,3,H,W). Raises ValueError or FileNotFoundError."""
+
+def patch(node: PatchConfig, images: Tensor, name: str, placements: Placements | None = None) -> Patch:
+    """The configured patch for pictures (N,3,H,W), `name` its `patch_id`. Raises ValueError or FileNotFoundError."""
     size = made_size(node)
     place = anywhere(node)
     if place is not None and placements is not None:
@@ -32,26 +40,31 @@ def patch(node: PatchConfig, images: Tensor, placements: Placements | None = Non
     if place is not None:
         quad = place.quad((images.shape[2], images.shape[3]))
     given = {"size": size, "quad": quad, "start_from": _start(node.start_from, size), "shape": _shape(node.shape)}
-    around = make(surrounding, node, "perturbation", size=size, group=tags(node) or 0)
-    return make(Patch, node, "perturbation", **given, gamut=gamut(node.gamut), surround=around)
+    around = partial(make, surrounding, node, "perturbation", size=size, name=name)
+    own = around(arm="eot")
+    arms = None if own is None else lambda arm: around(arm=arm)
+    return make(Patch, node, "perturbation", **given, gamut=gamut(node.gamut), surround=own, surround_of=arms)
 
 
-def tags(node: PatchConfig) -> int | None:
-    """The group of fiducials on its card, None without one. It depends on the configuration, because the attack needs
-    it before there is a texture. The digested text is that of the first release, so that printed cards stay valid."""
-    keys = ", ".join(f"{key.removesuffix('_from')}={value!r}" for key, value in vars(node).items())
-    return zlib.crc32(f"Patch({keys})".encode()) % GROUPS if node.card else None
+def patch_id(run: Run) -> str:
+    """The id of a run's patch, which stands on its cards. It depends on the configuration, because the attack sees
+    the card before there is a texture: on all keys but those that may differ on another machine."""
+    content = asdict(run)
+    for key in ELSEWHERE:
+        content.pop(key)
+    content["data"].pop("cache", None)
+    return f"vp-{hashlib.sha256(json.dumps(content, default=str).encode(errors='surrogatepass')).hexdigest()[:8]}"
 
 
-def surrounding(size: tuple[int, int], group: int, width_mm: float | None, card: bool) -> Surround | None:
-    """The printed card around the texture, or None. Raises ValueError without a width in millimetres."""
+def surrounding(size: tuple[int, int], name: str, arm: str, width_mm: float | None, card: bool) -> Surround | None:
+    """The printed card around the texture of an arm, or None. Raises ValueError without a width in millimetres."""
     if width_mm is not None and not 0 < width_mm < math.inf:
         raise ValueError(f"`width_mm` must be a number of millimetres above 0; got {width_mm:g}")
     if not card:
         return None
     if width_mm is None:
         raise ValueError("`card` needs `width_mm`: how wide the patch will be printed")
-    picture, top, left, times = surround(card_of(width_mm, width_mm * size[0] / size[1], group), size)
+    picture, top, left, times = surround(card_of(width_mm, width_mm * size[0] / size[1], words_of(name, arm)), size)
     return Surround(torch.from_numpy(picture).permute(2, 0, 1)[None].float() / 255, top, left, times)
 
 

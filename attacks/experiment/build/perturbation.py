@@ -10,16 +10,16 @@ from torch import Tensor
 from attacks.data.images import load_image
 from attacks.eot.protocols import Perturbation
 from attacks.experiment.build.make import make
-from attacks.experiment.build.patch import patch
+from attacks.experiment.build.patch import patch, patch_id
 from attacks.perturbations.ball import L2, Ball, Linf
 from attacks.perturbations.patch.placement import Placements
 from attacks.perturbations.sparse import L0, L1
 from attacks.perturbations.spectral import LowFrequency, Smoothed
 from attacks.perturbations.subspace import Grey, Masked
 from attacks.perturbations.universal import Universal
-from attacks.schema import groups
 from attacks.schema import validate as schema
 from attacks.schema.patch import PatchConfig
+from attacks.schema.validate import Run
 
 BALLS: dict[str, type[Ball]] = {"linf": Linf, "l2": L2, "l1": L1, "l0": L0}
 #: Key -> the set that it wraps around the ball, from the inside out. A switch has no argument.
@@ -32,13 +32,12 @@ WRAPPERS: dict[str, Callable[..., Any]] = {
 }
 
 
-def perturb(
-    node: groups.BallConfig | PatchConfig, images: Tensor, placements: Placements | None = None
-) -> Perturbation:
+def perturb(run: Run, images: Tensor, placements: Placements | None = None) -> Perturbation:
     """The configured perturbation for pictures (N,3,H,W) with their `placements` of a patch. Raises ValueError or
     FileNotFoundError."""
+    node = run.perturbation
     if isinstance(node, PatchConfig):
-        return patch(node, images, placements)
+        return patch(node, images, patch_id(run), placements)
     eps = radius(node.eps, images) if node.name == "l2" else schema.fraction(node.eps, "perturbation.eps")
     made: Any = make(BALLS[node.name], node, "perturbation", eps=eps)
     for key, wrapper in WRAPPERS.items():

@@ -1,10 +1,11 @@
 """The printed card: its layout in millimetres, and the shapes that draw it into pixels and into a PDF.
 
-A card is cut out and put into the scene: the patch, a tag (AprilTag 36h11) at each corner, and a colour chart along
-the sides between them. A photograph of it then shows the position of the patch, and what printer, light and camera do
-to known colours.
+A card is cut out and put into the scene: the patch, a tag (AprilTag 36h11) at each corner, a colour chart along the
+sides between them, and above the chart a label: an arrow up, and the words of the run and the arm. A photograph of it
+then shows the position of the patch, whose card it is, and what printer, light and camera do to known colours.
 """
 
+import hashlib
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -12,13 +13,14 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import ImageFont
 
 from attacks.runtime.extras import extra
 
 #: The number of tags in the family, and of modules along a side of a tag, with its black border.
 TAGS, MODULES = 587, 8
-#: The number of cards with four tags of their own.
-GROUPS = TAGS // 4
+#: The numbers that a corner's tag can have: corner i has one of i, i + 4, i + 8, ...
+CHOICES = TAGS // 4
 #: The range of a patch's sides, in mm.
 SIDES = (1.0, 10_000.0)
 #: A tag's side as a share of the patch's shorter one, and its minimum in mm: smaller ones are not detected.
@@ -27,6 +29,12 @@ SHARE, LEAST = 0.12, 8.0
 ALONG = 8
 #: The gap between two swatches, as a share of one.
 GAP = 0.1
+#: In modules of a tag: the height of the label above the upper swatches, and the gap between it and them.
+LABEL, BELOW = 2.5, 1.0
+#: Characters of a label, at most.
+LONGEST = 40
+#: The arrow of a label, a dot each sign.
+ARROW = ("...#...", "..###..", ".#####.", "#######", "..###..", "..###..", "..###..", "..###..", "..###..")
 
 
 @dataclass(frozen=True)
@@ -63,20 +71,35 @@ class Swatch:
 
 @dataclass(frozen=True)
 class Card:
-    """Its size, the patch, the tags (from the upper left one, clockwise) and the colour chart."""
+    """Its size, the patch, the tags (from the upper left one, clockwise), the colour chart, and the words of the
+    label with the box that they stand in."""
 
     width: float
     height: float
     patch: Box
     tags: tuple[Tag, ...]
     chart: tuple[Swatch, ...]
+    words: str
+    label: Box
 
 
-def card(width: float, height: float, group: int = 0) -> Card:
+def numbers_of(words: str) -> tuple[int, ...]:
+    """The numbers of the four tags of the card with these words: a digest, one of `CHOICES` for each corner, so that
+    two cards share two of them by chance once in 3,600."""
+    digest = hashlib.sha256(words.encode()).digest()
+    return tuple(4 * (int.from_bytes(digest[4 * i : 4 * i + 4], "big") % CHOICES) + i for i in range(4))
+
+
+def words_of(patch_id: str, arm: str) -> str:
+    """The words on the card of an arm of a run."""
+    return f"{patch_id}  {arm}"
+
+
+def card(width: float, height: float, words: str = "") -> Card:
     """The card of a patch of `width` x `height` mm.
 
     Args:
-        group: its four tags, 0..145; they tell cards apart.
+        words: which run and arm it is of; its tags follow from them.
 
     Raises:
         ValueError: a size beyond `SIDES`.
@@ -90,12 +113,15 @@ def card(width: float, height: float, group: int = 0) -> Card:
     patch = Box(band, band, width, height)
     right, low = width + band + quiet, height + band + quiet
     corners = ((quiet, quiet), (right, quiet), (right, low), (quiet, low))
-    tags = tuple(Tag(4 * group + i, Box(x, y, side, side)) for i, (x, y) in enumerate(corners))
-    rows = (_row(band, quiet, width, side), _row(band, low, width, side))
+    numbers = numbers_of(words)
+    tags = tuple(Tag(number, Box(*at, side, side)) for number, at in zip(numbers, corners, strict=True))
+    above = (LABEL + BELOW) * quiet
+    rows = (_row(band, quiet + above, width, side - above), _row(band, low, width, side))
     columns = (_row(band, quiet, height, side), _row(band, right, height, side))
     boxes = [*rows[0], *rows[1], *(Box(b.y, b.x, b.height, b.width) for column in columns for b in column)]
     chart = tuple(Swatch(colour, box) for colour, box in zip(COLOURS, boxes, strict=True))
-    return Card(width + 2 * band, height + 2 * band, patch, tags, chart)
+    label = Box(band, quiet, width, LABEL * quiet)
+    return Card(width + 2 * band, height + 2 * band, patch, tags, chart, words, label)
 
 
 def _row(start: float, y: float, length: float, height: float) -> list[Box]:
@@ -118,9 +144,14 @@ def card_from(record: Mapping[str, Any]) -> Card:
         patch=Box(**record["patch"]),
         tags=tuple(Tag(tag["number"], Box(**tag["box"])) for tag in record["tags"]),
         chart=tuple(Swatch(tuple(each["colour"]), Box(**each["box"])) for each in record["chart"]),
+        words=record["words"],
+        label=Box(**record["label"]),
     )
+    if not isinstance(result.words, str) or not (result.words.isascii() and len(result.words) <= LONGEST):
+        raise ValueError(f"the words of a card must be at most {LONGEST} ASCII characters; got {result.words!r:.80}")
     whole = Box(0, 0, result.width, result.height)
-    for box in (whole, result.patch, *(tag.box for tag in result.tags), *(each.box for each in result.chart)):
+    on_it = (result.patch, result.label, *(tag.box for tag in result.tags), *(each.box for each in result.chart))
+    for box in (whole, *on_it):
         values = (box.x, box.y, box.width, box.height)
         if not all(type(value) in (int, float) and 0 <= value <= 2 * SIDES[1] for value in values):
             raise ValueError(f"a box must be four numbers of mm, 0..{2 * SIDES[1]:g}; got {values!r:.80}")
@@ -168,9 +199,26 @@ class Text:
 
 
 def card_fills(card: Card) -> tuple[Fill, ...]:
-    """The shapes of a card without its patch: tags and chart."""
+    """The shapes of a card without its patch: tags, chart and label. The label's letters are shapes too, so that the
+    attack sees what is printed."""
     tags = (Fill(black(tag)) for tag in card.tags)
-    return *tags, *(Fill((swatch.box,), swatch.colour) for swatch in card.chart)
+    return *tags, *(Fill((swatch.box,), swatch.colour) for swatch in card.chart), Fill(letters(card))
+
+
+def letters(card: Card) -> tuple[Box, ...]:
+    """The arrow and the words of a card, as large as its label, as boxes that do not overlap: runs of dots."""
+    dots = _dots(f"up  {card.words}")
+    size = min(card.label.height / dots.shape[0], card.label.width / dots.shape[1])
+    return _runs(dots, card.label.x, card.label.y, size)
+
+
+def _dots(words: str) -> NDArray[np.bool_]:
+    """An arrow and words in Pillow's own bitmap font, (h,w), True where it is black."""
+    mask = ImageFont.load_default_imagefont().getmask(words)
+    text = np.array(mask).reshape(mask.size[::-1])[2:] > 0  # no letter reaches the first two rows
+    arrow = np.array([[sign == "#" for sign in row] for row in ARROW])
+    gap = np.zeros((len(ARROW), 5), bool)
+    return np.hstack([arrow, gap, text])
 
 
 def shifted(fill: Fill, x: float, y: float) -> Fill:
@@ -180,10 +228,14 @@ def shifted(fill: Fill, x: float, y: float) -> Fill:
 
 def black(tag: Tag) -> tuple[Box, ...]:
     """The black parts of a tag as boxes that do not overlap: one for each run of black modules in a row."""
-    side = tag.box.width / MODULES
+    return _runs(modules(tag.number), tag.box.x, tag.box.y, tag.box.width / MODULES)
+
+
+def _runs(dots: NDArray[np.bool_], x: float, y: float, size: float) -> tuple[Box, ...]:
+    """The black dots (h,w), each `size` mm, as one box for each run of them in a row."""
     boxes = []
-    for row, line in enumerate(modules(tag.number)):
+    for row, line in enumerate(dots):
         edges = np.flatnonzero(np.diff(np.concatenate(([False], line, [False])).astype(np.int8)))
         for start, stop in edges.reshape(-1, 2).tolist():
-            boxes.append(Box(tag.box.x + start * side, tag.box.y + row * side, (stop - start) * side, side))
+            boxes.append(Box(x + start * size, y + row * size, (stop - start) * size, size))
     return tuple(boxes)

@@ -1,6 +1,6 @@
 """A patch: one texture, placed in every picture."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, Self, get_args
 
@@ -43,6 +43,7 @@ class Patch(PerturbationSet):
         grey: the same value in all channels.
         gamut: the colours it may have, if not all.
         surround: what is printed round it.
+        surround_of: the same for each arm of an experiment, by name; `surround` is that of the arm `eot`.
     """
 
     size: tuple[int, int] = (48, 48)
@@ -52,6 +53,7 @@ class Patch(PerturbationSet):
     grey: bool = False
     gamut: Gamut | None = None
     surround: Surround | None = None
+    surround_of: Callable[[str], Surround] | None = None
     placements: Placements = field(init=False, repr=False)
     alpha: Tensor | None = field(init=False, repr=False)
 
@@ -87,6 +89,10 @@ class Patch(PerturbationSet):
     def take(self, rows: Tensor) -> Self:
         """The patch in some of the pictures."""
         return self if len(self.placements.quads) == 1 else replace(self, quad=self.placements.take(rows))
+
+    def for_arm(self, arm: str) -> Self:
+        """The patch with the card of an arm."""
+        return self if self.surround_of is None else replace(self, surround=self.surround_of(arm))
 
     def start(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """(N,C,H,W) -> the first texture (1,C,h,w). Raises ValueError if a given image has other channels."""

@@ -110,7 +110,8 @@ def _subject(run: Path, strength: float) -> Subject:
     for path in (sheet, raster):
         if not path.is_file():
             raise FileNotFoundError(f"`{path}` is missing: run `viewproof print {run}` first")
-    (card, name, dpi), placement = read_sheet(sheet), read_placement(run)
+    made, placement = read_sheet(sheet), read_placement(run)
+    card, dpi = made.card, made.dpi
     pictures = tuple(
         (each, run / "pictures" / "clean" / f"{each}.png", quads)
         for each, quads in zip(placement.pictures, placement.quads, strict=True)
@@ -118,7 +119,7 @@ def _subject(run: Path, strength: float) -> Subject:
     pixels = _read(raster)
     if any(abs(side - of * dpi / MM) > 2 for side, of in zip(pixels.shape, (card.height, card.width), strict=False)):
         raise ValueError(f"`{raster}` has another size than in `{sheet}`: print the run again")
-    return Subject(name, card, printed(pixels, strength), dpi, pictures)
+    return Subject(made.id, card, printed(pixels, strength), dpi, pictures)
 
 
 def _read(path: Path) -> NDArray[np.uint8]:

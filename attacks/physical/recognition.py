@@ -1,0 +1,102 @@
+"""Whether a photograph shows the patch of the run and the arm, laid into its scene as the attack had it.
+
+The rules are fixed before any photograph is taken: they have no options, and a photograph that breaks one is listed
+with the reason and left out of the score. Their limits were set on simulated photographs of other scenes, textures
+and inks than those of the table in docs/physical.md, which `python scripts/benchmark.py cards` measures again.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attacks.perturbations.patch.card import Card, numbers_of, words_of
+from attacks.physical.resemblance import TURNS, Resemblance
+from attacks.physical.scene_place import CELLS, SCENE, Place
+
+#: The least normalised correlation of the patch with its own texture, as the chart says that it was printed.
+CORRELATION = 0.65
+#: The largest share of the patch that is hidden, and that lies beyond the photograph's edge.
+HIDDEN, CUT = 0.06, 0.5
+#: No ink is as pure as a screen: the most light of pure red, green and blue relative to white.
+PUREST = 0.92
+#: The most that the scene is turned where it cannot be compared, in degrees, and stretched along one direction.
+TURNED, STRETCHED = 45.0, 1.8
+
+
+@dataclass(frozen=True, eq=False)
+class Expected:
+    """What photographs of a print should show: the id of the run, the arm, its card (None where the user gives the
+    corners), and the textures of all arms of the run (h,w,3), 0..255 over white, by name."""
+
+    id: str
+    arm: str
+    card: Card | None
+    textures: Mapping[str, NDArray[np.float32]]
+
+    def arm_of(self, numbers: Iterable[int]) -> str | None:
+        """The arm of this run whose card has at least two of these tags."""
+        for arm in self.textures:
+            if len(set(numbers) & set(numbers_of(words_of(self.id, arm)))) >= 2:
+                return arm
+        return None
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What speaks for a photograph: the `patch`, the `purity` of the chart's colours (None without a chart), and the
+    `place` of the card in its scene (None where it has none of its own)."""
+
+    patch: Resemblance
+    purity: float | None
+    place: Place | None
+
+    @property
+    def refusal(self) -> str | None:
+        """Why the photograph is left out; None: it is scored. The first rule that it breaks."""
+        seen, pure = self.patch, self.purity or 0.0
+        rules = [
+            (seen.cut > CUT, f"{seen.cut:.0%} of the patch lies beyond the edge, at most {CUT:.0%}"),
+            (seen.better != "", f"it shows {seen.better}, not the patch of this arm as it is"),
+            (seen.glare > HIDDEN, f"glare or bare paper on {seen.glare:.0%} of the patch, at most {HIDDEN:.0%}"),
+            (
+                seen.correlation < CORRELATION,
+                f"the patch is not the run's: correlation {seen.correlation:.2f}, at least {CORRELATION}",
+            ),
+            (seen.hidden > HIDDEN, f"{seen.hidden:.0%} of the patch is covered or changed, at most {HIDDEN:.0%}"),
+            (pure > PUREST, f"its colours are purer than ink, {pure:.2f}, at most {PUREST}: a screen or a file"),
+        ]
+        rules += [] if self.place is None else _of_place(self.place)
+        return next((reason for broken, reason in rules if broken), None)
+
+    def to_dict(self) -> dict[str, float | None]:
+        """The figures that the rules compare, for photos.json."""
+        place = self.place
+        return {
+            "correlation": self.patch.correlation,
+            "hidden": self.patch.hidden,
+            "glare": self.patch.glare,
+            "cut": self.patch.cut,
+            "purity": self.purity,
+            "scene_correlation": None if place is None else place.correlation,
+            "stretch": None if place is None else place.stretch,
+        }
+
+
+def _of_place(place: Place) -> list[tuple[bool, str]]:
+    value = place.correlation
+    return [
+        (place.quarters > 0, f"the card is turned {TURNS[place.quarters]} in its scene"),
+        (place.stretched > 1, f"the card is stretched about {place.stretched} times in its scene: print it at 100 %"),
+        (place.unseen, f"it shows too little of the scene round the card, fewer than {CELLS} cells: step back"),
+        (
+            value is not None and not place.belongs,
+            f"another scene, or the card elsewhere in it: correlation {value or 0:.2f}, at least {SCENE}",
+        ),
+        (
+            value is None and abs(place.degrees) > TURNED,
+            f"the card is turned by {place.degrees:.0f} degrees, at most {TURNED:g}",
+        ),
+        (place.stretch > STRETCHED, f"the scene is {place.stretch:.2f} times as long one way, at most {STRETCHED}"),
+    ]

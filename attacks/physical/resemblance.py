@@ -1,0 +1,167 @@
+"""How a rectified patch and the chart beside it compare with what was printed: correlation, hidden parts, and whether
+the colours are those of ink."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attacks.perturbations.patch.card import Box, Card
+from attacks.physical.colour_fit import LEAST, Swatches, nominal, solved, terms
+from attacks.physical.detect import LIGHT
+from attacks.physical.rectify import project
+from attacks.runtime.extras import extra
+
+Floats = NDArray[np.float64]
+#: Cells along each side of the patch that are compared, and along each side of a block of them.
+GRID, BLOCK = 32, 4
+#: A block that differs by more than this from the print (mean of the channels, of full scale) is hidden.
+DIFFERENT = 0.14
+#: So is a block that varies more than the first (standard deviation, of full scale) if its correlation is less than
+#: the second.
+VARIES, STRUCTURE = 0.05, 0.4
+#: A hidden block at least this light, and lighter than it should be, is glare.
+LIGHTEST = 0.8
+#: Keeps the correlation of flat pictures small: a mean square of full scale.
+EPSILON = 2e-6
+#: Swatches of each channel that show the purity.
+ENOUGH = 6
+#: Turns by quarters, clockwise.
+TURNS = ("", "by 90 degrees", "by 180 degrees", "by 270 degrees")
+
+
+@dataclass(frozen=True)
+class Resemblance:
+    """Of a patch in a photograph: its `correlation` with its own texture; what correlates `better`, in words, "" if
+    nothing does; and the shares of it that are `hidden`, under `glare`, and `cut` off by the photograph's edge."""
+
+    correlation: float
+    better: str
+    hidden: float
+    glare: float
+    cut: float
+
+
+def correlation(a: Floats, b: Floats) -> float:
+    """The normalised correlation of the cells (n,3) of two pictures, without the mean of each channel."""
+    a, b = (each - each.mean(0) for each in (a, b))
+    return float((a * b).sum() / (math.sqrt(float((a**2).sum() * (b**2).sum())) + EPSILON * a.size))
+
+
+def printed_as(texture: NDArray[np.float32], swatches: Swatches | None, card: Card | None) -> Floats:
+    """A texture as the photograph should show it, (GRID,GRID,3) encoded in [0,1]: its light, mapped by a fit to the
+    chart of the same photograph."""
+    light = LIGHT[np.rint(texture).astype(np.uint8)].astype(np.float64)
+    count = 0 if swatches is None else int(swatches.trusted.sum(0).min())
+    degrees = [degree for degree, least in LEAST.items() if count >= least]
+    if degrees and swatches is not None and card is not None:
+        coefficients = solved(nominal(card), swatches, degrees[-1])
+        light = (terms(light.reshape(-1, 3), degrees[-1]) @ coefficients.T).reshape(light.shape)
+    return _coarse(light)
+
+
+def _coarse(light: NDArray[Any]) -> Floats:
+    """Light (h,w,3) on the grid, encoded."""
+    cv2 = extra("cv2")
+    how = cv2.INTER_AREA if min(light.shape[:2]) >= GRID else cv2.INTER_LINEAR
+    shown = cv2.resize(np.asarray(light, np.float32), (GRID, GRID), interpolation=how)
+    return np.asarray(np.clip(shown, 0, 1), np.float64) ** (1 / 2.2)
+
+
+def cells_inside(homography: Floats, box: Box, size: tuple[int, int]) -> NDArray[np.bool_]:
+    """Which cells of the grid over a box lie in a photograph of `size` (height, width), (GRID,GRID)."""
+    at = (np.arange(GRID) + 0.5) / GRID
+    x, y = np.meshgrid(box.x + at * box.width, box.y + at * box.height)
+    points = project(homography, np.stack([x, y], -1))
+    return np.asarray(((points >= 0) & (points <= [size[1] - 1, size[0] - 1])).all(-1))
+
+
+def resemblance(
+    patch: NDArray[np.uint8],
+    inside: NDArray[np.bool_],
+    looks: Mapping[str, Floats],
+    arm: str,
+    charted: bool,
+) -> Resemblance:
+    """Compare a rectified patch with what was printed.
+
+    Args:
+        inside: see `cells_inside`.
+        looks: of each arm of the run, see `printed_as`.
+        arm: that which the photograph should show.
+        charted: whether `looks` were fitted to a chart; else each is fitted to the patch itself.
+    """
+    if inside.sum() < BLOCK**2:
+        return Resemblance(0.0, "", 0.0, 0.0, 1.0)
+    seen = _coarse(LIGHT[patch])
+    if not charted:
+        looks = {name: _fitted(look, seen, inside) for name, look in looks.items()}
+    own = looks[arm]
+    others = {f"the patch of the arm {name}": look for name, look in looks.items() if name != arm}
+    for i in range(1, 8):
+        words = ("mirrored" if i > 3 else "", f"turned {TURNS[i % 4]}" if i % 4 else "")
+        turned = np.rot90(own[:, ::-1] if i > 3 else own, -(i % 4))
+        others[f"its patch {' and '.join(filter(None, words))}"] = turned
+    values = {name: correlation(seen[inside], look[inside]) for name, look in ({"": own} | others).items()}
+    best = max(values, key=lambda name: values[name])
+    n = GRID // BLOCK
+    blocks = inside.reshape(n, BLOCK, n, BLOCK).all((1, 3))
+    off = (seen - own).reshape(n, BLOCK, n, BLOCK, 3)
+    hidden = blocks & ((np.abs(off).mean((1, 3, 4)) > DIFFERENT) | (_alike(seen, own) < STRUCTURE))
+    light = seen.reshape(off.shape).mean((1, 3, 4))
+    glare = hidden & (light > LIGHTEST) & (off.mean((1, 3, 4)) > 0)
+    count = max(1, int(blocks.sum()))
+    return Resemblance(
+        values[""], best, float(hidden.sum()) / count, float(glare.sum()) / count, float(1 - inside.mean())
+    )
+
+
+def _fitted(look: Floats, seen: Floats, inside: NDArray[np.bool_]) -> Floats:
+    """A look whose colours are mapped linearly to those that are seen."""
+    ones = np.ones((GRID, GRID, 1))
+    rows = np.concatenate([ones, look], 2)
+    return np.asarray(rows @ np.linalg.lstsq(rows[inside], seen[inside], rcond=None)[0])
+
+
+def _alike(seen: Floats, own: Floats) -> Floats:
+    """The correlation within each block of the grid; 1 where the print does not vary."""
+    n = GRID // BLOCK
+    a, b = (each.reshape(n, BLOCK, n, BLOCK, 3) for each in (seen, own))
+    a, b = (each - each.mean((1, 3), keepdims=True) for each in (a, b))
+    both, first, second = ((x * y).mean((1, 3, 4)) for x, y in ((a, b), (a, a), (b, b)))
+    return np.where(second > VARIES**2, both / np.sqrt(first * second + 1e-12), 1.0)
+
+
+def purity(swatches: Swatches, card: Card) -> float | None:
+    """The light of a pure colour in its own channel relative to white, from a fit to the whole chart: 1 on a screen,
+    less with ink, because no ink lets all of its own colour through. None where too little of the chart can be used.
+
+    In each channel the swatches with that channel at 128 or 255 follow a level each, a gradient of light over the
+    card that all channels share, and a loss by the ink of the other two channels, in logarithms.
+    """
+    colours = np.array([swatch.colour for swatch in card.chart], np.float64) / 255
+    middles = np.array([[each.box.x + each.box.width / 2, each.box.y + each.box.height / 2] for each in card.chart])
+    middles = middles / [card.width, card.height] - 0.5
+    rows, values = [], []
+    for channel in range(3):
+        use = swatches.trusted[:, channel] & (swatches.light[:, channel] > LIGHT[8]) & (colours[:, channel] > 0.4)
+        if use.sum() < ENOUGH:
+            return None
+        own = np.zeros((len(colours), 12))
+        own[:, channel] = 1 - np.delete(colours, channel, 1).mean(1)
+        for level in (0, 1):  # a level may be saturated in all swatches
+            is_it = np.isclose(colours[:, channel], (128 / 255, 1.0)[level], atol=0.01)
+            own[:, 3 + 2 * channel + level] = is_it
+        own[:, 9:11] = middles
+        known = own[:, 3 + 2 * channel : 5 + 2 * channel].any(1)
+        rows.append(own[use & known])
+        values.append(np.log(swatches.light[use & known, channel]))
+    design, wanted = np.concatenate(rows), np.concatenate(values)
+    weight = np.ones(len(wanted))
+    for _ in range(8):  # least absolute deviations: a covered swatch does not count
+        found = np.linalg.lstsq(design * weight[:, None], wanted * weight, rcond=None)[0]
+        weight = 1 / np.sqrt(np.abs(wanted - design @ found) + 0.02)
+    return math.exp(float(found[:3].mean()))

@@ -1,0 +1,55 @@
+"""How often a photograph is scored as the run's patch: of what it should show, and of twelve other kinds."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .card_kinds import HARDER, KIND, NEGATIVE, SOURCES, Kind, drawn, examined, taken
+from .table import Row, Table
+
+
+def run(photos: int = 2, kind_photos: int = 12, harder_photos: int = 2, source: str = "table") -> list[Table]:
+    """Simulated photographs of a run's card that are scored, by kind: as it should be, harder, and twelve kinds of
+    something else, which must not be scored.
+
+    The limits of `attacks.physical.recognition` were set on other scenes, textures and inks, `--source limits`. The
+    figures behind the share are the worst of each kind: the least correlation of the patch and of the scene, the
+    largest hidden share and purity.
+    """
+    return [
+        _table("Photographs of the run's patch: scored", KIND, source, kind_photos),
+        _table("Harder photographs of it: scored", HARDER, source, harder_photos),
+        _table("Photographs of something else: scored", NEGATIVE, source, photos),
+    ]
+
+
+def _table(title: str, kinds: Mapping[str, Kind], source: str, count: int) -> Table:
+    rows: dict[str, Row] = {}
+    reasons: list[str] = []
+    wanted = kinds is not NEGATIVE
+    for name, kind in kinds.items():
+        scored, seen = 0, []
+        for index in range(count):
+            random = np.random.default_rng((*name.encode(), index))
+            case = drawn(SOURCES[source], random)
+            reason, evidence = examined(case, taken(case, kind(case, random), random))
+            scored += reason is None
+            if wanted is (reason is not None):
+                reasons.append(f"{name}, photograph {index}: {reason or 'scored'}")
+            if evidence is not None:
+                figures = evidence.to_dict()
+                seen.append([figures[key] for key in ("correlation", "scene_correlation", "hidden", "purity")])
+        low, high = (_ends(seen, best) for best in (np.nanmin, np.nanmax))
+        rows[name] = (float(scored), float(count), low[0], high[0], low[1], high[1], high[2], low[3], high[3])
+    total = sum(float(row[0] or 0) for row in rows.values() if not isinstance(row, str))
+    rows["all"] = (total, float(count * len(kinds)), *(None,) * 7)
+    columns = {"scored": ".0f", "of": ".0f", "patch, least": ".2f", "most": ".2f", "scene, least": ".2f"}
+    columns |= {"most ": ".2f", "hidden, most": ".2f", "purity, least": ".2f", "most  ": ".2f"}
+    return Table(title, columns, rows, notes=tuple(reasons[:40]))
+
+
+def _ends(seen: list[list[float | None]], end: Callable[[NDArray[np.float64]], np.float64]) -> list[float | None]:
+    """The least or largest of each figure; None where no photograph has it."""
+    values = np.array(seen, float).reshape(-1, 4)
+    return [None if np.isnan(column).all() else float(end(column)) for column in values.T]

@@ -1,0 +1,13 @@
+"""Photographs of a card that are scored, on a few of each kind."""
+
+import pytest
+
+from scripts.benchmarks import cards
+
+
+@pytest.mark.slow
+def test_photographs_of_the_patch_are_scored_and_those_of_anything_else_are_not():
+    own, harder, other = cards.run(photos=1, kind_photos=4, harder_photos=1)
+    assert own.rows["all"][0] == own.rows["all"][1] == 4
+    assert harder.rows["all"][0] >= 3 and len(other.rows) == 13
+    assert other.rows["all"][0] == 0, other.notes
