@@ -32,14 +32,16 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def identity(run: Run, parts: Parts, decision: Decision, world: World, versions: Mapping[str, str]) -> Identity:
-    """What the numbers depend on: the configuration and the files that it names, the code, libraries, the encoder's
-    weights, the engine's decision, pictures and gallery, and the number of processes. Values and digests by name."""
+    """What the numbers depend on: the configuration and the files that it names, the code, libraries, the weights of
+    the encoder and of a surrogate, the engine's decision, pictures and gallery, and the number of processes. Values
+    and digests by name."""
     pixels = (parts.queries.images * 255).round().to(torch.uint8).contiguous()
     right = [
         None if rows is None else rows.tolist() for rows in (parts.truth, parts.goal, parts.gallery.label_numbers)
     ]
     gallery = parts.gallery.names if isinstance(parts.gallery, Classes) else parts.gallery.content
     leaves = [(name, value) for name, value in _leaves(asdict(run)) if not f"{name}.".startswith(NO_MATTER)]
+    surrogate = getattr(parts.optimiser, "surrogate", None)
     return {
         **{name: json.dumps(value, default=str) for name, value in leaves},
         **{f"the file of {name}": sha256(value) for name, value in leaves if _is_file(value)},
@@ -47,6 +49,7 @@ def identity(run: Run, parts: Parts, decision: Decision, world: World, versions:
         **{f"the version of {name}": version for name, version in versions.items()},
         "the code of attacks and transforms": sources(),
         "the encoder's weights": fingerprint(parts.encoder),
+        **({} if surrogate is None else {"the surrogate's weights": fingerprint(surrogate)}),
         "the pictures' names": _digest(parts.queries.names),
         "the pictures' clusters": _digest(parts.queries.clusters),
         "the pictures": hashlib.sha256(pixels.numpy().data).hexdigest(),

@@ -34,10 +34,12 @@ def loop_of(optimiser: Optimiser | Proposer) -> Callable[[Problem, Options, Loop
 def search(problem: Problem, options: Options, state: LoopState | None = None) -> Steps:
     """Search one perturbation per image, or one for all, with forward passes only; yields after every query.
 
-    The first move is always taken; every other one where it lowers the loss, picture by picture, or the mean loss of
-    a delta that all pictures share. A move is as long as it takes to flip a delta of full size within the direction's
-    window. Losses are the risk over the same `eot.views` views in all steps, so a query costs `eot.views` encoder
-    passes for each image. The search may fit these views: take more than a gradient needs, and judge it on others.
+    The first move is always taken; every other one where it does not raise the loss, picture by picture, or the mean
+    loss of a delta that all pictures share: an encoder that answers in steps, such as a hash, leaves most losses as
+    they are, and moves that change nothing now lead to others that do. A move is as long as it takes to flip a delta
+    of full size within the direction's window. Losses are the risk over the same `eot.views` views in all steps, so a
+    query costs `eot.views` encoder passes for each image. The search may fit these views: take more than a gradient
+    needs, and judge it on others.
 
     Errors and what `send` does are those of `attack`. The gradient of an estimate is zero, its snr NaN; in the first
     step the estimate belongs to the delta *after* the step. At most `eot.chunk` views go through the encoder at a
@@ -79,9 +81,9 @@ def search(problem: Problem, options: Options, state: LoopState | None = None) -
         if not bool(fresh.value[rows].isfinite().all()):
             bad = rows[~fresh.value[rows].isfinite()].tolist()
             raise FloatingPointError(f"step {index}: the loss is not finite for image(s) {bad}")
-        better = active.to(images.device) if index == 0 else fresh.value < known.value
+        better = active.to(images.device) & ((fresh.value <= known.value) | (index == 0))
         if problem.shared:
-            better = (fresh.value[rows].mean() < known.value[rows].mean()).expand_as(better) | (index == 0)
+            better = (fresh.value[rows].mean() <= known.value[rows].mean()).expand_as(better) | (index == 0)
         delta = torch.where(better[: len(delta), None, None, None], candidate, delta)
         latest = _chosen(better, fresh, known)
         evals, left = state.evals + eot.views * len(rows), state.left - eot.views * active

@@ -4,6 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 from attacks.encoders.engine import Decision
 from attacks.experiment.build.parts import build
@@ -51,6 +52,17 @@ def test_settings_that_change_numbers_change_the_identity_by_name(base, word):
     with pytest.raises(ValueError, match=OTHERS[word][0]) as caught:
         refuse_other({"identity": base}, other, Path("run"))
     assert "\n" not in str(caught.value)
+
+
+def test_another_surrogate_under_the_same_name_is_refused():
+    run = compose("smoke", [*BASE, "optimiser=nes", "optimiser.surrogate=pocket", "attack.views=20"])
+    parts, digests = build(run), []
+    for shift in (0.0, 1.0):
+        with torch.no_grad():
+            next(parts.optimiser.surrogate.parameters()).add_(shift)
+        digests.append(identity(run, parts, Decision(), World(), {}))
+    with pytest.raises(ValueError, match="another run: the surrogate's weights was"):
+        refuse_other({"identity": digests[0]}, digests[1], Path("run"))
 
 
 @pytest.mark.slow

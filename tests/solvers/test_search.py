@@ -215,6 +215,17 @@ def test_linf_proposals_follow_the_paper():
     assert changes > 60
 
 
+def test_moves_that_leave_the_loss_as_it_is_are_taken():
+    class Flat(Objective):
+        def __call__(self, features, anchor):
+            return torch.zeros(len(features), dtype=double)
+
+    parts = {"encoder": lambda x: x.flatten(1), "objective": Flat(), "perturbation": Linf(0.1)}
+    images = torch.full((2, 3, 8, 8), 0.5, dtype=double)
+    steps = list(search(images, torch.zeros(2, 1), optimiser=Square(), eot=EOT(views=1), steps=20, **parts))
+    assert sum(not torch.equal(a.delta, b.delta) for a, b in itertools.pairwise(steps)) > 10
+
+
 def test_universal_delta_is_accepted_by_the_mean_loss():
     # The second picture's loss only rises; the first one's falls by more.
     images = torch.full((2, 3, 8, 8), 0.5, dtype=double)
