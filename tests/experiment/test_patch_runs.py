@@ -106,7 +106,7 @@ def test_an_invalid_size_of_a_patch_anywhere_is_refused(size):
     node = PatchConfig(size=size, place={"scale": [0.3, 0.5]})
     assert anywhere(node) is None
     with pytest.raises(ValueError, match=r"`perturbation\.size` must be"):
-        patch(node, rand(1, 3, *SIZE))
+        patch(node, rand(1, 3, *SIZE), "")
 
 
 def disc(size, quad, points=32):
