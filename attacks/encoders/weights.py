@@ -38,11 +38,12 @@ def read_state(path: str | Path, parts: Collection[str] = ()) -> dict[str, Tenso
     if path.stat().st_size == 0:
         raise ValueError(f"weights `{path}` are an empty file: was the download cut off?")
     if path.suffix.lower() in TORCH_FILES:
-        return {name: tensor for name, tensor in _torch_file(path).items() if _of(name, parts)}
+        return {name: tensor for name, tensor in _torch_file(path).items() if is_of(name, parts)}
     return _safetensors(path, parts)
 
 
-def _of(name: str, parts: Collection[str]) -> bool:
+def is_of(name: str, parts: Collection[str]) -> bool:
+    """Whether one of the parts stands between the dots of a tensor's name, or there are none."""
     return not parts or not frozenset(parts).isdisjoint(name.split("."))
 
 
@@ -50,7 +51,7 @@ def _safetensors(path: Path, parts: Collection[str]) -> dict[str, Tensor]:
     try:
         with safe_open(path, framework="pt") as file:
             names: list[str] = file.keys()
-            state: dict[str, Tensor] = {name: file.get_tensor(name) for name in names if _of(name, parts)}
+            state: dict[str, Tensor] = {name: file.get_tensor(name) for name in names if is_of(name, parts)}
     except SafetensorError as error:
         raise ValueError(
             f"weights `{path}` are not a safetensors file, or not a whole one ({' '.join(str(error).split())}); a "

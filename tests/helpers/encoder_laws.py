@@ -137,10 +137,18 @@ def assert_every_pixel_counts(preprocess, height=480, width=640):
     return float(covered.mean())
 
 
-def assert_gradient_is_exact(encoder, height=20, width=26, *, single=False):
-    """gradcheck in float64, of a tiny encoder with its preprocessing; the encoder becomes float64. Its library may
-    compute some layers in `single` precision all the same: then with long steps, to a hundredth."""
+def assert_gradient_is_exact(encoder, height=20, width=26):
+    """gradcheck in float64, of a tiny encoder with its preprocessing; the encoder becomes float64, also where its
+    library computes in float32 whatever the dtype."""
     encoder = encoder.double()
     picture = 0.2 + 0.6 * torch.rand(1, 3, height, width, generator=torch.Generator().manual_seed(0)).double()
-    steps = {"eps": 1e-2, "atol": 1e-3, "rtol": 1e-2} if single else {"atol": 1e-6}
-    assert torch.autograd.gradcheck(encoder, (picture.requires_grad_(),), fast_mode=True, **steps)
+    to = torch.Tensor.to
+
+    def wide(tensor, *args, **options):
+        options = {name: torch.float64 if each is torch.float32 else each for name, each in options.items()}
+        return to(tensor, *(torch.float64 if each is torch.float32 else each for each in args), **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(torch.Tensor, "to", wide)
+        patch.setattr(torch.Tensor, "float", torch.Tensor.double)
+        assert torch.autograd.gradcheck(encoder, (picture.requires_grad_(),), fast_mode=True, atol=1e-6)

@@ -10,10 +10,12 @@ from typing import Any
 from torch import Tensor
 
 from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching
-from attacks.encoders.weights import TORCH_FILES, read_state
+from attacks.encoders.weights import TORCH_FILES, is_of, read_state
 from attacks.runtime.extras import extra
 
 _NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
+#: What helps where nothing can be fetched.
+FOLDER = "a local folder that holds the model (encoder.model=FOLDER)"
 
 
 def folder_of(request: Request, files: Sequence[str], weights: Sequence[str]) -> Path:
@@ -21,7 +23,8 @@ def folder_of(request: Request, files: Sequence[str], weights: Sequence[str]) ->
 
     Args:
         files: patterns of the hub's files that describe the model.
-        weights: patterns of its weights, fetched for `encoder.weights=pretrained` only.
+        weights: patterns of its weights, or of the index of their files, which `weights_of` fetches; for
+            `encoder.weights=pretrained` only.
 
     Raises:
         FileNotFoundError: neither a folder nor a name.
@@ -44,7 +47,7 @@ def folder_of(request: Request, files: Sequence[str], weights: Sequence[str]) ->
         cached = None
     if cached is not None and (own or any(path for pattern in weights for path in cached.glob(pattern))):
         return cached
-    with fetching(f"{request.model} of the hub", "a local folder that holds the model (encoder.model=FOLDER)"):
+    with fetching(f"{request.model} of the hub", FOLDER):
         return Path(hub.snapshot_download(request.model, allow_patterns=patterns))
 
 
@@ -66,7 +69,8 @@ def weights_of(
     request: Request, folder: Path, stem: str, parts: Collection[str] = ()
 ) -> tuple[dict[str, Tensor], Path | None, str]:
     """The tensors, their file if there is one, and their name for errors: of the request's file; of the folder's
-    `stem`.safetensors; or of the files that its `stem`.safetensors.index.json lists. `parts` as of `read_state`.
+    `stem`.safetensors; or of the files that its `stem`.safetensors.index.json lists, fetched from the hub where they
+    are not there. `parts` as of `read_state`: a file without one of them is not read, nor fetched.
 
     Raises:
         ValueError, FileNotFoundError: there are none, or only pickles.
@@ -77,7 +81,12 @@ def weights_of(
     if single.is_file():
         return read_state(single, parts), single, f"the weights of {folder}"
     if index.is_file():
-        states = [read_state(folder / part, parts) for part in _listed(index)]
+        files = _listed(index, parts)
+        absent = [file for file in files if not (folder / file).is_file()]
+        if absent and not Path(request.model).expanduser().is_dir():
+            with fetching(f"{request.model} of the hub", FOLDER):  # of the folder's own commit
+                extra("huggingface_hub").snapshot_download(request.model, revision=folder.name, allow_patterns=absent)
+        states = [read_state(folder / file, parts) for file in files]
         return {name: tensor for state in states for name, tensor in state.items()}, None, f"the weights of {folder}"
     pickles = sorted(path.name for path in folder.iterdir() if path.suffix in TORCH_FILES)
     if pickles:
@@ -91,16 +100,17 @@ def weights_of(
     )
 
 
-def _listed(index: Path) -> list[str]:
-    """The files of an index, each beside it. Raises ValueError."""
+def _listed(index: Path, parts: Collection[str]) -> list[str]:
+    """The files of an index, each beside it, that hold tensors of the parts. Raises ValueError."""
     try:
-        parts = sorted(set(json.loads(index.read_text())["weight_map"].values()))
+        places = dict(json.loads(index.read_text())["weight_map"])
+        files = sorted(set(places.values()))
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        parts = []
-    if not parts or any(
-        not isinstance(part, str) or Path(part).name != part or not part.endswith(".safetensors") for part in parts
+        files = []
+    if not files or any(
+        not isinstance(file, str) or Path(file).name != file or not file.endswith(".safetensors") for file in files
     ):
         raise ValueError(
-            f"`encoder.model` {index.parent}: {index.name} must list safetensors beside it; got {parts[:3]}"
+            f"`encoder.model` {index.parent}: {index.name} must list safetensors beside it; got {files[:3]}"
         )
-    return parts
+    return sorted({file for name, file in places.items() if is_of(name, parts)})

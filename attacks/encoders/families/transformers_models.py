@@ -22,7 +22,7 @@ from attacks.encoders.weights import half_of
 from attacks.runtime.extras import extra
 
 _TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model")
-_WEIGHTS = ("model.safetensors", "model-*.safetensors", "model.safetensors.index.json")
+_WEIGHTS = ("model.safetensors", "model.safetensors.index.json")
 _POOLS = ("pooled", "cls", "mean")
 #: Models with an image and a text tower, by model_type, and the padding of their texts.
 _PADDING = {"clip": True, "metaclip_2": True, "siglip": "max_length"}
