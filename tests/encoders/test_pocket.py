@@ -42,7 +42,7 @@ def test_weights_are_small_and_the_gallery_is_large(setting):
     assert set(photos) == set(HELD_OUT)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_clean_and_noisy_views_are_recognised(setting):
     camera, encoder, images, rows, gallery, photos = setting
     unseen = bank(camera, 128, seed=3, purpose="test")

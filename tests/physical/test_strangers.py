@@ -62,7 +62,7 @@ def test_broken_placements_are_refused(tmp_path):
     path = tmp_path / "placement.json"
     path.write_text(json.dumps(PLACEMENT))
     assert read_placement(tmp_path).pictures == ("a", "b")
-    harmless = [("target", None), *((("target", text)) for text in ("x", "../../x", "a\nb: c"))]
+    harmless = [("target", None), *(("target", text) for text in ("x", "../../x", "a\nb: c")), ("fixed", True)]
     for where, value, made in broken(PLACEMENT):
         texts = where[0] == "pictures" and value == "x"
         if texts or (where[0], value) in harmless or (where[0] == "quads" and value == -1 and len(where) == 5):

@@ -86,7 +86,7 @@ WORDS = {
     "config=smoke engine.reuse={here}": "manifest.json",
     "config=smoke engine.reuse=nowhere": "`engine.reuse` must be a run directory",
     "config=smoke engine.chunk=many": "`engine.chunk`.*at least 1",
-    "config=smoke engine.precision=int8": "`engine.precision`.*float32, mixed, bfloat16, float16",
+    "config=smoke engine.precision=int8": "`engine.precision`.*float32, tf32, mixed, bfloat16, float16",
     "config=smoke engine.layout=nhwc": "`engine.layout`.*contiguous, channels_last",
     "config=smoke engine.fold=perhaps": "`engine.fold`.*true or false",
     "--config-path=/etc config=smoke": "refused",

@@ -30,7 +30,7 @@ def train(out, steps):
     return re.sub(r", \d+ s$", "", lines, flags=re.MULTILINE)  # the seconds may differ
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_same_command_gives_the_same_file_and_the_loss_falls(tmp_path):
     printed = train(tmp_path / "a.safetensors", 8)
     assert train(tmp_path / "b.safetensors", 8) == printed
@@ -39,7 +39,7 @@ def test_the_same_command_gives_the_same_file_and_the_loss_falls(tmp_path):
     assert last < first
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_page_quotes_the_figures_of_the_shipped_file():
     printed = output("--judge", "attacks/data/pocket.safetensors")
     page = (ROOT / "docs/pocket-encoder.md").read_text()
