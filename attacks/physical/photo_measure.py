@@ -78,9 +78,10 @@ def measure_photo(
         raise ValueError("the patch would lie behind the camera")
     scenes = _scenes(homography, box, placement, photo.row, (pixels.shape[0], pixels.shape[1]))
     scene = scenes[0]
-    laid = place(pixels, picture, scene, None if card_fit is None else card, homography)
+    found = None if card_fit is None else card  # with corners given by hand there is none to compare
+    laid = place(pixels, picture, scene, found, homography)
     for other in scenes[1:]:  # of several placements, the nearest that shows its scene
-        if not laid.belongs and (now := place(pixels, picture, other, card, homography)).belongs:
+        if not laid.belongs and (now := place(pixels, picture, other, found, homography)).belongs:
             scene, laid = other, now
     size = placement.size[0]
     view = photo_view(pixels, size) if kind == "photo" else scene_view(pixels, scene, placement.size, size)
