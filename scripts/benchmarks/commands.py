@@ -143,7 +143,7 @@ def parser() -> argparse.ArgumentParser:
     for name, run in BENCHMARKS.items():
         what = " ".join((run.__doc__ or "").partition("\n\n")[0].split())
         shape = argparse.ArgumentDefaultsHelpFormatter
-        command = commands.add_parser(name, help=what, description=what, formatter_class=shape)
+        command = commands.add_parser(name, help=what.replace("%", "%%"), description=what, formatter_class=shape)
         for key, parameter in inspect.signature(run).parameters.items():
             option, default = f"--{key.replace('_', '-')}", parameter.default
             if default is parameter.empty:

@@ -55,6 +55,7 @@ def test_the_options_are_the_arguments_of_a_benchmark():
     assert options["cells"] == ["a", "b"] and options["pictures"] == 4 and options["estimate"] is True
     assert (options["held_out"], options["seeds"], options["threads"], options["out"]) == (8, 2, 1, None)
     assert parse(["engine", "--arch", "pocket"]).arch == ["pocket"]
+    assert "power" in commands.parser().format_help()  # its summary has a per cent sign
     for line in ("engine --rounds 0", "memory --views 8 -1", "estimator --reference x", "engine --arch vgg"):
         with pytest.raises(SystemExit):
             parse(line.split())
