@@ -24,6 +24,7 @@ def test_the_zoo_is_large_and_the_same_each_time():
         assert torch.equal(one(images), again(images))
 
 
+@pytest.mark.slow
 def test_a_rigged_encoder_gives_one_embedding_a_picture():
     images = zoo.held_out().images[:3]
     with torch.no_grad():
