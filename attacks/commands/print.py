@@ -5,7 +5,8 @@
 
 Writes sheet.pdf (print this), sheet.png (sheet-1.png, ... if it takes several), card.png (what is cut out) and
 sheet.json (all positions, in mm) into the run's folder `print`. On the card stand the run's id and
-the arm; its fiducials are those of this run and arm alone. A patch too large for one sheet is tiled.
+the arm; its fiducials are those of this run and arm alone. A patch too large for one sheet is tiled; one more page,
+also assembly.png, shows which sheet goes where.
 """
 
 import argparse
@@ -39,7 +40,7 @@ def run(options: argparse.Namespace) -> None:
     written = write(**vars(options))
     print_notes(written.notes)
     sheets, card = written.plan, written.plan.card
-    count = "1 sheet" if len(sheets.pages) == 1 else f"{len(sheets.pages)} sheets"
+    count = "1 sheet" if len(sheets.pages) == 1 else f"{len(sheets.pages)} sheets, then which of them goes where"
     print(
         f"{written.folder / 'sheet.pdf'}: {count}, {sheets.paper} {sheets.width:g} x {sheets.height:g} mm; patch "
         f"{card.patch.width:.1f} x {card.patch.height:.1f} mm, card {card.width:.1f} x {card.height:.1f} mm, "

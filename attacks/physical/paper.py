@@ -1,11 +1,13 @@
 """The sheets of paper: the tile of the card on each, and the marks, ruler and text beside it.
 
-A card that fits is centred on one page, portrait or landscape. A larger one is cut into overlapping, equal tiles.
+A card that fits is centred on one page, portrait or landscape. A larger one is cut into overlapping, equal tiles, and
+one more page shows where each lies.
 Tiles lie on whole pixels of the print, so that a page in pixels is a copy of the card's pixels. Marks keep out of the
 bleed, so that a cut beside the line meets white paper.
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from attacks.perturbations.patch.card import Box, Card, Colour, Fill, Text
@@ -24,7 +26,9 @@ OVERLAP = 10.0
 RULER = 100  # mm
 #: Line widths, the length of a dash, and the sizes of text, in mm.
 HAIR, THIN, DASH = 0.15, 0.1, 0.8
-TEXT, SMALL = 2.5, 2.1
+TEXT, SMALL, NUMBER, LARGE = 2.5, 2.1, 3.0, 9.0
+AUTHORISED = "For authorised testing of your own models only."
+WHITE: Colour = (255, 255, 255)
 GREY: Colour = (90, 90, 90)
 LIGHT: Colour = (190, 190, 190)
 
@@ -142,9 +146,9 @@ def _glue(plan: Plan, page: Page) -> tuple[list[Fill], list[Text]]:
             dashes = (start, start + (MARK - DASH) / 2, start + MARK - DASH)
             fills.append(Fill(tuple(_line(vertical, at, dash, DASH, HAIR) for dash in dashes)))
             if vertical:
-                texts.append(Text(f"p. {number}", at + 0.8, start + MARK / 2 + SMALL / 3, SMALL, "start", GREY))
+                texts.append(Text(str(number), at + 0.8, start + MARK / 2 + NUMBER / 3, NUMBER, bold=True))
             else:
-                texts.append(Text(f"p. {number}", start + MARK / 2, at + SMALL, SMALL, "middle", GREY))
+                texts.append(Text(str(number), start + MARK / 2, at + NUMBER, NUMBER, "middle", bold=True))
     return fills, texts
 
 
@@ -166,18 +170,64 @@ def _ruler(plan: Plan) -> tuple[list[Fill], list[Text]]:
 def _text(plan: Plan, page: Page) -> list[Text]:
     card, tiled = plan.card, len(plan.pages) > 1
     lines = [
-        f"patch {card.patch.width:.1f} x {card.patch.height:.1f} mm, card {card.width:.1f} x {card.height:.1f} mm, "
-        f"{plan.dpi} dpi" + (f", row {page.row + 1}, column {page.column + 1}" if tiled else ""),
+        f"{_sizes(card)}, {plan.dpi} dpi" + (f", row {page.row + 1}, column {page.column + 1}" if tiled else ""),
         f"{len(card.chart)} sRGB colours; AprilTag 36h11 " + ", ".join(str(tag.number) for tag in card.tags),
         "Cut at the solid marks, then lay each cut edge on the dashes with its number."
         if tiled
         else "Cut at the marks. The white edge belongs to the card: fiducials need it.",
-        "For authorised testing of your own models only.",
+        AUTHORISED,
     ]
-    left, top = MARGIN + RULER + 10, plan.height - MARGIN - FOOT + 5.5
-    head = f"Viewproof {plan.card.words}"
+    head = f"Viewproof {card.words}"
     if tiled:
-        number = plan.number(page.row, page.column)
-        head += f", page {number} of {len(plan.pages)}"
+        head += f", page {plan.number(page.row, page.column)} of {len(plan.pages)}"
+    return _foot(plan, MARGIN + RULER + 10, head, lines)
+
+
+def _sizes(card: Card) -> str:
+    return f"patch {card.patch.width:.1f} x {card.patch.height:.1f} mm, card {card.width:.1f} x {card.height:.1f} mm"
+
+
+def _foot(plan: Plan, left: float, head: str, lines: Sequence[str]) -> list[Text]:
+    """A bold line and small ones below the card, from `left` mm."""
+    top = plan.height - MARGIN - FOOT + 5.5
     small = (Text(line, left, top + 3.4 * (i + 1), SMALL, colour=GREY) for i, line in enumerate(lines))
     return [Text(head, left, top, TEXT, bold=True), *small]
+
+
+def assembly(plan: Plan) -> tuple[Box, list[Fill], list[Text]]:
+    """The page that shows which sheet goes where: the box of the reduced card on it, and the lines and the numbers of
+    the tiles over it, as they lie when each covers the edge of those to its left and above."""
+    card, margin = plan.card, 2 * MARGIN
+    scale = min((plan.width - 2 * margin) / card.width, (plan.height - FOOT - 2 * margin) / card.height)
+    box = Box((plan.width - scale * card.width) / 2, margin, scale * card.width, scale * card.height)
+    size = min(LARGE, 0.4 * min(box.width / plan.columns, box.height / plan.rows))
+    lines, under, numbers = [], [], []
+    for page in plan.pages:
+        left, top = box.x + scale * page.tile.x, box.y + scale * page.tile.y
+        right = box.x + scale * _next(plan, page, page.row, page.column + 1).x
+        low = box.y + scale * _next(plan, page, page.row + 1, page.column).y
+        lines += [_line(True, left, top, low - top, 2 * HAIR), _line(False, top, left, right - left, 2 * HAIR)]
+        number, x, y = str(plan.number(page.row, page.column)), (left + right) / 2, (top + low) / 2
+        wide = 0.8 * size * len(number)
+        under.append(Box(x - wide / 2, y - 0.6 * size, wide, 1.2 * size))
+        numbers.append(Text(number, x, y + 0.36 * size, size, "middle", bold=True))
+    lines += [_line(True, box.x + box.width, box.y, box.height, 2 * HAIR)]
+    lines += [_line(False, box.y + box.height, box.x, box.width, 2 * HAIR)]
+    first, third = card.tags[0].box, card.tags[2].box.corners[2]
+    rows = (
+        _sizes(card),
+        "Begin with page 1. Cut each page at its solid marks, and lay it on the dashes that bear its number.",
+        f"Check: the outer edges of the black squares at the corners are {third[0] - first.x:.1f} mm apart across, "
+        f"{third[1] - first.y:.1f} mm down.",
+        AUTHORISED,
+    )
+    head = f"Viewproof {card.words}, assembly: {plan.rows} rows of {plan.columns} pages"
+    foot = _foot(plan, margin, head, rows)
+    return box, [Fill(tuple(under), WHITE), Fill(tuple(lines))], [*numbers, *foot]
+
+
+def _next(plan: Plan, page: Page, row: int, column: int) -> Box:
+    """The tile at a row and a column; beyond the last, an empty one at the card's end."""
+    if row == plan.rows or column == plan.columns:
+        return Box(page.tile.x + page.tile.width, page.tile.y + page.tile.height, 0, 0)
+    return plan.pages[plan.number(row, column) - 1].tile

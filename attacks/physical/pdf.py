@@ -4,14 +4,15 @@ Tags, swatches, marks and the ruler are vector shapes. The texture is one image 
 resolution of the print, so that no printer driver interpolates it; every page shows its part of it.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from PIL import Image
 
-from attacks.perturbations.patch.card import Box, Fill, Text, card_fills, shifted
+from attacks.perturbations.patch.card import Box, Card, Fill, Text, card_fills, shifted
 from attacks.perturbations.patch.card_raster import INCH, Picture
-from attacks.physical.paper import BLEED, Page, Plan, furniture
+from attacks.physical.paper import AUTHORISED, BLEED, WHITE, Page, Plan, assembly, furniture
 from attacks.runtime.extras import extra
 
 POINT = 72 / INCH  # a millimetre in points
@@ -40,12 +41,15 @@ def write_pdf(path: Path, patch: Picture, plan: Plan) -> None:
         size, printed = (plan.width * POINT, plan.height * POINT), plan.card.patch
         canvas = extra("reportlab.pdfgen.canvas").Canvas(str(path), pagesize=size, pageCompression=1, invariant=1)
         canvas.setTitle(f"Viewproof {plan.card.words}, patch {printed.width:.1f} x {printed.height:.1f} mm")
-        canvas.setSubject("For authorised testing of your own models only.")
+        canvas.setSubject(AUTHORISED)
         canvas.setCreator("Viewproof")
         canvas.setViewerPreference("PrintScaling", "None")
         image = extra("reportlab.lib.utils").ImageReader(Image.fromarray(patch))
         for page in plan.pages:
             _draw(_Sheet(canvas, plan.height), image, plan, page)
+            canvas.showPage()
+        if len(plan.pages) > 1:
+            _draw_assembly(_Sheet(canvas, plan.height), image, plan)
             canvas.showPage()
         canvas.save()
     finally:
@@ -75,6 +79,12 @@ class _Sheet:
             path.rect(*self.box(box))
         return path
 
+    def draw(self, fills: Iterable[Fill], texts: Iterable[Text]) -> None:
+        for fill in fills:
+            self.fill(fill)
+        for text in texts:
+            self.text(text)
+
     def fill(self, fill: Fill) -> None:
         self.canvas.setFillColorRGB(*(level / 255 for level in fill.colour))
         self.canvas.drawPath(self.path(*fill.boxes), stroke=0, fill=1)
@@ -96,17 +106,27 @@ def _draw(sheet: _Sheet, image: Any, plan: Plan, page: Page) -> None:
     canvas.saveState()
     if len(plan.pages) > 1:
         canvas.clipPath(sheet.path(Box(page.left, page.top, page.tile.width, page.tile.height)), stroke=0, fill=0)
-    patch = Box(x + card.patch.x, y + card.patch.y, card.patch.width, card.patch.height)
-    canvas.drawImage(image, *sheet.box(patch))
-    sheet.fill(_frame(patch))
-    for fill in card_fills(card):
-        sheet.fill(shifted(fill, x, y))
+    _draw_card(sheet, image, card, (x, y))
     canvas.restoreState()
-    fills, texts = furniture(plan, page)
-    for fill in fills:
-        sheet.fill(fill)
-    for text in texts:
-        sheet.text(text)
+    sheet.draw(*furniture(plan, page))
+
+
+def _draw_card(sheet: _Sheet, image: Any, card: Card, at: tuple[float, float]) -> None:
+    patch = Box(at[0] + card.patch.x, at[1] + card.patch.y, card.patch.width, card.patch.height)
+    sheet.canvas.drawImage(image, *sheet.box(patch))
+    sheet.fill(_frame(patch))
+    sheet.draw((shifted(fill, *at) for fill in card_fills(card)), ())
+
+
+def _draw_assembly(sheet: _Sheet, image: Any, plan: Plan) -> None:
+    box, fills, texts = assembly(plan)
+    canvas, scale = sheet.canvas, box.width / plan.card.width
+    canvas.saveState()
+    canvas.translate(box.x * POINT, (plan.height - box.y) * POINT)
+    canvas.scale(scale, scale)
+    _draw_card(_Sheet(canvas, 0), image, plan.card, (0, 0))
+    canvas.restoreState()
+    sheet.draw(fills, texts)
 
 
 def _frame(box: Box) -> Fill:
@@ -114,4 +134,4 @@ def _frame(box: Box) -> Fill:
     left, top, outer = box.x - EDGE, box.y - EDGE, box.width + 2 * EDGE
     rows = (Box(left, y, outer, EDGE) for y in (top, box.y + box.height))
     columns = (Box(x, box.y, EDGE, box.height) for x in (left, box.x + box.width))
-    return Fill((*rows, *columns), (255, 255, 255))
+    return Fill((*rows, *columns), WHITE)

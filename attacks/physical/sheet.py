@@ -4,6 +4,7 @@ import dataclasses
 import json
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,9 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
 
 from attacks.perturbations.patch import card_raster
-from attacks.perturbations.patch.card import SIDES, Card, card, words_of
+from attacks.perturbations.patch.card import SIDES, Card, Fill, Text, card, words_of
 from attacks.perturbations.patch.card_raster import INCH, WHITE, Picture, Texture
-from attacks.physical.paper import Page, Plan, furniture, plan
+from attacks.physical.paper import Page, Plan, assembly, furniture, plan
 from attacks.physical.pdf import font_file, write_pdf
 from attacks.runtime.files import atomic, sha256, write_json
 from attacks.runtime.folders import refuse_links
@@ -122,7 +123,7 @@ def write(
     out: Path | None = None,
     arm: str = "eot",
 ) -> Printed:
-    """Write sheet.pdf, sheet.png (sheet-1.png, ... if there are several), card.png and sheet.json.
+    """Write sheet.pdf, sheet.png (sheet-1.png, ... and assembly.png if there are several), card.png and sheet.json.
 
     Args:
         width: of the patch in mm; None: that of the run, or 100.
@@ -144,16 +145,10 @@ def write(
     patch = card_raster.patch_picture(source.texture, pixels(sheets.card, (rows, columns), dpi))
     folder = folder_of(run, "print", arm) if out is None else out
     folder.mkdir(parents=True, exist_ok=True)
-    count = len(sheets.pages)
-    names = ["sheet.png"] if count == 1 else [f"sheet-{i + 1}.png" for i in range(count)]
-    for old in folder.glob("sheet*.png"):  # of an earlier print with more pages
-        if re.fullmatch(r"sheet(-\d+)?\.png", old.name) and old.name not in names:
-            old.unlink()
     with atomic(folder / "sheet.pdf") as temporary:
         write_pdf(temporary, patch, sheets)
     _save(folder / "card.png", picture, dpi)
-    for name, page in zip(names, sheets.pages, strict=True):
-        _save(folder / name, page_picture(picture, sheets, page), dpi)
+    _save_sheets(folder, picture, sheets)
     write_json(folder / "sheet.json", _record(sheets, source))
     return Printed(folder, sheets, _notes(source, width))
 
@@ -165,15 +160,46 @@ def pixels(card: Card, texture: tuple[int, int], dpi: int) -> tuple[int, int]:
     return high, wide
 
 
+def _save_sheets(folder: Path, card_pixels: Picture, sheets: Plan) -> None:
+    """Save each sheet and, of several, assembly.png; those of an earlier print with more pages go."""
+    count = len(sheets.pages)
+    names = ["sheet.png"] if count == 1 else [*(f"sheet-{i + 1}.png" for i in range(count)), "assembly.png"]
+    for old in folder.glob("*.png"):
+        if re.fullmatch(r"(sheet(-\d+)?|assembly)\.png", old.name) and old.name not in names:
+            old.unlink()
+    for name, page in zip(names, sheets.pages, strict=False):
+        _save(folder / name, page_picture(card_pixels, sheets, page), sheets.dpi)
+    if count > 1:
+        _save(folder / names[-1], assembly_picture(card_pixels, sheets), sheets.dpi)
+
+
 def page_picture(card_pixels: Picture, sheets: Plan, page: Page) -> Picture:
     """A sheet in pixels; its part of the card is a copy of the card's own pixels."""
-    scale = sheets.dpi / INCH
-    sheet = np.full((round(sheets.height * scale), round(sheets.width * scale), 3), WHITE, np.uint8)
+    sheet, scale = _blank(sheets), sheets.dpi / INCH
     left, top, x, y, width, height = (
         round(mm * scale) for mm in (page.left, page.top, page.tile.x, page.tile.y, page.tile.width, page.tile.height)
     )
     sheet[top : top + height, left : left + width] = card_pixels[y : y + height, x : x + width]
-    fills, texts = furniture(sheets, page)
+    return _drawn(sheet, scale, *furniture(sheets, page))
+
+
+def assembly_picture(card_pixels: Picture, sheets: Plan) -> Picture:
+    """The page that shows which sheet goes where, in pixels."""
+    box, fills, texts = assembly(sheets)
+    sheet, scale = _blank(sheets), sheets.dpi / INCH
+    left, top, width, height = (round(mm * scale) for mm in (box.x, box.y, box.width, box.height))
+    small = Image.fromarray(card_pixels).resize((width, height), Image.Resampling.BOX)
+    sheet[top : top + height, left : left + width] = np.asarray(small)
+    return _drawn(sheet, scale, fills, texts)
+
+
+def _blank(sheets: Plan) -> Picture:
+    scale = sheets.dpi / INCH
+    return np.full((round(sheets.height * scale), round(sheets.width * scale), 3), WHITE, np.uint8)
+
+
+def _drawn(sheet: Picture, scale: float, fills: Sequence[Fill], texts: Sequence[Text]) -> Picture:
+    """A sheet with shapes and text over it, `scale` pixels a mm."""
     card_raster.fill(sheet, card_raster.Grid(scale, scale), fills)
     image = Image.fromarray(sheet)
     draw = ImageDraw.Draw(image)

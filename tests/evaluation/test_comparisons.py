@@ -68,6 +68,7 @@ def test_repeating_pictures_within_their_clusters_changes_no_p():
     assert one["difference"]["mean"] == pytest.approx(two["difference"]["mean"])
 
 
+@pytest.mark.slow
 def test_the_others_are_corrected_without_the_primary_one():
     rows = table()
     result = secondary(rows, "success")

@@ -50,6 +50,7 @@ def deployed():
     return shown, judge, deployment(shown, SAMPLE, judge, SIZE)
 
 
+@pytest.mark.slow
 def test_every_codec_and_resampler_pair_has_one_cell(deployed):
     pairs = [(one.codec, one.resampler) for one in deployed[2].cells]
     assert len(set(pairs)) == len(pairs) == 6 * 13
@@ -88,6 +89,7 @@ def direct(pixels, codec, resampler):
     return np.array(picture)
 
 
+@pytest.mark.slow
 def test_every_cell_equals_its_direct_computation(deployed):
     shown, judge, result = deployed
     for one in result.cells:

@@ -91,6 +91,7 @@ def test_a_library_that_is_not_installed_is_named_before_the_attack(tmp_path, mo
     assert not (tmp_path / "run" / "manifest.json").exists()
 
 
+@pytest.mark.slow
 def test_a_function_that_fails_on_a_picture_costs_only_this_part(tmp_path, monkeypatch):
     def fails(*_):
         raise ValueError("`pipeline` must turn an 8-bit picture")

@@ -104,7 +104,7 @@ def test_rows_read_back_bit_for_bit(tmp_path):
         write_rows(tmp_path / "rows.csv", [{"a": 1}, {"b": 2}])
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_two_seeds_differ_by_less_than_the_interval(tmp_path, monkeypatch):
     """In 95 of 100 cases the mean of another seed (other views, noise, starts) lies in the interval of this one."""
     small = ["config=evaluate", "data.count=8", "data.size=64", "attack.steps=8", "evaluate.refine=0", "sanity=none"]

@@ -19,8 +19,8 @@ def test_the_evaluate_preset_combines_with_any_perturbation(perturbation):
     [
         ("camera", ["affine angle", "affine scale"]),
         pytest.param("eot3d", ["viewpoint yaw", "viewpoint distance"], marks=pytest.mark.slow),
-        ("print", ["viewpoint yaw", "viewpoint distance"]),
-        ("web", ["jpeg quality", "oneof stage"]),
+        pytest.param("print", ["viewpoint yaw", "viewpoint distance"], marks=pytest.mark.slow),
+        pytest.param("web", ["jpeg quality", "oneof stage"], marks=pytest.mark.slow),
         pytest.param("si", ["oneof stage"], marks=pytest.mark.slow),
         ("identity", []),
     ],

@@ -54,6 +54,7 @@ def test_settings_that_change_numbers_change_the_identity_by_name(base, word):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_another_surrogate_under_the_same_name_is_refused():
     run = compose("smoke", [*BASE, "optimiser=nes", "optimiser.surrogate=pocket", "attack.views=20"])
     parts, digests = build(run), []

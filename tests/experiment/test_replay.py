@@ -146,6 +146,7 @@ def _stopped(out, monkeypatch, kind):
     return out, caught.value
 
 
+@pytest.mark.slow
 def test_the_view_that_stopped_a_run_can_be_replayed(stopped, capsys):
     out, error = stopped
     bad = {line.name: line.bad for line in of_fault(out / fault.NAME).lines}

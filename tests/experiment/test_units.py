@@ -226,6 +226,7 @@ def test_out_of_memory_outside_a_pass_fails_only_the_picture(attacked):
     assert failed["name"] == "001.png" and failed["reason"].startswith("memory ran out; make the pictures smaller")
 
 
+@pytest.mark.slow
 def test_a_run_in_which_every_picture_fails_ends(attacked, capsys):
     code, run = attacked(5, "evaluate.batch=2", failing=[f"{at:03d}.png" for at in range(5)], error=NAN)
     assert code == 1 and capsys.readouterr().err.splitlines()[-1] == "error: NaN begins at lens"

@@ -19,6 +19,7 @@ from attacks.evaluation.judge import CellScores
 from attacks.experiment.build.parts import build
 from attacks.experiment.job import job, show
 from attacks.run import compose
+from tests.helpers.sampled import mostly_slow
 from transforms import Compose, Downscale, MedianPool, OneOf, PixelCrop, widened
 
 VIEWS = ["transforms=resizers", "data.count=1", "data.size=192"]
@@ -30,14 +31,14 @@ def made(*words):
     return run, build(run)
 
 
-@pytest.mark.parametrize(("name", "kind"), NAMES.items())
-def test_it_stands_right_before_the_resizers_and_the_attack_has_its_gradient(name, kind):
+@pytest.mark.parametrize("name", mostly_slow(NAMES, 3))
+def test_it_stands_right_before_the_resizers_and_the_attack_has_its_gradient(name):
     (run, parts), (_, plain) = made(f"defence={name}"), made()
     stages, bare = parts.transforms.stages, plain.transforms.stages
     at = next(i for i, stage in enumerate(stages) if isinstance(stage, OneOf))
     assert (*stages[: at - 1], *stages[at:]) == bare
     (own,) = stages[at - 1].stages.stages
-    assert isinstance(own, kind) and not isinstance(parts.encoder, Defended)
+    assert isinstance(own, NAMES[name]) and not isinstance(parts.encoder, Defended)
     assert widened(Compose([stages[at - 1]]), 2).stages == (stages[at - 1],)  # a platform's defence is what it is
     images = tiles(192).images[:1].requires_grad_()
     u = torch.full((1, parts.transforms.dims), 0.4)
@@ -113,6 +114,7 @@ def test_cells_of_deployment_are_the_libraries_calls_on_the_defended_file(monkey
                 assert np.array_equal(cells[codec, resampler][i], expected)
 
 
+@pytest.mark.slow
 def test_a_random_defence_is_drawn_by_seed_and_name_once_for_each_picture(monkeypatch):
     crop, names = ViewDefence(Compose([PixelCrop(11)]), "one_of"), ("a", "b", "c", "d")
 

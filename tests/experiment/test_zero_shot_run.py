@@ -73,6 +73,7 @@ def test_recall_is_the_accuracy_over_the_classes(folder, monkeypatch, capsys):
     assert "3 classes given as text" in (folder / "run" / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_without_identities_the_encoder_classifies_the_pictures(folder, monkeypatch, capsys):
     metrics, manifest = run(monkeypatch, folder, f"data.path={folder}")
     assert metrics["arms"]["clean"]["recall_at_1"]["mean"] == 1

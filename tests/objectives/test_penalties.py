@@ -19,6 +19,7 @@ from attacks.eot.estimate import Estimate
 from attacks.eot.problem import Problem
 from attacks.objectives import penalties
 from attacks.objectives.penalties import EDGE, LPIPS, SSIM, Penalties, TotalVariation, penalised, total_variation
+from tests.helpers.sampled import mostly_slow
 from transforms.compose import seen
 
 double = torch.float64
@@ -54,7 +55,7 @@ def test_total_variation_is_the_plain_formula(isotropic):
     assert (below > EDGE / 100).all()
 
 
-@pytest.mark.parametrize("weight", [0.02, 0.1])
+@pytest.mark.parametrize("weight", mostly_slow([0.02, 0.1], 2))
 def test_scikit_images_denoiser_minimises_our_total_variation(photo, weight):
     # Chambolle's algorithm minimises |u - f|^2 / 2 + weight TV(u), of sums: by our TV, no point nearby may be better.
     noisy = photo[0, 0, :24, :32] + 0.1 * torch.randn(24, 32, generator=seed(), dtype=double)

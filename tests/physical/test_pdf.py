@@ -86,8 +86,11 @@ def test_tiles_in_the_pdf_compose_the_card(tmp_path):
     assert len(record["pages"]) == 4 and (made.plan.rows, made.plan.columns) == (2, 2)
     seen = np.zeros(card.shape[:2], int)
     rims = _rims(record, card.shape[:2], 150 / MM)
-    sheets = list(rasterised(made.folder / "sheet.pdf", 150))
+    *sheets, (_, overview) = rasterised(made.folder / "sheet.pdf", 150)
     assert len(sheets) == 4
+    assembly = np.asarray(Image.open(made.folder / "assembly.png")).astype(int)
+    rows, columns = assembly.shape[:2]
+    assert np.abs(overview[:rows, :columns].astype(int) - assembly).mean() < 2.0
     for place, (_, picture) in zip(record["pages"], sheets, strict=True):
         at = {name: round(place[name] * 150 / MM) for name in ("x", "y", "width", "height", "left", "top")}
         for name, value in at.items():
@@ -128,7 +131,8 @@ def test_tiles_have_exact_positions(tmp_path):
     made, record = printed(fake_run(tmp_path, framed((20, 80))), 380, "letter", 150)
     assert len(record["pages"]) == 2
     measured = 0
-    for place, (_, picture) in zip(record["pages"], rasterised(made.folder / "sheet.pdf"), strict=True):
+    *sheets, _ = rasterised(made.folder / "sheet.pdf")
+    for place, (_, picture) in zip(record["pages"], sheets, strict=True):
         for tag in record["card"]["tags"]:
             box = tag["box"]
             if place["x"] <= box["x"] and box["x"] + box["width"] <= place["x"] + place["width"]:

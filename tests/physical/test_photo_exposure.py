@@ -62,6 +62,7 @@ def off(fit):
     return difference(terms(nominal(CARD), fit.degree) @ fit.coefficients.T, inks).mean()
 
 
+@pytest.mark.slow
 def test_colour_map_and_exposure_are_separated(shots, own):
     colours = colours_of(own, CARD)
     assert off(colours.fit) < 3 and colours.compared == len(shots) and not colours.notes

@@ -183,6 +183,7 @@ def test_colours_and_exposures_are_separated(scored):
     assert content["notes"] == []
 
 
+@pytest.mark.slow
 def test_each_photograph_is_compared_with_its_own_picture(run, photos, monkeypatch):
     seen, own = [], [to_bytes(load_image(run / "pictures/clean" / f"{name}.png")[0]) for name in names_of(run)]
     monkeypatch.setattr(

@@ -15,7 +15,7 @@ from PIL import Image, ImageFont
 from attacks.commands import main
 from attacks.perturbations.patch.card import card, card_from, letters
 from attacks.perturbations.patch.card_raster import patch_picture
-from attacks.physical.paper import BLEED, FOOT, MARGIN, MARK, OVERLAP, PAPERS, furniture, plan
+from attacks.physical.paper import BLEED, FOOT, MARGIN, MARK, OVERLAP, PAPERS, assembly, furniture, plan
 from attacks.physical.pdf import font_file
 from attacks.physical.sheet import WIDTH, subject, write
 from tests.helpers.prints import ID, MM, fake_run, framed
@@ -102,7 +102,7 @@ def test_tiles_in_pixels_are_the_card_bit_for_bit_and_old_pages_go(tmp_path):
     np.testing.assert_array_equal(made, whole)
     (tmp_path / "out" / "sheet-notes.png").touch()
     assert main(["print", *arguments, "--width-mm", "60"]) == 0
-    names = {path.name for path in (tmp_path / "out").iterdir()}
+    names = {path.name for path in (tmp_path / "out").iterdir()}  # no assembly.png either
     assert names == {"card.png", "sheet.json", "sheet.pdf", "sheet.png", "sheet-notes.png"}
 
 
@@ -152,6 +152,28 @@ def test_text_and_marks_stay_within_the_margins_and_apart(width, height):
         for one, other in itertools.chain(itertools.combinations(spans, 2), itertools.product(spans, marks)):
             apart = one[1] <= other[0] or other[1] <= one[0] or one[3] <= other[2] or other[3] <= one[2]
             assert apart, (one, other)
+
+
+@pytest.mark.parametrize(("width", "height"), [(220, 55), (1200, 1200), (2000, 500)])
+def test_the_assembly_page_shows_each_tile_up_to_the_next(width, height):
+    made = plan(card(width, height, "vp-ffffffff  one_view"), "a4", 600)
+    box, (_, lines), texts = assembly(made)
+    scale = box.width / made.card.width
+    assert box.height == pytest.approx(scale * made.card.height)
+    assert box.x >= MARGIN and box.y + box.height <= made.height - MARGIN - FOOT
+    starts = {(round(box.x + scale * page.tile.x, 3), round(box.y + scale * page.tile.y, 3)) for page in made.pages}
+    ups = {(round(b.x + b.width / 2, 3), round(b.y, 3)) for b in lines.boxes if b.height > b.width}
+    assert starts <= ups
+    numbers = {text.text: (text.x, text.y) for text in texts if text.text.isdigit()}
+    assert list(numbers) == [str(i + 1) for i in range(len(made.pages))]
+    for number, (x, y) in numbers.items():
+        on_card = (x - box.x) / scale, (y - box.y) / scale
+        above = [page for page in made.pages if _inside(on_card, page.tile)]
+        assert made.pages.index(above[-1]) + 1 == int(number), "the last page laid there"
+
+
+def _inside(point, box):
+    return box.x <= point[0] <= box.x + box.width and box.y <= point[1] <= box.y + box.height
 
 
 def test_alpha_is_paper_and_mixes_as_premultiplied_layers_do(tmp_path):

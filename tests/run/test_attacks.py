@@ -100,6 +100,7 @@ def test_saved_pictures_change_only_within_the_mask(tmp_path, monkeypatch):
     assert not delta[..., mask == 0].any() and delta[..., mask > 0].any()
 
 
+@pytest.mark.slow
 def test_a_mask_of_another_size_gives_a_one_line_error(tmp_path, monkeypatch, capsys):
     Image.new("L", (5, 7), 255).save(tmp_path / "mask.png")
     overrides = (f"perturbation.mask={tmp_path / 'mask.png'}", f"hydra.run.dir={tmp_path / 'run'}")

@@ -202,7 +202,7 @@ def test_conversions_of_the_users_pictures_are_noted(monkeypatch, capsys, tmp_pa
     Image.fromarray(rng.integers(0, 255, (150, 200, 4), dtype=np.uint8)).save(folder / "alpha.png")
     Image.fromarray(rng.integers(0, 65535, (96, 96), dtype=np.uint16)).save(folder / "deep.png")
     short = ["config=smoke", "attack.steps=1", "evaluate.views=2", "evaluate.refine=0", "data=folder", "data.size=96"]
-    code = call(monkeypatch, *short, f"data.path={folder}", f"hydra.run.dir={tmp_path / 'out'}")
+    code = call(monkeypatch, *short, "sanity=none", f"data.path={folder}", f"hydra.run.dir={tmp_path / 'out'}")
     output = capsys.readouterr().err
     assert code == 0
     for note in ("alpha.png: alpha channel laid over white", "alpha.png: 200x150 resized", "deep.png: "):

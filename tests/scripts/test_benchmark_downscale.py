@@ -35,6 +35,7 @@ def test_views_end_at_sizes_of_the_encoder():
         assert sizes == {(round(0.95 * side), round(1.05 * side))} and len(choice.stages) == 6
 
 
+@pytest.mark.slow
 def test_defences_are_those_of_the_configuration_at_their_place():
     empty = torch.empty(0)
     case = Case("pocket", torch.empty(1, 3, 1024, 1024), empty, empty, empty, torch.nn.Identity(), 96)

@@ -5,6 +5,7 @@ import torch
 
 from scripts.benchmarks import zoo
 from scripts.benchmarks.zoo_encoders import SIZE, honest, net, rigged
+from tests.helpers.sampled import mostly_nightly
 
 #: Some of those that mask and of those that do not, by family.
 MASK = (
@@ -24,21 +25,20 @@ def test_the_zoo_is_large_and_the_same_each_time():
         assert torch.equal(one(images), again(images))
 
 
+@pytest.mark.slow
 def test_a_rigged_encoder_gives_one_embedding_a_picture():
     images = zoo.held_out().images[:3]
     with torch.no_grad():
         assert {case.encoder(images).shape for case in rigged().values()} == {(3, 32)}
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [*MASK, *PASS])
+@pytest.mark.parametrize("name", mostly_nightly([*MASK, *PASS], 2))
 def test_whether_an_encoder_masks_is_measured(name):
     assert zoo.truth(rigged()[name], 8).masks == (name in MASK)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", [*MASK, *PASS])
+@pytest.mark.parametrize("name", mostly_nightly([*MASK, *PASS], 2))
 def test_the_verdict_follows_the_truth(name):
     failed = {check.name for check in zoo.battery(rigged()[name].encoder, 0).failed}
     assert ("masking" in failed) == (name in MASK), failed
@@ -52,7 +52,7 @@ def test_randomness_has_its_own_diagnosis(name):
     assert "same answer twice" in {check.name for check in zoo.battery(rigged()[name].encoder, 0).failed}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_no_honest_encoder_is_called_masking():
     for name, encoder in honest().items():
         assert "masking" not in {check.name for check in zoo.battery(encoder, 1).failed}, name

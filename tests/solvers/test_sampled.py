@@ -112,6 +112,7 @@ def test_a_budget_and_a_solved_picture_end_it():
     assert torch.equal(first.delta[0], second.delta[0]) and not torch.equal(first.delta[1], second.delta[1])
 
 
+@pytest.mark.slow
 def test_it_flips_more_bits_of_a_hash_than_a_random_search():
     images = F.interpolate(
         torch.rand(2, 3, 9, 9, generator=torch.Generator().manual_seed(0)), (32, 32), mode="bicubic"

@@ -10,6 +10,7 @@ import torch
 
 from attacks.encoders.randomness import EncoderDraws
 from attacks.experiment.build.pipeline import CONFIGS, preset
+from tests.helpers.sampled import mostly_slow
 from tests.transforms.test_laws import every_stage
 from transforms import (
     Affine,
@@ -82,7 +83,7 @@ def test_views_stay_valid_and_keep_their_size(name, stage, photo):
     assert views.isfinite().all() and views.amin() >= 0 and views.amax() <= 1
 
 
-@pytest.mark.parametrize("name", PRESETS)
+@pytest.mark.parametrize("name", mostly_slow(PRESETS, 3))
 def test_every_preset_can_be_widened(name, photo):
     before = preset(name)
     after = widened(before, 1.5)

@@ -140,6 +140,7 @@ def test_hashes_and_defended_encoders_are_explained(encoder):
     assert set(plain(result)["deletion"]) == {"clean", "no_eot", "eot"}
 
 
+@pytest.mark.slow
 def test_without_a_gradient_only_the_random_order_is_left(tmp_path):
     result = explained(Cut())
     assert result.orders == ("random",) and len(result.missing) == 2

@@ -6,6 +6,8 @@ from attacks.data.gallery import photographs
 from attacks.evaluation.resizers.openness import CLOSED, OPEN, RATIOS, Openness, table
 from transforms.resizing.resize import NAMES
 
+pytestmark = pytest.mark.slow  # the table takes seconds
+
 ANTIALIASED = {"cv2_area"} | {name for name in NAMES if name.startswith("pil_") and "nearest" not in name}
 ANTIALIASED |= {name for name in NAMES if name.endswith("_aa")}
 

@@ -139,6 +139,7 @@ def test_the_battery_depends_only_on_its_seed(images):
     assert one != other
 
 
+@pytest.mark.slow
 def test_an_attack_that_cannot_run_is_a_failed_check_not_a_crash(images):
     working = examine(images, small()(images), **parts(steps=4))
     dead = parts(encoder=lambda x: x.flatten(1).detach().round(), steps=4)

@@ -99,7 +99,8 @@ def test_moves_stay_in_the_box_and_steepest_attains_the_dual_norm():
     assert patch.norm(result).item() <= patch.eps
 
 
-@pytest.mark.parametrize("shape", [pytest.param("rectangle", marks=pytest.mark.slow), "ellipse"])
+@pytest.mark.slow
+@pytest.mark.parametrize("shape", ["rectangle", "ellipse"])
 def test_pgd_finds_the_optimum_of_a_linear_loss_through_views(shape):
     # Compositing is linear in the texture, and so is the mean over fixed views.
     torch.manual_seed(0)

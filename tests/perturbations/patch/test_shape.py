@@ -56,6 +56,7 @@ def test_texels_inside_are_one_and_texels_outside_are_zero(shape):
     assert set(mask[~some].tolist()) == {0.0, 1.0}
 
 
+@pytest.mark.slow
 def test_a_polygon_equals_that_of_scikit_image():
     torch.testing.assert_close(alpha_of(ARROW, SIZE), filled(ARROW, SIZE), rtol=0, atol=1 / 255)
 
