@@ -150,7 +150,7 @@ class Compose:
     """Stages in order; runs of geometric stages become one resample, and runs of `Linear` ones one line.
 
     Args:
-        stages: any `Stage`s. Write geometry first: a pixel stage between two geometric ones costs a resample.
+        stages: each a `Stage`. Write geometry first: a pixel stage between two geometric ones costs a resample.
         kernel, border, value, antialias, deterministic: how the fused geometry is sampled (see
             `transforms.sampling.warp.warp`). The default border is mid-grey: what lies beyond the picture is
             unknown, and black or a smear would be a cue. `value` is a number or a colour.

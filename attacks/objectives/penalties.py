@@ -36,8 +36,8 @@ class TotalVariation:
     1992), in [0,1] units: about 0.03 for a random pattern of 0 and 8/255, 0 for one flat colour.
 
     Differences are to the right and to the lower neighbour, none at the last column and row. Their absolute value is
-    sqrt(d^2 + e^2) - e with e = `EDGE`, because |d| has no derivative at 0, where an attack may start. It is 0 at 0,
-    and at most e below |d|.
+    sqrt(d^2 + e^2) - e with e = `EDGE`, because `|d|` has no derivative at 0, where an attack may start. It is 0 at
+    0, and at most e below `|d|`.
 
     Args:
         weight: positive; 1 to 10 beside a cosine.

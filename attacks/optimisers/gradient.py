@@ -127,7 +127,7 @@ class Moments(NamedTuple):
 @dataclass(frozen=True)
 class Adam(Optimiser):
     """Adam (Kingma & Ba 2015), in the geometry of the perturbation's norm: the steepest step along the mean gradient,
-    each value damped by how well its gradients agree, |m| / sqrt(v).
+    each value damped by how well its gradients agree, `|m| / sqrt(v)`.
 
     For L-inf this is `torch.optim.Adam` with a learning rate of rel_step_size * eps. In another norm an undamped step
     has that length, and goes along m rather than sign(m), which would miss the optimum. Adam's `eps` is 0: the scale

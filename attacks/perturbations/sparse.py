@@ -164,7 +164,7 @@ class L0(Ball):
         Hein 2019, Sparse and Imperceivable Adversarial Attacks, section 4); else no new pixel could enter. A value of
         average gradient moves by `STRIDE` times `length`.
 
-        With the projection it maximises -<grad, v> - |v - delta|^2 / 2t, t proportional to `length`: the smaller it
+        With the projection it maximises `-<grad, v> - |v - delta|^2 / 2t`, t proportional to `length`: the smaller it
         is, the larger the gain that a new pixel needs to replace one that has already moved.
         """
         mean = grad.abs().flatten(1).mean(1).clamp(min=torch.finfo(grad.dtype).tiny)

@@ -19,7 +19,7 @@ HEAD = """# Configuration
 
 Every key that a preset or the command line may set (`python -m attacks.run config=NAME KEY=VALUE GROUP=CHOICE`).
 A group takes one of its choices; the first table of a group lists them, the others their keys. This page is written
-by `python -m attacks.schema.reference` from the declarations in [attacks/schema](../attacks/schema).
+by `python -m attacks.schema.reference` from the declarations in `attacks/schema`.
 """
 EXAMPLES = """Run an experiment:   python -m attacks.run config=quickstart
 Change a value:      python -m attacks.run config=quickstart perturbation.eps=8/255 attack.gradients=400

@@ -1,0 +1,57 @@
+"""The API reference of the site, a page for each room with all of its public names: `docs/conf.py` writes them."""
+
+import ast
+import importlib
+import inspect
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def public_names() -> dict[str, str]:
+    """Each public name, as it is imported (`attacks.PGD`), with its room (`attacks.optimisers`).
+
+    Public is what a stub `__init__.pyi` of `attacks`, `transforms` or one of their rooms imports. A name that both a
+    package and its room hand out is listed once, as the package hands it out.
+    """
+    names: dict[str, str] = {}
+    homes = set()
+    stubs = [stub for package in ("attacks", "transforms") for stub in (ROOT / package).rglob("__init__.pyi")]
+    for stub in sorted(stubs, key=lambda stub: len(stub.parts)):
+        package = ".".join(stub.parent.relative_to(ROOT).parts)
+        for node in ast.parse(stub.read_text(encoding="utf-8")).body:
+            if not isinstance(node, ast.ImportFrom):
+                continue
+            home = f"{package}.{node.module}"
+            for alias in node.names:
+                if (home, alias.name) not in homes:
+                    homes.add((home, alias.name))
+                    names[f"{package}.{alias.asname or alias.name}"] = ".".join(home.split(".")[:2])
+    return names
+
+
+def pages() -> dict[str, str]:
+    """The text of each page in MyST, by name: the rooms and `index`."""
+    rooms: dict[str, list[str]] = {}
+    for name, room in public_names().items():
+        rooms.setdefault(room, []).append(name)
+    order = sorted(rooms)
+    written = {room: _page(room, sorted(rooms[room], key=str.lower)) for room in order}
+    tree = "\n".join(order)
+    what = "Every public name, by room: shapes, units, ranges, errors and sources."
+    written["index"] = f"# API reference\n\n{what}\n\n```{{toctree}}\n:maxdepth: 1\n\n{tree}\n```\n"
+    return written
+
+
+def _page(room: str, names: list[str]) -> str:
+    what = inspect.getdoc(importlib.import_module(room)) or ""
+    blocks = "\n".join(_directive(name) for name in names)
+    return f"# {room}\n\n{what}\n\n```{{eval-rst}}\n{blocks}```\n"
+
+
+def _directive(name: str) -> str:
+    package, _, attribute = name.rpartition(".")
+    value = getattr(importlib.import_module(package), attribute)
+    if inspect.isclass(value):
+        return f".. autoclass:: {name}\n   :members:\n"
+    return f".. auto{'function' if callable(value) else 'data'}:: {name}\n"

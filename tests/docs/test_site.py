@@ -1,0 +1,108 @@
+"""The site: built without a warning, with every public name; its links lead somewhere, and it fetches nothing."""
+
+import importlib
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urldefrag, urlsplit
+
+import pytest
+
+from scripts.api_reference import pages, public_names
+from tests.helpers.browser import Visit, chromium
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_every_public_name_has_one_directive():
+    directives = [
+        line.split()[-1] for page in pages().values() for line in page.splitlines() if line.startswith("..")
+    ]
+    assert sorted(directives) == sorted(public_names())
+    assert {"attacks.PGD", "attacks.robustness", "transforms.Compose"} <= {*directives}
+    assert "attacks.optimisers.PGD" not in directives  # the same class once more
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    out = tmp_path_factory.mktemp("site")
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "docs", str(out)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return out
+
+
+@pytest.mark.site
+def test_the_inventory_has_the_public_names_and_no_other(site):
+    from sphinx.util.inventory import InventoryFile
+
+    listed = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="").data
+    kinds = ("py:class", "py:function", "py:data", "py:exception")
+    names, public = {name for kind in kinds for name in listed.get(kind, {})}, {*public_names()}
+    assert names >= public
+    values = [
+        getattr(importlib.import_module(package), name) for package, _, name in (n.rpartition(".") for n in public)
+    ]
+    homes = {f"{value.__module__}.{value.__qualname__}" for value in values if hasattr(value, "__qualname__")}
+    assert names - public <= homes  # Sphinx also lists a class under the module of its source
+
+
+class Page(HTMLParser):
+    """The ids of a page, the links of its anchors, and what it loads."""
+
+    def __init__(self, path):
+        super().__init__()
+        self.ids, self.links, self.loads = set(), [], []
+        self.feed(path.read_text(encoding="utf-8"))
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.ids.add(given.get("id"))
+        if tag == "a" and "href" in given:
+            self.links.append(given["href"])
+        elif tag in ("img", "script", "link", "iframe", "source"):
+            self.loads += [given[key] for key in ("src", "href") if given.get(key)]
+
+
+@pytest.mark.site
+def test_every_link_leads_to_a_page_and_a_place_and_all_that_is_loaded_is_a_file(site):
+    parsed = {path: Page(path) for path in site.rglob("*.html")}
+    assert len(parsed) > 40
+    for path, page in parsed.items():
+        for link in page.links + page.loads:
+            parts = urlsplit(link)
+            if parts.scheme or parts.netloc:
+                assert link not in page.loads, (path, link)
+                continue
+            file, place = urldefrag(link)
+            target = (path.parent / unquote(file.partition("?")[0])).resolve() if file else path
+            assert target.is_file(), (path, link)
+            if place and target in parsed:
+                assert unquote(place) in parsed[target].ids, (path, link)
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with chromium() as result:
+        yield result
+
+
+@pytest.mark.site
+@pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
+@pytest.mark.parametrize("name", ["index", "api/attacks.optimisers", "benchmarks"])
+def test_a_page_fetches_only_files_and_fits_the_width(site, browser, name, width, scheme):
+    with Visit(browser, site / f"{name}.html", width, scheme) as visit:
+        assert not visit.messages
+        assert visit.fetched and all(url.startswith(site.as_uri()) for url in visit.fetched)
+        assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.site
+def test_the_search_works_from_disk(site, browser):
+    with Visit(browser, site / "search.html") as visit:
+        visit.page.goto((site / "search.html").as_uri() + "?q=Wiener")
+        visit.page.wait_for_selector("ul.search li a")
+        found = visit.page.eval_on_selector_all("ul.search li a", "links => links.map((link) => link.href)")
+        assert any("attacks.optimisers" in link for link in found)
+        assert all(url.startswith("file:") for url in visit.fetched)
