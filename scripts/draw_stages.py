@@ -3,7 +3,7 @@
 python scripts/draw_stages.py docs/transforms
 """
 
-import sys
+import argparse
 from pathlib import Path
 from typing import Any
 
@@ -32,4 +32,6 @@ def draw(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    draw(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="where the pictures go")
+    draw(parser.parse_args().folder)
