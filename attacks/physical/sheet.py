@@ -143,6 +143,18 @@ def write(
     picture = card_raster.card_picture(sheets.card, source.texture, dpi)
     patch = card_raster.patch_picture(source.texture, pixels(sheets.card, (rows, columns), dpi))
     folder = folder_of(run, "print", arm) if out is None else out
+    write_sheets(folder, sheets, patch, picture)
+    write_json(folder / "sheet.json", _record(sheets, source))
+    return Printed(folder, sheets, _notes(source, width))
+
+
+def write_sheets(folder: Path, sheets: Plan, patch: Picture, picture: Picture) -> None:
+    """Write sheet.pdf, sheet.png (sheet-1.png, ...) and card.png.
+
+    Args:
+        patch: the pixels of the patch in the PDF.
+        picture: the whole card in pixels.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     count = len(sheets.pages)
     names = ["sheet.png"] if count == 1 else [f"sheet-{i + 1}.png" for i in range(count)]
@@ -151,11 +163,9 @@ def write(
             old.unlink()
     with atomic(folder / "sheet.pdf") as temporary:
         write_pdf(temporary, patch, sheets)
-    _save(folder / "card.png", picture, dpi)
+    _save(folder / "card.png", picture, sheets.dpi)
     for name, page in zip(names, sheets.pages, strict=True):
-        _save(folder / name, page_picture(picture, sheets, page), dpi)
-    write_json(folder / "sheet.json", _record(sheets, source))
-    return Printed(folder, sheets, _notes(source, width))
+        _save(folder / name, page_picture(picture, sheets, page), sheets.dpi)
 
 
 def pixels(card: Card, texture: tuple[int, int], dpi: int) -> tuple[int, int]:

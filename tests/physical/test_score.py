@@ -201,7 +201,7 @@ def test_views_are_scored_as_in_the_run(run):
         view = photo_view(to_bytes(image), 64)
         assert torch.equal(view.pixels, image)
         measured.append(SimpleNamespace(view=view, photo=SimpleNamespace(row=row)))
-    judged = score.judge(measured[::-1], parts)
+    judged = score.judge_photos(score.judge_of(parts), measured[::-1])
     assert judged.cosine == pytest.approx(1, abs=1e-5) and bool(judged.recall_at_1.all())
     assert not judged.success.any() and list(judged.nearest) == list(parts.queries.names)[::-1]
 
