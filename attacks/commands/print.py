@@ -23,7 +23,9 @@ CHART = Path("chart")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    parser.add_argument("run", type=Path, nargs="?", metavar="RUN", help="the folder of a run with perturbation=patch")
+    parser.add_argument(
+        "run", type=Path, nargs="?", metavar="RUN", help="the folder of a run with perturbation=patch"
+    )
     parser.add_argument("--chart", action="store_true", help="a colour chart alone, of no run, into the folder chart")
     parser.add_argument(
         "--width-mm",

@@ -38,10 +38,16 @@ PRINTER = Path("printer.json")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    parser.add_argument("run", type=Path, nargs="?", metavar="RUN", help="the folder of a run with perturbation=patch")
+    parser.add_argument(
+        "run", type=Path, nargs="?", metavar="RUN", help="the folder of a run with perturbation=patch"
+    )
     parser.add_argument("photos", type=Path, nargs="?", metavar="PHOTOS", help="a folder of photographs")
     parser.add_argument(
-        "--chart", type=Path, nargs="+", metavar="PHOTO", help="photographs of the colour chart alone; no RUN, no PHOTOS"
+        "--chart",
+        type=Path,
+        nargs="+",
+        metavar="PHOTO",
+        help="photographs of the colour chart alone; no RUN, no PHOTOS",
     )
     parser.add_argument(
         "--view",
@@ -64,7 +70,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help=f"run this program, where it is the run's encoder ({', '.join(PROGRAMS)}): name it as the run did",
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: RUN/photos; of a chart the file printer.json)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where to write (default: RUN/photos; of a chart the file printer.json)",
+    )
 
 
 def run(options: argparse.Namespace) -> None:

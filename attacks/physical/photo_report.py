@@ -115,7 +115,9 @@ def _figures(content: dict[str, Any]) -> list[str]:
         lines.append(f"{name:<{wide}}" + "".join(f"{cell:<26}" for cell in cells).rstrip())
     if prediction is not None:
         shares = ", ".join(f"{name} {value:+.3f}" for name, value in prediction["gap"].items() if value is not None)
-        lines.append(f"success, photographs against digital {content['difference']['success']['mean']:+.3f}: {shares}")
+        lines.append(
+            f"success, photographs against digital {content['difference']['success']['mean']:+.3f}: {shares}"
+        )
     return lines
 
 

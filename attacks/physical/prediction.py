@@ -66,7 +66,9 @@ class Prediction:
         Args:
             content: of photos.json, with `photographs`, `digital` and `arm`.
         """
-        digital, seen = (each["success"]["mean"] for each in (content["digital"][content["arm"]], content["photographs"]))
+        digital, seen = (
+            each["success"]["mean"] for each in (content["digital"][content["arm"]], content["photographs"])
+        )
         printer = self.printer["success"].mean
         poses = None if self.poses is None else self.poses["success"].mean
         return {

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from transforms.colour.lut import sampled
-from transforms.colour.spaces import luma, to_linear, to_srgb, widened
+from transforms.colour.spaces import LUMA, to_linear, to_srgb, widened
 from transforms.ranges import Range, Ranged, pair, symmetric
 from transforms.sampling.straight_through import saturate
 
@@ -90,21 +90,23 @@ class Inks(Ranged):
         gamut, black = (pair(getattr(self, name), name, low=0, high=1) for name in ("gamut", "black"))
         return (pair(self.gamma, "gamma", low=0.05, high=20), gamut, black, gain, gain, gain)
 
+    def overprints(self, u: Tensor) -> Tensor:
+        """(N,6) -> the light of the eight overprints, (N,8,3), in the order of `INKS`."""
+        _, gamut, black, *gain = self.values(u)[:, :, None, None].unbind(1)
+        swop = to_linear(u.new_tensor(INKS) / 255)
+        own = swop[0]
+        light = ((swop - own) / (1 - own)).clamp(min=0)  # black is 0, paper is 1
+        grey = (light @ u.new_tensor(LUMA))[:, None]
+        light = grey + gamut * (light - grey)
+        return (black + (1 - black) * light) * torch.cat(gain, -1).exp2()
+
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        """(N,3,H,W) in [0,1] -> the printed colours."""
+        """(N,3,H,W) in [0,1] -> the printed colours (see `neugebauer`)."""
         wide = widened(images)
-        gamma, gamut, black, *gain = self.values(u).to(wide).unbind(1)
-        # The overprints (N,3,8): their own light, less pure, over what the paper shows through them.
-        inks = to_linear(wide.new_tensor(INKS).T[None] / 255)
-        own = inks[:, :, :1]
-        inks = ((inks - own) / (1 - own)).clamp(min=0)  # black is 0, paper is 1
-        grey = luma(inks[..., None])[..., 0]
-        inks = grey + gamut[:, None, None] * (inks - grey)
-        inks = (black[:, None, None] + (1 - black[:, None, None]) * inks) * torch.stack(gain, 1).exp2()[..., None]
-        # In light to the power 1 / SPREAD (see `neugebauer`), where dots average.
-        light = to_linear(saturate(wide))
-        bare = light * light.clamp(min=TOE).pow(gamma[:, None, None, None] / SPREAD - 1)
+        light, power = to_linear(saturate(wide)), self.values(u)[:, :1, None, None].to(wide) / SPREAD
+        bare = light * light.clamp(min=TOE).pow(power - 1)
         red, green, blue = (torch.stack([1 - bare[:, i], bare[:, i]], 1) for i in range(3))
         shares = (red[:, :, None, None] * green[:, None, :, None] * blue[:, None, None, :]).flatten(1, 3)
-        printed = torch.einsum("nkhw,nck->nchw", shares, inks.pow(1 / SPREAD)).pow(SPREAD)
+        roots = self.overprints(u).to(wide).pow(1 / SPREAD)
+        printed = torch.einsum("nkhw,nkc->nchw", shares, roots).pow(SPREAD)
         return saturate(to_srgb(printed)).to(images.dtype)
