@@ -17,7 +17,8 @@ patch for that printer and for the poses that were photographed.
 Before there is a run, photographs of the colour chart alone give a printer:
 
     viewproof print --chart
-    viewproof score --chart photo.jpg --out printer.json    # viewproof run printer=measured printer.colour=printer.json
+    viewproof score --chart photo.jpg --out printer.json
+    viewproof run config=patch printer=measured printer.colour=printer.json
 """
 
 import argparse

@@ -14,8 +14,8 @@ from attacks.physical import colour_fit, photo_report
 from attacks.physical.colour_fit import ColourFit
 from attacks.physical.photo_measure import VIEWS, PhotoMeasurement, measure_photo, record
 from attacks.physical.photos import listed, quads, read
-from attacks.physical.recognition import Expected
 from attacks.physical.prediction import predicted
+from attacks.physical.recognition import Expected
 from attacks.physical.score import compared, judge_of, judge_photos
 from attacks.physical.sheet import ARMS, folder_of, read_texture, subject, texture_file
 from attacks.physical.views import Rerun, read_placement, read_sheet, rerun
