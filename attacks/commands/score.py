@@ -18,7 +18,7 @@ Before there is a run, photographs of the colour chart alone give a printer:
 
     viewproof print --chart
     viewproof score --chart photo.jpg --out printer.json
-    viewproof run config=patch printer=measured printer.colour=printer.json
+    viewproof run config=patch printer=measured
 """
 
 import argparse
@@ -101,5 +101,5 @@ def _chart(photos: Sequence[Path], options: argparse.Namespace) -> None:
     made = measured_printer(photos, out)
     print(
         f"{out}: dE2000 {made.before:.1f} before, {made.after:.1f} on held-out swatches after a fit of degree "
-        f"{made.degree} ({made.swatches} swatches); use it by printer=measured printer.colour={out}"
+        f"{made.degree} ({made.swatches} swatches); use it with printer=measured printer.colour={out}"
     )

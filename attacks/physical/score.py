@@ -66,8 +66,8 @@ def judge_photos(judge: Judge, measured: Sequence[PhotoMeasurement]) -> PhotoSco
 
 def joined(parts: Sequence[PhotoScores]) -> PhotoScores:
     """The scores of several pictures as one."""
-    values = (torch.cat([getattr(each, name) for each in parts]) for name in MEASURES)
-    return PhotoScores(*values, tuple(name for each in parts for name in each.nearest))
+    cosine, hit, success = (torch.cat([getattr(each, name) for each in parts]) for name in MEASURES)
+    return PhotoScores(cosine, hit, success, tuple(name for each in parts for name in each.nearest))
 
 
 def figures(scores: PhotoScores, clusters: Sequence[int]) -> dict[str, Interval]:
