@@ -107,7 +107,7 @@ def predicted(
     for row in pictures:
         own = [each for each in located if each.photo.row == row]
         views = posed(camera, own, origin.placement.size)
-        u = bank(views, len(own) * times, seed=run.seed, purpose="evaluate").u
+        u = bank(views, len(own) * times, seed=run.seed, purpose="evaluate").u.clone()
         u[:, views.stages[0].dims] = (torch.arange(len(u)) % len(own) + 0.5) / len(own)
         parts.append(judged(views, torch.tensor([row]), u))
         # With one picture the photographs are the clusters, as they are of the photographed figures.
