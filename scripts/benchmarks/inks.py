@@ -13,12 +13,14 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
 from attacks import EOT, InfoNCE, solve
 from attacks.data.images import to_bytes
+from attacks.eot.bank import bank
 from attacks.evaluation.judge import Judge
 from attacks.experiment.build.parts import build
 from attacks.experiment.build.patch import patch_id
@@ -30,14 +32,14 @@ from attacks.physical.photo_measure import PhotoMeasurement, measure_photo
 from attacks.physical.photos import Photo
 from attacks.physical.prediction import Prediction, predicted
 from attacks.physical.recognition import Expected
-from attacks.physical.score import judge_of, judge_photos
+from attacks.physical.score import judge_of, judge_photos, scored
 from attacks.physical.scoring import colours_of
 from attacks.physical.simulation.camera import INKS, Pixels, filed, printed, to_light
 from attacks.physical.simulation.photographs import photograph
 from attacks.physical.simulation.shots import Ranges, draw
 from attacks.physical.views import PlacementRecord, Rerun
 from attacks.run import compose
-from transforms import stream
+from transforms import Shown, stream
 
 from .table import Row, Table
 
@@ -103,6 +105,19 @@ class Attacked:
     def card(self) -> Card:
         """The printed card."""
         return card(MM, MM, words_of(patch_id(self.origin.run), "eot"))
+
+    @property
+    def shown(self) -> Shown:
+        """The run's picture with the patch."""
+        parts = self.origin.parts
+        return parts.perturbation.evaluated(parts.queries.images, self.texture[None])
+
+    def digital(self) -> float:
+        """Success on the held-out views, with the printer that the attack assumed."""
+        run, views = self.origin.run, self.origin.parts.transforms
+        held_out = bank(views, run.evaluate.views, seed=run.seed, purpose="evaluate")
+        scores = scored(self.judge, self.shown, torch.arange(1), held_out._replace(u=held_out.u.float()))
+        return float(scores.success.double().mean())
 
 
 def attacked(printer: str, gradients: int, held_out: int) -> Attacked:
@@ -180,9 +195,7 @@ def outcome(case: Attacked, ink: Print, photos: int) -> Outcome:
     measured = photographed(case, ink, photos)
     fit = colours_of(measured, case.card).fit
     assert fit is not None
-    images = case.origin.parts.queries.images
-    shown = case.origin.parts.perturbation.evaluated(images, case.texture[None])
-    prediction = predicted(case.origin, case.judge, shown, measured, fit)
+    prediction = predicted(case.origin, case.judge, case.shown, measured, fit)
     return Outcome(success(case, measured), len(measured), prediction, fit.before, fit.after)
 
 
@@ -195,12 +208,11 @@ def run(gradients: int = 800, photos: int = 100, held_out: int = 128) -> list[Ta
     generic, family = (attacked(name, gradients, held_out) for name in PRINTERS)
     single = {name: outcome(generic, ink, photos) for name, ink in PRINTS.items()}
     broad = {name: success(family, photographed(family, ink, photos)) for name, ink in HELD_OUT.items()}
-    return [_predictions(single), _worth(single, broad), _charts()]
+    return [_predictions(generic.digital(), single), _worth(single, broad), _charts()]
 
 
-def _predictions(single: Mapping[str, Outcome]) -> Table:
+def _predictions(digital: float, single: Mapping[str, Outcome]) -> Table:
     rows: dict[str, Row] = {}
-    digital = single[OWN].prediction.printer["success"].mean
     for name, each in single.items():
         poses, measured = each.prediction.poses, each.prediction.printer["success"].mean
         assert poses is not None

@@ -24,7 +24,7 @@ def test_an_ink_is_paper_where_nothing_is_asked_and_darker_where_more_is():
 
 def test_the_tables_compare_with_the_ink_that_was_assumed():
     single = {inks.OWN: outcome(0.8, 0.8)} | {name: outcome(0.5, 0.4) for name in inks.HELD_OUT}
-    table = inks._predictions(single)
+    table = inks._predictions(0.8, single)
     row = dict(zip(table.columns, table.rows["newsprint"], strict=True))
     assert row["off before"] == pytest.approx(40) and row["off now"] == pytest.approx(10)
     assert table.notes == ("held-out inks: off by 10 points at most",)
@@ -37,4 +37,4 @@ def test_photographs_of_an_ink_are_scored_and_predicted():
     case = inks.attacked("family", 4, 8)
     made = inks.outcome(case, inks.HELD_OUT["newsprint"], 3)
     assert made.photos == 3 and made.after < 5 < made.before
-    assert made.prediction.poses is not None and 0 <= made.success <= 1
+    assert made.prediction.poses is not None and 0 <= case.digital() <= 1 and 0 <= made.success <= 1
