@@ -2,6 +2,7 @@
 
     viewproof print outputs/patch_quickstart
     viewproof print outputs/patch_quickstart --width-mm 180 --paper letter --dpi 600
+    viewproof print --chart     # before there is a run: a colour chart, for viewproof score --chart
 
 Writes sheet.pdf (print this), sheet.png (sheet-1.png, ... if it takes several), card.png (what is cut out) and
 sheet.json (all positions, in mm) into the run's folder `print`. On the card stand the run's id and
@@ -12,14 +13,21 @@ also assembly.png, shows which sheet goes where.
 import argparse
 from pathlib import Path
 
+from attacks.physical.chart import write_chart
 from attacks.physical.paper import PAPERS
 from attacks.physical.sheet import ARMS, WIDTH, write
 from attacks.runtime.command_line import print_notes
 
+#: The folder of the chart.
+CHART = Path("chart")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run with perturbation=patch")
+    parser.add_argument(
+        "run", type=Path, nargs="?", metavar="RUN", help="the folder of a run with perturbation=patch"
+    )
+    parser.add_argument("--chart", action="store_true", help="a colour chart alone, of no run, into the folder chart")
     parser.add_argument(
         "--width-mm",
         type=float,
@@ -37,7 +45,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the sheets, and print where they are."""
-    written = write(**vars(options))
+    given = vars(options)
+    if given.pop("chart"):
+        if options.run is not None or options.width is not None or options.arm != ARMS[0]:
+            raise ValueError("`--chart` prints the chart alone: drop RUN, --width-mm and --arm")
+        folder = options.out or CHART
+        sheet = write_chart(folder, options.paper, options.dpi)
+        print(f"{folder / 'sheet.pdf'}: a colour chart, {len(sheet.card.chart)} swatches, {sheet.paper}")
+        return
+    if options.run is None:
+        raise ValueError("`RUN` is missing: the folder of a run, or --chart for the colour chart alone")
+    written = write(**given)
     print_notes(written.notes)
     sheets, card = written.plan, written.plan.card
     count = "1 sheet" if len(sheets.pages) == 1 else f"{len(sheets.pages)} sheets, then which of them goes where"

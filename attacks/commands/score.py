@@ -13,23 +13,43 @@ are compared. All others are named with the reason, and left out. The rules are 
 Writes photos.json, photos.csv, overview.png, rectified/, and, where the colour chart could be read, colour.json: how
 printer, light and camera changed the colours. `viewproof run config=RUN/photos/preset.yaml` makes a second
 patch for that printer and for the poses that were photographed.
+
+Before there is a run, photographs of the colour chart alone give a printer:
+
+    viewproof print --chart
+    viewproof score --chart photo.jpg --out printer.json
+    viewproof run config=patch printer=measured
 """
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 from attacks.experiment.directory import PROGRAMS
+from attacks.physical.chart import measured_printer
 from attacks.physical.photo_measure import VIEWS
 from attacks.physical.photo_report import table
 from attacks.physical.scoring import Photographs, score_photos
 from attacks.physical.sheet import ARMS
 from attacks.runtime.command_line import print_notes
 
+#: The file of a printer.
+PRINTER = Path("printer.json")
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    parser.add_argument("run", type=Path, metavar="RUN", help="the folder of a run with perturbation=patch")
-    parser.add_argument("photos", type=Path, metavar="PHOTOS", help="a folder of photographs")
+    parser.add_argument(
+        "run", type=Path, nargs="?", metavar="RUN", help="the folder of a run with perturbation=patch"
+    )
+    parser.add_argument("photos", type=Path, nargs="?", metavar="PHOTOS", help="a folder of photographs")
+    parser.add_argument(
+        "--chart",
+        type=Path,
+        nargs="+",
+        metavar="PHOTO",
+        help="photographs of the colour chart alone; no RUN, no PHOTOS",
+    )
     parser.add_argument(
         "--view",
         choices=VIEWS,
@@ -51,14 +71,35 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="MODEL",
         help=f"run this program, where it is the run's encoder ({', '.join(PROGRAMS)}): name it as the run did",
     )
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write (default: RUN/photos)")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="DIR",
+        help="where to write (default: RUN/photos; of a chart the file printer.json)",
+    )
 
 
 def run(options: argparse.Namespace) -> None:
     """Score, write, and print the table."""
     given = vars(options)
+    if (chart := given.pop("chart")) is not None:
+        _chart(chart, options)
+        return
+    if options.photos is None:
+        raise ValueError("`RUN PHOTOS` are missing: a run and a folder of photographs of its print, or --chart PHOTO")
     photos = Photographs(*(given.pop(key) for key in ("photos", "picture", "quad")))
     scored = score_photos(photos=photos, **given)
     print_notes(scored.notes)
     print(table(scored.content))
     print(f"written: {scored.folder}; a second patch: viewproof run config={scored.folder / 'preset.yaml'}")
+
+
+def _chart(photos: Sequence[Path], options: argparse.Namespace) -> None:
+    if options.run is not None:
+        raise ValueError("`--chart` is of no run: drop RUN and PHOTOS")
+    out = options.out or PRINTER
+    made = measured_printer(photos, out)
+    print(
+        f"{out}: dE2000 {made.before:.1f} before, {made.after:.1f} on held-out swatches after a fit of degree "
+        f"{made.degree} ({made.swatches} swatches); use it with printer=measured printer.colour={out}"
+    )

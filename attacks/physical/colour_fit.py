@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from attacks.perturbations.patch.card import Box, Card
+from attacks.perturbations.patch.colour_profiles import linear_polynomial
 from attacks.physical.detect import LIGHT
 from attacks.physical.rectify import project, rectified, visible
 from attacks.runtime.extras import extra
@@ -38,8 +41,8 @@ BESIDE = 0.1
 #: stops, tone curves of 0.8 to 1.2) the worst had 0.73 and 0.75; of 252 pairs with another scene's picture none had
 #: more than 0.22, though some flat ones spanned 0.55 stops.
 ALIKE, SAME = 1.0, 0.5
-#: Fewest swatches for a fit of each degree, which has 4 or 10 unknowns per channel.
-LEAST = {1: 8, 2: 16}
+#: Fewest swatches for a fit of each degree, which has 4, 10 or 20 unknowns per channel.
+LEAST = {1: 8, 2: 16, 3: 60}
 #: Weight of the regularisation towards the identity, for directions that the swatches do not determine.
 RIDGE = 1e-5
 
@@ -68,6 +71,10 @@ class ColourFit:
         """The content of a colour file."""
         rows = self.coefficients.tolist()
         return {"schema": 1, "kind": "polynomial", "degree": self.degree, "coefficients": rows, "light": "linear"}
+
+    def table(self) -> Tensor:
+        """The map as a table (see `transforms.colour.lut`)."""
+        return linear_polynomial(torch.from_numpy(self.coefficients), self.degree)
 
 
 def nominal(card: Card) -> Floats:
@@ -196,7 +203,7 @@ def _median(values: Floats, axis: int) -> Floats:
 
 
 def fit(source: Floats, measured: Swatches) -> ColourFit:
-    """Fit the map from `source` (S,3), linear, to the measured colours. The degree, 1 or 2, is that with the smaller
+    """Fit the map from `source` (S,3), linear, to the measured colours. The degree, 1 to 3, is that with the least
     leave-one-out difference of colour, which is `after`.
 
     Raises:

@@ -73,9 +73,8 @@ def content(config: dict[str, Any], measured: dict[str, dict[str, Any]], colour:
     body: dict[str, Any] = {key: value for key, value in config.items() if key not in ("show", "sanity")}
     body["transforms"] |= {"name": "measured", "stages": staged(body["transforms"]["stages"], measured)}
     if colour is not None:
-        if named.get("printer", "none") == "none":
-            named["printer"], body["printer"] = "generic", {}
-        body["printer"]["colour"] = str(colour.resolve())
+        body |= _printed(body, str(colour.resolve()))
+        named["printer"] = body["printer"]["name"]
     defaults = [f"override /{key}: {name}" for key, name in named.items()]
     lines = [
         "# @package _global_",
@@ -86,3 +85,17 @@ def content(config: dict[str, Any], measured: dict[str, dict[str, Any]], colour:
         yaml.safe_dump(body, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True),
     ]
     return "\n".join(lines)
+
+
+def _printed(body: dict[str, Any], colour: str) -> dict[str, Any]:
+    """The groups that depend on a printer, with the measured one. All colours may be asked for (`gamut`): the map
+    decides what is printed, and a limit to the gamut of the generic printer would be to another one's."""
+    printer = dict(body.get("printer") or {"name": "none"})
+    if printer["name"] in ("none", "generic", "family"):
+        printer = {"stages": printer.get("stages", {}), "name": "measured"}
+    changed: dict[str, Any] = {"printer": {**printer, "intent": "relative", "colour": colour}}
+    if not isinstance(body["perturbation"].get("gamut"), list | None):
+        changed["perturbation"] = {**body["perturbation"], "gamut": None}
+    if body.get("penalty", {}).get("name") == "nps":
+        changed["penalty"] = {**body["penalty"], "palette": colour}
+    return changed

@@ -81,13 +81,7 @@ def table(content: dict[str, Any]) -> str:
             f"{'yes' if photo['success'] else 'no':<9}{photo['nearest']}"
             + (f"  ({photo['outside']:.0%} beyond the edge)" if photo["outside"] > 0.005 else "")
         )
-    lines += ["", f"{'':<18}{'cosine to clean':<26}{'recall@1':<26}{'success':<8}"]
-    rows = {f"{len(photos)} photographs": content["photographs"]}
-    rows |= {f"digital, {arm}": row for arm, row in content["digital"].items()}
-    rows[f"difference to {content['arm']}"] = content["difference"]
-    for name, row in rows.items():
-        cells = ("{mean:.3f} [{low:.3f}, {high:.3f}]".format(**interval) for interval in row.values())
-        lines.append(f"{name:<18}" + "".join(f"{cell:<26}" for cell in cells).rstrip())
+    lines += ["", *_figures(content)]
     if content["left_out"]:
         lines += [
             f"left out: {len(content['left_out'])} of {len(content['left_out']) + len(photos)}, each named above"
@@ -101,6 +95,30 @@ def table(content: dict[str, Any]) -> str:
         f"held-out swatches after a fit of degree {colour['degree']} ({colour['swatches']} swatches)"
     )
     return "\n".join(lines)
+
+
+def _figures(content: dict[str, Any]) -> list[str]:
+    """The scores of all photographs, the digital ones, and where the difference comes from."""
+    prediction, arm = content["prediction"], content["arm"]
+    rows = {f"{len(content['photos'])} photographs": content["photographs"]}
+    for name, row in content["digital"].items():
+        rows[f"digital, {name}"] = row
+        if name == arm and prediction is not None:
+            rows["  your printer"] = prediction["printer"]
+            if prediction["poses"] is not None:
+                rows["  printer and poses"] = prediction["poses"]
+    rows[f"difference to {arm}"] = content["difference"]
+    wide = max(map(len, rows)) + 2
+    lines = [f"{'':<{wide}}{'cosine to clean':<26}{'recall@1':<26}{'success':<8}"]
+    for name, row in rows.items():
+        cells = ("{mean:.3f} [{low:.3f}, {high:.3f}]".format(**interval) for interval in row.values())
+        lines.append(f"{name:<{wide}}" + "".join(f"{cell:<26}" for cell in cells).rstrip())
+    if prediction is not None:
+        shares = ", ".join(f"{name} {value:+.3f}" for name, value in prediction["gap"].items() if value is not None)
+        lines.append(
+            f"success, photographs against digital {content['difference']['success']['mean']:+.3f}: {shares}"
+        )
+    return lines
 
 
 def _short(value: float | None) -> str:

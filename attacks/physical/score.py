@@ -11,11 +11,12 @@ from torch import Tensor
 from attacks.eot.bank import Bank
 from attacks.evaluation.clusters import by_cluster, totals
 from attacks.evaluation.intervals import Interval, interval, rate
-from attacks.evaluation.scores import embed, evaluate
+from attacks.evaluation.judge import Judge
+from attacks.evaluation.scores import embed
 from attacks.experiment.embeddings import BLOCK, embedded
 from attacks.experiment.parts import Parts
 from attacks.physical.photo_measure import PhotoMeasurement
-from transforms import Compose
+from transforms import Compose, Shown
 
 #: As in metrics.json.
 MEASURES = ("cosine", "recall_at_1", "success")
@@ -37,24 +38,41 @@ class PhotoScores:
 
 
 @torch.no_grad()
-def judge(measured: Sequence[PhotoMeasurement], parts: Parts) -> PhotoScores:
-    """Score the views on the encoder in its own precision. Raises FloatingPointError if an embedding is not
-    finite."""
-    rows = torch.tensor([each.photo.row for each in measured])
-    views = torch.stack([each.view.pixels for each in measured]).to(parts.device)
+def judge_of(parts: Parts) -> Judge:
+    """The judge of a run, on the encoder in its own precision."""
     gallery = embedded(parts.gallery, parts.encoder, parts.device, BLOCK).rows
-    own = embed(parts.queries.images[rows.unique()], parts.encoder, parts.device)
+    own = embed(parts.queries.images, parts.encoder, parts.device)
     assert isinstance(own, Tensor)
-    own = own[torch.searchsorted(rows.unique(), rows)]
-    bank = Bank(Compose([]), torch.zeros(1, 0, device=parts.device))  # a photograph is a view already
-    scores = evaluate(views, own, gallery, encoder=parts.encoder, bank=bank)
+    return Judge(parts.encoder, own, gallery, parts.gallery, parts.truth, parts.goal, neighbours=0)
+
+
+def scored(judge: Judge, shown: Shown, rows: Tensor, bank: Bank) -> PhotoScores:
+    """The scores of n pictures with numbers `rows` (n,) from V views, picture by picture (n*V,). Raises
+    FloatingPointError if an embedding is not finite."""
+    scores = judge(shown, rows, bank)
     if not bool(scores.cosine.isfinite().all()):
         raise FloatingPointError("the encoder's embedding of a photograph is not finite")
-    nearest = scores.nearest.cpu()
-    hit = parts.gallery.same(nearest, parts.truth[rows, None])[:, 0]
-    success = ~hit if parts.goal is None else parts.gallery.same(nearest, parts.goal[rows, None])[:, 0]
-    names = tuple(parts.gallery.names[int(row)] for row in nearest[:, 0])
-    return PhotoScores(scores.cosine[:, 0].cpu(), hit, success, names)
+    hit = judge.known.same(scores.nearest, judge.truth[rows, None])
+    names = tuple(judge.known.names[row] for row in scores.nearest.flatten().tolist())
+    return PhotoScores(scores.cosine.flatten(), hit.flatten(), judge.success(scores, rows).flatten(), names)
+
+
+def judge_photos(judge: Judge, measured: Sequence[PhotoMeasurement]) -> PhotoScores:
+    """The scores of photographs, whose views were taken already."""
+    views = torch.stack([each.view.pixels for each in measured]).to(judge.own.device)
+    bank = Bank(Compose([]), torch.zeros(1, 0, device=views.device))
+    return scored(judge, views, torch.tensor([each.photo.row for each in measured]), bank)
+
+
+def joined(parts: Sequence[PhotoScores]) -> PhotoScores:
+    """The scores of several pictures as one."""
+    cosine, hit, success = (torch.cat([getattr(each, name) for each in parts]) for name in MEASURES)
+    return PhotoScores(cosine, hit, success, tuple(name for each in parts for name in each.nearest))
+
+
+def figures(scores: PhotoScores, clusters: Sequence[int]) -> dict[str, Interval]:
+    """The mean of each measure with its interval (see `summary` and `share`)."""
+    return {name: (share if name in SHARES else summary)(getattr(scores, name), clusters) for name in MEASURES}
 
 
 def summary(values: Tensor, rows: Sequence[int]) -> Interval:
@@ -107,7 +125,7 @@ def compared(judged: PhotoScores, rows: Sequence[int], metrics: dict[str, Any], 
         own = digital[arm]
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"metrics.json has no scores of the arm {arm} ({type(error).__name__}: {error})") from None
-    photographed = {name: (share if name in SHARES else summary)(getattr(judged, name), rows) for name in MEASURES}
+    photographed = figures(judged, rows)
     return {
         "photographs": {name: photographed[name]._asdict() for name in MEASURES},
         "digital": {name: {key: value._asdict() for key, value in each.items()} for name, each in digital.items()},

@@ -7,18 +7,20 @@ from typing import Any
 
 import numpy as np
 
-from attacks.data.images import to_bytes
+from attacks.data.images import load_texture, to_bytes
 from attacks.encoders.description import described, identity
 from attacks.perturbations.patch.card import Card
 from attacks.physical import colour_fit, photo_report
 from attacks.physical.colour_fit import ColourFit
 from attacks.physical.photo_measure import VIEWS, PhotoMeasurement, measure_photo, record
 from attacks.physical.photos import listed, quads, read
+from attacks.physical.prediction import predicted
 from attacks.physical.recognition import Expected
-from attacks.physical.score import compared, judge
+from attacks.physical.score import compared, judge_of, judge_photos
 from attacks.physical.sheet import ARMS, folder_of, read_texture, subject, texture_file
 from attacks.physical.views import Rerun, read_placement, read_sheet, rerun
 from attacks.runtime.folders import refuse_links
+from transforms import Shown
 
 SCHEMA = 2
 #: An error names at most so many photographs.
@@ -167,7 +169,8 @@ def colours_of(measured: Sequence[PhotoMeasurement], card: Card | None) -> Colou
 def _content(
     origin: Rerun, measured: Sequence[PhotoMeasurement], wanted: Expected, view: str, notes: Sequence[str]
 ) -> tuple[dict[str, Any], Colours]:
-    judged, card = judge(measured, origin.parts), wanted.card
+    judge, card = judge_of(origin.parts), wanted.card
+    judged = judge_photos(judge, measured)
     colours = colours_of(measured, card)
     rows = [each.photo.row for each in measured]
     table = [
@@ -208,7 +211,18 @@ def _content(
         "notes": colours.notes,
         **compared(judged, rows, origin.metrics, wanted.arm),
     }
+    content["prediction"] = None
+    if fit is not None:
+        shown = shown_of(origin, wanted.arm)
+        content["prediction"] = predicted(origin, judge, shown, measured, fit).to_dict(content)
     return content, colours
+
+
+def shown_of(origin: Rerun, arm: str) -> Shown:
+    """The run's pictures with the patch of an arm, from its file."""
+    parts, texture = origin.parts, load_texture(texture_file(origin.folder, arm))
+    images = parts.queries.images.to(parts.device)
+    return parts.perturbation.for_arm(arm).evaluated(images, texture[None].to(images))
 
 
 def _colour_record(each: PhotoMeasurement, card: Card | None, colours: Colours) -> dict[str, Any]:

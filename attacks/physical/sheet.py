@@ -123,7 +123,7 @@ def write(
     out: Path | None = None,
     arm: str = "eot",
 ) -> Printed:
-    """Write sheet.pdf, sheet.png (sheet-1.png, ... and assembly.png if there are several), card.png and sheet.json.
+    """Write what `write_sheets` does, and sheet.json.
 
     Args:
         width: of the patch in mm; None: that of the run, or 100.
@@ -144,13 +144,23 @@ def write(
     picture = card_raster.card_picture(sheets.card, source.texture, dpi)
     patch = card_raster.patch_picture(source.texture, pixels(sheets.card, (rows, columns), dpi))
     folder = folder_of(run, "print", arm) if out is None else out
+    write_sheets(folder, sheets, patch, picture)
+    write_json(folder / "sheet.json", _record(sheets, source))
+    return Printed(folder, sheets, _notes(source, width))
+
+
+def write_sheets(folder: Path, sheets: Plan, patch: Picture, picture: Picture) -> None:
+    """Write sheet.pdf, sheet.png (sheet-1.png, ... and assembly.png if there are several) and card.png.
+
+    Args:
+        patch: the pixels of the patch in the PDF.
+        picture: the whole card in pixels.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     with atomic(folder / "sheet.pdf") as temporary:
         write_pdf(temporary, patch, sheets)
-    _save(folder / "card.png", picture, dpi)
+    _save(folder / "card.png", picture, sheets.dpi)
     _save_sheets(folder, picture, sheets)
-    write_json(folder / "sheet.json", _record(sheets, source))
-    return Printed(folder, sheets, _notes(source, width))
 
 
 def pixels(card: Card, texture: tuple[int, int], dpi: int) -> tuple[int, int]:

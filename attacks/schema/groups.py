@@ -405,7 +405,7 @@ CHOICES: dict[str, dict[str, type]] = {
         derived(BallConfig, "l0", "Number of pixels that change, as far as they can.", eps="200"),
         PatchConfig,
     ),
-    "printer": dict.fromkeys(("none", "generic", "paper"), PrinterConfig),
+    "printer": dict.fromkeys(("none", "generic", "paper", "family", "measured"), PrinterConfig),
     "optimiser": _by_name(WienerConfig, PGDConfig, SGDConfig, AdamConfig, APGDConfig, SquareConfig, NESConfig),
     "draws": _by_name(
         derived(DrawsConfig, "sobol", "Scrambled Sobol points."),

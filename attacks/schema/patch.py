@@ -37,7 +37,7 @@ class PrinterConfig:
 
     name: str = MISSING
     colour: str = option(
-        "ideal", "ideal, generic, or the path of an ICC profile (.icc, .icm), a LUT (.cube) or a fit (.json)"
+        "ideal", "ideal, generic, family, or the path of an ICC profile (.icc, .icm), a LUT (.cube) or a fit (.json)"
     )
     intent: str = option("relative", "of a profile: relative, perceptual, absolute")
     stages: dict[str, Any] = option({}, "stage: its arguments, in order; what happens to the sheet")

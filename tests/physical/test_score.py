@@ -21,7 +21,7 @@ from attacks.experiment.build.parts import build
 from attacks.experiment.directory import refuse_program
 from attacks.perturbations.patch.card import card
 from attacks.perturbations.patch.card_raster import card_picture
-from attacks.physical import score, scoring
+from attacks.physical import next_preset, photo_report, score, scoring
 from attacks.physical.simulation.camera import printed
 from attacks.physical.simulation.photographs import photograph
 from attacks.physical.simulation.shots import Shot
@@ -184,6 +184,39 @@ def test_colours_and_exposures_are_separated(scored):
 
 
 @pytest.mark.slow
+def test_the_difference_to_the_digital_figure_is_split(scored):
+    content = photos_of(scored)
+    made = content["prediction"]
+    assert sum(made["gap"].values()) == pytest.approx(content["difference"]["success"]["mean"])
+    assert made["gap"]["colour"] == pytest.approx(made["printer"]["success"]["mean"] - 0.5)
+    assert all(0 <= made[name]["recall_at_1"]["mean"] <= 1 for name in ("printer", "poses"))
+    lines = photo_report.table(content).splitlines()
+    assert any(line.startswith("  printer and poses  ") for line in lines)
+    assert any("colour " in line and "geometry " in line and "rest " in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("preset", "overrides", "name"),
+    [
+        ("patch_eot3d", [], "paper"),
+        ("patch", ["printer=generic", "perturbation.gamut=generic", "penalty=nps"], "measured"),
+        ("patch", ["printer=family", "perturbation.gamut=[0.1,0.9]"], "measured"),
+        ("patch", [], "measured"),
+    ],
+)
+def test_the_next_preset_has_nothing_of_the_generic_printer(preset, overrides, name, tmp_path):
+    config, colour = dataclasses.asdict(validate(composed(f"config={preset}", *overrides))), tmp_path / "colour.json"
+    (tmp_path / "next.yaml").write_text(next_preset.content(config, {}, colour))
+    ConfigStore.instance().store(
+        group="config", name="next", node=read_preset(tmp_path / "next.yaml"), package="_global_"
+    )
+    second = validate(composed("config=next"))
+    assert (second.printer.name, second.printer.colour) == (name, str(colour.resolve()))
+    assert second.perturbation.gamut == ([0.1, 0.9] if "family" in str(overrides) else None)
+    assert getattr(second.penalty, "palette", str(colour)) == str(colour)
+
+
+@pytest.mark.slow
 def test_each_photograph_is_compared_with_its_own_picture(run, photos, monkeypatch):
     seen, own = [], [to_bytes(load_image(run / "pictures/clean" / f"{name}.png")[0]) for name in names_of(run)]
     monkeypatch.setattr(
@@ -202,7 +235,7 @@ def test_views_are_scored_as_in_the_run(run):
         view = photo_view(to_bytes(image), 64)
         assert torch.equal(view.pixels, image)
         measured.append(SimpleNamespace(view=view, photo=SimpleNamespace(row=row)))
-    judged = score.judge(measured[::-1], parts)
+    judged = score.judge_photos(score.judge_of(parts), measured[::-1])
     assert judged.cosine == pytest.approx(1, abs=1e-5) and bool(judged.recall_at_1.all())
     assert not judged.success.any() and list(judged.nearest) == list(parts.queries.names)[::-1]
 
@@ -231,6 +264,7 @@ def test_the_preset_composes_with_the_measured_values(run, scored):
     ConfigStore.instance().store(group="config", name="second_patch", node=preset, package="_global_")
     second, first = (validate(composed(*overrides)) for overrides in (["config=second_patch"], OVERRIDES))
     assert validate(composed("config=second_patch", "sanity=none")).sanity.pictures == 0  # overrides the preset
+    assert second.printer.name == "measured"
     assert second.printer.colour == str((scored / "colour.json").resolve())
     stages = second.transforms.stages
     assert list(stages)[:3] == ["perspective", "affine", "exposure"]

@@ -5,9 +5,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from torch import Tensor
+
 from attacks.experiment.build.make import make
 from attacks.experiment.build.pipeline import stages as made_stages
 from attacks.perturbations.patch.colour_profiles import read_colour_map
+from attacks.perturbations.patch.inks import FAMILY, Inks
 from attacks.schema.patch import PatchConfig, PrinterConfig
 from attacks.schema.suggestions import closest
 from transforms import Compose, OnLayers, Placement, Stage
@@ -38,7 +41,7 @@ def printed(node: PrinterConfig) -> list[Stage]:
 
 
 def sheet(colour: str, intent: str, stages: dict[str, Any]) -> list[Stage]:
-    """The printer's colour map, if any, then the stages of the sheet in their order. Raises ValueError or
+    """The printer's colours, unless they are ideal, then the stages of the sheet in their order. Raises ValueError or
     FileNotFoundError in one line, also for a stage of a camera, and for a stage of `PRINT` after one of `PAPER`."""
     made = made_stages(stages, "printer.stages")  # refuses an unknown stage
     bent = ""
@@ -54,6 +57,8 @@ def sheet(colour: str, intent: str, stages: dict[str, Any]) -> list[Stage]:
                 f"`printer.stages.{label}` is of a camera, not of a sheet (put it into transforms.stages); a sheet "
                 f"has {known}"
             )
+    if colour == FAMILY:
+        return [Inks(), *made]
     lut = read_colour_map(colour, intent)
     return made if lut is None else [ColourMap(lut, colour), *made]
 
@@ -98,6 +103,14 @@ def placed(size: Sequence[int], place: dict[str, Any]) -> Placement | None:
         return Placement(**given, aspect=size[1] / size[0])
     except (TypeError, ValueError) as error:
         raise ValueError(f"`perturbation.place`: {error}") from None
+
+
+def reprinted(transforms: Compose, lut: Tensor) -> Compose:
+    """The pipeline with the colours of another printer, a table; all else stays, the light on the sheet too."""
+    first = transforms.stages[0] if transforms.stages else None
+    sheet, rest = (first, transforms.stages[1:]) if isinstance(first, OnLayers) else (OnLayers(), transforms.stages)
+    others = [stage for stage in sheet.stages if not isinstance(stage, ColourMap | Inks)]
+    return replace(transforms, stages=(replace(sheet, stages=(ColourMap(lut, "measured"), *others)), *rest))
 
 
 def fixed(transforms: Compose) -> Compose:

@@ -84,6 +84,11 @@ def _polynomial(content: bytes) -> Tensor:
     weights = torch.tensor(rows, dtype=torch.float64)
     if light == "srgb":
         return sampled(lambda colours: terms(colours, degree) @ weights.T)
+    return linear_polynomial(weights, degree)
+
+
+def linear_polynomial(weights: Tensor, degree: int) -> Tensor:
+    """The table of a polynomial in linear light, of `weights` (3,K)."""
     return sampled(lambda colours: to_srgb(terms(to_linear(colours), degree) @ weights.T))
 
 

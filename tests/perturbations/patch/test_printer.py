@@ -21,7 +21,8 @@ from transforms.registry import STAGES
 
 @pytest.mark.parametrize("name", CHOICES["printer"])
 def test_a_printer_prints_any_texture_with_a_gradient(name):
-    run = schema.validate(composed("config=patch", f"printer={name}"))
+    colour = ["printer.colour=generic"] if name == "measured" else []
+    run = schema.validate(composed("config=patch", f"printer={name}", *colour))
     sheet = Compose(printed(run.printer))
     texture = torch.rand(2, 3, 24, 30).requires_grad_()
     seen = sheet(texture, torch.rand(4, sheet.dims))

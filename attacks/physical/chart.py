@@ -1,0 +1,87 @@
+"""A colour chart alone, printed and photographed before anything is optimised: it gives a printer.
+
+It is a card whose patch is a grid of swatches. There is no scene to compare the light with, so the paper is the
+reference: its white swatches give exposure, white balance and the fall-off of the light, as a plane.
+"""
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attacks.perturbations.patch import card_raster
+from attacks.perturbations.patch.card import GAP, Box, Card, Swatch, card
+from attacks.perturbations.patch.card_raster import WHITE
+from attacks.physical import colour_fit, rectify
+from attacks.physical.colour_fit import ColourFit, Swatches
+from attacks.physical.detect import detect
+from attacks.physical.paper import Plan, plan
+from attacks.physical.photos import read
+from attacks.physical.sheet import pixels, write_sheets
+from attacks.runtime.files import write_json
+
+#: The grid's side in mm and in swatches, and the levels of its colours.
+SIDE, CELLS, LEVELS = 130.0, 12, (0, 64, 128, 191, 255)
+#: One cell in so many is white, from that with the number `FIRST` on: four columns of them, in all rows.
+EVERY, FIRST = 9, 4
+#: The light of unprinted paper: lightness 95, as ISO 12647-2 has it for coated paper.
+PAPER = 0.876
+#: Fewest white swatches that are not saturated.
+WHITES = 8
+
+
+def chart_card() -> Card:
+    """The chart: a card with a grid of 144 swatches where its patch would be."""
+    bare = card(SIDE, SIDE, "colour chart")
+    colours = list(itertools.product(LEVELS, LEVELS, LEVELS))
+    colours = [colours[i * 47 % len(colours)] for i in range(len(colours))]  # so that neighbours differ
+    rest = iter([*colours, *((v, v, v) for v in (32, 96, 160))])
+    step = SIDE / CELLS
+    grid = []
+    for i in range(CELLS**2):
+        x, y = bare.patch.x + (i % CELLS + GAP / 2) * step, bare.patch.y + (i // CELLS + GAP / 2) * step
+        colour = (WHITE, WHITE, WHITE) if i % EVERY == FIRST else next(rest)
+        grid.append(Swatch(colour, Box(x, y, (1 - GAP) * step, (1 - GAP) * step)))
+    return replace(bare, chart=(*bare.chart, *grid))
+
+
+def write_chart(folder: Path, paper: str = "a4", dpi: int = 300) -> Plan:
+    """Write the sheet of the chart: sheet.pdf, sheet.png and card.png."""
+    blank = np.full((1, 1, 3), WHITE, np.float32)
+    sheets = plan(chart_card(), paper, dpi)
+    patch = card_raster.patch_picture(blank, pixels(sheets.card, (1, 1), dpi))
+    write_sheets(folder, sheets, patch, card_raster.card_picture(sheets.card, blank, dpi))
+    return sheets
+
+
+def measured_printer(photos: Sequence[Path], out: Path) -> ColourFit:
+    """Fit the printer to photographs of its chart, and write it for `printer=measured`. Raises ValueError or OSError
+    in one line, with the photograph."""
+    whole, swatches = chart_card(), []
+    for path in photos:
+        try:
+            swatches.append(_reflected(read(path), whole))
+        except ValueError as error:
+            raise ValueError(f"`--chart {path}`: {error}") from None
+    light, _ = colour_fit.pooled(swatches, [np.ones(3)] * len(swatches))
+    made = colour_fit.fit(colour_fit.nominal(whole), light)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(out, made.to_dict())
+    return made
+
+
+def _reflected(photo: NDArray[np.uint8], whole: Card) -> Swatches:
+    """The light of each swatch as if the paper reflected `PAPER` everywhere. Raises ValueError."""
+    found = detect(photo, whole).own
+    if len(found) < len(whole.tags):
+        raise ValueError(f"{len(found)} of the chart's 4 fiducials found: the whole chart, sharp, and from the front")
+    seen = colour_fit.measure_swatches(photo, rectify.fit(whole, found).homography, whole)
+    at = np.array([[1, each.box.x + each.box.width / 2, each.box.y + each.box.height / 2] for each in whole.chart])
+    white = np.array([each.colour == (WHITE,) * 3 for each in whole.chart]) & seen.trusted.all(1)
+    if white.sum() < WHITES:
+        raise ValueError(f"{white.sum()} white swatches are not saturated, {WHITES} are needed: less exposure")
+    plane, *_ = np.linalg.lstsq(at[white], np.log(seen.light[white]), rcond=None)
+    return Swatches(PAPER * seen.light / np.exp(at @ plane), seen.trusted)

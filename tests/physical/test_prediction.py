@@ -1,0 +1,78 @@
+"""The patch rendered again with a measured printer, and in the poses of photographs."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from attacks.eot.bank import bank
+from attacks.experiment.build.parts import build
+from attacks.experiment.build.printer import reprinted
+from attacks.perturbations.patch.card import Box
+from attacks.perturbations.patch.inks import Inks
+from attacks.physical.colour_fit import ColourFit
+from attacks.physical.prediction import posed, predicted
+from attacks.physical.rectify import from_corners, pose, project
+from attacks.physical.score import judge_of, scored
+from attacks.physical.views import PlacementRecord, Rerun
+from attacks.run import compose
+from transforms import Affine, Compose, OnLayers, Perspective
+from transforms.colour.lut import ColourMap, nodes
+
+SIZE = (48, 64)
+SAME = ColourFit(1, np.hstack([np.zeros((3, 1)), np.eye(3)]), 32, 0.0, 0.0)
+
+
+def seen(corners):
+    """A photograph in whose view the scene has these corners, in the stage frame."""
+    box = Box(0, 0, SIZE[1], SIZE[0])
+    return SimpleNamespace(scene=pose(from_corners(box.corners, corners), box), photo=SimpleNamespace(row=0))
+
+
+def test_a_pose_maps_the_view_back_to_the_scene():
+    rng = np.random.default_rng(0)
+    flat = np.array([[-1.3, -0.9], [1.2, -1.1], [1.4, 1.0], [-1.2, 0.8]])
+    corners = [flat + rng.uniform(-0.15, 0.15, (4, 2)) for _ in range(5)]
+    camera = Compose([OnLayers(), Perspective(0.2), Affine(degrees=20)])
+    views = posed(camera, [seen(each) for each in corners], SIZE)
+    assert len(views.stages) == 2
+    matrices = views.stages[1].matrix((torch.arange(5, dtype=torch.float64)[:, None] + 0.5) / 5)
+    square = np.array([[-4 / 3, -1], [4 / 3, -1], [4 / 3, 1], [-4 / 3, 1]])
+    for matrix, each in zip(matrices.numpy(), corners, strict=True):
+        np.testing.assert_allclose(project(matrix, each), square, atol=1e-6)
+
+
+def test_only_the_colours_of_the_printer_are_replaced():
+    table = nodes(2).T.reshape(3, 2, 2, 2).float()
+    camera = Affine(degrees=5)
+    for own in ([ColourMap(table, "other")], [Inks()], []):
+        changed = reprinted(Compose([OnLayers([*own, Perspective(0.1)]), camera]), table)
+        sheet, after = changed.stages
+        assert [type(stage) for stage in sheet.stages] == [ColourMap, Perspective] and after is camera
+    sheet, after = reprinted(Compose([camera]), table).stages
+    assert [stage.name for stage in sheet.stages] == ["measured"] and after is camera
+
+
+@pytest.mark.slow
+def test_an_ideal_printer_predicts_what_the_run_has_measured():
+    words = ["data.count=2", "data.size=64", "perturbation.size=[16,16]", "evaluate.views=16", "sanity=none"]
+    run = compose("patch", words)
+    parts = build(run)
+    shown = parts.perturbation.evaluated(parts.queries.images, torch.rand(1, 3, 16, 16))
+    quads = ((run.perturbation.quad,),) * 2
+    placement = PlacementRecord(("a", "b"), (64, 64), (16, 16), quads, None, True)
+    origin, judge = Rerun(Path(), run, parts, {}, {}, placement), judge_of(parts)
+    square = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]], float)
+    box = Box(0, 0, 64, 64)
+    straight = SimpleNamespace(scene=pose(from_corners(box.corners, square), box), photo=SimpleNamespace(row=1))
+    made = predicted(origin, judge, shown, [straight], SAME)
+    rows, held_out = torch.arange(2), bank(parts.transforms, 16, seed=run.seed, purpose="evaluate")
+    own = scored(judge, shown, rows, held_out._replace(u=held_out.u.float()))
+    assert made.printer["cosine"].mean == pytest.approx(float(own.cosine.mean()), abs=1e-3)
+    # A pose that changes nothing: the views differ in light and file alone.
+    still = Compose([stage for stage in parts.transforms.stages if not isinstance(stage, Affine | Perspective)])
+    u = bank(still, 64, seed=5, purpose="test").u.float()
+    flat = scored(judge, shown, rows, held_out._replace(transforms=still, u=u)).cosine.view(2, 64)[1]
+    assert made.poses["cosine"].mean == pytest.approx(float(flat.mean()), abs=0.03)
