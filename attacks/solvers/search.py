@@ -4,7 +4,7 @@ gradient from losses.
 Where such a search does better than an attack that follows the gradient, the encoder hides its gradient.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from typing import Any, cast
 
 import torch
@@ -14,21 +14,14 @@ from attacks.eot.bank import Bank, judged
 from attacks.eot.estimate import Estimate
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import Options, Problem
-from attacks.eot.protocols import Optimiser, Perturbation, Proposer
+from attacks.eot.protocols import Perturbation, Proposer
 from attacks.objectives.embedding import Away
 from attacks.objectives.penalties import penalised
 from attacks.optimisers.nes import NES
 from attacks.solvers.checks import budgeted, checked
-from attacks.solvers.loop import LoopState, Step, Steps, descend, done_of, start
+from attacks.solvers.loop import LoopState, Step, Steps, done_of, start
 from transforms import stream
 from transforms.compose import seen
-
-
-def loop_of(optimiser: Optimiser | Proposer) -> Callable[[Problem, Options, LoopState | None], Steps]:
-    """The loop that suits the optimiser: `descend`, `sampled` or `search`."""
-    if isinstance(optimiser, NES):
-        return sampled
-    return search if optimiser.gradient_free else descend
 
 
 def search(problem: Problem, options: Options, state: LoopState | None = None) -> Steps:
@@ -158,14 +151,8 @@ def sampled(problem: Problem, options: Options, state: LoopState | None = None) 
         ValueError: as `attack`; and for an odd number of views, a risk that is no mean, `adaptive` and `adversary`.
         FloatingPointError: a loss that is not finite, with the step.
     """
-    checked(problem, options.steps)
+    check_sampled(problem, options)
     eot, nes, images = options.eot, cast(NES, options.optimiser), problem.images
-    if options.adaptive is not None or options.adversary is not None:
-        raise ValueError("`adaptive` and `adversary` follow a gradient, which NES only estimates; leave them out")
-    if eot.views % 2:
-        raise ValueError(f"`views` must be even for NES, which asks in pairs; got {eot.views}")
-    if not eot.risk.uniform:
-        raise ValueError(f"NES takes differences of losses: use the risk Mean(); got {type(eot.risk).__name__}")
     generator = torch.Generator().manual_seed(stream(options.seed, "search"))
     total, seed = budgeted(options, len(problem), eot.views), stream(options.seed, "attack")
     if state is None:
@@ -224,28 +211,53 @@ def _directions(problem: Problem, delta: Tensor, u: Tensor, options: Options, ge
 def estimated(problem: Problem, delta: Tensor, directions: Tensor, u: Tensor, options: Options) -> Estimate:
     """The gradient at `delta`, from the losses on both sides along directions (n,Q,...) of length 1, of each delta or
     (n = 1) the same for all, each from one view of `u` (Q,dims)."""
-    nes, images = cast(NES, options.optimiser), problem.images
-    perturbation, count = problem.perturbation, len(problem)
-    sides = []
-    for sign in (1, -1):
-        columns = []
-        for direction, point in zip(directions.unbind(1), u, strict=True):
-            length = nes.probe * perturbation.reach / perturbation.norm(direction)
-            by = (sign * length[:, None, None, None] * direction).expand_as(delta)
-            candidate = perturbation.move(delta, by, images).expand(count, *delta.shape[1:])
-            parts = [
-                problem.losses(options.eot.transforms, candidate[which], which, point.expand(len(which), -1))
-                for which in torch.arange(count, device=images.device).split(options.eot.chunk)
-            ]
-            columns.append(torch.cat(parts))
-        sides.append(torch.stack(columns, 1))
-    plus, minus = sides
+    plus, minus = (
+        answered(problem, (probed(problem, delta, sign * each, options) for each in directions.unbind(1)), u, options)
+        for sign in (1, -1)
+    )
     weights = (plus - minus).mean(0, keepdim=True) if problem.shared else plus - minus
     whole = directions.expand(len(weights), *directions.shape[1:])
     grad = torch.einsum("nq,nqchw->nchw", weights.to(whole), whole) / len(u)
-    losses = torch.cat(sides, 1)
+    return estimate_of(torch.cat([plus, minus], 1), grad, options)
+
+
+def probed(problem: Problem, delta: Tensor, direction: Tensor, options: Options) -> Tensor:
+    """The deltas on one side, along a direction (n,...) of each or (n = 1) the same for all."""
+    perturbation = problem.perturbation
+    length = cast(NES, options.optimiser).probe * perturbation.reach / perturbation.norm(direction)
+    by = (length[:, None, None, None] * direction).expand_as(delta)
+    return perturbation.move(delta, by, problem.images)
+
+
+def answered(problem: Problem, deltas: Iterable[Tensor], u: Tensor, options: Options) -> Tensor:
+    """The losses (N,Q) with each of Q deltas (N,...) or (1,...), each from one view of `u` (Q,dims)."""
+    count, columns = len(problem), []
+    for delta, point in zip(deltas, u, strict=True):
+        candidate = delta.expand(count, *delta.shape[1:])
+        parts = [
+            problem.losses(options.eot.transforms, candidate[which], which, point.expand(len(which), -1))
+            for which in torch.arange(count, device=problem.images.device).split(options.eot.chunk)
+        ]
+        columns.append(torch.cat(parts))
+    return torch.stack(columns, 1)
+
+
+def check_sampled(problem: Problem, options: Options) -> None:
+    """Refuse what `sampled` cannot do. Raises ValueError."""
+    checked(problem, options.steps)
+    eot = options.eot
+    if options.adaptive is not None or options.adversary is not None:
+        raise ValueError("`adaptive` and `adversary` follow a gradient, which NES only estimates; leave them out")
+    if eot.views % 2:
+        raise ValueError(f"`views` must be even for NES, which asks in pairs; got {eot.views}")
+    if not eot.risk.uniform:
+        raise ValueError(f"NES takes differences of losses: use the risk Mean(); got {type(eot.risk).__name__}")
+
+
+def estimate_of(losses: Tensor, grad: Tensor, options: Options) -> Estimate:
+    """The estimate from losses (N,n) and a gradient, without an snr."""
     mean = losses.mean(1)
-    snr = torch.full_like(delta[:, 0, 0, 0], torch.nan)
+    snr = torch.full_like(grad[:, 0, 0, 0], torch.nan)
     views = torch.full_like(snr, losses.shape[1], dtype=torch.long)
     return Estimate(mean, losses.std(1) / losses.shape[1] ** 0.5, snr, grad, views, options.eot.chunk, mean)
 
