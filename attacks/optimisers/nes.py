@@ -14,9 +14,6 @@ from attacks.eot.estimate import Estimate
 from attacks.eot.protocols import Constraint, Done, Optimiser
 from attacks.optimisers.gradient import Schedule, State, check_step, decay
 
-#: How much faster a radius changes where all answers of a step are alike.
-FAR = 2.0
-
 
 @dataclass(frozen=True)
 class NES(Optimiser):
@@ -85,16 +82,16 @@ class NES(Optimiser):
 @dataclass(frozen=True)
 class LabelOnly(NES):
     """NES for answers that only say same or not the same (the label-only setting of Ilyas et al. 2018, section 3.4),
-    in a set whose radius follows the answers; the loop is `attacks.solvers.label_only.decided`. All arguments are
+    in a set whose radius follows the answers; the loop is `attacks.solvers.search.decided`. All arguments are
     those of `NES`; `surrogate` also makes the start, by an attack on it."""
 
     leaves_early: ClassVar[bool] = False
 
     @staticmethod
     def factor(changed: Tensor) -> Tensor:
-        """By how much the radius (N,) changes where a share (N,) of a step's answers has changed. Half of them say
-        most: the set then grows or shrinks by a little, and where all are alike, by `FAR`."""
-        return ((0.5 - changed) * torch.where((changed > 0) & (changed < 1), 1.0, FAR)).exp()
+        """By how much the radius (N,) changes where a share (N,) of a step's answers has changed: it stays where they
+        say most, at one half."""
+        return (0.5 - changed).exp()
 
 
 @lru_cache(maxsize=16)

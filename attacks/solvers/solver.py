@@ -12,8 +12,7 @@ from attacks.eot.problem import Options, Problem
 from attacks.eot.protocols import Objective, Perturbation
 from attacks.runtime.stored import stored
 from attacks.solvers.loop import LoopState, Step, Steps, merged
-from attacks.solvers.loops import loop_of
-from attacks.solvers.search import bank_losses
+from attacks.solvers.search import bank_losses, loop_of
 from attacks.solvers.selection import Chooser, Looked, Selection, selection
 from transforms import stream
 

@@ -18,7 +18,7 @@ from attacks.encoders.black_box.asked import BlackBox
 from attacks.encoders.black_box.endpoint import endpoint
 from attacks.eot.problem import Options, Problem
 from attacks.objectives.bits import Bits
-from attacks.solvers.loops import loop_of
+from attacks.solvers.search import loop_of
 from transforms import Compose
 
 from .contest import installed

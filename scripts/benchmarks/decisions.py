@@ -14,7 +14,7 @@ from attacks import EOT, NES, Away, LabelOnly, Linf
 from attacks.data.gallery import tiles
 from attacks.encoders.black_box.asked import BlackBox
 from attacks.eot.problem import Options, Problem
-from attacks.solvers.loops import loop_of
+from attacks.solvers.search import loop_of
 from transforms import Compose
 
 from .asked import EPS, Spent, bytes_of
@@ -104,6 +104,7 @@ def hop_skip_jump(service: Service, image: Tensor, queries: int) -> bool:
     """ART's HopSkipJump in the L-inf norm, to the end of the budget."""
     evasion: Any = importlib.import_module("art.attacks.evasion")
     classifiers: Any = importlib.import_module("art.estimators.classification")
+    np.random.seed(0)  # noqa: NPY002  # which ART draws from
     free, changed = Service(service.hashed, image, math.inf, service.within), []
     service.left = queries
 

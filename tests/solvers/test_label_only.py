@@ -9,8 +9,7 @@ from attacks import EOT, L2, NES, Away, LabelOnly, Linf, Patch
 from attacks.encoders.black_box.asked import BlackBox
 from attacks.eot.problem import Options, Problem
 from attacks.optimisers.nes import cosines
-from attacks.solvers.label_only import decided
-from attacks.solvers.loops import loop_of
+from attacks.solvers.search import decided, loop_of
 from attacks.solvers.solver import watch
 from transforms import Brightness, Compose
 

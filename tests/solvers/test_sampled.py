@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from attacks import EOT, NES, PGD, Away, CVaR, Linf, Square
 from attacks.encoders.black_box.asked import BlackBox
 from attacks.eot.problem import Options, Problem
-from attacks.solvers.loops import loop_of
-from attacks.solvers.search import estimated, sampled
+from attacks.solvers.search import estimated, loop_of, sampled
 from scripts.benchmarks.hash_server import phash
 from transforms import Brightness, Compose
 

@@ -11,7 +11,7 @@ from attacks.encoders.tree import Encoder, Tree
 from attacks.eot.bank import Bank, bank, judged
 from attacks.eot.problem import Options, Problem
 from attacks.solvers.loop import start
-from attacks.solvers.loops import loop_of
+from attacks.solvers.search import loop_of
 from transforms.compose import seen
 
 #: The number of views that score a run, and that select one of its iterates.
