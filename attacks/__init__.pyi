@@ -37,7 +37,7 @@ from .objectives.retrieval import (
 )
 from .optimisers.apgd import APGD as APGD
 from .optimisers.gradient import PGD as PGD, SGD as SGD, Adam as Adam
-from .optimisers.nes import NES as NES
+from .optimisers.nes import NES as NES, LabelOnly as LabelOnly
 from .optimisers.square import Square as Square
 from .optimisers.wiener import Wiener as Wiener
 from .perturbations.ball import L2 as L2, Linf as Linf

@@ -145,6 +145,8 @@ class Optimiser(Protocol):
 
     #: Whether it only proposes directions, and `search` runs it (see `Proposer`).
     gradient_free: ClassVar[bool] = False
+    #: Whether a picture leaves where its loss does not fall. It need not fall before it does at once.
+    leaves_early: ClassVar[bool] = True
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> Any: ...
     def step(
@@ -157,6 +159,7 @@ class Proposer(Protocol):
     every image, so that an image's path does not depend on its neighbours."""
 
     gradient_free: ClassVar[bool] = True
+    leaves_early: ClassVar[bool] = True
 
     def direction(self, like: Tensor, *, step: int, steps: int, generator: torch.Generator) -> Tensor:
         """What to move against, (1,...) for the deltas `like` (N,...)."""

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 from attacks.data.gallery import Gallery
+from attacks.encoders.black_box.asked import black_box
+from attacks.encoders.black_box.ledger import LEDGER
 from attacks.encoders.description import MODULE
 from attacks.encoders.engine import Choice, Decision
 from attacks.evaluation.resizers.pipeline import GIVEN
@@ -124,6 +126,10 @@ def _checked(out: Path, content: Any, previous: Earlier, files: list[str], optio
     if getattr(run.data, "cache", None) is not None:
         run.data.cache = None  # nothing is written
     made = build(run, module, pipeline)
+    asked, recorded = black_box(made.encoder), 0
+    if asked is not None:
+        asked.ledger.read(out / LEDGER, (out / LEDGER).read_bytes())
+        recorded = len(asked.ledger)
     full = Decision.from_dict(record["engine"]["decision"]).exact
     everyone, _, _ = bench_of(run, made, made.encoder, full, ALONE, out)
     gone = {failure["picture"] for failure in content["failed"]}
@@ -155,6 +161,11 @@ def _checked(out: Path, content: Any, previous: Earlier, files: list[str], optio
         ("the parts", lambda: judged_again.parts(bench, out, chosen, content)),
     ):
         problems += _guarded(name, make)
+    if asked is not None:
+        notes.append(
+            f"{LEDGER}: its {recorded} answers were used, so whether the encoder gives them today was not checked; "
+            f"{len(asked.ledger) - recorded} pictures were asked about anew"
+        )
     views = (
         f"{len(chosen.of(len(each.u), name))} of {len(each.u)} views of the bank {name}"
         for name, each in bench.banks.items()
@@ -212,6 +223,8 @@ def _recomputed(bench: Bench, out: Path, content: dict[str, Any], preset: str) -
     for name, rows in tables.items():
         yield from agreement.some(agreement.rows(f"{name}.csv", read_rows(out / f"{name}.csv"), rows), f"{name}.csv")
     again = agreement.plain(again)
+    if "asked" in again:  # not what this check itself has asked
+        again["asked"] = (out / LEDGER).read_bytes().count(b"\n")
     for key in again.keys() | (content.keys() - {"files"}):
         if key not in again or key not in content:
             yield f"{METRICS} {key}: {'it is missing' if key in again else 'it is no key of a run'}"

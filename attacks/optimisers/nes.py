@@ -79,6 +79,21 @@ class NES(Optimiser):
         return after, state._replace(momentum=momentum)
 
 
+@dataclass(frozen=True)
+class LabelOnly(NES):
+    """NES for answers that only say same or not the same (the label-only setting of Ilyas et al. 2018, section 3.4),
+    in a set whose radius follows the answers; the loop is `attacks.solvers.search.decided`. All arguments are
+    those of `NES`; `surrogate` also makes the start, by an attack on it."""
+
+    leaves_early: ClassVar[bool] = False
+
+    @staticmethod
+    def factor(changed: Tensor) -> Tensor:
+        """By how much the radius (N,) changes where a share (N,) of a step's answers has changed: it stays where they
+        say most, at one half."""
+        return (0.5 - changed).exp()
+
+
 @lru_cache(maxsize=16)
 @torch.inference_mode(False)
 def cosines(keep: int, size: int) -> Tensor:

@@ -13,7 +13,8 @@ from transforms import Scene
 
 @dataclass(frozen=True, eq=False)
 class Radii(PerturbationSet):
-    """The set `inner` with a radius for each picture, and the deltas to start from. All else is that of `inner`.
+    """The set `inner` with a radius for each picture, and the deltas to start from. Lengths are shares of a picture's
+    radius, so the radius of all is 1; all else is that of `inner`.
 
     Args:
         inner: any set of one delta a picture.
@@ -22,17 +23,13 @@ class Radii(PerturbationSet):
         pace: what an optimiser's whole reach amounts to, as a share of each radius.
     """
 
+    eps: ClassVar[float] = 1.0
     reach: ClassVar[float] = 1.0
     random_start: ClassVar[bool] = True  # `first` is no zero
     inner: Ball
     radii: Tensor
     first: Tensor
     pace: float = 1.0
-
-    @property
-    def eps(self) -> float:
-        """The largest radius."""
-        return float(self.radii.max())
 
     def take(self, rows: Tensor) -> Self:
         """The sets of some of the pictures."""
@@ -71,8 +68,8 @@ class Radii(PerturbationSet):
         return torch.cat([own.project(*row) for own, *row in rows])
 
     def norm(self, delta: Tensor) -> Tensor:
-        """(N,C,H,W) -> (N,)."""
-        return self.inner.norm(delta)
+        """(N,C,H,W), or one direction (1,C,H,W), -> (N,): 1 is on the edge of the picture's set."""
+        return self.inner.norm(delta) / self.radii.to(delta)
 
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
         """The deltas that 8-bit files will hold, each within its radius."""

@@ -134,7 +134,9 @@ ENCODERS: dict[str, type] = {
 #: Encoders that can only be asked: what they answer has no gradient.
 BLACK_BOXES = ("callable", "command", "http")
 #: The optimisers that need none.
-GRADIENT_FREE = ("square", "nes")
+GRADIENT_FREE = ("square", "nes", "label_only")
+#: Those of them whose views are the losses of a step.
+SAMPLED = ("nes", "label_only")
 #: Encoders that run a program or send pictures away, and which of the two: only the command line may choose one.
 PROGRAMS = {
     "torchscript": "runs the program in a file",

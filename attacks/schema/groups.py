@@ -406,7 +406,16 @@ CHOICES: dict[str, dict[str, type]] = {
         PatchConfig,
     ),
     "printer": dict.fromkeys(("none", "generic", "paper", "family", "measured"), PrinterConfig),
-    "optimiser": _by_name(WienerConfig, PGDConfig, SGDConfig, AdamConfig, APGDConfig, SquareConfig, NESConfig),
+    "optimiser": _by_name(
+        WienerConfig,
+        PGDConfig,
+        SGDConfig,
+        AdamConfig,
+        APGDConfig,
+        SquareConfig,
+        NESConfig,
+        derived(NESConfig, "label_only", "NES for answers that only say same or not (encoder.answer=same)."),
+    ),
     "draws": _by_name(
         derived(DrawsConfig, "sobol", "Scrambled Sobol points."),
         derived(DrawsConfig, "uniform", "Independent uniform points."),

@@ -1,11 +1,12 @@
-"""The loops of attacks without gradients: propose a move, compute its loss, and keep what is better; or estimate the
-gradient from losses.
+"""The loops of attacks without gradients: propose a move, compute its loss, and keep what is better; estimate the
+gradient from losses; or do so where answers that only say same or not change.
 
 Where such a search does better than an attack that follows the gradient, the encoder hides its gradient.
 """
 
-from collections.abc import Callable
-from typing import Any, cast
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -17,15 +18,26 @@ from attacks.eot.problem import Options, Problem
 from attacks.eot.protocols import Optimiser, Perturbation, Proposer
 from attacks.objectives.embedding import Away
 from attacks.objectives.penalties import penalised
-from attacks.optimisers.nes import NES
+from attacks.optimisers.gradient import PGD
+from attacks.optimisers.nes import NES, LabelOnly
+from attacks.perturbations.ball import Ball
+from attacks.perturbations.radii import Radii
+from attacks.runtime.stored import stored
 from attacks.solvers.checks import budgeted, checked
 from attacks.solvers.loop import LoopState, Step, Steps, descend, done_of, start
 from transforms import stream
 from transforms.compose import seen
 
+#: The radius of the first step along a gradient, and the smallest, in radii of the attack's own set.
+FIRST, LEAST = 8.0, 1 / 64
+#: Steps of the attack on a surrogate that the search begins with.
+TRANSFER = 10
+
 
 def loop_of(optimiser: Optimiser | Proposer) -> Callable[[Problem, Options, LoopState | None], Steps]:
-    """The loop that suits the optimiser: `descend`, `sampled` or `search`."""
+    """The loop that suits the optimiser: `descend`, `sampled`, `decided` or `search`."""
+    if isinstance(optimiser, LabelOnly):
+        return decided
     if isinstance(optimiser, NES):
         return sampled
     return search if optimiser.gradient_free else descend
@@ -158,14 +170,8 @@ def sampled(problem: Problem, options: Options, state: LoopState | None = None) 
         ValueError: as `attack`; and for an odd number of views, a risk that is no mean, `adaptive` and `adversary`.
         FloatingPointError: a loss that is not finite, with the step.
     """
-    checked(problem, options.steps)
+    check_sampled(problem, options)
     eot, nes, images = options.eot, cast(NES, options.optimiser), problem.images
-    if options.adaptive is not None or options.adversary is not None:
-        raise ValueError("`adaptive` and `adversary` follow a gradient, which NES only estimates; leave them out")
-    if eot.views % 2:
-        raise ValueError(f"`views` must be even for NES, which asks in pairs; got {eot.views}")
-    if not eot.risk.uniform:
-        raise ValueError(f"NES takes differences of losses: use the risk Mean(); got {type(eot.risk).__name__}")
     generator = torch.Generator().manual_seed(stream(options.seed, "search"))
     total, seed = budgeted(options, len(problem), eot.views), stream(options.seed, "attack")
     if state is None:
@@ -224,28 +230,53 @@ def _directions(problem: Problem, delta: Tensor, u: Tensor, options: Options, ge
 def estimated(problem: Problem, delta: Tensor, directions: Tensor, u: Tensor, options: Options) -> Estimate:
     """The gradient at `delta`, from the losses on both sides along directions (n,Q,...) of length 1, of each delta or
     (n = 1) the same for all, each from one view of `u` (Q,dims)."""
-    nes, images = cast(NES, options.optimiser), problem.images
-    perturbation, count = problem.perturbation, len(problem)
-    sides = []
-    for sign in (1, -1):
-        columns = []
-        for direction, point in zip(directions.unbind(1), u, strict=True):
-            length = nes.probe * perturbation.reach / perturbation.norm(direction)
-            by = (sign * length[:, None, None, None] * direction).expand_as(delta)
-            candidate = perturbation.move(delta, by, images).expand(count, *delta.shape[1:])
-            parts = [
-                problem.losses(options.eot.transforms, candidate[which], which, point.expand(len(which), -1))
-                for which in torch.arange(count, device=images.device).split(options.eot.chunk)
-            ]
-            columns.append(torch.cat(parts))
-        sides.append(torch.stack(columns, 1))
-    plus, minus = sides
+    plus, minus = (
+        answered(problem, (probed(problem, delta, sign * each, options) for each in directions.unbind(1)), u, options)
+        for sign in (1, -1)
+    )
     weights = (plus - minus).mean(0, keepdim=True) if problem.shared else plus - minus
     whole = directions.expand(len(weights), *directions.shape[1:])
     grad = torch.einsum("nq,nqchw->nchw", weights.to(whole), whole) / len(u)
-    losses = torch.cat(sides, 1)
+    return estimate_of(torch.cat([plus, minus], 1), grad, options)
+
+
+def probed(problem: Problem, delta: Tensor, direction: Tensor, options: Options) -> Tensor:
+    """The deltas on one side, along a direction (n,...) of each or (n = 1) the same for all."""
+    perturbation = problem.perturbation
+    length = cast(NES, options.optimiser).probe * perturbation.reach / perturbation.norm(direction)
+    by = (length[:, None, None, None] * direction).expand_as(delta)
+    return perturbation.move(delta, by, problem.images)
+
+
+def answered(problem: Problem, deltas: Iterable[Tensor], u: Tensor, options: Options) -> Tensor:
+    """The losses (N,Q) with each of Q deltas (N,...) or (1,...), each from one view of `u` (Q,dims)."""
+    count, columns = len(problem), []
+    for delta, point in zip(deltas, u, strict=True):
+        candidate = delta.expand(count, *delta.shape[1:])
+        parts = [
+            problem.losses(options.eot.transforms, candidate[which], which, point.expand(len(which), -1))
+            for which in torch.arange(count, device=problem.images.device).split(options.eot.chunk)
+        ]
+        columns.append(torch.cat(parts))
+    return torch.stack(columns, 1)
+
+
+def check_sampled(problem: Problem, options: Options) -> None:
+    """Refuse what `sampled` cannot do. Raises ValueError."""
+    checked(problem, options.steps)
+    eot = options.eot
+    if options.adaptive is not None or options.adversary is not None:
+        raise ValueError("`adaptive` and `adversary` follow a gradient, which NES only estimates; leave them out")
+    if eot.views % 2:
+        raise ValueError(f"`views` must be even for NES, which asks in pairs; got {eot.views}")
+    if not eot.risk.uniform:
+        raise ValueError(f"NES takes differences of losses: use the risk Mean(); got {type(eot.risk).__name__}")
+
+
+def estimate_of(losses: Tensor, grad: Tensor, options: Options) -> Estimate:
+    """The estimate from losses (N,n) and a gradient, without an snr."""
     mean = losses.mean(1)
-    snr = torch.full_like(delta[:, 0, 0, 0], torch.nan)
+    snr = torch.full_like(grad[:, 0, 0, 0], torch.nan)
     views = torch.full_like(snr, losses.shape[1], dtype=torch.long)
     return Estimate(mean, losses.std(1) / losses.shape[1] ** 0.5, snr, grad, views, options.eot.chunk, mean)
 
@@ -259,3 +290,121 @@ def _among(known: Estimate | None, fresh: Estimate, rows: Tensor, delta: Tensor,
     return known._replace(
         grad=grad, **{name: getattr(known, name).index_copy(0, rows, getattr(fresh, name)) for name in names}
     )
+
+
+@stored("decided")
+class Decided(NamedTuple):
+    """What the next step of `decided` depends on: the state of the walk, the radii (N,) of its sets, and the losses
+    (N,) between which an answer changes, the mean of the untouched pictures' and the lowest so far."""
+
+    walk: LoopState
+    radii: Tensor
+    high: Tensor
+    low: Tensor
+
+
+def decided(problem: Problem, options: Options, state: LoopState | None = None) -> Steps:
+    """Optimise one perturbation per image by `LabelOnly`; yields after every step.
+
+    Within the budget an answer of same or not is the same nearly everywhere, so no loss shows a direction. The attack
+    therefore walks in a larger set, where about half of its queries change the answer, and the set shrinks as these
+    become more. A step is one of `sampled` in a ball with a radius of its own for each image. The delta that it
+    yields has the walk's direction and the length that the perturbation allows, so it lies in that set.
+
+    The first step only asks:
+    half of its losses are those of the untouched images, the other half those of patterns as large as the box
+    allows. They show which losses stand for the same and which for another answer; of an objective whose loss is no
+    decision, the middle between them is the boundary.
+
+    The estimate of a step is that of the walk, whose mean loss stays near the middle. Errors and what `send` does are
+    those of `sampled`.
+
+    Raises ValueError as `sampled`, and for a perturbation that is no ball round each image.
+    """
+    check_sampled(problem, options)
+    ball = problem.perturbation
+    if not isinstance(ball, Ball):
+        raise ValueError(
+            f"LabelOnly needs a ball round each image, whose radius it changes; got {type(ball).__name__}: use NES"
+        )
+    if state is None:
+        first = _first(problem, ball, options)
+        answer, state = (yield first), first.state
+        state = state if answer is None else state._replace(solved=answer.cpu())
+    while True:
+        memory = cast(Decided, state.optimiser)
+        sets = Radii(ball, memory.radii, memory.walk.delta)
+        walk = sampled(replace(problem, perturbation=sets), options, memory.walk._replace(solved=state.solved))
+        step = next(walk, None)
+        walk.close()
+        if step is None:
+            return
+        memory = _followed(memory, step, sets, ball, problem.images)
+        delta = _within(ball, memory, problem.images)
+        delta = torch.where(step.active.to(delta.device)[:, None, None, None], delta, state.delta)
+        state = memory.walk._replace(delta=delta, optimiser=memory)
+        answer = yield step._replace(delta=delta, state=state)
+        if answer is not None:
+            state = state._replace(solved=state.solved | answer.cpu())
+
+
+@torch.no_grad()
+def _first(problem: Problem, ball: Ball, options: Options) -> Step:
+    """The first step."""
+    images, eot, optimiser = problem.images, options.eot, cast(LabelOnly, options.optimiser)
+    generator = torch.Generator().manual_seed(stream(options.seed, "search"))
+    u = eot.points(stream(options.seed, "attack"), 0, images)[: eot.views // 2]
+    nothing, widest = torch.zeros_like(images), ball.norm(torch.ones_like(images)).double()
+    wide = replace(problem, perturbation=Radii(ball, widest, nothing))
+    patterns = optimiser.directions(nothing, len(u), generator)
+    farthest = [probed(wide, nothing, each, options) for each in patterns[:, None]]
+    untouched, far = (answered(problem, deltas, u, options) for deltas in ([nothing] * len(u), farthest))
+    radii = (FIRST * torch.full_like(widest, ball.eps)).minimum(widest)
+    if optimiser.surrogate is None:  # not from zero, round which answers are alike on both sides
+        first = torch.stack(farthest, 1)[range(len(problem)), far.argmin(1)]
+        first = first * (radii / widest).to(first)[:, None, None, None]
+    else:
+        first = _transferred(problem, ball, radii, options)
+    estimate = estimate_of(torch.cat([untouched, far], 1), nothing, options)
+    memory, evals = optimiser.init(first, reach=1.0, steps=options.steps), eot.views * len(problem)
+    total, none = budgeted(options, len(problem), eot.views), torch.zeros(len(problem), dtype=torch.bool)
+    left, high = total - eot.views, untouched.mean(1)
+    walk = LoopState(1, first, memory, estimate, evals, left, none, generator=generator.get_state())
+    begun = Decided(walk, radii, high, far.amin(1).minimum(high))
+    state = walk._replace(delta=_within(ball, begun, images), optimiser=begun)
+    last = options.steps == 1 or not bool((left >= eot.views).any())
+    after = done_of(False, 0, options.steps, torch.stack([total, left]) / total.double()).after
+    after = torch.ones_like(after) if last else after
+    return Step(0, state.delta, estimate, evals, ~none, after, last, state)
+
+
+def _transferred(problem: Problem, ball: Ball, radii: Tensor, options: Options) -> Tensor:
+    """The result of an attack on the surrogate within these radii."""
+    images, surrogate = problem.images, cast(LabelOnly, options.optimiser).surrogate
+    assert surrogate is not None
+    noise = ball.noise(images, torch.Generator().manual_seed(stream(options.seed, "start")))
+    own = Problem(images, surrogate(images), surrogate, Away(), Radii(ball, radii, noise))
+    with torch.enable_grad():
+        *_, last = descend(own, replace(options, optimiser=PGD(), steps=TRANSFER, budget=None, penalty=None))
+    return last.delta
+
+
+def _followed(memory: Decided, step: Step, sets: Radii, ball: Ball, images: Tensor) -> Decided:
+    """After a step of the walk: the radii of the next one, and the walk moved along with them."""
+    active = step.active.to(images.device)
+    mean = step.estimate.mean.to(memory.high)
+    low = torch.where(active, memory.low.minimum(mean), memory.low)
+    apart = memory.high - low
+    share = torch.where(apart > 0, (memory.high - mean) / apart, 0).clamp(0, 1)
+    widest = ball.norm(torch.ones_like(images)).to(sets.radii)
+    radii = (sets.radii * LabelOnly.factor(share).to(sets.radii)).clamp(min=LEAST * ball.eps).minimum(widest)
+    radii = torch.where(active, radii, sets.radii)
+    scale = (radii / sets.radii).to(step.delta)[:, None, None, None]
+    return Decided(step.state._replace(delta=step.delta * scale), radii, memory.high, low)
+
+
+def _within(ball: Ball, memory: Decided, images: Tensor) -> Tensor:
+    """The walk's deltas, as long as the ball allows."""
+    walk = memory.walk.delta
+    scale = (ball.eps / memory.radii).to(walk)[:, None, None, None]
+    return ball.move(torch.zeros_like(walk), walk * scale, images)

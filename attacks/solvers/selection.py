@@ -174,7 +174,7 @@ class Chooser:
         share, table, value = looked.past[-1]
         shares, tables, values = (torch.stack(each) for each in zip(*looked.past, strict=True))
         before = (shares <= SINCE * share).to(values.device)
-        asked = before.any(0) & (share >= LEAVES).to(values.device)
+        asked = before.any(0) & (share >= LEAVES).to(values.device) & self.options.optimiser.leaves_early
         if self.select.plan.screen < FEWEST <= len(self.select.bank.u) or not bool(asked.any()):
             return torch.zeros(len(self.problem), dtype=torch.bool)
         judged = values.mean(1, keepdim=True).expand_as(values) if self.problem.shared else values

@@ -16,6 +16,7 @@ from . import (
     asked,
     cards,
     coverage,
+    decisions,
     downscale,
     downscale_defences,
     downscale_detector,
@@ -66,6 +67,7 @@ BENCHMARKS: dict[str, Callable[..., list[Table]]] = {
     "zoo": zoo.run,
     "radius": radius.run,
     "asked": asked.run,
+    "decisions": decisions.run,
     "waits": waits.run,
     "gate": gate.run,
     "cards": cards.run,
@@ -88,6 +90,7 @@ ONE_THREAD: tuple[str, ...] = (
     "power",
     "zoo",
     "asked",
+    "decisions",
     "gate",
     "cards",
     "inks",
@@ -135,6 +138,7 @@ HELP = {
     "targets": "of each picture",
     "unit": "pictures that are attacked together",
     "views": "of a step",
+    "within": "bits of a hash that may differ between the same pictures",
     "workers": "processes; the figures do not depend on them",
 }
 

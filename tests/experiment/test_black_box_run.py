@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from attacks.experiment.verify import verify
 from tests.helpers.asked import WORDS, module, pictures, refused, seen
 from tests.helpers.processes import without_times
 from tests.helpers.served import serving
@@ -24,23 +25,33 @@ def metrics(folder):
     return without_times(json.loads((folder / "metrics.json").read_text()))
 
 
+#: An encoder that says same or not, with the attack that is made for it.
+SAME = ["encoder=callable", "encoder.model=victim:enrolled", "encoder.answer=same", "optimiser=label_only"]
+SAME += ["attack.views=4", "attack.gradients=16"]
+
+
 @pytest.mark.slow
-def test_a_stopped_and_resumed_run_asks_about_each_picture_once(words, tmp_path, monkeypatch, capsys):
+@pytest.mark.parametrize("encoder", [ENCODER, SAME], ids=["vectors", "same"])
+def test_a_stopped_and_resumed_run_asks_about_each_picture_once(encoder, words, tmp_path, monkeypatch, capsys):
     module(tmp_path, monkeypatch)
-    assert call(monkeypatch, *words, *ENCODER, f"hydra.run.dir={tmp_path / 'whole'}") == 0
+    assert call(monkeypatch, *words, *encoder, f"hydra.run.dir={tmp_path / 'whole'}") == 0
     whole = seen(tmp_path)
     assert len(whole) == len(set(whole)) == metrics(tmp_path / "whole")["asked"]
     assert f"asked about {len(whole)} different pictures" in (tmp_path / "whole" / "report.html").read_text()
     assert "queries.jsonl" in json.loads((tmp_path / "whole" / "files.json").read_text())["files"]
+    verdict = verify(tmp_path / "whole", program=encoder[1].partition("=")[2])
+    assert verdict.passed, verdict.problems
+    assert f"its {len(whole)} answers were used" in verdict.notes[-1] and "; 0 pictures were" in verdict.notes[-1]
+    assert seen(tmp_path) == whole
     (tmp_path / "seen").unlink()
     for most in (5, len(whole) // 2, len(whole) - 3):
         (tmp_path / "most").write_text(str(most))
         begun = (tmp_path / "parts").exists()
-        given = (f"resume={tmp_path / 'parts'}", ENCODER[1]) if begun else (*words, *ENCODER)
+        given = (f"resume={tmp_path / 'parts'}", encoder[1]) if begun else (*words, *encoder)
         code = call(monkeypatch, *given, *([] if begun else [f"hydra.run.dir={tmp_path / 'parts'}"]))
         assert "RuntimeError: first line second line" in refused(capsys, code)
     (tmp_path / "most").unlink()
-    assert call(monkeypatch, f"resume={tmp_path / 'parts'}", ENCODER[1]) == 0
+    assert call(monkeypatch, f"resume={tmp_path / 'parts'}", encoder[1]) == 0
     assert sorted(seen(tmp_path)) == sorted(whole)
     before, after = metrics(tmp_path / "whole"), metrics(tmp_path / "parts")
     for key in ("arms", "asked", "costs"):

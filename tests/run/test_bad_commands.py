@@ -49,6 +49,7 @@ WORDS = {
     "config=patch attack=radius": "a ball round each picture, of a radius of its own; got patch",
     "config=smoke attack=radius perturbation.shared=true": "of a radius of its own; got shared=true",
     "config=smoke attack=radius optimiser=square": "`attack=radius` goes on by gradients; got optimiser=square",
+    "config=patch optimiser=label_only": "`optimiser=label_only` needs a ball round each picture",
     "config=smoke attack.stop=2": "`attack.stop` is a loss of objective=away, between -1 and 1",
     "config=smoke attack.stop=0.3 objective=infonce": "of objective=infonce, between -inf and 0",
     "config=smoke attack.stop=0.3 objective.metric=l2": "between -inf and 0",

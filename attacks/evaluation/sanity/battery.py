@@ -28,8 +28,21 @@ from attacks.evaluation.sanity.questions import (
     transfer,
     without_gradient,
 )
-from attacks.evaluation.sanity.rules import LOWERS, NOISE, ROOM, hastened, lowers, mean, noise, plateau, room
+from attacks.evaluation.sanity.rules import (
+    LOWERS,
+    NOISE,
+    PLATEAU,
+    ROOM,
+    beyond_the_radius,
+    hastened,
+    lowers,
+    mean,
+    noise,
+    plateau,
+    room,
+)
 from attacks.evaluation.sanity.short_attack import ShortAttack, Tally, short_attack
+from attacks.optimisers.nes import LabelOnly
 from attacks.solvers.checks import Silent
 
 #: Views of each step of a short run.
@@ -81,10 +94,22 @@ def examine(
         adaptive=None,
     )
     test = short_attack(replace(problem, encoder=tally.of(problem.encoder)), short, tally)
-    checks = [*_checks(test, module, options.eot.views), plateau(trace)]
+    decides = _decides(module)
+    checks = _checks(test, module, options.eot.views)
+    if decides and isinstance(options.optimiser, LabelOnly):
+        checks = beyond_the_radius(checks)
+    checks.append(
+        skipped(PLATEAU, "not applicable: an answer of same or not has no steps") if decides else plateau(trace)
+    )
     checks.append(masking(checks))
     cost = {"forward": float(tally.forward), "backward": float(tally.backward)}
     return Sanity(tuple(checks), {**cost, "seconds": time.perf_counter() - began})
+
+
+def _decides(module: nn.Module | None) -> bool:
+    """Whether the encoder only says same or not the same."""
+    asked = None if module is None else black_box(module)
+    return asked is not None and asked.answer == "same"
 
 
 def masking(checks: Sequence[Check]) -> Check:

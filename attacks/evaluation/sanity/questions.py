@@ -22,7 +22,17 @@ from attacks.evaluation.sanity.planted import (
     planted_anchor,
     promise,
 )
-from attacks.evaluation.sanity.rules import beats_cards, cards, grows, largest, not_worse, redrawn, rescaled, resized
+from attacks.evaluation.sanity.rules import (
+    GROWS,
+    beats_cards,
+    cards,
+    grows,
+    largest,
+    not_worse,
+    redrawn,
+    rescaled,
+    resized,
+)
 from attacks.evaluation.sanity.short_attack import Run, ShortAttack
 from attacks.optimisers.gradient import PGD
 from attacks.optimisers.square import Square
@@ -39,7 +49,7 @@ QUERIES = 600
 #: The fewest steps of the active test.
 LEAST = 20
 #: The checks with other radii.
-RADII = ("largest radius", "grows with the radius")
+RADII = ("largest radius", GROWS)
 #: Why the checks of a gradient, and of an answer given twice, are not made.
 UNASKED = "not applicable: the encoder can only be asked, once for each picture, and has no gradient"
 #: The name of the check by a smoothed encoder.

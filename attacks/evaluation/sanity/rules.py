@@ -180,6 +180,8 @@ def mean(losses: Tensor) -> float:
 
 #: The name of the first check.
 LOWERS = "lowers the loss"
+#: The names of the check by other radii, and of that whether the loss has settled.
+GROWS, PLATEAU = "grows with the radius", "plateau"
 #: The last part of a run, as a share: after the last look before its end; and the largest share of the gain in it.
 END = 0.25
 
@@ -191,6 +193,15 @@ def lowers(clean: Tensor, attacked: Tensor, steps: int, views: int) -> Check:
     if not fall.below:
         message += f"; that is within the noise ({fall.noise:.3f}): the attack has no effect"
     return ruled(LOWERS, fall.below, message, clean=mean(clean), loss=mean(attacked), noise=fall.noise)
+
+
+def beyond_the_radius(checks: Sequence[Check]) -> list[Check]:
+    """The checks of an attack that walks outside of its radius until an answer changes, on an encoder that says same
+    or not. Where no answer changes within the radius but some do in a larger one, the loss cannot fall by steps."""
+    if not any(check.name == GROWS and check.verdict == "passed" for check in checks):
+        return list(checks)
+    why = f"not applicable: the answers stay the same at this radius; at a larger one they change ({GROWS})"
+    return [skipped(LOWERS, why) if check.name == LOWERS and check.verdict == "failed" else check for check in checks]
 
 
 def beats_cards(losses: Tensor, main: Tensor, cards: Mapping[str, Tensor], gain: float) -> Check:
@@ -221,7 +232,7 @@ def grows(clean: Tensor, radii: Sequence[float], losses: Sequence[Tensor], gain:
     if not good:
         message += "; a larger radius must not be worse: the step is too long or too short, or the steps too few"
     figures = {f"loss at {radius:.6g}": mean(loss) for radius, loss in zip(radii, losses, strict=True)}
-    return ruled("grows with the radius", good, message, clean=mean(clean), **figures)
+    return ruled(GROWS, good, message, clean=mean(clean), **figures)
 
 
 def not_worse(
@@ -240,7 +251,7 @@ def plateau(trace: Sequence[float | None]) -> Check:
     itself (None before the first comparison)."""
     losses, steps = _finite(trace), len(trace)
     if len(losses) < 5 or len(set(losses)) < 3:
-        return skipped("plateau", "the run has too few looks at held-out views to show whether its loss has settled")
+        return skipped(PLATEAU, "the run has too few looks at held-out views to show whether its loss has settled")
     gained = losses[0] - losses[-1]
     late = [losses[0], *_finite(trace[: steps - round(END * steps)])][-1] - losses[-1]
     share = late / gained if gained > 0 else 0.0
@@ -252,7 +263,7 @@ def plateau(trace: Sequence[float | None]) -> Check:
     good = gained > 0 and share <= END
     if not good:
         message += "; the attack was not done: raise attack.gradients" if gained > 0 else "; check the step size"
-    return ruled("plateau", good, message, share=share, gained=gained)
+    return ruled(PLATEAU, good, message, share=share, gained=gained)
 
 
 def _finite(trace: Sequence[float | None]) -> list[float]:

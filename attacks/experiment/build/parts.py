@@ -28,7 +28,7 @@ from attacks.experiment.build.registry import named
 from attacks.experiment.parts import Parts, Views
 from attacks.runtime.distributed import local_rank
 from attacks.schema import groups
-from attacks.schema.encoder import BLACK_BOXES, GRADIENT_FREE
+from attacks.schema.encoder import BLACK_BOXES, GRADIENT_FREE, SAMPLED
 from attacks.schema.patch import NonPrintabilityConfig
 from attacks.schema.run import Run
 from attacks.schema.validate import printable
@@ -141,12 +141,13 @@ def price(node: Any) -> Penalty | None:
 
 def check_attack(run: Run) -> None:
     """Refuse attack keys that cannot be combined, and a `stop` that no loss or every loss reaches."""
-    node = run.attack
+    node, ball = run.attack, run.perturbation
+    for key, part, name in (("attack", node, "radius"), ("optimiser", run.optimiser, "label_only")):
+        if part.name == name and (ball.name == "patch" or ball.shared):
+            kind = "patch" if ball.name == "patch" else "shared=true"
+            raise ValueError(f"`{key}={name}` needs a ball round each picture, of a radius of its own; got {kind}")
     if isinstance(node, groups.SuiteConfig):
         return
-    if node.name == "radius" and (run.perturbation.name == "patch" or run.perturbation.shared):
-        kind = "patch" if run.perturbation.name == "patch" else "shared=true"
-        raise ValueError(f"`attack=radius` needs a ball round each picture, of a radius of its own; got {kind}")
     if node.name == "radius" and run.optimiser.name in GRADIENT_FREE:
         raise ValueError(f"`attack=radius` goes on by gradients; got optimiser={run.optimiser.name}")
     if node.stop is not None:
@@ -241,8 +242,8 @@ BOUNDS = {
 #: The views of a step with attack.views=auto where their number must be the same in all steps: APGD counts steps, a
 #: search and fixed draws keep their views, and an adversary chooses among others.
 FIXED = 4
-#: Those of NES, which are the losses of a step.
-SAMPLED = 20
+#: Those of NES and its like, which are the losses of a step.
+LOSSES = 20
 #: The most views of a step: more gradients are better spent on more steps.
 MOST_VIEWS = 65_536
 
@@ -257,16 +258,16 @@ def views_of(run: Run, multiple: int) -> Views:
     )
     free = isinstance(node, groups.SingleConfig) and not kept
     if views == "auto":
-        fixed = SAMPLED if run.optimiser.name == "nes" else FIXED
+        fixed = LOSSES if run.optimiser.name in SAMPLED else FIXED
         views = multiple if free else -(-fixed // multiple) * multiple
     if type(views) is not int or not 1 <= views <= MOST_VIEWS:
         raise ValueError(
             f"`attack.views` must be auto or a whole number, at least 1 and at most {MOST_VIEWS:,}; got "
             f"{printable(views)}"
         )
-    if run.optimiser.name == "nes" and (views % 2 or run.risk.name != "mean"):
+    if run.optimiser.name in SAMPLED and (views % 2 or run.risk.name != "mean"):
         raise ValueError(
-            "`optimiser=nes` needs risk=mean and an even attack.views, the losses of a step; got "
+            f"`optimiser={run.optimiser.name}` needs risk=mean and an even attack.views, the losses of a step; got "
             f"risk={run.risk.name}, attack.views={views}"
         )
     if views % multiple:

@@ -24,7 +24,7 @@ from attacks.objectives.printability import NonPrintability
 from attacks.objectives.retrieval import InfoNCE, Triplet
 from attacks.optimisers.apgd import APGD
 from attacks.optimisers.gradient import PGD, SGD, Adam
-from attacks.optimisers.nes import NES
+from attacks.optimisers.nes import NES, LabelOnly
 from attacks.optimisers.square import Square
 from attacks.optimisers.wiener import Wiener
 from attacks.perturbations.patch.patch import Patch
@@ -70,6 +70,7 @@ PARTS: dict[str, dict[str, tuple[Part | tuple[str, Part], ...]]] = {
         "apgd": (APGD,),
         "square": (Square,),
         "nes": (NES,),
+        "label_only": (LabelOnly,),
     },
     "draws": {
         "sobol": (Sobol,),

@@ -1,0 +1,128 @@
+"""The attack on answers that only say same or not: a known optimum, its set, its queries, its states."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from attacks import EOT, L2, NES, Away, LabelOnly, Linf, Patch
+from attacks.encoders.black_box.asked import BlackBox
+from attacks.eot.problem import Options, Problem
+from attacks.optimisers.nes import cosines
+from attacks.solvers.search import decided, loop_of
+from attacks.solvers.solver import watch
+from transforms import Brightness, Compose
+
+IMAGES = 0.4 + 0.2 * torch.rand(3, 3, 24, 24, generator=torch.Generator().manual_seed(1))
+#: A smooth pattern, and its largest product with a change of no value by more than 1.
+ROWS = cosines(4, 24)
+SMOOTH = (ROWS.mT @ torch.randn(4, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64) @ ROWS).float()
+EPS, WIDEST = 0.05, float(3 * SMOOTH.abs().sum())
+
+
+def service(share, images=IMAGES):
+    """Not the same where the smooth pattern of a picture is as far from that of the closest of `images` as a
+    perturbation of `share` * EPS can make it."""
+    own = (images * SMOOTH).sum((1, 2, 3))
+
+    def same(pixels):
+        pattern = (torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255 * SMOOTH).sum((1, 2, 3))
+        return ((pattern[:, None] - own).abs().amin(1) < share * EPS * WIDEST).numpy().astype(float)
+
+    return BlackBox(same, answer="same")
+
+
+def problem(share=0.8, count=1, perturbation=None):
+    images = IMAGES[:count]
+    encoder = service(share, images)
+    return Problem(images, encoder(images), encoder, Away(), perturbation or Linf(EPS))
+
+
+def options(**changes):
+    given = {"optimiser": LabelOnly(keep=4), "eot": EOT(Compose(), views=20), "steps": 30, "seed": 3} | changes
+    return Options(**given)
+
+
+def changed(case, delta):
+    return case.encoder(case.images + delta)[:, 0] == 0
+
+
+def test_it_comes_close_to_the_smallest_change_of_an_answer_where_nes_sees_nothing():
+    found = {}
+    for optimiser in (LabelOnly(keep=4), NES(keep=4)):
+        case, given = problem(), options(optimiser=optimiser)
+        *_, last = loop_of(optimiser)(case, given, None)
+        assert last.last and last.evals == 600 >= len(case.encoder.ledger) - 1
+        assert float(last.delta.abs().max()) <= EPS + 1e-6
+        found[type(optimiser)] = bool(changed(case, last.delta))
+    assert found == {LabelOnly: True, NES: False}
+
+
+def test_an_answer_beyond_the_budget_stays_and_the_walk_finds_where_it_changes():
+    case = problem(2.0)
+    *_, last = decided(case, options())
+    memory = last.state.optimiser
+    assert not bool(changed(case, last.delta)) and 2.0 <= float(memory.radii[0]) / EPS < 3.0
+    assert memory.high.tolist() == [1.0] and memory.low.tolist() == [0.0]
+
+
+def test_the_walk_resumes_to_the_bit_and_does_not_depend_on_neighbours():
+    case, given = problem(count=3, perturbation=L2(1.5)), options(steps=4, eot=EOT(Compose(), views=4))
+    whole = [*decided(case, given)]
+    for at in (0, 2):
+        rest = [*decided(problem(count=3, perturbation=L2(1.5)), given, whole[at].state)]
+        assert len(rest) == 3 - at and torch.equal(rest[-1].delta, whole[-1].delta)
+    assert float(L2(1.5).norm(whole[-1].delta).max()) <= 1.5 + 1e-4
+    one = torch.tensor([0])
+    alone = [*decided(case.take(one), given)]
+    torch.testing.assert_close(alone[-1].delta, whole[-1].delta[:1])
+    steps = decided(case, given)
+    first = next(steps)
+    second = steps.send(torch.tensor([True, False, False]))
+    assert second.active.tolist() == [False, True, True] and torch.equal(first.delta[0], second.delta[0])
+
+
+def test_a_picture_whose_answer_has_not_changed_yet_does_not_leave():
+    case = problem(2.0)
+    assert [step.index for step, _ in watch(case, options(steps=12))] == [*range(12)]
+    nes = options(optimiser=NES(keep=4), steps=12)
+    assert len([*watch(problem(2.0), nes)]) < 12
+
+
+def test_a_surrogate_makes_the_start_and_views_may_differ():
+    def surrogate(images):
+        smooth = (images * SMOOTH).sum((1, 2, 3))
+        return torch.stack([smooth, torch.ones_like(smooth)], 1)
+
+    case = problem(0.9)
+    given = options(
+        optimiser=LabelOnly(
+            keep=4, surrogate=lambda x: torch.stack([(x * SMOOTH).sum((1, 2, 3)), 1 + 0 * x.sum((1, 2, 3))], 1)
+        ),
+        eot=EOT(Compose([Brightness(0.01)]), views=8),
+        steps=3,
+    )
+    *_, last = decided(case, given)
+    assert bool(changed(case, last.delta))
+    *_, last = decided(replace(case, encoder=service(0.9, IMAGES[:1])), replace(given, optimiser=LabelOnly(keep=4)))
+    assert not bool(changed(case, last.delta))
+
+
+def test_the_radius_shrinks_where_more_than_half_of_the_answers_change():
+    factor = LabelOnly.factor(torch.tensor([0.0, 0.3, 0.5, 0.7, 1.0]))
+    assert bool((factor.diff() < 0).all()) and float(factor[2]) == 1
+    torch.testing.assert_close(factor * factor.flip(0), torch.ones(5))
+
+
+def test_a_patch_is_refused():
+    patch = Patch((8, 8), [[0, 0], [1, 0], [1, 1], [0, 1]])
+    with pytest.raises(ValueError, match="LabelOnly needs a ball round each image"):
+        next(decided(problem(perturbation=patch), options()))
+
+
+def test_odd_views_are_refused_before_anything_is_asked():
+    case = problem()
+    before = len(case.encoder.ledger)
+    with pytest.raises(ValueError, match="even"):
+        next(decided(case, options(eot=EOT(Compose(), views=3))))
+    assert len(case.encoder.ledger) == before
