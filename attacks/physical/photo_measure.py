@@ -1,6 +1,7 @@
 """What is measured in one photograph: the pose of the card, its colours, and the view for the encoder."""
 
 import dataclasses
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -82,7 +83,8 @@ def measure_photo(
     if quad is not None:
         box = Box(0, 0, placement.texture[1], placement.texture[0])
         homography = from_corners(box.corners, quad)
-        seen, ideal, shown, flat = partial(project, homography), pixels, pixels, homography
+        seen: Callable[[Any], Floats] = partial(project, homography)
+        ideal, shown, flat = pixels, pixels, homography
     elif card is None:
         raise ValueError("the run has no print/sheet.json, and no --quad says where the patch is")
     else:

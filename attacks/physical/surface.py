@@ -2,13 +2,14 @@
 
 A photograph is modelled by a homography (8 unknowns), where it pays with radial distortion (Brown 1966: one
 coefficient), with a bend (the card is part of a cylinder with any axis: its curvature, the axis and the camera's
-focal length), or both. The models are fitted to the edges of the tags and of the dark swatches, and the one with the least
-Bayesian information criterion (Schwarz 1978) is used; `FLOOR` and `MARGIN` say how.
+focal length), or both. The models are fitted to the edges of the tags and of the dark swatches, and the one with the
+least Bayesian information criterion (Schwarz 1978) is used; `FLOOR` and `MARGIN` say how.
 """
 
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,8 +32,8 @@ MOST_K1, MOST_BEND = 0.4, 1.0
 FLOOR = 0.06
 #: How much smaller the criterion of a richer model must be.
 MARGIN = 10.0
-#: An edge this many pixels off counts little; before the edges are located, a corner of a tag.
-SOFT, COARSE = 0.3, 3.0
+#: An edge this many pixels off counts little; before the edges are located, a corner of a tag; and in a search.
+SOFT, COARSE, WIDE = 0.3, 1.0, 3.0
 #: Beyond this residual without it, as a share of that, a bend is tried.
 STIFF = 0.4
 #: A surface that moves less than this, in pixels, is final.
@@ -291,7 +292,7 @@ def _refined(
     best, lens = rough, None
     for _ in range(ROUNDS):
         current = best.surface
-        places, lines = edge_lines(light, card, edges, lambda points, s=current: s.project(points) - corner)
+        places, lines = edge_lines(light, card, edges, partial(_shifted, current, corner))
         if len(places) < LEAST_EDGES * len(POINTS):
             return best, None
         lines[:, 2] -= lines[:, :2] @ corner
@@ -304,6 +305,11 @@ def _refined(
     return best, lens
 
 
+def _shifted(surface: Surface, corner: Floats, points: Any) -> Floats:
+    """As `Surface.project`, in a photograph that is cropped at `corner`."""
+    return surface.project(points) - corner
+
+
 def _chosen(start: Surface, places: Floats, lines: Floats, k1: float | None, soft: float) -> Solution:
     """The model with the least criterion; a richer one only if its is smaller by `MARGIN`. A bend is tried where
     the others leave more than `STIFF` of `soft`, the error from which on a line counts little."""
@@ -313,9 +319,8 @@ def _chosen(start: Surface, places: Floats, lines: Floats, k1: float | None, sof
     if free:
         best = _better(best, _solved(best.surface, LENS, places, lines, soft))
     if best.error > STIFF * soft or start.bent:
-        bent = _bent(
-            replace(start, values=np.where(np.arange(12) == 8, k1 or 0.0, start.values)), best.surface, places, lines
-        )
+        known = np.where(np.arange(12) == 8, k1 or 0.0, start.values)
+        bent = _bent(replace(start, values=known), best.surface, places, lines, soft)
         best = _better(best, bent)
         if free:
             best = _better(best, _solved(bent.surface, LENS + BEND, places, lines, soft))
@@ -327,13 +332,15 @@ def _better(old: Solution, new: Solution) -> Solution:
 
 
 def _bent(start: Surface, flat: Surface, places: Floats, lines: Floats, soft: float) -> Solution:
-    """The best fit of a bend: from the present one, or from bends about several axes to both sides."""
-    if start.bent:
-        return _solved(start, BEND, places, lines, soft)
+    """The best fit of a bend: from the present one, and, unless that fits, from bends about several axes to both
+    sides."""
+    now = _solved(start, BEND, places, lines, soft) if start.bent else None
+    if now is not None and now.error <= STIFF * soft:
+        return now
     starts = [replace(flat, values=np.array([*flat.values[:8], start.k1, *each, 0.0])) for each in STARTS]
-    found = [_solved(each, BEND, places, lines, max(soft, COARSE), 15) for each in starts]
-    first = min(found, key=lambda each: each.criterion)
-    return _solved(first.surface, BEND, places, lines, soft)
+    found = [_solved(each, BEND, places, lines, WIDE, 15) for each in starts]
+    first = _solved(min(found, key=lambda each: each.criterion).surface, BEND, places, lines, soft)
+    return first if now is None or first.criterion < now.criterion else now
 
 
 def _solved(
@@ -391,7 +398,7 @@ def _uncertainty(solution: Solution, card: Card) -> float:
     """The standard error of the patch's worst corner in pixels."""
     surface, step = solution.surface, 1e-6
     flat = (np.array(card.patch.corners) - np.array(surface.card) / 2) / (surface.card[0] / 2)
-    moved = surface.values + step * np.eye(12)[list(solution.unknowns)]
+    moved = _limited(surface.values + step * np.eye(12)[list(solution.unknowns)])
     slope = surface.unit * (_seen(moved, flat) - _seen(surface.values, flat)) / step
     spread = np.einsum("ick,ij,jck->c", slope, solution.covariance, slope)
     return float(np.sqrt(max(0.0, spread.max())))

@@ -20,6 +20,8 @@ SAMPLES = 3
 #: Rows of the photograph that are rendered at once, to bound memory.
 BAND = 128
 GREY = 0.5
+#: The sigma of local tone, as a share of the longer side, and of sharpening in pixels.
+WIDE, SHARP = 0.05, 1.2
 #: Dot gain at half coverage.
 DOT_GAIN = 0.08
 #: The largest density: black is 10^-1.8 = 1.6 % of the paper's white.
@@ -115,8 +117,10 @@ def _inverse(dots: Matrix, points: Points) -> Points:
 
 def _read(pixels: Pixels, points: Points, outside: float) -> Pixels:
     """Pixels at points, linear between them."""
-    at = np.clip(np.nan_to_num(points, nan=-1e4), -1e4, 1e4).astype(np.float32)
-    return cv2.remap(pixels, at, None, cv2.INTER_LINEAR, borderMode=cv2.BORDER_CONSTANT, borderValue=(outside,) * 4)
+    at: Any = np.clip(np.nan_to_num(points, nan=-1e4), -1e4, 1e4).astype(np.float32)
+    reader: Any = cv2.remap
+    mode, border = cv2.BORDER_CONSTANT, (outside,) * 4
+    return np.asarray(reader(pixels, at, None, cv2.INTER_LINEAR, borderMode=mode, borderValue=border), np.float32)
 
 
 def _reduced(card: Pixels, at: Matrix) -> tuple[Pixels, Matrix]:
@@ -189,11 +193,17 @@ def sensed(light: Pixels, shot: Shot, rng: np.random.Generator) -> Pixels:
 
 
 def developed(light: Pixels, shot: Shot) -> NDArray[np.uint8]:
-    """The tone curve, a power with mid-grey fixed, and 8-bit sRGB."""
+    """Local tone, the tone curve, a power with mid-grey fixed, 8-bit sRGB, and sharpening."""
     middle = float(to_light(np.array(GREY)))
+    if shot.local > 0:
+        wide = cv2.GaussianBlur(light.mean(2), (0, 0), WIDE * max(light.shape[:2]), borderType=cv2.BORDER_REPLICATE)
+        light = light * ((wide + 0.02) / middle)[..., None] ** np.float32(-shot.local)
     if shot.contrast != 1:
         light = np.float32(middle) * (light / np.float32(middle)) ** np.float32(shot.contrast)
-    return np.asarray(np.rint(to_display(light) * 255), np.uint8)
+    shown = to_display(light) * 255
+    if shot.sharpen > 0:
+        shown = np.clip(shown + shot.sharpen * (shown - cv2.GaussianBlur(shown, (0, 0), SHARP)), 0, 255)
+    return np.asarray(np.rint(shown), np.uint8)
 
 
 def filed(picture: NDArray[np.uint8], quality: int) -> bytes:

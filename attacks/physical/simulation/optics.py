@@ -140,14 +140,19 @@ class Bent:
 
 def sheet(shot: Shot, view: Matrix, over: Matrix, size: tuple[float, float]) -> Sheet:
     """The card of `size` (width, height) in mm as it lies in a photograph. Curled, it touches the scene with its
-    edges or with its middle.
+    edges or with its middle, and lies about where it would lie flat.
 
     Args:
         view: (3,4) from the stage frame of the scene, with the height over it, to pixels.
         over: (3,3) from mm of the card to that frame.
     """
     middle = np.array(size) / 2
-    over = over / (over[2] @ [*middle, 1])
+    if shot.sag != 0:  # a sheet can be rolled, and not sheared: the similarity that is closest to `over`
+        card = middle * [[-1, -1], [1, -1], [1, 1], [-1, 1]]
+        x, y = through(over, card + middle).T
+        a, b = (card[:, 0] @ x + card[:, 1] @ y), (card[:, 0] @ y - card[:, 1] @ x)
+        turn = np.array([[a, -b], [b, a]]) / (card**2).sum()
+        over = np.vstack([np.c_[turn, [x.mean(), y.mean()] - turn @ middle], [0, 0, 1]])
     ends = through(over, middle + np.array([[0, 0], [1, 0]]))
     unit = float(np.linalg.norm(ends[1] - ends[0]))  # of the frame, a mm
     camera = np.zeros((3, 4))

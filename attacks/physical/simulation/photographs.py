@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Card
 from attacks.physical.simulation.camera import Pixels, blurred, developed, enlarged, lit, photographed, sensed
+from attacks.physical.simulation.objects import disturbed, furnished
 from attacks.physical.simulation.optics import Bent, Lens, sheet
 from attacks.physical.simulation.shots import Matrix, Shot, between, frame, from_shares, through, view
 
@@ -56,7 +57,7 @@ def photograph(
     through(seen @ over, edge)  # raises before anything is rendered
     lens, paper = Lens(shot.k1, size), sheet(shot, eye, over, (card.width, card.height))
     ends = lens.seen(through(seen @ plane, SHARES))
-    light = enlarged(scene, min(size))
+    light = furnished(enlarged(scene, min(size)), shot)
     shown = photographed(
         light,
         seen @ plane @ _from_pixels(1 / light.shape[1], 1 / light.shape[0]),
@@ -65,6 +66,7 @@ def photograph(
         size,
         Bent(lens, paper, MM / dpi) if shot.k1 or shot.sag else None,
     )
+    shown = disturbed(shown, lens.seen(paper.seen(np.array(edge, np.float64))), shot)
     shown = sensed(blurred(lit(shown, shot), shot), shot, rng)
 
     def points(box: Any) -> list[list[float]]:

@@ -54,6 +54,7 @@ class Ranges:
         covered: share of the card under an object across its edge.
         glare: of a lamp on the card, against white paper.
         sharpen: amount of the unsharp mask on encoded values.
+        detail: of the scene finer than the run's picture, deviation as a share of light.
         local: how far local brightness is evened out, 1 is wholly.
     """
 
@@ -81,6 +82,7 @@ class Ranges:
     glare: tuple[float, float] = within(0, 10, (0.0, 0.0))
     sharpen: tuple[float, float] = within(0, 3, (0.0, 0.0))
     local: tuple[float, float] = within(0, 1, (0.0, 0.0))
+    detail: tuple[float, float] = within(0, 1, (0.0, 0.0))
 
     def __post_init__(self) -> None:
         for each in dataclasses.fields(self):
@@ -91,6 +93,22 @@ class Ranges:
                 raise ValueError(f"`{each.name}` must be LOW <= HIGH within [{least:g}, {most:g}]; got {value}")
 
 
+#: What `hard` adds to the default ranges, factor by factor; the camera is a pinhole before the scene, as a lens and a
+#: curled sheet need one.
+FACTORS: dict[str, dict[str, Range]] = {
+    "lens": {"k1": (-0.2, 0.2)},
+    "curl": {"sag": (-0.1, 0.1)},
+    "clutter": {"clutter": (4, 12), "detail": (0.1, 0.3)},
+    "covered": {"covered": (0.005, 0.02)},
+    "glare": {"glare": (0.2, 1.0)},
+    "processing": {"sharpen": (0.3, 1.5), "local": (0.0, 0.3), "quality": (60.0, 90.0)},
+}
+PINHOLE: dict[str, Any] = {"jitter": 0.0, "yaw": (-25.0, 25.0), "pitch": (-20.0, 20.0), "distance": (1.0, 1.2)}
+#: Ranges by name: those that the attack is optimised for, and harder ones.
+PRESETS: dict[str, Ranges] = {
+    "kind": Ranges(),
+    "hard": Ranges(**PINHOLE, **{name: value for each in FACTORS.values() for name, value in each.items()}),
+}
 LIMITS: dict[str, Range] = {each.name: each.metadata["limits"] for each in dataclasses.fields(Ranges)}
 
 
@@ -132,6 +150,7 @@ class Shot:
     glare: float = in_unit("of white", 0.0)
     sharpen: float = in_unit("x", 0.0)
     local: float = in_unit("x", 0.0)
+    detail: float = in_unit("of light", 0.0)
     seed: int = in_unit("of objects and lamp", 0)
 
     def to_dict(self) -> dict[str, object]:
