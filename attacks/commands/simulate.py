@@ -63,8 +63,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--ranges",
         choices=("kind", "hard"),
         default="kind",
-        help="those that the attack is optimised for, or hard: with lens, curl, clutter, glare, an object on the card, "
-        "a telephone's processing (default: kind)",
+        help="those that the attack is optimised for, or hard: with lens, curl, clutter, glare, an object on the "
+        "card, a telephone's processing (default: kind)",
     )
     for name, text in OPTIONS.items():
         parser.add_argument(f"--{name}", type=float, nargs="+", metavar="X", help=text)

@@ -47,7 +47,8 @@ def simulate(
 ) -> list[Path]:
     """Write `count` photographs of a run's printed card, `<picture>--0001.jpg` and so on, and `truth.json`.
 
-    Photograph i depends on (seed, i) alone; one camera takes all of them. They cycle through the run's pictures, and through the quads of each.
+    Photograph i depends on (seed, i) alone; one camera takes all of them. They cycle through the run's pictures, and
+    through the quads of each.
 
     Args:
         run: a run of a patch, with what `viewproof print` made of it.

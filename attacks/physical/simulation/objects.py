@@ -1,6 +1,7 @@
-"""What disturbs a photograph: objects in the scene, one across the card's edge, a lamp in the paper, fine structure."""
+"""Disturbances of a photograph: objects in the scene, one across the card's edge, a lamp's glare, fine structure."""
 
 import math
+from typing import Any
 
 import cv2
 import numpy as np
@@ -56,7 +57,8 @@ def _outline(middle: Points, radius: float, corners: int, random: np.random.Gene
 
 def _covered(light: Pixels, corners: Points, colour: Points) -> Pixels:
     """Light under an opaque shape with a smooth edge."""
-    cover = np.zeros(light.shape[:2], np.float32)
-    cv2.fillPoly(cover, [np.int32(np.rint(corners * 16))], 1.0, cv2.LINE_8, 4)  # type: ignore[call-overload]
+    cover: Any = np.zeros(light.shape[:2], np.float32)
+    ends: Any = np.rint(corners * 16).astype(np.int32)
+    cv2.fillPoly(cover, [ends], 1.0, cv2.LINE_8, 4)
     cover = cv2.GaussianBlur(cover, (0, 0), 0.5)[..., None]
     return np.asarray(light * (1 - cover) + cover * np.asarray(colour, np.float32), np.float32)

@@ -93,9 +93,10 @@ class Ranges:
                 raise ValueError(f"`{each.name}` must be LOW <= HIGH within [{least:g}, {most:g}]; got {value}")
 
 
+LIMITS: dict[str, Range] = {each.name: each.metadata["limits"] for each in dataclasses.fields(Ranges)}
 #: What `hard` adds to the default ranges, factor by factor; the camera is a pinhole before the scene, as a lens and a
 #: curled sheet need one.
-FACTORS: dict[str, dict[str, Range]] = {
+FACTORS: dict[str, dict[str, Any]] = {
     "lens": {"k1": (-0.2, 0.2)},
     "curl": {"sag": (-0.1, 0.1)},
     "clutter": {"clutter": (4, 12), "detail": (0.1, 0.3)},
@@ -109,7 +110,6 @@ PRESETS: dict[str, Ranges] = {
     "kind": Ranges(),
     "hard": Ranges(**PINHOLE, **{name: value for each in FACTORS.values() for name, value in each.items()}),
 }
-LIMITS: dict[str, Range] = {each.name: each.metadata["limits"] for each in dataclasses.fields(Ranges)}
 
 
 def in_unit(unit: str, default: Any) -> Any:
