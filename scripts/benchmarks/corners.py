@@ -97,7 +97,7 @@ def _plane(card: Card, tags: Mapping[int, Floats], true: Floats) -> float:
         return float("inf")
 
 
-def factors(run: str, photos: int = 12) -> list[Table]:
+def factors(run: str = "outputs/patch", photos: int = 12) -> list[Table]:
     """Scored success of a printed run in simulated photographs, by what is hard in them.
 
     Each row has photographs of the same seeds: of the default ranges, of a pinhole camera, of it with one factor, and
