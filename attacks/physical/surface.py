@@ -18,7 +18,7 @@ from scipy.optimize import least_squares
 
 from attacks.perturbations.patch.card import Card
 from attacks.physical.align import LEAST_EDGES, POINTS, aligned, card_edges, crop, edge_lines
-from attacks.physical.rectify import LEAST, OFF, fit
+from attacks.physical.rectify import LEAST, OFF, fit, visible
 from attacks.runtime.extras import extra
 
 Floats = NDArray[np.float64]
@@ -247,6 +247,9 @@ def locate(grey: NDArray[np.uint8], card: Card, tags: Mapping[int, Floats], k1: 
     across, down = np.eye(3)[:2]
     lines = np.concatenate([np.c_[0 * corners + axis[:2], -corners @ axis[:2]] for axis in (across, down)])
     rough = _chosen(start, np.concatenate([source, source]), lines, k1, COARSE)
+    ends = [[0, 0], [card.width, 0], [card.width, card.height], [0, card.height]]
+    if not visible(rough.surface.homography, ends):
+        raise refusal or ValueError("the card would lie behind the camera")
     chosen, lens = _refined(grey, card, list(places), rough, k1)
     if chosen.surface.is_plane and refusal is not None:
         raise refusal
