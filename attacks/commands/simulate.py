@@ -11,6 +11,7 @@ An option of two numbers is a range, LOW HIGH. One number x is that value; where
 """
 
 import argparse
+from dataclasses import replace
 from pathlib import Path
 
 from attacks.runtime.extras import extra
@@ -27,6 +28,8 @@ OPTIONS = {
     "blur": "sigma in pixels",
     "motion": "blur's length in pixels",
     "quality": "of the JPEG file",
+    "k1": "radial distortion of the lens, one for all photographs",
+    "sag": "height of the curled card, share of its width; negative: its edges rise",
 }
 
 
@@ -56,6 +59,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jitter", type=float, help="most that a corner moves, share of half the side (default: 0.15)"
     )
+    parser.add_argument(
+        "--ranges",
+        choices=("kind", "hard"),
+        default="kind",
+        help="those that the attack is optimised for, or hard: with lens, curl, clutter, glare, an object on the "
+        "card, a telephone's processing (default: kind)",
+    )
     for name, text in OPTIONS.items():
         parser.add_argument(f"--{name}", type=float, nargs="+", metavar="X", help=text)
 
@@ -63,13 +73,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Write the photographs."""
     extra("cv2")
-    from attacks.physical.simulation import Ranges, simulate
-    from attacks.physical.simulation.shots import LIMITS
+    from attacks.physical.simulation import simulate
+    from attacks.physical.simulation.shots import LIMITS, PRESETS
 
     values = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
     ranges = {name: range_of(name, value, LIMITS[name][0] < 0) for name, value in values.items()}
     tilted = "yaw" in values or "pitch" in values
-    jitter = options.jitter if options.jitter is not None else 0.0 if tilted else Ranges.jitter
-    chosen, size = Ranges(jitter=jitter, **ranges), size_of(options.size)
+    base = PRESETS[options.ranges]
+    jitter = options.jitter if options.jitter is not None else 0.0 if tilted else base.jitter
+    chosen, size = replace(base, jitter=jitter, **ranges), size_of(options.size)
     files = simulate(options.run, options.out, options.count, options.seed, size, chosen, options.ink)
     print(f"{len(files)} photographs and truth.json in {options.out}")

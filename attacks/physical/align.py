@@ -6,7 +6,9 @@ three visible tags 0.6 px before refinement and 0.06 after; with two tags 1.7 an
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,35 +25,60 @@ POINTS = (0.2, 0.5, 0.8)
 #: An edge this many pixels off its line counts half.
 SOFT = 0.5
 ROUNDS = 3
+#: Edges that must be inside the photograph.
+LEAST_EDGES = 8
 
 
 def aligned(grey: NDArray[np.uint8], card: Card, homography: Floats, tags: Iterable[int]) -> Floats:
     """Refine an approximate homography (mm to pixels): the edges of the detected tags and the long edges of dark
     swatches are fitted to the edges in the photograph."""
-    edges = np.array(list(_edges(card, set(tags))))
-    module = card.tags[0].box.width / MODULES
+    edges = card_edges(card, tags)
     # Crop to the part of the photograph that shows the card.
     shown = project(homography, Box(0, 0, card.width, card.height).corners)
-    limit = np.array(grey.shape[::-1])
-    (left, top), (right, low) = (np.clip(v, 0, limit).astype(int) for v in (shown.min(0), shown.max(0) + 1))
-    light: NDArray[np.float32] = LIGHT[grey[top:low, left:right]]
-    shift = np.array([[1.0, 0, -left], [0, 1, -top], [0, 0, 1]])
+    light, corner = crop(grey, shown)
+    shift = np.array([[1.0, 0, -corner[0]], [0, 1, -corner[1]], [0, 0, 1]])
     current = shift @ homography
     for _ in range(ROUNDS):
-        places, lines = [], []
-        for start, end in edges:
-            a, b = project(current, [start, end])
-            outward = np.array([end[1] - start[1], start[0] - end[0]]) / np.hypot(*(end - start))
-            far = project(current, [(start + end) / 2 + module * outward, (start + end) / 2])
-            reach = max(2.0, REACH * float(np.linalg.norm(far[0] - far[1])))
-            if min(*a, *b) < reach or (np.maximum(a, b) > np.array(light.shape[::-1]) - 1 - reach).any():
-                continue
-            places += [start + share * (end - start) for share in POINTS]
-            lines += [edge_line(light, a, b, reach)] * len(POINTS)
-        if len(places) < 8 * len(POINTS):
+        places, lines = edge_lines(light, card, edges, partial(project, current))
+        if len(places) < LEAST_EDGES * len(POINTS):
             return homography
-        current = _moved(current, np.array(places), np.array(lines))
+        current = _moved(current, places, lines)
     return np.asarray(np.linalg.inv(shift) @ current)
+
+
+def crop(grey: NDArray[np.uint8], shown: Floats) -> tuple[NDArray[np.float32], Floats]:
+    """The linear light of the part of a photograph round points (n,2), and its upper left pixel (x, y)."""
+    limit = np.array(grey.shape[::-1])
+    (left, top), (right, low) = (np.clip(v, 0, limit).astype(int) for v in (shown.min(0), shown.max(0) + 1))
+    return LIGHT[grey[top:low, left:right]], np.array([left, top], np.float64)
+
+
+def edge_lines(
+    light: NDArray[np.float32], card: Card, edges: Floats, seen: Callable[[Any], Floats]
+) -> tuple[Floats, Floats]:
+    """The lines (a, b, c) through the edges of the card, in pixels of `light`, and the points of the card in mm that
+    lie on them: (n,2) and (n,3), `POINTS` of each edge that is inside.
+
+    Args:
+        edges: (E,2,2), see `card_edges`.
+        seen: about from mm of the card to pixels of `light`.
+    """
+    module = card.tags[0].box.width / MODULES
+    places, lines = [], []
+    for start, end in edges:
+        outward = np.array([end[1] - start[1], start[0] - end[0]]) / np.hypot(*(end - start))
+        a, b, far, near = seen([start, end, (start + end) / 2 + module * outward, (start + end) / 2])
+        reach = max(2.0, REACH * float(np.linalg.norm(far - near)))
+        if min(*a, *b) < reach or (np.maximum(a, b) > np.array(light.shape[::-1]) - 1 - reach).any():
+            continue
+        places += [start + share * (end - start) for share in POINTS]
+        lines += [edge_line(light, a, b, reach)] * len(POINTS)
+    return np.reshape(places, (-1, 2)), np.reshape(lines, (-1, 3))
+
+
+def card_edges(card: Card, tags: Iterable[int]) -> Floats:
+    """The ends of each edge that is used, (E,2,2) in mm."""
+    return np.array(list(_edges(card, set(tags))))
 
 
 def _edges(card: Card, tags: set[int]) -> Iterable[tuple[Sequence[float], Sequence[float]]]:

@@ -1,7 +1,10 @@
 """What is measured in one photograph: the pose of the card, its colours, and the view for the encoder."""
 
 import dataclasses
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +14,27 @@ from numpy.typing import NDArray
 from attacks.data.images import SUFFIXES
 from attacks.perturbations.patch.card import Box, Card
 from attacks.physical import rectify
-from attacks.physical.align import aligned
 from attacks.physical.colour_fit import Swatches, gains, measure_swatches
-from attacks.physical.detect import detect, grey_of
+from attacks.physical.detect import Detection, detect, grey_of
 from attacks.physical.photos import Photo
 from attacks.physical.recognition import Evidence, Expected
-from attacks.physical.rectify import LEAST, Fit, Pose, from_corners, pose, project, visible
+from attacks.physical.rectify import LEAST, Pose, from_corners, pose, project, visible
 from attacks.physical.resemblance import cells_inside, printed_as, purity, resemblance
 from attacks.physical.scene_place import place
+from attacks.physical.surface import Located, flattened, ideal_photo, locate
 from attacks.physical.views import PlacementRecord, View, photo_view, scene_view
 
 Floats = NDArray[np.float64]
 VIEWS = ("photo", "scene")
+
+
+@dataclass(frozen=True)
+class Known:
+    """Of a photograph: its tags, if they were detected already, and the coefficient of its lens, if others of the
+    same camera say it."""
+
+    detection: Detection | None = None
+    k1: float | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +48,7 @@ class PhotoMeasurement:
     """
 
     photo: Photo
-    fit: Fit | None
+    fit: Located | None
     swatches: Swatches | None
     gain: Floats | None
     pose: Pose
@@ -54,6 +66,7 @@ def measure_photo(
     quad: Floats | None,
     placement: PlacementRecord,
     kind: str,
+    known: Known = Known(),
 ) -> PhotoMeasurement:
     """Locate the patch in a photograph, and cut out the view.
 
@@ -61,53 +74,65 @@ def measure_photo(
         picture: the run's picture that it shows, without the patch.
         quad: the corners of the patch as the user gave them; it replaces the tags.
         kind: of the view, photo or scene.
+        known: what is known of the photograph already.
 
     Raises:
         ValueError: in one line, why the photograph cannot be scored.
     """
-    card, card_fit, swatches = expected.card, None, None
+    card, located, swatches = expected.card, None, None
     if quad is not None:
         box = Box(0, 0, placement.texture[1], placement.texture[0])
         homography = from_corners(box.corners, quad)
+        seen: Callable[[Any], Floats] = partial(project, homography)
+        ideal, shown, flat = pixels, pixels, homography
     elif card is None:
         raise ValueError("the run has no print/sheet.json, and no --quad says where the patch is")
     else:
-        box, card_fit = card.patch, _fit(pixels, card, expected)
-        homography, swatches = card_fit.homography, measure_swatches(pixels, card_fit.homography, card)
+        box, located = card.patch, _located(pixels, card, expected, known)
+        surface = located.surface
+        homography, seen, ideal = surface.homography, surface.project, ideal_photo(pixels, surface)
+        shown, flat = flattened(pixels, surface, card)
+        swatches = measure_swatches(shown, flat, card)
     if not visible(homography, box.corners):
         raise ValueError("the patch would lie behind the camera")
     scenes = _scenes(homography, box, placement, photo.row, (pixels.shape[0], pixels.shape[1]))
     scene = scenes[0]
-    found = None if card_fit is None else card  # with corners given by hand there is none to compare
-    laid = place(pixels, picture, scene, found, homography)
+    found = None if located is None else card  # with corners given by hand there is none to compare
+    laid = place(ideal, picture, scene, found, homography)
     for other in scenes[1:]:  # of several placements, the nearest that shows its scene
-        if not laid.belongs and (now := place(pixels, picture, other, found, homography)).belongs:
+        if not laid.belongs and (now := place(ideal, picture, other, found, homography)).belongs:
             scene, laid = other, now
     size = placement.size[0]
-    view = photo_view(pixels, size) if kind == "photo" else scene_view(pixels, scene, placement.size, size)
+    lens = None if located is None else located.surface.distorted
+    view = photo_view(pixels, size) if kind == "photo" else scene_view(pixels, scene, placement.size, size, lens)
     whole = Box(0, 0, placement.size[1], placement.size[0])
     scene_pose = pose(view.frame() @ scene, whole) if visible(scene, whole.corners) else None
-    patch = rectify.rectified(pixels, homography, box, rectify.natural_size(homography, box))
+    corners = from_corners(box.corners, seen(box.corners))
+    patch = rectify.rectified(shown, flat, box, rectify.natural_size(corners, box))
     looks = {arm: printed_as(texture, swatches, card) for arm, texture in expected.textures.items()}
-    inside = cells_inside(homography, box, (pixels.shape[0], pixels.shape[1]))
+    inside = cells_inside(seen, box, (pixels.shape[0], pixels.shape[1]))
     evidence = Evidence(
         resemblance(patch, inside, looks, expected.arm, swatches is not None),
         None if swatches is None or card is None else purity(swatches, card),
         laid if placement.fixed else None,
     )
     gain = None if laid is None or laid.cells is None else gains(laid.cells)
-    return PhotoMeasurement(photo, card_fit, swatches, gain, pose(homography, box), scene_pose, view, patch, evidence)
+    return PhotoMeasurement(photo, located, swatches, gain, pose(corners, box), scene_pose, view, patch, evidence)
 
 
-def _fit(pixels: NDArray[np.uint8], card: Card, expected: Expected) -> Fit:
-    """The card in the photograph. Raises ValueError with the tags that were detected."""
+def lens_of(pixels: NDArray[np.uint8], card: Card) -> tuple[Detection, tuple[float, float] | None]:
+    """The tags of a photograph, and what it says of the lens, if anything (see `surface.Located`)."""
     detection = detect(pixels, card)
+    with suppress(ValueError):
+        return detection, locate(grey_of(pixels), card, detection.own).lens
+    return detection, None
+
+
+def _located(pixels: NDArray[np.uint8], card: Card, expected: Expected, known: Known) -> Located:
+    """The card in the photograph. Raises ValueError with the tags that were detected."""
+    detection = detect(pixels, card) if known.detection is None else known.detection
     if len(detection.own) >= LEAST:
-        card_fit = rectify.fit(card, detection.own)
-        if len(card_fit.tags) == len(card.tags):
-            return card_fit
-        homography = aligned(grey_of(pixels), card, card_fit.homography, card_fit.tags)
-        return dataclasses.replace(card_fit, homography=homography)
+        return locate(grey_of(pixels), card, detection.own, known.k1)
     numbers = ", ".join(str(tag.number) for tag in card.tags)
     if detection.twice:
         raise ValueError(
@@ -142,13 +167,17 @@ def _scenes(
 
 def record(measured: PhotoMeasurement) -> dict[str, Any]:
     """The geometry of a photograph for photos.json."""
-    card_fit, scene = measured.fit, measured.scene
+    located, scene = measured.fit, measured.scene
     return {
         "photo": measured.photo.name,
-        "fiducials": [] if card_fit is None else list(card_fit.tags),
-        "residual_px": None if card_fit is None else card_fit.residual,
-        "worst_px": None if card_fit is None else card_fit.worst,
-        "patch": dataclasses.asdict(measured.pose) | {"scale_unit": "px/texel" if card_fit is None else "px/mm"},
+        "fiducials": [] if located is None else list(located.tags),
+        "residual_px": None if located is None else located.residual,
+        "worst_px": None if located is None else located.worst,
+        "uncertain_px": None if located is None else located.uncertain,
+        "k1": None if located is None else located.surface.k1,
+        "bend": None if located is None else located.surface.bend,
+        "flagged": located is not None and located.flagged,
+        "patch": dataclasses.asdict(measured.pose) | {"scale_unit": "px/texel" if located is None else "px/mm"},
         "scene": None
         if scene is None
         else {

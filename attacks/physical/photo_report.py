@@ -20,7 +20,8 @@ from attacks.runtime.tables import write_rows
 SHOWN, COLUMNS, SIDE = 48, 4, 150
 LINE = 14
 COLUMNS_OF_CSV = (
-    *("photo", "picture", "fiducials", "residual_px", "scale", "scale_unit", "degrees", "jitter", "outside", "stops"),
+    *("photo", "picture", "fiducials", "residual_px", "uncertain_px", "flagged", "k1", "bend"),
+    *("scale", "scale_unit", "degrees", "jitter", "outside", "stops"),
     *("delta_e", "delta_e_fitted", "cosine", "nearest", "recognised", "success"),
     *("correlation", "hidden", "glare", "purity", "scene_correlation", "stretch", "reason"),
 )

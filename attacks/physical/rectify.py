@@ -70,10 +70,10 @@ def fit(card: Card, tags: Mapping[int, Floats]) -> Fit:
         seen = ", ".join(map(str, known)) or "none"
         raise ValueError(f"`tags` must be at least {LEAST} of the card's; found {seen}")
     best = _least_squares(places, known)
-    if _relative_error(best, known) > OFF and len(known) > LEAST:
+    if relative_error(best, known) > OFF and len(known) > LEAST:
         fewer = [_least_squares(places, {n: c for n, c in known.items() if n != number}) for number in known]
         best = min(fewer, key=lambda each: each.worst)
-    if not _relative_error(best, known) <= OFF:
+    if not relative_error(best, known) <= OFF:
         raise ValueError(
             f"`tags` {', '.join(map(str, known))} do not lie as on the card: {best.worst:.1f} px off (is it bent, or "
             "are there two cards?)"
@@ -95,7 +95,7 @@ def _least_squares(places: Mapping[int, Floats], tags: Mapping[int, Floats]) -> 
     return Fit(homography, numbers, float(np.sqrt((errors**2).mean())), float(errors.max()))
 
 
-def _relative_error(card_fit: Fit, tags: Mapping[int, Floats]) -> float:
+def relative_error(card_fit: Fit, tags: Mapping[int, Floats]) -> float:
     """The largest error as a share of the smallest tag's side."""
     sides = [np.linalg.norm(tags[number] - np.roll(tags[number], -1, 0), axis=1).mean() for number in card_fit.tags]
     return card_fit.worst / float(min(sides))

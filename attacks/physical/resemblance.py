@@ -2,7 +2,7 @@
 the colours are those of ink."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from attacks.perturbations.patch.card import Box, Card
 from attacks.physical.colour_fit import LEAST, Swatches, nominal, solved, terms
 from attacks.physical.detect import LIGHT
-from attacks.physical.rectify import project
 from attacks.runtime.extras import extra
 
 Floats = NDArray[np.float64]
@@ -71,11 +70,12 @@ def _coarse(light: NDArray[Any]) -> Floats:
     return np.asarray(np.clip(shown, 0, 1), np.float64) ** (1 / 2.2)
 
 
-def cells_inside(homography: Floats, box: Box, size: tuple[int, int]) -> NDArray[np.bool_]:
-    """Which cells of the grid over a box lie in a photograph of `size` (height, width), (GRID,GRID)."""
+def cells_inside(seen: Callable[[Any], Floats], box: Box, size: tuple[int, int]) -> NDArray[np.bool_]:
+    """Which cells of the grid over a box lie in a photograph of `size` (height, width), (GRID,GRID); `seen` maps the
+    box to its pixels."""
     at = (np.arange(GRID) + 0.5) / GRID
     x, y = np.meshgrid(box.x + at * box.width, box.y + at * box.height)
-    points = project(homography, np.stack([x, y], -1))
+    points = seen(np.stack([x, y], -1))
     return np.asarray(((points >= 0) & (points <= [size[1] - 1, size[0] - 1])).all(-1))
 
 

@@ -1,6 +1,7 @@
 """Scores a folder of photographs of a run's patch: `viewproof score`."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,12 +13,14 @@ from attacks.encoders.description import described, identity
 from attacks.perturbations.patch.card import Card
 from attacks.physical import colour_fit, photo_report
 from attacks.physical.colour_fit import ColourFit
-from attacks.physical.photo_measure import VIEWS, PhotoMeasurement, measure_photo, record
-from attacks.physical.photos import listed, quads, read
+from attacks.physical.detect import Detection
+from attacks.physical.photo_measure import VIEWS, Known, PhotoMeasurement, lens_of, measure_photo, record
+from attacks.physical.photos import Photo, listed, quads, read
 from attacks.physical.prediction import predicted
 from attacks.physical.recognition import Expected
 from attacks.physical.score import compared, judge_of, judge_photos
 from attacks.physical.sheet import ARMS, folder_of, read_texture, subject, texture_file
+from attacks.physical.surface import shared_lens
 from attacks.physical.views import Rerun, read_placement, read_sheet, rerun
 from attacks.runtime.folders import refuse_links
 from transforms import Shown
@@ -112,11 +115,14 @@ def score_photos(
     origin = rerun(run, device, program)  # before the photographs: it may raise
     measured: list[PhotoMeasurement] = []
     refused: list[PhotoMeasurement] = []
+    known = _known([photo for photo in shots if photo.name not in corners], card)
     for photo in shots:
         try:
             clean = to_bytes(origin.parts.queries.images[photo.row])  # as in pictures/clean, which `rerun` checks
             quad_px = corners.get(photo.name)
-            each = measure_photo(photo, read(photo.path), clean, wanted, quad_px, placement, view)
+            each = measure_photo(
+                photo, read(photo.path), clean, wanted, quad_px, placement, view, known.get(photo.name, Known())
+            )
             (measured if each.evidence.refusal is None else refused).append(each)
         except (ValueError, OSError) as error:
             notes.append(f"{photo.name}: left out, {' '.join(str(error).split())}")
@@ -129,6 +135,22 @@ def score_photos(
     config = origin.manifest["config"]
     photo_report.write(folder, content, (measured, refused), config, colours.fit, colours.stops)
     return Scored(folder, content, (*notes, *content["notes"]))
+
+
+def _known(photos: Sequence[Photo], card: Card | None) -> dict[str, Known]:
+    """The tags of each photograph, and the lens that photographs of one size share, by name."""
+    detections: dict[str, Detection] = {}
+    lenses: dict[tuple[int, ...], list[tuple[float, float]]] = {}
+    sizes: dict[str, tuple[int, ...]] = {}
+    for photo in photos:
+        with suppress(ValueError, OSError):  # reported when it is measured
+            pixels = read(photo.path)
+            if card is not None:
+                detections[photo.name], lens = lens_of(pixels, card)
+                sizes[photo.name] = tuple(sorted(pixels.shape[:2]))
+                lenses.setdefault(sizes[photo.name], []).extend([] if lens is None else [lens])
+    shared = {size: shared_lens(each) for size, each in lenses.items()}
+    return {name: Known(each, shared[sizes[name]]) for name, each in detections.items()}
 
 
 def expected(run: Path, arm: str) -> Expected:
@@ -208,7 +230,7 @@ def _content(
             "delta_e_held_out": fit.after,
         },
         "no_colour": colours.reason or None,
-        "notes": colours.notes,
+        "notes": [*colours.notes, *_flagged(measured)],
         **compared(judged, rows, origin.metrics, wanted.arm),
     }
     content["prediction"] = None
@@ -223,6 +245,14 @@ def shown_of(origin: Rerun, arm: str) -> Shown:
     parts, texture = origin.parts, load_texture(texture_file(origin.folder, arm))
     images = parts.queries.images.to(parts.device)
     return parts.perturbation.for_arm(arm).evaluated(images, texture[None].to(images))
+
+
+def _flagged(measured: Sequence[PhotoMeasurement]) -> list[str]:
+    names = [each.photo.name for each in measured if each.fit is not None and each.fit.flagged]
+    if not names:
+        return []
+    some = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+    return [f"corners: {len(names)} photographs are flagged, the patch may lie more than a pixel off in them: {some}"]
 
 
 def _colour_record(each: PhotoMeasurement, card: Card | None, colours: Colours) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 encoder gets."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -211,12 +212,19 @@ def photo_view(photo: NDArray[np.uint8], size: int) -> View:
     return _square(photo, (width - side) // 2, (height - side) // 2, side, size)
 
 
-def scene_view(photo: NDArray[np.uint8], homography: NDArray[np.float64], scene: tuple[int, int], size: int) -> View:
+def scene_view(
+    photo: NDArray[np.uint8],
+    homography: NDArray[np.float64],
+    scene: tuple[int, int],
+    size: int,
+    lens: Callable[[Any], NDArray[np.float64]] | None = None,
+) -> View:
     """The upright square with the centre and the area of the scene.
 
     Args:
         homography: from the scene's pixels, 0 its edge, to the photograph's, whole numbers its centres.
         scene: its (height, width).
+        lens: from those pixels to the photograph's own, if it distorts.
 
     Raises:
         ValueError: a part of the scene lies behind the camera, or it is far larger than the photograph.
@@ -225,11 +233,12 @@ def scene_view(photo: NDArray[np.uint8], homography: NDArray[np.float64], scene:
     corners = np.array([[0, 0], [width, 0], [width, height], [0, height]], float)
     if not visible(homography, corners):
         raise ValueError("the scene lies behind the camera; use --view photo")
-    x, y = project(homography, corners).T
+    lens = lens or np.asarray
+    x, y = lens(project(homography, corners)).T
     side = math.sqrt(abs(float((x * np.roll(y, -1) - y * np.roll(x, -1)).sum())) / 2)
     if not 1 <= side <= MOST * max(photo.shape[:2]):
         raise ValueError(f"the scene would be {side:.3g} pixels wide in the photograph; use --view photo")
-    middle = project(homography, [width / 2, height / 2])
+    middle = lens(project(homography, [width / 2, height / 2]))
     return _square(photo, float(middle[0]) + 0.5 - side / 2, float(middle[1]) + 0.5 - side / 2, side, size)
 
 

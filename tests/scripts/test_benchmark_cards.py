@@ -2,7 +2,7 @@
 
 import pytest
 
-from scripts.benchmarks import cards
+from scripts.benchmarks import cards, corners
 
 
 @pytest.mark.slow
@@ -11,3 +11,12 @@ def test_photographs_of_the_patch_are_scored_and_those_of_anything_else_are_not(
     assert own.rows["all"][0] == own.rows["all"][1] == 4
     assert harder.rows["all"][0] >= 3 and len(other.rows) == 13
     assert other.rows["all"][0] == 0, other.notes
+
+
+@pytest.mark.slow
+def test_the_card_is_located_in_kind_and_hard_photographs():
+    (table,) = corners.run(photos=2, source="limits")
+    assert list(table.rows) == list(corners.FIRST)
+    for row in table.rows.values():
+        assert row[0] == row[1] == 2 and row[3] < 1
+    assert table.rows["lens"][3] < table.rows["lens"][2]

@@ -47,7 +47,8 @@ def simulate(
 ) -> list[Path]:
     """Write `count` photographs of a run's printed card, `<picture>--0001.jpg` and so on, and `truth.json`.
 
-    Photograph i depends on (seed, i) alone. They cycle through the run's pictures, and through the quads of each.
+    Photograph i depends on (seed, i) alone; one camera takes all of them. They cycle through the run's pictures, and
+    through the quads of each.
 
     Args:
         run: a run of a patch, with what `viewproof print` made of it.
@@ -73,11 +74,12 @@ def simulate(
         raise ValueError(f"`{out}` must be a new or an empty folder: photographs that lie there would be scored too")
     out.mkdir(parents=True, exist_ok=True)
     records, files = [], []
+    lens = float(np.random.default_rng(seed).uniform(*ranges.k1))  # all photographs are of one camera
     for index in range(count):
         picture, path, quads = subject.pictures[index % len(subject.pictures)]
         quad = index // len(subject.pictures) % len(quads)
         rng = np.random.default_rng((seed, index))
-        shot = draw(ranges, rng)
+        shot = dataclasses.replace(draw(ranges, rng), k1=lens)
         taken = photograph(_read(path), quads[quad], subject.card, subject.ink, subject.dpi, shot, size, rng)
         files.append(out / f"{picture.replace('/', '-')}--{index + 1:04d}.jpg")
         write_bytes(files[-1], filed(taken.pixels, shot.quality))

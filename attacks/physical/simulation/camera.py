@@ -10,7 +10,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.physical.simulation.shots import Matrix, Shot
+from attacks.physical.simulation.optics import Bent
+from attacks.physical.simulation.shots import Matrix, Points, Shot, through
 
 Pixels = NDArray[Any]  # (h,w,channels) of light in float32; 1 saturates
 
@@ -19,6 +20,8 @@ SAMPLES = 3
 #: Rows of the photograph that are rendered at once, to bound memory.
 BAND = 128
 GREY = 0.5
+#: The sigma of local tone, as a share of the longer side, and of sharpening in pixels.
+WIDE, SHARP = 0.05, 1.2
 #: Dot gain at half coverage.
 DOT_GAIN = 0.08
 #: The largest density: black is 10^-1.8 = 1.6 % of the paper's white.
@@ -64,39 +67,74 @@ def enlarged(picture: NDArray[np.uint8], side: int) -> Pixels:
     return to_light(np.clip(cv2.resize(picture / np.float32(255), size, interpolation=kernel), 0, 1))
 
 
-def photographed(scene: Pixels, scene_at: Matrix, card: Pixels, card_at: Matrix, size: tuple[int, int]) -> Pixels:
-    """The light on the pixels of a photograph of `size` (height, width), through an ideal lens.
+def photographed(
+    scene: Pixels, scene_at: Matrix, card: Pixels, card_at: Matrix, size: tuple[int, int], bent: Bent | None = None
+) -> Pixels:
+    """The light on the pixels of a photograph of `size` (height, width).
 
-    Each layer is sampled `SAMPLES`^2 times per pixel through one homography from its pixels to the photograph's.
-    Beyond the scene it is mid-grey.
+    Each layer is sampled `SAMPLES`^2 times per pixel through one homography from its pixels to the photograph's, or
+    through the lens and over the sheet of `bent`. Beyond the scene it is mid-grey.
     """
     grey = float(to_light(np.array(GREY)))
-    card, card_at = _reduced(card, card_at)
+    card, dots = _reduced(card, card_at)
     ink = np.dstack([card, np.ones_like(card[:, :, :1])])  # the coverage goes through the same filter as the colour
+    outline = None if bent is None else bent.outline()
     bands = []
     for top in range(0, size[0], BAND):
         rows = min(BAND, size[0] - top)
         middle = (SAMPLES - 1) / 2
         fine = np.array([[SAMPLES, 0, middle], [0, SAMPLES, middle - SAMPLES * top], [0, 0, 1]])
         extent = (rows * SAMPLES, size[1] * SAMPLES)
-        view = _warped(scene, fine @ scene_at, extent, grey)
-        over = _warped(ink, fine @ card_at, extent, 0.0)
+        if bent is None or outline is None:
+            view = _warped(scene, fine @ scene_at, extent, grey)
+            over = _warped(ink, fine @ card_at @ dots, extent, 0.0)
+        else:
+            points = _points(np.linalg.inv(fine), extent)
+            view = _read(scene, bent.scene(points, scene_at), grey)
+            over = np.zeros((*extent, 4), np.float32)
+            (left, high), (right, low) = (
+                through(fine, outline).min(0) - SAMPLES,
+                through(fine, outline).max(0) + SAMPLES,
+            )
+            part = np.s_[max(0, int(high)) : max(0, int(low)), max(0, int(left)) : max(0, int(right))]
+            if points[part].size:
+                over[part] = _read(ink, _inverse(dots, bent.card(points[part])), 0.0)
         view = over[:, :, :3] + (1 - over[:, :, 3:]) * view
         bands.append(cv2.resize(view, (size[1], rows), interpolation=cv2.INTER_AREA))
     return np.concatenate(bands)
 
 
+def _points(matrix: Matrix, size: tuple[int, int]) -> Points:
+    """The pixels (h,w,2) of a picture of `size`, through an affine map."""
+    x, y = np.meshgrid(np.arange(size[1]), np.arange(size[0]))
+    return np.stack([x, y], -1) @ matrix[:2, :2].T + matrix[:2, 2]
+
+
+def _inverse(dots: Matrix, points: Points) -> Points:
+    """Points through the inverse of a map that scales and shifts."""
+    return (points - dots[:2, 2]) / np.diag(dots)[:2]
+
+
+def _read(pixels: Pixels, points: Points, outside: float) -> Pixels:
+    """Pixels at points, linear between them."""
+    at: Any = np.clip(np.nan_to_num(points, nan=-1e4), -1e4, 1e4).astype(np.float32)
+    reader: Any = cv2.remap
+    mode, border = cv2.BORDER_CONSTANT, (outside,) * 4
+    return np.asarray(reader(pixels, at, None, cv2.INTER_LINEAR, borderMode=mode, borderValue=border), np.float32)
+
+
 def _reduced(card: Pixels, at: Matrix) -> tuple[Pixels, Matrix]:
-    """Average the dots of a fine raster first, down to no less than one dot per sample."""
+    """Average the dots of a fine raster first, down to no less than one dot per sample; and the map from the new dots
+    to the old."""
     height, width = card.shape[:2]
     reach = max(_magnification(at, x, y) for x in (0, width - 1) for y in (0, height - 1))
     factor = reach * SAMPLES
     if factor >= 1:
-        return card, at
+        return card, np.eye(3)
     small = (math.ceil(width * factor - 1e-6), math.ceil(height * factor - 1e-6))
     x, y = width / small[0], height / small[1]
     back = np.array([[x, 0, (x - 1) / 2], [0, y, (y - 1) / 2], [0, 0, 1]])
-    return cv2.resize(card, small, interpolation=cv2.INTER_AREA), at @ back
+    return cv2.resize(card, small, interpolation=cv2.INTER_AREA), back
 
 
 def _magnification(matrix: Matrix, x: float, y: float) -> float:
@@ -155,11 +193,17 @@ def sensed(light: Pixels, shot: Shot, rng: np.random.Generator) -> Pixels:
 
 
 def developed(light: Pixels, shot: Shot) -> NDArray[np.uint8]:
-    """The tone curve, a power with mid-grey fixed, and 8-bit sRGB."""
+    """Local tone, the tone curve, a power with mid-grey fixed, 8-bit sRGB, and sharpening."""
     middle = float(to_light(np.array(GREY)))
+    if shot.local > 0:
+        wide = cv2.GaussianBlur(light.mean(2), (0, 0), WIDE * max(light.shape[:2]), borderType=cv2.BORDER_REPLICATE)
+        light = light * ((wide + 0.02) / middle)[..., None] ** np.float32(-shot.local)
     if shot.contrast != 1:
         light = np.float32(middle) * (light / np.float32(middle)) ** np.float32(shot.contrast)
-    return np.asarray(np.rint(to_display(light) * 255), np.uint8)
+    shown = to_display(light) * 255
+    if shot.sharpen > 0:
+        shown = np.clip(shown + shot.sharpen * (shown - cv2.GaussianBlur(shown, (0, 0), SHARP)), 0, 255)
+    return np.asarray(np.rint(shown), np.uint8)
 
 
 def filed(picture: NDArray[np.uint8], quality: int) -> bytes:

@@ -8,7 +8,9 @@ from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Card
 from attacks.physical.simulation.camera import Pixels, blurred, developed, enlarged, lit, photographed, sensed
-from attacks.physical.simulation.shots import Matrix, Shot, between, frame, from_shares, pose, through
+from attacks.physical.simulation.objects import disturbed, furnished
+from attacks.physical.simulation.optics import Bent, Lens, sheet
+from attacks.physical.simulation.shots import Matrix, Shot, between, frame, from_shares, through, view
 
 MM = 25.4  # an inch
 SHARES = ((0, 0), (1, 0), (1, 1), (0, 1))
@@ -49,24 +51,32 @@ def photograph(
         ValueError: the quad is not convex, or a corner of the card lies behind the camera.
     """
     plane = from_shares((scene.shape[0], scene.shape[1]))
-    seen = frame(size) @ pose(shot)  # from the scene's plane to the photograph
-    placed = seen @ between(card.patch.corners, through(plane, quad))  # from the card's millimetres
+    eye = np.asarray(frame(size) @ view(shot))  # from the scene to the photograph
+    seen, over = eye[:, [0, 1, 3]], between(card.patch.corners, through(plane, quad))
     edge = ((0, 0), (card.width, 0), (card.width, card.height), (0, card.height))
-    whole, ends = through(placed, edge), through(seen @ plane, SHARES)  # raises before anything is rendered
-    light = enlarged(scene, min(size))
-    view = photographed(
+    through(seen @ over, edge)  # raises before anything is rendered
+    lens, paper = Lens(shot.k1, size), sheet(shot, eye, over, (card.width, card.height))
+    ends = lens.seen(through(seen @ plane, SHARES))
+    light = furnished(enlarged(scene, min(size)), shot)
+    shown = photographed(
         light,
         seen @ plane @ _from_pixels(1 / light.shape[1], 1 / light.shape[0]),
         ink,
-        placed @ _from_pixels(MM / dpi, MM / dpi),
+        seen @ over @ _from_pixels(MM / dpi, MM / dpi),
         size,
+        Bent(lens, paper, MM / dpi) if shot.k1 or shot.sag else None,
     )
-    view = sensed(blurred(lit(view, shot), shot), shot, rng)
+    shown = disturbed(shown, lens.seen(paper.seen(np.array(edge, np.float64))), shot)
+    shown = sensed(blurred(lit(shown, shot), shot), shot, rng)
+
+    def points(box: Any) -> list[list[float]]:
+        return lens.seen(paper.seen(np.asarray(box, np.float64))).tolist()  # type: ignore[no-any-return]
+
     return Photograph(
-        developed(view, shot),
-        patch=through(placed, card.patch.corners).tolist(),
-        card=whole.tolist(),
-        tags={str(tag.number): through(placed, tag.box.corners).tolist() for tag in card.tags},
+        developed(shown, shot),
+        patch=points(card.patch.corners),
+        card=points(edge),
+        tags={str(tag.number): points(tag.box.corners) for tag in card.tags},
         scene=ends.tolist(),
     )
 

@@ -48,6 +48,14 @@ class Ranges:
         motion: length of the motion blur in pixels, in any direction.
         shot, read: the noise has the variance `shot` x light + `read`^2; 1 is the light that saturates.
         quality: of the JPEG file, whole numbers.
+        k1: of the lens, see `optics.Lens`.
+        sag: how high the curled card rises, as a share of its width: in its middle, or, negative, at its edges.
+        clutter: objects that lie in the scene round the card, whole numbers.
+        covered: share of the card under an object across its edge.
+        glare: of a lamp on the card, against white paper.
+        sharpen: amount of the unsharp mask on encoded values.
+        detail: of the scene finer than the run's picture, deviation as a share of light.
+        local: how far local brightness is evened out, 1 is wholly.
     """
 
     degrees: tuple[float, float] = within(-360, 360, (-20.0, 20.0))
@@ -67,6 +75,14 @@ class Ranges:
     shot: tuple[float, float] = within(0, 0.1, (1e-4, 1e-3))
     read: tuple[float, float] = within(0, 0.5, (5e-4, 3e-3))
     quality: tuple[float, float] = within(1, 100, (80.0, 95.0))
+    k1: tuple[float, float] = within(-0.3, 0.3, (0.0, 0.0))
+    sag: tuple[float, float] = within(-0.2, 0.2, (0.0, 0.0))
+    clutter: tuple[float, float] = within(0, 50, (0.0, 0.0))
+    covered: tuple[float, float] = within(0, 0.5, (0.0, 0.0))
+    glare: tuple[float, float] = within(0, 10, (0.0, 0.0))
+    sharpen: tuple[float, float] = within(0, 3, (0.0, 0.0))
+    local: tuple[float, float] = within(0, 1, (0.0, 0.0))
+    detail: tuple[float, float] = within(0, 1, (0.0, 0.0))
 
     def __post_init__(self) -> None:
         for each in dataclasses.fields(self):
@@ -78,6 +94,22 @@ class Ranges:
 
 
 LIMITS: dict[str, Range] = {each.name: each.metadata["limits"] for each in dataclasses.fields(Ranges)}
+#: What `hard` adds to the default ranges, factor by factor; the camera is a pinhole before the scene, as a lens and a
+#: curled sheet need one.
+FACTORS: dict[str, dict[str, Any]] = {
+    "lens": {"k1": (-0.2, 0.2)},
+    "curl": {"sag": (-0.1, 0.1)},
+    "clutter": {"clutter": (4, 12), "detail": (0.1, 0.3)},
+    "covered": {"covered": (0.005, 0.02)},
+    "glare": {"glare": (0.2, 1.0)},
+    "processing": {"sharpen": (0.3, 1.5), "local": (0.0, 0.3), "quality": (60.0, 90.0)},
+}
+PINHOLE: dict[str, Any] = {"jitter": 0.0, "yaw": (-25.0, 25.0), "pitch": (-20.0, 20.0), "distance": (1.0, 1.2)}
+#: Ranges by name: those that the attack is optimised for, and harder ones.
+PRESETS: dict[str, Ranges] = {
+    "kind": Ranges(),
+    "hard": Ranges(**PINHOLE, **{name: value for each in FACTORS.values() for name, value in each.items()}),
+}
 
 
 def in_unit(unit: str, default: Any) -> Any:
@@ -110,6 +142,16 @@ class Shot:
     shot: float = in_unit("variance per light", 0.0)
     read: float = in_unit("of full light", 0.0)
     quality: int = in_unit("of 100", 95)
+    k1: float = in_unit("of r^2", 0.0)
+    sag: float = in_unit("of the card's width", 0.0)
+    curl: float = in_unit("deg", 0.0)
+    clutter: int = in_unit("objects", 0)
+    covered: float = in_unit("of the card", 0.0)
+    glare: float = in_unit("of white", 0.0)
+    sharpen: float = in_unit("x", 0.0)
+    local: float = in_unit("x", 0.0)
+    detail: float = in_unit("of light", 0.0)
+    seed: int = in_unit("of objects and lamp", 0)
 
     def to_dict(self) -> dict[str, object]:
         """All values, keyed by name and unit."""
@@ -117,34 +159,50 @@ class Shot:
         return {f"{each.name} ({each.metadata['unit']})": values[each.name] for each in dataclasses.fields(self)}
 
 
+#: Fields of `Shot` that are whole numbers.
+WHOLE = ("quality", "clutter", "seed")
+#: The first field of `Shot` that is drawn from a stream of its own.
+APART = "k1"
+
+
 def draw(ranges: Ranges, rng: np.random.Generator) -> Shot:
-    """Draw the parameters of a photograph. Always takes the same number of values from `rng`."""
+    """Draw the parameters of a photograph. Always takes the same number of values from `rng`; those from `k1` on come
+    from a child of it, so that the others do not depend on them."""
     bounds = vars(ranges) | {"right": ranges.shift, "down": ranges.shift, "brighter": (0, 360), "along": (0, 180)}
+    bounds |= {"curl": (0, 180), "seed": (0, 2**31)}
     corners = rng.uniform(-1, 1, (4, 2)) * ranges.jitter
     values: dict[str, Any] = {"corners": tuple((float(x), float(y)) for x, y in corners)}
     for each in dataclasses.fields(Shot):
+        if each.name == APART:
+            rng = rng.spawn(1)[0]
         if each.name != "corners":
             values[each.name] = float(rng.uniform(*bounds[each.name]))
-    return Shot(**values | {"quality": round(values["quality"])})
+    return Shot(**values | {name: round(values[name]) for name in WHOLE})
 
 
-def pose(shot: Shot) -> Matrix:
-    """From the scene's plane to the photograph, both in the stage frame: turn and magnify about the centre, shift,
-    tilt, move the corners."""
+def view(shot: Shot) -> Matrix:
+    """(3,4) from the scene's plane and the height over it, (x, y, height, 1), to the photograph, both in the stage
+    frame: turn and magnify about the centre, shift, tilt, move the corners."""
     angle, size = math.radians(shot.degrees), shot.scale
     c, s = size * math.cos(angle), size * math.sin(angle)
-    flat = np.array([[c, -s, 2 * shot.right], [s, c, 2 * shot.down], [0, 0, 1]])
+    flat = np.array([[c, -s, 0, 2 * shot.right], [s, c, 0, 2 * shot.down], [0, 0, size, 0], [0, 0, 0, 1]])
     moved = np.asarray(SQUARE) + np.asarray(shot.corners)
     return np.asarray(between(SQUARE, moved) @ _tilt(shot) @ flat)
 
 
+def pose(shot: Shot) -> Matrix:
+    """From the scene's plane to the photograph, both in the stage frame."""
+    return view(shot)[:, [0, 1, 3]]
+
+
 def _tilt(shot: Shot) -> Matrix:
-    """A pinhole before the plane: a plane turned by yaw about the vertical axis, then by pitch about the horizontal
-    one, its centre at such a depth that it is 1 / distance as large as unturned at distance 1."""
+    """(3,4): a pinhole before the plane: a plane turned by yaw about the vertical axis, then by pitch about the
+    horizontal one, its centre at such a depth that it is 1 / distance as large as unturned at distance 1."""
     yaw, pitch = math.radians(shot.yaw), math.radians(shot.pitch)
-    turn = np.array([[math.cos(yaw), 0, 0], [0, 1, 0], [math.sin(yaw), 0, 1]])  # of the points (x, y, 0)
+    c, s = math.cos(yaw), math.sin(yaw)
+    turn = np.array([[c, 0, s], [0, 1, 0], [s, 0, -c]])  # of the points (x, y, height)
     nod = np.array([[1, 0, 0], [0, math.cos(pitch), math.sin(pitch)], [0, -math.sin(pitch), math.cos(pitch)]])
-    right, down, away = nod @ turn @ np.array([[1, 0], [0, 1], [0, 0]])
+    right, down, away = nod @ turn
     focal = 1 / math.tan(math.radians(FIELD_OF_VIEW) / 2)
     return np.array([[*focal * right, 0], [*focal * down, 0], [*away, focal * shot.distance]])
 

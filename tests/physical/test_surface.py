@@ -1,0 +1,157 @@
+"""The card through a lens and over bent paper: the fit against the exact model of the simulation."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from attacks.perturbations.patch.card import card
+from attacks.perturbations.patch.card_raster import card_picture
+from attacks.physical.detect import detect, grey_of
+from attacks.physical.rectify import fit, project
+from attacks.physical.simulation.camera import printed
+from attacks.physical.simulation.optics import Lens, sheet
+from attacks.physical.simulation.photographs import photograph
+from attacks.physical.simulation.shots import PRESETS, Shot, between, draw, frame, from_shares, through, view
+from attacks.physical.surface import flattened, ideal_photo, locate, shared_lens
+
+CARD, SIZE = card(100, 100, "card 7"), (480, 640)
+QUAD = ((0.27, 0.3), (0.73, 0.3), (0.73, 0.76), (0.27, 0.76))
+
+
+def posed(shot):
+    """The exact lens and sheet of a photograph."""
+    over = between(CARD.patch.corners, through(from_shares((64, 64)), QUAD))
+    return Lens(shot.k1, SIZE), sheet(shot, np.asarray(frame(SIZE) @ view(shot)), over, (CARD.width, CARD.height))
+
+
+def taken(shot, texture=40):
+    light = printed(card_picture(CARD, np.full((8, 8, 3), texture, np.float32), 120), 0)
+    scene = np.full((64, 64, 3), 120, np.uint8)
+    return photograph(scene, QUAD, CARD, light, 120, shot, SIZE, np.random.default_rng(0))
+
+
+def located(made):
+    return locate(grey_of(made.pixels), CARD, detect(made.pixels, CARD).own)
+
+
+def off(found, made):
+    return np.linalg.norm(found.surface.project(CARD.patch.corners) - made.patch, axis=1).max()
+
+
+@pytest.mark.parametrize("sag", [-0.1, 0.0, 0.06])
+@pytest.mark.parametrize("k1", [-0.2, 0.0, 0.15])
+def test_the_way_back_through_lens_and_sheet_is_the_inverse_of_the_way_there(k1, sag):
+    lens, paper = posed(Shot(yaw=20, pitch=-15, degrees=30, k1=k1, sag=sag, curl=70))
+    points = np.random.default_rng(0).uniform(0, CARD.width, (200, 2))
+    np.testing.assert_allclose(paper.card(lens.ideal(lens.seen(paper.seen(points)))), points, atol=1e-7)
+
+
+def test_a_sheet_keeps_its_lengths_and_has_its_sag():
+    """Seen straight from above its edge on, through the camera's own coordinates."""
+    _, paper = posed(Shot(sag=0.08, curl=0))
+    plan = replace(paper, camera=np.array([[1.0, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]))  # right, and height
+    x = np.linspace(0, CARD.width, 2001)
+    profile = plan.seen(np.stack([x, 0 * x], 1))
+    steps = np.linalg.norm(np.diff(profile, axis=0), axis=1)
+    np.testing.assert_allclose(steps, x[1], rtol=1e-6)
+    assert np.ptp(profile[:, 1]) / CARD.width == pytest.approx(0.08, abs=5e-4)
+    assert profile[0, 1] == pytest.approx(0, abs=1e-9) and profile[1000, 1] == profile[:, 1].max()
+
+
+def test_a_lens_is_that_of_brown():
+    lens = Lens(-0.1, (300, 400))
+    assert lens.focal == pytest.approx(1.2 * math.hypot(300, 400) / 2)
+    right = np.array([[lens.focal, 0.0]])
+    np.testing.assert_allclose(lens.seen(lens.centre + right), lens.centre + 0.9 * right)
+
+
+def test_a_flat_card_and_a_plain_lens_stay_a_homography():
+    made = taken(Shot(yaw=15, pitch=-10, blur=0.6))
+    found, tags = located(made), detect(made.pixels, CARD).own
+    plane = fit(CARD, tags)
+    assert found.surface.is_plane and found.tags == plane.tags and not found.flagged
+    corners = np.array(CARD.patch.corners)
+    np.testing.assert_allclose(found.surface.project(corners), project(plane.homography, corners), atol=1e-8)
+    np.testing.assert_allclose(*(h / h[2, 2] for h in (found.surface.homography, plane.homography)), atol=1e-8)
+    assert flattened(made.pixels, found.surface, CARD)[0] is made.pixels
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("shot", "bound"),
+    [
+        (Shot(yaw=20, k1=-0.2, blur=0.6), 0.25),
+        (Shot(yaw=-20, pitch=10, sag=0.1, curl=25, blur=0.6), 0.4),
+        (Shot(yaw=10, pitch=20, sag=-0.08, curl=110, k1=0.15, blur=0.6), 0.5),
+    ],
+    ids=["lens", "raised", "both"],
+)
+def test_lens_and_bend_are_found(shot, bound):
+    made = taken(shot)
+    found = located(made)
+    flat = project(plane_or_none(detect(made.pixels, CARD).own), CARD.patch.corners)
+    plane = np.linalg.norm(flat - made.patch, axis=1).max()
+    assert off(found, made) < bound < plane and not found.flagged
+    assert bool(found.surface.bent) == bool(shot.sag) and bool(found.surface.k1) == bool(shot.k1)
+    assert found.surface.bend == pytest.approx(shot.sag, abs=0.02)
+    assert found.surface.k1 == pytest.approx(shot.k1, abs=0.05)
+
+
+def plane_or_none(tags):
+    """The homography of all tags, or one that is far off."""
+    try:
+        return fit(CARD, tags).homography
+    except ValueError:
+        return np.eye(3)
+
+
+@pytest.mark.slow
+def test_the_flattened_card_and_the_ideal_photograph_show_what_lies_there():
+    made = taken(Shot(yaw=15, sag=0.08, curl=40, k1=-0.15, blur=0.4), texture=200)
+    found = located(made)
+    picture, flat = flattened(made.pixels, found.surface, CARD)
+    for swatch in CARD.chart[::5]:
+        x, y = project(flat, [swatch.box.x + swatch.box.width / 2, swatch.box.y + swatch.box.height / 2]).round()
+        assert np.abs(picture[int(y), int(x)] - np.array(swatch.colour, float)).max() < 12
+    x, y = project(found.surface.homography, [CARD.width / 2, CARD.height / 2]).round()
+    assert np.abs(ideal_photo(made.pixels, found.surface)[int(y), int(x)].astype(int) - 200).max() < 12
+
+
+def test_photographs_of_one_camera_share_its_lens():
+    random = np.random.default_rng(0)
+
+    def lenses(k1, count=12):
+        return [(k1 + 0.03 * float(e), 0.03) for e in random.standard_normal(count)]
+
+    assert shared_lens(lenses(-0.1)) == pytest.approx(-0.1, abs=0.03)
+    assert shared_lens(lenses(0.0)) == 0 and shared_lens(lenses(-0.1, 2)) is None
+    assert shared_lens([*lenses(-0.2, 6), *lenses(0.2, 6)]) is None
+
+
+@pytest.mark.slow
+def test_a_known_lens_is_used():
+    made = taken(Shot(yaw=20, k1=-0.1, blur=0.6))
+    found = locate(grey_of(made.pixels), CARD, detect(made.pixels, CARD).own, k1=-0.1)
+    assert found.surface.k1 == -0.1 and found.lens is None and off(found, made) < 0.25
+
+
+def test_hard_photographs_have_every_factor():
+    shots = [draw(PRESETS["hard"], np.random.default_rng(i)) for i in range(60)]
+    for name in ("k1", "sag", "clutter", "covered", "glare", "sharpen", "local", "detail"):
+        values = [getattr(shot, name) for shot in shots]
+        assert np.ptp(values) > 0.5 * np.ptp(getattr(PRESETS["hard"], name)), name
+    kind = draw(PRESETS["kind"], np.random.default_rng(3))
+    assert kind.k1 == kind.sag == kind.glare == kind.clutter == 0
+
+
+def test_tags_that_lie_on_no_card_are_refused():
+    grey = np.full(SIZE, 200, np.uint8)
+    made = taken(Shot(yaw=15, blur=0.6))
+    tags = detect(made.pixels, CARD).own
+    first, second, *_ = tags
+    with pytest.raises(ValueError, match="do not lie as on the card"):
+        locate(grey, CARD, {first: tags[second], second: tags[first]})
+    with pytest.raises(ValueError, match="at least 2"):
+        locate(grey, CARD, {first: tags[first]})
