@@ -19,12 +19,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transforms.devices import HOST, constants, uploaded
+from transforms.sampling.boxes import Boxes, Pull
 from transforms.sampling.homography import HORIZON
 from transforms.sampling.read import Border, Resampling, read
-
-#: From the output's half-pixel coordinates x (w,), y (h,), on the host, to the source's, (N,h,w,2), on a device,
-#: which the caller may overwrite, and their w (N,h,w) or None (all are before the camera, and none is far away).
-Pull = Callable[[Tensor, Tensor, torch.device], tuple[Tensor, Tensor | None]]
 
 #: The Jacobian is taken at the nodes of a lattice with so many cells along each axis, and interpolated.
 CELLS = 16
@@ -72,12 +69,23 @@ def top(source: tuple[int, int]) -> int:
     return math.ceil(math.log2(max(source))) + 2
 
 
+def spread(level: Tensor, size: tuple[int, int], at: Boxes) -> Tensor:
+    """The nodes (N,k,l) of a lattice over views of `size` between which a level is interpolated, at the pixels of
+    boxes: (N,1,h,w), or (N,1,1,1) where it is the same throughout each view."""
+    if torch.equal(level.detach().amin((1, 2)), level.detach().amax((1, 2))):
+        return level[:, None, :1, :1]
+    x, y = at.lattice(1, level.dtype)
+    x, y = ((each - 1) / max(n - 1, 1) - 1 for each, n in zip((x, y), (size[1], size[0]), strict=True))
+    grid = torch.stack(torch.broadcast_tensors(x[:, None, :], y[:, :, None]), dim=-1).expand(len(level), -1, -1, -1)
+    return F.grid_sample(level[:, None], grid, padding_mode="border", align_corners=True)
+
+
 def read_levels(
     images: Tensor, grid: Tensor, finer: Callable[[], Tensor], level: Tensor, resampling: Resampling
 ) -> Tensor:
-    """As `transforms.sampling.read.read`, each place from the levels of the pyramid around `level` (N,k,l), a
-    lattice over the view, on the host. `finer()` is the grid of 2 x 2 places in each pixel, (N,2h,2w,2). Views that
-    need no level above 0 come out as `read` gives them."""
+    """As `transforms.sampling.read.read`, each place from the levels of the pyramid around `level` (N,1,h,w) or
+    (N,1,1,1), on the host. `finer()` is the grid of 2 x 2 places in each pixel, (N,2h,2w,2). Views that need no level
+    above 0 come out as `read` gives them."""
     low, high = torch.stack(torch.aminmax(level.detach().flatten(1), dim=1))[..., None]
     every = torch.arange(math.ceil(high.max()) + 1)
     used = (low < every + 1) & (high > every - 1)  # (N,levels): which view reads which level
@@ -109,8 +117,7 @@ def read_levels(
         whole = len(rows) == len(grid)
         rows = rows if whole else uploaded(rows, grid.device)
         here = level if whole else level.index_select(0, rows)
-        full = F.interpolate(here[:, None], grid.shape[1:3], mode="bilinear", align_corners=True)
-        weight = (1 - (full - k).abs()).clamp(min=0) - int(k == common)
+        weight = (1 - (here - k).abs()).clamp(min=0) - int(k == common)
         if whole:
             total = total + read_level(k) * weight
         else:

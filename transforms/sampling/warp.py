@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from transforms.devices import HOST, constants
+from transforms.sampling.boxes import Boxes, Pull, whole
 from transforms.sampling.homography import HORIZON, invert, lattice, pixels_to_halves, wide_dtype
 from transforms.sampling.outline import Outline, cut
-from transforms.sampling.pyramid import Pull, levels, read_levels
+from transforms.sampling.pyramid import levels, read_levels, spread
 from transforms.sampling.read import Border, Resampling, border_value, copies, read
 from transforms.sampling.tone import Tone, toned
 
@@ -30,8 +31,9 @@ def warp(
     *,
     tone: Tone | None = None,
     outline: Outline | None = None,
-) -> Tensor:  # (N,C,*size)
-    """Resample through the map `pull` (see `transforms.sampling.pyramid.Pull`), which gives N = k B views: the first
+    at: Boxes | None = None,
+) -> Tensor:  # (N,C,*size), or (N,C,*at.size)
+    """Resample through the map `pull` (see `transforms.sampling.boxes.Pull`), which gives N = k B views: the first
     k are of the first image. Where w is not positive the result is the border value, and no gradient flows.
 
     Each view is antialiased from its own levels, so a view does not depend on its neighbours in the batch.
@@ -40,11 +42,12 @@ def warp(
         tone: applied to the views, border and all.
         outline: where premultiplied colours, with their coverage as the last channel, end; give it with a constant
             border of 0 and without a tone.
+        at: the part of each of the N views of `size` that is made; it is what it is in the whole view.
     """
     border, value = resampling.border, resampling.value
     work = torch.promote_types(images.dtype, torch.float32)  # never half: its grid is pixels off
-    y, x = 2 * torch.arange(size[0], dtype=work) + 1, 2 * torch.arange(size[1], dtype=work) + 1
-    points, w = pull(x, y, images.device)
+    at = at or whole(size)
+    points, w = pull(*at.lattice(1, work), images.device)
     grid = _grid(points, images, w)
     fill = border_value(value, images) if border == "constant" or w is not None else None
     level = levels(pull, size, (images.shape[2], images.shape[3]), border, work) if resampling.antialias else None
@@ -52,8 +55,7 @@ def warp(
     grid = copies(grid, times)
 
     def finer() -> Tensor:
-        y, x = torch.arange(2 * size[0], dtype=work) + 0.5, torch.arange(2 * size[1], dtype=work) + 0.5
-        points, ahead = pull(x, y, images.device)
+        points, ahead = pull(*at.lattice(2, work), images.device)
         fine = _grid(points, images, ahead)
         if ahead is not None:  # a sample beyond the horizon gives way to its pixel's centre
             centre = grid[: len(fine)].repeat_interleave(2, 1).repeat_interleave(2, 2)
@@ -63,7 +65,7 @@ def warp(
     def views(pixels: Tensor, own: Tone | None) -> Tensor:
         if level is None:
             return read(pixels, grid, resampling, own)
-        view = read_levels(pixels, grid, finer, copies(level, times), resampling)
+        view = read_levels(pixels, grid, finer, copies(spread(level, size, at), times), resampling)
         return view if own is None else toned(view, own)
 
     view = _filled(views, images, w, fill, border, len(grid), tone)

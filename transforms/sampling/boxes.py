@@ -1,0 +1,144 @@
+"""Where in its views a layer can be seen: outside its box a view does not change, so nothing is read there.
+
+The boxes are decided on the host, from the map alone, before any pixel is read.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from transforms.devices import HOST
+from transforms.sampling.homography import HORIZON
+
+#: From the output's half-pixel coordinates x (w,), y (h,), on the host, to the source's, (N,h,w,2), on a device,
+#: which the caller may overwrite, and their w (N,h,w) or None (all are before the camera, and none is far away). Where
+#: each view has coordinates of its own, they are (N,w) and (N,h).
+Pull = Callable[[Tensor, Tensor, torch.device], tuple[Tensor, Tensor | None]]
+
+#: Cells along each axis of the lattice whose cells are kept or left out.
+CELLS = 32
+#: What is kept round the source, in pixels of the view (an edge has neighbours, and a map may bend within a cell), and
+#: in half pixels of the source (a bilinear tap reaches one).
+AROUND, TAP = 2.0, 1.0
+#: The smallest side of a box: an edge needs a neighbour.
+LEAST = 2
+#: Views that share the size of a box, at least.
+TOGETHER = 4
+
+
+class Boxes(NamedTuple):
+    """Boxes of one size in some views: `rows` (k,) are their numbers, `top` and `left` (k,) the first row and column
+    of each box, all on the host."""
+
+    rows: Tensor
+    top: Tensor
+    left: Tensor
+    size: tuple[int, int]
+
+    def lattice(self, n: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """The half-pixel coordinates x (k,nw) and y (k,nh) of n x n places in each pixel of size (h, w)."""
+        y, x = ((2 * torch.arange(n * side, dtype=dtype) + 1) / n for side in self.size)
+        return x + 2 * self.left[:, None].to(dtype), y + 2 * self.top[:, None].to(dtype)
+
+    def slices(self) -> list[tuple[Any, ...]]:
+        """The part of the views (N,C,H,W) that each box is."""
+        (height, width), places = self.size, zip(*(each.tolist() for each in self[:3]), strict=True)
+        return [(n, slice(None), slice(i, i + height), slice(j, j + width)) for n, i, j in places]
+
+
+def whole(size: tuple[int, int]) -> Boxes:
+    """The views themselves, whatever their number."""
+    zero = torch.zeros(1, dtype=torch.long)
+    return Boxes(zero, zero, zero, size)
+
+
+def boxes(pull: Pull, views: int, size: tuple[int, int], source: tuple[int, int], grouped: bool) -> list[Boxes]:
+    """Boxes outside which `pull` leads to places that see nothing of a source of `source` (height, width), in each of
+    `views` views of `size`; `grouped`: views with boxes of about the same size together, otherwise all of them."""
+    low, high = _extent(pull, size, source)
+    low, high = low.expand(views, 2), high.expand(views, 2)
+    order = (high - low).prod(1).argsort(stable=True) if grouped else torch.arange(views)
+    several = order.tensor_split(max(1, views // TOGETHER)) if grouped else (order,)
+    found = []
+    for rows in several:
+        first, sides = low[rows], (high - low)[rows].amax(0).clamp(min=LEAST)
+        sides = torch.minimum(sides, torch.tensor(size))
+        top, left = torch.minimum(first, torch.tensor(size) - sides).unbind(1)
+        found.append(Boxes(rows, top, left, (int(sides[0]), int(sides[1]))))
+    return found
+
+
+@torch.no_grad()
+def _extent(pull: Pull, size: tuple[int, int], source: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """The first row and column that may see the source, and the ones after the last, (N,2) each."""
+    nodes = [torch.linspace(1, 2 * n - 1, min(n, CELLS + 1)) for n in size]
+    points, w = pull(nodes[1], nodes[0], HOST)
+    pixels = max(1.0, min((n - 1) / max(len(each) - 1, 1) for n, each in zip(size, nodes, strict=True)))
+    least, most = _corners(points, torch.minimum), _corners(points, torch.maximum)
+    margin = TAP + AROUND / pixels * (most - least)
+    ends = points.new_tensor([2 * source[1], 2 * source[0]])
+    cells = ~((least > ends + margin) | (most < -margin)).any(-1)  # so that a NaN is kept
+    if w is not None:  # a cell on the horizon is kept, for its corners tell nothing
+        ahead = w > HORIZON
+        some, every = _corners(ahead, torch.logical_or), _corners(ahead, torch.logical_and)
+        cells = some & (cells | ~every)
+    ends_ = [_ends(cells.any(3 - dim), nodes[dim - 1]) for dim in (1, 2)]
+    low, high = (torch.stack(each, dim=1) for each in zip(*ends_, strict=True))
+    return low, high
+
+
+def _corners(nodes: Tensor, merge: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Nodes (N,k,l,...) merged over the corners of each cell, (N,k-1,l-1,...); of a single row, over its ends."""
+    for dim in (1, 2):
+        n = max(nodes.shape[dim] - 1, 1)
+        nodes = merge(nodes.narrow(dim, 0, n), nodes.narrow(dim, nodes.shape[dim] - n, n))
+    return nodes
+
+
+def _ends(cells: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
+    """The first pixel of the first cell (N,k) and the one after the last of the last, (N,) each; 0 where no cell is."""
+    count = cells.shape[1]
+    first, last = cells.int().argmax(1), count - 1 - cells.flip(1).int().argmax(1)
+    low = ((nodes[first] - 1) / 2).floor().long()
+    high = ((nodes[(last + 1).clamp(max=len(nodes) - 1)] - 1) / 2).ceil().long() + 1
+    some = cells.any(1)
+    return torch.where(some, low, 0), torch.where(some, high, 0)
+
+
+class _Over(torch.autograd.Function):
+    """See `laid_over`. In one piece for all boxes, so that the gradient of the views is copied once."""
+
+    @staticmethod
+    def forward(ctx: Any, views: Tensor, at: Sequence[Boxes], *overs: Tensor) -> Tensor:
+        ctx.at, kept = [box.slices() for box in at], []
+        for slices, over in zip(ctx.at, overs, strict=True):
+            under, clear = torch.stack([views[one] for one in slices]), 1 - over[:, -1:]
+            kept += [under, clear]
+            for one, part in zip(slices, torch.addcmul(over[:, :-1], clear, under), strict=True):
+                views[one] = part
+        ctx.save_for_backward(*kept)
+        ctx.mark_dirty(views)
+        return views
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        below = grad.clone() if ctx.needs_input_grad[0] else None
+        kept, overs = ctx.saved_tensors, []
+        for slices, under, clear in zip(ctx.at, kept[::2], kept[1::2], strict=True):
+            part = torch.stack([grad[one] for one in slices])
+            overs.append(torch.cat([part, -(part * under).sum(1, keepdim=True)], dim=1))
+            if below is not None:
+                for one, share in zip(slices, part.mul_(clear), strict=True):
+                    below[one] = share
+        return below, None, *overs
+
+
+def laid_over(views: Tensor, overs: Sequence[Tensor], at: Sequence[Boxes]) -> Tensor:
+    """Views (N,C,H,W), which are changed in place, with premultiplied colours and coverage (k,C+1,h,w) over the boxes,
+    which are in different views."""
+    result: Tensor = _Over.apply(views, at, *overs)
+    return result
