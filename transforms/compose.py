@@ -19,11 +19,13 @@ from transforms.sampling.fusion import UNSEEN as UNSEEN
 from transforms.sampling.fusion import Chain, Move, fuse
 from transforms.sampling.homography import half_pixels, invert, transform, wide_dtype
 from transforms.sampling.outline import Outline
+from transforms.sampling.pyramid import levels
 from transforms.sampling.read import Border, Kernel, Resampling, Value, copies
 from transforms.sampling.straight_through import saturate
 from transforms.sampling.tone import Tone, tone_of, toned
 from transforms.sampling.warp import warp
 from transforms.scene import Layer, Scene, checked, premultiplied, rows_of, scene_of, size_of
+
 
 @runtime_checkable
 class Stage(Protocol):
@@ -283,9 +285,11 @@ class Compose:
         # not a hole (Porter & Duff 1984).
         ink = premultiplied(layer)
         clear = replace(self._resampling, border="constant", value=0.0)
-        size, own = size_of(views), len(ink) == len(views)
+        size, source, own = size_of(views), size_of(ink), len(ink) == len(views)
         pull = self._chain(layer, size, chain, len(views))
-        at, overs = boxes(pull, len(views), size, size_of(ink), own or len(ink) == 1), []
+        work = pull.first.dtype
+        level = levels(pull, size, source, "constant", work) if self.antialias else None
+        at, overs = boxes(pull, len(views), size, source, level, own or len(ink) == 1), []
         for box in at:
             pixels = ink.index_select(0, uploaded(box.rows, ink.device)) if own else ink
             overs.append(self._sample(pixels, pull.take(box.rows), size, clear, outline=layer.outline, at=box))

@@ -11,7 +11,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from transforms.devices import HOST
-from transforms.sampling.homography import HORIZON
+from transforms.sampling.fusion import Chain
+from transforms.sampling.homography import HORIZON, invert, transform
 
 #: From the output's half-pixel coordinates x (w,), y (h,), on the host, to the source's, (N,h,w,2), on a device,
 #: which the caller may overwrite, and their w (N,h,w) or None (all are before the camera, and none is far away). Where
@@ -20,9 +21,8 @@ Pull = Callable[[Tensor, Tensor, torch.device], tuple[Tensor, Tensor | None]]
 
 #: Cells along each axis of the lattice whose cells are kept or left out.
 CELLS = 32
-#: What is kept round the source, in pixels of the view (an edge has neighbours, and a map may bend within a cell), and
-#: in half pixels of the source (a bilinear tap reaches one).
-AROUND, TAP = 2.0, 1.0
+#: Pixels of the view that are kept round the source: an edge has neighbours, and a map may bend within a cell.
+AROUND = 2.0
 #: The smallest side of a box: an edge needs a neighbour.
 LEAST = 2
 #: Views that share the size of a box, at least.
@@ -31,16 +31,20 @@ TOGETHER = 4
 
 class Boxes(NamedTuple):
     """Boxes of one size in some views: `rows` (k,) are their numbers, `top` and `left` (k,) the first row and column
-    of each box, all on the host."""
+    of each box; `level` are the nodes (1|k,m,n) of their views (see `transforms.sampling.pyramid.levels`). All are on
+    the host."""
 
     rows: Tensor
     top: Tensor
     left: Tensor
     size: tuple[int, int]
+    level: Tensor | None = None
 
     def lattice(self, n: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """The half-pixel coordinates x (k,nw) and y (k,nh) of n x n places in each pixel of size (h, w)."""
-        y, x = ((2 * torch.arange(n * side, dtype=dtype) + 1) / n for side in self.size)
+        """The half-pixel coordinates x (k,nw) and y (k,nh) of n x n places in each pixel of size (h, w): the first of
+        each pixel, then the second."""
+        within = (2 * torch.arange(n, dtype=dtype)[:, None] + 1) / n
+        y, x = ((within + 2 * torch.arange(side, dtype=dtype)).flatten() for side in self.size)
         return x + 2 * self.left[:, None].to(dtype), y + 2 * self.top[:, None].to(dtype)
 
     def slices(self) -> list[tuple[Any, ...]]:
@@ -49,45 +53,54 @@ class Boxes(NamedTuple):
         return [(n, slice(None), slice(i, i + height), slice(j, j + width)) for n, i, j in places]
 
 
-def whole(size: tuple[int, int]) -> Boxes:
+def whole(size: tuple[int, int], level: Tensor | None) -> Boxes:
     """The views themselves, whatever their number."""
     zero = torch.zeros(1, dtype=torch.long)
-    return Boxes(zero, zero, zero, size)
+    return Boxes(zero, zero, zero, size, level)
 
 
-def boxes(pull: Pull, views: int, size: tuple[int, int], source: tuple[int, int], grouped: bool) -> list[Boxes]:
-    """Boxes outside which `pull` leads to places that see nothing of a source of `source` (height, width), in each of
-    `views` views of `size`; `grouped`: views with boxes of about the same size together, otherwise all of them."""
-    low, high = _extent(pull, size, source)
-    low, high = low.expand(views, 2), high.expand(views, 2)
-    order = (high - low).prod(1).argsort(stable=True) if grouped else torch.arange(views)
-    several = order.tensor_split(max(1, views // TOGETHER)) if grouped else (order,)
+def boxes(
+    pull: Chain, views: int, size: tuple[int, int], source: tuple[int, int], level: Tensor | None, grouped: bool
+) -> list[Boxes]:
+    """Boxes outside which `pull` leads to places that see nothing of a source of `source` (height, width), read at
+    `level`, in each of `views` views of `size`; `grouped`: views with boxes of like size together, otherwise all."""
+    tap = torch.ones(1) if level is None else level.detach().amax((1, 2)).ceil().exp2()
+    first, last = (each.expand(views, 2) for each in _extent(pull, size, source, tap))
+    order = (last - first).prod(1).argsort(stable=True) if grouped else torch.arange(views)
     found = []
-    for rows in several:
-        first, sides = low[rows], (high - low)[rows].amax(0).clamp(min=LEAST)
-        sides = torch.minimum(sides, torch.tensor(size))
-        top, left = torch.minimum(first, torch.tensor(size) - sides).unbind(1)
-        found.append(Boxes(rows, top, left, (int(sides[0]), int(sides[1]))))
+    for rows in order.tensor_split(max(1, views // TOGETHER)) if grouped else (order,):
+        sides = torch.minimum((last - first)[rows].amax(0).clamp(min=LEAST), torch.tensor(size))
+        top, left = torch.minimum(first[rows], torch.tensor(size) - sides).unbind(1)
+        some = level if level is None or len(level) == 1 else level[rows]
+        found.append(Boxes(rows, top, left, (int(sides[0]), int(sides[1])), some))
     return found
 
 
 @torch.no_grad()
-def _extent(pull: Pull, size: tuple[int, int], source: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """The first row and column that may see the source, and the ones after the last, (N,2) each."""
+def _extent(pull: Chain, size: tuple[int, int], source: tuple[int, int], tap: Tensor) -> tuple[Tensor, Tensor]:
+    """The first (row, column) that may see the source, and the one after the last, (N,2) each; both 0 if none does. A
+    read reaches `tap` (1|N,) half pixels of the source."""
     nodes = [torch.linspace(1, 2 * n - 1, min(n, CELLS + 1)) for n in size]
     points, w = pull(nodes[1], nodes[0], HOST)
+    if w is None and not pull.others:  # a homography maps corners to corners
+        ends = torch.tensor([[0, 0], [2, 0], [2, 2], [0, 2]]) * torch.tensor(source).flip(0)
+        corners, ahead = transform(invert(pull.first), ends + (ends.sign() * 2 - 1) * tap[:, None, None])
+        if bool((ahead > HORIZON).all()):
+            first, last = ((each.flip(-1) - 1) / 2 for each in (corners.amin(1), corners.amax(1)))
+            most = torch.tensor(size)
+            first = (first - AROUND).clamp(min=0).floor().long()
+            return first.minimum(most), (last + AROUND).ceil().long().add(1).clamp(min=0).minimum(most)
     pixels = max(1.0, min((n - 1) / max(len(each) - 1, 1) for n, each in zip(size, nodes, strict=True)))
     least, most = _corners(points, torch.minimum), _corners(points, torch.maximum)
-    margin = TAP + AROUND / pixels * (most - least)
+    margin = tap[:, None, None, None] + AROUND / pixels * (most - least)
     ends = points.new_tensor([2 * source[1], 2 * source[0]])
     cells = ~((least > ends + margin) | (most < -margin)).any(-1)  # so that a NaN is kept
     if w is not None:  # a cell on the horizon is kept, for its corners tell nothing
         ahead = w > HORIZON
         some, every = _corners(ahead, torch.logical_or), _corners(ahead, torch.logical_and)
         cells = some & (cells | ~every)
-    ends_ = [_ends(cells.any(3 - dim), nodes[dim - 1]) for dim in (1, 2)]
-    low, high = (torch.stack(each, dim=1) for each in zip(*ends_, strict=True))
-    return low, high
+    low, high = zip(*(_ends(cells.any(3 - dim), nodes[dim - 1]) for dim in (1, 2)), strict=True)
+    return torch.stack(low, dim=1), torch.stack(high, dim=1)
 
 
 def _corners(nodes: Tensor, merge: Callable[[Tensor, Tensor], Tensor]) -> Tensor:

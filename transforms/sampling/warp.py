@@ -42,15 +42,18 @@ def warp(
         tone: applied to the views, border and all.
         outline: where premultiplied colours, with their coverage as the last channel, end; give it with a constant
             border of 0 and without a tone.
-        at: the part of each of the N views of `size` that is made; it is what it is in the whole view.
+        at: the part of each of the N views of `size` that is made, and its levels; it is what it is in the whole
+            view.
     """
     border, value = resampling.border, resampling.value
     work = torch.promote_types(images.dtype, torch.float32)  # never half: its grid is pixels off
-    at = at or whole(size)
+    if at is None:
+        source = images.shape[2], images.shape[3]
+        at = whole(size, levels(pull, size, source, border, work) if resampling.antialias else None)
+    level = at.level
     points, w = pull(*at.lattice(1, work), images.device)
     grid = _grid(points, images, w)
     fill = border_value(value, images) if border == "constant" or w is not None else None
-    level = levels(pull, size, (images.shape[2], images.shape[3]), border, work) if resampling.antialias else None
     times = len(images) if len(grid) < len(images) else 1  # one map for all
     grid = copies(grid, times)
 
@@ -58,7 +61,7 @@ def warp(
         points, ahead = pull(*at.lattice(2, work), images.device)
         fine = _grid(points, images, ahead)
         if ahead is not None:  # a sample beyond the horizon gives way to its pixel's centre
-            centre = grid[: len(fine)].repeat_interleave(2, 1).repeat_interleave(2, 2)
+            centre = grid[: len(fine)].repeat(1, 2, 2, 1)
             fine = torch.where((ahead > HORIZON)[..., None], fine, centre)
         return copies(fine, times)
 
