@@ -15,8 +15,8 @@ from transforms.sampling.fusion import Chain
 from transforms.sampling.homography import HORIZON, invert, transform
 
 #: From the output's half-pixel coordinates x (w,), y (h,), on the host, to the source's, (N,h,w,2), on a device,
-#: which the caller may overwrite, and their w (N,h,w) or None (all are before the camera, and none is far away). Where
-#: each view has coordinates of its own, they are (N,w) and (N,h).
+#: which the caller may overwrite, and their w (N,h,w) or None (all are before the camera, and none is far away).
+#: Where each view has coordinates of its own, they are (N,w) and (N,h).
 Pull = Callable[[Tensor, Tensor, torch.device], tuple[Tensor, Tensor | None]]
 
 #: Cells along each axis of the lattice whose cells are kept or left out.
@@ -112,7 +112,7 @@ def _corners(nodes: Tensor, merge: Callable[[Tensor, Tensor], Tensor]) -> Tensor
 
 
 def _ends(cells: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
-    """The first pixel of the first cell (N,k) and the one after the last of the last, (N,) each; 0 where no cell is."""
+    """The first pixel of the first cell (N,k) and the one after the last cell, (N,) each; 0 where no cell is."""
     count = cells.shape[1]
     first, last = cells.int().argmax(1), count - 1 - cells.flip(1).int().argmax(1)
     low = ((nodes[first] - 1) / 2).floor().long()
@@ -151,7 +151,7 @@ class _Over(torch.autograd.Function):
 
 
 def laid_over(views: Tensor, overs: Sequence[Tensor], at: Sequence[Boxes]) -> Tensor:
-    """Views (N,C,H,W), which are changed in place, with premultiplied colours and coverage (k,C+1,h,w) over the boxes,
-    which are in different views."""
+    """Views (N,C,H,W), which are changed in place, with premultiplied colours and coverage (k,C+1,h,w) over boxes, at
+    most one in each view."""
     result: Tensor = _Over.apply(views, at, *overs)
     return result

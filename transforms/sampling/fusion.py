@@ -1,6 +1,7 @@
 """Neighbouring maps become one: homographies are multiplied, any other map passes points on."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -44,7 +45,8 @@ class Bend(NamedTuple):
         return self.stage.pull(points, u)
 
 
-class Chain(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class Chain:
     """The map of a view's pixels to a source's, a `transforms.sampling.boxes.Pull`: a homography (N,3,3), and what
     follows."""
 

@@ -94,7 +94,8 @@ def transform(matrix: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
 
 def lattice(matrix: Tensor, x: Tensor, y: Tensor, device: torch.device = HOST) -> tuple[Tensor, Tensor | None]:
     """`transform` of the points (x_j, y_i) of a lattice, x (w,) and y (h,), or (N,w) and (N,h) where each row has its
-    own: (N,h,w,2), and w (N,h,w), or None if every point is well before the camera. The fast way to a grid: a matrix is separable but for its division.
+    own: (N,h,w,2), and w (N,h,w), or None if every point is well before the camera. The fast way to a grid: a
+    matrix is separable but for its division.
 
     `matrix`, x and y are on the host, the result is on `device`."""
     along = matrix[:, :, 0, None] * x[..., None, :]
