@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from transforms.devices import HOST, uploaded
-from transforms.sampling.boxes import Boxes, Pull, boxes, laid_over
+from transforms.sampling.boxes import Boxes, boxes, laid_over
 from transforms.sampling.fusion import UNSEEN as UNSEEN
 from transforms.sampling.fusion import Chain, Move, fuse
-from transforms.sampling.homography import half_pixels, invert, transform, wide_dtype
+from transforms.sampling.homography import Pull, half_pixels, invert, transform, wide_dtype
 from transforms.sampling.outline import Outline
 from transforms.sampling.pyramid import levels
 from transforms.sampling.read import Border, Kernel, Resampling, Value, copies
@@ -300,7 +300,8 @@ class Compose:
         work = torch.promote_types(layer.pixels.dtype, torch.float32)  # in half precision points would be pixels off
         pull = copies(layer.pull, views // len(layer.pull)).to(HOST, wide_dtype(layer.pixels))
         bends = [(stage, copies(u, views // len(u))) for stage, u in layer.bends]
-        into, out = half_pixels(size_of(layer.pixels), pull), half_pixels(size, pull)
+        height, width = layer.pixels.shape[2:]
+        into, out = half_pixels((height, width), pull), half_pixels(size, pull)
         return fuse(invert(out)[None], [*bends, pull, *chain], into[None], work)
 
     def _sample(

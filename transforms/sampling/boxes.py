@@ -7,17 +7,13 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from transforms.devices import HOST
 from transforms.sampling.fusion import Chain
 from transforms.sampling.homography import HORIZON, invert, transform
-
-#: From the output's half-pixel coordinates x (w,), y (h,), on the host, to the source's, (N,h,w,2), on a device,
-#: which the caller may overwrite, and their w (N,h,w) or None (all are before the camera, and none is far away).
-#: Where each view has coordinates of its own, they are (N,w) and (N,h).
-Pull = Callable[[Tensor, Tensor, torch.device], tuple[Tensor, Tensor | None]]
 
 #: Cells along each axis of the lattice whose cells are kept or left out.
 CELLS = 32
@@ -40,23 +36,10 @@ class Boxes(NamedTuple):
     size: tuple[int, int]
     level: Tensor | None = None
 
-    def lattice(self, n: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """The half-pixel coordinates x (k,nw) and y (k,nh) of n x n places in each pixel of size (h, w): the first of
-        each pixel, then the second."""
-        within = (2 * torch.arange(n, dtype=dtype)[:, None] + 1) / n
-        y, x = ((within + 2 * torch.arange(side, dtype=dtype)).flatten() for side in self.size)
-        return x + 2 * self.left[:, None].to(dtype), y + 2 * self.top[:, None].to(dtype)
-
     def slices(self) -> list[tuple[Any, ...]]:
         """The part of the views (N,C,H,W) that each box is."""
         (height, width), places = self.size, zip(*(each.tolist() for each in self[:3]), strict=True)
         return [(n, slice(None), slice(i, i + height), slice(j, j + width)) for n, i, j in places]
-
-
-def whole(size: tuple[int, int], level: Tensor | None) -> Boxes:
-    """The views themselves, whatever their number."""
-    zero = torch.zeros(1, dtype=torch.long)
-    return Boxes(zero, zero, zero, size, level)
 
 
 def boxes(
@@ -155,3 +138,15 @@ def laid_over(views: Tensor, overs: Sequence[Tensor], at: Sequence[Boxes]) -> Te
     most one in each view."""
     result: Tensor = _Over.apply(views, at, *overs)
     return result
+
+
+def spread(level: Tensor, size: tuple[int, int], x: Tensor, y: Tensor) -> Tensor:
+    """The nodes (N,k,l) of a lattice over views of `size`, interpolated at x (N,w) and y (N,h), half pixels of them:
+    (N,1,h,w), or (N,1,1,1) where a level is the same throughout each view."""
+    if torch.equal(level.detach().amin((1, 2)), level.detach().amax((1, 2))):
+        return level[:, None, :1, :1]
+    across, down = (x - 1) / max(size[1] - 1, 1) - 1, (y - 1) / max(size[0] - 1, 1) - 1
+    grid = torch.stack(torch.broadcast_tensors(across[:, None, :], down[:, :, None]), dim=-1)
+    return F.grid_sample(
+        level[:, None].expand(len(grid), -1, -1, -1), grid, padding_mode="border", align_corners=True
+    )

@@ -47,8 +47,7 @@ class Bend(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Chain:
-    """The map of a view's pixels to a source's, a `transforms.sampling.boxes.Pull`: a homography (N,3,3), and what
-    follows."""
+    """The map of a view's pixels to a source's, a `Pull`: a homography (N,3,3), and what follows."""
 
     first: Tensor
     others: tuple[Tensor | Bend, ...]

@@ -8,12 +8,18 @@ shifts by whole pixels stay exact.
 """
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from transforms.devices import HOST, uploaded
+
+#: From the output's half-pixel coordinates x (w,), y (h,), on the host, to the source's, (N,h,w,2), on a device,
+#: which the caller may overwrite, and their w (N,h,w) or None (all are before the camera, and none is far away).
+#: Where each view has coordinates of its own, they are (N,w) and (N,h).
+Pull = Callable[[Tensor, Tensor, torch.device], tuple[Tensor, Tensor | None]]
 
 #: A quad is refused when its smallest corner triangle is below this share of its largest one.
 DEGENERATE = 1e-3

@@ -19,8 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transforms.devices import HOST, constants, uploaded
-from transforms.sampling.boxes import Boxes, Pull
-from transforms.sampling.homography import HORIZON
+from transforms.sampling.homography import HORIZON, Pull
 from transforms.sampling.read import Border, Resampling, read
 
 #: The Jacobian is taken at the nodes of a lattice with so many cells along each axis, and interpolated.
@@ -69,23 +68,12 @@ def top(source: tuple[int, int]) -> int:
     return math.ceil(math.log2(max(source))) + 2
 
 
-def spread(level: Tensor, size: tuple[int, int], at: Boxes) -> Tensor:
-    """The nodes (N,k,l) of a lattice over views of `size` between which a level is interpolated, at the pixels of
-    boxes: (N,1,h,w), or (N,1,1,1) where it is the same throughout each view."""
-    if torch.equal(level.detach().amin((1, 2)), level.detach().amax((1, 2))):
-        return level[:, None, :1, :1]
-    x, y = at.lattice(1, level.dtype)
-    x, y = ((each - 1) / max(n - 1, 1) - 1 for each, n in zip((x, y), (size[1], size[0]), strict=True))
-    grid = torch.stack(torch.broadcast_tensors(x[:, None, :], y[:, :, None]), dim=-1).expand(len(level), -1, -1, -1)
-    return F.grid_sample(level[:, None], grid, padding_mode="border", align_corners=True)
-
-
 def read_levels(
     images: Tensor, grid: Tensor, finer: Callable[[], Tensor], level: Tensor, resampling: Resampling
 ) -> Tensor:
     """As `transforms.sampling.read.read`, each place from the levels of the pyramid around `level` (N,1,h,w) or
-    (N,1,1,1), on the host. `finer()` is the grid of 2 x 2 places in each pixel, (N,2h,2w,2), in the
-    order of `Boxes.lattice`. Views that need no level
+    (N,1,1,1), on the host. `finer()` is the grid of 2 x 2 places in each pixel, (N,2h,2w,2), the first of
+    all pixels along each axis, then the second. Views that need no level
     above 0 come out as `read` gives them."""
     low, high = torch.stack(torch.aminmax(level.detach().flatten(1), dim=1))[..., None]
     every = torch.arange(math.ceil(high.max()) + 1)
@@ -108,7 +96,10 @@ def read_levels(
             inner = replace(resampling, border=border)
         own = texture if shared or rows is None else texture.index_select(0, rows)
         samples = read(own, places, inner)
-        return _mean(samples) if k else samples
+        for dim in (2, 3) if k else ():  # sums of whole rows take a third of the time of `avg_pool2d`
+            one, other = samples.unflatten(dim, (2, -1)).unbind(dim)
+            samples = one + other
+        return samples / 4 if k else samples
 
     total = images.new_zeros(()) if common is None else read_level(common)
     for k in needed:
@@ -126,15 +117,6 @@ def read_levels(
             total = total if total.dim() else part.new_zeros(len(grid), *part.shape[1:])
             total.index_add_(0, rows, part)
     return total
-
-
-def _mean(samples: Tensor) -> Tensor:
-    """The mean of 2 x 2 samples (N,C,2h,2w) of each pixel, in the order of `Boxes.lattice`: sums of whole rows,
-    which take a third of the time of `avg_pool2d`."""
-    for dim in (2, 3):
-        one, other = samples.unflatten(dim, (2, -1)).unbind(dim)
-        samples = one + other
-    return samples / 4
 
 
 def _rows(used: Tensor, images: int) -> tuple[Tensor, bool]:
