@@ -14,17 +14,17 @@ import torch
 from torch import Tensor
 
 from transforms.devices import HOST, uploaded
-from transforms.sampling.fusion import Move, fuse
-from transforms.sampling.homography import half_pixels, invert, lattice, transform, wide_dtype
+from transforms.sampling.boxes import Boxes, boxes, laid_over
+from transforms.sampling.fusion import UNSEEN as UNSEEN
+from transforms.sampling.fusion import Chain, Move, fuse
+from transforms.sampling.homography import Pull, half_pixels, invert, transform, wide_dtype
+from transforms.sampling.outline import Outline
+from transforms.sampling.pyramid import levels
 from transforms.sampling.read import Border, Kernel, Resampling, Value, copies
 from transforms.sampling.straight_through import saturate
 from transforms.sampling.tone import Tone, tone_of, toned
 from transforms.sampling.warp import warp
 from transforms.scene import Layer, Scene, checked, premultiplied, rows_of, scene_of, size_of
-
-#: A geometric stage returns a point with this coordinate for an output point that sees nothing of its input (past the
-#: edge of a label, beyond the fold of a lens): the view shows the border value there, and no gradient flows.
-UNSEEN = 1e6
 
 
 @runtime_checkable
@@ -264,60 +264,59 @@ class Compose:
     def _render(self, scene: Scene, chain: Sequence[Move], tone: Tone | None, views: int) -> Tensor:
         """Sample each layer once, straight into the views, and composite bottom-up; then the tone."""
         base, *rest = scene.layers
+        times = views // len(base.pixels)
         moved = base.pull.requires_grad or not torch.equal(base.pull, torch.eye(3).to(base.pull).expand_as(base.pull))
-        placed = moved or size_of(base.pixels) != scene.size
-        if not (chain or rest or placed):
-            view = copies(base.pixels, views // len(base.pixels))
-            return view if tone is None else toned(view, tone)
-        own = None if rest else tone
-        if chain or placed:
+        if chain or moved or size_of(base.pixels) != scene.size:
             plain = Layer(base.pixels, None, base.pull)
-            view = self._sample(plain, scene.size, chain, views, self._resampling, own)
-        else:  # nothing moves the picture, only the layers above it
-            view = copies(base.pixels, views // len(base.pixels))
+            pull = self._chain(plain, scene.size, chain, views)
+            view = self._sample(base.pixels, pull, scene.size, self._resampling, None if rest else tone)
+        elif rest:  # nothing moves the picture, only the layers above it, which are laid over a copy
+            view = base.pixels.repeat_interleave(times, 0)
+        else:
+            view = copies(base.pixels, times)
+            return view if tone is None else toned(view, tone)
         for layer in rest:
-            # Premultiplied: colour and coverage go through the same filter, so edges do not darken and a black
-            # pixel is not a hole (Porter & Duff 1984).
-            ink = layer._replace(pixels=premultiplied(layer), alpha=None)
-            clear = replace(self._resampling, border="constant", value=0.0)
-            over = self._sample(ink, scene.size, chain, views, clear)
-            view = over[:, :-1] + (1 - over[:, -1:]) * view
+            view = self._lay(layer, view, chain)
         return toned(view, tone) if rest and tone is not None else view
+
+    def _lay(self, layer: Layer, views: Tensor, chain: Sequence[Move]) -> Tensor:
+        """Views (N,C,h,w), changed in place, with a layer over them: it is sampled where it may be seen."""
+        # Premultiplied: colour and coverage go through the same filter, so edges do not darken and a black pixel is
+        # not a hole (Porter & Duff 1984).
+        ink = premultiplied(layer)
+        clear = replace(self._resampling, border="constant", value=0.0)
+        size, source, own = size_of(views), size_of(ink), len(ink) == len(views)
+        pull = self._chain(layer, size, chain, len(views))
+        work = pull.first.dtype
+        level = levels(pull, size, source, "constant", work) if self.antialias else None
+        at, overs = boxes(pull, len(views), size, source, level, own or len(ink) == 1), []
+        for box in at:
+            pixels = ink.index_select(0, uploaded(box.rows, ink.device)) if own else ink
+            overs.append(self._sample(pixels, pull.take(box.rows), size, clear, outline=layer.outline, at=box))
+        return laid_over(views, overs, at)
+
+    def _chain(self, layer: Layer, size: tuple[int, int], chain: Sequence[Move], views: int) -> Chain:
+        """From views of `size` through `chain`, the layer's place and its bends to its pixels."""
+        work = torch.promote_types(layer.pixels.dtype, torch.float32)  # in half precision points would be pixels off
+        pull = copies(layer.pull, views // len(layer.pull)).to(HOST, wide_dtype(layer.pixels))
+        bends = [(stage, copies(u, views // len(u))) for stage, u in layer.bends]
+        height, width = layer.pixels.shape[2:]
+        into, out = half_pixels((height, width), pull), half_pixels(size, pull)
+        return fuse(invert(out)[None], [*bends, pull, *chain], into[None], work)
 
     def _sample(
         self,
-        layer: Layer,
+        pixels: Tensor,
+        pull: Pull,
         size: tuple[int, int],
-        chain: Sequence[Move],
-        views: int,
         resampling: Resampling,
         tone: Tone | None = None,
+        outline: Outline | None = None,
+        at: Boxes | None = None,
     ) -> Tensor:
-        """The views (N,C,*size) of one opaque layer, through its bends, its place and then `chain`."""
-        pixels, pull = layer.pixels, layer.pull
-        work = torch.promote_types(pixels.dtype, torch.float32)  # points in half precision would be pixels off
-        pull = copies(pull, views // len(pull)).to(HOST, wide_dtype(pixels))
-        moves: list[Move | Tensor] = [pull, *chain]  # in the order in which the layer's pixels meet them
-        if layer.bends:
-            moves = [*((stage, copies(u, views // len(u))) for stage, u in layer.bends), *moves]
-        into, out = half_pixels(size_of(pixels), pull), half_pixels(size, pull)
-        first, *others = fuse(invert(out)[None], moves, into[None], work)
-        assert isinstance(first, Tensor)
-
-        def source(x: Tensor, y: Tensor, device: torch.device) -> tuple[Tensor, Tensor | None]:
-            points, w = lattice(first, x, y, device)
-            for link in others:
-                if isinstance(link, Tensor):
-                    points, ahead = transform(uploaded(link, device), points)
-                else:
-                    points = link(points)
-                    ahead = (points.detach().abs().amax(-1) < UNSEEN).to(points.dtype)
-                w = ahead if w is None else torch.minimum(w, ahead)
-            return points, w
-
+        """The views (N,C,*size) of one opaque layer, or boxes of them."""
         overshoots = self.kernel not in ("nearest", "bilinear")  # and so it is clamped before the tone
-        inner = None if overshoots else tone
-        view = warp(pixels, source, size, resampling, tone=inner, outline=layer.outline)
+        view = warp(pixels, pull, size, resampling, tone=None if overshoots else tone, outline=outline, at=at)
         view = saturate(view) if overshoots else view
         return toned(view, tone) if overshoots and tone is not None else view
 

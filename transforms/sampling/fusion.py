@@ -1,13 +1,18 @@
 """Neighbouring maps become one: homographies are multiplied, any other map passes points on."""
 
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Protocol, runtime_checkable
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from transforms.devices import uploaded
+from transforms.sampling.homography import lattice, transform
+
+#: A geometric stage returns a point with this coordinate for an output point that sees nothing of its input (past the
+#: edge of a label, beyond the fold of a lens): the view shows the border value there, and no gradient flows.
+UNSEEN = 1e6
 
 
 class PointMap(Protocol):
@@ -27,31 +32,63 @@ class MatrixMap(Protocol):
 
 #: A geometric stage and its coordinates.
 Move = tuple[PointMap | MatrixMap, Tensor]
-Link = Tensor | Callable[[Tensor], Tensor]  # a homography, or any other map of points
 
 
-def fuse(first: Tensor, seen: Sequence[Move | Tensor], last: Tensor, work: torch.dtype) -> list[Link]:
+class Bend(NamedTuple):
+    """A map of points that is no homography, and its coordinates (N,dims) on the host."""
+
+    stage: PointMap
+    u: Tensor
+
+    def __call__(self, points: Tensor) -> Tensor:
+        u = self.u if hasattr(self.stage, "discrete") else uploaded(self.u, points.device)
+        return self.stage.pull(points, u)
+
+
+@dataclass(frozen=True, eq=False)
+class Chain:
+    """The map of a view's pixels to a source's, a `Pull`: a homography (N,3,3), and what follows."""
+
+    first: Tensor
+    others: tuple[Tensor | Bend, ...]
+
+    def __call__(self, x: Tensor, y: Tensor, device: torch.device) -> tuple[Tensor, Tensor | None]:
+        points, w = lattice(self.first, x, y, device)
+        for link in self.others:
+            if isinstance(link, Tensor):
+                points, ahead = transform(uploaded(link, device), points)
+            else:
+                points = link(points)
+                ahead = (points.detach().abs().amax(-1) < UNSEEN).to(points.dtype)
+            w = ahead if w is None else torch.minimum(w, ahead)
+        return points, w
+
+    def take(self, rows: Tensor) -> "Chain":
+        """The maps of some views."""
+
+        def some(each: Tensor) -> Tensor:
+            return each if len(each) == 1 else each[rows]
+
+        others = (some(each) if isinstance(each, Tensor) else each._replace(u=some(each.u)) for each in self.others)
+        return Chain(some(self.first), tuple(others))
+
+
+def fuse(first: Tensor, seen: Sequence[Move | Tensor], last: Tensor, work: torch.dtype) -> Chain:
     """The maps that a point passes from the view's pixels, by `first`, to the source's, by `last`: of `seen`, stages
     and matrices (N,3,3) in the order in which pixels meet them, a point meets the last one first. All matrices and
     coordinates are on the host; points may be on any device."""
-    maps: list[Link] = [first]
-    for each in reversed(seen):
+    links: list[Tensor | Bend] = [first]
+    for each in (*reversed(seen), last):
         if isinstance(each, Tensor):
-            maps.append(each)
-            continue
-        stage, u = each
-        if isinstance(stage, MatrixMap):
-            maps.append(stage.matrix(u.to(first)))
+            link: Tensor | Bend = each
+        elif isinstance(each[0], MatrixMap):
+            link = each[0].matrix(each[1].to(first))
         else:
-            maps.append(partial(_pull, stage, u.to(work)))
-    links: list[Link] = []
-    for link in [*maps, last]:
-        if links and isinstance(link, Tensor) and isinstance(links[-1], Tensor):
+            link = Bend(each[0], each[1].to(work))
+        if isinstance(link, Tensor) and isinstance(links[-1], Tensor):
             links[-1] = link @ links[-1]
         else:
             links.append(link)
-    return [link.to(work) if isinstance(link, Tensor) else link for link in links]
-
-
-def _pull(stage: PointMap, u: Tensor, points: Tensor) -> Tensor:
-    return stage.pull(points, u if hasattr(stage, "discrete") else uploaded(u, points.device))
+    start, *others = [link.to(work) if isinstance(link, Tensor) else link for link in links]
+    assert isinstance(start, Tensor)
+    return Chain(start, tuple(others))

@@ -8,12 +8,18 @@ shifts by whole pixels stay exact.
 """
 
 import itertools
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from transforms.devices import HOST, uploaded
+
+#: From the output's half-pixel coordinates x (w,), y (h,), on the host, to the source's, (N,h,w,2), on a device,
+#: which the caller may overwrite, and their w (N,h,w) or None (all are before the camera, and none is far away).
+#: Where each view has coordinates of its own, they are (N,w) and (N,h).
+Pull = Callable[[Tensor, Tensor, torch.device], tuple[Tensor, Tensor | None]]
 
 #: A quad is refused when its smallest corner triangle is below this share of its largest one.
 DEGENERATE = 1e-3
@@ -93,12 +99,13 @@ def transform(matrix: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def lattice(matrix: Tensor, x: Tensor, y: Tensor, device: torch.device = HOST) -> tuple[Tensor, Tensor | None]:
-    """`transform` of the points (x_j, y_i) of a lattice, x (w,) and y (h,): (N,h,w,2), and w (N,h,w), or None if
-    every point is well before the camera. The fast way to a grid: a matrix is separable but for its division.
+    """`transform` of the points (x_j, y_i) of a lattice, x (w,) and y (h,), or (N,w) and (N,h) where each row has its
+    own: (N,h,w,2), and w (N,h,w), or None if every point is well before the camera. The fast way to a grid: a
+    matrix is separable but for its division.
 
     `matrix`, x and y are on the host, the result is on `device`."""
-    along = matrix[:, :, 0, None] * x
-    down = matrix[:, :, 1, None] * y + matrix[:, :, 2, None]
+    along = matrix[:, :, 0, None] * x[..., None, :]
+    down = matrix[:, :, 1, None] * y[..., None, :] + matrix[:, :, 2, None]
     # The extremes of a sum of two vectors are the sums of theirs.
     least = along[:, 2].detach().amin(-1) + down[:, 2].detach().amin(-1)
     most = (along[:, :2].detach().abs().amax(-1) + down[:, :2].detach().abs().amax(-1)).amax(-1)

@@ -31,20 +31,20 @@ class Outline:
     corners: tuple[tuple[float, float], ...] = ((0.0, 0.0), (1.0, 0.0), (1.0, 1.0), (0.0, 1.0))
 
     def near(self, places: Tensor, reach: Tensor) -> Tensor:
-        """A polygon (1|K,n,2) that agrees with the outline up to `reach` (K,) from `places` (K,2), all in the grid
+        """Polygons (2,n,1|K) that agree with the outline up to `reach` (K,) from `places` (2,K), all in the grid
         frame (the layer's edges at -1 and 1)."""
         corners = places.new_tensor(self.corners) * 2 - 1
         if len(corners) > 2:
-            return corners[None]
+            return corners.T[..., None]
         middle, radii = (corners[0] + corners[1]) / 2, (corners[1] - corners[0]) / 2
-        x, y = ((places - middle) / radii).unbind(-1)  # as if it were the unit circle
-        half = (reach / radii.amin()).clamp(max=math.pi / 2)[:, None]
-        turn = torch.atan2(y, x)[:, None] + half * torch.linspace(-1, 1, SIDES + 1).to(places)
+        x, y = (places - middle[:, None]) / radii[:, None]  # as if it were the unit circle
+        half = (reach / radii.amin()).clamp(max=math.pi / 2)
+        turn = torch.atan2(y, x) + half * torch.linspace(-1, 1, SIDES + 1).to(places)[:, None]
         side = (2 / SIDES * half).clamp(min=1e-3)
         beyond = (side / side.sin()).sqrt()  # as much of the polygon is outside as is missing inside
-        arc = torch.stack([turn.cos(), turn.sin()], dim=-1) * beyond[..., None]
+        arc = torch.stack([turn.cos(), turn.sin()]) * beyond
         # With the arc across, so that a place deep inside is far from every side: coarse texels have edges there.
-        return torch.cat([arc, -arc], dim=1) * radii + middle
+        return torch.cat([arc, -arc], dim=1) * radii[:, None, None] + middle[:, None, None]
 
 
 def cut(view: Tensor, grid: Tensor, outline: Outline, ahead: Tensor | None = None) -> Tensor:
@@ -61,9 +61,11 @@ def cut(view: Tensor, grid: Tensor, outline: Outline, ahead: Tensor | None = Non
         return view
     above, below = (i - 1).clamp(min=0), (i + 1).clamp(max=height - 1)
     left, right = (j - 1).clamp(min=0), (j + 1).clamp(max=width - 1)
-    centre = grid[at]
-    across = _step(centre, grid[n, i, left], grid[n, i, right])
-    down = _step(centre, grid[n, above, j], grid[n, below, j])
+    start = n * height
+    five = torch.stack([start + i, start + i, start + i, start + above, start + below]) * width
+    places = grid.permute(3, 0, 1, 2).flatten(1)[:, five + torch.stack([j, left, right, j, j])]
+    centre, before, after, over, under = places.unbind(1)
+    across, down = _step(centre, before, after), _step(centre, over, under)
     covered = _covered(centre, across, down, outline).to(view.dtype)
     own = read[at]
     uncovered = own.detach() < RIM  # such a pixel has no colour of its own, and gets that of its neighbours
@@ -114,13 +116,13 @@ class _Cut(torch.autograd.Function):
 
 
 def _covered(centre: Tensor, across: Tensor, down: Tensor, outline: Outline) -> Tensor:
-    """How much of the parallelogram round each place (K,2), of sides `across` and `down`, lies within the outline."""
-    area = across[:, 0] * down[:, 1] - across[:, 1] * down[:, 0]
+    """How much of the parallelogram round each place (2,K), of sides `across` and `down`, lies within the outline."""
+    area = across[0] * down[1] - across[1] * down[0]
     flat = area.abs() < torch.finfo(area.dtype).tiny
-    safe = torch.where(flat, 1.0, area)[:, None]
-    reach = across.detach().abs().sum(-1) + down.detach().abs().sum(-1)
-    x, y = (outline.near(centre.detach(), reach) - centre[:, None]).unbind(-1)
-    x, y = (x * down[:, 1:] - y * down[:, :1]) / safe, (y * across[:, :1] - x * across[:, 1:]) / safe
+    safe = torch.where(flat, 1.0, area)
+    reach = across.detach().abs().sum(0) + down.detach().abs().sum(0)
+    x, y = (outline.near(centre.detach(), reach) - centre[:, None]).unbind(0)
+    x, y = (x * down[1] - y * down[0]) / safe, (y * across[0] - x * across[1]) / safe
     return torch.where(flat, 0.0, within(x + 0.5, y + 0.5))
 
 
@@ -139,16 +141,16 @@ def _rim(seen: Tensor) -> Tensor:
 
 
 def _step(centre: Tensor, previous: Tensor, following: Tensor) -> Tensor:
-    """How far the places move from one pixel to the next, (K,2): the mean of both sides, or the one within `FOLD`."""
+    """How far the places move from one pixel to the next, (2,K): the mean of both sides, or the one within `FOLD`."""
     back, forth = centre - previous, following - centre
-    b, f = (each.detach().abs().sum(-1, keepdim=True) for each in (back, forth))
+    b, f = (each.detach().abs().sum(0) for each in (back, forth))
     one, other = (b > 0) & ((b <= FOLD * f) | (f == 0)), (f > 0) & ((f <= FOLD * b) | (b == 0))
     return (torch.where(one, back, 0.0) + torch.where(other, forth, 0.0)) / (one.to(b) + other.to(b)).clamp(min=1)
 
 
 def within(x: Tensor, y: Tensor) -> Tensor:
-    """The area (K,) that simple polygons with the corners x, y (K,n) have in common with the unit square."""
-    dx, dy = x.roll(-1, 1) - x, y.roll(-1, 1) - y
+    """The area (K,) that simple polygons with the corners x, y (n,K) have in common with the unit square."""
+    dx, dy = x.roll(-1, 0) - x, y.roll(-1, 0) - y
     low, high = y.clamp(0, 1), (y + dy).clamp(0, 1)
     slope = dx / torch.where(dy == 0, 1.0, dy)
     left, right = x + (low - y) * slope, x + (high - y) * slope
@@ -157,4 +159,4 @@ def within(x: Tensor, y: Tensor) -> Tensor:
     p, q, span = least.clamp(0, 1), most.clamp(0, 1), most - least
     total = (q - p) * (p + q) / 2 + (most - 1).clamp(min=0) - (least - 1).clamp(min=0)
     mean = torch.where(span > 0, total / torch.where(span > 0, span, 1.0), p)
-    return ((high - low) * mean).sum(-1).abs().clamp(max=1)
+    return ((high - low) * mean).sum(0).abs().clamp(max=1)

@@ -19,12 +19,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transforms.devices import HOST, constants, uploaded
-from transforms.sampling.homography import HORIZON
+from transforms.sampling.homography import HORIZON, Pull
 from transforms.sampling.read import Border, Resampling, read
-
-#: From the output's half-pixel coordinates x (w,), y (h,), on the host, to the source's, (N,h,w,2), on a device,
-#: which the caller may overwrite, and their w (N,h,w) or None (all are before the camera, and none is far away).
-Pull = Callable[[Tensor, Tensor, torch.device], tuple[Tensor, Tensor | None]]
 
 #: The Jacobian is taken at the nodes of a lattice with so many cells along each axis, and interpolated.
 CELLS = 16
@@ -75,9 +71,10 @@ def top(source: tuple[int, int]) -> int:
 def read_levels(
     images: Tensor, grid: Tensor, finer: Callable[[], Tensor], level: Tensor, resampling: Resampling
 ) -> Tensor:
-    """As `transforms.sampling.read.read`, each place from the levels of the pyramid around `level` (N,k,l), a
-    lattice over the view, on the host. `finer()` is the grid of 2 x 2 places in each pixel, (N,2h,2w,2). Views that
-    need no level above 0 come out as `read` gives them."""
+    """As `transforms.sampling.read.read`, each place from the levels of the pyramid around `level` (N,1,h,w) or
+    (N,1,1,1), on the host. `finer()` is the grid of 2 x 2 places in each pixel, (N,2h,2w,2), the first of
+    all pixels along each axis, then the second. Views that need no level
+    above 0 come out as `read` gives them."""
     low, high = torch.stack(torch.aminmax(level.detach().flatten(1), dim=1))[..., None]
     every = torch.arange(math.ceil(high.max()) + 1)
     used = (low < every + 1) & (high > every - 1)  # (N,levels): which view reads which level
@@ -99,7 +96,10 @@ def read_levels(
             inner = replace(resampling, border=border)
         own = texture if shared or rows is None else texture.index_select(0, rows)
         samples = read(own, places, inner)
-        return F.avg_pool2d(samples, 2) if k else samples
+        for dim in (2, 3) if k else ():  # sums of whole rows take a third of the time of `avg_pool2d`
+            one, other = samples.unflatten(dim, (2, -1)).unbind(dim)
+            samples = one + other
+        return samples / 4 if k else samples
 
     total = images.new_zeros(()) if common is None else read_level(common)
     for k in needed:
@@ -109,8 +109,7 @@ def read_levels(
         whole = len(rows) == len(grid)
         rows = rows if whole else uploaded(rows, grid.device)
         here = level if whole else level.index_select(0, rows)
-        full = F.interpolate(here[:, None], grid.shape[1:3], mode="bilinear", align_corners=True)
-        weight = (1 - (full - k).abs()).clamp(min=0) - int(k == common)
+        weight = (1 - (here - k).abs()).clamp(min=0) - int(k == common)
         if whole:
             total = total + read_level(k) * weight
         else:

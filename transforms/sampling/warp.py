@@ -7,12 +7,14 @@ file turns maps into views: border value, horizon, antialiasing.
 from collections.abc import Callable
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from transforms.devices import HOST, constants
-from transforms.sampling.homography import HORIZON, invert, lattice, pixels_to_halves, wide_dtype
+from transforms.sampling.boxes import Boxes, spread
+from transforms.sampling.homography import HORIZON, Pull, invert, lattice, pixels_to_halves, wide_dtype
 from transforms.sampling.outline import Outline, cut
-from transforms.sampling.pyramid import Pull, levels, read_levels
+from transforms.sampling.pyramid import levels, read_levels
 from transforms.sampling.read import Border, Resampling, border_value, copies, read
 from transforms.sampling.tone import Tone, toned
 
@@ -30,8 +32,9 @@ def warp(
     *,
     tone: Tone | None = None,
     outline: Outline | None = None,
-) -> Tensor:  # (N,C,*size)
-    """Resample through the map `pull` (see `transforms.sampling.pyramid.Pull`), which gives N = k B views: the first
+    at: Boxes | None = None,
+) -> Tensor:  # (N,C,*size), or (N,C,*at.size)
+    """Resample through the map `pull` (see `sampling.homography.Pull`), which gives N = k B views: the first
     k are of the first image. Where w is not positive the result is the border value, and no gradient flows.
 
     Each view is antialiased from its own levels, so a view does not depend on its neighbours in the batch.
@@ -40,30 +43,40 @@ def warp(
         tone: applied to the views, border and all.
         outline: where premultiplied colours, with their coverage as the last channel, end; give it with a constant
             border of 0 and without a tone.
+        at: the part of each of the N views of `size` that is made, and its levels; it is what it is in the whole
+            view.
     """
     border, value = resampling.border, resampling.value
     work = torch.promote_types(images.dtype, torch.float32)  # never half: its grid is pixels off
-    y, x = 2 * torch.arange(size[0], dtype=work) + 1, 2 * torch.arange(size[1], dtype=work) + 1
+    source = images.shape[2], images.shape[3]
+    if at is None:
+        level = levels(pull, size, source, border, work) if resampling.antialias else None
+        (height, width), x0, y0 = size, torch.zeros(()), torch.zeros(())
+    else:
+        level, (height, width), x0, y0 = at.level, at.size, 2 * at.left[:, None], 2 * at.top[:, None]
+    x, y = x0 + 2 * torch.arange(width, dtype=work) + 1, y0 + 2 * torch.arange(height, dtype=work) + 1
     points, w = pull(x, y, images.device)
     grid = _grid(points, images, w)
     fill = border_value(value, images) if border == "constant" or w is not None else None
-    level = levels(pull, size, (images.shape[2], images.shape[3]), border, work) if resampling.antialias else None
     times = len(images) if len(grid) < len(images) else 1  # one map for all
     grid = copies(grid, times)
 
     def finer() -> Tensor:
-        y, x = torch.arange(2 * size[0], dtype=work) + 0.5, torch.arange(2 * size[1], dtype=work) + 0.5
-        points, ahead = pull(x, y, images.device)
+        points, ahead = pull(torch.cat([x - 0.5, x + 0.5], -1), torch.cat([y - 0.5, y + 0.5], -1), images.device)
         fine = _grid(points, images, ahead)
         if ahead is not None:  # a sample beyond the horizon gives way to its pixel's centre
-            centre = grid[: len(fine)].repeat_interleave(2, 1).repeat_interleave(2, 2)
+            centre = grid[: len(fine)].repeat(1, 2, 2, 1)
             fine = torch.where((ahead > HORIZON)[..., None], fine, centre)
         return copies(fine, times)
 
     def views(pixels: Tensor, own: Tone | None) -> Tensor:
         if level is None:
             return read(pixels, grid, resampling, own)
-        view = read_levels(pixels, grid, finer, copies(level, times), resampling)
+        if at is None:
+            full = F.interpolate(level[:, None], size, mode="bilinear", align_corners=True)
+        else:
+            full = spread(level, size, x, y)
+        view = read_levels(pixels, grid, finer, copies(full, times), resampling)
         return view if own is None else toned(view, own)
 
     view = _filled(views, images, w, fill, border, len(grid), tone)

@@ -1,0 +1,152 @@
+"""Where in its views a layer can be seen: outside its box a view does not change, so nothing is read there.
+
+The boxes are decided on the host, from the map alone, before any pixel is read.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from transforms.devices import HOST
+from transforms.sampling.fusion import Chain
+from transforms.sampling.homography import HORIZON, invert, transform
+
+#: Cells along each axis of the lattice whose cells are kept or left out.
+CELLS = 32
+#: Pixels of the view that are kept round the source: an edge has neighbours, and a map may bend within a cell.
+AROUND = 2.0
+#: The smallest side of a box: an edge needs a neighbour.
+LEAST = 2
+#: Views that share the size of a box, at least.
+TOGETHER = 4
+
+
+class Boxes(NamedTuple):
+    """Boxes of one size in some views: `rows` (k,) are their numbers, `top` and `left` (k,) the first row and column
+    of each box; `level` are the nodes (1|k,m,n) of their views (see `transforms.sampling.pyramid.levels`). All are on
+    the host."""
+
+    rows: Tensor
+    top: Tensor
+    left: Tensor
+    size: tuple[int, int]
+    level: Tensor | None = None
+
+    def slices(self) -> list[tuple[Any, ...]]:
+        """The part of the views (N,C,H,W) that each box is."""
+        (height, width), places = self.size, zip(*(each.tolist() for each in self[:3]), strict=True)
+        return [(n, slice(None), slice(i, i + height), slice(j, j + width)) for n, i, j in places]
+
+
+def boxes(
+    pull: Chain, views: int, size: tuple[int, int], source: tuple[int, int], level: Tensor | None, grouped: bool
+) -> list[Boxes]:
+    """Boxes outside which `pull` leads to places that see nothing of a source of `source` (height, width), read at
+    `level`, in each of `views` views of `size`; `grouped`: views with boxes of like size together, otherwise all."""
+    tap = torch.ones(1) if level is None else level.detach().amax((1, 2)).ceil().exp2()
+    first, last = (each.expand(views, 2) for each in _extent(pull, size, source, tap))
+    order = (last - first).prod(1).argsort(stable=True) if grouped else torch.arange(views)
+    found = []
+    for rows in order.tensor_split(max(1, views // TOGETHER)) if grouped else (order,):
+        sides = torch.minimum((last - first)[rows].amax(0).clamp(min=LEAST), torch.tensor(size))
+        top, left = torch.minimum(first[rows], torch.tensor(size) - sides).unbind(1)
+        some = level if level is None or len(level) == 1 else level[rows]
+        found.append(Boxes(rows, top, left, (int(sides[0]), int(sides[1])), some))
+    return found
+
+
+@torch.no_grad()
+def _extent(pull: Chain, size: tuple[int, int], source: tuple[int, int], tap: Tensor) -> tuple[Tensor, Tensor]:
+    """The first (row, column) that may see the source, and the one after the last, (N,2) each; both 0 if none does. A
+    read reaches `tap` (1|N,) half pixels of the source."""
+    nodes = [torch.linspace(1, 2 * n - 1, min(n, CELLS + 1)) for n in size]
+    points, w = pull(nodes[1], nodes[0], HOST)
+    if w is None and not pull.others:  # a homography maps corners to corners
+        ends = torch.tensor([[0, 0], [2, 0], [2, 2], [0, 2]]) * torch.tensor(source).flip(0)
+        corners, ahead = transform(invert(pull.first), ends + (ends.sign() * 2 - 1) * tap[:, None, None])
+        if bool((ahead > HORIZON).all()):
+            first, last = ((each.flip(-1) - 1) / 2 for each in (corners.amin(1), corners.amax(1)))
+            most = torch.tensor(size)
+            first = (first - AROUND).clamp(min=0).floor().long()
+            return first.minimum(most), (last + AROUND).ceil().long().add(1).clamp(min=0).minimum(most)
+    pixels = max(1.0, min((n - 1) / max(len(each) - 1, 1) for n, each in zip(size, nodes, strict=True)))
+    least, most = _corners(points, torch.minimum), _corners(points, torch.maximum)
+    margin = tap[:, None, None, None] + AROUND / pixels * (most - least)
+    ends = points.new_tensor([2 * source[1], 2 * source[0]])
+    cells = ~((least > ends + margin) | (most < -margin)).any(-1)  # so that a NaN is kept
+    if w is not None:  # a cell on the horizon is kept, for its corners tell nothing
+        ahead = w > HORIZON
+        some, every = _corners(ahead, torch.logical_or), _corners(ahead, torch.logical_and)
+        cells = some & (cells | ~every)
+    low, high = zip(*(_ends(cells.any(3 - dim), nodes[dim - 1]) for dim in (1, 2)), strict=True)
+    return torch.stack(low, dim=1), torch.stack(high, dim=1)
+
+
+def _corners(nodes: Tensor, merge: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+    """Nodes (N,k,l,...) merged over the corners of each cell, (N,k-1,l-1,...); of a single row, over its ends."""
+    for dim in (1, 2):
+        n = max(nodes.shape[dim] - 1, 1)
+        nodes = merge(nodes.narrow(dim, 0, n), nodes.narrow(dim, nodes.shape[dim] - n, n))
+    return nodes
+
+
+def _ends(cells: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
+    """The first pixel of the first cell (N,k) and the one after the last cell, (N,) each; 0 where no cell is."""
+    count = cells.shape[1]
+    first, last = cells.int().argmax(1), count - 1 - cells.flip(1).int().argmax(1)
+    low = ((nodes[first] - 1) / 2).floor().long()
+    high = ((nodes[(last + 1).clamp(max=len(nodes) - 1)] - 1) / 2).ceil().long() + 1
+    some = cells.any(1)
+    return torch.where(some, low, 0), torch.where(some, high, 0)
+
+
+class _Over(torch.autograd.Function):
+    """See `laid_over`. In one piece for all boxes, so that the gradient of the views is copied once."""
+
+    @staticmethod
+    def forward(ctx: Any, views: Tensor, at: Sequence[Boxes], *overs: Tensor) -> Tensor:
+        ctx.at, kept = [box.slices() for box in at], []
+        for slices, over in zip(ctx.at, overs, strict=True):
+            under, clear = torch.stack([views[one] for one in slices]), 1 - over[:, -1:]
+            kept += [under, clear]
+            for one, part in zip(slices, torch.addcmul(over[:, :-1], clear, under), strict=True):
+                views[one] = part
+        ctx.save_for_backward(*kept)
+        ctx.mark_dirty(views)
+        return views
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        below = grad.clone() if ctx.needs_input_grad[0] else None
+        kept, overs = ctx.saved_tensors, []
+        for slices, under, clear in zip(ctx.at, kept[::2], kept[1::2], strict=True):
+            part = torch.stack([grad[one] for one in slices])
+            overs.append(torch.cat([part, -(part * under).sum(1, keepdim=True)], dim=1))
+            if below is not None:
+                for one, share in zip(slices, part.mul_(clear), strict=True):
+                    below[one] = share
+        return below, None, *overs
+
+
+def laid_over(views: Tensor, overs: Sequence[Tensor], at: Sequence[Boxes]) -> Tensor:
+    """Views (N,C,H,W), which are changed in place, with premultiplied colours and coverage (k,C+1,h,w) over boxes, at
+    most one in each view."""
+    result: Tensor = _Over.apply(views, at, *overs)
+    return result
+
+
+def spread(level: Tensor, size: tuple[int, int], x: Tensor, y: Tensor) -> Tensor:
+    """The nodes (N,k,l) of a lattice over views of `size`, interpolated at x (N,w) and y (N,h), half pixels of them:
+    (N,1,h,w), or (N,1,1,1) where a level is the same throughout each view."""
+    if torch.equal(level.detach().amin((1, 2)), level.detach().amax((1, 2))):
+        return level[:, None, :1, :1]
+    across, down = (x - 1) / max(size[1] - 1, 1) - 1, (y - 1) / max(size[0] - 1, 1) - 1
+    grid = torch.stack(torch.broadcast_tensors(across[:, None, :], down[:, :, None]), dim=-1)
+    return F.grid_sample(
+        level[:, None].expand(len(grid), -1, -1, -1), grid, padding_mode="border", align_corners=True
+    )
