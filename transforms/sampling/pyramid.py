@@ -69,12 +69,22 @@ def top(source: tuple[int, int]) -> int:
 
 
 def read_levels(
-    images: Tensor, grid: Tensor, finer: Callable[[], Tensor], level: Tensor, resampling: Resampling
+    images: Tensor,
+    grid: Tensor,
+    finer: Callable[[], Tensor],
+    level: Tensor,
+    field: Callable[[Tensor], Tensor],
+    resampling: Resampling,
 ) -> Tensor:
-    """As `transforms.sampling.read.read`, each place from the levels of the pyramid around `level` (N,1,h,w) or
-    (N,1,1,1), on the host. `finer()` is the grid of 2 x 2 places in each pixel, (N,2h,2w,2), the first of
-    all pixels along each axis, then the second. Views that need no level
-    above 0 come out as `read` gives them."""
+    """As `transforms.sampling.read.read`, each place from the levels of the pyramid around its own. Views that need
+    no level above 0 come out as `read` gives them.
+
+    Args:
+        finer: gives the grid of 2 x 2 places in each pixel, (N,2h,2w,2): the first of all pixels along each axis,
+            then the second.
+        level: (N,...) on the host; decides which levels each view reads.
+        field: from rows of `level` on the device to the levels of their places, (n,1,h,w) or (n,1,1,1).
+    """
     low, high = torch.stack(torch.aminmax(level.detach().flatten(1), dim=1))[..., None]
     every = torch.arange(math.ceil(high.max()) + 1)
     used = (low < every + 1) & (high > every - 1)  # (N,levels): which view reads which level
@@ -108,7 +118,7 @@ def read_levels(
             continue
         whole = len(rows) == len(grid)
         rows = rows if whole else uploaded(rows, grid.device)
-        here = level if whole else level.index_select(0, rows)
+        here = field(level if whole else level.index_select(0, rows))
         weight = (1 - (here - k).abs()).clamp(min=0) - int(k == common)
         if whole:
             total = total + read_level(k) * weight

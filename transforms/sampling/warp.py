@@ -69,14 +69,14 @@ def warp(
             fine = torch.where((ahead > HORIZON)[..., None], fine, centre)
         return copies(fine, times)
 
+    def field(nodes: Tensor) -> Tensor:  # of whole views on the device; boxes are small, and spread on the host
+        return F.interpolate(nodes[:, None], size, mode="bilinear", align_corners=True) if at is None else nodes
+
     def views(pixels: Tensor, own: Tone | None) -> Tensor:
         if level is None:
             return read(pixels, grid, resampling, own)
-        if at is None:
-            full = F.interpolate(level[:, None], size, mode="bilinear", align_corners=True)
-        else:
-            full = spread(level, size, x, y)
-        view = read_levels(pixels, grid, finer, copies(full, times), resampling)
+        own_level = level if at is None else spread(level, size, x, y)
+        view = read_levels(pixels, grid, finer, copies(own_level, times), field, resampling)
         return view if own is None else toned(view, own)
 
     view = _filled(views, images, w, fill, border, len(grid), tone)
