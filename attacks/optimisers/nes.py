@@ -89,8 +89,8 @@ class LabelOnly(NES):
 
     @staticmethod
     def factor(changed: Tensor) -> Tensor:
-        """By how much the radius (N,) changes where a share (N,) of a step's answers has changed: it stays where they
-        say most, at one half."""
+        """By how much the radius (N,) changes where a share (N,) of a step's answers has changed: at one half, where
+        an answer carries most information, it stays."""
         return (0.5 - changed).exp()
 
 

@@ -30,8 +30,8 @@ VIEWS = ("photo", "scene")
 
 @dataclass(frozen=True)
 class Known:
-    """Of a photograph: its tags, if they were detected already, and the coefficient of its lens, if others of the
-    same camera say it."""
+    """Of a photograph: its tags, if they were detected already, and the coefficient of its lens, if it
+    follows from others of the same camera."""
 
     detection: Detection | None = None
     k1: float | None = None
@@ -121,7 +121,7 @@ def measure_photo(
 
 
 def lens_of(pixels: NDArray[np.uint8], card: Card) -> tuple[Detection, tuple[float, float] | None]:
-    """The tags of a photograph, and what it says of the lens, if anything (see `surface.Located`)."""
+    """The tags of a photograph, and the lens that they give, if any (see `surface.Located`)."""
     detection = detect(pixels, card)
     with suppress(ValueError):
         return detection, locate(grey_of(pixels), card, detection.own).lens

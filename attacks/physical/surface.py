@@ -145,8 +145,8 @@ LIMITS = np.array([[np.inf] * 8 + [MOST_K1, MOST_BEND, np.inf, 1.0]])
 @dataclass(frozen=True, eq=False)
 class Located:
     """A card in a photograph: its `surface`, the tags that it was fitted to and the error of their corners in pixels
-    (root mean square and largest), the standard error of the worst corner of the patch, and what the photograph says
-    of the lens: the coefficient and its standard error, None where it is known or too little is seen."""
+    (root mean square and largest), the standard error of the worst corner of the patch, and the
+    coefficient of the lens with its standard error, None where it is known or too little is seen."""
 
     surface: Surface
     tags: tuple[int, ...]
@@ -288,7 +288,7 @@ def _of_plane(homography: Floats, size: Sequence[int], card: Card, k1: float) ->
 def _refined(
     grey: NDArray[np.uint8], card: Card, tags: Sequence[int], rough: Solution, k1: float | None
 ) -> tuple[Solution, tuple[float, float] | None]:
-    """The best model of the edges of tags and swatches, and what they say of the lens."""
+    """The best model of the edges of tags and swatches, and the lens that they give."""
     edges = card_edges(card, tags)
     ends = np.array([[0, 0], [card.width, 0], [card.width, card.height], [0, card.height]])
     light, corner = crop(grey, rough.surface.project(ends))

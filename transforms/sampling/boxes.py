@@ -78,7 +78,7 @@ def _extent(pull: Chain, size: tuple[int, int], source: tuple[int, int], tap: Te
     margin = tap[:, None, None, None] + AROUND / pixels * (most - least)
     ends = points.new_tensor([2 * source[1], 2 * source[0]])
     cells = ~((least > ends + margin) | (most < -margin)).any(-1)  # so that a NaN is kept
-    if w is not None:  # a cell on the horizon is kept, for its corners tell nothing
+    if w is not None:  # a cell on the horizon is kept, for its corners are no bound
         ahead = w > HORIZON
         some, every = _corners(ahead, torch.logical_or), _corners(ahead, torch.logical_and)
         cells = some & (cells | ~every)
