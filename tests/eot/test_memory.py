@@ -52,8 +52,8 @@ def saved_bytes(u):
 
 
 def test_saved_tensors_do_not_grow_with_views():
-    u = torch.rand(8, VIEWS.dims)  # repeated, because the saved bytes differ between views
-    assert 1e4 < saved_bytes(u.repeat(32, 1)) <= 1.05 * saved_bytes(u)
+    u = torch.rand(8, VIEWS.dims).repeat(3, 1)  # repeated, because the saved bytes differ between chunks of six views
+    assert 1e4 < saved_bytes(u.repeat(11, 1)) <= saved_bytes(u)
 
 
 def process_peak(views):
