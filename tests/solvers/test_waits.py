@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attacks import EOT, L2, PGD, Away, Linf, Wiener, attack, bank, load_encoder
+from attacks import EOT, L2, PGD, Away, Linf, Patch, Wiener, attack, bank, load_encoder
 from attacks.data.gallery import tiles
 from attacks.evaluation.scores import Right, evaluate
 from attacks.experiment.build.pipeline import preset
@@ -11,7 +11,10 @@ from scripts.benchmarks import waits
 from tests.helpers.pretended import Pretended, Waits, on_device
 
 STEPS = 3
-ATTACKS = {"linf": (Linf(8 / 255), Wiener()), "l2": (L2(2.0), PGD())}
+PATCH = Patch((24, 24), ((0.25, 0.25), (0.75, 0.25), (0.75, 0.75), (0.25, 0.75)))
+#: Sets, optimisers, and the waits of a pass: a patch counts the pixels of its edge, and those without a colour of it.
+ATTACKS = {"linf": (Linf(8 / 255), Wiener(), 0), "l2": (L2(2.0), PGD(), 0), "patch": (PATCH, PGD(), 2)}
+PASSES = 2
 #: Stages of codecs are Pillow's, which work on the host; the others never wait.
 FREE = [
     "eot2d",
@@ -30,18 +33,19 @@ def run(images, anchor, encoder, ball, optimiser, name):
 
 @pytest.mark.parametrize("name", FREE)
 @pytest.mark.parametrize("kind", ATTACKS)
-def test_a_step_waits_once_and_its_passes_never(name, kind):
+def test_a_step_waits_once_and_its_passes_never_but_for_the_edges_of_a_patch(name, kind):
+    *parts, more = ATTACKS[kind]
     images = tiles(64).images[:2].clone()
     with torch.no_grad():
         anchor = load_encoder()(images).clone()
-    steps = run(images, anchor, load_encoder(), *ATTACKS[kind], name)
+    steps = run(images, anchor, load_encoder(), *parts, name)
     wanted = [next(steps).delta for _ in range(1 + STEPS)][-1]
     with Waits() as mode:
-        steps = run(Pretended(images), Pretended(anchor), on_device(load_encoder()), *ATTACKS[kind], name)
+        steps = run(Pretended(images), Pretended(anchor), on_device(load_encoder()), *parts, name)
         next(steps)  # it checks the problem, too
         mode.counts.clear()
         delta = [next(steps).delta for _ in range(STEPS)][-1]
-    assert mode.counts.total() == STEPS, mode.counts
+    assert mode.counts.total() == STEPS * (1 + PASSES * more), mode.counts
     # On a device the projection on a sphere makes a fixed number of Newton's steps.
     torch.testing.assert_close(delta.inner, wanted, rtol=0, atol=1e-5)
 

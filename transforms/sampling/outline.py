@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from transforms.devices import constants
+
 Places = tuple[Tensor, Tensor, Tensor]  # view, row and column of some pixels
 
 #: A pixel is at an edge if its coverage, as read, is at least this far from 0 and from 1, or its neighbour's is.
@@ -33,13 +35,15 @@ class Outline:
     def near(self, places: Tensor, reach: Tensor) -> Tensor:
         """Polygons (2,n,1|K) that agree with the outline up to `reach` (K,) from `places` (2,K), all in the grid
         frame (the layer's edges at -1 and 1)."""
-        corners = places.new_tensor(self.corners) * 2 - 1
+        flat = tuple(each for corner in self.corners for each in corner)
+        corners = constants(flat, places.dtype, places.device).view(-1, 2) * 2 - 1
         if len(corners) > 2:
             return corners.T[..., None]
         middle, radii = (corners[0] + corners[1]) / 2, (corners[1] - corners[0]) / 2
         x, y = (places - middle[:, None]) / radii[:, None]  # as if it were the unit circle
         half = (reach / radii.amin()).clamp(max=math.pi / 2)
-        turn = torch.atan2(y, x) + half * torch.linspace(-1, 1, SIDES + 1).to(places)[:, None]
+        sides = torch.linspace(-1, 1, SIDES + 1, dtype=places.dtype, device=places.device)[:, None]
+        turn = torch.atan2(y, x) + half * sides
         side = (2 / SIDES * half).clamp(min=1e-3)
         beyond = (side / side.sin()).sqrt()  # as much of the polygon is outside as is missing inside
         arc = torch.stack([turn.cos(), turn.sin()]) * beyond
