@@ -29,11 +29,12 @@ VIEWS = ("photo", "scene")
 
 
 @dataclass(frozen=True)
-class Known:
-    """Of a photograph: its tags, if they were detected already, and the coefficient of its lens, if it
-    follows from others of the same camera."""
+class Detected:
+    """What is known of a photograph before it is measured: its tags; the card, if it could be located; and the
+    coefficient of its lens, if it follows from others of the same camera: then the card is located again."""
 
     detection: Detection | None = None
+    located: Located | None = None
     k1: float | None = None
 
 
@@ -66,7 +67,7 @@ def measure_photo(
     quad: Floats | None,
     placement: PlacementRecord,
     kind: str,
-    known: Known = Known(),
+    known: Detected = Detected(),
 ) -> PhotoMeasurement:
     """Locate the patch in a photograph, and cut out the view.
 
@@ -120,16 +121,18 @@ def measure_photo(
     return PhotoMeasurement(photo, located, swatches, gain, pose(corners, box), scene_pose, view, patch, evidence)
 
 
-def lens_of(pixels: NDArray[np.uint8], card: Card) -> tuple[Detection, tuple[float, float] | None]:
-    """The tags of a photograph, and the lens that they give, if any (see `surface.Located`)."""
+def detected(pixels: NDArray[np.uint8], card: Card) -> Detected:
+    """The tags of a photograph, and the card if it can be located."""
     detection = detect(pixels, card)
     with suppress(ValueError):
-        return detection, locate(grey_of(pixels), card, detection.own).lens
-    return detection, None
+        return Detected(detection, locate(grey_of(pixels), card, detection.own))
+    return Detected(detection)
 
 
-def _located(pixels: NDArray[np.uint8], card: Card, expected: Expected, known: Known) -> Located:
+def _located(pixels: NDArray[np.uint8], card: Card, expected: Expected, known: Detected) -> Located:
     """The card in the photograph. Raises ValueError with the tags that were detected."""
+    if known.located is not None and known.k1 is None:
+        return known.located
     detection = detect(pixels, card) if known.detection is None else known.detection
     if len(detection.own) >= LEAST:
         return locate(grey_of(pixels), card, detection.own, known.k1)

@@ -1,5 +1,6 @@
 """Scores a folder of photographs of a run's patch: `viewproof score`."""
 
+import dataclasses
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -13,8 +14,7 @@ from attacks.encoders.description import described, identity
 from attacks.perturbations.patch.card import Card
 from attacks.physical import colour_fit, photo_report
 from attacks.physical.colour_fit import ColourFit
-from attacks.physical.detect import Detection
-from attacks.physical.photo_measure import VIEWS, Known, PhotoMeasurement, lens_of, measure_photo, record
+from attacks.physical.photo_measure import VIEWS, Detected, PhotoMeasurement, detected, measure_photo, record
 from attacks.physical.photos import Photo, listed, quads, read
 from attacks.physical.prediction import predicted
 from attacks.physical.recognition import Expected
@@ -115,13 +115,13 @@ def score_photos(
     origin = rerun(run, device, program)  # before the photographs: it may raise
     measured: list[PhotoMeasurement] = []
     refused: list[PhotoMeasurement] = []
-    known = _known([photo for photo in shots if photo.name not in corners], card)
+    known = {} if card is None else _detected([photo for photo in shots if photo.name not in corners], card)
     for photo in shots:
         try:
             clean = to_bytes(origin.parts.queries.images[photo.row])  # as in pictures/clean, which `rerun` checks
             quad_px = corners.get(photo.name)
             each = measure_photo(
-                photo, read(photo.path), clean, wanted, quad_px, placement, view, known.get(photo.name, Known())
+                photo, read(photo.path), clean, wanted, quad_px, placement, view, known.get(photo.name, Detected())
             )
             (measured if each.evidence.refusal is None else refused).append(each)
         except (ValueError, OSError) as error:
@@ -137,20 +137,20 @@ def score_photos(
     return Scored(folder, content, (*notes, *content["notes"]))
 
 
-def _known(photos: Sequence[Photo], card: Card | None) -> dict[str, Known]:
+def _detected(photos: Sequence[Photo], card: Card) -> dict[str, Detected]:
     """The tags of each photograph, and the lens that photographs of one size share, by name."""
-    detections: dict[str, Detection] = {}
-    lenses: dict[tuple[int, ...], list[tuple[float, float]]] = {}
-    sizes: dict[str, tuple[int, ...]] = {}
+    found: dict[str, Detected] = {}
+    sizes: dict[tuple[int, ...], list[str]] = {}
     for photo in photos:
         with suppress(ValueError, OSError):  # reported when it is measured
             pixels = read(photo.path)
-            if card is not None:
-                detections[photo.name], lens = lens_of(pixels, card)
-                sizes[photo.name] = tuple(sorted(pixels.shape[:2]))
-                lenses.setdefault(sizes[photo.name], []).extend([] if lens is None else [lens])
-    shared = {size: shared_lens(each) for size, each in lenses.items()}
-    return {name: Known(each, shared[sizes[name]]) for name, each in detections.items()}
+            found[photo.name] = detected(pixels, card)
+            sizes.setdefault(tuple(sorted(pixels.shape[:2])), []).append(photo.name)
+    for names in sizes.values():
+        cards = (found[name].located for name in names)
+        k1 = shared_lens([each.lens for each in cards if each is not None and each.lens is not None])
+        found |= {name: dataclasses.replace(found[name], k1=k1) for name in names}
+    return found
 
 
 def expected(run: Path, arm: str) -> Expected:
