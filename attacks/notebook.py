@@ -194,6 +194,18 @@ def robustness(
 
     Raises:
         ValueError, OSError, FloatingPointError: what a user can fix, in one line.
+
+    Examples:
+        >>> import tempfile
+        >>> import torch
+        >>> from attacks import robustness
+        >>> pictures = torch.rand(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+        >>> small = {"preset": "smoke", "steps": 1, "data.size": 32, "evaluate.views": 4}
+        >>> with tempfile.TemporaryDirectory() as folder:  # doctest: +ELLIPSIS
+        ...     result = robustness("phash", pictures, out=f"{folder}/run", **small)
+        In 4 held-out views of each of 2 pictures in 2 clusters, the attack with EOT makes the encoder phash take ...
+        >>> result.table().head, list(result.arms)
+        (('arm', 'success', 'cosine to clean'), ['clean', 'noise', 'no_eot', 'one_view', 'eot'])
     """
     folder = Path(out) if out is not None else _fresh(preset)
     keys: dict[str, Any] = {} if eps is None else {"perturbation.eps": eps}

@@ -3,7 +3,9 @@
 import ast
 import importlib
 import inspect
+from itertools import pairwise
 from pathlib import Path
+from textwrap import indent
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -14,6 +16,26 @@ def public_names() -> dict[str, str]:
     Public is what a stub `__init__.pyi` of `attacks`, `transforms` or one of their rooms imports. A name that both a
     package and its room hand out is listed once, as the package hands it out.
     """
+    return {name: ".".join(home.split(".")[:2]) for name, home in _homes().items()}
+
+
+def docstring(name: str) -> str:
+    """What documents a public name: its docstring; of a value, which has none, the string below its assignment."""
+    package, _, attribute = name.rpartition(".")
+    value = getattr(importlib.import_module(package), attribute)
+    if callable(value):
+        return inspect.getdoc(value) or ""
+    body = ast.parse(inspect.getsource(importlib.import_module(_homes()[name]))).body
+    below = next(string for assignment, string in pairwise(body) if _assigns(assignment, attribute))
+    return inspect.cleandoc(ast.literal_eval(below.value)) if isinstance(below, ast.Expr) else ""
+
+
+def _assigns(node: ast.stmt, name: str) -> bool:
+    return isinstance(node, ast.Assign) and ast.unparse(node.targets) == name
+
+
+def _homes() -> dict[str, str]:
+    """Each public name with the module that the stub imports it from."""
     names: dict[str, str] = {}
     homes = set()
     stubs = [stub for package in ("attacks", "transforms") for stub in (ROOT / package).rglob("__init__.pyi")]
@@ -26,7 +48,7 @@ def public_names() -> dict[str, str]:
             for alias in node.names:
                 if (home, alias.name) not in homes:
                     homes.add((home, alias.name))
-                    names[f"{package}.{alias.asname or alias.name}"] = ".".join(home.split(".")[:2])
+                    names[f"{package}.{alias.asname or alias.name}"] = home
     return names
 
 
@@ -54,4 +76,6 @@ def _directive(name: str) -> str:
     value = getattr(importlib.import_module(package), attribute)
     if inspect.isclass(value):
         return f".. autoclass:: {name}\n   :members:\n"
-    return f".. auto{'function' if callable(value) else 'data'}:: {name}\n"
+    if callable(value):
+        return f".. autofunction:: {name}\n"
+    return f".. py:data:: {name}\n\n{indent(docstring(name), '   ')}\n"  # autodata has the docstring of its class

@@ -162,6 +162,15 @@ class Sometimes(_Choice):
 
     Raises:
         ValueError: `stage` is none, or `p` is no probability; when called, the stage changes the images' size.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Gain, Sometimes
+        >>> stage = Sometimes(Gain((2, 2)), p=0.25)
+        >>> stage.names
+        ('applied (0 or 1)', 'gain factor (x)')
+        >>> stage(torch.full((2, 1, 1, 1), 0.25), torch.tensor([[0.2, 0.0], [0.3, 0.0]])).flatten().tolist()
+        [0.5, 0.25]
     """
 
     stage: Stage
@@ -214,6 +223,14 @@ class OneOf(_Choice):
 
     Raises:
         ValueError: any of this is not so; when called, two pixel stages make views of different sizes.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Gain, OneOf
+        >>> stage = OneOf([Gain((2, 2)), Gain((0.5, 0.5))], weights=[3, 1])
+        >>> u = torch.tensor([[0.7, 0.0, 0.0], [0.8, 0.0, 0.0]])
+        >>> stage(torch.full((2, 1, 1, 1), 0.25), u).flatten().tolist()
+        [0.5, 0.125]
     """
 
     stages: Sequence[Stage]

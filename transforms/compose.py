@@ -30,7 +30,18 @@ from transforms.scene import Layer, Scene, checked, premultiplied, rows_of, scen
 @runtime_checkable
 class Stage(Protocol):
     """A deterministic function of images and of points `u` of the unit cube. This is all that a stage must have; the
-    other protocols here say what it may have besides."""
+    other protocols here say what it may have besides.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Compose, Stage
+        >>> class Invert(Stage):
+        ...     names = ()
+        ...     def __call__(self, images, u):
+        ...         return 1 - images
+        >>> Compose([Invert()])(torch.full((1, 1, 1, 1), 0.25), torch.zeros(1, 0)).item()
+        0.75
+    """
 
     @property
     def dims(self) -> int:
@@ -47,7 +58,18 @@ class Stage(Protocol):
 
 @runtime_checkable
 class Geometry(Stage, Protocol):
-    """A stage that moves points: where does an output point look in the stage's input?"""
+    """A stage that moves points: where does an output point look in the stage's input?
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Geometry
+        >>> class Smaller(Geometry):
+        ...     names = ()
+        ...     def pull(self, points, u):
+        ...         return 2 * points.expand(len(u), -1, -1, -1)
+        >>> Smaller()(torch.ones(1, 1, 8, 8), torch.zeros(1, 0))[0, 0, 4].tolist()
+        [0.5, 0.5, 1.0, 1.0, 1.0, 1.0, 0.5, 0.5]
+    """
 
     def pull(self, points: Tensor, u: Tensor) -> Tensor:
         """Output points (1|N,h,w,2) -> input points (N,h,w,2), both in the stage frame; both coordinates `UNSEEN`
@@ -60,7 +82,19 @@ class Geometry(Stage, Protocol):
 
 @runtime_checkable
 class Homography(Geometry, Protocol):
-    """A geometric stage that is a matrix, so that it fuses by multiplication."""
+    """A geometric stage that is a matrix, so that it fuses by multiplication.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Homography
+        >>> class Mirror(Homography):
+        ...     names = ()
+        ...     def matrix(self, u):
+        ...         return torch.diag(u.new_tensor([-1.0, 1.0, 1.0])).expand(len(u), 3, 3)
+        >>> picture = torch.eye(4)[None, None]
+        >>> torch.allclose(Mirror()(picture, torch.zeros(1, 0)), picture.flip(3), atol=1e-6)
+        True
+    """
 
     def matrix(self, u: Tensor) -> Tensor:
         """(N,dims) -> (N,3,3) from output points to input points, in the stage frame."""
@@ -159,6 +193,16 @@ class Compose:
     multiple of B: the first N / B rows of `u` are views of the first image, and so on, and views of one image share
     what can be shared. A stage with dims 0 and no stages at all are fine: an empty pipeline returns the images
     themselves. Keep `u` on the host (see `transforms.devices`): one that is not is copied back first.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Affine, Brightness, Compose, Perspective, Sobol
+        >>> camera = Compose([Affine(degrees=20), Perspective(0.1), Brightness(0.1)])
+        >>> u = Sobol()(8, camera.dims, seed=0)  # eight views, four of each picture
+        >>> camera(torch.full((2, 3, 24, 32), 0.5), u).shape, camera.resamples()
+        (torch.Size([8, 3, 24, 32]), 1)
+        >>> camera.describe(torch.full((camera.dims,), 0.75))[0]["affine angle (deg)"]
+        10.0
     """
 
     stages: Sequence[Stage] = ()

@@ -10,13 +10,31 @@ from torch.quasirandom import SobolEngine
 
 
 class Draws(Protocol):
-    """`draws(n, dims, seed=, step=)` -> (n, dims) float32 on the CPU, in [0,1): the same call, the same points."""
+    """`draws(n, dims, seed=, step=)` -> (n, dims) float32 on the CPU, in [0,1): the same call, the same points.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Draws, Sobol
+        >>> draws: Draws = Sobol()
+        >>> torch.equal(draws(4, 2, seed=0, step=3), draws(4, 2, seed=0, step=3))
+        True
+        >>> torch.equal(draws(4, 2, seed=0, step=3), draws(4, 2, seed=0, step=4))
+        False
+    """
 
     def __call__(self, n: int, dims: int, *, seed: int, step: int = 0) -> Tensor: ...
 
 
 def stream(seed: int, *purpose: object) -> int:
-    """A 63-bit seed for one purpose of a run, so that the attack's draws and the evaluation's never coincide."""
+    """A 63-bit seed for one purpose of a run, so that the attack's draws and the evaluation's never coincide.
+
+    Examples:
+        >>> from transforms import stream
+        >>> stream(0, "attack") == stream(0, "attack"), stream(0, "attack") == stream(0, "evaluate")
+        (True, False)
+        >>> 0 <= stream(0, "attack") < 2**63
+        True
+    """
     digest = hashlib.blake2b(repr((seed, *purpose)).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") >> 1
 
@@ -27,6 +45,15 @@ class Sobol:
 
     So the points of all steps together are as even as those of one step (Sobol 1967; Owen 1995). Powers of two
     for n keep each step balanced.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Sobol
+        >>> first, second = (Sobol()(4, 2, seed=0, step=step) for step in (0, 1))
+        >>> torch.equal(torch.cat([first, second]), Sobol()(8, 2, seed=0))
+        True
+        >>> (8 * torch.cat([first, second])).floor().sort(0).values[:, 0].tolist()  # each eighth holds one point
+        [0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
     """
 
     def __call__(self, n: int, dims: int, *, seed: int, step: int = 0) -> Tensor:
@@ -41,7 +68,17 @@ class Sobol:
 
 @dataclass(frozen=True)
 class Uniform:
-    """Independent uniform points, from a generator seeded by (seed, step)."""
+    """Independent uniform points, from a generator seeded by (seed, step).
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Uniform
+        >>> points = Uniform()(1000, 2, seed=0)
+        >>> points.shape, bool((points >= 0).all() and (points < 1).all())
+        (torch.Size([1000, 2]), True)
+        >>> torch.equal(points, Uniform()(1000, 2, seed=0)), torch.equal(points, Uniform()(1000, 2, seed=0, step=1))
+        (True, False)
+    """
 
     def __call__(self, n: int, dims: int, *, seed: int, step: int = 0) -> Tensor:
         return torch.rand(n, dims, generator=_generator(seed, "uniform", step))
@@ -52,6 +89,13 @@ class Antithetic:
     """Independent uniform points and their mirror images, u0, 1 - u0, u1, 1 - u1, ... (Hammersley & Morton 1956).
 
     What is odd about the centre of the cube cancels within a pair, exactly. An odd n leaves the last point alone.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Antithetic
+        >>> points = Antithetic()(4, 3, seed=0)
+        >>> torch.equal(points[::2] + points[1::2], torch.ones(2, 3))
+        True
     """
 
     def __call__(self, n: int, dims: int, *, seed: int, step: int = 0) -> Tensor:
@@ -68,6 +112,12 @@ class Latin:
 
     A sum of functions of one coordinate each has a far smaller variance than over independent points (Stein 1987).
     Steps are independent of each other.
+
+    Examples:
+        >>> from transforms import Latin
+        >>> points = Latin()(4, 2, seed=0)
+        >>> (4 * points).floor().sort(0).values.tolist()  # each quarter holds one point, along each coordinate
+        [[0.0, 0.0], [1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
     """
 
     def __call__(self, n: int, dims: int, *, seed: int, step: int = 0) -> Tensor:
@@ -86,6 +136,12 @@ class Fixed:
     """The same points at every step, those of the first step of `Sobol`: a bank of views that is never drawn anew.
 
     An attack then minimises one fixed function without noise, and may fit the bank rather than the distribution.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Fixed, Sobol
+        >>> torch.equal(Fixed()(4, 2, seed=0, step=7), Sobol()(4, 2, seed=0, step=0))
+        True
     """
 
     def __call__(self, n: int, dims: int, *, seed: int, step: int = 0) -> Tensor:  # noqa: ARG002
@@ -94,7 +150,13 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Grid:
-    """The midpoints of a regular grid with k points along each axis, n = k**dims; neither seed nor step matters."""
+    """The midpoints of a regular grid with k points along each axis, n = k**dims; neither seed nor step matters.
+
+    Examples:
+        >>> from transforms import Grid
+        >>> Grid()(4, 2).tolist()
+        [[0.25, 0.25], [0.25, 0.75], [0.75, 0.25], [0.75, 0.75]]
+    """
 
     def __call__(self, n: int, dims: int, *, seed: int = 0, step: int = 0) -> Tensor:  # noqa: ARG002
         k = round(n ** (1 / dims)) if dims else 1

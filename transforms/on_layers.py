@@ -28,6 +28,15 @@ class OnLayers:
 
     Raises:
         ValueError: geometry before pixel stages, or a `place` that is not a homography.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Compose, Gain, Layer, OnLayers, Scene, scene_of
+        >>> base, half = scene_of(torch.full((1, 1, 8, 8), 0.5)), torch.diag(torch.tensor([2.0, 2.0, 1.0]))
+        >>> white = Layer(torch.ones(1, 1, 4, 4), alpha=None, pull=half[None])  # half as large as the picture
+        >>> view = Compose([OnLayers([Gain((0, 0))])])(Scene((*base.layers, white), base.size), torch.zeros(1, 1))
+        >>> view[0, 0, 4].tolist()
+        [0.5, 0.5, 0.0, 0.0, 0.0, 0.0, 0.5, 0.5]
     """
 
     stages: Sequence[Stage] = ()

@@ -14,7 +14,17 @@ class Layer(NamedTuple):
     `pull` (N,3,3), stage frame of the scene -> stage frame of the layer, on the host. Each may have one row for all.
 
     `bends` are geometric stages in the layer's own frame, with their coordinates, in order: the sheet was bent, and
-    then put into the scene."""
+    then put into the scene.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Compose, Layer, Scene, scene_of
+        >>> base = scene_of(torch.zeros(1, 1, 8, 8))
+        >>> half = torch.diag(torch.tensor([2.0, 2.0, 1.0]))[None]  # half as large, in the middle
+        >>> glass = Layer(torch.ones(1, 1, 4, 4), alpha=torch.full((1, 1, 4, 4), 0.25), pull=half)
+        >>> Compose()(Scene((*base.layers, glass), base.size), torch.zeros(1, 0))[0, 0, 4].tolist()
+        [0.0, 0.0, 0.25, 0.25, 0.25, 0.25, 0.0, 0.0]
+    """
 
     pixels: Tensor
     alpha: Tensor | None
@@ -25,18 +35,44 @@ class Layer(NamedTuple):
 
 class Scene(NamedTuple):
     """Layers, bottom first, seen in a frame of `size` (height, width). The bottom one is opaque (its alpha is None).
-    Plain images are a scene of one layer."""
+    Plain images are a scene of one layer.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Compose, Layer, Scene
+        >>> black, white = (Layer(torch.full((1, 1, 4, 4), value), None, torch.eye(3)[None]) for value in (0.0, 1.0))
+        >>> Compose()(Scene((black, white), size=(4, 4)), torch.zeros(1, 0)).mean().item()  # the last one is on top
+        1.0
+    """
 
     layers: tuple[Layer, ...]
     size: tuple[int, int]
 
 
-#: Plain pictures (N,C,H,W), or pictures with layers above them.
 Shown = Tensor | Scene
+"""Plain pictures (N,C,H,W), or pictures with layers above them.
+
+Examples:
+    >>> import torch
+    >>> from transforms import Shown, base_of, scene_of
+    >>> images = torch.zeros(1, 3, 4, 4)
+    >>> all(isinstance(shown, Shown) and base_of(shown) is images for shown in (images, scene_of(images)))
+    True
+"""
 
 
 def scene_of(images: Shown) -> Scene:
-    """Pictures (N,C,H,W) as a scene of one opaque layer; a scene as it is."""
+    """Pictures (N,C,H,W) as a scene of one opaque layer; a scene as it is.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import scene_of
+        >>> scene = scene_of(torch.zeros(2, 3, 6, 8))
+        >>> len(scene.layers), scene.size
+        (1, (6, 8))
+        >>> scene_of(scene) is scene
+        True
+    """
     if isinstance(images, Scene):
         return images
     eye = torch.eye(3, dtype=images.dtype)[None]
@@ -78,7 +114,17 @@ def rows_of(scene: Scene) -> int:
 
 
 def taken(shown: Shown, rows: Tensor | int) -> Scene:
-    """The scene of some pictures (or one), with the layers above them."""
+    """The scene of some pictures (or one), with the layers above them.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import taken
+        >>> images = torch.rand(3, 3, 4, 4, generator=torch.Generator().manual_seed(0))
+        >>> torch.equal(taken(images, torch.tensor([2, 0])).layers[0].pixels, images[[2, 0]])
+        True
+        >>> taken(images, 1).layers[0].pixels.shape
+        torch.Size([1, 3, 4, 4])
+    """
     scene = scene_of(shown)
     if isinstance(rows, int):
         rows = torch.tensor([rows], device=base_of(scene).device)
@@ -103,7 +149,15 @@ def taken(shown: Shown, rows: Tensor | int) -> Scene:
 
 
 def base_of(shown: Shown) -> Tensor:
-    """The pictures themselves (N,C,H,W), without the layers above them."""
+    """The pictures themselves (N,C,H,W), without the layers above them.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import base_of, scene_of
+        >>> images = torch.zeros(2, 3, 8, 8)
+        >>> base_of(scene_of(images)) is images, base_of(images) is images
+        (True, True)
+    """
     return shown.layers[0].pixels if isinstance(shown, Scene) else shown
 
 

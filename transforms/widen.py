@@ -39,6 +39,11 @@ def widened(pipeline: Compose, factor: float) -> Compose:
 
     Raises:
         ValueError: a factor below 1.
+
+    Examples:
+        >>> from transforms import Affine, Compose, widened
+        >>> widened(Compose([Affine(degrees=10, scale=(0.5, 2.0))]), 2).stages[0]
+        Affine(degrees=20.0, scale=(0.25, 4.0), shear=(0.0, 0.0), translate=(0.0, 0.0))
     """
     if not isinstance(factor, int | float) or not 1 <= factor < math.inf:
         raise ValueError(f"`factor` must be a number of at least 1, the new width over the old; got {factor!r}")

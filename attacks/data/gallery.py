@@ -107,6 +107,12 @@ def tiles(size: int, photos: Sequence[str] | None = None) -> Pictures:
 
     Names are photograph-row-column. `photos`: the photographs to use; None: all. Raises ValueError on an unknown name
     or a size that no photograph holds.
+
+    Examples:
+        >>> from attacks import tiles
+        >>> pictures = tiles(128, ["chelsea"])
+        >>> pictures.images.shape, pictures.names[:2]
+        (torch.Size([6, 3, 128, 128]), ('chelsea-0-0', 'chelsea-0-1'))
     """
     if size < 1:
         raise ValueError(f"`size` must be at least 1 pixel; got {size}")

@@ -27,6 +27,14 @@ class Defended(nn.Module):
     Args:
         encoder: in evaluation mode.
         stages: of `transforms`, in order, or a `Compose` of them; other defences as a `Bpda`.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Defended
+        >>> from transforms import Quantise
+        >>> encoder = Defended(torch.nn.Flatten().eval(), [Quantise(bits=1)])
+        >>> encoder(torch.tensor([0.2, 0.4, 0.8]).view(1, 3, 1, 1)).tolist()
+        [[0.0, 0.0, 1.0]]
     """
 
     def __init__(self, encoder: nn.Module, stages: Compose | Sequence[Stage]) -> None:
@@ -106,6 +114,14 @@ class Bpda:
 
     Raises:
         ValueError: in a call, for the identity as approximation of a map that changes the size.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Bpda
+        >>> picture = torch.tensor([[[[0.2, 0.8]]]], requires_grad=True)
+        >>> view = Bpda(lambda images: (images > 0.5).float())(picture, torch.zeros(1, 0))
+        >>> view.tolist(), torch.autograd.grad(view.sum(), picture)[0].tolist()
+        ([[[[0.0, 1.0]]]], [[[[1.0, 1.0]]]])
     """
 
     forward: Map

@@ -27,6 +27,17 @@ class Features(nn.Module):
     Raises:
         ValueError: an unknown name (with the nearest ones) or pool, an encoder in training mode, or one whose
             features are not compared by cosine.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Features
+        >>> encoder = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten()).eval()
+        >>> images = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+        >>> Features(encoder, {"0": "mean"})(images).shape
+        torch.Size([2, 4])
+        >>> both = Features(encoder, ["0", "output"])(images)
+        >>> both.shape, torch.allclose(both.square().sum(1), torch.tensor([2.0, 2.0]))  # two layers of length 1
+        (torch.Size([2, 288]), True)
     """
 
     def __init__(self, encoder: nn.Module, layers: Sequence[str] | Mapping[str, Pool]) -> None:

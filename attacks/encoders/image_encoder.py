@@ -46,6 +46,16 @@ class ImageEncoder(nn.Module):
         origin: for reports.
         read: the network's output -> (N,D); None where it is that already.
         texts: the text tower of a two-tower model; None where there is none.
+
+    Examples:
+        >>> import torch
+        >>> from attacks.encoders import ImageEncoder, Preprocess
+        >>> from attacks.encoders.image_encoder import Origin
+        >>> network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 8, stride=8), torch.nn.Flatten())
+        >>> preprocess = Preprocess(32, "pil_bicubic", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+        >>> encoder = ImageEncoder(network, preprocess, Origin("python", "tiny", "random"))
+        >>> encoder.title, encoder(torch.zeros(2, 3, 100, 120)).shape, encoder.training
+        ('python:tiny', torch.Size([2, 64]), False)
     """
 
     def __init__(

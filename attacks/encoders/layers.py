@@ -31,7 +31,16 @@ def unwrapped(encoder: nn.Module) -> nn.Module:
 
 def named_layers(encoder: nn.Module) -> dict[str, nn.Module]:
     """The layers by the names of the encoder's library: `layer3`, not `network.layer3`, without this package's
-    wrappers. A layer with two names has both. TorchScript layers take no hooks and are left out."""
+    wrappers. A layer with two names has both. TorchScript layers take no hooks and are left out.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Defended, named_layers
+        >>> from transforms import Quantise
+        >>> encoder = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten()).eval()
+        >>> named_layers(Defended(encoder, [Quantise()]))
+        {'0': Conv2d(3, 4, kernel_size=(3, 3), stride=(1, 1)), '1': Flatten(start_dim=1, end_dim=-1)}
+    """
     network = unwrapped(encoder)
     while _ours(network) and isinstance(inner := optional(network, "network"), nn.Module):
         network = inner
@@ -85,6 +94,14 @@ class Layers(nn.Module):
 
     Raises:
         ValueError: an unknown name (with the nearest ones) or pool, no layer, or an encoder in training mode.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Layers
+        >>> encoder = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten()).eval()
+        >>> with Layers(encoder, {"0": "mean", "1": "tokens"}) as layers:
+        ...     {name: tuple(features.shape) for name, features in layers(torch.zeros(2, 3, 8, 8)).items()}
+        {'0': (2, 4), '1': (2, 36, 4), 'output': (2, 144)}
     """
 
     def __init__(
@@ -291,7 +308,15 @@ def visits(encoder: nn.Module, images: Tensor) -> list[Visit]:
 
 def layer_shapes(encoder: nn.Module, images: Tensor) -> dict[str, tuple[int, ...]]:
     """{layer: the shape of its output for images (N,3,H,W)}, in the order of names, and "output" for the encoder's
-    own output. Layers that did not run or returned no tensor are left out."""
+    own output. Layers that did not run or returned no tensor are left out.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import layer_shapes
+        >>> encoder = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten()).eval()
+        >>> layer_shapes(encoder, torch.zeros(2, 3, 8, 8))
+        {'0': (2, 4, 6, 6), '1': (2, 144), 'output': (2, 144)}
+    """
     return {visit.name: visit.shape for visit in visits(encoder, images) if visit.shape is not None}
 
 

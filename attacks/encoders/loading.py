@@ -16,11 +16,26 @@ from attacks.encoders.weights import fill, read_state, unwrapped_state
 from attacks.schema.encoder import BLACK_BOXES, ENCODERS
 
 POCKET_WEIGHTS = Path(__file__).parents[1] / "data" / "pocket.safetensors"
+"""The path of the weights of the pocket encoder that ship with the package.
+
+Examples:
+    >>> from safetensors.torch import load_file
+    >>> from attacks.encoders import POCKET_WEIGHTS
+    >>> load_file(POCKET_WEIGHTS)["head.weight"].shape
+    torch.Size([128, 1792])
+"""
 
 #: Encoders that are no family. Every other encoder of the schema with a network is one: the module NAME_models of
 #: `families/` has its `load`, and is imported on first use because it imports the library.
 BUILT_IN = ("pocket", "phash")
 FAMILIES = tuple(name for name in ENCODERS if name not in (*BUILT_IN, *BLACK_BOXES))
+"""The names that `load_encoder` takes with a model, each that of a library or of a kind of file.
+
+Examples:
+    >>> from attacks.encoders import FAMILIES
+    >>> "timm" in FAMILIES, "pocket" in FAMILIES
+    (True, False)
+"""
 
 
 def load_encoder(
@@ -49,6 +64,15 @@ def load_encoder(
     Raises:
         ValueError, FileNotFoundError: in one line: an unknown name, a library that is not installed, weights that do
             not fit or cannot be fetched.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import load_encoder
+        >>> encoder = load_encoder("pocket")
+        >>> encoder(torch.zeros(2, 3, 100, 120)).shape, encoder.training
+        (torch.Size([2, 128]), False)
+        >>> load_encoder("phash")(torch.zeros(2, 3, 100, 120)).shape
+        torch.Size([2, 64])
     """
     if name not in (*BUILT_IN, *FAMILIES):
         raise ValueError(

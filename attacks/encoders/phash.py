@@ -30,6 +30,14 @@ class Phash(nn.Module):
     frequency equals the median but for rounding (pictures of one colour, or symmetric ones) the bit is arbitrary.
 
     It computes in float64 where the device has it; the features have the dtype of the images, at least float32.
+
+    Examples:
+        >>> import torch
+        >>> from attacks.encoders import Phash, bits
+        >>> images = torch.rand(2, 3, 40, 48, generator=torch.Generator().manual_seed(0))
+        >>> features = Phash()(images)
+        >>> features.shape, torch.equal(Phash().signature(features), 2.0 * bits(features) - 1)
+        (torch.Size([2, 64]), True)
     """
 
     def __init__(self) -> None:
@@ -80,7 +88,15 @@ def _sum(weights: list[float], images: Tensor) -> Tensor:
 
 
 def bits(features: Tensor) -> Tensor:
-    """(...,64) of `Phash` -> the bits (...,64) bool, in the order of `imagehash.phash(...).hash.flatten()`."""
+    """(...,64) of `Phash` -> the bits (...,64) bool, in the order of `imagehash.phash(...).hash.flatten()`.
+
+    Examples:
+        >>> import torch
+        >>> from attacks.encoders import Phash, bits
+        >>> hashes = bits(Phash()(torch.rand(2, 3, 40, 48, generator=torch.Generator().manual_seed(0))))
+        >>> hashes.shape, hashes.sum(1).tolist()  # half of the frequencies lie above their median
+        (torch.Size([2, 64]), [32, 32])
+    """
     return features > 0
 
 

@@ -35,7 +35,14 @@ WIDEST = 1024
 
 
 class Pocket(nn.Module):
-    """(N,3,H,W) in [0,1], any size -> (N,128); compare embeddings by cosine."""
+    """(N,3,H,W) in [0,1], any size -> (N,128); compare embeddings by cosine.
+
+    Examples:
+        >>> import torch
+        >>> from attacks.encoders import Pocket
+        >>> Pocket(widths=(4, 4, 4, 4), dims=16).eval()(torch.zeros(2, 3, 100, 120)).shape
+        torch.Size([2, 16])
+    """
 
     preprocess = Preprocess(96, "pil_bilinear", mean=(0.5, 0.5, 0.5), std=(0.25, 0.25, 0.25))
 
@@ -57,7 +64,15 @@ class Pocket(nn.Module):
 
 
 def untrained(seed: int = 0, widths: tuple[int, int, int, int] = WIDTHS) -> Pocket:
-    """A pocket encoder with random weights, the same for the same seed."""
+    """A pocket encoder with random weights, the same for the same seed.
+
+    Examples:
+        >>> import torch
+        >>> from attacks.encoders import untrained
+        >>> first, same, other = (untrained(seed, widths=(4, 4, 4, 4)).head.weight for seed in (0, 0, 1))
+        >>> torch.equal(first, same), torch.equal(first, other)
+        (True, False)
+    """
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return Pocket(widths)

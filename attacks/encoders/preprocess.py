@@ -60,6 +60,18 @@ class Preprocess:
 
     Raises:
         ValueError: an impossible value, with the name of the field.
+
+    Examples:
+        >>> import torch
+        >>> from attacks.encoders import Preprocess
+        >>> half = (0.5, 0.5, 0.5)
+        >>> preprocess = Preprocess(256, "pil_bicubic", mean=half, std=half, fit="cover", crop=(224, 224))
+        >>> print(preprocess)
+        resize     shorter side to 256, pil_bicubic, clamped to [0, 1]
+        crop       central 224x224
+        normalise  (x - (0.5, 0.5, 0.5)) / (0.5, 0.5, 0.5), RGB: values -1 to 1
+        >>> preprocess(torch.ones(1, 3, 480, 640)).shape
+        torch.Size([1, 3, 224, 224])
     """
 
     size: int | tuple[int, int] | None

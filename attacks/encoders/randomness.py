@@ -79,7 +79,16 @@ def randomness_of(encoder: object) -> EncoderDraws | None:
 
 def randomised(transforms: Compose, encoder: object) -> Compose:
     """The pipeline with the encoder's coordinates at its end, so that views include the encoder's randomness; the
-    pipeline itself for a deterministic encoder."""
+    pipeline itself for a deterministic encoder.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Stochastic, randomised
+        >>> from transforms import Brightness, Compose
+        >>> encoder = Stochastic(torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Flatten()).eval())
+        >>> randomised(Compose([Brightness(0.1)]), encoder).names
+        ('brightness added (of full scale)', 'encoder dropout (seed)')
+    """
     own = randomness_of(encoder)
     return transforms if own is None else replace(transforms, stages=(*transforms.stages, own))
 

@@ -155,6 +155,16 @@ class Stochastic(nn.Module):
     Raises:
         ValueError: nothing in the encoder is random; or the draws of a layer cannot be assigned to views. That is
             tested here on two small batches, if the encoder accepts such pictures, and in every call.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Stochastic
+        >>> encoder = Stochastic(torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Flatten()).eval())
+        >>> images, draws = torch.ones(2, 3, 8, 8), torch.tensor([[0.25], [0.75]])
+        >>> torch.equal(encoder(images, draws=draws), encoder(images, draws=draws))  # a function of the draws
+        True
+        >>> encoder(images, draws=draws).unique().tolist(), encoder(images).unique().tolist()
+        ([0.0, 2.0], [1.0])
     """
 
     def __init__(self, encoder: nn.Module) -> None:

@@ -17,14 +17,19 @@ def with_preprocess(
     """Any module as an encoder: (N,3,H,W) in [0,1], any size -> (N,D). The module itself is put in evaluation mode
     and frozen.
 
-        mine = with_preprocess(network, Preprocess(224, "pil_bicubic", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)))
-        for step in attack(images, mine(images), encoder=mine, ...): ...
-
     Args:
         network: normalised pictures -> any output.
         preprocess: of a picture; print it to see.
         name: for reports.
         read: the network's output -> (N,D); None where it is that already.
+
+    Examples:
+        >>> import torch
+        >>> from attacks.encoders import Preprocess, with_preprocess
+        >>> network = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 8, stride=8), torch.nn.Flatten())
+        >>> encoder = with_preprocess(network, Preprocess(32, "pil_bicubic", (0.5, 0.5, 0.5), (0.5, 0.5, 0.5)))
+        >>> encoder(torch.zeros(2, 3, 100, 120)).shape, encoder.training
+        (torch.Size([2, 64]), False)
     """
     return ImageEncoder(network, preprocess, Origin("python", name, "as they are in memory"), read=read)
 

@@ -51,6 +51,17 @@ class Adaptive:
 
     Args:
         steps: how many steps come before more views.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Adaptive
+        >>> from attacks.eot.adaptive import Noise
+        >>> total = torch.tensor([128, 4096])  # gradients of two pictures
+        >>> Adaptive(steps=128).start(total, block=4).tolist()
+        [1, 2]
+        >>> noise = Noise(torch.ones(2), torch.tensor([16.0, 16.0]), torch.tensor([8, 8]))  # c = 16, after 8 steps
+        >>> Adaptive(steps=128).next(noise, total, left=total, block=4).tolist()
+        [1, 4]
     """
 
     steps: int = 128

@@ -143,5 +143,15 @@ def judged(
 
 
 def bank(transforms: Compose, views: int, *, seed: int, purpose: str) -> Bank:
-    """`views` scrambled Sobol points of the pipeline's cube; another `purpose`, other points."""
+    """`views` scrambled Sobol points of the pipeline's cube; another `purpose`, other points.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import bank
+        >>> from transforms import Affine, Compose
+        >>> camera = Compose([Affine(degrees=20)])
+        >>> views = bank(camera, 128, seed=0, purpose="evaluate")
+        >>> views.u.shape, torch.equal(views.u, bank(camera, 128, seed=0, purpose="select").u)
+        (torch.Size([128, 5]), False)
+    """
     return Bank(transforms, Sobol()(views, transforms.dims, seed=stream(seed, purpose)))

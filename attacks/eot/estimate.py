@@ -19,6 +19,14 @@ class Estimate(NamedTuple):
     `snr` is ||E g||^2 / E||g - E g||^2 of the n-view mean g, both estimated from partial means and bias-corrected,
     at least 0; NaN when there is a single view. The standard errors and the snr are those of independent draws:
     a lower bound of the quality of Sobol points.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Estimate
+        >>> zero, grad, views = torch.zeros(1), torch.zeros(1, 3, 8, 8), torch.tensor([6])
+        >>> estimate = Estimate(zero, zero, torch.tensor([3.0]), grad, views, chunk=6, value=zero)
+        >>> estimate.c.item(), round(estimate.cosine.item() ** 2, 4)  # n / snr, and n / (n + c)
+        (2.0, 0.75)
     """
 
     mean: Tensor

@@ -45,6 +45,18 @@ class EOT:
         chunk: most views held in memory at once, over all images; halved where memory runs out.
         risk: how the losses of an image's views become the one number to minimise: their mean, or their tail
             (`CVaR`, `WorstOf`, `SoftMax`). A tail costs a second forward pass, of the views that count.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import EOT, Linf, Toward
+        >>> from attacks.eot.problem import Problem
+        >>> from transforms import Brightness, Compose
+        >>> grey, black = torch.full((1, 1, 1, 1), 0.5), torch.zeros(1, 1)
+        >>> problem = Problem(grey, black, torch.nn.Flatten().eval(), Toward("l2"), Linf())
+        >>> eot = EOT(Compose([Brightness(0.25)]), views=64)
+        >>> estimate = eot.estimate(problem, torch.zeros_like(grey), eot.points(0, 0, grey))
+        >>> round(float(estimate.mean), 2), round(float(estimate.grad), 4)  # of the distance 0.5 + brightness
+        (0.5, 1.0)
     """
 
     transforms: Compose = field(default_factory=Compose)

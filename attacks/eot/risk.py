@@ -34,7 +34,15 @@ class Risk(Protocol):
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean over the views: expectation over transformation (Athalye et al. 2018)."""
+    """The mean over the views: expectation over transformation (Athalye et al. 2018).
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Mean
+        >>> losses = torch.tensor([[4.0, 1.0, 3.0, 2.0]])
+        >>> Mean().value(losses).tolist(), Mean().weights(losses).tolist()
+        ([2.5], [[0.25, 0.25, 0.25, 0.25]])
+    """
 
     uniform: ClassVar[bool] = True
     multiple: ClassVar[int] = 1
@@ -55,6 +63,13 @@ class CVaR:
 
     The view at the boundary counts in part, so the share is exact for any n; below 1/n it is the maximum. Of equal
     losses, the earlier view counts first. `alpha` lies in (0,1]; 1 is the mean.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import CVaR
+        >>> losses = torch.tensor([[4.0, 1.0, 3.0, 2.0]])
+        >>> CVaR(alpha=0.5).value(losses).tolist(), CVaR(alpha=0.5).weights(losses).tolist()
+        ([3.5], [[0.5, 0.0, 0.5, 0.0]])
     """
 
     alpha: float = 0.25
@@ -91,6 +106,13 @@ class WorstOf:
 
     With independent draws this estimates the expected maximum of k draws without bias, for any n that is a multiple
     of k; draws that depend on each other within a step shift it. Of equal losses, the first view of the group counts.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import WorstOf
+        >>> losses = torch.tensor([[4.0, 1.0, 3.0, 2.0]])
+        >>> WorstOf(k=2).value(losses).tolist(), WorstOf(k=2).weights(losses).tolist()
+        ([3.5], [[0.5, 0.0, 0.5, 0.0]])
     """
 
     k: int = 4
@@ -130,6 +152,13 @@ class SoftMax:
 
     `temperature` t is in the units of the loss: far above the spread of the losses it is their mean, far below it
     their maximum. Equal losses have equal weights.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import SoftMax
+        >>> losses = torch.tensor([[4.0, 1.0, 3.0, 2.0]])
+        >>> [round(float(SoftMax(temperature).value(losses)), 2) for temperature in (1e-3, 1.0, 1e3)]
+        [4.0, 3.05, 2.5]
     """
 
     temperature: float = 0.05

@@ -114,6 +114,17 @@ def layer_drift(
         layers: the argument of `ordered`, or its result.
         chunk: most views in memory at once.
         world: the processes that share the views; each gets all cosines.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import bank, layer_drift
+        >>> from transforms import Compose, Flip
+        >>> encoder = torch.nn.Sequential(torch.nn.AvgPool2d(2), torch.nn.Flatten()).eval()
+        >>> clean = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+        >>> views = bank(Compose([Flip()]), 4, seed=0, purpose="drift")
+        >>> drift = layer_drift(encoder, clean, {"eot": 1 - clean}, views)
+        >>> drift.layers, drift.cosine["eot"].shape, bool((drift.cosine["eot"] < 1).all())
+        (('0', 'output'), torch.Size([2, 2, 4]), True)
     """
     began = time.perf_counter()
     pools = layers if isinstance(layers, Mapping) else ordered(encoder, layers, clean[:1])

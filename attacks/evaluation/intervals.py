@@ -44,6 +44,15 @@ def interval(values: Tensor) -> Interval:
     Of a single cluster with several views, the views are the units, and the interval says nothing about other
     clusters. Fewer than `FEWEST_MEANS` units give the range: a tenth of the clusters that behaves
     otherwise may be missed, and no method then covers the mean. See `mean_ends` for the method.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import interval
+        >>> interval(torch.tensor([0.25, 0.5, 0.75]))  # three clusters are too few for an interval
+        Interval(mean=0.5, low=0.25, high=0.75, kind='range')
+        >>> mean, low, high, kind = interval(torch.arange(101.0) / 100)
+        >>> round(mean, 2), round(low, 2), round(high, 2), kind
+        (0.5, 0.44, 0.56, 'interval')
     """
     units = array(values)
     if units.ndim == 2:
@@ -84,6 +93,13 @@ def rate(shares: Tensor, trials: int | Tensor | None = None) -> Interval:
     always has a width. Or of hits (C,V), of C clusters seen from V views.
 
     Of a single cluster it is Wilson's over its views, and says nothing about other clusters.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import rate
+        >>> mean, low, high, kind = rate(torch.tensor([0.0, 0.25, 0.5, 0.25]), trials=8)  # four clusters
+        >>> mean, round(low, 2), round(high, 2), kind
+        (0.25, 0.03, 0.7, 'interval')
     """
     if trials is None:
         shares, trials = shares.double().mean(1), shares.shape[1]

@@ -99,6 +99,17 @@ def evaluate(
         signature: see `signature_of`; None for that of `encoder`, which a wrapper may lack.
         right: the ground truth, for ranks and votes.
         progress: called after each picture.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import bank, evaluate
+        >>> from transforms import Brightness, Compose
+        >>> encoder, camera = torch.nn.Flatten().eval(), Compose([Brightness(0.1)])
+        >>> images = torch.rand(3, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+        >>> gallery, views = encoder(images), bank(camera, 8, seed=0, purpose="evaluate")
+        >>> scores = evaluate(images[[1, 1]], gallery[:2], gallery, encoder=encoder, bank=views)  # 1 in place of 0
+        >>> scores.cosine.shape, scores.nearest.unique().tolist()
+        (torch.Size([2, 8]), [1])
     """
     signature = signature or signature_of(encoder)
     if signature is not None:
@@ -198,6 +209,16 @@ def mean_embedding(images: Tensor, encoder: Encoder, bank: Bank, chunk: int = 64
         images: in [0,1].
         bank: the views, on any device; not those of the evaluation.
         chunk: most views in memory at once.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import bank, mean_embedding
+        >>> from transforms import Compose, Flip
+        >>> encoder, views = torch.nn.Flatten().eval(), bank(Compose([Flip(p=0.5)]), 8, seed=0, purpose="anchor")
+        >>> images = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+        >>> mean = mean_embedding(images, encoder, views)
+        >>> mean.shape, torch.allclose(mean, mean_embedding(images.flip(3), encoder, views), atol=1e-5)
+        (torch.Size([2, 192]), True)
     """
     views = bank._replace(u=bank.u.to(images))
     sums: list[list[Tree]] = [[] for _ in images]

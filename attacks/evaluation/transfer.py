@@ -48,6 +48,19 @@ def leave_one_out(
         chunk: most views in memory at once while scoring.
         solve: runs the attack, with the arguments of `attacks.solvers.solver.solve`.
         setup: the other arguments of `solve`, `perturbation` among them.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import EOT, Ensemble, Linf, Members, PGD, Toward, bank, leave_one_out
+        >>> from transforms import Compose
+        >>> pooled = torch.nn.Sequential(torch.nn.MaxPool2d(2), torch.nn.Flatten()).eval()
+        >>> encoder = Ensemble([torch.nn.Flatten().eval(), pooled])
+        >>> parts = {"objective": Members(Toward("l2")), "perturbation": Linf(), "optimiser": PGD(), "eot": EOT()}
+        >>> parts |= {"encoder": encoder, "bank": bank(Compose(), 1, seed=0, purpose="evaluate")}
+        >>> grey, black = (torch.full((1, 3, 8, 8), value) for value in (0.5, 0.0))
+        >>> table = leave_one_out(grey, encoder(black), **parts, steps=2).table
+        >>> table.shape, bool((table > 0).all())  # both attacks transfer
+        (torch.Size([2]), True)
     """
     if not isinstance(objective, Members):
         raise ValueError(f"`objective` must be Members, one objective for each encoder; got {objective}")

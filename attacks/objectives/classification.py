@@ -17,6 +17,14 @@ TINY = 1e-12
 class CrossEntropy(Objective):
     """Minus the cross-entropy of the true label; if `targeted`, the cross-entropy of the target. The anchor is that
     label, (N,) whole numbers. For a very confident classifier its gradient is lost in rounding; that of `DLR` is not.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import CrossEntropy
+        >>> logits, label = torch.zeros(1, 10), torch.tensor([0])
+        >>> losses = CrossEntropy()(logits, label), CrossEntropy(targeted=True)(logits, label)
+        >>> [round(float(loss), 4) for loss in losses]  # the logarithm of 10
+        [-2.3026, 2.3026]
     """
 
     targeted: bool = False
@@ -36,6 +44,13 @@ class DLR(Objective):
     the third logit is then a constant, so that the gradient stays: other views may still need it.
     Targeted (eq. 7): (z_y - z_t) / (z_1st - (z_3rd + z_4th) / 2); the anchor is {"label": y, "target": t}, (N,) each.
     It loses the label in the direction of t, but only a targeted `CrossEntropy` requires t to come first.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import DLR
+        >>> logits, label = torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([0])
+        >>> DLR()(logits, label).tolist(), DLR()(10 * logits + 5, label).tolist()  # (z_y - z_2nd) / (z_1st - z_3rd)
+        ([0.5], [0.5])
     """
 
     targeted: bool = False

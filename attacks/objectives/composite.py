@@ -14,7 +14,15 @@ from attacks.objectives.embedding import unpaired
 
 
 class Term(NamedTuple):
-    """One term of a sum: `weight` times `objective`, whose anchor is the whole anchor, or the `part` of this name."""
+    """One term of a sum: `weight` times `objective`, whose anchor is the whole anchor, or the `part` of this name.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Away, Sum, Term
+        >>> features, anchor = torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 0.0]])
+        >>> Sum((Term(2, Away("l2")), Term(1, Away("l2"))))(features, anchor).tolist()  # 2 * -5 + 1 * -5
+        [-15.0]
+    """
 
     weight: float
     objective: Objective
@@ -25,8 +33,15 @@ class Term(NamedTuple):
 class Sum(Objective):
     """The weighted sum of objectives of the same features.
 
-    `Sum((Term(1, Away(), "own"), Term(0.5, Toward(), "goal")))` takes the anchor {"own": (N,D), "goal": (N,D)}; terms
-    without a name share one anchor. A term of weight 0 is not evaluated.
+    Terms without a name share one anchor. A term of weight 0 is not evaluated.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Away, Sum, Term, Toward
+        >>> both = Sum((Term(1, Away(), "own"), Term(0.5, Toward(), "goal")))
+        >>> anchor = {"own": torch.tensor([[1.0, 0.0]]), "goal": torch.tensor([[0.0, 1.0]])}
+        >>> both(anchor["own"], anchor).tolist(), both(anchor["goal"], anchor).tolist()
+        ([1.0], [-0.5])
     """
 
     terms: tuple[Term, ...]
@@ -59,6 +74,14 @@ class Each(Objective):
     Args:
         weights: by layer, at least 0; only their ratios matter.
         objective: that of each layer.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Away, Each
+        >>> features = {"stem": torch.tensor([[1.0, 0.0]]), "head": torch.tensor([[0.0, 5.0]])}
+        >>> anchor = {"stem": torch.tensor([[2.0, 0.0]]), "head": torch.tensor([[3.0, 0.0]])}
+        >>> Each({"stem": 1, "head": 3}, Away())(features, anchor).tolist()  # (1 * 1 + 3 * 0) / 4
+        [0.25]
     """
 
     weights: Mapping[str, float]

@@ -30,6 +30,13 @@ class Away(Objective):
     Args:
         metric: "cosine", in [-1,1]; or "l2", minus the Euclidean distance. Where embeddings are compared by cosine,
             an attack on "l2" wastes effort on their length.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Away
+        >>> features, anchor = torch.tensor([[3.0, 4.0], [0.0, 5.0]]), torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+        >>> [round(loss, 4) for loss in Away()(features, anchor).tolist()]
+        [0.8, 0.0]
     """
 
     metric: Metric = "cosine"
@@ -49,6 +56,13 @@ class Toward(Objective):
 
     Args:
         metric: "cosine", in [-1,1]; or "l2", the Euclidean distance.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Toward
+        >>> features, anchor = torch.tensor([[3.0, 4.0], [0.0, 5.0]]), torch.tensor([[0.0, 0.0], [0.0, 5.0]])
+        >>> Toward("l2")(features, anchor).tolist()
+        [5.0, 0.0]
     """
 
     metric: Metric = "cosine"
@@ -70,6 +84,16 @@ class Paired(Objective):
     Args:
         inner: the objective of each pair, such as `Away()`. It must lead away from the anchor: `Toward` the picture's
             own embedding is no attack.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Away, Paired, bank
+        >>> from transforms import Compose, Gain
+        >>> images, encoder = torch.full((1, 3, 4, 4), 0.5), torch.nn.Flatten().eval()
+        >>> views = bank(Compose([Gain((0.5, 1.5))]), 4, seed=0, purpose="evaluate")
+        >>> losses = views.losses(images, encoder(images), encoder, Paired(Away("l2")), 4, untouched=images)
+        >>> losses.abs().tolist()  # the gain is no part of the distance
+        [[0.0, 0.0, 0.0, 0.0]]
     """
 
     inner: Objective

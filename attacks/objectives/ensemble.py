@@ -26,6 +26,14 @@ class Ensemble(nn.Module):
 
     Args:
         encoders: modules in evaluation mode.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Ensemble
+        >>> pooled = torch.nn.Sequential(torch.nn.AvgPool2d(2), torch.nn.Flatten()).eval()
+        >>> encoder = Ensemble([torch.nn.Flatten().eval(), pooled])
+        >>> [tuple(features.shape) for features in encoder(torch.zeros(2, 3, 8, 8))]
+        [(2, 192), (2, 48)]
     """
 
     def __init__(self, encoders: Sequence[nn.Module]) -> None:
@@ -71,6 +79,14 @@ class Members(Objective):
         combine: "losses" follows the gradient of the mean loss (Dong et al. 2018, their ensemble in loss), which
             members with steep gradients dominate; "gradients" first scales each member's mean gradient to the same L1
             norm, see `combined`. The mean loss is reported and compared in either case.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Members, Toward
+        >>> features = torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 1.0, 0.0]])
+        >>> anchor = torch.zeros(1, 2), torch.zeros(1, 3)
+        >>> Members(Toward("l2"))(features, anchor).tolist()  # the mean of 5 and 1
+        [3.0]
     """
 
     objective: Objective | tuple[Objective, ...]

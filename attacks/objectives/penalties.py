@@ -45,6 +45,15 @@ class TotalVariation:
             values.
         of: "change" is the difference of the attacked and the untouched pictures, for everything that is added to a
             picture. "texture" is the delta itself, (1|N,C,h,w), for a patch, whose print should be smooth.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import TotalVariation
+        >>> images, pictures = torch.zeros(2, 1, 4, 4), torch.full((2, 1, 4, 4), 0.5)
+        >>> pictures[1, :, :, 2:] = 0.9  # an edge of 0.4 at 4 of 16 pixels
+        >>> penalty = TotalVariation(weight=1.0)(pictures - images, pictures, images)
+        >>> [round(value, 3) for value in penalty.tolist()]
+        [0.0, 0.1]
     """
 
     weight: float = 3.0
@@ -71,6 +80,15 @@ class SSIM:
     Args:
         weight: positive.
         window: the windows' side in pixels, odd; 11 is the paper's. Pictures must hold one.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import SSIM
+        >>> images = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0)).expand(2, -1, -1, -1)
+        >>> pictures = torch.stack([images[0], 1 - images[0]])
+        >>> same, inverted = SSIM(weight=1.0)(pictures - images, pictures, images).tolist()
+        >>> round(same, 4), 1 < inverted <= 2
+        (0.0, True)
     """
 
     weight: float = 1.0
@@ -109,6 +127,13 @@ class LPIPS:
     Raises:
         ValueError: no package `lpips`.
         FileNotFoundError: the network's file is not there.
+
+    Examples:
+        >>> from attacks import LPIPS
+        >>> LPIPS(net="resnet")
+        Traceback (most recent call last):
+            ...
+        ValueError: `net` must be one of alex, vgg, squeeze; got 'resnet'
     """
 
     weight: float = 1.0
@@ -128,7 +153,17 @@ class LPIPS:
 
 @dataclass(frozen=True)
 class Penalties:
-    """The sum of several penalties."""
+    """The sum of several penalties.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Penalties, TotalVariation
+        >>> images = torch.zeros(1, 1, 4, 4)
+        >>> parts = TotalVariation(1.0), TotalVariation(3.0)
+        >>> pictures = torch.eye(4)[None, None]
+        >>> torch.allclose(Penalties(parts)(pictures, pictures, images), 4 * parts[0](pictures, pictures, images))
+        True
+    """
 
     parts: tuple[Penalty, ...]
 

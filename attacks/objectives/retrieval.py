@@ -31,6 +31,14 @@ class Retrieval(Objective):
         gallery: (G,D) embeddings, G at least 2, on the encoder's device.
         margin: cosine by which the best impostor should win, at least 0; None for no hinge.
         identity: (G,) whole numbers, equal for pictures of the same identity; None if every picture is its own.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Retrieval
+        >>> gallery, features = torch.eye(3), torch.tensor([[3.0, 4.0, 0.0], [4.0, 3.0, 0.0]])
+        >>> losses = Retrieval(gallery)(features, torch.tensor([0, 0]))
+        >>> [round(loss, 2) for loss in losses.tolist()]  # 0.6 - 0.8: the first is taken for row 1
+        [-0.2, 0.2]
     """
 
     gallery: Tensor
@@ -65,6 +73,14 @@ class InfoNCE(Objective):
         gallery: (G,D) embeddings, G at least 2, on the encoder's device.
         temperature: above 0; that of the encoder's training, if it is known.
         identity: as of `Retrieval`.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import InfoNCE
+        >>> features, rows = torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1])
+        >>> losses = InfoNCE(torch.eye(2), temperature=1.0)(features, rows)
+        >>> [round(share, 3) for share in losses.exp().tolist()]  # e / (e + 1) and 1 / (e + 1)
+        [0.731, 0.269]
     """
 
     gallery: Tensor
@@ -98,6 +114,13 @@ class Triplet(Objective):
 
     Args:
         margin: cosine by which the positive should win, at least 0; None for no hinge.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Triplet
+        >>> anchor = {"positive": torch.tensor([[1.0, 0.0]]), "negative": torch.tensor([[0.0, 1.0]])}
+        >>> round(float(Triplet()(torch.tensor([[3.0, 4.0]]), anchor)), 2)  # 0.8 - 0.6
+        0.2
     """
 
     margin: float | None = None
@@ -124,6 +147,14 @@ class Verification(Objective):
     Args:
         threshold: a pair with at least this cosine is accepted as the same, between -1 and 1.
         same: true for a genuine pair that should be rejected, false for an impostor that should be accepted.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Verification
+        >>> features, anchor = torch.tensor([[3.0, 4.0], [0.0, 2.0]]), torch.tensor([[1.0, 0.0], [1.0, 0.0]])
+        >>> losses = Verification(threshold=0.5)(features, anchor)
+        >>> [round(loss, 2) for loss in losses.tolist()]  # cosines of 0.6 and 0: the second pair is rejected
+        [0.1, -0.5]
     """
 
     threshold: float = option(0.5, "the cosine from which the deployed system accepts a pair", range="(-1, 1)")

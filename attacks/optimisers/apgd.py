@@ -52,6 +52,16 @@ class APGD(Optimiser):
         momentum: alpha of the algorithm, in (0, 1]: the share of the new move in each step, the rest being the
             previous move; 1 is without momentum.
         rho: the share of the steps between two checkpoints that must gain, 0 to 1.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import APGD, EOT, Linf, Toward, attack
+        >>> parts = {"encoder": torch.nn.Flatten().eval(), "objective": Toward("l2"), "eot": EOT()}
+        >>> parts |= {"perturbation": Linf(8 / 255, random_start=False), "optimiser": APGD()}
+        >>> images, goal = torch.full((1, 3, 8, 8), 0.5), torch.full((1, 192), 0.5 - 2 / 255)
+        >>> levels = [255 * float(step.delta.mean()) for step in attack(images, goal, **parts, steps=50)]
+        >>> round(levels[0], 1), round(levels[-1], 1)  # beyond the goal at first, then with shorter steps back to it
+        (-8.0, -2.0)
     """
 
     rel_step_size: float = 2.0

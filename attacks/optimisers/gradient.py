@@ -43,6 +43,15 @@ class PGD(Optimiser):
             0 is plain PGD (Madry et al. 2018).
         schedule: cosine or linear (to zero over the run), or constant.
         nesterov: look ahead; needs momentum.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import EOT, Linf, PGD, Toward, attack
+        >>> parts = {"encoder": torch.nn.Flatten().eval(), "objective": Toward("l2"), "eot": EOT()}
+        >>> parts |= {"perturbation": Linf(8 / 255, random_start=False), "optimiser": PGD(rel_step_size=0.5)}
+        >>> run = attack(torch.full((1, 3, 8, 8), 0.5), torch.zeros(1, 192), **parts, steps=4)
+        >>> [round(255 * float(step.delta.mean()), 2) for step in run]
+        [-4.0, -7.41, -8.0, -8.0]
     """
 
     rel_step_size: float = 0.8
@@ -87,6 +96,15 @@ class SGD(Optimiser):
         schedule: cosine or linear (to zero over the run), or constant.
         nesterov: Nesterov's momentum instead of the heavy ball, in the form of `torch.optim.SGD`: delta stands for
             the look-ahead point, and steps along grad + momentum * velocity. Needs momentum.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import EOT, L2, SGD, Toward, attack
+        >>> parts = {"encoder": torch.nn.Flatten().eval(), "objective": Toward("l2"), "eot": EOT()}
+        >>> parts |= {"perturbation": L2(4.0, random_start=False), "optimiser": SGD(1.5, 0.0, "constant")}
+        >>> run = attack(torch.full((1, 3, 8, 8), 0.5), torch.zeros(1, 192), **parts, steps=4)
+        >>> [round(float(step.delta.norm()), 2) for step in run]  # the gradient of a distance has length 1
+        [1.5, 3.0, 4.0, 4.0]
     """
 
     lr: float = 2.0
@@ -138,6 +156,15 @@ class Adam(Optimiser):
         beta1: memory of the mean gradient, 0 to below 1.
         beta2: memory of the mean square, 0 to below 1.
         schedule: cosine or linear (to zero over the run), or constant.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Adam, EOT, Linf, Toward, attack
+        >>> parts = {"encoder": torch.nn.Flatten().eval(), "objective": Toward("l2"), "eot": EOT()}
+        >>> parts |= {"perturbation": Linf(8 / 255, random_start=False), "optimiser": Adam(0.3, schedule="constant")}
+        >>> run = attack(torch.full((1, 3, 8, 8), 0.5), torch.zeros(1, 192), **parts, steps=4)
+        >>> [round(255 * float(step.delta.mean()), 2) for step in run]
+        [-2.4, -4.8, -7.2, -8.0]
     """
 
     rel_step_size: float = 0.5

@@ -31,6 +31,15 @@ class NES(Optimiser):
         schedule: cosine or linear (to zero over the run), or constant.
         surrogate: an encoder with gradients. Half of each direction's energy is then its gradient away from the
             picture's own embedding (P-RGF, Cheng et al. 2019, with a fixed share); it costs no query.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import NES
+        >>> patterns = NES(keep=4).directions(torch.zeros(1, 3, 16, 16), 5, torch.Generator().manual_seed(0))
+        >>> patterns.shape, torch.allclose(patterns.flatten(1).norm(dim=1), torch.ones(5))
+        (torch.Size([5, 3, 16, 16]), True)
+        >>> torch.equal(patterns[:, 0], patterns[:, 2])  # grey
+        True
     """
 
     gradient_free: ClassVar[bool] = True
@@ -83,7 +92,14 @@ class NES(Optimiser):
 class LabelOnly(NES):
     """NES for answers that only say same or not the same (the label-only setting of Ilyas et al. 2018, section 3.4),
     in a set whose radius follows the answers; the loop is `attacks.solvers.search.decided`. All arguments are
-    those of `NES`; `surrogate` also makes the start, by an attack on it."""
+    those of `NES`; `surrogate` also makes the start, by an attack on it.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import LabelOnly
+        >>> [round(factor, 2) for factor in LabelOnly.factor(torch.tensor([0.0, 0.5, 1.0])).tolist()]
+        [1.65, 1.0, 0.61]
+    """
 
     leaves_early: ClassVar[bool] = False
 

@@ -27,6 +27,14 @@ class Square(Proposer):
 
     Args:
         p_init: the window's share of the picture's area at first, in (0, 1].
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Square
+        >>> generator, like = torch.Generator().manual_seed(0), torch.zeros(1, 3, 32, 32)
+        >>> window = Square().direction(like, step=50, steps=100, generator=generator)
+        >>> window.shape, Square().side(32, 32, 0.5), int((window != 0).sum())  # 3 channels of 3 * 3 pixels
+        (torch.Size([1, 3, 32, 32]), 3, 27)
     """
 
     p_init: float = 0.8

@@ -59,6 +59,15 @@ class Wiener(Optimiser):
         rel_step_size: length of the first step as a share of eps, in the perturbation's norm; up to three times
             as long in a run of fewer than 34 steps.
         schedule: cosine or linear (to zero over the run), or constant.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import EOT, Linf, Toward, Wiener, attack
+        >>> parts = {"encoder": torch.nn.Flatten().eval(), "objective": Toward("l2"), "eot": EOT()}
+        >>> parts |= {"perturbation": Linf(8 / 255, random_start=False), "optimiser": Wiener(0.05, "constant")}
+        >>> run = attack(torch.full((1, 3, 8, 8), 0.5), torch.zeros(1, 192), **parts, steps=4)
+        >>> [round(255 * float(step.delta.mean()), 2) for step in run]  # one step ahead, but for the last
+        [-2.4, -3.6, -4.8, -4.8]
     """
 
     rel_step_size: float = 0.3

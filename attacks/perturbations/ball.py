@@ -119,6 +119,14 @@ class Linf(Ball):
     """No value changes by more than `eps` (0..1 scale; write 8/255), and the picture stays in [0,1].
 
     With `random_start` false the attack starts at zero; an untargeted embedding loss has no gradient there.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Linf
+        >>> images, delta = torch.tensor([[[[0.0, 0.5, 1.0]]]]), torch.tensor([[[[-0.5, -0.5, 0.5]]]])
+        >>> delta = Linf(8 / 255).project(delta, images)  # within the ball; and the picture stays within [0,1]
+        >>> [round(255 * value, 2) for value in delta.flatten().tolist()]
+        [0.0, -8.0, 0.0]
     """
 
     eps: float = 8 / 255
@@ -164,7 +172,16 @@ class Linf(Ball):
 
 @dataclass(frozen=True)
 class L2(Ball):
-    """The Euclidean norm of each picture's delta, over all its values in [0,1] units, is at most `eps`."""
+    """The Euclidean norm of each picture's delta, over all its values in [0,1] units, is at most `eps`.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import L2
+        >>> ball, images = L2(eps=0.25), torch.full((1, 1, 1, 2), 0.5)
+        >>> delta = ball.project(torch.tensor([[[[0.3, 0.4]]]]), images)
+        >>> [round(value, 3) for value in delta.flatten().tolist()], round(ball.norm(delta).item(), 3)
+        ([0.15, 0.2], 0.25)
+    """
 
     eps: float = 4.0
     random_start: bool = True

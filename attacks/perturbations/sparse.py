@@ -86,7 +86,15 @@ STRIDE = 100
 
 @dataclass(frozen=True)
 class L1(Ball):
-    """The sum of all changes of each picture's values, in [0,1] units, is at most `eps`."""
+    """The sum of all changes of each picture's values, in [0,1] units, is at most `eps`.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import L1
+        >>> images, delta = torch.full((1, 1, 1, 3), 0.5), torch.tensor([[[[0.5, 0.25, -0.125]]]])
+        >>> L1(eps=0.5).project(delta, images).flatten().tolist()
+        [0.375, 0.125, 0.0]
+    """
 
     eps: float = 100.0
     random_start: bool = True
@@ -130,7 +138,15 @@ class L1(Ball):
 
 @dataclass(frozen=True)
 class L0(Ball):
-    """At most `eps` pixels of each picture change, in as many channels and as far as [0,1] allows."""
+    """At most `eps` pixels of each picture change, in as many channels and as far as [0,1] allows.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import L0
+        >>> images, delta = torch.full((1, 3, 1, 3), 0.5), torch.tensor([0.25, 0.375, 0.125]).expand(1, 3, 1, 3)
+        >>> L0(eps=2).norm(delta).item(), L0(eps=2).project(delta, images)[0, 0].tolist()
+        (3.0, [[0.25, 0.375, 0.0]])
+    """
 
     reach: ClassVar[float] = 1.0  # the range of a value: eps counts pixels
     eps: float = 200.0

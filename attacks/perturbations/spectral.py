@@ -26,6 +26,14 @@ class LowFrequency(Wrapped):
     Args:
         inner: `Linf`, `L2`, or one of them wrapped. A low-frequency delta is never sparse.
         keep: coefficients kept along each axis; a side of the picture, or more, keeps all of them.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import L2, LowFrequency
+        >>> delta = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
+        >>> lowest = LowFrequency(L2(4.0), keep=1).only(delta)
+        >>> torch.allclose(lowest, delta.mean((2, 3), keepdim=True), atol=1e-5)  # the lowest frequency is the mean
+        True
     """
 
     inner: Ball
@@ -75,6 +83,15 @@ class Smoothed(Wrapped):
         inner: any set.
         smooth: standard deviation in pixels; the kernel ends at three of them, and adds up to 1. Beyond the picture
             the gradient is zero.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Linf, Smoothed
+        >>> grad = torch.zeros(1, 1, 9, 9)
+        >>> grad[0, 0, 4, 4] = 1.0
+        >>> smooth = Smoothed(Linf(), smooth=1.0).convolved(grad)
+        >>> round(float(smooth.sum()), 3), int((smooth > 0).sum())  # three deviations each way: 7 * 7 pixels
+        (1.0, 49)
     """
 
     inner: Ball

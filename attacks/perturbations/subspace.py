@@ -109,6 +109,13 @@ class Masked(Wrapped):
         mask: zeros and ones, (1,1,H,W) for all pictures or (N,1,H,W), one for each. A mask for all restricts the
             estimate of the gradient; with one for each picture only the moves are restricted, and the estimate is
             that of the whole picture.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Linf, Masked
+        >>> mask = torch.tensor([[[[1.0, 0.0]]]])
+        >>> Masked(Linf(0.25), mask).project(torch.ones(1, 3, 1, 2), torch.zeros(1, 3, 1, 2))[0, 0].tolist()
+        [[0.25, 0.0]]
     """
 
     inner: Ball
@@ -153,7 +160,15 @@ class Masked(Wrapped):
 @dataclass(frozen=True)
 class Grey(Wrapped):
     """The same delta in all channels: changes lightness and not chroma. Not for L1, whose steps fill each channel
-    separately: their common part would leave much of `eps` unused."""
+    separately: their common part would leave much of `eps` unused.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Grey, Linf
+        >>> grad = torch.tensor([3.0, -1.0, -1.0]).view(1, 3, 1, 1)
+        >>> Linf().steepest(grad).flatten().tolist(), Grey(Linf()).steepest(grad).flatten().tolist()
+        ([1.0, -1.0, -1.0], [1.0, 1.0, 1.0])
+    """
 
     inner: Ball
 

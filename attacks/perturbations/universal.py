@@ -18,6 +18,15 @@ class Universal(PerturbationSet):
 
     No box holds the delta, because every image has its own; each attacked picture is clamped to [0,1] instead. What
     wraps a set (`Masked`, `LowFrequency`, ...) goes inside: Universal(Masked(Linf(8 / 255), mask)).
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Linf, Universal
+        >>> from transforms import base_of
+        >>> universal, images = Universal(Linf(0.25)), torch.tensor([0.5, 1.0]).view(2, 1, 1, 1)
+        >>> delta = universal.project(torch.ones(1, 1, 1, 1), images)  # one for both pictures
+        >>> delta.item(), base_of(universal.scene(images, delta)).flatten().tolist()
+        (0.25, [0.75, 1.0])
     """
 
     shared: ClassVar[bool] = True

@@ -57,7 +57,17 @@ class Step(NamedTuple):
     """After step `index`: the perturbation, the estimate that led there (it belongs to the perturbation *before* the
     step), the encoder passes (forward and backward of one view) so far, which images took part (N,), the share of
     each image's run that is done (N,), and whether this is the last step. For an image that took no part, the
-    estimate is its last one. The attack resumes from `state` (None: it cannot)."""
+    estimate is its last one. The attack resumes from `state` (None: it cannot).
+
+    Examples:
+        >>> import torch
+        >>> from attacks import EOT, Linf, PGD, Step, Toward, attack
+        >>> parts = {"encoder": torch.nn.Flatten().eval(), "objective": Toward("l2"), "perturbation": Linf()}
+        >>> parts |= {"optimiser": PGD(), "eot": EOT(views=4)}
+        >>> run: list[Step] = [*attack(torch.full((2, 3, 8, 8), 0.5), torch.zeros(2, 192), **parts, steps=2)]
+        >>> [(step.index, step.evals, step.done.tolist(), step.last) for step in run]
+        [(0, 8, [0.5, 0.5], False), (1, 16, [1.0, 1.0], True)]
+    """
 
     index: int  # type: ignore[assignment]  # hides tuple.index, which is not needed here
     delta: Tensor
@@ -106,6 +116,17 @@ def attack(
             gradient that is zero in the first step. One that is zero in five later steps in a row is a warning, and
             its image leaves.
         NotFinite: (a FloatingPointError) a loss or gradient that is not finite, with the step and the view.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Away, EOT, Linf, PGD, attack
+        >>> from transforms import Brightness, Compose
+        >>> images, encoder = torch.full((2, 3, 8, 8), 0.5), torch.nn.Flatten().eval()
+        >>> parts = {"encoder": encoder, "objective": Away("l2"), "perturbation": Linf(8 / 255), "optimiser": PGD()}
+        >>> run = attack(images, encoder(images), **parts, eot=EOT(Compose([Brightness(0.01)]), views=4), steps=8)
+        >>> losses = [step.estimate.mean.mean() for step in run]
+        >>> len(losses), bool(losses[-1] < losses[0])
+        (8, True)
     """
     problem = Problem(images, anchor, encoder, objective, perturbation)
     options = Options(optimiser, eot, steps, seed, budget, adaptive, world, penalty, adversary)

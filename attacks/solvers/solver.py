@@ -20,7 +20,17 @@ from transforms import stream
 @stored("best")
 class Best(NamedTuple):
     """The perturbation that is kept so far (of each picture, or the one that all share), its loss (N,) on the views
-    of the bank that it has been seen from, the step that it comes from (N,), and the loss (N,) at the latest look."""
+    of the bank that it has been seen from, the step that it comes from (N,), and the loss (N,) at the latest look.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Best, EOT, Linf, PGD, Toward, solve
+        >>> parts = {"encoder": torch.nn.Flatten().eval(), "objective": Toward("l2"), "perturbation": Linf(0.25)}
+        >>> images, black = torch.full((1, 1, 2, 2), 0.5), torch.zeros(1, 4)
+        >>> best: Best = solve(images, black, **parts, optimiser=PGD(), eot=EOT(), steps=5)
+        >>> best.delta.shape, round(best.loss.item(), 4)  # four values of 0.25 are 0.5 from black
+        (torch.Size([1, 1, 2, 2]), 0.5)
+    """
 
     delta: Tensor
     loss: Tensor
@@ -59,7 +69,17 @@ def solve(
     **options: Any,
 ) -> Best:
     """Run the attack to its end: `attack` with the best iterate chosen on held-out views. Arguments and errors as
-    there (`options` are those of `attacks.eot.problem.Options`); `stop` and `restarts` as in `watch`."""
+    there (`options` are those of `attacks.eot.problem.Options`); `stop` and `restarts` as in `watch`.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import EOT, Linf, PGD, Toward, solve
+        >>> parts = {"encoder": torch.nn.Flatten().eval(), "objective": Toward("l2"), "perturbation": Linf(8 / 255)}
+        >>> images, black = torch.full((2, 3, 8, 8), 0.5), torch.zeros(2, 192)
+        >>> best = solve(images, black, **parts, optimiser=PGD(), eot=EOT(), steps=5)
+        >>> torch.allclose(best.delta, torch.full_like(images, -8 / 255))  # the nearest that the ball allows
+        True
+    """
     problem = Problem(images, anchor, encoder, objective, perturbation)
     best: Best | None = None
     for _, latest in watch(problem, Options(**options), stop=stop, restarts=restarts):

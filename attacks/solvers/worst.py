@@ -56,6 +56,12 @@ class Adversary:
     Args:
         adversary: k, the random views that each step chooses among, at least as many as `EOT.views`.
         refine: steps of the refinement of those that are kept.
+
+    Examples:
+        >>> from attacks import Adversary
+        >>> adversary = Adversary(adversary=16, refine=2)
+        >>> adversary.risk(4), adversary.cost(4)  # the worst quarter; 16 views to choose among, and 4 * 3 to refine
+        (CVaR(alpha=0.25), 28)
     """
 
     adversary: int
@@ -119,6 +125,17 @@ def worst_views(
 
     Raises:
         ValueError: `keep` above `k`, or either below 1.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Away, worst_views
+        >>> from attacks.eot.bank import judged
+        >>> from transforms import Brightness, Compose
+        >>> images, encoder = torch.full((1, 3, 4, 4), 0.5), torch.nn.Flatten().eval()
+        >>> problem = judged(images, encoder(images), encoder, Away("l2"))
+        >>> worst = worst_views(problem, Compose([Brightness(0.25)]), k=16)
+        >>> worst.u.shape, round(worst.u.item(), 2)  # the view without a change of brightness
+        (torch.Size([1, 1, 1]), 0.5)
     """
     if not 1 <= keep <= k:
         raise ValueError(f"`keep` must lie in 1..{k}, the number of random views `k`; got {keep}")
@@ -130,7 +147,19 @@ def both_sides(
     problem: Problem, views: Bank, *, refine_steps: int = 10, keep: int = 4, chunk: int = 64, world: World = ALONE
 ) -> Sides:
     """The mean and the worst side of an attack on one bank of views. The worst loss is the highest after
-    `refine_steps` from each of the bank's `keep` worst views. Else as `worst_views`."""
+    `refine_steps` from each of the bank's `keep` worst views. Else as `worst_views`.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Toward, bank, both_sides
+        >>> from attacks.eot.bank import judged
+        >>> from transforms import Brightness, Compose
+        >>> grey, black, encoder = torch.full((1, 3, 4, 4), 0.5), torch.zeros(1, 48), torch.nn.Flatten().eval()
+        >>> views = bank(Compose([Brightness(0.25)]), 16, seed=0, purpose="evaluate")
+        >>> sides = both_sides(judged(grey, black, encoder, Toward("l2")), views)
+        >>> bool(sides.mean < sides.worst), round(sides.u.item(), 3)  # the brightest view is farthest from black
+        (True, 1.0)
+    """
     losses, worst = _hardest(problem, views, refine_steps, keep, chunk, world)
     return Sides(losses.mean(1), worst.losses[:, 0], worst.u[:, 0])
 

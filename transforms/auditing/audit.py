@@ -50,6 +50,15 @@ def audit(
 
     Raises:
         ValueError: not an image, not a pipeline, or a stage that fails on a picture, with its name.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Affine, Compose, audit
+        >>> picture = torch.rand(3, 32, 32, generator=torch.Generator().manual_seed(0))
+        >>> audit(Compose([Affine(degrees=20)]), picture, draws=2).first_dead is None
+        True
+        >>> audit([Affine(degrees=20), torch.round], picture, draws=2).first_dead
+        'round'
     """
     if draws < 1:
         raise ValueError(f"`draws` must be at least 1; got {draws}")

@@ -31,6 +31,15 @@ class Downscale(WholeRanged):
         then_kernel: the kernel of the second step, such as the encoder's own after a platform's; None: `kernel`.
         eight_bit: both steps in the library's own 8-bit arithmetic, as in a thumbnail file (see `resize`). The
             gradient is then that of the steps in floating point, straight through the rounding.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Downscale
+        >>> picture = torch.rand(1, 3, 48, 64, generator=torch.Generator().manual_seed(0))
+        >>> Downscale(24)(picture, torch.zeros(1, 0)).shape
+        torch.Size([1, 3, 24, 32])
+        >>> Downscale((6, 24))(picture, torch.zeros(1, 1)).shape  # to a side of 6 pixels, and back to 24
+        torch.Size([1, 3, 24, 32])
     """
 
     size: int | tuple[int, int]

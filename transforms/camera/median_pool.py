@@ -19,6 +19,14 @@ class MedianPool:
 
     Args:
         size: the shorter side in pixels; a picture that is no larger stays as it is.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import MedianPool
+        >>> picture = torch.full((1, 1, 3, 3), 0.25)
+        >>> picture[0, 0, 1, 1] = 1.0
+        >>> MedianPool(1)(picture, torch.zeros(1, 0)).item()
+        0.25
     """
 
     size: int

@@ -22,6 +22,14 @@ class PixelCrop:
 
     Raises:
         ValueError: when called on a picture that has no more pixels than that.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import PixelCrop
+        >>> picture = torch.rand(1, 3, 6, 8, generator=torch.Generator().manual_seed(0))
+        >>> view = PixelCrop(margin=2)(picture, torch.tensor([[0.0, 0.999]]))
+        >>> torch.equal(view, picture[:, :, 2:6, 0:6])
+        True
     """
 
     margin: int = 0

@@ -23,6 +23,16 @@ class ResizePad(Ranged):
             from 299 pixels to 299..330 in a frame of 331, by nearest neighbours.
         kernel: see `transforms.resizing.resize`.
         value: of the padding, in [0,1].
+
+    Examples:
+        >>> import torch
+        >>> from transforms import ResizePad
+        >>> u = torch.tensor([[0.0, 0.0, 0.999]])  # the smallest size, at the left, at the bottom
+        >>> ResizePad(scale=(0.5, 1.0))(torch.ones(1, 1, 4, 4), u)[0, 0]
+        tensor([[0., 0., 0., 0.],
+                [0., 0., 0., 0.],
+                [1., 1., 0., 0.],
+                [1., 1., 0., 0.]])
     """
 
     scale: Range = (0.9, 1.0)

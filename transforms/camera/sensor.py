@@ -32,6 +32,14 @@ class SensorNoise(Ranged):
     The field e is a function of the exact value of the coordinate "noise (seed)" and of the shape (C,H,W), whatever
     the rest of the batch, the chunk or the device. Draws are a function of (seed, step, view), hence so is pixel
     noise. A Grid has few values of the seed: it is no sampler for noise.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import SensorNoise
+        >>> grey, u = torch.full((1, 3, 64, 64), 0.5), torch.tensor([[0.0, 0.0, 0.25]])
+        >>> noisy = SensorNoise(read=(0.05, 0.05))(grey, u)
+        >>> round(float(noisy.std()), 2), torch.equal(noisy, SensorNoise(read=(0.05, 0.05))(grey, u))
+        (0.05, True)
     """
 
     read: Range = (0.0, 0.0)
@@ -84,6 +92,15 @@ def quantise(images: Tensor, bits: int = 8) -> Tensor:
 
     Raises:
         ValueError: `bits` out of range.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import quantise
+        >>> values = torch.tensor([0.1, 0.6, 1.2], requires_grad=True)
+        >>> quantise(values, bits=1).tolist()
+        [0.0, 1.0, 1.0]
+        >>> torch.autograd.grad(quantise(values, bits=1).sum(), values)[0].tolist()
+        [1.0, 1.0, 0.0]
     """
     _check_bits(bits)
     # Half precision cannot tell 255 x from its neighbours, so a level would be missed.
@@ -94,7 +111,14 @@ def quantise(images: Tensor, bits: int = 8) -> Tensor:
 
 @dataclass(frozen=True)
 class Quantise:
-    """Round to `bits` bits; the gradient passes straight through (see `quantise`)."""
+    """Round to `bits` bits; the gradient passes straight through (see `quantise`).
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Quantise
+        >>> Quantise(bits=2)(torch.tensor([[[[0.1, 0.3, 0.9]]]]), torch.zeros(1, 0)) * 3
+        tensor([[[[0., 1., 3.]]]])
+    """
 
     bits: int = 8
 

@@ -21,6 +21,15 @@ class Cutout(Ranged):
 
     The square lies wholly inside the picture. A pixel is covered by the share of its area that the square takes, so
     the place has a gradient, through the pixels that the edge crosses; the picture has none under the cover.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Cutout
+        >>> Cutout(size=(0.5, 0.5), value=0.0)(torch.ones(1, 1, 4, 4), torch.zeros(1, 3))[0, 0]
+        tensor([[0., 0., 1., 1.],
+                [0., 0., 1., 1.],
+                [1., 1., 1., 1.],
+                [1., 1., 1., 1.]])
     """
 
     size: Range = (0.0, 0.0)

@@ -24,7 +24,17 @@ def relight(images: Tensor, gain: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Exposure(Ranged):
-    """Expose longer or shorter: light times 2^stops. `stops`: a number x means (-x, x)."""
+    """Expose longer or shorter: light times 2^stops. `stops`: a number x means (-x, x).
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Exposure
+        >>> from transforms.colour.spaces import to_linear
+        >>> grey = torch.full((1, 3, 1, 1), 0.5)
+        >>> brighter = Exposure(stops=(1, 1))(grey, torch.zeros(1, 1))
+        >>> torch.allclose(to_linear(brighter), 2 * to_linear(grey))
+        True
+    """
 
     stops: float | Range = (0.0, 0.0)
 
@@ -46,6 +56,13 @@ class WhiteBalance(Ranged):
         red, blue: gains in stops; a number x means (-x, x). Red up and blue down is a warmer picture.
 
     Pictures of one channel stay as they are; any number but 1 or 3 raises ValueError.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import WhiteBalance
+        >>> warm = WhiteBalance(red=(1, 1), blue=(-1, -1))(torch.full((1, 3, 1, 1), 0.5), torch.zeros(1, 2))
+        >>> [round(value, 2) for value in warm.flatten().tolist()]
+        [0.69, 0.5, 0.36]
     """
 
     red: float | Range = (0.0, 0.0)

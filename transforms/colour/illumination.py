@@ -24,6 +24,14 @@ class Vignette(Ranged):
     """Light falls off towards the corners as 1 / (1 + s r^2)^2, the cos^4 law of a simple lens, about the centre.
 
     `strength`: the share of light lost in the very corners, within [0, 0.99].
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Vignette
+        >>> from transforms.colour.spaces import to_linear
+        >>> light = to_linear(Vignette(strength=(0.75, 0.75))(torch.ones(1, 1, 201, 201), torch.zeros(1, 1)))
+        >>> round(float(light[0, 0, 100, 100]), 2), round(float(light[0, 0, 0, 0]), 2)
+        (1.0, 0.25)
     """
 
     strength: Range = (0.0, 0.0)
@@ -52,6 +60,14 @@ class Shading:
     Args:
         strength: the gain of each control, in stops; a number x means (-x, x).
         grid: controls along each side, 1 to 64.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Exposure, Shading
+        >>> grey, u = torch.full((1, 3, 8, 8), 0.5), torch.zeros(1, 1)
+        >>> one = Shading(strength=(-1, -1), grid=1)(grey, u)
+        >>> torch.allclose(one, Exposure(stops=(-1, -1))(grey, u)), Shading(grid=3).dims
+        (True, 9)
     """
 
     strength: float | Range = (0.0, 0.0)
@@ -96,6 +112,14 @@ class Shadow(Ranged):
             shorter side; a number x means (-x, x).
         softness: width of the penumbra, from 10 % to 90 % of the darkness, as a share of the shorter side; above 0.
             The profile is a logistic curve, so that every pixel has a gradient to every coordinate.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Shadow
+        >>> shadow = Shadow(darkness=(1, 1), angle=(0, 0), position=(0, 0), softness=(0.02, 0.02))
+        >>> view = shadow(torch.ones(1, 1, 8, 8), torch.zeros(1, 4))[0, 0, 0]
+        >>> [round(value, 2) for value in view.tolist()]
+        [1.0, 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
     """
 
     darkness: Range = (0.0, 0.0)
@@ -142,6 +166,14 @@ class Moire(Ranged):
         phase: in periods, at the picture's centre, of red.
 
     Raises ValueError unless pictures have 1 or 3 channels.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Moire
+        >>> moire = Moire(strength=(0.5, 0.5), period=(0.25, 0.25), angle=(0, 0))
+        >>> view = moire(torch.full((1, 3, 32, 32), 0.5), torch.zeros(1, 4))
+        >>> torch.allclose(view[..., 8:], view[..., :-8], atol=1e-5)  # a fringe every quarter of the side
+        True
     """
 
     strength: Range = (0.0, 0.0)

@@ -20,7 +20,14 @@ GAMMA_TOE = 1 / 512
 
 @dataclass(frozen=True)
 class Brightness(Ranged):
-    """Add a constant to every value, then clamp. `amount`: a number x means (-x, x)."""
+    """Add a constant to every value, then clamp. `amount`: a number x means (-x, x).
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Brightness
+        >>> Brightness(amount=(0.25, 0.25))(torch.tensor([[[[0.25, 0.5, 0.875]]]]), torch.zeros(1, 1)).tolist()
+        [[[[0.5, 0.75, 1.0]]]]
+    """
 
     amount: float | Range = (0.0, 0.0)
 
@@ -54,6 +61,12 @@ class Contrast(_Factor):
     """Stretch values about mid-grey by a factor, then clamp.
 
     About 0.5 and not the picture's mean (torchvision's choice), so that the map does not depend on the content.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Contrast
+        >>> Contrast(factor=(2, 2))(torch.tensor([[[[0.25, 0.5, 0.625]]]]), torch.zeros(1, 1)).tolist()
+        [[[[0.0, 0.5, 0.75]]]]
     """
 
     def line(self, u: Tensor) -> tuple[Tensor, Tensor]:
@@ -67,7 +80,14 @@ class Contrast(_Factor):
 @dataclass(frozen=True)
 class Gain(_Factor):
     """Multiply every value by a factor, then clamp, as torchvision's adjust_brightness: a dimmer or brighter picture
-    in display values (for light itself see `transforms.colour.exposure.Exposure`)."""
+    in display values (for light itself see `transforms.colour.exposure.Exposure`).
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Gain
+        >>> Gain(factor=(2, 2))(torch.tensor([[[[0.125, 0.25, 0.75]]]]), torch.zeros(1, 1)).tolist()
+        [[[[0.25, 0.5, 1.0]]]]
+    """
 
     def line(self, u: Tensor) -> tuple[Tensor, Tensor]:
         factor = self.values(u)[:, :, None, None]
@@ -88,6 +108,13 @@ class ChannelGain(Ranged):
 
     A picture of one channel is multiplied by the mean gain and gets the mean offset. Raises ValueError on any other
     number of channels.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import ChannelGain
+        >>> u = torch.tensor([[0.25, 0.5, 0.75, 0.0, 0.0, 0.0]])  # gains of 0.75, 1 and 1.25
+        >>> ChannelGain(gain=(0.5, 1.5))(torch.full((1, 3, 1, 1), 0.5), u).flatten().tolist()
+        [0.375, 0.5, 0.625]
     """
 
     gain: Range = (1.0, 1.0)
@@ -115,6 +142,12 @@ class Gamma(Ranged):
 
     Below `GAMMA_TOE` the curve is the chord from 0, because there a power below 1 has a derivative that grows without
     bound, and a power above 1 almost none. Every 8-bit value gets exactly its power.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Gamma
+        >>> Gamma(gamma=(2, 2))(torch.tensor([[[[0.0, 0.5, 1.0]]]]), torch.zeros(1, 1)).tolist()
+        [[[[0.0, 0.25, 1.0]]]]
     """
 
     gamma: Range = (1.0, 1.0)
@@ -135,6 +168,13 @@ class Saturation(_Factor):
     """Blend with the picture's luma, then clamp, as torchvision's adjust_saturation: 0 is grey, 1 the picture.
 
     Pictures of one channel stay as they are; any number of channels but 1 or 3 raises ValueError.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Saturation
+        >>> red = torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1)
+        >>> [round(value, 4) for value in Saturation(factor=(0, 0))(red, torch.zeros(1, 1)).flatten().tolist()]
+        [0.2989, 0.2989, 0.2989]
     """
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
@@ -152,6 +192,13 @@ class Hue(Ranged):
     `degrees`: a number x means (-x, x). No clamp is needed: value and saturation stay. For the gradient where hue has
     none (grey, ties between channels) see `transforms.colour.spaces.rotate_hue`. Pictures of one channel stay as
     they are; any number of channels but 1 or 3 raises ValueError.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Hue
+        >>> red = torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1)
+        >>> Hue(degrees=(120, 120))(red, torch.zeros(1, 1)).flatten().tolist()
+        [0.0, 1.0, 0.0]
     """
 
     degrees: float | Range = (0.0, 0.0)

@@ -41,6 +41,15 @@ def warp_affine(
 
     Raises:
         ValueError: wrong shapes, unknown names, a matrix without inverse.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import warp_affine
+        >>> picture = torch.tensor([[[[0.0, 1.0, 0.0, 0.0]]]])
+        >>> M = torch.tensor([[1.0, 0.0, 0.5], [0.0, 1.0, 0.0]], requires_grad=True)  # half a pixel to the right
+        >>> view = warp_affine(picture, M, size=(1, 4))
+        >>> view.tolist(), float(torch.autograd.grad(view[0, 0, 0, 2], M)[0][0, 2])
+        ([[[[0.0, 0.5, 0.5, 0.0]]]], 1.0)
     """
     matrix = tensor_of(M, "M", images)
     if matrix.shape[-2:] != (2, 3):
@@ -67,6 +76,15 @@ def warp_perspective(
     The sign of `H` matters: w > 0 is before the camera (`homography` returns it so). Unlike OpenCV, output pixels
     beyond the horizon (w <= 0) take the border value and carry a zero gradient: OpenCV draws a mirrored image
     there.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import homography, warp_perspective
+        >>> corners = torch.tensor([[0.0, 0.0], [3.0, 0.0], [3.0, 3.0], [0.0, 3.0]])
+        >>> picture = torch.rand(1, 1, 4, 4, generator=torch.Generator().manual_seed(0))
+        >>> view = warp_perspective(picture, homography(corners, corners.roll(-1, 0)), size=(4, 4))
+        >>> torch.allclose(view, picture.rot90(-1, (2, 3)), atol=1e-5)
+        True
     """
     checked(images)
     matrix = tensor_of(H, "H", images)

@@ -52,6 +52,15 @@ def perspective(
 
     Raises:
         ValueError: degenerate quads (see `homography`).
+
+    Examples:
+        >>> import torch
+        >>> from transforms import perspective
+        >>> picture, start = torch.eye(4).view(1, 1, 4, 4), torch.tensor([[0.0, 0], [4, 0], [4, 4], [0, 4]])
+        >>> end = torch.tensor([[4.0, 0], [0, 0], [0, 4], [4, 4]], requires_grad=True)  # left and right exchanged
+        >>> view = perspective(picture, start, end)
+        >>> torch.allclose(view, picture.flip(3), atol=1e-6), torch.autograd.grad(view.sum(), end)[0].shape
+        (True, torch.Size([4, 2]))
     """
     checked(images)
     start, end = (
@@ -93,6 +102,16 @@ def affine(
 
     Raises:
         ValueError: a scale that is not positive, a shear by 90 degrees, wrong shapes.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import affine
+        >>> picture, angle = torch.eye(5).view(1, 1, 5, 5), torch.tensor(0.0, requires_grad=True)
+        >>> view = affine(picture, angle, translate=(1, 0), scale=1.0, shear=0.0)
+        >>> torch.allclose(view[..., 1:], picture[..., :-1])
+        True
+        >>> bool(torch.autograd.grad(view[0, 0, 0, 1], angle)[0].isfinite())
+        True
     """
     checked(images)
     size = (images.shape[2], images.shape[3])
@@ -130,6 +149,15 @@ def rotate(
 
     Returns:
         (N,C,H,W), or the size that `expand` needs.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import rotate
+        >>> picture = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+        >>> torch.allclose(rotate(picture, 90.0), picture.rot90(1, (2, 3)), atol=1e-5)
+        True
+        >>> rotate(picture, 45.0, expand=True).shape
+        torch.Size([1, 3, 12, 12])
     """
     checked(images)
     size = (images.shape[2], images.shape[3])

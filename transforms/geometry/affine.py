@@ -27,6 +27,14 @@ class Affine(Ranged, Homography):
         scale: magnification; 2 shows the picture twice as large.
         shear: horizontal shear in degrees.
         translate: shift in each axis as a share of the shorter side, right and down.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Affine
+        >>> picture = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+        >>> view = Affine(degrees=(90, 90))(picture, torch.zeros(1, 5))
+        >>> torch.allclose(view, picture.rot90(-1, (2, 3)), atol=1e-5)  # clockwise
+        True
     """
 
     degrees: float | Range = (0.0, 0.0)
@@ -69,6 +77,14 @@ class Perspective(Homography):
         jitter: most that a corner moves along each axis, as a share of half the side; below 0.5, which keeps every
             quad convex, so that no point of the picture's square falls behind the camera. (The view's own corners
             may look beyond the horizon from about 0.4 on; they show the border value.)
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Perspective
+        >>> u = torch.tensor([[0.0, 0.0, 0.5, 0.5, 0.5, 0.5, 0.5, 0.5]])  # the upper left corner alone moves, by -0.2
+        >>> corners = Perspective(jitter=0.2).pull(torch.tensor([[[[-1.2, -1.2], [1.0, 1.0]]]]), u)
+        >>> torch.allclose(corners, torch.tensor([[-1.0, -1.0], [1.0, 1.0]]))
+        True
     """
 
     jitter: float = 0.2
@@ -105,6 +121,15 @@ class Crop(InFrame, Homography):
 
     Raises:
         ValueError: a range that does not contain 1, with an area at which none of its windows fits.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Crop
+        >>> u = torch.tensor([[0.0, 0.5, 0.0, 0.0]])  # the window in the upper left corner
+        >>> Crop(scale=(0.25, 0.25)).matrix(u)[0]
+        tensor([[ 0.5000,  0.0000, -0.5000],
+                [ 0.0000,  0.5000, -0.5000],
+                [ 0.0000,  0.0000,  1.0000]])
     """
 
     scale: Range = (0.5, 1.0)
@@ -143,7 +168,16 @@ class Crop(InFrame, Homography):
 
 @dataclass(frozen=True)
 class Flip(Homography):
-    """Mirror the picture left to right (`vertical`: top to bottom) with probability `p`, as torch.flip does."""
+    """Mirror the picture left to right (`vertical`: top to bottom) with probability `p`, as torch.flip does.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Flip
+        >>> picture = torch.rand(1, 3, 6, 8, generator=torch.Generator().manual_seed(0))
+        >>> mirrored, same = Flip(p=0.5)(picture.repeat(2, 1, 1, 1), torch.tensor([[0.4], [0.6]]))
+        >>> torch.allclose(mirrored, picture[0].flip(2), atol=1e-6), torch.allclose(same, picture[0], atol=1e-6)
+        (True, True)
+    """
 
     p: float = 0.5
     vertical: bool = False

@@ -27,6 +27,13 @@ class Lens(Ranged, Geometry):
 
     Args:
         k1, k2: the coefficients, within [-1, 1]; a number x means (-x, x).
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Lens
+        >>> looks_at = Lens(k1=(0.1, 0.1)).pull(torch.tensor([[[[0.5, 0.0], [1.0, 0.0]]]]), torch.zeros(1, 2))
+        >>> torch.allclose(looks_at, torch.tensor([[0.5125, 0.0], [1.1, 0.0]]))  # r (1 + 0.1 r^2)
+        True
     """
 
     k1: float | Range = (0.0, 0.0)
@@ -67,6 +74,13 @@ class RollingShutter(Ranged, InFrame, Geometry):
         cycles: periods of the vibration during one frame, within [0, 20].
 
     The phase is uniform over the circle.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import RollingShutter
+        >>> middle = torch.tensor([[[[0.0, -1.0]], [[0.0, 0.0]], [[0.0, 1.0]]]])  # upper edge, middle, lower edge
+        >>> RollingShutter(pan=(0.25, 0.25)).pull(middle, torch.zeros(1, 4))[0, :, 0, 0].tolist()
+        [0.25, 0.0, -0.25]
     """
 
     pan: float | Range = (0.0, 0.0)
@@ -109,6 +123,15 @@ class ThinPlate(Geometry):
             of their spacing, 1 / (grid - 1), so that neighbours keep their order. (From 0.5 / (grid - 1) on, some
             extreme cloths fold over themselves.)
         grid: control points along each axis, 2 to 10.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import ThinPlate
+        >>> u = torch.tensor([[1.0, 0.5] + 8 * [0.5, 0.5]])  # the first control point looks 0.1 to the right
+        >>> controls = torch.tensor([[[[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0]]]])
+        >>> moved = ThinPlate(jitter=0.1, grid=3).pull(controls, u) - controls
+        >>> torch.allclose(moved[0, 0], torch.tensor([[0.1, 0.0], [0.0, 0.0], [0.0, 0.0]]), atol=1e-5)
+        True
     """
 
     jitter: float = 0.1

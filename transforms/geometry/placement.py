@@ -22,6 +22,11 @@ class Placement(Ranged, InFrame, Homography):
         x, y: where its middle lies, as shares of the free room: at 0 the turned layer touches the left
             (upper) edge of the scene, at 1 the right (lower) one. Without room, in the middle.
         aspect: width of the layer over its height.
+
+    Examples:
+        >>> from transforms import Placement
+        >>> Placement(scale=(0.5, 0.5)).quad((100, 200)).tolist()  # half of the height, in the middle
+        [[0.375, 0.25], [0.625, 0.25], [0.625, 0.75], [0.375, 0.75]]
     """
 
     scale: Range = (0.3, 0.6)

@@ -32,6 +32,13 @@ class Viewpoint(Ranged, Homography):
         ValueError: at some allowed value a point of the square [-1,1]^2 (the largest centred square of the picture)
             would lie behind the camera; the message names the least distance. What a longer picture has beyond the
             square may; it shows the border value.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import Viewpoint
+        >>> looks_at = Viewpoint(distance=(2, 2)).pull(torch.tensor([[[[0.5, 0.25]]]]), torch.zeros(1, 5))
+        >>> torch.allclose(looks_at, torch.tensor([1.0, 0.5]))  # the picture is half as large
+        True
     """
 
     yaw: float | Range = (0.0, 0.0)

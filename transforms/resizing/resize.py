@@ -50,6 +50,15 @@ def resize(
 
     Raises:
         ValueError: unknown kernel, or a size below 1.
+
+    Examples:
+        >>> import numpy as np, torch
+        >>> from PIL import Image
+        >>> from transforms import resize
+        >>> levels = np.random.default_rng(0).integers(0, 256, (12, 16), dtype=np.uint8)
+        >>> ours = resize(torch.tensor(levels)[None, None] / 255, (6, 8), "pil_bicubic", eight_bit=True)
+        >>> np.array_equal((ours[0, 0] * 255).round().byte(), Image.fromarray(levels).resize((8, 6), Image.BICUBIC))
+        True
     """
     old = (images.shape[2], images.shape[3])
     new = target_size(old, size)

@@ -160,6 +160,15 @@ def homography(src: Tensor, dst: Tensor) -> Tensor:
     Raises:
         ValueError: three points (nearly) in a line, a repeated point, or a pair of quads that no camera
             can see (one convex and the other folded), with the row's number.
+
+    Examples:
+        >>> import torch
+        >>> from transforms import homography
+        >>> square = torch.tensor([[0.0, 0.0], [1.0, 0.0], [1.0, 1.0], [0.0, 1.0]])
+        >>> H = homography(square, torch.tensor([[0.0, 0.0], [4.0, 0.0], [3.0, 2.0], [1.0, 2.0]]))
+        >>> x, y, w = (H[0] @ torch.tensor([1.0, 1.0, 1.0])).tolist()
+        >>> round(x / w, 4), round(y / w, 4)
+        (3.0, 2.0)
     """
     src, dst = _points(src, "src"), _points(dst, "dst")
     dtype = torch.promote_types(src.dtype, dst.dtype)

@@ -78,6 +78,16 @@ def examine(
 
     An error of the attack or of the encoder becomes a failed check, and so does a gradient that ends on the way.
     Raises ValueError for a number below 1.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import EOT, Linf, PGD, Toward, examine
+        >>> from attacks.eot.problem import Options, Problem
+        >>> images = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+        >>> problem = Problem(images, torch.zeros(2, 192), torch.nn.Flatten().eval(), Toward("l2"), Linf())
+        >>> sanity = examine(problem, Options(PGD(), EOT(), steps=3))
+        >>> [(check.name, check.verdict) for check in sanity.checks[:2]], sanity.failed
+        ([('lowers the loss', 'passed'), ('active test', 'passed')], ())
     """
     for name, value in (("views", views), ("steps", options.steps), ("planned", planned)):
         if value < 1:

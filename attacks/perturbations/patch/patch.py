@@ -44,6 +44,15 @@ class Patch(PerturbationSet):
         gamut: the colours it may have, if not all.
         surround: what is printed round it.
         surround_of: the same for each arm of an experiment, by name; `surround` is that of the arm `eot`.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Patch
+        >>> patch = Patch(size=(4, 4), quad=[[0.0, 0.0], [0.5, 0.0], [0.5, 0.5], [0.0, 0.5]])
+        >>> images = torch.zeros(2, 3, 8, 8)
+        >>> texture = patch.noise(images, torch.Generator().manual_seed(0))
+        >>> texture.shape, torch.allclose(patch.written(images, texture)[:, :, :4, :4], texture)
+        (torch.Size([1, 3, 4, 4]), True)
     """
 
     size: tuple[int, int] = (48, 48)
