@@ -31,7 +31,7 @@ def docstring(name: str) -> str:
 
 
 def _assigns(node: ast.stmt, name: str) -> bool:
-    return isinstance(node, ast.Assign) and ast.unparse(node.targets) == name
+    return isinstance(node, ast.Assign) and [*map(ast.unparse, node.targets)] == [name]
 
 
 def _homes() -> dict[str, str]:
