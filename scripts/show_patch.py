@@ -1,4 +1,4 @@
-"""The pictures of docs/physical.md, from a run that was printed, photographed and scored.
+"""The pictures in docs/physical/, from a run that was printed, photographed and scored.
 
     python scripts/show_patch.py outputs/my_patch photos docs/physical
 

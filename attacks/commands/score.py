@@ -8,7 +8,8 @@ subfolder; if there is only one picture, to that. The patch is located by its fi
 none.
 
 A photograph is scored if it shows the patch of this run and arm in its scene: fiducials, texture, colours and place
-are compared. All others are named with the reason, and left out. The rules are fixed: docs/physical.md has them.
+are compared. All others are named with the reason, and left out. The rules are fixed:
+docs/photographs_left_out.md has them.
 
 Writes photos.json, photos.csv, overview.png, rectified/, and, where the colour chart could be read, colour.json: how
 printer, light and camera changed the colours. `viewproof run config=RUN/photos/preset.yaml` makes a second

@@ -44,7 +44,7 @@ def saved(pixels: np.ndarray, kind: str, how: Mapping[str, int]) -> np.ndarray:
 
 #: An 8-bit picture (H,W,3) and (height, width) -> the picture in that size.
 Resampler = Callable[[np.ndarray, tuple[int, int]], np.ndarray]
-#: Those that read few of the pixels of a large picture (docs/downscale.md).
+#: Those that read few of the pixels of a large picture (docs/resizer_audit.md).
 OPEN = ("OpenCV linear", "OpenCV cubic", "torch bilinear", "torch bicubic", "OpenCV nearest", "Pillow nearest")
 _PILLOW = ("bicubic", "bilinear", "lanczos", "nearest")
 _OPENCV = ("area", "linear", "cubic", "nearest")

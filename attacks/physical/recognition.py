@@ -2,7 +2,7 @@
 
 The rules are fixed before any photograph is taken: they have no options, and a photograph that breaks one is listed
 with the reason and left out of the score. Their limits were set on simulated photographs of other scenes, textures
-and inks than those of the table in docs/physical.md, which `python scripts/benchmark.py cards` measures again.
+and inks than those of the table in docs/benchmarks.md, which `python scripts/benchmark.py cards` measures again.
 """
 
 from collections.abc import Iterable, Mapping

@@ -58,7 +58,7 @@ class NonPrintabilityConfig:
 
 @dataclass
 class ScenesConfig:
-    """Photographs in which a patch has its places (docs/physical.md has the format)."""
+    """Photographs in which a patch has its places (docs/patch_in_a_scene.md has the format)."""
 
     name: str = "scenes"
     path: str = option(MISSING, "a .csv or .json of photographs and places; bundled: a few that ship")

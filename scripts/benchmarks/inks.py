@@ -88,7 +88,7 @@ HELD_OUT = {
     "newsprint": Ink((0.58, 0.56, 0.50), 0.85, 0.2, 1.8),
     "cyan runs out": Ink((0.86, 0.86, 0.84), 1.3, 0.1, 1.0, (0.3, 1.0, 1.0)),
 }
-#: The simulator's own, as in docs/physical.md, which `printer=generic` is meant for; then the others.
+#: The simulator's own, as in docs/simulate_photographs.md, which `printer=generic` is meant for; then the others.
 OWN = "generic ink"
 PRINTS: dict[str, Print] = {OWN: partial(printed, strength=1.0), **HELD_OUT}
 

@@ -12,6 +12,8 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
 sys.path.insert(0, str(ROOT / "scripts"))
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+#: Pages to look things up in, and the two about the code. `docs/api/` is written when the site is built.
+LONG = {"configuration", "transforms", "benchmarks", "decisions", "architecture"}
 
 
 def test_the_readme_begins_with_the_two_commands():
@@ -22,6 +24,11 @@ def test_the_readme_begins_with_the_two_commands():
 @pytest.mark.parametrize(("page", "most"), [("README.md", 1300), ("docs/architecture.md", 1800)])
 def test_the_first_pages_are_short(page, most):
     assert len((ROOT / page).read_text().split()) <= most
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
+def test_a_page_answers_one_question_in_few_words(page):
+    assert page.stem in LONG or len(page.read_text().split()) <= 900
 
 
 @pytest.mark.slow

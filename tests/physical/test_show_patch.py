@@ -1,4 +1,4 @@
-"""The pictures and the figures of docs/physical.md."""
+"""The pictures in docs/physical/, and the figures that docs/benchmarks.md has of the same run."""
 
 import json
 from dataclasses import asdict

@@ -1,4 +1,4 @@
-"""The commands of docs/encoders.md, each with a tiny model instead of the downloaded one."""
+"""The commands of docs/encoders.md and docs/your_pictures.md, each with a tiny model, none of them downloaded."""
 
 import json
 import re
@@ -29,7 +29,7 @@ from tests.helpers.onnx_files import exported  # noqa: E402
 __all__ = ["hub", "registered", "vae"]  # fixtures
 
 DOCS = Path(__file__).parents[3] / "docs"
-PAGE = (DOCS / "encoders.md").read_text()
+PAGE = (DOCS / "encoders.md").read_text() + (DOCS / "your_pictures.md").read_text()
 COMMANDS = re.findall(r"^\|.*?\| `(python -m attacks\.run .*?)` \|$", PAGE, re.MULTILINE)
 
 
