@@ -37,4 +37,5 @@ for line, (name, camera) in zip(axes, cameras.items(), strict=True):
 plt.show()
 
 # %%
-# CLOSING
+# Untouched pictures are recognised in nearly all views of the first two cameras, and in few of the third, where an
+# attack would prove nothing. So choose the widest ranges that your cameras have and that leave this share high.
