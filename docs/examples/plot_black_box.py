@@ -41,4 +41,5 @@ for column, (name, images) in enumerate({"untouched": some, "noise": noise, "NES
 plt.show()
 
 # %%
-# CLOSING
+# Sixty steps of 20 queries lower the cosine of both pictures, where random noise of the same budget leaves it at
+# 1.00. Nothing follows for camera views: this attack has seen the picture itself only.

@@ -4,7 +4,7 @@ Does one perturbation fool pictures that it has never met?
 
 A universal perturbation is one delta for all pictures. It is optimised here on 24 tiles of five bundled
 photographs, and judged on twelve tiles of four others, in 32 unseen views of each, beside random noise of the same
-budget. This is a small run: 40 steps.
+budget, 24/255. This is a small run: 40 steps.
 """
 
 import matplotlib.pyplot as plt
@@ -36,4 +36,5 @@ for axis, (name, delta) in zip(axes, deltas.items(), strict=True):
 plt.show()
 
 # %%
-# CLOSING
+# The one perturbation moves pictures of photographs that it was not optimised on away from their own embeddings, on
+# average over twelve tiles; noise of the same budget hardly moves them. At 24/255 it is plainly visible.

@@ -50,4 +50,5 @@ plt.legend()
 plt.show()
 
 # %%
-# CLOSING
+# In unseen views the attacked pictures score as high as tiles of the cat, or higher; untouched, nearly all score
+# lower. Four pictures, and a score that was made of the tiles it is judged with: only the way is shown.
