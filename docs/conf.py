@@ -10,7 +10,9 @@ from scripts.api_reference import pages
 
 project, author, release = "Viewproof", "the Viewproof authors", __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
+extensions += ["sphinx_gallery.gen_gallery"]  # runs docs/examples; not with -D plot_gallery=0
 exclude_patterns = ["physical", "downscale", "transforms"]  # folders of pictures
+exclude_patterns += ["examples", "gallery/*.ipynb"]
 html_theme = "furo"
 html_title = "Viewproof"
 html_show_copyright = False
@@ -22,6 +24,15 @@ autodoc_member_order = "bysource"
 autodoc_typehints_format = "short"
 python_use_unqualified_type_names = True
 maximum_signature_line_length = 100
+sphinx_gallery_conf = {
+    "examples_dirs": "examples",
+    "gallery_dirs": "gallery",
+    "within_subsection_order": "FileNameSortKey",
+    "capture_repr": (),
+    "download_all_examples": False,
+    "write_computation_times": False,
+    "show_signature": False,
+}
 lexers["mermaid"] = TextLexer()  # a page fetches no script that would draw it
 
 _api = Path(__file__).parent / "api"

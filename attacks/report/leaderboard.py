@@ -1,6 +1,7 @@
 """The section of a page that ranks encoders, with its curves."""
 
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,15 @@ LINES = tuple(zip(("eot", "no_eot", "one_view", "clean", "noise"), "o^Dsv", stri
 LONG = 27
 #: The most lines of a drawing, and the most drawings of a page.
 MOST_LINES, MOST_CHARTS = 10, 12
+
+
+class NotebookFigure(Figure):
+    """A figure that a notebook shows without pyplot, whose import alone makes it show others."""
+
+    def _repr_png_(self) -> bytes:
+        file = BytesIO()
+        self.savefig(file, format="png")
+        return file.getvalue()
 
 
 def section(tables: Sequence[Board], charts: Sequence[Chart], others: Sequence[str], folder: Path) -> Markup:
@@ -74,10 +84,10 @@ def figure(chart: Chart) -> Figure:
     return result
 
 
-def dots(values: Mapping[str, Mapping[str, float]], label: str) -> Figure:
+def dots(values: Mapping[str, Mapping[str, float]], label: str) -> NotebookFigure:
     """A value with its 95 % interval for each name, the first at the top. `label` names the values."""
     names = list(values)
-    result = Figure(figsize=(7.6, 1.2 + 0.35 * len(names)), layout="constrained")
+    result = NotebookFigure(figsize=(7.6, 1.2 + 0.35 * len(names)), layout="constrained")
     axis = result.subplots()
     for i, each in enumerate(values.values()):
         error = [[max(0.0, each["mean"] - each["low"])], [max(0.0, each["high"] - each["mean"])]]

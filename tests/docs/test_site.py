@@ -27,7 +27,7 @@ def test_every_public_name_has_one_directive():
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     out = tmp_path_factory.mktemp("site")
-    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "docs", str(out)]
+    command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-D", "plot_gallery=0", "docs", str(out)]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     return out
@@ -90,7 +90,7 @@ def browser():
 
 @pytest.mark.site
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-@pytest.mark.parametrize("name", ["index", "api/attacks.optimisers", "benchmarks"])
+@pytest.mark.parametrize("name", ["index", "api/attacks.optimisers", "benchmarks", "gallery/index"])
 def test_a_page_fetches_only_files_and_fits_the_width(site, browser, name, width, scheme):
     with Visit(browser, site / f"{name}.html", width, scheme) as visit:
         assert not visit.messages

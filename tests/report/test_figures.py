@@ -8,6 +8,7 @@ import pytest
 
 from attacks.report.colours import DARK, LIGHT, LINES, RAMP, TEXT, contrast, shade, themed
 from attacks.report.curves import drift_curve, loss_curve, response_curve, spectrum_curve
+from attacks.report.leaderboard import dots
 from attacks.report.maps import heat_map
 from attacks.report.page import render
 from attacks.report.words import measured, numbers, p_value, short, value_of, written
@@ -149,3 +150,7 @@ def test_the_page_explains_the_stars_and_extremes_of_a_map(change, note):
     content["response"]["maps"] = [each | change for each in content["response"]["maps"]]
     page = html.unescape(render(content, reported.manifest()))
     assert note in page and ("Star:" in page) == ("p_holm" not in change)
+
+
+def test_a_notebook_shows_the_picture_of_the_arms_without_pyplot():
+    assert dots({"eot": {"mean": 0.5, "low": 0.2, "high": 0.8}}, "success")._repr_png_().startswith(b"\x89PNG")
