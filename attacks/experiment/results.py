@@ -35,7 +35,7 @@ from attacks.schema.validate import Run
 SPENT = ("gradients", "steps", "views")
 #: Characters in a line of the verdict in the terminal.
 WIDTH = 110
-#: How intervals are made (docs/evaluation.md).
+#: How intervals are made (docs/intervals.md).
 INTERVALS = "95 %, over clusters of pictures; the range of the clusters where they are too few for an interval"
 
 

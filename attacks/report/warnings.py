@@ -6,7 +6,7 @@ from attacks.report.words import counted, sampled
 
 #: The most failed pictures that a warning names.
 NAMED = 3
-#: A run, or a part of one, with fewer clusters has a warning (see docs/evaluation.md).
+#: A run, or a part of one, with fewer clusters has a warning (see docs/intervals.md).
 FEW = 10
 PARTS = ("radii", "response", "left_out", "deployment", "explanations")
 

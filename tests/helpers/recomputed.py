@@ -1,5 +1,5 @@
 """The numbers of metrics.json computed anew from the other files of a run, with numpy and scipy, after
-docs/evaluation.md. Nothing of the package is used."""
+docs/measures.md and docs/intervals.md. Nothing of the package is used."""
 
 import csv
 import json
