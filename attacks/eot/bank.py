@@ -52,7 +52,8 @@ class Bank(NamedTuple):
         def run() -> Tensor:
             losses = problem.images.new_zeros(len(problem), len(self.u))
             for part, some in in_passes(partial(_part, query), len(problem), mine, chunk):
-                losses[part.images.start : part.images.stop, part.groups[0]] = some.to(losses)
+                views = uploaded(torch.tensor(part.groups[0]), losses.device)
+                losses[part.images.start : part.images.stop].index_copy_(1, views, some.to(losses))
             world.sum(losses)
             return losses
 

@@ -62,10 +62,17 @@ class Bench:
     chunk: int
     follow: Callable[[Trace], None] | None = None  # called after each step
     checkpoint: Checkpoint = NOWHERE
+    lower: Counted | None = None  # the plain encoder in `engine.judging`, for the tables of the arms
 
     def meter(self) -> Meter:
-        """A meter of all three encoders; some may be the same object."""
-        return Meter((self.encoder, self.counted, self.exact), self.world)
+        """A meter of all encoders; some may be the same object."""
+        encoders = (self.encoder, self.counted, self.exact, self.lower)
+        return Meter((each for each in encoders if each is not None), self.world)
+
+    @property
+    def table_judge(self) -> Judge:
+        """The judge of the tables of the arms."""
+        return self.judge if self.lower is None else replace(self.judge, encoder=self.lower)
 
 
 @dataclass(frozen=True)
@@ -183,7 +190,8 @@ def attacked(bench: Bench, unit: Unit) -> BatchResult:
     }
     with bench.exhibits.writing(rows, files, saved) as exhibits:
         bench = replace(bench, exhibits=exhibits)
-        shown, scores, worst = _scored(bench, arms, unit, task)
+        scores, worst = scored(bench, arms, unit, task)
+        shown = {arm: bench.exhibits.shown(arm, rows) for arm in arms} if bench.layers else {}
         drift = checkpoint.once("drift", lambda: drift_of(bench, parts, rows, shown)) if bench.layers else None
         budget = {arm: parts.perturbation.norm(exhibits.pictures(arm, rows) - images).cpu() for arm in arms}
         written = exhibits.digests()
@@ -204,11 +212,11 @@ def attacked(bench: Bench, unit: Unit) -> BatchResult:
     )
 
 
-def _scored(
-    bench: Bench, arms: Sequence[str], unit: Unit, task: Task
-) -> tuple[dict[str, Shown], dict[str, dict[str, Scores]], dict[str, Tensor]]:
-    """What each arm shows, its scores by bank and arm, and its cosine in the worst view. An arm is judged as soon as
-    its files are there."""
+def scored(
+    bench: Bench, arms: Sequence[str], unit: Unit, task: Task = lambda *each: each[-1]()
+) -> tuple[dict[str, dict[str, Scores]], dict[str, Tensor]]:
+    """The scores of a unit by bank and arm, and by arm its cosine in the worst view. An arm is judged as soon as its
+    files are there."""
     rows = range(unit.start, unit.stop)
     numbers, shown = torch.tensor(list(rows)), dict[str, Shown]()
     own = bench.judge.own[numbers.to(bench.judge.own.device)]
@@ -216,13 +224,13 @@ def _scored(
     for bank, views in bench.banks.items():
         for arm in arms:
             shown[arm] = shown[arm] if arm in shown else bench.exhibits.shown(arm, rows)
-            score = partial(bench.judge, shown[arm], numbers, views, _title(arm, bank, unit.number))
+            score = partial(bench.table_judge, shown[arm], numbers, views, _title(arm, bank, unit.number))
             scores[bank][arm] = task(f"{arm} {bank}", "judging", score)
     worst = {
         arm: task(f"{arm} worst", "judging", partial(worst_cosine, bench, shown[arm], own, scores[SAME][arm]))
         for arm in arms
     }
-    return shown, scores, worst
+    return scores, worst
 
 
 def drift_of(bench: Bench, parts: Parts, rows: Sequence[int], shown: dict[str, Shown]) -> Drift:

@@ -9,6 +9,7 @@ from attacks.evaluation.sanity.check import Sanity
 from attacks.evaluation.scores import Scores
 from attacks.experiment.batch import SAME, Bench, Failure
 from attacks.experiment.cost import Spent
+from attacks.experiment.judging import Twice
 from attacks.solvers.trace import Trace
 
 
@@ -32,6 +33,7 @@ class Outcome:
     failed: tuple[Failure, ...] = ()  # pictures left out of all tables
     fell_back: tuple[str, ...] = ()  # arms that continued in float32
     left: int = 0  # pictures that were not needed to decide the policy
+    twice: Twice | None = None  # of a run with `engine.judging`
 
     @property
     def arms(self) -> tuple[str, ...]:

@@ -20,6 +20,7 @@ from attacks.evaluation.per_image import arms_table, per_image_rows
 from attacks.evaluation.retrieval_metrics import impostors, thresholds
 from attacks.evaluation.significance import Measure
 from attacks.experiment.batch import SAME, WIDE
+from attacks.experiment.judging import rounding
 from attacks.experiment.manifest import SCHEMA
 from attacks.experiment.outcome import Outcome
 from attacks.experiment.parts import Parts
@@ -116,6 +117,10 @@ def metrics(
     }
     if (asked := black_box(parts.encoder)) is not None:
         content["asked"] = len(asked.ledger)
+    if outcome.twice is not None:
+        some = range(len(next(iter(outcome.twice.scores.values())).cosine))
+        scores = {arm: each.taken(some) for arm, each in outcome.scores[SAME].items()}
+        content["judging"] = rounding(outcome.bench, some, scores, outcome.twice).to_dict()
     content["left"] = outcome.left
     if WIDE in tables:
         bank = _bank(outcome.bench.banks[WIDE], 0)

@@ -18,6 +18,7 @@ from attacks.eot.risk import Risk
 from attacks.runtime.stored import stored
 from attacks.solvers.loop import Step
 from attacks.solvers.search import bank_losses
+from transforms.devices import uploaded
 
 #: Views of the bank; the most passes of choosing, as a share of the others (a tenth of their sum); and the shares of
 #: a run after which its iterate is looked at, besides the end.
@@ -145,27 +146,29 @@ class Chooser:
     runs: int = 1
 
     def look(self, step: Step, moved: Tensor, looked: Looked | None) -> Looked:
-        """After a step: some pictures that have `moved` (N,) are looked at, the others are as they were."""
-        share, moved = step.done, (moved | self.problem.shared).to(step.delta.device)
-        losses, risk = self._seen(step.delta, moved, 0, self.select.plan.screen, step.estimate.chunk)
+        """After a step: some pictures that have `moved` (N,), on the CPU, are looked at, the others are as they
+        were."""
+        share, moved, device = step.done, moved | self.problem.shared, step.delta.device
+        rows, some = uploaded(moved.nonzero()[:, 0], device), not bool(moved.all())
+        losses, risk = self._seen(step.delta, rows, 0, self.select.plan.screen, step.estimate.chunk)
         every = torch.full_like(self.problem.images[:, 0, 0, 0], torch.inf)
-        table = losses.new_zeros(len(every), losses.shape[1]).index_put((moved,), losses)
-        value = every.index_put((moved,), risk.to(every))
+        table = losses.new_zeros(len(every), losses.shape[1]).index_copy(0, rows, losses)
+        value = every.index_copy(0, rows, risk.to(every))
         number = torch.full_like(every, step.index, dtype=torch.long)
-        fresh = Candidate(step.delta, number, table, value, value)
+        fresh, here = Candidate(step.delta, number, table, value, value), uploaded(moved, device)
         if looked is None:
             nothing = fresh._replace(screened=every, loss=every)
             looked = Looked(nothing, nothing, ())
-        elif not bool(moved.all()):
-            table = torch.where(moved[:, None], table, looked.past[-1][1])
-            value = torch.where(moved, value, looked.latest)
-            share = torch.where(moved.cpu(), share, looked.past[-1][0])
+        elif some:
+            table = torch.where(here[:, None], table, looked.past[-1][1])
+            value = torch.where(here, value, looked.latest)
+            share = torch.where(moved, share, looked.past[-1][0])
         better = self._lower(fresh, looked.best)
         if self.select.early:
             second = self._lower(fresh, looked.other)
             other = _picked(better, looked.best, _picked(second, fresh, looked.other))
         else:
-            other = _picked(moved, fresh, looked.other)
+            other = _picked(here, fresh, looked.other)
         return Looked(_picked(better, fresh, looked.best), other, (*looked.past, (share, table, value)))
 
     def idle(self, looked: Looked) -> Tensor:
@@ -173,14 +176,15 @@ class Chooser:
         several shows no noise: then none leaves."""
         share, table, value = looked.past[-1]
         shares, tables, values = (torch.stack(each) for each in zip(*looked.past, strict=True))
-        before = (shares <= SINCE * share).to(values.device)
-        asked = before.any(0) & (share >= LEAVES).to(values.device) & self.options.optimiser.leaves_early
+        before = shares <= SINCE * share  # shares are on the CPU
+        asked = before.any(0) & (share >= LEAVES) & self.options.optimiser.leaves_early
         if self.select.plan.screen < FEWEST <= len(self.select.bank.u) or not bool(asked.any()):
             return torch.zeros(len(self.problem), dtype=torch.bool)
         judged = values.mean(1, keepdim=True).expand_as(values) if self.problem.shared else values
-        which, rows = torch.where(before, judged, torch.inf).argmin(0), torch.arange(len(value), device=value.device)
+        looks, rows = uploaded(before, value.device), torch.arange(len(value), device=value.device)
+        which = torch.where(looks, judged, torch.inf).argmin(0)
         gain, error = self._gap((tables[which, rows], values[which, rows]), (table, value))
-        return (asked & (gain <= NOISE * error)).cpu()
+        return asked & (gain <= NOISE * error).cpu()
 
     def chosen(self, looked: Looked) -> Candidate:
         """The iterates that are kept, from the looks alone."""
@@ -194,47 +198,56 @@ class Chooser:
         """The iterates that are kept at the end. Pictures that have `left` (N,) before have no second comparison,
         except with `early`."""
         best, other, plan = looked.best, looked.other, self.select.plan
-        rows = other.screened.isfinite()
+        stays, asked = ~left | self.select.early | (self.runs > 1), other.screened.isfinite()
         if self.runs == 1:
-            rows = rows & (best.step != other.step) & (~left.to(rows.device) | self.select.early)
+            asked = asked & (best.step != other.step)
         kept = self.chosen(looked)
-        if not bool(rows.any()) or plan.full == plan.screen:
+        if plan.full == plan.screen or not bool(stays.any()):
             return kept
+        rows = (stays & asked.cpu()).nonzero()[:, 0]  # the only wait but for those of new losses
+        if not len(rows):
+            return kept
+        rows = uploaded(rows, asked.device)
         one, two = (self._more(each, rows, plan.full, chunk) for each in (best, other))
         ahead = ~self._below(two[1], one[1]) if self.select.early else self._ahead(one, two)
         best, other = (
-            each._replace(loss=each.loss.index_put((rows,), risk)) for each, (_, risk) in ((best, one), (other, two))
+            each._replace(loss=each.loss.index_copy(0, rows, risk)) for each, (_, risk) in ((best, one), (other, two))
         )
-        ahead = torch.zeros_like(rows).index_put((rows,), ahead)
-        return _picked(rows, _picked(ahead | (best.step == other.step), best, other), kept)
+        none = torch.zeros_like(asked)
+        ahead, seen = none.index_copy(0, rows, ahead), none.index_fill(0, rows, True)
+        return _picked(seen, _picked(ahead | (best.step == other.step), best, other), kept)
 
     def solved(self, looked: Looked, stop: float, before: Tensor, chunk: int) -> tuple[Looked, Tensor]:
         """The pictures (N,), on the CPU, whose loss is `stop` or less on the whole bank, where it is on the views of
         the looks; those `before` are."""
 
         def reached(looked: Looked) -> Tensor:
-            each = looked.best.loss <= stop
+            each = (looked.best.loss <= stop).cpu()
             return each.all().expand_as(each) if self.problem.shared else each
 
-        rows, size = reached(looked) & ~before.to(looked.latest.device), len(self.select.bank.u)
-        if bool(rows.any()) and size > self.select.plan.screen:
+        now, size = reached(looked), len(self.select.bank.u)
+        rows = (now & ~before).nonzero()[:, 0]
+        if len(rows) and size > self.select.plan.screen:
+            rows = uploaded(rows, looked.latest.device)
             _, risk = self._more(looked.best, rows, size, chunk)
-            looked = looked._replace(best=looked.best._replace(loss=looked.best.loss.index_put((rows,), risk)))
-        return looked, before | reached(looked).cpu()
+            looked = looked._replace(best=looked.best._replace(loss=looked.best.loss.index_copy(0, rows, risk)))
+            now = reached(looked)
+        return looked, before | now
 
     def _seen(self, delta: Tensor, rows: Tensor, first: int, stop: int, chunk: int) -> tuple[Tensor, Tensor]:
-        """The losses (n,v) of the pictures `rows` (N,) from some views of the bank, and their risk (n,)."""
+        """The losses (n,v) of the pictures with numbers `rows` (n,) from some views of the bank, and their risk
+        (n,)."""
         views = self.select.bank._replace(u=self.select.bank.u[first:stop])
-        numbers = rows.nonzero()[:, 0]
-        part = self.problem.take(numbers)
-        delta = delta if self.problem.shared or part is self.problem else delta[numbers]
+        part = self.problem.take(rows)
+        delta = delta if self.problem.shared or part is self.problem else delta[rows]
         with self.select.measured():
             losses, penalty = bank_losses(part, delta, views, chunk, self.options)
         risk = self.select.risk.value(losses).to(losses)
         return losses, risk if penalty is None else risk + penalty
 
     def _more(self, candidate: Candidate, rows: Tensor, stop: int, chunk: int) -> tuple[Tensor, Tensor]:
-        """The losses of the pictures `rows` (N,) from the first `stop` views of the bank, and their risk."""
+        """The losses of the pictures with numbers `rows` (n,) from the first `stop` views of the bank, and their
+        risk."""
         known = candidate.losses[rows]
         screen = self.select.plan.screen
         fresh, _ = self._seen(candidate.delta, rows, screen, stop, chunk)

@@ -15,6 +15,7 @@ from attacks.solvers.loop import LoopState, Step, Steps, merged
 from attacks.solvers.search import bank_losses, loop_of
 from attacks.solvers.selection import Chooser, Looked, Selection, selection
 from transforms import stream
+from transforms.devices import uploaded
 
 
 @stored("best")
@@ -122,13 +123,14 @@ def watch(
     if state is not None:
         step, best, solved = state.step, state.best, state.solved
     for restart in range(0 if state is None else state.restart, restarts):
-        rows, previous, before, looked = (~solved).nonzero()[:, 0].to(device), step, best, None
+        here, previous, before, looked = (~solved).nonzero()[:, 0], step, best, None
         moved, inner = torch.zeros_like(solved), None
         if state is not None:
-            rows, previous, before, looked = state.rows, state.previous, state.before, state.looked
+            here, previous, before, looked = state.rows.cpu(), state.previous, state.before, state.looked
             moved, inner, state = state.moved, state.inner, None
-        if not len(rows):
+        if not len(here):
             return
+        rows = uploaded(here, device)
         running, answer = _run(problem, options, restart, rows, inner), None
         while True:
             try:
@@ -137,7 +139,7 @@ def watch(
                 break
             inner = own.state
             own = own._replace(state=None)
-            step = own if previous is None or before is None else _joined(own, rows, previous, before)
+            step = own if previous is None or before is None else _joined(own, here, previous, before)
             answer, moved = None, moved | step.active
             earlier = torch.zeros_like(step.done) if looked is None else looked.past[-1][0]
             due = moved & (select.plan.due(earlier, step.done) | own.last)
@@ -145,10 +147,10 @@ def watch(
                 looked = chooser.look(step, due, looked)
                 if stop is not None:
                     looked, solved = chooser.solved(looked, stop, solved, step.estimate.chunk)
-                answer, left = (solved | chooser.idle(looked))[rows.cpu()], inner.solved
+                answer, left = (solved if own.last else solved | chooser.idle(looked))[here], inner.solved
                 inner = inner._replace(solved=left | answer)
                 if own.last or bool(inner.solved.all()):
-                    left = torch.zeros_like(solved).index_put((rows.cpu(),), left if own.last else inner.solved)
+                    left = torch.zeros_like(solved).index_put((here,), left if own.last else inner.solved)
                     kept = chooser.final(looked, left, step.estimate.chunk)
                 else:
                     kept = chooser.chosen(looked)
@@ -171,15 +173,16 @@ def _run(problem: Problem, options: Options, restart: int, rows: Tensor, state: 
 
 
 def _joined(own: Step, rows: Tensor, previous: Step, best: Best) -> Step:
-    """A step of a later run on some `rows`, as a step of all pictures, counted on from the `previous` run's last."""
-    shared = len(best.delta) < len(best.loss)
+    """A step of a later run on some `rows`, on the CPU, as a step of all pictures, counted on from the `previous`
+    run's last."""
+    shared, there = len(best.delta) < len(best.loss), uploaded(rows, best.loss.device)
     return Step(
         index=previous.index + 1 + own.index,
-        delta=own.delta if shared else best.delta.index_copy(0, rows, own.delta),
-        estimate=merged(previous.estimate, own.estimate, rows, shared),
+        delta=own.delta if shared else best.delta.index_copy(0, there, own.delta),
+        estimate=merged(previous.estimate, own.estimate, there, shared),
         evals=previous.evals + own.evals,
-        active=torch.zeros_like(previous.active).index_copy(0, rows.cpu(), own.active),
-        done=torch.ones_like(previous.done).index_copy(0, rows.cpu(), own.done),
+        active=torch.zeros_like(previous.active).index_copy(0, rows, own.active),
+        done=torch.ones_like(previous.done).index_copy(0, rows, own.done),
         last=own.last,
     )
 

@@ -1,12 +1,18 @@
-"""How often the host waits for the device in a step of an attack: on a device that is simulated, and on CUDA."""
+"""How often the host waits for the device in a step of an attack, for the choice of its iterate and for judging: on a
+device that is simulated, and on CUDA."""
+
+from dataclasses import replace
 
 import pytest
 import torch
 
 from attacks import EOT, L2, PGD, Away, Linf, Patch, Wiener, attack, bank, load_encoder
 from attacks.data.gallery import tiles
+from attacks.eot.problem import Options, Problem
 from attacks.evaluation.scores import Right, evaluate
 from attacks.experiment.build.pipeline import preset
+from attacks.solvers.selection import LOOKS, Plan, selection
+from attacks.solvers.solver import watch
 from scripts.benchmarks import waits
 from tests.helpers.pretended import Pretended, Waits, on_device
 
@@ -48,6 +54,32 @@ def test_a_step_waits_once_and_its_passes_never_but_for_the_edges_of_a_patch(nam
     assert mode.counts.total() == STEPS * (1 + PASSES * more), mode.counts
     # On a device the projection on a sphere makes a fixed number of Newton's steps.
     torch.testing.assert_close(delta.inner, wanted, rtol=0, atol=1e-5)
+
+
+def watched(images, anchor, encoder, early, stop):
+    """A run of eight steps with five looks, whose finalists are compared on twice as many views."""
+    problem = Problem(images, anchor, encoder, Away(), Linf(16 / 255))
+    options = Options(Wiener(), EOT(preset("eot2d"), views=4, chunk=8), 8, seed=1)
+    select = replace(selection(problem, options), plan=Plan(LOOKS, 4, 8), early=early)
+    return watch(problem, options, stop=stop, select=select)
+
+
+@pytest.mark.parametrize(("early", "stop", "more"), [(False, None, 0), (True, None, 0), (False, -1.0, 5)])
+def test_choosing_the_iterate_waits_once_a_look_twice_for_who_leaves_and_three_times_for_finalists(early, stop, more):
+    """A look waits for whether its losses are finite, and from half of the run on for who leaves, except after the
+    last step. At the end: for which pictures have two finalists, and for both their losses. Each look waits for who
+    has reached a `stop`."""
+    images = tiles(64).images[:2].clone()
+    with torch.no_grad():
+        anchor = load_encoder()(images).clone()
+    *_, (_, wanted) = watched(images, anchor, load_encoder(), early, stop)
+    with Waits() as mode:
+        steps = watched(Pretended(images), Pretended(anchor), on_device(load_encoder()), early, stop)
+        *_, (_, best) = steps
+    own = ("attacks/solvers/selection.py", "attacks/solvers/solver.py", "attacks/eot/bank.py")
+    waits = {place: count for place, count in mode.counts.items() if place[-1].startswith(own)}
+    assert sum(waits.values()) == 5 + 2 + 3 + more, mode.counts
+    assert best.step.inner.tolist() == wanted.step.tolist()
 
 
 @pytest.mark.parametrize(("name", "more"), [("eot2d", 0), ("web", 1)])
