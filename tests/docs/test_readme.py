@@ -39,7 +39,7 @@ def test_the_python_example_is_short_imports_public_names_only_and_runs(capsys):
 def test_links_files_and_modules_exist(page):
     text = page.read_text()
     for target in re.findall(r"\]\(([^)#\s]+)", text):
-        written = target.startswith("api/")  # with the site, whose links tests/docs/test_site.py follows
+        written = target.startswith(("api/", "parts/"))  # with the site, whose links tests/docs/test_site.py follows
         assert target.startswith("http") or written or (page.parent / target).exists(), target
     if page.name != "CHANGELOG.md":  # the changelog also names removed files
         for path in re.findall(r"\b(?:attacks|transforms|tests|scripts|configs)/[\w/]+(?:\.\w+|/)", text):
