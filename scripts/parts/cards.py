@@ -20,12 +20,13 @@ import yaml
 from attacks.encoders import FAMILIES, load_encoder
 from attacks.encoders.phash import Phash
 from attacks.encoders.pocket import Pocket
-from attacks.experiment.build.pipeline import preset
+from attacks.experiment.build.pipeline import preset, stages
 from attacks.experiment.build.registry import PARTS
 from attacks.schema.declared import CONFIGS, ROOT
 from attacks.schema.groups import CHOICES, FILES
 from attacks.schema.options import MISSING, Option, options
 from transforms.compose import Geometry
+from transforms.ranges import MOST
 from transforms.registry import STAGES
 
 from .pictures import Strip, examples, preset_strip, stage_strips
@@ -180,7 +181,7 @@ def stage_card(name: str) -> Card:
         shown = {key: value[2] for key, value in shown.items()}
     example = yaml.safe_dump({name: shown}, default_flow_style=True, sort_keys=False, width=1000).strip()
     command = f"viewproof show --stage '{example}' --out {name}.png"
-    return Card(name, what, lines, command, tuple(_arguments(stage)), strips=strips)
+    return Card(name, what, lines, command, tuple(_arguments(name)), strips=strips)
 
 
 def choice_card(group: str, name: str) -> Card:
@@ -190,7 +191,7 @@ def choice_card(group: str, name: str) -> Card:
         ((text, part) for text, part in _declarations(group, name) if "Use" in described(text)[1]), ("", None)
     )
     what, facts = described(text)
-    if not inspect.isclass(part):  # of a function the docstring says how it is called
+    if group == "encoder" or not inspect.isclass(part):  # whose docstrings say how they are called
         what = f"{described(inspect.getdoc(schema) or '')[0]} {what}" if part else what
     rows = options(schema)
     lines = {"Key": f"`{group}={name}`", "Python": _python(part)}
@@ -208,7 +209,7 @@ def file_card(group: str, name: str) -> Card:
     strips: tuple[Strip, ...] = ()
     if group == "transforms":
         pipeline, strips = preset(name), (preset_strip(name),)
-        facts.setdefault("Cost", f"{pipeline.dims} coordinates, {pipeline.resamples()} resamples a view")
+        facts.setdefault("Cost", f"{pipeline.dims} coordinates; resamples of a view: {pipeline.resamples()}")
     if group == "config":
         facts.setdefault("Cost", _gradients(yaml.safe_load(text).get("attack") or {}))
     key = f"`{folder}={name}`" if group != "policies" else f"`require={name}`"
@@ -266,21 +267,34 @@ def _python(part: Any) -> str:
     return f"`{call}` ({{py:class}}`reference <{part.__module__}.{part.__qualname__}>`)"
 
 
-def _arguments(stage: type) -> Iterator[tuple[str, ...]]:
-    """Each argument of a class with its default and what the docstring says of it."""
-    block = (inspect.getdoc(stage) or "").partition("Args:\n")[2].partition("\n\n")[0]
+def _arguments(name: str) -> Iterator[tuple[str, ...]]:
+    """Each argument of a stage with its default, and what the docstring and the constructor say of it."""
+    block = (inspect.getdoc(STAGES[name]) or "").partition("Args:\n")[2].partition("\n\n")[0]
     texts: dict[str, str] = {}
     for entry in re.split(r"\n(?= {4}\w)", f"\n{block}")[1:]:
-        names, _, text = entry.partition(": ")
-        texts |= {name.strip(): " ".join(text.split()) for name in names.split(",")}
-    for name, given in [*inspect.signature(stage.__init__).parameters.items()][1:]:  # type: ignore[misc]
-        default = "" if given.default is Parameter.empty else f"`{given.default!r}`"
-        yield f"`{name}`", default, texts.get(name, "")
+        keys, _, text = entry.partition(": ")
+        texts |= {key.strip(): " ".join(text.split()).removesuffix(".") for key in keys.split(",")}
+    for key, given in [*inspect.signature(STAGES[name].__init__).parameters.items()][1:]:  # type: ignore[misc]
+        default = "required" if given.default is Parameter.empty else f"`{given.default!r}`"
+        text, limits = texts.get(key, ""), _limits(name, key)
+        yield f"`{key}`", default, text if limits.partition(" ")[2] in text else f"{text} ({limits})"
+
+
+def _limits(name: str, key: str) -> str:
+    """The range that a stage allows an argument: what it answers to one that is far too wide."""
+    try:
+        stages({name: examples()[name] | {key: [-1e9, 1e9]}}, "stages")
+    except ValueError as error:
+        match = re.search(rf"`{key}` must lie (within \[.*?\])", str(error))
+        if match and f"{MOST:g}" not in match[1]:
+            return match[1]
+    return ""
 
 
 def _key(item: Option) -> tuple[str, ...]:
     default = "required" if item.default == MISSING else f"`{item.default!r}`"
-    return f"`{item.key}`", default, "; ".join(text for text in (item.meaning, item.range) if text)
+    both = f"{item.meaning} ({item.range})" if item.meaning and item.range else item.meaning or item.range
+    return f"`{item.key}`", default, both
 
 
 def _gradients(attack: dict[str, Any]) -> str:
@@ -323,7 +337,7 @@ def _text(card: Card) -> str:
     parts = [f"## {card.name}", linked(card.what), lines]
     for strip in card.strips:
         at = f" at {', '.join(strip.values)}" if strip.values else ""
-        parts.append(f"{strip.label}{at}:\n![{card.name}: {strip.label.strip('`')}](pictures/{strip.file}.jpg)")
+        parts.append(f"{strip.label}{at}:\\\n![{card.name}: {strip.label.strip('`')}](pictures/{strip.file}.jpg)")
     if card.keys:
         rows = "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in card.keys)
         parts.append(f"| argument | default | meaning |\n|---|---|---|\n{rows}")

@@ -66,7 +66,7 @@ def stage_strips(name: str) -> list[Strip]:
         u = torch.full((VIEWS, stage.dims), 0.5)
         if isinstance(stage, Sometimes | OneOf) and i:
             u[:, 0] = _chooses(stage, i)
-        u[:, i] = torch.linspace(0, 1 - 1e-6, VIEWS)
+        u[:, i] = torch.linspace(0, 1 - 2**-24, VIEWS)
         values = stage.values(u)[:, i].tolist()
         if len({*values}) > 1:
             shown = tuple(f"{round(value, 4) + 0:.3g}" for value in values)
@@ -100,8 +100,8 @@ def _photo() -> Tensor:
 
 
 def picture(strip: Strip) -> bytes:
-    """A strip as a JPEG file; smaller views stand in the middle of their cell."""
-    cells = views(strip)
+    """A strip as a JPEG file; small views are enlarged pixel by pixel, and stand in the middle of their cell."""
+    cells = [_enlarged(view) for view in views(strip)]
     wide, high = max(cell.shape[2] for cell in cells), max(cell.shape[1] for cell in cells)
     canvas = Image.new("RGB", (len(cells) * (wide + GAP) - GAP, high), "white")
     for i, cell in enumerate(cells):
@@ -110,6 +110,11 @@ def picture(strip: Strip) -> bytes:
     held = BytesIO()
     canvas.save(held, "JPEG", quality=QUALITY)
     return held.getvalue()
+
+
+def _enlarged(view: Tensor) -> Tensor:
+    times = max(1, SIDE // min(view.shape[1:]))
+    return view.repeat_interleave(times, 1).repeat_interleave(times, 2)
 
 
 def pictures() -> Iterator[tuple[str, bytes]]:
