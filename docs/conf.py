@@ -1,5 +1,6 @@
 """The settings of the site, which `python -m sphinx -W --keep-going docs site` builds, from the repository's root."""
 
+import time
 from pathlib import Path
 
 from pygments.lexers.special import TextLexer
@@ -7,11 +8,12 @@ from sphinx.highlighting import lexers
 
 from attacks import __version__
 from scripts.api_reference import pages
+from scripts.parts import cards, pictures
 
 project, author, release = "Viewproof", "the Viewproof authors", __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 extensions += ["sphinx_gallery.gen_gallery"]  # runs docs/examples; not with -D plot_gallery=0
-exclude_patterns = ["physical", "downscale", "transforms"]  # folders of pictures
+exclude_patterns = ["physical", "downscale"]  # folders of pictures
 exclude_patterns += ["examples", "gallery/*.ipynb"]
 html_theme = "furo"
 html_title = "Viewproof"
@@ -35,9 +37,13 @@ sphinx_gallery_conf = {
 }
 lexers["mermaid"] = TextLexer()  # a page fetches no script that would draw it
 
-_api = Path(__file__).parent / "api"
-_api.mkdir(exist_ok=True)
-for _name, _text in pages().items():
-    _path = _api / f"{_name}.md"
-    if not _path.is_file() or _path.read_text(encoding="utf-8") != _text:  # an unchanged page is not built again
-        _path.write_text(_text, encoding="utf-8")
+_docs, _start = Path(__file__).parent, time.process_time()
+_written = {f"api/{_name}.md": _text.encode() for _name, _text in pages().items()}
+_written |= {f"parts/{_name}.md": _text.encode() for _name, _text in cards.pages().items()}
+_written |= {f"parts/pictures/{_name}": _picture for _name, _picture in pictures.pictures()}
+for _name, _content in _written.items():
+    _path = _docs / _name
+    _path.parent.mkdir(parents=True, exist_ok=True)
+    if not _path.is_file() or _path.read_bytes() != _content:  # an unchanged page is not built again
+        _path.write_bytes(_content)
+print(f"{len(_written)} generated pages and pictures in {time.process_time() - _start:.0f} s of CPU")

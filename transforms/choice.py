@@ -1,5 +1,6 @@
 """Stages that choose among stages. A choice among homographies is a homography, one among maps of points is a map of
-points, and so they fuse; any other is a pixel stage."""
+points, and so they fuse; any other is a pixel stage. They compute nothing of what was not chosen; its coordinates are
+drawn all the same, and do nothing."""
 
 import itertools
 import math
@@ -160,6 +161,16 @@ class Sometimes(_Choice):
     The first coordinate decides (below `p`: applied), the others are the stage's. Of a geometric stage it fuses; of a
     pixel stage it runs on the chosen rows only.
 
+    Use: a change that only a share of the views has.
+    Not: several alternatives: `OneOf`.
+    Source: this project's own.
+    Cost: that of the stage, on the rows that take it; of a geometric stage no resample of its own.
+    Oracle: the stage itself on the rows that take it, tests/transforms/test_choice.py.
+
+    Args:
+        stage: in a preset `stages`, of one stage or several that are applied together.
+        p: the probability, within [0, 1]; 0 changes nothing.
+
     Raises:
         ValueError: `stage` is none, or `p` is no probability; when called, the stage changes the images' size.
 
@@ -216,6 +227,12 @@ class OneOf(_Choice):
     The first coordinate decides, the others are those of all stages in turn (so a coordinate means one thing only,
     at the price of some that a view does not use). Of geometric stages only, the choice fuses; of pixel stages only,
     each runs on its rows.
+
+    Use: one of several resizers, formats or lenses, and nobody knows which.
+    Not: one stage that may be left out: `Sometimes`.
+    Source: this project's own.
+    Cost: of each view that of the chosen stage; of geometric stages no resample of their own.
+    Oracle: the chosen stage itself, tests/transforms/test_choice.py.
 
     Args:
         stages: at least one, all geometric or none.

@@ -46,6 +46,10 @@ class Sobol:
     So the points of all steps together are as even as those of one step (Sobol 1967; Owen 1995). Powers of two
     for n keep each step balanced.
 
+    Use: the default: the views of all steps together are even.
+    Not: a test that needs independent views: `Uniform`.
+    Oracle: torch's engine point by point, one point in each stratum, tests/transforms/test_draws.py.
+
     Examples:
         >>> import torch
         >>> from transforms import Sobol
@@ -70,6 +74,11 @@ class Sobol:
 class Uniform:
     """Independent uniform points, from a generator seeded by (seed, step).
 
+    Use: independent views, as theory assumes them.
+    Not: few gradients: it needs more views than `Sobol` for the same noise.
+    Source: Monte Carlo.
+    Oracle: uniform moments, tests/transforms/test_draws.py.
+
     Examples:
         >>> import torch
         >>> from transforms import Uniform
@@ -89,6 +98,10 @@ class Antithetic:
     """Independent uniform points and their mirror images, u0, 1 - u0, u1, 1 - u1, ... (Hammersley & Morton 1956).
 
     What is odd about the centre of the cube cancels within a pair, exactly. An odd n leaves the last point alone.
+
+    Use: a gradient that is odd about the middle of the ranges, of which pairs cancel the noise.
+    Not: an odd number of views.
+    Oracle: the mirror of each point, tests/transforms/test_draws.py.
 
     Examples:
         >>> import torch
@@ -112,6 +125,10 @@ class Latin:
 
     A sum of functions of one coordinate each has a far smaller variance than over independent points (Stein 1987).
     Steps are independent of each other.
+
+    Use: steps that have to see each slice of each coordinate as often, such as the copies of `transforms=si`.
+    Not: steps of one or two views.
+    Oracle: one point in each stratum, tests/transforms/test_draws.py.
 
     Examples:
         >>> from transforms import Latin
@@ -137,6 +154,11 @@ class Fixed:
 
     An attack then minimises one fixed function without noise, and may fit the bank rather than the distribution.
 
+    Use: a loss without noise, such as for `APGD`.
+    Not: few views, to which the attack is fitted.
+    Source: the sample average.
+    Oracle: the points of one step, tests/transforms/test_draws.py.
+
     Examples:
         >>> import torch
         >>> from transforms import Fixed, Sobol
@@ -151,6 +173,12 @@ class Fixed:
 @dataclass(frozen=True)
 class Grid:
     """The midpoints of a regular grid with k points along each axis, n = k**dims; neither seed nor step matters.
+
+    Use: a map over one or two coordinates.
+    Not: an attack, unless its views have few coordinates: it takes k^dims views.
+    Source: the midpoints of equal cells.
+    Oracle: the midpoints, tests/transforms/test_draws.py.
+    With: transforms=identity
 
     Examples:
         >>> from transforms import Grid

@@ -37,6 +37,11 @@ WIDEST = 1024
 class Pocket(nn.Module):
     """(N,3,H,W) in [0,1], any size -> (N,128); compare embeddings by cosine.
 
+    Use: a first run, tests, and studies that take minutes.
+    Not: a statement about any other encoder: it is small and was trained on no photograph.
+    Source: this project's own, of residual blocks (He et al. 2016).
+    Oracle: recognition and the attack, tests/encoders/test_pocket.py.
+
     Examples:
         >>> import torch
         >>> from attacks.encoders import Pocket

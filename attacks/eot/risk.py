@@ -36,6 +36,10 @@ class Risk(Protocol):
 class Mean:
     """The mean over the views: expectation over transformation (Athalye et al. 2018).
 
+    Use: the default: success in as many views as possible.
+    Not: an attack that has to hold in the worst views.
+    Oracle: the limits of the other risks, tests/eot/test_risk.py.
+
     Examples:
         >>> import torch
         >>> from attacks import Mean
@@ -63,6 +67,10 @@ class CVaR:
 
     The view at the boundary counts in part, so the share is exact for any n; below 1/n it is the maximum. Of equal
     losses, the earlier view counts first. `alpha` lies in (0,1]; 1 is the mean.
+
+    Use: an attack that has to hold in the worst share of the views.
+    Not: steps of few views, whose worst share is a single one.
+    Oracle: the minimum of Rockafellar and Uryasev, tests/eot/test_risk.py.
 
     Examples:
         >>> import torch
@@ -106,6 +114,12 @@ class WorstOf:
 
     With independent draws this estimates the expected maximum of k draws without bias, for any n that is a multiple
     of k; draws that depend on each other within a step shift it. Of equal losses, the first view of the group counts.
+
+    Use: the expected worst of k views, without bias.
+    Not: a number of views that k does not divide.
+    Source: the expected maximum of k draws.
+    Oracle: the maxima of the groups, tests/eot/test_risk.py.
+    With: attack.views=4
 
     Examples:
         >>> import torch
@@ -152,6 +166,11 @@ class SoftMax:
 
     `temperature` t is in the units of the loss: far above the spread of the losses it is their mean, far below it
     their maximum. Equal losses have equal weights.
+
+    Use: an attack in which every view counts, and bad ones more.
+    Not: losses of unknown scale: the temperature is in their unit.
+    Source: the entropic risk.
+    Oracle: the logarithm of a mean of exponentials, tests/eot/test_risk.py.
 
     Examples:
         >>> import torch

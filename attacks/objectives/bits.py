@@ -20,6 +20,12 @@ class Bits(Objective):
     attack works on the bits near the edge: neither on those that have changed (as a linear loss would) nor on those
     out of reach (as a hinge would).
 
+    Use: a hash whose bits are compared, such as `encoder=phash`.
+    Not: embeddings that are compared by a cosine: `Away`.
+    Source: the Hamming distance, made smooth.
+    Oracle: the bits that have not flipped, tests/encoders/test_phash.py.
+    With: encoder=phash
+
     Args:
         margin: the distance in the units of the features (for `Phash` grey levels) where a bit counts by a half.
     """

@@ -27,6 +27,11 @@ class Away(Objective):
     It is at its maximum at delta = 0 and the identity view, where its gradient is exactly zero, so an attack must
     start at random.
 
+    Use: a picture that should no longer be found, whatever it is taken for.
+    Not: a picture that is to be taken for a certain other one: `Toward`.
+    Source: the cosine of embeddings.
+    Oracle: the plain cosine, tests/objectives/test_embedding.py and tests/objectives/test_aim.py.
+
     Args:
         metric: "cosine", in [-1,1]; or "l2", minus the Euclidean distance. Where embeddings are compared by cosine,
             an attack on "l2" wastes effort on their length.
@@ -53,6 +58,11 @@ class Away(Objective):
 @dataclass(frozen=True)
 class Toward(Objective):
     """Minus the similarity to the anchor, the embedding of the target (a picture or a text).
+
+    Use: a picture that should be taken for a certain other one, or for a text.
+    Not: a target that has to come first in a gallery: `InfoNCE` with a target.
+    Source: the cosine of embeddings.
+    Oracle: the plain cosine, tests/objectives/test_embedding.py and tests/objectives/test_aim.py.
 
     Args:
         metric: "cosine", in [-1,1]; or "l2", the Euclidean distance.

@@ -39,6 +39,10 @@ class TotalVariation:
     sqrt(d^2 + e^2) - e with e = `EDGE`, because `|d|` has no derivative at 0, where an attack may start. It is 0 at
     0, and at most e below `|d|`.
 
+    Use: a print, or a change without isolated pixels.
+    Not: a change that should look like the picture: `SSIM`, `LPIPS`.
+    Oracle: scikit-image's denoiser, tests/objectives/test_penalties.py.
+
     Args:
         weight: positive; 1 to 10 beside a cosine.
         isotropic: the length of both differences together (no direction is cheaper), or the sum of their absolute
@@ -76,6 +80,11 @@ class SSIM:
     """weight * (1 - SSIM), the structural similarity (Wang et al. 2004) of the attacked picture to the untouched one:
     0 where they are equal, up to 2 weight. Kornia computes it, channel by channel, with Gaussian windows of standard
     deviation 1.5; its mean is over whole windows, as in scikit-image.
+
+    Use: a change that keeps the structure of the picture.
+    Not: pictures smaller than its window.
+    Cost: a Gaussian window over each picture, once a step.
+    Oracle: scikit-image, tests/objectives/test_penalties.py.
 
     Args:
         weight: positive.
@@ -119,6 +128,11 @@ class LPIPS:
 
     Nothing is downloaded: the network is read from torch's cache of checkpoints, and only its linear layers come with
     the package.
+
+    Use: a change that people should hardly notice.
+    Not: a machine without its network in torch's cache: nothing is downloaded.
+    Cost: a pass of its network for each picture, forward and back, once a step.
+    Oracle: its own package, tests/objectives/test_penalties.py.
 
     Args:
         weight: positive.

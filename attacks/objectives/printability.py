@@ -31,6 +31,12 @@ class NonPrintability:
     The distance is sqrt(d^2 + e^2) - e with e = `EDGE`, whose gradient at a printable colour is 0. All texels count,
     also the transparent ones.
 
+    Use: a patch that will be printed, where only the printable colours are known.
+    Not: a printer whose map is known: `perturbation.gamut`, which is exact.
+    Cost: the distance of each texel to each colour of the palette, once a step.
+    Oracle: the distance to the nearest colour, tests/objectives/test_printability.py.
+    With: config=patch
+
     Args:
         weight: positive; 0.1 to 1 beside a cosine.
         palette: (K,3) in [0,1]; or what `read_palette` takes: generic, or the path of a file.

@@ -27,6 +27,11 @@ class Retrieval(Objective):
     is lost by the margin keeps 1 % of its gradient. So the attack works on the other views, and its gradient is never
     exactly zero, which would look like a cut graph. The margin is reached where loss <= -margin.
 
+    Use: a search in a known gallery, where success is that another picture comes first.
+    Not: a gallery that the attacker does not know: `Away`.
+    Cost: a product of each view's embedding with the gallery.
+    Oracle: the formula, tests/objectives/test_embedding.py.
+
     Args:
         gallery: (G,D) embeddings, G at least 2, on the encoder's device.
         margin: cosine by which the best impostor should win, at least 0; None for no hinge.
@@ -68,6 +73,11 @@ class InfoNCE(Objective):
     logarithm of the true match's share of softmax(cosines / temperature). The anchor holds its row, (N,) whole
     numbers. If `targeted`, it is the contrastive loss of the target, whose row the anchor holds. With identities it
     is the share of all pictures of the identity together (as in Goldberger et al. 2004).
+
+    Use: a target that has to come first in the gallery, or an encoder that was trained with this loss.
+    Not: a gallery that the attacker does not know: `Away`, `Toward`.
+    Cost: a product of each view's embedding with the gallery.
+    Oracle: the cross-entropy of the gallery, tests/objectives/test_aim.py.
 
     Args:
         gallery: (G,D) embeddings, G at least 2, on the encoder's device.
@@ -112,6 +122,10 @@ class Triplet(Objective):
     target, than to the `negative`, its own picture. The loss is cos(e, negative) - cos(e, positive), with the leaky
     hinge of `Retrieval`; the anchor holds both, (N,D) each.
 
+    Use: a view that only has to be nearer to the target than to its own picture.
+    Not: a target that has to be nearer than everything else: `InfoNCE` with a target.
+    Oracle: torch's triplet loss, tests/objectives/test_embedding.py.
+
     Args:
         margin: cosine by which the positive should win, at least 0; None for no hinge.
 
@@ -143,6 +157,11 @@ class Verification(Objective):
 
     The loss is the distance of the cosine from the threshold of a wrong decision; at 0 and below the decision is
     wrong, so `stop=0` ends the attack there. The anchor (N,D) is the embedding that the view is verified against.
+
+    Use: a system that accepts or rejects a pair at a threshold.
+    Not: a search in a gallery: `Retrieval`.
+    Source: the distance to a decision threshold, as of any verification.
+    Oracle: the formula, tests/objectives/test_embedding.py.
 
     Args:
         threshold: a pair with at least this cosine is accepted as the same, between -1 and 1.

@@ -47,6 +47,11 @@ class APGD(Optimiser):
     New views in every step make it noisy. With `draws=fixed` it is exact, but the attack fits these views, and with
     few of them is weaker: cosine 0.410 against 0.360 with 4 a step, equal with 16 (pocket encoder, 8/255).
 
+    Use: a loss without noise (`draws=fixed`), and numbers beside those of AutoAttack.
+    Not: new views in every step, whose noise its checkpoints take for a lost or a gained step.
+    Cost: one gradient for each view of a step, of 4 views unless `attack.views` says otherwise.
+    Oracle: torchattacks, tests/optimisers/test_peers_apgd.py.
+
     Args:
         rel_step_size: length of the first step as a share of eps, in the perturbation's norm.
         momentum: alpha of the algorithm, in (0, 1]: the share of the new move in each step, the rest being the

@@ -37,6 +37,12 @@ class PGD(Optimiser):
     depends on how g is normalised.) Delta is this point, which lies in the set; after the last planned step it is the
     point that steps start from, which the state keeps.
 
+    Use: the usual baseline, and large pictures, whose transforms cost `Wiener` time and memory.
+    Not: few noisy steps, whose noise costs it more than `Wiener`.
+    Cost: one gradient for each view of a step.
+    Oracle: torchattacks and other peers, bit for bit, tests/optimisers/test_peers.py; MI-FGSM,
+    tests/optimisers/test_gradient.py.
+
     Args:
         rel_step_size: length of the first step as a share of eps, in the perturbation's norm.
         momentum: of gradients normalised per image to L1 norm 1, before the sign (MI-FGSM, Dong et al. 2018, eq. 6);
@@ -89,6 +95,13 @@ class PGD(Optimiser):
 class SGD(Optimiser):
     """Projected stochastic gradient descent with momentum, as `torch.optim.SGD`: the step is as long as the gradient
     says, so `lr` depends on the loss and on the picture's size. For the L-inf ball use PGD.
+
+    Use: an L2 ball and a loss whose scale is known.
+    Not: the L-inf ball, or a loss of unknown scale: PGD.
+    Source: torch.optim.SGD.
+    Cost: one gradient for each view of a step.
+    Oracle: torch.optim.SGD, tests/optimisers/test_gradient.py.
+    With: perturbation=l2 perturbation.eps=4
 
     Args:
         lr: step per unit of gradient.
@@ -150,6 +163,11 @@ class Adam(Optimiser):
     For L-inf this is `torch.optim.Adam` with a learning rate of rel_step_size * eps. In another norm an undamped step
     has that length, and goes along m rather than sign(m), which would miss the optimum. Adam's `eps` is 0: the scale
     of the loss has no effect, and a value without a gradient does not move.
+
+    Use: gradients whose size differs much from value to value.
+    Not: short runs: below some 200 steps its first step has to be longer.
+    Cost: one gradient for each view of a step.
+    Oracle: torch.optim.Adam, tests/optimisers/test_gradient.py.
 
     Args:
         rel_step_size: length of an undamped first step as a share of eps; below some 200 steps take about 1.

@@ -21,6 +21,12 @@ class NES(Optimiser):
     each side; the loop is `attacks.solvers.search.sampled`. In few dimensions few losses say much, and an encoder
     sees mostly a picture's low frequencies (Guo et al. 2019).
 
+    Use: an encoder that can only be asked and answers with numbers.
+    Not: answers that only say same or not: `LabelOnly`.
+    Cost: forward passes only, of each step as many as it has views; 25.0 bits of a hash after 1,000 queries, where
+    the gradient changes 31.8 (docs/benchmarks.md, `asked`).
+    Oracle: the gradient in the low frequencies, tests/solvers/test_sampled.py.
+
     Args:
         probe: how far each side is, as a share of the radius in its norm. An encoder that answers in steps, such as a
             hash, needs a long one; a move beyond the set is cut off at its edge.
@@ -93,6 +99,13 @@ class LabelOnly(NES):
     """NES for answers that only say same or not the same (the label-only setting of Ilyas et al. 2018, section 3.4),
     in a set whose radius follows the answers; the loop is `attacks.solvers.search.decided`. All arguments are
     those of `NES`; `surrogate` also makes the start, by an attack on it.
+
+    Use: a service that only says whether two pictures are the same.
+    Not: answers with numbers, which say more at each query: `NES`.
+    Cost: forward passes only; of eight answers of a hash 0.75 change within 400 queries, with NES 0.12
+    (docs/benchmarks.md, `decisions`).
+    Oracle: the smallest change of an answer, tests/solvers/test_label_only.py.
+    With: encoder=callable encoder.model=victim:enrolled encoder.answer=same
 
     Examples:
         >>> import torch

@@ -55,6 +55,12 @@ class Wiener(Optimiser):
     The estimate is taken at a look-ahead point, once more along the last move (Lin et al. 2020): delta is this point,
     which lies in the set, and after the last step it is the point itself.
 
+    Use: the default: every step sees other views, and so its gradient is noisy.
+    Not: steps without noise, of which nothing is to be filtered: `draws=fixed`, or views without coordinates.
+    Cost: one gradient for each view of a step, and of each channel three Fourier transforms a step; a step at 4000 x
+    3000 pixels takes 4.14 s where PGD takes 0.95 s (docs/benchmarks.md, `downscale-cost`).
+    Oracle: the filter of the full transform, plain descent without noise, tests/optimisers/test_wiener.py.
+
     Args:
         rel_step_size: length of the first step as a share of eps, in the perturbation's norm; up to three times
             as long in a run of fewer than 34 steps.

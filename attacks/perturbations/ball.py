@@ -120,6 +120,12 @@ class Linf(Ball):
 
     With `random_start` false the attack starts at zero; an untargeted embedding loss has no gradient there.
 
+    Use: the usual threat: a change that is small everywhere.
+    Not: few pixels that may change much (`L0`, `L1`), or a print (`Patch`).
+    Source: Madry et al. 2018.
+    Cost: linear in the values.
+    Oracle: the nearest point, tests/perturbations/test_ball.py.
+
     Examples:
         >>> import torch
         >>> from attacks import Linf
@@ -173,6 +179,12 @@ class Linf(Ball):
 @dataclass(frozen=True)
 class L2(Ball):
     """The Euclidean norm of each picture's delta, over all its values in [0,1] units, is at most `eps`.
+
+    Use: a bound on the energy of the change, such as a least PSNR.
+    Not: a bound on every value: `Linf`.
+    Source: Madry et al. 2018.
+    Cost: linear in the values, several passes where the box cuts the ball.
+    Oracle: the conditions of Karush, Kuhn and Tucker, and a general solver, tests/perturbations/test_ball.py.
 
     Examples:
         >>> import torch

@@ -88,6 +88,12 @@ STRIDE = 100
 class L1(Ball):
     """The sum of all changes of each picture's values, in [0,1] units, is at most `eps`.
 
+    Use: few values that change much, by a total that is bounded.
+    Not: a number of pixels: `L0`.
+    Source: the projection of Duchi et al. 2008, within the box.
+    Cost: a sort of the values.
+    Oracle: Duchi's projection, a linear program and a general solver, tests/perturbations/test_ball.py.
+
     Examples:
         >>> import torch
         >>> from attacks import L1
@@ -139,6 +145,13 @@ class L1(Ball):
 @dataclass(frozen=True)
 class L0(Ball):
     """At most `eps` pixels of each picture change, in as many channels and as far as [0,1] allows.
+
+    Use: a bound on how many pixels are touched.
+    Not: changes that nobody should see: each pixel may change as far as it can.
+    Source: this project's own: the nearest point keeps the pixels that change most.
+    Cost: a sort of the pixels.
+    Oracle: the best of all subsets, tests/perturbations/test_ball.py.
+    With: perturbation.eps=200
 
     Examples:
         >>> import torch

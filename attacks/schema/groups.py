@@ -64,7 +64,13 @@ class InfoNCEConfig:
 
 @dataclass
 class LayersConfig:
-    """Features inside the encoder should stop looking like those of the untouched picture."""
+    """Features inside the encoder should stop looking like those of the untouched picture.
+
+    Use: an embedding that hides what happens inside, or features that another network reads.
+    Not: a search by the embedding itself: away.
+    Source: the cosine of features, as of away.
+    Oracle: each weight belongs to its layer, tests/objectives/test_aim.py.
+    """
 
     name: str = "layers"
     layers: list[str] = option(
@@ -77,7 +83,14 @@ class LayersConfig:
 
 @dataclass
 class MixedConfig:
-    """Away from the own picture and below the best impostor at once."""
+    """Away from the own picture and below the best impostor at once.
+
+    Use: a best impostor that changes from view to view, which away alone does not reach.
+    Not: a gallery that the attacker does not know: away.
+    Source: the weighted sum of away and retrieval.
+    Cost: a product of each view's embedding with the gallery.
+    Oracle: a weighted sum, tests/objectives/test_embedding.py.
+    """
 
     name: str = "mixed"
     away: float = option(1.0, "weight of away", range="at least 0")
@@ -248,7 +261,13 @@ class SoftMaxConfig:
 
 @dataclass
 class NoPenaltyConfig:
-    """How the perturbation looks costs nothing."""
+    """How the perturbation looks costs nothing.
+
+    Use: the default: the radius alone bounds the change.
+    Not: a change or a print that has to be smooth.
+    Cost: nothing.
+    Oracle: a run, tests/run/test_attacks.py.
+    """
 
     name: str = "none"
 
@@ -285,7 +304,13 @@ class LPIPSConfig:
 
 @dataclass
 class SanityConfig:
-    """Short runs of the attack whose outcome is known beforehand."""
+    """Short runs of the attack whose outcome is known beforehand.
+
+    Use: the default: a weak attack makes any encoder look robust.
+    Not: a run of seconds: none.
+    Cost: short runs of `steps` steps on `pictures` pictures.
+    Oracle: attacks that are broken on purpose, tests/evaluation/sanity/.
+    """
 
     name: str = "short"
     pictures: int = option(2, "of the run's own; 0: no checks", least=0)
@@ -295,7 +320,12 @@ class SanityConfig:
 
 @dataclass
 class BundledConfig:
-    """Tiles of the bundled photographs; the gallery is every tile of every photograph."""
+    """Tiles of the bundled photographs; the gallery is every tile of every photograph.
+
+    Use: a first run, and figures that others can repeat.
+    Not: a statement about your pictures: folder.
+    Oracle: tests/data/test_gallery.py.
+    """
 
     name: str = "bundled"
     photos: list[str] = option(
@@ -311,7 +341,13 @@ class BundledConfig:
 
 @dataclass
 class FolderConfig:
-    """Pictures of your own."""
+    """Pictures of your own.
+
+    Use: a statement about your own pictures and your own gallery.
+    Not: pictures with places for a patch: scenes.
+    Oracle: tests/data/test_listing.py.
+    With: data.path=my/pictures
+    """
 
     name: str = "folder"
     path: str = option(
@@ -333,7 +369,13 @@ class FolderConfig:
 
 @dataclass
 class EngineConfig:
-    """How the encoder runs: measured on this machine before the run where it says auto."""
+    """How the encoder runs: measured on this machine before the run where it says auto.
+
+    Use: the default, for real runs: it takes the fastest way whose rounding is below the noise.
+    Not: numbers that must come out again to the bit: fixed.
+    Cost: a few steps that are measured before the run.
+    Oracle: tests/encoders/engine/test_tuner.py.
+    """
 
     name: str = "auto"
     device: str = option("auto", "auto: cuda where there is one")
@@ -351,7 +393,12 @@ class EngineConfig:
 
 @dataclass
 class SingleConfig:
-    """One optimiser."""
+    """One optimiser.
+
+    Use: the default: one attack, with any optimiser and objective.
+    Not: doubts that another attack might be stronger: suite.
+    Cost: `gradients` gradients of each picture, in each arm.
+    """
 
     name: str = "single"
     gradients: int = option(800, GRADIENTS, least=1)
@@ -365,7 +412,13 @@ class SingleConfig:
 
 @dataclass
 class SuiteConfig:
-    """Several attacks on every picture; of each picture, the one that is worst for the encoder counts."""
+    """Several attacks on every picture; of each picture, the one that is worst for the encoder counts.
+
+    Use: a number for a report, which should not depend on one attack.
+    Not: the objective layers, and patches.
+    Source: the worst case over attacks, as in AutoAttack (Croce & Hein 2020).
+    Cost: `gradients` gradients of each picture for each of its attacks.
+    """
 
     name: str = "suite"
     gradients: int = option(800, GRADIENTS, least=1)
@@ -391,7 +444,14 @@ CHOICES: dict[str, dict[str, type]] = {
     "attack": _by_name(
         SingleConfig,
         SuiteConfig,
-        derived(SingleConfig, "radius", "One optimiser; then the smallest eps at which half of the views succeed."),
+        derived(
+            SingleConfig,
+            "radius",
+            "One optimiser; then the smallest eps at which half of the views succeed.\n\n"
+            "Use: how much change an encoder stands, without an eps that somebody chose.\n"
+            "Not: a patch, a shared perturbation, or an optimiser without gradients.\n"
+            "Cost: `gradients` gradients of each picture, then those of the search for the radius.",
+        ),
     ),
     "encoder": ENCODERS,
     "defence": dict.fromkeys(
@@ -429,14 +489,32 @@ CHOICES: dict[str, dict[str, type]] = {
     ),
     "risk": _by_name(MeanConfig, CVaRConfig, WorstOfConfig, SoftMaxConfig),
     "penalty": _by_name(NoPenaltyConfig, TotalVariationConfig, SSIMConfig, LPIPSConfig, NonPrintabilityConfig),
-    "sanity": _by_name(SanityConfig, derived(SanityConfig, "none", "No checks.", pictures=0, steps=1, views=1)),
+    "sanity": _by_name(
+        SanityConfig,
+        derived(
+            SanityConfig,
+            "none",
+            "No checks.\n\n"
+            "Use: a run of seconds, to see that everything works.\n"
+            "Not: a number that somebody will rely on.\n"
+            "Cost: nothing.\n"
+            "Oracle: tests/evaluation/sanity/.",
+            pictures=0,
+            steps=1,
+            views=1,
+        ),
+    ),
     "data": _by_name(BundledConfig, FolderConfig, ScenesConfig),
     "engine": _by_name(
         EngineConfig,
         derived(
             EngineConfig,
             "fixed",
-            "Nothing is measured: a run gives the same bits again on every machine of a kind.",
+            "Nothing is measured: a run gives the same bits again on every machine of a kind.\n\n"
+            "Use: figures that must come out again, and short runs.\n"
+            "Not: long runs, which auto makes faster.\n"
+            "Cost: nothing.\n"
+            "Oracle: tests/encoders/engine/test_engine.py.",
             layout="contiguous",
             precision="float32",
             fold=False,

@@ -58,7 +58,13 @@ class NonPrintabilityConfig:
 
 @dataclass
 class ScenesConfig:
-    """Photographs in which a patch has its places (docs/patch_in_a_scene.md has the format)."""
+    """Photographs in which a patch has its places (docs/patch_in_a_scene.md has the format).
+
+    Use: a patch that lies on a surface of its own in each photograph.
+    Not: pictures without places: folder.
+    Oracle: tests/data/test_scenes.py.
+    With: config=patch data.path=bundled
+    """
 
     name: str = "scenes"
     path: str = option(MISSING, "a .csv or .json of photographs and places; bundled: a few that ship")

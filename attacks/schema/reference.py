@@ -107,13 +107,14 @@ def _default(item: Option) -> str:
 
 
 def _about(schema: type) -> str:
-    return " ".join((inspect.getdoc(schema) or "").split())
+    return " ".join((inspect.getdoc(schema) or "").partition("\n\n")[0].split())
 
 
 def _comment(group: str, name: str) -> str:
     """The first sentence of the comment at the head of a YAML file."""
     lines = (CONFIGS / group / f"{name}.yaml").read_text().splitlines()
     text = " ".join(line.lstrip("# ") for line in lines if line.startswith("# ") and "@package" not in line)
+    text = text.partition(" Use: ")[0]
     sentence = re.split(r"(?<!al)\. ", text)[0]
     return sentence if sentence.endswith((".", "?")) else f"{sentence}."
 

@@ -7,21 +7,33 @@ from attacks.schema.options import option
 
 @dataclass
 class NoTrackerConfig:
-    """events.jsonl in the run directory only, which is always written."""
+    """events.jsonl in the run directory only, which is always written.
+
+    Use: the default: the report and events.jsonl are enough.
+    Not: many runs that are to be compared while they go on.
+    """
 
     name: str = "none"
 
 
 @dataclass
 class TensorBoardConfig:
-    """Event files in tensorboard/ of the run directory."""
+    """Event files in tensorboard/ of the run directory.
+
+    Use: curves of a run on this machine.
+    Not: a store of many runs: mlflow.
+    """
 
     name: str = "tensorboard"
 
 
 @dataclass
 class MLflowConfig:
-    """An MLflow store."""
+    """An MLflow store.
+
+    Use: a store of many runs with their settings.
+    Not: a machine without the extra `mlflow`.
+    """
 
     name: str = "mlflow"
     uri: str | None = option(
@@ -34,7 +46,11 @@ class MLflowConfig:
 
 @dataclass
 class WandBConfig:
-    """Weights & Biases."""
+    """Weights & Biases.
+
+    Use: a team that keeps its runs there.
+    Not: numbers that must not leave the machine, unless `mode` stays offline.
+    """
 
     name: str = "wandb"
     mode: str = option("offline", "offline: wandb/ in the run directory; online on the command line only")

@@ -8,8 +8,10 @@ from pathlib import Path
 from urllib.parse import unquote, urldefrag, urlsplit
 
 import pytest
+from PIL import Image
 
 from scripts.api_reference import pages, public_names
+from scripts.parts.cards import ROOMS, all_cards
 from tests.helpers.browser import Visit, chromium
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -90,12 +92,27 @@ def browser():
 
 @pytest.mark.site
 @pytest.mark.parametrize(("width", "scheme"), [(1280, "light"), (390, "dark")])
-@pytest.mark.parametrize("name", ["index", "api/attacks.optimisers", "benchmarks", "gallery/index"])
+@pytest.mark.parametrize(
+    "name", ["index", "api/attacks.optimisers", "benchmarks", "gallery/index", "parts/geometry", "parts/encoder"]
+)
 def test_a_page_fetches_only_files_and_fits_the_width(site, browser, name, width, scheme):
     with Visit(browser, site / f"{name}.html", width, scheme) as visit:
         assert not visit.messages
         assert visit.fetched and all(url.startswith(site.as_uri()) for url in visit.fetched)
         assert visit.page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+@pytest.mark.site
+def test_each_card_of_a_stage_and_of_a_preset_of_views_has_its_pictures(site):
+    for page, made in all_cards().items():
+        text = (site / "parts" / f"{page}.html").read_text(encoding="utf-8")
+        for card in made:
+            assert f'id="{card.name.replace("_", "-").lower()}"' in text
+            assert card.strips or page not in (*ROOMS, "transforms")
+            for strip in card.strips:
+                assert f"{strip.file}.jpg" in text
+                with Image.open(site / "_images" / f"{strip.file}.jpg") as picture:
+                    assert picture.width >= 16 * max(1, len(strip.values))
 
 
 @pytest.mark.site

@@ -31,6 +31,12 @@ TRUNCATE = 4.0
 class GaussianBlur(Ranged):
     """Convolve with a sampled Gaussian, as `scipy.ndimage.gaussian_filter(mode="nearest")` does.
 
+    Use: a filter that softens, or a defence that does.
+    Not: a lens that is out of focus, whose spot is a disc: `Defocus`.
+    Source: SciPy's gaussian_filter.
+    Cost: along each axis 8 high + 1 products a value, where `high` is the largest sigma in pixels.
+    Oracle: SciPy's gaussian_filter, tests/transforms/camera/test_blur.py.
+
     Args:
         sigma: (low, high) standard deviation in pixels, at most 250. The kernel of every view reaches as far as
             `high` needs, so that a view changes smoothly with its sigma. Below about 0.2 a sampled Gaussian is the
@@ -73,6 +79,12 @@ class Defocus(Ranged):
     pixel blurs too, so that the derivative in the radius is alive down to 0. Bilinear reading adds to the disc's
     variance of radius^2/4 an axis up to 1/4 px^2.
 
+    Use: a lens that is out of focus.
+    Not: an even softening by software: `GaussianBlur`.
+    Source: this project's own, the mean over a disc.
+    Cost: a Fourier transform of each view, there and back, and the kernels, which grow with the square of the radius.
+    Oracle: the mean over a finely sampled disc, tests/transforms/camera/test_blur.py.
+
     Args:
         radius: (low, high) in pixels, at most 100.
 
@@ -104,6 +116,12 @@ class MotionBlur(Ranged):
     """Convolve with a line segment centred on the pixel: the camera moves evenly while the shutter is open.
 
     The average along the segment of the picture read bilinearly; see `Defocus`.
+
+    Use: a hand that shakes, or a camera that moves.
+    Not: a camera that turns about its axis: the segment is the same for all pixels.
+    Source: this project's own, the mean along a segment.
+    Cost: a Fourier transform of each view, there and back.
+    Oracle: the mean along a finely sampled line, tests/transforms/camera/test_blur.py.
 
     Args:
         length: (low, high) in pixels, at most 1000, from one end of the segment to the other.

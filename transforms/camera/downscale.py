@@ -21,6 +21,12 @@ MOST = 8192
 class Downscale(WholeRanged):
     """Resize the shorter side to `size` with a named library's kernel, and clamp to [0,1].
 
+    Use: a thumbnail, an upload limit, or a camera that is far away.
+    Not: a picture that comes nearer or moves off at its own resolution: `Affine`.
+    Source: the library of the kernel.
+    Cost: a matrix product along each axis, whether there are one or two steps; with `eight_bit` one for each step.
+    Oracle: the libraries, tests/transforms/camera/test_downscale.py and tests/transforms/resizing/test_resize.py.
+
     Args:
         size: the shorter side in pixels (it may also enlarge); or (low, high): each view is reduced to a side drawn
             from low..high and brought back to `high`, as a service does that keeps thumbnails and a viewer that

@@ -17,6 +17,11 @@ class MedianPool:
     Blocks are equally large, ceil(length / size) pixels a side, and overlap where the sides are no multiple. Of an
     even number of pixels the median is the lower of the middle two. The gradient goes to the pixel of the median.
 
+    Use: a defence against pictures that show only behind a resizer.
+    Not: an attack that changes most of the pixels a little, whose medians change too.
+    Cost: a median of each block of pixels.
+    Oracle: numpy, tests/transforms/camera/test_median_pool.py.
+
     Args:
         size: the shorter side in pixels; a picture that is no larger stays as it is.
 

@@ -17,8 +17,13 @@ class PixelCrop:
     """Show a window of the picture that is `margin` pixels lower and narrower, at a drawn place; no resample. A
     resizer without antialiasing behind it reads other pixels each time, at a slightly other ratio.
 
+    Use: before a resizer without antialiasing, so that other pixels are read in each view.
+    Not: a window that is enlarged again: `Crop`.
+    Source: this project's own.
+    Oracle: slices, tests/transforms/camera/test_pixel_crop.py.
+
     Args:
-        margin: rows, and columns, that are cut off in all.
+        margin: rows, and columns, that are cut off in all, 0 to 4096.
 
     Raises:
         ValueError: when called on a picture that has no more pixels than that.

@@ -18,9 +18,14 @@ class ResizePad(Ranged):
     """Resize to a random size, and lay the result at a random place of a frame as large as the largest (Xie et al.
     2018): whole pixels, each size and each place equally likely.
 
+    Use: that defence, or attacks that should transfer to other encoders.
+    Not: sizes and places between the pixels: the preset `di`.
+    Cost: a matrix product along each axis.
+    Oracle: the resized picture, pasted, tests/transforms/camera/test_resize_pad.py.
+
     Args:
         scale: (low, high): the new size over that of the picture; the frame has the size of `high`. The authors go
-            from 299 pixels to 299..330 in a frame of 331, by nearest neighbours.
+            from 299 pixels to 299..330 in a frame of 331, by nearest neighbours. (1, 1) changes nothing.
         kernel: see `transforms.resizing.resize`.
         value: of the padding, in [0,1].
 

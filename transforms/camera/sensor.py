@@ -25,6 +25,11 @@ class SensorNoise(Ranged):
     x is the stored value, gamma included. The noise is x + deviation(x) * e with e ~ N(0, 1) fixed by the last
     coordinate of `u`, so gradients flow through the picture, through the deviation, and into `read` and `shot`.
 
+    Use: a camera in little light.
+    Not: the loss of a file: `Quantise`, `Jpeg`.
+    Cost: linear in the pixels, and one normal number a value, drawn on the CPU.
+    Oracle: mean, variance and whiteness, tests/transforms/camera/test_sensor.py.
+
     Args:
         read: (low, high) standard deviation of the signal-independent part, in full scale (0.01: 2.55 levels of 255).
         shot: (low, high) variance at full scale of the part that grows with light: 1 / (full-well electrons).
@@ -112,6 +117,14 @@ def quantise(images: Tensor, bits: int = 8) -> Tensor:
 @dataclass(frozen=True)
 class Quantise:
     """Round to `bits` bits; the gradient passes straight through (see `quantise`).
+
+    Use: a view that is stored in 8 bits, or fewer bits as a defence.
+    Not: a JPEG or WebP, which rounds by itself.
+    Source: what a PNG holds.
+    Oracle: what a PNG holds, tests/transforms/camera/test_sensor.py.
+
+    Args:
+        bits: a whole number from 1 to 16.
 
     Examples:
         >>> import torch

@@ -15,6 +15,10 @@ from transforms.sampling.straight_through import saturate
 class Cutout(Ranged):
     """Cover a square at a random place with one value (DeVries & Taylor 2017; T-SEA, Huang et al. 2023, cuts 0.4).
 
+    Use: something small before the picture, or an attack that should not rest on one spot.
+    Not: an object of a known shape and place: put it into the pictures.
+    Oracle: the covered area, tests/transforms/colour/test_photometric.py.
+
     Args:
         size: side of the square as a share of the shorter side, within [0, 1].
         value: what covers it, in [0,1].

@@ -24,7 +24,15 @@ def relight(images: Tensor, gain: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Exposure(Ranged):
-    """Expose longer or shorter: light times 2^stops. `stops`: a number x means (-x, x).
+    """Expose longer or shorter: light times 2^stops.
+
+    Use: more or less light, or another exposure time.
+    Not: an error of the display values: `Gain`, `Brightness`.
+    Source: light is linear; display values are decoded and encoded as sRGB.
+    Oracle: a stop doubles the light, sRGB is scikit-image's, tests/transforms/colour/test_illumination.py.
+
+    Args:
+        stops: within [-16, 16]; a number x means (-x, x).
 
     Examples:
         >>> import torch
@@ -52,8 +60,14 @@ class WhiteBalance(Ranged):
     """Light of another colour, or a camera's wrong estimate of it: gains on red and blue against green (von Kries,
     in linear sRGB; a camera does it in its sensor's own primaries).
 
+    Use: lamps of another colour, or a camera that misjudges them.
+    Not: the colour error of inks and paper: `ChannelGain`, or a printer.
+    Source: von Kries.
+    Oracle: arithmetic in linear light, tests/transforms/colour/test_illumination.py.
+
     Args:
-        red, blue: gains in stops; a number x means (-x, x). Red up and blue down is a warmer picture.
+        red, blue: gains in stops, within [-16, 16]; a number x means (-x, x). Red up and blue down is a warmer
+            picture.
 
     Pictures of one channel stay as they are; any number but 1 or 3 raises ValueError.
 

@@ -23,7 +23,13 @@ MOST_CONTROLS = 64
 class Vignette(Ranged):
     """Light falls off towards the corners as 1 / (1 + s r^2)^2, the cos^4 law of a simple lens, about the centre.
 
-    `strength`: the share of light lost in the very corners, within [0, 0.99].
+    Use: a simple lens, whose corners are darker.
+    Not: light from one side: `Shading`, `Shadow`.
+    Source: the cos^4 law.
+    Oracle: cos^4 of the ray's angle, tests/transforms/colour/test_illumination.py.
+
+    Args:
+        strength: the share of light that is lost in the very corners, within [0, 0.99]; 0 changes nothing.
 
     Examples:
         >>> import torch
@@ -56,6 +62,11 @@ class Shading:
     The gains are in stops and a uniform cubic B-spline runs between the controls (end controls repeated), so the
     field is positive, never leaves the controls' range, and a single control makes a bump of 2/3 of its height along
     each axis.
+
+    Use: uneven light of a shape that is not known.
+    Not: a hard edge: `Shadow`.
+    Source: this project's own, spanned by a cubic B-spline.
+    Oracle: SciPy's B-spline, tests/transforms/colour/test_illumination.py.
 
     Args:
         strength: the gain of each control, in stops; a number x means (-x, x).
@@ -103,6 +114,11 @@ class Shading:
 @dataclass(frozen=True)
 class Shadow(Ranged):
     """A straight shadow with a soft edge lies over one side of the picture.
+
+    Use: the shadow of something straight across a print.
+    Not: light that changes slowly: `Shading`.
+    Source: this project's own formula.
+    Oracle: the formula, on a photograph, tests/transforms/colour/test_illumination.py.
 
     Args:
         darkness: the share of light lost deep in the shadow, within [0, 1].
@@ -157,6 +173,11 @@ class Moire(Ranged):
     A screen's three stripes lie a third of its pitch apart, so the beats of red, green and blue are a third of a
     period apart, and where one colour brightens the others darken. A picture of one channel gets one set of fringes.
     This is the first harmonic of the beat, not a simulation of the screen and the sensor.
+
+    Use: a monitor that is filmed.
+    Not: paper, which has no stripes of red, green and blue.
+    Source: this project's own, the first harmonic of the beat.
+    Oracle: the formula, on a photograph, tests/transforms/colour/test_illumination.py.
 
     Args:
         strength: modulation of light, within [0, 1].

@@ -20,7 +20,15 @@ GAMMA_TOE = 1 / 512
 
 @dataclass(frozen=True)
 class Brightness(Ranged):
-    """Add a constant to every value, then clamp. `amount`: a number x means (-x, x).
+    """Add a constant to every value, then clamp.
+
+    Use: a display or a scan whose black level is off.
+    Not: more or less light: `Exposure`.
+    Source: arithmetic on display values.
+    Oracle: arithmetic, tests/transforms/colour/test_photometric.py.
+
+    Args:
+        amount: what is added, as a share of full scale, within [-1, 1]; a number x means (-x, x).
 
     Examples:
         >>> import torch
@@ -62,6 +70,14 @@ class Contrast(_Factor):
 
     About 0.5 and not the picture's mean (torchvision's choice), so that the map does not depend on the content.
 
+    Use: the contrast setting of a display or a viewer.
+    Not: more or less light: `Exposure`.
+    Source: torchvision's adjust_contrast, about mid-grey in place of the mean.
+    Oracle: arithmetic, tests/transforms/colour/test_photometric.py.
+
+    Args:
+        factor: 0 or more; 1 changes nothing.
+
     Examples:
         >>> import torch
         >>> from transforms import Contrast
@@ -81,6 +97,14 @@ class Contrast(_Factor):
 class Gain(_Factor):
     """Multiply every value by a factor, then clamp, as torchvision's adjust_brightness: a dimmer or brighter picture
     in display values (for light itself see `transforms.colour.exposure.Exposure`).
+
+    Use: a dimmer or brighter display.
+    Not: more or less light: `Exposure`.
+    Source: torchvision's adjust_brightness.
+    Oracle: torchvision's adjust_brightness, tests/transforms/colour/test_photometric.py.
+
+    Args:
+        factor: 0 or more; 1 changes nothing.
 
     Examples:
         >>> import torch
@@ -102,9 +126,13 @@ class ChannelGain(Ranged):
     """Multiply each channel by its own gain and add its own offset, then clamp: how a printer or a screen renders
     colour (the print error of Athalye et al. 2018, "Synthesizing Robust Adversarial Examples").
 
+    Use: the colour error of printer, paper and camera together, of which only ranges are known.
+    Not: a printer with a profile or a photographed chart: `printer=measured`.
+    Oracle: arithmetic, tests/transforms/colour/test_photometric.py.
+
     Args:
         gain: factor of each of red, green and blue, drawn independently.
-        offset: added to each, in full scales; a number x means (-x, x).
+        offset: added to each, in full scales, within [-1, 1]; a number x means (-x, x).
 
     A picture of one channel is multiplied by the mean gain and gets the mean offset. Raises ValueError on any other
     number of channels.
@@ -143,6 +171,14 @@ class Gamma(Ranged):
     Below `GAMMA_TOE` the curve is the chord from 0, because there a power below 1 has a derivative that grows without
     bound, and a power above 1 almost none. Every 8-bit value gets exactly its power.
 
+    Use: a display or a file with another transfer curve.
+    Not: more or less light: `Exposure`.
+    Source: torchvision's adjust_gamma.
+    Oracle: torchvision's adjust_gamma on every 8-bit value, tests/transforms/colour/test_photometric.py.
+
+    Args:
+        gamma: the exponent, within [0.05, 20]; 1 changes nothing.
+
     Examples:
         >>> import torch
         >>> from transforms import Gamma
@@ -169,6 +205,14 @@ class Saturation(_Factor):
 
     Pictures of one channel stay as they are; any number of channels but 1 or 3 raises ValueError.
 
+    Use: cameras and filters with paler or stronger colours.
+    Not: light of another colour: `WhiteBalance`.
+    Source: torchvision's adjust_saturation.
+    Oracle: torchvision's adjust_saturation, tests/transforms/colour/test_photometric.py.
+
+    Args:
+        factor: 0 or more; 1 changes nothing.
+
     Examples:
         >>> import torch
         >>> from transforms import Saturation
@@ -189,9 +233,17 @@ class Saturation(_Factor):
 class Hue(Ranged):
     """Turn the hue in HSV, from red towards green, as torchvision's adjust_hue with a factor of degrees / 360.
 
-    `degrees`: a number x means (-x, x). No clamp is needed: value and saturation stay. For the gradient where hue has
+    No clamp is needed: value and saturation stay. For the gradient where hue has
     none (grey, ties between channels) see `transforms.colour.spaces.rotate_hue`. Pictures of one channel stay as
     they are; any number of channels but 1 or 3 raises ValueError.
+
+    Use: a filter that shifts all hues.
+    Not: light of another colour, which changes grey too: `WhiteBalance`.
+    Source: torchvision's adjust_hue.
+    Oracle: torchvision's adjust_hue and colorsys, tests/transforms/colour/test_photometric.py.
+
+    Args:
+        degrees: within [-360, 360]; a number x means (-x, x).
 
     Examples:
         >>> import torch

@@ -1,1 +1,1 @@
-"""Stages that move points."""
+"""Stages that move points. Neighbours fuse into one resample."""

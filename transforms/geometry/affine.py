@@ -22,6 +22,12 @@ class Affine(Ranged, Homography):
     """Rotate, magnify, shear and shift the picture about its centre, as torchvision's RandomAffine does, in this
     order: shear, scale, rotate, shift.
 
+    Use: a camera that turns, comes nearer or points beside the picture.
+    Not: a picture that is seen from the side, so that parallels converge: `Viewpoint`.
+    Source: torchvision's RandomAffine.
+    Oracle: rotation, scale, shift and their order, tests/transforms/geometry/test_affine.py; the warp against
+    scikit-image and OpenCV, tests/transforms/sampling/test_warp.py.
+
     Args:
         degrees: rotation, clockwise as displayed; a number x means (-x, x).
         scale: magnification; 2 shows the picture twice as large.
@@ -73,10 +79,16 @@ class Affine(Ranged, Homography):
 class Perspective(Homography):
     """Move each of the four corners of the square [-1,1]^2 (the largest centred square of the picture) on its own.
 
+    Use: a mild change of the viewpoint, of which only the size is known.
+    Not: angles in degrees, as of a print that somebody photographs: `Viewpoint`.
+    Source: this project's own ranges; the map of four points is that of OpenCV's getPerspectiveTransform.
+    Oracle: corners land where they should, tests/transforms/geometry/test_affine.py; OpenCV,
+    tests/transforms/sampling/test_homography.py.
+
     Args:
-        jitter: most that a corner moves along each axis, as a share of half the side; below 0.5, which keeps every
-            quad convex, so that no point of the picture's square falls behind the camera. (The view's own corners
-            may look beyond the horizon from about 0.4 on; they show the border value.)
+        jitter: most that a corner moves along each axis, as a share of half the side; 0 changes nothing; below
+            0.5, which keeps every quad convex, so that no point of the picture's square falls behind the camera.
+            (The view's own corners may look beyond the horizon from about 0.4 on; they show the border value.)
 
     Examples:
         >>> import torch
@@ -113,8 +125,13 @@ class Crop(InFrame, Homography):
     """Show a window of the picture, stretched to the whole frame: torchvision's RandomResizedCrop, continuous. The
     window always lies inside the picture, whatever the frame's shape.
 
+    Use: somebody cuts a part out, and it is enlarged again.
+    Not: rows and columns that are cut off without a resample: `PixelCrop`.
+    Source: torchvision's RandomResizedCrop.
+    Oracle: torchvision at whole pixels, tests/transforms/geometry/test_affine.py.
+
     Args:
-        scale: the window's area as a share of the frame's, within [0.01, 1].
+        scale: the window's area as a share of the frame's, within [0.01, 1]; (1, 1) changes nothing.
         ratio: width over height of the window, divided by that of the frame, so that 1 keeps shapes (on a square
             frame this is torchvision's ratio). The logarithm is uniform, over that part of the range at which a
             window of the drawn area still fits: from max(low, area) to min(high, 1 / area).
@@ -169,6 +186,15 @@ class Crop(InFrame, Homography):
 @dataclass(frozen=True)
 class Flip(Homography):
     """Mirror the picture left to right (`vertical`: top to bottom) with probability `p`, as torch.flip does.
+
+    Use: pictures that may be mirrored, as by a front camera.
+    Not: systems that never see a mirrored picture, such as readers of text.
+    Source: torch.flip.
+    Oracle: torch.flip, tests/transforms/geometry/test_affine.py.
+
+    Args:
+        p: the probability, within [0, 1]; 0 changes nothing.
+        vertical: top to bottom in place of left to right.
 
     Examples:
         >>> import torch

@@ -23,6 +23,11 @@ class Cylinder(Ranged, InFrame, Geometry):
     The middle of the front keeps its place and scale. Past the outline of the bottle, and past the label's edges,
     the view shows the border value (rays are intersected with the cylinder in closed form, the nearer hit counts).
 
+    Use: a label on a bottle or can, or paper that is rolled.
+    Not: folds and uneven paper: `ThinPlate`.
+    Source: this project's own: each ray meets a cylinder in closed form.
+    Oracle: points that are projected from a bottle come back, tests/transforms/geometry/test_distortion.py.
+
     Args:
         arc: how many degrees of the bottle the picture's width covers, within [0, 360]; 0 is a flat label, and the
             identity. A number x means (0, x).

@@ -25,6 +25,10 @@ class Lens(Ranged, Geometry):
     of the picture (its straight lines bulge outwards in the view), negative ones pincushion. What lies beyond the
     fold, where the polynomial turns back, shows the border value.
 
+    Use: a wide-angle lens, whose straight lines bend.
+    Not: a lens whose axis is not at the picture's centre.
+    Oracle: OpenCV's distortion, tests/transforms/geometry/test_distortion.py.
+
     Args:
         k1, k2: the coefficients, within [-1, 1]; a number x means (-x, x).
 
@@ -66,6 +70,11 @@ def _fold(k1: Tensor, k2: Tensor) -> Tensor:
 class RollingShutter(Ranged, InFrame, Geometry):
     """Read each row at its own time, top to bottom, while the camera moves sideways. At time t (0 at the frame's top
     edge, 1 at its bottom edge) the row stands to the right by pan (t - 1/2) + wobble sin(2 pi (cycles t + phase)).
+
+    Use: the video of a phone that pans or vibrates.
+    Not: a camera that stands still, or one that exposes all rows at once.
+    Source: this project's own formula.
+    Oracle: each row against its own time, tests/transforms/geometry/test_distortion.py.
 
     Args:
         pan: how far the picture moves during one frame, as a share of the shorter side, within [-1, 1]; positive
@@ -118,10 +127,14 @@ class ThinPlate(Geometry):
     grid x grid control points lie evenly over the square [-1,1]^2 (the largest centred square of the picture). At
     each, the view shows what lies its displacement away in the picture; a thin-plate spline in between and beyond.
 
+    Use: cloth, or paper that is not flat.
+    Not: the regular bend of a bottle, for which `Cylinder` has one coordinate.
+    Oracle: SciPy's thin-plate spline, tests/transforms/geometry/test_distortion.py.
+
     Args:
-        jitter: most that a control point looks away along each axis, as a share of half the shorter side; below half
-            of their spacing, 1 / (grid - 1), so that neighbours keep their order. (From 0.5 / (grid - 1) on, some
-            extreme cloths fold over themselves.)
+        jitter: most that a control point looks away along each axis, as a share of half the shorter side; 0 changes
+            nothing; below half of their spacing, 1 / (grid - 1), so that neighbours keep their order. (From
+            0.5 / (grid - 1) on, some extreme cloths fold over themselves.)
         grid: control points along each axis, 2 to 10.
 
     Examples:

@@ -19,6 +19,11 @@ class Viewpoint(Ranged, Homography):
     The print turns by yaw, then pitch, then roll, about its centre, `distance` before the camera; all zero, at
     distance 1, is the identity whatever the field of view.
 
+    Use: a flat print or a screen that a camera sees at angles in degrees.
+    Not: a picture that is bent: put `Cylinder` or `ThinPlate` before it.
+    Source: the pinhole camera, as in OpenCV's projectPoints.
+    Oracle: OpenCV's projectPoints, tests/transforms/geometry/test_affine.py.
+
     Args:
         yaw: degrees; positive turns the picture's right edge away from the camera. A number x means (-x, x).
         pitch: degrees; positive turns the top edge away, as a sheet that leans back.
@@ -26,7 +31,7 @@ class Viewpoint(Ranged, Homography):
         distance: of the camera from the picture's centre, 1 where the shorter side of the unturned picture exactly
             fills the frame; 2 shows it half as large.
         fov: the camera's field of view in degrees over the frame's shorter side: how strong perspective is. Near 0
-            is a telephoto lens, which shows parallels as parallels.
+            is a telephoto lens, which shows parallels as parallels. It matters only with yaw or pitch.
 
     Raises:
         ValueError: at some allowed value a point of the square [-1,1]^2 (the largest centred square of the picture)

@@ -24,6 +24,13 @@ from attacks.encoders.black_box.picture import png
 def command(model: str, answer: str = "vector", timeout: float = 30.0) -> BlackBox:
     """The program of the command line `model`, which no shell reads.
 
+    Use: an encoder that is a program.
+    Not: a program that is slow to answer, unless a few hundred queries are enough.
+    Source: this project's own.
+    Cost: one line written and one read for each new picture.
+    Oracle: a program that is started once, tests/encoders/black_box/test_command.py.
+    With: 'encoder.model="python victim.py"' optimiser=nes
+
     Args:
         answer: as of `BlackBox`.
         timeout: seconds that it may take for one picture.

@@ -40,6 +40,13 @@ def endpoint(
 ) -> BlackBox:
     """The address `model`, http:// or https://; nothing is sent before the first picture.
 
+    Use: a service of your own, or one that you are allowed to test.
+    Not: a service that you have no permission for; pictures are sent to it.
+    Source: this project's own.
+    Cost: one request for each `batch` of new pictures.
+    Oracle: the hash behind an address, tests/encoders/black_box/test_endpoint.py.
+    With: encoder.model=http://localhost:8000/embed optimiser=nes
+
     Args:
         answer: as of `BlackBox`.
         key: the environment variable that holds the key; None: no key is sent.

@@ -14,7 +14,15 @@ def function(model: str, answer: str = "vector") -> BlackBox:
     """The function `module:function` of a module in the working directory, or of an installed one: 8-bit pictures
     (N,H,W,3) -> answers. Importing runs the module.
 
-    Raises ValueError in one line: no such module or function, or an error in either."""
+    Use: an encoder that Python can call, and whose gradient you do not have or may not use.
+    Not: a module of torch: pass it to `attack`, and its gradient is followed.
+    Source: this project's own.
+    Cost: one call for each new picture; what was answered is kept.
+    Oracle: eight bits, asked about once, tests/encoders/black_box/test_asked.py.
+    With: encoder.model=victim:embed optimiser=nes
+
+    Raises ValueError in one line: no such module or function, or an error in either.
+    """
     module, _, name = model.partition(":")
     if not (all(part.isidentifier() for part in module.split(".")) and name.isidentifier()):
         raise ValueError(f"`model` must be module:function, in this folder or installed; got {model!r}")

@@ -29,6 +29,12 @@ def load(request: Request) -> ImageEncoder:
     `torch_nearest`. `preprocess={size: null}` leaves a picture as large as it is, each side down to a multiple of 8,
     as the library does when it is given no size: then all views must have one size.
 
+    Use: the autoencoder that a diffusion model edits in.
+    Not: a search by picture: latents keep the place of everything.
+    Source: diffusers.
+    Oracle: the library's processor and network, tests/encoders/families/test_diffusers.py.
+    With: encoder.model=stabilityai/sd-vae-ft-mse
+
     Raises:
         ValueError, FileNotFoundError: in one line: no such folder or name, no weights or only pickles, another kind
             of autoencoder.

@@ -22,6 +22,12 @@ def load(request: Request) -> ImageEncoder:
     The features are the graph's first output, flattened. The network computes in the dtype of its weights; half
     precision is widened to float32. Its layers have the names of the graph's nodes.
 
+    Use: a network that comes as a file, such as ArcFace.
+    Not: a graph with operations that onnx2torch does not know.
+    Source: onnx2torch.
+    Oracle: onnxruntime, tests/encoders/families/test_onnx.py.
+    With: encoder.model=arcface.onnx 'encoder.preprocess={size: 112, mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5]}'
+
     Raises:
         ValueError, FileNotFoundError: no ONNX file, one with operations that onnx2torch does not know, no size, mean
             or std, or pictures that are not the graph's.

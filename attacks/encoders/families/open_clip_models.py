@@ -41,6 +41,12 @@ def load(request: Request) -> ImageEncoder:
     `texts` are embedded by `encode_text` with the model's tokenizer, which is fetched for some models (not for those
     with CLIP's); a file of the image tower alone has no `texts`.
 
+    Use: CLIP and its like, also with classes as text.
+    Not: weights in the format of transformers: `transformers`.
+    Source: open_clip.
+    Oracle: open_clip's own transform and network, tests/encoders/families/test_open_clip.py.
+    With: encoder.model=ViT-B-32 encoder.weights=laion2b_s34b_b79k
+
     Raises:
         ValueError, FileNotFoundError: open_clip is missing; unknown model or weights; no network; a file that does
             not fit; a size that the model cannot take.

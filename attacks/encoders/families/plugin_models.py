@@ -22,6 +22,12 @@ def load(request: Request) -> nn.Module:
     The module maps (N,3,H,W) in [0,1] to (N,D); or it takes normalised pictures, and `preprocess` is their
     preprocessing. Of an `ImageEncoder`, `preprocess` replaces the fields that it names.
 
+    Use: an encoder of your own that is installed as a package.
+    Not: a module that Python has at hand: pass it to `attack` itself.
+    Source: the entry points of Python packages.
+    Oracle: an installed package, tests/encoders/families/test_plugins.py.
+    With: encoder.model=my_encoder
+
     Raises:
         ValueError: no package offers that name, or several do; or the result is no module.
     """

@@ -27,6 +27,12 @@ def load(request: Request) -> ImageEncoder:
     weights; for a file and for random weights, for the model's default ones. Where `preprocess` has another size than
     the model, a model of fixed size is changed to it by its `set_input_size`, which resamples the positions.
 
+    Use: the many backbones of timm, DINOv2 among them.
+    Not: text towers: `open_clip`.
+    Source: timm.
+    Oracle: timm's own transform and network, tests/encoders/families/test_timm.py.
+    With: encoder.model=vit_small_patch14_dinov2.lvd142m
+
     Raises:
         ValueError, FileNotFoundError: timm is missing; unknown model or weights; no network; a file that does not
             fit; a size that the model cannot take.

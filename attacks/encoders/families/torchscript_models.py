@@ -17,6 +17,12 @@ def load(request: Request) -> ImageEncoder:
 
     The features are the network's output, flattened. Its layers take no hooks: only "output" can be named.
 
+    Use: a network that comes as a TorchScript file that you trust.
+    Not: a file of a stranger: it is a program.
+    Source: torch.jit.
+    Oracle: the file's own output, tests/encoders/families/test_torchscript.py.
+    With: encoder.model=network.pt 'encoder.preprocess={size: 224, mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5]}'
+
     Raises:
         ValueError, FileNotFoundError: no such file, no size, mean or std, or weights that torch.jit.freeze has turned
             into constants.

@@ -44,6 +44,12 @@ def load(request: Request) -> ImageEncoder:
     The features are what the last linear layer reads. The preprocessing is that of the weights; for a file and for
     random weights, that of the default ones. A ViT is built for pictures as large as its preprocessing leaves them.
 
+    Use: a classifier of torchvision, by its features.
+    Not: embeddings that were trained to be compared: `open_clip`, `transformers`.
+    Source: torchvision.
+    Oracle: torchvision's own transform and network, tests/encoders/families/test_torchvision.py.
+    With: encoder.model=resnet50
+
     Raises:
         ValueError, FileNotFoundError: unknown model or weights, no network, a file that does not fit.
     """

@@ -43,6 +43,12 @@ def load(request: Request) -> ImageEncoder:
 
     Code that comes with a model is never run: a model_type that the library lacks is refused.
 
+    Use: a model of the hub: CLIP, SigLIP, DINOv2, or the tower of a vision-language model.
+    Not: a model that brings code of its own, which is never run.
+    Source: transformers.
+    Oracle: the library's processor and network, tests/encoders/families/test_transformers.py.
+    With: encoder.model=facebook/dinov2-base encoder.pool=cls
+
     Raises:
         ValueError, FileNotFoundError: in one line: no such folder or name, no weights or only pickles, a model or a
             step of the processor that cannot be had here, an unknown pool.

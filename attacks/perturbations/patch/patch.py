@@ -34,6 +34,12 @@ class Patch(PerturbationSet):
     The delta is the texture itself, not its change: so it can be saved, printed and priced as it is. No norm limits
     it but the box; `eps` is 1, and a step is a share of 0.5, for it is the L-inf ball of that radius round mid-grey.
 
+    Use: something that is printed and laid into the scene.
+    Not: a change of the whole picture that nobody should see: a ball.
+    Cost: linear in the pixels of a view, whatever the texture's size.
+    Oracle: a texture on whole pixels, pasted, tests/perturbations/patch/test_patch.py.
+    With: config=patch
+
     Args:
         size: (h, w) of the texture in texels.
         quad: its corners, as shares of the picture's width and height (see `Placements`): four, several quads, or

@@ -1,0 +1,352 @@
+"""The cards of the parts: one for each thing that a user chooses by its key, a page for each kind.
+
+`docs/conf.py` writes them into docs/parts. Keys, defaults and ranges come from the registries. The rest stands where
+a part is declared, in the docstring of its class or schema, or at the head of its YAML file, as lines that begin with
+one of `FACTS`: Use and Not (what it is for, and what not), Source, Cost, Oracle (the test), With (what a command
+needs besides the choice).
+"""
+
+import ast
+import importlib
+import inspect
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from inspect import Parameter, Signature
+from typing import Any
+
+import yaml
+
+from attacks.encoders import FAMILIES, load_encoder
+from attacks.encoders.phash import Phash
+from attacks.encoders.pocket import Pocket
+from attacks.experiment.build.pipeline import preset, stages
+from attacks.experiment.build.registry import PARTS
+from attacks.schema.declared import CONFIGS, ROOT
+from attacks.schema.groups import CHOICES, FILES
+from attacks.schema.options import MISSING, Option, options
+from transforms.compose import Geometry
+from transforms.ranges import MOST
+from transforms.registry import STAGES
+
+from .pictures import Strip, examples, preset_strip, stage_strips
+
+#: How a fact's line begins in the source, and its label on the card.
+FACTS = {"Use": "Use", "Not": "Not", "Source": "Source", "Cost": "Cost", "Oracle": "Tested", "With": "With"}
+_FACT = re.compile(rf"({'|'.join(FACTS)}): (.*)")
+#: Lines of a YAML file that say nothing to a reader: comments of its head, its schema, its own name.
+_BESIDE = re.compile(r"# |  - (/schema|_self_)|name: |stages: \{\}")
+#: An author, two or three, or a first one of many; and a year.
+_PAPER = re.compile(r"(?:van den )?[A-Z]\w+(?:(?:, [A-Z]\w+)* & [A-Z]\w+| et al\.)?,? (?:19|20)\d\d\b")
+
+
+OWN = "this project's own"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the parts of a page have in common: its title, how a command names one, and what a card says of which the
+    part has no line of its own."""
+
+    title: str
+    cost: str = ""
+    oracle: str = ""
+    source: str = ""
+    command: str = "python -m attacks.run config=smoke {group}={name}"
+
+
+ROOMS = {
+    "geometry": Kind("Views: geometry"),
+    "choice": Kind("Views: choices"),
+    "colour": Kind("Views: colour and light"),
+    "camera": Kind("Views: camera, file and size"),
+}
+GROUPS = {
+    "transforms": Kind("Presets of views", oracle="its views and their gradient, tests/schema/test_configs.py"),
+    "attack": Kind("Attacks", oracle="a run, tests/run/test_attacks.py", source=OWN),
+    "optimiser": Kind("Optimisers"),
+    "perturbation": Kind("Perturbation sets"),
+    "objective": Kind("Objectives", "no pass of the encoder besides that of the view"),
+    "risk": Kind("Risks", "no pass of the encoder besides those of the views"),
+    "draws": Kind("Draws", "a point for each view"),
+    "penalty": Kind("Penalties", "linear in the pixels, once a step", source=OWN),
+    "encoder": Kind("Encoders", "of a view one pass of the network, in an attack forward and back"),
+    "defence": Kind(
+        "Defences",
+        "its stages in each view, forward and back",
+        "a gradient through it, tests/encoders/test_defended.py",
+        OWN,
+    ),
+    "printer": Kind(
+        "Printers",
+        "its stages on the sheet in each view, forward and back",
+        "any texture with a gradient, tests/perturbations/patch/test_printer.py",
+        command="python -m attacks.run config=patch {group}={name}",
+    ),
+    "data": Kind("Pictures", "each picture is read and embedded once", source=OWN),
+    "sanity": Kind("Sanity checks", source=OWN),
+    "engine": Kind("Engines", source=OWN),
+    "tracker": Kind("Trackers", "a record for each step", "tests/runtime/tracking/test_adapters.py", "the library"),
+    "config": Kind(
+        "Presets of a run",
+        oracle="it validates and builds, tests/schema/test_configs.py",
+        source=OWN,
+        command="python -m attacks.run config={name}",
+    ),
+    "policies": Kind(
+        "Policies",
+        "nothing besides the run whose numbers it reads",
+        "tests/gate/test_policy.py",
+        OWN,
+        "python -m attacks.run config=evaluate require={name}",
+    ),
+    "launcher": Kind(
+        "Launchers",
+        "a process for each job",
+        "tests/schema/test_launchers.py",
+        "Hydra's plugin of its library",
+        "python -m attacks.run -m config=smoke seed=0,1 hydra/launcher={name}",
+    ),
+}
+FOLDERS = {"launcher": "hydra/launcher"}
+
+
+@dataclass(frozen=True)
+class Card:
+    """One part: its key, its lines, and the tables, YAML text and pictures below them."""
+
+    name: str
+    what: str
+    lines: dict[str, str]
+    command: str
+    keys: tuple[tuple[str, ...], ...] = ()
+    body: str = ""
+    strips: tuple[Strip, ...] = ()
+
+
+def described(text: str) -> tuple[str, dict[str, str]]:
+    """The first paragraph of a description without its facts, and the facts."""
+    what, facts, last, first = "", dict[str, str](), "", True
+    for line in text.strip().splitlines():
+        match = _FACT.match(line)
+        if not line.strip():
+            last, first = "", False
+        elif match:
+            last, first = match[1], False
+            facts[last] = match[2]
+        elif last:
+            facts[last] += f" {line.strip()}"
+        elif first:
+            what += f" {line.strip()}"
+    return what.strip(), facts
+
+
+def papers(text: str) -> str:
+    """The papers that a text names, each once, in order."""
+    found = (
+        match[0].replace(",", "") if "&" not in match[0] else match[0]
+        for match in _PAPER.finditer(" ".join(text.split()))
+    )
+    return ", ".join(dict.fromkeys(found))
+
+
+def all_cards() -> dict[str, list[Card]]:
+    """The cards of each page: the stages by room, then the choices of each group."""
+    rooms: dict[str, list[Card]] = {room: [] for room in ROOMS}
+    for name in STAGES:
+        rooms[room(STAGES[name])].append(stage_card(name))
+    files = {group for group in GROUPS if group not in CHOICES or group in FILES}
+    return rooms | {
+        group: [(file_card if group in files else choice_card)(group, name) for name in names_of(group)]
+        for group in GROUPS
+    }
+
+
+def names_of(group: str) -> list[str]:
+    """The choices of a group, as declared or, of files alone, by name."""
+    folder = CONFIGS / FOLDERS.get(group, group)
+    return [*CHOICES[group]] if group in CHOICES else sorted(path.stem for path in folder.glob("*.yaml"))
+
+
+def stage_card(name: str) -> Card:
+    """The card of a stage of `transforms.registry`."""
+    stage, strips = STAGES[name], tuple(stage_strips(name))
+    text = inspect.getdoc(stage) or ""
+    what, facts = described(text)
+    fused = "fuses with its neighbours into one resample a view"
+    facts.setdefault("Cost", fused if Geometry in stage.__mro__ else "linear in the pixels of a view")
+    lines = {"Key": f"`transforms.stages.{name}`", "Python": _python(stage), **_facts(facts, text)}
+    shown = examples()[name]
+    if getattr(stage, "dims", None) == 0:  # a list of values of one argument
+        shown = {key: value[2] for key, value in shown.items()}
+    example = yaml.safe_dump({name: shown}, default_flow_style=True, sort_keys=False, width=1000).strip()
+    command = f"viewproof show --stage '{example}' --out {name}.png"
+    return Card(name, what, lines, command, tuple(_arguments(name)), strips=strips)
+
+
+def choice_card(group: str, name: str) -> Card:
+    """The card of a choice that a schema declares."""
+    schema = CHOICES[group][name]
+    text, part = next(
+        ((text, part) for text, part in _declarations(group, name) if "Use" in described(text)[1]), ("", None)
+    )
+    what, facts = described(text)
+    if group == "encoder" or not inspect.isclass(part):  # whose docstrings say how they are called
+        what = f"{described(inspect.getdoc(schema) or '')[0]} {what}" if part else what
+    rows = options(schema)
+    lines = {"Key": f"`{group}={name}`", "Python": _python(part)}
+    lines |= _facts(_common(group, facts), " ".join([text, *(row.paper for row in rows)]), GROUPS[group].source)
+    return _card(group, name, what, lines, tuple(map(_key, rows)))
+
+
+def file_card(group: str, name: str) -> Card:
+    """The card of a choice that is a YAML file of `configs`."""
+    folder = FOLDERS.get(group, group)
+    text = (CONFIGS / folder / f"{name}.yaml").read_text(encoding="utf-8")
+    head = [line[2:] for line in text.splitlines() if line.startswith("# ") and "@package" not in line]
+    what, facts = described("\n".join(head))
+    body = "\n".join(line for line in text.splitlines() if not _BESIDE.match(line))
+    strips: tuple[Strip, ...] = ()
+    if group == "transforms":
+        pipeline, strips = preset(name), (preset_strip(name),)
+        facts.setdefault("Cost", f"{pipeline.dims} coordinates; resamples of a view: {pipeline.resamples()}")
+    if group == "config":
+        facts.setdefault("Cost", _gradients(yaml.safe_load(text).get("attack") or {}))
+    key = f"`{folder}={name}`" if group != "policies" else f"`require={name}`"
+    made = _card(
+        group, name, what, {"Key": key, **_facts(_common(group, facts), " ".join(head), GROUPS[group].source)}, ()
+    )
+    return Card(
+        made.name,
+        what,
+        made.lines,
+        made.command,
+        body=body.removeprefix("defaults:\n").removesuffix("defaults:") if "  - " not in body else body,
+        strips=strips,
+    )
+
+
+def _card(group: str, name: str, what: str, lines: dict[str, str], keys: tuple[tuple[str, ...], ...]) -> Card:
+    needs = lines.pop("With", "")
+    command = f"{GROUPS[group].command.format(group=group, name=name)} {needs}".strip()
+    if "config=" in needs:  # a preset of its own
+        command = command.replace("config=smoke ", "")
+    return Card(name, what, {key: text for key, text in lines.items() if text}, command, keys)
+
+
+def _declarations(group: str, name: str) -> Iterator[tuple[str, Any]]:
+    """The docstrings that may hold the facts of a choice, and of what they are: the schema, the parts behind it, and
+    what loads an encoder, whose file is read, for importing it may import a library."""
+    yield inspect.getdoc(CHOICES[group][name]) or "", None
+    if group == "encoder" and name in FAMILIES:
+        source = (ROOT / "attacks" / "encoders" / "families" / f"{name}_models.py").read_text(encoding="utf-8")
+        functions = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
+        yield next(ast.get_docstring(node) or "" for node in functions if node.name == "load"), load_encoder
+    bundled: dict[str, list[Any]] = {"pocket": [Pocket], "phash": [Phash]}
+    yield from (
+        (inspect.getdoc(part) or "", part) for part in (*bundled.get(name, []), *PARTS[group][name]) if callable(part)
+    )
+
+
+def _common(group: str, facts: dict[str, str]) -> dict[str, str]:
+    return {"Cost": GROUPS[group].cost, "Oracle": GROUPS[group].oracle} | facts
+
+
+def _facts(facts: dict[str, str], text: str, otherwise: str = "") -> dict[str, str]:
+    """The facts in their order, by label; where no source is given, the papers of the text."""
+    facts = {"Source": papers(text) or otherwise, **facts}
+    return {label: facts[name].removesuffix(".") for name, label in FACTS.items() if facts.get(name)}
+
+
+def _python(part: Any) -> str:
+    """How Python calls a class, and a link to its reference."""
+    if not inspect.isclass(part):
+        return ""
+    given = [p.replace(annotation=Parameter.empty) for p in inspect.signature(part.__init__).parameters.values()]
+    call = f"{part.__name__}{Signature(given[1:])}"
+    return f"`{call}` ({{py:class}}`reference <{part.__module__}.{part.__qualname__}>`)"
+
+
+def _arguments(name: str) -> Iterator[tuple[str, ...]]:
+    """Each argument of a stage with its default, and what the docstring and the constructor say of it."""
+    block = (inspect.getdoc(STAGES[name]) or "").partition("Args:\n")[2].partition("\n\n")[0]
+    texts: dict[str, str] = {}
+    for entry in re.split(r"\n(?= {4}\w)", f"\n{block}")[1:]:
+        keys, _, text = entry.partition(": ")
+        texts |= {key.strip(): " ".join(text.split()).removesuffix(".") for key in keys.split(",")}
+    for key, given in [*inspect.signature(STAGES[name].__init__).parameters.items()][1:]:  # type: ignore[misc]
+        default = "required" if given.default is Parameter.empty else f"`{given.default!r}`"
+        text, limits = texts.get(key, ""), _limits(name, key)
+        yield f"`{key}`", default, text if limits.partition(" ")[2] in text else f"{text} ({limits})"
+
+
+def _limits(name: str, key: str) -> str:
+    """The range that a stage allows an argument: what it answers to one that is far too wide."""
+    try:
+        stages({name: examples()[name] | {key: [-1e9, 1e9]}}, "stages")
+    except ValueError as error:
+        match = re.search(rf"`{key}` must lie (within \[.*?\])", str(error))
+        if match and f"{MOST:g}" not in match[1]:
+            return match[1]
+    return ""
+
+
+def _key(item: Option) -> tuple[str, ...]:
+    default = "required" if item.default == MISSING else f"`{item.default!r}`"
+    both = f"{item.meaning} ({item.range})" if item.meaning and item.range else item.meaning or item.range
+    return f"`{item.key}`", default, both
+
+
+def _gradients(attack: dict[str, Any]) -> str:
+    if "steps" in attack:
+        return f"{attack['steps']} steps of {attack.get('views', 1)} views for each picture, in each arm"
+    given = {item.key: item.default for item in options(CHOICES["attack"]["single"])}
+    return f"{attack.get('gradients', given['gradients'])} gradients of each picture, in each arm"
+
+
+def room(stage: type) -> str:
+    """The room of a stage, which is its page."""
+    return stage.__module__.split(".")[1]
+
+
+def pages() -> dict[str, str]:
+    """The text of each page in MyST, by name, and `index`."""
+    made = all_cards()
+    titles = {name: kind.title for name, kind in (ROOMS | GROUPS).items()}
+    written = {name: _page(name, titles[name], made[name]) for name in made}
+    rows = "\n".join(
+        f"| [{titles[name]}]({name}.md) | {', '.join(f'[{each.name}]({name}.md#{each.name})' for each in cards)} |"
+        for name, cards in made.items()
+    )
+    tree = "\n".join(made)
+    what = "A card for each thing that is chosen by its key. They are written from the code when the site is built."
+    written["index"] = (
+        f"# Parts\n\n{what}\n\n| page | cards |\n|---|---|\n{rows}\n\n"
+        f"```{{toctree}}\n:hidden:\n:maxdepth: 1\n\n{tree}\n```\n"
+    )
+    return written
+
+
+def _page(name: str, title: str, made: list[Card]) -> str:
+    intro = inspect.getdoc(importlib.import_module(f"transforms.{name}")) if name in ROOMS else ""
+    return "\n\n".join([f"# {title}", *([intro] if intro else []), *map(_text, made)]) + "\n"
+
+
+def _text(card: Card) -> str:
+    lines = "\n".join(f"- **{label}:** {linked(text)}" for label, text in card.lines.items())
+    parts = [f"## {card.name}", linked(card.what), lines]
+    for strip in card.strips:
+        at = f" at {', '.join(strip.values)}" if strip.values else ""
+        parts.append(f"{strip.label}{at}:\\\n![{card.name}: {strip.label.strip('`')}](pictures/{strip.file}.jpg)")
+    if card.keys:
+        rows = "\n".join(f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in card.keys)
+        parts.append(f"| argument | default | meaning |\n|---|---|---|\n{rows}")
+    if card.body:
+        parts.append(f"```yaml\n{card.body}\n```")
+    return "\n\n".join([*parts, f"```bash\n{card.command}\n```"])
+
+
+def linked(text: str) -> str:
+    """Pages of the documentation as links, tests and files as code."""
+    text = re.sub(r"docs/(\w+)\.md", r"[\1](../\1.md)", text)
+    return re.sub(r"(?<![`\w/])((?:tests|configs|attacks)/[\w./]*\w)", r"`\1`", text)

@@ -1,0 +1,124 @@
+"""The pictures of the parts: a strip of five views for each coordinate of a stage, five drawn views of each preset.
+
+`docs/conf.py` draws them into docs/parts/pictures. The arguments of the stages are those of docs/stages.yaml.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from io import BytesIO
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import torch
+from omegaconf import OmegaConf
+from PIL import Image
+from torch import Tensor
+
+from attacks.commands.show import PHOTO
+from attacks.data.images import load_image, to_bytes
+from attacks.experiment.build.pipeline import preset, stages
+from attacks.schema.presets import read
+from transforms import Compose, OneOf, Sobol, Sometimes, resize
+from transforms.registry import STAGES
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "stages.yaml"
+#: The shorter side of the photograph and the gap between two views in pixels, the views of a strip, JPEG's quality.
+SIDE, GAP, VIEWS, QUALITY = 112, 4, 5, 70
+
+
+@dataclass(frozen=True)
+class Strip:
+    """Views side by side: those of every pipeline at every row of `u` (n,dims).
+
+    Args:
+        file: its name, without a suffix.
+        label: what changes from view to view, with its unit.
+        values: that value in each view.
+    """
+
+    file: str
+    label: str
+    values: tuple[str, ...]
+    pipelines: tuple[Compose, ...]
+    u: Tensor
+
+
+@cache
+def examples() -> dict[str, dict[str, Any]]:
+    """The arguments that each stage is shown with, by its key."""
+    node: Any = OmegaConf.to_container(read(EXAMPLES))
+    return node  # type: ignore[no-any-return]
+
+
+def stage_strips(name: str) -> list[Strip]:
+    """A strip for each coordinate of a stage that varies, the others in the middle of their range; of a stage without
+    coordinates one, for the argument whose values docs/stages.yaml lists."""
+    arguments = examples()[name]
+    if getattr(STAGES[name], "dims", None) == 0:
+        ((key, values),) = arguments.items()
+        made = tuple(Compose(stages({name: {key: value}}, "stages")) for value in values)
+        return [Strip(f"{name}-0", f"`{key}`", tuple(map(str, values)), made, torch.zeros(1, 0))]
+    stage: Any = stages({name: arguments}, "stages")[0]
+    strips = []
+    for i, label in enumerate(stage.names):
+        u = torch.full((VIEWS, stage.dims), 0.5)
+        if isinstance(stage, Sometimes | OneOf) and i:
+            u[:, 0] = _chooses(stage, i)
+        u[:, i] = torch.linspace(0, 1 - 2**-24, VIEWS)
+        values = stage.values(u)[:, i].tolist()
+        if len({*values}) > 1:
+            shown = tuple(f"{round(value, 4) + 0:.3g}" for value in values)
+            strips.append(Strip(f"{name}-{i}", label, shown, (Compose([stage]),), u))
+    return strips
+
+
+def _chooses(stage: Any, i: int) -> float:
+    """The first coordinate at which a choice takes the stage that coordinate `i` belongs to; all are as likely."""
+    ends = list(accumulate(each.dims for each in stage._stages()))
+    number = next(k for k, end in enumerate(ends) if i <= end)
+    return (number + 0.5) / len(stage._outcomes())
+
+
+def preset_strip(name: str) -> Strip:
+    """Views of a preset of `configs/transforms`; of the identity one."""
+    pipeline = preset(name)
+    u = Sobol()(VIEWS if pipeline.dims else 1, pipeline.dims, seed=0)
+    return Strip(f"preset-{name}", "drawn views", (), (pipeline,), u)
+
+
+@torch.no_grad()
+def views(strip: Strip) -> list[Tensor]:
+    """The views (3,h,w) of a strip, of one photograph."""
+    return [view for pipeline in strip.pipelines for view in pipeline(_photo(), strip.u)]
+
+
+@cache
+def _photo() -> Tensor:
+    return resize(load_image(PHOTO)[0][None], SIDE, "pil_bicubic").clamp(0, 1)
+
+
+def picture(strip: Strip) -> bytes:
+    """A strip as a JPEG file; small views are enlarged pixel by pixel, and stand in the middle of their cell."""
+    cells = [_enlarged(view) for view in views(strip)]
+    wide, high = max(cell.shape[2] for cell in cells), max(cell.shape[1] for cell in cells)
+    canvas = Image.new("RGB", (len(cells) * (wide + GAP) - GAP, high), "white")
+    for i, cell in enumerate(cells):
+        left, top = i * (wide + GAP) + (wide - cell.shape[2]) // 2, (high - cell.shape[1]) // 2
+        canvas.paste(Image.fromarray(to_bytes(cell)), (left, top))
+    held = BytesIO()
+    canvas.save(held, "JPEG", quality=QUALITY)
+    return held.getvalue()
+
+
+def _enlarged(view: Tensor) -> Tensor:
+    times = max(1, SIDE // min(view.shape[1:]))
+    return view.repeat_interleave(times, 1).repeat_interleave(times, 2)
+
+
+def pictures() -> Iterator[tuple[str, bytes]]:
+    """The name and the content of every file."""
+    known = sorted(path.stem for path in (EXAMPLES.parents[1] / "configs" / "transforms").glob("*.yaml"))
+    for strip in [*(strip for name in STAGES for strip in stage_strips(name)), *map(preset_strip, known)]:
+        yield f"{strip.file}.jpg", picture(strip)

@@ -1,0 +1,106 @@
+"""The cards of the parts: one for each part of the registries, with every line, a valid command, and pictures."""
+
+import re
+import shlex
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from attacks.commands.show import written
+from attacks.schema.groups import CHOICES, OPEN
+from attacks.schema.suggestions import choices
+from attacks.schema.validate import validate
+from scripts.parts import cards, pictures
+from tests.helpers.sampled import mostly_slow
+from tests.schema.test_configs import composed
+from transforms.registry import STAGES
+from transforms.resizing.resize import NAMES
+
+ROOT = Path(__file__).resolve().parents[2]
+LINES = ("Key", "Use", "Not", "Source", "Cost", "Tested")
+EVERY = [(cards.room(stage), name) for name, stage in STAGES.items()]
+EVERY += [(group, name) for group in cards.GROUPS for name in cards.names_of(group)]
+pages = cache(cards.pages)
+
+
+@cache
+def made():
+    return {(page, card.name): card for page, cards_of_page in cards.all_cards().items() for card in cards_of_page}
+
+
+def files(folder):
+    return {path.stem for path in (ROOT / "configs" / folder).glob("*.yaml")}
+
+
+def names(group):
+    return {name for page, name in made() if page == group}
+
+
+def test_the_cards_are_the_registries():
+    assert [*made()] == sorted(EVERY, key=lambda part: [*pages()].index(part[0]))
+    assert list(pictures.examples()) == list(STAGES)
+    assert {*cards.GROUPS} == {*CHOICES, *OPEN, "config", "policies", "launcher"}
+    for group, known in choices().items():
+        assert names(group) == {*known}, group
+    assert names("policies") == files("policies") and names("launcher") == files("hydra/launcher")
+
+
+@pytest.mark.parametrize("part", EVERY, ids="-".join)
+def test_a_card_has_every_line_and_its_tests_exist(part):
+    card, page = made()[part], pages()[part[0]]
+    lines = card.lines
+    missing = [line for line in LINES if not lines.get(line)]
+    assert not missing, f"{part}: no line {missing} where it is declared (see scripts/parts/cards.py)"
+    assert card.what
+    paths = re.findall(r"tests/[\w/]+(?:\.py)?", lines["Tested"])
+    assert paths and all((ROOT / path).exists() for path in paths)
+    assert f"\n## {part[1]}\n" in page and f"**Use:** {cards.linked(lines['Use'])}\n" in page
+    assert [name for name, _, meaning in card.keys if not meaning] == []
+
+
+@pytest.mark.parametrize("part", mostly_slow(EVERY, 8), ids="-".join)
+def test_the_command_of_a_card_is_valid(part):
+    program, *words = shlex.split(made()[part].command)
+    if program == "viewproof":
+        assert len(written(words[words.index("--stage") + 1]).stages) == 1
+    else:
+        words = [word for word in words[2:] if word != "-m" and not word.startswith("hydra")]
+        validate(composed(*(word.replace("seed=0,1", "seed=0") for word in words)))
+
+
+def test_figures_of_costs_stand_on_the_page_that_is_named():
+    for part, card in made().items():
+        for page in re.findall(r"docs/\w+\.md", card.lines["Cost"]):
+            text = (ROOT / page).read_text()
+            for figure in re.findall(r"\b\d+\.\d+\b", card.lines["Cost"]):
+                assert figure in text, (part, figure)
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_every_coordinate_of_a_stage_has_five_views_that_differ(name):
+    strips = pictures.stage_strips(name)
+    assert strips
+    stage = strips[0].pipelines[0].stages[0]
+    if stage.dims and name not in ("sometimes", "one_of"):  # of whose stages some arguments are fixed
+        assert [strip.label for strip in strips] == list(stage.names)
+    for strip in strips:
+        views = pictures.views(strip)
+        assert len(views) == len(strip.values) == 5
+        assert any(a.shape != b.shape or (a - b).abs().max() > 0.02 for a, b in pairwise(views))
+
+
+def test_what_begins_a_fact_ends_the_description():
+    text = "A part\nof two lines.\n\nMore.\n\nUse: this,\nand that.\nNot: other.\n\nArgs:\n    x: one."
+    assert cards.described(text) == ("A part of two lines.", {"Use": "this, and that.", "Not": "other."})
+
+
+def test_papers_are_found_once_each():
+    text = "As (Rudin, Osher & Fatemi\n1992), van den Oord et al. 2018, Brown 1966 and Brown 1966; in May 2018a no."
+    assert cards.papers(text) == "Rudin, Osher & Fatemi 1992, van den Oord et al. 2018, Brown 1966"
+
+
+def test_every_resizer_is_in_the_page_of_views():
+    page = (ROOT / "docs" / "transforms.md").read_text()
+    assert {name for name in NAMES if f"`{name}`" not in page} == set()
