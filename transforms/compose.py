@@ -67,7 +67,7 @@ class Geometry(Stage, Protocol):
         ...     names = ()
         ...     def pull(self, points, u):
         ...         return 2 * points.expand(len(u), -1, -1, -1)
-        >>> Smaller()(torch.ones(1, 1, 8, 8), torch.zeros(1, 0))[0, 0, 4].tolist()
+        >>> Smaller()(torch.ones(1, 1, 8, 8), torch.zeros(1, 0))[0, 0, 4].round(decimals=4).tolist()
         [0.5, 0.5, 1.0, 1.0, 1.0, 1.0, 0.5, 0.5]
     """
 
@@ -91,9 +91,8 @@ class Homography(Geometry, Protocol):
         ...     names = ()
         ...     def matrix(self, u):
         ...         return torch.diag(u.new_tensor([-1.0, 1.0, 1.0])).expand(len(u), 3, 3)
-        >>> picture = torch.eye(4)[None, None]
-        >>> torch.allclose(Mirror()(picture, torch.zeros(1, 0)), picture.flip(3), atol=1e-6)
-        True
+        >>> Mirror()(torch.eye(2)[None, None], torch.zeros(1, 0))[0, 0].round(decimals=4).tolist()
+        [[0.0, 1.0], [1.0, 0.0]]
     """
 
     def matrix(self, u: Tensor) -> Tensor:

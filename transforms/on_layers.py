@@ -35,7 +35,7 @@ class OnLayers:
         >>> base, half = scene_of(torch.full((1, 1, 8, 8), 0.5)), torch.diag(torch.tensor([2.0, 2.0, 1.0]))
         >>> white = Layer(torch.ones(1, 1, 4, 4), alpha=None, pull=half[None])  # half as large as the picture
         >>> view = Compose([OnLayers([Gain((0, 0))])])(Scene((*base.layers, white), base.size), torch.zeros(1, 1))
-        >>> view[0, 0, 4].tolist()
+        >>> view[0, 0, 4].round(decimals=4).tolist()
         [0.5, 0.5, 0.0, 0.0, 0.0, 0.0, 0.5, 0.5]
     """
 

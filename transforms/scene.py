@@ -22,7 +22,8 @@ class Layer(NamedTuple):
         >>> base = scene_of(torch.zeros(1, 1, 8, 8))
         >>> half = torch.diag(torch.tensor([2.0, 2.0, 1.0]))[None]  # half as large, in the middle
         >>> glass = Layer(torch.ones(1, 1, 4, 4), alpha=torch.full((1, 1, 4, 4), 0.25), pull=half)
-        >>> Compose()(Scene((*base.layers, glass), base.size), torch.zeros(1, 0))[0, 0, 4].tolist()
+        >>> view = Compose()(Scene((*base.layers, glass), base.size), torch.zeros(1, 0))
+        >>> view[0, 0, 4].round(decimals=4).tolist()
         [0.0, 0.0, 0.25, 0.25, 0.25, 0.25, 0.0, 0.0]
     """
 
@@ -41,7 +42,8 @@ class Scene(NamedTuple):
         >>> import torch
         >>> from transforms import Compose, Layer, Scene
         >>> black, white = (Layer(torch.full((1, 1, 4, 4), value), None, torch.eye(3)[None]) for value in (0.0, 1.0))
-        >>> Compose()(Scene((black, white), size=(4, 4)), torch.zeros(1, 0)).mean().item()  # the last one is on top
+        >>> view = Compose()(Scene((black, white), size=(4, 4)), torch.zeros(1, 0))
+        >>> round(view.mean().item(), 4)  # the last one is on top
         1.0
     """
 

@@ -33,7 +33,7 @@ class ResizePad(Ranged):
         >>> import torch
         >>> from transforms import ResizePad
         >>> u = torch.tensor([[0.0, 0.0, 0.999]])  # the smallest size, at the left, at the bottom
-        >>> ResizePad(scale=(0.5, 1.0))(torch.ones(1, 1, 4, 4), u)[0, 0]
+        >>> ResizePad(scale=(0.5, 1.0))(torch.ones(1, 1, 4, 4), u)[0, 0].round()
         tensor([[0., 0., 0., 0.],
                 [0., 0., 0., 0.],
                 [1., 1., 0., 0.],

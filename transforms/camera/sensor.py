@@ -129,8 +129,9 @@ class Quantise:
     Examples:
         >>> import torch
         >>> from transforms import Quantise
-        >>> Quantise(bits=2)(torch.tensor([[[[0.1, 0.3, 0.9]]]]), torch.zeros(1, 0)) * 3
-        tensor([[[[0., 1., 3.]]]])
+        >>> thirds = 3 * Quantise(bits=2)(torch.tensor([[[[0.1, 0.3, 0.9]]]]), torch.zeros(1, 0))
+        >>> [round(value, 4) for value in thirds.flatten().tolist()]
+        [0.0, 1.0, 3.0]
     """
 
     bits: int = 8

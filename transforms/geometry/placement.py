@@ -25,7 +25,7 @@ class Placement(Ranged, InFrame, Homography):
 
     Examples:
         >>> from transforms import Placement
-        >>> Placement(scale=(0.5, 0.5)).quad((100, 200)).tolist()  # half of the height, in the middle
+        >>> Placement(scale=(0.5, 0.5)).quad((100, 200)).round(decimals=4).tolist()  # in the middle
         [[0.375, 0.25], [0.625, 0.25], [0.625, 0.75], [0.375, 0.75]]
     """
 
