@@ -121,8 +121,9 @@ def choice_card(group: str, name: str) -> Card:
         ((text, part) for text, part in _declarations(group, name) if "Use" in described(text)[1]), ("", None)
     )
     what, facts = described(text)
-    if group == "encoder" or not inspect.isclass(part):  # whose docstrings say how they are called
-        what = f"{described(inspect.getdoc(schema) or '')[0]} {what}" if part else what
+    if part and (group in ("encoder", "objective") or not inspect.isclass(part)):  # which say how they compute
+        first = described(inspect.getdoc(schema) or "")[0]
+        what = what if what.startswith(first) else f"{first} {what}"
     rows = options(schema)
     lines = {"Key": f"`{group}={name}`", "Python": _python(part)}
     lines |= _facts(_common(group, facts), " ".join([text, *(row.paper for row in rows)]), GROUPS[group].source)
