@@ -22,6 +22,7 @@ class TensorBoardConfig:
 
     Use: curves of a run on this machine.
     Not: a store of many runs: mlflow.
+    Source: TensorBoard.
     """
 
     name: str = "tensorboard"
@@ -33,6 +34,7 @@ class MLflowConfig:
 
     Use: a store of many runs with their settings.
     Not: a machine without the extra `mlflow`.
+    Source: MLflow.
     """
 
     name: str = "mlflow"
@@ -50,6 +52,7 @@ class WandBConfig:
 
     Use: a team that keeps its runs there.
     Not: numbers that must not leave the machine, unless `mode` stays offline.
+    Source: Weights & Biases.
     """
 
     name: str = "wandb"

@@ -11,7 +11,7 @@ import importlib
 import inspect
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from inspect import Parameter, Signature
 from typing import Any
 
@@ -29,6 +29,7 @@ from transforms.compose import Geometry
 from transforms.ranges import MOST
 from transforms.registry import STAGES
 
+from .kinds import FOLDERS, GROUPS, ROOMS
 from .pictures import Strip, examples, preset_strip, stage_strips
 
 #: How a fact's line begins in the source, and its label on the card.
@@ -38,77 +39,6 @@ _FACT = re.compile(rf"({'|'.join(FACTS)}): (.*)")
 _BESIDE = re.compile(r"# |  - (/schema|_self_)|name: |stages: \{\}")
 #: An author, two or three, or a first one of many; and a year.
 _PAPER = re.compile(r"(?:van den )?[A-Z]\w+(?:(?:, [A-Z]\w+)* & [A-Z]\w+| et al\.)?,? (?:19|20)\d\d\b")
-
-
-OWN = "this project's own"
-
-
-@dataclass(frozen=True)
-class Kind:
-    """What the parts of a page have in common: its title, how a command names one, and what a card says of which the
-    part has no line of its own."""
-
-    title: str
-    cost: str = ""
-    oracle: str = ""
-    source: str = ""
-    command: str = "python -m attacks.run config=smoke {group}={name}"
-
-
-ROOMS = {
-    "geometry": Kind("Views: geometry"),
-    "choice": Kind("Views: choices"),
-    "colour": Kind("Views: colour and light"),
-    "camera": Kind("Views: camera, file and size"),
-}
-GROUPS = {
-    "transforms": Kind("Presets of views", oracle="its views and their gradient, tests/schema/test_configs.py"),
-    "attack": Kind("Attacks", oracle="a run, tests/run/test_attacks.py", source=OWN),
-    "optimiser": Kind("Optimisers"),
-    "perturbation": Kind("Perturbation sets"),
-    "objective": Kind("Objectives", "no pass of the encoder besides that of the view"),
-    "risk": Kind("Risks", "no pass of the encoder besides those of the views"),
-    "draws": Kind("Draws", "a point for each view"),
-    "penalty": Kind("Penalties", "linear in the pixels, once a step", source=OWN),
-    "encoder": Kind("Encoders", "of a view one pass of the network, in an attack forward and back"),
-    "defence": Kind(
-        "Defences",
-        "its stages in each view, forward and back",
-        "a gradient through it, tests/encoders/test_defended.py",
-        OWN,
-    ),
-    "printer": Kind(
-        "Printers",
-        "its stages on the sheet in each view, forward and back",
-        "any texture with a gradient, tests/perturbations/patch/test_printer.py",
-        command="python -m attacks.run config=patch {group}={name}",
-    ),
-    "data": Kind("Pictures", "each picture is read and embedded once", source=OWN),
-    "sanity": Kind("Sanity checks", source=OWN),
-    "engine": Kind("Engines", source=OWN),
-    "tracker": Kind("Trackers", "a record for each step", "tests/runtime/tracking/test_adapters.py", "the library"),
-    "config": Kind(
-        "Presets of a run",
-        oracle="it validates and builds, tests/schema/test_configs.py",
-        source=OWN,
-        command="python -m attacks.run config={name}",
-    ),
-    "policies": Kind(
-        "Policies",
-        "nothing besides the run whose numbers it reads",
-        "tests/gate/test_policy.py",
-        OWN,
-        "python -m attacks.run config=evaluate require={name}",
-    ),
-    "launcher": Kind(
-        "Launchers",
-        "a process for each job",
-        "tests/schema/test_launchers.py",
-        "Hydra's plugin of its library",
-        "python -m attacks.run -m config=smoke seed=0,1 hydra/launcher={name}",
-    ),
-}
-FOLDERS = {"launcher": "hydra/launcher"}
 
 
 @dataclass(frozen=True)
@@ -191,8 +121,9 @@ def choice_card(group: str, name: str) -> Card:
         ((text, part) for text, part in _declarations(group, name) if "Use" in described(text)[1]), ("", None)
     )
     what, facts = described(text)
-    if group == "encoder" or not inspect.isclass(part):  # whose docstrings say how they are called
-        what = f"{described(inspect.getdoc(schema) or '')[0]} {what}" if part else what
+    if part and (group in ("encoder", "objective") or not inspect.isclass(part)):  # which say how they compute
+        first = described(inspect.getdoc(schema) or "")[0]
+        what = what if what.startswith(first) else f"{first} {what}"
     rows = options(schema)
     lines = {"Key": f"`{group}={name}`", "Python": _python(part)}
     lines |= _facts(_common(group, facts), " ".join([text, *(row.paper for row in rows)]), GROUPS[group].source)
@@ -213,17 +144,9 @@ def file_card(group: str, name: str) -> Card:
     if group == "config":
         facts.setdefault("Cost", _gradients(yaml.safe_load(text).get("attack") or {}))
     key = f"`{folder}={name}`" if group != "policies" else f"`require={name}`"
-    made = _card(
-        group, name, what, {"Key": key, **_facts(_common(group, facts), " ".join(head), GROUPS[group].source)}, ()
-    )
-    return Card(
-        made.name,
-        what,
-        made.lines,
-        made.command,
-        body=body.removeprefix("defaults:\n").removesuffix("defaults:") if "  - " not in body else body,
-        strips=strips,
-    )
+    lines = {"Key": key} | _facts(_common(group, facts), " ".join(head), GROUPS[group].source)
+    body = body if "  - " in body else body.removeprefix("defaults:").strip()  # all of them were of the schema
+    return replace(_card(group, name, what, lines, ()), body=body, strips=strips)
 
 
 def _card(group: str, name: str, what: str, lines: dict[str, str], keys: tuple[tuple[str, ...], ...]) -> Card:

@@ -26,6 +26,8 @@ from transforms.registry import STAGES
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "stages.yaml"
 #: The shorter side of the photograph and the gap between two views in pixels, the views of a strip, JPEG's quality.
 SIDE, GAP, VIEWS, QUALITY = 112, 4, 5, 70
+#: Where the other coordinates are: in the middle, or, where that shows no change, nearer to the upper end.
+REST = (0.5, 0.8)
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ def examples() -> dict[str, dict[str, Any]]:
 
 
 def stage_strips(name: str) -> list[Strip]:
-    """A strip for each coordinate of a stage that varies, the others in the middle of their range; of a stage without
+    """A strip for each coordinate of a stage that varies, the others at `REST` of their range; of a stage without
     coordinates one, for the argument whose values docs/stages.yaml lists."""
     arguments = examples()[name]
     if getattr(STAGES[name], "dims", None) == 0:
@@ -63,15 +65,27 @@ def stage_strips(name: str) -> list[Strip]:
     stage: Any = stages({name: arguments}, "stages")[0]
     strips = []
     for i, label in enumerate(stage.names):
-        u = torch.full((VIEWS, stage.dims), 0.5)
+        u = next((u for u in _points(stage, i) if _changes(stage, u)), None)
+        if u is not None:
+            shown = tuple(f"{round(value, 4) + 0:.3g}" for value in stage.values(u)[:, i].tolist())
+            strips.append(Strip(f"{name}-{i}", label, shown, (Compose([stage]),), u))
+    return strips
+
+
+def _points(stage: Any, i: int) -> Iterator[Tensor]:
+    """Points (VIEWS,dims) along the coordinate `i`."""
+    for rest in REST:
+        u = torch.full((VIEWS, stage.dims), rest)
         if isinstance(stage, Sometimes | OneOf) and i:
             u[:, 0] = _chooses(stage, i)
         u[:, i] = torch.linspace(0, 1 - 2**-24, VIEWS)
-        values = stage.values(u)[:, i].tolist()
-        if len({*values}) > 1:
-            shown = tuple(f"{round(value, 4) + 0:.3g}" for value in values)
-            strips.append(Strip(f"{name}-{i}", label, shown, (Compose([stage]),), u))
-    return strips
+        yield u
+
+
+def _changes(stage: Any, u: Tensor) -> bool:
+    """Whether a picture shows that the middle or the last point is another than the first."""
+    views = Compose([stage])(_photo(), u[[0, VIEWS // 2, -1]])
+    return float((views - views[:1]).abs().max()) > 0.02
 
 
 def _chooses(stage: Any, i: int) -> float:

@@ -36,7 +36,7 @@ class Patch(PerturbationSet):
 
     Use: something that is printed and laid into the scene.
     Not: a change of the whole picture that nobody should see: a ball.
-    Cost: linear in the pixels of a view, whatever the texture's size.
+    Cost: the texture is sampled once in each view.
     Oracle: a texture on whole pixels, pasted, tests/perturbations/patch/test_patch.py.
     With: config=patch
 

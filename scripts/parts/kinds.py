@@ -1,0 +1,77 @@
+"""The kinds of parts, a page of cards each."""
+
+from dataclasses import dataclass
+
+#: The source of what has no other.
+OWN = "this project's own"
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What the parts of a page have in common: its title, how a command names one, and what a card says of which the
+    part has no line of its own."""
+
+    title: str
+    cost: str = ""
+    oracle: str = ""
+    source: str = ""
+    command: str = "python -m attacks.run config=smoke {group}={name}"
+
+
+#: Of the stages, by room of `transforms`.
+ROOMS = {
+    "geometry": Kind("Views: geometry"),
+    "choice": Kind("Views: choices"),
+    "colour": Kind("Views: colour and light"),
+    "camera": Kind("Views: camera, file and size"),
+}
+#: Of everything else, by group.
+GROUPS = {
+    "transforms": Kind("Presets of views", oracle="its views and their gradient, tests/schema/test_configs.py"),
+    "attack": Kind("Attacks", oracle="a run, tests/run/test_attacks.py", source=OWN),
+    "optimiser": Kind("Optimisers"),
+    "perturbation": Kind("Perturbation sets"),
+    "objective": Kind("Objectives", "no pass of the encoder besides that of the view"),
+    "risk": Kind("Risks", "no pass of the encoder besides those of the views"),
+    "draws": Kind("Draws", "a point for each view"),
+    "penalty": Kind("Penalties", "linear in the pixels, once a step", source=OWN),
+    "encoder": Kind("Encoders", "of a view one pass of the network, in an attack forward and back"),
+    "defence": Kind(
+        "Defences",
+        "its stages in each view, forward and back",
+        "a gradient through it, tests/encoders/test_defended.py",
+        OWN,
+    ),
+    "printer": Kind(
+        "Printers",
+        "its stages on the sheet in each view, forward and back",
+        "any texture with a gradient, tests/perturbations/patch/test_printer.py",
+        command="python -m attacks.run config=patch {group}={name}",
+    ),
+    "data": Kind("Pictures", "each picture is read and embedded once", source=OWN),
+    "sanity": Kind("Sanity checks", source=OWN),
+    "engine": Kind("Engines", source=OWN),
+    "tracker": Kind("Trackers", "a record for each step", "tests/runtime/tracking/test_adapters.py", OWN),
+    "config": Kind(
+        "Presets of a run",
+        oracle="it validates and builds, tests/schema/test_configs.py",
+        source=OWN,
+        command="python -m attacks.run config={name}",
+    ),
+    "policies": Kind(
+        "Policies",
+        "nothing besides the run whose numbers it reads",
+        "tests/gate/test_policy.py",
+        OWN,
+        "python -m attacks.run config=evaluate require={name}",
+    ),
+    "launcher": Kind(
+        "Launchers",
+        "a process for each job",
+        "tests/schema/test_launchers.py",
+        "Hydra's plugin of its library",
+        "python -m attacks.run -m config=smoke seed=0,1 hydra/launcher={name}",
+    ),
+}
+#: Where the files of a group are, unless in the folder of its name.
+FOLDERS = {"launcher": "hydra/launcher"}
