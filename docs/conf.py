@@ -6,6 +6,7 @@ from pygments.lexers.special import TextLexer
 from sphinx.highlighting import lexers
 
 from attacks import __version__
+from attacks.runtime.progress import Progress
 from scripts.api_reference import pages
 
 project, author, release = "Viewproof", "the Viewproof authors", __version__
@@ -33,6 +34,7 @@ sphinx_gallery_conf = {
     "write_computation_times": False,
     "show_signature": False,
 }
+Progress.everywhere = False  # an example's page shows its results
 lexers["mermaid"] = TextLexer()  # a page fetches no script that would draw it
 
 _api = Path(__file__).parent / "api"
