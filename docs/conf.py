@@ -7,6 +7,7 @@ from pygments.lexers.special import TextLexer
 from sphinx.highlighting import lexers
 
 from attacks import __version__
+from attacks.runtime.progress import Progress
 from scripts.api_reference import pages
 from scripts.parts import cards, pictures
 
@@ -14,7 +15,7 @@ project, author, release = "Viewproof", "the Viewproof authors", __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 extensions += ["sphinx_gallery.gen_gallery"]  # runs docs/examples; not with -D plot_gallery=0
 exclude_patterns = ["physical", "downscale"]  # folders of pictures
-exclude_patterns += ["examples", "gallery/*.ipynb"]
+exclude_patterns += ["examples"]  # the site has what sphinx-gallery makes of them
 html_theme = "furo"
 html_title = "Viewproof"
 html_show_copyright = False
@@ -35,6 +36,7 @@ sphinx_gallery_conf = {
     "write_computation_times": False,
     "show_signature": False,
 }
+Progress.everywhere = False  # an example's page shows its results
 lexers["mermaid"] = TextLexer()  # a page fetches no script that would draw it
 
 _docs, _start = Path(__file__).parent, time.process_time()

@@ -4,7 +4,7 @@ How robust is my own module?
 
 Any module in eval mode that maps pictures (N,3,H,W) in [0,1] to features (N,D) can be evaluated in one call. Here
 it is a network of random weights that resizes its pictures to 32 pixels itself, and the run is small: six bundled
-pictures, 8 steps, 16 views. For numbers to cite, leave out the second line of arguments.
+pictures, 8 steps, 16 views. For numbers to cite, leave out ``small``.
 """
 
 import tempfile

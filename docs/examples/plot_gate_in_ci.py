@@ -25,6 +25,10 @@ requirements:
 """)
 small = {"data.count": 6, "attack.steps": 8, "evaluate.views": 16, "evaluate.refine": 0, "evaluate.one_view": False}
 result = robustness("pocket", preset="smoke", out=folder / "run", **small)
+
+# %%
+# The verdict of the policy on that run:
+
 verdict = result.gate(folder / "policy.yaml")
 print(verdict)
 print("exit code of the build:", verdict.exit_code)

@@ -25,6 +25,10 @@ printable = {"perturbation.card": True, "perturbation.width_mm": 100}
 robustness(preset="patch_quickstart", out=run, **small, **printable)
 assert main(["print", str(run), "--dpi", "150"]) == 0
 assert main(["simulate", str(run), str(photos), "--count", "3", "--size", "640x480"]) == 0
+
+# %%
+# The photographs one by one, then beside the digital figures of the same patch:
+
 assert main(["score", str(run), str(photos)]) == 0
 
 # %%

@@ -23,7 +23,7 @@ class CatScore(Objective):
 
     direction: torch.Tensor
 
-    def __call__(self, features: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:  # noqa: ARG002
+    def __call__(self, features: torch.Tensor, anchor: torch.Tensor) -> torch.Tensor:
         return -torch.nn.functional.normalize(features) @ self.direction
 
 
@@ -50,5 +50,5 @@ plt.legend()
 plt.show()
 
 # %%
-# In unseen views the attacked pictures score as high as tiles of the cat, or higher; untouched, nearly all score
-# lower. Four pictures, and a score that was made of the tiles it is judged with: only the way is shown.
+# In unseen views the attacked pictures score as high as tiles of the cat, or higher; untouched, most score lower.
+# Four pictures, and a score that was made of the tiles it is judged with: only the way is shown.
