@@ -15,6 +15,16 @@ from attacks.evaluation.scores import Scores
 from attacks.evaluation.significance import Measure
 
 EXACT = "float32"
+#: Of `engine.judging`.
+PRECISIONS = (EXACT, "tf32", "bfloat16")
+
+
+@dataclass(frozen=True)
+class Twice:
+    """The scores by arm of a run's first pictures, in the `precision` that its tables do not have."""
+
+    precision: str
+    scores: Mapping[str, Scores]
 
 
 class Both(NamedTuple):

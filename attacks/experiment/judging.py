@@ -1,7 +1,7 @@
 """Judging in a lower precision (`engine.judging`): its effect on the run's first pictures, and the decision."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,7 +12,7 @@ from attacks.encoders.engine import Decision, prepare
 from attacks.encoders.engine.own import is_half
 from attacks.encoders.engine.tf32 import has_tf32
 from attacks.evaluation.judge import joined
-from attacks.evaluation.score_rounding import EXACT, Both, ScoreRounding, score_rounding
+from attacks.evaluation.score_rounding import EXACT, PRECISIONS, Both, ScoreRounding, Twice, score_rounding
 from attacks.evaluation.scores import Scores
 from attacks.evaluation.significance import Measure
 from attacks.experiment.batch import SAME, BatchResult, Bench, Unit, arms_of, scored
@@ -20,17 +20,8 @@ from attacks.experiment.cost import Spent
 from attacks.experiment.parts import Parts
 from attacks.schema.validate import Run
 
-PRECISIONS = (EXACT, "tf32", "bfloat16")
 #: The pictures that are judged in both precisions, at most: one batch of `config=evaluate`.
 PICTURES = 16
-
-
-@dataclass(frozen=True)
-class Twice:
-    """The scores by arm of the first pictures in the bank `SAME`, in the `precision` that the tables do not have."""
-
-    precision: str
-    scores: Mapping[str, Scores]
 
 
 def check_judging(run: Run, parts: Parts) -> None:

@@ -6,10 +6,10 @@ from torch import Tensor
 
 from attacks.evaluation.drift import Drift
 from attacks.evaluation.sanity.check import Sanity
+from attacks.evaluation.score_rounding import Twice
 from attacks.evaluation.scores import Scores
 from attacks.experiment.batch import SAME, Bench, Failure
 from attacks.experiment.cost import Spent
-from attacks.experiment.judging import Twice
 from attacks.solvers.trace import Trace
 
 

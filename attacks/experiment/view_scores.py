@@ -10,9 +10,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from attacks.evaluation.score_rounding import PRECISIONS, Twice
 from attacks.evaluation.scores import Scores
 from attacks.experiment.batch import SAME
-from attacks.experiment.judging import PRECISIONS, Twice
 from attacks.runtime.files import write_bytes
 
 NAME = "scores.safetensors"

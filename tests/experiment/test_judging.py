@@ -118,8 +118,7 @@ def test_an_encoder_whose_ranks_bfloat16_changes_is_refused_and_judged_in_float3
     assert "changes the scores too much" in page and "was refused, and float32 used" in page
 
 
-def test_a_figure_of_the_verdict_does_not_hide_in_a_mean_over_clusters(runs):
-    """The headline is the mean over clusters, as in the tables."""
+def test_the_headline_is_a_mean_over_clusters(runs):
     content, scores = both(runs("lower"))
     shares = {
         arm: by_cluster(column(scores, "same", arm)["success"].double().mean(1), content["clusters"]).mean()
@@ -154,6 +153,7 @@ def test_verify_names_a_changed_effect_and_changed_scores_of_the_other_precision
         assert any(problem.startswith(line) for problem in problems), problems
 
 
+@pytest.mark.slow
 def test_a_resumed_run_keeps_the_decision_and_judges_nothing_again(tmp_path, monkeypatch):
     overrides = [*TINY, LOWER, "data.count=2", "data.size=32", "evaluate.views=2", "evaluate.wide=1"]
     folder, whole = tmp_path / "run", tmp_path / "whole"
