@@ -105,6 +105,7 @@ def test_arms_follow_the_configuration():
     ("overrides", "views"),
     [
         ([], (1, 128, True)),
+        (["transforms=identity"], (1, 128, False)),  # all views are the same
         *(
             pytest.param(*each, marks=pytest.mark.slow)
             for each in (

@@ -60,6 +60,8 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
     encoder = subject(run.encoder, where, run.defence, module)
     if run.encoder.stochastic:
         transforms = randomised(transforms, encoder)
+    if not transforms.dims:  # all views are the same
+        views = replace(views, adaptive=None)
     if getattr(run.optimiser, "surrogate", None) is not None:
         if getattr(run.objective, "target", None) is not None:
             raise ValueError("`optimiser.surrogate` leads away from the picture: use an objective without a target")
