@@ -49,3 +49,12 @@ for _name, _content in _written.items():
     if not _path.is_file() or _path.read_bytes() != _content:  # an unchanged page is not built again
         _path.write_bytes(_content)
 print(f"{len(_written)} generated pages and pictures in {time.process_time() - _start:.0f} s of CPU")
+
+
+def _facts_as_fields(app, what, name, obj, options, lines):  # noqa: ANN001, ANN202, ARG001
+    """The lines of a docstring that the cards show, a field each instead of one paragraph."""
+    cards.as_fields(lines)
+
+
+def setup(app):  # noqa: ANN001, ANN201
+    app.connect("autodoc-process-docstring", _facts_as_fields)

@@ -71,6 +71,16 @@ def described(text: str) -> tuple[str, dict[str, str]]:
     return what.strip(), facts
 
 
+def as_fields(lines: list[str]) -> None:
+    """Make each fact among the lines of a docstring a field of reStructuredText, in place."""
+    inside = False
+    for i, line in enumerate(lines):
+        match = _FACT.match(line)
+        inside = bool(match) or (inside and bool(line.strip()))
+        if inside:
+            lines[i] = f":{FACTS[match[1]]}: {match[2]}" if match else f"    {line.strip()}"
+
+
 def papers(text: str) -> str:
     """The papers that a text names, each once, in order."""
     found = (

@@ -3,7 +3,6 @@
 import ast
 import json
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -13,8 +12,8 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = sorted((ROOT / "docs" / "examples").glob("*.py"))
 NOTEBOOK = ROOT / "docs" / "notebooks" / "evaluate.ipynb"
-#: The most lines of code of an example, and its most seconds of processor time.
-MOST_LINES, MOST_SECONDS = 40, 60
+#: The most lines of code of an example.
+MOST_LINES = 40
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -31,27 +30,24 @@ def test_an_example_is_a_question_a_short_script_and_an_answer(path):
     assert answer and all(each.startswith("# ") for each in answer)
 
 
-def seconds_of(path, folder):
+def run(path, folder):
     """Run an example in a fresh process, with warnings as errors."""
     given = {"PYTHONPATH": str(ROOT), "MPLBACKEND": "agg", "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
     variables = {name: value for name, value in os.environ.items() if name != "DISPLAY"} | given
-    before = resource.getrusage(resource.RUSAGE_CHILDREN)
     command = [sys.executable, "-W", "error", str(path)]
     done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    after = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 @pytest.mark.slow
 def test_one_example_runs(tmp_path):
-    seconds_of(ROOT / "docs" / "examples" / "plot_choose_views.py", tmp_path)
+    run(ROOT / "docs" / "examples" / "plot_choose_views.py", tmp_path)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
-def test_every_example_runs_in_a_minute(path, tmp_path):
-    assert seconds_of(path, tmp_path) < MOST_SECONDS
+def test_every_example_runs(path, tmp_path):
+    run(path, tmp_path)
 
 
 def test_the_notebook_has_no_outputs_and_compiles():

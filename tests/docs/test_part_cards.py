@@ -104,3 +104,9 @@ def test_papers_are_found_once_each():
 def test_every_resizer_is_in_the_page_of_views():
     page = (ROOT / "docs" / "transforms.md").read_text()
     assert {name for name in NAMES if f"`{name}`" not in page} == set()
+
+
+def test_the_facts_of_a_docstring_become_fields():
+    lines = ["What it is.", "", "Use: a test", "that goes on.", "Oracle: Pillow.", "", "Not a field:", "    text"]
+    cards.as_fields(lines)
+    assert lines[2:] == [":Use: a test", "    that goes on.", ":Tested: Pillow.", "", "Not a field:", "    text"]
