@@ -66,6 +66,7 @@ def column(scores, bank, arm):
     return {key.split("/")[2]: x for key, x in scores.items() if key.startswith(f"{bank}/{arm}/")}
 
 
+@pytest.mark.slow
 def test_the_recorded_effect_is_that_of_judging_everything_twice(runs):
     (plain, exact), (content, lower) = both(runs("plain")), both(runs("lower"))
     effect, ratios = content["judging"], []
@@ -92,6 +93,7 @@ def test_the_recorded_effect_is_that_of_judging_everything_twice(runs):
     assert effect["headline"]["change"] == pytest.approx(headline[1] - headline[0], abs=1e-9)
 
 
+@pytest.mark.slow
 def test_the_other_precision_is_kept_beside_the_tables(runs):
     """The attacks are the same, so that of the run in float32 is the same to rounding."""
     (_, exact), (_, lower) = both(runs("plain")), both(runs("lower"))
@@ -103,6 +105,7 @@ def test_the_other_precision_is_kept_beside_the_tables(runs):
         assert not torch.equal(column(lower, "same", arm)["cosine"], was["cosine"])
 
 
+@pytest.mark.slow
 def test_an_encoder_whose_ranks_bfloat16_changes_is_refused_and_judged_in_float32_to_the_bit(runs):
     (plain, exact), (content, scores) = both(runs("exact")), both(runs("refused"))
     effect = content["judging"]
@@ -118,6 +121,7 @@ def test_an_encoder_whose_ranks_bfloat16_changes_is_refused_and_judged_in_float3
     assert "changes the scores too much" in page and "was refused, and float32 used" in page
 
 
+@pytest.mark.slow
 def test_the_headline_is_a_mean_over_clusters(runs):
     content, scores = both(runs("lower"))
     shares = {
@@ -129,12 +133,14 @@ def test_the_headline_is_a_mean_over_clusters(runs):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["lower", "refused"])
 def test_verify_judges_in_the_precision_of_each_score(runs, name):
     verdict = verify(runs(name), 1.0, Blocks(KINDS[name][0]))
     assert verdict.passed, str(verdict)
 
 
+@pytest.mark.slow
 def test_verify_names_a_changed_effect_and_changed_scores_of_the_other_precision(runs, tmp_path):
     def change(columns):
         columns["float32/eot/cosine"] += 0.05

@@ -64,7 +64,14 @@ def watched(images, anchor, encoder, early, stop):
     return watch(problem, options, stop=stop, select=select)
 
 
-@pytest.mark.parametrize(("early", "stop", "more"), [(False, None, 0), (True, None, 0), (False, -1.0, 5)])
+@pytest.mark.parametrize(
+    ("early", "stop", "more"),
+    [
+        pytest.param(False, None, 0, marks=pytest.mark.slow),
+        pytest.param(True, None, 0, marks=pytest.mark.slow),
+        (False, -1.0, 5),
+    ],
+)
 def test_choosing_the_iterate_waits_once_a_look_twice_for_who_leaves_and_three_times_for_finalists(early, stop, more):
     """A look waits for whether its losses are finite, and from half of the run on for who leaves, except after the
     last step. At the end: for which pictures have two finalists, and for both their losses. Each look waits for who
