@@ -118,7 +118,7 @@ def worst_views(
     (`transforms.discrete`) stay as they were drawn. So no loss is below that of the random views.
 
     Args:
-        problem: the attacked pictures, as `attacks.judged` makes it.
+        problem: the attacked pictures, as `attacks.eot.bank.judged` makes it.
         keep: at most k.
         chunk: most views in memory at once.
         world: the processes that share the work; all get the same answer.

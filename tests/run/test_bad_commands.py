@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.helpers.sampled import mostly_nightly, mostly_slow
+from tests.helpers.sampled import half_nightly, mostly_nightly
 from tests.helpers.wrong import desk as desk
 
 SMOKE = "config=smoke"
@@ -162,7 +162,7 @@ MORE = {
 }
 
 
-@pytest.mark.parametrize("command", mostly_slow(WORDS, 9))
+@pytest.mark.parametrize("command", half_nightly(WORDS, 9))
 def test_a_bad_command_gives_a_one_line_error(desk, command):
     (desk.here / "a#b.yaml").write_text("seed: 1\n")
     given = [word.replace("{here}", str(desk.here)).replace("{file}", __file__) for word in command.split()]

@@ -21,6 +21,7 @@ from attacks.encoders.loading import load_encoder
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.request import Request
 from tests.helpers import encoder_laws as laws
+from tests.helpers.sampled import mostly_nightly
 
 MODELS = torchvision.models.list_models(module=torchvision.models)
 #: One of each kind of head.
@@ -31,10 +32,10 @@ refused = partial(laws.refusal, family="torchvision")
 
 
 def every(quick):
-    """All models that are not large; those that are not `quick` in the slow suite."""
+    """All models that are not large; half of those that are not `quick` in the nightly suite."""
     sizes = {m: torchvision.models.get_model_weights(m).DEFAULT.meta["num_params"] for m in MODELS}
-    left = [model for model in MODELS if sizes[model] <= LARGE]
-    return [pytest.param(model, marks=() if model in quick else pytest.mark.slow) for model in left]
+    left = [model for model in MODELS if sizes[model] <= LARGE and model not in quick]
+    return mostly_nightly(left, 2) + [pytest.param(model, marks=pytest.mark.slow) for model in quick]
 
 
 def library_model(model, seed=1, **arguments):
@@ -67,7 +68,6 @@ def saved(path, network, drop=()):
     return path
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("model", every(SMALL))
 def test_features_are_the_input_of_the_head(tmp_path, model):
     network = library_model(model)
@@ -103,7 +103,6 @@ def test_every_model_gives_one_row_per_picture(model):
     assert features.shape == (2, head.shape[1])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("model", every(SMALL))
 def test_random_weights_of_every_model_are_reproducible(model):
     encoder = laws.assert_random_weights_repeat("torchvision", model)
