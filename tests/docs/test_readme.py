@@ -48,13 +48,12 @@ def test_links_files_and_modules_exist(page):
     for target in re.findall(r"\]\(([^)#\s]+)", text):
         written = target.startswith(("api/", "gallery/", "parts/"))  # see test_site.py
         assert target.startswith("http") or written or (page.parent / target).exists(), target
-    if page.name != "CHANGELOG.md":  # the changelog also names removed files
-        for path in re.findall(r"\b(?:attacks|transforms|tests|scripts|configs)/[\w/]+(?:\.\w+|/)", text):
-            assert (ROOT / path).exists() or (page.parent / path).exists(), path
-        for name in re.findall(r"`(attacks(?:\.\w+)+)[`(]", text):
-            module, _, last = name.rpartition(".")
-            assert importlib.util.find_spec(module), name
-            assert hasattr(importlib.import_module(module), last) or importlib.util.find_spec(name), name
+    for path in re.findall(r"\b(?:attacks|transforms|tests|scripts|configs)/[\w/]+(?:\.\w+|/)", text):
+        assert (ROOT / path).exists() or (page.parent / path).exists(), path
+    for name in re.findall(r"`(attacks(?:\.\w+)+)[`(]", text):
+        module, _, last = name.rpartition(".")
+        assert importlib.util.find_spec(module), name
+        assert hasattr(importlib.import_module(module), last) or importlib.util.find_spec(name), name
 
 
 def test_the_architecture_page_matches_the_imports_of_the_code():
