@@ -3,9 +3,10 @@
     python scripts/run_docs.py README.md docs/*.md
 
 Each line of a fenced `bash` block is run in a temporary folder with the files that the documentation assumes:
-`my/pictures` with photographs, and `mine.yaml` from the fenced `yaml` block that names it. Each `python` block is run
-as a script. Lines that `.ci/run` or `.ci/nightly` run themselves, or that a test runs in a shorter form, are skipped.
-A line of `LONG` runs with fewer steps, unless `--whole` is given. Pages run in parallel, one per core.
+`my/pictures` with photographs, and `mine.yaml` from the fenced `yaml` block that names it. Each `python` block is
+run as a script. A command whose comment says `exits with 3` must do so. Lines that `.ci/run` or `.ci/nightly` run
+themselves, or that a test runs in a shorter form, are skipped. A line of `LONG` runs with fewer steps, unless
+`--whole` is given. Pages run in parallel, one per core.
 """
 
 import argparse
@@ -46,7 +47,17 @@ def blocks(page: Path, language: str) -> list[str]:
 def commands(page: Path) -> list[str]:
     """The shell commands of a page, a line each; a backslash at the end of a line continues it."""
     lines = "\n".join(blocks(page, "bash")).replace("\\\n", " ").splitlines()
-    return [line.split(" #")[0].strip() for line in lines if line.strip() and not line.startswith("#")]
+    return [_command(line) for line in lines if line.strip() and not line.startswith("#")]
+
+
+def _command(line: str) -> str:
+    """A line without its comment; where that says `exits with 3 or 4`, one that fails unless the command does."""
+    text, _, comment = line.partition(" #")
+    expected = re.search(r"exits with (\d)(?: or (\d))?", comment)
+    if not expected:
+        return text.strip()
+    codes = "|".join(filter(None, expected.groups()))
+    return f"{text.strip()} && code=0 || code=$?; [[ $code =~ ^({codes})$ ]]"
 
 
 def prepare(folder: Path, page: Path) -> None:

@@ -12,7 +12,7 @@ from attacks.evaluation.intervals import FEWEST_MEANS, FEWEST_SHARES, array
 from attacks.evaluation.per_image import MEANS, Row, clusters_of, column_of, summarised
 from attacks.gate.policy import MOST_OF, Policy, Requirement, span
 from attacks.gate.sequence import confidence_sequence
-from attacks.gate.verdict import Decided, Verdict, Word
+from attacks.gate.verdict import TOO_FEW, Decided, Verdict, Word
 
 #: A number of further pictures above this is no plan.
 MOST_MORE = 1_000_000
@@ -50,9 +50,9 @@ def decide(policy: Policy, run: str, content: Mapping[str, Any], rows: Sequence[
     if reasons:
         note = "the attack or its record is not reliable"
         decided = [
-            replace(row, verdict="UNDECIDED", more=None, reason=note) if row.verdict == "PASS" else row
-            for row in decided
+            replace(row, verdict="UNDECIDED", reason=note) if row.verdict == "PASS" else row for row in decided
         ]
+        decided = [replace(row, more=None) for row in decided]  # more pictures of such an attack decide nothing
     return Verdict(policy, run, tuple(decided), reasons, sequential)
 
 
@@ -126,7 +126,7 @@ def _decided(requirement: Requirement, bar: Requirement, estimate: Estimate, siz
     if not known:
         fewest = FEWEST_MEANS if requirement.measure in MEANS and requirement.of == "mean" else FEWEST_SHARES
         more = math.ceil((fewest - clusters) * pictures / clusters) if clusters < fewest else None
-        reason = "too few clusters for an interval"
+        reason = TOO_FEW
     elif word == "UNDECIDED" and value != bar.bar:
         side = high - value if bar.bar > value else value - low
         factor = (side / abs(value - bar.bar)) ** 2

@@ -10,6 +10,8 @@ from attacks.gate.policy import Policy, Requirement
 Word = Literal["PASS", "FAIL", "UNDECIDED"]
 #: The exit codes of commands that decide; 1 is an error.
 CODES: dict[str, int] = {"PASS": 0, "FAIL": 3, "UNDECIDED": 4}
+#: The reason of a row that has only a range.
+TOO_FEW = "too few clusters for an interval"
 
 
 def exit_code(gate: Mapping[str, Any] | None) -> int:
@@ -91,12 +93,14 @@ def described(gate: Mapping[str, Any], run: str = "") -> str:
 
 
 def table(gate: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
-    """A row for each requirement of such a section: its text, its value with the ends of the interval, the verdict,
-    and what it follows from."""
-    return [
-        (row["text"], f"{row['value']:.3g} [{row['low']:.3g}, {row['high']:.3g}]", row["verdict"], _note(row))
-        for row in gate["rows"]
-    ]
+    """A row for each requirement of such a section: its text, its value with the ends of the interval in brackets, or
+    of the range in parentheses, the verdict, and what it follows from."""
+    return [(row["text"], f"{row['value']:.3g} {_ends(row)}", row["verdict"], _note(row)) for row in gate["rows"]]
+
+
+def _ends(row: Mapping[str, Any]) -> str:
+    low, high = f"{row['low']:.3g}", f"{row['high']:.3g}"
+    return f"({low} to {high})" if row["reason"] == TOO_FEW else f"[{low}, {high}]"
 
 
 def _note(row: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -76,3 +77,21 @@ def test_every_command_of_the_docs_is_run():
     assert "run_docs.py README.md docs/*.md" in (ROOT / ".ci" / "run").read_text()
     for runner in ELSEWHERE.values():
         assert runner == "itself" or (ROOT / runner).exists(), runner
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("(exit 3) # exits with 3: FAIL", 0),
+        ("(exit 4) # exits with 3 or 4", 0),
+        ("true # exits with 3", 1),
+        ("false", 1),
+    ],
+)
+def test_a_command_of_a_page_must_end_as_its_comment_says(tmp_path, line, code):
+    from run_docs import commands
+
+    page = tmp_path / "page.md"
+    page.write_text(f"```bash\n{line}\n```\n")
+    (command,) = commands(page)
+    assert subprocess.run(["bash", "-euc", command], check=False).returncode == code

@@ -105,7 +105,7 @@ def _pull(outcome: Outcome, leaves: list[Tensor], cotangent: Tensor) -> tuple[li
     if not result.is_floating_point():
         return nothing, f"returns {_kind(result)}: an integer cast has no graph"
     if not result.requires_grad:
-        why = "a conversion through numpy or `torch.tensor(...)`, a `.detach()`, or `no_grad`"
+        why = "a comparison, an integer cast, a conversion through numpy, a `.detach()`, or `no_grad`"
         return nothing, f"returns a tensor without a graph: {why}"
     try:
         grads = torch.autograd.grad(result, leaves, cotangent, allow_unused=True, retain_graph=True)
