@@ -127,7 +127,7 @@ def _area(points: Tensor) -> float:
 
 
 def _clipped(quad: Tensor) -> Tensor:
-    """The part of a convex polygon (n,2) in the unit square (Sutherland and Hodgman 1974)."""
+    """The part of a convex polygon (n,2) in the unit square (Sutherland & Hodgman 1974)."""
     points: list[Tensor] = list(quad)
     for axis in (0, 1):
         for sign, edge in ((1.0, 0.0), (-1.0, 1.0)):

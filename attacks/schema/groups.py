@@ -129,7 +129,12 @@ class WienerConfig:
     """PGD along the mean gradient of the run, noise filtered frequency by frequency."""
 
     name: str = "wiener"
-    rel_step_size: float = option(0.3, f"{STEP}; more in runs of fewer than 34 steps", range="above 0")
+    rel_step_size: float = option(
+        0.3,
+        f"{STEP}; more in runs of fewer than 34 steps",
+        range="above 0",
+        paper='this project\'s own: docs/decisions.md, "The attack"',
+    )
     schedule: str = option("cosine", "how the step shrinks", range=SCHEDULE)
 
 

@@ -19,7 +19,8 @@ HEAD = """# Configuration
 
 Every key that a preset or the command line may set (`python -m attacks.run config=NAME KEY=VALUE GROUP=CHOICE`).
 A group takes one of its choices; the first table of a group lists them, the others their keys. This page is written
-by `python -m attacks.schema.reference` from the declarations in `attacks/schema`.
+by `python -m attacks.schema.reference` from the declarations in `attacks/schema`; the papers are in [the
+references](references.md).
 """
 EXAMPLES = """Run an experiment:   python -m attacks.run config=quickstart
 Change a value:      python -m attacks.run config=quickstart perturbation.eps=8/255 attack.gradients=400

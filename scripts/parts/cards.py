@@ -12,6 +12,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 from inspect import Parameter, Signature
 from typing import Any
 
@@ -37,8 +38,11 @@ FACTS = {"Use": "Use", "Not": "Not", "Source": "Source", "Cost": "Cost", "Oracle
 _FACT = re.compile(rf"({'|'.join(FACTS)}): (.*)")
 #: Lines of a YAML file that say nothing to a reader: comments of its head, its schema, its own name.
 _BESIDE = re.compile(r"# |  - (/schema|_self_)|name: |stages: \{\}")
-#: An author, two or three, or a first one of many; and a year.
-_PAPER = re.compile(r"(?:van den )?[A-Z]\w+(?:(?:, [A-Z]\w+)* & [A-Z]\w+| et al\.)?,? (?:19|20)\d\d\b")
+#: An author, two or three, or a first one of many; and a year. The groups: the first author and the year.
+_NAME, _YEAR = r"[A-Z][\w-]+", r"(?:19|20)\d\d\b"
+PAPER = re.compile(rf"((?:van den )?{_NAME})(?:(?:, {_NAME})* & {_NAME}| et al\.)?(?:'s)?,? \(?({_YEAR})")
+#: A line of docs/references.md, or a heading.
+_ENTRY = re.compile(rf"- ((?:van den )?{_NAME})[^(]*\(({_YEAR})\)\. |## (.+)")
 
 
 @dataclass(frozen=True)
@@ -83,11 +87,20 @@ def as_fields(lines: list[str]) -> None:
 
 def papers(text: str) -> str:
     """The papers that a text names, each once, in order."""
-    found = (
-        match[0].replace(",", "") if "&" not in match[0] else match[0]
-        for match in _PAPER.finditer(" ".join(text.split()))
-    )
-    return ", ".join(dict.fromkeys(found))
+    found = (re.sub(r"'s|\(", "", match[0]) for match in PAPER.finditer(" ".join(text.split())))
+    return ", ".join(dict.fromkeys(name if "&" in name else name.replace(",", "") for name in found))
+
+
+@cache
+def references() -> dict[tuple[str, str], str]:
+    """The section of docs/references.md that has a paper, by its first author and year."""
+    found, section = dict[tuple[str, str], str](), ""
+    for match in map(_ENTRY.match, (ROOT / "docs" / "references.md").read_text(encoding="utf-8").splitlines()):
+        if match and match[3]:
+            section = match[3].lower().replace(" ", "-")
+        elif match:
+            found[match[1], match[2]] = section
+    return found
 
 
 def all_cards() -> dict[str, list[Card]]:
@@ -280,6 +293,7 @@ def _text(card: Card) -> str:
 
 
 def linked(text: str) -> str:
-    """Pages of the documentation as links, tests and files as code."""
+    """Pages of the documentation and papers as links, tests and files as code."""
     text = re.sub(r"docs/(\w+)\.md", r"[\1](../\1.md)", text)
-    return re.sub(r"(?<![`\w/])((?:tests|configs|attacks)/[\w./]*\w)", r"`\1`", text)
+    text = re.sub(r"(?<![`\w/])((?:tests|configs|attacks)/[\w./]*\w)", r"`\1`", text)
+    return PAPER.sub(lambda match: f"[{match[0]}](../references.md#{references()[match[1], match[2]]})", text)

@@ -98,7 +98,9 @@ def test_what_begins_a_fact_ends_the_description():
 
 def test_papers_are_found_once_each():
     text = "As (Rudin, Osher & Fatemi\n1992), van den Oord et al. 2018, Brown 1966 and Brown 1966; in May 2018a no."
-    assert cards.papers(text) == "Rudin, Osher & Fatemi 1992, van den Oord et al. 2018, Brown 1966"
+    text += " Moosavi-Dezfooli et al. 2017, Johnson's (1978) correction."
+    names = "Rudin, Osher & Fatemi 1992, van den Oord et al. 2018, Brown 1966"
+    assert cards.papers(text) == f"{names}, Moosavi-Dezfooli et al. 2017, Johnson 1978"
 
 
 def test_every_resizer_is_in_the_page_of_views():

@@ -14,7 +14,7 @@ README = (ROOT / "README.md").read_text()
 sys.path.insert(0, str(ROOT / "scripts"))
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
 #: Pages to look things up in, and the two about the code. `docs/api/` is written when the site is built.
-LONG = {"configuration", "transforms", "benchmarks", "decisions", "architecture"}
+LONG = {"configuration", "transforms", "benchmarks", "decisions", "architecture", "references"}
 
 
 def test_the_readme_begins_with_the_two_commands():
