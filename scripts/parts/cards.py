@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from functools import cache
 from inspect import Parameter, Signature
 from typing import Any
 
@@ -103,6 +104,7 @@ def references() -> dict[tuple[str, str], str]:
     return found
 
 
+@cache
 def all_cards() -> dict[str, list[Card]]:
     """The cards of each page: the stages by room, then the choices of each group."""
     rooms: dict[str, list[Card]] = {room: [] for room in ROOMS}
