@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
-from functools import cache
 from inspect import Parameter, Signature
 from typing import Any
 
