@@ -3,6 +3,8 @@
 import time
 from pathlib import Path
 
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
 from pygments.lexers.special import TextLexer
 from sphinx.highlighting import lexers
 
@@ -19,6 +21,7 @@ exclude_patterns += ["examples"]  # the site has what sphinx-gallery makes of th
 html_theme = "furo"
 html_title = "Viewproof"
 html_show_copyright = False
+html_math_renderer = "mathml"  # browsers show it without a script
 myst_enable_extensions = ["colon_fence"]
 myst_heading_anchors = 4
 default_role = "code"
@@ -56,5 +59,11 @@ def _facts_as_fields(app, what, name, obj, options, lines):  # noqa: ANN001, ANN
     cards.as_fields(lines)
 
 
+def _mathml(translator, node):  # noqa: ANN001, ANN202
+    translator.body.append(tex2mathml(node.astext(), as_block=isinstance(node, nodes.math_block)))
+    raise nodes.SkipNode
+
+
 def setup(app):  # noqa: ANN001, ANN201
+    app.add_html_math_renderer("mathml", (_mathml, None), (_mathml, None))
     app.connect("autodoc-process-docstring", _facts_as_fields)

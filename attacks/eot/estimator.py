@@ -34,7 +34,9 @@ class Question(Protocol):
 
 @dataclass(frozen=True)
 class EOT:
-    """The estimator of the expected loss.
+    r"""The estimator of the expected loss.
+
+    Formula: \frac{1}{n} \sum_{i=1}^{n} \nabla_\delta \, \ell(f(T_{u_i}(x + \delta)), a)
 
     Args:
         transforms: the views; an empty `Compose` is the identity view, an attack without EOT.

@@ -34,8 +34,9 @@ class Risk(Protocol):
 
 @dataclass(frozen=True)
 class Mean:
-    """The mean over the views: expectation over transformation (Athalye et al. 2018).
+    r"""The mean over the views: expectation over transformation (Athalye et al. 2018).
 
+    Formula: \frac{1}{n} \sum_{i=1}^{n} \ell_i
     Use: the default: success in as many views as possible.
     Not: an attack that has to hold in the worst views.
     Oracle: the limits of the other risks, tests/eot/test_risk.py.
@@ -62,12 +63,13 @@ class Mean:
 
 @dataclass(frozen=True)
 class CVaR:
-    """Conditional value at risk: the mean of the worst share `alpha` of the views, those with the highest losses
+    r"""Conditional value at risk: the mean of the worst share `alpha` of the views, those with the highest losses
     (Rockafellar & Uryasev 2000).
 
     The view at the boundary counts in part, so the share is exact for any n; below 1/n it is the maximum. Of equal
     losses, the earlier view counts first. `alpha` lies in (0,1]; 1 is the mean.
 
+    Formula: \min_q \; q + \frac{1}{\alpha n} \sum_{i=1}^{n} \max(\ell_i - q, 0)
     Use: an attack that has to hold in the worst share of the views.
     Not: steps of few views, whose worst share is a single one.
     Oracle: the minimum of Rockafellar and Uryasev, tests/eot/test_risk.py.
@@ -110,11 +112,12 @@ class CVaR:
 
 @dataclass(frozen=True)
 class WorstOf:
-    """The views in groups of `k`, one after the other; the mean over the groups of each group's highest loss.
+    r"""The views in groups of `k`, one after the other; the mean over the groups of each group's highest loss.
 
     With independent draws this estimates the expected maximum of k draws without bias, for any n that is a multiple
     of k; draws that depend on each other within a step shift it. Of equal losses, the first view of the group counts.
 
+    Formula: \frac{k}{n} \sum_{j=1}^{n/k} \max(\ell_{(j-1)k+1}, \ldots, \ell_{jk})
     Use: the expected worst of k views, without bias.
     Not: a number of views that k does not divide.
     Source: the expected maximum of k draws.
@@ -162,11 +165,12 @@ class WorstOf:
 
 @dataclass(frozen=True)
 class SoftMax:
-    """t log mean exp(loss / t): a smooth maximum, in which every view counts, the worst most (the entropic risk).
+    r"""t log mean exp(loss / t): a smooth maximum, in which every view counts, the worst most (the entropic risk).
 
     `temperature` t is in the units of the loss: far above the spread of the losses it is their mean, far below it
     their maximum. Equal losses have equal weights.
 
+    Formula: t \log \frac{1}{n} \sum_{i=1}^{n} e^{\ell_i / t}
     Use: an attack in which every view counts, and bad ones more.
     Not: losses of unknown scale: the temperature is in their unit.
     Source: the entropic risk.

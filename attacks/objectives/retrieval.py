@@ -17,7 +17,7 @@ LEAK = 0.01
 
 @dataclass(frozen=True, eq=False)
 class Retrieval(Objective):
-    """The true match should fall below the best impostor of the gallery.
+    r"""The true match should fall below the best impostor of the gallery.
 
     The loss is cos(e, g_true) - max_j cos(e, g_j): below 0 the view is taken for another picture. The anchor holds
     the row of the true match, (N,) whole numbers. With identities the true match is the nearest picture of its
@@ -27,6 +27,7 @@ class Retrieval(Objective):
     is lost by the margin keeps 1 % of its gradient. So the attack works on the other views, and its gradient is never
     exactly zero, which would look like a cut graph. The margin is reached where loss <= -margin.
 
+    Formula: \cos(f, g_y) - \max_{j \ne y} \cos(f, g_j)
     Use: a search in a known gallery, where success is that another picture comes first.
     Not: a gallery that the attacker does not know: `Away`.
     Cost: a product of each view's embedding with the gallery.
@@ -69,11 +70,12 @@ class Retrieval(Objective):
 
 @dataclass(frozen=True, eq=False)
 class InfoNCE(Objective):
-    """Minus the contrastive loss (van den Oord et al. 2018, eq. 4) of the true match against a whole gallery: the
+    r"""Minus the contrastive loss (van den Oord et al. 2018, eq. 4) of the true match against a whole gallery: the
     logarithm of the true match's share of softmax(cosines / temperature). The anchor holds its row, (N,) whole
     numbers. If `targeted`, it is the contrastive loss of the target, whose row the anchor holds. With identities it
     is the share of all pictures of the identity together (as in Goldberger et al. 2004).
 
+    Formula: \log \frac{e^{\cos(f, g_y) / \tau}}{\sum_j e^{\cos(f, g_j) / \tau}}
     Use: a target that has to come first in the gallery, or an encoder that was trained with this loss.
     Not: a gallery that the attacker does not know: `Away`, `Toward`.
     Cost: a product of each view's embedding with the gallery.
@@ -118,10 +120,11 @@ class InfoNCE(Objective):
 
 @dataclass(frozen=True)
 class Triplet(Objective):
-    """The triplet loss (Schroff et al. 2015) for an attacker: the view should be nearer to the `positive`, its
+    r"""The triplet loss (Schroff et al. 2015) for an attacker: the view should be nearer to the `positive`, its
     target, than to the `negative`, its own picture. The loss is cos(e, negative) - cos(e, positive), with the leaky
     hinge of `Retrieval`; the anchor holds both, (N,D) each.
 
+    Formula: \cos(f, a^-) - \cos(f, a^+)
     Use: a view that only has to be nearer to the target than to its own picture.
     Not: a target that has to be nearer than everything else: `InfoNCE` with a target.
     Oracle: torch's triplet loss, tests/objectives/test_embedding.py.

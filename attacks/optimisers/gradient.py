@@ -30,13 +30,14 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class PGD(Optimiser):
-    """Projected gradient descent: a step along the steepest direction of the perturbation's norm.
+    r"""Projected gradient descent: a step along the steepest direction of the perturbation's norm.
 
     With `nesterov` the estimate is taken at a look-ahead point (NI-FGSM, Lin et al. 2020): `momentum` times the next
     step ahead, along the steepest direction of the momentum. (The paper's alpha * mu * g suits L-inf alone, and
     depends on how g is normalised.) Delta is this point, which lies in the set; after the last planned step it is the
     point that steps start from, which the state keeps.
 
+    Formula: m \leftarrow \mu m + g / \|g\|_1, \quad \delta \leftarrow \Pi(\delta - \eta \, \mathrm{sign}(m))
     Use: the usual baseline, and large pictures, whose transforms cost `Wiener` time and memory.
     Not: few noisy steps, whose noise costs it more than `Wiener`.
     Cost: one gradient for each view of a step.
@@ -157,13 +158,14 @@ class Moments(NamedTuple):
 
 @dataclass(frozen=True)
 class Adam(Optimiser):
-    """Adam (Kingma & Ba 2015), in the geometry of the perturbation's norm: the steepest step along the mean gradient,
-    each value damped by how well its gradients agree, `|m| / sqrt(v)`.
+    r"""Adam (Kingma & Ba 2015), in the geometry of the perturbation's norm: the steepest step along the mean
+    gradient, each value damped by how well its gradients agree, `|m| / sqrt(v)`.
 
     For L-inf this is `torch.optim.Adam` with a learning rate of rel_step_size * eps. In another norm an undamped step
     has that length, and goes along m rather than sign(m), which would miss the optimum. Adam's `eps` is 0: the scale
     of the loss has no effect, and a value without a gradient does not move.
 
+    Formula: \delta \leftarrow \Pi(\delta - \eta \, \hat{m} / \sqrt{\hat{v}})
     Use: gradients whose size differs much from value to value.
     Not: short runs: below some 200 steps its first step has to be longer.
     Cost: one gradient for each view of a step.

@@ -17,10 +17,11 @@ from attacks.optimisers.gradient import Schedule, State, check_step, decay
 
 @dataclass(frozen=True)
 class NES(Optimiser):
-    """Momentum along estimated gradients: the loss on both sides of delta along random smooth patterns, one view of
+    r"""Momentum along estimated gradients: the loss on both sides of delta along random smooth patterns, one view of
     each side; the loop is `attacks.solvers.search.sampled`. In few dimensions few losses say much, and an encoder
     sees mostly a picture's low frequencies (Guo et al. 2019).
 
+    Formula: \frac{1}{q} \sum_{i=1}^{q} (\ell(\delta + \sigma d_i) - \ell(\delta - \sigma d_i)) \, d_i
     Use: an encoder that can only be asked and answers with numbers.
     Not: answers that only say same or not: `LabelOnly`.
     Cost: forward passes only, of each step as many as it has views; 25.0 bits of a hash after 1,000 queries, where

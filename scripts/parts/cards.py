@@ -2,8 +2,8 @@
 
 `docs/conf.py` writes them into docs/parts. Keys, defaults and ranges come from the registries. The rest stands where
 a part is declared, in the docstring of its class or schema, or at the head of its YAML file, as lines that begin with
-one of `FACTS`: Use and Not (what it is for, and what not), Source, Cost, Oracle (the test), With (what a command
-needs besides the choice).
+one of `FACTS`: Formula (TeX), Use and Not (what it is for, and what not), Source, Cost, Oracle (the test), With (what
+a command needs besides the choice).
 """
 
 import ast
@@ -34,7 +34,7 @@ from .kinds import FOLDERS, GROUPS, ROOMS
 from .pictures import Strip, examples, preset_strip, stage_strips
 
 #: How a fact's line begins in the source, and its label on the card.
-FACTS = {"Use": "Use", "Not": "Not", "Source": "Source", "Cost": "Cost", "Oracle": "Tested", "With": "With"}
+FACTS = {name: name for name in ("Formula", "Use", "Not", "Source", "Cost")} | {"Oracle": "Tested", "With": "With"}
 _FACT = re.compile(rf"({'|'.join(FACTS)}): (.*)")
 #: Lines of a YAML file that say nothing to a reader: comments of its head, its schema, its own name.
 _BESIDE = re.compile(r"# |  - (/schema|_self_)|name: |stages: \{\}")
@@ -82,7 +82,11 @@ def as_fields(lines: list[str]) -> None:
         match = _FACT.match(line)
         inside = bool(match) or (inside and bool(line.strip()))
         if inside:
-            lines[i] = f":{FACTS[match[1]]}: {match[2]}" if match else f"    {line.strip()}"
+            lines[i] = _field(match[1], match[2]) if match else f"    {line.strip()}"
+
+
+def _field(name: str, text: str) -> str:
+    return f":{FACTS[name]}: " + (f":math:`{text}`" if name == "Formula" else text)
 
 
 def papers(text: str) -> str:
@@ -202,6 +206,8 @@ def _common(group: str, facts: dict[str, str]) -> dict[str, str]:
 def _facts(facts: dict[str, str], text: str, otherwise: str = "") -> dict[str, str]:
     """The facts in their order, by label; where no source is given, the papers of the text."""
     facts = {"Source": papers(text) or otherwise, **facts}
+    if "Formula" in facts:
+        facts["Formula"] = f"{{math}}`{facts['Formula']}`"
     return {label: facts[name].removesuffix(".") for name, label in FACTS.items() if facts.get(name)}
 
 

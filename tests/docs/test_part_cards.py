@@ -109,6 +109,17 @@ def test_every_resizer_is_in_the_page_of_views():
 
 
 def test_the_facts_of_a_docstring_become_fields():
-    lines = ["What it is.", "", "Use: a test", "that goes on.", "Oracle: Pillow.", "", "Not a field:", "    text"]
+    lines = [
+        "What it is.",
+        "",
+        r"Formula: x^{\gamma}",
+        "Use: a test",
+        "that goes on.",
+        "Oracle: Pillow.",
+        "",
+        "Not a field:",
+        "    text",
+    ]
     cards.as_fields(lines)
-    assert lines[2:] == [":Use: a test", "    that goes on.", ":Tested: Pillow.", "", "Not a field:", "    text"]
+    assert lines[2] == r":Formula: :math:`x^{\gamma}`"
+    assert lines[3:] == [":Use: a test", "    that goes on.", ":Tested: Pillow.", "", "Not a field:", "    text"]

@@ -123,3 +123,9 @@ def test_the_search_works_from_disk(site, browser):
         found = visit.page.eval_on_selector_all("ul.search li a", "links => links.map((link) => link.href)")
         assert any("attacks.optimisers" in link for link in found)
         assert all(url.startswith("file:") for url in visit.fetched)
+
+
+@pytest.mark.site
+def test_formulas_are_mathml_on_cards_and_in_the_reference(site):
+    for page in ("parts/risk", "parts/optimiser", "api/attacks.eot", "api/transforms.colour"):
+        assert "<math" in (site / f"{page}.html").read_text(encoding="utf-8"), page

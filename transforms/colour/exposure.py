@@ -24,8 +24,9 @@ def relight(images: Tensor, gain: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Exposure(Ranged):
-    """Expose longer or shorter: light times 2^stops.
+    r"""Expose longer or shorter: light times 2^stops.
 
+    Formula: L \leftarrow 2^{s} L
     Use: more or less light, or another exposure time.
     Not: an error of the display values: `Gain`, `Brightness`.
     Source: light is linear; display values are decoded and encoded as sRGB.

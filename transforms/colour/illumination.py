@@ -23,6 +23,7 @@ MOST_CONTROLS = 64
 class Vignette(Ranged):
     """Light falls off towards the corners as 1 / (1 + s r^2)^2, the cos^4 law of a simple lens, about the centre.
 
+    Formula: (1 + s r^2)^{-2}
     Use: a simple lens, whose corners are darker.
     Not: light from one side: `Shading`, `Shadow`.
     Source: the cos^4 law.

@@ -166,11 +166,12 @@ class ChannelGain(Ranged):
 
 @dataclass(frozen=True)
 class Gamma(Ranged):
-    """Raise values to a power, as torchvision's adjust_gamma: above 1 darkens the middle, below 1 lightens it.
+    r"""Raise values to a power, as torchvision's adjust_gamma: above 1 darkens the middle, below 1 lightens it.
 
     Below `GAMMA_TOE` the curve is the chord from 0, because there a power below 1 has a derivative that grows without
     bound, and a power above 1 almost none. Every 8-bit value gets exactly its power.
 
+    Formula: x \leftarrow x^{\gamma}
     Use: a display or a file with another transfer curve.
     Not: more or less light: `Exposure`.
     Source: torchvision's adjust_gamma.

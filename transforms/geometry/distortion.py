@@ -19,12 +19,13 @@ FAR = 100.0
 
 @dataclass(frozen=True)
 class Lens(Ranged, Geometry):
-    """Radial distortion (Brown 1966, as in OpenCV): an output point at radius r looks at r (1 + k1 r^2 + k2 r^4).
+    r"""Radial distortion (Brown 1966, as in OpenCV): an output point at radius r looks at r (1 + k1 r^2 + k2 r^4).
 
     r = 1 at half the shorter side, so k1 = 0.1 moves that point by 10 %. Positive coefficients are barrel distortion
     of the picture (its straight lines bulge outwards in the view), negative ones pincushion. What lies beyond the
     fold, where the polynomial turns back, shows the border value.
 
+    Formula: r \leftarrow r \, (1 + k_1 r^2 + k_2 r^4)
     Use: a wide-angle lens, whose straight lines bend.
     Not: a lens whose axis is not at the picture's centre.
     Oracle: OpenCV's distortion, tests/transforms/geometry/test_distortion.py.
