@@ -72,7 +72,7 @@ def test_sound_pipeline_has_full_coverage_one_resample_and_no_dead_stage(image):
 
 DEAD = {
     "numpy": (lambda: through_numpy, "through_numpy", "takes no tensor that requires a gradient"),
-    "no graph": (lambda: without_graph, "without_graph", "returns a tensor without a graph: a conversion"),
+    "no graph": (lambda: without_graph, "without_graph", "returns a tensor without a graph: a comparison"),
     "detach": (lambda: lambda images: images.detach() * 2, "lambda", "without a graph"),
     "round": (lambda: torch.round, "round", "gradient exactly zero everywhere"),
     "posterize": (lambda: posterize, "posterize", "gradient exactly zero everywhere"),
