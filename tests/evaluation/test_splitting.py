@@ -68,8 +68,14 @@ def test_a_known_probability_lies_between_the_limits(name, p):
         assert estimate.method == "importance" and estimate.worth / p / estimate.passes > 50
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "d", "p"), [("half", 2, 1e-3), ("lobes", 6, 1e-5), ("discrete", 6, 1e-6)])
+@pytest.mark.parametrize(
+    ("name", "d", "p"),
+    [
+        pytest.param("half", 2, 1e-3, marks=pytest.mark.slow),
+        pytest.param("lobes", 6, 1e-5, marks=pytest.mark.nightly),
+        pytest.param("discrete", 6, 1e-6, marks=pytest.mark.nightly),
+    ],
+)
 def test_limits_hold_in_most_of_a_hundred_repeats(name, d, p):
     made = [rare(SETS[name](d, p), d, particles=500, seed=seed) for seed in range(100)]
     assert np.mean([each.low <= p <= each.high for each in made]) >= 0.88  # 3 standard errors below 0.95

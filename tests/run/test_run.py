@@ -210,12 +210,12 @@ def test_conversions_of_the_users_pictures_are_noted(monkeypatch, capsys, tmp_pa
     assert json.loads((tmp_path / "out/metrics.json").read_text())["queries"] == ["alpha.png", "deep.png"]
 
 
-PRESETS = ("targeted", "quickstart", "sgd_l2", "suite", "downscale")
+PRESETS = ("targeted", "quickstart", "sgd_l2", "suite")
 PRESETS += ("patch", "patch_quickstart", "patch_eot3d", "patch_universal")
+LARGE = pytest.param("downscale", marks=pytest.mark.nightly)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("preset", [*(pytest.param(name, marks=pytest.mark.slow) for name in PRESETS), LARGE])
 def test_every_preset_runs_in_a_short_version(monkeypatch, capsys, tmp_path, preset):
     short = ["sanity=none", "attack.steps=3", "attack.views=2", "evaluate.views=4", "data.count=1"]
     assert call(monkeypatch, f"config={preset}", *short, f"hydra.run.dir={tmp_path}") == 0

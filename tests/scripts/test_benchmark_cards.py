@@ -5,7 +5,7 @@ import pytest
 from scripts.benchmarks import cards, corners
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_photographs_of_the_patch_are_scored_and_those_of_anything_else_are_not():
     own, harder, other = cards.run(photos=1, kind_photos=4, harder_photos=1)
     assert own.rows["all"][0] == own.rows["all"][1] == 4

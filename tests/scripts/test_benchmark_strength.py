@@ -268,7 +268,7 @@ def test_job_does_not_depend_on_earlier_jobs(job, tmp_path):
     assert work(replace(job, folder=tmp_path / "other")).cosine == first.cosine
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_result_does_not_depend_on_the_number_of_processes(job, tmp_path):
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
