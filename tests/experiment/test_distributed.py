@@ -99,16 +99,16 @@ def run_of(folder):
 
 
 PGD = ["optimiser=pgd"]
-#: Tolerance of the losses. Rounding differs with the number of processes, and a sign flipped by it moves a value by
-#: two steps: the default attack, whose filter leaves more values near zero, sometimes does so within 12 steps. The
-#: attack without EOT takes up to 96, of which only the first `COMPARED` are compared.
+#: Tolerance of the losses. Rounding differs with the number of processes and with the processor, and a sign flipped
+#: by it moves a value by two steps; SGD takes no signs. The attack without EOT takes up to 96 steps, of which only
+#: the first `COMPARED` are compared.
 COMPARED = 12
 RUNS = {
-    "pgd": (PGD, 1e-5),
-    "pgd cvar": ([*PGD, "risk=cvar"], 1e-5),
-    "pgd random defence": ([*PGD, "defence=resize_pad", "encoder.stochastic=true"], 1e-5),
-    "pgd shared": ([*PGD, "perturbation.shared=true"], 1e-5),
     "sgd": (["optimiser=sgd"], 1e-5),
+    "pgd": (PGD, 1e-4),
+    "pgd cvar": ([*PGD, "risk=cvar"], 1e-4),
+    "pgd random defence": ([*PGD, "defence=resize_pad", "encoder.stochastic=true"], 1e-4),
+    "pgd shared": ([*PGD, "perturbation.shared=true"], 1e-4),
     "default": ([], 1e-4),
     "default cvar": (["risk=cvar"], 1e-4),
 }
@@ -118,7 +118,7 @@ RUNS = {
 def test_the_number_of_processes_does_not_change_the_steps(tmp_path, name):
     extra, rel = RUNS[name]
     compare(
-        [1, 2] if name == "pgd" else [1, 2, 4], tmp_path, [*QUICK, "data.count=3", "attack.steps=12", *extra], rel
+        [1, 2] if name == "sgd" else [1, 2, 4], tmp_path, [*QUICK, "data.count=3", "attack.steps=12", *extra], rel
     )
 
 
