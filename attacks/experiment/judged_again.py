@@ -47,9 +47,10 @@ class Slack(NamedTuple):
 def slack_of(bench: Bench) -> Slack:
     """The slack for the precision of the encoder. A batch of another size rounds half precision otherwise: measured
     on a network of eleven layers, cosines move by up to a fiftieth of the step between 1 and the next number."""
-    half = is_half(bench.parts.encoder) if bench.lower is None else bench.run.engine.judging
-    step = {"tf32": TF32}.get(half) or torch.finfo(getattr(torch, half)).eps if half else 4 * Slack().cosine
-    cosine = step / 4
+    precision = is_half(bench.parts.encoder) if bench.lower is None else bench.run.engine.judging
+    cosine = Slack().cosine
+    if precision is not None:
+        cosine = (TF32 if precision == "tf32" else torch.finfo(getattr(torch, precision)).eps) / 4
     return Slack(cosine, max(Slack().refined, 4 * cosine), max(Slack().border, 4 * cosine))
 
 

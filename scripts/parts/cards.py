@@ -128,7 +128,7 @@ def names_of(group: str) -> list[str]:
 
 def stage_card(name: str) -> Card:
     """The card of a stage of `transforms.registry`."""
-    stage, strips = STAGES[name], tuple(stage_strips(name))
+    stage, strips = STAGES[name], stage_strips(name)
     text = inspect.getdoc(stage) or ""
     what, facts = described(text)
     fused = "fuses with its neighbours into one resample a view"

@@ -54,14 +54,15 @@ def examples() -> dict[str, dict[str, Any]]:
     return node  # type: ignore[no-any-return]
 
 
-def stage_strips(name: str) -> list[Strip]:
+@cache
+def stage_strips(name: str) -> tuple[Strip, ...]:
     """A strip for each coordinate of a stage that varies, the others at `REST` of their range; of a stage without
     coordinates one, for the argument whose values docs/stages.yaml lists."""
     arguments = examples()[name]
     if getattr(STAGES[name], "dims", None) == 0:
         ((key, values),) = arguments.items()
         made = tuple(Compose(stages({name: {key: value}}, "stages")) for value in values)
-        return [Strip(f"{name}-0", f"`{key}`", tuple(map(str, values)), made, torch.zeros(1, 0))]
+        return (Strip(f"{name}-0", f"`{key}`", tuple(map(str, values)), made, torch.zeros(1, 0)),)
     stage: Any = stages({name: arguments}, "stages")[0]
     strips = []
     for i, label in enumerate(stage.names):
@@ -69,7 +70,7 @@ def stage_strips(name: str) -> list[Strip]:
         if u is not None:
             shown = tuple(f"{round(value, 4) + 0:.3g}" for value in stage.values(u)[:, i].tolist())
             strips.append(Strip(f"{name}-{i}", label, shown, (Compose([stage]),), u))
-    return strips
+    return tuple(strips)
 
 
 def _points(stage: Any, i: int) -> Iterator[Tensor]:
