@@ -1,6 +1,7 @@
 """Fixtures shared by all tests."""
 
 import os
+from collections import defaultdict
 
 import pytest
 import skimage.data
@@ -12,6 +13,29 @@ def pytest_configure(config):
     if "PYTEST_XDIST_WORKER" in os.environ:
         torch.set_num_threads(1)
         os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def pytest_addoption(parser):
+    parser.addoption("--cases", type=int, metavar="N", help="run at most N cases of each test, evenly spread")
+
+
+@pytest.hookimpl(trylast=True)  # after the choice by -m and -k
+def pytest_collection_modifyitems(config, items):
+    """Keep `--cases` cases of each test: the first, the last, and others between them at equal distances."""
+    most = config.getoption("--cases")
+    if most is None:
+        return
+    tests = defaultdict(list)
+    for item in items:
+        tests[item.nodeid.partition("[")[0]].append(item)
+    kept = {item for cases in tests.values() for item in _spread(cases, most)}
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
+
+
+def _spread(cases, most):
+    last = len(cases) - 1
+    return cases if last < most else [cases[i * last // max(most - 1, 1)] for i in range(most)]
 
 
 @pytest.fixture(autouse=True)

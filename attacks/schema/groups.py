@@ -133,7 +133,7 @@ class WienerConfig:
         0.3,
         f"{STEP}; more in runs of fewer than 34 steps",
         range="above 0",
-        paper='this project\'s own: docs/decisions.md, "The attack"',
+        paper="this project's own: [decisions](decisions.md#the-attack)",
     )
     schedule: str = option("cosine", "how the step shrinks", range=SCHEDULE)
 

@@ -90,9 +90,10 @@ def _schemas(group: str) -> Iterator[tuple[type, list[str]]]:
 
 
 def _table(prefix: str, rows: list[Option]) -> Iterator[str]:
-    yield from ("| key | type | default | range | meaning | paper |", "|---|---|---|---|---|---|")
+    yield from ("| key | type | default | range | meaning |", "|---|---|---|---|---|")
     for item in rows:
-        cells = [f"`{prefix}{item.key}`", item.type, f"`{_default(item)}`", item.range, item.meaning, item.paper]
+        meaning = f"{item.meaning} ({item.paper})" if item.paper else item.meaning
+        cells = [f"`{prefix}{item.key}`", item.type, f"`{_default(item)}`", item.range, meaning]
         yield f"| {' | '.join(map(_cell, cells))} |"
 
 

@@ -3,8 +3,8 @@ How does a build fail when an encoder is not robust enough?
 ===========================================================
 
 A policy fixes the bars before the run; its verdict is PASS, FAIL or UNDECIDED, and its exit code ends the build. In
-continuous integration one line does both, ``viewproof run config=evaluate require=policy.yaml``; here are the same
-steps in Python, on six pictures and 8 steps.
+continuous integration one line does both, ``viewproof run config=evaluate perturbation.eps=16/255
+require=policy.yaml``; here are the same steps in Python, on six pictures and 8 steps.
 """
 
 import tempfile

@@ -181,7 +181,7 @@ def _card(group: str, name: str, what: str, lines: dict[str, str], keys: tuple[t
     needs = lines.pop("With", "")
     command = f"{GROUPS[group].command.format(group=group, name=name)} {needs}".strip()
     if "config=" in needs:  # a preset of its own
-        command = command.replace("config=smoke ", "")
+        command = re.sub(r"config=\w+ ", "", command, count=1)
     return Card(name, what, {key: text for key, text in lines.items() if text}, command, keys)
 
 

@@ -7,8 +7,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from omegaconf import OmegaConf
 
 from attacks.commands.show import written
+from attacks.gate.policy import read_policy, refuse_other_threat
 from attacks.schema.groups import CHOICES, OPEN
 from attacks.schema.suggestions import choices
 from attacks.schema.validate import validate
@@ -123,3 +125,10 @@ def test_the_facts_of_a_docstring_become_fields():
     cards.as_fields(lines)
     assert lines[2] == r":Formula: :math:`x^{\gamma}`"
     assert lines[3:] == [":Use: a test", "    that goes on.", ":Tested: Pillow.", "", "Not a field:", "    text"]
+
+
+@pytest.mark.parametrize("name", cards.names_of("policies"))
+def test_the_command_of_a_policy_has_the_threat_of_the_policy(name):
+    words = shlex.split(made()["policies", name].command)[3:]
+    run = composed(*(word for word in words if not word.startswith("require=")))
+    refuse_other_threat(read_policy(name), OmegaConf.to_container(run), {})

@@ -17,7 +17,6 @@ from attacks.experiment.artefact_list import differences
 from attacks.experiment.job import job
 from attacks.run import compose
 from tests.helpers.liars import all_of, cell, cells, entry, exchanged, gone, lines, pixel, sealed, tensors
-from tests.helpers.sampled import mostly_nightly
 
 TINY = ["data.count=3", "data.size=64", "attack.steps=2", "attack.views=2", "sanity=none", "evaluate.views=8"]
 TINY += ["evaluate.refine=1"]
@@ -203,7 +202,8 @@ LIES = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", mostly_nightly([*LIES], 2))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", LIES)
 def test_an_edit_is_named_with_and_without_new_digests(runs, tmp_path, name):
     kind, edit, beginning = LIES[name]
     folder = shutil.copytree(runs(kind), tmp_path / "run")

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tests.helpers.sampled import half_nightly, mostly_nightly
+from tests.helpers.sampled import mostly_slow
 from tests.helpers.wrong import desk as desk
 
 SMOKE = "config=smoke"
@@ -162,7 +162,7 @@ MORE = {
 }
 
 
-@pytest.mark.parametrize("command", half_nightly(WORDS, 9))
+@pytest.mark.parametrize("command", mostly_slow(WORDS, 9))
 def test_a_bad_command_gives_a_one_line_error(desk, command):
     (desk.here / "a#b.yaml").write_text("seed: 1\n")
     given = [word.replace("{here}", str(desk.here)).replace("{file}", __file__) for word in command.split()]
@@ -177,7 +177,8 @@ PAIRS = [f"{key}={value}" for key, values in NUMBERS.items() for value in values
 PAIRS += [text.format(value) for text, values in MORE.items() for value in values]
 
 
-@pytest.mark.parametrize("command", mostly_nightly(PAIRS, 5))
+@pytest.mark.slow
+@pytest.mark.parametrize("command", PAIRS)
 def test_a_number_out_of_range_gives_a_one_line_error(desk, command):
     message = desk.refused(*([] if command.startswith("config=") else [SMOKE]), *command.split(" "))
     key = command.split(" ")[-1].partition("=")[0].removeprefix("transforms.stages.")

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tests.helpers.sampled import mostly_nightly
 from tests.helpers.wrong import desk as desk
 
 RGB = np.random.default_rng(0).integers(0, 256, (24, 32, 3), dtype=np.uint8)
@@ -97,7 +96,8 @@ CONTENTS = {
 }
 
 
-@pytest.mark.parametrize("name", mostly_nightly(CONTENTS, 4), ids=ascii)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONTENTS, ids=ascii)
 def test_a_bad_picture_file_gives_a_one_line_error(desk, name):
     content, reason = CONTENTS[name]
     (desk.given / name).write_bytes(content() if callable(content) else content)
@@ -131,7 +131,8 @@ PLACES = {
 }
 
 
-@pytest.mark.parametrize("place", mostly_nightly(PLACES, 3))
+@pytest.mark.slow
+@pytest.mark.parametrize("place", PLACES)
 def test_a_path_that_is_no_file_gives_a_one_line_error(desk, place):
     make, name, reason = PLACES[place]
     make(desk.given / name.partition("/")[0])

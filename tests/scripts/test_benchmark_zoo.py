@@ -5,7 +5,6 @@ import torch
 
 from scripts.benchmarks import zoo
 from scripts.benchmarks.zoo_encoders import SIZE, honest, net, rigged
-from tests.helpers.sampled import mostly_nightly
 
 #: Some of those that mask and of those that do not, by family.
 MASK = (
@@ -32,13 +31,15 @@ def test_a_rigged_encoder_gives_one_embedding_a_picture():
         assert {case.encoder(images).shape for case in rigged().values()} == {(3, 32)}
 
 
-@pytest.mark.parametrize("name", mostly_nightly([*MASK, *PASS], 2))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*MASK, *PASS])
 def test_whether_an_encoder_masks_is_measured(name):
     assert zoo.truth(rigged()[name], 8).masks == (name in MASK)
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", mostly_nightly([*MASK, *PASS], 2))
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*MASK, *PASS])
 def test_the_verdict_follows_the_truth(name):
     failed = {check.name for check in zoo.battery(rigged()[name].encoder, 0).failed}
     assert ("masking" in failed) == (name in MASK), failed

@@ -21,21 +21,16 @@ from attacks.encoders.loading import load_encoder
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.request import Request
 from tests.helpers import encoder_laws as laws
-from tests.helpers.sampled import mostly_nightly
 
 MODELS = torchvision.models.list_models(module=torchvision.models)
-#: One of each kind of head.
-SMALL = ("resnet18", "squeezenet1_1", "mobilenet_v3_small", "shufflenet_v2_x0_5", "mnasnet0_5", "regnet_x_400mf")
 #: Larger models run on the meta device only.
 LARGE = 3e7
 refused = partial(laws.refusal, family="torchvision")
 
 
-def every(quick):
-    """All models that are not large; half of those that are not `quick` in the nightly suite."""
+def not_large():
     sizes = {m: torchvision.models.get_model_weights(m).DEFAULT.meta["num_params"] for m in MODELS}
-    left = [model for model in MODELS if sizes[model] <= LARGE and model not in quick]
-    return mostly_nightly(left, 2) + [pytest.param(model, marks=pytest.mark.slow) for model in quick]
+    return [model for model in MODELS if sizes[model] <= LARGE]
 
 
 def library_model(model, seed=1, **arguments):
@@ -68,13 +63,14 @@ def saved(path, network, drop=()):
     return path
 
 
-@pytest.mark.parametrize("model", every(SMALL))
+@pytest.mark.slow
+@pytest.mark.parametrize("model", not_large())
 def test_features_are_the_input_of_the_head(tmp_path, model):
     network = library_model(model)
     encoder = load_encoder("torchvision", model, weights=saved(tmp_path / "w.pt", network))
     preset = torchvision.models.get_model_weights(model).DEFAULT.transforms()
     pictures = laws.three_pictures()
-    for name in ("portrait",) if model in SMALL else pictures:
+    for name in pictures:
         # In float64, because torchvision's resize in float32 is off by up to 3e-5; the output is float32.
         expected = before_the_head(network, laws.within(preset(pictures[name]), encoder.preprocess))
         with torch.no_grad():
@@ -103,7 +99,8 @@ def test_every_model_gives_one_row_per_picture(model):
     assert features.shape == (2, head.shape[1])
 
 
-@pytest.mark.parametrize("model", every(SMALL))
+@pytest.mark.slow
+@pytest.mark.parametrize("model", not_large())
 def test_random_weights_of_every_model_are_reproducible(model):
     encoder = laws.assert_random_weights_repeat("torchvision", model)
     assert encoder.title == f"torchvision:{model}"
