@@ -68,7 +68,7 @@ def test_a_wrong_word_is_one_line(words, part, capsys):
     assert out == "" and err.startswith("error: ") and err.count("\n") == 1 and part in err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_shell_completes_commands_options_presets_and_keys():
     assert completions("viewproof ") >= set(COMMANDS)
     assert completions("viewproof print --pap") == {"--paper"}

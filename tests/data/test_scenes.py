@@ -145,7 +145,7 @@ def test_photographs_that_cannot_be_read_are_left_out_with_their_places(three):
     assert queries.names == ("b.png", "c.png") and tuple(queries.placements.quads.shape) == (2, 1, 4, 2)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_records_the_placement_of_the_patch(three, monkeypatch, capsys):
     folder, _ = three
     noise(folder / "wide.png", 5, 60, 40)

@@ -27,7 +27,7 @@ def undone():
     torch.use_deterministic_algorithms(strict)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_python_prints_the_text_of_the_page(tmp_path, monkeypatch, capsys, undone):
     prepare(tmp_path, PAGE)
     monkeypatch.chdir(tmp_path)

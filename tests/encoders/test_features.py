@@ -212,7 +212,7 @@ def test_show_encoder_starts_no_run_and_writes_no_files(monkeypatch, capsys, tmp
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_attacks_the_given_layers(monkeypatch, tmp_path):
     short = ["config=smoke", "data.count=1", "attack.steps=2", "evaluate.views=4", f"hydra.run.dir={tmp_path}"]
     assert call(monkeypatch, *short, "encoder.features=[stages.5:mean,stages.8]") == 0

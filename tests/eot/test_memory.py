@@ -64,7 +64,7 @@ def process_peak(views):
     return high_water()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_process_memory_does_not_grow_with_views():
     few, many = (in_fresh_process(process_peak, views) for views in (8, 256))
     assert many <= 1.05 * few  # all 256 views at once would take 1.5 times as much

@@ -50,7 +50,7 @@ def run(request, tmp_path_factory):
     return taken, results[0], folder
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_all_arms_are_chosen_on_the_bank_of_eot(run):
     taken, result, folder = run
     for options, select in taken:

@@ -94,7 +94,7 @@ def test_a_preset_and_a_directory_may_not_choose_it(words, tmp_path, monkeypatch
     assert len(seen(tmp_path)) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_killed_run_asks_the_server_about_no_picture_twice_and_hides_its_key(words, tmp_path, monkeypatch):
     monkeypatch.setenv("SECRET_KEY", "s3cret-0123456789")
     running, kills = [], {7, 30}

@@ -11,7 +11,6 @@ import skimage.data
 from PIL import Image
 
 from tests.helpers.processes import ended, facts, started
-from tests.helpers.sampled import mostly_nightly
 
 #: A run with everything that a checkpoint holds: units, arms, left-out stages, maps; saved at each step.
 WORDS = [
@@ -63,7 +62,8 @@ def whole(tmp_path_factory, go_on):
     return facts(folder), time.monotonic() - began
 
 
-@pytest.mark.parametrize("trial", mostly_nightly(range(20), 10))
+@pytest.mark.nightly
+@pytest.mark.parametrize("trial", range(20))
 def test_a_run_killed_at_random_moments_ends_with_the_same_files(whole, go_on, tmp_path, trial):
     expected, seconds = whole
     folder, chance = tmp_path / "run", random.Random(trial)
@@ -82,7 +82,8 @@ def test_a_run_killed_at_random_moments_ends_with_the_same_files(whole, go_on, t
     assert not (folder / "checkpoint").exists() and not list(folder.rglob("*.tmp"))
 
 
-@pytest.mark.parametrize("number", mostly_nightly([signal.SIGTERM, signal.SIGINT, signal.SIGUSR1], 3))
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
 def test_a_run_that_is_stopped_prints_how_to_resume(whole, go_on, tmp_path, number):
     expected, _ = whole
     folder = tmp_path / "run"

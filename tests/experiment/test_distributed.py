@@ -71,8 +71,7 @@ def test_collectives_of_a_single_process_change_nothing(monkeypatch):
     assert (world.first, list(world.share(3)), world.least(4), world.agree("a")) == (True, [0, 1, 2], 4, "a")
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("size", [2, 3])
+@pytest.mark.parametrize("size", mostly_nightly([2, 3], 2))
 def test_collectives_give_every_process_the_same_values(size, tmp_path):
     (tmp_path / "laws.py").write_text(LAWS)
     torchrun(size, ["laws.py", str(tmp_path)], tmp_path)
@@ -114,12 +113,11 @@ RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", mostly_nightly(RUNS, len(RUNS)))
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", RUNS)
 def test_the_number_of_processes_does_not_change_the_steps(tmp_path, name):
     extra, rel = RUNS[name]
-    compare(
-        [1, 2] if name == "sgd" else [1, 2, 4], tmp_path, [*QUICK, "data.count=3", "attack.steps=12", *extra], rel
-    )
+    compare([1, 2, 4], tmp_path, [*QUICK, "data.count=3", "attack.steps=12", *extra], rel)
 
 
 def compare(sizes, folder, arguments, rel):
@@ -173,7 +171,7 @@ def end(torchrun, _):
     os.kill(torchrun, signal.SIGTERM)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(sys.platform != "linux", reason="looks processes up in /proc")
 def test_two_processes_resume_and_end_with_the_same_bytes(tmp_path, monkeypatch, capsys):
     overrides = ["config=smoke", "data.count=2", "attack.views=4", "attack.steps=4", "evaluate.views=4"]

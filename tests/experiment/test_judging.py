@@ -159,7 +159,7 @@ def test_verify_names_a_changed_effect_and_changed_scores_of_the_other_precision
         assert any(problem.startswith(line) for problem in problems), problems
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_resumed_run_keeps_the_decision_and_judges_nothing_again(tmp_path, monkeypatch):
     overrides = [*TINY, LOWER, "data.count=2", "data.size=32", "evaluate.views=2", "evaluate.wide=1"]
     folder, whole = tmp_path / "run", tmp_path / "whole"

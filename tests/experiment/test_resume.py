@@ -141,7 +141,7 @@ def test_batches_are_not_resumed_with_another_gallery(tmp_path, monkeypatch, cap
     assert "the gallery was" in capsys.readouterr().err
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_killed_while_writing_its_report_is_not_finished(whole, tmp_path, monkeypatch):
     folder = tmp_path / "run"
 

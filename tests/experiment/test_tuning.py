@@ -96,7 +96,7 @@ def test_refuses_a_manifest_without_a_decision(tmp_path, content):
 LOWER = Decision("channels_last", "bfloat16", fold=True, chunk=5)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_an_evaluation_that_was_stopped_goes_on_with_its_decision_and_can_be_verified(monkeypatch, tmp_path):
     monkeypatch.setattr("attacks.experiment.tuning.choose", lambda *_, **__: Choice(LOWER, ()))
     words, whole, stopped = [*TINY, *LEAN], tmp_path / "whole", tmp_path / "stopped"

@@ -20,7 +20,6 @@ from attacks import verify
 from attacks.eot.faults import NotFinite
 from attacks.experiment.batch import Unit
 from tests.helpers.processes import PATIENCE, ended, facts, started
-from tests.helpers.sampled import mostly_nightly
 from tests.run.test_run import call
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +38,8 @@ def pictures(folder, count):
     return folder
 
 
-@pytest.mark.parametrize("batch", mostly_nightly([8, 1], 2))
+@pytest.mark.nightly
+@pytest.mark.parametrize("batch", [8, 1])
 def test_four_processes_of_which_two_are_killed_give_the_table_of_one(tmp_path, batch):
     overrides = [*SMALL, f"data.path={pictures(tmp_path / 'in', 200)}", f"evaluate.batch={batch}"]
     alone, shared = tmp_path / "alone", tmp_path / "shared"
@@ -82,7 +82,7 @@ def workers_of(process):
     return [int(pid) for pid, name in names.items() if b"spawn_main" in name]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_worker_that_is_killed_is_replaced_and_the_bytes_are_those_of_one_process(few, tmp_path):
     words, expected = few
     run, log = tmp_path / "run", tmp_path / "log"
@@ -93,7 +93,7 @@ def test_a_worker_that_is_killed_is_replaced_and_the_bytes_are_those_of_one_proc
     assert "another one does its unit" in log.read_text()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_of_several_workers_that_is_stopped_goes_on_by_the_same_command(few, tmp_path):
     words, expected = few
     run, log = tmp_path / "run", tmp_path / "log"

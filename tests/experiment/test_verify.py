@@ -284,7 +284,7 @@ def test_honest_runs_of_every_kind_pass(small, tmp_path, name):
     assert verdict.passed and not verdict.notes, verdict
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_run_on_other_threads_passes_with_a_note(runs):
     before = torch.get_num_threads()
     torch.set_num_threads(3)
@@ -295,7 +295,7 @@ def test_a_run_on_other_threads_passes_with_a_note(runs):
     assert verdict.passed and any("the number of threads was 1" in note for note in verdict.notes)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_labelled_run_passes(tmp_path, small):
     pictures = made(tmp_path / "first", TINY) / "pictures" / "clean"
     table = ["path,cluster,identity", *(f"{path},{i // 2},{i % 2}" for i, path in enumerate(pictures.iterdir()))]
@@ -308,7 +308,7 @@ def test_a_labelled_run_passes(tmp_path, small):
     assert any("what is right" in line or "the file of" in line for line in verdict.problems), verdict
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_module_in_memory_is_needed_again(tmp_path):
     torch.manual_seed(1)
     module = nn.Sequential(nn.AdaptiveAvgPool2d(8), nn.Flatten(), nn.Linear(192, 16)).eval()
@@ -367,7 +367,7 @@ def test_no_damage_is_silent(runs, tmp_path):
     assert count >= 300 and not [*differences(folder, *both(folder))]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "a/../../b"])
 def test_a_list_that_leads_elsewhere_is_refused(runs, tmp_path, path):
     folder = shutil.copytree(runs("lean"), tmp_path / "run")

@@ -46,7 +46,7 @@ def test_ends_only_close_in_and_mirror(values):
     assert np.abs(mirrored[0] - (1 - highs)).max() <= 2 / (GRID - 1)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("rate", [0.05, 0.5])
 def test_each_side_misses_the_mean_at_any_look_in_at_most_a_fortieth(rate):
     random = np.random.default_rng(1)

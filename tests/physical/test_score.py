@@ -240,7 +240,7 @@ def test_views_are_scored_as_in_the_run(run):
     assert not judged.success.any() and list(judged.nearest) == list(parts.queries.names)[::-1]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_corners_given_by_the_user_replace_fiducials(run, tmp_path, capsys):
     first = names_of(run)[0]
     pixels, corners = shot(run, degrees=15, corners=CORNERS)

@@ -142,7 +142,7 @@ def test_outside_scene_and_horizon_is_mid_grey():
         taken(flat(1), Shot(pitch=75, distance=0.3))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_nearly_all_tags_are_detected_and_give_the_true_corners_of_the_patch(run, tmp_path):
     simulate(run, tmp_path / "photos", count=20, size=(480, 640))
     given = cv2.aruco.DetectorParameters()

@@ -243,7 +243,7 @@ def test_a_failed_check_gives_the_first_warning(tmp_path, monkeypatch, capsys):
     assert page.index("SANITY CHECK FAILED") < page.index("Five arms")
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_steps_of_a_suite_name_their_attack(tmp_path, monkeypatch):
     folder = tmp_path / "run"
     assert call(monkeypatch, *SHORT, "attack=suite", "attack.nearest=1", f"hydra.run.dir={folder}") == 0

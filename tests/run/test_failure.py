@@ -33,7 +33,7 @@ def finished(tmp_path_factory, few_views):
     return folder
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("arm", ["clean", "eot"])
 def test_the_sign_of_the_score_is_the_judges_verdict(finished, arm):
     bench, success = reopened(finished), read_scores(finished).success["same"][arm]
@@ -45,7 +45,7 @@ def test_the_sign_of_the_score_is_the_judges_verdict(finished, arm):
     assert 0 < success.double().mean() < 1
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_command_gives_the_rows_of_the_run_and_they_agree_with_plain_views(finished, tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["failure", str(finished), "--pictures", "2", "--particles", "100", "--out", str(out)]) == 0
@@ -65,7 +65,7 @@ def test_the_command_gives_the_rows_of_the_run_and_they_agree_with_plain_views(f
         assert -20 <= float(row["affine angle (deg)"]) <= 20
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_report_shows_the_probabilities_and_the_views_that_fail_most(finished):
     page = Page((finished / "report.html").read_text())
     assert "How often a view fails, over all views" in page.text
@@ -74,7 +74,7 @@ def test_the_report_shows_the_probabilities_and_the_views_that_fail_most(finishe
     assert any(image["alt"].startswith("The views that fail most") for image in page.all("img"))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_wrong_inputs_are_one_line(finished, tmp_path, capsys):
     for arguments, part in (
         ([str(finished), "--particles", "10"], "`--particles` must be at least 50"),

@@ -80,7 +80,7 @@ def test_a_changed_policy_in_the_run_directory_is_named_by_verify(finished, tmp_
     assert any("gate" in line for line in problems)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_pictures_are_attacked_until_the_policy_is_decided(tmp_path, monkeypatch, capsys):
     (tmp_path / "p.yaml").write_text(POLICY.replace("at_most: 0.6", "at_most: 0.9").replace("0.2}", "0.1}"))
     words = f"{FAST} data.count=40 evaluate.batch=4 attack.gradients=8 sanity.pictures=1"

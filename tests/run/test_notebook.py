@@ -222,7 +222,7 @@ def test_notebook_cell_is_short_and_equals_the_command_line_run(tmp_path, monkey
     assert "<iframe sandbox" in result._repr_html_()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_several_encoders_are_compared_on_the_same_pictures(tmp_path):
     values = {key: value for key, value in TINY.items() if key != "attack.steps"}
     encoders = {"one": "pocket", "two": conv(torch.nn.Flatten()).eval()}

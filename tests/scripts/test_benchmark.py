@@ -175,7 +175,7 @@ def test_memory_is_measured_for_each_number_of_views(in_this_process):
     assert each == pytest.approx(1e3 * (b - a) / 2) and share == pytest.approx(1 - (b - a) / a)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_fresh_process_measures_its_own_first_step():
     assert 0 < memory.in_fresh_process(memory.first_peak, "pocket", "cpu", 2) < 2**30
 

@@ -13,7 +13,7 @@ def test_photographs_of_the_patch_are_scored_and_those_of_anything_else_are_not(
     assert other.rows["all"][0] == 0, other.notes
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_card_is_located_in_kind_and_hard_photographs():
     (table,) = corners.run(photos=2, source="limits")
     assert list(table.rows) == list(corners.FIRST)

@@ -65,7 +65,7 @@ def test_the_attack_that_knows_the_detector_pulls_its_two_embeddings_together():
     torch.testing.assert_close(detector.Unseen(0.99, 4.0)(own, anchor), wanted)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_detector_has_false_alarms_and_hits_by_attack():
     alarms, hits = detector.run(pictures=1, size="256", steps=3, budgets=("28dB",))
     assert set(alarms.rows) == set(detector.KERNELS)

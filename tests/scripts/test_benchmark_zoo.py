@@ -31,7 +31,7 @@ def test_a_rigged_encoder_gives_one_embedding_a_picture():
         assert {case.encoder(images).shape for case in rigged().values()} == {(3, 32)}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("name", [*MASK, *PASS])
 def test_whether_an_encoder_masks_is_measured(name):
     assert zoo.truth(rigged()[name], 8).masks == (name in MASK)

@@ -8,7 +8,7 @@ import pytest
 from scripts import gpu_check
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_rehearsal_runs_every_step(tmp_path, capsys):
     assert gpu_check.main(["--device", "cpu", "--out", str(tmp_path / "out")]) == 0
     summary = (tmp_path / "out" / "summary.md").read_text()

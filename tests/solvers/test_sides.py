@@ -83,7 +83,7 @@ def runs(tmp_path_factory):
     return folders, {steps: json.loads((folder / "metrics.json").read_text()) for steps, folder in folders.items()}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_run_reports_the_refined_worst_case_and_its_cost(runs):
     folders, contents = runs
     rough, fine = contents[0], contents[3]

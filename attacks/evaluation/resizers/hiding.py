@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.optimize import brentq
+import scipy  # its parts are loaded when first used
 
 from attacks.evaluation.resizers.separable import Separable
 
@@ -81,7 +81,7 @@ def _ridge(rest: np.ndarray, values: np.ndarray, length: float) -> float:
         m = np.exp(log)
         return float(np.linalg.norm(rest * (m / (values**2 + m)))) - length
 
-    return float(np.exp(-30.0 if longer(-30) > 0 else brentq(longer, -30, 30)))
+    return float(np.exp(-30.0 if longer(-30) > 0 else scipy.optimize.brentq(longer, -30, 30)))
 
 
 def rms(values: np.ndarray) -> float:

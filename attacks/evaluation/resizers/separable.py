@@ -4,9 +4,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import scipy  # its parts are loaded when first used
 import torch
-from scipy.linalg import orth
-from scipy.sparse.linalg import LinearOperator, eigsh
 
 from transforms.resizing.resize import axes
 
@@ -98,7 +97,7 @@ def hidden_gain(resizer: Separable, viewer: Separable) -> float:
     """
     pairs = []
     for matrix, other in ((resizer.rows, viewer.rows), (resizer.columns, viewer.columns)):
-        seen = matrix @ orth(other.T)
+        seen = matrix @ scipy.linalg.orth(other.T)
         pairs.append((matrix @ matrix.T, seen @ seen.T))
     (a, p), (b, q) = pairs
     shape = (len(a), len(b))
@@ -111,7 +110,7 @@ def hidden_gain(resizer: Separable, viewer: Separable) -> float:
     start = np.random.default_rng(0).standard_normal(len(a) * len(b))  # else ARPACK draws its own
     if np.linalg.norm(product(start)) <= NOTHING * np.linalg.norm(start):
         return 0.0  # nothing is hidden, and ARPACK would not converge on rounding
-    operator = LinearOperator((start.size, start.size), matvec=product, dtype=np.float64)
-    largest = eigsh(operator, k=1, v0=start, tol=1e-4, return_eigenvectors=False)[0]
+    operator = scipy.sparse.linalg.LinearOperator((start.size, start.size), matvec=product, dtype=np.float64)
+    largest = scipy.sparse.linalg.eigsh(operator, k=1, v0=start, tol=1e-4, return_eigenvectors=False)[0]
     source = resizer.rows.shape[1] * resizer.columns.shape[1]
     return float(max(0.0, largest) * source / start.size)

@@ -202,7 +202,7 @@ def test_compile_gets_the_prepared_module(monkeypatch):
     torch.testing.assert_close(features, encoder(images), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.filterwarnings("ignore")  # warnings of the compiler
 @pytest.mark.parametrize("precision", ["float32", *LOWER])
 def test_a_prepared_encoder_can_be_compiled(precision):

@@ -71,7 +71,7 @@ def test_saved_bytes_count_each_storage_once_and_no_weights():
     assert held.most == 3 * x.nbytes  # of the largest pass
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="glibc's allocator")
 def test_freed_memory_stays_with_the_process():
     # The order matters: freed memory below a live block of the heap cannot be returned.

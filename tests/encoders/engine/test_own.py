@@ -20,7 +20,6 @@ from attacks.encoders.layers import unwrapped
 from attacks.eot.bank import Bank
 from attacks.experiment.build.encoder import subject
 from attacks.schema.encoder import ModuleConfig
-from tests.helpers.sampled import mostly_nightly
 from tests.run.test_run import call
 from transforms import Compose
 
@@ -299,7 +298,8 @@ def test_a_folder_of_transformers_in_half_precision_runs_in_it(dtype, tmp_path):
     assert cosine(gradient, pulled(wide, pictures())[1]) > 0.99
 
 
-@pytest.mark.parametrize("dtype", mostly_nightly([torch.float16, torch.bfloat16], 2), ids=str)
+@pytest.mark.nightly
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
 def test_a_program_is_attacked_and_verified_by_command_line(dtype, tmp_path, monkeypatch, capsys):
     pocket = load_encoder()
     module = nn.Sequential(pocket.stem, nn.ReLU(), pocket.stages, nn.Flatten(), pocket.head).to(dtype)
