@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from attacks.encoders.engine import engine_reset, engine_restore, engine_state
+from attacks.eot.estimate import Estimate
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import Options, Problem
 from attacks.eot.risk import Mean
@@ -85,17 +86,17 @@ def optimise(
             meter.begin(earlier_cost)
             progress.skip(len(trace))
         for name, step, best in _steps(arm, setting, known, spent, state, meter.choosing):
-            estimate, count = step.estimate, len(known.images)
+            loss, stderr, snr, views, held_out = averaged(step.estimate, best)
             line = Trace(
                 batch=setting.batch,
                 arm=arm,
                 attack=name,
                 step=len(trace),
-                objective=sign * float(estimate.mean.mean()),
-                stderr=float(estimate.stderr.square().mean().sqrt()) / count**0.5,
-                snr=float(estimate.snr.mean()),
-                held_out=None if best is None else sign * float(best.latest.mean()),
-                views=float(estimate.views.double().mean()),
+                objective=sign * loss,
+                stderr=stderr / len(known.images) ** 0.5,
+                snr=snr,
+                held_out=None if held_out is None else sign * held_out,
+                views=views,
                 pictures=int(step.active.sum()),
                 evals=step.evals,
             )
@@ -107,6 +108,15 @@ def optimise(
             task.update(partial(arm_state.with_trace, trace, len(trace)))
     assert best is not None  # the last iterate is always evaluated
     return best, trace
+
+
+def averaged(estimate: Estimate, best: Best | None) -> tuple[float, float, float, float, float | None]:
+    """Over the pictures of a step: the mean loss, the root mean square of its standard errors, the mean
+    signal-to-noise ratio and number of views, and the mean held-out loss, once there is one. One transfer."""
+    values = [estimate.mean.mean(), estimate.stderr.square().mean().sqrt(), estimate.snr.mean()]
+    values += [estimate.views.double().mean(), *([] if best is None else [best.latest.mean()])]
+    loss, stderr, snr, views, *held_out = torch.stack([value.double() for value in values]).cpu().tolist()
+    return loss, stderr, snr, views, held_out[0] if held_out else None
 
 
 def question(purpose: str, setting: Setting, known: Known) -> tuple[Problem, Options]:

@@ -10,6 +10,7 @@ from attacks import EOT, L2, PGD, Away, Linf, Patch, Wiener, attack, bank, load_
 from attacks.data.gallery import tiles
 from attacks.eot.problem import Options, Problem
 from attacks.evaluation.scores import Right, evaluate
+from attacks.experiment.arms import averaged
 from attacks.experiment.build.pipeline import preset
 from attacks.solvers.selection import LOOKS, Plan, selection
 from attacks.solvers.solver import watch
@@ -87,6 +88,21 @@ def test_choosing_the_iterate_waits_once_a_look_twice_for_who_leaves_and_three_t
     waits = {place: count for place, count in mode.counts.items() if place[-1].startswith(own)}
     assert sum(waits.values()) == 5 + 2 + 3 + more, mode.counts
     assert best.step.inner.tolist() == wanted.step.tolist()
+
+
+def test_the_figures_of_a_step_are_read_at_once():
+    """As a run does after each step, for its table of steps."""
+    images = tiles(64).images[:2].clone()
+    with torch.no_grad():
+        anchor = load_encoder()(images).clone()
+    wanted = [averaged(step.estimate, best) for step, best in watched(images, anchor, load_encoder(), False, None)]
+    with Waits() as mode:
+        steps = watched(Pretended(images), Pretended(anchor), on_device(load_encoder()), False, None)
+        for (step, best), figures in zip(steps, wanted, strict=True):
+            mode.counts.clear()
+            assert averaged(step.estimate, best) == pytest.approx(figures, abs=1e-5)
+            assert int(step.active.sum()) == 2
+            assert mode.counts.total() == 1, mode.counts
 
 
 @pytest.mark.parametrize(("name", "more"), [("eot2d", 0), ("web", 1)])
