@@ -10,7 +10,7 @@ from attacks.runtime.untrusted import read
 
 
 def lock_file(policy: Path) -> Path:
-    """The lock of a policy's file: mine.yaml has mine.lock.json."""
+    """The lock of a policy's file: policy.yaml has policy.lock.json."""
     return policy.with_suffix(".lock.json")
 
 
