@@ -402,6 +402,7 @@ class SingleConfig:
 
     Use: the default: one attack, with any optimiser and objective.
     Not: doubts that another attack might be stronger: suite.
+    Source: the optimiser's; of the number of views, Byrd et al. 2012.
     Cost: `gradients` gradients of each picture, in each arm.
     """
 
@@ -455,6 +456,7 @@ CHOICES: dict[str, dict[str, type]] = {
             "One optimiser; then the smallest eps at which half of the views succeed.\n\n"
             "Use: how much change an encoder stands, without an eps that somebody chose.\n"
             "Not: a patch, a shared perturbation, or an optimiser without gradients.\n"
+            "Source: this project's own search; of the number of views, Byrd et al. 2012.\n"
             "Cost: `gradients` gradients of each picture, then those of the search for the radius.",
         ),
     ),
