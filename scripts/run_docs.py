@@ -36,6 +36,9 @@ ELSEWHERE = {
 #: A command that takes minutes -> the overrides that shorten it.
 LONG = {
     "python -m attacks.run config=quickstart data.count=30": "attack.steps=2 sanity=none evaluate.views=8",
+    "python -m attacks.run config=targeted": "attack.gradients=16 sanity=none evaluate.views=8",
+    "python -m attacks.run config=sgd_l2": "attack.gradients=16 sanity=none evaluate.views=8",
+    "python -m attacks.run config=suite": "attack.gradients=16 sanity=none evaluate.views=8",
 }
 
 
@@ -95,8 +98,9 @@ def main() -> None:
     parser.add_argument("pages", nargs="+", type=Path)
     parser.add_argument("--whole", action="store_true", help="shorten no command")
     arguments = parser.parse_args()
+    longest_first = sorted(arguments.pages, key=lambda page: len(commands(page)), reverse=True)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for _ in pool.map(partial(run, whole=arguments.whole), arguments.pages):
+        for _ in pool.map(partial(run, whole=arguments.whole), longest_first):
             pass
 
 
