@@ -3,10 +3,10 @@
     python scripts/run_docs.py README.md docs/*.md
 
 Each line of a fenced `bash` block is run in a temporary folder with the files that the documentation assumes:
-`my/pictures` with photographs, and the file of each fenced `yaml` block whose first line is its name, as `#
-mine.yaml`. Each `python` block is run as a script. A command whose comment says `exits with 3` must do so. Lines
-that `.ci/run` or `.ci/nightly` run themselves, or that a test runs in a shorter form, are skipped. A line of `LONG`
-runs with fewer steps, unless `--whole` is given. Pages run in parallel, one per core.
+`my/pictures` with photographs, and the file of each `yaml` block whose first line is its name (`# mine.yaml`). Each
+`python` block is run as a script. A command whose comment says `exits with 3` must do so. Lines that `.ci/run` or
+`.ci/nightly` run themselves, or that a test runs in a shorter form, are skipped. A line of `LONG` runs with fewer
+steps, unless `--whole` is given. Pages run in parallel, one per core.
 """
 
 import argparse
