@@ -53,6 +53,10 @@ def test_looks_take_at_most_a_tenth_of_all_passes_wherever_a_run_ends(passes, vi
         assert done * plan.screen <= share * passes / 9 or share < LEAVES or len(plan.looks) == 1
 
 
+def test_a_run_of_126_gradients_has_the_looks_that_the_check_of_its_plateau_needs():
+    assert len(planned(2 * 126).looks) + 1 == 5 > len(planned(2 * 125).looks) + 1  # docs/sanity_checks.md names it
+
+
 class Counted(nn.Module):
     """An encoder that counts the pictures it encodes, with and without a gradient."""
 
