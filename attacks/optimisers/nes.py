@@ -24,8 +24,8 @@ class NES(Optimiser):
     Formula: \frac{1}{q} \sum_{i=1}^{q} (\ell(\delta + \sigma d_i) - \ell(\delta - \sigma d_i)) \, d_i
     Use: an encoder that can only be asked and answers with numbers.
     Not: answers that only say same or not: `LabelOnly`.
-    Cost: forward passes only, of each step as many as it has views; 25.0 bits of a hash after 1,000 queries, where
-    the gradient changes 31.8 (docs/benchmarks.md, `asked`).
+    Cost: forward passes only, of each step as many as it has views; 25.3 bits of a hash after 1,000 queries, where
+    the gradient changes 31.2 (docs/benchmarks.md, `asked`).
     Oracle: the gradient in the low frequencies, tests/solvers/test_sampled.py.
 
     Args:
