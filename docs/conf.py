@@ -17,10 +17,10 @@ project, author, release = "Viewproof", "the Viewproof authors", __version__
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 extensions += ["sphinx_gallery.gen_gallery"]  # runs docs/examples; not with -D plot_gallery=0
 exclude_patterns = ["physical", "downscale"]  # folders of pictures
-html_static_path, html_css_files = ["static"], ["site.css"]
 exclude_patterns += ["examples"]  # the site has what sphinx-gallery makes of them
 html_theme = "furo"
 html_title = "Viewproof"
+html_static_path, html_css_files = ["static"], ["site.css"]
 html_show_copyright = False
 html_math_renderer = "mathml"  # browsers show it without a script
 myst_enable_extensions = ["colon_fence"]

@@ -28,12 +28,12 @@ def pytest_collection_modifyitems(config, items):
     tests = defaultdict(list)
     for item in items:
         tests[item.nodeid.partition("[")[0]].append(item)
-    kept = {item for cases in tests.values() for item in _spread(cases, most)}
+    kept = {item for cases in tests.values() for item in spread(cases, most)}
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
 
 
-def _spread(cases, most):
+def spread(cases, most):
     last = len(cases) - 1
     return cases if last < most else [cases[i * last // max(most - 1, 1)] for i in range(most)]
 
