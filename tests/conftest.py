@@ -19,6 +19,11 @@ def pytest_addoption(parser):
     parser.addoption("--cases", type=int, metavar="N", help="run at most N cases of each test, evenly spread")
 
 
+def pytest_runtest_setup(item):
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("needs CUDA")
+
+
 @pytest.hookimpl(trylast=True)  # after the choice by -m and -k
 def pytest_collection_modifyitems(config, items):
     """Keep `--cases` cases of each test: the first, the last, and others between them at equal distances."""

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from transforms.devices import uploaded
 from transforms.sampling.fusion import Move
 from transforms.sampling.outline import Outline
 
@@ -116,7 +117,7 @@ def rows_of(scene: Scene) -> int:
 
 
 def taken(shown: Shown, rows: Tensor | int) -> Scene:
-    """The scene of some pictures (or one), with the layers above them.
+    """The scene of some pictures (or one), by their numbers on the host, with the layers above them.
 
     Examples:
         >>> import torch
@@ -129,10 +130,10 @@ def taken(shown: Shown, rows: Tensor | int) -> Scene:
     """
     scene = scene_of(shown)
     if isinstance(rows, int):
-        rows = torch.tensor([rows], device=base_of(scene).device)
+        rows = torch.tensor([rows])
 
-    def some(each: Tensor) -> Tensor:
-        return each if len(each) == 1 else each[rows]
+    def some(each: Tensor) -> Tensor:  # the pulls and coordinates of a scene on a GPU are on the host
+        return each if len(each) == 1 else each[uploaded(rows, each.device)]
 
     def layer(each: Layer) -> Layer:
         alpha = None if each.alpha is None else some(each.alpha)
@@ -145,7 +146,7 @@ def taken(shown: Shown, rows: Tensor | int) -> Scene:
         )
 
     base, *rest = scene.layers
-    pixels = base.pixels if len(base.pixels) == len(rows) == 1 else base.pixels[rows]
+    pixels = base.pixels if len(base.pixels) == len(rows) == 1 else base.pixels[uploaded(rows, base.pixels.device)]
     base = Layer(pixels, None, some(base.pull), base.bends)
     return Scene((base, *map(layer, rest)), scene.size)
 

@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from transforms.devices import uploaded
+
 #: A tensor (N,...), or a tuple or mapping of trees.
 Tree = Any
 
@@ -25,7 +27,7 @@ def adopt(wrapper: nn.Module, encoder: nn.Module) -> None:
 
 def take(tree: Tree, rows: Tensor) -> Tree:
     """The `rows` of every tensor: a tree of the same shape."""
-    return mapped(tree, lambda leaf: leaf[rows.to(leaf.device)])
+    return mapped(tree, lambda leaf: leaf[uploaded(rows, leaf.device)])
 
 
 def mapped(tree: Tree, change: Callable[[Tensor], Tensor]) -> Tree:

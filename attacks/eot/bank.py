@@ -86,7 +86,7 @@ class Bank(NamedTuple):
         pictures and v views (n,v,...)."""
 
         def encode(part: Pass) -> Tree:
-            rows = uploaded(torch.tensor(part.images), base_of(images).device)
+            rows = torch.tensor(part.images)
             u = self.u[list(part.groups[0])].repeat(len(rows), 1)
             answer = encoder(self.transforms(taken(images, rows), u), **drawn(self.transforms, u))
             return mapped(answer, lambda leaf: leaf.unflatten(0, (len(rows), -1)))
@@ -104,7 +104,7 @@ NO_DELTA = torch.zeros(0)
 
 
 def _part(query: Query, part: Pass) -> Tensor:
-    which = uploaded(torch.tensor(part.images), query.rows.device)
+    which = torch.tensor(part.images)
     u = query.u[list(part.groups[0])].repeat(len(which), 1)
     return query.problem.losses(query.transforms, query.delta, which, u).view(len(which), -1)
 

@@ -99,12 +99,13 @@ def in_passes(
     todo = [Pass(block, (tuple(part),)) for block in pictures for part in _even(views, chunk)][::-1]
     while todo:
         part = todo.pop()
-        outcome = _attempt(run, part, part.rows == 1) if part.rows <= chunk else None
+        rows = part.rows
+        outcome = _attempt(run, part, rows == 1) if rows <= chunk else None
         if outcome is not None:
             yield part, outcome[0]
             continue
         halves = part.halves()
-        if part.rows <= chunk:
+        if rows <= chunk:
             chunk = max(half.rows for half in halves)
         todo += reversed(halves)
 

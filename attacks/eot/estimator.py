@@ -199,7 +199,7 @@ class _Estimation:
         images, groups = part.images, len(part.groups)
         rows = slice(None) if self.shared else slice(images.start, images.stop)
         leaf = self.delta[rows, None].expand(-1, groups, *self.delta.shape[1:]).detach().requires_grad_()
-        which = torch.arange(images.start, images.stop, device=leaf.device).repeat_interleave(groups)
+        which = torch.arange(images.start, images.stop).repeat_interleave(groups)
         views = torch.tensor(part.groups).flatten()
         own = self.u.dim() == 3
         u = self.u[images.start : images.stop, views].flatten(0, 1) if own else self.u[views].repeat(len(images), 1)
@@ -219,7 +219,7 @@ class _Estimation:
 
     def _fitted(self, done: Pass, whole: Pass) -> None:
         """Remember where memory ran out."""
-        if done.rows < whole.rows:
+        if done is not whole:
             self.chunk = min(self.chunk, max(1, whole.rows // 2))
 
     def _columns(self, part: Pass) -> Tensor:

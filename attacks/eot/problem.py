@@ -14,6 +14,7 @@ from attacks.eot.estimator import EOT
 from attacks.eot.protocols import Adversarial, Constraint, Objective, Optimiser, Penalty, Perturbation, Proposer
 from attacks.runtime.distributed import ALONE, World
 from transforms import Compose, Scene, scene_of
+from transforms.devices import uploaded
 
 STEPS = 100
 
@@ -60,10 +61,10 @@ class Problem:
         return replace(self, images=self.images[rows], anchor=take(self.anchor, rows), perturbation=part)
 
     def scene(self, delta: Tensor, which: Tensor) -> Scene:
-        """The attacked images `which` (B,), with a delta of each (B,...)."""
+        """The attacked images `which` (B,), their numbers on the host, with a delta of each (B,...)."""
         own = self.perturbation.take(which) if self.shared else self.perturbation
         alone = len(self.images) == len(which) == 1  # saves a copy of a large picture
-        return own.scene(self.images if alone else self.images[which], delta)
+        return own.scene(self.images if alone else self.images[uploaded(which, self.images.device)], delta)
 
     def losses(self, transforms: Compose, delta: Tensor, which: Tensor, u: Tensor) -> Tensor:
         """The losses (B*V,) of the attacked images `which` (B,), with a delta of each (B,...), each seen from V of
@@ -73,7 +74,9 @@ class Problem:
         views = transforms(self.scene(delta, which), u)
         if self.objective.paired:
             with torch.set_grad_enabled(torch.is_grad_enabled() and u.requires_grad):
-                anchor = self.encoder(transforms(scene_of(self.images[which]), u), **draws)
+                anchor = self.encoder(
+                    transforms(scene_of(self.images[uploaded(which, self.images.device)]), u), **draws
+                )
         else:
             anchor = take(self.anchor, which.repeat_interleave(len(u) // len(which)))
         return self.objective(self.encoder(views, **draws), anchor)

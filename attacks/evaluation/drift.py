@@ -141,7 +141,7 @@ def layer_drift(
     with Layers(encoder, pools, keep=compared) as layer_cosines:
 
         def cosines_of(part: Pass) -> Tensor:
-            rows = torch.tensor(part.images, device=clean.device)
+            rows = torch.tensor(part.images)
             u = bank.u[list(part.groups[0])].repeat(len(rows), 1)
             views = [bank.transforms(taken(shown, rows), u) for shown in (clean, *attacked.values())]
             cosines = layer_cosines(torch.cat(views), **drawn(bank.transforms, u.repeat(arms, 1)))

@@ -177,7 +177,6 @@ def test_draws_that_cannot_be_assigned_to_views_are_refused():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
 @every_kind
 def test_gpu_and_cpu_drop_the_same_units(kind):
     encoder, images, w = Stochastic(Tokens(KINDS[kind]())), pictures(6), torch.rand(6, 1)

@@ -79,6 +79,8 @@ class Waits(TorchDispatchMode):
             raise RuntimeError(f"{name}: torch.tensor(..., device=...) waits; use `uploaded` or `constants`")
         if not any(here):
             return
+        if name in INDEXING and not here[0]:
+            raise RuntimeError(f"{name}: a tensor on the host is indexed by one on the device")
         if name == "copy_" and len(set(here)) == 2:
             self._count("copy")
         elif name in INDEXING:

@@ -12,6 +12,7 @@ from attacks.eot.problem import Options, Problem
 from attacks.evaluation.scores import Right, evaluate
 from attacks.experiment.arms import averaged
 from attacks.experiment.build.pipeline import preset
+from attacks.perturbations.patch.placement import UNIT, Placements
 from attacks.solvers.selection import LOOKS, Plan, selection
 from attacks.solvers.solver import watch
 from scripts.benchmarks import waits
@@ -19,8 +20,15 @@ from tests.helpers.pretended import Pretended, Waits, on_device
 
 STEPS = 3
 PATCH = Patch((24, 24), ((0.25, 0.25), (0.75, 0.25), (0.75, 0.75), (0.25, 0.75)))
+#: In each of two pictures at a place of its own.
+SCENES = Patch((24, 24), Placements(torch.stack([0.4 * UNIT, 0.5 + 0.4 * UNIT])[:, None]))
 #: Sets, optimisers, and the waits of a pass: a patch counts the pixels of its edge, and those without a colour of it.
-ATTACKS = {"linf": (Linf(8 / 255), Wiener(), 0), "l2": (L2(2.0), PGD(), 0), "patch": (PATCH, PGD(), 2)}
+ATTACKS = {
+    "linf": (Linf(8 / 255), Wiener(), 0),
+    "l2": (L2(2.0), PGD(), 0),
+    "patch": (PATCH, PGD(), 2),
+    "scenes": (SCENES, PGD(), 2),
+}
 PASSES = 2
 #: Stages of codecs are Pillow's, which work on the host; the others never wait.
 FREE = [
@@ -126,8 +134,36 @@ def test_judging_waits_once_a_chunk_and_once_for_its_files_and_three_times_for_i
         torch.testing.assert_close(score.inner, value, rtol=0, atol=1e-5)
 
 
+def test_embeddings_of_scenes_with_places_of_their_own_wait_for_nothing_but_edges():
+    images, texture = tiles(64).images[:2].clone(), torch.rand(1, 3, 24, 24)
+    views = bank(preset("eot2d"), 4, seed=0, purpose="evaluate")
+    wanted = views.features(SCENES.evaluated(images, texture), load_encoder(), 4)
+    with Waits() as mode:
+        encoder = on_device(load_encoder())
+        scene = SCENES.evaluated(Pretended(images), Pretended(texture))
+        mode.counts.clear()
+        features = views.features(scene, encoder, 4)
+    assert mode.counts.total() == 2 * PASSES, mode.counts
+    torch.testing.assert_close(features.inner, wanted, rtol=0, atol=1e-5)
+
+
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")
+@pytest.mark.parametrize("name", ["eot2d", "eot3d", "camera", "di", "tsea", "web"])
+@pytest.mark.parametrize("kind", ATTACKS)
+def test_gpu_and_cpu_make_the_same_steps(name, kind):
+    """In double precision, on the same views."""
+    *parts, _ = ATTACKS[kind]
+    made = []
+    for device in ("cpu", "cuda"):
+        images, encoder = tiles(64).images[:2].to(device, torch.float64), load_encoder().to(device, torch.float64)
+        with torch.no_grad():
+            anchor = encoder(images)
+        steps = run(images, anchor, encoder, *parts, name)
+        made.append([next(steps).delta for _ in range(STEPS)][-1].cpu())
+    torch.testing.assert_close(made[1], made[0], rtol=0, atol=1e-6)
+
+
+@pytest.mark.gpu
 def test_cuda_reports_one_wait_a_step():
     (table,) = waits.run(("pocket",), pictures=2, views=4, rounds=1)
     assert {name: row[0] for name, row in table.rows.items()} == dict.fromkeys(waits.PRESETS, 1)

@@ -220,6 +220,25 @@ def test_a_view_depends_on_its_own_row_alone(name, stage, photo):
     assert torch.equal(stage(images, u), stage(images.clone(), u.clone()))
 
 
+@pytest.mark.gpu
+@every_stage
+@pytest.mark.parametrize("place", ["cpu", "cuda"], ids=["u_on_host", "u_on_gpu"])
+def test_gpu_and_cpu_agree(name, stage, photo, place):
+    """In the view, and in the gradients by pixels and by coordinates."""
+    u, made = point(stage, 4), {}
+    for device in ("cpu", "cuda"):
+        images = photo.expand(4, -1, -1, -1).to(device, copy=True).requires_grad_()
+        w = u.to("cpu" if device == "cpu" else place, copy=True).requires_grad_()
+        views = stage(images, w)
+        assert views.device == images.device
+        weights = torch.linspace(-1, 1, views.numel(), dtype=double).view(views.shape).to(device)
+        (views * weights).sum().backward()
+        slopes = torch.zeros_like(w) if w.grad is None else w.grad
+        made[device] = [each.detach().cpu() for each in (views, images.grad, slopes)]
+    for here, there in zip(made["cpu"], made["cuda"], strict=True):
+        torch.testing.assert_close(there, here, rtol=1e-7, atol=1e-8 * max(1.0, float(here.abs().max())))
+
+
 @every_stage
 def test_views_are_images(name, stage):
     for channels in (1, 3):

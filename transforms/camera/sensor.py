@@ -1,13 +1,15 @@
 """Sensor stages: the noise of a camera's pixels, and the 8 bits it writes."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from transforms.colour.spaces import widened
-from transforms.devices import uploaded
+from transforms.devices import HOST, uploaded
 from transforms.draws import stream
 from transforms.ranges import Range, Ranged, pair
 from transforms.sampling.straight_through import saturate, straight_through
@@ -61,8 +63,8 @@ class SensorNoise(Ranged):
         values = uploaded(self.values(u), work.device).to(work.dtype)
         read, shot = (value[:, None, None, None] for value in values[:, :2].unbind(-1))
         deviation = _root(shot * saturate(work) + read.square())
-        field = white_noise(u[:, 2], (images.shape[1], images.shape[2], images.shape[3]))
-        return saturate(work + deviation * uploaded(field.to(work.dtype), work.device)).to(images.dtype)
+        field = white_noise(u[:, 2], (images.shape[1], images.shape[2], images.shape[3]), work.device)
+        return saturate(work + deviation * field.to(work.dtype)).to(images.dtype)
 
 
 def _root(variance: Tensor) -> Tensor:
@@ -72,16 +74,38 @@ def _root(variance: Tensor) -> Tensor:
     return straight_through(variance.sqrt(), torch.where(variance > FLOOR**2, safe.sqrt(), tangent))
 
 
-def white_noise(seeds: Tensor, shape: tuple[int, int, int]) -> Tensor:
-    """One N(0, 1) field of `shape` for each of the numbers `seeds` (N,): (N, *shape) float32 on the CPU.
+#: Values from which several threads draw them: a few milliseconds of one.
+MANY = 2**20
+
+
+def white_noise(seeds: Tensor, shape: tuple[int, int, int], device: torch.device = HOST) -> Tensor:
+    """One N(0, 1) field of `shape` for each of the numbers `seeds` (N,): (N, *shape) float32 on `device`.
 
     All bits of a seed count, and float32 and float64 of the same number give the same field. The generators are on
-    the CPU, for one set of bits on every device.
+    the CPU, for one set of bits on every device and with any number of threads.
     """
     # torch seeds its CPU generator with 32 bits and drops the others, so the number is hashed into those.
     keys = [stream(0, "pixel noise", number) % 2**32 for number in seeds.detach().double().tolist()]
-    fields = [torch.randn(shape, generator=torch.Generator().manual_seed(key)) for key in keys]
-    return torch.stack(fields) if fields else torch.empty(0, *shape)
+    with torch.inference_mode(False):  # which is a thread's own
+        # From pinned memory a copy to a GPU does not wait.
+        fields = torch.empty(len(keys), *shape, dtype=torch.float32, pin_memory=device.type == "cuda")
+
+    def draw(rows: slice) -> None:
+        for field, key in zip(fields[rows], keys[rows], strict=True):
+            field.normal_(generator=torch.Generator().manual_seed(key))
+
+    threads = torch.get_num_threads()
+    if threads == 1 or fields.numel() < MANY:
+        draw(slice(None))
+    else:
+        [*_pool(threads).map(draw, [slice(i, None, threads) for i in range(threads)])]
+    return uploaded(fields, device)
+
+
+@lru_cache(maxsize=1)
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Kept, because torch takes milliseconds to begin in a new thread."""
+    return ThreadPoolExecutor(threads)
 
 
 def quantise(images: Tensor, bits: int = 8) -> Tensor:

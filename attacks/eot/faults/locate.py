@@ -79,7 +79,7 @@ def one_view(query: Query, i: int, j: int) -> OneView:
 
 
 def _scene(query: Query, i: int, delta: Tensor) -> Scene:
-    return query.problem.scene(delta, torch.tensor([i], device=query.problem.images.device))
+    return query.problem.scene(delta, torch.tensor([i]))
 
 
 def _examined(query: Query, i: int, j: int) -> Fault | None:

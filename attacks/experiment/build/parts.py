@@ -302,6 +302,7 @@ def device(name: str) -> torch.device:
         found = None
     if found is None or found.type == "meta":  # which computes no values
         raise ValueError(
-            f"`engine.device` must be auto, cpu, cuda, cuda:N or another device of torch that computes; got {name!r}"
+            f"`engine.device` must be auto, cpu, cuda, cuda:N or another device of torch that computes; got "
+            f"{name!r}, which is not here (engine.device=cpu; of a finished run --device=cpu)"
         )
     return found

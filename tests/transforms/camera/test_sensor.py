@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch.autograd import gradcheck
 
-from transforms import Sobol, Uniform
+from transforms import Sobol, Uniform, stream
 from transforms.camera.sensor import Quantise, SensorNoise, quantise, straight_through, white_noise
 
 double = torch.float64
@@ -46,6 +46,20 @@ def test_float32_and_float64_of_the_same_number_give_the_same_noise(photo):
     assert torch.equal(white_noise(u[:, 2], SHAPE), white_noise(u[:, 2].double(), SHAPE))
     torch.testing.assert_close(NOISE(images, u), NOISE(images, u.double()), rtol=0, atol=1e-8)
     torch.testing.assert_close(NOISE(images.float(), u).double(), NOISE(images, u), rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(1, 2, 3), SHAPE, (3, 500, 400)])
+def test_several_threads_draw_the_same_noise(shape):
+    """Of the generators of torch, one for each view; also within inference mode, which each thread has of its own."""
+    seeds, made, threads = torch.rand(4), [], torch.get_num_threads()
+    for count in (1, 3):
+        torch.set_num_threads(count)
+        with torch.inference_mode():
+            made.append(white_noise(seeds, shape))
+    torch.set_num_threads(threads)
+    keys = [stream(0, "pixel noise", seed) % 2**32 for seed in seeds.double().tolist()]
+    wanted = torch.stack([torch.randn(shape, generator=torch.Generator().manual_seed(key)) for key in keys])
+    assert torch.equal(made[0], wanted) and torch.equal(made[1], wanted)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, double])

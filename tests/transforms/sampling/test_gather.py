@@ -76,11 +76,8 @@ def test_gradcheck(border):
         assert gradcheck(read, (images, points), fast_mode=True)
 
 
-ON_GPU = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs CUDA")]
-
-
 @pytest.mark.parametrize("kernel", mostly_slow(["bilinear", "bicubic"], 2))
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_GPU)])
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 def test_deterministic_pipeline_repeats_its_gradient_bit_for_bit(photo, kernel, device):
     pipeline = Compose([Affine(degrees=20, scale=(0.3, 1.2)), Perspective(0.2)], kernel, deterministic=True)
     images, u = photo.float().to(device), torch.rand(8, pipeline.dims, device=device)
