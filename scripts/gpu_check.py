@@ -6,6 +6,7 @@ written to OUT/summary.md, for the section on GPUs of docs/benchmarks.md. The ex
 """
 
 import argparse
+import statistics
 import subprocess
 import sys
 import time
@@ -18,6 +19,8 @@ import platform, torch, torchvision
 name = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
 print(f"Python {platform.python_version()}, torch {torch.__version__}, torchvision {torchvision.__version__}, {name}")
 """
+#: Prints each second for how many of its percent a kernel ran.
+BUSY = ("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "--loop=1")
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Step:
     seconds: int
     command: tuple[str, ...]
     lines: int = 12
+    busy: bool = False  # whether the summary says how busy the GPU was
 
 
 def steps(device: str, out: Path) -> list[Step]:
@@ -45,25 +49,28 @@ def steps(device: str, out: Path) -> list[Step]:
             Step("waits", 120, (*benchmark, "waits", *small, "--pictures", "2")),
             Step("run", 300, (*attack, "config=smoke", "sanity=none", on, f"hydra.run.dir={out / 'run'}")),
         ]
-    engine = ("engine", "--arch", "resnet18", "resnet50", "--rounds", "5", "--device", device)
-    memory = ("memory", "--arch", "resnet18", "--rounds", "2", "--device", device)
+    engine = ("engine", "--arch", "resnet50", "--rounds", "5", "--device", device)
+    memory = ("memory", "--arch", "resnet18", "--rounds", "2", "--views", "8", "64", "512", "--device", device)
+    encoder = ("encoder=torchvision", "encoder.model=vit_b_16", "encoder.weights=random")
     large = (
-        "encoder=torchvision",
-        "encoder.model=vit_b_16",
-        "encoder.weights=random",
+        "data.size=96",
         "data.count=200",
+        "evaluate.batch=100",
+        "engine.judging=bfloat16",
         "sanity=none",
+        "evaluate.maps=[]",
     )
     return [
         *first,
         Step("waits", 60, (*benchmark, "waits", "--device", device)),
-        Step("engine", 120, (*benchmark, *engine), 40),
-        Step("memory", 60, (*benchmark, *memory), 30),
+        Step("engine", 180, (*benchmark, *engine), 40),
+        Step("memory", 90, (*benchmark, *memory), 30),
         Step("run", 90, (*attack, "config=quickstart", on, f"hydra.run.dir={out / 'run'}")),
         Step(
             "evaluate",
-            240,
-            (*attack, "config=evaluate", *large, "sanity=none", on, f"hydra.run.dir={out / 'evaluate'}"),
+            180,
+            (*attack, "config=evaluate", *encoder, *large, on, f"hydra.run.dir={out / 'evaluate'}"),
+            busy=True,
         ),
     ]
 
@@ -71,6 +78,7 @@ def steps(device: str, out: Path) -> list[Step]:
 def ran(step: Step, out: Path) -> tuple[bool, str]:
     """Run a step; whether it succeeded, and its part of the summary."""
     log, began = out / f"{step.name}.log", time.monotonic()
+    watch = subprocess.Popen(BUSY, stdout=subprocess.PIPE, text=True) if step.busy else None
     with log.open("wb") as file:
         try:
             code = subprocess.run(
@@ -79,6 +87,10 @@ def ran(step: Step, out: Path) -> tuple[bool, str]:
             end = "done" if code == 0 else f"failed with status {code}"
         except subprocess.TimeoutExpired:
             code, end = 1, f"stopped after {step.seconds} s"
+    if watch is not None:
+        watch.terminate()
+        shares = [*map(int, watch.communicate()[0].split())]
+        end += f", GPU busy {statistics.mean(shares):.0f} % of the time"
     tail = "\n".join(log.read_text(errors="replace").rstrip().splitlines()[-step.lines :])
     return code == 0, f"{step.name}: {end}, {time.monotonic() - began:.0f} s\n\n```text\n{tail}\n```\n"
 

@@ -1,5 +1,6 @@
 """What a run needs before it attacks: torch's settings, its parts, the engine's decision, and its manifest."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -92,7 +93,9 @@ def prepared_again(previous: Earlier, run: Run, world: World, module: nn.Module 
 
 def _deterministic(compiles: bool) -> None:
     """Ask torch for deterministic algorithms, with a warning where there is none. Both calls do; the first one tells
-    the compiler too, and imports it, which takes seconds."""
+    the compiler too, and imports it, which takes seconds. `grid_sample` on CUDA is documented instead: with
+    `transforms.deterministic=true` nothing calls it."""
+    warnings.filterwarnings("ignore", message="grid_sampler_2d_backward_cuda does not have a deterministic")
     if compiles:
         torch.use_deterministic_algorithms(True, warn_only=True)
     else:

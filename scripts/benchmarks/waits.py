@@ -76,11 +76,11 @@ def _waits(steps: Steps, device: str) -> float | None:
     if torch.device(device).type != "cuda":
         return None
     wait(device)
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as reported:
-            warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True) as reported:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
             next(steps)
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
-    return float(sum("synchroniz" in str(each.message) for each in reported))
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return float(sum("called a synchronizing" in str(each.message) for each in reported))

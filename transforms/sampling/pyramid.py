@@ -20,7 +20,7 @@ from torch import Tensor
 
 from transforms.devices import HOST, constants, uploaded
 from transforms.sampling.homography import HORIZON, Pull
-from transforms.sampling.read import Border, Resampling, read
+from transforms.sampling.read import FAR, Border, Resampling, read
 
 #: The Jacobian is taken at the nodes of a lattice with so many cells along each axis, and interpolated.
 CELLS = 16
@@ -97,9 +97,14 @@ def read_levels(
     fine = finer() if needed[-1] else grid
     level = level if level.device == grid.device else uploaded(level, grid.device)
 
-    def read_level(k: int, rows: Tensor | None = None, shared: bool = True) -> Tensor:
+    def read_level(k: int, rows: Tensor | None = None, shared: bool = True, weight: Tensor | None = None) -> Tensor:
         texture, share = textures[max(k - 1, 0)]
         places = (fine if k else grid) if rows is None else (fine if k else grid).index_select(0, rows)
+        if weight is not None and weight.shape[3] > 1 and resampling.border == "constant":
+            # Nothing is read where nothing counts. A GPU takes turns to add to a pixel, and at a level that is too
+            # high for them many places would read the same one.
+            counts = (weight != 0)[:, 0, :, :, None]
+            places = torch.where(counts.repeat(1, 2, 2, 1) if k else counts, places, FAR)
         inner = resampling
         if k > 1:
             places, border = _within(places, share, resampling.border, images)
@@ -121,9 +126,9 @@ def read_levels(
         here = field(level if whole else level.index_select(0, rows))
         weight = (1 - (here - k).abs()).clamp(min=0) - int(k == common)
         if whole:
-            total = total + read_level(k) * weight
+            total = total + read_level(k, weight=weight) * weight
         else:
-            part = read_level(k, rows, shared) * weight
+            part = read_level(k, rows, shared, weight) * weight
             total = total if total.dim() else part.new_zeros(len(grid), *part.shape[1:])
             total.index_add_(0, rows, part)
     return total

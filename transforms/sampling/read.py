@@ -28,6 +28,9 @@ KERNELS = ("nearest", "bilinear", "bicubic")
 #: fixed number, because the order of a sum is in its bits), or so many are read at a time, in the cache.
 TOGETHER = 4
 
+#: Places farther out than this see the border as well; beyond, grid_sample makes a NaN of an infinite coordinate.
+FAR = 1e4
+
 _PADDING = {"constant": "zeros", "replicate": "border", "reflect": "reflection", "reflect101": "reflection"}
 #: ATen's numbers for `grid_sample`'s modes.
 _MODE_CODES = {"bilinear": 0, "nearest": 1, "bicubic": 2}

@@ -15,11 +15,9 @@ from transforms.sampling.boxes import Boxes, spread
 from transforms.sampling.homography import HORIZON, Pull, invert, lattice, pixels_to_halves, wide_dtype
 from transforms.sampling.outline import Outline, cut
 from transforms.sampling.pyramid import levels, read_levels
-from transforms.sampling.read import Border, Resampling, border_value, copies, read
+from transforms.sampling.read import FAR, Border, Resampling, border_value, copies, read
 from transforms.sampling.tone import Tone, toned
 
-#: Places farther out than this see the border as well; beyond, grid_sample makes a NaN of an infinite coordinate.
-FAR = 1e4
 #: Bilinear, with black beyond the image, and no antialiasing.
 PLAIN = Resampling()
 
