@@ -150,17 +150,17 @@ def test_embeddings_of_scenes_with_places_of_their_own_wait_for_nothing_but_edge
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", ["eot2d", "eot3d", "camera", "di", "tsea", "web"])
 @pytest.mark.parametrize("kind", ATTACKS)
-def test_gpu_and_cpu_make_the_same_steps(name, kind):
-    """In double precision, on the same views."""
+def test_gpu_and_cpu_make_the_same_step(name, kind):
+    """In double precision, from the same views: a step along the sign goes where rounding leads where a pixel has no
+    gradient, so gradients are compared."""
     *parts, _ = ATTACKS[kind]
     made = []
     for device in ("cpu", "cuda"):
         images, encoder = tiles(64).images[:2].to(device, torch.float64), load_encoder().to(device, torch.float64)
         with torch.no_grad():
             anchor = encoder(images)
-        steps = run(images, anchor, encoder, *parts, name)
-        made.append([next(steps).delta for _ in range(STEPS)][-1].cpu())
-    torch.testing.assert_close(made[1], made[0], rtol=0, atol=1e-6)
+        made.append(next(run(images, anchor, encoder, *parts, name)).estimate.grad.cpu())
+    torch.testing.assert_close(made[1], made[0], rtol=0, atol=1e-8 * float(made[0].abs().max()))
 
 
 @pytest.mark.gpu

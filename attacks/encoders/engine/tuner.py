@@ -31,9 +31,11 @@ BUDGET = 0.05
 SHORT, COMPILE = 20.0, 600.0
 #: Most power of a precision's rounding error, as a share of the sampling noise's power.
 LIMIT = 0.15
-#: Timed trials of the best and of a candidate, in turn. A candidate wins if its median is at most the first share of
-#: the best's; beyond the second the comparison ends early.
-ROUNDS, FASTER, HOPELESS = 3, 0.97, 1.3
+#: Timed trials of the best and of a candidate, in turn. A candidate wins if its median is at most this share of the
+#: best's.
+ROUNDS, FASTER = 3, 0.97
+#: Up to the first share, or beyond the second, one trial of each decides.
+CLEAR, HOPELESS = 0.6, 1.3
 #: Relative tolerances of a change that is exact in real numbers. Embeddings are continuous; a gradient is not: a ReLU
 #: that flips in the last bit of float32 moves it by a percent.
 SAME_EMBEDDING, SAME_GRADIENT = 1e-3, 0.05
@@ -41,15 +43,13 @@ SAME_EMBEDDING, SAME_GRADIENT = 1e-3, 0.05
 START = {"cpu": 16, "cuda": 64}
 #: Views whose embeddings are compared.
 PROBE = 4
-#: What is tried, in this order, each against the best so far; then chunks, then compilation.
-CANDIDATES: tuple[dict[str, Any], ...] = (
-    {"layout": "channels_last"},
-    {"fold": True},
-    {"precision": "tf32"},
-    {"precision": "mixed"},
-    {"precision": "bfloat16"},
-    {"precision": "float16"},
-)
+_EXACT: tuple[dict[str, Any], ...] = ({"layout": "channels_last"}, {"fold": True})
+#: What is tried, in this order, each against the best so far; then chunks, then compilation. On a GPU precision comes
+#: first: it saves most, and measuring may end before all is tried (`docs/benchmarks.md`, "On a GPU").
+CANDIDATES: dict[str, tuple[dict[str, Any], ...]] = {
+    "cpu": (*_EXACT, *({"precision": name} for name in ("tf32", "mixed", "bfloat16", "float16"))),
+    "cuda": (*({"precision": name} for name in ("bfloat16", "tf32", "mixed", "float16")), *_EXACT),
+}
 
 
 def choose(
@@ -62,7 +62,7 @@ def choose(
     device: torch.device,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Choice:
-    """Search greedily: layout, folding, precision, chunk, compilation; each against the best so far.
+    """Search greedily: layout, folding, precision (on a GPU first), chunk, compilation; each against the best.
 
     A candidate is taken if it is at least 3 % faster and computes the same: embeddings within 1e-3 of float32, and
     the gradient within float32's own uncertainty. A lower precision must keep the power of its rounding error,
@@ -95,7 +95,7 @@ def choose(
     except Exception as error:  # the run itself will report an error of the encoder
         return Choice(start, (Measurement("start", start.to_dict(), why=f"not measured: {first_line(error)}"),))
     if long:
-        for changes in CANDIDATES:
+        for changes in CANDIDATES.get(device.type, CANDIDATES["cpu"]):
             if not set(changes) & set(given):
                 tuner.attempt(**changes)
         if "chunk" not in given:
@@ -216,8 +216,11 @@ class Tuner:
             try:
                 candidate = self._warm_up(decision)
                 why = self._differs(candidate)
-                self._race(candidate, 1 if why else ROUNDS)
+                sure = self._race(candidate, 1 if why else ROUNDS)
                 why = why or self._slower(candidate)
+                why = why or (
+                    None if sure else f"refused: no time to compare it {ROUNDS} times, as so small a gain needs"
+                )
             except Exception as error:  # a missing operator, no compiler, no memory: any reason will do
                 why = f"refused: {first_line(error)}"
             else:
@@ -276,12 +279,19 @@ class Tuner:
         self._step(candidate.encoder, candidate.decision.chunk)
         return self._time() - began
 
-    def _race(self, candidate: Candidate, rounds: int) -> None:
-        """Time the best and the candidate in turn."""
+    def _race(self, candidate: Candidate, rounds: int) -> bool:
+        """Time the best and the candidate in turn; whether that decides which is faster."""
         times: list[tuple[float, float]] = []
-        while len(times) < rounds and (not times or times[-1][1] <= HOPELESS * times[-1][0]):
+        decided = False
+        while not decided and (not times or self._affordable(2)):
             times.append((self._timed(self.best), self._timed(candidate)))
+            decided = len(times) == rounds or not CLEAR < times[-1][1] / times[-1][0] <= HOPELESS
         self.best.seconds, candidate.seconds = (statistics.median(column) for column in zip(*times, strict=True))
+        return decided
+
+    def _affordable(self, steps: int) -> bool:
+        """Whether so many more steps of the best leave measuring within its share of the run."""
+        return self._time() - self.began + steps * self.best.seconds <= BUDGET * self._run
 
     def _obstacle(self, changes: Mapping[str, Any]) -> str | None:
         """Why the best with `changes` is not measured."""
@@ -300,7 +310,7 @@ class Tuner:
                 return f"refused: {'free memory is unknown' if most is None else f'memory holds {most} views'}"
         if "compile" in changes and self._run < COMPILE:
             return f"not measured: it takes a minute or more, and the run {self._run:.0f} s"
-        if self._time() - self.began + (1 + 2 * ROUNDS) * self.best.seconds > BUDGET * self._run:
+        if not self._affordable(3):  # a warm-up, and one trial of each
             self.stopped = True
             return f"not measured, nor what follows: it would take over {BUDGET:.0%} of the run"
         return None

@@ -10,7 +10,7 @@ from torch import nn
 
 from attacks.encoders.engine import Decision, Overflow, Trial, describe, prepare
 from attacks.encoders.engine.fallback import prepared
-from attacks.encoders.engine.tuner import choose, compare
+from attacks.encoders.engine.tuner import CANDIDATES, choose, compare
 from attacks.encoders.loading import load_encoder
 from transforms import Affine, Compose, Downscale, Sobol
 
@@ -195,6 +195,30 @@ def test_tuning_takes_at_most_5_percent_of_the_run(monkeypatch, total_views, fac
     assert world.seconds <= max(0.05 * run, 2 * VIEWS * 0.011)
     if total_views <= 2_000:
         assert choice.decision == Decision(chunk=16)
+
+
+@pytest.mark.parametrize(("order", "wanted"), [("cpu", "float32"), ("cuda", "bfloat16")])
+def test_on_a_gpu_a_run_that_allows_few_trials_tries_bfloat16_first(monkeypatch, order, wanted):
+    """200 pictures with a ViT-B on an H100 allowed two candidates: neither was a precision, of which one takes a
+    sixth of the time."""
+    monkeypatch.setitem(CANDIDATES, "cpu", CANDIDATES[order])
+    world = World(monkeypatch, cost=speeds(bfloat16=0.17, tf32=0.4))
+    choice = world.choose(8 * VIEWS * 20, compile=False)
+    assert choice.decision.precision == wanted
+    (end,) = [m for m in choice.measurements if m.why.startswith("not measured, nor what follows")][:1]
+    assert end.name in ("fold", "tf32", "mixed")
+
+
+def test_a_small_gain_needs_three_comparisons(monkeypatch):
+    monkeypatch.setitem(CANDIDATES, "cpu", ({"layout": "channels_last"},))
+    for trials, taken in ((7, False), (9, True)):
+        world = World(monkeypatch, cost=speeds(channels_last=0.9))
+        choice = world.choose(trials * VIEWS * 20, compile=False, chunk=32)
+        assert (choice.decision.layout == "channels_last") == taken
+    assert (
+        "no time"
+        in verdict(World(monkeypatch, cost=speeds(channels_last=0.9)).choose(7 * VIEWS * 20), "channels_last").why
+    )
 
 
 def test_the_reason_for_not_measuring_is_recorded(monkeypatch):
