@@ -19,6 +19,8 @@ import platform, torch, torchvision
 name = torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine()
 print(f"Python {platform.python_version()}, torch {torch.__version__}, torchvision {torchvision.__version__}, {name}")
 """
+#: pytest-benchmark warns of several processes, and warnings are errors.
+PLUGINS = ("-p", "no:cacheprovider", "-p", "no:benchmark")
 #: Prints each second for how many of its percent a kernel ran.
 BUSY = ("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "--loop=1")
 
@@ -37,9 +39,10 @@ class Step:
 def steps(device: str, out: Path) -> list[Step]:
     """Those of a GPU, or those of a rehearsal in small."""
     attack, benchmark = ("-m", "attacks.run"), ("scripts/benchmark.py",)
+    tests = [str(file) for file in sorted((ROOT / "tests").rglob("test_*.py")) if "mark.gpu" in file.read_text()]
     first = [
         Step("versions", 60, ("-c", VERSIONS), 1),
-        Step("tests", 120, ("-m", "pytest", "-q", "-m", "gpu", "-n", "0", "-p", "no:cacheprovider", "tests"), 2),
+        Step("tests", 120, ("-m", "pytest", "-q", "-m", "gpu", "-n", "4", *PLUGINS, *tests), 2),
     ]
     on = f"engine.device={device}"
     if device == "cpu":

@@ -22,18 +22,22 @@ ENDLESS = 10_000
 
 
 def run(
-    arch: tuple[str, ...] = ("resnet50",), pictures: int = 16, views: int = 8, rounds: int = 10, device: str = "cuda"
+    arch: tuple[str, ...] = ("resnet50",),
+    pictures: int = 16,
+    views: int = 8,
+    size: int = 128,
+    rounds: int = 10,
+    device: str = "cuda",
 ) -> list[Table]:
     """Waits for the GPU in a step, its milliseconds beside the bare encoder, and whether a step repeats its bits.
 
     Without a GPU the waits are not counted; tests/solvers/test_waits.py counts them on a simulated device.
     """
-    return [_table(name, pictures, views, rounds, device) for name in arch]
+    return [_table(name, tiles(size).images[:pictures].to(device), views, rounds, device) for name in arch]
 
 
-def _table(arch: str, pictures: int, views: int, rounds: int, device: str) -> Table:
+def _table(arch: str, images: Tensor, views: int, rounds: int, device: str) -> Table:
     network = encoder(arch).requires_grad_(False).to(device)
-    images = tiles(128).images[:pictures].to(device)
 
     def bare() -> Tensor:
         batch = images.repeat(views, 1, 1, 1).requires_grad_()
@@ -52,7 +56,7 @@ def _table(arch: str, pictures: int, views: int, rounds: int, device: str) -> Ta
         same = float(torch.equal(*twice))
         rows[name] = (waits, 1e3 * times["step"], 1e3 * times["bare"], times["step"] / times["bare"], same)
     columns = {"waits": ".0f", "ms a step": ".2f", "ms bare": ".2f", "/ bare": ".3f", "same bits": ".0f"}
-    what = f"{arch}, {len(images)} pictures of 128 px x {views} views, {device}"
+    what = f"{arch}, {len(images)} pictures of {images.shape[-1]} px x {views} views, {device}"
     return Table(f"A step of an attack: {what}", columns, rows)
 
 

@@ -160,7 +160,7 @@ def test_gpu_and_cpu_make_the_same_step(name, kind):
         with torch.no_grad():
             anchor = encoder(images)
         made.append(next(run(images, anchor, encoder, *parts, name)).estimate.grad.cpu())
-    torch.testing.assert_close(made[1], made[0], rtol=0, atol=1e-8 * float(made[0].abs().max()))
+    torch.testing.assert_close(made[1], made[0], rtol=0, atol=1e-6 * float(made[0].abs().max()))
 
 
 @pytest.mark.gpu
