@@ -6,6 +6,7 @@ written to OUT/summary.md, for the section on GPUs of docs/benchmarks.md. The ex
 """
 
 import argparse
+import shutil
 import statistics
 import subprocess
 import sys
@@ -81,7 +82,7 @@ def steps(device: str, out: Path) -> list[Step]:
 def ran(step: Step, out: Path) -> tuple[bool, str]:
     """Run a step; whether it succeeded, and its part of the summary."""
     log, began = out / f"{step.name}.log", time.monotonic()
-    watch = subprocess.Popen(BUSY, stdout=subprocess.PIPE, text=True) if step.busy else None
+    watch = subprocess.Popen(BUSY, stdout=subprocess.PIPE, text=True) if step.busy and shutil.which(BUSY[0]) else None
     with log.open("wb") as file:
         try:
             code = subprocess.run(

@@ -99,13 +99,12 @@ def in_passes(
     todo = [Pass(block, (tuple(part),)) for block in pictures for part in _even(views, chunk)][::-1]
     while todo:
         part = todo.pop()
-        rows = part.rows
-        outcome = _attempt(run, part, rows == 1) if rows <= chunk else None
+        outcome = _attempt(run, part, part.rows == 1) if part.rows <= chunk else None
         if outcome is not None:
             yield part, outcome[0]
             continue
         halves = part.halves()
-        if rows <= chunk:
+        if part.rows <= chunk:
             chunk = max(half.rows for half in halves)
         todo += reversed(halves)
 

@@ -74,9 +74,8 @@ class Problem:
         views = transforms(self.scene(delta, which), u)
         if self.objective.paired:
             with torch.set_grad_enabled(torch.is_grad_enabled() and u.requires_grad):
-                anchor = self.encoder(
-                    transforms(scene_of(self.images[uploaded(which, self.images.device)]), u), **draws
-                )
+                untouched = scene_of(self.images[uploaded(which, self.images.device)])
+                anchor = self.encoder(transforms(untouched, u), **draws)
         else:
             anchor = take(self.anchor, which.repeat_interleave(len(u) // len(which)))
         return self.objective(self.encoder(views, **draws), anchor)
