@@ -2,6 +2,7 @@
 
 import importlib
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from http.server import ThreadingHTTPServer
@@ -98,7 +99,7 @@ def ours(optimiser: NES | Square, views: int) -> Callable[[BlackBox, Tensor, int
     def attack(encoder: BlackBox, images: Tensor, queries: int) -> Tensor:
         problem = Problem(images, encoder(images), encoder, Away(), Linf(EPS))
         options = Options(optimiser, EOT(Compose(), views=views), steps=queries // views)
-        *_, last = loop_of(optimiser)(problem, options, None)
+        (last,) = deque(loop_of(optimiser)(problem, options, None), maxlen=1)  # a list of 10,000 steps fills a memory
         return flipped(images, images + last.delta)
 
     return attack
