@@ -5,7 +5,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from transforms.devices import uploaded
+from transforms.devices import picked
 from transforms.sampling.fusion import Move
 from transforms.sampling.outline import Outline
 
@@ -133,7 +133,7 @@ def taken(shown: Shown, rows: Tensor | int) -> Scene:
         rows = torch.tensor([rows])
 
     def some(each: Tensor) -> Tensor:  # the pulls and coordinates of a scene on a GPU are on the host
-        return each if len(each) == 1 else each[uploaded(rows, each.device)]
+        return each if len(each) == 1 else picked(each, rows)
 
     def layer(each: Layer) -> Layer:
         alpha = None if each.alpha is None else some(each.alpha)
@@ -146,7 +146,7 @@ def taken(shown: Shown, rows: Tensor | int) -> Scene:
         )
 
     base, *rest = scene.layers
-    pixels = base.pixels if len(base.pixels) == len(rows) == 1 else base.pixels[uploaded(rows, base.pixels.device)]
+    pixels = base.pixels if len(base.pixels) == len(rows) == 1 else picked(base.pixels, rows)
     base = Layer(pixels, None, some(base.pull), base.bends)
     return Scene((base, *map(layer, rest)), scene.size)
 

@@ -218,9 +218,8 @@ class Tuner:
                 why = self._differs(candidate)
                 sure = self._race(candidate, 1 if why else ROUNDS)
                 why = why or self._slower(candidate)
-                why = why or (
-                    None if sure else f"refused: no time to compare it {ROUNDS} times, as so small a gain needs"
-                )
+                if why is None and not sure:
+                    why = f"refused: no time to compare it {ROUNDS} times, as so small a gain needs"
             except Exception as error:  # a missing operator, no compiler, no memory: any reason will do
                 why = f"refused: {first_line(error)}"
             else:
