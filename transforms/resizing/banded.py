@@ -25,12 +25,13 @@ class Block(NamedTuple):
 class Bands:
     """A matrix (out, length) with few weights in a row, near each other, and its transpose, as dense blocks.
 
-    A kernel with fixed support skips most pixels of a large picture: forward, those are not read. `used` are the
-    columns that have a weight.
+    A kernel with fixed support skips most pixels of a large picture: forward those are not read, and their gradient
+    is 0. `used` are the columns that have a weight. Where they are `few`, the transpose has only these rows.
     """
 
     length: int
     used: Tensor
+    few: bool
     blocks: tuple[Block, ...]
     transposed: tuple[Block, ...]
 
@@ -38,9 +39,11 @@ class Bands:
     def of(cls, matrix: Tensor, device: torch.device = HOST) -> "Bands":
         """The blocks of a dense matrix (out, length) of the host, on `device`."""
         out, length = matrix.shape
-        used = uploaded(matrix.any(0).nonzero()[:, 0], device)
-        transposed = _blocks(matrix.T, max(1, ROWS * length // out), device)
-        return cls(length, used, _blocks(matrix, ROWS, device), transposed)
+        used = matrix.any(0).nonzero()[:, 0]
+        few = 0 < 2 * len(used) < length
+        rows = matrix.T[used] if few else matrix.T
+        transposed = _blocks(rows, max(1, ROWS * len(rows) // out), device)
+        return cls(length, uploaded(used, device), few, _blocks(matrix, ROWS, device), transposed)
 
     def down(self, images: Tensor) -> Tensor:
         """matrix @ images: (...,length,W) -> (...,out,W)."""
@@ -52,10 +55,18 @@ class Bands:
         product: Tensor = _Product.apply(images, self, -1, False)
         return product
 
-    def up(self, images: Tensor, axis: int) -> Tensor:
-        """The adjoint of `down` (axis -2) or `across` (axis -1)."""
+    def lines(self, images: Tensor, axis: int) -> Tensor:
+        """The adjoint of `down` (axis -2) or `across` (axis -1), where the lines used are few of these alone."""
         product: Tensor = _Product.apply(images, self, axis, True)
         return product
+
+    def spread(self, lines: Tensor, axis: int) -> Tensor:
+        """A picture from its `lines`: where they are few, zeros between them."""
+        if not self.few:
+            return lines
+        shape = list(lines.shape)
+        shape[axis] = self.length
+        return lines.new_zeros(shape).index_copy_(axis, self.used, lines)
 
 
 def _blocks(matrix: Tensor, rows: int, device: torch.device) -> tuple[Block, ...]:
@@ -93,4 +104,7 @@ class _Product(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
-        return _Product.apply(grads[0], ctx.bands, ctx.axis, not ctx.transposed), None, None, None
+        bands, axis = ctx.bands, ctx.axis
+        if ctx.transposed:
+            return _Product.apply(bands.spread(grads[0], axis), bands, axis, False), None, None, None
+        return bands.spread(bands.lines(grads[0], axis), axis), None, None, None

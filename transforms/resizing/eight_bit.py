@@ -73,13 +73,8 @@ def _first(images: Tensor, along: Bands, axis: int, then: Bands) -> Tensor:
     """
     other = -3 - axis
     images = images.detach()
-    if 2 * len(then.used) < then.length:
-        lines = images.index_select(other, then.used.to(images.device))
-        some = _first_lines(lines, along, axis, other)
-        shape = [*some.shape]
-        shape[other] = then.length
-        return some.new_zeros(shape).index_copy_(other, then.used, some)
-    return _first_lines(images, along, axis, other)
+    lines = images.index_select(other, then.used.to(images.device)) if then.few else images
+    return then.spread(_first_lines(lines, along, axis, other), other)
 
 
 def _first_lines(images: Tensor, along: Bands, axis: int, other: int) -> Tensor:

@@ -90,10 +90,12 @@ class _EightBit(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         inside, middle, final = ctx.saved_tensors
-        passes = [*zip(ctx.bands, (-2, -1), strict=True)]
-        grad = grads[0]
-        for (along, axis), mask in zip(passes if not ctx.rows_first else passes[::-1], (final, middle), strict=True):
-            grad = along.up(torch.where(mask, grad, 0.0), axis)
+        rows, columns = zip(ctx.bands, (-2, -1), strict=True)
+        (second, across), (first, along) = (columns, rows) if ctx.rows_first else (rows, columns)
+        lines = second.lines(torch.where(final, grads[0], 0.0), across)
+        if middle.dim() and second.few:
+            middle = middle.index_select(across, second.used)
+        grad = second.spread(first.spread(first.lines(torch.where(middle, lines, 0.0), along), along), across)
         return torch.where(inside, grad, 0.0) if inside.dim() else grad, None, None
 
 

@@ -9,6 +9,7 @@ from tests.helpers.resizers import OPENCV, PILLOW, by_opencv, by_pillow
 from tests.helpers.sampled import mostly_slow
 from transforms import Downscale, resize
 from transforms.resizing.banded import Bands
+from transforms.resizing.eight_bit import resize_levels
 from transforms.resizing.resize import DENSE, NAMES, axes
 
 LARGE = (70, DENSE + 77)
@@ -25,13 +26,15 @@ def test_products_equal_those_of_the_dense_matrix_and_its_transpose(shape, densi
     close(bands.down(images), matrix @ images, rtol=0, atol=1e-12)
     close(bands.across(images.mT), images.mT @ matrix.mT, rtol=0, atol=1e-12)
     views = torch.rand(2, 3, out, 6, dtype=torch.float64)
-    close(bands.up(views, -2), matrix.mT @ views, rtol=0, atol=1e-12)
-    close(bands.up(views.mT, -1), views.mT @ matrix, rtol=0, atol=1e-12)
+    close(bands.spread(bands.lines(views, -2), -2), matrix.mT @ views, rtol=0, atol=1e-12)
+    close(bands.spread(bands.lines(views.mT, -1), -1), views.mT @ matrix, rtol=0, atol=1e-12)
     assert torch.equal(bands.used, matrix.any(0).nonzero()[:, 0])
 
 
-def test_products_have_first_and_second_derivatives():
-    bands = Bands.of(torch.rand(4, 9, dtype=torch.float64))
+@pytest.mark.parametrize("used", [9, 3])
+def test_products_have_first_and_second_derivatives(used):
+    bands = Bands.of(torch.rand(4, 9, dtype=torch.float64) * (torch.arange(9) < used))
+    assert bands.few == (used < 5)
     images = torch.rand(1, 2, 9, 9, dtype=torch.float64, requires_grad=True)
     for product in (bands.down, bands.across):
         assert gradcheck(product, (images,)) and gradgradcheck(lambda x, product=product: product(x).square(), images)
@@ -51,6 +54,25 @@ def test_the_gradient_is_that_of_the_dense_matrices_in_float64(kernel, eight_bit
     if not eight_bit:
         exact = rows @ images.detach().double() @ columns.mT
         torch.testing.assert_close(views.double(), exact, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("kernel", "side"), [("torch_bicubic", 1), ("pil_bicubic", 10)])
+@pytest.mark.parametrize("size", [(90, 200), (400, 60)], ids=str)
+def test_what_a_clip_between_the_passes_holds_has_no_gradient(kernel, side, size):
+    # Black and white squares, in which both kernels overshoot: one reads single pixels, the other averages.
+    squares = (torch.rand(2, 3, size[0] // side, size[1] // side) > 0.5).float()
+    images = squares.repeat_interleave(side, 2).repeat_interleave(side, 3).requires_grad_()
+    exact, out = resize_levels(images, (6, 9), kernel), (6, 9)
+    assert not bool(exact.middle.all()) and exact.rows_first == (kernel == "pil_bicubic" and size == (400, 60))
+    upstream = torch.randn(2, 3, *out)
+    (grad,) = torch.autograd.grad(resize(images, out, kernel, eight_bit=True), images, upstream)
+    rows, columns = axes(size, out, kernel, torch.empty(0, dtype=torch.float64))
+    wanted = torch.where(exact.final, upstream.double(), 0)
+    if exact.rows_first:
+        wanted = rows.mT @ torch.where(exact.middle, wanted @ columns, 0)
+    else:
+        wanted = torch.where(exact.middle, rows.mT @ wanted, 0) @ columns
+    torch.testing.assert_close(grad.double(), wanted, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("kernel", mostly_slow([*PILLOW, *OPENCV], 3))
