@@ -6,7 +6,7 @@ an estimate.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import NamedTuple, TypeVar
@@ -76,17 +76,19 @@ def passes(images: range, views: Sequence[int], n: int, room: int) -> Iterator[P
             yield from (Pass(images, (part,)) for group in equal for part in _even(group, room))
 
 
-def within_memory(run: Callable[[Pass], Result], whole: Pass) -> Iterator[tuple[Pass, Result]]:
-    """Run a pass; where it does not fit into memory, its halves, and so on. Raises MemoryError in one line where a
-    single view does not."""
-    todo = [whole]
-    while todo:
-        part = todo.pop()
-        outcome = _attempt(run, part, part.rows == 1)
-        if outcome is None:
-            todo += reversed(part.halves())
-        else:
-            yield part, outcome[0]
+def within_memory(run: Callable[[Pass], Result], wholes: Iterable[Pass]) -> Iterator[tuple[Pass, Result, int | None]]:
+    """Run passes; where one does not fit into memory, its halves, and so on. Each with its result and the number of
+    rows that may fit, where it is less than the whole pass. Raises MemoryError in one line where a single view does
+    not fit."""
+    for whole in wholes:
+        todo = [whole]
+        while todo:
+            part = todo.pop()
+            outcome = _attempt(run, part, part.rows == 1)
+            if outcome is None:
+                todo += reversed(part.halves())
+            else:
+                yield part, outcome[0], None if part is whole else max(1, whole.rows // 2)
 
 
 def in_passes(

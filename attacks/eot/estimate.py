@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from attacks.runtime.stored import stored
+from transforms.devices import uploaded
 
 
 @stored("estimate")
@@ -14,7 +15,8 @@ class Estimate(NamedTuple):
     """Per image: `mean` loss (N,) over the views and its standard error (N,). Per delta (N of them, or one that all
     share): `snr` of the gradient, the gradient `grad` of the risk, shaped like delta, and the `views` of a picture.
     Then the `chunk`: the most rows that a pass had, fewer than asked where memory ran out; and `value` (N,), the risk
-    of each image's losses, which `grad` belongs to (the mean, if the risk is).
+    of each image's losses, which `grad` belongs to (the mean, if the risk is). The loop of an attack has all but the
+    gradient on the host.
 
     `snr` is ||E g||^2 / E||g - E g||^2 of the n-view mean g, both estimated from partial means and bias-corrected,
     at least 0; NaN when there is a single view. The standard errors and the snr are those of independent draws:
@@ -37,18 +39,16 @@ class Estimate(NamedTuple):
     chunk: int
     value: Tensor
 
-    def known(self) -> tuple[bool, Tensor]:
-        """Whether losses and gradient are finite, and of which deltas (D,) the gradient is exactly zero. On the host,
-        by one transfer: a step waits for the device once."""
-        largest = self.grad.flatten(1).abs().amax(1)  # NaN where any value is
-        finite = self.mean.isfinite().all() & self.value.isfinite().all() & largest.isfinite().all()
-        flags = torch.cat([finite[None], largest == 0]).cpu()
-        return bool(flags[0]), flags[1:]
-
-    @property
-    def finite(self) -> bool:
-        """Whether losses and gradient are."""
-        return self.known()[0]
+    def known(self) -> "tuple[Estimate, bool, Tensor]":
+        """The same with all but the gradient on the host, whether losses and gradient are finite, and of which deltas
+        (D,) the gradient is exactly zero. By one transfer: a step waits for the device once."""
+        grad = self.grad.flatten(1)
+        largest = torch.maximum(grad.amax(1), -grad.amin(1))  # NaN where any value is
+        figures = (self.mean, self.stderr, self.value, self.snr, largest)
+        *known, largest = torch.cat(figures).cpu().split([len(each) for each in figures])
+        estimate = self._replace(**dict(zip(("mean", "stderr", "value", "snr"), known, strict=True)))
+        finite = torch.cat([estimate.mean, estimate.value, largest]).isfinite().all()
+        return estimate, bool(finite), largest == 0
 
     @property
     def c(self) -> Tensor:
@@ -85,17 +85,21 @@ def combined(estimates: Sequence[Estimate]) -> Estimate:
         return estimates[0]
     first = estimates[0]
     flat = torch.stack([each.grad.flatten(1) for each in estimates])  # (K,N,P)
+    mean, stderr, value, snr = (
+        uploaded(torch.stack([getattr(each, name) for each in estimates]), flat.device)
+        for name in ("mean", "stderr", "value", "snr")
+    )
     norm = flat.abs().sum(2)
     share = torch.where(norm > 0, norm.mean(0) / norm, 0.0) / len(estimates)
     grad = (flat * share[:, :, None]).sum(0)
-    power = flat.square().sum(2) / (1 + torch.stack([each.snr for each in estimates]))  # each one's noise
+    power = flat.square().sum(2) / (1 + snr)  # each one's noise
     noise = (share * power.sqrt()).sum(0).square().clamp(min=torch.finfo(grad.dtype).tiny)
     return Estimate(
-        mean=torch.stack([each.mean for each in estimates]).mean(0),
-        stderr=torch.stack([each.stderr for each in estimates]).mean(0),
+        mean=mean.mean(0),
+        stderr=stderr.mean(0),
         snr=((grad.square().sum(1) - noise) / noise).clamp(min=0),
         grad=grad.view_as(first.grad),
         views=first.views,
         chunk=min(each.chunk for each in estimates),
-        value=torch.stack([each.value for each in estimates]).mean(0),
+        value=value.mean(0),
     )

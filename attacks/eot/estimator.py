@@ -5,7 +5,7 @@ accumulated pass by pass, so memory does not grow with the number of views. How 
 many pictures there are, and how many processes share the work shows in the last digits only.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -118,29 +118,28 @@ class _Estimation:
 
     def run(self) -> Estimate:
         if not self.eot.risk.uniform:  # the weights follow from all losses
-            for images in self._blocks():
-                self._survey(images)
+            with torch.no_grad():
+                for images in self._blocks():
+                    for each in within_memory(self._pass, passes(images, self.views, self.n, self.chunk)):
+                        self._noted(*each)
             self.world.sum(self.losses)
             self.weights = self.eot.risk.weights(self.losses) * self.n
-        alone = self.n == self.world.size == 1 and not self.shared  # nothing is added up, so no float64
-        grad = torch.zeros_like(self.delta, dtype=self.delta.dtype if alone else self.wide)
-        energy = grad.new_zeros(len(grad), dtype=self.wide)
+        if self.n == self.world.size == 1 and not self.shared:
+            return self._of_one_view()
+        grad = torch.zeros_like(self.delta, dtype=self.wide)
+        energy = grad.new_zeros(len(grad))
         total = self._zeros(1) if self.shared else None
         for images in self._blocks():
             rows = slice(images.start, images.stop)
-            partial = grad[rows, None] if alone else self._zeros(len(images)) if total is None else total
+            partial = self._zeros(len(images)) if total is None else total
             for part, views in self._counting(images):
-                for whole in passes(part, views, self.n, self.chunk):
-                    for done, (losses, slope) in within_memory(self._pass, whole):
-                        self._fitted(done, whole)
-                        columns = self._columns(done)
-                        if self.weights is None:  # else the losses are known, and the same on every process
-                            self.losses[done.images.start : done.images.stop, columns] = losses.to(self.losses)
-                        first = 0 if self.shared else done.images.start - images.start
-                        own = slice(first, first + (1 if self.shared else len(done.images)))
-                        for k, group in enumerate(done.groups):
-                            partial[own, group[0] // self.size] += slope[:, k].to(partial)
-            if total is None and not alone:
+                for each in within_memory(self._pass, passes(part, views, self.n, self.chunk)):
+                    done, slope = each[0], self._noted(*each)
+                    first = 0 if self.shared else done.images.start - images.start
+                    own = slice(first, first + (1 if self.shared else len(done.images)))
+                    for k, group in enumerate(done.groups):
+                        partial[own, group[0] // self.size] += slope[:, k].to(partial)
+            if total is None:
                 if self.by_views:
                     self.world.sum(partial)
                 grad[rows], energy[rows] = self._together(partial)
@@ -153,45 +152,55 @@ class _Estimation:
             self.world.sum(self.losses)
         return self._summary(grad, energy)
 
+    def _of_one_view(self) -> Estimate:
+        """Where each image has one view: nothing is added up, so nothing is copied or in float64."""
+        slopes = [
+            self._noted(*each)[:, 0]
+            for images in self._blocks()
+            for each in within_memory(self._pass, passes(images, self.views, 1, self.chunk))
+        ]
+        grad = slopes[0] if len(slopes) == 1 else torch.cat(slopes)
+        return self._summary(grad, self.losses.new_zeros(len(grad)))
+
+    def _noted(self, done: Pass, result: tuple[Tensor, Tensor], fits: int | None) -> Tensor:
+        """The gradient of a pass. Its losses are kept, unless all are known, and the same on every process; and how
+        many rows may fit into memory."""
+        losses, slope = result
+        if fits is not None:
+            self.chunk = min(self.chunk, fits)
+        if self.weights is None:
+            self.losses[done.images.start : done.images.stop, self._columns(done)] = losses.to(self.losses)
+        return slope
+
     def _summary(self, grad: Tensor, energy: Tensor) -> Estimate:
         mean, n, dtype = self.losses.mean(1), self.n, self.delta.dtype
         stderr = (self.losses.var(1, correction=1) / n).sqrt() if n > 1 else torch.zeros_like(mean)
         snr = signal_to_noise(grad, energy, n * (self.count if self.shared else 1), -(-n // self.size))
         value = self.eot.risk.value(self.losses).to(dtype)
-        views = torch.full_like(snr, n, dtype=torch.long)
+        views = torch.full((len(snr),), n)
         return Estimate(mean.to(dtype), stderr.to(dtype), snr.to(dtype), grad.to(dtype), views, self.chunk, value)
 
     def _zeros(self, rows: int) -> Tensor:
         """Sums of gradients by row of delta and group of views, before the first pass."""
         return self.delta.new_zeros(rows, -(-self.n // self.size), *self.delta.shape[1:], dtype=self.wide)
 
-    def _blocks(self) -> Iterator[range]:
+    def _blocks(self) -> list[range]:
         """The images, some at a time: as many as leave each pass all their views."""
         width = -(-self.n // self.world.size) if self.by_views else self.n
         most = max(1, self.eot.chunk // width)
         if self.by_views:
-            yield from blocks(self.count, most)
-            return
+            return blocks(self.count, most)
         # At least two at a time where possible: a single row takes other kernels, and rounds differently.
         parts = blocks(self.count, min(most, max(2, -(-self.count // self.world.size))))
-        yield from (parts[i] for i in self.world.share(len(parts)))
+        return [parts[i] for i in self.world.share(len(parts))]
 
-    def _counting(self, images: range) -> Iterator[tuple[range, Sequence[int]]]:
+    def _counting(self, images: range) -> list[tuple[range, Sequence[int]]]:
         """Images with those of their views that have a weight."""
-        if self.weights is None or bool((self.weights[images.start : images.stop] > 0).all()):
-            yield images, self.views
-            return
-        for i in images:
-            weights = self.weights[i].tolist()
-            yield range(i, i + 1), [j for j in self.views if weights[j] > 0]
-
-    @torch.no_grad()
-    def _survey(self, images: range) -> None:
-        """Fill in the losses of a block of images, without gradients."""
-        for whole in passes(images, self.views, self.n, self.chunk):
-            for done, (losses, _) in within_memory(self._pass, whole):
-                self._fitted(done, whole)
-                self.losses[done.images.start : done.images.stop, self._columns(done)] = losses.to(self.losses)
+        weights = None if self.weights is None else self.weights[images.start : images.stop]
+        if weights is None or bool((weights > 0).all()):
+            return [(images, self.views)]
+        rows = zip(images, weights.tolist(), strict=True)
+        return [(range(i, i + 1), [j for j in self.views if row[j] > 0]) for i, row in rows]
 
     def _pass(self, part: Pass) -> tuple[Tensor, Tensor]:
         """The losses (images,groups,views) of a pass, and the gradient (rows of delta,groups,...) of their sum: zero
@@ -216,11 +225,6 @@ class _Estimation:
                 except Overflow:  # the loss scale was halved: try again
                     continue
             return losses.detach(), torch.zeros_like(leaf) if slope is None else slope
-
-    def _fitted(self, done: Pass, whole: Pass) -> None:
-        """Remember where memory ran out."""
-        if done is not whole:
-            self.chunk = min(self.chunk, max(1, whole.rows // 2))
 
     def _columns(self, part: Pass) -> Tensor:
         """The numbers (groups,views) of the views of a pass, on the device."""

@@ -62,7 +62,7 @@ class Problem:
 
     def scene(self, delta: Tensor, which: Tensor) -> Scene:
         """The attacked images `which` (B,), their numbers on the host, with a delta of each (B,...)."""
-        own = self.perturbation.take(which) if self.shared else self.perturbation
+        own = self.perturbation.take(which) if self.perturbation.shared else self.perturbation
         alone = len(self.images) == len(which) == 1  # saves a copy of a large picture
         return own.scene(self.images if alone else self.images[uploaded(which, self.images.device)], delta)
 

@@ -74,6 +74,7 @@ def optimise(
     """Run one optimised arm, continuing from `checkpoint`, and show its progress. The arms `no_eot` and `one_view`
     take at most `spent` steps of one view: as many gradients as views lead the steps of the arm `eot`."""
     sign, best, state = shown_sign(setting.run.objective), None, None
+    looked, held_out = None, None
     trace: list[Trace] = []
     expected = spent or _expected(setting, known)
     title = f"{arm}, batch {setting.batch}" if setting.batch else arm
@@ -86,7 +87,9 @@ def optimise(
             meter.begin(earlier_cost)
             progress.skip(len(trace))
         for name, step, best in _steps(arm, setting, known, spent, state, meter.choosing):
-            loss, stderr, snr, views, held_out = averaged(step.estimate, best)
+            if best is not None and best.latest is not looked:
+                looked, held_out = best.latest, float(best.latest.mean())  # waits for the device, once a look
+            loss, stderr, snr, views = averaged(step.estimate)
             line = Trace(
                 batch=setting.batch,
                 arm=arm,
@@ -110,13 +113,12 @@ def optimise(
     return best, trace
 
 
-def averaged(estimate: Estimate, best: Best | None) -> tuple[float, float, float, float, float | None]:
-    """Over the pictures of a step: the mean loss, the root mean square of its standard errors, the mean
-    signal-to-noise ratio and number of views, and the mean held-out loss, once there is one. One transfer."""
+def averaged(estimate: Estimate) -> tuple[float, float, float, float]:
+    """Over the pictures of a step: the mean loss, the root mean square of its standard errors, and the mean
+    signal-to-noise ratio and number of views. After a step of `descend` these are on the host."""
     values = [estimate.mean.mean(), estimate.stderr.square().mean().sqrt(), estimate.snr.mean()]
-    values += [estimate.views.double().mean(), *([] if best is None else [best.latest.mean()])]
-    loss, stderr, snr, views, *held_out = torch.stack([value.double() for value in values]).cpu().tolist()
-    return loss, stderr, snr, views, held_out[0] if held_out else None
+    loss, stderr, snr = torch.stack(values).double().tolist()
+    return loss, stderr, snr, float(estimate.views.double().mean())
 
 
 def question(purpose: str, setting: Setting, known: Known) -> tuple[Problem, Options]:

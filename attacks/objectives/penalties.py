@@ -21,6 +21,7 @@ from attacks.eot.protocols import Penalty
 from attacks.runtime.extras import extra
 from transforms.colour.spaces import widened
 from transforms.compose import seen
+from transforms.devices import uploaded
 
 #: The argument of the total variation.
 Of = Literal["change", "texture"]
@@ -214,7 +215,7 @@ def penalised(estimate: Estimate, penalty: Penalty, problem: Problem, delta: Ten
     grad = estimate.grad + grad
     if not bool(grad.isfinite().all()):
         raise FloatingPointError(f"step {step}: the gradient of the penalty is not finite")
-    return estimate._replace(value=estimate.value + penalties.detach(), grad=grad)
+    return estimate._replace(value=uploaded(estimate.value, grad.device) + penalties.detach(), grad=grad)
 
 
 @lru_cache(maxsize=4)

@@ -10,6 +10,7 @@ from attacks.eot.estimate import Estimate
 from attacks.eot.protocols import Constraint, Done, Optimiser
 from attacks.optimisers.gradient import LONGEST
 from attacks.runtime.stored import stored
+from transforms.devices import uploaded
 
 
 @stored("apgd")
@@ -110,7 +111,8 @@ class APGD(Optimiser):
         done: Done,  # noqa: ARG002  # its checkpoints are numbers of steps
     ) -> tuple[Tensor, State]:
         """The next delta and state."""
-        loss = estimate.value if len(estimate.value) == len(delta) else estimate.value.mean(0, keepdim=True)
+        loss = uploaded(estimate.value, delta.device)
+        loss = loss if len(loss) == len(delta) else loss.mean(0, keepdim=True)
         state = _noted(state, delta, loss, estimate.grad)
         point, grad = delta, estimate.grad
         if state.step == state.checkpoint:

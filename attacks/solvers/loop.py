@@ -7,7 +7,7 @@ the caller.
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter
+from operator import itemgetter
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -27,8 +27,10 @@ from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.stored import stored
 from attacks.solvers.checks import DEAD, budgeted, checked, watched_over
 from transforms import stream
-from transforms.devices import uploaded
+from transforms.devices import picked, uploaded
 
+#: Fields of an estimate with a row for each image, and for each delta.
+OF_IMAGES, OF_DELTAS = ("mean", "stderr", "value"), ("snr", "grad", "views")
 #: For a search, whose views do not change.
 NONE = torch.zeros(0, dtype=torch.long)
 
@@ -260,43 +262,51 @@ def _estimate(
 ) -> tuple[Estimate, Tensor]:
     """The estimate of the images with numbers `rows`, checked: finite, if need be in float32; of members whose
     gradients are combined, each by itself, and in the first step none of them zero. And whose gradient is zero."""
-    members = [_estimate(member, delta, eot, u, world, step, rows)[0] for member in problem.members()]
-    for i, member in enumerate(members):
-        if not step and not bool(member.grad.any()):
+    members = []
+    for i, member in enumerate(problem.members()):
+        members.append(_estimate(member, delta, eot, u, world, step, rows)[0])
+        if not step and not bool(members[-1].grad.any()):
             raise ValueError(
                 f"encoder {i} of the ensemble has a gradient of exactly zero: it cuts the graph (uint8, .numpy(), "
                 "no_grad), or it is flat there"
             )
     if members:
-        whole = combined(members)
-        return whole, whole.known()[1]
-    estimate = eot.estimate(problem, delta, u, world=world)
-    finite, zero = estimate.known()
+        whole, _, zero = combined(members).known()
+        return whole, zero
+
+    estimate, finite, zero = eot.estimate(problem, delta, u, world=world).known()
     if not finite:
-        again = partial(eot.estimate, problem, delta, u, world=world)
-        exact = fall_back(problem.encoder, again, attrgetter("finite"))
+        exact = fall_back(
+            problem.encoder, lambda: eot.estimate(problem, delta, u, world=world).known(), itemgetter(1)
+        )
         if exact is None:
             bad = ~(estimate.mean.isfinite() & estimate.value.isfinite())
             if len(estimate.grad) == len(bad):
-                bad = bad | ~estimate.grad.flatten(1).isfinite().all(1)
+                bad = bad | ~estimate.grad.flatten(1).isfinite().all(1).cpu()
             raise located(Query(problem, eot.transforms, delta, u, rows, step=step), bad)
-        estimate, (_, zero) = exact, exact.known()
+        estimate, _, zero = exact
     engine_agree(problem.encoder, world)
     return estimate, zero
 
 
 def gathered(parts: Sequence[tuple[Tensor, Estimate]]) -> Estimate:
     """The estimates of some groups of images as one, in the order of the images."""
-    order = torch.cat([rows for rows, _ in parts]).argsort().to(parts[0][1].grad.device)
-    names = ("mean", "stderr", "value", "snr", "grad", "views")
-    joined = {name: torch.cat([getattr(each, name) for _, each in parts])[order] for name in names}
+    order = torch.cat([rows for rows, _ in parts]).argsort()
+    names = OF_IMAGES + OF_DELTAS
+    joined = {name: picked(torch.cat([getattr(each, name) for _, each in parts]), order) for name in names}
     return parts[0][1]._replace(**joined, chunk=min(each.chunk for _, each in parts))
 
 
 def merged(previous: Estimate, fresh: Estimate, rows: Tensor, shared: bool) -> Estimate:
-    """The estimates of all images, with a step's fresh ones for some `rows`; the others have no gradient."""
+    """The estimates of all images, with a step's fresh ones for some `rows`, on the host; the others have no
+    gradient."""
     if len(rows) == len(previous.mean):
         return fresh
-    old, rows = previous._replace(grad=torch.zeros_like(previous.grad)), rows.to(previous.mean.device)
-    names = ("mean", "stderr", "value") if shared else ("mean", "stderr", "value", "snr", "grad", "views")
-    return fresh._replace(**{name: getattr(old, name).index_copy(0, rows, getattr(fresh, name)) for name in names})
+    old = previous._replace(grad=torch.zeros_like(previous.grad))
+
+    def put(old: Tensor, new: Tensor) -> Tensor:
+        return old.index_copy(0, uploaded(rows, old.device), new)
+
+    names = OF_IMAGES if shared else OF_IMAGES + OF_DELTAS
+    every: dict[str, Any] = {name: put(getattr(old, name), getattr(fresh, name)) for name in names}
+    return fresh._replace(**every)

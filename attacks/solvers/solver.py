@@ -179,7 +179,7 @@ def _joined(own: Step, rows: Tensor, previous: Step, best: Best) -> Step:
     return Step(
         index=previous.index + 1 + own.index,
         delta=own.delta if shared else best.delta.index_copy(0, there, own.delta),
-        estimate=merged(previous.estimate, own.estimate, there, shared),
+        estimate=merged(previous.estimate, own.estimate, rows, shared),
         evals=previous.evals + own.evals,
         active=torch.zeros_like(previous.active).index_copy(0, rows, own.active),
         done=torch.ones_like(previous.done).index_copy(0, rows, own.done),

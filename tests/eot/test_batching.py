@@ -66,10 +66,11 @@ def test_passes_are_halved_until_they_fit(images, groups, length, fits):
             raise torch.OutOfMemoryError("CUDA out of memory")
         return part.rows
 
-    done = list(within_memory(run, whole))
-    assert sum((seen(part) for part, _ in done), Counter()) == seen(whole)
-    assert all(rows == part.rows <= fits for part, rows in done)
-    assert len(done) == 1 or whole.rows > fits
+    done = list(within_memory(run, [whole, whole]))
+    assert sum((seen(part) for part, *_ in done), Counter()) == seen(whole) + seen(whole)
+    assert all(rows == part.rows <= fits for part, rows, _ in done)
+    assert len(done) == 2 or whole.rows > fits
+    assert {known for *_, known in done} == {None if whole.rows <= fits else whole.rows // 2}
 
 
 @pytest.mark.parametrize("text", ["out of memory", "DefaultCPUAllocator: can't allocate memory: you tried 8 bytes"])
@@ -78,7 +79,7 @@ def test_a_single_view_that_does_not_fit_is_an_error(text):
         raise RuntimeError(text)
 
     with pytest.raises(MemoryError, match=rf"`engine.chunk` cannot go lower.*{text}"):
-        list(within_memory(run, Pass(range(2), ((0, 1),))))
+        list(within_memory(run, [Pass(range(2), ((0, 1),))]))
     with pytest.raises(MemoryError, match=rf"`engine.chunk` cannot go lower.*{text}"):
         list(in_parts(run, torch.arange(3), 2))
 
@@ -131,7 +132,7 @@ def test_other_errors_are_not_treated_as_out_of_memory():
         raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
 
     with pytest.raises(RuntimeError, match="mat1"):
-        list(within_memory(run, Pass(range(2), ((0, 1),))))
+        list(within_memory(run, [Pass(range(2), ((0, 1),))]))
     assert len(tried) == 1
 
 
