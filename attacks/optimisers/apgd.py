@@ -121,7 +121,7 @@ class APGD(Optimiser):
         state = state._replace(step=state.step + 1)
         if state.step == state.steps > 1:
             return state.best, state
-        new = constraint.project(point, constraint.steepest(grad, state.length, point)) - point
+        new = constraint.step(point, grad, state.length) - point
         share = self.momentum if state.step > 1 else 1.0
         after = constraint.project(point, share * new + (1 - share) * (point - state.before))
         return after, state._replace(before=point)

@@ -10,6 +10,7 @@ from torch import Tensor
 from attacks.eot.estimate import Estimate
 from attacks.eot.protocols import Constraint, Done, Optimiser
 from attacks.runtime.stored import stored
+from transforms.blocks import blocks, in_blocks
 from transforms.devices import uploaded
 from transforms.sampling.homography import wide_dtype
 
@@ -78,18 +79,16 @@ class PGD(Optimiser):
         self, delta: Tensor, estimate: Estimate, state: State, constraint: Constraint, done: Done
     ) -> tuple[Tensor, State]:
         """The next delta and state."""
-        grad = estimate.grad
-        share = grad.flatten(1).abs().sum(1).clamp(min=torch.finfo(grad.dtype).tiny)
-        momentum = self.momentum * state.momentum
-        momentum += grad / share[:, None, None, None]
+        share = l1_norm(estimate.grad)
+        momentum = in_blocks(lambda old, grad: self.momentum * old + grad / share, state.momentum, estimate.grad)
         start = delta if state.point is None else state.point
         length, ahead = (self.rel_step_size * state.reach * decay(self.schedule, share, delta) for share in done)
-        after = constraint.project(start, constraint.steepest(momentum, length, start))
+        after = constraint.step(start, momentum, length)
         if not self.nesterov:
             return after, state._replace(momentum=momentum)
         state = state._replace(momentum=momentum, point=after)
         ahead = self.momentum * torch.where(done.after.to(delta) < 1, ahead, 0)
-        return constraint.project(after, constraint.steepest(momentum, ahead, after)), state
+        return constraint.step(after, momentum, ahead), state
 
 
 @dataclass(frozen=True)
@@ -214,6 +213,14 @@ class Adam(Optimiser):
         length = self.rel_step_size * state.reach * decay(self.schedule, done.before, delta)
         after = constraint.project(delta, constraint.steepest(mean.to(delta), length, delta) * agreement.to(delta))
         return after, state._replace(first=first, second=second, step=state.step + 1)
+
+
+def l1_norm(grad: Tensor) -> Tensor:
+    """The L1 norm of each gradient (N,C,H,W), or the least number above 0: (N,1,1,1), a divisor."""
+    norm = grad.new_zeros(len(grad))
+    for (part,) in blocks(grad):
+        norm += part.flatten(1).abs().sum(1)
+    return norm.clamp(min=torch.finfo(grad.dtype).tiny)[:, None, None, None]
 
 
 def decay(schedule: Schedule, done: Tensor, like: Tensor) -> Tensor:

@@ -91,7 +91,7 @@ class NES(Optimiser):
         """The next delta and state. Gradients are not normalised: one that is short says little."""
         momentum = self.momentum * state.momentum + estimate.grad
         length = self.rel_step_size * state.reach * decay(self.schedule, done.before, delta)
-        after = constraint.project(delta, constraint.steepest(momentum, length, delta))
+        after = constraint.step(delta, momentum, length)
         return after, state._replace(momentum=momentum)
 
 

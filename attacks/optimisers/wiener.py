@@ -13,7 +13,7 @@ from torch import Tensor
 
 from attacks.eot.estimate import Estimate
 from attacks.eot.protocols import Constraint, Done, Optimiser
-from attacks.optimisers.gradient import Schedule, check_step, decay
+from attacks.optimisers.gradient import Schedule, check_step, decay, l1_norm
 from attacks.runtime.stored import stored
 from transforms.devices import uploaded
 from transforms.sampling.homography import wide_dtype
@@ -96,7 +96,7 @@ class Wiener(Optimiser):
     ) -> tuple[Tensor, State]:
         """The next delta and state."""
         grad, momentum = estimate.grad.to(state.even), state.step / (state.step + GROWTH)
-        share = grad.flatten(1).abs().sum(1).clamp(min=torch.finfo(grad.dtype).tiny)[:, None, None, None]
+        share = l1_norm(grad)
         even, odd = momentum * state.even, momentum * state.odd
         even, odd = (even, odd + grad / share) if state.step % 2 else (even + grad / share, odd)
         length = state.length * decay(self.schedule, done.before, delta)

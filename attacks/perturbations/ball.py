@@ -13,6 +13,7 @@ from torch import Tensor
 
 from attacks.perturbations.base import PerturbationSet
 from transforms import Scene, scene_of
+from transforms.blocks import in_blocks
 from transforms.sampling.homography import wide_dtype
 
 #: Most steps of the root search of `scaled`; each but the last clamps more values, and photographs need about five.
@@ -154,6 +155,15 @@ class Linf(Ball):
     def inside(self, direction: Tensor, images: Tensor | None) -> Tensor:
         """For a direction of `draw`, a uniform point (Madry et al. 2018)."""
         return self.project(self.eps * (2 * direction), images)
+
+    def step(self, delta: Tensor, grad: Tensor, length: float | Tensor, images: Tensor) -> Tensor:
+        if type(self) is not Linf:  # methods of a subclass need not be elementwise
+            return super().step(delta, grad, length, images)
+
+        def rule(delta: Tensor, grad: Tensor, images: Tensor) -> Tensor:
+            return self.move(delta, self.descend(grad, length, delta, images), images)
+
+        return in_blocks(rule, delta, grad, images)
 
     def steepest(self, grad: Tensor) -> Tensor:
         return grad.sign()

@@ -1,5 +1,6 @@
 """The base class of perturbations, with the defaults of a delta that is added to each picture."""
 
+from abc import ABC, abstractmethod
 from typing import ClassVar, Self
 
 from torch import Tensor
@@ -10,7 +11,7 @@ from transforms import Scene, Shown
 Corners = list[list[float]]
 
 
-class PerturbationSet:
+class PerturbationSet(ABC):
     """Defaults for the members of a perturbation beyond its start, its steps and its norm.
 
     They are those of a delta that is part of each picture. A perturbation whose delta is a texture with a file of its
@@ -33,6 +34,18 @@ class PerturbationSet:
     def take(self, rows: Tensor) -> Self:  # noqa: ARG002
         """The perturbation for a subset of the pictures (n,), where it has a part for each (a mask, a placement)."""
         return self
+
+    @abstractmethod
+    def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor) -> Tensor:
+        """The move of norm `length` that lowers the loss most, to first order."""
+
+    @abstractmethod
+    def move(self, delta: Tensor, by: Tensor, images: Tensor) -> Tensor:
+        """delta + by, projected."""
+
+    def step(self, delta: Tensor, grad: Tensor, length: float | Tensor, images: Tensor) -> Tensor:
+        """The point that the steepest move of `length` leads to."""
+        return self.move(delta, self.descend(grad, length, delta, images), images)
 
     def for_arm(self, arm: str) -> Self:  # noqa: ARG002
         """The perturbation of one arm of an experiment, where something round the delta differs (a printed card)."""

@@ -16,7 +16,7 @@ from transforms import Brightness, Compose, Fixed, Uniform
 
 double = torch.float64
 FREE = SimpleNamespace(
-    steepest=lambda grad, length, at: -length[:, None, None, None] * grad.sign(), project=torch.add
+    step=lambda at, grad, length: at - length[:, None, None, None] * grad.sign(), project=torch.add
 )
 
 

@@ -48,9 +48,14 @@ def share(step, steps, count):
 
 def unbounded(perturbation):
     """The constraint of a perturbation without its set."""
-    return SimpleNamespace(
-        steepest=lambda grad, length, at: perturbation.descend(grad, length, at, at), project=torch.add
-    )
+
+    def steepest(grad, length, at):
+        return perturbation.descend(grad, length, at, at)
+
+    def step(at, grad, length):
+        return at + steepest(grad, length, at)
+
+    return SimpleNamespace(steepest=steepest, project=torch.add, step=step)
 
 
 def estimate(grad):

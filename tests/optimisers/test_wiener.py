@@ -1,13 +1,13 @@
 """The filtered attack: its filter against an independent one and the best possible, its mean in closed form."""
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-from attacks import L2, PGD, Linf, Wiener
+from attacks import L2, PGD, Linf, Universal, Wiener
+from attacks.eot.protocols import Constraint
 from attacks.optimisers.wiener import GROWTH, LEAST, LONGEST, RINGS, SHORT, filtered
 from tests.optimisers.test_gradient import estimate, gradients, moves, share
 
@@ -127,10 +127,7 @@ def test_noise_costs_the_filtered_attack_less_than_pgd():
     # A smooth gradient under white noise five times as strong: how much of the best loss is reached.
     truth, _ = smooth(48, 48)
     truth = truth / truth.std()
-    constraint = SimpleNamespace(
-        steepest=lambda grad, length, at: Linf(1.0).descend(grad, length, at, at),
-        project=lambda at, by: (at + by).clamp(-1, 1),
-    )
+    constraint = Constraint(Universal(Linf(1.0)), truth)
 
     def reached(optimiser):
         delta = torch.zeros_like(truth)

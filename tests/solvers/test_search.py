@@ -39,10 +39,7 @@ def on_its_views(images, anchor, parts, delta):
         def start(self, images, generator):
             return delta.expand(len(images), -1, -1, -1)
 
-        def descend(self, grad, length, at, images):
-            return 0 * grad
-
-        def move(self, at, by, images):
+        def step(self, at, grad, length, images):
             return at
 
     (step,) = attack(images, anchor, **parts | {"perturbation": Still(), "optimiser": PGD(), "steps": 1})

@@ -1,0 +1,50 @@
+"""Arithmetic block by block, against the same on whole pictures."""
+
+import pytest
+import torch
+
+from attacks import Linf
+from attacks.optimisers.gradient import l1_norm
+from transforms.blocks import VALUES, blocks, in_blocks
+
+SHAPES = [(1, 3, 450, 211), (3, 3, 301, 260), (2, 3, 8, 8), (0, 3, 8, 8), (1, 1, 2, VALUES)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_blocks_are_all_rows_in_order_and_hold_few_values(shape):
+    picture = torch.rand(shape)
+    parts = [part for (part,) in blocks(picture)]
+    assert torch.equal(torch.cat(parts, 2), picture)
+    assert all(part.numel() <= VALUES or part.shape[2] == 1 for part in parts)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_the_step_of_an_linf_ball_is_its_move_along_the_steepest_descent_to_the_bit(shape):
+    ball, images, delta, grad = Linf(0.1), torch.rand(shape), torch.rand(shape) / 5 - 0.1, torch.randn(shape)
+    length = torch.linspace(0.01, 0.1, shape[0])
+    wanted = ball.move(delta, ball.descend(grad, length, delta, images), images)
+    assert torch.equal(ball.step(delta, grad, length, images), wanted)
+
+
+def test_a_subclass_that_looks_at_the_whole_picture_is_given_the_whole():
+    class Centred(Linf):
+        def project(self, delta, images):
+            return super().project(delta - delta.mean((2, 3), keepdim=True), images)
+
+    images, delta, grad = torch.full((3, 1, 3, 450, 450), 0.5).unbind()
+    delta = Centred(0.1).step(0 * delta, grad * torch.randn_like(grad), 0.05, images)
+    assert float(delta.mean((2, 3)).abs().max()) < 1e-6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_norm_is_that_of_float64(dtype):
+    grad = torch.randn(2, 3, 500, 600, dtype=dtype)
+    torch.testing.assert_close(
+        l1_norm(grad)[:, 0, 0, 0].double(), grad.double().abs().sum((1, 2, 3)), rtol=1e-6, atol=0
+    )
+    assert float(l1_norm(0 * grad[:1])) > 0
+
+
+def test_pictures_of_another_type_and_memory_format():
+    picture = torch.rand(1, 3, 300, 300, dtype=torch.float64).contiguous(memory_format=torch.channels_last)
+    assert torch.equal(in_blocks(torch.add, picture, picture.float()), picture + picture.float())
