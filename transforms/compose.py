@@ -20,7 +20,7 @@ from transforms.sampling.fusion import Chain, Move, fuse
 from transforms.sampling.homography import Pull, half_pixels, invert, transform, wide_dtype
 from transforms.sampling.outline import Outline
 from transforms.sampling.pyramid import levels
-from transforms.sampling.read import Border, Kernel, Resampling, Value, copies
+from transforms.sampling.read import Border, Kernel, Resampling, Value, copies, fresh
 from transforms.sampling.straight_through import saturate
 from transforms.sampling.tone import Tone, tone_of, toned
 from transforms.sampling.warp import warp
@@ -314,7 +314,7 @@ class Compose:
             pull = self._chain(plain, scene.size, chain, views)
             view = self._sample(base.pixels, pull, scene.size, self._resampling, None if rest else tone)
         elif rest:  # nothing moves the picture, only the layers above it, which are laid over a copy
-            view = base.pixels.repeat_interleave(times, 0)
+            view = fresh(base.pixels, times)
         else:
             view = copies(base.pixels, times)
             return view if tone is None else toned(view, tone)
@@ -327,16 +327,17 @@ class Compose:
         # Premultiplied: colour and coverage go through the same filter, so edges do not darken and a black pixel is
         # not a hole (Porter & Duff 1984).
         ink = premultiplied(layer)
-        clear = replace(self._resampling, border="constant", value=0.0)
         size, source, own = size_of(views), size_of(ink), len(ink) == len(views)
         pull = self._chain(layer, size, chain, len(views))
         work = pull.first.dtype
+        solid = not pull.moves and (layer.alpha is None or not layer.alpha.requires_grad)
+        clear = replace(self._resampling, border="constant", value=0.0, solid=solid)
         level = levels(pull, size, source, "constant", work) if self.antialias else None
         at, overs = boxes(pull, len(views), size, source, level, own or len(ink) == 1), []
         for box in at:
             pixels = ink.index_select(0, uploaded(box.rows, ink.device)) if own else ink
             overs.append(self._sample(pixels, pull.take(box.rows), size, clear, outline=layer.outline, at=box))
-        return laid_over(views, overs, at)
+        return laid_over(views, overs, at, solid)
 
     def _chain(self, layer: Layer, size: tuple[int, int], chain: Sequence[Move], views: int) -> Chain:
         """From views of `size` through `chain`, the layer's place and its bends to its pixels."""

@@ -108,13 +108,13 @@ class _Over(torch.autograd.Function):
     """See `laid_over`. In one piece for all boxes, so that the gradient of the views is copied once."""
 
     @staticmethod
-    def forward(ctx: Any, views: Tensor, at: Sequence[Boxes], *overs: Tensor) -> Tensor:
-        ctx.at, kept = [box.slices() for box in at], []
+    def forward(ctx: Any, views: Tensor, at: Sequence[Boxes], solid: bool, *overs: Tensor) -> Tensor:
+        ctx.at, ctx.solid, kept = [box.slices() for box in at], solid, []
         for slices, over in zip(ctx.at, overs, strict=True):
-            under, clear = torch.stack([views[one] for one in slices]), 1 - over[:, -1:]
-            kept += [under, clear]
-            for one, part in zip(slices, torch.addcmul(over[:, :-1], clear, under), strict=True):
-                views[one] = part
+            clear = 1 - over[:, -1:]
+            kept += [clear, over.new_empty(0) if solid else torch.stack([views[one] for one in slices])]
+            for one, ink, rest in zip(slices, over[:, :-1], clear, strict=True):
+                views[one].mul_(rest).add_(ink)
         ctx.save_for_backward(*kept)
         ctx.mark_dirty(views)
         return views
@@ -124,29 +124,35 @@ class _Over(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         below = grad.clone() if ctx.needs_input_grad[0] else None
         kept, overs = ctx.saved_tensors, []
-        for slices, under, clear in zip(ctx.at, kept[::2], kept[1::2], strict=True):
-            part = torch.stack([grad[one] for one in slices])
-            overs.append(torch.cat([part, -(part * under).sum(1, keepdim=True)], dim=1))
+        for slices, clear, under in zip(ctx.at, kept[::2], kept[1::2], strict=True):
+            over = grad.new_zeros(len(slices), grad.shape[1] + 1, *clear.shape[2:])
+            for one, part in zip(slices, over, strict=True):
+                part[:-1] = grad[one]
+            if not ctx.solid:
+                torch.sum(over[:, :-1] * under, 1, out=over[:, -1]).neg_()
+            overs.append(over)
             if below is not None:
-                for one, share in zip(slices, part.mul_(clear), strict=True):
-                    below[one] = share
-        return below, None, *overs
+                for one, rest in zip(slices, clear, strict=True):
+                    below[one].mul_(rest)
+        return below, None, None, *overs
 
 
-def laid_over(views: Tensor, overs: Sequence[Tensor], at: Sequence[Boxes]) -> Tensor:
+def laid_over(views: Tensor, overs: Sequence[Tensor], at: Sequence[Boxes], solid: bool = False) -> Tensor:
     """Views (N,C,H,W), which are changed in place, with premultiplied colours and coverage (k,C+1,h,w) over boxes, at
-    most one in each view."""
-    result: Tensor = _Over.apply(views, at, *overs)
+    most one in each view; `solid`: the coverage needs no gradient, and gets none."""
+    result: Tensor = _Over.apply(views, at, solid, *overs)
     return result
 
 
 def spread(level: Tensor, size: tuple[int, int], x: Tensor, y: Tensor) -> Tensor:
     """The nodes (N,k,l) of a lattice over views of `size`, interpolated at x (N,w) and y (N,h), half pixels of them:
     (N,1,h,w), or (N,1,1,1) where a level is the same throughout each view."""
-    if torch.equal(level.detach().amin((1, 2)), level.detach().amax((1, 2))):
+    low, high = level.detach().amin((1, 2)), level.detach().amax((1, 2))
+    if torch.equal(low, high):
         return level[:, None, :1, :1]
     across, down = (x - 1) / max(size[1] - 1, 1) - 1, (y - 1) / max(size[0] - 1, 1) - 1
     grid = torch.stack(torch.broadcast_tensors(across[:, None, :], down[:, :, None]), dim=-1)
-    return F.grid_sample(
-        level[:, None].expand(len(grid), -1, -1, -1), grid, padding_mode="border", align_corners=True
-    )
+    nodes = level[:, None].expand(len(grid), -1, -1, -1)
+    between = F.grid_sample(nodes, grid, padding_mode="border", align_corners=True)
+    # Rounding would take a whole level for one that its neighbours have a share in, and read these too.
+    return between.clamp(low[:, None, None, None], high[:, None, None, None])

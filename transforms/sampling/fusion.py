@@ -63,6 +63,13 @@ class Chain:
             w = ahead if w is None else torch.minimum(w, ahead)
         return points, w
 
+    @property
+    def moves(self) -> bool:
+        """Whether somebody asks for the gradient of where it leads to."""
+        points = self.first.new_zeros(1, 1, 1, 2)
+        tested = (each if isinstance(each, Tensor) else each(points) for each in (self.first, *self.others))
+        return any(each.requires_grad for each in tested)
+
     def take(self, rows: Tensor) -> "Chain":
         """The maps of some views."""
 

@@ -59,6 +59,9 @@ def levels(
         # Any level will do elsewhere; one that the view reads anyway costs nothing.
         least = torch.where(near, level.detach(), torch.inf).flatten(1).amin(1).nan_to_num(posinf=0.0)
         level = torch.where(near, level, least[:, None, None])
+    if not level.requires_grad:  # a view without perspective has one level, but for rounding, and is read faster so
+        middle = (level.amin((1, 2), keepdim=True) + level.amax((1, 2), keepdim=True)) / 2
+        level = torch.where((level - middle).abs().amax((1, 2), keepdim=True) < SNAP, middle, level)
     whole = level.detach().round()
     return torch.where((level - whole).abs() < SNAP, whole, level)
 
@@ -90,14 +93,11 @@ def read_levels(
     used = (low < every + 1) & (high > every - 1)  # (N,levels): which view reads which level
     alone = (low == every) & (high == every)
     needed = used.any(0).nonzero()[:, 0].tolist()
-    # Where most views read one and the same level, it is read for all of them, and the others are corrected.
-    most = (2 * alone.sum(0) >= len(grid)).nonzero()[:, 0].tolist()
-    common = most[0] if most else None
     textures = _pyramid(images, resampling.border, max(needed[-1] - 1, 0))
     fine = finer() if needed[-1] else grid
     level = level if level.device == grid.device else uploaded(level, grid.device)
 
-    def read_level(k: int, rows: Tensor | None = None, shared: bool = True, weight: Tensor | None = None) -> Tensor:
+    def read_level(k: int, rows: Tensor | None, shared: bool, weight: Tensor | None) -> Tensor:
         texture, share = textures[max(k - 1, 0)]
         places = (fine if k else grid) if rows is None else (fine if k else grid).index_select(0, rows)
         if weight is not None and weight.shape[3] > 1 and resampling.border == "constant":
@@ -110,27 +110,24 @@ def read_levels(
             places, border = _within(places, share, resampling.border, images)
             inner = replace(resampling, border=border)
         own = texture if shared or rows is None else texture.index_select(0, rows)
-        samples = read(own, places, inner)
-        for dim in (2, 3) if k else ():  # sums of whole rows take a third of the time of `avg_pool2d`
-            one, other = samples.unflatten(dim, (2, -1)).unbind(dim)
-            samples = one + other
-        return samples / 4 if k else samples
+        return read(own, places, inner, mean=k > 0)
 
-    total = images.new_zeros(()) if common is None else read_level(common)
+    total = images.new_zeros(())
     for k in needed:
-        rows, shared = _rows(~alone[:, k] if k == common else used[:, k], len(images))
-        if not len(rows):
-            continue
-        whole = len(rows) == len(grid)
-        rows = rows if whole else uploaded(rows, grid.device)
-        here = field(level if whole else level.index_select(0, rows))
-        weight = (1 - (here - k).abs()).clamp(min=0) - int(k == common)
-        if whole:
-            total = total + read_level(k, weight=weight) * weight
+        rows, shared = _rows(used[:, k], len(images))
+        whole, mixed = len(rows) == len(grid), not bool(alone[rows, k].all())
+        some = None if whole else uploaded(rows, grid.device)
+        weight = None
+        if mixed:
+            here = field(level if some is None else level.index_select(0, some))
+            weight = (1 - (here - k).abs()).clamp(min=0)
+        part = read_level(k, some, shared, weight)
+        part = part if weight is None else part * weight
+        if some is None:
+            total = total + part if total.dim() else part
         else:
-            part = read_level(k, rows, shared, weight) * weight
             total = total if total.dim() else part.new_zeros(len(grid), *part.shape[1:])
-            total.index_add_(0, rows, part)
+            total.index_add_(0, some, part)
     return total
 
 
