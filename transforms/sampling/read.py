@@ -58,6 +58,7 @@ class Resampling:
         antialias: read a pyramid where the map shrinks (see `transforms.sampling.pyramid`).
         deterministic: read tap by tap, several times slower. On CUDA, where `grid_sample` adds up its gradient in no
             fixed order, the same call then gives the same bits; on a CPU it does so either way.
+        solid: the last channel is a coverage whose gradient nobody asks for; it gets none.
     """
 
     kernel: Kernel = "bilinear"
