@@ -128,6 +128,7 @@ HELP = {
     "harder_photos": "of each harder kind",
     "photos": "of each kind or ink",
     "source": "limits, on which they were set, or table",
+    "of": "kind, pinhole, lens, curl, clutter, covered, glare, processing, hard",
     "jobs": "folder of finished attacks: a run that was stopped continues",
     "names": "of pictures",
     "norm": "linf, l2",

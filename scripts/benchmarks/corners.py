@@ -40,14 +40,14 @@ ROWS: dict[str, Ranges] = {
 FIRST = ("kind", "pinhole", "lens", "curl", "hard")
 
 
-def run(photos: int = 4, source: str = "table") -> list[Table]:
+def run(photos: int = 4, source: str = "table", of: tuple[str, ...] = FIRST) -> list[Table]:
     """Error of the patch's worst corner in simulated photographs, in pixels of a patch 300 px wide.
 
     Of the default ranges, of a pinhole camera, of it with a lens or a curled card, and of the preset hard. The first
     column is a homography fitted to the tags alone, for comparison. The limits of `attacks.physical.surface` were set
     on `--source limits`.
     """
-    rows = {name: _row(name, photos, source) for name in FIRST}
+    rows = {name: _row(name, photos, source) for name in of}
     columns = {"found": ".0f", "of": ".0f", "plane, median": ".2f", "median": ".2f", "95 %": ".2f", "worst": ".2f"}
     columns |= {"flagged": ".0f", "others, 95 %": ".2f", "others, worst": ".2f", "ms": ".0f"}
     title = f"Worst corner of the patch, px of a patch {WIDTH} px wide; photographs of {SIZE[1]} x {SIZE[0]}"

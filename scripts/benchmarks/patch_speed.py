@@ -18,7 +18,7 @@ from .table import Row, Table
 from .timing import allocating, compare
 
 #: The side of the scenes, that of the texture, and the views of a step over all scenes.
-TIMED = ((96, 48, 8), (96, 48, 32), (96, 200, 32), (224, 48, 8), (224, 48, 32), (224, 200, 32))
+TIMED = ((96, 48, 8), (96, 48, 32), (96, 200, 32), (224, 48, 8), (224, 48, 32), (224, 200, 8), (224, 200, 32))
 ART, ALONE = "ART", "encoder"
 #: More steps than any benchmark takes: each call takes the next.
 ENDLESS = 10**6
