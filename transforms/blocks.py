@@ -9,19 +9,22 @@ from torch import Tensor
 VALUES = 1 << 17
 
 
-def blocks(*pictures: Tensor) -> Iterable[tuple[Tensor, ...]]:
-    """The same rows of some pictures (N,C,H,W) of one shape, block by block from the top; all at once where the
-    pictures are small or not on the host."""
+def blocks(*pictures: Tensor, values: int = VALUES) -> Iterable[tuple[Tensor, ...]]:
+    """The same rows of some pictures (N,C,H,W) of one shape, block by block from the top, at most `values` of a
+    picture; all at once where the pictures are small or not on the host."""
     first = pictures[0]
-    rows = max(1, VALUES * first.shape[2] // max(1, first.numel()))
+    rows = max(1, values * first.shape[2] // max(1, first.numel()))
     if first.device.type != "cpu" or rows >= first.shape[2]:
         return [pictures]
     return zip(*[each.split(rows, 2) for each in pictures], strict=True)
 
 
 def in_blocks(rule: Callable[..., Tensor], *pictures: Tensor) -> Tensor:
-    """`rule(*pictures)`, to the bit, of a rule that is elementwise and keeps the type of the first picture."""
-    result = torch.empty(pictures[0].shape, dtype=pictures[0].dtype, device=pictures[0].device)
-    for part, *parts in blocks(result, *pictures):
-        part.copy_(rule(*parts))
+    """`rule(*pictures)` to the bit, for an elementwise rule; the result has the type of the first picture."""
+    first, parts = pictures[0], [*blocks(*pictures)]
+    if len(parts) == 1:
+        return rule(*pictures).to(first.dtype)
+    result = torch.empty(first.shape, dtype=first.dtype)
+    for (whole,), part in zip(blocks(result), parts, strict=True):
+        whole.copy_(rule(*part))
     return result

@@ -331,12 +331,13 @@ class Compose:
         pull = self._chain(layer, size, chain, len(views))
         work = pull.first.dtype
         solid = not pull.moves and (layer.alpha is None or not layer.alpha.requires_grad)
-        clear = replace(self._resampling, border="constant", value=0.0, solid=solid)
+        clear = replace(self._resampling, border="constant", value=0.0)
         level = levels(pull, size, source, "constant", work) if self.antialias else None
         at, overs = boxes(pull, len(views), size, source, level, own or len(ink) == 1), []
         for box in at:
             pixels = ink.index_select(0, uploaded(box.rows, ink.device)) if own else ink
-            overs.append(self._sample(pixels, pull.take(box.rows), size, clear, outline=layer.outline, at=box))
+            own_pull = pull.take(box.rows)
+            overs.append(self._sample(pixels, own_pull, size, clear, outline=layer.outline, at=box, solid=solid))
         return laid_over(views, overs, at, solid)
 
     def _chain(self, layer: Layer, size: tuple[int, int], chain: Sequence[Move], views: int) -> Chain:
@@ -357,10 +358,12 @@ class Compose:
         tone: Tone | None = None,
         outline: Outline | None = None,
         at: Boxes | None = None,
+        solid: bool = False,
     ) -> Tensor:
         """The views (N,C,*size) of one opaque layer, or boxes of them."""
         overshoots = self.kernel not in ("nearest", "bilinear")  # and so it is clamped before the tone
-        view = warp(pixels, pull, size, resampling, tone=None if overshoots else tone, outline=outline, at=at)
+        first = None if overshoots else tone
+        view = warp(pixels, pull, size, resampling, tone=first, outline=outline, at=at, solid=solid)
         view = saturate(view) if overshoots else view
         return toned(view, tone) if overshoots and tone is not None else view
 

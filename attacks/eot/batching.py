@@ -81,14 +81,15 @@ def within_memory(run: Callable[[Pass], Result], wholes: Iterable[Pass]) -> Iter
     rows that may fit, where it is less than the whole pass. Raises MemoryError in one line where a single view does
     not fit."""
     for whole in wholes:
-        todo = [whole]
+        todo, room = [whole], whole.rows
         while todo:
             part = todo.pop()
             outcome = _attempt(run, part, part.rows == 1)
             if outcome is None:
-                todo += reversed(part.halves())
+                halves = part.halves()
+                todo, room = [*todo, *reversed(halves)], min(room, max(half.rows for half in halves))
             else:
-                yield part, outcome[0], None if part is whole else max(1, whole.rows // 2)
+                yield part, outcome[0], room if room < whole.rows else None
 
 
 def in_passes(

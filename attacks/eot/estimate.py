@@ -15,8 +15,8 @@ class Estimate(NamedTuple):
     """Per image: `mean` loss (N,) over the views and its standard error (N,). Per delta (N of them, or one that all
     share): `snr` of the gradient, the gradient `grad` of the risk, shaped like delta, and the `views` of a picture.
     Then the `chunk`: the most rows that a pass had, fewer than asked where memory ran out; and `value` (N,), the risk
-    of each image's losses, which `grad` belongs to (the mean, if the risk is). The loop of an attack has all but the
-    gradient on the host.
+    of each image's losses, which `grad` belongs to (the mean, if the risk is). In the steps of an attack by gradient
+    all but `grad` is on the host.
 
     `snr` is ||E g||^2 / E||g - E g||^2 of the n-view mean g, both estimated from partial means and bias-corrected,
     at least 0; NaN when there is a single view. The standard errors and the snr are those of independent draws:
@@ -44,10 +44,10 @@ class Estimate(NamedTuple):
         (D,) the gradient is exactly zero. By one transfer: a step waits for the device once."""
         grad = self.grad.flatten(1)
         largest = torch.maximum(grad.amax(1), -grad.amin(1))  # NaN where any value is
-        figures = (self.mean, self.stderr, self.value, self.snr, largest)
-        *known, largest = torch.cat(figures).cpu().split([len(each) for each in figures])
-        estimate = self._replace(**dict(zip(("mean", "stderr", "value", "snr"), known, strict=True)))
-        finite = torch.cat([estimate.mean, estimate.value, largest]).isfinite().all()
+        figures = (self.mean, self.stderr, self.value, self.snr, self.views.to(largest.dtype), largest)
+        mean, stderr, value, snr, views, largest = torch.cat(figures).cpu().split([len(each) for each in figures])
+        finite = torch.cat([mean, value, largest]).isfinite().all()
+        estimate = self._replace(mean=mean, stderr=stderr, value=value, snr=snr, views=views.long())
         return estimate, bool(finite), largest == 0
 
     @property
@@ -85,9 +85,9 @@ def combined(estimates: Sequence[Estimate]) -> Estimate:
         return estimates[0]
     first = estimates[0]
     flat = torch.stack([each.grad.flatten(1) for each in estimates])  # (K,N,P)
-    mean, stderr, value, snr = (
+    mean, stderr, value, snr, views = (
         uploaded(torch.stack([getattr(each, name) for each in estimates]), flat.device)
-        for name in ("mean", "stderr", "value", "snr")
+        for name in ("mean", "stderr", "value", "snr", "views")
     )
     norm = flat.abs().sum(2)
     share = torch.where(norm > 0, norm.mean(0) / norm, 0.0) / len(estimates)
@@ -99,7 +99,7 @@ def combined(estimates: Sequence[Estimate]) -> Estimate:
         stderr=stderr.mean(0),
         snr=((grad.square().sum(1) - noise) / noise).clamp(min=0),
         grad=grad.view_as(first.grad),
-        views=first.views,
+        views=views[0],
         chunk=min(each.chunk for each in estimates),
         value=value.mean(0),
     )

@@ -163,8 +163,8 @@ class _Estimation:
         return self._summary(grad, self.losses.new_zeros(len(grad)))
 
     def _noted(self, done: Pass, result: tuple[Tensor, Tensor], fits: int | None) -> Tensor:
-        """The gradient of a pass. Its losses are kept, unless all are known, and the same on every process; and how
-        many rows may fit into memory."""
+        """The gradient of a pass. Stores its losses, unless all of them are known already, and lowers `chunk` where
+        memory ran out."""
         losses, slope = result
         if fits is not None:
             self.chunk = min(self.chunk, fits)
@@ -177,7 +177,7 @@ class _Estimation:
         stderr = (self.losses.var(1, correction=1) / n).sqrt() if n > 1 else torch.zeros_like(mean)
         snr = signal_to_noise(grad, energy, n * (self.count if self.shared else 1), -(-n // self.size))
         value = self.eot.risk.value(self.losses).to(dtype)
-        views = torch.full((len(snr),), n)
+        views = torch.full_like(snr, n, dtype=torch.long)
         return Estimate(mean.to(dtype), stderr.to(dtype), snr.to(dtype), grad.to(dtype), views, self.chunk, value)
 
     def _zeros(self, rows: int) -> Tensor:

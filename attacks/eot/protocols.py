@@ -133,7 +133,7 @@ class Constraint:
         return self.perturbation.move(delta, move, self.images)
 
     def step(self, delta: Tensor, grad: Tensor, length: float | Tensor) -> Tensor:
-        """Both: the point of the set that the steepest move leads to."""
+        """`steepest` and `project` in one: the point of the set that the steepest move leads to."""
         return self.perturbation.step(delta, grad, length, self.images)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from attacks.eot.estimate import Estimate
 from attacks.eot.protocols import Constraint, Done, Optimiser
 from attacks.runtime.stored import stored
-from transforms.blocks import blocks, in_blocks
+from transforms.blocks import VALUES, blocks, in_blocks
 from transforms.devices import uploaded
 from transforms.sampling.homography import wide_dtype
 
@@ -79,8 +79,8 @@ class PGD(Optimiser):
         self, delta: Tensor, estimate: Estimate, state: State, constraint: Constraint, done: Done
     ) -> tuple[Tensor, State]:
         """The next delta and state."""
-        share = l1_norm(estimate.grad)
-        momentum = in_blocks(lambda old, grad: self.momentum * old + grad / share, state.momentum, estimate.grad)
+        norm = l1_norm(estimate.grad)
+        momentum = in_blocks(lambda old, grad: self.momentum * old + grad / norm, state.momentum, estimate.grad)
         start = delta if state.point is None else state.point
         length, ahead = (self.rel_step_size * state.reach * decay(self.schedule, share, delta) for share in done)
         after = constraint.step(start, momentum, length)
@@ -216,9 +216,10 @@ class Adam(Optimiser):
 
 
 def l1_norm(grad: Tensor) -> Tensor:
-    """The L1 norm of each gradient (N,C,H,W), or the least number above 0: (N,1,1,1), a divisor."""
+    """The L1 norm of each gradient (N,C,H,W), at least the smallest normal number: (N,1,1,1), a divisor. The order of
+    a sum does not depend on the other pictures."""
     norm = grad.new_zeros(len(grad))
-    for (part,) in blocks(grad):
+    for (part,) in blocks(grad, values=VALUES * max(1, len(grad))):
         norm += part.flatten(1).abs().sum(1)
     return norm.clamp(min=torch.finfo(grad.dtype).tiny)[:, None, None, None]
 

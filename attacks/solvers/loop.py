@@ -264,14 +264,16 @@ def _estimate(
     gradients are combined, each by itself, and in the first step none of them zero. And whose gradient is zero."""
     members = []
     for i, member in enumerate(problem.members()):
-        members.append(_estimate(member, delta, eot, u, world, step, rows)[0])
-        if not step and not bool(members[-1].grad.any()):
+        members.append(_estimate(member, delta, eot, u, world, step, rows))
+        if not step and not bool(members[-1][0].grad.any()):
             raise ValueError(
                 f"encoder {i} of the ensemble has a gradient of exactly zero: it cuts the graph (uint8, .numpy(), "
                 "no_grad), or it is flat there"
             )
+    if len(members) == 1:
+        return members[0]
     if members:
-        whole, _, zero = combined(members).known()
+        whole, _, zero = combined([each for each, _ in members]).known()
         return whole, zero
 
     estimate, finite, zero = eot.estimate(problem, delta, u, world=world).known()
@@ -298,8 +300,8 @@ def gathered(parts: Sequence[tuple[Tensor, Estimate]]) -> Estimate:
 
 
 def merged(previous: Estimate, fresh: Estimate, rows: Tensor, shared: bool) -> Estimate:
-    """The estimates of all images, with a step's fresh ones for some `rows`, on the host; the others have no
-    gradient."""
+    """The estimates of all images, with a step's fresh ones for some, whose numbers `rows` are on the host; the
+    others have no gradient."""
     if len(rows) == len(previous.mean):
         return fresh
     old = previous._replace(grad=torch.zeros_like(previous.grad))

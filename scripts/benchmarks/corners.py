@@ -47,6 +47,8 @@ def run(photos: int = 4, source: str = "table", of: tuple[str, ...] = FIRST) -> 
     column is a homography fitted to the tags alone, for comparison. The limits of `attacks.physical.surface` were set
     on `--source limits`.
     """
+    if wrong := [name for name in of if name not in ROWS]:
+        raise ValueError(f"`of` must be some of {', '.join(ROWS)}; got {', '.join(wrong)}")
     rows = {name: _row(name, photos, source) for name in of}
     columns = {"found": ".0f", "of": ".0f", "plane, median": ".2f", "median": ".2f", "95 %": ".2f", "worst": ".2f"}
     columns |= {"flagged": ".0f", "others, 95 %": ".2f", "others, worst": ".2f", "ms": ".0f"}

@@ -332,8 +332,8 @@ def _started(name: str) -> tuple[Steps, nn.Module, Tensor]:
 
 
 def _steps(name: str, count: int) -> list[tuple[float, float]]:
-    """The seconds of each of some steps of an attack, and these beside the encoder, on a picture of the view's size,
-    and a copy, in turns with it."""
+    """The seconds of each of some steps of an attack, and their ratio to a pass of the encoder on a picture of the
+    view's size and a copy of the large picture, each timed in turn."""
     run, network, image = _started(name)
     view, times = torch.rand(1, 3, *target_size(FULL, 224), requires_grad=True), []
     for _ in range(count):

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks import EOT, L2, PGD, Away, Linf, Patch, Wiener, attack, bank, load_encoder
+from attacks import APGD, EOT, L2, PGD, Away, Ensemble, Linf, Members, Patch, Wiener, attack, bank, load_encoder
 from attacks.data.gallery import tiles
 from attacks.eot.problem import Options, Problem
 from attacks.evaluation.scores import Right, evaluate
@@ -63,6 +63,43 @@ def test_a_step_waits_once_and_its_passes_never_but_for_the_edges_of_a_patch(nam
     assert mode.counts.total() == STEPS * (1 + PASSES * more), mode.counts
     # On a device the projection on a sphere makes a fixed number of Newton's steps.
     torch.testing.assert_close(delta.inner, wanted, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize(("count", "waits"), [(1, 1), (2, 3)])
+def test_members_with_gradients_of_their_own_wait_once_each_and_once_together(count, waits):
+    def members(images, anchor, encoder):
+        options = {"perturbation": Linf(8 / 255), "optimiser": APGD(), "steps": 20}
+        options |= {"eot": EOT(preset("eot2d"), views=4, chunk=4), "objective": Members(Away(), combine="gradients")}
+        return attack(images, anchor, encoder=encoder, **options)
+
+    def ensemble():
+        return Ensemble([load_encoder() for _ in range(count)])
+
+    images = tiles(64).images[:2].clone()
+    with torch.no_grad():
+        anchor = tuple(each.clone() for each in ensemble()(images))
+    steps = members(images, anchor, ensemble())
+    wanted = [next(steps).delta for _ in range(1 + STEPS)][-1]
+    with Waits() as mode:
+        steps = members(Pretended(images), tuple(map(Pretended, anchor)), on_device(ensemble()))
+        next(steps)
+        mode.counts.clear()
+        delta = [next(steps).delta for _ in range(STEPS)][-1]
+    assert mode.counts.total() == STEPS * waits, mode.counts
+    torch.testing.assert_close(delta.inner, wanted, rtol=0, atol=1e-5)
+
+
+def test_an_estimate_without_a_loop_is_whole_on_its_device():
+    images = tiles(64).images[:2].clone()
+    with torch.no_grad():
+        anchor = load_encoder()(images).clone()
+    eot = EOT(preset("eot2d"), views=4, chunk=4)
+    points, delta = eot.points(0, 0, images), 0.01 * torch.randn_like(images)
+    wanted = eot.estimate(Problem(images, anchor, load_encoder(), Away(), Linf(0.1)), delta, points)
+    with Waits():
+        problem = Problem(Pretended(images), Pretended(anchor), on_device(load_encoder()), Away(), Linf(0.1))
+        c = eot.estimate(problem, Pretended(delta), points).c
+    torch.testing.assert_close(c.inner, wanted.c, rtol=1e-4, atol=0)
 
 
 def watched(images, anchor, encoder, early, stop):

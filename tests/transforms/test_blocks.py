@@ -45,6 +45,11 @@ def test_the_norm_is_that_of_float64(dtype):
     assert float(l1_norm(0 * grad[:1])) > 0
 
 
+def test_the_norm_of_a_picture_does_not_depend_on_its_neighbours():
+    grad = torch.randn(4, 3, 500, 600)
+    assert torch.equal(l1_norm(grad)[:1], l1_norm(grad[:1]))
+
+
 def test_pictures_of_another_type_and_memory_format():
     picture = torch.rand(1, 3, 300, 300, dtype=torch.float64).contiguous(memory_format=torch.channels_last)
     assert torch.equal(in_blocks(torch.add, picture, picture.float()), picture + picture.float())

@@ -26,7 +26,7 @@ class Bands:
     """A matrix (out, length) with few weights in a row, near each other, and its transpose, as dense blocks.
 
     A kernel with fixed support skips most pixels of a large picture: forward those are not read, and their gradient
-    is 0. `used` are the columns that have a weight. Where they are `few`, the transpose has only these rows.
+    is 0. `used` are the columns that have a weight. Where they are `few`, `transposed` has only their rows.
     """
 
     length: int
@@ -56,7 +56,7 @@ class Bands:
         return product
 
     def lines(self, images: Tensor, axis: int) -> Tensor:
-        """The adjoint of `down` (axis -2) or `across` (axis -1), where the lines used are few of these alone."""
+        """The adjoint of `down` (axis -2) or `across` (axis -1); where the lines used are `few`, only these of it."""
         product: Tensor = _Product.apply(images, self, axis, True)
         return product
 

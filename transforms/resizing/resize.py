@@ -82,7 +82,7 @@ class _EightBit(torch.autograd.Function):
         ctx.rows_first = exact.rows_first
         ctx.bands = _bands((images.shape[2], images.shape[3]), new, kernel, images)
         inside = images.new_ones((), dtype=torch.bool)
-        # To learn whether all are, the host would wait for a device.
+        # Whether all values are inside is asked on the host only: it would wait for a device.
         if images.device.type != "cpu" or not _within(images, ctx.bands[0]):
             inside = (images >= 0) & (images <= 1)
         ctx.save_for_backward(*(mask.to(images.device) for mask in (inside, exact.middle, exact.final)))
@@ -112,6 +112,8 @@ def target_size(size: tuple[int, int], target: int | tuple[int, int]) -> tuple[i
 
 def _within(images: Tensor, rows: Bands) -> bool:
     """Whether the rows that are read lie in [0,1]."""
+    if not images.numel():
+        return True
     low, high = (images.index_select(2, rows.used) if rows.few else images).detach().aminmax()
     return bool((low >= 0) & (high <= 1))
 

@@ -139,7 +139,7 @@ class _Over(torch.autograd.Function):
 
 def laid_over(views: Tensor, overs: Sequence[Tensor], at: Sequence[Boxes], solid: bool = False) -> Tensor:
     """Views (N,C,H,W), which are changed in place, with premultiplied colours and coverage (k,C+1,h,w) over boxes, at
-    most one in each view; `solid`: the coverage needs no gradient, and gets none."""
+    most one in each view; `solid`: the coverage needs no gradient, and its gradient is 0."""
     result: Tensor = _Over.apply(views, at, solid, *overs)
     return result
 
@@ -154,5 +154,6 @@ def spread(level: Tensor, size: tuple[int, int], x: Tensor, y: Tensor) -> Tensor
     grid = torch.stack(torch.broadcast_tensors(across[:, None, :], down[:, :, None]), dim=-1)
     nodes = level[:, None].expand(len(grid), -1, -1, -1)
     between = F.grid_sample(nodes, grid, padding_mode="border", align_corners=True)
-    # Rounding would take a whole level for one that its neighbours have a share in, and read these too.
-    return between.clamp(low[:, None, None, None], high[:, None, None, None])
+    # By rounding, a view at a whole level would have a small share of the next one, which would then be read too.
+    exact = between.detach()
+    return between + (exact.clamp(low[:, None, None, None], high[:, None, None, None]) - exact)

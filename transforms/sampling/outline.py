@@ -15,8 +15,6 @@ from torch.autograd.function import once_differentiable
 
 from transforms.devices import HOST, constants
 
-Places = tuple[Tensor, Tensor, Tensor]  # view, row and column of some pixels
-
 #: A pixel is at an edge if its coverage, as read, is at least this far from 0 and from 1, or its neighbour's is.
 RIM = 1e-3
 #: A neighbour this many times farther off than the opposite one is beyond a fold, or not visible.
@@ -67,22 +65,22 @@ def cut(view: Tensor, grid: Tensor, outline: Outline, ahead: Tensor | None = Non
     pixels, last = height * width, view.shape[1] - 1
     up, down = -width * (i > 0), width * (i < height - 1)
     left, right = -1 * (j > 0), 1 * (j < width - 1)
-    # Numbers into memory, not rows and columns: so many places are found three times as fast. A grid mostly holds
-    # its x and its y apart.
+    # Numbers into memory, not rows and columns: so many places are read three times as fast. In memory, a grid
+    # usually has all x before all y of a view, so this order needs no copy.
     first, cells = n * pixels, i * width + j
     five = 2 * first + cells + torch.stack([torch.zeros_like(n), left, up, right, down])
-    places = grid.permute(0, 3, 1, 2).reshape(-1).index_select(0, torch.stack([five, five + pixels]).flatten())
+    places = _values(grid.permute(0, 3, 1, 2).reshape(-1), torch.stack([five, five + pixels]))
     centre, before, after = places.view(2, 5, -1).split([1, 2, 2], 1)
     across, along = _step(centre - before, after - centre).unbind(1)
     covered = _covered(centre[:, 0], across, along, outline).to(view.dtype)
     spots = (last + 1) * first + cells
-    own = flat.index_select(0, spots + last * pixels)
+    own = _values(flat, spots + last * pixels)
     uncovered = own.detach() < RIM  # such a pixel has no colour of its own, and gets that of its neighbours
     share = torch.where(uncovered, 0.0, covered / torch.where(uncovered, 1.0, own))
     some = (uncovered & (covered.detach() > 0)).nonzero()[:, 0]
     sides = [[way[some] for way in ways] for ways in ((up, 0 * up, down), (left, 0 * left, right))]
     around = spots[some] + torch.stack([one + other for one in sides[0] for other in sides[1]])
-    total = flat.index_select(0, (around + last * pixels).flatten()).view(9, -1).sum(0)
+    total = _values(flat, around + last * pixels).sum(0)
     borrowed = torch.where(total > RIM, covered[some] / total.clamp(min=RIM), 0.0)
     cut_: Tensor = _Cut.apply(view, share, borrowed, spots, some, around)
     return cut_
@@ -119,8 +117,23 @@ class _Cut(torch.autograd.Function):
         ink = ink * share
         ink[:, some] = 0
         flat.index_copy_(0, at.flatten(), ink.flatten())
-        flat.index_put_((beside,), (sums * borrowed).expand_as(beside), accumulate=True)
+        _add(flat, beside, sums * borrowed)
         return grad, *to, None, None, None
+
+
+def _values(flat: Tensor, at: Tensor) -> Tensor:
+    """The values with numbers `at` of any shape. A gradient is added up in a fixed order, also on a GPU; that of
+    `index_select` is not."""
+    return flat[at] if flat.requires_grad else flat.index_select(0, at.flatten()).view(at.shape)
+
+
+def _add(flat: Tensor, at: Tensor, values: Tensor) -> None:
+    """Add `values` to each of the numbers at[k], in place and in a fixed order."""
+    if flat.device != HOST:
+        flat.index_put_((at,), values.expand_as(at), accumulate=True)
+        return
+    for each in at:  # of threads, `index_put_` would have an order of their own
+        flat.index_add_(0, each.flatten(), values.flatten())
 
 
 def _channels(spots: Tensor, view: Tensor) -> Tensor:
@@ -132,14 +145,14 @@ def _channels(spots: Tensor, view: Tensor) -> Tensor:
 def _covered(centre: Tensor, across: Tensor, down: Tensor, outline: Outline) -> Tensor:
     """How much of the parallelogram round each place (2,K), of sides `across` and `down`, lies within the outline."""
     if outline.corners != Outline.corners or centre.device != HOST:
-        return _shared(centre, across, down, outline)
-    # Most pixels near the edge of a whole layer are wholly inside or outside, which is seen at a glance. To count the
-    # others, the host would wait for a device.
+        return _summed(centre, across, down, outline)
+    # Most pixels near the edge of a whole layer are wholly inside or outside, as their bounds show. Only on the host:
+    # of a device, the numbers of the others would have to be read back.
     far, reach = centre.detach().abs(), (across.detach().abs() + down.detach().abs()) / 2
     beside = (far - reach < 1).all(0)
     crossed = (beside & (far + reach > 1).any(0)).nonzero()[:, 0]
     here, right, below = torch.cat([centre, across, down]).index_select(1, crossed).split(2)
-    part = _shared(here, right, below, outline)
+    part = _summed(here, right, below, outline)
     flat = _area(across.detach(), down.detach()).abs() < torch.finfo(far.dtype).tiny
     return (beside & ~flat).to(far).index_copy(0, crossed, part)
 
@@ -149,8 +162,8 @@ def _area(across: Tensor, down: Tensor) -> Tensor:
     return across[0] * down[1] - across[1] * down[0]
 
 
-def _shared(centre: Tensor, across: Tensor, down: Tensor, outline: Outline) -> Tensor:
-    """`_covered`, side by side of the outline."""
+def _summed(centre: Tensor, across: Tensor, down: Tensor, outline: Outline) -> Tensor:
+    """`_covered`, as a sum over the sides of the outline."""
     area = _area(across, down)
     flat = area.abs() < torch.finfo(area.dtype).tiny
     safe = torch.where(flat, 1.0, area)
@@ -161,8 +174,8 @@ def _shared(centre: Tensor, across: Tensor, down: Tensor, outline: Outline) -> T
 
 
 def _rim(seen: Tensor) -> Tensor:
-    """Where a view (N,h,w) is neither all inside nor all outside, and beside that: a corner may be cut off there. And
-    where a pixel that is all inside lies beside one that is all outside: the edge passes between their middles."""
+    """Where a pixel of a view (N,h,w) or a neighbour has some coverage, and it or a neighbour is not wholly covered:
+    a corner may be cut off there, or the edge passes between the middles of two pixels."""
     return _grown(seen > RIM) & _grown(seen < 1 - RIM)
 
 

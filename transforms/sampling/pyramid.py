@@ -59,7 +59,7 @@ def levels(
         # Any level will do elsewhere; one that the view reads anyway costs nothing.
         least = torch.where(near, level.detach(), torch.inf).flatten(1).amin(1).nan_to_num(posinf=0.0)
         level = torch.where(near, level, least[:, None, None])
-    if not level.requires_grad:  # a view without perspective has one level, but for rounding, and is read faster so
+    if not level.requires_grad:  # without perspective levels of a view differ by rounding; one is read faster
         middle = (level.amin((1, 2), keepdim=True) + level.amax((1, 2), keepdim=True)) / 2
         level = torch.where((level - middle).abs().amax((1, 2), keepdim=True) < SNAP, middle, level)
     whole = level.detach().round()
@@ -78,6 +78,7 @@ def read_levels(
     level: Tensor,
     field: Callable[[Tensor], Tensor],
     resampling: Resampling,
+    solid: bool = False,
 ) -> Tensor:
     """As `transforms.sampling.read.read`, each place from the levels of the pyramid around its own. Views that need
     no level above 0 come out as `read` gives them.
@@ -110,7 +111,7 @@ def read_levels(
             places, border = _within(places, share, resampling.border, images)
             inner = replace(resampling, border=border)
         own = texture if shared or rows is None else texture.index_select(0, rows)
-        return read(own, places, inner, mean=k > 0)
+        return read(own, places, inner, mean=k > 0, solid=solid)
 
     total = images.new_zeros(())
     for k in needed:

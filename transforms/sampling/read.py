@@ -58,7 +58,6 @@ class Resampling:
         antialias: read a pyramid where the map shrinks (see `transforms.sampling.pyramid`).
         deterministic: read tap by tap, several times slower. On CUDA, where `grid_sample` adds up its gradient in no
             fixed order, the same call then gives the same bits; on a CPU it does so either way.
-        solid: the last channel is a coverage whose gradient nobody asks for; it gets none.
     """
 
     kernel: Kernel = "bilinear"
@@ -66,7 +65,6 @@ class Resampling:
     value: Value = 0.0
     antialias: bool = False
     deterministic: bool = False
-    solid: bool = False
 
     def __post_init__(self) -> None:
         check_names(self.kernel, self.border)
@@ -101,9 +99,24 @@ def copies(tensor: Tensor, times: int) -> Tensor:
 
 
 def fresh(tensor: Tensor, times: int) -> Tensor:
-    """`copies` in memory of their own, to be changed in place: not a view, or the gradient would be copied too."""
-    rows = torch.arange(len(tensor), device=tensor.device).repeat_interleave(times)
-    return tensor.clone() if times == 1 else tensor.index_select(0, rows)
+    """`copies` in memory of their own, to be changed in place. Not a view of another tensor: autograd would copy the
+    gradient of a view that is changed."""
+    copied: Tensor = _Fresh.apply(tensor, times)
+    return copied
+
+
+class _Fresh(torch.autograd.Function):
+    """The gradient is a sum in a fixed order, as that of `index_select` is not on a GPU."""
+
+    @staticmethod
+    def forward(ctx: Any, tensor: Tensor, times: int) -> Tensor:
+        ctx.times = times
+        rows = torch.arange(len(tensor), device=tensor.device).repeat_interleave(times)
+        return tensor.index_select(0, rows)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0].unflatten(0, (-1, ctx.times)).sum(1), None
 
 
 def read(
@@ -112,9 +125,12 @@ def read(
     resampling: Resampling,
     tone: Tone | None = None,
     mean: bool = False,
+    solid: bool = False,
 ) -> Tensor:  # (N,C,h,w)
     """The images at the places of `grid`, through `tone`; outside, `constant` means zero. Same dtype for all. With
-    `mean`, of 2 x 2 places of each pixel (see `halved`), and without a tone."""
+    `mean`, of 2 x 2 places of each pixel (see `halved`), and without a tone. `solid`: the last channel needs no
+    gradient."""
+    assert tone is None or not mean
     kernel, border = resampling.kernel, resampling.border
     if resampling.deterministic or kernel not in KERNELS:
         values = read_taps(images, grid, kernel, border)
@@ -128,7 +144,7 @@ def read(
     large = images.shape[2] * images.shape[3] >= 2 * height * grid.shape[2]
     if not large and grid.device.type == "cpu":
         how = _MODE_CODES[kernel], _PADDING_CODES[_PADDING[border]], aligned
-        viewed: Tensor = _Views.apply(images, grid, tone, how, mean, resampling.solid)
+        viewed: Tensor = _Views.apply(images, grid, tone, how, mean, solid)
         return viewed
     together = next(k for k in range(TOGETHER, 0, -1) if views % k == 0)
     if together > 1:  # stacked below one another, they are one tall view

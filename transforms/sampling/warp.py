@@ -31,6 +31,7 @@ def warp(
     tone: Tone | None = None,
     outline: Outline | None = None,
     at: Boxes | None = None,
+    solid: bool = False,
 ) -> Tensor:  # (N,C,*size), or (N,C,*at.size)
     """Resample through the map `pull` (see `sampling.homography.Pull`), which gives N = k B views: the first
     k are of the first image. Where w is not positive the result is the border value, and no gradient flows.
@@ -43,6 +44,7 @@ def warp(
             border of 0 and without a tone.
         at: the part of each of the N views of `size` that is made, and its levels; it is what it is in the whole
             view.
+        solid: the coverage needs no gradient; where it is cheaper so, it gets none.
     """
     border, value = resampling.border, resampling.value
     work = torch.promote_types(images.dtype, torch.float32)  # never half: its grid is pixels off
@@ -72,9 +74,9 @@ def warp(
 
     def views(pixels: Tensor, own: Tone | None) -> Tensor:
         if level is None:
-            return read(pixels, grid, resampling, own)
+            return read(pixels, grid, resampling, own, solid=solid)
         own_level = level if at is None else spread(level, size, x, y)
-        view = read_levels(pixels, grid, finer, copies(own_level, times), field, resampling)
+        view = read_levels(pixels, grid, finer, copies(own_level, times), field, resampling, solid)
         return view if own is None else toned(view, own)
 
     view = _filled(views, images, w, fill, border, len(grid), tone)
