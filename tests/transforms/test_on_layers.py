@@ -12,6 +12,7 @@ from transforms import (
     Cylinder,
     Downscale,
     Gamma,
+    Geometry,
     Layer,
     OnLayers,
     Perspective,
@@ -134,6 +135,32 @@ def test_gradients_are_exact_in_the_texture_and_in_every_coordinate():
     assert torch.autograd.gradcheck(loss, (pixels, u.detach()), eps=1e-6, atol=1e-5)
     (slope,) = torch.autograd.grad(loss(pixels, u), u)
     assert bool((slope != 0).all())
+
+
+class Bulge(Geometry):
+    """Moves points away from the centre, and only where there are any."""
+
+    names = ("bulge",)
+
+    def pull(self, points, u):
+        far = points.detach().square().sum(-1, keepdim=True) > 0.05
+        return points * (1 + 0.3 * u[:, None, None] * far) if bool(far.any()) else points
+
+
+def test_a_bend_that_leaves_the_centre_alone_has_its_whole_gradient():
+    pipeline = Compose([OnLayers([Bulge()])])
+    weight = torch.rand(2, 3, *SIZE, generator=seed(9), dtype=double)
+    u = points(pipeline.dims, 2).requires_grad_()
+
+    def loss(u):
+        return (pipeline(scene(), u) * weight).sum()
+
+    (slope,) = torch.autograd.grad(loss(u), u)
+    for i in range(2):
+        step = torch.zeros_like(u).detach()
+        step[i] = 1e-6
+        change = (loss((u + step).detach()) - loss((u - step).detach())) / 2e-6
+        torch.testing.assert_close(slope[i, 0], change, rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("size", [(40, 60), (50, 50), (90, 30)])
