@@ -1,5 +1,6 @@
 """The saved pictures against what a run claims of them: their pixels, and their scores in some views."""
 
+import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -195,18 +196,20 @@ def _at_border(bench: Bench, bank: str, arm: str, at: tuple[int, int], claim: tu
 def worst(bench: Bench, recorded: ViewScores, chosen: Drawn) -> Iterator[str]:
     """The cosine in the worst view: of all pictures against those of the bank, of some searched again."""
     rows = chosen.of(len(bench.parts.queries), "worst")
-    numbers = torch.tensor(rows)
+    size = unit_size(bench.parts, bench.run.evaluate.batch)
     for arm in arms_of(bench.run, bench.parts):
         scores, claims = recorded.scores[SAME][arm], recorded.worst[arm]
         least = resisting(scores)
         for row in (~(claims >= least - slack_of(bench).cosine)).nonzero()[:, 0].tolist():
             yield f"{NAME} {arm}/worst of {bench.exhibits.names[row]}: {claims[row]:g}, a view has {least[row]:g}"
-        own = bench.judge.own[numbers.to(bench.judge.own.device)]
-        some_scores = scores.taken(rows)
-        again = worst_cosine(bench, bench.exhibits.shown(arm, rows), own, some_scores)
-        for i, row in enumerate(rows):
-            if not abs(float(claims[row] - again[i])) <= slack_of(bench).refined:
-                yield f"{NAME} {arm}/worst of {bench.exhibits.names[row]}: {claims[row]:g}, again {again[i]:g}"
+        # In the run's own batches: in a batch of another size gradient steps round otherwise, and part.
+        for _, batch in itertools.groupby(rows, lambda row: row // size):
+            some_rows = [*batch]
+            own = bench.judge.own[torch.tensor(some_rows, device=bench.judge.own.device)]
+            again = worst_cosine(bench, bench.exhibits.shown(arm, some_rows), own, scores.taken(some_rows))
+            for row, value in zip(some_rows, again.tolist(), strict=True):
+                if not abs(float(claims[row]) - value) <= slack_of(bench).refined:
+                    yield f"{NAME} {arm}/worst of {bench.exhibits.names[row]}: {claims[row]:g}, again {value:g}"
 
 
 def parts(bench: Bench, out: Path, chosen: Drawn, done: Mapping[str, object]) -> Iterator[str]:
