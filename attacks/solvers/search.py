@@ -24,7 +24,7 @@ from attacks.perturbations.ball import Ball
 from attacks.perturbations.radii import Radii
 from attacks.runtime.stored import stored
 from attacks.solvers.checks import budgeted, checked
-from attacks.solvers.loop import LoopState, Step, Steps, descend, done_of, start
+from attacks.solvers.loop import OF_IMAGES, LoopState, Step, Steps, descend, done_of, start
 from transforms import stream
 from transforms.compose import seen
 
@@ -286,9 +286,8 @@ def _among(known: Estimate | None, fresh: Estimate, rows: Tensor, delta: Tensor,
     if len(rows) == count or known is None:
         return fresh
     grad = fresh.grad if len(delta) == 1 < count else torch.zeros_like(delta).index_copy(0, rows, fresh.grad)
-    names = ("mean", "stderr", "value")
     return known._replace(
-        grad=grad, **{name: getattr(known, name).index_copy(0, rows, getattr(fresh, name)) for name in names}
+        grad=grad, **{name: getattr(known, name).index_copy(0, rows, getattr(fresh, name)) for name in OF_IMAGES}
     )
 
 

@@ -286,10 +286,10 @@ def test_honest_runs_of_every_kind_pass(small, tmp_path, name):
 
 @pytest.mark.nightly
 def test_a_run_on_other_threads_passes_with_a_note(runs):
-    before = torch.get_num_threads()
+    run, before = runs("lean"), torch.get_num_threads()
     torch.set_num_threads(3)
     try:
-        verdict = verify(runs("lean"), 1)
+        verdict = verify(run, 1)
     finally:
         torch.set_num_threads(before)
     assert verdict.passed and any("the number of threads was 1" in note for note in verdict.notes)
