@@ -110,6 +110,7 @@ def test_wandb(alone):
     import wandb
 
     out = log_run(WandBConfig(mode="offline", project="cite"), alone / "run")
+    wandb.teardown()  # W&B's own process writes the end of its log after `finish` has returned
     (folder,) = (out / "wandb").glob("offline-run-*")
     assert (folder / "files" / "report.html").read_text() == "a page"
     (log,) = folder.glob("run-*.wandb")
