@@ -27,6 +27,10 @@ SOFT = 0.5
 ROUNDS = 3
 #: Edges that must be inside the photograph.
 LEAST_EDGES = 8
+#: An edge of less contrast than this share of the median is not there, or out of reach.
+FAINTEST = 0.3
+#: Where none is, it is searched this many times as far off.
+FURTHER = 3.0
 
 
 def aligned(grey: NDArray[np.uint8], card: Card, homography: Floats, tags: Iterable[int]) -> Floats:
@@ -57,22 +61,30 @@ def edge_lines(
     light: NDArray[np.float32], card: Card, edges: Floats, seen: Callable[[Any], Floats]
 ) -> tuple[Floats, Floats]:
     """The lines (a, b, c) through the edges of the card, in pixels of `light`, and the points of the card in mm that
-    lie on them: (n,2) and (n,3), `POINTS` of each edge that is inside.
+    lie on them: (n,2) and (n,3), `POINTS` of each edge that is inside and visible.
 
     Args:
         edges: (E,2,2), see `card_edges`.
         seen: about from mm of the card to pixels of `light`.
     """
     module = card.tags[0].box.width / MODULES
-    places, lines = [], []
+    inside, found = [], []
     for start, end in edges:
         outward = np.array([end[1] - start[1], start[0] - end[0]]) / np.hypot(*(end - start))
         a, b, far, near = seen([start, end, (start + end) / 2 + module * outward, (start + end) / 2])
         reach = max(2.0, REACH * float(np.linalg.norm(far - near)))
         if min(*a, *b) < reach or (np.maximum(a, b) > np.array(light.shape[::-1]) - 1 - reach).any():
             continue
-        places += [start + share * (end - start) for share in POINTS]
-        lines += [edge_line(light, a, b, reach)] * len(POINTS)
+        inside.append((start, end, a, b, reach))
+        found.append(edge_line(light, a, b, reach))
+    least = FAINTEST * float(np.median([contrast for _, contrast in found] or [0.0]))
+    places, lines = [], []
+    for (start, end, a, b, reach), (line, contrast) in zip(inside, found, strict=True):
+        if contrast < least:
+            line, contrast = edge_line(light, a, b, FURTHER * reach)
+        if contrast >= least:
+            places += [start + share * (end - start) for share in POINTS]
+            lines += [line] * len(POINTS)
     return np.reshape(places, (-1, 2)), np.reshape(lines, (-1, 3))
 
 

@@ -133,7 +133,8 @@ def refined(grey: Bytes, corners: Floats) -> Floats:
     origin = np.array([x, y], np.float64)
     current = corners - origin
     for _ in range(2):
-        lines = [edge_line(light, current[i], current[(i + 1) % 4], max(2.0, REACH * module)) for i in range(4)]
+        reach = max(2.0, REACH * module)
+        lines = [edge_line(light, current[i], current[(i + 1) % 4], reach)[0] for i in range(4)]
         with np.errstate(divide="ignore", invalid="ignore"):
             meets = np.array([np.cross(lines[i - 1], lines[i]) for i in range(4)])
             current = meets[:, :2] / meets[:, 2:]
@@ -145,8 +146,9 @@ def refined(grey: Bytes, corners: Floats) -> Floats:
     return np.asarray(current + origin)
 
 
-def edge_line(light: NDArray[np.float32], start: Floats, end: Floats, reach: float) -> Floats:
-    """The line (a, b, c), a x + b y + c = 0, of the edge from `start` to `end`, dark on its right-hand side."""
+def edge_line(light: NDArray[np.float32], start: Floats, end: Floats, reach: float) -> tuple[Floats, float]:
+    """The line (a, b, c), a x + b y + c = 0, of the edge from `start` to `end`, dark on its right-hand side, and the
+    rise of light across it: nearly 0 where no edge is within reach."""
     length = float(np.linalg.norm(end - start)) + 1e-9
     along = (end - start) / length
     outward = np.array([along[1], -along[0]])
@@ -165,4 +167,4 @@ def edge_line(light: NDArray[np.float32], start: Floats, end: Floats, reach: flo
         normal = np.linalg.eigh((off * trust[:, None]).T @ off)[1][:, 0]
         distance = off @ normal
         trust = weight / (1 + (distance / (1.5 * np.median(np.abs(distance)) + 0.02)) ** 2)
-    return np.append(normal, -normal @ centre)
+    return np.append(normal, -normal @ centre), float(np.median(weight))

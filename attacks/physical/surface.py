@@ -9,7 +9,7 @@ least Bayesian information criterion (Schwarz 1978) is used; `FLOOR` and `MARGIN
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import partial, reduce
 from typing import Any
 
 import numpy as np
@@ -38,7 +38,7 @@ SOFT, COARSE, WIDE = 0.3, 1.0, 3.0
 STIFF = 0.4
 #: A surface that moves less than this, in pixels, is final.
 STILL = 0.02
-ROUNDS = 3
+ROUNDS = 6
 #: Photographs that share a lens, at least; how many standard errors it must differ from none; the error of each at
 #: least; and the scatter of one lens, in errors, at most.
 FEWEST, SURE, LEAST_ERROR, DIFFERENT = 3, 4.0, 0.002, 3.0
@@ -145,7 +145,7 @@ LIMITS = np.array([[np.inf] * 8 + [MOST_K1, MOST_BEND, np.inf, 1.0]])
 @dataclass(frozen=True, eq=False)
 class Located:
     """A card in a photograph: its `surface`, the tags that it was fitted to and the error of their corners in pixels
-    (root mean square and largest), the standard error of the worst corner of the patch, and the
+    (root mean square and largest), the standard error of the worst corner of the patch (see `_uncertainty`), and the
     coefficient of the lens with its standard error, None where it is known or too little is seen."""
 
     surface: Surface
@@ -213,13 +213,15 @@ def flattened(photo: NDArray[np.uint8], surface: Surface, card: Card) -> tuple[N
 @dataclass(frozen=True, eq=False)
 class Solution:
     """A fitted model: its surface, the columns of its unknowns, the Bayesian information criterion, the error in
-    pixels (root mean square, robust), and the covariance of the unknowns."""
+    pixels (root mean square, robust), the covariance of the unknowns, and the surface of the richer model whose
+    criterion is less, but not by `MARGIN`."""
 
     surface: Surface
     unknowns: tuple[int, ...]
     criterion: float
     error: float
     covariance: Floats
+    rival: Surface | None = None
 
 
 def locate(grey: NDArray[np.uint8], card: Card, tags: Mapping[int, Floats], k1: float | None = None) -> Located:
@@ -318,31 +320,34 @@ def _chosen(start: Surface, places: Floats, lines: Floats, k1: float | None, sof
     the others leave more than `STIFF` of `soft`, the error from which on a line counts little."""
     free = LENS if k1 is None else ()
     flat = start.values * (np.arange(12) < 8) + (k1 or 0.0) * (np.arange(12) == 8)
-    best = _solved(replace(start, values=flat), (), places, lines, soft)
+    models = [_solved(replace(start, values=flat), (), places, lines, soft)]
     if free:
-        best = _better(best, _solved(best.surface, LENS, places, lines, soft))
+        models.append(_solved(models[0].surface, LENS, places, lines, soft))
+    best = reduce(_better, models)
     if best.error > STIFF * soft or start.bent:
         known = np.where(np.arange(12) == 8, k1 or 0.0, start.values)
-        bent = _bent(replace(start, values=known), best.surface, places, lines, soft)
-        best = _better(best, bent)
+        models.append(_bent(replace(start, values=known), models[0].surface, BEND, places, lines, soft))
         if free:
-            best = _better(best, _solved(bent.surface, LENS + BEND, places, lines, soft))
-    return best
+            models.append(_bent(models[-1].surface, models[1].surface, LENS + BEND, places, lines, soft))
+    best, least = reduce(_better, models), min(models, key=lambda each: each.criterion)
+    return best if least is best else replace(best, rival=least.surface)
 
 
 def _better(old: Solution, new: Solution) -> Solution:
     return new if new.criterion < old.criterion - MARGIN else old
 
 
-def _bent(start: Surface, flat: Surface, places: Floats, lines: Floats, soft: float) -> Solution:
-    """The best fit of a bend: from the present one, and, unless that fits, from bends about several axes to both
-    sides."""
-    now = _solved(start, BEND, places, lines, soft) if start.bent else None
+def _bent(
+    start: Surface, flat: Surface, more: tuple[int, ...], places: Floats, lines: Floats, soft: float
+) -> Solution:
+    """The best fit of a bend with the unknowns `more`: from the present one, and, unless that fits, from bends about
+    several axes to both sides."""
+    now = _solved(start, more, places, lines, soft) if start.bent else None
     if now is not None and now.error <= STIFF * soft:
         return now
-    starts = [replace(flat, values=np.array([*flat.values[:8], start.k1, *each, 0.0])) for each in STARTS]
-    found = [_solved(each, BEND, places, lines, WIDE, 15) for each in starts]
-    first = _solved(min(found, key=lambda each: each.criterion).surface, BEND, places, lines, soft)
+    starts = [replace(flat, values=np.array([*flat.values[:9], *each, 0.0])) for each in STARTS]
+    found = [_solved(each, more, places, lines, WIDE, 15) for each in starts]
+    first = _solved(min(found, key=lambda each: each.criterion).surface, more, places, lines, soft)
     return first if now is None or first.criterion < now.criterion else now
 
 
@@ -398,10 +403,13 @@ def _limited(values: Floats) -> Floats:
 
 
 def _uncertainty(solution: Solution, card: Card) -> float:
-    """The standard error of the patch's worst corner in pixels."""
+    """The standard error of the patch's worst corner in pixels; at least half the distance to where the rival model
+    puts it."""
     surface, step = solution.surface, 1e-6
     flat = (np.array(card.patch.corners) - np.array(surface.card) / 2) / (surface.card[0] / 2)
     moved = _limited(surface.values + step * np.eye(12)[list(solution.unknowns)])
     slope = surface.unit * (_seen(moved, flat) - _seen(surface.values, flat)) / step
     spread = np.einsum("ick,ij,jck->c", slope, solution.covariance, slope)
-    return float(np.sqrt(max(0.0, spread.max())))
+    rival = solution.rival or surface
+    apart = np.linalg.norm(rival.project(card.patch.corners) - surface.project(card.patch.corners), axis=1)
+    return float(max(np.sqrt(max(0.0, spread.max())), apart.max() / 2))

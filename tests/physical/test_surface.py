@@ -2,13 +2,15 @@
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
 from attacks.perturbations.patch.card import card
 from attacks.perturbations.patch.card_raster import card_picture
-from attacks.physical.detect import detect, grey_of
+from attacks.physical.align import POINTS, card_edges, edge_lines
+from attacks.physical.detect import LIGHT, detect, grey_of
 from attacks.physical.rectify import fit, project
 from attacks.physical.simulation.camera import printed
 from attacks.physical.simulation.optics import Lens, sheet
@@ -85,8 +87,9 @@ def test_a_flat_card_and_a_plain_lens_stay_a_homography():
         (Shot(yaw=20, k1=-0.2, blur=0.6), 0.25),
         (Shot(yaw=-20, pitch=10, sag=0.1, curl=25, blur=0.6), 0.4),
         (Shot(yaw=10, pitch=20, sag=-0.08, curl=110, k1=0.15, blur=0.6), 0.5),
+        (Shot(yaw=-15, pitch=-17, sag=0.033, curl=107, k1=0.192, scale=1.2, blur=0.8), 0.25),
     ],
-    ids=["lens", "raised", "both"],
+    ids=["lens", "raised", "both", "both, not from the bend alone"],
 )
 def test_lens_and_bend_are_found(shot, bound):
     made = taken(shot)
@@ -97,6 +100,36 @@ def test_lens_and_bend_are_found(shot, bound):
     assert bool(found.surface.bent) == bool(shot.sag) and bool(found.surface.k1) == bool(shot.k1)
     assert found.surface.bend == pytest.approx(shot.sag, abs=0.02)
     assert found.surface.k1 == pytest.approx(shot.k1, abs=0.05)
+
+
+@pytest.mark.slow
+def test_a_hidden_tag_is_extrapolated_from_what_is_near():
+    """The corner is first guessed some 10 pixels off, where none of its edges is within reach."""
+    made = taken(Shot(yaw=-20, pitch=10, sag=0.05, curl=70, k1=-0.15, blur=0.6))
+    tag = detect(made.pixels, CARD).own[CARD.tags[0].number]
+    y, x = np.mgrid[: SIZE[0], : SIZE[1]]
+    across = np.linalg.norm(tag[0] - tag[2])
+    made.pixels[np.hypot(x - tag[:, 0].mean(), y - tag[:, 1].mean()) < 0.6 * across] = (120, 60, 60)
+    found = located(made)
+    assert len(detect(made.pixels, CARD).own) == 3
+    assert off(found, made) < 0.5 and not found.flagged
+
+
+@pytest.mark.parametrize(("far", "all_of_them"), [(0, True), (4, True), (40, False)])
+def test_lines_lie_on_edges_of_the_card_wherever_they_are_expected(far, all_of_them):
+    """The lower half is expected `far` pixels to the right; an edge that is out of reach gives no line."""
+    made = taken(Shot(blur=0.6))
+    light, edges = LIGHT[grey_of(made.pixels)], card_edges(CARD, [tag.number for tag in CARD.tags])
+    seen = partial(project, fit(CARD, detect(made.pixels, CARD).own).homography)
+
+    def expected(points):
+        points = np.asarray(points, float)
+        return seen(points) + np.where(points[..., 1:] > CARD.height / 2, [far, 0], 0)
+
+    places, lines = edge_lines(light, CARD, edges, expected)
+    off = np.abs((np.c_[seen(places), np.ones(len(places))] * lines).sum(1))
+    assert np.mean(off < 1) > 0.94
+    assert (len(places) == len(edges) * len(POINTS)) == all_of_them
 
 
 def plane_or_none(tags):
