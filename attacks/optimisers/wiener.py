@@ -18,8 +18,6 @@ from attacks.runtime.stored import stored
 from transforms.devices import uploaded
 from transforms.sampling.homography import wide_dtype
 
-#: The momentum before step t, counted from 0, is t / (t + GROWTH): gradient k, from 1, has the weight k.
-GROWTH = 1
 #: Rings of the frequency plane that share one gain, at most; and the least gain of a ring, as a share of the highest.
 #: Two steps agree less where the loss is curved, too, and not for noise alone: a lower share would drop frequencies
 #: that matter.
@@ -46,9 +44,9 @@ class Wiener(Optimiser):
     """Steps along the steepest direction of the perturbation's norm, as `PGD`, for a mean gradient in which noise is
     damped frequency by frequency, and which is taken one step ahead.
 
-    The mean is that of a momentum t / (t + 1) of gradients normalised per image to L1 norm 1: weights that rise with
-    the step (as in the averaging of Shamir & Zhang 2013), where the momentum 1 of MI-FGSM (Dong et al. 2018) has
-    equal ones. It is kept as two halves, of even and of odd steps. What both halves have in common is signal, the
+    Gradients are normalised per image to L1 norm 1, and that of step k, counted from 1, has the weight k (as in the
+    averaging of Shamir & Zhang 2013), where the momentum 1 of MI-FGSM (Dong et al. 2018) has equal weights. The sum
+    is kept as two halves, of even and of odd steps. What both halves have in common is signal, the
     rest is noise (the Fourier ring correlation of microscopy, Saxton & Baumeister 1982), and `filtered` gives each
     frequency the gain of Wiener's filter.
 
@@ -95,10 +93,10 @@ class Wiener(Optimiser):
         self, delta: Tensor, estimate: Estimate, state: State, constraint: Constraint, done: Done
     ) -> tuple[Tensor, State]:
         """The next delta and state."""
-        grad, momentum = estimate.grad.to(state.even), state.step / (state.step + GROWTH)
-        share = l1_norm(grad)
-        even, odd = momentum * state.even, momentum * state.odd
-        even, odd = (even, odd + grad / share) if state.step % 2 else (even + grad / share, odd)
+        old = state.odd if state.step % 2 else state.even
+        new = estimate.grad.to(old.dtype, copy=True)
+        new.mul_((state.step + 1) / l1_norm(new)).add_(old)
+        even, odd = (state.even, new) if state.step % 2 else (new, state.odd)
         length = state.length * decay(self.schedule, done.before, delta)
         move = constraint.steepest(filtered(even, odd).to(delta), length, state.point)
         point = constraint.project(state.point, move)
@@ -118,19 +116,25 @@ def filtered(even: Tensor, odd: Tensor) -> Tensor:
     """
     height, width = even.shape[2:]
     rings = _rings(height, width, even.device)
-    ones, others = list(map(torch.fft.rfft2, even.unbind(1))), list(map(torch.fft.rfft2, odd.unbind(1)))
+    # Channel by channel, and in place: of a large picture a spectrum takes more memory than the picture.
+    squares, spectra = [even.new_zeros((len(even), *rings.of.shape)) for _ in range(3)], []
+    for channels in zip(even.unbind(1), odd.unbind(1), strict=True):
+        one, other = map(torch.fft.rfft2, channels)
+        for total, left, right in zip(squares, (one, other, one), (one, other, other), strict=True):
+            total.addcmul_(left.real, right.real).addcmul_(left.imag, right.imag)
+        spectra.append(one.add_(other))
 
-    first, second, common = rings.products(ones, others)
+    first, second, common = rings.sums(squares)
     both = (first * second).sqrt()
     r = torch.where(both > 0, common / both, 0).clamp(0, 1)
     gain = 2 * r / (1 + r)
     highest = gain.amax(1, keepdim=True)
     gain = torch.where(highest > 0, torch.maximum(gain, LEAST * highest), 1)[:, rings.of]
 
-    for one, other in zip(ones, others, strict=True):
-        one.add_(other).mul_(gain)
-    passed = list(map(partial(torch.fft.irfft2, s=(height, width)), ones))
-    return torch.stack(passed, 1).masked_fill_(even + odd == 0, 0)
+    passed = torch.empty_like(even)
+    for channel in reversed(range(len(spectra))):
+        torch.fft.irfft2(spectra.pop().mul_(gain), s=(height, width), out=passed[:, channel])
+    return passed.masked_fill_(even + odd == 0, 0)
 
 
 SUM = partial(torch.sum, dim=1)
@@ -149,15 +153,12 @@ class _Rings(NamedTuple):
     order: Tensor
     sizes: list[int]
 
-    def products(self, ones: list[Tensor], others: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Of two spectra, a list of channels (N,H,W') each: the square of one, that of the other, and the real part
-        of one times the conjugate of the other, each summed over channels and over each ring: (N,R)."""
+    def sums(self, squares: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+        """Of three quantities of the frequencies, (N,H,W') each, the sum over each ring of the whole transform:
+        (N,R)."""
         sums = []
-        for left, right in ((ones, ones), (others, others), (ones, others)):
-            total = self.weights.new_zeros(())
-            for one, other in zip(left, right, strict=True):
-                total = total + one.real * other.real + one.imag * other.imag
-            ordered = (total * self.weights).flatten(1)[:, self.order]
+        for each in squares:
+            ordered = (each * self.weights).flatten(1)[:, self.order]
             # Sums of slices have the same bits every time, on any device. Sums by a scatter do not.
             sums.append(torch.stack(list(map(SUM, ordered.split(self.sizes, 1))), 1))
         return sums[0], sums[1], sums[2]
