@@ -21,7 +21,7 @@ from attacks.runtime.files import write_bytes
 from attacks.runtime.stored import TYPES
 
 #: Format of the files; raise it when the meaning of their content changes.
-FORMAT = "5"
+FORMAT = "6"
 #: The header entry that holds everything but the tensors, behind the digest of the file with zeros in its place.
 HEADER = "viewproof"
 ZEROS = "0" * 64
