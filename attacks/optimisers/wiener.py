@@ -41,14 +41,14 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Wiener(Optimiser):
-    """Steps along the steepest direction of the perturbation's norm, as `PGD`, for a mean gradient in which noise is
-    damped frequency by frequency, and which is taken one step ahead.
+    """Steps along the steepest direction of the perturbation's norm, as `PGD`, for a sum of gradients in which noise
+    is damped frequency by frequency, and which is taken one step ahead.
 
     Gradients are normalised per image to L1 norm 1, and that of step k, counted from 1, has the weight k (as in the
     averaging of Shamir & Zhang 2013), where the momentum 1 of MI-FGSM (Dong et al. 2018) has equal weights. The sum
-    is kept as two halves, of even and of odd steps. What both halves have in common is signal, the
-    rest is noise (the Fourier ring correlation of microscopy, Saxton & Baumeister 1982), and `filtered` gives each
-    frequency the gain of Wiener's filter.
+    is kept as two halves, of even and of odd steps. What both halves have in common is signal, the rest is noise (the
+    Fourier ring correlation of microscopy, Saxton & Baumeister 1982), and `filtered` gives each frequency the gain of
+    Wiener's filter.
 
     The estimate is taken at a look-ahead point, once more along the last move (Lin et al. 2020): delta is this point,
     which lies in the set, and after the last step it is the point itself.
@@ -95,7 +95,7 @@ class Wiener(Optimiser):
         """The next delta and state."""
         old = state.odd if state.step % 2 else state.even
         new = estimate.grad.to(old.dtype, copy=True)
-        new.mul_((state.step + 1) / l1_norm(new)).add_(old)
+        new.div_(l1_norm(new)).mul_(state.step + 1).add_(old)
         even, odd = (state.even, new) if state.step % 2 else (new, state.odd)
         length = state.length * decay(self.schedule, done.before, delta)
         move = constraint.steepest(filtered(even, odd).to(delta), length, state.point)
@@ -133,7 +133,7 @@ def filtered(even: Tensor, odd: Tensor) -> Tensor:
 
     passed = torch.empty_like(even)
     for channel in reversed(range(len(spectra))):
-        torch.fft.irfft2(spectra.pop().mul_(gain), s=(height, width), out=passed[:, channel])
+        passed[:, channel] = torch.fft.irfft2(spectra.pop().mul_(gain), s=(height, width))
     return passed.masked_fill_(even + odd == 0, 0)
 
 

@@ -27,10 +27,9 @@ SOFT = 0.5
 ROUNDS = 3
 #: Edges that must be inside the photograph.
 LEAST_EDGES = 8
-#: An edge of less contrast than this share of the median is not there, or out of reach.
-FAINTEST = 0.3
-#: Where none is, it is searched this many times as far off.
-FURTHER = 3.0
+#: An edge of less contrast than this share of the upper quartile is not there, or out of reach. It is searched once
+#: more, this many times as far off.
+FAINTEST, FURTHER = 0.3, 3.0
 
 
 def aligned(grey: NDArray[np.uint8], card: Card, homography: Floats, tags: Iterable[int]) -> Floats:
@@ -61,7 +60,7 @@ def edge_lines(
     light: NDArray[np.float32], card: Card, edges: Floats, seen: Callable[[Any], Floats]
 ) -> tuple[Floats, Floats]:
     """The lines (a, b, c) through the edges of the card, in pixels of `light`, and the points of the card in mm that
-    lie on them: (n,2) and (n,3), `POINTS` of each edge that is inside and visible.
+    lie on them: (n,2) and (n,3), `POINTS` of each edge that is inside and has contrast.
 
     Args:
         edges: (E,2,2), see `card_edges`.
@@ -77,11 +76,13 @@ def edge_lines(
             continue
         inside.append((start, end, a, b, reach))
         found.append(edge_line(light, a, b, reach))
-    least = FAINTEST * float(np.median([contrast for _, contrast in found] or [0.0]))
+    least = FAINTEST * float(np.quantile([contrast for _, contrast in found] or [0.0], 0.75))
     places, lines = [], []
     for (start, end, a, b, reach), (line, contrast) in zip(inside, found, strict=True):
         if contrast < least:
-            line, contrast = edge_line(light, a, b, FURTHER * reach)
+            far, _ = edge_line(light, a, b, FURTHER * reach)  # may mix several edges: only where to search again
+            a, b = (point - (far[:2] @ point + far[2]) * far[:2] for point in (a, b))
+            line, contrast = edge_line(light, a, b, reach)
         if contrast >= least:
             places += [start + share * (end - start) for share in POINTS]
             lines += [line] * len(POINTS)

@@ -29,6 +29,8 @@ LIGHT = np.where(
 LEAST_MODULE = 2
 #: Search range on both sides of an edge, in modules. A larger one would include the tag's code.
 REACH = 0.9
+#: Linear light at which noise counts half in the contrast of an edge.
+DARK = 0.05
 
 
 @dataclass(frozen=True)
@@ -132,8 +134,8 @@ def refined(grey: Bytes, corners: Floats) -> Floats:
         return corners
     origin = np.array([x, y], np.float64)
     current = corners - origin
+    reach = max(2.0, REACH * module)
     for _ in range(2):
-        reach = max(2.0, REACH * module)
         lines = [edge_line(light, current[i], current[(i + 1) % 4], reach)[0] for i in range(4)]
         with np.errstate(divide="ignore", invalid="ignore"):
             meets = np.array([np.cross(lines[i - 1], lines[i]) for i in range(4)])
@@ -147,8 +149,8 @@ def refined(grey: Bytes, corners: Floats) -> Floats:
 
 
 def edge_line(light: NDArray[np.float32], start: Floats, end: Floats, reach: float) -> tuple[Floats, float]:
-    """The line (a, b, c), a x + b y + c = 0, of the edge from `start` to `end`, dark on its right-hand side, and the
-    rise of light across it: nearly 0 where no edge is within reach."""
+    """The line (a, b, c), a x + b y + c = 0, of the edge from `start` to `end`, dark on its right-hand side, and its
+    contrast: the rise of light across it over the brightest light within reach, less where it lies off the middle."""
     length = float(np.linalg.norm(end - start)) + 1e-9
     along = (end - start) / length
     outward = np.array([along[1], -along[0]])
@@ -167,4 +169,4 @@ def edge_line(light: NDArray[np.float32], start: Floats, end: Floats, reach: flo
         normal = np.linalg.eigh((off * trust[:, None]).T @ off)[1][:, 0]
         distance = off @ normal
         trust = weight / (1 + (distance / (1.5 * np.median(np.abs(distance)) + 0.02)) ** 2)
-    return np.append(normal, -normal @ centre), float(np.median(weight))
+    return np.append(normal, -normal @ centre), float(np.median(weight / (seen.max(1) + DARK)))

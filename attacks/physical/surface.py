@@ -145,8 +145,9 @@ LIMITS = np.array([[np.inf] * 8 + [MOST_K1, MOST_BEND, np.inf, 1.0]])
 @dataclass(frozen=True, eq=False)
 class Located:
     """A card in a photograph: its `surface`, the tags that it was fitted to and the error of their corners in pixels
-    (root mean square and largest), the standard error of the worst corner of the patch (see `_uncertainty`), and the
-    coefficient of the lens with its standard error, None where it is known or too little is seen."""
+    (root mean square and largest), the error of the worst corner of the patch (a standard error, or half the distance
+    to where another model puts it that fits nearly as well, whichever is larger), and the coefficient of the lens with
+    its standard error, None where it is known or too little is seen."""
 
     surface: Surface
     tags: tuple[int, ...]
@@ -214,7 +215,7 @@ def flattened(photo: NDArray[np.uint8], surface: Surface, card: Card) -> tuple[N
 class Solution:
     """A fitted model: its surface, the columns of its unknowns, the Bayesian information criterion, the error in
     pixels (root mean square, robust), the covariance of the unknowns, and the surface of the richer model whose
-    criterion is less, but not by `MARGIN`."""
+    criterion is less, but not by `MARGIN`; None without one."""
 
     surface: Surface
     unknowns: tuple[int, ...]
@@ -328,7 +329,8 @@ def _chosen(start: Surface, places: Floats, lines: Floats, k1: float | None, sof
         known = np.where(np.arange(12) == 8, k1 or 0.0, start.values)
         models.append(_bent(replace(start, values=known), models[0].surface, BEND, places, lines, soft))
         if free:
-            models.append(_bent(models[-1].surface, models[1].surface, LENS + BEND, places, lines, soft))
+            now = start if start.bent else models[-1].surface
+            models.append(_bent(now, models[1].surface, LENS + BEND, places, lines, soft))
     best, least = reduce(_better, models), min(models, key=lambda each: each.criterion)
     return best if least is best else replace(best, rival=least.surface)
 

@@ -234,7 +234,18 @@ def test_a_step_does_not_change_the_state_in_place(optimiser):
 @every_optimiser
 @every_set
 def test_a_gradient_of_zeros_moves_nothing(optimiser, perturbation):
-    assert torch.equal(moves(optimiser, torch.zeros(3, 2, 3, 5, 7), perturbation), torch.zeros(3, 2, 3, 5, 7))
+    nothing = torch.zeros(6, 2, 3, 5, 7)
+    assert torch.equal(moves(optimiser, nothing, perturbation), nothing)
+
+
+@every_optimiser
+@every_set
+def test_a_gradient_of_zeros_late_in_a_run_leaves_no_trace(optimiser, perturbation):
+    grads = gradients(steps=9)
+    grads[6, 0] = 0
+    result = moves(optimiser, grads, perturbation)
+    assert result.isfinite().all() and result[7:].any()
+    assert (result[7:].diff(dim=0) != 0).any()
 
 
 LENGTHS, SHARES, SCHEDULE = (0.0, -1.0, math.nan, math.inf), (-0.1, 1.0, math.nan), ("step",)

@@ -1,6 +1,5 @@
 """The filtered attack: its filter against an independent one and the best possible, its mean in closed form."""
 
-
 import numpy as np
 import pytest
 import torch
@@ -104,9 +103,9 @@ def test_values_without_a_gradient_stay_zero():
 def test_a_gradient_has_the_weight_of_its_step():
     # One ring, so that the filter only scales: the last of the moves from zero goes along the weighted sum.
     grads, constant = gradients(steps=9), Wiener(schedule="constant")
-    weights = [1.0 * k for k in range(1, 10)]
+    weights = torch.arange(1, 10, dtype=double)
     shares = grads / grads.flatten(2).abs().sum(2)[:, :, None, None, None]
-    along = (torch.tensor(weights, dtype=double)[:, None, None, None, None] * shares).sum(0)
+    along = (weights[:, None, None, None, None] * shares).sum(0)
     wanted = -0.3 * LONGEST * 4 * along / torch.linalg.vector_norm(along, dim=(1, 2, 3), keepdim=True)
     before, last = (moves(constant, grads, L2(4.0))[k] for k in (-2, -1))
     # The last move ends at the point, the one before it a move ahead of its own.
