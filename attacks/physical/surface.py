@@ -146,8 +146,8 @@ LIMITS = np.array([[np.inf] * 8 + [MOST_K1, MOST_BEND, np.inf, 1.0]])
 class Located:
     """A card in a photograph: its `surface`, the tags that it was fitted to and the error of their corners in pixels
     (root mean square and largest), the error of the worst corner of the patch (a standard error, or half the distance
-    to where another model puts it that fits nearly as well, whichever is larger), and the coefficient of the lens with
-    its standard error, None where it is known or too little is seen."""
+    to where another model puts it that fits nearly as well, whichever is larger), and the coefficient of the lens
+    with its standard error, None where it is known or too little is seen."""
 
     surface: Surface
     tags: tuple[int, ...]
