@@ -80,9 +80,10 @@ def edge_lines(
     places, lines = [], []
     for (start, end, a, b, reach), (line, contrast) in zip(inside, found, strict=True):
         if contrast < least:
-            far, _ = edge_line(light, a, b, FURTHER * reach)  # may mix several edges: only where to search again
+            far, wide = edge_line(light, a, b, FURTHER * reach)  # may mix several edges: then none has contrast
             a, b = (point - (far[:2] @ point + far[2]) * far[:2] for point in (a, b))
-            line, contrast = edge_line(light, a, b, reach)
+            line, near = edge_line(light, a, b, reach)
+            contrast = min(wide, near)
         if contrast >= least:
             places += [start + share * (end - start) for share in POINTS]
             lines += [line] * len(POINTS)
