@@ -80,7 +80,7 @@ def edge_lines(
     places, lines = [], []
     for (start, end, a, b, reach), (line, contrast) in zip(inside, found, strict=True):
         if contrast < least:
-            far, wide = edge_line(light, a, b, FURTHER * reach)  # may mix several edges: then none has contrast
+            far, wide = edge_line(light, a, b, FURTHER * reach)  # several edges may lie in so wide a range
             a, b = (point - (far[:2] @ point + far[2]) * far[:2] for point in (a, b))
             line, near = edge_line(light, a, b, reach)
             contrast = min(wide, near)

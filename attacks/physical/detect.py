@@ -29,7 +29,7 @@ LIGHT = np.where(
 LEAST_MODULE = 2
 #: Search range on both sides of an edge, in modules. A larger one would include the tag's code.
 REACH = 0.9
-#: Linear light at which noise counts half in the contrast of an edge.
+#: Linear light that is added to the divisor of a contrast, so that noise in the dark is no edge.
 DARK = 0.05
 
 
