@@ -80,6 +80,30 @@ def test_every_command_of_the_docs_is_run():
 
 
 @pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("python -m attacks.run config=smoke 'a=[b, c]'", ["attacks.run", "config=smoke", "a=[b, c]"]),
+        ("viewproof compare outputs", ["viewproof", "compare", "outputs"]),
+        ("viewproof verify run > log", []),
+        ("python scripts/benchmark.py engine", []),
+    ],
+)
+def test_a_single_command_of_the_project_runs_in_a_fork(line, words):
+    from run_docs import words_of
+
+    assert words_of(line) == words
+
+
+def test_a_fork_runs_in_its_folder_and_its_exit_status_counts(tmp_path):
+    from run_docs import forked
+
+    (tmp_path / "mine.yaml").write_text("seed: 3\n")
+    forked(["attacks.run", "config=./mine.yaml", "--cfg", "job"], str(tmp_path))
+    with pytest.raises(subprocess.CalledProcessError, match="exit status 1"):
+        forked(["viewproof", "verify", "elsewhere"], str(tmp_path))
+
+
+@pytest.mark.parametrize(
     ("line", "code"),
     [
         ("(exit 3) # exits with 3: FAIL", 0),

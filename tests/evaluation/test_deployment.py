@@ -60,6 +60,7 @@ def test_every_codec_and_resampler_pair_has_one_cell(deployed):
     assert len(deployed[2].rows()) == 78 * 3 * 3
 
 
+@pytest.mark.slow
 def test_cells_have_the_means_of_clusters_and_the_difference_of_the_attacks(deployed):
     changed = 0
     for cell, content in zip(deployed[2].cells, deployed[2].to_dict()["cells"], strict=True):
@@ -104,6 +105,7 @@ def test_every_cell_equals_its_direct_computation(deployed):
             assert torch.equal(one.arms[arm].success, cosine.argmax(1, keepdim=True) != ROWS[:, None])
 
 
+@pytest.mark.slow
 def test_the_example_is_the_first_picture_of_the_last_arm(deployed):
     shown, _, result = deployed
     pixels = (shown["eot"][0] * 255).round().byte().permute(1, 2, 0).numpy()
@@ -115,6 +117,7 @@ def test_the_example_is_the_first_picture_of_the_last_arm(deployed):
             assert result.example.success[cell.resampler] == bool(cell.arms["eot"].success[0, 0])
 
 
+@pytest.mark.slow
 def test_webp_80_is_the_default_of_pillow(deployed):
     pixels = (deployed[0]["clean"][0] * 255).round().byte().permute(1, 2, 0).numpy()
     files = [BytesIO(), BytesIO()]

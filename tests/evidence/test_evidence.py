@@ -4,11 +4,9 @@ import json
 import shutil
 from pathlib import Path
 
-import jsonschema
 import pytest
 import xmlschema
 from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from google.protobuf import json_format
 from in_toto_attestation.predicates.test_result.v0 import test_result_pb2
 from in_toto_attestation.v1 import statement_pb2
@@ -70,6 +68,8 @@ def test_junit_is_valid_and_has_a_test_for_each_requirement(made):
 
 @pytest.mark.slow
 def test_sarif_is_valid_and_has_a_result_for_each_failure(made):
+    import jsonschema  # takes two seconds, in each process that only collects this file
+
     log, schema = json.loads(piece(made, "verdict.sarif")), json.loads((SCHEMAS / "sarif-2.1.0.json").read_text())
     jsonschema.validate(log, schema, cls=jsonschema.validators.validator_for(schema))
     (result,) = log["runs"][0]["results"]
@@ -81,6 +81,8 @@ def test_sarif_is_valid_and_has_a_result_for_each_failure(made):
 
 @pytest.mark.slow
 def test_cyclonedx_is_valid_and_has_the_digest_and_the_values(made):
+    from cyclonedx.validation.json import JsonStrictValidator  # as above
+
     text = piece(made, "encoder.cdx.json")
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text.replace("SHA-256", "SHA-257")) is not None

@@ -32,6 +32,7 @@ def run(tmp_path_factory):
     return made(tmp_path_factory.mktemp("detection") / "named", "evaluate.pipeline=cv2_linear")
 
 
+@pytest.mark.slow
 def test_a_run_has_a_row_for_each_arm_and_picture_and_passes(run, tmp_path):
     rows, metrics = read_rows(run / "detection.csv"), read_json(run / "metrics.json")
     content = metrics["detection"]

@@ -27,6 +27,7 @@ def photo(path, **how):
     return path
 
 
+@pytest.mark.slow
 def test_a_photograph_of_the_chart_gives_the_ink_in_any_light(tmp_path):
     """The truth is the simulator's ink, relative to its paper."""
     asked = np.random.default_rng(1).integers(0, 256, (1, 400, 3)).astype(np.uint8)

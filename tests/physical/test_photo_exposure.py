@@ -71,6 +71,7 @@ def test_colour_map_and_exposure_are_separated(shots, own):
         assert np.log2(gain[0] / gain[1]) == pytest.approx(shot.red, abs=0.1)
 
 
+@pytest.mark.slow
 def test_another_scene_does_not_measure_the_exposure(shots, own):
     elsewhere = colours_of(measured(shots[:3], of=1), CARD)
     assert elsewhere.compared == 0 and len(elsewhere.notes) == 1 and off(elsewhere.fit) > 6

@@ -227,6 +227,7 @@ def test_each_photograph_is_compared_with_its_own_picture(run, photos, monkeypat
     assert {row for row, _ in seen} == {0, 1} and all(np.array_equal(own[row], clean) for row, clean in seen)
 
 
+@pytest.mark.slow
 def test_views_are_scored_as_in_the_run(run):
     """A 'photograph' that is the untouched picture has cosine 1, and is recognised."""
     parts = build(validate(composed(*OVERRIDES)))
@@ -259,6 +260,7 @@ def test_corners_given_by_the_user_replace_fiducials(run, tmp_path, capsys):
     assert "no photograph shows the colour chart" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_preset_composes_with_the_measured_values(run, scored):
     preset = read_preset(scored / "preset.yaml")
     ConfigStore.instance().store(group="config", name="second_patch", node=preset, package="_global_")

@@ -30,13 +30,14 @@ ATTACKS = {
     "scenes": (SCENES, PGD(), 2),
 }
 PASSES = 2
+SLOW = pytest.mark.slow
 #: Stages of codecs are Pillow's, which work on the host; the others never wait.
 FREE = [
     "eot2d",
-    pytest.param("eot3d", marks=pytest.mark.slow),
-    pytest.param("camera", marks=pytest.mark.slow),
-    pytest.param("di", marks=pytest.mark.slow),
-    pytest.param("tsea", marks=pytest.mark.slow),
+    pytest.param("eot3d", marks=SLOW),
+    pytest.param("camera", marks=SLOW),
+    pytest.param("di", marks=SLOW),
+    pytest.param("tsea", marks=SLOW),
 ]
 
 
@@ -47,7 +48,9 @@ def run(images, anchor, encoder, ball, optimiser, name):
 
 
 @pytest.mark.parametrize("name", FREE)
-@pytest.mark.parametrize("kind", ATTACKS)
+@pytest.mark.parametrize(
+    "kind", ["linf", pytest.param("l2", marks=SLOW), "patch", pytest.param("scenes", marks=SLOW)]
+)
 def test_a_step_waits_once_and_its_passes_never_but_for_the_edges_of_a_patch(name, kind):
     *parts, more = ATTACKS[kind]
     images = tiles(64).images[:2].clone()
@@ -65,7 +68,7 @@ def test_a_step_waits_once_and_its_passes_never_but_for_the_edges_of_a_patch(nam
     torch.testing.assert_close(delta.inner, wanted, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(("count", "waits"), [(1, 1), (2, 3)])
+@pytest.mark.parametrize(("count", "waits"), [pytest.param(1, 1, marks=SLOW), (2, 3)])
 def test_members_with_gradients_of_their_own_wait_once_each_and_once_together(count, waits):
     def members(images, anchor, encoder):
         options = {"perturbation": Linf(8 / 255), "optimiser": APGD(), "steps": 20}
@@ -113,8 +116,8 @@ def watched(images, anchor, encoder, early, stop):
 @pytest.mark.parametrize(
     ("early", "stop", "more"),
     [
-        pytest.param(False, None, 0, marks=pytest.mark.slow),
-        pytest.param(True, None, 0, marks=pytest.mark.slow),
+        pytest.param(False, None, 0, marks=SLOW),
+        pytest.param(True, None, 0, marks=SLOW),
         (False, -1.0, 5),
     ],
 )
@@ -150,7 +153,7 @@ def test_the_figures_of_a_step_are_on_the_host():
             assert not mode.counts, mode.counts
 
 
-@pytest.mark.parametrize(("name", "more"), [("eot2d", 0), ("web", 1)])
+@pytest.mark.parametrize(("name", "more"), [("eot2d", 0), pytest.param("web", 1, marks=SLOW)])
 def test_judging_waits_once_a_chunk_and_once_for_its_files_and_three_times_for_its_ranks(name, more):
     """For nearer rows of a block of the gallery, for whether they are finite, and for the check of all scores. A
     codec works on the host."""
