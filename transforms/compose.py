@@ -371,7 +371,7 @@ class Compose:
 def seen(scene: Scene) -> Tensor:
     """The pictures of a scene without any transform: (N,C,H,W)."""
     pixels = scene.layers[0].pixels
-    return Compose()(scene, pixels.new_zeros(len(pixels), 0))
+    return Compose()(scene, torch.zeros(len(pixels), 0, dtype=pixels.dtype))
 
 
 def view(transforms: Compose, scene: Scene, u: Tensor) -> Tensor:

@@ -39,17 +39,6 @@ class Estimate(NamedTuple):
     chunk: int
     value: Tensor
 
-    def known(self) -> "tuple[Estimate, bool, Tensor]":
-        """The same with all but the gradient on the host, whether losses and gradient are finite, and of which deltas
-        (D,) the gradient is exactly zero. By one transfer: a step waits for the device once."""
-        grad = self.grad.flatten(1)
-        largest = torch.maximum(grad.amax(1), -grad.amin(1))  # NaN where any value is
-        figures = (self.mean, self.stderr, self.value, self.snr, self.views.to(largest.dtype), largest)
-        mean, stderr, value, snr, views, largest = torch.cat(figures).cpu().split([len(each) for each in figures])
-        finite = torch.cat([mean, value, largest]).isfinite().all()
-        estimate = self._replace(mean=mean, stderr=stderr, value=value, snr=snr, views=views.long())
-        return estimate, bool(finite), largest == 0
-
     @property
     def c(self) -> Tensor:
         """The noise of a single view's gradient as a multiple of the signal, tr Cov(g) / ||E g||^2: for any
@@ -60,6 +49,38 @@ class Estimate(NamedTuple):
     def cosine(self) -> Tensor:
         """The estimated cosine of the gradient to the true one: sqrt(snr / (1 + snr))."""
         return (1 + 1 / self.snr).rsqrt()
+
+
+class Known(NamedTuple):
+    """Estimates with all but their gradients on the host; of which deltas (D,) each gradient is exactly zero; whether
+    all their losses and gradients are finite; and whether another tensor is."""
+
+    estimates: tuple[Estimate, ...]
+    zeros: tuple[Tensor, ...]
+    finite: bool
+    other: bool
+
+
+def known(estimates: Sequence[Estimate], other: Tensor | None = None) -> Known:
+    """What the host must know of estimates, and whether an `other` tensor on their device is finite. By one transfer:
+    a step waits for the device once."""
+    figures: list[Tensor] = []
+    for each in estimates:
+        grad = each.grad.flatten(1)
+        largest = torch.maximum(grad.amax(1), -grad.amin(1))  # NaN where any value is
+        figures += each.mean, each.stderr, each.value, each.snr, each.views.to(largest.dtype), largest
+    if other is not None:
+        figures.append(torch.maximum(other.amax(), -other.amin())[None].to(figures[0].dtype))
+    parts = torch.cat(figures).cpu().split([len(part) for part in figures])
+    fetched, zeros = [], []
+    checked: list[Tensor] = []
+    for i, each in enumerate(estimates):
+        mean, stderr, value, snr, views, largest = parts[6 * i : 6 * i + 6]
+        fetched.append(each._replace(mean=mean, stderr=stderr, value=value, snr=snr, views=views.long()))
+        zeros.append(largest == 0)
+        checked += mean, value, largest
+    finite = bool(torch.cat(checked).isfinite().all())
+    return Known(tuple(fetched), tuple(zeros), finite, other is None or bool(parts[-1].isfinite()))
 
 
 def signal_to_noise(grad: Tensor, energy: Tensor, n: int, groups: int) -> Tensor:
@@ -81,8 +102,6 @@ def combined(estimates: Sequence[Estimate]) -> Estimate:
     upper bound; the noise of the gradient is at most the sum of theirs, so `snr` is a lower bound. A member with a
     gradient of zero does not count.
     """
-    if len(estimates) == 1:
-        return estimates[0]
     first = estimates[0]
     flat = torch.stack([each.grad.flatten(1) for each in estimates])  # (K,N,P)
     mean, stderr, value, snr, views = (

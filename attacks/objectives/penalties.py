@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -202,20 +202,29 @@ def total_variation(pattern: Tensor, *, isotropic: bool = True) -> Tensor:
     return lengths.flatten(1).mean(1)
 
 
-def penalised(estimate: Estimate, penalty: Penalty, problem: Problem, delta: Tensor, step: int) -> Estimate:
-    """The estimate with the penalty of each image, and its gradient, added to its value and gradient. Of a delta that
-    all images share, the gradient is that of the mean penalty. Raises FloatingPointError for one that is not finite.
-    """
+class Price(NamedTuple):
+    """The penalty of each image (N,), and its gradient, shaped like delta: of a delta that all images share, that of
+    the mean penalty."""
+
+    value: Tensor
+    grad: Tensor
+
+
+def priced(penalty: Penalty, problem: Problem, delta: Tensor) -> Price:
+    """The price of a delta. Whether it is finite is not checked."""
     images = problem.images
     with torch.enable_grad():
         leaf = delta.detach().requires_grad_()
         penalties = penalty(leaf, seen(problem.perturbation.scene(images, leaf)), images)
         total = penalties.mean() if len(delta) < len(images) else penalties.sum()
         (grad,) = torch.autograd.grad(total, leaf)
-    grad = estimate.grad + grad
-    if not bool(grad.isfinite().all()):
-        raise FloatingPointError(f"step {step}: the gradient of the penalty is not finite")
-    return estimate._replace(value=uploaded(estimate.value, grad.device) + penalties.detach(), grad=grad)
+    return Price(penalties.detach(), grad)
+
+
+def penalised(estimate: Estimate, price: Price) -> Estimate:
+    """The estimate with the price added to its value and gradient."""
+    value = uploaded(estimate.value, price.grad.device) + price.value
+    return estimate._replace(value=value, grad=estimate.grad + price.grad)
 
 
 @lru_cache(maxsize=4)

@@ -7,7 +7,7 @@ the caller.
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from functools import partial
-from operator import itemgetter
+from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -17,12 +17,12 @@ from attacks.encoders.batch_norm import settles
 from attacks.encoders.engine.fallback import engine_agree, fall_back
 from attacks.encoders.tree import Encoder, Tree
 from attacks.eot.adaptive import Adaptive, Noise
-from attacks.eot.estimate import Estimate, combined
+from attacks.eot.estimate import Estimate, Known, combined, known
 from attacks.eot.estimator import EOT
 from attacks.eot.faults.locate import Query, located, why_silent
 from attacks.eot.problem import STEPS, Options, Problem
 from attacks.eot.protocols import Adversarial, Done, Objective, Optimiser, Penalty, Perturbation
-from attacks.objectives.penalties import penalised
+from attacks.objectives.penalties import Price, penalised, priced
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.stored import stored
 from attacks.solvers.checks import DEAD, budgeted, checked, watched_over
@@ -153,23 +153,23 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
         if not len(rows):
             return
         parts, zero = [], torch.zeros(len(state.delta), dtype=torch.bool)
+        price = None if options.penalty is None else priced(options.penalty, problem, state.delta)
         for same in [rows] if state.noise is None else with_same_views(rows, state):
-            where = same if (whole := len(same) == count) else uploaded(same, device)
-            part = problem if whole else problem.take(where)
-            delta = state.delta if shared or whole else state.delta[where]
+            where = same if (every := len(same) == count) else uploaded(same, device)
+            part = problem if every else problem.take(where)
+            delta = state.delta if shared or every else state.delta[where]
             u = _points(problem, eot, seed, state, same)
             if options.adversary is not None:
                 step = int(state.drawn[same[0]])
                 u = options.adversary.views(part, delta, eot, eot.views, seed=seed, step=step, world=world)
-            fresh, zero[0 if shared else same] = _estimate(part, delta, eot, u, world, index, where)
+            fresh, zero[0 if shared else same] = _estimate(part, delta, eot, u, world, index, where, price)
             parts.append((same, fresh))
         fresh = gathered(parts) if len(parts) > 1 else parts[0][1]
         estimate = merged(state.estimate, fresh, rows, shared) if state.estimate and len(rows) < count else fresh
         why = partial(_why, problem, eot, seed, state)
         silent = watched_over(zero, index, active, cast(Tensor, state.silent), why)
         eot = replace(eot, chunk=world.least(fresh.chunk))
-        estimate, price = estimate._replace(chunk=eot.chunk), options.penalty
-        priced = estimate if price is None else penalised(estimate, price, problem, state.delta, index)
+        estimate = estimate._replace(chunk=eot.chunk)
         left, times, noise = state.left - cost * active, state.times, state.noise
         if options.adaptive is not None and noise is not None:
             noise = noise.after(estimate)
@@ -177,7 +177,8 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
         solved = state.solved | (silent >= DEAD).expand(count)
         goes_on = (left >= times * eot.views + extra) & (index + 1 < options.steps)
         done = done_of(shared, index, options.steps, torch.stack([state.left, left * goes_on]) / total)
-        delta, memory = optimiser.step(state.delta, priced, state.optimiser, problem.constraint, done)
+        whole = estimate if price is None else penalised(estimate, price)
+        delta, memory = optimiser.step(state.delta, whole, state.optimiser, problem.constraint, done)
         if not (moves := active.any()[None] if shared else active).all():
             delta = torch.where(uploaded(moves, device)[:, None, None, None], delta, state.delta)
         evals, drawn = state.evals + int(cost[rows].sum()), state.drawn + state.times * active
@@ -258,37 +259,49 @@ def _why(problem: Problem, eot: EOT, seed: int, state: LoopState, row: int) -> s
 
 
 def _estimate(
-    problem: Problem, delta: Tensor, eot: EOT, u: Tensor, world: World, step: int, rows: Tensor
+    problem: Problem, delta: Tensor, eot: EOT, u: Tensor, world: World, step: int, rows: Tensor, price: Price | None
 ) -> tuple[Estimate, Tensor]:
-    """The estimate of the images with numbers `rows`, checked: finite, if need be in float32; of members whose
-    gradients are combined, each by itself, and in the first step none of them zero. And whose gradient is zero."""
-    members = []
-    for i, member in enumerate(problem.members()):
-        members.append(_estimate(member, delta, eot, u, world, step, rows))
-        if not step and not bool(members[-1][0].grad.any()):
-            raise ValueError(
-                f"encoder {i} of the ensemble has a gradient of exactly zero: it cuts the graph (uint8, .numpy(), "
-                "no_grad), or it is flat there"
-            )
-    if len(members) == 1:
-        return members[0]
-    if members:
-        whole, _, zero = combined([each for each, _ in members]).known()
-        return whole, zero
+    """The estimate of the images with numbers `rows`, checked: finite, if need be in float32, as must be the gradient
+    of the penalty, `price`; of members whose gradients are combined, each by itself, and in the first step none of
+    them zero. And whose gradient is zero."""
+    parts = list(problem.members()) or [problem]
+    each = []
+    for part in parts:  # no comprehension, which is a frame more in a traceback
+        each.append(eot.estimate(part, delta, u, world=world))
+    if len(parts) > 1:
+        each.append(combined(each))
+    result = known(each, None if price is None else price.grad)
+    if not result.other:
+        raise FloatingPointError(f"step {step}: the gradient of the penalty is not finite")
+    if not result.finite:
 
-    estimate, finite, zero = eot.estimate(problem, delta, u, world=world).known()
-    if not finite:
-        exact = fall_back(
-            problem.encoder, lambda: eot.estimate(problem, delta, u, world=world).known(), itemgetter(1)
-        )
+        def again() -> Known:
+            members = [eot.estimate(part, delta, u, world=world) for part in parts]
+            return known(members if len(parts) == 1 else [*members, combined(members)])
+
+        exact = fall_back(problem.encoder, again, attrgetter("finite"))
         if exact is None:
-            bad = ~(estimate.mean.isfinite() & estimate.value.isfinite())
-            if len(estimate.grad) == len(bad):
-                bad = bad | ~estimate.grad.flatten(1).isfinite().all(1).cpu()
-            raise located(Query(problem, eot.transforms, delta, u, rows, step=step), bad)
-        estimate, _, zero = exact
+            bad = [_not_finite(estimate) for estimate in result.estimates]
+            first = next((i for i, images in enumerate(bad) if bool(images.any())), 0)
+            raise located(Query([*parts, problem][first], eot.transforms, delta, u, rows, step=step), bad[first])
+        result = exact
     engine_agree(problem.encoder, world)
-    return estimate, zero
+    if parts[0] is not problem and not step:
+        for i, zero in enumerate(result.zeros[: len(parts)]):
+            if bool(zero.all()):
+                raise ValueError(
+                    f"encoder {i} of the ensemble has a gradient of exactly zero: it cuts the graph (uint8, "
+                    ".numpy(), no_grad), or it is flat there"
+                )
+    return result.estimates[-1], result.zeros[-1]
+
+
+def _not_finite(estimate: Estimate) -> Tensor:
+    """The images (N,) whose loss is not finite, or whose gradient is not."""
+    bad = ~(estimate.mean.isfinite() & estimate.value.isfinite())
+    if len(estimate.grad) == len(bad):
+        bad = bad | ~estimate.grad.flatten(1).isfinite().all(1).cpu()
+    return bad
 
 
 def gathered(parts: Sequence[tuple[Tensor, Estimate]]) -> Estimate:

@@ -17,7 +17,7 @@ from attacks.eot.estimator import EOT
 from attacks.eot.problem import Options, Problem
 from attacks.eot.protocols import Optimiser, Perturbation, Proposer
 from attacks.objectives.embedding import Away
-from attacks.objectives.penalties import penalised
+from attacks.objectives.penalties import penalised, priced
 from attacks.optimisers.gradient import PGD
 from attacks.optimisers.nes import NES, LabelOnly
 from attacks.perturbations.ball import Ball
@@ -195,12 +195,13 @@ def sampled(problem: Problem, options: Options, state: LoopState | None = None) 
                 f"step {index}: the loss is not finite for image(s) {rows[~fresh.mean.isfinite()].tolist()}"
             )
         estimate = _among(state.estimate, fresh, rows, state.delta, len(problem))
-        priced = (
-            estimate if options.penalty is None else penalised(estimate, options.penalty, problem, state.delta, index)
-        )
+        price = None if options.penalty is None else priced(options.penalty, problem, state.delta)
+        if price is not None and not bool(price.grad.isfinite().all()):
+            raise FloatingPointError(f"step {index}: the gradient of the penalty is not finite")
         left = state.left - eot.views * active
         done = done_of(problem.shared, index, options.steps, torch.stack([state.left, left]) / total.double())
-        moved, memory = nes.step(state.delta, priced, state.optimiser, problem.constraint, done)
+        whole = estimate if price is None else penalised(estimate, price)
+        moved, memory = nes.step(state.delta, whole, state.optimiser, problem.constraint, done)
         moves = (active.any()[None] if problem.shared else active).to(moved.device)
         moved = torch.where(moves[:, None, None, None], moved, state.delta)
         evals = state.evals + eot.views * len(rows)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from attacks import EOT, PGD, Away, Ensemble, Linf, attack
+from attacks import EOT, PGD, Away, Linf, Members, attack
 from tests.helpers.small import small
 from transforms import Compose
 
@@ -45,8 +45,8 @@ def pictures(count=3):
 def started(encoder=None, stages=(), objective=None, perturbation=None, images=None, n=8, **more):
     images, encoder = pictures() if images is None else images, encoder or net()
     anchor = torch.stack([net()(image[None])[0] for image in images])
-    if isinstance(encoder, Ensemble):
-        anchor = (anchor,) * len(encoder.members)
+    if isinstance(objective, Members):
+        anchor = (anchor, anchor)
     given = {"perturbation": perturbation or Linf(0.1), "optimiser": PGD(), "steps": 6, "seed": 3} | more
     eot = EOT(Compose(list(stages)), views=n, chunk=5)
     return attack(images, anchor, encoder=encoder, objective=objective or Away(), eot=eot, **given)

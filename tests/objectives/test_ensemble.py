@@ -130,11 +130,6 @@ def estimates(scales=(1.0, 10.0), snr=(2.0, 5.0), shape=(4, 3, 5, 5)):
     return result
 
 
-def test_the_combined_estimate_of_one_member_is_unchanged():
-    (one,) = estimates((1.0,), (2.0,))
-    assert combined([one]) is one
-
-
 def test_combined_gradients_have_equal_weights_and_the_mean_length():
     result = estimates()
     norms = [each.grad.flatten(1).abs().sum(1)[:, None, None, None] for each in result]

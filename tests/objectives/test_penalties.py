@@ -18,7 +18,16 @@ from attacks.data.gallery import tiles
 from attacks.eot.estimate import Estimate
 from attacks.eot.problem import Problem
 from attacks.objectives import penalties
-from attacks.objectives.penalties import EDGE, LPIPS, SSIM, Penalties, TotalVariation, penalised, total_variation
+from attacks.objectives.penalties import (
+    EDGE,
+    LPIPS,
+    SSIM,
+    Penalties,
+    TotalVariation,
+    penalised,
+    priced,
+    total_variation,
+)
 from tests.helpers.sampled import mostly_slow
 from transforms.compose import seen
 
@@ -165,14 +174,14 @@ def test_penalised_adds_the_price_and_its_gradient(perturbation, pair):
         return sum(part(*given) for part in price.parts)
 
     problem = Problem(images, None, None, None, perturbation)
-    priced = penalised(result, price, problem, delta, 0)
-    torch.testing.assert_close(priced.value, some + prices(delta))
-    torch.testing.assert_close(priced.mean, some)
+    result = penalised(result, priced(price, problem, delta))
+    torch.testing.assert_close(result.value, some + prices(delta))
+    torch.testing.assert_close(result.mean, some)
     # A finite difference of what is minimised: the sum over pictures, or the mean where all share one delta.
     direction = torch.randn(delta.shape, generator=seed(1), dtype=double)
     total = torch.mean if perturbation.shared else torch.sum
     slope = (total(prices(delta + 1e-6 * direction)) - total(prices(delta - 1e-6 * direction))) / 2e-6
-    torch.testing.assert_close(((priced.grad - 1) * direction).sum(), slope, rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(((result.grad - 1) * direction).sum(), slope, rtol=1e-6, atol=1e-9)
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from attacks import Away
+from attacks import Away, Ensemble, Members
 from attacks.encoders.engine import Decision, engine_reset, engine_restore, engine_state, prepare
 from attacks.encoders.engine.fallback import engine_agree
 from attacks.eot.bank import bank
@@ -52,6 +52,17 @@ def test_overflow_falls_back_to_float32_with_one_warning(precision):
     assert engine_state(low)["fell_back"] is True
     for step, exact in zip(steps, run(touchy), strict=True):
         assert torch.equal(step.delta, exact.delta)
+
+
+@pytest.mark.filterwarnings("ignore:`engine.precision")
+def test_all_members_of_an_ensemble_fall_back_together():
+    objective = Members(Away(), combine="gradients")
+    for first in (net(), Touchy()):
+        both = Ensemble([first, Touchy()])
+        low = prepare(both, Decision(precision="bfloat16"))
+        for step, exact in zip(run(low, objective=objective), run(both, objective=objective), strict=True):
+            assert torch.equal(step.delta, exact.delta)
+        assert engine_state(low)["fell_back"] is True
 
 
 def test_without_a_finite_float32_result_there_is_no_fallback():
