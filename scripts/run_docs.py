@@ -22,9 +22,11 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from multiprocessing import connection
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -48,7 +50,8 @@ LONG = {
 }
 #: What a fork has imported, and the signs of the shell.
 IMPORTED = ["attacks.experiment.job", "matplotlib.figure", "scipy.stats", "torchvision"]
-SHELL = set("|&;<>$`*?")
+SHELL = set("|&;<>$`*?~\\")
+LOCK = threading.Lock()
 FORKS = multiprocessing.get_context("forkserver")
 
 
@@ -116,15 +119,18 @@ def words_of(line: str) -> list[str]:
 def forked(words: list[str], folder: str) -> None:
     """Run a command in a fork. Raises CalledProcessError unless its exit status is 0."""
     process = FORKS.Process(target=_command_of, args=(words, folder))
-    process.start()
-    process.join()
+    with LOCK:  # a start looks for the end of the other threads' processes, too
+        process.start()
+    connection.wait([process.sentinel])
+    with LOCK:
+        process.join()
     if process.exitcode:
         raise subprocess.CalledProcessError(process.exitcode, words)
 
 
 def _command_of(words: list[str], folder: str) -> None:
     os.chdir(folder)
-    sys.argv[:] = words
+    sys.path[0], sys.argv[:] = folder, words
     if words[0] != "viewproof":
         runpy.run_module(words[0], run_name="__main__", alter_sys=True)
         return

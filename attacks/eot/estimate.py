@@ -8,6 +8,7 @@ from torch import Tensor
 
 from attacks.runtime.stored import stored
 from transforms.devices import uploaded
+from transforms.sampling.homography import wide_dtype
 
 
 @stored("estimate")
@@ -52,12 +53,12 @@ class Estimate(NamedTuple):
 
 
 class Known(NamedTuple):
-    """Estimates with all but their gradients on the host; of which deltas (D,) each gradient is exactly zero; whether
-    all their losses and gradients are finite; and whether another tensor is."""
+    """Estimates with all but their gradients on the host; of which deltas (D,) each one's gradient is exactly zero;
+    whether its losses and gradient are finite; and whether another tensor is."""
 
     estimates: tuple[Estimate, ...]
     zeros: tuple[Tensor, ...]
-    finite: bool
+    finite: tuple[bool, ...]
     other: bool
 
 
@@ -72,15 +73,13 @@ def known(estimates: Sequence[Estimate], other: Tensor | None = None) -> Known:
     if other is not None:
         figures.append(torch.maximum(other.amax(), -other.amin())[None].to(figures[0].dtype))
     parts = torch.cat(figures).cpu().split([len(part) for part in figures])
-    fetched, zeros = [], []
-    checked: list[Tensor] = []
+    fetched, zeros, finite = [], [], []
     for i, each in enumerate(estimates):
         mean, stderr, value, snr, views, largest = parts[6 * i : 6 * i + 6]
         fetched.append(each._replace(mean=mean, stderr=stderr, value=value, snr=snr, views=views.long()))
         zeros.append(largest == 0)
-        checked += mean, value, largest
-    finite = bool(torch.cat(checked).isfinite().all())
-    return Known(tuple(fetched), tuple(zeros), finite, other is None or bool(parts[-1].isfinite()))
+        finite.append(bool(torch.cat([mean, value, largest]).isfinite().all()))
+    return Known(tuple(fetched), tuple(zeros), tuple(finite), other is None or bool(parts[-1].isfinite()))
 
 
 def signal_to_noise(grad: Tensor, energy: Tensor, n: int, groups: int) -> Tensor:
@@ -100,7 +99,7 @@ def combined(estimates: Sequence[Estimate]) -> Estimate:
 
     Members share their views, and the correlation of their errors is unknown: `stderr` is the mean of theirs, an
     upper bound; the noise of the gradient is at most the sum of theirs, so `snr` is a lower bound. A member with a
-    gradient of zero does not count.
+    gradient of zero, or of a length that cannot be scaled to the others', does not count.
     """
     first = estimates[0]
     flat = torch.stack([each.grad.flatten(1) for each in estimates])  # (K,N,P)
@@ -108,8 +107,9 @@ def combined(estimates: Sequence[Estimate]) -> Estimate:
         uploaded(torch.stack([getattr(each, name) for each in estimates]), flat.device)
         for name in ("mean", "stderr", "value", "snr", "views")
     )
-    norm = flat.abs().sum(2)
-    share = torch.where(norm > 0, norm.mean(0) / norm, 0.0) / len(estimates)
+    norm = flat.abs().sum(2, dtype=wide_dtype(flat))
+    share = norm.mean(0) / norm / len(estimates)
+    share = torch.where((norm > 0) & (share < torch.finfo(flat.dtype).max), share, 0).to(flat.dtype)
     grad = (flat * share[:, :, None]).sum(0)
     power = flat.square().sum(2) / (1 + snr)  # each one's noise
     noise = (share * power.sqrt()).sum(0).square().clamp(min=torch.finfo(grad.dtype).tiny)

@@ -211,13 +211,18 @@ class Price(NamedTuple):
 
 
 def priced(penalty: Penalty, problem: Problem, delta: Tensor) -> Price:
-    """The price of a delta. Whether it is finite is not checked."""
+    """The price of a delta. Raises ValueError if it has no gradient; whether it is finite is not checked."""
     images = problem.images
     with torch.enable_grad():
         leaf = delta.detach().requires_grad_()
         penalties = penalty(leaf, seen(problem.perturbation.scene(images, leaf)), images)
         total = penalties.mean() if len(delta) < len(images) else penalties.sum()
-        (grad,) = torch.autograd.grad(total, leaf)
+        (grad,) = torch.autograd.grad(total, leaf, allow_unused=True) if total.requires_grad else (None,)
+    if grad is None:
+        raise ValueError(
+            "the penalty has no gradient in the perturbation: one of them cuts the graph (uint8, .numpy(), no_grad), "
+            "or the penalty does not depend on it"
+        )
     return Price(penalties.detach(), grad)
 
 

@@ -7,7 +7,6 @@ the caller.
 from collections.abc import Generator, Sequence
 from dataclasses import replace
 from functools import partial
-from operator import attrgetter
 from typing import Any, NamedTuple, cast
 
 import torch
@@ -155,9 +154,9 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
         parts, zero = [], torch.zeros(len(state.delta), dtype=torch.bool)
         price = None if options.penalty is None else priced(options.penalty, problem, state.delta)
         for same in [rows] if state.noise is None else with_same_views(rows, state):
-            where = same if (every := len(same) == count) else uploaded(same, device)
-            part = problem if every else problem.take(where)
-            delta = state.delta if shared or every else state.delta[where]
+            where = same if (whole := len(same) == count) else uploaded(same, device)
+            part = problem if whole else problem.take(where)
+            delta = state.delta if shared or whole else state.delta[where]
             u = _points(problem, eot, seed, state, same)
             if options.adversary is not None:
                 step = int(state.drawn[same[0]])
@@ -177,8 +176,8 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
         solved = state.solved | (silent >= DEAD).expand(count)
         goes_on = (left >= times * eot.views + extra) & (index + 1 < options.steps)
         done = done_of(shared, index, options.steps, torch.stack([state.left, left * goes_on]) / total)
-        whole = estimate if price is None else penalised(estimate, price)
-        delta, memory = optimiser.step(state.delta, whole, state.optimiser, problem.constraint, done)
+        with_price = estimate if price is None else penalised(estimate, price)
+        delta, memory = optimiser.step(state.delta, with_price, state.optimiser, problem.constraint, done)
         if not (moves := active.any()[None] if shared else active).all():
             delta = torch.where(uploaded(moves, device)[:, None, None, None], delta, state.delta)
         evals, drawn = state.evals + int(cost[rows].sum()), state.drawn + state.times * active
@@ -266,26 +265,28 @@ def _estimate(
     them zero. And whose gradient is zero."""
     parts = list(problem.members()) or [problem]
     each = []
-    for part in parts:  # no comprehension, which is a frame more in a traceback
+    for part in parts:  # no comprehension: in Python 3.11 its frame would be one more in every traceback
         each.append(eot.estimate(part, delta, u, world=world))
     if len(parts) > 1:
         each.append(combined(each))
     result = known(each, None if price is None else price.grad)
-    if not result.other:
-        raise FloatingPointError(f"step {step}: the gradient of the penalty is not finite")
-    if not result.finite:
+    if not all(result.finite):
+        first = result.finite.index(False)
+        owner = [*parts, problem][first]
 
         def again() -> Known:
             members = [eot.estimate(part, delta, u, world=world) for part in parts]
             return known(members if len(parts) == 1 else [*members, combined(members)])
 
-        exact = fall_back(problem.encoder, again, attrgetter("finite"))
+        exact = fall_back(owner.encoder, again, lambda result: all(result.finite))
         if exact is None:
-            bad = [_not_finite(estimate) for estimate in result.estimates]
-            first = next((i for i, images in enumerate(bad) if bool(images.any())), 0)
-            raise located(Query([*parts, problem][first], eot.transforms, delta, u, rows, step=step), bad[first])
-        result = exact
-    engine_agree(problem.encoder, world)
+            bad = _not_finite(result.estimates[first])
+            raise located(Query(owner, eot.transforms, delta, u, rows, step=step), bad)
+        result = exact._replace(other=result.other)
+    if not result.other:
+        raise FloatingPointError(f"step {step}: the gradient of the penalty is not finite")
+    for part in parts:
+        engine_agree(part.encoder, world)
     if parts[0] is not problem and not step:
         for i, zero in enumerate(result.zeros[: len(parts)]):
             if bool(zero.all()):

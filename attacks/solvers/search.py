@@ -196,12 +196,12 @@ def sampled(problem: Problem, options: Options, state: LoopState | None = None) 
             )
         estimate = _among(state.estimate, fresh, rows, state.delta, len(problem))
         price = None if options.penalty is None else priced(options.penalty, problem, state.delta)
-        if price is not None and not bool(price.grad.isfinite().all()):
+        with_price = estimate if price is None else penalised(estimate, price)
+        if price is not None and not bool(with_price.grad.isfinite().all()):
             raise FloatingPointError(f"step {index}: the gradient of the penalty is not finite")
         left = state.left - eot.views * active
         done = done_of(problem.shared, index, options.steps, torch.stack([state.left, left]) / total.double())
-        whole = estimate if price is None else penalised(estimate, price)
-        moved, memory = nes.step(state.delta, whole, state.optimiser, problem.constraint, done)
+        moved, memory = nes.step(state.delta, with_price, state.optimiser, problem.constraint, done)
         moves = (active.any()[None] if problem.shared else active).to(moved.device)
         moved = torch.where(moves[:, None, None, None], moved, state.delta)
         evals = state.evals + eot.views * len(rows)

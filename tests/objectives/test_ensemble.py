@@ -153,6 +153,10 @@ def test_a_member_without_a_gradient_does_not_change_the_direction():
     grad = combined([dead, alive]).grad
     torch.testing.assert_close(F.normalize(grad.flatten(1)), F.normalize(alive.grad.flatten(1)))
     assert not combined([dead, dead]).grad.any()
+    # Of a saturated member: no number could make it as long as the other one.
+    tiny = alive._replace(grad=torch.full_like(alive.grad, 1e-44).float())
+    grad = combined([tiny, alive._replace(grad=alive.grad.float())]).grad
+    torch.testing.assert_close(F.normalize(grad.flatten(1)), F.normalize(alive.grad.flatten(1)).float())
 
 
 def test_the_snr_is_exact_for_equal_errors_and_else_a_lower_bound():

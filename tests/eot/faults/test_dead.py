@@ -48,3 +48,15 @@ def test_a_penalty_without_a_finite_gradient_is_refused(images):
     net, linf = Small(0), Linf(8 / 255, random_start=False)
     with pytest.raises(FloatingPointError, match="step 0: the gradient of the penalty"):
         final(images, net(images).roll(1, 1), encoder=net, objective=Toward(), perturbation=linf, penalty=root)
+
+
+@pytest.mark.parametrize(
+    "price", [lambda delta, *_: delta.detach(), lambda _, __, images: images], ids=["cut", "other"]
+)
+def test_a_penalty_without_a_gradient_is_refused(images, price):
+    def constant(*given):
+        return price(*given).mean((1, 2, 3))
+
+    net = Small(0)
+    with pytest.raises(ValueError, match="the penalty has no gradient"):
+        final(images, net(images).roll(1, 1), encoder=net, objective=Toward(), penalty=constant)

@@ -10,6 +10,7 @@ from attacks.eot.faults.locate import Query, located
 from attacks.eot.problem import Problem
 from attacks.eot.protocols import Objective
 from attacks.evaluation.scores import Right, evaluate
+from attacks.objectives.penalties import TotalVariation
 from tests.helpers.faulty import LIMIT, Head, Turn, net, pictures, run_all, started
 from transforms import Affine, Brightness, Compose, stream
 
@@ -67,6 +68,9 @@ def steep(features, images):
     return features + (images - images).abs().sqrt().mean()
 
 
+SECOND = MEMBERS | {"encoder": Ensemble([net(), Head(steep)])}
+
+
 @pytest.mark.parametrize(
     ("where", "parts"),
     [
@@ -76,8 +80,13 @@ def steep(features, images):
         ("the gradient of the objective", {"objective": Infinite(True)}),
         ("stage `turn`", {"objective": Paired(Away()), "stages": [Turn()]}),
         ("stage `turn`", MEMBERS | {"stages": [Turn()]}),
+        ("stage `turn`", {"stages": [Turn()], "penalty": TotalVariation(1.0)}),
+        ("the gradient of the encoder", SECOND | {"perturbation": Universal(Linf(0.1))}),
     ],
-    ids=["encoder", "gradient of encoder", "objective", "gradient of objective", "paired", "members"],
+    ids=[
+        *("encoder", "gradient of encoder", "objective", "gradient of objective", "paired", "members", "penalised"),
+        "second member, shared perturbation",
+    ],
 )
 def test_the_failing_part_is_named(where, parts):
     assert failing(**{"stages": [Affine(degrees=20)]} | parts).fault.where == where
