@@ -13,7 +13,7 @@ from attacks.physical.paper import BLEED, FOOT, MARGIN, RULER
 from attacks.physical.sheet import pixels, write
 from tests.helpers.prints import MM, detected, edges, fake_run, framed, moved, rasterised
 
-BAR = 0.05  # mm
+BAR = 0.01  # mm
 
 
 def printed(*arguments):
@@ -41,8 +41,8 @@ def test_patch_tags_and_ruler_have_their_positions_on_the_page(tmp_path, paper, 
     assert sheet["left"] * 2 + record["card"]["width"] == pytest.approx(page[0], abs=0.3), "centred"
     boxes = [record["card"]["patch"], *(tag["box"] for tag in record["card"]["tags"])]
     off = [edges(picture, moved(box, sheet), 600) for box in boxes]
-    assert np.abs(off).max() < BAR / 5
-    assert _ruler(picture, page) == pytest.approx(np.arange(0, RULER + 1, 10), abs=BAR / 5)
+    assert np.abs(off).max() < BAR
+    assert _ruler(picture, page) == pytest.approx(np.arange(0, RULER + 1, 10), abs=BAR)
     assert {*detected(picture[::4, ::4])} == {tag["number"] for tag in record["card"]["tags"]}
 
 
@@ -136,7 +136,7 @@ def test_tiles_have_exact_positions(tmp_path):
         for tag in record["card"]["tags"]:
             box = tag["box"]
             if place["x"] <= box["x"] and box["x"] + box["width"] <= place["x"] + place["width"]:
-                assert np.abs(edges(picture, moved(box, place), 600)).max() < BAR / 5
+                assert np.abs(edges(picture, moved(box, place), 600)).max() < BAR
                 measured += 1
     assert measured >= 4
 
