@@ -85,23 +85,24 @@ def measure_photo(
         box = Box(0, 0, placement.texture[1], placement.texture[0])
         homography = from_corners(box.corners, quad)
         seen: Callable[[Any], Floats] = partial(project, homography)
-        ideal, shown, flat = pixels, pixels, homography
+        ideal, shown, flat, under = pixels, pixels, homography, homography
     elif card is None:
         raise ValueError("the run has no print/sheet.json, and no --quad says where the patch is")
     else:
         box, located = card.patch, _located(pixels, card, expected, known)
         surface = located.surface
         homography, seen, ideal = surface.homography, surface.project, ideal_photo(pixels, surface)
+        under = surface.resting
         shown, flat = flattened(pixels, surface, card)
         swatches = measure_swatches(shown, flat, card)
     if not visible(homography, box.corners):
         raise ValueError("the patch would lie behind the camera")
-    scenes = _scenes(homography, box, placement, photo.row, (pixels.shape[0], pixels.shape[1]))
+    scenes = _scenes(under, box, placement, photo.row, (pixels.shape[0], pixels.shape[1]))
     scene = scenes[0]
     found = None if located is None else card  # with corners given by hand there is none to compare
-    laid = place(ideal, picture, scene, found, homography)
+    laid = place(ideal, picture, scene, found, under)
     for other in scenes[1:]:  # of several placements, the nearest that shows its scene
-        if not laid.belongs and (now := place(ideal, picture, other, found, homography)).belongs:
+        if not laid.belongs and (now := place(ideal, picture, other, found, under)).belongs:
             scene, laid = other, now
     size = placement.size[0]
     lens = None if located is None else located.surface.distorted

@@ -64,7 +64,7 @@ class Evidence:
                 seen.correlation < CORRELATION,
                 f"the patch is not the run's: correlation {seen.correlation:.2f}, at least {CORRELATION}",
             ),
-            (seen.hidden > HIDDEN, f"{seen.hidden:.0%} of the patch is covered or changed, at most {HIDDEN:.0%}"),
+            (seen.hidden > HIDDEN, f"{seen.hidden:.1%} of the patch is covered or changed, at most {HIDDEN:.0%}"),
             (pure > PUREST, f"its colours are purer than ink, {pure:.2f}, at most {PUREST}: a screen or a file"),
         ]
         rules += [] if self.place is None else _of_place(self.place)

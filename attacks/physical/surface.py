@@ -102,13 +102,26 @@ class Surface:
     @property
     def homography(self) -> Floats:
         """(3,3) from mm of the card to pixels of the ideal photograph; of a bent card the closest."""
-        half, (x, y) = self.card[0] / 2, self.centre
         plane = np.append(self.values[:8], 1.0).reshape(3, 3)
         if self.bent:
             grid = np.stack(np.meshgrid(*[np.linspace(-1, 1, 7)] * 2), -1).reshape(-1, 2) * self.card / self.card[0]
             ideal = _seen(np.where(np.arange(12) == 8, 0.0, self.values), grid)
             plane = extra("cv2").findHomography(grid, ideal, 0)[0]
-        back = np.array([[1, 0, -self.card[0] / 2], [0, 1, -self.card[1] / 2], [0, 0, half]])
+        return self._in_mm(plane)
+
+    @property
+    def resting(self) -> Floats:
+        """(3,3) from mm of the flat card to pixels of the ideal photograph, in the plane that the card lies on: it
+        touches it with its middle if its edges rise, and else with its edges."""
+        plane = np.append(self.values[:8], 1.0).reshape(3, 3)
+        if self.bend > 0:
+            plane[:, 2] -= 2 * self.bend * _normal(plane, FOCAL * np.exp(self.values[11:]))
+        return self._in_mm(plane)
+
+    def _in_mm(self, plane: Floats) -> Floats:
+        """A homography in the units of `values`, from mm to pixels."""
+        (x, y), (width, height) = self.centre, self.card
+        back = np.array([[1, 0, -width / 2], [0, 1, -height / 2], [0, 0, width / 2]])
         return np.asarray(np.array([[self.unit, 0, x], [0, self.unit, y], [0, 0, 1]]) @ plane @ back)
 
     def distorted(self, ideal: Any) -> Floats:
@@ -127,13 +140,18 @@ def _seen(values: Floats, flat: Floats) -> Floats:
     height = -turned * across / 2 * np.sinc(turned / 2 / math.pi) ** 2
     across = across * np.sinc(turned / math.pi)
     shadow = np.stack([c * across - s * along, s * across + c * along, np.ones_like(across)], -2)
-    camera = np.concatenate([FOCAL * np.exp(focal), FOCAL * np.exp(focal), np.ones_like(focal)], -1)
-    right, down = plane[..., 0] / camera, plane[..., 1] / camera
-    length = np.sqrt(np.linalg.norm(right, axis=-1) * np.linalg.norm(down, axis=-1))[..., None]
-    normal = -camera * np.cross(right, down) / length  # towards the camera, as long as the card's axes
-    mapped = plane @ shadow + normal[..., None] * height[..., None, :]
+    mapped = plane @ shadow + _normal(plane, FOCAL * np.exp(focal))[..., None] * height[..., None, :]
     ideal = np.moveaxis(mapped[..., :2, :] / mapped[..., 2:, :], -2, -1)
     return np.asarray(ideal * (1 + k1 * (ideal**2).sum(-1))[..., None])
+
+
+def _normal(plane: Floats, focal: Floats) -> Floats:
+    """What a height over planes (...,3,3) adds to the image of a point (...,3): towards the camera, and as long as
+    the card's axes."""
+    camera = np.concatenate([focal, focal, np.ones_like(focal)], -1)
+    right, down = plane[..., 0] / camera, plane[..., 1] / camera
+    length = np.sqrt(np.linalg.norm(right, axis=-1) * np.linalg.norm(down, axis=-1))[..., None]
+    return np.asarray(-camera * np.cross(right, down) / length)
 
 
 #: The unknowns of each model, as columns of `Surface.values`: of the lens and of the bend.

@@ -97,7 +97,7 @@ def test_a_turned_or_stretched_card_and_another_scene_are_told_apart():
     [
         ({"patch": {"correlation": 0.3}}, "not the run's"),
         ({"patch": {"better": "its patch mirrored"}}, "mirrored"),
-        ({"patch": {"hidden": 0.2}}, "20% of the patch is covered"),
+        ({"patch": {"hidden": 0.2}}, "20.0% of the patch is covered"),
         ({"patch": {"hidden": 0.2, "glare": 0.2}}, "glare"),
         ({"patch": {"cut": 0.6}}, "beyond the edge"),
         ({"purity": 0.99}, "a screen or a file"),

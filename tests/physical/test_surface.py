@@ -100,6 +100,12 @@ def test_lens_and_bend_are_found(shot, bound):
     assert bool(found.surface.bent) == bool(shot.sag) and bool(found.surface.k1) == bool(shot.k1)
     assert found.surface.bend == pytest.approx(shot.sag, abs=0.02)
     assert found.surface.k1 == pytest.approx(shot.k1, abs=0.05)
+    # The scene under the card, half a card beyond its edges: a plane through the middle of a bent card is far off.
+    around = CARD.width * np.array([[-0.5, -0.5], [1.5, -0.5], [1.5, 1.5], [-0.5, 1.5]])
+    scene = project(posed(shot)[1].camera[:, [0, 1, 3]], around)
+    under, through_it = (project(h, around) for h in (found.surface.resting, found.surface.homography))
+    assert np.linalg.norm(under - scene, axis=1).max() < 3.5
+    assert not shot.sag or np.linalg.norm(through_it - scene, axis=1).max() > 25
 
 
 @pytest.mark.slow
