@@ -371,7 +371,7 @@ class Compose:
 def seen(scene: Scene) -> Tensor:
     """The pictures of a scene without any transform: (N,C,H,W)."""
     pixels = scene.layers[0].pixels
-    return Compose()(scene, torch.zeros(len(pixels), 0, dtype=pixels.dtype))
+    return Compose()(scene, torch.zeros(len(pixels), 0, dtype=pixels.dtype))  # coordinates are on the host
 
 
 def view(transforms: Compose, scene: Scene, u: Tensor) -> Tensor:

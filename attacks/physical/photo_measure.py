@@ -92,7 +92,7 @@ def measure_photo(
         box, located = card.patch, _located(pixels, card, expected, known)
         surface = located.surface
         homography, seen, ideal = surface.homography, surface.project, ideal_photo(pixels, surface)
-        under = surface.resting
+        under = surface.resting  # where the scene is, which a bent card leaves
         shown, flat = flattened(pixels, surface, card)
         swatches = measure_swatches(shown, flat, card)
     if not visible(homography, box.corners):

@@ -53,7 +53,7 @@ def place(
     Args:
         scene: from the picture's pixels, 0 its edge, to the photograph's.
         card: None where the user gave the corners of the patch: then only its angle and stretch are known.
-        homography: from mm of the card to the photograph's pixels.
+        homography: from mm of the flat card, in the plane that it lies on, to the photograph's pixels.
     """
     pose = stretch(scene, (picture.shape[0], picture.shape[1]))
     if card is None:

@@ -81,7 +81,7 @@ def test_sarif_is_valid_and_has_a_result_for_each_failure(made):
 
 @pytest.mark.slow
 def test_cyclonedx_is_valid_and_has_the_digest_and_the_values(made):
-    from cyclonedx.validation.json import JsonStrictValidator  # as above
+    from cyclonedx.validation.json import JsonStrictValidator  # it imports jsonschema
 
     text = piece(made, "encoder.cdx.json")
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None

@@ -13,6 +13,8 @@ from attacks.physical.recognition import PUREST, Evidence
 from attacks.physical.resemblance import GRID, Resemblance, correlation, printed_as, purity, resemblance
 from attacks.physical.scene_place import SCENE, Place, place, stretch
 from attacks.physical.simulation.camera import printed
+from attacks.physical.simulation.shots import Shot
+from scripts.benchmarks.card_kinds import SOURCES, Print, drawn, examined, taken
 from tests.helpers.photographed import clutter
 
 CARD = card(80, 80, "vp-01234567  eot")
@@ -122,3 +124,13 @@ def test_cards_of_other_arms_and_runs_share_few_tags():
     assert all(number % 4 == i for numbers in cards for i, number in enumerate(numbers))
     assert max(len({*a} & {*b}) for k, a in enumerate(cards) for b in cards[:k]) <= 2
     assert nominal(CARD).max() == LIGHT[255]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sag", [0.1, -0.1])
+def test_the_scene_round_a_bent_card_is_compared_where_the_card_lies(sag):
+    random = RANDOM(1)
+    case = drawn(SOURCES["limits"], random)
+    shot = Shot(yaw=20, pitch=10, sag=sag, curl=20, blur=0.6)
+    reason, evidence = examined(case, taken(case, Print(shot=shot), random))
+    assert reason is None and evidence.place.correlation > 0.9
