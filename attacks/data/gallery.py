@@ -1,7 +1,7 @@
 """Pictures (tiles of the bundled photographs, or files) and galleries of them."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -203,11 +203,6 @@ class Gallery:
             return rows == others
         numbers = self.label_numbers.to(rows.device)
         return numbers[rows] == numbers[others]
-
-    def chunks(self, size: int) -> Iterator[Tensor]:
-        """All pictures in the order of rows, (n,3,H,W) with n at most `size`."""
-        for start in range(0, len(self.positions), size):
-            yield torch.cat([self.shelves[k].read([i]) for k, i in self.positions[start : start + size]])
 
     def joined(self, others: Shelf) -> "tuple[Gallery, list[int]]":
         """This gallery followed by those of `others` with new pixels, and the row of each of `others`. A duplicate

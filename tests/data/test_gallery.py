@@ -13,6 +13,7 @@ from attacks.data.gallery import gathered as gather
 from attacks.data.images import save_image
 from attacks.data.pictures import read_files
 from attacks.schema.groups import BundledConfig
+from tests.helpers.galleries import all_of
 
 SIZE = 128
 
@@ -39,10 +40,6 @@ def noise(seed, height=20, width=20):
 
 def pictures(*seeds, names="abcdef"):
     return Pictures(tuple(names[: len(seeds)]), torch.stack([noise(seed) for seed in seeds]), (f"of {seeds}",))
-
-
-def all_of(gallery):
-    return torch.cat(list(gallery.chunks(3)))
 
 
 def test_each_tile_is_its_part_of_the_photograph(photos, everything):

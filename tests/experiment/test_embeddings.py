@@ -19,6 +19,7 @@ from attacks.runtime.distributed import World
 from attacks.schema import groups
 from attacks.schema.encoder import PocketConfig
 from attacks.schema.validate import Run, validate
+from tests.helpers.galleries import all_of
 from tests.helpers.sampled import mostly_slow
 from tests.schema.test_configs import composed
 
@@ -64,7 +65,7 @@ GALLERY = on_shelf(pictures(11).shelf())
 @pytest.mark.parametrize("chunk", [1, 4, 11, 100])
 def test_a_cache_hit_equals_a_miss_bit_for_bit_and_takes_no_pass(tmp_path, chunk):
     net = Net()
-    plain = embed(torch.cat(list(GALLERY.chunks(5))), net, CPU, min(chunk, BLOCK))
+    plain = embed(all_of(GALLERY), net, CPU, min(chunk, BLOCK))
     net.counts()
     for expected in (11, 0, 0):
         result = embedded(GALLERY, net, CPU, chunk, cache(tmp_path, net))
@@ -112,7 +113,7 @@ def test_rows_are_in_the_gallerys_order_and_do_not_depend_on_the_queries(tmp_pat
     gallery = gathered(queries, others)
     result = embedded(gallery, net, CPU, 4, both)
     assert net.counts() == [1] and result.cached == 11  # the new one alone
-    wanted = torch.cat([net(image[None]) for chunk in gallery.chunks(5) for image in chunk])
+    wanted = torch.cat([net(image[None]) for image in all_of(gallery)])
     torch.testing.assert_close(result.rows, wanted)
     assert gallery.names[:3] == ("one", "new", "0-0") and len(gallery) == 12
 

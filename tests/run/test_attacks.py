@@ -18,6 +18,7 @@ from attacks.experiment.experiment import outcome_of
 from attacks.report.warnings import warnings
 from attacks.schema.encoder import SAMPLED
 from attacks.schema.groups import CHOICES
+from tests.helpers.galleries import all_of
 from tests.helpers.runs import quiet
 from tests.run.test_run import call
 
@@ -179,7 +180,7 @@ def test_a_hash_is_evaluated_on_the_bits_of_the_saved_files(layout, outcomes, tm
     assert (flipped > 8).all()
     assert torch.equal(result.cosine, (1 - 2 * flipped[:, None] / 64).expand(2, 4).to(result.cosine))
     # And retrieved by them: no row of the gallery differs in fewer bits than the nearest one.
-    for number, image in enumerate(image for chunk in parts.gallery.chunks(32) for image in chunk):
+    for number, image in enumerate(all_of(parts.gallery)):
         save_image(tmp_path / f"{number}.png", image)
     gallery = torch.stack([bits_of(tmp_path / f"{number}.png") for number in range(len(parts.gallery))])
     far = (gallery != eot[:, None]).sum(2)
