@@ -1,4 +1,4 @@
-"""Elementwise arithmetic of large pictures, some rows at a time, so that intermediate results stay in the cache."""
+"""Arithmetic of large pictures, some values at a time, so that intermediate results stay in the cache."""
 
 from collections.abc import Callable, Iterable
 
@@ -9,14 +9,22 @@ from torch import Tensor
 VALUES = 1 << 17
 
 
-def blocks(*pictures: Tensor, values: int = VALUES) -> Iterable[tuple[Tensor, ...]]:
-    """The same rows of some pictures (N,C,H,W) of one shape, block by block from the top, at most `values` of a
-    picture; all at once where the pictures are small or not on the host."""
+def blocks(*pictures: Tensor) -> Iterable[tuple[Tensor, ...]]:
+    """The same rows of some pictures (N,C,H,W) of one shape, block by block from the top, at most `VALUES` of a
+    batch; all at once where the pictures are small or not on the host."""
     first = pictures[0]
-    rows = max(1, values * first.shape[2] // max(1, first.numel()))
+    rows = max(1, VALUES * first.shape[2] // max(1, first.numel()))
     if first.device.type != "cpu" or rows >= first.shape[2]:
         return [pictures]
     return zip(*[each.split(rows, 2) for each in pictures], strict=True)
+
+
+def columns(*batches: Tensor) -> Iterable[tuple[Tensor, ...]]:
+    """The same columns of some batches (N,D), block by block, at most `VALUES` of a row, so that sums over a row do
+    not depend on the other rows; all at once where they are not on the host."""
+    first = batches[0]
+    size = VALUES if first.device.type == "cpu" else max(1, first.shape[1])
+    return zip(*[each.split(size, 1) for each in batches], strict=True)
 
 
 def in_blocks(rule: Callable[..., Tensor], *pictures: Tensor) -> Tensor:

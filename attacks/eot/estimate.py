@@ -67,8 +67,7 @@ def known(estimates: Sequence[Estimate], other: Tensor | None = None) -> Known:
     a step waits for the device once."""
     figures: list[Tensor] = []
     for each in estimates:
-        grad = each.grad.flatten(1)
-        largest = torch.maximum(grad.amax(1), -grad.amin(1))  # NaN where any value is
+        largest = _largest(each.grad)
         figures += each.mean, each.stderr, each.value, each.snr, each.views.to(largest.dtype), largest
     if other is not None:
         figures.append(torch.maximum(other.amax(), -other.amin())[None].to(figures[0].dtype))
@@ -80,6 +79,15 @@ def known(estimates: Sequence[Estimate], other: Tensor | None = None) -> Known:
         zeros.append(largest == 0)
         finite.append(bool(torch.cat([mean, value, largest]).isfinite().all()))
     return Known(tuple(fetched), tuple(zeros), tuple(finite), other is None or bool(parts[-1].isfinite()))
+
+
+def _largest(grad: Tensor) -> Tensor:
+    """The largest absolute value of each gradient (D,); NaN where any value is."""
+    if len(grad) == 1:  # both in one pass, which torch has for a whole tensor
+        least, most = grad.aminmax()
+        return torch.maximum(most, -least)[None]
+    rows = grad.flatten(1)
+    return torch.maximum(rows.amax(1), -rows.amin(1))
 
 
 def signal_to_noise(grad: Tensor, energy: Tensor, n: int, groups: int) -> Tensor:

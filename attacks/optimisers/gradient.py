@@ -10,7 +10,7 @@ from torch import Tensor
 from attacks.eot.estimate import Estimate
 from attacks.eot.protocols import Constraint, Done, Optimiser
 from attacks.runtime.stored import stored
-from transforms.blocks import VALUES, blocks, in_blocks
+from transforms.blocks import columns, in_blocks
 from transforms.devices import uploaded
 from transforms.sampling.homography import wide_dtype
 
@@ -219,8 +219,8 @@ def l1_norm(grad: Tensor) -> Tensor:
     """The L1 norm of each gradient (N,C,H,W), at least the smallest normal number: (N,1,1,1), a divisor. The order of
     a sum does not depend on the other pictures."""
     norm = grad.new_zeros(len(grad))
-    for (part,) in blocks(grad, values=VALUES * max(1, len(grad))):
-        norm += part.flatten(1).abs().sum(1)
+    for (part,) in columns(grad.flatten(1)):
+        norm += part.abs().sum(1)
     return norm.clamp(min=torch.finfo(grad.dtype).tiny)[:, None, None, None]
 
 

@@ -13,14 +13,12 @@ from torch import Tensor
 
 from attacks.perturbations.base import PerturbationSet
 from transforms import Scene, scene_of
-from transforms.blocks import in_blocks
+from transforms.blocks import columns, in_blocks
 from transforms.sampling.homography import wide_dtype
 
 #: Most steps of the root search of `scaled`; each but the last clamps more values, and photographs need about five.
 #: The host does not wait for a device to learn whether they are enough: there it makes a fixed number of them.
 MOST, FIXED = 100, 12
-#: Values of a picture that it handles at a time.
-BLOCK = 1 << 17
 #: It ends where the squared norm is so many roundings short of the radius.
 ROUNDING = 8
 #: A share of eps that is float64's own rounding and no excess: 255 * (8 / 255) may be less than 8.
@@ -250,8 +248,7 @@ def scaled(values: Tensor, radius: float, pictures: Tensor | None, most: float) 
     """
     dtype = values.dtype if values.dtype == torch.float64 else torch.float32
     host, largest = values.device.type == "cpu", min(most**2, torch.finfo(dtype).max)
-    size = BLOCK if host else values.shape[1]  # a large picture in blocks, so that nothing as large is kept
-    parts = [*zip(values.split(size, 1), (values if pictures is None else pictures).split(size, 1), strict=True)]
+    parts = [*columns(values, values if pictures is None else pictures)]
 
     def clamped(part: Tensor, picture: Tensor) -> tuple[Tensor, Tensor]:
         far = part.to(dtype) * square.sqrt()

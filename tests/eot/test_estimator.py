@@ -8,6 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT
+from attacks.eot.estimate import Estimate, known
 from attacks.eot.risk import CVaR, Mean
 from tests.helpers.sampled import mostly_slow
 from tests.helpers.solving import estimate
@@ -216,3 +217,14 @@ def test_each_picture_may_have_its_own_views(setting, chunk, risk):
 def test_views_must_be_given_for_every_picture(setting):
     with pytest.raises(ValueError, match="`u` must hold the views of each of 3 images; got those of 2"):
         setting.estimate(EOT(VIEWS), torch.stack([coordinates(4)] * 2))
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, -1e-40, 0.0])
+def test_a_gradient_that_is_zero_or_not_finite_is_known_wherever_it_is(rows, value):
+    grad, figure = torch.zeros(rows, 3, 8, 8), torch.zeros(rows)
+    grad[-1, 1, 2, 3] = value
+    made = Estimate(figure, figure, figure, grad, figure.long(), 1, figure)
+    result = known([made])
+    assert result.zeros[0].tolist() == [True] * (rows - 1) + [value == 0]
+    assert result.finite == (math.isfinite(value),)

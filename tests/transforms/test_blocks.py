@@ -5,7 +5,7 @@ import torch
 
 from attacks import Linf
 from attacks.optimisers.gradient import l1_norm
-from transforms.blocks import VALUES, blocks, in_blocks
+from transforms.blocks import VALUES, blocks, columns, in_blocks
 
 SHAPES = [(1, 3, 450, 211), (3, 3, 301, 260), (2, 3, 8, 8), (0, 3, 8, 8), (1, 1, 2, VALUES)]
 
@@ -16,6 +16,14 @@ def test_blocks_are_all_rows_in_order_and_hold_few_values(shape):
     parts = [part for (part,) in blocks(picture)]
     assert torch.equal(torch.cat(parts, 2), picture)
     assert all(part.numel() <= VALUES or part.shape[2] == 1 for part in parts)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_columns_are_the_same_of_all_batches_in_order_and_hold_few_values_of_a_row(shape):
+    rows = torch.rand(shape).flatten(1)
+    parts = [*columns(rows, 2 * rows)]
+    assert torch.equal(torch.cat([part for part, _ in parts], 1), rows)
+    assert all(torch.equal(2 * part, double) and part.shape[1] <= VALUES for part, double in parts)
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
