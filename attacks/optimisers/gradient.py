@@ -215,13 +215,13 @@ class Adam(Optimiser):
         return after, state._replace(first=first, second=second, step=state.step + 1)
 
 
-def l1_norm(grad: Tensor) -> Tensor:
-    """The L1 norm of each gradient (N,C,H,W), at least the smallest normal number: (N,1,1,1), a divisor. The order of
-    a sum does not depend on the other pictures."""
-    norm = grad.new_zeros(len(grad))
+def l1_norm(grad: Tensor, dtype: torch.dtype | None = None) -> Tensor:
+    """The L1 norm of each gradient (N,C,H,W), in its type or in `dtype`, at least the smallest normal number of that
+    type: (N,1,1,1), a divisor. The order of a sum does not depend on the other pictures."""
+    norm = grad.new_zeros(len(grad), dtype=dtype)
     for (part,) in columns(grad.flatten(1)):
-        norm += part.abs().sum(1)
-    return norm.clamp(min=torch.finfo(grad.dtype).tiny)[:, None, None, None]
+        norm += part.abs().sum(1, dtype=norm.dtype)
+    return norm.clamp(min=torch.finfo(norm.dtype).tiny)[:, None, None, None]
 
 
 def decay(schedule: Schedule, done: Tensor, like: Tensor) -> Tensor:

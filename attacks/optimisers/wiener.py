@@ -15,6 +15,7 @@ from attacks.eot.estimate import Estimate
 from attacks.eot.protocols import Constraint, Done, Optimiser
 from attacks.optimisers.gradient import Schedule, check_step, decay, l1_norm
 from attacks.runtime.stored import stored
+from transforms.blocks import VALUES
 from transforms.devices import uploaded
 from transforms.sampling.homography import wide_dtype
 
@@ -27,13 +28,23 @@ RINGS, LEAST = 24, 0.3
 SHORT, LONGEST = 34, 3
 
 
+@stored("wiener_half")
+class Half(NamedTuple):
+    """The sum of the gradients of every other step: its `spectrum` (N,C,H,W',2) by `rfft2`, real and imaginary parts,
+    and the energy of each ring of frequencies (N,R), over all channels."""
+
+    spectrum: Tensor
+    energy: Tensor
+
+
 @stored("wiener")
 class State(NamedTuple):
-    """The weighted sums of the gradients of even and of odd steps (like delta), the `point` that delta looks ahead
-    from, the number of steps, and the length of the first."""
+    """The weighted sums of the gradients of even and of odd steps, which values have had a gradient other than 0
+    (like delta), the `point` that delta looks ahead from, the number of steps, and the length of the first."""
 
-    even: Tensor
-    odd: Tensor
+    even: Half
+    odd: Half
+    moved: Tensor
     point: Tensor
     step: int
     length: float
@@ -57,7 +68,7 @@ class Wiener(Optimiser):
     Not: steps without noise, of which nothing is to be filtered: `draws=fixed`, or views without coordinates.
     Source: weights: Shamir & Zhang 2013; gradients of norm 1: Dong et al. 2018; halves and rings: Saxton & Baumeister
     1982; gain: Wiener 1949; one step ahead: Lin et al. 2020; their combination, and the constants: docs/decisions.md.
-    Cost: one gradient for each view of a step, and of each channel three Fourier transforms a step; a step at 4000 x
+    Cost: one gradient for each view of a step, and of each channel two Fourier transforms a step; a step at 4000 x
     3000 pixels takes 2.83 s where PGD takes 0.49 s (docs/benchmarks.md, `downscale-cost`).
     Oracle: the filter of the full transform, plain descent without noise, tests/optimisers/test_wiener.py.
 
@@ -85,62 +96,73 @@ class Wiener(Optimiser):
     def init(self, delta: Tensor, *, reach: float, steps: int) -> State:
         """The state before the first of `steps` steps. The sums are float64 where the device has it: rounding in
         float32 would turn signs, and several processes would diverge."""
-        nothing = torch.zeros_like(delta, dtype=wide_dtype(delta))
+        height, width = delta.shape[2:]
+        spectrum = delta.new_zeros(*delta.shape[:3], width // 2 + 1, 2, dtype=wide_dtype(delta))
+        rings = rings_of(height, width, delta.device)
+        nothing = Half(spectrum, spectrum.new_zeros(len(delta), len(rings.sizes)))
         longer = min(LONGEST, max(1, SHORT / steps))
-        return State(nothing, nothing, delta, 0, self.rel_step_size * longer * reach)
+        still = torch.zeros_like(delta, dtype=torch.bool)
+        return State(nothing, nothing, still, delta, 0, self.rel_step_size * longer * reach)
 
     def step(
         self, delta: Tensor, estimate: Estimate, state: State, constraint: Constraint, done: Done
     ) -> tuple[Tensor, State]:
         """The next delta and state."""
-        old = state.odd if state.step % 2 else state.even
-        new = estimate.grad.to(old.dtype, copy=True)
-        new.div_(l1_norm(new)).mul_(state.step + 1).add_(old)
-        even, odd = (state.even, new) if state.step % 2 else (new, state.odd)
+        grad = estimate.grad
+        even, odd = state.even, state.odd
+        if state.step % 2:
+            odd = added(odd, grad, state.step + 1)
+        else:
+            even = added(even, grad, state.step + 1)
+        moved = state.moved | (grad != 0)
+        along = filtered(even, odd, delta).masked_fill_(~moved, 0)
         length = state.length * decay(self.schedule, done.before, delta)
-        move = constraint.steepest(filtered(even, odd).to(delta), length, state.point)
+        move = constraint.steepest(along, length, state.point)
         point = constraint.project(state.point, move)
         goes_on = done.after < 1
         if not bool(goes_on.all()):
             move = torch.where(uploaded(goes_on, delta.device)[:, None, None, None], move, 0)
         after = constraint.project(point, move)
-        return after, State(even, odd, point, state.step + 1, state.length)
+        return after, State(even, odd, moved, point, state.step + 1, state.length)
 
 
-def filtered(even: Tensor, odd: Tensor) -> Tensor:
-    """The sum of two noisy measurements of the same pictures (N,C,H,W), each frequency times the share of it that is
-    signal: S / (S + N) with the signal S and the noise N of the sum (Wiener 1949).
+def added(half: Half, grad: Tensor, weight: float) -> Half:
+    """The sum with a gradient (N,C,H,W), normalised to L1 norm 1, times its `weight`."""
+    spectrum, norm = torch.empty_like(half.spectrum), l1_norm(grad, half.spectrum.dtype)[:, 0]
+    for channel in range(grad.shape[1]):  # of a large picture a spectrum takes more memory than the picture
+        own = torch.view_as_real(torch.fft.rfft2(grad[:, channel] / norm))
+        torch.add(half.spectrum[:, channel], own, alpha=weight, out=spectrum[:, channel])
+    rings = rings_of(*grad.shape[2:], grad.device)
+    return Half(spectrum, rings.sums(spectrum, spectrum))
+
+
+def filtered(even: Half, odd: Half, like: Tensor) -> Tensor:
+    """The sum of two noisy measurements of the same pictures, each frequency times the share of it that is signal:
+    S / (S + N) with the signal S and the noise N of the sum (Wiener 1949). In the type and of the size of `like`
+    (N,C,H,W).
 
     With the correlation r of the two in a ring of frequencies, over all channels, that share is 2 r / (1 + r): what
-    is uncorrelated adds up in power, what is common in amplitude. Values that are 0 in the sum stay 0.
+    is uncorrelated adds up in power, what is common in amplitude.
     """
-    height, width = even.shape[2:]
-    rings = _rings(height, width, even.device)
-    # Channel by channel, and in place: of a large picture a spectrum takes more memory than the picture.
-    squares, spectra = [even.new_zeros((len(even), *rings.of.shape)) for _ in range(3)], []
-    for channels in zip(even.unbind(1), odd.unbind(1), strict=True):
-        one, other = map(torch.fft.rfft2, channels)
-        for total, left, right in zip(squares, (one, other, one), (one, other, other), strict=True):
-            total.addcmul_(left.real, right.real).addcmul_(left.imag, right.imag)
-        spectra.append(one.add_(other))
-
-    first, second, common = rings.sums(squares)
-    both = (first * second).sqrt()
-    r = torch.where(both > 0, common / both, 0).clamp(0, 1)
+    height, width = like.shape[2:]
+    rings = rings_of(height, width, like.device)
+    both = (even.energy * odd.energy).sqrt()
+    r = torch.where(both > 0, rings.sums(even.spectrum, odd.spectrum) / both, 0).clamp(0, 1)
     gain = 2 * r / (1 + r)
     highest = gain.amax(1, keepdim=True)
-    gain = torch.where(highest > 0, torch.maximum(gain, LEAST * highest), 1)[:, rings.of]
+    gain = torch.where(highest > 0, torch.maximum(gain, LEAST * highest), 1)[:, rings.of, None]
 
-    passed = torch.empty_like(even)
-    for channel in reversed(range(len(spectra))):
-        passed[:, channel] = torch.fft.irfft2(spectra.pop().mul_(gain), s=(height, width))
-    return passed.masked_fill_(even + odd == 0, 0)
+    passed = torch.empty_like(like)
+    for channel in range(like.shape[1]):
+        whole = (even.spectrum[:, channel] + odd.spectrum[:, channel]).mul_(gain)
+        passed[:, channel] = torch.fft.irfft2(torch.view_as_complex(whole), s=(height, width))
+    return passed
 
 
 SUM = partial(torch.sum, dim=1)
 
 
-class _Rings(NamedTuple):
+class Rings(NamedTuple):
     """The rings of the frequencies (H,W') of `rfft2`.
 
     of: the number of each frequency's ring (H,W').
@@ -153,20 +175,22 @@ class _Rings(NamedTuple):
     order: Tensor
     sizes: list[int]
 
-    def sums(self, squares: list[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        """Of three quantities of the frequencies, (N,H,W') each, the sum over each ring of the whole transform:
-        (N,R)."""
-        sums = []
-        for each in squares:
-            ordered = (each * self.weights).flatten(1)[:, self.order]
-            # Sums of slices have the same bits every time, on any device. Sums by a scatter do not.
-            sums.append(torch.stack(list(map(SUM, ordered.split(self.sizes, 1))), 1))
-        return sums[0], sums[1], sums[2]
+    def sums(self, one: Tensor, other: Tensor) -> Tensor:
+        """Of the real part of one spectrum times the conjugate of another, (N,C,H,W',2) each, the sum over channels
+        and over each ring of the whole transform: (N,R)."""
+        rows = max(1, VALUES // one[0, :, 0].numel()) if one.device.type == "cpu" else one.shape[2]
+        products = []
+        for left, right in zip(one.split(rows, 2), other.split(rows, 2), strict=True):
+            parts = (left * right).sum(1)
+            products.append((parts[..., 0] + parts[..., 1]) * self.weights)
+        ordered = torch.cat(products, 1).flatten(1)[:, self.order]
+        # Sums of slices have the same bits every time, on any device. Sums by a scatter do not.
+        return torch.stack(list(map(SUM, ordered.split(self.sizes, 1))), 1)
 
 
 @lru_cache(maxsize=2)  # 2 numbers a pixel or so
 @torch.inference_mode(False)
-def _rings(height: int, width: int, device: torch.device) -> _Rings:
+def rings_of(height: int, width: int, device: torch.device) -> Rings:
     """A small picture has few frequencies, and so fewer rings."""
     count = max(1, min(RINGS, min(height, width) // 4))
     rows, columns = torch.fft.fftfreq(height, dtype=torch.float64), torch.fft.rfftfreq(width, dtype=torch.float64)
@@ -178,4 +202,4 @@ def _rings(height: int, width: int, device: torch.device) -> _Rings:
     if width % 2 == 0:
         weights[-1] = 1
     order, sizes = of.flatten().argsort(stable=True), of.flatten().bincount(minlength=count).tolist()
-    return _Rings(of.to(device), weights.to(device), order.to(device), sizes)
+    return Rings(of.to(device), weights.to(device), order.to(device), sizes)
