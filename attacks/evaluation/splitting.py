@@ -59,8 +59,23 @@ def rare(score: Score, dims: int, particles: int = 1000, seed: int = 0) -> Estim
         fresh = random.random((n, dims))
         return _plain(fresh, counted(fresh), counted, np.concatenate([u[failed], u[:0]]))
     found, level, probability = split(counted, u, values, particles, random)
-    if level > 0 and probability > 1 / len(u):  # a plateau: nothing is known below it but the plain draws
-        return _none(len(u), counted, found)
+    estimate = None
+    if level <= 0 or probability <= 1 / len(u):  # else a plateau: nothing is known below it but the plain draws
+        estimate = _importance(counted, found, level, particles, random)
+    if not failed.any():
+        return estimate or _none(len(u), counted, found)
+    plain = _plain(u, values, counted, found)
+    if estimate is None or estimate.method == "none found":
+        return plain
+    # A proposal that misses a part of the failures may contradict those that the plain draws met.
+    return estimate if estimate.low <= plain.high and plain.low <= estimate.high else plain
+
+
+def _importance(
+    counted: "_Counted", found: Floats, level: float, particles: int, random: np.random.Generator
+) -> Estimate | None:
+    """The estimate from fresh draws of a proposal that is fitted to points `found` below a level; None where it
+    misses them: a few points."""
     proposal = fit(found, random)
     rate = 0.0
     for _ in range(AGAIN):
@@ -74,13 +89,13 @@ def rare(score: Score, dims: int, particles: int = 1000, seed: int = 0) -> Estim
             break
         chosen = random.choice(len(drawn), 4 * particles, p=weights / weights.sum())
         proposal = fit(np.concatenate([drawn[chosen], found]), random)
-    if rate == 0.0:  # the proposal misses what it was fitted to: a few points
-        return _none(len(u), counted, found)
+    if rate == 0.0:
+        return None
     n = int(min(max(ENOUGH / rate, 2 * particles), MOST * particles))
     drawn = best.draw(n, random)
     values = counted(drawn)
     if not (values <= level).any():
-        return _none(len(u), counted, found)
+        return None
     return _weighted(drawn, values, best, level, counted)
 
 
@@ -115,6 +130,9 @@ def split(
         probability *= good.mean()
         u, values, level = u[good], values[good], threshold
         chosen = random.integers(len(u), size=particles)
+        if level > 0:  # a failure that has been met is not lost
+            met = np.flatnonzero(values <= 0)[:particles]
+            chosen[: len(met)] = met
         u, values = move(score, u[chosen], values[chosen], level, random)
         if level <= 0 or probability < FLOOR:
             return u, level, probability
@@ -179,5 +197,5 @@ def _gamma(mean: float, variance: float, level: float) -> float:
 
 
 def _none(n: int, counted: _Counted, tried: Floats) -> Estimate:
-    """No failure in n plain draws: the upper 95 % limit of Clopper & Pearson."""
+    """No failure in n plain draws: the upper 95 % limit of Clopper & Pearson (1934)."""
     return Estimate(0.0, 0.0, 1 - (2 * ALPHA) ** (1 / n), 0.0, counted.passes, "none found", tried)
