@@ -46,8 +46,8 @@ from .perturbations.sparse import L0 as L0, L1 as L1
 from .perturbations.spectral import LowFrequency as LowFrequency, Smoothed as Smoothed
 from .perturbations.subspace import Grey as Grey, Masked as Masked
 from .perturbations.universal import Universal as Universal
-from .solvers.loop import Step as Step, attack as attack
-from .solvers.solver import Best as Best, solve as solve
+from .solvers.loop import Step as Step
+from .solvers.solver import Best as Best, attack as attack, solve as solve
 from .solvers.worst import Adversary as Adversary, both_sides as both_sides, worst_views as worst_views
 
 __version__: str

@@ -14,15 +14,14 @@ from torch import Tensor
 
 from attacks.encoders.batch_norm import settles
 from attacks.encoders.engine.fallback import engine_agree, fall_back
-from attacks.encoders.tree import Encoder, Tree
-from attacks.eot.adaptive import Adaptive, Noise
+from attacks.eot.adaptive import Noise
 from attacks.eot.estimate import Estimate, Known, combined, known
 from attacks.eot.estimator import EOT
 from attacks.eot.faults.locate import Query, located, why_silent
-from attacks.eot.problem import STEPS, Options, Problem
-from attacks.eot.protocols import Adversarial, Done, Objective, Optimiser, Penalty, Perturbation
+from attacks.eot.problem import Options, Problem
+from attacks.eot.protocols import Done, Optimiser
 from attacks.objectives.penalties import Price, penalised, priced
-from attacks.runtime.distributed import ALONE, World
+from attacks.runtime.distributed import World
 from attacks.runtime.stored import stored
 from attacks.solvers.checks import DEAD, budgeted, checked, watched_over
 from transforms import stream
@@ -83,60 +82,9 @@ class Step(NamedTuple):
 Steps = Generator[Step, Tensor | None, None]
 
 
-def attack(
-    images: Tensor,
-    anchor: Tree,
-    *,
-    encoder: Encoder,
-    objective: Objective,
-    perturbation: Perturbation,
-    optimiser: Optimiser,
-    eot: EOT,
-    steps: int = STEPS,
-    seed: int = 0,
-    budget: int | Tensor | None = None,
-    adaptive: Adaptive | None = None,
-    world: World = ALONE,
-    penalty: Penalty | None = None,
-    adversary: Adversarial | None = None,
-    state: LoopState | None = None,
-) -> Steps:
-    """Optimise one perturbation per image, or one for all, over the expected views; yields after every step.
-
-    An image leaves the batch when its budget is spent, or when the caller declares it solved: `send` a mask (N,) of
-    solved images to the generator, which answers with the next step. Its delta then stays as it is.
-
-    Args:
-        images, anchor, encoder, objective, perturbation: see `attacks.eot.problem.Problem`.
-        optimiser, eot, steps, seed, budget, adaptive, world, penalty, adversary: see `attacks.eot.problem.Options`.
-        state: of an earlier step of this very attack, to resume from; images declared solved after that step belong
-            in its `solved`.
-
-    Raises:
-        ValueError: wrong shapes or ranges, an encoder in training mode, a start where the gradient is zero, or a
-            gradient that is zero in the first step. One that is zero in five later steps in a row is a warning, and
-            its image leaves.
-        NotFinite: (a FloatingPointError) a loss or gradient that is not finite, with the step and the view.
-
-    Examples:
-        >>> import torch
-        >>> from attacks import Away, EOT, Linf, PGD, attack
-        >>> from transforms import Brightness, Compose
-        >>> images, encoder = torch.full((2, 3, 8, 8), 0.5), torch.nn.Flatten().eval()
-        >>> parts = {"encoder": encoder, "objective": Away("l2"), "perturbation": Linf(8 / 255), "optimiser": PGD()}
-        >>> run = attack(images, encoder(images), **parts, eot=EOT(Compose([Brightness(0.01)]), views=4), steps=8)
-        >>> losses = [step.estimate.mean.mean() for step in run]
-        >>> len(losses), bool(losses[-1] < losses[0])
-        (8, True)
-    """
-    problem = Problem(images, anchor, encoder, objective, perturbation)
-    options = Options(optimiser, eot, steps, seed, budget, adaptive, world, penalty, adversary)
-    return descend(problem, options, state)
-
-
 @settles
 def descend(problem: Problem, options: Options, state: LoopState | None = None) -> Steps:
-    """The loop of `attack`, for a problem and options as values."""
+    """The loop of `attack` by gradient, for a problem and options as values."""
     extra, optimiser = _checked(problem, options), cast(Optimiser, options.optimiser)
     world, eot, seed = options.world, options.eot, stream(options.seed, "attack")
     total = budgeted(options, len(problem), eot.views + extra).double()

@@ -1,4 +1,5 @@
-"""The loop run to its end, keeping for each picture the iterate that is best on a fixed bank of views."""
+"""The attack: its loop, and the loop run to its end, keeping for each picture the iterate that is best on a fixed
+bank of views."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -8,8 +9,11 @@ import torch
 from torch import Tensor
 
 from attacks.encoders.tree import Encoder, Tree
-from attacks.eot.problem import Options, Problem
-from attacks.eot.protocols import Objective, Perturbation
+from attacks.eot.adaptive import Adaptive
+from attacks.eot.estimator import EOT
+from attacks.eot.problem import STEPS, Options, Problem
+from attacks.eot.protocols import Adversarial, Objective, Optimiser, Penalty, Perturbation, Proposer
+from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.stored import stored
 from attacks.solvers.loop import LoopState, Step, Steps, merged
 from attacks.solvers.search import bank_losses, loop_of
@@ -56,6 +60,58 @@ class SolveState(NamedTuple):
     looked: Looked | None
     moved: Tensor
     solved: Tensor
+
+
+def attack(
+    images: Tensor,
+    anchor: Tree,
+    *,
+    encoder: Encoder,
+    objective: Objective,
+    perturbation: Perturbation,
+    optimiser: Optimiser | Proposer,
+    eot: EOT,
+    steps: int = STEPS,
+    seed: int = 0,
+    budget: int | Tensor | None = None,
+    adaptive: Adaptive | None = None,
+    world: World = ALONE,
+    penalty: Penalty | None = None,
+    adversary: Adversarial | None = None,
+    state: LoopState | None = None,
+) -> Steps:
+    """Optimise one perturbation per image, or one for all, over the expected views, by gradient or, where the
+    optimiser needs none, by forward passes alone; yields after every step.
+
+    An image leaves the batch when its budget is spent, or when the caller declares it solved: `send` a mask (N,) of
+    solved images to the generator, which answers with the next step. Its delta then stays as it is.
+
+    Args:
+        images, anchor, encoder, objective, perturbation: see `attacks.eot.problem.Problem`.
+        optimiser, eot, steps, seed, budget, adaptive, world, penalty, adversary: see `attacks.eot.problem.Options`.
+        state: of an earlier step of this very attack, to resume from; images declared solved after that step belong
+            in its `solved`.
+
+    Raises:
+        ValueError: wrong shapes or ranges, an encoder in training mode, a start where the gradient is zero, or a
+            gradient that is zero in the first step. One that is zero in five later steps in a row is a warning, and
+            its image leaves.
+        NotFinite: (a FloatingPointError) a loss or gradient that is not finite, with the step and the view.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Away, EOT, Linf, PGD, attack
+        >>> from transforms import Brightness, Compose
+        >>> images, encoder = torch.full((2, 3, 8, 8), 0.5), torch.nn.Flatten().eval()
+        >>> parts = {"encoder": encoder, "objective": Away("l2"), "perturbation": Linf(8 / 255), "optimiser": PGD()}
+        >>> run = attack(images, encoder(images), **parts, eot=EOT(Compose([Brightness(0.01)]), views=4), steps=8)
+        >>> losses = [step.estimate.mean.mean() for step in run]
+        >>> len(losses), bool(losses[-1] < losses[0])
+        (8, True)
+    """
+    problem = Problem(images, anchor, encoder, objective, perturbation)
+    options = Options(optimiser, eot, steps, seed, budget, adaptive, world, penalty, adversary)
+    return loop_of(optimiser)(problem, options, state)
 
 
 def solve(

@@ -15,7 +15,6 @@ from attacks.eot.problem import Options, Problem
 from attacks.eot.protocols import Objective
 from attacks.evaluation import sanity
 from attacks.evaluation.sanity.short_attack import short_attack
-from attacks.solvers import search as searches
 from attacks.solvers import solver, worst
 from attacks.solvers import suite as suites
 from attacks.solvers.search import bank_losses
@@ -75,10 +74,6 @@ def estimate(eot, delta, scene, loss, u, *, count=None, **world):
         return loss(views, which.repeat_interleave(len(u) // len(which)), **drawn(eot.transforms, u))
 
     return eot.estimate(Losses(of, count or len(delta)), delta, u, **world)
-
-
-def search(images, anchor, *, state=None, **parts):
-    return searches.search(*split(images, anchor, **parts), state)
 
 
 def watch(images, anchor, *, stop=None, restarts=1, state=None, select=None, **parts):

@@ -8,10 +8,10 @@ import torch
 from attacks import EOT, PGD, Linf, Toward, Universal, attack, solve
 from attacks.optimisers.square import Square
 from attacks.solvers.selection import NOISE, selection
-from tests.helpers.solving import VIEWS, search, small_problem, split, watch
+from tests.helpers.solving import VIEWS, small_problem, split, watch
 from transforms import Uniform, stream
 
-RUNS = {"pgd": (attack, PGD(1.0, 0.0, "constant")), "square": (search, Square())}
+RUNS = {"pgd": PGD(1.0, 0.0, "constant"), "square": Square()}
 SETS = {"own": Linf(0.1), "shared": Universal(Linf(0.1))}
 
 
@@ -23,10 +23,10 @@ def problem():
 
 @pytest.fixture(params=itertools.product(RUNS, SETS), ids=" ".join)
 def case(problem, request):
-    """A loop, and a problem with its optimiser and a set."""
+    """A problem with its optimiser and a set."""
     images, anchor, parts = problem
-    (run, optimiser), perturbation = RUNS[request.param[0]], SETS[request.param[1]]
-    return run, images, anchor, parts | {"optimiser": optimiser, "perturbation": perturbation}
+    optimiser, perturbation = RUNS[request.param[0]], SETS[request.param[1]]
+    return images, anchor, parts | {"optimiser": optimiser, "perturbation": perturbation}
 
 
 def seeds(parts, restarts):
@@ -35,12 +35,12 @@ def seeds(parts, restarts):
 
 @pytest.mark.slow
 def test_the_best_is_the_minimum_over_separate_runs(case):
-    run, images, anchor, parts = case
+    images, anchor, parts = case
     select, shared = selection(*split(images, anchor, **parts)), parts["perturbation"].shared
     plan = select.plan
     assert plan.looks in {(), (0.5,)} and plan.full == plan.screen  # few gradients: the half and the end
     views, at = select.bank._replace(u=select.bank.u[: plan.screen]), [4, 9] if plan.looks else [9]
-    runs = [list(run(images, anchor, **parts | {"seed": seed})) for seed in seeds(parts, 3)]
+    runs = [list(attack(images, anchor, **parts | {"seed": seed})) for seed in seeds(parts, 3)]
     kept = []
     for restart, steps in enumerate(runs):
         attacked = [parts["perturbation"].scene(images, steps[i].delta) for i in at]
@@ -65,8 +65,8 @@ def test_the_best_is_the_minimum_over_separate_runs(case):
 
 @pytest.mark.slow
 def test_one_run_equals_the_attack(case):
-    run, images, anchor, parts = case
-    expected = list(run(images, anchor, **parts))
+    images, anchor, parts = case
+    expected = list(attack(images, anchor, **parts))
     result = [step for step, _ in watch(images, anchor, restarts=1, **parts)]
     first = [step for step, _ in watch(images, anchor, restarts=2, **parts)][:10]
     for ours in (result, first):
@@ -79,7 +79,7 @@ def test_one_run_equals_the_attack(case):
 
 @pytest.mark.slow
 def test_steps_and_passes_are_counted_across_runs(case):
-    _, images, anchor, parts = case
+    images, anchor, parts = case
     steps = [step for step, _ in watch(images, anchor, restarts=3, **parts)]
     assert [step.index for step in steps] == list(range(30))
     assert [step.evals for step in steps] == [8 * (i + 1) for i in range(30)]
@@ -87,7 +87,7 @@ def test_steps_and_passes_are_counted_across_runs(case):
     assert not torch.equal(steps[10].delta, steps[0].delta)  # each run has its own start
 
 
-@pytest.mark.parametrize("optimiser", [optimiser for _, optimiser in RUNS.values()], ids=RUNS)
+@pytest.mark.parametrize("optimiser", RUNS.values(), ids=RUNS)
 def test_solved_pictures_are_excluded_from_later_runs(problem, optimiser):
     images, anchor, parts = problem
     parts |= {"optimiser": optimiser}

@@ -11,9 +11,10 @@ from torch import nn
 from attacks import EOT, L2, PGD, Adaptive, Adversary, Linf, Toward, Universal, attack
 from attacks.data.gallery import tiles
 from attacks.eot.protocols import Objective
+from attacks.optimisers.nes import NES, LabelOnly
 from attacks.optimisers.square import HALVINGS, Square
 from tests.helpers.sampled import mostly_slow
-from tests.helpers.solving import VIEWS, Dot, Untargeted, search, small_problem
+from tests.helpers.solving import VIEWS, Dot, Untargeted, small_problem, watch
 
 SETS = {"linf": Linf(0.1, False), "l2": L2(1.0, False), "universal": Universal(Linf(0.1, False))}
 every_set = pytest.mark.parametrize("perturbation", mostly_slow(SETS.values(), 2), ids=SETS)
@@ -50,7 +51,7 @@ def on_its_views(images, anchor, parts, delta):
 def test_loss_never_rises_on_the_views_of_the_search(problem, perturbation):
     images, anchor, parts = problem
     parts |= {"perturbation": perturbation}
-    steps = list(search(images, anchor, **parts))
+    steps = list(attack(images, anchor, **parts))
     losses = torch.stack([on_its_views(images, anchor, parts, step.delta) for step in steps])
     falls = losses.mean(1) if perturbation.shared else losses
     assert (falls.diff(dim=0) <= 1e-12).all()
@@ -71,7 +72,7 @@ def test_comes_near_the_optimum_of_a_linear_loss(kind, share):
     reached = []
     for seed in range(2):
         parts = {"encoder": lambda pixels: pixels, "objective": Dot(), "optimiser": Square(), "eot": EOT(views=1)}
-        *_, last = search(images, anchor, perturbation=perturbation, steps=600, seed=seed, **parts)
+        *_, last = attack(images, anchor, perturbation=perturbation, steps=600, seed=seed, **parts)
         reached.append(-float((anchor * last.delta).sum() / (0.1 * norm)))
     assert share <= min(reached) <= max(reached) <= 1 + 1e-9
 
@@ -80,7 +81,7 @@ def test_comes_near_the_optimum_of_a_linear_loss(kind, share):
 def test_every_step_is_feasible(problem, perturbation):
     images, anchor, parts = problem
     images = (images * 1.4 - 0.2).clamp(0, 1)  # some values at the box's walls
-    for step in search(images, anchor, **parts | {"perturbation": perturbation}):
+    for step in attack(images, anchor, **parts | {"perturbation": perturbation}):
         assert (perturbation.norm(step.delta) <= perturbation.eps * (1 + 1e-12)).all()
         seen = perturbation.scene(images, step.delta).layers[0].pixels
         assert 0 <= seen.min() <= seen.max() <= 1
@@ -91,7 +92,7 @@ def test_the_seed_fixes_every_bit(problem, perturbation):
     images, anchor, parts = problem
     result = []
     for seed in (1, 1, 2):
-        *_, last = search(images, anchor, **parts | {"perturbation": perturbation, "seed": seed})
+        *_, last = attack(images, anchor, **parts | {"perturbation": perturbation, "seed": seed})
         result.append(last.delta)
     assert torch.equal(result[0], result[1])
     assert not torch.equal(result[0], result[2])
@@ -102,9 +103,9 @@ def test_the_seed_fixes_every_bit(problem, perturbation):
 def test_result_does_not_depend_on_the_other_pictures(problem, perturbation):
     images, anchor, parts = problem
     parts |= {"perturbation": perturbation}
-    *_, together = search(images, anchor, **parts)
+    *_, together = attack(images, anchor, **parts)
     for i in range(3):
-        *_, alone = search(images[[i]], anchor[[i]], **parts)
+        *_, alone = attack(images[[i]], anchor[[i]], **parts)
         torch.testing.assert_close(alone.delta, together.delta[[i]], rtol=0, atol=1e-12)
 
 
@@ -117,7 +118,7 @@ def test_passes_are_forward_only_and_counted(problem):
         rows.append(len(pixels))
         return net(pixels)
 
-    for step in search(images, anchor, **parts | {"encoder": counted}):
+    for step in attack(images, anchor, **parts | {"encoder": counted}):
         assert sum(rows) == step.evals == 12 * (step.index + 1)
         assert max(rows) <= 3
         assert not step.estimate.grad.any()
@@ -126,7 +127,7 @@ def test_passes_are_forward_only_and_counted(problem):
 
 def test_solved_pictures_and_those_without_budget_are_dropped(problem):
     images, anchor, parts = problem
-    running = search(images, anchor, **parts | {"budget": torch.tensor([200, 200, 20])})
+    running = attack(images, anchor, **parts | {"budget": torch.tensor([200, 200, 20])})
     steps = [next(running) for _ in range(3)]
     steps.append(running.send(torch.tensor([True, False, False])))
     steps += list(running)
@@ -144,8 +145,8 @@ def test_penalty_is_part_of_the_objective(problem):
         assert torch.equal(pictures, untouched + delta)
         return 100 * delta.diff(dim=3).abs().mean((1, 2, 3))
 
-    *_, plain = search(images, anchor, **parts)
-    *_, previous, cheap = search(images, anchor, **parts | {"penalty": roughness})
+    *_, plain = attack(images, anchor, **parts)
+    *_, previous, cheap = attack(images, anchor, **parts | {"penalty": roughness})
     prices = [roughness(step.delta, images + step.delta, images) for step in (cheap, plain, previous)]
     assert (prices[0] < 0.9 * prices[1]).all()
     torch.testing.assert_close(cheap.estimate.value, cheap.estimate.mean + prices[2], rtol=0, atol=1e-12)
@@ -158,7 +159,7 @@ def test_a_paired_objective_sees_the_same_views(problem):
     class Beside(Toward):
         paired = True
 
-    *_, last = search(images, torch.zeros_like(anchor), **parts | {"objective": Beside(), "perturbation": SETS["l2"]})
+    *_, last = attack(images, torch.zeros_like(anchor), **parts | {"objective": Beside(), "perturbation": SETS["l2"]})
     assert (last.estimate.mean > -1).all()  # not the zero anchor, whose cosine is 0
     assert (last.estimate.mean < -0.5).all()
 
@@ -198,7 +199,7 @@ def test_linf_proposals_follow_the_paper():
             return torch.full((len(features),), -float(next(falling)), dtype=double)
 
     parts = {"encoder": lambda x: x.flatten(1), "objective": Falling(), "perturbation": Linf(0.1)}
-    steps = list(search(images, torch.zeros(2, 1), optimiser=Square(), eot=EOT(views=1), steps=60, **parts))
+    steps = list(attack(images, torch.zeros(2, 1), optimiser=Square(), eot=EOT(views=1), steps=60, **parts))
     first, changes = steps[0].delta, 0
     torch.testing.assert_close(first, first[:, :, :1].expand_as(first), rtol=0, atol=1e-12)  # stripes
     for before, after in itertools.pairwise(steps):
@@ -219,7 +220,7 @@ def test_moves_that_leave_the_loss_as_it_is_are_taken():
 
     parts = {"encoder": lambda x: x.flatten(1), "objective": Flat(), "perturbation": Linf(0.1)}
     images = torch.full((2, 3, 8, 8), 0.5, dtype=double)
-    steps = list(search(images, torch.zeros(2, 1), optimiser=Square(), eot=EOT(views=1), steps=20, **parts))
+    steps = list(attack(images, torch.zeros(2, 1), optimiser=Square(), eot=EOT(views=1), steps=20, **parts))
     assert sum(not torch.equal(a.delta, b.delta) for a, b in itertools.pairwise(steps)) > 10
 
 
@@ -228,7 +229,7 @@ def test_universal_delta_is_accepted_by_the_mean_loss():
     images = torch.full((2, 3, 8, 8), 0.5, dtype=double)
     anchor = torch.ones(2, 192, dtype=double) * torch.tensor([[3.0], [-1.0]])
     parts = {"encoder": lambda x: x.flatten(1), "objective": Dot(), "perturbation": SETS["universal"]}
-    steps = list(search(images, anchor, optimiser=Square(), eot=EOT(views=1), steps=200, **parts))
+    steps = list(attack(images, anchor, optimiser=Square(), eot=EOT(views=1), steps=200, **parts))
     values = torch.stack([step.estimate.value for step in steps])
     assert (values.mean(1).diff() <= 1e-12).all()
     assert values[-1, 1] > values[0, 1]
@@ -239,11 +240,11 @@ def test_universal_delta_is_accepted_by_the_mean_loss():
 def test_unsupported_arguments_are_refused(problem):
     images, anchor, parts = problem
     with pytest.raises(ValueError, match="`adaptive` follows the noise of a gradient"):
-        next(search(images, anchor, **parts | {"adaptive": Adaptive(), "budget": 100}))
+        next(attack(images, anchor, **parts | {"adaptive": Adaptive(), "budget": 100}))
     with pytest.raises(ValueError, match="`adversary` chooses new views"):
-        next(search(images, anchor, **parts | {"adversary": Adversary(8)}))
+        next(attack(images, anchor, **parts | {"adversary": Adversary(8)}))
     with pytest.raises(ValueError, match=r"`budget`.*at least 4"):
-        next(search(images, anchor, **parts | {"budget": 3}))
+        next(attack(images, anchor, **parts | {"budget": 3}))
     with pytest.raises(ValueError, match=r"`p_init` must lie in \(0, 1\]"):
         Square(8)
 
@@ -251,7 +252,7 @@ def test_unsupported_arguments_are_refused(problem):
         return parts["encoder"](pixels) * torch.where(pixels.mean() > images[1].mean() - 9, math.nan, 1.0)
 
     with pytest.raises(FloatingPointError, match=r"step 0: .*\[0, 1, 2\]"):
-        next(search(images, anchor, **parts | {"encoder": broken}))
+        next(attack(images, anchor, **parts | {"encoder": broken}))
 
 
 @pytest.mark.peers
@@ -275,7 +276,7 @@ def test_no_weaker_than_torchattacks_at_equal_queries(kind, name, eps):
     net.register_forward_hook(lambda _, given, __: passes.append(len(given[0])))
     for seed in range(3):
         parts = {"encoder": net, "objective": Counted(), "optimiser": Square(), "eot": EOT(views=1)}
-        *_, last = search(images, labels, perturbation=kind(eps), steps=queries, seed=seed, **parts)
+        *_, last = attack(images, labels, perturbation=kind(eps), steps=queries, seed=seed, **parts)
         ours.append(entropy(images + last.delta))
         torch.manual_seed(seed)
         peer = torchattacks.Square(net, norm=name, eps=eps, n_queries=queries - 1, loss="ce", seed=seed)
@@ -287,3 +288,20 @@ def test_no_weaker_than_torchattacks_at_equal_queries(kind, name, eps):
         theirs.append(entropy(result))
     assert sum(counts) == 3 * queries * len(images)
     assert torch.stack(ours).mean() >= torch.stack(theirs).mean()
+
+
+@pytest.mark.parametrize("optimiser", [Square(), NES(), LabelOnly()])
+def test_an_attack_by_an_optimiser_without_gradients_asks_for_none(optimiser):
+    images, anchor, parts = small_problem(dtype=torch.float32)
+    own, asked = parts["encoder"], []
+
+    def encoder(pixels):
+        asked.append(pixels.requires_grad)
+        return own(pixels)
+
+    parts |= {"encoder": encoder, "optimiser": optimiser, "eot": EOT(VIEWS, views=4), "steps": 3}
+    steps = list(attack(images, anchor, **parts))
+    assert asked
+    assert not any(asked)
+    for ours, (theirs, _) in zip(steps, watch(images, anchor, **parts), strict=True):
+        assert torch.equal(ours.delta, theirs.delta)

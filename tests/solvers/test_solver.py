@@ -5,7 +5,7 @@ import torch
 
 from attacks import EOT, L2, PGD, Linf, attack, solve
 from attacks.optimisers.square import Square
-from tests.helpers.solving import VIEWS, looked, search, small_problem, watch
+from tests.helpers.solving import VIEWS, looked, small_problem, watch
 from transforms import Compose, Uniform
 
 IDENTITY = Compose()
@@ -20,18 +20,14 @@ def problem():
 
 
 @pytest.mark.parametrize(
-    ("run", "optimiser", "transforms"),
-    [
-        (attack, PGD(1.0, 0.0, "constant"), VIEWS),
-        (attack, PGD(1.0, 0.0, "constant"), IDENTITY),
-        (search, Square(), VIEWS),
-    ],
+    ("optimiser", "transforms"),
+    [(PGD(1.0, 0.0, "constant"), VIEWS), (PGD(1.0, 0.0, "constant"), IDENTITY), (Square(), VIEWS)],
     ids=["views", "identity", "search"],
 )
-def test_what_is_kept_is_an_iterate_that_was_looked_at(problem, run, optimiser, transforms):
+def test_what_is_kept_is_an_iterate_that_was_looked_at(problem, optimiser, transforms):
     images, anchor, parts = problem
     parts |= {"optimiser": optimiser, "eot": EOT(transforms, Uniform(), views=4)}
-    deltas = [step.delta for step in run(images, anchor, **parts)]
+    deltas = [step.delta for step in attack(images, anchor, **parts)]
     best = solve(images, anchor, **parts)
     for row, which in enumerate(best.step.tolist()):
         assert torch.equal(best.delta[row], deltas[which][row])
