@@ -29,6 +29,7 @@ class Problem:
         encoder: images to features, in evaluation mode.
         objective: features and anchor to losses.
         perturbation: the set of allowed changes.
+        first: the delta that a run begins with; None: that of its seed.
     """
 
     images: Tensor
@@ -36,6 +37,7 @@ class Problem:
     encoder: Encoder
     objective: Objective
     perturbation: Perturbation
+    first: Tensor | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "encoder", in_own_precision(self.encoder))
@@ -58,7 +60,8 @@ class Problem:
         if len(rows) == len(self):  # rows are always in order
             return self
         part = self.perturbation.take(rows)
-        return replace(self, images=self.images[rows], anchor=take(self.anchor, rows), perturbation=part)
+        first = self.first if self.first is None or self.shared else self.first[rows]
+        return replace(self, images=self.images[rows], anchor=take(self.anchor, rows), perturbation=part, first=first)
 
     def scene(self, delta: Tensor, which: Tensor) -> Scene:
         """The attacked images `which` (B,), their numbers on the host, with a delta of each (B,...)."""

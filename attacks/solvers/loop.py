@@ -177,6 +177,8 @@ def done_of(shared: bool, index: int, steps: int, left: Tensor) -> Done:
 
 def start(problem: Problem, seed: int) -> Tensor:
     """The delta that every run of a problem with this seed begins with."""
+    if problem.first is not None:
+        return problem.first
     return problem.perturbation.start(problem.images, torch.Generator().manual_seed(stream(seed, "start")))
 
 

@@ -15,7 +15,7 @@ from attacks.eot.problem import STEPS, Options, Problem
 from attacks.eot.protocols import Adversarial, Objective, Optimiser, Penalty, Perturbation, Proposer
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.stored import stored
-from attacks.solvers.loop import LoopState, Step, Steps, merged
+from attacks.solvers.loop import LoopState, Step, Steps, merged, start
 from attacks.solvers.search import bank_losses, loop_of
 from attacks.solvers.selection import Chooser, Looked, Selection, selection
 from transforms import stream
@@ -225,7 +225,9 @@ def _run(problem: Problem, options: Options, restart: int, rows: Tensor, state: 
     if isinstance(budget, Tensor) and budget.dim():
         budget = budget[rows.to(budget.device)]
     own = replace(options, seed=stream(options.seed, "restart", restart), budget=budget)
-    return run(problem.take(rows), own, state)
+    # Drawn for all, so that a picture's start does not depend on which others are left.
+    first = start(problem, own.seed) if state is None else None
+    return run(replace(problem, first=first).take(rows), own, state)
 
 
 def _joined(own: Step, rows: Tensor, previous: Step, best: Best) -> Step:
@@ -249,9 +251,9 @@ def _better(best: Best | None, latest: Best, shared: bool) -> Best:
         return latest
     better = (latest.loss.mean() < best.loss.mean()).expand_as(latest.loss) if shared else latest.loss < best.loss
     delta = torch.where(better[: len(latest.delta), None, None, None], latest.delta, best.delta)
-    return Best(
-        delta, torch.where(better, latest.loss, best.loss), torch.where(better, latest.step, best.step), latest.loss
-    )
+    loss, step = (torch.where(better, *pair) for pair in ((latest.loss, best.loss), (latest.step, best.step)))
+    looked = torch.where(latest.latest < torch.inf, latest.latest, best.latest)  # not since it left an earlier run
+    return Best(delta, loss, step, looked)
 
 
 def compare(best: Best | None, other: Best, problem: Problem, options: Options, select: Selection) -> Best:

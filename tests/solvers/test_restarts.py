@@ -155,3 +155,27 @@ def test_the_number_of_runs_must_be_whole(problem, restarts):
     images, anchor, parts = problem
     with pytest.raises(ValueError, match="`restarts` must be a whole number"):
         solve(images, anchor, restarts=restarts, **parts)
+
+
+def test_a_later_run_of_a_picture_does_not_depend_on_whether_its_neighbour_is_left(problem):
+    images, anchor, parts = problem
+    losses = solve(images, anchor, **parts).loss
+    easy, _, last, hard = losses.argsort().tolist()
+    stop, ends = float(losses.sort().values[1:3].mean()), []
+    for other in (easy, hard):
+        *_, (step, best) = watch(images[[other, last]], anchor[[other, last]], restarts=2, stop=stop, **parts)
+        ends.append((step, best))
+    assert [step.active.tolist() for step, _ in ends] == [[False, True], [True, True]]
+    assert torch.equal(ends[0][0].delta[1], ends[1][0].delta[1])
+    assert all(torch.equal(one[1], other[1]) for one, other in zip(ends[0][1], ends[1][1], strict=True))
+
+
+def test_the_latest_loss_of_a_solved_picture_is_that_of_its_last_look(problem):
+    images, anchor, parts = problem
+    losses = solve(images, anchor, **parts).loss
+    stop, solved = float(losses.sort().values[1:3].mean()), losses.argmin()
+    kept = [(step.index, best) for step, best in watch(images, anchor, restarts=3, stop=stop, **parts) if best]
+    first = [best for index, best in kept if index < parts["steps"]][-1]
+    assert kept[-1][0] > first.step.max()
+    assert kept[-1][1].latest.isfinite().all()
+    assert kept[-1][1].latest[solved] == first.latest[solved]
