@@ -25,7 +25,7 @@ from attacks.evidence.pieces import INDEX, check, write
 from attacks.experiment.artefact_list import differences
 from attacks.experiment.directory import earlier, finished, read_json
 from attacks.gate.decide import decide
-from attacks.gate.policy import Policy, policy_file, read_policy, refuse_other_threat
+from attacks.gate.policy import Policy, policy_file, read_policy, refuse_other_encoder, refuse_other_threat
 from attacks.gate.verdict import CODES, Verdict
 from attacks.runtime.command_line import printable
 from attacks.runtime.folders import refuse_links
@@ -103,7 +103,8 @@ def verdict_of(policy: Policy, folder: Path) -> Verdict:
     changed = [*differences(folder, previous.manifest, content)]
     if changed:
         raise ValueError(f"`{folder}` was changed after its run: {changed[0]}; `viewproof verify` names everything")
-    refuse_other_threat(policy, asdict(previous.run), content["encoder"])
+    refuse_other_encoder(policy, content["encoder"])
+    refuse_other_threat(policy, asdict(previous.run))
     sequential = previous.run.evaluate.most is not None
     if sequential and content["gate"]["policy"]["digest"] != policy.digest:
         raise ValueError(f"`{folder}` stopped when another policy was decided, so only that can be decided on it")

@@ -140,14 +140,18 @@ def _measures(rows: Sequence[Row]) -> dict[str, object]:
 
 def summarised(name: str, rows: Sequence[Row]) -> dict[str, object] | None:
     """A measure of some rows as plain values; None where they have none."""
-    views = "survived" if name == "success_survived" else "views"
-    if views == "survived":  # pictures without a view that the clean one survives have no value
-        rows = [row for row in rows if float(str(row[views]))]
+    views, rows = "survived" if name == "success_survived" else "views", with_a_value(name, rows)
     column = column_of(rows, name)
     if column is None:
         return None
     value = _clustered(name, column, clusters_of(rows), trials=column_of(rows, views))
     return value._asdict()
+
+
+def with_a_value(name: str, rows: Sequence[Row]) -> Sequence[Row]:
+    """The rows of pictures that can have a measure: without a view that the clean picture survives there is no
+    `success_survived`."""
+    return [row for row in rows if float(str(row["survived"]))] if name == "success_survived" else rows
 
 
 def _clustered(name: str, column: Tensor, clusters: Sequence[str], trials: Tensor | None) -> Interval:

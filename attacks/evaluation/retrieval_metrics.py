@@ -28,7 +28,7 @@ def impostors(embeddings: Tensor | Rows, identity: Tensor | None = None, most: i
         identity: (G,) integers, equal for rows that show the same; None where all differ.
     """
     rows = len(embeddings)
-    labels = torch.arange(rows) if identity is None else identity.cpu()
+    labels = _labels(rows, identity)
     order = labels.argsort(stable=True)
     # With rows sorted by identity, the impostors of a row, each pair once, are all rows after its identity.
     ends = torch.searchsorted(labels[order].contiguous(), labels[order].contiguous(), right=True)
@@ -42,6 +42,17 @@ def impostors(embeddings: Tensor | Rows, identity: Tensor | None = None, most: i
         for one, other in zip(order[first].split(BLOCK), order[second].split(BLOCK), strict=True)
     ]
     return torch.cat(cosines) if cosines else torch.empty(0, dtype=torch.float64)
+
+
+def rates(rows: int, identity: Tensor | None) -> list[float]:
+    """The false accept rates that `thresholds` has for the impostors of so many rows."""
+    same = _labels(rows, identity).bincount()
+    pairs = (rows**2 - int(same.square().sum())) // 2
+    return [*thresholds(torch.zeros(min(pairs, PAIRS)))]
+
+
+def _labels(rows: int, identity: Tensor | None) -> Tensor:
+    return torch.arange(rows) if identity is None else identity.cpu()
 
 
 def _picked(unit: Tensor) -> Callable[[Tensor], Tensor]:

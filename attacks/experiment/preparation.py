@@ -18,7 +18,7 @@ from attacks.experiment.identity import identity, key_of, refuse_other
 from attacks.experiment.judging import check_judging
 from attacks.experiment.manifest import manifest
 from attacks.experiment.parts import Parts
-from attacks.experiment.required import refuse_unfit
+from attacks.experiment.required import refuse_lacking, refuse_unfit
 from attacks.experiment.tuning import decide
 from attacks.runtime.checkpoint import Checkpoint
 from attacks.runtime.distributed import World
@@ -69,6 +69,7 @@ def prepare(
     parts = build(run, module, pipeline)
     check(run, parts)
     check_judging(run, parts)
+    refuse_lacking(run, parts)
     choice = decide(run, parts, world)
     record = manifest(run, parts, preset, overrides, choice, world)
     record["artefacts"] = planned(run, parts)

@@ -6,9 +6,22 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from attacks.evaluation.per_image import Row
+from attacks.data.gallery import Gallery
+from attacks.encoders.description import identity
+from attacks.evaluation.per_image import MEANS, SHARES, TAR, Row
+from attacks.evaluation.retrieval_metrics import rates
+from attacks.experiment.batch import arms_of
+from attacks.experiment.parts import Parts
 from attacks.gate.decide import decide, decided_row
-from attacks.gate.policy import POLICY, Requirement, policy_file, read_policy, refuse_other_threat
+from attacks.gate.policy import (
+    BANKS,
+    POLICY,
+    Requirement,
+    policy_file,
+    read_policy,
+    refuse_other_encoder,
+    refuse_other_threat,
+)
 from attacks.runtime.files import sha256
 from attacks.schema.validate import Run
 
@@ -17,7 +30,7 @@ def refuse_unfit(run: Run) -> None:
     """Raise ValueError or OSError, in one line, for a policy that cannot be read, and for a run that cannot stop as
     soon as it is decided. Before anything is attacked: a typo must not cost a run."""
     if run.require is not None:
-        read_policy(run.require)
+        refuse_other_threat(read_policy(run.require), asdict(run))
     if run.evaluate.most is None:
         return
     config = run.evaluate
@@ -36,6 +49,32 @@ def refuse_unfit(run: Run) -> None:
         if not good:
             value = getattr(run, key, None) if "." not in key and key != "data" else "another"
             raise ValueError(f"`evaluate.most` needs a fitting `{key}`, because {why}; got {key}={value}")
+
+
+def refuse_lacking(run: Run, parts: Parts) -> None:
+    """Raise ValueError for a policy about another encoder, or about what a run of these parts will not have. Before
+    anything is attacked, too."""
+    if run.require is None:
+        return
+    policy = read_policy(run.require)
+    refuse_other_encoder(policy, identity(run.encoder, parts.encoder, parts.transforms))
+    banks = BANKS if run.evaluate.wide != 1 else BANKS[:1]
+    known = {"arm": arms_of(run, parts), "bank": banks, "measure": _measures(parts)}
+    for row in policy.requirements:
+        for key, values in known.items():
+            if (value := getattr(row, key)) not in values:
+                raise ValueError(f"`{row}`: the run has no {key} {value}; it has {', '.join(values)}")
+
+
+def _measures(parts: Parts) -> list[str]:
+    """The measures that the tables of a run of these parts will have."""
+    gallery, lacking = parts.gallery, set() if parts.goal is not None else {"goal_cosine"}
+    pictures = isinstance(gallery, Gallery)
+    if not pictures or gallery.label_numbers is None:
+        lacking.add("knn")
+    tars = rates(len(gallery), gallery.label_numbers) if pictures else []
+    known = [*MEANS, *SHARES, *(f"{TAR}{rate:g}" for rate in tars)]
+    return [name for name in known if name not in lacking]
 
 
 def keep(run: Run, out: Path) -> None:
@@ -57,7 +96,8 @@ def verdict_of(run: Run, out: Path, content: Mapping[str, Any], rows: Sequence[R
     if run.require is None:
         return None
     policy = read_policy(out / POLICY)
-    refuse_other_threat(policy, asdict(run), content["encoder"])
+    refuse_other_encoder(policy, content["encoder"])
+    refuse_other_threat(policy, asdict(run))
     return decide(policy, out.name, content, rows, run.evaluate.most is not None).as_dict()
 
 

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attacks.evaluation.clusters import by_cluster
 from attacks.evaluation.intervals import FEWEST_MEANS, FEWEST_SHARES, array
-from attacks.evaluation.per_image import MEANS, Row, clusters_of, column_of, summarised
+from attacks.evaluation.per_image import MEANS, Row, clusters_of, column_of, summarised, with_a_value
 from attacks.gate.policy import MOST_OF, Policy, Requirement, span
 from attacks.gate.sequence import confidence_sequence
 from attacks.gate.verdict import TOO_FEW, Decided, Verdict, Word
@@ -20,6 +20,8 @@ MOST_MORE = 1_000_000
 SETTLED = "plateau"
 #: The arms whose values depend on an attack.
 ATTACKED = ("no_eot", "one_view", "eot")
+#: Measures that rise with the success of an attacker.
+HARM = ("success", "success_survived", "goal_cosine")
 
 
 class Estimate(NamedTuple):
@@ -47,6 +49,7 @@ def decide(policy: Policy, run: str, content: Mapping[str, Any], rows: Sequence[
     """
     reasons = weaknesses(content)
     decided = [decided_row(requirement, rows, sequential) for requirement in policy.requirements]
+    decided = [_not_beaten(row, rows) for row in decided]
     if reasons:
         note = "the attack or its record is not reliable"
         decided = [
@@ -74,7 +77,7 @@ def weaknesses(content: Mapping[str, Any]) -> tuple[str, ...]:
     pairs = [(row["other"], row["difference"]) for row in content["comparisons"] if _of_eot(row, measure)]
     for other, difference in [(content["primary"]["against"], content["primary"]["difference"]), *pairs]:
         weaker = difference["high"] < 0 if measure == "success" else difference["low"] > 0
-        if weaker and difference["kind"] == "interval":
+        if weaker:  # also of a range: each cluster is on that side
             reasons.append(f"the arm {other} is stronger than the attack with EOT")
     return tuple(dict.fromkeys(reasons))
 
@@ -83,9 +86,28 @@ def _of_eot(row: Mapping[str, Any], measure: str) -> bool:
     return bool((row["bank"], row["measure"]) == ("same", measure) and row["other"] in ATTACKED)
 
 
+def _not_beaten(decided: Decided, rows: Sequence[Row]) -> Decided:
+    """A row on the worst cluster of the attack with EOT passes only if that of each other attack meets the bar, too:
+    whatever they do on average, one that breaks a cluster shows that the encoder can be broken there."""
+    requirement = decided.requirement
+    robust = (requirement.measure in HARM) == (requirement.at_most is not None)
+    if (decided.verdict, requirement.of, requirement.arm, robust) != ("PASS", "worst", "eot", True):
+        return decided
+    for arm in ATTACKED[:-1]:
+        others = with_a_value(requirement.measure, _of(rows, requirement.bank, arm))
+        if others and decided_row(replace(requirement, arm=arm), others, False).verdict != "PASS":
+            note = f"the arm {arm} breaks a cluster that the attack with EOT does not"
+            return replace(decided, verdict="UNDECIDED", reason=note)
+    return decided
+
+
+def _of(rows: Sequence[Row], bank: str, arm: str) -> list[Row]:
+    return [row for row in rows if (row["bank"], row["arm"]) == (bank, arm)]
+
+
 def decided_row(requirement: Requirement, rows: Sequence[Row], sequential: bool) -> Decided:
     """A requirement on the rows of a run, whatever its attack is worth."""
-    some = [row for row in rows if (row["bank"], row["arm"]) == (requirement.bank, requirement.arm)]
+    some = with_a_value(requirement.measure, _of(rows, requirement.bank, requirement.arm))
     column = column_of(some, requirement.measure) if some and requirement.measure in some[0] else None
     if column is None:
         raise ValueError(f"`{requirement}`: the run has no {requirement.measure} of {requirement.arm} on that bank")
@@ -145,7 +167,7 @@ def _share(good: Tensor) -> Estimate:
 
 def _sequential(values: Tensor, low: float, high: float) -> Estimate:
     """The mean of values in [low, high] with the ends of its confidence sequence after the last."""
-    units = array(values)
+    units = array(values).clip(low, high)  # a cosine in float32 may be 1 + 1e-7
     lows, highs = confidence_sequence((units - low) / (high - low))
     scale = high - low
     mean, ends = float(units.mean()), (low + scale * float(lows[-1]), low + scale * float(highs[-1]))

@@ -166,12 +166,8 @@ def span(measure: str) -> tuple[float, float]:
     return (-2.0, 2.0) if measure == "shift" else (-1.0, 1.0) if "cosine" in measure else (0.0, 1.0)
 
 
-def refuse_other_threat(policy: Policy, config: Mapping[str, Any], encoder: Mapping[str, Any]) -> None:
-    """Raise ValueError where a run is not of the policy's encoder or threat.
-
-    Args:
-        config, encoder: of manifest.json, and of metrics.json.
-    """
+def refuse_other_encoder(policy: Policy, encoder: Mapping[str, Any]) -> None:
+    """Raise ValueError where a run is not of the policy's encoder; `encoder`: of metrics.json."""
     if policy.encoder is not None:
         digests = [str(encoder.get(key)) for key in ("sha256", "fingerprint")]
         if not any(digest.startswith(policy.encoder) for digest in digests):
@@ -179,6 +175,10 @@ def refuse_other_threat(policy: Policy, config: Mapping[str, Any], encoder: Mapp
                 f"`encoder`: the policy is about weights {policy.encoder[:12]}; the run's have the SHA-256 "
                 f"{' and '.join(digest[:12] for digest in digests)}"
             )
+
+
+def refuse_other_threat(policy: Policy, config: Mapping[str, Any]) -> None:
+    """Raise ValueError where a run is not of the policy's threat; `config`: of manifest.json."""
     for key, value in policy.threat:
         node: Any = config
         for part in key.split("."):

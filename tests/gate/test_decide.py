@@ -60,6 +60,45 @@ def test_worst_is_the_worst_cluster_of_the_run():
         assert (row.verdict, row.value) == (verdict, 0.5)
 
 
+WORST = {"success": Requirement("success", "eot", at_most=0.2, of="worst")}
+WORST["cosine"] = Requirement("cosine", "eot", at_least=0.8, of="worst")
+
+
+@pytest.mark.parametrize("measure", WORST)
+@pytest.mark.parametrize(("beaten", "verdict"), [([], "PASS"), ([3], "UNDECIDED")])
+@pytest.mark.parametrize("arm", ["no_eot", "one_view"])
+def test_worst_passes_only_if_no_other_attack_breaks_a_cluster(measure, beaten, verdict, arm):
+    """On average that attack is the weaker one."""
+    other = [1.0 if i in beaten else 0.05 for i in range(10)]
+    table = [*rows([0.1] * 10), *rows(other, arm=arm), *rows([1.0] * 10, arm="noise")]
+    table = [row | {"cosine": 1 - float(row["success"])} for row in table]
+    (row,) = decide(Policy("A.", "2026-11-24", (WORST[measure],)), "", content(), table, False).rows
+    assert row.verdict == verdict
+    assert (arm in row.reason) == bool(beaten)
+
+
+def test_an_attack_that_is_weaker_in_every_one_of_few_clusters_is_weak():
+    difference = {"mean": -0.9, "low": -0.95, "high": -0.85, "kind": "range"}
+    assert weaknesses(content(comparisons=[better("no_eot")[0] | {"difference": difference}]))
+
+
+def test_pictures_that_fail_untouched_have_no_share_of_survived_views():
+    some = [row | {"survived": 8, "success_survived": row["success"]} for row in rows(SHARES)]
+    none = rows([1.0])[0] | {"cluster": "other", "survived": 0, "success": 1.0, "success_survived": None}
+    requirement = Requirement("success_survived", "eot", at_most=0.9)
+    for sequential in (False, True):
+        row, same = (decided_row(requirement, each, sequential) for each in ([*some, none], some))
+        assert row == same
+        assert row.value == pytest.approx(np.mean(SHARES))
+
+
+def test_a_cosine_that_rounding_puts_above_one_is_one():
+    above, exact = rows([1 + 2e-7] * 12, "cosine", arm="clean"), rows([1.0] * 12, "cosine", arm="clean")
+    requirement = Requirement("cosine", "clean", at_least=0.5)
+    ours, wanted = (decided_row(requirement, each, True) for each in (above, exact))
+    assert (ours.verdict, ours.low, ours.high) == (wanted.verdict, wanted.low, wanted.high)
+
+
 def test_too_few_clusters_are_undecided_with_the_number_that_is_needed():
     row = decided_row(Requirement("cosine", "eot", at_least=-0.9), rows([0.5] * 12, "cosine"), False)
     assert row.verdict == "UNDECIDED" and row.more == 18 and "too few clusters" in row.reason

@@ -4,7 +4,7 @@ import hashlib
 
 import pytest
 
-from attacks.gate.policy import POLICIES, Requirement, read_policy, refuse_other_threat
+from attacks.gate.policy import POLICIES, Requirement, read_policy, refuse_other_encoder, refuse_other_threat
 
 GOOD = """claim: Most views are still recognised.
 date: 2026-11-24
@@ -82,10 +82,11 @@ def test_another_encoder_or_threat_is_refused(tmp_path):
     policy = read_policy(tmp_path / "p.yaml")
     config = {"perturbation": {"name": "linf", "eps": 8 / 255}}
     encoder = {"sha256": "0123456789ab" + "c" * 52, "fingerprint": "f" * 64}
-    refuse_other_threat(policy, config, encoder)
-    refuse_other_threat(policy, config, {"sha256": None, "fingerprint": encoder["sha256"]})
+    refuse_other_threat(policy, config)
+    refuse_other_encoder(policy, encoder)
+    refuse_other_encoder(policy, {"sha256": None, "fingerprint": encoder["sha256"]})
     with pytest.raises(ValueError, match="about weights 0123456789ab; the run's have"):
-        refuse_other_threat(policy, config, {"sha256": None, "fingerprint": "f" * 64})
+        refuse_other_encoder(policy, {"sha256": None, "fingerprint": "f" * 64})
     for name, eps in (("l2", 8 / 255), ("linf", 4 / 255), ("linf", None)):
         with pytest.raises(ValueError, match="the policy needs perturbation"):
-            refuse_other_threat(policy, {"perturbation": {"name": name, "eps": eps}}, encoder)
+            refuse_other_threat(policy, {"perturbation": {"name": name, "eps": eps}})

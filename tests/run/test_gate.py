@@ -109,6 +109,12 @@ def test_pictures_are_attacked_until_the_policy_is_decided(tmp_path, monkeypatch
         ("config=smoke evaluate.most=4 require=p.yaml", "`evaluate.batch`"),
         ("config=smoke evaluate.most=4 require=p.yaml evaluate.batch=2 workers=2", "`workers`"),
         ("config=smoke evaluate.most=4 require=p.yaml evaluate.batch=2 perturbation.shared=true", "shared"),
+        ("config=smoke require=p.yaml perturbation=l2", "the policy needs perturbation=linf; the run has l2"),
+        ("config=smoke require=other.yaml", "about weights 0123456789ab"),
+        ("config=smoke require=wide.yaml", "the run has no bank wide; it has same"),
+        ("config=smoke require=one.yaml evaluate.one_view=false", "the run has no arm one_view; it has clean, noise"),
+        ("config=smoke require=goal.yaml objective=away", "the run has no measure goal_cosine; it has cosine"),
+        ("config=smoke require=tar.yaml", "the run has no measure tar_0.0001"),
     ],
 )
 def test_a_requirement_that_cannot_be_decided_is_refused_before_the_attack(
@@ -116,7 +122,16 @@ def test_a_requirement_that_cannot_be_decided_is_refused_before_the_attack(
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "p.yaml").write_text(POLICY)
-    (tmp_path / "bad.yaml").write_text(POLICY.replace("claim:", "claims:"))
+    row = "{measure: success, arm: eot, "
+    for name, old, new in (
+        ("bad", "claim:", "claims:"),
+        ("other", "threat", "encoder: '0123456789ab'\nthreat"),
+        ("wide", row, row + "bank: wide, "),
+        ("one", "arm: eot", "arm: one_view"),
+        ("goal", row, "{measure: goal_cosine, arm: eot, "),
+        ("tar", row, "{measure: tar_0.0001, arm: eot, "),
+    ):
+        (tmp_path / f"{name}.yaml").write_text(POLICY.replace(old, new))
     assert call(monkeypatch, *words.split(), "hydra.run.dir=run") == 1
     error = capsys.readouterr().err
     assert part in error and error.splitlines()[-1].startswith("error: ")
