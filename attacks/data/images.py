@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image, UnidentifiedImageError
 from torch import Tensor
 
 from attacks.data.caught import caught
@@ -45,25 +45,41 @@ def load_image(path: str | Path) -> tuple[Tensor, list[str]]:
     notes: list[str] = []
     try:
         with caught() as warned, Image.open(path, formats=FORMATS) as opened:
-            if max(opened.size) > MOST_SIDE:  # before anything is decoded
-                raise ValueError(f"it says that it is more than {MOST_SIDE:,} pixels long")
+            refuse_long(opened)
             deep = any(";16" in str(tile.args) for tile in opened.tile)  # Pillow keeps the high bytes of RGB;16
             turned = opened.getexif().get(ORIENTATION, 1) != 1
             opened.load()
-            tensor = _to_tensor(ImageOps.exif_transpose(opened), notes, deep)
+            tensor = _to_tensor(upright(opened), notes, deep)
             several = getattr(opened, "is_animated", False)  # last, for it looks for a second frame
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise ValueError(
             f"image `{name}` cannot be read: it says that it has more than {MOST_PIXELS:,} pixels; reduce it"
         ) from None
     except Exception as error:  # what a broken file makes Pillow raise has no common ancestor
-        raise ValueError(
-            f"image `{name}` cannot be read ({_why(error)}): is the file whole, and a picture?"
-        ) from None
+        raise unreadable(name, error) from None
     notes += ["set upright as its EXIF orientation says"] if turned else []
     notes += ["the first of several frames is taken"] if several else []
     notes += list(dict.fromkeys(shown(f"Pillow warns: {text}") for text in warned))
     return tensor, [f"{shown(path.name)}: {note}" for note in notes]
+
+
+def refuse_long(opened: Image.Image) -> None:
+    """Raise ValueError for a picture with a side above `MOST_SIDE`, before anything is decoded."""
+    if max(opened.size) > MOST_SIDE:
+        raise ValueError(f"it says that it is more than {MOST_SIDE:,} pixels long")
+
+
+def upright(opened: Image.Image) -> Image.Image:
+    """A picture set upright as its EXIF orientation says. `ImageOps.exif_transpose` also writes the other tags anew,
+    and fails where one of them is malformed."""
+    opened.load()  # a PNG may have its EXIF behind the pixels
+    turn = TURNS.get(opened.getexif().get(ORIENTATION, 1))
+    return opened if turn is None else opened.transpose(turn)
+
+
+def unreadable(name: str, error: Exception) -> ValueError:
+    """The error of a file that cannot be read, in one line."""
+    return ValueError(f"image `{name}` cannot be read ({_why(error)}): is the file whole, and a picture?")
 
 
 def _why(error: Exception) -> str:
@@ -84,6 +100,16 @@ def shown(name: str) -> str:
 
 _ODD = re.compile(r"%(?=[0-9A-Fa-f]{2})|[^ -~]")
 ORIENTATION = 0x0112  # the EXIF tag
+#: Its values -> what sets a picture upright.
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 def _to_tensor(picture: Image.Image, notes: list[str], deep: bool) -> Tensor:

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image
 
-from attacks.data.images import FORMATS, SUFFIXES, load_image, to_bytes
+from attacks.data.images import FORMATS, SUFFIXES, load_image, refuse_long, to_bytes, unreadable, upright
 from attacks.data.images import shown as printable
 from attacks.physical.rectify import quad_of
 
@@ -83,10 +83,11 @@ def read(path: Path) -> NDArray[np.uint8]:
     ValueError or OSError if Pillow cannot read the whole file."""
     try:
         with Image.open(path, formats=FORMATS) as opened:
+            refuse_long(opened)
             if opened.mode == "RGB" and not any(";16" in str(tile.args) for tile in opened.tile):
-                return np.asarray(ImageOps.exif_transpose(opened))  # a telephone's: a quarter of the memory
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"image `{path}` cannot be read ({error}): is the file whole, and a picture?") from None
+                return np.asarray(upright(opened))  # a telephone's: a quarter of the memory
+    except Exception as error:  # what a broken file makes Pillow raise has no common ancestor
+        raise unreadable(printable(str(path)), error) from None
     return to_bytes(load_image(path)[0])
 
 

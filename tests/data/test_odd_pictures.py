@@ -147,10 +147,10 @@ def test_strange_file_names_are_listed_as_printable_names(tmp_path):
 
 
 def test_warnings_of_pillow_are_noted(tmp_path, monkeypatch):
-    def transpose(picture):
+    def getexif(_):
         warnings.warn("Corrupt\nEXIF data", stacklevel=1)
-        return picture
+        return {}
 
-    monkeypatch.setattr(ImageOps, "exif_transpose", transpose)
+    monkeypatch.setattr(Image.Image, "getexif", getexif)
     (tmp_path / "odd.png").write_bytes(encoded("PNG"))
     assert load_image(tmp_path / "odd.png")[1] == ["odd.png: Pillow warns: Corrupt%0AEXIF data"]

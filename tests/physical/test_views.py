@@ -1,5 +1,7 @@
 """The parts of scoring photographs that need no run: files, views, ranges, intervals."""
 
+import io
+import struct
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -20,6 +22,7 @@ from attacks.physical.rectify import Pose
 from attacks.physical.views import photo_view, scene_view
 from tests.helpers.photographed import through
 from tests.helpers.recomputed import share
+from tests.run.test_bad_pictures import png
 
 
 def test_the_central_square_equals_that_of_the_runs_pictures(photo):
@@ -134,3 +137,34 @@ def test_photographs_are_read_like_the_pictures_of_the_run(tmp_path):
     Image.fromarray(pixels).convert("LA").save(tmp_path / "b.png")
     for name in ("a.jpg", "b.png"):
         assert np.array_equal(read(tmp_path / name), to_bytes(load_image(tmp_path / name)[0]))
+
+
+@pytest.mark.parametrize("tag", [0x0100, 0x011A, 0x0154])
+def test_a_text_in_the_exif_where_a_number_belongs_changes_no_pixel(tmp_path, tag):
+    exif, held = Image.Exif(), io.BytesIO()
+    exif[0x0112], exif[0x010F] = 6, "maker"
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)).save(held, "JPEG", exif=exif)
+    at = held.getvalue().index(struct.pack(">H", 0x010F))
+    damaged = held.getvalue()[:at] + struct.pack(">H", tag) + held.getvalue()[at + 2 :]
+    (tmp_path / "a.jpg").write_bytes(damaged)
+    with Image.open(held) as opened:
+        expected = np.rot90(np.asarray(opened), -1)
+    assert np.array_equal(read(tmp_path / "a.jpg"), expected)
+    assert np.array_equal(to_bytes(load_image(tmp_path / "a.jpg")[0]), expected)
+
+
+def test_a_photograph_with_a_longer_side_than_any_picture_is_refused_unread(tmp_path):
+    (tmp_path / "a.png").write_bytes(png(65_536, 1))
+    with pytest.raises(ValueError, match="more than 65,535 pixels long"):
+        read(tmp_path / "a.png")
+
+
+@pytest.mark.parametrize("error", [struct.error("no integer"), TypeError("no number"), IndexError("no tag")])
+def test_whatever_pillow_raises_refuses_one_photograph_in_one_line(tmp_path, monkeypatch, error):
+    def getexif(_):
+        raise error
+
+    Image.new("RGB", (4, 3)).save(tmp_path / "a.png")
+    monkeypatch.setattr(Image.Image, "getexif", getexif)
+    with pytest.raises(ValueError, match=rf"cannot be read \({type(error).__name__}: {error}\)"):
+        read(tmp_path / "a.png")
