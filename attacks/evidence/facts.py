@@ -13,12 +13,13 @@ from attacks.eot.bank import bank
 from attacks.experiment.batch import WIDE
 from attacks.experiment.build.pipeline import viewed
 from attacks.experiment.build.printer import laid
-from attacks.experiment.directory import earlier, read_json
+from attacks.experiment.directory import Earlier, earlier, read_json
 from attacks.experiment.view_scores import read_scores
 from attacks.gate.policy import Policy, Requirement
 from attacks.gate.verdict import Decided, Verdict
+from attacks.report.sheets import picture_file
 from attacks.runtime.files import sha256
-from attacks.schema.validate import Run
+from attacks.schema.encoder import GRADIENT_FREE
 from transforms import widened
 
 #: Of MITRE ATLAS, by what a run does.
@@ -35,10 +36,11 @@ NIST = {"NISTAML.022": "Evasion", "NISTAML.025": "Black-box Evasion"}
 
 @dataclass(frozen=True)
 class WorstView:
-    """The view that fails a requirement most: its picture, its number in the bank, the cosine to the clean embedding,
-    and the values of its coordinates by name."""
+    """The view that fails a requirement most: its picture and that picture's `file` in the run directory, its number
+    in the bank, the cosine to the clean embedding, and the values of its coordinates by name."""
 
     picture: str
+    file: str
     number: int
     cosine: float
     values: tuple[tuple[str, float], ...]
@@ -74,13 +76,18 @@ class RunFacts:
         return str(self.content["encoder"]["fingerprint"])
 
     @property
+    def blind(self) -> bool:
+        """Whether the attack sees answers only. A suite follows gradients too, whatever its optimiser."""
+        threat = self.content["threat"]
+        return threat["attack"] != "suite" and threat["optimiser"] in GRADIENT_FREE
+
+    @property
     def techniques(self) -> dict[str, str]:
         """The ids of MITRE ATLAS and NIST AI 100-2 that the attack falls under."""
-        blind = self.content["threat"]["optimiser"] == "square"
         printed = bool(self.content["threat"]["patch"])
-        ids = ["AML.T0043.001" if blind else "AML.T0043.000", *(["AML.T0041"] if printed else [])]
+        ids = ["AML.T0043.001" if self.blind else "AML.T0043.000", *(["AML.T0041"] if printed else [])]
         named = {each: ATLAS[each] for each in (*ids, "AML.T0042", "AML.T0015")}
-        return named | {each: NIST[each] for each in (["NISTAML.025"] if blind else ["NISTAML.022"])}
+        return named | {each: NIST[each] for each in (["NISTAML.025"] if self.blind else ["NISTAML.022"])}
 
 
 @dataclass(frozen=True)
@@ -108,7 +115,7 @@ class Facts:
 def facts_of(verdict: Verdict, folder: Path) -> RunFacts:
     """A finished run with its verdict. Raises ValueError or OSError."""
     previous, content = earlier(folder), read_json(folder / "metrics.json")
-    worst = tuple(_worst(previous.run, folder, content, row.requirement) for row in verdict.rows)
+    worst = tuple(_worst(previous, content, row.requirement) for row in verdict.rows)
     name = folder.resolve().name
     return RunFacts(name, folder, verdict, content, previous.manifest, sha256(folder / "files.json"), worst)
 
@@ -120,9 +127,9 @@ def rule(requirement: Requirement) -> str:
     return re.sub(r"[^a-z0-9.]+", "-", "-".join(parts))
 
 
-def _worst(run: Run, folder: Path, content: Mapping[str, Any], requirement: Requirement) -> WorstView | None:
+def _worst(previous: Earlier, content: Mapping[str, Any], requirement: Requirement) -> WorstView | None:
     """Of an arm the view with the least cosine, among those in which the attacker succeeds where there are some."""
-    scores = read_scores(folder)
+    run, scores = previous.run, read_scores(previous.folder)
     arms = scores.scores.get(requirement.bank, {})
     if requirement.arm not in arms:
         return None
@@ -138,4 +145,5 @@ def _worst(run: Run, folder: Path, content: Mapping[str, Any], requirement: Requ
         u = bank(views, cosine.shape[1], seed=run.seed, purpose=purpose).u[number : number + 1]
         numbers = views.values(u)[0].tolist() if views.dims else []
         values = tuple(zip(views.names, numbers, strict=True))
-    return WorstView(str(content["queries"][picture]), number, float(cosine.flatten()[at]), values)
+    file = f"pictures/{requirement.arm}/{picture_file(content, previous.manifest, picture)}"
+    return WorstView(str(content["queries"][picture]), file, number, float(cosine.flatten()[at]), values)

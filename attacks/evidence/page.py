@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from attacks.data.images import file_names
 from attacks.evidence.facts import Facts, RunFacts
 from attacks.report.environment import environment
 from attacks.report.sheets import Picture, from_file
@@ -23,7 +22,8 @@ def _rows(run: RunFacts) -> list[tuple[str, str]]:
     content, threat = run.content, run.content["threat"]
     size = "a patch" if threat["patch"] else f"{threat['norm']}, eps {radius(threat)}"
     goal = "targeted: the view is taken for the target" if threat["targeted"] else "untargeted: any wrong answer"
-    knows = "none of the weights: answers only" if threat["optimiser"] == "square" else "the weights and the views"
+    knows = "black box, none of the weights: answers only" if run.blind else "white box, the weights and the views"
+    spent = f"{threat['gradients']} {'queries' if run.blind else 'gradients'} a picture"
     techniques = "; ".join(f"{key} {name}" for key, name in run.techniques.items())
     bank = content["bank"]
     views = [
@@ -34,8 +34,8 @@ def _rows(run: RunFacts) -> list[tuple[str, str]]:
         ("encoder", f"{content['encoder']['name']}, SHA-256 of the tensors {run.encoder}"),
         ("pictures", sampled(len(content["queries"]), len(set(content["clusters"])))),
         ("attacker's goal", goal),
-        ("knowledge", f"white box, {knows}" if "none" not in knows else f"black box, {knows}"),
-        ("capability", f"{size}; {threat['gradients']} gradients a picture, {threat['optimiser']}"),
+        ("knowledge", knows),
+        ("capability", f"{size}; {spent}, {threat['optimiser']}"),
         ("techniques", techniques),
         ("views", f"{bank['views']} held-out views of each picture; {'; '.join(views) or 'the file as it is'}"),
         ("strongest attack", strongest(content)),
@@ -84,8 +84,10 @@ def not_tested(facts: Facts) -> list[str]:
         "other encoders, preprocessing and precisions; other pictures than those the sample stands for",
         "views outside of the ranges above" + ("" if wide else ", wider ones included"),
     ]
-    if not any(each["optimiser"] == "square" or each["attack"] == "suite" for each in threats):
+    if not any(run.blind or run.content["threat"]["attack"] == "suite" for run in facts.runs):
         lines.append("attackers who see answers only, or who transfer attacks from other encoders")
+    if all(run.blind for run in facts.runs):
+        lines.append("attackers who know the weights")
     if not any(each["patch"] for each in threats):
         lines.append("printed patches")
     if not rare:
@@ -94,10 +96,11 @@ def not_tested(facts: Facts) -> list[str]:
 
 
 def _picture(run: RunFacts) -> Picture | None:
-    """The file of the worst view."""
+    """The file of the worst view. Raises ValueError where it is missing."""
     if run.shown is None:
         return None
     row, worst = run.shown
-    names = tuple(run.content["queries"])
-    file = file_names(names)[names.index(worst.picture)]
-    return from_file(run.folder / "pictures" / row.requirement.arm / file, f"{worst.picture}, {row.requirement.arm}")
+    picture = from_file(run.folder / worst.file, f"{worst.picture}, {row.requirement.arm}")
+    if picture is None:
+        raise ValueError(f"`{run.folder / worst.file}`, the picture of the worst view, is missing: put it back")
+    return picture

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attacks.data.images import file_names
 from attacks.encoders.description import described
 from attacks.gate.verdict import table
 from attacks.report.curves import drift_curve, loss_curve, radii_curve, response_curve, spectrum_curve
@@ -22,7 +21,7 @@ from attacks.report.facts import (
     verdict,
 )
 from attacks.report.maps import heat_map
-from attacks.report.sheets import LARGEST, Picture, from_file, perturbation
+from attacks.report.sheets import LARGEST, Picture, from_file, perturbation, picture_file
 from attacks.report.words import arm_names, measured
 from attacks.runtime.files import write_text
 from attacks.solvers.trace import Trace
@@ -75,18 +74,18 @@ def write_report(
 ) -> None:
     """Write `report.html` into a run directory, with its pictures: `views.png`, `patch.png`, `explanations.png`,
     `failure.png`, `deployment.png`, and number `shown` of `pictures/`, which is the one in `views.png`."""
-    write_text(out / "report.html", render(content, manifest, warnings, trace, _images(out, content, shown)))
+    pictures = _images(out, content, manifest, shown)
+    write_text(out / "report.html", render(content, manifest, warnings, trace, pictures))
 
 
-def _images(out: Path, content: Mapping[str, Any], shown: int | None) -> Images:
+def _images(out: Path, content: Mapping[str, Any], manifest: Mapping[str, Any], shown: int | None) -> Images:
     """The pictures of a run directory."""
-    names, patch = tuple(content["queries"]), content["threat"]["patch"]
-    name = "" if shown is None else names[shown]
+    patch, name = content["threat"]["patch"], "" if shown is None else content["queries"][shown]
     arms = f"{name} in {len(content['arms'])} arms, each as a file and from held-out views, with the cosine to its"
     explained = content["explanations"]["pictures"][0] if content["explanations"] else "a picture"
     changed: list[Picture] = []
     if shown is not None and not patch:
-        file = file_names(names)[shown]
+        file = picture_file(content, manifest, shown)
         changed = perturbation(*(out / "pictures" / arm / file for arm in ("clean", "eot")))
     return Images(
         name,

@@ -2,8 +2,9 @@
 
 import base64
 import io
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image
@@ -20,6 +21,14 @@ class Picture(NamedTuple):
     height: int
     alt: str
     caption: str
+
+
+def picture_file(content: Mapping[str, Any], manifest: Mapping[str, Any], number: int) -> str:
+    """The file name of picture `number` of metrics.json. Names are chosen among all pictures of the run, which
+    manifest.json lists; those that failed, and the last ones of a run that stopped early, are not in metrics.json."""
+    names, failed = manifest["artefacts"]["pictures"]["names"], {each["picture"] for each in content["failed"]}
+    kept = [name for row, name in enumerate(names[: len(names) - content["left"]]) if row not in failed]
+    return str(kept[number])
 
 
 def from_file(path: Path, alt: str, caption: str = "") -> Picture | None:

@@ -1,20 +1,31 @@
 """Evidence: valid against the official schemas, reproduced by a check, and refused where it was changed."""
 
+import base64
 import json
 import shutil
 from pathlib import Path
 
 import pytest
+import skimage.data
 import xmlschema
 from cyclonedx.schema import SchemaVersion
 from google.protobuf import json_format
 from in_toto_attestation.predicates.test_result.v0 import test_result_pb2
 from in_toto_attestation.v1 import statement_pb2
 from in_toto_attestation.v1.statement import Statement
+from PIL import Image
 
 from attacks.commands import main
+from attacks.commands.gate import verdict_of
 from attacks.evaluation import splitting
+from attacks.evidence.facts import Facts, RunFacts, facts_of
+from attacks.evidence.page import page
 from attacks.evidence.pieces import PIECES
+from attacks.gate.policy import Policy, read_policy
+from attacks.gate.verdict import Verdict
+from attacks.schema.groups import CHOICES
+from tests.experiment.test_units import NAN, SMALL, spoiled
+from tests.helpers import reported
 from tests.helpers.page import Page
 from tests.run.test_run import call
 
@@ -135,6 +146,64 @@ def test_a_check_makes_every_piece_again(copy, capsys):
     first = {name: piece(copy, name) for name in PIECES}
     assert main(["gate", "mine.yaml", "run", "--out", "evidence"]) == 3
     assert {name: piece(copy, name) for name in PIECES} == first
+
+
+#: The optimisers that see answers only, by docs/black_box.md.
+BLIND = ("square", "nes", "label_only")
+POLICY_OF_NOTHING = Policy("A claim.", "2026-11-24", (), "0" * 64)
+
+
+def shown(*threats):
+    """The text of the evidence of runs with such threats."""
+    verdict, runs = Verdict(POLICY_OF_NOTHING, "run", ()), []
+    for threat in threats:
+        content = reported.content()
+        content["threat"] |= threat
+        content["bank"] |= {"ranges": [[0.0, 1.0]] * 3}
+        runs.append(RunFacts("run", Path("run"), verdict, content, reported.manifest(), "0" * 64, ()))
+    return Page(page(Facts(POLICY_OF_NOTHING, "mine.yaml", None, tuple(runs)))).text
+
+
+@pytest.mark.parametrize("optimiser", CHOICES["optimiser"])
+def test_an_attack_is_a_black_box_one_if_its_optimiser_needs_no_gradient(optimiser):
+    text = shown({"optimiser": optimiser})
+    black = ("black box, none of the weights", "AML.T0043.001", "NISTAML.025", "800 queries a picture", "who know")
+    white = ("white box, the weights and the views", "AML.T0043.000", "NISTAML.022", "800 gradients a picture")
+    for words in (*black, *white, "attackers who see answers only"):
+        assert (words in text) == ((words in black) == (optimiser in BLIND)), words
+
+
+def test_a_suite_follows_gradients_and_also_sees_answers_only():
+    text = shown({"optimiser": "square", "attack": "suite"})
+    assert "white box" in text and "AML.T0043.000" in text and "attackers who see answers only" not in text
+    text = shown({"optimiser": "wiener"}, {"optimiser": "nes"})
+    assert "attackers who see answers only" not in text and "who know the weights" not in text
+
+
+@pytest.mark.slow
+def test_the_worst_view_has_its_picture_where_another_of_the_same_stem_failed(tmp_path, monkeypatch, capsys):
+    for name, x in (("anna", 0), ("bert", 60)):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        Image.fromarray(skimage.data.chelsea()[:40, x : x + 40]).save(tmp_path / "in" / name / "1.png")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_text(POLICY)
+    with monkeypatch.context() as patch:
+        spoiled(patch, ["anna/1.png"], NAN)
+        assert call(patch, *SMALL, "data.path=in", "evaluate.batch=1", "hydra.run.dir=run") == 1
+    assert main(["gate", "mine.yaml", "run", "--out", "evidence"]) == 4
+    (file,) = (tmp_path / "run" / "pictures" / "eot").iterdir()
+    images = Page(piece(tmp_path, "evidence.html")).all("img")
+    assert base64.b64encode(file.read_bytes()).decode() in images[0]["src"]
+    assert "bert/1.png, eot" in images[0]["alt"]
+    assert "The attacked picture" in (tmp_path / "run" / "report.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_missing_picture_of_the_worst_view_is_an_error(copy, monkeypatch):
+    facts = facts_of(verdict_of(read_policy(Path("mine.yaml")), Path("run")), Path("run"))
+    shutil.rmtree(copy / "run" / "pictures" / facts.shown[0].requirement.arm)
+    with pytest.raises(ValueError, match="the picture of the worst view, is missing"):
+        page(Facts(facts.verdict.policy, "mine.yaml", None, (facts,)))
 
 
 def swap(name, old, new):

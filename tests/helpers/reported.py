@@ -7,6 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image
 
+from attacks.data.images import file_names
+
 ARMS = ("clean", "noise", "no_eot", "one_view", "eot")
 #: The strength of each arm.
 FORCE = dict(zip(ARMS, (0.02, 0.03, 0.45, 0.6, 0.93), strict=True))
@@ -263,10 +265,10 @@ def content(**changes):
     result |= {"cost": {"forward": 20010, "backward": 12000, "seconds": 125.0}, "sanity": sanity(), "drift": drift()}
     result |= {"radii": radii(), "response": response(), "left_out": left_out(), "deployment": deployment()}
     result |= {"detection": detection(), "explanations": explanations(), "failure": failure()}
-    return result | {"left": 0, "gate": None} | changes
+    return result | {"failed": [], "left": 0, "gate": None} | changes
 
 
-def manifest():
+def manifest(queries=QUERIES):
     facts = {"schema": 5, "preset": "evaluate", "seed": 0, "encoder": encoder(), "device": "cpu", "threads": 2}
     facts |= {"overrides": ["config=evaluate", "data.path=my pictures", "data.count=5"], "processes": 1}
     facts |= {
@@ -278,6 +280,7 @@ def manifest():
         },
     }
     facts |= {"git": "f862b5573975bd3722a13acaf4e25f588685d9b6", "python": "3.11.7", "platform": "Linux-6.18-x86_64"}
+    facts["artefacts"] = {"pictures": {"arms": list(ARMS), "names": file_names(tuple(queries))}}
     return facts | {"versions": {"viewproof": "0.1.0", "torch": "2.15.0", "numpy": "2.4.6"}}
 
 

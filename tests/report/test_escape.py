@@ -47,9 +47,10 @@ def test_every_string_of_a_run_is_escaped_on_its_page():
 
 
 def test_the_name_of_a_picture_is_escaped(tmp_path):
-    reported.directory(tmp_path, file_names((EVIL, *reported.QUERIES[1:])))
-    content = reported.content(queries=[EVIL, *reported.QUERIES[1:]], response=None, drift=None)
-    write_report(tmp_path, content, reported.manifest(), warnings(content), reported.trace(), 0)
+    queries = [EVIL, *reported.QUERIES[1:]]
+    reported.directory(tmp_path, file_names(tuple(queries)))
+    content = reported.content(queries=queries, response=None, drift=None)
+    write_report(tmp_path, content, reported.manifest(queries), warnings(content), reported.trace(), 0)
     page = harmless((tmp_path / "report.html").read_text())
     assert EVIL not in page and any(EVIL in (attributes.get("alt") or "") for name, attributes in Page(page).elements)
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from attacks.data.images import file_names
 from attacks.report.facts import verdict
 from attacks.report.page import Images, render, sections, write_report
 from attacks.report.sheets import LARGEST, perturbation
@@ -128,6 +129,19 @@ def test_a_patch_run_shows_its_texture_and_its_facts(tmp_path):
         assert text in page.text
     assert any(attributes["alt"] == "The texture of the patch" for attributes in page.all("img"))
     assert not any("amplified" in attributes["alt"] for attributes in page.all("img"))
+
+
+@pytest.mark.parametrize(("failed", "left"), [((), 0), ((0,), 0), ((1,), 0), ((), 2), ((0, 2), 1)])
+def test_a_picture_keeps_its_file_whichever_others_are_left_out(tmp_path, failed, left):
+    every = ("anna/1.jpg", "bert/1.jpg", "bert/2.jpg", "carl/2.jpg")  # alone, each would be 1.png or 2.png
+    kept = [row for row in range(len(every) - left) if row not in failed]
+    changes = {"queries": [every[row] for row in kept], "left": left, "response": None}
+    content = reported.content(failed=[{"picture": row, "name": "", "reason": ""} for row in failed], **changes)
+    for number, row in enumerate(kept):
+        out = tmp_path / str(row)
+        reported.directory(out, [file_names(every)[row]])
+        write_report(out, content, reported.manifest(every), [], reported.trace(), number)
+        assert "The attacked picture" in (out / "report.html").read_text(encoding="utf-8")
 
 
 def test_the_command_repeats_the_run(whole):
