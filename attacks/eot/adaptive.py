@@ -17,6 +17,8 @@ from attacks.runtime.stored import stored
 
 #: The weight of the noise measured before, when a step adds its own; and the steps that measure it before it counts.
 MEMORY, PILOT = 0.9, 8
+#: The largest snr: equal views have an infinite one, whose share of the power, inf / inf, is no number.
+MOST = 1e300
 
 
 @stored("noise")
@@ -36,7 +38,7 @@ class Noise(NamedTuple):
 
     def after(self, estimate: Estimate) -> "Noise":
         """With the estimate of one more step. A single view shows no noise, and changes nothing."""
-        snr = estimate.snr.double().cpu()
+        snr = estimate.snr.double().cpu().clamp(max=MOST)
         seen = ~snr.isnan()
         signal = torch.where(seen, snr / (1 + snr), 0)
         spread = torch.where(seen, estimate.views.cpu() / (1 + snr), 0)

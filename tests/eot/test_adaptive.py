@@ -9,7 +9,7 @@ from attacks import EOT, Linf, Universal, attack
 from attacks.eot.adaptive import PILOT, Adaptive, Noise
 from attacks.eot.estimate import Estimate
 from tests.helpers.solving import small_problem
-from transforms import Affine, Brightness, Compose, Fixed, Grid, Sobol
+from transforms import Affine, Brightness, Compose, Fixed, Grid, Sobol, Sometimes
 
 SEEN = Compose([Affine(degrees=90, translate=0.3), Brightness(0.2)])
 QUIET = Compose([Brightness(1e-4)])
@@ -59,6 +59,26 @@ def test_noise_is_that_of_the_estimator():
     torch.testing.assert_close(measured.c, torch.tensor([3.0, 50.0]).double(), rtol=1e-6, atol=0)
     unseen = measured.after(Estimate(some, some, torch.full((2,), torch.nan), some, whole(1, 1), 8, some))
     assert torch.equal(unseen.c, measured.c) and unseen.steps.tolist() == measured.steps.tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_views_without_any_noise_are_all_signal_and_later_steps_still_count(dtype):
+    some = torch.zeros(1)
+
+    def after(measured, snr):
+        return measured.after(Estimate(some, some, torch.tensor([snr], dtype=dtype), some, whole(2), 8, some))
+
+    measured = after(Noise(*torch.zeros(3, 1).double()), torch.inf)
+    assert (measured.signal.item(), measured.c.item()) == (1, pytest.approx(0))
+    assert after(measured, 0.5).c.item() == pytest.approx((2 / 1.5) / (0.9 + 0.5 / 1.5))
+    assert after(Noise(*torch.zeros(3, 1).double()), 0.0).c.item() == torch.inf
+
+
+def test_equal_views_in_some_steps_do_not_end_the_choice_of_views(problem):
+    images, anchor, parts = problem
+    often = Compose([Sometimes(Affine(degrees=90, scale=(0.5, 1.5)), p=0.4)])
+    *_, last = attack(images, anchor, eot=EOT(often, views=1), budget=96, **parts)
+    assert last.state.noise.c.isfinite().all()
 
 
 def test_views_are_raised_where_the_noise_asks_for_them_and_every_gradient_is_used(problem):
