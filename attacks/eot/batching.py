@@ -81,7 +81,8 @@ def within_memory(run: Callable[[Pass], Result], wholes: Iterable[Pass]) -> Iter
     rows that may fit, where it is less than the whole pass. Raises MemoryError in one line where a single view does
     not fit."""
     for whole in wholes:
-        todo, room = [whole], whole.rows
+        rows = whole.rows
+        todo, room = [whole], rows
         while todo:
             part = todo.pop()
             outcome = _attempt(run, part, part.rows == 1)
@@ -89,7 +90,7 @@ def within_memory(run: Callable[[Pass], Result], wholes: Iterable[Pass]) -> Iter
                 halves = part.halves()
                 todo, room = [*todo, *reversed(halves)], min(room, max(half.rows for half in halves))
             else:
-                yield part, outcome[0], room if room < whole.rows else None
+                yield part, outcome[0], room if room < rows else None
 
 
 def in_passes(

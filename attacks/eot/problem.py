@@ -65,9 +65,9 @@ class Problem:
 
     def scene(self, delta: Tensor, which: Tensor) -> Scene:
         """The attacked images `which` (B,), their numbers on the host, with a delta of each (B,...)."""
-        own = self.perturbation.take(which) if self.perturbation.shared else self.perturbation
-        alone = len(self.images) == len(which) == 1  # saves a copy of a large picture
-        return own.scene(self.images if alone else self.images[uploaded(which, self.images.device)], delta)
+        if len(self.images) == len(which) == 1:  # saves a copy of a large picture
+            return self.perturbation.scene(self.images, delta)
+        return self.perturbation.take(which).scene(self.images[uploaded(which, self.images.device)], delta)
 
     def losses(self, transforms: Compose, delta: Tensor, which: Tensor, u: Tensor) -> Tensor:
         """The losses (B*V,) of the attacked images `which` (B,), with a delta of each (B,...), each seen from V of

@@ -9,6 +9,7 @@ from torch import Tensor
 from attacks.perturbations.ball import Ball
 from attacks.perturbations.base import PerturbationSet
 from transforms import Scene
+from transforms.devices import uploaded
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,8 +34,8 @@ class Radii(PerturbationSet):
 
     def take(self, rows: Tensor) -> Self:
         """The sets of some of the pictures."""
-        chosen = self.radii[rows.to(self.radii.device)]
-        return type(self)(self.inner.take(rows), chosen, self.first[rows.to(self.first.device)], self.pace)
+        chosen, first = (each[uploaded(rows, each.device)] for each in (self.radii, self.first))
+        return type(self)(self.inner.take(rows), chosen, first, self.pace)
 
     def start(self, images: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG002
         return self.first

@@ -1,6 +1,7 @@
 """Perturbation sets restricted to a linear subspace: some pixels, or grey. Each wraps another set; they nest."""
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -10,6 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from attacks.perturbations.ball import Ball, from_levels, to_levels
 from attacks.perturbations.sparse import L1
+from transforms.devices import uploaded
 
 Map = Callable[[Tensor], Tensor]
 
@@ -56,7 +58,8 @@ class Wrapped(Ball):
 
     def take(self, rows: Tensor) -> Self:
         """The set for a subset of the pictures."""
-        return replace(self, inner=self.inner.take(rows))  # type: ignore[type-var]
+        inner = self.inner.take(rows)
+        return self if inner is self.inner else replace(self, inner=inner)  # type: ignore[type-var]
 
     def restrict(self, delta: Tensor) -> Tensor:
         """`only`, after that of `inner`."""
@@ -106,9 +109,7 @@ class Masked(Wrapped):
 
     Args:
         inner: any set; the norm, its dual and the random points are those of `inner` on the masked pixels.
-        mask: zeros and ones, (1,1,H,W) for all pictures or (N,1,H,W), one for each. A mask for all restricts the
-            estimate of the gradient; with one for each picture only the moves are restricted, and the estimate is
-            that of the whole picture.
+        mask: zeros and ones, (1,1,H,W) for all pictures or (N,1,H,W), one for each.
 
     Examples:
         >>> import torch
@@ -149,12 +150,12 @@ class Masked(Wrapped):
 
     def take(self, rows: Tensor) -> Self:
         """The set for a subset of the pictures, with their masks."""
-        mask = self.mask if len(self.mask) == 1 else self.mask[rows.to(self.mask.device)]
-        return replace(self, inner=self.inner.take(rows), mask=mask)
-
-    def shown(self, delta: Tensor) -> Tensor:
-        """The delta itself; its gradient is masked if there is one mask for all."""
-        return super().shown(delta) if len(self.mask) == 1 else self.inner.shown(delta)
+        if len(self.mask) == 1:
+            return super().take(rows)
+        part = copy(self)  # to check the mask again in every pass would wait for its device
+        object.__setattr__(part, "inner", self.inner.take(rows))
+        object.__setattr__(part, "mask", self.mask[uploaded(rows, self.mask.device)])
+        return part
 
 
 @dataclass(frozen=True)

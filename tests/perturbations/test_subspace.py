@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attacks import EOT, PGD, SGD, Toward, attack
+from attacks import EOT, PGD, SGD, Toward, Wiener, attack
 from attacks.perturbations import L0, L1, L2, Grey, Linf, LowFrequency, Masked, Universal
 from tests.helpers.sets import double, levels, random, seed
 from tests.helpers.small import small
@@ -67,11 +67,25 @@ def test_each_picture_has_its_own_mask(net):
     images, delta = pictures(), random(3, 3, *SIZE, value=1)
     alone = [Masked(inner, masks[[i]]).project(delta[[i]], images[[i]]) for i in range(3)]
     assert torch.equal(together.project(delta, images), torch.cat(alone))
-    # Without momentum, the gradient outside the mask has no effect.
-    plain = PGD(0.2, momentum=0.0)
-    same = mask().expand(3, -1, -1, -1)
-    one, three = (run(net, Masked(inner, m), plain)[-1].delta for m in (mask(), same))
-    assert torch.equal(one, three)
+
+
+@every_ball
+@pytest.mark.parametrize("wrap", [lambda b: b, Grey, lambda b: Masked(b, mask(value=9))], ids=["one", "grey", "two"])
+def test_a_mask_for_all_and_the_same_mask_for_each_make_one_attack(net, inner, wrap):
+    if wrap is Grey and isinstance(inner, L1):
+        pytest.skip("refused")
+    eot = EOT(Compose([Affine(degrees=20)]), views=4, chunk=6)  # a picture is in a pass several times
+    masks = mask(), mask().expand(3, -1, -1, -1)
+    one, three = (run(net, wrap(Masked(inner, m)), Wiener(), eot=eot)[-1] for m in masks)
+    assert torch.equal(one.delta, three.delta) and torch.equal(one.estimate.snr, three.estimate.snr)
+    assert torch.equal(one.estimate.grad, three.estimate.grad) and not (three.estimate.grad * (1 - mask())).any()
+
+
+def test_the_gradient_of_each_picture_is_restricted_to_its_own_mask(net):
+    masks, views = mask(3), Compose([Affine(degrees=20)])
+    for chunk in (1, 2, 6, 32):
+        (step,) = run(net, Masked(L2(0.7), masks), steps=1, eot=EOT(views, views=4, chunk=chunk))
+        assert torch.equal(step.estimate.grad != 0, (masks == 1).expand(3, 3, *SIZE))
 
 
 def test_a_mask_without_any_gradient_is_refused(net):
@@ -79,6 +93,9 @@ def test_a_mask_without_any_gradient_is_refused(net):
     corner[..., -1, -1] = 1  # the convolution's stride never reaches it
     with pytest.raises(ValueError, match="exactly zero"):
         run(net, Masked(Linf(0.1), corner), eot=EOT(views=1))
+    masks = torch.cat([torch.ones_like(corner), corner, torch.ones_like(corner)])
+    with pytest.raises(ValueError, match=r"exactly zero for image\(s\) \[1\]"):
+        run(net, Masked(Linf(0.1), masks), eot=EOT(views=1))
 
 
 @every_ball

@@ -37,6 +37,9 @@ def on_its_views(images, anchor, parts, delta):
         shared, random_start, eps, reach = False, True, 1.0, 1.0
         scene = staticmethod(parts["perturbation"].scene)
 
+        def take(self, rows):
+            return self
+
         def start(self, images, generator):
             return delta.expand(len(images), -1, -1, -1)
 

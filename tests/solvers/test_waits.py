@@ -13,6 +13,7 @@ from attacks.evaluation.scores import Right, evaluate
 from attacks.experiment.arms import averaged
 from attacks.experiment.build.pipeline import preset
 from attacks.objectives.penalties import TotalVariation
+from attacks.perturbations import Masked
 from attacks.perturbations.patch.placement import UNIT, Placements
 from attacks.solvers.selection import LOOKS, Plan, selection
 from attacks.solvers.solver import watch
@@ -67,6 +68,20 @@ def test_a_step_waits_once_and_its_passes_never_but_for_the_edges_of_a_patch(nam
     assert mode.counts.total() == STEPS * (1 + PASSES * more), mode.counts
     # On a device the projection on a sphere makes a fixed number of Newton's steps.
     torch.testing.assert_close(delta.inner, wanted, rtol=0, atol=1e-5)
+
+
+def test_a_mask_of_each_picture_on_the_device_is_not_waited_for():
+    images, mask = tiles(64).images[:2].clone(), (torch.rand(2, 1, 64, 64) < 0.5).float()
+    with torch.no_grad():
+        anchor = load_encoder()(images).clone()
+    with Waits() as mode:
+        ball = Masked(Linf(8 / 255), Pretended(mask))
+        steps = run(Pretended(images), Pretended(anchor), on_device(load_encoder()), ball, Wiener(), "eot2d")
+        next(steps)
+        mode.counts.clear()
+        for _ in range(STEPS):
+            next(steps)
+    assert mode.counts.total() == STEPS, mode.counts
 
 
 @pytest.mark.parametrize("penalty", [TotalVariation(0.1), pytest.param(None, marks=SLOW)], ids=["penalty", "none"])
