@@ -99,7 +99,8 @@ class Options:
         steps: gradient steps, at most; each costs `eot.views` encoder passes for each image, or a multiple.
         seed: of the start and of the views. The same seed gives the same bits on the same machine.
         budget: the most encoder passes for each image, one number or (N,); None for no limit.
-        adaptive: chooses how many times `eot.views` views a step has; needs a budget.
+        adaptive: chooses how many times `eot.views` views a step has; needs a budget, and one number for images that
+            share a perturbation.
         world: the processes that share the work; every one of them yields the same steps.
         penalty: a price on the look of the perturbation, added to the risk.
         adversary: chooses the views of each step to the attacker's harm; not with `adaptive`.

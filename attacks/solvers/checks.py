@@ -22,9 +22,9 @@ class Silent(UserWarning):
     """A picture's gradient has become zero during the run, and it leaves."""
 
 
-def budgeted(options: Options, images: int, n: int) -> Tensor:
-    """The encoder passes that each image may have (N,), on the CPU; a step takes `n`."""
-    budget = options.budget
+def budgeted(problem: Problem, options: Options, n: int) -> Tensor:
+    """The encoder passes that each image may have (N,), on the CPU; a step takes `n`. Raises ValueError."""
+    budget, images = options.budget, len(problem)
     if budget is None:
         if options.adaptive is not None:
             raise ValueError("`adaptive` needs a `budget`: how many encoder passes each image may have at most")
@@ -34,6 +34,11 @@ def budgeted(options: Options, images: int, n: int) -> Tensor:
         raise ValueError(
             f"`budget` must be a whole number of encoder passes, for all or for each of {images} images, and at "
             f"least {n}, those of one step; got {budget}"
+        )
+    if options.adaptive is not None and problem.shared and bool((left != left.max()).any()):
+        raise ValueError(
+            "`budget` must be one number for all images where `adaptive` chooses the views of a perturbation that "
+            f"they share; got {int(left.min())} to {int(left.max())}: give all the least, or leave `adaptive` out"
         )
     return left.expand(images).clone()
 

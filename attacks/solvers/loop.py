@@ -87,7 +87,7 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
     """The loop of `attack` by gradient, for a problem and options as values."""
     extra, optimiser = _checked(problem, options), cast(Optimiser, options.optimiser)
     world, eot, seed = options.world, options.eot, stream(options.seed, "attack")
-    total = budgeted(options, len(problem), eot.views + extra).double()
+    total = budgeted(problem, options, eot.views + extra).double()
     if state is None:
         state = _start(problem, options, total)
     elif state.estimate is not None:

@@ -70,7 +70,7 @@ def search(problem: Problem, options: Options, state: LoopState | None = None) -
     proposer = cast(Proposer, options.optimiser)
     views = Bank(eot.transforms, eot.points(stream(options.seed, "attack"), 0, images))
     generator = torch.Generator().manual_seed(stream(options.seed, "search"))
-    total = budgeted(options, len(problem), eot.views)
+    total = budgeted(problem, options, eot.views)
     if state is None:
         delta, left = start(problem, options.seed), total
         none = torch.zeros(len(problem), dtype=torch.bool)
@@ -173,7 +173,7 @@ def sampled(problem: Problem, options: Options, state: LoopState | None = None) 
     check_sampled(problem, options)
     eot, nes, images = options.eot, cast(NES, options.optimiser), problem.images
     generator = torch.Generator().manual_seed(stream(options.seed, "search"))
-    total, seed = budgeted(options, len(problem), eot.views), stream(options.seed, "attack")
+    total, seed = budgeted(problem, options, eot.views), stream(options.seed, "attack")
     if state is None:
         delta = start(problem, options.seed)
         memory = nes.init(delta, reach=problem.perturbation.reach, steps=options.steps)
@@ -367,7 +367,7 @@ def _first(problem: Problem, ball: Ball, options: Options) -> Step:
         first = _transferred(problem, ball, radii, options)
     estimate = estimate_of(torch.cat([untouched, far], 1), nothing, options)
     memory, evals = optimiser.init(first, reach=1.0, steps=options.steps), eot.views * len(problem)
-    total, none = budgeted(options, len(problem), eot.views), torch.zeros(len(problem), dtype=torch.bool)
+    total, none = budgeted(problem, options, eot.views), torch.zeros(len(problem), dtype=torch.bool)
     left, high = total - eot.views, untouched.mean(1)
     walk = LoopState(1, first, memory, estimate, evals, left, none, generator=generator.get_state())
     begun = Decided(walk, radii, high, far.amin(1).minimum(high))

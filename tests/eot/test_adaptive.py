@@ -121,6 +121,17 @@ def test_pictures_that_share_a_perturbation_share_the_number_of_views(problem):
     assert steps[-1].evals == 3 * 64
 
 
+def test_pictures_that_share_a_perturbation_have_one_budget(problem):
+    images, anchor, parts = problem
+    parts |= {"perturbation": Universal(parts["perturbation"]), "eot": EOT(SEEN, views=1)}
+    with pytest.raises(ValueError, match=r"`budget` must be one number .* got 8 to 64"):
+        next(attack(images, anchor, budget=whole(8, 64, 64), **parts))
+    same = [list(attack(images, anchor, budget=budget, **parts))[-1].delta for budget in (16, whole(16, 16, 16))]
+    assert torch.equal(*same)
+    *_, last = attack(images, anchor, budget=whole(8, 16, 32), **parts | {"adaptive": None})
+    assert last.evals == 56 and last.delta.shape == images[:1].shape
+
+
 @pytest.mark.parametrize("bad", [0, 1.5])
 def test_invalid_arguments_are_refused(bad):
     with pytest.raises(ValueError, match="`steps` must"):
