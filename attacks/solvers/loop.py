@@ -89,7 +89,7 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
     world, eot, seed = options.world, options.eot, stream(options.seed, "attack")
     total = budgeted(problem, options, eot.views + extra).double()
     if state is None:
-        state = _start(problem, options, total)
+        state = _start(problem, options, total, eot.views + extra)
     elif state.estimate is not None:
         eot = replace(eot, chunk=state.estimate.chunk)
     shared, count, device = problem.shared, len(problem), problem.images.device
@@ -155,11 +155,12 @@ def _checked(problem: Problem, options: Options) -> int:
     return 0 if adversary is None else adversary.cost(eot.views)
 
 
-def _start(problem: Problem, options: Options, total: Tensor) -> LoopState:
-    """The state before the first step, of images with `total` encoder passes (N,)."""
+def _start(problem: Problem, options: Options, total: Tensor, cost: int) -> LoopState:
+    """The state before the first step, of images with `total` encoder passes (N,); a step has `cost` of them or a
+    multiple."""
     perturbation, count, adaptive = problem.perturbation, len(problem), options.adaptive
-    delta = start(problem, options.seed)
-    memory = cast(Optimiser, options.optimiser).init(delta, reach=perturbation.reach, steps=options.steps)
+    delta, steps = start(problem, options.seed), min(options.steps, int(total.max()) // cost)
+    memory = cast(Optimiser, options.optimiser).init(delta, reach=perturbation.reach, steps=steps)
     silent = torch.zeros(len(delta), dtype=torch.long)
     drawn, none = torch.zeros(count, dtype=torch.long), torch.zeros(len(delta), dtype=torch.float64)
     times = torch.ones_like(drawn) if adaptive is None else adaptive.start(total, options.eot.views)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from attacks import EOT, L2, PGD, SGD, Away, Linf, Toward, attack
-from tests.helpers.solving import Dot
+from tests.helpers.solving import Dot, small_problem
 from tests.optimisers.test_gradient import EVERY
 from transforms import Affine, Compose, Perspective, scene_of
 from transforms.compose import view
@@ -200,3 +200,14 @@ def test_error_for_non_finite_values_names_the_step_and_picture(when, bad):
 
     with pytest.raises(FloatingPointError, match=rf"step {when}: .*\[1\]"):
         list(attack(images, anchor, **setup(encoder=breaks, eot=EOT(views=1))))
+
+
+@pytest.mark.parametrize("optimiser", EVERY, ids=repr)
+def test_steps_beyond_the_budget_change_nothing(optimiser):
+    """An optimiser plans its steps; those that the budget does not allow are no part of the plan."""
+    images, anchor, parts = small_problem()
+    parts |= {"optimiser": optimiser, "eot": EOT(VIEWS, views=2)}
+    planned = list(attack(images, anchor, **parts, steps=6))
+    bounded = list(attack(images, anchor, **parts, steps=100, budget=12))
+    for one, other in zip(planned, bounded, strict=True):
+        assert torch.equal(one.delta, other.delta)
