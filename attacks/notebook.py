@@ -7,6 +7,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
@@ -246,6 +247,10 @@ def _run(
     run, module = compose(preset, overrides), None if isinstance(encoder, str) else encoder
     with nullcontext() if module is None else _restored(module, checked=not run.encoder.features):
         content = job(run, folder, Path(preset).stem, overrides, module=module, pipeline=pipeline)
+        if not content:
+            raise ValueError(
+                f"`shard={run.shard}` is done, and others are at work: the last to end has the result, in {folder}"
+            )
         return Robustness(folder, content)
 
 
@@ -332,8 +337,8 @@ def _literal(key: str, value: Any) -> str:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, int | float):
-        return repr(value)
+    if isinstance(value, Real):  # of NumPy, too, whose own text Hydra cannot read
+        return repr(int(value) if isinstance(value, Integral) else float(value))
     if isinstance(value, str | Path):
         return _quoted(str(value))
     if isinstance(value, Mapping):

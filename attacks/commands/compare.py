@@ -28,6 +28,7 @@ from attacks.report.ranking import ranked
 from attacks.report.words import p_value, written
 from attacks.runtime.command_line import printable
 from attacks.runtime.remote import local
+from attacks.schema.secrets import refuse_credentials
 
 MOST_RUNS, MOST_FOLDERS = 500, 20_000
 
@@ -142,6 +143,8 @@ def run(options: argparse.Namespace) -> None:
     """Copy what is not on this machine, and compare."""
     if options.out is None and any("://" in location for location in options.runs):
         raise ValueError("`--out` is needed: the runs are not in a folder of this machine")
+    for location in options.runs:
+        refuse_credentials(location, "`RUN`")
     with ExitStack() as stack:
         origins = {stack.enter_context(local(location)): str(location) for location in options.runs}
         compare(list(origins), options.out, origins)

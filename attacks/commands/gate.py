@@ -24,6 +24,7 @@ from attacks.evidence.lock import lock, locked_since
 from attacks.evidence.pieces import INDEX, check, write
 from attacks.experiment.artefact_list import differences
 from attacks.experiment.directory import earlier, finished, read_json
+from attacks.experiment.identity import refuse_other_command
 from attacks.gate.decide import decide
 from attacks.gate.policy import Policy, policy_file, read_policy, refuse_other_encoder, refuse_other_threat
 from attacks.gate.verdict import CODES, Verdict
@@ -67,7 +68,9 @@ def run(options: argparse.Namespace) -> int:
         if options.into is None:
             raise ValueError("`--run` needs --into DIR, the run directory, where the same command goes on")
         runs = [options.into]
-        if not finished(options.into):
+        if finished(options.into):
+            _refuse_other_words(options)
+        else:
             _attack(options)
     verdicts = [verdict_of(policy, folder) for folder in runs]
     print(*(printable_lines(verdict) for verdict in verdicts), sep="\n\n")
@@ -111,11 +114,25 @@ def verdict_of(policy: Policy, folder: Path) -> Verdict:
     return decide(policy, str(folder), content, read_rows(folder / "per_image.csv"), sequential)
 
 
-def _attack(options: argparse.Namespace) -> None:
+def _words(options: argparse.Namespace) -> list[str]:
+    """The words of the run, without its directory."""
     words = shlex.split(options.words)
     size = [] if any(word.startswith("evaluate.batch=") for word in words) else [f"evaluate.batch={UNIT}"]
-    given = [f"require={options.policy}", f"evaluate.most={options.most}", f"hydra.run.dir={options.into}"]
-    sys.argv[:] = ["viewproof run", *words, *size, *given]
+    return [*words, *size, f"require={options.policy}", f"evaluate.most={options.most}"]
+
+
+def _refuse_other_words(options: argparse.Namespace) -> None:
+    """Raise ValueError unless the finished run was begun with these words: its verdict would be that of another."""
+    words = _words(options)
+    preset = next((word.partition("=")[2] for word in words if word.startswith("config=")), "quickstart")
+    composed = import_module("attacks.run").compose(
+        preset, [each for each in words if not each.startswith("config=")]
+    )
+    refuse_other_command(earlier(options.into).manifest, composed, options.into)
+
+
+def _attack(options: argparse.Namespace) -> None:
+    sys.argv[:] = ["viewproof run", *_words(options), f"hydra.run.dir={options.into}"]
     try:
         import_module("attacks.run").cli()
     except SystemExit as end:  # the verdict is read from the directory

@@ -115,8 +115,10 @@ def _digest(value: Any) -> str:
 
 
 def _leaves(node: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """The values of a configuration by their keys on the command line."""
-    if isinstance(node, dict):
+    """The values of a configuration by their keys on the command line, and the order of stages, which run in it."""
+    if isinstance(node, dict) and node:
+        if name.rpartition(".")[2] == "stages":
+            yield f"the order of {name}", list(node)
         for key, value in node.items():
             yield from _leaves(value, f"{name}.{key}" if name else str(key))
     else:

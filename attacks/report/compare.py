@@ -91,7 +91,7 @@ def judged(run: Path) -> Judged:
     views = {key: value for key, value in mapping(content.get("bank")).items() if key != "refine"}
     protocol = {
         "seed": content.get("seed"),
-        "bank": [views, config.get("transforms"), config.get("printer")],
+        "bank": [views, _with_order(config.get("transforms")), config.get("printer")],
         "gallery": [content.get(key) for key in ("gallery", "classes", "identities")],
         "aim": [bool(threat.get("targeted")), mapping(config.get("objective")).get("target")],
     }
@@ -128,6 +128,18 @@ def judged(run: Path) -> Judged:
         number(threat.get("eps")),
         "cosine" if primary == "cosine" else "success",
     )
+
+
+def _with_order(node: Any) -> Any:
+    """A part of a configuration in which equality also compares the order of stages."""
+    if not isinstance(node, dict):
+        return node
+    return {
+        key: [[name, _with_order(each)] for name, each in value.items()]
+        if key == "stages" and isinstance(value, dict)
+        else _with_order(value)
+        for key, value in node.items()
+    }
 
 
 def _radii(run: Path, pixels: Mapping[str, str]) -> dict[tuple[str, str], dict[Picture, float]]:

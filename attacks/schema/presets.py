@@ -107,6 +107,12 @@ def refuse_unasked(run: Run, overrides: Iterable[str]) -> None:
             f"`encoder={name}` {PROGRAMS[name]}, so a preset may not choose it: where you trust it, say "
             f"encoder={name} encoder.model=... on the command line"
         )
+    key = getattr(run.encoder, "key", None)
+    if key is not None and typed.get("encoder.key") != key:
+        raise ValueError(
+            f"`encoder.key={key}` names a secret that is sent, so a preset may not choose it: if that is wanted, say "
+            f"encoder.key={key} on the command line"
+        )
     cache = getattr(run.data, "cache", None)
     if cache is not None and typed.get("data.cache", "").strip("'\"") != cache:
         raise ValueError(

@@ -92,6 +92,7 @@ CASES = [
     ("compare", ["run"], strange, "none of these is a run"),
     ("compare", ["run", "--depth", "3"], empty, "--depth"),
     ("compare", ["run"], piped, "holds no run"),
+    ("compare", ["zip://me:secret@run::runs.zip", "--out", "out"], empty, "holds the name or password"),
     ("audit", ["--transforms", "run/manifest.json"], strange, "."),
     ("audit", ["--transforms", "run"], empty, "run"),
     ("audit", ["--callable", "run:thing"], empty, "run"),

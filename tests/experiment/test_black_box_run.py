@@ -96,7 +96,7 @@ def test_a_preset_and_a_directory_may_not_choose_it(words, tmp_path, monkeypatch
 
 @pytest.mark.nightly
 def test_a_killed_run_asks_the_server_about_no_picture_twice_and_hides_its_key(words, tmp_path, monkeypatch):
-    monkeypatch.setenv("SECRET_KEY", "s3cret-0123456789")
+    monkeypatch.setenv("VIEWPROOF_SECRET", "s3cret-0123456789")
     running, kills = [], {7, 30}
 
     def odd(number):
@@ -106,7 +106,7 @@ def test_a_killed_run_asks_the_server_about_no_picture_twice_and_hides_its_key(w
 
     with serving(odd) as server:
         out, model = tmp_path / "run", f"encoder.model={server.url}"
-        begin = [*words, "encoder=http", model, "encoder.key=SECRET_KEY", f"hydra.run.dir={out}"]
+        begin = [*words, "encoder=http", model, "encoder.key=VIEWPROOF_SECRET", f"hydra.run.dir={out}"]
         for given in (begin, *[[f"resume={out}", model]] * len(kills)):
             command = [sys.executable, "-W", "error", "-m", "attacks.run", *given]
             running.append(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))

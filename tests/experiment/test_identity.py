@@ -1,6 +1,8 @@
 """The identity of a run: it holds everything that the numbers depend on, and nothing else."""
 
+import json
 import shutil
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,7 @@ import torch
 
 from attacks.encoders.engine import Decision
 from attacks.experiment.build.parts import build
-from attacks.experiment.identity import identity, key_of, refuse_other, sources
+from attacks.experiment.identity import identity, key_of, refuse_other, refuse_other_command, sources
 from attacks.run import compose
 from attacks.runtime.distributed import World
 
@@ -52,6 +54,31 @@ def test_settings_that_change_numbers_change_the_identity_by_name(base, word):
     with pytest.raises(ValueError, match=OTHERS[word][0]) as caught:
         refuse_other({"identity": base}, other, Path("run"))
     assert "\n" not in str(caught.value)
+
+
+IN_ONE_OF = "the order of transforms.stages.one_of.stages"
+
+
+@pytest.mark.parametrize(
+    ("stages", "other", "where"),
+    [
+        (
+            {"jpeg": {"quality": 20}, "hue": {}},
+            {"hue": {}, "jpeg": {"quality": 20}},
+            "the order of transforms.stages",
+        ),
+        ({"hue": {}}, {"affine": {}}, "the order of transforms.stages"),
+        ({"hue": {}}, {}, "the order of transforms.stages"),
+        (*[{"one_of": {"stages": {name: {} for name in names}}} for names in ("ab", "ba")], IN_ONE_OF),
+    ],
+)
+def test_other_stages_or_another_order_of_them_make_another_run(stages, other, where):
+    run = compose("smoke", BASE)
+    before, now = (replace(run, transforms=replace(run.transforms, stages=each)) for each in (stages, other))
+    manifest = {"config": json.loads(json.dumps(asdict(before)))}
+    refuse_other_command(manifest, before, Path("run"))
+    with pytest.raises(ValueError, match=where):
+        refuse_other_command(manifest, now, Path("run"))
 
 
 @pytest.mark.slow

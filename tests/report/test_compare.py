@@ -120,6 +120,18 @@ def test_runs_that_differ_in_more_than_the_attack_are_not_compared(tmp_path, cap
     assert (tmp_path / "pairs.csv").read_text().count("\n") == 1
 
 
+def test_runs_whose_views_have_another_order_are_not_compared(tmp_path):
+    a, b = made(tmp_path / "a", shares(0)), made(tmp_path / "b", shares(1))
+    for folder, names in ((a, ("jpeg", "downscale")), (b, ("downscale", "jpeg"))):
+        manifest = json.loads((folder / "manifest.json").read_text())
+        manifest["config"]["transforms"] = {"name": "web", "stages": {name: {} for name in names}}
+        (folder / "manifest.json").write_text(json.dumps(manifest))
+    assert pairs_of(a, b) == ([], [("a", "b", "another bank: run both with the same transforms")])
+    manifest["config"]["transforms"]["stages"] = {"jpeg": {}, "downscale": {}}
+    (b / "manifest.json").write_text(json.dumps(manifest))
+    assert pairs_of(a, b)[1] == []
+
+
 def test_only_banks_that_both_runs_have_are_compared(tmp_path):
     runs = [made(tmp_path / name, shares(i), wide=2.0 if name == "c" else 1.5) for i, name in enumerate("abc")]
     result = {(pair.first, pair.second, pair.bank) for pair in pairs_of(*runs)[0]}

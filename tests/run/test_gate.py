@@ -71,6 +71,15 @@ def test_a_changed_run_and_another_threat_are_refused(finished, tmp_path, capsys
 
 
 @pytest.mark.slow
+def test_a_finished_run_of_other_words_is_not_decided_again(finished, tmp_path, capsys):
+    folder, _ = finished
+    for more in ("seed=7", "perturbation.eps=1/255"):
+        words = ["--run", f"{FAST} {more}", "--into", str(folder / "run")]
+        assert main(["gate", str(folder / "policy.yaml"), *words]) == 1
+        assert f"{more.partition('=')[0]} was" in capsys.readouterr().err
+
+
+@pytest.mark.slow
 def test_a_changed_policy_in_the_run_directory_is_named_by_verify(finished, tmp_path):
     folder, _ = finished
     copy = shutil.copytree(folder / "run", tmp_path / "run")

@@ -6,6 +6,7 @@ import re
 from contextlib import nullcontext
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -37,7 +38,7 @@ def calls(monkeypatch, tmp_path):
     def job(run, out, preset, overrides, *, module=None, pipeline=None):
         calls.append({"run": run, "out": out, "preset": preset, "overrides": overrides, "module": module})
         calls[-1]["pipeline"] = pipeline
-        return {"arms": {}}
+        return {"arms": {}} if run.shard is None else {}
 
     monkeypatch.setattr(notebook, "job", job)
     monkeypatch.chdir(tmp_path)
@@ -102,7 +103,7 @@ def test_the_state_of_a_module_is_restored(fails, calls, monkeypatch):
         module.eval().requires_grad_(False)
         if fails:
             raise ValueError("no")
-        return {}
+        return {"arms": {}}
 
     monkeypatch.setattr(notebook, "job", job)
     module = conv(torch.nn.BatchNorm2d(4).eval(), torch.nn.Flatten()).train()
@@ -146,6 +147,17 @@ def test_a_wrong_argument_gives_a_one_line_error_and_runs_nothing(calls, values,
     with pytest.raises(ValueError, match=message) as error:
         robustness(**{"preset": "smoke"} | values)
     assert "\n" not in str(error.value) and calls == []
+
+
+def test_numbers_of_numpy_are_numbers(calls):
+    for eps in (np.float64(1 / 8), np.float32(1 / 8)):
+        robustness(preset="smoke", eps=eps, seed=np.int64(3))
+    assert {(float(call["run"].perturbation.eps), call["run"].seed) for call in calls} == {(1 / 8, 3)}
+
+
+def test_a_shard_that_is_not_the_last_has_no_result(calls):
+    with pytest.raises(ValueError, match="`shard=0/2` is done, and others are at work"):
+        robustness(preset="smoke", shard="0/2", out="run")
 
 
 def test_a_pipeline_is_a_name_of_the_configuration_or_a_function(calls):

@@ -8,7 +8,7 @@ import pytest
 
 from attacks import load_encoder
 from attacks.evaluation.classes import class_embeddings
-from attacks.run import CONFIGS
+from attacks.run import CONFIGS, compose
 from attacks.schema import presets
 from tests.run.test_bad_directories import Touches
 from tests.run.test_run import call
@@ -99,6 +99,15 @@ def test_two_presets_with_one_name_are_refused(tmp_path, monkeypatch, capsys):
         (tmp_path / folder / "mine.yaml").write_text("seed: 1\n")
     assert call(monkeypatch, "-m", f"config={tmp_path}/a/mine.yaml,{tmp_path}/b/mine.yaml") == 1
     assert "b/mine.yaml` has the name of another" in capsys.readouterr().err
+
+
+def test_only_the_command_line_may_choose_a_secret_that_is_sent(tmp_path):
+    preset = tmp_path / "theirs.yaml"
+    preset.write_text("defaults: [/config/smoke, _self_]\nencoder: {key: VIEWPROOF_KEY}\n")
+    words = ["encoder=http", "encoder.model=http://localhost:1/embed"]
+    with pytest.raises(ValueError, match="names a secret that is sent, so a preset may not choose it"):
+        compose(str(preset), words)
+    assert compose(str(preset), [*words, "encoder.key=VIEWPROOF_KEY"]).encoder.key == "VIEWPROOF_KEY"
 
 
 @pytest.mark.parametrize("error", [KeyError("a"), RecursionError("deep\nand deeper"), ZeroDivisionError("by 0")])

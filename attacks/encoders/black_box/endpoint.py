@@ -62,8 +62,11 @@ def endpoint(
         raise ValueError(
             f"`model` must be an address without a query, http://HOST/PATH or https://HOST/PATH; got {model!r}"
         )
-    if key is not None and not re.fullmatch(r"[A-Z_][A-Z0-9_]*", key):
-        raise ValueError("`key` must be the name of an environment variable, such as API_KEY, and never a key itself")
+    if key is not None and not re.fullmatch(r"VIEWPROOF_[A-Z0-9_]+", key):
+        raise ValueError(
+            "`key` must be the name of an environment variable that begins with VIEWPROOF_, such as VIEWPROOF_KEY, "
+            "and never a key itself: no preset and no run directory can choose another secret to be sent"
+        )
     if key is not None and not os.environ.get(key):
         raise ValueError(f"`key`: the environment variable {key} is empty: export {key}=...")
     if rate is not None and not 0 < rate < math.inf:

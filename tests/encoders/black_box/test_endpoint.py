@@ -73,11 +73,11 @@ def test_an_address_without_a_server_is_one_line():
 
 @pytest.mark.parametrize("status", [400, 401, 404, 301, 302, 307])
 def test_what_does_not_pass_is_refused_at_once(status, monkeypatch):
-    monkeypatch.setenv("SECRET", "abc-123")
+    monkeypatch.setenv("VIEWPROOF_SECRET", "abc-123")
     with serving() as other:
         odd = fails(9, lambda handler: handler.reply(status, b"abc-123", Location=other.url))
         with serving(odd) as server, pytest.raises(ValueError, match=f"status {status}") as caught:
-            endpoint(server.url, key="SECRET")(pictures(1))
+            endpoint(server.url, key="VIEWPROOF_SECRET")(pictures(1))
     assert server.requests == 1 and not other.requests and "abc-123" not in str(caught.value)
 
 
@@ -89,9 +89,9 @@ def test_answers_of_another_shape_are_one_line(content):
 
 
 def test_the_key_comes_from_the_environment(monkeypatch):
-    monkeypatch.setenv("MY_KEY", "s3cret")
+    monkeypatch.setenv("VIEWPROOF_KEY", "s3cret")
     with serving() as server:
-        encoder = endpoint(server.url, key="MY_KEY")
+        encoder = endpoint(server.url, key="VIEWPROOF_KEY")
         encoder(pictures(1))
     assert server.headers[0]["Authorization"] == "Bearer s3cret" and "s3cret" not in repr(encoder)
 
@@ -111,7 +111,8 @@ def test_requests_keep_to_the_rate():
         ({"model": "file:///etc/passwd"}, "`model`"),
         ({"model": "http://host/?key=1"}, "`model`"),
         ({"key": "sk-abc123"}, "`key` must be the name"),
-        ({"key": "NO_SUCH_VARIABLE"}, "NO_SUCH_VARIABLE is empty"),
+        ({"key": "AWS_SECRET_ACCESS_KEY"}, "begins with VIEWPROOF_"),
+        ({"key": "VIEWPROOF_NONE"}, "VIEWPROOF_NONE is empty"),
         ({"rate": 0.0}, "`rate`"),
         ({"retries": -1}, "`retries`"),
         ({"timeout": 0.0}, "`timeout`"),
