@@ -22,7 +22,7 @@ ROOMS = {
     report      <- data encoders evaluation gate runtime solvers
     experiment <- data encoders eot evaluation gate objectives optimisers perturbations report runtime schema solvers
     evidence    <- data eot experiment gate report runtime schema
-    physical    <- data encoders eot evaluation experiment perturbations runtime schema
+    physical    <- data encoders eot evaluation experiment perturbations report runtime schema
     run         <- experiment gate report runtime schema
     commands <- data encoders eot evaluation evidence experiment gate perturbations physical report runtime schema
     notebook    <- commands data experiment gate report run runtime""",

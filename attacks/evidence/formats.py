@@ -20,7 +20,7 @@ RESULTS = {"PASS": "PASSED", "UNDECIDED": "WARNED", "FAIL": "FAILED"}
 def text_of(row: Decided, worst: WorstView | None) -> str:
     """A requirement and its verdict in a sentence or two."""
     size = f"{row.pictures} pictures in {row.clusters} clusters"
-    text = f"{row.requirement}: {row.verdict}, {row.value:.3g} [{row.low:.3g}, {row.high:.3g}] from {size}."
+    text = f"{row.requirement}: {row.verdict}, {row.number} from {size}."
     text += f" {row.reason[:1].upper()}{row.reason[1:]}." if row.reason else ""
     return text + (f" Worst view: {worst}." if worst else "")
 
@@ -111,8 +111,8 @@ def _component(run: RunFacts, ref: str) -> dict[str, Any]:
             "type": str(row.requirement),
             "value": f"{row.value:.6g}",
             "slice": f"{row.pictures} pictures in {row.clusters} clusters",
-            "confidenceInterval": {"lowerBound": f"{row.low:.6g}", "upperBound": f"{row.high:.6g}"},
         }
+        | ({} if row.ranged else {"confidenceInterval": _ends(row)})
         for row in run.verdict.rows
     ]
     name = encoder["name"] if encoder["model"] is None else f"{encoder['name']}:{encoder['model']}"
@@ -124,6 +124,10 @@ def _component(run: RunFacts, ref: str) -> dict[str, Any]:
         "hashes": [{"alg": "SHA-256", "content": run.encoder}],
         "modelCard": {"quantitativeAnalysis": {"performanceMetrics": metrics}},
     }
+
+
+def _ends(row: Decided) -> dict[str, str]:
+    return {"lowerBound": f"{row.low:.6g}", "upperBound": f"{row.high:.6g}"}
 
 
 def in_toto(facts: Facts) -> str:

@@ -35,6 +35,16 @@ class Decided:
     more: int | None = None
     reason: str = ""
 
+    @property
+    def ranged(self) -> bool:
+        """Whether the ends are those of a range, because there are too few clusters for an interval."""
+        return self.reason == TOO_FEW
+
+    @property
+    def number(self) -> str:
+        """The value with the ends of its interval in brackets, or of the range in parentheses."""
+        return numbered(vars(self))
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -95,12 +105,13 @@ def described(gate: Mapping[str, Any], run: str = "") -> str:
 def table(gate: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     """A row for each requirement of such a section: its text, its value with the ends of the interval in brackets, or
     of the range in parentheses, the verdict, and what it follows from."""
-    return [(row["text"], f"{row['value']:.3g} {_ends(row)}", row["verdict"], _note(row)) for row in gate["rows"]]
+    return [(row["text"], numbered(row), row["verdict"], _note(row)) for row in gate["rows"]]
 
 
-def _ends(row: Mapping[str, Any]) -> str:
-    low, high = f"{row['low']:.3g}", f"{row['high']:.3g}"
-    return f"({low} to {high})" if row["reason"] == TOO_FEW else f"[{low}, {high}]"
+def numbered(row: Mapping[str, Any]) -> str:
+    """The `number` of a row of such a section."""
+    value, low, high = (f"{row[key]:.3g}" for key in ("value", "low", "high"))
+    return f"{value} ({low} to {high})" if row["reason"] == TOO_FEW else f"{value} [{low}, {high}]"
 
 
 def _note(row: Mapping[str, Any]) -> str:

@@ -13,6 +13,7 @@ from attacks.data.images import to_bytes
 from attacks.physical import next_preset
 from attacks.physical.colour_fit import ColourFit
 from attacks.physical.photo_measure import PhotoMeasurement, file_name
+from attacks.report.words import written
 from attacks.runtime.files import atomic, write_json, write_text
 from attacks.runtime.tables import write_rows
 
@@ -112,8 +113,7 @@ def _figures(content: dict[str, Any]) -> list[str]:
     wide = max(map(len, rows)) + 2
     lines = [f"{'':<{wide}}{'cosine to clean':<26}{'recall@1':<26}{'success':<8}"]
     for name, row in rows.items():
-        cells = ("{mean:.3f} [{low:.3f}, {high:.3f}]".format(**interval) for interval in row.values())
-        lines.append(f"{name:<{wide}}" + "".join(f"{cell:<26}" for cell in cells).rstrip())
+        lines.append(f"{name:<{wide}}" + "".join(f"{written(cell, 3):<26}" for cell in row.values()).rstrip())
     if prediction is not None:
         shares = ", ".join(f"{name} {value:+.3f}" for name, value in prediction["gap"].items() if value is not None)
         lines.append(

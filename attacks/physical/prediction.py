@@ -55,7 +55,8 @@ class Poses(Homography):
 @dataclass(frozen=True)
 class Prediction:
     """Digital figures of the arm that was photographed, by measure: with the measured `printer`, and in the `poses`
-    of the photographs too (None: the run's patch has no place of its own in the scene, or no pose is known)."""
+    of the photographs too (None: the run's patch has no place of its own in the scene, or of a picture no pose is
+    known)."""
 
     printer: dict[str, Interval]
     poses: dict[str, Interval] | None
@@ -85,34 +86,35 @@ class Prediction:
 def predicted(
     origin: Rerun, judge: Judge, shown: Shown, measured: Sequence[PhotoMeasurement], fit: ColourFit
 ) -> Prediction:
-    """Judge the run's pictures with the patch, `shown`, again.
+    """Judge the run's pictures that were photographed with the patch, `shown`, again.
 
     Args:
         measured: the photographs that are scored.
         fit: the colour map that was fitted to them.
     """
     run, camera = origin.run, reprinted(origin.parts.transforms, fit.table())
-    rows = torch.arange(len(origin.parts.queries))
+    clusters, pictures = origin.parts.queries.clusters, sorted({each.photo.row for each in measured})
 
     def judged(views: Compose, some: Tensor, u: Tensor) -> PhotoScores:
         return scored(judge, taken(shown, some), some, Bank(views, u.to(base_of(shown).dtype)))
 
     u = bank(camera, run.evaluate.views, seed=run.seed, purpose="evaluate").u
-    printer = figures(judged(camera, rows, u), rows.repeat_interleave(len(u)).tolist())
+    printer = figures(judged(camera, torch.tensor(pictures), u), clusters)
     located = [each for each in measured if each.scene is not None]
-    if not origin.placement.fixed or not located:
+    if not origin.placement.fixed or {each.photo.row for each in located} != {*pictures}:
         return Prediction(printer, None)
-    times, parts, clusters = math.ceil(run.evaluate.views / len(located)), list[PhotoScores](), list[int]()
-    pictures = sorted({each.photo.row for each in located})
+    times, parts = math.ceil(run.evaluate.views / len(located)), list[PhotoScores]()
     for row in pictures:
         own = [each for each in located if each.photo.row == row]
         views = posed(camera, own, origin.placement.size)
         u = bank(views, len(own) * times, seed=run.seed, purpose="evaluate").u.clone()
         u[:, views.stages[0].dims] = (torch.arange(len(u)) % len(own) + 0.5) / len(own)
         parts.append(judged(views, torch.tensor([row]), u))
-        # With one picture the photographs are the clusters, as they are of the photographed figures.
-        clusters += [row] * len(u) if len(pictures) > 1 else (torch.arange(len(u)) % len(own)).tolist()
-    return Prediction(printer, figures(joined(parts), clusters))
+    if len(pictures) > 1:
+        return Prediction(printer, figures(joined(parts), clusters))
+    # Of one picture the photographs are the units, as they are of the photographed figures.
+    numbers = tuple(i % len(located) for i in range(len(located) * times))
+    return Prediction(printer, figures(replace(parts[0], rows=numbers), list(map(str, range(len(located))))))
 
 
 def posed(camera: Compose, measured: Sequence[PhotoMeasurement], size: tuple[int, int]) -> Compose:

@@ -1,8 +1,9 @@
 """Scores of photographs by the run's encoder and measures, beside the run's own figures."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,8 +14,10 @@ from attacks.evaluation.clusters import by_cluster, totals
 from attacks.evaluation.intervals import Interval, interval, rate
 from attacks.evaluation.judge import Judge
 from attacks.evaluation.scores import embed
+from attacks.experiment.batch import SAME
 from attacks.experiment.embeddings import BLOCK, embedded
 from attacks.experiment.parts import Parts
+from attacks.experiment.view_scores import NAME, read_scores
 from attacks.physical.photo_measure import PhotoMeasurement
 from transforms import Compose, Shown
 
@@ -28,13 +31,15 @@ BESIDE = ("noise", "clean")
 
 @dataclass(frozen=True, eq=False)
 class PhotoScores:
-    """For each photograph: the cosine to the picture's clean embedding, whether it is recognised, whether the attack
-    succeeded (P,), and the name of its nearest picture of the gallery."""
+    """For each photograph, or view of the run: the cosine to the picture's clean embedding, whether it is recognised,
+    whether the attack succeeded (P,), the number of the picture that it shows, and the name of its nearest picture of
+    the gallery (empty for the run's own views)."""
 
     cosine: Tensor
     recall_at_1: Tensor
     success: Tensor
-    nearest: tuple[str, ...]
+    rows: tuple[int, ...]
+    nearest: tuple[str, ...] = ()
 
 
 @torch.no_grad()
@@ -54,7 +59,13 @@ def scored(judge: Judge, shown: Shown, rows: Tensor, bank: Bank) -> PhotoScores:
         raise FloatingPointError("the encoder's embedding of a photograph is not finite")
     hit = judge.known.same(scores.nearest, judge.truth[rows, None])
     names = tuple(judge.known.names[row] for row in scores.nearest.flatten().tolist())
-    return PhotoScores(scores.cosine.flatten(), hit.flatten(), judge.success(scores, rows).flatten(), names)
+    success = judge.success(scores, rows)
+    return PhotoScores(scores.cosine.flatten(), hit.flatten(), success.flatten(), _each(rows, scores.cosine), names)
+
+
+def _each(rows: Tensor, values: Tensor) -> tuple[int, ...]:
+    """The picture of each of (n,V) values of the pictures `rows` (n,)."""
+    return tuple(rows.repeat_interleave(values.shape[1]).tolist())
 
 
 def judge_photos(judge: Judge, measured: Sequence[PhotoMeasurement]) -> PhotoScores:
@@ -67,27 +78,42 @@ def judge_photos(judge: Judge, measured: Sequence[PhotoMeasurement]) -> PhotoSco
 def joined(parts: Sequence[PhotoScores]) -> PhotoScores:
     """The scores of several pictures as one."""
     cosine, hit, success = (torch.cat([getattr(each, name) for each in parts]) for name in MEASURES)
-    return PhotoScores(cosine, hit, success, tuple(name for each in parts for name in each.nearest))
+    rows, names = (tuple(x for each in parts for x in getattr(each, name)) for name in ("rows", "nearest"))
+    return PhotoScores(cosine, hit, success, rows, names)
 
 
-def figures(scores: PhotoScores, clusters: Sequence[int]) -> dict[str, Interval]:
-    """The mean of each measure with its interval (see `summary` and `share`)."""
-    return {name: (share if name in SHARES else summary)(getattr(scores, name), clusters) for name in MEASURES}
+def figures(scores: PhotoScores, clusters: Sequence[str]) -> dict[str, Interval]:
+    """The mean of each measure with its interval (see `summary` and `share`).
+
+    Args:
+        clusters: of all pictures of the run.
+    """
+    some = [clusters[row] for row in scores.rows]
+    return {
+        name: (share if name in SHARES else summary)(getattr(scores, name), scores.rows, some) for name in MEASURES
+    }
 
 
-def summary(values: Tensor, rows: Sequence[int]) -> Interval:
-    """The mean of (P,) values with its 95 % interval (see `attacks.evaluation.intervals.interval`): of several
-    pictures whole pictures are resampled, each the mean of its photographs; of a single one its photographs."""
-    if len(set(rows)) == 1:
-        return interval(values[None].double())
-    return interval(by_cluster(values, list(map(str, rows))))
+def summary(values: Tensor, rows: Sequence[int], clusters: Sequence[str]) -> Interval:
+    """The mean over clusters of the mean over their pictures of that of their photographs, of (P,) values, with its
+    95 % interval (see `attacks.evaluation.intervals.interval`), over clusters; of a single cluster over its pictures,
+    and of a single picture over its photographs. `rows` and `clusters` name the picture and the cluster of each."""
+    means, _ = _units(values, rows, clusters)
+    return interval(means if len(means) > 1 else values[None].double())
 
 
-def share(hits: Tensor, rows: Sequence[int]) -> Interval:
-    """The share of (P,) hits, a bool each, with its 95 % interval (see `attacks.evaluation.intervals.rate`): pictures
-    are the clusters; of a single one its photographs are the trials."""
-    pictures = list(map(str, rows))
-    return rate(by_cluster(hits, pictures), totals(torch.ones(len(hits)), pictures))
+def share(hits: Tensor, rows: Sequence[int], clusters: Sequence[str]) -> Interval:
+    """The same for (P,) hits, a bool each (see `attacks.evaluation.intervals.rate`)."""
+    return rate(*_units(hits, rows, clusters))
+
+
+def _units(values: Tensor, rows: Sequence[int], clusters: Sequence[str]) -> tuple[Tensor, Tensor]:
+    """The means of the units of an interval, and how many photographs each has."""
+    pictures, cluster = list(map(str, rows)), dict(zip(rows, clusters, strict=True))
+    means, counts = by_cluster(values, pictures), totals(torch.ones(len(values)), pictures)
+    if len(set(clusters)) == 1:
+        return means, counts
+    return by_cluster(means, [*cluster.values()]), totals(counts, [*cluster.values()])
 
 
 def difference(seen: Interval, predicted: Interval) -> Interval:
@@ -102,35 +128,44 @@ def difference(seen: Interval, predicted: Interval) -> Interval:
     )
 
 
-def _interval(content: Any) -> Interval:
-    """From metrics.json, which is not trusted."""
-    result = Interval(**content)
-    ends = (result.mean, result.low, result.high)
-    if result.kind not in ("interval", "range") or not all(
-        type(value) in (int, float) and -1.001 <= value <= 1.001 for value in ends
-    ):
-        raise ValueError(f"a mean and its interval must be numbers of -1..1; got {content!r:.80}")
+def digital(folder: Path, count: int, pictures: Sequence[int], arm: str) -> dict[str, PhotoScores]:
+    """The scores of the run's own held-out views of some of its `count` pictures, by arm: `arm` and `BESIDE`. Raises
+    ValueError where scores.safetensors, which is not trusted, does not have them."""
+    stored = read_scores(folder)
+    arms, rows = stored.scores[SAME], torch.tensor(pictures)
+    if arm not in arms:
+        raise ValueError(f"`{folder / NAME}` must have scores of the arm {arm}: was the run made with it?")
+    result = {}
+    for name in (name for name in dict.fromkeys((arm, *BESIDE)) if name in arms):
+        cosine, rank, success = arms[name].cosine, arms[name].rank, stored.success[SAME][name]
+        whole = cosine.dim() == 2 and len(cosine) == count and cosine.numel() > 0 and success.dtype == torch.bool
+        if not (whole and rank is not None and success.shape == cosine.shape and bool((cosine.abs() <= 1.001).all())):
+            raise ValueError(
+                f"`{folder / NAME}` must have ranks, successes and cosines of -1..1 of {count} pictures in the arm "
+                f"{name}; `viewproof verify {folder}` says what has changed"
+            )
+        hit = rank[rows] <= 1
+        result[name] = PhotoScores(
+            cosine[rows].flatten(), hit.flatten(), success[rows].flatten(), _each(rows, cosine)
+        )
     return result
 
 
-def compared(judged: PhotoScores, rows: Sequence[int], metrics: dict[str, Any], arm: str) -> dict[str, Any]:
-    """All photographs beside the run's own figures, and their difference to those of their arm. Raises ValueError if
-    metrics.json is not that of a run with this arm."""
-    try:
-        digital = {
-            name: {key: _interval(metrics["arms"][name][key]) for key in MEASURES}
-            for name in dict.fromkeys((arm, *BESIDE))
-            if name in metrics["arms"]
-        }
-        own = digital[arm]
-    except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"metrics.json has no scores of the arm {arm} ({type(error).__name__}: {error})") from None
-    photographed = figures(judged, rows)
+def compared(
+    judged: PhotoScores, own: Mapping[str, PhotoScores], clusters: Sequence[str], arm: str
+) -> dict[str, Any]:
+    """All photographs beside the run's own figures, and their difference to those of their arm.
+
+    Args:
+        own: of `digital`, of the pictures that are photographed.
+        clusters: of all pictures of the run.
+    """
+    photographed, others = figures(judged, clusters), {name: figures(each, clusters) for name, each in own.items()}
+    several = len({clusters[row] for row in judged.rows}) > 1
+    units = "pictures of one cluster" if len(set(judged.rows)) > 1 else "photographs of one picture"
     return {
-        "photographs": {name: photographed[name]._asdict() for name in MEASURES},
-        "digital": {name: {key: value._asdict() for key, value in each.items()} for name, each in digital.items()},
-        "difference": {name: difference(photographed[name], own[name])._asdict() for name in MEASURES},
-        "intervals": "95 %, over pictures; their range where they are too few for an interval"
-        if len(set(rows)) > 1
-        else "95 %, over photographs of one picture",
+        "photographs": {name: value._asdict() for name, value in photographed.items()},
+        "digital": {name: {key: value._asdict() for key, value in each.items()} for name, each in others.items()},
+        "difference": {name: difference(value, others[arm][name])._asdict() for name, value in photographed.items()},
+        "intervals": f"95 %, over {'clusters of pictures' if several else units}; their range where they are too few",
     }

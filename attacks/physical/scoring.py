@@ -18,7 +18,7 @@ from attacks.physical.photo_measure import VIEWS, Detected, PhotoMeasurement, de
 from attacks.physical.photos import Photo, listed, quads, read
 from attacks.physical.prediction import predicted
 from attacks.physical.recognition import Expected
-from attacks.physical.score import compared, judge_of, judge_photos
+from attacks.physical.score import compared, digital, judge_of, judge_photos
 from attacks.physical.sheet import ARMS, folder_of, read_texture, subject, texture_file
 from attacks.physical.surface import shared_lens
 from attacks.physical.views import Rerun, read_placement, read_sheet, rerun
@@ -194,7 +194,8 @@ def _content(
     judge, card = judge_of(origin.parts), wanted.card
     judged = judge_photos(judge, measured)
     colours = colours_of(measured, card)
-    rows = [each.photo.row for each in measured]
+    queries, pictures = origin.parts.queries, sorted(set(judged.rows))
+    own = digital(origin.folder, len(queries), pictures, wanted.arm)
     table = [
         record(each)
         | _colour_record(each, card, colours)
@@ -230,8 +231,8 @@ def _content(
             "delta_e_held_out": fit.after,
         },
         "no_colour": colours.reason or None,
-        "notes": [*colours.notes, *_flagged(measured)],
-        **compared(judged, rows, origin.metrics, wanted.arm),
+        "notes": [*colours.notes, *_restricted(len(pictures), len(queries)), *_flagged(measured)],
+        **compared(judged, own, queries.clusters, wanted.arm),
     }
     content["prediction"] = None
     if fit is not None:
@@ -245,6 +246,14 @@ def shown_of(origin: Rerun, arm: str) -> Shown:
     parts, texture = origin.parts, load_texture(texture_file(origin.folder, arm))
     images = parts.queries.images.to(parts.device)
     return parts.perturbation.for_arm(arm).evaluated(images, texture[None].to(images))
+
+
+def _restricted(some: int, count: int) -> list[str]:
+    if some == count:
+        return []
+    return [
+        f"digital figures: of the pictures that were photographed, {some} of {count}; those of the run are of all"
+    ]
 
 
 def _flagged(measured: Sequence[PhotoMeasurement]) -> list[str]:

@@ -132,13 +132,12 @@ def _check_quad(quad: Any) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Rerun:
-    """A run of a patch: its folder, its configuration and parts, its manifest and metrics, and its placement."""
+    """A run of a patch: its folder, its configuration and parts, its manifest, and its placement."""
 
     folder: Path
     run: Run
     parts: Parts
     manifest: dict[str, Any]
-    metrics: dict[str, Any]
     placement: PlacementRecord
 
 
@@ -153,7 +152,6 @@ def rerun(folder: Path, device: str = "auto", program: str | None = None) -> Rer
             named, or other weights or pictures than in the run.
     """
     placement, previous = read_placement(folder), earlier(folder)
-    metrics = read_json(folder / "metrics.json")
     run = previous.run
     refuse_program(run, program, f"--encoder-code {getattr(run.encoder, 'model', None)}")
     run.engine.device = device
@@ -163,7 +161,7 @@ def rerun(folder: Path, device: str = "auto", program: str | None = None) -> Rer
     parts = build(run)
     _check_encoder(identity(run.encoder, parts.encoder), previous.manifest.get("encoder"))
     _check_pictures(folder, placement, parts)
-    return Rerun(folder, run, parts, previous.manifest, metrics, placement)
+    return Rerun(folder, run, parts, previous.manifest, placement)
 
 
 def _check_encoder(encoder: dict[str, Any], previous: Any) -> None:

@@ -144,7 +144,7 @@ def attacked(printer: str, gradients: int, held_out: int) -> Attacked:
     side = run.data.size
     texture = patch.quantise(best.delta, images)[0]
     placement = PlacementRecord(("scene",), (side, side), tuple(run.perturbation.size), ((QUAD,),), "target", True)
-    return Attacked(Rerun(Path(), run, parts, {}, {}, placement), judge, texture)
+    return Attacked(Rerun(Path(), run, parts, {}, placement), judge, texture)
 
 
 def photographed(case: Attacked, ink: Print, count: int) -> list[PhotoMeasurement]:

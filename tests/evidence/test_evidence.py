@@ -19,10 +19,11 @@ from attacks.commands import main
 from attacks.commands.gate import verdict_of
 from attacks.evaluation import splitting
 from attacks.evidence.facts import Facts, RunFacts, facts_of
+from attacks.evidence.formats import cyclonedx, junit, text_of
 from attacks.evidence.page import page
 from attacks.evidence.pieces import PIECES
-from attacks.gate.policy import Policy, read_policy
-from attacks.gate.verdict import Verdict
+from attacks.gate.policy import Policy, Requirement, read_policy
+from attacks.gate.verdict import TOO_FEW, Decided, Verdict
 from attacks.schema.groups import CHOICES
 from tests.experiment.test_units import NAN, SMALL, spoiled
 from tests.helpers import reported
@@ -178,6 +179,22 @@ def test_a_suite_follows_gradients_and_also_sees_answers_only():
     assert "white box" in text and "AML.T0043.000" in text and "attackers who see answers only" not in text
     text = shown({"optimiser": "wiener"}, {"optimiser": "nes"})
     assert "attackers who see answers only" not in text and "who know the weights" not in text
+
+
+@pytest.mark.parametrize("row", ["range", "interval"])
+def test_a_range_is_no_interval_in_any_piece(row):
+    wanted = Requirement("cosine", "eot", at_least=0.2)
+    ends = "(0.1 to 0.4)" if row == "range" else "[0.1, 0.4]"
+    decided = Decided(wanted, "UNDECIDED", 0.25, 0.1, 0.4, 3, 5, reason=TOO_FEW if row == "range" else "")
+    verdict = Verdict(POLICY_OF_NOTHING, "run", (decided,))
+    run = RunFacts("run", Path("run"), verdict, reported.content(), reported.manifest(), "0" * 64, (None,))
+    run.content["bank"] |= {"ranges": [[0.0, 1.0]] * 3}
+    facts = Facts(POLICY_OF_NOTHING, "mine.yaml", None, (run,))
+    assert f"UNDECIDED, 0.25 {ends} from 5 pictures in 3 clusters" in text_of(decided, None)
+    assert f"0.25 {ends}" in junit(facts) and f" 0.25 {ends} " in Page(page(facts)).text and ends in str(verdict)
+    components = json.loads(cyclonedx(facts))["components"]
+    (metric,) = components[0]["modelCard"]["quantitativeAnalysis"]["performanceMetrics"]
+    assert metric["value"] == "0.25" and ("confidenceInterval" in metric) == (row == "interval")
 
 
 @pytest.mark.slow

@@ -8,6 +8,8 @@ from dataclasses import replace
 import cv2
 import numpy as np
 
+from attacks.evaluation.scores import Scores
+from attacks.experiment.view_scores import ViewScores, write_scores
 from attacks.perturbations.patch.card import card
 
 #: Pixels of the drawn card for each mm, and points along each axis that a pixel averages.
@@ -114,3 +116,10 @@ def lattice(card, steps=7):
     patch = card.patch
     x, y = np.meshgrid(*(np.linspace(0, 1, steps),) * 2)
     return np.stack([patch.x + patch.width * x, patch.y + patch.height * y], -1).reshape(-1, 2)
+
+
+def stored_scores(folder, cosine, success, arms=("clean", "noise", "no_eot", "eot")):
+    """A run's scores.safetensors, with the same (N,V) cosines and successes in each arm; what is no success is
+    recognised."""
+    scores = {arm: Scores(cosine.float().clone(), (rank := 1 + success.int()).clone(), rank) for arm in arms}
+    write_scores(folder, ViewScores({"same": scores}, {"same": {arm: success.clone() for arm in arms}}, {}, {}))

@@ -1,5 +1,6 @@
 """The patch rendered again with a measured printer, and in the poses of photographs."""
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -57,22 +58,30 @@ def test_only_the_colours_of_the_printer_are_replaced():
 
 @pytest.mark.slow
 def test_an_ideal_printer_predicts_what_the_run_has_measured():
-    words = ["data.count=2", "data.size=64", "perturbation.size=[16,16]", "evaluate.views=16", "sanity=none"]
+    words = ["data.count=3", "data.size=64", "perturbation.size=[16,16]", "evaluate.views=16", "sanity=none"]
     run = compose("patch", words)
     parts = build(run)
+    parts = replace(parts, queries=replace(parts.queries, clusters=("one", "one", "other")))
     shown = parts.perturbation.evaluated(parts.queries.images, torch.rand(1, 3, 16, 16))
-    quads = ((run.perturbation.quad,),) * 2
-    placement = PlacementRecord(("a", "b"), (64, 64), (16, 16), quads, None, True)
-    origin, judge = Rerun(Path(), run, parts, {}, {}, placement), judge_of(parts)
+    quads = ((run.perturbation.quad,),) * 3
+    placement = PlacementRecord(("a", "b", "c"), (64, 64), (16, 16), quads, None, True)
+    origin, judge = Rerun(Path(), run, parts, {}, placement), judge_of(parts)
     square = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]], float)
     box = Box(0, 0, 64, 64)
-    straight = SimpleNamespace(scene=pose(from_corners(box.corners, square), box), photo=SimpleNamespace(row=1))
-    made = predicted(origin, judge, shown, [straight], SAME)
-    rows, held_out = torch.arange(2), bank(parts.transforms, 16, seed=run.seed, purpose="evaluate")
-    own = scored(judge, shown, rows, held_out._replace(u=held_out.u.float()))
-    assert made.printer["cosine"].mean == pytest.approx(float(own.cosine.mean()), abs=1e-3)
+    pose_of_all = pose(from_corners(box.corners, square), box)
+
+    def photographs(*rows, scene=pose_of_all):
+        return [SimpleNamespace(scene=scene, photo=SimpleNamespace(row=row)) for row in rows]
+
+    rows, held_out = torch.arange(3), bank(parts.transforms, 16, seed=run.seed, purpose="evaluate")
+    own = scored(judge, shown, rows, held_out._replace(u=held_out.u.float())).cosine.view(3, 16).mean(1)
     # A pose that changes nothing: the views differ in light and file alone.
     still = Compose([stage for stage in parts.transforms.stages if not isinstance(stage, Affine | Perspective)])
     u = bank(still, 64, seed=5, purpose="test").u.float()
-    flat = scored(judge, shown, rows, held_out._replace(transforms=still, u=u)).cosine.view(2, 64)[1]
-    assert made.poses["cosine"].mean == pytest.approx(float(flat.mean()), abs=0.03)
+    flat = scored(judge, shown, rows, held_out._replace(transforms=still, u=u)).cosine.view(3, 64).mean(1)
+    for pictures, weights in (((1,), (0, 1, 0)), ((0, 1, 2, 2), (0.25, 0.25, 0.5)), ((0, 1), (0.5, 0.5, 0))):
+        made = predicted(origin, judge, shown, photographs(*pictures), SAME)
+        assert made.printer["cosine"].mean == pytest.approx(float(own @ torch.tensor(weights).float()), abs=1e-3)
+        assert made.poses["cosine"].mean == pytest.approx(float(flat @ torch.tensor(weights).float()), abs=0.03)
+    # Of the second picture no pose is known, so there is no figure of the same pictures.
+    assert predicted(origin, judge, shown, photographs(0) + photographs(1, scene=None), SAME).poses is None

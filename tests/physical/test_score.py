@@ -29,7 +29,7 @@ from attacks.physical.views import photo_view
 from attacks.runtime.files import sha256, write_json
 from attacks.schema.presets import read as read_preset
 from attacks.schema.validate import validate
-from tests.helpers.photographed import drawn, photographed, posed
+from tests.helpers.photographed import drawn, photographed, posed, stored_scores
 from tests.schema.test_configs import composed
 
 OVERRIDES = ["config=patch", "data.photos=[astronaut]", "data.count=2", "data.size=64", "perturbation.size=[16,16]"]
@@ -51,8 +51,7 @@ def run(tmp_path_factory):
     save_image(folder / "patch.png", torch.rand(3, 16, 16))
     description = identity(config.encoder, parts.encoder)
     write_json(folder / "manifest.json", {"config": dataclasses.asdict(config), "encoder": description})
-    arm = {key: {"mean": 0.5, "low": 0.4, "high": 0.7} for key in score.MEASURES}
-    write_json(folder / "metrics.json", {"arms": dict.fromkeys(("clean", "noise", "no_eot", "eot"), arm)})
+    stored_scores(folder, torch.full((2, 4), 0.5), torch.tensor([[True, False] * 2] * 2))
     record = {"schema": 1, "pictures": names, "size": [64, 64], "texture": [16, 16], "width_mm": None, "target": None}
     record |= {"id": ID, "card": False, "fixed": True}
     write_json(folder / "placement.json", record | {"quads": [[QUAD], [QUAD]]})
@@ -334,6 +333,6 @@ def test_a_folder_without_a_valid_photograph_is_refused(run, tmp_path, refused):
 def test_intervals_count_pictures_and_not_photographs():
     # However many of each there are, the interval is that of the pictures' means.
     values, rows = torch.tensor([0.0, 0.2, 0.9, 1.0]), [0, 0, 1, 1]
-    few = score.summary(values, rows)
-    many = score.summary(values.repeat(50), rows * 50)
+    few = score.summary(values, rows, ["a", "a", "b", "b"])
+    many = score.summary(values.repeat(50), rows * 50, ["a", "a", "b", "b"] * 50)
     assert many == pytest.approx(few, abs=1e-12) and few.high - few.low > 0.5

@@ -13,9 +13,10 @@ import torch
 
 from attacks.perturbations.patch.card import SIDES, Box, card, card_from
 from attacks.physical.rectify import from_corners, natural_size, quad_of, rectified
-from attacks.physical.score import MEASURES, PhotoScores, compared
+from attacks.physical.score import digital
 from attacks.physical.simulation import simulate
 from attacks.physical.views import read_placement
+from tests.helpers.photographed import stored_scores
 from tests.helpers.simulated import drawn, printed_run, smooth
 
 WRONG = [None, "x", "../../x", "a\nb: c", -1, 1e308, float("nan"), float("inf"), 10**400, [], {}, True, [[]]]
@@ -84,16 +85,31 @@ def test_a_picture_name_that_leads_out_of_its_folder_is_refused(tmp_path, name):
         read_placement(tmp_path)
 
 
-def test_broken_scores_are_refused():
-    judged = PhotoScores(torch.zeros(2), torch.zeros(2), torch.zeros(2), ("a", "b"))
-    arm = {name: {"mean": 0.5, "low": 0.4, "high": 0.7} for name in MEASURES}
-    content = {"arms": {"eot": arm, "noise": arm}}
-    assert compared(judged, [0, 0], content, "eot")["difference"]["cosine"]["mean"] == -0.5
-    for path, value, made in broken(content):
-        if len(path) == 4 and value != -1:
-            with pytest.raises(ValueError, match=r"metrics\.json"):
-                compared(judged, [0, 0], made, "eot")
-                raise AssertionError(f"{path} = {value!r} was taken")
+COSINE, SUCCESS = torch.full((2, 3), 0.5), torch.tensor([[True, False, True]] * 2)
+
+
+@pytest.mark.parametrize(
+    ("cosine", "success", "arms"),
+    [
+        (COSINE, SUCCESS, ("clean", "noise")),
+        (COSINE[:1], SUCCESS[:1], ("eot",)),
+        (COSINE[:, :0], SUCCESS[:, :0], ("eot",)),
+        (COSINE[0], SUCCESS[0], ("eot",)),
+        (COSINE * 3, SUCCESS, ("eot",)),
+        (COSINE * torch.nan, SUCCESS, ("eot",)),
+        (COSINE, SUCCESS.int(), ("eot",)),
+        (COSINE[:, :2], SUCCESS, ("eot",)),
+        (COSINE, SUCCESS[:, :2], ("eot",)),
+    ],
+)
+def test_broken_scores_are_refused(tmp_path, cosine, success, arms):
+    with pytest.raises(ValueError, match=r"scores\.safetensors"):
+        digital(tmp_path, 2, [0, 1], "eot")
+    stored_scores(tmp_path, COSINE, SUCCESS)
+    assert digital(tmp_path, 2, [1], "eot")["eot"].cosine.tolist() == [0.5] * 3
+    stored_scores(tmp_path, cosine, success, arms)
+    with pytest.raises(ValueError, match=r"scores\.safetensors"):
+        digital(tmp_path, 2, [0, 1], "eot")
 
 
 def test_the_simulation_decodes_only_png_of_a_limited_size(tmp_path):

@@ -14,13 +14,14 @@ from PIL import Image
 from attacks.data.images import load_image, to_bytes
 from attacks.data.pictures import square
 from attacks.evaluation.intervals import Interval, interval
-from attacks.physical import score
+from attacks.evaluation.per_image import summarised
+from attacks.physical import photo_report, score
 from attacks.physical.next_preset import ranges, staged
 from attacks.physical.photo_measure import file_name
 from attacks.physical.photos import Photo, listed, quads, read
 from attacks.physical.rectify import Pose
 from attacks.physical.views import photo_view, scene_view
-from tests.helpers.photographed import through
+from tests.helpers.photographed import stored_scores, through
 from tests.helpers.recomputed import share
 from tests.run.test_bad_pictures import png
 
@@ -71,13 +72,22 @@ def test_only_measured_values_replace_stages():
     assert list(staged(own, {"affine": {}, "exposure": {}})) == ["affine", "exposure", "contrast", "downscale"]
 
 
+def alone(rows):
+    """Clusters of one picture each."""
+    return list(map(str, rows))
+
+
 def test_intervals_equal_those_of_the_run():
-    values = torch.tensor([0.1, 0.5, 0.9, 0.3])
-    assert score.summary(values, [0, 0, 0, 0]) == interval(values[None].double())
-    of_two = score.summary(values, [0, 0, 0, 1])
-    assert of_two.mean == pytest.approx(0.4) and (of_two.low, of_two.high) == pytest.approx((0.3, 0.5))
+    values, hits = torch.tensor([0.1, 0.5, 0.9, 0.3]), torch.tensor([True, False, True, True])
+    assert score.summary(values, [0, 0, 0, 0], ["a"] * 4) == interval(values[None].double())
+    for rows, clusters in (
+        ([0, 0, 0, 1], alone([0, 0, 0, 1])),
+        ([0, 0, 0, 1], ["a"] * 4),
+    ):  # of one cluster: pictures
+        of_two = score.summary(values, rows, clusters)
+        assert of_two.mean == pytest.approx(0.4) and (of_two.low, of_two.high) == pytest.approx((0.3, 0.5))
     wilson = scipy.stats.binomtest(3, 4).proportion_ci(method="wilson")
-    of_one = score.share(torch.tensor([True, False, True, True]), [0] * 4)
+    of_one = score.share(hits, [0] * 4, ["a"] * 4)
     assert of_one == (0.75, pytest.approx(wilson.low), pytest.approx(wilson.high), "interval")
     gap = score.difference(Interval(0.8, 0.5, 0.9), Interval(0.6, 0.56, 0.63))
     assert gap[:3] == pytest.approx((0.2, 0.2 - np.hypot(0.3, 0.03), 0.2 + np.hypot(0.1, 0.04)))
@@ -87,21 +97,74 @@ def test_intervals_equal_those_of_the_run():
 @pytest.mark.parametrize("rows", [[0] * 6, list(range(6))])
 @pytest.mark.parametrize("hit", [True, False])
 def test_equal_photographs_have_an_interval_of_nonzero_width(rows, hit):
-    result = score.share(torch.full((6,), hit), rows)
+    result = score.share(torch.full((6,), hit), rows, alone(rows))
     assert result.mean == hit and result.high - result.low > 0.3
     gap = score.difference(result, Interval(1.0, 1.0, 1.0))
     assert gap.high - gap.low == pytest.approx(result.high - result.low)
 
 
 @pytest.mark.parametrize("pictures", [2, 3, 4, 30])
-def test_the_share_of_several_pictures_is_that_of_their_clusters(pictures):
+@pytest.mark.parametrize("tiles", [1, 3])
+def test_the_share_of_several_clusters_is_that_of_their_pictures_means(pictures, tiles):
     draw = np.random.default_rng(pictures)
-    rows = np.repeat(np.arange(pictures), draw.integers(1, 20, pictures))
-    hits = draw.random(len(rows)) < draw.random(pictures)[rows]
-    wanted = share(np.array([hits[rows == i].mean() for i in range(pictures)]), np.bincount(rows))
-    result = score.share(torch.from_numpy(hits), rows.tolist())
+    rows = np.repeat(np.arange(pictures * tiles), draw.integers(1, 20, pictures * tiles))
+    hits = draw.random(len(rows)) < draw.random(pictures * tiles)[rows]
+    means = np.array([hits[rows == i].mean() for i in range(pictures * tiles)]).reshape(pictures, tiles).mean(1)
+    wanted = share(means, np.bincount(rows // tiles))
+    result = score.share(torch.from_numpy(hits), rows.tolist(), alone(rows // tiles))
     assert result.kind == wanted.pop("kind") == ("range" if pictures < 4 else "interval")
     assert result[:3] == pytest.approx([*wanted.values()])
+
+
+#: Seven tiles of one place and one of another.
+PLACES = ("park",) * 7 + ("street",)
+
+
+def compared(folder, pictures, clusters=PLACES, times=4):
+    """Photographs of some pictures that repeat what the run's views of each show, unequally often."""
+    each = [row for i, row in enumerate(pictures) for _ in range(times * (1 + i % 3))]
+    fooled = torch.tensor([row < 7 for row in each])
+    photos = score.PhotoScores(fooled.float() / 2, ~fooled, fooled, tuple(each))
+    return score.compared(photos, score.digital(folder, 8, sorted({*pictures}), "eot"), clusters, "eot")
+
+
+@pytest.fixture
+def fooled(tmp_path):
+    """The scores of a run in which seven pictures of eight are fooled in all of their views."""
+    success = torch.arange(8)[:, None].expand(8, 100) < 7
+    stored_scores(tmp_path, success.float() / 2, success.clone())
+    return tmp_path
+
+
+@pytest.mark.parametrize("pictures", [range(8), [0, 7], [6, 7, 1], [7], [2, 4]])
+def test_photographs_that_repeat_the_run_differ_by_nothing(fooled, pictures):
+    content = compared(fooled, [*pictures])
+    own = [row == 7 for row in pictures]
+    share_fooled = 0.5 if any(own) and not all(own) else float(not all(own))
+    assert content["photographs"]["success"]["mean"] == content["digital"]["eot"]["success"]["mean"] == share_fooled
+    assert [content["difference"][name]["mean"] for name in score.MEASURES] == [0, 0, 0]
+
+
+def test_the_figures_of_the_run_are_those_of_its_own_table(fooled):
+    rows = [
+        {"cluster": name, "views": 100, "success": row < 7, "cosine": (row < 7) / 2}
+        for row, name in enumerate(PLACES)
+    ]
+    rows = [{key: float(value) if isinstance(value, bool) else value for key, value in row.items()} for row in rows]
+    content = compared(fooled, range(8))
+    for name in ("success", "cosine"):
+        assert content["digital"]["eot"][name] == summarised(name, rows)
+    assert content["photographs"]["success"]["kind"] == "range"  # two places, however many tiles
+    apart = compared(fooled, range(8), clusters=alone(range(8)))["photographs"]["success"]
+    assert apart["kind"] == "interval" and apart["mean"] == 0.875
+
+
+def test_a_range_is_not_printed_as_an_interval(fooled):
+    content = compared(fooled, [0]) | {"photos": [0] * 4, "arm": "eot", "prediction": None}
+    head, first, *_, last = photo_report._figures(content)
+    assert content["photographs"]["cosine"]["kind"] == "range" and head.startswith(" ")
+    assert "0.500 (0.500 to 0.500)" in first and "1.000 [0.510, 1.000]" in first
+    assert "0.000 (" in last and "0.000 [" in last
 
 
 def test_every_photograph_has_its_own_file():
