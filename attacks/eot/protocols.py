@@ -62,7 +62,8 @@ class Penalty(Protocol):
 class Perturbation(Protocol):
     """What may be changed: a start, the way into a scene, and the set that delta must stay in.
 
-    `attacks.perturbations.base.PerturbationSet` has defaults for what a texture needs, and for `shared` and `take`.
+    `attacks.perturbations.base.PerturbationSet` has defaults for what a texture needs, and for `shared`, `take`,
+    `step` and `length`, that of a move in the unit of `reach`.
     """
 
     @property
@@ -114,6 +115,7 @@ class Perturbation(Protocol):
     def move(self, delta: Tensor, by: Tensor, images: Tensor) -> Tensor: ...
     def step(self, delta: Tensor, grad: Tensor, length: float | Tensor, images: Tensor) -> Tensor: ...
     def norm(self, delta: Tensor) -> Tensor: ...
+    def length(self, delta: Tensor) -> Tensor: ...
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor: ...
 
 

@@ -29,8 +29,8 @@ class NES(Optimiser):
     Oracle: the gradient in the low frequencies, tests/solvers/test_sampled.py.
 
     Args:
-        probe: how far each side is, as a share of the radius in its norm. An encoder that answers in steps, such as a
-            hash, needs a long one; a move beyond the set is cut off at its edge.
+        probe: how far each side is, as a share of the radius in its norm, of `L0` of the range of a value. An encoder
+            that answers in steps, such as a hash, needs a long one; a move beyond the set is cut off at its edge.
         keep: the patterns are sums of so many cosines along each axis.
         grey: the same pattern in all channels.
         rel_step_size: length of the first step as a share of eps.

@@ -36,6 +36,14 @@ class PerturbationSet(ABC):
         return self
 
     @abstractmethod
+    def norm(self, delta: Tensor) -> Tensor:
+        """(N,...) -> (N,): at most `eps` in the set."""
+
+    def length(self, delta: Tensor) -> Tensor:
+        """(N,...) -> (N,) or (1,...) -> (N,): how far a move goes, in the unit of `reach`; here its norm."""
+        return self.norm(delta)
+
+    @abstractmethod
     def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor) -> Tensor:
         """The move of norm `length` that lowers the loss most, to first order."""
 

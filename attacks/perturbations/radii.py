@@ -72,6 +72,10 @@ class Radii(PerturbationSet):
         """(N,C,H,W), or one direction (1,C,H,W), -> (N,): 1 is on the edge of the picture's set."""
         return self.inner.norm(delta) / self.radii.to(delta)
 
+    def length(self, delta: Tensor) -> Tensor:
+        """(N,C,H,W), or one direction (1,C,H,W), -> (N,): in reaches of each picture's set."""
+        return self.inner.length(delta) / reaches(self.inner, self.radii).to(delta)
+
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
         """The deltas that 8-bit files will hold, each within its radius."""
         rows = zip(self._each(), delta.split(1), images.split(1), strict=True)
@@ -80,3 +84,8 @@ class Radii(PerturbationSet):
     def _each(self) -> list[Ball]:
         radii = self.radii.tolist()
         return [self.inner.take(torch.tensor([i])).sized(radius) for i, radius in enumerate(radii)]
+
+
+def reaches(ball: Ball, radii: Tensor) -> Tensor:
+    """The reach of the ball with each of these radii, (N,): its unit need not be theirs, see `L0`."""
+    return radii.new_tensor([ball.sized(radius).reach for radius in radii.tolist()])

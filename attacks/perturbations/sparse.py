@@ -208,6 +208,10 @@ class L0(Ball):
         """The pixels that change in any channel: (N,C,H,W) -> (N,)."""
         return (delta != 0).any(1).flatten(1).sum(1).to(delta.dtype)
 
+    def length(self, delta: Tensor) -> Tensor:
+        """The largest value: `reach` is the range of one."""
+        return delta.flatten(1).abs().amax(1)
+
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
         """The delta that an 8-bit file of images + delta will hold, within its own pixels."""
         return torch.where(delta != 0, from_levels(to_levels(delta, images), images), 0)

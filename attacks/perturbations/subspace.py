@@ -99,6 +99,9 @@ class Wrapped(Ball):
     def norm(self, delta: Tensor) -> Tensor:
         return self.inner.norm(delta)
 
+    def length(self, delta: Tensor) -> Tensor:
+        return self.inner.length(delta)
+
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
         return self.inner.quantise(self.only(delta), images)
 
@@ -142,6 +145,10 @@ class Masked(Wrapped):
                 f"{tuple(self.mask.shape)} for a perturbation of {tuple(delta.shape)}"
             )
         return delta * self.mask.to(delta)
+
+    def length(self, delta: Tensor) -> Tensor:
+        """That of the part within the mask: no other part moves."""
+        return self.inner.length(self.only(delta.expand(max(len(delta), len(self.mask)), -1, -1, -1)))
 
     def restrict(self, delta: Tensor) -> Tensor:
         """The delta within the mask. `inner` is not applied again: a masked band of frequencies is not in the band,

@@ -80,6 +80,9 @@ class Universal(PerturbationSet):
     def norm(self, delta: Tensor) -> Tensor:
         return self.inner.norm(delta)
 
+    def length(self, delta: Tensor) -> Tensor:
+        return self.inner.length(delta)
+
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
         """The delta (N,C,H,W) that the 8-bit file of each attacked picture will hold, within `eps` and the box: no
         longer one for all, where a picture is clamped, or where rounding had to be kept within `eps`."""

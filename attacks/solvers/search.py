@@ -21,7 +21,7 @@ from attacks.objectives.penalties import penalised, priced
 from attacks.optimisers.gradient import PGD
 from attacks.optimisers.nes import NES, LabelOnly
 from attacks.perturbations.ball import Ball
-from attacks.perturbations.radii import Radii
+from attacks.perturbations.radii import Radii, reaches
 from attacks.runtime.stored import stored
 from attacks.solvers.checks import budgeted, checked
 from attacks.solvers.loop import OF_IMAGES, LoopState, Step, Steps, descend, done_of, start
@@ -244,7 +244,7 @@ def estimated(problem: Problem, delta: Tensor, directions: Tensor, u: Tensor, op
 def probed(problem: Problem, delta: Tensor, direction: Tensor, options: Options) -> Tensor:
     """The deltas on one side, along a direction (n,...) of each or (n = 1) the same for all."""
     perturbation = problem.perturbation
-    length = cast(NES, options.optimiser).probe * perturbation.reach / perturbation.norm(direction)
+    length = cast(NES, options.optimiser).probe * perturbation.reach / perturbation.length(direction)
     by = (length[:, None, None, None] * direction).expand_as(delta)
     return perturbation.move(delta, by, problem.images)
 
@@ -362,7 +362,7 @@ def _first(problem: Problem, ball: Ball, options: Options) -> Step:
     radii = (FIRST * torch.full_like(widest, ball.eps)).minimum(widest)
     if optimiser.surrogate is None:  # not from zero, round which answers are alike on both sides
         first = torch.stack(farthest, 1)[range(len(problem)), far.argmin(1)]
-        first = first * (radii / widest).to(first)[:, None, None, None]
+        first = first * _ratio(ball, radii, widest, first)
     else:
         first = _transferred(problem, ball, radii, options)
     estimate = estimate_of(torch.cat([untouched, far], 1), nothing, options)
@@ -399,12 +399,17 @@ def _followed(memory: Decided, step: Step, sets: Radii, ball: Ball, images: Tens
     widest = ball.norm(torch.ones_like(images)).to(sets.radii)
     radii = (sets.radii * LabelOnly.factor(share).to(sets.radii)).clamp(min=LEAST * ball.eps).minimum(widest)
     radii = torch.where(active, radii, sets.radii)
-    scale = (radii / sets.radii).to(step.delta)[:, None, None, None]
-    return Decided(step.state._replace(delta=step.delta * scale), radii, memory.high, low)
+    walk = step.delta * _ratio(ball, radii, sets.radii, step.delta)
+    return Decided(step.state._replace(delta=walk), radii, memory.high, low)
+
+
+def _ratio(ball: Ball, radii: Tensor, before: Tensor, like: Tensor) -> Tensor:
+    """By how much the values of deltas change where the radii (N,) of their sets do, (N,1,1,1)."""
+    return (reaches(ball, radii) / reaches(ball, before)).to(like)[:, None, None, None]
 
 
 def _within(ball: Ball, memory: Decided, images: Tensor) -> Tensor:
     """The walk's deltas, as long as the ball allows."""
     walk = memory.walk.delta
-    scale = (ball.eps / memory.radii).to(walk)[:, None, None, None]
+    scale = _ratio(ball, torch.full_like(memory.radii, ball.eps), memory.radii, walk)
     return ball.move(torch.zeros_like(walk), walk * scale, images)

@@ -5,10 +5,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks import EOT, L2, NES, Away, LabelOnly, Linf, Patch
+from attacks import EOT, L0, L2, NES, Away, LabelOnly, Linf, Patch
 from attacks.encoders.black_box.asked import BlackBox
 from attacks.eot.problem import Options, Problem
 from attacks.optimisers.nes import cosines
+from attacks.perturbations import Masked
 from attacks.solvers.search import decided, loop_of
 from attacks.solvers.solver import watch
 from transforms import Brightness, Compose
@@ -80,6 +81,18 @@ def test_the_walk_resumes_to_the_bit_and_does_not_depend_on_neighbours():
     first = next(steps)
     second = steps.send(torch.tensor([True, False, False]))
     assert second.active.tolist() == [False, True, True] and torch.equal(first.delta[0], second.delta[0])
+
+
+@pytest.mark.parametrize("inside", [1.0, 0.5], ids=["plain", "masked"])
+def test_few_pixels_change_an_answer_at_half_of_what_they_can(inside):
+    """An L0 radius counts pixels: patterns reach as far as the box allows, and no value shrinks with the radius."""
+    mask = (torch.arange(24) < 24 * inside).float().expand(1, 1, 24, 24)
+    ball, image = Masked(L0(60), mask), IMAGES[:1]
+    most = float((SMOOTH * ball.farthest(SMOOTH.expand_as(image), image)).sum())
+    encoder = service(0.5 * most / (EPS * WIDEST), image)
+    case = Problem(image, encoder(image), encoder, Away(), ball)
+    *_, last = decided(case, options())
+    assert bool(changed(case, last.delta)) and float(ball.norm(last.delta)) <= 60
 
 
 def test_a_picture_whose_answer_has_not_changed_yet_does_not_leave():

@@ -8,11 +8,14 @@ import scipy.fft
 import torch
 import torch.nn.functional as F
 
-from attacks import EOT, NES, PGD, Away, CVaR, Linf, Square
+from attacks import EOT, L0, L1, L2, NES, PGD, Away, CVaR, Linf, Patch, Square, Universal
 from attacks.encoders.black_box.asked import BlackBox
 from attacks.eot.problem import Options, Problem
-from attacks.solvers.search import estimated, loop_of, sampled
+from attacks.perturbations import Grey, LowFrequency, Masked, Smoothed
+from attacks.perturbations.radii import Radii
+from attacks.solvers.search import estimated, loop_of, probed, sampled
 from scripts.benchmarks.hash_server import phash
+from tests.helpers.solving import Dot
 from transforms import Brightness, Compose
 
 IMAGES = F.interpolate(torch.rand(3, 3, 5, 5, generator=torch.Generator().manual_seed(1)), (32, 32), mode="bicubic")
@@ -31,6 +34,29 @@ class Linear:
 
     def __call__(self, features, anchor):
         return features[:, 0] - anchor[:, 0]
+
+
+GREY, HALF = torch.full((2, 3, 32, 32), 0.5), (torch.arange(32) < 16).float().expand(1, 1, 32, 32)
+CORNER = torch.zeros(2, 1, 32, 32)
+CORNER[:, :, :5, :5] = 1
+BALLS = {"linf": Linf(0.05), "l2": L2(1.0), "l1": L1(20.0), "l0": L0(30)}
+WRAPS = {
+    "plain": lambda ball: ball,
+    "masked": lambda ball: Masked(ball, HALF),
+    "corners": lambda ball: Masked(ball, CORNER),
+    "grey": Grey,
+    "low": lambda ball: LowFrequency(ball, 8),
+    "smoothed": lambda ball: Smoothed(ball, 1.0),
+    "universal": Universal,
+    "universal masked": lambda ball: Universal(Masked(ball, HALF)),
+    "radii": lambda ball: Radii(ball, torch.tensor([0.5, 1.0]).double() * ball.eps, torch.zeros_like(GREY)),
+}
+SETS = {
+    f"{wrap} {ball}": make(BALLS[ball])
+    for wrap, make in WRAPS.items()
+    for ball in BALLS
+    if (wrap != "low" or ball in ("linf", "l2")) and (wrap != "grey" or ball != "l1")
+}
 
 
 def problem(count=3):
@@ -61,6 +87,44 @@ def test_the_estimate_is_the_gradient_in_the_low_frequencies():
     low[:, :, 3:] = low[:, :, :, 3:] = 0
     true = torch.from_numpy(scipy.fft.idctn(low, axes=(2, 3), norm="ortho")).float().expand_as(found)
     assert float(F.cosine_similarity(found.flatten(1), true.flatten(1)).min()) > 0.95
+
+
+def probes(perturbation, delta, **changes):
+    """What some probes change."""
+    case = Problem(GREY, torch.zeros(2, 1), None, Linear(), perturbation)
+    directions = NES().directions(delta, 3, torch.Generator().manual_seed(0))
+    given = options(optimiser=NES(**changes))
+    return [probed(case, delta, each[None], given) - delta for each in directions]
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_a_probe_goes_its_share_of_the_radius_and_of_the_range_of_a_value_where_that_counts_pixels(name):
+    perturbation = SETS[name]
+    for by in probes(perturbation, torch.zeros_like(GREY[:1] if perturbation.shared else GREY), probe=0.25):
+        gone = by.abs().amax((1, 2, 3)) if name.endswith("l0") else perturbation.norm(by) / perturbation.eps
+        torch.testing.assert_close(gone, torch.full_like(gone, 0.25), rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("perturbation", [*SETS.values(), Patch((8, 8))], ids=[*SETS, "patch"])
+def test_a_probe_shows_in_a_file_of_8_bits_in_every_set(perturbation):
+    delta = perturbation.start(GREY, torch.Generator().manual_seed(0))
+    for by in probes(perturbation, delta):
+        assert 255 * float(by.abs().amax((1, 2, 3)).min()) >= 2
+
+
+@pytest.mark.parametrize("wrap", ["plain", "masked", "universal"])
+def test_few_pixels_are_found_by_an_encoder_that_is_asked(wrap):
+    """The best of a linear loss is known: the pixels with the largest gain, each to the end of its range."""
+    ball, image = SETS[f"{wrap} l0"], IMAGES[:1]
+    smooth = 30 * NES(keep=4).directions(image, 1, torch.Generator().manual_seed(2))
+    encoder = BlackBox(
+        lambda x: (torch.from_numpy(x).permute(0, 3, 1, 2) / 255 * smooth).sum((1, 2, 3))[:, None].numpy()
+    )
+    case = Problem(image, torch.ones(1, 1), encoder, Dot(), ball)
+    best = ball.inner.farthest(-smooth, None) if ball.shared else ball.farthest(-smooth, image)
+    *_, last = sampled(case, options(optimiser=NES(keep=4), eot=EOT(Compose(), views=20), steps=20))
+    gained, most = (float((smooth * ((image + delta).clamp(0, 1) - image)).sum()) for delta in (last.delta, best))
+    assert gained / most > 0.75
 
 
 def test_each_query_is_a_forward_pass_of_one_view():
