@@ -8,6 +8,7 @@ views). So what one radius has found is the start at the next, and the whole sea
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -154,11 +155,11 @@ def _steps(state: RadiusState, delta: Tensor, problem: Problem, options: Options
         if getattr(inner.optimiser, "point", None) is not None:  # of an optimiser that looks ahead
             inner = inner._replace(optimiser=inner.optimiser._replace(point=sets.first))
     run = descend(replace(problem, perturbation=sets), options, inner)
-    for _ in range(count):
-        latest = next(run).state
+    for step in islice(run, count):  # none where every picture has left
+        inner = step.state
     run.close()
-    assert isinstance(latest, LoopState)
-    return latest
+    assert inner is not None  # no picture leaves before the first step
+    return inner
 
 
 def _sets(problem: Problem, radii: Tensor, delta: Tensor) -> Radii:

@@ -1,6 +1,7 @@
 """The search for the smallest radius: known radii, its passes, and its laws."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,8 +9,10 @@ from torch import nn
 
 from attacks import EOT, L0, L1, L2, Linf, Wiener
 from attacks.eot.problem import Options, Problem
+from attacks.eot.protocols import Objective
 from attacks.perturbations import Grey, LowFrequency, Masked, Smoothed
 from attacks.perturbations.radii import Radii
+from attacks.solvers.checks import Silent
 from attacks.solvers.radius import HALF, Trial, planned, radius
 from tests.helpers.sets import double, levels, random, seed
 from tests.helpers.solving import Dot
@@ -90,6 +93,23 @@ def test_a_picture_that_resists_at_the_largest_radius_has_none():
     assert last.broken.tolist() == [True, False, True, False, True]
     assert last.least[~last.broken].tolist() == [math.inf] * 2
     assert torch.equal(last.delta[~last.broken], first[~last.broken])
+
+
+class Hinge(Objective):
+    """The sum of the pixels, down to 92."""
+
+    def __call__(self, features, anchor):
+        return features.flatten(1).sum(1).clamp(min=92)
+
+
+def test_a_search_goes_on_where_every_picture_has_left():
+    problem, options, trial, first, _, passes = case(L2(1.0))
+    images = torch.full_like(first, 0.5)  # their sum is 96, and can fall by 14
+    problem = replace(problem, images=images, objective=Hinge())
+    trial = trial._replace(success=lambda delta: delta.new_zeros(len(delta)))  # so the radius stays the largest
+    with pytest.warns(Silent, match="they leave"):
+        *_, last = radius(problem, options, trial, first, passes=passes)
+    assert bool(last.inner.solved.all()) and last.trials == 1 + planned(options, trial, passes)[1]
 
 
 @pytest.mark.slow
