@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.eot.protocols import Objective
@@ -31,8 +30,8 @@ class CrossEntropy(Objective):
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
         """(N,K), (N,) -> (N,)."""
-        loss = F.cross_entropy(features, labels(anchor, features), reduction="none")
-        return loss if self.targeted else -loss
+        chosen = own(features.log_softmax(1), anchor)  # `F.cross_entropy` would leave a label of -100 out
+        return -chosen if self.targeted else chosen
 
 
 @dataclass(frozen=True)
@@ -90,8 +89,12 @@ def others(scores: Tensor, rows: Tensor) -> Tensor:
 
 
 def labels(anchor: Tensor, scores: Tensor) -> Tensor:
-    """The anchor as whole numbers on the scores' device. Raises ValueError if it is something else."""
+    """The anchor as whole numbers on the scores' device. Raises ValueError if it is something else, and on the host
+    for one that is out of range: elsewhere the check would wait for a device, which itself stops at such a label."""
     if not isinstance(anchor, Tensor) or anchor.is_floating_point() or anchor.shape != scores.shape[:1]:
         kind = f"{anchor.dtype} of shape {tuple(anchor.shape)}" if isinstance(anchor, Tensor) else type(anchor)
         raise ValueError(f"`anchor` must hold a whole number for each of {len(scores)} views, (N,); got {kind}")
+    if anchor.device.type == "cpu" and bool(((anchor < 0) | (anchor >= scores.shape[1])).any()):
+        low, high = int(anchor.min()), int(anchor.max())
+        raise ValueError(f"`anchor` must hold columns of the scores, 0..{scores.shape[1] - 1}; got {low} to {high}")
     return anchor.to(scores.device).long()

@@ -194,6 +194,16 @@ def test_a_reached_margin_is_not_treated_as_a_zero_gradient():
 
 
 @pytest.mark.parametrize("targeted", [False, True])
+def test_cross_entropy_and_its_gradient_equal_torchs_bit_for_bit(targeted):
+    logits = FEATURES.float().requires_grad_()
+    sign = 1 if targeted else -1
+    ours, reference = CrossEntropy(targeted)(logits, LABELS), sign * F.cross_entropy(logits, LABELS, reduction="none")
+    assert torch.equal(ours, reference)
+    slopes = [torch.autograd.grad(loss @ OWN[:, 0].float(), logits)[0] for loss in (ours, reference)]
+    assert torch.equal(*slopes)
+
+
+@pytest.mark.parametrize("targeted", [False, True])
 def test_dlr_is_invariant_to_a_shift_or_a_scale_of_the_logits(targeted):
     case = CASES["dlr targeted" if targeted else "dlr"]
     moved = case.objective(13 * FEATURES - 5, case.anchor)

@@ -148,6 +148,13 @@ REFUSED = {
     "anchor by encoder": (lambda: Away()(E, (E,)), "`anchor`.*Members"),
     "anchor of labels": (lambda: Away()(E, ROWS), "shaped like the features"),
     "labels of features": (lambda: Retrieval(E)(E, E), "whole number for each of 5 views"),
+    "label ignored by torch": (
+        lambda: CrossEntropy()(E, ROWS - 100),
+        r"columns of the scores, 0\.\.\d+; got -100 to",
+    ),
+    "label beyond the classes": (lambda: DLR()(E, ROWS + 50), "columns of the scores"),
+    "row before the gallery": (lambda: Retrieval(E, identity=ROWS)(E, ROWS - 1), "columns of the scores"),
+    "row beyond the gallery": (lambda: InfoNCE(E)(E, ROWS + 50), "columns of the scores"),
     "too few labels": (lambda: CrossEntropy()(E, ROWS[:4]), "whole number for each of 5 views"),
     "triplet of a tensor": (lambda: Triplet()(E, E), "`anchor` of Triplet.*Tensor"),
     "triplet of one": (lambda: Triplet()(E, {"positive": E}), r"\['positive'\]"),
