@@ -48,6 +48,8 @@ def checked(problem: Problem, steps: int) -> None:
     images, anchor, encoder, objective = problem.images, problem.anchor, problem.encoder, problem.objective
     if images.dim() != 4 or not images.is_floating_point():
         raise ValueError(f"`images` must be floating (N,3,H,W); got {images.dtype} of shape {tuple(images.shape)}")
+    if not len(images):
+        raise ValueError("`images` must hold at least one image; got none: was every picture filtered out?")
     low, high = float(images.min()), float(images.max())
     if not (low >= 0 and high <= 1):  # so written, NaN is out of range too
         raise ValueError(f"`images` must lie in [0, 1]; got {low:g} to {high:g} (divide 8-bit values by 255)")

@@ -184,7 +184,7 @@ def watch(
         if state is not None:
             here, previous, before, looked = state.rows.cpu(), state.previous, state.before, state.looked
             moved, inner, state = state.moved, state.inner, None
-        if not len(here):
+        if restart and not len(here):  # without any image at all the run itself says so
             return
         rows = uploaded(here, device)
         running, answer = _run(problem, options, restart, rows, inner), None

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attacks import EOT, L2, PGD, Linf, attack, solve
+from attacks import EOT, L2, NES, PGD, LabelOnly, Linf, attack, solve
 from attacks.optimisers.square import Square
 from tests.helpers.solving import VIEWS, looked, small_problem, watch
 from transforms import Compose, Uniform
@@ -47,6 +47,16 @@ def test_the_last_step_is_always_looked_at(problem, steps):
     *_, (step, best) = watch(images, anchor, **parts)
     assert step.index == steps - 1
     torch.testing.assert_close(best.latest, looked(images, anchor, step.delta, **parts).float())
+
+
+@pytest.mark.parametrize("optimiser", [PGD(), Square(), NES(), LabelOnly()], ids=lambda each: type(each).__name__)
+def test_no_picture_is_an_error(problem, optimiser):
+    images, anchor, parts = problem
+    parts |= {"optimiser": optimiser, "eot": EOT(VIEWS, views=2)}
+    with pytest.raises(ValueError, match="`images` must hold at least one image"):
+        solve(images[:0], anchor[:0], **parts)
+    with pytest.raises(ValueError, match="`images` must hold at least one image"):
+        next(attack(images[:0], anchor[:0], **parts | {"optimiser": PGD()}))
 
 
 @pytest.mark.parametrize("perturbation", [Linf(0.1), L2(1.0)])
