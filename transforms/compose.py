@@ -214,17 +214,22 @@ class Compose:
     names: tuple[str, ...] = field(init=False, repr=False)
     _kinds: tuple[_Kind, ...] = field(init=False, repr=False, compare=False)
     _resampling: Resampling = field(init=False, repr=False, compare=False)
+    # Whether a value that is read may lie beyond those of its neighbours.
+    _overshoots: bool = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         resampling = Resampling(self.kernel, self.border, self.value, self.antialias, self.deterministic)
         object.__setattr__(self, "_resampling", resampling)
+        object.__setattr__(self, "_overshoots", self.kernel not in ("nearest", "bilinear"))
         for stage in self.stages:
             if not isinstance(stage, Stage):
                 raise ValueError(f"`stages` must hold stages such as Affine(...); got {stage!r}")
-        if any(isinstance(stage, Laying) for stage in self.stages[1:]):
-            raise ValueError(
-                "a stage that acts on the layers of a scene must come first: after it the camera sees one picture"
-            )
+        for place, stage in enumerate(self.stages):
+            if _lays(stage) and (place or not isinstance(stage, Laying)):
+                raise ValueError(
+                    "a stage that acts on the layers of a scene must come first, and in no other stage: from there "
+                    "on the camera sees one picture"
+                )
         object.__setattr__(self, "stages", tuple(self.stages))
         object.__setattr__(self, "dims", sum(stage.dims for stage in self.stages))
         object.__setattr__(self, "names", tuple(self._names()))
@@ -320,6 +325,8 @@ class Compose:
             return view if tone is None else toned(view, tone)
         for layer in rest:
             view = self._lay(layer, view, chain)
+        if rest and self._overshoots:  # ink and coverage are read apart: at an edge they may add up to more than 1
+            view = saturate(view)
         return toned(view, tone) if rest and tone is not None else view
 
     def _lay(self, layer: Layer, views: Tensor, chain: Sequence[Move]) -> Tensor:
@@ -361,11 +368,16 @@ class Compose:
         solid: bool = False,
     ) -> Tensor:
         """The views (N,C,*size) of one opaque layer, or boxes of them."""
-        overshoots = self.kernel not in ("nearest", "bilinear")  # and so it is clamped before the tone
-        first = None if overshoots else tone
+        first = None if self._overshoots else tone  # it is clamped before the tone
         view = warp(pixels, pull, size, resampling, tone=first, outline=outline, at=at, solid=solid)
-        view = saturate(view) if overshoots else view
-        return toned(view, tone) if overshoots and tone is not None else view
+        view = saturate(view) if self._overshoots else view
+        return toned(view, tone) if self._overshoots and tone is not None else view
+
+
+def _lays(stage: Stage) -> bool:
+    """Whether a stage acts on the layers of a scene, or one within it does."""
+    inner = (*getattr(stage, "stages", ()), getattr(stage, "stage", None))
+    return isinstance(stage, Laying) or any(_lays(each) for each in inner if each is not None)
 
 
 def seen(scene: Scene) -> Tensor:

@@ -131,4 +131,4 @@ def test_the_facts_of_a_docstring_become_fields():
 def test_the_command_of_a_policy_has_the_threat_of_the_policy(name):
     words = shlex.split(made()["policies", name].command)[3:]
     run = composed(*(word for word in words if not word.startswith("require=")))
-    refuse_other_threat(read_policy(name), OmegaConf.to_container(run), {})
+    refuse_other_threat(read_policy(name), OmegaConf.to_container(run))

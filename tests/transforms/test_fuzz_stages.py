@@ -29,7 +29,7 @@ RANGES = {
         crop scale=.01:1 ratio=.01:100
         lens k1=-1:1 k2=-1:1
         cylinder arc=0:360 turn=-180:180 tilt=-60:60 distance=1:1000
-        rolling_shutter pan=-1:1 wobble=0:1 cycles=0:20
+        rolling_shutter pan=-1:1 wobble=0:1 cycles=0:8
         brightness amount=-1:1
         contrast factor=0:100
         gain factor=0:100

@@ -220,6 +220,15 @@ def test_a_view_depends_on_its_own_row_alone(name, stage, photo):
     assert torch.equal(stage(images, u), stage(images.clone(), u.clone()))
 
 
+def test_a_view_through_a_lens_does_not_depend_on_views_that_shrink(photo):
+    """Beyond the fold of a lens nothing is seen: a level of the pyramid is taken from the neighbours there."""
+    fisheye = Compose([Lens(k1=(-0.5, 0.0)), Affine(degrees=15, scale=(0.6, 1.4))])
+    u = torch.rand(16, fisheye.dims, generator=torch.Generator().manual_seed(0))
+    noise = torch.rand(1, 3, 96, 96, generator=torch.Generator().manual_seed(1))
+    together, alone = fisheye(noise, u), torch.cat([fisheye(noise, row[None]) for row in u])
+    torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
+
+
 @pytest.mark.gpu
 @every_stage
 @pytest.mark.parametrize("place", ["cpu", "cuda"], ids=["u_on_host", "u_on_gpu"])
@@ -354,7 +363,7 @@ REFUSED = {
     "thin_plate grid": [1, 3.0],
     "rolling_shutter pan": [1.1],
     "rolling_shutter wobble": [(-0.1, 0.1)],
-    "rolling_shutter cycles": [(0, 21)],
+    "rolling_shutter cycles": [(0, 9)],
     "brightness amount": [1.1, (0, -0.1), "01"],
     "contrast factor": [(-0.1, 1), (1.5, 0.5), (0, 1e39), (True, True)],  # NaN: infinite in float32
     "gain factor": [(-0.1, 1)],

@@ -14,10 +14,12 @@ from transforms import (
     Gamma,
     Geometry,
     Layer,
+    OneOf,
     OnLayers,
     Perspective,
     Placement,
     Scene,
+    Sometimes,
     ThinPlate,
 )
 from transforms.sampling.homography import homography
@@ -213,6 +215,9 @@ def test_coordinates_have_names_and_units():
         (lambda: OnLayers([Cylinder(), Brightness(0.1)]), "in physical order"),
         (lambda: OnLayers(place=Cylinder()), "must be a homography"),
         (lambda: Compose([Affine(), OnLayers()]), "must come first"),
+        (lambda: Compose([Sometimes(OnLayers(), 0.5)]), "in no other stage"),
+        (lambda: Compose([OneOf([OnLayers(), Brightness(0.1)])]), "in no other stage"),
+        (lambda: Compose([Compose([OnLayers()])]), "in no other stage"),
         (lambda: Placement(scale=(0, 0.5)), "`scale` must lie within"),
         (lambda: Placement(x=(0, 2)), "`x` must lie within"),
         (lambda: Placement(aspect=0), "`aspect` must lie within"),
@@ -221,6 +226,15 @@ def test_coordinates_have_names_and_units():
 def test_invalid_arguments_are_refused(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("kernel", ["bilinear", "bicubic", "keys(-0.5)"])
+def test_the_view_of_a_picture_under_a_layer_is_a_picture(kernel):
+    texture = (torch.rand(1, 3, 16, 24, generator=seed(1), dtype=double) > 0.5).to(double)
+    camera = Compose([Affine(degrees=180, scale=(0.5, 1.5))], kernel=kernel)
+    bright, layer = Layer(0 * base() + 0.9, None, FULL), scene(texture).layers[1]
+    view = camera(Scene((bright, layer), SIZE), points(camera.dims, 8))
+    assert 0 <= float(view.min()) <= float(view.max()) <= 1
 
 
 def test_stage_that_changes_the_size_is_refused():

@@ -81,7 +81,7 @@ class RollingShutter(Ranged, InFrame, Geometry):
         pan: how far the picture moves during one frame, as a share of the shorter side, within [-1, 1]; positive
             leans it to the right at the bottom. A number x means (-x, x).
         wobble: amplitude of the vibration, as a share of the shorter side, within [0, 1].
-        cycles: periods of the vibration during one frame, within [0, 20].
+        cycles: periods of the vibration during one frame, within [0, 8].
 
     The phase is uniform over the circle.
 
@@ -108,7 +108,7 @@ class RollingShutter(Ranged, InFrame, Geometry):
         return (
             symmetric(self.pan, "pan", low=-1, high=1),
             pair(self.wobble, "wobble", low=0, high=1),
-            pair(self.cycles, "cycles", low=0, high=20),
+            pair(self.cycles, "cycles", low=0, high=8),
             (0.0, 360.0),
         )
 

@@ -46,7 +46,8 @@ def levels(
     here, right, down = points[:, :rows, :columns], points[:, :rows, columns:], points[:, rows:, :columns]
     jacobian = torch.cat([right - here, down - here], dim=-1)
     energy = jacobian.nan_to_num(nan=0.0).clamp(-1e6, 1e6).square().sum(-1)  # the singular values' squares, added
-    if not bool((energy > 2 * 4 ** BLEND[0]).any()):
+    shrinks = (energy > 2 * 4 ** BLEND[0]).flatten(1).any(1)
+    if not bool(shrinks.any()):
         return None
     level = (energy / 2).clamp(1, 4 ** top(source)).log2() / 2
     level = level.detach().floor() + ((level.frac() - BLEND[0]) / (BLEND[1] - BLEND[0])).clamp(0, 1)
@@ -59,6 +60,7 @@ def levels(
         # Any level will do elsewhere; one that the view reads anyway costs nothing.
         least = torch.where(near, level.detach(), torch.inf).flatten(1).amin(1).nan_to_num(posinf=0.0)
         level = torch.where(near, level, least[:, None, None])
+    level = torch.where(shrinks[:, None, None], level, 0.0)  # whatever the other views do
     if not level.requires_grad:  # without perspective levels of a view differ by rounding; one is read faster
         middle = (level.amin((1, 2), keepdim=True) + level.amax((1, 2), keepdim=True)) / 2
         level = torch.where((level - middle).abs().amax((1, 2), keepdim=True) < SNAP, middle, level)
