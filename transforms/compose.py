@@ -376,8 +376,9 @@ class Compose:
 
 def _lays(stage: Stage) -> bool:
     """Whether a stage acts on the layers of a scene, or one within it does."""
-    inner = (*getattr(stage, "stages", ()), getattr(stage, "stage", None))
-    return isinstance(stage, Laying) or any(_lays(each) for each in inner if each is not None)
+    held = (getattr(stage, name, ()) for name in ("stage", "stages"))
+    inner = itertools.chain.from_iterable(each if isinstance(each, Sequence) else (each,) for each in held)
+    return isinstance(stage, Laying) or any(map(_lays, inner))
 
 
 def seen(scene: Scene) -> Tensor:
