@@ -31,8 +31,8 @@ def load_image(path: str | Path) -> tuple[Tensor, list[str]]:
 
     Returns:
         (3,H,W) float32 in [0,1], every value a multiple of 1/255, and what was converted on the way, in words: an
-        alpha channel is laid over white, 16 bits are reduced to 8, grey and palette become RGB, the EXIF orientation
-        is applied, and of several frames or pages the first is taken. A colour profile is not applied.
+        alpha channel is laid over white, 12 or 16 bits are reduced to 8, grey and palette become RGB, the EXIF
+        orientation is applied, and of several frames or pages the first is taken. A colour profile is not applied.
 
     Raises:
         FileNotFoundError, ValueError: no such file, or not a picture that Pillow can read whole.
@@ -44,12 +44,15 @@ def load_image(path: str | Path) -> tuple[Tensor, list[str]]:
         raise FileNotFoundError(f"image `{name}` {'is a folder' if path.is_dir() else there}")
     notes: list[str] = []
     try:
-        with caught() as warned, Image.open(path, formats=FORMATS) as opened:
+        # By handle: a file that Pillow opens by path is mapped, a TIFF on its side with its rows as long as upright.
+        with caught() as warned, path.open("rb") as file, Image.open(file, formats=FORMATS) as opened:
             refuse_long(opened)
-            deep = any(";16" in str(tile.args) for tile in opened.tile)  # Pillow keeps the high bytes of RGB;16
+            raw = str([tile.args for tile in opened.tile])
+            most = 4095 if ";12" in raw else 65_535 if ";16" in raw else 255
+            negative = getattr(opened, "tag_v2", {}).get(PHOTOMETRIC) == 0
             turned = opened.getexif().get(ORIENTATION, 1) != 1
             opened.load()
-            tensor = _to_tensor(upright(opened), notes, deep)
+            tensor = _to_tensor(upright(opened), notes, most, negative)
             several = getattr(opened, "is_animated", False)  # last, for it looks for a second frame
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise ValueError(
@@ -99,6 +102,7 @@ def shown(name: str) -> str:
 
 
 _ODD = re.compile(r"%(?=[0-9A-Fa-f]{2})|[^ -~]")
+PHOTOMETRIC = 0x0106  # the TIFF tag; 0 where the least value is white
 ORIENTATION = 0x0112  # the EXIF tag
 #: Its values -> what sets a picture upright.
 TURNS = {
@@ -112,14 +116,23 @@ TURNS = {
 }
 
 
-def _to_tensor(picture: Image.Image, notes: list[str], deep: bool) -> Tensor:
+def _to_tensor(picture: Image.Image, notes: list[str], most: int, negative: bool) -> Tensor:
+    """Of a picture whose values go up to `most`; of colours Pillow has kept the high bytes. It has inverted a
+    `negative` of 8 bits, but none of 16."""
     if picture.mode == "F":
         raise ValueError("floating-point pixels have no fixed range; save it with 8 or 16 bits")
+    deep = most > 255 or picture.mode.startswith("I")
     if picture.mode.startswith("I"):
-        values = np.asarray(picture, dtype=np.float64)
-        if deep or values.max() > 255:  # of 32 bits only the range tells whether 16 are meant
-            values = values / 257
-        picture, deep = Image.fromarray(np.clip(np.rint(values), 0, 255).astype(np.uint8)).convert("RGB"), True
+        values, hole = np.asarray(picture, dtype=np.float64), picture.info.get("transparency")
+        if most == 255 and values.max() > 255:  # of 32 bits only the range tells whether 16 are meant
+            most = 65_535
+        seen = Image.fromarray(values != hole)
+        values = (most - values if negative else values) / (most / 255)
+        picture = Image.fromarray(np.rint(values).clip(0, 255).astype(np.uint8)).convert("RGB")
+        if hole is not None:
+            picture.putalpha(seen)
+    elif deep and "transparency" in picture.info:  # Pillow compares the colour's low bytes with the pixels' high ones
+        raise ValueError("Pillow misreads a transparent colour of 16 bits; save it with an alpha channel")
     if deep:
         notes.append("more than 8 bits reduced to 8")
     if "A" in picture.getbands() or "transparency" in picture.info:

@@ -2,7 +2,9 @@
 
 import io
 import os
+import struct
 import warnings
+import zlib
 
 import cv2
 import numpy as np
@@ -10,8 +12,9 @@ import pytest
 import torch
 from PIL import Image, ImageCms, ImageOps
 
-from attacks.data.images import LONGEST_NAME, file_names, load_image, shown
+from attacks.data.images import LONGEST_NAME, file_names, load_image, shown, to_bytes
 from attacks.data.listing import listed
+from attacks.physical.photos import read
 from tests.run.test_bad_pictures import RGB, chunk, encoded, png
 
 GREY, ALPHA = RGB[:, :, 0], RGB[:, :, 1]
@@ -109,6 +112,89 @@ def test_sixteen_bits_are_scaled_to_the_nearest_of_eight(tmp_path, kind):
     expected = torch.tensor(np.broadcast_to(DEEP[..., :1], DEEP.shape) / 257 if kind[0] == "g" else DEEP / 257)
     limit = 0.5 if kind[0] == "g" else 1.0  # Pillow keeps the upper eight bits of colours
     assert (result.double() * 255 - expected.permute(2, 0, 1)).abs().max() <= limit + 1e-4
+
+
+#: EXIF orientation -> what sets a picture (3,H,W) upright.
+UPRIGHT = {
+    2: lambda given: given.flip(2),
+    3: lambda given: given.flip(1, 2),
+    4: lambda given: given.flip(1),
+    5: lambda given: given.mT,
+    6: lambda given: given.rot90(-1, (1, 2)),
+    7: lambda given: given.flip(1, 2).mT,
+    8: lambda given: given.rot90(1, (1, 2)),
+}
+
+
+@pytest.mark.parametrize("compression", [None, "tiff_deflate"])
+@pytest.mark.parametrize("mode", ["RGB", "L", "1", "RGBA", "CMYK", "I;16"])
+def test_a_tiff_on_its_side_is_the_upright_one_turned(tmp_path, mode, compression):
+    given = Image.fromarray(DEEP[..., 0]) if mode == "I;16" else Image.fromarray(RGB).convert(mode)
+    for direction in (1, *UPRIGHT):
+        exif = Image.Exif()
+        exif[0x0112] = direction
+        given.save(tmp_path / f"{direction}.tif", exif=exif, **({"compression": compression} if compression else {}))
+    plain, _ = load_image(tmp_path / "1.tif")
+    for direction, turn in UPRIGHT.items():
+        result, notes = load_image(tmp_path / f"{direction}.tif")
+        assert torch.equal(result, turn(plain)), direction
+        assert f"{direction}.tif: set upright as its EXIF orientation says" in notes
+        assert np.array_equal(read(tmp_path / f"{direction}.tif"), to_bytes(result))
+
+
+def grey_tiff(values, bits, photometric, deflated=False):
+    """A little-endian TIFF of grey values (H,W) of 12 bits (two values in three bytes) or 16."""
+    body = values.astype("<u2").tobytes()
+    if bits == 12:
+        first, second = values.reshape(-1, 2).T.astype(int)
+        packed = [first >> 4, (first & 15) << 4 | second >> 8, second & 255]
+        body = np.stack(packed, -1).astype(np.uint8).tobytes()
+    body = zlib.compress(body) if deflated else body
+    height, width = values.shape
+    tags = {256: width, 257: height, 258: bits, 259: 8 if deflated else 1, 262: photometric, 273: 8, 277: 1}
+    tags |= {278: height, 279: len(body)}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    return struct.pack("<2sHI", b"II", 42, 8 + len(body)) + body + struct.pack("<H", len(tags)) + entries + bytes(4)
+
+
+@pytest.mark.parametrize("deflated", [False, True])
+def test_twelve_bits_are_scaled_to_the_nearest_of_eight(tmp_path, deflated):
+    every = np.arange(4096).reshape(64, 64)
+    (tmp_path / "a.tif").write_bytes(grey_tiff(every, 12, 1, deflated))
+    result, notes = load_image(tmp_path / "a.tif")
+    assert ((result[0] * 255).round().numpy() == np.rint(every * (255 / 4095))).all()
+    assert notes == ["a.tif: more than 8 bits reduced to 8"]
+
+
+@pytest.mark.parametrize("deflated", [False, True])
+def test_sixteen_bits_of_which_zero_is_white_are_a_negative(tmp_path, deflated):
+    (tmp_path / "a.tif").write_bytes(grey_tiff(65535 - DEEP[..., 0], 16, 0, deflated))
+    (tmp_path / "b.tif").write_bytes(grey_tiff(DEEP[..., 0], 16, 1, deflated))
+    (result, notes), (expected, _) = (load_image(tmp_path / name) for name in ("a.tif", "b.tif"))
+    assert torch.equal(result, expected)
+    assert ((expected[0] * 255).round().numpy() == np.rint(DEEP[..., 0] / 257)).all()
+    assert notes == ["a.tif: more than 8 bits reduced to 8"]
+
+
+def sixteen(values, colour, hole):
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in values)
+    return png(32, 24, 16, colour, rows, [chunk(b"tRNS", np.array(hole, ">u2").tobytes())])
+
+
+def test_a_transparent_grey_of_sixteen_bits_is_laid_over_white(tmp_path):
+    grey = DEEP[..., 0].copy()
+    grey[0, :4] = 30000, 30001, 30000 & 255, 29999
+    (tmp_path / "a.png").write_bytes(sixteen(grey, 0, 30000))
+    result, notes = load_image(tmp_path / "a.png")
+    expected = np.where(grey == 30000, 255, np.rint(grey / 257))
+    assert (to_bytes(result) == expected[..., None]).all()
+    assert notes == ["a.png: more than 8 bits reduced to 8", "a.png: alpha channel laid over white"]
+
+
+def test_a_transparent_colour_of_sixteen_bits_is_refused(tmp_path):
+    (tmp_path / "a.png").write_bytes(sixteen(DEEP, 2, DEEP[0, 0]))
+    with pytest.raises(ValueError, match=r"a\.png` cannot be read \(.*; save it with an alpha channel"):
+        load_image(tmp_path / "a.png")
 
 
 def test_a_picture_of_one_pixel_is_read(tmp_path):
