@@ -30,7 +30,7 @@ ROOMS = {
     draws ranges sampling <-
     colour scene <- ranges sampling
     compose resizing <- colour sampling scene
-    choice on_layers <- compose sampling scene
+    choice on_layers <- compose ranges sampling scene
     compat camera geometry auditing <- colour compose draws ranges resizing sampling scene
     registry widen <- camera choice colour compose geometry on_layers ranges""",
 }

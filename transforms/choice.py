@@ -14,6 +14,7 @@ from torch import Tensor
 
 from transforms.compose import Compose, Discrete, Framed, Geometry, Homography, Stage
 from transforms.devices import picked, uploaded
+from transforms.ranges import to_decide
 
 #: What a choice does for some rows of its batch: the chosen stage (None: leave the rows alone), the rows, and the
 #: stage's part of `u` for them (n,dims), on the host.
@@ -204,8 +205,7 @@ class Sometimes(_Choice):
         return (self.stage,)
 
     def _which(self, u: Tensor) -> Tensor:
-        # Half precision rounds a coordinate up to 1, and p = 1 is always.
-        return ((u[:, 0] >= self.p) & (self.p < 1)).long()
+        return (to_decide(u[:, 0]) >= self.p).long()
 
     def _among(self, stages: tuple[Any, ...]) -> Any:
         return Sometimes(stages[0], self.p)
@@ -284,8 +284,8 @@ class OneOf(_Choice):
 
     def _which(self, u: Tensor) -> Tensor:
         sums = list(itertools.accumulate(self.weights or ()))
-        inner = torch.tensor([part / sums[-1] for part in sums[:-1]], dtype=u.dtype, device=u.device)
-        return (u[:, :1] >= inner).sum(-1)
+        inner = torch.tensor([part / sums[-1] for part in sums[:-1]], dtype=torch.float32, device=u.device)
+        return (to_decide(u[:, :1]) >= inner).sum(-1)
 
     def _among(self, stages: tuple[Any, ...]) -> Any:
         return OneOf(stages, self.weights)

@@ -46,6 +46,12 @@ def spread(u: Tensor, bounds: Range) -> Tensor:
     return bounds[0] + (bounds[1] - bounds[0]) * u
 
 
+def to_decide(u: Tensor) -> Tensor:
+    """Coordinates for a comparison with a threshold: float32 below 1, whatever precision a map computes in, so that
+    what is recorded is what is rendered. (Half precision rounds a coordinate up to 1, which p = 1 must take.)"""
+    return u.float().clamp(max=1 - 2**-24)
+
+
 def spread_whole(u: Tensor, bounds: tuple[int, int]) -> Tensor:
     """[0,1) -> the whole numbers low..high, both included and equally likely."""
     low, high = bounds

@@ -13,6 +13,7 @@ from transforms.camera.downscale import Downscale
 from transforms.choice import OneOf, Sometimes
 from transforms.colour.photometric import Brightness, Contrast
 from transforms.compose import Compose, Framed, Geometry, Homography, Stage
+from transforms.draws import Grid
 from transforms.geometry.affine import Affine, Crop, Flip, Perspective
 from transforms.geometry.distortion import Lens, RollingShutter
 
@@ -114,6 +115,38 @@ def test_weights_are_probabilities(dtype):
     assert OneOf([LIGHT, LIGHT], [1, 0]).values(torch.full((1, 3), 1 - 2**-24))[0, 0] == 0
     never, always = (Sometimes(LIGHT, p).values(torch.tensor([[0.0, 0], [1 - 2**-24, 0]])) for p in (0, 1))
     assert never[:, 0].tolist() == [0, 0] and always[:, 0].tolist() == [1, 1]
+
+
+MIRROR = Flip(p=1)
+#: What mirrors a share p of the views: homography, bend or pixel stage; and its first value where it does.
+MIRRORS = {
+    "flip": lambda p: (Flip(p), 1),
+    "sometimes": lambda p: (Sometimes(MIRROR, p), 1),
+    "one_of": lambda p: (OneOf([MIRROR, Affine()], [p, 1 - p]), 0),
+    "sometimes-pixels": lambda p: (Sometimes(Compose([MIRROR]), p), 1),
+    "one_of-bend": lambda p: (OneOf([MIRROR, Lens((0, 0), (0, 0))], [p, 1 - p]), 0),
+    "one_of-pixels": lambda p: (OneOf([Compose([MIRROR]), Compose([Affine()])], [p, 1 - p]), 0),
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, double, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("make", MIRRORS.values(), ids=MIRRORS)
+def test_what_is_recorded_is_what_is_rendered(make, dtype):
+    picture = torch.arange(4.0).reshape(1, 1, 1, 4) / 4
+    for p in (0.0, 0.1, 0.3, 1 / 3, 0.5, 0.6, 0.7, 0.9, 1 - 2**-24, 1.0):
+        stage, applied = make(p)
+        pipeline = Compose([stage])
+        limit = torch.tensor(p)  # float32
+        near = torch.stack([limit, *(limit.nextafter(torch.tensor(to)) for to in (0.0, 1.0))])
+        points = torch.cat([Grid()(5, 1)[:, 0], Grid()(15, 1)[:, 0], near, near.double() - 1e-12])
+        points = points.clamp(0, 1 - 2**-24)
+        u = torch.full((len(points), pipeline.dims), 0.5, dtype=dtype)
+        u[:, 0] = points
+        views = pipeline(picture.expand(len(u), -1, -1, -1), u)
+        mirrored = views[:, 0, 0, 0] > views[:, 0, 0, -1]
+        assert ((pipeline.values(u)[:, 0] == applied) == mirrored).all(), p
+        assert (mirrored == (u[:, 0].float() < limit)).all() or p == 1
+        assert mirrored.all() or p < 1
 
 
 def test_choices_among_geometry_fuse_with_their_neighbours(photos):

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from transforms.compose import Homography
 from transforms.geometry.in_frame import InFrame
-from transforms.ranges import Range, Ranged, pair, spread, symmetric
+from transforms.ranges import Range, Ranged, pair, spread, symmetric, to_decide
 from transforms.sampling.homography import invert, matrix_of, scale, shift, square_to_quad
 
 
@@ -218,7 +218,7 @@ class Flip(Homography):
             raise ValueError(f"`vertical` must be true or false; got {self.vertical!r}")
 
     def values(self, u: Tensor) -> Tensor:
-        return (u < self.p).to(u.dtype)
+        return (to_decide(u) < self.p).to(u.dtype)
 
     def matrix(self, u: Tensor) -> Tensor:
         mirror, same = 1 - 2 * self.values(u)[:, 0], torch.ones_like(u[:, 0])
