@@ -19,7 +19,8 @@ from attacks.evaluation.ranking import Mark, Rows, best, search, votes
 from attacks.objectives.embedding import Away
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.stored import stored
-from transforms import Shown, base_of
+from attacks.solvers.checks import check_mode, check_range, check_shape
+from transforms import Shown, base_of, scene_of
 from transforms.devices import uploaded
 
 #: Views that are compared with the gallery together.
@@ -100,6 +101,10 @@ def evaluate(
         right: the ground truth, for ranks and votes.
         progress: called after each picture.
 
+    Raises:
+        ValueError: wrong shapes or ranges, or an encoder in training mode.
+        NotFinite: (a FloatingPointError) an embedding that is not finite, with the view.
+
     Examples:
         >>> import torch
         >>> from attacks import bank, evaluate
@@ -111,12 +116,14 @@ def evaluate(
         >>> scores.cosine.shape, scores.nearest.unique().tolist()
         (torch.Size([2, 8]), [1])
     """
+    parts = gallery.parts if isinstance(gallery, Rows) else (gallery,)
+    base = base_of(images)
+    _check(base, clean, parts, encoder)
     signature = signature or signature_of(encoder)
     if signature is not None:
         clean = signature(clean)
-    known = Rows(gallery.parts if isinstance(gallery, Rows) else (gallery,), signature)
-    mine = list(world.share(len(bank.u)))
-    base = base_of(images)
+    known = Rows(parts, signature)
+    mine, inside = list(world.share(len(bank.u))), _inside(images)
     cosine = base.new_zeros(len(base), len(bank.u))
     kinds = {key: None if key == "goal_cosine" else torch.long for key in _keys(right)}
     columns = {key: torch.zeros_like(cosine, dtype=kind) for key, kind in kinds.items()}
@@ -124,7 +131,10 @@ def evaluate(
     for part, features in bank.encoded(images, encoder, chunk, mine):
         views = uploaded(torch.tensor(part.groups[0]), cosine.device)
         finite = features.isfinite().all(2)  # a signature may map NaN to bits
-        ranked = bool(finite.all())  # otherwise an error is raised below
+        ranked = bool(finite.all() & inside.to(finite.device))  # otherwise an error is raised, here or below
+        if not ranked:
+            for layer in scene_of(images).layers:
+                check_range(layer.pixels)
         for i, rows, whole in zip(part.images, features, finite, strict=True):
             unit = F.normalize(rows if signature is None else signature(rows), dim=1)
             alike = (unit * F.normalize(clean[i], dim=0)).sum(1)
@@ -142,6 +152,28 @@ def evaluate(
     if "vote" in columns:
         columns["vote"] = columns["vote"].bool()
     return Scores(cosine, **columns)
+
+
+def _check(images: Tensor, clean: Tensor, gallery: Sequence[Tensor], encoder: Encoder) -> None:
+    """Refuse what cannot be scored, as far as shapes say. Raises ValueError."""
+    check_mode(encoder)
+    check_shape(images)
+    if clean.dim() != 2 or len(clean) != len(images):
+        raise ValueError(
+            f"`clean` must hold one row per image (N,D); got {tuple(clean.shape)} for {len(images)} images"
+        )
+    for part in gallery:
+        if part.dim() != 2 or part.shape[1] != clean.shape[1]:
+            raise ValueError(
+                f"`gallery` must hold rows as wide as those of `clean`, (G,{clean.shape[1]}); got shape "
+                f"{tuple(part.shape)}: embed both with `encoder`"
+            )
+
+
+def _inside(images: Shown) -> Tensor:
+    """Whether all values lie in [0, 1], on their device: the host reads it with the first pass. NaN does not."""
+    ends = torch.stack([torch.stack(layer.pixels.detach().aminmax()) for layer in scene_of(images).layers])
+    return ((ends >= 0) & (ends <= 1)).all()
 
 
 def _keys(right: Right | None) -> list[str]:

@@ -43,22 +43,37 @@ def budgeted(problem: Problem, options: Options, n: int) -> Tensor:
     return left.expand(images).clone()
 
 
-def checked(problem: Problem, steps: int) -> None:
-    """Refuse a problem that no loop can start on. Raises ValueError."""
-    images, anchor, encoder, objective = problem.images, problem.anchor, problem.encoder, problem.objective
+def check_shape(images: Tensor) -> None:
+    """Refuse what are no pictures (N,C,H,W), whatever their values. Raises ValueError."""
     if images.dim() != 4 or not images.is_floating_point():
         raise ValueError(f"`images` must be floating (N,3,H,W); got {images.dtype} of shape {tuple(images.shape)}")
     if not len(images):
         raise ValueError("`images` must hold at least one image; got none: was every picture filtered out?")
+
+
+def check_range(images: Tensor) -> None:
+    """Refuse values outside of [0, 1]. Raises ValueError. The host waits for them."""
     low, high = float(images.min()), float(images.max())
     if not (low >= 0 and high <= 1):  # so written, NaN is out of range too
         raise ValueError(f"`images` must lie in [0, 1]; got {low:g} to {high:g} (divide 8-bit values by 255)")
+
+
+def check_mode(encoder: object) -> None:
+    """Refuse an encoder in training mode. Raises ValueError."""
+    if isinstance(encoder, nn.Module) and encoder.training:
+        raise ValueError("`encoder` is in training mode, so its answers change from call to call; call .eval()")
+
+
+def checked(problem: Problem, steps: int) -> None:
+    """Refuse a problem that no loop can start on. Raises ValueError."""
+    images, anchor, objective = problem.images, problem.anchor, problem.objective
+    check_shape(images)
+    check_range(images)
     if length(anchor) != len(images):
         raise ValueError(f"`anchor` must hold one row per image; got {length(anchor)} for {len(images)} images")
     if steps < 1:
         raise ValueError(f"`steps` must be at least 1; got {steps}")
-    if isinstance(encoder, nn.Module) and encoder.training:
-        raise ValueError("`encoder` is in training mode, so its answers change from call to call; call .eval()")
+    check_mode(problem.encoder)
     if objective.stationary_at_anchor and not problem.perturbation.random_start:
         raise ValueError(
             f"{type(objective).__name__} has a zero gradient at delta = 0, so the attack would never move; "

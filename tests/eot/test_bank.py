@@ -8,7 +8,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT, PGD, Linf, Toward, attack, bank, evaluate, solve
-from transforms import Affine, Brightness, Compose, Downscale, Sobol, Uniform
+from tests.helpers.pretended import Pretended, Waits, on_device
+from transforms import Affine, Brightness, Compose, Downscale, Layer, Scene, Sobol, Uniform, scene_of
 
 VIEWS = Compose([Affine(degrees=30, translate=0.1), Downscale((8, 12)), Brightness(0.2)])
 DIRECT = Compose()
@@ -113,6 +114,60 @@ def test_scores_equal_a_plain_search(images, net):
         torch.testing.assert_close(scores.cosine[i], F.cosine_similarity(rows, clean[[i]], dim=1))
         for j, row in enumerate(rows):
             assert scores.nearest[i, j] == F.cosine_similarity(row[None], gallery).argmax()
+
+
+#: Of four pictures with embeddings of six values.
+UNFIT = {
+    "8 bits": ({"images": lambda images: 255 * images}, r"`images` must lie in \[0, 1\].*divide 8-bit values by 255"),
+    "negative": ({"images": lambda images: images - 0.5}, r"`images` must lie in \[0, 1\]"),
+    "nan": ({"images": lambda images: images.where(images < 0.5, torch.nan)}, r"`images` must lie in \[0, 1\]"),
+    "a layer": ({"images": lambda images: over(images, 255.0)}, r"`images` must lie in \[0, 1\]; got 255 to 255"),
+    "one picture": ({"images": lambda images: images[0]}, r"`images` must be floating \(N,3,H,W\)"),
+    "no picture": ({"images": lambda images: images[:0]}, "`images` must hold at least one image"),
+    "rows": ({"clean": lambda clean: clean[:2]}, r"`clean` must hold one row per image .*got \(2, 6\) for 4 images"),
+    "more rows": ({"clean": lambda clean: clean.repeat(2, 1)}, "`clean` must hold one row per image"),
+    "width": (
+        {"gallery": lambda rows: rows[:, :5]},
+        r"`gallery` must .*\(G,6\); got shape \(4, 5\): embed both with",
+    ),
+}
+
+
+def over(images, value):
+    """Pictures under a small layer of one value."""
+    layer = Layer(torch.full((1, 3, 2, 2), value).to(images), None, 4 * torch.eye(3, dtype=images.dtype)[None])
+    scene = scene_of(images)
+    return Scene((*scene.layers, layer), scene.size)
+
+
+@pytest.mark.parametrize(("change", "message"), UNFIT.values(), ids=UNFIT)
+def test_what_cannot_be_scored_is_an_error_in_one_line(images, net, change, message):
+    given = {"images": images, "clean": net(images), "gallery": net(images)}
+    given |= {key: changed(given[key]) for key, changed in change.items()}
+    with pytest.raises(ValueError, match=message) as error:
+        evaluate(**given, encoder=net, bank=judge(VIEWS, 3))
+    assert "\n" not in str(error.value)
+
+
+def test_pictures_on_a_device_must_lie_in_the_range_too(images, net):
+    clean = net(images)
+    with Waits(), pytest.raises(ValueError, match=r"`images` must lie in \[0, 1\]"):
+        there = Pretended(clean)
+        evaluate(Pretended(255 * images), there, there, encoder=on_device(net), bank=judge(VIEWS, 3))
+
+
+def test_a_picture_of_zeros_and_ones_and_a_scene_are_scored(images, net):
+    images = images.round()
+    for shown in (images, over(images, 1.0)):
+        assert evaluate(shown, net(images), net(images), encoder=net, bank=judge(VIEWS, 3)).cosine.shape == (4, 3)
+
+
+def test_an_encoder_in_training_mode_is_refused_and_left_as_it_was(images):
+    net = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.BatchNorm2d(3), nn.Flatten()).double()
+    before, clean = net[1].running_mean.clone(), torch.rand(4, 12, dtype=double)
+    with pytest.raises(ValueError, match=r"`encoder` is in training mode.*\.eval\(\)"):
+        evaluate(images, clean, clean, encoder=net, bank=judge(VIEWS, 3))
+    assert torch.equal(net[1].running_mean, before)
 
 
 def test_losses_equal_those_of_single_views(images, net):
