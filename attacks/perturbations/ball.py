@@ -6,7 +6,8 @@ never in an encoder's normalised space.
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import Self
+from numbers import Real
+from typing import Any, Self
 
 import torch
 from torch import Tensor
@@ -138,6 +139,7 @@ class Linf(Ball):
     random_start: bool = True
 
     def __post_init__(self) -> None:
+        check_number(self.eps, "8/255")
         if not 0 < self.eps <= 1:
             fix = f"; did you mean {self.eps:g}/255?" if 1 < self.eps <= 255 else ": write 8/255, say"
             raise ValueError(f"`eps` must lie in (0, 1], got {self.eps:g}{fix}")
@@ -207,6 +209,7 @@ class L2(Ball):
     random_start: bool = True
 
     def __post_init__(self) -> None:
+        check_number(self.eps, "4")
         if not (self.eps > 0 and math.isfinite(self.eps)):
             raise ValueError(f"`eps` must be a positive number, got {self.eps:g} (4 is common at 128x128)")
 
@@ -275,6 +278,12 @@ def scaled(values: Tensor, radius: float, pictures: Tensor | None, most: float) 
 def into_box(delta: Tensor, images: Tensor | None) -> Tensor:
     """The nearest delta with which the picture stays in [0,1]; `delta` itself if `images` is None."""
     return delta if images is None else (images + delta).clamp(0, 1) - images
+
+
+def check_number(eps: Any, example: str) -> None:
+    """Refuse a radius that is no number. Raises ValueError."""
+    if isinstance(eps, bool) or not isinstance(eps, Real):
+        raise ValueError(f"`eps` must be a number, such as {example}; got {eps!r}")
 
 
 def each(value: float | Tensor) -> float | Tensor:

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from attacks.perturbations.ball import Ball, each, from_levels, into_box, room, rounded, to_levels
+from attacks.perturbations.ball import Ball, check_number, each, from_levels, into_box, room, rounded, to_levels
 from transforms.sampling.homography import wide_dtype
 
 #: Most steps of the root search: as many as bisection alone would need.
@@ -106,6 +106,7 @@ class L1(Ball):
     random_start: bool = True
 
     def __post_init__(self) -> None:
+        check_number(self.eps, "100")
         if not (self.eps > 0 and math.isfinite(self.eps)):
             raise ValueError(f"`eps` must be a positive number, got {self.eps:g} (it is as many values, from 0 to 1)")
 
@@ -166,6 +167,7 @@ class L0(Ball):
     random_start: bool = True
 
     def __post_init__(self) -> None:
+        check_number(self.eps, "200")
         if not (self.eps >= 1 and math.isfinite(self.eps) and self.eps == int(self.eps)):
             raise ValueError(f"`eps` must be a whole number of pixels, at least 1; got {self.eps:g}")
         object.__setattr__(self, "eps", int(self.eps))

@@ -316,6 +316,18 @@ def test_eps_must_be_positive(name, eps):
         ball(name, eps=eps)
 
 
+@pytest.mark.parametrize("eps", ["8/255", "3", True, None])
+@pytest.mark.parametrize("kind", [Linf, L2, L1, L0])
+def test_eps_must_be_a_number(kind, eps):
+    with pytest.raises(ValueError, match=f"`eps` must be a number, such as [0-9/]+; got {eps!r}"):
+        kind(eps)
+
+
+@pytest.mark.parametrize("eps", [np.float32(0.5), np.int64(1), 1])
+def test_numbers_of_numpy_and_whole_ones_are_a_radius(eps):
+    assert (Linf(eps).eps, L2(eps).eps) == (eps, eps)
+
+
 @pytest.mark.parametrize(("kind", "eps", "message"), [(Linf, 8, "did you mean 8/255"), (L0, 2.5, "number of pixels")])
 def test_eps_in_other_units_is_refused(kind, eps, message):
     with pytest.raises(ValueError, match=message):
