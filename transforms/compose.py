@@ -221,6 +221,8 @@ class Compose:
         resampling = Resampling(self.kernel, self.border, self.value, self.antialias, self.deterministic)
         object.__setattr__(self, "_resampling", resampling)
         object.__setattr__(self, "_overshoots", self.kernel not in ("nearest", "bilinear"))
+        if not isinstance(self.stages, Sequence):
+            raise ValueError(f"`stages` must be a list, such as [Affine(degrees=20)]; got {self.stages!r}")
         for stage in self.stages:
             if not isinstance(stage, Stage):
                 raise ValueError(f"`stages` must hold stages such as Affine(...); got {stage!r}")

@@ -13,6 +13,7 @@ from attacks.encoders.engine.own import in_own_precision
 from attacks.encoders.randomness import drawn
 from attacks.encoders.tree import Encoder, Tree, mapped
 from attacks.eot.batching import Group, Pass, in_passes
+from attacks.eot.estimator import check_count, check_pipeline
 from attacks.eot.faults.locate import Query, located
 from attacks.eot.problem import Problem
 from attacks.eot.protocols import Objective, Perturbation
@@ -155,4 +156,6 @@ def bank(transforms: Compose, views: int, *, seed: int, purpose: str) -> Bank:
         >>> views.u.shape, torch.equal(views.u, bank(camera, 128, seed=0, purpose="select").u)
         (torch.Size([128, 5]), False)
     """
+    check_pipeline(transforms)
+    check_count("views", views)
     return Bank(transforms, Sobol()(views, transforms.dims, seed=stream(seed, purpose)))

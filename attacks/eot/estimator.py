@@ -7,7 +7,8 @@ many pictures there are, and how many processes share the work shows in the last
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from numbers import Integral
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +21,18 @@ from attacks.runtime.distributed import ALONE, World
 from transforms import Compose, Draws, Sobol
 from transforms.devices import constants, uploaded
 from transforms.sampling.homography import wide_dtype
+
+
+def check_pipeline(transforms: object) -> None:
+    """Refuse what is no pipeline. Raises ValueError."""
+    if not isinstance(transforms, Compose):
+        raise ValueError(f"`transforms` must be a Compose, such as Compose([Affine(degrees=20)]); got {transforms!r}")
+
+
+def check_count(name: str, value: Any, what: str = "views") -> None:
+    """Refuse what is no number of views, or of `what`. Raises ValueError."""
+    if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
+        raise ValueError(f"`{name}` must be a whole number of {what}, at least 1; got {value!r}")
 
 
 class Question(Protocol):
@@ -68,10 +81,9 @@ class EOT:
     risk: Risk = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
+        check_pipeline(self.transforms)
         for name in ("views", "chunk"):
-            value = getattr(self, name)
-            if type(value) is not int or value < 1:
-                raise ValueError(f"`{name}` must be a whole number of views, at least 1; got {value!r}")
+            check_count(name, getattr(self, name))
 
     def points(self, seed: int, step: int, like: Tensor, *, times: int = 1, pictures: int | None = None) -> Tensor:
         """The coordinates (times * views, dims) of a step's views: blocks step, step + 1, ... of `views` points each.

@@ -10,7 +10,7 @@ from attacks.encoders.engine.own import in_own_precision
 from attacks.encoders.randomness import drawn
 from attacks.encoders.tree import Encoder, Tree, take
 from attacks.eot.adaptive import Adaptive
-from attacks.eot.estimator import EOT
+from attacks.eot.estimator import EOT, check_count
 from attacks.eot.protocols import Adversarial, Constraint, Objective, Optimiser, Penalty, Perturbation, Proposer
 from attacks.runtime.distributed import ALONE, World
 from transforms import Compose, Scene, scene_of
@@ -115,3 +115,6 @@ class Options:
     world: World = ALONE
     penalty: Penalty | None = None
     adversary: Adversarial | None = None
+
+    def __post_init__(self) -> None:
+        check_count("steps", self.steps, "steps")

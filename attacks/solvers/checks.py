@@ -64,15 +64,13 @@ def check_mode(encoder: object) -> None:
         raise ValueError("`encoder` is in training mode, so its answers change from call to call; call .eval()")
 
 
-def checked(problem: Problem, steps: int) -> None:
+def checked(problem: Problem) -> None:
     """Refuse a problem that no loop can start on. Raises ValueError."""
     images, anchor, objective = problem.images, problem.anchor, problem.objective
     check_shape(images)
     check_range(images)
     if length(anchor) != len(images):
         raise ValueError(f"`anchor` must hold one row per image; got {length(anchor)} for {len(images)} images")
-    if steps < 1:
-        raise ValueError(f"`steps` must be at least 1; got {steps}")
     check_mode(problem.encoder)
     if objective.stationary_at_anchor and not problem.perturbation.random_start:
         raise ValueError(

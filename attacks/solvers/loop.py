@@ -115,8 +115,8 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
         estimate = merged(state.estimate, fresh, rows, shared) if state.estimate and len(rows) < count else fresh
         why = partial(_why, problem, eot, seed, state)
         silent = watched_over(zero, index, active, cast(Tensor, state.silent), why)
-        eot = replace(eot, chunk=world.least(fresh.chunk))
-        estimate = estimate._replace(chunk=eot.chunk)
+        estimate = estimate._replace(chunk=world.least(fresh.chunk))
+        eot = eot if eot.chunk == estimate.chunk else replace(eot, chunk=estimate.chunk)
         left, times, noise = state.left - cost * active, state.times, state.noise
         if options.adaptive is not None and noise is not None:
             noise = noise.after(estimate)
@@ -138,7 +138,7 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
 
 def _checked(problem: Problem, options: Options) -> int:
     """The encoder passes of an adversary in each step. Raises ValueError for what cannot be combined."""
-    checked(problem, options.steps)
+    checked(problem)
     eot, adversary, adaptive = options.eot, options.adversary, options.adaptive
     if adversary is not None and adaptive is not None:
         raise ValueError("`adaptive` trusts random views, and `adversary` chooses them: leave one of them out")

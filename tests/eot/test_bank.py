@@ -170,6 +170,19 @@ def test_an_encoder_in_training_mode_is_refused_and_left_as_it_was(images):
     assert torch.equal(net[1].running_mean, before)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((VIEWS, "x"), "`views` must be a whole number of views, at least 1; got 'x'"),
+        ((VIEWS, 0), "`views` must be a whole number of views, at least 1; got 0"),
+        (([Affine()], 8), r"`transforms` must be a Compose, .*got \[Affine"),
+    ],
+)
+def test_a_bank_of_no_pipeline_or_no_number_of_views_is_refused(given, message):
+    with pytest.raises(ValueError, match=message):
+        bank(*given, seed=0, purpose="evaluate")
+
+
 def test_losses_equal_those_of_single_views(images, net):
     views, anchor = judge(VIEWS, 6), torch.randn(4, 6, dtype=double)
     rows = views.features(images, net, chunk=64)

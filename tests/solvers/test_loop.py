@@ -151,6 +151,9 @@ def test_loop_is_lazy_and_does_not_change_its_arguments():
 
 REFUSED = {
     "steps": ({"steps": 0}, "`steps`.*0"),
+    "steps in words": ({"steps": "3"}, "`steps` must be a whole number of steps, at least 1; got '3'"),
+    "half a step": ({"steps": 2.5}, "`steps` must be a whole number of steps, at least 1; got 2.5"),
+    "steps of a flag": ({"steps": True}, "`steps` must be a whole number of steps, at least 1; got True"),
     "training": ({"encoder": Linear().train()}, r"training mode.*\.eval\(\)"),
     "start": ({"objective": Away()}, "`random_start` must be true"),
     "8 bits": (torch.rand(3, 3, 12, 14) * 255, "divide 8-bit values by 255"),

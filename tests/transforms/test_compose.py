@@ -197,7 +197,9 @@ def test_images_other_than_floating_nchw_are_refused(images):
         Compose()(images, torch.zeros(len(images), 0))
 
 
-@pytest.mark.parametrize("options", [{"kernel": "area"}, {"border": "wrap"}, {"stages": [torch.sin]}])
+@pytest.mark.parametrize(
+    "options", [{"kernel": "area"}, {"border": "wrap"}, {"stages": [torch.sin]}, {"stages": Brightness()}]
+)
 def test_wrong_arguments_are_refused_by_name(options):
     with pytest.raises(ValueError, match=f"`{next(iter(options))}`"):
         Compose(**options)
