@@ -54,6 +54,9 @@ def interval(values: Tensor) -> Interval:
         >>> round(mean, 2), round(low, 2), round(high, 2), kind
         (0.5, 0.44, 0.56, 'interval')
     """
+    if not isinstance(values, Tensor) or values.dim() not in (1, 2) or not values.numel():
+        kind = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else f"a {type(values).__name__}"
+        raise ValueError(f"`values` must be a tensor (C,) or (C,V) of at least one value; got {kind}")
     units = array(values)
     if units.ndim == 2:
         units = units.mean(1) if len(units) > 1 else units[0]

@@ -163,3 +163,17 @@ def test_quantiles_equal_numpy_and_lie_in_their_interval():
     values = np.random.default_rng(0).random((400, 50))  # uniform: the tenth percentile is 0.1
     held = [low <= 0.1 <= high for _, low, high, _ in (quantile(torch.from_numpy(row), 0.1) for row in values)]
     assert np.mean(held) >= 0.93
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([1, 2], r"`values` must be a tensor \(C,\) or \(C,V\) .*; got a list"),
+        (torch.zeros(0), r"`values` must be a tensor .*at least one value; got shape \(0,\)"),
+        (torch.zeros(2, 2, 2), r"`values` must be a tensor .*got shape \(2, 2, 2\)"),
+        (torch.tensor(1.0), r"`values` must be a tensor .*got shape \(\)"),
+    ],
+)
+def test_an_interval_of_no_numbers_is_an_error_in_one_line(values, message):
+    with pytest.raises(ValueError, match=message):
+        interval(values)
