@@ -289,8 +289,13 @@ def _restored(module: nn.Module, checked: bool) -> Iterator[None]:
     modes = [(part, part.training) for part in module.modules()]
     gradients = [(parameter, parameter.requires_grad) for parameter in module.parameters()]
     widths: list[int] = []  # of all outputs; all must equal the first
+    asked: list[str] = []  # the pictures of the call that has no answer yet
+
+    def ask(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        asked[:] = [_size(inputs)] if checked else []
 
     def check(_module: nn.Module, inputs: tuple[Any, ...], answer: object) -> None:
+        asked.clear()
         if not checked:
             return
         if not isinstance(answer, Tensor) or answer.ndim != 2:
@@ -306,11 +311,20 @@ def _restored(module: nn.Module, checked: bool) -> Iterator[None]:
                 f"{answer.shape[1]} to {_size(inputs)}: begin it with a resize such as torch.nn.AdaptiveAvgPool2d(64)"
             )
 
-    handle = module.register_forward_hook(check)
+    handles = module.register_forward_pre_hook(ask), module.register_forward_hook(check)
     try:
         yield
+    except RuntimeError as error:
+        if not asked or not re.search(r"\b(shape|size)s?\b", str(error)):
+            raise
+        reason = str(error).strip().splitlines()[0]
+        raise ValueError(
+            f"`encoder` fails on {asked[0]}; pictures and views differ in size, so it must begin with a resize "
+            f"(attacks.encoders.with_preprocess, or torch.nn.AdaptiveAvgPool2d(64)): {reason[:200]}"
+        ) from error
     finally:
-        handle.remove()
+        for handle in handles:
+            handle.remove()
         for part, training in modes:
             part.training = training
         for parameter, requires_grad in gradients:

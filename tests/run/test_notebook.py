@@ -95,6 +95,27 @@ def test_the_error_for_a_module_that_is_no_encoder_names_its_output(module, mess
     assert "\n" not in str(error.value) and not module._forward_hooks
 
 
+def test_the_error_for_a_module_of_one_size_of_picture_says_how_to_resize(tmp_path):
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 64 * 64, 8)).eval()
+    message = (
+        r"`encoder` fails on pictures shaped \(\d.*begin with a resize \(attacks.encoders.with_preprocess, .*mat1"
+    )
+    with pytest.raises(ValueError, match=message) as error:
+        robustness(module, preset="smoke", out=tmp_path, **TINY, **{"data.size": 64})
+    assert "\n" not in str(error.value) and not module._forward_hooks and not module._forward_pre_hooks
+
+
+@pytest.mark.parametrize("error", ["unsupported operation", "a size that no call of the encoder met"])
+def test_another_error_stays_as_it_is(error, calls, monkeypatch):
+    def job(run, out, preset, overrides, *, module, pipeline):
+        module(torch.zeros(1, 3, 4, 4))
+        raise RuntimeError(error)
+
+    monkeypatch.setattr(notebook, "job", job)
+    with pytest.raises(RuntimeError, match=error):
+        robustness(torch.nn.Flatten().eval(), preset="smoke")
+
+
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_state_of_a_module_is_restored(fails, calls, monkeypatch):
     """Training may continue after an evaluation, even after one that failed."""
