@@ -23,6 +23,8 @@ from attacks.solvers.checks import check_mode, check_range, check_shape
 from transforms import Shown, base_of, scene_of
 from transforms.devices import uploaded
 
+#: Roundings by which a picture plus its perturbation may leave [0, 1].
+ROUNDINGS = 4
 #: Views that are compared with the gallery together.
 TOGETHER = 512
 
@@ -134,7 +136,7 @@ def evaluate(
         ranked = bool(finite.all() & inside.to(finite.device))  # otherwise an error is raised, here or below
         if not ranked:
             for layer in scene_of(images).layers:
-                check_range(layer.pixels)
+                check_range(layer.pixels, ROUNDINGS)
         for i, rows, whole in zip(part.images, features, finite, strict=True):
             unit = F.normalize(rows if signature is None else signature(rows), dim=1)
             alike = (unit * F.normalize(clean[i], dim=0)).sum(1)
@@ -173,7 +175,8 @@ def _check(images: Tensor, clean: Tensor, gallery: Sequence[Tensor], encoder: En
 def _inside(images: Shown) -> Tensor:
     """Whether all values lie in [0, 1], on their device: the host reads it with the first pass. NaN does not."""
     ends = torch.stack([torch.stack(layer.pixels.detach().aminmax()) for layer in scene_of(images).layers])
-    return ((ends >= 0) & (ends <= 1)).all()
+    slack = ROUNDINGS * torch.finfo(ends.dtype).eps
+    return ((ends >= -slack) & (ends <= 1 + slack)).all()
 
 
 def _keys(right: Right | None) -> list[str]:

@@ -51,10 +51,10 @@ def check_shape(images: Tensor) -> None:
         raise ValueError("`images` must hold at least one image; got none: was every picture filtered out?")
 
 
-def check_range(images: Tensor) -> None:
-    """Refuse values outside of [0, 1]. Raises ValueError. The host waits for them."""
-    low, high = float(images.min()), float(images.max())
-    if not (low >= 0 and high <= 1):  # so written, NaN is out of range too
+def check_range(images: Tensor, roundings: int = 0) -> None:
+    """Refuse values outside of [0, 1] by more than so many roundings. Raises ValueError. The host waits for them."""
+    low, high, slack = float(images.min()), float(images.max()), roundings * torch.finfo(images.dtype).eps
+    if not (low >= -slack and high <= 1 + slack):  # so written, NaN is out of range too
         raise ValueError(f"`images` must lie in [0, 1]; got {low:g} to {high:g} (divide 8-bit values by 255)")
 
 

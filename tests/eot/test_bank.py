@@ -162,6 +162,12 @@ def test_a_picture_of_zeros_and_ones_and_a_scene_are_scored(images, net):
         assert evaluate(shown, net(images), net(images), encoder=net, bank=judge(VIEWS, 3)).cosine.shape == (4, 3)
 
 
+def test_a_picture_plus_its_perturbation_may_leave_the_range_by_a_rounding(images, net):
+    clean, above = net(images), images.clone()
+    above[0, 0, 0, 0], above[-1, 0, 0, 0] = 1 + torch.finfo(images.dtype).eps, -1e-17
+    assert evaluate(above, clean, clean, encoder=net, bank=judge(VIEWS, 3)).cosine.isfinite().all()
+
+
 def test_an_encoder_in_training_mode_is_refused_and_left_as_it_was(images):
     net = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.BatchNorm2d(3), nn.Flatten()).double()
     before, clean = net[1].running_mean.clone(), torch.rand(4, 12, dtype=double)
