@@ -23,7 +23,7 @@ from pathlib import Path
 from attacks.evidence.lock import lock, locked_since
 from attacks.evidence.pieces import INDEX, check, write
 from attacks.experiment.artefact_list import differences
-from attacks.experiment.directory import earlier, finished, read_json
+from attacks.experiment.directory import earlier, finished, opened
 from attacks.experiment.identity import refuse_other_command
 from attacks.gate.decide import decide
 from attacks.gate.policy import Policy, policy_file, read_policy, refuse_other_encoder, refuse_other_threat
@@ -102,7 +102,7 @@ def _severity(code: int) -> int:
 def verdict_of(policy: Policy, folder: Path) -> Verdict:
     """The verdict on a finished run, whose files must have their digests. Raises ValueError or OSError."""
     refuse_links(folder)
-    content, previous = read_json(folder / "metrics.json"), earlier(folder)
+    previous, content = opened(folder)
     changed = [*differences(folder, previous.manifest, content)]
     if changed:
         raise ValueError(f"`{folder}` was changed after its run: {changed[0]}; `viewproof verify` names everything")

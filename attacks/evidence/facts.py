@@ -13,7 +13,7 @@ from attacks.eot.bank import bank
 from attacks.experiment.batch import WIDE
 from attacks.experiment.build.pipeline import viewed
 from attacks.experiment.build.printer import laid
-from attacks.experiment.directory import Earlier, earlier, read_json
+from attacks.experiment.directory import Earlier, opened
 from attacks.experiment.view_scores import read_scores
 from attacks.gate.policy import Policy, Requirement
 from attacks.gate.verdict import Decided, Verdict
@@ -114,7 +114,7 @@ class Facts:
 
 def facts_of(verdict: Verdict, folder: Path) -> RunFacts:
     """A finished run with its verdict. Raises ValueError or OSError."""
-    previous, content = earlier(folder), read_json(folder / "metrics.json")
+    previous, content = opened(folder)
     worst = tuple(_worst(previous, content, row.requirement) for row in verdict.rows)
     name = folder.resolve().name
     return RunFacts(name, folder, verdict, content, previous.manifest, sha256(folder / "files.json"), worst)

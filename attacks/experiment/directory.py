@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attacks.encoders.description import MODULE
 from attacks.evaluation.resizers.pipeline import GIVEN
-from attacks.runtime.folders import refuse_links
+from attacks.runtime.folders import refuse_links, short
 from attacks.runtime.untrusted import text
 from attacks.schema import encoder as schema
 from attacks.schema.encoder import in_memory
@@ -20,6 +20,23 @@ from attacks.schema.validate import Run, validate
 #: Encoders that run code or send pictures away. A run directory may come from a stranger, so it alone may not start
 #: one.
 PROGRAMS = (*schema.PROGRAMS, "plugin")
+#: What those who read a finished run need of its two records: keys with a type, or the shape of what is in them.
+MANIFEST = {"preset": str, "overrides": list, "identity": dict, "versions": dict, "engine": {"decision": dict}}
+SANITY = {"failed": [str], "checks": [{"name": str, "verdict": str}]}
+DIFFERENCE = {"low": int | float, "high": int | float}
+METRICS = {
+    "encoder": {"fingerprint": str},
+    "threat": {"attack": str, "optimiser": str, "patch": dict | None},
+    "queries": [str],
+    "sanity": (SANITY, None),
+    "primary": {"measure": str, "against": str, "difference": DIFFERENCE},
+    "comparisons": [{"bank": str, "measure": str, "other": str, "difference": DIFFERENCE}],
+    "failed": [{"picture": int}],
+    "failed_parts": dict,
+    "left": int,
+    "gate": ({"policy": {"digest": str}}, None),
+    "files": str,
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +56,41 @@ def read_json(path: Path) -> Any:
         return json.loads(text(path))
     except (ValueError, RecursionError) as error:
         raise ValueError(f"`{path}` is not JSON ({error})") from None
+
+
+def opened(folder: Path) -> tuple[Earlier, dict[str, Any]]:
+    """A finished run, and the content of its metrics.json. Raises FileNotFoundError or ValueError in one line, also
+    where a record lacks what its readers need."""
+    content, previous = read_json(folder / "metrics.json"), earlier(folder)
+    for name, values, shape in (("metrics", content, METRICS), ("manifest", previous.manifest, MANIFEST)):
+        if (lacking := misfit(values, shape)) is not None:
+            what = f"`{short(lacking)}` is missing or malformed" if lacking else "it is no mapping"
+            raise ValueError(
+                f"`{folder / name}.json` is not what a run writes: {what}; restore the file, or make the run again"
+            )
+    return previous, content
+
+
+def misfit(value: Any, shape: Any) -> str | None:
+    """The first key of a value that is missing, or not of its shape, with dots; None where all are. A shape is a
+    type, a mapping of keys to shapes, a list of the shape of each entry, or a tuple of a shape and None, which may
+    stand in its place."""
+    if isinstance(shape, tuple):
+        return None if value is None else misfit(value, shape[0])
+    parts: list[tuple[Any, Any]] = []
+    if isinstance(shape, dict) and isinstance(value, dict):
+        missing = next((key for key in shape if key not in value), None)
+        if missing is not None:
+            return str(missing)
+        parts = [(key, inner) for key, inner in shape.items()]
+    elif isinstance(shape, list) and isinstance(value, list):
+        parts = [(i, shape[0]) for i in range(len(value))]
+    elif isinstance(shape, dict | list) or not isinstance(value, shape):
+        return ""
+    for key, inner in parts:
+        if (found := misfit(value[key], inner)) is not None:
+            return f"{key}.{found}".rstrip(".")
+    return None
 
 
 def finished(out: Path) -> bool:

@@ -9,7 +9,7 @@ from attacks.encoders.engine import Decision
 from attacks.experiment.artefact_list import differences
 from attacks.experiment.batch import Bench
 from attacks.experiment.build.parts import build
-from attacks.experiment.directory import earlier, read_json, refuse_program
+from attacks.experiment.directory import opened, refuse_program
 from attacks.experiment.experiment import bench_of, narrowed
 from attacks.runtime.distributed import ALONE
 from attacks.runtime.folders import refuse_links
@@ -28,7 +28,7 @@ def reopened(
     Raises ValueError or OSError in one line.
     """
     refuse_links(folder)
-    previous, content = earlier(folder), read_json(folder / "metrics.json")
+    previous, content = opened(folder)
     changed = [*differences(folder, previous.manifest, content)]
     if changed:
         raise ValueError(f"`{folder}` was changed after its run: {changed[0]}; `viewproof verify` names everything")

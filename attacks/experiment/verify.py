@@ -21,7 +21,7 @@ from attacks.experiment.artefact_list import ALWAYS, FILES, METRICS, differences
 from attacks.experiment.artifacts import placement
 from attacks.experiment.batch import Bench
 from attacks.experiment.build.parts import build
-from attacks.experiment.directory import Earlier, earlier, read_json, refuse_program
+from attacks.experiment.directory import Earlier, opened, read_json, refuse_program
 from attacks.experiment.experiment import bench_of, narrowed
 from attacks.experiment.identity import identity
 from attacks.experiment.manifest import manifest
@@ -115,7 +115,7 @@ def verify(
         if not (out / METRICS).is_file():
             return Verdict((f"{METRICS}: it is missing: the run is not finished (resume={folder})",))
         try:
-            content, previous = read_json(out / METRICS), earlier(out)
+            previous, content = opened(out)
             files = [*_guarded(FILES, lambda: _files(out, previous.manifest, content))]
         except (ValueError, OSError) as error:
             return Verdict((str(error),))

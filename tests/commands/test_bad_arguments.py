@@ -40,6 +40,15 @@ def program(folder):
     (folder / "run" / "metrics.json").write_text(json.dumps({"schema": 1}))
 
 
+def damaged(folder):
+    """A run whose metrics.json has lost its content, and a policy."""
+    program(folder)
+    (folder / "run" / "manifest.json").write_text(manifest())
+    (folder / "run" / "metrics.json").write_text("{}")
+    rows = "requirements: [{measure: success, arm: clean, at_most: 0.6}]"
+    (folder / "policy.yaml").write_text(f"claim: Some.\ndate: 2026-11-24\nthreat: {{}}\n{rows}\n")
+
+
 def leading_out(folder):
     """A run with a patch, whose folders for prints and photographs are links to elsewhere."""
     fake_run(folder / "run")
@@ -104,6 +113,7 @@ CASES = [
     *(("audit", shlex.split(arguments), empty, "") for arguments in AUDIT.split("|")),
     *(("show", ["--stage", *shlex.split(arguments)], empty, "") for arguments in SHOW.split("|")),
     ("show", ["--transforms", "missing.yaml"], empty, "missing.yaml"),
+    ("gate", ["policy.yaml", "run"], damaged, "`encoder` is missing or malformed; restore the file"),
     ("replay", ["none"], empty, "none"),
     ("replay", ["run"], empty, "met no view that is not finite"),
     ("replay", ["run"], strange, "fault.safetensors"),

@@ -14,9 +14,11 @@ from attacks.evaluation import splitting
 from attacks.experiment import sections
 from attacks.experiment.agreement import leaves, rows
 from attacks.experiment.artefact_list import differences
+from attacks.experiment.directory import misfit
 from attacks.experiment.job import job
 from attacks.run import compose
 from tests.helpers.liars import all_of, cell, cells, entry, exchanged, gone, lines, pixel, sealed, tensors
+from tests.run.test_bad_directories import manifest
 
 TINY = ["data.count=3", "data.size=64", "attack.steps=2", "attack.views=2", "sanity=none", "evaluate.views=8"]
 TINY += ["evaluate.refine=1"]
@@ -407,6 +409,33 @@ def test_a_program_is_not_run_for_a_directory_alone(runs, tmp_path, monkeypatch)
     config = {"encoder": {"name": "torchscript", "model": "evil.pt"}}
     (tmp_path / "manifest.json").write_text(json.dumps({"config": config}))
     assert not verify(tmp_path).passed
+
+
+@pytest.mark.parametrize("content", ["{}", "[]", "3", '{"files": "0"}'])
+@pytest.mark.parametrize("record", ["metrics", "manifest"])
+def test_a_record_without_its_keys_is_a_problem(tmp_path, record, content):
+    (tmp_path / "metrics.json").write_text("{}")
+    (tmp_path / "manifest.json").write_text(manifest())
+    (tmp_path / f"{record}.json").write_text(content)
+    (line,) = verify(tmp_path).problems
+    assert ".json` " in line and ("is not what a run writes: " in line or "has no `config`" in line)
+
+
+@pytest.mark.parametrize(
+    ("value", "lacking"),
+    [
+        ({"a": [{"b": 1}], "c": None}, None),
+        ({"a": [], "c": {"d": "x"}}, None),
+        ({"a": [{"b": 1}, {}], "c": None}, "a.1.b"),
+        ({"a": [{"b": "x"}], "c": None}, "a.0.b"),
+        ({"a": {}, "c": None}, "a"),
+        ({"a": []}, "c"),
+        ({"a": [], "c": {"d": 1}}, "c.d"),
+        ([], ""),
+    ],
+)
+def test_the_first_key_that_does_not_fit_is_named(value, lacking):
+    assert misfit(value, {"a": [{"b": int}], "c": ({"d": str}, None)}) == lacking
 
 
 def test_leaves_and_rows_name_what_differs():
