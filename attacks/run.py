@@ -74,6 +74,7 @@ def main(config: DictConfig) -> None:
         run = schema.validate(config)
         refuse_unasked(run.tracker, settings.overrides.task)
         presets.refuse_unasked(run, settings.overrides.task)
+        presets.refuse_unused(run, settings.overrides.task)
         from attacks.experiment.job import job, show
 
         if run.show is not None:
@@ -145,6 +146,7 @@ def compose(preset: str = "quickstart", overrides: Sequence[str] = ()) -> Run:
         raise ValueError(one_line(error, overrides)) from None
     refuse_unasked(run.tracker, overrides)
     presets.refuse_unasked(run, overrides)
+    presets.refuse_unused(run, overrides)
     return run
 
 

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from PIL import Image
 from torch import Tensor
-from yaml import YAMLError
 
 from attacks.data.gallery import PHOTOS
 from attacks.data.images import load_image
@@ -69,10 +69,14 @@ def written(text: str) -> Compose:
     """The pipeline of a `--stage`. Raises ValueError in one line."""
     try:
         refuse_marks(text, "`--stage`")
+        if not isinstance(given := yaml.safe_load(text), str | dict | list) or not given:
+            raise ValueError(
+                f"`--stage` must map stages to arguments, such as {{affine: {{degrees: 30}}}}; got {text!r}"
+            )
         node: Any = OmegaConf.create(text)
         refuse_code(OmegaConf.to_container(node, resolve=False), "`--stage`")
         return Compose(stages(OmegaConf.to_container(node, resolve=True), "--stage"))
-    except (YAMLError, OmegaConfBaseException) as error:
+    except (yaml.YAMLError, OmegaConfBaseException) as error:
         raise ValueError(f"`--stage` is not valid YAML: {error}") from None
 
 

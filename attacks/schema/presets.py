@@ -121,6 +121,16 @@ def refuse_unasked(run: Run, overrides: Iterable[str]) -> None:
         )
 
 
+def refuse_unused(run: Run, overrides: Iterable[str]) -> None:
+    """Refuse a number of gradients on the command line that a number of steps replaces. Raises ValueError."""
+    for word in overrides:
+        if word.lstrip("+").startswith("attack.gradients=") and run.attack.steps is not None:
+            raise ValueError(
+                f"`{word}` has no effect, because attack.steps={run.attack.steps} is set: say attack.steps=null, or "
+                "leave attack.gradients out"
+            )
+
+
 def plain_word(word: str) -> str:
     """The word of the command line, unchanged. Raises ValueError for words that Hydra refuses without a reason, and
     for settings of Hydra that could run code or write outside of the run directory."""

@@ -80,7 +80,8 @@ AUDIT = """
 SHOW = """
 '{nothing: {}}'|'{affine: {degree: 3}}'|'{affine: [3}'|'[affine]'|'{affine: {degrees: !!timestamp x}}'|
 '{affine: {_target_: os.system}}'|'{affine: {degrees: "${oc.env:HOME}"}}'|'{affine: {degrees: "${nowhere}"}}'|
-{} --draws 0|{} --columns 0|{} --side 0|{} --image missing.png|{} --out sheet.gif|{} --sampler grid|{} --nothing
+{} --draws 0|{} --columns 0|{} --side 0|{} --image missing.png|{} --out sheet.gif|{} --sampler grid|{} --nothing|
+30|1.5|''|null|true|{}
 """.replace("{} ", "'{affine: {degrees: 3}}' ")
 #: Command, arguments, contents of the folder, a part of the error.
 CASES = [

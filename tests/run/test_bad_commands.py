@@ -54,6 +54,8 @@ WORDS = {
     "config=smoke attack.stop=0.3 objective=infonce": "of objective=infonce, between -inf and 0",
     "config=smoke attack.stop=0.3 objective.metric=l2": "between -inf and 0",
     "config=smoke attack.views=many": "`attack.views` must be auto or a whole number, .*; got many",
+    "config=smoke attack.gradients=40": "`attack.gradients=40` has no effect, because attack.steps=4 is set: say",
+    "config=quickstart attack.steps=2 attack.gradients=40": "no effect, because attack.steps=2 is set",
     "config=smoke attack.steps=null attack.gradients=1": "`attack.gradients` must suffice for a step of 2 views",
     "config=smoke risk=worst_of risk.k=3": "`attack.views` must be a multiple of risk.k = 3",
     "config=smoke ++encoder._target_=os.system": "_target_",
