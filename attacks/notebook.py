@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from attacks.data.given import as_path
 from attacks.experiment.job import job
 from attacks.experiment.results import headline, table
-from attacks.report.comparison import Compared, compare_runs, write_comparison
+from attacks.report.comparison import Compared, compare_runs, refuse_foreign, write_comparison
 from attacks.report.ranking import ranked
 from attacks.report.words import measure_name, written
+from attacks.runtime.folders import refuse_file
 from attacks.runtime.tables import read_rows
 
 if TYPE_CHECKING:
@@ -209,6 +210,7 @@ def robustness(
         (('arm', 'success', 'cosine to clean'), ['clean', 'noise', 'no_eot', 'one_view', 'eot'])
     """
     folder = Path(out) if out is not None else _fresh(preset)
+    refuse_file(folder, "out")
     keys: dict[str, Any] = {} if eps is None else {"perturbation.eps": eps}
     keys |= {} if steps is None else {"attack.steps": steps}
     if pipeline is not None and not isinstance(pipeline, str) and not callable(pipeline):
@@ -223,6 +225,8 @@ def robustness(
         if not isinstance(each, str | nn.Module):
             raise ValueError(f"`encoder` must be a name or a torch.nn.Module; got {type(each).__name__}")
     whole = isinstance(encoder, str | nn.Module)
+    if not whole:
+        refuse_foreign(folder, "out")
     if pictures is not None:
         path = as_path(pictures, folder.parent if whole else folder)
         keys |= {"data": "folder", "data.path": str(path)}

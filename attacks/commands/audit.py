@@ -30,6 +30,7 @@ from attacks.experiment.build.pipeline import preset
 from attacks.report.resizer_text import cells_of, described, tables
 from attacks.runtime.command_line import print_notes
 from attacks.runtime.files import atomic, write_text
+from attacks.runtime.folders import refuse_file
 from attacks.runtime.tables import write_rows
 from transforms import audit, resize
 
@@ -80,6 +81,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Print the audit, and write it to `--out`."""
+    refuse_file(options.out, "--out")
     if options.resizers:
         _resizers(options, imported(options.callable) if options.callable else None)
         return

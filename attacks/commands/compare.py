@@ -22,11 +22,12 @@ from pathlib import Path, PurePath
 
 from attacks.evaluation.intervals import Interval
 from attacks.report.compare import Pair
-from attacks.report.comparison import compare_runs, write_comparison
+from attacks.report.comparison import compare_runs, refuse_foreign, write_comparison
 from attacks.report.index import Row
 from attacks.report.ranking import ranked
 from attacks.report.words import p_value, written
 from attacks.runtime.command_line import printable
+from attacks.runtime.folders import refuse_file
 from attacks.runtime.remote import local
 from attacks.schema.secrets import refuse_credentials
 
@@ -143,6 +144,7 @@ def run(options: argparse.Namespace) -> None:
     """Copy what is not on this machine, and compare."""
     if options.out is None and any("://" in location for location in options.runs):
         raise ValueError("`--out` is needed: the runs are not in a folder of this machine")
+    refuse_file(options.out, "--out")
     for location in options.runs:
         refuse_credentials(location, "`RUN`")
     with ExitStack() as stack:
@@ -154,6 +156,7 @@ def compare(paths: Sequence[Path], folder: Path | None, origins: Mapping[Path, s
     """Compare, write, and print."""
     runs = runs_of(paths)
     out = folder or place(paths, runs)
+    refuse_foreign(out, "--out")
     names = labels(runs, origins)
     result = compare_runs(names)
     if not result.rows:

@@ -19,6 +19,7 @@ from attacks.experiment.reopened import reopened
 from attacks.experiment.sections import sample_of
 from attacks.report.failures import draw_failures
 from attacks.runtime.command_line import printable
+from attacks.runtime.folders import refuse_file
 from attacks.runtime.tables import write_rows
 
 #: The fewest particles; fewer lose parts of the failures.
@@ -51,6 +52,7 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError(f"`--particles` must be at least {FEWEST}; got {options.particles}")
     if options.pictures is not None and options.pictures < 1:
         raise ValueError(f"`--pictures` must be at least 1; got {options.pictures}")
+    refuse_file(options.out, "--out")
     bench = reopened(options.run, options.encoder_code, options.device)
     seed = bench.run.seed if options.seed is None else options.seed
     if not bench.parts.transforms.dims:

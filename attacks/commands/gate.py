@@ -29,7 +29,7 @@ from attacks.gate.decide import decide
 from attacks.gate.policy import Policy, policy_file, read_policy, refuse_other_encoder, refuse_other_threat
 from attacks.gate.verdict import CODES, Verdict
 from attacks.runtime.command_line import printable
-from attacks.runtime.folders import refuse_links
+from attacks.runtime.folders import refuse_file, refuse_links
 from attacks.runtime.tables import read_rows
 from attacks.runtime.untrusted import read
 
@@ -51,6 +51,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the verdict on each run. Returns the exit code."""
+    refuse_file(options.out, "--out")
     if options.check is not None:
         return _check(options.check)
     if options.policy is None:

@@ -17,6 +17,7 @@ from attacks.physical.chart import write_chart
 from attacks.physical.paper import PAPERS
 from attacks.physical.sheet import ARMS, WIDTH, write
 from attacks.runtime.command_line import print_notes
+from attacks.runtime.folders import refuse_file
 
 #: The folder of the chart.
 CHART = Path("chart")
@@ -45,6 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Write the sheets, and print where they are."""
+    refuse_file(options.out, "--out")
     given = vars(options)
     if given.pop("chart"):
         if options.run is not None or options.width is not None or options.arm != ARMS[0]:

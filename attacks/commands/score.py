@@ -33,6 +33,7 @@ from attacks.physical.photo_report import table
 from attacks.physical.scoring import Photographs, score_photos
 from attacks.physical.sheet import ARMS
 from attacks.runtime.command_line import print_notes
+from attacks.runtime.folders import refuse_file
 
 #: The file of a printer.
 PRINTER = Path("printer.json")
@@ -88,6 +89,7 @@ def run(options: argparse.Namespace) -> None:
         return
     if options.photos is None:
         raise ValueError("`RUN PHOTOS` are missing: a run and a folder of photographs of its print, or --chart PHOTO")
+    refuse_file(options.out, "--out")
     photos = Photographs(*(given.pop(key) for key in ("photos", "picture", "quad")))
     scored = score_photos(photos=photos, **given)
     print_notes(scored.notes)

@@ -9,6 +9,9 @@ from attacks.report.index import Row, Skipped, collect, write_index
 from attacks.report.ranking import Board, boards, charts, flat
 from attacks.runtime.tables import write_rows
 
+#: What is written, the page first, and how the head of the page has the name of this tool.
+WRITTEN = ("index.html", "index.csv", "ranking.csv", "pairs.csv")
+MARK = b"<title>Viewproof"
 #: The most pairs without a comparison that are listed.
 NAMED = 20
 
@@ -43,6 +46,19 @@ def compare_runs(names: Mapping[Path, str]) -> Compared:
     refused += [f"{len(others) - NAMED} more pairs"] if len(others) > NAMED else []
     tables = boards({names[row.directory]: row for row in rows}, runs, pairs)
     return Compared(names, rows, skipped, notes, pairs, refused, tables)
+
+
+def refuse_foreign(folder: Path, key: str) -> None:
+    """Raise ValueError where a page or a table of the folder is not of an earlier comparison: it would be lost."""
+    page, there = folder / WRITTEN[0], [folder / name for name in WRITTEN if (folder / name).exists()]
+    head = b""
+    if page.is_file():
+        with page.open("rb") as file:
+            head = file.read(2**12)
+    if there and MARK not in head:
+        raise ValueError(
+            f"`{key}`: {there[0]} was not written by viewproof, so it is kept; name another folder by {key}"
+        )
 
 
 def write_comparison(result: Compared, folder: Path) -> Path:

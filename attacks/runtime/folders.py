@@ -20,6 +20,15 @@ def refuse_links(folder: Path) -> None:
                 )
 
 
+def refuse_file(folder: Path | None, key: str) -> None:
+    """Raise ValueError where a folder to write into, or one above it, is a file. None: nothing is written."""
+    for path in () if folder is None else (folder, *folder.parents):
+        if path.exists():
+            if not path.is_dir():
+                raise ValueError(f"`{key}` must be a folder, and {path} is a file; name another")
+            return
+
+
 def short(text: str) -> str:
     """A text for an error message: printable, at most 120 characters."""
     plain = "".join(letter if letter.isprintable() else "?" for letter in text[:120])

@@ -189,6 +189,17 @@ def test_the_default_folder_of_the_files(tmp_path, capsys):
     assert main(["compare", str(a), str(c)]) == 0 and (tmp_path / "x" / "index.html").exists()
 
 
+@pytest.mark.parametrize("name", ["index.html", "ranking.csv"])
+def test_a_file_of_somebody_else_is_kept(tmp_path, capsys, name):
+    a, file = made(tmp_path / "x" / "a", shares(0)), tmp_path / "x" / name
+    file.write_text("<h1>my site</h1>")
+    assert main(["compare", str(a)]) == 1
+    assert f"{file} was not written by viewproof, so it is kept; name another" in capsys.readouterr().err
+    assert file.read_text() == "<h1>my site</h1>"
+    for _ in range(2):  # its own page is replaced
+        assert main(["compare", str(a), "--out", str(tmp_path / "out")]) == 0
+
+
 @pytest.mark.parametrize("arguments", [[], ["nowhere"], ["empty"], ["file"], ["broken"], ["empty", "--fast"]])
 def test_an_error_is_one_line_with_exit_code_2(tmp_path, capsys, monkeypatch, arguments):
     monkeypatch.chdir(tmp_path)

@@ -170,6 +170,16 @@ def test_a_wrong_argument_gives_a_one_line_error_and_runs_nothing(calls, values,
     assert "\n" not in str(error.value) and calls == []
 
 
+@pytest.mark.parametrize("encoder", ["pocket", ["pocket", "phash"]])
+def test_a_file_in_place_of_the_folder_is_kept(calls, tmp_path, encoder):
+    (tmp_path / "index.html").write_text("my site")
+    with pytest.raises(ValueError, match=r"`out` must be a folder, and .*index.html is a file; name another"):
+        robustness(encoder, torch.rand(2, 3, 8, 8), preset="smoke", out=tmp_path / "index.html")
+    with pytest.raises(ValueError, match=r"`out`: .*index.html was not written by viewproof"):
+        robustness(["phash"], preset="smoke", out=tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["index.html"] and calls == []
+
+
 def test_numbers_of_numpy_are_numbers(calls):
     for eps in (np.float64(1 / 8), np.float32(1 / 8)):
         robustness(preset="smoke", eps=eps, seed=np.int64(3))
