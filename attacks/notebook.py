@@ -230,6 +230,11 @@ def robustness(
     if pictures is not None:
         path = as_path(pictures, folder.parent if whole else folder)
         keys |= {"data": "folder", "data.path": str(path)}
+    if both := keys.keys() & values.keys():
+        key = min(both)
+        raise ValueError(
+            f"`{key}` is given twice: {keys[key]!r} by its own argument and {values[key]!r}; leave one out"
+        )
     runs = {name: _run(each, folder / name, preset, keys | values, function) for name, each in encoders.items()}
     if whole:
         return runs[""]

@@ -179,6 +179,7 @@ def _decided(content: Mapping[str, Any]) -> None:
 
 
 def _run() -> None:
+    presets.refuse_twice(sys.argv[1:])
     if any(argument.startswith("resume=") for argument in sys.argv[1:]):
         _resume(sys.argv[1:])
         return

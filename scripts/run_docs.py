@@ -95,9 +95,7 @@ def run(page: Path, whole: bool) -> None:
         scripts = [[sys.executable, "-W", "error", "-c", block] for block in blocks(page, "python")]
         shells = [line for line in commands(page) if not line.startswith(tuple(ELSEWHERE))]
         if not whole:
-            shells = [
-                " ".join([line, *(less for start, less in LONG.items() if line.startswith(start))]) for line in shells
-            ]
+            shells = list(map(shortened, shells))
         for command in [*scripts, *(["bash", "-euc", line] for line in shells)]:
             began = time.perf_counter()
             print(f"{page.name}: {command[-1].splitlines()[0]}", flush=True)
@@ -106,6 +104,15 @@ def run(page: Path, whole: bool) -> None:
             else:
                 subprocess.run(command, cwd=temporary, check=True)
             print(f"{page.name}: done in {time.perf_counter() - began:.0f} s", flush=True)
+
+
+def shortened(line: str) -> str:
+    """A command with the overrides of `LONG` in place of its own of the same keys."""
+    for start, less in LONG.items():
+        if line.startswith(start):
+            for word in less.split():
+                line = re.sub(rf" {re.escape(word.partition('=')[0])}=\S+", "", line) + f" {word}"
+    return line
 
 
 def words_of(line: str) -> list[str]:

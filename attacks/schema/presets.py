@@ -121,6 +121,18 @@ def refuse_unasked(run: Run, overrides: Iterable[str]) -> None:
         )
 
 
+def refuse_twice(words: Iterable[str]) -> None:
+    """Refuse a key that is given twice: only the last would count. `~key` removes one, and another may follow."""
+    first: dict[str, str] = {}
+    for word in words:
+        key, sign, _ = word.lstrip("+").partition("=")
+        if not sign or word.startswith(("~", "-")):
+            continue
+        if key in first:
+            raise ValueError(f"`{printable(key)}` is given twice: {first[key]} and {word}; leave one out")
+        first[key] = word
+
+
 def refuse_unused(run: Run, overrides: Iterable[str]) -> None:
     """Refuse a number of gradients on the command line that a number of steps replaces. Raises ValueError."""
     for word in overrides:

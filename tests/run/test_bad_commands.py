@@ -1,9 +1,11 @@
 """Wrong command lines: an error of one line, exit code 1, and no other effect."""
 
 import re
+import sys
 
 import pytest
 
+from attacks.run import cli
 from tests.helpers.sampled import mostly_slow
 from tests.helpers.wrong import desk as desk
 
@@ -173,6 +175,27 @@ def test_a_bad_command_gives_a_one_line_error(desk, command):
     message = desk.refused(*given, out=out)
     assert re.search(WORDS[command], message), message
     assert "canary" not in message
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ["config=patch"],
+        ["data.count=1", "data.count=2"],
+        ["data.count=1", "++data.count=2"],
+        ["hydra.run.dir=elsewhere"],
+        ["-m", "seed=1,2", "seed=3"],
+    ],
+)
+def test_a_key_that_is_given_twice_is_refused(monkeypatch, capsys, tmp_path, given):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
+    monkeypatch.setattr(sys, "argv", ["viewproof", SMOKE, "hydra.run.dir=out", *given])
+    with pytest.raises(SystemExit, match="1"):
+        cli()
+    twice, error = given[-1].lstrip("+").partition("=")[0], capsys.readouterr().err
+    assert error.startswith(f"error: `{twice}` is given twice: ") and error.count("\n") == 1, error
+    assert not list(tmp_path.iterdir())
 
 
 PAIRS = [f"{key}={value}" for key, values in NUMBERS.items() for value in values]

@@ -162,6 +162,11 @@ def test_a_preset_may_be_a_file_of_the_user(calls, tmp_path):
         ({"pictures": []}, "at least one picture"),
         ({"encoder": ["pocket", abs]}, "`encoder` must be a name or a torch.nn.Module"),
         ({"encoder": {"../x": "pocket"}}, "names of letters"),
+        ({"eps": "8/255", "perturbation.eps": "4/255"}, "`perturbation.eps` is given twice: '8/255' by its own"),
+        (
+            {"steps": 2, "attack.steps": 3},
+            "`attack.steps` is given twice: 2 by its own argument and 3; leave one out",
+        ),
     ],
 )
 def test_a_wrong_argument_gives_a_one_line_error_and_runs_nothing(calls, values, message):
