@@ -113,6 +113,8 @@ def verify(
             raise FileNotFoundError(f"`verify` must be the directory of a run; there is none at {str(folder)!r}")
         refuse_links(out)
         if not (out / METRICS).is_file():
+            if not (out / "manifest.json").is_file():
+                raise FileNotFoundError(f"`verify` must be the directory of a run; {folder} has no manifest.json")
             return Verdict((f"{METRICS}: it is missing: the run is not finished (resume={folder})",))
         try:
             previous, content = opened(out)

@@ -1,6 +1,7 @@
 """The errors of Hydra and OmegaConf in one line."""
 
 import errno
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,8 @@ def one_line(error: BaseException, words: Iterable[str] = ()) -> str:
         text = f"{error} {error.__cause__ or ''}"
         if meant := unknown(words, text):
             return _plain(meant)
+        if clash := _of_the_preset(text, words):
+            return _plain(clash)
         if "You must specify 'config'" in text:
             return f"no preset is given: begin with config=quickstart; presets are {', '.join(choices()['config'])}"
     if isinstance(error, RecursionError):
@@ -49,6 +52,20 @@ def one_line(error: BaseException, words: Iterable[str] = ()) -> str:
     text = "; ".join(sentences)
     text = f"`{key}`: {text}" if key and key not in text else text
     return _plain(" ".join([text, ", ".join(listed)]).strip() + (did_you_mean(key) if keys else ""))
+
+
+def _of_the_preset(text: str, words: Sequence[str]) -> str | None:
+    """One line for a preset that sets a key which another choice on the command line has not."""
+    preset, key = re.search(r"In 'config/(\w+)': ConfigKeyError", text), re.search(r"full_key: ([\w.]+)", text)
+    if preset is None or key is None:
+        return None
+    group = key[1].partition(".")[0]
+    choice = next((word for word in words if word.startswith(f"{group}=")), None)
+    own = choice is not None and choice.partition("=")[2] in choices()["config"]
+    return choice and (
+        f"`{choice}` has no key {key[1].rpartition('.')[2]}, which config={preset[1]} sets: begin with "
+        + (f"config={choice.partition('=')[2]}" if own else "another preset")
+    )
 
 
 #: Errors of a path that no folder can be made of.

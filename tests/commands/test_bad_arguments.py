@@ -40,6 +40,11 @@ def program(folder):
     (folder / "run" / "metrics.json").write_text(json.dumps({"schema": 1}))
 
 
+def unfinished(folder):
+    empty(folder)
+    (folder / "run" / "manifest.json").write_text(manifest())
+
+
 def damaged(folder):
     """A run whose metrics.json has lost its content, and a policy."""
     program(folder)
@@ -88,6 +93,8 @@ CASES = [
     ("print", ["run"], empty, "patch.png"),
     ("print", ["run"], strange, "patch.png"),
     ("print", ["run"], piped, "has no patch.png"),
+    ("print", ["run"], unfinished, "is not finished: go on with viewproof run resume=run"),
+    ("verify", ["run"], empty, "`verify` must be the directory of a run; run has no manifest.json"),
     ("print", ["run"], leading_out, "is a link that leads out"),
     ("print", ["run", "--out", "run/patch.png"], patch, "patch.png"),
     ("score", ["run", "in"], empty, "placement.json"),

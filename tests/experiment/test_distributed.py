@@ -88,7 +88,7 @@ def test_collectives_give_every_process_the_same_values(size, tmp_path):
     assert len({each["bits"] for each in result}) == 1
 
 
-QUICK = ["config=smoke", "attack.views=8", "attack.steps=4", "evaluate.views=16"]
+QUICK = ["config=smoke", "attack.views=8", "evaluate.views=16"]
 
 
 def run_of(folder):

@@ -19,7 +19,7 @@ import attacks.experiment.units
 from attacks import verify
 from attacks.eot.faults import NotFinite
 from attacks.experiment.batch import Unit
-from tests.helpers.processes import PATIENCE, ended, facts, started
+from tests.helpers.processes import PATIENCE, ended, facts, last_of, started
 from tests.run.test_run import call
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -156,7 +156,7 @@ def test_tasks_of_a_ray_cluster_that_loses_a_worker_or_a_node_give_the_bytes_of_
 
 def at_work(words, run, log):
     """A run in a process of its own, which may start others, with two of its units done."""
-    command = [sys.executable, "-m", "attacks.run", *words, f"hydra.run.dir={run}"]
+    command = [sys.executable, "-m", "attacks.run", *last_of(words), f"hydra.run.dir={run}"]
     with log.open("ab") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, cwd=ROOT)
     while units_done(run) < 2:

@@ -107,8 +107,9 @@ def _forked(arguments, shim, given):
 
 def _command_line(arguments):
     from attacks.run import cli
+    from tests.helpers.processes import last_of
 
-    sys.argv = ["viewproof", *arguments]
+    sys.argv = ["viewproof", *last_of(arguments)]
     try:
         cli()
     except SystemExit as end:

@@ -18,18 +18,14 @@ from safetensors.torch import load_file
 
 from attacks.run import cli
 from tests.helpers.page import Page
-from tests.helpers.processes import without_times
+from tests.helpers.processes import last_of, without_times
 
 ROOT = Path(__file__).resolve().parents[2]
 
 
 def call(monkeypatch, *arguments):
-    """The command line in this process; returns the exit code. Of a key that is given twice the last counts here, so
-    that a test can change one of many words."""
-    words = list(map(str, arguments))
-    keys = [word.partition("=")[0] if "=" in word else "" for word in words]
-    words = [word for i, word in enumerate(words) if not keys[i] or keys[i] not in keys[i + 1 :]]
-    monkeypatch.setattr(sys, "argv", ["viewproof", *words])
+    """The command line in this process, by `last_of` its arguments; returns the exit code."""
+    monkeypatch.setattr(sys, "argv", ["viewproof", *last_of(arguments)])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
     try:
         cli()
