@@ -90,8 +90,8 @@ def test_failed_job_is_named_and_the_others_continue(name, tmp_path):
 
 @NEEDED
 def test_timed_out_submitit_job_is_requeued_and_resumed(tmp_path):
-    overrides = [*SMALL, "attack.steps=30", "engine.threads=1"]
-    sweep(tmp_path / "whole", *overrides)
+    overrides = [*SMALL, "attack.steps=30"]
+    sweep(tmp_path / "whole", *overrides, "engine.threads=1")  # as those of "local"
     cut = tmp_path / "cut"
     cut.mkdir()
     process = subprocess.Popen(command(cut, *chosen("local"), *overrides), cwd=cut, env=ENVIRONMENT)
