@@ -158,8 +158,8 @@ def plain_word(word: str) -> str:
     if digits > MOST_DIGITS:
         raise ValueError(f"`{printable(key)}` must be a number of at most {MOST_DIGITS:,} digits; got {digits:,}")
     if not group or word.startswith("-") or ("=" not in word and not word.startswith("~")):
-        fix = f"; did you mean config={word}?" if word in choices()["config"] else ""
-        fix = ", such as perturbation.eps=8/255" if word == "perturbation.eps" else fix
+        named = word in choices()["config"]
+        fix = f"; did you mean config={word}?" if named else ", such as perturbation.eps=8/255"
         raise ValueError(f"`{printable(word)}` must be KEY=VALUE{fix}")
     of_hydra = "/" in group and value.strip().startswith("{")
     if of_hydra or (group in (*GROUPS, "config") and value.strip().startswith("[")):
