@@ -19,7 +19,7 @@ class DeadGradient(ValueError):
 
 
 class Silent(UserWarning):
-    """A picture's gradient has become zero during the run, and it leaves."""
+    """A picture's gradient has become zero during the run, and it leaves; or all its estimates are zero so far."""
 
 
 def budgeted(problem: Problem, options: Options, n: int) -> Tensor:
@@ -100,3 +100,16 @@ def watched_over(zero: Tensor, index: int, active: Tensor, silent: Tensor, why: 
             stacklevel=3,
         )
     return silent
+
+
+def warn_unmoved(delta: Tensor, begun: Tensor, steps: int, probe: float) -> None:
+    """Warn of the deltas that the first steps along estimated gradients have left as they were."""
+    rows = (delta == begun).flatten(1).all(1).nonzero()[:, 0].tolist()
+    if rows:
+        warnings.warn(
+            f"in {steps} step(s) no probe has changed the loss of image(s) {rows}, so the estimated gradient is zero "
+            f"and the perturbation has not moved: the answers are too coarse for probes of {probe:g} radii. "
+            "Raise `optimiser.probe` or the budget; of answers that only say same or not use `optimiser=label_only`",
+            Silent,
+            stacklevel=3,
+        )

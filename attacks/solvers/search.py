@@ -23,7 +23,7 @@ from attacks.optimisers.nes import NES, LabelOnly
 from attacks.perturbations.ball import Ball
 from attacks.perturbations.radii import Radii, reaches
 from attacks.runtime.stored import stored
-from attacks.solvers.checks import budgeted, checked
+from attacks.solvers.checks import DEAD, budgeted, checked, warn_unmoved
 from attacks.solvers.loop import OF_IMAGES, LoopState, Step, Steps, descend, done_of, start
 from transforms import stream
 from transforms.compose import seen
@@ -181,6 +181,7 @@ def sampled(problem: Problem, options: Options, state: LoopState | None = None) 
     else:
         assert state.generator is not None  # of an attack with gradients otherwise
         generator.set_state(state.generator)
+    begun = None if state.index else state.delta
     for index in range(state.index, options.steps):
         active = ~state.solved & (state.left >= eot.views)
         rows = active.nonzero()[:, 0].to(images.device)
@@ -209,6 +210,8 @@ def sampled(problem: Problem, options: Options, state: LoopState | None = None) 
         state = LoopState(
             index + 1, moved, memory, estimate, evals, left, state.solved, generator=generator.get_state()
         )
+        if begun is not None and index + 1 == min(DEAD, options.steps):
+            warn_unmoved(moved, begun, index + 1, nes.probe)
         after = torch.ones_like(done.after) if last else done.after
         answer = yield Step(index, moved, estimate, evals, active, after.expand(len(problem)), last, state)
         if answer is not None:

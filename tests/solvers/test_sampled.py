@@ -13,6 +13,7 @@ from attacks.encoders.black_box.asked import BlackBox
 from attacks.eot.problem import Options, Problem
 from attacks.perturbations import Grey, LowFrequency, Masked, Smoothed
 from attacks.perturbations.radii import Radii
+from attacks.solvers.checks import Silent
 from attacks.solvers.search import estimated, loop_of, probed, sampled
 from scripts.benchmarks.hash_server import phash
 from tests.helpers.solving import Dot
@@ -234,3 +235,14 @@ def test_values_out_of_range_are_refused(values):
     with pytest.raises(ValueError, match=f"`{next(iter(values))}`"):
         NES(**values)
     assert PGD.gradient_free is False and NES.gradient_free is True
+
+
+@pytest.mark.parametrize("steps", [3, 8])
+def test_an_encoder_whose_answers_no_probe_changes_gives_a_warning(steps):
+    def coarse(images):
+        return (images.mean((1, 2, 3)) > 0.9).float()[:, None]
+
+    problem = Problem(GREY, coarse(GREY), coarse, Linear(), Linf(0.01))
+    with pytest.warns(Silent, match=r"no probe has changed the loss of image\(s\) \[0, 1\]"):
+        first, *_, last = sampled(problem, Options(NES(keep=1), EOT(Compose(), views=4), steps=steps))
+    assert torch.equal(first.delta, last.delta)
