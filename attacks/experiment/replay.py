@@ -23,7 +23,7 @@ from attacks.eot.problem import Problem
 from attacks.experiment.batch import Unit, part_of
 from attacks.experiment.build.objective import aim, wants_gallery, watched
 from attacks.experiment.build.parts import build
-from attacks.experiment.directory import Earlier, earlier, refuse_program
+from attacks.experiment.directory import Earlier, earlier, read_json, refuse_program
 from attacks.experiment.embeddings import embedded
 from attacks.experiment.parts import Parts
 from attacks.objectives.aim import Known
@@ -147,19 +147,21 @@ def _points(run: Run, parts: Parts, named: Named) -> Tensor:
 
 
 def _saved(folder: Path, parts: Parts, picture: int) -> Tensor:
-    """The saved perturbation (1,...) of a picture."""
+    """The saved perturbation (1,...) of a picture. Pictures that failed have none."""
     path = folder / "perturbation.safetensors"
+    failed = {each["picture"] for each in read_json(folder / "metrics.json")["failed"]}
     try:
         deltas = load_file(path)["eot"]
     except (SafetensorError, OSError, KeyError) as error:
         raise ValueError(f"`{path}` cannot be read ({error}): is the run finished?") from None
-    if len(deltas) == 1:
+    if picture in failed:
+        raise ValueError(f"picture {picture} failed in this run, so it has no perturbation; name another `--picture`")
+    if parts.perturbation.shared:
         return deltas
-    if len(deltas) != len(parts.queries):
-        raise ValueError(
-            f"`{path}` holds {len(deltas)} perturbations for {len(parts.queries)} pictures: some have failed"
-        )
-    return deltas[picture, None]
+    rows = [each for each in range(len(parts.queries)) if each not in failed]
+    if len(deltas) != len(rows):
+        raise ValueError(f"`{path}` holds {len(deltas)} perturbations for {len(rows)} pictures: run it again")
+    return deltas[rows.index(picture), None]
 
 
 def _known(run: Run, own_parts: Parts, images: Tensor) -> Known:

@@ -19,6 +19,7 @@ import attacks.experiment.units
 from attacks import verify
 from attacks.eot.faults import NotFinite
 from attacks.experiment.batch import Unit
+from attacks.experiment.replay import Named, of_run
 from tests.helpers.processes import PATIENCE, ended, facts, last_of, started
 from tests.run.test_run import call
 
@@ -224,6 +225,9 @@ def test_out_of_memory_outside_a_pass_fails_only_the_picture(attacked):
     assert code == 1
     (failed,) = json.loads((run / "metrics.json").read_text())["failed"]
     assert failed["name"] == "001.png" and failed["reason"].startswith("memory ran out; make the pictures smaller")
+    assert of_run(run, Named(0, 0, 0)).title.endswith("000.png")
+    with pytest.raises(ValueError, match="picture 1 failed in this run"):
+        of_run(run, Named(0, 0, 1))
 
 
 @pytest.mark.slow
