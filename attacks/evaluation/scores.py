@@ -122,6 +122,7 @@ def evaluate(
     base = base_of(images)
     _check(base, clean, parts, encoder)
     signature = signature or signature_of(encoder)
+    width = clean.shape[1]
     if signature is not None:
         clean = signature(clean)
     known = Rows(parts, signature)
@@ -131,6 +132,8 @@ def evaluate(
     columns = {key: torch.zeros_like(cosine, dtype=kind) for key, kind in kinds.items()}
     waiting: list[_Waiting] = []
     for part, features in bank.encoded(images, encoder, chunk, mine):
+        if features.shape[2] != width:
+            raise ValueError(f"`clean` must be embedded with `encoder`, {features.shape[2]} wide; got {width}")
         views = uploaded(torch.tensor(part.groups[0]), cosine.device)
         finite = features.isfinite().all(2)  # a signature may map NaN to bits
         ranked = bool(finite.all() & inside.to(finite.device))  # otherwise an error is raised, here or below

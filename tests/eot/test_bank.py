@@ -130,6 +130,10 @@ UNFIT = {
         {"gallery": lambda rows: rows[:, :5]},
         r"`gallery` must .*\(G,6\); got shape \(4, 5\): embed both with",
     ),
+    "another encoder": (
+        {"clean": lambda rows: rows[:, :1], "gallery": lambda rows: rows[:, :1]},
+        "`clean` must be embedded with `encoder`, 6 wide; got 1",
+    ),
 }
 
 
