@@ -62,7 +62,19 @@ def at_ratios(resizes: Mapping[str, Resampler], ratios: Sequence[float]) -> dict
 
 
 def _scaled(resize: Resampler, ratio: float, pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
-    return resize(pixels, (max(1, round(ratio * size[0])), max(1, round(ratio * size[1]))))
+    return resize(pixels, size_at(ratio, (pixels.shape[0], pixels.shape[1]), size))
+
+
+def size_at(ratio: float, whole: tuple[int, int], size: tuple[int, int]) -> tuple[int, int]:
+    """The (height, width) at a ratio of the `size` to which a picture `whole` is resized. Where `size` keeps the
+    aspect, the shorter side is multiplied, and the longer one follows from it, rounded as in `size`: with a pixel
+    more, the resize reads other pixels."""
+    short = max(1, round(ratio * min(size)))
+    for rounded in (int, round):
+        height, width = (rounded(short * side / min(whole)) for side in whole)
+        if size == tuple(rounded(min(size) * side / min(whole)) for side in whole):
+            return height, width
+    return max(1, round(ratio * size[0])), max(1, round(ratio * size[1]))
 
 
 def resamplers() -> tuple[dict[str, Resampler], list[str]]:

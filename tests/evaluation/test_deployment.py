@@ -12,13 +12,16 @@ import torch.nn.functional as F
 from PIL import Image, features
 
 from attacks.data.gallery import tiles
+from attacks.data.images import to_bytes
 from attacks.encoders import Defended, Phash, Preprocess, untrained, with_preprocess
 from attacks.evaluation.clusters import Sample
 from attacks.evaluation.deployment import deployed_size, deployment
 from attacks.evaluation.judge import judged as judge_of
+from attacks.evaluation.platforms import at_ratios, resamplers, size_at
 from attacks.evaluation.scores import embed, evaluate
 from tests.helpers.small import small
-from transforms import Jpeg, resize
+from transforms import Downscale, Jpeg, resize
+from transforms.resizing.resize import target_size
 
 ENCODER = untrained().eval().requires_grad_(False)
 SIZE = (24, 30)
@@ -162,6 +165,28 @@ def test_ratios_multiply_the_size_of_the_resampler(monkeypatch):
         )
     small = resize(clean, (10, 10), "cv2_cubic", eight_bit=True)
     torch.testing.assert_close(seen[names.index("OpenCV cubic x0.5")], small, rtol=0, atol=1.01 / 255)
+
+
+@pytest.mark.parametrize("ratio", [0.95, 0.97, 1.03, 1.05])
+@pytest.mark.parametrize(("whole", "side"), [((300, 400), 96), ((333, 500), 24), ((500, 281), 32), ((120, 120), 60)])
+def test_at_a_ratio_a_resampler_makes_the_size_that_the_shorter_side_gives(whole, side, ratio):
+    # The stage that an attack is made through, or torchvision's resize, sees the same pixels.
+    picture = torch.rand(1, 3, *whole, generator=torch.Generator().manual_seed(0)).mul(255).round() / 255
+    (resample,) = at_ratios({"torch bilinear": resamplers()[0]["torch bilinear"]}, [ratio]).values()
+    judged = resample(to_bytes(picture[0]), target_size(whole, side))
+    stage = Downscale(round(ratio * side), "torch_bilinear", eight_bit=True)
+    seen = stage(picture, torch.zeros(1, 0))
+    assert seen.shape[2:] == judged.shape[:2]
+    torch.testing.assert_close(torch.from_numpy(judged).permute(2, 0, 1) / 255, seen[0], rtol=0, atol=1.01 / 255)
+
+
+def test_at_a_ratio_the_longer_side_is_rounded_as_at_the_exact_size():
+    assert size_at(0.95, (3000, 4000), (96, 128)) == (91, 121)  # 121.33: rounded down or to the nearest
+    assert size_at(0.96, (3000, 4000), (97, 129)) == (93, 124)
+    assert size_at(0.5, (300, 401), (30, 40)) == (15, 20)  # down
+    assert size_at(0.9, (300, 416), (30, 42)) == (27, 37)  # to the nearest
+    assert size_at(0.95, (300, 400), (224, 224)) == (213, 213)  # an encoder that squashes
+    assert size_at(0.001, (300, 400), (30, 40)) == (1, 1)
 
 
 def net(**spec):
