@@ -68,6 +68,8 @@ def read_placement(folder: Path) -> PlacementRecord:
     """Read `placement.json` of a run. Raises FileNotFoundError or ValueError."""
     path = folder / "placement.json"
     if not path.is_file() and (folder / "manifest.json").is_file():
+        if not (folder / "metrics.json").is_file():
+            raise FileNotFoundError(f"run `{folder}` is not finished: go on with viewproof run resume={folder}")
         raise FileNotFoundError(f"`{folder}` is no run of a patch: it has no placement.json (perturbation=patch)")
     content = read_json(path)
     try:

@@ -100,6 +100,7 @@ CASES = [
     ("score", ["run", "in"], empty, "placement.json"),
     ("score", ["run", "in"], strange, "placement.json"),
     ("score", ["run", "in"], piped, "placement.json"),
+    ("score", ["run", "in"], unfinished, "is not finished: go on with viewproof run resume=run"),
     ("score", ["run", "in"], leading_out, "is a link that leads out"),
     ("score", ["run", "none"], patch, "photographs"),
     ("score", ["run", "in"], patch, "photographs"),
