@@ -62,7 +62,7 @@ def test_a_card_has_every_line_and_its_tests_exist(part):
     assert [name for name, _, meaning in card.keys if not meaning] == []
 
 
-@pytest.mark.parametrize("part", mostly_slow(EVERY, 8), ids="-".join)
+@pytest.mark.parametrize("part", mostly_slow(EVERY, 16), ids="-".join)
 def test_the_command_of_a_card_is_valid(part):
     program, *words = shlex.split(made()[part].command)
     if program == "viewproof":

@@ -94,6 +94,7 @@ def test_a_single_command_of_the_project_runs_in_a_fork(line, words):
     assert words_of(line) == words
 
 
+@pytest.mark.slow
 def test_a_fork_runs_in_its_folder_and_its_exit_status_counts(tmp_path):
     from run_docs import forked
 

@@ -107,6 +107,7 @@ def test_without_a_failure_there_is_an_upper_limit(score, most):
         assert estimate.high == pytest.approx(1 - 0.05 ** (1 / (splitting.FIRST * 200)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("elsewhere", [0.0, 1.0], ids=["plateau", "slope elsewhere"])
 def test_a_failure_that_the_plain_draws_met_is_never_claimed_absent(elsewhere):
     """A set that no slope leads to, beside nothing or a slope that ends above 0: found by 0 to 4 of 2000 draws."""

@@ -3,6 +3,8 @@
 import csv
 import json
 
+import pytest
+
 from attacks.data.images import file_names
 from attacks.report.compare import judged
 from attacks.report.index import collect, write_index
@@ -40,6 +42,7 @@ def harmless(page, scripts=0):
     return page
 
 
+@pytest.mark.slow
 def test_every_string_of_a_run_is_escaped_on_its_page():
     content, manifest = spoilt(reported.content()), spoilt(reported.manifest())
     page = harmless(render(content, manifest, [EVIL], reported.trace(), Images()))

@@ -20,7 +20,7 @@ from attacks.report.words import numbers, written
 from tests.helpers import reported
 from tests.helpers.page import Page
 from tests.helpers.reported import ARMS, EVIL
-from tests.helpers.sampled import mostly_slow
+from tests.helpers.sampled import mostly_slow, rows_mostly_slow
 
 OPTIONAL = ("wide", "comparisons", "drift", "sanity", "response", "left_out", "deployment", "explanations", "failure")
 OPTIONAL += ("detection", "costs")
@@ -131,7 +131,9 @@ def test_a_patch_run_shows_its_texture_and_its_facts(tmp_path):
     assert not any("amplified" in attributes["alt"] for attributes in page.all("img"))
 
 
-@pytest.mark.parametrize(("failed", "left"), [((), 0), ((0,), 0), ((1,), 0), ((), 2), ((0, 2), 1)])
+@pytest.mark.parametrize(
+    ("failed", "left"), rows_mostly_slow([((0, 2), 1), ((), 0), ((0,), 0), ((1,), 0), ((), 2)], 5)
+)
 def test_a_picture_keeps_its_file_whichever_others_are_left_out(tmp_path, failed, left):
     every = ("anna/1.jpg", "bert/1.jpg", "bert/2.jpg", "carl/2.jpg")  # alone, each would be 1.png or 2.png
     kept = [row for row in range(len(every) - left) if row not in failed]

@@ -195,6 +195,7 @@ def test_a_sweep_runs_every_job_and_reports_failures(monkeypatch, capsys, tmp_pa
     assert (tmp_path / "index.csv").exists()
 
 
+@pytest.mark.slow
 def test_conversions_of_the_users_pictures_are_noted(monkeypatch, capsys, tmp_path):
     folder = tmp_path / "mine"
     folder.mkdir()

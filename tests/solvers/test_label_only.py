@@ -87,6 +87,7 @@ def test_the_walk_resumes_to_the_bit_and_does_not_depend_on_neighbours():
     assert second.active.tolist() == [False, True, True] and torch.equal(first.delta[0], second.delta[0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inside", [1.0, 0.5], ids=["plain", "masked"])
 def test_few_pixels_change_an_answer_at_half_of_what_they_can(inside):
     """An L0 radius counts pixels: patterns reach as far as the box allows, and no value shrinks with the radius."""

@@ -155,6 +155,7 @@ def test_choosing_the_iterate_waits_once_a_look_twice_for_who_leaves_and_three_t
     assert best.step.inner.tolist() == wanted.step.tolist()
 
 
+@pytest.mark.slow
 def test_the_figures_of_a_step_are_on_the_host():
     """A run reads them after each step, for its table of steps."""
     images = tiles(64).images[:2].clone()
