@@ -41,7 +41,7 @@ from attacks.experiment.units import Elsewhere, Execute, here, tables, work
 from attacks.experiment.workers import Place, cluster, processes
 from attacks.gate.verdict import described
 from attacks.report.facts import legend
-from attacks.report.index import collect, write_index
+from attacks.report.index import collect, own, write_index
 from attacks.report.warnings import warnings
 from attacks.runtime.distributed import World, join
 from attacks.runtime.files import clean, make_folder, write_json
@@ -208,13 +208,16 @@ def _trackers(prepared: Prepared, out: Path, entry: Entry | None) -> Trackers:
 
 
 def index(sweep: Path) -> None:
-    """Write `index.html` and `index.csv` of all runs of a sweep so far."""
+    """Write `index.html` and `index.csv` of all runs of a sweep so far, but not over a page of something else."""
     folders = [path.parent for path in sweep.glob("*/manifest.json")]
     folders.sort(key=lambda path: (len(path.name), path.name))  # 2 before 10
-    if folders:
+    page = sweep / "index.html"
+    if folders and page.exists() and not own(page):
+        print(f"note: {page} was not written by viewproof, so the sweep has no table of its runs", file=sys.stderr)
+    elif folders:
         runs = collect(folders)
-        write_index(sweep / "index.html", runs.rows, runs.skipped)
-        print(f"sweep: {sweep / 'index.html'}")
+        write_index(page, runs.rows, runs.skipped)
+        print(f"sweep: {page}")
 
 
 def show(run: Run) -> None:

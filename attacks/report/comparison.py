@@ -5,13 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attacks.report.compare import Judged, Pair, compared, judged
-from attacks.report.index import Row, Skipped, collect, write_index
+from attacks.report.index import Row, Skipped, collect, own, write_index
 from attacks.report.ranking import Board, boards, charts, flat
 from attacks.runtime.tables import write_rows
 
-#: What is written, the page first, and how the head of the page has the name of this tool.
+#: What is written, the page first.
 WRITTEN = ("index.html", "index.csv", "ranking.csv", "pairs.csv")
-MARK = b"<title>Viewproof"
 #: The most pairs without a comparison that are listed.
 NAMED = 20
 
@@ -50,12 +49,8 @@ def compare_runs(names: Mapping[Path, str]) -> Compared:
 
 def refuse_foreign(folder: Path, key: str) -> None:
     """Raise ValueError where a page or a table of the folder is not of an earlier comparison: it would be lost."""
-    page, there = folder / WRITTEN[0], [folder / name for name in WRITTEN if (folder / name).exists()]
-    head = b""
-    if page.is_file():
-        with page.open("rb") as file:
-            head = file.read(2**12)
-    if there and MARK not in head:
+    there = [folder / name for name in WRITTEN if (folder / name).exists()]
+    if there and not own(folder / WRITTEN[0]):
         raise ValueError(
             f"`{key}`: {there[0]} was not written by viewproof, so it is kept; name another folder by {key}"
         )

@@ -20,6 +20,8 @@ from attacks.runtime.tables import write_rows
 from attacks.runtime.untrusted import count, mapping, number, read, word
 
 MEASURES = ("success", "cosine")
+#: How the head of the page has the name of this tool.
+MARK = b"<title>Viewproof"
 #: The facts that tell encoders apart.
 SUBJECT = ("name", "model", "weights", "sha256", "fingerprint", "defence", "before", "features", "pool", "stochastic")
 
@@ -84,6 +86,14 @@ def collect(directories: Iterable[str | Path]) -> Collected:
         except (OSError, ValueError, RecursionError) as error:
             collected.skipped.append(Skipped(directory, _why(error)))
     return collected
+
+
+def own(page: Path) -> bool:
+    """Whether a file is a page of this tool."""
+    if not page.is_file():
+        return False
+    with page.open("rb") as file:
+        return MARK in file.read(2**12)
 
 
 def write_index(

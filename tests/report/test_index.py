@@ -9,7 +9,8 @@ import re
 
 import pytest
 
-from attacks.report.index import collect, place, write_index
+from attacks.experiment.job import index
+from attacks.report.index import collect, own, place, write_index
 from attacks.report.warnings import warnings
 from attacks.runtime.untrusted import MOST_LETTERS
 from tests.helpers import reported
@@ -171,3 +172,14 @@ def test_a_link_never_leads_out_of_the_folder_of_the_index(tmp_path):
     write_index(folder / "index.html", rows)
     links = [attributes["href"] for attributes in Page((folder / "index.html").read_text()).all("a")]
     assert links == ["#content", "a%20b%23c%3Fd%25/report.html"]
+
+
+def test_a_sweep_leaves_a_page_of_something_else_and_writes_its_own_again(sweep, tmp_path, capsys):
+    page = tmp_path / "index.html"
+    index(tmp_path)
+    index(tmp_path)
+    assert own(page) and capsys.readouterr().out.count(f"sweep: {page}") == 2
+    page.write_text("<title>My notes</title>")
+    index(tmp_path)
+    assert page.read_text() == "<title>My notes</title>"
+    assert f"note: {page} was not written by viewproof" in capsys.readouterr().err
