@@ -49,8 +49,8 @@ class LowFrequency(Wrapped):
 
     def only(self, delta: Tensor) -> Tensor:
         """The low frequencies of the delta."""
-        rows, columns = (low_pass(side, self.keep, delta.dtype, delta.device) for side in delta.shape[2:])
-        return rows @ delta @ columns
+        rows, columns = (lowest(side, self.keep, delta.dtype, delta.device) for side in delta.shape[2:])
+        return rows.mT @ (rows @ delta @ columns.mT) @ columns
 
     # Not those of `inner`: of the steps of the band. So they lie in it, except for clipping to the box.
     farthest, inside, descend = Ball.farthest, Ball.inside, Ball.descend
@@ -122,10 +122,9 @@ def dct_matrix(side: int) -> Tensor:
 
 @lru_cache(maxsize=32)
 @torch.inference_mode(False)
-def low_pass(side: int, keep: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """The orthogonal projection of `side` values onto their lowest `keep` frequencies, (side,side)."""
-    basis = dct_matrix(side)[:keep]
-    return (basis.T @ basis).to(device, dtype)
+def lowest(side: int, keep: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """The lowest `keep` frequencies of `side` values, or all of them, (keep,side): orthonormal rows."""
+    return dct_matrix(side)[:keep].to(device, dtype)
 
 
 @lru_cache(maxsize=32)

@@ -129,6 +129,7 @@ HELP = {
     "photos": "of each kind or ink",
     "source": "limits, on which they were set, or table",
     "of": "kind, pinhole, lens, curl, clutter, covered, glare, processing, hard",
+    "keep": "lowest frequencies along each axis; 0: all",
     "jobs": "folder of finished attacks: a run that was stopped continues",
     "names": "of pictures",
     "norm": "linf, l2",

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks import EOT, L2, PGD, Linf, Toward, Wiener, attack, solve
+from attacks import EOT, L2, PGD, Linf, LowFrequency, Toward, Wiener, attack, solve
 from attacks.data.gallery import HELD_OUT, photograph, photographs, tiles
 from attacks.data.images import to_bytes
 from attacks.encoders.engine import keep_freed_memory
@@ -55,16 +55,17 @@ def run(
     size: str = "512",
     steps: int = 100,
     budgets: tuple[str, ...] = BUDGETS,
+    keep: int = 0,
 ) -> list[Table]:
     """Success toward another picture by resizer and ratio, by the libraries' own calls on the file.
 
     Crops of the bundled photographs; each is to be taken for a tile of another photograph, nearest of all tiles.
-    EOT: the views of transforms=resizers, scaled to the encoder; kernels: the same at the exact size.
-    Known: OpenCV linear at the exact size alone.
+    EOT: the views of transforms=resizers, scaled to the encoder, with `keep` in the lowest frequencies alone; six:
+    these views at the exact size. Known: OpenCV linear at the exact size alone.
     """
     keep_freed_memory()  # as in a run
     cases = [made(name, pictures, size) for name in arch]
-    return [_passed(case, steps, budget) for case in cases for budget in budgets]
+    return [_passed(case, steps, budget, keep) for case in cases for budget in budgets]
 
 
 def closed(
@@ -197,13 +198,14 @@ def psnr(files: list[np.ndarray], images: Tensor) -> Tensor:
     return -10 * (saved - images).square().mean((1, 2, 3)).log10()
 
 
-def _passed(case: Case, steps: int, budget: str) -> Table:
+def _passed(case: Case, steps: int, budget: str, keep: int) -> Table:
     """Success by resizer and ratio, of the three attacks, also through JPEG 90."""
     resizes, save = at_ratios(resamplers()[0], RATIOS), codecs()[0]["JPEG 90"]
     ball = sets(budget, case)
     attacks = {"known": known(case), "six": platform(case, exact=True), "EOT": platform(case)}
+    balls = dict.fromkeys(attacks, ball) | ({"EOT": LowFrequency(ball, keep)} if keep else {})
     files = {"clean": [to_bytes(image) for image in case.images]}
-    files |= {label: attacked(case, ball, views, steps) for label, views in attacks.items()}
+    files |= {label: attacked(case, balls[label], views, steps) for label, views in attacks.items()}
     files |= {f"{label}, JPEG 90": [save(pixels) for pixels in files[label]] for label in attacks}
     rows: dict[str, Row] = {}
     for name, resizer in resizes.items():
