@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from PIL import Image, features
 
 from attacks.runtime.extras import extra
+from transforms.resizing.resize import target_size
 
 #: An 8-bit picture (H,W,3) -> the picture as read back from a file.
 Codec = Callable[[np.ndarray], np.ndarray]
@@ -71,9 +72,8 @@ def size_at(ratio: float, whole: tuple[int, int], size: tuple[int, int]) -> tupl
     more, the resize reads other pixels."""
     short = max(1, round(ratio * min(size)))
     for rounded in (int, round):
-        height, width = (rounded(short * side / min(whole)) for side in whole)
-        if size == tuple(rounded(min(size) * side / min(whole)) for side in whole):
-            return height, width
+        if size == target_size(whole, min(size), rounded):
+            return target_size(whole, short, rounded)
     return max(1, round(ratio * size[0])), max(1, round(ratio * size[1]))
 
 

@@ -41,7 +41,7 @@ from attacks.experiment.units import Elsewhere, Execute, here, tables, work
 from attacks.experiment.workers import Place, cluster, processes
 from attacks.gate.verdict import described
 from attacks.report.facts import legend
-from attacks.report.index import collect, own, write_index
+from attacks.report.index import collect, own_page, write_index
 from attacks.report.warnings import warnings
 from attacks.runtime.distributed import World, join
 from attacks.runtime.files import clean, make_folder, write_json
@@ -212,7 +212,7 @@ def index(sweep: Path) -> None:
     folders = [path.parent for path in sweep.glob("*/manifest.json")]
     folders.sort(key=lambda path: (len(path.name), path.name))  # 2 before 10
     page = sweep / "index.html"
-    if folders and page.exists() and not own(page):
+    if folders and page.exists() and not own_page(page):
         print(f"note: {page} was not written by viewproof, so the sweep has no table of its runs", file=sys.stderr)
     elif folders:
         runs = collect(folders)

@@ -4,6 +4,7 @@ A view that was not finite is in a file (see `attacks.eot.faults`). Any other vi
 function of seed and step. The perturbation of that step is not stored, so the final one is shown.
 """
 
+from collections.abc import Set
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -23,7 +24,7 @@ from attacks.eot.problem import Problem
 from attacks.experiment.batch import Unit, part_of
 from attacks.experiment.build.objective import aim, wants_gallery, watched
 from attacks.experiment.build.parts import build
-from attacks.experiment.directory import Earlier, earlier, read_json, refuse_program
+from attacks.experiment.directory import Earlier, earlier, opened, refuse_program
 from attacks.experiment.embeddings import embedded
 from attacks.experiment.parts import Parts
 from attacks.objectives.aim import Known
@@ -90,7 +91,8 @@ def of_run(folder: Path, named: Named, where: str = "auto", program: str | None 
     _refuse(run, parts, named)
     if not 0 <= named.picture < len(parts.queries):
         raise ValueError(f"`--picture` must be one of 0 to {len(parts.queries) - 1}; got {named.picture}")
-    delta = _saved(folder, parts, named.picture).to(parts.device)
+    failed = {each["picture"] for each in opened(folder)[1]["failed"]}
+    delta = _saved(folder, parts, named.picture, failed).to(parts.device)
     u = _points(run, parts, named)
     own = part_of(parts, [named.picture])
     images = own.queries.images.to(parts.device)
@@ -146,21 +148,22 @@ def _points(run: Run, parts: Parts, named: Named) -> Tensor:
     return (points if own is None else points[named.picture - unit.start])[view, None]
 
 
-def _saved(folder: Path, parts: Parts, picture: int) -> Tensor:
+def _saved(folder: Path, parts: Parts, picture: int, failed: Set[int]) -> Tensor:
     """The saved perturbation (1,...) of a picture. Pictures that failed have none."""
+    if picture in failed:
+        raise ValueError(f"picture {picture} failed in this run, so it has no perturbation; name another `--picture`")
     path = folder / "perturbation.safetensors"
-    failed = {each["picture"] for each in read_json(folder / "metrics.json")["failed"]}
     try:
         deltas = load_file(path)["eot"]
     except (SafetensorError, OSError, KeyError) as error:
-        raise ValueError(f"`{path}` cannot be read ({error}): is the run finished?") from None
-    if picture in failed:
-        raise ValueError(f"picture {picture} failed in this run, so it has no perturbation; name another `--picture`")
+        raise ValueError(f"`{path}` cannot be read ({error}): restore the file, or make the run again") from None
     if parts.perturbation.shared:
         return deltas
     rows = [each for each in range(len(parts.queries)) if each not in failed]
     if len(deltas) != len(rows):
-        raise ValueError(f"`{path}` holds {len(deltas)} perturbations for {len(rows)} pictures: run it again")
+        raise ValueError(
+            f"`{path}` holds {len(deltas)} perturbations, not {len(rows)}: restore the file, or make the run again"
+        )
     return deltas[rows.index(picture), None]
 
 

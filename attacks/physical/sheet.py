@@ -66,13 +66,18 @@ def subject(run: Path, arm: str = "eot") -> Subject:
         raise ValueError(f"run `{run}` is no folder (paths are relative to {Path.cwd()})")
     for name in ("patch.png", "placement.json"):
         if not (run / name).is_file():
-            if (run / "manifest.json").is_file() and not (run / "metrics.json").is_file():
-                raise ValueError(f"run `{run}` is not finished: go on with viewproof run resume={run}")
+            refuse_unfinished(run)
             raise ValueError(f"run `{run}` has no {name}: only runs with `perturbation=patch` can be printed")
     path = texture_file(run, arm)
     texture = read_texture(path)
     patch_id, width, seen = _print_settings(run / "placement.json", texture.shape[:2])
     return Subject(texture, sha256(path), patch_id, arm, width, seen)
+
+
+def refuse_unfinished(run: Path) -> None:
+    """Raise ValueError where a run has begun and not ended."""
+    if (run / "manifest.json").is_file() and not (run / "metrics.json").is_file():
+        raise ValueError(f"run `{run}` is not finished: go on with viewproof run resume={run}")
 
 
 def read_texture(path: Path) -> Texture:

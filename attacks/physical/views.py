@@ -20,6 +20,7 @@ from attacks.experiment.directory import earlier, read_json, refuse_program
 from attacks.experiment.parts import Parts
 from attacks.perturbations.patch.card import Card, card_from
 from attacks.physical.rectify import project, visible
+from attacks.physical.sheet import refuse_unfinished
 from attacks.schema import groups
 from attacks.schema.validate import Run
 
@@ -68,8 +69,7 @@ def read_placement(folder: Path) -> PlacementRecord:
     """Read `placement.json` of a run. Raises FileNotFoundError or ValueError."""
     path = folder / "placement.json"
     if not path.is_file() and (folder / "manifest.json").is_file():
-        if not (folder / "metrics.json").is_file():
-            raise FileNotFoundError(f"run `{folder}` is not finished: go on with viewproof run resume={folder}")
+        refuse_unfinished(folder)
         raise FileNotFoundError(f"`{folder}` is no run of a patch: it has no placement.json (perturbation=patch)")
     content = read_json(path)
     try:

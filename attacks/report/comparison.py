@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from attacks.report.compare import Judged, Pair, compared, judged
-from attacks.report.index import Row, Skipped, collect, own, write_index
+from attacks.report.index import Row, Skipped, collect, own_page, write_index
 from attacks.report.ranking import Board, boards, charts, flat
 from attacks.runtime.tables import write_rows
 
@@ -50,7 +50,7 @@ def compare_runs(names: Mapping[Path, str]) -> Compared:
 def refuse_foreign(folder: Path, key: str) -> None:
     """Raise ValueError where a page or a table of the folder is not of an earlier comparison: it would be lost."""
     there = [folder / name for name in WRITTEN if (folder / name).exists()]
-    if there and not own(folder / WRITTEN[0]):
+    if there and not own_page(folder / WRITTEN[0]):
         raise ValueError(
             f"`{key}`: {there[0]} was not written by viewproof, so it is kept; name another folder by {key}"
         )

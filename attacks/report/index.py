@@ -88,7 +88,7 @@ def collect(directories: Iterable[str | Path]) -> Collected:
     return collected
 
 
-def own(page: Path) -> bool:
+def own_page(page: Path) -> bool:
     """Whether a file is a page of this tool."""
     if not page.is_file():
         return False

@@ -102,9 +102,10 @@ def watched_over(zero: Tensor, index: int, active: Tensor, silent: Tensor, why: 
     return silent
 
 
-def warn_unmoved(delta: Tensor, begun: Tensor, steps: int, probe: float) -> None:
-    """Warn of the deltas that the first steps along estimated gradients have left as they were."""
-    rows = (delta == begun).flatten(1).all(1).nonzero()[:, 0].tolist()
+def warn_unmoved(still: Tensor, steps: int, probe: float) -> None:
+    """Warn of the deltas that the first steps along estimated gradients have left as they were: all values (D,...)
+    are still, and have had no gradient. At the edge of its set a delta may stay where it is with one."""
+    rows = still.flatten(1).all(1).nonzero()[:, 0].tolist()
     if rows:
         warnings.warn(
             f"in {steps} step(s) no probe has changed the loss of image(s) {rows}, so the estimated gradient is zero "

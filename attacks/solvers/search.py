@@ -211,7 +211,7 @@ def sampled(problem: Problem, options: Options, state: LoopState | None = None) 
             index + 1, moved, memory, estimate, evals, left, state.solved, generator=generator.get_state()
         )
         if begun is not None and index + 1 == min(DEAD, options.steps):
-            warn_unmoved(moved, begun, index + 1, nes.probe)
+            warn_unmoved((moved == begun) & (memory.momentum == 0), index + 1, nes.probe)
         after = torch.ones_like(done.after) if last else done.after
         answer = yield Step(index, moved, estimate, evals, active, after.expand(len(problem)), last, state)
         if answer is not None:

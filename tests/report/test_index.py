@@ -10,7 +10,7 @@ import re
 import pytest
 
 from attacks.experiment.job import index
-from attacks.report.index import collect, own, place, write_index
+from attacks.report.index import collect, own_page, place, write_index
 from attacks.report.warnings import warnings
 from attacks.runtime.untrusted import MOST_LETTERS
 from tests.helpers import reported
@@ -178,7 +178,7 @@ def test_a_sweep_leaves_a_page_of_something_else_and_writes_its_own_again(sweep,
     page = tmp_path / "index.html"
     index(tmp_path)
     index(tmp_path)
-    assert own(page) and capsys.readouterr().out.count(f"sweep: {page}") == 2
+    assert own_page(page) and capsys.readouterr().out.count(f"sweep: {page}") == 2
     page.write_text("<title>My notes</title>")
     index(tmp_path)
     assert page.read_text() == "<title>My notes</title>"

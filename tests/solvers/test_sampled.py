@@ -246,3 +246,13 @@ def test_an_encoder_whose_answers_no_probe_changes_gives_a_warning(steps):
     with pytest.warns(Silent, match=r"no probe has changed the loss of image\(s\) \[0, 1\]"):
         first, *_, last = sampled(problem, Options(NES(keep=1), EOT(Compose(), views=4), steps=steps))
     assert torch.equal(first.delta, last.delta)
+
+
+def test_a_delta_that_stays_at_the_edge_of_its_set_has_a_gradient_and_gives_no_warning():
+    def mean(images):
+        return images.mean((1, 2, 3))[:, None]
+
+    best = torch.full_like(GREY, -1 / 64)  # without a rounding, so that it stays exactly
+    problem = Problem(GREY, mean(GREY), mean, Linear(), Linf(1 / 64), best)
+    *_, last = sampled(problem, Options(NES(keep=1), EOT(Compose(), views=4), steps=8))  # warnings are errors
+    assert torch.equal(last.delta, best)

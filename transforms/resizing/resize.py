@@ -13,6 +13,7 @@ So a kernel here is a *library's* kernel, with that library's support, edges and
   of an unknown library; `keys_aa(a)` is the same with Pillow's antialias.
 """
 
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -100,11 +101,14 @@ class _EightBit(torch.autograd.Function):
         return torch.where(inside, grad, 0.0) if inside.dim() else grad, None, None
 
 
-def target_size(size: tuple[int, int], target: int | tuple[int, int]) -> tuple[int, int]:
-    """(height, width) of an image of `size` after a resize to `target` (see `resize`)."""
+def target_size(
+    size: tuple[int, int], target: int | tuple[int, int], rounded: Callable[[float], int] = int
+) -> tuple[int, int]:
+    """(height, width) of an image of `size` after a resize to `target` (see `resize`). `rounded` makes the longer
+    side whole: torchvision rounds down, others to the nearest (`round`)."""
     if isinstance(target, int):
         short = min(size)
-        target = (int(target * size[0] / short), int(target * size[1] / short))
+        target = (rounded(target * size[0] / short), rounded(target * size[1] / short))
     if min(target) < 1:
         raise ValueError(f"`size` must be at least 1 pixel each way; got {target}")
     return target
