@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from attacks.solvers.checks import Silent
 from scripts.benchmarks import asked, decisions
 from scripts.benchmarks.contest import installed
 
@@ -17,7 +18,8 @@ def test_it_counts_bits_beside_the_white_box():
 
 @pytest.mark.slow
 def test_decisions_are_counted_alike():
-    tables = decisions.run(pictures=1, queries=(60,), size=32)
+    with pytest.warns(Silent, match="no probe has changed the loss"):  # decisions are too coarse for NES
+        tables = decisions.run(pictures=1, queries=(60,), size=32)
     assert [table.rows["ours, nes"][1] > 0 for table in tables] == [True, True]
     assert all(isinstance(table.rows["ART HopSkipJump"], str) != installed("art") for table in tables)
 
