@@ -1,5 +1,6 @@
 """Where the time of an evaluation goes: the CPU seconds of its parts, with each engine."""
 
+import importlib
 import json
 import os
 import statistics
@@ -8,6 +9,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +21,10 @@ ENCODERS = {
     "resnet18": ("encoder=torchvision", "encoder.model=resnet18", "encoder.weights=random"),
 }
 ENGINES = ("fixed", "auto")
-#: What no meter of a run counts: the part, the module, and the function or method in it.
+#: What no meter of a run counts: the part, the module, and the function or method in it. Pictures are written by
+#: threads, which counts for the part that runs meanwhile.
 UNMETERED = (
     ("engine", "attacks.experiment.preparation", "decide"),
-    ("pictures", "attacks.experiment.artifacts", "Exhibits.write"),
     ("pictures", "attacks.experiment.artifacts", "Exhibits.pictures"),
     ("sanity", "attacks.experiment.batch", "check"),
     ("report", "attacks.experiment.contact_sheet", "contact_sheet"),
@@ -123,10 +125,7 @@ def child() -> None:
 
     spent: dict[str, float] = {}
     for part, module, name in UNMETERED:
-        owner: Any = __import__(module, fromlist=["_"])
-        *inside, last = name.split(".")
-        for each in inside:
-            owner = getattr(owner, each)
+        owner, last = owner_of(module, name)
         setattr(owner, last, timed(part, getattr(owner, last), spent))
     if sys.argv[1] == "--decide":
         prepared = preparation.prepare(program.compose("evaluate", sys.argv[3:]), ALONE, "evaluate", [])
@@ -134,6 +133,13 @@ def child() -> None:
     else:
         program.cli()
     print(json.dumps(spent | {"whole": time.process_time()}))
+
+
+def owner_of(module: str, name: str) -> tuple[Any, str]:
+    """The owner of a function or method in a module, and its last name."""
+    owner: Any = importlib.import_module(module)
+    *inside, last = name.split(".")
+    return reduce(getattr, inside, owner), last
 
 
 def timed(part: str, function: Callable[..., Any], spent: dict[str, float]) -> Callable[..., Any]:

@@ -21,3 +21,9 @@ def test_the_parts_of_a_run_are_all_of_it(tmp_path, monkeypatch):
     rows = parts.table({"fixed": [found, found, double], "auto": [double]}, "", ()).rows
     assert rows["attack"] == (4.0, 8.0, 2.0)
     assert "engine" not in rows
+
+
+@pytest.mark.parametrize(("part", "module", "name"), parts.UNMETERED)
+def test_what_is_timed_exists(part, module, name):
+    owner, last = parts.owner_of(module, name)
+    assert callable(getattr(owner, last))
