@@ -4,6 +4,7 @@ With few views a step, most of a gradient is noise. Two remedies have no paramet
 and a filter that estimates from them how much of each spatial frequency is signal.
 """
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import NamedTuple
@@ -21,8 +22,9 @@ from transforms.sampling.homography import wide_dtype
 
 #: Rings of the frequency plane that share one gain, at most; and the least gain of a ring, as a share of the highest.
 #: Two steps agree less where the loss is curved, too, and not for noise alone: a lower share would drop frequencies
-#: that matter.
-RINGS, LEAST = 24, 0.3
+#: that matter. An encoder sees no more frequencies of a larger picture, so the share falls with the side above SIDE
+#: pixels: else the noise of the many others would be most of a step.
+RINGS, LEAST, SIDE = 24, 0.3, 256
 #: In a run of fewer than SHORT steps they are longer, by SHORT / steps, but at most LONGEST times: they could not go
 #: far enough.
 SHORT, LONGEST = 34, 3
@@ -150,7 +152,8 @@ def filtered(even: Half, odd: Half, like: Tensor) -> Tensor:
     r = torch.where(both > 0, rings.sums(even.spectrum, odd.spectrum) / both, 0).clamp(0, 1)
     gain = 2 * r / (1 + r)
     highest = gain.amax(1, keepdim=True)
-    gain = torch.where(highest > 0, torch.maximum(gain, LEAST * highest), 1)[:, rings.of, None]
+    least = LEAST * min(1, SIDE / math.sqrt(height * width))
+    gain = torch.where(highest > 0, torch.maximum(gain, least * highest), 1)[:, rings.of, None]
 
     passed = torch.empty_like(like)
     for channel in range(like.shape[1]):

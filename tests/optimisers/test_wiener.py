@@ -83,6 +83,17 @@ def test_the_filter_takes_most_of_the_noise(level, left, worse):
     assert error(ours) < left * error(mean)
 
 
+def test_noise_of_frequencies_beyond_the_encoder_does_not_grow_with_the_picture():
+    # The gradient of an encoder that sees 32 x 32 values of a picture, under as much noise of the sum.
+    def alike(side):
+        seen = torch.nn.functional.interpolate(noise(1, 3, 32, 32), (side, side), mode="bicubic")
+        truth = seen / seen.std() * 256 / side
+        result = filtered(*[truth + noise(1, 3, side, side, seed=seed) for seed in (1, 2)])
+        return float(torch.cosine_similarity(result.flatten(), truth.flatten(), dim=0))
+
+    assert alike(1024) > 0.9 * alike(256) > 0.7
+
+
 @pytest.mark.parametrize("share", [1.0, 0.3, 0.0, -0.5])
 def test_equal_gains_change_nothing(share):
     # Halves of different weight: only their agreement matters. Without a second half there is no comparison.
