@@ -23,6 +23,7 @@ def light(picture, grey=0.02):
     return torch.stack([(weight.sum(0) * columns).sum(), (weight.sum(1) * rows).sum()]) / weight.sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("orientation", [1, 3, 5, 6, 8])
 @pytest.mark.parametrize(
     "form", mostly_slow([(901, 1403), (1402, 905), (700, 700)], 3), ids=["portrait", "landscape", "square"]

@@ -40,6 +40,7 @@ def names(group):
     return {name for page, name in made() if page == group}
 
 
+@pytest.mark.slow
 def test_the_cards_are_the_registries():
     assert [*made()] == sorted(EVERY, key=lambda part: [*pages()].index(part[0]))
     assert list(pictures.examples()) == list(STAGES)

@@ -56,6 +56,7 @@ def test_there_are_at_least_28_presets():
 FEW = ("256-224-bilinear-0.225", "342-299-bilinear-0.225", "232-224-bicubic-0.225", "480-480-bicubic-0.5")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FEW[2:] else pytest.mark.slow) for n in PRESETS])
 def test_every_torchvision_preset_is_matched_and_eight_bit_equals_pillow(name):
     preset = PRESETS[name]

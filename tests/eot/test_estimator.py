@@ -205,6 +205,7 @@ def test_equal_views_per_picture_are_bit_identical_to_common_views(setting, risk
         assert a == b if isinstance(a, int) else torch.equal(a, b)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("risk", [Mean(), CVaR(0.4)], ids=["mean", "tail"])
 @pytest.mark.parametrize("chunk", [1, 4, 32])
 def test_each_picture_may_have_its_own_views(setting, chunk, risk):

@@ -78,6 +78,7 @@ def test_the_table_states_the_worst_cell(monkeypatch):
     assert len(limits.rows) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clusters", mostly_slow([15, 6, 40], 3))
 def test_medians_have_at_least_95_percent_coverage(clusters):
     values = torch.from_numpy(np.random.default_rng(0).exponential(size=(1000, clusters)))

@@ -181,6 +181,7 @@ def test_a_suite_follows_gradients_and_also_sees_answers_only():
     assert "attackers who see answers only" not in text and "who know the weights" not in text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("row", ["range", pytest.param("interval", marks=pytest.mark.slow)])
 def test_a_range_is_no_interval_in_any_piece(row):
     wanted = Requirement("cosine", "eot", at_least=0.2)

@@ -101,6 +101,7 @@ def test_arms_follow_the_configuration():
     assert arms("attack.views=1", "attack.adversary=4") == ARMS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "views"),
     [

@@ -123,6 +123,7 @@ def test_the_last_iterate_within_the_budget_is_a_candidate(problem):
     torch.testing.assert_close(result.latest, looked(images, anchor, step.delta, **parts))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("risk", [CVaR(0.25), WorstOf(24)])
 def test_the_best_iterate_is_chosen_by_the_risk(problem, risk):
     images, anchor, parts = problem

@@ -59,6 +59,7 @@ def test_a_stopped_and_resumed_run_asks_about_each_picture_once(encoder, words, 
         assert before[key] == after[key]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "message"),
     rows_mostly_slow(
@@ -84,6 +85,7 @@ def test_what_cannot_be_combined_is_refused_before_anything_is_asked(
     assert not seen(tmp_path) and not (tmp_path / "run" / "manifest.json").exists()
 
 
+@pytest.mark.slow
 def test_a_preset_and_a_directory_may_not_choose_it(words, tmp_path, monkeypatch, capsys):
     module(tmp_path, monkeypatch)
     preset = tmp_path / "mine.yaml"

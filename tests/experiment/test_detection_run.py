@@ -67,6 +67,7 @@ def test_a_function_has_the_rows_of_its_kernel_and_the_record_says_that_it_was_g
         interrupted(folder)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "given", "message"),
     [

@@ -37,6 +37,7 @@ def test_a_radius_in_decibels_is_the_psnr_of_each_picture():
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("position", [0.05, 0.5, 0.95])
 def test_views_of_resizers_are_what_the_encoder_gets_behind_the_library_calls(position):
     """The thumbnail by the library's own call and then the encoder's own resize, as the part deployment judges it."""
@@ -52,6 +53,7 @@ def test_views_of_resizers_are_what_the_encoder_gets_behind_the_library_calls(po
         assert (parts.encoder.preprocess(stage(image, u)) - expected).abs().amax() <= TWO_LEVELS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("word", "message"),
     [

@@ -14,6 +14,7 @@ def test_the_evaluate_preset_combines_with_any_perturbation(perturbation):
     assert compose("evaluate", [f"perturbation={perturbation}"]).perturbation.name == perturbation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("transforms", "names"),
     [

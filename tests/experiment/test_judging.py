@@ -180,6 +180,7 @@ def test_a_resumed_run_keeps_the_decision_and_judges_nothing_again(tmp_path, mon
     assert record["identity"]["engine.judging"] == record["config"]["engine"]["judging"] == "bfloat16"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "module", "words"),
     rows_mostly_slow(

@@ -109,6 +109,7 @@ def test_the_surround_in_the_attack_is_the_printed_card_of_the_arm():
     assert torch.equal(made.surround.picture, shown[0]) and not torch.equal(shown[0], shown[1])
 
 
+@pytest.mark.slow
 def test_the_id_depends_on_what_changes_the_patch_and_on_nothing_else():
     run = validate(composed("config=patch"))
     for overrides, same in (

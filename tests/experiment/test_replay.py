@@ -85,6 +85,7 @@ def test_a_replayed_view_equals_the_view_of_the_attack(finished):
             assert replay.lines[0].greatest == pytest.approx(float(attacked.max()), abs=1e-5)
 
 
+@pytest.mark.slow
 def test_the_script_prints_a_line_for_each_stage_and_writes_the_view(finished, capsys, tmp_path):
     out, _, _ = finished
     overrides = [str(out), "--step", "1", "--view", "2", "--picture", "1", "--out", str(tmp_path / "view.png")]
@@ -98,6 +99,7 @@ def test_the_script_prints_a_line_for_each_stage_and_writes_the_view(finished, c
         assert image.mode == "RGB"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
@@ -115,6 +117,7 @@ def test_a_view_that_does_not_exist_is_refused_in_one_line(finished, capsys, ove
     assert output.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_missing_or_truncated_files_are_refused_in_one_line(stopped, capsys, tmp_path):
     out, _ = stopped
     (out / fault.NAME).write_bytes((out / fault.NAME).read_bytes()[:3000])

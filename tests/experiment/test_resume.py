@@ -90,6 +90,7 @@ def edited(folder):
     path.write_text(json.dumps(manifest))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("harm", "overrides"),
     [
@@ -117,6 +118,7 @@ def test_a_run_that_cannot_be_resumed_gives_a_one_line_error(harm, overrides, st
     assert len(output) == 1 and overrides in output[0]
 
 
+@pytest.mark.slow
 def test_batches_are_not_resumed_with_another_gallery(tmp_path, monkeypatch, capsys):
     """A picture is added to the folder before resuming: half of the table would be of another gallery."""
     pictures, out, real = tmp_path / "pictures", tmp_path / "run", attacks.experiment.units.attacked

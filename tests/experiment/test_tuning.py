@@ -112,6 +112,7 @@ def test_an_evaluation_that_was_stopped_goes_on_with_its_decision_and_can_be_ver
     assert verify(whole, sample=1.0).problems == ()
 
 
+@pytest.mark.slow
 def test_judged_numbers_do_not_depend_on_the_precision_of_the_attack(tmp_path):
     for seed in range(2):
         save_image(tmp_path / f"{seed}.png", torch.rand(3, 64, 64, generator=torch.Generator().manual_seed(seed)))

@@ -203,6 +203,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", FAULTS)
 def test_a_picture_that_fails_is_retried_alone_then_reported(tmp_path, attacked, capsys, error):
     assert attacked(5, "evaluate.batch=3", failing=["001.png"], error=error)[0] == 1

@@ -31,6 +31,7 @@ def made(*words):
     return run, build(run)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow(NAMES, 3))
 def test_it_stands_right_before_the_resizers_and_the_attack_has_its_gradient(name):
     (run, parts), (_, plain) = made(f"defence={name}"), made()
@@ -53,6 +54,7 @@ def test_it_stands_right_before_the_resizers_and_the_attack_has_its_gradient(nam
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "message"),
     [

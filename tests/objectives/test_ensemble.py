@@ -60,6 +60,7 @@ def final(images, anchor, **parts):
     return step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wrap", "combine"), [(lambda o: o, "losses"), (Paired, "losses"), (lambda o: o, "gradients")]
 )

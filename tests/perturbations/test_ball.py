@@ -197,6 +197,7 @@ def test_the_l2_projection_in_a_box_equals_that_of_a_general_solver(value):
     np.testing.assert_allclose(L2(0.5).project(delta, images).flatten(), result.x, rtol=0, atol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("eps", [0.5, 4.0, 40.0])
 def test_the_farthest_point_of_l2_is_the_best_for_a_linear_gain_and_uses_all_of_eps(eps):
     images, direction = tiles(32).images[:6].to(double), random(6, 3, 32, 32)

@@ -55,6 +55,7 @@ def test_the_chart_holds_each_colour_once_and_white_in_every_part():
     assert all(((white > middle) == quarter).all(1).sum() >= 3 for quarter in ([0, 0], [0, 1], [1, 0], [1, 1]))
 
 
+@pytest.mark.slow
 def test_the_commands_print_and_measure_the_chart(tmp_path, capsys):
     assert main(["print", "--chart", "--dpi", "150", "--paper", "letter", "--out", str(tmp_path / "chart")]) == 0
     assert sorted(path.name for path in (tmp_path / "chart").iterdir()) == ["card.png", "sheet.pdf", "sheet.png"]
@@ -66,6 +67,7 @@ def test_the_commands_print_and_measure_the_chart(tmp_path, capsys):
     assert json.loads(out.read_text())["kind"] == "polynomial"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("arguments", "about"),
     [

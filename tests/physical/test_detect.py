@@ -23,6 +23,7 @@ def worst(detected, true):
     return max(np.linalg.norm(corners - true[number], axis=1).max() for number, corners in detected.items())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("degrees", [0, 65, 180, 250])
 def test_all_corners_are_detected_in_order_at_any_rotation(degrees):
     pixels, true = shot(degrees=degrees, jitter=0.15, seed=degrees)
@@ -48,6 +49,7 @@ def test_tags_are_detected_in_a_dark_photograph(light_at):
     assert len(seen) == 4 and worst(seen, true) < 1
 
 
+@pytest.mark.slow
 def test_tags_of_another_card_are_listed_apart():
     other = numbered(32)
     pixels = photographed(drawn(other), posed(other, width=260, size=(480, 640)), (480, 640), points=2)
@@ -83,6 +85,7 @@ def test_no_tag_is_detected_in_noise_and_clutter():
         assert detect(pixels, CARD).own == {}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [pytest.param(700, marks=pytest.mark.slow), 220])
 def test_tags_are_detected_in_twelve_megapixels(width):
     """The card fills it, or is a part too small to be resolved in a reduced copy."""

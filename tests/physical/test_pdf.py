@@ -141,6 +141,7 @@ def test_tiles_have_exact_positions(tmp_path):
     assert measured >= 4
 
 
+@pytest.mark.slow
 def test_the_pdf_has_page_boxes_and_equal_runs_give_equal_files(tmp_path):
     made = write(fake_run(tmp_path), 50)
     first = (made.folder / "sheet.pdf").read_bytes()

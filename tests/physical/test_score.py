@@ -194,6 +194,7 @@ def test_the_difference_to_the_digital_figure_is_split(scored):
     assert any("colour " in line and "geometry " in line and "rest " in line for line in lines)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("preset", "overrides", "name"),
     [
@@ -308,6 +309,7 @@ def edit(path, key, value):
     write_json(path, json.loads(path.read_text()) | {key: value})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("what", BROKEN)
 def test_errors_are_one_line_with_exit_code_2(run, photos, tmp_path, refused, what):
     copy = tmp_path / "run"

@@ -121,6 +121,7 @@ def test_a_hidden_tag_is_extrapolated_from_what_is_near():
     assert off(found, made) < 0.5 and not found.flagged
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("far", "all_of_them"), [(0, True), (4, True), (40, False)])
 def test_lines_lie_on_edges_of_the_card_wherever_they_are_expected(far, all_of_them):
     """The lower half is expected `far` pixels to the right; an edge that is out of reach gives no line."""

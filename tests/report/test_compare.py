@@ -100,6 +100,7 @@ def test_p_values_are_corrected_over_the_pairs_of_a_bank_and_measure(tmp_path):
             assert corrected == pytest.approx(running)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("other", "why"),
     [

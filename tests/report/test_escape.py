@@ -49,6 +49,7 @@ def test_every_string_of_a_run_is_escaped_on_its_page():
     assert page.count("&lt;script&gt;alert(1)") > 20 and "{{7*7}}" in page and "49" not in page.split("<body")[0]
 
 
+@pytest.mark.slow
 def test_the_name_of_a_picture_is_escaped(tmp_path):
     queries = [EVIL, *reported.QUERIES[1:]]
     reported.directory(tmp_path, file_names(tuple(queries)))

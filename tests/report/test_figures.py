@@ -82,6 +82,7 @@ def width(drawn, gid):
     return max(across) - min(across)
 
 
+@pytest.mark.slow
 def test_a_drawing_is_deterministic_and_shows_every_arm():
     curves = [
         (3, loss_curve, (reported.trace(), "away", reported.judged())),

@@ -49,6 +49,7 @@ def intervals(result):
             yield from intervals(each)
 
 
+@pytest.mark.slow
 def test_every_interval_of_the_metrics_is_on_the_page(whole):
     content = reported.content()
     content["explanations"].pop("likeness")  # drawn in explanations.png
@@ -100,6 +101,7 @@ def test_headings_tables_and_pictures_are_accessible(whole):
     assert all(attributes.get("aria-label") for _, attributes in page.elements if attributes.get("role") == "region")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("part", mostly_slow(OPTIONAL, 3))
 def test_a_part_is_on_the_page_if_the_run_has_it(part):
     whole = reported.content()
@@ -111,6 +113,7 @@ def test_a_part_is_on_the_page_if_the_run_has_it(part):
         assert re.findall("<h2>(.*?)</h2>", render(whole | each, reported.manifest())) == expected
 
 
+@pytest.mark.slow
 def test_a_patch_run_shows_its_texture_and_its_facts(tmp_path):
     area = {"mean": 0.25, "low": 0.25, "high": 0.25}
     printer = {"name": "generic", "colour": "generic", "intent": "relative", "stages": {"exposure": {"stops": 0.3}}}
@@ -131,6 +134,7 @@ def test_a_patch_run_shows_its_texture_and_its_facts(tmp_path):
     assert not any("amplified" in attributes["alt"] for attributes in page.all("img"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("failed", "left"), rows_mostly_slow([((0, 2), 1), ((), 0), ((0,), 0), ((1,), 0), ((), 2)], 5)
 )
@@ -214,6 +218,7 @@ def test_the_verdict_compares_the_attack_with_the_strongest_baseline():
     assert "without a camera" in direct and "held-out" not in direct
 
 
+@pytest.mark.slow
 def test_ranges_have_no_brackets_and_too_few_clusters_no_p_value():
     content = reported.few(reported.content(response=None))
     page = render(content, reported.manifest(), warnings(content))
@@ -232,6 +237,7 @@ def test_one_view_is_named_where_it_is_stronger():
         assert sum("set attack.views=1" in line for line in warnings(content | {"comparisons": rows})) == warned
 
 
+@pytest.mark.slow
 def test_the_protocol_has_all_that_a_citation_needs():
     content, manifest = reported.content(**NOTHING | {"wide": reported.content()["wide"]}), reported.manifest()
     section = re.search(r'<section id="protocol">.*?</section>', render(content, manifest), re.DOTALL)[0]

@@ -170,6 +170,7 @@ MORE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("command", mostly_slow(WORDS, 18))
 def test_a_bad_command_gives_a_one_line_error(desk, command):
     (desk.here / "a#b.yaml").write_text("seed: 1\n")

@@ -93,6 +93,7 @@ WEIGHT_FILES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow(WEIGHT_FILES, 9))
 def test_bad_weights_give_a_one_line_error(desk, name):
     content, reason = WEIGHT_FILES[name]
@@ -194,6 +195,7 @@ def test_only_a_link_that_leads_out_of_a_run_directory_is_refused(tmp_path):
         refuse_links(tmp_path / "link")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("given", "environment"), [(["shard=0/2"], {}), ([], {"SUBMITIT_EXECUTOR": "slurm"})])
 def test_a_run_that_would_remove_its_own_results_is_not_begun(desk, monkeypatch, given, environment):
     for name, value in environment.items():

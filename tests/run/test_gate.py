@@ -110,6 +110,7 @@ def test_pictures_are_attacked_until_the_policy_is_decided(tmp_path, monkeypatch
     assert "another policy" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "part"),
     rows_mostly_slow(

@@ -55,6 +55,7 @@ def test_arguments_set_the_configuration_like_overrides(calls, tmp_path):
     assert result.folder == call["out"] and result.folder.parts[0] == "outputs"
 
 
+@pytest.mark.slow
 def test_a_module_replaces_the_encoder_and_each_run_has_its_own_folder(calls, tmp_path):
     module = torch.nn.Flatten().eval()
     robustness(module, preset="smoke")
@@ -73,6 +74,7 @@ class Pair(torch.nn.Module):
         return x.flatten(1), x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("module", "message"),
     [
@@ -95,6 +97,7 @@ def test_the_error_for_a_module_that_is_no_encoder_names_its_output(module, mess
     assert "\n" not in str(error.value) and not module._forward_hooks
 
 
+@pytest.mark.slow
 def test_the_error_for_a_module_of_one_size_of_picture_says_how_to_resize(tmp_path):
     module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3 * 64 * 64, 8)).eval()
     message = (
@@ -105,6 +108,7 @@ def test_the_error_for_a_module_of_one_size_of_picture_says_how_to_resize(tmp_pa
     assert "\n" not in str(error.value) and not module._forward_hooks and not module._forward_pre_hooks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", ["unsupported operation", "a size that no call of the encoder met"])
 def test_another_error_stays_as_it_is(error, calls, monkeypatch):
     def job(run, out, preset, overrides, *, module, pipeline):
@@ -116,6 +120,7 @@ def test_another_error_stays_as_it_is(error, calls, monkeypatch):
         robustness(torch.nn.Flatten().eval(), preset="smoke")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_state_of_a_module_is_restored(fails, calls, monkeypatch):
     """Training may continue after an evaluation, even after one that failed."""
@@ -185,6 +190,7 @@ def test_a_file_in_place_of_the_folder_is_kept(calls, tmp_path, encoder):
     assert [path.name for path in tmp_path.iterdir()] == ["index.html"] and calls == []
 
 
+@pytest.mark.slow
 def test_numbers_of_numpy_are_numbers(calls):
     for eps in (np.float64(1 / 8), np.float32(1 / 8)):
         robustness(preset="smoke", eps=eps, seed=np.int64(3))
@@ -196,6 +202,7 @@ def test_a_shard_that_is_not_the_last_has_no_result(calls):
         robustness(preset="smoke", shard="0/2", out="run")
 
 
+@pytest.mark.slow
 def test_a_pipeline_is_a_name_of_the_configuration_or_a_function(calls):
     robustness(preset="smoke", pipeline="torch_bilinear")
     robustness(preset="smoke", pipeline=abs)
@@ -203,6 +210,7 @@ def test_a_pipeline_is_a_name_of_the_configuration_or_a_function(calls):
     assert [call["pipeline"] for call in calls] == [None, abs]
 
 
+@pytest.mark.slow
 def test_an_online_tracker_must_be_named_in_the_call_and_not_in_a_preset(calls, tmp_path):
     online = "defaults: [/config/smoke, {override /tracker: wandb}, _self_]\ntracker: {mode: online}\n"
     (tmp_path / "theirs.yaml").write_text(online)

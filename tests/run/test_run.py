@@ -150,6 +150,7 @@ def test_the_report_fetches_nothing(finished):
         assert word in page
 
 
+@pytest.mark.slow
 def test_torch_is_not_loaded_for_help_or_a_typo():
     text = (
         "import sys\nfrom attacks.run import cli\n"

@@ -27,6 +27,7 @@ def composed(*overrides):
         return compose("run", overrides=list(overrides))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", mostly_slow(GROUPS["config"][::-1], 4))
 def test_every_preset_validates_and_builds(preset):
     run = schema.validate(composed(f"config={preset}"))
@@ -102,6 +103,7 @@ def test_no_source_runs_code_named_by_a_file():
                 assert given.get(key) is not wrong, (path, name, key)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow(GROUPS["transforms"], 3))
 @pytest.mark.parametrize("size", [pytest.param((96, 96), marks=pytest.mark.slow), (150, 110)], ids=str)
 def test_every_preset_makes_views_of_pictures_of_any_size_with_a_gradient(name, size):

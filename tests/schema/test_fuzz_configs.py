@@ -253,6 +253,7 @@ WHOLE = {"whole": st.builds(damaged, st.deferred(lambda: st.sampled_from(compose
 KINDS = {"preset": (PRESETS, 16), "whole": (WHOLE, 8), "overrides": (OVERRIDES, 4), "both": (PRESETS | OVERRIDES, 3)}
 
 
+@pytest.mark.slow
 @every_effort
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_laws_hold(kind, times):
@@ -260,6 +261,7 @@ def test_the_laws_hold(kind, times):
     hold(check, st.fixed_dictionaries(cases), count, times)
 
 
+@pytest.mark.slow
 def test_bundled_files_and_whole_configurations_obey_the_laws():
     for text in BUNDLED.values():
         check({"preset": text})

@@ -27,6 +27,7 @@ MEANT = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("word", mostly_slow(MEANT, 4))
 def test_mistyped_key_or_choice_gets_the_right_suggestion(word):
     with pytest.raises(ValueError, match="did you mean") as caught:
@@ -45,6 +46,7 @@ def test_correct_or_unrecognisable_arguments_get_no_suggestion():
         assert suggestion(key) is None or owners, key
 
 
+@pytest.mark.slow
 def test_error_for_a_stage_missing_from_the_preset_proposes_a_plus():
     for word in ("transforms.stages.cutout.size=[0.2,0.4]", "transforms.stages.affine.shear=3"):
         with pytest.raises(ValueError, match=r"is added with a plus: \+transforms\.stages\.\w+"):

@@ -72,6 +72,7 @@ def test_groups_share_neither_scenes_nor_targets():
     assert {photo(names[row]) for row in rows}.isdisjoint(photo(names[target]) for target in targets)
 
 
+@pytest.mark.slow
 def test_a_view_succeeds_if_the_target_is_nearest(task):
     target = known(SIZE)[1].images[task.target].expand(SCENES, -1, -1, -1)
     cosine, success = task.judged(target)
@@ -132,6 +133,7 @@ def grey(value):
     return lambda task, setting: {task.evals: torch.full((1, 3, 48, 48), setting.step if value is None else value)}
 
 
+@pytest.mark.slow
 def test_the_table_compares_with_ours_and_tunes_on_the_first_group(monkeypatch):
     grid = tuple(Setting(step, 1) for step in (0.0, 0.5, 1.0))
     fake = {

@@ -60,6 +60,7 @@ def question(ball="linf8", evals=16, views=TURNED, **changes):
     return replace(task(tiny(), images, ball, views, evals, 0), **changes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", mostly_slow([OURS, *HAND], 2))
 @pytest.mark.parametrize("ball", BALLS)
 @pytest.mark.parametrize("views", [pytest.param(1, marks=pytest.mark.slow), 4])
@@ -186,6 +187,7 @@ def test_every_level_has_three_cells_and_no_pair_of_encoder_and_views_two():
     assert all(a[:2] != b[:2] for a, b in combinations(CELLS, 2))
 
 
+@pytest.mark.slow
 def test_settings_are_chosen_on_other_pictures_and_views():
     attacked, others = pictures(12, "table"), pictures(12, "screen")
     assert len(attacked) == 12 and len(others) == strength_case.SCREENED

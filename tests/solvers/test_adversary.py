@@ -34,6 +34,7 @@ def test_adversary_without_refinement_equals_the_cvar_attack(problem, perturbati
         torch.testing.assert_close(a.estimate.value, b.estimate.value, rtol=0, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("refine_steps", [0, 2])
 @every_set
 def test_passes_equal_the_counted_evaluations(problem, perturbation, refine_steps):

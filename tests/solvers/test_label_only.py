@@ -50,6 +50,7 @@ def changed(case, delta):
     return case.encoder(case.images + delta)[:, 0] == 0
 
 
+@pytest.mark.slow
 def test_it_comes_close_to_the_smallest_change_of_an_answer_where_nes_sees_nothing():
     found = {}
     for optimiser in (LabelOnly(keep=4), NES(keep=4)):
@@ -63,6 +64,7 @@ def test_it_comes_close_to_the_smallest_change_of_an_answer_where_nes_sees_nothi
     assert found == {LabelOnly: True, NES: False}
 
 
+@pytest.mark.slow
 def test_an_answer_beyond_the_budget_stays_and_the_walk_finds_where_it_changes():
     case = problem(2.0)
     *_, last = decided(case, options())

@@ -45,6 +45,7 @@ def case(inner, files=False, steps=60, passes=None, limits=None):
     return problem, options, trial, first, limits * inner.eps, passes or 2 * (2 * steps + 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("inner", [Linf(0.2), L2(1.0)], ids=str)
 def test_the_smallest_radius_of_a_linear_loss_is_found(inner):
     problem, options, trial, first, wanted, passes = case(inner)
@@ -78,6 +79,7 @@ def test_the_search_keeps_to_its_passes(passes):
     assert passes < 10 or last.passes + 2 * each * options.eot.views + trial.views > passes  # and uses them
 
 
+@pytest.mark.slow
 def test_the_radius_never_grows_from_trial_to_trial_and_stays_below_the_largest():
     problem, options, trial, first, _, passes = case(L2(1.0))
     states = list(radius(problem, options, trial, first, passes=passes))
@@ -86,6 +88,7 @@ def test_the_radius_never_grows_from_trial_to_trial_and_stays_below_the_largest(
     assert all((state.radii <= 1 + 1e-12).all() for state in states)
 
 
+@pytest.mark.slow
 def test_a_picture_that_resists_at_the_largest_radius_has_none():
     limits = torch.tensor([0.3, 1.5, 0.3, 1.5, 0.3], dtype=double)
     problem, options, trial, first, _, passes = case(L2(1.0), limits=limits)

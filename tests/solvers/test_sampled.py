@@ -79,6 +79,7 @@ def test_directions_have_only_the_lowest_frequencies(keep, grey):
     assert bool((made[:, 0] == made[:, 1]).all()) == grey
 
 
+@pytest.mark.slow
 def test_the_estimate_is_the_gradient_in_the_low_frequencies():
     nes, case = NES(keep=3, grey=False, probe=0.5), problem()
     given = options(optimiser=nes, eot=EOT(Compose(), views=2000))
@@ -113,6 +114,7 @@ def test_a_probe_shows_in_a_file_of_8_bits_in_every_set(perturbation):
         assert 255 * float(by.abs().amax((1, 2, 3)).min()) >= 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrap", ["plain", "masked", "universal"])
 def test_few_pixels_are_found_by_an_encoder_that_is_asked(wrap):
     """The best of a linear loss is known: the pixels with the largest gain, each to the end of its range."""

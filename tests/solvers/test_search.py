@@ -50,6 +50,7 @@ def on_its_views(images, anchor, parts, delta):
     return step.estimate.mean
 
 
+@pytest.mark.slow
 @every_set
 def test_loss_never_rises_on_the_views_of_the_search(problem, perturbation):
     images, anchor, parts = problem
@@ -80,6 +81,7 @@ def test_comes_near_the_optimum_of_a_linear_loss(kind, share):
     assert share <= min(reached) <= max(reached) <= 1 + 1e-9
 
 
+@pytest.mark.slow
 @every_set
 def test_every_step_is_feasible(problem, perturbation):
     images, anchor, parts = problem
@@ -90,6 +92,7 @@ def test_every_step_is_feasible(problem, perturbation):
         assert 0 <= seen.min() <= seen.max() <= 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("perturbation", mostly_slow(SETS.values(), 3), ids=SETS)
 def test_the_seed_fixes_every_bit(problem, perturbation):
     images, anchor, parts = problem
@@ -141,6 +144,7 @@ def test_solved_pictures_and_those_without_budget_are_dropped(problem):
     assert [step.last for step in steps] == [False] * 29 + [True]
 
 
+@pytest.mark.slow
 def test_penalty_is_part_of_the_objective(problem):
     images, anchor, parts = problem
 

@@ -70,6 +70,7 @@ class Counted(nn.Module):
         return self.net(images)
 
 
+@pytest.mark.slow
 @settings(max_examples=8, deadline=None)
 @given(
     steps=st.integers(1, 40),
@@ -150,6 +151,7 @@ def test_the_last_iterate_is_kept_where_an_earlier_one_is_better_by_less_than_th
     assert set(followed(falling, encoder=Jittery().eval())[1].step.tolist()) == {23}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_converged_picture_leaves_and_an_improving_one_does_not(shared):
     improving = torch.linspace(1, -1, 32)
@@ -174,6 +176,7 @@ def schedule(steps):
     return sorted({round(2 ** (k / 2)) for k in range(40) if round(2 ** (k / 2)) <= steps} | {steps})
 
 
+@pytest.mark.slow
 @given(gradients=st.integers(1, 3000))
 @settings(max_examples=20, deadline=None)
 def test_an_attack_without_views_is_looked_at_after_powers_of_the_root_of_two(gradients):
@@ -214,6 +217,7 @@ def expected(terms, whole, due, early):
     return due[seen[0] if ahead else last], due[last]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("early", [False, True], ids=["as eot", "early"])
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
 def test_iterates_and_the_end_follow_the_definition(problem, shared, early):

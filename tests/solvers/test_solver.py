@@ -19,6 +19,7 @@ def problem():
     return images, anchor, parts | {"optimiser": optimiser, "eot": EOT(VIEWS, Uniform(), views=1), "steps": 30}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("optimiser", "transforms"),
     [(PGD(1.0, 0.0, "constant"), VIEWS), (PGD(1.0, 0.0, "constant"), IDENTITY), (Square(), VIEWS)],

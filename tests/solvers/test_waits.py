@@ -70,6 +70,7 @@ def test_a_step_waits_once_and_its_passes_never_but_for_the_edges_of_a_patch(nam
     torch.testing.assert_close(delta.inner, wanted, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_mask_of_each_picture_on_the_device_is_not_waited_for():
     images, mask = tiles(64).images[:2].clone(), (torch.rand(2, 1, 64, 64) < 0.5).float()
     with torch.no_grad():
@@ -84,6 +85,7 @@ def test_a_mask_of_each_picture_on_the_device_is_not_waited_for():
     assert mode.counts.total() == STEPS, mode.counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("penalty", [TotalVariation(0.1), pytest.param(None, marks=SLOW)], ids=["penalty", "none"])
 @pytest.mark.parametrize("count", [pytest.param(1, marks=SLOW), 2])
 def test_members_with_gradients_of_their_own_and_a_penalty_wait_once_together(count, penalty):
@@ -130,6 +132,7 @@ def watched(images, anchor, encoder, early, stop):
     return watch(problem, options, stop=stop, select=select)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("early", "stop", "more"),
     [
@@ -171,6 +174,7 @@ def test_the_figures_of_a_step_are_on_the_host():
             assert not mode.counts, mode.counts
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "more"), [("eot2d", 0), pytest.param("web", 1, marks=SLOW)])
 def test_judging_waits_once_a_chunk_and_once_for_its_files_and_three_times_for_its_ranks(name, more):
     """For nearer rows of a block of the gallery, for whether they are finite, and for the check of all scores. A
@@ -192,6 +196,7 @@ def test_judging_waits_once_a_chunk_and_once_for_its_files_and_three_times_for_i
         torch.testing.assert_close(score.inner, value, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_embeddings_of_scenes_with_places_of_their_own_wait_for_nothing_but_edges():
     images, texture = tiles(64).images[:2].clone(), torch.rand(1, 3, 24, 24)
     views = bank(preset("eot2d"), 4, seed=0, purpose="evaluate")

@@ -212,6 +212,7 @@ def test_counts_of_the_adversary_must_be_whole(arguments, message):
     assert Adversary(16).risk(4) == CVaR(1 / 4)
 
 
+@pytest.mark.slow
 def test_both_sides_of_photographs_match_the_losses_of_their_views():
     images, encoder, camera = tiles(96).images[[0, 40]], load_encoder(), preset("camera")
     with torch.no_grad():

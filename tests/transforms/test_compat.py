@@ -155,6 +155,7 @@ def test_resize_keeps_the_longer_side_below_max_size_as_torchvision(shape):
         assert compat.resize(images, 32, max_size=most).shape == tvf.resize(images, 32, max_size=most).shape
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["bilinear", pytest.param("bicubic", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("fill", [pytest.param(0.0, marks=pytest.mark.slow), 0.7])
 def test_gradient_in_every_parameter_of_affine(kernel, fill):
@@ -169,6 +170,7 @@ def test_gradient_in_every_parameter_of_affine(kernel, fill):
     assert gradcheck(view, inputs)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("expand", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_gradient_in_the_angle_of_rotate(expand):
     images = torch.rand(2, 2, 5, 6, dtype=torch.float64).requires_grad_()

@@ -265,6 +265,7 @@ def test_a_program_in_float64_runs_in_it(tmp_path):
     assert torch.equal(encoder(pictures()), module(PRE(pictures()).double()).float())
 
 
+@pytest.mark.slow
 @DTYPES
 def test_a_torchvision_file_in_half_precision_runs_in_it(dtype, tmp_path):
     state = load_encoder("torchvision", "resnet18", weights="random").network.state_dict()

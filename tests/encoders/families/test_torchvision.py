@@ -121,6 +121,7 @@ def test_a_file_may_have_any_head_or_none(tmp_path, model, suffix, classes, drop
     assert encoder.origin.digest() == hashlib.sha256((tmp_path / f"w{suffix}").read_bytes()).hexdigest()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("aux", [True, False])
 def test_auxiliary_heads_may_be_missing(tmp_path, aux):
     network = library_model("googlenet")
@@ -190,6 +191,7 @@ def test_every_url_ends_in_a_hash():
     assert all(re.search(r"/[^/?]+-[0-9a-f]{8,}\.pth$", weights.url) for weights in every)
 
 
+@pytest.mark.slow
 def test_the_preprocessing_is_that_of_the_named_weights(monkeypatch):
     monkeypatch.setattr("attacks.encoders.families.torchvision_models._fetched", lambda offered: None)
     for weights in torchvision.models.get_model_weights("resnet50"):
@@ -217,6 +219,7 @@ def test_errors_have_one_line():
 NO_ROW = r"torchvision:.*does not go through.*`encoder\.preprocess`"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("message", "model", "given"),
     [

@@ -94,6 +94,7 @@ def test_transfer_takes_the_anchor_of_the_other_encoder(objective, images, monke
     assert all(transfer(test, main, 0.1, module).verdict == "skipped" for module in (None, nn.Flatten()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "perturbation",
     [Linf(0.1), pytest.param(Universal(L2(1.0)), marks=pytest.mark.slow)],

@@ -86,6 +86,7 @@ def test_settings_out_of_range_are_named(setting, message):
         gamuts.gamut(setting)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("setting", [[0.6, 0.8], "generic"])
 @pytest.mark.parametrize("first", ["grey", "noise", "white"])
 def test_no_texture_of_a_patch_leaves_its_gamut(setting, first):

@@ -19,6 +19,7 @@ from transforms.compose import Geometry
 from transforms.registry import STAGES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CHOICES["printer"])
 def test_a_printer_prints_any_texture_with_a_gradient(name):
     colour = ["printer.colour=generic"] if name == "measured" else []

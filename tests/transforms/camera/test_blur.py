@@ -54,6 +54,7 @@ def test_gaussian_kernel_is_wide_enough_for_the_largest_sigma_of_a_range(photo):
         np.testing.assert_allclose(view.numpy(), oracle, rtol=0, atol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("radius", [0.3, 1.7, 4.0])
 def test_defocus_is_the_mean_over_a_disc(radius, photo):
     stage = Defocus((0, 4))

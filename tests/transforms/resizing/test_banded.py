@@ -31,6 +31,7 @@ def test_products_equal_those_of_the_dense_matrix_and_its_transpose(shape, densi
     assert torch.equal(bands.used, matrix.any(0).nonzero()[:, 0])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("used", [9, 3])
 def test_products_have_first_and_second_derivatives(used):
     bands = Bands.of(torch.rand(4, 9, dtype=torch.float64) * (torch.arange(9) < used))

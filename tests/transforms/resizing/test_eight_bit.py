@@ -56,6 +56,7 @@ def test_equals_opencv_within_a_level(levels, kernel):
     assert np.concatenate(apart).max() <= 1 and np.concatenate(apart).mean() <= APART[kernel]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", mostly_slow(["pil_lanczos", "pil_bilinear", "torch_bicubic_aa"], 2))
 def test_equals_the_library_at_every_length(kernel):
     levels = torch.randint(0, 256, (1, 3, 61, 47), dtype=torch.uint8)

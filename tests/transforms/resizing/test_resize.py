@@ -99,6 +99,7 @@ def test_same_size_is_the_identity(photo, kernel):
     torch.testing.assert_close(resize(photo, (80, 120), kernel), photo, rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", mostly_slow([*NAMES, "keys(-0.6)", "keys_aa(-0.6)"], 4))
 def test_gradient(kernel):
     images = double(2, 2, 5, 6).requires_grad_()

@@ -25,6 +25,7 @@ PLACES = [  # geometry and border
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", mostly_slow(PLACES, 2), ids=range(len(PLACES)))
 def test_fused_tone_equals_the_stages_one_by_one(place):
     geometry, border = place
