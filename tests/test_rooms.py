@@ -51,6 +51,7 @@ def imported(path):
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ROOMS)
 def test_imports_run_downwards(package):
     rows = [

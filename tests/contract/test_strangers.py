@@ -149,6 +149,7 @@ def parts(perturbation, optimiser, **changes):
     return own | {"eot": EOT(SEEN, views=2), "steps": 6, "seed": 3} | changes
 
 
+@pytest.mark.slow
 @every_mover
 @every_set
 def test_custom_parts_are_solved_evaluated_and_resumed(images, perturbation, optimiser, tmp_path):

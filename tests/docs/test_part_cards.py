@@ -128,6 +128,7 @@ def test_the_facts_of_a_docstring_become_fields():
     assert lines[3:] == [":Use: a test", "    that goes on.", ":Tested: Pillow.", "", "Not a field:", "    text"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", cards.names_of("policies"))
 def test_the_command_of_a_policy_has_the_threat_of_the_policy(name):
     words = shlex.split(made()["policies", name].command)[3:]

@@ -98,6 +98,7 @@ def test_cvar_is_the_minimum_of_rockafellar_and_uryasev(seed, n, alpha):
         close(CVaR(alpha).value(losses), (losses + excess / alpha).amin(1))
 
 
+@pytest.mark.slow
 def test_the_tail_of_cvar_has_no_spurious_views():
     # Every view with a weight costs a backward pass; (k/n) n is not k for every k and n.
     assert any((k / n) * n != k for n in range(1, 100) for k in range(1, n))

@@ -129,6 +129,7 @@ def test_webp_80_is_the_default_of_pillow(deployed):
     assert files[0].getvalue() == files[1].getvalue()
 
 
+@pytest.mark.slow
 def test_missing_libraries_are_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", None)
     monkeypatch.setattr(features, "check", lambda name: name != "webp")

@@ -144,6 +144,7 @@ class Apart(World):
         pass
 
 
+@pytest.mark.slow
 def test_chunks_and_processes_change_only_the_last_digits(pictures):
     clean, attacked = pictures
     encoder = load_encoder()

@@ -178,6 +178,7 @@ class Cut(nn.Module):
         return self.net(pixels if self.calls >= 0 else pixels.detach())
 
 
+@pytest.mark.slow
 def test_a_gradient_that_becomes_zero_gives_a_warning_and_ends_its_pictures(problem):
     images, anchor, parts = problem
     parts |= {"eot": EOT(SEEN, views=1), "encoder": Cut(parts["encoder"], 3).eval()}

@@ -26,6 +26,7 @@ def made(*words):
     return build(schema.validate(node))
 
 
+@pytest.mark.slow
 def test_a_radius_in_decibels_is_the_psnr_of_each_picture():
     images = torch.rand(2, 3, 40, 50)
     for text, psnr in (("28dB", 28.0), ("40dB", 40.0)):

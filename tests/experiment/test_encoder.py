@@ -90,6 +90,7 @@ def test_the_manifest_holds_everything_that_defines_an_encoder():
     assert identity(node, subject(node, CPU)) == output
 
 
+@pytest.mark.slow
 def test_weights_are_identified_by_file_hash_and_tensor_fingerprint(tmp_path):
     encoder = subject(composed(*RANDOM).encoder, CPU)
     descriptions = []

@@ -86,6 +86,7 @@ def test_batches_have_independent_noise(whole):
     assert (first.float() * third.float()).mean() < 0.2 * first.float().square().mean()
 
 
+@pytest.mark.slow
 def test_parts_can_be_restricted_to_some_pictures():
     parts = build(compose("evaluate", ["data.count=3"]))
     some = part_of(parts, [2, 0])

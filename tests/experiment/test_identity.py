@@ -59,6 +59,7 @@ def test_settings_that_change_numbers_change_the_identity_by_name(base, word):
 IN_ONE_OF = "the order of transforms.stages.one_of.stages"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stages", "other", "where"),
     [
@@ -105,6 +106,7 @@ def test_decision_processes_and_versions_change_the_key(base):
     refuse_other({"identity": base}, dict(base), Path("run"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "file", ["attacks/solvers/loop.py", "attacks/runtime/values.py", "transforms/sampling/warp.py"]
 )

@@ -42,6 +42,7 @@ def cover(kind):
     return some
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["all", "fewer", "region"])
 @pytest.mark.parametrize("shape", ["rectangle", "ellipse"])
 def test_pictures_with_several_views_are_independent(kind, shape):
@@ -126,6 +127,7 @@ def test_the_inside_of_an_ellipse_of_few_texels_is_opaque(texture):
     assert (result - disc((40, 50), box)).abs().max() < 2 / 255
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("texels", [24, 33, 36, 48])
 def test_an_edge_between_two_pixel_centres_has_its_exact_coverage(texels):
     # About one texel per pixel: no sample of the mask is then between 0 and 1.

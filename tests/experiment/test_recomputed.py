@@ -110,6 +110,7 @@ def random_rows(clusters, seed):
     return table
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measure", ["success", "cosine"])
 @pytest.mark.parametrize("clusters", mostly_slow([5, 2, 3, 4, 6, 9, 10, 28, 29, 30, 40], 6))
 def test_tables_of_any_number_of_clusters_follow_from_their_rows(tmp_path, clusters, measure):

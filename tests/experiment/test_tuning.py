@@ -136,6 +136,7 @@ def test_judged_numbers_do_not_depend_on_the_precision_of_the_attack(tmp_path):
         torch.testing.assert_close(judged(decision).cosine, plain.cosine, rtol=0, atol=Slack().cosine)
 
 
+@pytest.mark.slow
 def test_tf32_is_refused_where_there_is_none():
     run = compose("evaluate", [*TINY[1:], "engine.precision=tf32"])
     with pytest.raises(ValueError, match=r"`engine.precision` must not be tf32 on cpu"):

@@ -100,6 +100,7 @@ def median(pixels):
     return np.sort(blocks)[..., 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("stage", "oracle"),
     [(Downscale(96, "cv2_area", eight_bit=True), area), (MedianPool(96), median)],

@@ -278,6 +278,7 @@ def test_impossible_settings_are_refused_by_name(make, named):
         make()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("wrap", [lambda o: o, Paired], ids=["plain", "paired"])
 def test_a_steep_member_has_no_larger_weight_in_combined_gradients(images, pair, wrap):
     # A power of two scales floats exactly; l2, because a cosine is invariant to the scale.

@@ -137,6 +137,7 @@ class Level(nn.Module):
         return torch.tanh(4 * images.mean((1, 2, 3)) - 2)[:, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("draws", [Uniform(), Fixed()], ids=["new views", "fixed views"])
 @pytest.mark.parametrize("risk", [None, CVaR(0.5)], ids=["mean", "tail"])
 def test_decisions_use_all_draws_and_not_only_the_last(draws, risk):

@@ -208,6 +208,7 @@ def test_the_farthest_point_of_l2_is_the_best_for_a_linear_gain_and_uses_all_of_
     torch.testing.assert_close(L2(eps).norm(point), most.clamp(max=eps), rtol=1e-12, atol=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [L1, L2])
 @pytest.mark.parametrize("factor", mostly_slow([0.3, 0.02, 1.0], 3))
 def test_quantising_leaves_less_than_a_level_of_the_ball_unused(kind, factor):

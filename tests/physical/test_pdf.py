@@ -22,6 +22,7 @@ def printed(*arguments):
     return made, json.loads((made.folder / "sheet.json").read_text())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("paper", "width", "shape", "page"),
     [

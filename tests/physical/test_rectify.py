@@ -112,6 +112,7 @@ def test_the_pose_equals_that_of_the_stages():
     assert plain.jitter < 1e-9 and moved.abs().max() <= 0.2
 
 
+@pytest.mark.slow
 def test_a_rectified_patch_equals_the_texture():
     texture = cv2.GaussianBlur(np.random.default_rng(2).integers(0, 256, (40, 40, 3), np.uint8), (0, 0), 2)
     true = posed(CARD, width=400, degrees=200, jitter=0.2, seed=2)

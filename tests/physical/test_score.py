@@ -278,6 +278,7 @@ def test_the_preset_composes_with_the_measured_values(run, scored):
         assert getattr(second, group) == getattr(first, group)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["torchscript", "plugin"])
 def test_a_run_directory_does_not_start_a_program(name):
     run = validate(composed("config=patch", f"encoder={name}", "encoder.model=mine.pt"))

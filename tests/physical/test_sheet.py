@@ -47,6 +47,7 @@ def test_a_card_that_the_attack_has_not_seen_is_noted(tmp_path, seen):
     assert any("has not seen the card" in note for note in write(run, dpi=150).notes) != seen
 
 
+@pytest.mark.slow
 def test_each_arm_has_its_own_card_in_its_own_folder_and_an_unknown_one_is_refused(tmp_path, refused):
     run = fake_run(tmp_path / "run")
     (run / "patches").mkdir()

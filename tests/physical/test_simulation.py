@@ -82,6 +82,7 @@ def test_the_geometry_equals_that_of_the_transforms(size):
         np.testing.assert_allclose(through(frame(size) @ pose(shot), SQUARE[0].numpy()), ours, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [(120, 120), (120, 160)], ids=str)
 def test_the_picture_equals_that_of_the_transforms(size, dots):
     made, u, shot = stages(3)
@@ -109,6 +110,7 @@ def test_the_central_square_of_a_long_photograph_equals_a_square_photograph(dots
     assert np.abs(long.pixels[:, 30:230].astype(int) - square.pixels).max() <= 1
 
 
+@pytest.mark.slow
 def test_the_light_of_a_uniform_card_has_its_area_and_centre():
     for seed in range(5):
         _, _, shot = stages(seed)

@@ -186,6 +186,7 @@ def test_hard_photographs_have_every_factor():
     assert kind.k1 == kind.sag == kind.glare == kind.clutter == 0
 
 
+@pytest.mark.slow
 def test_tags_that_lie_on_no_card_are_refused():
     grey = np.full(SIZE, 200, np.uint8)
     made = taken(Shot(yaw=15, blur=0.6))

@@ -88,6 +88,7 @@ def test_wrong_inputs_are_one_line(finished, tmp_path, capsys):
         assert error.count("\n") == 1 and any(each in error for each in part.split("|")), error
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change", mostly_slow(["evaluate.particles=49", "evaluate.failure=-1", "transforms=identity"], 3)
 )

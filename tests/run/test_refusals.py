@@ -101,6 +101,7 @@ def test_two_presets_with_one_name_are_refused(tmp_path, monkeypatch, capsys):
     assert "b/mine.yaml` has the name of another" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_only_the_command_line_may_choose_a_secret_that_is_sent(tmp_path):
     preset = tmp_path / "theirs.yaml"
     preset.write_text("defaults: [/config/smoke, _self_]\nencoder: {key: VIEWPROOF_KEY}\n")

@@ -67,6 +67,7 @@ def test_added_keys_are_checked_against_the_schema():
         schema.validate(composed("config=smoke", "+attack.stepz=3"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["_target_", "()"])
 def test_a_key_that_names_code_is_refused(key):
     config = composed("config=smoke")

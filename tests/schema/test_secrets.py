@@ -52,6 +52,7 @@ ASKED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", mostly_slow(ASKED, 4))
 def test_a_secret_on_the_command_line_is_refused_and_not_kept(canaries, tmp_path, monkeypatch, capsys, way):
     monkeypatch.chdir(tmp_path)

@@ -250,6 +250,7 @@ def test_attacks_agree_between_precisions_and_are_evaluated_in_float32(monkeypat
     assert table.rows["bfloat16"][0] != table.rows["float32"][0]  # it ran in another precision
 
 
+@pytest.mark.slow
 def test_printed_tables_equal_the_written_ones(tmp_path):
     bars = Table("Bars", {"ms": ".1f", "/ ours": ".2f"}, {"ours": (2.0, 1.0), "none": MISSING}, "bars", ("n.",))
     lines = Table("Lines", {"8": ".1f", "16": ".1f"}, {"a": (1.0, None)}, "lines")

@@ -41,6 +41,7 @@ def test_fixed_magnification_leaves_all_other_ranges_unchanged():
     assert sum(isinstance(stage, Affine) for stage in PIPELINE.stages) == 1
 
 
+@pytest.mark.slow
 def test_a_figure_is_the_mean_over_pairs(monkeypatch):
     """Synthetic hits: those of each job depend on its area and target."""
 

@@ -106,6 +106,7 @@ def test_too_many_groups_are_refused():
         patch.run(1, GROUPS, 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("targeted", [True, False])
 def test_our_attack_spends_its_budget(monkeypatch, targeted):
     monkeypatch.setattr(patch, "installed", lambda module: False)  # one evaluation encoder is enough

@@ -263,6 +263,7 @@ def test_jobs_differ_in_their_files(job):
     assert len({replace(job, **each).file for each in [{}, *changes]}) == 7
 
 
+@pytest.mark.slow
 def test_job_does_not_depend_on_earlier_jobs(job, tmp_path):
     first = work(job)
     torch.manual_seed(5)

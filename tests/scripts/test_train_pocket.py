@@ -73,6 +73,7 @@ def test_a_batch_has_cells_of_the_asked_number_size_and_contrast():
     assert batch.flatten(1).std(dim=1).min() > training.FAINT
 
 
+@pytest.mark.slow
 def test_a_procedural_picture_depends_on_its_seed_alone():
     once, again, other = render((3, 1)), render((3, 1)), render((3, 2))
     assert once.shape == (SIDE, SIDE, 3) and once.dtype == np.uint8

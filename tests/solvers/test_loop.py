@@ -95,6 +95,7 @@ def test_the_seed_fixes_every_bit(kind, random_start, eot):
     assert not torch.equal(first, other)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimiser", [PGD(), SGD(1.0)], ids=["pgd", "sgd"])
 @every_set
 def test_result_does_not_depend_on_the_other_pictures(perturbation, optimiser):

@@ -134,6 +134,7 @@ def test_a_search_resumes_after_any_trial_to_the_bit():
         assert torch.equal(last.least, states[-1].least) and torch.equal(last.delta, states[-1].delta)
 
 
+@pytest.mark.slow
 def test_a_picture_does_not_depend_on_its_neighbours():
     problem, options, trial, first, _, passes = case(L2(1.0), passes=90)
     *_, whole = radius(problem, options, trial, first, passes=passes)

@@ -87,6 +87,7 @@ def test_steps_and_passes_are_counted_across_runs(case):
     assert not torch.equal(steps[10].delta, steps[0].delta)  # each run has its own start
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("optimiser", RUNS.values(), ids=RUNS)
 def test_solved_pictures_are_excluded_from_later_runs(problem, optimiser):
     images, anchor, parts = problem

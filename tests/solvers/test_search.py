@@ -115,6 +115,7 @@ def test_result_does_not_depend_on_the_other_pictures(problem, perturbation):
         torch.testing.assert_close(alone.delta, together.delta[[i]], rtol=0, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_passes_are_forward_only_and_counted(problem):
     images, anchor, parts = problem
     rows, net = [], parts["encoder"]

@@ -32,6 +32,7 @@ def judged():
         return images, own, net, views, evaluate(images, own, own, encoder=net, bank=views)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 5])
 @pytest.mark.parametrize("steps", [0, 4])
 def test_processes_share_the_passes_and_give_the_result_of_one(judged, size, steps):

@@ -69,6 +69,7 @@ def test_best_is_feasible(problem, perturbation, restarts):
     assert 0 <= (images + best.delta).min() <= (images + best.delta).max() <= 1
 
 
+@pytest.mark.slow
 def test_result_does_not_depend_on_the_other_pictures(problem):
     images, anchor, parts = problem
     parts["perturbation"] = Linf(0.1, random_start=False)

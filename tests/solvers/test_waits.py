@@ -111,6 +111,7 @@ def test_members_with_gradients_of_their_own_and_a_penalty_wait_once_together(co
     torch.testing.assert_close(delta.inner, wanted, rtol=0, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_an_estimate_without_a_loop_is_whole_on_its_device():
     images = tiles(64).images[:2].clone()
     with torch.no_grad():

@@ -175,6 +175,7 @@ def test_wrong_shape_of_u_is_refused(photo, shape):
         Compose([TURN])(torch.cat([photo, photo]), torch.rand(shape))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "stages", [[], [TURN, TILT], [Brightness(0.1), TURN], [TURN, Lens(0.2), Downscale((20, 40))]]
 )

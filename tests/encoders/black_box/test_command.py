@@ -43,6 +43,7 @@ def pids(folder):
     return [int(word) for word in (folder / "pids").read_text().split()]
 
 
+@pytest.mark.slow
 def test_a_program_is_started_once_and_ends_with_its_encoder(line, tmp_path):
     encoder = command(line)
     assert not (tmp_path / "pids").exists()
@@ -56,6 +57,7 @@ def test_a_program_is_started_once_and_ends_with_its_encoder(line, tmp_path):
         os.kill(pid, 0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "why"), [(1, "ended.*7"), pytest.param(2, "no answer in 8 s", marks=pytest.mark.slow), (3, "no JSON")]
 )

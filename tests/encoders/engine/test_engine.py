@@ -34,6 +34,7 @@ def test_decision_refuses_invalid_values(name, value):
         Decision.from_dict({name: value})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", mostly_slow(["mixed", "float32", "bfloat16", "float16"], 2))
 def test_the_given_encoder_is_never_changed(precision):
     encoder = resnet()

@@ -74,6 +74,7 @@ def refused(text, path, **given):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["module", "scripted", "traced"])
 @DTYPES
 def test_an_encoder_equals_its_network_called_by_hand(dtype, kind, tmp_path):

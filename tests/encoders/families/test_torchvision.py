@@ -251,6 +251,7 @@ def cache(tmp_path, monkeypatch):
     return answer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weights", [None, "pretrained", "IMAGENET1K_V1", "DEFAULT"])
 def test_without_a_network_the_error_has_one_line(cache, weights, capfd, tmp_path):
     message = r"weights ResNet18_Weights\.IMAGENET1K_V1.*could not be fetched.*Name or service"

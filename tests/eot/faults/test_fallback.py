@@ -54,6 +54,7 @@ def test_overflow_falls_back_to_float32_with_one_warning(precision):
         assert torch.equal(step.delta, exact.delta)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`engine.precision")
 def test_all_members_of_an_ensemble_fall_back_together():
     objective = Members(Away(), combine="gradients")

@@ -72,6 +72,7 @@ def test_the_size_of_a_pass_changes_the_last_digits_only(explanations):
     torch.testing.assert_close(small.reach.coverage, explanations.reach.coverage)
 
 
+@pytest.mark.slow
 def test_the_explanation_of_a_picture_does_not_depend_on_the_batch(explanations):
     attacked = {arm: pictures[1:2] for arm, pictures in ATTACKED.items()}
     alone = Sample(torch.tensor([1]), ("b",), ("two",))
@@ -122,6 +123,7 @@ def test_the_sheet_is_drawn(explanations, tmp_path):
         assert len(np.unique(np.asarray(sheet.convert("L")))) > 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "encoder",
     [

@@ -87,6 +87,7 @@ def test_the_promise_of_a_shared_delta_is_shared(inner, images):
     torch.testing.assert_close(raised(inside, result), raised(inside, promise(inner, inside)))
 
 
+@pytest.mark.slow
 def test_the_balance_survives_the_camera():
     # Every view has some of it, most views over half, and none more than the contrast stage allows.
     pictures, camera = tiles(128).spread(4).images, preset("camera")

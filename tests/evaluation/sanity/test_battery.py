@@ -46,6 +46,7 @@ def test_a_trial_equals_the_attack(images):
     assert result.losses.shape == (2, JUDGES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("perturbation", SETS, ids=ids)
 def test_a_trial_keeps_the_best_of_its_candidates(perturbation, images):
     # Steps so long that the last iterate is seldom the best.

@@ -99,6 +99,7 @@ def _sides(box):
     return (box.y, box.height), (box.x, box.width)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("size", "shape"), [((100, 100), (64, 64)), ((90, 30), (20, 60)), ((12, 36), (150, 50))])
 def test_a_surround_is_the_card_with_whole_pixels_for_texels(size, shape):
     laid = card(*size, "vp-00000003  eot")

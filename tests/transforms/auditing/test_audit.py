@@ -140,6 +140,7 @@ def test_antialias_filter_of_a_foreign_resize_is_detected(image, antialias, alia
     assert report.coverage == (1 if antialias else 1 / 4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("antialias", [True, False])
 def test_minification_of_a_geometric_stage_follows_its_matrix(image, antialias):
     pipeline = Compose([Affine(degrees=30, scale=(0.4, 0.4))], antialias=antialias)

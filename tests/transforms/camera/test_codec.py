@@ -38,6 +38,7 @@ def vjp(function, images, weights):
     return torch.autograd.grad(function(source), source, weights)[0]
 
 
+@pytest.mark.slow
 @every_codec
 def test_forward_equals_pillow_bit_for_bit(function, format_, photo):
     sizes = ((80, 120), (37, 51), (16, 16), (5, 3), (1, 1))

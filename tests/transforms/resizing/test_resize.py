@@ -41,6 +41,7 @@ def test_equals_torch(photo, kernel):
         torch.testing.assert_close(resize(images, size, kernel), by_torch(images, size, theirs), rtol=0, atol=bound)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["pil_nearest", "cv2_nearest", "cv2_area", "torch_nearest", "torch_nearest_exact"])
 def test_equals_the_library_at_every_length(kernel):
     # Where a coordinate falls on the border of two pixels, the library's own rounding decides.

@@ -21,6 +21,7 @@ KERNELS = ["nearest", "bilinear", "bicubic"]
 borders = pytest.mark.parametrize("border", BORDERS)
 
 
+@pytest.mark.slow
 @borders
 def test_equals_grid_sample_and_its_gradients(photo, border):
     for kernel, size in itertools.product(KERNELS, ((80, 120), (5, 4), (1, 9), (1, 1))):
