@@ -162,6 +162,7 @@ def test_the_view_that_stopped_a_run_can_be_replayed(stopped, capsys):
     assert f"turn angle (deg): {error.fault.values['turn angle (deg)']:.6g}" in output
 
 
+@pytest.mark.slow
 def test_a_program_must_be_named_to_be_loaded(finished, capsys, tmp_path):
     out = tmp_path / "run"
     shutil.copytree(finished[0], out)

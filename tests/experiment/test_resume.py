@@ -158,11 +158,13 @@ def test_a_run_killed_while_writing_its_report_is_not_finished(whole, tmp_path, 
     assert (folder / "report.html").exists() and facts(folder) == facts(whole)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_takes_no_other_setting(stopped, monkeypatch, capsys):
     assert call(monkeypatch, f"resume={stopped}", "attack.steps=3") == 1
     assert "begun with attack.steps=2, and goes on with it; drop 'attack.steps=3'" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_batch_is_read_back_byte_for_byte(stopped, tmp_path):
     path = stopped / "checkpoint" / FIRST
     key = key_of(json.loads((stopped / "manifest.json").read_text())["identity"])

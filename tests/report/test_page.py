@@ -65,6 +65,7 @@ def test_every_interval_of_the_metrics_is_on_the_page(whole):
     assert len(rows) == 3 and all(html.escape(row["words"]) in whole for row in rows)
 
 
+@pytest.mark.slow
 def test_the_page_is_well_formed_with_unique_ids_and_valid_links(whole):
     page = Page(whole)
     ids = [attributes["id"] for _, attributes in page.elements if "id" in attributes]
@@ -76,6 +77,7 @@ def test_the_page_is_well_formed_with_unique_ids_and_valid_links(whole):
     assert set(used) <= set(ids) and len(used) > 30
 
 
+@pytest.mark.slow
 def test_nothing_is_fetched_and_nothing_runs(whole):
     page = Page(whole)
     assert not page.all("script", "link", "iframe", "object", "embed", "base", "form")
@@ -89,6 +91,7 @@ def test_nothing_is_fetched_and_nothing_runs(whole):
     assert policy.startswith("default-src 'none';") and "script-src" not in policy
 
 
+@pytest.mark.slow
 def test_headings_tables_and_pictures_are_accessible(whole):
     page = Page(whole)
     levels = [int(tag[1]) for tag, _ in page.elements if re.fullmatch("h[1-6]", tag)]
@@ -150,6 +153,7 @@ def test_a_picture_keeps_its_file_whichever_others_are_left_out(tmp_path, failed
         assert "The attacked picture" in (out / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_command_repeats_the_run(whole):
     (text,) = re.findall(r'<pre[^>]*aria-label="The command of this run">(.*?)</pre>', whole)
     assert shlex.split(html.unescape(text)) == ["python", "-m", "attacks.run", *reported.manifest()["overrides"]]
@@ -160,6 +164,7 @@ def test_the_command_repeats_the_run(whole):
     assert "attacks.run" not in own and ">config=smoke seed=3<" in own and "attacks.robustness" in own
 
 
+@pytest.mark.slow
 def test_the_page_shows_the_cost_of_each_arm(whole):
     table, costs = re.search(r'<section id="arms">.*?</table>', whole, re.DOTALL)[0], reported.content()["costs"]
     names = {"forward": ("forward passes, choice of the iterate included", 0), "backward": ("gradients", 0)}
@@ -169,6 +174,7 @@ def test_the_page_shows_the_cost_of_each_arm(whole):
         assert re.findall(r"<td[^>]*>(.*?)</td>", row) == [f"{costs[arm][key]:.{digits}f}" for arm in ARMS[::-1]]
 
 
+@pytest.mark.slow
 def test_comparisons_are_grouped_by_bank_and_complete(whole):
     section = re.search(r'<section id="comparisons">.*?</section>', whole, re.DOTALL)[0]
     groups = re.findall(r'scope="rowgroup"[^>]*>(.*?)</th>(.*?)</tbody>', section, re.DOTALL)
@@ -180,12 +186,14 @@ def test_comparisons_are_grouped_by_bank_and_complete(whole):
     assert [body.count("<tr>") for _, body in groups] == [banks.count("same"), banks.count("wide")]
 
 
+@pytest.mark.slow
 def test_every_section_with_numbers_names_its_file(whole):
     for name, body in re.findall(r'<section id="(\w+)">(.*?)</section>', whole, re.DOTALL):
         source = re.search(r"<code>[\w.]+\.(csv|json)</code>", body)
         assert source or ("<table" not in body and "<svg" not in body), name
 
 
+@pytest.mark.slow
 def test_a_perturbation_is_shown_unscaled_and_amplified_to_the_full_range(tmp_path):
     clean = np.full((20, 30, 3), 100)
     attacked = clean + np.where(np.arange(30)[None, :, None] % 2, 5, -5)
@@ -202,6 +210,7 @@ def test_a_perturbation_is_shown_unscaled_and_amplified_to_the_full_range(tmp_pa
     assert perturbation(tmp_path / "clean.png", tmp_path / "none.png") == []
 
 
+@pytest.mark.slow
 def test_the_verdict_compares_the_attack_with_the_strongest_baseline():
     content = reported.content()
     arms, first = content["arms"], content["primary"]
@@ -229,6 +238,7 @@ def test_ranges_have_no_brackets_and_too_few_clusters_no_p_value():
     assert warnings(reported.content()) == warnings(content)[:1]  # of a sanity check
 
 
+@pytest.mark.slow
 def test_one_view_is_named_where_it_is_stronger():
     content = reported.content()
     for low, high, warned in ((-0.2, -0.1, 1), (-0.2, 0.1, 0), (0.1, 0.2, 0)):

@@ -288,6 +288,7 @@ def test_hook_reports_writes_processes_imports_and_network_use(deed):
         Path(__file__).read_text()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("error", [KeyError("key"), ValueError("two\nlines"), None])
 def test_code_that_breaks_a_law_fails_the_check(error, monkeypatch):
     def broken(run):
