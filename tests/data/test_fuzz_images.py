@@ -170,7 +170,6 @@ def check(content):
     assert image.equal(again), "reading twice gives two pictures"
 
 
-@pytest.mark.slow
 @every_effort
 def test_the_laws_hold_on_damaged_files(times):
     whole = st.sampled_from([*seeds().values()])

@@ -19,8 +19,9 @@ FUZZ = os.environ.get("HYPOTHESIS_PROFILE") == "fuzz"
 settings.register_profile("few", derandomize=True, database=None, deadline=None)
 FAILED = DirectoryBasedExampleDatabase(Path(__file__).parents[2] / ".hypothesis" / "examples")
 settings.register_profile("fuzz", print_blob=True, database=FAILED)
-#: The number of cases, as a multiple of the quick suite's.
-every_effort = pytest.mark.parametrize("times", [1, pytest.param(50, marks=pytest.mark.nightly)])
+#: The number of cases, as a multiple of the slow suite's.
+EFFORTS = {1: pytest.mark.slow, 50: pytest.mark.nightly}
+every_effort = pytest.mark.parametrize("times", [pytest.param(times, marks=mark) for times, mark in EFFORTS.items()])
 
 
 def hold(check, cases, examples, times=1, *, seconds=10, memory=2**30):

@@ -253,7 +253,6 @@ WHOLE = {"whole": st.builds(damaged, st.deferred(lambda: st.sampled_from(compose
 KINDS = {"preset": (PRESETS, 16), "whole": (WHOLE, 8), "overrides": (OVERRIDES, 4), "both": (PRESETS | OVERRIDES, 3)}
 
 
-@pytest.mark.slow
 @every_effort
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_laws_hold(kind, times):

@@ -319,7 +319,6 @@ def gradients_are_alive(names, compose, images, u):
     assert not (moves & ~alive).any(), "the gradient is zero, and the view changes with the picture"
 
 
-@pytest.mark.slow
 @every_effort
 @pytest.mark.parametrize("kind", ["single", "composed", "spoiled"])
 def test_the_laws_hold(kind, times):
