@@ -9,7 +9,6 @@ import torch
 from attacks.evaluation.intervals import interval, median, rate
 from attacks.evaluation.significance import paired_shares
 from scripts.benchmarks.coverage import DIFFERENCES, KINDS, LEAST, MEANS, SHARES, measured, run
-from tests.helpers.sampled import mostly_slow
 
 REPEATS = 1000
 #: Three standard errors of a simulated coverage of `LEAST`.
@@ -79,7 +78,7 @@ def test_the_table_states_the_worst_cell(monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("clusters", mostly_slow([15, 6, 40], 3))
+@pytest.mark.parametrize("clusters", [15, 6, 40])
 def test_medians_have_at_least_95_percent_coverage(clusters):
     values = torch.from_numpy(np.random.default_rng(0).exponential(size=(1000, clusters)))
     result = [median(row) for row in values]

@@ -9,7 +9,6 @@ import pytest
 from attacks.experiment.verify import verify
 from tests.helpers.asked import WORDS, module, pictures, refused, seen
 from tests.helpers.processes import without_times
-from tests.helpers.sampled import rows_mostly_slow
 from tests.helpers.served import serving
 from tests.run.test_run import ROOT, call
 
@@ -62,18 +61,15 @@ def test_a_stopped_and_resumed_run_asks_about_each_picture_once(encoder, words, 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("given", "message"),
-    rows_mostly_slow(
-        [
-            (["optimiser=wiener"], "`optimiser=wiener` follows gradients"),
-            (["attack=suite"], "`attack=suite` follows gradients"),
-            (["evaluate.explain=1"], "`evaluate.explain`"),
-            (["workers=2"], "`workers`"),
-            (["data.cache=cache"], "`data.cache`"),
-            (["encoder.answer=label"], "`encoder.answer`"),
-            (["encoder.model=victim"], "`encoder.model`"),
-        ],
-        4,
-    ),
+    [
+        (["optimiser=wiener"], "`optimiser=wiener` follows gradients"),
+        (["attack=suite"], "`attack=suite` follows gradients"),
+        (["evaluate.explain=1"], "`evaluate.explain`"),
+        (["workers=2"], "`workers`"),
+        (["data.cache=cache"], "`data.cache`"),
+        (["encoder.answer=label"], "`encoder.answer`"),
+        (["encoder.model=victim"], "`encoder.model`"),
+    ],
 )
 def test_what_cannot_be_combined_is_refused_before_anything_is_asked(
     words, tmp_path, monkeypatch, capsys, given, message

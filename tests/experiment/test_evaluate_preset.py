@@ -19,10 +19,10 @@ def test_the_evaluate_preset_combines_with_any_perturbation(perturbation):
     ("transforms", "names"),
     [
         ("camera", ["affine angle", "affine scale"]),
-        pytest.param("eot3d", ["viewpoint yaw", "viewpoint distance"], marks=pytest.mark.slow),
-        pytest.param("print", ["viewpoint yaw", "viewpoint distance"], marks=pytest.mark.slow),
-        pytest.param("web", ["jpeg quality", "oneof stage"], marks=pytest.mark.slow),
-        pytest.param("si", ["oneof stage"], marks=pytest.mark.slow),
+        ("eot3d", ["viewpoint yaw", "viewpoint distance"]),
+        ("print", ["viewpoint yaw", "viewpoint distance"]),
+        ("web", ["jpeg quality", "oneof stage"]),
+        ("si", ["oneof stage"]),
         ("identity", []),
     ],
 )

@@ -16,7 +16,6 @@ from attacks.experiment.job import job
 from attacks.experiment.judging import check_judging
 from attacks.run import compose
 from tests.helpers.liars import entry, sealed, tensors
-from tests.helpers.sampled import rows_mostly_slow
 
 TINY = ["data.count=3", "data.size=64", "attack.steps=2", "attack.views=2", "sanity=none", "evaluate.views=8"]
 TINY += ["evaluate.refine=1", "evaluate.batch=2", "evaluate.wide=1.5"]
@@ -183,16 +182,13 @@ def test_a_resumed_run_keeps_the_decision_and_judges_nothing_again(tmp_path, mon
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "module", "words"),
-    rows_mostly_slow(
-        [
-            (["engine.judging=half"], Blocks(0), r"must be one of float32, tf32, bfloat16; got 'half'"),
-            (["engine.judging=tf32", "engine.device=cpu"], Blocks(0), "must not be tf32 on cpu"),
-            ([LOWER, "evaluate.most=2"], Blocks(0), "must be float32 with `evaluate.most`"),
-            ([LOWER], Blocks(0).bfloat16(), "must be float32 for an encoder in bfloat16"),
-            ([LOWER], nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten()).eval(), "`engine.judging=bfloat16` needs"),
-        ],
-        3,
-    ),
+    [
+        (["engine.judging=half"], Blocks(0), r"must be one of float32, tf32, bfloat16; got 'half'"),
+        (["engine.judging=tf32", "engine.device=cpu"], Blocks(0), "must not be tf32 on cpu"),
+        ([LOWER, "evaluate.most=2"], Blocks(0), "must be float32 with `evaluate.most`"),
+        ([LOWER], Blocks(0).bfloat16(), "must be float32 for an encoder in bfloat16"),
+        ([LOWER], nn.Sequential(nn.AdaptiveAvgPool2d(4), nn.Flatten()).eval(), "`engine.judging=bfloat16` needs"),
+    ],
 )
 def test_what_a_run_cannot_have_is_refused(overrides, module, words):
     run = compose("smoke", [*TINY, *overrides])

@@ -98,16 +98,11 @@ def edited(folder):
         (edited, "attack.steps was 2 and is 3"),
         (lambda folder: noted(folder, None), "has no `identity`: was it written by another version?"),
         (lambda folder: noted(folder, "the encoder's weights"), "the encoder's weights was 000000000000 and is "),
-        pytest.param(
+        (
             lambda folder: noted(folder, "the code of attacks and transforms"),
             "the code of attacks and transforms was 0",
-            marks=pytest.mark.slow,
         ),
-        pytest.param(
-            lambda folder: noted(folder, "the version of torch"),
-            "the version of torch was 000000000000 and is 2.",
-            marks=pytest.mark.slow,
-        ),
+        (lambda folder: noted(folder, "the version of torch"), "the version of torch was 000000000000 and is 2."),
     ],
     ids=["gone", "changed", "unnamed", "weights", "code", "library"],
 )

@@ -19,7 +19,6 @@ from attacks.evaluation.judge import CellScores
 from attacks.experiment.build.parts import build
 from attacks.experiment.job import job, show
 from attacks.run import compose
-from tests.helpers.sampled import mostly_slow
 from transforms import Compose, Downscale, MedianPool, OneOf, PixelCrop, widened
 
 VIEWS = ["transforms=resizers", "data.count=1", "data.size=192"]
@@ -32,7 +31,7 @@ def made(*words):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", mostly_slow(NAMES, 3))
+@pytest.mark.parametrize("name", NAMES)
 def test_it_stands_right_before_the_resizers_and_the_attack_has_its_gradient(name):
     (run, parts), (_, plain) = made(f"defence={name}"), made()
     stages, bare = parts.transforms.stages, plain.transforms.stages

@@ -86,7 +86,7 @@ def test_no_tag_is_detected_in_noise_and_clutter():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [pytest.param(700, marks=pytest.mark.slow), 220])
+@pytest.mark.parametrize("width", [700, 220])
 def test_tags_are_detected_in_twelve_megapixels(width):
     """The card fills it, or is a part too small to be resolved in a reduced copy."""
     side = (1300, 1300) if width > 500 else (440, 440)

@@ -20,7 +20,6 @@ from attacks.report.words import numbers, written
 from tests.helpers import reported
 from tests.helpers.page import Page
 from tests.helpers.reported import ARMS, EVIL
-from tests.helpers.sampled import mostly_slow, rows_mostly_slow
 
 OPTIONAL = ("wide", "comparisons", "drift", "sanity", "response", "left_out", "deployment", "explanations", "failure")
 OPTIONAL += ("detection", "costs")
@@ -105,7 +104,7 @@ def test_headings_tables_and_pictures_are_accessible(whole):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", mostly_slow(OPTIONAL, 3))
+@pytest.mark.parametrize("part", OPTIONAL)
 def test_a_part_is_on_the_page_if_the_run_has_it(part):
     whole = reported.content()
     pages = [NOTHING, NOTHING | {part: [] if part == "comparisons" else {}}, NOTHING | {part: whole[part]}]
@@ -138,9 +137,7 @@ def test_a_patch_run_shows_its_texture_and_its_facts(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("failed", "left"), rows_mostly_slow([((0, 2), 1), ((), 0), ((0,), 0), ((1,), 0), ((), 2)], 5)
-)
+@pytest.mark.parametrize(("failed", "left"), [((0, 2), 1), ((), 0), ((0,), 0), ((1,), 0), ((), 2)])
 def test_a_picture_keeps_its_file_whichever_others_are_left_out(tmp_path, failed, left):
     every = ("anna/1.jpg", "bert/1.jpg", "bert/2.jpg", "carl/2.jpg")  # alone, each would be 1.png or 2.png
     kept = [row for row in range(len(every) - left) if row not in failed]

@@ -6,7 +6,6 @@ import sys
 import pytest
 
 from attacks.run import cli
-from tests.helpers.sampled import mostly_slow
 from tests.helpers.wrong import desk as desk
 
 SMOKE = "config=smoke"
@@ -171,7 +170,7 @@ MORE = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", mostly_slow(WORDS, 18))
+@pytest.mark.parametrize("command", WORDS)
 def test_a_bad_command_gives_a_one_line_error(desk, command):
     (desk.here / "a#b.yaml").write_text("seed: 1\n")
     given = [word.replace("{here}", str(desk.here)).replace("{file}", __file__) for word in command.split()]

@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save, save_file
 from attacks.encoders.loading import POCKET_WEIGHTS
 from attacks.run import compose
 from attacks.runtime.folders import refuse_links
-from tests.helpers.sampled import mostly_slow
 from tests.helpers.wrong import desk as desk
 
 
@@ -94,7 +93,7 @@ WEIGHT_FILES = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", mostly_slow(WEIGHT_FILES, 9))
+@pytest.mark.parametrize("name", WEIGHT_FILES)
 def test_bad_weights_give_a_one_line_error(desk, name):
     content, reason = WEIGHT_FILES[name]
     path = desk.given / name

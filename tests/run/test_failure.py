@@ -12,7 +12,6 @@ from attacks.experiment.reopened import reopened
 from attacks.experiment.view_scores import read_scores
 from attacks.runtime.tables import read_rows
 from tests.helpers.page import Page
-from tests.helpers.sampled import mostly_slow
 from tests.run.test_run import call
 
 WORDS = "config=quickstart attack.gradients=8 evaluate.views=64 data.size=32 perturbation.eps=24/255 sanity=none"
@@ -89,9 +88,7 @@ def test_wrong_inputs_are_one_line(finished, tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "change", mostly_slow(["evaluate.particles=49", "evaluate.failure=-1", "transforms=identity"], 3)
-)
+@pytest.mark.parametrize("change", ["evaluate.particles=49", "evaluate.failure=-1", "transforms=identity"])
 def test_a_part_that_cannot_be_made_is_refused_before_the_attack(monkeypatch, capsys, tmp_path, change):
     words = [*WORDS.split(), "data.count=2", "evaluate.failure=1", change, f"hydra.run.dir={tmp_path / 'run'}"]
     assert call(monkeypatch, *words) == 1

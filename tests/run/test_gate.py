@@ -8,7 +8,6 @@ import pytest
 from attacks.commands import main
 from attacks.experiment.verify import verify
 from attacks.gate.policy import read_policy
-from tests.helpers.sampled import rows_mostly_slow
 from tests.run.test_run import call
 
 POLICY = """claim: Clean views are recognised, attacked ones are not.
@@ -113,26 +112,23 @@ def test_pictures_are_attacked_until_the_policy_is_decided(tmp_path, monkeypatch
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("words", "part"),
-    rows_mostly_slow(
-        [
-            ("config=smoke require=missing.yaml", "bundled policies"),
-            ("config=smoke require=bad.yaml", "unknown key `claims`"),
-            ("config=smoke evaluate.most=4", "`require`"),
-            ("config=smoke evaluate.most=4 require=p.yaml", "`evaluate.batch`"),
-            ("config=smoke evaluate.most=4 require=p.yaml evaluate.batch=2 workers=2", "`workers`"),
-            ("config=smoke evaluate.most=4 require=p.yaml evaluate.batch=2 perturbation.shared=true", "shared"),
-            ("config=smoke require=p.yaml perturbation=l2", "the policy needs perturbation=linf; the run has l2"),
-            ("config=smoke require=other.yaml", "about weights 0123456789ab"),
-            ("config=smoke require=wide.yaml", "the run has no bank wide; it has same"),
-            (
-                "config=smoke require=one.yaml evaluate.one_view=false",
-                "the run has no arm one_view; it has clean, noise",
-            ),
-            ("config=smoke require=goal.yaml objective=away", "the run has no measure goal_cosine; it has cosine"),
-            ("config=smoke require=tar.yaml", "the run has no measure tar_0.0001"),
-        ],
-        4,
-    ),
+    [
+        ("config=smoke require=missing.yaml", "bundled policies"),
+        ("config=smoke require=bad.yaml", "unknown key `claims`"),
+        ("config=smoke evaluate.most=4", "`require`"),
+        ("config=smoke evaluate.most=4 require=p.yaml", "`evaluate.batch`"),
+        ("config=smoke evaluate.most=4 require=p.yaml evaluate.batch=2 workers=2", "`workers`"),
+        ("config=smoke evaluate.most=4 require=p.yaml evaluate.batch=2 perturbation.shared=true", "shared"),
+        ("config=smoke require=p.yaml perturbation=l2", "the policy needs perturbation=linf; the run has l2"),
+        ("config=smoke require=other.yaml", "about weights 0123456789ab"),
+        ("config=smoke require=wide.yaml", "the run has no bank wide; it has same"),
+        (
+            "config=smoke require=one.yaml evaluate.one_view=false",
+            "the run has no arm one_view; it has clean, noise",
+        ),
+        ("config=smoke require=goal.yaml objective=away", "the run has no measure goal_cosine; it has cosine"),
+        ("config=smoke require=tar.yaml", "the run has no measure tar_0.0001"),
+    ],
 )
 def test_a_requirement_that_cannot_be_decided_is_refused_before_the_attack(
     tmp_path, monkeypatch, capsys, words, part

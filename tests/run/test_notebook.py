@@ -82,13 +82,9 @@ class Pair(torch.nn.Module):
             conv(),
             r"a row of features for each picture \(N,D\); it answered with one shaped \(\d+, 4, 2, 2\) to pictures",
         ),
-        pytest.param(conv(torch.nn.Flatten(0)), r"answered with one shaped \(\d+,\)", marks=pytest.mark.slow),
-        pytest.param(Pair(), "answered with a tuple", marks=pytest.mark.slow),
-        pytest.param(
-            torch.nn.Flatten(),
-            "as many features for every size of picture; it gave 49152 before and ",
-            marks=pytest.mark.slow,
-        ),
+        (conv(torch.nn.Flatten(0)), r"answered with one shaped \(\d+,\)"),
+        (Pair(), "answered with a tuple"),
+        (torch.nn.Flatten(), "as many features for every size of picture; it gave 49152 before and "),
     ],
 )
 def test_the_error_for_a_module_that_is_no_encoder_names_its_output(module, message, tmp_path):

@@ -15,7 +15,6 @@ from attacks.run import CONFIGS, register
 from attacks.schema import validate as schema
 from attacks.schema.groups import CHOICES, FILES, OPEN
 from attacks.schema.suggestions import choices
-from tests.helpers.sampled import mostly_slow
 
 GROUPS = choices()
 EVERY = [(group, name) for group, names in GROUPS.items() for name in names if group != "config"]
@@ -28,7 +27,7 @@ def composed(*overrides):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("preset", mostly_slow(GROUPS["config"][::-1], 4))
+@pytest.mark.parametrize("preset", GROUPS["config"][::-1])
 def test_every_preset_validates_and_builds(preset):
     run = schema.validate(composed(f"config={preset}"))
     parts = build.build(run)
@@ -105,8 +104,8 @@ def test_no_source_runs_code_named_by_a_file():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", mostly_slow(GROUPS["transforms"], 3))
-@pytest.mark.parametrize("size", [pytest.param((96, 96), marks=pytest.mark.slow), (150, 110)], ids=str)
+@pytest.mark.parametrize("name", GROUPS["transforms"])
+@pytest.mark.parametrize("size", [(96, 96), (150, 110)], ids=str)
 def test_every_preset_makes_views_of_pictures_of_any_size_with_a_gradient(name, size):
     camera = pipelines.preset(name)
     images = torch.rand(2, 3, *size).requires_grad_()

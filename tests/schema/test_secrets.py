@@ -5,7 +5,6 @@ import pytest
 from attacks.runtime.tracking.trackers import one_line
 from attacks.schema import presets
 from attacks.schema.secrets import masked, refuse_credentials
-from tests.helpers.sampled import mostly_slow
 from tests.run.test_run import call
 
 CANARY = "canary-3f9a17"
@@ -53,7 +52,7 @@ ASKED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", mostly_slow(ASKED, 4))
+@pytest.mark.parametrize("way", ASKED)
 def test_a_secret_on_the_command_line_is_refused_and_not_kept(canaries, tmp_path, monkeypatch, capsys, way):
     monkeypatch.chdir(tmp_path)
     assert call(monkeypatch, *ASKED[way]) == 1

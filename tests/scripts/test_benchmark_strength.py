@@ -39,7 +39,6 @@ from scripts.benchmarks.strength_case import (
     untrained,
 )
 from scripts.benchmarks.strength_peers import CONTESTANTS, LINF_ONLY, NewView, by_hand, cosines, gradients
-from tests.helpers.sampled import mostly_slow
 from transforms import Affine, Brightness, Compose
 
 #: Among them no view is the picture itself, so that an attack can start there.
@@ -61,9 +60,9 @@ def question(ball="linf8", evals=16, views=TURNED, **changes):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", mostly_slow([OURS, *HAND], 2))
+@pytest.mark.parametrize("name", [OURS, *HAND])
 @pytest.mark.parametrize("ball", BALLS)
-@pytest.mark.parametrize("views", [pytest.param(1, marks=pytest.mark.slow), 4])
+@pytest.mark.parametrize("views", [1, 4])
 def test_attack_spends_its_budget_and_stays_in_the_ball(name, ball, views):
     asked = question(ball)
     attacked = CONTESTANTS[name].run(asked, Setting(0.3, views, 1.0, "", "cosine"))

@@ -156,8 +156,8 @@ def test_resize_keeps_the_longer_side_below_max_size_as_torchvision(shape):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kernel", ["bilinear", pytest.param("bicubic", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("fill", [pytest.param(0.0, marks=pytest.mark.slow), 0.7])
+@pytest.mark.parametrize("kernel", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("fill", [0.0, 0.7])
 def test_gradient_in_every_parameter_of_affine(kernel, fill):
     images = torch.rand(2, 2, 5, 6, dtype=torch.float64).requires_grad_()
     angle, scale = double([13.0, -28.0]), double(0.87)
@@ -171,7 +171,7 @@ def test_gradient_in_every_parameter_of_affine(kernel, fill):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("expand", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("expand", [False, True])
 def test_gradient_in_the_angle_of_rotate(expand):
     images = torch.rand(2, 2, 5, 6, dtype=torch.float64).requires_grad_()
     assert gradcheck(lambda i, a: rotate(i, a, expand=expand), (images, double(37.3).requires_grad_()))

@@ -179,7 +179,7 @@ def test_wrong_shape_of_u_is_refused(photo, shape):
 @pytest.mark.parametrize(
     "stages", [[], [TURN, TILT], [Brightness(0.1), TURN], [TURN, Lens(0.2), Downscale((20, 40))]]
 )
-@pytest.mark.parametrize("large", [False, pytest.param(True, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("large", [False, True])
 def test_views_of_one_image_equal_views_of_its_copies(photo, stages, large):
     for pictures, views in itertools.product((1, 2), (1, 3, 4, 6)):
         images = torch.cat([photo, 1 - photo])[:pictures]

@@ -58,9 +58,7 @@ def test_a_program_is_started_once_and_ends_with_its_encoder(line, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "why"), [(1, "ended.*7"), pytest.param(2, "no answer in 8 s", marks=pytest.mark.slow), (3, "no JSON")]
-)
+@pytest.mark.parametrize(("kind", "why"), [(1, "ended.*7"), (2, "no answer in 8 s"), (3, "no JSON")])
 def test_a_program_that_fails_is_one_line_and_nothing_is_lost(line, tmp_path, kind, why):
     encoder, began = command(line, timeout=8 if kind == 2 else 30), time.monotonic()
     images, expected = pictures(9, kind, 8)

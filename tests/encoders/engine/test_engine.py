@@ -10,7 +10,6 @@ from torch import nn
 from attacks.encoders.engine import Decision, Overflow, prepare
 from attacks.encoders.loading import load_encoder
 from tests.helpers.dressed import pulled, resnet
-from tests.helpers.sampled import mostly_slow
 
 
 def off(a, b):
@@ -35,7 +34,7 @@ def test_decision_refuses_invalid_values(name, value):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("precision", mostly_slow(["mixed", "float32", "bfloat16", "float16"], 2))
+@pytest.mark.parametrize("precision", ["mixed", "float32", "bfloat16", "float16"])
 def test_the_given_encoder_is_never_changed(precision):
     encoder = resnet()
     encoder.conv1.weight.requires_grad_()

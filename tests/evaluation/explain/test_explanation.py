@@ -128,7 +128,7 @@ def test_the_sheet_is_drawn(explanations, tmp_path):
     "encoder",
     [
         Phash(),
-        pytest.param(Defended(POCKET, [Jpeg((50, 90))]), marks=pytest.mark.slow),
+        Defended(POCKET, [Jpeg((50, 90))]),
         Stochastic(Defended(POCKET, [SensorNoise((0.01, 0.1))])),
     ],
     ids=["hash", "defended", "stochastic"],

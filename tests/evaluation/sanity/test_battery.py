@@ -98,7 +98,7 @@ def test_transfer_takes_the_anchor_of_the_other_encoder(objective, images, monke
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "perturbation",
-    [Linf(0.1), pytest.param(Universal(L2(1.0)), marks=pytest.mark.slow)],
+    [Linf(0.1), Universal(L2(1.0))],
     ids=["linf", "universal-l2"],
 )
 def test_a_correct_attack_passes(perturbation, images):

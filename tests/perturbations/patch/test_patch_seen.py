@@ -183,7 +183,7 @@ def test_a_patch_on_whole_pixels_is_pasted_bit_for_bit():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("side", "degrees"), [(4.3, 17), pytest.param(5.0, 45, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(("side", "degrees"), [(4.3, 17), (5.0, 45)])
 def test_the_cut_edge_passes_gradients_to_the_texture_and_its_place(side, degrees):
     size, texture = (9, 9), (5, 6)
     base = torch.rand(1, 1, *size, dtype=double)

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from tests.helpers.sampled import mostly_slow
 from transforms import Affine, Brightness, Compose, Contrast, Gain, Layer, Scene, Viewpoint, scene_of
 from transforms.sampling.straight_through import ROUNDING, saturate
 from transforms.sampling.tone import tone_of, toned
@@ -26,7 +25,7 @@ PLACES = [  # geometry and border
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", mostly_slow(PLACES, 2), ids=range(len(PLACES)))
+@pytest.mark.parametrize("place", PLACES, ids=range(len(PLACES)))
 def test_fused_tone_equals_the_stages_one_by_one(place):
     geometry, border = place
     for kernel, (images, views) in itertools.product(("nearest", "bilinear", "bicubic"), ((1, 6), (3, 2), (2, 1))):
