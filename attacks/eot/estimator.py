@@ -42,7 +42,8 @@ class Question(Protocol):
         """The number of images."""
 
     def losses(self, transforms: Compose, delta: Tensor, which: Tensor, u: Tensor) -> Tensor:
-        """The losses (B*V,) of images `which` (B,), with a delta of each (B,...), from the views `u` (B*V,dims)."""
+        """The losses (B*V,) of images `which` (B,), with a delta of each (B,...), or one (1,...) that all share, from
+        the views `u` (B*V,dims)."""
 
 
 @dataclass(frozen=True)
@@ -225,7 +226,9 @@ class _Estimation:
         own = self.u.dim() == 3
         u = self.u[images.start : images.stop, views].flatten(0, 1) if own else self.u[views].repeat(len(images), 1)
         while True:
-            delta = leaf.expand(len(images), *leaf.shape[1:]).flatten(0, 1)
+            delta = leaf[:, 0]
+            if not self.shared or groups > 1:  # a single shared one is not copied, nor read in copies
+                delta = leaf.expand(len(images), *leaf.shape[1:]).flatten(0, 1)
             losses = self.problem.losses(self.eot.transforms, delta, which, u).reshape(len(images), groups, -1)
             weighted = losses
             if self.weights is not None:

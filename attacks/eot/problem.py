@@ -14,7 +14,7 @@ from attacks.eot.estimator import EOT, check_count
 from attacks.eot.protocols import Adversarial, Constraint, Objective, Optimiser, Penalty, Perturbation, Proposer
 from attacks.runtime.distributed import ALONE, World
 from transforms import Compose, Scene, scene_of
-from transforms.devices import uploaded
+from transforms.devices import HOST, uploaded
 
 STEPS = 100
 
@@ -64,15 +64,16 @@ class Problem:
         return replace(self, images=self.images[rows], anchor=take(self.anchor, rows), perturbation=part, first=first)
 
     def scene(self, delta: Tensor, which: Tensor) -> Scene:
-        """The attacked images `which` (B,), their numbers on the host, with a delta of each (B,...)."""
-        if len(self.images) == len(which) == 1:  # saves a copy of a large picture
+        """The attacked images `which` (B,), their numbers on the host, with a delta of each (B,...), or one (1,...)
+        that all share."""
+        if which.device == HOST and torch.equal(which, torch.arange(len(self))):  # saves a copy
             return self.perturbation.scene(self.images, delta)
         return self.perturbation.take(which).scene(self.images[uploaded(which, self.images.device)], delta)
 
     def losses(self, transforms: Compose, delta: Tensor, which: Tensor, u: Tensor) -> Tensor:
-        """The losses (B*V,) of the attacked images `which` (B,), with a delta of each (B,...), each seen from V of
-        the views `u` (B*V,dims) in turn. A paired objective sees the untouched images from the same views; their
-        features have a gradient only where `u` asks for one."""
+        """The losses (B*V,) of the attacked images `which` (B,), with a delta of each (B,...), or one (1,...) that
+        all share, each seen from V of the views `u` (B*V,dims) in turn. A paired objective sees the untouched images
+        from the same views; their features have a gradient only where `u` asks for one."""
         draws = drawn(transforms, u)
         views = transforms(self.scene(delta, which), u)
         if self.objective.paired:

@@ -7,11 +7,12 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attacks import EOT
+from attacks import EOT, Patch
 from attacks.eot.estimate import Estimate, known
+from attacks.eot.problem import Problem
 from attacks.eot.risk import CVaR, Mean
 from tests.helpers.sampled import mostly_slow
-from tests.helpers.solving import estimate
+from tests.helpers.solving import Losses, estimate, small_problem
 from transforms import Affine, Brightness, Compose, Layer, Perspective, Scene, Uniform, scene_of
 from transforms.compose import view
 
@@ -234,3 +235,25 @@ def test_a_gradient_that_is_zero_or_not_finite_is_known_wherever_it_is(rows, val
     result = known([made])
     assert result.zeros[0].tolist() == [True] * (rows - 1) + [value == 0]
     assert result.finite == (math.isfinite(value),)
+
+
+@pytest.mark.parametrize("views", [1, 3], ids=["one group", "several"])
+def test_a_shared_delta_is_read_once_in_all_pictures_where_its_views_are_one_group(views):
+    seen, weights = [], torch.arange(1.0, 5.0)
+
+    def losses(which, delta, u):
+        seen.append(len(delta))
+        return (weights[which] * delta[:, 0]).repeat_interleave(len(u) // len(which))
+
+    estimate = EOT(VIEWS).estimate(Losses(losses, 4), torch.zeros(1, 2), coordinates(views))
+    assert seen == [1 if views == 1 else 4 * views]
+    assert torch.equal(estimate.grad, torch.tensor([[2.5, 0.0]]))
+
+
+def test_a_problem_of_all_its_pictures_in_order_copies_none():
+    images, anchor, parts = small_problem()
+    problem = Problem(images, anchor, parts["encoder"], parts["objective"], Patch((4, 4)))
+    texture = torch.zeros(1, 3, 4, 4, dtype=images.dtype)
+    assert problem.scene(texture, torch.arange(3)).layers[0].pixels is images
+    for rows in ([0, 0, 1], [1, 0, 2], [0, 1]):
+        assert torch.equal(problem.scene(texture, torch.tensor(rows)).layers[0].pixels, images[rows])

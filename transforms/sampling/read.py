@@ -111,6 +111,8 @@ class _Fresh(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, times: int) -> Tensor:
         ctx.times = times
+        if times == 1:
+            return tensor.clone()
         rows = torch.arange(len(tensor), device=tensor.device).repeat_interleave(times)
         return tensor.index_select(0, rows)
 
