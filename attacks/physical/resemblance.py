@@ -15,14 +15,14 @@ from attacks.physical.detect import LIGHT
 from attacks.runtime.extras import extra
 
 Floats = NDArray[np.float64]
-#: Cells along each side of the patch that are compared, and along each side of a block of them.
-GRID, BLOCK = 32, 4
-#: A block that differs by more than this from the print (mean of the channels, of full scale) is hidden.
-DIFFERENT = 0.14
-#: So is a block that varies more than the first (standard deviation, of full scale) if its correlation is less than
-#: the second.
-VARIES, STRUCTURE = 0.05, 0.4
-#: A hidden block at least this light, and lighter than it should be, is glare.
+#: Cells along each side of the patch that are compared, and along each side of the window round each.
+GRID, WINDOW = 32, 3
+#: A place whose window differs by more than this from the print (mean of the channels, of full scale) is hidden.
+DIFFERENT = 0.18
+#: So is one whose window varies more than the first (standard deviation, of full scale) if its correlation is less
+#: than the second.
+VARIES, STRUCTURE = 0.05, 0.5
+#: A hidden place at least this light, and lighter than it should be, is glare.
 LIGHTEST = 0.8
 #: Keeps the correlation of flat pictures small: a mean square of full scale.
 EPSILON = 2e-6
@@ -94,7 +94,8 @@ def resemblance(
         arm: that which the photograph should show.
         charted: whether `looks` were fitted to a chart; else each is fitted to the patch itself.
     """
-    if inside.sum() < BLOCK**2:
+    windows = _windows(inside).all((2, 3))
+    if not windows.any():
         return Resemblance(0.0, "", 0.0, 0.0, 1.0)
     seen = _coarse(LIGHT[patch])
     if not charted:
@@ -107,16 +108,19 @@ def resemblance(
         others[f"its patch {' and '.join(filter(None, words))}"] = turned
     values = {name: correlation(seen[inside], look[inside]) for name, look in ({"": own} | others).items()}
     best = max(values, key=lambda name: values[name])
-    n = GRID // BLOCK
-    blocks = inside.reshape(n, BLOCK, n, BLOCK).all((1, 3))
-    off = (seen - own).reshape(n, BLOCK, n, BLOCK, 3)
-    hidden = blocks & ((np.abs(off).mean((1, 3, 4)) > DIFFERENT) | (_alike(seen, own) < STRUCTURE))
-    light = seen.reshape(off.shape).mean((1, 3, 4))
-    glare = hidden & (light > LIGHTEST) & (off.mean((1, 3, 4)) > 0)
-    count = max(1, int(blocks.sum()))
+    seen_here, own_here = _windows(seen), _windows(own)
+    off = seen_here - own_here
+    hidden = windows & ((np.abs(off).mean((2, 3, 4)) > DIFFERENT) | (_alike(seen_here, own_here) < STRUCTURE))
+    glare = hidden & (seen_here.mean((2, 3, 4)) > LIGHTEST) & (off.mean((2, 3, 4)) > 0)
+    count = int(windows.sum())
     return Resemblance(
         values[""], best, float(hidden.sum()) / count, float(glare.sum()) / count, float(1 - inside.mean())
     )
+
+
+def _windows(cells: NDArray[Any]) -> NDArray[Any]:
+    """The windows of a grid (R,C,...): (R',C',...,WINDOW,WINDOW)."""
+    return np.lib.stride_tricks.sliding_window_view(cells, (WINDOW, WINDOW), (0, 1))
 
 
 def _fitted(look: Floats, seen: Floats, inside: NDArray[np.bool_]) -> Floats:
@@ -127,11 +131,9 @@ def _fitted(look: Floats, seen: Floats, inside: NDArray[np.bool_]) -> Floats:
 
 
 def _alike(seen: Floats, own: Floats) -> Floats:
-    """The correlation within each block of the grid; 1 where the print does not vary."""
-    n = GRID // BLOCK
-    a, b = (each.reshape(n, BLOCK, n, BLOCK, 3) for each in (seen, own))
-    a, b = (each - each.mean((1, 3), keepdims=True) for each in (a, b))
-    both, first, second = ((x * y).mean((1, 3, 4)) for x, y in ((a, b), (a, a), (b, b)))
+    """The correlation within each window; 1 where the print does not vary."""
+    a, b = (each - each.mean((3, 4), keepdims=True) for each in (seen, own))
+    both, first, second = ((x * y).mean((2, 3, 4)) for x, y in ((a, b), (a, a), (b, b)))
     return np.where(second > VARIES**2, both / np.sqrt(first * second + 1e-12), 1.0)
 
 

@@ -1,5 +1,6 @@
 """Simulated photographs of a printed card by kind: as they should be, and of twelve kinds of something else."""
 
+import copy
 import io
 import math
 from collections.abc import Callable, Mapping
@@ -20,8 +21,8 @@ from attacks.physical.photo_measure import measure_photo
 from attacks.physical.photos import Photo
 from attacks.physical.recognition import Evidence, Expected
 from attacks.physical.simulation.camera import PAPER, filed, printed
-from attacks.physical.simulation.photographs import photograph
-from attacks.physical.simulation.shots import Ranges, Shot, draw
+from attacks.physical.simulation.photographs import Photograph, photograph
+from attacks.physical.simulation.shots import PRESETS, Ranges, Shot, draw
 from attacks.physical.views import PlacementRecord
 
 Bytes = NDArray[np.uint8]
@@ -29,6 +30,8 @@ Random = np.random.Generator
 #: Of a patch in mm, of its raster in dots an inch, of a scene's picture and of a photograph in pixels.
 MM, DPI, SIDE, SIZE = 100.0, 120, 256, (480, 640)
 ARMS = ("eot", "no_eot", "noise")
+#: What changes a place of the patch by more than this hides it: mean of the channels, of full scale.
+HIDES = 0.14
 
 
 @dataclass(frozen=True)
@@ -126,7 +129,15 @@ class Print:
 
 
 def taken(case: Case, what: Print, random: Random) -> Bytes:
-    """A photograph."""
+    """A photograph, as its file holds it."""
+    shot = draw(case.ranges, random) if what.shot is None else what.shot
+    pixels = photographed(case, what, shot, random).pixels
+    with Image.open(io.BytesIO(filed(pixels, shot.quality))) as opened:
+        return np.asarray(opened.convert("RGB"))
+
+
+def photographed(case: Case, what: Print, shot: Shot, random: Random) -> Photograph:
+    """A photograph before it is filed."""
     laid = card(MM, MM, words_of(case.id, ARMS[0]) if what.words is None else what.words)
     raster = card_picture(laid, case.textures[ARMS[0]] if what.texture is None else what.texture, DPI)
     strength = case.strength if what.ink is None else what.ink
@@ -134,13 +145,21 @@ def taken(case: Case, what: Print, random: Random) -> Bytes:
     light = (1 - fade) * printed(raster, strength) + fade * np.asarray(PAPER, np.float32)
     if what.change is not None:
         light = what.change(light)
-    shot = draw(case.ranges, random) if what.shot is None else what.shot
     quad = case.quad if what.quad is None else what.quad
     shown = case.scene if what.scene is None else what.scene
-    light = np.asarray(light, np.float32)
-    pixels = photograph(shown, quad, laid, light, DPI, shot, SIZE, random).pixels
-    with Image.open(io.BytesIO(filed(pixels, shot.quality))) as opened:
-        return np.asarray(opened.convert("RGB"))
+    return photograph(shown, quad, laid, np.asarray(light, np.float32), DPI, shot, SIZE, random)
+
+
+def hidden(case: Case, shot: Shot, random: Random) -> float:
+    """The share of the patch that the object and the lamp of a shot hide: it is photographed with them and without,
+    with the same noise."""
+    unit = np.array([[0, 0], [SIDE, 0], [SIDE, SIDE], [0, SIDE]], np.float32)
+    patches = []
+    for each in (shot, replace(shot, covered=0.0, glare=0.0)):
+        seen = photographed(case, Print(), each, copy.deepcopy(random))
+        rectify = cv2.getPerspectiveTransform(np.array(seen.patch, np.float32), unit)
+        patches.append(cv2.warpPerspective(seen.pixels, rectify, (SIDE, SIDE)).astype(np.float32) / 255)
+    return float((np.abs(patches[0] - patches[1]).mean(2) > HIDES).mean())
 
 
 def examined(case: Case, photo: Bytes) -> tuple[str | None, Evidence | None]:
@@ -271,6 +290,10 @@ def cluttered(case: Case, random: Random) -> Print:
 
 def touched(case: Case, random: Random) -> Print:
     return covered(case, random, (0.005, 0.02))
+
+
+def hard(_: Case, random: Random) -> Print:
+    return Print(shot=draw(PRESETS["hard"], random))
 
 
 def _blob(light: NDArray[Any], area: float, middle: NDArray[Any], angle: float) -> NDArray[Any]:

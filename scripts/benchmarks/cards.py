@@ -1,17 +1,23 @@
 """How often a photograph is scored as the run's patch: of what it should show, and of twelve other kinds."""
 
+import itertools
 from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .card_kinds import HARDER, KIND, NEGATIVE, SOURCES, Kind, drawn, examined, taken
+from .card_kinds import HARDER, KIND, NEGATIVE, SOURCES, Kind, drawn, examined, hard, hidden, taken
 from .table import Row, Table
 
+#: The ends of the rows of hard photographs, by the share of the patch that is hidden.
+SHARES = (0.0, 0.02, 0.04, 0.06, 0.08, 1.0)
 
-def run(photos: int = 2, kind_photos: int = 12, harder_photos: int = 2, source: str = "table") -> list[Table]:
-    """Simulated photographs of a run's card that are scored, by kind: as it should be, harder, and twelve kinds of
-    something else, which must not be scored.
+
+def run(
+    photos: int = 2, kind_photos: int = 12, harder_photos: int = 2, hard_photos: int = 2, source: str = "table"
+) -> list[Table]:
+    """Simulated photographs of a run's card that are scored, by kind: as it should be, harder, of the simulator's
+    preset `hard`, and twelve kinds of something else, which must not be scored.
 
     The limits of `attacks.physical.recognition` were set on other scenes, textures and inks, `--source limits`. The
     figures behind the share are the worst of each kind: the least correlation of the patch and of the scene, the
@@ -20,6 +26,7 @@ def run(photos: int = 2, kind_photos: int = 12, harder_photos: int = 2, source: 
     return [
         _table("Photographs of the run's patch: scored", KIND, source, kind_photos),
         _table("Harder photographs of it: scored", HARDER, source, harder_photos),
+        _of_hard(source, hard_photos),
         _table("Photographs of something else: scored", NEGATIVE, source, photos),
     ]
 
@@ -47,6 +54,27 @@ def _table(title: str, kinds: Mapping[str, Kind], source: str, count: int) -> Ta
     columns = {"scored": ".0f", "of": ".0f", "patch, least": ".2f", "most": ".2f", "scene, least": ".2f"}
     columns |= {"most ": ".2f", "hidden, most": ".2f", "purity, least": ".2f", "most  ": ".2f"}
     return Table(title, columns, rows, notes=tuple(reasons[:40]))
+
+
+def _of_hard(source: str, count: int) -> Table:
+    """Photographs of the simulator's preset `hard`, by the share of the patch that its object and lamp hide."""
+    shares, scored, reasons = np.empty(count), np.empty(count, bool), []
+    for index in range(count):
+        random = np.random.default_rng((*b"hard", index))
+        case = drawn(SOURCES[source], random)
+        what = hard(case, random)
+        assert what.shot is not None
+        shares[index] = hidden(case, what.shot, random)
+        reason, _ = examined(case, taken(case, what, random))
+        scored[index] = reason is None
+        if reason is not None:
+            reasons.append(f"hard, photograph {index}, {shares[index]:.1%} hidden: {reason}")
+    rows: dict[str, Row] = {}
+    for low, high in itertools.pairwise(SHARES):
+        here = (shares >= low) & ((shares < high) | (high == SHARES[-1]))
+        rows[f"{low:.0%} to {high:.0%} hidden"] = (float(scored[here].sum()), float(here.sum()))
+    rows["all"] = (float(scored.sum()), float(count))
+    return Table("Photographs of the preset hard: scored", {"scored": ".0f", "of": ".0f"}, rows, None, tuple(reasons))
 
 
 def _ends(seen: list[list[float | None]], end: Callable[[NDArray[np.float64]], np.float64]) -> list[float | None]:

@@ -126,6 +126,7 @@ HELP = {
     "lean": "without the sanity checks and the parts on a fixed number of pictures",
     "kind_photos": "of the run's patch as it should be",
     "harder_photos": "of each harder kind",
+    "hard_photos": "of the simulator's preset hard",
     "photos": "of each kind or ink",
     "source": "limits, on which they were set, or table",
     "of": "kind, pinhole, lens, curl, clutter, covered, glare, processing, hard",

@@ -3,15 +3,16 @@
 import dataclasses
 import math
 
+import cv2
 import numpy as np
 import pytest
 
 from attacks.perturbations.patch.card import card, numbers_of
-from attacks.physical.colour_fit import Swatches, nominal
+from attacks.physical.colour_fit import Swatches, nominal, scene_cells
 from attacks.physical.detect import LIGHT
 from attacks.physical.recognition import PUREST, Evidence
 from attacks.physical.resemblance import GRID, Resemblance, correlation, printed_as, purity, resemblance
-from attacks.physical.scene_place import SCENE, Place, place, stretch
+from attacks.physical.scene_place import SCENE, Place, place, scene_correlation, stretch
 from attacks.physical.simulation.camera import printed
 from attacks.physical.simulation.shots import Shot
 from scripts.benchmarks.card_kinds import SOURCES, Print, drawn, examined, taken
@@ -71,6 +72,37 @@ def test_a_print_of_its_own_texture_resembles_it_and_any_other_does_not(ink):
     covered[: GRID // 2, : GRID // 2] = 128
     assert seen(covered).hidden == pytest.approx(0.25, abs=0.05)
     assert abs(seen(np.full_like(own, 200)).correlation) < 0.1
+
+
+@pytest.mark.parametrize("area", [0.03, 0.07, 0.12, 0.3])
+def test_the_hidden_share_is_that_of_the_area_and_its_edge_wherever_it_lies(area):
+    random = RANDOM(5)
+    own = cv2.GaussianBlur(random.uniform(0, 255, (4 * GRID, 4 * GRID, 3)).astype(np.float32), (0, 0), 6)
+    own = np.clip(4 * (own - 127) + 127, 0, 255)
+    look, everywhere = printed_as(own, None, None), np.ones((GRID, GRID), bool)
+    radius, (rows, columns) = math.sqrt(area / math.pi), (np.mgrid[: 4 * GRID, : 4 * GRID] + 0.5) / (4 * GRID)
+    for _ in range(12):
+        x, y = random.uniform(radius, 1 - radius, 2)
+        covered = own.copy()
+        covered[np.hypot(columns - x, rows - y) < radius] = 255
+        hidden = resemblance(covered.astype(np.uint8), everywhere, {"eot": look}, "eot", True).hidden
+        assert 1.15 * area < hidden < 1.35 * area + 0.01
+
+
+def test_a_scene_that_is_drawn_apart_by_less_than_a_cell_is_still_the_scene():
+    fine = cv2.GaussianBlur(RANDOM(6).uniform(0, 1, (256, 256, 3)), (0, 0), 1.6)
+    picture = (255 * np.clip(0.5 + 4 * (fine - 0.5), 0, 1)).astype(np.uint8)
+    upright = np.array([[0.7, 0, 85], [0, 0.7, 80], [0, 0, 1]])
+    identity = np.array([[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]])
+
+    def photo(apart):  # the left half moves to the left, the right half to the right
+        y, x = np.mgrid[:256, :256].astype(np.float32)
+        return cv2.remap(picture, x + np.where(x < 128, apart, -apart).astype(np.float32), y, cv2.INTER_LINEAR)
+
+    strictly = scene_correlation([scene_cells(photo(2.8), picture, identity, CARD, upright)])
+    near, far = (place(photo(apart), picture, identity, CARD, upright) for apart in (2.8, 9.0))
+    assert strictly < SCENE and near.belongs and not far.belongs
+    assert not place(np.ascontiguousarray(photo(0)[::-1]), picture, identity, CARD, upright).belongs
 
 
 def test_a_turned_or_stretched_card_and_another_scene_are_told_apart():
