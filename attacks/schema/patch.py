@@ -19,7 +19,7 @@ class PatchConfig:
     place: dict[str, Any] = option(
         {}, "anywhere instead, in each view anew: {scale: [0.3, 0.5], degrees: 20, x: [0, 1], y: [0, 1]}"
     )
-    start_from: str = option("grey", "the first texture: grey, noise, or the path of a picture")
+    start_from: str = option("noise", "the first texture: noise, grey, or the path of a picture")
     shape: Any = option(
         "rectangle", "rectangle, ellipse, circle, a polygon [[x, y], ...] in shares, or the path of a mask"
     )

@@ -44,7 +44,8 @@ class Patch(PerturbationSet):
         size: (h, w) of the texture in texels.
         quad: its corners, as shares of the picture's width and height (see `Placements`): four, several quads, or
             placements in each picture.
-        start_from: grey (0.5), noise (uniform in [0,1]), or an image (C,h,w) or (1,C,h,w) in [0,1].
+        start_from: noise (uniform in [0,1]), grey (0.5; away from an embedding the patch then ends weaker), or an
+            image (C,h,w) or (1,C,h,w) in [0,1].
         shape: what of the texture is opaque: rectangle, ellipse, circle, a polygon, or the path of a mask.
         grey: the same value in all channels.
         gamut: the colours it may have, if not all.
@@ -63,7 +64,7 @@ class Patch(PerturbationSet):
 
     size: tuple[int, int] = (48, 48)
     quad: Quad | Tensor | Placements = CENTRE
-    start_from: Start | Tensor = "grey"
+    start_from: Start | Tensor = "noise"
     shape: Shape = "rectangle"
     grey: bool = False
     gamut: Gamut | None = None
@@ -121,7 +122,8 @@ class Patch(PerturbationSet):
             return self._allowed(self.start_from.to(images).reshape(shape).clone())
         if self.start_from == "grey":
             return self._allowed(images.new_full(shape, 0.5))
-        return self._allowed(torch.rand(shape, generator=generator, dtype=images.dtype).to(images.device))
+        drawn = torch.rand(1, 1 if self.grey else shape[1], *self.size, generator=generator, dtype=images.dtype)
+        return self._allowed(drawn.to(images.device).expand(shape).clone())
 
     def noise(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """(N,C,H,W) -> the strongest random texture (1,C,h,w): every value 0 or 1, as far as its colours allow it."""

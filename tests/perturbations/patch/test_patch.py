@@ -76,9 +76,9 @@ def test_rows_of_delta_are_textures_of_separate_pictures():
 
 def test_start_noise_and_file():
     patch, given = Patch((6, 8)), texture()
-    assert torch.equal(patch.start(images(), seed()), torch.full((1, 3, 6, 8), 0.5, dtype=double))
-    noise = Patch((6, 8), start_from="noise")
-    first, again, other = (noise.start(images(), seed(value)) for value in (1, 1, 2))
+    grey = Patch((6, 8), start_from="grey")
+    assert torch.equal(grey.start(images(), seed()), torch.full((1, 3, 6, 8), 0.5, dtype=double))
+    first, again, other = (patch.start(images(), seed(value)) for value in (1, 1, 2))
     assert torch.equal(first, again) and not torch.equal(first, other)
     assert 0 <= first.min() < 0.2 < 0.8 < first.max() <= 1
     assert torch.equal(Patch((6, 8), start_from=given[0]).start(images(), seed()), given)

@@ -128,12 +128,14 @@ def test_paper_is_visible_where_a_patch_is_transparent():
 
 
 def test_a_grey_patch_stays_grey_and_descends():
-    patch = Patch((8, 8), grey=True)
+    patch = Patch((8, 8), start_from="grey", grey=True)
     grad = random(1, 3, 8, 8)
     moved = patch.move(patch.start(images(), seed()), patch.descend(grad, 0.1, texture(), images()), images())
     torch.testing.assert_close(moved, moved[:, :1].expand_as(moved), rtol=0, atol=0)
     torch.testing.assert_close(moved[:, :1], 0.5 - 0.1 * grad.sum(1, keepdim=True).sign(), rtol=0, atol=1e-12)
-    for each in (patch.noise(images(), seed()), patch.quantise(texture(), images())):
+    first = Patch((8, 8), grey=True).start(images(), seed())
+    assert first.min() < 0.1 and first.max() > 0.9
+    for each in (first, patch.noise(images(), seed()), patch.quantise(texture(), images())):
         assert torch.equal(each, each[:, :1].expand_as(each))
 
 
