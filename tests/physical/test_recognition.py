@@ -102,6 +102,11 @@ def test_a_scene_that_is_drawn_apart_by_less_than_a_cell_is_still_the_scene():
     strictly = scene_correlation([scene_cells(photo(2.8), picture, identity, CARD, upright)])
     near, far = (place(photo(apart), picture, identity, CARD, upright) for apart in (2.8, 9.0))
     assert strictly < SCENE and near.belongs and not far.belongs
+    to, back = (np.array([[1, 0, d * CARD.width / 2], [0, 1, d * CARD.height / 2], [0, 0, 1]]) for d in (1, -1))
+    for times in (1.35, 1.5, 1.7):
+        wide = upright @ to @ np.diag([times, 1, 1]) @ back
+        laid = place(picture, picture, wide @ np.linalg.inv(upright) @ identity, CARD, wide)
+        assert laid.stretched > 1 or not laid.belongs
     assert not place(np.ascontiguousarray(photo(0)[::-1]), picture, identity, CARD, upright).belongs
 
 
