@@ -16,7 +16,7 @@ from attacks.physical.resemblance import TURNS, Resemblance
 from attacks.physical.scene_place import CELLS, SCENE, Place
 
 #: The least normalised correlation of the patch with its own texture, as the chart says that it was printed.
-CORRELATION = 0.65
+CORRELATION = 0.55
 #: The largest share of the patch that is hidden, and that lies beyond the photograph's edge.
 HIDDEN, CUT = 0.1, 0.5
 #: No ink is as pure as a screen: the most light of pure red, green and blue relative to white.
