@@ -22,7 +22,7 @@ from attacks.physical.photos import Photo
 from attacks.physical.recognition import Evidence, Expected
 from attacks.physical.simulation.camera import PAPER, filed, printed
 from attacks.physical.simulation.photographs import Photograph, photograph
-from attacks.physical.simulation.shots import PRESETS, Ranges, Shot, draw
+from attacks.physical.simulation.shots import Ranges, Shot, draw
 from attacks.physical.views import PlacementRecord
 
 Bytes = NDArray[np.uint8]
@@ -290,10 +290,6 @@ def cluttered(case: Case, random: Random) -> Print:
 
 def touched(case: Case, random: Random) -> Print:
     return covered(case, random, (0.005, 0.02))
-
-
-def hard(_: Case, random: Random) -> Print:
-    return Print(shot=draw(PRESETS["hard"], random))
 
 
 def _blob(light: NDArray[Any], area: float, middle: NDArray[Any], angle: float) -> NDArray[Any]:

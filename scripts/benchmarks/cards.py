@@ -6,7 +6,9 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from .card_kinds import HARDER, KIND, NEGATIVE, SOURCES, Kind, drawn, examined, hard, hidden, taken
+from attacks.physical.simulation.shots import PRESETS, draw
+
+from .card_kinds import HARDER, KIND, NEGATIVE, SOURCES, Kind, Print, drawn, examined, hidden, taken
 from .table import Row, Table
 
 #: The ends of the rows of hard photographs, by the share of the patch that is hidden.
@@ -62,10 +64,9 @@ def _of_hard(source: str, count: int) -> Table:
     for index in range(count):
         random = np.random.default_rng((*b"preset hard", index))
         case = drawn(SOURCES[source], random)
-        what = hard(case, random)
-        assert what.shot is not None
-        shares[index] = hidden(case, what.shot, random)
-        reason, _ = examined(case, taken(case, what, random))
+        shot = draw(PRESETS["hard"], random)
+        shares[index] = hidden(case, shot, random)
+        reason, _ = examined(case, taken(case, Print(shot=shot), random))
         scored[index] = reason is None
         if reason is not None:
             reasons.append(f"hard, photograph {index}, {shares[index]:.1%} hidden: {reason}")
