@@ -53,7 +53,7 @@ def steps(device: str, out: Path) -> list[Step]:
             Step("waits", 120, (*benchmark, "waits", *small, "--pictures", "2")),
             Step("run", 300, (*attack, "config=smoke", "sanity=none", on, f"hydra.run.dir={out / 'run'}")),
         ]
-    engine = ("engine", "--arch", "resnet50", "--rounds", "5", "--device", device)
+    engine = ("engine", "--arch", "resnet50", "--views", "128", "--rounds", "5", "--device", device)
     memory = ("memory", "--arch", "resnet18", "--rounds", "2", "--views", "8", "64", "512", "--device", device)
     encoder = ("encoder=torchvision", "encoder.model=vit_b_16", "encoder.weights=random")
     large = (
@@ -69,6 +69,7 @@ def steps(device: str, out: Path) -> list[Step]:
         Step("waits", 60, (*benchmark, "waits", "--device", device)),
         Step("engine", 180, (*benchmark, *engine), 40),
         Step("memory", 90, (*benchmark, *memory), 30),
+        Step("patch", 60, (*benchmark, "patch-times", "--rounds", "9", "--device", device), 10),
         Step("run", 90, (*attack, "config=quickstart", on, f"hydra.run.dir={out / 'run'}")),
         Step(
             "evaluate",

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import torch
 
+from attacks.encoders.engine.tf32 import allow_tf32
+
 from . import (
     antialias,
     asked,
@@ -31,6 +33,7 @@ from . import (
     parts,
     patch,
     patch_curves,
+    patch_speed,
     power,
     precision,
     radius,
@@ -58,6 +61,7 @@ BENCHMARKS: dict[str, Callable[..., list[Table]]] = {
     "strength": strength.run,
     "wallclock": wallclock.run,
     "patch": patch.run,
+    "patch-times": patch_speed.run,
     "curves": patch_curves.run,
     "workers": workers.run,
     "parts": parts.run,
@@ -88,6 +92,7 @@ BENCHMARKS: dict[str, Callable[..., list[Table]]] = {
 ONE_THREAD: tuple[str, ...] = (
     "strength",
     "patch",
+    "patch-times",
     "curves",
     "coverage",
     "power",
@@ -196,6 +201,7 @@ def main() -> None:
     name, threads, out = (options.pop(key) for key in ("benchmark", "threads", "out"))
     if threads:
         torch.set_num_threads(threads)
+    allow_tf32(False)  # the float32 of the tables is that of a run
     tables = BENCHMARKS[name](**options)
     print("\n\n".join(map(str, tables)))
     if out:

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import patch_speed
 from .contest import OURS, Setting, entries, installed, outcomes
 from .patch_case import GROUPS, SCENES, SIZE, TEXTURE, Ranges, question
 from .patch_peers import CONTESTANTS, moving_patch
@@ -71,22 +70,20 @@ def work(job: Job) -> Outcome:
     return Outcome(torch.stack(success).float(), torch.stack(cosine), gradients)
 
 
-def run(evals: int = 64, groups: int = 6, held_out: int = 64, rounds: int = 15) -> list[Table]:
-    """A patch that lies anywhere, ours and ART's: success, cosine, milliseconds a view.
+def run(evals: int = 64, groups: int = 6, held_out: int = 64) -> list[Table]:
+    """A patch that lies anywhere, ours and ART's: success and cosine.
 
     Args:
         evals: gradients of each scene.
         groups: of scenes, for each a patch.
         held_out: placements in each scene that judge, for each renderer.
-        rounds: of the timing.
 
     Raises:
         ValueError: more groups than there are.
     """
     if not groups < GROUPS:
         raise ValueError(f"`--groups` must be at most {GROUPS - 1}, for the first one chooses settings; got {groups}")
-    tables = [table for cell in CELLS for table in compared(cell, evals, groups, held_out)]
-    return [*tables, patch_speed.run(rounds)]
+    return [table for cell in CELLS for table in compared(cell, evals, groups, held_out)]
 
 
 def compared(cell: Cell, evals: int, groups: int, views: int) -> tuple[Table, Table]:

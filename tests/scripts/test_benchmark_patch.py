@@ -163,7 +163,7 @@ def test_the_table_compares_with_ours_and_tunes_on_the_first_group(monkeypatch):
 def test_a_step_is_timed_per_view(monkeypatch):
     monkeypatch.setattr(patch_speed, "installed", lambda module: False)
     monkeypatch.setattr(patch_speed, "TIMED", ((96, 8, 8),))
-    table = patch_speed.run(1)
+    (table,) = patch_speed.run(1)
     ((mine, theirs, alone, *ratios),) = table.rows.values()
     assert mine > 0 and alone > 0 and (theirs, *ratios) == (None, None, None)
 

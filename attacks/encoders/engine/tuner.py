@@ -21,7 +21,7 @@ from attacks.encoders.engine.memory import Held, most_rows, watch
 from attacks.encoders.engine.own import is_half
 from attacks.encoders.engine.precision import SCALE, Overflow
 from attacks.encoders.engine.prepare import prepare
-from attacks.encoders.engine.tf32 import has_tf32
+from attacks.encoders.engine.tf32 import allow_tf32, has_tf32
 from attacks.encoders.request import first_line
 from attacks.encoders.tree import Encoder, Tree, leaves
 
@@ -69,6 +69,8 @@ def choose(
     ||g - g_float32||^2, below 15 % of that of the sampling noise, E||g - E g||^2. Measuring ends before it takes
     over 5 % of the run; a run below 20 s is not tuned; a candidate that raises is refused.
 
+    Torch's own TF32 is off in this process afterwards: it would be part of the float32 that all is compared with.
+
     Args:
         encoder: in evaluation mode; never changed.
         trial: one step of the estimator with a given encoder and chunk, always on the same views. A few of the run's
@@ -84,6 +86,7 @@ def choose(
     """
     given = {name: value for name, value in wanted.items() if value != "auto"}
     start = Decision.from_dict({"chunk": min(rows, START.get(device.type, START["cpu"])), **given})
+    allow_tf32(False)
     prepare(encoder, start)  # raises for a given setting that this encoder does not support
     if len(given) == len(SETTINGS):
         return Choice(start, ())

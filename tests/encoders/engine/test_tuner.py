@@ -10,6 +10,7 @@ from torch import nn
 
 from attacks.encoders.engine import Decision, Overflow, Trial, describe, prepare
 from attacks.encoders.engine.fallback import prepared
+from attacks.encoders.engine.tf32 import allow_tf32
 from attacks.encoders.engine.tuner import CANDIDATES, choose, compare
 from attacks.encoders.loading import load_encoder
 from transforms import Affine, Compose, Downscale, Sobol
@@ -78,6 +79,21 @@ def speeds(**factors):
         return 10.0 * chunk * math.prod(factors.get(name, 1.0) for name in used)
 
     return cost
+
+
+def test_float32_that_all_is_compared_with_is_not_tf32(monkeypatch):
+    world, seen = World(monkeypatch), []
+
+    def trial(encoder, chunk):
+        seen.append(torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32)
+        return world.trial(encoder, chunk)
+
+    allow_tf32(True)  # torch's own default is true for convolutions
+    try:
+        choose(world.encoder, trial, {}, rows=VIEWS, total_views=LONG, device=CPU, clock=lambda: world.seconds)
+    finally:
+        allow_tf32(False)
+    assert seen and not any(seen)
 
 
 def test_faster_settings_are_taken(monkeypatch):
