@@ -24,7 +24,7 @@ COLUMNS_OF_CSV = (
     *("photo", "picture", "fiducials", "residual_px", "uncertain_px", "flagged", "k1", "bend"),
     *("scale", "scale_unit", "degrees", "jitter", "outside", "stops"),
     *("delta_e", "delta_e_fitted", "cosine", "nearest", "recognised", "success"),
-    *("correlation", "hidden", "glare", "purity", "scene_correlation", "stretch", "reason"),
+    *("correlation", "hidden", "glare", "purity", "scene_correlation", "scene_matches", "stretch", "reason"),
 )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Card, numbers_of, words_of
-from attacks.physical.resemblance import TURNS, Resemblance
+from attacks.physical.resemblance import Resemblance
 from attacks.physical.scene_place import CELLS, SCENE, Place
 
 #: The least normalised correlation of the patch with its own texture, as the chart says that it was printed.
@@ -20,7 +20,7 @@ CORRELATION = 0.55
 #: The largest share of the patch that is hidden, and that lies beyond the photograph's edge.
 HIDDEN, CUT = 0.1, 0.5
 #: No ink is as pure as a screen: the most light of pure red, green and blue relative to white.
-PUREST = 0.92
+PUREST = 0.95
 #: The most that the scene is turned where it cannot be compared, in degrees, and stretched along one direction.
 TURNED, STRETCHED = 45.0, 1.8
 
@@ -80,15 +80,16 @@ class Evidence:
             "cut": self.patch.cut,
             "purity": self.purity,
             "scene_correlation": None if place is None else place.correlation,
+            "scene_matches": None if place is None or place.found is None else place.found.matches,
             "stretch": None if place is None else place.stretch,
         }
 
 
 def _of_place(place: Place) -> list[tuple[bool, str]]:
-    value = place.correlation
+    value, fault = place.correlation, None if place.found is None else place.found.fault
     return [
-        (place.quarters > 0, f"the card is turned {TURNS[place.quarters]} in its scene"),
-        (place.stretched > 1, f"the card is stretched about {place.stretched} times in its scene: print it at 100 %"),
+        (fault is not None, f"in its scene the card is {fault}"),
+        (place.stretched, "its scene is rather that of a card that is stretched: print it at 100 %"),
         (place.unseen, f"it shows too little of the scene round the card, fewer than {CELLS} cells: step back"),
         (
             value is not None and not place.belongs,

@@ -1,7 +1,7 @@
 """Which photographs are scored as the run's patch: the measures behind the rules, and the rules on simulated ones."""
 
-import dataclasses
 import math
+from dataclasses import replace
 
 import cv2
 import numpy as np
@@ -11,17 +11,19 @@ from attacks.perturbations.patch.card import card, numbers_of
 from attacks.physical.colour_fit import Swatches, nominal, scene_cells
 from attacks.physical.detect import LIGHT
 from attacks.physical.recognition import PUREST, Evidence
+from attacks.physical.rectify import project
 from attacks.physical.resemblance import GRID, Resemblance, correlation, printed_as, purity, resemblance
+from attacks.physical.scene_features import Found
 from attacks.physical.scene_place import SCENE, Place, place, scene_correlation, stretch
 from attacks.physical.simulation.camera import printed
 from attacks.physical.simulation.shots import Shot
 from scripts.benchmarks.card_kinds import SOURCES, Print, drawn, examined, taken
-from tests.helpers.photographed import clutter
 
 CARD = card(80, 80, "vp-01234567  eot")
 RANDOM = np.random.default_rng
 TRUE = Resemblance(0.95, "", 0.0, 0.0, 0.0)
-THERE = Place(None, 0.9, 0, False, 0.0, 1.1)
+THERE = Place(None, 0.9, False, 0.0, 1.1)
+FOUND = Found(40, np.eye(3), 0.0, 1.0, 1.0, 0.0)
 
 
 def chart(strength, gains=(1.0, 1.0, 1.0), slope=(0.0, 0.0), contrast=1.0):
@@ -89,46 +91,67 @@ def test_the_hidden_share_is_that_of_the_area_and_its_edge_wherever_it_lies(area
         assert 1.15 * area < hidden < 1.35 * area + 0.01
 
 
-def test_a_scene_that_is_drawn_apart_by_less_than_a_cell_is_still_the_scene():
-    fine = cv2.GaussianBlur(RANDOM(6).uniform(0, 1, (256, 256, 3)), (0, 0), 1.6)
-    picture = (255 * np.clip(0.5 + 4 * (fine - 0.5), 0, 1)).astype(np.uint8)
-    upright = np.array([[0.7, 0, 85], [0, 0.7, 80], [0, 0, 1]])
-    identity = np.array([[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]])
-
-    def photo(apart):  # the left half moves to the left, the right half to the right
-        y, x = np.mgrid[:256, :256].astype(np.float32)
-        return cv2.remap(picture, x + np.where(x < 128, apart, -apart).astype(np.float32), y, cv2.INTER_LINEAR)
-
-    strictly = scene_correlation([scene_cells(photo(2.8), picture, identity, CARD, upright)])
-    near, far = (place(photo(apart), picture, identity, CARD, upright) for apart in (2.8, 9.0))
-    assert strictly < SCENE and near.belongs and not far.belongs
-    to, back = (np.array([[1, 0, d * CARD.width / 2], [0, 1, d * CARD.height / 2], [0, 0, 1]]) for d in (1, -1))
-    for times in (1.35, 1.5, 1.7):
-        wide = upright @ to @ np.diag([times, 1, 1]) @ back
-        laid = place(picture, picture, wide @ np.linalg.inv(upright) @ identity, CARD, wide)
-        assert laid.stretched > 1 or not laid.belongs
-    assert not place(np.ascontiguousarray(photo(0)[::-1]), picture, identity, CARD, upright).belongs
+UPRIGHT = np.array([[1.0, 0, 80], [0, 1.0, 75], [0, 0, 1]])
+IDENTITY = np.array([[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]])
 
 
-def test_a_turned_or_stretched_card_and_another_scene_are_told_apart():
-    """The photograph is the picture itself; the card is laid turned, or its print is stretched."""
-    picture = (255 * clutter((256, 256), 3)).astype(np.uint8)
-    upright = np.array([[1.2, 0, 70], [0, 1.2, 60], [0, 0, 1]])
-    identity = np.array([[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]])
-    x, y = CARD.width / 2, CARD.height / 2
-    to, back = np.array([[1, 0, x], [0, 1, y], [0, 0, 1]]), np.array([[1, 0, -x], [0, 1, -y], [0, 0, 1]])
-    for quarters in range(4):
-        c, s = round(math.cos(quarters * math.pi / 2)), round(math.sin(quarters * math.pi / 2))
-        turned = to @ np.array([[c, -s, 0], [s, c, 0], [0, 0, 1]]) @ back
-        laid = upright @ turned  # the card's mm to the photograph's pixels
-        scene = laid @ np.linalg.inv(upright) @ identity  # as if it lay upright
-        found = place(picture, picture, scene, CARD, laid)
-        assert found.quarters == quarters and found.belongs == (quarters == 0)
-    wide = upright @ to @ np.diag([1.45, 1, 1]) @ back
-    assert place(picture, picture, wide @ np.linalg.inv(upright) @ identity, CARD, wide).stretched > 1
-    other = (255 * clutter((256, 256), 4)).astype(np.uint8)
-    assert place(other, picture, identity, CARD, upright).correlation < SCENE
+def spots(seed, size):
+    """A picture (256,256,3) of round spots of about `size` pixels, in random colours."""
+    smooth = cv2.GaussianBlur(RANDOM(seed).uniform(0, 1, (256, 256, 3)), (0, 0), size)
+    return (255 * np.clip(0.5 + 2.5 * size * (smooth - 0.5), 0, 1)).astype(np.uint8)
+
+
+SCENE_PICTURE = spots(3, 2.0)
+
+
+def about_the_patch(matrix, moved=(0.0, 0.0)):
+    """A change (2,2) of the card round the middle of its patch, then moved by shares of its side, as a homography."""
+    box = CARD.patch
+    middle = np.array([box.x + box.width / 2, box.y + box.height / 2])
+    return np.vstack([np.c_[matrix, middle - matrix @ middle + box.width * np.array(moved)], [0, 0, 1]])
+
+
+def laid(change, photo=SCENE_PICTURE, picture=SCENE_PICTURE):
+    """The photograph is the picture itself; the card on it is changed, and says so of its scene."""
+    card_in_photo = UPRIGHT @ change
+    return place(photo, picture, card_in_photo @ np.linalg.inv(UPRIGHT) @ IDENTITY, CARD, card_in_photo)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "long", "short"),
+    [(0, 1, 1), (7, 1.1, 1.05), (7, 1.5, 1), (90, 1, 1), (-90, 1.3, 1.3), (180, 0.7, 1.3)],
+)
+def test_how_a_card_lies_is_measured_by_the_features_of_its_scene(degrees, long, short):
+    c, s = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+    change = about_the_patch(np.array([[c, -s], [s, c]]) @ np.diag([long, short]), (0.03, -0.04))
+    seen = laid(change)
+    found = seen.found
+    assert abs((found.turned - degrees + 180) % 360 - 180) < 0.5
+    assert found.stretched == pytest.approx(max(long / short, short / long), rel=0.01)
+    assert found.larger == pytest.approx(math.sqrt(long * short), rel=0.01)
+    assert found.away == pytest.approx(0.05 / found.larger, rel=0.5)
+    assert np.abs(project(found.scene, [[0, 0], [256, 256]]) - project(IDENTITY, [[0, 0], [256, 256]])).max() < 1
+    assert seen.belongs == (abs(degrees) < 10 and max(long, short) < 1.2)
+
+
+def test_a_scene_whose_plane_is_misjudged_is_still_the_scene_and_another_is_not():
+    keystone = np.array([[1, 0, 0], [0, 1, 0], [4e-4, -3e-4, 1]])  # round the middle of the picture
+    to, back = (np.array([[1, 0, d], [0, 1, d], [0, 0, 1]]) for d in (128, -128))
+    scene = to @ keystone @ back @ IDENTITY
+    strictly = scene_correlation(scene_cells(SCENE_PICTURE, SCENE_PICTURE, scene, CARD, UPRIGHT))
+    seen = place(SCENE_PICTURE, SCENE_PICTURE, scene, CARD, UPRIGHT)
+    assert strictly < SCENE and seen.belongs and seen.correlation > 0.95
+    other = spots(4, 2.0)
+    seen = laid(np.eye(3), other)
+    assert not seen.belongs and seen.correlation < SCENE
     assert stretch(np.diag([3.0, 1.5, 1]), (100, 100)) == pytest.approx((0, 2))
+
+
+def test_a_scene_with_few_features_is_compared_as_it_lies():
+    picture = spots(0, 20.0)
+    there, wide = (laid(about_the_patch(np.diag([times, 1.0])), picture, picture) for times in (1.0, 1.45))
+    assert there.found is None and there.belongs
+    assert wide.found is None and not wide.belongs
 
 
 @pytest.mark.parametrize(
@@ -141,18 +164,25 @@ def test_a_turned_or_stretched_card_and_another_scene_are_told_apart():
         ({"patch": {"cut": 0.6}}, "beyond the edge"),
         ({"purity": 0.99}, "a screen or a file"),
         ({"place": {"correlation": 0.1}}, "another scene"),
-        ({"place": {"quarters": 2}}, "turned by 180 degrees"),
+        ({"place": {"found": replace(FOUND, turned=90.0)}}, "turned by 90 degrees"),
+        ({"place": {"found": replace(FOUND, stretched=1.45)}}, "1.45 times as long"),
+        ({"place": {"found": replace(FOUND, larger=0.7)}}, "0.70 times as large"),
+        ({"place": {"found": replace(FOUND, away=0.3)}}, "30% of its side away"),
         ({"place": {"unseen": True, "correlation": None}}, "too little of the scene"),
         ({"place": {"correlation": None, "degrees": -90.0}}, "turned by -90 degrees"),
-        ({"place": {"stretched": 1.45}}, "1.45 times"),
+        ({"place": {"stretched": True}}, "print it at 100 %"),
         ({"place": {"stretch": 2.5}}, "2.50 times"),
     ],
 )
 def test_each_rule_leaves_a_photograph_out(change, message):
-    assert Evidence(TRUE, 0.7, THERE).refusal is None and Evidence(TRUE, None, None).refusal is None
+    assert (
+        Evidence(TRUE, 0.7, THERE).refusal is None
+        and Evidence(TRUE, 0.7, replace(THERE, found=FOUND)).refusal is None
+    )
+    assert Evidence(TRUE, None, None).refusal is None
     seen = {"patch": TRUE, "purity": 0.7, "place": THERE}
     for name, value in change.items():
-        seen[name] = dataclasses.replace(seen[name], **value) if isinstance(value, dict) else value
+        seen[name] = replace(seen[name], **value) if isinstance(value, dict) else value
     assert message in Evidence(**seen).refusal
 
 

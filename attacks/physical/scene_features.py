@@ -1,0 +1,116 @@
+"""The scene round a card by its features: where it really is in the photograph, and how the card lies in it."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from attacks.perturbations.patch.card import Box, Card
+from attacks.physical.rectify import project, rectified, visible
+from attacks.runtime.extras import extra
+
+Floats = NDArray[np.float64]
+#: Pixels along the picture's longer side, and what is shown round it, as a share of that: a card may lie elsewhere.
+SIDE, ROUND = 512, 0.25
+#: SIFT (Lowe 2004): most features of each picture, the contrast that they need, and how much nearer than any other a
+#: match must be.
+FEATURES, CONTRAST, NEARER = 1500, 0.02, 0.85
+#: Pixels that a match may be off, and the fewest matches that agree.
+OFF, MATCHES = 3.0, 9
+#: How the card may lie: degrees, times as long one way, times as large, and sides of the patch from its place.
+TURNED, STRETCHED, LARGER, AWAY = 10.0, 1.2, 1.2, 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A scene that `matches` features show in the photograph: its homography `scene` from the picture's pixels, and
+    how the card lies there against how it should: `turned` by degrees clockwise, times as long one way (`stretched`),
+    times as large (`larger`), and `away` by so many sides of the patch."""
+
+    matches: int
+    scene: Floats
+    turned: float
+    stretched: float
+    larger: float
+    away: float
+
+    @property
+    def fault(self) -> str | None:
+        """How the card lies wrongly in its scene; None: it lies as it should."""
+        larger = max(self.larger, 1 / self.larger)
+        rules = [
+            (abs(self.turned) > TURNED, f"turned by {self.turned:.0f} degrees, at most {TURNED:.0f}"),
+            (self.stretched > STRETCHED, f"{self.stretched:.2f} times as long one way, at most {STRETCHED}"),
+            (larger > LARGER, f"{self.larger:.2f} times as large, at most {LARGER} or its inverse"),
+            (self.away > AWAY, f"{self.away:.0%} of its side away from its place, at most {AWAY:.0%}"),
+        ]
+        return next((reason for broken, reason in rules if broken), None)
+
+
+def find(
+    photo: NDArray[np.uint8], picture: NDArray[np.uint8], scene: Floats, card: Card, homography: Floats
+) -> Found | None:
+    """Find the run's picture round a card; None where fewer than `MATCHES` features agree. Arguments as of
+    `attacks.physical.scene_place.place`."""
+    cv2 = extra("cv2")
+    height, width = picture.shape[:2]
+    margin = ROUND * max(height, width)
+    round_it = Box(-margin, -margin, width + 2 * margin, height + 2 * margin)
+    if not visible(scene, round_it.corners):
+        return None
+    scale = SIDE / max(height, width)
+    size = round(scale * round_it.height), round(scale * round_it.width)
+    flat = rectified(photo, scene, round_it, size)
+    corners = np.array(Box(0, 0, card.width, card.height).corners, np.float64)
+    under = (project(np.linalg.inv(scene) @ homography, corners) + margin) * scale
+    free = cv2.fillConvexPoly(np.full(size, 255, np.uint8), np.rint(under).astype(np.int32), 0)
+    how = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
+    large = cv2.resize(picture, (round(scale * width), round(scale * height)), interpolation=how)
+    pairs = _matched(large, flat, free)
+    if len(pairs) < MATCHES:
+        return None
+    known, seen = pairs[:, 0] / scale, pairs[:, 1] / scale - margin
+    moved, agree = cv2.findHomography(known, seen, cv2.USAC_MAGSAC, OFF / scale, maxIters=5000, confidence=0.999)
+    if moved is None or agree.sum() < MATCHES:
+        return None
+    there = scene @ moved
+    return Found(int(agree.sum()), there, *_lies(np.linalg.inv(homography) @ there, scene, card, homography))
+
+
+def _matched(known: NDArray[np.uint8], seen: NDArray[np.uint8], free: NDArray[np.uint8]) -> Floats:
+    """The pixels (n,2,2) of the features that a picture and a photograph share; of those of the photograph only where
+    it is `free`. Each has one match."""
+    cv2 = extra("cv2")
+    sift = cv2.SIFT_create(nfeatures=FEATURES, contrastThreshold=CONTRAST)
+    points: list[Any] = []
+    for pixels, mask in ((known, None), (seen, free)):
+        points.append(sift.detectAndCompute(cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY), mask))
+    (ours, first), (theirs, second) = points
+    best: dict[int, Any] = {}
+    if first is not None and second is not None and len(theirs) > 1:
+        for near, next_near in cv2.BFMatcher().knnMatch(first, second, k=2):
+            rival = best.get(near.trainIdx)
+            if near.distance < NEARER * next_near.distance and (rival is None or near.distance < rival.distance):
+                best[near.trainIdx] = near
+    shared = [(ours[match.queryIdx].pt, theirs[match.trainIdx].pt) for match in best.values()]
+    return np.array(shared, np.float64).reshape(-1, 2, 2)
+
+
+def _lies(back: Floats, scene: Floats, card: Card, homography: Floats) -> tuple[float, float, float, float]:
+    """How the card lies: degrees clockwise, times as long one way, times as large, sides of the patch away.
+
+    Args:
+        back: from the picture's pixels, by the features, to mm of the card.
+    """
+    box = card.patch
+    wanted = np.array(box.corners, np.float64)
+    # Where the card's own corners would be, in its mm, if the scene were as the card says.
+    really = project(back @ np.linalg.inv(scene) @ homography, wanted)
+    right, down = ((really[[1, 2]] - really[[0, 3]]).mean(0), (really[[3, 2]] - really[[0, 1]]).mean(0))
+    frame = np.stack([right / box.width, down / box.height], 1)
+    long, short = np.linalg.svd(frame, compute_uv=False)
+    turned = math.degrees(math.atan2(frame[0, 1] - frame[1, 0], frame[0, 0] + frame[1, 1]))
+    away = float(np.hypot(*(really - wanted).mean(0))) / math.sqrt(box.width * box.height)
+    return turned, float(long / max(short, 1e-12)), 1 / math.sqrt(max(long * short, 1e-12)), away
