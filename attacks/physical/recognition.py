@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Card, numbers_of, words_of
-from attacks.physical.resemblance import Resemblance
-from attacks.physical.scene_place import CELLS, SCENE, Place
+from attacks.physical.resemblance import HIDDEN, Resemblance
+from attacks.physical.scene_place import CELLS, Place
 
 #: The least normalised correlation of the patch with its own texture, as the chart says that it was printed.
-CORRELATION = 0.55
-#: The largest share of the patch that is hidden, and that lies beyond the photograph's edge.
-HIDDEN, CUT = 0.1, 0.5
+CORRELATION = 0.7
+#: The largest share of the patch that lies beyond the photograph's edge.
+CUT = 0.5
 #: No ink is as pure as a screen: the most light of pure red, green and blue relative to white.
 PUREST = 0.95
 #: The most that the scene is turned where it cannot be compared, in degrees, and stretched along one direction.
@@ -89,11 +89,10 @@ def _of_place(place: Place) -> list[tuple[bool, str]]:
     value, fault = place.correlation, None if place.found is None else place.found.fault
     return [
         (fault is not None, f"in its scene the card is {fault}"),
-        (place.stretched, "its scene is rather that of a card that is stretched: print it at 100 %"),
         (place.unseen, f"it shows too little of the scene round the card, fewer than {CELLS} cells: step back"),
         (
-            value is not None and not place.belongs,
-            f"another scene, or the card elsewhere in it: correlation {value or 0:.2f}, at least {SCENE}",
+            value is not None and place.found is None,
+            f"another scene, or the card elsewhere in it: too few of its places agree, correlation {value or 0:.2f}",
         ),
         (
             value is None and abs(place.degrees) > TURNED,

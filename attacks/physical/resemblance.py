@@ -19,9 +19,11 @@ Floats = NDArray[np.float64]
 GRID, WINDOW = 32, 3
 #: A place whose window differs by more than this from the print (mean of the channels, of full scale) is hidden.
 DIFFERENT = 0.18
-#: So is one whose window varies more than the first (standard deviation, of full scale) if its correlation is less
-#: than the second.
-VARIES, STRUCTURE = 0.05, 0.5
+#: So is one whose print varies more than the first (standard deviation, of full scale) and correlates with it less
+#: than the second; or than the third, if the photograph varies there less than the fourth of the print (variance).
+VARIES, UNLIKE, STRUCTURE, FLAT = 0.05, 0.2, 0.5, 0.5
+#: The largest share of the patch that may be hidden; as much of it, where it differs most, is not correlated.
+HIDDEN = 0.1
 #: A hidden place at least this light, and lighter than it should be, is glare.
 LIGHTEST = 0.8
 #: Keeps the correlation of flat pictures small: a mean square of full scale.
@@ -34,8 +36,9 @@ TURNS = ("", "by 90 degrees", "by 180 degrees", "by 270 degrees")
 
 @dataclass(frozen=True)
 class Resemblance:
-    """Of a patch in a photograph: its `correlation` with its own texture; what correlates `better`, in words, "" if
-    nothing does; and the shares of it that are `hidden`, under `glare`, and `cut` off by the photograph's edge."""
+    """Of a patch in a photograph: its `correlation` with its own texture, but for the tenth that differs most; what
+    correlates `better`, in words, "" if nothing does; and the shares of it that are `hidden`, under `glare`, and
+    `cut` off by the photograph's edge."""
 
     correlation: float
     better: str
@@ -106,11 +109,10 @@ def resemblance(
         words = ("mirrored" if i > 3 else "", f"turned {TURNS[i % 4]}" if i % 4 else "")
         turned = np.rot90(own[:, ::-1] if i > 3 else own, -(i % 4))
         others[f"its patch {' and '.join(filter(None, words))}"] = turned
-    values = {name: correlation(seen[inside], look[inside]) for name, look in ({"": own} | others).items()}
+    values = {name: _likeness(seen, look, inside) for name, look in ({"": own} | others).items()}
     best = max(values, key=lambda name: values[name])
     seen_here, own_here = _windows(seen), _windows(own)
-    off = seen_here - own_here
-    hidden = windows & ((np.abs(off).mean((2, 3, 4)) > DIFFERENT) | (_alike(seen_here, own_here) < STRUCTURE))
+    hidden, off = windows & _changed(seen_here, own_here), seen_here - own_here
     glare = hidden & (seen_here.mean((2, 3, 4)) > LIGHTEST) & (off.mean((2, 3, 4)) > 0)
     count = int(windows.sum())
     return Resemblance(
@@ -130,11 +132,20 @@ def _fitted(look: Floats, seen: Floats, inside: NDArray[np.bool_]) -> Floats:
     return np.asarray(rows @ np.linalg.lstsq(rows[inside], seen[inside], rcond=None)[0])
 
 
-def _alike(seen: Floats, own: Floats) -> Floats:
-    """The correlation within each window; 1 where the print does not vary."""
+def _likeness(seen: Floats, look: Floats, inside: NDArray[np.bool_]) -> float:
+    """The correlation of the places of a patch but those that differ most: glare would outweigh all others."""
+    off = extra("cv2").blur(np.abs(seen - look).mean(2), (WINDOW, WINDOW))
+    kept = inside & (off <= np.quantile(off[inside], 1 - HIDDEN))
+    return correlation(seen[kept], look[kept])
+
+
+def _changed(seen: Floats, own: Floats) -> NDArray[np.bool_]:
+    """Which windows show something else than the print."""
     a, b = (each - each.mean((3, 4), keepdims=True) for each in (seen, own))
     both, first, second = ((x * y).mean((2, 3, 4)) for x, y in ((a, b), (a, a), (b, b)))
-    return np.where(second > VARIES**2, both / np.sqrt(first * second + 1e-12), 1.0)
+    alike = np.where(second > VARIES**2, both / np.sqrt(first * second + 1e-12), 1.0)
+    different = np.abs(seen - own).mean((2, 3, 4)) > DIFFERENT
+    return np.asarray(different | (alike < np.where(first < FLAT * second, STRUCTURE, UNLIKE)))
 
 
 def purity(swatches: Swatches, card: Card) -> float | None:

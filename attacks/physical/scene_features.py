@@ -1,4 +1,4 @@
-"""The scene round a card by its features: where it really is in the photograph, and how the card lies in it."""
+"""The scene round a card by its features and blocks: where it is in the photograph, and how the card lies in it."""
 
 import math
 from dataclasses import dataclass
@@ -12,20 +12,24 @@ from attacks.physical.rectify import project, rectified, visible
 from attacks.runtime.extras import extra
 
 Floats = NDArray[np.float64]
-#: Pixels along the picture's longer side, and what is shown round it, as a share of that: a card may lie elsewhere.
-SIDE, ROUND = 512, 0.25
+#: The picture is enlarged by the first, up to so many pixels along its longer side; the photograph is read as
+#: coarsely. What is shown round it, as a share of that side: a card may lie elsewhere.
+LARGER_BY, SIDE, ROUND = 2.0, 512, 0.25
 #: SIFT (Lowe 2004): most features of each picture, the contrast that they need, and how much nearer than any other a
 #: match must be.
 FEATURES, CONTRAST, NEARER = 1500, 0.02, 0.85
-#: Pixels that a match may be off, and the fewest matches that agree.
-OFF, MATCHES = 3.0, 9
+#: Pixels that a match may be off, and the fewest matches that agree: at all, and where they alone prove a scene.
+OFF, FEWEST, MATCHES = 3.0, 5, 9
+#: Blocks along the picture's longer side, how far each is searched as a share of it, how much it must vary (standard
+#: deviation, of 255), the share of the place that is not under the card, and the least correlation.
+BLOCKS, REACH, VARIES, FREE, ALIKE = 10, 0.1, 4.0, 0.5, 0.6
 #: How the card may lie: degrees, times as long one way, times as large, and sides of the patch from its place.
 TURNED, STRETCHED, LARGER, AWAY = 10.0, 1.2, 1.2, 0.1
 
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """A scene that `matches` features show in the photograph: its homography `scene` from the picture's pixels, and
+    """A scene that `matches` places show in the photograph: its homography `scene` from the picture's pixels, and
     how the card lies there against how it should: `turned` by degrees clockwise, times as long one way (`stretched`),
     times as large (`larger`), and `away` by so many sides of the patch."""
 
@@ -52,7 +56,7 @@ class Found:
 def find(
     photo: NDArray[np.uint8], picture: NDArray[np.uint8], scene: Floats, card: Card, homography: Floats
 ) -> Found | None:
-    """Find the run's picture round a card; None where fewer than `MATCHES` features agree. Arguments as of
+    """Find the run's picture round a card; None where fewer than `FEWEST` places agree. Arguments as of
     `attacks.physical.scene_place.place`."""
     cv2 = extra("cv2")
     height, width = picture.shape[:2]
@@ -60,7 +64,7 @@ def find(
     round_it = Box(-margin, -margin, width + 2 * margin, height + 2 * margin)
     if not visible(scene, round_it.corners):
         return None
-    scale = SIDE / max(height, width)
+    scale = min(LARGER_BY, SIDE / max(height, width))
     size = round(scale * round_it.height), round(scale * round_it.width)
     flat = rectified(photo, scene, round_it, size)
     corners = np.array(Box(0, 0, card.width, card.height).corners, np.float64)
@@ -68,12 +72,12 @@ def find(
     free = cv2.fillConvexPoly(np.full(size, 255, np.uint8), np.rint(under).astype(np.int32), 0)
     how = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
     large = cv2.resize(picture, (round(scale * width), round(scale * height)), interpolation=how)
-    pairs = _matched(large, flat, free)
-    if len(pairs) < MATCHES:
+    pairs = np.concatenate([_matched(large, flat, free), _blocks(large, flat, free, round(scale * margin))])
+    if len(pairs) < FEWEST:
         return None
     known, seen = pairs[:, 0] / scale, pairs[:, 1] / scale - margin
     moved, agree = cv2.findHomography(known, seen, cv2.USAC_MAGSAC, OFF / scale, maxIters=5000, confidence=0.999)
-    if moved is None or agree.sum() < MATCHES:
+    if moved is None or agree.sum() < FEWEST:
         return None
     there = scene @ moved
     return Found(int(agree.sum()), there, *_lies(np.linalg.inv(homography) @ there, scene, card, homography))
@@ -96,6 +100,27 @@ def _matched(known: NDArray[np.uint8], seen: NDArray[np.uint8], free: NDArray[np
                 best[near.trainIdx] = near
     shared = [(ours[match.queryIdx].pt, theirs[match.trainIdx].pt) for match in best.values()]
     return np.array(shared, np.float64).reshape(-1, 2, 2)
+
+
+def _blocks(known: NDArray[np.uint8], seen: NDArray[np.uint8], free: NDArray[np.uint8], margin: int) -> Floats:
+    """The same of the middles of square blocks of a picture and of where each correlates best in the photograph, near
+    its place there, which is `margin` pixels further in: for scenes of few features."""
+    cv2 = extra("cv2")
+    side = max(known.shape[:2]) // BLOCKS
+    reach, pairs = round(REACH * max(known.shape[:2])), []
+    for top in range(0, known.shape[0] - side + 1, side):
+        for left in range(0, known.shape[1] - side + 1, side):
+            block = known[top : top + side, left : left + side]
+            y, x = top + margin - reach, left + margin - reach
+            window = np.s_[y : y + side + 2 * reach, x : x + side + 2 * reach]
+            if block.std((0, 1)).max() < VARIES or free[window].mean() < FREE * 255:
+                continue
+            alike = cv2.matchTemplate(seen[window], block, cv2.TM_CCOEFF_NORMED)
+            _, best, _, (right, down) = cv2.minMaxLoc(alike)
+            middle = np.array([right + x, down + y]) + side / 2
+            if best >= ALIKE:
+                pairs.append(([left + side / 2, top + side / 2], middle))
+    return np.array(pairs, np.float64).reshape(-1, 2, 2)
 
 
 def _lies(back: Floats, scene: Floats, card: Card, homography: Floats) -> tuple[float, float, float, float]:

@@ -7,31 +7,28 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.perturbations.patch.card import Box, Card
+from attacks.perturbations.patch.card import Card
 from attacks.physical.colour_fit import SceneCells, scene_cells
 from attacks.physical.rectify import project
 from attacks.physical.resemblance import correlation
-from attacks.physical.scene_features import Found, find
+from attacks.physical.scene_features import MATCHES, Found, find
 
 Floats = NDArray[np.float64]
-#: The least correlation of the scene round the card with the run's picture.
-SCENE = 0.65
+#: The least correlation of the scene with the run's picture where few places agree, or where they agree that the card
+#: lies wrongly; and how much better that must be than of the scene as it should lie.
+SCENE, BETTER = 0.65, 0.03
 #: The fewest cells of the scene.
 CELLS = 100
 #: Cells along each side of a part of the scene, how much it must vary (standard deviation, of 255), and the fewest
 #: parts that prove a scene.
 PART, FLAT, PARTS = 8, 2.5, 4
-#: How much better the scene must correlate with a card that lies otherwise than as it should lie. Where the scene has
-#: too few features: stretches of the card that are tried, and the least correlation with one.
-BETTER, TIMES, SURE = 0.03, (1.2, 1.45), 0.8
 
 
 @dataclass(frozen=True, eq=False)
 class Place:
     """The card in its scene: the `cells` that are compared, their `correlation` with the run's picture (None: they
     cannot be), whether too little of the scene is `unseen`, the angle of the scene and its stretch (see `stretch`),
-    how the card lies in the scene that is `found` by its features (None: too few), and whether a scene without
-    features is rather that of a `stretched` card."""
+    and how the card lies in the scene that is `found` (None: too few of its places agree)."""
 
     cells: SceneCells | None
     correlation: float | None
@@ -39,14 +36,11 @@ class Place:
     degrees: float
     stretch: float
     found: Found | None = None
-    stretched: bool = False
 
     @property
     def belongs(self) -> bool:
         """Whether the scene is that of the picture, and the card lies in it as it should."""
-        if self.found is not None:
-            return self.found.fault is None
-        return not self.stretched and self.correlation is not None and self.correlation >= SCENE
+        return self.found is not None and self.found.fault is None
 
 
 def place(
@@ -54,8 +48,7 @@ def place(
 ) -> Place:
     """Compare the scene round a card with the run's picture.
 
-    The scene's plane is known from the card alone, so that far from the card a bend or a lens moves it. Its features
-    show where it really is. Where it has too few, its cells are compared as they should lie.
+    From the card alone its plane is known less the farther it is from the card; its own features show where it is.
 
     Args:
         scene: from the picture's pixels, 0 its edge, to the photograph's.
@@ -74,26 +67,16 @@ def place(
     found = find(photo, picture, scene, card, homography)
     if found is not None:
         looks, there = seen(found.scene)
-        if found.fault is not None and (there or 0.0) < max(SCENE, (value or 0.0) + BETTER):
-            found = None  # features that agree by chance
-        elif (there or 0.0) > (value or 0.0):
+        own, other = (-1.0 if each is None else each for each in (value, there))
+        if found.fault is None:
+            sure = found.matches >= MATCHES or own >= SCENE
+        else:
+            sure = found.matches >= MATCHES and other >= max(SCENE, own + BETTER)
+        found = found if sure else None
+        if sure and other > own:
             cells, value = looks, there
     unseen = cells is None or (value is None and varying_parts(cells.known, cells.outside) >= PARTS)
-    if found is not None or value is None or value < SCENE:
-        return Place(cells, value, unseen and found is None, *pose, found)
-    card_to_scene = np.linalg.inv(homography) @ scene
-    others = (seen(homography @ change @ card_to_scene)[1] for change in _stretches(card.patch))
-    stretched = any(other is not None and other > max(value + BETTER, SURE) for other in others)
-    return Place(cells, value, unseen, *pose, None, stretched)
-
-
-def _stretches(box: Box) -> Iterator[Floats]:
-    """The box longer or shorter along one direction, as homographies of the card."""
-    middle = np.array([box.x + box.width / 2, box.y + box.height / 2])
-    for times in TIMES:
-        for diagonal in ((times, 1.0), (1 / times, 1.0), (1.0, times), (1.0, 1 / times)):
-            matrix = np.diag(diagonal)
-            yield np.vstack([np.c_[matrix, middle - matrix @ middle], [0, 0, 1]])
+    return Place(cells, value, unseen and found is None, *pose, found)
 
 
 def varying_parts(picture: NDArray[np.uint8], use: NDArray[np.bool_]) -> int:
