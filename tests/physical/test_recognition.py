@@ -8,12 +8,13 @@ import numpy as np
 import pytest
 
 from attacks.perturbations.patch.card import card, numbers_of
+from attacks.physical import scene_place
 from attacks.physical.colour_fit import Swatches, nominal, scene_cells
 from attacks.physical.detect import LIGHT
 from attacks.physical.recognition import PUREST, Evidence
 from attacks.physical.rectify import project
 from attacks.physical.resemblance import GRID, Resemblance, correlation, printed_as, purity, resemblance
-from attacks.physical.scene_features import Found
+from attacks.physical.scene_features import MATCHES, Found
 from attacks.physical.scene_place import SCENE, Place, place, scene_correlation, stretch
 from attacks.physical.simulation.camera import printed
 from attacks.physical.simulation.shots import Shot
@@ -91,6 +92,29 @@ def test_the_hidden_share_is_that_of_the_area_and_its_edge_wherever_it_lies(area
         assert 1.15 * area < hidden < 1.35 * area + 0.01
 
 
+def test_glare_on_less_than_a_tenth_does_not_outweigh_the_rest_of_a_pale_print():
+    random = RANDOM(6)
+    own, other = random.uniform(80, 150, (2, GRID, GRID, 3)).astype(np.float32)
+    everywhere, looks = np.ones((GRID, GRID), bool), {"eot": printed_as(own, None, None)}
+    for texture, least, most in ((own, 0.95, 1.0), (other, -0.3, 0.3)):
+        shown = texture.copy()
+        shown[4:12, 6:14] = 255  # 6 %, and its edge
+        seen = resemblance(shown.astype(np.uint8), everywhere, looks, "eot", True)
+        whole = correlation(*(each.reshape(-1, 3) for each in (printed_as(shown, None, None), looks["eot"])))
+        assert least <= seen.correlation <= most and whole < 0.5
+
+
+def test_a_place_that_is_only_noisy_is_not_hidden_and_one_that_is_flat_is():
+    random = RANDOM(7)
+    own = random.uniform(100, 200, (GRID, GRID, 3)).astype(np.float32)
+    noisy, flat = own.copy(), own.copy()
+    noisy[:16] += random.normal(0, 30, (16, GRID, 3))
+    flat[:16] = own[:16].mean((0, 1))
+    looks, everywhere = {"eot": printed_as(own, None, None)}, np.ones((GRID, GRID), bool)
+    shares = [resemblance(each.astype(np.uint8), everywhere, looks, "eot", True).hidden for each in (noisy, flat)]
+    assert shares[0] < 0.02 and shares[1] == pytest.approx(0.5, abs=0.06)
+
+
 UPRIGHT = np.array([[1.0, 0, 80], [0, 1.0, 75], [0, 0, 1]])
 IDENTITY = np.array([[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]])
 
@@ -145,6 +169,17 @@ def test_a_scene_whose_plane_is_misjudged_is_still_the_scene_and_another_is_not(
     seen = laid(np.eye(3), other)
     assert not seen.belongs and seen.correlation < SCENE
     assert stretch(np.diag([3.0, 1.5, 1]), (100, 100)) == pytest.approx((0, 2))
+
+
+@pytest.mark.parametrize("matches", [MATCHES - 1, MATCHES])
+def test_few_places_that_agree_are_a_scene_only_where_it_correlates_too(monkeypatch, matches):
+    few = Found(matches, IDENTITY, 0.0, 1.0, 1.0, 0.0)
+    monkeypatch.setattr(scene_place, "find", lambda *_: few)
+    assert laid(np.eye(3)).belongs
+    assert laid(np.eye(3), spots(4, 2.0)).belongs == (matches >= MATCHES)
+    turned = replace(few, turned=90.0)
+    monkeypatch.setattr(scene_place, "find", lambda *_: turned)
+    assert laid(np.eye(3)).found is None  # the scene correlates no better there
 
 
 def test_a_smooth_scene_is_known_by_its_blocks():
