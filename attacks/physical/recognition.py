@@ -73,6 +73,8 @@ class Evidence:
     def to_dict(self) -> dict[str, float | None]:
         """The figures that the rules compare, for photos.json."""
         place = self.place
+        found = None if place is None else place.found
+        lies = {name: getattr(found, name, None) for name in ("matches", "turned", "stretched", "larger", "away")}
         return {
             "correlation": self.patch.correlation,
             "hidden": self.patch.hidden,
@@ -80,8 +82,8 @@ class Evidence:
             "cut": self.patch.cut,
             "purity": self.purity,
             "scene_correlation": None if place is None else place.correlation,
-            "scene_matches": None if place is None or place.found is None else place.found.matches,
             "stretch": None if place is None else place.stretch,
+            **{f"scene_{name}": value for name, value in lies.items()},
         }
 
 

@@ -79,8 +79,11 @@ def find(
     moved, agree = cv2.findHomography(known, seen, cv2.USAC_MAGSAC, OFF / scale, maxIters=5000, confidence=0.999)
     if moved is None or agree.sum() < FEWEST:
         return None
-    there = scene @ moved
-    return Found(int(agree.sum()), there, *_lies(np.linalg.inv(homography) @ there, scene, card, homography))
+    # In mm of the card: from where the card says that the scene is, to where it is.
+    shift = np.linalg.inv(homography) @ scene @ moved @ np.linalg.inv(scene) @ homography
+    if not visible(shift, card.patch.corners):
+        return None
+    return Found(int(agree.sum()), scene @ moved, *_lies(shift, card.patch))
 
 
 def _matched(known: NDArray[np.uint8], seen: NDArray[np.uint8], free: NDArray[np.uint8]) -> Floats:
@@ -106,7 +109,7 @@ def _blocks(known: NDArray[np.uint8], seen: NDArray[np.uint8], free: NDArray[np.
     """The same of the middles of square blocks of a picture and of where each correlates best in the photograph, near
     its place there, which is `margin` pixels further in: for scenes of few features."""
     cv2 = extra("cv2")
-    side = max(known.shape[:2]) // BLOCKS
+    side = max(1, max(known.shape[:2]) // BLOCKS)
     reach, pairs = round(REACH * max(known.shape[:2])), []
     for top in range(0, known.shape[0] - side + 1, side):
         for left in range(0, known.shape[1] - side + 1, side):
@@ -123,16 +126,11 @@ def _blocks(known: NDArray[np.uint8], seen: NDArray[np.uint8], free: NDArray[np.
     return np.array(pairs, np.float64).reshape(-1, 2, 2)
 
 
-def _lies(back: Floats, scene: Floats, card: Card, homography: Floats) -> tuple[float, float, float, float]:
-    """How the card lies: degrees clockwise, times as long one way, times as large, sides of the patch away.
-
-    Args:
-        back: from the picture's pixels, by the features, to mm of the card.
-    """
-    box = card.patch
+def _lies(shift: Floats, box: Box) -> tuple[float, float, float, float]:
+    """How a card with this patch lies, if the scene is shifted against it: degrees clockwise, times as long one way,
+    times as large, sides of the patch away."""
     wanted = np.array(box.corners, np.float64)
-    # Where the card's own corners would be, in its mm, if the scene were as the card says.
-    really = project(back @ np.linalg.inv(scene) @ homography, wanted)
+    really = project(shift, wanted)
     right, down = ((really[[1, 2]] - really[[0, 3]]).mean(0), (really[[3, 2]] - really[[0, 1]]).mean(0))
     frame = np.stack([right / box.width, down / box.height], 1)
     long, short = np.linalg.svd(frame, compute_uv=False)
