@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Card, numbers_of, words_of
 from attacks.physical.resemblance import HIDDEN, Resemblance
+from attacks.physical.scene_features import MATCHES
 from attacks.physical.scene_place import CELLS, Place
 
 #: The least normalised correlation of the patch with its own texture, as the chart says that it was printed.
@@ -94,7 +95,7 @@ def _of_place(place: Place) -> list[tuple[bool, str]]:
         (place.unseen, f"it shows too little of the scene round the card, fewer than {CELLS} cells: step back"),
         (
             value is not None and place.found is None,
-            f"another scene, or the card elsewhere in it: too few of its places agree, correlation {value or 0:.2f}",
+            f"another scene, or the card elsewhere in it: fewer than {MATCHES} of its places agree",
         ),
         (
             value is None and abs(place.degrees) > TURNED,

@@ -11,11 +11,11 @@ from attacks.perturbations.patch.card import Card
 from attacks.physical.colour_fit import SceneCells, scene_cells
 from attacks.physical.rectify import project
 from attacks.physical.resemblance import correlation
-from attacks.physical.scene_features import MATCHES, Found, find
+from attacks.physical.scene_features import Found, find
 
 Floats = NDArray[np.float64]
-#: The least correlation of the scene with the run's picture where few places agree, or where they agree that the card
-#: lies wrongly; and how much better that must be than of the scene as it should lie.
+#: The least correlation with the run's picture of a scene in which the card lies wrongly, and how much better it must
+#: be than of the scene as it should lie.
 SCENE, BETTER = 0.65, 0.03
 #: The fewest cells of the scene.
 CELLS = 100
@@ -68,12 +68,9 @@ def place(
     if found is not None:
         looks, there = seen(found.scene)
         own, other = (-1.0 if each is None else each for each in (value, there))
-        if found.fault is None:
-            sure = found.matches >= MATCHES or own >= SCENE
-        else:
-            sure = found.matches >= MATCHES and other >= max(SCENE, own + BETTER)
-        found = found if sure else None
-        if sure and other > own:
+        if found.fault is not None and other < max(SCENE, own + BETTER):
+            found = None  # places that agree by chance
+        elif other > own:
             cells, value = looks, there
     unseen = cells is None or (value is None and varying_parts(cells.known, cells.outside) >= PARTS)
     return Place(cells, value, unseen and found is None, *pose, found)

@@ -62,7 +62,7 @@ def _of_hard(source: str, count: int) -> Table:
     """Photographs of the simulator's preset `hard`, by the share of the patch that its object and lamp hide."""
     shares, scored, reasons = np.empty(count), np.empty(count, bool), []
     for index in range(count):
-        random = np.random.default_rng((*b"the preset hard", index))
+        random = np.random.default_rng((*b"photographs of hard", index))
         case = drawn(SOURCES[source], random)
         shot = draw(PRESETS["hard"], random)
         shares[index] = hidden(case, shot, random)
