@@ -44,9 +44,10 @@ class Found:
     @property
     def fault(self) -> str | None:
         """How the card lies wrongly in its scene; None: it lies as it should."""
-        larger = max(self.larger, 1 / self.larger)
+        larger, angle = max(self.larger, 1 / self.larger), abs(self.turned)
+        way = "clockwise" if self.turned > 0 else "counterclockwise"
         rules = [
-            (abs(self.turned) > TURNED, f"turned by {self.turned:.0f} degrees, at most {TURNED:.0f}"),
+            (angle > TURNED, f"turned by {angle:.0f} degrees {way}, at most {TURNED:.0f}"),
             (self.stretched > STRETCHED, f"{self.stretched:.2f} times as long one way, at most {STRETCHED}"),
             (larger > LARGER, f"{self.larger:.2f} times as large, at most {LARGER} or its inverse"),
             (self.away > AWAY, f"{self.away:.0%} of its side away from its place, at most {AWAY:.0%}"),

@@ -139,7 +139,7 @@ def test_every_photograph_is_scored_or_named(run, scored):
     left = " | ".join(content["left_out"])
     for word in ("nothing.png: left out, 0 of the fiducials", "text.jpg: left out", "whose.png", ".heic is not read"):
         assert word in left
-    assert "laid-upside-down.png: left out, the card is turned by 180 degrees" in left
+    assert "laid-upside-down.png: left out, in its scene the card is turned by 180 degrees" in left
     assert "elsewhere.png: left out, another scene" in left
     refused = [photo["photo"] for photo in content["refused"]]
     assert len(content["left_out"]) == 6 and len(refused) == 2 and not {*refused} & {*entries}
