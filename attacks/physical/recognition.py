@@ -95,7 +95,7 @@ def _of_place(place: Place) -> list[tuple[bool, str]]:
         (place.unseen, f"it shows too little of the scene round the card, fewer than {CELLS} cells: step back"),
         (
             value is not None and place.found is None,
-            f"another scene, or the card elsewhere in it: fewer than {MATCHES} of its places agree",
+            f"another scene, or the card elsewhere in it: fewer than {MATCHES} matches with the run's picture",
         ),
         (
             value is None and abs(place.degrees) > TURNED,

@@ -30,7 +30,7 @@ TURNED, STRETCHED, LARGER, AWAY = 10.0, 1.2, 1.2, 0.1
 
 @dataclass(frozen=True, eq=False)
 class Found:
-    """A scene that `matches` places show in the photograph: its homography `scene` from the picture's pixels, and
+    """A scene that so many `matches` show in the photograph: its homography `scene` from the picture's pixels, and
     how the card lies there against how it should: `turned` by degrees clockwise, times as long one way (`stretched`),
     times as large (`larger`), and `away` by so many sides of the patch."""
 
@@ -58,7 +58,7 @@ class Found:
 def find(
     photo: NDArray[np.uint8], picture: NDArray[np.uint8], scene: Floats, card: Card, homography: Floats
 ) -> Found | None:
-    """Find the run's picture round a card; None where fewer than `MATCHES` places agree. Arguments as of
+    """Find the run's picture round a card; None where fewer than `MATCHES` matches agree. Arguments as of
     `attacks.physical.scene_place.place`."""
     cv2 = extra("cv2")
     height, width = picture.shape[:2]

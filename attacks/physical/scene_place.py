@@ -28,7 +28,7 @@ PART, FLAT, PARTS = 8, 2.5, 4
 class Place:
     """The card in its scene: the `cells` that are compared, their `correlation` with the run's picture (None: they
     cannot be), whether too little of the scene is `unseen`, the angle of the scene and its stretch (see `stretch`),
-    and how the card lies in the scene that is `found` (None: too few of its places agree)."""
+    and how the card lies in the scene that is `found` (None: too few matches)."""
 
     cells: SceneCells | None
     correlation: float | None
@@ -69,7 +69,7 @@ def place(
         looks, there = seen(found.scene)
         own, other = (-1.0 if each is None else each for each in (value, there))
         if found.fault is not None and other < max(SCENE, own + BETTER):
-            found = None  # places that agree by chance
+            found = None  # matches that agree by chance
         elif other > own:
             cells, value = looks, there
     unseen = cells is None or (value is None and varying_parts(cells.known, cells.outside) >= PARTS)

@@ -147,13 +147,13 @@ def laid(change, photo=SCENE_PICTURE, picture=SCENE_PICTURE):
 )
 def test_how_a_card_lies_is_measured_by_the_features_of_its_scene(degrees, long, short):
     c, s = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    change = about_the_patch(np.array([[c, -s], [s, c]]) @ np.diag([long, short]), (0.03, -0.04))
-    seen = laid(change)
+    matrix, moved = np.array([[c, -s], [s, c]]) @ np.diag([long, short]), (0.03, -0.04)
+    seen = laid(about_the_patch(matrix, moved))
     found = seen.found
     assert abs((found.turned - degrees + 180) % 360 - 180) < 0.5
     assert found.stretched == pytest.approx(max(long / short, short / long), rel=0.01)
     assert found.larger == pytest.approx(math.sqrt(long * short), rel=0.01)
-    assert found.away == pytest.approx(0.05 / found.larger, rel=0.5)
+    assert found.away == pytest.approx(np.hypot(*np.linalg.solve(matrix, moved)), abs=0.003)
     assert np.abs(project(found.scene, [[0, 0], [256, 256]]) - project(IDENTITY, [[0, 0], [256, 256]])).max() < 1
     assert seen.belongs == (abs(degrees) < 10 and max(long, short) < 1.2)
 
@@ -171,7 +171,7 @@ def test_a_scene_whose_plane_is_misjudged_is_still_the_scene_and_another_is_not(
     assert stretch(np.diag([3.0, 1.5, 1]), (100, 100)) == pytest.approx((0, 2))
 
 
-def test_places_that_agree_on_a_wrong_card_count_only_where_the_scene_correlates_there(monkeypatch):
+def test_matches_that_agree_on_a_wrong_card_count_only_where_the_scene_correlates_there(monkeypatch):
     chance = Found(20, IDENTITY @ about_the_patch(np.diag([1.5, 1.0])), 0.0, 1.5, 1.0, 0.0)
     monkeypatch.setattr(scene_place, "find", lambda *_: chance)
     assert laid(np.eye(3)).found is None
