@@ -78,7 +78,8 @@ def spread(clusters: Sequence[str], count: int | None) -> list[int]:
         return list(range(length))
     if not 1 <= count <= length:
         found = "there is 1 picture" if length == 1 else f"there are {length} pictures"
-        raise ValueError(f"`data.count` must lie in 1..{length}, for {found}; got {count}: set data.count={length}")
+        nearest = max(1, min(count, length))
+        raise ValueError(f"`data.count` must lie in 1..{length}, for {found}; got {count}: set data.count={nearest}")
     members: dict[str, list[int]] = {}
     for row, cluster in enumerate(clusters):
         members.setdefault(cluster, []).append(row)

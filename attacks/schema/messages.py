@@ -31,7 +31,7 @@ def one_line(error: BaseException, words: Iterable[str] = ()) -> str:
         text = f"{error} {error.__cause__ or ''}"
         if meant := unknown(words, text):
             return _plain(meant)
-        if clash := _of_the_preset(text, words):
+        if clash := _of_the_preset(text, words) or _of_another_type(text):
             return _plain(clash)
         if "You must specify 'config'" in text:
             return f"no preset is given: begin with config=quickstart; presets are {', '.join(choices()['config'])}"
@@ -51,7 +51,7 @@ def one_line(error: BaseException, words: Iterable[str] = ()) -> str:
         sentences = [f"unknown key `{key or group}`", sentences[-1]]
     text = "; ".join(sentences)
     text = f"`{key}`: {text}" if key and key not in text else text
-    return _plain(" ".join([text, ", ".join(listed)]).strip() + (did_you_mean(key) if keys else ""))
+    return _plain(" ".join([text, ", ".join(listed)]).strip() + (did_you_mean(key, keys) if keys else ""))
 
 
 def _of_the_preset(text: str, words: Sequence[str]) -> str | None:
@@ -66,6 +66,18 @@ def _of_the_preset(text: str, words: Sequence[str]) -> str | None:
         f"`{choice}` has no key {key[1].rpartition('.')[2]}, which config={preset[1]} sets: begin with "
         + (f"config={choice.partition('=')[2]}" if own else "another preset")
     )
+
+
+#: What OmegaConf calls a type -> what a value of it is.
+TYPES = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
+
+
+def _of_another_type(text: str) -> str | None:
+    """One line for a value that is not of its key's type."""
+    form = r"Value '(.*)' (?:of type '\w+' could not be converted to|is not a valid) (\w+)"
+    value, key = re.search(form, text), re.search(r"full_key: ([\w.]+)", text)
+    kind = value and TYPES.get({"bool": "Boolean"}.get(value[2], value[2]))
+    return f"`{key[1]}` must be {kind}; got {value[1]}" if key and value and kind else None
 
 
 #: Errors of a path that no folder can be made of.

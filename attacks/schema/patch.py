@@ -27,7 +27,7 @@ class PatchConfig:
     gamut: Any = option(
         None, "the colours it may have: [low, high], generic, or the path of an ICC profile or a .cube; null: all"
     )
-    width_mm: float | None = option(None, "how wide it will be printed, in mm", range="above 0")
+    width_mm: float | None = option(None, "how wide it will be printed, in mm", range="1..10000")
     card: bool = option(False, "seen as it is printed, with paper, fiducials and colour chart; needs width_mm")
 
 

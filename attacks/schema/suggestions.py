@@ -1,7 +1,7 @@
 """Suggestions for a mistyped key or choice, across groups."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import cache
 
@@ -57,11 +57,13 @@ def keys() -> dict[str, tuple[str, ...]]:
     return known
 
 
-def did_you_mean(word: str) -> str:
+def did_you_mean(word: str, known: Sequence[str] = ()) -> str:
     """`; did you mean ...?` for KEY or KEY=VALUE of which the key or the choice is unknown, else nothing. What a
-    file of stages lacks may be one that the registry has: it is added with a plus."""
+    file of stages lacks is one of its `known` ones, mistyped, or one that the registry has: it is added with a
+    plus."""
     if any(word.startswith(f"{group}.stages.") for group in FILES):
-        return f"; what is not in the file yet is added with a plus: +{word}"
+        near = closest(word.partition("=")[0].rpartition(".")[2], known)
+        return near or f"; what is not in the file yet is added with a plus: +{word}"
     fix = suggestion(word)
     return f"; did you mean {fix}?" if fix else ""
 
@@ -86,11 +88,15 @@ def suggestion(word: str) -> str | None:
 
 
 def unknown(words: Iterable[str], message: str) -> str | None:
-    """One line with a suggestion for the word that a message of Hydra's refuses; None where nothing is similar."""
+    """One line for the word that a message of Hydra's refuses, with a suggestion, or of a choice with all there are;
+    None for a key that is like no other."""
     for word in words:
         key, _, value = word.lstrip("+").partition("=")
         blamed = f"'{key}/{value}'" in message or f"'{key}'" in message
-        if key and blamed and (fix := suggestion(word)):
+        fix = suggestion(word) if key and blamed else None
+        if f"Could not find '{key}/{value}'" in message and key in choices() and fix is None:
+            return f"`{word}` is unknown: {key} is {', '.join(choices()[key])}"
+        if fix:
             what = f"`{key}={value}` is unknown" if key in choices() else f"unknown key `{key}`"
             what = f"the choice of {key.partition('.')[0]} has no key `{key}`" if key in keys() else what
             return f"{what}: did you mean {fix}?"

@@ -132,8 +132,8 @@ BAD = [
     ({"shape": [["a", "b"], [1, 1], [0, 1]]}, "`perturbation.shape` must be a word"),
     ({"shape": [1, 2, 3]}, "`perturbation.shape` must be a word"),
     ({"shape": [[0, 0], [1, 1], [1, 0], [0, 1]]}, "`perturbation.shape` is flat, or crosses itself"),
-    ({"width_mm": 0.0}, "`perturbation.width_mm` must be a number of millimetres above 0; got 0"),
-    ({"width_mm": -3.0, "card": True}, "`perturbation.width_mm` must be"),
+    ({"width_mm": 0.0}, "`perturbation.width_mm` must lie in 1..10000 mm; got 0"),
+    ({"width_mm": 10001.0, "card": True}, "`perturbation.width_mm` must lie in 1..10000 mm"),
 ]
 
 

@@ -45,6 +45,22 @@ def test_correct_or_unrecognisable_arguments_get_no_suggestion():
         assert suggestion(key) is None or owners, key
 
 
+REFUSED = {
+    "attack.steps=four": "`attack.steps` must be a whole number; got four",
+    "attack.steps=[1]": "`attack.steps` must be a whole number; got [1]",
+    "transforms.deterministic=maybe": "`transforms.deterministic` must be true or false; got maybe",
+    "attack=sweet": "`attack=sweet` is unknown: attack is single, suite, radius",
+    "transforms.stages.afine.shear=3": "downscale; did you mean affine?",
+}
+
+
+@pytest.mark.parametrize("word", REFUSED)
+def test_a_wrong_type_an_unknown_choice_and_a_mistyped_stage_are_refused_in_one_line(word):
+    with pytest.raises(ValueError, match="`") as caught:
+        compose("smoke", [word])
+    assert str(caught.value).endswith(REFUSED[word]) and "\n" not in str(caught.value)
+
+
 @pytest.mark.slow
 def test_error_for_a_stage_missing_from_the_preset_proposes_a_plus():
     for word in ("transforms.stages.cutout.size=[0.2,0.4]", "transforms.stages.affine.shear=3"):

@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -14,8 +13,8 @@ from torch import Tensor
 from attacks.data.images import load_image
 from attacks.experiment.build.make import make
 from attacks.experiment.build.printer import anywhere
+from attacks.perturbations.patch.card import SIDES, words_of
 from attacks.perturbations.patch.card import card as card_of
-from attacks.perturbations.patch.card import words_of
 from attacks.perturbations.patch.card_layer import Surround
 from attacks.perturbations.patch.card_raster import surround
 from attacks.perturbations.patch.gamut import gamut
@@ -58,8 +57,8 @@ def patch_id(run: Run) -> str:
 
 def surrounding(size: tuple[int, int], name: str, arm: str, width_mm: float | None, card: bool) -> Surround | None:
     """The printed card around the texture of an arm, or None. Raises ValueError without a width in millimetres."""
-    if width_mm is not None and not 0 < width_mm < math.inf:
-        raise ValueError(f"`width_mm` must be a number of millimetres above 0; got {width_mm:g}")
+    if width_mm is not None and not SIDES[0] <= width_mm <= SIDES[1]:
+        raise ValueError(f"`width_mm` must lie in {SIDES[0]:g}..{SIDES[1]:g} mm; got {width_mm:g}")
     if not card:
         return None
     if width_mm is None:
