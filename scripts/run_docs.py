@@ -45,6 +45,8 @@ ELSEWHERE = {
 LONG = {
     "python -m attacks.run config=quickstart data.count=30": "attack.steps=2 sanity=none evaluate.views=8",
     "python -m attacks.run config=quickstart hydra.run.dir=outputs/run": "attack.gradients=32",
+    "python -m attacks.run config=patch attack.gradients=": "evaluate.views=8",
+    "python -m attacks.run config=evaluate data.count=2": "evaluate.views=8",
     "python -m attacks.run config=targeted": "attack.gradients=16 sanity=none evaluate.views=8",
     "python -m attacks.run config=sgd_l2": "attack.gradients=16 sanity=none evaluate.views=8",
     "python -m attacks.run config=suite": "attack.gradients=16 sanity=none evaluate.views=8",
