@@ -89,32 +89,10 @@ BENCHMARKS: dict[str, Callable[..., list[Table]]] = {
     "downscale-detector": downscale_detector.run,
 }
 #: Those that run on one thread unless `--threads` is given.
-ONE_THREAD: tuple[str, ...] = (
-    "strength",
-    "patch",
-    "patch-times",
-    "curves",
-    "coverage",
-    "power",
-    "zoo",
-    "asked",
-    "decisions",
-    "gate",
-    "cards",
-    "inks",
-    "corners",
-    "factors",
-    "rare",
-    "rare-views",
-    "gallery",
-)
-ONE_THREAD += (
-    "gallery",
-    "downscale",
-    "downscale-closed",
-    "downscale-cost",
-    "downscale-defences",
-    "downscale-detector",
+ONE_THREAD = (
+    *("strength", "patch", "patch-times", "curves", "coverage", "power", "zoo", "asked", "decisions", "gate"),
+    *("cards", "inks", "corners", "factors", "rare", "rare-views", "gallery"),
+    *("downscale", "downscale-closed", "downscale-cost", "downscale-defences", "downscale-detector"),
 )
 HELP = {
     "arch": "encoders",
