@@ -69,15 +69,15 @@ def _of_the_preset(text: str, words: Sequence[str]) -> str | None:
 
 
 #: What OmegaConf calls a type -> what a value of it is.
-TYPES = {"Integer": "a whole number", "Float": "a number", "Boolean": "true or false"}
+TYPES = {"Integer": "a whole number", "Float": "a number", "bool": "true or false"}
 
 
 def _of_another_type(text: str) -> str | None:
     """One line for a value that is not of its key's type."""
     form = r"Value '(.*)' (?:of type '\w+' could not be converted to|is not a valid) (\w+)"
     value, key = re.search(form, text), re.search(r"full_key: ([\w.]+)", text)
-    kind = value and TYPES.get({"bool": "Boolean"}.get(value[2], value[2]))
-    return f"`{key[1]}` must be {kind}; got {value[1]}" if key and value and kind else None
+    kind = value and TYPES.get(value[2])
+    return f"`{key[1]}` must be {kind}; got {_short(value[1])}" if key and value and kind else None
 
 
 #: Errors of a path that no folder can be made of.
