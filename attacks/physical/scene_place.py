@@ -17,6 +17,8 @@ Floats = NDArray[np.float64]
 #: The least correlation with the run's picture of a scene in which the card lies wrongly, and how much better it must
 #: be than of the scene as it should lie.
 SCENE, BETTER = 0.65, 0.03
+#: The least correlation, if it can be measured, with the picture of a scene in which the card lies as it should.
+LIKELY = 0.4
 #: The fewest cells of the scene.
 CELLS = 100
 #: Cells along each side of a part of the scene, how much it must vary (standard deviation, of 255), and the fewest
@@ -68,8 +70,9 @@ def place(
     if found is not None:
         looks, there = seen(found.scene)
         own, other = (-1.0 if each is None else each for each in (value, there))
-        if found.fault is not None and other < max(SCENE, own + BETTER):
-            found = None  # matches that agree by chance
+        chance = -1 < max(own, other) < LIKELY if found.fault is None else other < max(SCENE, own + BETTER)
+        if chance:  # a few matches of another scene may agree
+            found = None
         elif other > own:
             cells, value = looks, there
     unseen = cells is None or (value is None and varying_parts(cells.known, cells.outside) >= PARTS)

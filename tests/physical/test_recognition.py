@@ -180,6 +180,12 @@ def test_matches_that_agree_on_a_wrong_card_count_only_where_the_scene_correlate
     assert wide.found is not None and not wide.belongs and wide.correlation > 0.95
 
 
+def test_matches_that_agree_on_a_right_card_do_not_count_in_another_scene(monkeypatch):
+    right = Found(6, IDENTITY, 0.0, 1.0, 1.0, 0.0)
+    monkeypatch.setattr(scene_place, "find", lambda *_: right)
+    assert laid(np.eye(3)).belongs and laid(np.eye(3), spots(4, 2.0)).found is None
+
+
 def test_a_smooth_scene_is_known_by_its_blocks():
     picture = spots(0, 20.0)
     there, wide = (laid(about_the_patch(np.diag([times, 1.0])), picture, picture) for times in (1.0, 1.45))
