@@ -95,7 +95,8 @@ def _of_place(place: Place) -> list[tuple[bool, str]]:
         (place.unseen, f"it shows too little of the scene round the card, fewer than {CELLS} cells: step back"),
         (
             value is not None and place.found is None,
-            f"another scene, or the card elsewhere in it: fewer than {MATCHES} matches with the run's picture",
+            "another scene, or the card elsewhere in it: too few matches with the run's picture "
+            f"(at least {MATCHES}), or too little correlation ({value or 0:.2f})",
         ),
         (
             value is None and abs(place.degrees) > TURNED,

@@ -30,7 +30,7 @@ PART, FLAT, PARTS = 8, 2.5, 4
 class Place:
     """The card in its scene: the `cells` that are compared, their `correlation` with the run's picture (None: they
     cannot be), whether too little of the scene is `unseen`, the angle of the scene and its stretch (see `stretch`),
-    and how the card lies in the scene that is `found` (None: too few matches)."""
+    and how the card lies in the scene that is `found` (None: too few matches, or by chance)."""
 
     cells: SceneCells | None
     correlation: float | None
