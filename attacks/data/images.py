@@ -54,10 +54,6 @@ def load_image(path: str | Path) -> tuple[Tensor, list[str]]:
             opened.load()
             tensor = _to_tensor(upright(opened), notes, most, negative)
             several = getattr(opened, "is_animated", False)  # last, for it looks for a second frame
-    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
-        raise ValueError(
-            f"image `{name}` cannot be read: it says that it has more than {MOST_PIXELS:,} pixels; reduce it"
-        ) from None
     except Exception as error:  # what a broken file makes Pillow raise has no common ancestor
         raise unreadable(name, error) from None
     notes += ["set upright as its EXIF orientation says"] if turned else []
@@ -82,6 +78,10 @@ def upright(opened: Image.Image) -> Image.Image:
 
 def unreadable(name: str, error: Exception) -> ValueError:
     """The error of a file that cannot be read, in one line."""
+    if isinstance(error, Image.DecompressionBombError | Image.DecompressionBombWarning):
+        return ValueError(
+            f"image `{name}` cannot be read: it says that it has more than {MOST_PIXELS:,} pixels; reduce it"
+        )
     return ValueError(f"image `{name}` cannot be read ({_why(error)}): is the file whole, and a picture?")
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
+from attacks.data.caught import caught
 from attacks.data.images import FORMATS, SUFFIXES, load_image, refuse_long, to_bytes, unreadable, upright
 from attacks.data.images import shown as printable
 from attacks.physical.rectify import quad_of
@@ -82,9 +83,10 @@ def read(path: Path) -> NDArray[np.uint8]:
     """The pixels (H,W,3) of a photograph, set upright, in 8-bit RGB (see `attacks.data.images.load_image`). Raises
     ValueError or OSError if Pillow cannot read the whole file."""
     try:
-        with Image.open(path, formats=FORMATS) as opened:
+        with caught(), Image.open(path, formats=FORMATS) as opened:
             refuse_long(opened)
-            if opened.mode == "RGB" and not any(";16" in str(tile.args) for tile in opened.tile):
+            plain = opened.mode == "RGB" and "transparency" not in opened.info
+            if plain and not any(";16" in str(tile.args) for tile in opened.tile):
                 return np.asarray(upright(opened))  # a telephone's: a quarter of the memory
     except Exception as error:  # what a broken file makes Pillow raise has no common ancestor
         raise unreadable(printable(str(path)), error) from None
@@ -100,12 +102,12 @@ def quads(text: str, photos: Sequence[Photo]) -> dict[str, NDArray[np.float64]]:
     Raises:
         ValueError: not four corners, clockwise from the patch's upper left one, or an unknown photograph.
     """
-    if not Path(text).is_file():
+    if not _is_file(text):
         try:
             numbers = [float(part) for part in text.split(",")]
         except ValueError:
             raise ValueError(
-                f"`--quad` must be eight numbers x,y,x,y,x,y,x,y or a JSON file that is there; got {text!r}"
+                f"`--quad` must be eight numbers x,y,x,y,x,y,x,y or a JSON file that is there; got {text!r:.120}"
             ) from None
         corners = quad_of(numbers, "--quad")
         return {photo.name: corners for photo in photos}
@@ -118,3 +120,10 @@ def quads(text: str, photos: Sequence[Photo]) -> dict[str, NDArray[np.float64]]:
         unknown = f"; {sorted(set(content) - names)[0]!r} is no photograph" if isinstance(content, dict) else ""
         raise ValueError(f'`--quad`: `{text}` must be {{"photograph.jpg": [[x, y], ...], ...}}{unknown}')
     return {name: quad_of(value, f"--quad: {name}") for name, value in content.items()}
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except OSError:  # longer than the name of a file may be
+        return False

@@ -198,7 +198,9 @@ def test_photographs_are_read_like_the_pictures_of_the_run(tmp_path):
     exif[0x0112] = 8
     Image.fromarray(pixels).save(tmp_path / "a.jpg", exif=exif)
     Image.fromarray(pixels).convert("LA").save(tmp_path / "b.png")
-    for name in ("a.jpg", "b.png"):
+    Image.fromarray(pixels).save(tmp_path / "c.png", transparency=tuple(map(int, pixels[3, 4])))
+    assert (read(tmp_path / "c.png")[3, 4] == 255).all()
+    for name in ("a.jpg", "b.png", "c.png"):
         assert np.array_equal(read(tmp_path / name), to_bytes(load_image(tmp_path / name)[0]))
 
 
@@ -220,6 +222,19 @@ def test_a_photograph_with_a_longer_side_than_any_picture_is_refused_unread(tmp_
     (tmp_path / "a.png").write_bytes(png(65_536, 1))
     with pytest.raises(ValueError, match="more than 65,535 pixels long"):
         read(tmp_path / "a.png")
+
+
+@pytest.mark.parametrize("side", [9_500, 20_000])  # where Pillow warns, and where it refuses
+def test_a_photograph_of_too_many_pixels_is_refused_with_their_limit(tmp_path, side):
+    (tmp_path / "a.png").write_bytes(png(side, side))
+    with pytest.raises(ValueError, match=r"more than 89,478,485 pixels; reduce it"):
+        read(tmp_path / "a.png")
+
+
+def test_a_quad_longer_than_the_name_of_a_file_is_refused_in_one_line():
+    with pytest.raises(ValueError, match=r"`--quad` must be eight numbers") as refused:
+        quads("0,0," * 3000 + "x", [Photo(Path("a.jpg"), "a.jpg", 0)])
+    assert len(str(refused.value)) < 300
 
 
 @pytest.mark.parametrize("error", [struct.error("no integer"), TypeError("no number"), IndexError("no tag")])
