@@ -181,7 +181,7 @@ def _save_sheets(folder: Path, card_pixels: Picture, sheets: Plan) -> None:
     """Save each sheet and, of several, assembly.png; those of an earlier print with more pages go."""
     count = len(sheets.pages)
     names = ["sheet.png"] if count == 1 else [*(f"sheet-{i + 1}.png" for i in range(count)), "assembly.png"]
-    for old in folder.glob("*.png"):
+    for old in folder.glob("*.png") if (folder / "sheet.json").is_file() else ():
         if re.fullmatch(r"(sheet(-\d+)?|assembly)\.png", old.name) and old.name not in names:
             old.unlink()
     for name, page in zip(names, sheets.pages, strict=False):

@@ -88,6 +88,8 @@ def test_the_words_on_a_card_are_read_where_they_stand(tmp_path):
 def test_tiles_in_pixels_are_the_card_bit_for_bit_and_old_pages_go(tmp_path):
     run = fake_run(tmp_path / "run")
     arguments = [str(run), "--paper", "letter", "--dpi", "150", "--out", str(tmp_path / "out")]
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "sheet-9.png").touch()  # of a folder that holds no print yet
     assert main(["print", *arguments, "--width-mm", "260"]) == 0
     record = json.loads((tmp_path / "out" / "sheet.json").read_text())
     whole = np.asarray(Image.open(tmp_path / "out" / "card.png"))
@@ -101,6 +103,7 @@ def test_tiles_in_pixels_are_the_card_bit_for_bit_and_old_pages_go(tmp_path):
         np.testing.assert_array_equal(tile, whole[y : y + height, x : x + width])
         made[y : y + height, x : x + width] = tile
     np.testing.assert_array_equal(made, whole)
+    assert (tmp_path / "out" / "sheet-9.png").stat().st_size == 0
     (tmp_path / "out" / "sheet-notes.png").touch()
     assert main(["print", *arguments, "--width-mm", "60"]) == 0
     names = {path.name for path in (tmp_path / "out").iterdir()}  # no assembly.png either
