@@ -12,18 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Card, numbers_of, words_of
-from attacks.physical.resemblance import HIDDEN, Resemblance
+from attacks.physical.resemblance import CORRELATION, HIDDEN, Resemblance
 from attacks.physical.scene_features import MATCHES
 from attacks.physical.scene_place import CELLS, Place
 
-#: The least normalised correlation of the patch with its own texture, as the chart says that it was printed.
-CORRELATION = 0.7
 #: The largest share of the patch that lies beyond the photograph's edge.
 CUT = 0.5
 #: No ink is as pure as a screen: the most light of pure red, green and blue relative to white.
 PUREST = 0.95
 #: The most that the scene is turned where it cannot be compared, in degrees, and stretched along one direction.
-TURNED, STRETCHED = 45.0, 1.8
+MOST_DEGREES, MOST_STRETCH = 45.0, 1.8
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,15 +56,15 @@ class Evidence:
         """Why the photograph is left out; None: it is scored. The first rule that it breaks."""
         seen, pure = self.patch, self.purity or 0.0
         rules = [
-            (seen.cut > CUT, f"{seen.cut:.0%} of the patch lies beyond the edge, at most {CUT:.0%}"),
+            (seen.cut > CUT, f"{seen.cut:.1%} of the patch lies beyond the edge, at most {CUT:.0%}"),
             (seen.better != "", f"it shows {seen.better}, not the patch of this arm as it is"),
-            (seen.glare > HIDDEN, f"glare or bare paper on {seen.glare:.0%} of the patch, at most {HIDDEN:.0%}"),
+            (seen.glare > HIDDEN, f"glare or bare paper on {seen.glare:.1%} of the patch, at most {HIDDEN:.0%}"),
             (
                 seen.correlation < CORRELATION,
-                f"the patch is not the run's: correlation {seen.correlation:.2f}, at least {CORRELATION}",
+                f"the patch is not the run's: correlation {seen.correlation:.3f}, at least {CORRELATION}",
             ),
             (seen.hidden > HIDDEN, f"{seen.hidden:.1%} of the patch is covered or changed, at most {HIDDEN:.0%}"),
-            (pure > PUREST, f"its colours are purer than ink, {pure:.2f}, at most {PUREST}: a screen or a file"),
+            (pure > PUREST, f"its colours are purer than ink, {pure:.3f}, at most {PUREST}: a screen or a file"),
         ]
         rules += [] if self.place is None else _of_place(self.place)
         return next((reason for broken, reason in rules if broken), None)
@@ -94,13 +92,16 @@ def _of_place(place: Place) -> list[tuple[bool, str]]:
         (fault is not None, f"in its scene the card is {fault}"),
         (place.unseen, f"it shows too little of the scene round the card, fewer than {CELLS} cells: step back"),
         (
-            value is not None and place.found is None,
+            value is not None and place.found is None and not place.belongs,
             "another scene, or the card elsewhere in it: too few matches with the run's picture "
             f"(at least {MATCHES}), or too little correlation ({value or 0:.2f})",
         ),
         (
-            value is None and abs(place.degrees) > TURNED,
-            f"the card is turned by {place.degrees:.0f} degrees, at most {TURNED:g}",
+            value is None and abs(place.degrees) > MOST_DEGREES,
+            f"the card is turned by {place.degrees:.1f} degrees, at most {MOST_DEGREES:g}",
         ),
-        (place.stretch > STRETCHED, f"the scene is {place.stretch:.2f} times as long one way, at most {STRETCHED}"),
+        (
+            place.stretch > MOST_STRETCH,
+            f"the scene is {place.stretch:.3f} times as long one way, at most {MOST_STRETCH}",
+        ),
     ]

@@ -17,6 +17,8 @@ from attacks.runtime.extras import extra
 Floats = NDArray[np.float64]
 #: Cells along each side of the patch that are compared, and along each side of the window round each.
 GRID, WINDOW = 32, 3
+#: The least correlation of a patch with the print that it shows.
+CORRELATION = 0.7
 #: A place whose window differs by more than this from the print (mean of the channels, of full scale) is hidden.
 DIFFERENT = 0.18
 #: So is one whose print varies more than the first (standard deviation, of full scale) and correlates with it less
@@ -37,8 +39,8 @@ TURNS = ("", "by 90 degrees", "by 180 degrees", "by 270 degrees")
 @dataclass(frozen=True)
 class Resemblance:
     """Of a patch in a photograph: its `correlation` with its own texture, but for the tenth that differs most; what
-    correlates `better`, in words, "" if nothing does; and the shares of it that are `hidden`, under `glare`, and
-    `cut` off by the photograph's edge."""
+    correlates `better`, in words, and by `CORRELATION` or more ("": nothing); and the shares of it that are `hidden`,
+    under `glare`, and `cut` off by the photograph's edge."""
 
     correlation: float
     better: str
@@ -111,12 +113,13 @@ def resemblance(
         others[f"its patch {' and '.join(filter(None, words))}"] = turned
     values = {name: _likeness(seen, look, inside) for name, look in ({"": own} | others).items()}
     best = max(values, key=lambda name: values[name])
+    better = best if values[best] >= CORRELATION else ""
     seen_here, own_here = _windows(seen), _windows(own)
     hidden, off = windows & _changed(seen_here, own_here), seen_here - own_here
     glare = hidden & (seen_here.mean((2, 3, 4)) > LIGHTEST) & (off.mean((2, 3, 4)) > 0)
     count = int(windows.sum())
     return Resemblance(
-        values[""], best, float(hidden.sum()) / count, float(glare.sum()) / count, float(1 - inside.mean())
+        values[""], better, float(hidden.sum()) / count, float(glare.sum()) / count, float(1 - inside.mean())
     )
 
 

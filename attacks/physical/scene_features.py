@@ -13,8 +13,11 @@ from attacks.runtime.extras import extra
 
 Floats = NDArray[np.float64]
 #: The picture is enlarged by the first, up to so many pixels along its longer side; the photograph is read as
-#: coarsely. What is shown round it, as a share of that side: a card may lie elsewhere.
-LARGER_BY, SIDE, ROUND = 2.0, 512, 0.25
+#: coarsely.
+LARGER_BY, SIDE = 2.0, 512
+#: What is shown round the picture, as shares of that side: a card may lie elsewhere. The first that the camera sees
+#: all of: of a plane that is seen at a low angle, less lies before the horizon.
+ROUND = (0.25, 0.1, 0.0)
 #: SIFT (Lowe 2004): most features of each picture, the contrast that they need, and how much nearer than any other a
 #: match must be.
 FEATURES, CONTRAST, NEARER = 1500, 0.02, 0.85
@@ -47,10 +50,10 @@ class Found:
         larger, angle = max(self.larger, 1 / self.larger), abs(self.turned)
         way = "clockwise" if self.turned > 0 else "counterclockwise"
         rules = [
-            (angle > TURNED, f"turned by {angle:.0f} degrees {way}, at most {TURNED:.0f}"),
-            (self.stretched > STRETCHED, f"{self.stretched:.2f} times as long one way, at most {STRETCHED}"),
-            (larger > LARGER, f"{self.larger:.2f} times as large, at most {LARGER} or its inverse"),
-            (self.away > AWAY, f"{self.away:.0%} of its side away from its place, at most {AWAY:.0%}"),
+            (angle > TURNED, f"turned by {angle:.1f} degrees {way}, at most {TURNED:g}"),
+            (self.stretched > STRETCHED, f"{self.stretched:.3f} times as long one way, at most {STRETCHED}"),
+            (larger > LARGER, f"{self.larger:.3f} times as large, at most {LARGER} or its inverse"),
+            (self.away > AWAY, f"{self.away:.1%} of its side away from its place, at most {AWAY:.0%}"),
         ]
         return next((reason for broken, reason in rules if broken), None)
 
@@ -62,10 +65,12 @@ def find(
     `attacks.physical.scene_place.place`."""
     cv2 = extra("cv2")
     height, width = picture.shape[:2]
-    margin = ROUND * max(height, width)
-    round_it = Box(-margin, -margin, width + 2 * margin, height + 2 * margin)
-    if not visible(scene, round_it.corners):
+    margins = (share * max(height, width) for share in ROUND)
+    boxes = (Box(-each, -each, width + 2 * each, height + 2 * each) for each in margins)
+    round_it = next((box for box in boxes if visible(scene, box.corners)), None)
+    if round_it is None:
         return None
+    margin = -round_it.x
     scale = min(LARGER_BY, SIDE / max(height, width))
     size = round(scale * round_it.height), round(scale * round_it.width)
     flat = rectified(photo, scene, round_it, size)
@@ -85,7 +90,8 @@ def find(
     shift = np.linalg.inv(homography) @ scene @ moved @ np.linalg.inv(scene) @ homography
     if not visible(shift, card.patch.corners):
         return None
-    return Found(int(agree.sum()), scene @ moved, *_lies(shift, card.patch))
+    lies = _lies(shift, card.patch)
+    return None if lies is None else Found(int(agree.sum()), scene @ moved, *lies)
 
 
 def _matched(known: NDArray[np.uint8], seen: NDArray[np.uint8], free: NDArray[np.uint8]) -> Floats:
@@ -116,8 +122,8 @@ def _blocks(known: NDArray[np.uint8], seen: NDArray[np.uint8], free: NDArray[np.
     for top in range(0, known.shape[0] - side + 1, side):
         for left in range(0, known.shape[1] - side + 1, side):
             block = known[top : top + side, left : left + side]
-            y, x = top + margin - reach, left + margin - reach
-            window = np.s_[y : y + side + 2 * reach, x : x + side + 2 * reach]
+            y, x = max(0, top + margin - reach), max(0, left + margin - reach)
+            window = np.s_[y : top + margin + side + reach, x : left + margin + side + reach]
             if block.std((0, 1)).max() < VARIES or free[window].mean() < FREE * 255:
                 continue
             alike = cv2.matchTemplate(seen[window], block, cv2.TM_CCOEFF_NORMED)
@@ -128,13 +134,15 @@ def _blocks(known: NDArray[np.uint8], seen: NDArray[np.uint8], free: NDArray[np.
     return np.array(pairs, np.float64).reshape(-1, 2, 2)
 
 
-def _lies(shift: Floats, box: Box) -> tuple[float, float, float, float]:
+def _lies(shift: Floats, box: Box) -> tuple[float, float, float, float] | None:
     """How a card with this patch lies, if the scene is shifted against it: degrees clockwise, times as long one way,
-    times as large, sides of the patch away."""
+    times as large, sides of the patch away. None where it would be mirrored."""
     wanted = np.array(box.corners, np.float64)
     really = project(shift, wanted)
     right, down = ((really[[1, 2]] - really[[0, 3]]).mean(0), (really[[3, 2]] - really[[0, 1]]).mean(0))
     frame = np.stack([right / box.width, down / box.height], 1)
+    if np.linalg.det(frame) <= 0:
+        return None
     long, short = np.linalg.svd(frame, compute_uv=False)
     turned = math.degrees(math.atan2(frame[0, 1] - frame[1, 0], frame[0, 0] + frame[1, 1]))
     away = float(np.hypot(*(really - wanted).mean(0))) / math.sqrt(box.width * box.height)

@@ -14,7 +14,7 @@ from attacks.physical.detect import LIGHT
 from attacks.physical.recognition import PUREST, Evidence
 from attacks.physical.rectify import project
 from attacks.physical.resemblance import GRID, Resemblance, correlation, printed_as, purity, resemblance
-from attacks.physical.scene_features import Found
+from attacks.physical.scene_features import Found, find
 from attacks.physical.scene_place import SCENE, Place, place, scene_correlation, stretch
 from attacks.physical.simulation.camera import printed
 from attacks.physical.simulation.shots import Shot
@@ -74,7 +74,10 @@ def test_a_print_of_its_own_texture_resembles_it_and_any_other_does_not(ink):
     covered = own.copy()
     covered[: GRID // 2, : GRID // 2] = 128
     assert seen(covered).hidden == pytest.approx(0.25, abs=0.05)
-    assert abs(seen(np.full_like(own, 200)).correlation) < 0.1
+    blank = seen(np.full_like(own, 200))
+    assert abs(blank.correlation) < 0.1 and blank.better == ""
+    stranger = RANDOM(1).integers(0, 256, (GRID, GRID, 3)).astype(np.float32)
+    assert seen(stranger).correlation < 0.3 and seen(stranger).better == ""
 
 
 @pytest.mark.parametrize("area", [0.03, 0.07, 0.12, 0.3])
@@ -186,6 +189,35 @@ def test_matches_that_agree_on_a_right_card_do_not_count_in_another_scene(monkey
     assert laid(np.eye(3)).belongs and laid(np.eye(3), spots(4, 2.0)).found is None
 
 
+def test_matches_count_alone_where_nothing_can_be_compared_if_there_are_many(monkeypatch):
+    monkeypatch.setattr(scene_place, "scene_cells", lambda *_: None)
+    for matches, belongs in ((6, False), (40, True)):
+        monkeypatch.setattr(scene_place, "find", lambda *_, matches=matches: replace(FOUND, matches=matches))
+        assert laid(np.eye(3)).belongs == belongs
+
+
+def test_a_scene_without_matches_is_known_if_it_correlates(monkeypatch):
+    monkeypatch.setattr(scene_place, "find", lambda *_: None)
+    picture = spots(0, 20.0)
+    there, away = (laid(about_the_patch(np.eye(2), moved), picture, picture) for moved in ((0.0, 0.0), (0.4, 0.0)))
+    assert there.belongs and Evidence(TRUE, 0.7, there).refusal is None
+    assert not away.belongs and "another scene" in Evidence(TRUE, 0.7, away).refusal
+
+
+@pytest.mark.parametrize("slope", [0.0, 3.3e-3, 3.7e-3])
+def test_a_scene_is_found_before_the_horizon(slope):
+    # The horizon is 303 or 270 pixels from the left edge: nearer than the widest margin, and than the next.
+    tilt = np.array([[1, 0, 0], [0, 1, 0], [-slope, 0, 1]])
+    photo = cv2.warpPerspective(SCENE_PICTURE, tilt, (700, 700), borderValue=(90, 90, 90))
+    seen = find(photo, SCENE_PICTURE, tilt @ IDENTITY, CARD, tilt @ UPRIGHT)
+    assert seen is not None and seen.fault is None and seen.away < 0.05
+
+
+def test_a_mirrored_scene_is_not_found():
+    mirrored = SCENE_PICTURE[:, ::-1].copy()
+    assert find(mirrored, SCENE_PICTURE, IDENTITY, CARD, UPRIGHT) is None
+
+
 def test_a_smooth_scene_is_known_by_its_blocks():
     picture = spots(0, 20.0)
     there, wide = (laid(about_the_patch(np.diag([times, 1.0])), picture, picture) for times in (1.0, 1.45))
@@ -202,14 +234,14 @@ def test_a_smooth_scene_is_known_by_its_blocks():
         ({"patch": {"cut": 0.6}}, "beyond the edge"),
         ({"purity": 0.99}, "a screen or a file"),
         ({"place": {"found": None}}, "another scene"),
-        ({"place": {"found": replace(FOUND, turned=90.0)}}, "turned by 90 degrees clockwise"),
-        ({"place": {"found": replace(FOUND, turned=-11.0)}}, "turned by 11 degrees counterclockwise"),
-        ({"place": {"found": replace(FOUND, stretched=1.45)}}, "1.45 times as long"),
-        ({"place": {"found": replace(FOUND, larger=0.7)}}, "0.70 times as large"),
-        ({"place": {"found": replace(FOUND, away=0.3)}}, "30% of its side away"),
+        ({"place": {"found": replace(FOUND, turned=90.0)}}, "turned by 90.0 degrees clockwise"),
+        ({"place": {"found": replace(FOUND, turned=-11.0)}}, "turned by 11.0 degrees counterclockwise"),
+        ({"place": {"found": replace(FOUND, stretched=1.45)}}, "1.450 times as long"),
+        ({"place": {"found": replace(FOUND, larger=0.7)}}, "0.700 times as large"),
+        ({"place": {"found": replace(FOUND, away=0.3)}}, "30.0% of its side away"),
         ({"place": {"unseen": True, "correlation": None, "found": None}}, "too little of the scene"),
-        ({"place": {"correlation": None, "found": None, "degrees": -90.0}}, "turned by -90 degrees"),
-        ({"place": {"stretch": 2.5}}, "2.50 times"),
+        ({"place": {"correlation": None, "found": None, "degrees": -90.0}}, "turned by -90.0 degrees"),
+        ({"place": {"stretch": 2.5}}, "2.500 times"),
     ],
 )
 def test_each_rule_leaves_a_photograph_out(change, message):
