@@ -44,8 +44,8 @@ class PhotoMeasurement:
 
     `fit` and `swatches` are None if the user gave the corners of the patch; `gain` (3,) is that of light against the
     run's picture, or None if the scenes cannot be compared; `pose` is that of the patch, in pixels a mm (a texel,
-    without tags); `scene` that of the scene in the view's stage frame, or None if it is partly behind the camera;
-    `evidence` says whether the photograph is scored.
+    without tags); `scene` that of the scene in the view's stage frame, or None if it is partly behind the camera, or
+    the patch has no place in it; `evidence` says whether the photograph is scored.
     """
 
     photo: Photo
@@ -108,7 +108,8 @@ def measure_photo(
     lens = None if located is None else located.surface.distorted
     view = photo_view(pixels, size) if kind == "photo" else scene_view(pixels, scene, placement.size, size, lens)
     whole = Box(0, 0, placement.size[1], placement.size[0])
-    scene_pose = pose(view.frame() @ scene, whole) if visible(scene, whole.corners) else None
+    known_scene = placement.fixed and visible(scene, whole.corners)
+    scene_pose = pose(view.frame() @ scene, whole) if known_scene else None
     corners = from_corners(box.corners, seen(box.corners))
     patch = rectify.rectified(shown, flat, box, rectify.natural_size(corners, box))
     looks = {arm: printed_as(texture, swatches, card) for arm, texture in expected.textures.items()}
@@ -118,7 +119,7 @@ def measure_photo(
         None if swatches is None or card is None else purity(swatches, card),
         laid if placement.fixed else None,
     )
-    gain = None if laid is None or laid.cells is None else gains(laid.cells)
+    gain = None if laid.cells is None else gains(laid.cells)
     return PhotoMeasurement(photo, located, swatches, gain, pose(corners, box), scene_pose, view, patch, evidence)
 
 

@@ -1,5 +1,6 @@
 """What scoring photographs leaves behind: tables, pictures, the fitted colours and the preset of a second patch."""
 
+import shutil
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +14,7 @@ from attacks.data.images import to_bytes
 from attacks.physical import next_preset
 from attacks.physical.colour_fit import ColourFit
 from attacks.physical.photo_measure import PhotoMeasurement, file_name
-from attacks.report.words import written
+from attacks.report.words import counted, written
 from attacks.runtime.files import atomic, write_json, write_text
 from attacks.runtime.tables import write_rows
 
@@ -24,7 +25,8 @@ COLUMNS_OF_CSV = (
     *("photo", "picture", "fiducials", "residual_px", "uncertain_px", "flagged", "k1", "bend"),
     *("scale", "scale_unit", "degrees", "jitter", "outside", "stops"),
     *("delta_e", "delta_e_fitted", "cosine", "nearest", "recognised", "success"),
-    *("correlation", "hidden", "glare", "purity", "scene_correlation", "scene_matches", "stretch", "reason"),
+    *("correlation", "hidden", "glare", "cut", "purity", "scene_correlation", "scene_matches"),
+    *("scene_turned", "scene_stretched", "scene_larger", "scene_away", "stretch", "reason"),
 )
 
 
@@ -44,6 +46,8 @@ def write(
         stops: the exposure of each photograph with a chart, by its name.
     """
     folder.mkdir(parents=True, exist_ok=True)
+    if (folder / "photos.json").is_file() and (folder / "rectified").is_dir():
+        shutil.rmtree(folder / "rectified")  # of photographs before these
     write_json(folder / "photos.json", content)
     write_rows(folder / "photos.csv", [csv_row(photo) for photo in (*content["photos"], *content["refused"])])
     scored, refused = measured
@@ -102,7 +106,7 @@ def table(content: dict[str, Any]) -> str:
 def _figures(content: dict[str, Any]) -> list[str]:
     """The scores of all photographs, the digital ones, and where the difference comes from."""
     prediction, arm = content["prediction"], content["arm"]
-    rows = {f"{len(content['photos'])} photographs": content["photographs"]}
+    rows = {counted(len(content["photos"]), "photograph"): content["photographs"]}
     for name, row in content["digital"].items():
         rows[f"digital, {name}"] = row
         if name == arm and prediction is not None:

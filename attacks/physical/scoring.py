@@ -100,8 +100,11 @@ def score_photos(
     """
     if view not in VIEWS:
         raise ValueError(f"`--view` must be one of {', '.join(VIEWS)}; got {view!r}")
+    folder = folder_of(run, "photos", arm) if out is None else out
     if out is None:
         refuse_links(run)
+    if folder.resolve() == photos.folder.resolve():
+        raise ValueError(f"`{folder}` holds the photographs, so results cannot go there: `--out` another folder")
     placement, wanted = read_placement(run), expected(run, arm)
     card = wanted.card
     shots, notes = listed(photos.folder, placement.pictures, photos.picture)
@@ -130,8 +133,10 @@ def score_photos(
     if not measured:
         raise ValueError(f"none of {len(shots)} photographs could be scored; {'; '.join(notes[-NAMED:])}")
     content, colours = _content(origin, measured, wanted, view, notes)
-    content["refused"] = [record(each) | {"reason": each.evidence.refusal} for each in refused]
-    folder = folder_of(run, "photos", arm) if out is None else out
+    content["refused"] = [
+        record(each) | {"picture": placement.pictures[each.photo.row], "reason": each.evidence.refusal}
+        for each in refused
+    ]
     config = origin.manifest["config"]
     photo_report.write(folder, content, (measured, refused), config, colours.fit, colours.stops)
     return Scored(folder, content, (*notes, *content["notes"]))

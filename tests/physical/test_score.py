@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+import yaml
 from hydra.core.config_store import ConfigStore
 from PIL import Image
 
@@ -139,14 +140,35 @@ def test_every_photograph_is_scored_or_named(run, scored):
     left = " | ".join(content["left_out"])
     for word in ("nothing.png: left out, 0 of the fiducials", "text.jpg: left out", "whose.png", ".heic is not read"):
         assert word in left
-    assert "laid-upside-down.png: left out, in its scene the card is turned by 180 degrees" in left
+    assert "laid-upside-down.png: left out, in its scene the card is turned by 180.0 degrees" in left
     assert "elsewhere.png: left out, another scene" in left
     refused = [photo["photo"] for photo in content["refused"]]
     assert len(content["left_out"]) == 6 and len(refused) == 2 and not {*refused} & {*entries}
     rows = {row["photo"]: row for row in csv.DictReader((scored / "photos.csv").read_text().splitlines())}
     assert list(rows) == [*entries, *refused] and all(rows[name]["reason"] for name in refused)
+    assert all(rows[name]["picture"] == first and rows[name]["cut"] for name in refused)
+    assert abs(float(rows[f"{first}--laid-upside-down.png"]["scene_turned"])) == pytest.approx(180, abs=2)
     assert len(list((scored / "rectified").iterdir())) == len(rows)
     assert load_image(scored / "overview.png")[0].shape[2] > 500
+
+
+@pytest.mark.slow
+def test_a_patch_without_a_place_has_no_pose_of_its_scene_and_old_pictures_go(run, photos, tmp_path, refused):
+    copy, folder = tmp_path / "run", tmp_path / "in"
+    shutil.copytree(run, copy)
+    edit(copy / "placement.json", "fixed", False)
+    folder.mkdir()
+    plain, out = f"{names_of(run)[0]}--plain.jpg", copy / "photos"
+    for name in (plain, f"{names_of(run)[0]}--again.jpg"):
+        shutil.copy(photos / plain, folder / name)
+    assert main(["score", str(copy), str(folder), "--device", "cpu"]) == 0
+    assert all(photo["scene"] is None for photo in photos_of(out)["photos"])
+    stages = yaml.safe_load((out / "preset.yaml").read_text())["transforms"]["stages"]
+    assert list(stages) == list(json.loads((copy / MANIFEST).read_text())["config"]["transforms"]["stages"])
+    (folder / plain).unlink()
+    assert main(["score", str(copy), str(folder), "--device", "cpu"]) == 0
+    assert [path.name for path in (out / "rectified").iterdir()] == [f"{names_of(run)[0]}--again.jpg.png"]
+    assert "`--out` another folder" in refused("score", copy, folder, "--out", folder)
 
 
 @pytest.mark.slow
