@@ -90,8 +90,7 @@ def find(
     shift = np.linalg.inv(homography) @ scene @ moved @ np.linalg.inv(scene) @ homography
     if not visible(shift, card.patch.corners):
         return None
-    lies = _lies(shift, card.patch)
-    return None if lies is None else Found(int(agree.sum()), scene @ moved, *lies)
+    return Found(int(agree.sum()), scene @ moved, *_lies(shift, card.patch))
 
 
 def _matched(known: NDArray[np.uint8], seen: NDArray[np.uint8], free: NDArray[np.uint8]) -> Floats:
@@ -134,15 +133,13 @@ def _blocks(known: NDArray[np.uint8], seen: NDArray[np.uint8], free: NDArray[np.
     return np.array(pairs, np.float64).reshape(-1, 2, 2)
 
 
-def _lies(shift: Floats, box: Box) -> tuple[float, float, float, float] | None:
+def _lies(shift: Floats, box: Box) -> tuple[float, float, float, float]:
     """How a card with this patch lies, if the scene is shifted against it: degrees clockwise, times as long one way,
-    times as large, sides of the patch away. None where it would be mirrored."""
+    times as large, sides of the patch away."""
     wanted = np.array(box.corners, np.float64)
     really = project(shift, wanted)
     right, down = ((really[[1, 2]] - really[[0, 3]]).mean(0), (really[[3, 2]] - really[[0, 1]]).mean(0))
     frame = np.stack([right / box.width, down / box.height], 1)
-    if np.linalg.det(frame) <= 0:
-        return None
     long, short = np.linalg.svd(frame, compute_uv=False)
     turned = math.degrees(math.atan2(frame[0, 1] - frame[1, 0], frame[0, 0] + frame[1, 1]))
     away = float(np.hypot(*(really - wanted).mean(0))) / math.sqrt(box.width * box.height)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attacks.perturbations.patch.card import card, numbers_of
-from attacks.physical import scene_place
+from attacks.physical import scene_features, scene_place
 from attacks.physical.colour_fit import Swatches, nominal, scene_cells
 from attacks.physical.detect import LIGHT
 from attacks.physical.recognition import PUREST, Evidence
@@ -213,9 +213,14 @@ def test_a_scene_is_found_before_the_horizon(slope):
     assert seen is not None and seen.fault is None and seen.away < 0.05
 
 
-def test_a_mirrored_scene_is_not_found():
-    mirrored = SCENE_PICTURE[:, ::-1].copy()
-    assert find(mirrored, SCENE_PICTURE, IDENTITY, CARD, UPRIGHT) is None
+@pytest.mark.parametrize("mirrored", [False, True])
+def test_matches_that_agree_on_a_mirrored_scene_do_not_count(monkeypatch, mirrored):
+    known = RANDOM(8).uniform(0, 512, (40, 2))  # the picture, twice as large
+    seen = (known * [-1, 1] + [512, 0] if mirrored else known) + 128  # and a quarter of it round it
+    monkeypatch.setattr(scene_features, "_matched", lambda *_: np.stack([known, seen], 1))
+    monkeypatch.setattr(scene_features, "_blocks", lambda *_: np.empty((0, 2, 2)))
+    found = find(SCENE_PICTURE, SCENE_PICTURE, IDENTITY, CARD, UPRIGHT)
+    assert found is None if mirrored else found.fault is None
 
 
 def test_a_smooth_scene_is_known_by_its_blocks():
