@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attacks.encoders.black_box.asked import kept
+from attacks.encoders.black_box.asked import black_box, kept
 from attacks.encoders.black_box.ledger import LEDGER
 from attacks.encoders.defended import view_defence
 from attacks.encoders.engine import describe
@@ -135,6 +135,8 @@ def _worked(prepared: Prepared, out: Path, entry: Entry | None) -> dict[str, Any
                 setup = set_up(run, prepared.parts, encoder, prepared.choice.decision, session)
                 enough = None if run.evaluate.most is None else partial(_enough, setup)
                 done = work(setup.bench, _executor(prepared, setup.bench), shard(run.shard), enough)
+                if (asked := black_box(encoder)) is not None:
+                    asked.confirm()
                 with tables(setup.bench):
                     content, outcome = _tables(prepared, outcome_of(setup, *done), out, trackers)
         except (Elsewhere, OSError) as error:

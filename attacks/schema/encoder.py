@@ -84,7 +84,7 @@ class CommandConfig(BlackBoxConfig):
 
     name: str = "command"
     model: str = option(MISSING, "the command line; no shell reads it")
-    timeout: float = option(30.0, "seconds for one picture", range="above 0")
+    timeout: float = option(30.0, "seconds for the whole answer to one picture", range="above 0")
 
 
 @dataclass
@@ -97,7 +97,7 @@ class HTTPConfig(BlackBoxConfig):
     batch: int = option(1, "pictures of one request; above 1 in one JSON", least=1)
     rate: float | None = option(None, "requests in a second, at most", range="above 0")
     retries: int = option(5, "of a request without an answer, each after twice the time", range="at least 0")
-    timeout: float = option(30.0, "seconds until a request counts as not answered", range="above 0")
+    timeout: float = option(30.0, "seconds for a connection, and then for the whole answer", range="above 0")
 
 
 @dataclass

@@ -6,6 +6,7 @@ import sys
 
 import pytest
 
+from attacks.encoders.black_box.asked import AGAIN
 from attacks.experiment.verify import verify
 from tests.helpers.asked import WORDS, module, pictures, refused, seen
 from tests.helpers.processes import without_times
@@ -25,6 +26,13 @@ def metrics(folder):
     return without_times(json.loads((folder / "metrics.json").read_text()))
 
 
+def once(asked):
+    """The pictures, asked about once, but for some of the last process that are asked about again at its end."""
+    repeated = len(asked) - len(set(asked))
+    assert 0 < repeated <= AGAIN and not {*asked[-repeated:]} - {*asked[:-repeated]}
+    return asked[:-repeated]
+
+
 #: An encoder that says same or not, with the attack that is made for it.
 SAME = ["encoder=callable", "encoder.model=victim:enrolled", "encoder.answer=same", "optimiser=label_only"]
 SAME += ["attack.views=4", "attack.gradients=16"]
@@ -35,14 +43,14 @@ SAME += ["attack.views=4", "attack.gradients=16"]
 def test_a_stopped_and_resumed_run_asks_about_each_picture_once(encoder, words, tmp_path, monkeypatch, capsys):
     module(tmp_path, monkeypatch)
     assert call(monkeypatch, *words, *encoder, f"hydra.run.dir={tmp_path / 'whole'}") == 0
-    whole = seen(tmp_path)
-    assert len(whole) == len(set(whole)) == metrics(tmp_path / "whole")["asked"]
+    whole = once(seen(tmp_path))
+    assert len(whole) == metrics(tmp_path / "whole")["asked"]
     assert f"asked about {len(whole)} different pictures" in (tmp_path / "whole" / "report.html").read_text()
     assert "queries.jsonl" in json.loads((tmp_path / "whole" / "files.json").read_text())["files"]
     verdict = verify(tmp_path / "whole", program=encoder[1].partition("=")[2])
     assert verdict.passed, verdict.problems
     assert f"its {len(whole)} answers were used" in verdict.notes[-1] and "; 0 pictures were" in verdict.notes[-1]
-    assert seen(tmp_path) == whole
+    assert once(seen(tmp_path)) == whole
     (tmp_path / "seen").unlink()
     for most in (5, len(whole) // 2, len(whole) - 3):
         (tmp_path / "most").write_text(str(most))
@@ -52,7 +60,7 @@ def test_a_stopped_and_resumed_run_asks_about_each_picture_once(encoder, words, 
         assert "RuntimeError: first line second line" in refused(capsys, code)
     (tmp_path / "most").unlink()
     assert call(monkeypatch, f"resume={tmp_path / 'parts'}", encoder[1]) == 0
-    assert sorted(seen(tmp_path)) == sorted(whole)
+    assert sorted(once(seen(tmp_path))) == sorted(whole)
     before, after = metrics(tmp_path / "whole"), metrics(tmp_path / "parts")
     for key in ("arms", "asked", "costs"):
         assert before[key] == after[key]
@@ -114,7 +122,7 @@ def test_a_killed_run_asks_the_server_about_no_picture_twice_and_hides_its_key(w
             running.append(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
             _, error = running[-1].communicate()
     assert [each.returncode for each in running] == [-9, -9, 0], error.decode()
-    assert set(server.answered.values()) == {1}
+    assert sum(server.answered.values()) == len(server.answered) + AGAIN and set(server.answered.values()) == {1, 2}
     assert len(server.answered) == metrics(out)["asked"] == len((out / "queries.jsonl").read_text().splitlines())
     files = [path for path in out.rglob("*") if path.is_file()]
     assert files and not [path for path in files if b"s3cret" in path.read_bytes()]

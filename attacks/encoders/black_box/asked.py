@@ -1,5 +1,6 @@
 """An encoder that can only be asked, with a ledger of its answers."""
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,17 +10,25 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attacks.encoders.black_box.ledger import Ledger
+from attacks.encoders.black_box.ledger import Ledger, digest
 from attacks.encoders.layers import unwrapped
 from attacks.schema.encoder import GRADIENT_FREE
 
 Answer = Literal["vector", "scores", "same"]
 #: 8-bit pictures (N,H,W,3) -> one answer for each: vectors or scores (N,D), or 0 and 1 (N,).
 Ask = Callable[[np.ndarray], Any]
+#: The most bytes of an answer to one picture.
+MOST_BYTES = 2**22
+#: How many pictures are asked about again at the end of a run, and by how much of its length an answer may differ.
+AGAIN, TOLERANCE = 8, 0.01
 
 
 class Unanswered(ValueError):
     """A black box has not answered, or not as it should. What it has answered is kept: the run can be resumed."""
+
+
+class Misplaced(Unanswered):
+    """The answers so far may belong to other pictures, or change from call to call: the run must be made anew."""
 
 
 class BlackBox(nn.Module):
@@ -43,6 +52,7 @@ class BlackBox(nn.Module):
         if type(batch) is not int or batch < 1:
             raise ValueError(f"`batch` must be a whole number of pictures, at least 1; got {batch!r}")
         self.ask, self.title, self.answer, self.batch, self.ledger = ask, title, answer, batch, Ledger()
+        self.sample: dict[str, np.ndarray] = {}
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
@@ -60,9 +70,25 @@ class BlackBox(nn.Module):
             return rows - rows.mean(1, keepdim=True)
         return torch.cat([rows, 1 - rows], 1) if self.answer == "same" else rows
 
+    def confirm(self) -> None:
+        """Ask about some of the pictures of this process again. Raises Misplaced where an answer is another one."""
+        for name, picture in self.sample.items():
+            recorded, row = self.ledger.rows[name], self._asked(picture[None])[0]
+            off = np.linalg.norm(row - recorded) if row.shape == recorded.shape else math.inf
+            if off > TOLERANCE * np.linalg.norm(recorded):
+                self.ledger.refuse()
+                raise Misplaced(
+                    f"encoder {self.title}: the answer to a picture that was sent twice differs by more than "
+                    f"{TOLERANCE:.0%}: its answers change, or belong to other pictures. Mend it, and start a new run"
+                )
+
     def _asked(self, pixels: np.ndarray) -> np.ndarray:
         """The answers (N,D) of one call, checked."""
-        answer: Any = self.ask(pixels)
+        try:
+            answer: Any = self.ask(pixels)
+        except Misplaced:
+            self.ledger.refuse()
+            raise
         what = "0 or 1" if self.answer == "same" else "a row of numbers"
         wrong = f"encoder {self.title}: the answer must be {what} for each of {len(pixels)} pictures"
         try:
@@ -75,7 +101,10 @@ class BlackBox(nn.Module):
         if not narrow or len(rows) != len(pixels):
             raise Unanswered(f"{wrong}; got shape {rows.shape}")
         if not np.isfinite(rows).all() or (self.answer == "same" and not np.isin(rows, (0, 1)).all()):
-            raise Unanswered(f"{wrong}; got {float(rows.ravel()[~np.isin(rows, (0, 1)).ravel()][0]):g} among them")
+            what = "other numbers" if np.isfinite(rows).all() else "NaN or inf"
+            raise Unanswered(f"{wrong}; got {what} among them")
+        self.sample |= {digest(picture): picture for picture in pixels}
+        self.sample = dict(sorted(self.sample.items())[:AGAIN])  # by digest: a sample of all
         return rows
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "BlackBox":

@@ -1,24 +1,29 @@
 """A program as a black box: it reads pictures, and writes a line of JSON for each.
 
 A picture on its standard input is a line with the number of bytes in decimal digits, and then so many bytes: a PNG
-file. The answer on its standard output is one line of JSON. The program is started with the first picture, and its
-standard input ends with the run.
+file. The answer on its standard output is one line of JSON, and nothing else may be there. The program is started
+with the first picture, and its standard input ends with the run.
 """
 
+import io
 import json
 import math
 import queue
 import shlex
 import subprocess
 import threading
+import time
 import weakref
 from contextlib import suppress
 from typing import IO, Any
 
 import numpy as np
 
-from attacks.encoders.black_box.asked import BlackBox, Unanswered
+from attacks.encoders.black_box.asked import MOST_BYTES, BlackBox, Misplaced, Unanswered
 from attacks.encoders.black_box.picture import png
+
+#: Seconds to wait, after the first answer of a program, for a line too many.
+SURPLUS = 0.2
 
 
 def command(model: str, answer: str = "vector", timeout: float = 30.0) -> BlackBox:
@@ -33,7 +38,7 @@ def command(model: str, answer: str = "vector", timeout: float = 30.0) -> BlackB
 
     Args:
         answer: as of `BlackBox`.
-        timeout: seconds that it may take for one picture.
+        timeout: seconds for one picture, from its first byte to the end of the answer.
 
     Raises:
         ValueError: an empty command line, or a time out of its range. Of a picture: `Unanswered`.
@@ -61,44 +66,74 @@ class _Program:
         self.words, self.title, self.timeout = words, title, timeout
         self.process: subprocess.Popen[bytes] | None = None
         self.lines: queue.Queue[bytes] = queue.Queue()
+        self.answered = False
 
     def answer(self, picture: np.ndarray) -> Any:
         """The JSON of one picture. Raises Unanswered in one line, after which the program is started anew."""
         process, file = self.process or self._started(), png(picture)
-        assert process.stdin is not None
+        deadline = time.monotonic() + self.timeout
+        fault: type[Unanswered] = Unanswered
         try:
-            process.stdin.write(f"{len(file)}\n".encode() + file)
-            process.stdin.flush()
+            self._nothing_more(0.0)
+            writer = threading.Thread(target=_write, args=(process.stdin, b"%d\n%b" % (len(file), file)), daemon=True)
+            writer.start()
             line = self.lines.get(timeout=self.timeout)
             if not line:
                 raise BrokenPipeError
-            return json.loads(line)
+            if not line.endswith(b"\n") and len(line) >= MOST_BYTES:
+                raise ValueError
+            writer.join(max(0.0, deadline - time.monotonic()))
+            if writer.is_alive():
+                raise queue.Empty
+            content = json.loads(line)
+            self._nothing_more(0.0 if self.answered else SURPLUS)
+            self.answered = True
+            return content
         except queue.Empty:
             why = f"no answer in {self.timeout:g} s"
         except OSError:
             why = "it has ended"
+        except Misplaced as error:
+            why, fault = str(error), Misplaced
         except (ValueError, RecursionError):
-            why = f"no JSON: {line[:80]!r}"
+            why = f"no JSON of at most {MOST_BYTES} bytes in a line: {line[:80]!r}"
         self.process = None
         _stop(process)
-        raise Unanswered(f"{self.title}: {why} (exit status {process.returncode}); resume=DIRECTORY goes on")
+        goes_on = "start a new run" if fault is Misplaced else "resume=DIRECTORY goes on"
+        raise fault(f"{self.title}: {why} (exit status {process.returncode}); {goes_on}")
+
+    def _nothing_more(self, wait: float) -> None:
+        """Raise Misplaced where a line follows that answers no picture."""
+        with suppress(queue.Empty):
+            if line := self.lines.get(timeout=wait) if wait else self.lines.get_nowait():
+                raise Misplaced(f"a line too many on its standard output: {line[:80]!r}; one line answers a picture")
+            self.lines.put(line)  # the end of the stream
 
     def _started(self) -> "subprocess.Popen[bytes]":
         try:
-            process = subprocess.Popen(self.words, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+            process = subprocess.Popen(self.words, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         except OSError as error:
             raise Unanswered(f"{self.title} cannot be started: {error.strerror}") from None
-        self.process, self.lines = process, queue.Queue()
+        self.process, self.lines, self.answered = process, queue.Queue(), False
         weakref.finalize(self, _stop, process)
         threading.Thread(target=_read, args=(process.stdout, self.lines), daemon=True).start()
         return process
 
 
+def _write(stream: IO[bytes], data: bytes) -> None:
+    """All bytes, for as long as the program takes to read them; it may end before."""
+    with suppress(OSError, ValueError):
+        while data:
+            data = data[stream.write(data) :]
+
+
 def _read(stream: IO[bytes], lines: "queue.Queue[bytes]") -> None:
-    """All lines of a stream, and an empty one at its end."""
-    with stream:
-        for line in stream:
+    """All lines of a stream, and an empty one at its end, or where a line is too long."""
+    with io.BufferedReader(stream) as buffered:  # type: ignore[type-var]
+        while line := buffered.readline(MOST_BYTES):
             lines.put(line)
+            if len(line) == MOST_BYTES:
+                break
     lines.put(b"")
 
 

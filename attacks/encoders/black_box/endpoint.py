@@ -11,22 +11,23 @@ import json
 import math
 import os
 import re
+import socket
+import threading
 import time
 import urllib.error
 import urllib.request
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
 
-from attacks.encoders.black_box.asked import BlackBox, Unanswered
+from attacks.encoders.black_box.asked import MOST_BYTES, BlackBox, Unanswered
 from attacks.encoders.black_box.picture import png
 
 #: Seconds before the first retry, twice as many before each next one, and the most.
 PAUSE, LONGEST = 0.5, 60.0
 #: Statuses that may pass.
 PASSING = (408, 425, 429, 500, 502, 503, 504)
-#: The most bytes of a response.
-MOST_BYTES = 2**26
 
 
 def endpoint(
@@ -53,7 +54,7 @@ def endpoint(
         batch: the most pictures of one request.
         rate: the most requests in a second; None: as they come.
         retries: of a request that is not answered, is refused for the moment (429, 503, ...) or answered by no JSON.
-        timeout: seconds until a request counts as not answered.
+        timeout: seconds for a connection, and then for the whole request and response.
 
     Raises:
         ValueError: no such address, variable, or a number out of its range. Of a picture: `Unanswered`.
@@ -76,7 +77,8 @@ def endpoint(
     if not 0 < timeout < math.inf:
         raise ValueError(f"`timeout` must be a number of seconds, above 0; got {timeout}")
     secret = None if key is None else os.environ[key]
-    client = _Client(model, secret, 0.0 if rate is None else 1 / rate, retries, timeout)
+    interval = 0.0 if rate is None else 1 / rate
+    client = _Client(model, secret, interval, retries, timeout, batch * MOST_BYTES)
 
     def ask(pixels: np.ndarray) -> Any:
         files = [png(picture) for picture in pixels]
@@ -89,12 +91,14 @@ def endpoint(
 
 
 class _Client:
-    """Posts to one address, at most so often, and again where that may help."""
+    """Posts to one address, at most so often, and again where that may help. No message quotes the server: it may
+    have sent the key back."""
 
-    def __init__(self, url: str, secret: str | None, interval: float, retries: int, timeout: float) -> None:
-        self.url, self.interval, self.retries, self.timeout = url, interval, retries, timeout
+    def __init__(
+        self, url: str, secret: str | None, interval: float, retries: int, timeout: float, most: int
+    ) -> None:
+        self.url, self.interval, self.retries, self.timeout, self.most = url, interval, retries, timeout, most
         self.headers = {} if secret is None else {"Authorization": f"Bearer {secret}"}
-        self.opener = urllib.request.build_opener(_Stay())
         self.next = 0.0  # when the next request may be sent
 
     def posted(self, body: bytes, kind: str) -> Any:
@@ -103,13 +107,18 @@ class _Client:
             pause = PAUSE * 2**attempt
             try:
                 return json.loads(self._sent(body, kind))
+            except Unanswered:
+                raise
             except urllib.error.HTTPError as error:
                 error.close()
                 why, pause = f"status {error.code}", max(pause, _seconds(error.headers.get("Retry-After")))
                 if error.code not in PASSING:
                     raise Unanswered(f"encoder http:{self.url}: the server refuses a picture ({why})") from None
-            except (OSError, http.client.HTTPException) as error:  # URLError and time-outs are among them
-                why = " ".join(str(getattr(error, "reason", None) or error or type(error).__name__).split())[:200]
+            except (http.client.HTTPException, ConnectionError) as error:
+                why = f"no whole HTTP response ({type(error).__name__})"
+            except OSError as error:  # URLError is one
+                reason = getattr(error, "reason", error)
+                why = getattr(reason, "strerror", None) or f"no answer in {self.timeout:g} s"
             except (ValueError, RecursionError):
                 why = "an answer that is not JSON"
             if attempt < self.retries:
@@ -124,9 +133,66 @@ class _Client:
         self.next = time.monotonic() + self.interval
         headers = {"Content-Type": kind, "Accept": "application/json", **self.headers}
         request = urllib.request.Request(self.url, body, headers, method="POST")
-        with self.opener.open(request, timeout=self.timeout) as response:
-            data: bytes = response.read(MOST_BYTES)
-            return data
+        deadline = _Deadline(self.timeout)
+        with deadline, _opener(deadline).open(request, timeout=self.timeout) as response:
+            data: bytes = response.read(self.most + 1)
+        if deadline.passed:  # what was read may be cut
+            raise TimeoutError
+        if len(data) > self.most:
+            raise Unanswered(f"encoder http:{self.url}: an answer of more than {self.most} bytes")
+        if response.length:  # as many are missing
+            raise http.client.IncompleteRead(data, response.length)
+        return data
+
+
+class _Deadline:
+    """Ends the connections that are opened in a block when the time of a connection is over, however slowly the other
+    side answers: the time-out of a socket begins anew with each byte."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds, self.passed = seconds, False
+        self.timers: list[threading.Timer] = []
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *_: object) -> None:
+        for timer in self.timers:
+            timer.cancel()
+
+    def begin(self, connection: socket.socket) -> None:
+        """The time of a connection begins."""
+        self.timers.append(threading.Timer(self.seconds, self._end, (connection,)))
+        self.timers[-1].daemon = True
+        self.timers[-1].start()
+
+    def _end(self, connection: socket.socket) -> None:
+        self.passed = True
+        with suppress(OSError):  # it has ended
+            socket.socket.shutdown(connection, socket.SHUT_RDWR)  # of a TLS socket too, without a farewell
+
+
+def _opener(deadline: _Deadline) -> urllib.request.OpenerDirector:
+    """Opens addresses with connections that the deadline ends."""
+
+    class Http(http.client.HTTPConnection):
+        def connect(self) -> None:
+            super().connect()
+            deadline.begin(self.sock)
+
+    class Https(http.client.HTTPSConnection):
+        def connect(self) -> None:
+            super().connect()
+            deadline.begin(self.sock)
+
+    class Handler(urllib.request.HTTPHandler, urllib.request.HTTPSHandler):
+        def http_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+            return self.do_open(Http, request)
+
+        def https_open(self, request: urllib.request.Request) -> http.client.HTTPResponse:
+            return self.do_open(Https, request)
+
+    return urllib.request.build_opener(_Stay(), Handler())
 
 
 class _Stay(urllib.request.HTTPRedirectHandler):

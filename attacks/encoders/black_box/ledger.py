@@ -1,7 +1,8 @@
 """The answers of a black box by picture, in a file that is only appended to.
 
 A line of JSON for each picture: the digest of its 8-bit pixels, and the answer. A line is on the disk before the next
-picture is asked about. What a killed process has left of a last line is cut off.
+picture is asked about. What a killed process has left of a last line is cut off. A last line "refused" says that the
+answers may belong to other pictures.
 """
 
 import hashlib
@@ -19,6 +20,8 @@ from attacks.runtime.locks import Lock
 
 #: The name of the file in a run directory.
 LEDGER = "queries.jsonl"
+#: The last line of answers that cannot be used.
+REFUSED = b'{"refused": "a picture has two answers"}'
 
 
 class Ledger:
@@ -53,6 +56,8 @@ class Ledger:
     def read(self, path: Path, data: bytes) -> None:
         """Take over the answers of a ledger's lines. Raises ValueError for another line."""
         for number, line in enumerate(data.splitlines(), 1):
+            if line == REFUSED:
+                raise ValueError(f"`{path}`: a picture has two answers, so none can be used: start a new run")
             try:
                 entry = json.loads(line)
                 self._learn(str(entry["picture"]), np.asarray(entry["answer"], dtype=np.float32))
@@ -83,12 +88,19 @@ class Ledger:
             raise ValueError("no digest with finite numbers")
         self.rows[name] = row
 
+    def refuse(self) -> None:
+        """Record that the answers so far cannot be used."""
+        self._write(REFUSED + b"\n")
+
     def _append(self, fresh: dict[str, np.ndarray]) -> None:
+        lines = [json.dumps({"picture": name, "answer": _short(row)}) + "\n" for name, row in fresh.items()]
+        self._write("".join(lines).encode())
+
+    def _write(self, data: bytes) -> None:
         if self.path is None:
             return
-        lines = [json.dumps({"picture": name, "answer": _short(row)}) + "\n" for name, row in fresh.items()]
         with named_where_unwritten(self.path), self.path.open("ab") as file:
-            file.write("".join(lines).encode())
+            file.write(data)
             file.flush()
             os.fsync(file.fileno())
 

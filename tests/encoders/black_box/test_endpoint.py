@@ -1,5 +1,7 @@
 """A black box behind an address: requests, keys, limits, and servers that misbehave."""
 
+import contextlib
+import json
 import time
 
 import pytest
@@ -38,6 +40,15 @@ def fails(times, how):
     return lambda number: how if number < times else None
 
 
+def drip(handler, content):
+    """A byte at a time: each is within the time-out of a socket, all of them are not."""
+    with contextlib.suppress(OSError):
+        for byte in content:
+            handler.wfile.write(bytes([byte]))
+            handler.wfile.flush()
+            time.sleep(0.03)
+
+
 BAD = {
     "busy": lambda handler: handler.reply(503, b"busy", Retry_After=0),
     "too many": lambda handler: handler.reply(429, b"slow down"),
@@ -47,6 +58,8 @@ BAD = {
     "hangs up": lambda handler: handler.connection.close(),
     "no HTTP": lambda handler: handler.wfile.write(b"\x00\x01\x02\r\n\r\n"),
     "late": lambda handler: time.sleep(0.4),
+    "drips": lambda handler: drip(handler, b"HTTP/1.1 200 OK\r\n\r\n[1, 2, 3, 4, 5, 6, 7, 8, 9]"),
+    "drips its headers": lambda handler: drip(handler, b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\n"),
 }
 
 
@@ -69,6 +82,41 @@ def test_an_address_without_a_server_is_one_line():
         url = server.url
     with pytest.raises(ValueError, match=r"no answer in 2 attempts, at last .*refused"):
         endpoint(url, retries=1)(pictures(1))
+
+
+ECHOES = {
+    "status line": lambda handler, key: handler.wfile.write(key + b"\r\n\r\n"),
+    "version": lambda handler, key: handler.wfile.write(b"HTTP/" + key + b" 200 OK\r\n\r\n"),
+    "reason": lambda handler, key: handler.wfile.write(b"HTTP/1.1 401 " + key + b"\r\n\r\n"),
+    "header": lambda handler, key: handler.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: " + key + b"\r\n\r\n[1]"),
+    "chunk": lambda handler, key: handler.wfile.write(
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + key + b"\r\n"
+    ),
+    "body": lambda handler, key: handler.reply(200, key),
+    "refusal": lambda handler, key: handler.reply(403, key),
+    "JSON": lambda handler, key: handler.reply(200, json.dumps({"answer": key.decode()}).encode()),
+    "number": lambda handler, key: handler.reply(200, b"[1" + b"0" * 9 + b"77]"),
+    "address": lambda handler, key: handler.reply(302, b"", Location="http://" + key.decode()),
+}
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("place", ECHOES)
+def test_no_message_holds_a_key_that_the_server_sends_back(place, monkeypatch):
+    key = "1000000000077"
+    monkeypatch.setenv("VIEWPROOF_SECRET", key)
+    odd = fails(9, lambda handler: ECHOES[place](handler, key.encode()))
+    with serving(odd) as server, pytest.raises(ValueError, match="encoder http") as caught:
+        endpoint(server.url, "same", key="VIEWPROOF_SECRET", retries=1)(pictures(1))
+    assert key not in str(caught.value) and f"{float(key):g}" not in str(caught.value)
+
+
+def test_a_longer_answer_than_the_limit_is_refused(monkeypatch):
+    monkeypatch.setattr(module, "MOST_BYTES", 100)
+    with serving(fails(9, lambda handler: handler.reply(200, b"[1]" + b" " * 98))) as server:
+        with pytest.raises(ValueError, match="more than 100 bytes"):
+            endpoint(server.url)(pictures(1))
+        assert server.requests == 1 and endpoint(server.url, batch=2).batch == 2
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 301, 302, 307])
