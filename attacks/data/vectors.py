@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.data.images import shown
@@ -36,7 +37,8 @@ def read_vectors(path: str | Path) -> Vectors:
     column `name` and optionally `identity`. The file is read once, to check it.
 
     Raises:
-        FileNotFoundError, ValueError: a file is missing; not a table of finite numbers, or a row is 0; other names.
+        FileNotFoundError, ValueError: a file is missing; not a table of numbers; a row that is not `directed`;
+            other names.
     """
     path = Path(path)
     if not path.is_file():
@@ -57,17 +59,24 @@ def read_vectors(path: str | Path) -> Vectors:
     for start in range(0, len(array), BLOCK):
         block = np.ascontiguousarray(array[start : start + BLOCK])
         digest.update(block.data)
-        lengths = np.abs(block).max(1)
-        if not (good := np.isfinite(lengths) & (lengths > 0)).all():
+        whole = np.abs(block).max(1) >= np.finfo(array.dtype).tiny  # below, digits are lost
+        if not (good := directed(torch.from_numpy(block)).numpy() & whole).all():
             bad = start + int((~good).argmax())
             raise ValueError(
-                f"`data.gallery` must hold finite rows that are not 0; got another, row {bad} (from 0) of `{path}`: "
-                "leave it out, and its name"
+                "`data.gallery` must hold finite rows whose length float32 can hold, such as 1; got another, row "
+                f"{bad} (from 0) of `{path}`: scale the rows to length 1; leave out zeros, and their names"
             )
     names, labels = _names(path, len(array))
     for text in (*names, *(labels or ())):
         digest.update(f"{text}\n".encode())
     return Vectors(torch.from_numpy(array), names, labels, digest.hexdigest())
+
+
+def directed(rows: Tensor) -> Tensor:
+    """Whether rows (n,D) keep their direction where cosines are computed, in float32: (n,) bool. Rows of zeros have
+    none, and rows of numbers whose squares leave its range."""
+    lengths: Tensor = F.normalize(rows.float(), dim=1).norm(dim=1)
+    return (lengths - 1).abs() < 1e-3
 
 
 def _names(path: Path, count: int) -> tuple[tuple[str, ...], tuple[str | None, ...] | None]:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attacks.data.vectors import directed
 from attacks.encoders.tree import Texts, optional
 from attacks.evaluation.scores import embed
 from transforms import stream
@@ -79,6 +80,11 @@ def class_embeddings(texts: Texts, classes: Sequence[str], templates: Sequence[s
                 f"the text tower does not take the class {name!r} ({type(error).__name__}: {reason}); are the "
                 "tokenizer's files whole?"
             ) from error
+        if not bool(directed(embeddings).all()):
+            raise ValueError(
+                f"`data.classes`: the text tower's embeddings of {name!r} have no direction (zeros, or not finite): "
+                "are its weights whole?"
+            )
         directions = F.normalize(embeddings.float(), dim=1)
         rows.append(F.normalize(directions.mean(0), dim=0))
     return torch.stack(rows)

@@ -38,24 +38,29 @@ class Rows:
 
     def __getitem__(self, rows: Tensor) -> Tensor:
         """The embeddings of rows (n,), numbers on the host, as they are: (n,D) on the device of the first part."""
-        like, start = self.parts[0], 0
-        if len(self.parts) == 1:
-            return like[uploaded(rows, like.device)]
-        chosen = like.new_empty(len(rows), like.shape[1])
-        for part in self.parts:
-            here = (rows >= start) & (rows < start + len(part))
-            chosen[here.to(like.device)] = part[(rows[here] - start).to(part.device)].to(like)
-            start += len(part)
-        return chosen
+        return self._gathered(rows, lambda some: some.to(self.parts[0]))
 
     def unit(self, rows: Tensor) -> Tensor:
         """What is compared of some embeddings (n,D): float64 of length 1 on the device of the first part."""
         rows = rows.to(self.device)
-        return F.normalize((rows if self.signature is None else self.signature(rows)).double(), dim=1)
+        rows = rows if self.signature is None else self.signature(rows)
+        return F.normalize(rows.double(), dim=1, eps=torch.finfo(torch.float64).tiny)
 
     def picked(self, rows: Tensor) -> Tensor:
-        """What is compared of rows (n,): float64 of length 1."""
-        return self.unit(self[rows])
+        """What is compared of rows (n,): float64 of length 1, with the bits of `blocks`."""
+        return self._gathered(rows, self.unit)
+
+    def _gathered(self, rows: Tensor, form: Callable[[Tensor], Tensor]) -> Tensor:
+        """Rows of any part, each in this form."""
+        if len(self.parts) == 1:
+            return form(self.parts[0][uploaded(rows, self.device)])
+        start, places, chosen = 0, [], []
+        for part in self.parts:
+            here = ((rows >= start) & (rows < start + len(part))).nonzero()[:, 0]
+            places.append(here)
+            chosen.append(form(part[(rows[here] - start).to(part.device)]))
+            start += len(part)
+        return torch.cat(chosen)[uploaded(torch.cat(places).argsort(), self.device)]
 
     def blocks(self, views: int) -> Iterator[tuple[int, Tensor]]:
         """The first row of each block and what is compared of it, for a product with `views` rows."""

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attacks.data.vectors import directed
 from attacks.encoders.tree import Encoder, Tree, joined, mapped, optional
 from attacks.eot.bank import Bank, judged
 from attacks.eot.batching import in_parts
@@ -166,6 +167,11 @@ def _check(images: Tensor, clean: Tensor, gallery: Sequence[Tensor], encoder: En
     if clean.dim() != 2 or len(clean) != len(images):
         raise ValueError(
             f"`clean` must hold one row per image (N,D); got {tuple(clean.shape)} for {len(images)} images"
+        )
+    if bool((clean.any(1) & ~directed(clean)).any()):  # a row of zeros has the cosine 0
+        raise ValueError(
+            "`clean` must hold finite embeddings whose length float32 can hold; got another: does the encoder "
+            "overflow? scale its answers, for instance to length 1"
         )
     for part in gallery:
         if part.dim() != 2 or part.shape[1] != clean.shape[1]:

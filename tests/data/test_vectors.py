@@ -40,6 +40,39 @@ def test_rows_are_those_of_the_array_in_its_order(tmp_path, kind):
     assert read_vectors(tmp_path / "g.npy").digest != vectors.digest
 
 
+def nearest(rows, views):
+    """Cosines in extended precision, with the scale taken out first."""
+    wide = [(x / np.abs(x).max(1, keepdims=True)).astype(np.longdouble) for x in (rows.astype(np.longdouble), views)]
+    unit = [x / np.sqrt((x * x).sum(1, keepdims=True)) for x in wide]
+    return (unit[1] @ unit[0].T).astype(float)
+
+
+@pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
+def test_a_scale_changes_no_cosine_or_is_refused(tmp_path, kind):
+    array, views = made(tmp_path, 9, 16).astype("float64"), np.random.default_rng(1).normal(size=(5, 16))
+    accepted = set()
+    for exponent in (-1060, -500, -160, -140, -126, -60, -30, -20, -12, 0, 12, 60, 100, 126, 500, 1000):
+        with np.errstate(over="ignore", under="ignore"):
+            np.save(tmp_path / "g.npy", rows := np.ldexp(array, exponent).astype(kind))
+        try:
+            part = read_vectors(tmp_path / "g.npy").rows
+        except ValueError as refusal:
+            assert "scale the rows to length 1" in str(refusal)
+            continue
+        accepted.add(exponent)
+        wanted, known = nearest(rows, views), Rows((torch.randn(2, 16), part))
+        unit = known.unit(torch.from_numpy(views))
+        order = torch.arange(2, 11)
+        single = 1e-6 if kind == "float64" else 1e-12  # rows in memory are in float32
+        for seen, error in (
+            (known.picked(order), 1e-12),
+            (known.unit(part), 1e-12),
+            (known.unit(known[order]), single),
+        ):
+            assert np.abs((unit @ seen.T).numpy() - wanted).max() < error
+    assert {0, -12} <= accepted and not accepted & {-1060, -500, -140, 126, 500, 1000}
+
+
 def test_identities_are_those_of_the_table(tmp_path):
     made(tmp_path, 3, names=["name,identity", "a,x", "b,", "c,x"], ending=".csv")
     gallery = beside(pictures(2).shelf(), read_vectors(tmp_path / "g.npy"))
@@ -84,6 +117,7 @@ BAD = {
     "other bytes": (saved(np.ones((9, 4), dtype=">f4")), "must hold rows"),
     "infinite": (saved(np.array([[1.0, 2], [np.inf, 1]])), "row 1"),
     "nan": (saved(np.array([[np.nan, 2], [3, 1]])), "row 0"),
+    "overflow": (saved(np.array([[1.0, 2], [1e200, 1e200]])), "row 1"),
     "zero": (saved(np.array([[1.0, 2], [0, 0]])), "row 1"),
     "too few names": (lambda folder: (folder / "g.txt").write_text("a\n"), "1 names for 9 rows"),
     "a name twice": (lambda folder: (folder / "g.txt").write_text("a\n" * 9), "'a': rename"),

@@ -32,6 +32,12 @@ def test_the_length_of_a_text_embedding_does_not_matter():
     assert torch.allclose(scaled, class_embeddings(texts, ["a", "b"], ["{}", "x {}"]), atol=1e-6)
 
 
+@pytest.mark.parametrize("factor", [0, 1e-30, 1e30, float("nan")])
+def test_a_text_embedding_without_a_direction_is_refused(factor):
+    with pytest.raises(ValueError, match="of 'a' have no direction"):
+        class_embeddings(lambda some: texts(some) * torch.tensor([1.0, factor])[:, None], ["a", "b"], ["{}", "x {}"])
+
+
 @pytest.mark.parametrize("templates", [[], ["a photo"]])
 def test_a_template_must_have_a_placeholder(templates):
     with pytest.raises(ValueError, match=r"`data.templates`.*\{\}"):
