@@ -44,7 +44,7 @@ def planned(run: Run, parts: Parts) -> dict[str, Any]:
     """The files that a run may write, for manifest.json; see `listed`. Nothing else in its directory is its own."""
     arms, config = list(arms_of(run, parts)), run.evaluate
     optional = configured_parts(run, parts.transforms)
-    tables = optional | {"spectrum": config.explain > 0, "drift": bool(config.layers)}
+    tables = optional | {"drift": bool(config.layers)}
     files = [*ALWAYS, *(f"{name}.csv" for name, configured in tables.items() if configured)]
     files += [f"{name}.png" for name in ("explanations", "deployment", "failure") if optional[name]]
     files += [LEDGER] if black_box(parts.encoder) is not None else []

@@ -254,8 +254,7 @@ def parts(bench: Bench, out: Path, chosen: Drawn, done: Mapping[str, object]) ->
 
 
 #: The columns of a part that are judged; all others say of what.
-MEASURED = ["cosine", "success", "likeness", "deletion", "insertion"]
-MEASURED += ["coverage", "view_coverage", "effective_coverage"]
+MEASURED = ["cosine", "success", "likeness", "coverage", "view_coverage", "effective_coverage"]
 
 
 def _rows_apart(

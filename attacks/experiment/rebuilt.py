@@ -15,7 +15,6 @@ from attacks.evaluation.detection import Detection
 from attacks.evaluation.drift import VIEWS, Drift
 from attacks.evaluation.explain.explanation import Explanations, Maps
 from attacks.evaluation.explain.gradients import Reach
-from attacks.evaluation.explain.spectrum import frequencies, ring_count
 from attacks.evaluation.failure import Failures, PictureFailure
 from attacks.evaluation.judge import CellScores
 from attacks.evaluation.radii import SmallestRadii
@@ -63,14 +62,11 @@ def sections_of(bench: Bench, content: Mapping[str, Any], folder: Path) -> Secti
     failed = content["failed_parts"]
     makes: dict[str, Callable[[Bench, Mapping[str, Any], Sequence[Row]], Section]]
     makes = {"radii": _radii, "response": _response, "left_out": _left_out, "deployment": _deployment}
-    makes |= {"detection": _detection, "failure": _failure}
+    makes |= {"detection": _detection, "explanations": _explanations, "failure": _failure}
     parts: dict[str, Section | None] = {}
     for name, configured in configured_parts(bench.run, bench.parts.transforms).items():
         rows = read_rows(folder / f"{name}.csv") if configured and name not in failed else None
-        if name == "explanations" and rows is not None:
-            parts[name] = _explanations(bench, content, rows, read_rows(folder / "spectrum.csv"))
-        else:
-            parts[name] = None if rows is None else makes[name](bench, content, rows)
+        parts[name] = None if rows is None else makes[name](bench, content, rows)
     return Sections(parts, {}, dict(failed))
 
 
@@ -168,30 +164,18 @@ def _failure(bench: Bench, content: Mapping[str, Any], rows: Sequence[Row]) -> F
     return Failures(each, bench.run.evaluate.particles)
 
 
-def _explanations(
-    bench: Bench, content: Mapping[str, Any], rows: Sequence[Row], rings: Sequence[Row] = ()
-) -> Explanations:
-    """A curve that is constant has its value as its area."""
+def _explanations(bench: Bench, content: Mapping[str, Any], rows: Sequence[Row]) -> Explanations:
     sample, arms = sample_of(bench, bench.run.evaluate.explain), arms_of(bench.run, bench.parts)
-    orders, count = [*dict.fromkeys(row["order"] for row in rows)], len(sample.names)
-    shape = [len(arms), len(orders), count]
-    areas = torch.stack([_column(rows, name, shape) for name in ("deletion", "insertion")], -1)[..., None]
-    likeness, none = _column(rows, "likeness", shape)[:, 0], torch.zeros(0)
-    maps = {
-        arm: Maps(none, likeness[i], None, None, dict(zip(orders, areas[i].expand(-1, -1, -1, 2), strict=True)))
-        for i, arm in enumerate(arms)
-    }
+    shape, none = [len(arms), len(sample.names)], torch.zeros(0)
+    likeness = _column(rows, "likeness", shape)
+    maps = {arm: Maps(none, likeness[i], None, None) for i, arm in enumerate(arms)}
     reach = None
     if rows[0]["coverage"]:
         names = ("coverage", "view_coverage", "effective_coverage")
-        reach = Reach(none, none, *(_column(rows, name, shape)[0, 0] for name in names))
-    height, width = bench.parts.queries.images.shape[2:]
-    frequency = frequencies(ring_count(height, width))
-    power = _column(rings, "power", [len(arms) - 1, count, len(frequency)])
+        reach = Reach(none, none, *(_column(rows, name, shape)[0] for name in names))
     recorded = content["explanations"]
     missing, cost = tuple(recorded["missing"]), recorded["cost"]
-    by_arm = dict(zip(arms[1:], power, strict=True))
-    head = (sample.names, sample.clusters, maps, recorded["layer"], reach, frequency, by_arm, missing)
+    head = (sample.names, sample.clusters, maps, recorded["layer"], reach, missing)
     return Explanations(*head, cost["forward"], cost["backward"], cost["seconds"])
 
 

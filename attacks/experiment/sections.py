@@ -70,11 +70,7 @@ class Sections:
 
     def rows(self) -> dict[str, list[dict[str, object]]]:
         """The rows by the name of their file."""
-        rows = {name: part.rows() for name, part in self.parts.items() if part is not None}
-        part = self.parts["explanations"]
-        if isinstance(part, Explanations):
-            rows["spectrum"] = part.spectrum_rows()
-        return rows
+        return {name: part.rows() for name, part in self.parts.items() if part is not None}
 
     def draw(self, out: Path) -> None:
         """Write explanations.png, deployment.png and failure.png, if there are any."""
@@ -246,5 +242,4 @@ def explanations_of(bench: Bench, sample: Sample) -> Explanations:
         bench.banks[SAME],
         sample=sample,
         chunk=bench.chunk,
-        seed=bench.run.seed,
     )

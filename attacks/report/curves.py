@@ -103,23 +103,6 @@ def response_curve(curve: Mapping[str, Any], name: str, names: Mapping[str, str]
     return to_svg(figure, name, f"Response to {x['name']}", description)
 
 
-def spectrum_curve(spectrum: Mapping[str, Any], names: Mapping[str, str] = ARMS) -> Markup:
-    """The power of the perturbations over frequency."""
-    figure, axis = _axis((7.6, 2.8))
-    for arm in (arm for arm in reversed(ARMS) if spectrum["arms"].get(arm)):
-        values = spectrum["arms"][arm]
-        axis.plot(spectrum["frequency"], values, f"{MARKS[arm]}-", color=LIGHT[arm], markersize=3, label=names[arm])
-    axis.set_xlabel("frequency (cycles per pixel)")
-    axis.set_yscale("log", nonpositive="mask")
-    axis.yaxis.set_major_formatter(lambda value, _: f"{value:g}")  # matplotlib's own labels are formulas
-    axis.yaxis.set_minor_formatter(NullFormatter())
-    axis.set_ylabel("share of the power")
-    plain(axis)
-    legend(figure, axis)
-    description = "Its power over radial frequency, a line for each arm."
-    return to_svg(figure, "spectrum", "Spectrum of the perturbation", description)
-
-
 def _axis(size: tuple[float, float]) -> tuple[Figure, Axes]:
     figure = Figure(figsize=size, layout="constrained")
     return figure, figure.subplots()

@@ -1,6 +1,5 @@
-"""The sheet of explanations: the maps of one picture before and after each attack, and the perturbations' spectra."""
+"""The sheet of explanations: the maps of one picture before and after each attack."""
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -11,14 +10,13 @@ from torch import Tensor
 
 import attacks.report  # noqa: F401  # keeps matplotlib's font cache out of the log
 from attacks.data.images import to_bytes
-from attacks.evaluation.explain.explanation import CAM, GRADIENT, Explanations, Maps
+from attacks.evaluation.explain.explanation import Explanations, Maps
 from attacks.evaluation.explain.gradients import Reach
 from attacks.runtime.files import atomic
 
-COLUMNS = 5
+COLUMNS = 4
 #: The rows of the sheet, where the arms exist.
 NAMES = {"clean": "clean", "no_eot": "attack without EOT", "eot": "attack with EOT"}
-_COLOURS = {"no_eot": "#c05621", "eot": "#1a56a8"}
 _GREY, _DEAD = "#718096", (220, 30, 30)
 #: The quantile of a gradient that is drawn white: a few pixels are far larger than all others.
 _BRIGHT = 0.99
@@ -27,47 +25,37 @@ _BRIGHT = 0.99
 def draw_explanations(path: str | Path, explanations: Explanations, picture: int = 0) -> None:
     """Save the sheet of one picture as PNG, with a row for the clean picture and for each attack.
 
-    The clean row has no perturbation. It shows the gradient over the bank's views, dead zones in red, and all
-    spectra.
+    The clean row has no perturbation. It shows the gradient over the bank's views, dead zones in red.
     """
     arms = [arm for arm in explanations.arms if arm in NAMES]
-    power = {arm: rows[picture] for arm, rows in explanations.power.items() if arm in arms}
-    shares = {arm: row / row.sum().clamp(min=1e-300) for arm, row in power.items()}
-    floor = min([1.0, *(value for row in shares.values() for value in row[row > 0].tolist())])
     figure = Figure(figsize=(2.1 * COLUMNS + 0.5, 2.35 * len(arms)), dpi=110, layout="constrained")
     for row, arm in zip(figure.subplots(len(arms), COLUMNS, squeeze=False), arms, strict=True):
         maps = explanations.arms[arm]
         _show(row[0], to_bytes(maps.pictures[picture]), f"likeness {float(maps.likeness[picture]):.2f}")
         row[0].set_ylabel(NAMES[arm], fontsize=9)
-        _map(row[1], maps, picture, CAM)
-        _map(row[2], maps, picture, GRADIENT)
+        _map(row[1], maps, picture, "Grad-CAM")
+        _map(row[2], maps, picture, "input gradient")
         if arm == "clean":
             _reach(row[3], explanations.reach, picture)
         else:
             _perturbation(row[3], (maps.pictures - explanations.arms["clean"].pictures)[picture])
-        _spectra(row[4], explanations.frequency, shares if arm == "clean" else {arm: shares[arm]}, floor)
-        if arm == "clean" and shares:
-            row[4].legend(frameon=False, fontsize=6)
     with atomic(path) as temporary:
         figure.savefig(temporary, format="png", metadata={"Software": None})
 
 
-def _map(axis: Axes, maps: Maps, picture: int, order: str) -> None:
-    """A map with its deletion and insertion areas; Grad-CAM is laid over the grey picture."""
-    values = maps.cam if order == CAM else maps.gradient
-    title = "Grad-CAM" if order == CAM else "input gradient"
+def _map(axis: Axes, maps: Maps, picture: int, title: str) -> None:
+    """A map; Grad-CAM is laid over the grey picture."""
+    values = maps.cam if title == "Grad-CAM" else maps.gradient
     if values is None:
         _none(axis, f"{title}:\nnot available")
         return
-    deletion, insertion = maps.areas(order)[picture].tolist()
-    title_with_areas = f"{title}: del. {deletion:.2f}, ins. {insertion:.2f}"
     weights = values[picture].numpy()
-    if order == GRADIENT:
-        _show(axis, _bright(weights), title_with_areas)
+    if values is maps.gradient:
+        _show(axis, _bright(weights), title)
         return
     grey = to_bytes(maps.pictures[picture]).mean(2, keepdims=True) / 255
     colours = colormaps["viridis"](weights / max(float(weights.max()), 1e-30))[..., :3]
-    _show(axis, 0.45 * grey + 0.55 * colours, title_with_areas if weights.any() else f"{title}: nothing positive")
+    _show(axis, 0.45 * grey + 0.55 * colours, title if weights.any() else f"{title}: nothing positive")
 
 
 def _reach(axis: Axes, reach: Reach | None, picture: int) -> None:
@@ -85,18 +73,6 @@ def _perturbation(axis: Axes, delta: Tensor) -> None:
     most = float(delta.abs().max())
     times = max(1, int(0.5 / most)) if most else 1
     _show(axis, to_bytes(0.5 + times * delta), f"perturbation x{times}")
-
-
-def _spectra(axis: Axes, frequency: Tensor, shares: Mapping[str, Tensor], floor: float) -> None:
-    """The share of the perturbation's power at each frequency, a line for each arm."""
-    for arm, share in shares.items():
-        axis.plot(frequency, share.clamp(min=1e-12), color=_COLOURS[arm], linewidth=1.2, label=NAMES[arm])
-    axis.set(xlim=(0, 0.5), yscale="log", ylim=(floor / 1.5, 1))  # the same in all rows
-    axis.set_title("perturbation's power", fontsize=8)
-    axis.set_xlabel("cycles per pixel", fontsize=7)
-    axis.tick_params(labelsize=6)
-    axis.set_box_aspect(1)
-    axis.spines[["top", "right"]].set_visible(False)
 
 
 def _bright(weights: np.ndarray) -> np.ndarray:

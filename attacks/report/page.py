@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from attacks.encoders.description import described
 from attacks.gate.verdict import table
-from attacks.report.curves import drift_curve, loss_curve, radii_curve, response_curve, spectrum_curve
+from attacks.report.curves import drift_curve, loss_curve, radii_curve, response_curve
 from attacks.report.environment import environment
 from attacks.report.facts import (
     command,
@@ -107,8 +107,7 @@ def render(
 ) -> str:
     """The page of a run, from the content of metrics.json and manifest.json, without its empty sections."""
     pictures, names = pictures or Images(), arm_names(content)
-    parts = {key: content[key] or {} for key in ("wide", "response", "deployment", "explanations")}
-    wide, response, spectrum = parts["wide"], parts["response"], parts["explanations"].get("spectrum")
+    wide, response, deployment = (content[key] or {} for key in ("wide", "response", "deployment"))
     patch = content["threat"]["patch"]
     template = environment().get_template("report.html")
     return template.render(
@@ -140,8 +139,7 @@ def render(
             {measure: heat_map(each, measure, f"map-{i}-{measure}", names) for measure in ("success", "cosine")}
             for i, each in enumerate(response.get("maps", []))
         ],
-        deployed=deployed(parts["deployment"], tuple(names)),
-        spectrum=spectrum_curve(spectrum, names) if spectrum and any(spectrum["arms"].values()) else None,
+        deployed=deployed(deployment, tuple(names)),
         largest=LARGEST,
         **vars(pictures),
     )

@@ -51,9 +51,8 @@ def parts_of(repeats):
     arms = {arm: CellScores(values[i], values[i] < 0.4) for i, arm in enumerate(("clean", "noise", "no_eot", "eot"))}
     cosine = {arm: arms[arm].cosine[None] for arm in ("noise", "eot")}
     x, y = (Axis(name, i, (0.0, 1.0), (0.25, 0.75), (0.0, 1.0)) for i, name in enumerate("xy"))
-    maps = Maps(values[4], values[4, :, 0], None, None, {"random": values[4:6].transpose(0, 1)})
+    maps = Maps(values[4], values[4, :, 0], None, None)
     over = Reach(values[5], values[5], *values[6:9, :, 0])
-    spectrum = values[0, 0], {"eot": values[6]}
     ablation = {"nothing": {"all": arms["eot"]}, "x": {"all": arms["no_eot"]}}
     return {
         "map": Slice((x, y), arms, 2, clusters).map_dict(),
@@ -61,9 +60,7 @@ def parts_of(repeats):
         "left_out": LeftOut(ablation, clusters, clusters, 1).to_dict(),
         "deployment": Deployment((Cell("PNG", "torch", arms),), clusters, clusters, (1, 1), ()).to_dict(),
         "drift": Drift(("output",), cosine, 0, 0.0).to_dict(clusters),
-        "explanations": Explanations(
-            clusters, clusters, {"clean": maps}, None, over, *spectrum, (), 0, 0, 0.0
-        ).to_dict(),
+        "explanations": Explanations(clusters, clusters, {"clean": maps}, None, over, (), 0, 0, 0.0).to_dict(),
     }
 
 

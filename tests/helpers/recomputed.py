@@ -165,7 +165,7 @@ def lower_median(values):
 def recomputed(folder):
     """The content of metrics.json as far as it follows from the other files of a run directory."""
     table = rows(folder, "per_image")
-    tables = {name: rows(folder, name) for name in ("response", "left_out", "deployment", "explanations", "spectrum")}
+    tables = {name: rows(folder, name) for name in ("response", "left_out", "deployment", "explanations")}
     tables |= {name: rows(folder, name) for name in ("drift", "detection")}
     clusters = {row["picture"]: row["cluster"] for row in table}
     for row in [row for each in tables.values() for row in each]:
@@ -183,7 +183,7 @@ def recomputed(folder):
         "left_out": left_out(tables["left_out"]),
         "deployment": deployment(tables["deployment"]),
         "detection": detection(tables["detection"]),
-        "explanations": explanations(tables["explanations"], tables["spectrum"]),
+        "explanations": explanations(tables["explanations"]),
         "drift": drift(tables["drift"]),
     }
 
@@ -368,43 +368,14 @@ def detection(table):
     return sizes(table) | {"calibration": min(counts), "bound": max(bounds), "thresholds": ends, "arms": arms}
 
 
-def explanations(table, spectrum):
-    arms, orders = seen(table, "arm"), seen(table, "order")
-    units = {
-        (arm, order, name): by_cluster(some(table, arm=arm, order=order), name)
-        for arm, order, name in product(arms, orders, ("deletion", "insertion", "likeness"))
-    }
-
-    def areas(order, baseline=None):
-        return {
-            name: {
-                arm: mean(units[arm, order, name] - (units[arm, baseline, name] if baseline else 0)) for arm in arms
-            }
-            for name in ("deletion", "insertion")
-        }
-
-    clean = some(table, arm="clean", order="random")
+def explanations(table):
+    clean, arms = some(table, arm="clean"), seen(table, "arm")
     means = {name: by_cluster(clean, name).mean() for name in ("coverage", "view_coverage", "effective_coverage")}
-    shares = {}
-    for arm in seen(spectrum, "arm"):
-        mine = some(spectrum, arm=arm)
-        for picture in seen(mine, "picture"):
-            own = some(mine, picture=picture)
-            whole = sum(float(row["power"]) for row in own)
-            for row in own:
-                row["share"] = float(row["power"]) / whole
-        rings = seen(mine, "frequency")
-        shares[arm] = [by_cluster(some(mine, frequency=ring), "share").mean() for ring in rings]
     return means | {
         "pictures": seen(table, "picture"),
         "clusters": sizes(table)["clusters"],
-        "likeness": {arm: mean(units[arm, orders[0], "likeness"]) for arm in arms},
-        "order": orders[0],
-        **areas(orders[0]),
-        "orders": {order: areas(order) for order in orders},
-        "beyond_random": {order: areas(order, "random") for order in orders if order != "random"},
+        "likeness": {arm: mean(by_cluster(some(table, arm=arm), "likeness")) for arm in arms},
         "dead": 1 - means["coverage"],
-        "spectrum": {"frequency": floats(spectrum, "frequency"), "arms": shares},
     }
 
 

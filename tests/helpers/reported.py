@@ -163,29 +163,16 @@ def drift():
 
 
 def explanations():
-    frequency = [round(i / 40, 4) for i in range(1, 21)]
-    power = {arm: [FORCE[arm] * math.exp(-f * 12 * FORCE[arm]) for f in frequency] for arm in ARMS[1:]}
     arms = ("clean", "no_eot", "eot")
-    orders = {
-        order: {
-            "deletion": {arm: interval(0.4 - step - 0.1 * FORCE[arm]) for arm in arms},
-            "insertion": {arm: interval(0.6 + step - 0.3 * FORCE[arm]) for arm in arms},
-        }
-        for order, step in (("gradcam", 0.2), ("gradient", 0.1), ("random", 0.0))
-    }
     return {
         "layer": "stages.7",
         "pictures": QUERIES[:12],
         "clusters": 12,
         "likeness": {arm: interval(1 - FORCE[arm]) for arm in arms},
-        "order": "gradcam",
-        **orders["gradcam"],
-        "orders": orders,
         "coverage": 0.982,
         "view_coverage": 0.762,
         "effective_coverage": 0.871,
         "dead": 0.018,
-        "spectrum": {"frequency": frequency, "arms": power},
         "missing": [],
         "cost": {"forward": 300, "backward": 40, "seconds": 2.0},
     }

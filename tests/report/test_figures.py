@@ -7,7 +7,7 @@ import re
 import pytest
 
 from attacks.report.colours import DARK, LIGHT, LINES, RAMP, TEXT, contrast, shade, themed
-from attacks.report.curves import drift_curve, loss_curve, response_curve, spectrum_curve
+from attacks.report.curves import drift_curve, loss_curve, response_curve
 from attacks.report.leaderboard import dots
 from attacks.report.maps import heat_map
 from attacks.report.page import render
@@ -88,7 +88,6 @@ def test_a_drawing_is_deterministic_and_shows_every_arm():
         (3, loss_curve, (reported.trace(), "away", reported.judged())),
         (4, drift_curve, (reported.drift(),)),
         (5, response_curve, (reported.response()["curves"][0], "curve")),
-        (4, spectrum_curve, (reported.explanations()["spectrum"],)),
     ]
     for arms, curve, content in curves:
         drawn, again = curve(*content), curve(*content)

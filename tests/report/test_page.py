@@ -51,7 +51,6 @@ def intervals(result):
 @pytest.mark.slow
 def test_every_interval_of_the_metrics_is_on_the_page(whole):
     content = reported.content()
-    content["explanations"].pop("likeness")  # drawn in explanations.png
     parts = ("arms", "wide", "comparisons", "drift", "response", "left_out", "deployment", "detection")
     for section in (*parts, "explanations"):
         results = list(intervals(content[section]))

@@ -5,7 +5,6 @@ import torch
 
 from attacks import Adversary, Away, Paired, bank, evaluate, layer_drift, mean_embedding
 from attacks.data.gallery import on_shelf, tiles
-from attacks.evaluation.explain.deletion import curves, ranks
 from attacks.evaluation.explain.gradients import reach
 from attacks.evaluation.explain.saliency import CountedEncoder
 from attacks.evaluation.scores import embed
@@ -40,11 +39,6 @@ WORST = {"objective": Away(), "transforms": BANK.transforms, "k": 9, "keep": 4, 
 LAYERS = {"net.1": "flat", "output": "flat"}
 
 
-def curve(encoder):
-    places = {"any": ranks(torch.rand(10, 12, generator=torch.Generator().manual_seed(0)), 0)}
-    return torch.cat([*curves(CountedEncoder(encoder), PICTURES[0], ANCHOR[0], places, 5).values()])
-
-
 USERS = {
     "losses": lambda e: BANK.losses(PICTURES, ANCHOR, e, Away(), 5),
     "paired": lambda e: BANK.losses(PICTURES, ANCHOR, e, Paired(Away()), 5, untouched=PICTURES),
@@ -54,7 +48,6 @@ USERS = {
     "anchors": lambda e: mean_embedding(PICTURES, e, BANK, 5),
     "worst": lambda e: worst_views(PICTURES, ANCHOR, encoder=e, **WORST).losses,
     "drift": lambda e: layer_drift(e, PICTURES, {"eot": PICTURES.flip(0)}, BANK, LAYERS, chunk=5).cosine["eot"],
-    "deletion": curve,
     "reach": lambda e: reach(CountedEncoder(e), PICTURES, ANCHOR, BANK, 5).saliency,
 }
 
