@@ -17,7 +17,7 @@ from transforms.devices import HOST, uploaded
 from transforms.sampling.boxes import Boxes, boxes, laid_over
 from transforms.sampling.fusion import UNSEEN as UNSEEN
 from transforms.sampling.fusion import Chain, Move, fuse
-from transforms.sampling.homography import Pull, half_pixels, invert, transform, wide_dtype
+from transforms.sampling.homography import Pull, facing, half_pixels, invert, transform, wide_dtype
 from transforms.sampling.outline import Outline
 from transforms.sampling.pyramid import levels
 from transforms.sampling.read import Border, Kernel, Resampling, Value, copies, fresh
@@ -96,11 +96,11 @@ class Homography(Geometry, Protocol):
     """
 
     def matrix(self, u: Tensor) -> Tensor:
-        """(N,dims) -> (N,3,3) from output points to input points, in the stage frame."""
+        """(N,dims) -> (N,3,3) from output points to input points, in the stage frame, of any scale and sign."""
 
     def pull(self, points: Tensor, u: Tensor) -> Tensor:
         """Points through the matrix; those beyond the horizon are not marked (`Compose` masks them)."""
-        return transform(self.matrix(u), points)[0]
+        return transform(facing(self.matrix(u)), points)[0]
 
 
 @runtime_checkable

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attacks.data.images import load_image
 from attacks.data.scene_table import PlacementCorners
-from transforms.sampling.homography import edges_to_centres, homography, transform
+from transforms.sampling.homography import clipped_area, edges_to_centres, homography, transform
 from transforms.sampling.warp import warp_by_matrix
 
 #: The largest relative difference between the width of the print and that of its quad that needs no note.
@@ -18,6 +18,8 @@ OFF = 0.05
 SAMPLES = 16
 #: The corners of a texture as shares of its sides, in the order of a quad.
 UNIT = torch.tensor([[0, 0], [1, 0], [1, 1], [0, 1]], dtype=torch.float64)
+#: Those of the unit square, as (a, b, c) of a x + b y + c >= 0 inside.
+EDGES = ((1.0, 0.0, 0.0), (-1.0, 0.0, 1.0), (0.0, 1.0, 0.0), (0.0, -1.0, 1.0))
 
 
 class Print(NamedTuple):
@@ -108,7 +110,7 @@ def check_corners(
 def check_crop(placement: PlacementCorners, photo: str, shares: Tensor) -> list[str]:
     """A note if the central square of the photograph cuts off a part of a quad (4,2), given in shares of the square.
     Raises ValueError if it cuts off the whole quad."""
-    where, inside = placement.where, abs(_area(_clipped(shares)) / _area(shares))
+    where, inside = placement.where, clipped_area(shares.tolist(), EDGES) / abs(_area(shares))
     reach = float((shares - 0.5).abs().max())
     if inside < 1e-6 or reach >= 1.5:
         raise ValueError(
@@ -124,22 +126,6 @@ def _area(points: Tensor) -> float:
     """The area of a polygon (n,2); positive if it runs clockwise as displayed."""
     x, y = points.unbind(-1)
     return float((x * y.roll(-1) - y * x.roll(-1)).sum()) / 2
-
-
-def _clipped(quad: Tensor) -> Tensor:
-    """The part of a convex polygon (n,2) in the unit square (Sutherland & Hodgman 1974)."""
-    points: list[Tensor] = list(quad)
-    for axis in (0, 1):
-        for sign, edge in ((1.0, 0.0), (-1.0, 1.0)):
-            clipped = []
-            for a, b in zip(points, points[1:] + points[:1], strict=True):
-                depth_a, depth_b = (float(sign * (point[axis] - edge)) for point in (a, b))
-                if depth_a >= 0:
-                    clipped.append(a)
-                if depth_a * depth_b < 0:
-                    clipped.append(a + (b - a) * depth_a / (depth_a - depth_b))
-            points = clipped
-    return torch.stack(points) if points else quad.new_zeros(1, 2)
 
 
 def texel_cover(placement: PlacementCorners, mask: Tensor, corners: Tensor, texture: tuple[int, int]) -> Tensor:

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor
 
 from transforms.compat.arguments import Numbers, align, tensor_of
-from transforms.sampling.homography import invert
+from transforms.sampling.homography import Point, facing, invert
 from transforms.sampling.read import Border, Kernel, Value
 from transforms.sampling.warp import warp_by_matrix
 from transforms.scene import checked
@@ -73,9 +73,9 @@ def warp_perspective(
 ) -> Tensor:
     """`cv2.warpPerspective` on a batch: `H` (3,3) or (N,3,3) maps source to destination. Otherwise as `warp_affine`.
 
-    The sign of `H` matters: w > 0 is before the camera (`homography` returns it so). Unlike OpenCV, output pixels
-    beyond the horizon (w <= 0) take the border value and carry a zero gradient: OpenCV draws a mirrored image
-    there.
+    H and c H are one homography, whatever the sign of c. Unlike OpenCV, output pixels beyond the horizon take the
+    border value and carry a zero gradient: OpenCV draws a mirrored image there. Which side of the horizon is shown
+    does not depend on the sign of `H`: see `transforms.sampling.homography.facing`.
 
     Examples:
         >>> import torch
@@ -93,9 +93,7 @@ def warp_perspective(
     images, matrix = align(images, matrix.reshape(-1, 3, 3), "H")
     matrix = matrix / _power_of_two(matrix.abs().amax((-2, -1)))  # the same map, whatever its scale
     det = torch.linalg.det(matrix.detach())
-    pull = invert(matrix)
-    # The horizon is a share of the largest w in the view.
-    pull = pull / _power_of_two((pull[:, 2].abs() * pull.new_tensor([size[1], size[0], 1])).sum(-1))
+    pull = facing(invert(matrix), _edges(size), _edges((images.shape[2], images.shape[3])))
     singular = (det == 0) | ~(pull.detach().abs().amax((-2, -1)) < FARTHEST)
     if bool(singular.any()):
         row = int(singular.nonzero()[0, 0])
@@ -103,6 +101,12 @@ def warp_perspective(
             f"the matrix must be invertible; row {row} has determinant {float(det[row])} (largest entry scaled to 1)"
         )
     return warp_by_matrix(images, pull, size, kernel=kernel, border=border, value=value, antialias=antialias)
+
+
+def _edges(size: tuple[int, int]) -> list[Point]:
+    """The corners of a picture of `size` (height, width), in the pixel frame."""
+    right, bottom = size[1] - 0.5, size[0] - 0.5
+    return [(-0.5, -0.5), (right, -0.5), (right, bottom), (-0.5, bottom)]
 
 
 def _power_of_two(size: Tensor) -> Tensor:

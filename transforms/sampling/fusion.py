@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from transforms.devices import uploaded
-from transforms.sampling.homography import lattice, transform
+from transforms.sampling.homography import facing, lattice, transform
 
 #: A geometric stage returns a point with this coordinate for an output point that sees nothing of its input (past the
 #: edge of a label, beyond the fold of a lens): the view shows the border value there, and no gradient flows.
@@ -84,10 +84,12 @@ def fuse(first: Tensor, seen: Sequence[Move | Tensor], last: Tensor, work: torch
     coordinates are on the host; points may be on any device."""
     links: list[Tensor | Bend] = [first]
     for each in (*reversed(seen), last):
-        if isinstance(each, Tensor):
-            link: Tensor | Bend = each
+        if each is last:
+            link: Tensor | Bend = last
+        elif isinstance(each, Tensor):
+            link = facing(each)
         elif isinstance(each[0], MatrixMap):
-            link = each[0].matrix(each[1].to(first))
+            link = facing(each[0].matrix(each[1].to(first)))
         else:
             link = Bend(each[0], each[1].to(work))
         if isinstance(link, Tensor) and isinstance(links[-1], Tensor):

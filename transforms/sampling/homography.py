@@ -8,7 +8,7 @@ shifts by whole pixels stay exact.
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -20,6 +20,10 @@ from transforms.devices import HOST, uploaded
 #: which the caller may overwrite, and their w (N,h,w) or None (all are before the camera, and none is far away).
 #: Where each view has coordinates of its own, they are (N,w) and (N,h).
 Pull = Callable[[Tensor, Tensor, torch.device], tuple[Tensor, Tensor | None]]
+
+Point = tuple[float, float]  # (x, y)
+#: The largest centred square of a picture, in the stage frame.
+SQUARE = ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0))
 
 #: A quad is refused when its smallest corner triangle is below this share of its largest one.
 DEGENERATE = 1e-3
@@ -124,6 +128,66 @@ def lattice(matrix: Tensor, x: Tensor, y: Tensor, device: torch.device = HOST) -
 HORIZON = 1e-6
 #: Points within this many units need no clamp.
 NEAR = 1e6
+
+
+def facing(matrix: Tensor, view: Sequence[Point] = SQUARE, source: Sequence[Point] = SQUARE) -> Tensor:
+    """Homographies (N,3,3) from places of a view to places of a source, with the sign and the scale that show the
+    source: M and c M are one homography, but here w > 0 means "before the camera".
+
+    The sign is the one with all of the source before the camera. Where the horizon crosses the source, it is the one
+    with all of the view there; where it crosses both, the one that shows the source in more of the view, and if
+    neither shows it, the one of the middle of the view. The scale is a power of two, which rounds nothing, and makes
+    the largest |w| of the view about 1. No gradient flows through this choice.
+
+    Args:
+        view, source: the corners (x, y) of their rectangles, the first one upper left, the third one lower right.
+    """
+    given = matrix.detach()
+    ends, target = (given.new_tensor([(*point, 1.0) for point in box]) for box in (view, source))
+    x, y, z = given.unbind(-1)
+    back = torch.linalg.cross(x, y)  # the third row of the inverse, times the determinant
+    depth = (back[:, None] * target).sum(-1) * (back * z).sum(-1, keepdim=True)
+    size = (given[:, 2].abs() * ends.abs().amax(0)).sum(-1)
+    if bool(((depth.amin(-1) > 0) & (size >= 1) & (size < 2)).all()):  # as of nearly every stage
+        return matrix
+    signs = []
+    for row, depths in zip(given.tolist(), depth.tolist(), strict=True):
+        one, seen = depths, [row[2][0] * px + row[2][1] * py + row[2][2] for px, py in view]
+        if min(one) <= 0 <= max(one):
+            one = seen
+        if min(one) <= 0 <= max(one):
+            areas = [_seen_area([[sign * c for c in line] for line in row], view, source) for sign in (1, -1)]
+            one = [areas[0] - areas[1] or sum(seen) or seen[0] or seen[1]]
+        signs.append(1.0 if one[0] > 0 else -1.0)
+    factor = torch.ldexp(given.new_tensor(signs), 1 - torch.frexp(size).exponent)
+    return matrix * factor[:, None, None]
+
+
+def _seen_area(row: list[list[float]], view: Sequence[Point], source: Sequence[Point]) -> float:
+    """The area of the part of a view before the camera that shows the source."""
+    w, edges = row[2], [(row[2][0], row[2][1], row[2][2])]
+    for i, (low, high) in enumerate(zip(source[0], source[2], strict=True)):
+        for sign, end in ((1, low), (-1, high)):
+            a, b, c = (sign * (p - end * q) for p, q in zip(row[i], w, strict=True))
+            edges.append((a, b, c))
+    return clipped_area(view, edges)
+
+
+def clipped_area(polygon: Sequence[Point], edges: Sequence[tuple[float, float, float]]) -> float:
+    """The area of the part of a convex polygon where a x + b y + c >= 0 for each of the `edges` (a, b, c) (Sutherland
+    & Hodgman 1974)."""
+    points = list(polygon)
+    for a, b, c in edges:
+        depths, clipped = [a * x + b * y + c for x, y in points], list[Point]()
+        for i, (p, depth) in enumerate(zip(points, depths, strict=True)):
+            before, other = points[i - 1], depths[i - 1]
+            if (depth < 0) != (other < 0):
+                share = depth / (depth - other)
+                clipped.append((p[0] + share * (before[0] - p[0]), p[1] + share * (before[1] - p[1])))
+            if depth >= 0:
+                clipped.append(p)
+        points = clipped
+    return abs(sum(points[i - 1][0] * y - points[i - 1][1] * x for i, (x, y) in enumerate(points))) / 2
 
 
 def square_to_quad(quad: Tensor) -> Tensor:

@@ -1,0 +1,108 @@
+"""H and c H are one homography: the sign and the scale that a library or a user gives it change nothing."""
+
+from dataclasses import dataclass
+
+import cv2
+import numpy as np
+import pytest
+import skimage.transform
+import torch
+from torch.autograd import gradcheck
+
+from transforms import Compose, Homography, Layer, OneOf, OnLayers, Scene, scene_of, warp_perspective
+
+RNG = np.random.default_rng(0)
+CARD, PHOTO = (16, 16), (48, 64)  # (height, width)
+PICTURE = torch.rand(1, 1, *PHOTO, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 0.9 + 0.1
+SIDES = np.array([[0, 0], [15, 0], [15, 15], [0, 15]], dtype=np.float64)
+
+
+def photographed(count):
+    """The corners of a square sign in `count` simulated photographs, from steep poses too."""
+    quads = []
+    while len(quads) < count:
+        turn, _ = cv2.Rodrigues(RNG.normal(0, 0.8, 3))
+        seen = (SIDES / 7.5 - 1) @ turn[:, :2].T + [*RNG.uniform(-0.8, 0.8, 2), RNG.uniform(1.5, 4)]
+        if seen[:, 2].min() > 0.1:
+            quads.append(seen[:, :2] / seen[:, 2:] * 40 + [32, 24])
+    return np.array(quads)
+
+
+def estimated(source, target, number):
+    """A homography from each of the libraries in turn."""
+    if number % 3 == 0:
+        return cv2.getPerspectiveTransform(source.astype(np.float32), target.astype(np.float32))
+    if number % 3 == 1:
+        return cv2.findHomography(source, target)[0]
+    return skimage.transform.ProjectiveTransform.from_estimate(source, target).params
+
+
+@pytest.mark.parametrize("rectify", [True, False])
+def test_photographs_of_a_sign_are_shown_as_opencv_shows_them(rectify):
+    """Out of the photograph, and into it: there the horizon may cross the view, but no ghost of the sign is in it."""
+    ends = [(quad, SIDES) if rectify else (SIDES, quad) for quad in photographed(2000 if rectify else 400)]
+    # The libraries make H[2,2] = 1: into a photograph their sign is always right.
+    maps = [estimated(*pair, number) * (1 if rectify else -1) for number, pair in enumerate(ends)]
+    assert sum((pair[0] @ H[2, :2] + H[2, 2]).max() < 0 for pair, H in zip(ends, maps, strict=True)) > 30
+    out = CARD if rectify else PHOTO
+    source = PICTURE if rectify else PICTURE[..., :16, :16]
+    ours = warp_perspective(source, torch.from_numpy(np.stack(maps)), out)[:, 0]
+    oracle = np.stack([cv2.warpPerspective(source[0, 0].numpy(), H, out[::-1]) for H in maps])
+    off = np.abs(ours.numpy() - oracle)
+    assert np.quantile(off, 0.999) < 0.03  # OpenCV's coordinates are in float32, and its edges where a pixel ends
+    assert bool((ours.amax((1, 2)) > 0).eq(torch.from_numpy(oracle.max((1, 2)) > 0)).all())
+
+
+@pytest.mark.parametrize(("border", "antialias"), [("constant", False), ("replicate", False), ("reflect", True)])
+def test_the_sign_and_the_scale_change_neither_a_view_nor_a_gradient(border, antialias):
+    maps = torch.eye(3, dtype=torch.float64) + torch.from_numpy(RNG.normal(0, 1, (100, 3, 3))) * torch.tensor(
+        [[0.5], [0.5], [0.03]]
+    )  # of many the horizon crosses the view, the picture or both
+    signs = torch.tensor([1.0, -1.0, 2.0**-20, -(2.0**20)]).repeat(25)[:, None, None].double()
+    views, grads = [], []
+    for factor in (torch.ones_like(signs), signs):
+        H = (maps * factor).requires_grad_()
+        views.append(warp_perspective(PICTURE, H, (12, 18), border=border, antialias=antialias))
+        (views[-1] * torch.linspace(0, 1, 18)).sum().backward()
+        grads.append(H.grad * factor)
+    assert torch.equal(*views) and torch.equal(*grads) and bool(grads[0].isfinite().all())
+    if border == "constant":
+        shown = [cv2.warpPerspective(np.ones(PHOTO), H.numpy(), (18, 12)) for H in maps]
+        areas = np.array([(one > 0).mean() for one in shown])
+        assert bool(((views[0][:, 0] > 0).double().mean((1, 2)).numpy() >= areas / 2 - 0.03).all())  # the larger part
+
+
+def test_the_gradient_of_a_negative_matrix_is_exact():
+    H = -torch.tensor([[[1.05, 0.25, -2.1], [-0.15, 0.85, 2.3], [0.01, -0.008, 1]]], dtype=torch.float64)
+    assert gradcheck(lambda h: warp_perspective(PICTURE[..., :5, :6], h, (4, 5)), H.requires_grad_())
+
+
+@dataclass(frozen=True)
+class Scaled(Homography):
+    """A user's stage, whose matrix is `factor` times another."""
+
+    factor: float
+    names = ("x",)
+
+    def matrix(self, u):
+        rows = [[1.1, 0.2, 0.1], [-0.1, 0.9, 0.0], [0.3, 0.2, 1.0]]
+        return self.factor * (u.new_tensor(rows) + u[:, :1, None] / 8)
+
+
+@pytest.mark.parametrize("factor", [-1.0, 2.0**-30, -(2.0**20)])
+def test_stages_and_layers_have_no_sign(factor):
+    u = torch.rand(6, 1, generator=torch.Generator().manual_seed(1))
+
+    def views(factor, pull):
+        stage, scene = Scaled(factor), scene_of(PICTURE.float())
+        laid = Layer(torch.ones(1, 1, 4, 4), None, pull * torch.diag(torch.tensor([3.0, 3.0, 1.0]))[None])
+        scene, points = Scene((*scene.layers, laid), scene.size), torch.rand(1, 2, 3, 2)
+        return [
+            Compose([stage])(PICTURE.float(), u),
+            Compose([OneOf([stage, Scaled(1.0)])])(PICTURE.float(), u.repeat(1, 3)),
+            Compose([OnLayers(place=stage), stage])(scene, u.repeat(1, 2)),
+            stage.pull(points * 0 + 0.5, u),
+        ]
+
+    for ours, same in zip(views(factor, factor), views(1.0, 1.0), strict=True):
+        assert torch.equal(ours, same) and len(ours.unique()) > 1
