@@ -11,7 +11,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from attacks.data.images import SUFFIXES, shown
+from attacks.data.images import SUFFIXES
+from attacks.runtime.decoding import shown
 from attacks.runtime.folders import short
 
 #: The most characters of a path.

@@ -9,10 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.data.images import load_image, shown, to_bytes
+from attacks.data.images import load_image, to_bytes
 from attacks.data.listing import Entry, listed
 from attacks.data.picture_index import Known, PictureIndex, Stamp, stamp
 from attacks.data.threads import in_threads
+from attacks.runtime.decoding import shown
 from transforms import resize
 from transforms.resizing.resize import target_size
 

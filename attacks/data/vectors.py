@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks.data.images import shown
+from attacks.runtime.decoding import shown
 
 #: Rows that are checked at a time.
 BLOCK = 2**13

@@ -8,12 +8,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image
 
-from attacks.data.caught import caught
-from attacks.data.images import FORMATS, SUFFIXES, load_image, refuse_long, to_bytes, unreadable, upright
-from attacks.data.images import shown as printable
+from attacks.data.images import SUFFIXES, over_white
 from attacks.physical.rectify import quad_of
+from attacks.runtime.decoding import decoded
+from attacks.runtime.decoding import shown as printable
 
 #: Separates the picture's name from the rest of a file's name.
 PART = "--"
@@ -80,17 +79,8 @@ def _first_few(names: Sequence[str]) -> str:
 
 
 def read(path: Path) -> NDArray[np.uint8]:
-    """The pixels (H,W,3) of a photograph, set upright, in 8-bit RGB (see `attacks.data.images.load_image`). Raises
-    ValueError or OSError if Pillow cannot read the whole file."""
-    try:
-        with caught(), Image.open(path, formats=FORMATS) as opened:
-            refuse_long(opened)
-            plain = opened.mode == "RGB" and "transparency" not in opened.info
-            if plain and not any(";16" in str(tile.args) for tile in opened.tile):
-                return np.asarray(upright(opened))  # a telephone's: a quarter of the memory
-    except Exception as error:  # what a broken file makes Pillow raise has no common ancestor
-        raise unreadable(printable(str(path)), error) from None
-    return to_bytes(load_image(path)[0])
+    """The pixels (H,W,3) of a photograph, set upright, in 8-bit RGB. Raises as `attacks.runtime.decoding.decoded`."""
+    return np.asarray(over_white(decoded(path)[0]))
 
 
 def quads(text: str, photos: Sequence[Photo]) -> dict[str, NDArray[np.float64]]:

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from PIL import Image, ImageDraw, ImageFont, UnidentifiedImageError
+from PIL import Image, ImageDraw, ImageFont
 
 from attacks.perturbations.patch import card_raster
 from attacks.perturbations.patch.card import SIDES, Card, Fill, Text, card, words_of
 from attacks.perturbations.patch.card_raster import INCH, WHITE, Picture, Texture
 from attacks.physical.paper import Page, Plan, assembly, furniture, plan
 from attacks.physical.pdf import font_file, write_pdf
+from attacks.runtime.decoding import decoded
 from attacks.runtime.files import atomic, sha256, write_json
 from attacks.runtime.folders import refuse_links
 
@@ -82,13 +83,10 @@ def refuse_unfinished(run: Path) -> None:
 
 def read_texture(path: Path) -> Texture:
     """An 8-bit picture file as (h, w, 3) of 0..255, over white paper."""
-    try:
-        with Image.open(path, formats=("PNG",)) as opened:
-            if opened.mode not in ("L", "LA", "RGB", "RGBA"):
-                raise ValueError(f"its mode is {opened.mode}, not RGB or RGBA of 8 bits")
-            values = np.asarray(opened.convert("RGBA"), np.float32)
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"`{path}` cannot be read ({error}): is it the file that the run wrote?") from None
+    picture, notes = decoded(path)
+    if strange := [note for note in notes if "alpha" not in note]:
+        raise ValueError(f"`{path}` cannot be printed ({strange[0]}): is it the file that the run wrote?")
+    values = np.asarray(picture.convert("RGBA"), np.float32)
     alpha = values[..., 3:] / 255
     return np.asarray(values[..., :3] * alpha + WHITE * (1 - alpha), np.float32)
 

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
+from attacks.data.images import values_of
+
 #: Larger pictures are cropped to the centre: resampling would change the perturbation.
 LARGEST = 384
 
@@ -35,8 +37,7 @@ def from_file(path: Path, alt: str, caption: str = "") -> Picture | None:
     """A PNG file, unchanged; None if it does not exist."""
     if not path.is_file():
         return None
-    with Image.open(path) as image:
-        width, height = image.size
+    height, width = values_of(path).shape[:2]
     return Picture(_uri(path.read_bytes()), width, height, alt, caption)
 
 
@@ -60,8 +61,7 @@ def perturbation(clean: Path, attacked: Path) -> list[Picture]:
 
 
 def _centre(path: Path) -> np.ndarray:
-    with Image.open(path) as image:
-        values = np.asarray(image.convert("RGB"))
+    values = values_of(path)[..., :3]
     down, across = (max(0, (size - LARGEST) // 2) for size in values.shape[:2])
     return values[down : down + LARGEST, across : across + LARGEST]
 

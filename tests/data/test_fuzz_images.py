@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from attacks.data import images
-from attacks.data.images import FORMATS
+from attacks.runtime.decoding import FORMATS
 from tests.helpers.fuzzing import every_effort, hold, one_line
 
 #: Format -> modes; then name -> (format, mode, options).
@@ -32,7 +32,7 @@ SPECIAL = {
     "tiff-group4": ("TIFF", "1", {"compression": "group4"}),
     **{f"tiff-{k}": ("TIFF", "RGB", {"compression": k}) for k in ("tiff_lzw", "tiff_deflate", "packbits", "jpeg")},
 }
-ANIMATED, NOT_READ = ("PNG", "GIF", "WEBP", "TIFF"), ("ppm-RGB", "ppm-L", "ico-RGBA", "tiff-F")
+ANIMATED, NOT_READ = ("PNG", "GIF", "WEBP", "TIFF"), ("ppm-RGB", "ppm-L", "ico-RGBA", "tiff-F", "tiff-I")
 #: Extreme values of fields, and tags of a TIFF file.
 NUMBERS = (*range(5), 7, 8, 15, 16, 24, 32, *(2**k - j for k in (7, 8, 15, 16, 31, 32) for j in (1, 0)), 4096, 2**24)
 TAGS = (*range(254, 300), 317, 320, 322, 323, 324, 325, 338, 339, 34675)

@@ -9,10 +9,10 @@ import torch
 from PIL import Image
 
 from attacks.data import pictures
-from attacks.data.caught import caught
 from attacks.data.images import load_image
 from attacks.data.pictures import read_files
 from attacks.experiment.embeddings import CUT, _blocks
+from attacks.runtime.caught import caught
 
 
 @pytest.fixture

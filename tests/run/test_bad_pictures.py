@@ -61,7 +61,7 @@ CONTENTS = {
     "bomb.gif": (gif(65_535, 65_535) + b"\x02\x02\x44\x01\x00;", LARGE),
     "bomb.tif": (tiff(2**31 - 1, 2**31 - 1), LARGE),
     "bomb.bmp": (encoded("BMP")[:18] + struct.pack("<ii", 2**30, 2**30) + encoded("BMP")[26:], LARGE),
-    "just-under.png": (png(9459, 9459), BROKEN),
+    "just-under.png": (png(8192, 8192), BROKEN),
     "words.png": (lambda: png(32, 24, more=[chunk(b"zTXt", b"k\0\0" + zlib.compress(b"\0" * 2**27))]), BROKEN),
     "nothing-by-nothing.png": (png(0, 0), BROKEN),
     "nothing-wide.png": (png(0, 8), BROKEN),

@@ -11,17 +11,16 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
-from PIL import Image, ImageOps, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor
 
+from attacks.runtime.decoding import decoded
 from transforms.sampling.outline import Outline
 
 Word = Literal["rectangle", "ellipse", "circle"]
 #: A word, corners (x, y) in shares of the texture's width and height, or the path of a picture.
 Shape = Word | Sequence[Sequence[float]] | str | Path
 
-#: As `attacks.data.images.FORMATS`: without it, Pillow would pass PostScript to Ghostscript.
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")
 #: Largest relative difference of aspect between a picture and the texture: sizes in whole pixels are rounded.
 ASPECT = 0.02
 #: An outline that encloses less than this share of the texture is degenerate.
@@ -175,10 +174,10 @@ def _pictured(path: Path, size: tuple[int, int]) -> Tensor:
             f"the path of a picture; there is no picture `{path}` in {Path.cwd()}"
         )
     try:
-        with Image.open(path, formats=FORMATS) as opened:
-            values = _shares(ImageOps.exif_transpose(opened))
-    except (UnidentifiedImageError, OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
-        raise ValueError(f"`perturbation.shape`: picture `{path}` cannot be read ({error})") from None
+        picture, _ = decoded(path)
+    except (ValueError, OSError) as error:
+        raise ValueError(f"`perturbation.shape`: {error}") from None
+    values = np.asarray(picture.getchannel("A") if picture.mode == "RGBA" else picture.convert("L"), np.float32) / 255
     (rows, columns), (height, width) = values.shape, size
     if abs(columns * height / (rows * width) - 1) > ASPECT:
         raise ValueError(
@@ -191,14 +190,3 @@ def _pictured(path: Path, size: tuple[int, int]) -> Tensor:
     if not values.max() > 0:
         raise ValueError(f"`perturbation.shape`: picture `{path}` is transparent or black all over: it shows nothing")
     return torch.from_numpy(values.copy()).clamp(0, 1)[None, None]
-
-
-def _shares(picture: Image.Image) -> np.ndarray:
-    """(h,w) float32 in [0,1]."""
-    if "A" in picture.getbands() or "transparency" in picture.info:
-        return np.asarray(picture.convert("RGBA").getchannel("A"), dtype=np.float32) / 255
-    if picture.mode.startswith("I"):
-        return np.asarray(picture, dtype=np.float32) / 65535
-    if picture.mode == "F":
-        raise ValueError("floating-point pixels have no fixed range; save it with 8 or 16 bits")
-    return np.asarray(picture.convert("L"), dtype=np.float32) / 255

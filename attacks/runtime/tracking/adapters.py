@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from attacks.runtime.decoding import decoded
 from attacks.runtime.extras import extra
 from attacks.runtime.tracking.events import Tracker, Values, finite, leaves
 
@@ -58,10 +59,9 @@ class TensorBoard:
     def log_artifact(self, path: Path) -> None:
         if path.suffix == ".png":
             import numpy as np
-            from PIL import Image
 
-            with Image.open(path, formats=["PNG"]) as picture:
-                self.writer.add_image(path.stem, np.asarray(picture.convert("RGB")), dataformats="HWC")
+            picture, _ = decoded(path)
+            self.writer.add_image(path.stem, np.asarray(picture.convert("RGB")), dataformats="HWC")
 
     def close(self, failed: bool = False) -> None:  # noqa: ARG002  event files have no exit status
         self.writer.close()

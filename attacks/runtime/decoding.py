@@ -1,0 +1,296 @@
+"""The door of picture files: a picture is read whole and in a range that is certain, or refused by name."""
+
+import io
+import itertools
+import os
+import re
+import struct
+import zlib
+from collections.abc import Callable, Iterator
+from functools import lru_cache
+from pathlib import Path
+from random import Random
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+from PIL import Image, ImageCms, UnidentifiedImageError
+
+from attacks.runtime.caught import caught
+
+#: Formats that Pillow may take a file for, whatever its name: left to itself it hands PostScript to Ghostscript.
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")
+#: Limits, checked before anything is decoded. A pixel takes at most 16 bytes while it is read: 1 GiB a thread.
+MOST_PIXELS, MOST_BYTES = 2**26, 2**29
+#: The longest side: no format but PNG and TIFF has more, and 500 bytes of a moving WebP can say 17 x 4 million.
+MOST_SIDE = 65_535
+ORIENTATION = 0x0112  # the EXIF tag
+#: Its values -> what sets a picture upright.
+TURNS = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+#: Chromaticities of sRGB (white, red, green, blue), and its code points in a cICP chunk.
+_SRGB, _SRGB_CODE = (0.3127, 0.329, 0.64, 0.33, 0.3, 0.6, 0.15, 0.06), bytes([1, 13, 0, 1])
+#: A marker of a JPEG; and data for restart intervals, unlike the zeros that libjpeg takes for missing data.
+_MARKER = re.compile(rb"\xff+([^\x00\xff])")
+_MORE = [
+    bytes([first]) + Random(first).randbytes(40).replace(b"\xff", b"")
+    for first in (85, 170, 106, 86, 102, 90, 89, 101, 166)
+]
+#: Backgrounds, of which no more bytes than a pixel has are used.
+_INKS = (1, 254, 3, 250), (0, 1, 252, 5)
+
+
+def decoded(path: str | Path) -> tuple[Image.Image, list[str]]:
+    """The picture of a file (of several frames or pages the first), upright, 8 bits a value, RGB or RGBA.
+
+    Returns also what was converted on the way, in words.
+
+    Raises:
+        FileNotFoundError, ValueError: no plain file; not a picture of `FORMATS`, not whole, of a range that the file
+            does not say, or beyond `MOST_PIXELS`, `MOST_SIDE` or `MOST_BYTES`; in one line.
+    """
+    path = Path(path)
+    name = shown(str(path))
+    if not path.is_file():  # a pipe would be waited for, a device has no end
+        there = "is not a plain file" if path.exists() else f"does not exist (paths are relative to {Path.cwd()})"
+        raise FileNotFoundError(f"image `{name}` {'is a folder' if path.is_dir() else there}")
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
+        with caught() as warned:
+            picture, notes = _read(path.read_bytes())
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise ValueError(
+            f"image `{name}` cannot be read: it has more than {MOST_PIXELS:,} pixels; reduce it"
+        ) from None
+    except Exception as error:  # what a broken file makes Pillow raise has no common ancestor
+        raise ValueError(
+            f"image `{name}` cannot be read ({_why(error)}): is the file whole, and a picture?"
+        ) from None
+    notes += dict.fromkeys(shown(f"Pillow warns: {text}") for text in warned)
+    return picture, [f"{shown(path.name)}: {note}" for note in notes]
+
+
+def refuse_large(opened: Image.Image) -> None:
+    """Raise for a picture with a side above `MOST_SIDE` or of more than `MOST_PIXELS`, before it is decoded."""
+    if max(opened.size) > MOST_SIDE:
+        raise ValueError(f"it says that it is more than {MOST_SIDE:,} pixels long")
+    if opened.width * opened.height > MOST_PIXELS:
+        raise Image.DecompressionBombError
+
+
+def shown(name: str) -> str:
+    """A file's name as reports, tables and a terminal have it: what cannot be printed as %0A is of a line's end. Two
+    names stay two, and none can end a line, move a cursor, or fail to be written as UTF-8."""
+    return _ODD.sub(
+        lambda match: quote(os.fsencode(match[0])) if match[0] == "%" or not match[0].isprintable() else match[0],
+        name,
+    )
+
+
+_ODD = re.compile(r"%(?=[0-9A-Fa-f]{2})|[^ -~]")
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, UnidentifiedImageError):
+        return f"Pillow does not read it as any of {', '.join(FORMATS)}"
+    kind = "" if isinstance(error, OSError | SyntaxError | ValueError) else f"{type(error).__name__}: "
+    return shown(f"{kind}{' '.join(str(error).split())[:200]}")
+
+
+def _read(content: bytes) -> tuple[Image.Image, list[str]]:
+    notes: list[str] = []
+    with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
+        refuse_large(opened)
+        chunks = dict(_png_chunks(content)) if opened.format == "PNG" else {}
+        tags: Any = getattr(opened, "tag_v2", None)
+        if tags is not None:
+            _refuse_tiff(tags, opened.width * opened.height, content)
+        if opened.mode in ("I", "F"):
+            raise ValueError("pixels of 32 bits have no fixed range; save it with 8 or 16 bits")
+        raw, negative = str([tile.args for tile in opened.tile]), tags is not None and tags[262] == 0
+        _paint(opened, _INKS[0])
+        turned = opened.getexif().get(ORIENTATION) in TURNS
+        opened.load()
+        if opened.format != "WEBP":  # libwebp refuses missing data
+            _refuse_missing(opened, content)
+        turn = TURNS.get(opened.getexif().get(ORIENTATION, 1))  # behind a PNG's pixels; TIFFs are turned
+        colours = _colours(opened, chunks)
+        if opened.mode in ("1", "L", "RGB") and b"tRNS" in chunks:
+            _scale_key(opened.info, chunks[b"IHDR"][8], chunks[b"tRNS"])
+        most = 4095 if ";12" in raw else 65_535 if ";16" in raw and opened.format != "BMP" else 255
+        picture = _eight_bits(opened if turn is None else opened.transpose(turn), most, negative, notes)
+        several = getattr(opened, "is_animated", False)  # last, for it looks for a second frame
+    notes += [f"{colours} not applied: values are taken as sRGB"] if colours else []
+    notes += ["set upright as its EXIF orientation says"] if turned or turn is not None else []
+    notes += ["the first of several frames is taken"] if several else []
+    return picture, notes
+
+
+def _paint(opened: Any, colour: tuple[int, ...]) -> None:
+    """Give a picture that is about to be decoded a background, which stays where the file has no data. Around the
+    first frame of a GIF it is the GIF's own."""
+    prepare: Callable[[], None] = opened.load_prepare
+    ink = colour[: len(opened.getbands())]
+
+    def painted() -> None:
+        prepare()
+        box = opened.tile[0].extents if opened.format == "GIF" else (0, 0, *opened.im.size)
+        opened.im.paste(ink if len(ink) > 1 else ink[0], box)
+
+    opened.load_prepare = painted
+
+
+def _refuse_missing(opened: Image.Image, content: bytes) -> None:
+    """Raise ValueError where pixels of a decoded file have no data, which Pillow passes over. It is decoded again, as
+    JPEG with more data than it needs, else with another background: either leaves a whole picture as it is."""
+    if opened.format in ("JPEG", "MPO"):
+        content = _lengthened(content)
+    elif opened.mode in ("RGB", "RGBA") and bytes(_INKS[0][: len(opened.mode)]) not in opened.tobytes():
+        return
+    with Image.open(io.BytesIO(content), formats=FORMATS) as again:
+        _paint(again, _INKS[1])
+        again.load()
+        if again.tobytes() != opened.tobytes():
+            raise ValueError("data of some of its pixels are missing")
+
+
+def _png_chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """The chunks of a PNG. Of its pixels and what is behind them Pillow does not compare the check sums."""
+    at, kind = 8, b""
+    while kind != b"IEND":
+        length, kind = struct.unpack_from(">I4s", content, at)
+        body = content[at + 8 : at + 8 + length]
+        at += 12 + length
+        if zlib.crc32(body, zlib.crc32(kind)).to_bytes(4, "big") != content[at - 4 : at]:
+            raise ValueError(f"the check sum of its chunk {kind!r} is wrong")
+        yield kind, body
+
+
+def _lengthened(content: bytes) -> bytes:
+    """A JPEG with `_MORE` behind the data of each restart interval, and more such intervals behind each scan. Raises
+    ValueError where scans or the end are missing, and for arithmetic coding, whose data may end anywhere."""
+    at, parts, scan, restarts, left = 2, [content[:2]], False, 0, {(0, 0)}
+    while (marker := _MARKER.search(content, at)) is not None and (code := marker[1][0]) != 0xD9:
+        restart = 0xD0 <= code <= 0xD7
+        parts += [content[at : marker.start()], *(_more(restarts, 1 if restart else len(_MORE)) if scan else ())]
+        restarts, at = restarts + 1 if restart else 0, marker.end()
+        if not restart:  # a segment with a length
+            at, scan = at + int.from_bytes(content[at : at + 2], "big"), code == 0xDA
+        parts.append(content[marker.start() : at])
+        head = content[marker.end() + 2 : at]
+        if 0xC9 <= code <= 0xCF and code != 0xCC:
+            raise ValueError("its coding is arithmetic: whether it is whole is not certain; save it again")
+        if 0xC0 <= code <= 0xC3:  # a frame: the components' numbers, of which scans give the coefficients
+            progressive = code == 0xC2
+            left = {(part, k) for part in head[6::3] for k in range(64 if progressive else 1)}
+        if code == 0xDA and not (progressive and head[-1] & 15):
+            last = head[-2] if progressive else 0
+            left -= {(part, k) for part in head[1:-3:2] for k in range(head[-3] if progressive else 0, last + 1)}
+    if marker is None or left:
+        raise ValueError("scans of its data are missing")
+    return b"".join([*parts, content[at : marker.start()], *_more(restarts, len(_MORE)), content[marker.start() :]])
+
+
+def _more(restarts: int, count: int) -> list[bytes]:
+    """`_MORE` behind a number of restarts, and behind each of those that follow."""
+    markers = [b"", *(b"\xff" + bytes([0xD0 + (restarts + i) % 8]) for i in range(count - 1))]
+    return [part for i, marker in enumerate(markers) for part in (marker, _MORE[(restarts + i) % len(_MORE)])]
+
+
+def _refuse_tiff(tags: Any, pixels: int, content: bytes) -> None:
+    """Raise ValueError for a TIFF whose values Pillow misreads, or whose missing data it passes over."""
+    bits, compression = tags.get(258, (1,)), tags.get(259, 1)
+    if 262 not in tags:
+        raise ValueError("it does not say whether 0 is black or white (PhotometricInterpretation)")
+    if set(tags.get(339, (1,))) != {1}:
+        raise ValueError("values with a sign or a point have no fixed range; save it with 8 or 16 bits")
+    if set(bits) != {8} and (tags.get(284, 1) == 2 or 1 in tags.get(338, ())):  # planes; colours times alpha
+        raise ValueError("Pillow misreads planes or premultiplied alpha of other than 8 bits; save it without")
+    whole = (1, 7) if tags[262] == 6 else (1, 4, 5, 7, 8, 32_773, 32_946, 34_925, 50_000, 50_001)  # 6: YCbCr
+    if compression not in whole:
+        raise ValueError(
+            f"whether data of its compression, {compression}, are whole is not certain; save it as RGB with LZW"
+        )
+    lengths = tags.get(279, tags.get(325, ()))
+    if compression == 1 and 8 * sum(lengths) < pixels * sum(bits):
+        raise ValueError("data of some of its pixels are missing")
+    for start, length in zip(tags.get(273, tags.get(324, ())), lengths, strict=True):
+        strip = content[start : start + length]
+        if compression == 4 and "1000000000001" not in f"{int.from_bytes(strip[-4:]):032b}":
+            raise ValueError("a strip of its fax has no end")
+        if compression == 7:  # abbreviated: the tables are elsewhere
+            strip = bytes(tags.get(347, b"\xff\xd8\xff\xd9"))[:-2] + strip[2:]
+            with Image.open(io.BytesIO(strip), formats=("JPEG",)) as opened:
+                _refuse_missing(opened, strip)
+
+
+def _scale_key(info: dict[str | tuple[int, int], Any], depth: int, key: bytes) -> None:
+    """The transparent colour of a PNG, which Pillow leaves as it is while it scales the pixels to 8 bits."""
+    values = [int.from_bytes(key[i : i + 2], "big") for i in range(0, len(key), 2)]
+    if max(values) >= 1 << depth:
+        raise ValueError(f"its transparent colour {values} is none of {depth} bits")
+    if len(values) == 1:
+        info["transparency"] = values[0] * 255 // ((1 << depth) - 1)
+
+
+def _eight_bits(picture: Image.Image, most: int, negative: bool, notes: list[str]) -> Image.Image:
+    """Of a picture whose values go up to `most`; of colours Pillow has kept the high bytes. It has inverted a
+    `negative` of 8 bits, but none of 16."""
+    if picture.mode.startswith("I"):
+        values, hole = np.asarray(picture, dtype=np.float64), picture.info.get("transparency")
+        seen = Image.fromarray(values != hole)
+        values = (most - values if negative else values) / (most / 255)
+        picture = Image.fromarray(np.rint(values).clip(0, 255).astype(np.uint8)).convert("RGB")
+        if hole is not None:
+            picture.putalpha(seen)
+    elif most > 255 and "transparency" in picture.info:  # Pillow compares its low bytes with the pixels' high ones
+        raise ValueError("Pillow misreads a transparent colour of 16 bits; save it with an alpha channel")
+    notes += ["more than 8 bits reduced to 8"] if most > 255 else []
+    if picture.has_transparency_data:
+        notes.append("alpha channel laid over white")
+        return picture.convert("RGBA")
+    notes += [f"mode {picture.mode} converted to RGB"] if picture.mode != "RGB" else []
+    return picture.convert("RGB")
+
+
+def _colours(opened: Image.Image, chunks: dict[bytes, bytes]) -> str:
+    """What a file says of its colours, where that is not sRGB; else nothing."""
+    info, exif = opened.info, opened.getexif()
+    if (code := chunks.get(b"cICP")) is not None:
+        return "" if code == _SRGB_CODE else f"the colours of the code points {tuple(code)} (cICP) are"
+    if info.get("icc_profile") or b"iCCP" in chunks:
+        return _profile(info.get("icc_profile") or b"")
+    gamma, primaries = info.get("gamma", 1 / 2.2), info.get("chromaticity", _SRGB)
+    if b"sRGB" not in chunks and abs(gamma * 2.2 - 1) > 0.02:
+        return f"the gamma {gamma:g} (gAMA) is"
+    if b"sRGB" not in chunks and max(abs(a - b) for a, b in zip(primaries, _SRGB, strict=True)) > 0.005:
+        return f"the primaries {primaries} (cHRM) are"
+    other = {301, 319} & set(exif) or exif.get_ifd(0x8769).get(
+        0xA001, 1
+    ) != 1  # a TIFF's curve, primaries; ColorSpace
+    return "the colours, which its tags say are not those of sRGB, are" if other else ""
+
+
+@lru_cache(maxsize=64)
+def _profile(profile: bytes) -> str:
+    """A profile, where it moves colours by more than three levels; else nothing."""
+    try:
+        source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
+        mode = {"GRAY": "L", "RGB": "RGB", "CMYK": "CMYK", "Lab": "LAB"}[source.profile.xcolor_space.strip()]
+        grid = bytes(itertools.chain(*itertools.product(range(0, 256, 51), repeat=Image.getmodebands(mode))))
+        given = Image.frombytes(mode, (len(grid) // Image.getmodebands(mode), 1), grid)
+        srgb = ImageCms.createProfile("sRGB")
+        meant = ImageCms.profileToProfile(given, source, srgb, ImageCms.Intent.RELATIVE_COLORIMETRIC, "RGB")
+        apart = np.abs(np.asarray(meant, dtype=int) - np.asarray(given.convert("RGB"))).max()
+        name = " ".join((source.profile.profile_description or "without a name").split())
+    except Exception:  # littlecms's errors, and a profile of another kind
+        return "a colour profile that cannot be read is"
+    return "" if apart <= 3 else shown(f"the colour profile `{name[:60]}`, {apart} of 255 levels from sRGB, is")
