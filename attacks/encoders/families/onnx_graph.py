@@ -2,7 +2,7 @@
 
 import itertools
 import re
-from collections.abc import Collection
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,9 @@ from attacks.runtime.extras import extra
 _FLOATING = (1, 10, 11)
 #: Operations whose further outputs are for training, or positions of maxima; onnx2torch returns the first.
 _ONE_OUTPUT = ("BatchNormalization", "Dropout", "LayerNormalization", "MaxPool")
+#: Limits of a graph with its functions in place of their calls: nodes, bytes more than the file's, and depth. They
+#: are counted beforehand, because functions that call others twice double at each depth.
+MOST_NODES, MOST_GROWTH, MOST_DEPTH = 50_000, 2**28, 50
 #: Names that a node must not have: those of torch's attributes and onnx2torch's modules.
 _TAKEN = frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph()))) | {"initializers"}
 
@@ -47,6 +50,12 @@ def read(path: Path) -> Graph:
         ) from None
     if not model.graph.node or not model.graph.output:
         raise ValueError(f"`encoder.model`: {path} holds no ONNX graph: is it another kind of file?")
+    nodes, size = _expanded(model, path)
+    if nodes > MOST_NODES or size > model.ByteSize() + MOST_GROWTH:
+        raise ValueError(
+            f"`encoder.model`: {path} has {nodes:,} nodes of {size:,} bytes with its functions in place; at most "
+            f"{MOST_NODES:,} are read, and {MOST_GROWTH:,} bytes more than the file's: export it without functions"
+        )
     picture = _picture(model, path)
     names = tuple(output.name for output in model.graph.output)
     try:
@@ -64,6 +73,31 @@ def read(path: Path) -> Graph:
     _forget_allowzero(model.graph)
     _rename(model.graph)
     return Graph(model, picture, names)
+
+
+def _expanded(model: Any, path: Path) -> tuple[int, int]:
+    """The nodes and at most how many bytes a graph has with its functions in place of their calls; ValueError where
+    these are deeper than `MOST_DEPTH`, so where a function calls itself."""
+    functions = {(f.domain, f.name, f.overload): f for f in model.functions}
+    sizes: dict[tuple[str, str, str], tuple[int, int, int]] = {}
+
+    def expanded(nodes: Iterable[Any], depth: int) -> tuple[int, int, int]:
+        count, size, height = 0, 0, 0
+        for node in nodes if depth <= MOST_DEPTH else ():
+            key, within = (node.domain, node.op_type, node.overload), (1, 0, 0)
+            if key in functions:
+                within = sizes[key] = sizes.get(key) or expanded(functions[key].node, depth + 1)
+            count += within[0]
+            size += within[1] + within[0] * node.ByteSize()  # a call's names and attributes may go to all nodes
+            height = max(height, within[2])
+            for graph in (graph for attribute in node.attribute for graph in (attribute.g, *attribute.graphs)):
+                inner = expanded(graph.node, depth + 1)
+                count, size, height = count + within[0] * inner[0], size + within[0] * inner[1], max(height, inner[2])
+        if depth + height > MOST_DEPTH:
+            raise ValueError(f"`encoder.model`: {path} has calls or graphs {MOST_DEPTH} deep: export it without")
+        return count, size, height + 1
+
+    return expanded(model.graph.node, 0)[:2]
 
 
 def free_batch(model: Any) -> None:
@@ -149,14 +183,12 @@ def _rename(graph: Any) -> None:
     """Make the names of nodes plain and unique: torch.fx writes them into Python source that it runs, so a file could
     inject code there."""
     taken = {*_TAKEN, *(value.name for value in (*graph.input, *graph.initializer))}
+    names: dict[str, Iterator[str]] = {}  # of each stem, those that were not tried
     for node in graph.node:
-        node.name = _free(re.sub(r"\W+", "_", node.name or node.op_type, flags=re.ASCII).strip("_") or "node", taken)
+        stem = re.sub(r"\W+", "_", node.name or node.op_type, flags=re.ASCII).strip("_") or "node"
+        left = names.setdefault(stem, itertools.chain([stem], (f"{stem}_{i}" for i in itertools.count(1))))
+        node.name = next(name for name in left if name not in taken)
         taken.add(node.name)
-
-
-def _free(stem: str, taken: Collection[str]) -> str:
-    names = itertools.chain([stem], (f"{stem}_{i}" for i in itertools.count(1)))
-    return next(name for name in names if name not in taken)
 
 
 def _replace_nodes(graph: Any, nodes: list[Any]) -> None:

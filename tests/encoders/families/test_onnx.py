@@ -1,6 +1,7 @@
 """ONNX files as encoders: features equal onnxruntime, gradients equal the exported network."""
 
 import copy
+import itertools
 from functools import partial
 
 import pytest
@@ -8,6 +9,8 @@ import torch
 import torchvision
 from torch import nn
 
+from attacks.encoders.families import onnx_graph
+from attacks.runtime.extras import extra
 from tests.helpers import encoder_laws as laws
 from tests.helpers.onnx_files import (
     FEATURES,
@@ -20,6 +23,7 @@ from tests.helpers.onnx_files import (
     exported,
     graph,
     helper,
+    onnx,
     saved,
     value,
 )
@@ -261,3 +265,42 @@ def test_external_weights_must_lie_in_the_folder(tmp_path, where):
         assert encoder_of(path)(torch.rand(2, 3, 8, 8)).shape == (2, 3)
     else:
         refused("made.onnx cannot be read as ONNX", path, preprocess=HALF)
+
+
+def nested(calls, depth, weight=0, alone=False):
+    """A model of functions that call the one below several times, and hand a tensor down to the lowest."""
+    versions = [helper.make_opsetid("", 17), helper.make_opsetid("d", 1)]
+    tensor = helper.make_tensor("w", TensorProto.FLOAT, [weight], bytes(4 * weight), raw=True)
+    handed, functions = onnx.AttributeProto(name="w", ref_attr_name="w", type=onnx.AttributeProto.TENSOR), []
+    for i in range(depth):
+        kind = "Relu" if i == 0 else f"F{i if alone else i - 1}"
+        nodes = [helper.make_node(kind, [f"x{k}"], [f"x{k + 1}"], domain="d" * (i > 0)) for k in range(calls)]
+        if i == 0 and weight:
+            nodes.append(helper.make_node("Constant", [], ["unread"]))
+            nodes[-1].attribute.append(onnx.AttributeProto(name="value", ref_attr_name="w", type=handed.type))
+        for node in nodes if i else ():
+            node.attribute.append(handed)
+        functions.append(helper.make_function("d", f"F{i}", ["x0"], [f"x{calls}"], nodes, versions, ["w"]))
+    main = [helper.make_node(f"F{i}", ["x"], [f"y{i}"], domain="d", w=tensor) for i in range(depth)]
+    made = helper.make_graph(main, "g", PICTURE, [value(f"y{depth - 1}", [1, 3, 8, 8])])
+    return helper.make_model(made, functions=functions, opset_imports=versions)
+
+
+@pytest.mark.parametrize("weight", [0, 1000])
+def test_the_size_with_functions_in_place_is_known_beforehand(tmp_path, weight):
+    for calls, depth in itertools.product((1, 2, 3), range(1, 7)):
+        model = nested(calls, depth, weight)
+        nodes, size = onnx_graph._expanded(model, tmp_path)
+        inlined = extra("onnx.inliner").inline_local_functions(model).graph.node
+        assert len(inlined) == nodes and sum(node.ByteSize() for node in inlined) <= 2 * size
+
+
+@pytest.mark.parametrize(
+    ("given", "match"),
+    [((2, 40), "nodes of"), ((9, 6, 10_000), "bytes more than"), ((1, 60), "50 deep"), ((2, 3, 0, True), "50 deep")],
+)
+def test_functions_that_grow_are_refused_before_they_do(tmp_path, monkeypatch, given, match):
+    monkeypatch.setattr(extra("onnx.inliner"), "inline_local_functions", lambda _: pytest.fail("grown"))
+    path = tmp_path / "grown.onnx"
+    path.write_bytes(nested(*given).SerializeToString())
+    assert path.name in refused(match, path, preprocess=HALF)
