@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attacks.evaluation.clusters import by_cluster
 from attacks.evaluation.comparisons import ARM, BANK
-from attacks.evaluation.per_image import clusters_of, column_of
+from attacks.evaluation.per_image import clusters_of, column_of, judged_rows
 from attacks.evaluation.planning import clusters_for_power, clusters_from_rates
 from attacks.runtime.untrusted import mapping, read, text
 
@@ -67,7 +67,8 @@ def pilot(folder: Path) -> tuple[Tensor, str, str]:
     EOT was compared with. Raises ValueError or OSError."""
     primary = mapping(read(folder / "metrics.json").get("primary"))
     measure, other = str(primary.get("measure")), str(primary.get("against"))
-    rows = [row for row in csv.DictReader(io.StringIO(text(folder / "per_image.csv"))) if row.get("bank") == BANK]
+    table = csv.DictReader(io.StringIO(text(folder / "per_image.csv")))
+    rows = [row for row in judged_rows([*table]) if row.get("bank") == BANK]
     by_arm = {arm: [row for row in rows if row.get("arm") == arm] for arm in (ARM, other)}
     columns = {arm: column_of(some, measure) if some and measure in some[0] else None for arm, some in by_arm.items()}
     own, theirs = columns[ARM], columns[other]

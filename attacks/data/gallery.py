@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attacks.data.images import SUFFIXES, load_image
 from attacks.data.pictures import Shelf, shelved, square
+from attacks.data.split import JUDGE, WORDS
 from attacks.data.vectors import Vectors
 from attacks.perturbations.patch.placement import Placements
 
@@ -38,7 +39,8 @@ class Pictures:
 
     `images` (N,3,H,W) are in [0,1], every value a multiple of 1/255; `notes` list the conversions of the files;
     `placements` are those of a patch; `clusters` name for each picture those that count as one with it, such as the
-    tiles of a photograph (by default each picture is alone).
+    tiles of a photograph (by default each picture is alone); `split` is fit or judge of each (see
+    `attacks.data.split`), empty where each has a perturbation of its own.
     """
 
     names: tuple[str, ...]
@@ -46,12 +48,29 @@ class Pictures:
     notes: tuple[str, ...] = ()
     placements: Placements | None = None
     clusters: tuple[str, ...] = ()
+    split: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "clusters", self.clusters or self.names)
 
     def __len__(self) -> int:
         return len(self.names)
+
+    @property
+    def attacked(self) -> list[int]:
+        """The rows that perturbations are made from: all but those held out."""
+        return [row for row in range(len(self)) if JUDGE not in self.split[row : row + 1]]
+
+    @property
+    def judged(self) -> list[int]:
+        """The rows that the tables are about: those held out, or all where none is."""
+        return [row for row in range(len(self)) if JUDGE not in self.split or self.split[row] == JUDGE]
+
+    @property
+    def sides(self) -> dict[str, list[str]] | None:
+        """The names of the pictures that are `fit`, and `judge`; None where each has a perturbation of its own."""
+        pairs = list(zip(self.names, self.split, strict=False))
+        return {side: [name for name, word in pairs if word == side] for side in WORDS} if pairs else None
 
     def spread(self, count: int | None) -> "Pictures":
         """`count` pictures spread evenly over the clusters; None: all. Raises ValueError if there are fewer."""
@@ -60,7 +79,8 @@ class Pictures:
     def only(self, rows: Sequence[int]) -> "Pictures":
         """The pictures `rows`, without placements."""
         names, clusters = (tuple(column[i] for i in rows) for column in (self.names, self.clusters))
-        return Pictures(names, self.images[list(rows)], self.notes, clusters=clusters)
+        split = tuple(self.split[i] for i in rows) if self.split else ()
+        return Pictures(names, self.images[list(rows)], self.notes, clusters=clusters, split=split)
 
     def shelf(self, size: int | None = None) -> Shelf:
         """The pictures as a shelf; with `size`, each is resized and cropped on reading (see `square`)."""

@@ -7,11 +7,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 from attacks.data.images import SUFFIXES
+from attacks.data.split import WORDS
 from attacks.runtime.decoding import shown
 from attacks.runtime.folders import short
 
@@ -23,23 +25,25 @@ LONGEST = 4096
 class Entry:
     """One picture file. `name` is unique in its listing and shown in reports; `label` is the person or thing on it,
     or None if unknown; `where` names the line of the file that lists it; `cluster` names pictures that count as one
-    (None: the picture alone)."""
+    (None: the picture alone); `split` is fit or judge (see `attacks.data.split`), or None."""
 
     path: Path
     name: str
     label: str | None = None
     where: str = ""
     cluster: str | None = None
+    split: str | None = None
 
 
-def listed(path: str | Path) -> tuple[list[Entry], list[str]]:
+def listed(path: str | Path, column: str | None = None) -> tuple[list[Entry], list[str]]:
     """The pictures of a path, and notes on what was ignored.
 
     - A folder: the pictures in it, sorted by name. If it has none, but subfolders with pictures, these are read, one
       level deep, and the name of each subfolder is the label of its pictures.
     - `.txt`: one path a line; blank lines and lines that begin with # are skipped.
     - `.csv`: a table with a header, the column `path` and optionally `identity` (the label) and `cluster` (rows with
-      the same one count as one picture in every interval); both may be empty. Other columns are ignored.
+      the same one count as one picture in every interval); both may be empty. `column` names one more, which says fit
+      or judge of each. Other columns are ignored.
     - Any other file: one picture.
 
     Text is UTF-8; paths in it are relative to its file. The pictures are not opened here.
@@ -49,6 +53,8 @@ def listed(path: str | Path) -> tuple[list[Entry], list[str]]:
         ValueError: a folder without pictures; a list or table that is malformed or names a picture twice.
     """
     path = Path(path)
+    if column is not None and path.suffix.lower() != ".csv":
+        raise ValueError(f"`data.split` names a column of a table, a .csv; got data.path={short(str(path))}")
     try:
         exists = path.exists()
     except OSError:  # the name is too long
@@ -57,7 +63,8 @@ def listed(path: str | Path) -> tuple[list[Entry], list[str]]:
         raise FileNotFoundError(f"`{short(str(path))}` does not exist (paths are relative to {Path.cwd()})")
     if path.is_dir():
         return _folder(path)
-    readers = {".csv": _table, ".txt": _lines}
+    readers: dict[str, Callable[[Path], Iterator[Entry]]]
+    readers = {".csv": partial(_table, column=column), ".txt": _lines}
     reader = readers.get(path.suffix.lower())
     if reader is None:
         return [Entry(path, shown(path.name))], []
@@ -119,9 +126,9 @@ def _lines(path: Path) -> Iterator[Entry]:
             yield entry_of(path, number, name)
 
 
-def _table(path: Path) -> Iterator[Entry]:
+def _table(path: Path, column: str | None) -> Iterator[Entry]:
     for number, cells in table_rows(path, _check_header):
-        yield entry_of(path, number, cells["path"], cells)
+        yield entry_of(path, number, cells["path"], cells, column)
 
 
 def table_rows(path: Path, check_header: Callable[[str, list[str]], None]) -> Iterator[tuple[int, dict[str, str]]]:
@@ -165,11 +172,20 @@ def _check_header(where: str, cells: list[str]) -> None:
             )
 
 
-def entry_of(file: Path, number: int, name: str, cells: Mapping[str, Any] = MappingProxyType({})) -> Entry:
-    """The picture `name` on line `number` of a list or table; `cells` may hold its `identity` and `cluster`."""
+def entry_of(
+    file: Path, number: int, name: str, cells: Mapping[str, Any] = MappingProxyType({}), column: str | None = None
+) -> Entry:
+    """The picture `name` on line `number` of a list or table; `cells` may hold its `identity` and `cluster`, and must
+    hold fit or judge in the `column`, if there is one."""
     path = Path(os.path.abspath(file.parent / name))  # noqa: PTH100  (resolve would follow links: two names, one file)
     label, cluster = cells.get("identity") or None, cells.get("cluster") or None
-    return Entry(path, path.name, label, f"{file.name} line {number}", cluster)
+    word = None if column is None else cells.get(column, "")
+    if word not in (None, *WORDS):
+        raise ValueError(
+            f"`{file}` line {number}: `{column}`, the column of data.split, must be {' or '.join(WORDS)}; got "
+            f"{short(str(word))!r}"
+        )
+    return Entry(path, path.name, label, f"{file.name} line {number}", cluster, word)
 
 
 def named(entries: list[Entry]) -> list[Entry]:

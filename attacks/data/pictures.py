@@ -30,8 +30,9 @@ class Shelf:
     """Named pictures of one size, none of them in memory: `load` reads one (3,H,W), as `Pictures` holds it.
 
     `digests` are the sha256 of their pixels; `labels` the person or thing on each, None if unknown; `clusters` the
-    cluster of each, None if it is alone. `changes` are the conversions of each, `missing` the files left out, `notes`
-    these and what was ignored. `forget` frees the memory of pictures that `load` has at hand.
+    cluster of each, None if it is alone; `split` fit or judge of each, empty if no table says so. `changes` are the
+    conversions of each, `missing` the files left out, `notes` these and what was ignored. `forget` frees the memory
+    of pictures that `load` has at hand.
     """
 
     names: tuple[str, ...]
@@ -42,6 +43,7 @@ class Shelf:
     notes: tuple[str, ...] = ()
     missing: tuple[str, ...] = ()
     clusters: tuple[str | None, ...] = ()
+    split: tuple[str, ...] = ()
     forget: Callable[[], None] = lambda: None
 
     def __len__(self) -> int:
@@ -72,6 +74,7 @@ class Shelf:
             load=lambda i: load(chosen[i]),
             changes=tuple(self.changes[i] for i in chosen) if self.changes else (),
             clusters=tuple(self.clusters[i] for i in chosen) if self.clusters else (),
+            split=tuple(self.split[i] for i in chosen) if self.split else (),
         )
 
 
@@ -81,18 +84,21 @@ def shelved(names: Sequence[str], load: Callable[[int], Tensor]) -> Shelf:
     return Shelf(tuple(names), digests, (None,) * len(names), load)
 
 
-def read_files(path: str | Path, size: int, unreadable: str = "refuse", cache: str | None = None) -> Shelf:
+def read_files(
+    path: str | Path, size: int, unreadable: str = "refuse", cache: str | None = None, column: str | None = None
+) -> Shelf:
     """The pictures of a path (see `listed`), each `square`. Every file is read once, to check it; up to `KEPT` bytes
     of squares stay in memory until `Shelf.forget`.
 
     Args:
         unreadable: "refuse" or "skip" files that are missing or that Pillow cannot read.
         cache: a folder with the index of an earlier run, by which unchanged files are not read (see `PictureIndex`).
+        column: of a table, what `Shelf.split` is read from.
 
     Raises:
         FileNotFoundError, ValueError: see `listed`; unreadable files, or no readable one.
     """
-    entries, notes = listed(path)
+    entries, notes = listed(path, column)
     if cache is None:
         return read_entries(entries, notes, size, unreadable)
     index = PictureIndex(Path(cache), Path(path), size)
@@ -131,6 +137,7 @@ def read_entries(
         notes=(*notes, *missing, *filter(None, [trouble])),
         missing=missing,
         clusters=tuple(entry.cluster for entry in readable),
+        split=tuple(entry.split for entry in readable if entry.split is not None),
         forget=kept.clear,
     )
 

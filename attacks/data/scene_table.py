@@ -4,6 +4,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +37,7 @@ class PlacementCorners:
 Row = tuple[Entry, PlacementCorners]
 
 
-def read_table(path: str | Path) -> list[tuple[Entry, tuple[PlacementCorners, ...]]]:
+def read_table(path: str | Path, column: str | None = None) -> list[tuple[Entry, tuple[PlacementCorners, ...]]]:
     """The photographs of a file and the placements in each, in the order of the file.
 
     - `.csv`: a header, then a line for each placement: `path`, and the corners `x1,y1` ... `x4,y4` (upper left, upper
@@ -44,6 +45,8 @@ def read_table(path: str | Path) -> list[tuple[Entry, tuple[PlacementCorners, ..
       Optional: `mm_per_pixel`, `identity` (the label), `cluster` (photographs with the same one count as one).
     - `.json`: {"photo.jpg": {"quads": [[[x, y], ...], ...], "middles": [[x, y, degrees], ...], "mask": ...,
       "mm_per_pixel": ..., "identity": ..., "cluster": ...}}.
+
+    `column` names one more column, or key, which says fit or judge (see `attacks.data.split`).
 
     Text is UTF-8; paths in it are relative to its file.
 
@@ -57,11 +60,12 @@ def read_table(path: str | Path) -> list[tuple[Entry, tuple[PlacementCorners, ..
         raise ValueError(f"`data.path` must be a .csv or .json of scenes; got {path} (data=folder takes pictures)")
     placements: dict[Path, list[PlacementCorners]] = {}
     entries: dict[Path, Entry] = {}
-    for entry, placement in reader(path):
+    for entry, placement in reader(path, column):
         first = entries.setdefault(entry.path, entry)
         for what, one, two in (
             ("identities", first.label, entry.label),
             ("clusters", first.cluster, entry.cluster),
+            ("values of data.split", first.split, entry.split),
         ):
             if None not in (one, two) and one != two:
                 raise ValueError(f"{placement.where}: `{entry.name}` has two {what}, {one} and {two}")
@@ -73,15 +77,15 @@ def read_table(path: str | Path) -> list[tuple[Entry, tuple[PlacementCorners, ..
     return [(entry, tuple(placements[entry.path])) for entry in named(list(entries.values()))]
 
 
-def _table(path: Path) -> Iterator[Row]:
-    for number, cells in table_rows(path, _check_header):
-        entry = entry_of(path, number, cells["path"], cells)
+def _table(path: Path, column: str | None) -> Iterator[Row]:
+    for number, cells in table_rows(path, partial(_check_header, column)):
+        entry = entry_of(path, number, cells["path"], cells, column)
         yield entry, _placement(f"`{path}` line {number}", path, cells)
 
 
-def _check_header(where: str, cells: list[str]) -> None:
+def _check_header(column: str | None, where: str, cells: list[str]) -> None:
     for name in cells:
-        if name not in COLUMNS:
+        if name not in (*COLUMNS, column):
             raise ValueError(
                 f"{where}: unknown column `{short(name)}`; known, separated by commas, are {', '.join(COLUMNS)}"
             )
@@ -95,7 +99,7 @@ def _check_header(where: str, cells: list[str]) -> None:
         )
 
 
-def _json(path: Path) -> Iterator[Row]:
+def _json(path: Path, column: str | None) -> Iterator[Row]:
     text = text_of(path, math.inf)
     try:
         content = json.loads(text, object_pairs_hook=_unique_keys)
@@ -109,12 +113,12 @@ def _json(path: Path) -> Iterator[Row]:
         where = f"`{path}`, `{short(photo)}`"
         if not isinstance(fields, dict):
             raise ValueError(f"{where}: must be an object with some of {', '.join(KEYS)}; got {short(str(fields))}")
-        if unknown := [key for key in fields if key not in KEYS]:
+        if unknown := [key for key in fields if key not in (*KEYS, column)]:
             raise ValueError(f"{where}: unknown key `{short(unknown[0])}`; known are {', '.join(KEYS)}")
         for key in ("mask", "identity", "cluster"):
             if not isinstance(fields.get(key, ""), str):
                 raise ValueError(f"{where}: `{key}` must be a text; got {short(str(fields[key]))}")
-        entry = replace(entry_of(path, 0, photo, fields), where=path.name)
+        entry = replace(entry_of(path, 0, photo, fields, column), where=path.name)
         common = {key: fields[key] for key in ("mask", "mm_per_pixel") if key in fields}
         for place, cells in _as_cells(where, fields):
             yield entry, _placement(place, path, common | cells)

@@ -25,12 +25,14 @@ class Photo(NamedTuple):
     placements: tuple[PlacementCorners, ...]
 
 
-def read_scenes(path: str, size: int, unreadable: str = "refuse") -> tuple[Shelf, list[Photo]]:
+def read_scenes(
+    path: str, size: int, unreadable: str = "refuse", column: str | None = None
+) -> tuple[Shelf, list[Photo]]:
     """The photographs of a table (see `read_table`), each cut to a `square`, and the placements in each. Raises
     FileNotFoundError or ValueError, in one line."""
     photos = {
         entry.name: Photo(entry, placements)
-        for entry, placements in read_table(BUNDLED if path == "bundled" else path)
+        for entry, placements in read_table(BUNDLED if path == "bundled" else path, column)
     }
     shelf = read_entries([photo.entry for photo in photos.values()], [], size, unreadable)
     return shelf, [photos[name] for name in shelf.names]

@@ -3,7 +3,7 @@ same view."""
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -44,6 +44,10 @@ class Drift:
     cosine: dict[str, Tensor]
     forward: int
     seconds: float
+
+    def of(self, rows: Sequence[int]) -> "Drift":
+        """That of some pictures."""
+        return replace(self, cosine={arm: cosine[:, list(rows)] for arm, cosine in self.cosine.items()})
 
     def flips(self, clusters: Sequence[str]) -> str | None:
         """The first layer where the drift (1 - cosine) with EOT is more than half of its drift at the output, and

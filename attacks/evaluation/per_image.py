@@ -1,11 +1,12 @@
 """The rows of per_image.csv, one for each bank of views, arm and picture, and the tables computed from them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
 
+from attacks.data.split import FIT, JUDGE
 from attacks.evaluation.clusters import by_cluster, numbers, totals
 from attacks.evaluation.intervals import Interval, interval, median, quantile, rate
 from attacks.evaluation.scores import Scores
@@ -23,6 +24,7 @@ TAR = "tar_"
 LOW = 0.1
 
 Row = Mapping[str, object]
+R = TypeVar("R", bound=Row)
 
 
 def per_image_rows(
@@ -48,7 +50,8 @@ def per_image_rows(
         scores: by bank and arm, of the same pictures; one arm is `clean`.
         success: by bank and arm (N,V) bool.
         worst: by bank and arm the cosine (N,) in the view that resists the attacker most.
-        pictures: columns that name the N pictures: `picture`, `cluster`, `identity`.
+        pictures: columns that name the N pictures: `picture`, `cluster`, `identity`, and of a perturbation that they
+            share `split` (see `attacks.data.split`).
         steps: by arm (N,), of optimised arms.
         thresholds: of verification, by false accept rate.
     """
@@ -145,7 +148,26 @@ def summarised(name: str, rows: Sequence[Row]) -> dict[str, object] | None:
     if column is None:
         return None
     value = _clustered(name, column, clusters_of(rows), trials=column_of(rows, views))
+    if made_from(rows) and len({*clusters_of(rows)}) > 1:
+        value = spread_of(value.mean, (cluster_medians if name in MEDIANS else by_cluster)(column, clusters_of(rows)))
     return value._asdict()
+
+
+def judged_rows(rows: Sequence[R]) -> list[R]:
+    """The rows that the tables of a run are about: those of held-out pictures, or all where none is held out."""
+    held_out = [row for row in rows if row.get("split") == JUDGE]
+    return held_out or list(rows)
+
+
+def made_from(rows: Sequence[Row]) -> bool:
+    """Whether these are rows of the pictures that a shared perturbation was made from: they are no sample of others,
+    and have no interval or test."""
+    return any(row.get("split") == FIT for row in rows)
+
+
+def spread_of(mean: float, units: Tensor) -> Interval:
+    """A mean with the range of the clusters' values (C,)."""
+    return Interval(mean, float(units.min()), float(units.max()), "range")
 
 
 def with_a_value(name: str, rows: Sequence[Row]) -> Sequence[Row]:

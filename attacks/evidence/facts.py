@@ -19,6 +19,7 @@ from attacks.gate.policy import Policy, Requirement
 from attacks.gate.verdict import Decided, Verdict
 from attacks.report.sheets import picture_file
 from attacks.runtime.files import sha256
+from attacks.runtime.untrusted import mapping
 from attacks.schema.encoder import GRADIENT_FREE
 from transforms import widened
 
@@ -135,6 +136,9 @@ def _worst(previous: Earlier, content: Mapping[str, Any], requirement: Requireme
         return None
     cosine = arms[requirement.arm].cosine.double()
     success = scores.success[requirement.bank][requirement.arm]
+    if held_out := mapping(content.get("split")).get("judge"):  # the others decide nothing
+        fit = torch.tensor([name not in held_out for name in content["queries"]])[:, None]
+        cosine, success = cosine.masked_fill(fit, torch.inf), success & ~fit
     at = int((cosine if not success.any() else cosine.masked_fill(~success, torch.inf)).argmin())
     picture, number = divmod(at, cosine.shape[1])
     values: tuple[tuple[str, float], ...] = ()

@@ -19,6 +19,7 @@ from attacks.evaluation.sanity.check import Sanity
 from attacks.evaluation.scores import Scores, signature_of
 from attacks.experiment.arms import Setting, check, optimise
 from attacks.experiment.artifacts import Exhibits
+from attacks.experiment.build.data import hidden
 from attacks.experiment.build.objective import aim
 from attacks.experiment.cost import Counted, Meter, Spent
 from attacks.experiment.parts import Parts
@@ -140,9 +141,7 @@ def arms_of(run: Run, parts: Parts) -> tuple[str, ...]:
 def part_of(parts: Parts, rows: Sequence[int]) -> Parts:
     """The parts with the pictures `rows` only."""
     chosen = torch.tensor(list(rows))
-    names, images = tuple(parts.queries.names[i] for i in rows), parts.queries.images[chosen]
-    clusters = tuple(parts.queries.clusters[i] for i in rows)
-    some = replace(parts.queries, names=names, images=images, placements=None, clusters=clusters)
+    some = parts.queries.only(rows)
     goal = None if parts.goal is None else parts.goal[chosen]
     perturbation = parts.perturbation.take(chosen)
     return replace(parts, queries=some, truth=parts.truth[chosen], goal=goal, perturbation=perturbation)
@@ -162,10 +161,10 @@ def attacked(bench: Bench, unit: Unit) -> BatchResult:
         meter.read()
         return result
 
-    setting, known = setup(bench, part_of(bench.parts, rows), rows, seed)
+    parts, fit = part_of(bench.parts, rows), [row for row in bench.parts.queries.attacked if row in rows]
+    setting, known = setup(bench, part_of(bench.parts, fit), fit, seed)
     setting = replace(setting, batch=number, follow=bench.follow)
-    parts, images = setting.parts, known.images
-    arms = arms_of(run, parts)
+    images, arms = parts.queries.images.to(parts.device), arms_of(run, parts)
     costs["anchors"] = meter.read()
 
     noise = torch.Generator().manual_seed(stream(seed, "noise"))
@@ -174,11 +173,12 @@ def attacked(bench: Bench, unit: Unit) -> BatchResult:
     fell_back: set[str] = set()
     chosen: dict[str, Tensor] = {}
     for arm in ("eot", *arms[2:-1]):
-        evals = 0 if arm == "eot" else trace["eot"][-1].evals // len(images)
+        evals = 0 if arm == "eot" else trace["eot"][-1].evals // len(fit)
         run_it = partial(optimise, arm, setting, known, meter, checkpoint=checkpoint, spent=evals)
         (best, trace[arm]), fallback = task(arm, arm, partial(_with_fallback, run_it, setting.encoder))
         deltas[arm], fell_back = best.delta, fell_back | ({arm} if fallback else set())
-        chosen[arm] = best.step.cpu() + 1
+        steps = best.step if len(fit) == len(rows) else best.step[:1].expand(len(rows))  # of one that they share
+        chosen[arm] = steps.cpu() + 1
     sanity = None
     if unit.start == 0 and run.sanity.pictures:  # its cost is reported apart
         sanity = checkpoint.once("sanity", lambda: check(setting, known, trace["eot"], bench.module))
@@ -254,6 +254,7 @@ def setup(bench: Bench, parts: Parts, rows: Sequence[int], seed: int) -> tuple[S
     # of a gallery with embeddings from a file, which no objective reads (see `check_vectors`), the pictures' rows
     gallery = judge.gallery.parts[0] if isinstance(judge.gallery, Rows) else judge.gallery
     known = Known(images, own, gallery, parts.truth, parts.goal, parts.gallery.label_numbers)
+    known = known.without(hidden(bench.parts.gallery, bench.parts.queries, bench.parts.truth))
     exact = bench.exact if bench.world.first else bench.exact.encoder  # every process computes it; count it once
     goal = aim(run.objective, known, exact, parts.transforms, run.seed)
     return Setting(run, parts, bench.world, bench.encoder, goal, bench.chunk, seed), known

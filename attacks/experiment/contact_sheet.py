@@ -19,9 +19,10 @@ SHOWN = 6
 
 
 def typical(outcome: Outcome) -> int:
-    """The index of the picture with the median mean cosine under attack."""
-    cosine = outcome.scores[SAME]["eot"].cosine
-    return int(cosine.mean(1).argsort()[(len(cosine) - 1) // 2])
+    """The index of the judged picture with the median mean cosine under attack."""
+    rows = outcome.bench.parts.queries.judged
+    cosine = outcome.scores[SAME]["eot"].cosine[rows]
+    return rows[int(cosine.mean(1).argsort()[(len(cosine) - 1) // 2])]
 
 
 def contact_sheet(path: str | Path, outcome: Outcome) -> None:

@@ -237,7 +237,8 @@ def parts(bench: Bench, out: Path, chosen: Drawn, done: Mapping[str, object]) ->
         )
         yield from some(_rows_apart("drift", read_rows(out / "drift.csv"), again, slack), "drift.csv")
     if done.get("detection") is not None and bench.parts.pipeline is not None:
-        rows = chosen.of(len(bench.parts.queries), "detection")
+        judged = bench.parts.queries.judged
+        rows = [judged[i] for i in chosen.of(len(judged), "detection")]
         each = [(arm, zip(rows, values.tolist(), strict=True)) for arm, values in cosines_of(bench, rows).items()]
         names = bench.parts.queries.names
         again = [

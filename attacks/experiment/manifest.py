@@ -33,7 +33,7 @@ def manifest(
         "preset": preset,
         "overrides": overrides,
         "seed": run.seed,
-        "primary": declared(run.evaluate.primary),
+        "primary": declared(run.evaluate.primary, parts.queries.sides),
         "config": asdict(run),
         "device": torch.cuda.get_device_name(parts.device) if parts.device.type == "cuda" else str(parts.device),
         "threads": torch.get_num_threads(),

@@ -138,10 +138,11 @@ def _deployment(bench: Bench, content: Mapping[str, Any], rows: Sequence[Row]) -
 
 
 def _detection(bench: Bench, content: Mapping[str, Any], rows: Sequence[Row]) -> Detection:
-    arms, queries, pipeline = arms_of(bench.run, bench.parts), bench.parts.queries, bench.parts.pipeline
+    arms, pipeline = arms_of(bench.run, bench.parts), bench.parts.pipeline
+    sample = sample_of(bench, len(bench.parts.queries))
     height, width = content["detection"]["size"] if pipeline is None else pipeline.size
-    by_arm = dict(zip(arms, _column(rows, "cosine", [len(arms), len(queries)]), strict=True))
-    return Detection(str(bench.run.evaluate.pipeline), (height, width), by_arm, queries.names, queries.clusters)
+    by_arm = dict(zip(arms, _column(rows, "cosine", [len(arms), len(sample.names)]), strict=True))
+    return Detection(str(bench.run.evaluate.pipeline), (height, width), by_arm, sample.names, sample.clusters)
 
 
 def _failure(bench: Bench, content: Mapping[str, Any], rows: Sequence[Row]) -> Failures:  # noqa: ARG001

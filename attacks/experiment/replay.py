@@ -27,6 +27,7 @@ from attacks.experiment.build.parts import build
 from attacks.experiment.directory import Earlier, earlier, opened, refuse_program
 from attacks.experiment.embeddings import embedded
 from attacks.experiment.parts import Parts
+from attacks.experiment.units import unit_size
 from attacks.objectives.aim import Known
 from attacks.schema import groups
 from attacks.schema.validate import Run
@@ -133,19 +134,20 @@ def _refuse(run: Run, parts: Parts, named: Named) -> None:
 
 def _points(run: Run, parts: Parts, named: Named) -> Tensor:
     """The coordinates (1,dims) of a view, as `attacks.solvers.loop` draws them."""
-    batch, shared = run.evaluate.batch, parts.perturbation.shared
-    size = len(parts.queries) if batch is None or shared else min(batch, len(parts.queries))
+    shared, rows, size = parts.perturbation.shared, parts.queries.attacked, unit_size(parts, run.evaluate.batch)
+    if named.picture not in rows:
+        raise ValueError(f"`--picture` {named.picture} is held out: the attack has made no view of it; name another")
     number = named.picture // size
     unit = Unit(number * size, min((number + 1) * size, len(parts.queries)), number)
     eot, own = EOT(parts.transforms, parts.draws, views=parts.views.each), None
     block, view = divmod(named.view, eot.views)  # of a step; or of the run, whose blocks are all equal
     if shared:
-        own = unit.stop - unit.start
+        own = len(rows)
     if parts.optimiser.gradient_free:
         block, own = -named.step, None
     seed = stream(stream(unit.seed(run.seed), "eot"), "attack")
     points = eot.points(seed, named.step + block, parts.queries.images.to(parts.device), pictures=own)
-    return (points if own is None else points[named.picture - unit.start])[view, None]
+    return (points if own is None else points[rows.index(named.picture)])[view, None]
 
 
 def _saved(folder: Path, parts: Parts, picture: int, failed: Set[int]) -> Tensor:

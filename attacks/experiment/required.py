@@ -41,7 +41,7 @@ def refuse_unfit(run: Run) -> None:
         ("shard", run.shard is None, "units end in order"),
         (
             "perturbation.shared",
-            not getattr(run.perturbation, "shared", False),
+            not getattr(run.perturbation, "shared", run.perturbation.name == "patch"),
             "each picture is attacked alone",
         ),
         ("data", run.data.name != "scenes", "scenes have an order of their own"),

@@ -2,7 +2,7 @@
 
 import hashlib
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,13 +10,14 @@ import torch
 from torch import Tensor
 
 from attacks.data.gallery import Gallery
+from attacks.data.split import FIT, JUDGE
 from attacks.encoders.black_box.asked import black_box
 from attacks.encoders.description import described, identity
 from attacks.eot.bank import Bank
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.comparisons import primary, secondary
 from attacks.evaluation.judge import resisting
-from attacks.evaluation.per_image import arms_table, per_image_rows
+from attacks.evaluation.per_image import Row, arms_table, judged_rows, made_from, per_image_rows
 from attacks.evaluation.retrieval_metrics import impostors, thresholds
 from attacks.evaluation.significance import Measure
 from attacks.experiment.batch import SAME, WIDE
@@ -28,7 +29,7 @@ from attacks.experiment.patch_record import facts
 from attacks.experiment.required import verdict_of
 from attacks.experiment.sections import Sections
 from attacks.report.facts import step_text, verdict
-from attacks.report.words import p_value, written
+from attacks.report.words import fit_arms, p_value, written
 from attacks.schema.patch import PatchConfig
 from attacks.schema.validate import Run
 
@@ -51,9 +52,10 @@ def metrics(
     """The content of metrics.json, and the rows of per_image.csv that its tables are computed from. Equal seeds give
     equal content except for seconds. `limits`: the thresholds of verification by false accept rate, where they are
     known."""
-    count, pairs = len(parts.queries), _impostors(outcome)
+    count, pairs, judged = len(parts.queries), _impostors(outcome), parts.queries.judged
     limits = limits if limits is not None else {} if pairs is None else thresholds(pairs)
-    success, rows = _success(outcome), rows_of(outcome, limits)
+    success, table = _success(outcome), rows_of(outcome, limits)
+    rows, clusters = judged_rows(table), [parts.queries.clusters[row] for row in judged]
     views = {name: (arms, success[name]) for name, arms in outcome.scores.items()} if count == 1 else None
     tables = arms_table(rows, views=views)
     arms = {
@@ -96,7 +98,7 @@ def metrics(
         # None if every picture is its own identity.
         "identities": None if parts.gallery.label_numbers is None else len(parts.gallery.label_numbers.unique()),
         "bank": _bank(outcome.bench.banks[SAME], outcome.refined),
-        "intervals": INTERVALS if len(set(parts.queries.clusters)) > 1 else "95 %, over the views of one picture",
+        "intervals": _intervals(clusters, rows),
         "arms": arms,
         "wide": None,
         # Cosine thresholds of a match, set on clean pairs of different identities.
@@ -112,7 +114,7 @@ def metrics(
         "failed_parts": extras.failed,
         "fell_back": list(outcome.fell_back),
         "sanity": None if outcome.sanity is None else outcome.sanity.to_dict(),
-        "drift": None if outcome.drift is None else outcome.drift.to_dict(parts.queries.clusters),
+        "drift": None if outcome.drift is None else outcome.drift.of(judged).to_dict(clusters),
         **extras.to_dict(),
     }
     if (asked := black_box(parts.encoder)) is not None:
@@ -125,8 +127,18 @@ def metrics(
     if WIDE in tables:
         bank = _bank(outcome.bench.banks[WIDE], 0)
         content["wide"] = {"factor": run.evaluate.wide, "bank": bank, "arms": tables[WIDE]}
-    content["gate"] = verdict_of(run, outcome.bench.exhibits.out, content, rows)
-    return content, rows
+    if (split := parts.queries.sides) is not None:
+        fit = [row for row in table if row["split"] == FIT]
+        content["split"] = split | {"arms": arms_table(fit) if split[JUDGE] else None}
+    content["gate"] = verdict_of(run, outcome.bench.exhibits.out, content, table)
+    return content, table
+
+
+def _intervals(clusters: Sequence[str], rows: Sequence[Row]) -> str:
+    """How the intervals of the rows, of pictures of these clusters, are made."""
+    if len(set(clusters)) == 1:
+        return "95 %, over the views of one picture"
+    return "none: the range of the clusters that the perturbation was made from" if made_from(rows) else INTERVALS
 
 
 def rows_of(outcome: Outcome, limits: Mapping[float, float] | None = None) -> list[dict[str, object]]:
@@ -136,6 +148,7 @@ def rows_of(outcome: Outcome, limits: Mapping[float, float] | None = None) -> li
         pairs = _impostors(outcome)
         limits = {} if pairs is None else thresholds(pairs)
     pictures = {"picture": parts.queries.names, "cluster": parts.queries.clusters, "identity": _identities(parts)}
+    pictures |= {"split": parts.queries.split} if parts.queries.split else {}
     worst = {SAME: outcome.worst} | {name: _worst(outcome, name) for name in outcome.scores if name != SAME}
     return per_image_rows(outcome.scores, success, worst, pictures=pictures, steps=outcome.chosen, thresholds=limits)
 
@@ -215,6 +228,9 @@ def table(content: dict[str, Any]) -> str:
         lines.append(line.rstrip())
     eot, plain = (written(content["arms"][arm]["worst_cosine"]) for arm in ("eot", "no_eot"))
     which = ", refined" if content["bank"]["refine"] else " of the bank"
+    if fit := fit_arms(content).get(SAME):
+        success = ", ".join(f"{arm} {written(row['success'])}" for arm, row in fit.items())
+        lines.append(f"on the pictures that they were made from: success {success}")
     return "\n".join([*lines, f"worst view{which}: cosine eot {eot}, no_eot {plain}"])
 
 

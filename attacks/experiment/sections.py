@@ -121,11 +121,16 @@ def _priced(make: Callable[[Outcome, Meter], Section], outcome: Outcome, meter: 
 
 
 def sample_of(bench: Bench, count: int) -> Sample:
-    """`count` pictures spread evenly over the clusters of the queries, or all."""
+    """`count` judged pictures spread evenly over their clusters, or all."""
     queries = bench.parts.queries
-    rows = spread(queries.clusters, min(count, len(queries)))
+    rows = _spread(bench, queries.judged, count)
     names, clusters = (tuple(column[row] for row in rows) for column in (queries.names, queries.clusters))
     return Sample(torch.tensor(rows), names, clusters)
+
+
+def _spread(bench: Bench, rows: Sequence[int], count: int) -> list[int]:
+    clusters = [bench.parts.queries.clusters[row] for row in rows]
+    return [rows[i] for i in spread(clusters, min(count, len(rows)))]
 
 
 def _pictures(bench: Bench, sample: Sample) -> dict[str, Tensor]:
@@ -157,20 +162,21 @@ def _left_out(outcome: Outcome, meter: Meter) -> Section:
     """Repeat the run's own attack without each stage."""
     bench = outcome.bench
     sample = sample_of(bench, bench.run.evaluate.left_out)
-    rows = sample.rows.tolist()
-    parts = part_of(bench.parts, rows)
+    parts = part_of(bench.parts, sample.rows.tolist())
+    rows = _spread(bench, bench.parts.queries.attacked, bench.run.evaluate.left_out)
     seed = stream(bench.run.seed, "left out")
     numbers = count()
 
     def attack(transforms: Compose) -> Shown:
         checkpoint = bench.checkpoint.under(f"left_out.{next(numbers)}")
-        setting, known = setup(bench, replace(parts, transforms=transforms), rows, seed)
+        fit = replace(part_of(bench.parts, rows), transforms=transforms)
+        setting, known = setup(bench, fit, rows, seed)
         (best, _), spent = checkpoint.once(
             "eot", lambda: (optimise("eot", setting, known, meter, checkpoint), meter.peek())
         )
         meter.begin(spent)
-        saved = parts.perturbation.quantise(best.delta, known.images)
-        return parts.perturbation.evaluated(known.images, saved)
+        saved = fit.perturbation.quantise(best.delta, known.images)
+        return parts.perturbation.evaluated(parts.queries.images.to(parts.device), saved)
 
     views = len(bench.banks[SAME].u)
     return left_out(
@@ -198,10 +204,10 @@ def deployment_of(bench: Bench, sample: Sample) -> Deployment:
 
 def _detection(outcome: Outcome, _: Meter) -> Section:
     bench = outcome.bench
-    pipeline, queries = bench.parts.pipeline, bench.parts.queries
+    pipeline, sample = bench.parts.pipeline, sample_of(bench, len(bench.parts.queries))
     assert pipeline is not None
-    by_arm = cosines_of(bench, range(len(queries)))
-    return Detection(pipeline.name, pipeline.size, by_arm, queries.names, queries.clusters)
+    by_arm = cosines_of(bench, sample.rows.tolist())
+    return Detection(pipeline.name, pipeline.size, by_arm, sample.names, sample.clusters)
 
 
 def cosines_of(bench: Bench, rows: Sequence[int]) -> dict[str, Tensor]:

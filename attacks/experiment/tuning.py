@@ -13,6 +13,8 @@ from attacks.encoders.engine.tuner import choose
 from attacks.encoders.tree import Encoder
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import Problem
+from attacks.experiment.batch import part_of
+from attacks.experiment.build.data import hidden
 from attacks.experiment.build.objective import aim, wants_gallery, watched
 from attacks.experiment.directory import read_json
 from attacks.experiment.embeddings import BLOCK, cache_of, embedded
@@ -71,9 +73,11 @@ def earlier(path: str) -> Decision:
 
 def _measured(run: Run, parts: Parts, requested: dict[str, Any]) -> Choice:
     """Measure on the first step of the attack: its first pictures, views, and start."""
-    views, count = parts.views.each * (1 if parts.views.adaptive is None else VIEWS), len(parts.queries)
+    views, rows = parts.views.each * (1 if parts.views.adaptive is None else VIEWS), parts.queries.attacked
+    count, never = len(rows), hidden(parts.gallery, parts.queries, parts.truth)
     some = min(count, max(1, ROWS[parts.device.type == "cuda"] // views))
-    images = parts.queries.images[:some].to(parts.device)
+    parts = part_of(parts, rows[:some])
+    images = parts.queries.images.to(parts.device)
     delta = parts.perturbation.start(images, torch.Generator().manual_seed(stream(run.seed, "start")))
     eot = EOT(parts.transforms, parts.draws, views=views, risk=parts.risk)
     u = eot.points(stream(run.seed, "attack"), 0, images)
@@ -82,8 +86,8 @@ def _measured(run: Run, parts: Parts, requested: dict[str, Any]) -> Choice:
         if wants_gallery(run.objective):
             cache = cache_of(run, parts.encoder, Decision(), parts.device)
             gallery = embedded(parts.gallery, parts.encoder, parts.device, BLOCK, cache).rows
-    goal = None if parts.goal is None else parts.goal[:some]
-    known = Known(images, own, gallery, parts.truth[:some], goal, parts.gallery.label_numbers)
+    known = Known(images, own, gallery, parts.truth, parts.goal, parts.gallery.label_numbers)
+    known = known.without(never) if gallery is not own else known
 
     def trial(encoder: Encoder, chunk: int) -> Trial:
         problem = Problem(images, anchor, encoder, objective, parts.perturbation)

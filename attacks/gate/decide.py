@@ -9,7 +9,16 @@ from torch import Tensor
 
 from attacks.evaluation.clusters import by_cluster
 from attacks.evaluation.intervals import FEWEST_MEANS, FEWEST_SHARES, array
-from attacks.evaluation.per_image import MEANS, Row, clusters_of, column_of, summarised, with_a_value
+from attacks.evaluation.per_image import (
+    MEANS,
+    Row,
+    clusters_of,
+    column_of,
+    judged_rows,
+    made_from,
+    summarised,
+    with_a_value,
+)
 from attacks.gate.policy import MOST_OF, Policy, Requirement, span
 from attacks.gate.sequence import confidence_sequence
 from attacks.gate.verdict import TOO_FEW, Decided, Verdict, Word
@@ -42,12 +51,13 @@ def decide(policy: Policy, run: str, content: Mapping[str, Any], rows: Sequence[
     Args:
         run: its name.
         content: of metrics.json.
-        rows: of per_image.csv, in the order in which the pictures were attacked.
+        rows: of per_image.csv, in the order in which the pictures were attacked; of a shared perturbation those of
+            held-out pictures decide.
         sequential: by confidence sequences, which hold however often one looks at growing results.
 
     Raises ValueError where the run lacks what a row asks for.
     """
-    reasons = weaknesses(content)
+    reasons, rows = weaknesses(content), judged_rows(rows)
     decided = [decided_row(requirement, rows, sequential) for requirement in policy.requirements]
     decided = [_not_beaten(row, rows) for row in decided]
     if reasons:
@@ -71,6 +81,8 @@ def weaknesses(content: Mapping[str, Any]) -> tuple[str, ...]:
             reasons.append("no check of the attack was made")
         elif SETTLED in skipped:
             reasons.append("the attack is too short to show that its loss has settled (attack.gradients)")
+    if (split := content.get("split")) is not None and not split["judge"]:
+        reasons.append("the perturbation is judged on the pictures it was made from (docs/evaluation.md)")
     if content["failed"]:
         reasons.append(f"{len(content['failed'])} of the pictures failed and are in no table")
     measure = content["primary"]["measure"]
@@ -124,6 +136,7 @@ def decided_row(requirement: Requirement, rows: Sequence[Row], sequential: bool)
         sides = values <= requirement.bar if requirement.at_least is None else values >= requirement.bar
         share = Requirement(requirement.measure, requirement.arm, at_least=MOST_OF)
         estimate = _sequential(sides.double(), 0, 1) if sequential else _share(sides)
+        estimate = estimate._replace(known=not made_from(some))
         return _decided(requirement, share, estimate, size)
     if sequential:
         estimate = _sequential(values, *span(requirement.measure))

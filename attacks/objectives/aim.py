@@ -1,7 +1,9 @@
 """An objective with its anchor, and the data that both are made from."""
 
+from collections.abc import Set
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from attacks.encoders.tree import Tree
@@ -26,3 +28,16 @@ class Known(NamedTuple):
     truth: Tensor
     goal: Tensor | None
     identity: Tensor | None = None
+
+    def without(self, rows: Set[int]) -> "Known":
+        """The same with fewer rows of the gallery. No picture has its own row or its target among `rows`."""
+        if not rows:
+            return self
+        keep = torch.tensor([row not in rows for row in range(len(self.gallery))], device=self.gallery.device)
+        number = (keep.cumsum(0) - 1).to(self.truth.device)  # of each row, after that
+        return self._replace(
+            gallery=self.gallery[keep],
+            truth=number[self.truth],
+            goal=None if self.goal is None else number[self.goal],
+            identity=None if self.identity is None else self.identity[keep.to(self.identity.device)],
+        )

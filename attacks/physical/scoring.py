@@ -236,7 +236,12 @@ def _content(
             "delta_e_held_out": fit.after,
         },
         "no_colour": colours.reason or None,
-        "notes": [*colours.notes, *_restricted(len(pictures), len(queries)), *_flagged(measured)],
+        "notes": [
+            *colours.notes,
+            *_restricted(len(pictures), len(queries)),
+            *_made_from(len({*pictures} & {*queries.attacked}), len(pictures)),
+            *_flagged(measured),
+        ],
         **compared(judged, own, queries.clusters, wanted.arm),
     }
     content["prediction"] = None
@@ -259,6 +264,10 @@ def _restricted(some: int, count: int) -> list[str]:
     return [
         f"digital figures: of the pictures that were photographed, {some} of {count}; those of the run are of all"
     ]
+
+
+def _made_from(some: int, count: int) -> list[str]:
+    return [f"pictures: {some} of {count} are of those that the patch was made from"] if some else []
 
 
 def _flagged(measured: Sequence[PhotoMeasurement]) -> list[str]:

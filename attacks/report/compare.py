@@ -19,6 +19,7 @@ import torch
 from attacks.evaluation.clusters import by_cluster, totals
 from attacks.evaluation.comparisons import difference
 from attacks.evaluation.intervals import Interval
+from attacks.evaluation.per_image import judged_rows, made_from
 from attacks.evaluation.significance import Measure, holm, needed, sign_flip
 from attacks.runtime.tables import meant
 from attacks.runtime.untrusted import count, mapping, number, read, text
@@ -41,7 +42,8 @@ class Picture(NamedTuple):
 @dataclass(frozen=True)
 class Judged:
     """The protocol of a run, equal in runs that can be compared, its values by (bank, measure) and picture, the
-    cluster of each picture, the threat apart from its radius `eps`, and the primary measure."""
+    cluster of each picture, the threat apart from its radius `eps`, the primary measure, and whether the pictures are
+    those that a shared perturbation was `made` from."""
 
     protocol: Mapping[str, Any]
     values: Mapping[tuple[str, str], Mapping[Picture, float]]
@@ -49,6 +51,7 @@ class Judged:
     threat: str
     eps: float | None
     primary: str
+    made: bool = False
 
     @property
     def key(self) -> str:
@@ -101,7 +104,8 @@ def judged(run: Path) -> Judged:
     values: dict[tuple[str, str], dict[Picture, float]] = {}
     clusters: dict[Picture, str] = {}
     try:
-        for row in csv.DictReader(io.StringIO(text(run / "per_image.csv"))):
+        rows = judged_rows([*csv.DictReader(io.StringIO(text(run / "per_image.csv")))])
+        for row in rows:
             if row.get("arm") != ARM or row.get("picture") is None:
                 continue
             name, bank = meant(row["picture"]), row.get("bank") or ""
@@ -127,6 +131,7 @@ def judged(run: Path) -> Judged:
         json.dumps(attack, sort_keys=True),
         number(threat.get("eps")),
         "cosine" if primary == "cosine" else "success",
+        made_from(rows),
     )
 
 
@@ -182,8 +187,8 @@ def compared(runs: Mapping[str, Judged]) -> tuple[list[Pair], list[tuple[str, st
     for i, pair in enumerate(pairs):
         families.setdefault((pair.bank, pair.measure, _threat(runs[pair.first], runs[pair.second])), []).append(i)
     for family in families.values():
-        few = needed(len(family))
-        if min(pairs[i].clusters for i in family) < few:
+        few = needed(len(family)) * (1 + any(runs[pairs[i].first].made or runs[pairs[i].second].made for i in family))
+        if any(pairs[i].p is None or pairs[i].clusters < few for i in family):
             for i in family:
                 pairs[i] = replace(pairs[i], needed=few)
             continue
@@ -207,8 +212,10 @@ def _differences(first: Judged, second: Judged, names: tuple[str, str]) -> list[
         clusters = [first.clusters[picture] for picture in shared]
         one, two = by_cluster(one, clusters), by_cluster(two, clusters)
         trials = _views(first) * totals(torch.ones(len(shared)), clusters)
-        p = sign_flip(two - one) if len(one) >= needed() else None
-        pairs.append(Pair(*names, bank, measure, len(shared), len(one), difference(measure, two, one, trials), p))
+        made = first.made or second.made
+        p = sign_flip(two - one) if len(one) >= needed() and not made else None
+        value = difference(measure, two, one, trials, made)
+        pairs.append(Pair(*names, bank, measure, len(shared), len(one), value, p))
     return pairs or "fewer than two pictures in common: run both with the same data and data.count"
 
 

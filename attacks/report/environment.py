@@ -9,14 +9,17 @@ from attacks.evaluation.sanity.check import counts
 from attacks.report.colours import DARK, LIGHT, RAMP, shade, variables
 from attacks.report.facts import aim, step_text
 from attacks.report.words import (
+    BANKS,
     PARTS,
     capitalised,
     counted,
+    fit_arms,
     measure_name,
     numbers,
     p_value,
     radii,
     radius,
+    sample,
     sampled,
     short,
     value_of,
@@ -42,6 +45,9 @@ def environment() -> Environment:
         "ramp": Markup(", ".join(RAMP)),
         "style": Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),
         "parts": PARTS,
+        "banks": BANKS,
+        "fit_arms": fit_arms,
+        "sample": sample,
     }
     result.globals |= {each.__name__: each for each in FUNCTIONS}
     result.filters |= {each.__name__: each for each in (capitalised, counted, short)}

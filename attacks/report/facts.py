@@ -6,14 +6,28 @@ from typing import Any
 
 from attacks.encoders.description import MODULE, described
 from attacks.evaluation.resizers.pipeline import GIVEN
-from attacks.report.words import BANKS, arm_names, counted, measure_name, p_value, radius, sampled, written
+from attacks.report.words import (
+    BANKS,
+    arm_names,
+    counted,
+    fit_arms,
+    judged,
+    measure_name,
+    p_value,
+    radius,
+    sample,
+    written,
+)
+
+#: Of a shared perturbation with too few clusters to hold some out.
+NOT_HELD_OUT = "Judged on the pictures it was made from: says nothing of other photographs"
 
 
 def verdict(content: Mapping[str, Any]) -> str:
     """The result in two sentences: the success of the attack and of the strongest baseline, and the primary
     comparison of both."""
     first, arms, names = content["primary"], content["arms"], arm_names(content)
-    seen = sampled(len(content["queries"]), first["clusters"])
+    seen = sample(content)
     views = f"In {seen}, seen as the file is, without a camera"
     if content["bank"]["coordinates"]:
         views = f"In {content['bank']['views']} held-out views of each of {seen}"
@@ -26,7 +40,10 @@ def verdict(content: Mapping[str, Any]) -> str:
         f"{baseline}, {written(arms[first['against']]['success'])}. "
     )
     of = "" if first["measure"] == "success" else f" of the {measure_name(first['measure'])}"
-    return f"{text}Difference{of} {written(first['difference'], sign='+')}, {_test(first)}."
+    text += f"Difference{of} {written(first['difference'], sign='+')}, {_test(first)}."
+    if fit := fit_arms(content).get("same"):
+        return f"{text} On the pictures that the perturbation was made from: {written(fit['eot']['success'])}."
+    return f"{text} {NOT_HELD_OUT}." if content.get("split") else text
 
 
 def _test(first: Mapping[str, Any]) -> str:
@@ -52,8 +69,10 @@ def step_text(arm: Mapping[str, Any]) -> str:
 
 def legend(content: Mapping[str, Any]) -> str:
     """The meaning of brackets and parentheses."""
-    if len(set(content["clusters"])) == 1:
+    if judged(content)[1] == 1:
         return f"In brackets: {content['intervals'].replace(' %', '%')}."
+    if content.get("split") and not fit_arms(content):
+        return "In parentheses: the smallest and the largest of the clusters that the perturbation was made from."
     return (
         "In brackets: 95% intervals over clusters. In parentheses: the smallest and the largest cluster, where "
         "clusters are too few for an interval."
@@ -112,7 +131,7 @@ def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tu
         ("seed", content["seed"]),
         (
             "pictures",
-            f"{sampled(len(content['queries']), len(set(content['clusters'])))}; a gallery of {content['gallery']}",
+            f"{sample(content)}; a gallery of {content['gallery']}",
         ),
         ("threat", _threat(content["threat"])),
         ("gradients at attack", _gradients(content["threat"])),

@@ -14,7 +14,7 @@ from markupsafe import Markup
 from attacks.evaluation.intervals import Interval
 from attacks.report.environment import TEMPLATES, environment
 from attacks.report.warnings import warnings
-from attacks.report.words import ARMS, measure_name
+from attacks.report.words import ARMS, judged, measure_name
 from attacks.runtime.files import write_text
 from attacks.runtime.tables import write_rows
 from attacks.runtime.untrusted import count, mapping, number, read, word
@@ -149,6 +149,7 @@ def _row(directory: Path) -> Row:
     arms = _arms(content.get("arms"))
     if "eot" not in arms:
         raise ValueError("`metrics.json` must have the arm `eot`; it has " + (", ".join(arms) or "no arms"))
+    pictures, groups = judged(content) if isinstance(clusters, list) else (len(queries), None)
     passes = [count(cost.get(key)) for key in ("forward", "backward")]
     return Row(
         directory=directory,
@@ -157,8 +158,8 @@ def _row(directory: Path) -> Row:
         threat=_threat(threat),
         transforms=word(threat.get("transforms")) or "?",
         seed=count(content.get("seed")),
-        pictures=len(queries),
-        clusters=len(set(map(str, clusters))) if isinstance(clusters, list) else None,
+        pictures=pictures,
+        clusters=groups,
         arms=arms,
         wide=_arms(wide.get("arms")),
         worst=interval(mapping(mapping(content["arms"]).get("eot")).get("worst_cosine")),

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from attacks.report.words import counted, sampled
+from attacks.report.words import counted, judged, sample
 
 #: The most failed pictures that a warning names.
 NAMED = 3
@@ -81,8 +81,7 @@ def warnings(content: dict[str, Any]) -> list[str]:
 
 def few(content: dict[str, Any]) -> list[str]:
     """A warning about few clusters in the run, or in some parts of a run with many."""
-    number, pictures = len(set(content["clusters"])), len(content["queries"])
-    where = sampled(pictures, number) if number < FEW else ""
+    where = sample(content) if judged(content)[1] < FEW else ""
     if not where:
         counts = {name: (content.get(name) or {}).get("clusters", FEW) for name in PARTS}
         where = ", ".join(f"{counted(n, 'cluster')} in the part {name}" for name, n in counts.items() if n < FEW)

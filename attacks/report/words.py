@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from attacks.runtime.untrusted import mapping
+
 #: The arms in the order of every table: the attack in question first. A run may lack some.
 ARMS = {
     "eot": "attack with EOT",
@@ -116,6 +118,25 @@ def p_value(value: float | None, needed: int | None = None) -> str:
     if value is None:
         return "\N{EN DASH}" if needed is None else f"too few clusters: {needed} needed"
     return "< 0.001" if value < 0.001 else f"{value:#.2g}"
+
+
+def judged(content: Mapping[str, Any]) -> tuple[int, int]:
+    """The numbers of pictures and clusters that the tables of metrics.json are about: those held out, or all."""
+    held_out = {*map(str, mapping(content.get("split")).get("judge") or content["queries"])}
+    pairs = zip(content["queries"], content["clusters"], strict=False)
+    clusters = [str(cluster) for name, cluster in pairs if str(name) in held_out]
+    return len(held_out), len({*clusters})
+
+
+def sample(content: Mapping[str, Any]) -> str:
+    """The same in words, such as "36 held-out pictures in 12 clusters"."""
+    text = sampled(*judged(content))
+    return text.replace(" ", " held-out ", 1) if fit_arms(content) else text
+
+
+def fit_arms(content: Mapping[str, Any]) -> Mapping[str, Any]:
+    """By bank and arm the measures of the pictures that a perturbation was made from, where others are held out."""
+    return mapping(mapping(content.get("split")).get("arms"))
 
 
 def sampled(pictures: int, clusters: int) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from attacks.schema.declared import declared
 from attacks.schema.encoder import ENCODERS, DefenceConfig
 from attacks.schema.options import MISSING, derived, option
-from attacks.schema.patch import NonPrintabilityConfig, PatchConfig, PrinterConfig, ScenesConfig
+from attacks.schema.patch import SPLIT, NonPrintabilityConfig, PatchConfig, PrinterConfig, ScenesConfig
 from attacks.schema.tracker import MLflowConfig, NoTrackerConfig, TensorBoardConfig, WandBConfig
 
 TARGET = "another (of another photograph, drawn by the seed), a gallery picture's name, or the path of an image"
@@ -364,6 +364,7 @@ class FolderConfig:
     )
     size: int = option(224, "shorter side in pixels; the central square is used", least=8, most=8192)
     count: int | None = option(None, "pictures to attack; null: every one")
+    split: str | None = option(None, SPLIT)
     unreadable: str = option("refuse", "or skip: leave out files that cannot be read, with a note")
     cache: str | None = option(None, "a folder that keeps the gallery's embeddings and index for other runs")
     classes: str | None = option(

@@ -5,6 +5,11 @@ from typing import Any
 
 from attacks.schema.options import MISSING, option
 
+SPLIT = (
+    "column of the table that says fit or judge, for a perturbation that pictures share; null: half of the clusters, "
+    "if they are at least five, are judged"
+)
+
 
 @dataclass
 class PatchConfig:
@@ -71,5 +76,6 @@ class ScenesConfig:
     gallery: str | None = option(None, "what a view can be taken for, as of folder; null: the bundled tiles")
     size: int = option(224, "shorter side in pixels; the central square is used", least=8, most=8192)
     count: int | None = option(None, "photographs to attack; null: every one")
+    split: str | None = option(None, SPLIT)
     unreadable: str = option("refuse", "or skip: leave out photographs that cannot be read, with a note")
     cache: str | None = option(None, "a folder that keeps the gallery's embeddings and index for other runs")

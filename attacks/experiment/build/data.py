@@ -1,5 +1,6 @@
 """The configured pictures: the queries, their gallery, and their targets."""
 
+from collections.abc import Set
 from dataclasses import replace
 from pathlib import Path
 
@@ -44,7 +45,8 @@ def data(
 
 def _folder(node: groups.FolderConfig) -> tuple[Pictures, Gallery, Tensor]:
     _check(node)
-    own = read_files(gallery.PHOTOS if node.path == "bundled" else node.path, node.size, node.unreadable, node.cache)
+    path = gallery.PHOTOS if node.path == "bundled" else node.path
+    own = read_files(path, node.size, node.unreadable, node.cache, node.split)
     return _chosen(node, own, gallery.spread(_clusters(own), node.count))
 
 
@@ -54,7 +56,7 @@ def _scenes(node: ScenesConfig, perturbation: object) -> tuple[Pictures, Gallery
             "`data=scenes` says where a patch lies: use it with perturbation=patch; data=folder takes plain pictures"
         )
     _check(node)
-    own, photos = read_scenes(node.path, node.size, node.unreadable)
+    own, photos = read_scenes(node.path, node.size, node.unreadable, node.split)
     rows = gallery.spread(_clusters(own), node.count)
     queries, pictures, truth = _chosen(node, own, rows)
     if perturbation is None:
@@ -97,7 +99,7 @@ def _chosen(
     if others is not own:
         own.forget()
     clusters, joined = near_duplicates(chosen.names, images, _clusters(chosen))
-    queries = Pictures(chosen.names, images, (*notes, *joined), clusters=clusters)
+    queries = Pictures(chosen.names, images, (*notes, *joined), clusters=clusters, split=chosen.split)
     known = gallery.gathered(chosen, others) if vectors is None else gallery.beside(chosen, vectors)
     return queries, known, torch.arange(len(chosen))
 
@@ -110,15 +112,24 @@ def _clusters(shelf: Shelf) -> tuple[str, ...]:
     )
 
 
+def hidden(known: Gallery | Classes, queries: Pictures, truth: Tensor) -> set[int]:
+    """The rows of the gallery that show held-out pictures, which the attack may not see."""
+    if isinstance(known, Classes):
+        return set()
+    attacked = queries.attacked
+    return {*truth.tolist()} - {*truth[attacked].tolist()}
+
+
 def targeted(
-    target: str, pictures: Gallery | Classes, truth: Tensor, seed: int, size: int
+    target: str, pictures: Gallery | Classes, truth: Tensor, seed: int, size: int, never: Set[int] = frozenset()
 ) -> tuple[Gallery | Classes, Tensor]:
-    """The gallery with the target in it, and the row of each query's target, (N,)."""
+    """The gallery with the target in it, and the row of each query's target, (N,). `another` is none of the rows
+    `never`."""
     if isinstance(pictures, Classes):
         return pictures, pictures.target(target, truth, seed)
     if target == "another":
         generator = torch.Generator().manual_seed(stream(seed, "target"))
-        rows = [_another(pictures, int(row), generator) for row in truth]
+        rows = [_another(pictures, int(row), generator, never) for row in truth]
         return pictures, torch.tensor(rows)
     if target in pictures.names:
         row = pictures.names.index(target)
@@ -137,10 +148,11 @@ def targeted(
     return pictures, goal
 
 
-def _another(pictures: Gallery, row: int, generator: torch.Generator) -> int:
+def _another(pictures: Gallery, row: int, generator: torch.Generator, never: Set[int]) -> int:
     """A random row of another photograph and another identity; of files, of another file."""
     photograph = gallery.photograph(pictures.names[row])
     same = pictures.same(torch.arange(len(pictures)), torch.tensor(row)).tolist()
+    same = [each or i in never for i, each in enumerate(same)]
     others = [i for i, name in enumerate(pictures.names) if gallery.photograph(name) != photograph and not same[i]]
     if not others:
         raise ValueError("`objective.target=another` needs a gallery with more than one picture, or identity")

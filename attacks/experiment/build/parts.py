@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from attacks.data.gallery import Gallery
+from attacks.data.split import split_of
 from attacks.encoders.engine.tf32 import allow_tf32
 from attacks.encoders.randomness import randomised
 from attacks.eot import risk
@@ -18,7 +19,7 @@ from attacks.evaluation.classes import Classes, classified
 from attacks.evaluation.deployment import deployed_size
 from attacks.evaluation.resizers.pipeline import GIVEN, Pipeline, given
 from attacks.evaluation.resizers.pipeline import named as resizer
-from attacks.experiment.build.data import data, targeted
+from attacks.experiment.build.data import data, hidden, targeted
 from attacks.experiment.build.encoder import subject, surrogate
 from attacks.experiment.build.objective import wants_gallery
 from attacks.experiment.build.perturbation import perturb
@@ -71,6 +72,12 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
         rows = drawn(queries.clusters, run.seed, run.evaluate.most)
         queries, truth = queries.only(rows), truth[rows]
     perturbation = perturb(run, queries.images, queries.placements)
+    if perturbation.shared:
+        queries = replace(queries, split=split_of(queries.names, queries.clusters, run.seed, queries.split))
+    elif queries.split:
+        raise ValueError(
+            "`data.split` needs a perturbation that pictures share: a patch, or perturbation.shared=true"
+        )
     known: Gallery | Classes = pictures
     if getattr(run.data, "classes", None) is not None:
         labels = [pictures.labels[row] for row in truth.tolist()]
@@ -80,7 +87,7 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
     check_vectors(run, known)
     goal = None
     if (target := getattr(run.objective, "target", None)) is not None:
-        known, goal = targeted(target, known, truth, run.seed, run.data.size)
+        known, goal = targeted(target, known, truth, run.seed, run.data.size, hidden(known, queries, truth))
     return Parts(
         encoder=encoder,
         perturbation=perturbation,

@@ -1,0 +1,36 @@
+"""The pictures that a perturbation shared by pictures is made from, and those that it is judged on."""
+
+from collections.abc import Sequence
+
+import torch
+
+from transforms import stream
+
+FIT, JUDGE = WORDS = "fit", "judge"
+#: The fewest clusters that are held out without a column that says so.
+LEAST = 5
+
+
+def split_of(names: Sequence[str], clusters: Sequence[str], seed: int, given: Sequence[str] = ()) -> tuple[str, ...]:
+    """`fit` or `judge` of each picture: the perturbation is made from the first, and judged on the others, which are
+    held out. Clusters stay whole: half of them, drawn by the seed, are held out, and none where half are fewer than
+    `LEAST`. `given` overrules.
+
+    Raises ValueError where `given` has one of the two words only, or both in a cluster.
+    """
+    first: dict[str, int] = {}
+    for row, cluster in enumerate(clusters):
+        other = first.setdefault(cluster, row)
+        if given and given[other] != given[row]:
+            raise ValueError(
+                f"`data.split` must be the same for all pictures of a cluster; {names[other]} and {names[row]} count "
+                f"as one, and have {given[other]} and {given[row]}"
+            )
+    if given:
+        if len({*given}) < 2:
+            raise ValueError(f"`data.split` must be fit for some pictures and judge for others; got {given[0]} only")
+        return tuple(given)
+    half, order = len(first) // 2, list(first)
+    drawn = torch.randperm(len(order), generator=torch.Generator().manual_seed(stream(seed, "split"))).tolist()
+    held_out = {order[i] for i in drawn[: half if half >= LEAST else 0]}
+    return tuple(JUDGE if cluster in held_out else FIT for cluster in clusters)
