@@ -1,0 +1,132 @@
+"""Runs of a perturbation that pictures share: made from some clusters, judged on others."""
+
+import json
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from attacks import verify
+from attacks.data.gallery import tiles
+from attacks.data.images import save_image
+from attacks.evaluation.per_image import arms_table
+from attacks.gate.decide import decided_row
+from attacks.gate.policy import Requirement
+from attacks.report.facts import NOT_HELD_OUT, verdict
+from tests.helpers.recomputed import from_rows, leaves, read, rows
+from tests.run.test_run import call
+
+TINY = [
+    "config=smoke",
+    "data=folder",
+    "data.size=32",
+    "attack.steps=2",
+    "attack.views=2",
+    "evaluate.views=4",
+    "data.count=null",
+]
+TINY += [
+    "evaluate.refine=0",
+    "evaluate.wide=1.5",
+    "evaluate.pipeline=pil_box",
+    "evaluate.layers=[stem]",
+    "sanity=none",
+]
+KINDS = {
+    "universal": ["config=smoke", "perturbation.shared=true", "objective=mixed"],  # which reads the whole gallery
+    "patch": ["config=patch", "perturbation.size=[8,8]", "objective=infonce", "objective.target=another"],
+    "one each": ["config=smoke", "objective=mixed"],
+}
+
+
+def run(folder, pictures, *words, sides=None):
+    """A run on pictures that are its gallery, too."""
+    folder.mkdir()
+    sides = sides or [""] * len(pictures)
+    lines = [f"{i:02}.png,{side}" for i, side in enumerate(sides)]
+    for i, image in enumerate(pictures):
+        save_image(folder / f"{i:02}.png", image)
+    (folder / "list.csv").write_text("\n".join(["path,side", *lines]))
+    where = [f"data.path={folder / 'list.csv'}", f"data.gallery={folder / 'list.csv'}"]
+    with pytest.MonkeyPatch.context() as patch:
+        assert call(patch, *TINY, *words, *where, f"hydra.run.dir={folder / 'run'}") == 0
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    return tiles(64).spread(12).images[:, :, ::2, ::2]
+
+
+@pytest.fixture(scope="module", params=[*KINDS][:2])
+def shared(request, tmp_path_factory, pictures):
+    return request.param, run(tmp_path_factory.mktemp(request.param) / "a", pictures, *KINDS[request.param])
+
+
+def split_of(folder):
+    return {row["picture"]: row["split"] for row in rows(folder, "per_image")}
+
+
+@pytest.mark.slow
+def test_held_out_pictures_do_not_change_the_perturbation(shared, tmp_path, pictures):
+    kind, folder = shared
+    words = [*split_of(folder).values()]
+    fit, held_out = ([i for i, word in enumerate(words) if word == each] for each in ("fit", "judge"))
+    assert len(fit) == len(held_out) == 6
+    other = pictures.clone()
+    other[held_out] = torch.rand(other[held_out].shape, generator=torch.Generator().manual_seed(1))
+    again = run(tmp_path / "b", other, *KINDS[kind])
+    assert (folder / "steps.csv").read_bytes() == (again / "steps.csv").read_bytes()
+    one, two = (load_file(each / "perturbation.safetensors") for each in (folder, again))
+    for arm, saved in one.items():  # of a ball a row a picture, as its file holds it
+        rows_of = fit if len(saved) > 1 else [0]
+        assert torch.equal(saved[rows_of], two[arm][rows_of])
+    assert read(folder)["arms"]["eot"]["cosine"] != read(again)["arms"]["eot"]["cosine"]
+
+
+@pytest.mark.slow
+def test_all_numbers_are_over_the_held_out_rows(shared):
+    folder, content = shared[1], read(shared[1])
+    table = rows(folder, "per_image")
+    held_out = [row for row in table if row["split"] == "judge"]
+    computed = leaves(from_rows(held_out, "success"))
+    for place, value in computed.items():
+        wanted = pytest.approx(value, abs=1e-9) if isinstance(value, float) else value
+        assert leaves(content)[place] == wanted, place
+    assert content["primary"]["clusters"] == 6 and content["primary"]["p"] is not None
+    names = {
+        word: sorted(name for name, each in split_of(folder).items() if each == word) for word in ("fit", "judge")
+    }
+    declared = json.loads((folder / "manifest.json").read_text())["primary"]["split"]
+    assert {word: sorted(each) for word, each in declared.items()} == names
+    assert {row["picture"] for row in rows(folder, "detection")} == {*names["judge"]}
+    fit = content["split"]["arms"]["same"]["eot"]["success"]
+    shares = [
+        float(row["success"]) for row in table if (row["split"], row["arm"], row["bank"]) == ("fit", "eot", "same")
+    ]
+    assert fit == pytest.approx({"mean": sum(shares) / 6, "low": min(shares), "high": max(shares), "kind": "range"})
+    assert f"made from: {fit['mean']:.2f}" in verdict(content) and verify(folder).passed
+
+
+@pytest.mark.slow
+def test_without_held_out_pictures_nothing_is_said_of_others(tmp_path, pictures):
+    folder = run(tmp_path / "a", pictures[:9], *KINDS["universal"])
+    content, table = read(folder), rows(folder, "per_image")
+    assert {*split_of(folder).values()} == {"fit"} and f"{NOT_HELD_OUT}." in verdict(content)
+    kinds = {value for place, value in leaves(content).items() if place[0] != "detection" and place[-1] == "kind"}
+    assert kinds == {"range"}
+    assert content["primary"]["p"] is None and content["primary"]["needed"] == 12 and verify(folder).passed
+    for of in ("mean", "p10"):
+        assert decided_row(Requirement("cosine", "eot", of=of, at_least=-1), table, False).verdict == "UNDECIDED"
+
+
+@pytest.mark.slow
+def test_a_column_chooses_and_pictures_of_their_own_have_no_split(tmp_path, pictures):
+    sides = ["judge", "fit", "fit"]
+    folder = run(tmp_path / "a", pictures[:3], *KINDS["patch"], "data.split=side", sides=sides)
+    assert [*split_of(folder).values()] == sides and "1 held-out picture in 1 cluster" in verdict(read(folder))
+    own = run(tmp_path / "b", pictures[:3], *KINDS["one each"])
+    assert "split" not in rows(own, "per_image")[0] and "split" not in read(own)
+    assert arms_table(rows(own, "per_image"))["same"]["eot"].items() <= read(own)["arms"]["eot"].items()
+    with pytest.raises(AssertionError):
+        run(tmp_path / "c", pictures[:3], *KINDS["one each"], "data.split=side", sides=sides)
