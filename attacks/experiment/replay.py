@@ -159,7 +159,7 @@ def _saved(folder: Path, parts: Parts, picture: int, failed: Set[int]) -> Tensor
         deltas = load_file(path)["eot"]
     except (SafetensorError, OSError, KeyError) as error:
         raise ValueError(f"`{path}` cannot be read ({error}): restore the file, or make the run again") from None
-    if parts.perturbation.shared:
+    if parts.perturbation.texture_size is not None:  # one for all pictures
         return deltas
     rows = [each for each in range(len(parts.queries)) if each not in failed]
     if len(deltas) != len(rows):
