@@ -1,10 +1,12 @@
 """Pictures (tiles of the bundled photographs, or files) and galleries of them."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -85,7 +87,8 @@ class Pictures:
     def shelf(self, size: int | None = None) -> Shelf:
         """The pictures as a shelf; with `size`, each is resized and cropped on reading (see `square`)."""
         images = self.images
-        return shelved(self.names, lambda i: images[i] if size is None else square(images[i], size))
+        shelf = shelved(self.names, lambda i: images[i] if size is None else square(images[i], size))
+        return replace(shelf, clusters=self.clusters)
 
 
 def spread(clusters: Sequence[str], count: int | None) -> list[int]:
@@ -162,12 +165,24 @@ def photograph(name: str) -> str:
     return name if tile is None else tile[1]
 
 
+class Duplicate(NamedTuple):
+    """Two near duplicates, the `bits` of their perceptual hashes that differ, and whether they count as one picture:
+    `joined`, or `apart`, because they were given two identities."""
+
+    picture: str
+    other: str
+    bits: int
+    counts: str
+
+
 @dataclass(frozen=True)
 class Gallery:
     """The pictures that a view is compared with, from one or more shelves, and perhaps rows of `vectors` after them.
 
     `positions` hold each picture's shelf and number on it, `names` each row's unique name, `labels` the person or
-    thing on each picture.
+    thing on each picture, `originals` the row of the first picture that shows the same (by default with equal
+    pixels), and `clusters` the cluster of each picture. `source` says where the others than the queries are from, and
+    `duplicates` are the near duplicates among the pictures.
 
     Raises ValueError if equal pixels have two labels.
     """
@@ -177,6 +192,10 @@ class Gallery:
     names: tuple[str, ...]
     labels: tuple[str | None, ...]
     vectors: Vectors | None = None
+    originals: tuple[int, ...] = ()
+    clusters: tuple[str, ...] = ()
+    source: str = "the bundled tiles"
+    duplicates: tuple[Duplicate, ...] = ()
 
     def __post_init__(self) -> None:
         first: dict[str, int] = {}
@@ -184,6 +203,10 @@ class Gallery:
             if label is not None:
                 original = first.setdefault(pixels, row)
                 _agreed(self.labels[original], label, self.names[original], self.names[row])
+        rows = {pixels: row for row, pixels in reversed(list(enumerate(self.digests)))}
+        object.__setattr__(self, "originals", self.originals or tuple(rows[pixels] for pixels in self.digests))
+        named = (self.shelves[k].cluster(i, name) for (k, i), name in zip(self.positions, self.names, strict=False))
+        object.__setattr__(self, "clusters", self.clusters or tuple(named))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -207,16 +230,26 @@ class Gallery:
     @cached_property
     def label_numbers(self) -> Tensor | None:
         """Each row's label as a number (G,); None if no two rows share one. A picture without a label has that of a
-        picture with equal pixels, else one of its own."""
-        by_pixels = {d: label for d, label in zip(self.digests, self.labels, strict=True) if label is not None}
+        picture that shows the same, else one of its own."""
+        labels = {row: label for row, label in zip(self.originals, self.labels, strict=True) if label is not None}
         keys: list[tuple[str, str | int]] = [
-            ("pixels", d) if (known := label or by_pixels.get(d)) is None else ("label", known)
-            for d, label in zip(self.digests, self.labels, strict=True)
+            ("label", labels[row]) if row in labels else ("original", row) for row in self.originals
         ]
         brought = () if self.vectors is None else self.vectors.labels or (None,) * len(self.vectors)
         keys += [("vector", row) if label is None else ("label", label) for row, label in enumerate(brought)]
-        numbers = {key: i for i, key in enumerate(dict.fromkeys(keys))}
-        return torch.tensor([numbers[key] for key in keys]) if len(numbers) < len(keys) else None
+        return _numbered(keys) if len(set(keys)) < len(keys) else None
+
+    @cached_property
+    def cluster_numbers(self) -> Tensor:
+        """Each row's cluster as a number (G,); a row of `vectors` has one of its own."""
+        return _numbered((*self.clusters, *range(len(self.names) - len(self.clusters))))
+
+    def alone(self, rows: Tensor) -> Tensor | None:
+        """Whether rows (n,) are the only ones of their identity: (n,) bool; None where no label was given twice."""
+        brought = () if self.vectors is None else self.vectors.labels or ()
+        if self.label_numbers is None or max(Counter(filter(None, (*self.labels, *brought))).values(), default=0) < 2:
+            return None
+        return self.label_numbers.bincount()[self.label_numbers[rows]] == 1
 
     def same(self, rows: Tensor, others: Tensor) -> Tensor:
         """Whether rows and others have the same label; both are broadcast."""
@@ -229,8 +262,8 @@ class Gallery:
         """This gallery followed by those of `others` with new pixels, and the row of each of `others`. A duplicate
         name gets a prefix."""
         known = {d: row for row, d in reversed(list(enumerate(self.digests)))}
-        rows, positions, names, labels = [], list(self.positions), list(self.names), list(self.labels)
-        taken, here = set(names), len(self.shelves)
+        rows, names, labels, added = [], list(self.names), list(self.labels), list[int]()
+        taken = set(names)
         for i, (name, pixels) in enumerate(zip(others.names, others.digests, strict=True)):
             if pixels in known:
                 row = known[pixels]
@@ -240,11 +273,26 @@ class Gallery:
             while name in taken:
                 name = f"gallery/{name}"
             taken.add(name)
-            rows.append(len(positions))
-            positions.append((here, i))
+            rows.append(len(names))
+            added.append(i)
             names.append(name)
             labels.append(others.labels[i])
-        return Gallery((*self.shelves, others), tuple(positions), tuple(names), tuple(labels)), rows
+        first = dict(zip(reversed(self.digests), reversed(self.originals), strict=True))
+        new = enumerate(added, start=len(self.positions))
+        both = replace(
+            self,
+            shelves=(*self.shelves, others),
+            positions=(*self.positions, *((len(self.shelves), i) for i in added)),
+            names=tuple(names),
+            labels=tuple(labels),
+            vectors=None,
+            originals=(*self.originals, *(first.setdefault(others.digests[i], row) for row, i in new)),
+            clusters=(
+                *self.clusters,
+                *(others.cluster(i, name) for i, name in zip(added, names[len(self.positions) :], strict=True)),
+            ),
+        )
+        return both, rows
 
 
 def on_shelf(shelf: Shelf) -> Gallery:
@@ -271,6 +319,11 @@ def gathered(queries: Shelf, others: Shelf) -> Gallery:
         for shelf, i in both.positions
     ]
     return replace(both, shelves=(queries.only(fresh), others), positions=tuple(positions))
+
+
+def _numbered(keys: Sequence[object]) -> Tensor:
+    order = {key: i for i, key in enumerate(dict.fromkeys(keys))}
+    return torch.tensor([order[key] for key in keys], dtype=torch.long)
 
 
 def _agreed(first_label: str | None, second_label: str | None, name: str, other: str) -> str | None:

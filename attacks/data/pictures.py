@@ -63,6 +63,11 @@ class Shelf:
         """All notes and conversions."""
         return (*self.notes, *(note for notes in self.changes for note in notes))
 
+    def cluster(self, row: int, name: str) -> str:
+        """The cluster of a picture, by default its `name`. A cluster and a picture of the same name stay apart."""
+        given = self.clusters[row] if self.clusters else None
+        return name if given is None else f"cluster {given}"
+
     def only(self, rows: Sequence[int]) -> "Shelf":
         """A shelf of the pictures `rows`."""
         load, chosen = self.load, list(rows)

@@ -98,9 +98,13 @@ class Classes:
     rows: Tensor
     guessed: int = 0  # number of pictures whose class is the encoder's own prediction
     label_numbers: None = None
+    cluster_numbers: None = None
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def alone(self, rows: Tensor) -> None:
+        """A class has a single row, so no other row of the same class could vote."""
 
     def same(self, rows: Tensor, others: Tensor) -> Tensor:
         """Whether rows and others are the same class, with broadcasting."""

@@ -14,6 +14,7 @@ from attacks.evaluation.classes import Classes
 from attacks.evaluation.clusters import by_cluster, totals
 from attacks.evaluation.intervals import interval, rate
 from attacks.evaluation.ranking import Rows
+from attacks.evaluation.retrieval_metrics import impostors
 from attacks.evaluation.scores import Right, Scores, evaluate
 from attacks.evaluation.significance import paired_shares
 from attacks.runtime.distributed import ALONE, World
@@ -102,8 +103,7 @@ class Judge:
 
     def __call__(self, shown: Shown, rows: Tensor, bank: Bank, title: str = "") -> Scores:
         """The scores, on the CPU, of the pictures with numbers `rows` (n,); with a `title` progress is displayed."""
-        # A class has a single row, so no other row of the same class could vote.
-        voters = 0 if isinstance(self.known, Classes) else self.neighbours
+        voters = 0 if self.known.alone(self.truth) is None else self.neighbours
         goal = None if self.goal is None else self.goal[rows]
         with Progress(title, len(rows), shown=bool(title) and self.world.first) as progress:
             scores = evaluate(
@@ -124,6 +124,12 @@ class Judge:
     def compared(self) -> Tensor | Rows:
         """The gallery's embeddings, as they are compared, where they lie."""
         return replace(self.gallery, signature=self.signature) if isinstance(self.gallery, Rows) else self.embeddings
+
+    def impostors(self) -> Tensor | None:
+        """The cosines of clean pairs of different things (P,); None for classes."""
+        if isinstance(self.known, Classes):
+            return None
+        return impostors(self.compared, self.known.label_numbers, self.known.cluster_numbers)
 
     @property
     def embeddings(self) -> Tensor:

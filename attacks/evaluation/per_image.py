@@ -18,6 +18,8 @@ MEDIANS = ("median_rank", "goal_rank")
 #: The measures in the order of the file.
 COLUMNS = ["cosine", "shift", "cosine_p10", "worst_cosine", "recall_at_1", "recall_at_5", "recall_at_10", "mrr"]
 COLUMNS += ["median_rank", "success", "survived", "success_survived", "knn", "goal_rank", "goal_cosine"]
+#: Those that ask for another picture of the same identity: in a run with identities they leave out pictures without.
+RETRIEVED = ("recall_at_1", "recall_at_5", "recall_at_10", "mrr", "median_rank", "knn")
 #: Prefix of the columns with true accept rates; the false accept rate follows.
 TAR = "tar_"
 #: The quantile `cosine_p10`.
@@ -35,6 +37,7 @@ def per_image_rows(
     pictures: Mapping[str, Sequence[str]],
     steps: Mapping[str, Tensor],
     thresholds: Mapping[float, float],
+    alone: Tensor | None = None,
 ) -> list[dict[str, object]]:
     """One row for each bank, arm and picture, with the `step` of the attack that its file comes from (None: no
     attack), and means over its views, whose number is in `views`.
@@ -54,6 +57,7 @@ def per_image_rows(
             share `split` (see `attacks.data.split`).
         steps: by arm (N,), of optimised arms.
         thresholds: of verification, by false accept rate.
+        alone: (N,) bool, the pictures without the measures `RETRIEVED`; None: no picture.
     """
     rows = []
     for bank, arms in scores.items():
@@ -68,7 +72,8 @@ def per_image_rows(
                 row: dict[str, object] = {"bank": bank, "arm": arm}
                 row |= {key: names[i] for key, names in pictures.items()}
                 row |= {"views": arm_scores.cosine.shape[1], "step": int(steps[arm][i]) if arm in steps else None}
-                rows.append(row | {name: column and column[i] for name, column in columns.items()})
+                row |= {name: column and column[i] for name, column in columns.items()}
+                rows.append(row | (dict.fromkeys(RETRIEVED) if alone is not None and alone[i] else {}))
     return rows
 
 
@@ -129,7 +134,10 @@ def arms_table(
         if views is not None:
             scores, success = views[bank]
             for arm, arm_scores in scores.items():
-                table[bank][arm] |= _single(_values(arm_scores, scores["clean"], success[arm]))
+                single = _single(_values(arm_scores, scores["clean"], success[arm]))
+                table[bank][arm] |= {
+                    name: value for name, value in single.items() if table[bank][arm][name] is not None
+                }
     return table
 
 
@@ -172,8 +180,9 @@ def spread_of(mean: float, units: Tensor) -> Interval:
 
 def with_a_value(name: str, rows: Sequence[Row]) -> Sequence[Row]:
     """The rows of pictures that can have a measure: without a view that the clean picture survives there is no
-    `success_survived`."""
-    return [row for row in rows if float(str(row["survived"]))] if name == "success_survived" else rows
+    `success_survived`, and without another picture of the identity nothing to be `RETRIEVED`."""
+    some = name in ("success_survived", *RETRIEVED)
+    return [row for row in rows if row.get(name) not in (None, "")] if some else rows
 
 
 def _clustered(name: str, column: Tensor, clusters: Sequence[str], trials: Tensor | None) -> Interval:

@@ -20,39 +20,50 @@ BLOCK = 2**14
 
 
 @torch.no_grad()
-def impostors(embeddings: Tensor | Rows, identity: Tensor | None = None, most: int = PAIRS) -> Tensor:
-    """The cosines of all pairs of rows that show different things, or of `most` of them: (P,) float64 on the CPU.
+def impostors(
+    embeddings: Tensor | Rows, identity: Tensor | None = None, cluster: Tensor | None = None, most: int = PAIRS
+) -> Tensor:
+    """The cosines of the `pairs` of impostors: (P,) float64 on the CPU.
 
     Args:
         embeddings: (G,D) of untouched pictures, none of length 0.
-        identity: (G,) integers, equal for rows that show the same; None where all differ.
     """
-    rows = len(embeddings)
-    labels = _labels(rows, identity)
+    first, second = pairs(len(embeddings), identity, cluster, most)
+    pick = embeddings.picked if isinstance(embeddings, Rows) else _picked(F.normalize(embeddings, dim=1))
+    cosines = [
+        (pick(one) * pick(other)).sum(1).double().cpu()
+        for one, other in zip(first.split(BLOCK), second.split(BLOCK), strict=True)
+    ]
+    return torch.cat(cosines)
+
+
+def pairs(
+    rows: int, identity: Tensor | None = None, cluster: Tensor | None = None, most: int = PAIRS
+) -> tuple[Tensor, Tensor]:
+    """The pairs of rows of two identities and two clusters, each once. Of more than `most` pairs of two identities a
+    sample is spread evenly over all.
+
+    Args:
+        identity: (G,) integers, equal for rows that show the same; None where all differ.
+        cluster: (G,) integers, equal for rows that are not independent, such as tiles of one photograph.
+    """
+    labels = torch.arange(rows) if identity is None else identity.cpu()
     order = labels.argsort(stable=True)
     # With rows sorted by identity, the impostors of a row, each pair once, are all rows after its identity.
     ends = torch.searchsorted(labels[order].contiguous(), labels[order].contiguous(), right=True)
     until = (rows - ends).cumsum(0)
-    pairs = _spread(int(until[-1]) if rows else 0, most)
-    first = torch.searchsorted(until, pairs, right=True)
-    second = rows - (until[first] - pairs)
-    pick = embeddings.picked if isinstance(embeddings, Rows) else _picked(F.normalize(embeddings, dim=1))
-    cosines = [
-        (pick(one) * pick(other)).sum(1).double().cpu()
-        for one, other in zip(order[first].split(BLOCK), order[second].split(BLOCK), strict=True)
-    ]
-    return torch.cat(cosines) if cosines else torch.empty(0, dtype=torch.float64)
+    numbers = _spread(int(until[-1]) if rows else 0, most)
+    first = torch.searchsorted(until, numbers, right=True)
+    one, other = order[first], order[rows - (until[first] - numbers)]
+    if cluster is None:
+        return one, other
+    apart = cluster[one] != cluster[other]
+    return one[apart], other[apart]
 
 
-def rates(rows: int, identity: Tensor | None) -> list[float]:
+def rates(rows: int, identity: Tensor | None, cluster: Tensor | None) -> list[float]:
     """The false accept rates that `thresholds` has for the impostors of so many rows."""
-    same = _labels(rows, identity).bincount()
-    pairs = (rows**2 - int(same.square().sum())) // 2
-    return [*thresholds(torch.zeros(min(pairs, PAIRS)))]
-
-
-def _labels(rows: int, identity: Tensor | None) -> Tensor:
-    return torch.arange(rows) if identity is None else identity.cpu()
+    return [*thresholds(torch.zeros(len(pairs(rows, identity, cluster)[0])))]
 
 
 def _picked(unit: Tensor) -> Callable[[Tensor], Tensor]:
@@ -69,10 +80,10 @@ def _spread(count: int, most: int) -> Tensor:
     return edges[:-1] + torch.minimum((draws * lengths).long(), lengths - 1)
 
 
-def thresholds(pairs: Tensor, fars: Sequence[float] = FARS) -> dict[float, float]:
+def thresholds(cosines: Tensor, fars: Sequence[float] = FARS) -> dict[float, float]:
     """For each false accept rate the smallest threshold that at most that share of the impostors (P,) reaches. Rates
     with fewer than ten false accepts are left out."""
-    falling = pairs.double().sort(descending=True).values
+    falling = cosines.double().sort(descending=True).values
     limits = {}
     for far in fars:
         if not 0 < far < 1:

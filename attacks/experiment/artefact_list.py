@@ -48,6 +48,7 @@ def planned(run: Run, parts: Parts) -> dict[str, Any]:
     files = [*ALWAYS, *(f"{name}.csv" for name, configured in tables.items() if configured)]
     files += [f"{name}.png" for name in ("explanations", "deployment", "failure") if optional[name]]
     files += [LEDGER] if black_box(parts.encoder) is not None else []
+    files += ["duplicates.csv"] if duplicates_of(parts) else []
     files += [POLICY] if run.require is not None else []
     if isinstance(run.perturbation, PatchConfig):
         files += ["placement.json"]
@@ -57,6 +58,11 @@ def planned(run: Run, parts: Parts) -> dict[str, Any]:
     arms += ["radius"] if tables["radii"] else []
     pictures = {"arms": arms, "names": file_names(parts.queries.names)}
     return {"pictures": pictures, "files": files, "folders": [CHECKPOINT]}
+
+
+def duplicates_of(parts: Parts) -> list[dict[str, object]]:
+    """The rows of duplicates.csv, the near duplicates among the run's pictures; without any there is no file."""
+    return [each._asdict() for each in getattr(parts.gallery, "duplicates", ())]
 
 
 def listed(manifest: Mapping[str, Any]) -> list[str]:

@@ -251,7 +251,7 @@ def setup(bench: Bench, parts: Parts, rows: Sequence[int], seed: int) -> tuple[S
     run, judge = bench.run, bench.judge
     images = parts.queries.images.to(parts.device)
     own = judge.own[torch.tensor(list(rows), device=judge.own.device)]
-    # of a gallery with embeddings from a file, which no objective reads (see `check_vectors`), the pictures' rows
+    # of a gallery with embeddings from a file, which no objective reads (see `check_gallery`), the pictures' rows
     gallery = judge.gallery.parts[0] if isinstance(judge.gallery, Rows) else judge.gallery
     known = Known(images, own, gallery, parts.truth, parts.goal, parts.gallery.label_numbers)
     known = known.without(hidden(bench.parts.gallery, bench.parts.queries, bench.parts.truth))

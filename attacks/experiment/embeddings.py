@@ -21,7 +21,6 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from attacks.data.gallery import Gallery
-from attacks.data.vectors import Vectors
 from attacks.encoders.engine import Decision
 from attacks.encoders.tree import Encoder
 from attacks.encoders.weights import fingerprint
@@ -35,6 +34,8 @@ from attacks.schema.validate import Run
 BLOCK = Decision().chunk
 #: One picture in so many begins a block, wherever it stands.
 CUT = 256
+#: Embeddings are of one picture where their cosine is 1 less this at most.
+COPY = 1e-6
 #: Version of the cache files.
 FORMAT = 1
 
@@ -93,10 +94,13 @@ def embedded(
     for shelf in gallery.shelves:  # after all, for two may be parts of one
         shelf.forget()
     own = torch.cat(parts)[gallery.order.to(device)]
-    return Embedded(_with(own, gallery.vectors), counts[True], counts[False], tuple(notes))
+    return Embedded(_with(own, gallery), counts[True], counts[False], tuple(notes))
 
 
-def _with(own: Tensor, vectors: Vectors | None) -> Tensor | Rows:
+def _with(own: Tensor, gallery: Gallery) -> Tensor | Rows:
+    """The pictures' embeddings followed by those of a file. Raises ValueError where the file has a picture's own
+    embedding as that of something else: then a view of the picture would be taken for it half of the time."""
+    vectors = gallery.vectors
     if vectors is None:
         return own
     if own.shape[1] != vectors.rows.shape[1]:
@@ -104,7 +108,17 @@ def _with(own: Tensor, vectors: Vectors | None) -> Tensor | Rows:
             f"`data.gallery` must hold embeddings of the run's encoder, {own.shape[1]} numbers a row; got "
             f"{vectors.rows.shape[1]}: embed the gallery with this encoder"
         )
-    return Rows((own, vectors.rows))
+    rows, unit = Rows((own, vectors.rows)), Rows((own,)).unit(own)
+    for start, block in rows.blocks(len(own)):
+        for i, j in (unit @ block.T > 1 - COPY).nonzero().tolist():
+            j += start
+            labels = (*gallery.labels, *(vectors.labels or (None,) * len(vectors)))
+            if j >= len(own) and None in (labels[i], labels[j]):
+                raise ValueError(
+                    f"`data.gallery`: row {gallery.names[j]!r} is the embedding of the picture {gallery.names[i]!r}, "
+                    "and would count as something else: leave it out, or give both one identity"
+                )
+    return rows
 
 
 def _blocks(digests: Sequence[str], size: int) -> Iterator[range]:

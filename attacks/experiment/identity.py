@@ -36,9 +36,8 @@ def identity(run: Run, parts: Parts, decision: Decision, world: World, versions:
     the encoder and of a surrogate, the engine's decision, pictures and gallery, and the number of processes. Values
     and digests by name."""
     pixels = (parts.queries.images * 255).round().to(torch.uint8).contiguous()
-    right = [
-        None if rows is None else rows.tolist() for rows in (parts.truth, parts.goal, parts.gallery.label_numbers)
-    ]
+    groups = (parts.truth, parts.goal, parts.gallery.label_numbers, parts.gallery.cluster_numbers)
+    right = [None if rows is None else rows.tolist() for rows in groups]
     gallery = parts.gallery.names if isinstance(parts.gallery, Classes) else parts.gallery.content
     leaves = [(name, value) for name, value in _leaves(asdict(run)) if not f"{name}.".startswith(NO_MATTER)]
     surrogate = getattr(parts.optimiser, "surrogate", None)

@@ -21,7 +21,7 @@ from attacks.eot.faults import NotFinite, fault
 from attacks.evaluation.drift import summary
 from attacks.evaluation.resizers.pipeline import recorded
 from attacks.evaluation.sanity.check import table as sanity_table
-from attacks.experiment.artefact_list import CHECKPOINT, finish
+from attacks.experiment.artefact_list import CHECKPOINT, duplicates_of, finish
 from attacks.experiment.batch import BatchResult, Bench
 from attacks.experiment.build.data import data
 from attacks.experiment.build.encoder import subject
@@ -40,7 +40,7 @@ from attacks.experiment.states import Entry, entered
 from attacks.experiment.units import Elsewhere, Execute, here, tables, work
 from attacks.experiment.workers import Place, cluster, processes
 from attacks.gate.verdict import described
-from attacks.report.facts import legend
+from attacks.report.facts import gallery, legend
 from attacks.report.index import collect, own_page, write_index
 from attacks.report.warnings import warnings
 from attacks.runtime.distributed import World, join
@@ -263,6 +263,7 @@ def _write(
     write_rows(out / "per_image.csv", rows)
     drift = outcome.drift
     tables = extras.rows() | ({} if drift is None else {"drift": drift.rows(outcome.bench.parts.queries.names)})
+    tables |= {"duplicates": found} if (found := duplicates_of(outcome.bench.parts)) else {}
     for name, table_rows in tables.items():
         write_rows(out / f"{name}.csv", table_rows)
     contact_sheet(out / "views.png", outcome)
@@ -275,6 +276,7 @@ def _print(out: Path, content: dict[str, Any], outcome: Outcome) -> None:
     if content["gate"] is not None:
         print(described(content["gate"]))
     print(headline(content))
+    print(f"gallery: {gallery(content)}")
     for warning in warnings(content):
         print(f"warning: {warning}")
     print(table(content))

@@ -176,5 +176,5 @@ def _known(run: Run, own_parts: Parts, images: Tensor) -> Known:
     if not wants_gallery(run.objective):
         return Known(images, own, own, torch.zeros(1, dtype=torch.long, device=own.device), None)
     rows = embedded(own_parts.gallery, own_parts.encoder, own_parts.device, Decision().chunk).rows
-    assert isinstance(rows, Tensor)  # see `check_vectors`
+    assert isinstance(rows, Tensor)  # see `check_gallery`
     return Known(images, own, rows, own_parts.truth, own_parts.goal, own_parts.gallery.label_numbers)

@@ -8,7 +8,7 @@ from typing import Any
 
 from attacks.data.gallery import Gallery
 from attacks.encoders.description import identity
-from attacks.evaluation.per_image import MEANS, SHARES, TAR, Row
+from attacks.evaluation.per_image import MEANS, RETRIEVED, SHARES, TAR, Row
 from attacks.evaluation.retrieval_metrics import rates
 from attacks.experiment.batch import arms_of
 from attacks.experiment.parts import Parts
@@ -69,10 +69,13 @@ def refuse_lacking(run: Run, parts: Parts) -> None:
 def _measures(parts: Parts) -> list[str]:
     """The measures that the tables of a run of these parts will have."""
     gallery, lacking = parts.gallery, set() if parts.goal is not None else {"goal_cosine"}
-    pictures = isinstance(gallery, Gallery)
-    if not pictures or gallery.label_numbers is None:
+    alone = gallery.alone(parts.truth)
+    if alone is None:
         lacking.add("knn")
-    tars = rates(len(gallery), gallery.label_numbers) if pictures else []
+    elif bool(alone.all()):
+        lacking |= set(RETRIEVED)
+    pictures = isinstance(gallery, Gallery)
+    tars = rates(len(gallery), gallery.label_numbers, gallery.cluster_numbers) if pictures else []
     known = [*MEANS, *SHARES, *(f"{TAR}{rate:g}" for rate in tars)]
     return [name for name in known if name not in lacking]
 

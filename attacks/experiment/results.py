@@ -9,18 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.data.gallery import Gallery
 from attacks.data.split import FIT, JUDGE
 from attacks.encoders.black_box.asked import black_box
 from attacks.encoders.description import described, identity
 from attacks.eot.bank import Bank
+from attacks.evaluation.chance import Level, Setting, levels
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.comparisons import primary, secondary
 from attacks.evaluation.judge import resisting
 from attacks.evaluation.per_image import Row, arms_table, judged_rows, made_from, per_image_rows
-from attacks.evaluation.retrieval_metrics import impostors, thresholds
+from attacks.evaluation.retrieval_metrics import thresholds
 from attacks.evaluation.significance import Measure
-from attacks.experiment.batch import SAME, WIDE
+from attacks.experiment.batch import SAME, WIDE, part_of
 from attacks.experiment.judging import rounding
 from attacks.experiment.manifest import SCHEMA
 from attacks.experiment.outcome import Outcome
@@ -52,7 +52,7 @@ def metrics(
     """The content of metrics.json, and the rows of per_image.csv that its tables are computed from. Equal seeds give
     equal content except for seconds. `limits`: the thresholds of verification by false accept rate, where they are
     known."""
-    count, pairs, judged = len(parts.queries), _impostors(outcome), parts.queries.judged
+    count, pairs, judged = len(parts.queries), outcome.bench.judge.impostors(), parts.queries.judged
     limits = limits if limits is not None else {} if pairs is None else thresholds(pairs)
     success, table = _success(outcome), rows_of(outcome, limits)
     rows, clusters = judged_rows(table), [parts.queries.clusters[row] for row in judged]
@@ -93,6 +93,7 @@ def metrics(
         "clusters": list(parts.queries.clusters),
         "pixels": [_sha256(image) for image in parts.queries.images],
         "gallery": len(parts.gallery),
+        "gallery_audit": _audit(parts),
         "classes": list(parts.gallery.names) if isinstance(parts.gallery, Classes) else None,
         "guessed": parts.gallery.guessed if isinstance(parts.gallery, Classes) else 0,
         # None if every picture is its own identity.
@@ -106,6 +107,7 @@ def metrics(
         if pairs is None
         else {"thresholds": {f"{far:g}": value for far, value in limits.items()}, "impostors": len(pairs)},
         "neighbours": run.evaluate.neighbours,
+        "chance": {name: level._asdict() for name, level in _levels(outcome, pairs, [*limits]).items()},
         "primary": primary(rows, measure),
         "comparisons": secondary(rows, measure),
         "cost": cost | {"cached": outcome.cached},
@@ -141,16 +143,46 @@ def _intervals(clusters: Sequence[str], rows: Sequence[Row]) -> str:
     return "none: the range of the clusters that the perturbation was made from" if made_from(rows) else INTERVALS
 
 
+def _audit(parts: Parts) -> dict[str, Any]:
+    """Where the gallery is from, how many of its pairs are near duplicates, joined and not, and how many pictures are
+    `alone` in their identity (None: no identity is given to two)."""
+    if isinstance(parts.gallery, Classes):
+        return {"source": "data.classes", "joined": 0, "apart": 0, "alone": None}
+    counts, alone = [each.counts for each in parts.gallery.duplicates], parts.gallery.alone(parts.truth)
+    numbers = {name: counts.count(name) for name in ("joined", "apart")}
+    return {"source": parts.gallery.source, **numbers, "alone": None if alone is None else int(alone.sum())}
+
+
+def _levels(outcome: Outcome, pairs: Tensor | None, rates: list[float]) -> dict[str, Level]:
+    """The chance and the reachable values of the measures of the judged pictures of a run."""
+    views, queries = len(outcome.bench.banks[SAME].u), outcome.bench.parts.queries
+    parts = part_of(outcome.bench.parts, queries.judged)
+    identity, alone = parts.gallery.label_numbers, parts.gallery.alone(parts.truth)
+    identity = torch.arange(len(parts.gallery)) if identity is None else identity
+    voters = 0 if alone is None else outcome.bench.run.evaluate.neighbours
+    alone = torch.zeros_like(parts.truth, dtype=torch.bool) if alone is None else alone
+    setting = Setting(parts.truth, parts.queries.clusters, parts.goal, identity, voters, alone, views)
+    return levels(setting, torch.zeros(0) if pairs is None else pairs, rates)
+
+
 def rows_of(outcome: Outcome, limits: Mapping[float, float] | None = None) -> list[dict[str, object]]:
     """The rows of per_image.csv. `limits` as of `metrics`."""
     parts, success = outcome.bench.parts, _success(outcome)
     if limits is None:
-        pairs = _impostors(outcome)
+        pairs = outcome.bench.judge.impostors()
         limits = {} if pairs is None else thresholds(pairs)
     pictures = {"picture": parts.queries.names, "cluster": parts.queries.clusters, "identity": _identities(parts)}
     pictures |= {"split": parts.queries.split} if parts.queries.split else {}
     worst = {SAME: outcome.worst} | {name: _worst(outcome, name) for name in outcome.scores if name != SAME}
-    return per_image_rows(outcome.scores, success, worst, pictures=pictures, steps=outcome.chosen, thresholds=limits)
+    return per_image_rows(
+        outcome.scores,
+        success,
+        worst,
+        pictures=pictures,
+        steps=outcome.chosen,
+        thresholds=limits,
+        alone=parts.gallery.alone(parts.truth),
+    )
 
 
 def _success(outcome: Outcome) -> dict[str, dict[str, Tensor]]:
@@ -159,12 +191,6 @@ def _success(outcome: Outcome) -> dict[str, dict[str, Tensor]]:
         name: {arm: judge.success(scores, everyone) for arm, scores in arms.items()}
         for name, arms in outcome.scores.items()
     }
-
-
-def _impostors(outcome: Outcome) -> Tensor | None:
-    """The cosines of clean pairs of different identities; None for classes."""
-    gallery = outcome.bench.parts.gallery
-    return impostors(outcome.bench.judge.compared, gallery.label_numbers) if isinstance(gallery, Gallery) else None
 
 
 def _bank(bank: Bank, refined: int) -> dict[str, Any]:

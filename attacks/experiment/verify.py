@@ -9,15 +9,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from attacks.data.gallery import Gallery
 from attacks.encoders.black_box.asked import black_box
 from attacks.encoders.black_box.ledger import LEDGER
 from attacks.encoders.description import MODULE
 from attacks.encoders.engine import Choice, Decision
 from attacks.evaluation.resizers.pipeline import GIVEN
-from attacks.evaluation.retrieval_metrics import impostors, thresholds
+from attacks.evaluation.retrieval_metrics import thresholds
 from attacks.experiment import agreement, judged_again
-from attacks.experiment.artefact_list import ALWAYS, FILES, METRICS, differences, planned
+from attacks.experiment.artefact_list import ALWAYS, FILES, METRICS, differences, duplicates_of, planned
 from attacks.experiment.artifacts import placement
 from attacks.experiment.batch import Bench
 from attacks.experiment.build.parts import build
@@ -225,8 +224,8 @@ def _recomputed(bench: Bench, out: Path, content: dict[str, Any], preset: str) -
     outcome, extras = outcome_of(bench, scores, content, out), sections_of(bench, content, out)
     recorded = content["verification"]
     limits = {float(far): limit for far, limit in (recorded or {"thresholds": {}})["thresholds"].items()}
-    if isinstance(bench.parts.gallery, Gallery):
-        today = thresholds(impostors(bench.judge.compared, bench.parts.gallery.label_numbers))
+    if (pairs := bench.judge.impostors()) is not None:
+        today = thresholds(pairs)
         was, now = ({f"{far:g}": limit for far, limit in each.items()} for each in (limits, today))
         yield from agreement.leaves(
             f"{METRICS} verification thresholds", was, now, judged_again.slack_of(bench).cosine
@@ -235,6 +234,7 @@ def _recomputed(bench: Bench, out: Path, content: dict[str, Any], preset: str) -
     tables = {"per_image": table, **extras.rows()}
     if outcome.drift is not None:
         tables["drift"] = outcome.drift.rows(bench.parts.queries.names)
+    tables |= {"duplicates": found} if (found := duplicates_of(bench.parts)) else {}
     for name, rows in tables.items():
         yield from agreement.some(agreement.rows(f"{name}.csv", read_rows(out / f"{name}.csv"), rows), f"{name}.csv")
     again = agreement.plain(again)
@@ -244,7 +244,8 @@ def _recomputed(bench: Bench, out: Path, content: dict[str, Any], preset: str) -
         if key not in again or key not in content:
             yield f"{METRICS} {key}: {'it is missing' if key in again else 'it is no key of a run'}"
         else:
-            differ = agreement.leaves(f"{METRICS} {key}", content[key], again[key])
+            slack = judged_again.slack_of(bench).cosine if key == "chance" else agreement.EXACT
+            differ = agreement.leaves(f"{METRICS} {key}", content[key], again[key], slack)
             yield from agreement.some(differ, f"{METRICS} {key}")
     if isinstance(bench.run.perturbation, PatchConfig):
         parts = bench.parts

@@ -31,6 +31,8 @@ SETTLED = "plateau"
 ATTACKED = ("no_eot", "one_view", "eot")
 #: Measures that rise with the success of an attacker.
 HARM = ("success", "success_survived", "goal_cosine")
+#: Why a bar that chance meets says nothing.
+AT_RANDOM = "an encoder that answers at random meets it"
 
 
 class Estimate(NamedTuple):
@@ -59,7 +61,7 @@ def decide(policy: Policy, run: str, content: Mapping[str, Any], rows: Sequence[
     """
     reasons, rows = weaknesses(content), judged_rows(rows)
     decided = [decided_row(requirement, rows, sequential) for requirement in policy.requirements]
-    decided = [_not_beaten(row, rows) for row in decided]
+    decided = _beyond_chance([_not_beaten(row, rows) for row in decided], content)
     if reasons:
         note = "the attack or its record is not reliable"
         decided = [
@@ -92,6 +94,33 @@ def weaknesses(content: Mapping[str, Any]) -> tuple[str, ...]:
         if weaker:  # also of a range: each cluster is on that side
             reasons.append(f"the arm {other} is stronger than the attack with EOT")
     return tuple(dict.fromkeys(reasons))
+
+
+def _beyond_chance(decided: Sequence[Decided], content: Mapping[str, Any]) -> list[Decided]:
+    """The rows, UNDECIDED where every reachable value meets the bar, or an encoder that answers at random does.
+
+    Such an encoder always meets a bar on a change (`shift`), and on what an attacker with a target reaches: these
+    rows count beside one that passes and that it does not meet."""
+    decided = [replace(row, **content.get("chance", {}).get(row.requirement.measure, {})) for row in decided]
+    reasons = [_unearned(row) for row in decided]
+    solid = any(row.verdict == "PASS" and not reason for row, reason in zip(decided, reasons, strict=True))
+    relative = ("shift", *(HARM if content["threat"]["targeted"] else ()))
+    result = []
+    for row, reason in zip(decided, reasons, strict=True):
+        counts = not reason or (reason == AT_RANDOM and solid and row.requirement.measure in relative)
+        passes = row.verdict == "PASS" or (row.verdict == "UNDECIDED" and not row.reason)
+        result.append(replace(row, verdict="UNDECIDED", reason=reason, more=None) if passes and not counts else row)
+    return result
+
+
+def _unearned(row: Decided) -> str:
+    """Why a row says nothing of an encoder that passes it, or nothing."""
+    if row.chance is None or row.least is None or row.most is None:
+        return "the run does not say what chance is: run it again"
+    meets = row.requirement.meets
+    if meets(row.least) and meets(row.most):
+        return "no encoder can fail it"
+    return AT_RANDOM if meets(row.chance) else ""
 
 
 def _of_eot(row: Mapping[str, Any], measure: str) -> bool:

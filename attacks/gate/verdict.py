@@ -22,8 +22,9 @@ def exit_code(gate: Mapping[str, Any] | None) -> int:
 @dataclass(frozen=True)
 class Decided:
     """A requirement with its verdict: the value with the ends of its 95 % interval, over so many clusters and
-    pictures; about how many pictures `more` would decide it (None: unknown), and the reason of a verdict that does
-    not follow from the interval."""
+    pictures; about how many pictures `more` would decide it (None: unknown), the reason of a verdict that does not
+    follow from the interval, and the `chance` of the measure with its `least` and `most` reachable value (None: the
+    run does not say)."""
 
     requirement: Requirement
     verdict: Word
@@ -34,6 +35,9 @@ class Decided:
     pictures: int
     more: int | None = None
     reason: str = ""
+    chance: float | None = None
+    least: float | None = None
+    most: float | None = None
 
     @property
     def ranged(self) -> bool:
@@ -116,6 +120,9 @@ def numbered(row: Mapping[str, Any]) -> str:
 
 def _note(row: Mapping[str, Any]) -> str:
     more = "" if row["more"] is None else f"; about {row['more']} pictures more decide it"
-    return f"{row['pictures']} pictures in {row['clusters']} clusters{more}" + (
+    level = ""
+    if row["chance"] is not None:
+        level = f"; chance {row['chance']:.2g}, from {row['least']:.2g} to {row['most']:.2g}"
+    return f"{row['pictures']} pictures in {row['clusters']} clusters{level}{more}" + (
         f"; {row['reason']}" if row["reason"] else ""
     )

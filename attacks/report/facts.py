@@ -129,10 +129,8 @@ def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tu
     rows = [
         ("preset", content["preset"]),
         ("seed", content["seed"]),
-        (
-            "pictures",
-            f"{sample(content)}; a gallery of {content['gallery']}",
-        ),
+        ("pictures", sample(content)),
+        ("gallery", gallery(content)),
         ("threat", _threat(content["threat"])),
         ("gradients at attack", _gradients(content["threat"])),
         ("views at evaluation", _banks(content)),
@@ -147,6 +145,19 @@ def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tu
         *((f"{key} of the encoder", content["encoder"].get(key)) for key in ("sha256", "fingerprint")),
     ]
     return [(name, str(value)) for name, value in rows if value is not None]
+
+
+def gallery(content: Mapping[str, Any]) -> str:
+    """What a view can be taken for: its number, where it is from, and what was joined and left out."""
+    audit = content["gallery_audit"]
+    parts = [f"{content['gallery']}, {audit['source']}"]
+    for key, end in (("joined", "as one picture"), ("apart", "as two, by their identities")):
+        parts += [f"{counted(audit[key], 'pair')} of near duplicates {end} (duplicates.csv)"] if audit[key] else []
+    if audit["alone"]:
+        parts.append(
+            f"{counted(audit['alone'], 'picture')} without another of the identity in no measure of retrieval"
+        )
+    return "; ".join(parts)
 
 
 def _threat(threat: Mapping[str, Any]) -> str:

@@ -61,7 +61,7 @@ def warnings(content: dict[str, Any]) -> list[str]:
             "prediction, and recall shows how far it agrees with itself, not its accuracy"
         )
     messages += few(content)
-    if arms["clean"]["recall_at_1"]["mean"] < 0.8:
+    if arms["clean"]["recall_at_1"] and arms["clean"]["recall_at_1"]["mean"] < 0.8:
         messages.append(
             "the encoder fails on clean views already, so that not all of the success is due to the attack: see its "
             "success on the views that the clean picture survives"

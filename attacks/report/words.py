@@ -1,6 +1,6 @@
 """The names of arms, measures and parts on a page, and how numbers are written."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from attacks.runtime.untrusted import mapping
@@ -68,11 +68,18 @@ def arm_names(content: Mapping[str, Any]) -> dict[str, str]:
     return ARMS | ({"noise": "random patch"} if content["threat"]["patch"] else {})
 
 
-def measured(arms: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, list[Measure]]]:
-    """The measures that at least one arm has, in groups. `tar` has a row for each FAR, with the key `tar FAR`."""
+def measured(
+    arms: Mapping[str, Mapping[str, Any]], chance: Mapping[str, Mapping[str, float]]
+) -> list[tuple[str, list[Measure]]]:
+    """The measures that at least one arm has, in groups, with their `chance` (of metrics.json) in the meaning. `tar`
+    has a row for each FAR, with the key `tar FAR`."""
 
-    def known(measures: tuple[Measure, ...]) -> list[Measure]:
-        return [measure for measure in measures if any(row.get(measure.key) for row in arms.values())]
+    def known(measures: Sequence[Measure]) -> list[Measure]:
+        return [levelled(measure) for measure in measures if any(value_of(row, measure.key) for row in arms.values())]
+
+    def levelled(measure: Measure) -> Measure:
+        level = chance.get(measure.key.replace(" ", "_"))
+        return measure if level is None else measure._replace(meaning=f"{measure.meaning}; {level_text(level)}")
 
     rates: Mapping[str, Any] = next((row["tar"] for row in arms.values() if row.get("tar")), {})
     verified = [
@@ -81,9 +88,14 @@ def measured(arms: Mapping[str, Mapping[str, Any]]) -> list[tuple[str, list[Meas
     groups = [
         ("What the view is taken for", known(RETRIEVAL)),
         ("The embedding", known(EMBEDDING)),
-        ("Verification", verified),
+        ("Verification", known(verified)),
     ]
     return [(name, rows) for name, rows in groups if rows]
+
+
+def level_text(level: Mapping[str, float]) -> str:
+    """The chance of a measure and what it can be, such as "chance 0.17, from 0 to 1"."""
+    return f"chance {level['chance']:.2g}, from {level['least']:.2g} to {level['most']:.2g}"
 
 
 def value_of(row: Mapping[str, Any], key: str) -> Any:

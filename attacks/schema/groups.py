@@ -360,7 +360,8 @@ class FolderConfig:
         "a picture, folder, .txt (a path a line) or .csv (columns path, perhaps identity); bundled: the photographs",
     )
     gallery: str | None = option(
-        None, "what a view can be taken for, likewise, or .npy, embeddings; null: the bundled tiles"
+        None,
+        "what a view can be taken for, likewise, or .npy, embeddings; null: all of data.path; bundled: our tiles",
     )
     size: int = option(224, "shorter side in pixels; the central square is used", least=8, most=8192)
     count: int | None = option(None, "pictures to attack; null: every one")

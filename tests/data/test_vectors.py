@@ -10,7 +10,7 @@ from attacks.data.gallery import Pictures, beside, on_shelf
 from attacks.data.vectors import read_vectors
 from attacks.evaluation.ranking import Rows
 from attacks.evaluation.retrieval_metrics import impostors
-from attacks.experiment.build.parts import check_vectors
+from attacks.experiment.build.parts import check_gallery
 from attacks.experiment.embeddings import embedded
 from attacks.schema import groups
 from attacks.schema.run import EvaluateConfig
@@ -148,5 +148,5 @@ def test_an_attack_that_compares_with_all_rows_is_refused(tmp_path):
         {"evaluate": EvaluateConfig(failure=1)},
     ):
         with pytest.raises(ValueError, match="only for the judgement"):
-            check_vectors(Run(**plain | changes), gallery)
-    check_vectors(Run(**plain), gallery)
+            check_gallery(Run(**plain | changes), gallery)
+    check_gallery(Run(**plain), gallery)

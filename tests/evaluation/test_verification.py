@@ -1,13 +1,19 @@
 """Impostor pairs against all pairs, thresholds against scikit-learn's ROC curve."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from sklearn.metrics import roc_curve
 
+from attacks.data.gallery import Pictures, on_shelf
+from attacks.eot.bank import bank
+from attacks.evaluation.judge import Judge
+from attacks.evaluation.per_image import per_image_rows
 from attacks.evaluation.retrieval_metrics import _spread, impostors, thresholds
+from transforms import Brightness, Compose
 
 
 def gallery(seed=0, rows=25):
@@ -16,20 +22,61 @@ def gallery(seed=0, rows=25):
 
 
 @pytest.mark.parametrize("named", [True, False])
-def test_impostors_are_all_pairs_of_different_identities(named):
-    rows, identity = gallery()
-    result = impostors(rows, identity if named else None)
-    unit = rows.double() / rows.double().norm(dim=1, keepdim=True)
-    cosines = (unit @ unit.T).numpy()
-    one, other = np.triu_indices(len(rows), 1)
-    different = (identity[one] != identity[other]).numpy() if named else np.ones(len(one), bool)
-    np.testing.assert_allclose(np.sort(result), np.sort(cosines[one, other][different]), atol=1e-6)
+@pytest.mark.parametrize("seed", range(3))
+def test_thresholds_true_accepts_votes_and_ranks_follow_from_embeddings_and_identities(named, seed):
+    """Against numpy, pair by pair: two rows of one identity, or of one cluster, are no impostors, and a picture whose
+    identity has no other is in no measure of retrieval."""
+    generator = np.random.default_rng(seed)
+    people, clusters = generator.integers(0, 30, 60), generator.integers(0, 25, 60)
+    images = torch.from_numpy(generator.integers(0, 256, (60, 3, 2, 2)) / 255).float()
+    shelf = Pictures(tuple(map(str, range(60))), images, clusters=tuple(map(str, clusters))).shelf()
+    known = on_shelf(replace(shelf, labels=tuple(f"person {p}" if p and named else None for p in people)))
+    encoder, queries, k = lambda x: x.flatten(1) - 0.5, torch.arange(20), 3
+    rows = encoder(images)
+    judge = Judge(encoder, rows[:20], rows, known, queries, neighbours=k)
+    views = bank(Compose([Brightness(0.3)]), 4, seed=seed, purpose="evaluate")
+    scores, cosines = judge(images[:20], queries, views), judge.impostors()
+    unit = rows.double().numpy() / np.linalg.norm(rows.double(), axis=1)[:, None]
+    same = np.eye(60, dtype=bool)
+    if named:
+        same |= (people[:, None] == people) & (people > 0)
+    wanted = [unit[i] @ unit[j] for i in range(60) for j in range(i) if not same[i, j] and clusters[i] != clusters[j]]
+    np.testing.assert_allclose(np.sort(cosines), np.sort(wanted), atol=1e-6)
+    limits = thresholds(cosines, (0.01, 0.05))
+    table = per_image_rows(
+        {"same": {"clean": scores}},
+        {"same": {"clean": judge.success(scores, queries)}},
+        {"same": {"clean": scores.cosine.amax(1)}},
+        pictures={"picture": known.names[:20]},
+        steps={},
+        thresholds=limits,
+        alone=known.alone(queries),
+    )
+    for i, row in enumerate(table):
+        seen = encoder(views.transforms(images[[i] * 4], views.u)).double().numpy()
+        alike = seen / np.linalg.norm(seen, axis=1)[:, None] @ unit.T
+        others, votes, firsts = np.delete(np.arange(60), i), [], []
+        for view in alike:
+            near = others[np.argsort(-view[others])][:k]
+            numbers = np.where(people[near] > 0, people[near], -near - 1) if named else -near - 1
+            counts = [(-np.sum(numbers == number), place) for place, number in enumerate(numbers)]
+            votes.append(same[i, near[min(counts)[1]]])
+            firsts.append(1 + np.sum(view > view[same[i]].max()))
+        assert row["success"] == np.mean([not same[i, view.argmax()] for view in alike])
+        for far, limit in limits.items():
+            assert limit == pytest.approx(np.sort(wanted)[::-1][int(far * len(wanted))], abs=1e-6)
+            assert row[f"tar_{far:g}"] == np.mean(alike[:, i] >= limit)
+        alone = named and same[i].sum() == 1
+        assert row["knn"] == (np.mean(votes) if named and not alone else None)
+        assert row["recall_at_1"] == (None if alone else np.mean(np.array(firsts) == 1))
+        assert row["mrr"] == (None if alone else pytest.approx(np.mean(1 / np.array(firsts))))
+    assert 0 < sum(row["knn"] is None for row in table) < 20 or not named
 
 
 def test_too_many_pairs_are_sampled_evenly_and_deterministically():
     rows, identity = gallery(rows=60)
-    everything, some = impostors(rows, identity), impostors(rows, identity, 500)
-    assert len(some) == 500 < len(everything) and torch.equal(some, impostors(rows, identity, 500))
+    everything, some = impostors(rows, identity), impostors(rows, identity, most=500)
+    assert len(some) == 500 < len(everything) and torch.equal(some, impostors(rows, identity, most=500))
     left = list(everything.numpy().round(9))
     for value in some.numpy().round(9):
         left.remove(value)  # each is one of all pairs, and none is repeated

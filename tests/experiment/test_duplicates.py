@@ -1,17 +1,22 @@
-"""Near duplicates: a re-encoded or resized copy counts as its original, another picture does not."""
+"""Near duplicates: a copy that was saved again counts as its original wherever it lies, another picture does not."""
 
-import io
+import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from attacks.data.gallery import tiles
+from attacks.data.gallery import on_shelf, tiles
 from attacks.data.images import to_bytes
+from attacks.data.pictures import shelved
+from attacks.experiment.build import duplicates
 from attacks.experiment.build.data import data
-from attacks.experiment.build.duplicates import near_duplicates
+from attacks.experiment.build.parts import check_gallery
 from attacks.schema import groups
+from attacks.schema.patch import ScenesConfig
+from attacks.schema.validate import Run
 
 
 @pytest.fixture(scope="module")
@@ -19,51 +24,141 @@ def pictures():
     return tiles(128, ("astronaut", "chelsea", "coffee")).images[::3]
 
 
-def encoded(image, kind, **options):
-    """The picture after a file format."""
-    buffer = io.BytesIO()
-    Image.fromarray(to_bytes(image)).save(buffer, kind, **options)
-    pixels = np.asarray(Image.open(buffer).convert("RGB"))
-    return torch.from_numpy(pixels.copy()).permute(2, 0, 1).float() / 255
+def saved(image, file, side=128, **options):
+    """The picture as a file, perhaps of another format and size."""
+    Image.fromarray(to_bytes(image)).resize((side, side), Image.LANCZOS).save(file, **options)
 
 
-def clusters(images):
+def gallery(images, labels=None, clusters=()):
     names = [str(i) for i in range(len(images))]
-    return near_duplicates(names, images, names)
+    shelf = replace(shelved(names, lambda i: images[i]), clusters=tuple(clusters))
+    return duplicates.joined(on_shelf(replace(shelf, labels=tuple(labels or shelf.labels))))
+
+
+def noisy(images, seed=0):
+    """Other pixels of the same pictures."""
+    change = torch.randint(-2, 3, images.shape, generator=torch.Generator().manual_seed(seed))
+    return (images + change / 255).clamp(0, 1).mul(255).round() / 255
 
 
 def test_different_tiles_of_one_photograph_stay_apart(pictures):
-    assert clusters(pictures) == (tuple(str(i) for i in range(len(pictures))), [])
-
-
-@pytest.mark.parametrize("quality", [90, 60])
-def test_a_copy_joins_its_original(pictures, quality):
-    some = pictures[:4]
-    copies = torch.stack([encoded(image, "JPEG", quality=quality) for image in some])
-    joined, notes = clusters(torch.cat([some, copies]))
-    assert joined == ("0", "1", "2", "3") * 2
-    assert notes[0] == "4 and 0 are near duplicates: they count as one picture"
-    assert len(notes) == 4
+    result = gallery(pictures)
+    assert result.originals == tuple(range(len(pictures))) and result.label_numbers is None
+    assert not result.duplicates
 
 
 def test_joining_is_transitive_and_keeps_given_clusters(pictures):
-    some = torch.stack([pictures[0], pictures[1], pictures[0], pictures[1], pictures[2]])
-    joined, notes = near_duplicates(list("abcde"), some, ["one", "two", "three", "three", "four"])
-    assert joined == ("one", "one", "one", "one", "four")
-    assert len(notes) == 2
+    some = torch.stack([pictures[0], pictures[1], pictures[2]])
+    result = gallery(torch.cat([some, noisy(some[:2])]), clusters=["one", "two", "four", "three", "three"])
+    assert result.clusters == tuple(f"cluster {name}" for name in ("one", "one", "four", "one", "one"))
+    assert result.originals == (0, 1, 2, 0, 1) and result.label_numbers.tolist() == [0, 1, 2, 0, 1]
+    assert [each[:2] for each in result.duplicates] == [("3", "0"), ("4", "1")]
 
 
-def test_near_duplicates_in_a_folder_are_one_cluster_with_a_note(pictures, tmp_path):
-    for name, image in zip(("a.png", "b.png", "c.jpg"), pictures[[0, 1, 0]], strict=True):
-        Image.fromarray(to_bytes(image)).save(tmp_path / name)
-    queries, _, _ = data(groups.FolderConfig(path=str(tmp_path), size=128))
-    assert queries.clusters == ("a.png", "b.png", "a.png")
-    assert "c.jpg and a.png are near duplicates: they count as one picture" in queries.notes
+@pytest.mark.parametrize("seed", range(12))
+def test_pictures_show_the_same_where_labels_or_else_their_looks_say_so(pictures, seed):
+    """Against connected components, over random copies and labels: no two labels ever meet."""
+    draw = np.random.default_rng(seed)
+    looks, labels = draw.integers(0, 4, 12), draw.choice(["x", "y", None, None], 12).tolist()
+    images = torch.stack([noisy(pictures[look], i) for i, look in enumerate(looks)])
+    result = gallery(images, labels)
+    numbers = torch.arange(12) if result.label_numbers is None else result.label_numbers
+    for i in range(12):
+        known = {labels[j] for j in range(12) if looks[j] == looks[i]} - {None}
+        for j in range(i):
+            if None not in (labels[i], labels[j]):
+                assert (numbers[i] == numbers[j]) == (labels[i] == labels[j])
+            elif looks[i] == looks[j] and len(known) < 2:
+                assert numbers[i] == numbers[j] and result.clusters[i] == result.clusters[j]
+            elif looks[i] != looks[j] and not known:
+                assert numbers[i] != numbers[j]
 
 
-def test_near_duplicates_join_the_clusters_of_a_table(pictures, tmp_path):
-    for i, image in enumerate(pictures[[0, 1, 0, 2]]):
-        Image.fromarray(to_bytes(image)).save(tmp_path / f"{i}.png")
-    (tmp_path / "list.csv").write_text("path,cluster\n0.png,one\n1.png,one\n2.png,two\n3.png,two\n")
-    queries, _, _ = data(groups.FolderConfig(path=str(tmp_path / "list.csv"), size=128))
-    assert queries.clusters == ("cluster one",) * 4
+COPIES = {
+    "bytes": (".png", {}),
+    "jpeg": (".jpg", {"quality": 95}),
+    "small": (".jpg", {"quality": 75, "side": 64}),
+    "webp": (".webp", {"quality": 80}),
+    "large": (".bmp", {"side": 300}),
+}
+
+
+@pytest.mark.parametrize("kind", COPIES)
+@pytest.mark.parametrize("where", ["path", "gallery"])
+def test_a_copy_of_a_query_is_no_impostor(pictures, tmp_path, kind, where):
+    """Between the queries and their gallery, within each, and with identities that say otherwise."""
+    ending, options = COPIES[kind]
+    folders = {name: tmp_path / name for name in ("path", "gallery")}
+    for folder in folders.values():
+        folder.mkdir()
+    for i, image in enumerate(pictures[:5]):
+        saved(image, folders["path"] / f"{i}.png")
+        saved(image, folders[where] / f"copy {i}{ending}", **options)
+    saved(pictures[5], folders["gallery"] / "other.png")
+    node = groups.FolderConfig(path=str(folders["path"]), gallery=str(folders["gallery"]), size=128)
+    queries, known, truth = data(node)
+    numbers = dict(zip(known.names, known.originals, strict=True))
+    copies = {name: name.split()[1][0] for name in known.names if name.startswith("copy")}
+    assert len(copies) == 5 or (kind, where) == ("bytes", "gallery")
+    assert all(numbers[name] == numbers[f"{i}.png"] for name, i in copies.items())
+    assert len(set(known.originals)) == 6 and set(map(len, (queries.clusters, truth))) == {len(queries)}
+    assert len(set(queries.clusters)) == 5
+    assert (known.label_numbers is None) == (not copies) == (not known.duplicates)
+    assert ("they count as one picture" in " ".join(queries.notes)) == bool(copies)
+    if not copies:
+        return
+    lines = [f"{folder / file.name},{file.name}" for folder in folders.values() for file in folder.iterdir()]
+    (tmp_path / "list.csv").write_text("\n".join(["path,identity", *lines]))
+    if kind == "bytes":  # equal pixels cannot be of two
+        with pytest.raises(ValueError, match="two identities"):
+            data(replace(node, path=str(tmp_path / "list.csv"), gallery=None))
+        return
+    _, known, _ = data(replace(node, path=str(tmp_path / "list.csv"), gallery=None))
+    assert known.label_numbers is None and {each.counts for each in known.duplicates} == {"apart"}
+
+
+def test_hashes_in_a_cache_change_nothing_and_save_the_reading(pictures, tmp_path, monkeypatch):
+    whole = on_shelf(shelved("abcdef", lambda i: noisy(pictures)[i // 2] if i % 2 else pictures[i // 2]))
+    plain, first = duplicates.joined(whole), duplicates.joined(whole, str(tmp_path))
+    monkeypatch.setattr(duplicates, "Phash", None)
+    assert plain == first == duplicates.joined(whole, str(tmp_path)) and plain.duplicates
+
+
+def listing(folder, kind, count):
+    if kind == "folder":
+        return folder
+    lines = [f"p/{i}.png" for i in range(count)]
+    (folder.parent / f"list{kind}").write_text("\n".join([*["path"][: kind == ".csv"], *lines]))
+    return folder.parent / f"list{kind}"
+
+
+@pytest.mark.parametrize("kind", ["folder", ".csv", ".txt"])
+@pytest.mark.parametrize("count", [1, None])
+def test_the_default_gallery_is_all_of_the_path_and_nothing_of_ours(pictures, tmp_path, kind, count):
+    (tmp_path / "p").mkdir()
+    for i, image in enumerate(pictures[:7]):
+        saved(image, tmp_path / "p" / f"{i}.png")
+    path = str(listing(tmp_path / "p", kind, 7))
+    queries, known, truth = data(groups.FolderConfig(path=path, size=64, count=count))
+    assert len(queries) == (count or 7) and sorted(known.names) == [f"{i}.png" for i in range(7)]
+    assert known.source == "all of data.path" and [known.names[row] for row in truth] == list(queries.names)
+    _, ours, _ = data(groups.FolderConfig(path=path, gallery="bundled", size=64, count=count))
+    assert ours.source == "the bundled tiles" and len(ours) > 200
+
+
+def test_bundled_pictures_keep_the_bundled_tiles():
+    for node in (groups.BundledConfig(size=128), ScenesConfig(path="bundled", size=64, count=1)):
+        queries, known, truth = data(node)
+        assert known.source == "the bundled tiles" and len(known) >= 215
+        same = (known.cluster_numbers == known.cluster_numbers[truth[0]]).nonzero()[:, 0].tolist()
+        photographs = {re.split("[-.]", name)[0] for name in (queries.names[0], *(known.names[row] for row in same))}
+        assert len(same) > 1 and len(photographs) == 1
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_a_gallery_of_one_thing_is_refused_with_the_fix(pictures, tmp_path, copies):
+    for i in range(copies):
+        saved(pictures[0], tmp_path / f"{i}.jpg", quality=95 - i)
+    _, known, _ = data(groups.FolderConfig(path=str(tmp_path), size=64))
+    with pytest.raises(ValueError, match=r"`data.gallery` must show two things .*data.gallery=bundled"):
+        check_gallery(Run(), known)

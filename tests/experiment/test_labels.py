@@ -190,10 +190,11 @@ def test_a_target_from_a_file_is_found_under_any_name(tmp_path):
         assert torch.equal(all_of(joined)[row], noise(seed))
 
 
-def test_files_with_dashes_are_not_parts_of_one_photograph():
-    result = Pictures(("my-1-1.png", "my-1-2.png"), torch.stack([noise(1), noise(2)])).shelf()
+def test_a_target_is_of_another_cluster():
+    result = Pictures(("my-1-1", "my-1-2"), torch.stack([noise(1), noise(2)])).shelf()
     assert targeted("another", on_shelf(result), torch.tensor([0]), 0, 16)[1].tolist() == [1]
-    tiles = Pictures(("my-1-1", "my-1-2", "your-1-1"), torch.stack([noise(1), noise(2), noise(3)])).shelf()
+    images, clusters = torch.stack([noise(1), noise(2), noise(3)]), ("my", "my", "your")
+    tiles = Pictures(("my-1-1", "my-1-2", "your-1-1"), images, clusters=clusters).shelf()
     assert targeted("another", on_shelf(tiles), torch.tensor([0]), 0, 16)[1].tolist() == [2]
 
 

@@ -26,7 +26,7 @@ ELSEWHERE = {
     r"schema|seed|neighbours|threat \w+": "the configuration",
     r"(wide )?bank (refine|ranges \d+ \d)|wide factor": "the configuration",
     r"left_out steps|(deployment|detection) size \d|response \w+ \d [xy] trained \d|drift views": "the configuration",
-    r"gallery|guessed|verification .*": "the pictures and the encoder, before any attack",
+    r"gallery(_audit \w+)?|guessed|chance .*|verification .*": "the pictures and the encoder, before any attack",
     r"left": "the pictures that were not attacked",
     r"(.* )?cost \w+|costs .*": "passes and seconds, counted in the run",
 }

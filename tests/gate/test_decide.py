@@ -9,7 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from attacks.evaluation.chance import Setting, levels
 from attacks.evaluation.intervals import interval, rate
+from attacks.evaluation.per_image import MEANS, SHARES
 from attacks.gate.decide import decide, decided_row, weaknesses
 from attacks.gate.policy import Policy, Requirement
 from tests.helpers import reported
@@ -20,24 +22,24 @@ def rows(values, measure="success", views=64, arm="eot"):
     return [column | {"picture": str(i), "cluster": str(i), measure: float(x)} for i, x in enumerate(values)]
 
 
-SHARES = [0.2, 0.3, 0.5, 0.4, 0.1, 0.35, 0.25, 0.45, 0.3, 0.2]
+VALUES = [0.2, 0.3, 0.5, 0.4, 0.1, 0.35, 0.25, 0.45, 0.3, 0.2]
 
 
 @settings(max_examples=60)
 @given(st.floats(0, 1), st.sampled_from(["at_least", "at_most"]), st.booleans())
 def test_a_verdict_is_that_of_the_whole_interval(bar, side, sequential):
-    row = decided_row(Requirement("success", "eot", **{side: bar}), rows(SHARES), sequential)
+    row = decided_row(Requirement("success", "eot", **{side: bar}), rows(VALUES), sequential)
     good = [x >= bar if side == "at_least" else x <= bar for x in (row.low, row.high)]
     assert row.verdict == ("PASS" if all(good) else "UNDECIDED" if any(good) else "FAIL")
     assert row.low <= row.value <= row.high and row.clusters == row.pictures == 10
     if not sequential:
-        assert (row.value, row.low, row.high) == pytest.approx(rate(torch.tensor(SHARES), 64)[:3])
+        assert (row.value, row.low, row.high) == pytest.approx(rate(torch.tensor(VALUES), 64)[:3])
 
 
 @pytest.mark.parametrize("sequential", [False, True])
 def test_a_higher_bar_is_never_easier(sequential):
     words = [
-        decided_row(Requirement("success", "eot", at_least=bar), rows(SHARES), sequential).verdict
+        decided_row(Requirement("success", "eot", at_least=bar), rows(VALUES), sequential).verdict
         for bar in np.linspace(0, 1, 41)
     ]
     order = ["PASS", "UNDECIDED", "FAIL"]
@@ -56,7 +58,7 @@ def test_p10_asks_for_nine_clusters_in_ten():
 
 def test_worst_is_the_worst_cluster_of_the_run():
     for bar, verdict in ((0.4, "FAIL"), (0.6, "PASS")):
-        row = decided_row(Requirement("success", "eot", at_most=bar, of="worst"), rows(SHARES), False)
+        row = decided_row(Requirement("success", "eot", at_most=bar, of="worst"), rows(VALUES), False)
         assert (row.verdict, row.value) == (verdict, 0.5)
 
 
@@ -83,13 +85,13 @@ def test_an_attack_that_is_weaker_in_every_one_of_few_clusters_is_weak():
 
 
 def test_pictures_that_fail_untouched_have_no_share_of_survived_views():
-    some = [row | {"survived": 8, "success_survived": row["success"]} for row in rows(SHARES)]
+    some = [row | {"survived": 8, "success_survived": row["success"]} for row in rows(VALUES)]
     none = rows([1.0])[0] | {"cluster": "other", "survived": 0, "success": 1.0, "success_survived": None}
     requirement = Requirement("success_survived", "eot", at_most=0.9)
     for sequential in (False, True):
         row, same = (decided_row(requirement, each, sequential) for each in ([*some, none], some))
         assert row == same
-        assert row.value == pytest.approx(np.mean(SHARES))
+        assert row.value == pytest.approx(np.mean(VALUES))
 
 
 def test_a_cosine_that_rounding_puts_above_one_is_one():
@@ -116,7 +118,7 @@ def test_the_number_of_further_pictures_is_that_of_a_narrower_interval():
 def test_what_the_run_lacks_is_an_error():
     for requirement in (Requirement("mrr", "eot", at_least=0), Requirement("success", "eot", "wide", at_least=0)):
         with pytest.raises(ValueError, match="the run has no"):
-            decided_row(requirement, rows(SHARES), False)
+            decided_row(requirement, rows(VALUES), False)
 
 
 def checked(**verdicts):
@@ -149,8 +151,8 @@ def better(other):
 def test_a_weak_attack_never_passes_and_may_fail(changes, reason):
     requirements = tuple(Requirement("success", "eot", at_most=bar) for bar in (0.9, 0.01))
     policy = Policy("A claim.", "2026-11-24", requirements)
-    assert [row.verdict for row in decide(policy, "", content(), rows(SHARES), False).rows] == ["PASS", "FAIL"]
-    verdict = decide(policy, "run", content(**changes), rows(SHARES), False)
+    assert [row.verdict for row in decide(policy, "", content(), rows(VALUES), False).rows] == ["PASS", "FAIL"]
+    verdict = decide(policy, "run", content(**changes), rows(VALUES), False)
     assert [row.verdict for row in verdict.rows] == ["UNDECIDED", "FAIL"] and verdict.exit_code == 3
     assert any(reason in each for each in verdict.reasons) and reason in str(verdict)
     assert weaknesses(content(comparisons=better("noise"))) == ()
@@ -164,13 +166,49 @@ def test_a_range_is_in_parentheses_and_more_pictures_decide_no_row_of_a_weak_att
     assert "0.5 (0.5 to 0.5)" in str(weak) and "pictures more" not in str(weak)
 
 
+def chance(size, goal=None, neighbours=3):
+    identity = torch.arange(size) // 2
+    alone, impostors = torch.zeros(1, dtype=torch.bool), torch.linspace(-0.2, 0.5, 50)
+    setting = Setting(torch.tensor([0]), ["a"], goal, identity, neighbours, alone, 64)
+    return {name: level._asdict() for name, level in levels(setting, impostors, [0.01]).items()}
+
+
+@pytest.mark.parametrize("measure", [*MEANS, *SHARES, "tar_0.01"])
+@pytest.mark.parametrize("size", [4, 9, 300])
+@pytest.mark.parametrize("goal", [None, torch.tensor([3])])
+@pytest.mark.parametrize("side", ["at_least", "at_most"])
+def test_a_bar_passes_only_where_an_encoder_at_random_would_not_meet_it(measure, size, goal, side):
+    """The run has the best value that it can have in each of 40 clusters: so nothing but chance is in the way."""
+    known = content(chance=chance(size, goal))
+    known["threat"]["targeted"] = goal is not None
+    level = known["chance"][measure]
+    best = level["most" if side == "at_least" else "least"]
+    table = [row | {"survived": 64} for row in rows([best] * 40, measure)]
+    for bar in (*np.linspace(level["least"], level["most"], 9), level["chance"]):
+        requirement = Requirement(measure, "eot", **{side: float(bar)})
+        verdict = decide(Policy("A.", "2026-11-24", (requirement,)), "", known, table, False)
+        (row,), met = verdict.rows, requirement.meets(level["chance"])
+        assert row.verdict != "PASS" if met else row.verdict in ("PASS", "UNDECIDED"), (bar, row)
+        assert not met or row.verdict == "FAIL" or row.reason, (bar, row)
+    assert chance(9)["recall_at_10"] == {"chance": 1, "least": 1, "most": 1}
+
+
+def test_a_bar_on_a_change_counts_beside_one_that_chance_does_not_meet():
+    change = Requirement("shift", "eot", at_least=-0.3)
+    table = [row | {"shift": -0.1} for row in rows([0.1] * 40)]
+    for other, verdict in ((0.5, "PASS"), (1.0, "UNDECIDED")):
+        policy = Policy("A.", "2026-11-24", (change, Requirement("success", "eot", at_most=other)))
+        assert [row.verdict for row in decide(policy, "", content(), table, False).rows] == [verdict] * 2
+    assert decide(policy, "", content(chance={}), table, False).verdict == "UNDECIDED"
+
+
 def test_the_verdict_of_a_policy_is_its_worst_row():
-    bars = {"PASS": 1.0, "FAIL": 0.01, "UNDECIDED": 0.3}
+    bars = {"PASS": 0.7, "FAIL": 0.01, "UNDECIDED": 0.3}
     for words, code in ((["PASS"], 0), (["PASS", "UNDECIDED"], 4), (["UNDECIDED", "FAIL", "PASS"], 3)):
         policy = Policy(
             "A.", "2026-11-24", tuple(Requirement("success", "eot", at_most=bars[word]) for word in words)
         )
-        verdict = decide(policy, "", content(), rows(SHARES), False)
+        verdict = decide(policy, "", content(), rows(VALUES), False)
         assert [row.verdict for row in verdict.rows] == words and verdict.exit_code == code
         assert verdict.as_dict()["verdict"] == verdict.verdict
         assert all(f"<td>{word}</td>" in verdict._repr_html_() for word in words)

@@ -228,6 +228,13 @@ def few(node):
     return result | ({"clusters": [str(i % 3) for i in range(len(node["queries"]))]} if "queries" in node else {})
 
 
+def level(chance, least=0, most=1):
+    return {"chance": chance, "least": least, "most": most}
+
+
+CHANCE = {"success": level(0.99), "recall_at_1": level(0.01), "cosine": level(0.1, -1), "shift": level(0, -2, 2)}
+
+
 def content(**changes):
     """metrics.json of schema 5 with every section; `changes` replace some."""
     threat = {"objective": "away", "targeted": False, "attack": "single", "optimiser": "wiener", "norm": "linf"}
@@ -241,6 +248,8 @@ def content(**changes):
         "queries": list(QUERIES),
         "clusters": list(CLUSTERS),
         "gallery": 268,
+        "gallery_audit": {"source": "data.gallery", "joined": 2, "apart": 0, "alone": 3},
+        "chance": CHANCE,
         "classes": None,
         "guessed": 0,
         "identities": 100,

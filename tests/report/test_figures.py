@@ -99,13 +99,13 @@ def test_a_drawing_is_deterministic_and_shows_every_arm():
 
 def test_the_table_has_the_measures_of_the_arms():
     rows = reported.judged()
-    groups = dict(measured(rows))
+    groups = dict(measured(rows, {}))
     assert [measure.key for measure in groups["Verification"]] == ["tar 0.001", "tar 0.01"]
     assert value_of(rows["eot"], "tar 0.01") == rows["eot"]["tar"]["0.01"]
     assert value_of(rows["noise"], "knn") is None and value_of({}, "tar 0.01") is None
     shown = {measure.key for group in groups.values() for measure in group}
     assert {"knn", "median_rank", "cosine_p10"} <= shown and not {"goal_cosine", "budget_used", "tar"} & shown
-    (group,) = measured({"eot": {"cosine": rows["eot"]["cosine"], "tar": None}})
+    (group,) = measured({"eot": {"cosine": rows["eot"]["cosine"], "tar": None}}, {})
     assert [measure.key for measure in group[1]] == ["cosine"]
 
 

@@ -14,12 +14,15 @@ from attacks.data.scene_geometry import Print
 from attacks.data.scenes import placements_in, read_scenes
 from attacks.data.vectors import read_vectors
 from attacks.evaluation.classes import Classes
-from attacks.experiment.build.duplicates import near_duplicates
+from attacks.experiment.build.duplicates import joined
 from attacks.experiment.build.make import make
 from attacks.experiment.build.patch import made_size
 from attacks.schema import groups
 from attacks.schema.patch import PatchConfig, ScenesConfig
 from transforms import stream
+
+#: Pairs of near duplicates that a note names.
+NAMED = 3
 
 
 def data(
@@ -47,7 +50,7 @@ def _folder(node: groups.FolderConfig) -> tuple[Pictures, Gallery, Tensor]:
     _check(node)
     path = gallery.PHOTOS if node.path == "bundled" else node.path
     own = read_files(path, node.size, node.unreadable, node.cache, node.split)
-    return _chosen(node, own, gallery.spread(_clusters(own), node.count))
+    return _chosen(node, own, gallery.spread(gallery.on_shelf(own).clusters, node.count))
 
 
 def _scenes(node: ScenesConfig, perturbation: object) -> tuple[Pictures, Gallery, Tensor]:
@@ -57,7 +60,7 @@ def _scenes(node: ScenesConfig, perturbation: object) -> tuple[Pictures, Gallery
         )
     _check(node)
     own, photos = read_scenes(node.path, node.size, node.unreadable, node.split)
-    rows = gallery.spread(_clusters(own), node.count)
+    rows = gallery.spread(gallery.on_shelf(own).clusters, node.count)
     queries, pictures, truth = _chosen(node, own, rows)
     if perturbation is None:
         return queries, pictures, truth
@@ -82,46 +85,59 @@ def _chosen(
     node: groups.FolderConfig | ScenesConfig, own: Shelf, rows: list[int]
 ) -> tuple[Pictures, Gallery, Tensor]:
     """The chosen rows of the user's pictures as queries, and their gallery."""
+    if node.path == "bundled":  # of one photograph with its tiles
+        own = replace(own, clusters=tuple(Path(name).stem for name in own.names))
     chosen = own.only(rows)
-    notes, vectors = chosen.remarks(), None
+    notes, vectors, source = chosen.remarks(), None, "data.gallery"
     if isinstance(node, groups.FolderConfig) and node.classes is not None:  # classes replace the gallery
         others = own.only([])
-    elif node.gallery is None:
-        others = gallery.tiles(128).shelf(node.size)
-    elif node.gallery == node.path:
-        others = own
+    elif node.gallery == node.path or (node.gallery is None and node.path != "bundled"):
+        others, source = own, "all of data.path"
+    elif node.gallery in (None, "bundled"):
+        others, source = gallery.tiles(128).shelf(node.size), "the bundled tiles"
     elif node.gallery.endswith(".npy"):
         others, vectors = own.only([]), read_vectors(node.gallery)
     else:
         others = read_files(node.gallery, node.size, node.unreadable, node.cache)
         notes += others.notes  # without the conversions, of which there may be thousands
     images = chosen.read(range(len(chosen)))
+    known = gallery.gathered(chosen, others) if vectors is None else gallery.beside(chosen, vectors)
+    known = joined(replace(known, source=source), node.cache)
     if others is not own:
         own.forget()
-    clusters, joined = near_duplicates(chosen.names, images, _clusters(chosen))
-    queries = Pictures(chosen.names, images, (*notes, *joined), clusters=clusters, split=chosen.split)
-    known = gallery.gathered(chosen, others) if vectors is None else gallery.beside(chosen, vectors)
+    clusters = known.clusters[: len(chosen)]
+    queries = Pictures(chosen.names, images, (*notes, *_remarks(known)), clusters=clusters, split=chosen.split)
     return queries, known, torch.arange(len(chosen))
 
 
-def _clusters(shelf: Shelf) -> tuple[str, ...]:
-    """The cluster of each picture, by default its own name. A cluster and a picture of the same name stay apart."""
-    given = shelf.clusters or (None,) * len(shelf)
-    return tuple(
-        name if cluster is None else f"cluster {cluster}" for name, cluster in zip(shelf.names, given, strict=True)
-    )
+def _remarks(known: Gallery) -> list[str]:
+    """A note on the near duplicates that were joined, and one on those that were not."""
+    ends = {"joined": "they count as one picture", "apart": "they stay apart, for they have two identities"}
+    notes = []
+    for counts, end in ends.items():
+        pairs = [f"{each.picture} and {each.other}" for each in known.duplicates if each.counts == counts]
+        more = f", and {len(pairs) - NAMED} more pairs (duplicates.csv)" if len(pairs) > NAMED else ""
+        notes += [f"{', '.join(pairs[:NAMED])}{more} are near duplicates: {end}"] if pairs else []
+    return notes
 
 
 def hidden(known: Gallery | Classes, queries: Pictures, truth: Tensor) -> set[int]:
-    """The rows of the gallery that show held-out pictures, which the attack may not see."""
+    """The rows of the gallery that show held-out pictures, which the attack may not see, near duplicates too."""
     if isinstance(known, Classes):
         return set()
-    attacked = queries.attacked
-    return {*truth.tolist()} - {*truth[attacked].tolist()}
+    attacked = {*truth[queries.attacked].tolist()}
+    held_out = {known.originals[row] for row in truth.tolist() if row not in attacked}
+    return {row for row, original in enumerate(known.originals) if original in held_out} - attacked
 
 
 def targeted(
-    target: str, pictures: Gallery | Classes, truth: Tensor, seed: int, size: int, never: Set[int] = frozenset()
+    target: str,
+    pictures: Gallery | Classes,
+    truth: Tensor,
+    seed: int,
+    size: int,
+    never: Set[int] = frozenset(),
+    cache: str | None = None,
 ) -> tuple[Gallery | Classes, Tensor]:
     """The gallery with the target in it, and the row of each query's target, (N,). `another` is none of the rows
     `never`."""
@@ -142,6 +158,8 @@ def targeted(
         if len(shelf) > 1:
             raise ValueError(f"`objective.target` must be one picture; {target!r} names {len(shelf)}")
         pictures, (row,) = pictures.joined(shelf)
+        if pictures.source != "the bundled tiles":
+            pictures = joined(pictures, cache)
     goal = torch.full_like(truth, row)
     if bool(pictures.same(goal, truth).any()):
         raise ValueError(f"`objective.target` is itself one of the attacked pictures, or shows the same: {target!r}")
@@ -149,11 +167,10 @@ def targeted(
 
 
 def _another(pictures: Gallery, row: int, generator: torch.Generator, never: Set[int]) -> int:
-    """A random row of another photograph and another identity; of files, of another file."""
-    photograph = gallery.photograph(pictures.names[row])
-    same = pictures.same(torch.arange(len(pictures)), torch.tensor(row)).tolist()
-    same = [each or i in never for i, each in enumerate(same)]
-    others = [i for i, name in enumerate(pictures.names) if gallery.photograph(name) != photograph and not same[i]]
+    """A random row of another cluster, such as another photograph, and of another identity."""
+    clusters, same = pictures.cluster_numbers, pictures.same(torch.arange(len(pictures)), torch.tensor(row))
+    rows: list[int] = ((clusters != clusters[row]) & ~same).nonzero()[:, 0].tolist()
+    others = [i for i in rows if i not in never]
     if not others:
         raise ValueError("`objective.target=another` needs a gallery with more than one picture, or identity")
     return others[int(torch.randint(len(others), (), generator=generator))]

@@ -84,10 +84,11 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
         shown = queries.images.to(where)
         known, truth, notes = classified(run.data.classes, run.data.templates, encoder, shown, labels)
         queries = replace(queries, notes=(*queries.notes, *notes))
-    check_vectors(run, known)
+    check_gallery(run, known)
     goal = None
     if (target := getattr(run.objective, "target", None)) is not None:
-        known, goal = targeted(target, known, truth, run.seed, run.data.size, hidden(known, queries, truth))
+        never, cache = hidden(known, queries, truth), getattr(run.data, "cache", None)
+        known, goal = targeted(target, known, truth, run.seed, run.data.size, never, cache)
     return Parts(
         encoder=encoder,
         perturbation=perturbation,
@@ -213,9 +214,17 @@ def check_classes(run: Run) -> None:
         )
 
 
-def check_vectors(run: Run, known: Gallery | Classes) -> None:
-    """Refuse what would need all rows of a gallery of embeddings in memory, or in the attack."""
-    if isinstance(known, Classes) or known.vectors is None:
+def check_gallery(run: Run, known: Gallery | Classes) -> None:
+    """Refuse a gallery that shows one thing only, and what would need all rows of a gallery of embeddings in memory,
+    or in the attack."""
+    if isinstance(known, Classes):
+        return
+    if len(known) < 2 or (known.label_numbers is not None and not bool(known.label_numbers.any())):
+        raise ValueError(
+            f"`data.gallery` must show two things or more, for a view to be taken for another; {known.source} shows "
+            "one: add pictures, name another gallery (data.gallery=bundled: the bundled tiles), or give identities"
+        )
+    if known.vectors is None:
         return
     for key, value, whole in (
         ("objective", run.objective.name, wants_gallery(run.objective)),
