@@ -3,6 +3,7 @@
 import hashlib
 import pickle
 import warnings
+import zipfile
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
@@ -66,6 +67,9 @@ def _torch_file(path: Path) -> dict[str, Tensor]:
     try:
         with warnings.catch_warnings():  # it warns of TorchScript before it refuses it
             warnings.simplefilter("ignore")
+            files = zipfile.ZipFile(path).infolist() if zipfile.is_zipfile(path) else []
+            if sum(file.file_size for file in files) > 2 * path.stat().st_size + 2**20:
+                raise ValueError("it is compressed, which torch's are not, and becomes far larger")
             content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         reason = str(error).partition("GLOBAL ")[2].split()

@@ -6,7 +6,7 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 from random import Random
@@ -20,7 +20,7 @@ from attacks.runtime.caught import caught
 
 #: Formats that Pillow may take a file for, whatever its name: left to itself it hands PostScript to Ghostscript.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")
-#: Limits, checked before anything is decoded. A pixel takes at most 16 bytes while it is read: 1 GiB a thread.
+#: Limits, checked before anything is decoded. A pixel takes at most 20 bytes while it is read: 1.3 GiB a thread.
 MOST_PIXELS, MOST_BYTES = 2**26, 2**29
 #: The longest side: no format but PNG and TIFF has more, and 500 bytes of a moving WebP can say 17 x 4 million.
 MOST_SIDE = 65_535
@@ -123,6 +123,8 @@ def _read(content: bytes) -> tuple[Image.Image, list[str]]:
             _refuse_missing(opened, content)
         turn = TURNS.get(opened.getexif().get(ORIENTATION, 1))  # behind a PNG's pixels; TIFFs are turned
         colours = _colours(opened, chunks)
+        if opened.mode == "P" and len(chunks.get(b"PLTE", range(768))) <= 3 * np.asarray(opened).max():
+            raise ValueError("some of its pixels have no colour in its palette")
         if opened.mode in ("1", "L", "RGB") and b"tRNS" in chunks:
             _scale_key(opened.info, chunks[b"IHDR"][8], chunks[b"tRNS"])
         most = 4095 if ";12" in raw else 65_535 if ";16" in raw and opened.format != "BMP" else 255
@@ -137,11 +139,13 @@ def _read(content: bytes) -> tuple[Image.Image, list[str]]:
 def _paint(opened: Any, colour: tuple[int, ...]) -> None:
     """Give a picture that is about to be decoded a background, which stays where the file has no data. Around the
     first frame of a GIF it is the GIF's own."""
-    prepare: Callable[[], None] = opened.load_prepare
     ink = colour[: len(opened.getbands())]
 
     def painted() -> None:
-        prepare()
+        del (
+            opened.load_prepare
+        )  # back to the method of its class; and no circle, which would stay in memory for a while
+        opened.load_prepare()
         box = opened.tile[0].extents if opened.format == "GIF" else (0, 0, *opened.im.size)
         opened.im.paste(ink if len(ink) > 1 else ink[0], box)
 
