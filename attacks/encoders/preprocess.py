@@ -38,7 +38,7 @@ class Preprocess:
 
     Args:
         size: (height, width), or one number for both; None leaves the picture as large as it is.
-        kernel: one of `transforms.resizing.resize.NAMES`.
+        kernel: see `transforms.resizing.resize`.
         mean, std: per channel, in the order in which the network takes the channels, for values in [0,1]: a network
             for [-1,1] has 0.5 and 0.5, one for 0..255 has 0 and 1/255.
         fit: see `Fit`.
@@ -246,7 +246,10 @@ class Preprocess:
             size_text = {"squash": f"to {shape}, whatever the aspect", "contain": f"to fit within {shape}"}.get(
                 self.fit, f"shorter side to {box[0]}" if box[0] == box[1] else f"to cover {shape}"
             )
-        bits = ", rounded to 8 bits" if self.eight_bit else ""
+        library = {"pil": " as Pillow 13 does", "pil12": " as Pillow up to 12 does"}.get(
+            self.kernel.split("_")[0], ""
+        )
+        bits = f", rounded to 8 bits{library}" if self.eight_bit else ""
         resizes = self.size is not None or self.multiple > 1
         how = f"{size_text}, {self.kernel}, clamped to [0, 1]{bits}"
         rows.append(("resize", how if resizes else "none: the picture as large as it is"))

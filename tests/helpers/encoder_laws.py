@@ -69,6 +69,12 @@ def as_pil(picture):
     return Image.fromarray((picture[0] * 255).round().byte().permute(1, 2, 0).numpy())
 
 
+def levels(*shape):
+    """Noise (N,3,H,W) of whole levels, half of it black and white: where a resize clips it between its two passes."""
+    noise = torch.rand(*shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return torch.where(noise < 0.5, (noise * 510).round() / 255, (noise > 0.75).double())
+
+
 def within(values, preprocess):
     """Normalised values, clamped to [0,1] before the normalisation. Libraries do not clamp resized floats; their
     8-bit path does."""

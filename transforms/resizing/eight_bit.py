@@ -1,7 +1,8 @@
 """Resizing as the libraries do it to 8-bit files: their own integers, their own rounding.
 
-- Pillow (13): weights in fixed point with 22 bits; one axis, rounded and clipped to 0..255, then the other. The
-  columns come first, unless the height loses more than twice what the width does (before 13: always).
+- Pillow: weights in fixed point with 22 bits; one axis, rounded and clipped to 0..255, then the other. The columns
+  come first, but in Pillow 13 (`pil_*`) not where the height loses more than twice what the width does; up to 12
+  (`pil12_*`) always.
 - torch: the same with as many bits as let the largest weight fit 16, the columns always first.
 - OpenCV (5): one rounding and one clip, after both passes. Weights with 11 bits from coordinates in float32, of which
   bilinear drops some in between; bicubic in floating point; area and halves have arithmetic of their own.

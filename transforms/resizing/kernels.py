@@ -71,16 +71,21 @@ KERNELS = {
     "torch_bicubic_aa": Kernel(_keys(-0.5), 2.0, antialias=True),
 }
 NAMES = (*KERNELS, "pil_nearest", "cv2_nearest", "cv2_area", "torch_nearest", "torch_nearest_exact")
+#: Beside those that are compared with one another.
+KERNELS |= {"torch_lanczos_aa": KERNELS["pil_lanczos"]} | {
+    f"pil12_{name}": KERNELS[f"pil_{name}"] for name in ("box", "bilinear", "bicubic", "lanczos")
+}
 _KEYS = re.compile(r"keys(_aa)?\((-?\d+(?:\.\d+)?)\)")
 
 
 def check_kernel(name: str, key: str = "kernel") -> None:
-    """Raise ValueError unless `name` is one of `NAMES`, "keys(a)" or "keys_aa(a)" with a in [-2, 0]."""
-    if name in NAMES:
+    """Raise ValueError unless `name` is one of `KERNELS` or `NAMES`, "keys(a)" or "keys_aa(a)" with a in [-2, 0]."""
+    names = dict.fromkeys((*KERNELS, *NAMES))
+    if name in names:
         return
     written = _KEYS.fullmatch(name) if isinstance(name, str) else None
     if written is None:
-        raise ValueError(f"`{key}` must be one of {', '.join(NAMES)}, keys(a), keys_aa(a); got {name!r}")
+        raise ValueError(f"`{key}` must be one of {', '.join(names)}, keys(a), keys_aa(a); got {name!r}")
     if not -2 <= float(written[2]) <= 0:
         raise ValueError(f"`{key}` {name!r}: Keys' parameter must lie in [-2, 0]; -0.5, -0.6, -0.75, -1 are in use")
 

@@ -3,8 +3,9 @@
 The victim's downscaler is part of the threat: a perturbation made for Pillow's bicubic may be gone after OpenCV's.
 So a kernel here is a *library's* kernel, with that library's support, edges and rounding of coordinates:
 
-- `pil_*`: Pillow's `Image.resize`. The support grows with the reduction (antialias), weights that fall off the
-  image are dropped and the rest renormalised. Bicubic a = -0.5.
+- `pil_*`: `Image.resize` of Pillow 13, `pil12_*` of Pillow up to 12, which differs in 8 bits alone. The support grows
+  with the reduction (antialias), weights that fall off the image are dropped and the rest renormalised. Bicubic
+  a = -0.5.
 - `cv2_*`: `cv2.resize`. Fixed support (no antialias) over replicated edges; cubic a = -0.75; `cv2_area` is the exact
   overlap of pixels when it shrinks.
 - `torch_*`: `torch.nn.functional.interpolate(align_corners=False)`, which has OpenCV's kernels, or with
@@ -39,7 +40,7 @@ def resize(
     Args:
         images: any floating dtype; differentiable (the map is linear, its gradient exact).
         size: (height, width), or the length of the shorter side, with torchvision's aspect.
-        kernel: one of `transforms.resizing.resize.NAMES`, "keys(a)" or "keys_aa(a)" with a in [-2, 0].
+        kernel: one of `transforms.resizing.kernels.KERNELS` or `NAMES`, "keys(a)" or "keys_aa(a)" with a in [-2, 0].
         eight_bit: do what the library does to an 8-bit file, in its own fixed point (see
             `transforms.resizing.eight_bit`): the images are clamped to [0,1] and rounded to whole levels, and so is
             the result. The gradient is that of the resize in floating point (straight through the rounding), zero

@@ -4,12 +4,25 @@ import inspect
 from dataclasses import replace
 from typing import Any
 
+import PIL
+import torchvision
+
 from attacks.encoders.preprocess import Preprocess
 
 #: The files of a folder that describe it.
 FILES = ("preprocessor_config.json", "processor_config.json")
-#: Pillow's numbers of filters.
-_KERNELS = {0: "pil_nearest", 1: "pil_lanczos", 2: "pil_bilinear", 3: "pil_bicubic", 4: "pil_box"}
+_PILLOW = "pil" if int(PIL.__version__.split(".")[0]) >= 13 else "pil12"
+#: Before 0.27 the processors themselves fall back to bicubic.
+_LANCZOS = "lanczos" if int(torchvision.__version__.split(".")[1]) >= 27 else "bicubic"
+#: Backend -> Pillow's number of a filter -> our kernel.
+_KERNELS = {
+    "torchvision": {0: "torch_nearest_exact"}
+    | {i: f"torch_{name}_aa" for i, name in ((1, _LANCZOS), (2, "bilinear"), (3, "bicubic"))},
+    "pil": {0: "pil_nearest"}
+    | {i: f"{_PILLOW}_{name}" for i, name in ((1, "lanczos"), (2, "bilinear"), (3, "bicubic"), (4, "box"))},
+}
+#: It resizes floats, which it does not clamp afterwards; the others resize 8 bits.
+_FLOAT = "DINOv3ViTImageProcessor"
 _SPLIT = {
     *("preprocess", "_preprocess", "_prepare_images_structure", "resize", "split_images"),
     *("resize_for_vision_encoder", "pad", "to_dict", "get_number_of_image_patches"),
@@ -44,7 +57,7 @@ _KNOWN = {
 
 
 def preprocessing(processor: Any) -> Preprocess:
-    """The preprocessing of an image processor in its default form, that of torchvision.
+    """The preprocessing of an image processor: torchvision's or Pillow's resize of a picture in 8 bits.
 
     Raises:
         ValueError: with a step that `Preprocess` lacks.
@@ -63,6 +76,8 @@ def preprocessing(processor: Any) -> Preprocess:
     crop = None
     if processor.do_center_crop:
         crop = (processor.crop_size["height"], processor.crop_size["width"])
+        if processor.backend == "pil" and (not processor.do_resize or min(size.values()) < max(crop)):
+            raise _unsupported(name, f"do_center_crop of a picture that may be smaller than {crop}")
     scale = 255.0 * (processor.rescale_factor if processor.do_rescale else 1.0)
     mean, std = (processor.image_mean, processor.image_std) if processor.do_normalize else ((0.0,) * 3, (1.0,) * 3)
     plain = Preprocess(
@@ -78,9 +93,10 @@ def preprocessing(processor: Any) -> Preprocess:
     if not processor.do_resize:
         return plain
     resample = 2 if processor.resample is None else processor.resample
-    if resample not in _KERNELS:
+    kernels = _KERNELS[processor.backend]
+    if resample not in kernels or (name == _FLOAT and resample not in (0, 2)):
         raise _unsupported(name, f"resample={resample}")
-    plain = replace(plain, kernel=_KERNELS[resample])
+    plain = replace(plain, kernel=kernels[resample], eight_bit=name != _FLOAT)
     if name == "Qwen2VLImageProcessor":
         limits = (size["shortest_edge"], size["longest_edge"])
         return replace(plain, fit="area", limits=limits, multiple=processor.patch_size * processor.merge_size)

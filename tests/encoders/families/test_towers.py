@@ -39,8 +39,6 @@ WHOLE = {
 }
 #: Those that are attacked by command line too.
 COMMANDED = ("llava", "qwen2-vl")
-#: Processors without a form in Pillow's arithmetic.
-FLOATING = ("dinov3",)
 
 
 @pytest.fixture(scope="module")
@@ -55,16 +53,16 @@ def loaded(folder, **options):
 
 
 def pictures(height, width, count=2):
-    """Far from the ends, where the library's bicubic does not clamp."""
-    return 0.25 + 0.5 * torch.rand(count, 3, height, width, generator=torch.Generator().manual_seed(0))
+    return laws.levels(count, 3, height, width).float()
 
 
 @torch.no_grad()
 def library_answer(folder, kind, images):
-    """The library's own way: its whole model, its processor on tensors in [0,1]."""
+    """The library's own way: its whole model, its processor on 8-bit pictures."""
     network = getattr(hf, tiny.KINDS[kind][0]).from_pretrained(folder).eval()
-    each = [[image] for image in images] if kind in ("idefics3", "smolvlm") else list(images)
-    inputs = tiny.processor_of(kind)(each, return_tensors="pt", do_rescale=False)
+    each = [laws.as_pil(image[None]) for image in images]
+    each = [[image] for image in each] if kind in ("idefics3", "smolvlm") else each
+    inputs = tiny.processor_of(kind)(each, return_tensors="pt")
     return getattr(network, "get_image_features", network)(**inputs)
 
 
@@ -131,28 +129,24 @@ def gap(values, expected, preprocess):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_pixels_equal_the_processor(saved, kind):
-    """To the bit of its 8-bit form with `eight_bit`, up to its last roundings; and on floats of 0..255, where the
-    values stay within them. The other arguments, of grids and masks, are equal."""
+    """Of 8-bit pictures, to the level. The other arguments, of grids and masks, are equal."""
     processor = tiny.processor_of(kind)
     preprocess = preprocessing(processor)
-    pil = processor if kind in FLOATING else hf.AutoImageProcessor.from_pretrained(saved(kind), backend="pil")
-    exact = preprocess.replaced({"eight_bit": kind not in FLOATING})
-    for name, picture in laws.three_pictures().items():
-        expected = pil(laws.as_pil(picture), return_tensors="pt")
-        limit = (0.01 if kind in FLOATING else 1e-3) / 255
-        values = patches(kind, exact, picture)
-        assert gap(values["pixel_values"], expected.pixel_values, preprocess) <= limit, name
+    for picture in (*laws.three_pictures().values(), laws.levels(1, 3, 300, 200)):
+        expected = processor(laws.as_pil(picture), return_tensors="pt")
+        values = patches(kind, preprocess, picture)
+        assert (
+            gap(values["pixel_values"], expected.pixel_values, preprocess)
+            <= (1e-3 if preprocess.eight_bit else 1e-2) / 255
+        )
         for key in expected.keys() - {"pixel_values"}:
-            assert torch.as_tensor(values[key]).tolist() == expected[key].tolist(), (name, key)
-        middle = 0.25 + 0.5 * picture
-        expected = processor(255 * middle[0], return_tensors="pt").pixel_values
-        assert gap(patches(kind, preprocess, middle)["pixel_values"], expected, preprocess) <= 1e-5, name
+            assert torch.as_tensor(values[key]).tolist() == torch.as_tensor(expected[key]).tolist(), key
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_gradient_is_exact(saved, kind):
-    laws.assert_gradient_is_exact(loaded(saved(kind)), 40, 44)
+    laws.assert_gradient_is_exact(loaded(saved(kind), preprocess={"eight_bit": False}), 40, 44)
 
 
 @pytest.mark.usefixtures("offline")
@@ -252,10 +246,10 @@ def test_tiles_are_those_of_the_library(kind, height, width):
     """Their number and their values, of every size of picture."""
     name = {"anyres": "llava-next", "split": "idefics3"}[kind]
     processor, picture = tiny.processor_of(name), pictures(height, width, 1)
-    expected = processor(255 * picture[0], return_tensors="pt").pixel_values
+    expected = processor(laws.as_pil(picture), return_tensors="pt").pixel_values
     values = patches(name, preprocessing(processor), picture)["pixel_values"]
     assert values.shape == expected.shape
-    assert gap(values, expected, preprocessing(processor)) <= 0.05  # an overshoot, which the library does not clamp
+    assert gap(values, expected, preprocessing(processor)) <= 1e-3 / 255
 
 
 def test_a_pool_that_there_is_not_is_named(saved):

@@ -1,13 +1,17 @@
 """Resizing in 8 bits against the libraries' own, pixel by pixel, and its gradient."""
 
+import hashlib
+
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 
 from tests.helpers.resizers import OPENCV, PILLOW, SIZES, TORCH, by_opencv, by_pillow, by_torch
 from transforms import resize
 from transforms.resizing.resize import axes
 
+TORCH = [*TORCH, "torch_lanczos_aa"] if "lanczos" in (F.interpolate.__doc__ or "") else TORCH  # from torch 2.12
 #: OpenCV's kernel -> the mean difference allowed in levels.
 APART = {"cv2_nearest": 0, "cv2_linear": 1e-3, "cv2_cubic": 1e-2, "cv2_area": 1e-2, "cv2_lanczos4": 1e-3}
 NAMES = [*PILLOW, *OPENCV, *TORCH, "keys(-0.6)", "keys_aa(-0.6)"]
@@ -46,6 +50,23 @@ def same(levels, size, kernel):
 @pytest.mark.parametrize("kernel", [*PILLOW, *TORCH])
 def test_equals_pillow_and_torch_exactly(levels, kernel):
     assert not [size for size in SIZES if not same(levels, size, kernel)]
+
+
+@pytest.mark.parametrize(
+    ("kernel", "digest"),
+    [
+        ("pil12_box", "c9008a30748413e2"),
+        ("pil12_bilinear", "5afcc0f78b47ae67"),
+        ("pil12_bicubic", "59f0e736663d2774"),
+        ("pil12_lanczos", "babe1df0f5ab5e60"),
+    ],
+)
+def test_equals_pillow_12_exactly(kernel, digest):
+    """By the SHA-256 of what Pillow 12.3.0 makes of this picture at all sizes."""
+    pixels = np.random.default_rng(0).integers(0, 2, (80, 120, 3), dtype=np.uint8) * 255
+    images = torch.from_numpy(pixels).permute(2, 0, 1)[None]
+    views = [ours(images, size, kernel).astype(np.uint8).transpose(1, 2, 0).tobytes() for size in SIZES]
+    assert hashlib.sha256(b"".join(views)).hexdigest()[:16] == digest
 
 
 @contents
