@@ -29,7 +29,6 @@ from attacks import __version__
 from attacks.report.warnings import refuse_failed
 from attacks.runtime.command_line import USER_ERRORS
 from attacks.runtime.signals import Stopped, stoppable
-from attacks.runtime.tracking import refuse_unasked
 from attacks.schema import launchers, presets
 from attacks.schema import validate as schema
 from attacks.schema.declared import CONFIGS
@@ -72,7 +71,6 @@ def main(config: DictConfig) -> None:
     settings = HydraConfig.get()
     try:
         run = schema.validate(config)
-        refuse_unasked(run.tracker, settings.overrides.task)
         presets.refuse_unasked(run, settings.overrides.task)
         presets.refuse_unused(run, settings.overrides.task)
         from attacks.experiment.job import job, show
@@ -144,7 +142,6 @@ def compose(preset: str = "quickstart", overrides: Sequence[str] = ()) -> Run:
             run = schema.validate(hydra.compose("run", overrides=overrides))
     except (CompactHydraException, OmegaConfBaseException, RecursionError) as error:
         raise ValueError(one_line(error, overrides)) from None
-    refuse_unasked(run.tracker, overrides)
     presets.refuse_unasked(run, overrides)
     presets.refuse_unused(run, overrides)
     return run

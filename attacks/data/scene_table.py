@@ -1,6 +1,5 @@
 """Placements of a patch in photographs, as a table (.csv) or a .json describes them."""
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,6 +9,7 @@ from typing import Any
 
 from attacks.data.listing import Entry, entry_of, named, table_rows, text_of
 from attacks.runtime.folders import short
+from attacks.runtime.untrusted import parsed
 
 CORNERS = ("x1", "y1", "x2", "y2", "x3", "y3", "x4", "y4")
 MIDDLE = ("x", "y", "degrees")
@@ -100,13 +100,7 @@ def _check_header(column: str | None, where: str, cells: list[str]) -> None:
 
 
 def _json(path: Path, column: str | None) -> Iterator[Row]:
-    text = text_of(path, math.inf)
-    try:
-        content = json.loads(text, object_pairs_hook=_unique_keys)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"`{path}` line {error.lineno}: this is no JSON ({error.msg})") from None
-    except (RecursionError, ValueError) as error:
-        raise ValueError(f"`{path}`: {error}") from None
+    content = parsed(text_of(path, math.inf), f"`{path}`")
     if not isinstance(content, dict):
         raise ValueError(f"`{path}` must hold an object, photographs by their paths; got {type(content).__name__}")
     for photo, fields in content.items():
@@ -140,15 +134,6 @@ def _as_cells(where: str, fields: Mapping[str, Any]) -> Iterator[tuple[str, dict
         yield f"{where}, middle {i}", dict(zip(MIDDLE, middle, strict=False))
     if not quads and not middles:
         yield where, {}
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """The pairs of a JSON object; json.loads itself would silently drop the first of two equal keys."""
-    names = [name for name, _ in pairs]
-    for name in names:
-        if names.count(name) > 1:
-            raise ValueError(f"`{short(name)}` is there twice; put all its placements into one `quads`")
-    return dict(pairs)
 
 
 def _placement(where: str, path: Path, cells: Mapping[str, Any]) -> PlacementCorners:

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.runtime.decoding import shown
+from attacks.runtime.tables import by_column
 
 #: Rows that are checked at a time.
 BLOCK = 2**13
@@ -92,12 +93,12 @@ def _names(path: Path, count: int) -> tuple[tuple[str, ...], tuple[str | None, .
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
         if file.suffix == ".csv":
-            table = list(csv.DictReader(lines, strict=True))
+            table = list(by_column(csv.DictReader(lines, strict=True)))
             names = [row["name"] for row in table]
             labels = tuple(row["identity"] or None for row in table) if "identity" in (table or [{}])[0] else None
         else:
             names = lines
-    except (UnicodeDecodeError, csv.Error, KeyError) as error:
+    except (ValueError, csv.Error, KeyError) as error:
         raise ValueError(
             f"`data.gallery`: `{file}` must be UTF-8, a name a line, or a table with the column name; got {error!r}"
         ) from None

@@ -4,6 +4,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -46,9 +47,11 @@ from attacks.report.warnings import warnings
 from attacks.runtime.distributed import World, join
 from attacks.runtime.files import clean, make_folder, write_json
 from attacks.runtime.tables import write_rows
-from attacks.runtime.tracking import Trackers, log_end, log_step, refuse_unasked, tracker
+from attacks.runtime.tracking import Trackers, journal, log_end, log_step, started, stored
+from attacks.runtime.tracking.events import Tracker
 from attacks.schema.encoder import in_memory
 from attacks.schema.launchers import queued_again
+from attacks.schema.presets import refuse_untyped
 from attacks.schema.validate import Run, shard, workers
 
 
@@ -108,7 +111,7 @@ def resume(folder: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
     previous = interrupted(folder, values.get("encoder.model"))
     refuse_overrides(previous.manifest, overrides)
     run = previous.run
-    refuse_unasked(run.tracker, overrides)
+    refuse_untyped(run, overrides, ("tracker.mode", "tracker.uri"))
     if getattr(run.data, "cache", None) is not None:  # a directory may not choose where to write
         run.data.cache = values.get("data.cache")
     count = values.get("workers", "1")
@@ -128,8 +131,10 @@ def _worked(prepared: Prepared, out: Path, entry: Entry | None) -> dict[str, Any
     if entry is not None:
         _begin(out, prepared, entry)
     checkpoint = prepared.checkpoint(out)
-    with kept(prepared.parts.encoder, out / LEDGER), _trackers(prepared, out, entry) as trackers:
+    with kept(prepared.parts.encoder, out / LEDGER), Trackers() as trackers:
         try:
+            if entry is not None:
+                _follow(trackers, prepared, out, entry)
             with watched(prepared.parts.encoder, run.objective) as encoder, memory_told():
                 session = Session(world, out, checkpoint, lambda line: log_step(trackers, line, line.batch))
                 setup = set_up(run, prepared.parts, encoder, prepared.choice.decision, session)
@@ -137,7 +142,7 @@ def _worked(prepared: Prepared, out: Path, entry: Entry | None) -> dict[str, Any
                 done = work(setup.bench, _executor(prepared, setup.bench), shard(run.shard), enough)
                 if (asked := black_box(encoder)) is not None:
                     asked.confirm()
-                with tables(setup.bench):
+                with nullcontext() if world.size > 1 else tables(out / CHECKPOINT, trackers.close):
                     content, outcome = _tables(prepared, outcome_of(setup, *done), out, trackers)
         except (Elsewhere, OSError) as error:
             return _ended(error, checkpoint.folder, out, world)
@@ -202,11 +207,19 @@ def _prepare_to_draw() -> None:
     import attacks.report.page  # noqa: F401
 
 
-def _trackers(prepared: Prepared, out: Path, entry: Entry | None) -> Trackers:
-    """The trackers of a run; of several processes in one directory only the first has them."""
-    if entry is None or not entry.alone:
-        return Trackers()
-    return tracker(prepared.run.tracker, out, out.name, prepared.manifest["config"])
+def _follow(trackers: Trackers, prepared: Prepared, out: Path, entry: Entry) -> None:
+    """Begin the journal of this process; of several in one directory the first starts the tracker of the run, too."""
+    node, folder = prepared.run.tracker, out / CHECKPOINT
+    with tables(folder):
+        if entry.alone:
+            trackers.others = _started(prepared, out)
+        trackers.events = journal(folder, out)
+        if (other := stored(folder).get("tracker", asdict(node))) != asdict(node):
+            raise ValueError(f"`tracker` must be that of the process at work in {out}, {other}; got {asdict(node)}")
+
+
+def _started(prepared: Prepared, out: Path) -> dict[str, Tracker]:
+    return started(prepared.run.tracker, out / CHECKPOINT, out, prepared.manifest["config"])
 
 
 def index(sweep: Path) -> None:
@@ -241,8 +254,8 @@ def _tables(prepared: Prepared, outcome: Outcome, out: Path, trackers: Trackers)
     content, rows = metrics(prepared.run, outcome.bench.parts, outcome, extras, record["preset"])
     if prepared.world.first:
         _write(out, content, rows, record, outcome, extras)
-        log_end(trackers, content, out)
-        trackers.close()  # events.jsonl is complete
+        with trackers.ending(partial(_started, prepared, out), out / CHECKPOINT, out) as last:
+            log_end(last, content, out)
         clean(out)  # temporary files of a process that shared the run and was killed
         finish(out, record, content)  # metrics.json is written last: a directory with it is finished
         shutil.rmtree(out / CHECKPOINT, ignore_errors=True)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from attacks.eot.batching import memory_told
@@ -13,7 +14,7 @@ from attacks.experiment.batch import BatchResult, Bench, Failure, Unit, attacked
 from attacks.experiment.directory import finished
 from attacks.experiment.parts import Parts
 from attacks.runtime.files import sha256
-from attacks.runtime.locks import locked
+from attacks.runtime.locks import Lock
 from attacks.solvers.checks import DeadGradient
 
 #: Errors that one picture may cause: it is tried again alone, and then reported.
@@ -112,16 +113,18 @@ def _results(bench: Bench, units: Sequence[Unit]) -> tuple[list[BatchResult], li
 
 
 @contextmanager
-def tables(bench: Bench) -> Iterator[None]:
-    """Within the block this process makes the tables of a run whose units are done.
+def tables(folder: Path, leave: Callable[[], None] | None = None) -> Iterator[None]:
+    """Within the block this process begins its journal in a run whose checkpoint is in `folder`, or, where all units
+    are done, makes the tables: no other process does either. One that makes the tables waits until all journals are
+    closed, so one that waits for it must `leave` first.
 
-    Raises Elsewhere if another process has made them."""
-    folder = bench.checkpoint.folder
-    if folder is None or bench.world.size > 1:
-        yield
-        return
-    with locked(folder / "tables.lock", wait=True):
-        if finished(bench.exhibits.out):
+    Raises Elsewhere if another process has made the tables."""
+    with Lock(folder / "tables.lock") as lock:
+        if not lock.exclusive():
+            if leave is not None:
+                leave()
+            lock.exclusive(wait=True)
+        if finished(folder.parent):
             raise Elsewhere("all pictures are done, and another process has made the tables")
         yield
 
@@ -149,8 +152,8 @@ def do(bench: Bench, unit: Unit, wait: bool) -> Done:
     folder = bench.checkpoint.folder
     if folder is None or bench.world.size > 1:  # its processes do the same units together
         return _counted(_result(bench, unit))
-    with locked(folder / f"{unit.name}.lock", wait) as held:
-        return _counted(_result(bench, unit)) if held else Done(False)
+    with Lock(folder / f"{unit.name}.lock") as lock:
+        return _counted(_result(bench, unit)) if lock.exclusive(wait) else Done(False)
 
 
 def _counted(results: Iterable[BatchResult | Failure]) -> Done:

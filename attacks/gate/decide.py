@@ -19,7 +19,7 @@ from attacks.evaluation.per_image import (
     summarised,
     with_a_value,
 )
-from attacks.gate.policy import MOST_OF, Policy, Requirement, span
+from attacks.gate.policy import ATTACK, HARM, MOST_OF, Policy, Requirement, span
 from attacks.gate.sequence import confidence_sequence
 from attacks.gate.verdict import TOO_FEW, Decided, Verdict, Word
 
@@ -29,8 +29,6 @@ MOST_MORE = 1_000_000
 SETTLED = "plateau"
 #: The arms whose values depend on an attack.
 ATTACKED = ("no_eot", "one_view", "eot")
-#: Measures that rise with the success of an attacker.
-HARM = ("success", "success_survived", "goal_cosine")
 #: Why a bar that chance meets says nothing.
 AT_RANDOM = "an encoder that answers at random meets it"
 
@@ -131,8 +129,7 @@ def _not_beaten(decided: Decided, rows: Sequence[Row]) -> Decided:
     """A row on the worst cluster of the attack with EOT passes only if that of each other attack meets the bar, too:
     whatever they do on average, one that breaks a cluster shows that the encoder can be broken there."""
     requirement = decided.requirement
-    robust = (requirement.measure in HARM) == (requirement.at_most is not None)
-    if (decided.verdict, requirement.of, requirement.arm, robust) != ("PASS", "worst", "eot", True):
+    if (decided.verdict, requirement.of, requirement.arm) != ("PASS", "worst", ATTACK):
         return decided
     for arm in ATTACKED[:-1]:
         others = with_a_value(requirement.measure, _of(rows, requirement.bank, arm))

@@ -23,6 +23,8 @@ POLICY = "policy.yaml"
 #: Far more than a policy needs.
 MOST_BYTES, MOST_ROWS = 2**16, 100
 ARMS, BANKS, OF = ("clean", "noise", "no_eot", "one_view", "eot"), ("same", "wide"), ("mean", "p10", "worst")
+#: The arm of the attack, and the measures that rise with its success; all others fall.
+ATTACK, HARM = "eot", ("success", "success_survived", "goal_cosine")
 #: The share of clusters that must meet the bar of a row `of: p10`.
 MOST_OF = 0.9
 HEX = re.compile(r"[0-9a-f]{12,64}")
@@ -128,6 +130,10 @@ def _policy(content: Any, where: str, digest: str) -> Policy:
     if not isinstance(rows, list) or len(rows) > MOST_ROWS:
         raise ValueError(f"{where}: `requirements` must be a list of at most {MOST_ROWS} rows")
     requirements = tuple(_requirement(row, f"{where}: requirement {i}") for i, row in enumerate(rows, 1))
+    if ATTACK not in {row.arm for row in requirements}:
+        raise ValueError(
+            f"{where}: `requirements` must have a row of the arm {ATTACK}: the others say nothing of the attack"
+        )
     values = tuple((str(key), str(value)) for key, value in threat.items())
     return Policy(" ".join(content["claim"].split()), day.isoformat(), requirements, encoder, values, digest=digest)
 
@@ -144,9 +150,16 @@ def _requirement(row: Any, where: str) -> Requirement:
     bars = [each for each in (given.at_least, given.at_most) if each is not None]
     if len(bars) != 1:
         raise ValueError(f"{where}: give `at_least` or `at_most`, one of the two; got {len(bars)}")
-    low = span(given.measure)[0]
+    low, high = span(given.measure)
     if isinstance(bars[0], bool) or not isinstance(bars[0], int | float) or not low <= bars[0] <= 1:
         raise ValueError(f"{where}: the bar of {given.measure} must be a number from {low:g} to 1; got {bars[0]!r}")
+    side, limit = ("at_most", high) if given.measure in HARM else ("at_least", low)
+    if getattr(given, side) is None:
+        raise ValueError(
+            f"{where}: {given.measure} must have `{side}`: the other side praises an attack; got {given}"
+        )
+    if given.bar == limit:
+        raise ValueError(f"{where}: the bar of {given.measure} must differ from {limit:g}, which every value meets")
     return given
 
 

@@ -1,10 +1,8 @@
 """A folder of photographs: the picture that each shows, and their pixels."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +11,7 @@ from attacks.data.images import SUFFIXES, over_white
 from attacks.physical.rectify import quad_of
 from attacks.runtime.decoding import decoded
 from attacks.runtime.decoding import shown as printable
+from attacks.runtime.untrusted import parsed
 
 #: Separates the picture's name from the rest of a file's name.
 PART = "--"
@@ -101,10 +100,7 @@ def quads(text: str, photos: Sequence[Photo]) -> dict[str, NDArray[np.float64]]:
             ) from None
         corners = quad_of(numbers, "--quad")
         return {photo.name: corners for photo in photos}
-    try:
-        content: Any = json.loads(Path(text).read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"`--quad`: `{text}` is not JSON ({error})") from None
+    content = parsed(Path(text).read_bytes(), f"`--quad`: `{text}`")
     names = {photo.name for photo in photos}
     if not isinstance(content, dict) or not set(content) <= names:
         unknown = f"; {sorted(set(content) - names)[0]!r} is no photograph" if isinstance(content, dict) else ""

@@ -5,8 +5,6 @@ They only spare work and refuse misuse: on a file system without locks every loc
 
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Self
 
@@ -48,11 +46,3 @@ class Lock:
         except OSError:  # a file system without locks
             return True
         return True
-
-
-@contextmanager
-def locked(path: Path, wait: bool) -> Iterator[bool]:
-    """Within the block hold the lock `path` alone; yields False where another process holds it, unless this call is
-    to `wait` for that process."""
-    with Lock(path) as lock:
-        yield lock.exclusive(wait)

@@ -24,9 +24,19 @@ def write_rows(path: str | Path, rows: Sequence[Mapping[str, object]]) -> None:
 
 
 def read_rows(path: str | Path) -> list[dict[str, str]]:
-    """The rows of such a file, all values as text."""
+    """The rows of such a file, all values as text. Raises ValueError where two columns have one name."""
     with Path(path).open(newline="", encoding="utf-8") as file:
-        return [{key: value and meant(value) for key, value in row.items()} for row in csv.DictReader(file)]
+        return [
+            {key: value and meant(value) for key, value in row.items()} for row in by_column(csv.DictReader(file))
+        ]
+
+
+def by_column(table: "csv.DictReader[str]") -> "csv.DictReader[str]":
+    """The same table. Raises ValueError where two of its columns have one name: the first one would be lost."""
+    names = list(table.fieldnames or [])
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"two columns of one name, {twice[0]!r}")
+    return table
 
 
 def literal(text: str) -> str:

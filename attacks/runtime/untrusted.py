@@ -6,30 +6,49 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from attacks.runtime.folders import short
+
 #: Limits far above what a run writes: larger files are not read, longer words are cut.
 MOST_BYTES, MOST_LETTERS = 64 * 2**20, 120
 
 
 def text(path: Path) -> str:
     """The text of a file. Raises ValueError or OSError."""
+    return contents(path).decode("utf-8")
+
+
+def contents(path: Path) -> bytes:
+    """The bytes of a file. Raises ValueError or OSError."""
     if not path.is_file():  # reading a pipe would block
         raise ValueError(f"there is no `{path.name}`")
     with path.open("rb") as file:
         data = file.read(MOST_BYTES + 1)
     if len(data) > MOST_BYTES:
         raise ValueError(f"`{path.name}` is larger than {MOST_BYTES // 2**20} MiB")
-    return data.decode("utf-8")
+    return data
 
 
 def read(path: Path) -> dict[str, Any]:
     """The mapping in a JSON file. Raises ValueError or OSError."""
+    values = parsed(contents(path), f"`{path.name}`")
+    if not isinstance(values, dict):
+        raise ValueError(f"`{path.name}` must hold a mapping; it holds a {type(values).__name__}")
+    return values
+
+
+def parsed(text: str | bytes, where: str) -> Any:
+    """The content of a JSON text. Raises ValueError, also for a duplicate key, of which `json` takes the last."""
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(values := dict(pairs)) < len(pairs):
+            names = [name for name, _ in pairs]
+            raise ValueError(f"duplicate key `{short(next(name for name in names if names.count(name) > 1))}`")
+        return values
+
     try:
-        content = json.loads(text(path))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError):
-        raise ValueError(f"`{path.name}` is not JSON") from None
-    if not isinstance(content, dict):
-        raise ValueError(f"`{path.name}` must hold a mapping; it holds a {type(content).__name__}")
-    return content
+        return json.loads(text, object_pairs_hook=unique)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{where} is not JSON ({error})") from None
 
 
 def mapping(value: object) -> Mapping[str, Any]:

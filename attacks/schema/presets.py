@@ -10,13 +10,14 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import AliasToken, TagToken, YAMLError, scan
+from yaml import AliasToken, MappingNode, SafeLoader, SequenceNode, TagToken, YAMLError, compose, scan
 
 from attacks.schema.encoder import PROGRAMS
 from attacks.schema.groups import GROUPS
 from attacks.schema.run import Run
-from attacks.schema.secrets import refuse_credentials
+from attacks.schema.secrets import masked, refuse_credentials
 from attacks.schema.suggestions import choices
+from attacks.schema.tracker import check
 from attacks.schema.validate import printable, refuse_code
 
 #: Far more than a preset needs: reading a megabyte of YAML takes seconds.
@@ -89,17 +90,41 @@ def read(path: str | Path) -> DictConfig:
 
 
 def refuse_marks(text: str, where: str) -> None:
-    """Raise ValueError for aliases or tags in a YAML text, YAMLError where it is not YAML."""
+    """Raise ValueError for aliases, tags, merge keys or a duplicate key in a YAML text, YAMLError where it is not
+    YAML."""
     for token in scan(text):
         if isinstance(token, AliasToken):  # each is copied in full: ten lines of them can make a billion values
             raise ValueError(f"{where}: YAML aliases (*name) are refused; write it out, or refer by ${{key}}")
         if isinstance(token, TagToken):  # constructors of tags raise errors of any type
             raise ValueError(f"{where}: YAML tags (!name) are refused; a value says what it is")
+    nodes = [compose(text, SafeLoader)]
+    while nodes:
+        node = nodes.pop()
+        content = node.value if isinstance(node, MappingNode | SequenceNode) else []
+        nodes += [each for entry in content for each in (entry if isinstance(entry, tuple) else [entry])]
+        keys = {"<<"}  # loaders take the last of two equal keys, and a key instead of the merged one
+        for key, _ in content if isinstance(node, MappingNode) else ():
+            if str(key.value) in keys:
+                what = f"duplicate key or merge `{printable(key.value)}` in line {key.start_mark.line + 1}"
+                raise ValueError(f"{where}: {what}: only one would count; leave one out")
+            keys.add(str(key.value))
+
+
+#: Keys that act outside of a run's own numbers and directory, and what they do.
+TYPED = {
+    "overwrite": "removes an earlier run",
+    "workers": "starts processes",
+    "shard": "leaves pictures to other processes",
+    "encoder.key": "names a secret that is sent",
+    "data.cache": "is a folder to write to",
+    "tracker.mode": "sends the run over the network",
+    "tracker.uri": "writes to a file of its own, or sends the run over the network",
+}
 
 
 def refuse_unasked(run: Run, overrides: Iterable[str]) -> None:
-    """Refuse what only the command line may choose: an encoder that runs a program, or sends pictures away, and a
-    folder to write to other than the run's own. Raises ValueError."""
+    """Refuse what only the command line may choose: an encoder that runs a program, or sends pictures away, and the
+    keys `TYPED`. Raises ValueError."""
     typed = dict(word.lstrip("+").split("=", 1) for word in overrides if "=" in word)
     name = run.encoder.name
     if name in PROGRAMS and (typed.get("encoder") != name or not typed.get("encoder.model")):
@@ -107,18 +132,22 @@ def refuse_unasked(run: Run, overrides: Iterable[str]) -> None:
             f"`encoder={name}` {PROGRAMS[name]}, so a preset may not choose it: where you trust it, say "
             f"encoder={name} encoder.model=... on the command line"
         )
-    key = getattr(run.encoder, "key", None)
-    if key is not None and typed.get("encoder.key") != key:
-        raise ValueError(
-            f"`encoder.key={key}` names a secret that is sent, so a preset may not choose it: if that is wanted, say "
-            f"encoder.key={key} on the command line"
-        )
-    cache = getattr(run.data, "cache", None)
-    if cache is not None and typed.get("data.cache", "").strip("'\"") != cache:
-        raise ValueError(
-            f"`data.cache={cache}` is a folder to write to, so a preset may not choose it: if that is wanted, say "
-            f"data.cache={cache} on the command line"
-        )
+    refuse_untyped(run, overrides)
+
+
+def refuse_untyped(run: Run, overrides: Iterable[str], keys: Iterable[str] = TYPED) -> None:
+    """Raise ValueError where one of the keys `TYPED` has a value that the command line does not give."""
+    check(run.tracker)
+    typed = dict(word.lstrip("+").split("=", 1) for word in overrides if "=" in word)
+    for key in keys:
+        group, _, field = key.rpartition(".")
+        value = getattr(getattr(run, group) if group else run, field, None)
+        given = typed.get(key, "").strip("'\"")
+        if value not in (None, False, 1, "offline") and given not in (str(value), str(value).lower()):
+            word = masked(f"{key}={'true' if value is True else value}")
+            raise ValueError(
+                f"`{word}` {TYPED[key]}, so a preset may not choose it: to allow it, say {word} on the command line"
+            )
 
 
 def refuse_twice(words: Iterable[str]) -> None:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from attacks.schema.options import option
+from attacks.schema.secrets import masked, refuse_credentials
 
 
 @dataclass
@@ -58,3 +59,22 @@ class WandBConfig:
     name: str = "wandb"
     mode: str = option("offline", "offline: wandb/ in the run directory; online on the command line only")
     project: str = option("viewproof", "the project's name")
+
+
+TrackerConfig = NoTrackerConfig | TensorBoardConfig | MLflowConfig | WandBConfig
+
+
+def check(node: TrackerConfig) -> None:
+    """Raise ValueError for a store or a mode that no tracker supports."""
+    if isinstance(node, WandBConfig) and node.mode not in ("offline", "online"):  # others ask at the terminal
+        raise ValueError(f"`tracker.mode` must be one of offline, online; got {node.mode!r}")
+    if not isinstance(node, MLflowConfig) or node.uri is None:
+        return
+    scheme, _, rest = node.uri.partition("://")
+    if scheme not in ("sqlite", "http", "https") or not rest.strip("/"):
+        raise ValueError(
+            f"`tracker.uri` must be sqlite:///FILE, http://SERVER or https://SERVER; got {masked(node.uri)!r} "
+            "(MLflow's store of plain files is deprecated)"
+        )
+    if scheme != "sqlite":
+        refuse_credentials(node.uri, "`tracker.uri`")

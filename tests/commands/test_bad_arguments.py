@@ -50,7 +50,7 @@ def damaged(folder):
     program(folder)
     (folder / "run" / "manifest.json").write_text(manifest())
     (folder / "run" / "metrics.json").write_text("{}")
-    rows = "requirements: [{measure: success, arm: clean, at_most: 0.6}]"
+    rows = "requirements: [{measure: success, arm: eot, at_most: 0.6}]"
     (folder / "policy.yaml").write_text(f"claim: Some.\ndate: 2026-11-24\nthreat: {{}}\n{rows}\n")
 
 

@@ -112,7 +112,7 @@ WRONG = {
 
 
 WRONG_JSON = {
-    "invalid JSON": ('{"a.png":\n{"quads"\n}', r"x\.json` line 3: this is no JSON"),
+    "invalid JSON": ('{"a.png":\n{"quads"\n}', r"x\.json` is not JSON .*line 3"),
     "a list": ("[]", r"must hold an object"),
     "empty object": ("{}", r"names no photograph"),
     "not an object": ('{"a.png": [1]}', r"`a\.png`: must be an object"),
@@ -125,8 +125,8 @@ WRONG_JSON = {
     "short middle": ('{"a.png": {"middles": [[1]]}}', r"middle 1 must be \[x, y\]"),
     "numeric cluster": ('{"a.png": {"cluster": 3}}', r"`cluster` must be a text"),
     "numeric mask": ('{"a.png": {"mask": 3}}', r"`mask` must be a text"),
-    "duplicate": ('{"a.png": {"mask": "b.png"}, "a.png": {"mask": "b.png"}}', r"`a\.png` is there twice"),
-    "deep nesting": ("[" * 10**5, r"recursion|no JSON"),
+    "duplicate": ('{"a.png": {"mask": "b.png"}, "a.png": {"mask": "b.png"}}', r"duplicate key `a\.png`"),
+    "deep nesting": ("[" * 10**5, "is not JSON"),
     "no place": ('{"a.png": {"identity": "anna"}}', r"nothing says where the patch lies"),
 }
 

@@ -107,6 +107,11 @@ def cut(folder):
     file.write_bytes(file.read_bytes()[:-9])
 
 
+def columns(folder):
+    (folder / "g.txt").unlink()
+    (folder / "g.csv").write_text("name,name\n" + "".join(f"{i},x\n" for i in range(9)))
+
+
 BAD = {
     "pickle": (saved(np.array([{}, 1], dtype=object)), "Python objects"),
     "no array": (lambda folder: (folder / "g.npy").write_bytes(b"no"), "must be a whole .npy"),
@@ -123,6 +128,7 @@ BAD = {
     "a name twice": (lambda folder: (folder / "g.txt").write_text("a\n" * 9), "'a': rename"),
     "no list": (lambda folder: (folder / "g.txt").unlink(), "there are 0"),
     "two lists": (lambda folder: (folder / "g.csv").write_text("name\n"), "there are 2"),
+    "a column twice": (columns, "two columns of one name"),
     "bytes": (lambda folder: (folder / "g.txt").write_bytes(b"\xff\n" * 9), "UTF-8"),
     "no file": (lambda folder: (folder / "g.npy").unlink(), "is no file"),
 }

@@ -34,7 +34,7 @@ SCHEMAS = Path(__file__).parent / "schemas"
 POLICY = """claim: Half of the <views> are recognised.
 date: 2026-11-24
 requirements:
-  - {measure: success, arm: clean, at_most: 1.0}
+  - {measure: success, arm: clean, at_most: 0.999}
   - {measure: success, arm: eot, at_most: 0.01}
   - {measure: cosine, arm: noise, at_least: 0.5}
 """

@@ -4,7 +4,18 @@ import hashlib
 
 import pytest
 
-from attacks.gate.policy import POLICIES, Requirement, read_policy, refuse_other_encoder, refuse_other_threat
+from attacks.evaluation.per_image import MEANS, SHARES
+from attacks.gate.policy import (
+    ARMS,
+    ATTACK,
+    HARM,
+    OF,
+    POLICIES,
+    Requirement,
+    read_policy,
+    refuse_other_encoder,
+    refuse_other_threat,
+)
 
 GOOD = """claim: Most views are still recognised.
 date: 2026-11-24
@@ -62,6 +73,51 @@ def test_a_mistake_is_one_line_with_key_and_rule(tmp_path, old, new, part):
         read_policy(tmp_path / "p.yaml")
     message = str(error.value)
     assert any(each in message for each in part.split("|")) and "\n" not in message and "p.yaml" in message
+
+
+#: A mapping with a key twice, at any depth and however it is written.
+TWICE = {
+    "in a row": ("at_most: 0.5", "at_most: 0.5, at_most: 0.99"),
+    "in quotes": ("at_most: 0.5", "at_most: 0.5, 'at_most': 0.99"),
+    "as a complex key": ("at_most: 0.5", "at_most: 0.5, ? at_most : 0.99"),
+    "above": ("claim: Most", "date: 2020-01-01\nclaim: Most"),
+    "in the threat": ("perturbation: linf", "perturbation: linf, perturbation: l2"),
+    "merged": ("at_most: 0.5", "at_most: 0.5, <<: {at_least: 0.1}"),
+    "merged from an anchor": ("{measure: success", "{<<: &row {bank: wide}, measure: success"),
+    "a whole list": ("requirements:", "requirements: []\nrequirements:"),
+}
+
+
+@pytest.mark.parametrize("case", TWICE)
+def test_a_key_that_is_there_twice_is_refused(tmp_path, case):
+    (tmp_path / "p.yaml").write_text(GOOD.replace(*TWICE[case], 1))
+    with pytest.raises(ValueError, match=r"duplicate key or merge `\S+` in line"):
+        read_policy(tmp_path / "p.yaml")
+
+
+@pytest.mark.parametrize("of", OF)
+@pytest.mark.parametrize("measure", [*MEANS, *SHARES, "tar_0.01"])
+def test_a_row_can_fail_and_only_where_the_attack_succeeds(tmp_path, measure, of):
+    """A row is accepted if and only if the best value for the attacker misses it, and the worst one meets it."""
+    low, high = (-2, 2) if measure == "shift" else (-1, 1) if "cosine" in measure else (0, 1)
+    best, worst = (high, low) if measure in HARM else (low, high)
+    for side in ("at_least", "at_most"):
+        for bar in sorted({low, -1, -0.5, 0, 0.5, 1, high} - {2}):
+            row = Requirement(measure, "eot", of=of, **{side: bar})
+            text = f"{{measure: {measure}, arm: eot, of: {of}, {side}: {bar}}}"
+            (tmp_path / "p.yaml").write_text(f"claim: It holds.\ndate: 2026-11-24\nrequirements: [{text}]\n")
+            if bar >= low and row.meets(worst) and not row.meets(best):
+                assert read_policy(tmp_path / "p.yaml").requirements == (row,)
+            else:
+                with pytest.raises(ValueError, match=f"requirement 1: .*{measure}"):
+                    read_policy(tmp_path / "p.yaml")
+
+
+@pytest.mark.parametrize("arm", [arm for arm in ARMS if arm != ATTACK])
+def test_a_policy_that_does_not_ask_about_the_attack_is_refused(tmp_path, arm):
+    (tmp_path / "p.yaml").write_text(GOOD.replace("arm: eot", f"arm: {arm}"))
+    with pytest.raises(ValueError, match="must have a row of the arm eot"):
+        read_policy(tmp_path / "p.yaml")
 
 
 def test_a_policy_that_is_missing_or_too_large_is_refused(tmp_path):

@@ -10,12 +10,12 @@ from attacks.experiment.verify import verify
 from attacks.gate.policy import read_policy
 from tests.run.test_run import call
 
-POLICY = """claim: Clean views are recognised, attacked ones are not.
+POLICY = """claim: Clean views are recognised, attacked ones keep some cosine.
 date: 2026-11-24
 threat: {perturbation: linf}
 requirements:
   - {measure: success, arm: clean, at_most: 0.6}
-  - {measure: success, arm: eot, at_least: 0.2}
+  - {measure: cosine, arm: eot, at_least: -0.9}
 """
 FAST = "config=quickstart evaluate.views=16 data.size=32 perturbation.eps=32/255"
 
@@ -38,7 +38,7 @@ def test_a_run_ends_with_the_verdict_of_its_policy(finished, capsys):
     assert gate["policy"]["digest"] == read_policy(folder / "policy.yaml").digest
     assert code == {"PASS": 0, "FAIL": 3, "UNDECIDED": 4}[gate["verdict"]]
     assert [row["value"] for row in gate["rows"]] == [
-        content["arms"][arm]["success"]["mean"] for arm in ("clean", "eot")
+        content["arms"][arm][measure]["mean"] for arm, measure in (("clean", "success"), ("eot", "cosine"))
     ]
     page = (folder / "run" / "report.html").read_text()
     assert page.index('id="gate"') < page.index('class="verdict"') and gate["policy"]["claim"] in page
@@ -51,8 +51,7 @@ def test_a_run_ends_with_the_verdict_of_its_policy(finished, capsys):
 def test_exit_codes_follow_the_bars_and_several_runs_give_the_worst(finished, tmp_path, capsys):
     folder, _ = finished
     for bar, code in (("0.01", 3), ("0.999", 0)):
-        text = POLICY.replace("at_most: 0.6", f"at_most: {bar}").replace("at_least: 0.2", "at_least: 0.0")
-        (tmp_path / "p.yaml").write_text(text)
+        (tmp_path / "p.yaml").write_text(POLICY.replace("at_most: 0.6", f"at_most: {bar}"))
         assert main(["gate", str(tmp_path / "p.yaml"), str(folder / "run"), str(folder / "run")]) == code
         assert capsys.readouterr().out.count(f"({folder / 'run'})") == 2
 
@@ -91,7 +90,7 @@ def test_a_changed_policy_in_the_run_directory_is_named_by_verify(finished, tmp_
 
 @pytest.mark.nightly
 def test_pictures_are_attacked_until_the_policy_is_decided(tmp_path, monkeypatch, capsys):
-    (tmp_path / "p.yaml").write_text(POLICY.replace("at_most: 0.6", "at_most: 0.9").replace("0.2}", "0.1}"))
+    (tmp_path / "p.yaml").write_text(POLICY.replace("at_most: 0.6", "at_most: 0.9"))
     words = f"{FAST} data.count=40 evaluate.batch=4 attack.gradients=8 sanity.pictures=1"
     command = ["gate", str(tmp_path / "p.yaml"), "--run", words, "--most", "36", "--into", str(tmp_path / "run")]
     code = main(command)

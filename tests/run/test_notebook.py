@@ -25,7 +25,7 @@ claim: it withstands the attack
 date: 2026-11-24
 threat: {perturbation: linf, perturbation.eps: 16/255}
 requirements:
-  - {measure: cosine, arm: eot, at_least: -1}
+  - {measure: cosine, arm: eot, at_least: -0.999}
 """
 PAGE = '<!doctype html><title>a "page" & more</title><script>alert(1)</script>'
 

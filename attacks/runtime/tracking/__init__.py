@@ -1,5 +1,6 @@
 """Experiment tracking: events.jsonl in every run directory, and adapters to TensorBoard, MLflow and W&B."""
 
-from attacks.runtime.tracking.trackers import Trackers, log_end, log_step, refuse_unasked, tracker
+from attacks.runtime.tracking.events import journal
+from attacks.runtime.tracking.trackers import Trackers, log_end, log_step, started, stored
 
-__all__ = ["Trackers", "log_end", "log_step", "refuse_unasked", "tracker"]
+__all__ = ["Trackers", "journal", "log_end", "log_step", "started", "stored"]

@@ -42,9 +42,11 @@ WANDB_SETTINGS = {
 
 
 class TensorBoard:
-    """Event files in `tensorboard/` of the run directory. Of the artifacts it shows the pictures."""
+    """Event files in `tensorboard/` of the run directory, one a process. Of the artifacts it shows the pictures."""
 
-    def __init__(self, *, out: Path, run_name: str, config: Config) -> None:  # noqa: ARG002
+    run_id = ""
+
+    def __init__(self, *, out: Path, run_name: str, config: Config, run_id: str = "") -> None:  # noqa: ARG002
         extra("tensorboard")
         from torch.utils.tensorboard import SummaryWriter
 
@@ -70,7 +72,9 @@ class TensorBoard:
 class MLflow:
     """A run of an MLflow experiment, by default in a SQLite store beside the run directory."""
 
-    def __init__(self, uri: str | None, experiment: str, *, out: Path, run_name: str, config: Config) -> None:
+    def __init__(
+        self, uri: str | None, experiment: str, *, out: Path, run_name: str, config: Config, run_id: str = ""
+    ) -> None:
         store = uri or f"sqlite:///{(out.resolve().parent / 'mlflow.db').as_posix()}"
         artifacts = None  # a server has its own place for files
         if store.startswith("sqlite:"):  # for the SQLite store MLflow would take the working directory
@@ -86,34 +90,43 @@ class MLflow:
             for logger in ("mlflow", "alembic"):
                 logging.getLogger(logger).setLevel(logging.WARNING)
             self.client = mlflow.MlflowClient(tracking_uri=store, registry_uri=store)
-            existing = self.client.get_experiment_by_name(experiment)
-            number = existing.experiment_id if existing else self.client.create_experiment(experiment, artifacts)
-            self.run: str = self.client.create_run(number, run_name=run_name).info.run_id
+            if run_id:
+                self.client.update_run(run_id, status="RUNNING")
+            else:
+                existing = self.client.get_experiment_by_name(experiment)
+                number = existing.experiment_id if existing else self.client.create_experiment(experiment, artifacts)
+                run_id = self.client.create_run(number, run_name=run_name).info.run_id
+            self.run_id: str = run_id
         parameters = [self.entities.Param(key, str(value)[:CHARACTERS]) for key, value in leaves(config)]
         for start in range(0, len(parameters), BATCH):
-            self.client.log_batch(self.run, params=parameters[start : start + BATCH])
+            self.client.log_batch(self.run_id, params=parameters[start : start + BATCH])
 
     def log_scalars(self, step: int, values: Values, arm: str = "") -> None:
         stamp = int(time.time() * 1000)
         metrics = [self.entities.Metric(name, value, stamp, step) for name, value in finite(values, arm).items()]
-        self.client.log_batch(self.run, metrics=metrics)
+        self.client.log_batch(self.run_id, metrics=metrics)
 
     def log_artifact(self, path: Path) -> None:
-        self.client.log_artifact(self.run, str(path))
+        self.client.log_artifact(self.run_id, str(path))
 
     def close(self, failed: bool = False) -> None:
-        self.client.set_terminated(self.run, status="FAILED" if failed else "FINISHED")
+        self.client.set_terminated(self.run_id, status="FAILED" if failed else "FINISHED")
 
 
 class WandB:
     """A W&B run in `wandb/` of the run directory. Offline, nothing is sent until `wandb sync`."""
 
-    def __init__(self, mode: str, project: str, *, out: Path, run_name: str, config: Config) -> None:
+    def __init__(
+        self, mode: str, project: str, *, out: Path, run_name: str, config: Config, run_id: str = ""
+    ) -> None:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # W&B's own crashes would be reported
         wandb = extra("wandb")
         settings = wandb.Settings(mode=mode, **WANDB_SETTINGS)
         run = {"project": project, "name": run_name, "dir": str(out), "config": dict(config)}
+        if run_id:
+            run |= {"id": run_id, "resume": "allow"}
         self.run = wandb.init(**run, settings=settings, reinit="create_new")  # a notebook's open run stays as it is
+        self.run_id: str = self.run.id
         self.arms: set[str] = set()
 
     def log_scalars(self, step: int, values: Values, arm: str = "") -> None:

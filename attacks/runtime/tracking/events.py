@@ -1,21 +1,32 @@
-"""The interface of a tracker, and the one of every run: events.jsonl, one JSON object per line."""
+"""The interface of a tracker, and the one of every run: events.jsonl, one JSON object per line.
+
+Each process of a run writes a journal. The one that makes the tables composes events.jsonl from all journals, once.
+"""
 
 import json
 import math
+import secrets
+import sys
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TextIO
 
-from attacks.runtime.files import named_where_unwritten
+from attacks.runtime.files import atomic, named_where_unwritten
+from attacks.runtime.locks import Lock
 
 SCHEMA = 1
+JOURNALS = "journal.*.jsonl"
 #: Scalars by name; None where a value is unknown.
 Values = Mapping[str, float | None]
 
 
 class Tracker(Protocol):
-    """Receives the course of a run. It returns nothing, so it cannot change the run."""
+    """Receives the course of a run. It returns nothing, so it cannot change the run. `run_id`: by which another
+    process goes on with the same run of the library; empty where it needs none."""
+
+    run_id: str
 
     def log_scalars(self, step: int, values: Values, arm: str = "") -> None:
         """Scalars of one step of an arm."""
@@ -43,38 +54,68 @@ def leaves(content: Mapping[str, Any], separator: str = ".", prefix: str = "") -
 
 
 class JsonLines:
-    """Appends to a file. Equal runs write equal lines except for `seconds`, counted from the start of this object.
+    """Appends to an open file. Equal runs write equal lines except for `seconds`, counted from the start of this
+    object.
 
-    A resumed run appends another `start` line; a last line that was cut short is removed first.
+    Args:
+        folder: the run directory, to which the paths of artifacts are relative.
+        lock: held until the file is closed.
     """
 
-    def __init__(self, path: Path) -> None:
-        if path.exists():
-            with path.open("rb+") as file:
-                file.truncate(file.read().rfind(b"\n") + 1)
-        self.file = path.open("a", encoding="utf-8", newline="\n")
-        self.folder, self.began = path.parent, time.perf_counter()
-        self._write(event="start", schema=SCHEMA)
+    run_id = ""
+
+    def __init__(self, file: TextIO, folder: Path, lock: Lock | None = None) -> None:
+        self.file, self.folder, self.lock, self.began = file, folder, lock, time.perf_counter()
+        if lock is not None:
+            lock.exclusive()
 
     def log_scalars(self, step: int, values: Values, arm: str = "") -> None:
         """Every name is written; a value that is unknown or not finite is null."""
         known = finite(values)
-        self._write(event="scalars", arm=arm, step=step, values={name: known.get(name) for name in values})
+        self.write(event="scalars", arm=arm, step=step, values={name: known.get(name) for name in values})
 
     def log_artifact(self, path: Path) -> None:
         """Its path, relative to the run directory."""
         file, folder = path.resolve(), self.folder.resolve()
         name = file.relative_to(folder).as_posix() if file.is_relative_to(folder) else path.name
-        self._write(event="artifact", path=name)
+        self.write(event="artifact", path=name)
 
     def close(self, failed: bool = False) -> None:
+        """A journal has an end where its process failed; the end of events.jsonl is that of the run."""
         try:
-            self._write(event="end", failed=failed)
+            if failed or self.lock is None:
+                self.write(event="end", failed=failed)
         finally:
             self.file.close()
+            if self.lock is not None:
+                self.lock.close()
 
-    def _write(self, **event: Any) -> None:
+    def write(self, **event: Any) -> None:
         line = json.dumps(event | {"seconds": round(time.perf_counter() - self.began, 3)}, allow_nan=False)
         with named_where_unwritten(Path(self.file.name)):
             self.file.write(line + "\n")
             self.file.flush()
+
+
+def journal(folder: Path, out: Path) -> JsonLines:
+    """A new journal in `folder`, in the order in which processes begin, of the run in `out`. Its lock is held until
+    it is closed, or its process ends. For a process that holds the lock of the tables."""
+    path = folder / f"journal.{len(list(folder.glob(JOURNALS))):04d}.{secrets.token_hex(4)}.jsonl"
+    lines = JsonLines(path.open("x", encoding="utf-8", newline="\n"), out, Lock(path))
+    lines.write(event="start", schema=SCHEMA)
+    return lines
+
+
+@contextmanager
+def composed(folder: Path, out: Path) -> Iterator[JsonLines]:
+    """Within the block events.jsonl in `out`, which appears at its end: the lines of all journals in `folder`, but
+    none that is cut because its process was killed. Waits until other processes have closed theirs."""
+    with atomic(out / "events.jsonl") as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:
+        for path in sorted(folder.glob(JOURNALS)):
+            with Lock(path) as lock:
+                if not lock.exclusive():
+                    print(f"note: another process of the run in {out} has not ended; waiting", file=sys.stderr)
+                    lock.exclusive(wait=True)
+                lines = path.read_bytes()
+            file.write(lines[: lines.rfind(b"\n") + 1].decode(errors="replace"))
+        yield JsonLines(file, out)

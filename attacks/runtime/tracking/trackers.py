@@ -1,33 +1,39 @@
-"""The trackers of a run: events.jsonl always, and the one that its configuration names."""
+"""The trackers of a run: a journal in every process, and the one that its configuration names."""
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import nullcontext, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from attacks.runtime.files import write_json
 from attacks.runtime.tracking.adapters import ADAPTERS
-from attacks.runtime.tracking.events import JsonLines, Tracker, Values, leaves
-from attacks.schema.secrets import masked, refuse_credentials
-from attacks.schema.tracker import MLflowConfig, NoTrackerConfig, TensorBoardConfig, WandBConfig
-
-Node = NoTrackerConfig | TensorBoardConfig | MLflowConfig | WandBConfig
+from attacks.runtime.tracking.events import Tracker, Values, composed, leaves
+from attacks.runtime.untrusted import read, word
+from attacks.schema.secrets import masked
+from attacks.schema.tracker import TrackerConfig, check
 
 #: Files of the run directory that are logged at its end, where they exist.
 PAGES = ("views.png", "report.html")
 #: Characters of an error that a warning shows.
 LONGEST = 300
+#: In the folder of the checkpoint: the configuration of the tracker that is at work, and the id of its own run.
+STARTED = "tracker.json"
 
 
 class Trackers:
     """Several trackers as one; a context manager that closes them, after an exception too.
 
-    A tracker of another library that fails is dropped with one warning, and the run continues. events.jsonl is one of
-    the results, so a failure to write it is an error.
+    A tracker of another library that fails is dropped with one warning, and the run continues. The journal becomes
+    events.jsonl, one of the results, so a failure to write it is an error. `others` is None where none was started,
+    or all were closed.
     """
 
+    run_id = ""
+
     def __init__(self, events: Tracker | None = None, others: Mapping[str, Tracker] | None = None) -> None:
-        self.events, self.others = events, dict(others or {})
+        self.events, self.others = events, None if others is None else dict(others)
 
     def __enter__(self) -> "Trackers":
         return self
@@ -46,14 +52,33 @@ class Trackers:
         try:
             self._each(lambda tracker: tracker.close(failed))
         finally:
-            self.events, self.others = None, {}
+            self.events, self.others = None, None
+
+    @contextmanager
+    def ending(self, start: Callable[[], Mapping[str, Tracker]], folder: Path, out: Path) -> Iterator["Trackers"]:
+        """Within the block the trackers for the end of the run, which are then closed; events.jsonl appears. `start`
+        starts those that this process has not, in whose library the run goes on. One that fails is left out with a
+        warning. `folder` has the journals."""
+        if self.events is not None:
+            self.events.close()
+            self.events = None
+        with composed(folder, out) as events:
+            if self.others is None:
+                try:
+                    self.others = dict(start())
+                except ValueError as error:
+                    print(f"warning: the end of the run is in no tracker: {error}", file=sys.stderr)
+            with Trackers(events, self.others) as last:
+                self.others = None
+                yield last
 
     def _each(self, call: Callable[[Tracker], None]) -> None:
-        for name, tracker in list(self.others.items()):
+        others = self.others or {}
+        for name, tracker in list(others.items()):
             try:
                 call(tracker)
             except Exception as error:
-                del self.others[name]
+                del others[name]
                 reason = one_line(error)
                 print(f"warning: tracker={name} failed and is dropped, the run continues: {reason}", file=sys.stderr)
                 with suppress(Exception):
@@ -62,66 +87,32 @@ class Trackers:
             call(self.events)
 
 
-def tracker(node: Node, out: Path, run_name: str, config: Mapping[str, Any]) -> Trackers:
-    """Start the trackers of a run.
+def started(node: TrackerConfig, folder: Path, out: Path, config: Mapping[str, Any]) -> dict[str, Tracker]:
+    """Start the tracker of the run in `out`, if it has one, and store in `folder` which it is. Where an earlier
+    process has stored the same, its run in the library goes on. `config` is logged without its group `tracker`.
 
-    Args:
-        node: the group `tracker` of its configuration.
-        out: the run directory, which exists.
-        config: the configuration, logged without its group `tracker`.
-
-    Raises:
-        ValueError: a missing library, a value outside its choices, or a tracker that cannot be started.
-        OSError: events.jsonl cannot be written.
-    """
+    Raises ValueError: a missing library, a value outside its choices, or a tracker that cannot be started."""
     check(node)
-    shown = {key: value for key, value in config.items() if key != "tracker"}
+    made: dict[str, Tracker] = {}
     keys = {key: value for key, value in vars(node).items() if key != "name"}
+    keys |= {"out": out, "run_name": out.name, "config": {k: v for k, v in config.items() if k != "tracker"}}
+    before = stored(folder)
+    run_id = word(before.get("run_id")) if before.get("tracker") == asdict(node) else ""
     try:
-        others: dict[str, Tracker] = {}
         if node.name in ADAPTERS:
-            others[node.name] = ADAPTERS[node.name](**keys, out=out, run_name=run_name, config=shown)
+            made[node.name] = ADAPTERS[node.name](**keys, run_id=run_id)
     except ValueError:
         raise
     except Exception as error:
         raise ValueError(f"`tracker={node.name}` could not be started: {one_line(error)}") from error
-    try:
-        return Trackers(JsonLines(out / "events.jsonl"), others)
-    except BaseException:
-        Trackers(None, others).close(failed=True)
-        raise
+    run_id = next((tracker.run_id for tracker in made.values()), "")
+    write_json(folder / STARTED, {"tracker": asdict(node), "run_id": run_id})
+    return made
 
 
-def check(node: Node) -> None:
-    """Raise ValueError for a store or a mode that no tracker supports."""
-    if isinstance(node, WandBConfig) and node.mode not in ("offline", "online"):  # others ask at the terminal
-        raise ValueError(f"`tracker.mode` must be one of offline, online; got {node.mode!r}")
-    if not isinstance(node, MLflowConfig) or node.uri is None:
-        return
-    scheme, _, rest = node.uri.partition("://")
-    if scheme not in ("sqlite", "http", "https") or not rest.strip("/"):
-        raise ValueError(
-            f"`tracker.uri` must be sqlite:///FILE, http://SERVER or https://SERVER; got {masked(node.uri)!r} "
-            "(MLflow's store of plain files is deprecated)"
-        )
-    if scheme != "sqlite":
-        refuse_credentials(node.uri, "`tracker.uri`")
-
-
-def refuse_unasked(node: Node, overrides: Iterable[str]) -> None:
-    """Only the command line, no preset file, may let a tracker use the network or write outside the run directory and
-    its parent. Raises ValueError, also for an unsupported tracker (see `check`)."""
-    check(node)
-    typed = dict(override.lstrip("+").split("=", 1) for override in overrides if "=" in override)
-    sends = {"mode": getattr(node, "mode", "offline"), "uri": getattr(node, "uri", None) or ""}
-    for key, value in sends.items():
-        if value in ("offline", "") or typed.get(f"tracker.{key}", "").strip("'\"") == value:
-            continue
-        effect = "writes to a file of its own" if value.startswith("sqlite:") else "sends the run over the network"
-        setting = f"tracker.{key}={masked(value)}"
-        raise ValueError(
-            f"`{setting}` {effect}, so a preset may not choose it; to allow it, give {setting} on the command line"
-        )
+def stored(folder: Path) -> Mapping[str, Any]:
+    """What `started` has stored in a folder, if anything."""
+    return read(folder / STARTED) if (folder / STARTED).exists() else {}
 
 
 def log_step(tracker: Tracker, line: Any, batch: int = 0) -> None:

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from PIL import Image
 
-from attacks.runtime.tracking import tracker
+from attacks.runtime.tracking import Trackers, journal, started
 from attacks.schema.tracker import MLflowConfig, TensorBoardConfig, WandBConfig
 
 pytestmark = [
@@ -53,7 +53,7 @@ def log_run(node, out, failed=False):
     """A short run; returns its directory."""
     out.mkdir(parents=True)
     (out / "report.html").write_text("a page")
-    result = tracker(node, out, "one run", CONFIG)
+    result = tracker(node, out)
     for arm in ("no_eot", "eot"):  # each arm counts from 0
         for step, value in STEPS.items():
             result.log_scalars(step, {"objective": value, "snr": float("nan"), "held_out": None}, arm)
@@ -62,6 +62,11 @@ def log_run(node, out, failed=False):
     result.log_artifact(out / "views.png")
     result.close(failed)
     return out
+
+
+def tracker(node, out, config=CONFIG):
+    others = started(node, out, out, config)
+    return Trackers(journal(out, out), others)
 
 
 def no_secret(folder):
@@ -95,7 +100,7 @@ def test_mlflow(alone):
     client = mlflow.MlflowClient(f"sqlite:///{out.parent / 'mlflow.db'}")
     (experiment,) = client.search_experiments(filter_string="name = 'cite'")
     second, first = client.search_runs([experiment.experiment_id])
-    assert (first.info.status, second.info.status, first.info.run_name) == ("FINISHED", "FAILED", "one run")
+    assert (first.info.status, second.info.status, first.info.run_name) == ("FINISHED", "FAILED", out.name)
     assert first.data.params == {"seed": "7", "encoder.name": "pocket", "encoder.features": "[]"}
     assert set(first.data.metrics) == {"no_eot/objective", "eot/objective"}
     for arm in ("no_eot", "eot"):
@@ -185,7 +190,7 @@ def test_lost_server_costs_one_warning_and_a_few_seconds(tmp_path, capsys, monke
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     config = MLflowConfig(uri=f"http://127.0.0.1:{server.server_port}", experiment="x")
-    result = tracker(config, tmp_path, "run", CONFIG)
+    result = tracker(config, tmp_path)
     server.shutdown()
     server.server_close()
     began = time.perf_counter()
@@ -194,24 +199,25 @@ def test_lost_server_costs_one_warning_and_a_few_seconds(tmp_path, capsys, monke
     result.close()
     assert time.perf_counter() - began < 20
     assert capsys.readouterr().err.count("warning") == 1
-    assert (tmp_path / "events.jsonl").read_text().count('"scalars"') == 3
+    assert next(tmp_path.glob("journal.*")).read_text().count('"scalars"') == 3
 
 
 def test_unreachable_server_gives_a_one_line_error(tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
     with pytest.raises(ValueError, match="`tracker=mlflow` could not be started"):
-        tracker(MLflowConfig(uri="http://127.0.0.1:9", experiment="x"), tmp_path, "run", CONFIG)
+        tracker(MLflowConfig(uri="http://127.0.0.1:9", experiment="x"), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
 def test_libraries_print_nothing_during_a_run(tmp_path):
     code = (
-        "import pathlib, sys\nfrom attacks.runtime.tracking import tracker\nfrom attacks.schema.tracker import *\n"
+        "import pathlib, sys\nfrom attacks.runtime.tracking import started\nfrom attacks.schema.tracker import *\n"
         "for node in (TensorBoardConfig(), MLflowConfig(experiment='x'), WandBConfig(mode='offline', project='x')):\n"
         "    out = pathlib.Path(sys.argv[1]) / node.name\n    out.mkdir()\n"
         "    (out / 'report.html').write_text('a page')\n"
-        "    with tracker(node, out, 'run', {}) as result:\n"
-        "        result.log_scalars(0, {'a': 1.0}, 'eot')\n        result.log_artifact(out / 'report.html')\n"
+        "    (result,) = started(node, out, out, {}).values()\n"
+        "    result.log_scalars(0, {'a': 1.0}, 'eot')\n    result.log_artifact(out / 'report.html')\n"
+        "    result.close()\n"
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout == "" and [line for line in done.stderr.splitlines() if "oneDNN" not in line] == []

@@ -8,12 +8,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from attacks.runtime.tracking import Trackers, log_end, log_step, refuse_unasked, tracker
-from attacks.runtime.tracking.events import JsonLines, leaves
+from attacks.runtime.tracking import Trackers, journal, log_end, log_step, started
+from attacks.runtime.tracking.events import leaves
 from attacks.schema.groups import CHOICES
+from attacks.schema.presets import refuse_untyped
 from attacks.schema.tracker import MLflowConfig, NoTrackerConfig, WandBConfig
 
 CONFIG = {"seed": 0, "tracker": {"name": "none"}}
+KEYS = ("tracker.mode", "tracker.uri")
 
 
 def events(path):
@@ -26,6 +28,8 @@ def timeless(path):
 
 class Recorder:
     """A tracker that records its calls, and fails in the call of a given name."""
+
+    run_id = ""
 
     def __init__(self, failing=None):
         self.calls, self.failing = [], failing
@@ -51,10 +55,11 @@ def log_run(out, *others):
     interval = {"mean": 0.5, "low": 0.25, "high": 0.75}
     content = {"arms": {"eot": {"success": interval, "knn": None, "budget_used": 1.0}}, "wide": None}
     (out / "report.html").write_text("a page")
-    with Trackers(JsonLines(out / "events.jsonl"), dict(enumerate(others))) as trackers:
+    with Trackers(journal(out, out), dict(enumerate(others))) as trackers:
         log_step(trackers, line)
         log_step(trackers, line, batch=2)
-        log_end(trackers, content, out)
+        with trackers.ending(dict, out, out) as last:
+            log_end(last, content, out)
 
 
 def test_each_event_is_a_line_and_equal_runs_write_equal_lines(tmp_path):
@@ -74,26 +79,26 @@ def test_each_event_is_a_line_and_equal_runs_write_equal_lines(tmp_path):
 
 
 def test_resumed_run_keeps_its_lines_except_an_incomplete_one(tmp_path):
-    path = tmp_path / "events.jsonl"
-    broken = JsonLines(path)
-    broken.log_scalars(0, {"objective": 1.0})
-    broken.file.close()
-    with path.open("a") as file:
-        file.write('{"event": "scal')
-    JsonLines(path).close()
-    assert [event["event"] for event in events(path)] == ["start", "scalars", "start", "end"]
+    killed = journal(tmp_path, tmp_path)
+    killed.log_scalars(0, {"objective": 1.0})
+    killed.file.write('{"event": "scal')
+    killed.file.close()
+    killed.lock.close()
+    with Trackers(journal(tmp_path, tmp_path)).ending(dict, tmp_path, tmp_path):
+        pass
+    lines = events(tmp_path / "events.jsonl")
+    assert [event["event"] for event in lines] == ["start", "scalars", "start", "end"]
 
 
 def test_full_disk_error_names_the_file_and_does_not_hide_the_original_error(tmp_path):
-    path = tmp_path / "events.jsonl"
 
     def full(_):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     def filled():
-        lines = JsonLines(path)
+        lines = journal(tmp_path, tmp_path)
         lines.file.close()
-        lines.file = SimpleNamespace(name=str(path), write=full, close=lambda: None)
+        lines.file = SimpleNamespace(name="events.jsonl", write=full, close=lambda: None)
         return lines
 
     with pytest.raises(OSError, match=r"events\.jsonl cannot be written: the disk is full"):
@@ -118,17 +123,16 @@ def test_all_trackers_are_closed_when_the_run_fails(tmp_path):
     seen = Recorder()
     with (
         pytest.raises(RuntimeError, match="in the run"),
-        Trackers(JsonLines(tmp_path / "events.jsonl"), {"one": seen}),
+        Trackers(journal(tmp_path, tmp_path), {"one": seen}),
     ):
         raise RuntimeError("in the run")
     assert seen.calls == [("close", True)]
-    assert events(tmp_path / "events.jsonl")[-1]["failed"] is True
+    assert events(next(tmp_path.glob("journal.*")))[-1]["failed"] is True
 
 
 def test_a_file_of_lines_that_cannot_be_written_is_an_error(tmp_path):
-    (tmp_path / "events.jsonl").mkdir()
     with pytest.raises(OSError):
-        tracker(NoTrackerConfig(), tmp_path, "run", CONFIG)
+        journal(tmp_path / "none", tmp_path)
     lines = Recorder(failing="scalars")
     with pytest.raises(ConnectionError):
         Trackers(lines).log_scalars(0, {})
@@ -139,7 +143,7 @@ def test_missing_library_error_gives_the_install_command(tmp_path, monkeypatch, 
     for module in (name, "torch.utils.tensorboard", "sqlalchemy", "mlflow.entities"):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ValueError, match=rf'pip install "viewproof\[{name}\]"') as error:
-        tracker(CHOICES["tracker"][name](), tmp_path, "run", CONFIG)
+        started(CHOICES["tracker"][name](), tmp_path, tmp_path, CONFIG)
     assert "\n" not in str(error.value)
     assert not list(tmp_path.iterdir())
 
@@ -161,7 +165,7 @@ def test_import_of_the_module_loads_no_library():
 )
 def test_impossible_settings_are_refused_before_any_file_is_written(tmp_path, node, word):
     with pytest.raises(ValueError, match=word):
-        tracker(node, tmp_path, "run", CONFIG)
+        started(node, tmp_path, tmp_path, CONFIG)
     assert not list(tmp_path.iterdir())
 
 
@@ -176,11 +180,11 @@ def test_impossible_settings_are_refused_before_any_file_is_written(tmp_path, no
 def test_only_the_command_line_can_enable_a_remote_tracker(node, word):
     for overrides in ([], ["tracker=wandb"], ["tracker.mode=offline", "tracker.uri=https://elsewhere"]):
         with pytest.raises(ValueError, match="command line"):
-            refuse_unasked(node, overrides)
-    refuse_unasked(node, [word])
+            refuse_untyped(SimpleNamespace(tracker=node), overrides, KEYS)
+    refuse_untyped(SimpleNamespace(tracker=node), [word], KEYS)
     offline, none = WandBConfig(mode="offline", project="x"), MLflowConfig(uri=None, experiment="x")
     for local in (NoTrackerConfig(), offline, none):
-        refuse_unasked(local, [])
+        refuse_untyped(SimpleNamespace(tracker=local), [], KEYS)
 
 
 def test_leaves_have_dotted_names():
