@@ -123,7 +123,7 @@ def _read(content: bytes) -> tuple[Image.Image, list[str]]:
             _refuse_missing(opened, content)
         turn = TURNS.get(opened.getexif().get(ORIENTATION, 1))  # behind a PNG's pixels; TIFFs are turned
         colours = _colours(opened, chunks)
-        if opened.mode == "P" and len(chunks.get(b"PLTE", range(768))) <= 3 * np.asarray(opened).max():
+        if opened.mode == "P" and len(chunks.get(b"PLTE", range(768))) <= 3 * int(np.asarray(opened).max()):
             raise ValueError("some of its pixels have no colour in its palette")
         if opened.mode in ("1", "L", "RGB") and b"tRNS" in chunks:
             _scale_key(opened.info, chunks[b"IHDR"][8], chunks[b"tRNS"])
