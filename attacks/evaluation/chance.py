@@ -22,6 +22,11 @@ class Level(NamedTuple):
     most: float
 
 
+def written(level: Mapping[str, float]) -> str:
+    """A level in words, from its values by name, such as "chance 0.995 (0 to 1)", with the ends of the reach."""
+    return f"chance {level['chance']:.3g} ({level['least']:.3g} to {level['most']:.3g})"
+
+
 class Setting(NamedTuple):
     """What a level depends on: each picture's row of the gallery `truth` (N,), its cluster, the target's row (N,) or
     None, each row's identity (G,), the number of `neighbours` that vote (0: none does), the pictures `alone` (N,) of

@@ -106,8 +106,10 @@ def _beyond_chance(decided: Sequence[Decided], content: Mapping[str, Any]) -> li
     result = []
     for row, reason in zip(decided, reasons, strict=True):
         counts = not reason or (reason == AT_RANDOM and solid and row.requirement.measure in relative)
-        passes = row.verdict == "PASS" or (row.verdict == "UNDECIDED" and not row.reason)
-        result.append(replace(row, verdict="UNDECIDED", reason=reason, more=None) if passes and not counts else row)
+        if row.verdict != "FAIL" and not counts:
+            reason = f"{TOO_FEW}; {reason}" if row.ranged else reason
+            row = replace(row, verdict="UNDECIDED", reason=reason, more=None)
+        result.append(row)
     return result
 
 

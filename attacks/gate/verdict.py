@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any, Literal
 
+from attacks.evaluation.chance import written
 from attacks.gate.policy import Policy, Requirement
 
 Word = Literal["PASS", "FAIL", "UNDECIDED"]
@@ -42,7 +43,7 @@ class Decided:
     @property
     def ranged(self) -> bool:
         """Whether the ends are those of a range, because there are too few clusters for an interval."""
-        return self.reason == TOO_FEW
+        return self.reason.startswith(TOO_FEW)
 
     @property
     def number(self) -> str:
@@ -115,14 +116,12 @@ def table(gate: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
 def numbered(row: Mapping[str, Any]) -> str:
     """The `number` of a row of such a section."""
     value, low, high = (f"{row[key]:.3g}" for key in ("value", "low", "high"))
-    return f"{value} ({low} to {high})" if row["reason"] == TOO_FEW else f"{value} [{low}, {high}]"
+    return f"{value} ({low} to {high})" if row["reason"].startswith(TOO_FEW) else f"{value} [{low}, {high}]"
 
 
 def _note(row: Mapping[str, Any]) -> str:
     more = "" if row["more"] is None else f"; about {row['more']} pictures more decide it"
-    level = ""
-    if row["chance"] is not None:
-        level = f"; chance {row['chance']:.2g}, from {row['least']:.2g} to {row['most']:.2g}"
+    level = "" if row["chance"] is None else f"; {written(row)}"
     return f"{row['pictures']} pictures in {row['clusters']} clusters{level}{more}" + (
         f"; {row['reason']}" if row["reason"] else ""
     )

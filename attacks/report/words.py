@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from attacks.evaluation.chance import written as chance_text
 from attacks.runtime.untrusted import mapping
 
 #: The arms in the order of every table: the attack in question first. A run may lack some.
@@ -79,7 +80,7 @@ def measured(
 
     def levelled(measure: Measure) -> Measure:
         level = chance.get(measure.key.replace(" ", "_"))
-        return measure if level is None else measure._replace(meaning=f"{measure.meaning}; {level_text(level)}")
+        return measure if level is None else measure._replace(meaning=f"{measure.meaning}; {chance_text(level)}")
 
     rates: Mapping[str, Any] = next((row["tar"] for row in arms.values() if row.get("tar")), {})
     verified = [
@@ -91,11 +92,6 @@ def measured(
         ("Verification", known(verified)),
     ]
     return [(name, rows) for name, rows in groups if rows]
-
-
-def level_text(level: Mapping[str, float]) -> str:
-    """The chance of a measure and what it can be, such as "chance 0.17, from 0 to 1"."""
-    return f"chance {level['chance']:.2g}, from {level['least']:.2g} to {level['most']:.2g}"
 
 
 def value_of(row: Mapping[str, Any], key: str) -> Any:

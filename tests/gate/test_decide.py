@@ -159,7 +159,7 @@ def test_a_weak_attack_never_passes_and_may_fail(changes, reason):
 
 
 def test_a_range_is_in_parentheses_and_more_pictures_decide_no_row_of_a_weak_attack():
-    policy = Policy("A claim.", "2026-11-24", (Requirement("cosine", "eot", at_least=-0.9),))
+    policy = Policy("A claim.", "2026-11-24", (Requirement("cosine", "eot", at_least=0.2),))
     few = rows([0.5] * 12, "cosine")
     checked_ones, weak = (decide(policy, "", content(**changes), few, False) for changes in ({}, {"sanity": None}))
     assert "0.5 (0.5 to 0.5)" in str(checked_ones) and "about 18 pictures more" in str(checked_ones)
