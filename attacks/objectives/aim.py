@@ -30,9 +30,10 @@ class Known(NamedTuple):
     identity: Tensor | None = None
 
     def without(self, rows: Set[int]) -> "Known":
-        """The same with fewer rows of the gallery. No picture has its own row or its target among `rows`."""
+        """The same without some rows of the gallery, none of them a picture's own; a target stays."""
         if not rows:
             return self
+        rows = rows if self.goal is None else rows - {*self.goal.tolist()}
         keep = torch.tensor([row not in rows for row in range(len(self.gallery))], device=self.gallery.device)
         number = (keep.cumsum(0) - 1).to(self.truth.device)  # of each row, after that
         return self._replace(

@@ -17,11 +17,8 @@ def test_half_of_the_clusters_are_held_out_whole_or_none(clusters, seed):
     half = len({*clusters}) // 2
     assert len(sides[JUDGE]) == (half if half >= LEAST else 0)
     assert words == split_of(clusters, clusters, seed)
-
-
-def test_another_seed_holds_out_other_clusters():
-    names = [*map(str, range(40))]
-    assert len({split_of(names, names, seed) for seed in range(20)}) == 20
+    names = [*map(str, range(99))]
+    assert split_of(names, names, seed) != split_of(names, names, seed + 1)
 
 
 @given(words=st.lists(st.sampled_from(WORDS), min_size=2, max_size=9), data=st.data())

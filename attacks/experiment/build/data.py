@@ -122,12 +122,13 @@ def _remarks(known: Gallery) -> list[str]:
 
 
 def hidden(known: Gallery | Classes, queries: Pictures, truth: Tensor) -> set[int]:
-    """The rows of the gallery that show held-out pictures, which the attack may not see, near duplicates too."""
-    if isinstance(known, Classes):
-        return set()
+    """The rows of the gallery of held-out clusters, such as tiles of a photograph, which the attack may not see."""
     attacked = {*truth[queries.attacked].tolist()}
-    held_out = {known.originals[row] for row in truth.tolist() if row not in attacked}
-    return {row for row, original in enumerate(known.originals) if original in held_out} - attacked
+    held_out = sorted({*truth.tolist()} - attacked)
+    if isinstance(known, Classes) or not held_out:
+        return set()
+    numbers = known.cluster_numbers
+    return {*torch.isin(numbers, numbers[held_out]).nonzero()[:, 0].tolist()} - attacked
 
 
 def targeted(
