@@ -142,9 +142,7 @@ def _paint(opened: Any, colour: tuple[int, ...]) -> None:
     ink = colour[: len(opened.getbands())]
 
     def painted() -> None:
-        del (
-            opened.load_prepare
-        )  # back to the method of its class; and no circle, which would stay in memory for a while
+        del opened.load_prepare  # a circle, which would keep the pixels for a while; now it is that of the class
         opened.load_prepare()
         box = opened.tile[0].extents if opened.format == "GIF" else (0, 0, *opened.im.size)
         opened.im.paste(ink if len(ink) > 1 else ink[0], box)
@@ -220,9 +218,7 @@ def _refuse_tiff(tags: Any, pixels: int, content: bytes) -> None:
         raise ValueError("Pillow misreads planes or premultiplied alpha of other than 8 bits; save it without")
     whole = (1, 7) if tags[262] == 6 else (1, 4, 5, 7, 8, 32_773, 32_946, 34_925, 50_000, 50_001)  # 6: YCbCr
     if compression not in whole:
-        raise ValueError(
-            f"whether data of its compression, {compression}, are whole is not certain; save it as RGB with LZW"
-        )
+        raise ValueError(f"whether data of compression {compression} are whole is not certain; save RGB with LZW")
     lengths = tags.get(279, tags.get(325, ()))
     if compression == 1 and 8 * sum(lengths) < pixels * sum(bits):
         raise ValueError("data of some of its pixels are missing")
@@ -277,9 +273,7 @@ def _colours(opened: Image.Image, chunks: dict[bytes, bytes]) -> str:
         return f"the gamma {gamma:g} (gAMA) is"
     if b"sRGB" not in chunks and max(abs(a - b) for a, b in zip(primaries, _SRGB, strict=True)) > 0.005:
         return f"the primaries {primaries} (cHRM) are"
-    other = {301, 319} & set(exif) or exif.get_ifd(0x8769).get(
-        0xA001, 1
-    ) != 1  # a TIFF's curve, primaries; ColorSpace
+    other = {301, 319} & set(exif) or exif.get_ifd(0x8769).get(0xA001, 1) != 1  # curve, primaries; ColorSpace
     return "the colours, which its tags say are not those of sRGB, are" if other else ""
 
 
