@@ -13,14 +13,15 @@ from attacks.data.split import FIT, JUDGE
 from attacks.encoders.black_box.asked import black_box
 from attacks.encoders.description import described, identity
 from attacks.eot.bank import Bank
-from attacks.evaluation.chance import Level, Setting, levels
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.comparisons import primary, secondary
 from attacks.evaluation.judge import resisting
 from attacks.evaluation.per_image import Row, arms_table, judged_rows, made_from, per_image_rows
 from attacks.evaluation.retrieval_metrics import thresholds
 from attacks.evaluation.significance import Measure
+from attacks.experiment.artefact_list import duplicates_of
 from attacks.experiment.batch import SAME, WIDE, part_of
+from attacks.experiment.chance import levels
 from attacks.experiment.judging import rounding
 from attacks.experiment.manifest import SCHEMA
 from attacks.experiment.outcome import Outcome
@@ -54,6 +55,8 @@ def metrics(
     known."""
     count, pairs, judged = len(parts.queries), outcome.bench.judge.impostors(), parts.queries.judged
     limits = limits if limits is not None else {} if pairs is None else thresholds(pairs)
+    seen = len(outcome.bench.banks[SAME].u)
+    chance = levels(part_of(parts, judged), run.evaluate.neighbours, seen, pairs, [*limits])
     success, table = _success(outcome), rows_of(outcome, limits)
     rows, clusters = judged_rows(table), [parts.queries.clusters[row] for row in judged]
     views = {name: (arms, success[name]) for name, arms in outcome.scores.items()} if count == 1 else None
@@ -107,7 +110,7 @@ def metrics(
         if pairs is None
         else {"thresholds": {f"{far:g}": value for far, value in limits.items()}, "impostors": len(pairs)},
         "neighbours": run.evaluate.neighbours,
-        "chance": {name: level._asdict() for name, level in _levels(outcome, pairs, [*limits]).items()},
+        "chance": {name: level._asdict() for name, level in chance.items()},
         "primary": primary(rows, measure),
         "comparisons": secondary(rows, measure),
         "cost": cost | {"cached": outcome.cached},
@@ -144,25 +147,12 @@ def _intervals(clusters: Sequence[str], rows: Sequence[Row]) -> str:
 
 
 def _audit(parts: Parts) -> dict[str, Any]:
-    """Where the gallery is from, how many of its pairs are near duplicates, joined and not, and how many pictures are
-    `alone` in their identity (None: no identity is given to two)."""
-    if isinstance(parts.gallery, Classes):
-        return {"source": "data.classes", "joined": 0, "apart": 0, "alone": None}
-    counts, alone = [each.counts for each in parts.gallery.duplicates], parts.gallery.alone(parts.truth)
-    numbers = {name: counts.count(name) for name in ("joined", "apart")}
-    return {"source": parts.gallery.source, **numbers, "alone": None if alone is None else int(alone.sum())}
-
-
-def _levels(outcome: Outcome, pairs: Tensor | None, rates: list[float]) -> dict[str, Level]:
-    """The chance and the reachable values of the measures of the judged pictures of a run."""
-    views, queries = len(outcome.bench.banks[SAME].u), outcome.bench.parts.queries
-    parts = part_of(outcome.bench.parts, queries.judged)
-    identity, alone = parts.gallery.label_numbers, parts.gallery.alone(parts.truth)
-    identity = torch.arange(len(parts.gallery)) if identity is None else identity
-    voters = 0 if alone is None else outcome.bench.run.evaluate.neighbours
-    alone = torch.zeros_like(parts.truth, dtype=torch.bool) if alone is None else alone
-    setting = Setting(parts.truth, parts.queries.clusters, parts.goal, identity, voters, alone, views)
-    return levels(setting, torch.zeros(0) if pairs is None else pairs, rates)
+    """Where the gallery is from, its pairs of near duplicates, and the pictures `alone` in their identity (None: no
+    identity is given to two)."""
+    gallery, alone = parts.gallery, parts.gallery.alone(parts.truth)
+    source = "data.classes" if isinstance(gallery, Classes) else gallery.source
+    pairs = len(duplicates_of(parts))
+    return {"source": source, "near_duplicates": pairs, "alone": None if alone is None else int(alone.sum())}
 
 
 def rows_of(outcome: Outcome, limits: Mapping[float, float] | None = None) -> list[dict[str, object]]:

@@ -5,7 +5,6 @@ from dataclasses import asdict, dataclass
 from html import escape
 from typing import Any, Literal
 
-from attacks.evaluation.chance import written
 from attacks.gate.policy import Policy, Requirement
 
 Word = Literal["PASS", "FAIL", "UNDECIDED"]
@@ -119,9 +118,14 @@ def numbered(row: Mapping[str, Any]) -> str:
     return f"{value} ({low} to {high})" if row["reason"].startswith(TOO_FEW) else f"{value} [{low}, {high}]"
 
 
+def level_text(level: Mapping[str, Any]) -> str:
+    """The chance level of a measure, and the least and the greatest value that it can have."""
+    return f"chance {level['chance']:.3g} ({level['least']:.3g} to {level['most']:.3g})"
+
+
 def _note(row: Mapping[str, Any]) -> str:
     more = "" if row["more"] is None else f"; about {row['more']} pictures more decide it"
-    level = "" if row["chance"] is None else f"; {written(row)}"
+    level = "" if row["chance"] is None else f"; {level_text(row)}"
     return f"{row['pictures']} pictures in {row['clusters']} clusters{level}{more}" + (
         f"; {row['reason']}" if row["reason"] else ""
     )

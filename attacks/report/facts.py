@@ -150,14 +150,12 @@ def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tu
 def gallery(content: Mapping[str, Any]) -> str:
     """What a view can be taken for: its number, where it is from, and what was joined and left out."""
     audit = content["gallery_audit"]
-    parts = [f"{content['gallery']}, {audit['source']}"]
-    for key, end in (("joined", "as one picture"), ("apart", "as two, by their identities")):
-        parts += [f"{counted(audit[key], 'pair')} of near duplicates {end} (duplicates.csv)"] if audit[key] else []
+    text = f"{content['gallery']}, {audit['source']}"
+    if audit["near_duplicates"]:
+        text += f"; {counted(audit['near_duplicates'], 'pair')} of near duplicates (duplicates.csv)"
     if audit["alone"]:
-        parts.append(
-            f"{counted(audit['alone'], 'picture')} without another of the identity in no measure of retrieval"
-        )
-    return "; ".join(parts)
+        text += f"; {counted(audit['alone'], 'picture')} alone in the identity, in no measure of retrieval"
+    return text
 
 
 def _threat(threat: Mapping[str, Any]) -> str:

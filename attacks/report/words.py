@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from attacks.evaluation.chance import written as chance_text
+from attacks.gate.verdict import level_text
 from attacks.runtime.untrusted import mapping
 
 #: The arms in the order of every table: the attack in question first. A run may lack some.
@@ -76,11 +76,10 @@ def measured(
     has a row for each FAR, with the key `tar FAR`."""
 
     def known(measures: Sequence[Measure]) -> list[Measure]:
-        return [levelled(measure) for measure in measures if any(value_of(row, measure.key) for row in arms.values())]
-
-    def levelled(measure: Measure) -> Measure:
-        level = chance.get(measure.key.replace(" ", "_"))
-        return measure if level is None else measure._replace(meaning=f"{measure.meaning}; {chance_text(level)}")
+        here = [measure for measure in measures if any(value_of(row, measure.key) for row in arms.values())]
+        found = [chance.get(measure.key.replace(" ", "_")) for measure in here]
+        texts = [f"; {level_text(level)}" if level else "" for level in found]
+        return [m._replace(meaning=m.meaning + text) for m, text in zip(here, texts, strict=True)]
 
     rates: Mapping[str, Any] = next((row["tar"] for row in arms.values() if row.get("tar")), {})
     verified = [

@@ -104,7 +104,7 @@ def test_a_copy_of_a_query_is_no_impostor(pictures, tmp_path, kind, where):
     assert len(set(known.originals)) == 6 and set(map(len, (queries.clusters, truth))) == {len(queries)}
     assert len(set(queries.clusters)) == 5
     assert (known.label_numbers is None) == (not copies) == (not known.duplicates)
-    assert ("they count as one picture" in " ".join(queries.notes)) == bool(copies)
+    assert ("near duplicates" in " ".join(queries.notes)) == bool(copies)
     if not copies:
         return
     lines = [f"{folder / file.name},{file.name}" for folder in folders.values() for file in folder.iterdir()]

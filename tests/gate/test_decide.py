@@ -1,6 +1,7 @@
 """Verdicts follow from the ends of the interval, and a weak attack cannot pass."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,12 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from attacks.evaluation.chance import Setting, levels
 from attacks.evaluation.intervals import interval, rate
 from attacks.evaluation.per_image import MEANS, SHARES
+from attacks.experiment.chance import levels
 from attacks.gate.decide import decide, decided_row, weaknesses
 from attacks.gate.policy import Policy, Requirement
 from tests.helpers import reported
+from tests.helpers.galleries import labelled
 
 
 def rows(values, measure="success", views=64, arm="eot"):
@@ -166,11 +168,13 @@ def test_a_range_is_in_parentheses_and_more_pictures_decide_no_row_of_a_weak_att
     assert "0.5 (0.5 to 0.5)" in str(weak) and "pictures more" not in str(weak)
 
 
-def chance(size, goal=None, neighbours=3):
-    identity = torch.arange(size) // 2
-    alone, impostors = torch.zeros(1, dtype=torch.bool), torch.linspace(-0.2, 0.5, 50)
-    setting = Setting(torch.tensor([0]), ["a"], goal, identity, neighbours, alone, 64)
-    return {name: level._asdict() for name, level in levels(setting, impostors, [0.01]).items()}
+def chance(size, goal=None):
+    queries = SimpleNamespace(clusters=["a"])
+    gallery = labelled([i // 2 for i in range(size)])
+    parts = SimpleNamespace(gallery=gallery, truth=torch.tensor([0]), goal=goal, queries=queries)
+    return {
+        name: level._asdict() for name, level in levels(parts, 3, 64, torch.linspace(-0.2, 0.5, 50), [0.01]).items()
+    }
 
 
 @pytest.mark.parametrize("measure", [*MEANS, *SHARES, "tar_0.01"])

@@ -248,7 +248,7 @@ def content(**changes):
         "queries": list(QUERIES),
         "clusters": list(CLUSTERS),
         "gallery": 268,
-        "gallery_audit": {"source": "data.gallery", "joined": 2, "apart": 0, "alone": 3},
+        "gallery_audit": {"source": "data.gallery", "near_duplicates": 2, "alone": 3},
         "chance": CHANCE,
         "classes": None,
         "guessed": 0,

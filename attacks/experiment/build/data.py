@@ -111,14 +111,10 @@ def _chosen(
 
 
 def _remarks(known: Gallery) -> list[str]:
-    """A note on the near duplicates that were joined, and one on those that were not."""
-    ends = {"joined": "they count as one picture", "apart": "they stay apart, for they have two identities"}
-    notes = []
-    for counts, end in ends.items():
-        pairs = [f"{each.picture} and {each.other}" for each in known.duplicates if each.counts == counts]
-        more = f", and {len(pairs) - NAMED} more pairs (duplicates.csv)" if len(pairs) > NAMED else ""
-        notes += [f"{', '.join(pairs[:NAMED])}{more} are near duplicates: {end}"] if pairs else []
-    return notes
+    """A note on the near duplicates."""
+    pairs = [f"{each.picture} and {each.other} ({each.counts})" for each in known.duplicates]
+    more = f", and {len(pairs) - NAMED} more pairs (duplicates.csv)" if len(pairs) > NAMED else ""
+    return [f"near duplicates: {', '.join(pairs[:NAMED])}{more}; joined, they count as one picture"] if pairs else []
 
 
 def hidden(known: Gallery | Classes, queries: Pictures, truth: Tensor) -> set[int]:

@@ -1,0 +1,88 @@
+"""What each measure of a run is of an encoder that answers at random, and which of its values are possible at all."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from attacks.evaluation.clusters import by_cluster
+from attacks.evaluation.per_image import TAR
+from attacks.evaluation.ranking import votes
+from attacks.experiment.parts import Parts
+
+#: Random orders from which the chance of a vote is estimated, and the most rows that are permuted for them.
+DRAWS, PERMUTED = 4096, 512
+
+
+class Level(NamedTuple):
+    """The mean of a measure where views are embedded at random, and its `least` and `most` in any order."""
+
+    chance: float
+    least: float
+    most: float
+
+
+def levels(
+    parts: Parts, neighbours: int, views: int, impostors: Tensor | None, rates: Sequence[float]
+) -> dict[str, Level]:
+    """The level of every measure, by its name in a policy. A view is embedded at random where it has the embedding of
+    another picture of the gallery: so the chance of a cosine is the `impostors`' (P,), and that of a shift is 0.
+
+    Args:
+        neighbours: the nearest rows that vote.
+        views: of each picture.
+        rates: the false accept rates of the run.
+    """
+    gallery, clusters = parts.gallery, parts.queries.clusters
+    identity = torch.arange(len(gallery)) if gallery.label_numbers is None else gallery.label_numbers
+    members = identity.bincount()[identity[parts.truth if parts.goal is None else parts.goal]].double()
+    hits = (members / len(gallery) - float(parts.goal is None)).abs()  # without a target, of all others
+    success = Level(float(by_cluster(hits, clusters).mean()), 0, 1)
+    pairs = torch.zeros(1) if impostors is None or not len(impostors) else impostors
+    mean = float(pairs.mean())
+    highest = float(pairs.quantile(views / (views + 1))) if parts.goal is None else mean
+    cosines = {"cosine": mean, "cosine_p10": float(pairs.quantile(0.1)), "worst_cosine": highest, "goal_cosine": mean}
+    result = {name: Level(chance, -1, 1) for name, chance in cosines.items()}
+    result |= {f"{TAR}{rate:g}": Level(rate, 0, 1) for rate in rates}
+    result |= {"success": success, "success_survived": success, "shift": Level(0, -2, 2)}
+    alone = gallery.alone(parts.truth)
+    kept = [i for i in range(len(parts.truth)) if alone is None or not alone[i]]
+    sizes = identity.bincount()[identity[parts.truth]].tolist()
+    by_size = {sizes[i]: _ranked(len(gallery), sizes[i]) for i in kept}
+    if alone is not None and neighbours:
+        rows = {sizes[i]: int(parts.truth[i]) for i in kept}
+        by_size = {size: by_size[size] | {"knn": _vote(identity, row, neighbours)} for size, row in rows.items()}
+    for name in next(iter(by_size.values()), {}):
+        table = torch.tensor([by_size[sizes[i]][name] for i in kept], dtype=torch.float64)
+        chance = float(by_cluster(table[:, 0], [clusters[i] for i in kept]).mean())
+        result[name] = Level(chance, float(table[:, 1].min()), float(table[:, 2].max()))
+    return result
+
+
+def _ranked(rows: int, members: int) -> dict[str, Level]:
+    """The levels of the rank of the first of `members` rows, in random orders of all."""
+    others = rows - members
+    later = torch.arange(others, dtype=torch.float64)
+    beyond = torch.cat([torch.ones(1), (1 - members / (rows - later)).cumprod(0), torch.zeros(1)])  # P(rank > k)
+    result = {f"recall_at_{k}": Level(float(1 - beyond[: k + 1][-1]), float(k > others), 1) for k in (1, 5, 10)}
+    result["mrr"] = Level(float((beyond.diff().neg() / torch.arange(1, others + 2)).sum()), 1 / (others + 1), 1)
+    return result | {"median_rank": Level(float((beyond > 0.5).sum()), 1, others + 1)}
+
+
+def _vote(identity: Tensor, row: int, neighbours: int) -> Level:
+    """The level of a vote on the identity of a row, by the nearest others in random orders."""
+    others, generator = (torch.arange(len(identity)) != row).nonzero()[:, 0], torch.Generator().manual_seed(0)
+    k = min(neighbours, len(others))
+    if len(others) <= PERMUTED:
+        picks = torch.rand(DRAWS, len(others), generator=generator).argsort(1)[:, :k]
+    else:  # hardly ever one twice
+        picks = torch.randint(len(others), (DRAWS, k), generator=generator)
+    sizes, foreign = identity.bincount(), identity[others] != identity[row]
+    worst = (foreign * (1 + sizes[identity[others]])).argsort(descending=True, stable=True)[:k]
+    own = torch.full((DRAWS + 1, 1), row)
+    right = votes(torch.cat([own, others[torch.cat([picks, worst[None]])]], 1), own[:, 0], identity).double()
+    same = int((~foreign).sum())
+    sizes[identity[row]] = 0
+    possible = int(sizes.clamp(max=same).sum()) >= k - same
+    return Level(float(right[:-1].mean()), float(right[-1]), float(possible))
