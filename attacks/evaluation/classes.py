@@ -97,6 +97,7 @@ class Classes:
     names: tuple[str, ...]
     rows: Tensor
     guessed: int = 0  # number of pictures whose class is the encoder's own prediction
+    right: float | None = None  # share of the annotated pictures that the encoder classifies so, without a view
     label_numbers: None = None
     cluster_numbers: None = None
 
@@ -157,5 +158,7 @@ def classified(
     guesses = (F.normalize(own.to(rows), dim=1) @ rows.T).argmax(1).tolist()
     truth = [guess if label is None else names.index(label) for guess, label in zip(guesses, labels, strict=True)]
     guessed = labels.count(None)
+    hits = [guess == row for guess, row, label in zip(guesses, truth, labels, strict=True) if label is not None]
     note = f"{guessed} pictures have no identity: their class is the encoder's prediction for the untouched picture"
-    return Classes(names, rows, guessed), torch.tensor(truth), (note,) if guessed else ()
+    right = sum(hits) / len(hits) if hits else None
+    return Classes(names, rows, guessed, right), torch.tensor(truth), (note,) if guessed else ()

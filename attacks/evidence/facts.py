@@ -143,7 +143,10 @@ def _worst(previous: Earlier, content: Mapping[str, Any], requirement: Requireme
     picture, number = divmod(at, cosine.shape[1])
     values: tuple[tuple[str, float], ...] = ()
     if not run.encoder.stochastic:  # whose draws are coordinates of the encoder, which is not loaded
-        views, purpose = laid(viewed(run.transforms, run.defence), run.printer, run.perturbation), "evaluate"
+        views, purpose = (
+            laid(viewed(run.transforms, run.defence, content["bank"]["side"]), run.printer, run.perturbation),
+            "evaluate",
+        )
         if requirement.bank == WIDE:
             views, purpose = widened(views, run.evaluate.wide), "evaluate wide"
         u = bank(views, cosine.shape[1], seed=run.seed, purpose=purpose).u[number : number + 1]

@@ -21,6 +21,7 @@ from attacks.evaluation.retrieval_metrics import thresholds
 from attacks.evaluation.significance import Measure
 from attacks.experiment.artefact_list import duplicates_of
 from attacks.experiment.batch import SAME, WIDE, part_of
+from attacks.experiment.build.pipeline import input_side
 from attacks.experiment.chance import levels
 from attacks.experiment.judging import rounding
 from attacks.experiment.manifest import SCHEMA
@@ -69,7 +70,7 @@ def metrics(
         }
         for arm, row in tables[SAME].items()
     }
-    cost = asdict(outcome.cost + extras.cost)
+    cost, side = asdict(outcome.cost + extras.cost), input_side(parts.encoder, parts.queries.images.shape[2:])
     measure: Measure = "cosine" if run.evaluate.primary == "cosine" else "success"
     content = {
         "schema": SCHEMA,
@@ -99,9 +100,10 @@ def metrics(
         "gallery_audit": _audit(parts),
         "classes": list(parts.gallery.names) if isinstance(parts.gallery, Classes) else None,
         "guessed": parts.gallery.guessed if isinstance(parts.gallery, Classes) else 0,
+        "files_right": parts.gallery.right if isinstance(parts.gallery, Classes) else None,
         # None if every picture is its own identity.
         "identities": None if parts.gallery.label_numbers is None else len(parts.gallery.label_numbers.unique()),
-        "bank": _bank(outcome.bench.banks[SAME], outcome.refined),
+        "bank": _bank(outcome.bench.banks[SAME], outcome.refined, side),
         "intervals": _intervals(clusters, rows),
         "arms": arms,
         "wide": None,
@@ -130,7 +132,7 @@ def metrics(
         content["judging"] = rounding(outcome.bench, some, scores, outcome.twice).to_dict()
     content["left"] = outcome.left
     if WIDE in tables:
-        bank = _bank(outcome.bench.banks[WIDE], 0)
+        bank = _bank(outcome.bench.banks[WIDE], 0, side)
         content["wide"] = {"factor": run.evaluate.wide, "bank": bank, "arms": tables[WIDE]}
     if (split := parts.queries.sides) is not None:
         fit = [row for row in table if row["split"] == FIT]
@@ -183,13 +185,15 @@ def _success(outcome: Outcome) -> dict[str, dict[str, Tensor]]:
     }
 
 
-def _bank(bank: Bank, refined: int) -> dict[str, Any]:
-    """The description of a bank; `refine` gradient steps lead from its worst views to `worst_cosine`."""
+def _bank(bank: Bank, refined: int, side: int) -> dict[str, Any]:
+    """The description of a bank for an encoder whose input has a `side`; `refine` gradient steps lead from its worst
+    views to `worst_cosine`."""
     corners = bank.u.new_tensor([[0.0], [1 - 1e-6]]).expand(2, bank.transforms.dims)
     low, high = bank.transforms.values(corners).tolist()
     return {
         "views": len(bank.u),
         "refine": refined,
+        "side": side,
         "draws": "scrambled Sobol, a stream of its own",
         "coordinates": list(bank.transforms.names),
         "ranges": [sorted(ends) for ends in zip(low, high, strict=True)],

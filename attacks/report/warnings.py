@@ -8,6 +8,9 @@ from attacks.report.words import counted, judged, sample
 NAMED = 3
 #: A run, or a part of one, with fewer clusters has a warning (see docs/intervals.md).
 FEW = 10
+#: The least recall@1 of clean views, and the least mean cosine: below it, which is 1/sqrt(2), less than half of the
+#: squared length of a view's embedding is along that of the file.
+RECALLED, ALONG = 0.8, 0.5**0.5
 PARTS = ("radii", "response", "left_out", "deployment", "explanations")
 
 
@@ -61,10 +64,14 @@ def warnings(content: dict[str, Any]) -> list[str]:
             "prediction, and recall shows how far it agrees with itself, not its accuracy"
         )
     messages += few(content)
-    if arms["clean"]["recall_at_1"] and arms["clean"]["recall_at_1"]["mean"] < 0.8:
+    clean, files = arms["clean"], content.get("files_right")
+    recall = clean["recall_at_1"]["mean"] if clean["recall_at_1"] else 1.0
+    if recall < RECALLED or clean["cosine"]["mean"] < ALONG:
         messages.append(
-            "the encoder fails on clean views already, so that not all of the success is due to the attack: see its "
-            "success on the views that the clean picture survives"
+            f"THE TASK FAILS IN THE CLEAN VIEWS ALREADY: mean cosine {clean['cosine']['mean']:.2f} to the file's "
+            f"embedding, recall@1 {recall:.2f}{'' if files is None else f', of the files {files:.2f}'}; the attack's "
+            "success says little: narrow the views (transforms), and see its success on the views that the clean "
+            "picture survives"
         )
     # Where all views are equal, a mean over views is one gradient.
     views = content["bank"]["coordinates"]

@@ -24,9 +24,9 @@ TINY += ["evaluate.pipeline=cv2_nearest", "evaluate.layers=[stem]", "evaluate.on
 #: Numbers that do not follow from the files of results, and why.
 ELSEWHERE = {
     r"schema|seed|neighbours|threat \w+": "the configuration",
-    r"(wide )?bank (refine|ranges \d+ \d)|wide factor": "the configuration",
+    r"(wide )?bank (refine|side|ranges \d+ \d)|wide factor": "the configuration",
     r"left_out steps|(deployment|detection) size \d|response \w+ \d [xy] trained \d|drift views": "the configuration",
-    r"gallery(_audit \w+)?|guessed|chance .*|verification .*": "the pictures and the encoder, before any attack",
+    r"gallery(_audit \w+)?|guessed|files_right|chance .*|verification .*": "pictures and encoder, before any attack",
     r"left": "the pictures that were not attacked",
     r"(.* )?cost \w+|costs .*": "passes and seconds, counted in the run",
 }

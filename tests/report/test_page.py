@@ -35,6 +35,18 @@ def whole(tmp_path_factory):
     return (out / "report.html").read_text(encoding="utf-8")
 
 
+@pytest.mark.parametrize(
+    ("cosine", "recall", "warned"), [(0.9, 0.95, 0), (0.65, 0.95, 1), (0.9, 0.6, 1), (0.65, None, 1)]
+)
+def test_a_task_that_fails_in_the_clean_views_is_a_warning(cosine, recall, warned):
+    content = reported.content(files_right=0.85)
+    content["arms"]["clean"] |= {"cosine": {"mean": cosine}, "recall_at_1": recall and {"mean": recall}}
+    found = [text for text in warnings(content) if "FAILS IN THE CLEAN VIEWS" in text]
+    assert len(found) == warned and all(
+        f"cosine {cosine:.2f}" in text and "of the files 0.85" in text for text in found
+    )
+
+
 def intervals(result):
     """Every interval that a part of metrics.json holds."""
     if isinstance(result, dict):

@@ -9,12 +9,14 @@ import torch
 from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
+from attacks.encoders import Preprocess, with_preprocess
 from attacks.experiment.build import parts as build
 from attacks.experiment.build import pipeline as pipelines
 from attacks.run import CONFIGS, register
 from attacks.schema import validate as schema
 from attacks.schema.groups import CHOICES, FILES, OPEN
 from attacks.schema.suggestions import choices
+from transforms import Downscale
 
 GROUPS = choices()
 EVERY = [(group, name) for group, names in GROUPS.items() for name in names if group != "config"]
@@ -101,6 +103,36 @@ def test_no_source_runs_code_named_by_a_file():
             assert name != "torch.load" or given.get("weights_only") is True, path
             for key, wrong in (("trust_remote_code", True), ("weights_only", False), ("allow_pickle", True)):
                 assert given.get(key) is not wrong, (path, name, key)
+
+
+#: Preset -> the sizes of its `Downscale` for an encoder of 96 pixels, and of 224.
+SIZES = {
+    "camera": [((48, 96), None), ((112, 224), None)],
+    "web": [((64, 128), None), ((149, 299), None)],
+    "resizers": [((91, 101), 96), ((213, 235), 224)],
+}
+
+
+@pytest.mark.parametrize("name", GROUPS["transforms"])
+def test_sizes_of_the_views_are_shares_of_the_encoders_input(name):
+    node = schema.validate(composed("config=smoke", f"transforms={name}")).transforms
+    for i, side in enumerate((96, 224)):
+        outer = pipelines.pipeline(node, side).stages
+        every = [*outer, *(stage for one in outer for stage in getattr(one, "stages", ()))]
+        sizes = {(stage.size, stage.then_size) for stage in every if isinstance(stage, Downscale)}
+        assert sizes == ({SIZES[name][i]} if name in SIZES else set())
+
+
+@pytest.mark.parametrize(
+    ("preprocess", "side"),
+    [({"size": 256, "fit": "cover", "crop": (224, 240)}, 224), ({"size": None}, 150), (None, 150)],
+)
+def test_the_side_is_that_of_the_encoders_input_or_of_the_pictures(preprocess, side):
+    network = torch.nn.Flatten()
+    if preprocess is not None:
+        given = {"kernel": "pil_bilinear", "mean": (0.5,) * 3, "std": (0.5,) * 3} | preprocess
+        network = with_preprocess(network, Preprocess(**given))
+    assert pipelines.input_side(network, (200, 150)) == side
 
 
 @pytest.mark.slow

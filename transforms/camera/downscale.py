@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar, cast
 
 import torch
 from torch import Tensor
 
 from transforms.colour.spaces import widened
 from transforms.devices import picked
-from transforms.ranges import WholeRanged, whole_pair
+from transforms.ranges import WholeRanged, is_number, whole_pair
 from transforms.resizing.resize import DENSE, axes, check_kernel, resize, target_size
 from transforms.sampling.straight_through import saturate
 
@@ -30,13 +30,16 @@ class Downscale(WholeRanged):
     Args:
         size: the shorter side in pixels (it may also enlarge); or (low, high): each view is reduced to a side drawn
             from low..high and brought back to `high`, as a service does that keeps thumbnails and a viewer that
-            enlarges them. So the views still stack, and distance is part of the expectation.
+            enlarges them. So the views still stack, and distance is part of the expectation. With a fraction among
+            them, shares of `of`: (0.5, 1.0) of 224 is (112, 224).
         kernel: see `transforms.resizing.resize`.
         then_size: the shorter side to which the reduced picture is brought, in the picture's original aspect ratio;
-            None stands for `high` of a range, and for no second step after a single side.
+            None stands for `high` of a range, and for no second step after a single side. A fraction: of `of`.
         then_kernel: the kernel of the second step, such as the encoder's own after a platform's; None: `kernel`.
         eight_bit: both steps in the library's own 8-bit arithmetic, as in a thumbnail file (see `resize`). The
             gradient is then that of the steps in floating point, straight through the rounding.
+        of: what shares are of, in pixels; in the views of a configuration by default the shorter side of the
+            encoder's input. It is None afterwards, and the sizes are pixels.
 
     Examples:
         >>> import torch
@@ -48,11 +51,12 @@ class Downscale(WholeRanged):
         torch.Size([1, 3, 24, 32])
     """
 
-    size: int | tuple[int, int]
+    size: float | tuple[float, float]
     kernel: str = "pil_bicubic"
-    then_size: int | None = None
+    then_size: float | None = None
     eight_bit: bool = False
     then_kernel: str | None = None
+    of: int | None = None
 
     name: ClassVar[str] = "shorter side (px)"
 
@@ -62,7 +66,8 @@ class Downscale(WholeRanged):
             check_kernel(self.then_kernel, "then_kernel")
         if not isinstance(self.eight_bit, bool):
             raise ValueError(f"`eight_bit` must be true or false; got {self.eight_bit!r}")
-        size, then = whole_pair(self.size, "size", MOST, " of pixels"), self.then_size
+        size = whole_pair(self._pixels(self.size), "size", MOST, " of pixels, or shares `of` a length,")
+        then = self._pixels(self.then_size)
         if then is not None and (type(then) is not int or not 1 <= then <= MOST):
             raise ValueError(
                 f"`then_size` must be a whole number of pixels, at least 1, at most {MOST}; got {then!r}"
@@ -71,19 +76,30 @@ class Downscale(WholeRanged):
             raise ValueError(
                 f"`then_kernel` must have a `then_size` unless `size` is a range; got {self.then_kernel!r} alone"
             )
-        object.__setattr__(self, "size", size)
+        for name, value in (("size", size), ("then_size", then), ("of", None)):
+            object.__setattr__(self, name, value)
+
+    def _pixels(self, given: Any) -> Any:
+        """Shares of `of` in whole pixels; what is no share, as it is."""
+        ends = given if isinstance(given, tuple) else (given,)
+        shares = any(isinstance(end, float) for end in ends) and all(is_number(end) and end > 0 for end in ends)
+        if not shares or type(self.of) is not int:
+            return given
+        pixels = tuple(max(1, round(end * self.of)) for end in ends)
+        return pixels if isinstance(given, tuple) else pixels[0]
 
     def _whole(self) -> int | tuple[int, int]:
-        return self.size
+        return cast("int | tuple[int, int]", self.size)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        if isinstance(self.size, int):
-            if self.then_size is None:
-                view = resize(images, self.size, self.kernel, eight_bit=self.eight_bit)
+        whole, then = self._whole(), cast("int | None", self.then_size)
+        if isinstance(whole, int):
+            if then is None:
+                view = resize(images, whole, self.kernel, eight_bit=self.eight_bit)
                 return view if self.eight_bit else saturate(view)
-            sides, then = [self.size] * len(images), self.then_size
+            sides = [whole] * len(images)
         else:
-            sides, then = [int(side) for side in self.values(u)[:, 0].tolist()], self.then_size or self.size[1]
+            sides, then = [int(side) for side in self.values(u)[:, 0].tolist()], then or whole[1]
         size = (images.shape[2], images.shape[3])
         final, kernels = target_size(size, then), (self.kernel, self.then_kernel or self.kernel)
         if self.eight_bit or max(size) > DENSE:

@@ -152,28 +152,24 @@ def facing(matrix: Tensor, view: Sequence[Point] = SQUARE, source: Sequence[Poin
         return matrix
     signs = []
     for row, depths in zip(given.tolist(), depth.tolist(), strict=True):
-        one, seen = depths, [row[2][0] * px + row[2][1] * py + row[2][2] for px, py in view]
-        if min(one) <= 0 <= max(one):
-            one = seen
-        if min(one) <= 0 <= max(one):
+        seen = [row[2][0] * px + row[2][1] * py + row[2][2] for px, py in view]
+        side = next((some[0] for some in (depths, seen) if min(some) > 0 or max(some) < 0), None)
+        if side is None:
             areas = [_seen_area([[sign * c for c in line] for line in row], view, source) for sign in (1, -1)]
-            one = [areas[0] - areas[1] or sum(seen) or seen[0] or seen[1]]
-        signs.append(1.0 if one[0] > 0 else -1.0)
+            side = areas[0] - areas[1] or sum(seen) or seen[0] or seen[1]
+        signs.append(1.0 if side > 0 else -1.0)
     factor = torch.ldexp(given.new_tensor(signs), 1 - torch.frexp(size).exponent)
     return matrix * factor[:, None, None]
 
 
 def _seen_area(row: list[list[float]], view: Sequence[Point], source: Sequence[Point]) -> float:
     """The area of the part of a view before the camera that shows the source."""
-    w, edges = row[2], [(row[2][0], row[2][1], row[2][2])]
-    for i, (low, high) in enumerate(zip(source[0], source[2], strict=True)):
-        for sign, end in ((1, low), (-1, high)):
-            a, b, c = (sign * (p - end * q) for p, q in zip(row[i], w, strict=True))
-            edges.append((a, b, c))
-    return clipped_area(view, edges)
+    bounds = [(row[i], sign, at[i]) for sign, at in ((1, source[0]), (-1, source[2])) for i in (0, 1)]
+    edges = [[sign * (a - end * b) for a, b in zip(line, row[2], strict=True)] for line, sign, end in bounds]
+    return clipped_area(view, [row[2], *edges])
 
 
-def clipped_area(polygon: Sequence[Point], edges: Sequence[tuple[float, float, float]]) -> float:
+def clipped_area(polygon: Sequence[Point], edges: Sequence[Sequence[float]]) -> float:
     """The area of the part of a convex polygon where a x + b y + c >= 0 for each of the `edges` (a, b, c) (Sutherland
     & Hodgman 1974)."""
     points = list(polygon)

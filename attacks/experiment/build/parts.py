@@ -23,7 +23,7 @@ from attacks.experiment.build.data import data, hidden, targeted
 from attacks.experiment.build.encoder import subject, surrogate
 from attacks.experiment.build.objective import wants_gallery
 from attacks.experiment.build.perturbation import perturb
-from attacks.experiment.build.pipeline import viewed
+from attacks.experiment.build.pipeline import input_side, viewed
 from attacks.experiment.build.printer import laid
 from attacks.experiment.build.registry import named
 from attacks.experiment.parts import Parts, Views
@@ -55,14 +55,10 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
     optimiser: Any = named("optimiser", run.optimiser)
     check_ratios(run.evaluate.ratios)
     check_pipeline(run.evaluate.pipeline)
-    transforms = laid(viewed(run.transforms, run.defence), run.printer, run.perturbation)
+    viewed(run.transforms, run.defence)  # a wrong stage is refused before an encoder is loaded
     allow_tf32(False)  # float32 is float32 but where the engine decides otherwise
     where = device(run.engine.device)
     encoder = subject(run.encoder, where, run.defence, module)
-    if run.encoder.stochastic:
-        transforms = randomised(transforms, encoder)
-    if not transforms.dims:  # all views are the same
-        views = replace(views, adaptive=None)
     if getattr(run.optimiser, "surrogate", None) is not None:
         if getattr(run.objective, "target", None) is not None:
             raise ValueError("`optimiser.surrogate` leads away from the picture: use an objective without a target")
@@ -71,6 +67,12 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
     if run.evaluate.most is not None:
         rows = drawn(queries.clusters, run.seed, run.evaluate.most)
         queries, truth = queries.only(rows), truth[rows]
+    side = input_side(encoder, queries.images.shape[2:])
+    transforms = laid(viewed(run.transforms, run.defence, side), run.printer, run.perturbation)
+    if run.encoder.stochastic:
+        transforms = randomised(transforms, encoder)
+    if not transforms.dims:  # all views are the same
+        views = replace(views, adaptive=None)
     perturbation = perturb(run, queries.images, queries.placements)
     if perturbation.shared:
         queries = replace(queries, split=split_of(queries.names, queries.clusters, run.seed, queries.split))

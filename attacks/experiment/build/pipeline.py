@@ -2,13 +2,18 @@
 
 import dataclasses
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from torch import nn
 
 from attacks.encoders.defended import ViewDefence
+from attacks.encoders.layers import unwrapped
+from attacks.encoders.preprocess import Preprocess
+from attacks.encoders.tree import optional
 from attacks.experiment.build.make import make
 from attacks.schema import groups
 from attacks.schema.declared import CONFIGS
@@ -20,21 +25,32 @@ from transforms import Compose, Stage
 from transforms.ranges import is_number
 from transforms.registry import STAGES
 
+#: Of the bundled encoder's input, for views without an encoder.
+SIDE = 96
 
-def pipeline(node: groups.ViewsConfig) -> Compose:
-    """The configured pipeline. Raises ValueError with the full key."""
+
+def input_side(encoder: nn.Module, size: Sequence[int]) -> int:
+    """The shorter side of the encoder's input, which is that of the pictures, of `size` (height, width), if it takes
+    any."""
+    preprocess = optional(unwrapped(encoder), "preprocess")
+    return min((preprocess.frame if isinstance(preprocess, Preprocess) else None) or size)
+
+
+def pipeline(node: groups.ViewsConfig, side: int = SIDE) -> Compose:
+    """The configured pipeline; `side`: of the encoder's input, of which sizes may be shares. Raises ValueError with
+    the full key."""
     value = tuple(node.value) if isinstance(node.value, list) else node.value
     if not all(map(_shade, value if isinstance(value, tuple) else (value,))) or value == ():
         raise ValueError(
             f"`transforms.value` must be a number in [0, 1], or a list of one for each channel; got {value!r}"
         )
-    return make(Compose, node, "transforms", stages=stages(node.stages, "transforms.stages"), value=value)
+    return make(Compose, node, "transforms", stages=stages(node.stages, "transforms.stages", side), value=value)
 
 
-def viewed(node: groups.ViewsConfig, defence: DefenceConfig) -> Compose:
+def viewed(node: groups.ViewsConfig, defence: DefenceConfig, side: int = SIDE) -> Compose:
     """The configured pipeline, with the defence before the stage that it names, if it names one. Raises ValueError
     with the full key."""
-    made, names, before = pipeline(node), list(node.stages), defence.before
+    made, names, before = pipeline(node, side), list(node.stages), defence.before
     if before is None:
         return made
     if before not in names:
@@ -42,20 +58,20 @@ def viewed(node: groups.ViewsConfig, defence: DefenceConfig) -> Compose:
             f"`defence.before` must name a stage of transforms={node.name} ({', '.join(names) or 'it has none'}); "
             f"got {printable(before)}{closest(before, names)}"
         )
-    own, at = stages(defence.stages, "defence.stages"), names.index(before)
+    own, at = stages(defence.stages, "defence.stages", side), names.index(before)
     placed = [ViewDefence(Compose(own), before)] if own else []
     return dataclasses.replace(made, stages=[*made.stages[:at], *placed, *made.stages[at:]])
 
 
-def stages(node: Any, path: str) -> list[Stage]:
+def stages(node: Any, path: str, side: int | None = None) -> list[Stage]:
     """The stages of {name: arguments, ...}, in order. A repeated name has a number: affine, affine2."""
     if not isinstance(node, dict):
         raise ValueError(f"`{path}` must map the names of stages to their arguments; got {node!r}")
     given = {str(name): {} if arguments is None else arguments for name, arguments in node.items()}
-    return [_stage(name, arguments, f"{path}.{name}") for name, arguments in given.items()]
+    return [_stage(name, arguments, f"{path}.{name}", side) for name, arguments in given.items()]
 
 
-def _stage(label: str, arguments: Any, path: str) -> Stage:
+def _stage(label: str, arguments: Any, path: str, side: int | None) -> Stage:
     name = re.sub(r"\d+$", "", label)
     if name not in STAGES:
         raise ValueError(f"`{printable(path)}` is unknown: stages are {', '.join(STAGES)}{closest(name, STAGES)}")
@@ -70,9 +86,11 @@ def _stage(label: str, arguments: Any, path: str) -> Stage:
             raise ValueError(
                 f"unknown key `{path}.{printable(key)}`: known here are {', '.join(known)}{closest(str(key), known)}"
             )
+    if "of" in known:
+        given.setdefault("of", side)
     try:
         if "stages" in known:
-            inner = stages(given.pop("stages", {}), f"{path}.stages")
+            inner = stages(given.pop("stages", {}), f"{path}.stages", side)
             if not inner:
                 raise ValueError("`stages` must name at least one stage")
             if name == "sometimes":

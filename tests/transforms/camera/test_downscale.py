@@ -102,3 +102,14 @@ def test_8bit_keeps_the_gradient_of_black_and_white():
     assert set(views.detach().unique().tolist()) <= {k / 255 for k in range(256)}
     views.sum().backward()
     torch.testing.assert_close(images.grad.sum(), views.new_tensor(40 * 60))
+
+
+@pytest.mark.parametrize("size", [0.5, (0.5, 1), (0.25, 0.75), 1.0])
+def test_shares_of_a_length_are_pixels(size):
+    ends = size if isinstance(size, tuple) else (size, size)
+    whole = tuple(round(224 * end) for end in ends)
+    assert Downscale(size, of=224, then_size=1.0) == Downscale(whole, then_size=224)
+    assert Downscale((48, 96), of=224) == Downscale((48, 96))  # pixels stay
+    for wrong, of in ((size, None), (float("nan"), 224), (-0.5, 224), (100.0, 224)):
+        with pytest.raises(ValueError, match="`size` must be a whole number of pixels, or shares `of` a length"):
+            Downscale(wrong, of=of)
