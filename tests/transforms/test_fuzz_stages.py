@@ -86,7 +86,7 @@ CHOICES = ("sometimes", "one_of")
 SIZED = ("downscale", "median_pool")
 PLAIN = tuple(name for name in STAGES if name not in CHOICES)
 #: Arguments that no case varies: `codec` is a map with tests of its own; `choice` makes those of the choices.
-LEFT_OUT = {"jpeg": {"codec"}, "downscale": {"then_size", "then_kernel"}}
+LEFT_OUT = {"jpeg": {"codec"}, "downscale": {"then_size", "then_kernel", "of"}}
 LEFT_OUT |= {"one_of": {"stages", "weights"}, "sometimes": {"stage", "p"}}
 #: Values that a user may write in place of a number or a range.
 WRONG = [None, True, "", "20", "nan", [], [1], [1, 2, 3], [2, 1], [0.5, -0.5], {}, {"a": 1}, "${seed}"]
