@@ -231,10 +231,13 @@ class Gallery:
     def label_numbers(self) -> Tensor | None:
         """Each row's label as a number (G,); None if no two rows share one. A picture without a label has that of a
         picture that shows the same, else one of its own."""
-        labels = {row: label for row, label in zip(self.originals, self.labels, strict=True) if label is not None}
-        keys: list[tuple[str, str | int]] = [
-            ("label", labels[row]) if row in labels else ("original", row) for row in self.originals
-        ]
+        labels: dict[int, set[str | None]] = {}
+        for row, label in zip(self.originals, self.labels, strict=True):
+            labels.setdefault(row, set()).add(label)
+        keys: list[tuple[str, str | int]] = []
+        for row, label in zip(self.originals, self.labels, strict=True):
+            known = [label] if label else [*(labels[row] - {None})]
+            keys.append(("label", str(known[0])) if len(known) == 1 else ("original", row))
         brought = () if self.vectors is None else self.vectors.labels or (None,) * len(self.vectors)
         keys += [("vector", row) if label is None else ("label", label) for row, label in enumerate(brought)]
         return _numbered(keys) if len(set(keys)) < len(keys) else None

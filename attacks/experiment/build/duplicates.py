@@ -1,10 +1,12 @@
 """Near duplicates among the pictures of a run, queries and gallery alike, which count as one."""
 
 import json
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import torch
 
 from attacks.data.gallery import Duplicate, Gallery
@@ -28,38 +30,31 @@ def joined(pictures: Gallery, cache: str | None = None) -> Gallery:
     Args:
         cache: a folder that keeps the hashes for other runs.
     """
-    signs, rows = _hashes(pictures, cache), range(len(pictures.positions))
-    first = {name: row for row, name in reversed(list(enumerate(pictures.clusters)))}
-    originals, clusters = list(pictures.originals), [first[name] for name in pictures.clusters]
-    labels = {root: label for root, label in zip(originals, pictures.labels, strict=True) if label is not None}
+    signs, names, labels, edges = _hashes(pictures, cache), pictures.names, pictures.labels, list[tuple[int, int]]()
     pairs: list[Duplicate] = []
-    for start in rows[::BLOCK]:
+    for start in range(0, len(signs), BLOCK):
         apart = (64 - signs[start : start + BLOCK] @ signs[: start + BLOCK].T) / 2
         for i, j in (apart <= DIFFERENT).tril(start - 1).nonzero().tolist():
-            row, roots = start + i, {_root(originals, j), _root(originals, start + i)}
-            known = {labels[root] for root in roots if root in labels}
-            if len(known) > 1 or len(roots) > 1 or _root(clusters, j) != _root(clusters, row):
-                names, counts = (pictures.names[row], pictures.names[j]), "apart" if len(known) > 1 else "joined"
-                pairs.append(Duplicate(*names, int(apart[i, j]), counts))
-            if len(known) < 2:
-                labels |= dict.fromkeys(roots, *known) if known else {}
-                _unite(originals, j, row)
-                _unite(clusters, j, row)
-    named = tuple(pictures.clusters[_root(clusters, row)] for row in rows)
-    groups = tuple(_root(originals, row) for row in rows)
-    duplicates = tuple(dict.fromkeys((*pictures.duplicates, *pairs)))
-    return replace(pictures, originals=groups, clusters=named, duplicates=duplicates)
+            row = start + i
+            two = None not in (labels[row], labels[j]) and labels[row] != labels[j]
+            pairs.append(Duplicate(names[row], names[j], int(apart[i, j]), "apart" if two else "joined"))
+            edges += [] if two else [(row, j)]
+    first = {name: row for row, name in reversed(list(enumerate(pictures.clusters)))}
+    given = [(row, first[name]) for row, name in enumerate(pictures.clusters)]
+    clusters = tuple(pictures.clusters[row] for row in _first(edges + given, len(signs)))
+    originals = tuple(_first(edges, len(signs)))
+    return replace(pictures, originals=originals, clusters=clusters, duplicates=tuple(pairs))
 
 
-def _root(parents: list[int], row: int) -> int:
-    while parents[row] != row:
-        parents[row] = row = parents[parents[row]]
-    return row
+def _first(edges: Sequence[tuple[int, int]], count: int) -> list[int]:
+    """For each of `count` rows the first that is connected with it by edges."""
+    import scipy  # its parts are loaded when first used
 
-
-def _unite(parents: list[int], one: int, other: int) -> None:
-    first, second = sorted((_root(parents, one), _root(parents, other)))
-    parents[second] = first
+    ends = np.array([*edges, (0, 0)]).T
+    graph = scipy.sparse.coo_array((np.ones(len(ends[0])), tuple(ends)), (count, count))
+    _, numbers = scipy.sparse.csgraph.connected_components(graph, directed=False)
+    rows: list[int] = np.unique(numbers, return_index=True)[1][numbers].tolist()
+    return rows
 
 
 @torch.no_grad()
