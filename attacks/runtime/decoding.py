@@ -21,7 +21,7 @@ from attacks.runtime.caught import caught
 #: Formats that Pillow may take a file for, whatever its name: left to itself it hands PostScript to Ghostscript.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")
 #: Limits, checked before anything is decoded. A pixel takes at most 20 bytes while it is read: 1.3 GiB a thread.
-MOST_PIXELS, MOST_BYTES = 2**26, 2**29
+MOST_PIXELS, MOST_BYTES, MOST_SCANS = 2**26, 2**29, 100
 #: The longest side: no format but PNG and TIFF has more, and 500 bytes of a moving WebP can say 17 x 4 million.
 MOST_SIDE = 65_535
 ORIENTATION = 0x0112  # the EXIF tag
@@ -109,18 +109,20 @@ def _read(content: bytes) -> tuple[Image.Image, list[str]]:
     notes: list[str] = []
     with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
         refuse_large(opened)
-        chunks = dict(_png_chunks(content)) if opened.format == "PNG" else {}
+        again, chunks = content, dict(_png_chunks(content)) if opened.format == "PNG" else {}
         tags: Any = getattr(opened, "tag_v2", None)
         if tags is not None:
             _refuse_tiff(tags, opened.width * opened.height, content)
         if opened.mode in ("I", "F"):
             raise ValueError("pixels of 32 bits have no fixed range; save it with 8 or 16 bits")
+        if opened.format in ("JPEG", "MPO"):
+            again = _lengthened(content)
         raw, negative = str([tile.args for tile in opened.tile]), tags is not None and tags[262] == 0
         _paint(opened, _INKS[0])
         turned = opened.getexif().get(ORIENTATION) in TURNS
         opened.load()
         if opened.format != "WEBP":  # libwebp refuses missing data
-            _refuse_missing(opened, content)
+            _refuse_missing(opened, again)
         turn = TURNS.get(opened.getexif().get(ORIENTATION, 1))  # behind a PNG's pixels; TIFFs are turned
         colours = _colours(opened, chunks)
         if opened.mode == "P" and len(chunks.get(b"PLTE", range(768))) <= 3 * int(np.asarray(opened).max()):
@@ -152,10 +154,9 @@ def _paint(opened: Any, colour: tuple[int, ...]) -> None:
 
 def _refuse_missing(opened: Image.Image, content: bytes) -> None:
     """Raise ValueError where pixels of a decoded file have no data, which Pillow passes over. It is decoded again, as
-    JPEG with more data than it needs, else with another background: either leaves a whole picture as it is."""
-    if opened.format in ("JPEG", "MPO"):
-        content = _lengthened(content)
-    elif opened.mode in ("RGB", "RGBA") and bytes(_INKS[0][: len(opened.mode)]) not in opened.tobytes():
+    JPEG `_lengthened`, else with another background: either leaves a whole picture as it is."""
+    plain = opened.format not in ("JPEG", "MPO") and opened.mode in ("RGB", "RGBA")
+    if plain and bytes(_INKS[0][: len(opened.mode)]) not in opened.tobytes():
         return
     with Image.open(io.BytesIO(content), formats=FORMATS) as again:
         _paint(again, _INKS[1])
@@ -179,7 +180,7 @@ def _png_chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
 def _lengthened(content: bytes) -> bytes:
     """A JPEG with `_MORE` behind the data of each restart interval, and more such intervals behind each scan. Raises
     ValueError where scans or the end are missing, and for arithmetic coding, whose data may end anywhere."""
-    at, parts, scan, restarts, left = 2, [content[:2]], False, 0, {(0, 0)}
+    at, parts, scan, scans, restarts, progressive, left = 2, [content[:2]], False, 0, 0, False, {(0, 0)}
     while (marker := _MARKER.search(content, at)) is not None and (code := marker[1][0]) != 0xD9:
         restart = 0xD0 <= code <= 0xD7
         parts += [content[at : marker.start()], *(_more(restarts, 1 if restart else len(_MORE)) if scan else ())]
@@ -187,7 +188,9 @@ def _lengthened(content: bytes) -> bytes:
         if not restart:  # a segment with a length
             at, scan = at + int.from_bytes(content[at : at + 2], "big"), code == 0xDA
         parts.append(content[marker.start() : at])
-        head = content[marker.end() + 2 : at]
+        head, scans = content[marker.end() + 2 : at], scans + (code == 0xDA)
+        if scans > MOST_SCANS or len(parts) > 2**22:
+            raise ValueError(f"it has more than {MOST_SCANS} scans, or a million restarts")
         if 0xC9 <= code <= 0xCF and code != 0xCC:
             raise ValueError("its coding is arithmetic: whether it is whole is not certain; save it again")
         if 0xC0 <= code <= 0xC3:  # a frame: the components' numbers, of which scans give the coefficients
@@ -222,6 +225,7 @@ def _refuse_tiff(tags: Any, pixels: int, content: bytes) -> None:
     lengths = tags.get(279, tags.get(325, ()))
     if compression == 1 and 8 * sum(lengths) < pixels * sum(bits):
         raise ValueError("data of some of its pixels are missing")
+    left = max(4 * pixels, 2**20)  # tiles are larger at its edges, and may be one and the same
     for start, length in zip(tags.get(273, tags.get(324, ())), lengths, strict=True):
         strip = content[start : start + length]
         if compression == 4 and "1000000000001" not in f"{int.from_bytes(strip[-4:]):032b}":
@@ -229,7 +233,10 @@ def _refuse_tiff(tags: Any, pixels: int, content: bytes) -> None:
         if compression == 7:  # abbreviated: the tables are elsewhere
             strip = bytes(tags.get(347, b"\xff\xd8\xff\xd9"))[:-2] + strip[2:]
             with Image.open(io.BytesIO(strip), formats=("JPEG",)) as opened:
-                _refuse_missing(opened, strip)
+                left -= opened.width * opened.height
+                if left < 0:
+                    raise ValueError("its strips are larger than it is")
+                _refuse_missing(opened, _lengthened(strip))
 
 
 def _scale_key(info: dict[str | tuple[int, int], Any], depth: int, key: bytes) -> None:

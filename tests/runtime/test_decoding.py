@@ -281,6 +281,11 @@ def test_the_limits_hold_before_anything_is_decoded(tmp_path, monkeypatch):
         (tmp_path / "a").write_bytes(content)
         with pytest.raises(ValueError, match="67,108,864 pixels; reduce it"):
             decoded(tmp_path / "a")
+    content = saved(Image.fromarray(PHOTO), "JPEG", progressive=True)
+    last = content.rindex(b"\xff\xda")
+    (tmp_path / "a").write_bytes(content[:last] + 100 * content[last:-2] + b"\xff\xd9")
+    with pytest.raises(ValueError, match="more than 100 scans"):
+        decoded(tmp_path / "a")
     with (tmp_path / "a").open("wb") as file:
         file.truncate(decoding.MOST_BYTES + 1)
     with pytest.raises(ValueError, match="more than 536,870,912 bytes"):
