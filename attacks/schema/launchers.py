@@ -70,10 +70,11 @@ def sweeping(index: Callable[[Path], None]) -> Iterator[None]:
 
 
 def unfinished(sweep: Path) -> list[str]:
-    """A line for each job of a sweep that has begun and has no result."""
-    jobs = (path for path in sweep.glob("[!.]*") if path.is_dir())
-    folders = sorted(jobs, key=lambda path: (len(path.name), path.name))
-    return [f"no result: {folder}" for folder in folders if not (folder / "metrics.json").exists()]
+    """A line for each job of a sweep that has begun and has no result. The folder of a job is empty where it was
+    refused, or has the lock of a run; any other, such as a tracker's store, is no job."""
+    jobs = (path for path in sweep.glob("[!.]*") if path.is_dir() and not (path / "metrics.json").exists())
+    jobs = (path for path in jobs if (path / ".lock").exists() or not any(path.iterdir()))
+    return [f"no result: {path}" for path in sorted(jobs, key=lambda path: (len(path.name), path.name))]
 
 
 def register() -> None:

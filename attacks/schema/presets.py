@@ -10,7 +10,23 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from yaml import AliasToken, MappingNode, SafeLoader, SequenceNode, TagToken, YAMLError, compose, scan
+from yaml import (
+    AliasToken,
+    BlockEndToken,
+    BlockMappingStartToken,
+    BlockSequenceStartToken,
+    FlowMappingEndToken,
+    FlowMappingStartToken,
+    FlowSequenceEndToken,
+    FlowSequenceStartToken,
+    MappingNode,
+    SafeLoader,
+    SequenceNode,
+    TagToken,
+    YAMLError,
+    compose,
+    scan,
+)
 
 from attacks.schema.encoder import PROGRAMS
 from attacks.schema.groups import GROUPS
@@ -22,6 +38,10 @@ from attacks.schema.validate import printable, refuse_code
 
 #: Far more than a preset needs: reading a megabyte of YAML takes seconds.
 MOST_BYTES = 2**18
+DEEPEST = 64
+#: Tokens that open and close a mapping or list.
+STARTS = (BlockMappingStartToken, BlockSequenceStartToken, FlowMappingStartToken, FlowSequenceStartToken)
+ENDS = (BlockEndToken, FlowMappingEndToken, FlowSequenceEndToken)
 #: Python converts no more of a whole number from text.
 MOST_DIGITS = 4300
 #: The settings of Hydra that the command line may change. Of a launcher's keys none is a `_target_`.
@@ -92,7 +112,11 @@ def read(path: str | Path) -> DictConfig:
 def refuse_marks(text: str, where: str) -> None:
     """Raise ValueError for aliases, tags, merge keys or a duplicate key in a YAML text, YAMLError where it is not
     YAML."""
+    depth = 0
     for token in scan(text):
+        depth += isinstance(token, STARTS) - isinstance(token, ENDS)
+        if depth > DEEPEST:  # the scanner would take minutes for 100,000 brackets
+            raise ValueError(f"{where} is not valid YAML here: it is nested deeper than {DEEPEST}")
         if isinstance(token, AliasToken):  # each is copied in full: ten lines of them can make a billion values
             raise ValueError(f"{where}: YAML aliases (*name) are refused; write it out, or refer by ${{key}}")
         if isinstance(token, TagToken):  # constructors of tags raise errors of any type

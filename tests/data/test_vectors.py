@@ -107,6 +107,17 @@ def cut(folder):
     file.write_bytes(file.read_bytes()[:-9])
 
 
+def shaped(shape):
+    """Another shape in the header."""
+
+    def change(folder):
+        with (folder / "g.npy").open("wb") as file:
+            np.lib.format.write_array_header_1_0(file, {"descr": "<f8", "fortran_order": False, "shape": shape})
+            file.write(bytes(999))
+
+    return change
+
+
 def columns(folder):
     (folder / "g.txt").unlink()
     (folder / "g.csv").write_text("name,name\n" + "".join(f"{i},x\n" for i in range(9)))
@@ -117,6 +128,11 @@ BAD = {
     "no array": (lambda folder: (folder / "g.npy").write_bytes(b"no"), "must be a whole .npy"),
     "empty": (lambda folder: (folder / "g.npy").write_bytes(b""), "must be a whole .npy"),
     "cut": (cut, "must be a whole .npy"),
+    "an npz": (lambda at: (np.savez(at / "z.npz", 1), (at / "z.npz").replace(at / "g.npy")), "must be a whole .npy"),
+    "a negative side": (shaped((-9, 4)), "must be a whole .npy"),
+    "two negative sides": (shaped((-9, -4)), "must be a whole .npy"),
+    "a huge side": (shaped((2**62, 4)), "must be a whole .npy"),
+    "a boolean side": (shaped((True, 4)), "must be a whole .npy"),
     "a list of numbers": (saved(np.ones(9)), "must hold rows"),
     "integers": (saved(np.ones((9, 4), dtype=int)), "must hold rows"),
     "other bytes": (saved(np.ones((9, 4), dtype=">f4")), "must hold rows"),

@@ -75,6 +75,14 @@ def test_four_parallel_runs_equal_four_sequential_runs(name, one_by_one, tmp_pat
     assert len({json.dumps(run["arms"]) for run in one_by_one.values()}) == 4  # so that the comparison can fail
 
 
+def test_only_folders_of_jobs_are_said_to_have_no_result(tmp_path):
+    for name in ("0/metrics.json", "0/.lock", "1/.lock", "mlflow-artifacts/1/a.png", ".submitit/1/log", "notes/a.md"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "2").mkdir()  # refused before it was begun
+    assert launchers.unfinished(tmp_path) == [f"no result: {tmp_path}/{number}" for number in (1, 2)]
+
+
 @NEEDED
 @EACH
 def test_failed_job_is_named_and_the_others_continue(name, tmp_path):

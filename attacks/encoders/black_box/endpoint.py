@@ -68,8 +68,8 @@ def endpoint(
             "`key` must be the name of an environment variable that begins with VIEWPROOF_, such as VIEWPROOF_KEY, "
             "and never a key itself: no preset and no run directory can choose another secret to be sent"
         )
-    if key is not None and not os.environ.get(key):
-        raise ValueError(f"`key`: the environment variable {key} is empty: export {key}=...")
+    if key is not None and not re.fullmatch("[\x20-\x7e]+", os.environ.get(key, "")):
+        raise ValueError(f"`key`: the environment variable {key} is empty, or not ASCII on one line: export it anew")
     if rate is not None and not 0 < rate < math.inf:
         raise ValueError(f"`rate` must be a number of requests in a second, above 0; got {rate}")
     if type(retries) is not int or retries < 0:

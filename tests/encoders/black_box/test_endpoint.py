@@ -161,6 +161,7 @@ def test_requests_keep_to_the_rate():
         ({"key": "sk-abc123"}, "`key` must be the name"),
         ({"key": "AWS_SECRET_ACCESS_KEY"}, "begins with VIEWPROOF_"),
         ({"key": "VIEWPROOF_NONE"}, "VIEWPROOF_NONE is empty"),
+        ({"key": "VIEWPROOF_LINES"}, "VIEWPROOF_LINES is empty, or not ASCII on one line"),
         ({"rate": 0.0}, "`rate`"),
         ({"retries": -1}, "`retries`"),
         ({"timeout": 0.0}, "`timeout`"),
@@ -168,7 +169,8 @@ def test_requests_keep_to_the_rate():
         ({"answer": "no"}, "`answer`"),
     ],
 )
-def test_values_out_of_range_are_refused(given, message):
+def test_values_out_of_range_are_refused(given, message, monkeypatch):
+    monkeypatch.setenv("VIEWPROOF_LINES", "abc123\n")
     with pytest.raises(ValueError, match=message) as caught:
         endpoint(**{"model": "http://127.0.0.1:1"} | given)
     assert "abc123" not in str(caught.value)

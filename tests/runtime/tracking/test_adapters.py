@@ -221,3 +221,21 @@ def test_libraries_print_nothing_during_a_run(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
     assert done.stdout == "" and [line for line in done.stderr.splitlines() if "oneDNN" not in line] == []
+
+
+def test_another_process_goes_on_in_the_same_run(alone):
+    for node in (MLflowConfig(experiment="x"), WandBConfig(mode="offline", project="x"), TensorBoardConfig()):
+        out, ids = alone / node.name / "run", set()
+        out.mkdir(parents=True)
+        for step in range(2):
+            result = tracker(node, out)
+            ids |= {each.run_id for each in result.others.values()}
+            result.log_scalars(step, {"objective": 1.0}, "eot")
+            result.close(failed=step == 0)
+        assert len(ids) == 1
+    import mlflow
+
+    client = mlflow.MlflowClient(f"sqlite:///{alone}/mlflow/mlflow.db")
+    (run,) = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    assert run.info.status == "FINISHED"
+    assert [each.step for each in client.get_metric_history(run.info.run_id, "eot/objective")] == [0, 1]
