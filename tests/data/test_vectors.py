@@ -1,6 +1,8 @@
 """A gallery of embeddings from a file: its rows as of an array in memory, and one line for what is no such file."""
 
 import re
+from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -96,6 +98,18 @@ def test_a_gallery_with_vectors_embeds_its_pictures_alone(tmp_path):
         made(tmp_path, 9, 4)
         embedded(beside(queries.shelf(), read_vectors(tmp_path / "g.npy")), encoder, torch.device("cpu"), 64)
     assert len(on_shelf(queries.shelf()).content) == 3 and len(gallery.content) == 4
+
+
+@pytest.mark.parametrize(("query", "row", "refused"), [(None, "", 1), (None, "x", 1), ("x", "x", 0), ("x", "y", 0)])
+def test_an_embedding_of_a_query_as_something_else_is_refused(tmp_path, query, row, refused):
+    array = made(tmp_path, 4, 32, names=["name,identity", "a,", f"b,{row}", "c,z", "d,z"], ending=".csv")
+    shelf, encoder = pictures(2).shelf(), lambda images: images.flatten(1)[:, :32]
+    array[1] = 3 * encoder(pictures(2).images)[1]
+    np.save(tmp_path / "g.npy", array)
+    gallery = beside(replace(shelf, labels=(None, query)), read_vectors(tmp_path / "g.npy"))
+    words = "is the embedding of the picture 'b'"
+    with pytest.raises(ValueError, match=words) if refused else nullcontext():
+        embedded(gallery, encoder, torch.device("cpu"), 64)
 
 
 def saved(array):

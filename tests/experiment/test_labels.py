@@ -238,9 +238,11 @@ def test_a_table_a_list_and_a_folder_give_the_same_numbers(album, tmp_path):
     result = []
     for name in ("pictures", "plain.csv", "list.txt"):
         overrides = (f"data.path={album / name}", f"data.gallery={album / 'pictures'}")
-        result.append(
-            (done(tmp_path / name, *overrides)[3], (tmp_path / name / "perturbation.safetensors").read_bytes())
+        content = done(tmp_path / name, *overrides)[3]
+        assert content["gallery_audit"].pop("source") == (
+            "all of data.path" if name == "pictures" else "data.gallery"
         )
+        result.append((content, (tmp_path / name / "perturbation.safetensors").read_bytes()))
     assert result[0] == result[1] == result[2]
     assert result[0][0]["gallery"] == 6 and result[0][0]["identities"] is None
 
