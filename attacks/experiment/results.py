@@ -2,7 +2,7 @@
 
 import hashlib
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -16,7 +16,7 @@ from attacks.eot.bank import Bank
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.comparisons import primary, secondary
 from attacks.evaluation.judge import resisting
-from attacks.evaluation.per_image import Row, arms_table, judged_rows, made_from, per_image_rows
+from attacks.evaluation.per_image import arms_table, judged_rows, per_image_rows
 from attacks.evaluation.retrieval_metrics import thresholds
 from attacks.evaluation.significance import Measure
 from attacks.experiment.artefact_list import duplicates_of
@@ -104,7 +104,7 @@ def metrics(
         # None if every picture is its own identity.
         "identities": None if parts.gallery.label_numbers is None else len(parts.gallery.label_numbers.unique()),
         "bank": _bank(outcome.bench.banks[SAME], outcome.refined, side),
-        "intervals": _intervals(clusters, rows),
+        "intervals": INTERVALS if len(set(clusters)) > 1 else "95 %, over the views of one picture",
         "arms": arms,
         "wide": None,
         # Cosine thresholds of a match, set on clean pairs of different identities.
@@ -139,13 +139,6 @@ def metrics(
         content["split"] = split | {"arms": arms_table(fit) if split[JUDGE] else None}
     content["gate"] = verdict_of(run, outcome.bench.exhibits.out, content, table)
     return content, table
-
-
-def _intervals(clusters: Sequence[str], rows: Sequence[Row]) -> str:
-    """How the intervals of the rows, of pictures of these clusters, are made."""
-    if len(set(clusters)) == 1:
-        return "95 %, over the views of one picture"
-    return "none: the range of the clusters that the perturbation was made from" if made_from(rows) else INTERVALS
 
 
 def _audit(parts: Parts) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from attacks.data.gallery import Pictures
 from attacks.data.images import load_texture, to_bytes
 from attacks.encoders.description import described, identity
 from attacks.perturbations.patch.card import Card
@@ -238,8 +239,7 @@ def _content(
         "no_colour": colours.reason or None,
         "notes": [
             *colours.notes,
-            *_restricted(len(pictures), len(queries)),
-            *_made_from(len({*pictures} & {*queries.attacked}), len(pictures)),
+            *_restricted(pictures, queries),
             *_flagged(measured),
         ],
         **compared(judged, own, queries.clusters, wanted.arm),
@@ -258,16 +258,11 @@ def shown_of(origin: Rerun, arm: str) -> Shown:
     return parts.perturbation.for_arm(arm).evaluated(images, texture[None].to(images))
 
 
-def _restricted(some: int, count: int) -> list[str]:
-    if some == count:
-        return []
-    return [
-        f"digital figures: of the pictures that were photographed, {some} of {count}; those of the run are of all"
-    ]
-
-
-def _made_from(some: int, count: int) -> list[str]:
-    return [f"pictures: {some} of {count} are of those that the patch was made from"] if some else []
+def _restricted(rows: Sequence[int], queries: Pictures) -> list[str]:
+    some, count, fit = len(rows), len(queries), len({*rows} & {*queries.attacked})
+    part = f"digital figures: of the pictures that were photographed, {some} of {count}; those of the run are of all"
+    made = f"pictures: the patch was made from {fit} of {some}, which say nothing of other scenes"
+    return [part] * (some < count) + [made] * (fit > 0)
 
 
 def _flagged(measured: Sequence[PhotoMeasurement]) -> list[str]:

@@ -71,8 +71,6 @@ def legend(content: Mapping[str, Any]) -> str:
     """The meaning of brackets and parentheses."""
     if judged(content)[1] == 1:
         return f"In brackets: {content['intervals'].replace(' %', '%')}."
-    if content.get("split") and not fit_arms(content):
-        return "In parentheses: the smallest and the largest of the clusters that the perturbation was made from."
     return (
         "In brackets: 95% intervals over clusters. In parentheses: the smallest and the largest cluster, where "
         "clusters are too few for an interval."
