@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from attacks.encoders.answers import embedding
 from attacks.encoders.batch_norm import settle
-from attacks.encoders.engine.own import Own, own_dtype, owns
+from attacks.encoders.engine.own import Own, own_dtype
 from attacks.encoders.preprocess import Preprocess
-from attacks.encoders.tree import Texts, optional
+from attacks.encoders.tree import Texts
 from attacks.encoders.weights import fingerprint
 from attacks.runtime.files import sha256
 
@@ -80,12 +80,7 @@ class ImageEncoder(nn.Module):
         answer: Any = self.own.call(self.network, self.own.enter(self.preprocess(images)))
         if self.read is not None:
             answer = self.read(answer)
-        if not isinstance(answer, Tensor) or answer.dim() != 2 or len(answer) != len(images):
-            kind = f"shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
-            raise ValueError(
-                f"encoder {self.title}: the network must answer with one row for each of {len(images)} pictures, "
-                f"(N,D); got {kind}: let it return its embedding alone"
-            )
+        answer = embedding(answer, f"the answer of encoder {self.title}", len(images), tokens=False)
         features: Tensor = self.own.leave(answer)
         return features
 
@@ -113,30 +108,3 @@ class ImageEncoder(nn.Module):
 
     def __str__(self) -> str:  # a debugger calls `repr` often, and hashing a large network takes seconds
         return f"{self!r}, sha256 of the tensors {self.fingerprint()[:12]}"
-
-
-def probed(encoder: nn.Module) -> int:
-    """The number of features. Raises ValueError in one line where a small picture does not go through, or not to
-    finite numbers, or the gradient not back through a network in half precision."""
-    title = optional(encoder, "title") or type(encoder).__name__
-    weight, own = next(encoder.parameters(), None), next((own for _, own in owns(encoder) if own.half), None)
-    ramp = torch.linspace(0.25, 0.75, 80, device=None if weight is None else weight.device).expand(2, 3, 64, 80)
-    if weight is not None:
-        ramp = ramp.to(torch.promote_types(weight.dtype, torch.float32))
-    try:
-        with torch.set_grad_enabled(own is not None):
-            output: Tensor = encoder(ramp.clone().requires_grad_(own is not None))
-        if own is not None:
-            own.back(output)
-    except ValueError:
-        raise
-    except Exception as error:  # networks raise errors of any kind for a wrong size
-        reason = next(iter(str(error).strip().splitlines()), "")
-        raise ValueError(
-            f"encoder {title}: a picture does not go through ({type(error).__name__}: {reason[:200]}); does "
-            "`encoder.preprocess` give what the network takes?"
-        ) from error
-    if not bool(output.isfinite().all()):
-        half = "" if own is None else " (encoder.precision=float32 widens them)"
-        raise ValueError(f"encoder {title}: the features of a grey ramp are not finite; are the weights whole?{half}")
-    return output.shape[1]

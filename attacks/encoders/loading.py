@@ -7,8 +7,8 @@ from typing import Any
 
 from torch import nn
 
+from attacks.encoders.contract import probed
 from attacks.encoders.engine.own import OWN, run_in
-from attacks.encoders.image_encoder import probed
 from attacks.encoders.phash import Phash
 from attacks.encoders.pocket import untrained, widths_of
 from attacks.encoders.request import PRETRAINED, Family, Request

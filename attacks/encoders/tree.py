@@ -64,5 +64,5 @@ def leaves(tree: Tree) -> list[Tensor]:
     return [leaf for part in parts for leaf in leaves(part)]
 
 
-Encoder = Callable[..., Tree]  # (N,C,H,W) in [0,1] -> (N,D), or several of them
+Encoder = Callable[..., Tree]  # see attacks.eot.protocols
 Texts = Callable[[Sequence[str]], Tensor]  # texts -> (T,D), in the space of the pictures

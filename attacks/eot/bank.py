@@ -3,11 +3,12 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar, NamedTuple, cast
+from typing import Any, ClassVar, NamedTuple, cast
 
 import torch
 from torch import Tensor
 
+from attacks.encoders.answers import embeddings
 from attacks.encoders.engine.fallback import fall_back
 from attacks.encoders.engine.own import in_own_precision
 from attacks.encoders.randomness import drawn
@@ -89,7 +90,8 @@ class Bank(NamedTuple):
         def encode(part: Pass) -> Tree:
             rows = torch.tensor(part.images)
             u = self.u[list(part.groups[0])].repeat(len(rows), 1)
-            answer = encoder(self.transforms(taken(images, rows), u), **drawn(self.transforms, u))
+            answer: Any = encoder(self.transforms(taken(images, rows), u), **drawn(self.transforms, u))
+            answer = embeddings(answer, "the encoder's answer", len(u))
             return mapped(answer, lambda leaf: leaf.unflatten(0, (len(rows), -1)))
 
         yield from in_passes(encode, len(base_of(images)), views, chunk)

@@ -82,7 +82,11 @@ class Problem:
                 anchor = self.encoder(transforms(untouched, u), **draws)
         else:
             anchor = take(self.anchor, which.repeat_interleave(len(u) // len(which)))
-        return self.objective(self.encoder(views, **draws), anchor)
+        losses = self.objective(self.encoder(views, **draws), anchor)
+        if losses.shape != (len(u),):
+            name = type(self.objective).__name__
+            raise ValueError(f"objective {name} must return one loss a view, ({len(u)},); got {tuple(losses.shape)}")
+        return losses
 
     def members(self) -> "Iterator[Problem]":
         """The problems whose gradients the objective wants combined; none for most objectives."""

@@ -1,6 +1,13 @@
 """The parts of an attack, as protocols.
 
 attack = encoder + objective + perturbation + optimiser + EOT
+
+An encoder is a callable, in evaluation mode, of pictures (N,C,H,W) in [0,1]. It returns one floating-point tensor
+with a row for each picture: (N,D), or (N,T,D) with a vector for each token (in a run and in `evaluate`: (N,D)).
+`Layers` and `Ensemble` return several, by layer or encoder. Its numbers are finite. A row depends on its own picture
+alone, not on the others, their number, or its place; what an encoder draws, it takes as `draws`. Where an optimiser
+follows gradients, the graph from pictures to features is whole. `attacks.encoders.contract` checks it where an
+encoder enters; a graph that is cut shows in the first step.
 """
 
 from collections.abc import Sequence

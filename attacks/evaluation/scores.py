@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.data.vectors import directed
+from attacks.encoders.answers import embedding
+from attacks.encoders.contract import check_encoder
 from attacks.encoders.tree import Encoder, Tree, joined, mapped, optional
 from attacks.eot.bank import Bank, judged
 from attacks.eot.batching import in_parts
@@ -122,6 +124,7 @@ def evaluate(
     parts = gallery.parts if isinstance(gallery, Rows) else (gallery,)
     base = base_of(images)
     _check(base, clean, parts, encoder)
+    check_encoder(encoder, base, bank.transforms, tree=False)
     signature = signature or signature_of(encoder)
     width = clean.shape[1]
     if signature is not None:
@@ -133,7 +136,8 @@ def evaluate(
     columns = {key: torch.zeros_like(cosine, dtype=kind) for key, kind in kinds.items()}
     waiting: list[_Waiting] = []
     for part, features in bank.encoded(images, encoder, chunk, mine):
-        if features.shape[2] != width:
+        rows = features.flatten(0, 1) if isinstance(features, Tensor) else features
+        if embedding(rows, "the answer of `encoder`", tokens=False).shape[1] != width:
             raise ValueError(f"`clean` must be embedded with `encoder`, {features.shape[2]} wide; got {width}")
         views = uploaded(torch.tensor(part.groups[0]), cosine.device)
         finite = features.isfinite().all(2)  # a signature may map NaN to bits
@@ -264,6 +268,7 @@ def mean_embedding(images: Tensor, encoder: Encoder, bank: Bank, chunk: int = 64
         >>> mean.shape, torch.allclose(mean, mean_embedding(images.flip(3), encoder, views), atol=1e-5)
         (torch.Size([2, 192]), True)
     """
+    check_encoder(encoder, images, bank.transforms)
     views = bank._replace(u=bank.u.to(images))
     sums: list[list[Tree]] = [[] for _ in images]
     for part, features in views.encoded(images, encoder, chunk, range(len(bank.u))):

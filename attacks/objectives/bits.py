@@ -8,6 +8,7 @@ from torch import Tensor
 
 from attacks.encoders.phash import bits
 from attacks.eot.protocols import Objective
+from attacks.objectives.embedding import comparable
 from attacks.schema.options import option
 
 
@@ -40,5 +41,6 @@ class Bits(Objective):
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
         """(N,D) whose signs are bits, (N,D) those of the pictures to move away from -> (N,) in (-1,1)."""
+        features, anchor = comparable(features, anchor)
         unchanged = torch.where(bits(anchor), features, -features)
-        return (unchanged / (self.margin + unchanged.abs())).mean(1)
+        return (unchanged / (self.margin + unchanged.abs())).flatten(1).mean(1)

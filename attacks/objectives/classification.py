@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from attacks.encoders.answers import embedding
 from attacks.eot.protocols import Objective
 
 #: Keeps equal logits from dividing by zero, as in AutoAttack.
@@ -30,7 +31,9 @@ class CrossEntropy(Objective):
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
         """(N,K), (N,) -> (N,)."""
-        chosen = own(features.log_softmax(1), anchor)  # `F.cross_entropy` would leave a label of -100 out
+        chosen = own(
+            embedding(features, "the logits", tokens=False).log_softmax(1), anchor
+        )  # `F.cross_entropy` would leave a label of -100 out
         return -chosen if self.targeted else chosen
 
 
@@ -59,7 +62,7 @@ class DLR(Objective):
     def __call__(self, features: Tensor, anchor: Tensor | Mapping[str, Tensor]) -> Tensor:
         """(N,K), labels -> (N,). Raises ValueError for fewer than 3 classes (targeted: 4)."""
         least = 4 if self.targeted else 3
-        if features.dim() != 2 or features.shape[1] < least:
+        if embedding(features, "the logits", tokens=False).shape[1] < least:
             raise ValueError(
                 f"DLR needs logits (N,K) of at least {least} classes; got shape {tuple(features.shape)}: use "
                 "CrossEntropy for fewer"

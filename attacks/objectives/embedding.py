@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attacks.encoders.answers import embedding
 from attacks.encoders.tree import Encoder, Tree
 from attacks.eot.protocols import Objective
 
@@ -135,25 +136,25 @@ class Paired(Objective):
 
 
 def similarity(features: Tensor, anchor: Tensor, metric: Metric) -> Tensor:
-    """Cosine, or minus the Euclidean distance, along the last axis, averaged over tokens: (N,...,D) twice -> (N,).
-
-    Raises ValueError where the two are not tensors of one shape.
-    """
-    for name, value in (("features", features), ("anchor", anchor)):
-        if not isinstance(value, Tensor):
-            raise ValueError(
-                f"`{name}` must be one tensor (N,D); got a {type(value).__name__}: `Each` compares layers, `Members` "
-                "the encoders of an ensemble, and a `Term` may name its part of the anchor"
-            )
-    if features.shape != anchor.shape or features.dim() < 2:
-        raise ValueError(
-            f"`anchor` must be shaped like the features (N,D); got {tuple(anchor.shape)} for {tuple(features.shape)}"
-        )
+    """Cosine, or minus the Euclidean distance, along the last axis, averaged over tokens: (N,D) or (N,T,D), twice ->
+    (N,). Raises ValueError where the two are no embeddings of one shape."""
+    features, anchor = comparable(features, anchor)
     if metric == "cosine":
         values = F.cosine_similarity(features, anchor, dim=-1)
     else:
         values = -torch.linalg.vector_norm(features - anchor, dim=-1)
     return values.flatten(1).mean(1) if values.dim() > 1 else values
+
+
+def comparable(features: Any, anchor: Any) -> tuple[Tensor, Tensor]:
+    """Both, if they are embeddings of one shape. Raises ValueError in one line otherwise."""
+    for name, value in (("features", features), ("anchor", anchor)):
+        embedding(value, f"`{name}`")
+    if features.shape != anchor.shape:
+        raise ValueError(
+            f"`anchor` must be shaped like the features; got {tuple(anchor.shape)} for {tuple(features.shape)}"
+        )
+    return features, anchor
 
 
 def _parts(objective: Objective) -> Iterator[Objective]:

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import torch.nn.functional as F
 from torch import Tensor
 
+from attacks.encoders.answers import embedding
 from attacks.eot.protocols import Objective
 from attacks.objectives.classification import CrossEntropy, labels, others, own
+from attacks.objectives.embedding import similarity
 from attacks.schema.options import option
 
 #: The share of its gradient that a view keeps once its margin is reached.
@@ -150,7 +152,7 @@ class Triplet(Objective):
         if not isinstance(anchor, Mapping) or set(anchor) != {"positive", "negative"}:
             kind = sorted(anchor) if isinstance(anchor, Mapping) else type(anchor).__name__
             raise ValueError(f"`anchor` of Triplet must be a mapping of positive and negative; got {kind}")
-        far, near = (F.cosine_similarity(features, anchor[name], dim=1) for name in ("negative", "positive"))
+        far, near = (similarity(features, anchor[name], "cosine") for name in ("negative", "positive"))
         return _hinge(far - near, self.margin)
 
 
@@ -193,7 +195,7 @@ class Verification(Objective):
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
         """(N,D), (N,D) -> (N,)."""
-        above = F.cosine_similarity(features, anchor, dim=1) - self.threshold
+        above = similarity(features, anchor, "cosine") - self.threshold
         return above if self.same else -above
 
     @property
@@ -214,6 +216,9 @@ def _hinge(gap: Tensor, margin: float | None) -> Tensor:
 
 def _cosines(features: Tensor, gallery: Tensor) -> Tensor:
     """(N,D), (G,D) of unit length -> (N,G)."""
+    width = gallery.shape[1]
+    if embedding(features, "`features`", tokens=False).shape[1] != width:
+        raise ValueError(f"`features` must be as wide as the gallery's, {width}; got {features.shape[1]}")
     return F.normalize(features, dim=1) @ gallery.to(features).T
 
 

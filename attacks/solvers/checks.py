@@ -6,8 +6,10 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from attacks.encoders.contract import check_encoder
 from attacks.encoders.tree import length
 from attacks.eot.problem import Options, Problem
+from transforms import Compose
 
 #: After so many steps with a gradient of zero a picture leaves. Its loss may be at its minimum (the cross-entropy of
 #: a label that is reached), so this is no error.
@@ -64,7 +66,7 @@ def check_mode(encoder: object) -> None:
         raise ValueError("`encoder` is in training mode, so its answers change from call to call; call .eval()")
 
 
-def checked(problem: Problem) -> None:
+def checked(problem: Problem, transforms: Compose) -> None:
     """Refuse a problem that no loop can start on. Raises ValueError."""
     images, anchor, objective = problem.images, problem.anchor, problem.objective
     check_shape(images)
@@ -72,6 +74,7 @@ def checked(problem: Problem) -> None:
     if length(anchor) != len(images):
         raise ValueError(f"`anchor` must hold one row per image; got {length(anchor)} for {len(images)} images")
     check_mode(problem.encoder)
+    check_encoder(problem.encoder, images, transforms)
     if objective.stationary_at_anchor and not problem.perturbation.random_start:
         raise ValueError(
             f"{type(objective).__name__} has a zero gradient at delta = 0, so the attack would never move; "

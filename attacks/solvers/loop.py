@@ -138,7 +138,7 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
 
 def _checked(problem: Problem, options: Options) -> int:
     """The encoder passes of an adversary in each step. Raises ValueError for what cannot be combined."""
-    checked(problem)
+    checked(problem, options.eot.transforms)
     eot, adversary, adaptive = options.eot, options.adversary, options.adaptive
     if adversary is not None and adaptive is not None:
         raise ValueError("`adaptive` trusts random views, and `adversary` chooses them: leave one of them out")

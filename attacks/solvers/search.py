@@ -61,7 +61,7 @@ def search(problem: Problem, options: Options, state: LoopState | None = None) -
         ValueError: as `attack`; and for `adaptive` and `adversary`, which belong to a gradient.
         FloatingPointError: a loss that is not finite, with the step.
     """
-    checked(problem)
+    checked(problem, options.eot.transforms)
     if options.adaptive is not None:
         raise ValueError("`adaptive` follows the noise of a gradient, and a search has none; leave it out")
     if options.adversary is not None:
@@ -267,7 +267,7 @@ def answered(problem: Problem, deltas: Iterable[Tensor], u: Tensor, options: Opt
 
 def check_sampled(problem: Problem, options: Options) -> None:
     """Refuse what `sampled` cannot do. Raises ValueError."""
-    checked(problem)
+    checked(problem, options.eot.transforms)
     eot = options.eot
     if options.adaptive is not None or options.adversary is not None:
         raise ValueError("`adaptive` and `adversary` follow a gradient, which NES only estimates; leave them out")

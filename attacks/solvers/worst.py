@@ -12,6 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from attacks.encoders.contract import check_encoder
 from attacks.encoders.engine import Overflow
 from attacks.eot.bank import NO_DELTA, Bank, bank
 from attacks.eot.batching import Pass, in_parts, in_passes
@@ -186,6 +187,7 @@ def _hardest(
     problem: Problem, views: Bank, refine_steps: int, keep: int, chunk: int, world: World
 ) -> tuple[Tensor, Worst]:
     """All losses on a bank (N,V), and the worst views after refinement."""
+    check_encoder(problem.encoder, problem.images, views.transforms)
     views = views._replace(u=views.u.to(problem.images))
     losses = views.losses_of(problem, chunk, world)
     return losses, uphill(problem, views, losses, refine_steps=refine_steps, keep=keep, chunk=chunk, world=world)

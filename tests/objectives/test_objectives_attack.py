@@ -146,7 +146,7 @@ REFUSED = {
     "paired member": (lambda: Members(Paired(Away())), "outside"),
     "features by layer": (lambda: Away()({"a": E}, E), "`features`.*Each"),
     "anchor by encoder": (lambda: Away()(E, (E,)), "`anchor`.*Members"),
-    "anchor of labels": (lambda: Away()(E, ROWS), "shaped like the features"),
+    "anchor of labels": (lambda: Away()(E, ROWS), "`anchor` .*got torch.int64"),
     "labels of features": (lambda: Retrieval(E)(E, E), "whole number for each of 5 views"),
     "label ignored by torch": (
         lambda: CrossEntropy()(E, ROWS - 100),

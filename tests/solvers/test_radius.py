@@ -24,7 +24,7 @@ class Linear(nn.Module):
     """The pixels themselves."""
 
     def forward(self, pixels):
-        return pixels
+        return pixels.flatten(1)
 
 
 def case(inner, files=False, steps=60, passes=None, limits=None):
@@ -32,7 +32,7 @@ def case(inner, files=False, steps=60, passes=None, limits=None):
     images = (0.25 + levels(COUNT, *SIZE) / 2) if not files else (levels(COUNT, *SIZE) * 127).round() / 255 + 64 / 255
     weight = random(COUNT, *SIZE, value=3)
     limits = torch.linspace(0.2, 0.6, COUNT, dtype=double) if limits is None else limits
-    problem = Problem(images, weight, Linear().eval(), Dot(), inner)
+    problem = Problem(images, weight.flatten(1), Linear().eval(), Dot(), inner)
     most = {Linf: weight.abs().sum((1, 2, 3)), L2: weight.flatten(1).norm(dim=1)}
     needed = limits * most[type(inner)] * inner.eps
 

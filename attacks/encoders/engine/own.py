@@ -1,13 +1,14 @@
 """Networks in the precision of their own weights: half precision runs as it is, for pictures in float32."""
 
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.jit import ScriptModule
 
+from attacks.encoders.answers import embeddings
 from attacks.encoders.engine.memory import out_of_memory
 from attacks.encoders.engine.precision import Overflow, hooked
 from attacks.encoders.randomness import EncoderDraws, randomness_of
@@ -93,7 +94,7 @@ class Own:
         return pictures.to(self.dtype or torch.float32)
 
     def leave(self, features: Tree) -> Tree:
-        """What leaves the network, or a layer of it, after `enter`. Raises ValueError for what is no embedding."""
+        """What leaves the network, or a layer of it, after `enter`. Integers are left as they are."""
         return features if self._unchanged else mapped(features, self._widened)
 
     def call(self, network: nn.Module, pictures: Any, **which: Any) -> Any:
@@ -122,10 +123,7 @@ class Own:
 
     def _widened(self, leaf: Tensor) -> Tensor:
         if not leaf.is_floating_point():
-            raise ValueError(
-                f"encoder {self.title}: features must be floating-point numbers, (N,D); got {leaf.dtype}: let it "
-                "return its embedding"
-            )
+            return leaf
         wide = leaf.to(self.wide)
         return hooked(wide, self.scale.times) if self.dtype == torch.float16 else wide
 
@@ -192,15 +190,7 @@ class InOwnPrecision(nn.Module):
     def forward(self, images: Tensor, **which: Any) -> Tree:
         """Raises ValueError where the module refuses the pictures, or its answer is no embedding."""
         answer: Any = self.own.call(self.encoder, self.own.enter(images), **which)
-        whole = answer if isinstance(answer, Tensor | Mapping | tuple) else None
-        try:
-            return self.own.leave(whole)
-        except TypeError:  # a part that is neither a tensor nor a tree
-            kind = type(answer).__name__
-            raise ValueError(
-                f"`encoder` {self.own.title} must answer with a row of features for each picture, (N,D); got a "
-                f"{kind}: return its embedding alone"
-            ) from None
+        return self.own.leave(embeddings(answer, f"the answer of encoder {self.own.title}", len(images)))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "InOwnPrecision":
         super()._apply(fn, recurse)

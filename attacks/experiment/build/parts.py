@@ -10,6 +10,7 @@ from torch import nn
 
 from attacks.data.gallery import Gallery
 from attacks.data.split import split_of
+from attacks.encoders.contract import check_encoder
 from attacks.encoders.engine.tf32 import allow_tf32
 from attacks.encoders.randomness import randomised
 from attacks.eot import risk
@@ -73,6 +74,7 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
         transforms = randomised(transforms, encoder)
     if not transforms.dims:  # all views are the same
         views = replace(views, adaptive=None)
+    check_encoder(encoder, queries.images[:1].to(where), transforms, tree=False)
     perturbation = perturb(run, queries.images, queries.placements)
     if perturbation.shared:
         queries = replace(queries, split=split_of(queries.names, queries.clusters, run.seed, queries.split))

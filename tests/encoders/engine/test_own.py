@@ -222,12 +222,12 @@ class Program(nn.Module):
     [
         (
             "batch",
-            r"`encoder.preprocess.size` must be what .*any number of pictures; got 2 of 3x16x16 in .*'\[1, 768\]'",
+            r"`encoder.preprocess.size` must be what .*any number of pictures; got 8 of 3x16x16 in .*'\[1, 768\]'",
         ),
         ("dtype", r"`encoder.precision`: .*in the dtype of its weights; got .* pictures \(.*double.*save it in one"),
         ("device", r"`engine.device` must be the one device .* pictures are on cpu \(.*meta.*\); choose its device"),
-        ("row", r"must answer with one row for each of 2 pictures, \(N,D\); got shape \(2,\): let it return its emb"),
-        ("whole", r"must be floating-point numbers, \(N,D\); got torch.int64: let it return its embedding"),
+        ("row", r"\(N,D\), a row for each of 8 pictures; got shape \(8,\): keep one row a picture"),
+        ("whole", r"must be one floating-point tensor \(N,D\), .*got torch.int64: return its numbers before"),
     ],
 )
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=["float16", "float32"])
@@ -243,11 +243,11 @@ def test_a_missing_operator_or_a_wrong_size_gives_one_line(tmp_path, dtype):
     )
     assert load_encoder("torchscript", path, preprocess=GIVEN, precision="float32")(pictures()).shape == (3, 4)
     plain = saved(tmp_path / "plain.pt", Program("").to(dtype))
-    refused(r"`encoder.preprocess.size` must be .*got 2 of 3x8x8 in .*shapes cannot", plain, preprocess={"size": 8})
+    refused(r"`encoder.preprocess.size` must be .*got 8 of 3x8x8 in .*shapes cannot", plain, preprocess={"size": 8})
     with pytest.raises(ValueError, match=r"`encoder.preprocess.size` must be what Program .*of 3x30x20"):
         in_own_precision(Program("").to(dtype))(pictures())
     pair = in_own_precision(_Text().to(dtype))
-    with pytest.raises(ValueError, match=r"_Text must answer with a row of features .*got a str"):
+    with pytest.raises(ValueError, match=r"answer of encoder _Text must be one floating-point tensor .*got a str"):
         pair(F.interpolate(pictures(), (16, 16)))
 
 

@@ -119,6 +119,6 @@ def test_with_preprocess_takes_any_module():
     pictures = torch.rand(2, 3, 30, 20)
     assert torch.equal(mine(pictures), network(preprocess(pictures)).mean((2, 3)))
     assert repr(mine).startswith("python:my network\n")
-    with pytest.raises(ValueError, match="python:mine: the network must answer with one row for each"):
+    with pytest.raises(ValueError, match="encoder python:mine must be one floating-point tensor"):
         with_preprocess(network, preprocess)(pictures)
     laws.assert_gradient_is_exact(mine)

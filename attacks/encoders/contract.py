@@ -1,0 +1,184 @@
+"""What every encoder must be, checked where it enters: the form of its answer, finite numbers, independent rows."""
+
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakSet
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from attacks.encoders.answers import embedding, embeddings
+from attacks.encoders.black_box.asked import BlackBox
+from attacks.encoders.engine.memory import out_of_memory
+from attacks.encoders.engine.own import owns
+from attacks.encoders.features import Features
+from attacks.encoders.layers import unwrapped
+from attacks.encoders.randomness import randomness_of
+from attacks.encoders.tree import leaves, optional
+from transforms import Compose
+
+#: Three pictures in one batch, each at several places; and the others' places taken by the first.
+BATCH, OTHERS = [0, 1, 2, 0, 2, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0, 0]
+#: The largest difference that is always rounding, as a share of the longest row, and the largest that may be where
+#: only the size of the batch differs: kernels are chosen by it (bfloat16 in a deep network: docs/encoders.md).
+ROUNDING, MOST = 1e-3, 0.1
+
+PLAIN = Compose([])
+_passed: dict[bool, WeakSet[nn.Module]] = {True: WeakSet(), False: WeakSet()}
+
+
+def check_encoder(encoder: Any, images: Tensor, transforms: Compose = PLAIN, *, tree: bool = True) -> None:
+    """Refuse an encoder that breaks the contract (see `attacks.eot.protocols`), once: four passes of eleven pictures
+    in all, without a gradient. Not those that can only be asked, whose questions count, nor the engine's copies of an
+    encoder that has passed.
+
+    Args:
+        encoder: pictures -> features, or a tree of them.
+        images, transforms: whose views' size, dtype and device the pictures have.
+        tree: whether features may be (N,T,D), or several; else they are one tensor (N,D).
+
+    Raises:
+        ValueError: in one line, with the fix.
+    """
+    while not isinstance(encoder, nn.Module) and type(encoder).__module__.startswith("attacks."):
+        encoder = optional(encoder, "encoder")  # a wrapper that only counts or adds
+    if not isinstance(encoder, nn.Module) or isinstance(unwrapped(encoder), BlackBox) or encoder in _passed[tree]:
+        return
+    try:
+        with torch.no_grad():
+            like = transforms(images[:1], images.new_full((1, transforms.dims), 0.5))
+        refuse_dependent(encoder, like, tree=tree)
+    except (RuntimeError, MemoryError) as error:
+        if not out_of_memory(error):
+            raise
+    _passed[True].add(encoder)
+    if not tree:
+        _passed[False].add(encoder)
+
+
+@torch.no_grad()
+def refuse_dependent(encoder: Any, like: Tensor, *, tree: bool = True, fix: str = "") -> None:
+    """The checks themselves; `fix` replaces the advice for rows that depend on one another."""
+    title, own = title_of(encoder), randomness_of(encoder)
+    noise = torch.rand(like[:1].shape, generator=torch.Generator().manual_seed(0)).to(like)
+    ramp = torch.linspace(0.25, 0.75, like.shape[-1]).to(like).expand_as(noise)
+    pictures = torch.cat([ramp, noise, noise * ramp.flip(-1)])
+    draws = None if own is None else torch.rand(3, own.dims, generator=torch.Generator().manual_seed(1)).to(like)
+
+    def answer(rows: list[int]) -> list[Tensor]:
+        features = encoder(_rows(pictures, rows), **({} if draws is None else {"draws": _rows(draws, rows)}))
+        what = f"the answer of encoder {title}"
+        return (
+            leaves(embeddings(features, what, len(rows)))
+            if tree
+            else [embedding(features, what, len(rows), tokens=False)]
+        )
+
+    try:
+        together = answer(BATCH)
+        if not all(bool(leaf.isfinite().all()) for leaf in together):
+            return  # the pass of a real view names what is not finite, and where
+        alone = _alone(answer)
+        dependent = _dependent(together, alone, answer)
+    finally:
+        for module in encoder.modules() if isinstance(encoder, nn.Module) else ():
+            if isinstance(module, Features):
+                module.forget()
+    if dependent:
+        cosine = min((_cosine(*pair) for pair in zip(together, alone, strict=False)), default=torch.nan)
+        raise ValueError(
+            f"encoder {title}: the embedding of a picture depends on the other pictures in its batch (cosine "
+            f"{cosine:.3f} between alone and together): {fix or _advice(encoder)}"
+        )
+
+
+def title_of(encoder: Any) -> str:
+    """The name of an encoder in errors."""
+    name = optional(encoder, "title") or getattr(encoder, "__name__", None)
+    return name if isinstance(name, str) else type(encoder).__name__
+
+
+def _alone(answer: Callable[[list[int]], list[Tensor]]) -> list[Tensor]:
+    """The rows of the pictures, each from a pass of its own; none where a batch norm refuses a single picture."""
+    try:
+        return [torch.cat(rows) for rows in zip(*(answer([row]) for row in range(3)), strict=True)]
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        return []
+
+
+def _dependent(together: list[Tensor], alone: list[Tensor], answer: Callable[[list[int]], list[Tensor]]) -> bool:
+    by_place = _difference(together, [_rows(leaf, BATCH) for leaf in together])
+    by_size = _difference(together, [_rows(leaf, BATCH) for leaf in alone])
+    if max(by_place, by_size) <= ROUNDING or _difference(together, answer(BATCH)) > ROUNDING:
+        return False  # the same batch again: what then differs is random
+    if max(by_place / ROUNDING, by_size / MOST) > 1:
+        return True
+    same = [place for place, picture in enumerate(BATCH) if picture == OTHERS[place]]
+    return _difference(*([_rows(leaf, same) for leaf in part] for part in (together, answer(OTHERS)))) > ROUNDING
+
+
+def _rows(leaf: Tensor, rows: list[int]) -> Tensor:
+    """Some rows, without an index that goes to the device."""
+    return torch.stack([leaf[row] for row in rows])
+
+
+def _difference(one: list[Tensor], other: list[Tensor]) -> float:
+    """The largest difference of two rows, as a share of the longest row."""
+    if [leaf.shape for leaf in one] != [leaf.shape for leaf in other]:
+        return torch.inf
+    most = 0.0
+    for a, b in zip(one, other, strict=True):
+        a, b = a.flatten(1).double(), b.flatten(1).double()
+        longest = max(float(a.norm(dim=1).max()), float(b.norm(dim=1).max()))
+        most = max(most, float((a - b).norm(dim=1).max()) / longest if longest else 0.0)
+    return most
+
+
+def _cosine(together: Tensor, alone: Tensor) -> float:
+    """The lowest, of all places; NaN where the rows differ in length."""
+    if together.shape[1:] != alone.shape[1:]:
+        return torch.nan
+    return float(F.cosine_similarity(together.flatten(1).double(), _rows(alone, BATCH).flatten(1).double()).min())
+
+
+def _advice(encoder: Any) -> str:
+    for name, layer in encoder.named_modules() if isinstance(encoder, nn.Module) else ():
+        if isinstance(layer, _BatchNorm) and (layer.training or layer.running_mean is None):
+            return f"layer `{name}`, {type(layer).__name__}, has no running statistics or is in training mode"
+    return (
+        "BatchNorm without running statistics, a minimum or mean over the batch, rows that compete for places? "
+        "Compute each row from its own picture"
+    )
+
+
+def probed(encoder: nn.Module) -> None:
+    """Check an encoder that a library or a file has made. Raises ValueError in one line where it breaks the contract,
+    or a small picture does not go through, or the gradient not back through a network in half precision."""
+    weight, own = next(encoder.parameters(), None), next((own for _, own in owns(encoder) if own.half), None)
+    like = torch.full((1, 3, 64, 80), 0.5, device=None if weight is None else weight.device)
+    if weight is not None:
+        like = like.to(torch.promote_types(weight.dtype, torch.float32))
+    try:
+        check_encoder(encoder, like, tree=False)
+        with torch.set_grad_enabled(own is not None):
+            answer = encoder(like.clone().requires_grad_(own is not None))
+        if own is not None:
+            own.back(answer)
+    except ValueError:
+        raise
+    except Exception as error:  # networks raise errors of any kind for a wrong size
+        reason = next(iter(str(error).strip().splitlines()), "")
+        raise ValueError(
+            f"encoder {title_of(encoder)}: a picture does not go through ({type(error).__name__}: {reason[:200]}); "
+            "does `encoder.preprocess` give what the network takes?"
+        ) from error
+    if not bool(answer.isfinite().all()):
+        half = "" if own is None else " (encoder.precision=float32 widens them)"
+        raise ValueError(
+            f"encoder {title_of(encoder)}: the features of a grey picture are not finite; are its weights "
+            f"whole?{half}"
+        )

@@ -1,0 +1,160 @@
+"""The contract of an encoder, at every door: rows independent of one another, and one floating-point tensor."""
+
+import copy
+from dataclasses import make_dataclass
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import attacks.objectives.bits
+import attacks.objectives.retrieval  # noqa: F401
+from attacks import (
+    EOT,
+    PGD,
+    Away,
+    Ensemble,
+    Linf,
+    Members,
+    Stochastic,
+    bank,
+    evaluate,
+    load_encoder,
+    robustness,
+    solve,
+    worst_views,
+)
+from attacks.encoders import contract, with_preprocess
+from attacks.encoders.engine.own import in_own_precision
+from attacks.encoders.preprocess import Preprocess
+from attacks.eot.bank import judged
+from attacks.eot.protocols import Objective
+from transforms import Affine, Compose
+
+torch.manual_seed(0)
+CORE = nn.Sequential(nn.Conv2d(3, 6, 5, 3), nn.Tanh(), nn.AdaptiveAvgPool2d(3), nn.Flatten()).eval()
+IMAGES, VIEWS = torch.rand(2, 3, 24, 32, generator=torch.Generator().manual_seed(1)), Compose([Affine(degrees=10)])
+
+
+class Of(nn.Module):
+    """A function of pictures as a module."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.eval()
+
+    def forward(self, images):
+        return self.function(images)
+
+
+def routed(x):
+    """Tokens of the whole batch compete for the places of two experts, first come first served."""
+    tokens = F.unfold(x, 8, stride=8).transpose(1, 2).reshape(-1, 192)
+    expert = (tokens.mean(1) > tokens.mean()).long() if len(x) > 8 else (tokens.std(1) > 0.2).long()
+    place = F.one_hot(expert, 2).cumsum(0).gather(1, expert[:, None])[:, 0]
+    kept = (place <= 0.6 * len(tokens)).to(x)[:, None]
+    return (tokens * kept).view(len(x), -1, 192).mean(1)
+
+
+NORM = nn.BatchNorm2d(3, track_running_stats=False).eval()
+DEPENDENT = {
+    "batch norm": nn.Sequential(nn.BatchNorm2d(3, track_running_stats=False), copy.deepcopy(CORE)).eval(),
+    "batch norm of rows": nn.Sequential(copy.deepcopy(CORE), nn.BatchNorm1d(54, track_running_stats=False)).eval(),
+    "a norm in training mode": nn.Sequential(nn.BatchNorm2d(3), copy.deepcopy(CORE)).eval(),
+    "minimum and maximum": Of(lambda x: CORE((x - x.min()) / (x.max() - x.min() + 1e-6))),
+    "mean over the batch": Of(lambda x: CORE(x) - CORE(x).mean(0)),
+    "softmax over the batch": Of(lambda x: CORE(x).softmax(0)),
+    "capacity": Of(routed),
+    "half of the rows": Of(lambda x: CORE(x) * (CORE(x).sum(1) >= CORE(x).sum(1).median())[:, None]),
+    "place": Of(lambda x: CORE(x) + 0.02 * torch.arange(len(x))[:, None]),
+    "size of the batch": Of(lambda x: CORE(x) / len(x)),
+    "order": Of(lambda x: CORE(x).sort(0).values),
+}
+DEPENDENT["a norm in training mode"][0].train()
+PART = make_dataclass("Answer", ["embedding", "loss"])
+FORMS = {
+    "dict": (lambda x: {"embedding": CORE(x)}, r"a dict of embedding: .*answer\['embedding'\]"),
+    "tuple": (lambda x: (CORE(x), CORE(x)), r"a tuple of 2: .*answer\[0\]"),
+    "list": (lambda x: [CORE(x)], r"a list of 1: .*answer\[0\]"),
+    "output object": (lambda x: PART(CORE(x), None), r"a Answer: .*answer\.embedding"),
+    "map": (lambda x: CORE[0](x), r"it is a map: pool it, answer\.mean\(\(2, 3\)\)"),
+    "array": (lambda x: CORE(x).detach().numpy(), "a NumPy ndarray: compute in torch"),
+    "integers": (lambda x: CORE(x).sign().long(), "torch.int64: return its numbers before"),
+    "one number": (lambda x: CORE(x)[:, 0], r"no \.squeeze\(\)"),
+    "one picture squeezed": (lambda x: CORE(x).squeeze(0), r"\(54,\): .*no \.squeeze\(\)"),
+    "one row for all": (lambda x: CORE(x)[:1], "keep one row a picture, on the first axis"),
+}
+
+
+def doors(encoder):
+    """Each public way in, with an encoder that has not passed another."""
+    views, anchor = bank(VIEWS, 4, seed=0, purpose="evaluate"), torch.ones(2, 54)
+    parts = {"objective": Away(), "perturbation": Linf(0.1), "optimiser": PGD(), "eot": EOT(VIEWS, views=2)}
+    yield lambda: solve(IMAGES, anchor, encoder=encoder, **parts, steps=1)
+    yield lambda: evaluate(IMAGES, anchor, anchor, encoder=encoder, bank=views)
+    yield lambda: worst_views(judged(IMAGES, anchor, encoder, Away()), VIEWS, k=2, refine_steps=0)
+    several = parts | {"objective": Members(Away())}
+    yield lambda: solve(IMAGES, (anchor,) * 2, encoder=Ensemble([CORE, encoder]), **several, steps=1)
+    plain = Preprocess(32, "pil_bicubic", (0.5,) * 3, (0.5,) * 3)
+    yield lambda: contract.probed(with_preprocess(copy.deepcopy(encoder), plain))  # as `load_encoder` does
+    yield lambda: robustness(encoder, IMAGES, preset="smoke", steps=1, **{"data.size": 24, "evaluate.views": 4})
+
+
+def refused(encoder, message, every):
+    for door in doors(encoder) if every else [*doors(encoder)][:2]:
+        with pytest.raises(ValueError, match=message) as caught:
+            door()
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", DEPENDENT)
+def test_rows_that_depend_on_the_batch_are_refused(name):
+    refused(DEPENDENT[name], "depends on the other pictures in its batch", every=name == "batch norm")
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_what_is_no_embedding_is_refused_with_the_change_that_makes_it_one(name):
+    make, message = FORMS[name]
+    refused(Of(make).eval(), message, every=name == "map")
+
+
+def test_honest_encoders_pass_once():
+    noisy = Stochastic(nn.Sequential(copy.deepcopy(CORE), nn.Dropout(0.5)).eval())
+    random = Of(lambda x: CORE(x) + torch.randn(len(x), 54))  # no neighbour is to blame
+    for encoder in (CORE, noisy, random, load_encoder("phash"), Of(lambda x: x.flatten(2)), Ensemble([CORE])):
+        contract.check_encoder(encoder.eval(), IMAGES, VIEWS)
+    for name in ("mobilenet_v3_small",):
+        encoder, calls = load_encoder("torchvision", name, weights="random"), []
+        encoder.register_forward_hook(lambda *_, calls=calls: calls.append(1))
+        contract.check_encoder(encoder, IMAGES, VIEWS)
+        assert not calls
+    for dtype in (torch.float16, torch.bfloat16):
+        half = in_own_precision(copy.deepcopy(CORE).to(dtype))
+        contract.refuse_dependent(half, IMAGES)
+
+
+def objectives(kind=Objective):
+    for part in kind.__subclasses__():
+        yield from ([part] if part.__module__.startswith("attacks.objectives") else [])
+        yield from objectives(part)
+
+
+LEAVES = [each for each in objectives() if each.__name__ not in ("Each", "Members", "Paired", "Sum")]
+
+
+@pytest.mark.parametrize("shape", [(2, 4, 8, 8), (2, 3, 4), (2, 4), (2,)], ids=str)
+@pytest.mark.parametrize("kind", LEAVES, ids=lambda kind: kind.__name__)
+def test_every_objective_gives_one_loss_a_view_or_one_sentence(kind, shape):
+    objective = kind(torch.eye(4)) if kind.__name__ in ("Retrieval", "InfoNCE") else kind()
+    features = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+    given = {"Triplet": {"positive": features, "negative": features + 1}}
+    given |= dict.fromkeys(("Retrieval", "InfoNCE", "CrossEntropy", "DLR"), torch.tensor([0, 1]))
+    anchor = given.get(kind.__name__, features)
+    try:
+        losses = objective(features, anchor)
+    except ValueError as error:
+        assert len(shape) != 2 and "must be one floating-point tensor" in str(error)
+    else:
+        assert losses.shape == (2,) and len(shape) in (2, 3)
