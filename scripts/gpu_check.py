@@ -60,7 +60,6 @@ def steps(device: str, out: Path) -> list[Step]:
         "data.size=96",
         "data.count=200",
         "evaluate.batch=100",
-        "engine.judging=bfloat16",
         "sanity=none",
         "evaluate.maps=[]",
     )

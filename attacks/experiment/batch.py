@@ -63,17 +63,10 @@ class Bench:
     chunk: int
     follow: Callable[[Trace], None] | None = None  # called after each step
     checkpoint: Checkpoint = NOWHERE
-    lower: Counted | None = None  # the plain encoder in `engine.judging`, for the tables of the arms
 
     def meter(self) -> Meter:
         """A meter of all encoders; some may be the same object."""
-        encoders = (self.encoder, self.counted, self.exact, self.lower)
-        return Meter((each for each in encoders if each is not None), self.world)
-
-    @property
-    def table_judge(self) -> Judge:
-        """The judge of the tables of the arms."""
-        return self.judge if self.lower is None else replace(self.judge, encoder=self.lower)
+        return Meter((self.encoder, self.counted, self.exact), self.world)
 
 
 @dataclass(frozen=True)
@@ -224,7 +217,7 @@ def scored(
     for bank, views in bench.banks.items():
         for arm in arms:
             shown[arm] = shown[arm] if arm in shown else bench.exhibits.shown(arm, rows)
-            score = partial(bench.table_judge, shown[arm], numbers, views, _title(arm, bank, unit.number))
+            score = partial(bench.judge, shown[arm], numbers, views, _title(arm, bank, unit.number))
             scores[bank][arm] = task(f"{arm} {bank}", "judging", score)
     worst = {
         arm: task(f"{arm} worst", "judging", partial(worst_cosine, bench, shown[arm], own, scores[SAME][arm]))

@@ -24,14 +24,12 @@ from attacks.evaluation.classes import Classes
 from attacks.evaluation.drift import Drift, ordered
 from attacks.evaluation.judge import Judge, joined
 from attacks.evaluation.sanity.check import Sanity, skipped
-from attacks.evaluation.score_rounding import EXACT
 from attacks.evaluation.scores import embed, signature_of
 from attacks.experiment.arms import csv
 from attacks.experiment.artifacts import SHOWN, Exhibits, placement, sheet
 from attacks.experiment.batch import SAME, WIDE, BatchResult, Bench, Failure, arms_of, part_of, refinable
 from attacks.experiment.cost import Counted, Spent
 from attacks.experiment.embeddings import cache_of, embedded
-from attacks.experiment.judging import settled
 from attacks.experiment.outcome import Outcome
 from attacks.experiment.parts import Parts
 from attacks.experiment.view_scores import ViewScores, write_scores
@@ -82,9 +80,7 @@ def outcome_of(setup: Setup, results: list[BatchResult], failed: list[Failure]) 
     `adversarial.png`, `perturbation.safetensors`, `scores.safetensors`, `steps.csv`, and of a patch `placement.json`
     (the first process of the world does); the pictures are written already."""
     left = len(setup.bench.parts.queries) - sum(len(result.rows) for result in results) - len(failed)
-    results, twice, spent = settled(setup.bench, results)
-    outcome = replace(gathered(setup, results), failed=tuple(failed), left=left, twice=twice)
-    outcome.costs["judging"] = outcome.costs["judging"] + spent
+    outcome = replace(gathered(setup, results), failed=tuple(failed), left=left)
     if outcome.bench.world.first:
         _write(outcome.bench.exhibits.out, outcome, results)
     return outcome
@@ -94,7 +90,7 @@ def bench_of(run: Run, parts: Parts, module: nn.Module, decision: Decision, worl
     began = time.perf_counter()
     full = replace(decision, precision="float32")
     encoder = Counted(prepare(module, decision))
-    same, judging = module is parts.encoder and full == decision, run.engine.judging
+    same = module is parts.encoder and full == decision
     judge = encoder if same else Counted(prepare(parts.encoder, full))
     exact = judge if module is parts.encoder else Counted(prepare(module, full))
     images = parts.queries.images
@@ -119,8 +115,6 @@ def bench_of(run: Run, parts: Parts, module: nn.Module, decision: Decision, worl
     exhibits = Exhibits(out, names, images, parts.perturbation, parts.device, world)
     banks = _banks(run, parts.transforms, first)
     bench = Bench(run, parts, world, module, encoder, exact, judge, judges, banks, layers, exhibits, decision.chunk)
-    if judging != EXACT:
-        bench = replace(bench, lower=Counted(prepare(parts.encoder, replace(full, precision=judging))))
     return Setup(bench, Spent(passed, 0, time.perf_counter() - began), cached)
 
 
@@ -201,4 +195,4 @@ def _write(out: Path, outcome: Outcome, results: list[BatchResult]) -> None:
         bank: {arm: outcome.bench.judge.success(scores, everyone) for arm, scores in arms.items()}
         for bank, arms in outcome.scores.items()
     }
-    write_scores(out, ViewScores(outcome.scores, success, outcome.worst, outcome.chosen, outcome.twice))
+    write_scores(out, ViewScores(outcome.scores, success, outcome.worst, outcome.chosen))

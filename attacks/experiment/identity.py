@@ -45,7 +45,6 @@ def identity(run: Run, parts: Parts, decision: Decision, world: World, versions:
         **{name: json.dumps(value, default=str) for name, value in leaves},
         **{f"the file of {name}": sha256(value) for name, value in leaves if _is_file(value)},
         **{f"engine.{name}": str(value) for name, value in decision.to_dict().items()},
-        "engine.judging": run.engine.judging,
         **{f"the version of {name}": version for name, version in versions.items()},
         "the code of attacks and transforms": sources(),
         "the encoder's weights": fingerprint(parts.encoder),

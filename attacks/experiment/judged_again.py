@@ -3,7 +3,6 @@
 import itertools
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -17,7 +16,6 @@ from attacks.data.images import load_image, load_texture, to_bytes
 from attacks.encoders.engine.own import is_half
 from attacks.evaluation.clusters import Sample
 from attacks.evaluation.judge import resisting
-from attacks.evaluation.score_rounding import EXACT
 from attacks.evaluation.scores import Scores
 from attacks.experiment.agreement import short, some
 from attacks.experiment.artifacts import SHOWN, sheet
@@ -31,8 +29,6 @@ from transforms import stream, taken
 
 #: A norm exceeds eps by less, relatively; of the values of noise the share that may round otherwise.
 NORM, ROUNDED = 1e-4, 1e-2
-#: The step between 1 and the next number of TF32.
-TF32 = 2.0**-10
 #: Pictures that are judged at once.
 BLOCK = 64
 
@@ -48,10 +44,9 @@ class Slack(NamedTuple):
 def slack_of(bench: Bench) -> Slack:
     """The slack for the precision of the encoder. A batch of another size rounds half precision otherwise: measured
     on a network of eleven layers, cosines move by up to a fiftieth of the step between 1 and the next number."""
-    precision = is_half(bench.parts.encoder) if bench.lower is None else bench.run.engine.judging
-    cosine = Slack().cosine
+    precision, cosine = is_half(bench.parts.encoder), Slack().cosine
     if precision is not None:
-        cosine = (TF32 if precision == "tf32" else torch.finfo(getattr(torch, precision)).eps) / 4
+        cosine = torch.finfo(getattr(torch, precision)).eps / 4
     return Slack(cosine, max(Slack().refined, 4 * cosine), max(Slack().border, 4 * cosine))
 
 
@@ -129,32 +124,24 @@ def noise(bench: Bench, everyone: Bench, kept: Sequence[int], out: Path) -> Iter
 
 
 def views(bench: Bench, recorded: ViewScores, chosen: Drawn) -> Iterator[str]:
-    """The scores of a share of the views, of every picture, arm and bank; and of the first pictures in the other
-    precision."""
-    twice = recorded.twice
-    exact = replace(bench, lower=None)
+    """The scores of a share of the views, of every picture, arm and bank."""
     for bank in bench.banks:
-        own = exact if twice is not None and twice.precision != EXACT else bench
-        yield from _views(own, (bank, bank), recorded.scores[bank], chosen)
-    if twice is not None:
-        own = exact if twice.precision == EXACT else bench
-        yield from _views(own, (SAME, twice.precision), twice.scores, chosen)
+        yield from _views(bench, bank, recorded.scores[bank], chosen)
 
 
-def _views(bench: Bench, names: tuple[str, str], scores: Mapping[str, Scores], chosen: Drawn) -> Iterator[str]:
-    """The same for the `scores` by arm in one bank, by its name and that in the file."""
-    (bank, label), judge = names, bench.table_judge
+def _views(bench: Bench, bank: str, scores: Mapping[str, Scores], chosen: Drawn) -> Iterator[str]:
+    """The same for the `scores` by arm in one bank."""
     whole, at = bench.banks[bank], chosen.of(len(bench.banks[bank].u), bank)
     for arm in arms_of(bench.run, bench.parts):
         count = len(scores[arm].cosine)
         for start in range(0, count, BLOCK):
             rows = list(range(start, min(start + BLOCK, count)))
-            again = judge(bench.exhibits.shown(arm, rows), torch.tensor(rows), whole._replace(u=whole.u[at]))
+            again = bench.judge(bench.exhibits.shown(arm, rows), torch.tensor(rows), whole._replace(u=whole.u[at]))
             was = scores[arm].taken(rows, at)
             for name, i, j in _apart(was, again, slack_of(bench).cosine):
                 row, view = rows[i], at[j]
                 one, other = (getattr(each, name)[i, j].item() for each in (was, again))
-                place = f"{NAME} {label}/{arm}/{name} of {bench.exhibits.names[row]}, view {view}"
+                place = f"{NAME} {bank}/{arm}/{name} of {bench.exhibits.names[row]}, view {view}"
                 if name == "cosine" or not _at_border(bench, bank, arm, (row, view), (name, int(one))):
                     yield f"{place}: recorded {one:g}, judged again {other:g}"
 
@@ -174,7 +161,7 @@ def _apart(was: Scores, again: Scores, slack: float) -> Iterator[tuple[str, int,
 def _at_border(bench: Bench, bank: str, arm: str, at: tuple[int, int], claim: tuple[str, int]) -> bool:
     """Whether a discrete score may be as it was recorded, if every similarity to the gallery may be off by the
     slack of a cosine."""
-    judge, (row, view), (name, value) = bench.table_judge, at, claim
+    judge, (row, view), (name, value) = bench.judge, at, claim
     one = bench.banks[bank]._replace(u=bench.banks[bank].u[view, None])
     shown = taken(bench.exhibits.shown(arm, [row]), torch.zeros(1, dtype=torch.long))
     features = one.features(shown, judge.encoder, 1)[0]

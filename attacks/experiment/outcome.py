@@ -6,7 +6,6 @@ from torch import Tensor
 
 from attacks.evaluation.drift import Drift
 from attacks.evaluation.sanity.check import Sanity
-from attacks.evaluation.score_rounding import Twice
 from attacks.evaluation.scores import Scores
 from attacks.experiment.batch import SAME, Bench, Failure
 from attacks.experiment.cost import Spent
@@ -33,7 +32,6 @@ class Outcome:
     failed: tuple[Failure, ...] = ()  # pictures left out of all tables
     fell_back: tuple[str, ...] = ()  # arms that continued in float32
     left: int = 0  # pictures that were not needed to decide the policy
-    twice: Twice | None = None  # of a run with `engine.judging`
 
     @property
     def arms(self) -> tuple[str, ...]:

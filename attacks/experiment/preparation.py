@@ -15,7 +15,6 @@ from attacks.experiment.build.parts import build
 from attacks.experiment.configured_slices import check
 from attacks.experiment.directory import Earlier
 from attacks.experiment.identity import identity, key_of, refuse_other
-from attacks.experiment.judging import check_judging
 from attacks.experiment.manifest import manifest
 from attacks.experiment.parts import Parts
 from attacks.experiment.required import refuse_lacking, refuse_unfit
@@ -68,7 +67,6 @@ def prepare(
     keep_freed_memory()
     parts = build(run, module, pipeline)
     check(run, parts)
-    check_judging(run, parts)
     refuse_lacking(run, parts)
     choice = decide(run, parts, world)
     record = manifest(run, parts, preset, overrides, choice, world)

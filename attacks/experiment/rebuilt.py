@@ -53,7 +53,6 @@ def outcome_of(bench: Bench, scores: ViewScores, content: Mapping[str, Any], fol
         tuple(Failure(**failure) for failure in content["failed"]),
         tuple(content["fell_back"]),
         content["left"],
-        scores.twice,
     )
 
 

@@ -23,7 +23,6 @@ from attacks.experiment.artefact_list import duplicates_of
 from attacks.experiment.batch import SAME, WIDE, part_of
 from attacks.experiment.build.pipeline import input_side
 from attacks.experiment.chance import levels
-from attacks.experiment.judging import rounding
 from attacks.experiment.manifest import SCHEMA
 from attacks.experiment.outcome import Outcome
 from attacks.experiment.parts import Parts
@@ -126,10 +125,6 @@ def metrics(
     }
     if (asked := black_box(parts.encoder)) is not None:
         content["asked"] = len(asked.ledger)
-    if outcome.twice is not None:
-        some = range(len(next(iter(outcome.twice.scores.values())).cosine))
-        scores = {arm: each.taken(some) for arm, each in outcome.scores[SAME].items()}
-        content["judging"] = rounding(outcome.bench, some, scores, outcome.twice).to_dict()
     content["left"] = outcome.left
     if WIDE in tables:
         bank = _bank(outcome.bench.banks[WIDE], 0, side)

@@ -2,7 +2,7 @@
 against the files that they follow from, and its pictures, judged again by the encoder."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -144,8 +144,7 @@ def _checked(out: Path, content: Any, previous: Earlier, files: list[str], optio
         asked.ledger.read(out / LEDGER, (out / LEDGER).read_bytes())
         recorded = len(asked.ledger)
     full = Decision.from_dict(record["engine"]["decision"]).exact
-    both, _, _ = bench_of(run, made, made.encoder, full, ALONE, out)
-    everyone = replace(both, lower=None)
+    everyone, _, _ = bench_of(run, made, made.encoder, full, ALONE, out)
     gone = {failure["picture"] for failure in content["failed"]}
     kept = [row for row in range(len(made.queries) - content["left"]) if row not in gone]
     bench = narrowed(everyone, kept)
@@ -161,7 +160,7 @@ def _checked(out: Path, content: Any, previous: Earlier, files: list[str], optio
 
     def judged() -> Iterator[str]:
         scores = read_scores(out)
-        yield from agreement.some(judged_again.views(replace(bench, lower=both.lower), scores, chosen), NAME)
+        yield from agreement.some(judged_again.views(bench, scores, chosen), NAME)
         yield from agreement.some(judged_again.worst(bench, scores, chosen), f"{NAME} worst")
 
     def pixels() -> Iterator[str]:

@@ -10,7 +10,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
-from attacks.evaluation.score_rounding import PRECISIONS, Twice
 from attacks.evaluation.scores import Scores
 from attacks.experiment.batch import SAME
 from attacks.runtime.files import write_bytes
@@ -20,20 +19,17 @@ NAME = "scores.safetensors"
 
 class ViewScores(NamedTuple):
     """By bank and arm the `scores` of N pictures from V views and the attacker's `success` (N,V); by arm the cosine
-    `worst` (N,) in the refined worst view, and the `steps` (N,) that the files come from, of optimised arms. `twice`
-    in a run with `engine.judging`."""
+    `worst` (N,) in the refined worst view, and the `steps` (N,) that the files come from, of optimised arms."""
 
     scores: dict[str, dict[str, Scores]]
     success: dict[str, dict[str, Tensor]]
     worst: dict[str, Tensor]
     steps: dict[str, Tensor]
-    twice: Twice | None = None
 
 
 def write_scores(out: Path, run: ViewScores) -> None:
     """Write the scores of a run: BANK/ARM/cosine and the other columns of `Scores`, each (N,V) in the order of the
-    pictures in metrics.json and of the views of the bank, BANK/ARM/success, ARM/worst and ARM/step. With
-    `engine.judging` also the scores of the first pictures in the other precision, PRECISION/ARM/cosine and so on."""
+    pictures in metrics.json and of the views of the bank, BANK/ARM/success, ARM/worst and ARM/step."""
     write_bytes(out / NAME, save(dict(_columns(run))))
 
 
@@ -42,9 +38,6 @@ def _columns(run: ViewScores) -> Iterator[tuple[str, Tensor]]:
         for arm, scores in arms.items():
             yield from _of(scores, f"{bank}/{arm}")
             yield f"{bank}/{arm}/success", run.success[bank][arm]
-    if run.twice is not None:
-        for arm, scores in run.twice.scores.items():
-            yield from _of(scores, f"{run.twice.precision}/{arm}")
     yield from ((f"{arm}/worst", worst.contiguous()) for arm, worst in run.worst.items())
     yield from ((f"{arm}/step", steps.int()) for arm, steps in run.steps.items())
 
@@ -66,16 +59,14 @@ def read_scores(out: Path) -> ViewScores:
                 own = {field: columns.get(f"{bank}/{arm}/{field}") for field in Scores._fields}
                 long = {field: x.long() if x is not None and x.dtype == torch.int else x for field, x in own.items()}
                 scores.setdefault(bank, {})[arm] = Scores(**long)  # type: ignore[arg-type]
-                if bank not in PRECISIONS:
-                    success.setdefault(bank, {})[arm] = columns[f"{bank}/{arm}/success"]
+                success.setdefault(bank, {})[arm] = columns[f"{bank}/{arm}/success"]
         worst, steps = (
             {key.split("/")[0]: x for key, x in columns.items() if key.count("/") == 1 and key.endswith(f"/{name}")}
             for name in ("worst", "step")
         )
-        again = [Twice(name, scores.pop(name)) for name in PRECISIONS if name in scores]
         shapes = {x.shape for arms in scores[SAME].values() for x in arms if x is not None}
     except (SafetensorError, OSError, KeyError, TypeError) as error:
         raise ValueError(f"{NAME}: it cannot be read ({' '.join(str(error).split())})") from None
     if len(shapes) != 1:
         raise ValueError(f"{NAME}: its columns must be of one shape; they are {sorted(map(tuple, shapes))}")
-    return ViewScores(scores, success, worst, steps, *again[:1])
+    return ViewScores(scores, success, worst, steps)

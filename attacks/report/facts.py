@@ -133,7 +133,7 @@ def protocol(content: Mapping[str, Any], manifest: Mapping[str, Any]) -> list[tu
         ("gradients at attack", _gradients(content["threat"])),
         ("views at evaluation", _banks(content)),
         ("intervals", content["intervals"].replace(" %", "%")),
-        ("precision", _precision(manifest["engine"], content.get("judging"))),
+        ("precision", _precision(manifest["engine"])),
         ("git revision", manifest["git"]),
         ("device", manifest["device"]),
         ("threads, processes", f"{manifest['threads']}, {manifest['processes']}"),
@@ -165,40 +165,18 @@ def _threat(threat: Mapping[str, Any]) -> str:
     return "; ".join(parts)
 
 
-def _precision(engine: Mapping[str, Any], judging: Mapping[str, Any] | None) -> str | None:
+def _precision(engine: Mapping[str, Any]) -> str | None:
     """The precision of the attack and of its judgement; None where both are the encoder's own."""
     lower = engine["decision"]["precision"]
-    judged = "float32 without TF32 in its judgement" if judging is None else judging_text(judging)
     if lower == "float32":
-        return None if judging is None else f"float32 in the attack, {judged}"
+        return None
     ratios = [
         each["ratio"] for each in engine["measurements"] if each["taken"] and each["settings"]["precision"] == lower
     ]
     share = ""
     if ratios and ratios[0] is not None:
         share = f" (its rounding has {ratios[0]:.1%} of the sampling noise's power; at most 15% is accepted)"
-    return f"{lower} in the attack{share}, {judged}"
-
-
-def judging_text(judging: Mapping[str, Any]) -> str:
-    """The precision of the judgement where a lower one was asked for, and its measured effect in the worst arm."""
-    arms, lower = judging["arms"].values(), judging["precision"]
-    change = {
-        f"{name} {key}": max(arm[name][key] for arm in arms)
-        for name in ("rank", "cosine")
-        for key in ("largest", "mean")
-    }
-    power = "more than all" if judging["ratio"] is None else f"{judging['ratio']:.2g}"
-    refused = "" if judging["used"] == lower else "was refused, and float32 used, "
-    flipped = f"{max(arm['success'] for arm in arms):.2%}"
-    return (
-        f"{lower} {refused}in its judgement: of {counted(judging['pictures'], 'picture')} in {judging['views']} "
-        f"views judged twice, at most {flipped} of an arm's views change their success; "
-        f"ranks change by up to {change['rank largest']:g} (mean {change['rank mean']:.2g}), cosines by up to "
-        f"{change['cosine largest']:.2g} (mean {change['cosine mean']:.2g}), the primary difference by "
-        f"{judging['headline']['change']:+.2g}; rounding has at most {power} of the power of a figure's sampling "
-        f"noise (below {judging['limit']:.0%} is accepted)"
-    )
+    return f"{lower} in the attack{share}, float32 without TF32 in its judgement"
 
 
 def _gradients(threat: Mapping[str, Any]) -> str:

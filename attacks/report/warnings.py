@@ -37,12 +37,6 @@ def warnings(content: dict[str, Any]) -> list[str]:
             f"the engine's precision was not enough for {', '.join(content['fell_back'])}; float32 was used there: "
             "set engine.precision=float32"
         )
-    judging = content.get("judging")
-    if judging and judging["used"] != judging["precision"]:
-        messages.append(
-            f"engine.judging={judging['precision']} changes the scores too much (see the protocol); all pictures "
-            "were judged in float32"
-        )
     arms = content["arms"]
     # The attacker's goal: low cosines, or views that are taken for something else.
     away = content["threat"]["objective"] in ("away", "layers", "verification", "bits")

@@ -393,9 +393,6 @@ class EngineConfig:
     fold: Any = option("auto", "batch norms become part of the layer before them", range="auto, true, false")
     compile: Any = option("auto", "torch.compile", range="auto, true, false")
     chunk: Any = option("auto", "the most views in memory at once", range="auto, or at least 1")
-    judging: str = option(
-        "float32", "precision of the scores; its effect is measured", range="float32, tf32, bfloat16"
-    )
 
 
 @dataclass
