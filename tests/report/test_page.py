@@ -263,7 +263,8 @@ def test_the_protocol_has_all_that_a_citation_needs():
     facts = [
         "preset evaluate",
         "seed 0",
-        "15 pictures in 12 clusters; a gallery of 268",
+        "15 pictures in 12 clusters",
+        "268, data.gallery; 2 pairs of near duplicates (duplicates.csv); 3 pictures alone in the identity",
         "linf, eps 16/255 (0.0627); objective away",
     ]
     facts += ["800 per picture, 8 views a step", "512 per picture, held out", "of ranges 1.5 times as wide"]
