@@ -10,14 +10,14 @@ from attacks.experiment.verify import verify
 from attacks.gate.policy import read_policy
 from tests.run.test_run import call
 
-POLICY = """claim: Clean views are recognised, attacked ones keep some cosine.
+POLICY = """claim: Clean views are recognised, and some attacked ones.
 date: 2026-11-24
 threat: {perturbation: linf}
 requirements:
   - {measure: success, arm: clean, at_most: 0.6}
-  - {measure: cosine, arm: eot, at_least: -0.9}
+  - {measure: success, arm: eot, at_most: 0.999}
 """
-FAST = "config=quickstart evaluate.views=16 data.size=32 perturbation.eps=32/255"
+FAST = "config=quickstart evaluate.views=16 data.size=32 perturbation.eps=2/255"
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +38,7 @@ def test_a_run_ends_with_the_verdict_of_its_policy(finished, capsys):
     assert gate["policy"]["digest"] == read_policy(folder / "policy.yaml").digest
     assert code == {"PASS": 0, "FAIL": 3, "UNDECIDED": 4}[gate["verdict"]]
     assert [row["value"] for row in gate["rows"]] == [
-        content["arms"][arm][measure]["mean"] for arm, measure in (("clean", "success"), ("eot", "cosine"))
+        content["arms"][arm]["success"]["mean"] for arm in ("clean", "eot")
     ]
     page = (folder / "run" / "report.html").read_text()
     assert page.index('id="gate"') < page.index('class="verdict"') and gate["policy"]["claim"] in page
