@@ -70,11 +70,9 @@ def refuse_dependent(encoder: Any, like: Tensor, *, tree: bool = True, fix: str 
     def answer(rows: list[int]) -> list[Tensor]:
         features = encoder(_rows(pictures, rows), **({} if draws is None else {"draws": _rows(draws, rows)}))
         what = f"the answer of encoder {title}"
-        return (
-            leaves(embeddings(features, what, len(rows)))
-            if tree
-            else [embedding(features, what, len(rows), tokens=False)]
-        )
+        if tree:
+            return leaves(embeddings(features, what, len(rows)))
+        return [embedding(features, what, len(rows), tokens=False)]
 
     try:
         together = answer(BATCH)
@@ -132,7 +130,7 @@ def _difference(one: list[Tensor], other: list[Tensor]) -> float:
         return torch.inf
     most = 0.0
     for a, b in zip(one, other, strict=True):
-        a, b = a.flatten(1).double(), b.flatten(1).double()
+        a, b = a.flatten(1).cpu().double(), b.flatten(1).cpu().double()  # not every device has float64
         longest = max(float(a.norm(dim=1).max()), float(b.norm(dim=1).max()))
         most = max(most, float((a - b).norm(dim=1).max()) / longest if longest else 0.0)
     return most
@@ -142,7 +140,7 @@ def _cosine(together: Tensor, alone: Tensor) -> float:
     """The lowest, of all places; NaN where the rows differ in length."""
     if together.shape[1:] != alone.shape[1:]:
         return torch.nan
-    return float(F.cosine_similarity(together.flatten(1).double(), _rows(alone, BATCH).flatten(1).double()).min())
+    return float(F.cosine_similarity(together.flatten(1), _rows(alone, BATCH).flatten(1)).min())
 
 
 def _advice(encoder: Any) -> str:
