@@ -14,6 +14,7 @@ from torch import Tensor
 
 from transforms.compose import Compose, Discrete, Framed, Geometry, Homography, Stage
 from transforms.devices import picked, uploaded
+from transforms.doors import Doored, made, unchecked
 from transforms.ranges import to_decide
 
 #: What a choice does for some rows of its batch: the chosen stage (None: leave the rows alone), the rows, and the
@@ -21,7 +22,7 @@ from transforms.ranges import to_decide
 Run = Callable[[Stage | None, list[int], Tensor], Tensor]
 
 
-class _Choice:
+class _Choice(Doored):
     """What the choices share: the first coordinate chooses, the others are those of all the stages in turn."""
 
     def _stages(self) -> tuple[Any, ...]:
@@ -64,7 +65,7 @@ class _Choice:
         def run(stage: Stage | None, rows: list[int], part: Tensor) -> Tensor:
             chosen = images if len(rows) == len(images) else picked(images, rows)
             part = part if isinstance(stage, Discrete) else uploaded(part, images.device)
-            views = chosen if stage is None else stage(chosen, part)
+            views = chosen if stage is None else unchecked(stage)(chosen, part)
             shapes.setdefault(views.shape[1:], "the identity" if stage is None else type(stage).__name__)
             if len(shapes) > 1:
                 (one, first), (other, second) = ((name, tuple(shape)) for shape, name in shapes.items())
@@ -193,6 +194,7 @@ class Sometimes(_Choice):
         return made
 
     def __post_init__(self) -> None:
+        made("stage", self.stage)
         if not isinstance(self.stage, Stage):
             raise ValueError(f"`stage` must be a stage such as Affine(...); got {self.stage!r}")
         if not isinstance(self.p, int | float) or not 0 <= self.p <= 1:
@@ -259,6 +261,8 @@ class OneOf(_Choice):
 
     def __post_init__(self) -> None:
         stages = tuple(self.stages) if isinstance(self.stages, Sequence) else ()
+        for stage in stages:
+            made("stages", stage)
         if not stages or not all(isinstance(stage, Stage) for stage in stages):
             raise ValueError(f"`stages` must be a list of stages such as [Affine(...), Flip()]; got {self.stages!r}")
         kinds = {isinstance(stage, Geometry): type(stage).__name__ for stage in stages}

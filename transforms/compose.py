@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from transforms.devices import HOST, uploaded
+from transforms.doors import door, made, unchecked
 from transforms.sampling.boxes import Boxes, boxes, laid_over
 from transforms.sampling.fusion import UNSEEN as UNSEEN
 from transforms.sampling.fusion import Chain, Move, fuse
@@ -24,7 +25,7 @@ from transforms.sampling.read import Border, Kernel, Resampling, Value, copies, 
 from transforms.sampling.straight_through import saturate
 from transforms.sampling.tone import Tone, tone_of, toned
 from transforms.sampling.warp import warp
-from transforms.scene import Layer, Scene, checked, premultiplied, rows_of, scene_of, size_of
+from transforms.scene import Layer, Scene, premultiplied, rows_of, scene_of, size_of
 
 
 @runtime_checkable
@@ -224,6 +225,7 @@ class Compose:
         if not isinstance(self.stages, Sequence):
             raise ValueError(f"`stages` must be a list, such as [Affine(degrees=20)]; got {self.stages!r}")
         for stage in self.stages:
+            made("stages", stage)
             if not isinstance(stage, Stage):
                 raise ValueError(f"`stages` must hold stages such as Affine(...); got {stage!r}")
         for place, stage in enumerate(self.stages):
@@ -239,8 +241,9 @@ class Compose:
         kinds = tuple(_Kind(s.dims, *(isinstance(s, each) for each in protocols)) for s in self.stages)
         object.__setattr__(self, "_kinds", kinds)
 
+    @door()
     def __call__(self, images: Tensor | Scene, u: Tensor) -> Tensor:
-        scene = images if isinstance(images, Scene) else scene_of(checked(images))
+        scene = scene_of(images)
         self._check(scene, u)
         pending: list[Move] = []
         tone: Tone | None = None
@@ -262,7 +265,7 @@ class Compose:
                 here = cast(Framed, stage).framed(scene.size) if kind.framed else cast(Geometry, stage)
                 pending.append((here, part))
             else:
-                scene = scene_of(stage(scene.layers[0].pixels, part if kind.discrete else near))
+                scene = scene_of(unchecked(stage)(scene.layers[0].pixels, part if kind.discrete else near))
         return self._render(scene, pending, tone, len(u))
 
     def values(self, u: Tensor) -> Tensor:
@@ -386,9 +389,9 @@ def _lays(stage: Stage) -> bool:
 def seen(scene: Scene) -> Tensor:
     """The pictures of a scene without any transform: (N,C,H,W)."""
     pixels = scene.layers[0].pixels
-    return Compose()(scene, torch.zeros(len(pixels), 0, dtype=pixels.dtype))  # coordinates are on the host
+    return unchecked(Compose())(scene, torch.zeros(len(pixels), 0, dtype=pixels.dtype))  # coordinates are on the host
 
 
 def view(transforms: Compose, scene: Scene, u: Tensor) -> Tensor:
     """Each picture of a scene from each of the views u (V,dims), picture by picture: (N*V,C,h,w)."""
-    return transforms(scene, u.repeat(len(scene.layers[0].pixels), 1))
+    return unchecked(transforms)(scene, u.repeat(len(scene.layers[0].pixels), 1))

@@ -8,13 +8,14 @@ from torch import Tensor
 
 from transforms.compose import Compose, Discrete, Framed, Geometry, Homography, Stage
 from transforms.devices import uploaded
+from transforms.doors import Doored, unchecked
 from transforms.sampling.homography import wide_dtype
 from transforms.sampling.read import copies
 from transforms.scene import Layer, Scene, rows_of, size_of
 
 
 @dataclass(frozen=True)
-class OnLayers:
+class OnLayers(Doored):
     """Stages for every layer above the picture; the picture itself stays as it is. It must be the first stage of a
     pipeline.
 
@@ -87,7 +88,7 @@ class OnLayers:
             before = pixels.shape
             rows = len(u) if stage.dims else len(pixels)
             near = part if isinstance(stage, Discrete) else uploaded(part, pixels.device)
-            pixels = stage(copies(pixels, rows // len(pixels)), near[:rows])
+            pixels = unchecked(stage)(copies(pixels, rows // len(pixels)), near[:rows])
             if pixels.shape[1:] != before[1:]:
                 raise ValueError(
                     f"a stage of a layer must keep the size; {type(stage).__name__} makes "

@@ -8,6 +8,7 @@ from typing import ClassVar, TypeGuard, cast
 from torch import Tensor
 
 from transforms.devices import constants
+from transforms.doors import Doored
 
 Range = tuple[float, float]
 
@@ -67,7 +68,7 @@ def whole_pair(value: int | tuple[int, int], name: str, high: int, unit: str = "
     return ends[0] if ends[0] == ends[1] else ends
 
 
-class WholeRanged:
+class WholeRanged(Doored):
     """A stage of one whole number (no coordinate), or of a range of them (one coordinate, which chooses)."""
 
     name: ClassVar[str]
@@ -93,7 +94,7 @@ class WholeRanged:
         return u if isinstance(whole, int) else spread_whole(u, whole)
 
 
-class Ranged:
+class Ranged(Doored):
     """A stage each of whose coordinates is spread evenly over a range of its own."""
 
     names: ClassVar[tuple[str, ...]]

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from transforms.devices import picked
+from transforms.doors import formed
 from transforms.sampling.fusion import Move
 from transforms.sampling.outline import Outline
 
@@ -82,16 +83,6 @@ def scene_of(images: Shown) -> Scene:
     return Scene((Layer(images, None, eye),), size_of(images))
 
 
-def checked(images: Tensor) -> Tensor:
-    """`images`, or ValueError unless they are floating (N,C,H,W)."""
-    if images.dim() != 4 or not images.is_floating_point():
-        raise ValueError(
-            f"`images` must be floating (N,C,H,W) in [0,1]; got {images.dtype} of shape {tuple(images.shape)} "
-            "(use .permute(0, 3, 1, 2) / 255 for 8-bit channels-last)"
-        )
-    return images
-
-
 def size_of(images: Tensor) -> tuple[int, int]:
     """(height, width)."""
     return images.shape[2], images.shape[3]
@@ -100,14 +91,15 @@ def size_of(images: Tensor) -> tuple[int, int]:
 def rows_of(scene: Scene) -> int:
     """How many pictures a scene holds, those of its bottom layer. Raises ValueError where the others do not fit."""
     base = scene.layers[0]
-    rows = len(checked(base.pixels))
+    for layer in scene.layers:
+        formed(layer.pixels)
+    rows = len(base.pixels)
     if base.alpha is not None:
         raise ValueError("the bottom layer of a scene must be opaque: give it alpha None")
     if not rows:
         raise ValueError("`images` must hold at least one image; got none")
     for layer in scene.layers:
-        pixels = layer.pixels if layer is base else checked(layer.pixels)
-        counts = len(pixels), len(layer.pull), 1 if layer.alpha is None else len(layer.alpha)
+        counts = len(layer.pixels), len(layer.pull), 1 if layer.alpha is None else len(layer.alpha)
         if not set(counts) <= {1, rows}:
             raise ValueError(
                 f"a layer must hold one row, or one for each of the {rows} pictures of the bottom layer; got "

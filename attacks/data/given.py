@@ -14,6 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from attacks.data.images import save_image
+from transforms.doors import checked
 
 #: The most pictures that are written.
 MOST = 5_000
@@ -108,15 +109,7 @@ def _checked(image: Tensor, number: int) -> Tensor:
     """A picture in [0,1]."""
     if image.dtype == torch.uint8:
         return image.cpu().float() / 255
-    if not image.is_floating_point():
-        raise ValueError(f"`pictures` must be of floats in [0,1] or of uint8; number {number} is {image.dtype}")
-    low, high = (float(end) for end in image.detach().aminmax()) if image.numel() else (0.0, 0.0)
-    if not 0 <= low <= high <= 1:  # false for NaN
-        raise ValueError(
-            f"`pictures` must lie in [0,1]; number {number} has values from {low:.3g} to {high:.3g}: leave out "
-            "Normalize"
-        )
-    return image.detach().float()
+    return checked(image.detach(), f"pictures[{number}]", slack=0, rank=3).float()
 
 
 def _word(label: Any) -> str | None:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from attacks.runtime.decoding import decoded, refuse_large
 from attacks.runtime.files import atomic
+from transforms.doors import OVERSHOOT, checked
 
 #: Endings of `attacks.runtime.decoding.FORMATS`.
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif")
@@ -44,7 +45,8 @@ def over_white(picture: Image.Image) -> Image.Image:
 
 def to_bytes(image: Tensor) -> np.ndarray:
     """(3,H,W) in [0,1] -> (H,W,3) uint8, rounded (not truncated)."""
-    return (image.detach().cpu().clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    image = checked(image.detach().cpu(), "image", slack=OVERSHOOT, rank=3)
+    return (image.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
 
 
 def save_image(path: str | Path, image: Tensor, alpha: Tensor | None = None) -> None:

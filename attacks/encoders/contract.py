@@ -18,6 +18,7 @@ from attacks.encoders.layers import unwrapped
 from attacks.encoders.randomness import randomness_of
 from attacks.encoders.tree import leaves, optional
 from transforms import Compose
+from transforms.doors import unchecked
 
 #: Three pictures in one batch, each at several places; and the others' places taken by the first.
 BATCH, OTHERS = [0, 1, 2, 0, 2, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0, 0]
@@ -48,7 +49,7 @@ def check_encoder(encoder: Any, images: Tensor, transforms: Compose = PLAIN, *, 
         return
     try:
         with torch.no_grad():
-            like = transforms(images[:1], images.new_full((1, transforms.dims), 0.5))
+            like = unchecked(transforms)(images[:1], images.new_full((1, transforms.dims), 0.5))
         refuse_dependent(encoder, like, tree=tree)
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
@@ -68,7 +69,9 @@ def refuse_dependent(encoder: Any, like: Tensor, *, tree: bool = True, fix: str 
     draws = None if own is None else torch.rand(3, own.dims, generator=torch.Generator().manual_seed(1)).to(like)
 
     def answer(rows: list[int]) -> list[Tensor]:
-        features = encoder(_rows(pictures, rows), **({} if draws is None else {"draws": _rows(draws, rows)}))
+        features = unchecked(encoder)(
+            _rows(pictures, rows), **({} if draws is None else {"draws": _rows(draws, rows)})
+        )
         what = f"the answer of encoder {title}"
         if tree:
             return leaves(embeddings(features, what, len(rows)))

@@ -9,14 +9,15 @@ from torch import Tensor, nn
 
 from attacks.encoders.engine.own import in_own_precision
 from attacks.encoders.randomness import EncoderDraws, Grouped, dealt, joined, randomness_of
-from attacks.encoders.tree import Tree, adopt
+from attacks.encoders.tree import PictureModule, Tree, adopt
 from transforms import Compose, Stage
+from transforms.doors import unchecked
 from transforms.sampling.straight_through import backward_through
 
 Map = Callable[[Tensor], Tensor]
 
 
-class Defended(nn.Module):
+class Defended(PictureModule):
     """An encoder that sees pictures through stages: JPEG, blur, fewer bits, a resize. The forward pass is the real
     defence; the backward pass has each stage's gradient, or that of a surrogate where it has none (straight through a
     rounding, kornia's JPEG for Pillow's). So an attack on it is adaptive.
@@ -59,7 +60,8 @@ class Defended(nn.Module):
         own, inner = dealt(draws, [self._own, randomness_of(self.encoder)], len(images))
         wide = torch.promote_types(images.dtype, torch.float32)
         middle = images.new_full((len(images), self.stages.dims), 0.5, dtype=wide)
-        features: Tree = self.encoder(self.stages(images, own.get("draws", middle)), **inner, **which)
+        defended = unchecked(self.stages)(images, own.get("draws", middle))
+        features: Tree = unchecked(self.encoder)(defended, **inner, **which)
         return features
 
     def __repr__(self) -> str:
@@ -82,7 +84,7 @@ class ViewDefence(Grouped):
     label: ClassVar[str] = "defence"
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        return self.stages(images, u)
+        return unchecked(self.stages)(images, u)
 
     def __str__(self) -> str:
         return placed_text(map(repr, self.stages.stages), self.before)

@@ -8,10 +8,11 @@ from torch import Tensor, nn
 
 from attacks.encoders.layers import OUTPUT, Layers, Pool, key_in_errors, layer_pools
 from attacks.encoders.randomness import EncoderDraws
-from attacks.encoders.tree import optional
+from attacks.encoders.tree import PictureModule, optional
+from transforms.doors import unchecked
 
 
-class Features(nn.Module):
+class Features(PictureModule):
     """(N,3,H,W) in [0,1] -> (N,D): the features of named layers of an encoder in place of its own output.
 
     The features of one layer are returned unchanged. Those of several are scaled to unit length and concatenated, so
@@ -68,7 +69,7 @@ class Features(nn.Module):
     def forward(self, images: Tensor, **which: Any) -> Tensor:
         """Raises ValueError for a layer that did not run, has no such pool, or has rows of another length than
         before."""
-        features: dict[str, Tensor] = self.layers(images, **which)
+        features: dict[str, Tensor] = unchecked(self.layers)(images, **which)
         if not torch.compiler.is_compiling():  # a graph is compiled for one size of picture
             for name in self.pools:
                 width, first = features[name].shape[1], self._widths.setdefault(name, features[name].shape[1])

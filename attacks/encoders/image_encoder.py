@@ -11,9 +11,10 @@ from attacks.encoders.answers import embedding
 from attacks.encoders.batch_norm import settle
 from attacks.encoders.engine.own import Own, own_dtype
 from attacks.encoders.preprocess import Preprocess
-from attacks.encoders.tree import Texts
+from attacks.encoders.tree import PictureModule, Texts
 from attacks.encoders.weights import fingerprint
 from attacks.runtime.files import sha256
+from transforms.doors import unchecked
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Origin:
         return None if self.file is None else sha256(self.file)
 
 
-class ImageEncoder(nn.Module):
+class ImageEncoder(PictureModule):
     """(N,3,H,W) in [0,1], any size -> (N,D): `read(network(preprocess(images)))`, in evaluation mode and frozen.
 
     A network in half precision runs in it, behind the preprocessing, and its features are widened (see
@@ -77,7 +78,7 @@ class ImageEncoder(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Raises ValueError where the pictures are not (N,3,H,W), or the answer not (N,D); of a network in half
         precision and of a TorchScript program also where it refuses their dtype, device or shape."""
-        answer: Any = self.own.call(self.network, self.own.enter(self.preprocess(images)))
+        answer: Any = self.own.call(self.network, self.own.enter(unchecked(self.preprocess)(images)))
         if self.read is not None:
             answer = self.read(answer)
         answer = embedding(answer, f"the answer of encoder {self.title}", len(images), tokens=False)

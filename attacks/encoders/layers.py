@@ -11,7 +11,8 @@ from torch.jit import ScriptModule
 
 from attacks.encoders.engine.own import Own, in_own_precision, own_around
 from attacks.encoders.randomness import EncoderDraws, randomness_of
-from attacks.encoders.tree import optional
+from attacks.encoders.tree import PictureModule, optional
+from transforms.doors import checked, unchecked
 
 #: How a layer's output becomes features: flattened, (N,D); the mean over positions (N,C,H,W) or tokens (N,T,D); the
 #: first token; or every token (or position), (N,T,D).
@@ -74,7 +75,7 @@ def key_in_errors(key: str) -> Iterator[None]:
         raise ValueError(str(error).replace("`layers`", f"`{key}`", 1)) from None
 
 
-class Layers(nn.Module):
+class Layers(PictureModule):
     """The features of named layers: (N,3,H,W) -> {layer: (N,D) or (N,T,D)}, with the encoder's own output under
     "output", from one pass.
 
@@ -140,7 +141,7 @@ class Layers(nn.Module):
         for tap in self._taps:
             tap.open(len(images))
         try:
-            output = self.encoder(images, **which)
+            output = unchecked(self.encoder)(images, **which)
             features = {tap.name: tap.taken() for tap in self._taps}
         finally:
             for tap in self._taps:
@@ -317,6 +318,7 @@ def layer_shapes(encoder: nn.Module, images: Tensor) -> dict[str, tuple[int, ...
         >>> layer_shapes(encoder, torch.zeros(2, 3, 8, 8))
         {'0': (2, 4, 6, 6), '1': (2, 144), 'output': (2, 144)}
     """
+    checked(images)
     return {visit.name: visit.shape for visit in visits(encoder, images) if visit.shape is not None}
 
 

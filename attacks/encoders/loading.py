@@ -1,7 +1,8 @@
 """Encoders by name, each with its own preprocessing in the graph."""
 
 import importlib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,9 +76,17 @@ def load_encoder(
         torch.Size([2, 64])
     """
     if name not in (*BUILT_IN, *FAMILIES):
+        having = [family for family, models in _models() if str(name).split(".")[0] in models]
+        fix = (
+            f'write load_encoder("{having[0]}", "{name}")'
+            if having
+            else "any module may be passed to `attack` itself"
+        )
+        raise ValueError(f"`encoder` must be one of pocket, phash, {', '.join(FAMILIES)}; got {name!r} ({fix})")
+    if not isinstance(preprocess or {}, Mapping):
         raise ValueError(
-            f"`encoder` must be one of pocket, phash, {', '.join(FAMILIES)}; got {name!r} (any module may be passed "
-            "to `attack` itself)"
+            f"`preprocess` must be the fields of a Preprocess that differ, such as {{'size': 224}}; got a "
+            f"{type(preprocess).__name__}: write a dict, or attacks.encoders.with_preprocess(network, preprocess)"
         )
     if name in FAMILIES:
         if not model:
@@ -108,3 +117,12 @@ def load_encoder(
     pocket = untrained(widths=widths_of(state))
     fill(pocket, state, f"weights `{path}`")
     return pocket.float().eval().requires_grad_(False).to(device)
+
+
+def _models() -> Iterator[tuple[str, Collection[str]]]:
+    """The names of models of the libraries that are installed, by family."""
+    with suppress(ImportError):
+        yield "torchvision", importlib.import_module("torchvision.models").list_models()
+    for family in ("timm", "open_clip"):
+        with suppress(ImportError):
+            yield family, importlib.import_module(family).list_models()

@@ -8,10 +8,12 @@ import math
 from functools import lru_cache
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from attacks.encoders.tree import PictureModule
 from transforms import resize
 from transforms.colour.spaces import widened
+from transforms.doors import formed, unchecked
 from transforms.sampling.homography import wide_dtype
 from transforms.sampling.straight_through import saturate, straight_through
 
@@ -21,7 +23,7 @@ SIDE, KEPT = 32, 8
 _LUMA, _BITS = (19595, 38470, 7471), 16
 
 
-class Phash(nn.Module):
+class Phash(PictureModule):
     """(N,3,H,W) in [0,1], any size -> (N,64): each frequency's distance from the median, row by row (vertical
     frequency first), the mean first of all. Unit: grey levels (1/255), of a cosine of norm 1 over the 32x32 pixels.
 
@@ -52,10 +54,9 @@ class Phash(nn.Module):
         self.eval()
 
     def forward(self, images: Tensor) -> Tensor:
-        if images.dim() != 4 or images.shape[1] != 3:
-            raise ValueError(f"an encoder takes images (N,3,H,W) in [0,1]; got shape {tuple(images.shape)}")
+        formed(images, channels=3)
         grey = grey_of(saturate(widened(images)))
-        small = 255 * resize(grey, (SIDE, SIDE), "pil_lanczos", eight_bit=True).to(wide_dtype(images))
+        small = 255 * unchecked(resize)(grey, (SIDE, SIDE), "pil_lanczos", eight_bit=True).to(wide_dtype(images))
         levels = straight_through(small.round(), small)  # whole again: 255 * (k/255) is k but for float32's rounding
         return above_median(levels).to(grey.dtype)
 

@@ -11,6 +11,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attacks.encoders.preprocess import Preprocess
+from attacks.encoders.tree import PictureModule
+from transforms.doors import unchecked
 
 
 def _conv(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Sequential:
@@ -34,7 +36,7 @@ WIDTHS = (32, 48, 80, 112)
 WIDEST = 1024
 
 
-class Pocket(nn.Module):
+class Pocket(PictureModule):
     """(N,3,H,W) in [0,1], any size -> (N,128); compare embeddings by cosine.
 
     Use: a first run, tests, and studies that take minutes.
@@ -63,7 +65,7 @@ class Pocket(nn.Module):
         self.head = nn.Linear(16 * fourth, dims)  # keeps the 4x4 layout: a picture is known by where things are
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self.stages(F.relu(self.stem(self.preprocess(images))))
+        x = self.stages(F.relu(self.stem(unchecked(self.preprocess)(images))))
         embedding: Tensor = self.head(x.flatten(1))
         return embedding
 

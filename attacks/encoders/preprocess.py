@@ -14,6 +14,7 @@ from attacks.encoders.grids import by_area, by_patches, within
 from attacks.encoders.tiles import Cut, Tiles, anyres, split
 from transforms import resize
 from transforms.devices import constants
+from transforms.doors import Doored, formed, unchecked
 from transforms.resizing.resize import check_kernel
 from transforms.sampling.straight_through import saturate
 
@@ -30,7 +31,7 @@ LONGEST = 16384
 
 
 @dataclass(frozen=True)
-class Preprocess:
+class Preprocess(Doored, channels=3):
     """Resize with a named library's kernel, clamp to [0,1], crop or pad about the centre, then (x - mean) / std.
 
     The clamp is part of a library's behaviour: its 8-bit image cannot hold the overshoot of a bicubic kernel, and an
@@ -143,8 +144,7 @@ class Preprocess:
     def __call__(self, images: Tensor) -> Any:
         """(N,3,H,W) in [0,1] -> (N,3,height,width), normalised; `Tiles` where there are `tiles`. Raises ValueError
         unless there are three channels."""
-        if images.dim() != 4 or images.shape[1] != 3:
-            raise ValueError(f"an encoder takes images (N,3,H,W) in [0,1]; got shape {tuple(images.shape)}")
+        formed(images, channels=3)
         height, width = images.shape[2:]
         if self.tiles is not None and isinstance(self.size, tuple):
             side = self.size[0]
@@ -164,7 +164,7 @@ class Preprocess:
         """The pictures of that size."""
         if images.shape[2:] == size:
             return images
-        return saturate(resize(images, size, self.kernel, eight_bit=self.eight_bit))
+        return saturate(unchecked(resize)(images, size, self.kernel, eight_bit=self.eight_bit))
 
     def _normalised(self, images: Tensor) -> Tensor:
         if self.bgr:

@@ -14,8 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from attacks.encoders.contract import refuse_dependent
 from attacks.encoders.engine.own import in_own_precision
 from attacks.encoders.randomness import EncoderDraws, Seed, dealt, joined, randomness_of
-from attacks.encoders.tree import Tree, adopt
+from attacks.encoders.tree import PictureModule, Tree, adopt
 from transforms import Compose, stream
+from transforms.doors import unchecked
 
 aten = torch.ops.aten
 #: (shape, normal) -> so many numbers, uniform in [0,1) or N(0, 1).
@@ -139,7 +140,7 @@ _ATTENTION_RATES = ("dropout", "dropout_p", "dropout_prob", "attention_dropout",
 _ONE_PASS = threading.RLock()
 
 
-class Stochastic(nn.Module):
+class Stochastic(PictureModule):
     """The encoder with its randomness: called with `draws` (N,k) in [0,1), a row for each view, dropout is active and
     a defence draws from its ranges. Without `draws` the encoder runs unchanged.
 
@@ -205,7 +206,7 @@ class Stochastic(nn.Module):
                 seeds = own["draws"][:, 0].detach().double().tolist()
                 stack.enter_context(self._active())
                 stack.enter_context(Seeded(seeds, tuple(images.shape[1:]), self._known))
-            answer: Tree = self.encoder(images, **inner, **which)
+            answer: Tree = unchecked(self.encoder)(images, **inner, **which)
         return answer
 
     def __repr__(self) -> str:

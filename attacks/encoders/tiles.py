@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from transforms.doors import unchecked
+
 #: How the larger version is made. "anyres" (LLaVA-NeXT): fitted into the best of some sizes, with a black border;
 #: the whole picture comes first. "split" (Idefics3): its longer side is brought to a length, both sides to whole
 #: tiles; the whole picture comes last, and alone where one tile is enough.
@@ -33,13 +35,13 @@ def anyres(images: Tensor, side: int, sizes: Sequence[Sequence[int]], resize: Re
         inner = best[0], min(math.ceil(width * down), best[1])
     top, left = ((outer - own) // 2 for outer, own in zip(best, inner, strict=True))
     border = (left, best[1] - inner[1] - left, top, best[0] - inner[0] - top)
-    tiles = _cut(F.pad(resize(images, inner), border), side)
-    return torch.cat([resize(images, (side, side))[:, None], tiles], 1)
+    tiles = _cut(F.pad(unchecked(resize)(images, inner), border), side)
+    return torch.cat([unchecked(resize)(images, (side, side))[:, None], tiles], 1)
 
 
 def split(images: Tensor, side: int, longest: int, resize: Resize) -> Tensor:
     """(N,3,H,W) -> (N,V,3,side,side), the picture last."""
-    images = resize(images, _even(images.shape[2], images.shape[3], longest))
+    images = unchecked(resize)(images, _even(images.shape[2], images.shape[3], longest))
     height, width = images.shape[2:]
     ratio = width / height
     if width >= height:
@@ -48,10 +50,10 @@ def split(images: Tensor, side: int, longest: int, resize: Resize) -> Tensor:
     else:
         height = math.ceil(height / side) * side
         width = math.ceil(int(height * ratio) / side) * side
-    images = resize(images, (height, width))
+    images = unchecked(resize)(images, (height, width))
     if max(height, width) <= side:
         return images[:, None]
-    return torch.cat([_cut(images, side), resize(images, (side, side))[:, None]], 1)
+    return torch.cat([_cut(images, side), unchecked(resize)(images, (side, side))[:, None]], 1)
 
 
 def _even(height: int, width: int, longest: int) -> tuple[int, int]:

@@ -21,6 +21,7 @@ from attacks.eot.protocols import Objective, Perturbation
 from attacks.runtime.distributed import ALONE, World
 from transforms import Compose, Scene, Shown, Sobol, base_of, scene_of, stream, taken
 from transforms.devices import uploaded
+from transforms.doors import unchecked
 
 
 class Bank(NamedTuple):
@@ -90,7 +91,8 @@ class Bank(NamedTuple):
         def encode(part: Pass) -> Tree:
             rows = torch.tensor(part.images)
             u = self.u[list(part.groups[0])].repeat(len(rows), 1)
-            answer: Any = encoder(self.transforms(taken(images, rows), u), **drawn(self.transforms, u))
+            views = unchecked(self.transforms)(taken(images, rows), u)
+            answer: Any = unchecked(encoder)(views, **drawn(self.transforms, u))
             answer = embeddings(answer, "the encoder's answer", len(u))
             return mapped(answer, lambda leaf: leaf.unflatten(0, (len(rows), -1)))
 

@@ -18,15 +18,20 @@ from attacks.eot.batching import Pass, blocks, group_size, passes, within_memory
 from attacks.eot.estimate import Estimate, signal_to_noise
 from attacks.eot.risk import Mean, Risk
 from attacks.runtime.distributed import ALONE, World
-from transforms import Compose, Draws, Sobol
+from transforms import Compose, Draws, Sobol, Stage
 from transforms.devices import constants, uploaded
+from transforms.doors import made
 from transforms.sampling.homography import wide_dtype
 
 
 def check_pipeline(transforms: object) -> None:
     """Refuse what is no pipeline. Raises ValueError."""
+    made("transforms", transforms, f"Compose([{getattr(transforms, '__name__', '')}(...)])")
     if not isinstance(transforms, Compose):
-        raise ValueError(f"`transforms` must be a Compose, such as Compose([Affine(degrees=20)]); got {transforms!r}")
+        fix = f": write Compose([{transforms!r}])" if isinstance(transforms, Stage) else ""
+        raise ValueError(
+            f"`transforms` must be a Compose, such as Compose([Affine(degrees=20)]); got {transforms!r}{fix}"
+        )
 
 
 def check_count(name: str, value: Any, what: str = "views") -> None:
@@ -55,9 +60,10 @@ class EOT:
     Args:
         transforms: the views; an empty `Compose` is the identity view, an attack without EOT.
         draws: where the views' coordinates come from.
-        views: per image and step. Every image of a batch is seen from the same n views (common random numbers),
-            so an image's gradient does not depend on its neighbours in the batch. Images that share a perturbation
-            have views of their own: their gradients are added up, and more views say more.
+        views: per image and step; None: as `attack.views=auto` chooses, one and later more (see
+            `attacks.eot.problem.Options`). Every image of a batch is seen from the same n views (common random
+            numbers), so an image's gradient does not depend on its neighbours in the batch. Images that share a
+            perturbation have views of their own: their gradients are added up, and more views say more.
         chunk: most views held in memory at once, over all images; halved where memory runs out.
         risk: how the losses of an image's views become the one number to minimise: their mean, or their tail
             (`CVaR`, `WorstOf`, `SoftMax`). A tail costs a second forward pass, of the views that count.
@@ -77,13 +83,15 @@ class EOT:
 
     transforms: Compose = field(default_factory=Compose)
     draws: Draws = field(default_factory=Sobol)
-    views: int = 8
+    views: int = None  # type: ignore[assignment]
     chunk: int = 32
     risk: Risk = field(default_factory=Mean)
 
     def __post_init__(self) -> None:
         check_pipeline(self.transforms)
-        for name in ("views", "chunk"):
+        for name in ("draws", "risk"):
+            made(name, getattr(self, name))
+        for name in ("views", "chunk") if self.views is not None else ("chunk",):
             check_count(name, getattr(self, name))
 
     def points(self, seed: int, step: int, like: Tensor, *, times: int = 1, pictures: int | None = None) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,10 +14,16 @@ from attacks.eot.adaptive import Adaptive
 from attacks.eot.estimator import EOT, check_count
 from attacks.eot.protocols import Adversarial, Constraint, Objective, Optimiser, Penalty, Perturbation, Proposer
 from attacks.runtime.distributed import ALONE, World
-from transforms import Compose, Scene, scene_of
+from transforms import Compose, Fixed, Grid, Scene, scene_of
 from transforms.devices import HOST, uploaded
+from transforms.doors import formed, made, unchecked
 
 STEPS = 100
+#: The views of a step that are chosen where their number must be the same in all steps: APGD counts steps, a search
+#: and fixed draws keep their views, and an adversary chooses among others.
+FIXED = 4
+#: Those of NES and its like, which are the losses of a step.
+LOSSES = 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +47,12 @@ class Problem:
     first: Tensor | None = None
 
     def __post_init__(self) -> None:
+        formed(self.images)
+        for name in ("encoder", "objective", "perturbation"):
+            made(name, getattr(self, name))
+        if not hasattr(self.perturbation, "scene"):
+            kind = type(self.perturbation).__name__
+            raise ValueError(f"`perturbation` must be a set such as Linf(8 / 255); got a {kind}: give a set")
         object.__setattr__(self, "encoder", in_own_precision(self.encoder))
 
     def __len__(self) -> int:
@@ -75,14 +88,14 @@ class Problem:
         all share, each seen from V of the views `u` (B*V,dims) in turn. A paired objective sees the untouched images
         from the same views; their features have a gradient only where `u` asks for one."""
         draws = drawn(transforms, u)
-        views = transforms(self.scene(delta, which), u)
+        views = unchecked(transforms)(self.scene(delta, which), u)
         if self.objective.paired:
             with torch.set_grad_enabled(torch.is_grad_enabled() and u.requires_grad):
                 untouched = scene_of(self.images[uploaded(which, self.images.device)])
-                anchor = self.encoder(transforms(untouched, u), **draws)
+                anchor = unchecked(self.encoder)(unchecked(transforms)(untouched, u), **draws)
         else:
             anchor = take(self.anchor, which.repeat_interleave(len(u) // len(which)))
-        losses = self.objective(self.encoder(views, **draws), anchor)
+        losses = self.objective(unchecked(self.encoder)(views, **draws), anchor)
         if losses.shape != (len(u),):
             name = type(self.objective).__name__
             raise ValueError(f"objective {name} must return one loss a view, ({len(u)},); got {tuple(losses.shape)}")
@@ -101,7 +114,9 @@ class Options:
     Args:
         optimiser: moves the perturbation; a `Proposer` needs no gradient.
         eot: the estimator of the expected loss.
-        steps: gradient steps, at most; each costs `eot.views` encoder passes for each image, or a multiple.
+        steps: gradient steps, at most; each costs `eot.views` encoder passes for each image, or a multiple. Where
+            `eot.views` is None they are chosen as by `attack.views=auto`: one a step, and from 256 gradients on as
+            many as their noise asks for, within `steps` gradients (or the budget) in all.
         seed: of the start and of the views. The same seed gives the same bits on the same machine.
         budget: the most encoder passes for each image, one number or (N,); None for no limit.
         adaptive: chooses how many times `eot.views` views a step has; needs a budget, and one number for images that
@@ -122,4 +137,30 @@ class Options:
     adversary: Adversarial | None = None
 
     def __post_init__(self) -> None:
+        for name in ("optimiser", "eot", "adaptive", "penalty", "adversary"):
+            made(name, getattr(self, name))
+        eot: Any = self.eot
+        if not isinstance(eot, EOT):
+            write = "EOT(camera)" if isinstance(eot, Compose) else f"EOT(Compose([{eot!r}]))"
+            raise ValueError(f"`eot` must be an EOT, such as EOT(camera); got {eot!r}: write {write}")
+        if not hasattr(self.optimiser, "gradient_free"):
+            kind = type(self.optimiser).__name__
+            raise ValueError(f"`optimiser` must be one such as PGD(); got a {kind}: give an optimiser")
         check_count("steps", self.steps, "steps")
+        views: Any = eot.views
+        if views is None:
+            self._choose_views()
+
+    def _choose_views(self) -> None:
+        """The views of a step that `eot` leaves open: one, and more in a long attack, where they may differ."""
+        eot, sampled = self.eot, self.optimiser.gradient_free and not hasattr(self.optimiser, "direction")
+        same = self.optimiser.gradient_free or getattr(self.optimiser, "counts_steps", False)
+        same = same or isinstance(eot.draws, Fixed | Grid) or self.adversary is not None
+        least = LOSSES if sampled else FIXED if same and eot.transforms.dims else 1
+        views = -(-least // eot.risk.multiple) * eot.risk.multiple
+        object.__setattr__(self, "eot", replace(eot, views=views))
+        free = not same and eot.transforms.dims and self.adaptive is None and not isinstance(self.budget, Tensor)
+        total = self.steps * views if self.budget is None else self.budget
+        if free and total >= 2 * Adaptive().steps:  # in a shorter one every step has one
+            object.__setattr__(self, "adaptive", Adaptive())
+            object.__setattr__(self, "budget", total)

@@ -161,6 +161,8 @@ class Optimiser(Protocol):
     gradient_free: ClassVar[bool] = False
     #: Whether a picture leaves where its loss does not fall. It need not fall before it does at once.
     leaves_early: ClassVar[bool] = True
+    #: Whether its schedule counts steps, which must then have equally many views.
+    counts_steps: ClassVar[bool] = False
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> Any: ...
     def step(

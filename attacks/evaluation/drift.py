@@ -20,7 +20,9 @@ from attacks.evaluation.significance import LEVEL, needed, sign_flip
 from attacks.objectives.embedding import similarity
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.stored import stored
+from attacks.solvers.checks import check_images
 from transforms import Shown, taken
+from transforms.doors import unchecked
 
 #: The name for all layers, and how many of them are taken at most.
 ALL, MOST = "all", 24
@@ -130,6 +132,8 @@ def layer_drift(
         >>> drift.layers, drift.cosine["eot"].shape, bool((drift.cosine["eot"] < 1).all())
         (('0', 'output'), torch.Size([2, 2, 4]), True)
     """
+    for shown in (clean, *attacked.values()):
+        check_images(shown)
     began = time.perf_counter()
     pools = layers if isinstance(layers, Mapping) else ordered(encoder, layers, clean[:1])
     signature, arms = signature_of(encoder), 1 + len(attacked)
@@ -147,7 +151,7 @@ def layer_drift(
         def cosines_of(part: Pass) -> Tensor:
             rows = torch.tensor(part.images)
             u = bank.u[list(part.groups[0])].repeat(len(rows), 1)
-            views = [bank.transforms(taken(shown, rows), u) for shown in (clean, *attacked.values())]
+            views = [unchecked(bank.transforms)(taken(shown, rows), u) for shown in (clean, *attacked.values())]
             cosines = layer_cosines(torch.cat(views), **drawn(bank.transforms, u.repeat(arms, 1)))
             return torch.stack([cosines[name] for name in pools]).view(len(pools), len(attacked), len(rows), -1)
 

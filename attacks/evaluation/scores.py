@@ -22,12 +22,10 @@ from attacks.evaluation.ranking import Mark, Rows, best, search, votes
 from attacks.objectives.embedding import Away
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.stored import stored
-from attacks.solvers.checks import check_mode, check_range, check_shape
-from transforms import Shown, base_of, scene_of
+from attacks.solvers.checks import check_images, check_mode
+from transforms import Shown, base_of
 from transforms.devices import uploaded
 
-#: Roundings by which a picture plus its perturbation may leave [0, 1].
-ROUNDINGS = 4
 #: Views that are compared with the gallery together.
 TOGETHER = 512
 
@@ -123,6 +121,7 @@ def evaluate(
     """
     parts = gallery.parts if isinstance(gallery, Rows) else (gallery,)
     base = base_of(images)
+    check_images(images, slack=1e-9)  # roundings alone
     _check(base, clean, parts, encoder)
     check_encoder(encoder, base, bank.transforms, tree=False)
     signature = signature or signature_of(encoder)
@@ -130,7 +129,7 @@ def evaluate(
     if signature is not None:
         clean = signature(clean)
     known = Rows(parts, signature)
-    mine, inside = list(world.share(len(bank.u))), _inside(images)
+    mine = list(world.share(len(bank.u)))
     cosine = base.new_zeros(len(base), len(bank.u))
     kinds = {key: None if key == "goal_cosine" else torch.long for key in _keys(right)}
     columns = {key: torch.zeros_like(cosine, dtype=kind) for key, kind in kinds.items()}
@@ -141,10 +140,7 @@ def evaluate(
             raise ValueError(f"`clean` must be embedded with `encoder`, {features.shape[2]} wide; got {width}")
         views = uploaded(torch.tensor(part.groups[0]), cosine.device)
         finite = features.isfinite().all(2)  # a signature may map NaN to bits
-        ranked = bool(finite.all() & inside.to(finite.device))  # otherwise an error is raised, here or below
-        if not ranked:
-            for layer in scene_of(images).layers:
-                check_range(layer.pixels, ROUNDINGS)
+        ranked = bool(finite.all())  # otherwise an error is raised below
         for i, rows, whole in zip(part.images, features, finite, strict=True):
             unit = F.normalize(rows if signature is None else signature(rows), dim=1)
             alike = (unit * F.normalize(clean[i], dim=0)).sum(1)
@@ -167,7 +163,6 @@ def evaluate(
 def _check(images: Tensor, clean: Tensor, gallery: Sequence[Tensor], encoder: Encoder) -> None:
     """Refuse what cannot be scored, as far as shapes say. Raises ValueError."""
     check_mode(encoder)
-    check_shape(images)
     if clean.dim() != 2 or len(clean) != len(images):
         raise ValueError(
             f"`clean` must hold one row per image (N,D); got {tuple(clean.shape)} for {len(images)} images"
@@ -183,13 +178,6 @@ def _check(images: Tensor, clean: Tensor, gallery: Sequence[Tensor], encoder: En
                 f"`gallery` must hold rows as wide as those of `clean`, (G,{clean.shape[1]}); got shape "
                 f"{tuple(part.shape)}: embed both with `encoder`"
             )
-
-
-def _inside(images: Shown) -> Tensor:
-    """Whether all values lie in [0, 1], on their device: the host reads it with the first pass. NaN does not."""
-    ends = torch.stack([torch.stack(layer.pixels.detach().aminmax()) for layer in scene_of(images).layers])
-    slack = ROUNDINGS * torch.finfo(ends.dtype).eps
-    return ((ends >= -slack) & (ends <= 1 + slack)).all()
 
 
 def _keys(right: Right | None) -> list[str]:
@@ -268,6 +256,7 @@ def mean_embedding(images: Tensor, encoder: Encoder, bank: Bank, chunk: int = 64
         >>> mean.shape, torch.allclose(mean, mean_embedding(images.flip(3), encoder, views), atol=1e-5)
         (torch.Size([2, 192]), True)
     """
+    check_images(images)
     check_encoder(encoder, images, bank.transforms)
     views = bank._replace(u=bank.u.to(images))
     sums: list[list[Tree]] = [[] for _ in images]

@@ -12,6 +12,7 @@ from torch import Tensor
 from attacks.encoders.tree import Encoder, Tree
 from attacks.runtime.distributed import World
 from attacks.runtime.stored import stored
+from transforms.doors import unchecked
 
 
 class Counted:
@@ -23,7 +24,7 @@ class Counted:
     def __call__(self, images: Tensor, **which: Any) -> Tree:
         self.forward += len(images)
         self.backward += len(images) * images.requires_grad
-        return self.encoder(images, **which)
+        return unchecked(self.encoder)(images, **which)
 
 
 @stored("cost")

@@ -3,12 +3,12 @@
 import numpy as np
 import torch
 
-from attacks.eot.bank import Bank
 from attacks.evaluation.clusters import Sample
 from attacks.evaluation.failure import ARMS, Arm, Failures, PictureFailure, score_of
 from attacks.evaluation.splitting import rare
 from attacks.experiment.batch import SAME, Bench
 from transforms import stream
+from transforms.doors import unchecked
 
 
 def failures_of(bench: Bench, sample: Sample) -> Failures:
@@ -28,6 +28,6 @@ def failure_of(bench: Bench, row: int, arm: Arm, particles: int, seed: int) -> P
     found = rare(score, views.dims, particles, stream(seed, "failure", arm, name))
     point = torch.from_numpy(np.ascontiguousarray(found.worst[:1])).to(bench.banks[SAME].u)
     values = dict(zip(views.names, views.values(point)[0].tolist(), strict=True))
-    view = Bank(views, point).transforms(shown, point)[0].cpu()
+    view = unchecked(views)(shown, point)[0].cpu()
     numbers = (found.p, found.low, found.high, found.worth, found.passes, found.method)
     return PictureFailure(name, cluster, arm, *numbers, values, view)

@@ -1,7 +1,7 @@
 """APGD: projected gradient descent that sets its own step lengths, picture by picture."""
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -70,6 +70,7 @@ class APGD(Optimiser):
         (-8.0, -2.0)
     """
 
+    counts_steps: ClassVar[bool] = True
     rel_step_size: float = 2.0
     momentum: float = 0.75
     rho: float = 0.75

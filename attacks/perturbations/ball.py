@@ -4,6 +4,7 @@ never in an encoder's normalised space.
 """
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from numbers import Real
@@ -15,6 +16,7 @@ from torch import Tensor
 from attacks.perturbations.base import PerturbationSet
 from transforms import Scene, scene_of
 from transforms.blocks import columns, in_blocks
+from transforms.doors import checked, made
 from transforms.sampling.homography import wide_dtype
 
 #: Most steps of the root search of `scaled`; each but the last clamps more values, and photographs need about five.
@@ -106,12 +108,24 @@ class Ball(PerturbationSet, ABC):
     def norm(self, delta: Tensor) -> Tensor:
         """(N,C,H,W) -> (N,)."""
 
-    @abstractmethod
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
-        """The delta that an 8-bit file of images + delta will hold, within `eps` exactly.
+        """The delta that an 8-bit file of images + delta will hold, within `eps` exactly. A warning where
+        it holds nothing of it.
 
         `images` must be multiples of 1/255 themselves (they came from 8-bit files).
         """
+        result = self.in_levels(delta, checked(images))
+        if bool(delta.any()) and not bool(result.any()):
+            warnings.warn(
+                "an 8-bit file holds nothing of the perturbation: it is less than half a level of 255, or `eps` "
+                f"allows no whole one; got eps {self.eps:g}: raise it",
+                stacklevel=2,
+            )
+        return result
+
+    @abstractmethod
+    def in_levels(self, delta: Tensor, images: Tensor) -> Tensor:
+        """What `quantise` returns."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +194,7 @@ class Linf(Ball):
     def norm(self, delta: Tensor) -> Tensor:
         return delta.flatten(1).abs().amax(1)
 
-    def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
+    def in_levels(self, delta: Tensor, images: Tensor) -> Tensor:
         """The nearest such delta."""
         most = math.floor(255 * self.eps * EXACT)
         return from_levels(to_levels(delta, images).clamp(-most, most), images)
@@ -235,7 +249,7 @@ class L2(Ball):
     def norm(self, delta: Tensor) -> Tensor:
         return delta.flatten(1).square().sum(1).sqrt()
 
-    def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
+    def in_levels(self, delta: Tensor, images: Tensor) -> Tensor:
         """The rounded delta; where that is outside, the nearest inside, but for less than one level of one value."""
         return rounded(delta, images, self.eps, 2)
 
@@ -296,6 +310,15 @@ def room(delta: Tensor, images: Tensor | None) -> tuple[Tensor, Tensor]:
     if images is None:
         return (1 + delta).clamp(min=0), (1 - delta).clamp(min=0)
     return (images + delta).clamp(min=0), (1 - (images + delta)).clamp(min=0)
+
+
+def check_inner(inner: Any, around: str) -> None:
+    """Raise ValueError unless `inner` is a set of one delta a picture, which `around` may wrap."""
+    made("inner", inner)
+    if not isinstance(inner, Ball):
+        kind = type(inner).__name__
+        fix = f"write Universal({around}(...))" if kind == "Universal" != around else "give a norm ball"
+        raise ValueError(f"`inner` of {around} must be a set such as Linf(8 / 255); got a {kind}: {fix}")
 
 
 def to_levels(delta: Tensor, images: Tensor) -> Tensor:

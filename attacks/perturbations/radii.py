@@ -79,7 +79,7 @@ class Radii(PerturbationSet):
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
         """The deltas that 8-bit files will hold, each within its radius."""
         rows = zip(self._each(), delta.split(1), images.split(1), strict=True)
-        return torch.cat([own.quantise(*row) for own, *row in rows])
+        return torch.cat([own.in_levels(*row) for own, *row in rows])
 
     def _each(self) -> list[Ball]:
         radii = self.radii.tolist()

@@ -138,7 +138,7 @@ class L1(Ball):
     def norm(self, delta: Tensor) -> Tensor:
         return delta.flatten(1).abs().sum(1)
 
-    def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
+    def in_levels(self, delta: Tensor, images: Tensor) -> Tensor:
         """The rounded delta; where that is outside, the nearest inside, but for less than one level of one value."""
         return rounded(delta, images, self.eps, 1)
 
@@ -214,6 +214,6 @@ class L0(Ball):
         """The largest value: `reach` is the range of one."""
         return delta.flatten(1).abs().amax(1)
 
-    def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
+    def in_levels(self, delta: Tensor, images: Tensor) -> Tensor:
         """The delta that an 8-bit file of images + delta will hold, within its own pixels."""
         return torch.where(delta != 0, from_levels(to_levels(delta, images), images), 0)

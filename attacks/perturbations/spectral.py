@@ -40,6 +40,7 @@ class LowFrequency(Wrapped):
     keep: int
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if type(self.keep) is not int or self.keep < 1:
             raise ValueError(f"`keep` must be a whole number of coefficients, at least 1; got {self.keep!r}")
         if isinstance(ball := self.innermost, L0 | L1):
@@ -66,9 +67,9 @@ class LowFrequency(Wrapped):
         """That of `inner`: only moves are restricted to the band."""
         return self.inner.project(delta, images)
 
-    def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
+    def in_levels(self, delta: Tensor, images: Tensor) -> Tensor:
         """That of `inner`."""
-        return self.inner.quantise(delta, images)
+        return self.inner.in_levels(delta, images)
 
 
 @dataclass(frozen=True)
@@ -98,6 +99,7 @@ class Smoothed(Wrapped):
     smooth: float
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.smooth <= WIDEST:
             raise ValueError(f"`smooth` must be above 0 and at most {WIDEST:,} pixels; got {self.smooth}")
 

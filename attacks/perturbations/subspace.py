@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attacks.perturbations.ball import Ball, from_levels, to_levels
+from attacks.perturbations.ball import Ball, check_inner, from_levels, to_levels
 from attacks.perturbations.sparse import L1
 from transforms.devices import uploaded
 
@@ -23,6 +23,9 @@ class Wrapped(Ball):
     """
 
     inner: Ball
+
+    def __post_init__(self) -> None:
+        check_inner(self.inner, type(self).__name__)
 
     @property
     def innermost(self) -> Ball:
@@ -102,8 +105,8 @@ class Wrapped(Ball):
     def length(self, delta: Tensor) -> Tensor:
         return self.inner.length(delta)
 
-    def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
-        return self.inner.quantise(self.only(delta), images)
+    def in_levels(self, delta: Tensor, images: Tensor) -> Tensor:
+        return self.inner.in_levels(self.only(delta), images)
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,6 +129,7 @@ class Masked(Wrapped):
     mask: Tensor
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         shape, mask = tuple(self.mask.shape), self.mask
         if len(shape) != 4 or shape[1] != 1:
             raise ValueError(f"`mask` must be (1,1,H,W), or (N,1,H,W) with one row for each picture; got {shape}")
@@ -181,6 +185,7 @@ class Grey(Wrapped):
     inner: Ball
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if isinstance(self.innermost, L1):
             raise ValueError("`grey` cannot be combined with an L1 ball, which it would not fill; use L2, Linf or L0")
 
@@ -198,9 +203,9 @@ class Grey(Wrapped):
         """A grey point of the set."""
         return self._least(super().project(delta, images))
 
-    def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
+    def in_levels(self, delta: Tensor, images: Tensor) -> Tensor:
         """The delta that an 8-bit file of images + delta will hold, still grey to rounding and within `eps`."""
-        return from_levels(self._least(to_levels(super().quantise(delta, images), images)), images)
+        return from_levels(self._least(to_levels(super().in_levels(delta, images), images)), images)
 
     def _least(self, delta: Tensor) -> Tensor:
         """The channel of least magnitude, in all channels: shrinking a value never leaves a ball or the box."""

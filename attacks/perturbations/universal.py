@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from attacks.perturbations.ball import Ball
+from attacks.perturbations.ball import Ball, check_inner
 from attacks.perturbations.base import PerturbationSet
 from transforms import Scene, scene_of
 from transforms.sampling.straight_through import saturate
@@ -31,6 +31,9 @@ class Universal(PerturbationSet):
 
     shared: ClassVar[bool] = True
     inner: Ball
+
+    def __post_init__(self) -> None:
+        check_inner(self.inner, "Universal")
 
     @property
     def eps(self) -> float:

@@ -9,7 +9,9 @@ from torch import Tensor, nn
 from attacks.encoders.contract import check_encoder
 from attacks.encoders.tree import length
 from attacks.eot.problem import Options, Problem
-from transforms import Compose
+from transforms import Compose, Shown
+from transforms.doors import HALF_LEVEL, pixels_of
+from transforms.doors import checked as pictures
 
 #: After so many steps with a gradient of zero a picture leaves. Its loss may be at its minimum (the cross-entropy of
 #: a label that is reached), so this is no error.
@@ -45,19 +47,11 @@ def budgeted(problem: Problem, options: Options, n: int) -> Tensor:
     return left.expand(images).clone()
 
 
-def check_shape(images: Tensor) -> None:
-    """Refuse what are no pictures (N,C,H,W), whatever their values. Raises ValueError."""
-    if images.dim() != 4 or not images.is_floating_point():
-        raise ValueError(f"`images` must be floating (N,3,H,W); got {images.dtype} of shape {tuple(images.shape)}")
-    if not len(images):
-        raise ValueError("`images` must hold at least one image; got none: was every picture filtered out?")
-
-
-def check_range(images: Tensor, roundings: int = 0) -> None:
-    """Refuse values outside of [0, 1] by more than so many roundings. Raises ValueError. The host waits for them."""
-    low, high, slack = float(images.min()), float(images.max()), roundings * torch.finfo(images.dtype).eps
-    if not (low >= -slack and high <= 1 + slack):  # so written, NaN is out of range too
-        raise ValueError(f"`images` must lie in [0, 1]; got {low:g} to {high:g} (divide 8-bit values by 255)")
+def check_images(shown: Shown, slack: float = HALF_LEVEL) -> None:
+    """Refuse what are no pictures (N,C,H,W) in [0,1], or a scene of such. Raises ValueError. The host waits."""
+    for pixels in pixels_of(shown):
+        if not len(pictures(pixels, slack=slack)):
+            raise ValueError("`images` must hold at least one image; got none: was every picture filtered out?")
 
 
 def check_mode(encoder: object) -> None:
@@ -69,8 +63,7 @@ def check_mode(encoder: object) -> None:
 def checked(problem: Problem, transforms: Compose) -> None:
     """Refuse a problem that no loop can start on. Raises ValueError."""
     images, anchor, objective = problem.images, problem.anchor, problem.objective
-    check_shape(images)
-    check_range(images)
+    check_images(images, slack=0)
     if length(anchor) != len(images):
         raise ValueError(f"`anchor` must hold one row per image; got {length(anchor)} for {len(images)} images")
     check_mode(problem.encoder)

@@ -20,6 +20,7 @@ from attacks.eot.estimator import EOT, Question
 from attacks.eot.problem import Problem
 from attacks.eot.risk import CVaR
 from attacks.runtime.distributed import ALONE, World
+from attacks.solvers.checks import check_images
 from transforms import Compose
 
 #: Images (B,), and the coordinates (B*V,dims) of V views of each in turn -> losses (B*V,).
@@ -187,6 +188,7 @@ def _hardest(
     problem: Problem, views: Bank, refine_steps: int, keep: int, chunk: int, world: World
 ) -> tuple[Tensor, Worst]:
     """All losses on a bank (N,V), and the worst views after refinement."""
+    check_images(problem.scene(NO_DELTA, torch.arange(len(problem))))
     check_encoder(problem.encoder, problem.images, views.transforms)
     views = views._replace(u=views.u.to(problem.images))
     losses = views.losses_of(problem, chunk, world)

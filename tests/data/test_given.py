@@ -89,9 +89,12 @@ def test_a_path_stays_and_paths_are_listed(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("pictures", "message"),
     [
-        (IMAGES * 2 - 1, r"must lie in \[0,1\]; number 0 has values from -1 to 1"),
-        ([IMAGES[0], torch.full((3, 4, 4), float("nan"))], "number 1 has values from nan"),
-        (PIXELS.long(), "of floats in .* or of uint8; number 0 is torch.int64"),
+        (IMAGES * 2 - 1, r"pictures\[0\]` must lie in \[0, 1\]; got -1 to 1: leave out Normalize"),
+        (
+            [IMAGES[0], torch.full((3, 4, 4), float("nan"))],
+            r"pictures\[1\]` must lie in \[0, 1\]; got nan.*not finite",
+        ),
+        (PIXELS.long(), r"pictures\[0\]` must be floating .*; got int64"),
         (IMAGES[:, :1], r"got one shaped \(5, 1, 48, 64\)"),
         ([None], "got a NoneType"),
         ({"a": 1}, "got dict"),

@@ -139,7 +139,7 @@ def test_every_pixel_has_a_gradient_even_at_zero_and_one():
 
 @pytest.mark.parametrize("shape", [(3, 64, 64), (1, 1, 64, 64), (1, 4, 64, 64)])
 def test_other_shapes_are_refused(shape):
-    with pytest.raises(ValueError, match=r"takes images \(N,3,H,W\)"):
+    with pytest.raises(ValueError, match=r"`images` must be floating \(N,[C3],H,W\)"):
         Phash()(torch.rand(shape))
 
 

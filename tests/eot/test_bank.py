@@ -122,7 +122,7 @@ UNFIT = {
     "negative": ({"images": lambda images: images - 0.5}, r"`images` must lie in \[0, 1\]"),
     "nan": ({"images": lambda images: images.where(images < 0.5, torch.nan)}, r"`images` must lie in \[0, 1\]"),
     "a layer": ({"images": lambda images: over(images, 255.0)}, r"`images` must lie in \[0, 1\]; got 255 to 255"),
-    "one picture": ({"images": lambda images: images[0]}, r"`images` must be floating \(N,3,H,W\)"),
+    "one picture": ({"images": lambda images: images[0]}, r"`images` must be floating \(N,C,H,W\)"),
     "no picture": ({"images": lambda images: images[:0]}, "`images` must hold at least one image"),
     "rows": ({"clean": lambda clean: clean[:2]}, r"`clean` must hold one row per image .*got \(2, 6\) for 4 images"),
     "more rows": ({"clean": lambda clean: clean.repeat(2, 1)}, "`clean` must hold one row per image"),

@@ -187,6 +187,7 @@ def test_the_rows_of_a_batch_are_independent(name):
 @pytest.mark.parametrize("factor", [1.0, 0.93, 0.06])  # 8/255 is 8 grey levels; 0.06 of it less than half a level
 @given(value=seeds)
 @few
+@pytest.mark.filterwarnings("ignore:an 8-bit file holds nothing")
 def test_quantised_pictures_have_integer_levels_within_eps(name, factor, value):
     images, perturbation = pictures(value), make(name, factor)
     delta = perturbation.quantise(perturbation.noise(images, seed(value)), images)

@@ -112,6 +112,7 @@ def test_the_gradient_of_a_universal_delta_is_zero_only_beyond_the_bounds():
 @pytest.mark.parametrize("factor", [1.0, 0.93, 0.06])
 @given(value=seeds)
 @few
+@pytest.mark.filterwarnings("ignore:an 8-bit file holds nothing")
 def test_quantised_universal_pictures_have_integer_levels_within_eps(name, factor, value):
     images, universal = pictures(value), Universal(ball(name, factor))
     delta = universal.noise(images, seed(value))

@@ -13,6 +13,7 @@ from transforms.auditing.report import Report, StageReport
 from transforms.auditing.stationary import is_stationary, norms
 from transforms.auditing.steps import Step, chain, floating, steps_of
 from transforms.auditing.summary import longest, summarise, warnings
+from transforms.doors import checked
 from transforms.draws import Sobol, stream
 
 #: The losses at delta = 0 are measured under at most this many views.
@@ -122,14 +123,8 @@ def _picture(image: Any) -> Tensor:
         if array.ndim != 3 or array.dtype != np.uint8:
             raise ValueError(f"`image` must be an array (H,W,3) of 8 bits; got {array.dtype} of shape {array.shape}")
         tensor = torch.from_numpy(array.copy()).permute(2, 0, 1)[None].float() / 255
-    if tensor.dim() != 4 or tensor.shape[:2] != (1, 3) or not tensor.is_floating_point():
-        raise ValueError(
-            f"`image` must be floating (3,H,W) or (1,3,H,W) in [0,1]; got {tensor.dtype} of shape "
-            f"{tuple(tensor.shape)} (divide an 8-bit image by 255)"
-        )
-    if not bool(((tensor >= 0) & (tensor <= 1)).all()):
-        low, high = tensor.aminmax()
-        raise ValueError(f"`image` must lie in [0,1]; got {float(low):g} to {float(high):g} (divide by 255?)")
+    if len(checked(tensor, "image", slack=0, channels=3)) != 1:
+        raise ValueError(f"`image` must be one picture, (3,H,W) or (1,3,H,W); got shape {tuple(tensor.shape)}")
     return tensor
 
 

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from transforms.compose import Compose, Geometry, Stage
+from transforms.doors import unchecked
 
 CPU = torch.device("cpu")
 RESAMPLING = ("grid_sampler", "upsample_")
@@ -36,7 +37,7 @@ class Step:
     def call(self, images: Any, u: Tensor) -> Any:
         """The stage at `u`, or the function."""
         if self.stage is not None:
-            return self.stage(images, u)
+            return unchecked(self.stage)(images, u)
         assert self.function is not None
         return self.function(images)
 

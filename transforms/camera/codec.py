@@ -18,15 +18,16 @@ from torch import Tensor
 
 from transforms.colour.spaces import is_grey
 from transforms.devices import uploaded
+from transforms.doors import OVERSHOOT, door, unchecked
 from transforms.ranges import WholeRanged, whole_pair
 from transforms.sampling.straight_through import backward_through, saturate
-from transforms.scene import checked
 
 Subsampling = Literal["4:4:4", "4:2:2", "4:2:0"]
 Codec = Literal["real", "surrogate", "straight"]
 Quality = int | tuple[int, int]
 
 
+@door(slack=OVERSHOOT)
 def jpeg(
     images: Tensor,  # (N,C,H,W)
     quality: float | Tensor = 75,
@@ -37,7 +38,8 @@ def jpeg(
     """Encode as JPEG with Pillow and decode again.
 
     Args:
-        images: C = 1 (grey) or 3, any size and floating dtype; clamped to [0,1] and rounded to 8 bits first.
+        images: C = 1 (grey) or 3, any size and floating dtype; clamped to [0,1] and rounded to 8 bits first. Values
+            more than 1.5 outside are refused.
         quality: 1 to 100, one number or one a picture (N,). The real codec rounds it to a whole number.
         subsampling: of the colours. The surrogate implements 4:2:0 only, and gives the gradient of the others too.
         codec: "real": Pillow forward, kornia backward; no gradient in quality. "surrogate": kornia's codec both ways,
@@ -71,6 +73,7 @@ def jpeg(
     return _real(images, strength, {"format": "JPEG", "subsampling": subsampling}, straight=codec == "straight")
 
 
+@door(slack=OVERSHOOT)
 def webp(images: Tensor, quality: float | Tensor = 75) -> Tensor:
     """Encode as lossy WebP with Pillow and decode again; arguments and result as in `jpeg`.
 
@@ -111,7 +114,7 @@ class _Coded(WholeRanged):
 
 
 @dataclass(frozen=True)
-class Jpeg(_Coded):
+class Jpeg(_Coded, slack=OVERSHOOT):
     """Save as JPEG and load again (see `jpeg`).
 
     Use: a view that is stored or sent as JPEG.
@@ -146,11 +149,11 @@ class Jpeg(_Coded):
         _check_names(self.subsampling, self.codec)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        return jpeg(images, self._strength(u), subsampling=self.subsampling, codec=self.codec)
+        return unchecked(jpeg)(images, self._strength(u), subsampling=self.subsampling, codec=self.codec)
 
 
 @dataclass(frozen=True)
-class Webp(_Coded):
+class Webp(_Coded, slack=OVERSHOOT):
     """Save as lossy WebP and load again (see `webp`).
 
     Use: a view that a service stores as WebP.
@@ -175,7 +178,7 @@ class Webp(_Coded):
         _check_webp()
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        return webp(images, self._strength(u))
+        return unchecked(webp)(images, self._strength(u))
 
 
 def _real(images: Tensor, quality: Tensor, options: dict[str, Any], *, straight: bool = False) -> Tensor:
@@ -216,7 +219,7 @@ def _surrogate(images: Tensor, quality: Tensor) -> Tensor:
 
 def _qualities(quality: float | Tensor, images: Tensor) -> Tensor:
     """One quality a picture, (N,)."""
-    is_grey(checked(images))  # or neither grey nor RGB: refused
+    is_grey(images)  # or neither grey nor RGB: refused
     numbers = torch.as_tensor(quality)
     numbers = numbers if numbers.is_floating_point() else numbers.to(torch.float32)
     if numbers.shape not in ((), (1,), (len(images),)):

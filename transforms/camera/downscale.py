@@ -9,6 +9,7 @@ from torch import Tensor
 
 from transforms.colour.spaces import widened
 from transforms.devices import picked
+from transforms.doors import unchecked
 from transforms.ranges import WholeRanged, is_number, whole_pair
 from transforms.resizing.resize import DENSE, axes, check_kernel, resize, target_size
 from transforms.sampling.straight_through import saturate
@@ -95,7 +96,7 @@ class Downscale(WholeRanged):
         whole, then = self._whole(), cast("int | None", self.then_size)
         if isinstance(whole, int):
             if then is None:
-                view = resize(images, whole, self.kernel, eight_bit=self.eight_bit)
+                view = unchecked(resize)(images, whole, self.kernel, eight_bit=self.eight_bit)
                 return view if self.eight_bit else saturate(view)
             sides = [whole] * len(images)
         else:
@@ -119,8 +120,10 @@ class Downscale(WholeRanged):
         views = []
         for side, rows in groups.items():
             some = images if len(groups) == 1 else picked(images, rows)
-            thumbnail = resize(some, smalls[side], self.kernel, eight_bit=self.eight_bit)
-            views.append(resize(thumbnail, final, self.then_kernel or self.kernel, eight_bit=self.eight_bit))
+            thumbnail = unchecked(resize)(some, smalls[side], self.kernel, eight_bit=self.eight_bit)
+            views.append(
+                unchecked(resize)(thumbnail, final, self.then_kernel or self.kernel, eight_bit=self.eight_bit)
+            )
         order = torch.tensor([i for rows in groups.values() for i in rows]).argsort()
         return saturate(views[0]) if len(views) == 1 else picked(saturate(torch.cat(views)), order)
 

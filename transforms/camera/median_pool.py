@@ -6,11 +6,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from transforms.doors import Doored
 from transforms.resizing.resize import target_size
 
 
 @dataclass(frozen=True)
-class MedianPool:
+class MedianPool(Doored):
     """Shrink the shorter side to `size`: each pixel is the median, channel by channel, of the block of pixels that it
     stands for (Quiring et al. 2020 put such medians in place of the pixels that a resizer reads).
 

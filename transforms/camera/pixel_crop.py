@@ -6,6 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from transforms.doors import Doored
 from transforms.ranges import spread_whole
 
 #: The most rows and columns that are cut off.
@@ -13,7 +14,7 @@ MOST = 4096
 
 
 @dataclass(frozen=True)
-class PixelCrop:
+class PixelCrop(Doored):
     """Show a window of the picture that is `margin` pixels lower and narrower, at a drawn place; no resample. A
     resizer without antialiasing behind it reads other pixels each time, at a slightly other ratio.
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from transforms.colour.spaces import widened
 from transforms.devices import HOST, uploaded
+from transforms.doors import OVERSHOOT, Doored, door, unchecked
 from transforms.draws import stream
 from transforms.ranges import Range, Ranged, pair
 from transforms.sampling.straight_through import saturate, straight_through
@@ -108,11 +109,13 @@ def _pool(threads: int) -> ThreadPoolExecutor:
     return ThreadPoolExecutor(threads)
 
 
+@door(slack=OVERSHOOT, rank=None)
 def quantise(images: Tensor, bits: int = 8) -> Tensor:
     """Round to the nearest of 2^bits levels, as a file holds: (x * 255).round() / 255 for 8 bits.
 
     Args:
-        images: any shape, any floating dtype; values outside [0,1] are clamped.
+        images: any shape, any floating dtype; values outside [0,1] are clamped, more than 1.5 outside are
+            refused.
         bits: whole number from 1 to 16.
 
     Returns:
@@ -139,7 +142,7 @@ def quantise(images: Tensor, bits: int = 8) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Quantise:
+class Quantise(Doored, slack=OVERSHOOT):
     """Round to `bits` bits; the gradient passes straight through (see `quantise`).
 
     Use: a view that is stored in 8 bits, or fewer bits as a defence.
@@ -170,7 +173,7 @@ class Quantise:
         return u
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:  # noqa: ARG002
-        return quantise(images, self.bits)
+        return unchecked(quantise)(images, self.bits)
 
 
 def _check_bits(bits: int) -> None:

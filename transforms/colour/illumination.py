@@ -13,6 +13,7 @@ from torch import Tensor
 
 from transforms.colour.exposure import MOST_STOPS, relight
 from transforms.colour.spaces import is_grey, widened
+from transforms.doors import Doored
 from transforms.ranges import Range, Ranged, pair, spread, symmetric
 
 #: Controls of a `Shading` along each side: each is a coordinate of its own, with a name.
@@ -57,7 +58,7 @@ class Vignette(Ranged):
 
 
 @dataclass(frozen=True)
-class Shading:
+class Shading(Doored):
     """Uneven lighting: a smooth field of gains, spanned by grid x grid control gains from edge to edge.
 
     The gains are in stops and a uniform cubic B-spline runs between the controls (end controls repeated), so the

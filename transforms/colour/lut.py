@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transforms.colour.spaces import widened
+from transforms.doors import Doored
 from transforms.sampling.straight_through import saturate
 
 #: Nodes along each axis of a sampled table: every fifth of the 8-bit values, so that a profile, which is read in 8
@@ -53,7 +54,7 @@ def apply_lut(images: Tensor, lut: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True, eq=False)
-class ColourMap:
+class ColourMap(Doored):
     """Print: map every colour by a table (see `apply_lut`), the same for every view."""
 
     lut: Tensor = field(repr=False)

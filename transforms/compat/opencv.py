@@ -4,10 +4,10 @@ import torch
 from torch import Tensor
 
 from transforms.compat.arguments import Numbers, align, tensor_of
+from transforms.doors import OVERSHOOT, checked
 from transforms.sampling.homography import Point, facing, invert
 from transforms.sampling.read import Border, Kernel, Value
 from transforms.sampling.warp import warp_by_matrix
-from transforms.scene import checked
 
 #: A map that reads farther than this, in pixels, is singular: float32 could not hold its derivatives.
 FARTHEST = 1e20
@@ -26,7 +26,7 @@ def warp_affine(
     """`cv2.warpAffine` on a batch, differentiable in `images`, `M` and `value`.
 
     Args:
-        images: (N,C,H,W), any floating dtype.
+        images: (N,C,H,W) in [0,1], any floating dtype; the overshoot of a resize is taken as it is.
         M: (2,3) or (N,2,3), source -> destination, pixel centres at integers: a tensor of any dtype, an array, or
             nested lists, of tensors too. N broadcasts against the images'.
         size: (height, width) of the result. (OpenCV's dsize is (width, height).)
@@ -51,6 +51,7 @@ def warp_affine(
         >>> torch.allclose(view, torch.tensor([0.0, 0.5, 0.5, 0.0])), torch.autograd.grad(view.sum(), M)[0].shape
         (True, torch.Size([2, 3]))
     """
+    checked(images, slack=OVERSHOOT)
     matrix = tensor_of(M, "M", images)
     if matrix.shape[-2:] != (2, 3):
         raise ValueError(
@@ -86,7 +87,7 @@ def warp_perspective(
         >>> torch.allclose(view, picture.rot90(-1, (2, 3)), atol=1e-5)
         True
     """
-    checked(images)
+    checked(images, slack=OVERSHOOT)
     matrix = tensor_of(H, "H", images)
     if matrix.shape[-2:] != (3, 3) or matrix.dim() not in (2, 3):
         raise ValueError(f"`H` must be (3,3) or (N,3,3); got {tuple(matrix.shape)}")

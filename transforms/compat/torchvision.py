@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from transforms.compat.arguments import Numbers, align, number_of, pair_of, tensor_of
+from transforms.doors import OVERSHOOT, checked, unchecked
 from transforms.resizing.resize import resize as resize_by_name
 from transforms.resizing.resize import target_size
 from transforms.sampling.homography import edges_to_centres, homography, invert, shift
@@ -20,7 +21,6 @@ from transforms.sampling.homography import scale as magnification
 from transforms.sampling.homography import shear as slant
 from transforms.sampling.read import Kernel, Value, border_value
 from transforms.sampling.warp import warp_by_matrix
-from transforms.scene import checked
 
 Fill = Value | Sequence[float] | None
 
@@ -40,7 +40,7 @@ def perspective(
     """`torchvision.transforms.functional.perspective`, differentiable in both point lists.
 
     Args:
-        images: (N,C,H,W), any floating dtype.
+        images: (N,C,H,W) in [0,1], any floating dtype.
         startpoints, endpoints: four points (x, y), (4,2) or (N,4,2): tensors of any dtype, arrays, or nested lists,
             of tensors too; `startpoints` of the image go to `endpoints` of the result.
         kernel: nearest | bilinear | bicubic.
@@ -62,7 +62,7 @@ def perspective(
         >>> torch.allclose(view, picture.flip(3), atol=1e-6), torch.autograd.grad(view.sum(), end)[0].shape
         (True, torch.Size([4, 2]))
     """
-    checked(images)
+    checked(images, slack=OVERSHOOT)
     start, end = (
         tensor_of(points, name, images) for name, points in (("startpoints", startpoints), ("endpoints", endpoints))
     )
@@ -86,7 +86,7 @@ def affine(
     """`torchvision.transforms.functional.affine`, differentiable in `angle`, `translate`, `scale` and `shear`.
 
     Args:
-        images: (N,C,H,W), any floating dtype.
+        images: (N,C,H,W) in [0,1], any floating dtype.
         angle: degrees, *clockwise* as displayed; a number or (N,).
         translate: (right, down) in pixels, a pair or (N,2); fractions too.
         scale: magnification, positive; a number or (N,).
@@ -113,7 +113,7 @@ def affine(
         >>> bool(torch.autograd.grad(view[0, 0, 0, 1], angle)[0].isfinite())
         True
     """
-    checked(images)
+    checked(images, slack=OVERSHOOT)
     size = (images.shape[2], images.shape[3])
     turn, magnify = number_of(angle, "angle", images), number_of(scale, "scale", images)
     if bool((magnify.detach() <= 0).any()):
@@ -140,7 +140,7 @@ def rotate(
     """`torchvision.transforms.functional.rotate`, differentiable in `angle`.
 
     Args:
-        images: (N,C,H,W), any floating dtype.
+        images: (N,C,H,W) in [0,1], any floating dtype.
         angle: degrees, *counter-clockwise* as displayed (unlike `affine`, as in torchvision); a number or (N,).
         kernel: nearest | bilinear | bicubic (torchvision's default is nearest; see `affine`).
         expand: enlarge the view so that it holds the whole turned picture; all rows must need the same size.
@@ -159,7 +159,7 @@ def rotate(
         >>> rotate(picture, 45.0, expand=True).shape
         torch.Size([1, 3, 12, 12])
     """
-    checked(images)
+    checked(images, slack=OVERSHOOT)
     size = (images.shape[2], images.shape[3])
     turn, x, y = _broadcast(number_of(angle, "angle", images), *_center(center, size, images))
     pull = shift(x, y) @ rotation(turn * (math.pi / 180)) @ shift(-x, -y)
@@ -180,7 +180,7 @@ def resize(
     """`torchvision.transforms.functional.resize` of a float tensor, by the kernels of `transforms.resizing.resize`.
 
     Args:
-        images: (N,C,H,W), any floating dtype.
+        images: (N,C,H,W) in [0,1], any floating dtype.
         size: (height, width), or the length of the shorter side, as a number or in a list.
         interpolation: nearest | nearest-exact | bilinear | bicubic, or torchvision's `InterpolationMode`.
         max_size: most that the longer side may be, if `size` is one number; the shorter is reduced with it.
@@ -189,7 +189,7 @@ def resize(
     Raises:
         ValueError: an unknown interpolation, a size below 1, a `max_size` that is not above `size`.
     """
-    checked(images)
+    checked(images, slack=OVERSHOOT)
     mode = getattr(interpolation, "value", interpolation)
     if mode not in _RESIZERS:
         raise ValueError(f"`interpolation` must be one of {', '.join(_RESIZERS)}; got {interpolation!r}")
@@ -206,7 +206,7 @@ def resize(
         if max(target) > max_size:
             short = int(max_size * sides[0] / max(target))
             target = target_size(source, (max_size, short) if source[0] > source[1] else (short, max_size))
-    return images if target == source else resize_by_name(images, target, _RESIZERS[mode][bool(antialias)])
+    return images if target == source else unchecked(resize_by_name)(images, target, _RESIZERS[mode][bool(antialias)])
 
 
 def _warp(images: Tensor, pull: Tensor, size: tuple[int, int], kernel: Kernel, fill: Fill, name: str) -> Tensor:

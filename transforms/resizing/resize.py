@@ -22,6 +22,7 @@ import torch
 from torch import Tensor
 
 from transforms.colour.spaces import widened
+from transforms.doors import OVERSHOOT, door
 from transforms.resizing.banded import Bands
 from transforms.resizing.eight_bit import resize_levels
 from transforms.resizing.kernels import NAMES, bands, check_kernel, weights
@@ -32,13 +33,15 @@ __all__ = ["NAMES", "axes", "check_kernel", "resize", "target_size"]
 DENSE = 1024
 
 
+@door(slack=OVERSHOOT)
 def resize(
     images: Tensor, size: int | tuple[int, int], kernel: str = "pil_bicubic", *, eight_bit: bool = False
 ) -> Tensor:
     """Resize (N,C,H,W) to `size` as the named library does in floating point, or with its 8-bit arithmetic.
 
     Args:
-        images: any floating dtype; differentiable (the map is linear, its gradient exact).
+        images: in [0,1], or at most 1.5 outside (the overshoot of another resize), any floating dtype; differentiable
+            (the map is linear, its gradient exact).
         size: (height, width), or the length of the shorter side, with torchvision's aspect.
         kernel: one of `transforms.resizing.kernels.KERNELS` or `NAMES`, "keys(a)" or "keys_aa(a)" with a in [-2, 0].
         eight_bit: do what the library does to an 8-bit file, in its own fixed point (see

@@ -12,7 +12,9 @@ from torch import Tensor, nn
 
 from attacks.encoders.black_box.ledger import Ledger, digest
 from attacks.encoders.layers import unwrapped
+from attacks.encoders.tree import PictureModule
 from attacks.schema.encoder import GRADIENT_FREE
+from transforms.doors import formed
 
 Answer = Literal["vector", "scores", "same"]
 #: 8-bit pictures (N,H,W,3) -> one answer for each: vectors or scores (N,D), or 0 and 1 (N,).
@@ -31,7 +33,7 @@ class Misplaced(Unanswered):
     """The answers so far may belong to other pictures, or change from call to call: the run must be made anew."""
 
 
-class BlackBox(nn.Module):
+class BlackBox(PictureModule):
     """(N,3,H,W) in [0,1] -> (N,D): each picture is rounded to 8 bits and asked about once; its answer is kept.
 
     Args:
@@ -62,8 +64,7 @@ class BlackBox(nn.Module):
                 f"encoder {self.title} can only be asked and has no gradient: use an optimiser without gradients "
                 f"({', '.join(f'optimiser={name}' for name in GRADIENT_FREE)})"
             )
-        if images.dim() != 4 or images.shape[1] != 3:
-            raise ValueError(f"an encoder takes images (N,3,H,W) in [0,1]; got shape {tuple(images.shape)}")
+        formed(images, channels=3)
         pixels = (images.detach().clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).contiguous().cpu().numpy()
         rows = torch.from_numpy(self.ledger.answers(pixels, self._asked, self.batch)).to(images)
         if self.answer == "scores":

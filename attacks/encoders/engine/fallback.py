@@ -19,6 +19,7 @@ from attacks.encoders.engine.precision import SCALE, LossScale
 from attacks.encoders.engine.tf32 import tf32_pass
 from attacks.encoders.tree import Encoder, Tree, mapped, optional
 from attacks.runtime.distributed import World
+from transforms.doors import unchecked
 
 Result = TypeVar("Result")
 State = dict[str, float | int | bool]
@@ -46,14 +47,14 @@ class Prepared:
 
     def __call__(self, images: Tensor, **draws: Any) -> Tree:
         if self.fell_back:
-            return self.exact(images, **draws)
+            return unchecked(self.exact)(images, **draws)
         dtype, precision = images.dtype, self.decision.precision
         if self.decision.layout == "channels_last":
             images = images.contiguous(memory_format=torch.channels_last)
         if precision == "tf32":
             return tf32_pass(self.run, images, **draws)
         if precision not in HALVES:
-            return self.run(images, **draws)
+            return unchecked(self.run)(images, **draws)
         scaled = precision == "float16"
         features = half_pass(self.run, self.scale.enter(images) if scaled else images, HALVES[precision], **draws)
         features = mapped(features, lambda leaf: leaf.to(dtype))
@@ -65,7 +66,7 @@ def half_pass(run: Encoder, images: Tensor, dtype: torch.dtype, **draws: Any) ->
     # Of a module it is entered disabled: `make_low` enables it, and the context restores the state.
     whole = not isinstance(run, nn.Module)
     with torch.autocast(images.device.type, dtype, enabled=whole, cache_enabled=False):
-        return run(images.float(), **draws)
+        return unchecked(run)(images.float(), **draws)
 
 
 def prepared(encoder: object) -> Prepared | None:

@@ -14,6 +14,7 @@ from attacks.encoders.engine.precision import Overflow, hooked
 from attacks.encoders.randomness import EncoderDraws, randomness_of
 from attacks.encoders.tiles import Tiles
 from attacks.encoders.tree import Tree, adopt, mapped, optional
+from transforms.doors import unchecked
 
 #: The largest entry of a picture's scaled gradient where it enters a float16 network, and the least that is tried.
 #: float16 ends at 2^16, and its normal numbers begin at 2^-14: a gradient may grow 2^8-fold in the network, or shrink
@@ -101,9 +102,9 @@ class Own:
         """The network's answer to what `enter` gave. Raises ValueError in one line where it refuses the dtype, device
         or shape."""
         if torch.compiler.is_compiling() or self._unchanged:
-            return network(pictures, **which)
+            return unchecked(network)(pictures, **which)
         try:
-            return network(pictures, **which)
+            return unchecked(network)(pictures, **which)
         except (RuntimeError, TypeError, IndexError) as error:
             if out_of_memory(error):
                 raise

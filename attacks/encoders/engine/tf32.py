@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from attacks.encoders.tree import Encoder, Tree, leaves, mapped
+from transforms.doors import unchecked
 
 #: The first generation of NVIDIA GPUs with TF32.
 CAPABILITY = (8, 0)
@@ -32,7 +33,7 @@ def tf32_pass(run: Encoder, images: Tensor, **draws: Any) -> Tree:
     """
     if not (torch.is_grad_enabled() and images.requires_grad):
         with _tf32():
-            return run(images, **draws)
+            return unchecked(run)(images, **draws)
     tree: Tree = None
 
     def inner(inside: Tensor) -> list[Tensor]:

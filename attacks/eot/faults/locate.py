@@ -18,6 +18,7 @@ from attacks.eot.faults.trace import ENCODER, OneView, broken, slopes, traced
 from attacks.eot.problem import Problem
 from transforms import Compose, Scene, audit, scene_of
 from transforms.compose import seen
+from transforms.doors import unchecked
 
 #: At most so many views are computed alone, and so many audited.
 MOST, VIEWS = 512, 4
@@ -70,8 +71,8 @@ def one_view(query: Query, i: int, j: int) -> OneView:
     u = (query.u if query.u.dim() == 2 else query.u[i])[j, None]
     if problem.objective.paired:
         with torch.no_grad():
-            twin = transforms(scene_of(problem.images[which]), u)
-            anchor = problem.encoder(twin, **drawn(transforms, u))
+            twin = unchecked(transforms)(scene_of(problem.images[which]), u)
+            anchor = unchecked(problem.encoder)(twin, **drawn(transforms, u))
     else:
         anchor = take(problem.anchor, which)
     scene = _scene(query, i, query.delta_of(i))
@@ -91,7 +92,7 @@ def _examined(query: Query, i: int, j: int) -> Fault | None:
     if where is None and query.delta.numel():
 
         def loss(own: Sequence[Tensor]) -> Tensor:
-            return view.judge(query.transforms(_scene(query, i, own[0]), view.u))
+            return view.judge(unchecked(query.transforms)(_scene(query, i, own[0]), view.u))
 
         (slope,) = slopes([query.delta_of(i)], loss)
         where = None if slope is None or bool(slope.isfinite().all()) else "the gradient of the perturbation"
@@ -110,7 +111,7 @@ def why_silent(query: Query, row: int) -> str:
         return AT_END
 
     def features(images: Tensor) -> Tensor:
-        return torch.cat([leaf.flatten(1) for leaf in leaves(query.problem.encoder(images))], dim=1)
+        return torch.cat([leaf.flatten(1) for leaf in leaves(unchecked(query.problem.encoder)(images))], dim=1)
 
     picture = seen(views[0].scene)[:1].detach().clamp(0, 1)
     try:

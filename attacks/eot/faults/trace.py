@@ -20,6 +20,7 @@ from attacks.encoders.randomness import EncoderDraws, drawn
 from attacks.encoders.tree import Encoder, Tree, leaves, mapped
 from attacks.runtime.stored import stored
 from transforms import Compose, Scene, Shown
+from transforms.doors import unchecked
 
 PICTURE, ENCODER, OBJECTIVE = "picture", "encoder", "objective"
 
@@ -51,11 +52,11 @@ class OneView:
         """What some consecutive stages make of a picture."""
         skipped = sum(stage.dims for stage in self.transforms.stages[: stages.start or 0])
         part = replace(self.transforms, stages=self.transforms.stages[stages])
-        return part(picture, self.u[:, skipped : skipped + part.dims])
+        return unchecked(part)(picture, self.u[:, skipped : skipped + part.dims])
 
     def judge(self, view: Tensor) -> Tensor:
         """The loss of a view."""
-        return self.loss(self.encoder(view, **drawn(self.transforms, self.u)))
+        return self.loss(unchecked(self.encoder)(view, **drawn(self.transforms, self.u)))
 
 
 def traced(view: OneView) -> tuple[tuple[Line, ...], Tensor]:
@@ -66,7 +67,7 @@ def traced(view: OneView) -> tuple[tuple[Line, ...], Tensor]:
     with torch.no_grad():
         values = [view.through(slice(count), scene) for count in range(1, len(names) + 1)]
         shown = view.through(whole, scene)
-        features = view.encoder(shown, **drawn(transforms, view.u))
+        features = unchecked(view.encoder)(shown, **drawn(transforms, view.u))
         loss = view.loss(features)
 
     def of_picture(pixels: Sequence[Tensor]) -> Tensor:

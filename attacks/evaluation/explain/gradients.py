@@ -13,6 +13,7 @@ from attacks.evaluation.explain.saliency import CountedEncoder, saliency
 from attacks.runtime.stored import stored
 from transforms import scene_of
 from transforms.auditing.coverage import covered, effective, together
+from transforms.doors import unchecked
 
 #: The number of views, the first ones of the bank.
 VIEWS = 8
@@ -46,7 +47,7 @@ def reach(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor, bank: Bank
         # One copy for each view gives one gradient for each.
         leaf = picture.detach().repeat(len(some), 1, 1, 1).requires_grad_()
         with torch.enable_grad():
-            views = bank.transforms(scene_of(leaf), some)
+            views = unchecked(bank.transforms)(scene_of(leaf), some)
             values = encoder.sloped(views, anchor[None], **drawn(bank.transforms, some))
             return encoder.gradients(values, [leaf])
 

@@ -43,7 +43,7 @@ from attacks.evaluation.sanity.rules import (
 )
 from attacks.evaluation.sanity.short_attack import ShortAttack, Tally, short_attack
 from attacks.optimisers.nes import LabelOnly
-from attacks.solvers.checks import Silent
+from attacks.solvers.checks import Silent, check_images
 
 #: Views of each step of a short run.
 VIEWS = 4
@@ -92,6 +92,7 @@ def examine(
     for name, value in (("views", views), ("steps", options.steps), ("planned", planned)):
         if value < 1:
             raise ValueError(f"`{name}` must be at least 1; got {value}")
+    check_images(problem.images, slack=0)
     began = time.perf_counter()
     tally = Tally()
     module = problem.encoder if module is None and isinstance(problem.encoder, nn.Module) else module

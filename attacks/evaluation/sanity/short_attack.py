@@ -13,6 +13,7 @@ from attacks.eot.problem import Options, Problem
 from attacks.solvers.loop import start
 from attacks.solvers.search import loop_of
 from transforms.compose import seen
+from transforms.doors import unchecked
 
 #: The number of views that score a run, and that select one of its iterates.
 JUDGES, CHOOSERS = 32, 16
@@ -44,7 +45,7 @@ class Tally:
         def counted(images: Tensor, **which: Any) -> Tree:
             self.forward += len(images)
             self.backward += len(images) * images.requires_grad
-            return encoder(images, **which)
+            return unchecked(encoder)(images, **which)
 
         return counted
 

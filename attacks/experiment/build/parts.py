@@ -15,6 +15,7 @@ from attacks.encoders.engine.tf32 import allow_tf32
 from attacks.encoders.randomness import randomised
 from attacks.eot import risk
 from attacks.eot.adaptive import Adaptive
+from attacks.eot.problem import FIXED, LOSSES
 from attacks.eot.protocols import Penalty
 from attacks.evaluation.classes import Classes, classified
 from attacks.evaluation.deployment import deployed_size
@@ -261,11 +262,6 @@ BOUNDS = {
 }
 
 
-#: The views of a step with attack.views=auto where their number must be the same in all steps: APGD counts steps, a
-#: search and fixed draws keep their views, and an adversary chooses among others.
-FIXED = 4
-#: Those of NES and its like, which are the losses of a step.
-LOSSES = 20
 #: The most views of a step: more gradients are better spent on more steps.
 MOST_VIEWS = 65_536
 
