@@ -16,7 +16,7 @@ import pytest
 
 from tests.helpers.crashes import watch
 
-SEEDS = [*range(2), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(2, 20))]
+SEEDS = [pytest.param(at, marks=pytest.mark.slow if at < 2 else pytest.mark.nightly) for at in range(20)]
 
 
 class Recorder:
@@ -110,7 +110,6 @@ def wrong(nursery, start, folder, seed):
     return "" if killed or all(a[1] != b[1] for a, b in pairwise(ends)) else f"two trackers at once: {ends}"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_joined_run_has_one_record_and_its_figures_once(nursery, start, top, seed):
     folder = top / f"joined-{seed}"
