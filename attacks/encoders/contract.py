@@ -10,10 +10,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from attacks.encoders.answers import embedding, embeddings
-from attacks.encoders.black_box.asked import BlackBox
 from attacks.encoders.engine.memory import out_of_memory
 from attacks.encoders.engine.own import owns
-from attacks.encoders.features import Features
 from attacks.encoders.layers import unwrapped
 from attacks.encoders.randomness import randomness_of
 from attacks.encoders.tree import leaves, optional
@@ -45,7 +43,11 @@ def check_encoder(encoder: Any, images: Tensor, transforms: Compose = PLAIN, *, 
     """
     while not isinstance(encoder, nn.Module) and type(encoder).__module__.startswith("attacks."):
         encoder = optional(encoder, "encoder")  # a wrapper that only counts or adds
-    if not isinstance(encoder, nn.Module) or isinstance(unwrapped(encoder), BlackBox) or encoder in _passed[tree]:
+    if (
+        not isinstance(encoder, nn.Module)
+        or optional(unwrapped(encoder), "ledger") is not None
+        or encoder in _passed[tree]
+    ):
         return
     try:
         with torch.no_grad():
@@ -85,8 +87,8 @@ def refuse_dependent(encoder: Any, like: Tensor, *, tree: bool = True, fix: str 
         dependent = _dependent(together, alone, answer)
     finally:
         for module in encoder.modules() if isinstance(encoder, nn.Module) else ():
-            if isinstance(module, Features):
-                module.forget()
+            if type(module).__module__ == "attacks.encoders.features":  # its import would be a longer chain
+                optional(module, "forget")()
     if dependent:
         cosine = min((_cosine(*pair) for pair in zip(together, alone, strict=False)), default=torch.nan)
         raise ValueError(
