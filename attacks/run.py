@@ -12,17 +12,14 @@ import tempfile
 import time
 import traceback
 from collections.abc import Mapping, Sequence
-from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
 import hydra
-from hydra._internal.utils import get_args_parser
-from hydra.core.config_store import ConfigStore
 from hydra.core.hydra_config import HydraConfig
 from hydra.errors import CompactHydraException
 from hydra.types import RunMode
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from omegaconf.errors import OmegaConfBaseException
 
 from attacks import __version__
@@ -31,38 +28,12 @@ from attacks.runtime.command_line import USER_ERRORS
 from attacks.runtime.signals import Stopped, stoppable
 from attacks.schema import launchers, presets
 from attacks.schema import validate as schema
+from attacks.schema.composition import RULES, refuse_unchecked, register, stored_preset
+from attacks.schema.composition import compose as compose  # for use in Python
 from attacks.schema.declared import CONFIGS
-from attacks.schema.groups import CHOICES, FILES, ViewsConfig
 from attacks.schema.messages import one_line
 from attacks.schema.reference import usage
-from attacks.schema.run import Run
 from attacks.schema.secrets import refuse_credentials
-from attacks.schema.suggestions import closest, did_you_mean
-
-#: Hydra 1.3 wants `version_base`; 1.4 has the same rules by default and warns about the argument.
-RULES = {"version_base": "1.3"} if hydra.__version__.startswith("1.3.") else {}
-
-
-@cache
-def register() -> None:
-    """Register the schemas with Hydra: each is a choice of its group. Those of `FILES`, whose values come from YAML
-    files, have a group of their own. Cached, because it takes a quarter of the time of composing a configuration."""
-    store = ConfigStore.instance()
-    store.store(group="schema", name="run", node=Run)
-    for group, choices in CHOICES.items():
-        for name, node in choices.items():
-            store.store(group=f"schema/{group}" if group in FILES else group, name=name, node=_open(node))
-    store.store(group="schema/transforms", name="views", node=ViewsConfig)
-    launchers.register()
-
-
-def _open(node: type) -> DictConfig:
-    """A schema. Below some keys any key is allowed without a `+`; the part that takes them checks them."""
-    made: DictConfig = OmegaConf.structured(node)
-    for key in ("preprocess", "place"):
-        if key in made:
-            OmegaConf.set_struct(made[key], False)
-    return made
 
 
 @hydra.main(**RULES, config_path=str(CONFIGS), config_name="run")
@@ -130,23 +101,6 @@ def cli() -> None:
         os.environ["HYDRA_FULL_ERROR"] = os.environ.pop(ALL)
 
 
-def compose(preset: str = "quickstart", overrides: Sequence[str] = ()) -> Run:
-    """The checked configuration that the command line `config=PRESET OVERRIDES...` gives, for use in Python.
-
-    Raises ValueError in one line."""
-    register()
-    try:
-        overrides = [_stored(f"config={preset}"), *overrides]
-        _refuse_unchecked([presets.plain_word(word) for word in overrides])
-        with hydra.initialize_config_dir(str(CONFIGS), **RULES):
-            run = schema.validate(hydra.compose("run", overrides=overrides))
-    except (CompactHydraException, OmegaConfBaseException, RecursionError) as error:
-        raise ValueError(one_line(error, overrides)) from None
-    presets.refuse_unasked(run, overrides)
-    presets.refuse_unused(run, overrides)
-    return run
-
-
 def _resume(arguments: Sequence[str]) -> None:
     """`resume=DIRECTORY`, which contains the whole configuration."""
     folder, overrides = "", []
@@ -183,11 +137,11 @@ def _run() -> None:
     register()
     # Hydra takes no value behind a flag
     arguments = sorted(sys.argv[1:], key=lambda word: word not in ("-m", "--multirun"))
-    sys.argv[1:] = [_stored(argument) for argument in arguments]
+    sys.argv[1:] = [stored_preset(argument) for argument in arguments]
     if {"--help", "-h"} & set(sys.argv[1:]):
         print(usage(sys.argv[1:]))
         return
-    _refuse_unchecked(sys.argv[1:])
+    refuse_unchecked(sys.argv[1:])
     launchers.prepare(sys.argv[1:])
     with launchers.sweeping(_index):
         main()
@@ -245,54 +199,6 @@ def _fail(error: BaseException) -> NoReturn:
     _give_way()
     print(f"{f'process {RANK}: ' if RANK else ''}error: {one_line(error, sys.argv[1:])}", file=sys.stderr)
     sys.exit(1)
-
-
-def _stored(argument: str) -> str:
-    """Store the preset file of `config=./mine.yaml` under its stem, so that Hydra can choose it."""
-    if not argument.startswith("config="):
-        return argument
-    names = []
-    for given in argument.removeprefix("config=").split(","):
-        choice = given.strip("'\"")
-        if presets.is_path(choice):
-            preset, name = presets.read(choice), Path(choice).stem
-            if not presets.is_word(name):
-                raise ValueError(
-                    f"preset `{choice}` has a sign in its name that Hydra does not read; rename the file"
-                )
-            if (CONFIGS / "config" / f"{name}.yaml").exists():
-                raise ValueError(f"preset `{choice}` has the name of a bundled preset; rename the file")
-            if name in names:
-                raise ValueError(f"preset `{choice}` has the name of another one in this sweep; rename the file")
-            ConfigStore.instance().store(group="config", name=name, node=preset, package="_global_")
-            choice = name
-        names.append(choice)
-    return f"config={','.join(names)}"
-
-
-def _refuse_unchecked(arguments: list[str]) -> None:
-    """Check the files of a `--config-dir` before Hydra reads them, and refuse all other ways to name files: the key
-    `hydra` of a file could open files or run code, and a pickle is code."""
-    parser = get_args_parser()
-    given, rest = parser.parse_known_args(arguments)
-    for flag in rest:
-        near = did_you_mean(flag.lstrip("-")) or closest(flag, parser._option_string_actions)
-        raise ValueError(f"unknown option `{flag}`: values are given as KEY=VALUE{near}")
-    for flag in ("config_path", "config_name", "experimental_rerun"):
-        if getattr(given, flag) is not None:
-            raise ValueError(f"`--{flag.replace('_', '-')}` is refused: name a preset file, config=./mine.yaml")
-    for argument in map(presets.plain_word, given.overrides):
-        key, _, value = argument.lstrip("+~").partition("=")
-        refuse_credentials(value, f"`{key}`")  # Hydra keeps the whole command line
-        group = key.partition("@")[0]
-        if any(step in group or ("." not in group and step in value) for step in ("..", "//")):
-            raise ValueError(f"`{argument}` must name a choice, not a path; a preset file ends in .yaml")
-    folder = Path(given.config_dir or os.devnull)
-    for file in sorted(folder.rglob("*")) if folder.is_dir() else ():
-        if "hydra" in str(file.relative_to(folder)) or (file.is_symlink() and file.is_dir()):
-            raise ValueError(f"`{file}` is refused: a folder of configurations has no links to folders, and no hydra")
-        if file.suffix in (".yaml", ".yml"):
-            presets.read(file)
 
 
 if __name__ == "__main__":

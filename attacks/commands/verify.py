@@ -4,20 +4,28 @@
     viewproof verify outputs/my_run --sample 1     # judge every view again
     viewproof verify zip://run::runs.zip           # also s3://, memory://, ...: any location of fsspec
 
-Prints PASS and what was checked, or a line for each thing that does not agree; the exit code is then 1.
+Prints PASS and what was checked, or a line for each thing that does not agree; the exit code is then 1. It is 5 where
+the check itself failed, which says nothing about the run.
 """
 
 import argparse
+import sys
+import traceback
 
 from attacks.experiment.directory import PROGRAMS
-from attacks.experiment.verify import verify
+from attacks.experiment.verify import CheckerError, verify
+from attacks.runtime.command_line import printable
 from attacks.schema.secrets import refuse_credentials
+
+#: The exit code where the check itself failed; 3 and 4 are those of a gate.
+CHECKER = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     parser.add_argument("run", metavar="RUN", help="the directory of the run")
     parser.add_argument("--sample", type=float, default=0.1, metavar="SHARE", help="of the views to judge again")
+    parser.add_argument("--seed", type=int, metavar="N", help="of the sample, as a check printed it (default: drawn)")
     parser.add_argument("--device", help="where the encoder runs (default: where the run had it)")
     parser.add_argument(
         "--encoder-code",
@@ -29,6 +37,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the verdict; 1 where something does not agree."""
     refuse_credentials(options.run, "`RUN`")
-    verdict = verify(options.run, options.sample, program=options.encoder_code, device=options.device)
+    try:
+        verdict = verify(
+            options.run, options.sample, program=options.encoder_code, device=options.device, seed=options.seed
+        )
+    except CheckerError as error:
+        traceback.print_exception(error.__cause__)
+        print(f"error: {printable(str(error))}", file=sys.stderr)
+        return CHECKER
     print(verdict)
     return 0 if verdict.passed else 1

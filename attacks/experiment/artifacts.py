@@ -23,6 +23,7 @@ from attacks.eot.protocols import Perturbation
 from attacks.experiment.build.patch import patch_id
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.files import make_folder
+from attacks.runtime.values import Damaged
 from attacks.schema.patch import PatchConfig
 from attacks.schema.validate import Run
 from transforms import Shown
@@ -98,14 +99,32 @@ class Exhibits:
             return self.pictures(arm, rows)
         texture = torch.zeros(3, *size)
         if self.world.first:
-            texture = self._read(self._texture(arm), load_texture)
+            texture = self.texture(arm)
         texture = self.world.broadcast(texture).to(self.device)
         own = self.perturbation.for_arm(arm).take(torch.tensor(list(rows)))
         return own.evaluated(self.pictures("clean", rows), texture[None])
 
+    def texture(self, arm: str) -> Tensor:
+        """The texture (3,H,W) of a patch, read back from its file."""
+        return self._read(self._texture(arm), load_texture)
+
     def _read(self, path: Path, load: Callable[[Path], Tensor]) -> Tensor:
-        """The colours (3,H,W) of a file, which `load` reads unless it is one of `tasks`."""
-        return colours(self.tasks[path].result()[1]) if path in self.tasks else load(path)
+        """The colours (3,H,W) of a file, which `load` reads unless it is one of `tasks`. Raises Damaged where it is
+        no picture of the size that the run writes."""
+        if path in self.tasks:
+            return colours(self.tasks[path].result()[1])
+        try:
+            image = load(path)
+        except (ValueError, OSError) as error:
+            raise Damaged(f"{path.relative_to(self.out)}: {' '.join(str(error).split())}") from error
+        size = (
+            self.images.shape[1:]
+            if path.parent.parent.name == "pictures"
+            else (3, *(self.perturbation.texture_size or ()))
+        )
+        if image.shape != size:
+            raise Damaged(f"{path.relative_to(self.out)}: its shape is {tuple(image.shape)}, not {tuple(size)}")
+        return image
 
     @property
     def alone(self) -> "Exhibits":

@@ -22,17 +22,21 @@ from attacks.schema.validate import Run, validate
 PROGRAMS = (*schema.PROGRAMS, "plugin")
 #: What those who read a finished run need of its two records: keys with a type, or the shape of what is in them.
 MANIFEST = {"preset": str, "overrides": list, "identity": dict, "versions": dict, "engine": {"decision": dict}}
-SANITY = {"failed": [str], "checks": [{"name": str, "verdict": str}]}
+SANITY = {"failed": [str], "checks": [{"name": str, "verdict": str, "words": str}], "cost": {"forward": int | float}}
 DIFFERENCE = {"low": int | float, "high": int | float}
 METRICS = {
     "encoder": {"fingerprint": str},
     "threat": {"attack": str, "optimiser": str, "patch": dict | None},
     "queries": [str],
     "sanity": (SANITY, None),
+    "cost": {"cached": int},
+    "costs": dict,
+    "verification": ({"thresholds": dict}, None),
     "primary": {"measure": str, "against": str, "difference": DIFFERENCE},
     "comparisons": [{"bank": str, "measure": str, "other": str, "difference": DIFFERENCE}],
-    "failed": [{"picture": int}],
+    "failed": [{"picture": int, "name": str, "reason": str}],
     "failed_parts": dict,
+    "fell_back": [str],
     "left": int,
     "gate": ({"policy": {"digest": str}}, None),
     "files": str,

@@ -103,8 +103,11 @@ def _refuse(folder: Path, differences: Sequence[str]) -> NoReturn:
 
 @lru_cache
 def sources(root: Path = ROOT) -> str:
-    """The digest of the source code below `root`. A version number would not show an edit."""
-    files = sorted(path for folder in ("attacks", "transforms") for path in (root / folder).rglob("*.py"))
+    """The digest of the source code, presets and templates below `root`. A version number would not show an edit."""
+    folders = (root / "attacks", root / "transforms")
+    files = sorted(
+        path for folder in folders for path in folder.rglob("*") if path.suffix in (".py", ".yaml", ".html")
+    )
     return _digest([(str(path.relative_to(root)), sha256(path)) for path in files])
 
 

@@ -202,9 +202,8 @@ def _begin(out: Path, prepared: Prepared, entry: Entry) -> None:
 def _prepare_to_draw() -> None:
     """Import the modules that draw. Not earlier: matplotlib writes a cache into the home, and a refused run writes
     nothing. Not at the end of the run: hours later the sources may have changed."""
-    import attacks.experiment.contact_sheet
-    import attacks.report.explanations
-    import attacks.report.page  # noqa: F401
+    import attacks.experiment.drawings
+    import attacks.report.explanations  # noqa: F401
 
 
 def _follow(trackers: Trackers, prepared: Prepared, out: Path, entry: Entry) -> None:
@@ -270,8 +269,7 @@ def _write(
     outcome: Outcome,
     extras: Sections,
 ) -> None:
-    from attacks.experiment.contact_sheet import contact_sheet, typical
-    from attacks.report.page import write_report
+    from attacks.experiment.drawings import draw
 
     write_rows(out / "per_image.csv", rows)
     drift = outcome.drift
@@ -279,10 +277,7 @@ def _write(
     tables |= {"duplicates": found} if (found := duplicates_of(outcome.bench.parts)) else {}
     for name, table_rows in tables.items():
         write_rows(out / f"{name}.csv", table_rows)
-    contact_sheet(out / "views.png", outcome)
-    extras.draw(out)
-    first = [line for line in outcome.trace if line.batch == 0]
-    write_report(out, content, record, warnings(content), first, typical(outcome))
+    draw(out, content, record, outcome, extras)
 
 
 def _print(out: Path, content: dict[str, Any], outcome: Outcome) -> None:

@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -9,7 +10,6 @@ from typing import NamedTuple
 import numpy as np
 import torch
 import torch.nn.functional as F
-from safetensors.torch import load_file
 from torch import Tensor
 
 from attacks.data.images import load_image, load_texture, to_bytes
@@ -17,20 +17,21 @@ from attacks.encoders.engine.own import is_half
 from attacks.evaluation.clusters import Sample
 from attacks.evaluation.judge import resisting
 from attacks.evaluation.scores import Scores
-from attacks.experiment.agreement import short, some
+from attacks.experiment.agreement import some
 from attacks.experiment.artifacts import SHOWN, sheet
 from attacks.experiment.batch import SAME, Bench, Unit, arms_of, drift_of, part_of, worst_cosine
 from attacks.experiment.failure import failures_of
+from attacks.experiment.records import deltas, reading, table
 from attacks.experiment.sections import cosines_of, deployment_of, explanations_of, response_of, sample_of
 from attacks.experiment.units import unit_size
 from attacks.experiment.view_scores import NAME, ViewScores
-from attacks.runtime.tables import read_rows
+from attacks.runtime.values import Damaged
 from transforms import stream, taken
 
 #: A norm exceeds eps by less, relatively; of the values of noise the share that may round otherwise.
 NORM, ROUNDED = 1e-4, 1e-2
-#: Pictures that are judged at once.
-BLOCK = 64
+#: A forgery that escapes with more than this probability is one that a sample can miss.
+ESCAPE = 0.05
 
 
 class Slack(NamedTuple):
@@ -59,16 +60,18 @@ class Drawn(NamedTuple):
     def of(self, count: int, name: str) -> list[int]:
         """Some of `count`, at least one, in order."""
         order = torch.randperm(count, generator=torch.Generator().manual_seed(stream(self.seed, name)))
-        return sorted(order[: max(1, math.ceil(self.share * count))].tolist())
+        return sorted(order[: self.many(count)].tolist())
+
+    def many(self, count: int) -> int:
+        """How many of `count`."""
+        return max(1, math.ceil(self.share * count))
 
 
 def pixels(bench: Bench, out: Path) -> Iterator[str]:
     """The pictures of each arm are those of the perturbations that the run saved, and these are within its bounds."""
     parts, exhibits = bench.parts, bench.exhibits
     count, images, perturbation = len(parts.queries), parts.queries.images.to(parts.device), parts.perturbation
-    saved = load_file(out / "perturbation.safetensors", device=str(parts.device))
-    if [*saved] != sorted(arms_of(bench.run, parts)[1:]):
-        yield f"perturbation.safetensors: its arms are {short([*saved])}"
+    saved = deltas(bench, out)
     slack = 1 if perturbation.texture_size is not None else 0  # it is resampled: another machine may round otherwise
     for arm in arms_of(bench.run, parts):
         pictures = exhibits.pictures(arm, range(count))
@@ -79,17 +82,22 @@ def pixels(bench: Bench, out: Path) -> Iterator[str]:
             yield f"pictures/{arm}/{exhibits.names[row]}: it differs from {source} by up to {apart[row]:g}/255"
         if arm == "clean":
             continue
-        texture = load_texture(out / "patches" / f"{arm}.png").to(images) if slack else saved[arm][:0]
+        texture = exhibits.texture(arm).to(images) if slack else saved[arm][:0]
         change = perturbation.norm(texture[None] if slack else pictures - images)
         for row in (change > perturbation.eps * (1 + NORM)).nonzero()[:, 0].tolist():
             yield f"pictures/{arm}/{exhibits.names[row]}: its change exceeds eps, {change[row]:g}"
         if slack and not torch.equal((texture * 255).round(), (saved[arm][0] * 255).round()):
             yield f"patches/{arm}.png: it differs from the perturbation that was saved"
     shown = to_bytes(sheet(exhibits.pictures("eot", range(min(SHOWN, count)))))
-    if not np.array_equal(shown, to_bytes(load_image(out / "adversarial.png")[0])):
+    with reading("adversarial.png"):
+        mosaic = to_bytes(load_image(out / "adversarial.png")[0])
+    if not np.array_equal(shown, mosaic):
         yield "adversarial.png: it differs from pictures/eot"
-    if slack and not torch.equal(load_texture(out / "patch.png"), load_texture(out / "patches" / "eot.png")):
-        yield "patch.png: it differs from patches/eot.png"
+    if slack:
+        with reading("patch.png"):
+            patch = load_texture(out / "patch.png")
+        if not torch.equal(patch, exhibits.texture("eot").cpu()):
+            yield "patch.png: it differs from patches/eot.png"
 
 
 def noise(bench: Bench, everyone: Bench, kept: Sequence[int], out: Path) -> Iterator[str]:
@@ -99,7 +107,7 @@ def noise(bench: Bench, everyone: Bench, kept: Sequence[int], out: Path) -> Iter
         everyone: the bench of all pictures; `bench` is that of the `kept` ones.
     """
     parts, run = everyone.parts, bench.run
-    saved = load_file(out / "perturbation.safetensors", device=str(parts.device))["noise"]
+    saved = deltas(bench, out)["noise"]
     size, count = unit_size(parts, run.evaluate.batch), len(parts.queries)
 
     def drawn(unit: Unit) -> Tensor:
@@ -130,20 +138,36 @@ def views(bench: Bench, recorded: ViewScores, chosen: Drawn) -> Iterator[str]:
 
 
 def _views(bench: Bench, bank: str, scores: Mapping[str, Scores], chosen: Drawn) -> Iterator[str]:
-    """The same for the `scores` by arm in one bank."""
-    whole, at = bench.banks[bank], chosen.of(len(bench.banks[bank].u), bank)
+    """The same for the `scores` by arm in one bank, of each picture in other views."""
+    whole, judge = bench.banks[bank], bench.judge
     for arm in arms_of(bench.run, bench.parts):
-        count = len(scores[arm].cosine)
-        for start in range(0, count, BLOCK):
-            rows = list(range(start, min(start + BLOCK, count)))
-            again = bench.judge(bench.exhibits.shown(arm, rows), torch.tensor(rows), whole._replace(u=whole.u[at]))
-            was = scores[arm].taken(rows, at)
+        for row in range(len(scores[arm].cosine)):
+            at = chosen.of(len(whole.u), f"{bank}/{arm}/{row}")
+            again = judge(bench.exhibits.shown(arm, [row]), torch.tensor([row]), whole._replace(u=whole.u[at]))
+            was, picture = scores[arm].taken([row], at), bench.exhibits.names[row]
             for name, i, j in _apart(was, again, slack_of(bench).cosine):
-                row, view = rows[i], at[j]
+                view = at[j]
                 one, other = (getattr(each, name)[i, j].item() for each in (was, again))
-                place = f"{NAME} {bank}/{arm}/{name} of {bench.exhibits.names[row]}, view {view}"
                 if name == "cosine" or not _at_border(bench, bank, arm, (row, view), (name, int(one))):
+                    place = f"{NAME} {bank}/{arm}/{name} of {picture}, view {view}"
                     yield f"{place}: recorded {one:g}, judged again {other:g}"
+
+
+def missed(clusters: Sequence[str], views: int, drawn: int) -> float:
+    """The largest change of the mean over clusters of a share of views (`success`), in tables of altered rows of
+    which none is drawn with a probability above `ESCAPE`. Of each picture `drawn` of its `views` are drawn without
+    replacement, apart from all others, so that m altered ones escape with the probability C(V-m,k) / C(V,k); the
+    logarithms add up over pictures. Most is gained where a row weighs most for what it risks; the last row counts
+    in part, so this is an upper bound."""
+    sizes, left, change = Counter(clusters), -math.log(ESCAPE), 0.0
+    risks = [-math.log1p(-drawn / (views - altered)) for altered in range(views - drawn)]
+    weights = [1 / (len(sizes) * sizes[cluster] * views) for cluster in clusters]
+    rows = sorted(((weight, risk) for weight in weights for risk in risks), key=lambda row: row[1] / row[0])
+    for weight, risk in rows:
+        change, left = change + weight * min(1, left / risk), left - risk
+        if left <= 0:
+            break
+    return change
 
 
 def _apart(was: Scores, again: Scores, slack: float) -> Iterator[tuple[str, int, int]]:
@@ -151,7 +175,7 @@ def _apart(was: Scores, again: Scores, slack: float) -> Iterator[tuple[str, int,
     for name in Scores._fields:
         one, other = getattr(was, name), getattr(again, name)
         if (one is None) != (other is None):
-            raise ValueError(f"{name} is {'missing' if one is None else 'not of this configuration'}")
+            raise Damaged(f"{NAME}: {name} is {'missing' if one is None else 'not of this configuration'}")
         if one is None:
             continue
         bad = ~((one - other).abs() <= slack) if one.is_floating_point() else one != other
@@ -215,14 +239,14 @@ def parts(bench: Bench, out: Path, chosen: Drawn, done: Mapping[str, object]) ->
             continue
         sample = sample_of(bench, count)
         again = make(bench, of_sample(sample, chosen.of(len(sample.names), name))).rows()
-        yield from some(_rows_apart(name, read_rows(out / f"{name}.csv"), again, slack), f"{name}.csv")
+        yield from some(_rows_apart(name, table(out, name), again, slack), f"{name}.csv")
     if bench.layers:
         rows = chosen.of(len(bench.parts.queries), "drift")
         shown = {arm: bench.exhibits.shown(arm, rows) for arm in arms_of(bench.run, bench.parts)}
         again = drift_of(bench, part_of(bench.parts, rows), rows, shown).rows(
             [bench.parts.queries.names[row] for row in rows]
         )
-        yield from some(_rows_apart("drift", read_rows(out / "drift.csv"), again, slack), "drift.csv")
+        yield from some(_rows_apart("drift", table(out, "drift"), again, slack), "drift.csv")
     if done.get("detection") is not None and bench.parts.pipeline is not None:
         judged = bench.parts.queries.judged
         rows = [judged[i] for i in chosen.of(len(judged), "detection")]
@@ -233,7 +257,7 @@ def parts(bench: Bench, out: Path, chosen: Drawn, done: Mapping[str, object]) ->
             for arm, some_rows in each
             for row, value in some_rows
         ]
-        was = [{key: row[key] for key in ("arm", "picture", "cosine")} for row in read_rows(out / "detection.csv")]
+        was = [{key: row[key] for key in ("arm", "picture", "cosine")} for row in table(out, "detection")]
         yield from some(_rows_apart("detection", was, again, slack), "detection.csv")
     if done.get("failure") is not None:
         yield from some(_failures(bench, out, chosen), "failure.csv")
@@ -275,7 +299,7 @@ def _failures(bench: Bench, out: Path, chosen: Drawn) -> Iterator[str]:
     lead it elsewhere: the intervals must overlap."""
     sample = sample_of(bench, bench.run.evaluate.failure)
     some_pictures = of_sample(sample, chosen.of(len(sample.names), "failure"))
-    recorded = {(row["picture"], row["arm"]): row for row in read_rows(out / "failure.csv")}
+    recorded = {(row["picture"], row["arm"]): row for row in table(out, "failure")}
     for again in failures_of(bench, some_pictures).each:
         was, place = recorded.get((again.picture, again.arm)), f"failure.csv {again.picture}, {again.arm}"
         if was is None:
@@ -288,7 +312,7 @@ def _failures(bench: Bench, out: Path, chosen: Drawn) -> Iterator[str]:
 
 def _radii(bench: Bench, out: Path, chosen: Drawn) -> Iterator[str]:
     """The radii of all files, and the successes of some on the held-out bank."""
-    recorded, names = read_rows(out / "radii.csv"), bench.parts.queries.names
+    recorded, names = table(out, "radii"), bench.parts.queries.names
     images = bench.parts.queries.images.to(bench.parts.device)
     change = bench.parts.perturbation.norm(bench.exhibits.pictures("radius", range(len(names))) - images).tolist()
     for was, size in zip(recorded, change, strict=True):

@@ -19,6 +19,8 @@ from attacks.schema.validate import Run
 #: Of manifest.json and metrics.json.
 SCHEMA = 5
 PACKAGES = ("viewproof", "torch", "torchvision", "kornia", "hydra-core", "numpy", "pillow", "safetensors")
+#: Libraries that draw, and write the report.
+DRAWING = ("matplotlib", "jinja2")
 #: Optional libraries of encoders and resizers.
 LIBRARIES = ("opencv-python-headless", "timm", "open_clip_torch", "transformers", "diffusers", "onnx", "onnx2torch")
 
@@ -47,13 +49,14 @@ def manifest(
         "git": _revision(),
         "python": platform.python_version(),
         "platform": platform.platform(),
-        "versions": {name: _version(name) for name in PACKAGES}
-        | {name: installed for name in LIBRARIES if (installed := _version(name)) is not None},
+        "versions": {name: version_of(name) for name in (*PACKAGES, *DRAWING)}
+        | {name: installed for name in LIBRARIES if (installed := version_of(name)) is not None},
         "notes": list(parts.queries.notes),
     }
 
 
-def _version(name: str) -> str | None:
+def version_of(name: str) -> str | None:
+    """The installed version of a package; None without it."""
     try:
         return version(name)
     except PackageNotFoundError:

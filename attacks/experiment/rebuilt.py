@@ -4,7 +4,7 @@ is made of."""
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,16 +19,28 @@ from attacks.evaluation.failure import Failures, PictureFailure
 from attacks.evaluation.judge import CellScores
 from attacks.evaluation.radii import SmallestRadii
 from attacks.evaluation.response import Response, Slice, axes_of
+from attacks.experiment.artefact_list import METRICS
 from attacks.experiment.batch import SAME, Bench, Failure, arms_of, refinable
 from attacks.experiment.configured_slices import configured_parts
 from attacks.experiment.cost import Spent
+from attacks.experiment.directory import misfit
 from attacks.experiment.outcome import Outcome
+from attacks.experiment.records import reading, table
 from attacks.experiment.sections import VIEWS as CELL_VIEWS
 from attacks.experiment.sections import Section, Sections, sample_of, slices_of
 from attacks.experiment.view_scores import ViewScores
-from attacks.runtime.tables import read_rows
 
 Row = Mapping[str, str]
+Made = TypeVar("Made")
+COST = {"forward": int, "backward": int, "seconds": int | float}
+#: What a part needs of its entry in metrics.json.
+SHAPES: dict[str, Any] = {
+    "radii": {"passes": {"search": int}},
+    "deployment": {"missing": [str]},
+    "detection": {"size": [int]},
+    "explanations": {"missing": [str], "cost": COST},
+    "drift": {"cost": {"forward": int, "seconds": int | float}},
+}
 
 
 def outcome_of(bench: Bench, scores: ViewScores, content: Mapping[str, Any], folder: Path) -> Outcome:
@@ -49,7 +61,7 @@ def outcome_of(bench: Bench, scores: ViewScores, content: Mapping[str, Any], fol
         content["cost"]["cached"],
         refinable(bench.run, bench.parts),
         sanity,
-        _drift(bench, content, read_rows(folder / "drift.csv")) if bench.layers else None,
+        _read("drift", _drift, bench, content, folder) if bench.layers else None,
         tuple(Failure(**failure) for failure in content["failed"]),
         tuple(content["fell_back"]),
         content["left"],
@@ -64,9 +76,18 @@ def sections_of(bench: Bench, content: Mapping[str, Any], folder: Path) -> Secti
     makes |= {"detection": _detection, "explanations": _explanations, "failure": _failure}
     parts: dict[str, Section | None] = {}
     for name, configured in configured_parts(bench.run, bench.parts.transforms).items():
-        rows = read_rows(folder / f"{name}.csv") if configured and name not in failed else None
-        parts[name] = None if rows is None else makes[name](bench, content, rows)
+        there = configured and name not in failed
+        parts[name] = _read(name, makes[name], bench, content, folder) if there else None
     return Sections(parts, {}, dict(failed))
+
+
+def _read(name: str, make: Callable[..., Made], bench: Bench, content: Mapping[str, Any], folder: Path) -> Made:
+    """A part from its table and its entry in metrics.json. Raises Damaged."""
+    rows = table(folder, name)
+    with reading(f"{name}.csv, {METRICS} {name}"):
+        if (lacking := misfit(content.get(name), SHAPES.get(name, dict))) is not None:
+            raise ValueError(f"`{name} {lacking}` is missing or malformed")
+        return make(bench, content, rows)
 
 
 def _column(rows: Sequence[Row], name: str, shape: Sequence[int], dtype: torch.dtype = torch.float64) -> Tensor:

@@ -65,18 +65,22 @@ class PageSection(NamedTuple):
     title: str
 
 
-def write_report(
+def page(
     out: Path,
     content: Mapping[str, Any],
     manifest: Mapping[str, Any],
     warnings: Sequence[str],
     trace: Sequence[Trace],
     shown: int | None = None,
-) -> None:
-    """Write `report.html` into a run directory, with its pictures: `views.png`, `patch.png`, `explanations.png`,
+) -> str:
+    """`report.html` of a run directory, with its pictures: `views.png`, `patch.png`, `explanations.png`,
     `failure.png`, `deployment.png`, and number `shown` of `pictures/`, which is the one in `views.png`."""
-    pictures = _images(out, content, manifest, shown)
-    write_text(out / "report.html", render(content, manifest, warnings, trace, pictures))
+    return render(content, manifest, warnings, trace, _images(out, content, manifest, shown))
+
+
+def write_report(out: Path, *values: Any) -> None:
+    """Write `report.html` into a run directory; the values are those of `page`."""
+    write_text(out / "report.html", page(out, *values))
 
 
 def _images(out: Path, content: Mapping[str, Any], manifest: Mapping[str, Any], shown: int | None) -> Images:

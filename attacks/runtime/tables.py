@@ -24,11 +24,13 @@ def write_rows(path: str | Path, rows: Sequence[Mapping[str, object]]) -> None:
 
 
 def read_rows(path: str | Path) -> list[dict[str, str]]:
-    """The rows of such a file, all values as text. Raises ValueError where two columns have one name."""
+    """The rows of such a file, all values as text. Raises ValueError where two columns have one name, or a row has
+    more or fewer cells than the header."""
     with Path(path).open(newline="", encoding="utf-8") as file:
-        return [
-            {key: value and meant(value) for key, value in row.items()} for row in by_column(csv.DictReader(file))
-        ]
+        rows = [*by_column(csv.DictReader(file))]
+    if any(None in row or None in row.values() for row in rows):
+        raise ValueError("a row has more or fewer cells than the header")
+    return [{key: meant(value) for key, value in row.items()} for row in rows]
 
 
 def by_column(table: "csv.DictReader[str]") -> "csv.DictReader[str]":

@@ -4,18 +4,25 @@ import json
 import shutil
 
 import fsspec
+import numpy as np
 import pytest
 import torch
+from PIL import Image
+from scipy.stats import hypergeom
 from torch import nn
 
 from attacks import verify
 from attacks.commands import main
 from attacks.evaluation import splitting
-from attacks.experiment import sections
+from attacks.evaluation.sanity.battery import NAMES, masking
+from attacks.evaluation.sanity.check import Check
+from attacks.experiment import judged_again, sections
 from attacks.experiment.agreement import leaves, rows
 from attacks.experiment.artefact_list import differences
 from attacks.experiment.directory import misfit
 from attacks.experiment.job import job
+from attacks.experiment.records import checked
+from attacks.experiment.verify import CheckerError
 from attacks.run import compose
 from tests.helpers.liars import all_of, cell, cells, entry, exchanged, gone, lines, pixel, sealed, tensors
 from tests.run.test_bad_directories import manifest
@@ -100,6 +107,30 @@ def metric(*place, **change):
 
 def record(*place, **change):
     return entry("manifest.json", *place, **change)
+
+
+BATTERY = {
+    "failed": [],
+    "checks": [{"name": name, "verdict": "passed", "words": "it passed", "figures": {}} for name in NAMES],
+    "cost": {"forward": 900.0, "backward": 90.0},
+}
+
+
+def repainted(name, change):
+    def edit(folder):
+        with Image.open(folder / name) as opened:
+            change(opened.convert("RGB")).save(folder / name)
+
+    return edit
+
+
+def painted(name):
+    """A drawing with another number in it."""
+    return repainted(name, lambda image: image.paste("black", (40, 40, 44, 48)) or image)
+
+
+def cropped(name):
+    return repainted(name, lambda image: image.crop((0, 0, 32, 32)))
 
 
 def flipped(row):
@@ -199,6 +230,34 @@ LIES = {
     "its words": ("failure", metric("failure", "arms", "eot", 0, "words", value="never"), "metrics.json failure"),
     "where the patch lies": ("patch", entry("placement.json", "quads", 0, value=[]), "placement.json quads"),
     "a texture": ("patch", exchanged("patches/noise.png", "patches/eot.png"), "patches/noise.png"),
+    "its figures": ("lean", lines("report.html", lambda all_: [x.replace("0.", "1.") for x in all_]), "report"),
+    "a word of the report": ("lean", lines("report.html", lambda each: [*each, "<!-- passed -->"]), "report.html"),
+    "a figure of a drawing": ("lean", painted("views.png"), "views.png"),
+    "explanations": ("parts", painted("explanations.png"), "explanations.png"),
+    "formats": ("parts", painted("deployment.png"), "deployment.png"),
+    "checks that were not made": ("lean", metric("sanity", value=BATTERY), "metrics.json sanity"),
+    "checks, configured": ("lean", swapped("sanity.pictures", 2), "metrics.json sanity"),
+    "a larger budget": ("lean", swapped("attack.steps", 2500), "steps.csv eot, batch 0: it has 2 steps"),
+    "more views": ("lean", swapped("attack.views", 5000), "steps.csv eot, batch 0"),
+    "no overrides": ("lean", record("overrides", value=[]), "manifest.json config, of its preset"),
+    "another override": ("lean", record("overrides", 4, value="sanity=short"), "manifest.json config, of its preset"),
+    "another preset": ("lean", record("preset", value="quickstart"), "manifest.json config, of its preset"),
+    "a checkpoint": ("lean", record("config", "checkpoint", "steps", value=7), "manifest.json config, of its preset"),
+    "a loss": ("lean", lines("steps.csv", lambda x: [x[0], x[1].replace(",0.", ",1."), *x[2:]]), "events"),
+    "a missing step": ("lean", lines("steps.csv", lambda each: each[:-1]), "steps.csv eot"),
+    "digits of a step": ("lean", lines("steps.csv", lambda x: [*x[:-1], x[-1][:-1] + ".0\n"]), "steps.csv: it"),
+    "an event": ("lean", lines("events.jsonl", lambda x: [x[0], x[1].replace("0.9", "0.1"), *x[2:]]), "events"),
+    "a missing event": ("lean", lines("events.jsonl", lambda x: [x[0], *x[2:]]), "events.jsonl: it has no line"),
+    "its end": ("lean", lines("events.jsonl", lambda x: [y.replace("/mean\": 0", "/mean\": 1") for y in x]), "e"),
+    "the passes of an arm": ("lean", metric("costs", "eot", "forward", by=90), "steps.csv eot: its steps took"),
+    "a version": ("lean", record("versions", "torch", value="9"), "manifest.json versions torch"),
+    "a setting": ("lean", record("engine", "settings", value=["engine.chunk=1"]), "manifest.json engine settings"),
+    "no number": ("lean", cells("per_image", renamed("cosine"), 2), "per_image.csv line 4, cosine"),
+    "too many cells": ("lean", lines("per_image.csv", lambda x: [*x[:-1], "x," + x[-1]]), "per_image.csv: it"),
+    "no finite score": ("lean", scored("same/eot/cosine", first(lambda x: x * float("nan"))), SCORES),
+    "fewer scores": ("lean", scored("same/eot/cosine", lambda x: x[:2]), SCORES),
+    "fewer perturbations": ("lean", tensors("perturbation", lambda x: x.update(eot=x["eot"][:1])), "pert"),
+    "a picture of another size": ("lean", cropped(f"pictures/eot/{A}"), f"pictures/eot/{A}: its shape"),
     "the patch": ("patch", exchanged("patch.png", "patches/noise.png"), "patch"),
 }  # fmt: skip
 
@@ -398,9 +457,55 @@ def test_the_command_names_what_is_wrong(runs, tmp_path, capsys):
     cell("per_image", "cosine")(folder)
     assert main(["verify", str(folder), "--sample", "0.5"]) == 1
     assert "per_image.csv line 2, cosine: recorded" in capsys.readouterr().out
-    for words in (["--sample", "2"], ["--sample", "x"], ["--seed", "1"]):
+    for words in (["--sample", "2"], ["--sample", "x"], ["--seed", "x"]):
         assert main(["verify", str(folder), *words]) == 1
         assert words[0].lstrip("-") in capsys.readouterr().err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [AttributeError, TypeError, RuntimeError, ValueError, KeyError])
+def test_an_error_of_the_check_is_no_damage_of_the_run(runs, monkeypatch, capsys, kind):
+    monkeypatch.setattr(judged_again, "views", lambda *_: (_ for _ in ()).throw(kind("broken")))
+    with pytest.raises(CheckerError, match=f"verify itself failed: {kind.__name__}.*says nothing about the run"):
+        verify(runs("lean"))
+    assert main(["verify", str(runs("lean"))]) == 5
+    assert "verify itself failed" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_maker_cannot_choose_the_sample(runs):
+    folder = runs("lean")
+    first_seed, other = verify(folder).seed, verify(folder).seed
+    assert first_seed != other and verify(folder, seed=first_seed).seed == first_seed
+
+
+@pytest.mark.parametrize(
+    ("sizes", "views", "drawn"), [([1], 8, 1), ([3, 1], 32, 4), ([1] * 40, 32, 4), ([2, 5], 6, 6)]
+)
+def test_what_a_sample_can_miss_is_the_best_of_all_forgeries(sizes, views, drawn):
+    """Against a search of all ways to alter views, by the hypergeometric distribution."""
+    clusters = [f"{i}" for i, size in enumerate(sizes) for _ in range(size)]
+    bound = judged_again.missed(clusters, views, drawn)
+    weights = np.array([1 / (len(sizes) * sizes[int(name)] * views) for name in clusters])
+    random, best = np.random.default_rng(0), 0.0
+    for _ in range(2000):
+        altered = np.minimum(random.multinomial(random.integers(1, 3 * views), random.dirichlet(weights * 40)), views)
+        if hypergeom.pmf(0, views, altered, drawn).prod() > judged_again.ESCAPE:
+            best = max(best, float(weights @ altered))
+    assert best <= bound + 1e-12 and bound <= best + 1.5 * weights.max() + 0.2 * bound
+
+
+def test_sanity_checks_that_do_not_fit_are_named():
+    run, sane = compose("smoke", ["sanity=short"]), json.loads(json.dumps(BATTERY))
+    sane["checks"][-1]["words"] = masking([Check(x["name"], "passed", "") for x in sane["checks"][:-1]]).message
+    assert not [*checked(run, {"sanity": sane, "failed": []})]
+    for at in range(len(NAMES)):
+        for edit in ({"verdict": "failed"}, {"name": "another"}):
+            content = json.loads(json.dumps(sane))
+            content["checks"][at] |= edit
+            assert [*checked(run, {"sanity": content, "failed": []})]
+    assert [*checked(compose("smoke", ["sanity=none"]), {"sanity": sane, "failed": []})]
+    assert [*checked(run, {"sanity": None, "failed": []})]
 
 
 def test_a_program_is_not_run_for_a_directory_alone(runs, tmp_path, monkeypatch):

@@ -10,9 +10,9 @@ from torch import nn
 from attacks.encoders.black_box.asked import Unanswered, black_box
 from attacks.eot.faults.locate import AT_END
 from attacks.eot.problem import STEPS, Options, Problem
-from attacks.evaluation.sanity.answers import ITSELF, itself
+from attacks.evaluation.sanity.answers import ITSELF, SAME, itself
 from attacks.evaluation.sanity.check import Check, Sanity, ruled, skipped
-from attacks.evaluation.sanity.differences import CHANGES, SLOPES
+from attacks.evaluation.sanity.differences import CHANGES, LENGTH, SLOPES
 from attacks.evaluation.sanity.questions import (
     RADII,
     SMOOTHED,
@@ -54,6 +54,9 @@ FOLLOWED = (ROOM, NOISE)
 MASKING = (LOWERS, SLOPES, CHANGES, "largest radius", "gradient-free", "transfer", SMOOTHED)
 #: The name of the check whether the gradient lasts.
 LASTS = "gradient to the end"
+MASKED = "masking"
+#: All checks.
+NAMES = (LOWERS, *COMPARED, *FOLLOWED, ITSELF, SAME, SLOPES, LENGTH, CHANGES, LASTS, PLATEAU, MASKED)
 
 
 def examine(
@@ -130,7 +133,7 @@ def masking(checks: Sequence[Check]) -> Check:
     message = f"{len(signs)} of {len(made)} signs of a hidden gradient"
     if signs:
         message += f" ({', '.join(signs)}): a stronger attack may exist, so do not call the encoder robust"
-    return ruled("masking", not signs, message, signs=float(len(signs)), asked=float(len(made)))
+    return ruled(MASKED, not signs, message, signs=float(len(signs)), asked=float(len(made)))
 
 
 def lasts(caught: Sequence[warnings.WarningMessage]) -> Check:

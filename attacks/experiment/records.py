@@ -1,0 +1,209 @@
+"""What the records of a run say of one another: its overrides, configuration, sanity checks, steps and costs."""
+
+import csv
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor
+
+from attacks.encoders.description import MODULE
+from attacks.evaluation.resizers.pipeline import GIVEN
+from attacks.evaluation.sanity.battery import NAMES, masking
+from attacks.evaluation.sanity.check import Check
+from attacks.experiment import agreement
+from attacks.experiment.arms import read_steps
+from attacks.experiment.batch import Bench, arms_of
+from attacks.experiment.parts import Parts
+from attacks.experiment.view_scores import NAME as SCORES
+from attacks.experiment.view_scores import ViewScores, read_scores
+from attacks.runtime.tables import read_rows
+from attacks.runtime.tracking import log_end, log_step
+from attacks.runtime.tracking.events import JsonLines
+from attacks.runtime.values import Damaged
+from attacks.schema.composition import compose
+from attacks.schema.presets import is_path, is_word
+from attacks.schema.validate import Run
+from attacks.solvers.selection import LEAVES
+from attacks.solvers.trace import Trace
+
+#: What a reader of a file raises where the file is not what a run writes.
+UNREADABLE = (ValueError, OSError, KeyError, IndexError, csv.Error, SafetensorError, RecursionError)
+
+
+@contextmanager
+def reading(name: str) -> Iterator[None]:
+    """For a block that reads a file: raise Damaged with its name where it cannot be read."""
+    try:
+        yield
+    except Damaged:
+        raise
+    except UNREADABLE as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise Damaged(f"{name}: it cannot be read ({reason})") from error
+
+
+def table(out: Path, name: str) -> list[dict[str, str]]:
+    """The rows of a table of the run. Raises Damaged."""
+    with reading(f"{name}.csv"):
+        return read_rows(out / f"{name}.csv")
+
+
+def trace_of(out: Path) -> list[Trace]:
+    """The rows of steps.csv. Raises Damaged."""
+    with reading("steps.csv"):
+        return read_steps((out / "steps.csv").read_text(encoding="utf-8"))
+
+
+def deltas(bench: Bench, out: Path) -> dict[str, Tensor]:
+    """The perturbations of a run by arm, on its device. Raises Damaged."""
+    parts, name = bench.parts, "perturbation.safetensors"
+    images = parts.queries.images.to(parts.device)
+    shape = parts.perturbation.noise(images, torch.Generator().manual_seed(0)).shape
+    with reading(name):
+        saved = load_file(out / name, device=str(parts.device))
+        if [*saved] != sorted(arms_of(bench.run, parts)[1:]):
+            raise ValueError(f"its arms are {agreement.short([*saved])}")
+        for arm, delta in saved.items():
+            if delta.shape != shape or not delta.is_floating_point() or not delta.isfinite().all():
+                raise ValueError(f"{arm} must be finite floats of the shape {tuple(shape)}")
+    return saved
+
+
+def scores_of(bench: Bench, out: Path) -> ViewScores:
+    """The scores of a run. Raises Damaged where they are not of its pictures, banks, arms and gallery."""
+    arms, count = [*arms_of(bench.run, bench.parts)], len(bench.parts.queries)
+    with reading(SCORES):
+        saved = read_scores(out)
+        for bank, views in bench.banks.items():
+            for arm in arms:
+                scores, hits = saved.scores[bank][arm], saved.success[bank][arm]
+                shapes = {x.shape for x in (*scores, hits) if x is not None}
+                low, high = scores.nearest.aminmax()
+                if shapes != {(count, len(views.u))} or low < 0 or high >= len(bench.parts.gallery):
+                    raise ValueError(f"{bank}/{arm}: its scores are not of these pictures, views and gallery")
+                if not all(x.isfinite().all() for x in scores if x is not None):
+                    raise ValueError(f"{bank}/{arm}: a score is not finite")
+        columns = [saved.worst[arm] for arm in arms] + [saved.steps[arm] for arm in arms[2:]]
+        if any(column.shape != (count,) for column in columns):
+            raise ValueError("worst and step must have a value for each picture")
+    return saved
+
+
+def composed(run: Run, record: Mapping[str, Any]) -> tuple[list[str], str]:
+    """The problems of a configuration that is not what preset and overrides compose to; and why it cannot be composed
+    here, or nothing."""
+    preset, words = str(record["preset"]), [str(word) for word in record["overrides"] if not _names_preset(word)]
+    if any("${" in word for word in words) or is_path(preset) or not is_word(preset):
+        return [], f"the preset {agreement.short(preset)} and its overrides are no plain words"
+    try:
+        made = agreement.plain(asdict(compose(preset, words)))
+    except (ValueError, OSError) as error:
+        return [], str(error)
+    config = agreement.plain(asdict(run))
+    if run.encoder.name == MODULE:
+        made["encoder"] = config["encoder"]
+    if (run.evaluate.pipeline or "").startswith(GIVEN):
+        made["evaluate"]["pipeline"] = config["evaluate"]["pipeline"]
+    for content in (made, config):  # as decided where the run began, or where it is checked
+        del content["engine"]
+        content["data"].pop("cache", None)
+    return [*agreement.leaves("manifest.json config, of its preset and overrides,", config, made)], ""
+
+
+def _names_preset(word: object) -> bool:
+    return str(word).startswith("config=")
+
+
+def checked(run: Run, content: Mapping[str, Any]) -> Iterator[str]:
+    """The sanity checks: whether they are those of the configuration, and follow from one another."""
+    place, sanity = "metrics.json sanity", content["sanity"]
+    if (sanity is None) != (run.sanity.pictures == 0):
+        yield f"{place}: recorded {'none' if sanity is None else 'some'}, sanity.pictures={run.sanity.pictures}"
+    if sanity is None:
+        return
+    checks = [Check(one["name"], one["verdict"], one["words"]) for one in sanity["checks"]]
+    names, failed = [one.name for one in checks], [one.name for one in checks if one.verdict == "failed"]
+    if sanity["failed"] != failed:
+        yield f"{place} failed: recorded {sanity['failed']}, of its checks {failed}"
+    if names == ["all"]:
+        if not content["failed"] or checks[0].verdict != "skipped":
+            yield f"{place}: none was made, and no picture has failed"
+        return
+    if sorted(names) != sorted(NAMES):
+        yield f"{place}: its checks are {agreement.short(names)}; a run has {agreement.short(sorted(NAMES))}"
+    elif (again := masking(checks[:-1])).message != checks[-1].message or again.verdict != checks[-1].verdict:
+        yield f"{place} {again.name}: recorded {checks[-1].message!r}, of the other checks {again.message!r}"
+    if not sanity["cost"]["forward"] > 0:
+        yield f"{place} cost: checks were made, and took no pass of the encoder"
+
+
+def stepped(run: Run, parts: Parts, content: Mapping[str, Any], trace: Sequence[Trace]) -> Iterator[str]:
+    """The steps of the attack against its configured budget, and the passes that they cost."""
+    whole, arms, views = not content["failed"] and not content["fell_back"], arms_of(run, parts)[2:], parts.views
+    by_arm: dict[str, dict[int, list[Trace]]] = {arm: defaultdict(list) for arm in arms}
+    for row in trace:
+        by_arm.setdefault(row.arm, defaultdict(list))[row.batch].append(row)
+    if [*by_arm] != [*arms]:
+        yield f"steps.csv: its arms are {[*by_arm]}; the run has {[*arms]}"
+        return
+    # of any other attack the steps do not say what was asked for
+    plain = run.attack.name == "single" and run.attack.stop is None and run.attack.adversary is None
+    plain = plain and views.adaptive is None and not parts.optimiser.gradient_free
+    for arm, batches in by_arm.items():
+        spent = sum(rows[-1].evals for rows in batches.values())
+        passes = content["costs"][arm]["forward"] - content["costs"][arm]["selection"]
+        if whole and plain and run.attack.restarts == 1 and spent != passes:
+            yield f"steps.csv {arm}: its steps took {spent} passes; metrics.json costs has {passes}"
+        for batch, rows in batches.items():
+            place = f"steps.csv {arm}, batch {batch}"
+            if [row.step for row in rows] != [*range(len(rows))]:
+                yield f"{place}: its steps are not numbered from 0"
+            if arm != "eot" or not plain:
+                continue
+            most, least = views.steps * run.attack.restarts, math.floor(LEAVES * views.steps)
+            if any(row.views != views.each for row in rows):
+                yield f"{place}: its steps have other views than {views.each}"
+            if not least <= len(rows) <= most:
+                yield f"{place}: it has {len(rows)} steps; the configuration has {most}, at least {least}"
+
+
+def followed(out: Path, content: Mapping[str, Any], trace: Sequence[Trace]) -> Iterator[str]:
+    """events.jsonl against the steps and the final tables."""
+    with reading("events.jsonl"):
+        recorded = [json.loads(line) for line in (out / "events.jsonl").read_text(encoding="utf-8").splitlines()]
+        events = {_scalars(event) for event in recorded if event["event"] == "scalars"}
+    made = _Events(out)
+    for line in trace:
+        log_step(made, line, line.batch)
+    log_end(made, content, out)
+    wanted = {_scalars(event) for event in made.events if event["event"] == "scalars"}
+    whole = not content["failed"] and not content["fell_back"] and not content["left"]
+    for event in sorted(wanted - events)[: agreement.SHOWN]:
+        yield f"events.jsonl: it has no line {agreement.short(event)}, which follows from steps.csv and metrics.json"
+    for event in sorted(events - wanted)[: agreement.SHOWN] if whole else ():
+        yield f"events.jsonl: its line {agreement.short(event)} is in neither steps.csv nor metrics.json"
+
+
+class _Events(JsonLines):
+    """Keeps the events that a run in a folder would write."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.events = folder, list[dict[str, Any]]()
+
+    def write(self, **event: Any) -> None:
+        self.events.append(event)
+
+
+def _scalars(event: Mapping[str, Any]) -> str:
+    """A line of scalars with the digits of steps.csv."""
+    values = {name: value if value is None else f"{value:.6g}" for name, value in event["values"].items()}
+    return f"{event['arm']}, step {event['step']}: {json.dumps(values)}"
