@@ -17,6 +17,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 #: How far outside of [0,1] a value may lie: half a level of 8 bits, so that a file holds the same picture.
 HALF_LEVEL = 0.5 / 255
+#: The same of encoders, which see noise on pictures too: finite differences of a few levels.
+NOISE = 0.1
 #: The same of functions that clamp, or are linear: noise on a picture, or the overshoot of a resize, and no levels.
 OVERSHOOT = 1.5
 

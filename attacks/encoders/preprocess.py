@@ -14,7 +14,7 @@ from attacks.encoders.grids import by_area, by_patches, within
 from attacks.encoders.tiles import Cut, Tiles, anyres, split
 from transforms import resize
 from transforms.devices import constants
-from transforms.doors import Doored, formed, unchecked
+from transforms.doors import NOISE, Doored, formed, unchecked
 from transforms.resizing.resize import check_kernel
 from transforms.sampling.straight_through import saturate
 
@@ -31,7 +31,7 @@ LONGEST = 16384
 
 
 @dataclass(frozen=True)
-class Preprocess(Doored, channels=3):
+class Preprocess(Doored, slack=NOISE, channels=3):
     """Resize with a named library's kernel, clamp to [0,1], crop or pad about the centre, then (x - mean) / std.
 
     The clamp is part of a library's behaviour: its 8-bit image cannot hold the overshoot of a bicubic kernel, and an

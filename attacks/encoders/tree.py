@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from transforms.devices import uploaded
-from transforms.doors import door
+from transforms.doors import NOISE, door
 
 #: A tensor (N,...), or a tuple or mapping of trees.
 Tree = Any
@@ -16,7 +16,7 @@ Tree = Any
 class PictureModule(nn.Module):
     """The base of encoders: a call checks its pictures, and `unchecked` of it does not; hooks run in either."""
 
-    @door()
+    @door(slack=NOISE)
     def __call__(self, images: Tensor, *args: Any, **kwargs: Any) -> Any:
         return super().__call__(images, *args, **kwargs)
 
