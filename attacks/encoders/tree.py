@@ -20,6 +20,8 @@ class PictureModule(nn.Module):
     def __call__(self, images: Tensor, *args: Any, **kwargs: Any) -> Any:
         return super().__call__(images, *args, **kwargs)
 
+    __call__.behind = nn.Module.__call__  # type: ignore[attr-defined]  # one frame less in every step
+
 
 def optional(encoder: object, name: str) -> Any:
     """What an encoder has beyond its call, by name (`signature`, `randomness`, `preprocess`, `texts`, the `encoder`
