@@ -21,7 +21,7 @@ from attacks.eot.protocols import Objective, Perturbation
 from attacks.runtime.distributed import ALONE, World
 from transforms import Compose, Scene, Shown, Sobol, base_of, scene_of, stream, taken
 from transforms.devices import uploaded
-from transforms.doors import unchecked
+from transforms.doors import PastDoors, unchecked
 
 
 class Bank(NamedTuple):
@@ -91,8 +91,9 @@ class Bank(NamedTuple):
         def encode(part: Pass) -> Tree:
             rows = torch.tensor(part.images)
             u = self.u[list(part.groups[0])].repeat(len(rows), 1)
-            views = unchecked(self.transforms)(taken(images, rows), u)
-            answer: Any = unchecked(encoder)(views, **drawn(self.transforms, u))
+            with PastDoors():
+                views = unchecked(self.transforms)(taken(images, rows), u)
+                answer: Any = unchecked(encoder)(views, **drawn(self.transforms, u))
             answer = embeddings(answer, "the encoder's answer", len(u))
             return mapped(answer, lambda leaf: leaf.unflatten(0, (len(rows), -1)))
 

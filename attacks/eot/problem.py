@@ -16,7 +16,7 @@ from attacks.eot.protocols import Adversarial, Constraint, Objective, Optimiser,
 from attacks.runtime.distributed import ALONE, World
 from transforms import Compose, Fixed, Grid, Scene, scene_of
 from transforms.devices import HOST, uploaded
-from transforms.doors import formed, made, unchecked
+from transforms.doors import PastDoors, formed, made, unchecked
 
 STEPS = 100
 #: The views of a step that are chosen where their number must be the same in all steps: APGD counts steps, a search
@@ -88,14 +88,15 @@ class Problem:
         all share, each seen from V of the views `u` (B*V,dims) in turn. A paired objective sees the untouched images
         from the same views; their features have a gradient only where `u` asks for one."""
         draws = drawn(transforms, u)
-        views = unchecked(transforms)(self.scene(delta, which), u)
-        if self.objective.paired:
-            with torch.set_grad_enabled(torch.is_grad_enabled() and u.requires_grad):
-                untouched = scene_of(self.images[uploaded(which, self.images.device)])
-                anchor = unchecked(self.encoder)(unchecked(transforms)(untouched, u), **draws)
-        else:
-            anchor = take(self.anchor, which.repeat_interleave(len(u) // len(which)))
-        losses = self.objective(unchecked(self.encoder)(views, **draws), anchor)
+        with PastDoors():
+            views = unchecked(transforms)(self.scene(delta, which), u)
+            if self.objective.paired:
+                with torch.set_grad_enabled(torch.is_grad_enabled() and u.requires_grad):
+                    untouched = scene_of(self.images[uploaded(which, self.images.device)])
+                    anchor = unchecked(self.encoder)(unchecked(transforms)(untouched, u), **draws)
+            else:
+                anchor = take(self.anchor, which.repeat_interleave(len(u) // len(which)))
+            losses = self.objective(unchecked(self.encoder)(views, **draws), anchor)
         if losses.shape != (len(u),):
             name = type(self.objective).__name__
             raise ValueError(f"objective {name} must return one loss a view, ({len(u)},); got {tuple(losses.shape)}")

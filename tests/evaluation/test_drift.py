@@ -132,7 +132,8 @@ def test_the_cosines_equal_those_of_directly_computed_features(pictures):
     stem = nn.Sequential(encoder.stem).eval()
     result = layer_drift(encoder, clean, attacked, VIEWS, ["stem", "stages.2:mean"])
     assert result.layers == ("stem", "stages.2:mean", "output")
-    own, other = (VIEWS.features(x, lambda v: stem(encoder.preprocess(v)), 6) for x in (clean, attacked["eot"]))
+    flat = lambda views: stem(encoder.preprocess(views)).flatten(1)  # noqa: E731
+    own, other = (VIEWS.features(x, flat, 6) for x in (clean, attacked["eot"]))
     torch.testing.assert_close(result.cosine["eot"][0], F.cosine_similarity(own.flatten(2), other.flatten(2), dim=2))
 
 

@@ -158,7 +158,7 @@ def test_a_preset_may_be_a_file_of_the_user(calls, tmp_path):
         ({"pipeline": 3}, "`pipeline` must be the name of a kernel, such as cv2_linear, or a function; got int"),
         ({"encoder": abs}, "`encoder` must be a name or a torch.nn.Module"),
         ({"pictures": 3}, "`pictures` must be a path, a list of paths, a tensor, or .* got int"),
-        ({"pictures": torch.full((2, 3, 8, 8), 2.0)}, "must lie in .0,1.; number 0 has values from 2 to 2"),
+        ({"pictures": torch.full((2, 3, 8, 8), 2.0)}, "must lie in .0, 1.; got 2 to 2"),
         ({"pictures": [torch.zeros(8, 8)]}, r"got one shaped \(8, 8\)"),
         ({"pictures": []}, "at least one picture"),
         ({"encoder": ["pocket", abs]}, "`encoder` must be a name or a torch.nn.Module"),

@@ -13,7 +13,7 @@ from transforms.auditing.report import Report, StageReport
 from transforms.auditing.stationary import is_stationary, norms
 from transforms.auditing.steps import Step, chain, floating, steps_of
 from transforms.auditing.summary import longest, summarise, warnings
-from transforms.doors import checked
+from transforms.doors import PastDoors, checked
 from transforms.draws import Sobol, stream
 
 #: The losses at delta = 0 are measured under at most this many views.
@@ -76,7 +76,7 @@ def audit(
     probes: list[list[Probe]] = []  # draw by draw, stage by stage
     flows: list[list[float]] = []  # the norm of the end loss's gradient at each value between stages
     maps: list[Tensor] = []
-    with torch.inference_mode(False), torch.enable_grad():
+    with torch.inference_mode(False), torch.enable_grad(), PastDoors():
         for draw in range(draws):
             values = chain(whole, picture.clone().requires_grad_(), rows[draw], seeds[draw])
             maps.append(sensitivity(values[0], values[len(steps)], stream(seed, "coverage", draw)))

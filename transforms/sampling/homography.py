@@ -9,6 +9,7 @@ shifts by whole pixels stay exact.
 
 import itertools
 from collections.abc import Callable, Sequence
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -143,7 +144,7 @@ def facing(matrix: Tensor, view: Sequence[Point] = SQUARE, source: Sequence[Poin
         view, source: the corners (x, y) of their rectangles, the first one upper left, the third one lower right.
     """
     given = matrix.detach()
-    ends, target = (given.new_tensor([(*point, 1.0) for point in box]) for box in (view, source))
+    ends, target = _corners(tuple(view), given.dtype), _corners(tuple(source), given.dtype)
     x, y, z = given.unbind(-1)
     back = torch.linalg.cross(x, y)  # the third row of the inverse, times the determinant
     depth = (back[:, None] * target).sum(-1) * (back * z).sum(-1, keepdim=True)
@@ -160,6 +161,13 @@ def facing(matrix: Tensor, view: Sequence[Point] = SQUARE, source: Sequence[Poin
         signs.append(1.0 if side > 0 else -1.0)
     factor = torch.ldexp(given.new_tensor(signs), 1 - torch.frexp(size).exponent)
     return matrix * factor[:, None, None]
+
+
+@lru_cache(maxsize=256)
+@torch.inference_mode(False)
+def _corners(box: tuple[Point, ...], dtype: torch.dtype) -> Tensor:
+    """(x, y, 1) of the corners of a rectangle, on the host."""
+    return torch.tensor([(*point, 1.0) for point in box], dtype=dtype)
 
 
 def _seen_area(row: list[list[float]], view: Sequence[Point], source: Sequence[Point]) -> float:

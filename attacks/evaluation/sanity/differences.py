@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from attacks.encoders.tree import Encoder, Tree, leaves, mapped
 from attacks.eot.protocols import Objective
 from attacks.evaluation.sanity.check import Check, ruled, skipped
-from transforms.doors import unchecked
+from transforms.doors import PastDoors
 
 #: The names of the checks, and the number of random directions of each view, small and visible.
 SLOPES, LENGTH, CHANGES = "finite differences", "gradient scale", "visible changes"
@@ -64,9 +64,14 @@ class Probe:
 
     def loss(self, encoder: Encoder) -> Loss:
         """Views to their losses (R,)."""
-        with torch.no_grad():
-            beside = unchecked(encoder)(self.untouched, **self.which) if self.objective.paired else self.anchor
-        return lambda pixels: self.objective(unchecked(encoder)(pixels, **self.which), beside)
+        with torch.no_grad(), PastDoors():
+            beside = encoder(self.untouched, **self.which) if self.objective.paired else self.anchor
+
+        def loss(pixels: Tensor) -> Tensor:
+            with PastDoors():  # moved pixels may leave [0,1]
+                return self.objective(encoder(pixels, **self.which), beside)
+
+        return loss
 
 
 def compared(
