@@ -243,7 +243,7 @@ class Compose:
 
     @door()
     def __call__(self, images: Tensor | Scene, u: Tensor) -> Tensor:
-        scene = scene_of(images)
+        scene = images if isinstance(images, Scene) else scene_of(images)
         self._check(scene, u)
         pending: list[Move] = []
         tone: Tone | None = None

@@ -21,9 +21,12 @@ HALF_LEVEL = 0.5 / 255
 #: The same of encoders, which see noise on pictures too: finite differences of a few levels.
 NOISE = 0.1
 #: The same of functions that clamp, or are linear: the overshoot of a resize, and neither levels nor [-1,1].
-OVERSHOOT = 0.25
+OVERSHOOT = 0.4
+#: The same of a layer above a picture, which may be a perturbation.
+DELTA = 1.0
 
-_PAST: ContextVar[bool] = ContextVar("past the doors", default=False)
+#: Whether no door looks at values (see `PastDoors`).
+PAST: ContextVar[bool] = ContextVar("past the doors", default=False)
 
 
 class PastDoors:
@@ -31,10 +34,10 @@ class PastDoors:
     from some that were checked. Types and shapes are still checked."""
 
     def __enter__(self) -> None:
-        self.token = _PAST.set(True)
+        self.token = PAST.set(True)
 
     def __exit__(self, *_: object) -> None:
-        _PAST.reset(self.token)
+        PAST.reset(self.token)
 
 
 def checked(
@@ -58,7 +61,7 @@ def checked(
     """
     formed(images, name, channels=channels, rank=rank)
     traced = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
-    if traced or _PAST.get() or not images.numel():
+    if traced or PAST.get() or not images.numel():
         return images  # type: ignore[no-any-return]
     try:
         low, high = (float(end) for end in images.detach().aminmax())
@@ -110,7 +113,7 @@ def _opened(function: Callable[P, R], slack: float, rank: int | None, channels: 
         if names[place] in kwargs or len(args) > place:
             images = kwargs[names[place]] if names[place] in kwargs else args[place]
             for pixels in pixels_of(images):
-                spare = slack if pixels is images else OVERSHOOT  # a layer may be a delta
+                spare = slack if pixels is images else DELTA
                 checked(pixels, names[place], slack=spare, rank=rank, channels=channels)
         return function(*args, **kwargs)
 

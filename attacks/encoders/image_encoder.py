@@ -10,11 +10,10 @@ from torch import Tensor, nn
 from attacks.encoders.answers import embedding
 from attacks.encoders.batch_norm import settle
 from attacks.encoders.engine.own import Own, own_dtype
-from attacks.encoders.preprocess import Preprocess
+from attacks.encoders.preprocess import Preprocess, prepared
 from attacks.encoders.tree import PictureModule, Texts
 from attacks.encoders.weights import fingerprint
 from attacks.runtime.files import sha256
-from transforms.doors import unchecked
 
 
 @dataclass(frozen=True)
@@ -78,7 +77,7 @@ class ImageEncoder(PictureModule):
     def forward(self, images: Tensor) -> Tensor:
         """Raises ValueError where the pictures are not (N,3,H,W), or the answer not (N,D); of a network in half
         precision and of a TorchScript program also where it refuses their dtype, device or shape."""
-        answer: Any = self.own.call(self.network, self.own.enter(unchecked(self.preprocess)(images)))
+        answer: Any = self.own.call(self.network, self.own.enter(prepared(self.preprocess, images)))
         if self.read is not None:
             answer = self.read(answer)
         answer = embedding(answer, f"the answer of encoder {self.title}", len(images), tokens=False)

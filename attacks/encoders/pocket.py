@@ -10,9 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks.encoders.preprocess import Preprocess
+from attacks.encoders.preprocess import Preprocess, prepared
 from attacks.encoders.tree import PictureModule
-from transforms.doors import unchecked
 
 
 def _conv(inputs: int, outputs: int, kernel: int, stride: int) -> nn.Sequential:
@@ -65,7 +64,7 @@ class Pocket(PictureModule):
         self.head = nn.Linear(16 * fourth, dims)  # keeps the 4x4 layout: a picture is known by where things are
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self.stages(F.relu(self.stem(unchecked(self.preprocess)(images))))
+        x = self.stages(F.relu(self.stem(prepared(self.preprocess, images))))
         embedding: Tensor = self.head(x.flatten(1))
         return embedding
 

@@ -29,6 +29,8 @@ Rounding = Literal["down", "nearest"]
 #: The longest side in pixels; a longer one is a mistake, and memory would run out.
 LONGEST = 16384
 
+_resize = unchecked(resize)
+
 
 @dataclass(frozen=True)
 class Preprocess(Doored, slack=NOISE, channels=3):
@@ -144,7 +146,8 @@ class Preprocess(Doored, slack=NOISE, channels=3):
     def __call__(self, images: Tensor) -> Any:
         """(N,3,H,W) in [0,1] -> (N,3,height,width), normalised; `Tiles` where there are `tiles`. Raises ValueError
         unless there are three channels."""
-        formed(images, channels=3)
+        if images.dim() != 4 or images.shape[1] != 3:
+            formed(images, channels=3)
         height, width = images.shape[2:]
         if self.tiles is not None and isinstance(self.size, tuple):
             side = self.size[0]
@@ -164,7 +167,7 @@ class Preprocess(Doored, slack=NOISE, channels=3):
         """The pictures of that size."""
         if images.shape[2:] == size:
             return images
-        return saturate(unchecked(resize)(images, size, self.kernel, eight_bit=self.eight_bit))
+        return saturate(_resize(images, size, self.kernel, eight_bit=self.eight_bit))
 
     def _normalised(self, images: Tensor) -> Tensor:
         if self.bgr:
@@ -277,6 +280,10 @@ def specified(given: Mapping[str, Any], what: str) -> Preprocess:
             "and std; and kernel, fit, crop, bgr where they are not pil_bilinear, squash, none, false)"
         )
     return Preprocess(None, "pil_bilinear", (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)).replaced(given)
+
+
+#: A `Preprocess` and pictures that were checked -> what the network takes.
+prepared = unchecked(Preprocess.__call__)
 
 
 def _numbers(values: Any) -> bool:

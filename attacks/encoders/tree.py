@@ -38,6 +38,8 @@ def adopt(wrapper: nn.Module, encoder: nn.Module) -> None:
 
 def take(tree: Tree, rows: Tensor) -> Tree:
     """The `rows` of every tensor: a tree of the same shape."""
+    if isinstance(tree, Tensor):
+        return tree[uploaded(rows, tree.device)]
     return mapped(tree, lambda leaf: leaf[uploaded(rows, leaf.device)])
 
 

@@ -1,7 +1,7 @@
 """What an attack solves, and how it is run: two values that every solver takes."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -16,7 +16,7 @@ from attacks.eot.protocols import Adversarial, Constraint, Objective, Optimiser,
 from attacks.runtime.distributed import ALONE, World
 from transforms import Compose, Fixed, Grid, Scene, scene_of
 from transforms.devices import HOST, uploaded
-from transforms.doors import PastDoors, formed, made, unchecked
+from transforms.doors import PAST, formed, made, unchecked
 
 STEPS = 100
 #: The views of a step that are chosen where their number must be the same in all steps: APGD counts steps, a search
@@ -45,6 +45,7 @@ class Problem:
     objective: Objective
     perturbation: Perturbation
     first: Tensor | None = None
+    _encode: Encoder = field(init=False, repr=False)  # of pictures that were checked
 
     def __post_init__(self) -> None:
         formed(self.images)
@@ -54,6 +55,7 @@ class Problem:
             kind = type(self.perturbation).__name__
             raise ValueError(f"`perturbation` must be a set such as Linf(8 / 255); got a {kind}: give a set")
         object.__setattr__(self, "encoder", in_own_precision(self.encoder))
+        object.__setattr__(self, "_encode", unchecked(self.encoder))
 
     def __len__(self) -> int:
         return len(self.images)
@@ -88,15 +90,18 @@ class Problem:
         all share, each seen from V of the views `u` (B*V,dims) in turn. A paired objective sees the untouched images
         from the same views; their features have a gradient only where `u` asks for one."""
         draws = drawn(transforms, u)
-        with PastDoors():
+        past = PAST.set(True)
+        try:
             views = unchecked(transforms)(self.scene(delta, which), u)
             if self.objective.paired:
                 with torch.set_grad_enabled(torch.is_grad_enabled() and u.requires_grad):
                     untouched = scene_of(self.images[uploaded(which, self.images.device)])
-                    anchor = unchecked(self.encoder)(unchecked(transforms)(untouched, u), **draws)
+                    anchor = self._encode(unchecked(transforms)(untouched, u), **draws)
             else:
                 anchor = take(self.anchor, which.repeat_interleave(len(u) // len(which)))
-            losses = self.objective(unchecked(self.encoder)(views, **draws), anchor)
+            losses = self.objective(self._encode(views, **draws), anchor)
+        finally:
+            PAST.reset(past)
         if losses.shape != (len(u),):
             name = type(self.objective).__name__
             raise ValueError(f"objective {name} must return one loss a view, ({len(u)},); got {tuple(losses.shape)}")

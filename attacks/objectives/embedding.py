@@ -148,9 +148,10 @@ def similarity(features: Tensor, anchor: Tensor, metric: Metric) -> Tensor:
 
 def comparable(features: Any, anchor: Any) -> tuple[Tensor, Tensor]:
     """Both, if they are embeddings of one shape. Raises ValueError in one line otherwise."""
-    for name, value in (("features", features), ("anchor", anchor)):
-        embedding(value, f"`{name}`")
-    if features.shape != anchor.shape:
+    if not (isinstance(features, Tensor) and features.dim() in (2, 3) and features.is_floating_point()):
+        embedding(features, "`features`")
+    if not isinstance(anchor, Tensor) or not anchor.is_floating_point() or anchor.shape != features.shape:
+        embedding(anchor, "`anchor`")
         raise ValueError(
             f"`anchor` must be shaped like the features; got {tuple(anchor.shape)} for {tuple(features.shape)}"
         )

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ from transforms.sampling.homography import facing, lattice, transform
 #: A geometric stage returns a point with this coordinate for an output point that sees nothing of its input (past the
 #: edge of a label, beyond the fold of a lens): the view shows the border value there, and no gradient flows.
 UNSEEN = 1e6
+#: The last row of an affine matrix: it has the right sign and scale, and needs no `facing`.
+AFFINE = torch.tensor([0.0, 0.0, 1.0])
 
 
 class PointMap(Protocol):
@@ -86,10 +88,10 @@ def fuse(first: Tensor, seen: Sequence[Move | Tensor], last: Tensor, work: torch
     for each in (*reversed(seen), last):
         if each is last:
             link: Tensor | Bend = last
-        elif isinstance(each, Tensor):
-            link = facing(each)
-        elif isinstance(each[0], MatrixMap):
-            link = facing(each[0].matrix(each[1].to(first)))
+        elif isinstance(each, Tensor) or isinstance(each[0], MatrixMap):
+            link = each if isinstance(each, Tensor) else cast(MatrixMap, each[0]).matrix(each[1].to(first))
+            if not torch.equal(link[:, 2].detach(), AFFINE.to(link).expand(len(link), 3)):
+                link = facing(link)
         else:
             link = Bend(each[0], each[1].to(work))
         if isinstance(link, Tensor) and isinstance(links[-1], Tensor):
