@@ -89,7 +89,7 @@ def looked(images, anchor, delta, full=False, **parts):
 
 
 def suite(images, aim, attacks, *, state=None, **parts):
-    problem, options = split(images, aim.anchor, **{"optimiser": None} | parts | {"objective": aim.objective})
+    problem, options = split(images, aim.anchor, **{"optimiser": PGD()} | parts | {"objective": aim.objective})
     return suites.suite(problem, options, attacks, state=state)
 
 

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from attacks import EOT, PGD, Adversary, Linf, attack
+from attacks.encoders.contract import check_encoder
 from attacks.eot.problem import Options, Problem
 from attacks.eot.protocols import Optimiser
 from attacks.eot.risk import CVaR
@@ -83,6 +84,8 @@ def test_an_attack_spends_at_most_a_tenth_of_its_passes_on_choosing(steps, views
     images, anchor, parts = small_problem(count, torch.float32)
     parts["perturbation"] = Universal(Linf(0.1)) if shared else Linf(0.1)
     own, encoder = EOT(VIEWS, Uniform(), views=views), Counted(parts["encoder"]).eval()
+    check_encoder(encoder, images)
+    encoder.plain = 0
     parts |= {"encoder": encoder, "steps": steps, "eot": own, "optimiser": optimiser}
     *_, (step, best) = watch(images, anchor, **parts)
     moving = step.evals * (1 if optimiser.gradient_free else 2)

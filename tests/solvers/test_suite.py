@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attacks import EOT, Linf, bank, load_encoder
+from attacks import EOT, PGD, Linf, bank, load_encoder
 from attacks.data.gallery import tiles
 from attacks.objectives.aim import Aim, Known
 from attacks.objectives.embedding import Away, Toward
@@ -27,7 +27,7 @@ def known():
 
 def setup(**changes):
     parts = {"encoder": load_encoder(), "perturbation": Linf(4 / 255), "eot": EOT(VIEWS, views=2)}
-    return parts | {"steps": 4, "seed": 1, "objective": None, "optimiser": None} | changes
+    return parts | {"steps": 4, "seed": 1, "objective": None, "optimiser": PGD()} | changes
 
 
 @pytest.mark.slow

@@ -178,8 +178,8 @@ def test_the_figures_of_a_step_are_on_the_host():
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "more"), [("eot2d", 0), pytest.param("web", 1, marks=SLOW)])
 def test_judging_waits_once_a_chunk_and_once_for_its_files_and_three_times_for_its_ranks(name, more):
-    """For nearer rows of a block of the gallery, for whether they are finite, and for the check of all scores. A
-    codec works on the host."""
+    """For nearer rows of a block of the gallery, for whether they are finite, and for the check of all scores; at the
+    door for the values of pictures and of embeddings. A codec works on the host."""
     images, right = (
         tiles(64).images[:4].clone(),
         Right(torch.arange(4), torch.tensor([1, 0, 3, 2]), torch.arange(4), 2),
@@ -192,7 +192,7 @@ def test_judging_waits_once_a_chunk_and_once_for_its_files_and_three_times_for_i
         encoder, there = on_device(load_encoder()), Pretended(anchor)
         mode.counts.clear()
         scores = evaluate(Pretended(images), there, there, encoder=encoder, bank=views, chunk=16, right=right)
-    assert mode.counts.total() == 3 + chunks * (1 + more), mode.counts
+    assert mode.counts.total() == 5 + chunks * (1 + more), mode.counts
     for score, value in zip(scores, wanted, strict=True):
         torch.testing.assert_close(score.inner, value, rtol=0, atol=1e-5)
 
