@@ -21,7 +21,7 @@ from transforms.doors import unchecked
 #: Three pictures in one batch, each at several places; and the others' places taken by the first.
 BATCH, OTHERS = [0, 1, 2, 0, 2, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0, 0]
 #: The largest difference that is always rounding, as a share of the longest row, and the largest that may be where
-#: only the size of the batch differs: kernels are chosen by it (bfloat16 in a deep network: docs/encoders.md).
+#: only the size of the batch differs: kernels are chosen by it (bfloat16 in deep networks: docs/encoder_contract.md).
 ROUNDING, MOST = 1e-3, 0.1
 
 PLAIN = Compose([])

@@ -82,7 +82,7 @@ def weaknesses(content: Mapping[str, Any]) -> tuple[str, ...]:
         elif SETTLED in skipped:
             reasons.append("the attack is too short to show that its loss has settled (attack.gradients)")
     if (split := content.get("split")) is not None and not split["judge"]:
-        reasons.append("the perturbation is judged on the pictures it was made from (docs/evaluation.md)")
+        reasons.append("the perturbation is judged on the pictures it was made from (docs/shared_perturbations.md)")
     if content["failed"]:
         reasons.append(f"{len(content['failed'])} of the pictures failed and are in no table")
     measure = content["primary"]["measure"]
