@@ -22,10 +22,9 @@ from attacks.evaluation.response import Response, Slice, axes_of
 from attacks.experiment.artefact_list import METRICS
 from attacks.experiment.batch import SAME, Bench, Failure, arms_of, refinable
 from attacks.experiment.configured_slices import configured_parts
-from attacks.experiment.cost import Spent
 from attacks.experiment.directory import misfit
 from attacks.experiment.outcome import Outcome
-from attacks.experiment.records import reading, table
+from attacks.experiment.records import costs_of, reading, table
 from attacks.experiment.sections import VIEWS as CELL_VIEWS
 from attacks.experiment.sections import Section, Sections, sample_of, slices_of
 from attacks.experiment.view_scores import ViewScores
@@ -57,7 +56,7 @@ def outcome_of(bench: Bench, scores: ViewScores, content: Mapping[str, Any], fol
         budget,
         {arm: scores.steps[arm] for arm in arms[2:]},
         [],
-        {name: Spent(**cost) for name, cost in content["costs"].items()},
+        costs_of(content, arms[2:]),
         content["cost"]["cached"],
         refinable(bench.run, bench.parts),
         sanity,

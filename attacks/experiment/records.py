@@ -4,9 +4,9 @@ import csv
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,8 @@ from attacks.evaluation.sanity.check import Check
 from attacks.experiment import agreement
 from attacks.experiment.arms import read_steps
 from attacks.experiment.batch import Bench, arms_of
+from attacks.experiment.cost import Spent
+from attacks.experiment.directory import misfit
 from attacks.experiment.parts import Parts
 from attacks.experiment.view_scores import NAME as SCORES
 from attacks.experiment.view_scores import ViewScores, read_scores
@@ -148,24 +150,44 @@ def checked(run: Run, content: Mapping[str, Any]) -> Iterator[str]:
         yield f"{place} cost: checks were made, and took no pass of the encoder"
 
 
+def costs_of(content: Mapping[str, Any], arms: Iterable[str]) -> dict[str, Spent]:
+    """The costs in metrics.json, those of all `arms` among them. Raises Damaged."""
+    names, costs = [field.name for field in fields(Spent)], content["costs"]
+    with reading("metrics.json costs"):
+        if lacking := misfit(costs, {name: dict.fromkeys(names, int | float) for name in {*costs, *arms}}):
+            raise ValueError(f"`{lacking}` is missing or malformed")
+        return {name: Spent(**{key: cost[key] for key in names}) for name, cost in costs.items()}
+
+
+def attempts(trace: Iterable[Trace]) -> dict[tuple[str, int], list[list[Trace]]]:
+    """The steps by arm and batch. A batch that failed was made again picture by picture, each from step 0."""
+    made: dict[tuple[str, int], list[list[Trace]]] = defaultdict(list)
+    for row in trace:
+        if not row.step or not made[row.arm, row.batch]:
+            made[row.arm, row.batch].append([])
+        made[row.arm, row.batch][-1].append(row)
+    return made
+
+
 def stepped(run: Run, parts: Parts, content: Mapping[str, Any], trace: Sequence[Trace]) -> Iterator[str]:
     """The steps of the attack against its configured budget, and the passes that they cost."""
-    whole, arms, views = not content["failed"] and not content["fell_back"], arms_of(run, parts)[2:], parts.views
-    by_arm: dict[str, dict[int, list[Trace]]] = {arm: defaultdict(list) for arm in arms}
-    for row in trace:
-        by_arm.setdefault(row.arm, defaultdict(list))[row.batch].append(row)
-    if [*by_arm] != [*arms]:
-        yield f"steps.csv: its arms are {[*by_arm]}; the run has {[*arms]}"
+    arms, views = [*arms_of(run, parts)[2:]], parts.views
+    by_arm: dict[str, list[tuple[int, list[Trace]]]] = defaultdict(list)
+    for (arm, batch), tries in attempts(trace).items():
+        by_arm[arm] += [(batch, rows) for rows in tries]
+    if sorted(by_arm) != sorted(arms):
+        yield f"steps.csv: its arms are {[*by_arm]}; the run has {arms}"
         return
     # of any other attack the steps do not say what was asked for
     plain = run.attack.name == "single" and run.attack.stop is None and run.attack.adversary is None
     plain = plain and views.adaptive is None and not parts.optimiser.gradient_free
-    for arm, batches in by_arm.items():
-        spent = sum(rows[-1].evals for rows in batches.values())
-        passes = content["costs"][arm]["forward"] - content["costs"][arm]["selection"]
-        if whole and plain and run.risk.name == "mean" and run.attack.restarts == 1 and spent != passes:
+    counted = plain and run.risk.name == "mean" and run.attack.restarts == 1 and undisturbed(content, trace)
+    for arm, cost in costs_of(content, arms).items():
+        spent, passes = sum(rows[-1].evals for _, rows in by_arm[arm]), cost.forward - cost.selection
+        if arm in arms and counted and spent != passes:
             yield f"steps.csv {arm}: its steps took {spent} passes; metrics.json costs has {passes}"
-        for batch, rows in batches.items():
+    for arm in arms:
+        for batch, rows in by_arm[arm]:
             place = f"steps.csv {arm}, batch {batch}"
             if [row.step for row in rows] != [*range(len(rows))]:
                 yield f"{place}: its steps are not numbered from 0"
@@ -178,21 +200,28 @@ def stepped(run: Run, parts: Parts, content: Mapping[str, Any], trace: Sequence[
                 yield f"{place}: it has {len(rows)} steps; the configuration has {most}, at least {least}"
 
 
-def followed(out: Path, content: Mapping[str, Any], trace: Sequence[Trace]) -> Iterator[str]:
-    """events.jsonl against the steps and the final tables."""
+def undisturbed(content: Mapping[str, Any], trace: Sequence[Trace]) -> bool:
+    """Whether each step was made in one attempt: then nothing was spent, or noted, that is in no table."""
+    once = all(len(tries) == 1 for tries in attempts(trace).values())
+    return once and not content["failed"] and not content["fell_back"] and not content["left"]
+
+
+def followed(out: Path, content: Mapping[str, Any], trace: Sequence[Trace], device: str) -> Iterator[str]:
+    """events.jsonl against the steps and the final tables. Steps of worker processes are in no journal; a GPU that
+    repeats a step after a stop may give other values."""
     with reading("events.jsonl"):
-        recorded = [json.loads(line) for line in (out / "events.jsonl").read_text(encoding="utf-8").splitlines()]
-        events = {_scalars(event) for event in recorded if event["event"] == "scalars"}
-    made = _Events(out)
+        lines = (out / "events.jsonl").read_text(encoding="utf-8").splitlines()
+        events = {_scalars(event) for event in map(json.loads, lines) if "values" in event}
+    steps, final = _Events(out), _Events(out)
     for line in trace:
-        log_step(made, line, line.batch)
-    log_end(made, content, out)
-    wanted = {_scalars(event) for event in made.events if event["event"] == "scalars"}
-    whole = not content["failed"] and not content["fell_back"] and not content["left"]
+        log_step(steps, line, line.batch)
+    log_end(final, content, out)
+    wanted, known = ({_scalars(event) for event in made.events if "values" in event} for made in (final, steps))
     for event in sorted(wanted - events)[: agreement.SHOWN]:
-        yield f"events.jsonl: it has no line {agreement.short(event)}, which follows from steps.csv and metrics.json"
-    for event in sorted(events - wanted)[: agreement.SHOWN] if whole else ():
-        yield f"events.jsonl: its line {agreement.short(event)} is in neither steps.csv nor metrics.json"
+        yield f"events.jsonl: it has no line {agreement.short(event)}, which follows from metrics.json"
+    for event in sorted(events - wanted - known)[: agreement.SHOWN]:
+        if device == "cpu" and undisturbed(content, trace):
+            yield f"events.jsonl: its line {agreement.short(event)} is in neither steps.csv nor metrics.json"
 
 
 class _Events(JsonLines):
@@ -206,6 +235,8 @@ class _Events(JsonLines):
 
 
 def _scalars(event: Mapping[str, Any]) -> str:
-    """A line of scalars with the digits of steps.csv."""
-    values = {name: value if value is None else f"{value:.6g}" for name, value in event["values"].items()}
+    """A line of scalars with the digits of steps.csv. Raises ValueError where it is none."""
+    if misfit(event, {"arm": str, "step": int, "values": dict}) is not None:
+        raise ValueError("a line of scalars has no arm, step and values")
+    values = {name: "" if value is None else f"{float(str(value)):.6g}" for name, value in event["values"].items()}
     return f"{event['arm']}, step {event['step']}: {json.dumps(values)}"

@@ -243,7 +243,7 @@ def _compared(
         yield from agreement.some(judged_again.pixels(bench, out), "pictures")
         yield from agreement.some(judged_again.noise(bench, everyone, kept, out), "perturbation.safetensors")
 
-    for make in (pixels, lambda: _attacked(bench, content, out), judged):
+    for make in (pixels, lambda: _attacked(bench, content, out, str(record["device"])), judged):
         problems += _guarded(make)
     problems += _guarded(lambda: _recomputed(bench, out, content, str(record["preset"])))
     problems += _guarded(lambda: judged_again.parts(bench, out, chosen, content))
@@ -328,12 +328,12 @@ def _recomputed(bench: Bench, out: Path, content: dict[str, Any], preset: str) -
         yield from agreement.leaves("placement.json", content, agreement.plain(placed))
 
 
-def _attacked(bench: Bench, content: Mapping[str, Any], out: Path) -> Iterator[str]:
+def _attacked(bench: Bench, content: Mapping[str, Any], out: Path, device: str) -> Iterator[str]:
     """What the records say of the attack and of its sanity checks."""
     trace = trace_of(out)
     yield from records.checked(bench.run, content)
     yield from agreement.some(records.stepped(bench.run, bench.parts, content, trace), "steps.csv")
-    yield from records.followed(out, content, trace)
+    yield from records.followed(out, content, trace, device)
 
 
 def _redrawn(bench: Bench, out: Path, content: Any, record: Any, chosen: judged_again.Drawn) -> Iterator[str]:
