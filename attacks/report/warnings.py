@@ -11,6 +11,8 @@ FEW = 10
 #: The least recall@1 of clean views, and the least mean cosine: below it, which is 1/sqrt(2), less than half of the
 #: squared length of a view's embedding is along that of the file.
 RECALLED, ALONG = 0.8, 0.5**0.5
+#: The least success of answers at random, of an attack without a target: that of a gallery of ten.
+CHANCE = 0.9
 PARTS = ("radii", "response", "left_out", "deployment", "explanations")
 
 
@@ -58,6 +60,12 @@ def warnings(content: dict[str, Any]) -> list[str]:
             "prediction, and recall shows how far it agrees with itself, not its accuracy"
         )
     messages += few(content)
+    chance = content["chance"].get("success", {}).get("chance")
+    if chance is not None and chance < CHANCE and not content["threat"].get("targeted"):
+        messages.append(
+            f"A GALLERY OF {content['gallery']}: a view has little to be taken for, so that answers at random would "
+            f"have a success of only {chance:.2f}; read the cosine, or give more pictures (data.gallery)"
+        )
     clean, files = arms["clean"], content.get("files_right")
     recall = clean["recall_at_1"]["mean"] if clean["recall_at_1"] else 1.0
     if recall < RECALLED or clean["cosine"]["mean"] < ALONG:

@@ -244,6 +244,8 @@ def test_ranges_have_no_brackets_and_too_few_clusters_no_p_value():
     assert not re.search(r"\d <small>\[", page) and "Star:" not in page
     assert page.count("too few clusters: 6 needed") == 2 + len(content["comparisons"])
     assert warnings(reported.content()) == warnings(content)[:1]  # of a sanity check
+    small = content | {"gallery": 2, "chance": reported.CHANCE | {"success": reported.level(0.5)}}
+    assert [text[:14] for text in warnings(small)[2:]] == ["A GALLERY OF 2"]
 
 
 @pytest.mark.slow
