@@ -139,9 +139,9 @@ def test_a_requirement_that_cannot_be_decided_is_refused_before_the_attack(
         ("bad", "claim:", "claims:"),
         ("other", "threat", "encoder: '0123456789ab'\nthreat"),
         ("wide", row, row + "bank: wide, "),
-        ("one", "arm: eot", "arm: one_view"),
+        ("one", row, "{measure: success, arm: one_view, at_most: 0.5}\n  - " + row),
         ("goal", row, "{measure: goal_cosine, arm: eot, "),
-        ("tar", row, "{measure: tar_0.0001, arm: eot, "),
+        ("tar", row, "{measure: tar_0.0001, arm: eot, at_least: 0.5}\n  - " + row),
     ):
         (tmp_path / f"{name}.yaml").write_text(POLICY.replace(old, new))
     assert call(monkeypatch, *words.split(), "hydra.run.dir=run") == 1

@@ -18,6 +18,7 @@ from attacks.notebook import Robustness, robustness, word
 from tests.helpers.page import Page
 
 #: The smallest run with all its arms.
+SMALL = {"transforms.stages.downscale.size": [24, 32]}  # views of another size than the picture's
 TINY = {"data.count": 2, "attack.steps": 2, "attack.views": 2, "evaluate.views": 4, "evaluate.refine": 0}
 
 POLICY = """
@@ -78,18 +79,15 @@ class Pair(torch.nn.Module):
 @pytest.mark.parametrize(
     ("module", "message"),
     [
-        (
-            conv(),
-            r"a row of features for each picture \(N,D\); it answered with one shaped \(\d+, 4, 2, 2\) to pictures",
-        ),
-        (conv(torch.nn.Flatten(0)), r"answered with one shaped \(\d+,\)"),
-        (Pair(), "answered with a tuple"),
-        (torch.nn.Flatten(), "as many features for every size of picture; it gave 49152 before and "),
+        (conv(), r"one floating-point tensor \(N,D\), .*; got shape \(\d+, 4, 2, 2\): it is a map"),
+        (conv(torch.nn.Flatten(0)), r"got shape \(\d+,\): keep one row a picture"),
+        (Pair(), "got a tuple of 2"),
+        (torch.nn.Flatten(), "as many features for every size of picture; it gave 3072 before and 49152"),
     ],
 )
 def test_the_error_for_a_module_that_is_no_encoder_names_its_output(module, message, tmp_path):
     with pytest.raises(ValueError, match=message) as error:
-        robustness(module.eval(), preset="smoke", out=tmp_path, **TINY)
+        robustness(module.eval(), preset="smoke", out=tmp_path, **TINY | SMALL)
     assert "\n" not in str(error.value) and not module._forward_hooks
 
 
@@ -100,7 +98,7 @@ def test_the_error_for_a_module_of_one_size_of_picture_says_how_to_resize(tmp_pa
         r"`encoder` fails on pictures shaped \(\d.*begin with a resize \(attacks.encoders.with_preprocess, .*mat1"
     )
     with pytest.raises(ValueError, match=message) as error:
-        robustness(module, preset="smoke", out=tmp_path, **TINY, **{"data.size": 64})
+        robustness(module, preset="smoke", out=tmp_path, **TINY | SMALL, **{"data.size": 64})
     assert "\n" not in str(error.value) and not module._forward_hooks and not module._forward_pre_hooks
 
 
