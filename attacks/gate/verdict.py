@@ -3,9 +3,10 @@
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from html import escape
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from attacks.gate.policy import Policy, Requirement
+if TYPE_CHECKING:  # it imports torch, which a page of errors does not need
+    from attacks.gate.policy import Policy, Requirement
 
 Word = Literal["PASS", "FAIL", "UNDECIDED"]
 #: The exit codes of commands that decide; 1 is an error.
@@ -26,7 +27,7 @@ class Decided:
     follow from the interval, and the `chance` of the measure with its `least` and `most` reachable value (None: the
     run does not say)."""
 
-    requirement: Requirement
+    requirement: "Requirement"
     verdict: Word
     value: float
     low: float
@@ -55,7 +56,7 @@ class Verdict:
     """The rows of a policy on one run. `reasons`: why no row can pass, such as a failed check of the attack.
     `sequential`: decided by confidence sequences, which hold however often one looks."""
 
-    policy: Policy
+    policy: "Policy"
     run: str
     rows: tuple[Decided, ...]
     reasons: tuple[str, ...] = ()

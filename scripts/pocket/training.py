@@ -24,6 +24,7 @@ from attacks import load_encoder
 from attacks.encoders import untrained
 from attacks.encoders.pocket import WIDTHS, Pocket
 from transforms import Affine, Brightness, Compose, Contrast, Downscale, Perspective, Uniform, resize, widened
+from transforms.doors import unchecked
 
 from .judging import attacked, report
 from .procedural import render
@@ -109,7 +110,7 @@ def augmented(pictures: Tensor, seed: int, step: int, generator: torch.Generator
     """
     seen = views(pictures, Uniform()(len(pictures), views.dims, seed=seed, step=step))
     gain = 1 + GAIN * (2 * torch.rand(len(pictures), 3, 1, 1, generator=generator) - 1)
-    field = resize(torch.randn(len(pictures), 3, 4, 4, generator=generator), (96, 96), "pil_bicubic")
+    field = unchecked(resize)(torch.randn(len(pictures), 3, 4, 4, generator=generator), (96, 96), "pil_bicubic")
     strength = SHADING * torch.rand(len(pictures), 1, 1, 1, generator=generator)
     return (seen * gain + strength * field).clamp(0, 1)
 
