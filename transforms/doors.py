@@ -64,7 +64,7 @@ def checked(
     if traced or PAST.get() or not images.numel():
         return images  # type: ignore[no-any-return]
     try:
-        low, high = torch.stack(images.detach().aminmax()).tolist()  # one wait
+        low, high = torch.stack(images.detach().aminmax()).cpu().tolist()  # one wait
     except RuntimeError:  # within torch.func.vmap, or on the device "meta": there are no values to look at
         return images  # type: ignore[no-any-return]
     spare = max(slack, 4 * torch.finfo(images.dtype).eps) if slack else 0.0

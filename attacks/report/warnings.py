@@ -60,7 +60,7 @@ def warnings(content: dict[str, Any]) -> list[str]:
             "prediction, and recall shows how far it agrees with itself, not its accuracy"
         )
     messages += few(content)
-    chance = content["chance"].get("success", {}).get("chance")
+    chance = content.get("chance", {}).get("success", {}).get("chance")
     if chance is not None and chance < CHANCE and not content["threat"].get("targeted"):
         messages.append(
             f"A GALLERY OF {content['gallery']}: a view has little to be taken for, so that answers at random would "

@@ -192,7 +192,7 @@ def test_judging_waits_once_a_chunk_and_once_for_its_files_and_three_times_for_i
         encoder, there = on_device(load_encoder()), Pretended(anchor)
         mode.counts.clear()
         scores = evaluate(Pretended(images), there, there, encoder=encoder, bank=views, chunk=16, right=right)
-    assert mode.counts.total() == 4 + chunks * (1 + more), mode.counts
+    assert mode.counts.total() == 5 + chunks * (1 + more), mode.counts
     for score, value in zip(scores, wanted, strict=True):
         torch.testing.assert_close(score.inner, value, rtol=0, atol=1e-5)
 
