@@ -93,7 +93,7 @@ def test_every_picture_is_loaded_and_has_an_alternative_text(browser, pages):
             "document.getElementById(each.getAttribute('aria-labelledby')).textContent])"
         )
     assert len(images) == 8 and all(alt and width for alt, width in images)
-    assert len(named) == 7 and all(role == "img" and title for role, title in named)
+    assert len(named) == 6 and all(role == "img" and title for role, title in named)
     assert drawings >= len(images) + len(named) - 1  # one map lies in a closed box
 
 
