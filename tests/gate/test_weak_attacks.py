@@ -9,7 +9,7 @@ from scripts.benchmarks.zoo_encoders import turned
 POLICY = """claim: Anything passes this, if the attack is checked.
 date: 2026-11-24
 requirements:
-  - {measure: success, arm: eot, at_most: 0.999}
+  - {measure: success, arm: eot, at_most: 0.99}
 """
 FAST = {"evaluate.views": 16, "data.size": 64}
 
