@@ -30,8 +30,8 @@ PAST: ContextVar[bool] = ContextVar("past the doors", default=False)
 
 
 class PastDoors:
-    """A block in which no door looks at values, not even that of an encoder within a user's module: all pictures come
-    from some that were checked. Types and shapes are still checked."""
+    """A block in which no door looks at values, because all pictures come from some that were checked: for the doors
+    within a user's module, which `unchecked` does not reach. Types and shapes are still checked."""
 
     def __enter__(self) -> None:
         self.token = PAST.set(True)

@@ -16,7 +16,7 @@ from attacks.eot.protocols import Adversarial, Constraint, Objective, Optimiser,
 from attacks.runtime.distributed import ALONE, World
 from transforms import Compose, Fixed, Grid, Scene, scene_of
 from transforms.devices import HOST, uploaded
-from transforms.doors import PAST, formed, made, unchecked
+from transforms.doors import PastDoors, formed, made, unchecked
 
 STEPS = 100
 #: The views of a step that are chosen where their number must be the same in all steps: APGD counts steps, a search
@@ -72,7 +72,7 @@ class Problem:
 
     def take(self, rows: Tensor) -> "Problem":
         """The problem of some of the images."""
-        if len(rows) == len(self):  # rows are always in order
+        if len(rows) == len(self.images):  # rows are always in order
             return self
         part = self.perturbation.take(rows)
         first = self.first if self.first is None or self.shared else self.first[rows]
@@ -81,7 +81,7 @@ class Problem:
     def scene(self, delta: Tensor, which: Tensor) -> Scene:
         """The attacked images `which` (B,), their numbers on the host, with a delta of each (B,...), or one (1,...)
         that all share."""
-        if which.device == HOST and torch.equal(which, torch.arange(len(self))):  # saves a copy
+        if which.device == HOST and torch.equal(which, torch.arange(len(self.images))):  # saves a copy
             return self.perturbation.scene(self.images, delta)
         return self.perturbation.take(which).scene(self.images[uploaded(which, self.images.device)], delta)
 
@@ -90,8 +90,7 @@ class Problem:
         all share, each seen from V of the views `u` (B*V,dims) in turn. A paired objective sees the untouched images
         from the same views; their features have a gradient only where `u` asks for one."""
         draws = drawn(transforms, u)
-        past = PAST.set(True)
-        try:
+        with PastDoors():
             views = unchecked(transforms)(self.scene(delta, which), u)
             if self.objective.paired:
                 with torch.set_grad_enabled(torch.is_grad_enabled() and u.requires_grad):
@@ -100,8 +99,6 @@ class Problem:
             else:
                 anchor = take(self.anchor, which.repeat_interleave(len(u) // len(which)))
             losses = self.objective(self._encode(views, **draws), anchor)
-        finally:
-            PAST.reset(past)
         if losses.shape != (len(u),):
             name = type(self.objective).__name__
             raise ValueError(f"objective {name} must return one loss a view, ({len(u)},); got {tuple(losses.shape)}")

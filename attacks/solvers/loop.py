@@ -196,7 +196,7 @@ def _points(problem: Problem, eot: EOT, seed: int, state: LoopState, rows: Tenso
     """The coordinates of the views of the next step of some images, which is the same for all of them: (n,dims), or
     (rows,n,dims) where each has its own."""
     drawn, times = int(state.drawn[rows[0]]), int(state.times[rows[0]])
-    if not problem.shared:
+    if not problem.perturbation.shared:
         return eot.points(seed, drawn, problem.images, times=times)
     return eot.points(seed, drawn, problem.images, times=times, pictures=len(problem))[rows]
 
