@@ -1,6 +1,7 @@
 """What every encoder must be, checked where it enters: the form of its answer, finite numbers, independent rows."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
@@ -25,7 +26,7 @@ BATCH, OTHERS = [0, 1, 2, 0, 2, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0, 0]
 ROUNDING, MOST = 1e-3, 0.1
 
 PLAIN = Compose([])
-_passed: dict[bool, WeakSet[nn.Module]] = {True: WeakSet(), False: WeakSet()}
+_passed: dict[bool, WeakSet[Any]] = {True: WeakSet(), False: WeakSet()}
 
 
 def check_encoder(encoder: Any, images: Tensor, transforms: Compose = PLAIN, *, tree: bool = True) -> None:
@@ -41,14 +42,13 @@ def check_encoder(encoder: Any, images: Tensor, transforms: Compose = PLAIN, *, 
     Raises:
         ValueError: in one line, with the fix.
     """
-    while not isinstance(encoder, nn.Module) and type(encoder).__module__.startswith("attacks."):
-        encoder = optional(encoder, "encoder")  # a wrapper that only counts or adds
-    if (
-        not isinstance(encoder, nn.Module)
-        or optional(unwrapped(encoder), "ledger") is not None
-        or encoder in _passed[tree]
-    ):
+    while not isinstance(encoder, nn.Module) and str(optional(encoder, "__module__")).startswith("attacks."):
+        encoder = optional(encoder, "__wrapped__") or optional(encoder, "encoder")  # a wrapper only counts or adds
+    if encoder is None or optional(unwrapped(encoder), "ledger") is not None:
         return
+    with suppress(TypeError):  # an object without a hash is checked again
+        if encoder in _passed[tree]:
+            return
     try:
         with torch.no_grad():
             like = unchecked(transforms)(images[:1], images.new_full((1, transforms.dims), 0.5))
@@ -56,9 +56,9 @@ def check_encoder(encoder: Any, images: Tensor, transforms: Compose = PLAIN, *, 
     except (RuntimeError, MemoryError) as error:
         if not out_of_memory(error):
             raise
-    _passed[True].add(encoder)
-    if not tree:
-        _passed[False].add(encoder)
+    with suppress(TypeError):
+        for passed in [_passed[True]] if tree else _passed.values():
+            passed.add(encoder)
 
 
 @torch.no_grad()

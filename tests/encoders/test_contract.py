@@ -111,7 +111,9 @@ def refused(encoder, message, every):
 
 @pytest.mark.parametrize("name", DEPENDENT)
 def test_rows_that_depend_on_the_batch_are_refused(name):
-    refused(DEPENDENT[name], "depends on the other pictures in its batch", every=name == "batch norm")
+    message, encoder = "depends on the other pictures in its batch", DEPENDENT[name]
+    refused(encoder, message, every=name == "batch norm")
+    refused(make_dataclass("Plain", [], namespace={"__call__": lambda _, x: encoder(x)})(), message, every=False)
 
 
 @pytest.mark.parametrize("name", FORMS)

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from attacks import EOT, L2, PGD, SGD, Away, Linf, Toward, attack
-from tests.helpers.solving import Dot, small_problem
+from tests.helpers.solving import Dot, counted, small_problem
 from tests.optimisers.test_gradient import EVERY
 from transforms import Affine, Compose, Perspective, scene_of
 from transforms.compose import view
@@ -110,11 +110,12 @@ def test_result_does_not_depend_on_the_other_pictures(perturbation, optimiser):
 def test_steps_are_counted_and_feasible(perturbation):
     rows, encoder, (images, anchor) = [], Linear(), pictures()
 
-    def counted(pixels):
+    @counted
+    def noted(pixels):
         rows.append(len(pixels))
         return encoder(pixels)
 
-    parts = setup(perturbation=perturbation, encoder=counted, eot=EOT(VIEWS, views=5, chunk=4), steps=4)
+    parts = setup(perturbation=perturbation, encoder=noted, eot=EOT(VIEWS, views=5, chunk=4), steps=4)
     for index, step in enumerate(attack(images, anchor, **parts)):
         assert step.index == index and sum(rows) == step.evals == 15 * (index + 1)
         assert (perturbation.norm(step.delta) <= perturbation.eps * (1 + 1e-12)).all()
@@ -134,6 +135,7 @@ def test_estimate_is_of_the_delta_before_the_step():
 def test_each_step_has_new_views():
     seen = []
 
+    @counted
     def noted(pixels):
         seen.append(pixels.detach())
         return pixels.flatten(1) @ torch.ones(504, 6, dtype=double)
@@ -196,6 +198,7 @@ def test_error_for_non_finite_values_names_the_step_and_picture(when, bad):
     images, anchor = pictures()
     good, calls = Linear(), []
 
+    @counted
     def breaks(pixels):
         calls.append(1)
         spoil = torch.zeros(3, 1, dtype=double)
