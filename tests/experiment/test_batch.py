@@ -12,7 +12,7 @@ from attacks.eot.protocols import Objective
 from attacks.eot.risk import CVaR, WorstOf
 from attacks.perturbations.universal import Universal
 from attacks.solvers.selection import VIEWS, selection
-from tests.helpers.solving import looked, split, watch
+from tests.helpers.solving import counted, looked, split, watch
 from transforms import Affine, Brightness, Compose
 
 SEEN = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])
@@ -63,12 +63,13 @@ def test_each_picture_has_its_own_budget(problem):
     images, anchor, parts = problem
     seen = []
 
-    def counted(pixels):
+    @counted
+    def noted(pixels):
         seen.append(len(pixels))
         return parts["encoder"](pixels)
 
     budget = torch.tensor([4, 11, 40, 10**6])
-    steps = run(images, anchor, parts | {"budget": budget, "encoder": counted})
+    steps = run(images, anchor, parts | {"budget": budget, "encoder": noted})
     took = torch.stack([step.active for step in steps]).sum(0)
     assert took.tolist() == [1, 2, 10, 20]
     assert sum(seen) == steps[-1].evals == 4 * 33
