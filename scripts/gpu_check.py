@@ -50,7 +50,7 @@ def steps(device: str, out: Path) -> list[Step]:
         small = ("--arch", "pocket", "--views", "2", "--rounds", "1", "--device", device)
         return [
             *first,
-            Step("waits", 120, (*benchmark, "waits", *small, "--pictures", "2")),
+            Step("engine", 120, (*benchmark, "engine", *small)),
             Step("run", 300, (*attack, "config=smoke", "sanity=none", on, f"hydra.run.dir={out / 'run'}")),
         ]
     engine = ("engine", "--arch", "resnet50", "--views", "128", "--rounds", "5", "--device", device)
@@ -65,10 +65,8 @@ def steps(device: str, out: Path) -> list[Step]:
     )
     return [
         *first,
-        Step("waits", 60, (*benchmark, "waits", "--device", device)),
         Step("engine", 300, (*benchmark, *engine), 40),
         Step("memory", 90, (*benchmark, *memory), 30),
-        Step("patch", 60, (*benchmark, "patch-times", "--rounds", "9", "--device", device), 10),
         Step("run", 90, (*attack, "config=quickstart", on, f"hydra.run.dir={out / 'run'}")),
         Step(
             "evaluate",

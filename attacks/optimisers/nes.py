@@ -25,7 +25,7 @@ class NES(Optimiser):
     Use: an encoder that can only be asked and answers with numbers.
     Not: answers that only say same or not: `LabelOnly`.
     Cost: forward passes only, of each step as many as it has views; 25.3 bits of a hash after 1,000 queries, where
-    the gradient changes 31.2 (docs/benchmarks.md, `asked`).
+    the gradient changes 31.2 (docs/decisions.md).
     Oracle: the gradient in the low frequencies, tests/solvers/test_sampled.py.
 
     Args:
@@ -104,7 +104,7 @@ class LabelOnly(NES):
     Use: a service that only says whether two pictures are the same.
     Not: answers with numbers, which say more at each query: `NES`.
     Cost: forward passes only; of eight answers of a hash 0.75 change within 400 queries, with NES 0.12
-    (docs/benchmarks.md, `decisions`).
+    (docs/decisions.md).
     Oracle: the smallest change of an answer, tests/solvers/test_label_only.py.
     With: encoder=callable encoder.model=victim:enrolled encoder.answer=same
 

@@ -27,8 +27,7 @@ class Square(Proposer):
 
     Use: an encoder that can only be asked, or a check that gradients are not masked.
     Not: an encoder with a gradient, which leads further in as many passes.
-    Cost: forward passes only; 14.3 bits of a hash after 1,000 queries, where NES changes 25.3 (docs/benchmarks.md,
-    `asked`).
+    Cost: forward passes only; 14.3 bits of a hash after 1,000 queries, where NES changes 25.3 (docs/decisions.md).
     Oracle: the proposals of the paper, and torchattacks at equal queries, tests/solvers/test_search.py.
 
     Args:

@@ -13,117 +13,51 @@ import torch
 
 from attacks.encoders.engine.tf32 import allow_tf32
 
-from . import (
-    antialias,
-    asked,
-    cards,
-    corners,
-    coverage,
-    decisions,
-    downscale,
-    downscale_defences,
-    downscale_detector,
-    engine,
-    estimator,
-    gallery,
-    gate,
-    inks,
-    memory,
-    patch,
-    patch_curves,
-    patch_speed,
-    power,
-    precision,
-    radius,
-    rare,
-    rare_views,
-    steps,
-    strength,
-    transforms,
-    waits,
-    workers,
-    zoo,
-)
+from . import cards, coverage, downscale, engine, estimator, gate, memory, patch, rare, strength, transforms, zoo
 from .case import ENCODERS
 from .table import Table, machine, save
 
 #: Name -> benchmark. Its keyword arguments are the options, its docstring's first paragraph says what it measures.
 BENCHMARKS: dict[str, Callable[..., list[Table]]] = {
     "transforms": transforms.run,
-    "antialias": antialias.run,
     "engine": engine.run,
     "memory": memory.run,
-    "precision": precision.run,
     "estimator": estimator.run,
     "strength": strength.run,
     "patch": patch.run,
-    "patch-times": patch_speed.run,
-    "curves": patch_curves.run,
-    "workers": workers.run,
     "coverage": coverage.run,
-    "power": power.run,
-    "steps": steps.run,
     "zoo": zoo.run,
-    "radius": radius.run,
-    "asked": asked.run,
-    "decisions": decisions.run,
-    "waits": waits.run,
     "gate": gate.run,
     "cards": cards.run,
-    "inks": inks.run,
-    "corners": corners.run,
-    "factors": corners.factors,
     "rare": rare.run,
-    "rare-views": rare_views.run,
-    "gallery": gallery.run,
     "downscale": downscale.run,
-    "downscale-closed": downscale.closed,
-    "downscale-cost": downscale.cost,
-    "downscale-defences": downscale_defences.run,
-    "downscale-detector": downscale_detector.run,
 }
 #: Those that run on one thread unless `--threads` is given.
-ONE_THREAD = (
-    *("strength", "patch", "patch-times", "curves", "coverage", "power", "zoo", "asked", "decisions", "gate"),
-    *("cards", "inks", "corners", "factors", "rare", "rare-views", "gallery"),
-    *("downscale", "downscale-closed", "downscale-cost", "downscale-defences", "downscale-detector"),
-)
+ONE_THREAD = ("strength", "patch", "coverage", "zoo", "gate", "cards", "rare", "downscale")
 HELP = {
     "arch": "encoders",
     "budgets": "radii: L-inf as a fraction, or a PSNR such as 28dB",
     "device": "cpu or cuda",
     "cells": "of the grid, by name; all",
-    "directory": "of a finished run",
     "estimate": "only estimate the time",
-    "files": "pictures of a gallery",
     "evals": "gradients of each picture",
-    "gradients": "of each picture",
     "groups": "of scenes, a patch for each",
     "held_out": "views that judge",
     "kind_photos": "of the run's patch as it should be",
     "harder_photos": "of each harder kind",
     "hard_photos": "of the simulator's preset hard",
-    "photos": "of each kind or ink",
+    "photos": "of each kind",
     "source": "limits, on which they were set, or table",
-    "of": "kind, pinhole, lens, curl, clutter, covered, glare, processing, hard",
     "keep": "lowest frequencies along each axis; 0: all",
     "jobs": "folder of finished attacks: a run that was stopped continues",
-    "names": "of pictures",
-    "norm": "linf, l2",
     "pictures": "number of pictures",
-    "queries": "of each picture",
     "reference": "views of the reference gradient",
     "repeats": "simulated studies in a cell",
     "rounds": "repeats",
-    "run": "folder of a printed run with perturbation=patch",
-    "rows": "embeddings of a gallery",
     "seeds": "of each attack",
     "size": "side of a picture in pixels, or WIDTHxHEIGHT",
     "steps": "numbers of gradients",
-    "targets": "of each picture",
-    "unit": "pictures that are attacked together",
     "views": "of a step",
-    "within": "bits of a hash that may differ between the same pictures",
     "workers": "processes; the figures do not depend on them",
 }
 
@@ -138,9 +72,6 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=what.replace("%", "%%"), description=what, formatter_class=shape)
         for key, parameter in inspect.signature(run).parameters.items():
             option, default = f"--{key.replace('_', '-')}", parameter.default
-            if default is parameter.empty:
-                command.add_argument(key, help=HELP[key])
-                continue
             if isinstance(default, bool):
                 command.add_argument(option, action="store_true", help=HELP[key])
                 continue

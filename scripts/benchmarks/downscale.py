@@ -1,8 +1,6 @@
-"""The downscale attack: which resizers it passes, the closed form beside it, and a gradient's cost at full size."""
+"""The downscale attack: which resizers it passes."""
 
-import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -11,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks import EOT, L2, PGD, Linf, LowFrequency, Toward, Wiener, attack, solve
+from attacks import EOT, L2, Linf, LowFrequency, Toward, Wiener, solve
 from attacks.data.gallery import HELD_OUT, photograph, photographs, tiles
 from attacks.data.images import to_bytes
 from attacks.encoders.engine import keep_freed_memory
@@ -20,13 +18,10 @@ from attacks.evaluation.platforms import OPEN, Resampler, at_ratios, codecs, res
 from attacks.experiment.build.perturbation import radius
 from attacks.experiment.build.pipeline import preset
 from attacks.perturbations.ball import Ball
-from attacks.solvers.loop import Steps
 from transforms import Compose, Downscale, OneOf, resize
-from transforms.resizing.resize import axes, target_size
+from transforms.resizing.resize import target_size
 
 from .case import encoder
-from .memory import peak
-from .processes import in_fresh_process
 from .table import Row, Table, student
 
 RATIOS = (0.95, 1.0, 1.05)
@@ -36,17 +31,6 @@ HELD_OUT_RATIOS, PHASES = (0.97, 1.03), ((1, 0), (1, 2))
 SIDES = {"pocket": 96, "resnet18": 224}
 KNOWN, KERNEL = "OpenCV linear", "cv2_linear"
 BUDGETS = ("8/255", "16/255", "28dB")
-#: Radii of the comparison with the closed form, and bisections of the closed form's share.
-DECIBELS, HALVES = (44, 40, 36, 32, 28, 24), 8
-FULL = (3000, 4000)
-#: Attacks whose step is measured at that size, and the steps that are timed.
-STEPS = {
-    "PGD, L-inf": (PGD(), Linf(16 / 255)),
-    "Wiener, L-inf": (Wiener(), Linf(16 / 255)),
-    "Wiener, L2": (Wiener(), L2(100.0)),
-}
-TIMED = 12
-MB = 1e6
 
 
 def run(
@@ -66,14 +50,6 @@ def run(
     keep_freed_memory()  # as in a run
     cases = [made(name, pictures, size) for name in arch]
     return [_passed(case, steps, budget, keep) for case in cases for budget in budgets]
-
-
-def closed(
-    arch: tuple[str, ...] = ("pocket",), pictures: int = 2, size: str = "512", steps: int = 100
-) -> list[Table]:
-    """How visible the closed form and the attack are at OpenCV linear, each at the least budget that succeeds."""
-    keep_freed_memory()
-    return [_closed(made(name, pictures, size), steps) for name in arch]
 
 
 class Centred(nn.Module):
@@ -256,133 +232,3 @@ def _several(case: Case, files: list[np.ndarray]) -> float:
     """The share of files that work on at least 4 of the 6 open resizers at the exact size."""
     hits = [case.scores(files, resizer)[0] for name, resizer in resamplers()[0].items() if name in OPEN]
     return float((torch.stack(hits).sum(0) >= 4).double().mean())
-
-
-def least_norm(images: Tensor, wanted: Tensor, kernel: str) -> Tensor:
-    """The smallest delta (Euclidean) with which a kernel makes `wanted` (N,3,h,w) of images (N,3,H,W): (N,3,H,W), by
-    the pseudo-inverses of its two matrices. The box of pictures is left out (Xiao et al. 2019 solve with it)."""
-    wide = images.double()
-    rows, columns = axes((images.shape[2], images.shape[3]), (wanted.shape[2], wanted.shape[3]), kernel, wide)
-    missing = wanted.double() - rows @ wide @ columns.mT
-    delta: Tensor = torch.linalg.pinv(rows) @ missing @ torch.linalg.pinv(columns).mT
-    return delta.to(images)
-
-
-def _closed(case: Case, steps: int) -> Table:
-    """How visible each attack is at the known kernel, at the least budget with which it succeeds."""
-    resizer = resamplers()[0][KNOWN]
-    size = target_size((case.images.shape[2], case.images.shape[3]), case.side)
-    own, thumbnails = resize(case.images, size, KERNEL), resize(case.thumbnails, size, "cv2_area")
-    low, high = torch.zeros(len(own)), torch.ones(len(own))
-    closed = torch.full((len(own),), torch.nan)
-    for middle in (high, *[None] * HALVES):
-        share = (low + high) / 2 if middle is None else middle
-        wanted = own + share[:, None, None, None] * (thumbnails - own)
-        files = [to_bytes(image) for image in (case.images + least_norm(case.images, wanted, KERNEL)).clamp(0, 1)]
-        hit, _ = case.scores(files, resizer)
-        closed = torch.where(hit, psnr(files, case.images), closed)
-        low, high = torch.where(hit, low, share), torch.where(hit, share, high)
-    ours = torch.full_like(closed, torch.nan)
-    for decibels in DECIBELS[::-1]:
-        files = attacked(case, sets(f"{decibels}dB", case), known(case), steps)
-        hit, _ = case.scores(files, resizer)
-        ours = torch.where(hit, psnr(files, case.images), ours)
-    rows: dict[str, Row] = {
-        name: (float(values.isfinite().double().mean()), float(values.nanmedian()))
-        for name, values in (("closed form", closed), ("ours", ours))
-    }
-    both = (ours >= closed) | closed.isnan()
-    notes = (f"ours at most as visible as the closed form: {float(both.double().mean()):.2f} of the pictures",)
-    title = f"PSNR at the least budget that succeeds, {KNOWN} known: {len(own)} pictures, {case.name}"
-    return Table(title, {"success": ".2f", "median PSNR": ".1f"}, rows, notes=notes)
-
-
-def cost(rounds: int = 3) -> list[Table]:
-    """The gradient of ResNet-18 through a resize of a picture of 4000 x 3000, 8-bit arithmetic; a step of attacks."""
-    keep_freed_memory()
-    rows: dict[str, Row] = {}
-    for kernel in ("cv2_linear", "cv2_cubic", "torch_bicubic", "pil_bicubic", "cv2_area"):
-        own, whole = (in_fresh_process(_peak, kernel, full) / MB for full in (False, True))
-        rows[kernel] = (whole, whole - own, *_seconds(kernel, rounds))
-    columns = {"peak MB": ".0f", "above the encoder": ".0f", "s": ".2f", "/ (encoder + copy)": ".2f"}
-    notes = ("copy: one read and write",)
-    steps: dict[str, Row] = {}
-    for name in STEPS:
-        seconds, share = (statistics.median(each[1:]) for each in zip(*_steps(name, TIMED), strict=True))
-        steps[name] = (in_fresh_process(_step_peak, name) / MB, seconds, share)
-    return [
-        Table("Gradient at 4000 x 3000 to 224, ResNet-18", columns, rows, notes=notes),
-        Table(f"A step at that size, {KERNEL}", {"peak MB": ".0f", "s": ".2f", "/ (encoder + copy)": ".2f"}, steps),
-    ]
-
-
-def _started(name: str) -> tuple[Steps, nn.Module, Tensor]:
-    """An attack on a picture of that size, with its encoder and its picture."""
-    optimiser, ball = STEPS[name]
-    network = encoder("resnet18").requires_grad_(False)
-    image, anchor = torch.rand(1, 3, *FULL, generator=torch.Generator().manual_seed(0)), torch.ones(1, 512)
-    run = attack(
-        image,
-        anchor,
-        encoder=network,
-        objective=Toward(),
-        perturbation=ball,
-        optimiser=optimiser,
-        eot=EOT(Compose([Downscale(224, KERNEL, eight_bit=True)]), views=1),
-    )
-    return run, network, image
-
-
-def _steps(name: str, count: int) -> list[tuple[float, float]]:
-    """The seconds of each of some steps of an attack, and their ratio to a pass of the encoder on a picture of the
-    view's size and a copy of the large picture, each timed in turn."""
-    run, network, image = _started(name)
-    view, times = torch.rand(1, 3, *target_size(FULL, 224), requires_grad=True), []
-    for _ in range(count):
-        own = _timed(partial(next, run))
-        bare = _timed(lambda: torch.autograd.grad(network(view).sum(), view))
-        times.append((own, own / (bare + _timed(image.clone))))
-    return times
-
-
-def _two_steps(name: str) -> None:
-    run, *_ = _started(name)
-    for _ in range(2):
-        next(run)
-
-
-def _timed(work: Callable[[], object]) -> float:
-    began = time.perf_counter()
-    work()
-    return time.perf_counter() - began
-
-
-def _step_peak(name: str) -> int:
-    return peak(partial(_two_steps, name), "cpu")
-
-
-def _gradient(kernel: str, full: bool) -> Callable[[], Tensor]:
-    network = encoder("resnet18").requires_grad_(False)
-    image = torch.rand(1, 3, *(FULL if full else (224, 224)), requires_grad=True)
-    shrink = partial(resize, size=(224, 224), kernel=kernel, eight_bit=True)
-
-    def work() -> Tensor:
-        grad: Tensor = torch.autograd.grad(network(shrink(image) if full else image).sum(), image)[0]
-        return grad
-
-    return work
-
-
-def _peak(kernel: str, full: bool) -> int:
-    return peak(_gradient(kernel, full), "cpu")
-
-
-def _seconds(kernel: str, rounds: int) -> tuple[float, float]:
-    picture = torch.rand(1, 3, *FULL)
-    works = [_gradient(kernel, True), _gradient(kernel, False), picture.clone]
-    taken: list[list[float]] = [[] for _ in works]
-    for _ in range(rounds + 1):
-        for times, work in zip(taken, works, strict=True):
-            times.append(_timed(work))
-    whole, own, copy = (statistics.median(times[1:]) for times in taken)
-    return whole, whole / (own + copy)

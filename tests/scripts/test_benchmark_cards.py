@@ -2,7 +2,7 @@
 
 import pytest
 
-from scripts.benchmarks import cards, corners
+from scripts.benchmarks import cards
 
 
 @pytest.mark.nightly
@@ -12,12 +12,3 @@ def test_photographs_of_the_patch_are_scored_and_those_of_anything_else_are_not(
     assert hard.rows["all"] == (4, 4), hard.notes
     assert harder.rows["all"][0] >= 3 and len(other.rows) == 13
     assert other.rows["all"][0] == 0, other.notes
-
-
-@pytest.mark.nightly
-def test_the_card_is_located_in_kind_and_hard_photographs():
-    (table,) = corners.run(photos=2, source="limits")
-    assert list(table.rows) == list(corners.FIRST)
-    for row in table.rows.values():
-        assert row[0] == row[1] == 2 and row[3] < 1
-    assert table.rows["lens"][3] < table.rows["lens"][2]

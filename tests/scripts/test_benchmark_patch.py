@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from attacks import InfoNCE
-from scripts.benchmarks import contest, patch, patch_speed
+from scripts.benchmarks import contest, patch
 from scripts.benchmarks.case import known, photo
 from scripts.benchmarks.contest import OURS, Contestant, Setting
 from scripts.benchmarks.patch import Cell, Job, work
@@ -158,18 +158,3 @@ def test_the_table_compares_with_ours_and_tunes_on_the_first_group(monkeypatch):
     first = [work(Job(cell, 0, "other", setting, 1, patch.TUNING_VIEWS)) for setting in grid]
     best = max(range(3), key=lambda i: (float(first[i].success.mean()), -float(first[i].cosine.mean())))
     assert any(note.startswith(f"other, tuned: {grid[best]}") for note in success.notes)
-
-
-def test_a_step_is_timed_per_view(monkeypatch):
-    monkeypatch.setattr(patch_speed, "installed", lambda module: False)
-    monkeypatch.setattr(patch_speed, "TIMED", ((96, 8, 8),))
-    (table,) = patch_speed.run(1)
-    ((mine, theirs, alone, *ratios),) = table.rows.values()
-    assert mine > 0 and alone > 0 and (theirs, *ratios) == (None, None, None)
-
-
-def test_timed_step_continues_from_the_previous_step(task):
-    step = patch_speed.ours(task, SCENES, 8)
-    assert [step().index for _ in range(2)] == [0, 1]
-    assert task.counted.gradients == 2 * SCENES
-    assert patch_speed.alone(task, SCENES)().shape == task.image.shape

@@ -7,7 +7,7 @@ wide as the output's.
 
 s is the root mean square of the map's two singular values, because the larger one alone blurs oblique views. The
 blend with the next level begins at a reduction by 1.23: a bilinear tap covers two pixels by itself. Both were chosen
-by time and by the error against the mean over the pixel's area (`python scripts/benchmark.py antialias`).
+by time and by the error against the mean over the pixel's area.
 """
 
 import math

@@ -46,7 +46,7 @@ START = {"cpu": 16, "cuda": 64}
 PROBE = 4
 _EXACT: tuple[dict[str, Any], ...] = ({"layout": "channels_last"}, {"fold": True})
 #: What is tried, in this order, each against the best so far; then chunks, then compilation. On a GPU precision comes
-#: first: it saves most, and measuring may end before all is tried (`docs/benchmarks.md`, "On a GPU").
+#: first: it saves most, and measuring may end before all is tried (docs/benchmarks.md at 474049d, "On a GPU").
 CANDIDATES: dict[str, tuple[dict[str, Any], ...]] = {
     "cpu": (*_EXACT, *({"precision": name} for name in ("tf32", "mixed", "bfloat16", "float16"))),
     "cuda": (*({"precision": name} for name in ("bfloat16", "tf32", "mixed", "float16")), *_EXACT),
