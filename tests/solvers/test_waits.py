@@ -1,6 +1,7 @@
 """How often the host waits for the device in a step of an attack, for the choice of its iterate and for judging: on a
 device that is simulated, and on CUDA."""
 
+import warnings
 from dataclasses import replace
 
 import pytest
@@ -17,7 +18,6 @@ from attacks.perturbations import Masked
 from attacks.perturbations.patch.placement import UNIT, Placements
 from attacks.solvers.selection import LOOKS, Plan, selection
 from attacks.solvers.solver import watch
-from scripts.benchmarks import waits
 from tests.helpers.pretended import Pretended, Waits, on_device
 
 STEPS = 3
@@ -228,10 +228,23 @@ def test_gpu_and_cpu_make_the_same_step(name, kind):
 
 
 @pytest.mark.gpu
-def test_cuda_reports_one_wait_a_step():
-    (table,) = waits.run(("pocket",), pictures=2, views=4, rounds=1)
-    assert {name: row[0] for name, row in table.rows.items()} == dict.fromkeys(waits.PRESETS, 1)
-    assert all(row[-1] == 1 for row in table.rows.values())
+@pytest.mark.parametrize("name", ["eot2d", "eot3d", "camera"])
+def test_a_step_on_cuda_waits_once_and_repeats_its_bits(name):
+    images, encoder = tiles(64).images[:2].cuda(), load_encoder().cuda()
+    with torch.no_grad():
+        anchor = encoder(images)
+    steps, again = (run(images, anchor, encoder, Linf(8 / 255), Wiener(), name) for _ in range(2))
+    for _ in range(2):  # the first steps fill caches
+        assert torch.equal(next(steps).delta, next(again).delta)
+    torch.cuda.synchronize()
+    with warnings.catch_warnings(record=True) as reported:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            next(steps)
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    assert sum("called a synchronizing" in str(warning.message) for warning in reported) == 1
 
 
 def test_what_the_simulated_device_counts():
