@@ -15,25 +15,23 @@ from .table import Row, Table
 SHARES = (0.0, 0.02, 0.04, 0.06, 0.08, 1.0)
 
 
-def run(
-    photos: int = 2, kind_photos: int = 12, harder_photos: int = 2, hard_photos: int = 2, source: str = "table"
-) -> list[Table]:
+def run(photos: int = 2, kind_photos: int = 12, harder_photos: int = 2, hard_photos: int = 2) -> list[Table]:
     """Simulated photographs of a run's card that are scored, by kind: as it should be, harder, of the simulator's
     preset `hard`, and twelve kinds of something else, which must not be scored.
 
-    The limits of `attacks.physical.recognition` were set on other scenes, textures and inks, `--source limits`. The
-    figures behind the share are the worst of each kind: the least correlation of the patch and of the scene, the
-    largest hidden share and purity.
+    The limits of `attacks.physical.recognition` were set on other scenes, textures and inks. The figures behind the
+    share are the worst of each kind: the least correlation of the patch and of the scene, the largest hidden share
+    and purity.
     """
     return [
-        _table("Photographs of the run's patch: scored", KIND, source, kind_photos),
-        _table("Harder photographs of it: scored", HARDER, source, harder_photos),
-        _of_hard(source, hard_photos),
-        _table("Photographs of something else: scored", NEGATIVE, source, photos),
+        _table("Photographs of the run's patch: scored", KIND, kind_photos),
+        _table("Harder photographs of it: scored", HARDER, harder_photos),
+        _of_hard(hard_photos),
+        _table("Photographs of something else: scored", NEGATIVE, photos),
     ]
 
 
-def _table(title: str, kinds: Mapping[str, Kind], source: str, count: int) -> Table:
+def _table(title: str, kinds: Mapping[str, Kind], count: int) -> Table:
     rows: dict[str, Row] = {}
     reasons: list[str] = []
     wanted = kinds is not NEGATIVE
@@ -41,7 +39,7 @@ def _table(title: str, kinds: Mapping[str, Kind], source: str, count: int) -> Ta
         scored, seen = 0, []
         for index in range(count):
             random = np.random.default_rng((*name.encode(), index))
-            case = drawn(SOURCES[source], random)
+            case = drawn(SOURCES["table"], random)
             reason, evidence = examined(case, taken(case, kind(case, random), random))
             scored += reason is None
             if wanted is (reason is not None):
@@ -58,12 +56,12 @@ def _table(title: str, kinds: Mapping[str, Kind], source: str, count: int) -> Ta
     return Table(title, columns, rows, notes=tuple(reasons[:40]))
 
 
-def _of_hard(source: str, count: int) -> Table:
+def _of_hard(count: int) -> Table:
     """Photographs of the simulator's preset `hard`, by the share of the patch that its object and lamp hide."""
     shares, scored, reasons = np.empty(count), np.empty(count, bool), []
     for index in range(count):
         random = np.random.default_rng((*b"photographs of hard", index))
-        case = drawn(SOURCES[source], random)
+        case = drawn(SOURCES["table"], random)
         shot = draw(PRESETS["hard"], random)
         shares[index] = hidden(case, shot, random)
         reason, _ = examined(case, taken(case, Print(shot=shot), random))

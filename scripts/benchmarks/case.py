@@ -42,6 +42,22 @@ class Normalised(nn.Module):
         return embedding
 
 
+class Centred(nn.Module):
+    """An encoder less its mean embedding of some pictures. With random weights the embeddings of all pictures share
+    one large part (what ReLUs leave is positive), and their cosines stay near 1 whatever is done to a picture; less
+    the mean, a view that has lost its picture has a cosine near 0."""
+
+    def __init__(self, encoder: nn.Module, pictures: Tensor) -> None:
+        super().__init__()
+        self.encoder = encoder
+        with torch.no_grad():
+            self.mean = nn.Buffer(torch.cat([encoder(part) for part in pictures.split(64)]).mean(0))
+
+    def forward(self, images: Tensor) -> Tensor:
+        embedding: Tensor = self.encoder(images) - self.mean
+        return embedding
+
+
 def encoder(arch: str) -> nn.Module:
     """(N,3,H,W) in [0,1] -> (N,D), in evaluation mode, its weights as they come: each requires a gradient. All but
     the pocket encoder have random weights, the same each time: speed does not depend on their values."""
@@ -61,11 +77,6 @@ def known(size: int) -> tuple[nn.Module, Pictures, Tensor]:
     embeddings = embed(everything.images, network, torch.device("cpu"))
     assert isinstance(embeddings, Tensor)
     return network, everything, embeddings
-
-
-def photo(name: str) -> str:
-    """The photograph that a tile was cut from."""
-    return name.rsplit("-", 2)[0]
 
 
 def cosines(embeddings: Tensor, anchors: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
-"""What comparisons of attacks share: contestants and their settings, counts of gradients, jobs and their outcomes."""
+"""What comparisons with peers share: contestants and their settings, counts of gradients, jobs and their outcomes."""
 
 import importlib
+import itertools
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -10,9 +11,10 @@ from torch import Tensor, nn
 from attacks.runtime.progress import Progress
 
 from .processes import Job, Map, Outcome
-from .table import MISSING, Row
 
 Key = TypeVar("Key", bound=Hashable)
+#: The attack of a contestant, ready to be run: the gradient, the attacked pictures or the texture.
+Attack = Callable[[], Tensor]
 
 OURS = "ours"
 
@@ -41,41 +43,28 @@ class Setting:
 
 @dataclass(frozen=True)
 class Contestant:
-    """An attack.
+    """An attack that is compared.
 
     Args:
         module: the module that it needs.
-        run: (question, setting) -> the attacked pictures, or the texture, by the gradients of each picture so far.
-        default: its documented defaults, from (eps, gradients).
-        grid: the settings to choose from; ours has one rule, and nothing to choose.
+        prepare: (task, setting) -> its attack.
+        grid: the settings of which a comparison chooses the best.
+        default: the setting without a choice, None where the grid alone is tried.
     """
 
     module: str
-    run: Callable[[Any, Setting], Mapping[int, Tensor]]
-    default: Callable[[float, int], Setting]
+    prepare: Callable[[Any, Setting], Attack]
     grid: tuple[Setting, ...] = ()
+    default: Setting | None = None
 
-
-def installed(module: str) -> bool:
-    """Whether a peer can be imported; one with requirements that do not fit counts as missing."""
-    try:
-        importlib.import_module(module)
-    except ImportError:
-        return False
-    return True
-
-
-def entries(
-    contestants: Mapping[str, Contestant], eps: float, evals: int, tuned: Callable[[str, Sequence[Setting]], Setting]
-) -> tuple[dict[str, tuple[str, Setting]], dict[str, Row]]:
-    """Row of the table -> the contestant and its setting, by default and as `tuned` on its grid; and the contestants
-    that are not installed."""
-    here = {name: each for name, each in contestants.items() if installed(each.module)}
-    rows = {name: (name, each.default(eps, evals)) for name, each in here.items()}
-    for name, each in here.items():
-        if grid := [setting for setting in each.grid if setting.views <= evals]:
-            rows[f"{name}, tuned"] = name, tuned(name, grid)
-    return rows, {name: MISSING for name in contestants if name not in here}
+    @property
+    def installed(self) -> bool:
+        """Whether its module can be imported; one with requirements that do not fit counts as missing."""
+        try:
+            importlib.import_module(self.module)
+        except ImportError:
+            return False
+        return True
 
 
 def outcomes(
@@ -86,13 +75,13 @@ def outcomes(
     spread: Map[Job, Outcome] = map,
 ) -> dict[Key, list[Outcome]]:
     """The outcomes of all jobs of each row, with a progress bar that shows some figures of the last."""
-    jobs, results = [job for each in plan.values() for job in each], []
+    jobs, results = [*itertools.chain(*plan.values())], []
     with Progress(name, len(jobs)) as progress:
         for outcome in spread(work, jobs):
             results.append(outcome)
             progress.step(**shown(outcome))
     remaining = iter(results)
-    return {key: [next(remaining) for _ in each] for key, each in plan.items()}
+    return {key: [*itertools.islice(remaining, len(row))] for key, row in plan.items()}
 
 
 class Counting(nn.Module):

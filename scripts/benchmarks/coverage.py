@@ -11,15 +11,7 @@ import scipy.stats
 from attacks.evaluation.intervals import FEWEST_MEANS, FEWEST_SHARES, Floats, mean_ends, share_ends
 from attacks.evaluation.significance import difference_ends
 
-from .coverage_methods import (
-    Ends,
-    design_wilson,
-    expanded_bca,
-    korn_graubard,
-    newcombe_wilson,
-    percentile,
-    student,
-)
+from .coverage_methods import Ends, korn_graubard, percentile, student
 from .table import Row, Table
 
 CLUSTERS = (4, 5, 6, 8, 10, 12, 16, 20, 30, 50, 100, 200)
@@ -64,7 +56,7 @@ class Kind:
 
 def run(repeats: int = 2000) -> list[Table]:
     """Coverage in the worst cell, and mean width, of 95 % intervals of shares, means and differences by number of
-    clusters: the report's, those of the version before, and textbook ones.
+    clusters: the report's and textbook ones.
 
     A cell is a population and a number of clusters. There is a dash where the report gives no interval but the range.
     """
@@ -263,7 +255,6 @@ KINDS = {
         SHARES,
         {
             "ours": lambda sample: share_ends(sample.one, sample.trials),
-            "before": lambda sample: design_wilson(sample.one, sample.trials),
             "Korn-Graubard": lambda sample: korn_graubard(sample.one, sample.trials),
             "t": lambda sample: student(sample.one),
             "bootstrap": lambda sample: percentile(sample.one),
@@ -274,7 +265,6 @@ KINDS = {
         MEANS,
         {
             "ours": lambda sample: mean_ends(sample.one),
-            "before": lambda sample: expanded_bca(sample.one),
             "t": lambda sample: student(sample.one),
             "bootstrap": lambda sample: percentile(sample.one),
         },
@@ -284,7 +274,6 @@ KINDS = {
         DIFFERENCES,
         {
             "ours": lambda sample: difference_ends(*sample),
-            "before": lambda sample: newcombe_wilson(*sample),
             "t": lambda sample: student(sample.one - sample.other),
             "bootstrap": lambda sample: percentile(sample.one - sample.other),
         },

@@ -1,6 +1,6 @@
 """The downscale attack: which resizers it passes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -9,11 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks import EOT, L2, Linf, LowFrequency, Toward, Wiener, solve
+from attacks import EOT, L2, Linf, Toward, Wiener, solve
 from attacks.data.gallery import HELD_OUT, photograph, photographs, tiles
 from attacks.data.images import to_bytes
 from attacks.encoders.engine import keep_freed_memory
-from attacks.eot.protocols import Objective
 from attacks.evaluation.platforms import OPEN, Resampler, at_ratios, codecs, resamplers
 from attacks.experiment.build.perturbation import radius
 from attacks.experiment.build.pipeline import preset
@@ -21,15 +20,15 @@ from attacks.perturbations.ball import Ball
 from transforms import Compose, Downscale, OneOf, resize
 from transforms.resizing.resize import target_size
 
-from .case import encoder
+from .case import Centred, encoder
 from .table import Row, Table, student
 
 RATIOS = (0.95, 1.0, 1.05)
 #: Ratios within the range of the views, and pixels cut off (top, left) before the resize, as in no view.
 HELD_OUT_RATIOS, PHASES = (0.97, 1.03), ((1, 0), (1, 2))
-#: The side of an encoder's input, and the resizer that a closed form or an attack without EOT knows.
+#: The side of an encoder's input, and the kernel that an attack without EOT knows.
 SIDES = {"pocket": 96, "resnet18": 224}
-KNOWN, KERNEL = "OpenCV linear", "cv2_linear"
+KERNEL = "cv2_linear"
 BUDGETS = ("8/255", "16/255", "28dB")
 
 
@@ -39,56 +38,38 @@ def run(
     size: str = "512",
     steps: int = 100,
     budgets: tuple[str, ...] = BUDGETS,
-    keep: int = 0,
 ) -> list[Table]:
     """Success toward another picture by resizer and ratio, by the libraries' own calls on the file.
 
     Crops of the bundled photographs; each is to be taken for a tile of another photograph, nearest of all tiles.
-    EOT: the views of transforms=resizers, scaled to the encoder, with `keep` in the lowest frequencies alone; six:
-    these views at the exact size. Known: OpenCV linear at the exact size alone.
+    EOT: the views of transforms=resizers, scaled to the encoder; six: these views at the exact size. Known: OpenCV
+    linear at the exact size alone.
     """
     keep_freed_memory()  # as in a run
     cases = [made(name, pictures, size) for name in arch]
-    return [_passed(case, steps, budget, keep) for case in cases for budget in budgets]
-
-
-class Centred(nn.Module):
-    """An encoder of random weights answers nearly the same to every picture: its mean answer is subtracted."""
-
-    def __init__(self, network: nn.Module, mean: Tensor) -> None:
-        super().__init__()
-        self.network, self.mean = network, nn.Buffer(mean)
-
-    def forward(self, images: Tensor) -> Tensor:
-        features: Tensor = self.network(images) - self.mean
-        return features
+    return [_passed(case, steps, budget) for case in cases for budget in budgets]
 
 
 @dataclass(frozen=True)
 class Case:
-    """The pictures (N,3,H,W), the thumbnails that they are to be taken for (N,3,s,s), the gallery's embeddings (G,D),
-    the rows of the targets (N,), and the encoder with s, the shorter side of its input."""
+    """The pictures (N,3,H,W), the gallery's embeddings (G,D), the rows of the targets (N,), and the encoder with the
+    shorter side of its input."""
 
     name: str
     images: Tensor
-    thumbnails: Tensor
     gallery: Tensor
     rows: Tensor
     network: nn.Module
     side: int
 
-    def features(self, files: list[np.ndarray], resizer: Resampler) -> Tensor:
-        """The embeddings (N,D) of 8-bit pictures (H,W,3) through a resizer."""
+    def scores(self, files: list[np.ndarray], resizer: Resampler) -> tuple[Tensor, Tensor]:
+        """Of 8-bit pictures (H,W,3) through a resizer: whether the target is nearest, and the cosine to it."""
         size = target_size((self.images.shape[2], self.images.shape[3]), self.side)
         seen = np.stack([resizer(pixels, size) for pixels in files])
         views = torch.from_numpy(seen).permute(0, 3, 1, 2).float() / 255
         with torch.no_grad():
-            features: Tensor = self.network(resize(views, size, "pil_bilinear").clamp(0, 1))
-        return features
-
-    def scores(self, files: list[np.ndarray], resizer: Resampler) -> tuple[Tensor, Tensor]:
-        """Of 8-bit pictures (H,W,3) through a resizer: whether the target is nearest, and the cosine to it."""
-        cosine = F.normalize(self.features(files, resizer), dim=1) @ F.normalize(self.gallery, dim=1).T
+            features = self.network(resize(views, size, "pil_bilinear").clamp(0, 1))
+        cosine = F.normalize(features, dim=1) @ F.normalize(self.gallery, dim=1).T
         return cosine.argmax(1) == self.rows, cosine.gather(1, self.rows[:, None])[:, 0]
 
 
@@ -101,16 +82,16 @@ def made(name: str, pictures: int, size: str) -> Case:
     names = [HELD_OUT[i % len(HELD_OUT)] for i in range(min(pictures, 2 * len(HELD_OUT)))]
     thumbnails = resize(everything.images, (side, side), "cv2_area").clamp(0, 1)
     network = encoder(name).requires_grad_(False)
+    if name != "pocket":
+        network = Centred(network, thumbnails).eval()
     with torch.no_grad():
         gallery = torch.cat([network(part) for part in thumbnails.split(32)])
-    if name != "pocket":
-        network, gallery = Centred(network, gallery.mean(0)).eval(), gallery - gallery.mean(0)
     others = [[i for i, tile in enumerate(everything.names) if photograph(tile) != name] for name in names]
     rows = torch.tensor([rows[(37 * i + 11) % len(rows)] for i, rows in enumerate(others)])
     wide, _, high = size.partition("x")
     wanted = (int(high or wide), int(wide))
     images = torch.stack([crop(photos[photo], i // len(HELD_OUT), wanted) for i, photo in enumerate(names)])
-    return Case(name, images, thumbnails[rows], gallery, rows, network, side)
+    return Case(name, images, gallery, rows, network, side)
 
 
 def crop(photo: Tensor, number: int, size: tuple[int, int]) -> Tensor:
@@ -124,18 +105,15 @@ def crop(photo: Tensor, number: int, size: tuple[int, int]) -> Tensor:
     return (picture.clamp(0, 1) * 255).round() / 255
 
 
-def attacked(
-    case: Case, ball: Ball, views: Compose, steps: int, objectives: Sequence[Objective] = ()
-) -> list[np.ndarray]:
-    """The attacked pictures as files, one at a time; `objectives`: of each picture, in place of `Toward()`."""
+def attacked(case: Case, ball: Ball, views: Compose, steps: int) -> list[np.ndarray]:
+    """The attacked pictures as files, one at a time."""
     files = []
-    each = objectives or [Toward()] * len(case.rows)
-    for image, row, objective in zip(case.images.split(1), case.rows, each, strict=True):
+    for image, row in zip(case.images.split(1), case.rows, strict=True):
         best = solve(
             image,
             case.gallery[row][None],
             encoder=case.network,
-            objective=objective,
+            objective=Toward(),
             perturbation=ball,
             optimiser=Wiener(),
             eot=EOT(views, views=1, chunk=8),
@@ -174,14 +152,13 @@ def psnr(files: list[np.ndarray], images: Tensor) -> Tensor:
     return -10 * (saved - images).square().mean((1, 2, 3)).log10()
 
 
-def _passed(case: Case, steps: int, budget: str, keep: int) -> Table:
+def _passed(case: Case, steps: int, budget: str) -> Table:
     """Success by resizer and ratio, of the three attacks, also through JPEG 90."""
     resizes, save = at_ratios(resamplers()[0], RATIOS), codecs()[0]["JPEG 90"]
     ball = sets(budget, case)
     attacks = {"known": known(case), "six": platform(case, exact=True), "EOT": platform(case)}
-    balls = dict.fromkeys(attacks, ball) | ({"EOT": LowFrequency(ball, keep)} if keep else {})
     files = {"clean": [to_bytes(image) for image in case.images]}
-    files |= {label: attacked(case, balls[label], views, steps) for label, views in attacks.items()}
+    files |= {label: attacked(case, ball, views, steps) for label, views in attacks.items()}
     files |= {f"{label}, JPEG 90": [save(pixels) for pixels in files[label]] for label in attacks}
     rows: dict[str, Row] = {}
     for name, resizer in resizes.items():

@@ -12,9 +12,9 @@ from attacks.encoders.engine import Choice, Decision, Trial, describe, keep_free
 from attacks.encoders.engine.tuner import choose
 
 from .case import PIPELINE, Case, case
-from .contest import installed
+from .contest import Attack, Setting
 from .memory import MIB, peak
-from .peers import PEERS, Gradient
+from .peers import PEERS
 from .processes import in_fresh_process
 from .table import MISSING, Row, Table
 from .timing import allocating, compare
@@ -66,24 +66,25 @@ def first_peak(name: str, arch: str, views: int, device: str, decision: Decision
     return peak(step, device)
 
 
-def contestants(question: Case, decision: Decision) -> dict[str, Callable[[], Gradient]]:
+def contestants(question: Case, decision: Decision) -> dict[str, Callable[[], Attack]]:
     """Name -> what prepares it, in the order of the table; only installed peers."""
     full = dataclasses.replace(decision, precision="float32")
-    makers: dict[str, Callable[[], Gradient]] = {
+    makers: dict[str, Callable[[], Attack]] = {
         BARE: lambda: bare(question, decision),
         BARE32: lambda: bare(question, full),
         FLOAT32: lambda: ours(question, full),
         AUTO: lambda: ours(question, decision),
     }
-    makers |= {name: partial(make, question) for name, (module, make) in PEERS.items() if installed(module)}
+    setting = Setting(0.25, len(question.u))
+    makers |= {name: partial(peer.prepare, question, setting) for name, peer in PEERS.items() if peer.installed}
 
-    def prepared(name: str) -> Gradient:
+    def prepared(name: str) -> Attack:
         return allocating(makers[name](), name not in PEERS)
 
     return {name: partial(prepared, name) for name in makers}
 
 
-def bare(question: Case, decision: Decision) -> Gradient:
+def bare(question: Case, decision: Decision) -> Attack:
     """The encoder as the engine runs it, forward and backward, on views that are there already: no EOT is faster."""
     encode = prepare(question.frozen, decision)
     with torch.no_grad():
@@ -96,7 +97,7 @@ def bare(question: Case, decision: Decision) -> Gradient:
     return run
 
 
-def ours(question: Case, decision: Decision) -> Gradient:
+def ours(question: Case, decision: Decision) -> Attack:
     """`EOT.estimate`, the encoder run as decided."""
     encode, delta = prepare(question.frozen, decision), torch.zeros_like(question.image)
     eot = EOT(PIPELINE, views=len(question.u), chunk=decision.chunk)

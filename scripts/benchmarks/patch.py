@@ -1,18 +1,108 @@
 """The strength of patches for equal numbers of gradients: ours by one rule, ART's as documented and tuned."""
 
-from collections.abc import Mapping, Sequence
+import itertools
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+import torch.nn.functional as F
+from torch import Tensor, nn
 
-from .contest import OURS, Setting, entries, installed, outcomes
-from .patch_case import GROUPS, SCENES, SIZE, TEXTURE, Ranges, question
-from .patch_peers import CONTESTANTS, moving_patch
-from .table import Row, Table, student
+from attacks import EOT, Away, InfoNCE, Wiener, attack
+from transforms.auditing.steps import seeded
+
+from .contest import OURS, Attack, Contestant, Setting, outcomes
+from .patch_case import GROUPS, SCENES, SIZE, TEXTURE, Question, Ranges, question
+from .peers import LogProbabilities, art_patch
+from .table import MISSING, Row, Table, student
 
 #: Views of each scene that choose a peer's setting.
 TUNING_VIEWS = 32
+TEMPERATURE = InfoNCE.temperature
+
+
+def ours(question: Question, setting: Setting) -> Attack:
+    """The last iterate of our loop, the loss that of the preset `patch_quickstart`; or away from the scene's own
+    embedding."""
+    away = question.target is None
+
+    def run() -> Tensor:
+        *_, last = attack(
+            question.image,
+            question.anchor if away else question.goal,
+            encoder=question.counted,
+            objective=Away() if away else InfoNCE(question.gallery, TEMPERATURE, targeted=True),
+            perturbation=question.ranges.patch(question.image.shape[-1], TEXTURE),
+            optimiser=Wiener(rel_step_size=setting.step),
+            eot=EOT(question.ranges.pipeline, views=setting.views),
+            steps=question.evals // setting.views,
+            seed=question.seed,
+        )
+        return last.delta
+
+    return run
+
+
+class ToGallery(nn.Module):
+    """A class for each picture of the gallery, the logits its cosines over `TEMPERATURE`."""
+
+    def __init__(self, question: Question) -> None:
+        super().__init__()
+        self.encoder, self.gallery = question.counted, question.gallery
+
+    def forward(self, views: Tensor) -> Tensor:
+        return F.normalize(self.encoder(views), dim=1) @ self.gallery.T / TEMPERATURE
+
+
+def moving_patch(question: Question, setting: Setting, optimiser: str) -> tuple[Any, Tensor, Tensor]:
+    """ART's attack, the pictures of a step (each scene as often as it has views), and their labels."""
+    model: nn.Module
+    model, labels, classes = LogProbabilities(question.counted, question.anchor), torch.zeros_like(question.goal), 2
+    if setting.loss == "gallery":
+        model, labels, classes = ToGallery(question), question.goal, len(question.gallery)
+    pictures = question.image.repeat_interleave(setting.views, 0)
+    patch_attack = art_patch(
+        model,
+        pictures,
+        classes,
+        **question.ranges.arguments(),
+        learning_rate=setting.step,
+        max_iter=question.evals // setting.views,
+        patch_shape=(3, TEXTURE, TEXTURE),
+        optimizer=optimiser,
+        targeted=question.target is not None,
+    )
+    return patch_attack, pictures, F.one_hot(labels.repeat_interleave(setting.views), classes).float()
+
+
+def art(optimiser: str) -> Callable[[Question, Setting], Attack]:
+    """ART's texture with one of its two optimisers."""
+
+    def prepare(question: Question, setting: Setting) -> Attack:
+        patch_attack, pictures, labels = moving_patch(question, setting, optimiser)
+
+        def run() -> Tensor:
+            with seeded(question.seed):
+                texture, _ = patch_attack.generate(pictures.numpy(), labels.numpy(), shuffle=False)
+            return torch.as_tensor(texture, dtype=torch.float32)[None]
+
+        return run
+
+    return prepare
+
+
+#: Learning rates, views and losses.
+GRID = tuple(
+    Setting(step, views, loss=loss)
+    for step, views, loss in itertools.product((0.01, 0.02, 0.05, 0.1, 0.2), (1, 4), ("cosine", "gallery"))
+)
+#: Ours: the defaults, and two views of each scene a step, chosen on the first group. ART's default learning rate, 5,
+#: is that of its signature.
+CONTESTANTS = {
+    OURS: Contestant("attacks", ours, (), Setting(Wiener().rel_step_size, 2, loss="as its preset")),
+    "ART, Adam": Contestant("art", art("Adam"), GRID, Setting(5.0, 1, loss="cosine")),
+    "ART, pgd": Contestant("art", art("pgd"), GRID, Setting(5.0, 1, loss="cosine")),
+}
 
 
 class Cell(NamedTuple):
@@ -59,13 +149,13 @@ class Outcome(NamedTuple):
 def work(job: Job) -> Outcome:
     """The texture of a job, as an 8-bit file holds it, on fresh placements. The result depends on the job alone."""
     task = question(job.group, job.cell.targeted, job.cell.ranges, job.evals)
-    texture = CONTESTANTS[job.name].run(task, job.setting)[job.evals]
+    texture = CONTESTANTS[job.name].prepare(task, job.setting)()
     gradients = task.counted.gradients / len(task.image)
     texture = (texture.clamp(0, 1) * 255).round() / 255
     judges = [task.ours(texture, job.views)]
-    if installed("art"):
-        attack, _, _ = moving_patch(task, Setting(1.0, 1), 1, "Adam")
-        judges.append(task.theirs(attack._random_overlay, texture, job.views))
+    if any(contestant.installed for contestant in CONTESTANTS.values() if contestant.module == "art"):
+        theirs, _, _ = moving_patch(task, Setting(1.0, 1), "Adam")
+        judges.append(task.theirs(theirs._random_overlay, texture, job.views))
     cosine, success = zip(*(task.judged(views) for views in judges), strict=True)
     return Outcome(torch.stack(success).float(), torch.stack(cosine), gradients)
 
@@ -95,26 +185,31 @@ def compared(cell: Cell, evals: int, groups: int, views: int) -> tuple[Table, Ta
     def tuned(name: str, grid: Sequence[Setting]) -> Setting:
         """The setting with the most success on the first group, by the contestant's own renderer; among equals, that
         with the better cosine."""
-        scores = results(f"tuning {name}", {each: [Job(cell, 0, name, each, evals, TUNING_VIEWS)] for each in grid})
-        means = {each: (float(o.success[-1].mean()), float(o.cosine[-1].mean())) for each, (o,) in scores.items()}
+        plan = {setting: [Job(cell, 0, name, setting, evals, TUNING_VIEWS)] for setting in grid}
+        scores = {key: outcome for key, (outcome,) in results(f"tuning {name}", plan).items()}
         sign = 1 if cell.targeted else -1
-        return max(grid, key=lambda each: (means[each][0], sign * means[each][1]))
+        measures = (lambda o: float(o.success[-1].mean())), (lambda o: sign * float(o.cosine[-1].mean()))
+        return max(grid, key=lambda setting: [measure(scores[setting]) for measure in measures])
 
-    settings, missing = entries(CONTESTANTS, 1.0, evals, tuned)
+    rows = dict[str, tuple[str, Setting]]()
+    for name, contestant in CONTESTANTS.items():
+        if contestant.installed and contestant.default:
+            rows[name] = name, contestant.default
+            if grid := [setting for setting in contestant.grid if setting.views <= evals]:
+                rows[f"{name}, tuned"] = name, tuned(name, grid)
+    missing: dict[str, Row] = dict.fromkeys((name for name in CONTESTANTS if name not in rows), MISSING)
     plan = {
         row: [Job(cell, group, name, setting, evals, views) for group in range(1, groups + 1)]
-        for row, (name, setting) in settings.items()
+        for row, (name, setting) in rows.items()
     }
     scores = results(f"{cell}", plan)
     success, cosine = (
-        {row: figures(measure, each, scores[OURS]) for row, each in scores.items()} | missing
+        {row: figures(measure, score, scores[OURS]) for row, score in scores.items()} | missing
         for measure in ("success", "cosine")
     )
     what = f"{cell}; {groups} groups of {SCENES} scenes, {evals} gradients of each"
     size = f"({SIZE}x{SIZE}, texture {TEXTURE}x{TEXTURE}), {views} views of each judge"
-    notes = tuple(
-        f"{row}: {setting}; {scores[row][0].gradients:g} gradients" for row, (_, setting) in settings.items()
-    )
+    notes = tuple(f"{row}: {setting}; {scores[row][0].gradients:g} gradients" for row, (_, setting) in rows.items())
     better = "higher" if cell.targeted else "lower"
     return (
         Table(f"Success of a patch, {what} {size}", columns(3), success, "bars", notes),

@@ -13,13 +13,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks import Patch
-from attacks.data.gallery import HELD_OUT
+from attacks.data.gallery import HELD_OUT, photograph
 from transforms import Compose, OnLayers, Placement, Sobol, stream
 from transforms.auditing.steps import seeded
 from transforms.compose import Homography
 from transforms.sampling.homography import matrix_of, quad_to_quad
 
-from .case import known, photo
+from .case import known
 from .contest import Counting
 
 #: Sides of a scene in pixels and of a texture in texels.
@@ -136,17 +136,14 @@ class Question:
             return overlay(self.image.repeat_interleave(views, 0), texture[0]).clamp(0, 1)
 
 
-def question(group: int, targeted: bool, ranges: Ranges, evals: int, size: int = SIZE) -> Question:
-    """The scenes of a group, enlarged to `size`; its target is a tile of a photograph that no query is cut from."""
+def question(group: int, targeted: bool, ranges: Ranges, evals: int) -> Question:
+    """The scenes of a group; its target is a tile of a photograph that no query is cut from."""
     network, everything, embeddings = known(SIZE)
-    held = [i for i, name in enumerate(everything.names) if photo(name) in HELD_OUT]
+    held = [i for i, name in enumerate(everything.names) if photograph(name) in HELD_OUT]
     others = sorted(set(range(len(everything))) - set(held))
     rows = held[group :: len(held) // SCENES][:SCENES]
-    scenes = everything.images[rows]
-    if size != SIZE:
-        scenes = F.interpolate(scenes, (size, size), mode="bilinear", antialias=True).clamp(0, 1)
     return Question(
-        scenes,
+        everything.images[rows],
         torch.tensor(rows),
         others[(2 * group + 1) * len(others) // (2 * GROUPS)] if targeted else None,
         ranges,

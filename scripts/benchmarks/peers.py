@@ -22,10 +22,7 @@ from torch import Tensor, nn
 from transforms import Compose
 
 from .case import PIPELINE, Case, cosines
-from .contest import Setting
-
-#: The gradient of the mean cosine (1,3,S,S), or that times a positive number, or its sign times one.
-Gradient = Callable[[], Tensor]
+from .contest import Attack, Contestant, Setting
 
 
 def kornia_views(image: Tensor, u: Tensor, pipeline: Compose = PIPELINE) -> Tensor:
@@ -48,7 +45,7 @@ def kornia_views(image: Tensor, u: Tensor, pipeline: Compose = PIPELINE) -> Tens
     return (0.5 + (views - 0.5) * factor[:, None, None, None]).clamp(0, 1)
 
 
-def kornia_loop(case: Case) -> Gradient:
+def kornia_loop(case: Case, _: Setting) -> Attack:
     """What one writes by hand: a batch of views by kornia, one graph, `loss.backward()`."""
 
     def run() -> Tensor:
@@ -96,7 +93,7 @@ class Linear(LogProbabilities):
         return torch.stack([cosine, torch.zeros_like(cosine)], dim=1)
 
 
-def eotpgd(case: Case, show: nn.Module, setting: Setting, steps: int, random_start: bool = True) -> Gradient:
+def eotpgd(case: Case, show: nn.Module, setting: Setting, steps: int, random_start: bool = True) -> Attack:
     """torchattacks' `EOTPGD`, the views drawn by `show` inside the model. Returns what runs it."""
     pgd = importlib.import_module("torchattacks").EOTPGD(
         nn.Sequential(show, LogProbabilities(case.ordinary, case.anchor)).eval(),
@@ -112,7 +109,7 @@ def eotpgd(case: Case, show: nn.Module, setting: Setting, steps: int, random_sta
 
 def foolbox_pgd(
     case: Case, show: nn.Module, setting: Setting, steps: int, random_start: bool = True, name: str = "LinfPGD"
-) -> Gradient:
+) -> Attack:
     """Foolbox's `LinfPGD` or `L2PGD` through its `ExpectationOverTransformationWrapper`, likewise."""
     library, device = importlib.import_module("foolbox"), case.image.device
     network = nn.Sequential(show, Linear(case.ordinary, case.anchor)).eval()
@@ -145,18 +142,11 @@ def art_classifier(model: nn.Module, images: Tensor, classes: int = 2, **options
     )
 
 
-def art_eot(
-    case: Case, show: Callable[[Tensor], Tensor], views: int, record: Callable[[Tensor], None] = lambda _: None
-) -> Any:
-    """ART's classifier behind an EoT preprocessor of its own kind, whose views are those of `show`; `record` gets the
-    pictures of each step."""
+def art_eot(case: Case, show: Callable[[Tensor], Tensor], views: int) -> Any:
+    """ART's classifier behind an EoT preprocessor of its own kind, whose views are those of `show`."""
     base: Any = importlib.import_module("art.preprocessing.expectation_over_transformation.pytorch").EoTPyTorch
 
     class Views(base):  # type: ignore[misc]
-        def forward(self, x: Tensor, y: Tensor | None = None) -> Any:
-            record(x)
-            return super().forward(x, y)
-
         def _transform(self, x: Tensor, y: Tensor | None, **_: Any) -> tuple[Tensor, Tensor | None]:
             return show(x), y
 
@@ -172,27 +162,28 @@ def art_patch(model: nn.Module, pictures: Tensor, classes: int = 2, **options: A
     return evasion.AdversarialPatchPyTorch(classifier, **shape, **options)
 
 
-def art_step(case: Case) -> Gradient:
+def art_step(case: Case, setting: Setting) -> Attack:
     """ART's `loss_gradient`."""
-    classifier = art_eot(case, NextView(case), len(case.u))
+    classifier = art_eot(case, NextView(case), setting.views)
     label = torch.tensor([[1.0, 0.0]], device=case.image.device)
     return lambda: -classifier.loss_gradient(case.image, label)
 
 
-def one_step(attack: Callable[..., Gradient]) -> Callable[[Case], Gradient]:
-    """The move of an attack in one step of a quarter of eps, without a random start."""
+def one_step(attack: Callable[..., Attack]) -> Callable[[Case, Setting], Attack]:
+    """The move of an attack in one step, without a random start."""
 
-    def make(case: Case) -> Gradient:
-        run = attack(case, NextView(case), Setting(0.25, len(case.u)), 1, random_start=False)
+    def prepare(case: Case, setting: Setting) -> Attack:
+        run = attack(case, NextView(case), setting, 1, random_start=False)
         return lambda: case.image - run()
 
-    return make
+    return prepare
 
 
-#: Name -> (the module it needs, its constructor).
-PEERS: dict[str, tuple[str, Callable[[Case], Gradient]]] = {
-    "kornia, one graph": ("kornia", kornia_loop),
-    "ART": ("art", art_step),
-    "torchattacks": ("torchattacks", one_step(eotpgd)),
-    "Foolbox": ("foolbox", one_step(foolbox_pgd)),
+#: What is timed beside our engine: the gradient of the mean cosine (1,3,S,S), or that times a positive number, or its
+#: sign times one.
+PEERS = {
+    "kornia, one graph": Contestant("kornia", kornia_loop),
+    "ART": Contestant("art", art_step),
+    "torchattacks": Contestant("torchattacks", one_step(eotpgd)),
+    "Foolbox": Contestant("foolbox", one_step(foolbox_pgd)),
 }

@@ -6,19 +6,18 @@ import os
 import re
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .contest import OURS, Setting, installed, outcomes
+from .contest import OURS, Contestant, Setting, outcomes
 from .processes import Map, processes
-from .strength_case import ENCODERS, SCREENED, SIZE, VIEWS, held_out, network, pictures, task
-from .strength_peers import CONTESTANTS, LINF_ONLY, Contestant
+from .strength_case import ENCODERS, SIZE, VIEWS, held_out, network, pictures, task
+from .strength_peers import CONTESTANTS, LINF_ONLY
 from .table import MISSING, Row, Table, student
 
 #: The lengths of ours that its curve has, as shares of the gradients; the last is in the table.
@@ -76,11 +75,6 @@ class Job:
         name = re.sub(r"[^\w.]+", "-", " ".join(map(str, parts)))
         return self.folder / str(self.cell) / self.name.replace(" ", "-") / f"{name}.json"
 
-    @property
-    def size(self) -> int:
-        """Pictures that are attacked."""
-        return {"table": self.count, "curve": -(-self.count // 2), "screen": min(SCREENED, self.count)}[self.purpose]
-
 
 class Outcome(NamedTuple):
     """The mean cosine of each picture, and the cost of all together: gradients, passes without one, seconds."""
@@ -100,7 +94,7 @@ def work(job: Job) -> Outcome:
     images = pictures(job.count, job.purpose)
     question = task(network(job.cell.arch, job.folder), images, job.cell.ball, views, job.evals, job.seed)
     began = time.process_time()
-    attacked = CONTESTANTS[job.name].run(question, job.setting)
+    attacked = CONTESTANTS[job.name].prepare(question, job.setting)()
     seconds, gradients, forwards = time.process_time() - began, question.counted.gradients, question.counted.forwards
     cosine = question.score(attacked, held_out(views, job.views, job.purpose)).double().mean(1)
     outcome = Outcome(tuple(cosine.tolist()), gradients, forwards - gradients, round(seconds, 3))
@@ -119,7 +113,6 @@ def run(
     held_out: int = 256,
     jobs: str = "outputs/strength",
     workers: int = 1,
-    estimate: bool = False,
 ) -> list[Table]:
     """The cosine that each attack reaches with the same number of gradients, in cells of a grid.
 
@@ -132,15 +125,6 @@ def run(
     plans = [Plan(cell, pictures, seeds, held_out, Path(jobs)) for cell in chosen]
     for arch in {cell.arch for cell in chosen}:
         network(arch, Path(jobs))  # trained before several processes need it
-    costs = Table(
-        "Processor seconds, as estimated from two small passes",
-        {"s": ".0f"},
-        {str(plan.cell): (plan.seconds(),) for plan in plans},
-        notes=(f"{sum(plan.seconds() for plan in plans) / 3600:.2f} core-hours in all, less what is done already",),
-    )
-    if estimate:
-        return [costs]
-    print(costs, flush=True)
     with processes(workers) as spread:
         results = [plan.compared(spread) for plan in plans]
     return [overview(results), summary(results), *(each.table() for each in results)]
@@ -165,7 +149,7 @@ class Plan:
     @property
     def peers(self) -> dict[str, Contestant]:
         """Those that are installed."""
-        return {name: each for name, each in self.contestants.items() if name != OURS and installed(each.module)}
+        return {name: each for name, each in self.contestants.items() if name != OURS and each.installed}
 
     def job(self, name: str, setting: Setting, purpose: Purpose, seed: int, evals: int) -> Job:
         views = min(SCREEN_VIEWS, self.views) if purpose == "screen" else self.views
@@ -188,26 +172,6 @@ class Plan:
         for mark in marks(evals):
             plan[mark] = [self.job(OURS, own, "curve", seed, mark) for seed in range(self.seeds)]
         return plan
-
-    def jobs(self) -> Iterator[Job]:
-        """As many as there will be: which settings are best is not known before."""
-        first = {name: each.grid[0] for name, each in self.peers.items()}
-        yield from itertools.chain(*self.screen().values(), *self.table(first).values())
-
-    def seconds(self) -> float:
-        """Seconds of one core, from the time of a gradient and of a pass without one."""
-        views, images = VIEWS[self.cell.views](), pictures(self.count, "table")[:4]
-        small = task(network(self.cell.arch, self.folder), images, self.cell.ball, views, 2, 0)
-        wild = partial(CONTESTANTS["PGD"].run, small, Setting(0.1, 1))
-        bank = held_out(views, 8, "screen")
-        wild(), small.score(images, bank)
-        began = time.process_time()
-        wild()
-        between = time.process_time()
-        small.score(images, bank)
-        judge = (time.process_time() - between) / (8 * len(images))
-        gradient = (between - began) / (2 * len(images))
-        return sum(job.size * (job.evals * gradient + job.views * judge) for job in self.jobs())
 
     def compared(self, spread: Map[Job, Outcome]) -> "Comparison":
         """Screen the settings of each peer, attack with the best of each and with ours."""

@@ -16,7 +16,7 @@ from attacks.experiment.build.pipeline import preset
 from attacks.perturbations.ball import Ball
 from transforms import Affine, Compose, Downscale, GaussianBlur, Jpeg, stream
 
-from .case import Case, Normalised, encoder
+from .case import Case, Centred, Normalised, encoder
 from .contest import Counting
 from .strength_small import small
 
@@ -36,24 +36,6 @@ VIEWS: dict[str, Callable[[], Compose]] = {
 }
 BALLS: dict[str, Ball] = {"linf4": Linf(4 / 255), "linf8": Linf(8 / 255), "l2": L2(1.5)}
 ENCODERS = ("pocket", "resnet18", "mobilenet_v3_small", "vit_tiny", "small")
-
-
-class Centred(nn.Module):
-    """An encoder less its mean embedding. With random weights the embeddings of all pictures share one large part
-    (what ReLUs leave is positive), and their cosines stay near 1 whatever is done to a picture; less the mean, a view
-    that has lost its picture has a cosine near 0."""
-
-    mean: Tensor
-
-    def __init__(self, encoder: nn.Module, views: Tensor) -> None:
-        super().__init__()
-        self.encoder = encoder
-        with torch.no_grad():
-            self.register_buffer("mean", encoder(views).mean(0))
-
-    def forward(self, views: Tensor) -> Tensor:
-        embedding: Tensor = self.encoder(views) - self.mean
-        return embedding
 
 
 @lru_cache(maxsize=2)

@@ -11,7 +11,6 @@ import itertools
 import math
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,21 +20,11 @@ from attacks import EOT, L2, Adaptive, Away, Wiener, solve
 from transforms import stream
 from transforms.auditing.steps import seeded
 
-from .contest import OURS, Setting
+from .contest import OURS, Attack, Contestant, Setting
 from .peers import LogProbabilities, adversarial_library, art_eot, eotpgd, foolbox_pgd
 from .strength_case import Task
 
-Run = Callable[[Task, Setting], Tensor]
 VIEWS = (1, 2, 4, 8)
-
-
-class Contestant(NamedTuple):
-    """An attack: the module that it needs, (task, setting) -> the attacked pictures, and the settings to choose from.
-    Ours has one."""
-
-    module: str
-    run: Run
-    grid: tuple[Setting, ...]
 
 
 class NewView(nn.Module):
@@ -190,13 +179,7 @@ def art_pgd(task: Task, setting: Setting) -> Tensor:
     return torch.as_tensor(pgd._generate_batch(task.image, classes, None, task.eps, step))
 
 
-def ours(task: Task, setting: Setting) -> Tensor:
-    """This project's attack; there is nothing to set."""
-    del setting
-    return shipped(task)
-
-
-def shipped(task: Task, chunk: int = 32) -> Tensor:
+def ours(task: Task, _: Setting, chunk: int = 32) -> Tensor:
     """This project's attack with its defaults: views chosen by their noise, and the iterate chosen as a run does."""
     best = solve(
         task.image,
@@ -214,14 +197,17 @@ def shipped(task: Task, chunk: int = 32) -> Tensor:
     return task.image + best.delta
 
 
-def alone(run: Run) -> Run:
-    """The attack of a library that draws its start from torch's and numpy's own generators, seeded."""
+def contestant(module: str, run: Callable[[Task, Setting], Tensor], *grid: Setting) -> Contestant:
+    """An attack whose start, if a library draws it from torch's and numpy's own generators, follows from the seed."""
 
-    def seeded_run(task: Task, setting: Setting) -> Tensor:
-        with seeded(task.seed):
-            return run(task, setting).detach()
+    def prepare(task: Task, setting: Setting) -> Attack:
+        def seeded_run() -> Tensor:
+            with seeded(task.seed):
+                return run(task, setting).detach()
 
-    return seeded_run
+        return seeded_run
+
+    return Contestant(module, prepare, grid)
 
 
 def grid(
@@ -236,17 +222,18 @@ def grid(
 
 OWN_STEPS = tuple(Setting(0, n, keep=keep) for n, keep in itertools.product(VIEWS, ("best", "")))
 PLAIN = grid((0.05, 0.1, 0.2), views=(1, 2, 4))
-CONTESTANTS: dict[str, Contestant] = {
-    OURS: Contestant("attacks", ours, (Setting(0, 1),)),
-    "MI-FGSM": Contestant("torch", by_hand, grid((0.1, 0.2), "", 1.0) + grid((0.2, 0.4, 0.8, 1.6), "cosine", 1.0)),
-    "PGD": Contestant("torch", by_hand, grid((0.1,)) + grid((0.1, 0.2, 0.4, 0.8, 1.6), "cosine")),
-    "Adam": Contestant("torch", adam, grid((0.2,)) + grid((0.1, 0.2, 0.4, 0.8, 1.6), "cosine")),
-    "adv-lib APGD": Contestant("adv_lib", alone(library_apgd), OWN_STEPS),
-    "AutoAttack APGD": Contestant("pyautoattack", alone(auto_attack), OWN_STEPS),
-    "adv-lib PGD": Contestant("adv_lib", alone(library_pgd), PLAIN),
-    "torchattacks": Contestant("torchattacks", alone(torchattacks), PLAIN),
-    "ART": Contestant("art", alone(art_pgd), grid((0.1, 0.2, 0.4), "", 1.0, (1, 2, 4))),
-    "Foolbox": Contestant("foolbox", alone(foolbox), grid((0.1, 0.2), views=(1, 4))),
+#: Ours has one setting.
+CONTESTANTS = {
+    OURS: contestant("attacks", ours, Setting(0, 1)),
+    "MI-FGSM": contestant("torch", by_hand, *grid((0.1, 0.2), "", 1.0), *grid((0.2, 0.4, 0.8, 1.6), "cosine", 1.0)),
+    "PGD": contestant("torch", by_hand, *grid((0.1,)), *grid((0.1, 0.2, 0.4, 0.8, 1.6), "cosine")),
+    "Adam": contestant("torch", adam, *grid((0.2,)), *grid((0.1, 0.2, 0.4, 0.8, 1.6), "cosine")),
+    "adv-lib APGD": contestant("adv_lib", library_apgd, *OWN_STEPS),
+    "AutoAttack APGD": contestant("pyautoattack", auto_attack, *OWN_STEPS),
+    "adv-lib PGD": contestant("adv_lib", library_pgd, *PLAIN),
+    "torchattacks": contestant("torchattacks", torchattacks, *PLAIN),
+    "ART": contestant("art", art_pgd, *grid((0.1, 0.2, 0.4), "", 1.0, (1, 2, 4))),
+    "Foolbox": contestant("foolbox", foolbox, *grid((0.1, 0.2), views=(1, 4))),
 }
 #: adversarial-library's PGD is for L-inf alone.
 LINF_ONLY = ("adv-lib PGD",)

@@ -43,8 +43,7 @@ class Table:
         columns: the heading of each column, and the format of its figures: {"ms": ".1f"}.
         rows: name of a row -> a figure for each column, or words ("not installed").
         chart: "bars" draws the first column, a bar a row; "lines" draws a line a row, over headings that are
-            numbers; "shares" draws such lines between 0 and 1, with the rows "NAME, low" and "NAME, high" as the band
-            of NAME; None draws nothing.
+            numbers; None draws nothing.
         notes: lines printed below.
         across: what the columns are.
     """
@@ -52,7 +51,7 @@ class Table:
     title: str
     columns: Mapping[str, str]
     rows: Mapping[str, Row]
-    chart: Literal["bars", "lines", "shares"] | None = None
+    chart: Literal["bars", "lines"] | None = None
     notes: tuple[str, ...] = ()
     across: str = ""
 
@@ -136,28 +135,10 @@ def _bars(axis: Axes, table: Table) -> None:
 
 def _lines(axis: Axes, table: Table) -> None:
     at = [float(column) for column in table.columns]
-    curves = {
-        name: [float("nan") if x is None else x for x in row]
-        for name, row in table.rows.items()
-        if not isinstance(row, str)
-    }
-    for name, line in curves.items():
-        if name.endswith((", low", ", high")):
-            continue
-        (drawn,) = axis.plot(at, line, marker="o", label=name)
-        if f"{name}, low" in curves:
-            axis.fill_between(
-                at, curves[f"{name}, low"], curves[f"{name}, high"], color=drawn.get_color(), alpha=0.15
-            )
-    if table.chart == "shares":
-        if at[0] > at[-1]:
-            axis.invert_xaxis()  # columns run from left to right
-        axis.set_ylim(-0.03, 1.03)
-        axis.set_xlabel(table.across, fontsize=8)
-        axis.set_ylabel("share of the views", fontsize=8)
-        axis.grid(alpha=0.3)
-    else:
-        axis.set_xscale("log", base=2)
+    for name, row in table.rows.items():
+        if not isinstance(row, str):
+            axis.plot(at, [float("nan") if x is None else x for x in row], marker="o", label=name)
+    axis.set_xscale("log", base=2)
     axis.set_xticks(at, list(table.columns))
     axis.minorticks_off()
     axis.legend(fontsize=8, loc="center left", bbox_to_anchor=(1.01, 0.5))  # beside the curves, not on them

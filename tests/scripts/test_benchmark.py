@@ -11,6 +11,7 @@ from torch import nn
 
 from scripts.benchmarks import commands, engine, estimator, memory, peers, transforms
 from scripts.benchmarks.case import PIPELINE, Case
+from scripts.benchmarks.contest import Contestant, Setting
 from scripts.benchmarks.table import MISSING, Table, machine, save
 from scripts.benchmarks.timing import compare, photograph
 from transforms import Compose, Sobol
@@ -44,8 +45,8 @@ def test_the_contestants_show_the_same_views(monkeypatch):
 def test_the_options_are_the_arguments_of_a_benchmark():
     parse = commands.parser().parse_args
     assert all(parse([name]).benchmark == name for name in commands.BENCHMARKS)
-    options = vars(parse(["strength", "--cells", "a", "b", "--pictures", "4", "--held-out", "8", "--estimate"]))
-    assert options["cells"] == ["a", "b"] and options["pictures"] == 4 and options["estimate"] is True
+    options = vars(parse(["strength", "--cells", "a", "b", "--pictures", "4", "--held-out", "8"]))
+    assert options["cells"] == ["a", "b"] and options["pictures"] == 4
     assert (options["held_out"], options["seeds"], options["threads"], options["out"]) == (8, 2, 1, None)
     assert parse(["engine", "--arch", "pocket"]).arch == ["pocket"]
     assert "coverage" in commands.parser().format_help()
@@ -86,6 +87,7 @@ def cosine(a, b):
     return F.cosine_similarity(a.flatten(), b.flatten(), dim=0)
 
 
+STEP = Setting(0.25, 6)
 DECISION = engine.Decision(layout="channels_last", precision="float32", fold=False, compile=False, chunk=4)
 
 
@@ -110,16 +112,15 @@ def test_handwritten_loop_has_the_same_views(case):
     theirs, ours = peers.kornia_views(case.image, case.u), two_resamples(case.image, case.u)
     torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-4)
     for _ in range(2):  # gradients do not accumulate
-        assert cosine(peers.kornia_loop(case)(), expected(case, two_resamples)) > 0.999
+        assert cosine(peers.kornia_loop(case, STEP)(), expected(case, two_resamples)) > 0.999
 
 
 @pytest.mark.peers
 @pytest.mark.filterwarnings("ignore")  # raised by the libraries
 @pytest.mark.parametrize("name", ["ART", "torchattacks", "Foolbox"])
 def test_gradient_of_each_peer_equals_ours(name, case):
-    module, make = peers.PEERS[name]
-    pytest.importorskip(module, exc_type=ImportError)
-    run, reference = make(case), expected(case, PIPELINE)
+    pytest.importorskip(peers.PEERS[name].module, exc_type=ImportError)
+    run, reference = peers.PEERS[name].prepare(case, STEP), expected(case, PIPELINE)
     for _ in range(2):  # the second step sees the same views
         gradient = run()
         if name != "ART":  # the other peers take a sign step
@@ -146,7 +147,7 @@ def in_this_process(monkeypatch):
 @pytest.mark.slow
 def test_engine_tables_give_all_ratios(monkeypatch, in_this_process):
     kornia = {"kornia, one graph": peers.PEERS["kornia, one graph"]}
-    monkeypatch.setattr(engine, "PEERS", kornia | {"absent": ("no_such_module", None)})
+    monkeypatch.setattr(engine, "PEERS", kornia | {"absent": Contestant("no_such_module", None)})
     monkeypatch.setattr(engine, "decide", lambda question: engine.Choice(DECISION, ()))  # measured elsewhere
     time, room = engine.run(rounds=1, arch=["pocket"], views=2)
     for table in (time, room):
@@ -231,9 +232,7 @@ def test_estimator_marks_results_with_a_small_reference_as_void(monkeypatch):
 def test_printed_tables_equal_the_written_ones(tmp_path):
     bars = Table("Bars", {"ms": ".1f", "/ ours": ".2f"}, {"ours": (2.0, 1.0), "none": MISSING}, "bars", ("n.",))
     lines = Table("Lines", {"8": ".1f", "16": ".1f"}, {"a": (1.0, None)}, "lines")
-    rows = {"a": (0.1, None), "a, low": (0, None), "a, high": (1, None)}
-    shares = Table("t", {"1": ".1f", "0.5": ".1f"}, rows, "shares")
-    save([bars, lines, shares], "both", tmp_path / "new", machine("cpu"))
+    save([bars, lines], "both", tmp_path / "new", machine("cpu"))
     written = json.loads((tmp_path / "new" / "both.json").read_text())
     assert written["tables"][0]["rows"] == {"ours": {"ms": 2.0, "/ ours": 1.0}, "none": MISSING}
     assert written["tables"][1]["rows"] == {"a": {"8": 1.0, "16": None}}

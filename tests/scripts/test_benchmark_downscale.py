@@ -12,7 +12,7 @@ from transforms import Downscale, OneOf
 def test_views_end_at_sizes_of_the_encoder():
     empty = torch.empty(0)
     for name, side in SIDES.items():
-        case = Case(name, empty, empty, empty, empty, torch.nn.Identity(), side)
+        case = Case(name, empty, empty, empty, torch.nn.Identity(), side)
         (choice,) = [stage for stage in platform(case).stages if isinstance(stage, OneOf)]
         sizes = {stage.size for stage in choice.stages if isinstance(stage, Downscale)}
         assert sizes == {(round(0.95 * side), round(1.05 * side))} and len(choice.stages) == 6

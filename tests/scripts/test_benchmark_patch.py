@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 
 from attacks import InfoNCE
-from scripts.benchmarks import contest, patch
-from scripts.benchmarks.case import known, photo
+from attacks.data.gallery import photograph
+from scripts.benchmarks import patch
+from scripts.benchmarks.case import known
 from scripts.benchmarks.contest import OURS, Contestant, Setting
-from scripts.benchmarks.patch import Cell, Job, work
+from scripts.benchmarks.patch import CONTESTANTS, Cell, Job, ToGallery, moving_patch, work
 from scripts.benchmarks.patch_case import GROUPS, SCENES, SIZE, Anywhere, Askew, Ranges, question
-from scripts.benchmarks.patch_peers import CONTESTANTS, ToGallery, moving_patch
 from scripts.benchmarks.peers import LogProbabilities
 from transforms.sampling.homography import invert, transform
 
@@ -50,7 +50,7 @@ def test_a_distorted_patch_has_its_corners_moved_inward():
 def test_both_renderers_show_a_patch_in_the_same_place(task, monkeypatch):
     pytest.importorskip("art.estimators.classification", exc_type=ImportError)
     task = replace(task, ranges=Ranges((0.5, 0.8)))
-    made, _, _ = moving_patch(task, Setting(1.0, 1), 1, "Adam")
+    made, _, _ = moving_patch(task, Setting(1.0, 1), "Adam")
     u = torch.rand(SCENES, 4)
     texture = F.interpolate(torch.rand(1, 3, 6, 6), (48, 48), mode="bilinear")
     drawn = iter([u[i, k].item() for i in range(SCENES) for k in (0, 2, 3, 1)])  # scale, right, down, angle
@@ -69,7 +69,7 @@ def test_groups_share_neither_scenes_nor_targets():
     names, tasks = known(SIZE)[1].names, [question(group, True, Ranges(), 1) for group in range(GROUPS)]
     rows, targets = torch.cat([each.rows for each in tasks]), [each.target for each in tasks]
     assert len(rows.unique()) == GROUPS * SCENES and len(set(targets)) == GROUPS
-    assert {photo(names[row]) for row in rows}.isdisjoint(photo(names[target]) for target in targets)
+    assert {photograph(names[row]) for row in rows}.isdisjoint(photograph(names[target]) for target in targets)
 
 
 @pytest.mark.slow
@@ -109,8 +109,8 @@ def test_too_many_groups_are_refused():
 @pytest.mark.slow
 @pytest.mark.parametrize("targeted", [True, False])
 def test_our_attack_spends_its_budget(monkeypatch, targeted):
-    monkeypatch.setattr(patch, "installed", lambda module: False)  # one evaluation encoder is enough
-    outcome = work(Job(CELL._replace(targeted=targeted), 1, OURS, CONTESTANTS[OURS].default(1.0, 4), 4, 2))
+    monkeypatch.setattr(patch, "CONTESTANTS", {OURS: CONTESTANTS[OURS]})  # one renderer is enough
+    outcome = work(Job(CELL._replace(targeted=targeted), 1, OURS, CONTESTANTS[OURS].default, 4, 2))
     assert outcome.gradients == 4
     assert outcome.success.shape == outcome.cosine.shape == (1, SCENES, 2)
 
@@ -129,22 +129,20 @@ def test_art_spends_the_same_budget_and_moves_in_the_right_direction(name, loss)
         assert better > 0.02 if targeted else better < -0.02
 
 
-def grey(value):
-    """A contestant whose texture is the same grey for all tasks: the step of the setting, or a given one."""
-    return lambda task, setting: {task.evals: torch.full((1, 3, 48, 48), setting.step if value is None else value)}
+def grey(task, setting):
+    """A texture that is grey, as light as the step of the setting."""
+    return lambda: torch.full((1, 3, 48, 48), setting.step)
 
 
 @pytest.mark.slow
 def test_the_table_compares_with_ours_and_tunes_on_the_first_group(monkeypatch):
     grid = tuple(Setting(step, 1) for step in (0.0, 0.5, 1.0))
     fake = {
-        OURS: Contestant("attacks", grey(0.5), lambda *_: Setting(0.5, 1)),
-        "other": Contestant("attacks", grey(None), lambda *_: Setting(0.0, 1), grid),
-        "absent": Contestant("no_such_module", grey(0.0), lambda *_: Setting(0.0, 1)),
+        OURS: Contestant("attacks", grey, (), Setting(0.5, 1)),
+        "other": Contestant("attacks", grey, grid, Setting(0.0, 1)),
+        "absent": Contestant("no_such_module", grey, grid, Setting(0.0, 1)),
     }
     monkeypatch.setattr(patch, "CONTESTANTS", fake)
-    for module in (patch, contest):
-        monkeypatch.setattr(module, "installed", lambda module: module == "attacks")
     monkeypatch.setattr(patch, "TUNING_VIEWS", 2)
     groups, cell = [], Cell(False, Ranges((0.2, 0.4)))
     monkeypatch.setattr(patch, "question", lambda group, *rest: groups.append(group) or question(group, *rest))
