@@ -139,8 +139,13 @@ def test_the_optimum_of_a_linear_loss_on_photographs_is_found(perturbation, opti
     images = images[ends.topk(4).indices].to(double)  # where the box binds the most
     assert (images == 0).any() and (images == 1).any()
     weight = random(*images.shape)
-    parts = {"encoder": lambda pixels: pixels, "objective": Dot(), "optimiser": optimiser, "eot": EOT(views=1)}
-    *_, last = attack(images, weight, perturbation=perturbation, steps=steps, **parts)
+    parts = {
+        "encoder": lambda pixels: pixels.flatten(1),
+        "objective": Dot(),
+        "optimiser": optimiser,
+        "eot": EOT(views=1),
+    }
+    *_, last = attack(images, weight.flatten(1), perturbation=perturbation, steps=steps, **parts)
     ratio = -(weight * last.delta).sum((1, 2, 3)) / best(perturbation, images, weight)
     assert (ratio >= (0.9995 if isinstance(perturbation, L2) else share)).all()
     assert (ratio <= 1 + 1e-9).all()

@@ -6,7 +6,7 @@ import torch
 from attacks import EOT, Adaptive, CVaR, Linf, Toward, Universal, attack, bank
 from attacks.solvers.selection import selection
 from attacks.solvers.worst import Adversary
-from tests.helpers.solving import VIEWS, looked, small_problem, split, watch
+from tests.helpers.solving import VIEWS, counted, looked, small_problem, split, watch
 
 SETS = {"own": Linf(0.1), "shared": Universal(Linf(0.1))}
 every_set = pytest.mark.parametrize("perturbation", SETS.values(), ids=SETS)
@@ -40,7 +40,10 @@ def test_adversary_without_refinement_equals_the_cvar_attack(problem, perturbati
 def test_passes_equal_the_counted_evaluations(problem, perturbation, refine_steps):
     images, anchor, parts = problem
     rows, net = [], parts["encoder"]
-    parts |= {"perturbation": perturbation, "encoder": lambda pixels: (rows.append(len(pixels)), net(pixels))[1]}
+    parts |= {
+        "perturbation": perturbation,
+        "encoder": counted(lambda pixels: (rows.append(len(pixels)), net(pixels))[1]),
+    }
     for step in attack(images, anchor, adversary=Adversary(4, refine_steps), **parts):
         cost = 2 + 4 + (2 * (refine_steps + 1) if refine_steps else 0)
         assert sum(rows) == step.evals == 3 * (step.index + 1) * cost

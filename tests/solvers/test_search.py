@@ -14,7 +14,7 @@ from attacks.eot.protocols import Objective
 from attacks.optimisers.nes import NES, LabelOnly
 from attacks.optimisers.square import HALVINGS, Square
 from tests.helpers.sampled import mostly_slow
-from tests.helpers.solving import VIEWS, Dot, Untargeted, small_problem, watch
+from tests.helpers.solving import VIEWS, Dot, Untargeted, counted, small_problem, watch
 
 SETS = {"linf": Linf(0.1, False), "l2": L2(1.0, False), "universal": Universal(Linf(0.1, False))}
 every_set = pytest.mark.parametrize("perturbation", mostly_slow(SETS.values(), 2), ids=SETS)
@@ -75,8 +75,13 @@ def test_comes_near_the_optimum_of_a_linear_loss(kind, share):
     norm = anchor.abs().sum() if kind is Linf else anchor.norm()
     reached = []
     for seed in range(2):
-        parts = {"encoder": lambda pixels: pixels, "objective": Dot(), "optimiser": Square(), "eot": EOT(views=1)}
-        *_, last = attack(images, anchor, perturbation=perturbation, steps=600, seed=seed, **parts)
+        parts = {
+            "encoder": lambda pixels: pixels.flatten(1),
+            "objective": Dot(),
+            "optimiser": Square(),
+            "eot": EOT(views=1),
+        }
+        *_, last = attack(images, anchor.flatten(1), perturbation=perturbation, steps=600, seed=seed, **parts)
         reached.append(-float((anchor * last.delta).sum() / (0.1 * norm)))
     assert share <= min(reached) <= max(reached) <= 1 + 1e-9
 
@@ -120,12 +125,13 @@ def test_passes_are_forward_only_and_counted(problem):
     images, anchor, parts = problem
     rows, net = [], parts["encoder"]
 
-    def counted(pixels):
+    @counted
+    def noted(pixels):
         assert not torch.is_grad_enabled()
         rows.append(len(pixels))
         return net(pixels)
 
-    for step in attack(images, anchor, **parts | {"encoder": counted}):
+    for step in attack(images, anchor, **parts | {"encoder": noted}):
         assert sum(rows) == step.evals == 12 * (step.index + 1)
         assert max(rows) <= 3
         assert not step.estimate.grad.any()
