@@ -8,7 +8,7 @@ families: shattered, stochastic and vanishing gradients.
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import Any, cast
 
 import torch
@@ -17,6 +17,8 @@ from torch import Tensor, nn
 
 from attacks import load_encoder
 from attacks.data.gallery import tiles
+
+from .case import Centred
 
 SIZE, FEATURES = 48, 32
 
@@ -29,13 +31,15 @@ def pictures() -> Tensor:
     return tiles(SIZE).spread(40).images
 
 
+def same(x: Tensor) -> Tensor:
+    return x
+
+
 class Net(nn.Module):
     """The honest network within every rigged encoder, in three parts: `stem`, `body` and `head`, with something
     `before` the network, after its stem (`inside`) and `after` it. Its embedding has the mean zero over pictures."""
 
-    def __init__(
-        self, before: Change | None = None, inside: Change | None = None, after: Change | None = None
-    ) -> None:
+    def __init__(self, before: Change = same, inside: Change = same, after: Change = same) -> None:
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, 16, 5, 2, 2), nn.ReLU())
         self.body = nn.Sequential(nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten())
@@ -43,11 +47,7 @@ class Net(nn.Module):
         self.before, self.inside, self.after = before, inside, after
 
     def forward(self, images: Tensor) -> Tensor:
-        shown = images if self.before is None else self.before(images)
-        hidden = self.stem(shown)
-        hidden = hidden if self.inside is None else self.inside(hidden)
-        embedding: Tensor = self.head(self.body(hidden))
-        return embedding if self.after is None else self.after(embedding)
+        return self.after(self.head(self.body(self.inside(self.stem(self.before(images))))))
 
 
 class Surrogate(torch.autograd.Function):
@@ -63,14 +63,14 @@ class Surrogate(torch.autograd.Function):
         return ctx.turn(grad), None, None
 
 
-def passing(value: Change, backward: Change = lambda grad: grad) -> Change:
+def passing(value: Change, backward: Change = same) -> Change:
     """The change with another gradient: by default straight through."""
     return lambda x: Surrogate.apply(x, value(x.detach()), backward)
 
 
 def turned(backward: Change) -> Change:
     """The identity with another gradient."""
-    return passing(lambda x: x, backward)
+    return passing(same, backward)
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,9 @@ class Case:
     twins: Mapping[str, nn.Module]
 
 
-def net(
-    before: Change | None = None, inside: Change | None = None, after: Change | None = None, seed: int = 0
-) -> Net:
+def net(seed: int = 0, /, **changes: Change) -> Net:
     """The honest network with its changes; the same weights for the same seed."""
-    generator, made = torch.Generator().manual_seed(seed), Net(before, inside, after).requires_grad_(False)
+    generator, made = torch.Generator().manual_seed(seed), Net(**changes).requires_grad_(False)
     for parameter in made.parameters():
         values = torch.randn(parameter.shape, generator=generator) * math.sqrt(2 / parameter[0].numel())
         parameter.copy_(values if parameter.dim() > 1 else torch.zeros_like(parameter))
@@ -162,6 +160,10 @@ def checker(x: Tensor) -> Tensor:
     return ((rows[:, None] + rows) % 2).to(x)
 
 
+def mirrored(grad: Tensor) -> Tensor:
+    return grad.flip(-1)
+
+
 def noised(grad: Tensor) -> Tensor:
     return grad + 10 * grad.std() * torch.randn_like(grad)
 
@@ -206,7 +208,7 @@ class Weak(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.strong, self.weak = net(), net(seed=1)
+        self.strong, self.weak = net(), net(1)
 
     def forward(self, images: Tensor) -> Tensor:
         embedding: Tensor = self.strong(images).detach() + 0.05 * self.weak(images)
@@ -235,14 +237,12 @@ def rigged() -> dict[str, Case]:
     """All rigged encoders by name."""
     plain = net()
 
-    def before(change: Change, soft: Change | None = None) -> Case:
-        return Case(net(change), {"bare": plain} | ({} if soft is None else {"soft": net(soft)}))
+    def rig(where: str, change: Change, soft: Change | None = None) -> Case:
+        return Case(
+            net(**{where: change}), {"bare": plain} | ({} if soft is None else {"soft": net(**{where: soft})})
+        )
 
-    def inside(change: Change, soft: Change | None = None) -> Case:
-        return Case(net(inside=change), {"bare": plain} | ({} if soft is None else {"soft": net(inside=soft)}))
-
-    def after(change: Change, soft: Change | None = None) -> Case:
-        return Case(net(after=change), {"bare": plain} | ({} if soft is None else {"soft": net(after=soft)}))
+    before, inside, after = (partial(rig, where) for where in ("before", "inside", "after"))
 
     def steep(x: Tensor) -> Tensor:
         return torch.sigmoid(20 * (x - 0.5))
@@ -256,7 +256,7 @@ def rigged() -> dict[str, Case]:
         "rounding to 8 levels": before(rounded(8)),
         "rounding, straight through": before(passing(rounded(16))),
         "rounding, reversed gradient": before(passing(rounded(16), lambda g: -g)),
-        "rounding, mirrored gradient": before(passing(rounded(16), lambda g: g.flip(-1))),
+        "rounding, mirrored gradient": before(passing(rounded(16), mirrored)),
         "staircase, rising flats": before(staircase(0.02)),
         "staircase, falling flats": before(staircase(-0.02)),
         "lookup table": before(lookup),
@@ -270,7 +270,7 @@ def rigged() -> dict[str, Case]:
         "fresh resize": before(fresh_resize),
         "fresh dropout": inside(dropped),
         "dither, straight through": before(passing(dithered(8))),
-        "dither, mirrored gradient": before(passing(dithered(8), lambda g: g.flip(-1))),
+        "dither, mirrored gradient": before(passing(dithered(8), mirrored)),
         "gradient x 1e-12": before(turned(lambda g: 1e-12 * g)),
         "gradient x 1e12": before(turned(lambda g: 1e12 * g)),
         "gradient reversed": before(turned(lambda g: -g)),
@@ -326,40 +326,21 @@ class Residual(nn.Module):
         return F.relu(x + self.inner(x))
 
 
-class Blurred(nn.Module):
+def blurred(x: Tensor) -> Tensor:
     """A stride of two after a blur (Zhang 2019)."""
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.avg_pool2d(x, 4, 2, 1)
+    return F.avg_pool2d(x, 4, 2, 1)
 
 
-class Resized(nn.Module):
-    def __init__(self, side: int) -> None:
+def smaller(x: Tensor) -> Tensor:
+    return F.interpolate(x, (32, 32), mode="bilinear", antialias=True)
+
+
+class Of(nn.Module):
+    """A function as a layer."""
+
+    def __init__(self, function: Change) -> None:
         super().__init__()
-        self.side = side
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.interpolate(x, (self.side, self.side), mode="bilinear", antialias=True)
-
-
-class Normalised(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return (x - 0.45) / 0.25
-
-
-class Centred(nn.Module):
-    """An encoder minus its mean embedding over pictures."""
-
-    mean: Tensor
-
-    def __init__(self, encoder: nn.Module) -> None:
-        super().__init__()
-        self.encoder = encoder
-        self.register_buffer("mean", encoder(pictures()).mean(0))
-
-    def forward(self, images: Tensor) -> Tensor:
-        embedding: Tensor = self.encoder(images) - self.mean
-        return embedding
+        self.forward = function
 
 
 def _convolutional(
@@ -404,12 +385,12 @@ def honest() -> dict[str, nn.Module]:
         "layer norm": _layer_norm,
         "transformer": Attention,
         "residual": _residual,
-        "antialiased": lambda: _convolutional(nn.ReLU, pool=Blurred),
+        "antialiased": lambda: _convolutional(nn.ReLU, pool=lambda: Of(blurred)),
         "max pool": lambda: _convolutional(nn.ReLU, pool=lambda: nn.MaxPool2d(2)),
-        "normalised input": lambda: nn.Sequential(Normalised(), _convolutional(nn.ReLU)),
-        "resized input": lambda: nn.Sequential(Resized(32), _convolutional(nn.ReLU)),
+        "normalised input": lambda: nn.Sequential(Of(lambda x: (x - 0.45) / 0.25), _convolutional(nn.ReLU)),
+        "resized input": lambda: nn.Sequential(Of(smaller), _convolutional(nn.ReLU)),
         "linear": lambda: nn.Sequential(nn.AvgPool2d(3), nn.Flatten(), nn.Linear(768, FEATURES)),
-        "unit length": lambda: nn.Sequential(_convolutional(nn.SiLU), Unit()),
+        "unit length": lambda: nn.Sequential(_convolutional(nn.SiLU), Of(partial(F.normalize, dim=1))),
     }
     made: dict[str, nn.Module] = {"pocket": load_encoder().requires_grad_(False)}
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -417,10 +398,5 @@ def honest() -> dict[str, nn.Module]:
             torch.default_generator.manual_seed(seed)
             encoder = make().train()
             encoder(pictures())  # statistics of batch norm
-            made[name] = Centred(encoder.eval().requires_grad_(False)).eval()
+            made[name] = Centred(encoder.eval().requires_grad_(False), pictures()).eval()
     return made
-
-
-class Unit(nn.Module):
-    def forward(self, x: Tensor) -> Tensor:
-        return F.normalize(x, dim=1)
