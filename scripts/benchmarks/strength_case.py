@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 import torchvision
 from torch import Tensor, nn
+from torch.optim.swa_utils import update_bn
 
 from attacks import L2, Away, Linf, bank
 from attacks.data.gallery import tiles
@@ -50,7 +51,7 @@ def network(arch: str, folder: Path) -> nn.Module:
     shown = views(tiles(SIZE).spread(CENTRE).images, bank(views, CENTRE, seed=0, purpose="centre").u)
     plain = untrained(arch).requires_grad_(False)
     if arch == "mobilenet_v3_small":
-        normalise_again(plain, shown)
+        update_bn([shown], plain)  # those of a new network are far off, and its embedding hardly moves
     return Centred(plain, shown).eval()
 
 
@@ -81,19 +82,6 @@ class Resized(nn.Module):
             images = nn.functional.interpolate(images, (self.size, self.size), mode="bilinear", antialias=True)
         embedding: Tensor = self.encoder(images)
         return embedding
-
-
-def normalise_again(network: nn.Module, views: Tensor) -> None:
-    """Re-estimate the statistics of batch norm on some views: with random weights those of a new network are far
-    off, and its embedding hardly moves."""
-    norms = [module for module in network.modules() if isinstance(module, nn.BatchNorm2d)]
-    for norm in norms:
-        norm.reset_running_stats()
-        norm.momentum = None
-        norm.train()
-    with torch.no_grad():
-        network(views)
-    network.eval()
 
 
 @lru_cache(maxsize=2)
