@@ -46,7 +46,7 @@ def manifest(
             "measurements": [measurement.to_dict() for measurement in choice.measurements],
         },
         "encoder": identity(run.encoder, parts.encoder, parts.transforms),
-        "git": _revision(),
+        "git": revision(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "versions": {name: version_of(name) for name in (*PACKAGES, *DRAWING)}
@@ -63,7 +63,7 @@ def version_of(name: str) -> str | None:
         return None
 
 
-def _revision() -> str | None:
+def revision() -> str | None:
     """The git revision of the source tree, "-dirty" appended if it was changed; None outside a checkout."""
     root = Path(__file__).resolve().parents[2]
     try:

@@ -191,10 +191,6 @@ def blank(_: Case, random: Random) -> Print:
     return Print(texture=np.broadcast_to(level.astype(np.float32), (64, 64, 3)))
 
 
-def arm_texture(case: Case, random: Random) -> Print:
-    return Print(texture=case.textures[str(random.choice(ARMS[1:]))])
-
-
 def arm_card(case: Case, random: Random) -> Print:
     arm = str(random.choice(ARMS[1:]))
     return Print(words=words_of(case.id, arm), texture=case.textures[arm])
@@ -205,10 +201,6 @@ def other_run(case: Case, random: Random) -> Print:
     other = _strong(texture(len(own), float(random.uniform(0.0, 1.5)), random))
     words = words_of(f"vp-{int(random.integers(2**32)):08x}", ARMS[0]) if random.random() < 0.5 else None
     return Print(words=words, texture=other)
-
-
-def turned(case: Case, random: Random) -> Print:
-    return Print(quad=np.roll(case.quad, -int(random.integers(1, 4)), 0))
 
 
 def mirrored(case: Case, random: Random) -> Print:
@@ -251,10 +243,6 @@ def on_screen(_: Case, random: Random) -> Print:
     return Print(ink=0.0, change=lambda light: (1 - glow) * light + glow)
 
 
-def other_scene(case: Case, _: Random) -> Print:
-    return Print(scene=case.other)
-
-
 def stretched(case: Case, random: Random) -> Print:
     times, middle = random.uniform(1.35, 1.7), case.quad.mean(0)
     along = np.array([times, 1.0]) if random.random() < 0.5 else np.array([1.0, times])
@@ -262,10 +250,6 @@ def stretched(case: Case, random: Random) -> Print:
 
 
 # --- Positives
-
-
-def plain(_: Case, __: Random) -> Print:
-    return Print()
 
 
 def soft(case: Case, random: Random) -> Print:
@@ -288,10 +272,6 @@ def cluttered(case: Case, random: Random) -> Print:
     return Print(scene=scene)
 
 
-def touched(case: Case, random: Random) -> Print:
-    return covered(case, random, (0.005, 0.02))
-
-
 def _blob(light: NDArray[Any], area: float, middle: NDArray[Any], angle: float) -> NDArray[Any]:
     """The cover (h,w,1) of an ellipse over a share of the patch; `middle` in shares of it."""
     height, width = light.shape[:2]
@@ -311,22 +291,22 @@ def _blended(light: NDArray[Any], colour: NDArray[Any], cover: NDArray[Any]) -> 
 Kind = Callable[[Case, Random], Print]
 NEGATIVE: dict[str, Kind] = {
     "blank patch": blank,
-    "texture of another arm": arm_texture,
+    "texture of another arm": lambda case, random: Print(texture=case.textures[str(random.choice(ARMS[1:]))]),
     "card of another arm": arm_card,
     "another run": other_run,
-    "turned": turned,
+    "turned": lambda case, random: Print(quad=np.roll(case.quad, -int(random.integers(1, 4)), 0)),
     "mirrored": mirrored,
     "covered, 12 to 40 %": covered,
     "glare, 15 to 40 %": glare,
     "the file itself": as_file,
     "a screen": on_screen,
-    "another scene": other_scene,
+    "another scene": lambda case, _: Print(scene=case.other),
     "stretched 1.35 to 1.7 times": stretched,
 }
-KIND: dict[str, Kind] = {"as it should be": plain}
+KIND: dict[str, Kind] = {"as it should be": lambda *_: Print()}
 HARDER: dict[str, Kind] = {
     "blurred": soft,
     "other ink": other_ink,
     "clutter in the scene": cluttered,
-    "covered, 0.5 to 2 %": touched,
+    "covered, 0.5 to 2 %": lambda case, random: covered(case, random, (0.005, 0.02)),
 }

@@ -5,11 +5,9 @@ import json
 import os
 import platform
 import re
-import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
@@ -18,6 +16,8 @@ import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor
+
+from attacks.experiment.manifest import revision, version_of
 
 #: The figures of a row, None where there is none; or words in their place.
 Row = tuple[float | None, ...] | str
@@ -81,17 +81,10 @@ def _aligned(cells: Iterable[str], widths: Sequence[int]) -> str:
 
 def machine(device: str) -> dict[str, object]:
     """CPU and accelerator, cores, threads, load, versions (None: not installed), git revision and date (UTC)."""
-    cpu, revision = platform.processor() or platform.machine(), None
+    cpu = platform.processor() or platform.machine()
     with suppress(OSError):
         match = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
         cpu = match.group(1) if match else cpu
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--exclude=*"]
-    with suppress(OSError, subprocess.CalledProcessError):
-        revision = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    versions: dict[str, str | None] = dict.fromkeys(PACKAGES)
-    for name in PACKAGES:
-        with suppress(PackageNotFoundError):
-            versions[name] = version(name)
     return {
         "cpu": cpu,
         "cores": os.cpu_count(),
@@ -100,8 +93,8 @@ def machine(device: str) -> dict[str, object]:
         "device": torch.cuda.get_device_name(device) if torch.device(device).type == "cuda" else "cpu",
         "system": platform.system(),
         "python": platform.python_version(),
-        "versions": versions,
-        "git": revision,
+        "versions": {name: version_of(name) for name in PACKAGES},
+        "git": revision(),
         "date": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
     }
 
