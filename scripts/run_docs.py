@@ -36,6 +36,7 @@ ELSEWHERE = {
     "uv ": ".ci/run",
     "python -m pytest": ".ci/run",
     "HYPOTHESIS_PROFILE=fuzz": ".ci/nightly",
+    "python scripts/benchmark.py": "tests/scripts/test_benchmark.py",
     "python scripts/train_pocket.py": "tests/scripts/test_train_pocket.py",
     "python scripts/run_docs.py": "itself",
     "ruff ": ".ci/run",
