@@ -6,8 +6,6 @@ written to OUT/summary.md, for the section on GPUs of docs/benchmarks.md. The ex
 """
 
 import argparse
-import shutil
-import statistics
 import subprocess
 import sys
 import time
@@ -22,8 +20,6 @@ print(f"Python {platform.python_version()}, torch {torch.__version__}, torchvisi
 """
 #: pytest-benchmark warns of several processes, and warnings are errors.
 PLUGINS = ("-p", "no:cacheprovider", "-p", "no:benchmark")
-#: Prints each second for how many of its percent a kernel ran.
-BUSY = ("nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "--loop=1")
 
 
 @dataclass(frozen=True)
@@ -34,53 +30,41 @@ class Step:
     seconds: int
     command: tuple[str, ...]
     lines: int = 12
-    busy: bool = False  # whether the summary says how busy the GPU was
 
 
 def steps(device: str, out: Path) -> list[Step]:
     """Those of a GPU, or those of a rehearsal in small."""
-    attack, benchmark = ("-m", "attacks.run"), ("scripts/benchmark.py",)
     tests = [str(file) for file in sorted((ROOT / "tests").rglob("test_*.py")) if "mark.gpu" in file.read_text()]
     first = [
         Step("versions", 60, ("-c", VERSIONS), 1),
         Step("tests", 120, ("-m", "pytest", "-q", "-m", "gpu", "-n", "4", *PLUGINS, *tests), 2),
     ]
-    on = f"engine.device={device}"
+
+    def benchmark(name: str, seconds: int, lines: int, options: str) -> Step:
+        options = f"scripts/benchmark.py {name} {options} --device {device}"
+        return Step(name, seconds, tuple(options.split()), lines)
+
+    def attack(name: str, seconds: int, overrides: str) -> Step:
+        words = f"-m attacks.run {overrides} engine.device={device}".split()
+        return Step(name, seconds, (*words, f"hydra.run.dir={out / name}"))
+
     if device == "cpu":
-        small = ("--arch", "pocket", "--views", "2", "--rounds", "1", "--device", device)
-        return [
-            *first,
-            Step("engine", 120, (*benchmark, "engine", *small)),
-            Step("run", 300, (*attack, "config=smoke", "sanity=none", on, f"hydra.run.dir={out / 'run'}")),
-        ]
-    engine = ("engine", "--arch", "resnet50", "--views", "128", "--rounds", "5", "--device", device)
-    memory = ("memory", "--arch", "resnet18", "--rounds", "2", "--views", "8", "64", "512", "--device", device)
-    encoder = ("encoder=torchvision", "encoder.model=vit_b_16", "encoder.weights=random")
-    large = (
-        "data.size=96",
-        "data.count=200",
-        "evaluate.batch=100",
-        "sanity=none",
-        "evaluate.maps=[]",
-    )
+        small = benchmark("engine", 120, 12, "--arch pocket --views 2 --rounds 1")
+        return [*first, small, attack("run", 300, "config=smoke sanity=none")]
+    encoder = "encoder=torchvision encoder.model=vit_b_16 encoder.weights=random"
+    large = "data.size=96 data.count=200 evaluate.batch=100 sanity=none evaluate.maps=[]"
     return [
         *first,
-        Step("engine", 300, (*benchmark, *engine), 40),
-        Step("memory", 90, (*benchmark, *memory), 30),
-        Step("run", 90, (*attack, "config=quickstart", on, f"hydra.run.dir={out / 'run'}")),
-        Step(
-            "evaluate",
-            180,
-            (*attack, "config=evaluate", *encoder, *large, on, f"hydra.run.dir={out / 'evaluate'}"),
-            busy=True,
-        ),
+        benchmark("engine", 300, 40, "--arch resnet50 --views 128 --rounds 5"),
+        benchmark("memory", 90, 30, "--arch resnet18 --rounds 2 --views 8 64 512"),
+        attack("run", 90, "config=quickstart"),
+        attack("evaluate", 180, f"config=evaluate {encoder} {large}"),
     ]
 
 
 def ran(step: Step, out: Path) -> tuple[bool, str]:
     """Run a step; whether it succeeded, and its part of the summary."""
     log, began = out / f"{step.name}.log", time.monotonic()
-    watch = subprocess.Popen(BUSY, stdout=subprocess.PIPE, text=True) if step.busy and shutil.which(BUSY[0]) else None
     with log.open("wb") as file:
         try:
             code = subprocess.run(
@@ -89,10 +73,6 @@ def ran(step: Step, out: Path) -> tuple[bool, str]:
             end = "done" if code == 0 else f"failed with status {code}"
         except subprocess.TimeoutExpired:
             code, end = 1, f"stopped after {step.seconds} s"
-    if watch is not None:
-        watch.terminate()
-        shares = [*map(int, watch.communicate()[0].split())]
-        end += f", GPU busy {statistics.mean(shares):.0f} % of the time"
     tail = "\n".join(log.read_text(errors="replace").rstrip().splitlines()[-step.lines :])
     return code == 0, f"{step.name}: {end}, {time.monotonic() - began:.0f} s\n\n```text\n{tail}\n```\n"
 
