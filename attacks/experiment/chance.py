@@ -54,10 +54,17 @@ def levels(
         rows = {sizes[i]: int(parts.truth[i]) for i in kept}
         by_size = {size: by_size[size] | {"knn": _vote(identity, row, neighbours)} for size, row in rows.items()}
     for name in next(iter(by_size.values()), {}):
-        table = torch.tensor([by_size[sizes[i]][name] for i in kept], dtype=torch.float64)
-        chance = float(by_cluster(table[:, 0], [clusters[i] for i in kept]).mean())
-        result[name] = Level(chance, float(table[:, 1].min()), float(table[:, 2].max()))
+        result[name] = _mean([by_size[sizes[i]][name] for i in kept], [clusters[i] for i in kept])
+    if parts.goal is not None:
+        goals = [_ranked(len(gallery), count)["median_rank"] for count in members.int().tolist()]
+        result["goal_rank"] = _mean(goals, clusters)
     return result
+
+
+def _mean(rows: Sequence[Level], clusters: Sequence[str]) -> Level:
+    """The level of a mean over clusters."""
+    table = torch.tensor(rows, dtype=torch.float64)
+    return Level(float(by_cluster(table[:, 0], clusters).mean()), float(table[:, 1].min()), float(table[:, 2].max()))
 
 
 def _ranked(rows: int, members: int) -> dict[str, Level]:

@@ -22,9 +22,8 @@ def test_levels_are_those_of_all_orders_of_the_gallery(identity, goal, k):
     queries = SimpleNamespace(clusters=["a"])
     parts = SimpleNamespace(gallery=labelled(identity), truth=torch.tensor([0]), goal=target, queries=queries)
     result = levels(parts, k, 4, None, (0.01,))
-    seen = {
-        name: [] for name in ("success", "recall_at_1", "recall_at_5", "recall_at_10", "mrr", "median_rank", "knn")
-    }
+    names = ("success", "recall_at_1", "recall_at_5", "recall_at_10", "mrr", "median_rank", "goal_rank", "knn")
+    seen = {name: [] for name in names}
     for order in itertools.permutations(range(len(rows))):
         labels = rows[list(order)]
         rank = 1 + int(np.argmax(labels == 0))
@@ -32,14 +31,15 @@ def test_levels_are_those_of_all_orders_of_the_gallery(identity, goal, k):
         seen["success"].append(labels[0] != 0 if goal is None else labels[0] == rows[-1])
         seen["mrr"].append(1 / rank)
         seen["median_rank"].append(rank)
+        seen["goal_rank"].append(1 + int(np.argmax(labels == rows[-1])))
         seen["knn"].append(max(near, key=near.count) == 0)  # the first of equal ones
         for most in (1, 5, 10):
             seen[f"recall_at_{most}"].append(rank <= most)
     for name, values in seen.items():
-        if name == "knn" and identity.count(0) == 1:
+        if (name == "knn" and identity.count(0) == 1) or (name == "goal_rank" and goal is None):
             assert name not in result
             continue
         error = 4 * 0.5 / 64 if name == "knn" else 1e-9
-        mean = np.sort(values)[(len(values) - 1) // 2] if name == "median_rank" else np.mean(values)
+        mean = np.sort(values)[(len(values) - 1) // 2] if "rank" in name else np.mean(values)
         assert result[name].chance == pytest.approx(mean, abs=error), name
         assert result[name][1:] == (min(values), max(values)), name
