@@ -4,6 +4,7 @@ from pathlib import Path
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from attacks.data.images import to_bytes
@@ -16,6 +17,8 @@ from transforms.compose import view
 
 #: The contact sheet shows so many views, the first of the held-out bank.
 SHOWN = 6
+#: Inches: the column of names, a column and a row of pictures, and what lies between pictures.
+LEFT, COLUMN, ROW, MARGIN = 0.3, 1.42, 1.64, 0.08
 
 
 def typical(outcome: Outcome) -> int:
@@ -31,29 +34,36 @@ def contact_sheet(path: str | Path, outcome: Outcome) -> None:
     picture, bench = typical(outcome), outcome.bench
     parts, bank, exhibits = bench.parts, bench.banks[SAME], bench.exhibits.alone
     u = bank.u[:SHOWN]
-    figure = Figure(figsize=(1.45 * (len(u) + 1), 1.72 * len(outcome.arms)), dpi=110)
-    axes = figure.subplots(len(outcome.arms), len(u) + 1)
+    size = LEFT + (len(u) + 1) * COLUMN, len(outcome.arms) * ROW
+    figure = Figure(figsize=size, dpi=110)
+    axis = figure.add_axes((0, 0, 1, 1), xlim=(0, size[0]), ylim=(size[1], 0))  # in inches; one, for each is slow
+    axis.set_axis_off()
     direct = "the file" if parts.perturbation.texture_size is None else "head-on"
-    for row, arm in zip(axes, outcome.arms, strict=True):
-        _show(row[0], exhibits.pictures(arm, [picture])[0], direct, "#888888")
-        row[0].set_ylabel(NAMES[arm], fontsize=9)
+    for row, arm in enumerate(outcome.arms):
+        axis.text(LEFT / 2, (row + 0.5) * ROW, NAMES[arm], fontsize=9, rotation=90, ha="center", va="center")
+        _show(axis, (row, 0), exhibits.pictures(arm, [picture])[0], direct, "#888888")
         views = view(bank.transforms, scene_of(exhibits.shown(arm, [picture])), u).cpu()
         scores = outcome.scores[SAME][arm]
-        for axis, seen, cosine, nearest in zip(
-            row[1:], views, scores.cosine[picture], scores.nearest[picture], strict=False
+        for column, (seen, cosine, nearest) in enumerate(
+            zip(views, scores.cosine[picture], scores.nearest[picture], strict=False), 1
         ):
             known = bool(parts.gallery.same(nearest, parts.truth[picture]))
             aimed = parts.goal is not None and bool(parts.gallery.same(nearest, parts.goal[picture]))
             note = "" if known else "  the target" if aimed else "  not known"
-            _show(axis, seen, f"{cosine:.2f}{note}", "#2f855a" if known else "#c53030")
-    figure.tight_layout(pad=0.4)
+            _show(axis, (row, column), seen, f"{cosine:.2f}{note}", "#2f855a" if known else "#c53030")
     with atomic(path) as temporary:
         figure.savefig(temporary, format="png", metadata={"Software": None})
 
 
-def _show(axis: Axes, image: Tensor, title: str, colour: str) -> None:
-    axis.imshow(to_bytes(image))
-    axis.set_title(title, fontsize=8, color=colour)
-    axis.set(xticks=[], yticks=[])
-    for spine in axis.spines.values():
-        spine.set(color=colour, linewidth=2)
+def _show(axis: Axes, place: tuple[int, int], image: Tensor, title: str, colour: str) -> None:
+    """A picture in its frame below its title, at a row and column of the sheet."""
+    (row, column), (height, width) = place, image.shape[-2:]
+    scale = (COLUMN - MARGIN) / max(height, width)
+    middle, centre = LEFT + (column + 0.5) * COLUMN, row * ROW + ROW - MARGIN / 2 - (COLUMN - MARGIN) / 2
+    x, y = (
+        (middle - scale * width / 2, middle + scale * width / 2),
+        (centre + scale * height / 2, centre - scale * height / 2),
+    )
+    axis.imshow(to_bytes(image), extent=(*x, *y), aspect="auto")
+    axis.add_patch(Rectangle((x[0], y[1]), x[1] - x[0], y[0] - y[1], fill=False, color=colour, linewidth=2))
+    axis.text(middle, y[1] - 0.04, title, fontsize=8, color=colour, ha="center", va="bottom")
