@@ -1,6 +1,5 @@
 """Simulated photographs of a printed card by kind: as they should be, and of twelve kinds of something else."""
 
-import copy
 import io
 import math
 from collections.abc import Callable, Mapping
@@ -21,8 +20,8 @@ from attacks.physical.photo_measure import measure_photo
 from attacks.physical.photos import Photo
 from attacks.physical.recognition import Evidence, Expected
 from attacks.physical.simulation.camera import PAPER, filed, printed
-from attacks.physical.simulation.photographs import Photograph, photograph
-from attacks.physical.simulation.shots import Ranges, Shot, draw
+from attacks.physical.simulation.photographs import photograph
+from attacks.physical.simulation.shots import PRESETS, Ranges, Shot, draw
 from attacks.physical.views import PlacementRecord
 
 Bytes = NDArray[np.uint8]
@@ -30,8 +29,6 @@ Random = np.random.Generator
 #: Of a patch in mm, of its raster in dots an inch, of a scene's picture and of a photograph in pixels.
 MM, DPI, SIDE, SIZE = 100.0, 120, 256, (480, 640)
 ARMS = ("eot", "no_eot", "noise")
-#: What changes a place of the patch by more than this hides it: mean of the channels, of full scale.
-HIDES = 0.14
 
 
 @dataclass(frozen=True)
@@ -131,13 +128,6 @@ class Print:
 def taken(case: Case, what: Print, random: Random) -> Bytes:
     """A photograph, as its file holds it."""
     shot = draw(case.ranges, random) if what.shot is None else what.shot
-    pixels = photographed(case, what, shot, random).pixels
-    with Image.open(io.BytesIO(filed(pixels, shot.quality))) as opened:
-        return np.asarray(opened.convert("RGB"))
-
-
-def photographed(case: Case, what: Print, shot: Shot, random: Random) -> Photograph:
-    """A photograph before it is filed."""
     laid = card(MM, MM, words_of(case.id, ARMS[0]) if what.words is None else what.words)
     raster = card_picture(laid, case.textures[ARMS[0]] if what.texture is None else what.texture, DPI)
     strength = case.strength if what.ink is None else what.ink
@@ -147,19 +137,9 @@ def photographed(case: Case, what: Print, shot: Shot, random: Random) -> Photogr
         light = what.change(light)
     quad = case.quad if what.quad is None else what.quad
     shown = case.scene if what.scene is None else what.scene
-    return photograph(shown, quad, laid, np.asarray(light, np.float32), DPI, shot, SIZE, random)
-
-
-def hidden(case: Case, shot: Shot, random: Random) -> float:
-    """The share of the patch that the object and the lamp of a shot hide: it is photographed with them and without,
-    with the same noise."""
-    unit = np.array([[0, 0], [SIDE, 0], [SIDE, SIDE], [0, SIDE]], np.float32)
-    patches = []
-    for each in (shot, replace(shot, covered=0.0, glare=0.0)):
-        seen = photographed(case, Print(), each, copy.deepcopy(random))
-        rectify = cv2.getPerspectiveTransform(np.array(seen.patch, np.float32), unit)
-        patches.append(cv2.warpPerspective(seen.pixels, rectify, (SIDE, SIDE)).astype(np.float32) / 255)
-    return float((np.abs(patches[0] - patches[1]).mean(2) > HIDES).mean())
+    seen = photograph(shown, quad, laid, np.asarray(light, np.float32), DPI, shot, SIZE, random)
+    with Image.open(io.BytesIO(filed(seen.pixels, shot.quality))) as opened:
+        return np.asarray(opened.convert("RGB"))
 
 
 def examined(case: Case, photo: Bytes) -> tuple[str | None, Evidence | None]:
@@ -304,6 +284,7 @@ NEGATIVE: dict[str, Kind] = {
     "stretched 1.35 to 1.7 times": stretched,
 }
 KIND: dict[str, Kind] = {"as it should be": lambda *_: Print()}
+HARD: dict[str, Kind] = {"photographs of hard": lambda _, random: Print(shot=draw(PRESETS["hard"], random))}
 HARDER: dict[str, Kind] = {
     "blurred": soft,
     "other ink": other_ink,

@@ -1,18 +1,12 @@
 """How often a photograph is scored as the run's patch: of what it should show, and of twelve other kinds."""
 
-import itertools
 from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.physical.simulation.shots import PRESETS, draw
-
-from .card_kinds import HARDER, KIND, NEGATIVE, SOURCES, Kind, Print, drawn, examined, hidden, taken
+from .card_kinds import HARD, HARDER, KIND, NEGATIVE, SOURCES, Kind, drawn, examined, taken
 from .table import Row, Table
-
-#: The ends of the rows of hard photographs, by the share of the patch that is hidden.
-SHARES = (0.0, 0.02, 0.04, 0.06, 0.08, 1.0)
 
 
 def run(photos: int = 2, kind_photos: int = 12, harder_photos: int = 2, hard_photos: int = 2) -> list[Table]:
@@ -26,7 +20,7 @@ def run(photos: int = 2, kind_photos: int = 12, harder_photos: int = 2, hard_pho
     return [
         _table("Photographs of the run's patch: scored", KIND, kind_photos),
         _table("Harder photographs of it: scored", HARDER, harder_photos),
-        _of_hard(hard_photos),
+        _table("Photographs of the preset hard: scored", HARD, hard_photos),
         _table("Photographs of something else: scored", NEGATIVE, photos),
     ]
 
@@ -54,26 +48,6 @@ def _table(title: str, kinds: Mapping[str, Kind], count: int) -> Table:
     columns = {"scored": ".0f", "of": ".0f", "patch, least": ".2f", "most": ".2f", "scene, least": ".2f"}
     columns |= {"most ": ".2f", "hidden, most": ".2f", "purity, least": ".2f", "most  ": ".2f"}
     return Table(title, columns, rows, notes=tuple(reasons[:40]))
-
-
-def _of_hard(count: int) -> Table:
-    """Photographs of the simulator's preset `hard`, by the share of the patch that its object and lamp hide."""
-    shares, scored, reasons = np.empty(count), np.empty(count, bool), []
-    for index in range(count):
-        random = np.random.default_rng((*b"photographs of hard", index))
-        case = drawn(SOURCES["table"], random)
-        shot = draw(PRESETS["hard"], random)
-        shares[index] = hidden(case, shot, random)
-        reason, _ = examined(case, taken(case, Print(shot=shot), random))
-        scored[index] = reason is None
-        if reason is not None:
-            reasons.append(f"hard, photograph {index}, {shares[index]:.1%} hidden: {reason}")
-    rows: dict[str, Row] = {}
-    for low, high in itertools.pairwise(SHARES):
-        here = (shares >= low) & ((shares < high) | (high == SHARES[-1]))
-        rows[f"{low:.0%} to {high:.0%} hidden"] = (float(scored[here].sum()), float(here.sum()))
-    rows["all"] = (float(scored.sum()), float(count))
-    return Table("Photographs of the preset hard: scored", {"scored": ".0f", "of": ".0f"}, rows, None, tuple(reasons))
 
 
 def _ends(seen: list[list[float | None]], end: Callable[[NDArray[np.float64]], np.float64]) -> list[float | None]:
