@@ -245,7 +245,7 @@ class _Estimation:
             if total.requires_grad:
                 try:
                     (slope,) = torch.autograd.grad(total, leaf, allow_unused=True)
-                except Overflow:  # the loss scale was halved: try again
+                except Overflow:  # the scale is smaller now: try again
                     continue
             return losses.detach(), torch.zeros_like(leaf) if slope is None else slope
 

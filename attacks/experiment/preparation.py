@@ -63,7 +63,7 @@ def prepare(
             raise ValueError(f"`engine.threads` must be at least 1, and at most 1024; got {run.engine.threads}")
         torch.set_num_threads(run.engine.threads)
     refuse_unfit(run)
-    _deterministic(compiles=run.engine.compile is not False)
+    _deterministic()
     keep_freed_memory()
     parts = build(run, module, pipeline)
     check(run, parts)
@@ -90,12 +90,9 @@ def prepared_again(previous: Earlier, run: Run, world: World, module: nn.Module 
     return replace(prepared, manifest=record)
 
 
-def _deterministic(compiles: bool) -> None:
-    """Ask torch for deterministic algorithms, with a warning where there is none. Both calls do; the first one tells
-    the compiler too, and imports it, which takes seconds. `grid_sample` on CUDA is documented instead: with
+def _deterministic() -> None:
+    """Ask torch for deterministic algorithms, with a warning where there is none. `use_deterministic_algorithms`
+    would also import the compiler, which takes seconds. `grid_sample` on CUDA is documented instead: with
     `transforms.deterministic=true` nothing calls it."""
     warnings.filterwarnings("ignore", message="grid_sampler_2d_backward_cuda does not have a deterministic")
-    if compiles:
-        torch.use_deterministic_algorithms(True, warn_only=True)
-    else:
-        torch.set_deterministic_debug_mode("warn")
+    torch.set_deterministic_debug_mode("warn")

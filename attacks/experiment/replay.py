@@ -35,7 +35,7 @@ from transforms import stream
 
 
 def _prepared(module: nn.Module, previous: Earlier) -> Encoder:
-    """The encoder as the engine ran it, but in float32 and without compilation."""
+    """The encoder as the engine ran it, but in float32."""
     try:
         decision = Decision.from_dict(previous.manifest["engine"]["decision"])
     except (KeyError, TypeError, ValueError):

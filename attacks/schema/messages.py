@@ -10,7 +10,7 @@ from hydra.errors import CompactHydraException, OverrideParseException
 from omegaconf import DictConfig
 
 from attacks.schema.secrets import masked
-from attacks.schema.suggestions import choices, did_you_mean, unknown
+from attacks.schema.suggestions import REMOVED, choices, did_you_mean, unknown
 
 
 def one_line(error: BaseException, words: Iterable[str] = ()) -> str:
@@ -29,6 +29,8 @@ def one_line(error: BaseException, words: Iterable[str] = ()) -> str:
         return _plain(f"`{_short(str(error.filename))}`: {why}; name another run directory, {key}=PATH")
     if isinstance(error, CompactHydraException):
         text = f"{error} {error.__cause__ or ''}"
+        if (gone := re.search(r"full_key: ([\w.]+)", text)) and gone[1] in REMOVED:
+            return f"`{gone[1]}` is a key of an earlier version; {REMOVED[gone[1]]}"
         if meant := unknown(words, text):
             return _plain(meant)
         if clash := _of_the_preset(text, words) or _of_another_type(text):

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attacks.encoders.batch_norm import settles
-from attacks.encoders.engine.fallback import engine_agree, fall_back
+from attacks.encoders.engine.fallback import fall_back
 from attacks.eot.adaptive import Noise
 from attacks.eot.estimate import Estimate, Known, combined, known
 from attacks.eot.estimator import EOT
@@ -236,8 +236,6 @@ def _estimate(
         result = exact._replace(other=result.other)
     if not result.other:
         raise FloatingPointError(f"step {step}: the gradient of the penalty is not finite")
-    for part in parts:
-        engine_agree(part.encoder, world)
     if parts[0] is not problem and not step:
         for i, zero in enumerate(result.zeros[: len(parts)]):
             if bool(zero.all()):

@@ -262,6 +262,6 @@ def _slope(loss: LossFn, which: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
             losses = loss(which, leaf)
         try:
             slope = torch.autograd.grad(losses.sum(), leaf, allow_unused=True)[0] if losses.requires_grad else None
-        except Overflow:  # the loss scale has been halved meanwhile
+        except Overflow:  # the scale is smaller now: try again
             continue
         return losses.detach().to(u), torch.zeros_like(u) if slope is None else slope.nan_to_num(0, 0, 0)

@@ -59,10 +59,8 @@ def compared(arch: str, rounds: int, views: int, device: str) -> tuple[Table, Ta
 
 
 def first_peak(name: str, arch: str, views: int, device: str, decision: Decision) -> int:
-    """The peak bytes of a contestant's first step in this process; of its second, if the first is compiled."""
+    """The peak bytes of a contestant's first step in this process."""
     step = contestants(case(arch, views, device), decision)[name]()
-    if decision.compile:
-        step()
     return peak(step, device)
 
 
@@ -105,17 +103,14 @@ def ours(question: Case, decision: Decision) -> Attack:
 
 
 def decide(question: Case) -> Choice:
-    """The choice of `engine: auto` for this encoder and these views, before `STEPS` such steps. On a CPU it may not
-    compile, which would take minutes of every contestant's fresh process."""
+    """The choice of `engine: auto` for this encoder and these views, before `STEPS` such steps."""
     delta, n = torch.zeros_like(question.image), len(question.u)
 
     def trial(encode: Callable[[Tensor], Tensor], chunk: int) -> Trial:
         estimate = question.estimate(EOT(PIPELINE, views=n, chunk=chunk), encode, delta, question.u)
         return Trial(estimate.grad, estimate.snr)
 
-    device = question.image.device
-    options: dict[str, object] = {"compile": "auto" if device.type == "cuda" else False}
-    return choose(question.frozen, trial, options, rows=n, total_views=STEPS * n, device=device)
+    return choose(question.frozen, trial, {}, rows=n, total_views=STEPS * n, device=question.image.device)
 
 
 def _rows(values: dict[str, float]) -> dict[str, Row]:

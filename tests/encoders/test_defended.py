@@ -14,7 +14,7 @@ from torchvision.transforms.functional import pil_to_tensor, to_pil_image
 from attacks import EOT, PGD, Away, Bpda, Defended, Linf, Stochastic, attack, bank, load_encoder, randomised, solve
 from attacks.data.gallery import tiles
 from attacks.encoders.description import identity
-from attacks.encoders.engine import Choice, Decision, prepare
+from attacks.encoders.engine import Choice, Decision
 from attacks.encoders.layers import named_layers
 from attacks.encoders.randomness import randomness_of
 from attacks.evaluation.scores import evaluate, signature_of
@@ -234,7 +234,6 @@ def test_averaging_over_a_random_defence_beats_a_blind_attack(pocket):
 
 @pytest.mark.slow
 def test_the_engine_is_tuned_with_the_draws_of_the_views(monkeypatch):
-    """The tuning never compiles."""
     run = validate(composed("config=smoke", "engine=auto", "defence=blur", "encoder.stochastic=true"))
     parts, shown = build(run), []
 
@@ -249,8 +248,6 @@ def test_the_engine_is_tuned_with_the_draws_of_the_views(monkeypatch):
     monkeypatch.setattr("attacks.experiment.tuning.choose", measured)
     decide(run, parts, ALONE)
     assert shown and set(shown) == {(4, 1)}
-    with pytest.raises(ValueError, match=r"`engine\.compile=true`"):
-        prepare(parts.encoder, Decision(compile=True))
 
 
 @pytest.mark.slow

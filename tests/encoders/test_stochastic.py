@@ -172,8 +172,6 @@ def test_draws_that_cannot_be_assigned_to_views_are_refused():
     for bad in (torch.rand(4, 2), torch.rand(3, 1), torch.rand(4)):
         with pytest.raises(ValueError, match="`draws` must hold 1 coordinates"):
             Stochastic(lone(nn.Dropout()))(images, draws=bad)
-    with pytest.raises(ValueError, match=r"`engine\.compile=true`"):
-        prepare(Stochastic(plain()), Decision(compile=True))
 
 
 @pytest.mark.gpu

@@ -7,9 +7,8 @@ from torch import nn
 
 from attacks import EOT, PGD, Away, Linf, Toward, attack, bank, load_encoder
 from attacks.data.gallery import tiles
-from attacks.encoders.engine.fallback import half_pass
 from attacks.encoders.engine.own import in_own_precision
-from attacks.encoders.engine.precision import make_low
+from attacks.encoders.engine.precision import low_pass, make_low
 from attacks.encoders.layers import Layers
 from attacks.encoders.preprocess import Preprocess
 from attacks.eot.estimate import Estimate, combined
@@ -107,11 +106,11 @@ def test_members_may_have_layers(images, pair):
 
 
 def test_preprocessing_of_every_member_is_in_full_precision(images, pair):
-    make_low(pair[0], torch.bfloat16)
-    make_low(pair[1], torch.bfloat16)
-    together = half_pass(Ensemble(pair), images, torch.bfloat16)
+    make_low(pair[0])
+    make_low(pair[1])
+    together = low_pass(Ensemble(pair), images)
     for member, result in zip(pair, together, strict=True):
-        assert torch.equal(result, half_pass(in_own_precision(member), images, torch.bfloat16))
+        assert torch.equal(result, low_pass(in_own_precision(member), images))
 
 
 # --- normalised gradients ---

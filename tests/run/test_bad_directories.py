@@ -106,7 +106,7 @@ def test_bad_weights_give_a_one_line_error(desk, name):
 def begun():
     """The manifest of a run that was stopped, as text."""
     config = dataclasses.asdict(compose("smoke"))
-    decision = {key: config["engine"][key] for key in ("layout", "precision", "fold", "compile", "chunk")}
+    decision = {key: config["engine"][key] for key in ("layout", "precision", "fold", "chunk")}
     message = {"config": config, "preset": "smoke", "overrides": [], "engine": {"decision": decision}, "threads": 1}
     return json.dumps(message)
 

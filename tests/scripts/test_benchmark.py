@@ -88,7 +88,7 @@ def cosine(a, b):
 
 
 STEP = Setting(0.25, 6)
-DECISION = engine.Decision(layout="channels_last", precision="float32", fold=False, compile=False, chunk=4)
+DECISION = engine.Decision(layout="channels_last", precision="float32", fold=False, chunk=4)
 
 
 def test_our_gradient_is_that_of_one_graph(case):

@@ -1,4 +1,4 @@
-"""How an encoder is run: its layout, precision, folding, compilation and chunk. `engine.tuner` measures which."""
+"""How an encoder is run: its layout, precision, folding and chunk. `engine.tuner` measures which."""
 
 from attacks.encoders.engine.decision import Choice, Decision, Trial, describe
 from attacks.encoders.engine.fallback import engine_reset, engine_restore, engine_state, in_float32

@@ -7,21 +7,20 @@ from typing import Any, Literal, NamedTuple, get_args
 from torch import Tensor
 
 Layout = Literal["contiguous", "channels_last"]
-Precision = Literal["float32", "tf32", "mixed", "bfloat16", "float16"]
+Precision = Literal["float32", "tf32", "mixed", "bfloat16"]
 
 
 @dataclass(frozen=True)
 class Decision:
-    """The five settings of an engine; the defaults leave an encoder as it is.
+    """The four settings of an engine; the defaults leave an encoder as it is.
 
     Args:
         layout: how a batch lies in memory: NCHW, or NHWC ("channels_last"), which most convolutions prefer.
         precision: "float32" keeps the encoder's own dtype; "tf32" rounds the factors of its products and convolutions
             to 11 bits, on a GPU that can; "mixed" keeps it in the forward pass and computes the backward pass of
-            convolutions and linear layers in bfloat16; "bfloat16" and "float16" run both passes of everything after
-            the preprocessing under autocast, float16 with a scaled loss.
+            convolutions and linear layers in bfloat16; "bfloat16" runs both passes of everything after the
+            preprocessing under autocast.
         fold: batch norms become part of the convolution or linear layer before them.
-        compile: `torch.compile`; the first pass of each shape takes a minute or more.
         chunk: most views in one pass, over all images.
 
     Raises:
@@ -31,23 +30,21 @@ class Decision:
     layout: Layout = "contiguous"
     precision: Precision = "float32"
     fold: bool = False
-    compile: bool = False
     chunk: int = 48
 
     def __post_init__(self) -> None:
         for name, known in (("layout", get_args(Layout)), ("precision", get_args(Precision))):
             if getattr(self, name) not in known:
                 raise ValueError(f"`{name}` must be one of {', '.join(known)}; got {getattr(self, name)!r}")
-        for name in ("fold", "compile"):
-            if type(getattr(self, name)) is not bool:
-                raise ValueError(f"`{name}` must be true or false; got {getattr(self, name)!r}")
+        if type(self.fold) is not bool:
+            raise ValueError(f"`fold` must be true or false; got {self.fold!r}")
         if type(self.chunk) is not int or self.chunk < 1:
             raise ValueError(f"`chunk` must be a whole number of views, at least 1; got {self.chunk!r}")
 
     @property
     def exact(self) -> "Decision":
-        """The same in float32, and not compiled: what judges a run again."""
-        return replace(self, precision="float32", compile=False)
+        """The same in float32: what judges a run again."""
+        return replace(self, precision="float32")
 
     def settings(self) -> list[str]:
         """The same as arguments of a command line: "engine.layout=channels_last", ..."""

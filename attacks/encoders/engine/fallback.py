@@ -15,16 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from attacks.encoders.engine.decision import Decision
-from attacks.encoders.engine.precision import SCALE, LossScale
+from attacks.encoders.engine.precision import low_pass
 from attacks.encoders.engine.tf32 import tf32_pass
-from attacks.encoders.tree import Encoder, Tree, mapped, optional
-from attacks.runtime.distributed import World
+from attacks.encoders.tree import Encoder, Tree, optional
 from transforms.doors import unchecked
 
 Result = TypeVar("Result")
-State = dict[str, float | int | bool]
-
-HALVES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+State = dict[str, float | int | bool]  # a step of a checkpoint holds plain numbers
 
 
 class Prepared:
@@ -37,7 +34,6 @@ class Prepared:
 
     def __init__(self, run: Encoder, decision: Decision, make_exact: Callable[[], Encoder]) -> None:
         self.run, self.decision, self.make_exact = run, decision, make_exact
-        self.scale = LossScale()
         self.fell_back = self.warned = False
 
     @cached_property
@@ -48,25 +44,13 @@ class Prepared:
     def __call__(self, images: Tensor, **draws: Any) -> Tree:
         if self.fell_back:
             return unchecked(self.exact)(images, **draws)
-        dtype, precision = images.dtype, self.decision.precision
         if self.decision.layout == "channels_last":
             images = images.contiguous(memory_format=torch.channels_last)
-        if precision == "tf32":
+        if self.decision.precision == "tf32":
             return tf32_pass(self.run, images, **draws)
-        if precision not in HALVES:
-            return unchecked(self.run)(images, **draws)
-        scaled = precision == "float16"
-        features = half_pass(self.run, self.scale.enter(images) if scaled else images, HALVES[precision], **draws)
-        features = mapped(features, lambda leaf: leaf.to(dtype))
-        return mapped(features, self.scale.leave) if scaled else features
-
-
-def half_pass(run: Encoder, images: Tensor, dtype: torch.dtype, **draws: Any) -> Tree:
-    """A pass under autocast: of a module from the first layer of `make_low` on, of a plain callable as a whole."""
-    # Of a module it is entered disabled: `make_low` enables it, and the context restores the state.
-    whole = not isinstance(run, nn.Module)
-    with torch.autocast(images.device.type, dtype, enabled=whole, cache_enabled=False):
-        return unchecked(run)(images.float(), **draws)
+        if self.decision.precision == "bfloat16":
+            return low_pass(self.run, images, **draws)
+        return unchecked(self.run)(images, **draws)
 
 
 def prepared(encoder: object) -> Prepared | None:
@@ -81,10 +65,9 @@ def prepared(encoder: object) -> Prepared | None:
 
 
 def engine_state(encoder: object) -> State:
-    """An encoder's state: whether it has fallen back to float32, and the loss scale of float16. Empty for an encoder
-    without state."""
+    """An encoder's state: whether it has fallen back to float32. Empty for an encoder without state."""
     own = prepared(encoder)
-    return {} if own is None else {"fell_back": own.fell_back, "scale": own.scale.value}
+    return {} if own is None else {"fell_back": own.fell_back}
 
 
 def engine_restore(encoder: object, state: Mapping[str, float | int | bool]) -> None:
@@ -96,20 +79,13 @@ def engine_restore(encoder: object, state: Mapping[str, float | int | bool]) -> 
             f"{', '.join(engine_state(encoder)) or 'nothing'}; it belongs to another decision"
         )
     if own is not None:
-        own.fell_back, own.scale.value = bool(state["fell_back"]), float(state["scale"])
+        own.fell_back = bool(state["fell_back"])
 
 
 def engine_reset(encoder: object) -> None:
     """The state before the first pass, so that the results of a batch do not depend on earlier batches."""
     if prepared(encoder) is not None:
-        engine_restore(encoder, {"fell_back": False, "scale": SCALE})
-
-
-def engine_agree(encoder: object, world: World) -> None:
-    """Set the smallest loss scale of all processes on each of them; every process must call it."""
-    own = prepared(encoder)
-    if own is not None and own.decision.precision == "float16":
-        own.scale.value = float(world.least(int(own.scale.value)))
+        engine_restore(encoder, {"fell_back": False})
 
 
 @contextmanager

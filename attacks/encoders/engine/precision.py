@@ -1,4 +1,4 @@
-"""Half precision after the preprocessing, and the loss scaling that float16 needs."""
+"""bfloat16 after the preprocessing, and the repeated passes of encoders that are in float16 themselves."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,15 +7,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-SCALE = 2.0**14
+from attacks.encoders.tree import Encoder, Tree, mapped
+from transforms.doors import unchecked
 
 
 class Overflow(ArithmeticError):
-    """The gradient of a float16 pass overflowed. The loss scale has been halved: repeat the pass."""
+    """The gradient of a pass overflowed in an encoder's own float16. Its scale is now smaller: repeat the pass."""
 
 
-def make_low(module: nn.Module, dtype: torch.dtype) -> int:
-    """Cast, in place, the weights of convolutions and linear layers to `dtype`; run the module with `half_pass`.
+def make_low(module: nn.Module) -> int:
+    """Cast, in place, the weights of convolutions and linear layers to bfloat16; run the module with
+    `low_pass`.
 
     Autocast begins at the first of these layers: it would round the matrices of a resize too, which doubles the
     error of the whole gradient. Weights are cast once, because autocast casts frozen ones in every pass. Returns the
@@ -27,34 +29,19 @@ def make_low(module: nn.Module, dtype: torch.dtype) -> int:
 
     layers = [layer for layer in module.modules() if isinstance(layer, _ConvNd | nn.Linear)]
     for layer in layers:
-        layer.to(dtype)
+        layer.to(torch.bfloat16)
         layer.register_forward_pre_hook(begin)
     return len(layers)
 
 
-class LossScale:
-    """Multiplies the gradient where it enters an encoder's backward pass, and divides it where it leaves.
-
-    float16 has nothing below 6e-8, and many entries of a cosine's gradient are smaller.
-    """
-
-    def __init__(self, value: float = SCALE) -> None:
-        self.value = value
-
-    def enter(self, images: Tensor) -> Tensor:
-        """The images, bit for bit. The backward pass halves the scale and raises `Overflow` where the gradient is not
-        finite, unless the scale is 1: then scaling is not the cause."""
-        return hooked(images, self._divide)
-
-    def leave(self, features: Tensor) -> Tensor:
-        """The features, bit for bit."""
-        return hooked(features, lambda gradient: gradient * self.value)
-
-    def _divide(self, gradient: Tensor) -> Tensor:
-        if self.value > 1 and not bool(gradient.isfinite().all()):
-            self.value /= 2
-            raise Overflow(f"a float16 gradient is not finite; the loss scale is now {self.value:g}: repeat the pass")
-        return gradient / self.value
+def low_pass(run: Encoder, images: Tensor, **draws: Any) -> Tree:
+    """A pass under autocast: of a module from the first layer of `make_low` on, of a plain callable as a whole. Its
+    features have the dtype of the images."""
+    # Of a module it is entered disabled: `make_low` enables it, and the context restores the state.
+    whole = not isinstance(run, nn.Module)
+    with torch.autocast(images.device.type, torch.bfloat16, enabled=whole, cache_enabled=False):
+        features = unchecked(run)(images.float(), **draws)
+    return mapped(features, lambda leaf: leaf.to(images.dtype))
 
 
 def hooked(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:

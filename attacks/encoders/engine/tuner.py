@@ -8,7 +8,6 @@ import math
 import statistics
 import time
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -19,7 +18,6 @@ from attacks.encoders.engine.decision import SETTINGS, Choice, Decision, Measure
 from attacks.encoders.engine.fold import foldable
 from attacks.encoders.engine.memory import Held, most_rows, watch
 from attacks.encoders.engine.own import is_half
-from attacks.encoders.engine.precision import SCALE, Overflow
 from attacks.encoders.engine.prepare import prepare
 from attacks.encoders.engine.tf32 import allow_tf32, has_tf32
 from attacks.encoders.request import first_line
@@ -28,8 +26,8 @@ from transforms.doors import unchecked
 
 #: Share of the run that measuring may take.
 BUDGET = 0.05
-#: Seconds of a run: shorter ones are not tuned, and compilation is only tried in longer ones.
-SHORT, COMPILE = 20.0, 600.0
+#: Seconds of a run: shorter ones are not tuned.
+SHORT = 20.0
 #: Most power of a precision's rounding error, as a share of the sampling noise's power.
 LIMIT = 0.15
 #: Timed trials of the best and of a candidate, in turn. A candidate wins if its median is at most this share of the
@@ -45,11 +43,11 @@ START = {"cpu": 16, "cuda": 64}
 #: Views whose embeddings are compared.
 PROBE = 4
 _EXACT: tuple[dict[str, Any], ...] = ({"layout": "channels_last"}, {"fold": True})
-#: What is tried, in this order, each against the best so far; then chunks, then compilation. On a GPU precision comes
-#: first: it saves most, and measuring may end before all is tried (docs/benchmarks.md at 474049d, "On a GPU").
+#: What is tried, in this order, each against the best so far; then chunks. On a GPU precision comes first: it saves
+#: most, and measuring may end before all is tried (docs/benchmarks.md, "On a GPU").
 CANDIDATES: dict[str, tuple[dict[str, Any], ...]] = {
-    "cpu": (*_EXACT, *({"precision": name} for name in ("tf32", "mixed", "bfloat16", "float16"))),
-    "cuda": (*({"precision": name} for name in ("bfloat16", "tf32", "mixed", "float16")), *_EXACT),
+    "cpu": (*_EXACT, {"precision": "mixed"}, {"precision": "bfloat16"}),
+    "cuda": ({"precision": "bfloat16"}, {"precision": "tf32"}, *_EXACT),
 }
 
 
@@ -63,7 +61,7 @@ def choose(
     device: torch.device,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Choice:
-    """Search greedily: layout, folding, precision (on a GPU first), chunk, compilation; each against the best.
+    """Search greedily: layout, folding, precision (on a GPU first), chunk; each against the best.
 
     A candidate is taken if it is at least 3 % faster and computes the same: embeddings within 1e-3 of float32, and
     the gradient within float32's own uncertainty. A lower precision must keep the power of its rounding error,
@@ -76,7 +74,7 @@ def choose(
         encoder: in evaluation mode; never changed.
         trial: one step of the estimator with a given encoder and chunk, always on the same views. A few of the run's
             images with all their views are enough.
-        wanted: for each of layout, precision, fold, compile and chunk a value, or "auto" (the default).
+        wanted: for each of layout, precision, fold and chunk a value, or "auto" (the default).
         rows: most views that a pass of the trial can have.
         total_views: encoder evaluations of the whole run.
         device: of the encoder.
@@ -104,8 +102,6 @@ def choose(
                 tuner.attempt(**changes)
         if "chunk" not in given:
             tuner.attempt_chunks(rows)
-        if "compile" not in given:
-            tuner.attempt(compile=True)
     return Choice(tuner.best.decision, tuple(tuner.measurements))
 
 
@@ -224,7 +220,7 @@ class Tuner:
                 why = why or self._slower(candidate)
                 if why is None and not sure:
                     why = f"refused: no time to compare it {ROUNDS} times, as so small a gain needs"
-            except Exception as error:  # a missing operator, no compiler, no memory: any reason will do
+            except Exception as error:  # a missing operator, no memory: any reason will do
                 why = f"refused: {first_line(error)}"
             else:
                 verdict = why or f"taken: {self._share(candidate):.3f} of the time"
@@ -256,20 +252,13 @@ class Tuner:
             torch.accelerator.synchronize(self.device)
         return self.clock()
 
-    def _step(self, encoder: Encoder, chunk: int) -> Trial:
-        for _ in range(int(SCALE).bit_length()):  # float16 halves its loss scale until the gradient fits
-            with suppress(Overflow):
-                return self.trial(encoder, chunk)
-        return self.trial(encoder, chunk)
-
     def _warm_up(self, decision: Decision) -> Candidate:
         """Prepare the encoder and run the first trial, its memory watched. Raises ValueError for a trial that never
         calls the encoder, and whatever the encoder raises."""
         began = self._time()
         candidate = Candidate(self.encoder, decision)
-        # A compiled graph is compiled anew where the hooks on saved tensors change.
-        with nullcontext(Held()) if decision.compile else watch(self.device) as candidate.held:
-            trial = self._step(candidate, decision.chunk)
+        with watch(self.device) as candidate.held:
+            trial = self.trial(candidate, decision.chunk)
         if not candidate.views:
             raise ValueError("`trial` must call the encoder that it is given")
         candidate.warmup = self._time() - began
@@ -279,7 +268,7 @@ class Tuner:
 
     def _timed(self, candidate: Candidate) -> float:
         began = self._time()
-        self._step(candidate.encoder, candidate.decision.chunk)
+        self.trial(candidate.encoder, candidate.decision.chunk)
         return self._time() - began
 
     def _race(self, candidate: Candidate, rounds: int) -> bool:
@@ -311,8 +300,6 @@ class Tuner:
             most = self.best.most_rows(self.device)
             if most is None or changes["chunk"] > most:
                 return f"refused: {'free memory is unknown' if most is None else f'memory holds {most} views'}"
-        if "compile" in changes and self._run < COMPILE:
-            return f"not measured: it takes a minute or more, and the run {self._run:.0f} s"
         if not self._affordable(3):  # a warm-up, and one trial of each
             self.stopped = True
             return f"not measured, nor what follows: it would take over {BUDGET:.0%} of the run"
@@ -323,8 +310,7 @@ class Tuner:
         rounding, decision = candidate.rounding, candidate.decision
         if rounding.error == math.inf:
             return "refused: its gradient is not finite"
-        # A compiled graph would be compiled anew for this pass, which has another shape and no gradient.
-        if decision.precision in ("float32", "mixed") and not decision.compile:
+        if decision.precision in ("float32", "mixed"):
             with torch.no_grad():
                 exact, other = (_rows(e(self.reference.probe)) for e in (self.reference.encoder, candidate.encoder))
             distance = float((other - exact).norm() / exact.norm())
@@ -343,10 +329,6 @@ class Tuner:
         """Why it does not save time."""
         if self._share(candidate) > FASTER:
             return f"refused: {self._share(candidate):.3f} of the time"
-        compiling = candidate.warmup - candidate.seconds
-        saved = (self.best.per_view - candidate.per_view) * self.total_views
-        if candidate.decision.compile > self.best.decision.compile and saved <= compiling:
-            return f"refused: it saves {saved:.0f} s and takes {compiling:.0f} s to compile"
         return None
 
 

@@ -116,7 +116,7 @@ def slopes(values: Sequence[Tensor], loss: Callable[[Sequence[Tensor]], Tensor])
             return [None] * len(own)
         try:
             gradients = iter(torch.autograd.grad(total, able, allow_unused=True))
-        except Overflow:  # the loss scale was halved: try again
+        except Overflow:  # the scale is smaller now: try again
             continue
         return [next(gradients) if value.requires_grad else None for value in own]
 

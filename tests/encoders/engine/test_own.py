@@ -176,11 +176,9 @@ def test_the_configured_precision_widens_a_copy_of_a_given_module(dtype):
 
 def test_the_engine_offers_no_other_precision():
     encoder = in_own_precision(network(torch.float16))
-    for precision in ("mixed", "bfloat16", "float16"):
+    for precision in ("mixed", "bfloat16"):
         with pytest.raises(ValueError, match=r"`engine.precision` must be float32 .*in float16"):
             prepare(encoder, Decision(precision=precision))
-    with pytest.raises(ValueError, match=r"`engine.compile` must be false .*in float16"):
-        prepare(encoder, Decision(compile=True))
     assert prepare(encoder, Decision(chunk=3)) is encoder
     with pytest.raises(ValueError, match=r"`engine.precision` must be float32 .*in float16"):
         choose(
