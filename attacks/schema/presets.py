@@ -167,7 +167,8 @@ def refuse_untyped(run: Run, overrides: Iterable[str], keys: Iterable[str] = TYP
         group, _, field = key.rpartition(".")
         value = getattr(getattr(run, group) if group else run, field, None)
         given = typed.get(key, "").strip("'\"")
-        if value not in (None, False, 1, "offline") and given not in (str(value), str(value).lower()):
+        allowed = value is not True and value in (None, False, 1, "offline")  # for 1 equals True
+        if not allowed and given not in (str(value), str(value).lower()):
             word = masked(f"{key}={'true' if value is True else value}")
             raise ValueError(
                 f"`{word}` {TYPED[key]}, so a preset may not choose it: to allow it, say {word} on the command line"

@@ -1,0 +1,301 @@
+"""The message for a mistyped word, a preset that is refused, and a value out of range: one line, with the fix."""
+
+import re
+from dataclasses import asdict
+from functools import cache
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
+
+from attacks.experiment.job import job
+from attacks.run import compose
+from attacks.schema import presets
+from attacks.schema.groups import CHOICES
+from attacks.schema.options import options, refuse_out_of_range
+from attacks.schema.suggestions import keys, suggestion
+from attacks.schema.validate import validate
+from tests.helpers.sampled import mostly_slow
+from tests.schema.test_fuzz_configs import nothing_else
+
+#: Argument -> suggestion.
+MEANT = {
+    "eps=8/255": "perturbation.eps=8/255",
+    "steps=10": "attack.steps=10",
+    "attack=pgd": "optimiser=pgd",
+    "attack.eps=3": "perturbation.eps=3",
+    "encoder=resnet50": "encoder=torchvision encoder.model=resnet50",
+    "encoder=ViT-B-32": "encoder=open_clip encoder.model=ViT-B-32",
+    "optimizer=pgd": "optimiser=pgd",
+    "optimizer.momentm=0.5": "optimiser.momentum=0.5",
+    "optimiser.lr=2": "optimiser=sgd optimiser.lr=2",
+    "config=quikstart": "config=quickstart",
+    "perturbation=Linf": "perturbation=linf",
+    "evaluate.view=3": "evaluate.views=3",
+    "epsilon=8/255": "perturbation.eps=8/255",
+    "attack.iterations=10": "attack.steps=10",
+    "encoder=dinov2": "encoder=transformers encoder.model=facebook/dinov2-small",
+    "objective=untargeted": "objective=away",
+}
+
+
+@pytest.mark.parametrize("word", MEANT)
+def test_mistyped_key_or_choice_gets_the_right_suggestion(word):
+    assert suggestion(word) == MEANT[word]
+
+
+def test_correct_or_unrecognisable_arguments_get_no_suggestion():
+    for word in ("attack.steps=3", "seed", "optimiser=pgd", "nonsense.x=3", "hydra.run.dir=x", "objective=xyzzy"):
+        assert suggestion(word) is None
+    for key, owners in keys().items():
+        assert suggestion(key) is None or owners, key
+
+
+def refused(message, action, *given):
+    """The action raises an error of one printable line with this pattern, and nothing else happens."""
+    with pytest.raises((ValueError, OSError)) as caught, nothing_else():
+        action(*given)
+    text = str(caught.value)
+    assert re.search(message, text) and text.isprintable() and len(text) < 1000, text
+
+
+BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
+    f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]\n" for i in range(1, 12)
+)
+#: The text of a preset that is refused before Hydra sees it -> a part of the message.
+TEXTS = {
+    "encoder: {_target_: os.system, command: 'touch mark'}\n": "key `_target_` is refused",
+    "evaluate: {maps: [{_target_: os.system}]}\n": "key `_target_` is refused",
+    "encoder: {_partial_: true}\n": "key `_partial_` is refused",
+    "data: {'()': logging.FileHandler, filename: mark}\n": "key `..` is refused",
+    "encoder: !!python/object/apply:os.system ['touch mark']\n": "tags",
+    "encoder: !include /etc/passwd\n": "tags",
+    "!!bool x: 1\n": "tags",
+    BOMB: "aliases",
+    "a: &a [*a]\n": "aliases",
+    f"a: {'[' * 2000}{']' * 2000}\n": "not valid YAML",
+    f"a: {'{a: ' * 2000}1{'}' * 2000}\n": "YAML",
+    f"a: {'x' * 2**18}\n": "larger than 256 KiB",
+    "seed: 1\nseed: 2\n": "duplicate key",
+    "data: {count: {1: 2, 1: 3}}\n": "duplicate key",
+    "<<: {seed: 1}\nseed: 2\n": "duplicate key or merge",
+    b"seed: \xff\xfe\n": "not valid YAML",
+    "seed: 1\n".encode("utf-16"): "not valid YAML",
+    "seed: 1\0\n": "not valid YAML",
+    "seed: \x1b[2J\n": "not valid YAML",
+    "seed: 1\n---\nseed: 2\n": "not valid YAML",
+    "": "must be a mapping",
+    "5\n": "must be a mapping",
+    "- 1\n": "must be a mapping",
+    "seed: ${oc.env:HOME}\n": "does not read the environment",
+    "a: oc.env\nseed: ${${a}:HOME}\n": "does not read the environment",
+    "seed: ${oc.decode:x}\n": "does not read the environment",
+    'a: "${\\toc.env:HOME}"\n': "does not read the environment",
+    "hydra: {run: {dir: ../elsewhere}}\n": "`hydra` is refused",
+    "defaults: [{override /hydra/launcher: joblib}]\n": "default .* is refused; set it on the command line",
+    "# @package hydra.launcher\nsetup: [touch mark]\n": "`@package` in hydra",
+    "# x\u2028# @package hydra.job_logging\na: 1\n": "`@package` in hydra",
+    "defaults: [../../../etc/passwd]\n": "must name a choice",
+    "defaults: [//etc/passwd]\n": "must name a choice",
+    "defaults: ['${config}/job_logging/y']\n": "must name a choice",
+    "defaults: 5\n": "`defaults` must be a list",
+    "tracker: {uri: 'http://a:b@host'}\n": "password",
+    "attack: fast\n": "override /attack: NAME",
+}
+TRACKER = "defaults: [/config/smoke, {override /tracker: mlflow}, _self_]\n"
+HTTP = "defaults: [{override /encoder: http}]\nencoder: {model: 'http://h/p', key: VIEWPROOF_K}\n"
+#: The same, of one that Hydra composes.
+COMPOSED = {
+    "seed: ${evaluate.views}\nevaluate: {views: '${seed}'}\n": "seed",
+    "seed: ${nothing.there}\n": "nothing",
+    "'${oc.env:HOME}': 1\n": "not in 'Run'",
+    "overwrite: true\n": "`overwrite=true` removes an earlier run, so a preset may not",
+    "workers: 3\n": "`workers=3` starts processes",
+    "workers: ray\n": "`workers=ray` starts processes",
+    "shard: 0/2\n": "`shard=0/2` leaves pictures",
+    HTTP: "sends pictures",
+    "defaults: [/engine@hydra.launcher: fixed]\n": "refused",
+    "defaults: [{override /encoder: nowhere}]\n": "nowhere",
+    "attack: {stepz: 3}\n": "stepz",
+    "attck: {steps: 3}\n": "attck",
+    "1: 2\n": "1",
+    "defaults: [{override /encoder: torchscript}]\nencoder: {model: x.pt}\n": "runs the program",
+    f"{TRACKER}tracker: {{uri: 'http://host'}}\n": "network",
+    f"{TRACKER}tracker: {{uri: 'sqlite:////tmp/x'}}\n": "uri",
+    "defaults: [{override /data: folder}]\ndata: {path: x, cache: ../mark}\n": "data.cache",
+    "attack: {steps: many}\n": "attack.steps",
+    "attack: {steps: 1.5}\n": "attack.steps",
+    "encoder: null\n": "encoder",
+    "evaluate: {one_view: perhaps}\n": "one_view",
+}
+
+
+@pytest.mark.parametrize("text", [*TEXTS, *mostly_slow(COMPOSED, 30)], ids=lambda text: ascii(text[:40]))
+def test_a_bad_preset_gives_its_message_and_nothing_else(tmp_path, monkeypatch, text):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
+    if text in TEXTS:
+        refused(TEXTS[text], presets.read, "mine.yaml")
+    else:
+        refused(COMPOSED[text], compose, "mine.yaml")
+
+
+#: Overrides of config=smoke, or of another preset, that Hydra refuses, or that are refused after it -> the message.
+OVERRIDES = {
+    "attack.steps=four": "`attack.steps` must be a whole number; got four$",
+    "attack.steps=[1]": r"`attack.steps` must be a whole number; got \[1\]$",
+    "transforms.deterministic=maybe": "`transforms.deterministic` must be true or false; got maybe$",
+    "attack=sweet": "`attack=sweet` is unknown: attack is single, suite, radius$",
+    "transforms.stages.afine.shear=3": r"downscale; did you mean affine\?$",
+    "transforms.stages.cutout.size=[0.2,0.4]": r"is added with a plus: \+transforms\.stages\.cutout",
+    "transforms.stages.affine.shear=3": r"is added with a plus: \+transforms\.stages\.affine\.shear",
+    "+whatever=1": "whatever.*known here",
+    "++attack.stepz=3": "stepz",
+    "++optimiser.momentun=1": "optimiser.momentun.*momentum",
+    "++seed={a:1}": "seed",
+    "perturbation=patch": "`perturbation=patch` has no key eps, which .* sets: begin with config=patch",
+    "config=patch_quickstart objective=away": "has no key target, which .*: begin with another preset",
+    "engine.compile=false": "`engine.compile` is a key of an earlier version; leave it out",
+    "tracker=mlflow tracker.uri=ftp://a": "tracker.uri",
+    "tracker=wandb tracker.mode=shared": "offline, online",
+    "config=quickstart attack.steps=2 attack.gradients=40": "no effect, because attack.steps=2 is set",
+    "+encoder={_target_:os.system}": "_target_|encoder",
+    "encoder=torchvision encoder.model=x encoder.preprocess.size={a:{_target_:os.system}}": "_target_",
+    "encoder=torchscript": "`encoder.model` has no value",
+    "~attack": "attack",
+    "~attack.steps": "attack.steps",
+    "~seedling": "seedling",
+    "data.path=x": "path",
+    "encoder=../../x": "must name a choice",
+    "hydra.job_logging.handlers.file.filename=x.log": "`hydra.job_logging.*refused",
+    "hydra.launcher={_target_:os.system}": "`hydra.launcher` is refused",
+    "hydra.launcher.x={_target_:os.system}": "`hydra.launcher.x` is refused",
+    "hydra/launcher={_target_:os.system}": "`hydra/launcher` takes one choice",
+    "attack=[single,suite]": "`attack` takes one choice",
+}
+
+
+@pytest.mark.parametrize("words", mostly_slow(OVERRIDES, 30))
+def test_a_wrong_override_gives_its_message(words):
+    preset, *given = words.split() if words.startswith("config=") else ["config=smoke", *words.split()]
+    refused(OVERRIDES[words], compose, preset.removeprefix("config="), given)
+
+
+@cache
+def whole(preset):
+    return OmegaConf.create(asdict(compose(preset)))
+
+
+def changed(words):
+    """The configuration of config=smoke, or of the preset that the first word names, with other values."""
+    node, parser = whole("smoke").copy(), OverridesParser.create()
+    for word in words.split(" "):
+        key, _, value = word.partition("=")
+        if key == "config":
+            node = whole(value).copy()
+        elif key in CHOICES:
+            node[key] = OmegaConf.structured(CHOICES[key][value])
+        else:
+            OmegaConf.update(node, key, parser.parse_override(word).value(), force_add=True)
+    return node
+
+
+def test_a_number_beyond_the_declared_ends_is_refused_with_its_key():
+    tried = 0
+    for group, schemas in CHOICES.items():
+        for schema in schemas.values():
+            for item in options(schema):
+                for value in () if item.least is None else (item.least - 1, item.most + 1):
+                    node, tried = schema(), tried + 1
+                    setattr(node, item.key, value)
+                    end = "at least" if value < item.least else "at most"
+                    refused(f"^`{group}.{item.key}` must be {end} .*; got", refuse_out_of_range, node, f"{group}.")
+    assert tried > 20
+
+
+#: Key -> values that no part takes: the message names the key.
+NUMBERS = {
+    "attack.steps": (0, -1, "nan", "inf", "1e3", "abc", 10**30),
+    "attack.views": (0, -1, 10**8),
+    "attack.restarts": (0,),
+    "attack.stop": ("nan", "inf", "-inf"),
+    "perturbation.eps": (0, -1, "nan", "inf", "1/0", "abc", "8/255/3"),
+    "optimiser.rel_step_size": (0, -1, "nan", "inf", 1e30),
+    "perturbation.smooth": (0, "nan", 1e9),
+    "evaluate.views": (0, 1, -5, 10**8),
+    "evaluate.refine": (-1, "half"),
+    "evaluate.batch": (0, -1),
+    "evaluate.wide": (0, "nan", "inf", -2),
+    "evaluate.neighbours": (-1, 0),
+    "evaluate.left_out": (-1,),
+    "data.size": (0, 7, -64, 10**9),
+    "data.count": (0, -1, 10**9),
+    "seed": ("nan", 1.5, "x"),
+    "engine.chunk": (0, -1, "many"),
+    "engine.threads": (0, -1, 10**6),
+    "transforms.value": ("nan", 2, "grey"),
+    "transforms.stages.affine.degrees": ("nan", "inf", "[20,-20]", "x", "[1,2,3]"),
+    "transforms.stages.affine.scale": (0, -1, "nan", "[0,1]", "1e30"),
+    "transforms.stages.perspective.jitter": (-1, 0.7, 2, "nan"),
+    "transforms.stages.downscale.size": (0, -3, "nan", "[96,48]", 10**9),
+    "transforms.stages.downscale.kernel": ("none", "bicubic"),
+    "transforms.kernel": ("cubic",),
+    "transforms.border": ("wrap",),
+    "risk=cvar risk.alpha": (0, -1, 2, "nan"),
+    "risk=worst_of risk.k": (0, -1, 3),
+    "risk=softmax risk.temperature": (0, -1, "nan", "inf"),
+    "penalty=tv penalty.weight": (-1, "nan", "inf"),
+    "config=patch perturbation.size": ("[0,4]", "[-1,4]", "[1000000,1000000]", "5"),
+    "config=patch perturbation.quad": ("[[0,0],[0,0],[0,0],[0,0]]", "[[nan,0],[1,0],[1,1],[0,1]]", "[1]"),
+    "config=patch perturbation.width_mm": (0, -1, "nan", "inf"),
+    "sanity=short sanity.steps": (0, -1),
+}
+#: Choices and values that do not fit together -> the message.
+TOGETHER = {
+    "optimiser=square optimiser.p_init=2": r"`optimiser.p_init` must lie in \(0, 1\]",
+    "optimiser.schedule=steps": "schedule.*cosine",
+    "perturbation=l0 perturbation.eps=2.5": "whole number of pixels",
+    "perturbation.eps=inf": r"\(0, 1\], got inf: write 8/255",
+    "perturbation.mask=nowhere.png": "there is none at 'nowhere.png'",
+    "transforms.stages.affine.turn=3": "affine.turn.*degrees",
+    "transforms.stages.swirl={}": "swirl.*affine",
+    "draws.name=halton": "draws.name.*sobol",
+    "data.size=4000": "`data.size` must be at most 1411",
+    "data=folder data.path=. data.size=9000": "`data.size` must be at most 8,192",
+    "data=scenes data.path=bundled": "`data=scenes` says where a patch lies",
+    "config=patch_universal data.path=none.csv": "`none.csv` is no file",
+    "config=patch_universal perturbation.place.scale=[0.3,0.5]": "the scenes have places for it",
+    "attack=suite objective=layers": "cannot be combined",
+    "attack.adversary=1": "`attack.adversary` chooses the views of a step, 2, among",
+    "attack.adversary=8 optimiser=square": "needs gradients of new views; optimiser=square has none",
+    "attack.adversary=8 risk=cvar": "needs risk=mean",
+    "config=patch attack=radius": "a ball round each picture, of a radius of its own; got patch",
+    "attack=radius perturbation.shared=true": "of a radius of its own; got shared=true",
+    "attack=radius optimiser=square": "`attack=radius` goes on by gradients; got optimiser=square",
+    "config=patch optimiser=label_only": "`optimiser=label_only` needs a ball round each picture",
+    "attack.stop=2": "`attack.stop` is a loss of objective=away, between -1 and 1",
+    "attack.stop=0.3 objective=infonce": "of objective=infonce, between -inf and 0",
+    "attack.stop=0.3 objective.metric=l2": "between -inf and 0",
+    "attack.views=many": "`attack.views` must be auto or a whole number, .*; got many",
+    "attack.steps=null attack.gradients=1": "`attack.gradients` must suffice for a step of 2 views",
+    "risk=worst_of risk.k=3": "`attack.views` must be a multiple of risk.k = 3",
+    "show=everything": "`show`",
+    "evaluate.primary=recall": "`evaluate.primary` must be success or cosine; got recall",
+    "engine.reuse=nowhere": "`engine.reuse` must be a run directory",
+    "engine.chunk=many": "`engine.chunk`.*at least 1",
+    "engine.precision=float16": "`engine.precision`.*float32, tf32, mixed, bfloat16.*got 'float16'",
+    "engine.layout=nhwc": "`engine.layout`.*contiguous, channels_last",
+    "engine.fold=perhaps": "`engine.fold`.*true or false",
+    "engine.device=meta": "`engine.device` must be .* that computes; got 'meta'",
+}
+VALUES = {f"{key}={value}": key.rpartition(".")[2] for key, values in NUMBERS.items() for value in values} | TOGETHER
+
+
+@pytest.mark.parametrize("words", mostly_slow(VALUES, 80))
+def test_a_value_that_no_part_takes_gives_its_message(tmp_path, monkeypatch, words):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises((ValueError, OSError)) as caught:
+        job(validate(changed(words)), tmp_path / "out", "smoke", [])
+    text = str(caught.value)
+    assert re.search(VALUES[words], text) and text.isprintable(), text
+    assert {path.name for path in tmp_path.rglob("*")} <= {"out", ".lock"}
