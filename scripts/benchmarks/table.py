@@ -56,7 +56,7 @@ class Table:
     across: str = ""
 
     def __str__(self) -> str:
-        left = max(14, *(len(name) for name in self.rows))
+        left = max([14, *map(len, self.rows)])
         widths = [max(8, len(name)) for name in self.columns]
         lines = [self.title, f"{'':{left}} {_aligned(self.columns, widths)}  {self.across}".rstrip()]
         for name, row in self.rows.items():

@@ -219,6 +219,13 @@ def test_estimator_measures_a_known_covariance(monkeypatch):
     assert "VOID" not in str(cosines)
 
 
+def test_a_table_without_rows_is_printed():
+    assert str(Table("Rigged, and masking", {"clean": ".3f"}, {}, notes=("none",))).splitlines()[::2] == [
+        "Rigged, and masking",
+        "none",
+    ]
+
+
 def test_estimator_marks_results_with_a_small_reference_as_void(monkeypatch):
     monkeypatch.setattr(estimator, "VIEWS", (2,))
     monkeypatch.setattr(estimator, "SIZE", 32)
