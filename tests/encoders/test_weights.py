@@ -126,9 +126,10 @@ def header(size, text=b""):
     return struct.pack("<Q", size) + text
 
 
-def listing(dtype, shape, end):
-    """A safetensors file of one tensor, with four bytes of data."""
-    text = json.dumps({"a": {"dtype": dtype, "shape": shape, "data_offsets": [0, end]}}).encode()
+def listing(dtype, shape, end, form=b"{%b: %b}"):
+    """A safetensors file of one tensor, with four bytes of data; `form` lists it otherwise."""
+    tensor = json.dumps({"dtype": dtype, "shape": shape, "data_offsets": [0, end]}).encode()
+    text = form.replace(b"%b", b'"a"', 1).replace(b"%b", tensor)
     return header(len(text), text + bytes(4))
 
 
@@ -142,6 +143,9 @@ BROKEN = {
     "unknown dtype": listing("Q9", [1], 4),
     "offsets beyond the file": listing("F32", [9], 36),
     "shape of billions": listing("F32", [2**40, 2**40], 4),
+    "the same bytes twice": listing("F32", [1], 4, b'{%b: %b, "b": %b}'),
+    "a name twice": listing("F32", [1], 4, b'{%b: %b, "a": %b}'),
+    "deeper than Python": header(10**5, b"[" * 10**5),
     "HTML page": b"<!DOCTYPE html><html>404</html>",
     "git-lfs pointer": b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 3\n",
 }
@@ -152,7 +156,7 @@ BROKEN = {
 def test_a_file_of_another_kind_gives_a_one_line_error(tmp_path, suffix, content):
     path = tmp_path / f"w{suffix}"
     path.write_bytes(content)
-    refused(path, "empty file|not a safetensors file|cannot be read|refused")
+    refused(path, "empty file|not a safetensors file|cannot be read|refused|do not fit")
 
 
 @pytest.fixture(scope="module")
@@ -221,6 +225,7 @@ MISMATCHED = {
     ),
     "complex": ({"2.bias": torch.zeros(2, dtype=torch.complex64)}, r"`2\.bias`.*complex64"),
     "nan": ({"2.bias": torch.tensor([0.0, float("nan")])}, r"`2\.bias` holds NaN"),
+    "infinity": ({"2.bias": torch.tensor([0.0, float("inf")])}, r"`2\.bias` holds infinity"),
     "unknown name": ({"3.bias": torch.zeros(2)}, r"1 unknown \(first: \['3\.bias'\]\)"),
 }
 
