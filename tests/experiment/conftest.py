@@ -17,6 +17,9 @@ WORDS += ["evaluate.views=2", "evaluate.refine=0", "evaluate.one_view=false", "e
 WORDS += ["evaluate.curves=[]", "evaluate.left_out=0", "evaluate.deploy=0", "evaluate.explain=0", "evaluate.wide=1"]
 WORDS += ["sanity=none", "engine=fixed", "engine.threads=1", "checkpoint.steps=1"]
 VARIANTS = {"pictures": ["config=smoke"], "patch": ["config=patch", "perturbation.size=[8,8]"]}
+#: Everything that a checkpoint holds: steps of an attack, arms, left-out stages, explanations.
+VARIANTS["parts"] = ["config=evaluate", "attack.steps=2", "attack.views=2", "transforms=eot2d", "evaluate.refine=1"]
+VARIANTS["parts"] += ["evaluate.left_out=1", "evaluate.explain=1", "evaluate.batch=2"]
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +38,7 @@ def start(top):
     for x in (80, 160):
         photo.crop((x, 60, x + 64, 124)).save(pictures / f"{x}.png")
     both = [f"data.path={pictures}", f"data.gallery={pictures}"]
-    return lambda folder, variant="pictures": [*VARIANTS[variant], *WORDS, *both, f"hydra.run.dir={folder}"]
+    return lambda folder, variant="pictures": [*WORDS, *VARIANTS[variant], *both, f"hydra.run.dir={folder}"]
 
 
 @pytest.fixture(scope="session")

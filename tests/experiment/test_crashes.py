@@ -49,9 +49,10 @@ def trouble(nursery, folder, begin, expected):
 CRASHES = [
     (v, mode, part) for v in ("pictures", "patch") for mode in ("kill", "half", "torn", "power") for part in PARTS
 ]
+LONG = [pytest.param(("parts", "kill", part), marks=pytest.mark.nightly) for part in PARTS]
 
 
-@pytest.mark.parametrize("case", mostly_nightly(CRASHES, len(PARTS)), ids=str)
+@pytest.mark.parametrize("case", [*mostly_nightly(CRASHES, len(PARTS)), *LONG], ids=str)
 def test_a_crash_before_any_operation_costs_nothing(nursery, start, recorded, top, case):
     """Modes: killed; killed in a write that is half done, or has not begun; a power cut in which the entries of all
     folders survive, but no bytes that were not synced; and one in which neither does."""

@@ -130,6 +130,20 @@ def test_every_command_in_every_state(nursery, start, recorded, whole, tmp_path,
         assert nursery.wait(fellow)[0] == 0 and facts(folder) == whole[0][0]
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_run_that_is_stopped_prints_how_to_resume(nursery, start, whole, tmp_path, number):
+    folder, gate = tmp_path / "run", tmp_path / "gate"
+    pid = nursery.start(start(folder), pause, folder, HELD, gate)
+    assert reached(nursery, pid, gate) is None
+    os.kill(pid, number)
+    gate.unlink(missing_ok=True)
+    code, text = nursery.wait(pid)
+    last = f"stopped by {number.name}; go on with: python -m attacks.run resume={folder}"
+    assert code == 128 + number and text.splitlines()[-1] == last, text
+    assert not (wrong := trouble(nursery, folder, None, whole[0][0])), wrong
+
+
 class Directory(RuleBasedStateMachine):
     """Two processes on one directory. Each is held before one of its operations, or has ended. `surroundings` are the
     fixtures; the state and the seed of the run are read from the directory."""
