@@ -63,18 +63,6 @@ def test_a_run_that_was_stopped_ends_with_the_same_bytes(whole, stopped, monkeyp
     assert not (stopped / "checkpoint").exists()
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [FIRST, "gallery.safetensors"])
-def test_a_damaged_part_is_done_again(name, whole, stopped, monkeypatch, capsys):
-    path = stopped / "checkpoint" / name
-    data = bytearray(path.read_bytes())
-    data[-1] ^= 128  # the sign of a number
-    path.write_bytes(data)
-    assert call(monkeypatch, f"resume={stopped}") == 0
-    assert f"note: {path} is damaged" in capsys.readouterr().err
-    assert facts(stopped) == facts(whole)
-
-
 def noted(folder, name):
     """As if the run had been started with another setting."""
     path = folder / "manifest.json"
@@ -136,21 +124,6 @@ def test_batches_are_not_resumed_with_another_gallery(tmp_path, monkeypatch, cap
     Image.new("RGB", (64, 64), (200, 30, 30)).save(pictures / "0.png")
     assert call(monkeypatch, f"resume={out}") == 1
     assert "the gallery was" in capsys.readouterr().err
-
-
-@pytest.mark.nightly
-def test_a_run_killed_while_writing_its_report_is_not_finished(whole, tmp_path, monkeypatch):
-    folder = tmp_path / "run"
-
-    def die(*_):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr("attacks.report.page.write_report", die)
-        assert call(patch, *TINY, *LEAN, f"hydra.run.dir={folder}") == 130
-    assert not (folder / "report.html").exists() and not (folder / "metrics.json").exists()
-    assert call(monkeypatch, f"resume={folder}") == 0
-    assert (folder / "report.html").exists() and facts(folder) == facts(whole)
 
 
 @pytest.mark.slow

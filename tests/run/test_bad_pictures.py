@@ -10,7 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from attacks.data.pictures import read_files
+from tests.helpers.sampled import mostly_slow
 from tests.helpers.wrong import desk as desk
+from tests.helpers.wrong import in_time
 
 RGB = np.random.default_rng(0).integers(0, 256, (24, 32, 3), dtype=np.uint8)
 
@@ -96,13 +99,19 @@ CONTENTS = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", CONTENTS, ids=ascii)
-def test_a_bad_picture_file_gives_a_one_line_error(desk, name):
+def refused(path):
+    """The one-line error for a path as `data.path`."""
+    with in_time(), pytest.raises((ValueError, OSError)) as caught:
+        read_files(path, 64)
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 1000
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", mostly_slow(CONTENTS, 10), ids=ascii)
+def test_a_bad_picture_file_gives_a_one_line_error(tmp_path, name):
     content, reason = CONTENTS[name]
-    (desk.given / name).write_bytes(content() if callable(content) else content)
-    message = desk.refused("config=smoke", "data=folder", f"data.path='{desk.given / name}'")
-    assert re.search(reason, message), message
+    (tmp_path / name).write_bytes(content() if callable(content) else content)
+    assert re.search(reason, refused(tmp_path / name))
 
 
 def link(path, aim):
@@ -131,19 +140,18 @@ PLACES = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("place", PLACES)
-def test_a_path_that_is_no_file_gives_a_one_line_error(desk, place):
+@pytest.mark.parametrize("place", mostly_slow(PLACES, 10))
+def test_a_path_that_is_no_file_gives_a_one_line_error(tmp_path, place):
     make, name, reason = PLACES[place]
-    make(desk.given / name.partition("/")[0])
-    assert reason in desk.refused("config=smoke", "data=folder", f"data.path={desk.given / name}")
+    make(tmp_path / name.partition("/")[0])
+    assert reason in refused(tmp_path / name)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_an_unreadable_file_gives_a_one_line_error(desk):
-    (desk.given / "x.png").write_bytes(encoded("PNG"))
-    (desk.given / "x.png").chmod(0)
-    assert "Permission denied" in desk.refused("config=smoke", "data=folder", f"data.path={desk.given / 'x.png'}")
+def test_an_unreadable_file_gives_a_one_line_error(tmp_path):
+    (tmp_path / "x.png").write_bytes(encoded("PNG"))
+    (tmp_path / "x.png").chmod(0)
+    assert "Permission denied" in refused(tmp_path / "x.png")
 
 
 @pytest.mark.slow
