@@ -1,6 +1,5 @@
 """The benchmarks of speed and memory: contestants alternate, and all compute the same."""
 
-import json
 import math
 from types import SimpleNamespace
 
@@ -12,7 +11,7 @@ from torch import nn
 from scripts.benchmarks import commands, engine, estimator, memory, peers, transforms
 from scripts.benchmarks.case import PIPELINE, Case
 from scripts.benchmarks.contest import Contestant, Setting
-from scripts.benchmarks.table import MISSING, Table, machine, save
+from scripts.benchmarks.table import MISSING, Table
 from scripts.benchmarks.timing import compare, photograph
 from transforms import Compose, Sobol
 
@@ -233,19 +232,3 @@ def test_estimator_marks_results_with_a_small_reference_as_void(monkeypatch):
     assert all("VOID" in str(table) for table in tables)
     assert all(len(row) == 1 for table in tables for row in table.rows.values())
     assert "VOID" not in str(estimator.verdict(0.998, 8192))
-
-
-@pytest.mark.slow
-def test_printed_tables_equal_the_written_ones(tmp_path):
-    bars = Table("Bars", {"ms": ".1f", "/ ours": ".2f"}, {"ours": (2.0, 1.0), "none": MISSING}, "bars", ("n.",))
-    lines = Table("Lines", {"8": ".1f", "16": ".1f"}, {"a": (1.0, None)}, "lines")
-    save([bars, lines], "both", tmp_path / "new", machine("cpu"))
-    written = json.loads((tmp_path / "new" / "both.json").read_text())
-    assert written["tables"][0]["rows"] == {"ours": {"ms": 2.0, "/ ours": 1.0}, "none": MISSING}
-    assert written["tables"][1]["rows"] == {"a": {"8": 1.0, "16": None}}
-    assert {"cpu", "cores", "threads", "versions", "git", "date"} <= set(written["machine"])
-    assert written["machine"]["versions"]["torch"] == torch.__version__.split("+")[0]
-    assert (tmp_path / "new" / "both.png").read_bytes().startswith(b"\x89PNG")
-    text = str(bars)
-    assert MISSING in text and text.endswith("n.") and "2.0" in text and "1.00" in text
-    assert len({len(line) for line in str(lines).splitlines()[1:]}) == 1  # aligned

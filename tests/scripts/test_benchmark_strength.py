@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import replace
-from itertools import combinations
 
 import pytest
 import torch
@@ -10,18 +9,15 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import L2, Linf
-from scripts.benchmarks import strength, strength_case, strength_small
-from scripts.benchmarks.contest import OURS, Contestant, Counting, Setting
+from scripts.benchmarks import strength, strength_case
+from scripts.benchmarks.contest import OURS, Counting, Setting
 from scripts.benchmarks.peers import eotpgd
-from scripts.benchmarks.processes import processes
 from scripts.benchmarks.strength import (
-    CELLS,
     EVERY,
     Cell,
     Comparison,
     Job,
     Outcome,
-    Plan,
     marks,
     overview,
     reached,
@@ -29,8 +25,6 @@ from scripts.benchmarks.strength import (
 )
 from scripts.benchmarks.strength_case import (
     BALLS,
-    ENCODERS,
-    VIEWS,
     Centred,
     held_out,
     network,
@@ -154,13 +148,6 @@ def test_only_completed_backward_passes_are_counted():
     assert (counting.forwards, counting.gradients) == (11, 5)
 
 
-def test_every_level_has_three_cells_and_no_pair_of_encoder_and_views_two():
-    assert len(CELLS) == 15 and Cell("mobilenet_v3_small", "di", "linf4", 64) in CELLS
-    for column, levels in enumerate((ENCODERS, VIEWS, BALLS, (64, 256))):
-        assert all(sum(cell[column] == level for cell in CELLS) >= 3 for level in levels)
-    assert all(a[:2] != b[:2] for a, b in combinations(CELLS, 2))
-
-
 @pytest.mark.slow
 def test_settings_are_chosen_on_other_pictures_and_views():
     attacked, others = pictures(12, "table"), pictures(12, "screen")
@@ -196,18 +183,6 @@ def test_an_encoder_without_training_can_be_moved_when_centred(arch, tmp_path):
         assert likeness(centred(images)) < min(0.5, likeness(untrained(arch)(images)))
 
 
-@pytest.mark.slow
-def test_small_encoder_is_trained_once(monkeypatch, tmp_path):
-    short = strength_small.trained
-    monkeypatch.setattr(strength_small, "trained", lambda: short(pictures=3, steps=2))
-    monkeypatch.setattr(strength_small, "BATCH", 8)
-    first = strength_small.small(tmp_path)
-    monkeypatch.delattr(strength_small, "trained")
-    again = strength_small.small(tmp_path)
-    images = torch.rand(2, 3, 40, 40)
-    assert torch.equal(first(images), again(images))
-
-
 CELL = Cell("pocket", "di", "linf8", 16)
 
 
@@ -223,23 +198,6 @@ def test_finished_job_is_not_run_again(job, monkeypatch):
     assert work(job) == first
     with pytest.raises(KeyError):
         work(replace(job, seed=1))
-
-
-def test_jobs_differ_in_their_files(job):
-    changes = {"seed": 1, "purpose": "curve", "evals": 8, "setting": Setting(0.1, 1), "count": 3, "views": 9}
-    changes |= {"cell": Cell("pocket", "di", "l2", 16), "name": "PGD"}
-    assert len({replace(job, **{key: value}).file for key, value in changes.items()} | {job.file}) == 1 + len(changes)
-
-
-@pytest.mark.nightly
-def test_result_does_not_depend_on_the_number_of_processes(job, tmp_path):
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    jobs = [replace(job, seed=seed) for seed in (0, 1)]
-    with processes(2) as spread:
-        others = list(spread(work, [replace(each, folder=tmp_path / "other") for each in jobs]))
-    assert [work(each).cosine for each in jobs] == [each.cosine for each in others]
-    torch.set_num_threads(threads)
 
 
 @pytest.mark.slow
@@ -307,15 +265,3 @@ def test_share_of_the_budget_is_interpolated_on_the_curve():
     assert reached(points, 0.5, 256) == 1
     assert reached(points, 0.9, 256) == 16 / 256
     assert reached(points, 0.4, 256) is None
-
-
-def test_unknown_cell_is_an_error(tmp_path):
-    with pytest.raises(ValueError, match="mobilenet_v3_small-di-linf4-64"):
-        strength.run(cells=["nothing"], jobs=str(tmp_path))
-
-
-def test_settings_with_a_single_step_are_not_tried(tmp_path, monkeypatch):
-    monkeypatch.setattr(Contestant, "installed", True)
-    plan = Plan(Cell("pocket", "di", "l2", 8), 4, 1, 8, tmp_path)
-    assert {setting.views for _, setting in plan.screen()} == {1, 2, 4}
-    assert "adv-lib PGD" not in plan.contestants

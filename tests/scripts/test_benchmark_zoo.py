@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from scripts.benchmarks import zoo
-from scripts.benchmarks.zoo_encoders import SIZE, honest, net, rigged
+from scripts.benchmarks.zoo_encoders import honest, rigged
 
 #: Some of those that mask and of those that do not, by family.
 MASK = (
@@ -14,14 +14,6 @@ MASK = (
     "early pool, partly detached",
 )
 PASS = ("rounding, straight through", "staircase, rising flats", "gradient x 1e-12", "embedding x 1e12")
-
-
-@pytest.mark.slow
-def test_the_zoo_is_large_and_the_same_each_time():
-    assert len(rigged()) >= 24 and len(honest()) >= 10
-    images = torch.rand(2, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(0))
-    for one, again in ((net(), net()), (honest()["transformer"], honest.__wrapped__()["transformer"])):
-        assert torch.equal(one(images), again(images))
 
 
 @pytest.mark.slow

@@ -9,7 +9,6 @@ from types import SimpleNamespace
 import pytest
 
 from attacks.runtime.tracking import Trackers, journal, log_end, log_step, started
-from attacks.runtime.tracking.events import leaves
 from attacks.schema.groups import CHOICES
 from attacks.schema.presets import refuse_untyped
 from attacks.schema.tracker import MLflowConfig, NoTrackerConfig, WandBConfig
@@ -130,14 +129,6 @@ def test_all_trackers_are_closed_when_the_run_fails(tmp_path):
     assert events(next(tmp_path.glob("journal.*")))[-1]["failed"] is True
 
 
-def test_a_file_of_lines_that_cannot_be_written_is_an_error(tmp_path):
-    with pytest.raises(OSError):
-        journal(tmp_path / "none", tmp_path)
-    lines = Recorder(failing="scalars")
-    with pytest.raises(ConnectionError):
-        Trackers(lines).log_scalars(0, {})
-
-
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow", "wandb"])
 def test_missing_library_error_gives_the_install_command(tmp_path, monkeypatch, name):
     for module in (name, "torch.utils.tensorboard", "sqlalchemy", "mlflow.entities"):
@@ -185,8 +176,3 @@ def test_only_the_command_line_can_enable_a_remote_tracker(node, word):
     offline, none = WandBConfig(mode="offline", project="x"), MLflowConfig(uri=None, experiment="x")
     for local in (NoTrackerConfig(), offline, none):
         refuse_untyped(SimpleNamespace(tracker=local), [], KEYS)
-
-
-def test_leaves_have_dotted_names():
-    config = {"a": {"b": {"c": 1}, "d": []}, "e": {}}
-    assert dict(leaves(config)) == {"a.b.c": 1, "a.d": [], "e": {}}
