@@ -16,6 +16,7 @@ from attacks.schema.options import options, refuse_out_of_range
 from attacks.schema.suggestions import keys, suggestion
 from attacks.schema.validate import validate
 from tests.helpers.sampled import mostly_slow
+from tests.helpers.wrong import in_time
 from tests.schema.test_fuzz_configs import nothing_else
 
 #: Argument -> suggestion.
@@ -53,7 +54,7 @@ def test_correct_or_unrecognisable_arguments_get_no_suggestion():
 
 def refused(message, action, *given):
     """The action raises an error of one printable line with this pattern, and nothing else happens."""
-    with pytest.raises((ValueError, OSError)) as caught, nothing_else():
+    with in_time(), pytest.raises((ValueError, OSError)) as caught, nothing_else():
         action(*given)
     text = str(caught.value)
     assert re.search(message, text) and text.isprintable() and len(text) < 1000, text
