@@ -168,18 +168,6 @@ def test_memory_is_measured_for_each_number_of_views(in_this_process):
     assert each == pytest.approx(1e3 * (b - a) / 2) and share == pytest.approx(1 - (b - a) / a)
 
 
-@pytest.mark.nightly
-def test_a_fresh_process_measures_its_own_first_step():
-    assert 0 < memory.in_fresh_process(memory.first_peak, "pocket", "cpu", 2) < 2**30
-
-
-def test_line_fit_is_exact_and_robust_to_an_outlier():
-    x = [8, 16, 64, 1024]
-    assert memory.straight_line(x, [3 + 0.5 * n for n in x]) == pytest.approx((3, 0.5))
-    fixed, each = memory.straight_line(x, [3 + 0.5 * n * (1.02 if n == 1024 else 1) for n in x])
-    assert fixed == pytest.approx(3, abs=0.2) and each == pytest.approx(0.5, rel=0.03)
-
-
 @pytest.mark.slow
 def test_peak_excludes_memory_allocated_before():
     held = torch.ones(100, memory.MIB // 4)
@@ -223,12 +211,3 @@ def test_a_table_without_rows_is_printed():
         "Rigged, and masking",
         "none",
     ]
-
-
-def test_estimator_marks_results_with_a_small_reference_as_void(monkeypatch):
-    monkeypatch.setattr(estimator, "VIEWS", (2,))
-    monkeypatch.setattr(estimator, "SIZE", 32)
-    tables = estimator.run(rounds=2, reference=8)
-    assert all("VOID" in str(table) for table in tables)
-    assert all(len(row) == 1 for table in tables for row in table.rows.values())
-    assert "VOID" not in str(estimator.verdict(0.998, 8192))
