@@ -13,10 +13,10 @@ SMOKE = "config=smoke"
 #: are in tests/schema/test_messages.py.
 WORDS = {
     "": "config.*quickstart",
-    "config=nowhere": "config/nowhere.*quickstart",
+    "config=nowhere": "`config=nowhere` is unknown: config is .*quickstart",
     "config=./nowhere.yaml": "does not exist",
     "config=../../etc/passwd": "must name a choice",
-    "config=.": "Could not find|must",
+    "config=.": "`config=.` is unknown: config is ",
     "config=": "config",
     "config=./a#b.yaml": "`./a#b.yaml` has a sign in its name that Hydra does not read; rename the file",
     "data.count=2": "no preset is given",
@@ -29,7 +29,7 @@ WORDS = {
     "config=smoke perturbation.eps=8": r"eps.*did you mean 8/255\?",
     "config=smoke perturbation.eps=eight": "perturbation.eps.*8/255",
     "config=quickstart perturbation=l2 perturbation.eps=": "perturbation.eps.*8/255",
-    "config=smoke perturbation=l3": "perturbation/l3.*linf",
+    "config=smoke perturbation=l3": "`perturbation=l3` is unknown: perturbation is linf",
     "config=smoke optimiser=pgd optimiser.momentum=2": r"momentum.*\[0, 1\)",
     "config=smoke transforms.stages.affine.degrees=nan": "degrees",
     "config=smoke data.photos=[monalisa]": "photos.*astronaut",
