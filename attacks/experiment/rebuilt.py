@@ -192,7 +192,7 @@ def _explanations(bench: Bench, content: Mapping[str, Any], rows: Sequence[Row])
     reach = None
     if rows[0]["coverage"]:
         names = ("coverage", "view_coverage", "effective_coverage")
-        reach = Reach(none, none, *(_column(rows, name, shape)[0] for name in names))
+        reach = Reach(none, *(_column(rows, name, shape)[0] for name in names))
     recorded = content["explanations"]
     missing, cost = tuple(recorded["missing"]), recorded["cost"]
     head = (sample.names, sample.clusters, maps, recorded["layer"], reach, missing)

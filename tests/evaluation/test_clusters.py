@@ -52,7 +52,7 @@ def parts_of(repeats):
     cosine = {arm: arms[arm].cosine[None] for arm in ("noise", "eot")}
     x, y = (Axis(name, i, (0.0, 1.0), (0.25, 0.75), (0.0, 1.0)) for i, name in enumerate("xy"))
     maps = Maps(values[4], values[4, :, 0], None, None)
-    over = Reach(values[5], values[5], *values[6:9, :, 0])
+    over = Reach(values[5], *values[6:9, :, 0])
     ablation = {"nothing": {"all": arms["eot"]}, "x": {"all": arms["no_eot"]}}
     return {
         "map": Slice((x, y), arms, 2, clusters).map_dict(),

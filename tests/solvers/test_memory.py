@@ -48,7 +48,7 @@ USERS = {
     "anchors": lambda e: mean_embedding(PICTURES, e, BANK, 5),
     "worst": lambda e: worst_views(PICTURES, ANCHOR, encoder=e, **WORST).losses,
     "drift": lambda e: layer_drift(e, PICTURES, {"eot": PICTURES.flip(0)}, BANK, LAYERS, chunk=5).cosine["eot"],
-    "reach": lambda e: reach(CountedEncoder(e), PICTURES, ANCHOR, BANK, 5).saliency,
+    "reach": lambda e: reach(CountedEncoder(e), PICTURES, ANCHOR, BANK, 5).sensitivity,
 }
 
 

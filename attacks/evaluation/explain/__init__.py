@@ -1,4 +1,4 @@
-"""Attribution maps of a few pictures before and after an attack, and measures of their faithfulness."""
+"""Attribution maps of a few pictures before and after an attack, and the pixels that a gradient reaches."""
 
 from attacks.evaluation.explain.explanation import Explanations, explain
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from attacks.encoders.randomness import drawn
 from attacks.eot.bank import Bank
 from attacks.eot.batching import in_parts
-from attacks.evaluation.explain.saliency import CountedEncoder, saliency
+from attacks.evaluation.explain.saliency import CountedEncoder
 from attacks.runtime.stored import stored
 from transforms import scene_of
 from transforms.auditing.coverage import covered, effective, together
@@ -23,14 +23,12 @@ VIEWS = 8
 class Reach(NamedTuple):
     """The gradient at N pictures over some views.
 
-    saliency: (N,H,W) the input-gradient map, averaged over the views.
     sensitivity: (N,H,W) the root mean square length of the gradient at each pixel; 0 in dead zones.
     coverage: (N,) share of pixels with a gradient in any view.
     view: (N,) the same in one view, on average.
     effective: (N,) the participation ratio of the sensitivities: 1 if all are equal.
     """
 
-    saliency: Tensor
     sensitivity: Tensor
     coverage: Tensor
     view: Tensor
@@ -57,9 +55,8 @@ def reach(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor, bank: Bank
             if gradient is None:
                 return None
             parts.append(gradient.nan_to_num(0, 0, 0))
-        gradients = torch.cat(parts)
-        maps = gradients.double().norm(dim=1).cpu()
+        maps = torch.cat(parts).double().norm(dim=1).cpu()
         weights = together(list(maps))
         numbers = covered(weights), sum(map(covered, maps)) / len(maps), effective(weights)
-        rows.append((saliency(gradients).mean(0).cpu(), weights, *map(torch.tensor, numbers)))
+        rows.append((weights, *map(torch.tensor, numbers)))
     return Reach(*(torch.stack(column) for column in zip(*rows, strict=True)))
