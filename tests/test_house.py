@@ -11,7 +11,7 @@ import pytest
 
 from attacks import EOT, Away, Linf, Wiener, attack, load_encoder
 from attacks.data.gallery import tiles
-from attacks.experiment.build.pipeline import preset
+from attacks.study.pipeline import preset
 from tests.test_rooms import imported, parsed
 from transforms import Affine, Brightness, Compose, Contrast, Perspective
 

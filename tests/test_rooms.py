@@ -20,11 +20,12 @@ ROOMS = {
     evaluation  <- data encoders eot objectives optimisers runtime solvers
     gate        <- evaluation schema
     report      <- data encoders evaluation gate runtime solvers
-    experiment <- data encoders eot evaluation gate objectives optimisers perturbations report runtime schema solvers
-    evidence    <- data eot experiment gate report runtime schema
-    physical    <- data encoders eot evaluation experiment perturbations report runtime schema
+    study <- data encoders eot evaluation objectives optimisers perturbations runtime schema solvers
+    experiment <- data encoders eot evaluation gate objectives optimisers report runtime schema solvers study
+    evidence    <- data eot experiment gate report runtime schema study
+    physical    <- data encoders eot evaluation experiment perturbations report runtime schema study
     run         <- experiment gate report runtime schema
-    commands <- data encoders eot evaluation evidence experiment gate perturbations physical report runtime schema
+    commands <- data encoders eot evaluation evidence experiment gate physical report runtime schema study
     notebook    <- commands data experiment gate report run runtime""",
     "transforms": """
     draws ranges sampling <-

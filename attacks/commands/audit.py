@@ -26,12 +26,12 @@ from attacks.data.gallery import PHOTOS
 from attacks.data.images import load_image
 from attacks.evaluation.resizers.identify import identify
 from attacks.evaluation.resizers.openness import RATIOS, table
-from attacks.experiment.build.pipeline import preset
 from attacks.report.resizer_text import cells_of, described, tables
 from attacks.runtime.command_line import print_notes
 from attacks.runtime.files import atomic, write_text
 from attacks.runtime.folders import refuse_file
 from attacks.runtime.tables import write_rows
+from attacks.study.pipeline import preset
 from transforms import audit, resize
 
 PHOTO = PHOTOS / "astronaut.png"

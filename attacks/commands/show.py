@@ -21,12 +21,12 @@ from torch import Tensor
 
 from attacks.data.gallery import PHOTOS
 from attacks.data.images import load_image
-from attacks.experiment.build.pipeline import preset, stages
 from attacks.report.view_sheet import sheet
 from attacks.runtime.command_line import print_notes
 from attacks.runtime.files import atomic
 from attacks.schema.presets import refuse_marks
 from attacks.schema.validate import refuse_code
+from attacks.study.pipeline import preset, stages
 from transforms import Compose, Draws, Grid, Sobol, Uniform, resize
 
 PHOTO = PHOTOS / "astronaut.png"

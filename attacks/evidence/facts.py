@@ -11,8 +11,6 @@ import torch
 from attacks import __version__
 from attacks.eot.bank import bank
 from attacks.experiment.batch import WIDE
-from attacks.experiment.build.pipeline import viewed
-from attacks.experiment.build.printer import laid
 from attacks.experiment.directory import Earlier, opened
 from attacks.experiment.view_scores import read_scores
 from attacks.gate.policy import Policy, Requirement
@@ -21,6 +19,8 @@ from attacks.report.sheets import picture_file
 from attacks.runtime.files import sha256
 from attacks.runtime.untrusted import mapping
 from attacks.schema.encoder import GRADIENT_FREE
+from attacks.study.pipeline import viewed
+from attacks.study.printer import laid
 from transforms import widened
 
 #: Of MITRE ATLAS, by what a run does.

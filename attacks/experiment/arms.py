@@ -16,10 +16,7 @@ from attacks.eot.problem import Options, Problem
 from attacks.eot.risk import Mean
 from attacks.evaluation.sanity.battery import examine
 from attacks.evaluation.sanity.check import Sanity
-from attacks.experiment.build.objective import shown_sign
-from attacks.experiment.build.printer import fixed
 from attacks.experiment.cost import Counted, Meter, Spent
-from attacks.experiment.parts import Parts
 from attacks.objectives.aim import Aim, Known
 from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.distributed import World
@@ -34,6 +31,9 @@ from attacks.solvers.solver import Best, watch
 from attacks.solvers.suite import Member, members, suite
 from attacks.solvers.trace import Trace
 from attacks.solvers.worst import Adversary
+from attacks.study.objective import shown_sign
+from attacks.study.printer import fixed
+from attacks.study.study import Parts
 from transforms import stream
 
 

@@ -17,13 +17,13 @@ from attacks.encoders.black_box.asked import black_box
 from attacks.encoders.black_box.ledger import LEDGER
 from attacks.experiment.batch import arms_of
 from attacks.experiment.configured_slices import configured_parts
-from attacks.experiment.parts import Parts
 from attacks.gate.policy import POLICY
 from attacks.runtime.files import sha256, write_json
 from attacks.runtime.folders import refuse_outside
 from attacks.runtime.untrusted import contents, parsed
 from attacks.schema.patch import PatchConfig
 from attacks.schema.validate import Run
+from attacks.study.study import Parts
 
 SCHEMA = 1
 #: The list of files, and the file that is written last and holds the digest of the list.

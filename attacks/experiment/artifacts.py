@@ -20,12 +20,12 @@ from torch import Tensor
 
 from attacks.data.images import colours, load_image, load_texture, save_image, values_of
 from attacks.eot.protocols import Perturbation
-from attacks.experiment.build.patch import patch_id
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.files import make_folder
 from attacks.runtime.values import Damaged
 from attacks.schema.patch import PatchConfig
 from attacks.schema.validate import Run
+from attacks.study.patch import patch_id
 from transforms import Shown
 
 #: The most pictures that `adversarial.png` shows.

@@ -19,10 +19,7 @@ from attacks.evaluation.sanity.check import Sanity
 from attacks.evaluation.scores import Scores, signature_of
 from attacks.experiment.arms import Setting, check, optimise
 from attacks.experiment.artifacts import Exhibits
-from attacks.experiment.build.data import hidden
-from attacks.experiment.build.objective import aim
 from attacks.experiment.cost import Counted, Meter, Spent
-from attacks.experiment.parts import Parts
 from attacks.objectives.aim import Known
 from attacks.objectives.embedding import Away
 from attacks.runtime.checkpoint import NOWHERE, Checkpoint
@@ -33,6 +30,9 @@ from attacks.schema.validate import Run
 from attacks.solvers.solver import Best
 from attacks.solvers.trace import Trace
 from attacks.solvers.worst import uphill
+from attacks.study.data import hidden
+from attacks.study.objective import aim
+from attacks.study.study import Parts
 from transforms import Shown, stream
 
 #: The arms of an experiment, in the order of its tables; `one_view` is optional.

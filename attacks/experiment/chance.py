@@ -9,7 +9,7 @@ from torch import Tensor
 from attacks.evaluation.clusters import by_cluster
 from attacks.evaluation.per_image import TAR
 from attacks.evaluation.ranking import votes
-from attacks.experiment.parts import Parts
+from attacks.study.study import Parts
 
 #: Random orders from which the chance of a vote is estimated, and the most rows that are permuted for them.
 DRAWS, PERMUTED = 4096, 512

@@ -5,8 +5,8 @@ from typing import Any
 from attacks.evaluation.ablation import varying
 from attacks.evaluation.response import SlicePlan, axes_of
 from attacks.evaluation.slices import axis
-from attacks.experiment.parts import Parts
 from attacks.schema.validate import Run
+from attacks.study.study import Parts
 from transforms import Compose, widened
 
 #: Cells along the sides of a map.

@@ -31,7 +31,6 @@ from attacks.experiment.batch import SAME, WIDE, BatchResult, Bench, Failure, ar
 from attacks.experiment.cost import Counted, Spent
 from attacks.experiment.embeddings import cache_of, embedded
 from attacks.experiment.outcome import Outcome
-from attacks.experiment.parts import Parts
 from attacks.experiment.view_scores import ViewScores, write_scores
 from attacks.runtime.checkpoint import Checkpoint
 from attacks.runtime.distributed import World
@@ -39,6 +38,7 @@ from attacks.runtime.files import write_bytes, write_json, write_text
 from attacks.schema.patch import PatchConfig
 from attacks.schema.validate import Run
 from attacks.solvers.trace import Trace
+from attacks.study.study import Parts
 from transforms import Compose, widened
 
 #: Why a run has no sanity checks although they were configured.
@@ -67,7 +67,7 @@ def set_up(run: Run, parts: Parts, module: nn.Module, decision: Decision, sessio
     """Prepare encoders, gallery, judge and views.
 
     Args:
-        module: the encoder, reading the objective's layers (see `attacks.experiment.build.objective.watched`).
+        module: the encoder, reading the objective's layers (see `attacks.study.objective.watched`).
     """
     setup = bench_of(run, parts, module, decision, session.world, session.out)
     # as the first attempt measured it

@@ -13,10 +13,10 @@ import torch
 from attacks.encoders.engine import Decision
 from attacks.encoders.weights import fingerprint
 from attacks.evaluation.classes import Classes
-from attacks.experiment.parts import Parts
 from attacks.runtime.distributed import World
 from attacks.runtime.files import sha256
 from attacks.schema.validate import Run
+from attacks.study.study import Parts
 
 #: Prefixes of configuration keys that may differ when a run goes on.
 FREE = ("show.", "tracker.", "checkpoint.", "data.cache.", "workers.", "shard.", "overwrite.")

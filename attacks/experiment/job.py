@@ -24,11 +24,6 @@ from attacks.evaluation.resizers.pipeline import recorded
 from attacks.evaluation.sanity.check import table as sanity_table
 from attacks.experiment.artefact_list import CHECKPOINT, duplicates_of, finish
 from attacks.experiment.batch import BatchResult, Bench
-from attacks.experiment.build.data import data
-from attacks.experiment.build.encoder import subject
-from attacks.experiment.build.objective import watched
-from attacks.experiment.build.parts import device
-from attacks.experiment.build.pipeline import viewed
 from attacks.experiment.directory import finished, interrupted, refuse_overrides
 from attacks.experiment.experiment import Session, Setup, gathered, outcome_of, set_up
 from attacks.experiment.identity import refuse_other_command
@@ -53,6 +48,11 @@ from attacks.schema.encoder import in_memory
 from attacks.schema.launchers import queued_again
 from attacks.schema.presets import refuse_untyped
 from attacks.schema.validate import Run, shard, workers
+from attacks.study.assembly import device
+from attacks.study.data import data
+from attacks.study.encoder import subject
+from attacks.study.objective import watched
+from attacks.study.pipeline import viewed
 
 
 def job(

@@ -12,9 +12,9 @@ import torch
 from attacks.encoders.description import identity
 from attacks.encoders.engine import Choice
 from attacks.evaluation.comparisons import declared
-from attacks.experiment.parts import Parts
 from attacks.runtime.distributed import World
 from attacks.schema.validate import Run
+from attacks.study.study import Parts
 
 #: Of manifest.json and metrics.json.
 SCHEMA = 5

@@ -11,17 +11,17 @@ from torch import nn
 
 from attacks.encoders.engine import Choice, keep_freed_memory
 from attacks.experiment.artefact_list import CHECKPOINT, planned
-from attacks.experiment.build.parts import build
 from attacks.experiment.configured_slices import check
 from attacks.experiment.directory import Earlier
 from attacks.experiment.identity import identity, key_of, refuse_other
 from attacks.experiment.manifest import manifest
-from attacks.experiment.parts import Parts
 from attacks.experiment.required import refuse_lacking, refuse_unfit
 from attacks.experiment.tuning import decide
 from attacks.runtime.checkpoint import Checkpoint
 from attacks.runtime.distributed import World
 from attacks.schema.validate import Run
+from attacks.study.assembly import build
+from attacks.study.study import Parts
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,6 @@ from attacks.experiment.arms import read_steps
 from attacks.experiment.batch import Bench, arms_of
 from attacks.experiment.cost import Spent
 from attacks.experiment.directory import misfit
-from attacks.experiment.parts import Parts
 from attacks.experiment.view_scores import NAME as SCORES
 from attacks.experiment.view_scores import ViewScores, read_scores
 from attacks.runtime.tables import read_rows
@@ -36,6 +35,7 @@ from attacks.schema.presets import is_path, is_word
 from attacks.schema.validate import Run
 from attacks.solvers.selection import LEAVES
 from attacks.solvers.trace import Trace
+from attacks.study.study import Parts
 
 #: What a reader of a file raises where the file is not what a run writes.
 UNREADABLE = (ValueError, OSError, KeyError, IndexError, csv.Error, SafetensorError, RecursionError)

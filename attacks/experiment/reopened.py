@@ -8,11 +8,11 @@ from attacks.encoders.description import MODULE
 from attacks.encoders.engine import Decision
 from attacks.experiment.artefact_list import differences
 from attacks.experiment.batch import Bench
-from attacks.experiment.build.parts import build
 from attacks.experiment.directory import opened, refuse_program
 from attacks.experiment.experiment import bench_of, narrowed
 from attacks.runtime.distributed import ALONE
 from attacks.runtime.folders import refuse_links
+from attacks.study.assembly import build
 
 
 def reopened(

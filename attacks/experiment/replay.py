@@ -22,15 +22,15 @@ from attacks.eot.faults.locate import Query, one_view
 from attacks.eot.faults.trace import Line, traced
 from attacks.eot.problem import Problem
 from attacks.experiment.batch import Unit, part_of
-from attacks.experiment.build.objective import aim, wants_gallery, watched
-from attacks.experiment.build.parts import build
 from attacks.experiment.directory import Earlier, earlier, opened, refuse_program
 from attacks.experiment.embeddings import embedded
-from attacks.experiment.parts import Parts
 from attacks.experiment.units import unit_size
 from attacks.objectives.aim import Known
 from attacks.schema import groups
 from attacks.schema.validate import Run
+from attacks.study.assembly import build
+from attacks.study.objective import aim, wants_gallery, watched
+from attacks.study.study import Parts
 from transforms import stream
 
 

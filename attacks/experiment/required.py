@@ -11,7 +11,6 @@ from attacks.encoders.description import identity
 from attacks.evaluation.per_image import MEANS, RETRIEVED, SHARES, TAR, Row
 from attacks.evaluation.retrieval_metrics import rates
 from attacks.experiment.batch import arms_of
-from attacks.experiment.parts import Parts
 from attacks.gate.decide import decide, decided_row
 from attacks.gate.policy import (
     BANKS,
@@ -24,6 +23,7 @@ from attacks.gate.policy import (
 )
 from attacks.runtime.files import sha256
 from attacks.schema.validate import Run
+from attacks.study.study import Parts
 
 
 def refuse_unfit(run: Run) -> None:

@@ -21,18 +21,18 @@ from attacks.evaluation.retrieval_metrics import thresholds
 from attacks.evaluation.significance import Measure
 from attacks.experiment.artefact_list import duplicates_of
 from attacks.experiment.batch import SAME, WIDE, part_of
-from attacks.experiment.build.pipeline import input_side
 from attacks.experiment.chance import levels
 from attacks.experiment.manifest import SCHEMA
 from attacks.experiment.outcome import Outcome
-from attacks.experiment.parts import Parts
-from attacks.experiment.patch_record import facts
 from attacks.experiment.required import verdict_of
 from attacks.experiment.sections import Sections
 from attacks.report.facts import step_text, verdict
 from attacks.report.words import fit_arms, p_value, written
 from attacks.schema.patch import PatchConfig
 from attacks.schema.validate import Run
+from attacks.study.patch_record import facts
+from attacks.study.pipeline import input_side
+from attacks.study.study import Parts
 
 #: The keys of an attack that say how many gradients it has.
 SPENT = ("gradients", "steps", "views")

@@ -14,14 +14,14 @@ from attacks.encoders.tree import Encoder
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import Problem
 from attacks.experiment.batch import part_of
-from attacks.experiment.build.data import hidden
-from attacks.experiment.build.objective import aim, wants_gallery, watched
 from attacks.experiment.directory import read_json
 from attacks.experiment.embeddings import BLOCK, cache_of, embedded
-from attacks.experiment.parts import Parts
 from attacks.objectives.aim import Known
 from attacks.runtime.distributed import World
 from attacks.schema.validate import Run
+from attacks.study.data import hidden
+from attacks.study.objective import aim, wants_gallery, watched
+from attacks.study.study import Parts
 from transforms import stream
 
 #: The approximate number of views of a measurement, on a CPU and on CUDA.

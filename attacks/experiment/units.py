@@ -12,10 +12,10 @@ from attacks.eot.batching import memory_told
 from attacks.eot.faults import NotFinite, write
 from attacks.experiment.batch import BatchResult, Bench, Failure, Unit, attacked
 from attacks.experiment.directory import finished
-from attacks.experiment.parts import Parts
 from attacks.runtime.files import sha256
 from attacks.runtime.locks import Lock
 from attacks.solvers.checks import DeadGradient
+from attacks.study.study import Parts
 
 #: Errors that one picture may cause: it is tried again alone, and then reported.
 FAULTS = (FloatingPointError, DeadGradient, MemoryError)

@@ -21,14 +21,12 @@ from attacks.experiment import agreement, judged_again, records
 from attacks.experiment.artefact_list import ALWAYS, FILES, METRICS, differences, duplicates_of, planned
 from attacks.experiment.artifacts import placement
 from attacks.experiment.batch import SAME, Bench
-from attacks.experiment.build.parts import build
 from attacks.experiment.directory import Earlier, opened, read_json, refuse_program
 from attacks.experiment.drawings import redrawn
 from attacks.experiment.experiment import bench_of, narrowed
 from attacks.experiment.failure import failures_of
 from attacks.experiment.identity import identity, sources
 from attacks.experiment.manifest import DRAWING, manifest, version_of
-from attacks.experiment.parts import Parts
 from attacks.experiment.rebuilt import outcome_of, sections_of
 from attacks.experiment.records import reading, scores_of, table, trace_of
 from attacks.experiment.required import refuse_lacking
@@ -42,6 +40,8 @@ from attacks.runtime.folders import refuse_links
 from attacks.runtime.remote import local
 from attacks.runtime.values import Damaged
 from attacks.schema.patch import PatchConfig
+from attacks.study.assembly import build
+from attacks.study.study import Parts
 
 #: What cannot be recomputed, and why; only the digest covers it.
 ONCE = {

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from attacks.experiment.batch import Bench, Unit
-from attacks.experiment.build.objective import watched
 from attacks.experiment.directory import interrupted
 from attacks.experiment.experiment import Session, set_up
 from attacks.experiment.preparation import prepared_again
@@ -28,6 +27,7 @@ from attacks.runtime.extras import extra
 from attacks.runtime.locks import Lock
 from attacks.runtime.progress import Progress
 from attacks.runtime.signals import Stopped, stoppable
+from attacks.study.objective import watched
 
 #: The run ends after so many deaths of its processes without a unit that was done in between; a cluster tries a unit
 #: so many times again.

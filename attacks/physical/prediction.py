@@ -16,12 +16,12 @@ from torch import Tensor
 from attacks.eot.bank import Bank, bank
 from attacks.evaluation.intervals import Interval
 from attacks.evaluation.judge import Judge
-from attacks.experiment.build.printer import reprinted
 from attacks.physical.colour_fit import ColourFit
 from attacks.physical.photo_measure import PhotoMeasurement
 from attacks.physical.rectify import Pose
 from attacks.physical.score import PhotoScores, figures, joined, scored
 from attacks.physical.views import Rerun
+from attacks.study.printer import reprinted
 from transforms import Compose, Shown, base_of, taken
 from transforms.compose import Homography
 from transforms.sampling.homography import quad_to_quad

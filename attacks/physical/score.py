@@ -16,9 +16,9 @@ from attacks.evaluation.judge import Judge
 from attacks.evaluation.scores import embed
 from attacks.experiment.batch import SAME
 from attacks.experiment.embeddings import BLOCK, embedded
-from attacks.experiment.parts import Parts
 from attacks.experiment.view_scores import NAME, read_scores
 from attacks.physical.photo_measure import PhotoMeasurement
+from attacks.study.study import Parts
 from transforms import Compose, Shown
 
 #: As in metrics.json.

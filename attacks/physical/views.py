@@ -15,14 +15,14 @@ from torch import Tensor
 
 from attacks.data.images import load_image
 from attacks.encoders.description import identity
-from attacks.experiment.build.parts import build
 from attacks.experiment.directory import earlier, read_json, refuse_program
-from attacks.experiment.parts import Parts
 from attacks.perturbations.patch.card import Card, card_from
 from attacks.physical.rectify import project, visible
 from attacks.physical.sheet import refuse_unfinished
 from attacks.schema import groups
 from attacks.schema.validate import Run
+from attacks.study.assembly import build
+from attacks.study.study import Parts
 
 #: The longest side of a run's pictures and of a texture, and their largest aspect ratio.
 LONGEST, ASPECT = 2**14, 2**10

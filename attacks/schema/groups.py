@@ -1,7 +1,7 @@
 """What each group of a configuration offers, and the keys of every choice. No torch.
 
 A key is declared here once, with its default: its part in code takes an argument of the same name and default
-(`attacks.experiment.build.parts.PARTS`), and docs/configuration.md and `--help` are written from it. A choice is a
+(`attacks.study.assembly.PARTS`), and docs/configuration.md and `--help` are written from it. A choice is a
 schema; for the groups of `FILES` it is a YAML file of stages.
 """
 

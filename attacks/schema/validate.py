@@ -1,7 +1,7 @@
 """A configuration checked against its schemas. Loads without torch, so that `--help` and a typo answer at once.
 
 A configuration names parts and gives them numbers. It holds no class path and nothing to import;
-`attacks.experiment.build` turns names into parts.
+`attacks.study` turns names into parts.
 """
 
 import re

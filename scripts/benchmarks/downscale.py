@@ -14,9 +14,9 @@ from attacks.data.gallery import HELD_OUT, photograph, photographs, tiles
 from attacks.data.images import to_bytes
 from attacks.encoders.engine import keep_freed_memory
 from attacks.evaluation.platforms import OPEN, Resampler, at_ratios, codecs, resamplers
-from attacks.experiment.build.perturbation import radius
-from attacks.experiment.build.pipeline import preset
 from attacks.perturbations.ball import Ball
+from attacks.study.perturbation import radius
+from attacks.study.pipeline import preset
 from transforms import Compose, Downscale, OneOf, resize
 from transforms.resizing.resize import target_size
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks import EOT
-from attacks.experiment.build.pipeline import preset
+from attacks.study.pipeline import preset
 from transforms import Antithetic, Draws, Latin, Sobol, Uniform
 
 from .case import case

@@ -13,8 +13,8 @@ from torch.optim.swa_utils import update_bn
 from attacks import L2, Away, Linf, bank
 from attacks.data.gallery import tiles
 from attacks.eot.bank import Bank
-from attacks.experiment.build.pipeline import preset
 from attacks.perturbations.ball import Ball
+from attacks.study.pipeline import preset
 from transforms import Affine, Compose, Downscale, GaussianBlur, Jpeg, stream
 
 from .case import Case, Centred, Normalised, encoder

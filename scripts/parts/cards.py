@@ -21,11 +21,11 @@ import yaml
 from attacks.encoders import FAMILIES, load_encoder
 from attacks.encoders.phash import Phash
 from attacks.encoders.pocket import Pocket
-from attacks.experiment.build.pipeline import preset, stages
-from attacks.experiment.build.registry import PARTS
 from attacks.schema.declared import CONFIGS, ROOT
 from attacks.schema.groups import CHOICES, FILES
 from attacks.schema.options import MISSING, Option, options
+from attacks.study.pipeline import preset, stages
+from attacks.study.registry import PARTS
 from transforms.compose import Geometry
 from transforms.ranges import MOST
 from transforms.registry import STAGES

@@ -18,8 +18,8 @@ from torch import Tensor
 
 from attacks.commands.show import PHOTO
 from attacks.data.images import load_image, to_bytes
-from attacks.experiment.build.pipeline import preset, stages
 from attacks.schema.presets import read
+from attacks.study.pipeline import preset, stages
 from transforms import Compose, OneOf, Sobol, Sometimes, resize
 from transforms.registry import STAGES
 

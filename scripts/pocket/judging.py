@@ -10,9 +10,9 @@ from attacks import Linf, bank, evaluate
 from attacks.data.gallery import HELD_OUT, tiles
 from attacks.encoders.tree import Encoder
 from attacks.evaluation.clusters import by_cluster
-from attacks.experiment.build.pipeline import pipeline
 from attacks.run import compose
 from attacks.runtime.tables import read_rows
+from attacks.study.pipeline import pipeline
 
 #: The arms of a run, in the order of the table.
 ARMS = ("clean", "noise", "no_eot", "one_view", "eot")

@@ -10,10 +10,10 @@ from attacks import EOT, Paired, bank, evaluate, solve
 from attacks.eot.protocols import Objective, Optimiser, Proposer
 from attacks.evaluation.sanity.battery import MASKING
 from attacks.experiment import batch
-from attacks.experiment.build import parts as built
 from attacks.objectives.aim import Aim
 from attacks.perturbations.base import PerturbationSet
 from attacks.runtime.values import read, write
+from attacks.study import parts as built
 from tests.helpers.sampled import mostly_slow
 from tests.helpers.solving import examine, watch, worst_views
 from transforms import Affine, Brightness, Compose, Layer, Scene, scene_of

@@ -10,8 +10,8 @@ import attacks.data.pictures
 from attacks.data.images import load_image, save_image
 from attacks.data.listing import listed
 from attacks.data.pictures import SLENDER, read_files, square
-from attacks.experiment.build.data import data
 from attacks.schema import groups
+from attacks.study.data import data
 from tests.helpers.galleries import all_of
 
 SIZE = 16

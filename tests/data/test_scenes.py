@@ -10,9 +10,9 @@ from torch import nn
 
 from attacks import EOT, PGD, attack
 from attacks.eot.protocols import Objective
-from attacks.experiment.build.data import data
 from attacks.perturbations.patch.patch import Patch
 from attacks.schema.patch import PatchConfig, ScenesConfig
+from attacks.study.data import data
 from tests.helpers.scenery import CORNERS, SIDE, box, document, noise, read, table
 from tests.run.test_run import call
 from transforms import Affine, Compose

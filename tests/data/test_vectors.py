@@ -12,11 +12,11 @@ from attacks.data.gallery import Pictures, beside, on_shelf
 from attacks.data.vectors import read_vectors
 from attacks.evaluation.ranking import Rows
 from attacks.evaluation.retrieval_metrics import impostors
-from attacks.experiment.build.parts import check_gallery
 from attacks.experiment.embeddings import embedded
 from attacks.schema import groups
 from attacks.schema.run import EvaluateConfig
 from attacks.schema.validate import Run
+from attacks.study.assembly import check_gallery
 
 
 def made(folder, rows=9, width=4, kind="float32", names=None, ending=".txt"):

@@ -18,15 +18,15 @@ from attacks.encoders.engine import Choice, Decision
 from attacks.encoders.layers import named_layers
 from attacks.encoders.randomness import randomness_of
 from attacks.evaluation.scores import evaluate, signature_of
-from attacks.experiment.build.encoder import subject
-from attacks.experiment.build.parts import build
-from attacks.experiment.build.pipeline import CONFIGS, stages
 from attacks.experiment.tuning import decide
 from attacks.runtime.distributed import ALONE
 from attacks.schema.encoder import ENCODERS, DefenceConfig, PocketConfig
 from attacks.schema.groups import CHOICES
 from attacks.schema.presets import read
 from attacks.schema.validate import validate
+from attacks.study.assembly import build
+from attacks.study.encoder import subject
+from attacks.study.pipeline import CONFIGS, stages
 from tests.helpers.small import small, smooth
 from tests.schema.test_configs import composed
 from transforms import Compose, Downscale, GaussianBlur, Jpeg, Quantise, ResizePad, jpeg, quantise, resize

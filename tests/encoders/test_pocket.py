@@ -8,9 +8,9 @@ from attacks import EOT, PGD, Away, Linf, bank, evaluate, load_encoder, solve
 from attacks.data.gallery import HELD_OUT, tiles
 from attacks.encoders.loading import POCKET_WEIGHTS
 from attacks.evaluation.significance import sign_flip
-from attacks.experiment.build.pipeline import pipeline
 from attacks.run import CONFIGS, register
 from attacks.schema.validate import validate
+from attacks.study.pipeline import pipeline
 
 
 @pytest.fixture(scope="module")

@@ -11,9 +11,9 @@ import attacks.experiment.arms
 import attacks.experiment.units
 from attacks.eot.bank import bank
 from attacks.experiment.batch import ARMS, arms_of
-from attacks.experiment.build.parts import build
 from attacks.run import compose
 from attacks.solvers.selection import VIEWS
+from attacks.study.assembly import build
 from tests.run.test_run import call
 from transforms import stream
 

@@ -7,10 +7,10 @@ from hydra import compose, initialize_config_dir
 from attacks.data.gallery import tiles
 from attacks.data.images import to_bytes
 from attacks.evaluation.platforms import resamplers
-from attacks.experiment.build.parts import build
-from attacks.experiment.build.perturbation import radius
 from attacks.run import CONFIGS, register
 from attacks.schema import validate as schema
+from attacks.study.assembly import build
+from attacks.study.perturbation import radius
 from transforms import OneOf
 
 #: The resizers of transforms=resizers, in their order.

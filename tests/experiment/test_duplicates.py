@@ -11,12 +11,12 @@ from PIL import Image
 from attacks.data.gallery import on_shelf, tiles
 from attacks.data.images import to_bytes
 from attacks.data.pictures import shelved
-from attacks.experiment.build import duplicates
-from attacks.experiment.build.data import data
-from attacks.experiment.build.parts import check_gallery
 from attacks.schema import groups
 from attacks.schema.patch import ScenesConfig
 from attacks.schema.validate import Run
+from attacks.study import duplicates
+from attacks.study.assembly import check_gallery
+from attacks.study.data import data
 
 
 @pytest.fixture(scope="module")

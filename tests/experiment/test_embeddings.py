@@ -11,7 +11,6 @@ import attacks.experiment.embeddings
 from attacks.data.gallery import Pictures, gathered, on_shelf
 from attacks.encoders.engine import Decision
 from attacks.evaluation.scores import embed
-from attacks.experiment.build.parts import build
 from attacks.experiment.embeddings import BLOCK, cache_of, embedded
 from attacks.experiment.experiment import Session, set_up
 from attacks.runtime.checkpoint import NOWHERE
@@ -19,6 +18,7 @@ from attacks.runtime.distributed import World
 from attacks.schema import groups
 from attacks.schema.encoder import PocketConfig
 from attacks.schema.validate import Run, validate
+from attacks.study.assembly import build
 from tests.helpers.galleries import all_of
 from tests.helpers.sampled import mostly_slow
 from tests.schema.test_configs import composed

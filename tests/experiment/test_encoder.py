@@ -14,11 +14,11 @@ from safetensors.torch import save_file
 from attacks.encoders.description import described, identity
 from attacks.encoders.loading import POCKET_WEIGHTS
 from attacks.encoders.preprocess import Preprocess
-from attacks.experiment.build.encoder import subject
 from attacks.experiment.results import encoder_line
 from attacks.report.warnings import warnings
 from attacks.run import CONFIGS, register
 from attacks.schema import validate as schema
+from attacks.study.encoder import subject
 from tests.helpers.runs import quiet
 
 CPU = torch.device("cpu")

@@ -10,10 +10,10 @@ import attacks.experiment.experiment
 import attacks.experiment.job
 import attacks.experiment.units
 from attacks.experiment.batch import ARMS, part_of
-from attacks.experiment.build.parts import build
 from attacks.run import compose
 from attacks.runtime.distributed import World
 from attacks.runtime.tables import read_rows, write_rows
+from attacks.study.assembly import build
 from tests.helpers.runs import LEAN, whole_run
 from tests.run.test_run import call
 

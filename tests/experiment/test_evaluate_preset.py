@@ -3,9 +3,9 @@
 import pytest
 
 from attacks.evaluation.response import SlicePlan, axes_of
-from attacks.experiment.build.pipeline import pipeline
 from attacks.experiment.configured_slices import configured_slices, wide_of
 from attacks.run import compose
+from attacks.study.pipeline import pipeline
 from tests.helpers.sampled import mostly_slow
 
 

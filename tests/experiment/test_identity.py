@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from attacks.encoders.engine import Decision
-from attacks.experiment.build.parts import build
 from attacks.experiment.identity import identity, key_of, refuse_other, refuse_other_command, sources
 from attacks.run import compose
 from attacks.runtime.distributed import World
+from attacks.study.assembly import build
 
 ROOT = Path(__file__).resolve().parents[2]
 BASE = ["data.count=2", "data.size=32"]

@@ -10,9 +10,6 @@ import torch.nn.functional as F
 from attacks.data.gallery import Pictures, gathered, on_shelf, tiles
 from attacks.data.images import file_names, save_image
 from attacks.encoders.engine import Decision
-from attacks.experiment.build.data import targeted
-from attacks.experiment.build.objective import aim
-from attacks.experiment.build.parts import build
 from attacks.experiment.experiment import Session, outcome_of, set_up
 from attacks.experiment.results import metrics
 from attacks.experiment.sections import sections
@@ -26,6 +23,9 @@ from attacks.runtime.distributed import ALONE
 from attacks.schema import groups
 from attacks.schema import validate as schema
 from attacks.solvers.suite import members
+from attacks.study.assembly import build
+from attacks.study.data import targeted
+from attacks.study.objective import aim
 from tests.helpers.galleries import all_of
 from tests.schema.test_configs import composed
 from transforms import Compose

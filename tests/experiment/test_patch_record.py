@@ -6,10 +6,6 @@ import math
 import pytest
 import torch
 
-from attacks.experiment.build.parts import price
-from attacks.experiment.build.patch import patch, patch_id
-from attacks.experiment.build.printer import laid
-from attacks.experiment.patch_record import facts
 from attacks.perturbations.patch.card import card
 from attacks.perturbations.patch.card_raster import surround
 from attacks.perturbations.patch.placement import Placements
@@ -18,6 +14,10 @@ from attacks.report.page import verdict
 from attacks.report.warnings import warnings
 from attacks.schema.patch import NonPrintabilityConfig, PatchConfig, PrinterConfig
 from attacks.schema.validate import validate
+from attacks.study.assembly import price
+from attacks.study.patch import patch, patch_id
+from attacks.study.patch_record import facts
+from attacks.study.printer import laid
 from tests.helpers import reported
 from tests.helpers.runs import quiet
 from tests.schema.test_configs import composed

@@ -6,11 +6,11 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT, Away
-from attacks.experiment.build.patch import patch
-from attacks.experiment.build.printer import anywhere, fixed
 from attacks.perturbations.patch.patch import Patch
 from attacks.perturbations.patch.placement import Placements
 from attacks.schema.patch import PatchConfig
+from attacks.study.patch import patch
+from attacks.study.printer import anywhere, fixed
 from tests.helpers.fellows import together
 from tests.helpers.sampled import mostly_slow
 from tests.helpers.solving import estimate

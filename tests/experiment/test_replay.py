@@ -14,10 +14,10 @@ from attacks.commands import main
 from attacks.eot.estimator import EOT
 from attacks.eot.faults import NotFinite, fault
 from attacks.eot.faults.trace import broken
-from attacks.experiment.build.parts import build
 from attacks.experiment.job import job
 from attacks.experiment.replay import Named, of_fault, of_run
 from attacks.schema import validate as schema
+from attacks.study.assembly import build
 from tests.helpers.faulty import Turn
 from tests.schema.test_configs import composed
 from transforms.registry import STAGES

@@ -16,9 +16,9 @@ from attacks.encoders.description import described, identity
 from attacks.evaluation.clusters import Sample
 from attacks.evaluation.deployment import deployment
 from attacks.evaluation.judge import CellScores
-from attacks.experiment.build.parts import build
 from attacks.experiment.job import job, show
 from attacks.run import compose
+from attacks.study.assembly import build
 from transforms import Compose, Downscale, MedianPool, OneOf, PixelCrop, widened
 
 VIEWS = ["transforms=resizers", "data.count=1", "data.size=192"]

@@ -7,10 +7,10 @@ import torch.nn.functional as F
 from attacks import EOT, PGD, Linf, bank, load_encoder, solve
 from attacks.data.gallery import tiles
 from attacks.encoders.layers import Layers
-from attacks.experiment.build.objective import aim, shown_sign, wants_gallery, watched
-from attacks.experiment.build.pipeline import pipeline
 from attacks.objectives.aim import Known
 from attacks.schema import groups
+from attacks.study.objective import aim, shown_sign, wants_gallery, watched
+from attacks.study.pipeline import pipeline
 from transforms import Affine, Compose
 from transforms.compose import seen
 

@@ -9,8 +9,6 @@ import pytest
 import torch
 
 from attacks.eot.bank import bank
-from attacks.experiment.build.parts import build
-from attacks.experiment.build.printer import reprinted
 from attacks.perturbations.patch.card import Box
 from attacks.perturbations.patch.inks import Inks
 from attacks.physical.colour_fit import ColourFit
@@ -19,6 +17,8 @@ from attacks.physical.rectify import from_corners, pose, project
 from attacks.physical.score import judge_of, scored
 from attacks.physical.views import PlacementRecord, Rerun
 from attacks.run import compose
+from attacks.study.assembly import build
+from attacks.study.printer import reprinted
 from transforms import Affine, Compose, OnLayers, Perspective
 from transforms.colour.lut import ColourMap, nodes
 

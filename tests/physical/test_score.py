@@ -18,7 +18,6 @@ from PIL import Image
 from attacks.commands import main
 from attacks.data.images import load_image, save_image, to_bytes
 from attacks.encoders.description import identity
-from attacks.experiment.build.parts import build
 from attacks.experiment.directory import refuse_program
 from attacks.perturbations.patch.card import card
 from attacks.perturbations.patch.card_raster import card_picture
@@ -30,6 +29,7 @@ from attacks.physical.views import photo_view
 from attacks.runtime.files import sha256, write_json
 from attacks.schema.presets import read as read_preset
 from attacks.schema.validate import validate
+from attacks.study.assembly import build
 from tests.helpers.photographed import drawn, photographed, posed, stored_scores
 from tests.schema.test_configs import composed
 

@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 from attacks import load_encoder
 from attacks.data.images import file_names, save_image
 from attacks.experiment import job
-from attacks.experiment.build import encoder as subject
 from attacks.experiment.experiment import outcome_of
 from attacks.report.warnings import warnings
 from attacks.schema.encoder import SAMPLED
 from attacks.schema.groups import CHOICES
+from attacks.study import encoder as subject
 from tests.helpers.galleries import all_of
 from tests.helpers.runs import quiet
 from tests.run.test_run import call

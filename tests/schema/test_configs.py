@@ -10,12 +10,12 @@ from hydra import compose, initialize_config_dir
 from omegaconf import OmegaConf
 
 from attacks.encoders import Preprocess, with_preprocess
-from attacks.experiment.build import parts as build
-from attacks.experiment.build import pipeline as pipelines
 from attacks.run import CONFIGS, register
 from attacks.schema import validate as schema
 from attacks.schema.groups import CHOICES, FILES, OPEN
 from attacks.schema.suggestions import choices
+from attacks.study import parts as build
+from attacks.study import pipeline as pipelines
 from transforms import Downscale
 
 GROUPS = choices()

@@ -9,12 +9,12 @@ from dataclasses import is_dataclass
 import pytest
 
 import attacks
-from attacks.experiment.build.make import taken
-from attacks.experiment.build.pipeline import pipeline
-from attacks.experiment.build.registry import PARTS
 from attacks.schema.groups import CHOICES, OPEN
 from attacks.schema.options import MISSING, options
 from attacks.schema.validate import fraction
+from attacks.study.make import taken
+from attacks.study.pipeline import pipeline
+from attacks.study.registry import PARTS
 from transforms import Compose
 
 EVERY = [(group, name) for group in (*CHOICES, *OPEN) for name in CHOICES.get(group, ("",))]

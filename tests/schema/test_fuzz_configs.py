@@ -14,12 +14,12 @@ import yaml
 from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
-from attacks.experiment.build import pipeline as pipelines
 from attacks.run import compose
 from attacks.schema import presets
 from attacks.schema import validate as schema
 from attacks.schema.declared import CONFIGS
 from attacks.schema.groups import CHOICES, OPEN
+from attacks.study import pipeline as pipelines
 from tests.helpers.fuzzing import every_effort, hold, one_line
 from transforms.registry import STAGES
 

@@ -11,10 +11,10 @@ from attacks.data.images import load_image
 from attacks.evaluation.scores import evaluate
 from attacks.experiment.arms import Counted
 from attacks.experiment.batch import ARMS, KEPT, refinable, worst_cosine
-from attacks.experiment.build.pipeline import preset
 from attacks.experiment.results import table
 from attacks.report.words import numbers, written
 from attacks.runtime.distributed import ALONE
+from attacks.study.pipeline import preset
 from tests.helpers.fellows import together
 from tests.helpers.solving import VIEWS, small_problem, uphill
 from tests.run.test_run import call

@@ -12,12 +12,12 @@ from attacks.data.gallery import tiles
 from attacks.eot.problem import Options, Problem
 from attacks.evaluation.scores import Right, evaluate
 from attacks.experiment.arms import averaged
-from attacks.experiment.build.pipeline import preset
 from attacks.objectives.penalties import TotalVariation
 from attacks.perturbations import Masked
 from attacks.perturbations.patch.placement import UNIT, Placements
 from attacks.solvers.selection import LOOKS, Plan, selection
 from attacks.solvers.solver import watch
+from attacks.study.pipeline import preset
 from tests.helpers.pretended import Pretended, Waits, on_device
 
 STEPS = 3

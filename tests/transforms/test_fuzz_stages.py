@@ -7,8 +7,8 @@ import pytest
 import torch
 from hypothesis import strategies as st
 
-from attacks.experiment.build.pipeline import pipeline, stages
 from attacks.schema.groups import ViewsConfig
+from attacks.study.pipeline import pipeline, stages
 from tests.helpers.fuzzing import every_effort, hold, one_line
 from transforms import Compose, Gamma, OneOf, Sometimes
 from transforms.camera.codec import _Coded

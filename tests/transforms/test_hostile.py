@@ -6,8 +6,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks.experiment.build.pipeline import pipeline, stages
 from attacks.schema.groups import ViewsConfig
+from attacks.study.pipeline import pipeline, stages
 from tests.helpers.sampled import mostly_slow
 from transforms import (
     Affine,

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from attacks.encoders.randomness import EncoderDraws
-from attacks.experiment.build.pipeline import CONFIGS, preset
+from attacks.study.pipeline import CONFIGS, preset
 from tests.helpers.sampled import mostly_slow
 from tests.transforms.test_laws import every_stage
 from transforms import (

@@ -18,8 +18,8 @@ from attacks.encoders.engine.own import in_own_precision, precision_text
 from attacks.encoders.engine.tuner import choose
 from attacks.encoders.layers import unwrapped
 from attacks.eot.bank import Bank
-from attacks.experiment.build.encoder import subject
 from attacks.schema.encoder import ModuleConfig
+from attacks.study.encoder import subject
 from tests.run.test_run import call
 from transforms import Compose
 

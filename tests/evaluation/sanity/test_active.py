@@ -20,11 +20,11 @@ from attacks.evaluation.sanity.planted import (
 from attacks.evaluation.sanity.questions import QUERIES, active
 from attacks.evaluation.sanity.rules import mean
 from attacks.evaluation.sanity.short_attack import Tally
-from attacks.experiment.build.pipeline import preset
 from attacks.optimisers.apgd import APGD
 from attacks.optimisers.gradient import Adam
 from attacks.optimisers.square import Square
 from attacks.optimisers.wiener import Wiener
+from attacks.study.pipeline import preset
 from tests.helpers.sampled import mostly_slow
 from tests.helpers.small import small, smooth
 from tests.helpers.solving import trial

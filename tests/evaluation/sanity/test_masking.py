@@ -16,7 +16,7 @@ from attacks.evaluation.sanity.battery import MASKING, masking
 from attacks.evaluation.sanity.differences import CHANGES, LENGTH, SLOPES, Probe, compared
 from attacks.evaluation.sanity.questions import differences
 from attacks.evaluation.sanity.short_attack import Tally
-from attacks.experiment.build.pipeline import preset
+from attacks.study.pipeline import preset
 from tests.helpers.solving import examine, trial
 from transforms import resize
 

@@ -7,8 +7,8 @@ from torch import nn
 
 from attacks import EOT, PGD, Away, attack, bank, load_encoder, solve
 from attacks.data.gallery import tiles
-from attacks.experiment.build.pipeline import preset
 from attacks.perturbations.patch.patch import Patch
+from attacks.study.pipeline import preset
 from tests.helpers.sets import attacked, double, random, seed, uniform
 from tests.helpers.solving import Dot
 from transforms import Affine, Compose, Perspective

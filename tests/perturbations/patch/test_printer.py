@@ -6,12 +6,12 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 
-from attacks.experiment.build.pipeline import CONFIGS
-from attacks.experiment.build.printer import PAPER, PRINT, fixed, printed
 from attacks.perturbations.patch.inks import generic
 from attacks.schema import validate as schema
 from attacks.schema.groups import CHOICES
 from attacks.schema.patch import PrinterConfig
+from attacks.study.pipeline import CONFIGS
+from attacks.study.printer import PAPER, PRINT, fixed, printed
 from tests.schema.test_configs import composed
 from transforms import Affine, Compose, Exposure, OnLayers, Placement
 from transforms.colour.lut import ColourMap, apply_lut

@@ -7,12 +7,12 @@ from typing import Any
 
 from torch import Tensor
 
-from attacks.experiment.build.make import make
-from attacks.experiment.build.pipeline import stages as made_stages
 from attacks.perturbations.patch.colour_profiles import read_colour_map
 from attacks.perturbations.patch.inks import FAMILY, Inks
 from attacks.schema.patch import PatchConfig, PrinterConfig
 from attacks.schema.suggestions import closest
+from attacks.study.make import make
+from attacks.study.pipeline import stages as made_stages
 from transforms import Compose, OnLayers, Placement, Stage
 from transforms.colour.lut import ColourMap
 

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 
 from attacks.eot.protocols import Perturbation
-from attacks.experiment.build.printer import PLACE, anywhere
 from attacks.schema.patch import PatchConfig, PrinterConfig
+from attacks.study.printer import PLACE, anywhere
 from transforms import Compose, OnLayers, Placement
 from transforms.scene import Scene
 

@@ -14,12 +14,12 @@ from attacks.encoders.tree import Encoder
 from attacks.eot.bank import bank
 from attacks.eot.protocols import Objective
 from attacks.evaluation.scores import embed, mean_embedding
-from attacks.experiment.build.make import make
 from attacks.objectives.aim import Aim, Known
 from attacks.objectives.composite import Each, Sum, Term
 from attacks.objectives.embedding import Away, Paired, Toward
 from attacks.objectives.retrieval import InfoNCE, Retrieval, Triplet
 from attacks.schema import groups
+from attacks.study.make import make
 from transforms import Compose
 
 #: Views over which an anchor is averaged, from a stream that neither the attack nor the evaluation uses.

@@ -11,13 +11,6 @@ from attacks.encoders.features import featured
 from attacks.encoders.loading import BUILT_IN
 from attacks.encoders.request import Request
 from attacks.eot import risk
-from attacks.experiment.build.data import targeted
-from attacks.experiment.build.encoder import BLACK_BOXES
-from attacks.experiment.build.make import make
-from attacks.experiment.build.objective import anchored, mixed, objective_class, weighted
-from attacks.experiment.build.patch import surrounding
-from attacks.experiment.build.perturbation import BALLS, WRAPPERS
-from attacks.experiment.build.printer import placed, sheet
 from attacks.objectives import penalties
 from attacks.objectives.embedding import Away, Toward
 from attacks.objectives.printability import NonPrintability
@@ -31,6 +24,13 @@ from attacks.perturbations.patch.patch import Patch
 from attacks.runtime.tracking.adapters import MLflow, TensorBoard, WandB
 from attacks.schema import groups
 from attacks.solvers.worst import Adversary
+from attacks.study.data import targeted
+from attacks.study.encoder import BLACK_BOXES
+from attacks.study.make import make
+from attacks.study.objective import anchored, mixed, objective_class, weighted
+from attacks.study.patch import surrounding
+from attacks.study.perturbation import BALLS, WRAPPERS
+from attacks.study.printer import placed, sheet
 from transforms import Antithetic, Compose, Fixed, Grid, Latin, Sobol, Uniform
 
 Part = Callable[..., Any]

@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 
 from attacks.data.images import load_image
-from attacks.experiment.build.make import make
-from attacks.experiment.build.printer import anywhere
 from attacks.perturbations.patch.card import SIDES, words_of
 from attacks.perturbations.patch.card import card as card_of
 from attacks.perturbations.patch.card_layer import Surround
@@ -22,6 +20,8 @@ from attacks.perturbations.patch.patch import Patch, texture_size
 from attacks.perturbations.patch.placement import Placements
 from attacks.schema.patch import PatchConfig
 from attacks.schema.validate import Run
+from attacks.study.make import make
+from attacks.study.printer import anywhere
 from transforms import resize
 
 #: Groups of keys that change no texture.

@@ -14,11 +14,11 @@ from attacks.data.scene_geometry import Print
 from attacks.data.scenes import placements_in, read_scenes
 from attacks.data.vectors import read_vectors
 from attacks.evaluation.classes import Classes
-from attacks.experiment.build.duplicates import joined
-from attacks.experiment.build.make import make
-from attacks.experiment.build.patch import made_size
 from attacks.schema import groups
 from attacks.schema.patch import PatchConfig, ScenesConfig
+from attacks.study.duplicates import joined
+from attacks.study.make import make
+from attacks.study.patch import made_size
 from transforms import stream
 
 #: Pairs of near duplicates that a note names.

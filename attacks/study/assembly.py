@@ -21,20 +21,20 @@ from attacks.evaluation.classes import Classes, classified
 from attacks.evaluation.deployment import deployed_size
 from attacks.evaluation.resizers.pipeline import GIVEN, Pipeline, given
 from attacks.evaluation.resizers.pipeline import named as resizer
-from attacks.experiment.build.data import data, hidden, targeted
-from attacks.experiment.build.encoder import subject, surrogate
-from attacks.experiment.build.objective import wants_gallery
-from attacks.experiment.build.perturbation import perturb
-from attacks.experiment.build.pipeline import input_side, viewed
-from attacks.experiment.build.printer import laid
-from attacks.experiment.build.registry import named
-from attacks.experiment.parts import Parts, Views
 from attacks.runtime.distributed import local_rank
 from attacks.schema import groups
 from attacks.schema.encoder import BLACK_BOXES, GRADIENT_FREE, SAMPLED
 from attacks.schema.patch import NonPrintabilityConfig
 from attacks.schema.run import Run
 from attacks.schema.validate import printable
+from attacks.study.data import data, hidden, targeted
+from attacks.study.encoder import subject, surrogate
+from attacks.study.objective import wants_gallery
+from attacks.study.perturbation import perturb
+from attacks.study.pipeline import input_side, viewed
+from attacks.study.printer import laid
+from attacks.study.registry import named
+from attacks.study.study import Parts, Views
 from transforms import stream
 from transforms.resizing.resize import NAMES
 

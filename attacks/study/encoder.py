@@ -14,9 +14,9 @@ from attacks.encoders.black_box.function import function
 from attacks.encoders.engine.own import FLOAT32, is_half, run_in
 from attacks.encoders.features import featured
 from attacks.encoders.stochastic import draws_by_view
-from attacks.experiment.build.make import make
-from attacks.experiment.build.pipeline import stages
 from attacks.schema.encoder import PROGRAMS, DefenceConfig, EncoderConfig
+from attacks.study.make import make
+from attacks.study.pipeline import stages
 
 #: Encoders that can only be asked, by name.
 BLACK_BOXES: dict[str, Callable[..., BlackBox]] = {"callable": function, "command": command, "http": endpoint}

@@ -14,13 +14,13 @@ from attacks.encoders.defended import ViewDefence
 from attacks.encoders.layers import unwrapped
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.tree import optional
-from attacks.experiment.build.make import make
 from attacks.schema import groups
 from attacks.schema.declared import CONFIGS
 from attacks.schema.encoder import DefenceConfig
 from attacks.schema.presets import is_path, read
 from attacks.schema.suggestions import closest
 from attacks.schema.validate import printable
+from attacks.study.make import make
 from transforms import Compose, Stage
 from transforms.ranges import is_number
 from transforms.registry import STAGES

@@ -9,8 +9,6 @@ from torch import Tensor
 
 from attacks.data.images import load_image
 from attacks.eot.protocols import Perturbation
-from attacks.experiment.build.make import make
-from attacks.experiment.build.patch import patch, patch_id
 from attacks.perturbations.ball import L2, Ball, Linf
 from attacks.perturbations.patch.placement import Placements
 from attacks.perturbations.sparse import L0, L1
@@ -20,6 +18,8 @@ from attacks.perturbations.universal import Universal
 from attacks.schema import validate as schema
 from attacks.schema.patch import PatchConfig
 from attacks.schema.validate import Run
+from attacks.study.make import make
+from attacks.study.patch import patch, patch_id
 
 BALLS: dict[str, type[Ball]] = {"linf": Linf, "l2": L2, "l1": L1, "l0": L0}
 #: Key -> the set that it wraps around the ball, from the inside out. A switch has no argument.
