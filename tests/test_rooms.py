@@ -13,19 +13,20 @@ ROOMS = {
     runtime     <- schema
     encoders perturbations <- runtime schema
     data        <- perturbations runtime
+    resizers    <- data runtime
     eot         <- encoders runtime
     objectives  <- encoders eot perturbations runtime schema
     optimisers  <- eot runtime
     solvers     <- encoders eot objectives optimisers perturbations runtime
-    evaluation  <- data encoders eot objectives optimisers runtime solvers
+    evaluation  <- data encoders eot objectives optimisers resizers runtime solvers
     gate        <- evaluation schema
-    report      <- data encoders evaluation gate runtime solvers
-    study <- data encoders eot evaluation objectives optimisers perturbations runtime schema solvers
-    experiment <- data encoders eot evaluation gate objectives optimisers report runtime schema solvers study
+    report      <- data encoders evaluation gate resizers runtime solvers
+    study <- data encoders eot evaluation objectives optimisers perturbations resizers runtime schema solvers
+    experiment <- data encoders eot evaluation gate objectives optimisers report resizers runtime schema solvers study
     evidence    <- data eot experiment gate report runtime schema study
     physical    <- data encoders eot evaluation experiment perturbations report runtime schema study
     run         <- experiment gate report runtime schema
-    commands <- data encoders eot evaluation evidence experiment gate physical report runtime schema study
+    commands <- data encoders eot evaluation evidence experiment gate physical report resizers runtime schema study
     notebook    <- commands data experiment gate report run runtime""",
     "transforms": """
     draws ranges sampling <-

@@ -24,9 +24,9 @@ from typing import Any
 from attacks import load_encoder
 from attacks.data.gallery import PHOTOS
 from attacks.data.images import load_image
-from attacks.evaluation.resizers.identify import identify
-from attacks.evaluation.resizers.openness import RATIOS, table
 from attacks.report.resizer_text import cells_of, described, tables
+from attacks.resizers.identify import identify
+from attacks.resizers.openness import RATIOS, table
 from attacks.runtime.command_line import print_notes
 from attacks.runtime.files import atomic, write_text
 from attacks.runtime.folders import refuse_file

@@ -12,7 +12,7 @@ that fails most, and failure.png, the views that fail most. The key `evaluate.fa
 import argparse
 from pathlib import Path
 
-from attacks.evaluation.failure import ARMS, Failures
+from attacks.evaluation.rare.failure import ARMS, Failures
 from attacks.experiment.directory import PROGRAMS
 from attacks.experiment.failure import failure_of
 from attacks.experiment.reopened import reopened

@@ -19,7 +19,7 @@ from attacks.encoders.tree import optional
 from attacks.eot.bank import Bank
 from attacks.evaluation.clusters import Sample
 from attacks.evaluation.judge import CellScores, Scoring, judged
-from attacks.evaluation.platforms import at_ratios, codecs, resamplers
+from attacks.resizers.platforms import at_ratios, codecs, resamplers
 from attacks.runtime.stored import stored
 from transforms import Compose, Uniform, stream
 from transforms.resizing.resize import target_size

@@ -15,7 +15,7 @@ from torch import Tensor
 from attacks.data.images import to_bytes
 from attacks.evaluation.clusters import by_cluster, totals
 from attacks.evaluation.intervals import rate
-from attacks.evaluation.resizers.pipeline import Pipeline
+from attacks.resizers.pipeline import Pipeline
 from attacks.runtime.stored import stored
 
 #: The share of false alarms that a threshold is set for.

@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from attacks.encoders.description import MODULE
-from attacks.evaluation.resizers.pipeline import GIVEN
+from attacks.resizers.pipeline import GIVEN
 from attacks.runtime.folders import refuse_links, short
 from attacks.runtime.untrusted import contents, parsed
 from attacks.schema import encoder as schema

@@ -4,8 +4,8 @@ import numpy as np
 import torch
 
 from attacks.evaluation.clusters import Sample
-from attacks.evaluation.failure import ARMS, Arm, Failures, PictureFailure, score_of
-from attacks.evaluation.splitting import rare
+from attacks.evaluation.rare.failure import ARMS, Arm, Failures, PictureFailure, score_of
+from attacks.evaluation.rare.splitting import rare
 from attacks.experiment.batch import SAME, Bench
 from transforms import stream
 from transforms.doors import unchecked

@@ -20,7 +20,6 @@ from attacks.encoders.layers import layer_listing
 from attacks.eot.batching import memory_told
 from attacks.eot.faults import NotFinite, fault
 from attacks.evaluation.drift import summary
-from attacks.evaluation.resizers.pipeline import recorded
 from attacks.evaluation.sanity.check import table as sanity_table
 from attacks.experiment.artefact_list import CHECKPOINT, duplicates_of, finish
 from attacks.experiment.batch import BatchResult, Bench
@@ -39,6 +38,7 @@ from attacks.gate.verdict import described
 from attacks.report.facts import gallery, legend
 from attacks.report.index import collect, own_page, write_index
 from attacks.report.warnings import warnings
+from attacks.resizers.pipeline import recorded
 from attacks.runtime.distributed import World, join
 from attacks.runtime.files import clean, make_folder, write_json
 from attacks.runtime.tables import write_rows

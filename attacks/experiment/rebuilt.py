@@ -15,9 +15,9 @@ from attacks.evaluation.detection import Detection
 from attacks.evaluation.drift import VIEWS, Drift
 from attacks.evaluation.explain.explanation import Explanations, Maps
 from attacks.evaluation.explain.gradients import Reach
-from attacks.evaluation.failure import Failures, PictureFailure
 from attacks.evaluation.judge import CellScores
 from attacks.evaluation.radii import SmallestRadii
+from attacks.evaluation.rare.failure import Failures, PictureFailure
 from attacks.evaluation.response import Response, Slice, axes_of
 from attacks.experiment.artefact_list import METRICS
 from attacks.experiment.batch import SAME, Bench, Failure, arms_of, refinable

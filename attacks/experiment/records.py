@@ -16,7 +16,6 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from attacks.encoders.description import MODULE
-from attacks.evaluation.resizers.pipeline import GIVEN
 from attacks.evaluation.sanity.battery import NAMES, masking
 from attacks.evaluation.sanity.check import Check
 from attacks.experiment import agreement
@@ -26,6 +25,7 @@ from attacks.experiment.cost import Spent
 from attacks.experiment.directory import misfit
 from attacks.experiment.view_scores import NAME as SCORES
 from attacks.experiment.view_scores import ViewScores, read_scores
+from attacks.resizers.pipeline import GIVEN
 from attacks.runtime.tables import read_rows
 from attacks.runtime.tracking import log_end, log_step
 from attacks.runtime.tracking.events import JsonLines

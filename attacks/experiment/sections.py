@@ -21,7 +21,7 @@ from attacks.evaluation.clusters import Sample
 from attacks.evaluation.deployment import Deployment, deployed_size, deployment
 from attacks.evaluation.detection import Detection, cosines
 from attacks.evaluation.explain.explanation import Explanations, explain
-from attacks.evaluation.failure import Failures
+from attacks.evaluation.rare.failure import Failures
 from attacks.evaluation.response import Response, SlicePlan, response
 from attacks.experiment.arms import optimise
 from attacks.experiment.batch import SAME, Bench, arms_of, part_of, setup

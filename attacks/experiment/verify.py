@@ -15,7 +15,6 @@ from attacks.encoders.black_box.ledger import LEDGER
 from attacks.encoders.description import MODULE
 from attacks.encoders.engine import Choice, Decision
 from attacks.evaluation.clusters import Sample
-from attacks.evaluation.resizers.pipeline import GIVEN
 from attacks.evaluation.retrieval_metrics import thresholds
 from attacks.experiment import agreement, judged_again, records
 from attacks.experiment.artefact_list import ALWAYS, FILES, METRICS, differences, duplicates_of, planned
@@ -34,6 +33,7 @@ from attacks.experiment.results import metrics
 from attacks.experiment.sections import Section, Sections, deployment_of, explanations_of, sample_of
 from attacks.experiment.view_scores import NAME
 from attacks.gate.policy import POLICY
+from attacks.resizers.pipeline import GIVEN
 from attacks.runtime.distributed import ALONE
 from attacks.runtime.files import sha256
 from attacks.runtime.folders import refuse_links

@@ -9,8 +9,8 @@ from torch import Tensor
 
 import attacks.report  # noqa: F401  # keeps matplotlib's font cache out of the log
 from attacks.evaluation.deployment import Example
-from attacks.evaluation.platforms import OPEN
 from attacks.report.colours import LIGHT
+from attacks.resizers.platforms import OPEN
 from attacks.runtime.files import atomic
 
 #: The frame of a picture with which the attack succeeds.

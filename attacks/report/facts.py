@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from attacks.encoders.description import MODULE, described
-from attacks.evaluation.resizers.pipeline import GIVEN
 from attacks.report.words import (
     BANKS,
     arm_names,
@@ -18,6 +17,7 @@ from attacks.report.words import (
     sample,
     written,
 )
+from attacks.resizers.pipeline import GIVEN
 
 #: Of a shared perturbation with too few clusters to hold some out.
 NOT_HELD_OUT = "Judged on the pictures it was made from: says nothing of other photographs"

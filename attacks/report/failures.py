@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from attacks.evaluation.failure import Failures
+from attacks.evaluation.rare.failure import Failures
 from attacks.report.view_sheet import sheet
 from attacks.runtime.files import atomic
 

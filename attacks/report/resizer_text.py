@@ -3,10 +3,10 @@
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from attacks.evaluation.resizers.identify import Found
-from attacks.evaluation.resizers.openness import Openness, Row
-from attacks.evaluation.resizers.probes import Line
-from attacks.evaluation.resizers.separable import Axis
+from attacks.resizers.identify import Found
+from attacks.resizers.openness import Openness, Row
+from attacks.resizers.probes import Line
+from attacks.resizers.separable import Axis
 from attacks.runtime.command_line import printable
 from transforms.resizing.kernels import KERNELS
 

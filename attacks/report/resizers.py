@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure, SubFigure
 
-from attacks.evaluation.resizers.openness import Example, Row
 from attacks.report.colours import LIGHT
+from attacks.resizers.openness import Example, Row
 
 #: Backgrounds of the verdicts.
 COLOURS = {"open": "#f2b8a0", "hard": "#fff1cc", "closed": "#cfe8d8"}

@@ -19,8 +19,8 @@ from attacks.eot.problem import FIXED, LOSSES
 from attacks.eot.protocols import Penalty
 from attacks.evaluation.classes import Classes, classified
 from attacks.evaluation.deployment import deployed_size
-from attacks.evaluation.resizers.pipeline import GIVEN, Pipeline, given
-from attacks.evaluation.resizers.pipeline import named as resizer
+from attacks.resizers.pipeline import GIVEN, Pipeline, given
+from attacks.resizers.pipeline import named as resizer
 from attacks.runtime.distributed import local_rank
 from attacks.schema import groups
 from attacks.schema.encoder import BLACK_BOXES, GRADIENT_FREE, SAMPLED

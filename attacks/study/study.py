@@ -10,7 +10,7 @@ from attacks.eot import risk
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.protocols import Optimiser, Penalty, Perturbation, Proposer
 from attacks.evaluation.classes import Classes
-from attacks.evaluation.resizers.pipeline import Pipeline
+from attacks.resizers.pipeline import Pipeline
 from transforms import Compose, Draws
 
 

@@ -12,9 +12,9 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from attacks.data.gallery import photographs
-from attacks.evaluation.resizers.identify import identify
-from attacks.evaluation.resizers.openness import table
 from attacks.report.resizer_text import described
+from attacks.resizers.identify import identify
+from attacks.resizers.openness import table
 
 
 def prepare(picture: np.ndarray) -> np.ndarray:

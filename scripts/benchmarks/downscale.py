@@ -13,8 +13,8 @@ from attacks import EOT, L2, Linf, Toward, Wiener, solve
 from attacks.data.gallery import HELD_OUT, photograph, photographs, tiles
 from attacks.data.images import to_bytes
 from attacks.encoders.engine import keep_freed_memory
-from attacks.evaluation.platforms import OPEN, Resampler, at_ratios, codecs, resamplers
 from attacks.perturbations.ball import Ball
+from attacks.resizers.platforms import OPEN, Resampler, at_ratios, codecs, resamplers
 from attacks.study.perturbation import radius
 from attacks.study.pipeline import preset
 from transforms import Compose, Downscale, OneOf, resize

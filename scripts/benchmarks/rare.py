@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import scipy
 
-from attacks.evaluation.proposal import Floats, scores
-from attacks.evaluation.splitting import Score, rare
+from attacks.evaluation.rare.proposal import Floats, scores
+from attacks.evaluation.rare.splitting import Score, rare
 
 from .table import Row, Table
 

@@ -17,8 +17,8 @@ from attacks.encoders import Defended, Phash, Preprocess, untrained, with_prepro
 from attacks.evaluation.clusters import Sample
 from attacks.evaluation.deployment import deployed_size, deployment
 from attacks.evaluation.judge import judged as judge_of
-from attacks.evaluation.platforms import at_ratios, resamplers, size_at
 from attacks.evaluation.scores import embed, evaluate
+from attacks.resizers.platforms import at_ratios, resamplers, size_at
 from tests.helpers.small import small
 from transforms import Downscale, Jpeg, resize
 from transforms.resizing.resize import target_size

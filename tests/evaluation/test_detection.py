@@ -10,8 +10,8 @@ from attacks.data.gallery import tiles
 from attacks.data.images import to_bytes
 from attacks.encoders import untrained
 from attacks.evaluation.detection import ALPHA, Detection, cosines, threshold_of
-from attacks.evaluation.platforms import library_call
-from attacks.evaluation.resizers.pipeline import GIVEN, given, named, recorded
+from attacks.resizers.pipeline import GIVEN, given, named, recorded
+from attacks.resizers.platforms import library_call
 from transforms import resize
 from transforms.resizing.kernels import NAMES
 

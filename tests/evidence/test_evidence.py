@@ -17,7 +17,7 @@ from PIL import Image
 
 from attacks.commands import main
 from attacks.commands.gate import verdict_of
-from attacks.evaluation import splitting
+from attacks.evaluation.rare import splitting
 from attacks.evidence.facts import Facts, RunFacts, facts_of
 from attacks.evidence.formats import cyclonedx, junit, text_of
 from attacks.evidence.page import page

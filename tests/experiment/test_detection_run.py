@@ -7,9 +7,9 @@ import cv2
 import pytest
 
 from attacks import verify
-from attacks.evaluation.resizers.pipeline import recorded
 from attacks.experiment.directory import interrupted, read_json
 from attacks.experiment.job import job
+from attacks.resizers.pipeline import recorded
 from attacks.run import compose
 from attacks.runtime.tables import read_rows
 from tests.helpers.liars import cell, sealed

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from attacks.evaluation import splitting
+from attacks.evaluation.rare import splitting
 from attacks.evaluation.sanity.battery import NAMES
 from attacks.experiment import sections
 from attacks.experiment.job import job

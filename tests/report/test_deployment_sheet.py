@@ -5,8 +5,8 @@ import torch
 from PIL import Image
 
 from attacks.evaluation.deployment import Example
-from attacks.evaluation.platforms import OPEN
 from attacks.report.deployment_sheet import SUCCESS, draw_deployment
+from attacks.resizers.platforms import OPEN
 
 NAMES = ("none", "Pillow lanczos", "OpenCV area", *OPEN)
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from PIL import ImageFont
 
-from attacks.evaluation.failure import Failures, PictureFailure
+from attacks.evaluation.rare.failure import Failures, PictureFailure
 from attacks.report import view_sheet
 from attacks.report.failures import COLUMNS, SHOWN, draw_failures
 

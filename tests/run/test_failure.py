@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from attacks.commands import main
-from attacks.evaluation import splitting
-from attacks.evaluation.failure import score_of
+from attacks.evaluation.rare import splitting
+from attacks.evaluation.rare.failure import score_of
 from attacks.experiment.reopened import reopened
 from attacks.experiment.view_scores import read_scores
 from attacks.runtime.tables import read_rows

@@ -3,7 +3,7 @@
 import pytest
 
 from attacks.data.gallery import photographs
-from attacks.evaluation.resizers.openness import CLOSED, OPEN, RATIOS, Openness, table
+from attacks.resizers.openness import CLOSED, OPEN, RATIOS, Openness, table
 from transforms.resizing.resize import NAMES
 
 pytestmark = pytest.mark.slow  # the table takes seconds

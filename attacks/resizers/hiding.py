@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy  # its parts are loaded when first used
 
-from attacks.evaluation.resizers.separable import Separable
+from attacks.resizers.separable import Separable
 
 #: The attack succeeds where the resized picture is this near to its target (root mean square): 30 dB.
 TOLERANCE = 8 / 255

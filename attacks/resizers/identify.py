@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.evaluation.resizers.black_box import WHOLE, opened, values_of
-from attacks.evaluation.resizers.openness import VIEWER, Example, Openness, fitted, measure, target_picture
-from attacks.evaluation.resizers.probes import (
+from attacks.resizers.black_box import WHOLE, opened, values_of
+from attacks.resizers.openness import VIEWER, Example, Openness, fitted, measure, target_picture
+from attacks.resizers.probes import (
     MEASURED,
     Line,
     Prober,
@@ -21,7 +21,7 @@ from attacks.evaluation.resizers.probes import (
     predicts,
     weights_of,
 )
-from attacks.evaluation.resizers.separable import NOTHING, Axes, Axis, known, whole
+from attacks.resizers.separable import NOTHING, Axes, Axis, known, whole
 from transforms import resize
 from transforms.resizing.resize import NAMES
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from attacks.evaluation.platforms import library_call
-from attacks.evaluation.resizers.black_box import opened, values_of
-from attacks.evaluation.resizers.probes import Line, Prober, line_of
+from attacks.resizers.black_box import opened, values_of
+from attacks.resizers.platforms import library_call
+from attacks.resizers.probes import Line, Prober, line_of
 
 #: How the record of a run begins the name of a function, which no directory holds.
 GIVEN = "given in Python: "

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from PIL import Image
 
-from attacks.evaluation.resizers.identify import identify
+from attacks.resizers.identify import identify
 from tests.helpers.sampled import mostly_slow
 from tests.helpers.shrinkers import KERNELS, shrinker
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attacks.eot.bank import Bank
 from attacks.evaluation.judge import Judge
-from attacks.evaluation.proposal import Floats
+from attacks.evaluation.rare.proposal import Floats
 from attacks.runtime.stored import stored
 from transforms import Compose, Shown
 

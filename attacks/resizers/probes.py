@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attacks.evaluation.resizers.black_box import BlackBox, Values
-from attacks.evaluation.resizers.hiding import rms
-from attacks.evaluation.resizers.separable import Separable
+from attacks.resizers.black_box import BlackBox, Values
+from attacks.resizers.hiding import rms
+from attacks.resizers.separable import Separable
 
 #: A superposition of four 8-bit results is off by at most this many levels (root mean square) where only rounding is.
 LINEAR = 1.25

@@ -5,7 +5,7 @@ import pytest
 import torch
 from scipy.linalg import null_space
 
-from attacks.evaluation.resizers.separable import Axis, Separable, hidden_gain, known, unread, whole
+from attacks.resizers.separable import Axis, Separable, hidden_gain, known, unread, whole
 from transforms import resize
 from transforms.resizing.resize import NAMES
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-from attacks.evaluation.resizers.hiding import TOLERANCE, hide, nearest_picture, psnr, rms
-from attacks.evaluation.resizers.openness import fitted, target_picture
-from attacks.evaluation.resizers.separable import Separable, known, whole
+from attacks.resizers.hiding import TOLERANCE, hide, nearest_picture, psnr, rms
+from attacks.resizers.openness import fitted, target_picture
+from attacks.resizers.separable import Separable, known, whole
 from tests.helpers.resizers import OPENCV, PILLOW, TORCH
 from tests.helpers.sampled import mostly_slow
 from tests.helpers.shrinkers import shrinker

@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import scipy  # its parts are loaded when first used
 
-from attacks.evaluation.proposal import Floats, Proposal, clipped, fit, scores
+from attacks.evaluation.rare.proposal import Floats, Proposal, clipped, fit, scores
 
 #: Points (n,d) of the cube to scores (n,). A score of 0 or less is a failure.
 Score = Callable[[Floats], Floats]

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from attacks.data.gallery import PHOTOS
 from attacks.data.images import load_image, to_bytes
-from attacks.evaluation.resizers.hiding import TOLERANCE, Call, hide, psnr, rms
-from attacks.evaluation.resizers.separable import NOTHING, Separable, hidden_gain, known, unread, whole
+from attacks.resizers.hiding import TOLERANCE, Call, hide, psnr, rms
+from attacks.resizers.separable import NOTHING, Separable, hidden_gain, known, unread, whole
 from transforms import resize
 from transforms.resizing.resize import NAMES
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import scipy.stats
 
-from attacks.evaluation import splitting
-from attacks.evaluation.proposal import UNIFORM, Copula, Normal, fit, scores
-from attacks.evaluation.splitting import move, rare
+from attacks.evaluation.rare import splitting
+from attacks.evaluation.rare.proposal import UNIFORM, Copula, Normal, fit, scores
+from attacks.evaluation.rare.splitting import move, rare
 from scripts.benchmarks.rare import SETS
 
 

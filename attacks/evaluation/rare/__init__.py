@@ -1,0 +1,1 @@
+"""The probability of rare failures, estimated by splitting and importance sampling."""
