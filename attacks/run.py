@@ -37,24 +37,26 @@ from attacks.schema.secrets import refuse_credentials
 
 
 @hydra.main(**RULES, config_path=str(CONFIGS), config_name="run")
-def main(config: DictConfig) -> None:
-    """One experiment, as composed by Hydra."""
+def main(config: DictConfig) -> float | None:
+    """One experiment, as composed by Hydra. Returns its primary measure under attack, for a sweeper that optimises;
+    None where another process makes the tables."""
     settings = HydraConfig.get()
     try:
         run = schema.validate(config)
-        presets.refuse_unasked(run, settings.overrides.task)
+        presets.refuse_unasked(run, presets.typed_words(settings.overrides.task, settings.sweeper.get("params")))
         presets.refuse_unused(run, settings.overrides.task)
         from attacks.experiment.job import job, show
 
         if run.show is not None:
             show(run)
-            return
+            return None
         out, overrides = Path(settings.runtime.output_dir), list(settings.overrides.task)
         with stoppable(out):
             content = job(run, out, settings.runtime.choices["config"], overrides)
         refuse_failed(content)
         if settings.mode is RunMode.RUN:
             _decided(content)
+        return content["arms"]["eot"][content["primary"]["measure"]]["mean"] if content else None
     except Stopped as stop:
         launchers.hand_on(stop.number)
         raise
@@ -130,6 +132,7 @@ def _decided(content: Mapping[str, Any]) -> None:
 
 
 def _run() -> None:
+    sys.argv[1:] = map(presets.config_word, sys.argv[1:])
     presets.refuse_twice(sys.argv[1:])
     if any(argument.startswith("resume=") for argument in sys.argv[1:]):
         _resume(sys.argv[1:])

@@ -32,6 +32,7 @@ from attacks.runtime.command_line import printable
 from attacks.runtime.folders import refuse_file, refuse_links
 from attacks.runtime.tables import read_rows
 from attacks.runtime.untrusted import read
+from attacks.schema.presets import config_word
 
 #: The pictures of a unit where the command line names no number.
 UNIT = 8
@@ -117,7 +118,7 @@ def verdict_of(policy: Policy, folder: Path) -> Verdict:
 
 def _words(options: argparse.Namespace) -> list[str]:
     """The words of the run, without its directory."""
-    words = shlex.split(options.words)
+    words = [config_word(word) for word in shlex.split(options.words)]
     size = [] if any(word.startswith("evaluate.batch=") for word in words) else [f"evaluate.batch={UNIT}"]
     return [*words, *size, f"require={options.policy}", f"evaluate.most={options.most}"]
 

@@ -16,7 +16,9 @@ from shutil import which
 from typing import Any
 
 import omegaconf
+from hydra.core.config_store import ConfigStore
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.plugins import Plugins
 from hydra.errors import HydraException
 from hydra.experimental.callback import Callback
 from omegaconf import DictConfig, OmegaConf
@@ -102,8 +104,8 @@ def cores_of_a_job(threads: int | None, otherwise: int) -> int:
 
 
 def prepare(arguments: Iterable[str], environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set the environment before Hydra reads the arguments. Raises ValueError where the launcher is missing or
-    a range of the sweep is empty."""
+    """Set the environment before Hydra reads the arguments. Raises ValueError where the launcher or sweeper is
+    missing or a range of the sweep is empty."""
     for name, value in ENVIRONMENT.items():
         environment.setdefault(name, value)
     for argument in arguments:
@@ -114,6 +116,18 @@ def prepare(arguments: Iterable[str], environment: MutableMapping[str, str] = os
             raise ValueError(f'`{argument}` needs the extra `{extra}`: pip install "viewproof[{extra}]"')
         if plugin and name in ("slurm", "submitit_slurm") and which("srun") is None:
             raise ValueError(f"`{argument}` needs Slurm on this machine, and there is no srun; hydra/launcher=local")
+        if key == "hydra/sweeper" and name not in (names := _sweepers()):
+            raise ValueError(
+                f"`{argument}` is not installed: hydra/sweeper is {', '.join(names)}; install the plugin that brings "
+                f"it, such as pip install hydra-{name}-sweeper"
+            )
+
+
+def _sweepers() -> list[str]:
+    """The choices of `hydra/sweeper` that Hydra and its installed plugins have."""
+    Plugins.instance()  # imports them, and each stores its choices
+    files = ConfigStore.instance().list("hydra/sweeper")
+    return sorted(file.removesuffix(".yaml") for file in files if file.endswith(".yaml"))
 
 
 def _refuse_empty(argument: str) -> None:

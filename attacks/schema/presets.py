@@ -2,7 +2,7 @@
 
 import io
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -44,13 +44,26 @@ STARTS = (BlockMappingStartToken, BlockSequenceStartToken, FlowMappingStartToken
 ENDS = (BlockEndToken, FlowMappingEndToken, FlowSequenceEndToken)
 #: Python converts no more of a whole number from text.
 MOST_DIGITS = 4300
-#: The settings of Hydra that the command line may change. Of a launcher's keys none is a `_target_`.
-OF_HYDRA = re.compile(r"hydra(\.run\.dir|\.sweep\.(dir|subdir)|\.launcher(\.(?!_)\w+)+|/(launcher|hydra_logging))")
+#: The settings of Hydra that the command line may change. Of a plugin's keys none names code.
+OF_HYDRA = re.compile(
+    r"hydra(\.(run\.dir|sweep\.(dir|subdir)|verbose|(launcher|sweeper)(\.(?!_|params\b|custom_search_space\b)\w+)+)"
+    r"|/(hydra_logging|launcher|sweeper(/\w+)*))"
+)
+#: The values of hydra.verbose: other ones end Hydra in a traceback.
+_LOGGER = r"(?!(?:null|nan|inf)\b)[A-Za-z_][\w.]*"
+VERBOSE = re.compile(rf"{_LOGGER}|\[(?!true|false){_LOGGER}(, ?(?!true|false){_LOGGER})*\]", re.IGNORECASE)
+#: A key of the configuration.
+KEY = re.compile(r"(?!hydra\b|config\b|experiment\b)[A-Za-z]\w*(\.[A-Za-z0-9]\w*)*")
 
 
 def is_path(choice: str) -> bool:
     """Whether a choice of `config=` is a file rather than the name of a bundled preset."""
     return choice.endswith((".yaml", ".yml"))
+
+
+def config_word(word: str) -> str:
+    """`config=NAME` of `experiment=NAME` and `+experiment=NAME`; any other word unchanged."""
+    return re.sub(r"^\+?experiment=", "config=", word)
 
 
 def is_word(name: str) -> bool:
@@ -66,8 +79,8 @@ def read(path: str | Path) -> DictConfig:
     """Load a preset and refuse what could run code.
 
     Hydra instantiates objects and opens log files named under its own `hydra` key before the run starts, so a preset
-    may set nothing there, by a key, its defaults or a `@package` line; the command line may. Its defaults may not
-    leave the folder of configurations, because files elsewhere are not checked.
+    may set nothing there but the values of a sweep, by a key, its defaults or a `@package` line; the command line
+    may. Its defaults may not leave the folder of configurations, because files elsewhere are not checked.
 
     Raises:
         FileNotFoundError, ValueError: no such file, not a mapping, or a key that is refused.
@@ -93,8 +106,7 @@ def read(path: str | Path) -> DictConfig:
         raise ValueError(f"{where} must be a mapping of keys to values, such as configs/config/quickstart.yaml")
     refuse_credentials(text, where)
     content: Any = OmegaConf.to_container(loaded, resolve=False)
-    if "hydra" in content:
-        raise ValueError(f"{where}: key `hydra` is refused; set it on the command line")
+    _refuse_settings(content, where)
     # Hydra takes more letters for the end of a line than YAML does, and so does `splitlines`.
     if any("@package" in line and "hydra" in line for line in text.splitlines()):
         raise ValueError(f"{where}: a `@package` in hydra is refused; set it on the command line")
@@ -175,6 +187,11 @@ def refuse_untyped(run: Run, overrides: Iterable[str], keys: Iterable[str] = TYP
             )
 
 
+def typed_words(words: Iterable[str], parameters: Mapping[str, str] | None) -> list[str]:
+    """The words of a job that were typed: without those of a preset's `hydra.sweeper.params`."""
+    return [word for word in words if word.lstrip("+").partition("=")[0] not in (parameters or {})]
+
+
 def refuse_twice(words: Iterable[str]) -> None:
     """Refuse a key that is given twice: only the last would count. `~key` removes one, and another may follow."""
     first: dict[str, str] = {}
@@ -198,16 +215,21 @@ def refuse_unused(run: Run, overrides: Iterable[str]) -> None:
 
 
 def plain_word(word: str) -> str:
-    """The word of the command line, unchanged. Raises ValueError for words that Hydra refuses without a reason, and
-    for settings of Hydra that could run code or write outside of the run directory."""
+    """The word of the command line, unchanged. Raises ValueError for words that Hydra refuses without a reason, for
+    settings of Hydra that could run code or write outside of the run directory, for paths in the place of choices,
+    and for passwords: Hydra keeps the whole command line."""
     key, _, value = word.lstrip("+~").partition("=")
     group = key.partition("@")[0]
-    nested = group.startswith("hydra.launcher.") and "{" in value  # which could hold a `_target_`
-    if group.startswith("hydra") and (nested or not OF_HYDRA.fullmatch(group)):
+    if group.startswith("hydra") and (
+        not OF_HYDRA.fullmatch(group) or ("." in group and "{" in value)  # which could hold a `_target_`
+    ):
         raise ValueError(
             f"`{printable(key)}` is refused; of Hydra's own settings the command line takes hydra.run.dir, "
-            "hydra.sweep.dir, hydra.sweep.subdir, hydra/launcher and its keys, hydra/hydra_logging"
+            "hydra.sweep.dir, hydra.sweep.subdir, hydra.verbose, hydra/launcher and hydra/sweeper with their keys, "
+            "hydra/hydra_logging"
         )
+    if group == "hydra.verbose" and not VERBOSE.fullmatch(value):
+        raise ValueError(f"`hydra.verbose` must be true, false, or names of loggers; got {printable(value)}")
     digits = max(map(len, re.findall(r"\d+", value)), default=0)
     if digits > MOST_DIGITS:
         raise ValueError(f"`{printable(key)}` must be a number of at most {MOST_DIGITS:,} digits; got {digits:,}")
@@ -218,7 +240,36 @@ def plain_word(word: str) -> str:
     of_hydra = "/" in group and value.strip().startswith("{")
     if of_hydra or (group in (*GROUPS, "config") and value.strip().startswith("[")):
         raise ValueError(f"`{group}` takes one choice; got {printable(value)}")
+    refuse_credentials(value, f"`{key}`")
+    if any(step in group or ("." not in group and step in value) for step in ("..", "//")):
+        raise ValueError(f"`{printable(word)}` must name a choice, not a path; a preset file ends in .yaml")
     return word
+
+
+def _refuse_settings(content: Mapping[Any, Any], where: str) -> None:
+    """Of the key `hydra` a preset has the values of a sweep, `sweeper.params`, and nothing else. Hydra makes words of
+    the command line of them, so they are checked as such."""
+    if "hydra" not in content:
+        return
+    match content["hydra"]:
+        case {"sweeper": {"params": dict() as parameters, **others}, **rest} if not others and not rest:
+            pass
+        case _:
+            raise ValueError(f"{where}: key `hydra` is refused, but for sweeper.params; set it on the command line")
+    for key, value in parameters.items():
+        word = f"{key}={value}"
+        if not KEY.fullmatch(str(key)) or not isinstance(value, str | int | float) or "${" in word:
+            raise ValueError(
+                f"{where}: hydra.sweeper.params must map keys of the configuration to values, such as seed: 0,1; "
+                f"`{printable(word)}` is refused"
+            )
+        if key in TYPED:
+            raise ValueError(f"{where}: `{printable(word)}` {TYPED[key]}, so a preset may not choose it")
+        try:
+            OverridesParser.create().parse_override(plain_word(word))
+        except (HydraException, ValueError) as error:
+            reason = printable(" ".join(str(error).split())[:300])
+            raise ValueError(f"{where}: hydra.sweeper.params: {reason}") from None
 
 
 def _refuse_defaults(defaults: Any, where: str) -> None:

@@ -4,6 +4,7 @@ what `--help` prints. Both are written from the declarations. No torch."""
 import inspect
 import json
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -21,6 +22,11 @@ Every key that a preset or the command line may set (`python -m attacks.run conf
 A group takes one of its choices; the first table of a group lists them, the others their keys. This page is written
 by `python -m attacks.schema.reference` from the declarations in `attacks/schema`; the papers are in [the
 references](references.md).
+"""
+FOLDER = """Choose by `GROUP=CHOICE` on the command line, or `- override /GROUP: CHOICE` in a preset; bold: default.
+A group with a folder has a YAML file for each choice. The choices of the others are declared in `attacks/schema`;
+[their keys](../docs/configuration.md). `config=NAME`, or `experiment=NAME`, is a preset.
+This page is written by `python -m attacks.schema.reference groups > configs/README.md`.
 """
 EXAMPLES = """Run an experiment:   python -m attacks.run config=quickstart
 Change a value:      python -m attacks.run config=quickstart perturbation.eps=8/255 attack.gradients=400
@@ -44,6 +50,15 @@ def page() -> str:
                 title = "every choice" if group in FILES else ", ".join(names)
                 parts += [f"\n{title}:\n", *_table(f"{group}.", options(schema))]
     return "\n".join(parts) + "\n"
+
+
+def listing() -> str:
+    """configs/README.md."""
+    lines = ["# Groups and their choices\n", FOLDER, "| group | choices |", "|---|---|"]
+    for group, names in choices().items():
+        title = f"[{group}]({group})" if (CONFIGS / group).is_dir() else group
+        lines.append(f"| {title} | {', '.join(f'**{n}**' if n == defaults().get(group) else n for n in names)} |")
+    return "\n".join(lines) + "\n"
 
 
 def usage(words: Iterable[str] = ()) -> str:
@@ -126,4 +141,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    print(page(), end="")
+    print(listing() if sys.argv[1:] == ["groups"] else page(), end="")

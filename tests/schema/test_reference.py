@@ -2,15 +2,20 @@
 
 from pathlib import Path
 
+import pytest
+
 from attacks.schema.groups import CHOICES
-from attacks.schema.reference import page, usage
+from attacks.schema.reference import listing, page, usage
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "configuration.md"
+ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_page_equals_the_text_generated_from_the_declarations():
-    assert PAGE.read_text(encoding="utf-8") == page(), (
-        "run `python -m attacks.schema.reference > docs/configuration.md`"
+@pytest.mark.parametrize(
+    ("name", "made", "command"), [("docs/configuration.md", page, ""), ("configs/README.md", listing, " groups")]
+)
+def test_page_equals_the_text_generated_from_the_declarations(name, made, command):
+    assert (ROOT / name).read_text(encoding="utf-8") == made(), (
+        f"run `python -m attacks.schema.reference{command} > {name}`"
     )
 
 
