@@ -4,11 +4,9 @@ import json
 import re
 import shlex
 import shutil
-import warnings
 from pathlib import Path
 
 import pytest
-import torch
 from torch import nn
 
 from attacks.data.gallery import PHOTOS
@@ -20,13 +18,8 @@ timm = pytest.importorskip("timm")
 open_clip = pytest.importorskip("open_clip")
 for library in ("transformers", "diffusers", "onnx"):
     pytest.importorskip(library)
-from tests.encoders.families.test_diffusers import saved as vae  # noqa: E402
-from tests.encoders.families.test_open_clip import registered  # noqa: E402
-from tests.encoders.families.test_transformers import saved as hub  # noqa: E402
-from tests.helpers import tiny_towers  # noqa: E402
 from tests.helpers.onnx_files import exported  # noqa: E402
-
-__all__ = ["hub", "registered", "vae"]  # fixtures
+from tests.helpers.tiny_models import save_script  # noqa: E402
 
 DOCS = Path(__file__).parents[3] / "docs"
 PAGE = (DOCS / "encoders.md").read_text() + (DOCS / "your_pictures.md").read_text()
@@ -34,22 +27,20 @@ COMMANDS = re.findall(r"^\|.*?\| `(python -m attacks\.run .*?)` \|$", PAGE, re.M
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory, hub, vae):
+def tiny(tmp_path_factory, saved, registered):
     """model of the page -> its substitute: a small model of the same family, with its library's own files."""
     folder = tmp_path_factory.mktemp("tiny")
     network = nn.Sequential(nn.Conv2d(3, 4, 5, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 6))
     exported(network, folder / "arcface.onnx", dynamo=False, side=112)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        torch.jit.save(torch.jit.script(network.eval()), folder / "network.pt")
+    save_script(folder / "network.pt", network.eval())
     return {
         "resnet50": "resnet18",
         "vit_small_patch14_dinov2.lvd142m": "test_vit",
         "ViT-B-32": "tiny-resnet",
-        "openai/clip-vit-base-patch32": hub("clip"),
-        "facebook/dinov2-base": hub("dinov2"),
-        "llava-hf/llava-1.5-7b-hf": tiny_towers.save("llava", folder / "llava"),
-        "stabilityai/sd-vae-ft-mse": vae["plain"],
+        "openai/clip-vit-base-patch32": saved("clip"),
+        "facebook/dinov2-base": saved("dinov2"),
+        "llava-hf/llava-1.5-7b-hf": saved("llava"),
+        "stabilityai/sd-vae-ft-mse": saved("plain"),
         "arcface.onnx": folder / "arcface.onnx",
         "network.pt": folder / "network.pt",
         "my_encoder": "means",

@@ -1,4 +1,4 @@
-"""The features of torchvision's models are the input of their head."""
+"""What is particular to torchvision: its zoo of heads, old names of weights, downloads, the size of a ViT."""
 
 import hashlib
 import io
@@ -21,6 +21,7 @@ from attacks.encoders.loading import load_encoder
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.request import Request
 from tests.helpers import encoder_laws as laws
+from tests.helpers.tiny_models import before_the_head
 
 MODELS = torchvision.models.list_models(module=torchvision.models)
 #: Larger models run on the meta device only.
@@ -42,19 +43,6 @@ def library_model(model, seed=1, **arguments):
         if model == "vit_h_14":
             arguments |= {"image_size": 518}
         return torchvision.models.get_model(model, weights=None, **arguments).eval()
-
-
-def before_the_head(network, images):
-    """The input of the last linear layer called, or of the classifier of a SqueezeNet."""
-    inputs, heads = [], [m for m in network.modules() if isinstance(m, nn.Linear)]
-    if isinstance(network, torchvision.models.SqueezeNet):
-        heads = [network.classifier]
-    handles = [m.register_forward_pre_hook(lambda _, args: inputs.append(args[0])) for m in heads]
-    with torch.no_grad():
-        network(images)
-    for handle in handles:
-        handle.remove()
-    return inputs[-1].mean((2, 3)) if inputs[-1].dim() == 4 else inputs[-1]
 
 
 def saved(path, network, drop=()):
@@ -99,34 +87,19 @@ def test_every_model_gives_one_row_per_picture(model):
     assert features.shape == (2, head.shape[1])
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("model", not_large())
-def test_random_weights_of_every_model_are_reproducible(model):
-    encoder = laws.assert_random_weights_repeat("torchvision", model)
-    assert encoder.title == f"torchvision:{model}"
-    assert f"{sum(p.numel() for p in encoder.network.parameters()):,} weights" in str(encoder)
-    assert encoder.fingerprint()[:12] in str(encoder)
-
-
-@pytest.mark.parametrize("model", ["mobilenet_v3_small", pytest.param("resnet18", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "model", ["mobilenet_v3_small", *(pytest.param(m, marks=pytest.mark.slow) for m in ("resnet18", "googlenet"))]
+)
 @pytest.mark.parametrize(
     ("suffix", "classes", "drop"),
-    [(".pt", 1000, ()), (".safetensors", 7, ()), (".pth", 1000, ("fc.", "classifier.3."))],
-    ids=["with head", "other classes", "no head"],
+    [(".safetensors", 7, ()), (".pth", 1000, ("fc.", "classifier.3.", "aux1.", "aux2."))],
+    ids=["other classes", "no head"],
 )
 def test_a_file_may_have_any_head_or_none(tmp_path, model, suffix, classes, drop):
     network = library_model(model, num_classes=classes)
     encoder = load_encoder("torchvision", model, weights=saved(tmp_path / f"w{suffix}", network, drop))
     laws.assert_same_weights(encoder.network, network.state_dict())
     assert encoder.origin.digest() == hashlib.sha256((tmp_path / f"w{suffix}").read_bytes()).hexdigest()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("aux", [True, False])
-def test_auxiliary_heads_may_be_missing(tmp_path, aux):
-    network = library_model("googlenet")
-    path = saved(tmp_path / "w.pt", network, () if aux else ("aux1.", "aux2."))
-    laws.assert_same_weights(load_encoder("torchvision", "googlenet", weights=path).network, network.state_dict())
 
 
 def tiny_densenet():
@@ -210,12 +183,6 @@ def test_an_unknown_model_is_refused_with_the_nearest_name(model, near):
     assert near in message and message.count(",") <= 3
 
 
-def test_errors_have_one_line():
-    refused(r"`encoder\.weights` of resnet50 .*IMAGENET1K_V1, IMAGENET1K_V2.*got 'V3'", "resnet50", weights="V3")
-    refused(r"`encoder\.model` says which", None)
-    refused("do not exist", "resnet18", FileNotFoundError, weights="gone.pth")
-
-
 NO_ROW = r"torchvision:.*does not go through.*`encoder\.preprocess`"
 
 
@@ -290,16 +257,3 @@ def test_the_gradient_is_exact_and_reaches_every_pixel_of_the_crop():
     preprocess = Preprocess(16, "pil_bilinear", (0.5,) * 3, (0.25,) * 3, fit="cover", crop=(14, 14))
     laws.assert_gradient_is_exact(ImageEncoder(network, preprocess, Origin("torchvision", "tiny", "random")))
     assert laws.assert_every_pixel_counts(preprocess) == pytest.approx(0.75 * (14 / 16) ** 2, abs=0.01)
-
-
-@pytest.mark.parametrize("model", ["resnet18", pytest.param("swin_t", marks=pytest.mark.slow)])
-def test_every_pixel_within_the_crop_of_a_photograph_has_a_gradient(model):
-    encoder = load_encoder("torchvision", model, weights="random")
-    picture = torch.rand(1, 3, 480, 640).requires_grad_()
-    answer = encoder(picture)
-    (gradient,) = torch.autograd.grad((answer * torch.randn_like(answer)).sum(), picture)
-    size, crop = encoder.preprocess.size, encoder.preprocess.crop[0]
-    border = int(480 * (size - crop) / 2 / size) + 2
-    central = gradient[0, :, border : 480 - border, 80 + border : 560 - border]
-    assert float((central != 0).any(0).double().mean()) == 1.0
-    assert not bool(gradient[..., :40].any())
