@@ -16,8 +16,9 @@ from torch import Tensor, nn
 from attacks.data.given import as_path
 from attacks.experiment.job import job
 from attacks.experiment.results import headline, table
-from attacks.report.comparison import Compared, compare_runs, refuse_foreign, write_comparison
-from attacks.report.ranking import ranked
+from attacks.report.columns import text_rows
+from attacks.report.comparison import ComparedRuns, compare_runs, refuse_foreign, write_comparison
+from attacks.report.ranking import RANKING
 from attacks.report.words import measure_name, written
 from attacks.runtime.folders import refuse_file
 from attacks.runtime.tables import read_rows
@@ -60,7 +61,7 @@ class Robustness:
 
     def plot(self) -> "Figure":
         """The primary measure of each arm with its 95 % interval, as a figure of matplotlib."""
-        from attacks.report.leaderboard import dots  # here: it imports matplotlib
+        from attacks.report.curves import dots  # here: it imports matplotlib
 
         measure = self.metrics["primary"]["measure"]
         return dots({arm: row[measure] for arm, row in self.arms.items()}, measure_name(measure))
@@ -92,19 +93,19 @@ class Comparison:
     runs: dict[str, Robustness]
 
     @cached_property
-    def compared(self) -> Compared:
+    def compared(self) -> ComparedRuns:
         """The runs compared pair by pair."""
         return compare_runs({run.folder: name for name, run in self.runs.items()})
 
     def table(self) -> "Table":
         """The encoders, the most robust first, with 95 % intervals. Those with a letter in common cannot be told
         apart."""
-        head, rows = ranked(self.compared.tables)
+        head, *rows = text_rows(RANKING, self.compared.standings)
         return Table(tuple(head), tuple(map(tuple, rows)))
 
     def plot(self) -> "Figure":
         """The primary measure of each encoder under attack, with its 95 % interval, as a figure of matplotlib."""
-        from attacks.report.leaderboard import dots  # here: it imports matplotlib
+        from attacks.report.curves import dots  # here: it imports matplotlib
 
         measure = next(iter(self.runs.values())).metrics["primary"]["measure"]
         values = {name: run.arms["eot"][measure] for name, run in self.runs.items()}

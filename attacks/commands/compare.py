@@ -20,18 +20,17 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path, PurePath
 
-from attacks.evaluation.intervals import Interval
-from attacks.report.compare import Pair
+from attacks.report.columns import text_rows
 from attacks.report.comparison import compare_runs, refuse_foreign, write_comparison
-from attacks.report.index import Row
-from attacks.report.ranking import ranked
-from attacks.report.words import p_value, written
+from attacks.report.pairs import PAIRS
+from attacks.report.ranking import RANKING
+from attacks.report.runs import RUNS
 from attacks.runtime.command_line import printable
 from attacks.runtime.folders import refuse_file
 from attacks.runtime.remote import local
 from attacks.schema.secrets import refuse_credentials
 
-MOST_RUNS, MOST_FOLDERS = 500, 20_000
+MAX_RUNS, MAX_FOLDERS = 500, 20_000
 
 
 def runs_of(paths: Sequence[Path]) -> list[Path]:
@@ -44,22 +43,22 @@ def runs_of(paths: Sequence[Path]) -> list[Path]:
     for path in paths:
         if not path.is_dir():
             raise ValueError(f"`RUN` must be a run directory or a folder of them; got {str(path)!r}")
-        here = [path] if (path / "metrics.json").is_file() else _below(path)
-        if not here:
+        inside = [path] if (path / "metrics.json").is_file() else _below(path)
+        if not inside:
             raise ValueError(f"`RUN`: {str(path)!r} holds no run, there is no metrics.json in it nor below it")
-        runs |= {run.resolve(): run for run in here}
-    if len(runs) > MOST_RUNS:
-        raise ValueError(f"`RUN` may be at most {MOST_RUNS} runs; got {len(runs)}")
+        runs |= {run.resolve(): run for run in inside}
+    if len(runs) > MAX_RUNS:
+        raise ValueError(f"`RUN` may be at most {MAX_RUNS} runs; got {len(runs)}")
     return list(runs.values())
 
 
 def _below(folder: Path) -> list[Path]:
     runs = []
-    for seen, (here, folders, files) in enumerate(os.walk(folder)):  # does not follow links
-        if seen > MOST_FOLDERS:
-            raise ValueError(f"`RUN`: {str(folder)!r} has more than {MOST_FOLDERS} folders; name the runs themselves")
-        if "metrics.json" in files and (Path(here) / "metrics.json").is_file():
-            runs.append(Path(here))
+    for count, (parent, folders, files) in enumerate(os.walk(folder)):  # does not follow links
+        if count > MAX_FOLDERS:
+            raise ValueError(f"`RUN`: {str(folder)!r} has more than {MAX_FOLDERS} folders; name the runs themselves")
+        if "metrics.json" in files and (Path(parent) / "metrics.json").is_file():
+            runs.append(Path(parent))
             folders.clear()
     numbered = [[(int(part) if part.isdecimal() else -1, part) for part in path.parts] for path in runs]
     return [path for _, path in sorted(zip(numbered, runs, strict=True))]
@@ -68,9 +67,9 @@ def _below(folder: Path) -> list[Path]:
 def labels(runs: Sequence[Path], origins: Mapping[Path, str] | None = None) -> dict[Path, str]:
     """The name of each run: its path from the folder that all have in common. `origins` are the locations of folders
     that were copied to this machine."""
-    whole = [_original(run.resolve(), origins or {}) for run in runs]
-    root = PurePath(os.path.commonpath([each.parent for each in whole]))
-    return {run: each.relative_to(root).as_posix() for run, each in zip(runs, whole, strict=True)}
+    paths = [_original(run.resolve(), origins or {}) for run in runs]
+    root = PurePath(os.path.commonpath([path.parent for path in paths]))
+    return {run: path.relative_to(root).as_posix() for run, path in zip(runs, paths, strict=True)}
 
 
 def _original(run: Path, origins: Mapping[Path, str]) -> PurePath:
@@ -91,35 +90,9 @@ def place(paths: Sequence[Path], runs: Sequence[Path]) -> Path:
     return parents.pop()
 
 
-def text(names: Mapping[Path, str], rows: Sequence[Row], pairs: Sequence[Pair]) -> str:
-    """The table of runs and that of pairs, for the terminal."""
-    head = ["run", "encoder", "threat", "transforms", "seed", "pictures", "clusters", "success no_eot", "success eot"]
-    head += ["cosine eot", "success eot, wide"] if any(row.wide for row in rows) else ["cosine eot"]
-    lines = []
-    for row in rows:
-        line = [
-            names[row.directory],
-            row.encoder,
-            row.threat,
-            row.transforms,
-            *map(str, (row.seed, row.pictures, row.clusters)),
-        ]
-        cells = [(row.arms, "no_eot", "success"), (row.arms, "eot", "success"), (row.arms, "eot", "cosine")]
-        values = [arms.get(arm, {}).get(measure) for arms, arm, measure in (*cells, (row.wide, "eot", "success"))]
-        lines.append([*line, *map(_words, values)][: len(head)])
-    parts = [_table(head, lines)]
-    if pairs:
-        head = ["first", "second", "bank", "measure of eot", "pictures", "clusters", "second minus first", "p (Holm)"]
-        lines = []
-        for pair in pairs:
-            line = [pair.first, pair.second, pair.bank, pair.measure, str(pair.pictures), str(pair.clusters)]
-            lines.append([*line, _words(pair.difference, "+"), p_value(pair.p_holm, pair.needed)])
-        parts.append(_table(head, lines))
-    return "\n\n".join(parts)
-
-
-def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    cells = [list(map(plain, line)) for line in (head, *lines)]
+def terminal_table(lines: Sequence[Sequence[str]]) -> str:
+    """Lines of cells in columns, the first one as the heading."""
+    cells = [[*map(plain, line)] for line in lines]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     cells.insert(1, ["-" * width for width in widths])
     return "\n".join("| " + " | ".join(map(str.ljust, line, widths)) + " |" for line in cells)
@@ -128,10 +101,6 @@ def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
 def plain(name: str) -> str:
     """A name as a cell of a table."""
     return printable(name).replace("|", "/")
-
-
-def _words(value: Interval | None, sign: str = "") -> str:
-    return "" if value is None else written(value._asdict(), sign=sign)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -157,15 +126,13 @@ def compare(paths: Sequence[Path], folder: Path | None, origins: Mapping[Path, s
     runs = runs_of(paths)
     out = folder or place(paths, runs)
     refuse_foreign(out, "--out")
-    names = labels(runs, origins)
-    result = compare_runs(names)
-    if not result.rows:
-        reasons = "; ".join(f"{names[each.directory]}: {each.reason}" for each in result.skipped)
-        raise ValueError(f"`RUN`: none of these is a run ({plain(reasons)})")
+    result = compare_runs(labels(runs, origins))
+    skipped = [f"{name}: {reason}" for name, reason in result.skipped]
+    if not result.runs:
+        raise ValueError(f"`RUN`: none of these is a run ({plain('; '.join(skipped))})")
     page = write_comparison(result, out)
-    ranking = [_table(*ranked(result.tables))] if result.tables else []
-    print(*ranking, text(names, result.rows, result.pairs), sep="\n\n")
-    lines = [f"skipped: {names[each.directory]}: {each.reason}" for each in (*result.skipped, *result.notes)]
-    for line in (*lines, *(f"not compared: {line}" for line in result.refused)):
+    tables = [(RANKING, result.standings), (RUNS, result.runs), (PAIRS, result.pairs)]
+    print("\n\n".join(terminal_table(text_rows(columns, rows)) for columns, rows in tables if rows))
+    for line in (*(f"skipped: {line}" for line in skipped), *(f"not compared: {line}" for line in result.refused)):
         print(plain(line), file=sys.stderr)
     print(f"index: {page}")

@@ -35,8 +35,9 @@ from attacks.experiment.states import Entry, entered
 from attacks.experiment.units import Elsewhere, Execute, here, tables, work
 from attacks.experiment.workers import Place, cluster, processes
 from attacks.gate.verdict import described
+from attacks.report.comparison import ComparedRuns, own_page, write_page
 from attacks.report.facts import gallery, legend
-from attacks.report.index import collect, own_page, write_index
+from attacks.report.runs import collect
 from attacks.report.warnings import warnings
 from attacks.resizers.pipeline import recorded
 from attacks.runtime.distributed import World, join
@@ -229,8 +230,7 @@ def index(sweep: Path) -> None:
     if folders and page.exists() and not own_page(page):
         print(f"note: {page} was not written by viewproof, so the sweep has no table of its runs", file=sys.stderr)
     elif folders:
-        runs = collect(folders)
-        write_index(page, runs.rows, runs.skipped)
+        write_page(ComparedRuns(*collect({folder: folder.name for folder in folders})), sweep)
         print(f"sweep: {page}")
 
 

@@ -1,80 +1,123 @@
-"""Runs compared: what `viewproof compare` and a notebook show and write."""
+"""Comparisons of runs: the page and the files of `viewproof compare`, of a sweep and of a notebook."""
 
+import base64
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import quote
 
-from attacks.report.compare import Judged, Pair, compared, judged
-from attacks.report.index import Row, Skipped, collect, own_page, write_index
-from attacks.report.ranking import Board, boards, charts, flat
+from markupsafe import Markup
+
+from attacks.report.columns import csv_rows, page_table
+from attacks.report.environment import TEMPLATES, environment
+from attacks.report.pairs import PAIRS, RunPair, RunScores, compare_pairs, read_scores
+from attacks.report.ranking import RANKING, Standing, charts, ranking_tables
+from attacks.report.runs import GROUPS, RUNS, RunSummary, Skipped, collect
+from attacks.runtime.files import write_text
 from attacks.runtime.tables import write_rows
 
 #: What is written, the page first.
-WRITTEN = ("index.html", "index.csv", "ranking.csv", "pairs.csv")
-#: The most pairs without a comparison that are listed.
-NAMED = 20
+FILES = ("index.html", "index.csv", "ranking.csv", "pairs.csv")
+#: How the head of the page has the name of this tool.
+MARK = b"<title>Viewproof"
+#: The most pairs without a comparison that are listed, and the most drawings of a page.
+MAX_LISTED, MAX_CHARTS = 20, 12
 
 
 @dataclass(frozen=True)
-class Compared:
-    """The runs by name, in the order given; what was left out; the pairs, those that cannot be compared with the
-    reason, and the tables of runs in order."""
+class ComparedRuns:
+    """The runs in the order given, and what was left out; the pairs, those that cannot be compared with the reason,
+    and the tables of runs, the most robust first."""
 
-    names: Mapping[Path, str]
-    rows: Sequence[Row]
+    runs: Sequence[RunSummary]
     skipped: Sequence[Skipped]
-    notes: Sequence[Skipped]
-    pairs: Sequence[Pair]
-    refused: Sequence[str]
-    tables: Sequence[Board]
+    pairs: Sequence[RunPair] = ()
+    refused: Sequence[str] = ()
+    tables: Sequence[Sequence[Standing]] = ()
+
+    @property
+    def standings(self) -> list[Standing]:
+        """The rows of ranking.csv."""
+        return [standing for table in self.tables for standing in table]
 
 
-def compare_runs(names: Mapping[Path, str]) -> Compared:
-    """Read and compare run directories.
-
-    Args:
-        names: a name for each directory.
+def compare_runs(names: Mapping[Path, str]) -> ComparedRuns:
+    """Read and compare run directories, each with its name.
 
     Raises:
         ValueError: too many runs.
     """
-    rows, skipped = collect(names)
-    runs, notes = _judged(rows, names)
-    pairs, others = compared(runs)
-    refused = [f"{one} and {two}: {reason}" for one, two, reason in others[:NAMED]]
-    refused += [f"{len(others) - NAMED} more pairs"] if len(others) > NAMED else []
-    tables = boards({names[row.directory]: row for row in rows}, runs, pairs)
-    return Compared(names, rows, skipped, notes, pairs, refused, tables)
+    runs, skipped = collect(names)
+    scores: dict[str, RunScores] = {}
+    for run in runs:
+        try:
+            scores[run.name] = read_scores(run.directory)
+        except (ValueError, OSError) as error:
+            skipped.append(Skipped(run.name, f"only in the table: {error}"))
+    pairs, others = compare_pairs(scores)
+    refused = [f"{one} and {two}: {reason}" for one, two, reason in others[:MAX_LISTED]]
+    refused += [f"{len(others) - MAX_LISTED} more pairs"] if len(others) > MAX_LISTED else []
+    return ComparedRuns(runs, skipped, pairs, refused, ranking_tables(runs, scores, pairs))
 
 
 def refuse_foreign(folder: Path, key: str) -> None:
     """Raise ValueError where a page or a table of the folder is not of an earlier comparison: it would be lost."""
-    there = [folder / name for name in WRITTEN if (folder / name).exists()]
-    if there and not own_page(folder / WRITTEN[0]):
+    files = [folder / name for name in FILES if (folder / name).exists()]
+    if files and not own_page(folder / FILES[0]):
         raise ValueError(
-            f"`{key}`: {there[0]} was not written by viewproof, so it is kept; name another folder by {key}"
+            f"`{key}`: {files[0]} was not written by viewproof, so it is kept; name another folder by {key}"
         )
 
 
-def write_comparison(result: Compared, folder: Path) -> Path:
-    """Write index.html, index.csv, ranking.csv and pairs.csv into a folder. Returns the page."""
-    from attacks.report.leaderboard import section  # here: it imports matplotlib
+def own_page(page: Path) -> bool:
+    """Whether a file is a page of this tool."""
+    if not page.is_file():
+        return False
+    with page.open("rb") as file:
+        return MARK in file.read(2**12)
 
+
+def write_comparison(result: ComparedRuns, folder: Path) -> Path:
+    """Write index.html, index.csv, ranking.csv and pairs.csv into a folder. Returns the page."""
     folder.mkdir(parents=True, exist_ok=True)
-    page, tables = folder / "index.html", result.tables
-    ranking = section(tables, charts(tables), result.refused, folder) if tables or result.refused else None
-    write_index(page, result.rows, result.skipped, result.names, ranking)
-    write_rows(folder / "ranking.csv", flat(tables))
-    write_rows(folder / "pairs.csv", [pair.row() for pair in result.pairs])
+    write_rows(folder / "ranking.csv", csv_rows(RANKING, result.standings))
+    write_rows(folder / "pairs.csv", csv_rows(PAIRS, result.pairs))
+    return write_page(result, folder)
+
+
+def write_page(result: ComparedRuns, folder: Path) -> Path:
+    """Write index.html and index.csv into a folder. Returns the page, which links the reports below the folder."""
+    page, script = folder / "index.html", (TEMPLATES / "sort.js").read_text(encoding="utf-8")
+    links = {run.name: link(folder, run.directory) for run in result.runs}
+    tables = [page_table(RANKING, table, [links[row.run.name] for row in table]) for table in result.tables]
+    lines, drawings = charts(result.tables), []
+    if lines:
+        from attacks.report.curves import encoder_curve  # here: it imports matplotlib
+
+        drawings = [(chart, encoder_curve(chart, f"encoders-{i}")) for i, chart in enumerate(lines[:MAX_CHARTS])]
+    text = (
+        environment()
+        .get_template("index.html")
+        .render(
+            runs=page_table(RUNS, result.runs, [*links.values()], GROUPS),
+            ranking=[*zip((table[0] for table in result.tables), tables, strict=True)],
+            drawings=drawings,
+            more=len(lines) - len(drawings),
+            refused=result.refused,
+            skipped=result.skipped,
+            script=Markup(script),
+            digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        )
+    )
+    write_text(page, text)
+    write_rows(folder / "index.csv", csv_rows(RUNS, result.runs))
     return page
 
 
-def _judged(rows: Sequence[Row], names: Mapping[Path, str]) -> tuple[dict[str, Judged], list[Skipped]]:
-    """The runs that can be compared with others, by name, and what is wrong with the rest."""
-    comparable, notes = {}, []
-    for row in rows:
-        try:
-            comparable[names[row.directory]] = judged(row.directory)
-        except (ValueError, OSError) as error:
-            notes.append(Skipped(row.directory, f"only in the table: {error}"))
-    return comparable, notes
+def link(folder: Path, directory: Path) -> str | None:
+    """The link of a page in `folder` to the report of a run: None without a report, and for one outside the folder,
+    also by a symbolic link."""
+    report, folder = (directory / "report.html").resolve(), folder.resolve()
+    inside = directory.resolve().is_relative_to(folder) and report.is_file() and report.is_relative_to(folder)
+    return quote(report.relative_to(folder).as_posix(), safe="/") if inside else None

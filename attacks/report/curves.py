@@ -1,6 +1,7 @@
-"""Curves of a run, drawn from metrics.json and steps.csv."""
+"""Curves of a run, drawn from metrics.json and steps.csv, and of several runs."""
 
 from collections.abc import Mapping, Sequence
+from io import BytesIO
 from itertools import groupby
 from typing import Any
 
@@ -10,12 +11,19 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from attacks.report.colours import LIGHT
+from attacks.report.ranking import Chart
 from attacks.report.svg import axis_label, legend, plain, to_svg
-from attacks.report.words import ARMS, OBJECTIVES
+from attacks.report.words import ARMS, OBJECTIVES, capitalised, measure_name
 from attacks.solvers.trace import Trace
 
 #: Markers that tell the arms apart without colour.
 MARKS = {"clean": "s", "noise": "v", "no_eot": "^", "one_view": "D", "eot": "o"}
+#: The arms whose colours and markers encoders have; the lines of those after the last are dashed.
+ENCODER_STYLES = ("eot", "no_eot", "one_view", "clean", "noise")
+#: Names of so many characters have a line each in the legend.
+LONG = 27
+#: The most encoders of a drawing.
+MAX_LINES = 10
 
 
 def loss_curve(trace: Sequence[Trace], objective: str, arms: Mapping[str, Any]) -> Markup:
@@ -70,7 +78,7 @@ def drift_curve(drift: Mapping[str, Any], names: Mapping[str, str] = ARMS) -> Ma
 
 def radii_curve(found: Mapping[str, Any], norm: str) -> Markup:
     """The share of pictures that are broken, over the radius, with its interval."""
-    unit, name = (255, "eps in units of 1/255") if norm == "linf" else (1, "eps")
+    unit, name = _radius_axis(norm)
     figure, axis = _axis((7.6, 3.0))
     places = [unit * point["eps"] for point in found["curve"]]
     _band(axis, places, [point["success"] for point in found["curve"]], "eot", ARMS["eot"])
@@ -101,6 +109,68 @@ def response_curve(curve: Mapping[str, Any], name: str, names: Mapping[str, str]
         f"Attacker's success (left) and cosine (right) over {x['name']}: a line with its 95% interval for each arm."
     )
     return to_svg(figure, name, f"Response to {x['name']}", description)
+
+
+def encoder_curve(chart: Chart, name: str) -> Markup:
+    """A line for each encoder with its intervals, side by side where they would cover each other."""
+    width = "width of the views' ranges (1: those of the attack)"
+    unit, x_label = (1, width) if chart.over == "width" else _radius_axis(chart.over)
+    lines = chart.series[:MAX_LINES]
+    places = sorted({unit * x for line in lines for x, _ in line.points})
+    step = 0.012 * (places[-1] - places[0])
+    figure, axis = _axis((4.4, 3))
+    style: dict[str, Any] = {"markersize": 4.5, "linewidth": 1.3, "elinewidth": 1, "capsize": 2.5}
+    for i, line in enumerate(lines):
+        repeat, arm = divmod(line.style, len(ENCODER_STYLES))
+        colour, marker = LIGHT[ENCODER_STYLES[arm]], MARKS[ENCODER_STYLES[arm]] + ("--" if repeat else "-")
+        x = [unit * place + step * (i - (len(lines) - 1) / 2) for place, _ in line.points]
+        values = [value._asdict() for _, value in line.points]
+        means = [value["mean"] for value in values]
+        axis.errorbar(x, means, _errors(values), fmt=marker, label=axis_label(line.name), color=colour, **style)
+    axis.set_xticks(places, [f"{place:.3g}" for place in places])
+    axis.set_xlabel(x_label)
+    axis.set_ylabel(measure_name(chart.measure))
+    if chart.measure == "success":
+        axis.set_ylim(-0.04, 1.04)
+    plain(axis)
+    legend(figure, axis, 2 if max(len(line.name) for line in lines) < LONG else 1)
+    description = f"A line for each encoder, with 95% intervals, {chart.title}. The tables have the numbers."
+    return to_svg(figure, name, f"{capitalised(measure_name(chart.measure))} {chart.title}", description)
+
+
+class NotebookFigure(Figure):
+    """A figure that a notebook shows without pyplot, whose import alone makes it show others."""
+
+    def _repr_png_(self) -> bytes:
+        file = BytesIO()
+        self.savefig(file, format="png")
+        return file.getvalue()
+
+
+def dots(values: Mapping[str, Mapping[str, float]], label: str) -> NotebookFigure:
+    """A value with its 95 % interval for each name, the first at the top. `label` names the values."""
+    figure = NotebookFigure(figsize=(7.6, 1.2 + 0.35 * len(values)), layout="constrained")
+    axis = figure.subplots()
+    for i, value in enumerate(values.values()):
+        axis.errorbar(value["mean"], i, xerr=_errors([value]), fmt="o", color=LIGHT["eot"], capsize=2.5)
+    axis.set_yticks(range(len(values)), [axis_label(name) for name in values])
+    axis.invert_yaxis()
+    axis.set_xlabel(label)
+    if label == measure_name("success"):
+        axis.set_xlim(-0.04, 1.04)
+    plain(axis)
+    return figure
+
+
+def _errors(values: Sequence[Mapping[str, float]]) -> list[list[float]]:
+    """The lengths of intervals below and above their means. A rate's interval holds its mean up to rounding."""
+    below = [max(0.0, value["mean"] - value["low"]) for value in values]
+    return [below, [max(0.0, value["high"] - value["mean"]) for value in values]]
+
+
+def _radius_axis(norm: str) -> tuple[int, str]:
+    """The unit of eps on an axis, and the label."""
+    return (255, "eps in units of 1/255") if norm == "linf" else (1, "eps")
 
 
 def _axis(size: tuple[float, float]) -> tuple[Figure, Axes]:

@@ -1,57 +1,120 @@
 """Which encoder is the most robust: tables of runs in order, groups that cannot be told apart, and curves.
 
-A table holds runs of one protocol, threat and set of pictures. The files may come from others;
-`attacks.report.compare` and `attacks.report.index` have checked every value that is used here.
+A table holds runs of one protocol, threat and set of pictures. The files may come from others; `attacks.report.runs`
+and `attacks.report.pairs` have checked every value that is used here.
 """
 
 import itertools
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from attacks.evaluation.intervals import Interval
 from attacks.evaluation.significance import LEVEL
-from attacks.report.compare import ARM, Judged, Pair
-from attacks.report.index import Row
-from attacks.report.words import written
+from attacks.report.columns import Column
+from attacks.report.pairs import RunPair, RunScores
+from attacks.report.runs import ARM, RunSummary
+from attacks.report.words import ARMS, p_value
 
 #: The most groups that have a letter, and the most that are looked at on the way to them.
-MOST_GROUPS, MOST_TRIED = 26, 500
+MAX_GROUPS, MAX_TRIALS = 26, 500
 
 
 class Standing(NamedTuple):
-    """A run of a table: its name, place from 1, value with the 95 % interval, and the letters of its groups; none
-    where too few clusters allow no test, or where there are more groups than letters. `clean` is the value of the
-    untouched pictures."""
+    """A run of a table: its place from 1, and the letters of its groups; none where there are more groups than
+    letters, or where too few clusters allow no test, which `needed` clusters would."""
 
-    name: str
-    row: Row
-    judged: Judged
-    place: int
-    value: Interval
-    letters: str
-    clean: Interval | None
-
-
-@dataclass(frozen=True)
-class Board:
-    """Runs of one protocol, threat and set of pictures, the most robust first. `needed` clusters are for a
-    test, where there are too few."""
-
+    run: RunSummary
+    scores: RunScores
     measure: str
-    standings: tuple[Standing, ...]
+    place: int
+    letters: str
     needed: int | None
 
     @property
-    def row(self) -> Row:
-        """A run that has what all have in common."""
-        return self.standings[0].row
+    def value(self) -> Interval:
+        """The measure, by which the table is in order."""
+        value: Interval = self.run.values[f"{ARM}_{self.measure}"]
+        return value
 
     @property
-    def subject(self) -> tuple[object, ...]:
+    def family(self) -> tuple[object, ...]:
         """Equal in tables that differ in eps alone."""
-        first = self.standings[0].judged
-        return (first.key, first.threat, self.measure, frozenset(first.values[("same", self.measure)]))
+        pictures = frozenset(self.scores.values[("same", self.measure)])
+        return (self.scores.key, self.scores.threat, self.measure, pictures)
+
+
+#: The columns of ranking.csv. On the page, threat, views and measure stand above each table.
+RANKING = [
+    Column(lambda row: f"{row.place}. {row.run.values['encoder']}", page="encoder"),
+    Column(lambda row: row.run.values["threat"], "threat", "threat"),
+    Column(lambda row: row.run.values["transforms"], "views", "views"),
+    Column(lambda row: row.measure, "measure", "measure"),
+    Column(lambda row: row.place, "place", "place"),
+    Column(lambda row: row.run.name, "run", "run"),
+    Column(lambda row: row.run.values["encoder"], "encoder", "encoder"),
+    Column(lambda row: row.value, "mean", ARM, ARMS[ARM], kind="interval"),
+    Column(lambda row: row.letters or None, "group"),
+    Column(lambda row: p_value(None, row.needed) if row.needed else row.letters, "", "group", "group"),
+    Column(lambda row: row.run.values[f"clean_{row.measure}"], "", "clean", ARMS["clean"], kind="interval"),
+    Column(lambda row: row.run.name, page="run"),
+]
+
+
+def ranking_tables(
+    runs: Sequence[RunSummary], scores: Mapping[str, RunScores], pairs: Sequence[RunPair]
+) -> list[list[Standing]]:
+    """The tables of the runs that have `scores` by name, each with at least two. Lower success of the attack, or a
+    higher cosine, is more robust. They do not depend on the order of the runs, apart from equal values."""
+    groups: dict[tuple[object, ...], list[RunSummary]] = {}
+    for run in (run for run in runs if run.name in scores):
+        of_run = scores[run.name]
+        measure = of_run.primary if ("same", of_run.primary) in of_run.values else "cosine"
+        if run.values[f"{ARM}_{measure}"] and ("same", measure) in of_run.values:
+            pictures = frozenset(of_run.values[("same", measure)])
+            groups.setdefault((measure, of_run.key, of_run.threat, of_run.eps, pictures), []).append(run)
+    tables = [_table(str(key[0]), group, scores, pairs) for key, group in groups.items() if len(group) > 1]
+    return sorted(tables, key=lambda table: (norm(table[0]), table[0].scores.eps or 0))
+
+
+def _table(
+    measure: str, runs: list[RunSummary], scores: Mapping[str, RunScores], pairs: Sequence[RunPair]
+) -> list[Standing]:
+    """The runs of one table."""
+    sign = 1 if measure == "success" else -1
+    runs = sorted(runs, key=lambda run: sign * run.values[f"{ARM}_{measure}"].mean)
+    names = [run.name for run in runs]
+    tests = [pair for pair in pairs if (pair.bank, pair.measure) == ("same", measure)]
+    tests = [pair for pair in tests if pair.first in names and pair.second in names]
+    few = max((pair.needed or 0 for pair in tests), default=0)
+    different = [pair for pair in tests if pair.p_holm is not None and pair.p_holm < LEVEL]
+    differing = {frozenset((pair.first, pair.second)) for pair in different}
+    marks = {} if few else letters(names, differing)
+    return [
+        Standing(run, scores[run.name], measure, place, marks.get(run.name, ""), few or None)
+        for place, run in enumerate(runs, 1)
+    ]
+
+
+def letters(names: Sequence[str], differing: Collection[frozenset[str]]) -> dict[str, str]:
+    """The letters of each name: two share one exactly if they are no `differing` pair (insert and absorb, Piepho
+    2004). Empty where groups are too many."""
+    groups: list[frozenset[str]] = [frozenset(names)]
+    for first, second in itertools.combinations(names, 2):
+        if frozenset((first, second)) not in differing:
+            continue
+        parts = [part for group in groups for part in _parts(group, first, second)]
+        groups = [group for group in dict.fromkeys(parts) if not any(group < other for other in parts)]
+        if len(groups) > MAX_TRIALS:
+            return {}
+    if len(groups) > MAX_GROUPS:
+        return {}
+    order = {name: i for i, name in enumerate(names)}
+    groups.sort(key=lambda group: sorted(order[name] for name in group))
+    return {name: "".join(chr(ord("a") + i) for i, group in enumerate(groups) if name in group) for name in names}
+
+
+def _parts(group: frozenset[str], first: str, second: str) -> list[frozenset[str]]:
+    return [group - {first}, group - {second}] if {first, second} <= group else [group]
 
 
 class Series(NamedTuple):
@@ -72,150 +135,52 @@ class Chart(NamedTuple):
     series: tuple[Series, ...]
 
 
-def boards(rows: Mapping[str, Row], runs: Mapping[str, Judged], pairs: Sequence[Pair]) -> list[Board]:
-    """The tables of runs by name, each with at least two. Lower success of the attack, or a higher cosine, is more
-    robust. They do not depend on the order of the runs, apart from equal values."""
-    groups: dict[tuple[object, ...], list[str]] = {}
-    for name, run in runs.items():
-        measure = run.primary if ("same", run.primary) in run.values else "cosine"
-        if measure in rows[name].arms[ARM] and ("same", measure) in run.values:
-            pictures = frozenset(run.values[("same", measure)])
-            groups.setdefault((run.key, run.threat, run.eps, measure, pictures), []).append(name)
-    tables = [_board(str(key[3]), names, rows, runs, pairs) for key, names in groups.items() if len(names) > 1]
-    return sorted(tables, key=lambda table: (norm(table.row), table.standings[0].judged.eps or 0))
+#: A run of a table with its place on the x axis, and the value there.
+Point = tuple[Standing, float, Interval]
 
 
-def _board(
-    measure: str, names: list[str], rows: Mapping[str, Row], runs: Mapping[str, Judged], pairs: Sequence[Pair]
-) -> Board:
-    sign = 1 if measure == "success" else -1
-    names = sorted(names, key=lambda name: sign * rows[name].arms[ARM][measure].mean)
-    some = set(names)
-    tests = [
-        pair for pair in pairs if (pair.bank, pair.measure) == ("same", measure) and {pair.first, pair.second} <= some
-    ]
-    few = max((pair.needed or 0 for pair in tests), default=0)
-    apart = {
-        frozenset((pair.first, pair.second)) for pair in tests if pair.p_holm is not None and pair.p_holm < LEVEL
-    }
-    marks = {} if few else letters(names, apart)
-    standings = []
-    for place, name in enumerate(names, 1):
-        value = rows[name].arms[ARM][measure]
-        clean = rows[name].arms.get("clean", {}).get(measure)
-        standings.append(Standing(name, rows[name], runs[name], place, value, marks.get(name, ""), clean))
-    return Board(measure, tuple(standings), few or None)
-
-
-def letters(names: Sequence[str], apart: Collection[frozenset[str]]) -> dict[str, str]:
-    """The letters of each name: two share one exactly if they are not `apart` (insert and absorb, Piepho 2004, An
-    Algorithm for a Letter-Based Representation of All-Pairwise Comparisons). Empty where groups are too many."""
-    groups: list[frozenset[str]] = [frozenset(names)]
-    for first, second in itertools.combinations(names, 2):
-        if frozenset((first, second)) not in apart:
-            continue
-        split = [part for group in groups for part in _parts(group, first, second)]
-        groups = [each for each in dict.fromkeys(split) if not any(each < other for other in split)]
-        if len(groups) > MOST_TRIED:
-            return {}
-    if len(groups) > MOST_GROUPS:
-        return {}
-    order = {name: i for i, name in enumerate(names)}
-    groups.sort(key=lambda group: sorted(order[name] for name in group))
-    return {name: "".join(chr(ord("a") + i) for i, group in enumerate(groups) if name in group) for name in names}
-
-
-def _parts(group: frozenset[str], first: str, second: str) -> list[frozenset[str]]:
-    return [group - {first}, group - {second}] if {first, second} <= group else [group]
-
-
-def charts(tables: Sequence[Board]) -> list[Chart]:
+def charts(tables: Sequence[Sequence[Standing]]) -> list[Chart]:
     """Values over eps, of tables that differ in eps alone, and over the width of the views, of each table with wider
     ones: a line for each encoder."""
     families: dict[tuple[object, ...], list[Standing]] = {}
     for table in tables:
-        families.setdefault(table.subject, []).extend(table.standings)
-    every = dict.fromkeys(each.row.subject for table in tables for each in table.standings)
-    styles = {subject: i for i, subject in enumerate(every)}
+        families.setdefault(table[0].family, []).extend(table)
+    subjects = dict.fromkeys(standing.run.subject for table in tables for standing in table)
+    styles = {subject: i for i, subject in enumerate(subjects)}
     result = []
-    for (*_, measure, _), family in families.items():
-        points = [Point(each, each.judged.eps, each.value) for each in family if each.judged.eps is not None]
-        if len({point.x for point in points}) > 1:
-            row = family[0].row
-            result.append(
-                Chart(norm(row), str(measure), f"over eps, views {row.transforms}", _series(points, styles))
-            )
+    for family in families.values():
+        points: list[Point] = [(row, row.scores.eps, row.value) for row in family if row.scores.eps is not None]
+        if len({x for _, x, _ in points}) > 1:
+            first = family[0]
+            title = f"over eps, views {first.run.values['transforms']}"
+            result.append(Chart(norm(first), first.measure, title, _series(points, styles)))
     for table in tables:
         points = []
-        for each in table.standings:
-            wide = each.row.wide.get(ARM, {}).get(table.measure)
-            if wide is not None and each.row.widened is not None:
-                points += [Point(each, 1.0, each.value), Point(each, each.row.widened, wide)]
+        for row in table:
+            wide = row.run.values[f"wide_{ARM}_{row.measure}"]
+            if wide is not None and row.run.widening is not None:
+                points += [(row, 1.0, row.value), (row, row.run.widening, wide)]
         if points:
-            title = f"over the width of the views, {table.row.threat}"
-            result.append(Chart("width", table.measure, title, _series(points, styles)))
+            title = f"over the width of the views, {table[0].run.values['threat']}"
+            result.append(Chart("width", table[0].measure, title, _series(points, styles)))
     return result
 
 
-class Point(NamedTuple):
-    """A value of a run at a place of a chart."""
-
-    standing: Standing
-    x: float
-    value: Interval
-
-
-def norm(row: Row) -> str:
-    """The norm of a run's threat, or "patch"."""
-    return row.threat.replace(",", " ").split()[0] if row.threat else ""
+def norm(standing: Standing) -> str:
+    """The norm of the threat, or "patch"."""
+    return "".join(standing.run.values["threat"].replace(",", " ").split()[:1])
 
 
 def _series(points: Sequence[Point], styles: Mapping[str, int]) -> tuple[Series, ...]:
     """A line for each encoder; where two have one label, with the name of a run."""
     lines: dict[str, list[Point]] = {}
     for point in points:
-        lines.setdefault(point.standing.row.subject, []).append(point)
-    labels = [line[0].standing.row.encoder for line in lines.values()]
+        lines.setdefault(point[0].run.subject, []).append(point)
+    runs = {subject: line[0][0].run for subject, line in lines.items()}
+    labels = [run.values["encoder"] for run in runs.values()]
     result = []
-    for label, (subject, line) in zip(labels, lines.items(), strict=True):
-        name = f"{label}, {line[0].standing.name}" if labels.count(label) > 1 else label
-        result.append(Series(name, styles[subject], tuple(sorted({point.x: point.value for point in line}.items()))))
+    for (subject, run), label in zip(runs.items(), labels, strict=True):
+        name = f"{label}, {run.name}" if labels.count(label) > 1 else label
+        values = {x: value for _, x, value in lines[subject]}
+        result.append(Series(name, styles[subject], tuple(sorted(values.items()))))
     return tuple(result)
-
-
-def flat(tables: Sequence[Board]) -> list[dict[str, object]]:
-    """The rows of ranking.csv."""
-    return [
-        {"threat": table.row.threat, "views": table.row.transforms, "measure": table.measure, "place": each.place}
-        | {"run": each.name, "encoder": each.row.encoder}
-        | {"mean": each.value.mean, "low": each.value.low, "high": each.value.high, "kind": each.value.kind}
-        | {"group": each.letters or None}
-        for table in tables
-        for each in table.standings
-    ]
-
-
-def ranked(tables: Sequence[Board]) -> tuple[list[str], list[list[str]]]:
-    """The head and the rows of a table of all tables, the most robust run of each first, in words."""
-    head = ["threat", "views", "place", "run", "encoder", "measure", "eot", "group", "clean"]
-    lines = []
-    for table in tables:
-        few = f"too few clusters: {table.needed} needed" if table.needed else ""
-        for each in table.standings:
-            line = [
-                table.row.threat,
-                table.row.transforms,
-                str(each.place),
-                each.name,
-                each.row.encoder,
-                table.measure,
-            ]
-            lines.append(
-                [
-                    *line,
-                    written(each.value._asdict()),
-                    each.letters or few,
-                    "" if each.clean is None else written(each.clean._asdict()),
-                ]
-            )
-    return head, lines

@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 import attacks.experiment.radius
-from attacks.report.compare import judged
+from attacks.report.pairs import read_scores
 from attacks.runtime.tables import read_rows
 from tests.helpers.processes import facts
 from tests.helpers.runs import LEAN
@@ -62,7 +62,7 @@ def test_the_report_has_the_median_and_the_curve(whole):
 
 
 def test_another_run_can_be_compared_with_its_radii(whole):
-    (column,) = [each for (_, name), each in judged(whole).values.items() if name == "radius l2"]
+    (column,) = [each for (_, name), each in read_scores(whole).values.items() if name == "radius l2"]
     rows = read_rows(whole / "radii.csv")
     assert sorted(column.values()) == sorted(float(row["radius"] or 3.0) for row in rows)
 

@@ -5,13 +5,13 @@ import json
 
 import pytest
 
-from attacks.report.comparison import compare_runs, write_comparison
-from attacks.report.index import collect, write_index
+from attacks.report.comparison import ComparedRuns, compare_runs, write_comparison, write_page
 from attacks.report.page import write_report
+from attacks.report.runs import collect
 from attacks.report.words import written
 from tests.helpers import reported
 from tests.helpers.browser import LETTERS, PALE, Visit, chromium
-from tests.report.test_ranking import EPS, run
+from tests.helpers.run_directories import EPS, encoder
 
 pytestmark = pytest.mark.browser
 pytest.importorskip("playwright", reason="the extra `browser`")
@@ -44,12 +44,11 @@ def pages(tmp_path_factory):
         if i == 0:
             reported.directory(place, ["astronaut-0-0.png"])
             write_report(place, content, reported.manifest(), [reported.EVIL], reported.trace(), 0)
-    result = collect(sorted(folder.iterdir()))
-    write_index(folder / "index.html", result.rows, result.skipped)
+    write_page(ComparedRuns(*collect({place: place.name for place in sorted(folder.iterdir())})), folder)
     sweep = tmp_path_factory.mktemp("sweep")
     for name, (i, eps) in itertools.product(("pocket (a.safetensors)", "a long name " * 5), enumerate(EPS)):
-        run(sweep / f"{name[:4]} {i}", 0.2 + 0.4 * i, eps, wide=2.0, name=name)
-    write_comparison(compare_runs({each: each.name for each in sorted(sweep.iterdir())}), sweep)
+        encoder(sweep / f"{name[:4]} {i}", 0.2 + 0.4 * i, eps, wide=2.0, name=name)
+    write_comparison(compare_runs({place: place.name for place in sorted(sweep.iterdir())}), sweep)
     ranking = sweep / "index.html"
     return {"report": folder / "run 0" / "report.html", "index": folder / "index.html", "ranking": ranking}
 

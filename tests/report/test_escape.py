@@ -6,13 +6,14 @@ import json
 import pytest
 
 from attacks.data.images import file_names
-from attacks.report.compare import judged
-from attacks.report.index import collect, write_index
+from attacks.report.comparison import ComparedRuns, write_page
 from attacks.report.page import Images, render, write_report
+from attacks.report.pairs import read_scores
+from attacks.report.runs import collect
 from attacks.report.warnings import warnings
 from attacks.runtime.tables import FORMULAS, read_rows, write_rows
 from tests.helpers import reported
-from tests.report.test_page import Page
+from tests.helpers.page import Page
 
 EVIL = "\"'><script>alert(1)</script><img src=x onerror=alert(1)><a href=javascript:alert(1)></a></style></svg>"
 EVIL += "{{7*7}}$x$"
@@ -67,10 +68,9 @@ def test_every_string_of_a_sweep_is_escaped_in_its_index(tmp_path):
         for name, content in (("metrics", reported.content()), ("manifest", reported.manifest())):
             (folder / f"{name}.json").write_text(json.dumps(spoilt(content)))
     (tmp_path / f"broken{EVIL.replace('/', '')}").mkdir()
-    result = collect(sorted(each for each in tmp_path.iterdir()))
-    assert len(result.rows) == 2 and len(result.skipped) == 1
-    write_index(tmp_path / "index.html", result.rows, result.skipped)
-    page = harmless((tmp_path / "index.html").read_text(), scripts=1)
+    result = ComparedRuns(*collect({folder: folder.name for folder in sorted(tmp_path.iterdir())}))
+    assert len(result.runs) == 2 and len(result.skipped) == 1
+    page = harmless(write_page(result, tmp_path).read_text(), scripts=1)
     assert all(
         attributes["href"].startswith(("0", "1", "#")) for name, attributes in Page(page).elements if name == "a"
     )
@@ -112,5 +112,5 @@ def test_runs_are_compared_by_the_original_names(tmp_path):
     write_rows(tmp_path / "per_image.csv", [{"picture": name, **row} for name in ("=1", "'=1", "a")])
     (tmp_path / "metrics.json").write_text(json.dumps({"queries": ["=1", "'=1", "a"], "pixels": ["x", "y", "z"]}))
     (tmp_path / "manifest.json").write_text("{}")
-    (values,) = {tuple(result) for result in judged(tmp_path).values.values()}
+    (values,) = {tuple(result) for result in read_scores(tmp_path).values.values()}
     assert {(picture.name, picture.pixels) for picture in values} == {("=1", "x"), ("'=1", "y"), ("a", "z")}

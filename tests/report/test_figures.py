@@ -7,8 +7,7 @@ import re
 import pytest
 
 from attacks.report.colours import DARK, LIGHT, LINES, RAMP, TEXT, contrast, shade, themed
-from attacks.report.curves import drift_curve, loss_curve, response_curve
-from attacks.report.leaderboard import dots
+from attacks.report.curves import dots, drift_curve, loss_curve, response_curve
 from attacks.report.maps import heat_map
 from attacks.report.page import render
 from attacks.report.words import measured, numbers, p_value, short, value_of, written

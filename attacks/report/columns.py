@@ -1,0 +1,76 @@
+"""Tables of several runs: one list of columns makes the CSV file, the terminal's table and the page's table."""
+
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any, Literal, NamedTuple
+
+from attacks.evaluation.intervals import Interval
+from attacks.report.words import written
+
+Cell = str | int | float | Interval | None
+
+
+class Column(NamedTuple):
+    """The value of a row, and the heading in the CSV file, on the terminal and on the page, "" where it is not shown.
+    `group` is the heading above several columns of the page. An interval is four columns of the CSV file."""
+
+    value: Callable[[Any], Cell]
+    csv: str = ""
+    terminal: str = ""
+    page: str = ""
+    group: str = ""
+    kind: Literal["text", "number", "interval"] = "text"
+
+
+class PageTable(NamedTuple):
+    """What the macro `data_table` draws: columns, the number of them under the heading of each group, and rows, each
+    with the link of its first cell."""
+
+    columns: Sequence[Column]
+    spans: Sequence[tuple[str, int]]
+    rows: Sequence[tuple[str | None, Sequence[Cell]]]
+
+
+def csv_rows(columns: Sequence[Column], rows: Sequence[Any]) -> list[dict[str, object]]:
+    """Rows for `write_rows`, all with the same keys."""
+    shown = [column for column in columns if column.csv]
+    return [{key: cell for column in shown for key, cell in _cells(column, row).items()} for row in rows]
+
+
+def _cells(column: Column, row: Any) -> dict[str, object]:
+    value = column.value(row)
+    if column.kind != "interval":
+        return {column.csv: value}
+    prefix = "" if column.csv == "mean" else f"{column.csv}_"
+    names = (column.csv, *(f"{prefix}{name}" for name in ("low", "high", "kind")))
+    return dict(zip(names, value if isinstance(value, Interval) else [None] * 4, strict=True))
+
+
+def text_rows(columns: Sequence[Column], rows: Sequence[Any]) -> list[list[str]]:
+    """The heading and the rows in words. Columns without a value are left out."""
+    shown = _filled([column for column in columns if column.terminal], rows)
+    lines = [[in_words(column.value(row)) for column in shown] for row in rows]
+    return [[column.terminal for column in shown], *lines]
+
+
+def page_table(
+    columns: Sequence[Column], rows: Sequence[Any], links: Sequence[str | None], groups: Sequence[str] = ("",)
+) -> PageTable:
+    """The table of a page, its columns in the order of `groups`. Columns without a value are left out."""
+    shown = _filled([column for column in columns if column.page], rows)
+    shown.sort(key=lambda column: groups.index(column.group))
+    spans = [(group, len([*members])) for group, members in groupby(shown, key=lambda column: column.group)]
+    values = [[column.value(row) for column in shown] for row in rows]
+    return PageTable(shown, spans if len(groups) > 1 else [], [*zip(links, values, strict=True)])
+
+
+def in_words(value: Cell) -> str:
+    """A cell for a reader: an interval with its ends, a number without decimals, "" for a missing value."""
+    if isinstance(value, Interval):
+        return written(value._asdict())
+    return "" if value is None else f"{value:.0f}" if isinstance(value, float) else str(value)
+
+
+def _filled(columns: Sequence[Column], rows: Sequence[Any]) -> list[Column]:
+    """The columns of which a row has a value."""
+    return [column for column in columns if any(column.value(row) not in (None, "") for row in rows)]

@@ -1,0 +1,159 @@
+"""Summaries of runs, from metrics.json and manifest.json, which may come from others: every value is checked."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from attacks.evaluation.intervals import Interval
+from attacks.report.columns import Cell, Column
+from attacks.report.warnings import warnings
+from attacks.report.words import ARMS, judged, measure_name
+from attacks.runtime.untrusted import count, mapping, number, read, word
+
+#: The arm by which runs are compared.
+ARM = "eot"
+MEASURES = ("success", "cosine")
+#: The facts that tell encoders apart.
+SUBJECT = ("name", "model", "weights", "sha256", "fingerprint", "defence", "before", "features", "pool", "stochastic")
+#: The groups of columns on the page, and the columns: those of index.csv, in its order.
+GROUPS = ("", "attack", *map(measure_name, MEASURES), "cost and settings")
+
+
+def _column(key: str, page: str, group: int, terminal: bool = False, kind: Any = "interval") -> Column:
+    return Column(lambda run: run.values[key], key, key * terminal, page, GROUPS[group], kind)
+
+
+def _arm_columns(prefix: str, names: Mapping[str, str]) -> list[Column]:
+    columns = [(arm, name, key, i) for arm, name in names.items() for i, key in enumerate(MEASURES, 2)]
+    return [_column(f"{prefix}{arm}_{key}", name, i, "eot" in arm and name != "") for arm, name, key, i in columns]
+
+
+RUNS = [
+    _column("run", "run", 0, True, "text"),
+    _column("preset", "preset", 4, False, "text"),
+    _column("encoder", "encoder", 1, True, "text"),
+    _column("threat", "threat", 1, True, "text"),
+    _column("transforms", "views", 1, True, "text"),
+    *(_column(key, key, 4, True, "number") for key in ("seed", "pictures", "clusters")),
+    *_arm_columns("", ARMS),
+    *_arm_columns("wide_", {arm: "EOT, wider views" if arm == ARM else "" for arm in ARMS}),
+    _column("eot_worst_cosine", "EOT, worst view", 3),
+    _column("passes", "encoder passes", 4, kind="number"),
+    *(_column(key, key, 4, kind="number") for key in ("seconds", "warnings")),
+]
+
+
+@dataclass(frozen=True)
+class RunSummary:
+    """A run: its values by the keys of `RUNS`, None where the run lacks one; how many times as wide the ranges of its
+    wide bank are; and the digest of the encoder, with its defence."""
+
+    directory: Path
+    values: Mapping[str, Any]
+    widening: float | None
+    subject: str
+
+    @property
+    def name(self) -> str:
+        """The name of the run among those compared."""
+        return str(self.values["run"])
+
+
+class Skipped(NamedTuple):
+    """The name of a directory that is no readable run, or of a run that cannot be compared, and the reason."""
+
+    name: str
+    reason: str
+
+
+def collect(names: Mapping[Path, str]) -> tuple[list[RunSummary], list[Skipped]]:
+    """Read the run directories, each with its name. A directory that is broken, or no run, is left out with the
+    reason: some runs of a sweep may have failed."""
+    runs, skipped = [], []
+    for directory, name in names.items():
+        try:
+            runs.append(_read_run(directory, name))
+        except (OSError, ValueError, RecursionError) as error:
+            skipped.append(Skipped(name, _reason(error)))
+    return runs, skipped
+
+
+def _read_run(directory: Path, name: str) -> RunSummary:
+    content = read(directory / "metrics.json")
+    manifest = read(directory / "manifest.json") if (directory / "manifest.json").is_file() else {}
+    threat, wide, cost = (mapping(content.get(key)) for key in ("threat", "wide", "cost"))
+    queries = content.get("queries")
+    if not isinstance(queries, list) or not threat:
+        raise ValueError("`metrics.json` must be that of a run; it has no `queries` or no `threat`")
+    arms = _arms(content.get("arms"))
+    if not any(arms[f"{ARM}_{measure}"] for measure in MEASURES):
+        names = [arm for arm in ARMS if any(arms[f"{arm}_{measure}"] for measure in MEASURES)]
+        raise ValueError(f"`metrics.json` must have the arm `{ARM}`; it has " + (", ".join(names) or "no arms"))
+    pictures, clusters = judged(content) if isinstance(content.get("clusters"), list) else (len(queries), None)
+    passes = [count(cost.get(key)) for key in ("forward", "backward")]
+    values: dict[str, Cell] = {
+        "run": name,
+        "preset": word(content.get("preset")),
+        "encoder": _encoder(content.get("encoder") or manifest.get("encoder")),
+        "threat": _threat(threat),
+        "transforms": word(threat.get("transforms")) or "?",
+        "seed": count(content.get("seed")),
+        "pictures": pictures,
+        "clusters": clusters,
+        **arms,
+        **_arms(wide.get("arms"), "wide_"),
+        "eot_worst_cosine": interval(mapping(mapping(content["arms"]).get(ARM)).get("worst_cosine")),
+        "passes": None if None in passes else sum(filter(None, passes)),
+        "seconds": number(cost.get("seconds")),
+        "warnings": _warnings(content),
+    }
+    subject = json.dumps([mapping(content.get("encoder")).get(key) for key in SUBJECT], sort_keys=True)
+    return RunSummary(directory, values, number(wide.get("factor")), subject)
+
+
+def _arms(content: object, prefix: str = "") -> dict[str, Interval | None]:
+    arms = {arm: mapping(mapping(content).get(arm)) for arm in ARMS}
+    return {f"{prefix}{arm}_{key}": interval(row.get(key)) for arm, row in arms.items() for key in MEASURES}
+
+
+def _encoder(content: object) -> str:
+    encoder = mapping(content)
+    name = ":".join(word(encoder.get(key)) for key in ("name", "model") if encoder.get(key) is not None)
+    weights = encoder.get("weights")
+    return word(name + (f" ({Path(word(weights)).name})" if weights else "")) or "?"
+
+
+def _threat(threat: Mapping[str, Any]) -> str:
+    patch, eps = mapping(threat.get("patch")), number(threat.get("eps"))
+    if patch:
+        area = number(mapping(patch.get("area")).get("mean"))
+        return "patch" + ("" if area is None else f", {area:.1%} of the picture")
+    norm = word(threat.get("norm"))
+    if eps is None:
+        return norm
+    return f"{norm} {eps * 255:.3g}/255" if norm == "linf" else f"{norm} {eps:.4g}"
+
+
+def _warnings(content: dict[str, Any]) -> int | None:
+    """The number of warnings; None for a run that lacks a value which they need."""
+    try:
+        return len(warnings(content))
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"`{Path(error.filename or '').name}`: {(error.strerror or 'cannot be read').lower()}"
+    return word(str(error)) or type(error).__name__
+
+
+def interval(content: object) -> Interval | None:
+    """The interval in a mapping with three finite numbers; None for anything else."""
+    row = mapping(content)
+    mean, low, high = (number(row.get(key)) for key in ("mean", "low", "high"))
+    if mean is None or low is None or high is None:
+        return None
+    return Interval(mean, low, high, "range" if row.get("kind") == "range" else "interval")
