@@ -53,3 +53,14 @@ def photo():
     """A photograph, (1,3,80,120) float64 in [0,1]; not square, so that swapped axes show."""
     crop = skimage.data.astronaut()[60:140, 160:280]
     return torch.tensor(crop, dtype=torch.float64).permute(2, 0, 1)[None] / 255
+
+
+@pytest.fixture(scope="session")
+def shared_runs(tmp_path_factory):
+    """Finished runs by their words: see `SharedRuns`."""
+    from tests.helpers.runs import SharedRuns  # few tests need the command line
+
+    top = tmp_path_factory.getbasetemp()
+    runs = SharedRuns(top.parent if "PYTEST_XDIST_WORKER" in os.environ else top)
+    yield runs
+    runs.close()

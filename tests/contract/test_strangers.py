@@ -13,7 +13,7 @@ from attacks.experiment import batch
 from attacks.objectives.aim import Aim
 from attacks.perturbations.base import PerturbationSet
 from attacks.runtime.values import read, write
-from attacks.study import parts as built
+from attacks.study import assembly as built
 from tests.helpers.sampled import mostly_slow
 from tests.helpers.solving import examine, watch, worst_views
 from transforms import Affine, Brightness, Compose, Layer, Scene, scene_of

@@ -13,8 +13,8 @@ from attacks.eot.protocols import Objective
 from attacks.perturbations.patch.patch import Patch
 from attacks.schema.patch import PatchConfig, ScenesConfig
 from attacks.study.data import data
+from tests.helpers.runs import call
 from tests.helpers.scenery import CORNERS, SIDE, box, document, noise, read, table
-from tests.run.test_run import call
 from transforms import Affine, Compose
 from transforms.compose import seen
 

@@ -252,7 +252,7 @@ def test_the_engine_is_tuned_with_the_draws_of_the_views(monkeypatch):
 
 @pytest.mark.slow
 def test_an_adaptive_attack_is_one_command(tmp_path, monkeypatch):
-    from tests.run.test_run import call
+    from tests.helpers.runs import call
 
     monkeypatch.chdir(tmp_path)
     extra = ["defence=resize_pad", "encoder.stochastic=true", "attack.steps=2", "data.count=1"]

@@ -21,7 +21,7 @@ from attacks.encoders.phash import Phash
 from attacks.schema.encoder import PocketConfig
 from tests.encoders.test_layers import hooks
 from tests.helpers.dressed import pulled
-from tests.run.test_run import call
+from tests.helpers.runs import call
 
 PAIR = {"layer2": "mean", "layer4.1.conv2": "flat"}
 

@@ -15,7 +15,7 @@ from attacks.data.gallery import tiles
 from attacks.encoders.phash import Phash, bits
 from attacks.evaluation.drift import Drift, ordered
 from attacks.runtime.distributed import World
-from tests.run.test_run import call
+from tests.helpers.runs import call
 from transforms import Affine, Compose
 
 CLUSTERS = list("abc")

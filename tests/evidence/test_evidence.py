@@ -28,7 +28,7 @@ from attacks.schema.groups import CHOICES
 from tests.experiment.test_units import NAN, SMALL, spoiled
 from tests.helpers import reported
 from tests.helpers.page import Page
-from tests.run.test_run import call
+from tests.helpers.runs import call
 
 SCHEMAS = Path(__file__).parent / "schemas"
 POLICY = """claim: Half of the <views> are recognised.
@@ -42,10 +42,8 @@ WORDS = "config=quickstart attack.gradients=16 evaluate.views=16 data.size=32 pe
 WORDS += " evaluate.failure=1 evaluate.particles=50"
 
 
-@pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def evidence(folder):
     """A folder with a locked policy, a run and its evidence."""
-    folder = tmp_path_factory.mktemp("evidence")
     (folder / "mine.yaml").write_text(POLICY)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(splitting, "MOST", 10)
@@ -53,7 +51,11 @@ def made(tmp_path_factory):
         assert call(patch, *WORDS.split(), "hydra.run.dir=run") == 0
         assert main(["gate", "--lock", "mine.yaml"]) == 0
         assert main(["gate", "mine.yaml", "run", "--out", "evidence"]) == 3
-    return folder
+
+
+@pytest.fixture
+def made(shared_runs):
+    return shared_runs.folder("evidence", evidence)
 
 
 @pytest.fixture

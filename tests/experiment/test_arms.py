@@ -14,7 +14,7 @@ from attacks.experiment.batch import ARMS, arms_of
 from attacks.run import compose
 from attacks.solvers.selection import VIEWS
 from attacks.study.assembly import build
-from tests.run.test_run import call
+from tests.helpers.runs import call
 from transforms import stream
 
 SHORT = ["sanity=none", "data.count=1", "data.size=64", "evaluate.views=4", "evaluate.refine=0"]

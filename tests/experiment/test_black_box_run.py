@@ -10,8 +10,9 @@ from attacks.encoders.black_box.asked import AGAIN
 from attacks.experiment.verify import verify
 from tests.helpers.asked import WORDS, module, pictures, refused, seen
 from tests.helpers.processes import without_times
+from tests.helpers.runs import call
 from tests.helpers.served import serving
-from tests.run.test_run import ROOT, call
+from tests.run.test_run import ROOT
 
 
 @pytest.fixture(scope="module")

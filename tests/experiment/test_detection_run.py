@@ -27,9 +27,9 @@ def made(folder, *words, **given):
     return folder
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return made(tmp_path_factory.mktemp("detection") / "named", "evaluate.pipeline=cv2_linear")
+@pytest.fixture
+def run(shared_runs):
+    return shared_runs("config=smoke", *TINY, "evaluate.pipeline=cv2_linear")
 
 
 @pytest.mark.slow

@@ -18,8 +18,8 @@ from attacks.runtime.distributed import ALONE, World, join
 from attacks.runtime.signals import Stopped
 from tests.experiment.test_replay import run_of as composed
 from tests.helpers.processes import facts
+from tests.helpers.runs import call
 from tests.helpers.sampled import mostly_nightly
-from tests.run.test_run import call
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}

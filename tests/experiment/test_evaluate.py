@@ -14,13 +14,13 @@ from attacks.run import compose
 from attacks.runtime.distributed import World
 from attacks.runtime.tables import read_rows, write_rows
 from attacks.study.assembly import build
-from tests.helpers.runs import LEAN, whole_run
-from tests.run.test_run import call
+from tests.helpers.runs import LEAN, TINY, call
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    return whole_run(tmp_path_factory)
+@pytest.fixture
+def whole(shared_runs):
+    """A run without interruption."""
+    return shared_runs(*TINY, *LEAN)
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ from attacks.gate.decide import decided_row
 from attacks.gate.policy import Requirement
 from attacks.report.facts import NOT_HELD_OUT, verdict
 from tests.helpers.recomputed import from_rows, leaves, read, rows
-from tests.run.test_run import call
+from tests.helpers.runs import call
 
 TINY = ["data=folder", "data.size=32", "data.count=null", "attack.steps=2", "attack.views=2", "evaluate.views=4"]
 TINY += ["evaluate.refine=0", "evaluate.wide=1.5", "evaluate.pipeline=pil_box", "evaluate.layers=[stem]"]
@@ -50,9 +50,12 @@ def pictures():
     return tiles(64).spread(12).images[:, :, ::2, ::2]
 
 
-@pytest.fixture(scope="module", params=[*KINDS][:2])
-def shared(request, tmp_path_factory, pictures):
-    return request.param, run(tmp_path_factory.mktemp(request.param) / "a", pictures, *KINDS[request.param])
+@pytest.fixture(params=[*KINDS][:2])
+def shared(request, shared_runs, pictures):
+    folder = shared_runs.folder(
+        f"held out, {request.param}", lambda folder: run(folder / "a", pictures, *KINDS[request.param])
+    )
+    return request.param, folder / "a" / "run"
 
 
 def split_of(folder):

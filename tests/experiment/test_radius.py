@@ -12,20 +12,16 @@ import attacks.experiment.radius
 from attacks.report.pairs import read_scores
 from attacks.runtime.tables import read_rows
 from tests.helpers.processes import facts
-from tests.helpers.runs import LEAN
-from tests.run.test_run import call
+from tests.helpers.runs import LEAN, call
 
 pytestmark = pytest.mark.slow
 RUN = ["config=quickstart", "attack=radius", "data.count=3", "data.size=64", "attack.steps=6", "attack.views=2"]
 RUN += ["perturbation=l2", "perturbation.eps=3", "sanity=none", "evaluate.views=8", "evaluate.refine=0", *LEAN]
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("whole") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        assert call(patch, *RUN, "evaluate.one_view=false", f"hydra.run.dir={folder}") == 0
-    return folder
+@pytest.fixture
+def whole(shared_runs):
+    return shared_runs(*RUN, "evaluate.one_view=false")
 
 
 def pixels(path):

@@ -15,7 +15,7 @@ from attacks.evaluation.per_image import COLUMNS, arms_table
 from attacks.experiment import sections
 from attacks.runtime.tables import write_rows
 from tests.helpers.recomputed import EXACT, FLIPS, MEANS, MEDIANS, SHARES, from_rows, leaves, read, recomputed, rows
-from tests.run.test_run import call
+from tests.helpers.runs import call
 
 TINY = ["config=evaluate", "data=folder", "data.size=64", "attack.steps=1", "attack.views=2", "evaluate.views=4"]
 TINY += ["evaluate.refine=0", "evaluate.left_out=3", "evaluate.deploy=5", "evaluate.explain=3", "sanity=none"]
@@ -34,10 +34,8 @@ ELSEWHERE = {
 SINGLE = 1e-6
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def sixteen(work):
     """A small run with every part, of sixteen pictures in eleven clusters."""
-    work = tmp_path_factory.mktemp("recomputed")
     chosen, lines = tiles(64).spread(16), ["path,cluster,identity"]
     for i, (name, image) in enumerate(zip(chosen.names, chosen.images, strict=True)):
         save_image(work / f"{name}.png", image)
@@ -50,7 +48,11 @@ def finished(tmp_path_factory):
         patch.setattr(sections.Sections, "draw", lambda self, out: None)
         patch.setattr("attacks.report.page.write_report", lambda *_, **__: None)
         assert call(patch, *TINY, *data, f"hydra.run.dir={work / 'run'}") == 0
-    return work / "run"
+
+
+@pytest.fixture
+def finished(shared_runs):
+    return shared_runs.folder("sixteen", sixteen) / "run"
 
 
 def is_number(value):

@@ -46,25 +46,29 @@ def run_of(*overrides, **stages):
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("shared", "targeted")]
 
 
-@pytest.fixture(scope="module", params=["batches", *SLOW])
-def finished(request, tmp_path_factory):
-    """(directory, the views of every step of the arm eot by batch)."""
+@pytest.fixture(params=["batches", *SLOW])
+def finished(request, shared_runs):
+    """(directory, the views of every step of the arm eot by batch, its kind)."""
     overrides = {
         "batches": ["evaluate.batch=1"],
         "shared": ["perturbation.shared=true"],
         "targeted": ["objective=toward", "objective.target=another"],
     }[request.param]
-    out, seen, plain = tmp_path_factory.mktemp("run"), [], EOT.estimate
+    seen, plain = [], EOT.estimate
 
     def spy(self, problem, delta, u, **more):
         if self.views == 4:
             seen.append(u)
         return plain(self, problem, delta, u, **more)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(EOT, "estimate", spy)
-        job(run_of(*overrides), out, "smoke", [])
-    return out, seen, request.param
+    def make(folder):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(EOT, "estimate", spy)
+            job(run_of(*overrides), folder / "run", "smoke", [])
+        torch.save(seen, folder / "views.pt")
+
+    folder = shared_runs.folder(f"replay, {request.param}", make)
+    return folder / "run", torch.load(folder / "views.pt"), request.param
 
 
 @pytest.mark.slow

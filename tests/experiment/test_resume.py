@@ -15,28 +15,31 @@ from attacks.experiment.batch import ARMS
 from attacks.experiment.identity import key_of
 from attacks.runtime.values import read, write
 from tests.helpers.processes import facts
-from tests.helpers.runs import FIRST, LEAN, TINY, whole_run
-from tests.run.test_run import call
+from tests.helpers.runs import FIRST, LEAN, TINY, call
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    return whole_run(tmp_path_factory)
+@pytest.fixture
+def whole(shared_runs):
+    """A run without interruption."""
+    return shared_runs(*TINY, *LEAN)
 
 
-@pytest.fixture(scope="module")
-def half(tmp_path_factory):
+@pytest.fixture
+def half(shared_runs):
     """The same run, stopped in its second batch, after the first was written."""
-    folder, real = tmp_path_factory.mktemp("half") / "run", attacks.experiment.units.attacked
+    real = attacks.experiment.units.attacked
 
     def attacked(bench, unit):
         if unit.number == 1:
             raise KeyboardInterrupt
         return real(bench, unit)
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(attacks.experiment.units, "attacked", attacked)
-        assert call(patch, *TINY, *LEAN, f"hydra.run.dir={folder}") == 130
+    def make(folder):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(attacks.experiment.units, "attacked", attacked)
+            assert call(patch, *TINY, *LEAN, f"hydra.run.dir={folder / 'run'}") == 130
+
+    folder = shared_runs.folder("half", make) / "run"
     assert {path.name for path in (folder / "checkpoint").glob("*.safetensors")} == {FIRST, "gallery.safetensors"}
     return folder
 

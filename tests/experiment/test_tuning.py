@@ -18,8 +18,7 @@ from attacks.experiment.verify import verify
 from attacks.run import compose
 from attacks.runtime.distributed import ALONE
 from tests.helpers.processes import facts
-from tests.helpers.runs import LEAN, TINY
-from tests.run.test_run import call
+from tests.helpers.runs import LEAN, TINY, call
 
 SHORT = ["config=smoke", "attack.steps=2", "evaluate.views=4", "evaluate.refine=1", "data.count=2"]
 

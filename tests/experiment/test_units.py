@@ -21,7 +21,7 @@ from attacks.eot.faults import NotFinite
 from attacks.experiment.batch import Unit
 from attacks.experiment.replay import Named, of_run
 from tests.helpers.processes import PATIENCE, ended, facts, last_of, started
-from tests.run.test_run import call
+from tests.helpers.runs import call
 
 ROOT = Path(__file__).resolve().parents[2]
 SMALL = ["config=smoke", "data=folder", "data.size=32", "attack.steps=1", "attack.views=1", "evaluate.views=2"]
@@ -63,13 +63,17 @@ def test_four_processes_of_which_two_are_killed_give_the_table_of_one(tmp_path, 
     assert output.count("another process has made the tables") == 1
 
 
-@pytest.fixture(scope="module")
-def few(tmp_path_factory):
+@pytest.fixture
+def few(shared_runs):
     """Words of a run of twelve pictures, and its files."""
-    folder = tmp_path_factory.mktemp("few")
-    words = [*SMALL, f"data.path={pictures(folder / 'in', 12)}", "evaluate.batch=1", "attack.steps=20"]
-    assert ended(started([*words, f"hydra.run.dir={folder / 'run'}"], folder / "log")) == 0
-    return words, facts(folder / "run")
+    words = [*SMALL, "evaluate.batch=1", "attack.steps=20"]
+
+    def make(folder):
+        given = [*words, f"data.path={pictures(folder / 'in', 12)}", f"hydra.run.dir={folder / 'run'}"]
+        assert ended(started(given, folder / "log")) == 0
+
+    folder = shared_runs.folder("twelve", make)
+    return [*words, f"data.path={folder / 'in'}"], facts(folder / "run")
 
 
 def units_done(folder):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attacks.data.images import save_image
-from tests.run.test_run import call
+from tests.helpers.runs import call
 
 SOURCE = """
 import torch

@@ -4,9 +4,7 @@ import json
 
 import pytest
 
-from attacks.evaluation.rare import splitting
 from attacks.evaluation.sanity.battery import NAMES
-from attacks.experiment import sections
 from attacks.experiment.job import job
 from attacks.run import compose
 
@@ -32,7 +30,9 @@ BATTERY = {
     "checks": [{"name": name, "verdict": "passed", "words": "it passed", "figures": {}} for name in NAMES],
     "cost": {"forward": 900.0, "backward": 90.0},
 }
-_done = {}
+#: Smaller parts: by the dotted name of a constant its value.
+FEW = {"attacks.experiment.sections.CELLS": 2, "attacks.experiment.sections.CURVE_CELLS": 2}
+FEW |= {"attacks.evaluation.rare.splitting.FIRST": 2, "attacks.evaluation.rare.splitting.MOST": 8}
 
 
 def made(folder, overrides, preset="smoke", module=None):
@@ -43,22 +43,17 @@ def made(folder, overrides, preset="smoke", module=None):
 @pytest.fixture(scope="module")
 def small():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sections, "CELLS", 2)
-        patch.setattr(sections, "CURVE_CELLS", 2)
-        patch.setattr(splitting, "FIRST", 2)
-        patch.setattr(splitting, "MOST", 8)
+        for name, value in FEW.items():
+            patch.setattr(name, value)
         yield
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory, small):
-    """Runs by name, each made once in a process."""
+@pytest.fixture
+def runs(shared_runs, small):
+    """Finished runs by name."""
 
     def get(name):
-        if name not in _done:
-            preset = "patch" if name == "patch" else "smoke"
-            _done[name] = made(tmp_path_factory.mktemp("runs") / name, KINDS[name], preset)
-        return _done[name]
+        return shared_runs(f"config={'patch' if name == 'patch' else 'smoke'}", *KINDS[name], constants=FEW)
 
     return get
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.run.test_run import call
+from tests.helpers.runs import call
 
 #: Seconds after which a case counts as hanging.
 LONGEST = 20

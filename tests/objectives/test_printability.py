@@ -10,7 +10,7 @@ from attacks.objectives.penalties import EDGE
 from attacks.objectives.printability import NonPrintability, nearest, read_palette
 from attacks.perturbations.patch.inks import INKS
 from attacks.schema import validate as schema
-from attacks.study import parts as build
+from attacks.study import assembly as build
 from tests.schema.test_configs import composed
 
 double = torch.float64

@@ -19,8 +19,7 @@ from attacks.schema.encoder import SAMPLED
 from attacks.schema.groups import CHOICES
 from attacks.study import encoder as subject
 from tests.helpers.galleries import all_of
-from tests.helpers.runs import quiet
-from tests.run.test_run import call
+from tests.helpers.runs import call, quiet
 
 SHORT = ("config=smoke", "data.count=1", "evaluate.views=4", "evaluate.refine=1", "attack.steps=2")
 #: Overrides that a choice needs.

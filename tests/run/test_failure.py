@@ -12,7 +12,7 @@ from attacks.experiment.reopened import reopened
 from attacks.experiment.view_scores import read_scores
 from attacks.runtime.tables import read_rows
 from tests.helpers.page import Page
-from tests.run.test_run import call
+from tests.helpers.runs import call
 
 WORDS = "config=quickstart attack.gradients=8 evaluate.views=64 data.size=32 perturbation.eps=24/255 sanity=none"
 PART = ["evaluate.failure=2", "evaluate.particles=100"]
@@ -25,12 +25,10 @@ def few_views():
         yield
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory, few_views):
-    folder = tmp_path_factory.mktemp("failure") / "run"
-    with pytest.MonkeyPatch.context() as patch:
-        assert call(patch, *WORDS.split(), *PART, "data.count=4", f"hydra.run.dir={folder}") == 0
-    return folder
+@pytest.fixture
+def finished(shared_runs):
+    constants = {"attacks.evaluation.rare.splitting.MOST": 30}
+    return shared_runs(*WORDS.split(), *PART, "data.count=4", constants=constants)
 
 
 @pytest.mark.nightly

@@ -8,7 +8,7 @@ import pytest
 from attacks.commands import main
 from attacks.experiment.verify import verify
 from attacks.gate.policy import read_policy
-from tests.run.test_run import call
+from tests.helpers.runs import call
 
 POLICY = """claim: Clean views are recognised, and some attacked ones.
 date: 2026-11-24
@@ -20,14 +20,18 @@ requirements:
 FAST = "config=quickstart evaluate.views=16 data.size=32 perturbation.eps=2/255"
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A run that was required to meet `POLICY`."""
-    folder = tmp_path_factory.mktemp("gate")
+def required(folder):
+    """A run that was required to meet `POLICY`, and its exit code."""
     (folder / "policy.yaml").write_text(POLICY)
     with pytest.MonkeyPatch.context() as patch:
         code = call(patch, *FAST.split(), f"require={folder / 'policy.yaml'}", f"hydra.run.dir={folder / 'run'}")
-    return folder, code
+    (folder / "code").write_text(str(code))
+
+
+@pytest.fixture
+def finished(shared_runs):
+    folder = shared_runs.folder("required", required)
+    return folder, int((folder / "code").read_text())
 
 
 @pytest.mark.slow

@@ -9,8 +9,8 @@ import pytest
 
 from attacks.commands import main
 from tests.experiment.conftest import WORDS
+from tests.helpers.runs import call
 from tests.helpers.wrong import in_time
-from tests.run.test_run import call
 
 
 def npy(**header):

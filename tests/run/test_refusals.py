@@ -10,8 +10,8 @@ from attacks import load_encoder
 from attacks.evaluation.classes import class_embeddings
 from attacks.run import CONFIGS, compose
 from attacks.schema import presets
+from tests.helpers.runs import call
 from tests.run.test_bad_directories import Touches
-from tests.run.test_run import call
 
 #: Logging as Hydra would set it up before the run: it opens the file.
 LOGGING = "version: 1\nhandlers: {x: {class: logging.FileHandler, filename: MARK}}\nroot: {handlers: [x]}\n"

@@ -1,12 +1,10 @@
 """The command line as a user sees it: a whole run, the same run again, and every wrong input."""
 
 import csv
-import io
 import json
 import re
 import subprocess
 import sys
-from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,30 +14,11 @@ import torch
 from PIL import Image
 from safetensors.torch import load_file
 
-from attacks.run import cli
 from tests.helpers.page import Page
-from tests.helpers.processes import last_of, without_times
+from tests.helpers.processes import without_times
+from tests.helpers.runs import call
 
 ROOT = Path(__file__).resolve().parents[2]
-
-
-def call(monkeypatch, *arguments):
-    """The command line in this process, by `last_of` its arguments; returns the exit code."""
-    monkeypatch.setattr(sys, "argv", ["viewproof", *last_of(arguments)])
-    monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-    try:
-        cli()
-    except SystemExit as stop:
-        return stop.code
-    return 0
-
-
-def smoke(folder):
-    """A run: its directory, and what it printed."""
-    out, error = io.StringIO(), io.StringIO()
-    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(error):
-        assert call(patch, "config=smoke", f"hydra.run.dir={folder}") == 0, error.getvalue()
-    return folder, SimpleNamespace(stdout=out.getvalue(), stderr=error.getvalue())
 
 
 def process(folder):
@@ -54,9 +33,11 @@ def steps_of(folder):
     return list(csv.DictReader((folder / "steps.csv").read_text().splitlines()))
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    return smoke(tmp_path_factory.mktemp("runs") / "first")
+@pytest.fixture
+def finished(shared_runs):
+    """The directory of a run, and what it printed."""
+    folder = shared_runs("config=smoke")
+    return folder, SimpleNamespace(**{name: (folder.parent / name).read_text() for name in ("stdout", "stderr")})
 
 
 def test_the_run_directory_is_complete(finished):

@@ -14,7 +14,7 @@ from attacks.run import CONFIGS, register
 from attacks.schema import validate as schema
 from attacks.schema.groups import CHOICES, FILES, OPEN
 from attacks.schema.suggestions import choices
-from attacks.study import parts as build
+from attacks.study import assembly as build
 from attacks.study import pipeline as pipelines
 from transforms import Downscale
 

@@ -5,7 +5,7 @@ import pytest
 from attacks.runtime.tracking.trackers import one_line
 from attacks.schema import presets
 from attacks.schema.secrets import masked, refuse_credentials
-from tests.run.test_run import call
+from tests.helpers.runs import call
 
 CANARY = "canary-3f9a17"
 VARIABLES = ["VIEWPROOF_TEST_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "HF_TOKEN"]

@@ -17,7 +17,6 @@ from attacks.runtime.distributed import ALONE
 from attacks.study.pipeline import preset
 from tests.helpers.fellows import together
 from tests.helpers.solving import VIEWS, small_problem, uphill
-from tests.run.test_run import call
 
 
 @pytest.fixture
@@ -73,14 +72,11 @@ def test_worst_view_of_the_bank_is_used_without_a_meaningful_gradient(judged, go
     assert torch.equal(result, rough) if not steps else (result >= rough).all() and (result > rough).any()
 
 
-@pytest.fixture(scope="module")
-def runs(tmp_path_factory):
+@pytest.fixture
+def runs(shared_runs):
     """The same small run without refinement and with three steps of it."""
-    folders = {steps: tmp_path_factory.mktemp("runs") / str(steps) for steps in (0, 3)}
-    with pytest.MonkeyPatch.context() as patch:
-        for steps, folder in folders.items():
-            small = ["config=smoke", "data.count=1", "attack.steps=2", "evaluate.views=8"]
-            assert call(patch, *small, f"evaluate.refine={steps}", f"hydra.run.dir={folder}") == 0
+    small = ["config=smoke", "data.count=1", "attack.steps=2", "evaluate.views=8"]
+    folders = {steps: shared_runs(*small, f"evaluate.refine={steps}") for steps in (0, 3)}
     return folders, {steps: json.loads((folder / "metrics.json").read_text()) for steps, folder in folders.items()}
 
 

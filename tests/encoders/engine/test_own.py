@@ -20,7 +20,7 @@ from attacks.encoders.layers import unwrapped
 from attacks.eot.bank import Bank
 from attacks.schema.encoder import ModuleConfig
 from attacks.study.encoder import subject
-from tests.run.test_run import call
+from tests.helpers.runs import call
 from transforms import Compose
 
 DTYPES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])

@@ -11,7 +11,7 @@ from torch import nn
 
 from attacks.data.gallery import PHOTOS
 from tests.encoders.families.test_plugins import install
-from tests.run.test_run import call
+from tests.helpers.runs import call
 
 pytestmark = pytest.mark.families
 timm = pytest.importorskip("timm")

@@ -13,8 +13,8 @@ from attacks.encoders.engine.prepare import prepare
 from attacks.encoders.layers import layer_listing, visits
 from attacks.evaluation.drift import ordered
 from tests.helpers import encoder_laws as laws
+from tests.helpers.runs import call
 from tests.helpers.tiny_models import GIVEN, save_script, tiny_network
-from tests.run.test_run import call
 
 refused = partial(laws.refusal, family="torchscript")
 
