@@ -20,8 +20,8 @@ from attacks.schema import presets
 from attacks.schema.encoder import PROGRAMS
 from attacks.schema.suggestions import keys
 from attacks.schema.validate import fraction
+from tests.helpers.runs import call
 from tests.helpers.sampled import mostly_slow
-from tests.run.test_run import call
 
 LEAN = {"data": {"count": 1, "size": 64}, "evaluate": {"views": 2, "refine": 0, "one_view": False}}
 
