@@ -3,11 +3,10 @@
 import html
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
-from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
@@ -55,9 +54,9 @@ class Robustness:
 
     def table(self) -> "Table":
         """The arms with their success and cosine, each with its 95 % interval."""
-        values = {arm: [row.get("success"), row["cosine"]] for arm, row in self.arms.items()}
-        rows = [[arm, *("" if each is None else written(each) for each in row)] for arm, row in values.items()]
-        return Table(("arm", "success", "cosine to clean"), tuple(map(tuple, rows)))
+        values = {arm: (row.get("success"), row["cosine"]) for arm, row in self.arms.items()}
+        rows = ((arm, *("" if value is None else written(value) for value in row)) for arm, row in values.items())
+        return Table(("arm", "success", "cosine to clean"), tuple(rows))
 
     def plot(self) -> "Figure":
         """The primary measure of each arm with its 95 % interval, as a figure of matplotlib."""
@@ -91,30 +90,13 @@ class Comparison:
 
     folder: Path
     runs: dict[str, Robustness]
-
-    @cached_property
-    def compared(self) -> ComparedRuns:
-        """The runs compared pair by pair."""
-        return compare_runs({run.folder: name for name, run in self.runs.items()})
+    compared: ComparedRuns  # pair by pair
 
     def table(self) -> "Table":
         """The encoders, the most robust first, with 95 % intervals. Those with a letter in common cannot be told
         apart."""
         head, *rows = text_rows(RANKING, self.compared.standings)
         return Table(tuple(head), tuple(map(tuple, rows)))
-
-    def plot(self) -> "Figure":
-        """The primary measure of each encoder under attack, with its 95 % interval, as a figure of matplotlib."""
-        from attacks.report.curves import dots  # here: it imports matplotlib
-
-        measure = next(iter(self.runs.values())).metrics["primary"]["measure"]
-        values = {name: run.arms["eot"][measure] for name, run in self.runs.items()}
-        order = sorted(values, key=lambda name: (1 if measure == "success" else -1) * values[name]["mean"])
-        return dots({name: values[name] for name in order}, measure_name(measure))
-
-    def gate(self, policy: str | Path) -> "Verdicts":
-        """The verdict of a policy on each run, by name; see `Robustness.gate`."""
-        return Verdicts({name: run.gate(policy) for name, run in self.runs.items()})
 
     def __str__(self) -> str:
         return f"{self.table()}\npage: {self.folder / 'index.html'}"
@@ -145,18 +127,6 @@ class Table:
         return f"<table><tr>{head}</tr>{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
 
 
-class Verdicts(dict[str, "Verdict"]):
-    """The verdict on each run, by name. A notebook shows them one below the other."""
-
-    def __str__(self) -> str:
-        return "\n\n".join(f"{name}\n{verdict}" for name, verdict in self.items())
-
-    __repr__ = __str__
-
-    def _repr_html_(self) -> str:
-        return "".join(f"<h4>{html.escape(name)}</h4>{each._repr_html_()}" for name, each in self.items())
-
-
 @overload
 def robustness(encoder: str | nn.Module = ..., pictures: Any = ..., **values: Any) -> Robustness: ...
 
@@ -183,16 +153,14 @@ def robustness(
     Args:
         encoder: a name, also with a model as in "timm:resnet50"; or a module in eval mode that takes (N,3,H,W) in
             [0,1] to (N,D). A list of these, or a mapping by name, gives a `Comparison`.
-        pictures: the path of a folder or list; paths; a tensor (N,3,H,W) in [0,1]; or a list, Dataset or DataLoader
-            of pictures or (picture, label) pairs. Pictures in memory are written beside the run as 8-bit PNG, at
-            most 5,000; labels are identities (see `attacks.data.given.as_path`). None: the bundled ones.
-        preset: the name of a preset, or the path of one (see README).
-        eps: the largest change of a pixel, as "8/255"; None for the preset's.
-        steps: the steps of each attack, `attack.steps`; None for the preset's.
-        out: the run directory, of several encoders the folder of their runs; None for a fresh one under `outputs/`.
-        pipeline: your own resize before the encoder: the name of a kernel, or a function of an 8-bit array (H,W,3) or
-            a PIL image that returns one, or a tensor. Pictures that it shows otherwise than people see them are
-            flagged (see `attacks.evaluation.detection`); None for the preset's.
+        pictures: a path or paths; a tensor (N,3,H,W) in [0,1]; or a list, Dataset or DataLoader of pictures or
+            (picture, label) pairs, at most 5,000 (see `attacks.data.given.as_path`). None: the bundled ones.
+        preset: the name or path of a preset.
+        eps: the largest change of a pixel, as "8/255". This, `steps` and `pipeline` are the preset's where None.
+        steps: of each attack, `attack.steps`.
+        out: the run directory, of several encoders the folder of their runs; None: a new one under `outputs/`.
+        pipeline: your own resize before the encoder: the name of a kernel, or a function from an 8-bit array (H,W,3)
+            or a PIL image to one of these or a tensor (see `attacks.evaluation.detection`).
         values: any other key of the configuration, as `seed=1` or `**{"data.size": 128}`.
 
     Raises:
@@ -210,78 +178,71 @@ def robustness(
         >>> result.table().head, list(result.arms)
         (('arm', 'success', 'cosine to clean'), ['clean', 'noise', 'no_eot', 'one_view', 'eot'])
     """
-    folder = Path(out) if out is not None else _fresh(preset)
+    folder = Path(out) if out is not None else _new_folder(preset)
     refuse_file(folder, "out")
-    keys: dict[str, Any] = {} if eps is None else {"perturbation.eps": eps}
-    keys |= {} if steps is None else {"attack.steps": steps}
-    if pipeline is not None and not isinstance(pipeline, str) and not callable(pipeline):
+    if not isinstance(pipeline, str | None) and not callable(pipeline):
         raise ValueError(
             "`pipeline` must be the name of a kernel, such as cv2_linear, or a function; got "
             f"{type(pipeline).__name__}"
         )
-    keys |= {"evaluate.pipeline": pipeline} if isinstance(pipeline, str) else {}
-    function = None if isinstance(pipeline, str) else pipeline
-    encoders = {"": encoder} if isinstance(encoder, str | nn.Module) else _named(encoder)
-    for each in encoders.values():
-        if not isinstance(each, str | nn.Module):
-            raise ValueError(f"`encoder` must be a name or a torch.nn.Module; got {type(each).__name__}")
-    whole = isinstance(encoder, str | nn.Module)
-    if not whole:
+    named, function = (pipeline, None) if isinstance(pipeline, str) else (None, pipeline)
+    arguments = {"perturbation.eps": eps, "attack.steps": steps, "evaluate.pipeline": named}
+    keys: dict[str, Any] = {key: value for key, value in arguments.items() if value is not None}
+    encoders = {"": encoder} if isinstance(encoder, str | nn.Module) else _by_name(encoder)
+    several = "" not in encoders
+    if several:
         refuse_foreign(folder, "out")
     if pictures is not None:
-        path = as_path(pictures, folder.parent if whole else folder)
-        keys |= {"data": "folder", "data.path": str(path)}
-    if both := keys.keys() & values.keys():
-        key = min(both)
+        keys |= {"data": "folder", "data.path": str(as_path(pictures, folder if several else folder.parent))}
+    if repeated := keys.keys() & values.keys():
+        key = min(repeated)
         raise ValueError(
             f"`{key}` is given twice: {keys[key]!r} by its own argument and {values[key]!r}; leave one out"
         )
-    runs = {name: _run(each, folder / name, preset, keys | values, function) for name, each in encoders.items()}
-    if whole:
+    runs = {name: _run(one, folder / name, preset, keys | values, function) for name, one in encoders.items()}
+    if not several:
         return runs[""]
-    result = Comparison(folder, runs)
-    write_comparison(result.compared, folder)
-    return result
+    compared = compare_runs({run.folder: name for name, run in runs.items()})
+    write_comparison(compared, folder)
+    return Comparison(folder, runs, compared)
 
 
 def _run(
     encoder: Encoder, folder: Path, preset: str, values: Mapping[str, Any], pipeline: Callable[[Any], Any] | None
 ) -> Robustness:
     """The run of one encoder."""
-    from attacks.run import compose  # here: it imports Hydra, which only a run needs
+    from attacks.schema.composition import compose, words  # here: it imports Hydra, which only a run needs
 
+    module = encoder if isinstance(encoder, nn.Module) else None
     name, _, model = encoder.partition(":") if isinstance(encoder, str) else ("", "", "")
-    keys: dict[str, Any] = {"encoder": name} if name else {}
-    keys |= {"encoder.model": model} if model else {}
-    overrides = [word(key, value) for key, value in (keys | dict(values)).items()]
-    run, module = compose(preset, overrides), None if isinstance(encoder, str) else encoder
+    keys = {key: value for key, value in {"encoder": name, "encoder.model": model}.items() if value}
+    overrides = words(keys | dict(values))
+    run = compose(preset, overrides)
     with nullcontext() if module is None else _restored(module, checked=not run.encoder.features):
         content = job(run, folder, Path(preset).stem, overrides, module=module, pipeline=pipeline)
-        if not content:
-            raise ValueError(
-                f"`shard={run.shard}` is done, and others are at work: the last to end has the result, in {folder}"
-            )
-        return Robustness(folder, content)
+    if not content:
+        raise ValueError(
+            f"`shard={run.shard}` is done, and others are at work: the last to end has the result, in {folder}"
+        )
+    return Robustness(folder, content)
 
 
-def _named(encoders: object) -> dict[str, Any]:
-    """Encoders by the name of their run, which is a folder's too."""
+def _by_name(encoders: Any) -> dict[str, Encoder]:
+    """Encoders by the name of their run, which is a folder's too. Raises ValueError."""
     if isinstance(encoders, Mapping):
-        named = {str(name): each for name, each in encoders.items()}
-    elif isinstance(encoders, Sequence):
-        given = [each if isinstance(each, str) else type(each).__name__ for each in encoders]
-        labels = [re.sub(r"[^A-Za-z0-9_.-]+", "-", name) for name in given]
-        named = {
-            f"{label}-{i}" if labels.count(label) > 1 else label: each
-            for i, (label, each) in enumerate(zip(labels, encoders, strict=True), 1)
-        }
+        named = {str(name): encoder for name, encoder in encoders.items()}
     else:
-        raise ValueError(f"`encoder` must be a name or a torch.nn.Module; got {type(encoders).__name__}")
-    for name in named:
-        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_. -]{0,99}", name):
-            raise ValueError(f"`encoder` must have names of letters, digits, spaces, '.', '_' and '-'; got {name!r}")
+        listed = encoders if isinstance(encoders, Sequence) else [encoders]
+        labels = [re.sub(r"[^A-Za-z0-9_.-]+", "-", e if isinstance(e, str) else type(e).__name__) for e in listed]
+        numbers = [f"-{i}" if labels.count(label) > 1 else "" for i, label in enumerate(labels, 1)]
+        named = {label + number: e for label, number, e in zip(labels, numbers, listed, strict=True)}
     if not named:
         raise ValueError("`encoder` must name at least one encoder; got none")
+    for name, encoder in named.items():
+        if not isinstance(encoder, str | nn.Module):
+            raise ValueError(f"`encoder` must be a name or a torch.nn.Module; got {type(encoder).__name__}")
+        if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_. -]{0,99}", name):
+            raise ValueError(f"`encoder` must have names of letters, digits, spaces, '.', '_' and '-'; got {name!r}")
     return named
 
 
@@ -299,36 +260,36 @@ def _restored(module: nn.Module, checked: bool) -> Iterator[None]:
     modes = [(part, part.training) for part in module.modules()]
     gradients = [(parameter, parameter.requires_grad) for parameter in module.parameters()]
     widths: list[int] = []  # of all outputs; all must equal the first
-    asked: list[str] = []  # the pictures of the call that has no answer yet
+    pending: list[str] = []  # the pictures of the call that has no output yet
 
-    def ask(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        asked[:] = [_size(inputs)] if checked else []
+    def before(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        pending[:] = [_size(inputs)]
 
-    def check(_module: nn.Module, inputs: tuple[Any, ...], answer: object) -> None:
-        asked.clear()
-        if not checked or not isinstance(answer, Tensor) or answer.ndim != 2:  # refused before the run begins
+    def after(_module: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
+        pending.clear()
+        if not isinstance(output, Tensor) or output.ndim != 2:  # refused before the run begins
             return
-        widths.append(answer.shape[1])
-        if answer.shape[1] != widths[0]:
+        widths.append(output.shape[1])
+        if output.shape[1] != widths[0]:
             raise ValueError(
                 f"`encoder` must give as many features for every size of picture; it gave {widths[0]} before and "
-                f"{answer.shape[1]} to {_size(inputs)}: begin it with a resize such as torch.nn.AdaptiveAvgPool2d(64)"
+                f"{output.shape[1]} to {_size(inputs)}: begin it with a resize such as torch.nn.AdaptiveAvgPool2d(64)"
             )
 
-    handles = module.register_forward_pre_hook(ask), module.register_forward_hook(check)
+    hooks = (module.register_forward_pre_hook(before), module.register_forward_hook(after)) if checked else ()
     try:
         yield
     except RuntimeError as error:
-        if not asked or not re.search(r"\b(shape|size)s?\b", str(error)):
+        if not pending or not re.search(r"\b(shape|size)s?\b", str(error)):
             raise
         reason = str(error).strip().splitlines()[0]
         raise ValueError(
-            f"`encoder` fails on {asked[0]}; pictures and views differ in size, so it must begin with a resize "
+            f"`encoder` fails on {pending[0]}; pictures and views differ in size, so it must begin with a resize "
             f"(attacks.encoders.with_preprocess, or torch.nn.AdaptiveAvgPool2d(64)): {reason[:200]}"
         ) from error
     finally:
-        for handle in handles:
-            handle.remove()
+        for hook in hooks:
+            hook.remove()
         for part, training in modes:
             part.training = training
         for parameter, requires_grad in gradients:
@@ -339,50 +300,13 @@ def _size(inputs: tuple[Any, ...]) -> str:
     return f"pictures shaped {tuple(inputs[0].shape)}" if inputs and isinstance(inputs[0], Tensor) else "pictures"
 
 
-def word(key: str, value: Any) -> str:
-    """`key=value` for the command line: a Python value in Hydra's grammar.
-
-    Raises:
-        ValueError: a value that the command line cannot express.
-    """
-    if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.]*", key):
-        raise ValueError(f"`values` must be keys of the configuration such as attack.steps; got {key!r}")
-    return f"{key}={_literal(key, value)}"
-
-
-def _literal(key: str, value: Any) -> str:
-    if value is None:
-        return "null"
-    if isinstance(value, bool):
-        return str(value).lower()
-    if isinstance(value, Real):  # of NumPy, too, whose own text Hydra cannot read
-        return repr(int(value) if isinstance(value, Integral) else float(value))
-    if isinstance(value, str | Path):
-        return _quoted(str(value))
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{_quoted(str(k))}:{_literal(key, each)}" for k, each in value.items()) + "}"
-    if isinstance(value, Sequence):
-        return "[" + ",".join(_literal(key, each) for each in value) + "]"
-    raise ValueError(f"`{key}` must be a word, a number, a list or a mapping; got {type(value).__name__}")
-
-
-def _quoted(text: str) -> str:
-    """A plain word unchanged; other text in quotes, with quotes escaped."""
-    if re.fullmatch(r"[A-Za-z][A-Za-z0-9_./-]*", text):
-        return text if text.lower() not in ("null", "true", "false", "nan", "inf") else f"'{text}'"
-    escaped = re.sub(r"(\\*)('|$)", lambda match: 2 * match[1] + ("\\'" if match[2] else ""), text)
-    return f"'{escaped}'"
-
-
-def _fresh(preset: str) -> Path:
+def _new_folder(preset: str) -> Path:
     now = datetime.now()
     return Path("outputs") / f"{now:%Y-%m-%d}" / f"{Path(preset).stem}-{now:%H-%M-%S-%f}"
 
 
 def _number(text: str) -> float | int | str | None:
-    if not text:
-        return None
-    try:
-        return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
-    except ValueError:
-        return text
+    for kind in (int, float):
+        with suppress(ValueError):
+            return kind(text)
+    return text or None

@@ -27,7 +27,7 @@ ROOMS = {
     physical    <- data encoders eot evaluation experiment perturbations report runtime schema study
     run         <- experiment gate report runtime schema
     commands <- data encoders eot evaluation evidence experiment gate physical report resizers runtime schema study
-    notebook    <- commands data experiment gate report run runtime""",
+    notebook    <- commands data experiment gate report runtime schema""",
     "transforms": """
     draws ranges sampling <-
     colour scene <- ranges sampling

@@ -1,13 +1,17 @@
 """A configuration composed by Hydra from a preset and overrides, as the command line does."""
 
 import os
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from functools import cache
+from numbers import Integral, Real
 from pathlib import Path
+from typing import Any
 
 import hydra
 from hydra._internal.utils import get_args_parser
 from hydra.core.config_store import ConfigStore
+from hydra.core.override_parser.types import Override, OverrideType, Quote, QuotedString, ValueType
 from hydra.errors import CompactHydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -61,6 +65,35 @@ def compose(preset: str = "quickstart", overrides: Sequence[str] = ()) -> Run:
     presets.refuse_unasked(run, overrides)
     presets.refuse_unused(run, overrides)
     return run
+
+
+def words(values: Mapping[str, Any]) -> list[str]:
+    """`KEY=VALUE` of the command line, in Hydra's grammar, for each value of Python. Raises ValueError for what the
+    command line cannot express."""
+    made = []
+    for key, value in values.items():
+        if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.]*", key):
+            raise ValueError(f"`values` must be keys of the configuration such as attack.steps; got {key!r}")
+        override = Override(OverrideType.CHANGE, key, ValueType.ELEMENT, _element(key, value))
+        made.append(f"{key}={override.get_value_element_as_str()}")
+    return made
+
+
+def _element(key: str, value: Any) -> Any:
+    """A value as Hydra's parser would have it: a number is no scalar of NumPy, and text is in quotes where it has to
+    be."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if value is None or isinstance(value, Real):
+        return value if value is None else int(value) if isinstance(value, Integral) else float(value)
+    if isinstance(value, str | Path):
+        plain = re.fullmatch(r"(?!(?i:null|true|false|nan|inf)$)[A-Za-z][A-Za-z0-9_./-]*", str(value))
+        return str(value) if plain else QuotedString(str(value), Quote.single)
+    if isinstance(value, Mapping):
+        return {_element(key, str(name)): _element(key, item) for name, item in value.items()}
+    if isinstance(value, Sequence):
+        return [_element(key, item) for item in value]
+    raise ValueError(f"`{key}` must be a word, a number, a list or a mapping; got {type(value).__name__}")
 
 
 def stored_preset(argument: str) -> str:

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attacks import notebook
-from attacks.notebook import Robustness, robustness, word
+from attacks.notebook import Robustness, robustness
+from attacks.schema.composition import words
 from tests.helpers.page import Page
 
 #: The smallest run with all its arms.
@@ -223,7 +224,7 @@ TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")))
 @settings(max_examples=60, deadline=None)
 def test_hydra_parses_every_value_back_unchanged(value):
     """Its own parser is the oracle."""
-    override = OverridesParser.create().parse_override(word("key", value))
+    override = OverridesParser.create().parse_override(*words({"key": value}))
     assert override.key_or_group == "key"
     assert override.value() == value
 
@@ -255,7 +256,7 @@ def test_notebook_cell_is_short_and_equals_the_command_line_run(tmp_path, monkey
     assert len([line for line in cell.splitlines() if line.strip()]) < 15
     monkeypatch.chdir(tmp_path)
     result = robustness(preset="smoke", out="a", **TINY)
-    job(compose("smoke", [word(key, value) for key, value in TINY.items()]), tmp_path / "b", "smoke", [])
+    job(compose("smoke", words(TINY)), tmp_path / "b", "smoke", [])
     assert (tmp_path / "a" / "per_image.csv").read_bytes() == (tmp_path / "b" / "per_image.csv").read_bytes()
     assert result.metrics["arms"] == json.loads((tmp_path / "b" / "metrics.json").read_text())["arms"]
 
@@ -283,11 +284,8 @@ def test_several_encoders_are_compared_on_the_same_pictures(tmp_path):
     assert {dict(zip(table.head, row, strict=True))["run"] for row in table.rows} == {"one", "two"}
     assert "one" in str(result) and table.head[-1] == "clean"
     assert "<iframe sandbox" in result._repr_html_() and "<table>" in result.table()._repr_html_()
-    assert [label.get_text() for label in result.plot().axes[0].get_yticklabels()]
     assert {row[0] for row in one.table().rows} == set(one.arms) and one.plot().axes
     assert len(list(tmp_path.glob("pictures-*"))) == 1
     policy = tmp_path / "policy.yaml"
     policy.write_text(POLICY)
     assert one.gate(policy).verdict == "UNDECIDED"  # the attack was not checked
-    verdicts = result.gate(policy)
-    assert set(verdicts) == {"one", "two"} and "UNDECIDED" in verdicts._repr_html_()
