@@ -277,8 +277,8 @@ def test_notebook_cell_is_short_and_equals_the_command_line_run(tmp_path, monkey
 def test_several_encoders_are_compared_on_the_same_pictures(tmp_path):
     values = {key: value for key, value in TINY.items() if key != "attack.steps"}
     encoders = {"one": "pocket", "two": conv(torch.nn.Flatten()).eval()}
-    pictures = torch.rand(2, 3, 96, 96)  # as large as the pocket encoder reads, so the views are the same ones
-    result = robustness(encoders, pictures, preset="smoke", steps=2, out=tmp_path, **values)
+    values["data.size"] = 96  # what the pocket encoder reads, so that both encoders get the same views
+    result = robustness(encoders, torch.rand(2, 3, 96, 96), preset="smoke", steps=2, out=tmp_path, **values)
     one, two = result.runs.values()
     assert one.metrics["pixels"] == two.metrics["pixels"] and one.folder == tmp_path / "one"
     table = result.table()
