@@ -12,7 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from attacks.encoders.answers import embedding, embeddings
 from attacks.encoders.engine.memory import out_of_memory
-from attacks.encoders.engine.own import owns
+from attacks.encoders.engine.native_precision import native_precisions
 from attacks.encoders.layers import unwrapped
 from attacks.encoders.randomness import randomness_of
 from attacks.encoders.tree import leaves, optional
@@ -161,16 +161,17 @@ def _advice(encoder: Any) -> str:
 def probed(encoder: nn.Module) -> None:
     """Check an encoder that a library or a file has made. Raises ValueError in one line where it breaks the contract,
     or a small picture does not go through, or the gradient not back through a network in half precision."""
-    weight, own = next(encoder.parameters(), None), next((own for _, own in owns(encoder) if own.half), None)
+    weight = next(encoder.parameters(), None)
+    half = next((native for _, native in native_precisions(encoder) if native.half), None)
     like = torch.full((1, 3, 64, 80), 0.5, device=None if weight is None else weight.device)
     if weight is not None:
         like = like.to(torch.promote_types(weight.dtype, torch.float32))
     try:
         check_encoder(encoder, like, tree=False)
-        with torch.set_grad_enabled(own is not None):
-            answer = encoder(like.clone().requires_grad_(own is not None))
-        if own is not None:
-            own.back(answer)
+        with torch.set_grad_enabled(half is not None):
+            answer = encoder(like.clone().requires_grad_(half is not None))
+        if half is not None:
+            half.back(answer)
     except ValueError:
         raise
     except Exception as error:  # networks raise errors of any kind for a wrong size
@@ -180,8 +181,7 @@ def probed(encoder: nn.Module) -> None:
             "does `encoder.preprocess` give what the network takes?"
         ) from error
     if not bool(answer.isfinite().all()):
-        half = "" if own is None else " (encoder.precision=float32 widens them)"
+        fix = "" if half is None else " (encoder.precision=float32 widens them)"
         raise ValueError(
-            f"encoder {title_of(encoder)}: the features of a grey picture are not finite; are its weights "
-            f"whole?{half}"
+            f"encoder {title_of(encoder)}: the features of a grey picture are not finite; are its weights whole?{fix}"
         )

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from attacks.encoders.engine.own import in_own_precision
+from attacks.encoders.engine.native_precision import in_native_precision
 from attacks.encoders.randomness import EncoderDraws, Grouped, dealt, joined, randomness_of
 from attacks.encoders.tree import PictureModule, Tree, adopt
 from transforms import Compose, Stage
@@ -42,7 +42,7 @@ class Defended(PictureModule):
         super().__init__()
         if encoder.training:
             raise ValueError("`encoder` is in training mode, so its output changes from call to call; call .eval()")
-        self.encoder = in_own_precision(encoder)
+        self.encoder = in_native_precision(encoder)
         self.stages = stages if isinstance(stages, Compose) else Compose(stages)
         self.training = False
         adopt(self, encoder)

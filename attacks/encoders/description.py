@@ -8,7 +8,7 @@ from torch import nn
 
 from attacks.encoders.black_box.asked import black_box
 from attacks.encoders.defended import Defended, placed_text, view_defence
-from attacks.encoders.engine.own import FLOAT32, precision_text
+from attacks.encoders.engine.native_precision import FLOAT32, precision_text
 from attacks.encoders.families.plugin_models import package_of
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.layers import unwrapped

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from attacks.encoders.answers import embedding
 from attacks.encoders.batch_norm import settle
-from attacks.encoders.engine.own import Own, own_dtype
+from attacks.encoders.engine.native_precision import NativePrecision, native_dtype
 from attacks.encoders.preprocess import Preprocess, prepared
 from attacks.encoders.tree import PictureModule, Texts
 from attacks.encoders.weights import fingerprint
@@ -35,7 +35,7 @@ class ImageEncoder(PictureModule):
     """(N,3,H,W) in [0,1], any size -> (N,D): `read(network(preprocess(images)))`, in evaluation mode and frozen.
 
     A network in half precision runs in it, behind the preprocessing, and its features are widened (see
-    `attacks.encoders.engine.own`).
+    `attacks.encoders.engine.native_precision`).
 
     `print` shows the model and its preprocessing. Layers have the library's names (see
     `attacks.encoders.layers.named_layers`).
@@ -70,23 +70,23 @@ class ImageEncoder(PictureModule):
         super().__init__()
         self.network = network
         self.preprocess, self.origin, self.read, self.texts = preprocess, origin, read, texts
-        self.own = Own(network, self.title)
+        self.native = NativePrecision(network, self.title)
         self.eval().requires_grad_(False)
         settle(network)
 
     def forward(self, images: Tensor) -> Tensor:
         """Raises ValueError where the pictures are not (N,3,H,W), or the answer not (N,D); of a network in half
         precision and of a TorchScript program also where it refuses their dtype, device or shape."""
-        answer: Any = self.own.call(self.network, self.own.enter(prepared(self.preprocess, images)))
+        answer: Any = self.native.call(self.network, self.native.enter(prepared(self.preprocess, images)))
         if self.read is not None:
             answer = self.read(answer)
         answer = embedding(answer, f"the answer of encoder {self.title}", len(images), tokens=False)
-        features: Tensor = self.own.leave(answer)
+        features: Tensor = self.native.leave(answer)
         return features
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "ImageEncoder":
         super()._apply(fn, recurse)
-        self.own.dtype = own_dtype(self.network)
+        self.native.dtype = native_dtype(self.network)
         return self
 
     @property

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.jit import ScriptModule
 
-from attacks.encoders.engine.own import Own, in_own_precision, own_around
+from attacks.encoders.engine.native_precision import NativePrecision, in_native_precision, precision_around
 from attacks.encoders.randomness import EncoderDraws, randomness_of
 from attacks.encoders.tree import PictureModule, optional
 from transforms.doors import checked, unchecked
@@ -111,7 +111,7 @@ class Layers(PictureModule):
         super().__init__()
         if encoder.training:
             raise ValueError("`encoder` is in training mode, so its output changes from call to call; call .eval()")
-        encoder = in_own_precision(encoder)
+        encoder = in_native_precision(encoder)
         pools: dict[str, Pool] = dict(layers) if isinstance(layers, Mapping) else dict.fromkeys(layers, "flat")
         self.pools = pools
         known = named_layers(encoder)
@@ -120,7 +120,7 @@ class Layers(PictureModule):
         self.training = False
         packed = _packed(encoder)
         self._taps = [
-            _Tap(name, pool, keep, packed, own_around(encoder, known[name]))
+            _Tap(name, pool, keep, packed, precision_around(encoder, known[name]))
             for name, pool in pools.items()
             if name != OUTPUT
         ]
@@ -166,9 +166,9 @@ class _Tap:
     """A hook that stores the last output of one layer while it is open."""
 
     def __init__(
-        self, name: str, pool: Pool, keep: Keep | None, packed: bool = False, own: Own | None = None
+        self, name: str, pool: Pool, keep: Keep | None, packed: bool = False, native: NativePrecision | None = None
     ) -> None:
-        self.name, self.pool, self.keep, self.packed, self.own = name, pool, keep, packed, own
+        self.name, self.pool, self.keep, self.packed, self.native = name, pool, keep, packed, native
         self.rows: int | None = None
         self.features: Tensor | None = None
 
@@ -194,7 +194,7 @@ class _Tap:
         if not isinstance(answer, Tensor) or len(answer) != self.rows:
             kind = f"shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
             raise ValueError(f"layer `{self.name}` must answer with a row for each of {self.rows} images; got {kind}")
-        self.features = self.reduced(answer if self.own is None else self.own.leave(answer))
+        self.features = self.reduced(answer if self.native is None else self.native.leave(answer))
 
     def reduced(self, answer: Tensor) -> Tensor:
         return self.pooled(answer) if self.keep is None else self.keep(self.name, self.pooled(answer))

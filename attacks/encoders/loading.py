@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from attacks.encoders.contract import probed
-from attacks.encoders.engine.own import OWN, run_in
+from attacks.encoders.engine.native_precision import NATIVE, run_in
 from attacks.encoders.phash import Phash
 from attacks.encoders.pocket import untrained, widths_of
 from attacks.encoders.request import PRETRAINED, Family, Request
@@ -46,7 +46,7 @@ def load_encoder(
     weights: str | Path | None = None,
     preprocess: Mapping[str, Any] | None = None,
     pool: str | None = None,
-    precision: str = OWN,
+    precision: str = NATIVE,
     device: str = "cpu",
 ) -> nn.Module:
     """An encoder in evaluation mode with frozen weights: (N,3,H,W) in [0,1] -> (N,D).

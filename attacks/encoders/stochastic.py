@@ -12,7 +12,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from attacks.encoders.contract import refuse_dependent
-from attacks.encoders.engine.own import in_own_precision
+from attacks.encoders.engine.native_precision import in_native_precision
 from attacks.encoders.randomness import EncoderDraws, Seed, dealt, joined, randomness_of
 from attacks.encoders.tree import PictureModule, Tree, adopt
 from transforms import Compose, stream
@@ -172,7 +172,7 @@ class Stochastic(PictureModule):
         super().__init__()
         if encoder.training:
             raise ValueError("`encoder` must be in evaluation mode, so that its norms are; call .eval()")
-        self.encoder = in_own_precision(encoder)
+        self.encoder = in_native_precision(encoder)
         self.training = False
         self._attentions = [module for module in encoder.modules() if _attention_drops(module)]
         self._alive = [*self._attentions, *(module for module in encoder.modules() if _drops(module))]

@@ -25,8 +25,7 @@ def read_state(path: str | Path, parts: Collection[str] = ()) -> dict[str, Tenso
         parts: where given, only tensors with one of these between the dots of their names are kept; of a safetensors
             file no others are read.
 
-    A file of torch's may hold the state under the one key "state_dict", "model" or "model_state_dict", as training
-    scripts write it.
+    A file of torch's may hold the state under the key "state_dict", "model" or "model_state_dict".
 
     Raises:
         FileNotFoundError: no such file, or a folder.

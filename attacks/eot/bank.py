@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from attacks.encoders.answers import embeddings
-from attacks.encoders.engine.fallback import fall_back
-from attacks.encoders.engine.own import in_own_precision
+from attacks.encoders.engine.native_precision import in_native_precision
+from attacks.encoders.engine.preparation import fall_back
 from attacks.encoders.randomness import drawn
 from attacks.encoders.tree import Encoder, Tree, mapped
 from attacks.eot.batching import Group, Pass, in_passes
@@ -74,7 +74,7 @@ class Bank(NamedTuple):
     ) -> Tensor:
         """Embeddings of each picture from each view (or from some of them): N pictures -> (N,V,D), at most `chunk`
         views at a time."""
-        some, encoder = self._replace(u=self.u[only]), in_own_precision(encoder)
+        some, encoder = self._replace(u=self.u[only]), in_native_precision(encoder)
         parts: dict[tuple[int, Group], Tensor] = {}
         for part, rows in some.encoded(images, encoder, chunk, range(len(some.u))):
             parts |= {(i, part.groups[0]): row for i, row in zip(part.images, rows, strict=True)}

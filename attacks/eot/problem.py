@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.encoders.engine.own import in_own_precision
+from attacks.encoders.engine.native_precision import in_native_precision
 from attacks.encoders.randomness import drawn
 from attacks.encoders.tree import Encoder, Tree, take
 from attacks.eot.adaptive import Adaptive
@@ -54,7 +54,7 @@ class Problem:
         if not hasattr(self.perturbation, "scene"):
             kind = type(self.perturbation).__name__
             raise ValueError(f"`perturbation` must be a set such as Linf(8 / 255); got a {kind}: give a set")
-        object.__setattr__(self, "encoder", in_own_precision(self.encoder))
+        object.__setattr__(self, "encoder", in_native_precision(self.encoder))
         object.__setattr__(self, "_encode", unchecked(self.encoder))
 
     def __len__(self) -> int:

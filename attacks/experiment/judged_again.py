@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.data.images import load_image, load_texture, to_bytes
-from attacks.encoders.engine.own import is_half
+from attacks.encoders.engine.native_precision import is_half
 from attacks.evaluation.clusters import Sample
 from attacks.evaluation.judge import resisting
 from attacks.evaluation.scores import Scores

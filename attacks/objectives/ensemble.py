@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from attacks.encoders.engine.own import in_own_precision
+from attacks.encoders.engine.native_precision import in_native_precision
 from attacks.encoders.randomness import EncoderDraws, dealt, joined, randomness_of
 from attacks.encoders.tree import Encoder, Tree, leaves
 from attacks.eot.protocols import Objective
@@ -43,7 +43,7 @@ class Ensemble(nn.Module):
         for i, encoder in enumerate(encoders):
             if encoder.training:
                 raise ValueError(f"`encoders[{i}]` is in training mode, so its answers change; call .eval()")
-        self.members = nn.ModuleList(map(in_own_precision, encoders))
+        self.members = nn.ModuleList(map(in_native_precision, encoders))
         self.training = False
         self.members.training = False
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from attacks.encoders.batch_norm import settles
-from attacks.encoders.engine.fallback import fall_back
+from attacks.encoders.engine.preparation import fall_back
 from attacks.eot.adaptive import Noise
 from attacks.eot.estimate import Estimate, Known, combined, known
 from attacks.eot.estimator import EOT

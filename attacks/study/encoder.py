@@ -11,7 +11,7 @@ from attacks.encoders.black_box.asked import BlackBox
 from attacks.encoders.black_box.command import command
 from attacks.encoders.black_box.endpoint import endpoint
 from attacks.encoders.black_box.function import function
-from attacks.encoders.engine.own import FLOAT32, is_half, run_in
+from attacks.encoders.engine.native_precision import FLOAT32, is_half, run_in
 from attacks.encoders.features import featured
 from attacks.encoders.stochastic import draws_by_view
 from attacks.schema.encoder import PROGRAMS, DefenceConfig, EncoderConfig

@@ -6,7 +6,7 @@ from typing import Any
 from attacks.encoders import FAMILIES, Defended, Stochastic, load_encoder
 from attacks.encoders.defended import ViewDefence
 from attacks.encoders.engine.decision import Decision
-from attacks.encoders.engine.own import run_in
+from attacks.encoders.engine.native_precision import run_in
 from attacks.encoders.features import featured
 from attacks.encoders.loading import BUILT_IN
 from attacks.encoders.request import Request

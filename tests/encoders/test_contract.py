@@ -26,7 +26,7 @@ from attacks import (
     worst_views,
 )
 from attacks.encoders import contract, with_preprocess
-from attacks.encoders.engine.own import in_own_precision
+from attacks.encoders.engine.native_precision import in_native_precision
 from attacks.encoders.preprocess import Preprocess
 from attacks.eot.bank import judged
 from attacks.eot.protocols import Objective
@@ -133,7 +133,7 @@ def test_honest_encoders_pass_once():
         contract.check_encoder(encoder, IMAGES, VIEWS)
         assert not calls
     for dtype in (torch.float16, torch.bfloat16):
-        half = in_own_precision(copy.deepcopy(CORE).to(dtype))
+        half = in_native_precision(copy.deepcopy(CORE).to(dtype))
         contract.refuse_dependent(half, IMAGES)
 
 

@@ -112,13 +112,7 @@ def boom(images):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda x: x, r"\(N,D\), a row for each of 8 pictures; got shape \(8, 3, 16, 16\): it is a map: pool it"),
-        (
-            lambda x: x[:1].flatten(1),
-            r"\(N,D\), a row for each of 8 .*; got shape \(1, 768\): keep one row",
-        ),
-        (lambda x: {"a": x}, r"got a dict"),
-        (lambda x: None, r"got a NoneType"),
+        (lambda x: None, r"\(N,D\), a row for each of 8 pictures; got a NoneType"),
         (lambda x: x.flatten(1) / 0, r"not finite"),
         (boom, r"x:y: a picture does not go through \(RuntimeError: mat1 and mat2\); .*`encoder\.preprocess`"),
     ],
@@ -127,13 +121,6 @@ def test_outputs_other_than_one_feature_row_per_picture_are_refused(make, messag
     with pytest.raises(ValueError, match=message) as caught:
         probed(encoder(network(make)))
     assert "\n" not in str(caught.value)
-
-
-def test_features_inside_a_container_are_read():
-    made = encoder(network(lambda x: {"pooled": x.flatten(1)}), read=lambda answer: answer["pooled"])
-    probed(made)
-    pictures = torch.rand(2, 3, 20, 30)
-    assert torch.equal(made(pictures), made.preprocess(pictures).flatten(1))
 
 
 def test_the_repr_does_not_hash_the_weights_and_the_text_does(monkeypatch):

@@ -2,7 +2,6 @@
 
 import copy
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 
 import pytest
 import torch
@@ -11,10 +10,8 @@ from torch.autograd import gradcheck
 from torchvision.ops import StochasticDepth
 
 from attacks.encoders import Stochastic
-from attacks.encoders.engine import Decision, prepare
 from attacks.encoders.features import Features
 from attacks.encoders.stochastic import draws_by_view
-from tests.helpers.dressed import pulled
 from tests.helpers.dropping import KINDS, Tokens, pictures, plain
 from transforms import Sobol
 
@@ -82,23 +79,6 @@ def test_concurrent_passes_change_no_modes_and_no_buffers():
         list(pool.map(work, range(4)))
     assert equal == [True] * 200 and not any(module.training for module in encoder.modules())
     assert all(torch.equal(value, state[name]) for name, value in encoder.state_dict().items())
-
-
-@pytest.mark.parametrize(
-    ("decision", "bound"),
-    [
-        (Decision(layout="channels_last"), 1e-5),
-        (Decision(fold=True), 1e-5),
-        (Decision(precision="mixed"), 0.02),
-        (Decision(precision="bfloat16"), 0.1),
-    ],
-    ids=["layout", "fold", "mixed", "bfloat16"],
-)
-def test_an_engine_does_not_change_what_is_dropped(decision, bound):
-    encoder = Stochastic(plain(p=0.5))
-    images, w = pictures(4, torch.float32, (12, 14)), torch.rand(4, 1)
-    (_, exact), (_, ours) = (pulled(partial(run, draws=w), images) for run in (encoder, prepare(encoder, decision)))
-    assert float((ours - exact).norm() / exact.norm()) < bound
 
 
 def lone(layer):

@@ -292,14 +292,7 @@ def test_a_bit_dtype_shape_or_name_changes_the_fingerprint():
     negative[0, 0] = -0.0
     others = [Holds(a=t) for t in (base, flipped, negative, base.double(), base.view(4, 3), base.view(torch.int32))]
     others += [Holds(b=base), Holds(a=base, b=base), Holds(a=base.T.contiguous()), Holds(), Holds(a=base[:0])]
+    others += [Holds(a=torch.tensor(3.0)), Holds(a=torch.tensor([3.0])), Holds(a=torch.zeros(2, 0, 3))]
+    kinds = (torch.bool, torch.uint8, torch.half, torch.bfloat16, torch.float8_e4m3fn, torch.complex64)
+    others += [Holds(a=base.to(kind)) for kind in kinds]
     assert len({fingerprint(module) for module in others}) == len(others)
-
-
-DTYPES = (torch.bool, torch.uint8, torch.half, torch.bfloat16, torch.float8_e4m3fn, torch.complex64)
-TENSORS = [torch.tensor(3.0), torch.zeros(0), torch.zeros(2, 0, 3), torch.randn(3, requires_grad=True) * 2]
-
-
-@pytest.mark.parametrize("tensor", TENSORS + [torch.randn(4).to(d) for d in DTYPES], ids=lambda t: f"{t.dtype}")
-def test_tensors_of_every_kind_have_a_fingerprint(tensor):
-    assert fingerprint(Holds(a=tensor)) == fingerprint(Holds(a=tensor.detach().clone()))
-    assert fingerprint(Holds(a=tensor)) != fingerprint(Holds(a=tensor.detach().clone()[None]))

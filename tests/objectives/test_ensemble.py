@@ -7,7 +7,7 @@ from torch import nn
 
 from attacks import EOT, PGD, Away, Linf, Toward, attack, bank, load_encoder
 from attacks.data.gallery import tiles
-from attacks.encoders.engine.own import in_own_precision
+from attacks.encoders.engine.native_precision import in_native_precision
 from attacks.encoders.engine.precision import low_pass, make_low
 from attacks.encoders.layers import Layers
 from attacks.encoders.preprocess import Preprocess
@@ -110,7 +110,7 @@ def test_preprocessing_of_every_member_is_in_full_precision(images, pair):
     make_low(pair[1])
     together = low_pass(Ensemble(pair), images)
     for member, result in zip(pair, together, strict=True):
-        assert torch.equal(result, low_pass(in_own_precision(member), images))
+        assert torch.equal(result, low_pass(in_native_precision(member), images))
 
 
 # --- normalised gradients ---

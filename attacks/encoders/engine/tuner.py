@@ -17,8 +17,8 @@ from torch import Tensor
 from attacks.encoders.engine.decision import SETTINGS, Choice, Decision, Measurement, Trial
 from attacks.encoders.engine.fold import foldable
 from attacks.encoders.engine.memory import Held, most_rows, watch
-from attacks.encoders.engine.own import is_half
-from attacks.encoders.engine.prepare import prepare
+from attacks.encoders.engine.native_precision import is_half
+from attacks.encoders.engine.preparation import prepare
 from attacks.encoders.engine.tf32 import allow_tf32, has_tf32
 from attacks.encoders.request import first_line
 from attacks.encoders.tree import Encoder, Tree, leaves

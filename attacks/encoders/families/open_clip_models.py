@@ -34,12 +34,9 @@ def load(request: Request) -> ImageEncoder:
     """`model` is a name of `open_clip.list_models()`, or local-dir: and a folder; `weights` "pretrained" (the first
     of the model's tags), "random", a tag, or a file: a state_dict of both towers or of the image tower.
 
-    The features are those of `encode_image(x)`, not normalised. The preprocessing is the library's for the weights;
-    for a file and for random weights, that of the first tag. A tag with weights trained with QuickGELU is loaded with
-    it (the library goes by the model's name, and warns); for such a file, name the model ...-quickgelu.
-
-    `texts` are embedded by `encode_text` with the model's tokenizer, which is fetched for some models (not for those
-    with CLIP's); a file of the image tower alone has no `texts`.
+    The features are those of `encode_image(x)`, not normalised; `texts` are embedded by `encode_text`, except for a
+    file of the image tower alone. The preprocessing is that of the weights, or of the first tag. A tag that was
+    trained with QuickGELU has it; for such a file, name the model ...-quickgelu.
 
     Use: CLIP and its like, also with classes as text.
     Not: weights in the format of transformers: `transformers`.

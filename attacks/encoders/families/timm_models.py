@@ -23,9 +23,8 @@ def load(request: Request) -> ImageEncoder:
     local-dir: and a folder; `weights` "pretrained", "random", a tag, or a file of timm's own names, with the head or
     without.
 
-    The features are those of `num_classes=0`. The preprocessing is that of `resolve_model_data_config` for the
-    weights; for a file and for random weights, for the model's default ones. Where `preprocess` has another size than
-    the model, a model of fixed size is changed to it by its `set_input_size`, which resamples the positions.
+    The features are those of `num_classes=0`. The preprocessing is that of the weights, or of the model's default
+    ones. A model of fixed size is changed to another one of `preprocess` by its `set_input_size`.
 
     Use: the many backbones of timm, DINOv2 among them.
     Not: text towers: `open_clip`.

@@ -38,10 +38,8 @@ def load(request: Request) -> ImageEncoder:
     `pooler_output`; "cls" the first token of `last_hidden_state`, "mean" the mean of its patches, without the class
     token and registers. None for "pooled" where there is one, else "cls".
 
-    Of a model with two towers the network is the picture's. Its texts are embedded on the CPU, with the folder's
-    tokenizer; where that is missing, or `pool` leaves the texts' space, there are none.
-
-    Code that comes with a model is never run: a model_type that the library lacks is refused.
+    Of two towers the network is the picture's; there are no `texts` without the folder's tokenizer, or where `pool`
+    leaves their space. Code that comes with a model is never run.
 
     Use: a model of the hub: CLIP, SigLIP, DINOv2, or the tower of a vision-language model.
     Not: a model that brings code of its own, which is never run.

@@ -18,14 +18,6 @@ def never(_):
     raise AssertionError("asked twice")
 
 
-def test_answers_come_back_to_the_bit(tmp_path):
-    first, again = Ledger(), Ledger()
-    with first.opened(tmp_path / "q.jsonl"):
-        np.testing.assert_array_equal(first.answers(PICTURES, ask, 2), ROWS)
-    with again.opened(tmp_path / "q.jsonl"):
-        np.testing.assert_array_equal(again.answers(PICTURES[::-1], never, 2), ROWS[::-1])
-
-
 @pytest.mark.slow
 def test_a_file_cut_anywhere_keeps_its_whole_lines(tmp_path):
     path, first = tmp_path / "q.jsonl", Ledger()

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks.encoders.engine import Decision, Trial, describe, prepare
-from attacks.encoders.engine.fallback import prepared
+from attacks.encoders.engine.preparation import prepared
 from attacks.encoders.engine.tf32 import allow_tf32
 from attacks.encoders.engine.tuner import CANDIDATES, choose, compare
 from attacks.encoders.loading import load_encoder

@@ -9,7 +9,7 @@ from torch import nn
 
 from attacks import Layers, load_encoder
 from attacks.encoders.engine import Decision
-from attacks.encoders.engine.prepare import prepare
+from attacks.encoders.engine.preparation import prepare
 from attacks.encoders.layers import layer_listing, visits
 from attacks.evaluation.drift import ordered
 from tests.helpers import encoder_laws as laws

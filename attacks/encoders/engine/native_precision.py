@@ -20,7 +20,7 @@ from transforms.doors import unchecked
 #: float16 ends at 2^16, and its normal numbers begin at 2^-14: a gradient may grow 2^8-fold in the network, or shrink
 #: 2^22-fold.
 LARGEST, LEAST = 2.0**8, 2.0**-12
-OWN, FLOAT32 = "own", "float32"
+NATIVE, FLOAT32 = "own", "float32"
 HALVES = torch.float16, torch.bfloat16
 
 
@@ -38,9 +38,9 @@ class RowScale:
     def times(self, gradient: Tensor) -> Tensor:
         size = gradient.flatten(1).abs().amax(1)
         exponent = torch.frexp(size).exponent.clamp(min=-100)
-        own = torch.where(size > 0, torch.ldexp(torch.full_like(size, self.largest), -exponent), 0.0)
+        scale = torch.where(size > 0, torch.ldexp(torch.full_like(size, self.largest), -exponent), 0.0)
         # A row without a gradient here may have one at another layer, which then chooses.
-        self.rows = own if self.rows is None else torch.where(self.rows > 0, self.rows, own)
+        self.rows = scale if self.rows is None else torch.where(self.rows > 0, self.rows, scale)
         return gradient * _column(self.rows, gradient)
 
     def divide(self, gradient: Tensor) -> Tensor:
@@ -53,7 +53,7 @@ def _column(rows: Tensor, like: Tensor) -> Tensor:
     return rows.view(-1, *[1] * (like.dim() - 1)).to(like.dtype)
 
 
-class Own:
+class NativePrecision:
     """How a network runs in its own precision: pictures are cast to the dtype of its weights where they enter it, and
     what leaves it is cast to the dtype of the pictures, at least float32.
 
@@ -68,7 +68,7 @@ class Own:
     def __init__(self, network: nn.Module, title: str) -> None:
         self.title, self.is_program = title, isinstance(network, ScriptModule)
         self.widened: torch.dtype | None = None  # the dtype of weights that were widened
-        self.dtype = own_dtype(network)
+        self.dtype = native_dtype(network)
         self.largest = LARGEST
         self.scale, self.wide = RowScale(LARGEST), torch.float32  # of the present pass
 
@@ -139,21 +139,21 @@ class Own:
         return scale.divide(gradient)
 
     def _refusal(self, error: Exception, pictures: Tensor) -> str:
-        reason, where = _reason(error), pictures.device
-        dtype, shape = str(pictures.dtype).removeprefix("torch."), "x".join(map(str, pictures.shape[1:]))
+        reason, title, device = _reason(error), self.title, pictures.device
+        dtype, shape = _name(pictures.dtype), "x".join(map(str, pictures.shape[1:]))
         if re.search(r"not implemented for '(Half|BFloat16)'|nsupported dtype|Low precision dtypes", reason):
-            rule = f"must be float32 for {self.title}: {where.type} lacks one of its operators in {dtype}"
-            return f"`encoder.precision` {rule} ({reason}); encoder.precision=float32 widens its weights"
-        if re.search(r"same device|NVIDIA|CUDA|cuda|meta|device type", reason):
-            rule = f"must be the one device of all tensors of {self.title}; the pictures are on {where}"
-            return f"`engine.device` {rule} ({reason}); choose its device, or save it without a device of its own"
-        if re.search(r"dtype|scalar type|Input type|ScalarType", reason):
-            rule = f"{self.title} must compute in the dtype of its weights; got {dtype} pictures"
-            other = OWN if self.widened else FLOAT32
-            return f"`encoder.precision`: {rule} ({reason}); try encoder.precision={other}, or save it in one dtype"
-        rule = f"must be what {self.title} was made or traced for, for any number of pictures"
-        rule += f"; got {len(pictures)} of {shape} in {dtype}"
-        return f"`encoder.preprocess.size` {rule} ({reason}); give the size that it takes"
+            rule = f"`encoder.precision` must be float32 for {title}: {device.type} lacks an operator in {dtype}"
+            fix = "encoder.precision=float32 widens its weights"
+        elif re.search(r"same device|NVIDIA|CUDA|cuda|meta|device type", reason):
+            rule = f"`engine.device` must be the one device of all tensors of {title}; the pictures are on {device}"
+            fix = "choose its device, or save it without a device of its own"
+        elif re.search(r"dtype|scalar type|Input type|ScalarType", reason):
+            rule = f"`encoder.precision`: {title} must compute in the dtype of its weights; got {dtype} pictures"
+            fix = f"try encoder.precision={NATIVE if self.widened else FLOAT32}, or save it in one dtype"
+        else:
+            rule = f"`encoder.preprocess.size` must be what {title} was made or traced for, for any number of "
+            rule, fix = f"{rule}pictures; got {len(pictures)} of {shape} in {dtype}", "give the size that it takes"
+        return f"{rule} ({reason}); {fix}"
 
 
 def _reason(error: Exception) -> str:
@@ -167,7 +167,7 @@ def _reason(error: Exception) -> str:
 _ERROR = re.compile(r"(\w+\.)*\w*Error: ")
 
 
-class InOwnPrecision(nn.Module):
+class InNativePrecision(nn.Module):
     """Any module as an encoder of float32 pictures, in its own precision: (N,3,H,W) in [0,1] -> its features in
     float32. The whole module is the network: preprocessing within it is in half precision too (`with_preprocess`
     keeps it in float32).
@@ -180,7 +180,7 @@ class InOwnPrecision(nn.Module):
         super().__init__()
         self.encoder = encoder
         self.training = encoder.training
-        self.own = Own(encoder, type(encoder).__name__)
+        self.native = NativePrecision(encoder, type(encoder).__name__)
         adopt(self, encoder)
 
     @property
@@ -190,83 +190,85 @@ class InOwnPrecision(nn.Module):
 
     def forward(self, images: Tensor, **which: Any) -> Tree:
         """Raises ValueError where the module refuses the pictures, or its answer is no embedding."""
-        answer: Any = self.own.call(self.encoder, self.own.enter(images), **which)
-        return self.own.leave(embeddings(answer, f"the answer of encoder {self.own.title}", len(images)))
+        answer: Any = self.native.call(self.encoder, self.native.enter(images), **which)
+        return self.native.leave(embeddings(answer, f"the answer of encoder {self.native.title}", len(images)))
 
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "InOwnPrecision":
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "InNativePrecision":
         super()._apply(fn, recurse)
-        self.own.dtype = own_dtype(self.encoder)
+        self.native.dtype = native_dtype(self.encoder)
         return self
 
     def __repr__(self) -> str:
         return repr(self.encoder)
 
 
-def own_dtype(network: nn.Module) -> torch.dtype | None:
+def native_dtype(network: nn.Module) -> torch.dtype | None:
     """The dtype of a network's first weight, where it begins; None for float32, or without weights."""
     first = next((weight.dtype for weight in network.parameters() if weight.is_floating_point()), torch.float32)
     return None if first == torch.float32 else first
 
 
-def owns(encoder: nn.Module) -> Iterator[tuple[nn.Module, Own]]:
+def native_precisions(encoder: nn.Module) -> Iterator[tuple[nn.Module, NativePrecision]]:
     """The modules within an encoder that run in a precision of their own."""
     for module in encoder.modules():
-        own = optional(module, "own")
-        if isinstance(own, Own):
-            yield module, own
+        native = optional(module, "native")
+        if isinstance(native, NativePrecision):
+            yield module, native
 
 
-def own_around(encoder: nn.Module, layer: nn.Module) -> Own | None:
+def precision_around(encoder: nn.Module, layer: nn.Module) -> NativePrecision | None:
     """The innermost of these around a layer."""
-    around = [own for module, own in owns(encoder) if any(part is layer for part in module.modules())]
-    return around[-1] if around else None
+    around = None
+    for module, native in native_precisions(encoder):
+        around = native if any(part is layer for part in module.modules()) else around
+    return around
 
 
-def in_own_precision(encoder: Any) -> Any:
+def in_native_precision(encoder: Any) -> Any:
     """A module in half precision, or a TorchScript program, as an encoder of float32 pictures; any other encoder
     itself."""
     if not isinstance(encoder, nn.Module):
         return encoder
-    if not isinstance(encoder, ScriptModule) and own_dtype(encoder) not in HALVES:
+    if not isinstance(encoder, ScriptModule) and native_dtype(encoder) not in HALVES:
         return encoder
-    return encoder if any(owns(encoder)) else InOwnPrecision(encoder)
+    return encoder if any(native_precisions(encoder)) else InNativePrecision(encoder)
 
 
-def run_in(encoder: nn.Module, precision: str = OWN) -> nn.Module:
+def run_in(encoder: nn.Module, precision: str = NATIVE) -> nn.Module:
     """An encoder in the `precision` of a configuration: "own", or "float32", which widens its weights in place.
 
     Raises:
         ValueError: another one.
     """
-    if precision not in (OWN, FLOAT32):
-        raise ValueError(f"`precision` must be {OWN} or {FLOAT32}; got {precision!r}")
-    encoder = in_own_precision(encoder)
-    halves = [(own, own.dtype) for _, own in owns(encoder) if own.half]
+    if precision not in (NATIVE, FLOAT32):
+        raise ValueError(f"`precision` must be {NATIVE} or {FLOAT32}; got {precision!r}")
+    encoder = in_native_precision(encoder)
+    halves = [(native, native.dtype) for _, native in native_precisions(encoder) if native.half]
     if precision == FLOAT32 and halves:
         encoder = encoder.float()
         texts = optional(encoder, "texts")
         for part in () if texts is None else vars(texts).values():  # a text tower is no module of the encoder
             if isinstance(part, nn.Module):
                 part.float()
-        for own, dtype in halves:
-            own.widened = dtype
+        for native, dtype in halves:
+            native.widened = dtype
     return encoder
 
 
 def is_half(encoder: object) -> str | None:
     """The half precision that an encoder runs in by itself, by its name; None for another."""
-    encoder = in_own_precision(encoder)
-    found = (own.dtype for _, own in owns(encoder) if own.half) if isinstance(encoder, nn.Module) else iter(())
-    return next((_name(dtype) for dtype in found), None)
+    encoder = in_native_precision(encoder)
+    precisions = native_precisions(encoder) if isinstance(encoder, nn.Module) else ()
+    return next((_name(native.dtype) for _, native in precisions if native.half), None)
 
 
 def precision_text(encoder: nn.Module) -> str:
     """The precision that an encoder runs in, in words: float32, float16, "float32, widened from float16"."""
-    for _, own in owns(encoder):
-        if own.widened is not None:
-            return f"float32, widened from {_name(own.widened)}"
-        if own.dtype is not None:
-            return _name(own.dtype)
+    for _, native in native_precisions(encoder):
+        if native.widened is not None:
+            return f"float32, widened from {_name(native.widened)}"
+        if native.dtype is not None:
+            return _name(native.dtype)
     return FLOAT32
 
 

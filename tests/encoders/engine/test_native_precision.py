@@ -6,7 +6,6 @@ import warnings
 import pytest
 import torch
 import torch.nn.functional as F
-from safetensors.torch import save_file
 from torch import nn
 
 from attacks import EOT, PGD, Away, Defended, Features, Layers, Linf, Stochastic, attack, load_encoder, randomised
@@ -14,8 +13,7 @@ from attacks.commands import main
 from attacks.encoders import Preprocess, with_preprocess
 from attacks.encoders.description import described, identity
 from attacks.encoders.engine import Decision, Overflow, prepare
-from attacks.encoders.engine.own import in_own_precision, precision_text
-from attacks.encoders.engine.tuner import choose
+from attacks.encoders.engine.native_precision import in_native_precision, precision_text
 from attacks.encoders.layers import unwrapped
 from attacks.eot.bank import Bank
 from attacks.schema.encoder import ModuleConfig
@@ -174,23 +172,6 @@ def test_the_configured_precision_widens_a_copy_of_a_given_module(dtype):
         subject(ModuleConfig(precision="half"), cpu, module=module)
 
 
-def test_the_engine_offers_no_other_precision():
-    encoder = in_own_precision(network(torch.float16))
-    for precision in ("mixed", "bfloat16"):
-        with pytest.raises(ValueError, match=r"`engine.precision` must be float32 .*in float16"):
-            prepare(encoder, Decision(precision=precision))
-    assert prepare(encoder, Decision(chunk=3)) is encoder
-    with pytest.raises(ValueError, match=r"`engine.precision` must be float32 .*in float16"):
-        choose(
-            network(torch.float16),
-            lambda *_: None,
-            {"precision": "bfloat16"},
-            rows=1,
-            total_views=1,
-            device=torch.device("cpu"),
-        )
-
-
 class Program(nn.Module):
     """A program with some mistake, after its one layer."""
 
@@ -243,8 +224,8 @@ def test_a_missing_operator_or_a_wrong_size_gives_one_line(tmp_path, dtype):
     plain = saved(tmp_path / "plain.pt", Program("").to(dtype))
     refused(r"`encoder.preprocess.size` must be .*got 8 of 3x8x8 in .*shapes cannot", plain, preprocess={"size": 8})
     with pytest.raises(ValueError, match=r"`encoder.preprocess.size` must be what Program .*of 3x30x20"):
-        in_own_precision(Program("").to(dtype))(pictures())
-    pair = in_own_precision(_Text().to(dtype))
+        in_native_precision(Program("").to(dtype))(pictures())
+    pair = in_native_precision(_Text().to(dtype))
     with pytest.raises(ValueError, match=r"answer of encoder _Text must be one floating-point tensor .*got a str"):
         pair(F.interpolate(pictures(), (16, 16)))
 
@@ -256,26 +237,6 @@ class _Text(nn.Flatten):
 
     def forward(self, _):
         return "text"
-
-
-def test_a_program_in_float64_runs_in_it(tmp_path):
-    module = network(torch.float64)
-    encoder = load_encoder("torchscript", saved(tmp_path / "wide.pt", module), preprocess=GIVEN)
-    assert torch.equal(encoder(pictures()), module(PRE(pictures()).double()).float())
-
-
-@pytest.mark.slow
-@DTYPES
-def test_a_torchvision_file_in_half_precision_runs_in_it(dtype, tmp_path):
-    state = load_encoder("torchvision", "resnet18", weights="random").network.state_dict()
-    half = {name: t.to(dtype) if t.is_floating_point() else t for name, t in state.items()}
-    save_file({name: t.contiguous() for name, t in half.items()}, tmp_path / "half.safetensors")
-    given = {"weights": tmp_path / "half.safetensors", "preprocess": {"size": 64, "crop": [64, 64]}}
-    encoder, wide = (load_encoder("torchvision", "resnet18", precision=name, **given) for name in ("own", "float32"))
-    features, gradient = pulled(encoder, pictures(2))
-    assert torch.equal(features, encoder.network(encoder.preprocess(pictures(2)).to(dtype)).float())
-    assert cosine(gradient, pulled(wide, pictures(2))[1]) > 0.9
-    assert all(torch.equal(t, half[name].to(t.dtype)) for name, t in wide.network.state_dict().items())
 
 
 @pytest.mark.families

@@ -5,6 +5,7 @@ run is then done in float32. This state belongs to that of the attack: it is sto
 restored when the attack is resumed.
 """
 
+import copy
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -15,7 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from attacks.encoders.engine.decision import Decision
-from attacks.encoders.engine.precision import low_pass
+from attacks.encoders.engine.fold import fold
+from attacks.encoders.engine.mixed import make_mixed
+from attacks.encoders.engine.native_precision import in_native_precision, is_half
+from attacks.encoders.engine.precision import low_pass, make_low
 from attacks.encoders.engine.tf32 import tf32_pass
 from attacks.encoders.tree import Encoder, Tree, optional
 from transforms.doors import unchecked
@@ -53,6 +57,55 @@ class Prepared:
         return unchecked(self.run)(images, **draws)
 
 
+def prepare(encoder: Encoder, decision: Decision) -> Encoder:
+    """The encoder under the settings of `decision`: (N,3,H,W) in [0,1] -> (N,D) in the dtype of the images.
+
+    The encoder given is never changed: a module is copied, its weights frozen. With the settings of `Decision()`
+    (any chunk) it is returned itself. Of a plain callable only layout, tf32 and bfloat16 can be set.
+
+    Raises:
+        ValueError: a setting that needs a module, a precision for which there is no layer, or an encoder in training
+            mode.
+    """
+    encoder, half = in_native_precision(encoder), is_half(encoder)
+    if half is not None and decision.precision != "float32":
+        raise ValueError(
+            f"`engine.precision` must be float32 (or auto) for an encoder in {half}, which is its own precision and "
+            f"stays; got {decision.precision} (encoder.precision=float32 widens its weights)"
+        )
+    if decision == Decision(chunk=decision.chunk):
+        return encoder
+    run = _module(encoder, decision) if isinstance(encoder, nn.Module) else encoder
+    if run is encoder:
+        needs = {"precision=mixed": decision.precision == "mixed", "fold=true": decision.fold}
+        for name, needed in needs.items():
+            if needed:
+                kind = type(encoder).__name__
+                raise ValueError(f"`engine.{name}` needs an encoder that is an nn.Module; got a {kind}")
+    return Prepared(run, decision, lambda: prepare(encoder, decision.exact))
+
+
+def _module(encoder: nn.Module, decision: Decision) -> nn.Module:
+    if encoder.training:
+        raise ValueError("`encoder` is in training mode, so its output changes from call to call; call .eval()")
+    module = copy.deepcopy(encoder).requires_grad_(False)
+    if decision.fold:
+        fold(module)
+    if decision.layout == "channels_last":
+        module = module.to(memory_format=torch.channels_last)
+    lowered = 1
+    if decision.precision == "mixed":
+        lowered = make_mixed(module)
+    elif decision.precision == "bfloat16":
+        lowered = make_low(module)
+    if not lowered:
+        raise ValueError(
+            f"`engine.precision={decision.precision}` needs a layer of nn.Conv2d or nn.Linear, and "
+            f"{type(encoder).__name__} has none; use engine.precision=float32"
+        )
+    return module
+
+
 def prepared(encoder: object) -> Prepared | None:
     """The `Prepared` within wrappers that only count or select (see `attacks.experiment.arms.Counted`); None where an
     encoder runs unchanged."""
@@ -66,39 +119,36 @@ def prepared(encoder: object) -> Prepared | None:
 
 def engine_state(encoder: object) -> State:
     """An encoder's state: whether it has fallen back to float32. Empty for an encoder without state."""
-    own = prepared(encoder)
-    return {} if own is None else {"fell_back": own.fell_back}
+    runner = prepared(encoder)
+    return {} if runner is None else {"fell_back": runner.fell_back}
 
 
 def engine_restore(encoder: object, state: Mapping[str, float | int | bool]) -> None:
     """Restore an `engine_state` of the same encoder under the same decision. Raises ValueError for another."""
-    own = prepared(encoder)
-    if set(state) != set(engine_state(encoder)):
+    runner, names = prepared(encoder), engine_state(encoder)
+    if set(state) != set(names):
         raise ValueError(
             f"`engine`: the state holds {', '.join(state) or 'nothing'}, and this encoder has "
-            f"{', '.join(engine_state(encoder)) or 'nothing'}; it belongs to another decision"
+            f"{', '.join(names) or 'nothing'}; it belongs to another decision"
         )
-    if own is not None:
-        own.fell_back = bool(state["fell_back"])
+    if runner is not None:
+        runner.fell_back = bool(state["fell_back"])
 
 
 def engine_reset(encoder: object) -> None:
     """The state before the first pass, so that the results of a batch do not depend on earlier batches."""
-    if prepared(encoder) is not None:
-        engine_restore(encoder, {"fell_back": False})
+    engine_restore(encoder, dict.fromkeys(engine_state(encoder), False))
 
 
 @contextmanager
 def in_float32(encoder: object) -> Iterator[None]:
     """Within, an encoder runs as after a fall back."""
-    own, state = prepared(encoder), engine_state(encoder)
-    if own is not None:
-        own.fell_back = True
+    state = engine_state(encoder)
+    engine_restore(encoder, dict.fromkeys(state, True))
     try:
         yield
     finally:
-        if own is not None:
-            own.fell_back = bool(state["fell_back"])
+        engine_restore(encoder, state)
 
 
 def fall_back(encoder: object, run: Callable[[], Result], finite: Callable[[Result], bool]) -> Result | None:
@@ -107,19 +157,20 @@ def fall_back(encoder: object, run: Callable[[], Result], finite: Callable[[Resu
 
     All processes must get the same result, as they do for a sum over all of them.
     """
-    own = prepared(encoder)
-    if own is None or own.fell_back or own.decision.precision == "float32":
+    runner = prepared(encoder)
+    if runner is None or runner.fell_back or runner.decision.precision == "float32":
         return None
-    own.fell_back = True
+    runner.fell_back = True
     exact = run()
     if not finite(exact):
-        own.fell_back = False
+        runner.fell_back = False
         return None
-    if not own.warned:
-        own.warned = True
+    if not runner.warned:
+        runner.warned = True
         warnings.warn(
-            f"`engine.precision={own.decision.precision}` gives a loss or a gradient that is not finite, and float32 "
-            "does not: from here on it is float32, which is slower (engine.precision=float32 avoids the warning)",
+            f"`engine.precision={runner.decision.precision}` gives a loss or a gradient that is not finite, and "
+            "float32 does not: from here on it is float32, which is slower (engine.precision=float32 avoids "
+            "the warning)",
             stacklevel=2,
         )
     return exact
