@@ -32,6 +32,12 @@ def by_cluster(values: Tensor, clusters: Sequence[str]) -> Tensor:
     return totals(values, clusters) / totals(torch.ones(len(values)), clusters).view(-1, *[1] * (values.dim() - 1))
 
 
+def medians(values: Tensor, clusters: Sequence[str]) -> Tensor:
+    """The lower median of each cluster's pictures: (N,) -> (C,)."""
+    index = numbers(clusters)
+    return torch.stack([values[index == i].median() for i in range(int(index.max()) + 1)])
+
+
 def totals(values: Tensor, clusters: Sequence[str]) -> Tensor:
     """The sum over each cluster's pictures in float64: (N,...) -> (C,...)."""
     if len(clusters) != len(values):

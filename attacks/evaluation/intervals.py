@@ -160,10 +160,7 @@ def quantile(values: Tensor, share: float) -> Interval:
 def _ordered(units: Floats, share: float, middle: float) -> Interval:
     """The two of (N,) values that enclose a quantile, each with an error of at most 2.5 %; their range where no two
     do."""
-    rising, n = np.sort(units), len(units)
-    # The number of values below the quantile is binomial.
-    number = scipy.stats.binom(n, share)
-    low, high = int(number.ppf(0.025)) - 1, int(number.ppf(0.975))
-    if low < 0 or high >= n:
-        return Interval(middle, float(rising[max(0, low)]), float(rising[min(n - 1, high)]), "range")
-    return Interval(middle, min(middle, float(rising[low])), max(middle, float(rising[high])))
+    low, high = scipy.stats.quantile_test(units, p=share).confidence_interval(0.95)  # NaN where there is none
+    if np.isnan([low, high]).any():
+        return Interval(middle, float(np.fmax(low, units.min())), float(np.fmin(high, units.max())), "range")
+    return Interval(middle, min(middle, float(low)), max(middle, float(high)))

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from attacks.data.split import FIT, JUDGE
-from attacks.evaluation.clusters import by_cluster, numbers, totals
+from attacks.evaluation.clusters import by_cluster, medians, totals
 from attacks.evaluation.intervals import Interval, interval, median, quantile, rate
 from attacks.evaluation.scores import Scores
 
@@ -157,7 +157,7 @@ def summarised(name: str, rows: Sequence[Row]) -> dict[str, object] | None:
         return None
     value = _clustered(name, column, clusters_of(rows), trials=column_of(rows, views))
     if made_from(rows) and len({*clusters_of(rows)}) > 1:
-        value = spread_of(value.mean, (cluster_medians if name in MEDIANS else by_cluster)(column, clusters_of(rows)))
+        value = spread_of(value.mean, (medians if name in MEDIANS else by_cluster)(column, clusters_of(rows)))
     return value._asdict()
 
 
@@ -187,17 +187,11 @@ def with_a_value(name: str, rows: Sequence[Row]) -> Sequence[Row]:
 
 def _clustered(name: str, column: Tensor, clusters: Sequence[str], trials: Tensor | None) -> Interval:
     if name in MEDIANS:
-        return median(cluster_medians(column, clusters))
+        return median(medians(column, clusters))
     if name in MEANS:
         return interval(by_cluster(column, clusters))
     assert trials is not None
     return rate(by_cluster(column, clusters), totals(trials, clusters))
-
-
-def cluster_medians(column: Tensor, clusters: Sequence[str]) -> Tensor:
-    """The lower median of each cluster's pictures: (N,) -> (C,)."""
-    index = numbers(clusters)
-    return torch.stack([column[index == i].median() for i in range(int(index.max()) + 1)])
 
 
 def _single(values: Mapping[str, Tensor]) -> dict[str, object]:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.evaluation.clusters import by_cluster, totals
+from attacks.evaluation.clusters import by_cluster, medians, totals
 from attacks.evaluation.intervals import Interval, median, rate
 from attacks.evaluation.judge import CellScores
 from attacks.runtime.stored import stored
@@ -48,7 +48,7 @@ class SmallestRadii:
             "pictures": len(self.names),
             "clusters": len(set(self.clusters)),
             "eps": self.eps,
-            "median": _finite(median(medians(self.radius, self.clusters))),
+            "median": _finite(median(medians(self.radius.double(), self.clusters))),
             "beyond": int((~self.radius.isfinite()).sum()),
             "held_out": self.held_out.to_dict(self.clusters)["success"],
             "curve": [
@@ -65,14 +65,6 @@ class SmallestRadii:
         columns = zip(self.names, self.clusters, radii, self.found.tolist(), shares, strict=True)
         head = ("picture", "cluster", "radius", "found", "success")
         return [dict(zip(head, row, strict=True)) | {"largest": self.eps} for row in columns]
-
-
-def medians(radius: Tensor, clusters: Sequence[str]) -> Tensor:
-    """The lower median of each cluster's radii (N,) -> (C,), in the order of first appearance."""
-    groups: dict[str, list[float]] = {}
-    for cluster, value in zip(clusters, radius.tolist(), strict=True):
-        groups.setdefault(cluster, []).append(value)
-    return torch.tensor([sorted(each)[(len(each) - 1) // 2] for each in groups.values()], dtype=torch.float64)
 
 
 def curve(radius: Tensor, clusters: Sequence[str], most: float) -> list[tuple[float, Interval]]:

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+from attacks.evaluation.clusters import medians
 from attacks.evaluation.judge import CellScores
-from attacks.evaluation.radii import SmallestRadii, curve, medians
+from attacks.evaluation.radii import SmallestRadii, curve
 from attacks.report.words import radii as words
 
 CLUSTERS = tuple("aabbbccdeffgh")

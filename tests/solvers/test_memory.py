@@ -5,8 +5,7 @@ import torch
 
 from attacks import Adversary, Away, Paired, bank, evaluate, layer_drift, mean_embedding
 from attacks.data.gallery import on_shelf, tiles
-from attacks.evaluation.explain.gradients import reach
-from attacks.evaluation.explain.saliency import CountedEncoder
+from attacks.evaluation.explain.gradients import CountedEncoder, reach
 from attacks.evaluation.scores import embed
 from attacks.experiment.embeddings import Cache, embedded
 from tests.helpers.faulty import net, pictures, run_all

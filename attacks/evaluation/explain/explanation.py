@@ -13,8 +13,7 @@ from attacks.eot.bank import Bank
 from attacks.eot.batching import in_parts
 from attacks.evaluation.clusters import Sample, by_cluster
 from attacks.evaluation.explain.gradcam import attribution, on_picture, spatial_layer
-from attacks.evaluation.explain.gradients import Reach, reach
-from attacks.evaluation.explain.saliency import CountedEncoder, saliency
+from attacks.evaluation.explain.gradients import CountedEncoder, Reach, reach, saliency
 from attacks.evaluation.intervals import Interval, interval
 from attacks.runtime.stored import stored
 

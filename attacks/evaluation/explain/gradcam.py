@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from attacks.encoders.layers import OUTPUT, Visit, named_layers, unwrapped, visits
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.tree import optional
-from attacks.evaluation.explain.saliency import CountedEncoder
+from attacks.evaluation.explain.gradients import CountedEncoder
 
 Size = tuple[int, int]
 

@@ -10,37 +10,12 @@ from torch import nn
 from attacks.encoders.black_box.asked import Unanswered, black_box
 from attacks.eot.faults.locate import AT_END
 from attacks.eot.problem import STEPS, Options, Problem
-from attacks.evaluation.sanity.answers import ITSELF, SAME, itself
-from attacks.evaluation.sanity.check import Check, Sanity, ruled, skipped
-from attacks.evaluation.sanity.differences import CHANGES, LENGTH, SLOPES
-from attacks.evaluation.sanity.questions import (
-    RADII,
-    SMOOTHED,
-    UNASKED,
-    active,
-    differences,
-    guarded,
-    message_of,
-    more_steps,
-    one_step,
-    radii,
-    smoothed,
-    transfer,
-    without_gradient,
-)
-from attacks.evaluation.sanity.rules import (
-    LOWERS,
-    NOISE,
-    PLATEAU,
-    ROOM,
-    beyond_the_radius,
-    hastened,
-    lowers,
-    mean,
-    noise,
-    plateau,
-    room,
-)
+from attacks.evaluation.sanity import questions, rules
+from attacks.evaluation.sanity.active import active
+from attacks.evaluation.sanity.check import Check, Sanity, guarded, message_of, ruled, skipped
+from attacks.evaluation.sanity.differences import CHANGES, LENGTH, SAME, SLOPES, UNASKED, differences
+from attacks.evaluation.sanity.questions import ITSELF, RADII, SMOOTHED
+from attacks.evaluation.sanity.rules import LOWERS, NOISE, PLATEAU, ROOM, mean
 from attacks.evaluation.sanity.short_attack import ShortAttack, Tally, short_attack
 from attacks.optimisers.nes import LabelOnly
 from attacks.solvers.checks import Silent, check_images
@@ -103,7 +78,7 @@ def examine(
     short = replace(
         options,
         eot=replace(options.eot, views=min(options.eot.views, max(multiple, views // multiple * multiple))),
-        optimiser=hastened(options.optimiser, planned, options.steps),
+        optimiser=rules.hastened(options.optimiser, planned, options.steps),
         budget=None,
         adaptive=None,
     )
@@ -111,9 +86,9 @@ def examine(
     decides = _decides(module)
     checks = _checks(test, module, options.eot.views)
     if decides and isinstance(options.optimiser, LabelOnly):
-        checks = beyond_the_radius(checks)
+        checks = rules.beyond_the_radius(checks)
     checks.append(
-        skipped(PLATEAU, "not applicable: an answer of same or not has no steps") if decides else plateau(trace)
+        skipped(PLATEAU, "not applicable: an answer of same or not has no steps") if decides else rules.plateau(trace)
     )
     checks.append(masking(checks))
     cost = {"forward": float(tally.forward), "backward": float(tally.backward)}
@@ -151,7 +126,7 @@ def lasts(caught: Sequence[warnings.WarningMessage]) -> Check:
 
 
 def _checks(test: ShortAttack, module: nn.Module | None, views: int) -> list[Check]:
-    last = [guarded(ITSELF, lambda: itself(test.problem)), *differences(test, module)]
+    last = [guarded(ITSELF, lambda: questions.itself(test.problem)), *differences(test, module)]
     try:
         clean = test.untouched()
         with warnings.catch_warnings(record=True) as caught:
@@ -168,18 +143,20 @@ def _checks(test: ShortAttack, module: nn.Module | None, views: int) -> list[Che
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Silent)  # of other runs than the attack's
         checks = [
-            lowers(clean, main.losses, test.options.steps, test.options.eot.views),
+            rules.lowers(clean, main.losses, test.options.steps, test.options.eot.views),
             guarded("active test", lambda: active(test, mean(clean), gain)),
-            *radii(test, main, clean, gain),
-            guarded("one step", lambda: one_step(test, main, gain)),
-            guarded("more steps", lambda: more_steps(test, main, gain)),
-            guarded("gradient-free", lambda: without_gradient(test, main, gain)),
-            guarded("transfer", lambda: transfer(test, main, gain, module)),
-            guarded(SMOOTHED, lambda: smoothed(test, main, gain)),
+            *questions.radii(test, main, clean, gain),
+            guarded("one step", lambda: questions.one_step(test, main, gain)),
+            guarded("more steps", lambda: questions.more_steps(test, main, gain)),
+            guarded("gradient-free", lambda: questions.without_gradient(test, main, gain)),
+            guarded("transfer", lambda: questions.transfer(test, main, gain, module)),
+            guarded(SMOOTHED, lambda: questions.smoothed(test, main, gain)),
         ]
     if test.options.optimiser.gradient_free:
         return [*checks, *(skipped(name, "the optimiser asks for no gradient") for name in FOLLOWED), *last]
-    checks.append(room(test.problem.perturbation, test.images, main.start, main.end))
+    checks.append(rules.room(test.problem.perturbation, test.images, main.start, main.end))
     uniform = test.options.eot.risk.uniform
-    checks.append(noise(main.c, views) if uniform else skipped(NOISE, "the views of a tail do not show its noise"))
+    checks.append(
+        rules.noise(main.c, views) if uniform else skipped(NOISE, "the views of a tail do not show its noise")
+    )
     return [*checks, *last]

@@ -1,10 +1,11 @@
 """The result of a check, and of a battery of checks."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from attacks.encoders.black_box.asked import Unanswered
 from attacks.runtime.stored import stored
 
 Verdict = Literal["passed", "failed", "skipped"]
@@ -59,6 +60,21 @@ def ruled(name: str, good: bool, message: str, **figures: float) -> Check:
 def skipped(name: str, why: str) -> Check:
     """A check that does not apply."""
     return Check(name, "skipped", why)
+
+
+def guarded(name: str, ask: Callable[[], Check]) -> Check:
+    """The check, failed if the attack raises an error: an encoder may raise any."""
+    try:
+        return ask()
+    except Unanswered:  # the run stops, and its answers so far are kept
+        raise
+    except Exception as error:
+        return ruled(name, False, message_of(error))
+
+
+def message_of(error: Exception) -> str:
+    """The error as a message."""
+    return str(error) if isinstance(error, ValueError | FloatingPointError) else f"{type(error).__name__}: {error}"
 
 
 def counts(verdicts: Sequence[Verdict]) -> str:

@@ -9,17 +9,31 @@ directions only. The length of a gradient is a check of its own, because attacks
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import wraps
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks.encoders.tree import Encoder, Tree, leaves, mapped
+from attacks.encoders.black_box.asked import black_box
+from attacks.encoders.randomness import drawn
+from attacks.encoders.request import seeded
+from attacks.encoders.tree import Encoder, Tree, leaves, mapped, take
 from attacks.eot.protocols import Objective
-from attacks.evaluation.sanity.check import Check, ruled, skipped
+from attacks.evaluation.sanity.check import Check, message_of, ruled, skipped
+from attacks.evaluation.sanity.short_attack import ShortAttack
+from transforms import scene_of, stream
+from transforms.compose import view
 from transforms.doors import PastDoors
 
+#: The name of the check whether two answers agree, and their largest relative difference (half precision rounds to
+#: less).
+SAME, REPEATED = "same answer twice", 1e-2
+#: Views of each picture on which the gradient is compared with real changes.
+PROBES = 4
+#: Why none of these checks is made.
+UNASKED = "not applicable: the encoder can only be asked, once for each picture, and has no gradient"
 #: The names of the checks, and the number of random directions of each view, small and visible.
 SLOPES, LENGTH, CHANGES = "finite differences", "gradient scale", "visible changes"
 NEAR, FAR = 3, 24
@@ -72,6 +86,55 @@ class Probe:
                 return self.objective(encoder(pixels, **self.which), beside)
 
         return loss
+
+
+def differences(test: ShortAttack, module: nn.Module | None) -> list[Check]:
+    """Whether the encoder repeats its answer, and whether its gradient agrees with real changes, on some views of the
+    pictures with noise."""
+    if module is not None and black_box(module) is not None:
+        return [skipped(name, UNASKED) for name in (SAME, SLOPES, LENGTH, CHANGES)]
+    perturbation, transforms, u = test.problem.perturbation, test.options.eot.transforms, test.judges.u[:PROBES]
+    start = perturbation.noise(test.images, torch.Generator().manual_seed(stream(test.options.seed, "probe")))
+    pictures = torch.arange(len(test.images)).repeat_interleave(len(u))
+    with torch.no_grad():
+        scenes = (perturbation.scene(test.images, start), scene_of(test.images))
+        views, untouched = (view(transforms, scene, u) for scene in scenes)
+    which = drawn(transforms, u.repeat(len(test.images), 1))
+    checks: list[Check] = []
+    try:
+        same, encoder = repeats(test.problem.encoder, views, which)
+        checks.append(same)
+        if encoder is None:
+            message = "the encoder's answers cannot be repeated"
+            return [same, *(skipped(name, message) for name in (SLOPES, LENGTH, CHANGES))]
+        anchor, seed = take(test.problem.anchor, pictures), stream(test.options.seed, "directions")
+        probe = Probe(views, untouched, anchor, test.problem.objective, seed, which)
+        module = module if same.verdict == "passed" else None  # the copy in float64 would draw other numbers
+        return [same, *compared(encoder, probe, module=module, count=test.tally.of)]
+    except Exception as error:  # any, as the encoder's
+        message = message_of(error)
+        rest = (SAME, SLOPES, LENGTH, CHANGES)[len(checks) :]
+        return [
+            *checks,
+            *(ruled(name, False, message) for name in rest[:1]),
+            *(skipped(n, message) for n in rest[1:]),
+        ]
+
+
+def repeats(encoder: Encoder, images: Tensor, which: dict[str, Any]) -> tuple[Check, Encoder | None]:
+    """Whether two calls with the same input agree, and the encoder with which others can be compared: itself, or one
+    that always draws the same numbers from torch's generator; None where that does not help."""
+    moved = _difference(lambda: encoder(images, **which))
+    if moved <= REPEATED:
+        return ruled(SAME, True, f"two calls differ by {moved:.2g} of the embedding", difference=moved), encoder
+    message = (
+        f"two calls with the same input differ by {moved:.2g} of the embedding: the encoder draws new random "
+        "numbers, so no view can be seen again; declare them (encoder.stochastic=true, or `draws` and `randomness`), "
+        "or take more views (attack.views)"
+    )
+    fixed = _still(encoder)
+    again = _difference(lambda: fixed(images, **which))
+    return ruled(SAME, False, message, difference=moved), fixed if again <= REPEATED else None
 
 
 def compared(
@@ -200,3 +263,18 @@ def _wide(module: nn.Module, views: Tensor) -> nn.Module | None:
 def _cast(tree: Tree, dtype: torch.dtype) -> Tree:
     """The tree with its floating-point tensors in `dtype`."""
     return mapped(tree, lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf)
+
+
+def _still(encoder: Encoder) -> Encoder:
+    @wraps(encoder, assigned=(), updated=())
+    def fixed(images: Tensor, **which: Any) -> Tree:
+        return seeded(lambda: encoder(images, **which))
+
+    return fixed
+
+
+@torch.no_grad()
+def _difference(answer: Callable[[], Tree]) -> float:
+    """Of two answers, relative to their length."""
+    pairs = list(zip(leaves(answer()), leaves(answer()), strict=True))
+    return max(float((a - b).double().norm() / a.double().norm().clamp(min=1e-300)) for a, b in pairs)

@@ -1,27 +1,15 @@
 """The checks that need short runs, and compare their losses by a rule."""
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks.encoders.black_box.asked import Unanswered, black_box
 from attacks.encoders.randomness import drawn
-from attacks.encoders.tree import take
-from attacks.evaluation.sanity.answers import SAME, repeats
-from attacks.evaluation.sanity.check import Check, ruled, skipped
-from attacks.evaluation.sanity.differences import CHANGES, LENGTH, SLOPES, Probe, compared
-from attacks.evaluation.sanity.planted import (
-    WORTH,
-    Planted,
-    Promised,
-    balance,
-    finds_promise,
-    planted_anchor,
-    promise,
-)
+from attacks.encoders.tree import leaves
+from attacks.eot.problem import Problem
+from attacks.evaluation.sanity.check import Check, guarded, ruled, skipped
 from attacks.evaluation.sanity.rules import (
     GROWS,
     beats_cards,
@@ -36,39 +24,17 @@ from attacks.evaluation.sanity.rules import (
 from attacks.evaluation.sanity.short_attack import Run, ShortAttack
 from attacks.optimisers.gradient import PGD
 from attacks.optimisers.square import Square
-from transforms import Compose, SensorNoise, scene_of, stream
-from transforms.compose import seen, view
+from transforms import Compose, SensorNoise, stream
 
-#: Views of each picture on which the gradient is compared with real changes.
-PROBES = 4
 #: The noise of the smoothed gradient (its standard deviation), and the share of the attack's gain by which it must be
 #: better: another run ends in another optimum, which may be a little better.
 SMOOTH, MATERIAL = 2 / 255, 0.25
-#: The fewest queries with which a gradient-free search is tested.
-QUERIES = 600
-#: The fewest steps of the active test.
-LEAST = 20
 #: The checks with other radii.
 RADII = ("largest radius", GROWS)
-#: Why the checks of a gradient, and of an answer given twice, are not made.
-UNASKED = "not applicable: the encoder can only be asked, once for each picture, and has no gradient"
-#: The name of the check by a smoothed encoder.
-SMOOTHED = "smoothed gradient"
-
-
-def guarded(name: str, ask: Callable[[], Check]) -> Check:
-    """The check, failed if the attack raises an error: an encoder may raise any."""
-    try:
-        return ask()
-    except Unanswered:  # the run stops, and its answers so far are kept
-        raise
-    except Exception as error:
-        return ruled(name, False, message_of(error))
-
-
-def message_of(error: Exception) -> str:
-    """The error as a message."""
-    return str(error) if isinstance(error, ValueError | FloatingPointError) else f"{type(error).__name__}: {error}"
+#: The name of the check by a smoothed encoder, and of that of the untouched pictures.
+SMOOTHED, ITSELF = "smoothed gradient", "untouched picture"
+#: The lowest cosine of a picture to itself, and to its anchor, which may be a mean over views.
+CLOSE, NEAR = 0.99, 0.5
 
 
 def radii(test: ShortAttack, main: Run, clean: Tensor, gain: float) -> list[Check]:
@@ -145,26 +111,6 @@ def transfer(test: ShortAttack, main: Run, gain: float, module: nn.Module | None
     return not_worse("transfer", main.losses, losses, gain, "that of a perturbation made for other weights", remedy)
 
 
-def active(test: ShortAttack, clean: float, gain: float) -> Check:
-    """Whether the attack reaches the planted point."""
-    if test.options.optimiser.gradient_free and test.options.steps < QUERIES:
-        return skipped("active test", f"a search needs {QUERIES} queries to find anything (sanity.steps)")
-    perturbation, objective = test.problem.perturbation, test.problem.objective
-    origin, best = test.start(), promise(perturbation, test.images)
-    with torch.no_grad():
-        low, high = (balance(seen(perturbation.scene(test.images, delta))) for delta in (origin, best))
-    raised = float((high - low).mean())
-    worth = WORTH * max(abs(gain), 0.1 * abs(clean), 1e-3)
-    parts: dict[str, Any] = {
-        "encoder": Planted(test.problem.encoder),
-        "objective": Promised(objective, worth / max(raised, 1e-6)),
-        "anchor": planted_anchor(test.problem.anchor, test.images),
-    }
-    steps = max(test.options.steps, LEAST)
-    begun, promised = (test.judge(delta, **parts) for delta in (origin, best))
-    return finds_promise(begun, promised, test.run(**parts, steps=steps).losses)
-
-
 def smoothed(test: ShortAttack, main: Run, gain: float) -> Check:
     """Against the attack on a smoothed encoder: its input has noise that is new in every view, which averages a
     shattered gradient (Nesterov & Spokoiny 2017; Athalye et al. 2018). It has as many views."""
@@ -179,34 +125,30 @@ def smoothed(test: ShortAttack, main: Run, gain: float) -> Check:
     return not_worse(SMOOTHED, main.losses, test.judge(run.delta), gain, what, remedy, MATERIAL)
 
 
-def differences(test: ShortAttack, module: nn.Module | None) -> list[Check]:
-    """Whether the encoder repeats its answer, and whether its gradient agrees with real changes, on some views of the
-    pictures with noise."""
-    if module is not None and black_box(module) is not None:
-        return [skipped(name, UNASKED) for name in (SAME, SLOPES, LENGTH, CHANGES)]
-    perturbation, transforms, u = test.problem.perturbation, test.options.eot.transforms, test.judges.u[:PROBES]
-    start = perturbation.noise(test.images, torch.Generator().manual_seed(stream(test.options.seed, "probe")))
-    pictures = torch.arange(len(test.images)).repeat_interleave(len(u))
+def itself(problem: Problem) -> Check:
+    """The cosine of the untouched pictures, seen directly, to themselves and, where that is their embedding, to their
+    anchor. It is not 1 where an embedding is so short that its length is clamped, or so long that it overflows."""
+    objective = problem.objective
     with torch.no_grad():
-        scenes = (perturbation.scene(test.images, start), scene_of(test.images))
-        views, untouched = (view(transforms, scene, u) for scene in scenes)
-    which = drawn(transforms, u.repeat(len(test.images), 1))
-    checks: list[Check] = []
-    try:
-        same, encoder = repeats(test.problem.encoder, views, which)
-        checks.append(same)
-        if encoder is None:
-            message = "the encoder's answers cannot be repeated"
-            return [same, *(skipped(name, message) for name in (SLOPES, LENGTH, CHANGES))]
-        anchor, seed = take(test.problem.anchor, pictures), stream(test.options.seed, "directions")
-        probe = Probe(views, untouched, anchor, test.problem.objective, seed, which)
-        module = module if same.verdict == "passed" else None  # the copy in float64 would draw other numbers
-        return [same, *compared(encoder, probe, module=module, count=test.tally.of)]
-    except Exception as error:  # any, as the encoder's
-        message = message_of(error)
-        rest = (SAME, SLOPES, LENGTH, CHANGES)[len(checks) :]
-        return [
-            *checks,
-            *(ruled(name, False, message) for name in rest[:1]),
-            *(skipped(n, message) for n in rest[1:]),
-        ]
+        own = leaves(problem.encoder(problem.images))
+    theirs = leaves(problem.anchor) if objective.stationary_at_anchor and not objective.paired else own
+    theirs = theirs if [a.shape for a in own] == [b.shape for b in theirs] else own
+    cosine, anchored = _cosine(own, own), _cosine(own, theirs)
+    length = min(float(a.flatten(1).norm(dim=1).min()) for a in own)
+    message = (
+        f"an untouched picture has the cosine {cosine:.3f} to itself and {anchored:.3f} to its anchor; its "
+        f"embedding's length is {length:.3g}"
+    )
+    if not cosine >= CLOSE:
+        message += ": the losses mean nothing; scale the embedding to a length near 1"
+    elif not anchored >= NEAR:
+        message += ": take the anchor from the same encoder, with the same preprocessing"
+    good = cosine >= CLOSE and anchored >= NEAR
+    return ruled(ITSELF, good, message, cosine=cosine, anchor=anchored, length=length)
+
+
+def _cosine(own: list[Tensor], others: list[Tensor]) -> float:
+    """The lowest of all pictures; NaN counts as -1."""
+    pairs = zip(own, others, strict=True)
+    lowest = [F.cosine_similarity(a.flatten(1).float(), b.flatten(1).float()).min() for a, b in pairs]
+    return float(torch.stack(lowest).nan_to_num(-1.0).min())

@@ -1,20 +1,21 @@
-"""The pixels reached by the gradient: known cases, and against a loop over views."""
+"""The gradient of the likeness against finite differences; the pixels that it reaches, against a loop over views."""
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
 from attacks import bank
-from attacks.encoders import Defended, Phash, Stochastic, untrained
+from attacks.encoders import Defended, Phash, Stochastic, bits, untrained
 from attacks.encoders.randomness import drawn, randomised
 from attacks.eot.bank import Bank
-from attacks.evaluation.explain.gradients import VIEWS, reach
-from attacks.evaluation.explain.saliency import CountedEncoder
+from attacks.evaluation.explain.gradients import VIEWS, CountedEncoder, reach, saliency
 from tests.helpers.small import small, smooth
 from transforms import Affine, Compose, SensorNoise
 from transforms.auditing.coverage import covered, effective
 
 PICTURES = smooth()
+#: In float64, for finite differences.
+WIDE, NET = PICTURES.double(), small().double()
 HEAD_ON = Bank(Compose([]), torch.zeros(3, 0))
 
 
@@ -76,3 +77,55 @@ def test_random_defences_and_hashes_have_a_reach():
         fixed = Bank(Compose([Affine(degrees=10)]), views.u[:, :5])  # without the draws of the encoder
         without_draws = reach(CountedEncoder(encoder), PICTURES, anchors, fixed, 8)
         assert torch.equal(without_draws.sensitivity, result.sensitivity) == isinstance(encoder, Phash)
+
+
+def test_the_slope_equals_finite_differences():
+    anchors = NET(WIDE.flip(3))
+    leaf = WIDE.clone().requires_grad_()
+    counted = CountedEncoder(NET)
+    (gradient,) = counted.gradients(counted.sloped(leaf, anchors), [leaf])
+    lengths = NET(WIDE).norm(dim=1)
+    generator, step = torch.Generator().manual_seed(0), 1e-5
+    for _ in range(5):
+        way = torch.randn(WIDE.shape, generator=generator, dtype=torch.float64)
+        ends = [(NET(WIDE + sign * step * way) * F.normalize(anchors, dim=1)).sum(1) / lengths for sign in (1, -1)]
+        slope = (gradient * way).flatten(1).sum(1)
+        torch.testing.assert_close(slope, (ends[0] - ends[1]) / (2 * step), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(saliency(gradient), sum(gradient[:, c].abs() for c in range(3)))
+
+
+def test_the_value_equals_the_cosine_and_has_a_gradient_at_its_maximum():
+    anchors = NET(WIDE)
+    counted = CountedEncoder(NET)
+    for pictures in (WIDE, WIDE.flip(2)):
+        expected = F.cosine_similarity(NET(pictures), anchors)
+        torch.testing.assert_close(counted.sloped(pictures, anchors), expected)
+        torch.testing.assert_close(counted.judged(pictures, anchors), expected)
+    leaf = WIDE.clone().requires_grad_()
+    (flat,) = torch.autograd.grad(F.cosine_similarity(NET(leaf), anchors).sum(), leaf)
+    (held,) = counted.gradients(counted.sloped(leaf, anchors), [leaf])
+    assert float(flat.norm()) < 1e-9 < 1e-2 < float(held.norm())
+
+
+def test_a_hash_is_compared_by_its_bits_and_has_a_gradient():
+    encoder, pictures = Phash(), smooth()
+    anchors, other = encoder(pictures), pictures.flip(3)
+    counted = CountedEncoder(encoder)
+    apart = (bits(encoder(other)) != bits(anchors)).sum(1)
+    torch.testing.assert_close(counted.judged(other, anchors), 1 - 2 * apart / 64)
+    leaf = other.clone().requires_grad_()
+    (gradient,) = counted.gradients(counted.sloped(leaf, anchors), [leaf])
+    assert bool(gradient.isfinite().all()) and bool(gradient.any())
+
+
+def test_passes_are_counted_in_pictures_and_without_a_graph_there_is_no_gradient():
+    counted = CountedEncoder(NET)
+    leaf = WIDE.clone().requires_grad_()
+    anchors = NET(WIDE)
+    counted.judged(WIDE, anchors[:1])
+    assert (counted.forward, counted.backward) == (2, 0)
+    other = torch.zeros(2, requires_grad=True)
+    gradients = counted.gradients(counted.sloped(leaf, anchors), [leaf, other, torch.zeros(2)])
+    assert gradients[0] is not None and gradients[1:] == [None, None]
+    assert (counted.forward, counted.backward) == (4, 2)
+    assert counted.gradients(counted.sloped(WIDE, anchors), [leaf]) == [None]

@@ -7,17 +7,18 @@ import torch
 
 from attacks import EOT, L2, PGD, SGD, Away, Linf, Toward, Universal
 from attacks.data.gallery import tiles
-from attacks.evaluation.sanity.planted import (
+from attacks.evaluation.sanity.active import (
     COLOURS,
+    QUERIES,
     SHARE,
     Planted,
     Promised,
+    active,
     balance,
     finds_promise,
     planted_anchor,
     promise,
 )
-from attacks.evaluation.sanity.questions import QUERIES, active
 from attacks.evaluation.sanity.rules import mean
 from attacks.evaluation.sanity.short_attack import Tally
 from attacks.optimisers.apgd import APGD

@@ -7,9 +7,9 @@ from torch import nn
 from attacks import EOT, PGD, Away, Linf, Toward
 from attacks.eot.problem import Problem
 from attacks.evaluation.sanity import table
-from attacks.evaluation.sanity.answers import ITSELF, REPEATED, SAME, itself, repeats
 from attacks.evaluation.sanity.battery import LASTS
-from attacks.evaluation.sanity.questions import SMOOTHED
+from attacks.evaluation.sanity.differences import REPEATED, SAME, repeats
+from attacks.evaluation.sanity.questions import ITSELF, SMOOTHED, itself
 from attacks.evaluation.sanity.rules import not_worse
 from tests.helpers.sampled import mostly_slow
 from tests.helpers.small import small, smooth

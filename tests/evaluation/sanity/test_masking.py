@@ -13,8 +13,7 @@ from attacks.encoders.phash import Phash
 from attacks.eot.protocols import Objective
 from attacks.evaluation.sanity import Check, table
 from attacks.evaluation.sanity.battery import MASKING, masking
-from attacks.evaluation.sanity.differences import CHANGES, LENGTH, SLOPES, Probe, compared
-from attacks.evaluation.sanity.questions import differences
+from attacks.evaluation.sanity.differences import CHANGES, LENGTH, SLOPES, Probe, compared, differences
 from attacks.evaluation.sanity.short_attack import Tally
 from attacks.study.pipeline import preset
 from tests.helpers.solving import examine, trial

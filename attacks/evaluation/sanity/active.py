@@ -14,14 +14,18 @@ from torch import Tensor
 
 from attacks.encoders.tree import Encoder, Tree, length
 from attacks.eot.protocols import Objective, Perturbation
-from attacks.evaluation.sanity.check import Check, ruled
+from attacks.evaluation.sanity.check import Check, ruled, skipped
 from attacks.evaluation.sanity.rules import mean
+from attacks.evaluation.sanity.short_attack import ShortAttack
+from transforms.compose import seen
 from transforms.doors import unchecked
 
 #: Weights of red, green and blue. They differ and do not cancel, so that no set of grey or of colour hides them.
 COLOURS = (1.0, -0.5, 0.25)
 #: The gain of the planted point, as a multiple of the attack's gain without it.
 WORTH = 10.0
+#: The fewest queries with which a gradient-free search is tested, and the fewest steps of any other attack.
+QUERIES, STEPS = 600, 20
 #: The share of the promised gain that the attack must reach.
 SHARE = 0.8
 
@@ -88,6 +92,26 @@ def finds_promise(start: Tensor, promised: Tensor, reached: Tensor) -> Check:
     elif not good:
         message += f", less than {SHARE:.0%}: the optimiser or the perturbation is broken, or far too slow"
     return ruled("active test", good, message, share=share, promised=available, found=gained)
+
+
+def active(test: ShortAttack, clean: float, gain: float) -> Check:
+    """Whether the attack reaches the planted point, from the clean loss and the attack's gain without it."""
+    if test.options.optimiser.gradient_free and test.options.steps < QUERIES:
+        return skipped("active test", f"a search needs {QUERIES} queries to find anything (sanity.steps)")
+    perturbation, objective = test.problem.perturbation, test.problem.objective
+    origin, best = test.start(), promise(perturbation, test.images)
+    with torch.no_grad():
+        low, high = (balance(seen(perturbation.scene(test.images, delta))) for delta in (origin, best))
+    raised = float((high - low).mean())
+    worth = WORTH * max(abs(gain), 0.1 * abs(clean), 1e-3)
+    parts: dict[str, Any] = {
+        "encoder": Planted(test.problem.encoder),
+        "objective": Promised(objective, worth / max(raised, 1e-6)),
+        "anchor": planted_anchor(test.problem.anchor, test.images),
+    }
+    steps = max(test.options.steps, STEPS)
+    begun, promised = (test.judge(delta, **parts) for delta in (origin, best))
+    return finds_promise(begun, promised, test.run(**parts, steps=steps).losses)
 
 
 def _weights(like: Tensor) -> Tensor:
