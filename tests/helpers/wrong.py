@@ -53,6 +53,15 @@ def tree(folder):
     return result
 
 
+def refused(message, action, *given, **options):
+    """The action raises an error of one printable line with this pattern; the text of it."""
+    with in_time(), pytest.raises((ValueError, OSError)) as caught:
+        action(*given, **options)
+    text = str(caught.value)
+    assert re.search(message, text) and text.isprintable() and len(text) < 1000, text
+    return text
+
+
 class Desk:
     """Separate folders for each case: `here` is the working directory, `home` the home, `given` holds the inputs,
     and `here/out` would be the run directory."""

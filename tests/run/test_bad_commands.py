@@ -1,12 +1,18 @@
 """Wrong command lines: an error of one line, exit code 1, and no other effect."""
 
+import os
 import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from attacks.run import cli
 from tests.helpers.wrong import desk as desk
+from tests.helpers.wrong import tree
+
+ROOT = Path(__file__).resolve().parents[2]
 
 SMOKE = "config=smoke"
 #: Command line -> a pattern of its error message. {here} is the working directory. Messages that need no command line
@@ -103,3 +109,33 @@ def test_a_key_that_is_given_twice_is_refused(monkeypatch, capsys, tmp_path, giv
     twice, error = given[-1].lstrip("+").partition("=")[0], capsys.readouterr().err
     assert error.startswith(f"error: `{twice}` is given twice: ") and error.count("\n") == 1, error
     assert not list(tmp_path.iterdir())
+
+
+def process(folder, *words):
+    """Exit code, stdout and stderr of the command line in a process of its own, and the files that it makes."""
+    before = tree(folder)
+    environment = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(ROOT)}
+    environment |= {"HOME": str(folder), "TMPDIR": str(folder)}
+    options = {"cwd": folder, "env": environment, "stdin": subprocess.DEVNULL, "timeout": 120}
+    done = subprocess.run(
+        [sys.executable, "-m", "attacks.run", *words], **options, capture_output=True, text=True, check=False
+    )
+    return done.returncode, done.stdout, done.stderr, {name for name in tree(folder) if name not in before}
+
+
+@pytest.mark.slow
+def test_a_process_with_a_wrong_input_prints_one_line_and_writes_nothing(tmp_path):
+    (tmp_path / "mine.yaml").write_text("encoder: {_target_: os.system, command: 'touch mark'}\n")
+    code, out, error, files = process(tmp_path, "config=mine.yaml")
+    assert (code, out, files) == (1, "", set()) and error.count("\n") == 1 and "`_target_` is refused" in error
+
+
+@pytest.mark.slow
+def test_files_in_the_working_directory_with_the_names_of_packages(tmp_path):
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "__init__.py").touch()
+    assert process(tmp_path, "--version")[:2] == (0, "viewproof 0.1.0\n")
+    (tmp_path / "transforms.py").touch()
+    code, out, error, files = process(tmp_path, "config=smoke")
+    assert (code, out, files) == (1, "", set()) and error.count("\n") == 1
+    assert re.match(r"error: viewproof needs its own `transforms` in .*; Python finds .*/transforms.py: .", error)

@@ -2,7 +2,6 @@
 
 import io
 import os
-import re
 import struct
 import zlib
 
@@ -11,9 +10,10 @@ import pytest
 from PIL import Image
 
 from attacks.data.pictures import read_files
+from attacks.run import compose
+from attacks.study.data import data
 from tests.helpers.sampled import mostly_slow
-from tests.helpers.wrong import desk as desk
-from tests.helpers.wrong import in_time
+from tests.helpers.wrong import refused
 
 RGB = np.random.default_rng(0).integers(0, 256, (24, 32, 3), dtype=np.uint8)
 
@@ -60,58 +60,39 @@ LARGE, BROKEN, SLENDER = "pixels; reduce it", "is the file whole, and a picture?
 #: File name -> (content, or what makes it; the error).
 CONTENTS = {
     "bomb.png": (png(60_000, 60_000), LARGE),
-    "bomb-that-pillow-only-warns-of.png": (png(10_000, 10_000), LARGE),
     "bomb.gif": (gif(65_535, 65_535) + b"\x02\x02\x44\x01\x00;", LARGE),
     "bomb.tif": (tiff(2**31 - 1, 2**31 - 1), LARGE),
     "bomb.bmp": (encoded("BMP")[:18] + struct.pack("<ii", 2**30, 2**30) + encoded("BMP")[26:], LARGE),
     "just-under.png": (png(8192, 8192), BROKEN),
     "words.png": (lambda: png(32, 24, more=[chunk(b"zTXt", b"k\0\0" + zlib.compress(b"\0" * 2**27))]), BROKEN),
-    "nothing-by-nothing.png": (png(0, 0), BROKEN),
-    "nothing-wide.png": (png(0, 8), BROKEN),
     "nothing-high.gif": (gif(8, 0) + b"\x02\x02\x44\x01\x00;", BROKEN),
     "nothing-wide.tif": (tiff(0, 8), BROKEN),
     "wide.png": (encoded("PNG", np.zeros((2, 30_000, 3), np.uint8)), SLENDER),
-    "high.png": (encoded("PNG", np.zeros((30_000, 2, 3), np.uint8)), SLENDER),
-    "half.png": (encoded("PNG")[:600], BROKEN),
-    "half.gif": (encoded("GIF")[:500], BROKEN),
     "text.png": (b"this is no picture\n" * 40, BROKEN),
-    "empty.png": (b"", BROKEN),
     "header.png": (b"\x89PNG\r\n\x1a\n", BROKEN),
     "drawing.png": (SVG, BROKEN),
-    "drawing.svg": (SVG, BROKEN),
     "page.png": (b"%PDF-1.4\n1 0 obj\n", BROKEN),
     "program.png": (EPS, BROKEN),
-    "program.eps": (EPS, BROKEN),
     "archive.png": (b"PK\x03\x04" + b"\0" * 60, BROKEN),
     "icon.png": (b"\0\0\1\0\1\0\x10\x10\0\0\1\0 \0h\4\0\0\x16\0\0\0" + b"\0" * 64, BROKEN),
     "not-a-number.tif": (encoded("TIFF", np.full((8, 8), np.nan, np.float32)), "8 or 16 bits"),
     "list.txt": (b"\xff\xfe\0a\0", "list.txt` line 1: this is not UTF-8"),
     "list-of-nothing.txt": (b"# nothing\n\n", "names no picture"),
     "list-of-strange.txt": (b"../../etc/passwd\n", "etc/passwd` does not exist"),
-    "list-of-zero.txt": (b"a\0b.png\n", "a zero byte"),
     "table.csv": (b"file,who\na.png,b\n", "one column `path`"),
     "a\nerror: all is well.png": (b"", r"a%0Aerror: all is well\.png` cannot be read"),
     "\x1b[2J\x1b]0;owned\x07.png": (b"", r"%1B\[2J%1B\]0;owned%07\.png` cannot be read"),
     os.fsdecode(b"\xff\xfe.png"): (b"", r"%FF%FE\.png` cannot be read"),
-    "<script>alert(1)<|script>.png": (b"", "script>.png` cannot be read"),
     "\u202egnp.exe.png": (b"", "%E2%80%AEgnp.exe.png` cannot be read"),
     f"{'a' * 251}.png": (b"", "a.png` cannot be read"),
 }
-
-
-def refused(path):
-    """The one-line error for a path as `data.path`."""
-    with in_time(), pytest.raises((ValueError, OSError)) as caught:
-        read_files(path, 64)
-    assert str(caught.value).isprintable() and len(str(caught.value)) < 1000
-    return str(caught.value)
 
 
 @pytest.mark.parametrize("name", mostly_slow(CONTENTS, 10), ids=ascii)
 def test_a_bad_picture_file_gives_a_one_line_error(tmp_path, name):
     content, reason = CONTENTS[name]
     (tmp_path / name).write_bytes(content() if callable(content) else content)
-    assert re.search(reason, refused(tmp_path / name))
+    refused(reason, read_files, tmp_path / name, 64)
 
 
 def link(path, aim):
@@ -120,22 +101,15 @@ def link(path, aim):
 
 #: What is at a path instead of a picture -> how it is made, its name, and the error.
 PLACES = {
-    "a folder named as a picture": (lambda p: p.mkdir(), "x.png", "holds no picture"),
-    "an empty folder": (lambda p: p.mkdir(), "empty", "holds no picture"),
-    "a folder of hidden files": (lambda p: (p.mkdir(), (p / ".x").write_bytes(b"")), "hidden", "holds no picture"),
     "a folder of folders of nothing": (lambda p: (p / "a" / "b").mkdir(parents=True), "deep", "holds no picture"),
-    "a folder with a folder named as a picture": (lambda p: (p / "x.png").mkdir(parents=True), "f", "no picture"),
     "nothing": (lambda p: None, "none.png", "does not exist"),
     "nothing, below a file": (lambda p: p.write_bytes(b""), "x.png/y.png", "does not exist"),
     "a link to nothing": (lambda p: link(p, "nothing"), "x.png", "does not exist"),
-    "a link to itself": (lambda p: link(p, p.name), "x.png", "does not exist"),
     "a folder with a link to nothing": (lambda p: (p.mkdir(), link(p / "x.png", "no")), "f", "does not exist"),
     "a pipe": (os.mkfifo, "x.png", "not a plain file"),
     "a pipe of paths": (os.mkfifo, "x.txt", "not a plain file"),
-    "a table that is a pipe": (os.mkfifo, "x.csv", "not a plain file"),
     "a folder with a pipe": (lambda p: (p.mkdir(), os.mkfifo(p / "x.png")), "f", "not a plain file"),
     "a device without an end": (lambda p: link(p, "/dev/zero"), "x.png", "not a plain file"),
-    "paths without an end": (lambda p: link(p, "/dev/zero"), "x.txt", "not a plain file"),
     "a name that is too long": (lambda p: None, f"{'a' * 300}.png", "does not exist"),
 }
 
@@ -144,19 +118,10 @@ PLACES = {
 def test_a_path_that_is_no_file_gives_a_one_line_error(tmp_path, place):
     make, name, reason = PLACES[place]
     make(tmp_path / name.partition("/")[0])
-    assert reason in refused(tmp_path / name)
+    refused(reason, read_files, tmp_path / name, 64)
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_an_unreadable_file_gives_a_one_line_error(tmp_path):
-    (tmp_path / "x.png").write_bytes(encoded("PNG"))
-    (tmp_path / "x.png").chmod(0)
-    assert "Permission denied" in refused(tmp_path / "x.png")
-
-
-@pytest.mark.slow
-def test_more_pictures_than_a_folder_holds_are_refused_with_its_number(desk):
-    (desk.given / "one").mkdir()
-    (desk.given / "one" / "a.gif").write_bytes(encoded("GIF"))
-    message = desk.refused("config=smoke", "data=folder", f"data.path={desk.given / 'one'}")
-    assert "`data.count` must lie in 1..1, for there is 1 picture; got 2: set data.count=1" in message
+def test_more_pictures_than_a_folder_holds_are_refused_with_its_number(tmp_path):
+    (tmp_path / "a.gif").write_bytes(encoded("GIF"))
+    run = compose("smoke", ["data=folder", f"data.path={tmp_path}"])
+    refused("`data.count` must lie in 1..1, for there is 1 picture; got 2: set data.count=1", data, run.data)

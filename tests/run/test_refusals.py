@@ -10,7 +10,8 @@ from attacks import load_encoder
 from attacks.evaluation.classes import class_embeddings
 from attacks.run import CONFIGS, compose
 from attacks.schema import presets
-from tests.helpers.runs import call
+from attacks.schema.composition import refuse_unchecked, stored_preset
+from tests.helpers.wrong import refused
 from tests.run.test_bad_directories import Touches
 
 #: Logging as Hydra would set it up before the run: it opens the file.
@@ -75,12 +76,13 @@ def place(tmp_path):
 
 
 @pytest.mark.parametrize("arguments", PRESETS + FOLDERS + PATHS, ids=" ".join)
-def test_unchecked_presets_and_folders_are_not_read(place, tmp_path, monkeypatch, capsys, arguments):
+def test_unchecked_presets_and_folders_are_refused_before_hydra_reads_them(place, tmp_path, monkeypatch, arguments):
     monkeypatch.chdir(tmp_path)
-    run = ["engine.threads=0", f"hydra.run.dir={tmp_path / 'out'}"]
-    code = call(monkeypatch, *map(place, arguments), *run)
-    (line,) = capsys.readouterr().err.strip().splitlines()
-    assert code == 1 and ("refused" in line or "must name a choice" in line or "rename" in line), line
+
+    def check(words):
+        refuse_unchecked([stored_preset(word) for word in words])
+
+    refused("refused|must name a choice|rename", check, [*map(place, arguments), "seed=1"])
     assert not (tmp_path / "mark").exists()
 
 
@@ -93,12 +95,12 @@ def test_a_preset_refers_to_its_own_keys(tmp_path, content):
     presets.read(path)
 
 
-def test_two_presets_with_one_name_are_refused(tmp_path, monkeypatch, capsys):
-    for folder in ("a", "b"):
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "mine.yaml").write_text("seed: 1\n")
-    assert call(monkeypatch, "-m", f"config={tmp_path}/a/mine.yaml,{tmp_path}/b/mine.yaml") == 1
-    assert "b/mine.yaml` has the name of another" in capsys.readouterr().err
+def test_two_presets_with_one_name_are_refused(tmp_path):
+    paths = [tmp_path / folder / "mine.yaml" for folder in "ab"]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_text("seed: 1\n")
+    refused("b/mine.yaml` has the name of another", stored_preset, f"config={paths[0]},{paths[1]}")
 
 
 @pytest.mark.slow
