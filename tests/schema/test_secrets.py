@@ -2,10 +2,12 @@
 
 import pytest
 
+from attacks.run import compose
 from attacks.runtime.tracking.trackers import one_line
 from attacks.schema import presets
 from attacks.schema.secrets import masked, refuse_credentials
 from tests.helpers.runs import call
+from tests.helpers.wrong import refused
 
 CANARY = "canary-3f9a17"
 VARIABLES = ["VIEWPROOF_TEST_TOKEN", "AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "HF_TOKEN"]
@@ -35,29 +37,32 @@ def test_run_files_contain_no_environment_variable(canaries, tmp_path, monkeypat
     assert not holding(tmp_path) and CANARY not in output.out + output.err
 
 
-ASKED = {
-    "a resolver": ["config=smoke", "seed=${oc.env:HF_TOKEN}"],
-    "a resolver with a default": ["config=smoke", "encoder.weights=${oc.env:HF_TOKEN,x}"],
-    "a resolver in another": ["config=smoke", "encoder.weights=${oc.decode:${oc.env:HF_TOKEN}}"],
-    "a new key": ["config=smoke", "+mine=${oc.env:HF_TOKEN}"],
-    "an address": ["config=smoke", "tracker=mlflow", f"tracker.uri=https://me:{CANARY}@host/x"],
-    "an address in quotes": ["config=smoke", "tracker=mlflow", f"tracker.uri='https://me:{CANARY}@host/x'"],
-    "a token as a name": ["config=smoke", "tracker=mlflow", f"tracker.uri=https://{CANARY}@host/x"],
-    "a password with a slash": ["config=smoke", "tracker=mlflow", f"tracker.uri=https://me:a/{CANARY}@host/x"],
-    "a database": ["config=smoke", "tracker=mlflow", f"tracker.uri=postgresql://me:{CANARY}@host/x"],
-    "a path": ["config=smoke", "data=folder", f"data.path=https://me:{CANARY}@host/x.png"],
-    "a sweep": ["-m", "config=smoke", "tracker=mlflow", f"tracker.uri=https://me:{CANARY}@host/x,null"],
-    "a resumed run": ["resume=out", f"tracker.uri=https://me:{CANARY}@host/x"],
+#: Words that would keep a secret; {} is the canary.
+WORDS = {
+    "seed=${oc.env:HF_TOKEN}": "environment",
+    "encoder.weights=${oc.env:HF_TOKEN,x}": "environment",
+    "encoder.weights=${oc.decode:${oc.env:HF_TOKEN}}": "parsing",
+    "+mine=${oc.env:HF_TOKEN}": "environment",
+    "tracker=mlflow tracker.uri=https://me:{}@host/x": "password",
+    "tracker=mlflow tracker.uri='https://me:{}@host/x'": "password",
+    "tracker=mlflow tracker.uri=https://{}@host/x": "password",
+    "tracker=mlflow tracker.uri=https://me:a/{}@host/x,null": "password",
+    "data=folder data.path=https://me:{}@host/x.png": "password",
 }
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("way", ASKED)
-def test_a_secret_on_the_command_line_is_refused_and_not_kept(canaries, tmp_path, monkeypatch, capsys, way):
+@pytest.mark.parametrize("words", WORDS)
+def test_a_secret_on_the_command_line_is_refused_and_not_repeated(canaries, tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
-    assert call(monkeypatch, *ASKED[way]) == 1
+    assert CANARY not in refused(WORDS[words], compose, "smoke", words.replace("{}", CANARY).split())
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_secret_for_a_resumed_run_is_refused_and_not_repeated(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert call(monkeypatch, "resume=out", f"tracker.uri=https://me:{CANARY}@host/x") == 1
     output = capsys.readouterr()
-    assert "error: " in output.err and not holding(tmp_path) and CANARY not in output.out + output.err
+    assert "error: " in output.err and CANARY not in output.out + output.err
 
 
 def test_a_preset_holds_no_credentials(tmp_path):
