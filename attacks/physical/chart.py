@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.perturbations.patch import card_raster
 from attacks.perturbations.patch.card import GAP, Box, Card, Swatch, card
 from attacks.perturbations.patch.card_raster import WHITE
 from attacks.physical import colour_fit, rectify
@@ -20,7 +19,7 @@ from attacks.physical.colour_fit import ColourFit, Swatches
 from attacks.physical.detect import detect
 from attacks.physical.paper import Plan, plan
 from attacks.physical.photos import read
-from attacks.physical.sheet import pixels, write_sheets
+from attacks.physical.sheet import write_sheets
 from attacks.runtime.files import write_json
 
 #: The grid's side in mm and in swatches, and the levels of its colours.
@@ -50,10 +49,8 @@ def chart_card() -> Card:
 
 def write_chart(folder: Path, paper: str = "a4", dpi: int = 300) -> Plan:
     """Write the sheet of the chart: sheet.pdf, sheet.png and card.png."""
-    blank = np.full((1, 1, 3), WHITE, np.float32)
     sheets = plan(chart_card(), paper, dpi)
-    patch = card_raster.patch_picture(blank, pixels(sheets.card, (1, 1), dpi))
-    write_sheets(folder, sheets, patch, card_raster.card_picture(sheets.card, blank, dpi))
+    write_sheets(folder, sheets, np.full((1, 1, 3), WHITE, np.float32))
     return sheets
 
 

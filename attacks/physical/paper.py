@@ -1,4 +1,5 @@
-"""The sheets of paper: the tile of the card on each, and the marks, ruler and text beside it.
+"""The sheets of paper as drawings in millimetres, which the PNG files and the PDF both draw: the tile of the card on
+each, and the marks, ruler and text beside it.
 
 A card that fits is centred on one page, portrait or landscape. A larger one is cut into overlapping, equal tiles, and
 one more page shows where each lies.
@@ -97,8 +98,25 @@ def _split(length: float, room: float, pixel: float) -> list[tuple[int, int]]:
     return [(round(i * (whole - part) / (parts - 1)), part) for i in range(parts)]
 
 
-def furniture(plan: Plan, page: Page) -> tuple[list[Fill], list[Text]]:
-    """All of a sheet but its tile, in mm from its upper left corner: cut marks, glue marks, ruler and text."""
+@dataclass(frozen=True)
+class Drawing:
+    """A sheet in mm from its upper left corner: `part` of the card, enlarged or reduced into `box`, and over it the
+    shapes and then the lines of text."""
+
+    part: Box
+    box: Box
+    fills: tuple[Fill, ...]
+    texts: tuple[Text, ...]
+
+
+def drawings(plan: Plan) -> list[Drawing]:
+    """All sheets of a plan; where there are several, the assembly page is the last."""
+    pages = [tile_page(plan, page) for page in plan.pages]
+    return pages if len(pages) == 1 else [*pages, assembly(plan)]
+
+
+def tile_page(plan: Plan, page: Page) -> Drawing:
+    """The sheet with a tile: cut marks, glue marks, ruler and text beside it."""
     cuts = [
         Fill((_line(vertical, at, start, MARK, HAIR),))
         for vertical, at in _cuts(plan, page)
@@ -107,7 +125,8 @@ def furniture(plan: Plan, page: Page) -> tuple[list[Fill], list[Text]]:
     glue, numbers = _glue(plan, page)
     ruler, figures = _ruler(plan)
     rule = Fill((Box(MARGIN, plan.height - MARGIN - FOOT + 1, plan.width - 2 * MARGIN, THIN),), LIGHT)
-    return [*cuts, *glue, rule, *ruler], [*numbers, *figures, *_text(plan, page)]
+    box = Box(page.left, page.top, page.tile.width, page.tile.height)
+    return Drawing(page.tile, box, (*cuts, *glue, rule, *ruler), (*numbers, *figures, *_text(plan, page)))
 
 
 def _cuts(plan: Plan, page: Page) -> list[tuple[bool, float]]:
@@ -194,9 +213,9 @@ def _foot(plan: Plan, left: float, head: str, lines: Sequence[str]) -> list[Text
     return [Text(head, left, top, TEXT, bold=True), *small]
 
 
-def assembly(plan: Plan) -> tuple[Box, list[Fill], list[Text]]:
-    """The page that shows which sheet goes where: the box of the reduced card on it, and the lines and the numbers of
-    the tiles over it, as they lie when each covers the edge of those to its left and above."""
+def assembly(plan: Plan) -> Drawing:
+    """The page that shows which sheet goes where: the reduced card, and the lines and the numbers of the tiles over
+    it, as they lie when each covers the edge of those to its left and above."""
     card, margin = plan.card, 2 * MARGIN
     scale = min((plan.width - 2 * margin) / card.width, (plan.height - FOOT - 2 * margin) / card.height)
     box = Box((plan.width - scale * card.width) / 2, margin, scale * card.width, scale * card.height)
@@ -223,7 +242,8 @@ def assembly(plan: Plan) -> tuple[Box, list[Fill], list[Text]]:
     )
     head = f"Viewproof {card.words}, assembly: {plan.rows} rows of {plan.columns} pages"
     foot = _foot(plan, margin, head, rows)
-    return box, [Fill(tuple(under), WHITE), Fill(tuple(lines))], [*numbers, *foot]
+    card_box = Box(0, 0, card.width, card.height)
+    return Drawing(card_box, box, (Fill(tuple(under), WHITE), Fill(tuple(lines))), (*numbers, *foot))
 
 
 def _next(plan: Plan, page: Page, row: int, column: int) -> Box:

@@ -10,9 +10,9 @@ from typing import Any
 
 from PIL import Image
 
-from attacks.perturbations.patch.card import Box, Card, Fill, Text, card_fills, shifted
+from attacks.perturbations.patch.card import Box, Fill, Text, card_fills
 from attacks.perturbations.patch.card_raster import INCH, Picture
-from attacks.physical.paper import AUTHORISED, BLEED, WHITE, Page, Plan, assembly, furniture
+from attacks.physical.paper import AUTHORISED, BLEED, WHITE, Drawing, Plan, drawings
 from attacks.runtime.extras import extra
 
 POINT = 72 / INCH  # a millimetre in points
@@ -45,88 +45,61 @@ def write_pdf(path: Path, patch: Picture, plan: Plan) -> None:
         canvas.setCreator("Viewproof")
         canvas.setViewerPreference("PrintScaling", "None")
         image = extra("reportlab.lib.utils").ImageReader(Image.fromarray(patch))
-        for page in plan.pages:
-            _draw(_Sheet(canvas, plan.height), image, plan, page)
-            canvas.showPage()
-        if len(plan.pages) > 1:
-            _draw_assembly(_Sheet(canvas, plan.height), image, plan)
+        for drawing in drawings(plan):
+            _draw(canvas, image, plan, drawing)
             canvas.showPage()
         canvas.save()
     finally:
         settings.useA85 = previous
 
 
-class _Sheet:
-    """A canvas in mm from the upper left corner, y down."""
-
-    def __init__(self, canvas: Any, height: float) -> None:
-        self.canvas = canvas
-        self.height = height
-
-    def box(self, box: Box) -> tuple[float, float, float, float]:
-        """Left, bottom, width and height in points, y up."""
-        return box.x * POINT, (self.height - box.y - box.height) * POINT, box.width * POINT, box.height * POINT
-
-    def corners(self, box: Box) -> tuple[float, float, float, float]:
-        """Left, bottom, right and top in points, y up."""
-        left, bottom, width, height = self.box(box)
-        return left, bottom, left + width, bottom + height
-
-    def path(self, *boxes: Box) -> Any:
-        """One path: where two boxes touch there is no seam."""
-        path = self.canvas.beginPath()
-        for box in boxes:
-            path.rect(*self.box(box))
-        return path
-
-    def draw(self, fills: Iterable[Fill], texts: Iterable[Text]) -> None:
-        for fill in fills:
-            self.fill(fill)
-        for text in texts:
-            self.text(text)
-
-    def fill(self, fill: Fill) -> None:
-        self.canvas.setFillColorRGB(*(level / 255 for level in fill.colour))
-        self.canvas.drawPath(self.path(*fill.boxes), stroke=0, fill=1)
-
-    def text(self, text: Text) -> None:
-        self.canvas.setFillColorRGB(*(level / 255 for level in text.colour))
-        self.canvas.setFont(FONTS[text.bold], text.size * POINT)
-        draw = self.canvas.drawString if text.anchor == "start" else self.canvas.drawCentredString
-        draw(text.x * POINT, (self.height - text.y) * POINT, text.text)
-
-
-def _draw(sheet: _Sheet, image: Any, plan: Plan, page: Page) -> None:
-    canvas, card = sheet.canvas, plan.card
-    x, y = page.on_page(0, 0)
+def _draw(canvas: Any, image: Any, plan: Plan, drawing: Drawing) -> None:
+    """Draw a sheet in mm from its upper left corner; y is up in a PDF, so all y are negative."""
+    card, box, part = plan.card, drawing.box, drawing.part
     if len(plan.pages) == 1:  # the terms of print shops for the cut line and the margin outside it
-        canvas.setTrimBox(sheet.corners(Box(x, y, card.width, card.height)))
-        bleed = Box(x - BLEED, y - BLEED, card.width + 2 * BLEED, card.height + 2 * BLEED)
-        canvas.setBleedBox(sheet.corners(bleed))
+        for set_box, margin in ((canvas.setTrimBox, 0.0), (canvas.setBleedBox, BLEED)):
+            right, low = box.x + card.width + margin, box.y + card.height + margin
+            corners = (box.x - margin, plan.height - low, right, plan.height - box.y + margin)
+            set_box(tuple(mm * POINT for mm in corners))
+    canvas.scale(POINT, POINT)
+    canvas.translate(0, plan.height)
     canvas.saveState()
-    if len(plan.pages) > 1:
-        canvas.clipPath(sheet.path(Box(page.left, page.top, page.tile.width, page.tile.height)), stroke=0, fill=0)
-    _draw_card(sheet, image, card, (x, y))
+    canvas.clipPath(_path(canvas, (box,)), stroke=0, fill=0)
+    canvas.translate(box.x, -box.y)
+    canvas.scale(box.width / part.width, box.height / part.height)
+    canvas.translate(-part.x, part.y)
+    canvas.drawImage(image, *_rectangle(card.patch))
+    _fill(canvas, (_frame(card.patch), *card_fills(card)))
     canvas.restoreState()
-    sheet.draw(*furniture(plan, page))
+    _fill(canvas, drawing.fills)
+    _write(canvas, drawing.texts)
 
 
-def _draw_card(sheet: _Sheet, image: Any, card: Card, at: tuple[float, float]) -> None:
-    patch = Box(at[0] + card.patch.x, at[1] + card.patch.y, card.patch.width, card.patch.height)
-    sheet.canvas.drawImage(image, *sheet.box(patch))
-    sheet.fill(_frame(patch))
-    sheet.draw((shifted(fill, *at) for fill in card_fills(card)), ())
+def _rectangle(box: Box) -> tuple[float, float, float, float]:
+    """Left, bottom, width and height, y up."""
+    return box.x, -box.y - box.height, box.width, box.height
 
 
-def _draw_assembly(sheet: _Sheet, image: Any, plan: Plan) -> None:
-    box, fills, texts = assembly(plan)
-    canvas, scale = sheet.canvas, box.width / plan.card.width
-    canvas.saveState()
-    canvas.translate(box.x * POINT, (plan.height - box.y) * POINT)
-    canvas.scale(scale, scale)
-    _draw_card(_Sheet(canvas, 0), image, plan.card, (0, 0))
-    canvas.restoreState()
-    sheet.draw(fills, texts)
+def _path(canvas: Any, boxes: Iterable[Box]) -> Any:
+    """One path: where two boxes touch there is no seam."""
+    path = canvas.beginPath()
+    for box in boxes:
+        path.rect(*_rectangle(box))
+    return path
+
+
+def _fill(canvas: Any, fills: Iterable[Fill]) -> None:
+    for fill in fills:
+        canvas.setFillColorRGB(*(level / 255 for level in fill.colour))
+        canvas.drawPath(_path(canvas, fill.boxes), stroke=0, fill=1)
+
+
+def _write(canvas: Any, texts: Iterable[Text]) -> None:
+    for text in texts:
+        canvas.setFillColorRGB(*(level / 255 for level in text.colour))
+        canvas.setFont(FONTS[text.bold], text.size)
+        draw = canvas.drawString if text.anchor == "start" else canvas.drawCentredString
+        draw(text.x, -text.y, text.text)
 
 
 def _frame(box: Box) -> Fill:

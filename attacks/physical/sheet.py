@@ -3,7 +3,6 @@
 import dataclasses
 import math
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,9 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from attacks.perturbations.patch import card_raster
-from attacks.perturbations.patch.card import SIDES, Card, Fill, Text, card, words_of
+from attacks.perturbations.patch.card import SIDES, Box, Card, card, words_of
 from attacks.perturbations.patch.card_raster import INCH, WHITE, Picture, Texture
-from attacks.physical.paper import Page, Plan, assembly, furniture, plan
+from attacks.physical.paper import Drawing, Plan, drawings, plan
 from attacks.physical.pdf import font_file, write_pdf
 from attacks.runtime.decoding import decoded
 from attacks.runtime.files import atomic, sha256, write_json
@@ -146,26 +145,29 @@ def write(
         width = source.width or WIDTH
     rows, columns = source.texture.shape[:2]
     sheets = plan(card(width, width * rows / columns, words_of(source.id, arm)), paper, dpi)
-    picture = card_raster.card_picture(sheets.card, source.texture, dpi)
-    patch = card_raster.patch_picture(source.texture, pixels(sheets.card, (rows, columns), dpi))
     folder = folder_of(run, "print", arm) if out is None else out
-    write_sheets(folder, sheets, patch, picture)
+    write_sheets(folder, sheets, source.texture)
     write_json(folder / "sheet.json", _record(sheets, source))
     return Printed(folder, sheets, _notes(source, width))
 
 
-def write_sheets(folder: Path, sheets: Plan, patch: Picture, picture: Picture) -> None:
-    """Write sheet.pdf, sheet.png (sheet-1.png, ... and assembly.png if there are several) and card.png.
-
-    Args:
-        patch: the pixels of the patch in the PDF.
-        picture: the whole card in pixels.
-    """
+def write_sheets(folder: Path, sheets: Plan, texture: Texture) -> None:
+    """Write card.png, sheet.pdf and sheet.png (sheet-1.png, ... and assembly.png if there are several); pages of an
+    earlier print that has more of them go. Raises ValueError, see `card_picture`."""
+    picture = card_raster.card_picture(sheets.card, texture, sheets.dpi)
+    rows, columns = texture.shape[:2]
+    patch = card_raster.patch_picture(texture, pixels(sheets.card, (rows, columns), sheets.dpi))
     folder.mkdir(parents=True, exist_ok=True)
     with atomic(folder / "sheet.pdf") as temporary:
         write_pdf(temporary, patch, sheets)
     _save(folder / "card.png", picture, sheets.dpi)
-    _save_sheets(folder, picture, sheets)
+    count = len(sheets.pages)
+    names = ["sheet.png"] if count == 1 else [*(f"sheet-{i + 1}.png" for i in range(count)), "assembly.png"]
+    for path in folder.glob("*.png") if (folder / "sheet.json").is_file() else ():
+        if re.fullmatch(r"(sheet(-\d+)?|assembly)\.png", path.name) and path.name not in names:
+            path.unlink()
+    for name, drawing in zip(names, drawings(sheets), strict=True):
+        _save(folder / name, page_picture(picture, sheets, drawing), sheets.dpi)
 
 
 def pixels(card: Card, texture: tuple[int, int], dpi: int) -> tuple[int, int]:
@@ -175,53 +177,26 @@ def pixels(card: Card, texture: tuple[int, int], dpi: int) -> tuple[int, int]:
     return high, wide
 
 
-def _save_sheets(folder: Path, card_pixels: Picture, sheets: Plan) -> None:
-    """Save each sheet and, of several, assembly.png; those of an earlier print with more pages go."""
-    count = len(sheets.pages)
-    names = ["sheet.png"] if count == 1 else [*(f"sheet-{i + 1}.png" for i in range(count)), "assembly.png"]
-    for old in folder.glob("*.png") if (folder / "sheet.json").is_file() else ():
-        if re.fullmatch(r"(sheet(-\d+)?|assembly)\.png", old.name) and old.name not in names:
-            old.unlink()
-    for name, page in zip(names, sheets.pages, strict=False):
-        _save(folder / name, page_picture(card_pixels, sheets, page), sheets.dpi)
-    if count > 1:
-        _save(folder / names[-1], assembly_picture(card_pixels, sheets), sheets.dpi)
-
-
-def page_picture(card_pixels: Picture, sheets: Plan, page: Page) -> Picture:
-    """A sheet in pixels; its part of the card is a copy of the card's own pixels."""
-    sheet, scale = _blank(sheets), sheets.dpi / INCH
-    left, top, x, y, width, height = (
-        round(mm * scale) for mm in (page.left, page.top, page.tile.x, page.tile.y, page.tile.width, page.tile.height)
-    )
-    sheet[top : top + height, left : left + width] = card_pixels[y : y + height, x : x + width]
-    return _drawn(sheet, scale, *furniture(sheets, page))
-
-
-def assembly_picture(card_pixels: Picture, sheets: Plan) -> Picture:
-    """The page that shows which sheet goes where, in pixels."""
-    box, fills, texts = assembly(sheets)
-    sheet, scale = _blank(sheets), sheets.dpi / INCH
-    left, top, width, height = (round(mm * scale) for mm in (box.x, box.y, box.width, box.height))
-    small = Image.fromarray(card_pixels).resize((width, height), Image.Resampling.BOX)
-    sheet[top : top + height, left : left + width] = np.asarray(small)
-    return _drawn(sheet, scale, fills, texts)
-
-
-def _blank(sheets: Plan) -> Picture:
+def page_picture(card_pixels: Picture, sheets: Plan, drawing: Drawing) -> Picture:
+    """A sheet in pixels; a tile at its own size is a copy of the card's pixels."""
     scale = sheets.dpi / INCH
-    return np.full((round(sheets.height * scale), round(sheets.width * scale), 3), WHITE, np.uint8)
 
+    def area(box: Box) -> tuple[int, int, int, int]:
+        left, top, width, height = (round(mm * scale) for mm in (box.x, box.y, box.width, box.height))
+        return left, top, left + width, top + height
 
-def _drawn(sheet: Picture, scale: float, fills: Sequence[Fill], texts: Sequence[Text]) -> Picture:
-    """A sheet with shapes and text over it, `scale` pixels a mm."""
-    card_raster.fill(sheet, card_raster.Grid(scale, scale), fills)
-    image = Image.fromarray(sheet)
-    draw = ImageDraw.Draw(image)
-    for text in texts:
+    sheet = Image.new("RGB", (round(sheets.width * scale), round(sheets.height * scale)), "white")
+    left, top, right, low = area(drawing.box)
+    part = Image.fromarray(card_pixels).crop(area(drawing.part))
+    sheet.paste(part.resize((right - left, low - top), Image.Resampling.BOX), (left, top))
+    picture = np.array(sheet)
+    card_raster.fill(picture, card_raster.Grid(scale, scale), drawing.fills)
+    sheet = Image.fromarray(picture)
+    draw = ImageDraw.Draw(sheet)
+    for text in drawing.texts:
         font = ImageFont.truetype(str(font_file(text.bold)), text.size * scale)
         draw.text((text.x * scale, text.y * scale), text.text, text.colour, font, ANCHORS[text.anchor])
-    return np.asarray(image)
+    return np.asarray(sheet)
 
 
 def _save(path: Path, picture: Picture, dpi: int) -> None:

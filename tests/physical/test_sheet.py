@@ -15,7 +15,7 @@ from PIL import Image, ImageFont
 from attacks.commands import main
 from attacks.perturbations.patch.card import card, card_from, letters
 from attacks.perturbations.patch.card_raster import patch_picture
-from attacks.physical.paper import BLEED, FOOT, MARGIN, MARK, OVERLAP, PAPERS, assembly, furniture, plan
+from attacks.physical.paper import BLEED, FOOT, MARGIN, MARK, OVERLAP, PAPERS, assembly, plan, tile_page
 from attacks.physical.pdf import font_file
 from attacks.physical.sheet import WIDTH, subject, write
 from tests.helpers.prints import ID, MM, fake_run, framed
@@ -142,14 +142,14 @@ def test_text_and_marks_stay_within_the_margins_and_apart(width, height):
     laid = card(width, height, "vp-ffffffff  one_view")
     made = plan(laid, "a4", 600)
     for page in (made.pages[0], made.pages[-1]):
-        fills, texts = furniture(made, page)
+        drawing = tile_page(made, page)
         spans = []
-        for line in texts:
+        for line in drawing.texts:
             font = ImageFont.truetype(str(font_file(line.bold)), 100)
             long = font.getlength(line.text) * line.size / 100
             left = line.x - {"start": 0, "middle": long / 2}[line.anchor]
             spans.append((left, left + long, line.y - 0.75 * line.size, line.y + 0.2 * line.size))
-        marks = [(b.x, b.x + b.width, b.y, b.y + b.height) for each in fills for b in each.boxes]
+        marks = [(b.x, b.x + b.width, b.y, b.y + b.height) for fill in drawing.fills for b in fill.boxes]
         for x0, x1, y0, y1 in [*spans, *marks]:
             assert x0 >= MARGIN - 0.01 and x1 <= made.width - MARGIN + 0.01, (x0, x1)
             assert y0 >= MARGIN - 0.1 and y1 <= made.height - MARGIN + 0.1, (y0, y1)
@@ -161,7 +161,8 @@ def test_text_and_marks_stay_within_the_margins_and_apart(width, height):
 @pytest.mark.parametrize(("width", "height"), [(220, 55), (1200, 1200), (2000, 500)])
 def test_the_assembly_page_shows_each_tile_up_to_the_next(width, height):
     made = plan(card(width, height, "vp-ffffffff  one_view"), "a4", 600)
-    box, (_, lines), texts = assembly(made)
+    drawing = assembly(made)
+    box, (_, lines), texts = drawing.box, drawing.fills, drawing.texts
     scale = box.width / made.card.width
     assert box.height == pytest.approx(scale * made.card.height)
     assert box.x >= MARGIN and box.y + box.height <= made.height - MARGIN - FOOT

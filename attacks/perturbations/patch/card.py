@@ -8,7 +8,7 @@ then shows the position of the patch, whose card it is, and what printer, light 
 import hashlib
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -219,11 +219,6 @@ def _dots(words: str) -> NDArray[np.bool_]:
     arrow = np.array([[sign == "#" for sign in row] for row in ARROW])
     gap = np.zeros((len(ARROW), 5), bool)
     return np.hstack([arrow, gap, text])
-
-
-def shifted(fill: Fill, x: float, y: float) -> Fill:
-    """The same, moved right and down by mm."""
-    return replace(fill, boxes=tuple(replace(box, x=box.x + x, y=box.y + y) for box in fill.boxes))
 
 
 def black(tag: Tag) -> tuple[Box, ...]:
