@@ -99,7 +99,9 @@ class Comparison:
         return Table(tuple(head), tuple(map(tuple, rows)))
 
     def __str__(self) -> str:
-        return f"{self.table()}\npage: {self.folder / 'index.html'}"
+        lines = [str(self.table())] if self.compared.tables else []
+        lines += [f"not compared: {line}" for line in self.compared.refused]
+        return "\n".join([*lines, f"page: {self.folder / 'index.html'}"])
 
     __repr__ = __str__
 

@@ -103,10 +103,11 @@ def read_scores(run: Path) -> RunScores:
     """
     content, manifest = (read(run / f"{name}.json") for name in ("metrics", "manifest"))
     config, threat = mapping(manifest.get("config")), mapping(content.get("threat"))
-    views = {key: value for key, value in mapping(content.get("bank")).items() if key != "refine"}
+    bank = mapping(content.get("bank"))
+    views = {key: value for key, value in bank.items() if key not in ("refine", "side")}
     protocol = {
         "seed": content.get("seed"),
-        "bank": [views, _with_order(config.get("transforms")), config.get("printer")],
+        "bank": [views, _with_order(config.get("transforms")), config.get("printer"), _side(bank, config)],
         "gallery": [content.get(key) for key in ("gallery", "classes", "identities")],
         "aim": [bool(threat.get("targeted")), mapping(config.get("objective")).get("target")],
     }
@@ -168,6 +169,19 @@ def _with_order(node: Any) -> Any:
         else _with_order(value)
         for key, value in node.items()
     }
+
+
+def _side(bank: Mapping[str, Any], config: Mapping[str, Any]) -> Any:
+    """The side of the encoder's input, if a size of the views is a share of it, so a fraction; else None."""
+
+    def has_share(node: Any, key: str = "") -> bool:
+        if isinstance(node, dict):
+            return any(has_share(value, name) for name, value in node.items())
+        if isinstance(node, list):
+            return any(has_share(value, key) for value in node)
+        return key in ("size", "then_size") and isinstance(node, float)
+
+    return bank.get("side") if has_share([config.get("transforms"), config.get("defence")]) else None
 
 
 def compare_pairs(runs: Mapping[str, RunScores]) -> tuple[list[RunPair], list[tuple[str, str, str]]]:
@@ -233,9 +247,11 @@ def _threat(first: RunScores, second: RunScores) -> tuple[object, ...]:
 def _advice(key: str, first: RunScores, second: RunScores) -> str:
     """How two runs that differ in a part of the protocol are made comparable."""
     one, two = first.protocol[key], second.protocol[key]
+    if key == "bank" and one[3] != two[3]:
+        return f"encoders of {one[3]} and {two[3]} pixels see other views; give the sizes in transforms in pixels"
     if key == "bank":
-        names = ("evaluate.views", "transforms", "printer")
-        parts = [f"the same {name}" for name, *values in zip(names, one, two, strict=True) if values[0] != values[1]]
+        names = ("views", "transforms", "printer")
+        parts = [f"the same {names[i]}" for i in range(3) if one[i] != two[i]]
         if (views := count(one[0].get("views"))) is not None and views != two[0].get("views"):
             parts[0] = f"evaluate.views={views}"
         return f"run both with {' and '.join(parts)}"

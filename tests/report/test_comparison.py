@@ -85,7 +85,14 @@ def test_p_values_are_corrected_over_the_pairs_of_a_bank_and_measure_that_both_r
     [
         ({"seed": 1}, "another seed: run both with seed=0"),
         ({"views": 128}, "another bank: run both with evaluate.views=64"),
-        ({"stages": ["downscale", "jpeg"]}, "another bank: run both with the same transforms"),
+        (
+            {"stages": {"downscale": {"size": [0.5, 1.0]}, "jpeg": {}}},
+            "another bank: run both with the same transforms",
+        ),
+        (
+            {"side": 224},
+            "another bank: encoders of 96 and 224 pixels see other views; give the sizes in transforms in pixels",
+        ),
         ({"gallery": 9}, "another gallery: run both with the same data"),
         ({"threat": {"targeted": True}}, "another aim: run both with the same objective"),
         ({"names": [f"other {i}" for i in range(12)]}, FEW),
@@ -93,12 +100,18 @@ def test_p_values_are_corrected_over_the_pairs_of_a_bank_and_measure_that_both_r
     ],
 )
 def test_runs_that_differ_in_more_than_the_attack_are_neither_compared_nor_ranked(tmp_path, other, why):
-    folders = (
-        run(tmp_path / "a", shares(0), stages=["jpeg", "downscale"]),
-        run(tmp_path / "b", shares(1), **({"stages": ["jpeg", "downscale"]} | other)),
-    )
+    stages = {"jpeg": {}, "downscale": {"size": [0.5, 1.0]}}
+    folders = [run(tmp_path / "a", shares(0), stages=stages)]
+    folders.append(run(tmp_path / "b", shares(1), **({"stages": stages} | other)))
     result = compared(*folders)
     assert (result.pairs, result.tables, result.refused) == ([], [], [f"a and b: {why}"]) and len(result.runs) == 2
+
+
+def test_the_input_of_an_encoder_matters_only_to_views_whose_size_is_a_share_of_it(tmp_path):
+    stages = {"jpeg": {}, "downscale": {"size": [48, 96]}}
+    folders = [run(tmp_path / name, shares(side), stages=stages, side=side) for name, side in (("a", 96), ("b", 224))]
+    result = compared(*folders)
+    assert result.refused == [] and len(result.tables) == 1
 
 
 def test_only_pictures_that_both_runs_attacked_are_compared(tmp_path):

@@ -275,7 +275,7 @@ def test_notebook_cell_is_short_and_equals_the_command_line_run(tmp_path, monkey
 
 @pytest.mark.nightly
 def test_several_encoders_are_compared_on_the_same_pictures(tmp_path):
-    values = {key: value for key, value in TINY.items() if key != "attack.steps"}
+    values = {key: value for key, value in (TINY | SMALL).items() if key != "attack.steps"}
     encoders = {"one": "pocket", "two": conv(torch.nn.Flatten()).eval()}
     values["data.size"] = 96  # what the pocket encoder reads, so that both encoders get the same views
     result = robustness(encoders, torch.rand(2, 3, 96, 96), preset="smoke", steps=2, out=tmp_path, **values)
