@@ -103,11 +103,11 @@ def read_scores(run: Path) -> RunScores:
     """
     content, manifest = (read(run / f"{name}.json") for name in ("metrics", "manifest"))
     config, threat = mapping(manifest.get("config")), mapping(content.get("threat"))
-    bank = mapping(content.get("bank"))
-    views = {key: value for key, value in bank.items() if key not in ("refine", "side")}
+    held_out_views = mapping(content.get("bank"))
+    views = {key: value for key, value in held_out_views.items() if key not in ("refine", "side")}
     protocol = {
         "seed": content.get("seed"),
-        "bank": [views, _with_order(config.get("transforms")), config.get("printer"), _side(bank, config)],
+        "bank": [views, _with_order(config.get("transforms")), config.get("printer"), _side(held_out_views, config)],
         "gallery": [content.get(key) for key in ("gallery", "classes", "identities")],
         "aim": [bool(threat.get("targeted")), mapping(config.get("objective")).get("target")],
     }

@@ -15,6 +15,7 @@ from attacks import load_encoder, robustness
 
 coarse = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(24), load_encoder("pocket")).eval()
 small = {"data.count": 6, "attack.steps": 8, "evaluate.views": 16, "evaluate.refine": 0, "evaluate.one_view": False}
+small |= {"transforms.stages.downscale.size": [48, 96]}  # pixels: the presets' shares differ with the encoder's input
 both = robustness({"pocket": "pocket", "coarse": coarse}, preset="smoke", out=f"{tempfile.mkdtemp()}/runs", **small)
 
 # %%
