@@ -9,11 +9,11 @@ from torch import Tensor
 from attacks.encoders.tree import Tree
 
 
-def embedding(value: Any, what: str, rows: int | None = None, *, tokens: bool = True) -> Tensor:
+def embedding(value: Any, label: str, rows: int | None = None, *, tokens: bool = True) -> Tensor:
     """`value`, if it is an embedding. Only its type and shape are read, so no device is waited for.
 
     Args:
-        what: what it is, for errors.
+        label: its name in errors.
         rows: N; None for any number.
         tokens: whether (N,T,D) is one.
 
@@ -41,16 +41,16 @@ def embedding(value: Any, what: str, rows: int | None = None, *, tokens: bool = 
     shapes = "(N,D) or (N,T,D)" if tokens else "(N,D)"
     count = "a row for each picture" if rows is None else f"a row for each of {rows} pictures"
     got = got or f"shape {tuple(value.shape)}"
-    raise ValueError(f"{what} must be one floating-point tensor {shapes}, {count}; got {got}: {fix}")
+    raise ValueError(f"{label} must be one floating-point tensor {shapes}, {count}; got {got}: {fix}")
 
 
-def embeddings(answer: Any, what: str, rows: int) -> Tree:
+def embeddings(answer: Any, label: str, rows: int) -> Tree:
     """The same of every part of a dict by layer or a tuple by encoder, as `Layers` and `Ensemble` return."""
     if type(answer) is dict and answer:
-        return {name: embeddings(part, f"{what}, {name!r}", rows) for name, part in answer.items()}
+        return {name: embeddings(part, f"{label}, {name!r}", rows) for name, part in answer.items()}
     if type(answer) is tuple and answer:
-        return tuple(embeddings(part, f"{what}, part {i}", rows) for i, part in enumerate(answer))
-    return embedding(answer, what, rows)
+        return tuple(embeddings(part, f"{label}, part {i}", rows) for i, part in enumerate(answer))
+    return embedding(answer, label, rows)
 
 
 def _other(value: Any) -> tuple[str, str]:

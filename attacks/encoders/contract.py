@@ -20,13 +20,13 @@ from transforms import Compose
 from transforms.doors import unchecked
 
 #: Three pictures in one batch, each at several places; and the others' places taken by the first.
-BATCH, OTHERS = [0, 1, 2, 0, 2, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0, 0]
+BATCH, FIRST_ONLY = [0, 1, 2, 0, 2, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0, 0]
 #: The largest difference that is always rounding, as a share of the longest row, and the largest that may be where
 #: only the size of the batch differs: kernels are chosen by it (bfloat16 in deep networks: docs/encoder_contract.md).
-ROUNDING, MOST = 1e-3, 0.1
+ROUNDING, LIMIT = 1e-3, 0.1
 
 PLAIN = Compose([])
-_passed: dict[bool, WeakSet[Any]] = {True: WeakSet(), False: WeakSet()}
+_honest: dict[bool, WeakSet[Any]] = {True: WeakSet(), False: WeakSet()}
 
 
 def check_encoder(encoder: Any, images: Tensor, transforms: Compose = PLAIN, *, tree: bool = True) -> None:
@@ -47,7 +47,7 @@ def check_encoder(encoder: Any, images: Tensor, transforms: Compose = PLAIN, *, 
     if encoder is None or optional(unwrapped(encoder), "ledger") is not None:
         return
     with suppress(TypeError):  # an object without a hash is checked again
-        if encoder in _passed[tree]:
+        if encoder in _honest[tree]:
             return
     try:
         with torch.no_grad():
@@ -57,40 +57,41 @@ def check_encoder(encoder: Any, images: Tensor, transforms: Compose = PLAIN, *, 
         if not out_of_memory(error):
             raise
     with suppress(TypeError):
-        for passed in [_passed[True]] if tree else _passed.values():
-            passed.add(encoder)
+        for honest in [_honest[True]] if tree else _honest.values():
+            honest.add(encoder)
 
 
 @torch.no_grad()
 def refuse_dependent(encoder: Any, like: Tensor, *, tree: bool = True, fix: str = "") -> None:
     """The checks themselves; `fix` replaces the advice for rows that depend on one another."""
-    title, own = title_of(encoder), randomness_of(encoder)
+    title, randomness = title_of(encoder), randomness_of(encoder)
     noise = torch.rand(like[:1].shape, generator=torch.Generator().manual_seed(0)).to(like)
     ramp = torch.linspace(0.25, 0.75, like.shape[-1]).to(like).expand_as(noise)
     pictures = torch.cat([ramp, noise, noise * ramp.flip(-1)])
-    draws = None if own is None else torch.rand(3, own.dims, generator=torch.Generator().manual_seed(1)).to(like)
+    generator = torch.Generator().manual_seed(1)
+    draws = None if randomness is None else torch.rand(3, randomness.dims, generator=generator).to(like)
 
     def answer(rows: list[int]) -> list[Tensor]:
         features = unchecked(encoder)(
             _rows(pictures, rows), **({} if draws is None else {"draws": _rows(draws, rows)})
         )
-        what = f"the answer of encoder {title}"
+        label = f"the answer of encoder {title}"
         if tree:
-            return leaves(embeddings(features, what, len(rows)))
-        return [embedding(features, what, len(rows), tokens=False)]
+            return leaves(embeddings(features, label, len(rows)))
+        return [embedding(features, label, len(rows), tokens=False)]
 
     try:
-        together = answer(BATCH)
-        if not all(bool(leaf.isfinite().all()) for leaf in together):
+        rows = answer(BATCH)
+        if not all(bool(leaf.isfinite().all()) for leaf in rows):
             return  # the pass of a real view names what is not finite, and where
-        alone = _alone(answer)
-        dependent = _dependent(together, alone, answer)
+        single = _single(answer)
+        dependent = _dependent(rows, single, answer)
     finally:
         for module in encoder.modules() if isinstance(encoder, nn.Module) else ():
             if type(module).__module__ == "attacks.encoders.features":  # its import would be a longer chain
                 optional(module, "forget")()
     if dependent:
-        cosine = min((_cosine(*pair) for pair in zip(together, alone, strict=False)), default=torch.nan)
+        cosine = min((_cosine(*pair) for pair in zip(rows, single, strict=False)), default=torch.nan)
         raise ValueError(
             f"encoder {title}: the embedding of a picture depends on the other pictures in its batch (cosine "
             f"{cosine:.3f} between alone and together): {fix or _advice(encoder)}"
@@ -103,7 +104,7 @@ def title_of(encoder: Any) -> str:
     return name if isinstance(name, str) else type(encoder).__name__
 
 
-def _alone(answer: Callable[[list[int]], list[Tensor]]) -> list[Tensor]:
+def _single(answer: Callable[[list[int]], list[Tensor]]) -> list[Tensor]:
     """The rows of the pictures, each from a pass of its own; none where a batch norm refuses a single picture."""
     try:
         return [torch.cat(rows) for rows in zip(*(answer([row]) for row in range(3)), strict=True)]
@@ -113,15 +114,15 @@ def _alone(answer: Callable[[list[int]], list[Tensor]]) -> list[Tensor]:
         return []
 
 
-def _dependent(together: list[Tensor], alone: list[Tensor], answer: Callable[[list[int]], list[Tensor]]) -> bool:
-    by_place = _difference(together, [_rows(leaf, BATCH) for leaf in together])
-    by_size = _difference(together, [_rows(leaf, BATCH) for leaf in alone])
-    if max(by_place, by_size) <= ROUNDING or _difference(together, answer(BATCH)) > ROUNDING:
+def _dependent(rows: list[Tensor], single: list[Tensor], answer: Callable[[list[int]], list[Tensor]]) -> bool:
+    by_place = _difference(rows, [_rows(leaf, BATCH) for leaf in rows])
+    by_size = _difference(rows, [_rows(leaf, BATCH) for leaf in single])
+    if max(by_place, by_size) <= ROUNDING or _difference(rows, answer(BATCH)) > ROUNDING:
         return False  # the same batch again: what then differs is random
-    if max(by_place / ROUNDING, by_size / MOST) > 1:
+    if max(by_place / ROUNDING, by_size / LIMIT) > 1:
         return True
-    same = [place for place, picture in enumerate(BATCH) if picture == OTHERS[place]]
-    return _difference(*([_rows(leaf, same) for leaf in part] for part in (together, answer(OTHERS)))) > ROUNDING
+    places = [place for place, picture in enumerate(BATCH) if picture == FIRST_ONLY[place]]
+    return _difference(*([_rows(leaf, places) for leaf in part] for part in (rows, answer(FIRST_ONLY)))) > ROUNDING
 
 
 def _rows(leaf: Tensor, rows: list[int]) -> Tensor:
@@ -129,23 +130,23 @@ def _rows(leaf: Tensor, rows: list[int]) -> Tensor:
     return torch.stack([leaf[row] for row in rows])
 
 
-def _difference(one: list[Tensor], other: list[Tensor]) -> float:
+def _difference(first: list[Tensor], second: list[Tensor]) -> float:
     """The largest difference of two rows, as a share of the longest row."""
-    if [leaf.shape for leaf in one] != [leaf.shape for leaf in other]:
+    if [leaf.shape for leaf in first] != [leaf.shape for leaf in second]:
         return torch.inf
-    most = 0.0
-    for a, b in zip(one, other, strict=True):
+    largest = 0.0
+    for a, b in zip(first, second, strict=True):
         a, b = a.flatten(1).cpu().double(), b.flatten(1).cpu().double()  # not every device has float64
         longest = max(float(a.norm(dim=1).max()), float(b.norm(dim=1).max()))
-        most = max(most, float((a - b).norm(dim=1).max()) / longest if longest else 0.0)
-    return most
+        largest = max(largest, float((a - b).norm(dim=1).max()) / longest if longest else 0.0)
+    return largest
 
 
-def _cosine(together: Tensor, alone: Tensor) -> float:
+def _cosine(rows: Tensor, single: Tensor) -> float:
     """The lowest, of all places; NaN where the rows differ in length."""
-    if together.shape[1:] != alone.shape[1:]:
+    if rows.shape[1:] != single.shape[1:]:
         return torch.nan
-    return float(F.cosine_similarity(together.flatten(1), _rows(alone, BATCH).flatten(1)).min())
+    return float(F.cosine_similarity(rows.flatten(1), _rows(single, BATCH).flatten(1)).min())
 
 
 def _advice(encoder: Any) -> str:

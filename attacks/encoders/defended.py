@@ -50,18 +50,18 @@ class Defended(PictureModule):
     @property
     def randomness(self) -> EncoderDraws | None:
         """The coordinates of its draws; None where neither the defence nor the encoder is random."""
-        return joined([self._own, randomness_of(self.encoder)])
+        return joined([self._stage_draws, randomness_of(self.encoder)])
 
     @property
-    def _own(self) -> EncoderDraws | None:
+    def _stage_draws(self) -> EncoderDraws | None:
         return EncoderDraws(self.stages) if self.stages.dims else None
 
-    def forward(self, images: Tensor, draws: Tensor | None = None, **which: Any) -> Tree:
-        own, inner = dealt(draws, [self._own, randomness_of(self.encoder)], len(images))
+    def forward(self, images: Tensor, draws: Tensor | None = None, **options: Any) -> Tree:
+        stage_draws, inner = dealt(draws, [self._stage_draws, randomness_of(self.encoder)], len(images))
         wide = torch.promote_types(images.dtype, torch.float32)
         middle = images.new_full((len(images), self.stages.dims), 0.5, dtype=wide)
-        defended = unchecked(self.stages)(images, own.get("draws", middle))
-        features: Tree = unchecked(self.encoder)(defended, **inner, **which)
+        pictures = unchecked(self.stages)(images, stage_draws.get("draws", middle))
+        features: Tree = unchecked(self.encoder)(pictures, **inner, **options)
         return features
 
     def __repr__(self) -> str:
@@ -138,10 +138,10 @@ class Bpda:
         return backward_through(images, self._real, self.backward)
 
     def _real(self, images: Tensor) -> Tensor:
-        defended = self.forward(images.detach())
-        if self.backward is _identity and defended.shape != images.shape:
+        pictures = self.forward(images.detach())
+        if self.backward is _identity and pictures.shape != images.shape:
             raise ValueError(
-                f"`backward` must make pictures as large as `forward` does, {tuple(defended.shape)}; the identity "
+                f"`backward` must make pictures as large as `forward` does, {tuple(pictures.shape)}; the identity "
                 f"makes {tuple(images.shape)}: give one that resizes"
             )
-        return defended.to(images)
+        return pictures.to(images)

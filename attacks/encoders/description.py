@@ -34,16 +34,16 @@ def identity(node: EncoderConfig, encoder: nn.Module, views: object = None) -> d
     their coordinates that are held at the middle, `draws` the coordinates drawn for every view. `before` is only of a
     defence that is a stage of the `views`: the key of the stage behind it."""
     outer, precision = encoder.encoder if isinstance(encoder, Stochastic) else encoder, precision_text(encoder)
-    placed, drawn = view_defence(views), randomness_of(encoder) if node.stochastic else None
-    own = outer.stages if isinstance(outer, Defended) else Compose() if placed is None else placed.stages
-    draws = [each for part in (placed, drawn) if part is not None for each in part.names]
-    middle = list(outer.stages.names) if isinstance(outer, Defended) and drawn is None else []
+    stage, randomness = view_defence(views), randomness_of(encoder) if node.stochastic else None
+    defences = outer.stages if isinstance(outer, Defended) else Compose() if stage is None else stage.stages
+    draws = [name for part in (stage, randomness) if part is not None for name in part.names]
+    middle = list(outer.stages.names) if isinstance(outer, Defended) and randomness is None else []
     encoder = unwrapped(encoder)
     facts: dict[str, Any] = {key: getattr(node, key, None) for key in ("name", "model", "weights")}
     bare = encoder.network if isinstance(encoder, ImageEncoder) else encoder  # as `print(encoder)` shows it
-    facts |= {"sha256": None, "fingerprint": fingerprint(bare), "defence": list(map(repr, own.stages))}
+    facts |= {"sha256": None, "fingerprint": fingerprint(bare), "defence": list(map(repr, defences.stages))}
     facts |= {"precision": precision}
-    facts |= {} if placed is None else {"before": placed.before}
+    facts |= {} if stage is None else {"before": stage.before}
     facts |= {"stochastic": node.stochastic, "middle": middle, "draws": draws}
     if isinstance(encoder, ImageEncoder):
         origin = encoder.origin
@@ -56,8 +56,8 @@ def identity(node: EncoderConfig, encoder: nn.Module, views: object = None) -> d
         facts["weights"] = facts["weights"] or "as they are in memory"
     if node.name == "plugin":
         facts |= {"model": node.model, "package": package_of(node.model)}  # type: ignore[attr-defined]
-    if (asked := black_box(encoder)) is not None:
-        facts["answer"] = asked.answer
+    if (victim := black_box(encoder)) is not None:
+        facts["answer"] = victim.answer
     pool = getattr(node, "pool", None)
     return facts | ({"features": list(node.features)} if node.features else {}) | ({"pool": pool} if pool else {})
 

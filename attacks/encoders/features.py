@@ -66,10 +66,10 @@ class Features(PictureModule):
         """The coordinates of the encoder's draws."""
         return self.layers.randomness
 
-    def forward(self, images: Tensor, **which: Any) -> Tensor:
+    def forward(self, images: Tensor, **options: Any) -> Tensor:
         """Raises ValueError for a layer that did not run, has no such pool, or has rows of another length than
         before."""
-        features: dict[str, Tensor] = unchecked(self.layers)(images, **which)
+        features: dict[str, Tensor] = unchecked(self.layers)(images, **options)
         if not torch.compiler.is_compiling():  # a graph is compiled for one size of picture
             for name in self.pools:
                 width, first = features[name].shape[1], self._widths.setdefault(name, features[name].shape[1])
@@ -86,8 +86,8 @@ class Features(PictureModule):
         self._widths.clear()
 
     def __repr__(self) -> str:
-        named = ", ".join(f"{name} ({pool})" for name, pool in self.pools.items())
-        return f"{self.encoder!r}\n  {'features':<10} {named}"
+        names = ", ".join(f"{name} ({pool})" for name, pool in self.pools.items())
+        return f"{self.encoder!r}\n  {'features':<10} {names}"
 
 
 def featured(encoder: nn.Module, features: Sequence[str]) -> nn.Module:

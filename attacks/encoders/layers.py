@@ -114,35 +114,35 @@ class Layers(PictureModule):
         encoder = in_native_precision(encoder)
         pools: dict[str, Pool] = dict(layers) if isinstance(layers, Mapping) else dict.fromkeys(layers, "flat")
         self.pools = pools
-        known = named_layers(encoder)
-        _check(pools, known)
+        modules = named_layers(encoder)
+        _check(pools, modules)
         self.encoder = encoder
         self.training = False
-        packed = _packed(encoder)
+        is_packed = _is_packed(encoder)
         self._taps = [
-            _Tap(name, pool, keep, packed, precision_around(encoder, known[name]))
+            _Tap(name, pool, keep, is_packed, precision_around(encoder, modules[name]))
             for name, pool in pools.items()
             if name != OUTPUT
         ]
         self._output = _Tap(OUTPUT, pools[OUTPUT], keep) if OUTPUT in pools else None
-        self._handles = [known[tap.name].register_forward_hook(tap) for tap in self._taps]
-        self._closed = False  # the compiler cannot trace the handles
+        self._handles = [modules[tap.name].register_forward_hook(tap) for tap in self._taps]
+        self._is_closed = False  # the compiler cannot trace the handles
 
     @property
     def randomness(self) -> EncoderDraws | None:
         """The coordinates of the encoder's draws."""
         return randomness_of(self.encoder)
 
-    def forward(self, images: Tensor, **which: Any) -> dict[str, Tensor]:
+    def forward(self, images: Tensor, **options: Any) -> dict[str, Tensor]:
         """(N,3,H,W) -> {layer: (N,...)}, and "output". Raises ValueError after `close`, and for a layer that did not
         run or whose output has no such pool."""
-        if self._taps and self._closed:
+        if self._taps and self._is_closed:
             raise ValueError("these layers are closed: their hooks are gone; make new ones")
         for tap in self._taps:
             tap.open(len(images))
         try:
-            output = unchecked(self.encoder)(images, **which)
-            features = {tap.name: tap.taken() for tap in self._taps}
+            output = unchecked(self.encoder)(images, **options)
+            features = {tap.name: tap.taken_features() for tap in self._taps}
         finally:
             for tap in self._taps:
                 tap.close()
@@ -153,7 +153,7 @@ class Layers(PictureModule):
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._closed = True
+        self._is_closed = True
 
     def __enter__(self) -> "Layers":
         return self
@@ -166,9 +166,9 @@ class _Tap:
     """A hook that stores the last output of one layer while it is open."""
 
     def __init__(
-        self, name: str, pool: Pool, keep: Keep | None, packed: bool = False, native: NativePrecision | None = None
+        self, name: str, pool: Pool, keep: Keep | None, is_packed: bool = False, native: NativePrecision | None = None
     ) -> None:
-        self.name, self.pool, self.keep, self.packed, self.native = name, pool, keep, packed, native
+        self.name, self.pool, self.keep, self.is_packed, self.native = name, pool, keep, is_packed, native
         self.rows: int | None = None
         self.features: Tensor | None = None
 
@@ -178,7 +178,7 @@ class _Tap:
     def close(self) -> None:
         self.rows = self.features = None
 
-    def taken(self) -> Tensor:
+    def taken_features(self) -> Tensor:
         if self.features is None:
             raise ValueError(
                 f"layer `{self.name}` took no part in the pass: a branch that was not run, or a scripted encoder"
@@ -189,8 +189,8 @@ class _Tap:
         if self.rows is None:
             return
         answer = _first(output)
-        if self.packed and isinstance(answer, Tensor):
-            answer = _unpacked(answer, self.rows)
+        if self.is_packed and isinstance(answer, Tensor):
+            answer = _unpack(answer, self.rows)
         if not isinstance(answer, Tensor) or len(answer) != self.rows:
             kind = f"shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
             raise ValueError(f"layer `{self.name}` must answer with a row for each of {self.rows} images; got {kind}")
@@ -216,7 +216,7 @@ class _Tap:
         return answer[:, 0].clone() if self.pool == "cls" else answer.clone()
 
 
-def _packed(encoder: nn.Module) -> bool:
+def _is_packed(encoder: nn.Module) -> bool:
     """Whether the layers of the encoder's network hold the tokens of all pictures one after the other."""
     return optional(optional(unwrapped(encoder), "network"), "packed") is True
 
@@ -227,7 +227,7 @@ def _first(output: Any) -> Any:
     return several[0] if isinstance(several, tuple | list) and several else several
 
 
-def _unpacked(answer: Tensor, rows: int) -> Tensor:
+def _unpack(answer: Tensor, rows: int) -> Tensor:
     """(N*T,D), (1,N*T,D), (N*V,T,D) or (N*V,C,H,W) -> (N,T,D); unchanged where N rows are there already, or cannot
     be."""
     if len(answer) == rows or answer.dim() not in (2, 3, 4) or answer.numel() % (rows * answer.shape[-1]):
@@ -236,23 +236,23 @@ def _unpacked(answer: Tensor, rows: int) -> Tensor:
     return tokens.reshape(rows, -1, tokens.shape[-1])
 
 
-def _check(pools: Mapping[str, str], known: Mapping[str, nn.Module]) -> None:
+def _check(pools: Mapping[str, str], modules: Mapping[str, nn.Module]) -> None:
     if not pools:
         raise ValueError("`layers` must name at least one layer")
     for name, pool in pools.items():
         if pool not in get_args(Pool):
             raise ValueError(f"`layers`: the pool of {name} must be one of {', '.join(get_args(Pool))}; got {pool!r}")
-        if name != OUTPUT and name not in known:
-            raise ValueError(f"`layers`: the encoder has no {name!r}; {_hint(name, list(known))}")
+        if name != OUTPUT and name not in modules:
+            raise ValueError(f"`layers`: the encoder has no {name!r}; {_hint(name, list(modules))}")
 
 
-def _hint(name: str, known: list[str]) -> str:
-    near = difflib.get_close_matches(name, known, n=3, cutoff=0.3)
+def _hint(name: str, names: list[str]) -> str:
+    near = difflib.get_close_matches(name, names, n=3, cutoff=0.3)
     if near:
         return f"did you mean {', '.join(near)}?"
-    if not known:
+    if not names:
         return f"it has no named layers, only {OUTPUT!r}, its own answer"
-    first = known if len(known) <= 8 else [*known[:8], f"... ({len(known)} in all)"]
+    first = names if len(names) <= 8 else [*names[:8], f"... ({len(names)} in all)"]
     return f"it has {', '.join(first)}, and {OUTPUT!r}, its own answer"
 
 
@@ -275,7 +275,7 @@ def visits(encoder: nn.Module, images: Tensor) -> list[Visit]:
 
     All outputs stay in memory until the pass is over: one picture is enough.
     """
-    layers, packed = named_layers(encoder), _packed(encoder)
+    layers, is_packed = named_layers(encoder), _is_packed(encoder)
     records = {name: Visit(name, type(layer).__name__) for name, layer in layers.items()}
     records[OUTPUT] = Visit(OUTPUT, type(encoder).__name__)
     ends: dict[str, tuple[Tensor, int]] = {}  # outputs and their versions; a change in place raises the version
@@ -290,9 +290,9 @@ def visits(encoder: nn.Module, images: Tensor) -> list[Visit]:
         if isinstance(first, Tensor):
             state = first, first._version
             twins = (other for other, (tensor, version) in ends.items() if tensor is first and version == state[1])
-            seen = _unpacked(first, len(images)) if packed and name != OUTPUT else first
-            rows = seen.dim() > 1 and len(seen) == len(images) and seen.is_floating_point()
-            records[name] = records[name]._replace(shape=tuple(seen.shape), same=next(twins, None), features=rows)
+            value = _unpack(first, len(images)) if is_packed and name != OUTPUT else first
+            rows = value.dim() > 1 and len(value) == len(images) and value.is_floating_point()
+            records[name] = records[name]._replace(shape=tuple(value.shape), same=next(twins, None), features=rows)
             ends[name] = state
 
     handles = [

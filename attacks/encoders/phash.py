@@ -18,7 +18,7 @@ from transforms.sampling.homography import wide_dtype
 from transforms.sampling.straight_through import saturate, straight_through
 
 #: The side of the grey picture, and the number of lowest frequencies along each axis.
-SIDE, KEPT = 32, 8
+SIDE, FREQUENCIES = 32, 8
 #: Pillow's `convert("L")`: the weights of ITU-R BT.601 in 16 bits, and half a level to round.
 _LUMA, _BITS = (19595, 38470, 7471), 16
 
@@ -112,6 +112,6 @@ def bits(features: Tensor) -> Tensor:
 @torch.inference_mode(False)  # a matrix first made in inference mode would be barred from autograd for good
 def _cosines(dtype: torch.dtype, device: torch.device) -> Tensor:
     """The first rows of the DCT-II, (8,32)."""
-    place, frequency = torch.arange(SIDE, dtype=torch.float64) + 0.5, torch.arange(KEPT, dtype=torch.float64)
+    place, frequency = torch.arange(SIDE, dtype=torch.float64) + 0.5, torch.arange(FREQUENCIES, dtype=torch.float64)
     rows = (math.pi / SIDE * frequency[:, None] * place).cos() * math.sqrt(2 / SIDE)
     return rows.to(device, dtype)

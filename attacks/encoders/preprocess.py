@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, Literal, get_args
@@ -98,50 +98,50 @@ class Preprocess(Doored, slack=NOISE, channels=3):
             if isinstance(value, list):
                 object.__setattr__(self, name, tuple(tuple(v) if isinstance(v, list) else v for v in value))
         check_kernel(self.kernel)
-        for name, values in (("mean", self.mean), ("std", self.std)):
-            if not _numbers(values):
-                raise ValueError(f"`{name}` must be a finite number for each of 3 channels; got {values!r}")
-        if min(self.std) <= 0:
-            raise ValueError(f"`std` must be positive; got {self.std}")
-        for name, kinds in (("fit", Fit), ("rounding", Rounding), ("centre", Rounding)):
-            if getattr(self, name) not in get_args(kinds):
-                raise ValueError(f"`{name}` must be one of {', '.join(get_args(kinds))}; got {getattr(self, name)!r}")
-        for name, box, one in (("size", self.size, "one number for both, "), ("crop", self.crop, "")):
-            sides = (box, box) if name == "size" and not isinstance(box, tuple) else box
-            if box is not None and not _box(sides):
-                raise ValueError(
-                    f"`{name}` must be (height, width) in whole pixels, 1 to {LONGEST}, {one}or null; got {box!r}"
-                )
-        if not _box((self.multiple, self.multiple)):
-            raise ValueError(f"`multiple` must be a whole number of at least 1; got {self.multiple!r}")
+        has_limits = self.fit in ("area", "patches")
+        if (has_limits and self.size is not None) or (self.fit == "within" and self.size is None):
+            need = "`limits`, and null for `size`" if has_limits else "a `size`"
+            raise ValueError(f"`fit` {self.fit} takes {need}; got size {self.size}")
+        for name, holds, rule in self._rules():
+            if not holds:
+                raise ValueError(f"`{name}` must be {rule}; got {getattr(self, name)!r}")
         if self.multiple > 1 and self.size is not None and self.fit != "within":
             raise ValueError(
                 f"`multiple` stands in place of `size`, which then is null; got {self.multiple} and size {self.size}"
             )
-        counted = self.fit in ("area", "patches")
-        if (counted and self.size is not None) or (self.fit == "within" and self.size is None):
-            need = "`limits`, and null for `size`" if counted else "a `size`"
-            raise ValueError(f"`fit` {self.fit} takes {need}; got size {self.size}")
-        if counted != (self.limits is not None) or not (self.limits is None or _ordered(self.limits)):
-            raise ValueError(
-                f"`limits` must be {'(least, most) in whole numbers' if counted else 'null'} for fit {self.fit}; got "
-                f"{self.limits!r}"
-            )
-        square = isinstance(self.size, tuple) and self.size[0] == self.size[1]
-        if self.tiles is not None and not (square and self.tiles in get_args(Cut)):
-            cuts = ", ".join(get_args(Cut))
-            raise ValueError(
-                f"`tiles` must be one of {cuts}, with a square `size` (side, side), or null; got {self.tiles!r}"
-            )
-        whole = isinstance(self.grids, tuple) and all(_box(grid) for grid in self.grids)
-        if not whole or bool(self.grids) != (self.tiles is not None):
-            raise ValueError(f"`grids` must be pairs (height, width), with `tiles` alone; got {self.grids!r}")
-        fills = self.fill if isinstance(self.fill, tuple) else (self.fill,) * 3
-        if not _numbers(fills) or not all(0 <= value <= 1 for value in fills):
-            raise ValueError(f"`fill` must be a number in [0, 1], or one for each of 3 channels; got {self.fill!r}")
-        for name, flag in (("bgr", self.bgr), ("eight_bit", self.eight_bit)):
-            if not isinstance(flag, bool):
-                raise ValueError(f"`{name}` must be true or false; got {flag!r}")
+
+    def _rules(self) -> Iterator[tuple[str, bool, str]]:
+        """Each field, whether it has a possible value, and what it must be."""
+        yield "mean", _numbers(self.mean), "a finite number for each of 3 channels"
+        yield "std", _numbers(self.std) and min(self.std) > 0, "positive, a finite number for each of 3 channels"
+        for name, kinds in (("fit", Fit), ("rounding", Rounding), ("centre", Rounding)):
+            yield name, getattr(self, name) in get_args(kinds), f"one of {', '.join(get_args(kinds))}"
+        sides = f"(height, width) in whole pixels, 1 to {LONGEST}"
+        size = self.size if isinstance(self.size, tuple) else (self.size, self.size)
+        yield "size", self.size is None or _box(size), f"{sides}, one number for both, or null"
+        yield "crop", self.crop is None or _box(self.crop), f"{sides}, or null"
+        yield "multiple", _box((self.multiple, self.multiple)), "a whole number of at least 1"
+        if self.fit in ("area", "patches"):
+            yield "limits", _in_order(self.limits), f"(least, most) in whole numbers for fit {self.fit}"
+        else:
+            yield "limits", self.limits is None, f"null for fit {self.fit}"
+        tiles = isinstance(self.size, tuple) and size[0] == size[1] and self.tiles in get_args(Cut)
+        cuts = f"one of {', '.join(get_args(Cut))}, with a square `size` (side, side), or null"
+        yield "tiles", self.tiles is None or tiles, cuts
+        grids = isinstance(self.grids, tuple) and all(_box(grid) for grid in self.grids)
+        yield (
+            "grids",
+            grids and bool(self.grids) == (self.tiles is not None),
+            "pairs (height, width), with `tiles` alone",
+        )
+        fill = self.fill if isinstance(self.fill, tuple) else (self.fill,) * 3
+        yield (
+            "fill",
+            _numbers(fill) and 0 <= min(fill) <= max(fill) <= 1,
+            "in [0, 1], one number or 3 of the channels",
+        )
+        for name in ("bgr", "eight_bit"):
+            yield name, isinstance(getattr(self, name), bool), "true or false"
 
     def __call__(self, images: Tensor) -> Any:
         """(N,3,H,W) in [0,1] -> (N,3,height,width), normalised; `Tiles` where there are `tiles`. Raises ValueError
@@ -151,16 +151,12 @@ class Preprocess(Doored, slack=NOISE, channels=3):
         height, width = images.shape[2:]
         if self.tiles is not None and isinstance(self.size, tuple):
             side = self.size[0]
-            whole = self.tiles == "anyres"
-            views = (
-                anyres(images, side, self.grids, self._to)
-                if whole
-                else split(images, side, self.grids[0][0], self._to)
-            )
-            return Tiles(self._normalised(views), (height, width))
+            if self.tiles == "anyres":
+                return Tiles(self._normalised(anyres(images, side, self.grids, self._to)), (height, width))
+            return Tiles(self._normalised(split(images, side, self.grids[0][0], self._to)), (height, width))
         images = self._to(images, self.resized(height, width))
         if self.crop is not None:
-            images = self._framed(images, self.crop)
+            images = self._frame(images, self.crop)
         return self._normalised(images)
 
     def _to(self, images: Tensor, size: tuple[int, int]) -> Tensor:
@@ -204,27 +200,27 @@ class Preprocess(Doored, slack=NOISE, channels=3):
         size = self.crop or (None if self.fit == "within" else self.size)
         return (size, size) if isinstance(size, int) else size
 
-    def _framed(self, images: Tensor, frame: tuple[int, int]) -> Tensor:
+    def _frame(self, images: Tensor, frame: tuple[int, int]) -> Tensor:
         """The middle of the pictures, or the pictures in the middle of a border."""
-        around: list[int] = []
+        border: list[int] = []
         for side, target in zip(images.shape[2:], frame, strict=True):
             spare = side - target
             start = -(round(spare / 2) if self.centre == "nearest" and spare > 0 else int(spare / 2))
-            around = [start, -spare - start, *around]  # F.pad begins with the last axis
-        if not any(around):
+            border = [start, -spare - start, *border]  # F.pad begins with the last axis
+        if not any(border):
             return images
         values = self.fill if isinstance(self.fill, tuple) else (self.fill,) * 3
         fill = constants(values, images.dtype, images.device)[:, None, None]
-        return F.pad(images - fill, around) + fill if max(around) > 0 else F.pad(images, around)
+        return F.pad(images - fill, border) + fill if max(border) > 0 else F.pad(images, border)
 
-    def replaced(self, given: Mapping[str, Any]) -> "Preprocess":
+    def replaced(self, fields: Mapping[str, Any]) -> "Preprocess":
         """This specification with some fields of a configuration's. Raises ValueError with the key."""
-        known = [field.name for field in dataclasses.fields(Preprocess)]
-        for key in given:
-            if key not in known:
-                raise ValueError(f"unknown key `encoder.preprocess.{key}`: known here are {', '.join(known)}")
+        names = [field.name for field in dataclasses.fields(Preprocess)]
+        for key in fields:
+            if key not in names:
+                raise ValueError(f"unknown key `encoder.preprocess.{key}`: known here are {', '.join(names)}")
         try:
-            return dataclasses.replace(self, **given)
+            return dataclasses.replace(self, **fields)
         except ValueError as error:  # each begins with the field in backticks
             raise ValueError(f"`encoder.preprocess.{str(error)[1:]}") from None
 
@@ -232,14 +228,14 @@ class Preprocess(Doored, slack=NOISE, channels=3):
         """The steps, as (name, text)."""
         rows = []
         box = self.size if isinstance(self.size, tuple) else (self.size or 0, self.size or 0)
-        least, most = self.limits or (0, 0)
+        fewest, most = self.limits or (0, 0)
         if self.fit in ("area", "patches"):
-            counted = f"{least} to {most} pixels" if self.fit == "area" else f"at most {most} patches"
-            size_text = f"each side to a multiple of {self.multiple}, {counted}"
+            range_text = f"{fewest} to {most} pixels" if self.fit == "area" else f"at most {most} patches"
+            size_text = f"each side to a multiple of {self.multiple}, {range_text}"
         elif self.tiles is not None:
             largest = " or ".join(f"{grid[0]}x{grid[1]}" for grid in self.grids[:5])
-            more = f" or {len(self.grids) - 5} others" if len(self.grids) > 5 else ""
-            size_text = f"to {box[0]}x{box[1]}, and to {largest}{more} in tiles of that ({self.tiles})"
+            rest = f" or {len(self.grids) - 5} others" if len(self.grids) > 5 else ""
+            size_text = f"to {box[0]}x{box[1]}, and to {largest}{rest} in tiles of that ({self.tiles})"
         elif self.size is None:
             size_text = f"each side down to a multiple of {self.multiple}"
         elif self.fit == "within":
@@ -254,8 +250,8 @@ class Preprocess(Doored, slack=NOISE, channels=3):
         )
         bits = f", rounded to 8 bits{library}" if self.eight_bit else ""
         resizes = self.size is not None or self.multiple > 1
-        how = f"{size_text}, {self.kernel}, clamped to [0, 1]{bits}"
-        rows.append(("resize", how if resizes else "none: the picture as large as it is"))
+        text = f"{size_text}, {self.kernel}, clamped to [0, 1]{bits}"
+        rows.append(("resize", text if resizes else "none: the picture as large as it is"))
         if self.crop is not None:
             small = self.fit == "contain" or box[0] < self.crop[0] or box[1] < self.crop[1]
             pad = f", where smaller padded with {self.fill}" if small else ""
@@ -271,15 +267,15 @@ class Preprocess(Doored, slack=NOISE, channels=3):
         return "\n".join(f"{name:<10} {text}" for name, text in self.lines())
 
 
-def specified(given: Mapping[str, Any], what: str) -> Preprocess:
+def specified(fields: Mapping[str, Any], label: str) -> Preprocess:
     """A specification from a configuration alone, for networks that carry none of their own (`what` is one)."""
-    missing = [name for name in ("size", "mean", "std") if name not in given]
+    missing = [name for name in ("size", "mean", "std") if name not in fields]
     if missing:
         raise ValueError(
-            f"{what} says nothing of its preprocessing: give `encoder.preprocess.{missing[0]}` (it needs size, mean "
+            f"{label} says nothing of its preprocessing: give `encoder.preprocess.{missing[0]}` (it needs size, mean "
             "and std; and kernel, fit, crop, bgr where they are not pil_bilinear, squash, none, false)"
         )
-    return Preprocess(None, "pil_bilinear", (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)).replaced(given)
+    return Preprocess(None, "pil_bilinear", (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)).replaced(fields)
 
 
 #: A `Preprocess` and pictures that were checked -> what the network takes.
@@ -296,14 +292,10 @@ def _box(sides: Any) -> bool:
     return isinstance(sides, tuple) and len(sides) == 2 and all(_is(v, Integral) and 1 <= v <= LONGEST for v in sides)
 
 
-def _ordered(limits: Any) -> bool:
+def _in_order(limits: Any) -> bool:
     """Two whole numbers, the least first."""
-    return (
-        isinstance(limits, tuple)
-        and len(limits) == 2
-        and all(_is(v, Integral) for v in limits)
-        and (1 <= limits[0] <= limits[1])
-    )
+    pair = isinstance(limits, tuple) and len(limits) == 2 and all(_is(v, Integral) for v in limits)
+    return pair and 1 <= limits[0] <= limits[1]
 
 
 def _is(value: Any, kind: type) -> bool:

@@ -89,8 +89,8 @@ def randomised(transforms: Compose, encoder: object) -> Compose:
         >>> randomised(Compose([Brightness(0.1)]), encoder).names
         ('brightness added (of full scale)', 'encoder dropout (seed)')
     """
-    own = randomness_of(encoder)
-    return transforms if own is None else replace(transforms, stages=(*transforms.stages, own))
+    draws = randomness_of(encoder)
+    return transforms if draws is None else replace(transforms, stages=(*transforms.stages, draws))
 
 
 def drawn(transforms: Compose, u: Tensor) -> dict[str, Tensor]:

@@ -61,27 +61,31 @@ def first_line(error: BaseException) -> str:
 
 
 Family = Callable[[Request], nn.Module]
-Made = TypeVar("Made")
+Result = TypeVar("Result")
 
 
-def seeded(build: Callable[[], Made]) -> Made:
+def seeded(build: Callable[[], Result]) -> Result:
     """The result of `build`, with random weights that are the same every time; torch's generators are unchanged."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)  # `torch.manual_seed` would seed those of GPUs too
         return build()
 
 
+#: What helps where weights cannot be fetched.
+WEIGHTS = "a local file or folder (encoder.weights=FILE), or encoder.weights=random to see whether all runs"
+
+
 @contextmanager
 def fetching(
-    what: str,
-    instead: str = "a local file or folder (encoder.weights=FILE), or encoder.weights=random to see whether all runs",
+    label: str,
+    alternative: str = WEIGHTS,
 ) -> Iterator[None]:
     """Report any failed download in one line. The block should hold the library's call only, because a missing file
     is an OSError too. The hub's client logs two warnings for each attempt; they are silenced.
 
     Args:
-        what: the object to fetch.
-        instead: the alternative without a network.
+        label: the object to fetch.
+        alternative: to a network.
 
     Raises:
         ValueError: with the object and the alternative.
@@ -97,7 +101,7 @@ def fetching(
         if not any(isinstance(e, OSError) or type(e).__module__.partition(".")[0] in _CLIENTS for e in _chain(error)):
             raise
         raise ValueError(
-            f"{what} could not be fetched ({first_line(error)}): without a network give {instead}"
+            f"{label} could not be fetched ({first_line(error)}): without a network give {alternative}"
         ) from None
     finally:
         log.setLevel(level)

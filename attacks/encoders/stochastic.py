@@ -22,7 +22,7 @@ aten = torch.ops.aten
 #: (shape, normal) -> so many numbers, uniform in [0,1) or N(0, 1).
 Numbers = Callable[..., Tensor]
 #: (the number of a call, shape of a picture) -> how many rows of its numbers belong to one picture.
-Known = dict[tuple[int, tuple[int, ...]], int]
+RowCounts = dict[tuple[int, tuple[int, ...]], int]
 
 
 class Seeded(TorchDispatchMode):
@@ -34,12 +34,12 @@ class Seeded(TorchDispatchMode):
     Args:
         seeds: one for each row of the batch.
         frame: the shape of a picture.
-        known: rows per picture in earlier passes; a number that changes with the batch belongs to another axis.
+        row_counts: rows per picture in earlier passes; a number that changes with the batch belongs to another axis.
     """
 
-    def __init__(self, seeds: Sequence[float], frame: tuple[int, ...], known: Known) -> None:
+    def __init__(self, seeds: Sequence[float], frame: tuple[int, ...], row_counts: RowCounts) -> None:
         super().__init__()
-        self.seeds, self.frame, self.known, self.calls = seeds, frame, known, 0
+        self.seeds, self.frame, self.row_counts, self.calls = seeds, frame, row_counts, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -49,7 +49,7 @@ class Seeded(TorchDispatchMode):
         if fill is None:
             raise ValueError(
                 f"`encoder.stochastic`: {func} cannot be drawn row by row; known are "
-                f"{', '.join(str(known) for known in FILLS)}: write the layer with one of these"
+                f"{', '.join(str(row_counts) for row_counts in FILLS)}: write the layer with one of these"
             )
         call, self.calls = self.calls, self.calls + 1
 
@@ -60,8 +60,8 @@ class Seeded(TorchDispatchMode):
 
     def _numbers(self, func: Any, call: int, shape: tuple[int, ...], normal: bool) -> Tensor:
         rows = len(self.seeds)
-        each, rest = divmod(shape[0], rows) if shape else (0, 1)
-        if rest or not each or self.known.setdefault((call, self.frame), each) != each:
+        per_picture, rest = divmod(shape[0], rows) if shape else (0, 1)
+        if rest or not per_picture or self.row_counts.setdefault((call, self.frame), per_picture) != per_picture:
             raise ValueError(
                 f"`encoder.stochastic`: {func} draws numbers of shape {shape} for {rows} views, whose first axis is "
                 "not the batch, so no view has numbers of its own: drop by rows (batch first; StochasticDepth with "
@@ -70,9 +70,9 @@ class Seeded(TorchDispatchMode):
         draw = torch.randn if normal else torch.rand
         # torch seeds its CPU generator with 32 bits and drops the others, so the seed is hashed into those.
         keys = [stream(0, "encoder", seed, call) % 2**32 for seed in self.seeds]
-        own, wide = (each, *shape[1:]), torch.float32
+        size, wide = (per_picture, *shape[1:]), torch.float32
         return torch.cat(
-            [draw(own, generator=torch.Generator().manual_seed(k), dtype=wide, device="cpu") for k in keys]
+            [draw(size, generator=torch.Generator().manual_seed(k), dtype=wide, device="cpu") for k in keys]
         )
 
 
@@ -82,11 +82,11 @@ def _idle(func: Any, args: Any, kwargs: Any) -> bool:
         return True
     places = {argument.name: i for i, argument in enumerate(func._schema.arguments)}
 
-    def given(name: str) -> Any:
+    def argument_value(name: str) -> Any:
         i = places[name]
         return kwargs.get(name, args[i] if i < len(args) else func._schema.arguments[i].default_value)
 
-    return any(name in places and given(name) in (0, False) for name in ("dropout_p", "train", "training"))
+    return any(name in places and argument_value(name) in (0, False) for name in ("dropout_p", "train", "training"))
 
 
 def _dropout(numbers: Numbers, x: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:  # noqa: ARG001
@@ -176,7 +176,7 @@ class Stochastic(PictureModule):
         self.training = False
         self._attentions = [module for module in encoder.modules() if _attention_drops(module)]
         self._alive = [*self._attentions, *(module for module in encoder.modules() if _drops(module))]
-        self._known: Known = {}
+        self._row_counts: RowCounts = {}
         adopt(self, encoder)
         if self.randomness is None:
             raise ValueError(
@@ -192,26 +192,26 @@ class Stochastic(PictureModule):
     @property
     def randomness(self) -> EncoderDraws | None:
         """The coordinates of its draws."""
-        return joined([self._own, randomness_of(self.encoder)])
+        return joined([self._dropout_draws, randomness_of(self.encoder)])
 
     @property
-    def _own(self) -> EncoderDraws | None:
+    def _dropout_draws(self) -> EncoderDraws | None:
         return EncoderDraws(Compose([Seed()])) if self._alive else None
 
-    def forward(self, images: Tensor, draws: Tensor | None = None, **which: Any) -> Tree:
-        own, inner = dealt(draws, [self._own, randomness_of(self.encoder)], len(images))
+    def forward(self, images: Tensor, draws: Tensor | None = None, **options: Any) -> Tree:
+        dropout_draws, inner = dealt(draws, [self._dropout_draws, randomness_of(self.encoder)], len(images))
         with ExitStack() as stack:
             stack.enter_context(_ONE_PASS)
-            if own:
-                seeds = own["draws"][:, 0].detach().double().tolist()
+            if dropout_draws:
+                seeds = dropout_draws["draws"][:, 0].detach().double().tolist()
                 stack.enter_context(self._active())
-                stack.enter_context(Seeded(seeds, tuple(images.shape[1:]), self._known))
-            answer: Tree = unchecked(self.encoder)(images, **inner, **which)
+                stack.enter_context(Seeded(seeds, tuple(images.shape[1:]), self._row_counts))
+            answer: Tree = unchecked(self.encoder)(images, **inner, **options)
         return answer
 
     def __repr__(self) -> str:
-        own = self.randomness
-        return f"{self.encoder!r}\n  {'draws':<10} {'none' if own is None else ', '.join(own.names)}"
+        randomness = self.randomness
+        return f"{self.encoder!r}\n  {'draws':<10} {'none' if randomness is None else ', '.join(randomness.names)}"
 
     @contextmanager
     def _active(self) -> Iterator[None]:
@@ -252,8 +252,8 @@ def _drops(module: nn.Module) -> bool:
 
 def _attention_drops(module: nn.Module) -> bool:
     """Whether an attention drops its weights; in most libraries its training mode changes nothing else."""
-    named = "Attention" in type(module).__name__
-    return named and any(_above_zero(getattr(module, rate, None)) for rate in _ATTENTION_RATES)
+    is_attention = "Attention" in type(module).__name__
+    return is_attention and any(_above_zero(getattr(module, rate, None)) for rate in _ATTENTION_RATES)
 
 
 def _above_zero(rate: object) -> bool:

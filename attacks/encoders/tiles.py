@@ -28,12 +28,12 @@ def anyres(images: Tensor, side: int, sizes: Sequence[Sequence[int]], resize: Re
     """(N,3,H,W) -> (N,V,3,side,side), the picture first."""
     height, width = images.shape[2:]
     best = _best(height, width, sizes)
-    down, across = best[0] / height, best[1] / width
-    if across < down:
-        inner = min(math.ceil(height * across), best[0]), best[1]
+    vertical, horizontal = best[0] / height, best[1] / width
+    if horizontal < vertical:
+        inner = min(math.ceil(height * horizontal), best[0]), best[1]
     else:
-        inner = best[0], min(math.ceil(width * down), best[1])
-    top, left = ((outer - own) // 2 for outer, own in zip(best, inner, strict=True))
+        inner = best[0], min(math.ceil(width * vertical), best[1])
+    top, left = ((outer - length) // 2 for outer, length in zip(best, inner, strict=True))
     border = (left, best[1] - inner[1] - left, top, best[0] - inner[0] - top)
     tiles = _cut(F.pad(unchecked(resize)(images, inner), border), side)
     return torch.cat([unchecked(resize)(images, (side, side))[:, None], tiles], 1)
@@ -41,7 +41,7 @@ def anyres(images: Tensor, side: int, sizes: Sequence[Sequence[int]], resize: Re
 
 def split(images: Tensor, side: int, longest: int, resize: Resize) -> Tensor:
     """(N,3,H,W) -> (N,V,3,side,side), the picture last."""
-    images = unchecked(resize)(images, _even(images.shape[2], images.shape[3], longest))
+    images = unchecked(resize)(images, _even_size(images.shape[2], images.shape[3], longest))
     height, width = images.shape[2:]
     ratio = width / height
     if width >= height:
@@ -56,7 +56,7 @@ def split(images: Tensor, side: int, longest: int, resize: Resize) -> Tensor:
     return torch.cat([_cut(images, side), unchecked(resize)(images, (side, side))[:, None]], 1)
 
 
-def _even(height: int, width: int, longest: int) -> tuple[int, int]:
+def _even_size(height: int, width: int, longest: int) -> tuple[int, int]:
     """The longer side at `longest`, the other one rounded up to an even number."""
     ratio = width / height
     if width >= height:
@@ -71,12 +71,12 @@ def _up(length: int) -> int:
 def _best(height: int, width: int, sizes: Sequence[Sequence[int]]) -> tuple[int, int]:
     """The size that keeps most pixels of the picture, and of several such ones the smallest."""
 
-    def kept(size: Sequence[int]) -> tuple[int, int]:
+    def score(size: Sequence[int]) -> tuple[int, int]:
         scale = min(size[1] / width, size[0] / height)
         pixels = min(int(width * scale) * int(height * scale), height * width)
         return pixels, pixels - size[0] * size[1]
 
-    best = max(sizes, key=kept)
+    best = max(sizes, key=score)
     return best[0], best[1]
 
 

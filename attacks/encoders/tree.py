@@ -52,13 +52,13 @@ def mapped(tree: Tree, change: Callable[[Tensor], Tensor]) -> Tree:
     return tuple(mapped(part, change) for part in tree)
 
 
-def joined(trees: Sequence[Tree], how: Callable[[list[Tensor]], Tensor]) -> Tree:
+def joined(trees: Sequence[Tree], stack: Callable[[list[Tensor]], Tensor]) -> Tree:
     """One tree from several of the same shape, tensor by tensor, `how` as `torch.cat` does."""
     if isinstance(trees[0], Tensor):
-        return how(list(trees))
+        return stack(list(trees))
     if isinstance(trees[0], Mapping):
-        return {name: joined([tree[name] for tree in trees], how) for name in trees[0]}
-    return tuple(joined(parts, how) for parts in zip(*trees, strict=True))
+        return {name: joined([tree[name] for tree in trees], stack) for name in trees[0]}
+    return tuple(joined(parts, stack) for parts in zip(*trees, strict=True))
 
 
 def length(tree: Tree) -> int:

@@ -33,8 +33,8 @@ def read_state(path: str | Path, parts: Collection[str] = ()) -> dict[str, Tenso
     """
     path = Path(path)
     if not path.is_file():
-        what = "are a folder; name a file in it" if path.is_dir() else "do not exist"
-        raise FileNotFoundError(f"weights `{path}` {what} (paths are relative to {Path.cwd()})")
+        fault = "are a folder; name a file in it" if path.is_dir() else "do not exist"
+        raise FileNotFoundError(f"weights `{path}` {fault} (paths are relative to {Path.cwd()})")
     if path.stat().st_size == 0:
         raise ValueError(f"weights `{path}` are an empty file: was the download cut off?")
     if path.suffix.lower() in TORCH_FILES:
@@ -72,9 +72,9 @@ def _torch_file(path: Path) -> dict[str, Tensor]:
             content: Any = torch.load(path, map_location="cpu", weights_only=True)
     except pickle.UnpicklingError as error:
         reason = str(error).partition("GLOBAL ")[2].split()
-        named = f" (it asks for {reason[0]})" if reason else ""
+        callee = f" (it asks for {reason[0]})" if reason else ""
         raise ValueError(
-            f"weights `{path}` hold more than tensors, or are no file of torch's{named}: reading them could run "
+            f"weights `{path}` hold more than tensors, or are no file of torch's{callee}: reading them could run "
             "code, so they are refused. Save the state_dict with safetensors where you trust the file"
         ) from None
     except Exception as error:  # a broken file may fail in any way
@@ -116,35 +116,35 @@ def load_weights(module: nn.Module, path: str | Path, *, without: Collection[str
     fill(module, read_state(path), f"weights `{path}`", without=without)
 
 
-def fill(module: nn.Module, state: dict[str, Tensor], what: str, *, without: Collection[str] = ()) -> None:
+def fill(module: nn.Module, state: dict[str, Tensor], label: str, *, without: Collection[str] = ()) -> None:
     """`load_weights` from tensors already read; `what` names them in an error."""
     # Batch norm's counters matter for training only, and not all files have them.
-    wanted, given = (
-        {name: t for name, t in some.items() if not name.endswith("num_batches_tracked")}
-        for some in (module.state_dict(), unwrapped_state(state))
+    expected, tensors = (
+        {name: t for name, t in names_and_tensors.items() if not name.endswith("num_batches_tracked")}
+        for names_and_tensors in (module.state_dict(), unwrapped_state(state))
     )
-    given = {name: t for name, t in given.items() if name in wanted or not name.startswith(tuple(without))}
-    unfit = f"{what} do not fit {type(module).__name__}: "
-    missing, surplus = sorted(wanted.keys() - given.keys()), sorted(given.keys() - wanted.keys())
+    tensors = {name: t for name, t in tensors.items() if name in expected or not name.startswith(tuple(without))}
+    unfit = f"{label} do not fit {type(module).__name__}: "
+    missing, surplus = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
     if missing or surplus:
         raise ValueError(
             f"{unfit}{len(missing)} keys missing (first: {missing[:1]}), {len(surplus)} unknown (first: "
             f"{surplus[:1]}); are they of another encoder?"
         )
-    for name, tensor in wanted.items():
-        if given[name].shape != tensor.shape:
-            shapes = f"{tuple(tensor.shape)}, got {tuple(given[name].shape)}"
+    for name, tensor in expected.items():
+        if tensors[name].shape != tensor.shape:
+            shapes = f"{tuple(tensor.shape)}, got {tuple(tensors[name].shape)}"
             raise ValueError(f"{unfit}`{name}` must have shape {shapes}")
-        if _kind(given[name]) != _kind(tensor):  # integers in place of floats are levels of a quantised network
-            raise ValueError(f"{unfit}`{name}` must hold numbers such as {tensor.dtype}, got {given[name].dtype}")
-    learned = {name for name, _ in module.named_parameters()}  # a buffer may be a mask of minus infinity
+        if _kind(tensors[name]) != _kind(tensor):  # integers in place of floats are levels of a quantised network
+            raise ValueError(f"{unfit}`{name}` must hold numbers such as {tensor.dtype}, got {tensors[name].dtype}")
+    parameters = {name for name, _ in module.named_parameters()}  # a buffer may be a mask of minus infinity
     with torch.no_grad():
-        for name, tensor in wanted.items():
-            tensor.copy_(given[name])
-            if bool(tensor.isnan().any()) or (name in learned and not bool(tensor.isfinite().all())):
+        for name, tensor in expected.items():
+            tensor.copy_(tensors[name])
+            if bool(tensor.isnan().any()) or (name in parameters and not bool(tensor.isfinite().all())):
                 kind = "NaN" if bool(tensor.isnan().any()) else "infinity"
-                raise ValueError(f"{what}: `{name}` holds {kind}, so no number of the encoder would mean anything")
-    module.to(half_of(given))
+                raise ValueError(f"{label}: `{name}` holds {kind}, so no number of the encoder would mean anything")
+    module.to(half_of(tensors))
 
 
 def half_of(state: dict[str, Tensor]) -> torch.dtype | None:

@@ -49,8 +49,8 @@ def whole_file(request: Request) -> Path:
     refuse_extras(request)
     path = Path(request.model).expanduser()
     if not path.is_file():
-        what = "is a folder; name the file in it" if path.is_dir() else "does not exist"
-        raise FileNotFoundError(f"`encoder.model`: {path} {what} (paths are relative to {Path.cwd()})")
+        fault = "is a folder; name the file in it" if path.is_dir() else "does not exist"
+        raise FileNotFoundError(f"`encoder.model`: {path} {fault} (paths are relative to {Path.cwd()})")
     if path.stat().st_size == 0:
         raise ValueError(f"`encoder.model`: {path} is an empty file: was the download cut off?")
     return path
@@ -58,8 +58,8 @@ def whole_file(request: Request) -> Path:
 
 def refuse_extras(request: Request) -> None:
     """Raise ValueError for a request with weights or a pool: both come with the model."""
-    for key, given in (("weights", request.weights != PRETRAINED), ("pool", request.pool is not None)):
-        if given:
+    for key, is_given in (("weights", request.weights != PRETRAINED), ("pool", request.pool is not None)):
+        if is_given:
             raise ValueError(
                 f"`{key}` is not for {request.family}: its model brings it along; got {getattr(request, key)!r}"
             )

@@ -12,7 +12,7 @@ from PIL import Image
 from attacks import EOT, PGD, Linf, attack, bank, evaluate
 from attacks.data.gallery import photographs, tiles
 from attacks.data.images import to_bytes
-from attacks.encoders.phash import KEPT, SIDE, Phash, above_median, bits, grey_of
+from attacks.encoders.phash import FREQUENCIES, SIDE, Phash, above_median, bits, grey_of
 from attacks.objectives.bits import Bits
 from transforms import Brightness, Compose, resize
 
@@ -78,7 +78,7 @@ def test_grey_levels_equal_pillow():
 
 def test_the_transform_equals_the_scipy_dct():
     levels = 255 * torch.rand(3, 1, SIDE, SIDE, generator=seed(), dtype=double)
-    whole = scipy.fft.dctn(levels.numpy(), type=2, axes=(2, 3))[:, 0, :KEPT, :KEPT].reshape(3, -1)
+    whole = scipy.fft.dctn(levels.numpy(), type=2, axes=(2, 3))[:, 0, :FREQUENCIES, :FREQUENCIES].reshape(3, -1)
     distances, wanted = above_median(levels), torch.from_numpy(whole) / 64
     torch.testing.assert_close(distances - distances[:, :1], wanted - wanted[:, :1], rtol=0, atol=1e-9)
     assert (distances > 0).sum(1).tolist() == [32] * 3  # half of them lie above the median

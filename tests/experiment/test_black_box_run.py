@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from attacks.encoders.black_box.asked import AGAIN
+from attacks.encoders.black_box.asked import SAMPLE
 from attacks.experiment.verify import verify
 from tests.helpers.asked import WORDS, module, pictures, refused, seen
 from tests.helpers.processes import without_times
@@ -30,7 +30,7 @@ def metrics(folder):
 def once(asked):
     """The pictures, asked about once, but for some of the last process that are asked about again at its end."""
     repeated = len(asked) - len(set(asked))
-    assert 0 < repeated <= AGAIN and not {*asked[-repeated:]} - {*asked[:-repeated]}
+    assert 0 < repeated <= SAMPLE and not {*asked[-repeated:]} - {*asked[:-repeated]}
     return asked[:-repeated]
 
 
@@ -123,7 +123,7 @@ def test_a_killed_run_asks_the_server_about_no_picture_twice_and_hides_its_key(w
             running.append(subprocess.Popen(command, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE))
             _, error = running[-1].communicate()
     assert [each.returncode for each in running] == [-9, -9, 0], error.decode()
-    assert sum(server.answered.values()) == len(server.answered) + AGAIN and set(server.answered.values()) == {1, 2}
+    assert sum(server.answered.values()) == len(server.answered) + SAMPLE and set(server.answered.values()) == {1, 2}
     assert len(server.answered) == metrics(out)["asked"] == len((out / "queries.jsonl").read_text().splitlines())
     files = [path for path in out.rglob("*") if path.is_file()]
     assert files and not [path for path in files if b"s3cret" in path.read_bytes()]

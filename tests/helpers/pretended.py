@@ -41,7 +41,7 @@ class Pretended(torch.Tensor):
 def on_device(module):
     """The module with its parameters, which need no gradient, and buffers on the device. It counts as checked (see
     `attacks.encoders.contract`): what is counted are the waits of an attack, not those of its door."""
-    for passed in contract._passed.values():
+    for passed in contract._honest.values():
         passed.add(module)
     for layer in module.modules():
         for name, value in [*layer._parameters.items()]:

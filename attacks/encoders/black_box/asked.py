@@ -22,7 +22,7 @@ Ask = Callable[[np.ndarray], Any]
 #: The most bytes of an answer to one picture.
 MOST_BYTES = 2**22
 #: How many pictures are asked about again at the end of a run, and by how much of its length an answer may differ.
-AGAIN, TOLERANCE = 8, 0.01
+SAMPLE, TOLERANCE = 8, 0.01
 
 
 class Unanswered(ValueError):
@@ -66,7 +66,7 @@ class BlackBox(PictureModule):
             )
         formed(images, channels=3)
         pixels = (images.detach().clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).contiguous().cpu().numpy()
-        rows = torch.from_numpy(self.ledger.answers(pixels, self._asked, self.batch)).to(images)
+        rows = torch.from_numpy(self.ledger.answers(pixels, self._ask_once, self.batch)).to(images)
         if self.answer == "scores":
             return rows - rows.mean(1, keepdim=True)
         return torch.cat([rows, 1 - rows], 1) if self.answer == "same" else rows
@@ -74,24 +74,24 @@ class BlackBox(PictureModule):
     def confirm(self) -> None:
         """Ask about some of the pictures of this process again. Raises Misplaced where an answer is another one."""
         for name, picture in self.sample.items():
-            recorded, row = self.ledger.rows[name], self._asked(picture[None])[0]
-            off = np.linalg.norm(row - recorded) if row.shape == recorded.shape else math.inf
-            if off > TOLERANCE * np.linalg.norm(recorded):
+            first_row, row = self.ledger.rows[name], self._ask_once(picture[None])[0]
+            off = np.linalg.norm(row - first_row) if row.shape == first_row.shape else math.inf
+            if off > TOLERANCE * np.linalg.norm(first_row):
                 self.ledger.refuse()
                 raise Misplaced(
                     f"encoder {self.title}: the answer to a picture that was sent twice differs by more than "
                     f"{TOLERANCE:.0%}: its answers change, or belong to other pictures. Mend it, and start a new run"
                 )
 
-    def _asked(self, pixels: np.ndarray) -> np.ndarray:
+    def _ask_once(self, pixels: np.ndarray) -> np.ndarray:
         """The answers (N,D) of one call, checked."""
         try:
             answer: Any = self.ask(pixels)
         except Misplaced:
             self.ledger.refuse()
             raise
-        what = "0 or 1" if self.answer == "same" else "a row of numbers"
-        wrong = f"encoder {self.title}: the answer must be {what} for each of {len(pixels)} pictures"
+        content = "0 or 1" if self.answer == "same" else "a row of numbers"
+        wrong = f"encoder {self.title}: the answer must be {content} for each of {len(pixels)} pictures"
         try:
             rows = np.asarray(answer, dtype=np.float32)
         except (TypeError, ValueError):
@@ -102,10 +102,10 @@ class BlackBox(PictureModule):
         if not narrow or len(rows) != len(pixels):
             raise Unanswered(f"{wrong}; got shape {rows.shape}")
         if not np.isfinite(rows).all() or (self.answer == "same" and not np.isin(rows, (0, 1)).all()):
-            what = "other numbers" if np.isfinite(rows).all() else "NaN or inf"
-            raise Unanswered(f"{wrong}; got {what} among them")
+            content = "other numbers" if np.isfinite(rows).all() else "NaN or inf"
+            raise Unanswered(f"{wrong}; got {content} among them")
         self.sample |= {digest(picture): picture for picture in pixels}
-        self.sample = dict(sorted(self.sample.items())[:AGAIN])  # by digest: a sample of all
+        self.sample = dict(sorted(self.sample.items())[:SAMPLE])  # by digest: a sample of all
         return rows
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "BlackBox":
@@ -126,9 +126,9 @@ def black_box(encoder: nn.Module) -> BlackBox | None:
 def kept(encoder: nn.Module, path: Path) -> Iterator[None]:
     """Within the block the answers of a black box are kept in the file `path`, and come from there. Nothing for other
     encoders. Raises ValueError for a damaged file, or where another process writes to it."""
-    asked = black_box(encoder)
-    if asked is None:
+    victim = black_box(encoder)
+    if victim is None:
         yield
         return
-    with asked.ledger.opened(path):
+    with victim.ledger.opened(path):
         yield

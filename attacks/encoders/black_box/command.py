@@ -66,15 +66,15 @@ class _Program:
         self.words, self.title, self.timeout = words, title, timeout
         self.process: subprocess.Popen[bytes] | None = None
         self.lines: queue.Queue[bytes] = queue.Queue()
-        self.answered = False
+        self.has_answered = False
 
     def answer(self, picture: np.ndarray) -> Any:
         """The JSON of one picture. Raises Unanswered in one line, after which the program is started anew."""
-        process, file = self.process or self._started(), png(picture)
+        process, file = self.process or self._start(), png(picture)
         deadline = time.monotonic() + self.timeout
         fault: type[Unanswered] = Unanswered
         try:
-            self._nothing_more(0.0)
+            self._refuse_surplus(0.0)
             writer = threading.Thread(target=_write, args=(process.stdin, b"%d\n%b" % (len(file), file)), daemon=True)
             writer.start()
             line = self.lines.get(timeout=self.timeout)
@@ -86,35 +86,35 @@ class _Program:
             if writer.is_alive():
                 raise queue.Empty
             content = json.loads(line)
-            self._nothing_more(0.0 if self.answered else SURPLUS)
-            self.answered = True
+            self._refuse_surplus(0.0 if self.has_answered else SURPLUS)
+            self.has_answered = True
             return content
         except queue.Empty:
-            why = f"no answer in {self.timeout:g} s"
+            reason = f"no answer in {self.timeout:g} s"
         except OSError:
-            why = "it has ended"
+            reason = "it has ended"
         except Misplaced as error:
-            why, fault = str(error), Misplaced
+            reason, fault = str(error), Misplaced
         except (ValueError, RecursionError):
-            why = f"no JSON of at most {MOST_BYTES} bytes in a line: {line[:80]!r}"
+            reason = f"no JSON of at most {MOST_BYTES} bytes in a line: {line[:80]!r}"
         self.process = None
         _stop(process)
         goes_on = "start a new run" if fault is Misplaced else "resume=DIRECTORY goes on"
-        raise fault(f"{self.title}: {why} (exit status {process.returncode}); {goes_on}")
+        raise fault(f"{self.title}: {reason} (exit status {process.returncode}); {goes_on}")
 
-    def _nothing_more(self, wait: float) -> None:
+    def _refuse_surplus(self, wait: float) -> None:
         """Raise Misplaced where a line follows that answers no picture."""
         with suppress(queue.Empty):
             if line := self.lines.get(timeout=wait) if wait else self.lines.get_nowait():
                 raise Misplaced(f"a line too many on its standard output: {line[:80]!r}; one line answers a picture")
             self.lines.put(line)  # the end of the stream
 
-    def _started(self) -> "subprocess.Popen[bytes]":
+    def _start(self) -> "subprocess.Popen[bytes]":
         try:
             process = subprocess.Popen(self.words, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         except OSError as error:
             raise Unanswered(f"{self.title} cannot be started: {error.strerror}") from None
-        self.process, self.lines, self.answered = process, queue.Queue(), False
+        self.process, self.lines, self.has_answered = process, queue.Queue(), False
         weakref.finalize(self, _stop, process)
         threading.Thread(target=_read, args=(process.stdout, self.lines), daemon=True).start()
         return process
@@ -129,8 +129,8 @@ def _write(stream: IO[bytes], data: bytes) -> None:
 
 def _read(stream: IO[bytes], lines: "queue.Queue[bytes]") -> None:
     """All lines of a stream, and an empty one at its end, or where a line is too long."""
-    with io.BufferedReader(stream) as buffered:  # type: ignore[type-var]
-        while line := buffered.readline(MOST_BYTES):
+    with io.BufferedReader(stream) as stream_lines:  # type: ignore[type-var]
+        while line := stream_lines.readline(MOST_BYTES):
             lines.put(line)
             if len(line) == MOST_BYTES:
                 break

@@ -83,9 +83,9 @@ def endpoint(
     def ask(pixels: np.ndarray) -> Any:
         files = [png(picture) for picture in pixels]
         if batch == 1:
-            return [_within(client.posted(files[0], "image/png"), "answer")]
+            return [_entry(client.post(files[0], "image/png"), "answer")]
         content = {"pictures": [base64.b64encode(file).decode() for file in files]}
-        return _within(client.posted(json.dumps(content).encode(), "application/json"), "answers")
+        return _entry(client.post(json.dumps(content).encode(), "application/json"), "answers")
 
     return BlackBox(ask, f"http:{model}", answer=answer, batch=batch)
 
@@ -95,51 +95,51 @@ class _Client:
     have sent the key back."""
 
     def __init__(
-        self, url: str, secret: str | None, interval: float, retries: int, timeout: float, most: int
+        self, url: str, secret: str | None, interval: float, retries: int, timeout: float, limit: int
     ) -> None:
-        self.url, self.interval, self.retries, self.timeout, self.most = url, interval, retries, timeout, most
+        self.url, self.interval, self.retries, self.timeout, self.limit = url, interval, retries, timeout, limit
         self.headers = {} if secret is None else {"Authorization": f"Bearer {secret}"}
         self.next = 0.0  # when the next request may be sent
 
-    def posted(self, body: bytes, kind: str) -> Any:
+    def post(self, body: bytes, kind: str) -> Any:
         """The JSON that answers a body. Raises Unanswered in one line."""
         for attempt in range(self.retries + 1):
             pause = PAUSE * 2**attempt
             try:
-                return json.loads(self._sent(body, kind))
+                return json.loads(self._send(body, kind))
             except Unanswered:
                 raise
             except urllib.error.HTTPError as error:
                 error.close()
-                why, pause = f"status {error.code}", max(pause, _seconds(error.headers.get("Retry-After")))
+                reason, pause = f"status {error.code}", max(pause, _seconds(error.headers.get("Retry-After")))
                 if error.code not in PASSING:
-                    raise Unanswered(f"encoder http:{self.url}: the server refuses a picture ({why})") from None
+                    raise Unanswered(f"encoder http:{self.url}: the server refuses a picture ({reason})") from None
             except (http.client.HTTPException, ConnectionError) as error:
-                why = f"no whole HTTP response ({type(error).__name__})"
+                reason = f"no whole HTTP response ({type(error).__name__})"
             except OSError as error:  # URLError is one
-                reason = getattr(error, "reason", error)
-                why = getattr(reason, "strerror", None) or f"no answer in {self.timeout:g} s"
+                cause = getattr(error, "reason", error)
+                reason = getattr(cause, "strerror", None) or f"no answer in {self.timeout:g} s"
             except (ValueError, RecursionError):
-                why = "an answer that is not JSON"
+                reason = "an answer that is not JSON"
             if attempt < self.retries:
                 time.sleep(min(pause, LONGEST))
         raise Unanswered(
-            f"encoder http:{self.url}: no answer in {self.retries + 1} attempts, at last {why}; the answers so far "
-            "are kept (resume=DIRECTORY goes on)"
+            f"encoder http:{self.url}: no answer in {self.retries + 1} attempts, at last {reason}; the answers so "
+            "far are kept (resume=DIRECTORY goes on)"
         )
 
-    def _sent(self, body: bytes, kind: str) -> bytes:
+    def _send(self, body: bytes, kind: str) -> bytes:
         time.sleep(max(0.0, self.next - time.monotonic()))
         self.next = time.monotonic() + self.interval
         headers = {"Content-Type": kind, "Accept": "application/json", **self.headers}
         request = urllib.request.Request(self.url, body, headers, method="POST")
         deadline = _Deadline(self.timeout)
         with deadline, _opener(deadline).open(request, timeout=self.timeout) as response:
-            data: bytes = response.read(self.most + 1)
-        if deadline.passed:  # what was read may be cut
+            data: bytes = response.read(self.limit + 1)
+        if deadline.is_over:  # what was read may be cut
             raise TimeoutError
-        if len(data) > self.most:
-            raise Unanswered(f"encoder http:{self.url}: an answer of more than {self.most} bytes")
+        if len(data) > self.limit:
+            raise Unanswered(f"encoder http:{self.url}: an answer of more than {self.limit} bytes")
         if response.length:  # as many are missing
             raise http.client.IncompleteRead(data, response.length)
         return data
@@ -150,7 +150,7 @@ class _Deadline:
     side answers: the time-out of a socket begins anew with each byte."""
 
     def __init__(self, seconds: float) -> None:
-        self.seconds, self.passed = seconds, False
+        self.seconds, self.is_over = seconds, False
         self.timers: list[threading.Timer] = []
 
     def __enter__(self) -> None:
@@ -167,7 +167,7 @@ class _Deadline:
         self.timers[-1].start()
 
     def _end(self, connection: socket.socket) -> None:
-        self.passed = True
+        self.is_over = True
         with suppress(OSError):  # it has ended
             socket.socket.shutdown(connection, socket.SHUT_RDWR)  # of a TLS socket too, without a farewell
 
@@ -202,7 +202,7 @@ class _Stay(urllib.request.HTTPRedirectHandler):
         return None
 
 
-def _within(content: Any, name: str) -> Any:
+def _entry(content: Any, name: str) -> Any:
     return content.get(name) if isinstance(content, dict) else content
 
 

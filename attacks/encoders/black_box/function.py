@@ -29,17 +29,17 @@ def function(model: str, answer: str = "vector") -> BlackBox:
     title = f"callable:{model}"
     sys.path.insert(0, str(Path.cwd()))
     try:
-        made: Any = getattr(importlib.import_module(module), name)
+        victim: Any = getattr(importlib.import_module(module), name)
     except Exception as error:  # the user's code
         raise ValueError(f"`model`: {model} cannot be imported ({_line(error)}); run from its folder") from error
     finally:
         sys.path.remove(str(Path.cwd()))
-    if not callable(made):
-        raise ValueError(f"`model`: {model} must be a function of pictures (N,H,W,3); got a {type(made).__name__}")
+    if not callable(victim):
+        raise ValueError(f"`model`: {model} must be a function of pictures (N,H,W,3); got a {type(victim).__name__}")
 
     def ask(pixels: np.ndarray) -> Any:
         try:
-            return made(pixels)
+            return victim(pixels)
         except Exception as error:
             raise Unanswered(f"encoder {title} failed: {_line(error)}") from error
 

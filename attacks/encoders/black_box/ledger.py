@@ -73,8 +73,8 @@ class Ledger:
         digests = [digest(picture) for picture in pixels]
         new = list({name: at for at, name in reversed([*enumerate(digests)]) if name not in self.rows}.values())[::-1]
         for first in range(0, len(new), batch):
-            some = new[first : first + batch]
-            fresh = {digests[at]: row for at, row in zip(some, ask(pixels[some]), strict=True)}
+            numbers = new[first : first + batch]
+            fresh = {digests[at]: row for at, row in zip(numbers, ask(pixels[numbers]), strict=True)}
             width = len(next(iter((self.rows or fresh).values())))
             for row in fresh.values():
                 if len(row) != width:

@@ -33,9 +33,9 @@ class Decision:
     chunk: int = 48
 
     def __post_init__(self) -> None:
-        for name, known in (("layout", get_args(Layout)), ("precision", get_args(Precision))):
-            if getattr(self, name) not in known:
-                raise ValueError(f"`{name}` must be one of {', '.join(known)}; got {getattr(self, name)!r}")
+        for name, choices in (("layout", get_args(Layout)), ("precision", get_args(Precision))):
+            if getattr(self, name) not in choices:
+                raise ValueError(f"`{name}` must be one of {', '.join(choices)}; got {getattr(self, name)!r}")
         if type(self.fold) is not bool:
             raise ValueError(f"`fold` must be true or false; got {self.fold!r}")
         if type(self.chunk) is not int or self.chunk < 1:

@@ -31,10 +31,10 @@ def fold(module: nn.Module) -> None:
         layer: Any = module.get_submodule(first)
         fuse: Any = fuse_linear_bn_eval if isinstance(layer, nn.Linear) else fuse_conv_bn_eval
         module.set_submodule(first, fuse(layer, module.get_submodule(second)))
-        module.set_submodule(second, _Folded(layer.weight.dim()))
+        module.set_submodule(second, _NoNorm(layer.weight.dim()))
 
 
-class _Folded(nn.Module):
+class _NoNorm(nn.Module):
     """In place of a batch norm, which normalises a linear layer's outputs only if there is no axis between."""
 
     def __init__(self, dims: int) -> None:
@@ -51,7 +51,7 @@ def _pairs(module: nn.Module) -> list[Pair]:
     """Every pair, by names within `module`; a layer with two names (shared) is in none."""
     names = Counter(id(child) for _, child in module.named_modules(remove_duplicate=False))
     layers = {pair: (module.get_submodule(pair[0]), module.get_submodule(pair[1])) for pair in _search(module, "")}
-    return [pair for pair, own in layers.items() if _fits(*own) and all(names[id(layer)] == 1 for layer in own)]
+    return [pair for pair, both in layers.items() if _fits(*both) and all(names[id(layer)] == 1 for layer in both)]
 
 
 def _search(module: nn.Module, prefix: str) -> Iterator[Pair]:
@@ -66,13 +66,13 @@ def _search(module: nn.Module, prefix: str) -> Iterator[Pair]:
             yield from _search(child, f"{prefix}{name}.")
         return
     calls = Counter(str(node.target) for node in graph.nodes if node.op == "call_module")
-    touched = {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
+    parents = {str(node.target).rpartition(".")[0] for node in graph.nodes if node.op == "get_attr"}
     for node in graph.nodes:
         source = node.args[0] if node.op == "call_module" and len(node.args) == 1 else None
         if not isinstance(source, fx.Node) or source.op != "call_module" or len(source.users) != 1:
             continue
         pair = str(source.target), str(node.target)
-        if all(calls[name] == 1 and name not in touched for name in pair):
+        if all(calls[name] == 1 and name not in parents for name in pair):
             yield prefix + pair[0], prefix + pair[1]
 
 
@@ -85,6 +85,6 @@ def _fits(layer: nn.Module, norm: nn.Module) -> bool:
         matches = matches and bool(norm.affine) and layer.out_features == norm.num_features
     if not matches or layer.training or norm.training or norm.running_mean is None:
         return False
-    own = [hook for hook in norm._forward_hooks.values() if hook is not settled]  # that one goes with the norm
-    hooks = (layer._forward_hooks, layer._forward_pre_hooks, own, norm._forward_pre_hooks)
+    norm_hooks = [hook for hook in norm._forward_hooks.values() if hook is not settled]  # that one goes with the norm
+    hooks = (layer._forward_hooks, layer._forward_pre_hooks, norm_hooks, norm._forward_pre_hooks)
     return not any(hooks) and layer.weight.dtype == norm.running_mean.dtype

@@ -15,7 +15,7 @@ M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
 KEEP = {M_TRIM_THRESHOLD: 2**31 - 1, M_TOP_PAD: 2**26, M_MMAP_MAX: 0}
 #: Where glibc's own adaptation ends: blocks above 32 MiB mapped on their own, the heap trimmed above twice that.
 M_MMAP_THRESHOLD = -3
-ADAPTED = {M_TRIM_THRESHOLD: 2**26, M_TOP_PAD: 2**17, M_MMAP_MAX: 2**16, M_MMAP_THRESHOLD: 2**25}
+GLIBC = {M_TRIM_THRESHOLD: 2**26, M_TOP_PAD: 2**17, M_MMAP_MAX: 2**16, M_MMAP_THRESHOLD: 2**25}
 
 
 def keep_freed_memory(keep: bool = True) -> bool:
@@ -27,8 +27,8 @@ def keep_freed_memory(keep: bool = True) -> bool:
     if platform.libc_ver()[0] != "glibc":
         return False
     mallopt = ctypes.CDLL(None).mallopt
-    done = [mallopt(name, value) == 1 for name, value in (KEEP if keep else ADAPTED).items()]
-    return all(done)
+    results = [mallopt(name, value) == 1 for name, value in (KEEP if keep else GLIBC).items()]
+    return all(results)
 
 
 #: Share of the free memory that a chunk may use; workspaces and other programs need the rest.
@@ -41,12 +41,12 @@ def free_memory(device: torch.device, root: Path = Path("/")) -> int | None:
     `root` is where /proc and /sys are mounted.
     """
     if device.type == "cuda":
-        cached = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-        return torch.cuda.mem_get_info(device)[0] + cached
+        cache = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + cache
     if device.type != "cpu":
         return None
-    known = [free for free in (_available(root), *_groups(root)) if free is not None]
-    return min(known, default=None)
+    limits = [free for free in (_available(root), *_groups(root)) if free is not None]
+    return min(limits, default=None)
 
 
 def _available(root: Path) -> int | None:
@@ -69,8 +69,8 @@ def _groups(root: Path) -> Iterator[int | None]:
 
 def _left(group: Path) -> int | None:
     try:
-        most, used = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
-        return max(0, most - used + _numbers(group / "memory.stat").get("inactive_file", 0))
+        limit, usage = (int((group / f"memory.{name}").read_text()) for name in ("max", "current"))
+        return max(0, limit - usage + _numbers(group / "memory.stat").get("inactive_file", 0))
     except (OSError, ValueError):  # a group without a limit has the word "max"
         return None
 
@@ -84,43 +84,43 @@ class Held:
     """Bytes that autograd saves in its largest pass, without weights, each storage counted once."""
 
     def __init__(self) -> None:
-        self.most = self._now = 0
-        self._seen: set[int] = set()
+        self.largest = self._bytes = 0
+        self._storages: set[int] = set()
 
     def begin(self) -> None:
         """A new pass."""
-        self._now = 0
-        self._seen.clear()
+        self._bytes = 0
+        self._storages.clear()
 
     def add(self, tensor: Tensor) -> Tensor:
         """Count a tensor that autograd saves."""
         storage = tensor.untyped_storage()
         whole = tensor if tensor._base is None else tensor._base  # a linear layer saves its weight transposed
-        if not isinstance(whole, nn.Parameter) and storage.data_ptr() not in self._seen:
-            self._seen.add(storage.data_ptr())
-            self._now += storage.nbytes()
-            self.most = max(self.most, self._now)
+        if not isinstance(whole, nn.Parameter) and storage.data_ptr() not in self._storages:
+            self._storages.add(storage.data_ptr())
+            self._bytes += storage.nbytes()
+            self.largest = max(self.largest, self._bytes)
         return tensor
 
 
 @contextmanager
 def watch(device: torch.device) -> Iterator[Held]:
     """Measure the memory of the largest pass within; on CUDA, the peak of the allocator."""
-    held = Held()
+    memory = Held()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
-        yield held
-        held.most = torch.cuda.max_memory_allocated(device) - before
+        start = torch.cuda.memory_allocated(device)
+        yield memory
+        memory.largest = torch.cuda.max_memory_allocated(device) - start
         return
-    with torch.autograd.graph.saved_tensors_hooks(held.add, lambda tensor: tensor):
-        yield held
+    with torch.autograd.graph.saved_tensors_hooks(memory.add, lambda tensor: tensor):
+        yield memory
 
 
-def most_rows(device: torch.device, held: float) -> int | None:
+def most_rows(device: torch.device, row_bytes: float) -> int | None:
     """Most rows of a pass in which each needs `held` bytes, at least 1; None where the free memory is unknown."""
     free = free_memory(device)
-    return None if free is None else max(1, int(SHARE * free / max(held, 1)))
+    return None if free is None else max(1, int(SHARE * free / max(row_bytes, 1)))
 
 
 def out_of_memory(error: Exception) -> bool:

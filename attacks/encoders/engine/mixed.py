@@ -61,8 +61,8 @@ class _Product(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        pulled = (grads[0].to(torch.bfloat16) @ ctx.low).to(grads[0].dtype)
-        return pulled, None, None, None
+        gradient = (grads[0].to(torch.bfloat16) @ ctx.low).to(grads[0].dtype)
+        return gradient, None, None, None
 
 
 class _Convolution(torch.autograd.Function):
@@ -76,10 +76,10 @@ class _Convolution(torch.autograd.Function):
         settings: tuple[Sizes, Sizes | str, Sizes, int],
         padded: tuple[Sizes, Sizes],
     ) -> Tensor:
-        (stride, padding, dilation, groups), (before, extra) = settings, padded
+        (stride, padding, dilation, groups), (border, extra) = settings, padded
         channels_last = x.is_contiguous(memory_format=torch.channels_last) and not x.is_contiguous()
         ctx.format = torch.channels_last if channels_last else torch.contiguous_format
-        ctx.low, ctx.shape, ctx.before, ctx.extra = low, tuple(x.shape), before, extra
+        ctx.low, ctx.shape, ctx.border, ctx.extra = low, tuple(x.shape), border, extra
         ctx.stride, ctx.dilation, ctx.groups = stride, dilation, groups
         return F.conv2d(x, weight, bias, stride, padding, dilation, groups)
 
@@ -91,11 +91,11 @@ class _Convolution(torch.autograd.Function):
         padded = (count, channels, height + ctx.extra[0], width + ctx.extra[1])
         # Only its shape and layout are read.
         source = torch.empty(padded, dtype=low.dtype, device=low.device, memory_format=ctx.format)
-        pulled, _, _ = torch.ops.aten.convolution_backward(
-            *(low, source, ctx.low, None, ctx.stride, ctx.before, ctx.dilation),
+        gradient, _, _ = torch.ops.aten.convolution_backward(
+            *(low, source, ctx.low, None, ctx.stride, ctx.border, ctx.dilation),
             *(False, [0, 0], ctx.groups, (True, False, False)),
         )
-        return pulled[:, :, :height, :width].to(grads[0].dtype), *[None] * 5
+        return gradient[:, :, :height, :width].to(grads[0].dtype), *[None] * 5
 
 
 def _padding(layer: nn.Conv2d) -> tuple[Sizes, Sizes]:

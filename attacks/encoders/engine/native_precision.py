@@ -19,7 +19,7 @@ from transforms.doors import unchecked
 #: The largest entry of a picture's scaled gradient where it enters a float16 network, and the least that is tried.
 #: float16 ends at 2^16, and its normal numbers begin at 2^-14: a gradient may grow 2^8-fold in the network, or shrink
 #: 2^22-fold.
-LARGEST, LEAST = 2.0**8, 2.0**-12
+LARGEST, SMALLEST = 2.0**8, 2.0**-12
 NATIVE, FLOAT32 = "own", "float32"
 HALVES = torch.float16, torch.bfloat16
 
@@ -67,7 +67,7 @@ class NativePrecision:
 
     def __init__(self, network: nn.Module, title: str) -> None:
         self.title, self.is_program = title, isinstance(network, ScriptModule)
-        self.widened: torch.dtype | None = None  # the dtype of weights that were widened
+        self.weights_dtype: torch.dtype | None = None  # the dtype of weights that were widened
         self.dtype = native_dtype(network)
         self.largest = LARGEST
         self.scale, self.wide = RowScale(LARGEST), torch.float32  # of the present pass
@@ -78,38 +78,38 @@ class NativePrecision:
         return self.dtype in HALVES
 
     @property
-    def _unchanged(self) -> bool:
+    def _is_ordinary(self) -> bool:
         """Whether the network is an ordinary one."""
         return self.dtype is None and not self.is_program
 
     def enter(self, pictures: Any) -> Any:
         """The pictures, or their tiles, as the network takes them."""
-        if self._unchanged:
+        if self._is_ordinary:
             return pictures
         if isinstance(pictures, Tiles):
             return pictures._replace(pixels=self.enter(pictures.pixels))
         self.wide, self.scale = torch.promote_types(pictures.dtype, torch.float32), RowScale(self.largest)
         if self.dtype == torch.float16:
             scale = self.scale
-            pictures = hooked(pictures.to(self.wide), lambda gradient: self._divided(scale, gradient))
+            pictures = hooked(pictures.to(self.wide), lambda gradient: self._unscale(scale, gradient))
         return pictures.to(self.dtype or torch.float32)
 
     def leave(self, features: Tree) -> Tree:
         """What leaves the network, or a layer of it, after `enter`. Integers are left as they are."""
-        return features if self._unchanged else mapped(features, self._widened)
+        return features if self._is_ordinary else mapped(features, self._widen)
 
-    def call(self, network: nn.Module, pictures: Any, **which: Any) -> Any:
+    def call(self, network: nn.Module, pictures: Any, **options: Any) -> Any:
         """The network's answer to what `enter` gave. Raises ValueError in one line where it refuses the dtype, device
         or shape."""
-        if torch.compiler.is_compiling() or self._unchanged:
-            return unchecked(network)(pictures, **which)
+        if torch.compiler.is_compiling() or self._is_ordinary:
+            return unchecked(network)(pictures, **options)
         try:
-            return unchecked(network)(pictures, **which)
+            return unchecked(network)(pictures, **options)
         except (RuntimeError, TypeError, IndexError) as error:
             if out_of_memory(error):
                 raise
-            given = pictures.pixels if isinstance(pictures, Tiles) else pictures
-            raise ValueError(self._refusal(error, given)) from error
+            images = pictures.pixels if isinstance(pictures, Tiles) else pictures
+            raise ValueError(self._refusal(error, images)) from error
 
     def back(self, features: Tensor) -> None:
         """A backward pass from finite features. Raises ValueError in one line where the network lacks one."""
@@ -122,16 +122,16 @@ class NativePrecision:
                 raise
             raise ValueError(self._refusal(error, features)) from error
 
-    def _widened(self, leaf: Tensor) -> Tensor:
+    def _widen(self, leaf: Tensor) -> Tensor:
         if not leaf.is_floating_point():
             return leaf
         wide = leaf.to(self.wide)
         return hooked(wide, self.scale.times) if self.dtype == torch.float16 else wide
 
-    def _divided(self, scale: RowScale, gradient: Tensor) -> Tensor:
+    def _unscale(self, scale: RowScale, gradient: Tensor) -> Tensor:
         if bool(gradient.isfinite().all()):
             self.largest = LARGEST
-        elif scale.largest > LEAST:
+        elif scale.largest > SMALLEST:
             self.largest = scale.largest / 16
             raise Overflow(
                 f"a gradient overflows in the float16 of {self.title}: repeat the pass, at a smaller scale"
@@ -149,7 +149,7 @@ class NativePrecision:
             fix = "choose its device, or save it without a device of its own"
         elif re.search(r"dtype|scalar type|Input type|ScalarType", reason):
             rule = f"`encoder.precision`: {title} must compute in the dtype of its weights; got {dtype} pictures"
-            fix = f"try encoder.precision={NATIVE if self.widened else FLOAT32}, or save it in one dtype"
+            fix = f"try encoder.precision={NATIVE if self.weights_dtype else FLOAT32}, or save it in one dtype"
         else:
             rule = f"`encoder.preprocess.size` must be what {title} was made or traced for, for any number of "
             rule, fix = f"{rule}pictures; got {len(pictures)} of {shape} in {dtype}", "give the size that it takes"
@@ -159,8 +159,8 @@ class NativePrecision:
 def _reason(error: Exception) -> str:
     """The line of an error that says what was wrong: of a TorchScript trace the last error, else the first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
-    named = [line for line in lines if "TorchScript" in str(error) and _ERROR.match(line)]
-    return _ERROR.sub("", (named or lines[:1])[-1])[:200]
+    errors = [line for line in lines if "TorchScript" in str(error) and _ERROR.match(line)]
+    return _ERROR.sub("", (errors or lines[:1])[-1])[:200]
 
 
 #: What TorchScript puts before the message of an error.
@@ -188,9 +188,9 @@ class InNativePrecision(nn.Module):
         """The coordinates of its draws."""
         return randomness_of(self.encoder)
 
-    def forward(self, images: Tensor, **which: Any) -> Tree:
+    def forward(self, images: Tensor, **options: Any) -> Tree:
         """Raises ValueError where the module refuses the pictures, or its answer is no embedding."""
-        answer: Any = self.native.call(self.encoder, self.native.enter(images), **which)
+        answer: Any = self.native.call(self.encoder, self.native.enter(images), **options)
         return self.native.leave(embeddings(answer, f"the answer of encoder {self.native.title}", len(images)))
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> "InNativePrecision":
@@ -218,10 +218,10 @@ def native_precisions(encoder: nn.Module) -> Iterator[tuple[nn.Module, NativePre
 
 def precision_around(encoder: nn.Module, layer: nn.Module) -> NativePrecision | None:
     """The innermost of these around a layer."""
-    around = None
+    innermost = None
     for module, native in native_precisions(encoder):
-        around = native if any(part is layer for part in module.modules()) else around
-    return around
+        innermost = native if any(part is layer for part in module.modules()) else innermost
+    return innermost
 
 
 def in_native_precision(encoder: Any) -> Any:
@@ -251,7 +251,7 @@ def run_in(encoder: nn.Module, precision: str = NATIVE) -> nn.Module:
             if isinstance(part, nn.Module):
                 part.float()
         for native, dtype in halves:
-            native.widened = dtype
+            native.weights_dtype = dtype
     return encoder
 
 
@@ -265,8 +265,8 @@ def is_half(encoder: object) -> str | None:
 def precision_text(encoder: nn.Module) -> str:
     """The precision that an encoder runs in, in words: float32, float16, "float32, widened from float16"."""
     for _, native in native_precisions(encoder):
-        if native.widened is not None:
-            return f"float32, widened from {_name(native.widened)}"
+        if native.weights_dtype is not None:
+            return f"float32, widened from {_name(native.weights_dtype)}"
         if native.dtype is not None:
             return _name(native.dtype)
     return FLOAT32

@@ -38,7 +38,7 @@ class Prepared:
 
     def __init__(self, run: Encoder, decision: Decision, make_exact: Callable[[], Encoder]) -> None:
         self.run, self.decision, self.make_exact = run, decision, make_exact
-        self.fell_back = self.warned = False
+        self.fell_back = self.has_warned = False
 
     @cached_property
     def exact(self) -> Encoder:
@@ -78,8 +78,8 @@ def prepare(encoder: Encoder, decision: Decision) -> Encoder:
     run = _module(encoder, decision) if isinstance(encoder, nn.Module) else encoder
     if run is encoder:
         needs = {"precision=mixed": decision.precision == "mixed", "fold=true": decision.fold}
-        for name, needed in needs.items():
-            if needed:
+        for name, is_needed in needs.items():
+            if is_needed:
                 kind = type(encoder).__name__
                 raise ValueError(f"`engine.{name}` needs an encoder that is an nn.Module; got a {kind}")
     return Prepared(run, decision, lambda: prepare(encoder, decision.exact))
@@ -93,12 +93,12 @@ def _module(encoder: nn.Module, decision: Decision) -> nn.Module:
         fold(module)
     if decision.layout == "channels_last":
         module = module.to(memory_format=torch.channels_last)
-    lowered = 1
+    count = 1
     if decision.precision == "mixed":
-        lowered = make_mixed(module)
+        count = make_mixed(module)
     elif decision.precision == "bfloat16":
-        lowered = make_low(module)
-    if not lowered:
+        count = make_low(module)
+    if not count:
         raise ValueError(
             f"`engine.precision={decision.precision}` needs a layer of nn.Conv2d or nn.Linear, and "
             f"{type(encoder).__name__} has none; use engine.precision=float32"
@@ -112,8 +112,8 @@ def prepared(encoder: object) -> Prepared | None:
     while not isinstance(encoder, Prepared):
         if encoder is None or isinstance(encoder, nn.Module):
             return None
-        around = optional(encoder, "encoder") or optional(encoder, "__wrapped__")
-        encoder = encoder.func if isinstance(encoder, partial) else around
+        inner = optional(encoder, "encoder") or optional(encoder, "__wrapped__")
+        encoder = encoder.func if isinstance(encoder, partial) else inner
     return encoder
 
 
@@ -165,8 +165,8 @@ def fall_back(encoder: object, run: Callable[[], Result], finite: Callable[[Resu
     if not finite(exact):
         runner.fell_back = False
         return None
-    if not runner.warned:
-        runner.warned = True
+    if not runner.has_warned:
+        runner.has_warned = True
         warnings.warn(
             f"`engine.precision={runner.decision.precision}` gives a loss or a gradient that is not finite, and "
             "float32 does not: from here on it is float32, which is slower (engine.precision=float32 avoids "

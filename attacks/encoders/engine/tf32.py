@@ -20,9 +20,9 @@ def has_tf32(device: torch.device) -> bool:
     return device.type == "cuda" and torch.cuda.get_device_capability(device) >= CAPABILITY
 
 
-def allow_tf32(allowed: bool) -> None:
+def allow_tf32(is_allowed: bool) -> None:
     """Whether float32 may be TF32 in this process. Torch's own default is true for convolutions."""
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allowed
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = is_allowed
 
 
 def tf32_pass(run: Encoder, images: Tensor, **draws: Any) -> Tree:
@@ -51,7 +51,7 @@ class _Pass(torch.autograd.Function):
         with torch.enable_grad(), _tf32():
             ctx.images = images.detach().requires_grad_()
             ctx.features = inner(ctx.images)
-        return tuple(each.detach() for each in ctx.features)
+        return tuple(feature.detach() for feature in ctx.features)
 
     @staticmethod
     @once_differentiable
@@ -59,10 +59,10 @@ class _Pass(torch.autograd.Function):
         pairs = [pair for pair in zip(ctx.features, grads, strict=True) if pair[0].requires_grad]
         if not pairs:
             return None, None
-        features, given = zip(*pairs, strict=True)
+        features, pullbacks = zip(*pairs, strict=True)
         with _tf32():
-            (pulled,) = torch.autograd.grad(features, ctx.images, given, allow_unused=True)
-        return pulled, None
+            (gradient,) = torch.autograd.grad(features, ctx.images, pullbacks, allow_unused=True)
+        return gradient, None
 
 
 @contextmanager

@@ -54,7 +54,7 @@ CANDIDATES: dict[str, tuple[dict[str, Any], ...]] = {
 def choose(
     encoder: Encoder,
     trial: Callable[[Encoder, int], Trial],
-    wanted: Mapping[str, Any],
+    settings: Mapping[str, Any],
     *,
     rows: int,
     total_views: int,
@@ -74,7 +74,7 @@ def choose(
         encoder: in evaluation mode; never changed.
         trial: one step of the estimator with a given encoder and chunk, always on the same views. A few of the run's
             images with all their views are enough.
-        wanted: for each of layout, precision, fold and chunk a value, or "auto" (the default).
+        settings: for each of layout, precision, fold and chunk a value, or "auto" (the default).
         rows: most views that a pass of the trial can have.
         total_views: encoder evaluations of the whole run.
         device: of the encoder.
@@ -83,24 +83,24 @@ def choose(
     Raises:
         ValueError: an unknown setting, or a value that it or this encoder does not support.
     """
-    given = {name: value for name, value in wanted.items() if value != "auto"}
-    start = Decision.from_dict({"chunk": min(rows, START.get(device.type, START["cpu"])), **given})
+    fixed = {name: value for name, value in settings.items() if value != "auto"}
+    start = Decision.from_dict({"chunk": min(rows, START.get(device.type, START["cpu"])), **fixed})
     allow_tf32(False)
     prepare(encoder, start)  # raises for a given setting that this encoder does not support
-    if len(given) == len(SETTINGS):
+    if len(fixed) == len(SETTINGS):
         return Choice(start, ())
     try:
         if rows > BUDGET * total_views:
             raise ValueError(f"a trial of {rows} views is over {BUDGET:.0%} of the run's {total_views}")
-        tuner = Tuner(encoder, trial, total_views, device, clock, given)
+        tuner = Tuner(encoder, trial, total_views, device, clock, fixed)
         long = tuner.begin(start)
     except Exception as error:  # the run itself will report an error of the encoder
         return Choice(start, (Measurement("start", start.to_dict(), why=f"not measured: {first_line(error)}"),))
     if long:
         for changes in CANDIDATES.get(device.type, CANDIDATES["cpu"]):
-            if not set(changes) & set(given):
+            if not set(changes) & set(fixed):
                 tuner.attempt(**changes)
-        if "chunk" not in given:
+        if "chunk" not in fixed:
             tuner.attempt_chunks(rows)
     return Choice(tuner.best.decision, tuple(tuner.measurements))
 
@@ -145,11 +145,11 @@ class Candidate:
         self.encoder, self.decision = prepare(encoder, decision), decision
         self.views = self.largest = 0
         self.probe = torch.empty(0)
-        self.held = Held()  # the memory of a pass
+        self.memory = Held()  # the memory of a pass
         self.warmup = self.seconds = math.inf  # of the warm-up with preparation, and of a later trial
 
     def __call__(self, images: Tensor, **draws: Any) -> Tree:
-        self.held.begin()
+        self.memory.begin()
         self.views += len(images)
         self.largest = max(self.largest, len(images))
         self.probe = self.probe if len(self.probe) else images.detach()[:PROBE].clone()
@@ -162,14 +162,14 @@ class Candidate:
 
     def most_rows(self, device: torch.device) -> int | None:
         """Most views of a pass that fit into free memory; None where that is unknown."""
-        return most_rows(device, self.held.most / self.largest)
+        return most_rows(device, self.memory.largest / self.largest)
 
-    def measurement(self, name: str, why: str, taken: bool) -> Measurement:
+    def measurement(self, name: str, reason: str, is_taken: bool) -> Measurement:
         """The record."""
         _, error, noise = self.rounding
         rounding, ratio = (error, self.rounding.ratio) if error < math.inf else (None, None)
         settings, ms = self.decision.to_dict(), 1e3 * self.per_view
-        return Measurement(name, settings, ms, rounding, noise, ratio, taken, why)
+        return Measurement(name, settings, ms, rounding, noise, ratio, is_taken, reason)
 
 
 @dataclass
@@ -181,10 +181,10 @@ class Tuner:
     total_views: int
     device: torch.device
     clock: Callable[[], float]
-    given: Mapping[str, Any]
+    fixed: Mapping[str, Any]
     measurements: list[Measurement] = field(default_factory=list)
     exact: Trial | None = None  # the step in float32
-    stopped: bool = False
+    is_stopped: bool = False
 
     def __post_init__(self) -> None:
         self.began = self._time()
@@ -192,42 +192,42 @@ class Tuner:
     def begin(self, start: Decision) -> bool:
         """Measure plain float32, the reference of all gradients, and `start`. Whether the run is worth tuning."""
         self.reference = self._warm_up(Decision(chunk=start.chunk))
-        most = self.reference.most_rows(self.device)
-        if "chunk" not in self.given and most is not None and most < start.chunk:
-            start = replace(start, chunk=most)
-            self.reference = self._warm_up(Decision(chunk=most))
+        limit = self.reference.most_rows(self.device)
+        if "chunk" not in self.fixed and limit is not None and limit < start.chunk:
+            start = replace(start, chunk=limit)
+            self.reference = self._warm_up(Decision(chunk=limit))
         self.best = self.reference if start == self.reference.decision else self._warm_up(start)
         warm = self.best.warmup / self.best.views * self.total_views
-        self.best.seconds = self._timed(self.best)
+        self.best.seconds = self._seconds_of(self.best)
         long = min(warm, self._run) >= SHORT
-        why = "where the search begins" if long else f"a run of {self._run:.1f} s is too short to be tuned"
-        self.measurements.append(self.best.measurement("start", why, taken=True))
+        reason = "where the search begins" if long else f"a run of {self._run:.1f} s is too short to be tuned"
+        self.measurements.append(self.best.measurement("start", reason, is_taken=True))
         return long
 
     def attempt(self, **changes: Any) -> bool:
         """Measure the best decision with `changes`, and take it if it is better. Whether it was taken."""
-        if self.stopped:
+        if self.is_stopped:
             return False
         ((setting, value),) = changes.items()
         name = value if isinstance(value, str) else setting if isinstance(value, bool) else f"{setting} {value}"
         decision = replace(self.best.decision, **changes)
-        why = self._obstacle(changes)
-        if why is None:
+        reason = self._obstacle(changes)
+        if reason is None:
             try:
                 candidate = self._warm_up(decision)
-                why = self._differs(candidate)
-                sure = self._race(candidate, 1 if why else ROUNDS)
-                why = why or self._slower(candidate)
-                if why is None and not sure:
-                    why = f"refused: no time to compare it {ROUNDS} times, as so small a gain needs"
+                reason = self._differs(candidate)
+                sure = self._race(candidate, 1 if reason else ROUNDS)
+                reason = reason or self._slower(candidate)
+                if reason is None and not sure:
+                    reason = f"refused: no time to compare it {ROUNDS} times, as so small a gain needs"
             except Exception as error:  # a missing operator, no memory: any reason will do
-                why = f"refused: {first_line(error)}"
+                reason = f"refused: {first_line(error)}"
             else:
-                verdict = why or f"taken: {self._share(candidate):.3f} of the time"
-                self.measurements.append(candidate.measurement(name, verdict, taken=why is None))
-                self.best = self.best if why else candidate
-                return why is None
-        self.measurements.append(Measurement(name, decision.to_dict(), why=why))
+                verdict = reason or f"taken: {self._share(candidate):.3f} of the time"
+                self.measurements.append(candidate.measurement(name, verdict, is_taken=reason is None))
+                self.best = self.best if reason else candidate
+                return reason is None
+        self.measurements.append(Measurement(name, decision.to_dict(), why=reason))
         return False
 
     def attempt_chunks(self, rows: int) -> None:
@@ -257,7 +257,7 @@ class Tuner:
         calls the encoder, and whatever the encoder raises."""
         began = self._time()
         candidate = Candidate(self.encoder, decision)
-        with watch(self.device) as candidate.held:
+        with watch(self.device) as candidate.memory:
             trial = self.trial(candidate, decision.chunk)
         if not candidate.views:
             raise ValueError("`trial` must call the encoder that it is given")
@@ -266,7 +266,7 @@ class Tuner:
         candidate.rounding = compare(trial.grad, self.exact)
         return candidate
 
-    def _timed(self, candidate: Candidate) -> float:
+    def _seconds_of(self, candidate: Candidate) -> float:
         began = self._time()
         self.trial(candidate.encoder, candidate.decision.chunk)
         return self._time() - began
@@ -274,12 +274,12 @@ class Tuner:
     def _race(self, candidate: Candidate, rounds: int) -> bool:
         """Time the best and the candidate in turn; whether that decides which is faster."""
         times: list[tuple[float, float]] = []
-        decided = False
-        while not decided and (not times or self._affordable(2)):
-            times.append((self._timed(self.best), self._timed(candidate)))
-            decided = len(times) == rounds or not CLEAR < times[-1][1] / times[-1][0] <= HOPELESS
+        is_decided = False
+        while not is_decided and (not times or self._affordable(2)):
+            times.append((self._seconds_of(self.best), self._seconds_of(candidate)))
+            is_decided = len(times) == rounds or not CLEAR < times[-1][1] / times[-1][0] <= HOPELESS
         self.best.seconds, candidate.seconds = (statistics.median(column) for column in zip(*times, strict=True))
-        return decided
+        return is_decided
 
     def _affordable(self, steps: int) -> bool:
         """Whether so many more steps of the best leave measuring within its share of the run."""
@@ -297,11 +297,11 @@ class Tuner:
         if "precision" in changes and self.reference.rounding.noise is None:
             return "refused: with one view the sampling noise is unknown"
         if changes.get("chunk", 0) > self.best.decision.chunk:
-            most = self.best.most_rows(self.device)
-            if most is None or changes["chunk"] > most:
-                return f"refused: {'free memory is unknown' if most is None else f'memory holds {most} views'}"
+            limit = self.best.most_rows(self.device)
+            if limit is None or changes["chunk"] > limit:
+                return f"refused: {'free memory is unknown' if limit is None else f'memory holds {limit} views'}"
         if not self._affordable(3):  # a warm-up, and one trial of each
-            self.stopped = True
+            self.is_stopped = True
             return f"not measured, nor what follows: it would take over {BUDGET:.0%} of the run"
         return None
 
@@ -316,11 +316,11 @@ class Tuner:
             distance = float((other - exact).norm() / exact.norm())
             if not distance <= SAME_EMBEDDING:
                 return f"refused: its embeddings differ from float32 by {distance:.1e}"
-        most = 1.5 * self.best.rounding.error + SAME_GRADIENT * rounding.size
-        if decision.precision == self.best.decision.precision and rounding.error > most:
+        bound = 1.5 * self.best.rounding.error + SAME_GRADIENT * rounding.size
+        if decision.precision == self.best.decision.precision and rounding.error > bound:
             return f"refused: its gradient differs from float32 by {rounding.error / rounding.size:.1e}"
-        judged = decision.precision != "float32" and "precision" not in self.given
-        if judged and rounding.ratio is not None and rounding.ratio >= LIMIT:
+        is_judged = decision.precision != "float32" and "precision" not in self.fixed
+        if is_judged and rounding.ratio is not None and rounding.ratio >= LIMIT:
             share = f"{rounding.ratio:.0%} of the sampling noise's power"
             return f"refused: its rounding has {share}, the limit is {LIMIT:.0%}"
         return None

@@ -56,12 +56,12 @@ def load(request: Request) -> ImageEncoder:
         ) from None
     network, file = _Encoder(whole), None
     if request.weights != RANDOM:
-        state, file, what = weights_of(request, folder, _STEM)
-        fill(network, _renamed(state), what, without=_DECODER)
-    given = dict(request.preprocess)
-    if "size" in given and given["size"] is None:  # `multiple` replaces it
-        given.setdefault("multiple", _reduction(whole.config))
-    preprocess = preprocessing(whole.config).replaced(given)
+        state, file, label = weights_of(request, folder, _STEM)
+        fill(network, _rename(state), label, without=_DECODER)
+    fields = dict(request.preprocess)
+    if "size" in fields and fields["size"] is None:  # `multiple` replaces it
+        fields.setdefault("multiple", _reduction(whole.config))
+    preprocess = preprocessing(whole.config).replaced(fields)
     return ImageEncoder(network, preprocess, replace(request.origin, file=file))
 
 
@@ -99,8 +99,8 @@ class _Encoder(nn.Module):
         return (latents * self.scale).flatten(1)
 
 
-def _renamed(state: dict[str, Tensor]) -> dict[str, Tensor]:
+def _rename(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """The attention of older files, such as sd-vae-ft-mse's, by the names that the library has now."""
-    for before, after in (("query", "to_q"), ("key", "to_k"), ("value", "to_v"), ("proj_attn", "to_out.0")):
-        state = {name.replace(f".attentions.0.{before}.", f".attentions.0.{after}."): t for name, t in state.items()}
+    for old, new in (("query", "to_q"), ("key", "to_k"), ("value", "to_v"), ("proj_attn", "to_out.0")):
+        state = {name.replace(f".attentions.0.{old}.", f".attentions.0.{new}."): t for name, t in state.items()}
     return state

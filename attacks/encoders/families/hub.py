@@ -36,17 +36,17 @@ def folder_of(request: Request, files: Sequence[str], weights: Sequence[str]) ->
     if folder.is_dir():
         return folder
     if folder.exists() or not _NAME.fullmatch(request.model):
-        what = "is a file; name its folder" if folder.exists() else "is no folder here, and no name on the hub"
-        raise FileNotFoundError(f"`encoder.model` {request.model} {what} (paths are relative to {Path.cwd()})")
-    own = request.weights == RANDOM or request.file is not None
-    patterns = [*files, *(() if own else weights)]
+        fault = "is a file; name its folder" if folder.exists() else "is no folder here, and no name on the hub"
+        raise FileNotFoundError(f"`encoder.model` {request.model} {fault} (paths are relative to {Path.cwd()})")
+    needs_no_weights = request.weights == RANDOM or request.file is not None
+    patterns = [*files, *(() if needs_no_weights else weights)]
     hub = extra("huggingface_hub")
     try:
-        cached = Path(hub.snapshot_download(request.model, allow_patterns=patterns, local_files_only=True))
+        cache = Path(hub.snapshot_download(request.model, allow_patterns=patterns, local_files_only=True))
     except (OSError, ValueError):  # missing or incomplete
-        cached = None
-    if cached is not None and (own or any(path for pattern in weights for path in cached.glob(pattern))):
-        return cached
+        cache = None
+    if cache is not None and (needs_no_weights or any(path for pattern in weights for path in cache.glob(pattern))):
+        return cache
     with fetching(f"{request.model} of the hub", FOLDER):
         return Path(hub.snapshot_download(request.model, allow_patterns=patterns))
 
@@ -81,7 +81,7 @@ def weights_of(
     if single.is_file():
         return read_state(single, parts), single, f"the weights of {folder}"
     if index.is_file():
-        files = _listed(index, parts)
+        files = _files_of_index(index, parts)
         absent = [file for file in files if not (folder / file).is_file()]
         if absent and not Path(request.model).expanduser().is_dir():
             with fetching(f"{request.model} of the hub", FOLDER):  # of the folder's own commit
@@ -100,7 +100,7 @@ def weights_of(
     )
 
 
-def _listed(index: Path, parts: Collection[str]) -> list[str]:
+def _files_of_index(index: Path, parts: Collection[str]) -> list[str]:
     """The files of an index, each beside it, that hold tensors of the parts. Raises ValueError."""
     try:
         places = dict(json.loads(index.read_text())["weight_map"])

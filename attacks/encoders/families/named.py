@@ -13,12 +13,12 @@ from attacks.encoders.request import PRETRAINED, RANDOM, Request
 FOLDER = "local-dir:"
 
 
-def check_name(name: str, known: Sequence[str], library: str, model: str) -> None:
+def check_name(name: str, names: Sequence[str], library: str, model: str) -> None:
     """Raise ValueError for a `name` that is not `known`, with the nearest; `model` is the text of the request."""
-    if name not in known:
-        near = difflib.get_close_matches(name, known, 3, 0.5)
+    if name not in names:
+        near = difflib.get_close_matches(name, names, 3, 0.5)
         raise ValueError(
-            f"`encoder.model` must be one of {library}'s {len(known)}, or {FOLDER}FOLDER; got {model!r}"
+            f"`encoder.model` must be one of {library}'s {len(names)}, or {FOLDER}FOLDER; got {model!r}"
             + (f" (near it: {', '.join(near)})" if near else "")
         )
 

@@ -21,7 +21,7 @@ _ONE_OUTPUT = ("BatchNormalization", "Dropout", "LayerNormalization", "MaxPool")
 #: are counted beforehand, because functions that call others twice double at each depth.
 MOST_NODES, MOST_GROWTH, MOST_DEPTH = 50_000, 2**28, 50
 #: Names that a node must not have: those of torch's attributes and onnx2torch's modules.
-_TAKEN = frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph()))) | {"initializers"}
+_RESERVED = frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph()))) | {"initializers"}
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def read(path: Path) -> Graph:
         ) from None
     if not model.graph.node or not model.graph.output:
         raise ValueError(f"`encoder.model`: {path} holds no ONNX graph: is it another kind of file?")
-    nodes, size = _expanded(model, path)
+    nodes, size = _expanded_size(model, path)
     if nodes > MOST_NODES or size > model.ByteSize() + MOST_GROWTH:
         raise ValueError(
             f"`encoder.model`: {path} has {nodes:,} nodes of {size:,} bytes with its functions in place; at most "
@@ -75,39 +75,40 @@ def read(path: Path) -> Graph:
     return Graph(model, picture, names)
 
 
-def _expanded(model: Any, path: Path) -> tuple[int, int]:
+def _expanded_size(model: Any, path: Path) -> tuple[int, int]:
     """The nodes and at most how many bytes a graph has with its functions in place of their calls; ValueError where
     these are deeper than `MOST_DEPTH`, so where a function calls itself."""
     functions = {(f.domain, f.name, f.overload): f for f in model.functions}
     sizes: dict[tuple[str, str, str], tuple[int, int, int]] = {}
 
-    def expanded(nodes: Iterable[Any], depth: int) -> tuple[int, int, int]:
+    def size_of(nodes: Iterable[Any], depth: int) -> tuple[int, int, int]:
         count, size, height = 0, 0, 0
         for node in nodes if depth <= MOST_DEPTH else ():
-            key, within = (node.domain, node.op_type, node.overload), (1, 0, 0)
+            key, inner = (node.domain, node.op_type, node.overload), (1, 0, 0)
             if key in functions:
-                within = sizes[key] = sizes.get(key) or expanded(functions[key].node, depth + 1)
-            count += within[0]
-            size += within[1] + within[0] * node.ByteSize()  # a call's names and attributes may go to all nodes
-            height = max(height, within[2])
+                inner = sizes[key] = sizes.get(key) or size_of(functions[key].node, depth + 1)
+            count += inner[0]
+            size += inner[1] + inner[0] * node.ByteSize()  # a call's names and attributes may go to all nodes
+            height = max(height, inner[2])
             for graph in (graph for attribute in node.attribute for graph in (attribute.g, *attribute.graphs)):
-                inner = expanded(graph.node, depth + 1)
-                count, size, height = count + within[0] * inner[0], size + within[0] * inner[1], max(height, inner[2])
+                subgraph = size_of(graph.node, depth + 1)
+                count, size = count + inner[0] * subgraph[0], size + inner[0] * subgraph[1]
+                height = max(height, subgraph[2])
         if depth + height > MOST_DEPTH:
             raise ValueError(f"`encoder.model`: {path} has calls or graphs {MOST_DEPTH} deep: export it without")
         return count, size, height + 1
 
-    return expanded(model.graph.node, 0)[:2]
+    return size_of(model.graph.node, 0)[:2]
 
 
 def free_batch(model: Any) -> None:
     """Let every Reshape to (1, ...) keep its input's batch: exporters write their example's batch of 1 there."""
     numpy_helper = extra("onnx.numpy_helper")
     graph, shapes = model.graph, {}
-    stored = constant_tensors(graph)
+    constants = constant_tensors(graph)
     for node in graph.node:
-        if node.op_type == "Reshape" and node.input[1] in stored:
-            shape = numpy_helper.to_array(stored[node.input[1]]).copy()
+        if node.op_type == "Reshape" and node.input[1] in constants:
+            shape = numpy_helper.to_array(constants[node.input[1]]).copy()
             if shape.size > 1 and shape[0] == 1:
                 shape[0] = 0  # ONNX: as in the input
                 node.input[1] = f"{node.input[1]} of any batch"
@@ -117,8 +118,8 @@ def free_batch(model: Any) -> None:
 
 def _picture(model: Any, path: Path) -> tuple[int, int] | None:
     """(height, width) of the graph's input."""
-    stored = {initializer.name for initializer in model.graph.initializer}  # old files list them as inputs too
-    inputs = [value for value in model.graph.input if value.name not in stored]
+    weights = {initializer.name for initializer in model.graph.initializer}  # old files list them as inputs too
+    inputs = [value for value in model.graph.input if value.name not in weights]
     if len(inputs) != 1:
         names = ", ".join(value.name for value in inputs)
         raise ValueError(f"`encoder.model`: {path} must have one input, the picture; it has {len(inputs)} ({names})")
@@ -141,12 +142,12 @@ def _picture(model: Any, path: Path) -> tuple[int, int] | None:
 def _keep_first_output(graph: Any) -> None:
     """Only the first output, and of the nodes those that it needs."""
     del graph.output[1:]
-    needed, nodes = {graph.output[0].name}, []
+    names, nodes = {graph.output[0].name}, []
     for node in reversed(graph.node):
-        if needed & set(node.output):
-            while len(node.output) > 1 and node.op_type in _ONE_OUTPUT and node.output[-1] not in needed:
+        if names & set(node.output):
+            while len(node.output) > 1 and node.op_type in _ONE_OUTPUT and node.output[-1] not in names:
                 del node.output[-1]
-            needed |= set(node.input)
+            names |= set(node.input)
             nodes.append(node)
     nodes.reverse()
     if nodes and len(nodes[-1].output) > 1:  # onnx2torch would return all outputs of the last node
@@ -182,13 +183,13 @@ def _forget_allowzero(graph: Any) -> None:
 def _rename(graph: Any) -> None:
     """Make the names of nodes plain and unique: torch.fx writes them into Python source that it runs, so a file could
     inject code there."""
-    taken = {*_TAKEN, *(value.name for value in (*graph.input, *graph.initializer))}
+    reserved = {*_RESERVED, *(value.name for value in (*graph.input, *graph.initializer))}
     names: dict[str, Iterator[str]] = {}  # of each stem, those that were not tried
     for node in graph.node:
         stem = re.sub(r"\W+", "_", node.name or node.op_type, flags=re.ASCII).strip("_") or "node"
         left = names.setdefault(stem, itertools.chain([stem], (f"{stem}_{i}" for i in itertools.count(1))))
-        node.name = next(name for name in left if name not in taken)
-        taken.add(node.name)
+        node.name = next(name for name in left if name not in reserved)
+        reserved.add(node.name)
 
 
 def _replace_nodes(graph: Any, nodes: list[Any]) -> None:

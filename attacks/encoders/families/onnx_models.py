@@ -34,8 +34,8 @@ def load(request: Request) -> ImageEncoder:
     """
     path = whole_file(request)
     graph = read(path)
-    sized = {"size": graph.size} if graph.size else {}
-    preprocess = specified({**sized, **request.preprocess}, f"{path}")
+    size = {"size": graph.size} if graph.size else {}
+    preprocess = specified({**size, **request.preprocess}, f"{path}")
     _check_size(preprocess, graph.size, path)
     first = f", output {graph.outputs[0]} (the first of {len(graph.outputs)})" if len(graph.outputs) > 1 else ""
     origin = Origin(request.family, request.model, f"in the file{first}", path)
@@ -45,21 +45,21 @@ def load(request: Request) -> ImageEncoder:
 
 def _check_size(preprocess: Preprocess, size: tuple[int, int] | None, path: Path) -> None:
     for shape in ((64, 80), (80, 64)) if size else ():
-        prepared = tuple(preprocess(torch.zeros(1, 3, *shape)).shape[2:])
-        if prepared != size:
+        sides = tuple(preprocess(torch.zeros(1, 3, *shape)).shape[2:])
+        if sides != size:
             raise ValueError(
                 f"`encoder.preprocess` must make pictures of {size}, as the graph of {path} wants them; one of "
-                f"{shape} becomes {prepared}: leave `size` out, or give a `crop`"
+                f"{shape} becomes {sides}: leave `size` out, or give a `crop`"
             )
 
 
-def _converted(model: Any, path: Path) -> nn.Module:
+def _convert(model: Any, path: Path) -> nn.Module:
     convert = extra("onnx2torch").convert
     _teach()
-    unknown = _unknown(model)
-    if unknown:
+    missing = _missing_operations(model)
+    if missing:
         raise ValueError(
-            f"`encoder.model`: {path} has operations that onnx2torch does not know: {short(', '.join(unknown))}"
+            f"`encoder.model`: {path} has operations that onnx2torch does not know: {short(', '.join(missing))}"
         )
     try:
         network: nn.Module = convert(model)
@@ -72,25 +72,25 @@ def _converted(model: Any, path: Path) -> nn.Module:
         if kind == "OnnxSlice" or (kind == "OnnxCast" and module.torch_dtype.is_floating_point):
             network.set_submodule(name, _Slice() if kind == "OnnxSlice" else _Cast())
     # The weights of a bare product become parameters too.
-    held = getattr(network, "initializers", nn.Module())
-    for name, buffer in list(held.named_buffers()):
+    container = getattr(network, "initializers", nn.Module())
+    for name, buffer in list(container.named_buffers()):
         if buffer.is_floating_point():
-            delattr(held, name)
-            held.register_parameter(name, nn.Parameter(buffer))
+            delattr(container, name)
+            container.register_parameter(name, nn.Parameter(buffer))
     return network.float().eval().requires_grad_(False)
 
 
-def _unknown(model: Any) -> list[str]:
+def _missing_operations(model: Any) -> list[str]:
     """The operations that onnx2torch has no converter for."""
-    known = extra("onnx2torch.node_converters").get_converter
+    find = extra("onnx2torch.node_converters").get_converter
     versions = {entry.domain: entry.version for entry in model.opset_import}
-    unknown = []
+    missing = []
     for domain, operation in sorted({(node.domain, node.op_type) for node in model.graph.node}):
         try:
-            known(domain=domain, operation_type=operation, version=versions.get(domain, 1))
+            find(domain=domain, operation_type=operation, version=versions.get(domain, 1))
         except NotImplementedError:
-            unknown.append(f"{domain}.{operation}".lstrip("."))
-    return unknown
+            missing.append(f"{domain}.{operation}".lstrip("."))
+    return missing
 
 
 def _teach() -> None:
@@ -114,9 +114,9 @@ class _Slice(nn.Module):
     def forward(
         self, x: Tensor, starts: Tensor, ends: Tensor, axes: Tensor | None = None, steps: Tensor | None = None
     ) -> Tensor:
-        along = list(range(len(starts))) if axes is None else axes.tolist()
+        dims = list(range(len(starts))) if axes is None else axes.tolist()
         strides = [1] * len(starts) if steps is None else steps.tolist()
-        for start, end, axis, step in zip(starts.tolist(), ends.tolist(), along, strides, strict=True):
+        for start, end, axis, step in zip(starts.tolist(), ends.tolist(), dims, strides, strict=True):
             if step < 0:  # torch has no backward slices
                 x, start, end, step = x.flip(axis), -start - 1, -end - 1, -step
             x = x[(*(slice(None),) * (axis % x.dim()), slice(start, end, step))]
@@ -132,8 +132,8 @@ class _Cast(nn.Module):
         super().__init__()
         self.register_buffer("like", torch.zeros(()))
 
-    def forward(self, given: Tensor) -> Tensor:
-        return given.to(self.like.dtype)
+    def forward(self, x: Tensor) -> Tensor:
+        return x.to(self.like.dtype)
 
 
 class OneByOne(nn.Module):
@@ -151,10 +151,10 @@ class OneByOne(nn.Module):
 def _for_any_batch(graph: Graph, pictures: Tensor, path: Path) -> nn.Module:
     """The network, unchanged or after `free_batch`, if three pictures at once give the same as each alone; else
     `OneByOne`. The batch in the file is ignored, because it may be wrong."""
-    network = _converted(graph.model, path)
-    alone = OneByOne(network)
+    network = _convert(graph.model, path)
+    single = OneByOne(network)
     try:
-        expected: Tensor = alone(pictures)
+        expected: Tensor = single(pictures)
     except Exception as error:  # any operation of the graph
         raise ValueError(
             f"`encoder.model`: the graph of {path} does not run on a picture of {tuple(pictures.shape[2:])} "
@@ -165,8 +165,8 @@ def _for_any_batch(graph: Graph, pictures: Tensor, path: Path) -> nn.Module:
     if _gives(expected, network, pictures):
         return network
     free_batch(graph.model)
-    free = _converted(graph.model, path)
-    return free if _gives(expected, free, pictures) else alone
+    free = _convert(graph.model, path)
+    return free if _gives(expected, free, pictures) else single
 
 
 def _gives(expected: Tensor, network: nn.Module, pictures: Tensor) -> bool:

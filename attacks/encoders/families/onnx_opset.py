@@ -34,11 +34,11 @@ def older(model: Any) -> None:
         _axes_inside(node, old, constants)
         if len(node.input) > old.max_input:
             raise ValueError(f"{node.op_type} takes {', '.join(node.input[old.max_input :])}")
-        known = [attribute for attribute in node.attribute if attribute.name in old.attributes]
+        attributes = [attribute for attribute in node.attribute if attribute.name in old.attributes]
         for attribute in node.attribute:
             if attribute.name not in old.attributes and not _idle(attribute, new.attributes[attribute.name]):
                 raise ValueError(f"{node.op_type} has {attribute.name}")
-        set_attributes(node, known)
+        set_attributes(node, attributes)
     for entry in model.opset_import:
         if entry.domain in ("", "ai.onnx"):
             entry.version = NEWEST

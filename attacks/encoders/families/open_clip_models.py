@@ -53,12 +53,12 @@ def load(request: Request) -> ImageEncoder:
         model, request = _of_folder(clip, request)
     else:
         model = _of_name(clip, request)
-    two_towers = request.file is None or _filled(model, request.file)
+    two_towers = request.file is None or _fill(model, request.file)
     model.eval().requires_grad_(False)
     preprocess = preprocessing(model.visual.preprocess_cfg).replaced(request.preprocess)
     # A tower of timm can change its size; open_clip's own towers cannot.
-    own = model.visual.image_size
-    set_size(model.visual, (own, own) if isinstance(own, int) else tuple(own), preprocess, request.model)
+    size = model.visual.image_size
+    set_size(model.visual, (size, size) if isinstance(size, int) else tuple(size), preprocess, request.model)
     texts = TextTower(request.model, model) if two_towers else None
     tag = next(iter(clip.list_pretrained_tags_by_model(request.model)), None)
     return ImageEncoder(model.visual, preprocess, request.resolved(tag), read=_embedding, texts=texts)
@@ -106,12 +106,12 @@ class TextTower:
         text = clip.get_model_config(self.name)["text_cfg"]
         # A configuration can request that the tokenizer's own code is run; that is refused.
         refusing = {"trust_remote_code": False} if text.get("hf_tokenizer_name") else {}
-        what = f"the tokenizer of open_clip's {self.name}"
-        with fetching(what):
+        label = f"the tokenizer of open_clip's {self.name}"
+        with fetching(label):
             try:
                 return clip.get_tokenizer(self.name, **refusing)
             except ValueError as error:
-                raise ValueError(f"{what} cannot be used ({first_line(error)})") from None
+                raise ValueError(f"{label} cannot be used ({first_line(error)})") from None
 
 
 def _embedding(answer: Any) -> Tensor:
@@ -127,7 +127,7 @@ def _of_name(clip: Any, request: Request) -> Any:
         config = clip.get_pretrained_cfg(request.model, tags[0]) if tags else {}
         config = {key: value for key, value in config.items() if key != "size"}
         with fetching(f"the configuration of the text tower of {request.model}"):
-            return _built(clip, request.model, force_preprocess_cfg=config)
+            return _build(clip, request.model, force_preprocess_cfg=config)
     if request.weights == PRETRAINED and not tags:
         raise ValueError(f"open_clip has no weights for {request.model}: give a file, or encoder.weights=random")
     tag = tags[0] if request.weights == PRETRAINED else request.weights
@@ -136,14 +136,14 @@ def _of_name(clip: Any, request: Request) -> Any:
             f"`encoder.weights` of {request.model} must be {', '.join([*tags, PRETRAINED, RANDOM])} or a file; got "
             f"{request.weights!r}"
         )
-    what = f"open_clip's weights {tag} of {request.model}"
+    label = f"open_clip's weights {tag} of {request.model}"
     quick = bool(clip.get_pretrained_cfg(request.model, tag).get("quick_gelu", False))
     try:
-        with fetching(what):
+        with fetching(label):
             # The library prefers a safetensors file; it reads a pickle with weights_only=True.
-            return _built(clip, request.model, pretrained=tag, force_quick_gelu=quick)
+            return _build(clip, request.model, pretrained=tag, force_quick_gelu=quick)
     except (RuntimeError, pickle.UnpicklingError) as error:
-        raise ValueError(f"{what} cannot be used ({first_line(error)})") from None
+        raise ValueError(f"{label} cannot be used ({first_line(error)})") from None
 
 
 def _of_folder(clip: Any, request: Request) -> tuple[Any, Request]:
@@ -151,28 +151,28 @@ def _of_folder(clip: Any, request: Request) -> tuple[Any, Request]:
     config, request = saved_folder(request, "open_clip_config.json", _FILES)
     try:
         json.loads(config.read_text(encoding="utf-8"))["model_cfg"]["text_cfg"]
-        return _built(clip, f"{FOLDER}{config.parent}"), request
+        return _build(clip, f"{FOLDER}{config.parent}"), request
     except Exception as error:  # its values may raise anything
         raise ValueError(f"`{config}` makes no model of open_clip's ({first_line(error)})") from None
 
 
-def _built(clip: Any, name: str, **given: Any) -> Any:
+def _build(clip: Any, name: str, **options: Any) -> Any:
     """The library's `create_model`; it fetches no weights for single towers."""
-    with _quietly():
+    with _silence():
         return seeded(
             lambda: clip.create_model(
                 name,
-                load_weights="pretrained" in given,
+                load_weights="pretrained" in options,
                 pretrained_image=False,
                 pretrained_text=False,
                 weights_only=True,
-                **given,
+                **options,
             )
         )
 
 
 @contextmanager
-def _quietly() -> Iterator[None]:
+def _silence() -> Iterator[None]:
     """Drop the library's warnings of weights that it has not loaded: they are loaded afterwards, or random weights
     were requested.
 
@@ -194,16 +194,16 @@ def _quietly() -> Iterator[None]:
         yield
 
 
-def _filled(model: Any, path: Path) -> bool:
+def _fill(model: Any, path: Path) -> bool:
     """Fill the model from a file; False if the file is of the image tower alone, with `visual.` before its names or
     without."""
-    what = f"weights `{path}`"
+    label = f"weights `{path}`"
     state = {name.removeprefix("module."): tensor for name, tensor in read_state(path).items()}
     image = {name.removeprefix("visual."): t for name, t in state.items() if name.startswith("visual.")}
     rest = {name for name in state if not name.startswith(("visual.", *_SURPLUS))}
     if image and rest:
-        own = {name: tensor for name, tensor in model.state_dict().items() if name in _OF_THE_LOSS}
-        fill(model, state | own, what, without=(*_SURPLUS, "text.transformer.embeddings.position_ids"))
+        scales = {name: tensor for name, tensor in model.state_dict().items() if name in _OF_THE_LOSS}
+        fill(model, state | scales, label, without=(*_SURPLUS, "text.transformer.embeddings.position_ids"))
         return True
-    fill(model.visual, image or state, what)
+    fill(model.visual, image or state, label)
     return False

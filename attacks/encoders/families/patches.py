@@ -19,15 +19,15 @@ def inputs_of(processor: Any) -> Inputs:
     kind = type(processor).__name__
     if kind == "Qwen2VLImageProcessor":
         patch, merge, frames = processor.patch_size, processor.merge_size, processor.temporal_patch_size
-        return lambda pictures: _merged(pictures, patch, merge, frames)
+        return lambda pictures: _merge(pictures, patch, merge, frames)
     if kind == "Siglip2ImageProcessor":
-        side, most = processor.patch_size, processor.max_num_patches
-        return lambda pictures: _masked(pictures, side, most)
+        side, limit = processor.patch_size, processor.max_num_patches
+        return lambda pictures: _mask(pictures, side, limit)
     if kind in ("Idefics3ImageProcessor", "SmolVLMImageProcessor"):
         return _split
     if kind in ("LlavaNextImageProcessor", "LlavaOnevisionImageProcessor"):
-        return _anyres if kind == "LlavaNextImageProcessor" else _counted
-    return _sized if kind == "PixtralImageProcessor" else plain
+        return _anyres if kind == "LlavaNextImageProcessor" else _with_count
+    return _with_size if kind == "PixtralImageProcessor" else plain
 
 
 def plain(pictures: Tensor) -> Mapping[str, Any]:
@@ -35,7 +35,7 @@ def plain(pictures: Tensor) -> Mapping[str, Any]:
     return {"pixel_values": pictures}
 
 
-def _sized(pictures: Tensor) -> Mapping[str, Any]:
+def _with_size(pictures: Tensor) -> Mapping[str, Any]:
     """Pixtral's: the pictures and their sizes."""
     return {"pixel_values": pictures, "image_sizes": [tuple(pictures.shape[2:])] * len(pictures)}
 
@@ -52,12 +52,12 @@ def _anyres(tiles: Tiles) -> Mapping[str, Any]:
     return {"pixel_values": tiles.pixels, "image_sizes": sizes}
 
 
-def _counted(tiles: Tiles) -> Mapping[str, Any]:
+def _with_count(tiles: Tiles) -> Mapping[str, Any]:
     """LLaVA-OneVision's: also one picture in each text."""
     return {**_anyres(tiles), "batch_num_images": [1] * len(tiles.pixels)}
 
 
-def _merged(pictures: Tensor, patch: int, merge: int, frames: int) -> Mapping[str, Any]:
+def _merge(pictures: Tensor, patch: int, merge: int, frames: int) -> Mapping[str, Any]:
     """Qwen2-VL's: patches as rows, the `merge` x `merge` ones that are merged later beside each other, repeated for
     each of the `frames` of a video; and the grid (1, rows, columns) of each picture."""
     count, channels, height, width = pictures.shape
@@ -68,13 +68,13 @@ def _merged(pictures: Tensor, patch: int, merge: int, frames: int) -> Mapping[st
     return {"pixel_values": cut.reshape(count * rows * columns, -1), "image_grid_thw": grid}
 
 
-def _masked(pictures: Tensor, patch: int, most: int) -> Mapping[str, Any]:
+def _mask(pictures: Tensor, patch: int, limit: int) -> Mapping[str, Any]:
     """SigLIP2's: patches as rows, filled up with zeros to `most`; the mask of the true ones; and their grid."""
     count, channels, height, width = pictures.shape
     rows, columns = height // patch, width // patch
     cut = pictures.reshape(count, channels, rows, patch, columns, patch).permute(0, 2, 4, 3, 5, 1)
-    spare = most - rows * columns
-    mask = torch.arange(most, device=pictures.device) < rows * columns
+    spare = limit - rows * columns
+    mask = torch.arange(limit, device=pictures.device) < rows * columns
     return {
         "pixel_values": F.pad(cut.reshape(count, rows * columns, -1), (0, 0, 0, spare)),
         "pixel_attention_mask": mask.int().expand(count, -1),

@@ -32,41 +32,42 @@ def load(request: Request) -> nn.Module:
         ValueError: no package offers that name, or several do; or the result is no module.
     """
     refuse_extras(request)
-    point = _chosen(request.model)
+    point = _entry_point(request.model)
     package = _package(point)
     try:
-        made: object = point.load()()
+        module: object = point.load()()
     except Exception as error:  # another package's code
         raise ValueError(
             f"plugin {point.name} of {package} failed: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
         ) from error
-    if not isinstance(made, nn.Module):
+    if not isinstance(module, nn.Module):
         raise ValueError(
-            f"plugin {point.name} of {package} must return an nn.Module; got a {type(made).__name__} ({point.value})"
+            f"plugin {point.name} of {package} must return an nn.Module; got a {type(module).__name__} "
+            f"({point.value})"
         )
-    if request.preprocess and isinstance(made, ImageEncoder):
-        made.preprocess = made.preprocess.replaced(request.preprocess)
+    if request.preprocess and isinstance(module, ImageEncoder):
+        module.preprocess = module.preprocess.replaced(request.preprocess)
     elif request.preprocess:
         origin = Origin(request.family, request.model, f"of {package}")
-        made = ImageEncoder(made, specified(request.preprocess, f"plugin {point.name}"), origin)
-    settle(made)
-    return made.eval().requires_grad_(False)
+        module = ImageEncoder(module, specified(request.preprocess, f"plugin {point.name}"), origin)
+    settle(module)
+    return module.eval().requires_grad_(False)
 
 
 def package_of(name: str) -> str:
     """The package that offers a plugin, and its version."""
-    return _package(_chosen(name))
+    return _package(_entry_point(name))
 
 
 def _package(point: EntryPoint) -> str:
     return "an unknown package" if point.dist is None else f"{point.dist.name} {point.dist.version}"
 
 
-def _chosen(name: str) -> EntryPoint:
-    offered = entry_points(group=GROUP)
-    points = [point for point in offered if point.name == name]
+def _entry_point(name: str) -> EntryPoint:
+    points_of_all = entry_points(group=GROUP)
+    points = [point for point in points_of_all if point.name == name]
     if not points:
-        names = ", ".join(sorted({point.name for point in offered})) or "none is installed"
+        names = ", ".join(sorted({point.name for point in points_of_all})) or "none is installed"
         raise ValueError(f"`encoder.model` must be the name of a plugin ({names}); got {name!r}")
     if len(points) > 1:
         packages = ", ".join(sorted("?" if point.dist is None else point.dist.name for point in points))

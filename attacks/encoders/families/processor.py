@@ -35,7 +35,7 @@ _ANYRES = {
 _BATCHING = ("PixtralImageProcessor", *(f"{name}ImageProcessor" for name in ("Idefics3", "SmolVLM")))
 _BATCHING += tuple(f"{name}ImageProcessor" for name in ("LlavaNext", "LlavaOnevision"))
 #: Processors with methods of their own that `Preprocess` covers, or that an image does not pass through.
-_KNOWN = {
+_METHODS = {
     "DINOv3ViTImageProcessor": {"_preprocess"},
     "ConvNextImageProcessor": {"_preprocess", "resize"},
     "LlavaImageProcessor": {"_preprocess", "pad_to_square"},  # pad_to_square is do_pad
@@ -67,17 +67,17 @@ def preprocessing(processor: Any) -> Preprocess:
         step
         for kind in type(processor).__mro__[:-1]
         if not kind.__module__.startswith(("transformers.image_", "transformers.utils"))
-        for step, what in vars(kind).items()
-        if callable(what) and not inspect.isclass(what) and not step.startswith("__")
+        for step, member in vars(kind).items()
+        if callable(member) and not inspect.isclass(member) and not step.startswith("__")
     }
-    for step in sorted(steps - _KNOWN.get(name, set())):
-        raise _unsupported(name, step)
+    for step in sorted(steps - _METHODS.get(name, set())):
+        raise _refusal(name, step)
     size = {key: value for key, value in dict(processor.size or {}).items() if value is not None}
     crop = None
     if processor.do_center_crop:
         crop = (processor.crop_size["height"], processor.crop_size["width"])
         if processor.backend == "pil" and (not processor.do_resize or min(size.values()) < max(crop)):
-            raise _unsupported(name, f"do_center_crop of a picture that may be smaller than {crop}")
+            raise _refusal(name, f"do_center_crop of a picture that may be smaller than {crop}")
     scale = 255.0 * (processor.rescale_factor if processor.do_rescale else 1.0)
     mean, std = (processor.image_mean, processor.image_std) if processor.do_normalize else ((0.0,) * 3, (1.0,) * 3)
     plain = Preprocess(
@@ -89,22 +89,22 @@ def preprocessing(processor: Any) -> Preprocess:
         centre="down",
     )
     if processor.do_pad and name not in _BATCHING:
-        raise _unsupported(name, "do_pad")
+        raise _refusal(name, "do_pad")
     if not processor.do_resize:
         return plain
     resample = 2 if processor.resample is None else processor.resample
     kernels = _KERNELS[processor.backend]
     if resample not in kernels or (name == _FLOAT and resample not in (0, 2)):
-        raise _unsupported(name, f"resample={resample}")
+        raise _refusal(name, f"resample={resample}")
     plain = replace(plain, kernel=kernels[resample], eight_bit=name != _FLOAT)
     if name == "Qwen2VLImageProcessor":
         limits = (size["shortest_edge"], size["longest_edge"])
         return replace(plain, fit="area", limits=limits, multiple=processor.patch_size * processor.merge_size)
     if name == "Siglip2ImageProcessor":
         return replace(plain, fit="patches", limits=(1, processor.max_num_patches), multiple=processor.patch_size)
-    if _KNOWN.get(name) is _SPLIT:
+    if _METHODS.get(name) is _SPLIT:
         if not processor.do_image_splitting:
-            raise _unsupported(name, "do_image_splitting=False")
+            raise _refusal(name, "do_image_splitting=False")
         side, longest = processor.max_image_size["longest_edge"], size["longest_edge"]
         return replace(plain, size=(side, side), tiles="split", grids=((longest, longest),))
     if name in ("LlavaNextImageProcessor", "LlavaOnevisionImageProcessor"):
@@ -114,7 +114,7 @@ def preprocessing(processor: Any) -> Preprocess:
     if name == "ConvNextImageProcessor":
         short = size["shortest_edge"]
         if crop is not None:
-            raise _unsupported(name, "do_center_crop after its own crop")
+            raise _refusal(name, "do_center_crop after its own crop")
         if short >= 384:
             return replace(plain, size=(short, short))
         return replace(plain, size=int(short / processor.crop_pct), fit="cover", crop=(short, short))
@@ -122,7 +122,7 @@ def preprocessing(processor: Any) -> Preprocess:
         return replace(plain, size=size["shortest_edge"], fit="cover")
     if size.keys() == {"height", "width"}:
         return replace(plain, size=(size["height"], size["width"]))
-    raise _unsupported(name, f"size={size}")
+    raise _refusal(name, f"size={size}")
 
 
 def _anyres(plain: Preprocess, size: dict[str, int], processor: Any) -> Preprocess:
@@ -130,7 +130,7 @@ def _anyres(plain: Preprocess, size: dict[str, int], processor: Any) -> Preproce
     short = size.get("shortest_edge")
     box = (short, short) if short is not None else (size["height"], size["width"])
     if plain.crop not in (None, box) or box[0] != box[1]:
-        raise _unsupported(type(processor).__name__, f"crop_size of a tile, {plain.crop}, other than its size {box}")
+        raise _refusal(type(processor).__name__, f"crop_size of a tile, {plain.crop}, other than its size {box}")
     grids = tuple((height, width) for height, width in processor.image_grid_pinpoints)
     return replace(plain, size=box, crop=None, tiles="anyres", grids=grids)
 
@@ -140,7 +140,7 @@ def _whole_patches(plain: Preprocess, size: dict[str, int], patch: Any) -> Prepr
     sides = dict(patch) if not isinstance(patch, int) else {"height": patch, "width": patch}
     if plain.crop is not None or sides["height"] != sides["width"]:
         step = "do_center_crop" if plain.crop is not None else f"patch_size={sides}"
-        raise _unsupported("PixtralImageProcessor", step)
+        raise _refusal("PixtralImageProcessor", step)
     longest = size.get("longest_edge")
     box = (longest, longest) if longest is not None else (size["height"], size["width"])
     return replace(plain, size=box, fit="within", multiple=sides["height"])
@@ -150,7 +150,7 @@ def _triple(values: Any) -> tuple[float, ...]:
     return (float(values),) * 3 if isinstance(values, int | float) else tuple(values)
 
 
-def _unsupported(name: str, step: str) -> ValueError:
+def _refusal(name: str, step: str) -> ValueError:
     return ValueError(
         f"the processor {name} has a step that `encoder.preprocess` cannot express: {step}; in a copy of the folder "
         f"without {' and '.join(FILES)} give `encoder.preprocess` whole"

@@ -68,42 +68,42 @@ def preprocessing(config: Mapping[str, Any]) -> Preprocess:
 
 
 def _of_name(timm: Any, request: Request) -> nn.Module:
-    name = _tagged(timm, request)
+    name = _name_with_tag(timm, request)
     if request.file is not None or request.weights == RANDOM:
-        return _filled(seeded(lambda: timm.create_model(name, num_classes=0)), request)
+        return _fill(seeded(lambda: timm.create_model(name, num_classes=0)), request)
     if not timm.is_model_pretrained(name):
         raise ValueError(
-            f"timm has no weights for {name}: give a tag ({_offered(timm, name)}), a file, or encoder.weights=random"
+            f"timm has no weights for {name}: give a tag ({_tags(timm, name)}), a file, or encoder.weights=random"
         )
-    what = f"timm's weights of {name}"
+    label = f"timm's weights of {name}"
     try:
-        with fetching(what):
+        with fetching(label):
             # timm takes the safetensors file where there is one; a pickle it reads with weights_only=True, and it has
             # no fallback from that (timm/models/_hub.py, _helpers.py); of a .npz it reads arrays only.
             network: nn.Module = seeded(lambda: timm.create_model(name, pretrained=True, num_classes=0))
     except RuntimeError as error:
-        raise ValueError(f"{what} cannot be used ({first_line(error)})") from None
+        raise ValueError(f"{label} cannot be used ({first_line(error)})") from None
     return network
 
 
-def _tagged(timm: Any, request: Request) -> str:
+def _name_with_tag(timm: Any, request: Request) -> str:
     """The model's name, with the tag where the configuration has it as weights."""
     name, _, tag = request.model.partition(".")
     check_name(name, timm.list_models(), "timm", request.model)
-    own = request.weights in (PRETRAINED, RANDOM) or request.file is not None
-    if not own and tag not in ("", request.weights):
+    needs_no_tag = request.weights in (PRETRAINED, RANDOM) or request.file is not None
+    if not needs_no_tag and tag not in ("", request.weights):
         raise ValueError(f"`encoder.weights` {request.weights!r} is not the tag of `encoder.model` {request.model!r}")
-    tag = tag if own else request.weights
+    tag = tag if needs_no_tag else request.weights
     if tag and f"{name}.{tag}" not in timm.list_models(f"{name}.*", include_tags=True):
-        key = "`encoder.weights`" if not own else "`encoder.model`"
+        key = "`encoder.weights`" if not needs_no_tag else "`encoder.model`"
         raise ValueError(
-            f"{key}: {tag!r} is no tag of timm's {name} (it has {_offered(timm, name)}); weights may also be "
+            f"{key}: {tag!r} is no tag of timm's {name} (it has {_tags(timm, name)}); weights may also be "
             "pretrained, random or a file"
         )
     return f"{name}.{tag}" if tag else name
 
 
-def _offered(timm: Any, name: str) -> str:
+def _tags(timm: Any, name: str) -> str:
     models: list[str] = timm.list_pretrained(f"{name.partition('.')[0]}.*")
     return ", ".join(model.partition(".")[2] for model in models) or "none"
 
@@ -116,10 +116,10 @@ def _of_folder(timm: Any, request: Request) -> tuple[nn.Module, Request]:
         network: nn.Module = seeded(lambda: timm.create_model(f"{FOLDER}{config.parent}", num_classes=0))
     except Exception as error:  # its arguments may raise anything
         raise ValueError(f"`{config}` makes no model of timm's ({first_line(error)})") from None
-    return _filled(network, request), request
+    return _fill(network, request), request
 
 
-def _filled(network: nn.Module, request: Request) -> nn.Module:
+def _fill(network: nn.Module, request: Request) -> nn.Module:
     """The network with the weights of the request's file, if there is one."""
     if request.file is not None:
         load_weights(network, request.file, without=tuple(_heads(network)))
@@ -135,9 +135,9 @@ def _heads(network: nn.Module) -> Iterator[str]:
         for depth in range(1, len(parts) + 1):
             part = ".".join(parts[:depth])
             try:
-                gone = isinstance(network.get_submodule(part), nn.Identity)
+                is_gone = isinstance(network.get_submodule(part), nn.Identity)
             except AttributeError:
-                gone = True
-            if gone:  # a head of several layers goes as a whole
+                is_gone = True
+            if is_gone:  # a head of several layers goes as a whole
                 yield f"{part}."
                 break

@@ -53,37 +53,37 @@ def load(request: Request) -> ImageEncoder:
     Raises:
         ValueError, FileNotFoundError: unknown model or weights, no network, a file that does not fit.
     """
-    known = torchvision.models.list_models(module=torchvision.models)
-    if request.model not in known:
-        near = difflib.get_close_matches(request.model.lower(), known) or ["resnet50", "vit_b_16", "convnext_tiny"]
+    names = torchvision.models.list_models(module=torchvision.models)
+    if request.model not in names:
+        near = difflib.get_close_matches(request.model.lower(), names) or ["resnet50", "vit_b_16", "convnext_tiny"]
         raise ValueError(
             f"`encoder.model` must be a classification model of torchvision's, such as {', '.join(near)}; got "
             f"{request.model!r}"
         )
     enum: Any = torchvision.models.get_model_weights(request.model)
-    offered = enum.DEFAULT
+    weights = enum.DEFAULT
     file = request.file
-    own = request.weights == RANDOM or file is not None
-    if not own and request.weights != PRETRAINED:
+    needs_no_download = request.weights == RANDOM or file is not None
+    if not needs_no_download and request.weights != PRETRAINED:
         if request.weights not in enum.__members__:
             names = ", ".join(enum.__members__)
             raise ValueError(
                 f"`encoder.weights` of {request.model} must be {names}, pretrained, random or a file; got "
                 f"{request.weights!r}"
             )
-        offered = enum[request.weights]
-    preprocess = preprocessing(offered.transforms()).replaced(request.preprocess)
+        weights = enum[request.weights]
+    preprocess = preprocessing(weights.transforms()).replaced(request.preprocess)
     arguments = _ARGUMENTS.get(request.model, {}) | _side(request.model, preprocess)
     try:
         network: nn.Module = seeded(lambda: torchvision.models.get_model(request.model, weights=None, **arguments))
     except AssertionError as error:
         raise ValueError(f"`encoder.preprocess` gives {request.model} a size that it cannot have: {error}") from None
     surplus = (f"{_behead(network)}.", "AuxLogits.", "aux1.", "aux2.")
-    if not own:
-        file = _fetched(offered)
+    if not needs_no_download:
+        file = _fetch(weights)
     if file is not None:
-        fill(network, _renamed(read_state(file)), f"weights `{file}`", without=surplus)
-    origin = request.origin if own else dataclasses.replace(request.origin, weights=offered.name)
+        fill(network, _rename(read_state(file)), f"weights `{file}`", without=surplus)
+    origin = request.origin if needs_no_download else dataclasses.replace(request.origin, weights=weights.name)
     return ImageEncoder(network, preprocess, dataclasses.replace(origin, file=file))
 
 
@@ -99,33 +99,33 @@ def _side(model: str, preprocess: Preprocess) -> dict[str, int]:
     return {"image_size": preprocess.frame[0]} if model.startswith("vit_") and preprocess.frame else {}
 
 
-def _fetched(offered: Any) -> Path:
+def _fetch(weights: Any) -> Path:
     """The file of torchvision's weights in torch's cache, downloaded if missing, with its hash checked.
 
     torchvision's own function prints the address, and unpickles the file.
     """
-    file: Path = Path(torch.hub.get_dir()) / "checkpoints" / offered.url.rpartition("/")[2]
+    file: Path = Path(torch.hub.get_dir()) / "checkpoints" / weights.url.rpartition("/")[2]
     if not file.exists():
         digest = file.stem.rpartition("-")[2]
-        with fetching(f"the weights {offered} of torchvision"):
+        with fetching(f"the weights {weights} of torchvision"):
             file.parent.mkdir(parents=True, exist_ok=True)
             try:
-                torch.hub.download_url_to_file(offered.url, str(file), digest, progress=sys.stderr.isatty())
+                torch.hub.download_url_to_file(weights.url, str(file), digest, progress=sys.stderr.isatty())
             except RuntimeError as error:
                 raise ValueError(
-                    f"weights {offered}: what came from {offered.url} is not that file ({error}); try again"
+                    f"weights {weights}: what came from {weights.url} is not that file ({error}); try again"
                 ) from None
     return file
 
 
-def _renamed(state: dict[str, Tensor]) -> dict[str, Tensor]:
+def _rename(state: dict[str, Tensor]) -> dict[str, Tensor]:
     """The state with the present names."""
-    renamed = {}
+    tensors = {}
     for name, tensor in state.items():
         for old, new in _OLD_NAMES:
             name = old.sub(new, name)
-        renamed[name] = tensor
-    return renamed
+        tensors[name] = tensor
+    return tensors
 
 
 def _behead(network: nn.Module) -> str:

@@ -27,7 +27,7 @@ def without_language(kind: Any) -> Any:
             tied = self.all_tied_weights_keys
             for name in [name for name, part in self.named_children() if isinstance(_config(part), text)]:
                 delattr(self, name)
-                tied = {to: of for to, of in tied.items() if not to.startswith(f"{name}.")}
+                tied = {to: source for to, source in tied.items() if not to.startswith(f"{name}.")}
             self.all_tied_weights_keys = tied
 
     return Tower
@@ -61,7 +61,7 @@ class VisionTower(nn.Module):
 
 
 @torch.no_grad()
-def tower_pool(tower: nn.Module, pictures: Any, pool: str | None, what: str) -> Callable[[Any], Tensor]:
+def tower_pool(tower: nn.Module, pictures: Any, pool: str | None, label: str) -> Callable[[Any], Tensor]:
     """The function from the tower's output to features: what the library pools, or the mean of the tokens that the
     language model reads. Chosen from the output for some normalised pictures.
 
@@ -69,22 +69,22 @@ def tower_pool(tower: nn.Module, pictures: Any, pool: str | None, what: str) -> 
         ValueError: a picture that does not go through, or a pool that there is not.
     """
     try:
-        tokens = _given(tower(pictures))
+        tokens = _features(tower(pictures))
     except (TypeError, ValueError, RuntimeError, IndexError, AttributeError) as error:
         raise ValueError(
-            f"`encoder.model` {what} does not take a picture by itself, as its processor gives it "
+            f"`encoder.model` {label} does not take a picture by itself, as its processor gives it "
             f"({' '.join(str(error).split())[:200]})"
         ) from None
-    own = "pooled" if tokens.dim() == 2 else "mean"
-    if pool not in (None, own):
+    natural, form = ("pooled", "a row") if tokens.dim() == 2 else ("mean", "tokens")
+    if pool not in (None, natural):
         raise ValueError(
-            f"`encoder.pool`: {what} gives {'a row' if own == 'pooled' else 'tokens'} for a picture, so take {own}, "
-            f"or layers by encoder.features; got {pool}"
+            f"`encoder.pool`: {label} gives {form} for a picture, so take {natural}, or layers by encoder.features; "
+            f"got {pool}"
         )
-    return _given if own == "pooled" else lambda answer: _given(answer).mean(1)
+    return _features if natural == "pooled" else lambda answer: _features(answer).mean(1)
 
 
-def _given(answer: Any) -> Tensor:
+def _features(answer: Any) -> Tensor:
     """The library's features of the pictures: (N,D), or (N,T,D)."""
     features = answer.pooler_output
     if features is None:

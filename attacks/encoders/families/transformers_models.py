@@ -55,7 +55,7 @@ def load(request: Request) -> ImageEncoder:
     if request.pool not in (None, *_POOLS):
         raise ValueError(f"`encoder.pool` must be one of {', '.join(_POOLS)}, or null; got {request.pool!r}")
     folder = folder_of(request, ("*.json", *_TOKENIZERS, "merges.txt"), _WEIGHTS)
-    with _quietly(hf):
+    with _silence(hf):
         config = _config(hf, folder)
         network, file = _network(hf, config, folder, request)
         network.eval()
@@ -63,13 +63,13 @@ def load(request: Request) -> ImageEncoder:
         if inputs is not plain or (_has_tower(config, type(network)) and not hasattr(network, "visual_projection")):
             tower: nn.Module = VisionTower(network, inputs)
             ramp = torch.linspace(0.25, 0.75, 80).expand(1, 3, 64, 80)
-            what = f"{request.model} ({config.model_type})"
-            read, pooled = tower_pool(tower, preprocess(ramp), request.pool, what), False
+            label = f"{request.model} ({config.model_type})"
+            read, is_pooled = tower_pool(tower, preprocess(ramp), request.pool, label), False
         else:
             tower = _tower(network, config)
-            read, pooled = _pool(tower, preprocess, config, request)
+            read, is_pooled = _pool(tower, preprocess, config, request)
     has_tokenizer = any((folder / name).is_file() for name in _TOKENIZERS)
-    texts = _Texts(network, folder, config) if pooled and has_tokenizer and config.model_type in _PADDING else None
+    texts = _Texts(network, folder, config) if is_pooled and has_tokenizer and config.model_type in _PADDING else None
     return ImageEncoder(tower, preprocess, replace(request.origin, file=file), read=read, texts=texts)
 
 
@@ -86,10 +86,10 @@ def _preprocess(hf: Any, folder: Path, request: Request) -> tuple[Preprocess, In
 
 
 def _config(hf: Any, folder: Path) -> Any:
-    given = config_of(folder)
-    kind = given.get("model_type")
+    fields = config_of(folder)
+    kind = fields.get("model_type")
     if not isinstance(kind, str) or kind not in hf.CONFIG_MAPPING:
-        code = "; the code that comes with it (auto_map) is never run" if "auto_map" in given else ""
+        code = "; the code that comes with it (auto_map) is never run" if "auto_map" in fields else ""
         raise ValueError(f"`encoder.model` {folder}: transformers {hf.__version__} has no model_type {kind!r}{code}")
     with _one_line(f"config.json of {folder}"):
         config = hf.AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
@@ -104,22 +104,22 @@ def _config(hf: Any, folder: Path) -> Any:
 
 def _network(hf: Any, config: Any, folder: Path, request: Request) -> tuple[nn.Module, Path | None]:
     """The library's model with its weights, and their file; of a vision-language model without its language model."""
-    named = config.architectures or ()
+    architectures = config.architectures or ()
     kind = whole = hf.MODEL_MAPPING[type(config)]
-    for projected in ("CLIPVisionModelWithProjection", "Blip2ForConditionalGeneration"):
-        if projected in named:  # AutoModel would drop its projection, or its Q-Former
-            kind = whole = getattr(hf, projected)
+    for name_of_kind in ("CLIPVisionModelWithProjection", "Blip2ForConditionalGeneration"):
+        if name_of_kind in architectures:  # AutoModel would drop its projection, or its Q-Former
+            kind = whole = getattr(hf, name_of_kind)
     parts = frozenset[str]()
     random = request.weights == RANDOM
-    what = f"the model of {folder}"
-    with _one_line(what):
+    label = f"the model of {folder}"
+    with _one_line(label):
         if _has_tower(config, whole):
             kind = without_language(whole)
             parts = tower_parts(kind, config)
-    state, file, what = ({}, None, what) if random else weights_of(request, folder, "model", parts)
+    state, file, label = ({}, None, label) if random else weights_of(request, folder, "model", parts)
     dtype = half_of(state) or torch.float32
     arguments = {"config": config, "state_dict": state, "dtype": dtype, "attn_implementation": None}
-    with _one_line(what):  # the library reads the names of its older versions, and draws what is missing
+    with _one_line(label):  # the library reads the names of its older versions, and draws what is missing
         network, info = seeded(
             lambda: kind.from_pretrained(None, output_loading_info=True, ignore_mismatched_sizes=True, **arguments)
         )
@@ -130,15 +130,15 @@ def _network(hf: Any, config: Any, folder: Path, request: Request) -> tuple[nn.M
     if missing and all(name.startswith("pooler.") for name in missing) and not other:
         network.pooler = None  # as of a classifier's weights; the library would take random ones
     elif missing or other:
-        odd = [f"{name} has shape {tuple(has)}, must be {tuple(own)}" for name, has, own in other]
+        odd = [f"{name} has shape {tuple(has)}, must be {tuple(shape)}" for name, has, shape in other]
         raise ValueError(
-            f"{what} do not fit {whole.__name__}: {len(missing)} keys missing, {len(other)} of another shape (first: "
-            f"{[*missing, *odd][0]}); are they of another model?"
+            f"{label} do not fit {whole.__name__}: {len(missing)} keys missing, {len(other)} of another shape "
+            f"(first: {[*missing, *odd][0]}); are they of another model?"
         )
     return network, file
 
 
-class _Projected(nn.Module):
+class _ProjectedTower(nn.Module):
     """CLIP's image tower, as in `get_image_features`."""
 
     def __init__(self, model: Any) -> None:
@@ -153,7 +153,7 @@ class _Projected(nn.Module):
 
 def _tower(network: Any, config: Any) -> nn.Module:
     if hasattr(network, "visual_projection") and hasattr(network, "vision_model"):
-        return _Projected(network)
+        return _ProjectedTower(network)
     tower: nn.Module = network.vision_model if config.model_type in _PADDING else network
     return tower
 
@@ -172,8 +172,8 @@ def _pool(
             f"`encoder.model` {request.model} ({config.model_type}) does not take a picture of {grey.shape[2]}x"
             f"{grey.shape[3]} by itself ({' '.join(str(error).split())[:200]})"
         ) from None
-    tokens, pooled = (getattr(answer, name, None) for name in ("last_hidden_state", "pooler_output"))
-    if request.pool in (None, "pooled") and isinstance(pooled, Tensor):
+    tokens, pooler_output = (getattr(answer, name, None) for name in ("last_hidden_state", "pooler_output"))
+    if request.pool in (None, "pooled") and isinstance(pooler_output, Tensor):
         return lambda answer: answer.pooler_output.flatten(1), True
     if request.pool == "pooled" or not isinstance(tokens, Tensor):
         raise ValueError(
@@ -182,8 +182,8 @@ def _pool(
         )
     if tokens.dim() == 4 and request.pool == "mean":
         return lambda answer: answer.last_hidden_state.mean((2, 3)), False
-    tagged = [p for name, p in tower.named_parameters() if name.rpartition(".")[2] in _PREFIX]
-    first = sum(1 if p.dim() == 1 else p.shape[-2] for p in tagged)
+    prefix_tokens = [p for name, p in tower.named_parameters() if name.rpartition(".")[2] in _PREFIX]
+    first = sum(1 if p.dim() == 1 else p.shape[-2] for p in prefix_tokens)
     if config.model_type == "dinov3_convnext":  # the mean of its positions comes first
         first = 1
     patches = _patches(config, grey)
@@ -221,7 +221,7 @@ class _Texts:
     @cached_property
     def tokenizer(self) -> Any:
         hf = extra("transformers")
-        with _quietly(hf), _one_line(f"the tokenizer of {self.folder}"):
+        with _silence(hf), _one_line(f"the tokenizer of {self.folder}"):
             return hf.AutoTokenizer.from_pretrained(self.folder, local_files_only=True, trust_remote_code=False)
 
     @torch.no_grad()
@@ -236,16 +236,16 @@ class _Texts:
 
 
 @contextmanager
-def _one_line(what: str) -> Iterator[None]:
+def _one_line(label: str) -> Iterator[None]:
     """Report the library's errors in one line."""
     try:
         yield
     except (OSError, ValueError, RuntimeError, ImportError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{what} cannot be read by transformers: {' '.join(str(error).split())[:300]}") from None
+        raise ValueError(f"{label} cannot be read by transformers: {' '.join(str(error).split())[:300]}") from None
 
 
 @contextmanager
-def _quietly(hf: Any) -> Iterator[None]:
+def _silence(hf: Any) -> Iterator[None]:
     """Silence the library's table of unloaded weights, most of which belong to heads."""
     verbosity, bar = hf.logging.get_verbosity(), hf.logging.is_progress_bar_enabled()
     hf.logging.set_verbosity_error()

@@ -56,13 +56,13 @@ def test_saved_bytes_count_each_storage_once_and_no_weights():
         held.begin()
         y = layer(x).exp()  # saves x for the weights and the result of exp
         _ = y * y  # saves y twice
-        assert held.most == 2 * x.nbytes
+        assert held.largest == 2 * x.nbytes
         held.begin()
         _ = layer(x).exp().exp()
-        assert held.most == 3 * x.nbytes
+        assert held.largest == 3 * x.nbytes
         held.begin()
         _ = layer(x)
-    assert held.most == 3 * x.nbytes  # of the largest pass
+    assert held.largest == 3 * x.nbytes  # of the largest pass
 
 
 @pytest.mark.nightly

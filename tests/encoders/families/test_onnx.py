@@ -276,7 +276,7 @@ def nested(calls, depth, weight=0, alone=False):
 def test_the_size_with_functions_in_place_is_known_beforehand(tmp_path, weight):
     for calls, depth in itertools.product((1, 2, 3), range(1, 7)):
         model = nested(calls, depth, weight)
-        nodes, size = onnx_graph._expanded(model, tmp_path)
+        nodes, size = onnx_graph._expanded_size(model, tmp_path)
         inlined = extra("onnx.inliner").inline_local_functions(model).graph.node
         assert len(inlined) == nodes and sum(node.ByteSize() for node in inlined) <= 2 * size
 

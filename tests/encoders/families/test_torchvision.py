@@ -150,7 +150,7 @@ def test_the_vit_size_follows_the_weights(model, monkeypatch):
         return nn.Sequential(nn.Linear(1, 1))
 
     monkeypatch.setattr(torchvision.models, "get_model", build)
-    monkeypatch.setattr("attacks.encoders.families.torchvision_models._fetched", lambda offered: None)
+    monkeypatch.setattr("attacks.encoders.families.torchvision_models._fetch", lambda offered: None)
     for weights in torchvision.models.get_model_weights(model):
         load(Request("torchvision", model, weights.name))
         assert built.pop() == weights.meta["min_size"][0]
@@ -166,7 +166,7 @@ def test_every_url_ends_in_a_hash():
 
 @pytest.mark.slow
 def test_the_preprocessing_is_that_of_the_named_weights(monkeypatch):
-    monkeypatch.setattr("attacks.encoders.families.torchvision_models._fetched", lambda offered: None)
+    monkeypatch.setattr("attacks.encoders.families.torchvision_models._fetch", lambda offered: None)
     for weights in torchvision.models.get_model_weights("resnet50"):
         encoder = load(Request("torchvision", "resnet50", weights.name))
         assert encoder.preprocess == preprocessing(weights.transforms())
