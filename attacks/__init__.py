@@ -1,17 +1,15 @@
 """Attacks on image encoders under expectation over transformation.
 
-The public names stand in `__init__.pyi`. Each is imported when it is first used, so that the command line answers
-before torch is loaded. No module may share its name with one of them: importing it would hide the function.
+The public names stand in `__init__.pyi`, the rest in those of the rooms. Each is imported when it is first used, so
+that the command line answers before torch is loaded. No module may share its name with one of them: importing it
+would hide the function.
 """
 
 import importlib.util
 import sys
 from pathlib import Path
 
-import lazy_loader
-
 __version__ = "0.1.0"
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 
 def _refuse_other_transforms() -> None:
@@ -29,3 +27,7 @@ def _refuse_other_transforms() -> None:
 
 
 _refuse_other_transforms()
+
+from transforms.moved import attach  # noqa: E402
+
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

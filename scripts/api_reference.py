@@ -7,14 +7,16 @@ from itertools import pairwise
 from pathlib import Path
 from textwrap import indent
 
+from transforms.moved import ROOMS as MOVED_TO
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def public_names() -> dict[str, str]:
     """Each public name, as it is imported (`attacks.PGD`), with its room (`attacks.optimisers`).
 
-    Public is what a stub `__init__.pyi` of `attacks`, `transforms` or one of their rooms imports. A name that both a
-    package and its room hand out is listed once, as the package hands it out.
+    Public is what a stub `__init__.pyi` of `attacks`, `transforms` or one of their rooms imports, and what has moved
+    from a package into a module. What both a package and its room export is listed once, as the package has it.
     """
     return {name: ".".join(home.split(".")[:2]) for name, home in _homes().items()}
 
@@ -49,6 +51,8 @@ def _homes() -> dict[str, str]:
                 if (home, alias.name) not in homes:
                     homes.add((home, alias.name))
                     names[f"{package}.{alias.asname or alias.name}"] = home
+    for module in (room for room in MOVED_TO if (ROOT / f"{room.replace('.', '/')}.py").exists()):
+        names |= {f"{module}.{name}": module for name in MOVED_TO[module].split()}
     return names
 
 

@@ -29,12 +29,14 @@ ROOMS = {
     commands <- data encoders eot evaluation evidence experiment gate physical report resizers runtime schema study
     notebook    <- commands data experiment gate report runtime schema""",
     "transforms": """
-    draws ranges sampling <-
-    colour scene <- ranges sampling
+    sampling <-
+    draws       <-
+    scene       <- sampling
+    colour      <- draws sampling
     compose resizing <- colour sampling scene
-    choice on_layers <- compose ranges sampling scene
-    compat camera geometry auditing <- colour compose draws ranges resizing sampling scene
-    registry widen <- camera choice colour compose geometry on_layers ranges""",
+    compat camera geometry auditing <- colour compose draws resizing sampling scene
+    wrappers <- camera compose draws sampling scene
+    registry    <- camera colour compose geometry wrappers""",
 }
 
 

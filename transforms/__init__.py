@@ -5,9 +5,9 @@ Legend. N images or views, C channels, H, W. Images are floating NCHW in [0,1]. 
 clockwise as displayed. A view is a point `u` (N,dims) of the unit cube; its physical values have units
 (`pipeline.describe(u)`).
 
-The public names stand in `__init__.pyi`; each is imported when it is first used.
+The public names stand in `__init__.pyi`, the rest in those of the rooms; each is imported when it is first used.
 """
 
-import lazy_loader
+from transforms.moved import attach
 
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+__getattr__, __dir__, __all__ = attach(__name__, __file__)

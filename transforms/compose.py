@@ -63,7 +63,7 @@ class Geometry(Stage, Protocol):
 
     Examples:
         >>> import torch
-        >>> from transforms import Geometry
+        >>> from transforms.compose import Geometry
         >>> class Smaller(Geometry):
         ...     names = ()
         ...     def pull(self, points, u):
@@ -87,7 +87,7 @@ class Homography(Geometry, Protocol):
 
     Examples:
         >>> import torch
-        >>> from transforms import Homography
+        >>> from transforms.compose import Homography
         >>> class Mirror(Homography):
         ...     names = ()
         ...     def matrix(self, u):

@@ -7,7 +7,6 @@ from transforms.camera.median_pool import MedianPool
 from transforms.camera.pixel_crop import PixelCrop
 from transforms.camera.resize_pad import ResizePad
 from transforms.camera.sensor import Quantise, SensorNoise
-from transforms.choice import OneOf, Sometimes
 from transforms.colour.cutout import Cutout
 from transforms.colour.exposure import Exposure, WhiteBalance
 from transforms.colour.illumination import Moire, Shading, Shadow, Vignette
@@ -16,6 +15,7 @@ from transforms.geometry.affine import Affine, Crop, Flip, Perspective
 from transforms.geometry.cylinder import Cylinder
 from transforms.geometry.distortion import Lens, RollingShutter, ThinPlate
 from transforms.geometry.viewpoint import Viewpoint
+from transforms.wrappers.choice import OneOf, Sometimes
 
 STAGES: dict[str, type] = {
     # geometry: fuses into one resample

@@ -20,7 +20,8 @@ class Layer(NamedTuple):
 
     Examples:
         >>> import torch
-        >>> from transforms import Compose, Layer, Scene, scene_of
+        >>> from transforms import Compose
+        >>> from transforms.scene import Layer, Scene, scene_of
         >>> base = scene_of(torch.zeros(1, 1, 8, 8))
         >>> half = torch.diag(torch.tensor([2.0, 2.0, 1.0]))[None]  # half as large, in the middle
         >>> glass = Layer(torch.ones(1, 1, 4, 4), alpha=torch.full((1, 1, 4, 4), 0.25), pull=half)
@@ -42,7 +43,8 @@ class Scene(NamedTuple):
 
     Examples:
         >>> import torch
-        >>> from transforms import Compose, Layer, Scene
+        >>> from transforms import Compose
+        >>> from transforms.scene import Layer, Scene
         >>> black, white = (Layer(torch.full((1, 1, 4, 4), value), None, torch.eye(3)[None]) for value in (0.0, 1.0))
         >>> view = Compose()(Scene((black, white), size=(4, 4)), torch.zeros(1, 0))
         >>> round(view.mean().item(), 4)  # the last one is on top
@@ -58,7 +60,7 @@ Shown = Tensor | Scene
 
 Examples:
     >>> import torch
-    >>> from transforms import Shown, base_of, scene_of
+    >>> from transforms.scene import Shown, base_of, scene_of
     >>> images = torch.zeros(1, 3, 4, 4)
     >>> all(isinstance(shown, Shown) and base_of(shown) is images for shown in (images, scene_of(images)))
     True
@@ -70,7 +72,7 @@ def scene_of(images: Shown) -> Scene:
 
     Examples:
         >>> import torch
-        >>> from transforms import scene_of
+        >>> from transforms.scene import scene_of
         >>> scene = scene_of(torch.zeros(2, 3, 6, 8))
         >>> len(scene.layers), scene.size
         (1, (6, 8))
@@ -113,7 +115,7 @@ def taken(shown: Shown, rows: Tensor | int) -> Scene:
 
     Examples:
         >>> import torch
-        >>> from transforms import taken
+        >>> from transforms.scene import taken
         >>> images = torch.rand(3, 3, 4, 4, generator=torch.Generator().manual_seed(0))
         >>> torch.equal(taken(images, torch.tensor([2, 0])).layers[0].pixels, images[[2, 0]])
         True
@@ -148,7 +150,7 @@ def base_of(shown: Shown) -> Tensor:
 
     Examples:
         >>> import torch
-        >>> from transforms import base_of, scene_of
+        >>> from transforms.scene import base_of, scene_of
         >>> images = torch.zeros(2, 3, 8, 8)
         >>> base_of(scene_of(images)) is images, base_of(images) is images
         (True, True)

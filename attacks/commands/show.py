@@ -27,7 +27,8 @@ from attacks.runtime.files import atomic
 from attacks.schema.presets import refuse_marks
 from attacks.schema.validate import refuse_code
 from attacks.study.pipeline import preset, stages
-from transforms import Compose, Draws, Grid, Sobol, Uniform, resize
+from transforms import Compose, Sobol, resize
+from transforms.draws import Draws, Grid, Uniform
 
 PHOTO = PHOTOS / "astronaut.png"
 SAMPLERS: dict[str, Draws] = {"sobol": Sobol(), "uniform": Uniform(), "grid": Grid()}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
-from transforms import stream
+from transforms.draws import stream
 
 FIT, JUDGE = WORDS = "fit", "judge"
 #: The fewest clusters that are held out without a column that says so.

@@ -6,3 +6,6 @@ from .pocket import Pocket as Pocket, untrained as untrained
 from .preprocess import Preprocess as Preprocess
 from .stochastic import Stochastic as Stochastic
 from .wrap import with_preprocess as with_preprocess
+from .features import Features as Features
+from .layers import Layers as Layers, layer_shapes as layer_shapes, named_layers as named_layers
+from .randomness import randomised as randomised

@@ -31,8 +31,8 @@ class Defended(PictureModule):
 
     Examples:
         >>> import torch
-        >>> from attacks import Defended
-        >>> from transforms import Quantise
+        >>> from attacks.encoders import Defended
+        >>> from transforms.camera import Quantise
         >>> encoder = Defended(torch.nn.Flatten().eval(), [Quantise(bits=1)])
         >>> encoder(torch.tensor([0.2, 0.4, 0.8]).view(1, 3, 1, 1)).tolist()
         [[0.0, 0.0, 1.0]]
@@ -119,7 +119,7 @@ class Bpda:
 
     Examples:
         >>> import torch
-        >>> from attacks import Bpda
+        >>> from attacks.encoders import Bpda
         >>> picture = torch.tensor([[[[0.2, 0.8]]]], requires_grad=True)
         >>> view = Bpda(lambda images: (images > 0.5).float())(picture, torch.zeros(1, 0))
         >>> view.tolist(), torch.autograd.grad(view.sum(), picture)[0].tolist()

@@ -31,7 +31,7 @@ class Features(PictureModule):
 
     Examples:
         >>> import torch
-        >>> from attacks import Features
+        >>> from attacks.encoders import Features
         >>> encoder = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten()).eval()
         >>> images = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
         >>> Features(encoder, {"0": "mean"})(images).shape

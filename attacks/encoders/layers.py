@@ -36,8 +36,8 @@ def named_layers(encoder: nn.Module) -> dict[str, nn.Module]:
 
     Examples:
         >>> import torch
-        >>> from attacks import Defended, named_layers
-        >>> from transforms import Quantise
+        >>> from attacks.encoders import Defended, named_layers
+        >>> from transforms.camera import Quantise
         >>> encoder = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten()).eval()
         >>> named_layers(Defended(encoder, [Quantise()]))
         {'0': Conv2d(3, 4, kernel_size=(3, 3), stride=(1, 1)), '1': Flatten(start_dim=1, end_dim=-1)}
@@ -98,7 +98,7 @@ class Layers(PictureModule):
 
     Examples:
         >>> import torch
-        >>> from attacks import Layers
+        >>> from attacks.encoders import Layers
         >>> encoder = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.ReLU(), torch.nn.Flatten()).eval()
         >>> with Layers(encoder, {"0": "mean", "1": "tokens"}) as layers:
         ...     {name: tuple(features.shape) for name, features in layers(torch.zeros(2, 3, 8, 8)).items()}
@@ -313,7 +313,7 @@ def layer_shapes(encoder: nn.Module, images: Tensor) -> dict[str, tuple[int, ...
 
     Examples:
         >>> import torch
-        >>> from attacks import layer_shapes
+        >>> from attacks.encoders import layer_shapes
         >>> encoder = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3), torch.nn.Flatten()).eval()
         >>> layer_shapes(encoder, torch.zeros(2, 3, 8, 8))
         {'0': (2, 4, 6, 6), '1': (2, 144), 'output': (2, 144)}

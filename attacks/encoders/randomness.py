@@ -83,7 +83,7 @@ def randomised(transforms: Compose, encoder: object) -> Compose:
 
     Examples:
         >>> import torch
-        >>> from attacks import Stochastic, randomised
+        >>> from attacks.encoders import Stochastic, randomised
         >>> from transforms import Brightness, Compose
         >>> encoder = Stochastic(torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Flatten()).eval())
         >>> randomised(Compose([Brightness(0.1)]), encoder).names

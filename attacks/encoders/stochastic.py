@@ -15,8 +15,9 @@ from attacks.encoders.contract import refuse_dependent
 from attacks.encoders.engine.native_precision import in_native_precision
 from attacks.encoders.randomness import EncoderDraws, Seed, dealt, joined, randomness_of
 from attacks.encoders.tree import PictureModule, Tree, adopt
-from transforms import Compose, stream
+from transforms import Compose
 from transforms.doors import unchecked
+from transforms.draws import stream
 
 aten = torch.ops.aten
 #: (shape, normal) -> so many numbers, uniform in [0,1) or N(0, 1).
@@ -159,7 +160,7 @@ class Stochastic(PictureModule):
 
     Examples:
         >>> import torch
-        >>> from attacks import Stochastic
+        >>> from attacks.encoders import Stochastic
         >>> encoder = Stochastic(torch.nn.Sequential(torch.nn.Dropout(0.5), torch.nn.Flatten()).eval())
         >>> images, draws = torch.ones(2, 3, 8, 8), torch.tensor([[0.25], [0.75]])
         >>> torch.equal(encoder(images, draws=draws), encoder(images, draws=draws))  # a function of the draws

@@ -56,7 +56,7 @@ class Adaptive:
 
     Examples:
         >>> import torch
-        >>> from attacks import Adaptive
+        >>> from attacks.eot import Adaptive
         >>> from attacks.eot.adaptive import Noise
         >>> total = torch.tensor([128, 4096])  # gradients of two pictures
         >>> Adaptive(steps=128).start(total, block=4).tolist()

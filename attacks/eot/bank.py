@@ -19,9 +19,11 @@ from attacks.eot.faults.locate import Query, located
 from attacks.eot.problem import Problem
 from attacks.eot.protocols import Objective, Perturbation
 from attacks.runtime.distributed import ALONE, World
-from transforms import Compose, Scene, Shown, Sobol, base_of, scene_of, stream, taken
+from transforms import Compose, Sobol
 from transforms.devices import uploaded
 from transforms.doors import PastDoors, unchecked
+from transforms.draws import stream
+from transforms.scene import Scene, Shown, base_of, scene_of, taken
 
 
 class Bank(NamedTuple):

@@ -25,7 +25,7 @@ class Estimate(NamedTuple):
 
     Examples:
         >>> import torch
-        >>> from attacks import Estimate
+        >>> from attacks.eot import Estimate
         >>> zero, grad, views = torch.zeros(1), torch.zeros(1, 3, 8, 8), torch.tensor([6])
         >>> estimate = Estimate(zero, zero, torch.tensor([3.0]), grad, views, chunk=6, value=zero)
         >>> estimate.c.item(), round(estimate.cosine.item() ** 2, 4)  # n / snr, and n / (n + c)

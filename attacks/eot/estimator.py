@@ -18,9 +18,10 @@ from attacks.eot.batching import Pass, blocks, group_size, passes, within_memory
 from attacks.eot.estimate import Estimate, signal_to_noise
 from attacks.eot.risk import Mean, Risk
 from attacks.runtime.distributed import ALONE, World
-from transforms import Compose, Draws, Sobol, Stage
+from transforms import Compose, Sobol, Stage
 from transforms.devices import constants, uploaded
 from transforms.doors import made
+from transforms.draws import Draws
 from transforms.sampling.homography import wide_dtype
 
 

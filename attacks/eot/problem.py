@@ -14,9 +14,11 @@ from attacks.eot.adaptive import Adaptive
 from attacks.eot.estimator import EOT, check_count
 from attacks.eot.protocols import Adversarial, Constraint, Objective, Optimiser, Penalty, Perturbation, Proposer
 from attacks.runtime.distributed import ALONE, World
-from transforms import Compose, Fixed, Grid, Scene, scene_of
+from transforms import Compose
 from transforms.devices import HOST, uploaded
 from transforms.doors import PastDoors, formed, made, unchecked
+from transforms.draws import Fixed, Grid
+from transforms.scene import Scene, scene_of
 
 STEPS = 100
 #: The views of a step that are chosen where their number must be the same in all steps: APGD counts steps, a search
@@ -37,6 +39,13 @@ class Problem:
         objective: features and anchor to losses.
         perturbation: the set of allowed changes.
         first: the delta that a run begins with; None: that of its seed.
+
+    Examples:
+        >>> from attacks import Away, Linf, Problem, load_encoder, tiles
+        >>> encoder, images = load_encoder("pocket"), tiles(128).images[:2]
+        >>> problem = Problem(images, encoder(images), encoder, Away(), Linf(8 / 255))
+        >>> problem.constraint.perturbation.eps == 8 / 255
+        True
     """
 
     images: Tensor
@@ -127,6 +136,12 @@ class Options:
         world: the processes that share the work; every one of them yields the same steps.
         penalty: a price on the look of the perturbation, added to the risk.
         adversary: chooses the views of each step to the attacker's harm; not with `adaptive`.
+
+    Examples:
+        >>> from attacks import EOT, PGD, Options
+        >>> options = Options(PGD(), EOT(views=4), steps=10)
+        >>> options.eot.views, options.seed
+        (4, 0)
     """
 
     optimiser: Optimiser | Proposer

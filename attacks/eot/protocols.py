@@ -22,12 +22,22 @@ from attacks.eot.estimate import Estimate
 from attacks.eot.estimator import EOT, Question
 from attacks.eot.risk import Risk
 from attacks.runtime.distributed import World
-from transforms import Scene, Shown
+from transforms.scene import Scene, Shown
 
 
 @runtime_checkable
 class Objective(Protocol):
-    """What the attacker minimises. Inherit from it for the defaults."""
+    """What the attacker minimises. Inherit from it for the defaults.
+
+    Examples:
+        >>> import torch
+        >>> from attacks import Objective
+        >>> class Brightest(Objective):
+        ...     def __call__(self, features, anchor):
+        ...         return -features.amax(1)
+        >>> Brightest()(torch.tensor([[0.25, 0.75]]), torch.zeros(1)).item(), Brightest().paired
+        (-0.75, False)
+    """
 
     @property
     def paired(self) -> bool:
@@ -155,7 +165,14 @@ class Done(NamedTuple):
 
 
 class Optimiser(Protocol):
-    """From a delta and the estimate there to the next delta. A pure function: its state is a value."""
+    """From a delta and the estimate there to the next delta. A pure function: its state is a value.
+
+    Examples:
+        >>> from attacks import PGD, Optimiser
+        >>> optimiser: Optimiser = PGD()
+        >>> optimiser.gradient_free, optimiser.counts_steps
+        (False, False)
+    """
 
     #: Whether it only proposes directions, and `search` runs it (see `Proposer`).
     gradient_free: ClassVar[bool] = False

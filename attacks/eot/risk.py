@@ -43,7 +43,7 @@ class Mean:
 
     Examples:
         >>> import torch
-        >>> from attacks import Mean
+        >>> from attacks.eot import Mean
         >>> losses = torch.tensor([[4.0, 1.0, 3.0, 2.0]])
         >>> Mean().value(losses).tolist(), Mean().weights(losses).tolist()
         ([2.5], [[0.25, 0.25, 0.25, 0.25]])
@@ -126,7 +126,7 @@ class WorstOf:
 
     Examples:
         >>> import torch
-        >>> from attacks import WorstOf
+        >>> from attacks.eot import WorstOf
         >>> losses = torch.tensor([[4.0, 1.0, 3.0, 2.0]])
         >>> WorstOf(k=2).value(losses).tolist(), WorstOf(k=2).weights(losses).tolist()
         ([3.5], [[0.5, 0.0, 0.5, 0.0]])
@@ -178,7 +178,7 @@ class SoftMax:
 
     Examples:
         >>> import torch
-        >>> from attacks import SoftMax
+        >>> from attacks.eot import SoftMax
         >>> losses = torch.tensor([[4.0, 1.0, 3.0, 2.0]])
         >>> [round(float(SoftMax(temperature).value(losses)), 2) for temperature in (1e-3, 1.0, 1e3)]
         [4.0, 3.05, 2.5]

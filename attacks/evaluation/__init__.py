@@ -1,1 +1,5 @@
 """Scores of an attack, with intervals and tests, and the optional parts of an evaluation."""
+
+import lazy_loader
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

@@ -9,8 +9,9 @@ from attacks.eot.bank import Bank, bank
 from attacks.evaluation.clusters import Sample
 from attacks.evaluation.judge import CellScores, Scoring, judged
 from attacks.runtime.stored import stored
-from transforms import Compose, Shown, base_of
+from transforms import Compose
 from transforms.compose import Laying, Stage
+from transforms.scene import Shown, base_of
 
 #: The names of the attack without any stage left out, and of the test with all stages.
 NOTHING, ALL = "nothing", "all"

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attacks.data.vectors import directed
 from attacks.encoders.tree import Texts, optional
 from attacks.evaluation.scores import embed
-from transforms import stream
+from transforms.draws import stream
 
 #: Stands for the class in a template.
 PLACE = "{}"

@@ -21,7 +21,8 @@ from attacks.evaluation.clusters import Sample
 from attacks.evaluation.judge import CellScores, Scoring, judged
 from attacks.resizers.platforms import at_ratios, codecs, resamplers
 from attacks.runtime.stored import stored
-from transforms import Compose, Uniform, stream
+from transforms import Compose
+from transforms.draws import Uniform, stream
 from transforms.resizing.resize import target_size
 
 #: The longer side of an example in pixels.

@@ -21,8 +21,8 @@ from attacks.objectives.embedding import similarity
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.stored import stored
 from attacks.solvers.checks import check_images
-from transforms import Shown, taken
 from transforms.doors import unchecked
+from transforms.scene import Shown, taken
 
 #: The name for all layers, and how many of them are taken at most.
 ALL, MOST = "all", 24
@@ -123,8 +123,10 @@ def layer_drift(
 
     Examples:
         >>> import torch
-        >>> from attacks import bank, layer_drift
-        >>> from transforms import Compose, Flip
+        >>> from attacks import bank
+        >>> from attacks.evaluation import layer_drift
+        >>> from transforms import Compose
+        >>> from transforms.geometry import Flip
         >>> encoder = torch.nn.Sequential(torch.nn.AvgPool2d(2), torch.nn.Flatten()).eval()
         >>> clean = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
         >>> views = bank(Compose([Flip()]), 4, seed=0, purpose="drift")

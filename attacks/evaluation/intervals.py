@@ -99,7 +99,7 @@ def rate(shares: Tensor, trials: int | Tensor | None = None) -> Interval:
 
     Examples:
         >>> import torch
-        >>> from attacks import rate
+        >>> from attacks.evaluation import rate
         >>> mean, low, high, kind = rate(torch.tensor([0.0, 0.25, 0.5, 0.25]), trials=8)  # four clusters
         >>> mean, round(low, 2), round(high, 2), kind
         (0.25, 0.03, 0.7, 'interval')

@@ -20,7 +20,7 @@ from attacks.evaluation.significance import paired_shares
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.progress import Progress
 from attacks.runtime.stored import stored
-from transforms import Shown
+from transforms.scene import Shown
 
 
 class Scoring(Protocol):

@@ -11,7 +11,8 @@ from attacks.evaluation.judge import CellScores, Scoring, judged
 from attacks.evaluation.significance import holm, needed, sign_flip
 from attacks.evaluation.slices import Axis, axis, sliced
 from attacks.runtime.stored import stored
-from transforms import Compose, Shown, base_of
+from transforms import Compose
+from transforms.scene import Shown, base_of
 
 
 @stored("response.slice")

@@ -23,8 +23,8 @@ from attacks.objectives.embedding import Away
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.stored import stored
 from attacks.solvers.checks import check_images, check_mode
-from transforms import Shown, base_of
 from transforms.devices import uploaded
+from transforms.scene import Shown, base_of
 
 #: Views that are compared with the gallery together.
 TOGETHER = 512
@@ -248,8 +248,10 @@ def mean_embedding(images: Tensor, encoder: Encoder, bank: Bank, chunk: int = 64
 
     Examples:
         >>> import torch
-        >>> from attacks import bank, mean_embedding
-        >>> from transforms import Compose, Flip
+        >>> from attacks import bank
+        >>> from attacks.evaluation import mean_embedding
+        >>> from transforms import Compose
+        >>> from transforms.geometry import Flip
         >>> encoder, views = torch.nn.Flatten().eval(), bank(Compose([Flip(p=0.5)]), 8, seed=0, purpose="anchor")
         >>> images = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
         >>> mean = mean_embedding(images, encoder, views)

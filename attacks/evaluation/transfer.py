@@ -51,7 +51,9 @@ def leave_one_out(
 
     Examples:
         >>> import torch
-        >>> from attacks import EOT, Ensemble, Linf, Members, PGD, Toward, bank, leave_one_out
+        >>> from attacks import EOT, Ensemble, Linf, PGD, Toward, bank
+        >>> from attacks.evaluation import leave_one_out
+        >>> from attacks.objectives import Members
         >>> from transforms import Compose
         >>> pooled = torch.nn.Sequential(torch.nn.MaxPool2d(2), torch.nn.Flatten()).eval()
         >>> encoder = Ensemble([torch.nn.Flatten().eval(), pooled])

@@ -21,7 +21,7 @@ from attacks.runtime.untrusted import mapping
 from attacks.schema.encoder import GRADIENT_FREE
 from attacks.study.pipeline import viewed
 from attacks.study.printer import laid
-from transforms import widened
+from transforms.wrappers import widened
 
 #: Of MITRE ATLAS, by what a run does.
 ATLAS = {

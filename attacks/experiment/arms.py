@@ -34,7 +34,7 @@ from attacks.solvers.worst import Adversary
 from attacks.study.objective import shown_sign
 from attacks.study.printer import fixed
 from attacks.study.study import Parts
-from transforms import stream
+from transforms.draws import stream
 
 
 @stored("arm_state")

@@ -26,7 +26,7 @@ from attacks.runtime.values import Damaged
 from attacks.schema.patch import PatchConfig
 from attacks.schema.validate import Run
 from attacks.study.patch import patch_id
-from transforms import Shown
+from transforms.scene import Shown
 
 #: The most pictures that `adversarial.png` shows.
 SHOWN = 64

@@ -33,7 +33,8 @@ from attacks.solvers.worst import uphill
 from attacks.study.data import hidden
 from attacks.study.objective import aim
 from attacks.study.study import Parts
-from transforms import Shown, stream
+from transforms.draws import stream
+from transforms.scene import Shown
 
 #: The arms of an experiment, in the order of its tables; `one_view` is optional.
 ARMS = ("clean", "noise", "no_eot", "one_view", "eot")

@@ -7,7 +7,8 @@ from attacks.evaluation.response import SlicePlan, axes_of
 from attacks.evaluation.slices import axis
 from attacks.schema.validate import Run
 from attacks.study.study import Parts
-from transforms import Compose, widened
+from transforms import Compose
+from transforms.wrappers import widened
 
 #: Cells along the sides of a map.
 CELLS = 7

@@ -12,8 +12,8 @@ from attacks.experiment.batch import SAME
 from attacks.experiment.outcome import Outcome
 from attacks.report.words import ARMS as NAMES
 from attacks.runtime.files import atomic
-from transforms import scene_of
 from transforms.compose import view
+from transforms.scene import scene_of
 
 #: The contact sheet shows so many views, the first of the held-out bank.
 SHOWN = 6

@@ -39,7 +39,8 @@ from attacks.schema.patch import PatchConfig
 from attacks.schema.validate import Run
 from attacks.solvers.trace import Trace
 from attacks.study.study import Parts
-from transforms import Compose, widened
+from transforms import Compose
+from transforms.wrappers import widened
 
 #: Why a run has no sanity checks although they were configured.
 UNCHECKED = "they are made with the first picture, and that has failed"

@@ -7,8 +7,8 @@ from attacks.evaluation.clusters import Sample
 from attacks.evaluation.rare.failure import ARMS, Arm, Failures, PictureFailure, score_of
 from attacks.evaluation.rare.splitting import rare
 from attacks.experiment.batch import SAME, Bench
-from transforms import stream
 from transforms.doors import unchecked
+from transforms.draws import stream
 
 
 def failures_of(bench: Bench, sample: Sample) -> Failures:

@@ -26,7 +26,8 @@ from attacks.experiment.sections import cosines_of, deployment_of, explanations_
 from attacks.experiment.units import unit_size
 from attacks.experiment.view_scores import NAME, ViewScores
 from attacks.runtime.values import Damaged
-from transforms import stream, taken
+from transforms.draws import stream
+from transforms.scene import taken
 
 #: A norm exceeds eps by less, relatively; of the values of noise the share that may round otherwise.
 NORM, ROUNDED = 1e-4, 1e-2

@@ -31,7 +31,7 @@ from attacks.schema.validate import Run
 from attacks.study.assembly import build
 from attacks.study.objective import aim, wants_gallery, watched
 from attacks.study.study import Parts
-from transforms import stream
+from transforms.draws import stream
 
 
 def _prepared(module: nn.Module, previous: Earlier) -> Encoder:

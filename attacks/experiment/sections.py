@@ -32,7 +32,9 @@ from attacks.experiment.outcome import Outcome
 from attacks.experiment.radius import smallest
 from attacks.experiment.units import FAULTS, keep_fault
 from attacks.report.failures import draw_failures
-from transforms import Compose, Shown, stream
+from transforms import Compose
+from transforms.draws import stream
+from transforms.scene import Shown
 
 #: Views per cell of a map, and cells of a curve.
 VIEWS, CURVE_CELLS = 4, 9

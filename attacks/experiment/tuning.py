@@ -22,7 +22,7 @@ from attacks.schema.validate import Run
 from attacks.study.data import hidden
 from attacks.study.objective import aim, wants_gallery, watched
 from attacks.study.study import Parts
-from transforms import stream
+from transforms.draws import stream
 
 #: The approximate number of views of a measurement, on a CPU and on CUDA.
 ROWS = (32, 256)

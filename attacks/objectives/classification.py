@@ -51,7 +51,7 @@ class DLR(Objective):
 
     Examples:
         >>> import torch
-        >>> from attacks import DLR
+        >>> from attacks.objectives import DLR
         >>> logits, label = torch.tensor([[3.0, 2.0, 1.0]]), torch.tensor([0])
         >>> DLR()(logits, label).tolist(), DLR()(10 * logits + 5, label).tolist()  # (z_y - z_2nd) / (z_1st - z_3rd)
         ([0.5], [0.5])

@@ -18,7 +18,8 @@ class Term(NamedTuple):
 
     Examples:
         >>> import torch
-        >>> from attacks import Away, Sum, Term
+        >>> from attacks import Away
+        >>> from attacks.objectives import Sum, Term
         >>> features, anchor = torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 0.0]])
         >>> Sum((Term(2, Away("l2")), Term(1, Away("l2"))))(features, anchor).tolist()  # 2 * -5 + 1 * -5
         [-15.0]
@@ -37,7 +38,8 @@ class Sum(Objective):
 
     Examples:
         >>> import torch
-        >>> from attacks import Away, Sum, Term, Toward
+        >>> from attacks import Away, Toward
+        >>> from attacks.objectives import Sum, Term
         >>> both = Sum((Term(1, Away(), "own"), Term(0.5, Toward(), "goal")))
         >>> anchor = {"own": torch.tensor([[1.0, 0.0]]), "goal": torch.tensor([[0.0, 1.0]])}
         >>> both(anchor["own"], anchor).tolist(), both(anchor["goal"], anchor).tolist()
@@ -77,7 +79,8 @@ class Each(Objective):
 
     Examples:
         >>> import torch
-        >>> from attacks import Away, Each
+        >>> from attacks import Away
+        >>> from attacks.objectives import Each
         >>> features = {"stem": torch.tensor([[1.0, 0.0]]), "head": torch.tensor([[0.0, 5.0]])}
         >>> anchor = {"stem": torch.tensor([[2.0, 0.0]]), "head": torch.tensor([[3.0, 0.0]])}
         >>> Each({"stem": 1, "head": 3}, Away())(features, anchor).tolist()  # (1 * 1 + 3 * 0) / 4

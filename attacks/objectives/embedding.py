@@ -98,8 +98,10 @@ class Paired(Objective):
 
     Examples:
         >>> import torch
-        >>> from attacks import Away, Paired, bank
-        >>> from transforms import Compose, Gain
+        >>> from attacks import Away, bank
+        >>> from attacks.objectives import Paired
+        >>> from transforms import Compose
+        >>> from transforms.colour import Gain
         >>> images, encoder = torch.full((1, 3, 4, 4), 0.5), torch.nn.Flatten().eval()
         >>> views = bank(Compose([Gain((0.5, 1.5))]), 4, seed=0, purpose="evaluate")
         >>> losses = views.losses(images, encoder(images), encoder, Paired(Away("l2")), 4, untouched=images)

@@ -82,7 +82,8 @@ class Members(Objective):
 
     Examples:
         >>> import torch
-        >>> from attacks import Members, Toward
+        >>> from attacks import Toward
+        >>> from attacks.objectives import Members
         >>> features = torch.tensor([[3.0, 4.0]]), torch.tensor([[0.0, 1.0, 0.0]])
         >>> anchor = torch.zeros(1, 2), torch.zeros(1, 3)
         >>> Members(Toward("l2"))(features, anchor).tolist()  # the mean of 5 and 1

@@ -53,7 +53,7 @@ class TotalVariation:
 
     Examples:
         >>> import torch
-        >>> from attacks import TotalVariation
+        >>> from attacks.objectives import TotalVariation
         >>> images, pictures = torch.zeros(2, 1, 4, 4), torch.full((2, 1, 4, 4), 0.5)
         >>> pictures[1, :, :, 2:] = 0.9  # an edge of 0.4 at 4 of 16 pixels
         >>> penalty = TotalVariation(weight=1.0)(pictures - images, pictures, images)
@@ -93,7 +93,7 @@ class SSIM:
 
     Examples:
         >>> import torch
-        >>> from attacks import SSIM
+        >>> from attacks.objectives import SSIM
         >>> images = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0)).expand(2, -1, -1, -1)
         >>> pictures = torch.stack([images[0], 1 - images[0]])
         >>> same, inverted = SSIM(weight=1.0)(pictures - images, pictures, images).tolist()
@@ -144,7 +144,7 @@ class LPIPS:
         FileNotFoundError: the network's file is not there.
 
     Examples:
-        >>> from attacks import LPIPS
+        >>> from attacks.objectives import LPIPS
         >>> LPIPS(net="resnet")
         Traceback (most recent call last):
             ...
@@ -172,7 +172,7 @@ class Penalties:
 
     Examples:
         >>> import torch
-        >>> from attacks import Penalties, TotalVariation
+        >>> from attacks.objectives import Penalties, TotalVariation
         >>> images = torch.zeros(1, 1, 4, 4)
         >>> parts = TotalVariation(1.0), TotalVariation(3.0)
         >>> pictures = torch.eye(4)[None, None]

@@ -90,7 +90,7 @@ class InfoNCE(Objective):
 
     Examples:
         >>> import torch
-        >>> from attacks import InfoNCE
+        >>> from attacks.objectives import InfoNCE
         >>> features, rows = torch.tensor([[1.0, 0.0], [1.0, 0.0]]), torch.tensor([0, 1])
         >>> losses = InfoNCE(torch.eye(2), temperature=1.0)(features, rows)
         >>> [round(share, 3) for share in losses.exp().tolist()]  # e / (e + 1) and 1 / (e + 1)
@@ -136,7 +136,7 @@ class Triplet(Objective):
 
     Examples:
         >>> import torch
-        >>> from attacks import Triplet
+        >>> from attacks.objectives import Triplet
         >>> anchor = {"positive": torch.tensor([[1.0, 0.0]]), "negative": torch.tensor([[0.0, 1.0]])}
         >>> round(float(Triplet()(torch.tensor([[3.0, 4.0]]), anchor)), 2)  # 0.8 - 0.6
         0.2
@@ -174,7 +174,7 @@ class Verification(Objective):
 
     Examples:
         >>> import torch
-        >>> from attacks import Verification
+        >>> from attacks.objectives import Verification
         >>> features, anchor = torch.tensor([[3.0, 4.0], [0.0, 2.0]]), torch.tensor([[1.0, 0.0], [1.0, 0.0]])
         >>> losses = Verification(threshold=0.5)(features, anchor)
         >>> [round(loss, 2) for loss in losses.tolist()]  # cosines of 0.6 and 0: the second pair is rejected

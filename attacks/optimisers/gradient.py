@@ -9,8 +9,8 @@ from torch import Tensor
 
 from attacks.eot.estimate import Estimate
 from attacks.eot.protocols import Constraint, Done, Optimiser
+from attacks.runtime.blocks import columns, in_blocks
 from attacks.runtime.stored import stored
-from transforms.blocks import columns, in_blocks
 from transforms.devices import uploaded
 from transforms.sampling.homography import wide_dtype
 

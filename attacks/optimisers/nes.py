@@ -110,7 +110,7 @@ class LabelOnly(NES):
 
     Examples:
         >>> import torch
-        >>> from attacks import LabelOnly
+        >>> from attacks.optimisers import LabelOnly
         >>> [round(factor, 2) for factor in LabelOnly.factor(torch.tensor([0.0, 0.5, 1.0])).tolist()]
         [1.65, 1.0, 0.61]
     """

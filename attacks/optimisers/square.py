@@ -35,7 +35,7 @@ class Square(Proposer):
 
     Examples:
         >>> import torch
-        >>> from attacks import Square
+        >>> from attacks.optimisers import Square
         >>> generator, like = torch.Generator().manual_seed(0), torch.zeros(1, 3, 32, 32)
         >>> window = Square().direction(like, step=50, steps=100, generator=generator)
         >>> window.shape, Square().side(32, 32, 0.5), int((window != 0).sum())  # 3 channels of 3 * 3 pixels

@@ -15,8 +15,8 @@ from torch import Tensor
 from attacks.eot.estimate import Estimate
 from attacks.eot.protocols import Constraint, Done, Optimiser
 from attacks.optimisers.gradient import Schedule, check_step, decay, l1_norm
+from attacks.runtime.blocks import VALUES
 from attacks.runtime.stored import stored
-from transforms.blocks import VALUES
 from transforms.devices import uploaded
 from transforms.sampling.homography import wide_dtype
 

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from attacks.perturbations.base import PerturbationSet
-from transforms import Scene, scene_of
-from transforms.blocks import columns, in_blocks
+from attacks.runtime.blocks import columns, in_blocks
 from transforms.doors import checked, made
 from transforms.sampling.homography import wide_dtype
+from transforms.scene import Scene, scene_of
 
 #: Most steps of the root search of `scaled`; each but the last clamps more values, and photographs need about five.
 #: The host does not wait for a device to learn whether they are enough: there it makes a fixed number of them.

@@ -5,7 +5,7 @@ from typing import ClassVar, Self
 
 from torch import Tensor
 
-from transforms import Scene, Shown
+from transforms.scene import Scene, Shown
 
 #: (x, y) of a texture's upper left, upper right, lower right and lower left corner, in shares of a picture.
 Corners = list[list[float]]

@@ -8,8 +8,8 @@ from torch import Tensor
 
 from attacks.perturbations.ball import Ball
 from attacks.perturbations.base import PerturbationSet
-from transforms import Scene
 from transforms.devices import uploaded
+from transforms.scene import Scene
 
 
 @dataclass(frozen=True, eq=False)

@@ -96,7 +96,7 @@ class L1(Ball):
 
     Examples:
         >>> import torch
-        >>> from attacks import L1
+        >>> from attacks.perturbations import L1
         >>> images, delta = torch.full((1, 1, 1, 3), 0.5), torch.tensor([[[[0.5, 0.25, -0.125]]]])
         >>> L1(eps=0.5).project(delta, images).flatten().tolist()
         [0.375, 0.125, 0.0]

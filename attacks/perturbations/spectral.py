@@ -29,7 +29,8 @@ class LowFrequency(Wrapped):
 
     Examples:
         >>> import torch
-        >>> from attacks import L2, LowFrequency
+        >>> from attacks import L2
+        >>> from attacks.perturbations import LowFrequency
         >>> delta = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
         >>> lowest = LowFrequency(L2(4.0), keep=1).only(delta)
         >>> torch.allclose(lowest, delta.mean((2, 3), keepdim=True), atol=1e-5)  # the lowest frequency is the mean
@@ -87,7 +88,8 @@ class Smoothed(Wrapped):
 
     Examples:
         >>> import torch
-        >>> from attacks import Linf, Smoothed
+        >>> from attacks import Linf
+        >>> from attacks.perturbations import Smoothed
         >>> grad = torch.zeros(1, 1, 9, 9)
         >>> grad[0, 0, 4, 4] = 1.0
         >>> smooth = Smoothed(Linf(), smooth=1.0).convolved(grad)

@@ -119,7 +119,8 @@ class Masked(Wrapped):
 
     Examples:
         >>> import torch
-        >>> from attacks import Linf, Masked
+        >>> from attacks import Linf
+        >>> from attacks.perturbations import Masked
         >>> mask = torch.tensor([[[[1.0, 0.0]]]])
         >>> Masked(Linf(0.25), mask).project(torch.ones(1, 3, 1, 2), torch.zeros(1, 3, 1, 2))[0, 0].tolist()
         [[0.25, 0.0]]
@@ -176,7 +177,8 @@ class Grey(Wrapped):
 
     Examples:
         >>> import torch
-        >>> from attacks import Grey, Linf
+        >>> from attacks import Linf
+        >>> from attacks.perturbations import Grey
         >>> grad = torch.tensor([3.0, -1.0, -1.0]).view(1, 3, 1, 1)
         >>> Linf().steepest(grad).flatten().tolist(), Grey(Linf()).steepest(grad).flatten().tolist()
         ([1.0, -1.0, -1.0], [1.0, 1.0, 1.0])

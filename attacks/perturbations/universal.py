@@ -8,8 +8,8 @@ from torch import Tensor
 
 from attacks.perturbations.ball import Ball, check_inner
 from attacks.perturbations.base import PerturbationSet
-from transforms import Scene, scene_of
 from transforms.sampling.straight_through import saturate
+from transforms.scene import Scene, scene_of
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Universal(PerturbationSet):
     Examples:
         >>> import torch
         >>> from attacks import Linf, Universal
-        >>> from transforms import base_of
+        >>> from transforms.scene import base_of
         >>> universal, images = Universal(Linf(0.25)), torch.tensor([0.5, 1.0]).view(2, 1, 1, 1)
         >>> delta = universal.project(torch.ones(1, 1, 1, 1), images)  # one for both pictures
         >>> delta.item(), base_of(universal.scene(images, delta)).flatten().tolist()

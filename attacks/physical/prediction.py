@@ -22,9 +22,10 @@ from attacks.physical.rectify import Pose
 from attacks.physical.score import PhotoScores, figures, joined, scored
 from attacks.physical.views import Rerun
 from attacks.study.printer import reprinted
-from transforms import Compose, Shown, base_of, taken
+from transforms import Compose
 from transforms.compose import Homography
 from transforms.sampling.homography import quad_to_quad
+from transforms.scene import Shown, base_of, taken
 
 
 @dataclass(frozen=True, eq=False)

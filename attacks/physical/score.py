@@ -19,7 +19,8 @@ from attacks.experiment.embeddings import BLOCK, embedded
 from attacks.experiment.view_scores import NAME, read_scores
 from attacks.physical.photo_measure import PhotoMeasurement
 from attacks.study.study import Parts
-from transforms import Compose, Shown
+from transforms import Compose
+from transforms.scene import Shown
 
 #: As in metrics.json.
 MEASURES = ("cosine", "recall_at_1", "success")

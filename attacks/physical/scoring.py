@@ -24,7 +24,7 @@ from attacks.physical.sheet import ARMS, folder_of, read_texture, subject, textu
 from attacks.physical.surface import shared_lens
 from attacks.physical.views import Rerun, read_placement, read_sheet, rerun
 from attacks.runtime.folders import refuse_links
-from transforms import Shown
+from transforms.scene import Shown
 
 SCHEMA = 2
 #: An error names at most so many photographs.

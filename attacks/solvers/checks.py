@@ -9,9 +9,10 @@ from torch import Tensor, nn
 from attacks.encoders.contract import check_encoder
 from attacks.encoders.tree import length
 from attacks.eot.problem import Options, Problem
-from transforms import Compose, Shown
+from transforms import Compose
 from transforms.doors import HALF_LEVEL, pixels_of
 from transforms.doors import checked as pictures
+from transforms.scene import Shown
 
 #: After so many steps with a gradient of zero a picture leaves. Its loss may be at its minimum (the cross-entropy of
 #: a label that is reached), so this is no error.

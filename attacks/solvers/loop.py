@@ -24,8 +24,8 @@ from attacks.objectives.penalties import Price, penalised, priced
 from attacks.runtime.distributed import World
 from attacks.runtime.stored import stored
 from attacks.solvers.checks import DEAD, budgeted, checked, watched_over
-from transforms import stream
 from transforms.devices import picked, uploaded
+from transforms.draws import stream
 
 #: Fields of an estimate with a row for each image, and for each delta.
 OF_IMAGES, OF_DELTAS = ("mean", "stderr", "value"), ("snr", "grad", "views")
@@ -61,7 +61,8 @@ class Step(NamedTuple):
 
     Examples:
         >>> import torch
-        >>> from attacks import EOT, Linf, PGD, Step, Toward, attack
+        >>> from attacks import EOT, Linf, PGD, Toward, attack
+        >>> from attacks.solvers import Step
         >>> parts = {"encoder": torch.nn.Flatten().eval(), "objective": Toward("l2"), "perturbation": Linf()}
         >>> parts |= {"optimiser": PGD(), "eot": EOT(views=4)}
         >>> run: list[Step] = [*attack(torch.full((2, 3, 8, 8), 0.5), torch.zeros(2, 192), **parts, steps=2)]

@@ -19,7 +19,7 @@ from attacks.perturbations.ball import Ball
 from attacks.perturbations.radii import Radii
 from attacks.runtime.stored import stored
 from attacks.solvers.loop import LoopState, descend
-from transforms import stream
+from transforms.draws import stream
 
 #: The first and the last factor by which a radius changes.
 FACTORS = 2.0, 1.003

@@ -25,8 +25,8 @@ from attacks.perturbations.radii import Radii, reaches
 from attacks.runtime.stored import stored
 from attacks.solvers.checks import DEAD, budgeted, checked, warn_unmoved
 from attacks.solvers.loop import OF_IMAGES, LoopState, Step, Steps, descend, done_of, start
-from transforms import stream
 from transforms.compose import seen
+from transforms.draws import stream
 
 #: The radius of the first step along a gradient, and the smallest, in radii of the attack's own set.
 FIRST, LEAST = 8.0, 1 / 64

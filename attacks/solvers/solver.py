@@ -18,8 +18,8 @@ from attacks.runtime.stored import stored
 from attacks.solvers.loop import LoopState, Step, Steps, merged, start
 from attacks.solvers.search import bank_losses, loop_of
 from attacks.solvers.selection import Chooser, Looked, Selection, selection
-from transforms import stream
 from transforms.devices import uploaded
+from transforms.draws import stream
 
 
 @stored("best")
@@ -29,7 +29,8 @@ class Best(NamedTuple):
 
     Examples:
         >>> import torch
-        >>> from attacks import Best, EOT, Linf, PGD, Toward, solve
+        >>> from attacks import EOT, Linf, PGD, Toward, solve
+        >>> from attacks.solvers import Best
         >>> parts = {"encoder": torch.nn.Flatten().eval(), "objective": Toward("l2"), "perturbation": Linf(0.25)}
         >>> images, black = torch.full((1, 1, 2, 2), 0.5), torch.zeros(1, 4)
         >>> best: Best = solve(images, black, **parts, optimiser=PGD(), eot=EOT(), steps=5)

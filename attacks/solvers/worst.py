@@ -60,7 +60,7 @@ class Adversary:
         refine: steps of the refinement of those that are kept.
 
     Examples:
-        >>> from attacks import Adversary
+        >>> from attacks.solvers import Adversary
         >>> adversary = Adversary(adversary=16, refine=2)
         >>> adversary.risk(4), adversary.cost(4)  # the worst quarter; 16 views to choose among, and 4 * 3 to refine
         (CVaR(alpha=0.25), 28)
@@ -153,7 +153,8 @@ def both_sides(
 
     Examples:
         >>> import torch
-        >>> from attacks import Toward, bank, both_sides
+        >>> from attacks import Toward, bank
+        >>> from attacks.solvers import both_sides
         >>> from attacks.eot.bank import judged
         >>> from transforms import Brightness, Compose
         >>> grey, black, encoder = torch.full((1, 3, 4, 4), 0.5), torch.zeros(1, 48), torch.nn.Flatten().eval()

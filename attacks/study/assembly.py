@@ -35,7 +35,7 @@ from attacks.study.pipeline import input_side, viewed
 from attacks.study.printer import laid
 from attacks.study.registry import named
 from attacks.study.study import Parts, Views
-from transforms import stream
+from transforms.draws import stream
 from transforms.resizing.resize import NAMES
 
 

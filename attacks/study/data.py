@@ -19,7 +19,7 @@ from attacks.schema.patch import PatchConfig, ScenesConfig
 from attacks.study.duplicates import joined
 from attacks.study.make import make
 from attacks.study.patch import made_size
-from transforms import stream
+from transforms.draws import stream
 
 #: Pairs of near duplicates that a note names.
 NAMED = 3

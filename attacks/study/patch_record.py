@@ -8,8 +8,10 @@ import torch
 from attacks.eot.protocols import Perturbation
 from attacks.schema.patch import PatchConfig, PrinterConfig
 from attacks.study.printer import PLACE, anywhere
-from transforms import Compose, OnLayers, Placement
+from transforms import Compose
+from transforms.geometry import Placement
 from transforms.scene import Scene
+from transforms.wrappers import OnLayers
 
 #: Coordinates at which the size of a random placement is evaluated: smallest, middle and largest.
 SIZES = (0.0, 0.5, 1.0)

@@ -22,7 +22,7 @@ from attacks.schema.suggestions import closest
 from attacks.schema.validate import printable
 from attacks.study.make import make
 from transforms import Compose, Stage
-from transforms.ranges import is_number
+from transforms.draws.ranges import is_number
 from transforms.registry import STAGES
 
 #: Of the bundled encoder's input, for views without an encoder.

@@ -13,8 +13,10 @@ from attacks.schema.patch import PatchConfig, PrinterConfig
 from attacks.schema.suggestions import closest
 from attacks.study.make import make
 from attacks.study.pipeline import stages as made_stages
-from transforms import Compose, OnLayers, Placement, Stage
+from transforms import Compose, Stage
 from transforms.colour.lut import ColourMap
+from transforms.geometry import Placement
+from transforms.wrappers import OnLayers
 
 #: Stages of the print itself: the printer's errors in colour and sharpness, and the light on the sheet.
 PRINT = (

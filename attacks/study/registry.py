@@ -31,7 +31,8 @@ from attacks.study.objective import anchored, mixed, objective_class, weighted
 from attacks.study.patch import surrounding
 from attacks.study.perturbation import BALLS, WRAPPERS
 from attacks.study.printer import placed, sheet
-from transforms import Antithetic, Compose, Fixed, Grid, Latin, Sobol, Uniform
+from transforms import Compose, Sobol
+from transforms.draws import Antithetic, Fixed, Grid, Latin, Uniform
 
 Part = Callable[..., Any]
 _ENCODER = (featured, run_in, ("stochastic", Stochastic))

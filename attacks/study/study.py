@@ -11,7 +11,8 @@ from attacks.eot.adaptive import Adaptive
 from attacks.eot.protocols import Optimiser, Penalty, Perturbation, Proposer
 from attacks.evaluation.classes import Classes
 from attacks.resizers.pipeline import Pipeline
-from transforms import Compose, Draws
+from transforms import Compose
+from transforms.draws import Draws
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,9 @@ from attacks.perturbations.ball import Ball
 from attacks.resizers.platforms import OPEN, Resampler, at_ratios, codecs, resamplers
 from attacks.study.perturbation import radius
 from attacks.study.pipeline import preset
-from transforms import Compose, Downscale, OneOf, resize
+from transforms import Compose, Downscale, resize
 from transforms.resizing.resize import target_size
+from transforms.wrappers import OneOf
 
 from .case import Centred, encoder
 from .table import Row, Table, student

@@ -9,7 +9,8 @@ from torch import Tensor
 
 from attacks import EOT
 from attacks.study.pipeline import preset
-from transforms import Antithetic, Draws, Latin, Sobol, Uniform
+from transforms import Sobol
+from transforms.draws import Antithetic, Draws, Latin, Uniform
 
 from .case import case
 from .table import Row, Table

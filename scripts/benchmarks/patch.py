@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks import EOT, Away, InfoNCE, Wiener, attack
+from attacks import EOT, Away, Wiener, attack
+from attacks.objectives import InfoNCE
 from transforms.auditing.steps import seeded
 
 from .contest import OURS, Attack, Contestant, Setting, outcomes

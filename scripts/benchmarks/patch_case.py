@@ -14,10 +14,13 @@ from torch import Tensor
 
 from attacks import Patch
 from attacks.data.gallery import HELD_OUT, photograph
-from transforms import Compose, OnLayers, Placement, Sobol, stream
+from transforms import Compose, Sobol
 from transforms.auditing.steps import seeded
 from transforms.compose import Homography
+from transforms.draws import stream
+from transforms.geometry import Placement
 from transforms.sampling.homography import matrix_of, quad_to_quad
+from transforms.wrappers import OnLayers
 
 from .case import known
 from .contest import Counting

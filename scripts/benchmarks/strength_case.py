@@ -15,7 +15,9 @@ from attacks.data.gallery import tiles
 from attacks.eot.bank import Bank
 from attacks.perturbations.ball import Ball
 from attacks.study.pipeline import preset
-from transforms import Affine, Compose, Downscale, GaussianBlur, Jpeg, stream
+from transforms import Affine, Compose, Downscale, Jpeg
+from transforms.camera import GaussianBlur
+from transforms.draws import stream
 
 from .case import Case, Centred, Normalised, encoder
 from .contest import Counting

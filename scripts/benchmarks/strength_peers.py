@@ -16,9 +16,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks import EOT, L2, Adaptive, Away, Wiener, solve
-from transforms import stream
+from attacks import EOT, L2, Away, Wiener, solve
+from attacks.eot import Adaptive
 from transforms.auditing.steps import seeded
+from transforms.draws import stream
 
 from .contest import OURS, Attack, Contestant, Setting
 from .peers import LogProbabilities, adversarial_library, art_eot, eotpgd, foolbox_pgd

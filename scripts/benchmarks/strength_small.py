@@ -10,7 +10,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from attacks.runtime.progress import Progress
-from transforms import Affine, Brightness, Compose, Contrast, Uniform, resize
+from transforms import Affine, Brightness, Compose, Contrast, resize
+from transforms.draws import Uniform
 
 #: Procedural pictures, steps, cells of a step: about two minutes of one core. The seed is not the pocket encoder's.
 PICTURES, STEPS, BATCH, SEED = 120, 250, 96, 7

@@ -27,7 +27,7 @@ from attacks.schema.options import MISSING, Option, options
 from attacks.study.pipeline import preset, stages
 from attacks.study.registry import PARTS
 from transforms.compose import Geometry
-from transforms.ranges import MOST
+from transforms.draws.ranges import MOST
 from transforms.registry import STAGES
 
 from .kinds import FOLDERS, GROUPS, ROOMS

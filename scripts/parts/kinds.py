@@ -21,7 +21,7 @@ class Kind:
 #: Of the stages, by room of `transforms`.
 ROOMS = {
     "geometry": Kind("Views: geometry"),
-    "choice": Kind("Views: choices"),
+    "wrappers": Kind("Views: choices"),
     "colour": Kind("Views: colour and light"),
     "camera": Kind("Views: camera, file and size"),
 }

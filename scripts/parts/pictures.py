@@ -20,8 +20,9 @@ from attacks.commands.show import PHOTO
 from attacks.data.images import load_image, to_bytes
 from attacks.schema.presets import read
 from attacks.study.pipeline import preset, stages
-from transforms import Compose, OneOf, Sobol, Sometimes, resize
+from transforms import Compose, Sobol, resize
 from transforms.registry import STAGES
+from transforms.wrappers import OneOf, Sometimes
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "docs" / "stages.yaml"
 #: The shorter side of the photograph and the gap between two views in pixels, the views of a strip, JPEG's quality.

@@ -23,8 +23,10 @@ from torch import Tensor
 from attacks import load_encoder
 from attacks.encoders import untrained
 from attacks.encoders.pocket import WIDTHS, Pocket
-from transforms import Affine, Brightness, Compose, Contrast, Downscale, Perspective, Uniform, resize, widened
+from transforms import Affine, Brightness, Compose, Contrast, Downscale, Perspective, resize
 from transforms.doors import unchecked
+from transforms.draws import Uniform
+from transforms.wrappers import widened
 
 from .judging import attacked, report
 from .procedural import render

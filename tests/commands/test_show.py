@@ -6,7 +6,8 @@ from PIL import Image
 
 from attacks.commands import main
 from attacks.commands import show as script
-from transforms import Affine, Brightness, Compose, Perspective, Quantise, Sobol
+from transforms import Affine, Brightness, Compose, Perspective, Sobol
+from transforms.camera import Quantise
 
 
 def test_labels_hold_the_values_of_varying_coordinates():

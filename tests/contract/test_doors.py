@@ -7,18 +7,22 @@ import pytest
 import torch
 
 import attacks
-import attacks.encoders
 import transforms
-from attacks import APGD, EOT, L2, NES, PGD, Away, Grey, Linf, Masked, Square, Universal
+from attacks import APGD, EOT, L2, NES, PGD, Away, Linf, Universal, encoders, evaluation, solvers
 from attacks.data.images import to_bytes
 from attacks.encoders import Preprocess
 from attacks.encoders.black_box.asked import BlackBox
-from attacks.eot.adaptive import Adaptive
+from attacks.eot import Adaptive, WorstOf
 from attacks.eot.bank import judged
 from attacks.eot.problem import Options, Problem
+from attacks.optimisers import Square
+from attacks.perturbations import Grey, Masked
+from scripts.api_reference import public_names
 from tests.transforms.test_laws import EXAMPLES
-from transforms import Affine, Antithetic, Brightness, Compose, Fixed, Layer, Scene, compat
+from transforms import Affine, Brightness, Compose, camera, colour, compat, wrappers
 from transforms.doors import OVERSHOOT
+from transforms.draws import Antithetic, Fixed
+from transforms.scene import Layer, Scene
 
 HALF = (0.5, 0.5, 0.5)
 ENCODER = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten()).eval()
@@ -52,8 +56,8 @@ def problem(images):
 TAKES = {
     "resize": lambda x: transforms.resize(x, 12),
     "jpeg": transforms.jpeg,
-    "webp": transforms.webp,
-    "quantise": transforms.quantise,
+    "webp": camera.webp,
+    "quantise": camera.quantise,
     "audit": lambda x: transforms.audit(Compose(), x[:1], draws=1),
     "affine": lambda x: compat.affine(x, 3, (1, 0), 1.0, 0.0),
     "rotate": lambda x: compat.rotate(x, 3),
@@ -62,25 +66,27 @@ TAKES = {
     "warp_perspective": lambda x: compat.warp_perspective(x, torch.eye(3), (12, 12)),
     "Compose": lambda x: Compose()(x, torch.zeros(2, 0)),
     "Scene": scene,
-    "OnLayers": lambda x: transforms.OnLayers()(x, torch.zeros(2, 0)),
+    "OnLayers": lambda x: wrappers.OnLayers()(x, torch.zeros(2, 0)),
     "attack": lambda x: [*attacks.attack(x, ROWS, **PARTS)],
     "solve": lambda x: attacks.solve(x, ROWS, **PARTS),
     "evaluate": lambda x: attacks.evaluate(x, ROWS, ROWS, encoder=ENCODER, bank=VIEWS),
-    "mean_embedding": lambda x: attacks.mean_embedding(x, ENCODER, VIEWS),
-    "layer_drift": lambda x: attacks.layer_drift(ENCODER, IMAGES, {"eot": x}, VIEWS),
-    "layer_shapes": lambda x: attacks.layer_shapes(ENCODER, x),
+    "mean_embedding": lambda x: evaluation.mean_embedding(x, ENCODER, VIEWS),
+    "layer_drift": lambda x: evaluation.layer_drift(ENCODER, IMAGES, {"eot": x}, VIEWS),
+    "layer_shapes": lambda x: encoders.layer_shapes(ENCODER, x),
     "worst_views": lambda x: attacks.worst_views(problem(x), VIEWS.transforms, k=2, refine_steps=0),
-    "both_sides": lambda x: attacks.both_sides(problem(x), VIEWS, refine_steps=0, keep=1),
-    "examine": lambda x: attacks.examine(Problem(x, ROWS, ENCODER, Away(), Linf()), Options(PGD(), EOT(), steps=2)),
-    "Defended": lambda x: attacks.Defended(ENCODER, DEFENDED)(x),
-    "Layers": lambda x: attacks.Layers(ENCODER, ["0"])(x),
-    "Features": lambda x: attacks.Features(ENCODER, ["1"])(x),
-    "Stochastic": lambda x: attacks.Stochastic(torch.nn.Sequential(ENCODER, torch.nn.Dropout()).eval())(x),
+    "both_sides": lambda x: solvers.both_sides(problem(x), VIEWS, refine_steps=0, keep=1),
+    "examine": lambda x: evaluation.examine(
+        Problem(x, ROWS, ENCODER, Away(), Linf()), Options(PGD(), EOT(), steps=2)
+    ),
+    "Defended": lambda x: encoders.Defended(ENCODER, DEFENDED)(x),
+    "Layers": lambda x: encoders.Layers(ENCODER, ["0"])(x),
+    "Features": lambda x: encoders.Features(ENCODER, ["1"])(x),
+    "Stochastic": lambda x: encoders.Stochastic(torch.nn.Sequential(ENCODER, torch.nn.Dropout()).eval())(x),
     "load_encoder": lambda x: attacks.load_encoder("pocket")(x),
-    "Pocket": lambda x: attacks.encoders.untrained()(x),
-    "Phash": attacks.encoders.Phash(),
+    "Pocket": lambda x: encoders.untrained()(x),
+    "Phash": encoders.Phash(),
     "Preprocess": Preprocess(16, "pil_bicubic", HALF, HALF),
-    "ImageEncoder": lambda x: attacks.encoders.with_preprocess(ENCODER, Preprocess(16, "pil_bicubic", HALF, HALF))(x),
+    "ImageEncoder": lambda x: encoders.with_preprocess(ENCODER, Preprocess(16, "pil_bicubic", HALF, HALF))(x),
     "BlackBox": lambda x: BlackBox(lambda pixels: pixels.mean((1, 2)))(x),
     "to_bytes": lambda x: to_bytes(x[0]),
     "Linf": lambda x: Linf().quantise(torch.zeros(2, 3, 24, 32), x),
@@ -99,7 +105,7 @@ Shown base_of scene_of taken tiles named_layers randomised Adaptive bank Estimat
 interval rate leave_one_out verify robustness DLR CrossEntropy Each Sum Term Away Paired Toward Ensemble Members
 LPIPS SSIM Penalties TotalVariation InfoNCE Retrieval Triplet Verification APGD PGD SGD Adam NES LabelOnly Square
 Wiener Patch L0 L1 LowFrequency Smoothed Grey Masked Universal Step Best Adversary POCKET_WEIGHTS untrained
-with_preprocess Bpda
+with_preprocess Bpda Problem Options Objective Optimiser
 """
 #: What is no picture, and what the message says of it.
 WRONG = {
@@ -121,7 +127,7 @@ FORMS = {
 
 
 def test_every_public_name_is_classed():
-    names = {*transforms.__all__, *attacks.__all__, *attacks.encoders.__all__, *compat.__all__} - {"__version__"}
+    names = {name.rpartition(".")[2] for name in public_names()}
     stages = {type(stage).__name__ for made in EXAMPLES.values() for stage in made}
     takes, others = {*TAKES, *stages}, {*OTHERS.split()}
     assert names <= takes | others, names - takes - others
@@ -155,7 +161,7 @@ def test_grey_is_refused_where_three_channels_are_needed():
 def test_roundings_and_overshoot_pass(dtype):
     eps = torch.finfo(dtype).eps
     ends = (IMAGES.to(dtype) * (1 + 2 * eps) - eps).to(dtype)
-    assert transforms.Gamma((1, 1))(ends, torch.zeros(2, 1)).isfinite().all()
+    assert colour.Gamma((1, 1))(ends, torch.zeros(2, 1)).isfinite().all()
     corner = torch.linspace(0, 1, 24) > 0.5  # black and white, where a resize overshoots
     sharp = transforms.resize((corner[:, None] & corner).expand(1, 3, 24, 24).to(dtype), 50, "pil_lanczos")
     assert -OVERSHOOT < sharp.min() < 0 and transforms.resize(sharp, 20).isfinite().all()
@@ -165,12 +171,12 @@ def test_a_step_reads_no_values_again(monkeypatch):
     """The check is made at the outer door alone, however many steps and wrappers follow."""
     calls = []
     monkeypatch.setattr(torch.Tensor, "aminmax", lambda x, f=torch.Tensor.aminmax: calls.append(1) or f(x))
-    encoder = attacks.Defended(attacks.load_encoder("pocket"), [transforms.Downscale(24)])
-    rows, camera = encoder(IMAGES).detach(), Compose([Affine(degrees=9), transforms.Sometimes(Brightness(0.1))])
+    encoder = encoders.Defended(attacks.load_encoder("pocket"), [transforms.Downscale(24)])
+    rows, views = encoder(IMAGES).detach(), Compose([Affine(degrees=9), wrappers.Sometimes(Brightness(0.1))])
     seen = []
     for steps in (1, 4):
         calls.clear()
-        attacks.solve(IMAGES, rows, **PARTS | {"encoder": encoder, "eot": EOT(camera), "steps": steps})
+        attacks.solve(IMAGES, rows, **PARTS | {"encoder": encoder, "eot": EOT(views), "steps": steps})
         seen.append(len(calls))
     assert seen == [1, 1]
 
@@ -202,8 +208,8 @@ MISTAKEN = {
     "write Compose([Affine(": lambda: EOT(Affine(degrees=9)),
     "write Fixed()": lambda: EOT(draws=Fixed),
     "write Affine()": lambda: Compose([Affine]),
-    "`stage` must be an object": lambda: transforms.Sometimes(Affine),
-    "`stages` must be an object": lambda: transforms.OneOf([Affine]),
+    "`stage` must be an object": lambda: wrappers.Sometimes(Affine),
+    "`stages` must be an object": lambda: wrappers.OneOf([Affine]),
     "write Linf()": lambda: Universal(Linf),
     "`inner` must be an object": lambda: Grey(Linf),
     "write Universal(Masked(...))": lambda: Masked(Universal(Linf()), torch.ones(1, 1, 24, 32)),
@@ -227,7 +233,7 @@ def test_a_mistaken_part_is_refused_with_the_fix(fix):
         (PGD(), EOT(), 1000, 1, False),
         (PGD(), EOT(views=8), 1000, 8, False),
         (PGD(), EOT(Compose([Affine(degrees=9)]), draws=Fixed()), 1000, 4, False),
-        (PGD(), EOT(Compose([Affine(degrees=9)]), draws=Antithetic(), risk=attacks.WorstOf(3)), 90, 3, True),
+        (PGD(), EOT(Compose([Affine(degrees=9)]), draws=Antithetic(), risk=WorstOf(3)), 90, 3, True),
         (APGD(), EOT(Compose([Affine(degrees=9)])), 1000, 4, False),
         (Square(), EOT(Compose([Affine(degrees=9)])), 1000, 4, False),
         (NES(), EOT(), 1000, 20, False),

@@ -6,20 +6,10 @@ import torch
 from attacks import EOT, PGD, Away, Linf, attack
 from attacks.evaluation.ablation import without
 from tests.helpers.small import small, smooth
-from transforms import (
-    Affine,
-    Compose,
-    Geometry,
-    Layer,
-    OneOf,
-    OnLayers,
-    Scene,
-    Sometimes,
-    Stage,
-    audit,
-    scene_of,
-    widened,
-)
+from transforms import Affine, Compose, Stage, audit
+from transforms.compose import Geometry
+from transforms.scene import Layer, Scene, scene_of
+from transforms.wrappers import OneOf, OnLayers, Sometimes, widened
 
 EYE = torch.eye(3)[None]
 

@@ -6,17 +6,19 @@ import torch.nn.functional as F
 from torch import nn
 
 import attacks
-from attacks import EOT, Paired, bank, evaluate, solve
+from attacks import EOT, bank, evaluate, solve
 from attacks.eot.protocols import Objective, Optimiser, Proposer
 from attacks.evaluation.sanity.battery import MASKING
 from attacks.experiment import batch
+from attacks.objectives import Paired
 from attacks.objectives.aim import Aim
 from attacks.perturbations.base import PerturbationSet
 from attacks.runtime.values import read, write
 from attacks.study import assembly as built
 from tests.helpers.sampled import mostly_slow
 from tests.helpers.solving import examine, watch, worst_views
-from transforms import Affine, Brightness, Compose, Layer, Scene, scene_of
+from transforms import Affine, Brightness, Compose
+from transforms.scene import Layer, Scene, scene_of
 
 SEEN = Compose([Affine(degrees=10, translate=0.05), Brightness(0.1)])
 

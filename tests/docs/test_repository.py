@@ -1,5 +1,6 @@
 """Usual contents of a repository: a version, a citation, types, public names."""
 
+import importlib
 import sys
 from pathlib import Path
 
@@ -9,8 +10,10 @@ import yaml
 import attacks
 import transforms
 from attacks.run import cli
+from transforms.moved import MOVED
 
 ROOT = Path(__file__).resolve().parents[2]
+STUBS = [stub for package in ("attacks", "transforms") for stub in (ROOT / package).rglob("__init__.pyi")]
 
 
 def test_version_and_citation_agree(monkeypatch, capsys):
@@ -26,7 +29,22 @@ def test_both_packages_have_py_typed():
     assert all((ROOT / package / "py.typed").exists() for package in ("attacks", "transforms"))
 
 
-@pytest.mark.parametrize("package", [attacks, transforms])
-def test_public_names_exist_and_do_not_clash_with_modules(package):
-    assert not {path.stem for path in (ROOT / package.__name__).iterdir()} & set(package.__all__)
+@pytest.mark.parametrize("stub", sorted(STUBS), ids=lambda stub: stub.parent.name)
+def test_public_names_exist_and_do_not_clash_with_modules(stub):
+    package = importlib.import_module(".".join(stub.parent.relative_to(ROOT).parts))
+    assert not {path.stem for path in stub.parent.iterdir()} & {*package.__all__}
     assert all(hasattr(package, name) for name in package.__all__)
+
+
+@pytest.mark.parametrize("name", MOVED)
+def test_a_name_that_has_moved_works_with_a_warning_that_names_its_room(name):
+    package, _, attribute = name.partition(".")
+    assert attribute not in importlib.import_module(package).__all__
+    with pytest.warns(DeprecationWarning, match=f"`{name}` .*from {MOVED[name]} import {attribute}") as caught:
+        value = getattr(importlib.import_module(package), attribute)
+    assert value is getattr(importlib.import_module(MOVED[name]), attribute)
+    assert {warning.filename for warning in caught} == {__file__}
+
+
+def test_the_packages_export_the_names_that_most_work_needs():
+    assert len(attacks.__all__) + len(transforms.__all__) <= 50

@@ -7,7 +7,8 @@ from torch import nn
 from torch.autograd import gradcheck
 
 from attacks import load_encoder
-from transforms import Compose, Downscale, audit, stream
+from transforms import Compose, Downscale, audit
+from transforms.draws import stream
 
 double = torch.float64
 

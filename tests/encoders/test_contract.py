@@ -10,26 +10,13 @@ from torch import nn
 
 import attacks.objectives.bits
 import attacks.objectives.retrieval  # noqa: F401
-from attacks import (
-    EOT,
-    PGD,
-    Away,
-    Ensemble,
-    Linf,
-    Members,
-    Stochastic,
-    bank,
-    evaluate,
-    load_encoder,
-    robustness,
-    solve,
-    worst_views,
-)
-from attacks.encoders import contract, with_preprocess
+from attacks import EOT, PGD, Away, Ensemble, Linf, bank, evaluate, load_encoder, robustness, solve, worst_views
+from attacks.encoders import Stochastic, contract, with_preprocess
 from attacks.encoders.engine.native_precision import in_native_precision
 from attacks.encoders.preprocess import Preprocess
 from attacks.eot.bank import judged
 from attacks.eot.protocols import Objective
+from attacks.objectives import Members
 from transforms import Affine, Compose
 
 torch.manual_seed(0)

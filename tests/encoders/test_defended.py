@@ -11,8 +11,9 @@ from torch import nn
 from torch.autograd import gradcheck
 from torchvision.transforms.functional import pil_to_tensor, to_pil_image
 
-from attacks import EOT, PGD, Away, Bpda, Defended, Linf, Stochastic, attack, bank, load_encoder, randomised, solve
+from attacks import EOT, PGD, Away, Linf, attack, bank, load_encoder, solve
 from attacks.data.gallery import tiles
+from attacks.encoders import Bpda, Defended, Stochastic, randomised
 from attacks.encoders.description import identity
 from attacks.encoders.engine import Choice, Decision
 from attacks.encoders.layers import named_layers
@@ -29,7 +30,8 @@ from attacks.study.encoder import subject
 from attacks.study.pipeline import CONFIGS, stages
 from tests.helpers.small import small, smooth
 from tests.schema.test_configs import composed
-from transforms import Compose, Downscale, GaussianBlur, Jpeg, Quantise, ResizePad, jpeg, quantise, resize
+from transforms import Compose, Downscale, Jpeg, jpeg, resize
+from transforms.camera import GaussianBlur, Quantise, ResizePad, quantise
 
 double = torch.float64
 EVERY = sorted(path.stem for path in (CONFIGS / "defence").glob("*.yaml"))

@@ -10,8 +10,8 @@ from torch import nn
 from torchvision.models import VisionTransformer, resnet18
 from torchvision.models.feature_extraction import create_feature_extractor
 
-from attacks import Features, Layers, layer_shapes, load_encoder, named_layers
-from attacks.encoders import ImageEncoder, Preprocess
+from attacks import load_encoder
+from attacks.encoders import Features, ImageEncoder, Layers, Preprocess, layer_shapes, named_layers
 from attacks.encoders.description import identity
 from attacks.encoders.engine import Decision, prepare
 from attacks.encoders.features import featured

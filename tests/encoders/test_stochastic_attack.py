@@ -4,16 +4,20 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks import EOT, PGD, Adversary, Away, Ensemble, Layers, Linf, Members, Paired, attack, bank
-from attacks.encoders import Stochastic
+from attacks import EOT, PGD, Away, Ensemble, Linf, attack, bank
+from attacks.encoders import Layers, Stochastic
 from attacks.encoders.randomness import drawn, randomised, randomness_of
 from attacks.evaluation.scores import mean_embedding
+from attacks.objectives import Members, Paired
+from attacks.solvers import Adversary
 from tests.helpers.dropping import double, pictures, plain
 from tests.helpers.fellows import together
 from tests.helpers.sampled import mostly_slow
 from tests.helpers.solving import estimate, examine, uphill
-from transforms import Affine, Compose, scene_of, stream
+from transforms import Affine, Compose
 from transforms.compose import view
+from transforms.draws import stream
+from transforms.scene import scene_of
 
 CAMERA = Compose([Affine(degrees=15, scale=(0.8, 1.2))])
 

@@ -9,7 +9,9 @@ from attacks import EOT, Linf, Universal, attack
 from attacks.eot.adaptive import PILOT, Adaptive, Noise
 from attacks.eot.estimate import Estimate
 from tests.helpers.solving import small_problem
-from transforms import Affine, Brightness, Compose, Fixed, Grid, Sobol, Sometimes
+from transforms import Affine, Brightness, Compose, Sobol
+from transforms.draws import Fixed, Grid
+from transforms.wrappers import Sometimes
 
 SEEN = Compose([Affine(degrees=90, translate=0.3), Brightness(0.2)])
 QUIET = Compose([Brightness(1e-4)])

@@ -9,7 +9,9 @@ from torch import nn
 
 from attacks import EOT, PGD, Linf, Toward, attack, bank, evaluate, solve
 from tests.helpers.pretended import Pretended, Waits, on_device
-from transforms import Affine, Brightness, Compose, Downscale, Layer, Scene, Sobol, Uniform, scene_of
+from transforms import Affine, Brightness, Compose, Downscale, Sobol
+from transforms.draws import Uniform
+from transforms.scene import Layer, Scene, scene_of
 
 VIEWS = Compose([Affine(degrees=30, translate=0.1), Downscale((8, 12)), Brightness(0.2)])
 DIRECT = Compose()

@@ -13,8 +13,10 @@ from attacks.eot.problem import Problem
 from attacks.eot.risk import CVaR, Mean
 from tests.helpers.sampled import mostly_slow
 from tests.helpers.solving import Losses, estimate, small_problem
-from transforms import Affine, Brightness, Compose, Layer, Perspective, Scene, Uniform, scene_of
+from transforms import Affine, Brightness, Compose, Perspective
 from transforms.compose import view
+from transforms.draws import Uniform
+from transforms.scene import Layer, Scene, scene_of
 
 VIEWS = Compose([Affine(degrees=30, scale=(0.7, 1.3), translate=0.1), Perspective(0.2), Brightness(0.1)])
 double = torch.float64

@@ -12,7 +12,8 @@ from attacks import EOT
 from scripts.benchmarks.memory import high_water
 from scripts.benchmarks.processes import in_fresh_process
 from tests.helpers.solving import estimate
-from transforms import Affine, Compose, Perspective, scene_of
+from transforms import Affine, Compose, Perspective
+from transforms.scene import scene_of
 
 VIEWS = Compose([Affine(degrees=30, scale=(0.7, 1.3)), Perspective(0.2)])
 

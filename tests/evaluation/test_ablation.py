@@ -11,7 +11,11 @@ from attacks.encoders.randomness import EncoderDraws, drawn
 from attacks.evaluation.ablation import left_out
 from attacks.evaluation.clusters import Sample
 from attacks.evaluation.scores import Scores
-from transforms import Affine, Brightness, Compose, Flip, Layer, OnLayers, Placement, Quantise, Scene, Sometimes
+from transforms import Affine, Brightness, Compose
+from transforms.camera import Quantise
+from transforms.geometry import Flip, Placement
+from transforms.scene import Layer, Scene
+from transforms.wrappers import OnLayers, Sometimes
 
 VIEWS = Compose([Affine(20), Quantise(), Brightness(0.2), Sometimes(Affine(scale=(0.5, 1)), 0.7), Brightness(0.1)])
 LABELS = ["affine", "brightness1", "sometimes", "brightness2"]

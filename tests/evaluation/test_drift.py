@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attacks import bank, evaluate, layer_drift, load_encoder
+from attacks import bank, evaluate, load_encoder
 from attacks.data.gallery import tiles
 from attacks.encoders.phash import Phash, bits
+from attacks.evaluation import layer_drift
 from attacks.evaluation.drift import Drift, ordered
 from attacks.runtime.distributed import World
 from tests.helpers.runs import call

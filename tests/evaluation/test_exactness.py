@@ -11,8 +11,9 @@ from attacks.runtime.distributed import World
 from tests.helpers.fellows import together
 from tests.helpers.sampled import mostly_nightly
 from tests.helpers.solving import estimate
-from transforms import Affine, Brightness, Compose, Perspective, scene_of
+from transforms import Affine, Brightness, Compose, Perspective
 from transforms.compose import view
+from transforms.scene import scene_of
 
 VIEWS = Compose([Affine(degrees=30, scale=(0.7, 1.3), translate=0.1), Perspective(0.2), Brightness(0.1)])
 RISKS = [Mean(), CVaR(0.3), WorstOf(2), SoftMax(0.05)]

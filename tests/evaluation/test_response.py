@@ -17,21 +17,11 @@ from attacks.evaluation.slices import coordinate
 from attacks.experiment.configured_slices import CELLS
 from attacks.run import compose
 from tests.helpers.recomputed import holm
-from transforms import (
-    Affine,
-    Brightness,
-    Compose,
-    Crop,
-    Flip,
-    Jpeg,
-    MotionBlur,
-    OneOf,
-    Scene,
-    SensorNoise,
-    Sometimes,
-    scene_of,
-    widened,
-)
+from transforms import Affine, Brightness, Compose, Jpeg
+from transforms.camera import MotionBlur, SensorNoise
+from transforms.geometry import Crop, Flip
+from transforms.scene import Scene, scene_of
+from transforms.wrappers import OneOf, Sometimes, widened
 
 VIEWS = Compose([Affine(degrees=(-20, 30), scale=(0.8, 1.25), translate=0.1), Brightness(0.1)])
 WIDE = widened(VIEWS, 1.5)

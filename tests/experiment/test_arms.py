@@ -15,7 +15,7 @@ from attacks.run import compose
 from attacks.solvers.selection import VIEWS
 from attacks.study.assembly import build
 from tests.helpers.runs import call
-from transforms import stream
+from transforms.draws import stream
 
 SHORT = ["sanity=none", "data.count=1", "data.size=64", "evaluate.views=4", "evaluate.refine=0"]
 RUNS = {

@@ -11,7 +11,7 @@ from attacks.run import CONFIGS, register
 from attacks.schema import validate as schema
 from attacks.study.assembly import build
 from attacks.study.perturbation import radius
-from transforms import OneOf
+from transforms.wrappers import OneOf
 
 #: The resizers of transforms=resizers, in their order.
 LIBRARIES = ("OpenCV linear", "OpenCV cubic", "OpenCV nearest", "torch bilinear", "torch bicubic", "Pillow nearest")

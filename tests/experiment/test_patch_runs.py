@@ -14,7 +14,10 @@ from attacks.study.printer import anywhere, fixed
 from tests.helpers.fellows import together
 from tests.helpers.sampled import mostly_slow
 from tests.helpers.solving import estimate
-from transforms import Affine, ChannelGain, Compose, Cylinder, OnLayers, Perspective, Placement
+from transforms import Affine, Compose, Perspective
+from transforms.colour import ChannelGain
+from transforms.geometry import Cylinder, Placement
+from transforms.wrappers import OnLayers
 
 double = torch.float64
 SIZE = (14, 16)

@@ -9,8 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
-from attacks import Defended, tiles, verify
+from attacks import tiles, verify
 from attacks.data.images import to_bytes
+from attacks.encoders import Defended
 from attacks.encoders.defended import ViewDefence
 from attacks.encoders.description import described, identity
 from attacks.evaluation.clusters import Sample
@@ -19,7 +20,9 @@ from attacks.evaluation.judge import CellScores
 from attacks.experiment.job import job, show
 from attacks.run import compose
 from attacks.study.assembly import build
-from transforms import Compose, Downscale, MedianPool, OneOf, PixelCrop, widened
+from transforms import Compose, Downscale
+from transforms.camera import MedianPool, PixelCrop
+from transforms.wrappers import OneOf, widened
 
 VIEWS = ["transforms=resizers", "data.count=1", "data.size=192"]
 NAMES = {"area": Downscale, "median": MedianPool, "random_phase": PixelCrop}

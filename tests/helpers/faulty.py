@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from attacks import EOT, PGD, Away, Linf, Members, attack
+from attacks import EOT, PGD, Away, Linf, attack
+from attacks.objectives import Members
 from tests.helpers.small import small
 from transforms import Compose
 

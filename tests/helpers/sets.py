@@ -2,7 +2,8 @@
 
 import torch
 
-from attacks import L0, L1, L2, Linf
+from attacks import L0, L2, Linf
+from attacks.perturbations import L1
 from transforms.compose import seen
 
 double = torch.float64

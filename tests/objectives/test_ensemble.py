@@ -20,7 +20,8 @@ from attacks.objectives.ensemble import Ensemble, Members
 from attacks.objectives.retrieval import Retrieval
 from attacks.solvers.solver import solve
 from tests.helpers.solving import estimate
-from transforms import Affine, Compose, scene_of
+from transforms import Affine, Compose
+from transforms.scene import scene_of
 
 VIEWS = Compose([Affine(degrees=20, scale=(0.8, 1.2))])
 

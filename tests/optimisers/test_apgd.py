@@ -12,7 +12,8 @@ from attacks import EOT, L2, CVaR, Linf, Toward, Universal, attack
 from attacks.eot.estimate import Estimate
 from attacks.optimisers.apgd import APGD
 from tests.helpers.solving import Dot
-from transforms import Brightness, Compose, Fixed, Uniform
+from transforms import Brightness, Compose
+from transforms.draws import Fixed, Uniform
 
 double = torch.float64
 FREE = SimpleNamespace(

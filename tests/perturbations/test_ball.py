@@ -9,9 +9,10 @@ import torch
 from scipy.optimize import linprog, minimize
 from scipy.stats import kstest
 
-import transforms.blocks
-from attacks import EOT, L0, L1, L2, PGD, Linf, Wiener, attack
+import attacks.runtime.blocks
+from attacks import EOT, L0, L2, PGD, Linf, Wiener, attack
 from attacks.data.gallery import tiles
+from attacks.perturbations import L1
 from attacks.perturbations.sparse import onto_l0, onto_l1
 from tests.helpers.sets import BALLS, ball, double, levels, random, seed, uniform
 from tests.helpers.solving import Dot
@@ -172,7 +173,7 @@ def kkt(values, radius, room):
 @pytest.mark.parametrize("radius", [0.01, 1.0, 8.0])
 @pytest.mark.parametrize("block", [100, 1000])  # of 324 values
 def test_the_l2_projection_in_a_box_solves_the_kkt_conditions(block, radius, scale, dtype, monkeypatch):
-    monkeypatch.setattr(transforms.blocks, "VALUES", block)
+    monkeypatch.setattr(attacks.runtime.blocks, "VALUES", block)
     images, delta = uniform(6, 3, 9, 12).to(dtype), (scale * random(6, 3, 9, 12)).to(dtype)
     images[0], images[1], images[2] = 0, 1, images[2].round()
     delta[0, :, :4] = 0

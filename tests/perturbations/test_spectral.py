@@ -16,7 +16,7 @@ from attacks.perturbations.spectral import dct_matrix
 from attacks.study.pipeline import preset
 from tests.helpers.sets import double, levels, random, seed
 from tests.helpers.small import small
-from transforms import Latin, stream
+from transforms.draws import Latin, stream
 
 BALLS = {"linf": Linf(0.1), "l2": L2(0.7)}
 every_ball = pytest.mark.parametrize("inner", BALLS.values(), ids=BALLS)

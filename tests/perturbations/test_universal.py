@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 from attacks import EOT
 from attacks.perturbations import Linf, Universal
 from tests.helpers.sets import BALLS, assert_files, ball, double, pictures, random_like, seed
-from transforms import Affine, Compose, Grid, Latin, Sobol, Uniform
+from transforms import Affine, Compose, Sobol
+from transforms.draws import Grid, Latin, Uniform
 
 EPS = {name: eps for name, (_, eps) in BALLS.items()}
 

@@ -19,8 +19,9 @@ from attacks.physical.views import PlacementRecord, Rerun
 from attacks.run import compose
 from attacks.study.assembly import build
 from attacks.study.printer import reprinted
-from transforms import Affine, Compose, OnLayers, Perspective
+from transforms import Affine, Compose, Perspective
 from transforms.colour.lut import ColourMap, nodes
+from transforms.wrappers import OnLayers
 
 SIZE = (48, 64)
 SAME = ColourFit(1, np.hstack([np.zeros((3, 1)), np.eye(3)]), 32, 0.0, 0.0)

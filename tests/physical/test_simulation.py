@@ -13,10 +13,11 @@ import torch
 from attacks.physical.simulation import Ranges, camera, simulate
 from attacks.physical.simulation.shots import LIMITS, Shot, between, draw, frame, from_shares, pose, through
 from tests.helpers.simulated import CARD, QUAD, RANDOM, drawn, flat, printed_run, smooth, taken
-from transforms import Compose, Layer, Scene
+from transforms import Compose
 from transforms.geometry.affine import Affine, Perspective
 from transforms.geometry.viewpoint import Viewpoint
 from transforms.sampling.homography import homography, invert, transform
+from transforms.scene import Layer, Scene
 
 ROOT = Path(__file__).resolve().parents[2]
 SQUARE = torch.tensor([[[-1.0, -1], [1, -1], [1, 1], [-1, 1]]], dtype=torch.float64)

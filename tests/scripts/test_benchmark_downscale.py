@@ -6,7 +6,8 @@ import pytest
 import torch
 
 from scripts.benchmarks.downscale import SIDES, Case, platform, psnr
-from transforms import Downscale, OneOf
+from transforms import Downscale
+from transforms.wrappers import OneOf
 
 
 def test_views_end_at_sizes_of_the_encoder():

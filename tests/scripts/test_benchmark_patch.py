@@ -7,8 +7,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks import InfoNCE
 from attacks.data.gallery import photograph
+from attacks.objectives import InfoNCE
 from scripts.benchmarks import patch
 from scripts.benchmarks.case import known
 from scripts.benchmarks.contest import OURS, Contestant, Setting

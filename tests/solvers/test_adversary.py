@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from attacks import EOT, Adaptive, CVaR, Linf, Toward, Universal, attack, bank
+from attacks import EOT, CVaR, Linf, Toward, Universal, attack, bank
+from attacks.eot import Adaptive
 from attacks.solvers.selection import selection
 from attacks.solvers.worst import Adversary
 from tests.helpers.solving import VIEWS, counted, looked, small_problem, split, watch

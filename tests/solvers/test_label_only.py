@@ -6,9 +6,10 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks import EOT, L0, L2, NES, Away, LabelOnly, Linf, Patch
+from attacks import EOT, L0, L2, NES, Away, Linf, Patch
 from attacks.encoders.black_box.asked import BlackBox
 from attacks.eot.problem import Options, Problem
+from attacks.optimisers import LabelOnly
 from attacks.optimisers.nes import cosines
 from attacks.perturbations import Masked
 from attacks.solvers.checks import Silent

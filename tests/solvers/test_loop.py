@@ -10,8 +10,9 @@ from torch import nn
 from attacks import EOT, L2, PGD, SGD, Away, Linf, Toward, attack
 from tests.helpers.solving import Dot, counted, small_problem
 from tests.optimisers.test_gradient import EVERY
-from transforms import Affine, Compose, Perspective, scene_of
+from transforms import Affine, Compose, Perspective
 from transforms.compose import view
+from transforms.scene import scene_of
 
 VIEWS = Compose([Affine(degrees=30, scale=(0.7, 1.3), translate=0.1), Perspective(0.2)])
 SETS = {"linf": Linf(0.1, random_start=False), "l2": L2(0.3, random_start=False)}

@@ -3,11 +3,14 @@
 import pytest
 import torch
 
-from attacks import Adversary, Away, Paired, bank, evaluate, layer_drift, mean_embedding
+from attacks import Away, bank, evaluate
 from attacks.data.gallery import on_shelf, tiles
+from attacks.evaluation import layer_drift, mean_embedding
 from attacks.evaluation.explain.gradients import CountedEncoder, reach
 from attacks.evaluation.scores import embed
 from attacks.experiment.embeddings import Cache, embedded
+from attacks.objectives import Paired
+from attacks.solvers import Adversary
 from tests.helpers.faulty import net, pictures, run_all
 from tests.helpers.solving import worst_views
 from transforms import Affine, Compose

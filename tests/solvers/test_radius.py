@@ -7,10 +7,10 @@ import pytest
 import torch
 from torch import nn
 
-from attacks import EOT, L0, L1, L2, Linf, Wiener
+from attacks import EOT, L0, L2, Linf, Wiener
 from attacks.eot.problem import Options, Problem
 from attacks.eot.protocols import Objective
-from attacks.perturbations import Grey, LowFrequency, Masked, Smoothed
+from attacks.perturbations import L1, Grey, LowFrequency, Masked, Smoothed
 from attacks.perturbations.radii import Radii
 from attacks.solvers.checks import Silent
 from attacks.solvers.radius import HALF, Trial, planned, radius

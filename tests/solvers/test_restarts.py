@@ -9,7 +9,7 @@ from attacks import EOT, PGD, Linf, Toward, Universal, attack, solve
 from attacks.optimisers.square import Square
 from attacks.solvers.selection import NOISE, selection
 from tests.helpers.solving import VIEWS, small_problem, split, watch
-from transforms import Uniform, stream
+from transforms.draws import Uniform, stream
 
 RUNS = {"pgd": PGD(1.0, 0.0, "constant"), "square": Square()}
 SETS = {"own": Linf(0.1), "shared": Universal(Linf(0.1))}

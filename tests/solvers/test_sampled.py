@@ -8,10 +8,11 @@ import scipy.fft
 import torch
 import torch.nn.functional as F
 
-from attacks import EOT, L0, L1, L2, NES, PGD, Away, CVaR, Linf, Patch, Square, Universal
+from attacks import EOT, L0, L2, NES, PGD, Away, CVaR, Linf, Patch, Universal
 from attacks.encoders.black_box.asked import BlackBox
 from attacks.eot.problem import Options, Problem
-from attacks.perturbations import Grey, LowFrequency, Masked, Smoothed
+from attacks.optimisers import Square
+from attacks.perturbations import L1, Grey, LowFrequency, Masked, Smoothed
 from attacks.perturbations.radii import Radii
 from attacks.solvers.checks import Silent
 from attacks.solvers.search import estimated, loop_of, probed, sampled

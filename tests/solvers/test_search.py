@@ -8,11 +8,13 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attacks import EOT, L2, PGD, Adaptive, Adversary, Linf, Toward, Universal, attack
+from attacks import EOT, L2, PGD, Linf, Toward, Universal, attack
 from attacks.data.gallery import tiles
+from attacks.eot import Adaptive
 from attacks.eot.protocols import Objective
 from attacks.optimisers.nes import NES, LabelOnly
 from attacks.optimisers.square import HALVINGS, Square
+from attacks.solvers import Adversary
 from tests.helpers.sampled import mostly_slow
 from tests.helpers.solving import VIEWS, Dot, Untargeted, counted, small_problem, watch
 

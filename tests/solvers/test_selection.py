@@ -9,16 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from attacks import EOT, PGD, Adversary, Linf, attack
+from attacks import EOT, PGD, Linf, attack
 from attacks.encoders.contract import check_encoder
 from attacks.eot.problem import Options, Problem
 from attacks.eot.protocols import Optimiser
 from attacks.eot.risk import CVaR
 from attacks.optimisers.square import Square
 from attacks.perturbations.universal import Universal
+from attacks.solvers import Adversary
 from attacks.solvers.selection import LEAVES, LOOKS, NOISE, SINCE, Selection, overfitting, planned, selection
 from tests.helpers.solving import VIEWS, Dot, small_problem, watch
-from transforms import Compose, Uniform
+from transforms import Compose
+from transforms.draws import Uniform
 
 STEPS = 60
 

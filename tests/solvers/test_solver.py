@@ -3,10 +3,12 @@
 import pytest
 import torch
 
-from attacks import EOT, L2, NES, PGD, LabelOnly, Linf, attack, solve
+from attacks import EOT, L2, NES, PGD, Linf, attack, solve
+from attacks.optimisers import LabelOnly
 from attacks.optimisers.square import Square
 from tests.helpers.solving import VIEWS, looked, small_problem, watch
-from transforms import Compose, Uniform
+from transforms import Compose
+from transforms.draws import Uniform
 
 IDENTITY = Compose()
 

@@ -18,7 +18,8 @@ from attacks.solvers.suite import Member
 from attacks.solvers.worst import Adversary
 from tests.helpers.small import small, smooth
 from tests.helpers.solving import suite, watch
-from transforms import Affine, Brightness, Compose, Uniform
+from transforms import Affine, Brightness, Compose
+from transforms.draws import Uniform
 
 SEEN = Compose([Affine(degrees=20, translate=0.1), Brightness(0.2)])
 STEPS = 7

@@ -7,11 +7,12 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks import APGD, EOT, L2, PGD, Away, Ensemble, Linf, Members, Patch, Wiener, attack, bank, load_encoder
+from attacks import APGD, EOT, L2, PGD, Away, Ensemble, Linf, Patch, Wiener, attack, bank, load_encoder
 from attacks.data.gallery import tiles
 from attacks.eot.problem import Options, Problem
 from attacks.evaluation.scores import Right, evaluate
 from attacks.experiment.arms import averaged
+from attacks.objectives import Members
 from attacks.objectives.penalties import TotalVariation
 from attacks.perturbations import Masked
 from attacks.perturbations.patch.placement import UNIT, Placements

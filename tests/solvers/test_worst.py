@@ -3,17 +3,19 @@
 import pytest
 import torch
 
-from attacks import EOT, Away, CVaR, Linf, Paired, Toward, bank, load_encoder
+from attacks import EOT, Away, CVaR, Linf, Toward, bank, load_encoder
 from attacks.data.gallery import tiles
 from attacks.eot.problem import Problem
 from attacks.eot.protocols import Objective
+from attacks.objectives import Paired
 from attacks.runtime.distributed import World
 from attacks.solvers import worst
 from attacks.solvers.worst import Adversary
 from attacks.study.pipeline import preset
 from tests.helpers.fellows import together
 from tests.helpers.solving import VIEWS, both_sides, counted, small_problem, worst_views
-from transforms import Compose, scene_of
+from transforms import Compose
+from transforms.scene import scene_of
 
 double = torch.float64
 

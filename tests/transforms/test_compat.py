@@ -12,7 +12,8 @@ import torchvision.transforms.functional as tvf
 from torch.autograd import gradcheck
 from torchvision.transforms import InterpolationMode
 
-from transforms import affine, compat, perspective, rotate, warp_affine, warp_perspective
+from transforms import compat, perspective, warp_affine, warp_perspective
+from transforms.compat import affine, rotate
 from transforms.sampling.homography import homography, invert, transform
 from transforms.sampling.warp import sample
 

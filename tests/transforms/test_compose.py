@@ -8,7 +8,8 @@ import skimage.data
 import skimage.transform
 import torch
 
-from transforms import Affine, Brightness, Compose, Contrast, Downscale, Lens, Perspective
+from transforms import Affine, Brightness, Compose, Contrast, Downscale, Perspective
+from transforms.geometry import Lens
 from transforms.sampling.homography import invert, transform
 from transforms.sampling.warp import warp, warp_by_matrix
 

@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 from attacks.schema.groups import ViewsConfig
 from attacks.study.pipeline import pipeline, stages
 from tests.helpers.fuzzing import every_effort, hold, one_line
-from transforms import Compose, Gamma, OneOf, Sometimes
+from transforms import Compose
 from transforms.camera.codec import _Coded
+from transforms.colour import Gamma
+from transforms.draws.ranges import Ranged
 from transforms.geometry.affine import Crop
-from transforms.ranges import Ranged
 from transforms.registry import STAGES
 from transforms.resizing.kernels import NAMES
 from transforms.sampling.straight_through import straight_through, tolerance
+from transforms.wrappers import OneOf, Sometimes
 
 #: Stage -> argument -> the ends of what is allowed or useful, as LOW:HIGH.
 RANGES = {

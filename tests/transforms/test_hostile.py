@@ -9,21 +9,11 @@ import torch.nn.functional as F
 from attacks.schema.groups import ViewsConfig
 from attacks.study.pipeline import pipeline, stages
 from tests.helpers.sampled import mostly_slow
-from transforms import (
-    Affine,
-    Brightness,
-    Compose,
-    Contrast,
-    Cylinder,
-    Defocus,
-    Downscale,
-    GaussianBlur,
-    Lens,
-    MotionBlur,
-    Sometimes,
-    warp_perspective,
-)
+from transforms import Affine, Brightness, Compose, Contrast, Downscale, warp_perspective
+from transforms.camera import Defocus, GaussianBlur, MotionBlur
+from transforms.geometry import Cylinder, Lens
 from transforms.sampling.warp import warp_by_matrix
+from transforms.wrappers import Sometimes
 
 double = torch.float64
 HEIGHT, WIDTH, ROWS, VALUE = 12, 16, 500, 0.25

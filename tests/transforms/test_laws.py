@@ -6,47 +6,36 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from transforms import (
-    Affine,
-    Brightness,
-    ChannelGain,
-    Compose,
-    Contrast,
-    Crop,
-    Cutout,
-    Cylinder,
+from transforms import Affine, Brightness, Compose, Contrast, Downscale, Jpeg, Perspective, Viewpoint
+from transforms.camera import (
     Defocus,
-    Downscale,
-    Exposure,
-    Flip,
-    Gain,
-    Gamma,
     GaussianBlur,
-    Hue,
-    Jpeg,
-    Lens,
     MedianPool,
-    Moire,
     MotionBlur,
-    OneOf,
-    Perspective,
     PixelCrop,
     Quantise,
     ResizePad,
-    RollingShutter,
-    Saturation,
     SensorNoise,
+    Webp,
+)
+from transforms.colour import (
+    ChannelGain,
+    Cutout,
+    Exposure,
+    Gain,
+    Gamma,
+    Hue,
+    Moire,
+    Saturation,
     Shading,
     Shadow,
-    Sometimes,
-    ThinPlate,
-    Viewpoint,
     Vignette,
-    Webp,
     WhiteBalance,
 )
 from transforms.compose import Geometry, Stage
+from transforms.geometry import Crop, Cylinder, Flip, Lens, RollingShutter, ThinPlate
 from transforms.registry import STAGES
+from transforms.wrappers import OneOf, Sometimes
 
 double = torch.float64
 

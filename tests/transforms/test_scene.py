@@ -5,8 +5,9 @@ import torch
 import torch.nn.functional as F
 
 from tests.transforms.test_compose import frame
-from transforms import Affine, Brightness, Compose, Layer, Perspective, Scene
+from transforms import Affine, Brightness, Compose, Perspective
 from transforms.sampling.homography import invert
+from transforms.scene import Layer, Scene
 
 STAGES = (Affine(degrees=(25, 25), scale=(0.5, 1.2), translate=0.1), Perspective(0.2))
 EYE = torch.eye(3, dtype=torch.float64)[None]

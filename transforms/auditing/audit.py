@@ -14,7 +14,7 @@ from transforms.auditing.stationary import is_stationary, norms
 from transforms.auditing.steps import Step, chain, floating, steps_of
 from transforms.auditing.summary import longest, summarise, warnings
 from transforms.doors import PastDoors, checked
-from transforms.draws import Sobol, stream
+from transforms.draws.samplers import Sobol, stream
 
 #: The losses at delta = 0 are measured under at most this many views.
 FLAT_DRAWS = 4

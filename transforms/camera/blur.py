@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from transforms.colour.spaces import widened
-from transforms.ranges import Range, Ranged, pair, symmetric
+from transforms.draws.ranges import Range, Ranged, pair, symmetric
 from transforms.sampling.straight_through import straight_through
 
 #: The widest blur of each kind in pixels. A kernel takes memory with its square or cube: beyond these, gigabytes.
@@ -45,7 +45,7 @@ class GaussianBlur(Ranged):
     Examples:
         >>> import torch
         >>> from scipy.ndimage import gaussian_filter
-        >>> from transforms import GaussianBlur
+        >>> from transforms.camera import GaussianBlur
         >>> picture = torch.rand(1, 1, 16, 16, generator=torch.Generator().manual_seed(0))
         >>> blurred = GaussianBlur(sigma=(1.5, 1.5))(picture, torch.zeros(1, 1))
         >>> theirs = torch.tensor(gaussian_filter(picture[0, 0].numpy(), 1.5, mode="nearest"))
@@ -90,7 +90,7 @@ class Defocus(Ranged):
 
     Examples:
         >>> import torch
-        >>> from transforms import Defocus
+        >>> from transforms.camera import Defocus
         >>> point = torch.zeros(1, 1, 9, 9)
         >>> point[0, 0, 4, 4] = 1.0
         >>> disc = Defocus(radius=(2, 2))(point, torch.zeros(1, 1))[0, 0]
@@ -130,7 +130,7 @@ class MotionBlur(Ranged):
 
     Examples:
         >>> import torch
-        >>> from transforms import MotionBlur
+        >>> from transforms.camera import MotionBlur
         >>> point = torch.tensor([[[[0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]]]])
         >>> line = MotionBlur(length=(4, 4))(point, torch.zeros(1, 2))
         >>> [round(value, 3) for value in line.flatten().tolist()]

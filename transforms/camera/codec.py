@@ -19,7 +19,7 @@ from torch import Tensor
 from transforms.colour.spaces import is_grey
 from transforms.devices import uploaded
 from transforms.doors import OVERSHOOT, door, unchecked
-from transforms.ranges import WholeRanged, whole_pair
+from transforms.draws.ranges import WholeRanged, whole_pair
 from transforms.sampling.straight_through import backward_through, saturate
 
 Subsampling = Literal["4:4:4", "4:2:2", "4:2:0"]
@@ -58,7 +58,8 @@ def jpeg(
 
     Examples:
         >>> import torch
-        >>> from transforms import jpeg, quantise
+        >>> from transforms import jpeg
+        >>> from transforms.camera import quantise
         >>> picture = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0)).requires_grad_()
         >>> coded = jpeg(picture, 75)
         >>> torch.equal(coded, quantise(coded))
@@ -85,7 +86,7 @@ def webp(images: Tensor, quality: float | Tensor = 75) -> Tensor:
 
     Examples:
         >>> import torch
-        >>> from transforms import webp
+        >>> from transforms.camera import webp
         >>> picture = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
         >>> errors = [(webp(picture, quality) - picture).square().mean() for quality in (10, 50, 90)]
         >>> bool(errors[0] > errors[1] > errors[2])
@@ -167,7 +168,7 @@ class Webp(_Coded, slack=OVERSHOOT):
 
     Examples:
         >>> import torch
-        >>> from transforms import Webp, webp
+        >>> from transforms.camera import Webp, webp
         >>> picture = torch.rand(1, 3, 16, 16, generator=torch.Generator().manual_seed(0))
         >>> torch.equal(Webp(quality=(30, 90))(picture, torch.zeros(1, 1)), webp(picture, 30))
         True

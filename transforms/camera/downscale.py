@@ -10,7 +10,7 @@ from torch import Tensor
 from transforms.colour.spaces import widened
 from transforms.devices import picked
 from transforms.doors import unchecked
-from transforms.ranges import WholeRanged, is_number, whole_pair
+from transforms.draws.ranges import WholeRanged, is_number, whole_pair
 from transforms.resizing.resize import DENSE, axes, check_kernel, resize, target_size
 from transforms.sampling.straight_through import saturate
 

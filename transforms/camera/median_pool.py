@@ -28,7 +28,7 @@ class MedianPool(Doored):
 
     Examples:
         >>> import torch
-        >>> from transforms import MedianPool
+        >>> from transforms.camera import MedianPool
         >>> picture = torch.full((1, 1, 3, 3), 0.25)
         >>> picture[0, 0, 1, 1] = 1.0
         >>> MedianPool(1)(picture, torch.zeros(1, 0)).item()

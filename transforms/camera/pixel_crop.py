@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from transforms.doors import Doored
-from transforms.ranges import spread_whole
+from transforms.draws.ranges import spread_whole
 
 #: The most rows and columns that are cut off.
 MOST = 4096
@@ -31,7 +31,7 @@ class PixelCrop(Doored):
 
     Examples:
         >>> import torch
-        >>> from transforms import PixelCrop
+        >>> from transforms.camera import PixelCrop
         >>> picture = torch.rand(1, 3, 6, 8, generator=torch.Generator().manual_seed(0))
         >>> view = PixelCrop(margin=2)(picture, torch.tensor([[0.0, 0.999]]))
         >>> torch.equal(view, picture[:, :, 2:6, 0:6])

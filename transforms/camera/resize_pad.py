@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transforms.colour.spaces import widened
-from transforms.ranges import Range, Ranged, is_number, pair, spread_whole
+from transforms.draws.ranges import Range, Ranged, is_number, pair, spread_whole
 from transforms.resizing.resize import axes, check_kernel, target_size
 from transforms.sampling.straight_through import saturate
 
@@ -31,7 +31,7 @@ class ResizePad(Ranged):
 
     Examples:
         >>> import torch
-        >>> from transforms import ResizePad
+        >>> from transforms.camera import ResizePad
         >>> u = torch.tensor([[0.0, 0.0, 0.999]])  # the smallest size, at the left, at the bottom
         >>> ResizePad(scale=(0.5, 1.0))(torch.ones(1, 1, 4, 4), u)[0, 0].round()
         tensor([[0., 0., 0., 0.],

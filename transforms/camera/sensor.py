@@ -11,8 +11,8 @@ from torch import Tensor
 from transforms.colour.spaces import widened
 from transforms.devices import HOST, uploaded
 from transforms.doors import OVERSHOOT, Doored, door, unchecked
-from transforms.draws import stream
-from transforms.ranges import Range, Ranged, pair
+from transforms.draws.ranges import Range, Ranged, pair
+from transforms.draws.samplers import stream
 from transforms.sampling.straight_through import saturate, straight_through
 
 #: Below this deviation, a quarter of an 8-bit level, its derivative in the variance is bounded, for it grows to
@@ -43,7 +43,7 @@ class SensorNoise(Ranged):
 
     Examples:
         >>> import torch
-        >>> from transforms import SensorNoise
+        >>> from transforms.camera import SensorNoise
         >>> grey, u = torch.full((1, 3, 64, 64), 0.5), torch.tensor([[0.0, 0.0, 0.25]])
         >>> noisy = SensorNoise(read=(0.05, 0.05))(grey, u)
         >>> round(float(noisy.std()), 2), torch.equal(noisy, SensorNoise(read=(0.05, 0.05))(grey, u))
@@ -127,7 +127,7 @@ def quantise(images: Tensor, bits: int = 8) -> Tensor:
 
     Examples:
         >>> import torch
-        >>> from transforms import quantise
+        >>> from transforms.camera import quantise
         >>> values = torch.tensor([0.1, 0.6, 1.2], requires_grad=True)
         >>> quantise(values, bits=1).tolist()
         [0.0, 1.0, 1.0]
@@ -155,7 +155,7 @@ class Quantise(Doored, slack=OVERSHOOT):
 
     Examples:
         >>> import torch
-        >>> from transforms import Quantise
+        >>> from transforms.camera import Quantise
         >>> thirds = 3 * Quantise(bits=2)(torch.tensor([[[[0.1, 0.3, 0.9]]]]), torch.zeros(1, 0))
         >>> [round(value, 4) for value in thirds.flatten().tolist()]
         [0.0, 1.0, 3.0]

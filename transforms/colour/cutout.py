@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from transforms.colour.spaces import widened
-from transforms.ranges import Range, Ranged, is_number, pair
+from transforms.draws.ranges import Range, Ranged, is_number, pair
 from transforms.sampling.straight_through import saturate
 
 
@@ -28,7 +28,7 @@ class Cutout(Ranged):
 
     Examples:
         >>> import torch
-        >>> from transforms import Cutout
+        >>> from transforms.colour import Cutout
         >>> Cutout(size=(0.5, 0.5), value=0.0)(torch.ones(1, 1, 4, 4), torch.zeros(1, 3))[0, 0]
         tensor([[0., 0., 1., 1.],
                 [0., 0., 1., 1.],

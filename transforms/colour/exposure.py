@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from transforms.colour.spaces import is_grey, to_linear, to_srgb, widened
-from transforms.ranges import Range, Ranged, symmetric
+from transforms.draws.ranges import Range, Ranged, symmetric
 from transforms.sampling.straight_through import saturate
 
 #: Gains in stops lie within this: 2^16 times the light is beyond any sensor's range.
@@ -37,7 +37,7 @@ class Exposure(Ranged):
 
     Examples:
         >>> import torch
-        >>> from transforms import Exposure
+        >>> from transforms.colour import Exposure
         >>> from transforms.colour.spaces import to_linear
         >>> grey = torch.full((1, 3, 1, 1), 0.5)
         >>> brighter = Exposure(stops=(1, 1))(grey, torch.zeros(1, 1))
@@ -74,7 +74,7 @@ class WhiteBalance(Ranged):
 
     Examples:
         >>> import torch
-        >>> from transforms import WhiteBalance
+        >>> from transforms.colour import WhiteBalance
         >>> warm = WhiteBalance(red=(1, 1), blue=(-1, -1))(torch.full((1, 3, 1, 1), 0.5), torch.zeros(1, 2))
         >>> [round(value, 2) for value in warm.flatten().tolist()]
         [0.69, 0.5, 0.36]

@@ -14,7 +14,7 @@ from torch import Tensor
 from transforms.colour.exposure import MOST_STOPS, relight
 from transforms.colour.spaces import is_grey, widened
 from transforms.doors import Doored
-from transforms.ranges import Range, Ranged, pair, spread, symmetric
+from transforms.draws.ranges import Range, Ranged, pair, spread, symmetric
 
 #: Controls of a `Shading` along each side: each is a coordinate of its own, with a name.
 MOST_CONTROLS = 64
@@ -35,7 +35,7 @@ class Vignette(Ranged):
 
     Examples:
         >>> import torch
-        >>> from transforms import Vignette
+        >>> from transforms.colour import Vignette
         >>> from transforms.colour.spaces import to_linear
         >>> light = to_linear(Vignette(strength=(0.75, 0.75))(torch.ones(1, 1, 201, 201), torch.zeros(1, 1)))
         >>> round(float(light[0, 0, 100, 100]), 2), round(float(light[0, 0, 0, 0]), 2)
@@ -76,7 +76,7 @@ class Shading(Doored):
 
     Examples:
         >>> import torch
-        >>> from transforms import Exposure, Shading
+        >>> from transforms.colour import Exposure, Shading
         >>> grey, u = torch.full((1, 3, 8, 8), 0.5), torch.zeros(1, 1)
         >>> one = Shading(strength=(-1, -1), grid=1)(grey, u)
         >>> torch.allclose(one, Exposure(stops=(-1, -1))(grey, u)), Shading(grid=3).dims
@@ -133,7 +133,7 @@ class Shadow(Ranged):
 
     Examples:
         >>> import torch
-        >>> from transforms import Shadow
+        >>> from transforms.colour import Shadow
         >>> shadow = Shadow(darkness=(1, 1), angle=(0, 0), position=(0, 0), softness=(0.02, 0.02))
         >>> view = shadow(torch.ones(1, 1, 8, 8), torch.zeros(1, 4))[0, 0, 0]
         >>> [round(value, 2) for value in view.tolist()]
@@ -192,7 +192,7 @@ class Moire(Ranged):
 
     Examples:
         >>> import torch
-        >>> from transforms import Moire
+        >>> from transforms.colour import Moire
         >>> moire = Moire(strength=(0.5, 0.5), period=(0.25, 0.25), angle=(0, 0))
         >>> view = moire(torch.full((1, 3, 32, 32), 0.5), torch.zeros(1, 4))
         >>> torch.allclose(view[..., 8:], view[..., :-8], atol=1e-5)  # a fringe every quarter of the side

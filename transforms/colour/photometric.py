@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from transforms.colour.spaces import is_grey, luma, rotate_hue, widened
-from transforms.ranges import Range, Ranged, pair, symmetric
+from transforms.draws.ranges import Range, Ranged, pair, symmetric
 from transforms.sampling.straight_through import saturate
 
 #: Below this value, about half a step of 8 bits, `Gamma` is a straight line.
@@ -108,7 +108,7 @@ class Gain(_Factor):
 
     Examples:
         >>> import torch
-        >>> from transforms import Gain
+        >>> from transforms.colour import Gain
         >>> Gain(factor=(2, 2))(torch.tensor([[[[0.125, 0.25, 0.75]]]]), torch.zeros(1, 1)).tolist()
         [[[[0.25, 0.5, 1.0]]]]
     """
@@ -139,7 +139,7 @@ class ChannelGain(Ranged):
 
     Examples:
         >>> import torch
-        >>> from transforms import ChannelGain
+        >>> from transforms.colour import ChannelGain
         >>> u = torch.tensor([[0.25, 0.5, 0.75, 0.0, 0.0, 0.0]])  # gains of 0.75, 1 and 1.25
         >>> ChannelGain(gain=(0.5, 1.5))(torch.full((1, 3, 1, 1), 0.5), u).flatten().tolist()
         [0.375, 0.5, 0.625]
@@ -182,7 +182,7 @@ class Gamma(Ranged):
 
     Examples:
         >>> import torch
-        >>> from transforms import Gamma
+        >>> from transforms.colour import Gamma
         >>> Gamma(gamma=(2, 2))(torch.tensor([[[[0.0, 0.5, 1.0]]]]), torch.zeros(1, 1)).tolist()
         [[[[0.0, 0.25, 1.0]]]]
     """
@@ -216,7 +216,7 @@ class Saturation(_Factor):
 
     Examples:
         >>> import torch
-        >>> from transforms import Saturation
+        >>> from transforms.colour import Saturation
         >>> red = torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1)
         >>> [round(value, 4) for value in Saturation(factor=(0, 0))(red, torch.zeros(1, 1)).flatten().tolist()]
         [0.2989, 0.2989, 0.2989]
@@ -248,7 +248,7 @@ class Hue(Ranged):
 
     Examples:
         >>> import torch
-        >>> from transforms import Hue
+        >>> from transforms.colour import Hue
         >>> red = torch.tensor([1.0, 0.0, 0.0]).view(1, 3, 1, 1)
         >>> Hue(degrees=(120, 120))(red, torch.zeros(1, 1)).flatten().tolist()
         [0.0, 1.0, 0.0]

@@ -1,6 +1,5 @@
 """The functional layer: the arguments and the meaning of OpenCV and torchvision, with gradients to every tensor."""
 
-from transforms.compat.opencv import warp_affine, warp_perspective
-from transforms.compat.torchvision import affine, perspective, resize, rotate
+import lazy_loader
 
-__all__ = ["affine", "perspective", "resize", "rotate", "warp_affine", "warp_perspective"]
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

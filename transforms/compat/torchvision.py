@@ -105,7 +105,7 @@ def affine(
 
     Examples:
         >>> import torch
-        >>> from transforms import affine
+        >>> from transforms.compat import affine
         >>> picture, angle = torch.eye(5).view(1, 1, 5, 5), torch.tensor(0.0, requires_grad=True)
         >>> view = affine(picture, angle, translate=(1, 0), scale=1.0, shear=0.0)
         >>> torch.allclose(view[..., 1:], picture[..., :-1])
@@ -152,7 +152,7 @@ def rotate(
 
     Examples:
         >>> import torch
-        >>> from transforms import rotate
+        >>> from transforms.compat import rotate
         >>> picture = torch.rand(1, 3, 8, 8, generator=torch.Generator().manual_seed(0))
         >>> torch.allclose(rotate(picture, 90.0), picture.rot90(1, (2, 3)), atol=1e-5)
         True
@@ -188,6 +188,12 @@ def resize(
 
     Raises:
         ValueError: an unknown interpolation, a size below 1, a `max_size` that is not above `size`.
+
+    Examples:
+        >>> import torch
+        >>> from transforms.compat import resize
+        >>> resize(torch.zeros(1, 3, 12, 16), 6).shape
+        torch.Size([1, 3, 6, 8])
     """
     checked(images, slack=OVERSHOOT)
     mode = getattr(interpolation, "value", interpolation)

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from transforms.compose import Homography
+from transforms.draws.ranges import Range, Ranged, pair, spread, symmetric, to_decide
 from transforms.geometry.in_frame import InFrame
-from transforms.ranges import Range, Ranged, pair, spread, symmetric, to_decide
 from transforms.sampling.homography import invert, matrix_of, scale, shift, square_to_quad
 
 
@@ -141,7 +141,7 @@ class Crop(InFrame, Homography):
 
     Examples:
         >>> import torch
-        >>> from transforms import Crop
+        >>> from transforms.geometry import Crop
         >>> u = torch.tensor([[0.0, 0.5, 0.0, 0.0]])  # the window in the upper left corner
         >>> Crop(scale=(0.25, 0.25)).matrix(u)[0]
         tensor([[ 0.5000,  0.0000, -0.5000],
@@ -198,7 +198,7 @@ class Flip(Homography):
 
     Examples:
         >>> import torch
-        >>> from transforms import Flip
+        >>> from transforms.geometry import Flip
         >>> picture = torch.rand(1, 3, 6, 8, generator=torch.Generator().manual_seed(0))
         >>> mirrored, same = Flip(p=0.5)(picture.repeat(2, 1, 1, 1), torch.tensor([[0.4], [0.6]]))
         >>> torch.allclose(mirrored, picture[0].flip(2), atol=1e-6), torch.allclose(same, picture[0], atol=1e-6)

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from transforms.compose import Geometry, hide
+from transforms.draws.ranges import Range, Ranged, pair, symmetric
 from transforms.geometry.in_frame import InFrame
-from transforms.ranges import Range, Ranged, pair, symmetric
 
 #: Rays that pass the bottle's side closer than this are hidden: there the derivative of the hit point grows without
 #: bound. As a share of the squared distance to the outline, so 0.05 % of the bottle's half width.
@@ -42,7 +42,7 @@ class Cylinder(Ranged, InFrame, Geometry):
 
     Examples:
         >>> import torch
-        >>> from transforms import Cylinder
+        >>> from transforms.geometry import Cylinder
         >>> view = Cylinder(arc=(180, 180))(torch.ones(1, 1, 33, 33), torch.zeros(1, 4))[0, 0, 16]
         >>> float(view[16].round(decimals=4)), view[0].item()  # the label's middle; past the outline of the bottle
         (1.0, 0.5)

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from transforms.compose import Geometry, hide
+from transforms.draws.ranges import Range, Ranged, pair, spread, symmetric
 from transforms.geometry.in_frame import InFrame
-from transforms.ranges import Range, Ranged, pair, spread, symmetric
 
 #: Points further out than this many half sides are hidden by a lens: its polynomial would leave float32.
 FAR = 100.0
@@ -35,7 +35,7 @@ class Lens(Ranged, Geometry):
 
     Examples:
         >>> import torch
-        >>> from transforms import Lens
+        >>> from transforms.geometry import Lens
         >>> looks_at = Lens(k1=(0.1, 0.1)).pull(torch.tensor([[[[0.5, 0.0], [1.0, 0.0]]]]), torch.zeros(1, 2))
         >>> torch.allclose(looks_at, torch.tensor([[0.5125, 0.0], [1.1, 0.0]]))  # r (1 + 0.1 r^2)
         True
@@ -87,7 +87,7 @@ class RollingShutter(Ranged, InFrame, Geometry):
 
     Examples:
         >>> import torch
-        >>> from transforms import RollingShutter
+        >>> from transforms.geometry import RollingShutter
         >>> middle = torch.tensor([[[[0.0, -1.0]], [[0.0, 0.0]], [[0.0, 1.0]]]])  # upper edge, middle, lower edge
         >>> RollingShutter(pan=(0.25, 0.25)).pull(middle, torch.zeros(1, 4))[0, :, 0, 0].tolist()
         [0.25, 0.0, -0.25]
@@ -140,7 +140,7 @@ class ThinPlate(Geometry):
 
     Examples:
         >>> import torch
-        >>> from transforms import ThinPlate
+        >>> from transforms.geometry import ThinPlate
         >>> u = torch.tensor([[1.0, 0.5] + 8 * [0.5, 0.5]])  # the first control point looks 0.1 to the right
         >>> controls = torch.tensor([[[[-1.0, -1.0], [0.0, 0.0], [1.0, 1.0]]]])
         >>> moved = ThinPlate(jitter=0.1, grid=3).pull(controls, u) - controls

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from transforms.compose import Homography
+from transforms.draws.ranges import Range, Ranged, pair, symmetric
 from transforms.geometry.in_frame import InFrame
-from transforms.ranges import Range, Ranged, pair, symmetric
 from transforms.sampling.homography import invert, matrix_of, transform
 
 
@@ -24,7 +24,7 @@ class Placement(Ranged, InFrame, Homography):
         aspect: width of the layer over its height.
 
     Examples:
-        >>> from transforms import Placement
+        >>> from transforms.geometry import Placement
         >>> Placement(scale=(0.5, 0.5)).quad((100, 200)).round(decimals=4).tolist()  # in the middle
         [[0.375, 0.25], [0.625, 0.25], [0.625, 0.75], [0.375, 0.75]]
     """

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from transforms.compose import Homography
-from transforms.ranges import Range, Ranged, pair, symmetric
+from transforms.draws.ranges import Range, Ranged, pair, symmetric
 from transforms.sampling.homography import invert, matrix_of
 
 

@@ -16,9 +16,10 @@ from attacks.encoders.tree import leaves, take
 from attacks.eot.faults.fault import Fault, NotFinite
 from attacks.eot.faults.trace import ENCODER, OneView, broken, slopes, traced
 from attacks.eot.problem import Problem
-from transforms import Compose, Scene, audit, scene_of
+from transforms import Compose, audit
 from transforms.compose import seen
 from transforms.doors import unchecked
+from transforms.scene import Scene, scene_of
 
 #: At most so many views are computed alone, and so many audited.
 MOST, VIEWS = 512, 4

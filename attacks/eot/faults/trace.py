@@ -19,8 +19,9 @@ from attacks.encoders.engine.precision import Overflow
 from attacks.encoders.randomness import EncoderDraws, drawn
 from attacks.encoders.tree import Encoder, Tree, leaves, mapped
 from attacks.runtime.stored import stored
-from transforms import Compose, Scene, Shown
+from transforms import Compose
 from transforms.doors import unchecked
+from transforms.scene import Scene, Shown
 
 PICTURE, ENCODER, OBJECTIVE = "picture", "encoder", "objective"
 

@@ -16,9 +16,9 @@ from attacks.evaluation.scores import signature_of
 from attacks.objectives.bits import Bits
 from attacks.objectives.embedding import similarity
 from attacks.runtime.stored import stored
-from transforms import scene_of
 from transforms.auditing.coverage import covered, effective, together
 from transforms.doors import unchecked
+from transforms.scene import scene_of
 
 #: The number of views, the first ones of the bank.
 VIEWS = 8

@@ -13,7 +13,8 @@ from attacks.eot.bank import Bank
 from attacks.evaluation.judge import Judge
 from attacks.evaluation.rare.proposal import Floats
 from attacks.runtime.stored import stored
-from transforms import Compose, Shown
+from transforms import Compose
+from transforms.scene import Shown
 
 #: Whose failure: of the encoder, which takes a view of the untouched picture for something else; or of the attack,
 #: because a view of the attacked picture is not taken for what the attacker wants.

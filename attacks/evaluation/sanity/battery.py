@@ -59,7 +59,8 @@ def examine(
 
     Examples:
         >>> import torch
-        >>> from attacks import EOT, Linf, PGD, Toward, examine
+        >>> from attacks import EOT, Linf, PGD, Toward
+        >>> from attacks.evaluation import examine
         >>> from attacks.eot.problem import Options, Problem
         >>> images = torch.rand(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
         >>> problem = Problem(images, torch.zeros(2, 192), torch.nn.Flatten().eval(), Toward("l2"), Linf())

@@ -23,9 +23,10 @@ from attacks.encoders.tree import Encoder, Tree, leaves, mapped, take
 from attacks.eot.protocols import Objective
 from attacks.evaluation.sanity.check import Check, message_of, ruled, skipped
 from attacks.evaluation.sanity.short_attack import ShortAttack
-from transforms import scene_of, stream
 from transforms.compose import view
 from transforms.doors import PastDoors
+from transforms.draws import stream
+from transforms.scene import scene_of
 
 #: The name of the check whether two answers agree, and their largest relative difference (half precision rounds to
 #: less).

@@ -24,7 +24,9 @@ from attacks.evaluation.sanity.rules import (
 from attacks.evaluation.sanity.short_attack import Run, ShortAttack
 from attacks.optimisers.gradient import PGD
 from attacks.optimisers.square import Square
-from transforms import Compose, SensorNoise, stream
+from transforms import Compose
+from transforms.camera import SensorNoise
+from transforms.draws import stream
 
 #: The noise of the smoothed gradient (its standard deviation), and the share of the attack's gain by which it must be
 #: better: another run ends in another optimum, which may be a little better.

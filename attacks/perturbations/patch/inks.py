@@ -9,7 +9,7 @@ from torch import Tensor
 
 from transforms.colour.lut import sampled
 from transforms.colour.spaces import LUMA, to_linear, to_srgb, widened
-from transforms.ranges import Range, Ranged, pair, symmetric
+from transforms.draws.ranges import Range, Ranged, pair, symmetric
 from transforms.sampling.straight_through import saturate
 
 #: Colours of inks and overprints on coated paper (SWOP), as 8-bit sRGB with the paper as white. The index is the

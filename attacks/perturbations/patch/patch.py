@@ -13,9 +13,9 @@ from attacks.perturbations.patch.card_layer import Surround
 from attacks.perturbations.patch.gamut import Gamut
 from attacks.perturbations.patch.placement import Placements, Quad, placements_of
 from attacks.perturbations.patch.shape import alpha_of, outline_of
-from transforms import Layer, Scene, Shown, scene_of
 from transforms.compose import seen
 from transforms.sampling.outline import Outline
+from transforms.scene import Layer, Scene, Shown, scene_of
 
 Start = Literal["grey", "noise"]
 #: rectangle, ellipse, circle; a polygon; or the path of a picture (see `attacks.perturbations.patch.shape.alpha_of`).

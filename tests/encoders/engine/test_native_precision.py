@@ -8,9 +8,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attacks import EOT, PGD, Away, Defended, Features, Layers, Linf, Stochastic, attack, load_encoder, randomised
+from attacks import EOT, PGD, Away, Linf, attack, load_encoder
 from attacks.commands import main
-from attacks.encoders import Preprocess, with_preprocess
+from attacks.encoders import Defended, Features, Layers, Preprocess, Stochastic, randomised, with_preprocess
 from attacks.encoders.description import described, identity
 from attacks.encoders.engine import Decision, Overflow, prepare
 from attacks.encoders.engine.native_precision import in_native_precision, precision_text

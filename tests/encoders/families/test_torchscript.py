@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from attacks import Layers, load_encoder
+from attacks import load_encoder
+from attacks.encoders import Layers
 from attacks.encoders.engine import Decision
 from attacks.encoders.engine.preparation import prepare
 from attacks.encoders.layers import layer_listing, visits

@@ -6,12 +6,13 @@ import pytest
 import torch
 from torch import nn
 
-from attacks import Away, Ensemble, Members
+from attacks import Away, Ensemble
 from attacks.encoders.engine import Decision, engine_reset, engine_restore, engine_state, prepare
 from attacks.eot.bank import bank
 from attacks.eot.faults import NotFinite
 from attacks.evaluation.sanity.short_attack import Tally
 from attacks.experiment.arms import Counted
+from attacks.objectives import Members
 from tests.helpers.faulty import net, pictures, run_all, started
 from transforms import Affine, Compose
 

@@ -3,16 +3,18 @@
 import pytest
 import torch
 
-from attacks import EOT, Away, Ensemble, Linf, Members, Paired, Universal
+from attacks import EOT, Away, Ensemble, Linf, Universal
 from attacks.eot.bank import bank
 from attacks.eot.faults import NotFinite, fault
 from attacks.eot.faults.locate import Query, located
 from attacks.eot.problem import Problem
 from attacks.eot.protocols import Objective
 from attacks.evaluation.scores import Right, evaluate
+from attacks.objectives import Members, Paired
 from attacks.objectives.penalties import TotalVariation
 from tests.helpers.faulty import LIMIT, Head, Turn, net, pictures, run_all, started
-from transforms import Affine, Brightness, Compose, stream
+from transforms import Affine, Brightness, Compose
+from transforms.draws import stream
 
 
 def failing(**setup):

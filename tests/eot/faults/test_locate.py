@@ -7,7 +7,8 @@ import pytest
 from attacks import Linf
 from attacks.eot.protocols import Objective
 from tests.helpers.faulty import Head, run_all
-from transforms import Affine, Brightness, scene_of
+from transforms import Affine, Brightness
+from transforms.scene import scene_of
 
 
 @dataclass(frozen=True)

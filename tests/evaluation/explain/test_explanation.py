@@ -17,7 +17,8 @@ from attacks.evaluation.explain import explain
 from attacks.evaluation.explain.gradients import VIEWS
 from attacks.report.explanations import draw_explanations
 from tests.evaluation.explain.test_gradients import Cut
-from transforms import Affine, Compose, Jpeg, SensorNoise
+from transforms import Affine, Compose, Jpeg
+from transforms.camera import SensorNoise
 
 CLEAN = tiles(32).spread(3).images
 STRIPES = 0.05 * torch.tensor([1.0, -1.0]).repeat(16).expand_as(CLEAN)

@@ -10,8 +10,9 @@ from attacks.encoders.randomness import drawn, randomised
 from attacks.eot.bank import Bank
 from attacks.evaluation.explain.gradients import VIEWS, CountedEncoder, reach, saliency
 from tests.helpers.small import small, smooth
-from transforms import Affine, Compose, SensorNoise
+from transforms import Affine, Compose
 from transforms.auditing.coverage import covered, effective
+from transforms.camera import SensorNoise
 
 PICTURES = smooth()
 #: In float64, for finite differences.

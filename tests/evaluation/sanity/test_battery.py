@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from attacks import EOT, L2, PGD, Away, Linf, Toward, Universal, WorstOf, attack
+from attacks import EOT, L2, PGD, Away, Linf, Toward, Universal, attack
+from attacks.eot import WorstOf
 from attacks.evaluation.sanity import table
 from attacks.evaluation.sanity.questions import transfer
 from attacks.evaluation.sanity.rules import redrawn
@@ -15,7 +16,8 @@ from attacks.objectives.ensemble import Ensemble
 from attacks.optimisers.gradient import Adam
 from tests.helpers.small import SETS, ids, small, smooth
 from tests.helpers.solving import examine, trial
-from transforms import Affine, Brightness, Compose, stream
+from transforms import Affine, Brightness, Compose
+from transforms.draws import stream
 
 SEEN = Compose([Affine(degrees=20, scale=(0.8, 1.2), translate=0.1), Brightness(0.1)])
 

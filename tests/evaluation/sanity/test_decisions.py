@@ -2,8 +2,9 @@
 
 import pytest
 
-from attacks import NES, LabelOnly
+from attacks import NES
 from attacks.evaluation.sanity.battery import examine
+from attacks.optimisers import LabelOnly
 from tests.solvers.test_label_only import options, problem
 
 

@@ -8,12 +8,12 @@ import torch
 import torch.nn.functional as F
 
 from attacks.perturbations.patch.shape import alpha_of, outline_of
-from transforms import Compose, Layer, Scene
+from transforms import Compose
 from transforms.sampling.homography import half_pixels, homography, invert, lattice, transform
 from transforms.sampling.outline import Outline, cut
 from transforms.sampling.read import Resampling
 from transforms.sampling.warp import warp
-from transforms.scene import premultiplied
+from transforms.scene import Layer, Scene, premultiplied
 
 double = torch.float64
 EYE = torch.eye(3, dtype=double)[None]

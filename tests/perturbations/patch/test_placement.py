@@ -7,7 +7,9 @@ from attacks.perturbations.patch.card_layer import Surround
 from attacks.perturbations.patch.patch import Patch
 from attacks.perturbations.patch.placement import Placements
 from tests.helpers.sets import attacked, double, random, seed, uniform
-from transforms import Affine, Brightness, Compose, OnLayers, Perspective, taken
+from transforms import Affine, Brightness, Compose, Perspective
+from transforms.scene import taken
+from transforms.wrappers import OnLayers
 
 LEFT, RIGHT = ([[x, 0.25], [x + 0.25, 0.25], [x + 0.25, 0.75], [x, 0.75]] for x in (0.0, 0.5))
 

@@ -13,10 +13,13 @@ from attacks.schema.patch import PrinterConfig
 from attacks.study.pipeline import CONFIGS
 from attacks.study.printer import PAPER, PRINT, fixed, printed
 from tests.schema.test_configs import composed
-from transforms import Affine, Compose, Exposure, OnLayers, Placement
+from transforms import Affine, Compose
+from transforms.colour import Exposure
 from transforms.colour.lut import ColourMap, apply_lut
 from transforms.compose import Geometry
+from transforms.geometry import Placement
 from transforms.registry import STAGES
+from transforms.wrappers import OnLayers
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from transforms import MedianPool
+from transforms.camera import MedianPool
 
 NONE = torch.empty(2, 0)
 

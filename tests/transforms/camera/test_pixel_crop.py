@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from transforms import PixelCrop
+from transforms.camera import PixelCrop
 
 
 def test_each_window_is_a_slice_at_a_place_of_its_own(photo):

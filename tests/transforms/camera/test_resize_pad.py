@@ -2,7 +2,8 @@
 
 import torch
 
-from transforms import ResizePad, resize
+from transforms import resize
+from transforms.camera import ResizePad
 
 
 def test_resize_pad_places_the_resized_picture_in_the_frame(photo):

@@ -8,8 +8,9 @@ import torch
 from PIL import Image
 from torch.autograd import gradcheck
 
-from transforms import Sobol, Uniform, stream
+from transforms import Sobol
 from transforms.camera.sensor import Quantise, SensorNoise, quantise, straight_through, white_noise
+from transforms.draws import Uniform, stream
 
 double = torch.float64
 NOISE = SensorNoise(read=(0.0, 0.02), shot=(0.0, 0.004))

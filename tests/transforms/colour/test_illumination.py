@@ -6,7 +6,7 @@ import skimage.color
 import torch
 from scipy.interpolate import BSpline
 
-from transforms import Exposure, Moire, Shading, Shadow, Vignette, WhiteBalance
+from transforms.colour import Exposure, Moire, Shading, Shadow, Vignette, WhiteBalance
 from transforms.colour.spaces import to_linear, to_srgb
 
 double = torch.float64

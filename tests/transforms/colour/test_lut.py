@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from transforms import Compose, Exposure
+from transforms import Compose
+from transforms.colour import Exposure
 from transforms.colour.lut import ColourMap, apply_lut, nodes, powers, sampled, terms
 from transforms.compose import Geometry, Stage
 

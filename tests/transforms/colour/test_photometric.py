@@ -9,7 +9,8 @@ import torch
 from torchvision.transforms import functional as tv
 
 from tests.transforms.test_laws import colours
-from transforms import Brightness, ChannelGain, Contrast, Cutout, Gain, Gamma, Hue, Saturation
+from transforms import Brightness, Contrast
+from transforms.colour import ChannelGain, Cutout, Gain, Gamma, Hue, Saturation
 from transforms.colour.photometric import GAMMA_TOE
 from transforms.colour.spaces import rotate_hue
 

@@ -3,11 +3,13 @@
 import pytest
 import torch
 
-from transforms import Affine, Compose, Cylinder, OnLayers, Perspective, Placement, Scene
+from transforms import Affine, Compose, Perspective
+from transforms.geometry import Cylinder, Placement
 from transforms.sampling import boxes as module
 from transforms.sampling.boxes import Boxes
 from transforms.sampling.outline import Outline
-from transforms.scene import Layer
+from transforms.scene import Layer, Scene
+from transforms.wrappers import OnLayers
 
 VIEWS, SIZE = 9, (56, 72)
 

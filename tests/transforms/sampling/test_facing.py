@@ -8,7 +8,10 @@ import pytest
 import skimage.transform
 import torch
 
-from transforms import Compose, Homography, Layer, OneOf, OnLayers, Scene, scene_of, warp_perspective
+from transforms import Compose, warp_perspective
+from transforms.compose import Homography
+from transforms.scene import Layer, Scene, scene_of
+from transforms.wrappers import OneOf, OnLayers
 
 RNG = np.random.default_rng(0)
 CARD, PHOTO = (16, 16), (48, 64)  # (height, width)

@@ -6,9 +6,11 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from transforms import Affine, Brightness, Compose, Contrast, Gain, Layer, Scene, Viewpoint, scene_of
+from transforms import Affine, Brightness, Compose, Contrast, Viewpoint
+from transforms.colour import Gain
 from transforms.sampling.straight_through import ROUNDING, saturate
 from transforms.sampling.tone import tone_of, toned
+from transforms.scene import Layer, Scene, scene_of
 
 double = torch.float64
 

@@ -14,7 +14,8 @@ class Draws(Protocol):
 
     Examples:
         >>> import torch
-        >>> from transforms import Draws, Sobol
+        >>> from transforms import Sobol
+        >>> from transforms.draws import Draws
         >>> draws: Draws = Sobol()
         >>> torch.equal(draws(4, 2, seed=0, step=3), draws(4, 2, seed=0, step=3))
         True
@@ -29,7 +30,7 @@ def stream(seed: int, *purpose: object) -> int:
     """A 63-bit seed for one purpose of a run, so that the attack's draws and the evaluation's never coincide.
 
     Examples:
-        >>> from transforms import stream
+        >>> from transforms.draws import stream
         >>> stream(0, "attack") == stream(0, "attack"), stream(0, "attack") == stream(0, "evaluate")
         (True, False)
         >>> 0 <= stream(0, "attack") < 2**63
@@ -48,7 +49,7 @@ class Sobol:
 
     Use: the default: the views of all steps together are even.
     Not: a test that needs independent views: `Uniform`.
-    Oracle: torch's engine point by point, one point in each stratum, tests/transforms/test_draws.py.
+    Oracle: torch's engine point by point, one point in each stratum, tests/transforms/draws/test_samplers.py.
 
     Examples:
         >>> import torch
@@ -77,11 +78,11 @@ class Uniform:
     Use: independent views, as theory assumes them.
     Not: few gradients: it needs more views than `Sobol` for the same noise.
     Source: Monte Carlo.
-    Oracle: uniform moments, tests/transforms/test_draws.py.
+    Oracle: uniform moments, tests/transforms/draws/test_samplers.py.
 
     Examples:
         >>> import torch
-        >>> from transforms import Uniform
+        >>> from transforms.draws import Uniform
         >>> points = Uniform()(1000, 2, seed=0)
         >>> points.shape, bool((points >= 0).all() and (points < 1).all())
         (torch.Size([1000, 2]), True)
@@ -101,11 +102,11 @@ class Antithetic:
 
     Use: a gradient that is odd about the middle of the ranges, of which pairs cancel the noise.
     Not: an odd number of views.
-    Oracle: the mirror of each point, tests/transforms/test_draws.py.
+    Oracle: the mirror of each point, tests/transforms/draws/test_samplers.py.
 
     Examples:
         >>> import torch
-        >>> from transforms import Antithetic
+        >>> from transforms.draws import Antithetic
         >>> points = Antithetic()(4, 3, seed=0)
         >>> torch.equal(points[::2] + points[1::2], torch.ones(2, 3))
         True
@@ -128,10 +129,10 @@ class Latin:
 
     Use: steps that have to see each slice of each coordinate as often, such as the copies of `transforms=si`.
     Not: steps of one or two views.
-    Oracle: one point in each stratum, tests/transforms/test_draws.py.
+    Oracle: one point in each stratum, tests/transforms/draws/test_samplers.py.
 
     Examples:
-        >>> from transforms import Latin
+        >>> from transforms.draws import Latin
         >>> points = Latin()(4, 2, seed=0)
         >>> (4 * points).floor().sort(0).values.tolist()  # each quarter holds one point, along each coordinate
         [[0.0, 0.0], [1.0, 1.0], [2.0, 2.0], [3.0, 3.0]]
@@ -157,11 +158,12 @@ class Fixed:
     Use: a loss without noise, such as for `APGD`.
     Not: few views, to which the attack is fitted.
     Source: the sample average.
-    Oracle: the points of one step, tests/transforms/test_draws.py.
+    Oracle: the points of one step, tests/transforms/draws/test_samplers.py.
 
     Examples:
         >>> import torch
-        >>> from transforms import Fixed, Sobol
+        >>> from transforms import Sobol
+        >>> from transforms.draws import Fixed
         >>> torch.equal(Fixed()(4, 2, seed=0, step=7), Sobol()(4, 2, seed=0, step=0))
         True
     """
@@ -177,11 +179,11 @@ class Grid:
     Use: a map over one or two coordinates.
     Not: an attack, unless its views have few coordinates: it takes k^dims views.
     Source: the midpoints of equal cells.
-    Oracle: the midpoints, tests/transforms/test_draws.py.
+    Oracle: the midpoints, tests/transforms/draws/test_samplers.py.
     With: transforms=identity
 
     Examples:
-        >>> from transforms import Grid
+        >>> from transforms.draws import Grid
         >>> Grid()(4, 2).tolist()
         [[0.25, 0.25], [0.25, 0.75], [0.75, 0.25], [0.75, 0.75]]
     """

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from transforms.camera.downscale import Downscale
 from transforms.camera.resize_pad import ResizePad
-from transforms.choice import OneOf, Sometimes
 from transforms.compose import Compose, Stage
-from transforms.on_layers import OnLayers
-from transforms.ranges import is_number
+from transforms.draws.ranges import is_number
+from transforms.wrappers.choice import OneOf, Sometimes
+from transforms.wrappers.on_layers import OnLayers
 
 #: Bisections of the reach of an end.
 HALVES = 40
@@ -41,7 +41,8 @@ def widened(pipeline: Compose, factor: float) -> Compose:
         ValueError: a factor below 1.
 
     Examples:
-        >>> from transforms import Affine, Compose, widened
+        >>> from transforms import Affine, Compose
+        >>> from transforms.wrappers import widened
         >>> widened(Compose([Affine(degrees=10, scale=(0.5, 2.0))]), 2).stages[0]
         Affine(degrees=20.0, scale=(0.25, 4.0), shear=(0.0, 0.0), translate=(0.0, 0.0))
     """

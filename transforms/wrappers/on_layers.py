@@ -32,7 +32,10 @@ class OnLayers(Doored):
 
     Examples:
         >>> import torch
-        >>> from transforms import Compose, Gain, Layer, OnLayers, Scene, scene_of
+        >>> from transforms import Compose
+        >>> from transforms.colour import Gain
+        >>> from transforms.scene import Layer, Scene, scene_of
+        >>> from transforms.wrappers import OnLayers
         >>> base, half = scene_of(torch.full((1, 1, 8, 8), 0.5)), torch.diag(torch.tensor([2.0, 2.0, 1.0]))
         >>> white = Layer(torch.ones(1, 1, 4, 4), alpha=None, pull=half[None])  # half as large as the picture
         >>> view = Compose([OnLayers([Gain((0, 0))])])(Scene((*base.layers, white), base.size), torch.zeros(1, 1))

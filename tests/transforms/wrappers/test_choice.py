@@ -10,12 +10,12 @@ import torch
 
 from tests.helpers.sampled import mostly_slow
 from transforms.camera.downscale import Downscale
-from transforms.choice import OneOf, Sometimes
 from transforms.colour.photometric import Brightness, Contrast
 from transforms.compose import Compose, Framed, Geometry, Homography, Stage
-from transforms.draws import Grid
+from transforms.draws.samplers import Grid
 from transforms.geometry.affine import Affine, Crop, Flip, Perspective
 from transforms.geometry.distortion import Lens, RollingShutter
+from transforms.wrappers.choice import OneOf, Sometimes
 
 double = torch.float64
 TURN, LENS, LIGHT = Affine(30, (0.7, 1.3)), Lens(0.3, 0.1), Brightness(0.3)

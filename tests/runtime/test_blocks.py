@@ -5,7 +5,7 @@ import torch
 
 from attacks import Linf
 from attacks.optimisers.gradient import l1_norm
-from transforms.blocks import VALUES, blocks, columns, in_blocks
+from attacks.runtime.blocks import VALUES, blocks, columns, in_blocks
 
 SHAPES = [(1, 3, 450, 211), (3, 3, 301, 260), (2, 3, 8, 8), (0, 3, 8, 8), (1, 1, 2, VALUES)]
 

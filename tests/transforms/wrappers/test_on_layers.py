@@ -3,26 +3,14 @@
 import pytest
 import torch
 
-from tests.transforms.test_choice import Counted
-from transforms import (
-    Affine,
-    Brightness,
-    ChannelGain,
-    Compose,
-    Cylinder,
-    Downscale,
-    Gamma,
-    Geometry,
-    Layer,
-    OneOf,
-    OnLayers,
-    Perspective,
-    Placement,
-    Scene,
-    Sometimes,
-    ThinPlate,
-)
+from tests.transforms.wrappers.test_choice import Counted
+from transforms import Affine, Brightness, Compose, Downscale, Perspective
+from transforms.colour import ChannelGain, Gamma
+from transforms.compose import Geometry
+from transforms.geometry import Cylinder, Placement, ThinPlate
 from transforms.sampling.homography import homography
+from transforms.scene import Layer, Scene
+from transforms.wrappers import OneOf, OnLayers, Sometimes
 
 double = torch.float64
 SIZE = (40, 60)

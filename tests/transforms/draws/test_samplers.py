@@ -7,7 +7,8 @@ from scipy import stats
 from torch.quasirandom import SobolEngine
 
 from tests.helpers.sampled import mostly_slow
-from transforms import Antithetic, Fixed, Grid, Latin, Sobol, Uniform, stream
+from transforms import Sobol
+from transforms.draws import Antithetic, Fixed, Grid, Latin, Uniform, stream
 
 FRESH = [Sobol(), Uniform(), Antithetic(), Latin()]  # other points at every step
 RANDOM = [*FRESH, Fixed()]
@@ -79,7 +80,7 @@ def test_sobol_step_of_a_power_of_two_has_one_point_per_stratum(n):
 def test_sobol_points_rounded_to_float32_stay_below_one(monkeypatch):
     # The largest number of the engine is too rare to occur here, so it is injected.
     largest = torch.full((1, 1), 1 - 2**-30, dtype=torch.float64)
-    monkeypatch.setattr("transforms.draws.SobolEngine.draw", lambda *_, **__: largest)
+    monkeypatch.setattr("transforms.draws.samplers.SobolEngine.draw", lambda *_, **__: largest)
     assert Sobol()(1, 1, seed=0) < 1
 
 
@@ -115,7 +116,7 @@ def test_antithetic_mirrors_stay_below_one_at_the_ends_of_the_generator(edge, mo
     def randint(high, shape, generator):
         return torch.full(shape, edge % high)
 
-    monkeypatch.setattr("transforms.draws.torch.randint", randint)
+    monkeypatch.setattr("transforms.draws.samplers.torch.randint", randint)
     first, mirror = Antithetic()(2, 1, seed=0).flatten().tolist()
     assert min(first, mirror) >= 0 and max(first, mirror) < 1 and mirror == 1 - first
 
@@ -147,7 +148,7 @@ def test_latin_points_stay_in_their_strata_after_rounding(n, jitter, monkeypatch
         calls.append(shape)
         return uniform(*shape, **options) if len(calls) == 1 else torch.full(shape, jitter, dtype=torch.float64)
 
-    monkeypatch.setattr("transforms.draws.torch.rand", rand)
+    monkeypatch.setattr("transforms.draws.samplers.torch.rand", rand)
     assert exactly_one_in_each_stratum(Latin()(n, 1, seed=0))
     assert len(calls) == 2
 

@@ -12,27 +12,11 @@ from attacks.encoders.randomness import EncoderDraws
 from attacks.study.pipeline import CONFIGS, preset
 from tests.helpers.sampled import mostly_slow
 from tests.transforms.test_laws import every_stage
-from transforms import (
-    Affine,
-    Brightness,
-    Compose,
-    Crop,
-    Cutout,
-    Cylinder,
-    Downscale,
-    Flip,
-    GaussianBlur,
-    Jpeg,
-    OneOf,
-    OnLayers,
-    Placement,
-    ResizePad,
-    SensorNoise,
-    Sometimes,
-    ThinPlate,
-    Viewpoint,
-    widened,
-)
+from transforms import Affine, Brightness, Compose, Downscale, Jpeg, Viewpoint
+from transforms.camera import GaussianBlur, ResizePad, SensorNoise
+from transforms.colour import Cutout
+from transforms.geometry import Crop, Cylinder, Flip, Placement, ThinPlate
+from transforms.wrappers import OneOf, OnLayers, Sometimes, widened
 
 PRESETS = sorted(path.stem for path in (CONFIGS / "transforms").glob("*.yaml"))
 LAST = 1 - 2**-40

@@ -15,7 +15,7 @@ from torch import Tensor
 from transforms.compose import Compose, Discrete, Framed, Geometry, Homography, Stage
 from transforms.devices import picked, uploaded
 from transforms.doors import Doored, made, unchecked
-from transforms.ranges import to_decide
+from transforms.draws.ranges import to_decide
 
 #: What a choice does for some rows of its batch: the chosen stage (None: leave the rows alone), the rows, and the
 #: stage's part of `u` for them (n,dims), on the host.
@@ -167,7 +167,7 @@ class Sometimes(_Choice):
     Not: several alternatives: `OneOf`.
     Source: this project's own.
     Cost: that of the stage, on the rows that take it; of a geometric stage no resample of its own.
-    Oracle: the stage itself on the rows that take it, tests/transforms/test_choice.py.
+    Oracle: the stage itself on the rows that take it, tests/transforms/wrappers/test_choice.py.
 
     Args:
         stage: in a preset `stages`, of one stage or several that are applied together.
@@ -178,7 +178,8 @@ class Sometimes(_Choice):
 
     Examples:
         >>> import torch
-        >>> from transforms import Gain, Sometimes
+        >>> from transforms.colour import Gain
+        >>> from transforms.wrappers import Sometimes
         >>> stage = Sometimes(Gain((2, 2)), p=0.25)
         >>> stage.names
         ('applied (0 or 1)', 'gain factor (x)')
@@ -234,7 +235,7 @@ class OneOf(_Choice):
     Not: one stage that may be left out: `Sometimes`.
     Source: this project's own.
     Cost: of each view that of the chosen stage; of geometric stages no resample of their own.
-    Oracle: the chosen stage itself, tests/transforms/test_choice.py.
+    Oracle: the chosen stage itself, tests/transforms/wrappers/test_choice.py.
 
     Args:
         stages: at least one, all geometric or none.
@@ -245,7 +246,8 @@ class OneOf(_Choice):
 
     Examples:
         >>> import torch
-        >>> from transforms import Gain, OneOf
+        >>> from transforms.colour import Gain
+        >>> from transforms.wrappers import OneOf
         >>> stage = OneOf([Gain((2, 2)), Gain((0.5, 0.5))], weights=[3, 1])
         >>> u = torch.tensor([[0.7, 0.0, 0.0], [0.8, 0.0, 0.0]])
         >>> stage(torch.full((2, 1, 1, 1), 0.25), u).flatten().tolist()
