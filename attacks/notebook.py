@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 from torch import Tensor, nn
 
-from attacks.data.given import as_path
+from attacks.data.images import as_path
 from attacks.experiment.job import job
 from attacks.experiment.results import headline, table
 from attacks.report.columns import text_rows
@@ -156,7 +156,7 @@ def robustness(
         encoder: a name, also with a model as in "timm:resnet50"; or a module in eval mode that takes (N,3,H,W) in
             [0,1] to (N,D). A list of these, or a mapping by name, gives a `Comparison`.
         pictures: a path or paths; a tensor (N,3,H,W) in [0,1]; or a list, Dataset or DataLoader of pictures or
-            (picture, label) pairs, at most 5,000 (see `attacks.data.given.as_path`). None: the bundled ones.
+            (picture, label) pairs, at most 5,000 (see `attacks.data.images.as_path`). None: the bundled ones.
         preset: the name or path of a preset.
         eps: the largest change of a pixel, as "8/255". This, `steps` and `pipeline` are the preset's where None.
         steps: of each attack, `attack.steps`.

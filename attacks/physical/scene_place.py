@@ -3,15 +3,16 @@
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.perturbations.patch.card import Card
+from attacks.perturbations.patch.card import Box, Card
 from attacks.physical.colour_fit import SceneCells, scene_cells
-from attacks.physical.rectify import project
+from attacks.physical.rectify import project, rectified, visible
 from attacks.physical.resemblance import correlation
-from attacks.physical.scene_features import Found, find
+from attacks.runtime.extras import extra
 
 Floats = NDArray[np.float64]
 #: The least correlation with the run's picture of a scene in which the card lies wrongly, and how much better it must
@@ -28,6 +29,140 @@ CELLS = 100
 #: Cells along each side of a part of the scene, how much it must vary (standard deviation, of 255), and the fewest
 #: parts that prove a scene.
 PART, FLAT, PARTS = 8, 2.5, 4
+
+
+#: The picture is enlarged by the first, up to so many pixels along its longer side; the photograph is read as
+#: coarsely.
+LARGER_BY, SIDE = 2.0, 512
+#: What is shown round the picture, as shares of that side: a card may lie elsewhere. The first that the camera sees
+#: all of: of a plane that is seen at a low angle, less lies before the horizon.
+ROUND = (0.25, 0.1, 0.0)
+#: SIFT (Lowe 2004): most features of each picture, the contrast that they need, and how much nearer than any other a
+#: match must be.
+FEATURES, CONTRAST, NEARER = 1500, 0.02, 0.85
+#: Pixels that a match may be off, and the fewest matches that agree. In photographs of other scenes up to 8 did, and
+#: in 9 of some 1,700 as if the card lay rightly: `scene_place.LIKELY` is for these.
+OFF, MATCHES = 3.0, 6
+#: Blocks along the picture's longer side, how far each is searched as a share of it, how much it must vary (standard
+#: deviation, of 255), the share of the place that is not under the card, and the least correlation.
+BLOCKS, REACH, VARIES, FREE, ALIKE = 10, 0.1, 4.0, 0.5, 0.6
+#: How the card may lie: degrees, times as long one way, times as large, and sides of the patch from its place.
+TURNED, STRETCHED, LARGER, AWAY = 10.0, 1.2, 1.2, 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Found:
+    """A scene that so many `matches` show in the photograph: its homography `scene` from the picture's pixels, and
+    how the card lies there against how it should: `turned` by degrees clockwise, times as long one way (`stretched`),
+    times as large (`larger`), and `away` by so many sides of the patch."""
+
+    matches: int
+    scene: Floats
+    turned: float
+    stretched: float
+    larger: float
+    away: float
+
+    @property
+    def fault(self) -> str | None:
+        """How the card lies wrongly in its scene; None: it lies as it should."""
+        larger, angle = max(self.larger, 1 / self.larger), abs(self.turned)
+        way = "clockwise" if self.turned > 0 else "counterclockwise"
+        rules = [
+            (angle > TURNED, f"turned by {angle:.1f} degrees {way}, at most {TURNED:g}"),
+            (self.stretched > STRETCHED, f"{self.stretched:.3f} times as long one way, at most {STRETCHED}"),
+            (larger > LARGER, f"{self.larger:.3f} times as large, at most {LARGER} or its inverse"),
+            (self.away > AWAY, f"{self.away:.1%} of its side away from its place, at most {AWAY:.0%}"),
+        ]
+        return next((reason for broken, reason in rules if broken), None)
+
+
+def find(
+    photo: NDArray[np.uint8], picture: NDArray[np.uint8], scene: Floats, card: Card, homography: Floats
+) -> Found | None:
+    """Find the run's picture round a card; None where fewer than `MATCHES` matches agree. Arguments as of
+    `attacks.physical.scene_place.place`."""
+    cv2 = extra("cv2")
+    height, width = picture.shape[:2]
+    margins = (share * max(height, width) for share in ROUND)
+    boxes = (Box(-each, -each, width + 2 * each, height + 2 * each) for each in margins)
+    round_it = next((box for box in boxes if visible(scene, box.corners)), None)
+    if round_it is None:
+        return None
+    margin = -round_it.x
+    scale = min(LARGER_BY, SIDE / max(height, width))
+    size = round(scale * round_it.height), round(scale * round_it.width)
+    flat = rectified(photo, scene, round_it, size)
+    corners = np.array(Box(0, 0, card.width, card.height).corners, np.float64)
+    under = (project(np.linalg.inv(scene) @ homography, corners) + margin) * scale
+    free = cv2.fillConvexPoly(np.full(size, 255, np.uint8), np.rint(under).astype(np.int32), 0)
+    how = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
+    large = cv2.resize(picture, (round(scale * width), round(scale * height)), interpolation=how)
+    pairs = np.concatenate([_matched(large, flat, free), _blocks(large, flat, free, round(scale * margin))])
+    if len(pairs) < MATCHES:
+        return None
+    known, seen = pairs[:, 0] / scale, pairs[:, 1] / scale - margin
+    moved, agree = cv2.findHomography(known, seen, cv2.USAC_MAGSAC, OFF / scale, maxIters=5000, confidence=0.999)
+    if moved is None or agree.sum() < MATCHES:
+        return None
+    # In mm of the card: from where the card says that the scene is, to where it is.
+    shift = np.linalg.inv(homography) @ scene @ moved @ np.linalg.inv(scene) @ homography
+    if not visible(shift, card.patch.corners):
+        return None
+    return Found(int(agree.sum()), scene @ moved, *_lies(shift, card.patch))
+
+
+def _matched(known: NDArray[np.uint8], seen: NDArray[np.uint8], free: NDArray[np.uint8]) -> Floats:
+    """The pixels (n,2,2) of the features that a picture and a photograph share; of those of the photograph only where
+    it is `free`. Each has one match."""
+    cv2 = extra("cv2")
+    sift = cv2.SIFT_create(nfeatures=FEATURES, contrastThreshold=CONTRAST)
+    points: list[Any] = []
+    for pixels, mask in ((known, None), (seen, free)):
+        points.append(sift.detectAndCompute(cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY), mask))
+    (ours, first), (theirs, second) = points
+    best: dict[int, Any] = {}
+    if first is not None and second is not None and len(theirs) > 1:
+        for near, next_near in cv2.BFMatcher().knnMatch(first, second, k=2):
+            rival = best.get(near.trainIdx)
+            if near.distance < NEARER * next_near.distance and (rival is None or near.distance < rival.distance):
+                best[near.trainIdx] = near
+    shared = [(ours[match.queryIdx].pt, theirs[match.trainIdx].pt) for match in best.values()]
+    return np.array(shared, np.float64).reshape(-1, 2, 2)
+
+
+def _blocks(known: NDArray[np.uint8], seen: NDArray[np.uint8], free: NDArray[np.uint8], margin: int) -> Floats:
+    """The same of the middles of square blocks of a picture and of where each correlates best in the photograph, near
+    its place there, which is `margin` pixels further in: for scenes of few features."""
+    cv2 = extra("cv2")
+    side = max(1, max(known.shape[:2]) // BLOCKS)
+    reach, pairs = round(REACH * max(known.shape[:2])), []
+    for top in range(0, known.shape[0] - side + 1, side):
+        for left in range(0, known.shape[1] - side + 1, side):
+            block = known[top : top + side, left : left + side]
+            y, x = max(0, top + margin - reach), max(0, left + margin - reach)
+            window = np.s_[y : top + margin + side + reach, x : left + margin + side + reach]
+            if block.std((0, 1)).max() < VARIES or free[window].mean() < FREE * 255:
+                continue
+            alike = cv2.matchTemplate(seen[window], block, cv2.TM_CCOEFF_NORMED)
+            _, best, _, (right, down) = cv2.minMaxLoc(alike)
+            middle = np.array([right + x, down + y]) + side / 2
+            if best >= ALIKE:
+                pairs.append(([left + side / 2, top + side / 2], middle))
+    return np.array(pairs, np.float64).reshape(-1, 2, 2)
+
+
+def _lies(shift: Floats, box: Box) -> tuple[float, float, float, float]:
+    """How a card with this patch lies, if the scene is shifted against it: degrees clockwise, times as long one way,
+    times as large, sides of the patch away."""
+    wanted = np.array(box.corners, np.float64)
+    really = project(shift, wanted)
+    right, down = ((really[[1, 2]] - really[[0, 3]]).mean(0), (really[[3, 2]] - really[[0, 1]]).mean(0))
+    frame = np.stack([right / box.width, down / box.height], 1)
+    long, short = np.linalg.svd(frame, compute_uv=False)
+    turned = math.degrees(math.atan2(frame[0, 1] - frame[1, 0], frame[0, 0] + frame[1, 1]))
+    away = float(np.hypot(*(really - wanted).mean(0))) / math.sqrt(box.width * box.height)
+    return turned, float(long / max(short, 1e-12)), 1 / math.sqrt(max(long * short, 1e-12)), away
 
 
 @dataclass(frozen=True, eq=False)

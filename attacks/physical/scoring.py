@@ -15,13 +15,19 @@ from attacks.encoders.description import described, identity
 from attacks.perturbations.patch.card import Card
 from attacks.physical import colour_fit, photo_report
 from attacks.physical.colour_fit import ColourFit
-from attacks.physical.photo_measure import VIEWS, Detected, PhotoMeasurement, detected, measure_photo, record
+from attacks.physical.photo_measure import (
+    VIEWS,
+    Detected,
+    Expected,
+    PhotoMeasurement,
+    detected,
+    measure_photo,
+    record,
+)
 from attacks.physical.photos import Photo, listed, quads, read
-from attacks.physical.prediction import predicted
-from attacks.physical.recognition import Expected
-from attacks.physical.score import compared, digital, judge_of, judge_photos
+from attacks.physical.score import compared, digital, judge_of, judge_photos, predicted
 from attacks.physical.sheet import ARMS, folder_of, read_texture, subject, texture_file
-from attacks.physical.surface import shared_lens
+from attacks.physical.surface_fit import shared_lens
 from attacks.physical.views import Rerun, read_placement, read_sheet, rerun
 from attacks.runtime.folders import refuse_links
 from transforms.scene import Shown
@@ -88,7 +94,7 @@ def score_photos(
     arm: str = "eot",
 ) -> Scored:
     """Score a folder of photographs and write the results. Those that do not show the arm's patch in its scene (see
-    `attacks.physical.recognition`) are listed with the reason, and left out of all figures.
+    `attacks.physical.photo_measure`) are listed with the reason, and left out of all figures.
 
     Args:
         view: what the encoder gets, photo (its central square) or scene (that square which shows the scene).

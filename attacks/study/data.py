@@ -10,8 +10,7 @@ from torch import Tensor
 from attacks.data import gallery
 from attacks.data.gallery import Gallery, Pictures
 from attacks.data.pictures import Shelf, read_files
-from attacks.data.scene_geometry import Print
-from attacks.data.scenes import placements_in, read_scenes
+from attacks.data.scenes import Print, placements_in, read_scenes
 from attacks.data.vectors import read_vectors
 from attacks.evaluation.classes import Classes
 from attacks.schema import groups

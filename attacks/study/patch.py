@@ -13,8 +13,7 @@ from torch import Tensor
 from attacks.data.images import load_image
 from attacks.perturbations.patch.card import SIDES, words_of
 from attacks.perturbations.patch.card import card as card_of
-from attacks.perturbations.patch.card_layer import Surround
-from attacks.perturbations.patch.card_raster import surround
+from attacks.perturbations.patch.card_raster import Surround, surround
 from attacks.perturbations.patch.gamut import gamut
 from attacks.perturbations.patch.patch import Patch, texture_size
 from attacks.perturbations.patch.placement import Placements

@@ -16,9 +16,8 @@ from attacks.data.gallery import photographs
 from attacks.data.images import to_bytes
 from attacks.perturbations.patch.card import Card, card, words_of
 from attacks.perturbations.patch.card_raster import card_picture
-from attacks.physical.photo_measure import measure_photo
+from attacks.physical.photo_measure import Evidence, Expected, measure_photo
 from attacks.physical.photos import Photo
-from attacks.physical.recognition import Evidence, Expected
 from attacks.physical.simulation.camera import PAPER, filed, printed
 from attacks.physical.simulation.photographs import photograph
 from attacks.physical.simulation.shots import PRESETS, Ranges, Shot, draw
@@ -43,7 +42,7 @@ class Source:
     fade: tuple[float, float]
 
 
-#: The limits of `attacks.physical.recognition` were set on the first; the table is of the second.
+#: The limits of `attacks.physical.photo_measure` were set on the first; the table is of the second.
 SOURCES = {
     "limits": Source(("camera", "coffee", "grass", "retina"), (1.0,), 48, (0.55, 0.8), (0.0, 0.1)),
     "table": Source(

@@ -13,7 +13,7 @@ def run(photos: int = 2, kind_photos: int = 12, harder_photos: int = 2, hard_pho
     """Simulated photographs of a run's card that are scored, by kind: as it should be, harder, of the simulator's
     preset `hard`, and twelve kinds of something else, which must not be scored.
 
-    The limits of `attacks.physical.recognition` were set on other scenes, textures and inks. The figures behind the
+    The limits of `attacks.physical.photo_measure` were set on other scenes, textures and inks. The figures behind the
     share are the worst of each kind: the least correlation of the patch and of the scene, the largest hidden share
     and purity.
     """

@@ -4,9 +4,8 @@ import math
 
 import pytest
 
-from attacks.data.scene_geometry import Print
 from attacks.data.scene_table import read_table
-from attacks.data.scenes import BUNDLED, placements_in, read_scenes
+from attacks.data.scenes import BUNDLED, Print, placements_in, read_scenes
 from tests.helpers.scenery import CORNERS, box, document, noise, photo, table
 
 QUAD = box(4, 6, 20, 22)

@@ -6,8 +6,7 @@ import json
 import numpy as np
 from PIL import Image
 
-from attacks.data.scene_geometry import Print
-from attacks.data.scenes import placements_in, read_scenes
+from attacks.data.scenes import Print, placements_in, read_scenes
 
 #: Size of the attacked squares.
 SIDE = 40

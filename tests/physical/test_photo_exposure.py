@@ -9,9 +9,8 @@ import pytest
 from attacks.perturbations.patch.card import card
 from attacks.perturbations.patch.card_raster import card_picture
 from attacks.physical.colour_fit import difference, gains, nominal, scene_cells, terms
-from attacks.physical.photo_measure import measure_photo
+from attacks.physical.photo_measure import Expected, measure_photo
 from attacks.physical.photos import Photo
-from attacks.physical.recognition import Expected
 from attacks.physical.rectify import from_corners
 from attacks.physical.scoring import colours_of
 from attacks.physical.simulation.camera import printed

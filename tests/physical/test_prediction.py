@@ -12,9 +12,8 @@ from attacks.eot.bank import bank
 from attacks.perturbations.patch.card import Box
 from attacks.perturbations.patch.inks import Inks
 from attacks.physical.colour_fit import ColourFit
-from attacks.physical.prediction import posed, predicted
 from attacks.physical.rectify import from_corners, pose, project
-from attacks.physical.score import judge_of, scored
+from attacks.physical.score import judge_of, posed, predicted, scored
 from attacks.physical.views import PlacementRecord, Rerun
 from attacks.run import compose
 from attacks.study.assembly import build

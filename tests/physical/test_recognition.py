@@ -8,14 +8,13 @@ import numpy as np
 import pytest
 
 from attacks.perturbations.patch.card import card, numbers_of
-from attacks.physical import scene_features, scene_place
+from attacks.physical import scene_place
 from attacks.physical.colour_fit import Swatches, nominal, scene_cells
 from attacks.physical.detect import LIGHT
-from attacks.physical.recognition import PUREST, Evidence
+from attacks.physical.photo_measure import PUREST, Evidence
 from attacks.physical.rectify import project
 from attacks.physical.resemblance import GRID, Resemblance, correlation, printed_as, purity, resemblance
-from attacks.physical.scene_features import Found, find
-from attacks.physical.scene_place import SCENE, Place, place, scene_correlation, stretch
+from attacks.physical.scene_place import SCENE, Found, Place, find, place, scene_correlation, stretch
 from attacks.physical.simulation.camera import printed
 from attacks.physical.simulation.shots import Shot
 from scripts.benchmarks.card_kinds import SOURCES, Print, drawn, examined, taken
@@ -217,8 +216,8 @@ def test_a_scene_is_found_before_the_horizon(slope):
 def test_matches_that_agree_on_a_mirrored_scene_do_not_count(monkeypatch, mirrored):
     known = RANDOM(8).uniform(0, 512, (40, 2))  # the picture, twice as large
     seen = (known * [-1, 1] + [512, 0] if mirrored else known) + 128  # and a quarter of it round it
-    monkeypatch.setattr(scene_features, "_matched", lambda *_: np.stack([known, seen], 1))
-    monkeypatch.setattr(scene_features, "_blocks", lambda *_: np.empty((0, 2, 2)))
+    monkeypatch.setattr(scene_place, "_matched", lambda *_: np.stack([known, seen], 1))
+    monkeypatch.setattr(scene_place, "_blocks", lambda *_: np.empty((0, 2, 2)))
     found = find(SCENE_PICTURE, SCENE_PICTURE, IDENTITY, CARD, UPRIGHT)
     assert found is None if mirrored else found.fault is None
 

@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from attacks.perturbations.patch.card import Box
-from attacks.physical.align import aligned
 from attacks.physical.detect import detect, grey_of
-from attacks.physical.rectify import fit, from_corners, natural_size, pose, project, quad_of, rectified
+from attacks.physical.rectify import aligned, fit, from_corners, natural_size, pose, project, quad_of, rectified
 from tests.helpers.photographed import drawn, lattice, numbered, photographed, posed, through
 from transforms import Affine, Compose, Perspective
 from transforms.sampling.homography import invert

@@ -21,7 +21,7 @@ from attacks.encoders.description import identity
 from attacks.experiment.directory import refuse_program
 from attacks.perturbations.patch.card import card
 from attacks.perturbations.patch.card_raster import card_picture
-from attacks.physical import next_preset, photo_report, score, scoring
+from attacks.physical import photo_report, score, scoring
 from attacks.physical.simulation.camera import printed
 from attacks.physical.simulation.photographs import photograph
 from attacks.physical.simulation.shots import Shot
@@ -228,7 +228,7 @@ def test_the_difference_to_the_digital_figure_is_split(scored):
 )
 def test_the_next_preset_has_nothing_of_the_generic_printer(preset, overrides, name, tmp_path):
     config, colour = dataclasses.asdict(validate(composed(f"config={preset}", *overrides))), tmp_path / "colour.json"
-    (tmp_path / "next.yaml").write_text(next_preset.content(config, {}, colour))
+    (tmp_path / "next.yaml").write_text(photo_report.content(config, {}, colour))
     ConfigStore.instance().store(
         group="config", name="next", node=read_preset(tmp_path / "next.yaml"), package="_global_"
     )

@@ -9,14 +9,14 @@ import pytest
 
 from attacks.perturbations.patch.card import card
 from attacks.perturbations.patch.card_raster import card_picture
-from attacks.physical.align import POINTS, card_edges, edge_lines
 from attacks.physical.detect import LIGHT, detect, grey_of
-from attacks.physical.rectify import fit, project
+from attacks.physical.rectify import POINTS, card_edges, edge_lines, fit, project
 from attacks.physical.simulation.camera import printed
 from attacks.physical.simulation.optics import Lens, sheet
 from attacks.physical.simulation.photographs import photograph
 from attacks.physical.simulation.shots import PRESETS, Shot, between, draw, frame, from_shares, through, view
-from attacks.physical.surface import flattened, ideal_photo, locate, shared_lens
+from attacks.physical.surface import flattened, ideal_photo
+from attacks.physical.surface_fit import locate, shared_lens
 
 CARD, SIZE = card(100, 100, "card 7"), (480, 640)
 QUAD = ((0.27, 0.3), (0.73, 0.3), (0.73, 0.76), (0.27, 0.76))

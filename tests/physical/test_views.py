@@ -16,8 +16,8 @@ from attacks.data.pictures import square
 from attacks.evaluation.intervals import Interval, interval
 from attacks.evaluation.per_image import summarised
 from attacks.physical import photo_report, score
-from attacks.physical.next_preset import ranges, staged
 from attacks.physical.photo_measure import file_name
+from attacks.physical.photo_report import ranges, staged
 from attacks.physical.photos import Photo, listed, quads, read
 from attacks.physical.rectify import Pose
 from attacks.physical.views import photo_view, scene_view

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attacks.perturbations.ball import each
 from attacks.perturbations.base import Corners, PerturbationSet
-from attacks.perturbations.patch.card_layer import Surround
+from attacks.perturbations.patch.card_raster import Surround
 from attacks.perturbations.patch.gamut import Gamut
 from attacks.perturbations.patch.placement import Placements, Quad, placements_of
 from attacks.perturbations.patch.shape import alpha_of, outline_of

@@ -1,6 +1,6 @@
 """A lens that distorts and a sheet that is curled, exactly: forwards for the truth, backwards for the picture.
 
-Both ways are in closed form and in float64, and share nothing with the fit in `attacks.physical.surface`.
+Both ways are in closed form and in float64, and share nothing with the fit in `attacks.physical.surface_fit`.
 """
 
 import math

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attacks.perturbations.patch.card_layer import Surround
+from attacks.perturbations.patch.card_raster import Surround
 from attacks.perturbations.patch.patch import Patch
 from attacks.perturbations.patch.placement import Placements
 from tests.helpers.sets import attacked, double, random, seed, uniform

@@ -10,9 +10,8 @@ import torch
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 
-from attacks.data import given
-from attacks.data.given import as_path
-from attacks.data.images import load_image, save_image
+from attacks.data import images
+from attacks.data.images import as_path, load_image, save_image
 from attacks.notebook import robustness
 
 PIXELS = torch.randint(0, 256, (5, 3, 48, 64), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
@@ -108,7 +107,7 @@ def test_other_pictures_are_refused_in_one_line_and_nothing_is_left(tmp_path, pi
 
 
 def test_too_many_pictures_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(given, "MOST", 4)
+    monkeypatch.setattr(images, "MOST_PICTURES", 4)
     with pytest.raises(ValueError, match="at most 4"):
         as_path(iter(IMAGES), tmp_path)
 

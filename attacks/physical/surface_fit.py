@@ -1,0 +1,299 @@
+"""Fits the surface of a card to a photograph.
+
+A photograph is modelled by a homography (8 unknowns), where it pays with radial distortion (Brown 1966: one
+coefficient), with a bend (the card is part of a cylinder with any axis: its curvature, the axis and the camera's
+focal length), or both. The models are fitted to the edges of the tags and of the dark swatches, and the one with the
+least Bayesian information criterion (Schwarz 1978) is used; `FLOOR` and `MARGIN` say how.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial, reduce
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from attacks.perturbations.patch.card import Card
+from attacks.physical.rectify import (
+    LEAST,
+    LEAST_EDGES,
+    OFF,
+    POINTS,
+    aligned,
+    card_edges,
+    crop,
+    edge_lines,
+    fit,
+    visible,
+)
+from attacks.physical.surface import SPREAD, Surface, seen_points
+from attacks.runtime.extras import extra
+
+Floats = NDArray[np.float64]
+#: The largest |k1|, and the largest curvature times half the card's width: rolled to a third of a turn.
+MOST_K1, MOST_BEND = 0.4, 1.0
+#: Edges of the printed card are located to this many pixels at best, whatever the residuals are.
+FLOOR = 0.06
+#: How much smaller the criterion of a richer model must be.
+MARGIN = 10.0
+#: An edge this many pixels off counts little; before the edges are located, a corner of a tag; and in a search.
+SOFT, COARSE, WIDE = 0.3, 1.0, 3.0
+#: Beyond this residual without it, as a share of that, a bend is tried.
+STIFF = 0.4
+#: A surface that moves less than this, in pixels, is final.
+STILL = 0.02
+ROUNDS = 6
+#: Photographs that share a lens, at least; how many standard errors it must differ from none; the error of each at
+#: least; and the scatter of one lens, in errors, at most.
+FEWEST, SURE, LEAST_ERROR, DIFFERENT = 3, 4.0, 0.002, 3.0
+#: The axes and curvatures that a fit of a bend starts from.
+STARTS = tuple((sign * 0.25, math.radians(angle)) for angle in (0, 45, 90, 135) for sign in (-1, 1))
+#: The unknowns of each model, as columns of `Surface.values`: of the lens and of the bend.
+LENS, BEND = (8,), (9, 10, 11)
+#: The ranges of those unknowns.
+LIMITS = np.array([[np.inf] * 8 + [MOST_K1, MOST_BEND, np.inf, 1.0]])
+
+
+@dataclass(frozen=True, eq=False)
+class Located:
+    """A card in a photograph: its `surface`, the tags that it was fitted to and the error of their corners in pixels
+    (root mean square and largest), the error of the worst corner of the patch (a standard error, or half the distance
+    to where another model puts it that fits nearly as well, whichever is larger), and the coefficient of the lens
+    with its standard error, None where it is known or too little is seen."""
+
+    surface: Surface
+    tags: tuple[int, ...]
+    residual: float
+    worst: float
+    uncertain: float
+    lens: tuple[float, float] | None
+
+    @property
+    def flagged(self) -> bool:
+        """Whether the corners of the patch may be more than a pixel off."""
+        return self.residual > 1 or 2 * self.uncertain > 1
+
+
+def shared_lens(lenses: Sequence[tuple[float, float]]) -> float | None:
+    """The coefficient of the lens of several photographs of one camera, from that of each and its standard error:
+    their weighted mean, 0 where it is within `SURE` standard errors of it. None of fewer than `FEWEST`, or if they
+    differ by far more than their errors: then they are of several cameras, or of several lenses of one."""
+    if len(lenses) < FEWEST:
+        return None
+    values, errors = np.array(lenses).T
+    weights = 1 / (errors**2 + LEAST_ERROR**2)
+    middle = float((weights * values).sum() / weights.sum())
+    scatter = float(np.median(np.abs(values - np.median(values)) * np.sqrt(weights)))
+    if scatter > DIFFERENT:
+        return None
+    error = max(1.0, scatter / 0.6745) / math.sqrt(weights.sum())
+    return middle if abs(middle) > SURE * error else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """A fitted model: its surface, the columns of its unknowns, the Bayesian information criterion, the error in
+    pixels (root mean square, robust), the covariance of the unknowns, and the surface of the richer model whose
+    criterion is less, but not by `MARGIN`; None without one."""
+
+    surface: Surface
+    unknowns: tuple[int, ...]
+    criterion: float
+    error: float
+    covariance: Floats
+    rival: Surface | None = None
+
+
+def locate(grey: NDArray[np.uint8], card: Card, tags: Mapping[int, Floats], k1: float | None = None) -> Located:
+    """Fit the card's surface to a photograph.
+
+    Args:
+        grey: (H,W).
+        tags: the corners (4,2) of those that were detected, by number.
+        k1: of the lens, if it is known from other photographs of the same camera.
+
+    Raises:
+        ValueError: fewer than two tags, or tags that do not lie on one card however it is bent.
+    """
+    places = {tag.number: np.array(tag.box.corners) for tag in card.tags if tag.number in tags}
+    refusal = None
+    try:
+        plane = fit(card, tags)
+    except ValueError as error:
+        if len(places) < LEAST:
+            raise
+        refusal = error
+    source, corners = (np.concatenate([each[number] for number in places]) for each in (places, tags))
+    matrix = extra("cv2").findHomography(source, corners, 0)[0] if refusal else plane.homography
+    start = _of_plane(np.eye(3) if matrix is None else matrix, grey.shape, card, k1 or 0.0)
+    across, down = np.eye(3)[:2]
+    lines = np.concatenate([np.c_[0 * corners + axis[:2], -corners @ axis[:2]] for axis in (across, down)])
+    rough = _chosen(start, np.concatenate([source, source]), lines, k1, COARSE)
+    ends = [[0, 0], [card.width, 0], [card.width, card.height], [0, card.height]]
+    if not visible(rough.surface.homography, ends):
+        raise refusal or ValueError("the card would lie behind the camera")
+    chosen, lens = _refined(grey, card, list(places), rough, k1)
+    if chosen.surface.is_plane and refusal is not None:
+        raise refusal
+    surface, used = chosen.surface, list(places)
+    if surface.is_plane:
+        homography, used = plane.homography, list(plane.tags)
+        if len(used) < len(card.tags):
+            homography = aligned(grey, card, homography, used)
+        surface = _of_plane(homography, grey.shape, card, 0.0)
+    errors = {n: np.linalg.norm(surface.project(places[n]) - tags[n], axis=1) for n in used}
+    sides = {n: np.linalg.norm(tags[n] - np.roll(tags[n], -1, 0), axis=1).mean() for n in used}
+    used = [n for n in used if errors[n].max() <= OFF * sides[n]]
+    if len(used) < LEAST:
+        raise refusal or ValueError("`tags` do not lie as on the card")
+    left = np.concatenate([errors[n] for n in used])
+    return Located(
+        surface,
+        tuple(sorted(used)),
+        float(np.sqrt((left**2).mean())),
+        float(left.max()),
+        _uncertainty(chosen, card),
+        lens,
+    )
+
+
+def _of_plane(homography: Floats, size: Sequence[int], card: Card, k1: float) -> Surface:
+    """The surface of a homography from mm to pixels."""
+    blank = Surface((size[0], size[1]), (card.width, card.height), np.zeros(12))
+    half = card.width / 2
+    back = np.array([[half, 0, card.width / 2], [0, half, card.height / 2], [0, 0, 1]])
+    (x, y), unit = blank.centre, blank.unit
+    plane = np.array([[1, 0, -x], [0, 1, -y], [0, 0, unit]]) @ homography @ back
+    return replace(blank, values=np.array([*(plane / plane[2, 2]).ravel()[:8], k1, 0.0, 0.0, 0.0]))
+
+
+def _refined(
+    grey: NDArray[np.uint8], card: Card, tags: Sequence[int], rough: Solution, k1: float | None
+) -> tuple[Solution, tuple[float, float] | None]:
+    """The best model of the edges of tags and swatches, and the lens that they give."""
+    edges = card_edges(card, tags)
+    ends = np.array([[0, 0], [card.width, 0], [card.width, card.height], [0, card.height]])
+    light, corner = crop(grey, rough.surface.project(ends))
+    best, lens = rough, None
+    for _ in range(ROUNDS):
+        current = best.surface
+        places, lines = edge_lines(light, card, edges, partial(_shifted, current, corner))
+        if len(places) < LEAST_EDGES * len(POINTS):
+            return best, None
+        lines[:, 2] -= lines[:, :2] @ corner
+        best = _chosen(current, places, lines, k1, SOFT)
+        if np.abs(best.surface.project(ends) - current.project(ends)).max() < STILL:
+            break
+    if k1 is None:
+        free = _solved(best.surface, LENS + BEND * best.surface.bent, places, lines)
+        lens = free.surface.k1, math.sqrt(free.covariance[8, 8])
+    return best, lens
+
+
+def _shifted(surface: Surface, corner: Floats, points: Any) -> Floats:
+    """As `Surface.project`, in a photograph that is cropped at `corner`."""
+    return surface.project(points) - corner
+
+
+def _chosen(start: Surface, places: Floats, lines: Floats, k1: float | None, soft: float) -> Solution:
+    """The model with the least criterion; a richer one only if its is smaller by `MARGIN`. A bend is tried where
+    the others leave more than `STIFF` of `soft`, the error from which on a line counts little."""
+    free = LENS if k1 is None else ()
+    flat = start.values * (np.arange(12) < 8) + (k1 or 0.0) * (np.arange(12) == 8)
+    models = [_solved(replace(start, values=flat), (), places, lines, soft)]
+    if free:
+        models.append(_solved(models[0].surface, LENS, places, lines, soft))
+    best = reduce(_better, models)
+    if best.error > STIFF * soft or start.bent:
+        known = np.where(np.arange(12) == 8, k1 or 0.0, start.values)
+        models.append(_bent(replace(start, values=known), models[0].surface, BEND, places, lines, soft))
+        if free:
+            now = start if start.bent else models[-1].surface
+            models.append(_bent(now, models[1].surface, LENS + BEND, places, lines, soft))
+    best, least = reduce(_better, models), min(models, key=lambda each: each.criterion)
+    return best if least is best else replace(best, rival=least.surface)
+
+
+def _better(old: Solution, new: Solution) -> Solution:
+    return new if new.criterion < old.criterion - MARGIN else old
+
+
+def _bent(
+    start: Surface, flat: Surface, more: tuple[int, ...], places: Floats, lines: Floats, soft: float
+) -> Solution:
+    """The best fit of a bend with the unknowns `more`: from the present one, and, unless that fits, from bends about
+    several axes to both sides."""
+    now = _solved(start, more, places, lines, soft) if start.bent else None
+    if now is not None and now.error <= STIFF * soft:
+        return now
+    starts = [replace(flat, values=np.array([*flat.values[:9], *each, 0.0])) for each in STARTS]
+    found = [_solved(each, more, places, lines, WIDE, 15) for each in starts]
+    first = _solved(min(found, key=lambda each: each.criterion).surface, more, places, lines, soft)
+    return first if now is None or first.criterion < now.criterion else now
+
+
+def _solved(
+    start: Surface, more: tuple[int, ...], places: Floats, lines: Floats, soft: float = SOFT, most: int = 40
+) -> Solution:
+    """Robust least squares of the homography and `more` unknowns, in pixels across the lines; `soft` is the error
+    from which on a line counts little."""
+    unknowns = (*range(8), *more)
+    flat = (places - np.array(start.card) / 2) / (start.card[0] / 2)
+    level = lines[:, 2] + lines[:, :2] @ start.centre
+
+    def off(values: Floats) -> Floats:
+        with np.errstate(all="ignore"):
+            errors = start.unit * (seen_points(_limited(values), flat) * lines[:, :2]).sum(-1) + level
+        errors = np.clip(np.nan_to_num(errors, nan=1e3), -1e3, 1e3)
+        return np.concatenate([errors, FLOOR / SPREAD * values[..., 11:]], -1)
+
+    def whole(free: Floats) -> Floats:
+        values = start.values.copy()
+        values[list(unknowns)] = free
+        return values
+
+    def slopes(free: Floats) -> Floats:
+        values = whole(free)
+        steps = 1e-7 * np.maximum(1, np.abs(free))
+        moved = np.repeat(values[None], len(free), 0)
+        moved[np.arange(len(free)), unknowns] += steps
+        return np.asarray(((off(moved) - off(values)) / steps[:, None]).T)
+
+    done = least_squares(
+        lambda free: off(whole(free)),
+        start.values[list(unknowns)],
+        slopes,
+        loss="cauchy",
+        f_scale=soft,
+        x_scale="jac",
+        ftol=1e-6,
+        xtol=1e-7,
+        max_nfev=most,
+    )
+    count = len(places)
+    power = 2 * done.cost / count
+    freedom = 2 * count / len(POINTS)  # an edge has a place and a direction
+    criterion = freedom * math.log(power + FLOOR**2) + len(unknowns) * math.log(freedom)
+    covariance = (power + FLOOR**2) * np.linalg.pinv(done.jac.T @ done.jac * freedom / count)
+    surface = replace(start, values=_limited(whole(done.x)))
+    return Solution(surface, unknowns, criterion, math.sqrt(power), covariance)
+
+
+def _limited(values: Floats) -> Floats:
+    return np.clip(values, -LIMITS[0], LIMITS[0])
+
+
+def _uncertainty(solution: Solution, card: Card) -> float:
+    """The standard error of the patch's worst corner in pixels; at least half the distance to where the rival model
+    puts it."""
+    surface, step = solution.surface, 1e-6
+    flat = (np.array(card.patch.corners) - np.array(surface.card) / 2) / (surface.card[0] / 2)
+    moved = _limited(surface.values + step * np.eye(12)[list(solution.unknowns)])
+    slope = surface.unit * (seen_points(moved, flat) - seen_points(surface.values, flat)) / step
+    spread = np.einsum("ick,ij,jck->c", slope, solution.covariance, slope)
+    rival = solution.rival or surface
+    apart = np.linalg.norm(rival.project(card.patch.corners) - surface.project(card.patch.corners), axis=1)
+    return float(max(np.sqrt(max(0.0, spread.max())), apart.max() / 2))
