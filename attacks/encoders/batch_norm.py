@@ -20,9 +20,9 @@ def settle(module: nn.Module) -> list[RemovableHandle]:
     EfficientFormer or XCiT has cosine 0 with the true one. Returns the handles of the new hooks.
     """
     return [
-        layer.register_forward_hook(settled)
+        layer.register_forward_hook(norm_hook)
         for layer in module.modules()
-        if isinstance(layer, _BatchNorm) and settled not in layer._forward_hooks.values()
+        if isinstance(layer, _BatchNorm) and norm_hook not in layer._forward_hooks.values()
     ]
 
 
@@ -41,7 +41,7 @@ def settles(run: Run) -> Run:
     return cast(Run, whole)
 
 
-def settled(_layer: nn.Module, _inputs: Any, answer: Any) -> None:
+def norm_hook(_layer: nn.Module, _inputs: Any, answer: Any) -> None:
     """The hook. Compiled graphs have another batch norm."""
     if not torch.compiler.is_compiling() and isinstance(answer, Tensor) and answer.requires_grad and len(answer) == 1:
         answer.register_hook(_plain)

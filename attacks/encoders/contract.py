@@ -13,14 +13,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from attacks.encoders.answers import embedding, embeddings
 from attacks.encoders.engine.memory import out_of_memory
 from attacks.encoders.engine.native_precision import native_precisions
-from attacks.encoders.layers import unwrapped
-from attacks.encoders.randomness import randomness_of
+from attacks.encoders.layers import unwrap
+from attacks.encoders.randomness import encoder_randomness
 from attacks.encoders.tree import leaves, optional
 from transforms import Compose
 from transforms.doors import unchecked
 
 #: Three pictures in one batch, each at several places; and the others' places taken by the first.
-BATCH, FIRST_ONLY = [0, 1, 2, 0, 2, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0, 0]
+BATCH, NEIGHBOURS = [0, 1, 2, 0, 2, 1, 1, 0], [0, 0, 0, 0, 0, 0, 0, 0]
 #: The largest difference that is always rounding, as a share of the longest row, and the largest that may be where
 #: only the size of the batch differs: kernels are chosen by it (bfloat16 in deep networks: docs/encoder_contract.md).
 ROUNDING, LIMIT = 1e-3, 0.1
@@ -44,7 +44,7 @@ def check_encoder(encoder: Any, images: Tensor, transforms: Compose = PLAIN, *, 
     """
     while not isinstance(encoder, nn.Module) and str(optional(encoder, "__module__")).startswith("attacks."):
         encoder = optional(encoder, "__wrapped__") or optional(encoder, "encoder")  # a wrapper only counts or adds
-    if encoder is None or optional(unwrapped(encoder), "ledger") is not None:
+    if encoder is None or optional(unwrap(encoder), "ledger") is not None:
         return
     with suppress(TypeError):  # an object without a hash is checked again
         if encoder in _honest[tree]:
@@ -64,7 +64,7 @@ def check_encoder(encoder: Any, images: Tensor, transforms: Compose = PLAIN, *, 
 @torch.no_grad()
 def refuse_dependent(encoder: Any, like: Tensor, *, tree: bool = True, fix: str = "") -> None:
     """The checks themselves; `fix` replaces the advice for rows that depend on one another."""
-    title, randomness = title_of(encoder), randomness_of(encoder)
+    title, randomness = encoder_title(encoder), encoder_randomness(encoder)
     noise = torch.rand(like[:1].shape, generator=torch.Generator().manual_seed(0)).to(like)
     ramp = torch.linspace(0.25, 0.75, like.shape[-1]).to(like).expand_as(noise)
     pictures = torch.cat([ramp, noise, noise * ramp.flip(-1)])
@@ -98,7 +98,7 @@ def refuse_dependent(encoder: Any, like: Tensor, *, tree: bool = True, fix: str 
         )
 
 
-def title_of(encoder: Any) -> str:
+def encoder_title(encoder: Any) -> str:
     """The name of an encoder in errors."""
     name = optional(encoder, "title") or getattr(encoder, "__name__", None)
     return name if isinstance(name, str) else type(encoder).__name__
@@ -121,8 +121,8 @@ def _dependent(rows: list[Tensor], single: list[Tensor], answer: Callable[[list[
         return False  # the same batch again: what then differs is random
     if max(by_place / ROUNDING, by_size / LIMIT) > 1:
         return True
-    places = [place for place, picture in enumerate(BATCH) if picture == FIRST_ONLY[place]]
-    return _difference(*([_rows(leaf, places) for leaf in part] for part in (rows, answer(FIRST_ONLY)))) > ROUNDING
+    places = [place for place, picture in enumerate(BATCH) if picture == NEIGHBOURS[place]]
+    return _difference(*([_rows(leaf, places) for leaf in part] for part in (rows, answer(NEIGHBOURS)))) > ROUNDING
 
 
 def _rows(leaf: Tensor, rows: list[int]) -> Tensor:
@@ -159,7 +159,7 @@ def _advice(encoder: Any) -> str:
     )
 
 
-def probed(encoder: nn.Module) -> None:
+def probe(encoder: nn.Module) -> None:
     """Check an encoder that a library or a file has made. Raises ValueError in one line where it breaks the contract,
     or a small picture does not go through, or the gradient not back through a network in half precision."""
     weight = next(encoder.parameters(), None)
@@ -178,11 +178,12 @@ def probed(encoder: nn.Module) -> None:
     except Exception as error:  # networks raise errors of any kind for a wrong size
         reason = next(iter(str(error).strip().splitlines()), "")
         raise ValueError(
-            f"encoder {title_of(encoder)}: a picture does not go through ({type(error).__name__}: {reason[:200]}); "
-            "does `encoder.preprocess` give what the network takes?"
+            f"encoder {encoder_title(encoder)}: a picture does not go through ({type(error).__name__}: "
+            f"{reason[:200]}); does `encoder.preprocess` give what the network takes?"
         ) from error
     if not bool(answer.isfinite().all()):
         fix = "" if half is None else " (encoder.precision=float32 widens them)"
         raise ValueError(
-            f"encoder {title_of(encoder)}: the features of a grey picture are not finite; are its weights whole?{fix}"
+            f"encoder {encoder_title(encoder)}: the features of a grey picture are not finite; are its weights "
+            f"whole?{fix}"
         )

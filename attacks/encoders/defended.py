@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.encoders.engine.native_precision import in_native_precision
-from attacks.encoders.randomness import EncoderDraws, Grouped, dealt, joined, randomness_of
+from attacks.encoders.randomness import EncoderDraws, StageGroup, encoder_randomness, join_draws, split_draws
 from attacks.encoders.tree import PictureModule, Tree, adopt
 from transforms import Compose, Stage
 from transforms.doors import unchecked
@@ -50,14 +50,14 @@ class Defended(PictureModule):
     @property
     def randomness(self) -> EncoderDraws | None:
         """The coordinates of its draws; None where neither the defence nor the encoder is random."""
-        return joined([self._stage_draws, randomness_of(self.encoder)])
+        return join_draws([self._stage_draws, encoder_randomness(self.encoder)])
 
     @property
     def _stage_draws(self) -> EncoderDraws | None:
         return EncoderDraws(self.stages) if self.stages.dims else None
 
     def forward(self, images: Tensor, draws: Tensor | None = None, **options: Any) -> Tree:
-        stage_draws, inner = dealt(draws, [self._stage_draws, randomness_of(self.encoder)], len(images))
+        stage_draws, inner = split_draws(draws, [self._stage_draws, encoder_randomness(self.encoder)], len(images))
         wide = torch.promote_types(images.dtype, torch.float32)
         middle = images.new_full((len(images), self.stages.dims), 0.5, dtype=wide)
         pictures = unchecked(self.stages)(images, stage_draws.get("draws", middle))
@@ -69,7 +69,7 @@ class Defended(PictureModule):
 
 
 @dataclass(frozen=True)
-class ViewDefence(Grouped):
+class ViewDefence(StageGroup):
     """A defence as a stage of the views: what a platform does to a file before its own resizer.
 
     Anchors and galleries, which have no views, do not pass through it. Its ranges are drawn for each view, and are

@@ -9,13 +9,13 @@ from torch import nn
 from attacks.encoders.black_box.asked import black_box
 from attacks.encoders.defended import Defended, placed_text, view_defence
 from attacks.encoders.engine.native_precision import FLOAT32, precision_text
-from attacks.encoders.families.plugin_models import package_of
+from attacks.encoders.families.plugin_models import plugin_package
 from attacks.encoders.image_encoder import ImageEncoder
-from attacks.encoders.layers import unwrapped
+from attacks.encoders.layers import unwrap
 from attacks.encoders.loading import POCKET_WEIGHTS
 from attacks.encoders.pocket import Pocket
 from attacks.encoders.preprocess import Preprocess
-from attacks.encoders.randomness import randomness_of
+from attacks.encoders.randomness import encoder_randomness
 from attacks.encoders.stochastic import Stochastic
 from attacks.encoders.weights import fingerprint
 from attacks.runtime.files import sha256
@@ -34,11 +34,11 @@ def identity(node: EncoderConfig, encoder: nn.Module, views: object = None) -> d
     their coordinates that are held at the middle, `draws` the coordinates drawn for every view. `before` is only of a
     defence that is a stage of the `views`: the key of the stage behind it."""
     outer, precision = encoder.encoder if isinstance(encoder, Stochastic) else encoder, precision_text(encoder)
-    stage, randomness = view_defence(views), randomness_of(encoder) if node.stochastic else None
+    stage, randomness = view_defence(views), encoder_randomness(encoder) if node.stochastic else None
     defences = outer.stages if isinstance(outer, Defended) else Compose() if stage is None else stage.stages
     draws = [name for part in (stage, randomness) if part is not None for name in part.names]
     middle = list(outer.stages.names) if isinstance(outer, Defended) and randomness is None else []
-    encoder = unwrapped(encoder)
+    encoder = unwrap(encoder)
     facts: dict[str, Any] = {key: getattr(node, key, None) for key in ("name", "model", "weights")}
     bare = encoder.network if isinstance(encoder, ImageEncoder) else encoder  # as `print(encoder)` shows it
     facts |= {"sha256": None, "fingerprint": fingerprint(bare), "defence": list(map(repr, defences.stages))}
@@ -55,14 +55,14 @@ def identity(node: EncoderConfig, encoder: nn.Module, views: object = None) -> d
         facts["model"] = facts["model"] or type(encoder).__name__
         facts["weights"] = facts["weights"] or "as they are in memory"
     if node.name == "plugin":
-        facts |= {"model": node.model, "package": package_of(node.model)}  # type: ignore[attr-defined]
+        facts |= {"model": node.model, "package": plugin_package(node.model)}  # type: ignore[attr-defined]
     if (victim := black_box(encoder)) is not None:
         facts["answer"] = victim.answer
     pool = getattr(node, "pool", None)
     return facts | ({"features": list(node.features)} if node.features else {}) | ({"pool": pool} if pool else {})
 
 
-def described(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
+def description_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
     """An `identity` as rows (label, text) of a report."""
     name = facts["name"] if facts["model"] is None else f"{facts['name']}:{facts['model']}"
     rows = [("encoder", name), ("package", facts.get("package")), ("weights", _weights(facts))]

@@ -90,7 +90,7 @@ class Features(PictureModule):
         return f"{self.encoder!r}\n  {'features':<10} {names}"
 
 
-def featured(encoder: nn.Module, features: Sequence[str]) -> nn.Module:
+def with_features(encoder: nn.Module, features: Sequence[str]) -> nn.Module:
     """The encoder with the features that a configuration names; unchanged where it names none."""
     if not features:
         return encoder

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable
 
 
-def within(height: int, width: int, box: tuple[int, int], multiple: int) -> tuple[int, int]:
+def fit_within(height: int, width: int, box: tuple[int, int], multiple: int) -> tuple[int, int]:
     """A picture larger than the box is shrunk to fit in it; then each side is rounded up to a whole `multiple`."""
     ratio = max(1.0, height / box[0], width / box[1])
     return _sides(height, width, multiple, lambda side: math.ceil(math.floor(side / ratio) / multiple))
@@ -14,17 +14,17 @@ def by_area(height: int, width: int, limits: tuple[int, int], multiple: int) -> 
     """Each side to the nearest `multiple`; where the number of pixels is then outside the limits (least, most), the
     picture is scaled to the nearer one and its sides are rounded inwards."""
     area = round(height / multiple) * round(width / multiple) * multiple**2
-    least, most = limits
-    if area > most:
-        ratio = math.sqrt(height * width / most)
+    lowest, highest = limits
+    if area > highest:
+        ratio = math.sqrt(height * width / highest)
         return _sides(height, width, multiple, lambda side: math.floor(side / ratio / multiple))
-    if area < least:
-        ratio = math.sqrt(least / (height * width))
+    if area < lowest:
+        ratio = math.sqrt(lowest / (height * width))
         return _sides(height, width, multiple, lambda side: math.ceil(side * ratio / multiple))
     return _sides(height, width, multiple, lambda side: round(side / multiple))
 
 
-def by_patches(height: int, width: int, most: int, multiple: int) -> tuple[int, int]:
+def by_patches(height: int, width: int, limit: int, multiple: int) -> tuple[int, int]:
     """The largest scale at which the sides, rounded up to whole patches of `multiple` pixels, have at most `most`
     patches; searched by halving to 1e-5, as SigLIP2's processor does."""
 
@@ -35,7 +35,7 @@ def by_patches(height: int, width: int, most: int, multiple: int) -> tuple[int, 
     while high - low >= 1e-5:
         middle = (low + high) / 2
         rows, columns = sides(middle)
-        low, high = (middle, high) if rows * columns <= most * multiple**2 else (low, middle)
+        low, high = (middle, high) if rows * columns <= limit * multiple**2 else (low, middle)
     return sides(low)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from attacks.encoders.answers import embedding
 from attacks.encoders.batch_norm import settle
 from attacks.encoders.engine.native_precision import NativePrecision, native_dtype
-from attacks.encoders.preprocess import Preprocess, prepared
+from attacks.encoders.preprocess import Preprocess, preprocess_pictures
 from attacks.encoders.tree import PictureModule, Texts
 from attacks.encoders.weights import fingerprint
 from attacks.runtime.files import sha256
@@ -77,7 +77,7 @@ class ImageEncoder(PictureModule):
     def forward(self, images: Tensor) -> Tensor:
         """Raises ValueError where the pictures are not (N,3,H,W), or the answer not (N,D); of a network in half
         precision and of a TorchScript program also where it refuses their dtype, device or shape."""
-        answer: Any = self.native.call(self.network, self.native.enter(prepared(self.preprocess, images)))
+        answer: Any = self.native.call(self.network, self.native.enter(preprocess_pictures(self.preprocess, images)))
         if self.read is not None:
             answer = self.read(answer)
         answer = embedding(answer, f"the answer of encoder {self.title}", len(images), tokens=False)

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.jit import ScriptModule
 
-from attacks.encoders.engine.native_precision import NativePrecision, in_native_precision, precision_around
-from attacks.encoders.randomness import EncoderDraws, randomness_of
+from attacks.encoders.engine.native_precision import NativePrecision, in_native_precision, innermost_precision
+from attacks.encoders.randomness import EncoderDraws, encoder_randomness
 from attacks.encoders.tree import PictureModule, optional
 from transforms.doors import checked, unchecked
 
@@ -23,7 +23,7 @@ OUTPUT = "output"
 Keep = Callable[[str, Tensor], Tensor]
 
 
-def unwrapped(encoder: nn.Module) -> nn.Module:
+def unwrap(encoder: nn.Module) -> nn.Module:
     """The encoder within this package's wrappers (`Layers`, `Features`, ...); another module unchanged."""
     while _ours(encoder) and isinstance(inner := optional(encoder, "encoder"), nn.Module):
         encoder = inner
@@ -42,7 +42,7 @@ def named_layers(encoder: nn.Module) -> dict[str, nn.Module]:
         >>> named_layers(Defended(encoder, [Quantise()]))
         {'0': Conv2d(3, 4, kernel_size=(3, 3), stride=(1, 1)), '1': Flatten(start_dim=1, end_dim=-1)}
     """
-    network = unwrapped(encoder)
+    network = unwrap(encoder)
     while _ours(network) and isinstance(inner := optional(network, "network"), nn.Module):
         network = inner
     layers = network.named_modules(remove_duplicate=False)
@@ -120,7 +120,7 @@ class Layers(PictureModule):
         self.training = False
         is_packed = _is_packed(encoder)
         self._taps = [
-            _Tap(name, pool, keep, is_packed, precision_around(encoder, modules[name]))
+            _Tap(name, pool, keep, is_packed, innermost_precision(encoder, modules[name]))
             for name, pool in pools.items()
             if name != OUTPUT
         ]
@@ -131,7 +131,7 @@ class Layers(PictureModule):
     @property
     def randomness(self) -> EncoderDraws | None:
         """The coordinates of the encoder's draws."""
-        return randomness_of(self.encoder)
+        return encoder_randomness(self.encoder)
 
     def forward(self, images: Tensor, **options: Any) -> dict[str, Tensor]:
         """(N,3,H,W) -> {layer: (N,...)}, and "output". Raises ValueError after `close`, and for a layer that did not
@@ -146,7 +146,7 @@ class Layers(PictureModule):
         finally:
             for tap in self._taps:
                 tap.close()
-        return features | {OUTPUT: output if self._output is None else self._output.reduced(output)}
+        return features | {OUTPUT: output if self._output is None else self._output.reduce(output)}
 
     def close(self) -> None:
         """Remove the hooks from the encoder."""
@@ -194,12 +194,12 @@ class _Tap:
         if not isinstance(answer, Tensor) or len(answer) != self.rows:
             kind = f"shape {tuple(answer.shape)}" if isinstance(answer, Tensor) else f"a {type(answer).__name__}"
             raise ValueError(f"layer `{self.name}` must answer with a row for each of {self.rows} images; got {kind}")
-        self.features = self.reduced(answer if self.native is None else self.native.leave(answer))
+        self.features = self.reduce(answer if self.native is None else self.native.leave(answer))
 
-    def reduced(self, answer: Tensor) -> Tensor:
-        return self.pooled(answer) if self.keep is None else self.keep(self.name, self.pooled(answer))
+    def reduce(self, answer: Tensor) -> Tensor:
+        return self.pool_answer(answer) if self.keep is None else self.keep(self.name, self.pool_answer(answer))
 
-    def pooled(self, answer: Tensor) -> Tensor:
+    def pool_answer(self, answer: Tensor) -> Tensor:
         """(N,C,H,W), (N,T,D) or (N,D) -> features that no later change in place can reach."""
         if self.pool == "flat" or (self.pool == "mean" and answer.dim() == 2):
             return answer.flatten(1).clone()
@@ -218,7 +218,7 @@ class _Tap:
 
 def _is_packed(encoder: nn.Module) -> bool:
     """Whether the layers of the encoder's network hold the tokens of all pictures one after the other."""
-    return optional(optional(unwrapped(encoder), "network"), "packed") is True
+    return optional(optional(unwrap(encoder), "network"), "is_packed") is True
 
 
 def _first(output: Any) -> Any:
@@ -265,7 +265,7 @@ class Visit(NamedTuple):
     shape: tuple[int, ...] | None = None  # of the first tensor of several; None without one
     answer: str | None = None  # the kind of an output that is not one tensor: "a dict", "2 parts"
     order: int = -1  # the position in time of its last call's end
-    same: str | None = None  # the first layer with the same output tensor, such as the last one of a Sequential
+    alias: str | None = None  # the first layer with the same output tensor, such as the last one of a Sequential
     features: bool = False  # whether the output has a row of numbers for each picture, as features must
 
 
@@ -292,7 +292,7 @@ def visits(encoder: nn.Module, images: Tensor) -> list[Visit]:
             twins = (other for other, (tensor, version) in ends.items() if tensor is first and version == state[1])
             value = _unpack(first, len(images)) if is_packed and name != OUTPUT else first
             rows = value.dim() > 1 and len(value) == len(images) and value.is_floating_point()
-            records[name] = records[name]._replace(shape=tuple(value.shape), same=next(twins, None), features=rows)
+            records[name] = records[name]._replace(shape=tuple(value.shape), alias=next(twins, None), features=rows)
             ends[name] = state
 
     handles = [

@@ -8,10 +8,10 @@ from typing import Any
 
 from torch import nn
 
-from attacks.encoders.contract import probed
+from attacks.encoders.contract import probe
 from attacks.encoders.engine.native_precision import NATIVE, run_in
 from attacks.encoders.phash import Phash
-from attacks.encoders.pocket import untrained, widths_of
+from attacks.encoders.pocket import read_widths, untrained
 from attacks.encoders.request import PRETRAINED, Family, Request
 from attacks.encoders.weights import fill, read_state, unwrapped_state
 from attacks.schema.encoder import BLACK_BOXES, ENCODERS
@@ -104,7 +104,7 @@ def load_encoder(
                 "say whole and true? HYDRA_FULL_ERROR=1 shows where it fails"
             ) from error
         encoder = run_in(encoder, precision).to(device)
-        probed(encoder)
+        probe(encoder)
         return encoder
     if model is not None or preprocess or pool:
         raise ValueError(f"`model`, `preprocess` and `pool` belong to the families; {name} has none of them")
@@ -114,7 +114,7 @@ def load_encoder(
         return Phash().to(device)
     path = POCKET_WEIGHTS if weights is None else weights
     state = unwrapped_state(read_state(path))
-    pocket = untrained(widths=widths_of(state))
+    pocket = untrained(widths=read_widths(state))
     fill(pocket, state, f"weights `{path}`")
     return pocket.float().eval().requires_grad_(False).to(device)
 

@@ -55,7 +55,7 @@ class Phash(PictureModule):
 
     def forward(self, images: Tensor) -> Tensor:
         formed(images, channels=3)
-        grey = grey_of(saturate(widened(images)))
+        grey = to_grey(saturate(widened(images)))
         small = 255 * unchecked(resize)(grey, (SIDE, SIDE), "pil_lanczos", eight_bit=True).to(wide_dtype(images))
         levels = straight_through(small.round(), small)  # whole again: 255 * (k/255) is k but for float32's rounding
         return above_median(levels).to(grey.dtype)
@@ -66,7 +66,7 @@ class Phash(PictureModule):
         return torch.where(bits(features), 1.0, -1.0).to(features.dtype)
 
 
-def grey_of(images: Tensor) -> Tensor:
+def to_grey(images: Tensor) -> Tensor:
     """RGB (N,3,H,W) in [0,1] -> (N,1,H,W), whole levels over 255: rounded to 8 bits, then Pillow's
     `convert("L")` in its integers. The gradient is that of the weighted sum."""
     weights = [share / 2**_BITS for share in _LUMA]

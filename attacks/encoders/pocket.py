@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks.encoders.preprocess import Preprocess, prepared
+from attacks.encoders.preprocess import Preprocess, preprocess_pictures
 from attacks.encoders.tree import PictureModule
 
 
@@ -64,7 +64,7 @@ class Pocket(PictureModule):
         self.head = nn.Linear(16 * fourth, dims)  # keeps the 4x4 layout: a picture is known by where things are
 
     def forward(self, images: Tensor) -> Tensor:
-        x = self.stages(F.relu(self.stem(prepared(self.preprocess, images))))
+        x = self.stages(F.relu(self.stem(preprocess_pictures(self.preprocess, images))))
         embedding: Tensor = self.head(x.flatten(1))
         return embedding
 
@@ -84,7 +84,7 @@ def untrained(seed: int = 0, widths: tuple[int, int, int, int] = WIDTHS) -> Pock
         return Pocket(widths)
 
 
-def widths_of(state: Mapping[str, Tensor]) -> tuple[int, int, int, int]:
+def read_widths(state: Mapping[str, Tensor]) -> tuple[int, int, int, int]:
     """The channels of the pocket encoder with this state; `WIDTHS` where a tensor of a stage is missing or too wide,
     for the error of weights that do not fit."""
     tensors = [state.get(f"{name}.0.weight") for name in ("stem", "stages.0", "stages.3", "stages.6")]

@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks.encoders.grids import by_area, by_patches, within
+from attacks.encoders.grids import by_area, by_patches, fit_within
 from attacks.encoders.tiles import Cut, Tiles, anyres, split
 from transforms import resize
 from transforms.devices import constants
@@ -183,7 +183,7 @@ class Preprocess(Doored, slack=NOISE, channels=3):
         if self.fit == "squash":
             return box
         if self.fit == "within":
-            return within(height, width, box, self.multiple)
+            return fit_within(height, width, box, self.multiple)
         ratios = height / box[0], width / box[1]
         if self.rounding == "nearest":
             ratio = min(ratios) if self.fit == "cover" else max(ratios)
@@ -213,7 +213,7 @@ class Preprocess(Doored, slack=NOISE, channels=3):
         fill = constants(values, images.dtype, images.device)[:, None, None]
         return F.pad(images - fill, border) + fill if max(border) > 0 else F.pad(images, border)
 
-    def replaced(self, fields: Mapping[str, Any]) -> "Preprocess":
+    def replace(self, fields: Mapping[str, Any]) -> "Preprocess":
         """This specification with some fields of a configuration's. Raises ValueError with the key."""
         names = [field.name for field in dataclasses.fields(Preprocess)]
         for key in fields:
@@ -228,9 +228,9 @@ class Preprocess(Doored, slack=NOISE, channels=3):
         """The steps, as (name, text)."""
         rows = []
         box = self.size if isinstance(self.size, tuple) else (self.size or 0, self.size or 0)
-        fewest, most = self.limits or (0, 0)
+        floor, ceiling = self.limits or (0, 0)
         if self.fit in ("area", "patches"):
-            range_text = f"{fewest} to {most} pixels" if self.fit == "area" else f"at most {most} patches"
+            range_text = f"{floor} to {ceiling} pixels" if self.fit == "area" else f"at most {ceiling} patches"
             size_text = f"each side to a multiple of {self.multiple}, {range_text}"
         elif self.tiles is not None:
             largest = " or ".join(f"{grid[0]}x{grid[1]}" for grid in self.grids[:5])
@@ -267,7 +267,7 @@ class Preprocess(Doored, slack=NOISE, channels=3):
         return "\n".join(f"{name:<10} {text}" for name, text in self.lines())
 
 
-def specified(fields: Mapping[str, Any], label: str) -> Preprocess:
+def preprocess_from(fields: Mapping[str, Any], label: str) -> Preprocess:
     """A specification from a configuration alone, for networks that carry none of their own (`what` is one)."""
     missing = [name for name in ("size", "mean", "std") if name not in fields]
     if missing:
@@ -275,11 +275,11 @@ def specified(fields: Mapping[str, Any], label: str) -> Preprocess:
             f"{label} says nothing of its preprocessing: give `encoder.preprocess.{missing[0]}` (it needs size, mean "
             "and std; and kernel, fit, crop, bgr where they are not pil_bilinear, squash, none, false)"
         )
-    return Preprocess(None, "pil_bilinear", (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)).replaced(fields)
+    return Preprocess(None, "pil_bilinear", (0.0, 0.0, 0.0), (1.0, 1.0, 1.0)).replace(fields)
 
 
 #: A `Preprocess` and pictures that were checked -> what the network takes.
-prepared = unchecked(Preprocess.__call__)
+preprocess_pictures = unchecked(Preprocess.__call__)
 
 
 def _numbers(values: Any) -> bool:

@@ -32,7 +32,7 @@ class Seed:
 
 
 @dataclass(frozen=True)
-class Grouped:
+class StageGroup:
     """A stage of the views whose coordinates are those of `stages`."""
 
     stages: Compose
@@ -54,7 +54,7 @@ class Grouped:
 
 
 @dataclass(frozen=True)
-class EncoderDraws(Grouped):
+class EncoderDraws(StageGroup):
     """The stage at the end of a pipeline that holds the coordinates of the encoder.
 
     Args:
@@ -71,7 +71,7 @@ class EncoderDraws(Grouped):
         return images
 
 
-def randomness_of(encoder: object) -> EncoderDraws | None:
+def encoder_randomness(encoder: object) -> EncoderDraws | None:
     """The coordinates of an encoder's draws, its attribute `randomness`; None for a deterministic one."""
     draws = optional(encoder, "randomness")
     return draws if isinstance(draws, EncoderDraws) else None
@@ -89,11 +89,11 @@ def randomised(transforms: Compose, encoder: object) -> Compose:
         >>> randomised(Compose([Brightness(0.1)]), encoder).names
         ('brightness added (of full scale)', 'encoder dropout (seed)')
     """
-    draws = randomness_of(encoder)
+    draws = encoder_randomness(encoder)
     return transforms if draws is None else replace(transforms, stages=(*transforms.stages, draws))
 
 
-def drawn(transforms: Compose, u: Tensor) -> dict[str, Tensor]:
+def encoder_draws(transforms: Compose, u: Tensor) -> dict[str, Tensor]:
     """The encoder's coordinates among those of views (N,dims), as its keyword argument; empty where the pipeline has
     none."""
     stages = getattr(transforms, "stages", ())  # a custom pipeline may have none
@@ -101,13 +101,13 @@ def drawn(transforms: Compose, u: Tensor) -> dict[str, Tensor]:
     return {"draws": u[:, -last.dims :]} if isinstance(last, EncoderDraws) else {}
 
 
-def joined(parts: Iterable[EncoderDraws | None]) -> EncoderDraws | None:
+def join_draws(parts: Iterable[EncoderDraws | None]) -> EncoderDraws | None:
     """The coordinates of several, side by side."""
     stages = [stage for part in parts if part is not None for stage in part.stages.stages]
     return EncoderDraws(Compose(stages)) if stages else None
 
 
-def dealt(draws: Tensor | None, parts: Sequence[EncoderDraws | None], rows: int) -> list[dict[str, Tensor]]:
+def split_draws(draws: Tensor | None, parts: Sequence[EncoderDraws | None], rows: int) -> list[dict[str, Tensor]]:
     """The inverse: to each part its own columns of `draws` (rows,k), as a keyword argument; nothing without draws.
 
     Raises:

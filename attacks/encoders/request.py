@@ -49,7 +49,7 @@ class Request:
     def origin(self) -> Origin:
         return Origin(self.family, self.model, self.weights, self.file)
 
-    def resolved(self, tag: str | None) -> Origin:
+    def resolve(self, tag: str | None) -> Origin:
         """The origin with the library's present `tag` in place of "pretrained": it may change between releases."""
         origin = self.origin
         return replace(origin, weights=tag) if tag and self.weights == PRETRAINED else origin

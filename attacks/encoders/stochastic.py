@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from attacks.encoders.contract import refuse_dependent
 from attacks.encoders.engine.native_precision import in_native_precision
-from attacks.encoders.randomness import EncoderDraws, Seed, dealt, joined, randomness_of
+from attacks.encoders.randomness import EncoderDraws, Seed, encoder_randomness, join_draws, split_draws
 from attacks.encoders.tree import PictureModule, Tree, adopt
 from transforms import Compose
 from transforms.doors import unchecked
@@ -193,14 +193,16 @@ class Stochastic(PictureModule):
     @property
     def randomness(self) -> EncoderDraws | None:
         """The coordinates of its draws."""
-        return joined([self._dropout_draws, randomness_of(self.encoder)])
+        return join_draws([self._dropout_draws, encoder_randomness(self.encoder)])
 
     @property
     def _dropout_draws(self) -> EncoderDraws | None:
         return EncoderDraws(Compose([Seed()])) if self._alive else None
 
     def forward(self, images: Tensor, draws: Tensor | None = None, **options: Any) -> Tree:
-        dropout_draws, inner = dealt(draws, [self._dropout_draws, randomness_of(self.encoder)], len(images))
+        dropout_draws, inner = split_draws(
+            draws, [self._dropout_draws, encoder_randomness(self.encoder)], len(images)
+        )
         with ExitStack() as stack:
             stack.enter_context(_ONE_PASS)
             if dropout_draws:

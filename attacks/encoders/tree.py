@@ -40,25 +40,25 @@ def take(tree: Tree, rows: Tensor) -> Tree:
     """The `rows` of every tensor: a tree of the same shape."""
     if isinstance(tree, Tensor):
         return tree[uploaded(rows, tree.device)]
-    return mapped(tree, lambda leaf: leaf[uploaded(rows, leaf.device)])
+    return map_tree(tree, lambda leaf: leaf[uploaded(rows, leaf.device)])
 
 
-def mapped(tree: Tree, change: Callable[[Tensor], Tensor]) -> Tree:
+def map_tree(tree: Tree, change: Callable[[Tensor], Tensor]) -> Tree:
     """`change` of every tensor: a tree of the same shape."""
     if isinstance(tree, Tensor):
         return change(tree)
     if isinstance(tree, Mapping):
-        return {name: mapped(part, change) for name, part in tree.items()}
-    return tuple(mapped(part, change) for part in tree)
+        return {name: map_tree(part, change) for name, part in tree.items()}
+    return tuple(map_tree(part, change) for part in tree)
 
 
-def joined(trees: Sequence[Tree], stack: Callable[[list[Tensor]], Tensor]) -> Tree:
+def join_trees(trees: Sequence[Tree], stack: Callable[[list[Tensor]], Tensor]) -> Tree:
     """One tree from several of the same shape, tensor by tensor, `how` as `torch.cat` does."""
     if isinstance(trees[0], Tensor):
         return stack(list(trees))
     if isinstance(trees[0], Mapping):
-        return {name: joined([tree[name] for tree in trees], stack) for name in trees[0]}
-    return tuple(joined(parts, stack) for parts in zip(*trees, strict=True))
+        return {name: join_trees([tree[name] for tree in trees], stack) for name in trees[0]}
+    return tuple(join_trees(parts, stack) for parts in zip(*trees, strict=True))
 
 
 def length(tree: Tree) -> int:

@@ -100,7 +100,7 @@ def _unreadable(path: Path, error: Exception) -> ValueError:
     return ValueError(f"weights `{path}` cannot be read ({type(error).__name__}: {reason[:200]}); is the file whole?")
 
 
-def load_weights(module: nn.Module, path: str | Path, *, without: Collection[str] = ()) -> None:
+def load_weights(module: nn.Module, path: str | Path, *, ignore: Collection[str] = ()) -> None:
     """Fill `module` from a file (see `read_state`), and cast it to half precision where all of the file is in it;
     a file of several precisions is widened to the module's dtype.
 
@@ -113,17 +113,17 @@ def load_weights(module: nn.Module, path: str | Path, *, without: Collection[str
         ValueError: not such a file; its names, shapes or kinds of numbers are not the module's, with the first ones;
             or a value is not a number.
     """
-    fill(module, read_state(path), f"weights `{path}`", without=without)
+    fill(module, read_state(path), f"weights `{path}`", ignore=ignore)
 
 
-def fill(module: nn.Module, state: dict[str, Tensor], label: str, *, without: Collection[str] = ()) -> None:
+def fill(module: nn.Module, state: dict[str, Tensor], label: str, *, ignore: Collection[str] = ()) -> None:
     """`load_weights` from tensors already read; `what` names them in an error."""
     # Batch norm's counters matter for training only, and not all files have them.
     expected, tensors = (
         {name: t for name, t in names_and_tensors.items() if not name.endswith("num_batches_tracked")}
         for names_and_tensors in (module.state_dict(), unwrapped_state(state))
     )
-    tensors = {name: t for name, t in tensors.items() if name in expected or not name.startswith(tuple(without))}
+    tensors = {name: t for name, t in tensors.items() if name in expected or not name.startswith(tuple(ignore))}
     unfit = f"{label} do not fit {type(module).__name__}: "
     missing, surplus = sorted(expected.keys() - tensors.keys()), sorted(tensors.keys() - expected.keys())
     if missing or surplus:
@@ -144,10 +144,10 @@ def fill(module: nn.Module, state: dict[str, Tensor], label: str, *, without: Co
             if bool(tensor.isnan().any()) or (name in parameters and not bool(tensor.isfinite().all())):
                 kind = "NaN" if bool(tensor.isnan().any()) else "infinity"
                 raise ValueError(f"{label}: `{name}` holds {kind}, so no number of the encoder would mean anything")
-    module.to(half_of(tensors))
+    module.to(half_dtype(tensors))
 
 
-def half_of(state: dict[str, Tensor]) -> torch.dtype | None:
+def half_dtype(state: dict[str, Tensor]) -> torch.dtype | None:
     """The half precision of all floating-point tensors of a state; None where they have another, or several."""
     dtypes = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
     return next(iter(dtypes)) if len(dtypes) == 1 and dtypes <= {torch.float16, torch.bfloat16} else None

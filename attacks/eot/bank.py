@@ -11,8 +11,8 @@ from torch import Tensor
 from attacks.encoders.answers import embeddings
 from attacks.encoders.engine.native_precision import in_native_precision
 from attacks.encoders.engine.preparation import fall_back
-from attacks.encoders.randomness import drawn
-from attacks.encoders.tree import Encoder, Tree, mapped
+from attacks.encoders.randomness import encoder_draws
+from attacks.encoders.tree import Encoder, Tree, map_tree
 from attacks.eot.batching import Group, Pass, in_passes
 from attacks.eot.estimator import check_count, check_pipeline
 from attacks.eot.faults.locate import Query, located
@@ -95,9 +95,9 @@ class Bank(NamedTuple):
             u = self.u[list(part.groups[0])].repeat(len(rows), 1)
             with PastDoors():
                 views = unchecked(self.transforms)(taken(images, rows), u)
-                answer: Any = unchecked(encoder)(views, **drawn(self.transforms, u))
+                answer: Any = unchecked(encoder)(views, **encoder_draws(self.transforms, u))
             answer = embeddings(answer, "the encoder's answer", len(u))
-            return mapped(answer, lambda leaf: leaf.unflatten(0, (len(rows), -1)))
+            return map_tree(answer, lambda leaf: leaf.unflatten(0, (len(rows), -1)))
 
         yield from in_passes(encode, len(base_of(images)), views, chunk)
 

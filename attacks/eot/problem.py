@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attacks.encoders.engine.native_precision import in_native_precision
-from attacks.encoders.randomness import drawn
+from attacks.encoders.randomness import encoder_draws
 from attacks.encoders.tree import Encoder, Tree, take
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.estimator import EOT, check_count
@@ -98,7 +98,7 @@ class Problem:
         """The losses (B*V,) of the attacked images `which` (B,), with a delta of each (B,...), or one (1,...) that
         all share, each seen from V of the views `u` (B*V,dims) in turn. A paired objective sees the untouched images
         from the same views; their features have a gradient only where `u` asks for one."""
-        draws = drawn(transforms, u)
+        draws = encoder_draws(transforms, u)
         with PastDoors():
             views = unchecked(transforms)(self.scene(delta, which), u)
             if self.objective.paired:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from attacks.data.images import to_bytes
 from attacks.encoders.defended import ViewDefence
-from attacks.encoders.layers import unwrapped
+from attacks.encoders.layers import unwrap
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.tree import optional
 from attacks.eot.bank import Bank
@@ -135,7 +135,7 @@ def _viewed(pixels: np.ndarray) -> Tensor:
 def deployed_size(encoder: nn.Module, size: tuple[int, int]) -> tuple[int, int]:
     """The (height, width) of pictures of `size` after the encoder's own resize, which a resampler thus replaces. Half
     the size where the encoder does not resize such pictures: otherwise no resampler would change them."""
-    preprocess = optional(unwrapped(encoder), "preprocess")
+    preprocess = optional(unwrap(encoder), "preprocess")
     if isinstance(preprocess, Preprocess) and preprocess.size is not None:
         wanted = preprocess.resized(*size)
         if wanted != size:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.encoders.layers import OUTPUT, Layers, Pool, Visit, key_in_errors, layer_pools, visits
-from attacks.encoders.randomness import drawn
+from attacks.encoders.randomness import encoder_draws
 from attacks.eot.bank import Bank
 from attacks.eot.batching import Pass, in_passes
 from attacks.evaluation.clusters import by_cluster
@@ -154,7 +154,7 @@ def layer_drift(
             rows = torch.tensor(part.images)
             u = bank.u[list(part.groups[0])].repeat(len(rows), 1)
             views = [unchecked(bank.transforms)(taken(shown, rows), u) for shown in (clean, *attacked.values())]
-            cosines = layer_cosines(torch.cat(views), **drawn(bank.transforms, u.repeat(arms, 1)))
+            cosines = layer_cosines(torch.cat(views), **encoder_draws(bank.transforms, u.repeat(arms, 1)))
             return torch.stack([cosines[name] for name in pools]).view(len(pools), len(attacked), len(rows), -1)
 
         mine = world.share(len(bank.u))
@@ -194,7 +194,7 @@ def _sensible(visited: list[Visit]) -> list[str]:
     groups: dict[str, list[Visit]] = {}
     for visit in visited:
         if visit.features and visit.calls == 1:
-            groups.setdefault(visit.same or visit.name, []).append(visit)
+            groups.setdefault(visit.alias or visit.name, []).append(visit)
     groups = {key: group for key, group in groups.items() if all(visit.name != OUTPUT for visit in group)}
     shallow = [min(group, key=_level) for group in groups.values()]
     chosen: list[Visit] = []

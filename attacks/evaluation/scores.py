@@ -14,7 +14,7 @@ from torch import Tensor
 from attacks.data.vectors import directed
 from attacks.encoders.answers import embedding
 from attacks.encoders.contract import check_encoder
-from attacks.encoders.tree import Encoder, Tree, joined, mapped, optional
+from attacks.encoders.tree import Encoder, Tree, join_trees, map_tree, optional
 from attacks.eot.bank import Bank, judged
 from attacks.eot.batching import in_parts
 from attacks.eot.faults.locate import located
@@ -69,7 +69,7 @@ class Right(NamedTuple):
 @torch.no_grad()
 def embed(images: Tensor, encoder: Encoder, device: torch.device, chunk: int = 64) -> Tree:
     """The embeddings of pictures seen directly: (N,C,H,W) -> (N,D) on `device`, or a tree of such."""
-    return joined([part for _, part in in_parts(lambda part: encoder(part.to(device)), images, chunk)], torch.cat)
+    return join_trees([part for _, part in in_parts(lambda part: encoder(part.to(device)), images, chunk)], torch.cat)
 
 
 def signature_of(encoder: object) -> Callable[[Tensor], Tensor] | None:
@@ -263,8 +263,8 @@ def mean_embedding(images: Tensor, encoder: Encoder, bank: Bank, chunk: int = 64
     views = bank._replace(u=bank.u.to(images))
     sums: list[list[Tree]] = [[] for _ in images]
     for part, features in views.encoded(images, encoder, chunk, range(len(bank.u))):
-        of_part = mapped(features, lambda leaf: F.normalize(leaf, dim=-1).sum(1))
+        of_part = map_tree(features, lambda leaf: F.normalize(leaf, dim=-1).sum(1))
         for row, i in enumerate(part.images):
-            sums[i].append(mapped(of_part, itemgetter(row)))
-    rows = [joined(parts, lambda leaves: torch.stack(leaves).sum(0)) for parts in sums]
-    return mapped(joined(rows, torch.stack), lambda leaf: F.normalize(leaf, dim=-1))
+            sums[i].append(map_tree(of_part, itemgetter(row)))
+    rows = [join_trees(parts, lambda leaves: torch.stack(leaves).sum(0)) for parts in sums]
+    return map_tree(join_trees(rows, torch.stack), lambda leaf: F.normalize(leaf, dim=-1))

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from attacks.encoders.black_box.asked import black_box, kept
+from attacks.encoders.black_box.asked import black_box, ledger_at
 from attacks.encoders.black_box.ledger import LEDGER
 from attacks.encoders.defended import view_defence
 from attacks.encoders.engine import describe
@@ -132,7 +132,7 @@ def _worked(prepared: Prepared, out: Path, entry: Entry | None) -> dict[str, Any
     if entry is not None:
         _begin(out, prepared, entry)
     checkpoint = prepared.checkpoint(out)
-    with kept(prepared.parts.encoder, out / LEDGER), Trackers() as trackers:
+    with ledger_at(prepared.parts.encoder, out / LEDGER), Trackers() as trackers:
         try:
             if entry is not None:
                 _follow(trackers, prepared, out, entry)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from attacks.data.split import FIT, JUDGE
 from attacks.encoders.black_box.asked import black_box
-from attacks.encoders.description import described, identity
+from attacks.encoders.description import description_rows, identity
 from attacks.eot.bank import Bank
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.comparisons import primary, secondary
@@ -244,7 +244,7 @@ def table(content: dict[str, Any]) -> str:
 
 def encoder_line(content: dict[str, Any]) -> str:
     """The encoder in one line, for the terminal; its preprocessing is in the report."""
-    (_, name), *rows = described(content["encoder"])
+    (_, name), *rows = description_rows(content["encoder"])
     shown = (f"{what} {value}" for what, value in rows if what not in ("resize", "crop", "normalise"))
     return "; ".join([f"encoder: {name}", *shown])
 

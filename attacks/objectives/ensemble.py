@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.encoders.engine.native_precision import in_native_precision
-from attacks.encoders.randomness import EncoderDraws, dealt, joined, randomness_of
+from attacks.encoders.randomness import EncoderDraws, encoder_randomness, join_draws, split_draws
 from attacks.encoders.tree import Encoder, Tree, leaves
 from attacks.eot.protocols import Objective
 from attacks.objectives.embedding import unpaired
@@ -50,11 +50,11 @@ class Ensemble(nn.Module):
     @property
     def randomness(self) -> EncoderDraws | None:
         """The draws of its members, one after the other."""
-        return joined(map(randomness_of, self.members))
+        return join_draws(map(encoder_randomness, self.members))
 
     def forward(self, images: Tensor, only: int | None = None, draws: Tensor | None = None) -> Tree:
         """Images -> a tuple of features, or those of member `only`. `draws` are those of all members."""
-        own = dealt(draws, [*map(randomness_of, self.members)], len(images))
+        own = split_draws(draws, [*map(encoder_randomness, self.members)], len(images))
         if only is not None:
             return self.members[only](images, **own[only])
         # A member may switch autocast on (attacks.encoders.engine.precision); the next one's preprocessing needs it

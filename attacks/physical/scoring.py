@@ -11,7 +11,7 @@ import numpy as np
 
 from attacks.data.gallery import Pictures
 from attacks.data.images import load_texture, to_bytes
-from attacks.encoders.description import described, identity
+from attacks.encoders.description import description_rows, identity
 from attacks.perturbations.patch.card import Card
 from attacks.physical import colour_fit, photo_report
 from attacks.physical.colour_fit import ColourFit
@@ -228,7 +228,7 @@ def _content(
         "arm": wanted.arm,
         "view": view,
         "size": origin.placement.size[0],
-        "encoder": dict(described(identity(origin.run.encoder, origin.parts.encoder))),
+        "encoder": dict(description_rows(identity(origin.run.encoder, origin.parts.encoder))),
         "target": origin.placement.target,
         "photos": table,
         "left_out": list(notes),

@@ -4,7 +4,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from attacks.encoders.description import MODULE, described
+from attacks.encoders.description import MODULE, description_rows
 from attacks.report.words import (
     BANKS,
     arm_names,
@@ -35,7 +35,7 @@ def verdict(content: Mapping[str, Any]) -> str:
     step = step_text(arms[first["against"]])
     baseline = f"the {names[first['against']]}{step and f' at its step {step}'}"
     text = (
-        f"{views}, the {names[first['arm']]} makes the encoder {described(content['encoder'])[0][1]} take "
+        f"{views}, the {names[first['arm']]} makes the encoder {description_rows(content['encoder'])[0][1]} take "
         f"{written(arms[first['arm']]['success'])} of the views{picture} for {aim(content)}; the strongest baseline, "
         f"{baseline}, {written(arms[first['against']]['success'])}. "
     )

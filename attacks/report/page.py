@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from attacks.encoders.description import described
+from attacks.encoders.description import description_rows
 from attacks.gate.verdict import table
 from attacks.report.curves import drift_curve, loss_curve, radii_curve, response_curve
 from attacks.report.environment import environment
@@ -129,7 +129,7 @@ def render(
         compared=compared(content),
         wide_groups=measured(wide.get("arms", {}), content["chance"]),
         gallery=gallery,
-        encoder=described(content["encoder"]),
+        encoder=description_rows(content["encoder"]),
         patch_facts=patch_rows(patch) if patch else [],
         command=command(manifest),
         from_python=from_python(manifest),

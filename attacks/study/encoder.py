@@ -12,7 +12,7 @@ from attacks.encoders.black_box.command import command
 from attacks.encoders.black_box.endpoint import endpoint
 from attacks.encoders.black_box.function import function
 from attacks.encoders.engine.native_precision import FLOAT32, is_half, run_in
-from attacks.encoders.features import featured
+from attacks.encoders.features import with_features
 from attacks.encoders.stochastic import draws_by_view
 from attacks.schema.encoder import PROGRAMS, DefenceConfig, EncoderConfig
 from attacks.study.make import make
@@ -48,7 +48,7 @@ def subject(
         widens = getattr(node, "precision", None) == FLOAT32 and is_half(module) is not None
         given = copy.deepcopy(module) if widens else module
         module = make(run_in, node, "encoder", encoder=given)
-    encoder = make(featured, node, "encoder", encoder=module.eval().requires_grad_(False).to(device))
+    encoder = make(with_features, node, "encoder", encoder=module.eval().requires_grad_(False).to(device))
     if defence is not None and defence.stages and defence.before is None:
         encoder = Defended(encoder, stages(defence.stages, "defence.stages"))
     if node.stochastic:

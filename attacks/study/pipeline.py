@@ -11,7 +11,7 @@ from omegaconf.errors import OmegaConfBaseException
 from torch import nn
 
 from attacks.encoders.defended import ViewDefence
-from attacks.encoders.layers import unwrapped
+from attacks.encoders.layers import unwrap
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.tree import optional
 from attacks.schema import groups
@@ -32,7 +32,7 @@ SIDE = 96
 def input_side(encoder: nn.Module, size: Sequence[int]) -> int:
     """The shorter side of the encoder's input, which is that of the pictures, of `size` (height, width), if it takes
     any."""
-    preprocess = optional(unwrapped(encoder), "preprocess")
+    preprocess = optional(unwrap(encoder), "preprocess")
     return min((preprocess.frame if isinstance(preprocess, Preprocess) else None) or size)
 
 

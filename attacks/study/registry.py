@@ -7,7 +7,7 @@ from attacks.encoders import FAMILIES, Defended, Stochastic, load_encoder
 from attacks.encoders.defended import ViewDefence
 from attacks.encoders.engine.decision import Decision
 from attacks.encoders.engine.native_precision import run_in
-from attacks.encoders.features import featured
+from attacks.encoders.features import with_features
 from attacks.encoders.loading import BUILT_IN
 from attacks.encoders.request import Request
 from attacks.eot import risk
@@ -35,7 +35,7 @@ from transforms import Compose, Sobol
 from transforms.draws import Antithetic, Fixed, Grid, Latin, Uniform
 
 Part = Callable[..., Any]
-_ENCODER = (featured, run_in, ("stochastic", Stochastic))
+_ENCODER = (with_features, run_in, ("stochastic", Stochastic))
 #: Group -> choice -> what takes its keys: a class or function with arguments of the same names; or a key, and the
 #: part that this key alone adds or that takes its value. A schema stands for itself where the run reads its keys.
 PARTS: dict[str, dict[str, tuple[Part | tuple[str, Part], ...]]] = {

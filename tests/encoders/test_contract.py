@@ -85,7 +85,7 @@ def doors(encoder):
     several = parts | {"objective": Members(Away())}
     yield lambda: solve(IMAGES, (anchor,) * 2, encoder=Ensemble([CORE, encoder]), **several, steps=1)
     plain = Preprocess(32, "pil_bicubic", (0.5,) * 3, (0.5,) * 3)
-    yield lambda: contract.probed(with_preprocess(copy.deepcopy(encoder), plain))  # as `load_encoder` does
+    yield lambda: contract.probe(with_preprocess(copy.deepcopy(encoder), plain))  # as `load_encoder` does
     yield lambda: robustness(encoder, IMAGES, preset="smoke", steps=1, **{"data.size": 24, "evaluate.views": 4})
 
 

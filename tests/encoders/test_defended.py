@@ -17,7 +17,7 @@ from attacks.encoders import Bpda, Defended, Stochastic, randomised
 from attacks.encoders.description import identity
 from attacks.encoders.engine import Choice, Decision
 from attacks.encoders.layers import named_layers
-from attacks.encoders.randomness import randomness_of
+from attacks.encoders.randomness import encoder_randomness
 from attacks.evaluation.scores import evaluate, signature_of
 from attacks.experiment.tuning import decide
 from attacks.runtime.distributed import ALONE
@@ -183,7 +183,7 @@ def test_a_defended_encoder_keeps_its_signature():
     )
     plain, features = load_encoder("phash"), torch.randn(3, 64)
     assert torch.equal(signature_of(encoder)(features), plain.signature(features))
-    assert signature_of(Defended(small(), [Quantise(4)])) is None and randomness_of(small()) is None
+    assert signature_of(Defended(small(), [Quantise(4)])) is None and encoder_randomness(small()) is None
     assert "defence    GaussianBlur" in repr(encoder) and "draws      gaussianblur sigma" in repr(encoder)
 
 

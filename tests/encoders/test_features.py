@@ -14,7 +14,7 @@ from attacks import load_encoder
 from attacks.encoders import Features, ImageEncoder, Layers, Preprocess, layer_shapes, named_layers
 from attacks.encoders.description import identity
 from attacks.encoders.engine import Decision, prepare
-from attacks.encoders.features import featured
+from attacks.encoders.features import with_features
 from attacks.encoders.image_encoder import Origin
 from attacks.encoders.layers import layer_listing, visits
 from attacks.encoders.phash import Phash
@@ -132,7 +132,7 @@ REFUSED = {
 def test_invalid_features_are_refused_with_their_key(encoder, layers, message):
     registered = hooks(encoder)
     with pytest.raises(ValueError, match=f"^`encoder.features`.*{message}") as error:
-        featured(encoder, layers)
+        with_features(encoder, layers)
     assert "\n" not in str(error.value)
     assert hooks(encoder) == registered
     with pytest.raises(ValueError, match="a Phash defines how its features are compared"):
@@ -141,7 +141,7 @@ def test_invalid_features_are_refused_with_their_key(encoder, layers, message):
 
 def test_the_manifest_identifies_the_inner_encoder():
     encoder = load_encoder()
-    facts = identity(PocketConfig(features=["head"]), featured(encoder, ["head"]))
+    facts = identity(PocketConfig(features=["head"]), with_features(encoder, ["head"]))
     assert facts.pop("features") == ["head"]
     assert facts == identity(PocketConfig(), encoder)
 
@@ -184,7 +184,7 @@ def test_repeated_unused_and_composite_layers_are_marked_in_the_listing():
     image = torch.rand(1, 3, 4, 5)
     named = {visit.name: visit for visit in visits(Odd().eval(), image)}
     assert (named["twice"].calls, named["idle"].calls, named["parts"].answer) == (2, 0, "2 parts")
-    assert named["last"].same == named["last.1"].same == named["output"].same == "last.0"
+    assert named["last"].alias == named["last.1"].alias == named["output"].alias == "last.0"
     assert list(layer_shapes(Odd().eval(), image)) == ["twice", "parts", "last", "last.0", "last.1", "output"]
     lines = dict(line.split(maxsplit=1) for line in layer_listing(Odd().eval(), image).split("\n\n")[-1].splitlines())
     assert lines["twice"].endswith("(1,3,4,5), the last of 2 calls")
@@ -195,8 +195,8 @@ def test_repeated_unused_and_composite_layers_are_marked_in_the_listing():
 
 def test_an_output_changed_in_place_is_not_an_alias(resnet):
     named = {visit.name: visit for visit in visits(resnet, torch.rand(1, 3, 32, 32))}
-    assert named["relu"].same is None  # torchvision's ReLU overwrites the output of bn1
-    assert named["layer1"].same == named["layer1.1"].same is not None
+    assert named["relu"].alias is None  # torchvision's ReLU overwrites the output of bn1
+    assert named["layer1"].alias == named["layer1.1"].alias is not None
 
 
 @pytest.mark.slow

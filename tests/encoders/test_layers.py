@@ -12,7 +12,7 @@ from torchvision.models.feature_extraction import create_feature_extractor
 
 from attacks import EOT, PGD, Away, Linf, Toward, attack, load_encoder, solve
 from attacks.data.gallery import tiles
-from attacks.encoders.batch_norm import settled
+from attacks.encoders.batch_norm import norm_hook
 from attacks.encoders.engine import Decision, prepare
 from attacks.encoders.engine.fold import foldable
 from attacks.encoders.layers import Layers
@@ -42,7 +42,7 @@ def images():
 
 def hooks(module):
     """The number of hooks, without those that an attack registers on batch norms."""
-    forward = [hook for m in module.modules() for hook in m._forward_hooks.values() if hook is not settled]
+    forward = [hook for m in module.modules() for hook in m._forward_hooks.values() if hook is not norm_hook]
     return len(forward) + sum(len(m._forward_pre_hooks) for m in module.modules())
 
 

@@ -12,7 +12,7 @@ from PIL import Image
 from attacks import EOT, PGD, Linf, attack, bank, evaluate
 from attacks.data.gallery import photographs, tiles
 from attacks.data.images import to_bytes
-from attacks.encoders.phash import FREQUENCIES, SIDE, Phash, above_median, bits, grey_of
+from attacks.encoders.phash import FREQUENCIES, SIDE, Phash, above_median, bits, to_grey
 from attacks.objectives.bits import Bits
 from transforms import Brightness, Compose, resize
 
@@ -73,7 +73,7 @@ def test_features_keep_the_dtype_and_half_becomes_float32():
 def test_grey_levels_equal_pillow():
     images = torch.rand(2, 3, 200, 300, generator=seed())
     wanted = torch.stack([torch.tensor(list(opened(image).convert("L").tobytes())) for image in images])
-    assert torch.equal((255 * grey_of(images)).round().flatten(1), wanted.float())
+    assert torch.equal((255 * to_grey(images)).round().flatten(1), wanted.float())
 
 
 def test_the_transform_equals_the_scipy_dct():

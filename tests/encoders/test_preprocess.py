@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from torchvision.transforms import v2
 
 from attacks.encoders.families.torchvision_models import preprocessing
-from attacks.encoders.preprocess import Preprocess, specified
+from attacks.encoders.preprocess import Preprocess, preprocess_from
 from tests.helpers import encoder_laws as laws
 from tests.helpers.sampled import mostly_slow
 
@@ -222,7 +222,7 @@ WRONG = {
 def test_a_wrong_value_gives_a_one_line_error_with_its_key(key, value):
     base = Preprocess(224, "pil_bilinear", MEAN, STD)
     with pytest.raises(ValueError, match=rf"^`encoder\.preprocess\.{key}` .+; ") as caught:
-        base.replaced({key: value})
+        base.replace({key: value})
     assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match=rf"^`{key}` "):
         dataclasses.replace(base, **{key: tuple(value) if isinstance(value, list) else value})
@@ -232,19 +232,19 @@ def test_an_unknown_key_is_refused_with_the_known_keys():
     with pytest.raises(
         ValueError, match=r"^unknown key `encoder\.preprocess\.kernle`: known here are size, kernel, "
     ):
-        Preprocess(224, "pil_bilinear", MEAN, STD).replaced({"kernle": "cv2_area"})
+        Preprocess(224, "pil_bilinear", MEAN, STD).replace({"kernle": "cv2_area"})
 
 
 def test_a_network_without_preprocessing_needs_size_mean_and_std():
     full = {"size": 112, "mean": [0.5] * 3, "std": [0.5] * 3}
-    assert specified(full, "x.onnx") == Preprocess(112, "pil_bilinear", (0.5,) * 3, (0.5,) * 3)
+    assert preprocess_from(full, "x.onnx") == Preprocess(112, "pil_bilinear", (0.5,) * 3, (0.5,) * 3)
     for key in full:
         with pytest.raises(ValueError, match=rf"x\.onnx .*`encoder\.preprocess\.{key}`") as caught:
-            specified({k: v for k, v in full.items() if k != key}, "x.onnx")
+            preprocess_from({k: v for k, v in full.items() if k != key}, "x.onnx")
         assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match=r"`encoder\.preprocess\.std` must be positive"):
-        specified(full | {"std": [0, 0, 0]}, "x.onnx")
-    assert specified(full | {"size": None}, "x.onnx").resized(3, 5) == (3, 5)
+        preprocess_from(full | {"std": [0, 0, 0]}, "x.onnx")
+    assert preprocess_from(full | {"size": None}, "x.onnx").resized(3, 5) == (3, 5)
 
 
 def test_its_text_has_every_step():

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from attacks.encoders.contract import probed
+from attacks.encoders.contract import probe
 from attacks.encoders.image_encoder import ImageEncoder, Origin
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.request import Request, fetching, seeded
@@ -119,7 +119,7 @@ def boom(images):
 )
 def test_outputs_other_than_one_feature_row_per_picture_are_refused(make, message):
     with pytest.raises(ValueError, match=message) as caught:
-        probed(encoder(network(make)))
+        probe(encoder(network(make)))
     assert "\n" not in str(caught.value)
 
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 
 from attacks import EOT, PGD, Away, Ensemble, Linf, attack, bank
 from attacks.encoders import Layers, Stochastic
-from attacks.encoders.randomness import drawn, randomised, randomness_of
+from attacks.encoders.randomness import encoder_draws, encoder_randomness, randomised
 from attacks.evaluation.scores import mean_embedding
 from attacks.objectives import Members, Paired
 from attacks.solvers import Adversary
@@ -110,7 +110,7 @@ def test_layers_and_ensembles_pass_the_draws_on():
         assert torch.equal(a, b) and torch.equal(both(images, only=i, draws=w), b)
     with Layers(one, ["4", "output"]) as layers:
         features = layers(images, draws=w[:, :1])
-        assert torch.equal(features["output"], own[0]) and randomness_of(layers).dims == 1
+        assert torch.equal(features["output"], own[0]) and encoder_randomness(layers).dims == 1
         assert not torch.equal(features["4"], layers(images)["4"])
     for combine in ("losses", "gradients"):
         parts = setup(both, objective=Members(Away(), combine), steps=2)
@@ -128,6 +128,6 @@ def test_the_sanity_checks_use_the_same_draws():
 def test_encoder_draws_are_coordinates_and_do_not_change_the_pictures():
     encoder, images, still = Stochastic(plain()), pictures(2, torch.float32, (12, 14)), plain()
     camera, u = randomised(CAMERA, encoder), torch.rand(3, CAMERA.dims + 1)
-    assert randomised(CAMERA, still) is CAMERA and drawn(CAMERA, u[:, :-1]) == {}
-    assert torch.equal(drawn(camera, u)["draws"], u[:, -1:])
+    assert randomised(CAMERA, still) is CAMERA and encoder_draws(CAMERA, u[:, :-1]) == {}
+    assert torch.equal(encoder_draws(camera, u)["draws"], u[:, -1:])
     assert torch.equal(view(camera, scene_of(images), u), view(CAMERA, scene_of(images), u[:, :-1]))

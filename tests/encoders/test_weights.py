@@ -239,10 +239,10 @@ def test_tensors_of_another_network_are_refused(tmp_path, suffix, changed, messa
 def test_only_extra_head_weights_are_ignored():
     made = state(1) | {"head.weight": torch.zeros(3), "heads.weight": torch.zeros(3)}
     with pytest.raises(ValueError, match=r"heads\.weight"):
-        fill(network(), made, "weights", without=["head."])
+        fill(network(), made, "weights", ignore=["head."])
     # A prefix of existing weights removes nothing.
-    for tensors, without in ((made, ["head.", "heads."]), (state(1), ["0."])):
-        fill(module := network(), tensors, "weights", without=without)
+    for tensors, ignore in ((made, ["head.", "heads."]), (state(1), ["0."])):
+        fill(module := network(), tensors, "weights", ignore=ignore)
         assert fingerprint(module) == fingerprint(network(1))
 
 

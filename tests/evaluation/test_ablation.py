@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from attacks import bank, evaluate
-from attacks.encoders.randomness import EncoderDraws, drawn
+from attacks.encoders.randomness import EncoderDraws, encoder_draws
 from attacks.evaluation.ablation import left_out
 from attacks.evaluation.clusters import Sample
 from attacks.evaluation.scores import Scores
@@ -172,5 +172,7 @@ def test_an_encoders_own_randomness_is_a_stage_of_the_views(images):
     assert result.stages == ["affine", "encoder"]
     assert [kinds(pipeline) for pipeline in judge.attacked[1:]] == [[repr(own)], [repr(Affine(20))]]
     whole, turned, random = judge.banks[:3]
-    assert drawn(turned.transforms, turned.u) == {}  # without draws the encoder is deterministic
-    assert torch.equal(drawn(random.transforms, random.u)["draws"], drawn(whole.transforms, whole.u)["draws"])
+    assert encoder_draws(turned.transforms, turned.u) == {}  # without draws the encoder is deterministic
+    assert torch.equal(
+        encoder_draws(random.transforms, random.u)["draws"], encoder_draws(whole.transforms, whole.u)["draws"]
+    )

@@ -11,7 +11,7 @@ from hydra import compose, initialize_config_dir
 from hydra.errors import ConfigCompositionException
 from safetensors.torch import save_file
 
-from attacks.encoders.description import described, identity
+from attacks.encoders.description import description_rows, identity
 from attacks.encoders.loading import POCKET_WEIGHTS
 from attacks.encoders.preprocess import Preprocess
 from attacks.experiment.results import encoder_line
@@ -112,7 +112,7 @@ def test_the_encoder_that_ships_has_its_hash():
 
 def rows(*overrides):
     run = composed(*overrides)
-    return described(identity(run.encoder, subject(run.encoder, CPU, run.defence)))
+    return description_rows(identity(run.encoder, subject(run.encoder, CPU, run.defence)))
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from attacks import tiles, verify
 from attacks.data.images import to_bytes
 from attacks.encoders import Defended
 from attacks.encoders.defended import ViewDefence
-from attacks.encoders.description import described, identity
+from attacks.encoders.description import description_rows, identity
 from attacks.evaluation.clusters import Sample
 from attacks.evaluation.deployment import deployment
 from attacks.evaluation.judge import CellScores
@@ -49,7 +49,7 @@ def test_it_stands_right_before_the_resizers_and_the_attack_has_its_gradient(nam
     (gradient,) = torch.autograd.grad(whole.square().sum(), images)
     assert gradient.abs().sum() > 0
     assert (
-        described(identity(run.encoder, parts.encoder, parts.transforms)).count(
+        description_rows(identity(run.encoder, parts.encoder, parts.transforms)).count(
             ("defence", f"{own!r} before one_of of the views")
         )
         == 1

@@ -102,7 +102,7 @@ def assert_as_pil(preprocess, transform, limit=1e-6):
     """Our specification against a library's own transform of an 8-bit Pillow picture: equal with `eight_bit`; without
     it Pillow's rounding is all that lies between, and what it cuts of a bicubic overshoot between its two passes."""
     most, average = PIL["pil_bilinear"]
-    rounded = preprocess.replaced({"eight_bit": True})
+    rounded = preprocess.replace({"eight_bit": True})
     for name, picture in three_pictures().items():
         expected = transform(as_pil(picture))
         expected = expected if expected.dim() == 4 else expected[None]

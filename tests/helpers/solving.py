@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from attacks import PGD, Linf, Toward
 from attacks.encoders import contract
-from attacks.encoders.randomness import drawn
+from attacks.encoders.randomness import encoder_draws
 from attacks.eot.bank import judged
 from attacks.eot.problem import Options, Problem
 from attacks.eot.protocols import Objective
@@ -78,7 +78,7 @@ def estimate(eot, delta, scene, loss, u, *, count=None, **world):
 
     def of(which, delta, u):
         views = eot.transforms(scene(delta, which), u)
-        return loss(views, which.repeat_interleave(len(u) // len(which)), **drawn(eot.transforms, u))
+        return loss(views, which.repeat_interleave(len(u) // len(which)), **encoder_draws(eot.transforms, u))
 
     return eot.estimate(Losses(of, count or len(delta)), delta, u, **world)
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.encoders.black_box.ledger import Ledger, digest
-from attacks.encoders.layers import unwrapped
+from attacks.encoders.layers import unwrap
 from attacks.encoders.tree import PictureModule
 from attacks.schema.encoder import GRADIENT_FREE
 from transforms.doors import formed
@@ -25,11 +25,11 @@ MOST_BYTES = 2**22
 SAMPLE, TOLERANCE = 8, 0.01
 
 
-class Unanswered(ValueError):
+class AnswerError(ValueError):
     """A black box has not answered, or not as it should. What it has answered is kept: the run can be resumed."""
 
 
-class Misplaced(Unanswered):
+class AnswerMismatch(AnswerError):
     """The answers so far may belong to other pictures, or change from call to call: the run must be made anew."""
 
 
@@ -66,28 +66,28 @@ class BlackBox(PictureModule):
             )
         formed(images, channels=3)
         pixels = (images.detach().clamp(0, 1) * 255).round().byte().permute(0, 2, 3, 1).contiguous().cpu().numpy()
-        rows = torch.from_numpy(self.ledger.answers(pixels, self._ask_once, self.batch)).to(images)
+        rows = torch.from_numpy(self.ledger.answers(pixels, self._answers, self.batch)).to(images)
         if self.answer == "scores":
             return rows - rows.mean(1, keepdim=True)
         return torch.cat([rows, 1 - rows], 1) if self.answer == "same" else rows
 
     def confirm(self) -> None:
-        """Ask about some of the pictures of this process again. Raises Misplaced where an answer is another one."""
+        """Ask about some of the pictures of this process again. Raises AnswerMismatch where an answer differs."""
         for name, picture in self.sample.items():
-            first_row, row = self.ledger.rows[name], self._ask_once(picture[None])[0]
+            first_row, row = self.ledger.rows[name], self._answers(picture[None])[0]
             off = np.linalg.norm(row - first_row) if row.shape == first_row.shape else math.inf
             if off > TOLERANCE * np.linalg.norm(first_row):
                 self.ledger.refuse()
-                raise Misplaced(
+                raise AnswerMismatch(
                     f"encoder {self.title}: the answer to a picture that was sent twice differs by more than "
                     f"{TOLERANCE:.0%}: its answers change, or belong to other pictures. Mend it, and start a new run"
                 )
 
-    def _ask_once(self, pixels: np.ndarray) -> np.ndarray:
+    def _answers(self, pixels: np.ndarray) -> np.ndarray:
         """The answers (N,D) of one call, checked."""
         try:
             answer: Any = self.ask(pixels)
-        except Misplaced:
+        except AnswerMismatch:
             self.ledger.refuse()
             raise
         content = "0 or 1" if self.answer == "same" else "a row of numbers"
@@ -95,15 +95,15 @@ class BlackBox(PictureModule):
         try:
             rows = np.asarray(answer, dtype=np.float32)
         except (TypeError, ValueError):
-            raise Unanswered(f"{wrong}; got a {type(answer).__name__} that is no array of numbers") from None
+            raise AnswerError(f"{wrong}; got a {type(answer).__name__} that is no array of numbers") from None
         if self.answer == "same" and rows.ndim == 1:
             rows = rows[:, None]
         narrow = rows.ndim == 2 and (rows.shape[1] == 1 if self.answer == "same" else rows.shape[1] > 0)
         if not narrow or len(rows) != len(pixels):
-            raise Unanswered(f"{wrong}; got shape {rows.shape}")
+            raise AnswerError(f"{wrong}; got shape {rows.shape}")
         if not np.isfinite(rows).all() or (self.answer == "same" and not np.isin(rows, (0, 1)).all()):
             content = "other numbers" if np.isfinite(rows).all() else "NaN or inf"
-            raise Unanswered(f"{wrong}; got {content} among them")
+            raise AnswerError(f"{wrong}; got {content} among them")
         self.sample |= {digest(picture): picture for picture in pixels}
         self.sample = dict(sorted(self.sample.items())[:SAMPLE])  # by digest: a sample of all
         return rows
@@ -118,17 +118,17 @@ class BlackBox(PictureModule):
 
 def black_box(encoder: nn.Module) -> BlackBox | None:
     """The encoder that can only be asked within this package's wrappers; None for any other."""
-    inner = unwrapped(encoder)
+    inner = unwrap(encoder)
     return inner if isinstance(inner, BlackBox) else None
 
 
 @contextmanager
-def kept(encoder: nn.Module, path: Path) -> Iterator[None]:
+def ledger_at(encoder: nn.Module, path: Path) -> Iterator[None]:
     """Within the block the answers of a black box are kept in the file `path`, and come from there. Nothing for other
     encoders. Raises ValueError for a damaged file, or where another process writes to it."""
     victim = black_box(encoder)
     if victim is None:
         yield
         return
-    with victim.ledger.opened(path):
+    with victim.ledger.open(path):
         yield

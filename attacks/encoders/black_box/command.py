@@ -19,7 +19,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from attacks.encoders.black_box.asked import MOST_BYTES, BlackBox, Misplaced, Unanswered
+from attacks.encoders.black_box.asked import MOST_BYTES, AnswerError, AnswerMismatch, BlackBox
 from attacks.encoders.black_box.picture import png
 
 #: Seconds to wait, after the first answer of a program, for a line too many.
@@ -41,7 +41,7 @@ def command(model: str, answer: str = "vector", timeout: float = 30.0) -> BlackB
         timeout: seconds for one picture, from its first byte to the end of the answer.
 
     Raises:
-        ValueError: an empty command line, or a time out of its range. Of a picture: `Unanswered`.
+        ValueError: an empty command line, or a time out of its range. Of a picture: `AnswerError`.
     """
     try:
         words = shlex.split(model)
@@ -69,10 +69,10 @@ class _Program:
         self.has_answered = False
 
     def answer(self, picture: np.ndarray) -> Any:
-        """The JSON of one picture. Raises Unanswered in one line, after which the program is started anew."""
+        """The JSON of one picture. Raises AnswerError in one line, after which the program is started anew."""
         process, file = self.process or self._start(), png(picture)
         deadline = time.monotonic() + self.timeout
-        fault: type[Unanswered] = Unanswered
+        fault: type[AnswerError] = AnswerError
         try:
             self._refuse_surplus(0.0)
             writer = threading.Thread(target=_write, args=(process.stdin, b"%d\n%b" % (len(file), file)), daemon=True)
@@ -93,27 +93,29 @@ class _Program:
             reason = f"no answer in {self.timeout:g} s"
         except OSError:
             reason = "it has ended"
-        except Misplaced as error:
-            reason, fault = str(error), Misplaced
+        except AnswerMismatch as error:
+            reason, fault = str(error), AnswerMismatch
         except (ValueError, RecursionError):
             reason = f"no JSON of at most {MOST_BYTES} bytes in a line: {line[:80]!r}"
         self.process = None
         _stop(process)
-        goes_on = "start a new run" if fault is Misplaced else "resume=DIRECTORY goes on"
+        goes_on = "start a new run" if fault is AnswerMismatch else "resume=DIRECTORY goes on"
         raise fault(f"{self.title}: {reason} (exit status {process.returncode}); {goes_on}")
 
     def _refuse_surplus(self, wait: float) -> None:
-        """Raise Misplaced where a line follows that answers no picture."""
+        """Raise AnswerMismatch where a line follows that answers no picture."""
         with suppress(queue.Empty):
             if line := self.lines.get(timeout=wait) if wait else self.lines.get_nowait():
-                raise Misplaced(f"a line too many on its standard output: {line[:80]!r}; one line answers a picture")
+                raise AnswerMismatch(
+                    f"a line too many on its standard output: {line[:80]!r}; one line answers a picture"
+                )
             self.lines.put(line)  # the end of the stream
 
     def _start(self) -> "subprocess.Popen[bytes]":
         try:
             process = subprocess.Popen(self.words, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         except OSError as error:
-            raise Unanswered(f"{self.title} cannot be started: {error.strerror}") from None
+            raise AnswerError(f"{self.title} cannot be started: {error.strerror}") from None
         self.process, self.lines, self.has_answered = process, queue.Queue(), False
         weakref.finalize(self, _stop, process)
         threading.Thread(target=_read, args=(process.stdout, self.lines), daemon=True).start()

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from attacks.encoders.black_box.asked import MOST_BYTES, BlackBox, Unanswered
+from attacks.encoders.black_box.asked import MOST_BYTES, AnswerError, BlackBox
 from attacks.encoders.black_box.picture import png
 
 #: Seconds before the first retry, twice as many before each next one, and the most.
@@ -57,7 +57,7 @@ def endpoint(
         timeout: seconds for a connection, and then for the whole request and response.
 
     Raises:
-        ValueError: no such address, variable, or a number out of its range. Of a picture: `Unanswered`.
+        ValueError: no such address, variable, or a number out of its range. Of a picture: `AnswerError`.
     """
     if not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", model):
         raise ValueError(
@@ -102,18 +102,18 @@ class _Client:
         self.next = 0.0  # when the next request may be sent
 
     def post(self, body: bytes, kind: str) -> Any:
-        """The JSON that answers a body. Raises Unanswered in one line."""
+        """The JSON that answers a body. Raises AnswerError in one line."""
         for attempt in range(self.retries + 1):
             pause = PAUSE * 2**attempt
             try:
                 return json.loads(self._send(body, kind))
-            except Unanswered:
+            except AnswerError:
                 raise
             except urllib.error.HTTPError as error:
                 error.close()
                 reason, pause = f"status {error.code}", max(pause, _seconds(error.headers.get("Retry-After")))
                 if error.code not in PASSING:
-                    raise Unanswered(f"encoder http:{self.url}: the server refuses a picture ({reason})") from None
+                    raise AnswerError(f"encoder http:{self.url}: the server refuses a picture ({reason})") from None
             except (http.client.HTTPException, ConnectionError) as error:
                 reason = f"no whole HTTP response ({type(error).__name__})"
             except OSError as error:  # URLError is one
@@ -123,7 +123,7 @@ class _Client:
                 reason = "an answer that is not JSON"
             if attempt < self.retries:
                 time.sleep(min(pause, LONGEST))
-        raise Unanswered(
+        raise AnswerError(
             f"encoder http:{self.url}: no answer in {self.retries + 1} attempts, at last {reason}; the answers so "
             "far are kept (resume=DIRECTORY goes on)"
         )
@@ -139,7 +139,7 @@ class _Client:
         if deadline.is_over:  # what was read may be cut
             raise TimeoutError
         if len(data) > self.limit:
-            raise Unanswered(f"encoder http:{self.url}: an answer of more than {self.limit} bytes")
+            raise AnswerError(f"encoder http:{self.url}: an answer of more than {self.limit} bytes")
         if response.length:  # as many are missing
             raise http.client.IncompleteRead(data, response.length)
         return data

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from attacks.encoders.black_box.asked import BlackBox, Unanswered
+from attacks.encoders.black_box.asked import AnswerError, BlackBox
 
 
 def function(model: str, answer: str = "vector") -> BlackBox:
@@ -41,7 +41,7 @@ def function(model: str, answer: str = "vector") -> BlackBox:
         try:
             return victim(pixels)
         except Exception as error:
-            raise Unanswered(f"encoder {title} failed: {_line(error)}") from error
+            raise AnswerError(f"encoder {title} failed: {_line(error)}") from error
 
     return BlackBox(ask, title, answer=answer)
 

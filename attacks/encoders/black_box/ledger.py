@@ -21,7 +21,7 @@ from attacks.runtime.locks import Lock
 #: The name of the file in a run directory.
 LEDGER = "queries.jsonl"
 #: The last line of answers that cannot be used.
-REFUSED = b'{"refused": "a picture has two answers"}'
+REFUSAL = b'{"refused": "a picture has two answers"}'
 
 
 class Ledger:
@@ -36,7 +36,7 @@ class Ledger:
         return len(self.rows)
 
     @contextmanager
-    def opened(self, path: Path) -> Iterator[None]:
+    def open(self, path: Path) -> Iterator[None]:
         """Within the block answers come from the file and are appended to it. Raises ValueError for a line that is
         none of a ledger, except for a torn last one, and where another process appends to the file."""
         with Lock(path) as lock:
@@ -56,7 +56,7 @@ class Ledger:
     def read(self, path: Path, data: bytes) -> None:
         """Take over the answers of a ledger's lines. Raises ValueError for another line."""
         for number, line in enumerate(data.splitlines(), 1):
-            if line == REFUSED:
+            if line == REFUSAL:
                 raise ValueError(f"`{path}`: a picture has two answers, so none can be used: start a new run")
             try:
                 entry = json.loads(line)
@@ -90,7 +90,7 @@ class Ledger:
 
     def refuse(self) -> None:
         """Record that the answers so far cannot be used."""
-        self._write(REFUSED + b"\n")
+        self._write(REFUSAL + b"\n")
 
     def _append(self, fresh: dict[str, np.ndarray]) -> None:
         lines = [json.dumps({"picture": name, "answer": _short(row)}) + "\n" for name, row in fresh.items()]

@@ -12,7 +12,7 @@ from typing import Any
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
-from attacks.encoders.batch_norm import settled
+from attacks.encoders.batch_norm import norm_hook
 
 # Exact types: a subclass may pad or normalise in a way of its own.
 CONVOLUTIONS: dict[type, type] = {nn.Conv1d: nn.BatchNorm1d, nn.Conv2d: nn.BatchNorm2d, nn.Conv3d: nn.BatchNorm3d}
@@ -51,7 +51,11 @@ def _pairs(module: nn.Module) -> list[Pair]:
     """Every pair, by names within `module`; a layer with two names (shared) is in none."""
     names = Counter(id(child) for _, child in module.named_modules(remove_duplicate=False))
     layers = {pair: (module.get_submodule(pair[0]), module.get_submodule(pair[1])) for pair in _search(module, "")}
-    return [pair for pair, both in layers.items() if _fits(*both) and all(names[id(layer)] == 1 for layer in both)]
+    return [
+        pair
+        for pair, modules in layers.items()
+        if _fits(*modules) and all(names[id(layer)] == 1 for layer in modules)
+    ]
 
 
 def _search(module: nn.Module, prefix: str) -> Iterator[Pair]:
@@ -85,6 +89,8 @@ def _fits(layer: nn.Module, norm: nn.Module) -> bool:
         matches = matches and bool(norm.affine) and layer.out_features == norm.num_features
     if not matches or layer.training or norm.training or norm.running_mean is None:
         return False
-    norm_hooks = [hook for hook in norm._forward_hooks.values() if hook is not settled]  # that one goes with the norm
+    norm_hooks = [
+        hook for hook in norm._forward_hooks.values() if hook is not norm_hook
+    ]  # that one goes with the norm
     hooks = (layer._forward_hooks, layer._forward_pre_hooks, norm_hooks, norm._forward_pre_hooks)
     return not any(hooks) and layer.weight.dtype == norm.running_mean.dtype

@@ -80,7 +80,7 @@ def _numbers(path: Path) -> dict[str, int]:
     return {line.split()[0]: int(line.split()[1]) for line in path.read_text().splitlines()}
 
 
-class Held:
+class SavedBytes:
     """Bytes that autograd saves in its largest pass, without weights, each storage counted once."""
 
     def __init__(self) -> None:
@@ -104,9 +104,9 @@ class Held:
 
 
 @contextmanager
-def watch(device: torch.device) -> Iterator[Held]:
+def watch(device: torch.device) -> Iterator[SavedBytes]:
     """Measure the memory of the largest pass within; on CUDA, the peak of the allocator."""
-    memory = Held()
+    memory = SavedBytes()
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
         start = torch.cuda.memory_allocated(device)

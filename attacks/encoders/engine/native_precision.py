@@ -10,10 +10,10 @@ from torch.jit import ScriptModule
 
 from attacks.encoders.answers import embeddings
 from attacks.encoders.engine.memory import out_of_memory
-from attacks.encoders.engine.precision import Overflow, hooked
-from attacks.encoders.randomness import EncoderDraws, randomness_of
+from attacks.encoders.engine.precision import Overflow, hook_gradient
+from attacks.encoders.randomness import EncoderDraws, encoder_randomness
 from attacks.encoders.tiles import Tiles
-from attacks.encoders.tree import Tree, adopt, mapped, optional
+from attacks.encoders.tree import Tree, adopt, map_tree, optional
 from transforms.doors import unchecked
 
 #: The largest entry of a picture's scaled gradient where it enters a float16 network, and the least that is tried.
@@ -91,12 +91,12 @@ class NativePrecision:
         self.wide, self.scale = torch.promote_types(pictures.dtype, torch.float32), RowScale(self.largest)
         if self.dtype == torch.float16:
             scale = self.scale
-            pictures = hooked(pictures.to(self.wide), lambda gradient: self._unscale(scale, gradient))
+            pictures = hook_gradient(pictures.to(self.wide), lambda gradient: self._unscale(scale, gradient))
         return pictures.to(self.dtype or torch.float32)
 
     def leave(self, features: Tree) -> Tree:
         """What leaves the network, or a layer of it, after `enter`. Integers are left as they are."""
-        return features if self._is_ordinary else mapped(features, self._widen)
+        return features if self._is_ordinary else map_tree(features, self._widen)
 
     def call(self, network: nn.Module, pictures: Any, **options: Any) -> Any:
         """The network's answer to what `enter` gave. Raises ValueError in one line where it refuses the dtype, device
@@ -126,7 +126,7 @@ class NativePrecision:
         if not leaf.is_floating_point():
             return leaf
         wide = leaf.to(self.wide)
-        return hooked(wide, self.scale.times) if self.dtype == torch.float16 else wide
+        return hook_gradient(wide, self.scale.times) if self.dtype == torch.float16 else wide
 
     def _unscale(self, scale: RowScale, gradient: Tensor) -> Tensor:
         if bool(gradient.isfinite().all()):
@@ -186,7 +186,7 @@ class InNativePrecision(nn.Module):
     @property
     def randomness(self) -> EncoderDraws | None:
         """The coordinates of its draws."""
-        return randomness_of(self.encoder)
+        return encoder_randomness(self.encoder)
 
     def forward(self, images: Tensor, **options: Any) -> Tree:
         """Raises ValueError where the module refuses the pictures, or its answer is no embedding."""
@@ -216,7 +216,7 @@ def native_precisions(encoder: nn.Module) -> Iterator[tuple[nn.Module, NativePre
             yield module, native
 
 
-def precision_around(encoder: nn.Module, layer: nn.Module) -> NativePrecision | None:
+def innermost_precision(encoder: nn.Module, layer: nn.Module) -> NativePrecision | None:
     """The innermost of these around a layer."""
     innermost = None
     for module, native in native_precisions(encoder):

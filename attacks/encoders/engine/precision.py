@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from attacks.encoders.tree import Encoder, Tree, mapped
+from attacks.encoders.tree import Encoder, Tree, map_tree
 from transforms.doors import unchecked
 
 
@@ -41,10 +41,10 @@ def low_pass(run: Encoder, images: Tensor, **draws: Any) -> Tree:
     whole = not isinstance(run, nn.Module)
     with torch.autocast(images.device.type, torch.bfloat16, enabled=whole, cache_enabled=False):
         features = unchecked(run)(images.float(), **draws)
-    return mapped(features, lambda leaf: leaf.to(images.dtype))
+    return map_tree(features, lambda leaf: leaf.to(images.dtype))
 
 
-def hooked(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
+def hook_gradient(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
     """The same tensor, with `change` applied to its gradient."""
     view = tensor.view_as(tensor)
     if view.requires_grad:

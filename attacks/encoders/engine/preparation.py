@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from attacks.encoders.engine.decision import Decision
 from attacks.encoders.engine.fold import fold
-from attacks.encoders.engine.mixed import make_mixed
+from attacks.encoders.engine.mixed_precision import make_mixed
 from attacks.encoders.engine.native_precision import in_native_precision, is_half
 from attacks.encoders.engine.precision import low_pass, make_low
 from attacks.encoders.engine.tf32 import tf32_pass
@@ -28,7 +28,7 @@ Result = TypeVar("Result")
 State = dict[str, float | int | bool]  # a step of a checkpoint holds plain numbers
 
 
-class Prepared:
+class Runner:
     """Images to embeddings, in the layout and precision of a decision; in float32 after a fall back.
 
     Args:
@@ -82,7 +82,7 @@ def prepare(encoder: Encoder, decision: Decision) -> Encoder:
             if is_needed:
                 kind = type(encoder).__name__
                 raise ValueError(f"`engine.{name}` needs an encoder that is an nn.Module; got a {kind}")
-    return Prepared(run, decision, lambda: prepare(encoder, decision.exact))
+    return Runner(run, decision, lambda: prepare(encoder, decision.exact))
 
 
 def _module(encoder: nn.Module, decision: Decision) -> nn.Module:
@@ -106,10 +106,10 @@ def _module(encoder: nn.Module, decision: Decision) -> nn.Module:
     return module
 
 
-def prepared(encoder: object) -> Prepared | None:
+def find_runner(encoder: object) -> Runner | None:
     """The `Prepared` within wrappers that only count or select (see `attacks.experiment.arms.Counted`); None where an
     encoder runs unchanged."""
-    while not isinstance(encoder, Prepared):
+    while not isinstance(encoder, Runner):
         if encoder is None or isinstance(encoder, nn.Module):
             return None
         inner = optional(encoder, "encoder") or optional(encoder, "__wrapped__")
@@ -119,13 +119,13 @@ def prepared(encoder: object) -> Prepared | None:
 
 def engine_state(encoder: object) -> State:
     """An encoder's state: whether it has fallen back to float32. Empty for an encoder without state."""
-    runner = prepared(encoder)
+    runner = find_runner(encoder)
     return {} if runner is None else {"fell_back": runner.fell_back}
 
 
 def engine_restore(encoder: object, state: Mapping[str, float | int | bool]) -> None:
     """Restore an `engine_state` of the same encoder under the same decision. Raises ValueError for another."""
-    runner, names = prepared(encoder), engine_state(encoder)
+    runner, names = find_runner(encoder), engine_state(encoder)
     if set(state) != set(names):
         raise ValueError(
             f"`engine`: the state holds {', '.join(state) or 'nothing'}, and this encoder has "
@@ -157,7 +157,7 @@ def fall_back(encoder: object, run: Callable[[], Result], finite: Callable[[Resu
 
     All processes must get the same result, as they do for a sum over all of them.
     """
-    runner = prepared(encoder)
+    runner = find_runner(encoder)
     if runner is None or runner.fell_back or runner.decision.precision == "float32":
         return None
     runner.fell_back = True

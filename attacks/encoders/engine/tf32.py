@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from attacks.encoders.tree import Encoder, Tree, leaves, mapped
+from attacks.encoders.tree import Encoder, Tree, leaves, map_tree
 from transforms.doors import unchecked
 
 #: The first generation of NVIDIA GPUs with TF32.
@@ -42,7 +42,7 @@ def tf32_pass(run: Encoder, images: Tensor, **draws: Any) -> Tree:
         return leaves(tree)
 
     features = iter(_Pass.apply(images, inner))
-    return mapped(tree, lambda _: next(features))
+    return map_tree(tree, lambda _: next(features))
 
 
 class _Pass(torch.autograd.Function):

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attacks.encoders.engine.decision import SETTINGS, Choice, Decision, Measurement, Trial
 from attacks.encoders.engine.fold import foldable
-from attacks.encoders.engine.memory import Held, most_rows, watch
+from attacks.encoders.engine.memory import SavedBytes, most_rows, watch
 from attacks.encoders.engine.native_precision import is_half
 from attacks.encoders.engine.preparation import prepare
 from attacks.encoders.engine.tf32 import allow_tf32, has_tf32
@@ -145,7 +145,7 @@ class Candidate:
         self.encoder, self.decision = prepare(encoder, decision), decision
         self.views = self.largest = 0
         self.probe = torch.empty(0)
-        self.memory = Held()  # the memory of a pass
+        self.memory = SavedBytes()  # the memory of a pass
         self.warmup = self.seconds = math.inf  # of the warm-up with preparation, and of a later trial
 
     def __call__(self, images: Tensor, **draws: Any) -> Tree:
@@ -198,7 +198,7 @@ class Tuner:
             self.reference = self._warm_up(Decision(chunk=limit))
         self.best = self.reference if start == self.reference.decision else self._warm_up(start)
         warm = self.best.warmup / self.best.views * self.total_views
-        self.best.seconds = self._seconds_of(self.best)
+        self.best.seconds = self._time_trial(self.best)
         long = min(warm, self._run) >= SHORT
         reason = "where the search begins" if long else f"a run of {self._run:.1f} s is too short to be tuned"
         self.measurements.append(self.best.measurement("start", reason, is_taken=True))
@@ -266,7 +266,7 @@ class Tuner:
         candidate.rounding = compare(trial.grad, self.exact)
         return candidate
 
-    def _seconds_of(self, candidate: Candidate) -> float:
+    def _time_trial(self, candidate: Candidate) -> float:
         began = self._time()
         self.trial(candidate.encoder, candidate.decision.chunk)
         return self._time() - began
@@ -276,7 +276,7 @@ class Tuner:
         times: list[tuple[float, float]] = []
         is_decided = False
         while not is_decided and (not times or self._affordable(2)):
-            times.append((self._seconds_of(self.best), self._seconds_of(candidate)))
+            times.append((self._time_trial(self.best), self._time_trial(candidate)))
             is_decided = len(times) == rounds or not CLEAR < times[-1][1] / times[-1][0] <= HOPELESS
         self.best.seconds, candidate.seconds = (statistics.median(column) for column in zip(*times, strict=True))
         return is_decided
@@ -316,8 +316,8 @@ class Tuner:
             distance = float((other - exact).norm() / exact.norm())
             if not distance <= SAME_EMBEDDING:
                 return f"refused: its embeddings differ from float32 by {distance:.1e}"
-        bound = 1.5 * self.best.rounding.error + SAME_GRADIENT * rounding.size
-        if decision.precision == self.best.decision.precision and rounding.error > bound:
+        tolerance = 1.5 * self.best.rounding.error + SAME_GRADIENT * rounding.size
+        if decision.precision == self.best.decision.precision and rounding.error > tolerance:
             return f"refused: its gradient differs from float32 by {rounding.error / rounding.size:.1e}"
         is_judged = decision.precision != "float32" and "precision" not in self.fixed
         if is_judged and rounding.ratio is not None and rounding.ratio >= LIMIT:

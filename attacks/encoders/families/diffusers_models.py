@@ -5,7 +5,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from attacks.encoders.families.hub import config_of, folder_of, weights_of
+from attacks.encoders.families.hub import model_folder, read_config, read_weights
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.request import RANDOM, Request, seeded
@@ -41,9 +41,9 @@ def load(request: Request) -> ImageEncoder:
     if request.pool is not None:
         raise ValueError(f"`encoder.pool` is for transformers; a VAE has none, got {request.pool!r}")
     weights = (f"{_STEM}.safetensors", f"vae/{_STEM}.safetensors")
-    folder = folder_of(request, ("config.json", "vae/config.json"), weights)
+    folder = model_folder(request, ("config.json", "vae/config.json"), weights)
     folder = folder / "vae" if (folder / "vae").is_dir() else folder
-    config = config_of(folder)
+    config = read_config(folder)
     if config.get("_class_name") != "AutoencoderKL":
         raise ValueError(
             f"`encoder.model` {folder} must be an AutoencoderKL; config.json says {config.get('_class_name')!r}"
@@ -56,12 +56,12 @@ def load(request: Request) -> ImageEncoder:
         ) from None
     network, file = _Encoder(whole), None
     if request.weights != RANDOM:
-        state, file, label = weights_of(request, folder, _STEM)
-        fill(network, _rename(state), label, without=_DECODER)
+        state, file, label = read_weights(request, folder, _STEM)
+        fill(network, _rename(state), label, ignore=_DECODER)
     fields = dict(request.preprocess)
     if "size" in fields and fields["size"] is None:  # `multiple` replaces it
         fields.setdefault("multiple", _reduction(whole.config))
-    preprocess = preprocessing(whole.config).replaced(fields)
+    preprocess = preprocessing(whole.config).replace(fields)
     return ImageEncoder(network, preprocess, replace(request.origin, file=file))
 
 

@@ -18,7 +18,7 @@ _NAME = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 FOLDER = "a local folder that holds the model (encoder.model=FOLDER)"
 
 
-def folder_of(request: Request, files: Sequence[str], weights: Sequence[str]) -> Path:
+def model_folder(request: Request, files: Sequence[str], weights: Sequence[str]) -> Path:
     """The folder that `request.model` names: itself, or the hub's in the local cache, or fetched.
 
     Args:
@@ -51,7 +51,7 @@ def folder_of(request: Request, files: Sequence[str], weights: Sequence[str]) ->
         return Path(hub.snapshot_download(request.model, allow_patterns=patterns))
 
 
-def config_of(folder: Path) -> dict[str, Any]:
+def read_config(folder: Path) -> dict[str, Any]:
     """The folder's config.json. Raises FileNotFoundError or ValueError."""
     path = folder / "config.json"
     if not path.is_file():
@@ -65,7 +65,7 @@ def config_of(folder: Path) -> dict[str, Any]:
     return config
 
 
-def weights_of(
+def read_weights(
     request: Request, folder: Path, stem: str, parts: Collection[str] = ()
 ) -> tuple[dict[str, Tensor], Path | None, str]:
     """The tensors, their file if there is one, and their name for errors: of the request's file; of the folder's

@@ -21,7 +21,7 @@ _ONE_OUTPUT = ("BatchNormalization", "Dropout", "LayerNormalization", "MaxPool")
 #: are counted beforehand, because functions that call others twice double at each depth.
 MOST_NODES, MOST_GROWTH, MOST_DEPTH = 50_000, 2**28, 50
 #: Names that a node must not have: those of torch's attributes and onnx2torch's modules.
-_RESERVED = frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph()))) | {"initializers"}
+_KEYWORDS = frozenset(dir(fx.GraphModule(nn.Module(), fx.Graph()))) | {"initializers"}
 
 
 @dataclass(frozen=True)
@@ -81,24 +81,24 @@ def _expanded_size(model: Any, path: Path) -> tuple[int, int]:
     functions = {(f.domain, f.name, f.overload): f for f in model.functions}
     sizes: dict[tuple[str, str, str], tuple[int, int, int]] = {}
 
-    def size_of(nodes: Iterable[Any], depth: int) -> tuple[int, int, int]:
+    def measure(nodes: Iterable[Any], depth: int) -> tuple[int, int, int]:
         count, size, height = 0, 0, 0
         for node in nodes if depth <= MOST_DEPTH else ():
             key, inner = (node.domain, node.op_type, node.overload), (1, 0, 0)
             if key in functions:
-                inner = sizes[key] = sizes.get(key) or size_of(functions[key].node, depth + 1)
+                inner = sizes[key] = sizes.get(key) or measure(functions[key].node, depth + 1)
             count += inner[0]
             size += inner[1] + inner[0] * node.ByteSize()  # a call's names and attributes may go to all nodes
             height = max(height, inner[2])
             for graph in (graph for attribute in node.attribute for graph in (attribute.g, *attribute.graphs)):
-                subgraph = size_of(graph.node, depth + 1)
+                subgraph = measure(graph.node, depth + 1)
                 count, size = count + inner[0] * subgraph[0], size + inner[0] * subgraph[1]
                 height = max(height, subgraph[2])
         if depth + height > MOST_DEPTH:
             raise ValueError(f"`encoder.model`: {path} has calls or graphs {MOST_DEPTH} deep: export it without")
         return count, size, height + 1
 
-    return size_of(model.graph.node, 0)[:2]
+    return measure(model.graph.node, 0)[:2]
 
 
 def free_batch(model: Any) -> None:
@@ -183,13 +183,13 @@ def _forget_allowzero(graph: Any) -> None:
 def _rename(graph: Any) -> None:
     """Make the names of nodes plain and unique: torch.fx writes them into Python source that it runs, so a file could
     inject code there."""
-    reserved = {*_RESERVED, *(value.name for value in (*graph.input, *graph.initializer))}
+    keywords = {*_KEYWORDS, *(value.name for value in (*graph.input, *graph.initializer))}
     names: dict[str, Iterator[str]] = {}  # of each stem, those that were not tried
     for node in graph.node:
         stem = re.sub(r"\W+", "_", node.name or node.op_type, flags=re.ASCII).strip("_") or "node"
         left = names.setdefault(stem, itertools.chain([stem], (f"{stem}_{i}" for i in itertools.count(1))))
-        node.name = next(name for name in left if name not in reserved)
-        reserved.add(node.name)
+        node.name = next(name for name in left if name not in keywords)
+        keywords.add(node.name)
 
 
 def _replace_nodes(graph: Any, nodes: list[Any]) -> None:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from attacks.encoders.families.onnx_graph import Graph, free_batch, read
 from attacks.encoders.families.onnx_opset import NEWEST
 from attacks.encoders.image_encoder import ImageEncoder, Origin
-from attacks.encoders.preprocess import Preprocess, specified
+from attacks.encoders.preprocess import Preprocess, preprocess_from
 from attacks.encoders.request import Request, first_line
 from attacks.encoders.wrap import flat, whole_file
 from attacks.runtime.extras import extra
@@ -35,7 +35,7 @@ def load(request: Request) -> ImageEncoder:
     path = whole_file(request)
     graph = read(path)
     size = {"size": graph.size} if graph.size else {}
-    preprocess = specified({**size, **request.preprocess}, f"{path}")
+    preprocess = preprocess_from({**size, **request.preprocess}, f"{path}")
     _check_size(preprocess, graph.size, path)
     first = f", output {graph.outputs[0]} (the first of {len(graph.outputs)})" if len(graph.outputs) > 1 else ""
     origin = Origin(request.family, request.model, f"in the file{first}", path)
@@ -136,7 +136,7 @@ class _Cast(nn.Module):
         return x.to(self.like.dtype)
 
 
-class OneByOne(nn.Module):
+class SinglePictures(nn.Module):
     """A network for one picture, applied to a batch picture by picture."""
 
     def __init__(self, network: nn.Module) -> None:
@@ -152,7 +152,7 @@ def _for_any_batch(graph: Graph, pictures: Tensor, path: Path) -> nn.Module:
     """The network, unchanged or after `free_batch`, if three pictures at once give the same as each alone; else
     `OneByOne`. The batch in the file is ignored, because it may be wrong."""
     network = _convert(graph.model, path)
-    single = OneByOne(network)
+    single = SinglePictures(network)
     try:
         expected: Tensor = single(pictures)
     except Exception as error:  # any operation of the graph

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attacks.encoders.families.named import FOLDER, check_name, saved_folder, set_size
+from attacks.encoders.families.model_names import FOLDER, check_name, saved_folder, set_size
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Fit, Preprocess
 from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, first_line, seeded
@@ -55,13 +55,13 @@ def load(request: Request) -> ImageEncoder:
         model = _of_name(clip, request)
     two_towers = request.file is None or _fill(model, request.file)
     model.eval().requires_grad_(False)
-    preprocess = preprocessing(model.visual.preprocess_cfg).replaced(request.preprocess)
+    preprocess = preprocessing(model.visual.preprocess_cfg).replace(request.preprocess)
     # A tower of timm can change its size; open_clip's own towers cannot.
     size = model.visual.image_size
     set_size(model.visual, (size, size) if isinstance(size, int) else tuple(size), preprocess, request.model)
     texts = TextTower(request.model, model) if two_towers else None
     tag = next(iter(clip.list_pretrained_tags_by_model(request.model)), None)
-    return ImageEncoder(model.visual, preprocess, request.resolved(tag), read=_embedding, texts=texts)
+    return ImageEncoder(model.visual, preprocess, request.resolve(tag), read=_embedding, texts=texts)
 
 
 def preprocessing(config: Mapping[str, Any]) -> Preprocess:
@@ -203,7 +203,7 @@ def _fill(model: Any, path: Path) -> bool:
     rest = {name for name in state if not name.startswith(("visual.", *_SURPLUS))}
     if image and rest:
         scales = {name: tensor for name, tensor in model.state_dict().items() if name in _OF_THE_LOSS}
-        fill(model, state | scales, label, without=(*_SURPLUS, "text.transformer.embeddings.position_ids"))
+        fill(model, state | scales, label, ignore=(*_SURPLUS, "text.transformer.embeddings.position_ids"))
         return True
     fill(model.visual, image or state, label)
     return False

@@ -14,7 +14,7 @@ from attacks.encoders.tiles import Tiles
 Inputs = Callable[[Any], Mapping[str, Any]]
 
 
-def inputs_of(processor: Any) -> Inputs:
+def tower_inputs(processor: Any) -> Inputs:
     """The arguments as the image processor makes them; the pictures themselves for most of them."""
     kind = type(processor).__name__
     if kind == "Qwen2VLImageProcessor":

@@ -6,7 +6,7 @@ from torch import nn
 
 from attacks.encoders.batch_norm import settle
 from attacks.encoders.image_encoder import ImageEncoder, Origin
-from attacks.encoders.preprocess import specified
+from attacks.encoders.preprocess import preprocess_from
 from attacks.encoders.request import Request
 from attacks.encoders.wrap import refuse_extras
 
@@ -46,15 +46,15 @@ def load(request: Request) -> nn.Module:
             f"({point.value})"
         )
     if request.preprocess and isinstance(module, ImageEncoder):
-        module.preprocess = module.preprocess.replaced(request.preprocess)
+        module.preprocess = module.preprocess.replace(request.preprocess)
     elif request.preprocess:
         origin = Origin(request.family, request.model, f"of {package}")
-        module = ImageEncoder(module, specified(request.preprocess, f"plugin {point.name}"), origin)
+        module = ImageEncoder(module, preprocess_from(request.preprocess, f"plugin {point.name}"), origin)
     settle(module)
     return module.eval().requires_grad_(False)
 
 
-def package_of(name: str) -> str:
+def plugin_package(name: str) -> str:
     """The package that offers a plugin, and its version."""
     return _package(_entry_point(name))
 
@@ -64,10 +64,10 @@ def _package(point: EntryPoint) -> str:
 
 
 def _entry_point(name: str) -> EntryPoint:
-    points_of_all = entry_points(group=GROUP)
-    points = [point for point in points_of_all if point.name == name]
+    all_points = entry_points(group=GROUP)
+    points = [point for point in all_points if point.name == name]
     if not points:
-        names = ", ".join(sorted({point.name for point in points_of_all})) or "none is installed"
+        names = ", ".join(sorted({point.name for point in all_points})) or "none is installed"
         raise ValueError(f"`encoder.model` must be the name of a plugin ({names}); got {name!r}")
     if len(points) > 1:
         packages = ", ".join(sorted("?" if point.dist is None else point.dist.name for point in points))

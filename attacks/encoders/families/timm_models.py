@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import nn
 
-from attacks.encoders.families.named import FOLDER, check_name, saved_folder, set_size
+from attacks.encoders.families.model_names import FOLDER, check_name, saved_folder, set_size
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Fit, Preprocess
 from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, first_line, seeded
@@ -41,11 +41,11 @@ def load(request: Request) -> ImageEncoder:
         network, request = _of_folder(timm, request)
     else:
         network = _of_name(timm, request)
-    preprocess = preprocessing(timm.data.resolve_model_data_config(network)).replaced(request.preprocess)
+    preprocess = preprocessing(timm.data.resolve_model_data_config(network)).replace(request.preprocess)
     config: Any = network.pretrained_cfg
     if config.get("fixed_input_size"):
         set_size(network, tuple(config["input_size"][1:]), preprocess, request.model)
-    return ImageEncoder(network, preprocess, request.resolved(config.get("tag")))
+    return ImageEncoder(network, preprocess, request.resolve(config.get("tag")))
 
 
 def preprocessing(config: Mapping[str, Any]) -> Preprocess:
@@ -122,7 +122,7 @@ def _of_folder(timm: Any, request: Request) -> tuple[nn.Module, Request]:
 def _fill(network: nn.Module, request: Request) -> nn.Module:
     """The network with the weights of the request's file, if there is one."""
     if request.file is not None:
-        load_weights(network, request.file, without=tuple(_heads(network)))
+        load_weights(network, request.file, ignore=tuple(_heads(network)))
     return network
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from attacks.encoders.image_encoder import ImageEncoder, Origin
-from attacks.encoders.preprocess import specified
+from attacks.encoders.preprocess import preprocess_from
 from attacks.encoders.request import Request, first_line
 from attacks.encoders.wrap import flat, whole_file
 
@@ -28,7 +28,7 @@ def load(request: Request) -> ImageEncoder:
             into constants.
     """
     path = whole_file(request)
-    preprocess = specified(request.preprocess, f"{path}")
+    preprocess = preprocess_from(request.preprocess, f"{path}")
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="`torch.jit.load` is ")  # deprecated; its user cannot change it
         try:

@@ -72,7 +72,7 @@ def load(request: Request) -> ImageEncoder:
                 f"{request.weights!r}"
             )
         weights = enum[request.weights]
-    preprocess = preprocessing(weights.transforms()).replaced(request.preprocess)
+    preprocess = preprocessing(weights.transforms()).replace(request.preprocess)
     arguments = _ARGUMENTS.get(request.model, {}) | _side(request.model, preprocess)
     try:
         network: nn.Module = seeded(lambda: torchvision.models.get_model(request.model, weights=None, **arguments))
@@ -82,7 +82,7 @@ def load(request: Request) -> ImageEncoder:
     if not needs_no_download:
         file = _fetch(weights)
     if file is not None:
-        fill(network, _rename(read_state(file)), f"weights `{file}`", without=surplus)
+        fill(network, _rename(read_state(file)), f"weights `{file}`", ignore=surplus)
     origin = request.origin if needs_no_download else dataclasses.replace(request.origin, weights=weights.name)
     return ImageEncoder(network, preprocess, dataclasses.replace(origin, file=file))
 

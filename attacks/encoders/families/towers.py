@@ -49,7 +49,7 @@ class VisionTower(nn.Module):
     """
 
     #: The layers' outputs hold the rows of all pictures one after the other, as many for each.
-    packed = True
+    is_packed = True
 
     def __init__(self, network: Any, inputs: Inputs) -> None:
         super().__init__()

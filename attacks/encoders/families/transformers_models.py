@@ -11,14 +11,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attacks.encoders.families.hub import config_of, folder_of, weights_of
-from attacks.encoders.families.patches import Inputs, inputs_of, plain
+from attacks.encoders.families.hub import model_folder, read_config, read_weights
+from attacks.encoders.families.patches import Inputs, plain, tower_inputs
 from attacks.encoders.families.processor import FILES, preprocessing
 from attacks.encoders.families.towers import VisionTower, has_tower, tower_parts, tower_pool, without_language
 from attacks.encoders.image_encoder import ImageEncoder
-from attacks.encoders.preprocess import Preprocess, specified
+from attacks.encoders.preprocess import Preprocess, preprocess_from
 from attacks.encoders.request import RANDOM, Request, seeded
-from attacks.encoders.weights import half_of
+from attacks.encoders.weights import half_dtype
 from attacks.runtime.extras import extra
 
 _TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", "spiece.model", "tokenizer.model")
@@ -54,7 +54,7 @@ def load(request: Request) -> ImageEncoder:
     hf = extra("transformers")
     if request.pool not in (None, *_POOLS):
         raise ValueError(f"`encoder.pool` must be one of {', '.join(_POOLS)}, or null; got {request.pool!r}")
-    folder = folder_of(request, ("*.json", *_TOKENIZERS, "merges.txt"), _WEIGHTS)
+    folder = model_folder(request, ("*.json", *_TOKENIZERS, "merges.txt"), _WEIGHTS)
     with _silence(hf):
         config = _config(hf, folder)
         network, file = _network(hf, config, folder, request)
@@ -79,14 +79,14 @@ def _has_tower(config: Any, kind: type) -> bool:
 
 def _preprocess(hf: Any, folder: Path, request: Request) -> tuple[Preprocess, Inputs]:
     if not any((folder / name).is_file() for name in FILES):
-        return specified(request.preprocess, f"{folder}, without {FILES[0]},"), plain
+        return preprocess_from(request.preprocess, f"{folder}, without {FILES[0]},"), plain
     with _one_line(f"the image processor of {folder}"):
         processor = hf.AutoImageProcessor.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    return preprocessing(processor).replaced(request.preprocess), inputs_of(processor)
+    return preprocessing(processor).replace(request.preprocess), tower_inputs(processor)
 
 
 def _config(hf: Any, folder: Path) -> Any:
-    fields = config_of(folder)
+    fields = read_config(folder)
     kind = fields.get("model_type")
     if not isinstance(kind, str) or kind not in hf.CONFIG_MAPPING:
         code = "; the code that comes with it (auto_map) is never run" if "auto_map" in fields else ""
@@ -116,8 +116,8 @@ def _network(hf: Any, config: Any, folder: Path, request: Request) -> tuple[nn.M
         if _has_tower(config, whole):
             kind = without_language(whole)
             parts = tower_parts(kind, config)
-    state, file, label = ({}, None, label) if random else weights_of(request, folder, "model", parts)
-    dtype = half_of(state) or torch.float32
+    state, file, label = ({}, None, label) if random else read_weights(request, folder, "model", parts)
+    dtype = half_dtype(state) or torch.float32
     arguments = {"config": config, "state_dict": state, "dtype": dtype, "attn_implementation": None}
     with _one_line(label):  # the library reads the names of its older versions, and draws what is missing
         network, info = seeded(

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attacks.encoders.engine import in_float32
-from attacks.encoders.randomness import drawn
+from attacks.encoders.randomness import encoder_draws
 from attacks.encoders.tree import leaves, take
 from attacks.eot.faults.fault import Fault, NotFinite
 from attacks.eot.faults.trace import ENCODER, OneView, broken, slopes, traced
@@ -73,7 +73,7 @@ def one_view(query: Query, i: int, j: int) -> OneView:
     if problem.objective.paired:
         with torch.no_grad():
             twin = unchecked(transforms)(scene_of(problem.images[which]), u)
-            anchor = unchecked(problem.encoder)(twin, **drawn(transforms, u))
+            anchor = unchecked(problem.encoder)(twin, **encoder_draws(transforms, u))
     else:
         anchor = take(problem.anchor, which)
     scene = _scene(query, i, query.delta_of(i))

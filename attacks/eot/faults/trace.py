@@ -16,8 +16,8 @@ import torch
 from torch import Tensor
 
 from attacks.encoders.engine.precision import Overflow
-from attacks.encoders.randomness import EncoderDraws, drawn
-from attacks.encoders.tree import Encoder, Tree, leaves, mapped
+from attacks.encoders.randomness import EncoderDraws, encoder_draws
+from attacks.encoders.tree import Encoder, Tree, leaves, map_tree
 from attacks.runtime.stored import stored
 from transforms import Compose
 from transforms.doors import unchecked
@@ -57,7 +57,7 @@ class OneView:
 
     def judge(self, view: Tensor) -> Tensor:
         """The loss of a view."""
-        return self.loss(unchecked(self.encoder)(view, **drawn(self.transforms, self.u)))
+        return self.loss(unchecked(self.encoder)(view, **encoder_draws(self.transforms, self.u)))
 
 
 def traced(view: OneView) -> tuple[tuple[Line, ...], Tensor]:
@@ -68,7 +68,7 @@ def traced(view: OneView) -> tuple[tuple[Line, ...], Tensor]:
     with torch.no_grad():
         values = [view.through(slice(count), scene) for count in range(1, len(names) + 1)]
         shown = view.through(whole, scene)
-        features = unchecked(view.encoder)(shown, **drawn(transforms, view.u))
+        features = unchecked(view.encoder)(shown, **encoder_draws(transforms, view.u))
         loss = view.loss(features)
 
     def of_picture(pixels: Sequence[Tensor]) -> Tensor:
@@ -80,7 +80,7 @@ def traced(view: OneView) -> tuple[tuple[Line, ...], Tensor]:
 
     def of_features(parts: Sequence[Tensor]) -> Tensor:
         own = iter(parts)
-        return view.loss(mapped(features, lambda _: next(own)))
+        return view.loss(map_tree(features, lambda _: next(own)))
 
     return (
         _line(PICTURE, [layer.pixels for layer in scene.layers], of_picture),

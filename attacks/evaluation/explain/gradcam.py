@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks.encoders.layers import OUTPUT, Visit, named_layers, unwrapped, visits
+from attacks.encoders.layers import OUTPUT, Visit, named_layers, unwrap, visits
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.tree import optional
 from attacks.evaluation.explain.gradients import CountedEncoder
@@ -81,7 +81,7 @@ def places(answer: Tensor, frame: Size) -> Tensor:
 
 def on_picture(cam: Tensor, encoder: nn.Module, size: Size) -> Tensor:
     """A Grad-CAM (N,h,w) resized to pictures of `size`; 0 outside the encoder's crop."""
-    spec = optional(unwrapped(encoder), "preprocess")
+    spec = optional(unwrap(encoder), "preprocess")
     resized = spec.resized(*size) if isinstance(spec, Preprocess) else size
     axes, inside = [], []
     for has, long, wants in zip(size, resized, frame_of(encoder, size), strict=True):
@@ -99,7 +99,7 @@ def on_picture(cam: Tensor, encoder: nn.Module, size: Size) -> Tensor:
 
 def frame_of(encoder: nn.Module, size: Size) -> Size:
     """(height, width) of the network's own input, for pictures of `size`."""
-    spec = optional(unwrapped(encoder), "preprocess")
+    spec = optional(unwrap(encoder), "preprocess")
     return (spec.crop or spec.resized(*size)) if isinstance(spec, Preprocess) else size
 
 
@@ -122,7 +122,7 @@ def _candidates(visited: Sequence[Visit], frame: Size) -> list[str]:
                 len(shape) == 4 and shape[2] not in counts and _mapped(shape, frame)
             )  # attention weights are no map
         if fits:
-            key = visit.same or visit.name
+            key = visit.alias or visit.name
             chosen[key] = min(chosen.get(key, visit), visit, key=lambda one: one.name.count("."))
     return [visit.name for visit in chosen.values()]
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks.encoders.randomness import drawn
+from attacks.encoders.randomness import encoder_draws
 from attacks.eot.bank import Bank
 from attacks.eot.batching import in_parts
 from attacks.evaluation.scores import signature_of
@@ -101,7 +101,7 @@ def reach(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor, bank: Bank
         leaf = picture.detach().repeat(len(some), 1, 1, 1).requires_grad_()
         with torch.enable_grad():
             views = unchecked(bank.transforms)(scene_of(leaf), some)
-            values = encoder.sloped(views, anchor[None], **drawn(bank.transforms, some))
+            values = encoder.sloped(views, anchor[None], **encoder_draws(bank.transforms, some))
             return encoder.gradients(values, [leaf])
 
     for picture, anchor in zip(pictures, anchors, strict=True):

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from torch import nn
 
-from attacks.encoders.black_box.asked import Unanswered, black_box
+from attacks.encoders.black_box.asked import AnswerError, black_box
 from attacks.eot.faults.locate import AT_END
 from attacks.eot.problem import STEPS, Options, Problem
 from attacks.evaluation.sanity import questions, rules
@@ -133,7 +133,7 @@ def _checks(test: ShortAttack, module: nn.Module | None, views: int) -> list[Che
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", Silent)
             main = test.run()
-    except Unanswered:
+    except AnswerError:
         raise
     except Exception as error:  # an encoder may raise any
         halted = [skipped(name, "the attack does not run") for name in COMPARED + FOLLOWED]

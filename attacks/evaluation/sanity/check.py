@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from attacks.encoders.black_box.asked import Unanswered
+from attacks.encoders.black_box.asked import AnswerError
 from attacks.runtime.stored import stored
 
 Verdict = Literal["passed", "failed", "skipped"]
@@ -66,7 +66,7 @@ def guarded(name: str, ask: Callable[[], Check]) -> Check:
     """The check, failed if the attack raises an error: an encoder may raise any."""
     try:
         return ask()
-    except Unanswered:  # the run stops, and its answers so far are kept
+    except AnswerError:  # the run stops, and its answers so far are kept
         raise
     except Exception as error:
         return ruled(name, False, message_of(error))

@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attacks.encoders.black_box.asked import black_box
-from attacks.encoders.randomness import drawn
+from attacks.encoders.randomness import encoder_draws
 from attacks.encoders.request import seeded
-from attacks.encoders.tree import Encoder, Tree, leaves, mapped, take
+from attacks.encoders.tree import Encoder, Tree, leaves, map_tree, take
 from attacks.eot.protocols import Objective
 from attacks.evaluation.sanity.check import Check, message_of, ruled, skipped
 from attacks.evaluation.sanity.short_attack import ShortAttack
@@ -100,7 +100,7 @@ def differences(test: ShortAttack, module: nn.Module | None) -> list[Check]:
     with torch.no_grad():
         scenes = (perturbation.scene(test.images, start), scene_of(test.images))
         views, untouched = (view(transforms, scene, u) for scene in scenes)
-    which = drawn(transforms, u.repeat(len(test.images), 1))
+    which = encoder_draws(transforms, u.repeat(len(test.images), 1))
     checks: list[Check] = []
     try:
         same, encoder = repeats(test.problem.encoder, views, which)
@@ -263,7 +263,7 @@ def _wide(module: nn.Module, views: Tensor) -> nn.Module | None:
 
 def _cast(tree: Tree, dtype: torch.dtype) -> Tree:
     """The tree with its floating-point tensors in `dtype`."""
-    return mapped(tree, lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf)
+    return map_tree(tree, lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf)
 
 
 def _still(encoder: Encoder) -> Encoder:

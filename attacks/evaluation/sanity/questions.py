@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks.encoders.randomness import drawn
+from attacks.encoders.randomness import encoder_draws
 from attacks.encoders.tree import leaves
 from attacks.eot.problem import Problem
 from attacks.evaluation.sanity.check import Check, guarded, ruled, skipped
@@ -60,8 +60,8 @@ def radii(test: ShortAttack, main: Run, clean: Tensor, gain: float) -> list[Chec
     def unbound() -> Check:
         widest = resized(perturbation, top)
         generator = torch.Generator().manual_seed(stream(test.options.seed, "cards"))
-        drawn = cards(widest, test.images, generator)
-        shown = {name: test.judge(delta, perturbation=widest) for name, delta in drawn.items()}
+        encoder_draws = cards(widest, test.images, generator)
+        shown = {name: test.judge(delta, perturbation=widest) for name, delta in encoder_draws.items()}
         return beats_cards(losses_at(top), main.losses, shown, gain)
 
     return [guarded(name, check) for name, check in zip(RADII, (unbound, grown), strict=True)]
@@ -119,7 +119,7 @@ def smoothed(test: ShortAttack, main: Run, gain: float) -> Check:
     eot, stages = test.options.eot, getattr(test.options.eot.transforms, "stages", None)
     if test.options.optimiser.gradient_free or stages is None:
         return skipped(SMOOTHED, "the optimiser asks for no gradient, or the pipeline is no `Compose`")
-    inside = stages[-1:] if drawn(eot.transforms, test.judges.u[:1]) else ()
+    inside = stages[-1:] if encoder_draws(eot.transforms, test.judges.u[:1]) else ()
     noisy = Compose((*stages[: len(stages) - len(inside)], SensorNoise((SMOOTH, SMOOTH)), *inside))
     run = test.run(eot=replace(eot, transforms=noisy))
     remedy = "the gradient of the encoder with noise in its input is stronger, so its own is shattered"

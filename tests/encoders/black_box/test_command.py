@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from attacks.encoders.black_box import command as module
-from attacks.encoders.black_box.asked import kept
+from attacks.encoders.black_box.asked import ledger_at
 from attacks.encoders.black_box.command import command
 from attacks.encoders.black_box.ledger import LEDGER
 
@@ -87,13 +87,13 @@ def test_answers_that_belong_to_other_pictures_are_no_evidence(line, tmp_path, k
     with contextlib.ExitStack() as stack:
         if wrong:
             stack.enter_context(pytest.raises(ValueError, match="start a new run"))
-        with kept(encoder, tmp_path / LEDGER):
+        with ledger_at(encoder, tmp_path / LEDGER):
             encoder(pictures(*kinds)[0])
             encoder.confirm()
     with contextlib.ExitStack() as stack:
         if wrong:
             stack.enter_context(pytest.raises(ValueError, match="two answers"))
-        with kept(command(line), tmp_path / LEDGER):
+        with ledger_at(command(line), tmp_path / LEDGER):
             pass
 
 

@@ -21,14 +21,14 @@ def never(_):
 @pytest.mark.slow
 def test_a_file_cut_anywhere_keeps_its_whole_lines(tmp_path):
     path, first = tmp_path / "q.jsonl", Ledger()
-    with first.opened(path):
+    with first.open(path):
         first.answers(PICTURES, ask, 1)
     data = path.read_bytes()
     ends = [at + 1 for at, byte in enumerate(data) if byte == 10]
     for cut in range(len(data) + 1):
         path.write_bytes(data[:cut])
         ledger, asked = Ledger(), []
-        with ledger.opened(path):
+        with ledger.open(path):
             assert len(ledger) == sum(end <= cut for end in ends)
             rows = ledger.answers(PICTURES, lambda pixels, asked=asked: asked.append(len(pixels)) or ask(pixels), 3)
         np.testing.assert_array_equal(rows, ROWS)
@@ -44,7 +44,7 @@ def test_what_was_answered_before_an_error_is_kept(tmp_path):
             raise ValueError("no more")
         return ask(pixels)
 
-    with pytest.raises(ValueError, match="no more"), ledger.opened(tmp_path / "q.jsonl"):
+    with pytest.raises(ValueError, match="no more"), ledger.open(tmp_path / "q.jsonl"):
         ledger.answers(PICTURES, twice, 1)
     assert len((tmp_path / "q.jsonl").read_text().splitlines()) == len(ledger) == 2
 
@@ -53,13 +53,13 @@ def test_what_was_answered_before_an_error_is_kept(tmp_path):
 def test_a_damaged_line_is_named(tmp_path, line):
     path = tmp_path / "q.jsonl"
     path.write_text(f"{line}\n")
-    with pytest.raises(ValueError, match="line 1 is damaged"), Ledger().opened(path):
+    with pytest.raises(ValueError, match="line 1 is damaged"), Ledger().open(path):
         pass
 
 
 def test_only_one_process_appends(tmp_path):
     path = tmp_path / "q.jsonl"
-    with Ledger().opened(path), pytest.raises(ValueError, match="another process"), Ledger().opened(path):
+    with Ledger().open(path), pytest.raises(ValueError, match="another process"), Ledger().open(path):
         pass
-    with Ledger().opened(path):
+    with Ledger().open(path):
         pass

@@ -11,10 +11,10 @@ from torch import nn
 from attacks import EOT, PGD, Away, Linf, attack, load_encoder
 from attacks.commands import main
 from attacks.encoders import Defended, Features, Layers, Preprocess, Stochastic, randomised, with_preprocess
-from attacks.encoders.description import described, identity
+from attacks.encoders.description import description_rows, identity
 from attacks.encoders.engine import Decision, Overflow, prepare
 from attacks.encoders.engine.native_precision import in_native_precision, precision_text
-from attacks.encoders.layers import unwrapped
+from attacks.encoders.layers import unwrap
 from attacks.eot.bank import Bank
 from attacks.schema.encoder import ModuleConfig
 from attacks.study.encoder import subject
@@ -137,7 +137,7 @@ def test_any_module_can_be_attacked_and_wrapped(dtype):
     bank = Bank(Compose([]), torch.zeros(1, 0))
     assert torch.equal(bank.features(images, module, 8)[:, 0], expected)
     for encoder in (Defended(module, []), Features(module, ["output"])):
-        assert torch.equal(encoder(images), expected) and unwrapped(encoder) is module
+        assert torch.equal(encoder(images), expected) and unwrap(encoder) is module
     random = Stochastic(module)
     views = EOT(randomised(Compose([]), random), views=2)
     *_, last = attack(images, expected, encoder=random, **SETTINGS | {"eot": views})
@@ -163,11 +163,11 @@ def test_the_configured_precision_widens_a_copy_of_a_given_module(dtype):
     assert torch.equal(encoder(images), copy.deepcopy(module).float()(images))
     assert module[0].weight.dtype == dtype
     name = str(dtype).removeprefix("torch.")
-    assert dict(described(identity(node, encoder)))["precision"] == f"float32, widened from {name}"
+    assert dict(description_rows(identity(node, encoder)))["precision"] == f"float32, widened from {name}"
     own = subject(ModuleConfig(), cpu, module=module)
-    assert dict(described(identity(node, own)))["precision"] == name
+    assert dict(description_rows(identity(node, own)))["precision"] == name
     assert identity(node, own)["model"] == "Sequential"
-    assert "precision" not in dict(described(identity(node, subject(node, cpu, module=network()))))
+    assert "precision" not in dict(description_rows(identity(node, subject(node, cpu, module=network()))))
     with pytest.raises(ValueError, match=r"`encoder.precision` must be own or float32; got 'half'"):
         subject(ModuleConfig(precision="half"), cpu, module=module)
 

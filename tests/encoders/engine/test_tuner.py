@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from attacks.encoders.engine import Decision, Trial, describe, prepare
-from attacks.encoders.engine.preparation import prepared
+from attacks.encoders.engine.preparation import find_runner
 from attacks.encoders.engine.tf32 import allow_tf32
 from attacks.encoders.engine.tuner import CANDIDATES, choose, compare
 
@@ -148,7 +148,7 @@ def test_the_rule_measures_the_gradient_of_the_encoder_itself(frequency, is_take
     def trial(runner, chunk):
         leaf = views.clone().requires_grad_()
         (gradients,) = torch.autograd.grad(runner(leaf).sum(), leaf)
-        inner = prepared(runner)
+        inner = find_runner(runner)
         seconds[0] += 0.5 if inner is not None and inner.decision.precision == "bfloat16" else 1.0  # as if fast
         mean, noise = gradients.mean(0), gradients.var(0).sum() / len(gradients)
         return Trial(mean[None], (mean.square().sum() / noise - 1).clamp(min=0)[None])

@@ -36,8 +36,8 @@ def test_preprocessing_equals_the_processor():
     kernel, with torch's nearest."""
     processor = diffusers.image_processor.VaeImageProcessor(vae_scale_factor=8)
     plain = preprocessing({"block_out_channels": (4, 4, 4, 4), "sample_size": 64})
-    plain = plain.replaced({"size": None, "multiple": 8})
-    laws.assert_as_tensor(plain.replaced({"kernel": "torch_nearest"}), processor.preprocess)
+    plain = plain.replace({"size": None, "multiple": 8})
+    laws.assert_as_tensor(plain.replace({"kernel": "torch_nearest"}), processor.preprocess)
     laws.assert_as_pil(plain, processor.preprocess, limit=1e-3 / 255)
 
 

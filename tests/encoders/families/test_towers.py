@@ -9,9 +9,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
-from attacks.encoders.families.patches import inputs_of
+from attacks.encoders.families.patches import tower_inputs
 from attacks.encoders.families.processor import preprocessing
-from attacks.encoders.grids import by_area, by_patches, within
+from attacks.encoders.grids import by_area, by_patches, fit_within
 from attacks.encoders.layers import Layers
 from attacks.encoders.loading import load_encoder
 from tests.helpers import encoder_laws as laws
@@ -78,7 +78,7 @@ def test_the_language_model_is_not_read(saved, kind, tmp_path):
 
 
 def patches(kind, preprocess, picture):
-    return inputs_of(tiny.processor_of(kind))(preprocess(picture))
+    return tower_inputs(tiny.processor_of(kind))(preprocess(picture))
 
 
 def gap(values, expected, preprocess):
@@ -163,7 +163,7 @@ def test_sizes_are_those_of_the_library(height, width, patch, most):
     assert by_area(height, width, limits, patch) == _least(smart_resize(height, width, patch, *limits), patch)
     assert by_patches(height, width, most, patch) == get_image_size_for_max_num_patches(height, width, patch, most)
     expected = get_resize_output_image_size(torch.empty(3, height, width), most, patch, "channels_first")
-    assert within(height, width, (most, most), patch) == _least(expected, patch)
+    assert fit_within(height, width, (most, most), patch) == _least(expected, patch)
 
 
 def _least(size, patch):

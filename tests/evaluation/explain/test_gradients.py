@@ -6,7 +6,7 @@ from torch import nn
 
 from attacks import bank
 from attacks.encoders import Defended, Phash, Stochastic, bits, untrained
-from attacks.encoders.randomness import drawn, randomised
+from attacks.encoders.randomness import encoder_draws, randomised
 from attacks.eot.bank import Bank
 from attacks.evaluation.explain.gradients import VIEWS, CountedEncoder, reach, saliency
 from tests.helpers.small import small, smooth
@@ -70,7 +70,7 @@ def test_an_encoder_without_a_gradient_has_no_reach():
 def test_random_defences_and_hashes_have_a_reach():
     for encoder in (Stochastic(Defended(untrained().eval(), [SensorNoise((0.01, 0.1))])), Phash()):
         views = bank(randomised(Compose([Affine(degrees=10)]), encoder), 2, seed=0, purpose="test")
-        assert bool(drawn(views.transforms, views.u)) == isinstance(encoder, Stochastic)
+        assert bool(encoder_draws(views.transforms, views.u)) == isinstance(encoder, Stochastic)
         with torch.no_grad():
             anchors = encoder(PICTURES)
         result = reach(CountedEncoder(encoder), PICTURES, anchors, views, 8)
