@@ -55,16 +55,11 @@ def test_arguments_set_the_configuration_like_overrides(calls, tmp_path):
     assert (run.data.path, run.perturbation.eps, call["module"]) == (str(tmp_path), "4/255", None)
     assert call["preset"] == "smoke" and "data=folder" in call["overrides"]
     assert result.folder == call["out"] and result.folder.parts[0] == "outputs"
-
-
-@pytest.mark.slow
-def test_a_module_replaces_the_encoder_and_each_run_has_its_own_folder(calls, tmp_path):
     module = torch.nn.Flatten().eval()
-    robustness(module, preset="smoke")
-    robustness(module, preset="smoke")
-    robustness(module, preset="smoke", out=tmp_path / "here")
-    assert all(call["module"] is module for call in calls)
-    assert len({call["out"] for call in calls}) == 3 and calls[2]["out"] == tmp_path / "here"
+    for out in (None, None, tmp_path / "here"):
+        robustness(module, preset="smoke", out=out)
+    assert all(call["module"] is module for call in calls[1:])
+    assert len({call["out"] for call in calls}) == 4 and calls[3]["out"] == tmp_path / "here"
 
 
 def conv(*after):
@@ -152,21 +147,13 @@ def test_a_preset_may_be_a_file_of_the_user(calls, tmp_path):
         ({"data.count": "many"}, "data.count"),
         ({"data.count": object()}, "`data.count`"),
         ({"+attack.steps": 3}, "keys of the configuration"),
-        ({"hydra/launcher": "x"}, "keys of the configuration"),
         ({"preset": "nothing"}, "nothing"),
         ({"pipeline": 3}, "`pipeline` must be the name of a kernel, such as cv2_linear, or a function; got int"),
         ({"encoder": abs}, "`encoder` must be a name or a torch.nn.Module"),
         ({"pictures": 3}, "`pictures` must be a path, a list of paths, a tensor, or .* got int"),
-        ({"pictures": torch.full((2, 3, 8, 8), 2.0)}, "must lie in .0, 1.; got 2 to 2"),
-        ({"pictures": [torch.zeros(8, 8)]}, r"got one shaped \(8, 8\)"),
         ({"pictures": []}, "at least one picture"),
-        ({"encoder": ["pocket", abs]}, "`encoder` must be a name or a torch.nn.Module"),
         ({"encoder": {"../x": "pocket"}}, "names of letters"),
         ({"eps": "8/255", "perturbation.eps": "4/255"}, "`perturbation.eps` is given twice: '8/255' by its own"),
-        (
-            {"steps": 2, "attack.steps": 3},
-            "`attack.steps` is given twice: 2 by its own argument and 3; leave one out",
-        ),
     ],
 )
 def test_a_wrong_argument_gives_a_one_line_error_and_runs_nothing(calls, values, message):
@@ -183,13 +170,6 @@ def test_a_file_in_place_of_the_folder_is_kept(calls, tmp_path, encoder):
     with pytest.raises(ValueError, match=r"`out`: .*index.html was not written by viewproof"):
         robustness(["phash"], preset="smoke", out=tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["index.html"] and calls == []
-
-
-@pytest.mark.slow
-def test_numbers_of_numpy_are_numbers(calls):
-    for eps in (np.float64(1 / 8), np.float32(1 / 8)):
-        robustness(preset="smoke", eps=eps, seed=np.int64(3))
-    assert {(float(call["run"].perturbation.eps), call["run"].seed) for call in calls} == {(1 / 8, 3)}
 
 
 def test_a_shard_that_is_not_the_last_has_no_result(calls):
@@ -216,7 +196,9 @@ def test_an_online_tracker_must_be_named_in_the_call_and_not_in_a_preset(calls, 
     assert [call["run"].tracker.uri for call in calls] == [server]
 
 
-LEAVES = st.none() | st.booleans() | st.integers(-(10**9), 10**9) | st.floats(allow_nan=False, allow_infinity=False)
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+LEAVES = st.none() | st.booleans() | st.integers(-(10**9), 10**9) | FLOATS
+LEAVES |= FLOATS.map(np.float64) | st.integers(-9, 9).map(np.int64)
 TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")))
 
 

@@ -51,7 +51,7 @@ FLAGS = ("-m", "--help", "--cfg=job", "--multirun=5", "-x", "--", "-c", "--hydra
 
 
 @cache
-def known():
+def config_keys():
     """Keys for the command line."""
     fields = [
         f"{group}.{field}"
@@ -76,19 +76,19 @@ def override(draw):
     """An argument of the command line, usually almost valid."""
     if draw(st.integers(0, 9)) == 0:
         return draw(st.text(max_size=20) | st.sampled_from(FLAGS))
-    groups = [*CHOICES, *OPEN]
+    groups, choices = [*CHOICES, *OPEN], [name for group in CHOICES.values() for name in group]
     if draw(st.integers(0, 2)) == 0:
         group = draw(st.sampled_from(groups))
         return f"{group}={draw(st.sampled_from([*CHOICES.get(group, ('camera', 'eot3d'))]))}"
     sign = draw(st.sampled_from(["", "", "", "", "+", "++", "~"]))
-    key = draw(st.sampled_from(known()) | st.sampled_from(KEYS) | st.sampled_from([*groups, "config"]))
+    key = draw(st.sampled_from(config_keys()) | st.sampled_from([*KEYS, *groups, "config"]))
     package = draw(st.sampled_from(["", "", "", "", "", "@_global_", "@hydra", "@a:b"]))
     atoms = st.sampled_from(["1", "a", "camera", "null", "''", "0.5", "${seed}"])
     value = draw(
         st.sampled_from(["1", "2", "8/255", "0.5", "true", "null"])
-        | (st.sampled_from(ODD) | st.text(max_size=12) | st.integers().map(str) | st.floats().map(str))
-        | st.sampled_from([*(name for group in CHOICES.values() for name in group), "camera", "identity", "eot2d"])
-        | st.lists(atoms, max_size=3).map(lambda each: f"[{','.join(each)}]")
+        | st.sampled_from([*ODD, *choices, "camera", "identity", "eot2d"])
+        | (st.text(max_size=12) | st.integers().map(str) | st.floats().map(str))
+        | st.lists(atoms, max_size=3).map(lambda items: f"[{','.join(items)}]")
         | st.builds("{{{}: {}}}".format, atoms, atoms)
     )
     return f"{sign}{key}{package}={value}" if sign != "~" or draw(st.booleans()) else f"~{key}"
@@ -97,56 +97,51 @@ def override(draw):
 def damaged(text, random):
     """The text of a preset after zero to three changes."""
     for _ in range(random.choice((1, 0, 1, 2, 3))):
-        text = random.choice((in_tree, in_tree, in_lines, in_letters))(text, random)
+        text = random.choice((in_tree, in_tree, in_lines))(text, random)
     return text
 
 
 def in_tree(text, random):
     """A key or a value is replaced anywhere, or a key is added."""
     try:
-        tree, new = yaml.safe_load(text), yaml.safe_load(random.choice(ODD))
+        tree, value = yaml.safe_load(text), yaml.safe_load(random.choice(ODD))
     except (yaml.YAMLError, RecursionError, ValueError):
         return text
     places = []
 
     def walk(node):
-        for key, value in node.items() if isinstance(node, dict) else enumerate(node):
+        for key, child in node.items() if isinstance(node, dict) else enumerate(node):
             places.append((node, key))
-            if isinstance(value, dict | list) and len(places) < 200:
-                walk(value)
+            if isinstance(child, dict | list) and len(places) < 200:
+                walk(child)
 
     if not isinstance(tree, dict | list) or not tree:
         return text
     walk(tree)
     node, key = random.choice(places)
-    if random.random() < 0.25:  # deeper, up to sixty levels
-        for _ in range(random.choice((1, 5, 60))):
-            new = {random.choice(KEYS): new} if random.random() < 0.5 else [new]
+    for _ in range(random.choice((0, 0, 0, 1, 5, 60))):  # deeper
+        value = {random.choice(KEYS): value} if random.random() < 0.5 else [value]
     if isinstance(node, list) or random.random() < 0.5:
-        node[key] = new
+        node[key] = value
     else:
-        node[random.choice((*KEYS, *known()))] = random.choice((new, node.pop(key)))
+        node[random.choice((*KEYS, *config_keys()))] = random.choice((value, node.pop(key)))
     head = "# @package _global_\n" if "@package" in text else ""
     return head + yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
 
 
 def in_lines(text, random):
-    """A line is dropped, doubled, indented, added, or has another value."""
+    """A line is dropped, doubled, indented, added, or has another value or another sign in it."""
     lines = text.splitlines() or [""]
     at = random.randrange(len(lines))
     line = lines[at]
-    new = f"{random.choice((*KEYS, *known()))}: {random.choice(ODD)}"
-    other = f"{line.partition(':')[0]}: {random.choice(ODD)}"
-    indented = random.choice((" ", "\t", "  ", "- ")) + line
-    lines[at : at + 1] = random.choice(([], [line, line], [indented], [new, line], [other]))
+    place = random.randrange(len(line) + 1)
+    added = f"{random.choice((*KEYS, *config_keys()))}: {random.choice(ODD)}"
+    changed = random.choice(
+        (f"{line.partition(':')[0]}: {random.choice(ODD)}", random.choice((" ", "\t", "- ")) + line)
+    )
+    broken = line[:place] + random.choice((*SIGNS, "")) + line[place + random.choice((0, 0, 9)) :]
+    lines[at : at + 1] = random.choice(([], [line, line], [added, line], [changed], [broken], [broken]))
     return "\n".join(lines) + "\n"
-
-
-def in_letters(text, random):
-    first, second = sorted(random.randrange(len(text) + 1) for _ in range(2))
-    if random.random() < 0.3:
-        return text[:first] + text[first + min(second - first, 20) :]
-    return text[:first] + random.choice(SIGNS) + text[first:]
 
 
 #: Prefixes of the audit events in which data leaves the process, or a file changes.
@@ -288,13 +283,9 @@ def test_hook_reports_writes_processes_imports_and_network_use(deed):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("error", [KeyError("key"), ValueError("two\nlines"), None])
+@pytest.mark.parametrize("error", [KeyError("key"), ValueError("two\nlines")])
 def test_code_that_breaks_a_law_fails_the_check(error, monkeypatch):
-    def broken(run):
-        if error:
-            raise error
-
-    monkeypatch.setitem(globals(), "through_a_file", broken)
+    monkeypatch.setitem(globals(), "through_a_file", lambda _: (_ for _ in ()).throw(error))
     with pytest.raises((AssertionError, KeyError)):
         check({"whole": composed()[0]})
 
@@ -308,13 +299,6 @@ def test_empty_defaults_are_ignored_and_circular_defaults_are_refused(defaults, 
             pipelines.preset(str(path))
     else:
         assert pipelines.preset(str(path)).stages == tuple(pipelines.stages({"affine": {"degrees": 5}}, "x"))
-
-
-def test_preset_in_its_own_chain_of_defaults_is_refused_in_one_line(tmp_path):
-    path = tmp_path / "case.yaml"
-    path.write_text("defaults:\n- /objective/verification@_here_\n- case\nthreshold: 0.5\n")
-    with pytest.raises(ValueError, match="lead back to themselves"):
-        compose(str(path))
 
 
 def test_name_that_is_not_a_string_is_refused_by_its_key():

@@ -21,20 +21,14 @@ from tests.schema.test_fuzz_configs import nothing_else
 
 #: Argument -> suggestion.
 MEANT = {
-    "eps=8/255": "perturbation.eps=8/255",
-    "steps=10": "attack.steps=10",
     "attack=pgd": "optimiser=pgd",
-    "attack.eps=3": "perturbation.eps=3",
     "encoder=resnet50": "encoder=torchvision encoder.model=resnet50",
     "encoder=ViT-B-32": "encoder=open_clip encoder.model=ViT-B-32",
-    "optimizer=pgd": "optimiser=pgd",
     "optimizer.momentm=0.5": "optimiser.momentum=0.5",
     "optimiser.lr=2": "optimiser=sgd optimiser.lr=2",
     "config=quikstart": "config=quickstart",
-    "perturbation=Linf": "perturbation=linf",
     "evaluate.view=3": "evaluate.views=3",
     "epsilon=8/255": "perturbation.eps=8/255",
-    "attack.iterations=10": "attack.steps=10",
     "encoder=dinov2": "encoder=transformers encoder.model=facebook/dinov2-small",
     "objective=untargeted": "objective=away",
 }
@@ -65,37 +59,27 @@ BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
 TEXTS = {
     "encoder: {_target_: os.system, command: 'touch mark'}\n": "key `_target_` is refused",
     "evaluate: {maps: [{_target_: os.system}]}\n": "key `_target_` is refused",
-    "encoder: {_partial_: true}\n": "key `_partial_` is refused",
     "data: {'()': logging.FileHandler, filename: mark}\n": "key `..` is refused",
     "encoder: !!python/object/apply:os.system ['touch mark']\n": "tags",
     "encoder: !include /etc/passwd\n": "tags",
-    "!!bool x: 1\n": "tags",
     BOMB: "aliases",
-    "a: &a [*a]\n": "aliases",
     f"a: {'[' * 2000}{']' * 2000}\n": "not valid YAML",
     f"a: {'{a: ' * 2000}1{'}' * 2000}\n": "YAML",
     f"a: {'x' * 2**18}\n": "larger than 256 KiB",
     "seed: 1\nseed: 2\n": "duplicate key",
-    "data: {count: {1: 2, 1: 3}}\n": "duplicate key",
     "<<: {seed: 1}\nseed: 2\n": "duplicate key or merge",
     b"seed: \xff\xfe\n": "not valid YAML",
     "seed: 1\n".encode("utf-16"): "not valid YAML",
-    "seed: 1\0\n": "not valid YAML",
-    "seed: \x1b[2J\n": "not valid YAML",
     "seed: 1\n---\nseed: 2\n": "not valid YAML",
     "": "must be a mapping",
-    "5\n": "must be a mapping",
     "- 1\n": "must be a mapping",
     "seed: ${oc.env:HOME}\n": "does not read the environment",
-    "a: oc.env\nseed: ${${a}:HOME}\n": "does not read the environment",
-    "seed: ${oc.decode:x}\n": "does not read the environment",
     'a: "${\\toc.env:HOME}"\n': "does not read the environment",
     "hydra: {run: {dir: ../elsewhere}}\n": "`hydra` is refused",
     "defaults: [{override /hydra/launcher: joblib}]\n": "default .* is refused; set it on the command line",
     "# @package hydra.launcher\nsetup: [touch mark]\n": "`@package` in hydra",
     "# x\u2028# @package hydra.job_logging\na: 1\n": "`@package` in hydra",
     "defaults: [../../../etc/passwd]\n": "must name a choice",
-    "defaults: [//etc/passwd]\n": "must name a choice",
     "defaults: ['${config}/job_logging/y']\n": "must name a choice",
     "defaults: 5\n": "`defaults` must be a list",
     "tracker: {uri: 'http://a:b@host'}\n": "password",
@@ -110,14 +94,12 @@ COMPOSED = {
     "'${oc.env:HOME}': 1\n": "not in 'Run'",
     "overwrite: true\n": "`overwrite=true` removes an earlier run, so a preset may not",
     "workers: 3\n": "`workers=3` starts processes",
-    "workers: ray\n": "`workers=ray` starts processes",
     "shard: 0/2\n": "`shard=0/2` leaves pictures",
     HTTP: "sends pictures",
+    "defaults: [/objective/verification@_here_, mine]\nthreshold: 0.5\n": "lead back to themselves",
     "defaults: [/engine@hydra.launcher: fixed]\n": "refused",
     "defaults: [{override /encoder: nowhere}]\n": "nowhere",
     "attack: {stepz: 3}\n": "stepz",
-    "attck: {steps: 3}\n": "attck",
-    "1: 2\n": "1",
     "defaults: [{override /encoder: torchscript}]\nencoder: {model: x.pt}\n": "runs the program",
     f"{TRACKER}tracker: {{uri: 'http://host'}}\n": "network",
     f"{TRACKER}tracker: {{uri: 'sqlite:////tmp/x'}}\n": "uri",
@@ -145,12 +127,10 @@ OVERRIDES = {
     "attack.steps=[1]": r"`attack.steps` must be a whole number; got \[1\]$",
     "transforms.deterministic=maybe": "`transforms.deterministic` must be true or false; got maybe$",
     "attack=sweet": "`attack=sweet` is unknown: attack is single, suite, radius$",
-    "transforms.stages.afine.shear=3": r"downscale; did you mean affine\?$",
     "transforms.stages.cutout.size=[0.2,0.4]": r"is added with a plus: \+transforms\.stages\.cutout",
     "transforms.stages.affine.shear=3": r"is added with a plus: \+transforms\.stages\.affine\.shear",
     "+whatever=1": "whatever.*known here",
     "++attack.stepz=3": "stepz",
-    "++optimiser.momentun=1": "optimiser.momentun.*momentum",
     "++seed={a:1}": "seed",
     "perturbation=patch": "`perturbation=patch` has no key eps, which .* sets: begin with config=patch",
     "config=patch_quickstart objective=away": "has no key target, which .*: begin with another preset",
@@ -164,8 +144,6 @@ OVERRIDES = {
     "~attack": "attack",
     "~attack.steps": "attack.steps",
     "~seedling": "seedling",
-    "data.path=x": "path",
-    "encoder=../../x": "must name a choice",
     "hydra.job_logging.handlers.file.filename=x.log": "`hydra.job_logging.*refused",
     "hydra.launcher={_target_:os.system}": "`hydra.launcher` is refused",
     "hydra.launcher.x={_target_:os.system}": "`hydra.launcher.x` is refused",
@@ -254,7 +232,6 @@ TOGETHER = {
     "optimiser=square optimiser.p_init=2": r"`optimiser.p_init` must lie in \(0, 1\]",
     "optimiser.schedule=steps": "schedule.*cosine",
     "perturbation=l0 perturbation.eps=2.5": "whole number of pixels",
-    "perturbation.eps=inf": r"\(0, 1\], got inf: write 8/255",
     "perturbation.mask=nowhere.png": "there is none at 'nowhere.png'",
     "transforms.stages.affine.turn=3": "affine.turn.*degrees",
     "transforms.stages.swirl={}": "swirl.*affine",
@@ -264,17 +241,14 @@ TOGETHER = {
     "data=scenes data.path=bundled": "`data=scenes` says where a patch lies",
     "config=patch_universal data.path=none.csv": "`none.csv` is no file",
     "config=patch_universal perturbation.place.scale=[0.3,0.5]": "the scenes have places for it",
-    "attack=suite objective=layers": "cannot be combined",
     "attack.adversary=1": "`attack.adversary` chooses the views of a step, 2, among",
     "attack.adversary=8 optimiser=square": "needs gradients of new views; optimiser=square has none",
     "attack.adversary=8 risk=cvar": "needs risk=mean",
-    "config=patch attack=radius": "a ball round each picture, of a radius of its own; got patch",
     "attack=radius perturbation.shared=true": "of a radius of its own; got shared=true",
     "attack=radius optimiser=square": "`attack=radius` goes on by gradients; got optimiser=square",
     "config=patch optimiser=label_only": "`optimiser=label_only` needs a ball round each picture",
     "attack.stop=2": "`attack.stop` is a loss of objective=away, between -1 and 1",
     "attack.stop=0.3 objective=infonce": "of objective=infonce, between -inf and 0",
-    "attack.stop=0.3 objective.metric=l2": "between -inf and 0",
     "attack.views=many": "`attack.views` must be auto or a whole number, .*; got many",
     "attack.steps=null attack.gradients=1": "`attack.gradients` must suffice for a step of 2 views",
     "risk=worst_of risk.k=3": "`attack.views` must be a multiple of risk.k = 3",
@@ -283,11 +257,22 @@ TOGETHER = {
     "engine.reuse=nowhere": "`engine.reuse` must be a run directory",
     "engine.chunk=many": "`engine.chunk`.*at least 1",
     "engine.precision=float16": "`engine.precision`.*float32, tf32, mixed, bfloat16.*got 'float16'",
-    "engine.layout=nhwc": "`engine.layout`.*contiguous, channels_last",
-    "engine.fold=perhaps": "`engine.fold`.*true or false",
     "engine.device=meta": "`engine.device` must be .* that computes; got 'meta'",
 }
-VALUES = {f"{key}={value}": key.rpartition(".")[2] for key, values in NUMBERS.items() for value in values} | TOGETHER
+#: The same, of runs that are refused only when their directory has been begun.
+LATE = {
+    "objective.metric=l7": "`objective.metric` must be one of cosine, l2",
+    "objective=layers objective.layers=[stages.9]": "`objective.layers`: the encoder has no 'stages.9'",
+    "objective=layers objective.layers=[head:max]": "`objective.layers`: the pool of head must be one of",
+    "objective=layers objective.weights=[1]": "`objective.weights` must be one number for each of 2",
+    "objective=layers encoder=phash": "it has no named layers, only 'output'",
+    "attack=suite attack.nearest=9999": "`attack.nearest` must lie between 0 and",
+}
+VALUES = (
+    {f"{key}={value}": key.rpartition(".")[2] for key, values in NUMBERS.items() for value in values}
+    | TOGETHER
+    | LATE
+)
 
 
 @pytest.mark.parametrize("words", mostly_slow(VALUES, 80))
@@ -297,4 +282,4 @@ def test_a_value_that_no_part_takes_gives_its_message(tmp_path, monkeypatch, wor
         job(validate(changed(words)), tmp_path / "out", "smoke", [])
     text = str(caught.value)
     assert re.search(VALUES[words], text) and text.isprintable(), text
-    assert {path.name for path in tmp_path.rglob("*")} <= {"out", ".lock"}
+    assert words in LATE or {path.name for path in tmp_path.rglob("*")} <= {"out", ".lock"}
