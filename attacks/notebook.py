@@ -187,8 +187,8 @@ def robustness(
             "`pipeline` must be the name of a kernel, such as cv2_linear, or a function; got "
             f"{type(pipeline).__name__}"
         )
-    named, function = (pipeline, None) if isinstance(pipeline, str) else (None, pipeline)
-    arguments = {"perturbation.eps": eps, "attack.steps": steps, "evaluate.pipeline": named}
+    kernel, function = (pipeline, None) if isinstance(pipeline, str) else (None, pipeline)
+    arguments = {"perturbation.eps": eps, "attack.steps": steps, "evaluate.pipeline": kernel}
     keys: dict[str, Any] = {key: value for key, value in arguments.items() if value is not None}
     encoders = {"": encoder} if isinstance(encoder, str | nn.Module) else _by_name(encoder)
     several = "" not in encoders
@@ -196,12 +196,12 @@ def robustness(
         refuse_foreign(folder, "out")
     if pictures is not None:
         keys |= {"data": "folder", "data.path": str(as_path(pictures, folder if several else folder.parent))}
-    if repeated := keys.keys() & values.keys():
-        key = min(repeated)
+    if repeats := keys.keys() & values.keys():
+        key = min(repeats)
         raise ValueError(
             f"`{key}` is given twice: {keys[key]!r} by its own argument and {values[key]!r}; leave one out"
         )
-    runs = {name: _run(one, folder / name, preset, keys | values, function) for name, one in encoders.items()}
+    runs = {name: _run(item, folder / name, preset, keys | values, function) for name, item in encoders.items()}
     if not several:
         return runs[""]
     compared = compare_runs({run.folder: name for name, run in runs.items()})
@@ -220,7 +220,7 @@ def _run(
     keys = {key: value for key, value in {"encoder": name, "encoder.model": model}.items() if value}
     overrides = words(keys | dict(values))
     run = compose(preset, overrides)
-    with nullcontext() if module is None else _restored(module, checked=not run.encoder.features):
+    with nullcontext() if module is None else _module_state(module, check_output=not run.encoder.features):
         content = job(run, folder, Path(preset).stem, overrides, module=module, pipeline=pipeline)
     if not content:
         raise ValueError(
@@ -232,20 +232,20 @@ def _run(
 def _by_name(encoders: Any) -> dict[str, Encoder]:
     """Encoders by the name of their run, which is a folder's too. Raises ValueError."""
     if isinstance(encoders, Mapping):
-        named = {str(name): encoder for name, encoder in encoders.items()}
+        encoder_by_name = {str(name): encoder for name, encoder in encoders.items()}
     else:
-        listed = encoders if isinstance(encoders, Sequence) else [encoders]
-        labels = [re.sub(r"[^A-Za-z0-9_.-]+", "-", e if isinstance(e, str) else type(e).__name__) for e in listed]
+        items = encoders if isinstance(encoders, Sequence) else [encoders]
+        labels = [re.sub(r"[^A-Za-z0-9_.-]+", "-", e if isinstance(e, str) else type(e).__name__) for e in items]
         numbers = [f"-{i}" if labels.count(label) > 1 else "" for i, label in enumerate(labels, 1)]
-        named = {label + number: e for label, number, e in zip(labels, numbers, listed, strict=True)}
-    if not named:
+        encoder_by_name = {label + number: e for label, number, e in zip(labels, numbers, items, strict=True)}
+    if not encoder_by_name:
         raise ValueError("`encoder` must name at least one encoder; got none")
-    for name, encoder in named.items():
+    for name, encoder in encoder_by_name.items():
         if not isinstance(encoder, str | nn.Module):
             raise ValueError(f"`encoder` must be a name or a torch.nn.Module; got {type(encoder).__name__}")
         if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_. -]{0,99}", name):
             raise ValueError(f"`encoder` must have names of letters, digits, spaces, '.', '_' and '-'; got {name!r}")
-    return named
+    return encoder_by_name
 
 
 def _frame(page: Path, title: str) -> str:
@@ -256,7 +256,7 @@ def _frame(page: Path, title: str) -> str:
 
 
 @contextmanager
-def _restored(module: nn.Module, checked: bool) -> Iterator[None]:
+def _module_state(module: nn.Module, check_output: bool) -> Iterator[None]:
     """Restore the modes and gradients of the caller's `module` after a run, which freezes it. Its output is checked
     here, unless the run reads the features of layers."""
     modes = [(part, part.training) for part in module.modules()]
@@ -278,7 +278,7 @@ def _restored(module: nn.Module, checked: bool) -> Iterator[None]:
                 f"{output.shape[1]} to {_size(inputs)}: begin it with a resize such as torch.nn.AdaptiveAvgPool2d(64)"
             )
 
-    hooks = (module.register_forward_pre_hook(before), module.register_forward_hook(after)) if checked else ()
+    hooks = (module.register_forward_pre_hook(before), module.register_forward_hook(after)) if check_output else ()
     try:
         yield
     except RuntimeError as error:
@@ -303,8 +303,8 @@ def _size(inputs: tuple[Any, ...]) -> str:
 
 
 def _new_folder(preset: str) -> Path:
-    now = datetime.now()
-    return Path("outputs") / f"{now:%Y-%m-%d}" / f"{Path(preset).stem}-{now:%H-%M-%S-%f}"
+    time = datetime.now()
+    return Path("outputs") / f"{time:%Y-%m-%d}" / f"{Path(preset).stem}-{time:%H-%M-%S-%f}"
 
 
 def _number(text: str) -> float | int | str | None:

@@ -55,7 +55,7 @@ def main(config: DictConfig) -> float | None:
             content = job(run, out, settings.runtime.choices["config"], overrides)
         refuse_failed(content)
         if settings.mode is RunMode.RUN:
-            _decided(content)
+            _end_by_policy(content)
         return content["arms"]["eot"][content["primary"]["measure"]]["mean"] if content else None
     except Stopped as stop:
         launchers.hand_on(stop.number)
@@ -77,13 +77,13 @@ def cli() -> None:
         print(f"viewproof {__version__}")
         return
     # Makes Hydra raise exceptions instead of printing them; the user's value is stored under ALL.
-    os.environ[ALL] = os.environ.get("HYDRA_FULL_ERROR", "0")
+    os.environ[USERS_VALUE] = os.environ.get("HYDRA_FULL_ERROR", "0")
     os.environ["HYDRA_FULL_ERROR"] = "1"
     try:
         with tempfile.TemporaryDirectory() as scratch:
-            shown = any(a.startswith("show=") and a != "show=null" for a in sys.argv[1:])
-            resumed = any(a.startswith("resume=") for a in sys.argv[1:])  # composes nothing: Hydra makes no folder
-            if (RANK or shown) and not resumed:
+            is_shown = any(a.startswith("show=") and a != "show=null" for a in sys.argv[1:])
+            is_resumed = any(a.startswith("resume=") for a in sys.argv[1:])  # composes nothing: Hydra makes no folder
+            if (RANK or is_shown) and not is_resumed:
                 sys.argv[1:] = _follower(sys.argv[1:], scratch)
             _run()
     except (CompactHydraException, OmegaConfBaseException, RecursionError, *USER_ERRORS) as error:
@@ -100,7 +100,7 @@ def cli() -> None:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
     finally:
-        os.environ["HYDRA_FULL_ERROR"] = os.environ.pop(ALL)
+        os.environ["HYDRA_FULL_ERROR"] = os.environ.pop(USERS_VALUE)
 
 
 def _resume(arguments: Sequence[str]) -> None:
@@ -120,10 +120,10 @@ def _resume(arguments: Sequence[str]) -> None:
     with stoppable(Path(folder)):
         content = resume(Path(folder), overrides)
     refuse_failed(content)
-    _decided(content)
+    _end_by_policy(content)
 
 
-def _decided(content: Mapping[str, Any]) -> None:
+def _end_by_policy(content: Mapping[str, Any]) -> None:
     """End with the exit code of the run's policy: 3 for FAIL, 4 for UNDECIDED."""
     from attacks.gate.verdict import exit_code
 
@@ -175,12 +175,12 @@ RANK = int(os.environ.get("RANK", "0")) if PROCESSES > 1 else 0
 #: Seconds that a process other than the first waits before it prints an error. Mostly the first process has the same
 #: error, and torchrun then ends the others before they repeat it.
 PAUSE = 5.0
-ALL = "VIEWPROOF_FULL_ERROR"
+USERS_VALUE = "VIEWPROOF_FULL_ERROR"
 
 
 def _full_errors() -> bool:
     """Whether the user set HYDRA_FULL_ERROR=1 to see tracebacks."""
-    return os.environ.get(ALL) == "1"
+    return os.environ.get(USERS_VALUE) == "1"
 
 
 def _end(error: Exception) -> NoReturn:

@@ -16,7 +16,7 @@ def blocks(*pictures: Tensor) -> Iterable[tuple[Tensor, ...]]:
     rows = max(1, VALUES * first.shape[2] // max(1, first.numel()))
     if first.device.type != "cpu" or rows >= first.shape[2]:
         return [pictures]
-    return zip(*[each.split(rows, 2) for each in pictures], strict=True)
+    return zip(*[row.split(rows, 2) for row in pictures], strict=True)
 
 
 def columns(*batches: Tensor) -> Iterable[tuple[Tensor, ...]]:
@@ -24,7 +24,7 @@ def columns(*batches: Tensor) -> Iterable[tuple[Tensor, ...]]:
     not depend on the other rows; all at once where they are not on the host."""
     first = batches[0]
     size = VALUES if first.device.type == "cpu" else max(1, first.shape[1])
-    return zip(*[each.split(size, 1) for each in batches], strict=True)
+    return zip(*[row.split(size, 1) for row in batches], strict=True)
 
 
 def in_blocks(rule: Callable[..., Tensor], *pictures: Tensor) -> Tensor:

@@ -18,12 +18,12 @@ def caught() -> Iterator[list[str]]:
     texts: list[str] = []
     with _LOCK:
         if not _USERS:
-            shown = warnings.showwarning
+            showwarning = warnings.showwarning
             catcher = warnings.catch_warnings()
             catcher.__enter__()
             warnings.simplefilter("always")
             warnings.simplefilter("error", Image.DecompressionBombWarning)
-            warnings.showwarning = lambda message, *rest, **more: _take(message, shown, *rest, **more)
+            warnings.showwarning = lambda message, *rest, **options: _take(message, showwarning, *rest, **options)
             _USERS.append(catcher)
         _USERS.append(texts)
     outer, _LOCAL.texts = getattr(_LOCAL, "texts", None), texts
@@ -37,9 +37,9 @@ def caught() -> Iterator[list[str]]:
                 _USERS.pop().__exit__(None, None, None)
 
 
-def _take(message: Warning | str, shown: Any, *rest: Any, **more: Any) -> None:
+def _take(message: Warning | str, showwarning: Any, *rest: Any, **options: Any) -> None:
     texts = getattr(_LOCAL, "texts", None)
     if texts is None:
-        shown(message, *rest, **more)
+        showwarning(message, *rest, **options)
     else:
         texts.append(str(message))

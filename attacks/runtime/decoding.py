@@ -39,7 +39,7 @@ TURNS = {
 _SRGB, _SRGB_CODE = (0.3127, 0.329, 0.64, 0.33, 0.3, 0.6, 0.15, 0.06), bytes([1, 13, 0, 1])
 #: A marker of a JPEG; and data for restart intervals, unlike the zeros that libjpeg takes for missing data.
 _MARKER = re.compile(rb"\xff+([^\x00\xff])")
-_MORE = [
+_ENDS = [
     bytes([first]) + Random(first).randbytes(40).replace(b"\xff", b"")
     for first in (85, 170, 106, 86, 102, 90, 89, 101, 166)
 ]
@@ -59,12 +59,12 @@ def decoded(path: str | Path) -> tuple[Image.Image, list[str]]:
     path = Path(path)
     name = shown(str(path))
     if not path.is_file():  # a pipe would be waited for, a device has no end
-        there = "is not a plain file" if path.exists() else f"does not exist (paths are relative to {Path.cwd()})"
-        raise FileNotFoundError(f"image `{name}` {'is a folder' if path.is_dir() else there}")
+        problem = "is not a plain file" if path.exists() else f"does not exist (paths are relative to {Path.cwd()})"
+        raise FileNotFoundError(f"image `{name}` {'is a folder' if path.is_dir() else problem}")
     try:
         if path.stat().st_size > MOST_BYTES:
             raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
-        with caught() as warned:
+        with caught() as warning_texts:
             picture, notes = _read(path.read_bytes())
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise ValueError(
@@ -72,17 +72,17 @@ def decoded(path: str | Path) -> tuple[Image.Image, list[str]]:
         ) from None
     except Exception as error:  # what a broken file makes Pillow raise has no common ancestor
         raise ValueError(
-            f"image `{name}` cannot be read ({_why(error)}): is the file whole, and a picture?"
+            f"image `{name}` cannot be read ({_reason(error)}): is the file whole, and a picture?"
         ) from None
-    notes += dict.fromkeys(shown(f"Pillow warns: {text}") for text in warned)
+    notes += dict.fromkeys(shown(f"Pillow warns: {text}") for text in warning_texts)
     return picture, [f"{shown(path.name)}: {note}" for note in notes]
 
 
-def refuse_large(opened: Image.Image) -> None:
+def refuse_large(image: Image.Image) -> None:
     """Raise for a picture with a side above `MOST_SIDE` or of more than `MOST_PIXELS`, before it is decoded."""
-    if max(opened.size) > MOST_SIDE:
+    if max(image.size) > MOST_SIDE:
         raise ValueError(f"it says that it is more than {MOST_SIDE:,} pixels long")
-    if opened.width * opened.height > MOST_PIXELS:
+    if image.width * image.height > MOST_PIXELS:
         raise Image.DecompressionBombError
 
 
@@ -98,7 +98,7 @@ def shown(name: str) -> str:
 _ODD = re.compile(r"%(?=[0-9A-Fa-f]{2})|[^ -~]")
 
 
-def _why(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
         return f"Pillow does not read it as any of {', '.join(FORMATS)}"
     kind = "" if isinstance(error, OSError | SyntaxError | ValueError) else f"{type(error).__name__}: "
@@ -107,61 +107,61 @@ def _why(error: Exception) -> str:
 
 def _read(content: bytes) -> tuple[Image.Image, list[str]]:
     notes: list[str] = []
-    with Image.open(io.BytesIO(content), formats=FORMATS) as opened:
-        refuse_large(opened)
-        again, chunks = content, dict(_png_chunks(content)) if opened.format == "PNG" else {}
-        tags: Any = getattr(opened, "tag_v2", None)
+    with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+        refuse_large(image)
+        lengthened, chunks = content, dict(_png_chunks(content)) if image.format == "PNG" else {}
+        tags: Any = getattr(image, "tag_v2", None)
         if tags is not None:
-            _refuse_tiff(tags, opened.width * opened.height, content)
-        if opened.mode in ("I", "F"):
+            _refuse_tiff(tags, image.width * image.height, content)
+        if image.mode in ("I", "F"):
             raise ValueError("pixels of 32 bits have no fixed range; save it with 8 or 16 bits")
-        if opened.format in ("JPEG", "MPO"):
-            again = _lengthened(content)
-        raw, negative = str([tile.args for tile in opened.tile]), tags is not None and tags[262] == 0
-        _paint(opened, _INKS[0])
-        turned = opened.getexif().get(ORIENTATION) in TURNS
-        opened.load()
-        if opened.format != "WEBP":  # libwebp refuses missing data
-            _refuse_missing(opened, again)
-        turn = TURNS.get(opened.getexif().get(ORIENTATION, 1))  # behind a PNG's pixels; TIFFs are turned
-        colours = _colours(opened, chunks)
-        if opened.mode == "P" and len(chunks.get(b"PLTE", range(768))) <= 3 * int(np.asarray(opened).max()):
+        if image.format in ("JPEG", "MPO"):
+            lengthened = _lengthened(content)
+        raw, negative = str([tile.args for tile in image.tile]), tags is not None and tags[262] == 0
+        _paint(image, _INKS[0])
+        is_turned = image.getexif().get(ORIENTATION) in TURNS
+        image.load()
+        if image.format != "WEBP":  # libwebp refuses missing data
+            _refuse_missing(image, lengthened)
+        turn = TURNS.get(image.getexif().get(ORIENTATION, 1))  # behind a PNG's pixels; TIFFs are turned
+        colours = _colours(image, chunks)
+        if image.mode == "P" and len(chunks.get(b"PLTE", range(768))) <= 3 * int(np.asarray(image).max()):
             raise ValueError("some of its pixels have no colour in its palette")
-        if opened.mode in ("1", "L", "RGB") and b"tRNS" in chunks:
-            _scale_key(opened.info, chunks[b"IHDR"][8], chunks[b"tRNS"])
-        most = 4095 if ";12" in raw else 65_535 if ";16" in raw and opened.format != "BMP" else 255
-        picture = _eight_bits(opened if turn is None else opened.transpose(turn), most, negative, notes)
-        several = getattr(opened, "is_animated", False)  # last, for it looks for a second frame
+        if image.mode in ("1", "L", "RGB") and b"tRNS" in chunks:
+            _scale_key(image.info, chunks[b"IHDR"][8], chunks[b"tRNS"])
+        maximum = 4095 if ";12" in raw else 65_535 if ";16" in raw and image.format != "BMP" else 255
+        picture = _eight_bits(image if turn is None else image.transpose(turn), maximum, negative, notes)
+        several = getattr(image, "is_animated", False)  # last, for it looks for a second frame
     notes += [f"{colours} not applied: values are taken as sRGB"] if colours else []
-    notes += ["set upright as its EXIF orientation says"] if turned or turn is not None else []
+    notes += ["set upright as its EXIF orientation says"] if is_turned or turn is not None else []
     notes += ["the first of several frames is taken"] if several else []
     return picture, notes
 
 
-def _paint(opened: Any, colour: tuple[int, ...]) -> None:
+def _paint(image: Any, colour: tuple[int, ...]) -> None:
     """Give a picture that is about to be decoded a background, which stays where the file has no data. Around the
     first frame of a GIF it is the GIF's own."""
-    ink = colour[: len(opened.getbands())]
+    ink = colour[: len(image.getbands())]
 
     def painted() -> None:
-        del opened.load_prepare  # a circle, which would keep the pixels for a while; now it is that of the class
-        opened.load_prepare()
-        box = opened.tile[0].extents if opened.format == "GIF" else (0, 0, *opened.im.size)
-        opened.im.paste(ink if len(ink) > 1 else ink[0], box)
+        del image.load_prepare  # a circle, which would keep the pixels for a while; now it is that of the class
+        image.load_prepare()
+        box = image.tile[0].extents if image.format == "GIF" else (0, 0, *image.im.size)
+        image.im.paste(ink if len(ink) > 1 else ink[0], box)
 
-    opened.load_prepare = painted
+    image.load_prepare = painted
 
 
-def _refuse_missing(opened: Image.Image, content: bytes) -> None:
+def _refuse_missing(image: Image.Image, content: bytes) -> None:
     """Raise ValueError where pixels of a decoded file have no data, which Pillow passes over. It is decoded again, as
     JPEG `_lengthened`, else with another background: either leaves a whole picture as it is."""
-    plain = opened.format not in ("JPEG", "MPO") and opened.mode in ("RGB", "RGBA")
-    if plain and bytes(_INKS[0][: len(opened.mode)]) not in opened.tobytes():
+    plain = image.format not in ("JPEG", "MPO") and image.mode in ("RGB", "RGBA")
+    if plain and bytes(_INKS[0][: len(image.mode)]) not in image.tobytes():
         return
-    with Image.open(io.BytesIO(content), formats=FORMATS) as again:
-        _paint(again, _INKS[1])
-        again.load()
-        if again.tobytes() != opened.tobytes():
+    with Image.open(io.BytesIO(content), formats=FORMATS) as second:
+        _paint(second, _INKS[1])
+        second.load()
+        if second.tobytes() != image.tobytes():
             raise ValueError("data of some of its pixels are missing")
 
 
@@ -183,7 +183,10 @@ def _lengthened(content: bytes) -> bytes:
     at, parts, scan, scans, restarts, progressive, left = 2, [content[:2]], False, 0, 0, False, {(0, 0)}
     while (marker := _MARKER.search(content, at)) is not None and (code := marker[1][0]) != 0xD9:
         restart = 0xD0 <= code <= 0xD7
-        parts += [content[at : marker.start()], *(_more(restarts, 1 if restart else len(_MORE)) if scan else ())]
+        parts += [
+            content[at : marker.start()],
+            *(_ends(restarts, 1 if restart else len(_ENDS)) if scan else ()),
+        ]
         restarts, at = restarts + 1 if restart else 0, marker.end()
         if not restart:  # a segment with a length
             at, scan = at + int.from_bytes(content[at : at + 2], "big"), code == 0xDA
@@ -201,13 +204,13 @@ def _lengthened(content: bytes) -> bytes:
             left -= {(part, k) for part in head[1:-3:2] for k in range(head[-3] if progressive else 0, last + 1)}
     if marker is None or left:
         raise ValueError("scans of its data are missing")
-    return b"".join([*parts, content[at : marker.start()], *_more(restarts, len(_MORE)), content[marker.start() :]])
+    return b"".join([*parts, content[at : marker.start()], *_ends(restarts, len(_ENDS)), content[marker.start() :]])
 
 
-def _more(restarts: int, count: int) -> list[bytes]:
+def _ends(restarts: int, count: int) -> list[bytes]:
     """`_MORE` behind a number of restarts, and behind each of those that follow."""
     markers = [b"", *(b"\xff" + bytes([0xD0 + (restarts + i) % 8]) for i in range(count - 1))]
-    return [part for i, marker in enumerate(markers) for part in (marker, _MORE[(restarts + i) % len(_MORE)])]
+    return [part for i, marker in enumerate(markers) for part in (marker, _ENDS[(restarts + i) % len(_ENDS)])]
 
 
 def _refuse_tiff(tags: Any, pixels: int, content: bytes) -> None:
@@ -232,11 +235,11 @@ def _refuse_tiff(tags: Any, pixels: int, content: bytes) -> None:
             raise ValueError("a strip of its fax has no end")
         if compression == 7:  # abbreviated: the tables are elsewhere
             strip = bytes(tags.get(347, b"\xff\xd8\xff\xd9"))[:-2] + strip[2:]
-            with Image.open(io.BytesIO(strip), formats=("JPEG",)) as opened:
-                left -= opened.width * opened.height
+            with Image.open(io.BytesIO(strip), formats=("JPEG",)) as image:
+                left -= image.width * image.height
                 if left < 0:
                     raise ValueError("its strips are larger than it is")
-                _refuse_missing(opened, _lengthened(strip))
+                _refuse_missing(image, _lengthened(strip))
 
 
 def _scale_key(info: dict[str | tuple[int, int], Any], depth: int, key: bytes) -> None:
@@ -248,19 +251,19 @@ def _scale_key(info: dict[str | tuple[int, int], Any], depth: int, key: bytes) -
         info["transparency"] = values[0] * 255 // ((1 << depth) - 1)
 
 
-def _eight_bits(picture: Image.Image, most: int, negative: bool, notes: list[str]) -> Image.Image:
+def _eight_bits(picture: Image.Image, maximum: int, negative: bool, notes: list[str]) -> Image.Image:
     """Of a picture whose values go up to `most`; of colours Pillow has kept the high bytes. It has inverted a
     `negative` of 8 bits, but none of 16."""
     if picture.mode.startswith("I"):
         values, hole = np.asarray(picture, dtype=np.float64), picture.info.get("transparency")
-        seen = Image.fromarray(values != hole)
-        values = (most - values if negative else values) / (most / 255)
+        opaque = Image.fromarray(values != hole)
+        values = (maximum - values if negative else values) / (maximum / 255)
         picture = Image.fromarray(np.rint(values).clip(0, 255).astype(np.uint8)).convert("RGB")
         if hole is not None:
-            picture.putalpha(seen)
-    elif most > 255 and "transparency" in picture.info:  # Pillow compares its low bytes with the pixels' high ones
+            picture.putalpha(opaque)
+    elif maximum > 255 and "transparency" in picture.info:  # Pillow compares its low bytes with the pixels' high ones
         raise ValueError("Pillow misreads a transparent colour of 16 bits; save it with an alpha channel")
-    notes += ["more than 8 bits reduced to 8"] if most > 255 else []
+    notes += ["more than 8 bits reduced to 8"] if maximum > 255 else []
     if picture.has_transparency_data:
         notes.append("alpha channel laid over white")
         return picture.convert("RGBA")
@@ -268,9 +271,9 @@ def _eight_bits(picture: Image.Image, most: int, negative: bool, notes: list[str
     return picture.convert("RGB")
 
 
-def _colours(opened: Image.Image, chunks: dict[bytes, bytes]) -> str:
+def _colours(image: Image.Image, chunks: dict[bytes, bytes]) -> str:
     """What a file says of its colours, where that is not sRGB; else nothing."""
-    info, exif = opened.info, opened.getexif()
+    info, exif = image.info, image.getexif()
     if (code := chunks.get(b"cICP")) is not None:
         return "" if code == _SRGB_CODE else f"the colours of the code points {tuple(code)} (cICP) are"
     if info.get("icc_profile") or b"iCCP" in chunks:
@@ -291,11 +294,11 @@ def _profile(profile: bytes) -> str:
         source = ImageCms.ImageCmsProfile(io.BytesIO(profile))
         mode = {"GRAY": "L", "RGB": "RGB", "CMYK": "CMYK", "Lab": "LAB"}[source.profile.xcolor_space.strip()]
         grid = bytes(itertools.chain(*itertools.product(range(0, 256, 51), repeat=Image.getmodebands(mode))))
-        given = Image.frombytes(mode, (len(grid) // Image.getmodebands(mode), 1), grid)
+        probe = Image.frombytes(mode, (len(grid) // Image.getmodebands(mode), 1), grid)
         srgb = ImageCms.createProfile("sRGB")
-        meant = ImageCms.profileToProfile(given, source, srgb, ImageCms.Intent.RELATIVE_COLORIMETRIC, "RGB")
-        apart = np.abs(np.asarray(meant, dtype=int) - np.asarray(given.convert("RGB"))).max()
+        reference = ImageCms.profileToProfile(probe, source, srgb, ImageCms.Intent.RELATIVE_COLORIMETRIC, "RGB")
+        gap = np.abs(np.asarray(reference, dtype=int) - np.asarray(probe.convert("RGB"))).max()
         name = " ".join((source.profile.profile_description or "without a name").split())
     except Exception:  # littlecms's errors, and a profile of another kind
         return "a colour profile that cannot be read is"
-    return "" if apart <= 3 else shown(f"the colour profile `{name[:60]}`, {apart} of 255 levels from sRGB, is")
+    return "" if gap <= 3 else shown(f"the colour profile `{name[:60]}`, {gap} of 255 levels from sRGB, is")

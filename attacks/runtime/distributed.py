@@ -21,16 +21,16 @@ from torch import Tensor
 #: torchrun notices a dead process at once, so this only ends a deadlock.
 PATIENCE = timedelta(minutes=30)
 #: Words in the errors of a connection that is closed or silent.
-GONE = ("connection", "timed out", "timeout", "broken pipe", "socket")
+CONNECTION_WORDS = ("connection", "timed out", "timeout", "broken pipe", "socket")
 
 
 @contextmanager
-def _others() -> Iterator[None]:
+def _waiting() -> Iterator[None]:
     """Raise ConnectionError, in one line, where another process has ended; it or torchrun reports the cause."""
     try:
         yield
     except RuntimeError as error:
-        if not any(word in str(error).lower() for word in GONE):
+        if not any(word in str(error).lower() for word in CONNECTION_WORDS):
             raise
         raise ConnectionError(
             "another process of this run has ended, and the rest cannot continue without it; finished parts are "
@@ -59,7 +59,7 @@ class World:
         if self.size > 1:
             for tensor in tensors:
                 total = tensor.contiguous()
-                with _others():
+                with _waiting():
                     dist.all_reduce(total)
                     # All keep the first one's sum: an algorithm may add in another order on each process.
                     dist.broadcast(total, 0)
@@ -71,7 +71,7 @@ class World:
         if self.size == 1:
             return value
         smallest = torch.tensor(value)
-        with _others():
+        with _waiting():
             dist.all_reduce(smallest, dist.ReduceOp.MIN)
         return int(smallest)
 
@@ -85,10 +85,10 @@ class World:
             return value
         text = list(json.dumps(value).encode()) if self.first else []
         length = torch.tensor(len(text))
-        with _others():
+        with _waiting():
             dist.broadcast(length, 0)
         data = torch.tensor(text, dtype=torch.uint8) if self.first else torch.zeros(int(length), dtype=torch.uint8)
-        with _others():
+        with _waiting():
             dist.broadcast(data, 0)
         return json.loads(bytes(data.tolist()))
 
@@ -96,7 +96,7 @@ class World:
         """The first process's tensor; those of the others must have its shape and dtype."""
         if self.size > 1:
             tensor = tensor.contiguous()
-            with _others():
+            with _waiting():
                 dist.broadcast(tensor, 0)
         return tensor
 

@@ -28,10 +28,10 @@ REASONS = {
 #: errno of file systems that cannot sync a folder.
 UNSAFE = (errno.EINVAL, errno.ENOTSUP, errno.EBADF, errno.EACCES, errno.EPERM)
 #: Characters of a file's name in that of its temporary file, whose name must not be too long.
-SHOWN = 40
+NAME_LENGTH = 40
 #: errno in the messages of safetensors, since 0.6 and before.
 FOREIGN = re.compile(r"(?:\(os error |\bOs \{ code: )([0-9]+)")
-LEFT_OVER = re.compile(r"\..*\.[0-9a-f]{16}\.tmp", re.DOTALL)
+TEMPORARY = re.compile(r"\..*\.[0-9a-f]{16}\.tmp", re.DOTALL)
 
 
 class Unwritten(OSError):
@@ -53,7 +53,7 @@ def atomic(path: str | Path, size: int | None = None) -> Iterator[Path]:
         Unwritten: the disk is full, there is no permission, ...
     """
     path = Path(path)
-    temporary = path.with_name(f".{path.name[:SHOWN]}.{secrets.token_hex(8)}.tmp")
+    temporary = path.with_name(f".{path.name[:NAME_LENGTH]}.{secrets.token_hex(8)}.tmp")
     try:
         yield temporary
         with temporary.open("rb+") as file:
@@ -91,7 +91,7 @@ def clean(folder: Path) -> None:
 
 def is_left_over(file: Path) -> bool:
     """Whether this is a temporary file of a process that was killed while it wrote, or that is writing now."""
-    return LEFT_OVER.fullmatch(file.name) is not None and not file.is_symlink() and file.is_file()
+    return TEMPORARY.fullmatch(file.name) is not None and not file.is_symlink() and file.is_file()
 
 
 def write_bytes(path: str | Path, data: bytes) -> None:
@@ -158,17 +158,17 @@ def _number(error: Exception, temporary: Path, path: Path) -> int | None:
 
 
 def _message(path: Path, number: int, size: int | None) -> str:
-    free, why = _free(path), REASONS[number]
+    free, reason = _free(path), REASONS[number]
     if number == errno.ENOENT and path.parent.is_dir():
-        why = "its temporary file has gone"
+        reason = "its temporary file has gone"
     if number == errno.ENOSPC and free is not None:
-        why += f" ({free / 1e6:.1f} MB are free" + (")" if size is None else f", {size / 1e6:.1f} MB are needed)")
+        reason += f" ({free / 1e6:.1f} MB are free" + (")" if size is None else f", {size / 1e6:.1f} MB are needed)")
     try:
         exists = path.is_file()
     except OSError:  # a name that is too long
         exists = False
     rest = "the file of this name is as it was" if exists else "no part of it is left"
-    return f"{path} cannot be written: {why}; what was complete before is untouched: {rest}"
+    return f"{path} cannot be written: {reason}; what was complete before is untouched: {rest}"
 
 
 def _free(path: Path) -> int | None:

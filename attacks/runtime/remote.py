@@ -25,34 +25,34 @@ def local(location: str | Path) -> Iterator[Path]:
         return
     with tempfile.TemporaryDirectory() as folder:
         try:
-            copied = _copied(str(location), Path(folder))
+            copy_folder = _copy(str(location), Path(folder))
         except FileNotFoundError:
             raise
         except Exception as error:  # a scheme whose library is missing, an archive's errors, the limits
             raise ValueError(f"`{location}` cannot be opened: {' '.join(str(error).split())}") from None
-        yield copied
+        yield copy_folder
 
 
-def _copied(location: str, folder: Path) -> Path:
+def _copy(location: str, folder: Path) -> Path:
     import fsspec
 
     archives = re.findall(r"(?:^|::)(zip|tar|libarchive)://", location)
     if archives not in ([], ["zip"]):
         raise ValueError("archives are read as zip, which lists its files, and not within another: pack it anew")
-    most = MOST_BYTES
+    limit = MOST_BYTES
     if archives:
         store, path = fsspec.core.url_to_fs(location.partition("::")[2])
-        most = min(most, MOST_RATIO * (store.size(path) or 0))
+        limit = min(limit, MOST_RATIO * (store.size(path) or 0))
     files, root = fsspec.core.url_to_fs(location)
     sizes = {name: info.get("size") or 0 for name, info in files.find(root, detail=True).items()}
     if not sizes:
         raise FileNotFoundError(f"`{location}` holds no files: is it the directory of a run?")
-    if len(sizes) > MOST_FILES or sum(sizes.values()) > most:
+    if len(sizes) > MOST_FILES or sum(sizes.values()) > limit:
         raise ValueError(
             f"{len(sizes):,} files of {sum(sizes.values()):,} bytes, and at most {MOST_FILES:,} of "
-            f"{most:,} are copied: copy it yourself if you trust it"
+            f"{limit:,} are copied: copy it yourself if you trust it"
         )
-    below, written = Path(folder, PurePosixPath(root).name or "run"), 0
+    below, size = Path(folder, PurePosixPath(root).name or "run"), 0
     for name in sizes:
         path = PurePosixPath("/", name).relative_to(PurePosixPath("/", root)).as_posix()
         refuse_outside(path, location)
@@ -60,8 +60,8 @@ def _copied(location: str, folder: Path) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         with files.open(name, "rb") as source, target.open("wb") as copy:
             for part in iter(partial(source.read, 2**20), b""):
-                written += len(part)
-                if written > most:
-                    raise ValueError(f"it holds more than it says: at most {most:,} bytes are copied")
+                size += len(part)
+                if size > limit:
+                    raise ValueError(f"it holds more than it says: at most {limit:,} bytes are copied")
                 copy.write(part)
     return below

@@ -58,22 +58,22 @@ def stoppable(out: Path) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    caught: list[Stopped] = []
+    stops: list[Stopped] = []
 
     def stop(number: int, _: FrameType | None) -> None:
-        if not caught:
-            caught.append(Stopped(number, out))
-            raise caught[0]
+        if not stops:
+            stops.append(Stopped(number, out))
+            raise stops[0]
 
-    handled = [number for number in SIGNALS if number != HANGUP or signal.getsignal(number) != signal.SIG_IGN]
-    previous = {number: signal.signal(number, stop) for number in handled}
+    numbers = [number for number in SIGNALS if number != HANGUP or signal.getsignal(number) != signal.SIG_IGN]
+    previous = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield
-        if caught:
-            raise caught[0]
+        if stops:
+            raise stops[0]
     except Exception:
-        if caught:  # this error is a consequence of the signal
-            raise caught[0] from None
+        if stops:  # this error is a consequence of the signal
+            raise stops[0] from None
         raise
     finally:
         for number, handler in previous.items():

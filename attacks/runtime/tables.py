@@ -36,8 +36,8 @@ def read_rows(path: str | Path) -> list[dict[str, str]]:
 def by_column(table: "csv.DictReader[str]") -> "csv.DictReader[str]":
     """The same table. Raises ValueError where two of its columns have one name: the first one would be lost."""
     names = list(table.fieldnames or [])
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise ValueError(f"two columns of one name, {twice[0]!r}")
+    if repeats := [name for name in names if names.count(name) > 1]:
+        raise ValueError(f"two columns of one name, {repeats[0]!r}")
     return table
 
 

@@ -120,12 +120,12 @@ def _encode(value: Any, tensors: dict[str, Tensor], entries: dict[int, Any]) -> 
             entries[id(value)] = {"tensor": [name, axes, value.device.type == "cpu"]}
         return entries[id(value)]
     if type(value) is dict:
-        return {"dict": [[_encode(each, tensors, entries) for each in item] for item in value.items()]}
+        return {"dict": [[_encode(part, tensors, entries) for part in item] for item in value.items()]}
     tag = next((tag for tag, cls in TYPES.items() if cls is type(value)), None)
     if tag is None:
         raise TypeError(f"{type(value).__name__} is not a `@stored` type")
     fields = [getattr(value, f.name) for f in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else value
-    return {tag: [_encode(each, tensors, entries) for each in fields]}
+    return {tag: [_encode(part, tensors, entries) for part in fields]}
 
 
 def _decode(entry: Any, tensors: dict[str, Tensor], device: torch.device) -> Any:
@@ -140,6 +140,6 @@ def _decode(entry: Any, tensors: dict[str, Tensor], device: torch.device) -> Any
         tensor = tensors[name].permute([axes.index(axis) for axis in range(len(axes))])
         return tensor if on_cpu else tensor.to(device)
     if tag == "dict":
-        return {_decode(name, tensors, device): _decode(each, tensors, device) for name, each in content}
-    fields = [_decode(each, tensors, device) for each in content]
+        return {_decode(name, tensors, device): _decode(part, tensors, device) for name, part in content}
+    fields = [_decode(part, tensors, device) for part in content]
     return TYPES[tag](fields) if tag in ("list", "tuple") else TYPES[tag](*fields)

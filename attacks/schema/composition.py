@@ -43,11 +43,11 @@ def register() -> None:
 
 def _open(node: type) -> DictConfig:
     """A schema. Below some keys any key is allowed without a `+`; the part that takes them checks them."""
-    made: DictConfig = OmegaConf.structured(node)
+    config: DictConfig = OmegaConf.structured(node)
     for key in ("preprocess", "place"):
-        if key in made:
-            OmegaConf.set_struct(made[key], False)
-    return made
+        if key in config:
+            OmegaConf.set_struct(config[key], False)
+    return config
 
 
 def compose(preset: str = "quickstart", overrides: Sequence[str] = ()) -> Run:
@@ -70,13 +70,13 @@ def compose(preset: str = "quickstart", overrides: Sequence[str] = ()) -> Run:
 def words(values: Mapping[str, Any]) -> list[str]:
     """`KEY=VALUE` of the command line, in Hydra's grammar, for each value of Python. Raises ValueError for what the
     command line cannot express."""
-    made = []
+    overrides = []
     for key, value in values.items():
         if not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_.]*", key):
             raise ValueError(f"`values` must be keys of the configuration such as attack.steps; got {key!r}")
         override = Override(OverrideType.CHANGE, key, ValueType.ELEMENT, _element(key, value))
-        made.append(f"{key}={override.get_value_element_as_str()}")
-    return made
+        overrides.append(f"{key}={override.get_value_element_as_str()}")
+    return overrides
 
 
 def _element(key: str, value: Any) -> Any:
@@ -101,8 +101,8 @@ def stored_preset(argument: str) -> str:
     if not argument.startswith("config="):
         return argument
     names = []
-    for given in argument.removeprefix("config=").split(","):
-        choice = given.strip("'\"")
+    for text in argument.removeprefix("config=").split(","):
+        choice = text.strip("'\"")
         if presets.is_path(choice):
             preset, name = presets.read(choice), Path(choice).stem
             if not presets.is_word(name):
@@ -123,16 +123,16 @@ def refuse_unchecked(arguments: list[str]) -> None:
     """Check the files of a `--config-dir` before Hydra reads them, and refuse all other ways to name files: the key
     `hydra` of a file could open files or run code, and a pickle is code."""
     parser = get_args_parser()
-    given, rest = parser.parse_known_args(arguments)
+    options, rest = parser.parse_known_args(arguments)
     for flag in rest:
         near = did_you_mean(flag.lstrip("-")) or closest(flag, parser._option_string_actions)
         raise ValueError(f"unknown option `{flag}`: values are given as KEY=VALUE{near}")
     for flag in ("config_path", "config_name", "experimental_rerun"):
-        if getattr(given, flag) is not None:
+        if getattr(options, flag) is not None:
             raise ValueError(f"`--{flag.replace('_', '-')}` is refused: name a preset file, config=./mine.yaml")
-    for argument in given.overrides:
+    for argument in options.overrides:
         presets.plain_word(argument)
-    folder = Path(given.config_dir or os.devnull)
+    folder = Path(options.config_dir or os.devnull)
     for file in sorted(folder.rglob("*")) if folder.is_dir() else ():
         if "hydra" in str(file.relative_to(folder)) or (file.is_symlink() and file.is_dir()):
             raise ValueError(f"`{file}` is refused: a folder of configurations has no links to folders, and no hydra")

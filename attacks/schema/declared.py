@@ -26,8 +26,8 @@ def declared(name: str, place: str) -> type:
     for item in node.body:
         call = item.value if isinstance(item, ast.AnnAssign) else None
         if isinstance(item, ast.AnnAssign) and isinstance(call, ast.Call) and ast.unparse(call.func) == "option":
-            arguments = [ast.literal_eval(each) for each in call.args]
-            named = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
-            fields.append((ast.unparse(item.target), ast.unparse(item.annotation), option(*arguments, **named)))
+            arguments = [ast.literal_eval(item) for item in call.args]
+            keywords = {str(item.arg): ast.literal_eval(item.value) for item in call.keywords}
+            fields.append((ast.unparse(item.target), ast.unparse(item.annotation), option(*arguments, **keywords)))
     about = inspect.cleandoc(ast.get_docstring(node) or "").partition("\n\n")[0]
     return make_dataclass(kind, fields, namespace={"__doc__": about, "__module__": __name__})

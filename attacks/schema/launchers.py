@@ -34,7 +34,7 @@ NEEDS = {
 ENVIRONMENT = {"SUBMITIT_PREEMPT_SIGNAL": "USR1", "RAY_USAGE_STATS_ENABLED": "0"}
 DEVICES = "CUDA_VISIBLE_DEVICES"
 #: The directory of the sweep that this process has started.
-_started: list[Path] = []
+_sweeps_begun: list[Path] = []
 
 
 class Sweep(Callback):
@@ -42,7 +42,7 @@ class Sweep(Callback):
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         """In the process that starts it: remember the directory for the index at the end."""
-        _started.append(Path(config.hydra.sweep.dir))
+        _sweeps_begun.append(Path(config.hydra.sweep.dir))
 
     def on_job_start(self, config: DictConfig, **_: Any) -> None:  # noqa: ARG002
         """In the process of a job, before torch is imported."""
@@ -54,18 +54,18 @@ def sweeping(index: Callable[[Path], None]) -> Iterator[None]:
     """Where the block has started a sweep, write its `index` and name the jobs without a result, however it ended.
 
     A job whose process is gone is a ChildProcessError in one sentence."""
-    _started.clear()
+    _sweeps_begun.clear()
     try:
         yield
-        for sweep in _started:
+        for sweep in _sweeps_begun:
             if not any(path.is_dir() for path in sweep.glob("*")):
                 raise ValueError("the sweep has no jobs: a list or a range on the command line is empty")
     except Exception as error:
-        if cause := LOST.get(type(error).__name__):
+        if cause := ENDINGS.get(type(error).__name__):
             raise ChildProcessError(f"{cause}; {RESUME}") from error
         raise
     finally:
-        for sweep in _started:
+        for sweep in _sweeps_begun:
             index(sweep)
             for line in unfinished(sweep):
                 print(line, file=sys.stderr)
@@ -94,8 +94,8 @@ def jobs_at_once(threads: int | None) -> int:
 
 def _cores() -> int:
     """Those that affinity and the limits of a container leave, as the launcher itself counts them."""
-    counted: int = import_module("joblib").cpu_count()
-    return counted
+    cores: int = import_module("joblib").cpu_count()
+    return cores
 
 
 def cores_of_a_job(threads: int | None, otherwise: int) -> int:
@@ -134,8 +134,8 @@ def _refuse_empty(argument: str) -> None:
     """Raise ValueError for a list or range of a sweep that has no value."""
     with suppress(HydraException):  # Hydra refuses it, and the flags are not for this parser
         override = OverridesParser.create().parse_override(argument)
-        listed = override.is_choice_sweep() or override.is_range_sweep()
-        if listed and next(override.sweep_string_iterator(), None) is None:
+        enumerable = override.is_choice_sweep() or override.is_range_sweep()
+        if enumerable and next(override.sweep_string_iterator(), None) is None:
             raise ValueError(f"`{argument}` holds no value: a sweep has one job for each")
 
 
@@ -176,7 +176,7 @@ def hand_on(number: int, environment: Mapping[str, str] = os.environ) -> None:
 
 
 #: Errors of launchers about a job whose process is gone -> the cause. By name: the library may not be installed.
-LOST = {
+ENDINGS = {
     "UncompletedJobError": "the process of a job ended without a result (memory, its time, or a signal); the "
     "other jobs go on, and `viewproof compare` reads the sweep when they are done",
     "TerminatedWorkerError": "a worker was ended from outside (memory?), and joblib has ended the others",

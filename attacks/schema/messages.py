@@ -10,7 +10,7 @@ from hydra.errors import CompactHydraException, OverrideParseException
 from omegaconf import DictConfig
 
 from attacks.schema.secrets import masked
-from attacks.schema.suggestions import REMOVED, choices, did_you_mean, unknown
+from attacks.schema.suggestions import REMOVED, choices, did_you_mean, unknown_word
 
 
 def one_line(error: BaseException, words: Iterable[str] = ()) -> str:
@@ -21,18 +21,18 @@ def one_line(error: BaseException, words: Iterable[str] = ()) -> str:
         key, _, value = error.override.partition("=")
         if value.startswith("~"):
             return _plain(f"`{error.override}`: no ~ is expanded here; write {key}={Path(value).expanduser()}")
-        quoted = f"""'{key}="{value}"'"""
-        return _plain(f"`{error.override}`: a value with such a sign stands in two kinds of quotes: {quoted}")
+        example = f"""'{key}="{value}"'"""
+        return _plain(f"`{error.override}`: a value with such a sign stands in two kinds of quotes: {example}")
     if isinstance(error, OSError) and error.errno in UNUSABLE and _is_directory_of_run(error.filename, words):
-        why = str(error.strerror).lower()
+        reason = str(error.strerror).lower()
         key = "hydra.sweep.dir" if {"-m", "--multirun"} & {*words} else "hydra.run.dir"
-        return _plain(f"`{_short(str(error.filename))}`: {why}; name another run directory, {key}=PATH")
+        return _plain(f"`{_short(str(error.filename))}`: {reason}; name another run directory, {key}=PATH")
     if isinstance(error, CompactHydraException):
         text = f"{error} {error.__cause__ or ''}"
-        if (gone := re.search(r"full_key: ([\w.]+)", text)) and gone[1] in REMOVED:
-            return f"`{gone[1]}` is a key of an earlier version; {REMOVED[gone[1]]}"
-        if meant := unknown(words, text):
-            return _plain(meant)
+        if (missing_key := re.search(r"full_key: ([\w.]+)", text)) and missing_key[1] in REMOVED:
+            return f"`{missing_key[1]}` is a key of an earlier version; {REMOVED[missing_key[1]]}"
+        if suggested := unknown_word(words, text):
+            return _plain(suggested)
         if clash := _of_the_preset(text, words) or _of_another_type(text):
             return _plain(clash)
         if "You must specify 'config'" in text:
@@ -45,7 +45,7 @@ def one_line(error: BaseException, words: Iterable[str] = ()) -> str:
         keys = _known_keys(error.__cause__)
         parts += [f"known here are {', '.join(keys)}"] if keys else []
     lines = [line for part in parts for line in part.splitlines() if line.strip()]
-    listed = [line.strip() for line in lines if line.startswith("\t")]
+    choices_listed = [line.strip() for line in lines if line.startswith("\t")]
     sentences = [line.strip().rstrip(".") for line in lines if not line.startswith((*NOISE, "\t", " "))]
     key = next((line.partition(":")[2].strip() for line in lines if line.strip().startswith("full_key:")), "")
     if keys and sentences[0].startswith("Could not override"):
@@ -53,7 +53,7 @@ def one_line(error: BaseException, words: Iterable[str] = ()) -> str:
         sentences = [f"unknown key `{key or group}`", sentences[-1]]
     text = "; ".join(sentences)
     text = f"`{key}`: {text}" if key and key not in text else text
-    return _plain(" ".join([text, ", ".join(listed)]).strip() + (did_you_mean(key, keys) if keys else ""))
+    return _plain(" ".join([text, ", ".join(choices_listed)]).strip() + (did_you_mean(key, keys) if keys else ""))
 
 
 def _of_the_preset(text: str, words: Sequence[str]) -> str | None:
@@ -63,10 +63,10 @@ def _of_the_preset(text: str, words: Sequence[str]) -> str | None:
         return None
     group = key[1].partition(".")[0]
     choice = next((word for word in words if word.startswith(f"{group}=")), None)
-    own = choice is not None and choice.partition("=")[2] in choices()["config"]
+    is_preset = choice is not None and choice.partition("=")[2] in choices()["config"]
     return choice and (
         f"`{choice}` has no key {key[1].rpartition('.')[2]}, which config={preset[1]} sets: begin with "
-        + (f"config={choice.partition('=')[2]}" if own else "another preset")
+        + (f"config={choice.partition('=')[2]}" if is_preset else "another preset")
     )
 
 
@@ -88,10 +88,10 @@ UNUSABLE = (errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG, errno.EACCES, errno
 
 def _is_directory_of_run(name: object, words: Sequence[str]) -> bool:
     """Whether a path is the directory of the run or sweep that the command line names, above it or in it."""
-    asked = [word.partition("=")[2] for word in words if word.startswith(("hydra.run.dir=", "hydra.sweep.dir="))]
-    one = Path(str(name)).absolute()
-    others = [Path(each).absolute() for each in asked or ["outputs"]]
-    return any(other.is_relative_to(one) or one.is_relative_to(other) for other in others)
+    keys = ("hydra.run.dir=", "hydra.sweep.dir=")
+    folders = [word.partition("=")[2] for word in words if word.startswith(keys)] or ["outputs"]
+    path, run_paths = Path(str(name)).absolute(), [Path(folder).absolute() for folder in folders]
+    return any(other.is_relative_to(path) or path.is_relative_to(other) for other in run_paths)
 
 
 def _short(text: str) -> str:
@@ -108,5 +108,5 @@ NOISE = ("To append", "full_key", "object_type", "reference_type")
 
 def _known_keys(error: BaseException) -> list[str]:
     node: Any = getattr(error, "parent_node", None)
-    unknown = "is not in struct" in str(error) or "not in '" in str(error)
-    return [str(key) for key in node if key != "hydra"] if unknown and isinstance(node, DictConfig) else []
+    is_unknown_key = "is not in struct" in str(error) or "not in '" in str(error)
+    return [str(key) for key in node if key != "hydra"] if is_unknown_key and isinstance(node, DictConfig) else []

@@ -54,23 +54,23 @@ def option(
 
 def derived(base: type, name: str, about: str, **defaults: Any) -> type:
     """A choice with the keys of `base`, a name and a description of its own, and some other defaults."""
-    changed: list[tuple[str, Any, Any]] = [("name", str, name)]
+    items: list[tuple[str, Any, Any]] = [("name", str, name)]
     for item in fields(base):
         if item.name in defaults:
             words = {key: item.metadata[key] for key in ("meaning", "range", "paper", "least", "most")}
-            changed.append((item.name, item.type, option(defaults[item.name], **words)))
-    return make_dataclass(name, changed, bases=(base,), namespace={"__doc__": about, "__module__": base.__module__})
+            items.append((item.name, item.type, option(defaults[item.name], **words)))
+    return make_dataclass(name, items, bases=(base,), namespace={"__doc__": about, "__module__": base.__module__})
 
 
 def options(schema: type) -> list[Option]:
     """The keys of a schema in order, without `name` and without keys that are themselves schemas."""
-    made = []
+    rows = []
     for item in fields(schema):
         if item.name == "name" or "meaning" not in item.metadata:
             continue
         default = item.default if item.default_factory is NO_DEFAULT else item.default_factory()
-        made.append(Option(item.name, _type(item.type), default, **item.metadata))
-    return made
+        rows.append(Option(item.name, _type(item.type), default, **item.metadata))
+    return rows
 
 
 def refuse_out_of_range(node: Any, prefix: str) -> None:

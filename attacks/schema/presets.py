@@ -88,24 +88,24 @@ def read(path: str | Path) -> DictConfig:
     path = Path(path)
     where = f"preset `{printable(path)}`"
     if not path.is_file():
-        there = "is not a plain file" if path.exists() else f"does not exist (paths are relative to {Path.cwd()})"
-        raise FileNotFoundError(f"{where} {there}")
+        problem = "is not a plain file" if path.exists() else f"does not exist (paths are relative to {Path.cwd()})"
+        raise FileNotFoundError(f"{where} {problem}")
     with path.open("rb") as file:
-        held = file.read(MOST_BYTES + 1)
-    if len(held) > MOST_BYTES:
+        content_bytes = file.read(MOST_BYTES + 1)
+    if len(content_bytes) > MOST_BYTES:
         raise ValueError(f"{where} is larger than {MOST_BYTES // 2**10} KiB: is it a preset?")
     try:
-        text = held.decode("utf-8")
+        text = content_bytes.decode("utf-8")
         refuse_marks(text, where)
-        loaded = OmegaConf.load(io.StringIO(text)) if text.strip() else None
+        node = OmegaConf.load(io.StringIO(text)) if text.strip() else None
     except OSError:  # OmegaConf's error for a number
-        loaded = None
+        node = None
     except (YAMLError, OmegaConfBaseException, UnicodeDecodeError, RecursionError) as error:
         raise ValueError(f"{where} is not valid YAML: {' '.join(str(error).split())[:300]}") from None
-    if not isinstance(loaded, DictConfig) or not loaded:
+    if not isinstance(node, DictConfig) or not node:
         raise ValueError(f"{where} must be a mapping of keys to values, such as configs/config/quickstart.yaml")
     refuse_credentials(text, where)
-    content: Any = OmegaConf.to_container(loaded, resolve=False)
+    content: Any = OmegaConf.to_container(node, resolve=False)
     _refuse_settings(content, where)
     # Hydra takes more letters for the end of a line than YAML does, and so does `splitlines`.
     if any("@package" in line and "hydra" in line for line in text.splitlines()):
@@ -118,7 +118,7 @@ def read(path: str | Path) -> DictConfig:
             )
     _refuse_defaults(content.get("defaults"), where)
     refuse_code(content, where)
-    return loaded
+    return node
 
 
 def refuse_marks(text: str, where: str) -> None:
@@ -137,12 +137,12 @@ def refuse_marks(text: str, where: str) -> None:
     while nodes:
         node = nodes.pop()
         content = node.value if isinstance(node, MappingNode | SequenceNode) else []
-        nodes += [each for entry in content for each in (entry if isinstance(entry, tuple) else [entry])]
+        nodes += [child for entry in content for child in (entry if isinstance(entry, tuple) else [entry])]
         keys = {"<<"}  # loaders take the last of two equal keys, and a key instead of the merged one
         for key, _ in content if isinstance(node, MappingNode) else ():
             if str(key.value) in keys:
-                what = f"duplicate key or merge `{printable(key.value)}` in line {key.start_mark.line + 1}"
-                raise ValueError(f"{where}: {what}: only one would count; leave one out")
+                mistake = f"duplicate key or merge `{printable(key.value)}` in line {key.start_mark.line + 1}"
+                raise ValueError(f"{where}: {mistake}: only one would count; leave one out")
             keys.add(str(key.value))
 
 
@@ -178,9 +178,9 @@ def refuse_untyped(run: Run, overrides: Iterable[str], keys: Iterable[str] = TYP
     for key in keys:
         group, _, field = key.rpartition(".")
         value = getattr(getattr(run, group) if group else run, field, None)
-        given = typed.get(key, "").strip("'\"")
-        allowed = value is not True and value in (None, False, 1, "offline")  # for 1 equals True
-        if not allowed and given not in (str(value), str(value).lower()):
+        typed_value = typed.get(key, "").strip("'\"")
+        is_harmless = value is not True and value in (None, False, 1, "offline")  # for 1 equals True
+        if not is_harmless and typed_value not in (str(value), str(value).lower()):
             word = masked(f"{key}={'true' if value is True else value}")
             raise ValueError(
                 f"`{word}` {TYPED[key]}, so a preset may not choose it: to allow it, say {word} on the command line"
@@ -234,8 +234,8 @@ def plain_word(word: str) -> str:
     if digits > MOST_DIGITS:
         raise ValueError(f"`{printable(key)}` must be a number of at most {MOST_DIGITS:,} digits; got {digits:,}")
     if not group or word.startswith("-") or ("=" not in word and not word.startswith("~")):
-        named = word in choices()["config"]
-        fix = f"; did you mean config={word}?" if named else ", such as perturbation.eps=8/255"
+        is_choice = word in choices()["config"]
+        fix = f"; did you mean config={word}?" if is_choice else ", such as perturbation.eps=8/255"
         raise ValueError(f"`{printable(word)}` must be KEY=VALUE{fix}")
     of_hydra = "/" in group and value.strip().startswith("{")
     if of_hydra or (group in (*GROUPS, "config") and value.strip().startswith("[")):
@@ -278,5 +278,5 @@ def _refuse_defaults(defaults: Any, where: str) -> None:
     for entry in defaults or []:
         for word in ("hydra", "${", "..", "//"):
             if word in str(entry):
-                why = "set it on the command line" if word == "hydra" else "it must name a choice, not a path"
-                raise ValueError(f"{where}: default `{printable(entry)}` is refused; {why}")
+                reason = "set it on the command line" if word == "hydra" else "it must name a choice, not a path"
+                raise ValueError(f"{where}: default `{printable(entry)}` is refused; {reason}")

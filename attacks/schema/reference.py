@@ -63,13 +63,13 @@ def listing() -> str:
 
 def usage(words: Iterable[str] = ()) -> str:
     """What `--help` prints: the groups, and the keys of the choices that the `words` make, else of the defaults."""
-    chosen = defaults() | dict(word.split("=", 1) for word in words if word.partition("=")[0] in choices())
+    current = defaults() | dict(word.split("=", 1) for word in words if word.partition("=")[0] in choices())
     lines = ["Viewproof: perturbations that keep fooling an image encoder under every view a camera may take.", ""]
     lines += ["Groups, as GROUP=CHOICE (in brackets: the choice whose keys are listed):"]
     for group, names in choices().items():
-        lines.append(f"  {group}: {', '.join(f'[{name}]' if name == chosen.get(group) else name for name in names)}")
+        lines.append(f"  {group}: {', '.join(f'[{name}]' if name == current.get(group) else name for name in names)}")
     lines += ["", "Keys, as KEY=VALUE (of other choices: --help GROUP=CHOICE; all of them: docs/configuration.md):"]
-    for group, name in chosen.items():
+    for group, name in current.items():
         chosen_schema = OPEN.get(group) or CHOICES.get(group, {}).get(name)
         lines += [_line(f"{group}.", item) for item in (options(chosen_schema) if chosen_schema else ())]
     for prefix, schema in OF_THE_RUN.items():
@@ -80,8 +80,8 @@ def usage(words: Iterable[str] = ()) -> str:
 def defaults() -> dict[str, str]:
     """Group -> the choice that is made where nothing else is named, from configs/run.yaml."""
     entries: list[Any] = yaml.safe_load((CONFIGS / "run.yaml").read_text())["defaults"]
-    made = [next(iter(entry.items())) for entry in entries if isinstance(entry, dict)]
-    return {group: name for group, name in made if group != "config"}
+    pairs = [next(iter(entry.items())) for entry in entries if isinstance(entry, dict)]
+    return {group: name for group, name in pairs if group != "config"}
 
 
 def _choices(group: str) -> Iterator[str]:
@@ -93,15 +93,15 @@ def _choices(group: str) -> Iterator[str]:
 
 def _schemas(group: str) -> Iterator[tuple[type, list[str]]]:
     """Each schema of a group once, with the choices that have it; for those with the same keys and defaults too."""
-    made: list[tuple[type, list[str]]] = []
+    pairs: list[tuple[type, list[str]]] = []
     for name, schema in CHOICES.get(group, {group: OPEN.get(group)}).items():
         assert schema is not None
-        same = next((names for other, names in made if options(other) == options(schema)), None)
-        if same is None:
-            made.append((schema, [name]))
+        names_alike = next((names for other, names in pairs if options(other) == options(schema)), None)
+        if names_alike is None:
+            pairs.append((schema, [name]))
         else:
-            same.append(name)
-    yield from made
+            names_alike.append(name)
+    yield from pairs
 
 
 def _table(prefix: str, rows: list[Option]) -> Iterator[str]:

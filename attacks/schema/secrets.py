@@ -4,7 +4,7 @@ import re
 
 #: Between a scheme and the host. A password may hold a slash that should have been %2F.
 _CREDENTIALS = re.compile(r"(?<=://)[^\s'\"`]*@")
-_GIVEN = re.compile(r"://([^/\s]*|[^\s]*:[^\s]*)@")
+_WITH_NAME = re.compile(r"://([^/\s]*|[^\s]*:[^\s]*)@")
 
 
 def masked(text: str) -> str:
@@ -15,7 +15,7 @@ def masked(text: str) -> str:
 def refuse_credentials(text: str, where: str) -> None:
     """Raise ValueError where a text holds an address with a name or password: configurations and command lines are
     kept in the run directory."""
-    if _GIVEN.search(text):
+    if _WITH_NAME.search(text):
         raise ValueError(
             f"{where} holds the name or password of a server, and would be written to the run directory: give them "
             "in the environment, as MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"

@@ -39,10 +39,10 @@ FAMILIES = (
 @cache
 def choices() -> dict[str, tuple[str, ...]]:
     """Group -> the names of its choices, `config` among the groups."""
-    named = {group: tuple(schemas) for group, schemas in CHOICES.items()}
+    names_by_group = {group: tuple(schemas) for group, schemas in CHOICES.items()}
     for group in ("config", *OPEN):
-        named[group] = tuple(sorted(path.stem for path in CONFIGS.glob(f"{group}/*.yaml")))
-    return named
+        names_by_group[group] = tuple(sorted(path.stem for path in CONFIGS.glob(f"{group}/*.yaml")))
+    return names_by_group
 
 
 @cache
@@ -89,19 +89,19 @@ def suggestion(word: str) -> str | None:
     return match and f"{match}{sign}{value}"
 
 
-def unknown(words: Iterable[str], message: str) -> str | None:
+def unknown_word(words: Iterable[str], message: str) -> str | None:
     """One line for the word that a message of Hydra's refuses, with a suggestion, or of a choice with all there are;
     None for a key that is like no other."""
     for word in words:
         key, _, value = word.lstrip("+").partition("=")
-        blamed = f"'{key}/{value}'" in message or f"'{key}'" in message
-        fix = suggestion(word) if key and blamed else None
+        in_message = f"'{key}/{value}'" in message or f"'{key}'" in message
+        fix = suggestion(word) if key and in_message else None
         if f"Could not find '{key}/{value}'" in message and key in choices() and fix is None:
             return f"`{word}` is unknown: {key} is {', '.join(choices()[key])}"
         if fix:
-            what = f"`{key}={value}` is unknown" if key in choices() else f"unknown key `{key}`"
-            what = f"the choice of {key.partition('.')[0]} has no key `{key}`" if key in keys() else what
-            return f"{what}: did you mean {fix}?"
+            subject = f"`{key}={value}` is unknown" if key in choices() else f"unknown key `{key}`"
+            subject = f"the choice of {key.partition('.')[0]} has no key `{key}`" if key in keys() else subject
+            return f"{subject}: did you mean {fix}?"
     return None
 
 
@@ -131,13 +131,13 @@ def _key(key: str) -> str | None:
     """The most similar known key: the same name in another group, a typing error in one part, or both."""
     head, _, last = key.rpartition(".")
     group = head if head in choices() else _close(head, choices()) or head
-    own = {known.rpartition(".")[2]: known for known in keys() if known.partition(".")[0] == group}
-    everywhere: dict[str, str] = {}
+    in_group = {known.rpartition(".")[2]: known for known in keys() if known.partition(".")[0] == group}
+    by_last_part: dict[str, str] = {}
     for known in keys():  # the group that comes first counts: attack.steps before sanity.steps
-        everywhere.setdefault(known.rpartition(".")[2], known)
-    exact = own.get(last) or everywhere.get(last)
-    near = _close(last, own) or ("" if head else _close(last, everywhere, 0.75))
-    return exact or (everywhere | own).get(near or "")
+        by_last_part.setdefault(known.rpartition(".")[2], known)
+    exact = in_group.get(last) or by_last_part.get(last)
+    near = _close(last, in_group) or ("" if head else _close(last, by_last_part, 0.75))
+    return exact or (by_last_part | in_group).get(near or "")
 
 
 def closest(word: str, known: Iterable[str]) -> str:

@@ -51,20 +51,20 @@ def validate(config: DictConfig) -> Run:
 def _typed(schema: type, node: dict[Any, Any], prefix: str) -> Any:
     _known(schema, node, prefix)
     try:
-        merged = OmegaConf.merge(OmegaConf.structured(schema), node)
-        missing = sorted(OmegaConf.missing_keys(merged) - set(GROUPS))
+        config = OmegaConf.merge(OmegaConf.structured(schema), node)
+        missing = sorted(OmegaConf.missing_keys(config) - set(GROUPS))
         if missing:
             raise ValueError(f"`{prefix}{missing[0]}` has no value: give it one, {prefix}{missing[0]}=VALUE")
-        return _run(merged) if schema is Run else OmegaConf.to_object(merged)
+        return _run(config) if schema is Run else OmegaConf.to_object(config)
     except OmegaConfBaseException as error:
         raise ValueError(f"`{prefix}{error.full_key}`: {str(error).splitlines()[0]}") from None
 
 
 def _known(schema: type, node: dict[Any, Any], prefix: str) -> None:
     places: dict[str, Any] = {f.name: f.default_factory for f in fields(schema)}
-    removed = [name for name in places if schema is Run and name not in node and name not in GROUPS]
-    if removed:  # by ~key: its defaults would be used without a word
-        raise ValueError(f"`{prefix}{removed[0]}` was removed from the configuration: give it a value instead")
+    missing_names = [name for name in places if schema is Run and name not in node and name not in GROUPS]
+    if missing_names:  # by ~key: its defaults would be used without a word
+        raise ValueError(f"`{prefix}{missing_names[0]}` was removed from the configuration: give it a value instead")
     for key, value in node.items():
         if key not in places:
             guess = did_you_mean(f"{prefix}{key}")
@@ -73,21 +73,21 @@ def _known(schema: type, node: dict[Any, Any], prefix: str) -> None:
             _known(places[key], value, f"{prefix}{key}.")
 
 
-def _run(merged: Any) -> Run:
+def _run(node: Any) -> Run:
     """The fields without a group; the groups follow."""
-    evaluate: Any = OmegaConf.to_object(merged.evaluate)
+    evaluate: Any = OmegaConf.to_object(node.evaluate)
     evaluate.layers = _names(evaluate.layers, "evaluate.layers")
     if evaluate.primary not in ("success", "cosine"):
         raise ValueError(f"`evaluate.primary` must be success or cosine; got {printable(evaluate.primary)}")
-    if merged.show not in (None, "encoder"):
-        raise ValueError(f"`show` must be encoder, or null for a run; got {merged.show!r}")
-    pace: Any = OmegaConf.to_object(merged.checkpoint)
+    if node.show not in (None, "encoder"):
+        raise ValueError(f"`show` must be encoder, or null for a run; got {node.show!r}")
+    pace: Any = OmegaConf.to_object(node.checkpoint)
     for name, value in vars(pace).items():
         if value is not None and not 0 < value < float("inf"):
             raise ValueError(f"`checkpoint.{name}` must be a positive number, or null for never; got {value}")
-    workers(merged.workers)
-    shard(merged.shard)
-    plain = (merged.seed, merged.show, merged.workers, merged.shard, merged.overwrite, merged.require)
+    workers(node.workers)
+    shard(node.shard)
+    plain = (node.seed, node.show, node.workers, node.shard, node.overwrite, node.require)
     return Run(*plain, evaluate, pace)
 
 

@@ -128,7 +128,7 @@ def test_signal_is_forwarded_under_submitit_only():
         signal.signal(signal.SIGUSR1, previous)
 
 
-@pytest.mark.parametrize("name", launchers.LOST)
+@pytest.mark.parametrize("name", launchers.ENDINGS)
 def test_lost_job_process_gives_a_one_sentence_error(name):
     with pytest.raises(ChildProcessError, match="resume=ITS DIRECTORY"), launchers.sweeping(print):
         raise type(name, (Exception,), {})("a page of text")
