@@ -3,12 +3,11 @@
 import pytest
 import torch
 
-from attacks import EOT, PGD, Away, Linf, attack
 from attacks.evaluation.ablation import without
-from tests.helpers.small import small, smooth
+from tests.helpers.small import smooth
 from transforms import Affine, Compose, Stage, audit
 from transforms.compose import Geometry
-from transforms.scene import Layer, Scene, scene_of
+from transforms.scene import Layer, Scene
 from transforms.wrappers import OneOf, OnLayers, Sometimes, widened
 
 EYE = torch.eye(3)[None]
@@ -70,14 +69,3 @@ def test_a_stage_with_the_protocol_alone_works_everywhere(stage):
     assert layered(scene, torch.rand(4, layered.dims)).shape == (4, 3, 20, 22)
 
     assert audit(pipeline, images[:1], draws=1).first_dead is None
-
-
-def test_an_attack_runs_over_custom_stages_and_coordinates_have_gradients():
-    images, encoder = smooth(), small()
-    pipeline = Compose([Fade(), Swirl(), Nothing()])
-    u = torch.rand(2, 2, requires_grad=True)
-    pipeline(scene_of(images), u).square().sum().backward()
-    assert (u.grad != 0).all()
-    parts = {"encoder": encoder, "objective": Away(), "perturbation": Linf(0.1), "optimiser": PGD()}
-    last = [*attack(images, encoder(images), **parts, eot=EOT(pipeline, views=4), steps=3)][-1]
-    assert last.delta.abs().amax() > 0 and last.estimate.grad.isfinite().all()

@@ -10,7 +10,6 @@ from attacks import EOT, bank, evaluate, solve
 from attacks.eot.protocols import Objective, Optimiser, Proposer
 from attacks.evaluation.sanity.battery import MASKING
 from attacks.experiment import batch
-from attacks.objectives import Paired
 from attacks.objectives.aim import Aim
 from attacks.perturbations.base import PerturbationSet
 from attacks.runtime.values import read, write
@@ -180,11 +179,6 @@ def test_the_sanity_checks_accept_custom_parts(images, perturbation):
     sanity = examine(images, features(images), views=2, **parts(perturbation, Heavy(), steps=20))
     failed = {check.name for check in sanity.failed}
     assert not failed & set(MASKING) - {"largest radius"}, sanity.failed
-
-
-def test_a_custom_objective_may_be_paired(images):
-    best = solve(images, features(images), **parts(Tint(), Heavy(), objective=Paired(Shift())))
-    assert (best.loss < 0).all()
 
 
 class Module(nn.Module):

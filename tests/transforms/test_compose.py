@@ -83,18 +83,6 @@ def test_four_affine_stages_have_the_values_and_gradient_of_one_resample(dtype):
     assert chain < 0.8 * one
 
 
-def test_fused_geometry_keeps_high_frequencies_that_a_chain_loses():
-    noise = torch.rand(1, 1, 96, 96, dtype=double)
-    pipeline = Compose([Affine(degrees=(5, 5))] * 6)
-    u = draw(pipeline)
-
-    def detail(view):
-        """Energy of the pixel-to-pixel differences."""
-        return view[..., 30:66, 30:66].diff(dim=-1).square().mean()
-
-    assert detail(pipeline(noise, u)) > 4 * detail(stagewise(pipeline, noise, u))
-
-
 @pytest.mark.parametrize(
     ("stages", "count"),
     [
@@ -165,11 +153,6 @@ def test_describe_names_every_coordinate_and_its_value():
     assert pipeline.describe(u[0]) == [first]
 
 
-def test_repeated_stages_are_numbered():
-    names = Compose([Brightness(), Contrast(), Brightness()]).names
-    assert names == ("brightness1 added (of full scale)", "contrast factor (x)", "brightness2 added (of full scale)")
-
-
 @pytest.mark.parametrize("shape", [(2, 4), (2, 6), (3, 5), (1, 5), (0, 5), (5,)], ids=str)
 def test_wrong_shape_of_u_is_refused(photo, shape):
     with pytest.raises(ValueError, match=r"`u` must hold rows of 5 coordinates, one .* for each of 2 images"):
@@ -191,12 +174,6 @@ def test_views_of_one_image_equal_views_of_its_copies(photo, stages, large):
         cotangent = torch.randn_like(shared)
         ours, theirs = (torch.autograd.grad(each, images, cotangent)[0] for each in (shared, copied))
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
-
-
-@pytest.mark.parametrize("images", [torch.rand(80, 120, 3), torch.zeros(1, 3, 8, 8, dtype=torch.uint8)])
-def test_images_other_than_floating_nchw_are_refused(images):
-    with pytest.raises(ValueError, match=r"`images` must be floating \(N,C,H,W\)"):
-        Compose()(images, torch.zeros(len(images), 0))
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,9 @@
 
 import pytest
 import torch
-import torch.nn.functional as F
 
 from tests.transforms.test_compose import frame
-from transforms import Affine, Brightness, Compose, Perspective
+from transforms import Affine, Compose, Perspective
 from transforms.sampling.homography import invert
 from transforms.scene import Layer, Scene
 
@@ -43,12 +42,6 @@ def pasted(base, patch, alpha):
     return picture
 
 
-def test_patch_covers_its_pixels(photo, patch):
-    alpha = torch.rand_like(patch[:, :1])
-    view = Compose()(with_patch(photo, patch, alpha), torch.zeros(1, 0))
-    torch.testing.assert_close(view, pasted(photo, patch, alpha), rtol=0, atol=1e-12)
-
-
 @pytest.mark.parametrize("antialias", [False, True])
 def test_plain_base_gives_the_view_of_the_pasted_picture(photo, patch, u, antialias):
     base, alpha = torch.full_like(photo, 0.3), torch.rand_like(patch[:, :1])
@@ -62,12 +55,6 @@ def test_transparent_patch_changes_nothing(photo, patch, u):
     assert torch.equal(view(with_patch(photo, patch, torch.zeros_like(patch[:, :1])), u), view(photo, u))
 
 
-def test_missing_alpha_equals_alpha_of_one(photo, patch, u):
-    view = Compose(STAGES)
-    opaque = with_patch(photo, patch, torch.ones_like(patch[:, :1]))
-    assert torch.equal(view(with_patch(photo, patch), u), view(opaque, u))
-
-
 def test_edges_of_the_alpha_do_not_darken(photo, patch, u):
     # White on white; the transparent part is black, and must not bleed into the edge of the disc.
     y, x = torch.meshgrid(torch.linspace(-1, 1, 25), torch.linspace(-1, 1, 50), indexing="ij")
@@ -77,36 +64,12 @@ def test_edges_of_the_alpha_do_not_darken(photo, patch, u):
     torch.testing.assert_close(view, torch.ones_like(view), rtol=0, atol=1e-12)
 
 
-def test_later_layers_lie_on_top(photo, patch):
-    below, above = with_patch(photo, patch).layers[1], with_patch(photo, 1 - patch).layers[1]
-    scene = Scene((Layer(photo, None, EYE), below, above), SIZE)
-    view = Compose()(scene, torch.zeros(1, 0))
-    torch.testing.assert_close(view, pasted(photo, 1 - patch, 1), rtol=0, atol=1e-12)
-
-
 def test_fine_patch_keeps_its_detail_at_close_range(photo):
     # Through an 80 x 120 picture of the scene, half of the patch's pixels would be lost.
     fine = torch.rand(1, 3, 160, 240, dtype=torch.float64)
     scene = Scene((Layer(photo, None, EYE), Layer(fine, None, EYE)), SIZE)
     view = Compose([Affine(scale=(2, 2))])(scene, torch.rand(1, 5, dtype=torch.float64))
     torch.testing.assert_close(view, fine[..., 40:120, 60:180], rtol=0, atol=1e-12)
-
-
-def test_smaller_frame_reduces_the_base(photo):
-    view = Compose()(Scene((Layer(photo, None, EYE),), (40, 60)), torch.zeros(1, 0))
-    torch.testing.assert_close(view, F.avg_pool2d(photo, 2), rtol=0, atol=1e-12)
-
-
-def test_empty_pipeline_places_the_base_by_its_pull(photo):
-    mirrored = Layer(photo, None, EYE * torch.tensor([[-1.0], [1], [1]], dtype=torch.float64))
-    view = Compose()(Scene((mirrored,), SIZE), torch.zeros(1, 0))
-    torch.testing.assert_close(view, photo.flip(-1), rtol=0, atol=1e-12)
-
-
-def test_pixel_stages_see_the_composite(photo, patch, u):
-    scene, bright = with_patch(photo, patch), Brightness((0.2, 0.2))
-    view = Compose([*STAGES, bright])(scene, torch.cat([u, u[:, :1]], 1))
-    torch.testing.assert_close(view, bright(Compose(STAGES)(scene, u), u[:, :1]))
 
 
 def test_batch_of_scenes_equals_each_scene_alone(photo, patch):
@@ -142,9 +105,3 @@ def test_gradient(patch):
 def test_base_with_an_alpha_is_refused(photo):
     with pytest.raises(ValueError, match="bottom layer of a scene must be opaque"):
         Compose()(Scene((Layer(photo, photo[:, :1], EYE),), SIZE), torch.zeros(1, 0))
-
-
-def test_layer_other_than_floating_nchw_is_refused(photo, patch):
-    scene = Scene((Layer(photo, None, EYE), Layer(patch[0], None, EYE)), SIZE)
-    with pytest.raises(ValueError, match=r"`images` must be floating \(N,C,H,W\)"):
-        Compose()(scene, torch.zeros(1, 0))

@@ -76,23 +76,6 @@ def test_motion_is_the_mean_along_a_line(length, angle, photo):
 
 
 @every_stage
-def test_kernels_sum_to_one_and_do_not_move_the_picture(stage):
-    point, x = torch.zeros(8, 1, 25, 25, dtype=double), torch.arange(25, dtype=double) - 12
-    point[..., 12, 12] = 1  # the views of an impulse are the kernels
-    for kernel in stage(point, torch.rand(8, stage.dims, dtype=double))[:, 0]:
-        assert float(kernel.sum()) == pytest.approx(1, abs=1e-12)
-        assert abs(float(kernel.sum(0) @ x)) < 1e-12 and abs(float(kernel.sum(1) @ x)) < 1e-12
-
-
-@every_stage
-@pytest.mark.parametrize("size", [(1, 1), (2, 3), (40, 31)])
-def test_a_constant_picture_stays_constant(stage, size):
-    images = torch.tensor([0.0, 0.37, 1.0])[:, None, None, None].expand(3, 2, *size)
-    # Ten taps or so, each product and sum rounded: 4.2e-7 is the most over 200 draws of any stage here.
-    torch.testing.assert_close(stage(images, torch.rand(3, stage.dims)), images, rtol=0, atol=6e-7)
-
-
-@every_stage
 @pytest.mark.parametrize("dtype", [torch.float32, double])
 def test_zero_blur_is_the_identity_and_small_blur_is_close_to_it(stage, dtype, photo):
     images = photo.to(dtype).requires_grad_()
@@ -103,14 +86,6 @@ def test_zero_blur_is_the_identity_and_small_blur_is_close_to_it(stage, dtype, p
         torch.testing.assert_close(view, images, rtol=0, atol=rounding + 10 * size)
         grads = torch.autograd.grad(view.square().sum(), (images, u))
         assert all(grad.isfinite().all() for grad in grads)
-
-
-@every_stage
-def test_every_parameter_has_a_gradient_all_over_its_range(stage, photo):
-    n = 32
-    u = (0.1 + 0.9 * torch.rand(n, stage.dims, dtype=double)).requires_grad_()
-    (stage(photo.expand(n, -1, -1, -1), u) * torch.randn_like(photo)).sum().backward()
-    assert (u.grad.abs() > 1e-3).all()
 
 
 def test_a_small_disc_and_a_line_at_zero_degrees_have_a_gradient(photo):

@@ -12,7 +12,6 @@ from PIL import Image, features
 from torch.autograd import gradcheck
 
 from transforms.camera.codec import Jpeg, Webp, jpeg, webp
-from transforms.sampling.straight_through import backward_through
 
 double = torch.float64
 needs_webp = pytest.mark.skipif(not features.check("webp"), reason="Pillow without WebP")
@@ -130,14 +129,6 @@ def test_straight_is_the_codec_forward_and_the_identity_backward(photo):
     assert torch.equal(vjp(lambda x: jpeg(x, 90, codec="straight"), images, weights), weights)
 
 
-def test_backward_through_takes_the_surrogates_derivative_at_the_images():
-    x = torch.randn(10, dtype=double, requires_grad=True)
-    out = backward_through(x, torch.sign, torch.sin)
-    assert torch.equal(out, x.sign())
-    (pulled,) = torch.autograd.grad(out.sum(), x)
-    torch.testing.assert_close(pulled, x.cos())
-
-
 def test_surrogate_equals_kornia_and_is_close_to_the_codec():
     crop = skimage.data.astronaut()[:256, 128:384]
     photo = torch.tensor(crop).permute(2, 0, 1)[None].float() / 255
@@ -165,14 +156,6 @@ def test_stage_draws_whole_qualities(make, photo):
     fixed = make((50, 50))
     assert fixed == make(50) and fixed.dims == 0 and fixed.names == () and fixed.discrete == ()
     assert torch.equal(fixed(images, torch.zeros(4, 0)), function(images, 50))
-
-
-@pytest.mark.parametrize("stage", [Jpeg((30, 95)), Jpeg((30, 95), codec="surrogate")], ids=["real", "surrogate"])
-def test_stage_passes_its_settings_to_the_function(stage, photo):
-    u = torch.tensor([[0.3]])
-    want = jpeg(photo, float(stage.values(u)), codec=stage.codec)
-    assert torch.equal(stage(photo, u), want)
-    assert torch.equal(Jpeg(70, subsampling="4:4:4")(photo, u[:, :0]), jpeg(photo, 70, subsampling="4:4:4"))
 
 
 def test_empty_batch_stays_empty():

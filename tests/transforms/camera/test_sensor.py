@@ -9,7 +9,7 @@ from PIL import Image
 from torch.autograd import gradcheck
 
 from transforms import Sobol
-from transforms.camera.sensor import Quantise, SensorNoise, quantise, straight_through, white_noise
+from transforms.camera.sensor import Quantise, SensorNoise, quantise, white_noise
 from transforms.draws import Uniform, stream
 
 double = torch.float64
@@ -153,18 +153,3 @@ def test_gradient_of_quantise_is_that_of_the_clamp():
     weights = torch.randn(6)
     (pulled,) = torch.autograd.grad((quantise(x) * weights).sum(), x)
     assert torch.equal(pulled, weights * torch.tensor([0, 1, 1, 1, 1, 0])), "an end is within [0,1]"
-
-
-def test_straight_through_has_the_real_values_and_the_surrogate_gradient():
-    x = torch.randn(50, requires_grad=True)
-    out = straight_through(1e6 * x.sign(), x.tanh())
-    assert torch.equal(out, 1e6 * x.sign())
-    (pulled,) = torch.autograd.grad(out.sum(), x)
-    torch.testing.assert_close(pulled, 1 - x.tanh() ** 2)
-    with pytest.raises(ValueError, match="`surrogate`"):
-        straight_through(x, x.double())
-
-
-def test_bits_must_be_a_whole_number():
-    with pytest.raises(ValueError, match="`bits`"):
-        quantise(torch.rand(2), 8.0)

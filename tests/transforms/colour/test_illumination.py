@@ -92,12 +92,6 @@ def test_shading_equals_the_scipy_spline_of_the_controls(photo, grid):
     assert np.log2(gains(stage, u)).min() >= -1 and np.log2(gains(stage, u)).max() <= 0.5
 
 
-@pytest.mark.parametrize("grid", [1, 3])
-def test_shading_with_equal_controls_equals_exposure(photo, grid):
-    u = torch.full((1, grid**2), 0.8, dtype=double)
-    torch.testing.assert_close(Shading(1, grid)(photo, u), Exposure(1)(photo, u[:, :1]), rtol=0, atol=1e-12)
-
-
 def test_shadow_on_a_photograph(photo):
     darkness, angle, position, softness = 0.7, 35.0, -0.1, 0.2
     stage = Shadow((darkness,) * 2, (angle,) * 2, (position,) * 2, (softness,) * 2)

@@ -7,10 +7,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from transforms import Compose
-from transforms.colour import Exposure
-from transforms.colour.lut import ColourMap, apply_lut, nodes, powers, sampled, terms
-from transforms.compose import Geometry, Stage
+from transforms.colour.lut import ColourMap, apply_lut, nodes, powers, terms
 
 double = torch.float64
 MATRIX = torch.tensor([[0.5, 0.3, -0.1], [0.05, 0.5, 0.2], [0.2, 0.1, 0.55]], dtype=double)
@@ -51,20 +48,6 @@ def test_a_table_is_read_trilinearly(photo, n):
     np.testing.assert_allclose(flat(printed), trilinear(flat(images), table(n).numpy()), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16])
-def test_identity_table_changes_nothing(photo, dtype):
-    images = photo.to(dtype)
-    printed = apply_lut(images, sampled(lambda colours: colours))
-    assert printed.dtype == dtype
-    torch.testing.assert_close(printed, images, rtol=0, atol=1e-3 if dtype == torch.float16 else 1e-6)
-
-
-def test_an_affine_map_is_exact_between_its_nodes(photo):
-    lut = (nodes(3) @ MATRIX.T + OFFSET).T.reshape(3, 3, 3, 3)
-    expected = torch.einsum("ij,njhw->nihw", MATRIX, photo) + OFFSET[:, None, None]
-    torch.testing.assert_close(apply_lut(photo, lut), expected.clamp(0, 1), rtol=0, atol=1e-12)
-
-
 def test_gradcheck_in_the_picture_and_in_the_table():
     images, lut = between_nodes((2, 3, 3, 4)).requires_grad_(), (0.1 + 0.8 * table()).requires_grad_()
     assert gradcheck(apply_lut, (images, lut))
@@ -86,13 +69,6 @@ def test_output_outside_the_cube_is_clipped_between_nodes_as_well():
     lut = (nodes(2) * 2 - 0.5).T.reshape(3, 2, 2, 2)
     grey = torch.linspace(0, 1, 21, dtype=double).expand(1, 3, 1, 21)
     torch.testing.assert_close(apply_lut(grey, lut), (grey * 2 - 0.5).clamp(0, 1), rtol=0, atol=1e-12)
-
-
-def test_colour_map_is_a_stage_without_coordinates(photo):
-    stage = ColourMap(table())
-    assert isinstance(stage, Stage) and not isinstance(stage, Geometry)
-    views = Compose((stage, Exposure(0)))(photo, torch.rand(2, 1, dtype=double))
-    torch.testing.assert_close(views, apply_lut(photo, table()).expand(2, -1, -1, -1), rtol=0, atol=1e-9)
 
 
 def test_monomials_are_in_the_documented_order():

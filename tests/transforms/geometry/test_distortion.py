@@ -12,7 +12,7 @@ from scipy.ndimage import map_coordinates
 from torch.autograd import gradcheck
 
 from tests.helpers.sampled import mostly_slow
-from transforms.compose import UNSEEN, Compose, Framed, Geometry, Homography
+from transforms.compose import UNSEEN, Compose, Framed
 from transforms.geometry.affine import Affine, Crop, Flip, Perspective
 from transforms.geometry.cylinder import Cylinder
 from transforms.geometry.distortion import Lens, RollingShutter, ThinPlate
@@ -54,11 +54,6 @@ def edges(stage, dtype):
     return torch.tensor(rows[:24], dtype=dtype)
 
 
-@every_bend
-def test_is_a_point_map_without_a_matrix(name):
-    assert isinstance(BENDS[name], Geometry) and not isinstance(BENDS[name], Homography)
-
-
 @pytest.mark.parametrize("name", MAPS)
 @pytest.mark.parametrize("border", mostly_slow(["reflect", "constant", "replicate", "reflect101"], 4))
 def test_gradients_are_finite_at_the_ends_of_every_range(name, border, photo):
@@ -81,14 +76,6 @@ def test_gradcheck_of_the_points(name):
     points = (1.6 * torch.rand(2, 3, 4, 2, dtype=double) - 0.8).requires_grad_()
     u = (0.1 + 0.8 * torch.rand(2, stage.dims, dtype=double)).requires_grad_()
     assert gradcheck(stage.pull, (points, u))
-
-
-@every_bend
-def test_shared_points_equal_points_per_row(name):
-    stage, u = framed(BENDS[name]), torch.rand(3, BENDS[name].dims, dtype=double)
-    points = lattice((8, 12))
-    torch.testing.assert_close(stage.pull(points, u), stage.pull(points.expand(3, -1, -1, -1), u))
-    torch.testing.assert_close(stage.pull(points, u), torch.cat([stage.pull(points, row[None]) for row in u]))
 
 
 @every_bend
@@ -197,17 +184,6 @@ def test_rays_that_miss_the_cylinder_are_unseen(tilt):
     gap = np.abs((across * start).sum(-1)) / np.linalg.norm(across, axis=-1)  # from the axis to the ray
     assert unseen[gap > radius].all() and not unseen[gap < 0.99 * radius].any()
     assert 0.1 < unseen.mean() < 0.9
-
-
-def test_cylinder_tends_to_a_plane_smoothly():
-    u = torch.tensor([[1e-3, 0, 0, 0], [0.0, 0, 0, 0]], dtype=double, requires_grad=True)
-    stage, points = Cylinder((0, 1e-2)), lattice()
-    pulled = stage.pull(points, u)
-    torch.testing.assert_close(pulled[1], points[0], rtol=0, atol=0)
-    torch.testing.assert_close(pulled[0], points[0], rtol=0, atol=1e-6)
-    (grad,) = torch.autograd.grad(pulled[..., 0].mul(points[..., 0]).sum((1, 2)).sum(), u)
-    torch.testing.assert_close(grad[0], grad[1], rtol=1e-3, atol=1e-9)  # the same slope at 0 as close to it
-    assert grad[1, 0] > 0
 
 
 # --- ThinPlate

@@ -81,9 +81,3 @@ def test_gradient_passes_at_a_bound_and_within_rounding_beyond_it(dtype):
 def test_saturate_can_be_differentiated_twice():
     x = torch.tensor([-0.5, 0.2, 0.9, 1.7], dtype=double, requires_grad=True)
     assert torch.autograd.gradgradcheck(lambda at: saturate(at).pow(3), (x,))
-
-
-def test_half_precision_tone_is_computed_in_float32(photo):
-    pipeline, u = Compose(LINES), torch.rand(1, len(LINES))
-    half = photo.to(torch.float16)
-    assert torch.equal(pipeline(half, u), pipeline(half.float(), u).to(torch.float16))

@@ -206,6 +206,11 @@ def test_coordinates_have_names_and_units():
         (lambda: Compose([Sometimes(OnLayers(), 0.5)]), "in no other stage"),
         (lambda: Compose([OneOf([OnLayers(), Brightness(0.1)])]), "in no other stage"),
         (lambda: Compose([Compose([OnLayers()])]), "in no other stage"),
+        (lambda: Compose([OnLayers([Downscale(8)])])(scene(), points(0)), "must keep the size; Downscale"),
+        (
+            lambda: Compose([OnLayers(), *CAMERA])(scene(texture(rows=3)), points(13)),
+            "one for each of the 1 pictures",
+        ),
         (lambda: Placement(scale=(0, 0.5)), "`scale` must lie within"),
         (lambda: Placement(x=(0, 2)), "`x` must lie within"),
         (lambda: Placement(aspect=0), "`aspect` must lie within"),
@@ -223,13 +228,3 @@ def test_the_view_of_a_picture_under_a_layer_is_a_picture(kernel):
     bright, layer = Layer(0 * base() + 0.9, None, FULL), scene(texture).layers[1]
     view = camera(Scene((bright, layer), SIZE), points(camera.dims, 8))
     assert 0 <= float(view.min()) <= float(view.max()) <= 1
-
-
-def test_stage_that_changes_the_size_is_refused():
-    with pytest.raises(ValueError, match="must keep the size; Downscale"):
-        Compose([OnLayers([Downscale(8)])])(scene(), points(0))
-
-
-def test_mismatched_rows_are_refused():
-    with pytest.raises(ValueError, match="one for each of the 1 pictures"):
-        Compose([OnLayers(), *CAMERA])(scene(texture(rows=3)), points(13))
