@@ -1,7 +1,5 @@
 """Defences before an encoder: their effect, their gradients, and adaptive attacks against them."""
 
-from pathlib import Path
-
 import pytest
 import torch
 import torch.nn.functional as F
@@ -250,13 +248,3 @@ def test_the_engine_is_tuned_with_the_draws_of_the_views(monkeypatch):
     monkeypatch.setattr("attacks.experiment.tuning.choose", measured)
     decide(run, parts, ALONE)
     assert shown and set(shown) == {(4, 1)}
-
-
-@pytest.mark.slow
-def test_an_adaptive_attack_is_one_command(tmp_path, monkeypatch):
-    from tests.helpers.runs import call
-
-    monkeypatch.chdir(tmp_path)
-    extra = ["defence=resize_pad", "encoder.stochastic=true", "attack.steps=2", "data.count=1"]
-    assert call(monkeypatch, "config=smoke", *extra, f"hydra.run.dir={tmp_path}/run") == 0
-    assert (Path(tmp_path) / "run" / "metrics.json").is_file()

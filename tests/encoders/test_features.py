@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torchvision.models import VisionTransformer, resnet18
+from torchvision.models import VisionTransformer
 from torchvision.models.feature_extraction import create_feature_extractor
 
 from attacks import load_encoder
@@ -19,17 +19,14 @@ from attacks.encoders.image_encoder import Origin
 from attacks.encoders.layers import layer_listing, visits
 from attacks.encoders.phash import Phash
 from attacks.schema.encoder import PocketConfig
-from tests.encoders.test_layers import hooks
+from tests.encoders.test_layers import hooks, resnet
 from tests.helpers.dressed import pulled
 from tests.helpers.runs import call
 
 PAIR = {"layer2": "mean", "layer4.1.conv2": "flat"}
 
 
-@pytest.fixture(scope="module")
-def resnet():
-    torch.manual_seed(0)
-    return resnet18(weights=None).eval()
+__all__ = ["resnet"]  # a fixture
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +48,6 @@ def test_layer_names_are_those_of_the_library(encoder, resnet):
     sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "mlp_dim": 32}
     vit = VisionTransformer(image_size=32, patch_size=8, num_classes=5, **sizes)
     assert "encoder.layers.encoder_layer_0" in named_layers(vit)  # a submodule called `encoder` is an ordinary layer
-
-
-def test_the_features_of_one_layer_are_unchanged(encoder, resnet, images):
-    theirs = create_feature_extractor(resnet, {"layer3": "layer3"})(encoder.preprocess(images))["layer3"]
-    assert torch.equal(Features(encoder, ["layer3"])(images), theirs.flatten(1))
-    torch.testing.assert_close(Features(encoder, {"layer3": "mean"})(images), theirs.mean((2, 3)))
-    assert torch.equal(Features(encoder, ["output"])(images), encoder(images))
 
 
 def test_the_cosine_of_several_layers_is_the_mean_of_their_cosines(encoder, images):

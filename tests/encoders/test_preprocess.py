@@ -31,6 +31,7 @@ def presets():
 
 
 PRESETS = presets()
+assert len(PRESETS) >= 28
 
 
 def exact(preset):
@@ -46,11 +47,6 @@ def plain(size, kernel="pil_bilinear", **fields):
 
 def pictures(*shape, seed=0):
     return torch.rand(1, 3, *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def test_there_are_at_least_28_presets():
-    assert len(PRESETS) >= 28
-    assert all(type(p).__name__ == "ImageClassification" and p.antialias for p in PRESETS.values())
 
 
 FEW = ("256-224-bilinear-0.225", "342-299-bilinear-0.225", "232-224-bicubic-0.225", "480-480-bicubic-0.5")
@@ -70,16 +66,6 @@ def test_every_torchvision_preset_is_matched_and_eight_bit_equals_pillow(name):
         assert float((gap > most + 0.01).double().mean()) <= 2e-4, title
         assert float(gap.mean()) <= 1 / 3, title  # of two roundings, each of half a level at most
         assert torch.equal(rounded(picture.float())[0], preset(laws.as_pil(picture))), title
-
-
-@pytest.mark.parametrize("name", mostly_slow(FEW, 4))
-def test_torchvision_differs_only_by_float32_rounding(name):
-    # The output of the preset is float32; with a float32 resize it is off by up to 3e-5, this one by 3e-7.
-    ours = preprocessing(PRESETS[name])
-    laws.assert_as_tensor(ours, lambda picture: PRESETS[name](picture), limit=5e-7)
-    laws.assert_as_tensor(ours, lambda picture: PRESETS[name](picture.float()), limit=1e-4)
-    for title, picture in laws.three_pictures().items():
-        assert float(laws.difference(ours(picture.float()), ours(picture), ours).max()) <= 1e-6, title
 
 
 SHAPES = [(1, 1), (7, 5), (20, 2000), (2000, 20), (31, 97), (64, 64), (65, 64), (200, 301), (3, 400)]
@@ -140,12 +126,6 @@ def test_multiple_rounds_sides_down(height, width, multiple):
         assert side <= has < side + multiple or (has < multiple and side == multiple)
 
 
-def test_bgr_is_normalised_in_the_order_of_the_network():
-    picture = pictures(9, 11)
-    normalised = Preprocess(None, "pil_bilinear", MEAN, STD, bgr=True)(picture)
-    torch.testing.assert_close(normalised, v2.functional.normalize(picture.flip(1), MEAN, STD), rtol=0, atol=1e-15)
-
-
 @pytest.mark.parametrize("fill", [0.0, 1.0, (0.1, 0.5, 0.9)], ids=str)
 @pytest.mark.parametrize("bgr", [False, True])
 def test_the_border_has_the_given_colour(fill, bgr):
@@ -156,6 +136,9 @@ def test_the_border_has_the_given_colour(fill, bgr):
     canvas = colour.expand(1, 3, 16, 16).clone()
     canvas[..., 5:10, :] = small
     torch.testing.assert_close(padded, canvas.flip(1) if bgr else canvas, rtol=0, atol=1e-12)
+    normalised = Preprocess(None, "pil_bilinear", MEAN, STD, bgr=bgr)(picture)
+    channels = picture.flip(1) if bgr else picture
+    torch.testing.assert_close(normalised, v2.functional.normalize(channels, MEAN, STD), rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize("eight_bit", [False, True])

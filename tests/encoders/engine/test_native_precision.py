@@ -1,7 +1,7 @@
 """Encoders in half precision: features as the network's own call has them, gradients as the widened network's."""
 
 import copy
-import warnings
+from functools import partial
 
 import pytest
 import torch
@@ -18,12 +18,14 @@ from attacks.encoders.layers import unwrap
 from attacks.eot.bank import Bank
 from attacks.schema.encoder import ModuleConfig
 from attacks.study.encoder import subject
+from tests.helpers import encoder_laws as laws
 from tests.helpers.runs import call
+from tests.helpers.tiny_models import GIVEN, save_script
 from transforms import Compose
 
+refused = partial(laws.refusal, family="torchscript", preprocess=GIVEN)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
 PRE = Preprocess(16, "pil_bilinear", (0.5, 0.4, 0.3), (0.5, 0.6, 0.7))
-GIVEN = {"size": 16, "mean": [0.5, 0.4, 0.3], "std": [0.5, 0.6, 0.7]}
 #: How far a gradient may be from that of the widened network, relatively, in units of the precision.
 NEAR = 8
 
@@ -32,14 +34,6 @@ def network(dtype=torch.float32):
     torch.manual_seed(0)
     layers = nn.Conv2d(3, 8, 3, 2, 1), nn.BatchNorm2d(8), nn.GELU(), nn.AdaptiveAvgPool2d(4)
     return nn.Sequential(*layers, nn.Flatten(), nn.Dropout(0.5), nn.Linear(128, 16)).eval().to(dtype)
-
-
-def saved(path, module, trace=None):
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # TorchScript is deprecated, but such files exist
-        made = torch.jit.script(module) if trace is None else torch.jit.trace(module, trace)
-    made.save(path)
-    return str(path)
 
 
 def pictures(count=3):
@@ -66,12 +60,6 @@ def cosine(one, other):
     return float((one.double() * other.double()).sum() / one.double().norm() / other.double().norm())
 
 
-def refused(text, path, **given):
-    with pytest.raises(ValueError, match=text) as caught:
-        load_encoder("torchscript", path, preprocess=GIVEN | given.pop("preprocess", {}), **given)
-    assert "\n" not in str(caught.value)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["module", "scripted", "traced"])
 @DTYPES
@@ -83,7 +71,7 @@ def test_an_encoder_equals_its_network_called_by_hand(dtype, kind, tmp_path):
         encoder = with_preprocess(module, PRE)
     else:
         trace = torch.rand(1, 3, 16, 16).to(dtype) if kind == "traced" else None
-        path = saved(tmp_path / "network.pt", module, trace)
+        path = str(save_script(tmp_path / "network.pt", module, trace))
         encoder = load_encoder("torchscript", path, preprocess=GIVEN)
         widened = load_encoder("torchscript", path, preprocess=GIVEN, precision="float32")
         torch.testing.assert_close(widened(images), wide(images))
@@ -211,18 +199,22 @@ class Program(nn.Module):
 )
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=["float16", "float32"])
 def test_a_program_that_is_no_encoder_gives_one_line(tmp_path, mistake, text, dtype):
-    refused(f"(?i){text}", saved(tmp_path / "program.pt", Program(mistake).to(dtype)))
+    refused(f"(?i){text}", save_script(tmp_path / "program.pt", Program(mistake).to(dtype)))
 
 
 @DTYPES
 def test_a_missing_operator_or_a_wrong_size_gives_one_line(tmp_path, dtype):
-    path = saved(tmp_path / "program.pt", Program("operator").to(dtype))
+    path = str(save_script(tmp_path / "program.pt", Program("operator").to(dtype)))
     refused(
-        r"`encoder.precision` must be float32 for .*cpu lacks .*\"cdist\" .*encoder.precision=float32 widens", path
+        r"`encoder.precision` must be float32 for .*cpu lacks .*\"cdist\" .*=float32 widens", path, preprocess=GIVEN
     )
     assert load_encoder("torchscript", path, preprocess=GIVEN, precision="float32")(pictures()).shape == (3, 4)
-    plain = saved(tmp_path / "plain.pt", Program("").to(dtype))
-    refused(r"`encoder.preprocess.size` must be .*got 8 of 3x8x8 in .*shapes cannot", plain, preprocess={"size": 8})
+    plain = save_script(tmp_path / "plain.pt", Program("").to(dtype))
+    refused(
+        r"`encoder.preprocess.size` must be .*got 8 of 3x8x8 in .*shapes cannot",
+        plain,
+        preprocess=GIVEN | {"size": 8},
+    )
     with pytest.raises(ValueError, match=r"`encoder.preprocess.size` must be what Program .*of 3x30x20"):
         in_native_precision(Program("").to(dtype))(pictures())
     pair = in_native_precision(_Text().to(dtype))
@@ -264,7 +256,7 @@ def test_a_folder_of_transformers_in_half_precision_runs_in_it(dtype, tmp_path):
 def test_a_program_is_attacked_and_verified_by_command_line(dtype, tmp_path, monkeypatch, capsys):
     pocket = load_encoder()
     module = nn.Sequential(pocket.stem, nn.ReLU(), pocket.stages, nn.Flatten(), pocket.head).to(dtype)
-    path = saved(tmp_path / "pocket.pt", module, torch.rand(2, 3, 96, 96).to(dtype))
+    path = str(save_script(tmp_path / "pocket.pt", module, torch.rand(2, 3, 96, 96).to(dtype)))
     out, name = tmp_path / "out", str(dtype).removeprefix("torch.")
     given = "encoder.preprocess={size: 96, mean: [0.5, 0.5, 0.5], std: [0.25, 0.25, 0.25]}"
     keys = "sanity=none", "attack.steps=3", "data.count=2", "data.size=96"
