@@ -41,19 +41,19 @@ def encoder():
     "decision", [Decision(), Decision(layout="channels_last"), Decision(fold=True)], ids=["plain", "layout", "fold"]
 )
 def test_the_gradient_of_a_picture_does_not_depend_on_the_batch(decision):
-    made = encoder()
+    subject = encoder()
     pictures = torch.rand(2, 3, 16, 14, generator=torch.Generator().manual_seed(0)).double()
-    _, together = pulled(made, pictures)
-    for run in (prepare(made, decision), prepare(copy.deepcopy(made), decision)):
-        alone = torch.cat([pulled(run, picture[None])[1] for picture in pictures])
-        torch.testing.assert_close(alone, together, rtol=1e-9, atol=1e-12)
+    _, batch_gradient = pulled(subject, pictures)
+    for run in (prepare(subject, decision), prepare(copy.deepcopy(subject), decision)):
+        single_gradient = torch.cat([pulled(run, picture[None])[1] for picture in pictures])
+        torch.testing.assert_close(single_gradient, batch_gradient, rtol=1e-9, atol=1e-12)
 
 
 def test_the_hook_is_registered_once_and_allows_folding():
-    made = encoder()
-    again = with_preprocess(made.network, made.preprocess)
-    assert [len(norm._forward_hooks) for norm in (again.network.norm, again.network.stem[1])] == [1, 1]
-    assert foldable(again) == foldable(Tokens().eval()) > 0
+    subject = encoder()
+    twin = with_preprocess(subject.network, subject.preprocess)
+    assert [len(norm._forward_hooks) for norm in (twin.network.norm, twin.network.stem[1])] == [1, 1]
+    assert foldable(twin) == foldable(Tokens().eval()) > 0
 
 
 def test_a_bare_module_has_the_hook_only_during_an_attack():
@@ -64,6 +64,6 @@ def test_a_bare_module_has_the_hook_only_during_an_attack():
     images = torch.rand(2, 3, 12, 12, generator=torch.Generator().manual_seed(0)).double()
     anchor = bare(images)
     parts = {"encoder": bare, "objective": Away(), "perturbation": L2(0.5), "optimiser": PGD(), "steps": 1}
-    one, both = (next(attack(images, anchor, eot=EOT(Compose(), chunk=chunk), **parts)) for chunk in (1, 2))
-    torch.testing.assert_close(one.estimate.grad, both.estimate.grad, rtol=1e-9, atol=1e-12)
+    first, second = (next(attack(images, anchor, eot=EOT(Compose(), chunk=chunk), **parts)) for chunk in (1, 2))
+    torch.testing.assert_close(first.estimate.grad, second.estimate.grad, rtol=1e-9, atol=1e-12)
     assert not any(norm._forward_hooks for norm in bare.modules())

@@ -24,7 +24,7 @@ CORE = nn.Sequential(nn.Conv2d(3, 6, 5, 3), nn.Tanh(), nn.AdaptiveAvgPool2d(3), 
 IMAGES, VIEWS = torch.rand(2, 3, 24, 32, generator=torch.Generator().manual_seed(1)), Compose([Affine(degrees=10)])
 
 
-class Of(nn.Module):
+class Function(nn.Module):
     """A function of pictures as a module."""
 
     def __init__(self, function):
@@ -36,13 +36,13 @@ class Of(nn.Module):
         return self.function(images)
 
 
-def routed(x):
+def route(x):
     """Tokens of the whole batch compete for the places of two experts, first come first served."""
     tokens = F.unfold(x, 8, stride=8).transpose(1, 2).reshape(-1, 192)
     expert = (tokens.mean(1) > tokens.mean()).long() if len(x) > 8 else (tokens.std(1) > 0.2).long()
     place = F.one_hot(expert, 2).cumsum(0).gather(1, expert[:, None])[:, 0]
-    kept = (place <= 0.6 * len(tokens)).to(x)[:, None]
-    return (tokens * kept).view(len(x), -1, 192).mean(1)
+    has_place = (place <= 0.6 * len(tokens)).to(x)[:, None]
+    return (tokens * has_place).view(len(x), -1, 192).mean(1)
 
 
 NORM = nn.BatchNorm2d(3, track_running_stats=False).eval()
@@ -50,14 +50,14 @@ DEPENDENT = {
     "batch norm": nn.Sequential(nn.BatchNorm2d(3, track_running_stats=False), copy.deepcopy(CORE)).eval(),
     "batch norm of rows": nn.Sequential(copy.deepcopy(CORE), nn.BatchNorm1d(54, track_running_stats=False)).eval(),
     "a norm in training mode": nn.Sequential(nn.BatchNorm2d(3), copy.deepcopy(CORE)).eval(),
-    "minimum and maximum": Of(lambda x: CORE((x - x.min()) / (x.max() - x.min() + 1e-6))),
-    "mean over the batch": Of(lambda x: CORE(x) - CORE(x).mean(0)),
-    "softmax over the batch": Of(lambda x: CORE(x).softmax(0)),
-    "capacity": Of(routed),
-    "half of the rows": Of(lambda x: CORE(x) * (CORE(x).sum(1) >= CORE(x).sum(1).median())[:, None]),
-    "place": Of(lambda x: CORE(x) + 0.02 * torch.arange(len(x))[:, None]),
-    "size of the batch": Of(lambda x: CORE(x) / len(x)),
-    "order": Of(lambda x: CORE(x).sort(0).values),
+    "minimum and maximum": Function(lambda x: CORE((x - x.min()) / (x.max() - x.min() + 1e-6))),
+    "mean over the batch": Function(lambda x: CORE(x) - CORE(x).mean(0)),
+    "softmax over the batch": Function(lambda x: CORE(x).softmax(0)),
+    "capacity": Function(route),
+    "half of the rows": Function(lambda x: CORE(x) * (CORE(x).sum(1) >= CORE(x).sum(1).median())[:, None]),
+    "place": Function(lambda x: CORE(x) + 0.02 * torch.arange(len(x))[:, None]),
+    "size of the batch": Function(lambda x: CORE(x) / len(x)),
+    "order": Function(lambda x: CORE(x).sort(0).values),
 }
 DEPENDENT["a norm in training mode"][0].train()
 PART = make_dataclass("Answer", ["embedding", "loss"])
@@ -89,30 +89,32 @@ def doors(encoder):
     yield lambda: robustness(encoder, IMAGES, preset="smoke", steps=1, **{"data.size": 24, "evaluate.views": 4})
 
 
-def refused(encoder, message, every):
-    for door in doors(encoder) if every else [*doors(encoder)][:2]:
-        with pytest.raises(ValueError, match=message) as caught:
+def assert_refused(encoder, message, at_all_doors):
+    for door in doors(encoder) if at_all_doors else [*doors(encoder)][:2]:
+        with pytest.raises(ValueError, match=message) as info:
             door()
-        assert "\n" not in str(caught.value)
+        assert "\n" not in str(info.value)
 
 
 @pytest.mark.parametrize("name", DEPENDENT)
 def test_rows_that_depend_on_the_batch_are_refused(name):
     message, encoder = "depends on the other pictures in its batch", DEPENDENT[name]
-    refused(encoder, message, every=name == "batch norm")
-    refused(make_dataclass("Plain", [], namespace={"__call__": lambda _, x: encoder(x)})(), message, every=False)
+    assert_refused(encoder, message, at_all_doors=name == "batch norm")
+    assert_refused(
+        make_dataclass("Plain", [], namespace={"__call__": lambda _, x: encoder(x)})(), message, at_all_doors=False
+    )
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_what_is_no_embedding_is_refused_with_the_change_that_makes_it_one(name):
+def test_what_is_no_embedding_is_refused_with_a_fix(name):
     make, message = FORMS[name]
-    refused(Of(make).eval(), message, every=name == "map")
+    assert_refused(Function(make).eval(), message, at_all_doors=name == "map")
 
 
-def test_honest_encoders_pass_once():
+def test_honest_encoders_pass():
     noisy = Stochastic(nn.Sequential(copy.deepcopy(CORE), nn.Dropout(0.5)).eval())
-    random = Of(lambda x: CORE(x) + torch.randn(len(x), 54))  # no neighbour is to blame
-    for encoder in (CORE, noisy, random, load_encoder("phash"), Of(lambda x: x.flatten(2)), Ensemble([CORE])):
+    random = Function(lambda x: CORE(x) + torch.randn(len(x), 54))  # no neighbour is to blame
+    for encoder in (CORE, noisy, random, load_encoder("phash"), Function(lambda x: x.flatten(2)), Ensemble([CORE])):
         contract.check_encoder(encoder.eval(), IMAGES, VIEWS)
     for name in ("mobilenet_v3_small",):
         encoder, calls = load_encoder("torchvision", name, weights="random"), []
@@ -130,7 +132,7 @@ def objectives(kind=Objective):
         yield from objectives(part)
 
 
-LEAVES = [each for each in objectives() if each.__name__ not in ("Each", "Members", "Paired", "Sum")]
+LEAVES = [kind for kind in objectives() if kind.__name__ not in ("Each", "Members", "Paired", "Sum")]
 
 
 @pytest.mark.parametrize("shape", [(2, 4, 8, 8), (2, 3, 4), (2, 4), (2,)], ids=str)
@@ -138,9 +140,9 @@ LEAVES = [each for each in objectives() if each.__name__ not in ("Each", "Member
 def test_every_objective_gives_one_loss_a_view_or_one_sentence(kind, shape):
     objective = kind(torch.eye(4)) if kind.__name__ in ("Retrieval", "InfoNCE") else kind()
     features = torch.rand(shape, generator=torch.Generator().manual_seed(0))
-    given = {"Triplet": {"positive": features, "negative": features + 1}}
-    given |= dict.fromkeys(("Retrieval", "InfoNCE", "CrossEntropy", "DLR"), torch.tensor([0, 1]))
-    anchor = given.get(kind.__name__, features)
+    anchors = {"Triplet": {"positive": features, "negative": features + 1}}
+    anchors |= dict.fromkeys(("Retrieval", "InfoNCE", "CrossEntropy", "DLR"), torch.tensor([0, 1]))
+    anchor = anchors.get(kind.__name__, features)
     try:
         losses = objective(features, anchor)
     except ValueError as error:

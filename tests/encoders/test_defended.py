@@ -32,20 +32,20 @@ from transforms import Compose, Downscale, Jpeg, jpeg, resize
 from transforms.camera import GaussianBlur, Quantise, ResizePad, quantise
 
 double = torch.float64
-EVERY = sorted(path.stem for path in (CONFIGS / "defence").glob("*.yaml"))
+DEFENCES = sorted(path.stem for path in (CONFIGS / "defence").glob("*.yaml"))
 #: Those that are a stage of the views (tests/experiment/test_view_defence.py).
 AMONG_VIEWS = ("area", "median", "random_phase")
 CPU = torch.device("cpu")
 
 
-def defended(name, encoder):
+def defend(name, encoder):
     """An encoder behind a defence of configs/defence."""
     node = OmegaConf.to_container(read(CONFIGS / "defence" / f"{name}.yaml"))
     return Defended(encoder, stages(node["stages"], "defence.stages"))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in EVERY if name not in AMONG_VIEWS])
+@pytest.mark.parametrize("name", [name for name in DEFENCES if name not in AMONG_VIEWS])
 def test_every_configured_defence_passes_a_gradient(name):
     run = validate(composed("config=smoke", f"defence={name}"))
     encoder = subject(run.encoder, CPU, run.defence)
@@ -60,17 +60,17 @@ def test_every_configured_defence_passes_a_gradient(name):
 def test_stochastic_samples_and_reports_the_ranges_of_a_defence():
     run = validate(composed("config=smoke", "defence=resize_pad", "encoder.stochastic=true"))
     parts = build(run)
-    own = [name for name in parts.transforms.names if name.startswith("encoder resizepad ")]
-    still = build(validate(composed("config=smoke", "defence=resize_pad"))).transforms
-    assert not any("encoder" in name for name in still.names), "ranges are fixed at their middle"
-    assert isinstance(parts.encoder, Stochastic) and len(own) == parts.encoder.randomness.dims == 3
+    names = [name for name in parts.transforms.names if name.startswith("encoder resizepad ")]
+    middle = build(validate(composed("config=smoke", "defence=resize_pad"))).transforms
+    assert not any("encoder" in name for name in middle.names), "ranges are fixed at their middle"
+    assert isinstance(parts.encoder, Stochastic) and len(names) == parts.encoder.randomness.dims == 3
     facts = identity(run.encoder, parts.encoder)
     assert facts["stochastic"] is True and facts["defence"][0].startswith("ResizePad(scale=(1.0, 1.107)")
     assert facts["fingerprint"] == identity(run.encoder, load_encoder())["fingerprint"]
 
 
 def test_a_stochastic_encoder_without_draws_and_unknown_stages_are_refused():
-    assert sorted(CHOICES["defence"]) == EVERY
+    assert sorted(CHOICES["defence"]) == DEFENCES
     run = validate(composed("config=smoke", "encoder.stochastic=true", "defence=jpeg"))
     for defence in (None, run.defence):
         with pytest.raises(ValueError, match=r"`encoder\.stochastic=true`"):
@@ -90,7 +90,7 @@ def test_a_stochastic_encoder_without_draws_and_unknown_stages_are_refused():
 )
 def test_without_draws_a_defence_uses_the_middle_of_its_ranges(name, oracle):
     images = torch.rand(2, 3, 96, 120)
-    encoder, expected = defended(name, nn.Flatten().eval()), oracle(images).flatten(1)
+    encoder, expected = defend(name, nn.Flatten().eval()), oracle(images).flatten(1)
     torch.testing.assert_close(encoder(images), expected, rtol=0, atol=1e-5)
 
 
@@ -126,14 +126,14 @@ def test_bit_reduction_has_a_straight_through_gradient():
 
 def through_pillow(images):
     """A median filter: real pixels of 8 bits, and no derivative at all."""
-    filtered = [
+    filtered_pictures = [
         pil_to_tensor(to_pil_image(picture).filter(ImageFilter.MedianFilter(3)))
         for picture in (images * 255).round().to(torch.uint8).cpu()
     ]
-    return torch.stack(filtered) / 255
+    return torch.stack(filtered_pictures) / 255
 
 
-def attacked(ball, eot, steps):
+def attack_parts(ball, eot, steps):
     """The arguments of an attack."""
     return {"objective": Away(), "perturbation": ball, "optimiser": PGD(), "eot": eot, "steps": steps}
 
@@ -152,7 +152,7 @@ class Bare:
 
 def test_bpda_attacks_a_stage_without_a_derivative():
     images, net, ball = smooth(), small(), Linf(0.05)
-    parts = attacked(ball, EOT(Compose(), views=1), 20)
+    parts = attack_parts(ball, EOT(Compose(), views=1), 20)
     cut = Defended(net, [Bare()])
     with pytest.raises(ValueError, match="gradient is exactly zero"):
         next(attack(images, cut(images), encoder=cut, **parts))
@@ -189,18 +189,18 @@ def test_a_defended_encoder_keeps_its_signature():
 def pocket():
     """The encoder, four pictures, and the embeddings of a gallery."""
     encoder, everything = load_encoder(), tiles(128)
-    chosen = everything.images[::67][:4]
+    images = everything.images[::67][:4]
     with torch.no_grad():
-        return encoder, chosen, encoder(everything.images[:64])
+        return encoder, images, encoder(everything.images[:64])
 
 
-def judged(images, delta, encoder, gallery, transforms, ball):
+def mean_cosine(images, delta, encoder, gallery, transforms, ball):
     """The mean cosine to the features of the defended encoder, over views unseen by the attack."""
     views = bank(transforms, 64 if transforms.dims else 1, seed=0, purpose="evaluate")
     with torch.no_grad():
-        own = encoder(images)
+        features = encoder(images)
     return float(
-        evaluate(images + ball.quantise(delta, images), own, gallery, encoder=encoder, bank=views).cosine.mean()
+        evaluate(images + ball.quantise(delta, images), features, gallery, encoder=encoder, bank=views).cosine.mean()
     )
 
 
@@ -211,9 +211,9 @@ def test_an_attack_through_the_codec_beats_a_blind_attack(pocket):
     cosines = {}
     for name, target in {"aware": safe, "blind": encoder}.items():
         with torch.no_grad():
-            own = target(images)
-        delta = solve(images, own, encoder=target, **attacked(ball, EOT(views=1), 20)).delta
-        cosines[name] = judged(images, delta, safe, gallery, Compose(), ball)
+            features = target(images)
+        delta = solve(images, features, encoder=target, **attack_parts(ball, EOT(views=1), 20)).delta
+        cosines[name] = mean_cosine(images, delta, safe, gallery, Compose(), ball)
     assert cosines["aware"] < cosines["blind"] - 0.1, cosines
 
 
@@ -224,27 +224,27 @@ def test_averaging_over_a_random_defence_beats_a_blind_attack(pocket):
     safe, ball = Stochastic(Defended(encoder, [ResizePad((0.6, 1.0))])), Linf(12 / 255)
     random = randomised(Compose(), safe)
     with torch.no_grad():
-        own = safe(images)
+        features = safe(images)
     cosines = {}
     for name, (views, n, steps) in {"aware": (random, 4, 12), "blind": (Compose(), 1, 48)}.items():
-        delta = solve(images, own, encoder=safe, **attacked(ball, EOT(views, views=n), steps)).delta
-        cosines[name] = judged(images, delta, safe, gallery, random, ball)
+        delta = solve(images, features, encoder=safe, **attack_parts(ball, EOT(views, views=n), steps)).delta
+        cosines[name] = mean_cosine(images, delta, safe, gallery, random, ball)
     assert cosines["aware"] < cosines["blind"] - 0.05, cosines
 
 
 @pytest.mark.slow
 def test_the_engine_is_tuned_with_the_draws_of_the_views(monkeypatch):
     run = validate(composed("config=smoke", "engine=auto", "defence=blur", "encoder.stochastic=true"))
-    parts, shown = build(run), []
+    parts, shapes = build(run), []
 
-    def measured(encoder, trial, wanted, **_):
+    def measure(encoder, trial, settings, **_):
         def spy(images, draws):
-            shown.append(draws.shape)
+            shapes.append(draws.shape)
             return encoder(images, draws=draws)
 
         trial(spy, 4)
         return Choice(Decision(), ())
 
-    monkeypatch.setattr("attacks.experiment.tuning.choose", measured)
+    monkeypatch.setattr("attacks.experiment.tuning.choose", measure)
     decide(run, parts, ALONE)
-    assert shown and set(shown) == {(4, 1)}
+    assert shapes and set(shapes) == {(4, 1)}

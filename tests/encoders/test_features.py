@@ -41,23 +41,23 @@ def images():
 
 
 def test_layer_names_are_those_of_the_library(encoder, resnet):
-    wanted = [name for name, _ in resnet.named_modules() if name]
-    for wrapped in (encoder, Layers(encoder, ["layer1"]), Features(encoder, ["layer1"]), resnet):
-        assert list(named_layers(wrapped)) == wanted
-        assert named_layers(wrapped)["layer3"] is resnet.layer3
+    names = [name for name, _ in resnet.named_modules() if name]
+    for wrapper in (encoder, Layers(encoder, ["layer1"]), Features(encoder, ["layer1"]), resnet):
+        assert list(named_layers(wrapper)) == names
+        assert named_layers(wrapper)["layer3"] is resnet.layer3
     sizes = {"num_layers": 1, "num_heads": 2, "hidden_dim": 16, "mlp_dim": 32}
     vit = VisionTransformer(image_size=32, patch_size=8, num_classes=5, **sizes)
     assert "encoder.layers.encoder_layer_0" in named_layers(vit)  # a submodule called `encoder` is an ordinary layer
 
 
 def test_the_cosine_of_several_layers_is_the_mean_of_their_cosines(encoder, images):
-    each = [Features(encoder, {name: pool})(images).double() for name, pool in PAIR.items()]
-    both = Features(encoder, PAIR)(images).double()
-    wanted = sum(F.cosine_similarity(rows[:2], rows[2:]) for rows in each) / 2
-    torch.testing.assert_close(F.cosine_similarity(both[:2], both[2:]), wanted, rtol=0, atol=1e-6)
-    assert both.shape == (4, 128 + 512)
+    single = [Features(encoder, {name: pool})(images).double() for name, pool in PAIR.items()]
+    pair_rows = Features(encoder, PAIR)(images).double()
+    expected = sum(F.cosine_similarity(rows[:2], rows[2:]) for rows in single) / 2
+    torch.testing.assert_close(F.cosine_similarity(pair_rows[:2], pair_rows[2:]), expected, rtol=0, atol=1e-6)
+    assert pair_rows.shape == (4, 128 + 512)
     assert not any(weight.requires_grad for weight in Features(encoder, PAIR).parameters())
-    torch.testing.assert_close(both.square().sum(1), torch.full((4,), 2.0).double())
+    torch.testing.assert_close(pair_rows.square().sum(1), torch.full((4,), 2.0).double())
 
 
 def test_a_zero_layer_gives_zero_features_and_zero_gradient():
@@ -81,9 +81,9 @@ def test_a_zero_layer_gives_zero_features_and_zero_gradient():
 )
 def test_an_engine_preserves_features_and_gradients(encoder, images, decision, near, slope):
     features = Features(encoder, PAIR)
-    prepared = prepare(features, decision)
+    run = prepare(features, decision)
 
-    for ours, expected, limit in zip(pulled(prepared, images), pulled(features, images), (near, slope), strict=True):
+    for ours, expected, limit in zip(pulled(run, images), pulled(features, images), (near, slope), strict=True):
         assert (ours - expected).norm() < limit * expected.norm()
 
 
@@ -93,9 +93,9 @@ def test_features_can_be_compiled(images):
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten()).eval()
     features = Features(network, {"0": "mean", "2": "flat"})
-    compiled = torch.compile(copy.deepcopy(features), dynamic=False, backend="eager", fullgraph=True)
-    torch.testing.assert_close(compiled(images), features(images))
-    torch.testing.assert_close(compiled(images.flip(0)), features(images.flip(0)))
+    graph = torch.compile(copy.deepcopy(features), dynamic=False, backend="eager", fullgraph=True)
+    torch.testing.assert_close(graph(images), features(images))
+    torch.testing.assert_close(graph(images.flip(0)), features(images.flip(0)))
 
 
 def test_a_layer_whose_size_depends_on_the_picture_is_refused(images):
@@ -109,7 +109,7 @@ def test_a_layer_whose_size_depends_on_the_picture_is_refused(images):
     assert mean(images).shape == mean(images[..., :23, :16]).shape
 
 
-REFUSED = {
+WRONG = {
     "unknown": (["layre3"], "the encoder has no 'layre3'; did you mean layer3, "),
     "inner name": (["network.layer3"], "has no 'network.layer3'"),
     "tokens": (["layer3:tokens"], "layer3 must become one row a picture: flat, mean or cls; got 'tokens'"),
@@ -118,13 +118,13 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("layers", "message"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("layers", "message"), WRONG.values(), ids=WRONG)
 def test_invalid_features_are_refused_with_their_key(encoder, layers, message):
-    registered = hooks(encoder)
+    count = hooks(encoder)
     with pytest.raises(ValueError, match=f"^`encoder.features`.*{message}") as error:
         with_features(encoder, layers)
     assert "\n" not in str(error.value)
-    assert hooks(encoder) == registered
+    assert hooks(encoder) == count
     with pytest.raises(ValueError, match="a Phash defines how its features are compared"):
         Features(Phash(), ["output"])
 
@@ -142,12 +142,12 @@ def test_the_manifest_identifies_the_inner_encoder():
 class Odd(nn.Module):
     def __init__(self):
         super().__init__()
-        self.twice, self.idle, self.parts, self.mapping = nn.ReLU(), nn.Linear(2, 2), Parts(), Mapping()
+        self.relu, self.idle, self.parts, self.mapping = nn.ReLU(), nn.Linear(2, 2), Parts(), Mapping()
         self.last = nn.Sequential(nn.Flatten(), nn.Flatten())
 
     def forward(self, images):
         self.mapping(images)
-        return self.last(self.twice(self.twice(self.parts(images)[0])))
+        return self.last(self.relu(self.relu(self.parts(images)[0])))
 
 
 class Parts(nn.Module):
@@ -162,31 +162,31 @@ class Mapping(nn.Module):
 
 def test_layer_shapes_equal_the_outputs(encoder, resnet, images):
     names = ["conv1", "layer1", "layer3.0.downsample.1", "avgpool"]
-    theirs, registered = create_feature_extractor(resnet, names)(encoder.preprocess(images)), hooks(encoder)
+    theirs, count = create_feature_extractor(resnet, names)(encoder.preprocess(images)), hooks(encoder)
     shapes = layer_shapes(encoder, images)
     assert {name: shapes[name] for name in names} == {name: tuple(theirs[name].shape) for name in names}
     assert list(shapes) == [*named_layers(encoder), "output"]
     assert shapes["output"] == encoder(images).shape
-    assert hooks(encoder) == registered
+    assert hooks(encoder) == count
 
 
 def test_repeated_unused_and_composite_layers_are_marked_in_the_listing():
     image = torch.rand(1, 3, 4, 5)
-    named = {visit.name: visit for visit in visits(Odd().eval(), image)}
-    assert (named["twice"].calls, named["idle"].calls, named["parts"].answer) == (2, 0, "2 parts")
-    assert named["last"].alias == named["last.1"].alias == named["output"].alias == "last.0"
-    assert list(layer_shapes(Odd().eval(), image)) == ["twice", "parts", "last", "last.0", "last.1", "output"]
+    records = {visit.name: visit for visit in visits(Odd().eval(), image)}
+    assert (records["relu"].calls, records["idle"].calls, records["parts"].answer) == (2, 0, "2 parts")
+    assert records["last"].alias == records["last.1"].alias == records["output"].alias == "last.0"
+    assert list(layer_shapes(Odd().eval(), image)) == ["relu", "parts", "last", "last.0", "last.1", "output"]
     lines = dict(line.split(maxsplit=1) for line in layer_listing(Odd().eval(), image).split("\n\n")[-1].splitlines())
-    assert lines["twice"].endswith("(1,3,4,5), the last of 2 calls")
+    assert lines["relu"].endswith("(1,3,4,5), the last of 2 calls")
     assert lines["idle"].endswith("was not called")
     assert lines["parts"].endswith("(1,3,4,5), the first of 2 parts")
     assert lines["mapping"].endswith("a dict, no row for each picture, so no features")
 
 
 def test_an_output_changed_in_place_is_not_an_alias(resnet):
-    named = {visit.name: visit for visit in visits(resnet, torch.rand(1, 3, 32, 32))}
-    assert named["relu"].alias is None  # torchvision's ReLU overwrites the output of bn1
-    assert named["layer1"].alias == named["layer1.1"].alias is not None
+    records = {visit.name: visit for visit in visits(resnet, torch.rand(1, 3, 32, 32))}
+    assert records["relu"].alias is None  # torchvision's ReLU overwrites the output of bn1
+    assert records["layer1"].alias == records["layer1.1"].alias is not None
 
 
 @pytest.mark.slow

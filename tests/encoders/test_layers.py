@@ -46,7 +46,7 @@ def hooks(module):
     return len(forward) + sum(len(m._forward_pre_hooks) for m in module.modules())
 
 
-def tokens_of(vit, images):
+def first_tokens(vit, images):
     """The output of the first block of a ViT, step by step."""
     x = vit._process_input(images)
     x = torch.cat([vit.class_token.expand(len(x), -1, -1), x], dim=1) + vit.encoder.pos_embedding
@@ -75,7 +75,7 @@ def test_an_output_is_copied_before_the_next_layer_changes_it_in_place(resnet, i
 
 
 @pytest.mark.parametrize(
-    ("pool", "wanted"),
+    ("pool", "oracle"),
     [
         ("tokens", lambda x: x),
         ("cls", lambda x: x[:, 0]),
@@ -83,9 +83,9 @@ def test_an_output_is_copied_before_the_next_layer_changes_it_in_place(resnet, i
         ("flat", lambda x: x.flatten(1)),
     ],
 )
-def test_vit_tokens_are_pooled_as_requested(vit, images, pool, wanted):
+def test_vit_tokens_are_pooled_as_requested(vit, images, pool, oracle):
     with Layers(vit, {BLOCK: pool}) as layers:
-        torch.testing.assert_close(layers(images)[BLOCK], wanted(tokens_of(vit, images)))
+        torch.testing.assert_close(layers(images)[BLOCK], oracle(first_tokens(vit, images)))
 
 
 def test_the_first_of_several_output_tensors_is_used(vit, images):
@@ -106,22 +106,22 @@ def test_gradients_flow_through_a_layer(resnet, images):
     torch.testing.assert_close(ours, theirs)
 
 
-def test_one_hook_per_layer_during_an_attack_and_none_after(images):
+def test_one_hook_per_layer_only_during_an_attack(images):
     encoder, pictures = load_encoder(), tiles(96).images[:2]
     calls = []
     encoder.head.register_forward_hook(lambda *_: calls.append(1))
-    registered = hooks(encoder)
+    count = hooks(encoder)
     with Layers(encoder, ["stages.2", "stages.5"]) as layers:
-        assert hooks(encoder) == registered + 2
+        assert hooks(encoder) == count + 2
         anchor, calls[:] = layers(pictures), []
         objective = Each({"stages.2": 1.0, "stages.5": 2.0}, Away())
         parts = {"perturbation": Linf(8 / 255), "optimiser": PGD(), "eot": EOT(views=1), "steps": 6}
         counts = []
         for _ in attack(pictures, anchor, encoder=layers, objective=objective, **parts):
-            assert hooks(encoder) == registered + 2
+            assert hooks(encoder) == count + 2
             counts.append(len(calls))
         assert [b - a for a, b in itertools.pairwise(counts)] == [1] * 5  # the encoder runs once for all layers
-    assert hooks(encoder) == registered
+    assert hooks(encoder) == count
     with pytest.raises(ValueError, match="closed"):
         layers(pictures)
 
@@ -138,16 +138,16 @@ def test_features_are_released_and_hooks_removed_after_an_error(resnet, images):
 def test_a_deep_copy_has_its_own_hooks(resnet, images):
     with Layers(resnet, ["layer1", "layer2"]) as layers:
         twin = copy.deepcopy(layers)
-        wanted = layers(images)
+        expected = layers(images)
         with torch.no_grad():
             twin.encoder.layer2[1].bn2.weight.add_(1)
         features = twin(images)
-        assert torch.equal(features["layer1"], wanted["layer1"])
-        assert not torch.equal(features["layer2"], wanted["layer2"])
+        assert torch.equal(features["layer1"], expected["layer1"])
+        assert not torch.equal(features["layer2"], expected["layer2"])
         twin.close()
         assert hooks(twin) == 0
         assert hooks(resnet) == 2
-        assert torch.equal(layers(images)["layer2"], wanted["layer2"])
+        assert torch.equal(layers(images)["layer2"], expected["layer2"])
 
 
 @pytest.mark.parametrize(
@@ -157,12 +157,12 @@ def test_a_deep_copy_has_its_own_hooks(resnet, images):
 )
 def test_an_engine_preserves_layer_features(resnet, images, decision):
     # A batch norm whose output is wanted must not be folded.
-    every = foldable(resnet)
+    norms = foldable(resnet)
     with Layers(resnet, ["bn1", "layer1", "layer4.1.bn2"]) as layers:
-        assert foldable(layers) == every - 2 > 0
-        wanted, prepared = layers(images), prepare(layers, decision)(images)
-        for name, features in wanted.items():
-            torch.testing.assert_close(prepared[name], features, rtol=1e-3, atol=1e-4)
+        assert foldable(layers) == norms - 2 > 0
+        expected, run_features = layers(images), prepare(layers, decision)(images)
+        for name, features in expected.items():
+            torch.testing.assert_close(run_features[name], features, rtol=1e-3, atol=1e-4)
         assert hooks(resnet) == 3
 
 
@@ -225,14 +225,14 @@ def test_each_is_the_weighted_mean_of_relative_losses(kind, metric):
     features, anchor = trees(0), trees(1)
     sign = 1 if kind is Away else -1
 
-    def alone(name):
+    def single_loss(name):
         if metric == "cosine":
             return sign * F.cosine_similarity(features[name], anchor[name])
         return -sign * (features[name] - anchor[name]).norm(dim=1) / anchor[name].norm(dim=1)
 
     objective, scale = Each({"a": 3.0, "b": 1.0}, kind(metric)), {"a": 1e3, "b": 1.0}
     losses = objective(features, anchor)
-    torch.testing.assert_close(losses, 0.75 * alone("a") + 0.25 * alone("b"), rtol=1e-12, atol=0)
+    torch.testing.assert_close(losses, 0.75 * single_loss("a") + 0.25 * single_loss("b"), rtol=1e-12, atol=0)
     larger = ({name: scale[name] * part for name, part in tree.items()} for tree in (features, anchor))
     torch.testing.assert_close(objective(*larger), losses, rtol=1e-12, atol=0)  # independent of the scale of a layer
 

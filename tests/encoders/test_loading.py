@@ -22,18 +22,18 @@ def weights():
 
 
 @pytest.fixture
-def saved(tmp_path, weights):
+def weights_file(tmp_path, weights):
     path = tmp_path / "weights.safetensors"
     save_file(weights, path)
     return path
 
 
 @pytest.fixture
-def encoder(saved):
-    return load_encoder(weights=saved)
+def encoder(weights_file):
+    return load_encoder(weights=weights_file)
 
 
-def test_weights_equal_the_file_and_are_frozen(encoder, weights):
+def test_weights_are_those_of_the_file_without_a_gradient(encoder, weights):
     state = encoder.state_dict()
     assert not any(module.training for module in encoder.modules())
     assert not any(weight.requires_grad for weight in encoder.parameters())
@@ -60,11 +60,11 @@ def test_an_unknown_encoder_is_named():
 
 @pytest.mark.parametrize("widths", [(16, 24, 40, 56), (8, 8, 8, 8)])
 def test_a_file_of_another_width_gives_an_encoder_of_that_width(tmp_path, widths):
-    made = untrained(3, widths).eval()
-    save_file(made.state_dict(), tmp_path / "narrow.safetensors")
-    loaded = load_encoder("pocket", weights=tmp_path / "narrow.safetensors")
+    network = untrained(3, widths).eval()
+    save_file(network.state_dict(), tmp_path / "narrow.safetensors")
+    encoder_of_file = load_encoder("pocket", weights=tmp_path / "narrow.safetensors")
     images = torch.rand(2, 3, 96, 96)
-    assert torch.equal(loaded(images), made(images)) and loaded(images).shape == (2, 128)
+    assert torch.equal(encoder_of_file(images), network(images)) and encoder_of_file(images).shape == (2, 128)
 
 
 @pytest.mark.parametrize("channels", [0, 5000])
@@ -77,8 +77,8 @@ def test_a_file_cannot_ask_for_a_huge_or_an_empty_encoder(tmp_path, channels):
 
 def test_untrained_follows_its_seed_and_keeps_the_global_rng_state():
     state = torch.random.get_rng_state()
-    first, again, other = (untrained(seed).head.weight for seed in (1, 1, 2))
-    assert torch.equal(first, again)
+    first, repeat, other = (untrained(seed).head.weight for seed in (1, 1, 2))
+    assert torch.equal(first, repeat)
     assert not torch.equal(first, other)
     assert torch.equal(torch.random.get_rng_state(), state)
 

@@ -23,7 +23,7 @@ def seed(value=0):
     return torch.Generator().manual_seed(value)
 
 
-def opened(image):
+def as_file(image):
     """(3,H,W) as a PNG file, read back by Pillow."""
     file = io.BytesIO()
     Image.fromarray(to_bytes(image)).save(file, format="PNG")
@@ -32,11 +32,11 @@ def opened(image):
 
 def imagehash_bits(images):
     """ImageHash's bits of each picture's file: (N,64) bool."""
-    return torch.stack([torch.from_numpy(imagehash.phash(opened(image)).hash).flatten() for image in images])
+    return torch.stack([torch.from_numpy(imagehash.phash(as_file(image)).hash).flatten() for image in images])
 
 
-def flipped(images, others):
-    return (imagehash_bits(images) != imagehash_bits(others)).sum(1).double()
+def count_flips(images, second):
+    return (imagehash_bits(images) != imagehash_bits(second)).sum(1).double()
 
 
 #: Pictures larger and smaller than the grid of the hash, square, tall and wide: batches of one size.
@@ -56,9 +56,9 @@ SETS = {
 @pytest.mark.parametrize("name", SETS)
 def test_bits_equal_imagehash(name):
     for images in SETS[name]():
-        wanted = imagehash_bits(images)
+        expected = imagehash_bits(images)
         for dtype in (torch.float32, double):
-            assert torch.equal(bits(Phash()(images.to(dtype))), wanted)
+            assert torch.equal(bits(Phash()(images.to(dtype))), expected)
 
 
 def test_features_keep_the_dtype_and_half_becomes_float32():
@@ -66,21 +66,21 @@ def test_features_keep_the_dtype_and_half_becomes_float32():
     images = tiles(128).spread(20).images
     assert not Phash().training and not Phash().state_dict()
     assert torch.equal(Phash()(images), Phash()(images.double()).float())
-    for given, dtype in ((torch.float16, torch.float32), (torch.float32, torch.float32), (double, double)):
-        assert Phash()(images[:2].to(given)).dtype == dtype
+    for dtype_of_images, dtype in ((torch.float16, torch.float32), (torch.float32, torch.float32), (double, double)):
+        assert Phash()(images[:2].to(dtype_of_images)).dtype == dtype
 
 
 def test_grey_levels_equal_pillow():
     images = torch.rand(2, 3, 200, 300, generator=seed())
-    wanted = torch.stack([torch.tensor(list(opened(image).convert("L").tobytes())) for image in images])
-    assert torch.equal((255 * to_grey(images)).round().flatten(1), wanted.float())
+    expected = torch.stack([torch.tensor(list(as_file(image).convert("L").tobytes())) for image in images])
+    assert torch.equal((255 * to_grey(images)).round().flatten(1), expected.float())
 
 
 def test_the_transform_equals_the_scipy_dct():
     levels = 255 * torch.rand(3, 1, SIDE, SIDE, generator=seed(), dtype=double)
     whole = scipy.fft.dctn(levels.numpy(), type=2, axes=(2, 3))[:, 0, :FREQUENCIES, :FREQUENCIES].reshape(3, -1)
-    distances, wanted = above_median(levels), torch.from_numpy(whole) / 64
-    torch.testing.assert_close(distances - distances[:, :1], wanted - wanted[:, :1], rtol=0, atol=1e-9)
+    distances, expected = above_median(levels), torch.from_numpy(whole) / 64
+    torch.testing.assert_close(distances - distances[:, :1], expected - expected[:, :1], rtol=0, atol=1e-9)
     assert (distances > 0).sum(1).tolist() == [32] * 3  # half of them lie above the median
 
 
@@ -89,10 +89,10 @@ def test_only_bits_of_tied_frequencies_may_differ_from_imagehash():
     flat = torch.full((1, 3, 64, 64), 0.3)
     mirrored = tiles(128).images[:20]
     mirrored = torch.cat([mirrored, mirrored.flip(3)], dim=3)
-    for images, most in ((flat, 64), (mirrored, 33)):
+    for images, limit in ((flat, 64), (mirrored, 33)):
         distances = Phash()(images.double())
         open_ = distances.abs() < 1e-6
-        assert (open_.sum(1) <= most).all()
+        assert (open_.sum(1) <= limit).all()
         assert ((bits(distances) == imagehash_bits(images)) | open_).all()
     assert (~open_).sum(1).min() > 30
 
@@ -122,7 +122,7 @@ def test_the_gradient_equals_that_of_the_hash_without_rounding():
     torch.testing.assert_close(*grads, rtol=1e-3, atol=1e-3 * grads[1].abs().max().item())
 
 
-def test_every_pixel_has_a_gradient_even_at_zero_and_one():
+def test_every_pixel_has_a_gradient_at_both_ends_of_the_range():
     black_or_white = (torch.rand(2, 3, 64, 64, generator=seed()) > 0.5).float()  # a clamp may have no gradient there
     for images, share in ((tiles(128).spread(8).images, 1.0), (black_or_white, 0.99)):
         leaf = images.clone().requires_grad_()
@@ -160,12 +160,12 @@ def test_evaluation_of_a_hash_uses_hamming_distance():
     # The cosine of the features would be nearly 1 everywhere, because the mean dominates.
     marks = Phash().signature(torch.randn(9, 64, generator=seed(), dtype=double))
     assert marks.dtype == double and set(marks.unique().tolist()) == {-1.0, 1.0}
-    shown, encoder = tiles(128).spread(12).images, Phash()
+    images, encoder = tiles(128).spread(12).images, Phash()
     views = bank(Compose([Brightness(0.3)]), 4, seed=0, purpose="test")
     with torch.no_grad():
-        clean, seen = encoder(shown), views.features(shown, encoder, 4)
-    scores = evaluate(shown, clean, clean, encoder=encoder, bank=views)
-    differ = (bits(seen)[:, :, None] != bits(clean)).sum(3)  # (12 pictures, 4 views, 12 of the gallery)
+        clean, features = encoder(images), views.features(images, encoder, 4)
+    scores = evaluate(images, clean, clean, encoder=encoder, bank=views)
+    differ = (bits(features)[:, :, None] != bits(clean)).sum(3)  # (12 pictures, 4 views, 12 of the gallery)
     assert torch.equal(scores.cosine, 1 - 2 * differ.diagonal(dim1=0, dim2=2).T / 64)
     assert torch.equal(differ.gather(2, scores.nearest[:, :, None])[..., 0], differ.amin(2))
     assert (scores.cosine < 1).any()
@@ -178,17 +178,17 @@ def test_margin_must_be_positive(margin):
 
 
 @pytest.mark.slow
-def test_an_attack_flips_bits_of_imagehash_and_noise_does_not():
+def test_an_attack_flips_more_bits_of_imagehash_than_noise():
     everything, linf, encoder = tiles(256), Linf(8 / 255), Phash()
     images = everything.spread(8).images
     with torch.no_grad():
         clean = encoder(images)
     setup = {"encoder": encoder, "objective": Bits(), "perturbation": linf, "optimiser": PGD(), "eot": EOT(views=1)}
     *_, last = attack(images, clean, **setup, steps=30)
-    changed = flipped(images, images + linf.quantise(last.delta, images))
-    assert changed.min() >= 8
-    assert changed.mean() >= 20
+    flips = count_flips(images, images + linf.quantise(last.delta, images))
+    assert flips.min() >= 8
+    assert flips.mean() >= 20
     # Over all tiles, because noise flips up to six bits of one: half of the bits are set, so they flip in pairs.
     images = everything.images
-    noise = flipped(images, images + linf.quantise(linf.noise(images, seed()), images))
+    noise = count_flips(images, images + linf.quantise(linf.noise(images, seed()), images))
     assert noise.mean() <= 1

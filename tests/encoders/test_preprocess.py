@@ -49,21 +49,23 @@ def pictures(*shape, seed=0):
     return torch.rand(1, 3, *shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-FEW = ("256-224-bilinear-0.225", "342-299-bilinear-0.225", "232-224-bicubic-0.225", "480-480-bicubic-0.5")
+SAMPLE = ("256-224-bilinear-0.225", "342-299-bilinear-0.225", "232-224-bicubic-0.225", "480-480-bicubic-0.5")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param(n, marks=() if n in FEW[2:] else pytest.mark.slow) for n in PRESETS])
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=() if n in SAMPLE[2:] else pytest.mark.slow) for n in PRESETS]
+)
 def test_every_torchvision_preset_is_matched_and_eight_bit_equals_pillow(name):
     preset = PRESETS[name]
     ours = preprocessing(preset)
     rounded = dataclasses.replace(ours, eight_bit=True)
     laws.assert_as_tensor(ours, exact(preset), limit=1e-12)
-    most = laws.PIL[ours.kernel][0]
+    limit = laws.PIL[ours.kernel][0]
     for title, picture in laws.three_pictures().items():
         gap = 255 * laws.difference(ours(picture), preset(laws.as_pil(picture))[None], ours)
         # Between its passes Pillow clips what bicubic overshoots: a few values in a photograph are levels away.
-        assert float((gap > most + 0.01).double().mean()) <= 2e-4, title
+        assert float((gap > limit + 0.01).double().mean()) <= 2e-4, title
         assert float(gap.mean()) <= 1 / 3, title  # of two roundings, each of half a level at most
         assert torch.equal(rounded(picture.float())[0], preset(laws.as_pil(picture))), title
 
@@ -98,8 +100,10 @@ lengths = st.integers(1, 3000)
 def test_sizes_equal_torchvision_resize(height, width, size):
     compute = v2.functional._geometry._compute_resized_output_size
     assert plain(size, fit="cover").resized(height, width) == tuple(compute((height, width), size=[size]))
-    within = tuple(max(1, n) for n in compute((height, width), size=None, max_size=size))  # torchvision fails at 0
-    assert plain(size, fit="contain").resized(height, width) == within
+    expected_size = tuple(
+        max(1, n) for n in compute((height, width), size=None, max_size=size)
+    )  # torchvision fails at 0
+    assert plain(size, fit="contain").resized(height, width) == expected_size
     assert plain((size, 7)).resized(height, width) == (size, 7)
 
 
@@ -173,13 +177,13 @@ def test_eight_bit_rounding_does_not_change_the_gradient():
 
 @pytest.mark.parametrize(("dtype", "limit"), [(torch.float16, 2e-3), (torch.bfloat16, 2e-2), (torch.float32, 2e-6)])
 @pytest.mark.parametrize("eight_bit", [False, True])
-def test_the_dtype_of_the_picture_is_kept(dtype, limit, eight_bit):
+def test_the_dtype_is_that_of_the_picture(dtype, limit, eight_bit):
     ours = Preprocess(24, "pil_bicubic", MEAN, STD, fit="cover", crop=(24, 24), eight_bit=eight_bit)
     picture = pictures(50, 60).to(dtype)
-    prepared = ours(picture)
-    assert prepared.dtype == dtype
+    pixels = ours(picture)
+    assert pixels.dtype == dtype
     # The same picture in float64: only the arithmetic and the rounding of the result differ.
-    torch.testing.assert_close(prepared.double(), ours(picture.double()), rtol=0, atol=limit / min(STD))
+    torch.testing.assert_close(pixels.double(), ours(picture.double()), rtol=0, atol=limit / min(STD))
 
 
 WRONG = {
@@ -204,9 +208,9 @@ WRONG = {
 @pytest.mark.parametrize(("key", "value"), [(k, v) for k, values in WRONG.items() for v in values], ids=str)
 def test_a_wrong_value_gives_a_one_line_error_with_its_key(key, value):
     base = Preprocess(224, "pil_bilinear", MEAN, STD)
-    with pytest.raises(ValueError, match=rf"^`encoder\.preprocess\.{key}` .+; ") as caught:
+    with pytest.raises(ValueError, match=rf"^`encoder\.preprocess\.{key}` .+; ") as info:
         base.replace({key: value})
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(info.value)
     with pytest.raises(ValueError, match=rf"^`{key}` "):
         dataclasses.replace(base, **{key: tuple(value) if isinstance(value, list) else value})
 
@@ -222,9 +226,9 @@ def test_a_network_without_preprocessing_needs_size_mean_and_std():
     full = {"size": 112, "mean": [0.5] * 3, "std": [0.5] * 3}
     assert preprocess_from(full, "x.onnx") == Preprocess(112, "pil_bilinear", (0.5,) * 3, (0.5,) * 3)
     for key in full:
-        with pytest.raises(ValueError, match=rf"x\.onnx .*`encoder\.preprocess\.{key}`") as caught:
+        with pytest.raises(ValueError, match=rf"x\.onnx .*`encoder\.preprocess\.{key}`") as info:
             preprocess_from({k: v for k, v in full.items() if k != key}, "x.onnx")
-        assert "\n" not in str(caught.value)
+        assert "\n" not in str(info.value)
     with pytest.raises(ValueError, match=r"`encoder\.preprocess\.std` must be positive"):
         preprocess_from(full | {"std": [0, 0, 0]}, "x.onnx")
     assert preprocess_from(full | {"size": None}, "x.onnx").resized(3, 5) == (3, 5)

@@ -35,8 +35,8 @@ def test_which_texts_are_taken_as_a_weights_file(tmp_path, monkeypatch, text, fi
 def test_random_weights_do_not_touch_the_generators_of_torch(monkeypatch):
     monkeypatch.setattr(torch.cuda, "manual_seed_all", lambda seed: pytest.fail("the GPU's generator was seeded"))
     state = torch.random.get_rng_state()
-    first, again = (seeded(lambda: nn.Linear(3, 3).weight) for _ in range(2))
-    assert torch.equal(first, again)
+    first, repeat = (seeded(lambda: nn.Linear(3, 3).weight) for _ in range(2))
+    assert torch.equal(first, repeat)
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
@@ -47,15 +47,15 @@ class Http(Exception):
 Http.__module__ = "httpx._exceptions"
 
 
-def chained(kind, cause, how="from"):
+def raise_chain(kind, cause, link="from"):
     """An error with a cause; one that is raised while the cause is handled; or one that replaces it."""
     error = kind("the hub\nis gone")
     try:
         raise cause("no route")
     except cause as reason:
-        if how == "while":
+        if link == "while":
             raise error  # noqa: B904
-        raise error from (reason if how == "from" else None)
+        raise error from (reason if link == "from" else None)
 
 
 @pytest.mark.parametrize(
@@ -64,14 +64,14 @@ def chained(kind, cause, how="from"):
 )
 def test_a_failed_download_gives_a_one_line_error(failure):
     with (
-        pytest.raises(ValueError, match=r"^weights of x could not be fetched \(the hub\): .*random") as caught,
+        pytest.raises(ValueError, match=r"^weights of x could not be fetched \(the hub\): .*random") as info,
         fetching("weights of x"),
     ):
-        chained(*failure)
-    assert "\n" not in str(caught.value)
+        raise_chain(*failure)
+    assert "\n" not in str(info.value)
 
 
-def test_retry_warnings_of_the_client_are_hidden(caplog):
+def test_retry_warnings_of_the_client_do_not_show(caplog):
     log = logging.getLogger("huggingface_hub")
     level = log.level
     with (
@@ -79,7 +79,7 @@ def test_retry_warnings_of_the_client_are_hidden(caplog):
         fetching("weights of x", "a folder"),
     ):
         logging.getLogger("huggingface_hub.utils._http").warning("Retrying in 8s [Retry 5/5].")
-        chained(Http, OSError)
+        raise_chain(Http, OSError)
     assert not caplog.records and log.level == level
 
 
@@ -88,9 +88,9 @@ def test_retry_warnings_of_the_client_are_hidden(caplog):
     [(ValueError, OSError, "in its place"), (AttributeError, OSError, "while"), (ArithmeticError, RuntimeError)],
 )
 def test_errors_other_than_failed_downloads_are_unchanged(failure):
-    with pytest.raises(failure[0]) as caught, fetching("weights of x"):
-        chained(*failure)
-    assert "could not be fetched" not in str(caught.value)
+    with pytest.raises(failure[0]) as info, fetching("weights of x"):
+        raise_chain(*failure)
+    assert "could not be fetched" not in str(info.value)
 
 
 def encoder(network, **fields):
@@ -118,14 +118,14 @@ def boom(images):
     ],
 )
 def test_outputs_other_than_one_feature_row_per_picture_are_refused(make, message):
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match=message) as info:
         probe(encoder(network(make)))
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(info.value)
 
 
 def test_the_repr_does_not_hash_the_weights_and_the_text_does(monkeypatch):
-    made = encoder(nn.Sequential(nn.Flatten(), nn.Linear(768, 4)))
-    printed = str(made)
-    assert made.fingerprint()[:12] in printed and "x:y" in printed and "3,076 weights" in printed
+    subject = encoder(nn.Sequential(nn.Flatten(), nn.Linear(768, 4)))
+    text = str(subject)
+    assert subject.fingerprint()[:12] in text and "x:y" in text and "3,076 weights" in text
     monkeypatch.setattr(ImageEncoder, "fingerprint", lambda self: pytest.fail("a debugger would hash the weights"))
-    assert printed.startswith(repr(made))
+    assert text.startswith(repr(subject))

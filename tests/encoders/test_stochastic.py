@@ -30,12 +30,12 @@ def test_a_row_depends_only_on_its_picture_and_coordinate(kind):
     assert torch.equal(encoder(images, draws=w), whole)
     assert torch.equal(torch.get_rng_state(), state), "the global RNG state is unchanged"
     with torch.enable_grad():  # fused kernels without a gradient would leave the dropout out
-        seen = encoder(images.clone().requires_grad_(), draws=w)
-    torch.testing.assert_close(seen.detach(), whole, rtol=1e-12, atol=1e-12)
+        features = encoder(images.clone().requires_grad_(), draws=w)
+    torch.testing.assert_close(features.detach(), whole, rtol=1e-12, atol=1e-12)
 
 
 @every_kind
-def test_without_draws_the_encoder_is_unchanged_and_draws_change_it(kind):
+def test_only_draws_change_the_encoder(kind):
     network, images = Tokens(KINDS[kind]()), pictures()
     encoder = Stochastic(network)
     first, second = (encoder(images, draws=torch.full((3, 1), at)) for at in (0.25, 0.75))
@@ -43,8 +43,8 @@ def test_without_draws_the_encoder_is_unchanged_and_draws_change_it(kind):
     assert not network.training and not any(module.training for module in encoder.modules())
     for a, b in ((first, second), (first, encoder(images))):
         assert ((a - b).norm(dim=1) > 1e-3).any()
-    same = encoder(images[:1].expand(4, -1, -1, -1), draws=torch.arange(4)[:, None] / 4)
-    assert len(same.unique(dim=0)) > 1, "rows have different dropout masks"
+    rows = encoder(images[:1].expand(4, -1, -1, -1), draws=torch.arange(4)[:, None] / 4)
+    assert len(rows.unique(dim=0)) > 1, "rows have different dropout masks"
 
 
 @every_kind
@@ -56,11 +56,11 @@ def test_gradcheck_at_fixed_draws(kind):
 def test_dropout_is_unbiased_and_has_its_rate():
     linear = nn.Sequential(nn.Flatten(), nn.Dropout(0.4), nn.Linear(3 * 8 * 16, 5)).double().eval()
     encoder, image = Stochastic(linear), pictures(1)
-    many = encoder(image.expand(4096, -1, -1, -1), draws=Sobol()(4096, 1, seed=0))
-    off = (many.mean(0) - linear(image)[0]) / (many.std(0) / 4096**0.5)
+    samples = encoder(image.expand(4096, -1, -1, -1), draws=Sobol()(4096, 1, seed=0))
+    off = (samples.mean(0) - linear(image)[0]) / (samples.std(0) / 4096**0.5)
     assert off.abs().max() < 4.5
-    ones = Stochastic(nn.Sequential(nn.Dropout(0.4)).eval())
-    output = ones(torch.ones(64, 3, 8, 16), draws=Sobol()(64, 1, seed=0))
+    dropout = Stochastic(nn.Sequential(nn.Dropout(0.4)).eval())
+    output = dropout(torch.ones(64, 3, 8, 16), draws=Sobol()(64, 1, seed=0))
     assert output.unique().tolist() == pytest.approx([0, 1 / 0.6])
     assert float((output > 0).double().mean()) == pytest.approx(0.6, abs=0.01)
 
@@ -69,11 +69,11 @@ def test_concurrent_passes_change_no_modes_and_no_buffers():
     encoder, images, w = Stochastic(plain(torch.float64)), pictures(3, size=(12, 14)), torch.rand(3, 1)
     calls, equal = [{"draws": w}, {}] * 2, []
     state = copy.deepcopy(encoder.state_dict())
-    wanted = [encoder(images, **call) for call in calls]
+    expected = [encoder(images, **call) for call in calls]
 
     def work(i):
         for _ in range(50):
-            equal.append(torch.allclose(encoder(images, **calls[i]), wanted[i]))
+            equal.append(torch.allclose(encoder(images, **calls[i]), expected[i]))
 
     with ThreadPoolExecutor(4) as pool:
         list(pool.map(work, range(4)))
@@ -140,10 +140,10 @@ def test_draws_that_cannot_be_assigned_to_views_are_refused():
         Stochastic(lone(DropOrder()))(images, draws=w)
     with pytest.raises(ValueError, match="not the batch"):
         Stochastic(SequenceFirst().eval())  # 64 rows could be 32 for each of 2 pictures, but not for 3
-    only = Stochastic(nn.Sequential(OnlySmall(), SequenceFirst()).eval())  # cannot be tried
-    only(images, draws=w)  # 8 rows for 4 pictures could be two for each ...
+    small_only = Stochastic(nn.Sequential(OnlySmall(), SequenceFirst()).eval())  # cannot be tried
+    small_only(images, draws=w)  # 8 rows for 4 pictures could be two for each ...
     with pytest.raises(ValueError, match="not the batch"):
-        only(images[:2], draws=w[:2])  # ... but not 8 for 2
+        small_only(images[:2], draws=w[:2])  # ... but not 8 for 2
     with pytest.raises(ValueError, match=r"other pictures in its batch.*DropBlock2d"):
         draws_by_view(Stochastic(DropBlock().eval()))
     draws_by_view(
@@ -158,6 +158,6 @@ def test_draws_that_cannot_be_assigned_to_views_are_refused():
 @every_kind
 def test_gpu_and_cpu_drop_the_same_units(kind):
     encoder, images, w = Stochastic(Tokens(KINDS[kind]())), pictures(6), torch.rand(6, 1)
-    here = encoder(images, draws=w)
-    there = encoder.to("cuda")(images.cuda(), draws=w.cuda())
-    torch.testing.assert_close(there.cpu(), here, rtol=1e-9, atol=1e-9)
+    cpu_features = encoder(images, draws=w)
+    gpu_features = encoder.to("cuda")(images.cuda(), draws=w.cuda())
+    torch.testing.assert_close(gpu_features.cpu(), cpu_features, rtol=1e-9, atol=1e-9)

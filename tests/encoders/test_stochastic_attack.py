@@ -39,7 +39,7 @@ def test_an_estimate_is_the_same_in_any_chunks_and_on_any_number_of_processes(sh
 
         return estimate(eot, delta, scene, loss, eot.points(0, 0, images), count=3, world=world)
 
-    estimates = [each for size in (1, 2, 3) for each in together(size, lambda world: step(world, 24))]
+    estimates = [estimate_ for size in (1, 2, 3) for estimate_ in together(size, lambda world: step(world, 24))]
     estimates += [together(1, lambda world, c=chunk: step(world, c))[0] for chunk in (1, 3, 7)]
     for other in estimates[1:]:
         torch.testing.assert_close(other.grad, estimates[0].grad, rtol=1e-9, atol=1e-12)
@@ -51,13 +51,13 @@ class Spy(Stochastic):
 
     bare = 0
 
-    def forward(self, images, draws=None, **which):
+    def forward(self, images, draws=None, **options):
         self.bare += len(images) * (draws is None)
-        return super().forward(images, draws=draws, **which)
+        return super().forward(images, draws=draws, **options)
 
 
 def setup(encoder, **changes):
-    given = {
+    parts = {
         "encoder": encoder,
         "objective": Away(),
         "perturbation": Linf(0.1),
@@ -65,7 +65,7 @@ def setup(encoder, **changes):
         "eot": EOT(randomised(CAMERA, encoder), views=4, chunk=6),
         "steps": 4,
     }
-    return given | changes
+    return parts | changes
 
 
 @pytest.mark.parametrize(
@@ -77,8 +77,8 @@ def test_attacks_and_evaluation_pass_draws_with_every_view(changes):
     encoder.bare = 0
     *_, step = attack(images, anchor, **parts)
     views = bank(parts["eot"].transforms, 8, seed=0, purpose="evaluate")
-    given = (images + step.delta, anchor, encoder, parts["objective"], 5)
-    losses = views.losses(*given, untouched=images)
+    arguments = (images + step.delta, anchor, encoder, parts["objective"], 5)
+    losses = views.losses(*arguments, untouched=images)
     views.features(images, encoder, 5)
     mean_embedding(images, encoder, views, 5)
     parts = {"encoder": encoder, "objective": parts["objective"], "views": views, "losses": losses}
@@ -93,28 +93,30 @@ def test_equal_seeds_give_equal_bits_and_evaluation_has_its_own_draws():
     first, second = ([step.delta for step in attack(images, encoder(images), **parts)] for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
     camera = parts["eot"].transforms
-    attacked = {float(w) for step in range(40) for w in parts["eot"].points(stream(0, "attack"), step, images)[:, -1]}
-    judged = bank(camera, 512, seed=0, purpose="evaluate").u[:, -1].tolist()
-    assert len(attacked) == 160 and len(set(judged)) == 512 and not attacked & set(judged)
+    attack_seeds = {
+        float(w) for step in range(40) for w in parts["eot"].points(stream(0, "attack"), step, images)[:, -1]
+    }
+    bank_seeds = bank(camera, 512, seed=0, purpose="evaluate").u[:, -1].tolist()
+    assert len(attack_seeds) == 160 and len(set(bank_seeds)) == 512 and not attack_seeds & set(bank_seeds)
     assert camera.names[-1] == "encoder dropout (seed)" and camera.dims - 1 in camera.discrete
 
 
 @pytest.mark.slow
 def test_layers_and_ensembles_pass_the_draws_on():
-    one, two, still = Stochastic(plain()), Stochastic(plain()), plain()
+    first, second, plain_encoder = Stochastic(plain()), Stochastic(plain()), plain()
     images, w = pictures(3, torch.float32, (12, 14)), torch.rand(3, 2)
-    both = Ensemble([one, still, two])
-    assert both.randomness.names == ("dropout1 (seed)", "dropout2 (seed)")
-    own = one(images, draws=w[:, :1]), still(images), two(images, draws=w[:, 1:])
-    for i, (a, b) in enumerate(zip(both(images, draws=w), own, strict=True)):
-        assert torch.equal(a, b) and torch.equal(both(images, only=i, draws=w), b)
-    with Layers(one, ["4", "output"]) as layers:
+    ensemble = Ensemble([first, plain_encoder, second])
+    assert ensemble.randomness.names == ("dropout1 (seed)", "dropout2 (seed)")
+    expected = first(images, draws=w[:, :1]), plain_encoder(images), second(images, draws=w[:, 1:])
+    for i, (a, b) in enumerate(zip(ensemble(images, draws=w), expected, strict=True)):
+        assert torch.equal(a, b) and torch.equal(ensemble(images, only=i, draws=w), b)
+    with Layers(first, ["4", "output"]) as layers:
         features = layers(images, draws=w[:, :1])
-        assert torch.equal(features["output"], own[0]) and encoder_randomness(layers).dims == 1
+        assert torch.equal(features["output"], expected[0]) and encoder_randomness(layers).dims == 1
         assert not torch.equal(features["4"], layers(images)["4"])
     for combine in ("losses", "gradients"):
-        parts = setup(both, objective=Members(Away(), combine), steps=2)
-        assert len(list(attack(images, both(images), **parts))) == 2
+        parts = setup(ensemble, objective=Members(Away(), combine), steps=2)
+        assert len(list(attack(images, ensemble(images), **parts))) == 2
 
 
 @pytest.mark.slow
@@ -126,8 +128,8 @@ def test_the_sanity_checks_use_the_same_draws():
 
 
 def test_encoder_draws_are_coordinates_and_do_not_change_the_pictures():
-    encoder, images, still = Stochastic(plain()), pictures(2, torch.float32, (12, 14)), plain()
+    encoder, images, plain_encoder = Stochastic(plain()), pictures(2, torch.float32, (12, 14)), plain()
     camera, u = randomised(CAMERA, encoder), torch.rand(3, CAMERA.dims + 1)
-    assert randomised(CAMERA, still) is CAMERA and encoder_draws(CAMERA, u[:, :-1]) == {}
+    assert randomised(CAMERA, plain_encoder) is CAMERA and encoder_draws(CAMERA, u[:, :-1]) == {}
     assert torch.equal(encoder_draws(camera, u)["draws"], u[:, -1:])
     assert torch.equal(view(camera, scene_of(images), u), view(CAMERA, scene_of(images), u[:, :-1]))

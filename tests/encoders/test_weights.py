@@ -25,26 +25,26 @@ def state(seed=0):
     return dict(network(seed).state_dict())
 
 
-def written(path, content):
+def write(path, content):
     save_file(content, path) if path.suffix == ".safetensors" else torch.save(content, path)
     return path
 
 
-def refused(path, message, into=None):
+def assert_refused(path, message, network_=None):
     """The error has one line with the file name and does not suggest a bug."""
-    with pytest.raises(ValueError, match=message) as caught:
-        load_weights(into or network(), path)
-    message = str(caught.value)
+    with pytest.raises(ValueError, match=message) as info:
+        load_weights(network_ or network(), path)
+    message = str(info.value)
     assert path.name in message and "\n" not in message and len(message) < 600, message
     return message
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".PT", *TORCH_FILES])
 def test_saved_weights_load_unchanged(tmp_path, suffix):
-    made = state(1)
-    tensors = read_state(written(tmp_path / f"w{suffix}", made))
-    assert tensors.keys() == made.keys()
-    assert all(torch.equal(tensors[name], tensor) for name, tensor in made.items())
+    tensors = state(1)
+    tensors = read_state(write(tmp_path / f"w{suffix}", tensors))
+    assert tensors.keys() == tensors.keys()
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in tensors.items())
 
 
 #: Files of the same state: from a training script, of a wrapped module, nested.
@@ -60,10 +60,10 @@ FORMS = {
 }
 
 
-@pytest.mark.parametrize("zipped", [True, False], ids=["zip", "legacy"])
+@pytest.mark.parametrize("is_zip", [True, False], ids=["zip", "legacy"])
 @pytest.mark.parametrize("form", FORMS)
-def test_nested_and_wrapped_state_dicts_are_read(tmp_path, form, zipped):
-    torch.save(FORMS[form](state(1)), tmp_path / "w.pt", _use_new_zipfile_serialization=zipped)
+def test_nested_and_wrapped_state_dicts_are_read(tmp_path, form, is_zip):
+    torch.save(FORMS[form](state(1)), tmp_path / "w.pt", _use_new_zipfile_serialization=is_zip)
     load_weights(module := network(), tmp_path / "w.pt")
     assert fingerprint(module) == fingerprint(network(1))
 
@@ -94,32 +94,32 @@ def test_code_in_a_pickle_is_never_run(tmp_path, form, suffix):
             path.write_bytes(pickle.dumps(content))
         else:
             torch.save(content, path, _use_new_zipfile_serialization=form == "zip")
-        refused(path, "refused" if suffix in TORCH_FILES else "not a safetensors file")
+        assert_refused(path, "refused" if suffix in TORCH_FILES else "not a safetensors file")
         assert not ran.exists()
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit")  # warning of saving a script
 def test_torchscript_programs_and_foreign_archives_are_refused(tmp_path):
-    assert "exec)" in refused(written(tmp_path / "w.pt", Writes(tmp_path / "ran")), "could run code")
+    assert "exec)" in assert_refused(write(tmp_path / "w.pt", Writes(tmp_path / "ran")), "could run code")
     torch.jit.script(nn.Linear(2, 2)).save(path := tmp_path / "w.pt")
-    refused(path, "TorchScript program.*encoder=torchscript")
+    assert_refused(path, "TorchScript program.*encoder=torchscript")
     (tmp_path / "a.txt").write_text("x")
     with tarfile.open(tmp_path / "tar.pt", "w") as tar:
         tar.add(tmp_path / "a.txt", "storages")
     with zipfile.ZipFile(tmp_path / "zip.pt", "w") as file:
         file.writestr("a.txt", "x")
     for name in ("tar.pt", "zip.pt"):
-        refused(tmp_path / name, "cannot be read|refused")
+        assert_refused(tmp_path / name, "cannot be read|refused")
 
 
 def test_weights_that_grow_when_they_are_read_are_refused(tmp_path, monkeypatch):
     torch.save({"w": torch.zeros(2**20)}, tmp_path / "whole.pt")
-    with zipfile.ZipFile(tmp_path / "whole.pt") as whole, zipfile.ZipFile(tmp_path / "grown.pt", "w", 8) as grown:
+    with zipfile.ZipFile(tmp_path / "whole.pt") as whole, zipfile.ZipFile(tmp_path / "grown.pt", "w", 8) as grown_zip:
         for name in whole.namelist():
-            grown.writestr(name, whole.read(name))
+            grown_zip.writestr(name, whole.read(name))
     assert read_state(tmp_path / "whole.pt")["w"].shape == (2**20,)
     monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("read"))
-    refused(tmp_path / "grown.pt", "compressed")
+    assert_refused(tmp_path / "grown.pt", "compressed")
 
 
 def header(size, text=b""):
@@ -133,7 +133,7 @@ def listing(dtype, shape, end, form=b"{%b: %b}"):
     return header(len(text), text + bytes(4))
 
 
-BROKEN = {
+BAD_FILES = {
     "empty": b"",
     "one byte": b"\x00",
     "huge header": header(2**63, b"{}"),
@@ -152,11 +152,11 @@ BROKEN = {
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
-@pytest.mark.parametrize("content", BROKEN.values(), ids=BROKEN)
+@pytest.mark.parametrize("content", BAD_FILES.values(), ids=BAD_FILES)
 def test_a_file_of_another_kind_gives_a_one_line_error(tmp_path, suffix, content):
     path = tmp_path / f"w{suffix}"
     path.write_bytes(content)
-    refused(path, "empty file|not a safetensors file|cannot be read|refused|do not fit")
+    assert_refused(path, "empty file|not a safetensors file|cannot be read|refused|do not fit")
 
 
 @pytest.fixture(scope="module")
@@ -211,10 +211,10 @@ ODD = {
 
 @pytest.mark.parametrize("content", ODD.values(), ids=ODD)
 def test_contents_other_than_a_state_dict_are_refused(tmp_path, content):
-    refused(written(tmp_path / "w.pt", content), "not a state_dict")
+    assert_refused(write(tmp_path / "w.pt", content), "not a state_dict")
 
 
-MISMATCHED = {
+UNFIT = {
     "shape": (
         {"0.weight": torch.zeros(4, 3, 5, 5)},
         r"`0\.weight` must have shape \(4, 3, 3, 3\), got \(4, 3, 5, 5\)",
@@ -231,31 +231,31 @@ MISMATCHED = {
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
-@pytest.mark.parametrize(("changed", "message"), MISMATCHED.values(), ids=MISMATCHED)
-def test_tensors_of_another_network_are_refused(tmp_path, suffix, changed, message):
-    refused(written(tmp_path / f"w{suffix}", state() | changed), message)
+@pytest.mark.parametrize(("changes", "message"), UNFIT.values(), ids=UNFIT)
+def test_tensors_of_another_network_are_refused(tmp_path, suffix, changes, message):
+    assert_refused(write(tmp_path / f"w{suffix}", state() | changes), message)
 
 
 def test_only_extra_head_weights_are_ignored():
-    made = state(1) | {"head.weight": torch.zeros(3), "heads.weight": torch.zeros(3)}
+    tensors = state(1) | {"head.weight": torch.zeros(3), "heads.weight": torch.zeros(3)}
     with pytest.raises(ValueError, match=r"heads\.weight"):
-        fill(network(), made, "weights", ignore=["head."])
+        fill(network(), tensors, "weights", ignore=["head."])
     # A prefix of existing weights removes nothing.
-    for tensors, ignore in ((made, ["head.", "heads."]), (state(1), ["0."])):
-        fill(module := network(), tensors, "weights", ignore=ignore)
+    for content, ignore in ((tensors, ["head.", "heads."]), (state(1), ["0."])):
+        fill(module := network(), content, "weights", ignore=ignore)
         assert fingerprint(module) == fingerprint(network(1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
 def test_weights_in_half_precision_stay_so_and_others_take_that_of_the_module(tmp_path, dtype, suffix):
-    made = {k: v.to(dtype) if v.is_floating_point() else v for k, v in state(1).items()}
-    load_weights(module := network(), written(tmp_path / f"w{suffix}", made))
+    tensors = {k: v.to(dtype) if v.is_floating_point() else v for k, v in state(1).items()}
+    load_weights(module := network(), write(tmp_path / f"w{suffix}", tensors))
     for name, tensor in module.state_dict().items():
         whole = network().state_dict()[name].dtype
         halves = dtype != torch.float64 and whole.is_floating_point
         assert tensor.dtype == (dtype if halves else whole)
-        assert "batches" in name or torch.equal(tensor, made[name].to(tensor.dtype))
+        assert "batches" in name or torch.equal(tensor, tensors[name].to(tensor.dtype))
 
 
 class Holds(nn.Module):
@@ -270,12 +270,12 @@ class Holds(nn.Module):
 def test_equal_tensors_have_equal_fingerprints_in_any_file_and_layout(tmp_path):
     prints = {fingerprint(network(1))}
     for name in ("w.safetensors", "w.pt"):
-        written(tmp_path / name, network(1).state_dict())
+        write(tmp_path / name, network(1).state_dict())
         load_weights(module := network(), tmp_path / name)
         prints.add(fingerprint(module))
-    counted = network(1)
-    counted[1].num_batches_tracked += 100  # used in training only, and missing in some files
-    prints.add(fingerprint(counted))
+    trained = network(1)
+    trained[1].num_batches_tracked += 100  # used in training only, and missing in some files
+    prints.add(fingerprint(trained))
     base = torch.arange(12.0).reshape(3, 4)
     assert fingerprint(Holds(a=base.T)) == fingerprint(Holds(a=base.T.contiguous()))
     assert fingerprint(Holds(a=base[:, 1])) == fingerprint(Holds(a=base[:, 1].clone()))
@@ -286,13 +286,13 @@ def test_equal_tensors_have_equal_fingerprints_in_any_file_and_layout(tmp_path):
 
 def test_a_bit_dtype_shape_or_name_changes_the_fingerprint():
     base = torch.arange(12.0).reshape(3, 4)
-    flipped = base.clone()
-    flipped.view(torch.int32)[2, 3] ^= 1
+    bit_flip = base.clone()
+    bit_flip.view(torch.int32)[2, 3] ^= 1
     negative = base.clone()
     negative[0, 0] = -0.0
-    others = [Holds(a=t) for t in (base, flipped, negative, base.double(), base.view(4, 3), base.view(torch.int32))]
-    others += [Holds(b=base), Holds(a=base, b=base), Holds(a=base.T.contiguous()), Holds(), Holds(a=base[:0])]
-    others += [Holds(a=torch.tensor(3.0)), Holds(a=torch.tensor([3.0])), Holds(a=torch.zeros(2, 0, 3))]
+    modules = [Holds(a=t) for t in (base, bit_flip, negative, base.double(), base.view(4, 3), base.view(torch.int32))]
+    modules += [Holds(b=base), Holds(a=base, b=base), Holds(a=base.T.contiguous()), Holds(), Holds(a=base[:0])]
+    modules += [Holds(a=torch.tensor(3.0)), Holds(a=torch.tensor([3.0])), Holds(a=torch.zeros(2, 0, 3))]
     kinds = (torch.bool, torch.uint8, torch.half, torch.bfloat16, torch.float8_e4m3fn, torch.complex64)
-    others += [Holds(a=base.to(kind)) for kind in kinds]
-    assert len({fingerprint(module) for module in others}) == len(others)
+    modules += [Holds(a=base.to(kind)) for kind in kinds]
+    assert len({fingerprint(module) for module in modules}) == len(modules)

@@ -23,14 +23,14 @@ class Victim:
         return self.answer(pixels)
 
 
-def test_it_is_asked_about_eight_bits_and_once():
+def test_one_call_of_eight_bits_for_each_picture():
     victim = Victim()
     encoder, images = BlackBox(victim, batch=4), torch.rand(6, 3, 5, 7)
     levels = (images * 255).round()
     torch.testing.assert_close(encoder(images), levels.permute(0, 2, 3, 1).flatten(1))
     assert len(victim.pictures) == 6 and victim.calls == 2
-    both = encoder(torch.cat([levels / 255, images, 1 - images[:1], 1 - images[:1]]))
-    torch.testing.assert_close(both[:6], both[6:12])
+    rows = encoder(torch.cat([levels / 255, images, 1 - images[:1], 1 - images[:1]]))
+    torch.testing.assert_close(rows[:6], rows[6:12])
     assert len(victim.pictures) == len(set(victim.pictures)) == len(encoder.ledger) == 7
     shape = BlackBox(lambda pixels: [[picture.shape[0]] for picture in pixels])  # the same bytes, other pictures
     assert float(shape(torch.zeros(1, 3, 2, 3))) == 2 and float(shape(torch.zeros(1, 3, 3, 2))) == 3
@@ -43,9 +43,9 @@ def test_a_gradient_is_refused_before_anything_is_asked():
     encoder, images = BlackBox(victim, "http://host"), torch.rand(1, 3, 4, 4)
     with pytest.raises(ValueError, match=r"http://host .*no gradient.*optimiser=square"):
         encoder(images.clone().requires_grad_())
-    given = {"encoder": encoder, "objective": Away(), "perturbation": Linf(8 / 255)}
+    parts = {"encoder": encoder, "objective": Away(), "perturbation": Linf(8 / 255)}
     with pytest.raises(ValueError, match="no gradient"):
-        next(attack(images, torch.ones(1, 48), optimiser=PGD(), eot=EOT(views=1), **given))
+        next(attack(images, torch.ones(1, 48), optimiser=PGD(), eot=EOT(views=1), **parts))
     assert not victim.calls
     with torch.no_grad():
         assert encoder(images.requires_grad_()).shape == (1, 48)
@@ -57,12 +57,12 @@ def test_scores_are_compared_by_their_pattern_and_same_by_its_value():
     rows = BlackBox(lambda _: scores, answer="scores")(images)
     expected = torch.tensor(scores - scores.mean(1, keepdims=True), dtype=torch.float32)
     torch.testing.assert_close(rows, expected)
-    same = BlackBox(lambda _: [1, 0, True], answer="same")(images)
-    torch.testing.assert_close(same @ same.T, torch.tensor([[1.0, 0, 1], [0, 1, 0], [1, 0, 1]]))
+    values = BlackBox(lambda _: [1, 0, True], answer="same")(images)
+    torch.testing.assert_close(values @ values.T, torch.tensor([[1.0, 0, 1], [0, 1, 0], [1, 0, 1]]))
 
 
 @pytest.mark.parametrize(
-    ("answer", "given"),
+    ("answer", "content"),
     [
         ("vector", [[1.0, 2.0]]),
         ("vector", [1.0, 2.0]),
@@ -76,11 +76,11 @@ def test_scores_are_compared_by_their_pattern_and_same_by_its_value():
         ("same", [[0, 1], [1, 0]]),
     ],
 )
-def test_a_malformed_answer_is_one_line_and_not_kept(answer, given):
-    encoder = BlackBox(lambda _: given, "mine", answer=answer)
-    with pytest.raises(ValueError, match="encoder mine: the answer must be") as caught:
+def test_a_malformed_answer_is_one_line(answer, content):
+    encoder = BlackBox(lambda _: content, "mine", answer=answer)
+    with pytest.raises(ValueError, match="encoder mine: the answer must be") as info:
         encoder(torch.rand(2, 3, 4, 4))
-    assert "\n" not in str(caught.value) and not len(encoder.ledger)
+    assert "\n" not in str(info.value) and not len(encoder.ledger)
 
 
 def test_the_users_function_is_found_in_the_working_directory(tmp_path, monkeypatch):

@@ -66,15 +66,15 @@ def test_a_program_is_started_once_and_ends_with_its_encoder(line, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "why"), [(1, "ended.*7"), (2, "no answer in 4 s"), (3, "no JSON"), (6, "4096 bytes")]
+    ("kind", "reason"), [(1, "ended.*7"), (2, "no answer in 4 s"), (3, "no JSON"), (6, "4096 bytes")]
 )
-def test_a_program_that_fails_is_one_line_and_nothing_is_lost(line, tmp_path, monkeypatch, kind, why):
+def test_a_program_that_fails_is_one_line_and_loses_no_answer(line, tmp_path, monkeypatch, kind, reason):
     monkeypatch.setattr(module, "MOST_BYTES", 4096)
     encoder, began = command(line, timeout=4 if kind == 2 else 30), time.monotonic()
     images, expected = pictures(9, kind, 8)
-    with pytest.raises(ValueError, match=why) as caught:
+    with pytest.raises(ValueError, match=reason) as info:
         encoder(images)
-    assert "\n" not in str(caught.value) and len(encoder.ledger) == 1 and time.monotonic() - began < 20
+    assert "\n" not in str(info.value) and len(encoder.ledger) == 1 and time.monotonic() - began < 20
     np.testing.assert_array_equal(encoder(images[2:]), expected[2:])
     assert len(pids(tmp_path)) == 2
 

@@ -28,7 +28,7 @@ def pictures(count=3, size=(40, 56)):
 
 
 @pytest.mark.parametrize("batch", [1, 2, 64])
-def test_the_hash_behind_an_address_is_the_differentiable_one(batch):
+def test_the_hash_behind_an_address_is_phash(batch):
     images = pictures()
     with serving() as server:
         answer = endpoint(server.url, batch=batch)(images)
@@ -36,8 +36,8 @@ def test_the_hash_behind_an_address_is_the_differentiable_one(batch):
     assert server.requests == -(-3 // batch) and set(server.answered.values()) == {1}
 
 
-def fails(times, how):
-    return lambda number: how if number < times else None
+def fails(times, fault):
+    return lambda number: fault if number < times else None
 
 
 def drip(handler, content):
@@ -72,9 +72,9 @@ def test_what_may_pass_is_tried_again_and_at_last_one_line(name):
         assert encoder(images).shape == (1, 64) and server.requests == 3
     with serving(fails(9, BAD[name])) as server:
         encoder = endpoint(server.url, retries=1, timeout=0.2)
-        with pytest.raises(ValueError, match="no answer in 2 attempts") as caught:
+        with pytest.raises(ValueError, match="no answer in 2 attempts") as info:
             encoder(images)
-        assert "\n" not in str(caught.value) and server.requests == 2 and not len(encoder.ledger)
+        assert "\n" not in str(info.value) and server.requests == 2 and not len(encoder.ledger)
 
 
 def test_an_address_without_a_server_is_one_line():
@@ -106,9 +106,9 @@ def test_no_message_holds_a_key_that_the_server_sends_back(place, monkeypatch):
     key = "1000000000077"
     monkeypatch.setenv("VIEWPROOF_SECRET", key)
     odd = fails(9, lambda handler: ECHOES[place](handler, key.encode()))
-    with serving(odd) as server, pytest.raises(ValueError, match="encoder http") as caught:
+    with serving(odd) as server, pytest.raises(ValueError, match="encoder http") as info:
         endpoint(server.url, "same", key="VIEWPROOF_SECRET", retries=1)(pictures(1))
-    assert key not in str(caught.value) and f"{float(key):g}" not in str(caught.value)
+    assert key not in str(info.value) and f"{float(key):g}" not in str(info.value)
 
 
 def test_a_longer_answer_than_the_limit_is_refused(monkeypatch):
@@ -120,13 +120,13 @@ def test_a_longer_answer_than_the_limit_is_refused(monkeypatch):
 
 
 @pytest.mark.parametrize("status", [400, 401, 404, 301, 302, 307])
-def test_what_does_not_pass_is_refused_at_once(status, monkeypatch):
+def test_what_does_not_pass_has_no_second_attempt(status, monkeypatch):
     monkeypatch.setenv("VIEWPROOF_SECRET", "abc-123")
     with serving() as other:
         odd = fails(9, lambda handler: handler.reply(status, b"abc-123", Location=other.url))
-        with serving(odd) as server, pytest.raises(ValueError, match=f"status {status}") as caught:
+        with serving(odd) as server, pytest.raises(ValueError, match=f"status {status}") as info:
             endpoint(server.url, key="VIEWPROOF_SECRET")(pictures(1))
-    assert server.requests == 1 and not other.requests and "abc-123" not in str(caught.value)
+    assert server.requests == 1 and not other.requests and "abc-123" not in str(info.value)
 
 
 @pytest.mark.parametrize("content", [b"[1, NaN]", b"null", b"7", b'{"error": "no"}', b'[1, "a"]', b"[[1]]"])
@@ -153,7 +153,7 @@ def test_requests_keep_to_the_rate():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("options", "message"),
     [
         ({"model": "host/path"}, "`model`"),
         ({"model": "file:///etc/passwd"}, "`model`"),
@@ -169,8 +169,8 @@ def test_requests_keep_to_the_rate():
         ({"answer": "no"}, "`answer`"),
     ],
 )
-def test_values_out_of_range_are_refused(given, message, monkeypatch):
+def test_values_out_of_range_are_refused(options, message, monkeypatch):
     monkeypatch.setenv("VIEWPROOF_LINES", "abc123\n")
-    with pytest.raises(ValueError, match=message) as caught:
-        endpoint(**{"model": "http://127.0.0.1:1"} | given)
-    assert "abc123" not in str(caught.value)
+    with pytest.raises(ValueError, match=message) as info:
+        endpoint(**{"model": "http://127.0.0.1:1"} | options)
+    assert "abc123" not in str(info.value)

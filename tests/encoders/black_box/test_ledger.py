@@ -14,7 +14,7 @@ def ask(pixels):
     return ROWS[pixels[:, 0, 0, 0] // 12]
 
 
-def never(_):
+def no_call(_):
     raise AssertionError("asked twice")
 
 
@@ -27,25 +27,27 @@ def test_a_file_cut_anywhere_keeps_its_whole_lines(tmp_path):
     ends = [at + 1 for at, byte in enumerate(data) if byte == 10]
     for cut in range(len(data) + 1):
         path.write_bytes(data[:cut])
-        ledger, asked = Ledger(), []
+        ledger, counts = Ledger(), []
         with ledger.open(path):
             assert len(ledger) == sum(end <= cut for end in ends)
-            rows = ledger.answers(PICTURES, lambda pixels, asked=asked: asked.append(len(pixels)) or ask(pixels), 3)
+            rows = ledger.answers(
+                PICTURES, lambda pixels, counts=counts: counts.append(len(pixels)) or ask(pixels), 3
+            )
         np.testing.assert_array_equal(rows, ROWS)
-        assert sum(asked) == 3 - sum(end <= cut for end in ends)
+        assert sum(counts) == 3 - sum(end <= cut for end in ends)
         assert path.read_bytes() == data
 
 
-def test_what_was_answered_before_an_error_is_kept(tmp_path):
+def test_answers_before_an_error_stay_in_the_file(tmp_path):
     ledger = Ledger()
 
-    def twice(pixels):
+    def two_answers(pixels):
         if pixels[0, 0, 0, 0] == 24:
             raise ValueError("no more")
         return ask(pixels)
 
     with pytest.raises(ValueError, match="no more"), ledger.open(tmp_path / "q.jsonl"):
-        ledger.answers(PICTURES, twice, 1)
+        ledger.answers(PICTURES, two_answers, 1)
     assert len((tmp_path / "q.jsonl").read_text().splitlines()) == len(ledger) == 2
 
 

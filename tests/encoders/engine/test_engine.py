@@ -15,8 +15,8 @@ def test_decision_round_trip():
     decision = Decision("channels_last", "bfloat16", fold=True, chunk=8)
     assert Decision.from_dict(json.loads(json.dumps(decision.to_dict()))) == decision
     settings = dict(text.removeprefix("engine.").split("=") for text in decision.settings())
-    wanted = {"layout": "channels_last", "precision": "bfloat16", "fold": "true", "chunk": "8"}
-    assert settings == wanted
+    texts = {"layout": "channels_last", "precision": "bfloat16", "fold": "true", "chunk": "8"}
+    assert settings == texts
 
 
 WRONG = [("layout", "NHWC"), ("precision", "float16"), ("fold", 1), ("fold", "no"), ("chunk", 0), ("chunk", True)]
@@ -37,12 +37,12 @@ def test_the_given_encoder_is_never_changed(precision):
     kinds = [type(m) for m in encoder.modules()]
     assert prepare(encoder, Decision(chunk=3)) is encoder
     pulled(prepare(encoder, Decision("channels_last", precision, fold=True)), torch.rand(1, 3, 32, 32))
-    after = encoder.state_dict()
-    assert original.keys() == after.keys()
+    state = encoder.state_dict()
+    assert original.keys() == state.keys()
     for name, tensor in original.items():
-        assert torch.equal(tensor, after[name])
-        assert tensor.dtype == after[name].dtype
-        assert tensor.stride() == after[name].stride()
+        assert torch.equal(tensor, state[name])
+        assert tensor.dtype == state[name].dtype
+        assert tensor.stride() == state[name].stride()
     assert [type(m) for m in encoder.modules()] == kinds
     assert not any(m.training or m._forward_pre_hooks for m in encoder.modules())
     assert encoder.conv1.weight.requires_grad
@@ -69,50 +69,50 @@ def convolution(**settings):
     ],
     ids=str,
 )
-def test_mixed_rounds_the_backward_pass_alone(layer, layout):
+def test_mixed_rounds_no_forward_pass(layer, layout):
     layer = nn.Sequential(layer).eval().requires_grad_(False)
-    mixed = prepare(layer, Decision(layout, "mixed"))
+    run = prepare(layer, Decision(layout, "mixed"))
     images = torch.rand(2, 4, 9, 9)
-    exact, rounded = pulled(layer, images), pulled(mixed, images)
+    exact, rounded = pulled(layer, images), pulled(run, images)
     error = (rounded[1] - exact[1]).norm() / exact[1].norm()
     with torch.no_grad():
-        unrecorded = mixed(images)
+        features = run(images)
     plain = prepare(layer, Decision(layout))(images)
     assert torch.equal(rounded[0], plain)
-    assert torch.equal(unrecorded, plain)
+    assert torch.equal(features, plain)
     assert 0 < float(error) < 0.01
 
 
 def test_mixed_does_not_replace_other_padding_modes():
     layer = nn.Sequential(convolution(padding=1, padding_mode="reflect"), nn.Flatten(), nn.Linear(486, 3)).eval()
     images = torch.rand(1, 4, 9, 9)
-    mixed = prepare(layer, Decision(precision="mixed"))
-    assert type(mixed.run[0]) is nn.Conv2d
-    assert torch.equal(pulled(mixed, images)[0], pulled(layer, images)[0])
+    run = prepare(layer, Decision(precision="mixed"))
+    assert type(run.run[0]) is nn.Conv2d
+    assert torch.equal(pulled(run, images)[0], pulled(layer, images)[0])
 
 
 def test_the_preprocessing_is_not_rounded():
-    seen = []
+    dtypes = []
 
-    class Watched(nn.Module):
+    class Dtypes(nn.Module):
         def __init__(self):
             super().__init__()
             self.head = nn.Linear(4, 2)
 
         def forward(self, x):
             x = torch.ones(4, 4) @ x  # autocast would round a product
-            seen.append(x.dtype)
+            dtypes.append(x.dtype)
             x = self.head(x)
-            seen.append(x.dtype)
-            seen.append((torch.ones(4, 4) @ x).dtype)
+            dtypes.append(x.dtype)
+            dtypes.append((torch.ones(4, 4) @ x).dtype)
             return x.flatten(1)
 
-    prepare(Watched().eval(), Decision(precision="bfloat16"))(torch.rand(1, 3, 4, 4))
-    assert seen == [torch.float32, torch.bfloat16, torch.bfloat16]
+    prepare(Dtypes().eval(), Decision(precision="bfloat16"))(torch.rand(1, 3, 4, 4))
+    assert dtypes == [torch.float32, torch.bfloat16, torch.bfloat16]
 
 
 MODULE = "=.* needs an encoder that is an nn.Module"
-REFUSED = {
+UNSUPPORTED = {
     "fold": (lambda images: images, Decision(fold=True), f"engine.fold{MODULE}"),
     "mixed": (lambda images: images, Decision(precision="mixed"), f"engine.precision{MODULE}"),
     "no layer": (nn.Flatten().eval(), Decision(precision="bfloat16"), "needs a layer of nn"),
@@ -121,7 +121,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("encoder", "decision", "message"), REFUSED.values(), ids=REFUSED)
+@pytest.mark.parametrize(("encoder", "decision", "message"), UNSUPPORTED.values(), ids=UNSUPPORTED)
 def test_unsupported_decisions_are_refused(encoder, decision, message):
     with pytest.raises(ValueError, match=message):
         prepare(encoder, decision)
@@ -137,7 +137,7 @@ ERRORS = {
 
 
 @pytest.mark.parametrize("name", ERRORS)
-def test_the_error_of_a_decision_is_bounded_and_the_dtype_is_kept(name):
+def test_the_error_of_a_decision_has_a_bound_and_no_other_dtype(name):
     encoder, images = load_encoder(), torch.rand(4, 3, 128, 128)
     decision, *limits = ERRORS[name]
     for result, exact, limit in zip(

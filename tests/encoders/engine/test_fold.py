@@ -34,22 +34,22 @@ def test_folding_is_exact_in_double_precision(make, count, size):
     encoder = make().double()
     assert foldable(encoder) == count
     images = torch.rand(2, 3, size, size, dtype=torch.float64)
-    folded = prepare(encoder, Decision(fold=True))
-    for mine, exact in zip(pulled(folded, images), pulled(encoder, images), strict=True):
+    run = prepare(encoder, Decision(fold=True))
+    for mine, exact in zip(pulled(run, images), pulled(encoder, images), strict=True):
         assert mine.dtype == torch.float64
         torch.testing.assert_close(mine, exact, rtol=1e-9, atol=1e-12)
-    norms = [m for m in folded.run.modules() if isinstance(m, nn.BatchNorm2d)]
+    norms = [m for m in run.run.modules() if isinstance(m, nn.BatchNorm2d)]
     assert not norms
 
 
 def test_only_layers_with_a_single_consumer_are_folded():
     encoder = dressed(Conv2dThrice()).double()
     assert foldable(encoder) == 2  # a, and the linear head
-    folded = prepare(encoder, Decision(fold=True))
-    assert isinstance(folded.run.nb, nn.BatchNorm2d)
-    assert isinstance(folded.run.nc, nn.BatchNorm2d)
+    run = prepare(encoder, Decision(fold=True))
+    assert isinstance(run.run.nb, nn.BatchNorm2d)
+    assert isinstance(run.run.nc, nn.BatchNorm2d)
     images = torch.rand(2, 3, 16, 16, dtype=torch.float64)
-    torch.testing.assert_close(pulled(folded, images), pulled(encoder, images))
+    torch.testing.assert_close(pulled(run, images), pulled(encoder, images))
 
 
 class Untraceable(nn.Module):
@@ -72,10 +72,10 @@ def test_shared_hooked_and_training_layers_are_not_folded():
     conv, norm = nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
     assert foldable(nn.Sequential(conv, norm, nn.ReLU(), conv, norm).eval()) == 0
     assert foldable(nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3))) == 0
-    hooked = nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)).eval()
-    assert foldable(hooked) == 1
-    hooked[0].register_forward_hook(lambda *_: None)
-    assert foldable(hooked) == 0
+    sequence = nn.Sequential(nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)).eval()
+    assert foldable(sequence) == 1
+    sequence[0].register_forward_hook(lambda *_: None)
+    assert foldable(sequence) == 0
 
 
 def test_a_norm_of_another_axis_is_refused():

@@ -52,17 +52,17 @@ def test_free_memory_is_the_least_of_machine_and_cgroups(tmp_path):
 
 def test_saved_bytes_count_each_storage_once_and_no_weights():
     layer, x = nn.Linear(10, 10), torch.rand(4, 10, requires_grad=True)
-    with watch(torch.device("cpu")) as held:
-        held.begin()
+    with watch(torch.device("cpu")) as memory:
+        memory.begin()
         y = layer(x).exp()  # saves x for the weights and the result of exp
         _ = y * y  # saves y twice
-        assert held.largest == 2 * x.nbytes
-        held.begin()
+        assert memory.largest == 2 * x.nbytes
+        memory.begin()
         _ = layer(x).exp().exp()
-        assert held.largest == 3 * x.nbytes
-        held.begin()
+        assert memory.largest == 3 * x.nbytes
+        memory.begin()
         _ = layer(x)
-    assert held.largest == 3 * x.nbytes  # of the largest pass
+    assert memory.largest == 3 * x.nbytes  # of the largest pass
 
 
 @pytest.mark.nightly
@@ -73,5 +73,5 @@ def test_freed_memory_stays_with_the_process():
     output = subprocess.run(
         [sys.executable, "-c", PROGRAM], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout
-    returned, retained = map(int, output.split())
-    assert retained < 100 < returned / 2
+    first_faults, last_faults = map(int, output.split())
+    assert last_faults < 100 < first_faults / 2

@@ -23,7 +23,7 @@ from tests.helpers.runs import call
 from tests.helpers.tiny_models import GIVEN, save_script
 from transforms import Compose
 
-refused = partial(laws.refusal, family="torchscript", preprocess=GIVEN)
+refusal = partial(laws.refusal, family="torchscript", preprocess=GIVEN)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
 PRE = Preprocess(16, "pil_bilinear", (0.5, 0.4, 0.3), (0.5, 0.6, 0.7))
 #: How far a gradient may be from that of the widened network, relatively, in units of the precision.
@@ -40,7 +40,7 @@ def pictures(count=3):
     return torch.rand(count, 3, 30, 20, generator=torch.Generator().manual_seed(1))
 
 
-def pulled(encoder, images, factor=1.0):
+def pull(encoder, images, factor=1.0):
     """The features, and the gradient of a random sum of them times `factor`, a number or one for each picture."""
     images = images.clone().requires_grad_()
     features = encoder(images)
@@ -50,14 +50,14 @@ def pulled(encoder, images, factor=1.0):
 
 def assert_near(gradient, wide, dtype):
     """Finite, not zero, and for each picture that of the widened network to the rounding."""
-    for one, other in zip(gradient.double(), wide.double(), strict=True):
-        assert one.isfinite().all() and one.any()
-        assert cosine(one, other) > 1 - 4 * torch.finfo(dtype).eps
-        assert (one - other).norm() <= NEAR * torch.finfo(dtype).eps * other.norm()
+    for row, wide_row in zip(gradient.double(), wide.double(), strict=True):
+        assert row.isfinite().all() and row.any()
+        assert cosine(row, wide_row) > 1 - 4 * torch.finfo(dtype).eps
+        assert (row - wide_row).norm() <= NEAR * torch.finfo(dtype).eps * wide_row.norm()
 
 
-def cosine(one, other):
-    return float((one.double() * other.double()).sum() / one.double().norm() / other.double().norm())
+def cosine(first, second):
+    return float((first.double() * second.double()).sum() / first.double().norm() / second.double().norm())
 
 
 @pytest.mark.slow
@@ -73,15 +73,15 @@ def test_an_encoder_equals_its_network_called_by_hand(dtype, kind, tmp_path):
         trace = torch.rand(1, 3, 16, 16).to(dtype) if kind == "traced" else None
         path = str(save_script(tmp_path / "network.pt", module, trace))
         encoder = load_encoder("torchscript", path, preprocess=GIVEN)
-        widened = load_encoder("torchscript", path, preprocess=GIVEN, precision="float32")
-        torch.testing.assert_close(widened(images), wide(images))
-        assert precision_text(widened) == f"float32, widened from {precision_text(encoder)}"
+        float32 = load_encoder("torchscript", path, preprocess=GIVEN, precision="float32")
+        torch.testing.assert_close(float32(images), wide(images))
+        assert precision_text(float32) == f"float32, widened from {precision_text(encoder)}"
     for _ in range(3):  # TorchScript compiles anew after profiling
-        features, gradient = pulled(encoder, images)
+        features, gradient = pull(encoder, images)
         assert features.dtype == gradient.dtype == torch.float32 and torch.equal(features, by_hand)
-        assert_near(gradient, pulled(wide, images)[1], dtype)
-    copied = prepare(encoder, Decision("channels_last"))
-    torch.testing.assert_close(copied(images), by_hand, rtol=0.05, atol=8 * torch.finfo(dtype).eps)
+        assert_near(gradient, pull(wide, images)[1], dtype)
+    copy_of_encoder = prepare(encoder, Decision("channels_last"))
+    torch.testing.assert_close(copy_of_encoder(images), by_hand, rtol=0.05, atol=8 * torch.finfo(dtype).eps)
     assert precision_text(encoder) == str(dtype).removeprefix("torch.")
     assert precision_text(encoder.double()) == "float64" and encoder(images.double()).dtype == torch.float64
 
@@ -89,11 +89,11 @@ def test_an_encoder_equals_its_network_called_by_hand(dtype, kind, tmp_path):
 @pytest.mark.parametrize("factor", [1e-9, 1e-12, 1e12, [1e-12, 1.0, 1e9]], ids=["1e-9", "1e-12", "1e12", "mixed"])
 def test_no_size_of_loss_underflows_or_overflows(factor):
     module, factor = network(torch.float16), torch.tensor(factor).view(-1, 1)
-    encoder, wide = (with_preprocess(each, PRE) for each in (module, copy.deepcopy(module).float()))
-    gradient = pulled(encoder, pictures(), factor)[1]
-    assert_near(gradient, pulled(wide, pictures(), factor)[1], torch.float16)
-    alone = pulled(encoder, pictures(), factor[:1])[1][0]  # a power of two apart, and independent of other rows
-    torch.testing.assert_close(gradient[0], alone, rtol=1e-3, atol=1e-3 * float(alone.abs().max()))
+    encoder, wide = (with_preprocess(part, PRE) for part in (module, copy.deepcopy(module).float()))
+    gradient = pull(encoder, pictures(), factor)[1]
+    assert_near(gradient, pull(wide, pictures(), factor)[1], torch.float16)
+    single = pull(encoder, pictures(), factor[:1])[1][0]  # a power of two apart, and independent of other rows
+    torch.testing.assert_close(gradient[0], single, rtol=1e-3, atol=1e-3 * float(single.abs().max()))
 
 
 def test_a_pass_that_overflows_is_repeated_at_a_smaller_scale():
@@ -104,8 +104,8 @@ def test_a_pass_that_overflows_is_repeated_at_a_smaller_scale():
     encoder, images = with_preprocess(module, PRE), 0.01 * pictures() + 0.45
     for _ in range(2):  # 2^8 * 3e4, then 2^4 * 3e4
         with pytest.raises(Overflow, match="repeat the pass"):
-            pulled(encoder, images, 1e-3)
-    assert_near(pulled(encoder, images, 1e-3)[1], pulled(with_preprocess(steep, PRE), images, 1e-3)[1], torch.float16)
+            pull(encoder, images, 1e-3)
+    assert_near(pull(encoder, images, 1e-3)[1], pull(with_preprocess(steep, PRE), images, 1e-3)[1], torch.float16)
     list(attack(images, encoder(images), encoder=encoder, **SETTINGS))
 
 
@@ -119,8 +119,8 @@ def test_any_module_can_be_attacked_and_wrapped(dtype):
     features = module(images.to(dtype))
     *_, last = attack(images, features, encoder=module, **SETTINGS)
     assert last.estimate.grad.isfinite().all() and last.delta.any()
-    *_, again = attack(images, features.float(), encoder=prepare(module, Decision("channels_last")), **SETTINGS)
-    assert F.cosine_similarity(last.delta.flatten(1), again.delta.flatten(1)).min() > 0.8
+    *_, second_step = attack(images, features.float(), encoder=prepare(module, Decision("channels_last")), **SETTINGS)
+    assert F.cosine_similarity(last.delta.flatten(1), second_step.delta.flatten(1)).min() > 0.8
     expected = features.float()
     bank = Bank(Compose([]), torch.zeros(1, 0))
     assert torch.equal(bank.features(images, module, 8)[:, 0], expected)
@@ -135,12 +135,12 @@ def test_any_module_can_be_attacked_and_wrapped(dtype):
 @DTYPES
 def test_layers_have_features_and_gradients_in_float32(dtype):
     module = network(dtype)
-    encoder, wide = (with_preprocess(each, PRE) for each in (module, copy.deepcopy(module).float()))
+    encoder, wide = (with_preprocess(part, PRE) for part in (module, copy.deepcopy(module).float()))
     names = ["0", "6"]
     assert all(layer.dtype == torch.float32 for layer in Layers(encoder, names)(pictures()).values())
-    one, other = (pulled(Features(each, names), pictures(), 1e-9) for each in (encoder, wide))
-    torch.testing.assert_close(one[0], other[0], rtol=0.1, atol=4 * torch.finfo(dtype).eps)
-    assert_near(one[1], other[1], dtype)
+    half, full = (pull(Features(part, names), pictures(), 1e-9) for part in (encoder, wide))
+    torch.testing.assert_close(half[0], full[0], rtol=0.1, atol=4 * torch.finfo(dtype).eps)
+    assert_near(half[1], full[1], dtype)
 
 
 @DTYPES
@@ -152,9 +152,9 @@ def test_the_configured_precision_widens_a_copy_of_a_given_module(dtype):
     assert module[0].weight.dtype == dtype
     name = str(dtype).removeprefix("torch.")
     assert dict(description_rows(identity(node, encoder)))["precision"] == f"float32, widened from {name}"
-    own = subject(ModuleConfig(), cpu, module=module)
-    assert dict(description_rows(identity(node, own)))["precision"] == name
-    assert identity(node, own)["model"] == "Sequential"
+    native = subject(ModuleConfig(), cpu, module=module)
+    assert dict(description_rows(identity(node, native)))["precision"] == name
+    assert identity(node, native)["model"] == "Sequential"
     assert "precision" not in dict(description_rows(identity(node, subject(node, cpu, module=network()))))
     with pytest.raises(ValueError, match=r"`encoder.precision` must be own or float32; got 'half'"):
         subject(ModuleConfig(precision="half"), cpu, module=module)
@@ -199,18 +199,18 @@ class Program(nn.Module):
 )
 @pytest.mark.parametrize("dtype", [torch.float16, torch.float32], ids=["float16", "float32"])
 def test_a_program_that_is_no_encoder_gives_one_line(tmp_path, mistake, text, dtype):
-    refused(f"(?i){text}", save_script(tmp_path / "program.pt", Program(mistake).to(dtype)))
+    refusal(f"(?i){text}", save_script(tmp_path / "program.pt", Program(mistake).to(dtype)))
 
 
 @DTYPES
 def test_a_missing_operator_or_a_wrong_size_gives_one_line(tmp_path, dtype):
     path = str(save_script(tmp_path / "program.pt", Program("operator").to(dtype)))
-    refused(
+    refusal(
         r"`encoder.precision` must be float32 for .*cpu lacks .*\"cdist\" .*=float32 widens", path, preprocess=GIVEN
     )
     assert load_encoder("torchscript", path, preprocess=GIVEN, precision="float32")(pictures()).shape == (3, 4)
     plain = save_script(tmp_path / "plain.pt", Program("").to(dtype))
-    refused(
+    refusal(
         r"`encoder.preprocess.size` must be .*got 8 of 3x8x8 in .*shapes cannot",
         plain,
         preprocess=GIVEN | {"size": 8},
@@ -233,7 +233,7 @@ class _Text(nn.Flatten):
 
 @pytest.mark.families
 @DTYPES
-def test_a_folder_of_transformers_in_half_precision_runs_in_it(dtype, tmp_path):
+def test_a_folder_of_transformers_runs_in_half_precision(dtype, tmp_path):
     hf = pytest.importorskip("transformers")
     sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
     config = hf.Dinov2Config(**sizes, image_size=32, patch_size=8)
@@ -243,12 +243,12 @@ def test_a_folder_of_transformers_in_half_precision_runs_in_it(dtype, tmp_path):
         for name in ("own", "float32")
     )
     library = hf.AutoModel.from_pretrained(tmp_path, dtype=dtype).eval()
-    features, gradient = pulled(encoder, pictures())
+    features, gradient = pull(encoder, pictures())
     assert torch.equal(features, library(encoder.preprocess(pictures()).to(dtype)).pooler_output.float())
     assert precision_text(wide) == f"float32, widened from {precision_text(encoder)}"
     expected = library.float()(wide.preprocess(pictures())).pooler_output
     torch.testing.assert_close(wide(pictures()), expected)
-    assert cosine(gradient, pulled(wide, pictures())[1]) > 0.99
+    assert cosine(gradient, pull(wide, pictures())[1]) > 0.99
 
 
 @pytest.mark.nightly
@@ -258,9 +258,9 @@ def test_a_program_is_attacked_and_verified_by_command_line(dtype, tmp_path, mon
     module = nn.Sequential(pocket.stem, nn.ReLU(), pocket.stages, nn.Flatten(), pocket.head).to(dtype)
     path = str(save_script(tmp_path / "pocket.pt", module, torch.rand(2, 3, 96, 96).to(dtype)))
     out, name = tmp_path / "out", str(dtype).removeprefix("torch.")
-    given = "encoder.preprocess={size: 96, mean: [0.5, 0.5, 0.5], std: [0.25, 0.25, 0.25]}"
+    preprocess = "encoder.preprocess={size: 96, mean: [0.5, 0.5, 0.5], std: [0.25, 0.25, 0.25]}"
     keys = "sanity=none", "attack.steps=3", "data.count=2", "data.size=96"
-    start = "config=smoke", f"hydra.run.dir={out}", "encoder=torchscript", f"encoder.model={path}", given, *keys
+    start = "config=smoke", f"hydra.run.dir={out}", "encoder=torchscript", f"encoder.model={path}", preprocess, *keys
     code = call(monkeypatch, *start)
     assert code == 0, capsys.readouterr().err
     assert f"precision {name}" in capsys.readouterr().out and name in (out / "report.html").read_text()

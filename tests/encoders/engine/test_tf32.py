@@ -12,7 +12,7 @@ def on():
     return torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
 
 
-class Seen(torch.autograd.Function):
+class Switches(torch.autograd.Function):
     """The identity, which notes the switches; its backward pass may run out of memory."""
 
     @staticmethod
@@ -35,31 +35,31 @@ class Network(nn.Module):
         self.body, self.notes, self.fails = nn.Linear(12, 5), [], fails
 
     def forward(self, x):
-        hidden = Seen.apply(self.body(x.flatten(1)), self.notes, self.fails)
-        return {"embedding": hidden.tanh(), "layers": (hidden, hidden.square())}
+        layer = Switches.apply(self.body(x.flatten(1)), self.notes, self.fails)
+        return {"embedding": layer.tanh(), "layers": (layer, layer.square())}
 
 
 @pytest.fixture(autouse=True)
 def switched_off():
-    before = on()
+    switches = on()
     allow_tf32(False)
     yield
-    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+    torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = switches
 
 
 def slope(encoder, outside, images):
     leaf = images.clone().requires_grad_()
-    tree = encoder(Seen.apply(leaf * 2, outside, False))
+    tree = encoder(Switches.apply(leaf * 2, outside, False))
     loss = tree["embedding"].sum() + tree["layers"][1].prod(1).sum()  # not of every feature
     return torch.autograd.grad(loss, leaf)[0]
 
 
 def test_it_is_on_in_both_passes_of_the_encoder_alone_and_the_gradient_is_the_network_s():
     network, images, outside = Network().eval(), torch.rand(3, 3, 2, 2), []
-    wanted = slope(network, [], images)
+    expected = slope(network, [], images)
     network.notes.clear()
     encoder = prepare(network, Decision(precision="tf32"))
-    assert torch.equal(slope(encoder, outside, images), wanted)
+    assert torch.equal(slope(encoder, outside, images), expected)
     assert encoder.run.notes == [("forward", (True, True)), ("backward", (True, True))]
     assert outside == [("forward", (False, False)), ("backward", (False, False))]
     with torch.no_grad():

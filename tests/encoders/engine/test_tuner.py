@@ -127,7 +127,7 @@ def test_rounding_must_stay_below_the_sampling_noise(monkeypatch, error, is_take
     assert f"rounding {error}, sampling noise 1 (" in line
 
 
-class Amplified(nn.Module):
+class Wave(nn.Module):
     """A linear encoder, and a wave of it: where the wave is short, rounding its phase is an error of the whole size
     of the gradient."""
 
@@ -142,7 +142,7 @@ class Amplified(nn.Module):
 @pytest.mark.parametrize(("frequency", "is_taken"), [(1.0, True), (1000.0, False)])
 def test_the_rule_measures_the_gradient_of_the_encoder_itself(frequency, is_taken):
     torch.manual_seed(0)
-    encoder, seconds = Amplified(frequency).eval(), [0.0]
+    encoder, seconds = Wave(frequency).eval(), [0.0]
     views = torch.rand(16, 3, 4, 4)
 
     def trial(runner, chunk):
@@ -169,7 +169,7 @@ def test_precision_is_not_lowered_without_a_known_noise(monkeypatch, snr):
         assert all("one view" in verdict(choice, name).why for name in ("mixed", "bfloat16"))
 
 
-def test_given_settings_are_kept(monkeypatch):
+def test_given_settings_do_not_change(monkeypatch):
     """Even if they are slow and noisy; nothing is measured where all are given."""
     cost = speeds(channels_last=0.5, bfloat16=3.0)
     world = World(monkeypatch, cost=cost, error=lambda d: float(d.precision == "bfloat16"))
@@ -223,7 +223,7 @@ def test_a_small_gain_needs_three_comparisons(monkeypatch):
 
 
 def test_the_reason_for_not_measuring_is_recorded(monkeypatch):
-    def broken(_):
+    def no_gradient(_):
         raise ValueError("the gradient is exactly zero")
 
     world = World(monkeypatch)
@@ -237,7 +237,7 @@ def test_the_reason_for_not_measuring_is_recorded(monkeypatch):
         (5_000, "over 5% of the run"),
     ):
         assert text in world.choose(views).measurements[-1].why
-    choice = World(monkeypatch, on_prepare=broken).choose()
+    choice = World(monkeypatch, on_prepare=no_gradient).choose()
     assert choice.decision == Decision(chunk=16)
     assert choice.measurements[0].why == "not measured: the gradient is exactly zero"
     world = World(monkeypatch)
@@ -259,17 +259,17 @@ def test_a_candidate_that_raises_is_refused(monkeypatch, setting):
 
 
 @pytest.mark.parametrize(
-    ("fault", "why"),
+    ("fault", "reason"),
     [
         ({"embedding": lambda d: 0.01 * d.fold}, "embeddings differ"),
         ({"error": lambda d: 0.3 * d.fold}, "gradient differs"),
         ({"error": lambda d: math.nan if d.fold else 0.0}, "gradient is not finite"),
     ],
 )
-def test_a_wrong_result_is_refused(monkeypatch, fault, why):
+def test_a_wrong_result_is_refused(monkeypatch, fault, reason):
     choice = World(monkeypatch, cost=speeds(fold=0.5), **fault).choose()
     assert not choice.decision.fold
-    assert why in verdict(choice, "fold").why
+    assert reason in verdict(choice, "fold").why
 
 
 def test_a_chunk_must_fit_in_memory(monkeypatch):

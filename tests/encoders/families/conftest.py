@@ -13,13 +13,13 @@ def offline(monkeypatch, tmp_path):
 
 
 @pytest.fixture(scope="session")
-def registered(tmp_path_factory):
+def tiny_clips(tmp_path_factory):
     """open_clip with the tiny models among its own."""
     return tiny_models.register_clips(tmp_path_factory.mktemp("configs"))
 
 
 @pytest.fixture(scope="session")
-def saved(tmp_path_factory):
+def tiny_folder(tmp_path_factory):
     """Kind of a tiny model of transformers, or of an autoencoder of diffusers -> its folder."""
     folders = {}
 

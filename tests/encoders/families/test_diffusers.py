@@ -15,17 +15,17 @@ from tests.helpers import encoder_laws as laws
 from tests.helpers.tiny_models import VAES, latents
 
 pytestmark = pytest.mark.families
-refused = partial(laws.refusal, family="diffusers")
-loaded = partial(load_encoder, "diffusers")
+refusal = partial(laws.refusal, family="diffusers")
+load = partial(load_encoder, "diffusers")
 diffusers = pytest.importorskip("diffusers")
 FILE = "diffusion_pytorch_model.safetensors"
 
 
 @pytest.mark.parametrize("kind", VAES)
-def test_without_a_size_the_features_are_the_latents_of_the_picture(saved, kind):
-    vae = diffusers.AutoencoderKL.from_pretrained(saved(kind)).eval()
+def test_without_a_size_the_features_are_the_latents_of_the_picture(tiny_folder, kind):
+    vae = diffusers.AutoencoderKL.from_pretrained(tiny_folder(kind)).eval()
     pictures = torch.rand(2, 3, 32, 48)
-    encoder = loaded(str(saved(kind)), preprocess={"size": None})
+    encoder = load(str(tiny_folder(kind)), preprocess={"size": None})
     torch.testing.assert_close(encoder(pictures), latents(vae, 2 * pictures - 1), rtol=0, atol=1e-5)
     assert encoder.preprocess.multiple == 4  # two halvings
     assert laws.assert_every_pixel_counts(encoder.preprocess, 481, 639) == 1.0
@@ -42,55 +42,58 @@ def test_preprocessing_equals_the_processor():
 
 
 @pytest.mark.parametrize(("size", "count"), [([64, 96], 3 * 16 * 24), (None, 3 * 8 * 8)])
-def test_the_number_of_features_does_not_depend_on_the_picture_size(saved, size, count):
+def test_the_number_of_features_does_not_depend_on_the_picture_size(tiny_folder, size, count):
     """By default at the size that the model was trained on, 32 of the tiny one."""
-    encoder = loaded(str(saved("plain")), preprocess={"size": size} if size else {})
+    encoder = load(str(tiny_folder("plain")), preprocess={"size": size} if size else {})
     assert encoder(torch.rand(1, 3, 70, 50)).shape == encoder(torch.rand(1, 3, 33, 90)).shape == (1, count)
 
 
-def test_a_pipelines_vae_is_found_without_its_decoder(saved, tmp_path):
-    shutil.copytree(saved("plain"), tmp_path / "vae")
+def test_a_pipelines_vae_is_found_without_its_decoder(tiny_folder, tmp_path):
+    shutil.copytree(tiny_folder("plain"), tmp_path / "vae")
     (tmp_path / "model_index.json").write_text("{}")
-    pipeline, alone = loaded(str(tmp_path)), loaded(str(saved("plain")))
-    assert pipeline.fingerprint() == alone.fingerprint()
-    assert pipeline.origin.digest() == hashlib.sha256((saved("plain") / FILE).read_bytes()).hexdigest()
-    names = dict(alone.network.named_modules())
+    pipeline, vae = load(str(tmp_path)), load(str(tiny_folder("plain")))
+    assert pipeline.fingerprint() == vae.fingerprint()
+    assert pipeline.origin.digest() == hashlib.sha256((tiny_folder("plain") / FILE).read_bytes()).hexdigest()
+    names = dict(vae.network.named_modules())
     assert "encoder.mid_block.attentions.0" in names
     assert not any(name.startswith(("decoder", "post_quant")) for name in names)
 
 
-def test_half_precision_weights_and_older_names_are_read(saved, tmp_path):
-    state = load_file(saved("plain") / FILE)
+def test_half_precision_weights_and_older_names_are_read(tiny_folder, tmp_path):
+    state = load_file(tiny_folder("plain") / FILE)
     save_file({name: tensor.half() for name, tensor in state.items()}, tmp_path / "half.safetensors")
-    half, plain = loaded(str(saved("plain")), weights=tmp_path / "half.safetensors"), loaded(str(saved("plain")))
+    half, plain = (
+        load(str(tiny_folder("plain")), weights=tmp_path / "half.safetensors"),
+        load(str(tiny_folder("plain"))),
+    )
     laws.assert_same_weights(half.network, plain.network.half().state_dict())
     for name, old in (("to_q", "query"), ("to_k", "key"), ("to_v", "value"), ("to_out.0", "proj_attn")):
         state = {key.replace(f".{name}.", f".{old}."): tensor for key, tensor in state.items()}
     folder = tmp_path / "old"
-    shutil.copytree(saved("plain"), folder)
+    shutil.copytree(tiny_folder("plain"), folder)
     save_file(state, folder / FILE)
     library = diffusers.AutoencoderKL.from_pretrained(folder).encoder.state_dict()
-    laws.assert_same_weights(loaded(str(folder)).network.encoder, library)
+    laws.assert_same_weights(load(str(folder)).network.encoder, library)
 
 
-def test_errors_have_one_line(saved, tmp_path):
-    refused("has no config.json", tmp_path, FileNotFoundError)
-    refused("`encoder.pool` is for transformers", saved("plain"), pool="mean")
-    refused("must be pretrained, random or a file; got 'ema'", saved("plain"), weights="ema")
+def test_errors_have_one_line(tiny_folder, tmp_path):
+    refusal("has no config.json", tmp_path, FileNotFoundError)
+    refusal("`encoder.pool` is for transformers", tiny_folder("plain"), pool="mean")
+    refusal("must be pretrained, random or a file; got 'ema'", tiny_folder("plain"), weights="ema")
     folder = tmp_path / "vae"
-    shutil.copytree(saved("plain"), folder)
+    shutil.copytree(tiny_folder("plain"), folder)
     (folder / FILE).unlink()
-    refused(f"has no {FILE} .*: give the weights", folder, FileNotFoundError)
+    refusal(f"has no {FILE} .*: give the weights", folder, FileNotFoundError)
     (folder / "diffusion_pytorch_model.bin").write_bytes(b"never read")
-    refused("only diffusion_pytorch_model.bin: a pickle can run code", folder)
-    state = load_file(saved("plain") / FILE)
+    refusal("only diffusion_pytorch_model.bin: a pickle can run code", folder)
+    state = load_file(tiny_folder("plain") / FILE)
     state.pop("encoder.conv_in.bias")
     save_file(state, folder / FILE)
-    refused("1 keys missing", folder)
+    refusal("1 keys missing", folder)
     config = json.loads((folder / "config.json").read_text())
     for change, message in (
         ({"_class_name": "AutoencoderTiny"}, "must be an AutoencoderKL; config.json says 'AutoencoderTiny'"),
         ({"down_block_types": ["Nothing"] * 3}, "makes no AutoencoderKL"),
     ):
         (folder / "config.json").write_text(json.dumps(config | change))
-        refused(message, folder)
+        refusal(message, folder)

@@ -27,7 +27,7 @@ COMMANDS = re.findall(r"^\|.*?\| `(python -m attacks\.run .*?)` \|$", PAGE, re.M
 
 
 @pytest.fixture(scope="module")
-def tiny(tmp_path_factory, saved, registered):
+def tiny(tmp_path_factory, tiny_folder, tiny_clips):
     """model of the page -> its substitute: a small model of the same family, with its library's own files."""
     folder = tmp_path_factory.mktemp("tiny")
     network = nn.Sequential(nn.Conv2d(3, 4, 5, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 6))
@@ -37,10 +37,10 @@ def tiny(tmp_path_factory, saved, registered):
         "resnet50": "resnet18",
         "vit_small_patch14_dinov2.lvd142m": "test_vit",
         "ViT-B-32": "tiny-resnet",
-        "openai/clip-vit-base-patch32": saved("clip"),
-        "facebook/dinov2-base": saved("dinov2"),
-        "llava-hf/llava-1.5-7b-hf": saved("llava"),
-        "stabilityai/sd-vae-ft-mse": saved("plain"),
+        "openai/clip-vit-base-patch32": tiny_folder("clip"),
+        "facebook/dinov2-base": tiny_folder("dinov2"),
+        "llava-hf/llava-1.5-7b-hf": tiny_folder("llava"),
+        "stabilityai/sd-vae-ft-mse": tiny_folder("plain"),
         "arcface.onnx": folder / "arcface.onnx",
         "network.pt": folder / "network.pt",
         "my_encoder": "means",
@@ -59,23 +59,23 @@ def place(tmp_path, monkeypatch):
     return tmp_path
 
 
-def shortened(argument, tiny):
-    key, _, given = argument.partition("=")
+def shorten(argument, tiny):
+    key, _, value = argument.partition("=")
     if key == "config":
         return "config=smoke"
     if key == "encoder.weights":
         return "encoder.weights=random"
-    return f"encoder.model={tiny[given]}" if key == "encoder.model" else argument
+    return f"encoder.model={tiny[value]}" if key == "encoder.model" else argument
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda c: " ".join(c.split()[4:6]))
 def test_the_command_runs(command, tiny, place, monkeypatch, capsys):
     arguments = shlex.split(command)
     assert arguments[:3] == ["python", "-m", "attacks.run"]
-    given = [shortened(word, tiny) for word in arguments[3:]]
-    if not {"encoder=timm", "encoder=torchvision"}.isdisjoint(given):  # others have weights in a folder or file
-        given.append("encoder.weights=random")
-    assert call(monkeypatch, *given, f"hydra.run.dir={place / 'run'}") == 0, capsys.readouterr().err
+    words = [shorten(word, tiny) for word in arguments[3:]]
+    if not {"encoder=timm", "encoder=torchvision"}.isdisjoint(words):  # others have weights in a folder or file
+        words.append("encoder.weights=random")
+    assert call(monkeypatch, *words, f"hydra.run.dir={place / 'run'}") == 0, capsys.readouterr().err
     metrics = json.loads((place / "run" / "metrics.json").read_text())
     assert metrics["cost"]["backward"] > 0
     assert metrics["encoder"]["name"] == next(w.split("=")[1] for w in arguments if w.startswith("encoder="))
@@ -85,8 +85,8 @@ def test_every_family_has_a_command():
     from attacks.schema.encoder import BLACK_BOXES
     from attacks.schema.groups import CHOICES
 
-    named = {re.search(r"encoder=(\w+)", command)[1] for command in COMMANDS}
-    assert named == set(CHOICES["encoder"]) - {*BLACK_BOXES}  # which have a page of their own
+    families = {re.search(r"encoder=(\w+)", command)[1] for command in COMMANDS}
+    assert families == set(CHOICES["encoder"]) - {*BLACK_BOXES}  # which have a page of their own
     assert all(f"encoder={name}`" in (DOCS / "black_box.md").read_text() for name in BLACK_BOXES)
 
 
@@ -98,7 +98,7 @@ def test_the_models_on_the_page_exist():
 
 def test_print_gives_the_text_of_the_page(capsys):
     (example,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
-    (shown,) = re.findall(r"```text\n(torchvision:.*?)```", PAGE, re.DOTALL)
+    (text,) = re.findall(r"```text\n(torchvision:.*?)```", PAGE, re.DOTALL)
     exec(compile(example, "docs/encoders.md", "exec"), {})
-    printed = re.sub(r"(tensors) [0-9a-f]{12}", r"\1 ...", capsys.readouterr().out)  # torch may change its RNG
-    assert re.sub(r"(tensors) [0-9a-f]{12}", r"\1 ...", shown) in printed
+    output = re.sub(r"(tensors) [0-9a-f]{12}", r"\1 ...", capsys.readouterr().out)  # torch may change its RNG
+    assert re.sub(r"(tensors) [0-9a-f]{12}", r"\1 ...", text) in output

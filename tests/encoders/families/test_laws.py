@@ -36,13 +36,13 @@ def each_model(names):
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def cache(tmp_path_factory):
     return {}, tmp_path_factory
 
 
 @pytest.fixture
-def model(made, request):
-    models, folders = made
+def model(cache, request):
+    models, folders = cache
     if request.param not in models:
         models[request.param] = MODELS[request.param](folders.mktemp("model"))
     return models[request.param]
@@ -76,8 +76,8 @@ def test_a_row_follows_from_its_picture_alone_and_nothing_is_left_behind(model):
     features.square().sum().backward()
     assert features.dtype == torch.float32 and (pictures.grad.flatten(1).norm(dim=1) > 0).all()
     with torch.no_grad():
-        alone = torch.cat([encoder(picture[None]) for picture in pictures])
-    torch.testing.assert_close(features, alone, rtol=1e-3, atol=1e-4 * float(alone.abs().max()))
+        single = torch.cat([encoder(picture[None]) for picture in pictures])
+    torch.testing.assert_close(features, single, rtol=1e-3, atol=1e-4 * float(single.abs().max()))
     assert not any(part.training for part in encoder.modules())
     assert not any(weight.requires_grad or weight.grad is not None for weight in encoder.parameters())
     assert encoder.fingerprint() == fingerprint and torch.equal(torch.random.get_rng_state(), state)
@@ -95,7 +95,7 @@ def test_the_digest_is_that_of_the_file_and_random_weights_repeat(model):
 
 RANDOM = {"weights": "random"}
 #: Family, model, options -> the error.
-REFUSED = [
+ERRORS = [
     ("torchvision", None, {}, r"`encoder\.model` says which"),
     ("torchvision", "resnet50", {"weights": "V3"}, r"of resnet50 .*IMAGENET1K_V1, IMAGENET1K_V2.*got 'V3'"),
     ("torchvision", "resnet18", {"weights": "gone.pth"}, "do not exist"),
@@ -137,12 +137,12 @@ REFUSED = [
 
 @pytest.mark.parametrize(
     ("family", "name", "options", "message"),
-    [pytest.param(*row, marks=() if row[0] in PLAIN else pytest.mark.families) for row in REFUSED],
+    [pytest.param(*row, marks=() if row[0] in PLAIN else pytest.mark.families) for row in ERRORS],
 )
 def test_an_error_has_one_line(family, name, options, message, request):
     if family != "torchvision":
         pytest.importorskip(family)
         request.getfixturevalue("offline")
     if family == "open_clip":
-        request.getfixturevalue("registered")
+        request.getfixturevalue("tiny_clips")
     laws.refusal(message, name, (ValueError, FileNotFoundError), family=family, **options)

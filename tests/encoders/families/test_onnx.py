@@ -30,7 +30,7 @@ from tests.helpers.onnx_files import (
 from tests.helpers.tiny_models import tiny_network
 
 pytestmark = pytest.mark.families
-refused = partial(laws.refusal, family="onnx")
+refusal = partial(laws.refusal, family="onnx")
 EXPORTERS = pytest.mark.parametrize("dynamo", [True, False], ids=["dynamo", "torchscript"])
 
 
@@ -68,7 +68,7 @@ def test_resnet_equals_onnxruntime_and_has_the_gradient_of_the_network(tmp_path,
 
 
 @EXPORTERS
-def test_a_transformer_works_for_any_batch_too(tmp_path, dynamo):
+def test_a_transformer_works_for_any_batch(tmp_path, dynamo):
     # The class token is concatenated with a batch of 1, which no change of shapes makes dynamic.
     network = torchvision.models.VisionTransformer(32, 16, 1, 2, 16, 32, representation_size=8).eval()
     nn.init.normal_(network.heads[-1].weight)
@@ -123,9 +123,9 @@ def test_the_first_of_several_outputs_is_used_and_named(tmp_path, first):
 @pytest.mark.parametrize("opset", [11, 13, 17, 18, 20, 21, 23])
 def test_opsets_old_and_new(tmp_path, opset):
     axes = helper.make_tensor("axes", TensorProto.INT64, [2], [2, 3])
-    given = {"axes": [2, 3]} if opset < 18 else {}
-    mean = helper.make_node("ReduceMean", ["x"] if given else ["x", "axes"], ["y"], keepdims=0, **given)
-    path = saved(tmp_path, [mean], PICTURE, FEATURES, [] if given else [axes], opset=opset)
+    attributes = {"axes": [2, 3]} if opset < 18 else {}
+    mean = helper.make_node("ReduceMean", ["x"] if attributes else ["x", "axes"], ["y"], keepdims=0, **attributes)
+    path = saved(tmp_path, [mean], PICTURE, FEATURES, [] if attributes else [axes], opset=opset)
     pictures = torch.rand(2, 3, 8, 8)
     encoder = encoder_of(path)
     torch.testing.assert_close(encoder(pictures), encoder.preprocess(pictures).mean((2, 3)))
@@ -175,7 +175,7 @@ def test_code_in_a_node_name_is_not_run(tmp_path):
 
 def test_an_unknown_operation_gives_a_printable_one_line_error(tmp_path):
     path = saved(tmp_path, [helper.make_node("a\n\x1b[2Jb", ["x"], ["y"])], PICTURE, FEATURES)
-    assert refused("does not know: a", path, preprocess=HALF).isprintable()
+    assert refusal("does not know: a", path, preprocess=HALF).isprintable()
 
 
 @pytest.mark.parametrize("names", [("x", "x"), ("forward", "graph"), ("initializers", "w"), ("a_1", "a"), ("", "1")])
@@ -193,7 +193,7 @@ def test_any_node_names_work(tmp_path, names):
 
 def refused_graph(tmp_path, match, nodes=POOL, inputs=PICTURE, opset=17, **preprocess):
     path = saved(tmp_path, nodes, inputs, FEATURES, opset=opset)
-    assert path.name in refused(match, path, preprocess=HALF | preprocess)
+    assert path.name in refusal(match, path, preprocess=HALF | preprocess)
 
 
 def test_graphs_of_another_kind_are_refused(tmp_path):
@@ -221,18 +221,18 @@ def test_preprocessing_must_match_the_input_size(tmp_path):
     encoder = encoder_of(saved(tmp_path, POOL, fixed, FEATURES), size=10, fit="cover", crop=[8, 8])
     assert encoder(torch.rand(1, 3, 30, 20)).shape == (1, 3)
     assert encoder_of(saved(tmp_path, POOL, free, FEATURES), size=9)(torch.rand(1, 3, 30, 20)).shape == (1, 3)
-    refused("give `encoder.preprocess.mean`", saved(tmp_path, POOL, fixed, FEATURES))
+    refusal("give `encoder.preprocess.mean`", saved(tmp_path, POOL, fixed, FEATURES))
 
 
 def test_files_of_another_kind_are_refused(tmp_path):
     path = saved(tmp_path, POOL, PICTURE, FEATURES)
     message = "cannot be read as ONNX|holds no ONNX graph"
-    laws.assert_broken_files_are_refused(path, partial(refused, preprocess=HALF), message)
-    refused("`weights` is not for onnx", path, weights="random", preprocess=HALF)
+    laws.assert_broken_files_are_refused(path, partial(refusal, preprocess=HALF), message)
+    refusal("`weights` is not for onnx", path, weights="random", preprocess=HALF)
 
 
-@pytest.mark.parametrize("where", ["../secret", "../../etc/passwd", "/etc/passwd", "linked", "none", "weights"])
-def test_external_weights_must_lie_in_the_folder(tmp_path, where):
+@pytest.mark.parametrize("location", ["../secret", "../../etc/passwd", "/etc/passwd", "linked", "none", "weights"])
+def test_external_weights_must_lie_in_the_folder(tmp_path, location):
     folder = tmp_path / "models"
     folder.mkdir()
     for file in (tmp_path / "secret", folder / "weights"):
@@ -241,35 +241,35 @@ def test_external_weights_must_lie_in_the_folder(tmp_path, where):
     weight = helper.make_tensor("w", TensorProto.FLOAT, [1, 3, 1, 1], [1.0, 1.0, 1.0])
     nodes = [helper.make_node("Mul", ["x", "w"], ["m"]), helper.make_node("GlobalAveragePool", ["m"], ["y"])]
     model = graph(nodes, PICTURE, FEATURES, [weight])
-    (stored,) = model.graph.initializer
-    del stored.float_data[:]
-    stored.data_location = TensorProto.EXTERNAL
-    stored.external_data.add(key="location", value=where)
+    (tensor_of_file,) = model.graph.initializer
+    del tensor_of_file.float_data[:]
+    tensor_of_file.data_location = TensorProto.EXTERNAL
+    tensor_of_file.external_data.add(key="location", value=location)
     path = folder / "made.onnx"
     path.write_bytes(model.SerializeToString())
-    if where == "weights":
+    if location == "weights":
         assert encoder_of(path)(torch.rand(2, 3, 8, 8)).shape == (2, 3)
     else:
-        refused("made.onnx cannot be read as ONNX", path, preprocess=HALF)
+        refusal("made.onnx cannot be read as ONNX", path, preprocess=HALF)
 
 
-def nested(calls, depth, weight=0, alone=False):
+def nested(calls, depth, weight=0, is_recursive=False):
     """A model of functions that call the one below several times, and hand a tensor down to the lowest."""
     versions = [helper.make_opsetid("", 17), helper.make_opsetid("d", 1)]
     tensor = helper.make_tensor("w", TensorProto.FLOAT, [weight], bytes(4 * weight), raw=True)
-    handed, functions = onnx.AttributeProto(name="w", ref_attr_name="w", type=onnx.AttributeProto.TENSOR), []
+    reference, functions = onnx.AttributeProto(name="w", ref_attr_name="w", type=onnx.AttributeProto.TENSOR), []
     for i in range(depth):
-        kind = "Relu" if i == 0 else f"F{i if alone else i - 1}"
+        kind = "Relu" if i == 0 else f"F{i if is_recursive else i - 1}"
         nodes = [helper.make_node(kind, [f"x{k}"], [f"x{k + 1}"], domain="d" * (i > 0)) for k in range(calls)]
         if i == 0 and weight:
             nodes.append(helper.make_node("Constant", [], ["unread"]))
-            nodes[-1].attribute.append(onnx.AttributeProto(name="value", ref_attr_name="w", type=handed.type))
+            nodes[-1].attribute.append(onnx.AttributeProto(name="value", ref_attr_name="w", type=reference.type))
         for node in nodes if i else ():
-            node.attribute.append(handed)
+            node.attribute.append(reference)
         functions.append(helper.make_function("d", f"F{i}", ["x0"], [f"x{calls}"], nodes, versions, ["w"]))
     main = [helper.make_node(f"F{i}", ["x"], [f"y{i}"], domain="d", w=tensor) for i in range(depth)]
-    made = helper.make_graph(main, "g", PICTURE, [value(f"y{depth - 1}", [1, 3, 8, 8])])
-    return helper.make_model(made, functions=functions, opset_imports=versions)
+    main_graph = helper.make_graph(main, "g", PICTURE, [value(f"y{depth - 1}", [1, 3, 8, 8])])
+    return helper.make_model(main_graph, functions=functions, opset_imports=versions)
 
 
 @pytest.mark.parametrize("weight", [0, 1000])
@@ -277,16 +277,16 @@ def test_the_size_with_functions_in_place_is_known_beforehand(tmp_path, weight):
     for calls, depth in itertools.product((1, 2, 3), range(1, 7)):
         model = nested(calls, depth, weight)
         nodes, size = onnx_graph._expanded_size(model, tmp_path)
-        inlined = extra("onnx.inliner").inline_local_functions(model).graph.node
-        assert len(inlined) == nodes and sum(node.ByteSize() for node in inlined) <= 2 * size
+        inlined_nodes = extra("onnx.inliner").inline_local_functions(model).graph.node
+        assert len(inlined_nodes) == nodes and sum(node.ByteSize() for node in inlined_nodes) <= 2 * size
 
 
 @pytest.mark.parametrize(
-    ("given", "match"),
+    ("arguments", "match"),
     [((2, 40), "nodes of"), ((9, 6, 10_000), "bytes more than"), ((1, 60), "50 deep"), ((2, 3, 0, True), "50 deep")],
 )
-def test_functions_that_grow_are_refused_before_they_do(tmp_path, monkeypatch, given, match):
+def test_functions_that_would_grow_are_refused(tmp_path, monkeypatch, arguments, match):
     monkeypatch.setattr(extra("onnx.inliner"), "inline_local_functions", lambda _: pytest.fail("grown"))
     path = tmp_path / "grown.onnx"
-    path.write_bytes(nested(*given).SerializeToString())
-    assert path.name in refused(match, path, preprocess=HALF)
+    path.write_bytes(nested(*arguments).SerializeToString())
+    assert path.name in refusal(match, path, preprocess=HALF)

@@ -17,9 +17,9 @@ from tests.helpers import encoder_laws as laws
 from tests.helpers.sampled import mostly_slow
 from tests.helpers.tiny_models import CLIP_VISION, CLIP_WORDS, CLIPS
 
-pytestmark = [pytest.mark.families, pytest.mark.usefixtures("registered")]
-refused = partial(laws.refusal, family="open_clip")
-loaded = partial(load_encoder, "open_clip")
+pytestmark = [pytest.mark.families, pytest.mark.usefixtures("tiny_clips")]
+refusal = partial(laws.refusal, family="open_clip")
+load = partial(load_encoder, "open_clip")
 open_clip = pytest.importorskip("open_clip")
 
 TEXTS = ["a photo of a cat", "A photo of a very, very long dog. " * 20]
@@ -66,7 +66,7 @@ def test_preprocessing_equals_the_library_on_files_and_tensors(name):
 
 
 def test_the_text_tower_is_not_part_of_the_state_dict():
-    encoder, model = loaded("tiny", weights="random"), library_model("tiny")
+    encoder, model = load("tiny", weights="random"), library_model("tiny")
     assert {f"network.{name}" for name in model.visual.state_dict()} == set(encoder.state_dict())
     assert_same_towers(encoder, model)
     expected = encoder.texts(TEXTS)
@@ -89,23 +89,23 @@ def tags(tmp_path, monkeypatch):
 
 
 def test_pretrained_is_the_first_tag_with_its_own_gelu(tags):
-    encoder, model = loaded("tiny"), library_model("tiny", pretrained="first", force_quick_gelu=True)
+    encoder, model = load("tiny"), library_model("tiny", pretrained="first", force_quick_gelu=True)
     assert_same_towers(encoder, model)
     assert encoder.preprocess == preprocessing(model.visual.preprocess_cfg)
     assert encoder.preprocess.mean == HALVES["mean"] and encoder.origin.file is None
-    plain, images = loaded("tiny", weights=tags["first"]), torch.rand(2, 3, 40, 60)
+    plain, images = load("tiny", weights=tags["first"]), torch.rand(2, 3, 40, 60)
     assert plain.fingerprint() == encoder.fingerprint()
     assert float((plain(images) - encoder(images)).abs().max()) > 1e-3
 
 
 def test_a_tag_has_its_own_weights_and_preprocessing_and_files_that_of_the_first(tags):
-    encoder, first = loaded("tiny", weights="other"), loaded("tiny").preprocess
+    encoder, first = load("tiny", weights="other"), load("tiny").preprocess
     laws.assert_same_weights(encoder.network, library_model("tiny", pretrained="other").visual.state_dict())
     assert (encoder.preprocess.fit, encoder.preprocess.kernel) == ("squash", "pil_bilinear")
-    assert torch.equal(encoder.texts(TEXTS), loaded("tiny", weights=tags["other"]).texts(TEXTS))
+    assert torch.equal(encoder.texts(TEXTS), load("tiny", weights=tags["other"]).texts(TEXTS))
     for weights in (tags["other"], "random"):
-        assert loaded("tiny", weights=weights).preprocess == first
-    refused("of tiny must be first, other, pretrained, random or a file", "tiny", weights="best")
+        assert load("tiny", weights=weights).preprocess == first
+    refusal("of tiny must be first, other, pretrained, random or a file", "tiny", weights="best")
 
 
 @pytest.mark.parametrize("name", CLIPS)
@@ -116,7 +116,7 @@ def test_a_file_of_both_towers_loads(name, tmp_path):
     # As written by a training script: wrapped, and with a scale of another shape.
     state = {f"module.{key}": t for key, t in model.state_dict().items()} | {"module.logit_scale": torch.ones(1)}
     torch.save({"epoch": 3, "state_dict": state}, tmp_path / "epoch.pt")
-    encoder = loaded(name, weights=tmp_path / "epoch.pt")
+    encoder = load(name, weights=tmp_path / "epoch.pt")
     assert_same_towers(encoder, model)
     assert encoder.origin.digest() is not None
 
@@ -125,12 +125,12 @@ def test_a_file_of_both_towers_loads(name, tmp_path):
 def test_a_file_of_the_image_tower_alone_has_no_texts(prefix, tmp_path):
     image = library_model("tiny", 6).visual.state_dict()
     save_file({f"{prefix}{key}": t for key, t in image.items()}, tmp_path / "image.safetensors")
-    encoder = loaded("tiny", weights=tmp_path / "image.safetensors")
+    encoder = load("tiny", weights=tmp_path / "image.safetensors")
     laws.assert_same_weights(encoder.network, image)
     assert encoder.texts is None
 
 
-def folder_of(folder, **changes):
+def write_folder(folder, **changes):
     config = {"embed_dim": 12, "text_cfg": CLIP_WORDS, "vision_cfg": CLIP_VISION} | changes
     content = {"model_cfg": config, "preprocess_cfg": {"interpolation": "bilinear", "resize_mode": "squash"}}
     (folder / "open_clip_config.json").write_text(json.dumps(content))
@@ -140,19 +140,19 @@ def folder_of(folder, **changes):
 def test_a_folder_loads_with_its_preprocessing_and_random_weights_give_no_warning(tmp_path, caplog):
     model = library_model("tiny", 7)
     save_file(model.state_dict(), tmp_path / "open_clip_model.safetensors")
-    encoder = loaded(folder_of(tmp_path))
+    encoder = load(write_folder(tmp_path))
     assert_same_towers(encoder, model)
     assert (encoder.preprocess.fit, encoder.preprocess.kernel) == ("squash", "pil_bilinear")
     assert encoder.origin.file == tmp_path / "open_clip_model.safetensors"
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        loaded(folder_of(tmp_path), weights="random")
-        loaded("tiny", weights=encoder.origin.file)
+        load(write_folder(tmp_path), weights="random")
+        load("tiny", weights=encoder.origin.file)
     assert not caplog.records
 
 
 def test_only_timm_towers_take_another_size():
-    encoder = loaded("tiny-timm", weights="random", preprocess={"size": [48, 80], "crop": [48, 80]})
+    encoder = load("tiny-timm", weights="random", preprocess={"size": [48, 80], "crop": [48, 80]})
     model = library_model("tiny-timm")
     model.visual.set_input_size((48, 80))
     assert_same_towers(encoder, model, texts=False)
@@ -160,22 +160,22 @@ def test_only_timm_towers_take_another_size():
 
 def test_bad_folders_and_files_are_refused(tmp_path):
     save_file(library_model("tiny-resnet", 1).state_dict(), tmp_path / "other.safetensors")
-    refused(r"other\.safetensors. do not fit", "tiny", weights=tmp_path / "other.safetensors")
-    model = folder_of(tmp_path, vision_cfg=CLIP_VISION | {"wings": 2})
-    refused("has no open_clip_model.safetensors or", model, FileNotFoundError)
-    refused("of a folder are pretrained, random or a file", model, weights="tag")
-    refused("open_clip_config.json` makes no model of open_clip's .*wings", model, weights="random")
+    refusal(r"other\.safetensors. do not fit", "tiny", weights=tmp_path / "other.safetensors")
+    model = write_folder(tmp_path, vision_cfg=CLIP_VISION | {"wings": 2})
+    refusal("has no open_clip_model.safetensors or", model, FileNotFoundError)
+    refusal("of a folder are pretrained, random or a file", model, weights="tag")
+    refusal("open_clip_config.json` makes no model of open_clip's .*wings", model, weights="random")
     (tmp_path / "open_clip_config.json").write_text("[]")
-    refused("makes no model of open_clip's", model, weights="random")
+    refusal("makes no model of open_clip's", model, weights="random")
 
 
 def test_pickles_are_refused(tmp_path, monkeypatch):
     file = tmp_path / "open_clip_pytorch_model.bin"
     torch.save({"logit_scale": laws.Bomb()}, file)
-    refused("hold more than tensors", "tiny", weights=file)
-    refused("hold more than tensors", folder_of(tmp_path))
+    refusal("hold more than tensors", "tiny", weights=file)
+    refusal("hold more than tensors", write_folder(tmp_path))
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "tiny", {"bad": {"file": str(file)}})
-    refused("open_clip's weights bad of tiny cannot be used .*Weights only load failed", "tiny")
+    refusal("open_clip's weights bad of tiny cannot be used .*Weights only load failed", "tiny")
 
 
 def test_the_code_of_a_tokenizer_or_a_text_tower_is_not_run(tmp_path, monkeypatch):
@@ -185,15 +185,15 @@ def test_the_code_of_a_tokenizer_or_a_text_tower_is_not_run(tmp_path, monkeypatc
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(fields))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "evil", "auto_map": tokenizer}))
     text = CLIP_WORDS | {"hf_tokenizer_name": "evil", "tokenizer_kwargs": {"trust_remote_code": True}}
-    encoder = loaded(folder_of(tmp_path, text_cfg=text), weights="random")
-    with pytest.raises(ValueError, match=r"tokenizer of .* cannot be used .*custom code") as caught:
+    encoder = load(write_folder(tmp_path, text_cfg=text), weights="random")
+    with pytest.raises(ValueError, match=r"tokenizer of .* cannot be used .*custom code") as info:
         encoder.texts(TEXTS)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(info.value)
     tower = {"AutoConfig": "evil.Config", "AutoModel": "evil.Model"}
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "evil", "auto_map": tower}))
     monkeypatch.setattr("builtins.input", lambda _: "y")  # as `yes |` does
-    folder = folder_of(tmp_path, text_cfg={"hf_model_name": str(tmp_path), "hf_tokenizer_name": str(tmp_path)})
-    refused("makes no model of open_clip's", folder, weights="random")
+    folder = write_folder(tmp_path, text_cfg={"hf_model_name": str(tmp_path), "hf_tokenizer_name": str(tmp_path)})
+    refusal("makes no model of open_clip's", folder, weights="random")
     assert not hasattr(sys.modules["builtins"], "ran_by_test_open_clip")
 
 
@@ -201,5 +201,5 @@ def test_the_code_of_a_tokenizer_or_a_text_tower_is_not_run(tmp_path, monkeypatc
 def test_without_a_network_the_error_has_one_line(monkeypatch, caplog):
     monkeypatch.setitem(open_clip.pretrained._PRETRAINED, "tiny", {"far": {"hf_hub": "nobody/nothing/"}})
     with caplog.at_level(logging.WARNING):
-        refused("open_clip's weights far of tiny could not be fetched.*encoder.weights=random", "tiny")
+        refusal("open_clip's weights far of tiny could not be fetched.*encoder.weights=random", "tiny")
     assert not caplog.records

@@ -10,7 +10,7 @@ from torch import nn
 from attacks.encoders import ImageEncoder, Preprocess, load_encoder, with_preprocess
 from tests.helpers import encoder_laws as laws
 
-refused = partial(laws.refusal, family="plugin")
+refusal = partial(laws.refusal, family="plugin")
 SOURCE = """
 import torch
 from torch import nn
@@ -70,12 +70,12 @@ def test_a_plugin_without_preprocessing_loads(package):
 
 
 def test_a_plugin_with_given_preprocessing_loads(package):
-    given = {"size": 8, "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.25, 0.5]}
-    encoder, pictures = load_encoder("plugin", "means", preprocess=given), torch.rand(2, 3, 8, 8)
+    fields = {"size": 8, "mean": [0.5, 0.5, 0.5], "std": [0.5, 0.25, 0.5]}
+    encoder, pictures = load_encoder("plugin", "means", preprocess=fields), torch.rand(2, 3, 8, 8)
     normalised = (pictures.mean((2, 3)) - 0.5) / torch.tensor([0.5, 0.25, 0.5])
     torch.testing.assert_close(encoder(pictures), torch.tensor([1.0, 2.0, 3.0]) * normalised)
     assert "plugin:means" in repr(encoder) and "tiny_encoders 1.2" in repr(encoder)
-    refused("plugin means says nothing.*`encoder.preprocess.mean`", "means", preprocess={"size": 8})
+    refusal("plugin means says nothing.*`encoder.preprocess.mean`", "means", preprocess={"size": 8})
 
 
 def test_a_plugin_with_its_own_preprocessing_loads(package):
@@ -95,19 +95,19 @@ def test_a_plugin_with_its_own_preprocessing_loads(package):
     ],
 )
 def test_failing_and_unsuitable_plugins_are_refused(package, name, match):
-    refused(match, name)
+    refusal(match, name)
     assert name != "other" or "tiny_encoders" not in sys.modules, "nothing of another plugin is imported"
 
 
 def test_a_name_offered_by_two_packages_is_refused(package, tmp_path, monkeypatch):
     (tmp_path / "more").mkdir()
     install(tmp_path / "more", monkeypatch, "other_encoders")
-    refused(r"means is offered by more than one package \(other_encoders, tiny_encoders\)", "means")
+    refusal(r"means is offered by more than one package \(other_encoders, tiny_encoders\)", "means")
 
 
 def test_plugins_take_no_weights_and_no_pool(package):
-    refused("`weights` is not for plugin.*'random'", "means", weights="random")
-    refused("`pool` is not for plugin.*'cls'", "means", pool="cls")
+    refusal("`weights` is not for plugin.*'random'", "means", weights="random")
+    refusal("`pool` is not for plugin.*'cls'", "means", pool="cls")
 
 
 def test_with_preprocess_takes_any_module():

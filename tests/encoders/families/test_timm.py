@@ -14,7 +14,7 @@ from tests.helpers.sampled import mostly_slow
 from tests.helpers.tiny_models import TIMM_MODELS
 
 pytestmark = pytest.mark.families
-refused = partial(laws.refusal, family="timm")
+refusal = partial(laws.refusal, family="timm")
 timm = pytest.importorskip("timm")
 
 GREY = {"mean": (0.5, 0.4, 0.3), "std": (0.2, 0.25, 0.3)}
@@ -90,9 +90,9 @@ def test_another_size_is_given_to_a_network_of_fixed_size():
 def test_a_folder_with_a_bad_configuration_is_refused(config, message, tmp_path):
     (tmp_path / "config.json").write_text(config)
     model = f"local-dir:{tmp_path}"
-    refused("has no model.safetensors or pytorch_model.bin", model, FileNotFoundError)
-    refused("of a folder are pretrained, random or a file", model, weights="tag")
-    refused(message, model, weights="random")
+    refusal("has no model.safetensors or pytorch_model.bin", model, FileNotFoundError)
+    refusal("of a folder are pretrained, random or a file", model, weights="tag")
+    refusal(message, model, weights="random")
 
 
 def test_a_pickle_and_the_file_of_another_model_are_refused(tmp_path, monkeypatch):
@@ -101,9 +101,9 @@ def test_a_pickle_and_the_file_of_another_model_are_refused(tmp_path, monkeypatc
 
     timm.models.save_for_hf(timm.create_model("test_resnet"), tmp_path, safe_serialization=True)
     file = (tmp_path / "model.safetensors").rename(tmp_path / "other.safetensors")
-    refused(r"other\.safetensors. do not fit", "test_vit", weights=file)
+    refusal(r"other\.safetensors. do not fit", "test_vit", weights=file)
     torch.save({"head.weight": laws.Bomb()}, tmp_path / "pytorch_model.bin")
-    refused("hold more than tensors", f"local-dir:{tmp_path}")
+    refusal("hold more than tensors", f"local-dir:{tmp_path}")
 
     def download(repo_id, filename, **_):
         if filename.endswith(".safetensors"):
@@ -111,7 +111,7 @@ def test_a_pickle_and_the_file_of_another_model_are_refused(tmp_path, monkeypatc
         return str(tmp_path / "pytorch_model.bin")
 
     monkeypatch.setattr("timm.models._hub.hf_hub_download", download)
-    refused("timm's weights of test_vit .*weights_only=True blocked", "test_vit")
+    refusal("timm's weights of test_vit .*weights_only=True blocked", "test_vit")
 
 
 def test_downloaded_weights_are_those_of_the_tag(tmp_path, monkeypatch):

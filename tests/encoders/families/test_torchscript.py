@@ -17,7 +17,7 @@ from tests.helpers import encoder_laws as laws
 from tests.helpers.runs import call
 from tests.helpers.tiny_models import GIVEN, save_script, tiny_network
 
-refused = partial(laws.refusal, family="torchscript")
+refusal = partial(laws.refusal, family="torchscript")
 
 
 @pytest.fixture(params=[None, torch.zeros(1, 3, 16, 16)], ids=["scripted", "traced"])
@@ -63,13 +63,13 @@ def test_a_map_of_features_is_flattened(tmp_path):
 
 def test_files_of_another_kind_are_refused(tmp_path):
     path = save_script(tmp_path / "network.pt", tiny_network())
-    refused("network.pt .*give `encoder.preprocess.std`", path, preprocess={"size": 8, "mean": [0, 0, 0]})
-    laws.assert_broken_files_are_refused(path, partial(refused, preprocess=GIVEN), "not a TorchScript file")
+    refusal("network.pt .*give `encoder.preprocess.std`", path, preprocess={"size": 8, "mean": [0, 0, 0]})
+    laws.assert_broken_files_are_refused(path, partial(refusal, preprocess=GIVEN), "not a TorchScript file")
     for state in ({"bomb": laws.Bomb()}, tiny_network().state_dict()):
         torch.save(state, path)
-        refused("network.pt is not a TorchScript file.*state_dict needs the network", path, preprocess=GIVEN)
-    frozen = save_script(path, tiny_network(), freeze=True)
-    refused("network.pt .*torch.jit.freeze", frozen, preprocess=GIVEN)
+        refusal("network.pt is not a TorchScript file.*state_dict needs the network", path, preprocess=GIVEN)
+    path_of_constants = save_script(path, tiny_network(), freeze=True)
+    refusal("network.pt .*torch.jit.freeze", path_of_constants, preprocess=GIVEN)
 
 
 @pytest.mark.slow

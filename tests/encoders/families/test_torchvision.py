@@ -26,7 +26,7 @@ from tests.helpers.tiny_models import before_the_head
 MODELS = torchvision.models.list_models(module=torchvision.models)
 #: Larger models run on the meta device only.
 LARGE = 3e7
-refused = partial(laws.refusal, family="torchvision")
+refusal = partial(laws.refusal, family="torchvision")
 
 
 def not_large():
@@ -45,7 +45,7 @@ def library_model(model, seed=1, **arguments):
         return torchvision.models.get_model(model, weights=None, **arguments).eval()
 
 
-def saved(path, network, drop=()):
+def write_weights(path, network, drop=()):
     state = {k: v.contiguous() for k, v in network.state_dict().items() if not k.startswith(tuple(drop))}
     save_file(state, path) if path.suffix == ".safetensors" else torch.save(state, path)
     return path
@@ -55,7 +55,7 @@ def saved(path, network, drop=()):
 @pytest.mark.parametrize("model", not_large())
 def test_features_are_the_input_of_the_head(tmp_path, model):
     network = library_model(model)
-    encoder = load_encoder("torchvision", model, weights=saved(tmp_path / "w.pt", network))
+    encoder = load_encoder("torchvision", model, weights=write_weights(tmp_path / "w.pt", network))
     preset = torchvision.models.get_model_weights(model).DEFAULT.transforms()
     pictures = laws.three_pictures()
     for name in pictures:
@@ -95,9 +95,9 @@ def test_every_model_gives_one_row_per_picture(model):
     [(".safetensors", 7, ()), (".pth", 1000, ("fc.", "classifier.3.", "aux1.", "aux2."))],
     ids=["other classes", "no head"],
 )
-def test_a_file_may_have_any_head_or_none(tmp_path, model, suffix, classes, drop):
+def test_a_file_may_lack_its_head(tmp_path, model, suffix, classes, drop):
     network = library_model(model, num_classes=classes)
-    encoder = load_encoder("torchvision", model, weights=saved(tmp_path / f"w{suffix}", network, drop))
+    encoder = load_encoder("torchvision", model, weights=write_weights(tmp_path / f"w{suffix}", network, drop))
     laws.assert_same_weights(encoder.network, network.state_dict())
     assert encoder.origin.digest() == hashlib.sha256((tmp_path / f"w{suffix}").read_bytes()).hexdigest()
 
@@ -129,9 +129,9 @@ def read_densenet(network, state):
 def test_old_weight_names_are_read_like_torchvision(tmp_path, monkeypatch, model, tiny, names, read):
     state = {name: tensor for name, tensor in tiny().state_dict().items() if "batches" not in name}
     for new, old in names:
-        renamed = {re.sub(new, old, name): tensor for name, tensor in state.items()}
-        assert renamed.keys() != state.keys()
-        state = renamed
+        old_state = {re.sub(new, old, name): tensor for name, tensor in state.items()}
+        assert old_state.keys() != state.keys()
+        state = old_state
     read(oracle := tiny(), dict(state))
     torch.save(state, tmp_path / "w.pth")
     monkeypatch.setattr(torchvision.models, "get_model", lambda *_, **__: tiny())
@@ -143,43 +143,43 @@ def test_old_weight_names_are_read_like_torchvision(tmp_path, monkeypatch, model
 @pytest.mark.parametrize("model", [m for m in MODELS if m.startswith("vit_")])
 def test_the_vit_size_follows_the_weights(model, monkeypatch):
     # The size that torchvision's own builder uses, for every name of weights.
-    built = []
+    sizes = []
 
     def build(name, *, weights, image_size):
-        built.append(image_size)
+        sizes.append(image_size)
         return nn.Sequential(nn.Linear(1, 1))
 
     monkeypatch.setattr(torchvision.models, "get_model", build)
-    monkeypatch.setattr("attacks.encoders.families.torchvision_models._fetch", lambda offered: None)
+    monkeypatch.setattr("attacks.encoders.families.torchvision_models._fetch", lambda weights: None)
     for weights in torchvision.models.get_model_weights(model):
         load(Request("torchvision", model, weights.name))
-        assert built.pop() == weights.meta["min_size"][0]
+        assert sizes.pop() == weights.meta["min_size"][0]
     load(Request("torchvision", model, "random", {"size": 100, "crop": [96, 96]}))
     load(Request("torchvision", model, "random", {"size": 100, "crop": None}))
-    assert built == [96, 100]
+    assert sizes == [96, 100]
 
 
 def test_every_url_ends_in_a_hash():
-    every = (weights for model in MODELS for weights in torchvision.models.get_model_weights(model))
-    assert all(re.search(r"/[^/?]+-[0-9a-f]{8,}\.pth$", weights.url) for weights in every)
+    offers = (weights for model in MODELS for weights in torchvision.models.get_model_weights(model))
+    assert all(re.search(r"/[^/?]+-[0-9a-f]{8,}\.pth$", weights.url) for weights in offers)
 
 
 @pytest.mark.slow
 def test_the_preprocessing_is_that_of_the_named_weights(monkeypatch):
-    monkeypatch.setattr("attacks.encoders.families.torchvision_models._fetch", lambda offered: None)
+    monkeypatch.setattr("attacks.encoders.families.torchvision_models._fetch", lambda weights: None)
     for weights in torchvision.models.get_model_weights("resnet50"):
         encoder = load(Request("torchvision", "resnet50", weights.name))
         assert encoder.preprocess == preprocessing(weights.transforms())
     assert load(Request("torchvision", "resnet50")).preprocess.size == 232
-    changed = load(Request("torchvision", "resnet50", "IMAGENET1K_V1", {"kernel": "cv2_area"})).preprocess
-    assert (changed.kernel, changed.size) == ("cv2_area", 256)
+    preprocess = load(Request("torchvision", "resnet50", "IMAGENET1K_V1", {"kernel": "cv2_area"})).preprocess
+    assert (preprocess.kernel, preprocess.size) == ("cv2_area", 256)
 
 
 @pytest.mark.parametrize(
     ("model", "near"), [("resnet19", "resnet18"), ("ResNet50", "resnet50"), ("vit", "vit_"), ("?", "resnet50")]
 )
 def test_an_unknown_model_is_refused_with_the_nearest_name(model, near):
-    message = refused(r"`encoder\.model` must be .*such as", model)
+    message = refusal(r"`encoder\.model` must be .*such as", model)
     assert near in message and message.count(",") <= 3
 
 
@@ -188,7 +188,7 @@ NO_ROW = r"torchvision:.*does not go through.*`encoder\.preprocess`"
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("message", "model", "given"),
+    ("message", "model", "fields"),
     [
         (r"`encoder\.preprocess\.std` must be positive", "resnet18", {"std": [0, 1, 1]}),
         (r"`encoder\.preprocess` gives vit_b_32 a size .*indivisible", "vit_b_32", {"size": 97, "crop": [97, 97]}),
@@ -197,8 +197,8 @@ NO_ROW = r"torchvision:.*does not go through.*`encoder\.preprocess`"
         (NO_ROW, "alexnet", {"size": [1, 1], "crop": None, "fit": "squash"}),
     ],
 )
-def test_unsuitable_preprocessing_gives_a_one_line_error(message, model, given):
-    refused(message, model, weights="random", preprocess=given)
+def test_unsuitable_preprocessing_gives_a_one_line_error(message, model, fields):
+    refusal(message, model, weights="random", preprocess=fields)
 
 
 @pytest.fixture
@@ -222,18 +222,18 @@ def cache(tmp_path, monkeypatch):
 @pytest.mark.parametrize("weights", [None, "pretrained", "IMAGENET1K_V1", "DEFAULT"])
 def test_without_a_network_the_error_has_one_line(cache, weights, capfd, tmp_path):
     message = r"weights ResNet18_Weights\.IMAGENET1K_V1.*could not be fetched.*Name or service"
-    refused(message, "resnet18", weights=weights)
+    refusal(message, "resnet18", weights=weights)
     assert capfd.readouterr() == ("", "")
     assert not list((tmp_path / "hub" / "checkpoints").iterdir())
 
 
 def test_a_download_with_a_wrong_hash_is_removed_and_a_broken_file_refused(cache, tmp_path):
     cache["content"] = b"something else"
-    refused(r"ResNet18_Weights.* is not that file \(invalid hash value .*\); try again", "resnet18")
+    refusal(r"ResNet18_Weights.* is not that file \(invalid hash value .*\); try again", "resnet18")
     assert not list((tmp_path / "hub" / "checkpoints").iterdir())
     file = tmp_path / "hub" / "checkpoints" / "resnet18-f37072fd.pth"
     file.write_bytes(b"PK\x03\x04 half of it")
-    assert str(file) in refused("cannot be read|refused", "resnet18")
+    assert str(file) in refusal("cannot be read|refused", "resnet18")
 
 
 def test_a_download_is_read_without_running_it_and_reported_by_its_hash(cache, tmp_path, monkeypatch, capfd):
@@ -241,8 +241,8 @@ def test_a_download_is_read_without_running_it_and_reported_by_its_hash(cache, t
     torch.save(network.state_dict(), buffer := io.BytesIO())
     cache["content"] = buffer.getvalue()
     digest = hashlib.sha256(cache["content"]).hexdigest()
-    offered = torchvision.models.SqueezeNet1_1_Weights.DEFAULT.value
-    monkeypatch.setattr(offered, "url", f"https://a.b/models/squeezenet1_1-{digest[:8]}.pth")
+    weights = torchvision.models.SqueezeNet1_1_Weights.DEFAULT.value
+    monkeypatch.setattr(weights, "url", f"https://a.b/models/squeezenet1_1-{digest[:8]}.pth")
     encoder = load_encoder("torchvision", "squeezenet1_1")
     laws.assert_same_weights(encoder.network, network.state_dict())
     assert encoder.origin.digest() == digest and encoder.origin.weights == "IMAGENET1K_V1"

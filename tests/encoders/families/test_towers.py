@@ -36,7 +36,7 @@ WHOLE = {
 }
 
 
-def loaded(folder, **options):
+def load(folder, **options):
     return load_encoder("transformers", str(folder), **options)
 
 
@@ -45,32 +45,34 @@ def pictures(height, width, count=2):
 
 
 @pytest.mark.parametrize("kind", WHOLE)
-def test_tokens_before_and_after_the_projector(saved, kind):
-    before, after = WHOLE[kind]
+def test_tokens_before_and_after_the_projector(tiny_folder, kind):
+    tower_name, projector_name = WHOLE[kind]
     images = pictures(40, 60)
-    answer = tiny.library_output(saved(kind), kind, [laws.as_pil(image[None]) for image in images])
+    answer = tiny.library_output(tiny_folder(kind), kind, [laws.as_pil(image[None]) for image in images])
     tokens = torch.stack(tuple(answer.pooler_output))
-    with Layers(loaded(saved(kind)), {before: "tokens", after: "tokens", "output": "flat"}) as layers:
+    with Layers(
+        load(tiny_folder(kind)), {tower_name: "tokens", projector_name: "tokens", "output": "flat"}
+    ) as layers:
         features = layers(images)
-    inner = answer.last_hidden_state.reshape(features[before].shape)
-    torch.testing.assert_close(features[before], inner, rtol=0, atol=1e-4)
+    inner = answer.last_hidden_state.reshape(features[tower_name].shape)
+    torch.testing.assert_close(features[tower_name], inner, rtol=0, atol=1e-4)
     if kind == "qwen2.5-vl":  # its layers take the tokens in the order of their windows
-        features[after], tokens = (some.mean(1) for some in (features[after], tokens))
+        features[projector_name], tokens = (value.mean(1) for value in (features[projector_name], tokens))
     if kind not in ("llava-next", "llava-onevision"):  # they leave out the border and mark the ends of rows
-        torch.testing.assert_close(features[after], tokens, rtol=0, atol=1e-4)
+        torch.testing.assert_close(features[projector_name], tokens, rtol=0, atol=1e-4)
     torch.testing.assert_close(features["output"], tiny.pooled_rows(answer), rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("kind", WHOLE)
-def test_the_language_model_is_not_read(saved, kind, tmp_path):
+def test_the_language_model_is_not_read(tiny_folder, kind, tmp_path):
     """Without its tensors the folder gives the same encoder, and without one of the tower's it is refused."""
     folder = tmp_path / kind
-    shutil.copytree(saved(kind), folder)
+    shutil.copytree(tiny_folder(kind), folder)
     state = load_file(folder / "model.safetensors")
     tower = {name: tensor for name, tensor in state.items() if "language_model" not in name}
     save_file(tower, folder / "model.safetensors", {"format": "pt"})
-    whole = loaded(saved(kind))
-    assert loaded(folder).fingerprint() == whole.fingerprint()
+    whole = load(tiny_folder(kind))
+    assert load(folder).fingerprint() == whole.fingerprint()
     assert sum(tensor.numel() for tensor in tower.values()) >= sum(p.numel() for p in whole.parameters())
     tower.pop(next(name for name in tower if ".patch_" in name))
     save_file(tower, folder / "model.safetensors", {"format": "pt"})
@@ -88,7 +90,7 @@ def gap(values, expected, preprocess):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
-def test_pixels_equal_the_processor(saved, kind):
+def test_pixels_equal_the_processor(tiny_folder, kind):
     """Of 8-bit pictures, to the level. The other arguments, of grids and masks, are equal."""
     processor = tiny.processor_of(kind)
     preprocess = preprocessing(processor)
@@ -105,9 +107,9 @@ def test_pixels_equal_the_processor(saved, kind):
 
 @pytest.mark.usefixtures("offline")
 @pytest.mark.parametrize("kind", ["llava", "qwen2-vl"])
-def test_of_a_name_on_the_hub_only_the_files_with_the_tower_are_fetched(saved, kind, tmp_path, monkeypatch):
-    state, whole, fetched = load_file(saved(kind) / "model.safetensors"), tmp_path / "whole", []
-    shutil.copytree(saved(kind), whole)
+def test_of_a_name_on_the_hub_only_the_files_with_the_tower_are_fetched(tiny_folder, kind, tmp_path, monkeypatch):
+    state, whole, names_of_files = load_file(tiny_folder(kind) / "model.safetensors"), tmp_path / "whole", []
+    shutil.copytree(tiny_folder(kind), whole)
     (whole / "model.safetensors").unlink()
     places = {name: f"model-{i % 2 if 'language' in name else 2}.safetensors" for i, name in enumerate(state)}
     for file in set(places.values()):
@@ -118,33 +120,33 @@ def test_of_a_name_on_the_hub_only_the_files_with_the_tower_are_fetched(saved, k
         assert name == "some/model" and revision == "b" * 40
         if local_files_only:
             raise FileNotFoundError("empty cache")
-        (here := tmp_path / revision).mkdir(exist_ok=True)
+        (snapshot := tmp_path / revision).mkdir(exist_ok=True)
         for file in whole.iterdir():
             if any(file.match(pattern) for pattern in allow_patterns):
-                shutil.copy(file, here)
-                fetched.append(file.name)
-        return str(here)
+                shutil.copy(file, snapshot)
+                names_of_files.append(file.name)
+        return str(snapshot)
 
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
-    assert loaded("some/model").fingerprint() == loaded(saved(kind)).fingerprint()
-    assert [name for name in fetched if name.endswith(".safetensors")] == ["model-2.safetensors"]
+    assert load("some/model").fingerprint() == load(tiny_folder(kind)).fingerprint()
+    assert [name for name in names_of_files if name.endswith(".safetensors")] == ["model-2.safetensors"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["llava", "llava-next", "idefics3", "qwen2-vl"])
-def test_half_precision_is_the_towers_own(kind, dtype, tmp_path):
+def test_half_precision_is_that_of_the_tower(kind, dtype, tmp_path):
     network = getattr(hf, tiny.KINDS[kind][0])(tiny.configured(kind)).to(dtype)
     network.save_pretrained(tmp_path)
     tiny.processor_of(kind).save_pretrained(tmp_path)
     answers = []
     for precision in ("own", "float32"):
         images = pictures(40, 60).requires_grad_()
-        features = loaded(tmp_path, precision=precision)(images)
+        features = load(tmp_path, precision=precision)(images)
         features.square().sum().backward()
         answers += [features.detach(), images.grad]
     assert answers[0].dtype == torch.float32 and not torch.equal(answers[0], answers[2])
-    for own, wide in zip(answers[:2], answers[2:], strict=True):
-        assert float((own - wide).norm() / wide.norm()) < 16 * torch.finfo(dtype).eps
+    for half, wide in zip(answers[:2], answers[2:], strict=True):
+        assert float((half - wide).norm() / wide.norm()) < 16 * torch.finfo(dtype).eps
 
 
 SIDES = st.integers(4, 900)
@@ -152,21 +154,23 @@ SIDES = st.integers(4, 900)
 
 @settings(max_examples=200, deadline=None)
 @given(SIDES, SIDES, st.integers(2, 30), st.integers(50, 3000))
-def test_sizes_are_those_of_the_library(height, width, patch, most):
+def test_sizes_are_those_of_the_library(height, width, patch, limit):
     """Of every picture; a side of the library's may be none or zero, where one patch is the least."""
     from transformers.models.pixtral.image_processing_pixtral import get_resize_output_image_size
     from transformers.models.qwen2_vl.image_processing_qwen2_vl import smart_resize
     from transformers.models.siglip2.image_processing_siglip2 import get_image_size_for_max_num_patches
 
     assume(max(height, width) / min(height, width) <= 200)
-    limits = (patch * patch * 4, patch * patch * most)
-    assert by_area(height, width, limits, patch) == _least(smart_resize(height, width, patch, *limits), patch)
-    assert by_patches(height, width, most, patch) == get_image_size_for_max_num_patches(height, width, patch, most)
-    expected = get_resize_output_image_size(torch.empty(3, height, width), most, patch, "channels_first")
-    assert fit_within(height, width, (most, most), patch) == _least(expected, patch)
+    limits = (patch * patch * 4, patch * patch * limit)
+    assert by_area(height, width, limits, patch) == _at_least_a_patch(
+        smart_resize(height, width, patch, *limits), patch
+    )
+    assert by_patches(height, width, limit, patch) == get_image_size_for_max_num_patches(height, width, patch, limit)
+    expected = get_resize_output_image_size(torch.empty(3, height, width), limit, patch, "channels_first")
+    assert fit_within(height, width, (limit, limit), patch) == _at_least_a_patch(expected, patch)
 
 
-def _least(size, patch):
+def _at_least_a_patch(size, patch):
     return tuple(max(patch, side) for side in size)
 
 

@@ -15,23 +15,23 @@ from tests.helpers.sampled import mostly_slow
 from tests.helpers.tiny_models import SQUARE, VISION, configured, processor_of
 
 pytestmark = pytest.mark.families
-refused = partial(laws.refusal, family="transformers")
+refusal = partial(laws.refusal, family="transformers")
 hf = pytest.importorskip("transformers")
 
 #: Kind -> the number of tokens before the patches.
 PREFIX = {"clip": 1, "siglip": 0, "dinov2": 1, "registers": 4, "dinov3": 4, "convnext": 1, "vit": 1}
 
 
-def copied(saved, kind, tmp_path, **changes):
+def copy_folder(tiny_folder, kind, tmp_path, **changes):
     """A copy of the folder with some keys of config.json changed."""
     folder = tmp_path / kind
-    shutil.copytree(saved(kind), folder)
+    shutil.copytree(tiny_folder(kind), folder)
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps(config | changes))
     return folder
 
 
-def loaded(folder, **options):
+def load(folder, **options):
     return load_encoder("transformers", str(folder), **options)
 
 
@@ -41,13 +41,13 @@ def pictures(count=2):
 
 @pytest.mark.parametrize("kind", PREFIX)
 @torch.no_grad()
-def test_pools_equal_the_library(saved, kind):
-    network = hf.AutoModel.from_pretrained(saved(kind)).eval()
-    tower, first, encoder = getattr(network, "vision_model", network), PREFIX[kind], loaded(saved(kind))
+def test_pools_equal_the_library(tiny_folder, kind):
+    network = hf.AutoModel.from_pretrained(tiny_folder(kind)).eval()
+    tower, first, encoder = getattr(network, "vision_model", network), PREFIX[kind], load(tiny_folder(kind))
     tokens = tower(encoder.preprocess(pictures())).last_hidden_state
     pools = {"pooled": encoder(pictures()), "mean": tokens[:, first:].mean(1)}
     for pool, expected in (pools | ({"cls": tokens[:, 0]} if first else {})).items():
-        features = loaded(saved(kind), pool=pool)(pictures())
+        features = load(tiny_folder(kind), pool=pool)(pictures())
         assert float(expected.std()) > 0.01
         torch.testing.assert_close(features, expected, rtol=0, atol=1e-4)
 
@@ -77,7 +77,7 @@ PROCESSORS = {
 
 
 #: Refused, for no `Preprocess` is equal to it, or the processor itself fails.
-REFUSED = {
+UNSUPPORTED = {
     "torchvision": {"box": "resample=4"},
     "pil": dict.fromkeys(("convnext", "convnext large"), "_preprocess")
     | dict.fromkeys(("smaller than the crop", "no resize"), "do_center_crop"),
@@ -88,11 +88,11 @@ REFUSED = {
 @pytest.mark.parametrize("name", mostly_slow(PROCESSORS, 2))
 def test_preprocessing_equals_the_processor(name, backend, tmp_path):
     """Of 8-bit pictures, to the level: which library resizes, in which order, and where it rounds and clips."""
-    kind, given = PROCESSORS[name]
-    getattr(hf, kind)(**given).save_pretrained(tmp_path)
+    kind, settings = PROCESSORS[name]
+    getattr(hf, kind)(**settings).save_pretrained(tmp_path)
     processor = hf.AutoImageProcessor.from_pretrained(tmp_path, backend=backend)  # DINOv3's has one form
-    if name in REFUSED[backend]:
-        with pytest.raises(ValueError, match=f"has a step .* cannot express: {REFUSED[backend][name]}"):
+    if name in UNSUPPORTED[backend]:
+        with pytest.raises(ValueError, match=f"has a step .* cannot express: {UNSUPPORTED[backend][name]}"):
             preprocessing(processor)
         return
     preprocess = preprocessing(processor)
@@ -102,10 +102,10 @@ def test_preprocessing_equals_the_processor(name, backend, tmp_path):
         assert float(laws.difference(preprocess(picture), expected, preprocess).max()) <= limit
 
 
-def test_layer_names_are_those_of_the_library_without_the_text_tower(saved):
-    clip = dict(loaded(saved("clip")).network.named_modules())
+def test_layer_names_are_those_of_the_library_without_the_text_tower(tiny_folder):
+    clip = dict(load(tiny_folder("clip")).network.named_modules())
     assert "vision_model.encoder.layers.1.mlp" in clip
-    siglip = dict(loaded(saved("siglip")).network.named_modules())
+    siglip = dict(load(tiny_folder("siglip")).network.named_modules())
     assert "encoder.layers.1.mlp" in siglip
     assert not any("text" in name for name in [*clip, *siglip])
 
@@ -123,9 +123,9 @@ def tokenizer(folder):
 
 
 @pytest.mark.parametrize(("kind", "padding"), [("clip", True), ("siglip", "max_length")])
-def test_texts_equal_the_library(saved, kind, padding, tmp_path):
-    folder = copied(saved, kind, tmp_path)
-    assert loaded(folder).texts is None
+def test_texts_equal_the_library(tiny_folder, kind, padding, tmp_path):
+    folder = copy_folder(tiny_folder, kind, tmp_path)
+    assert load(folder).texts is None
     tokenizer(folder)
     texts = ["w1 w2", "w3", "w4 w5 w6 w7 w8 w9 w1 w2 w3 w4 w5 w6"]  # the last is too long and truncated
     network, tokenize = hf.AutoModel.from_pretrained(folder).eval(), hf.AutoTokenizer.from_pretrained(folder)
@@ -133,50 +133,50 @@ def test_texts_equal_the_library(saved, kind, padding, tmp_path):
     assert inputs.input_ids.shape == (3, 9)
     with torch.no_grad():
         expected = network.get_text_features(**inputs).pooler_output
-    encoder = loaded(folder)
+    encoder = load(folder)
     torch.testing.assert_close(encoder.texts(texts), expected, rtol=0, atol=1e-6)
     assert encoder.texts(texts).shape[1] == encoder(pictures()).shape[1]
-    assert loaded(folder, pool="mean").texts is None  # another feature space
+    assert load(folder, pool="mean").texts is None  # another feature space
     if padding == "max_length":  # a single text is padded too
         torch.testing.assert_close(encoder.texts(texts[:1]), expected[:1], rtol=0, atol=1e-5)
 
 
-def test_a_file_of_weights_may_lie_elsewhere(saved, tmp_path):
-    folder, moved = saved("vit"), tmp_path / "mine.safetensors"
-    shutil.copy(folder / "model.safetensors", moved)
-    other = loaded(folder, weights=moved)
-    assert other.origin.digest() == hashlib.sha256(moved.read_bytes()).hexdigest()
-    assert other.origin.file == moved and torch.equal(other(pictures()), loaded(folder)(pictures()))
+def test_a_file_of_weights_may_lie_in_another_folder(tiny_folder, tmp_path):
+    folder, file = tiny_folder("vit"), tmp_path / "mine.safetensors"
+    shutil.copy(folder / "model.safetensors", file)
+    other = load(folder, weights=file)
+    assert other.origin.digest() == hashlib.sha256(file.read_bytes()).hexdigest()
+    assert other.origin.file == file and torch.equal(other(pictures()), load(folder)(pictures()))
 
 
-def test_half_precision_is_kept_or_widened_and_shards_are_read(saved, tmp_path):
-    network = hf.AutoModel.from_pretrained(saved("dinov2")).half()
+def test_half_precision_is_kept_or_widened_and_shards_are_read(tiny_folder, tmp_path):
+    network = hf.AutoModel.from_pretrained(tiny_folder("dinov2")).half()
     network.save_pretrained(tmp_path, max_shard_size="4KB")
     processor_of("dinov2").save_pretrained(tmp_path)
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
     for precision, dtype in (("own", torch.float16), ("float32", torch.float32)):
-        encoder = loaded(tmp_path, precision=precision)
+        encoder = load(tmp_path, precision=precision)
         assert encoder.origin.file is None
         for name, weight in encoder.network.state_dict().items():
             assert weight.dtype == dtype
             assert torch.equal(weight, network.state_dict()[name].to(dtype))
-    assert {w.dtype for w in loaded(tmp_path, weights="random").parameters()} == {torch.float32}
+    assert {w.dtype for w in load(tmp_path, weights="random").parameters()} == {torch.float32}
 
 
-def test_classifier_weights_load_without_a_pooler(saved, tmp_path):
+def test_classifier_weights_load_without_a_pooler(tiny_folder, tmp_path):
     torch.manual_seed(0)
     network = hf.ViTForImageClassification(configured("vit")).eval()
     network.save_pretrained(tmp_path)
     processor_of("vit").save_pretrained(tmp_path)
     state = torch.random.get_rng_state()
-    default, cls = loaded(tmp_path), loaded(tmp_path, pool="cls")
+    default, cls = load(tmp_path), load(tmp_path, pool="cls")
     assert torch.equal(torch.random.get_rng_state(), state)
     assert torch.equal(default(pictures()), cls(pictures()))
     with torch.no_grad():
         expected = network.vit(default.preprocess(pictures())).last_hidden_state[:, 0]
     torch.testing.assert_close(cls(pictures()), expected, rtol=0, atol=1e-5)
     message = "pools nothing itself, or its weights lack that layer; take cls or mean"
-    refused(message, tmp_path, pool="pooled")
+    refusal(message, tmp_path, pool="pooled")
 
 
 def test_a_tower_saved_by_itself_keeps_its_projection(tmp_path):
@@ -184,7 +184,7 @@ def test_a_tower_saved_by_itself_keeps_its_projection(tmp_path):
     network = hf.CLIPVisionModelWithProjection(hf.CLIPVisionConfig(**VISION, projection_dim=7)).eval()
     network.save_pretrained(tmp_path)
     processor_of("clip").save_pretrained(tmp_path)
-    encoder = loaded(tmp_path)
+    encoder = load(tmp_path)
     with torch.no_grad():
         expected = network(encoder.preprocess(pictures())).image_embeds
     assert expected.shape == (2, 7)
@@ -195,100 +195,102 @@ def test_a_tower_saved_by_itself_keeps_its_projection(tmp_path):
 
 
 @pytest.mark.usefixtures("offline")
-def test_a_folder_of_the_hub_cache_loads(saved, tmp_path):
+def test_a_folder_of_the_hub_cache_loads(tiny_folder, tmp_path):
     place = tmp_path / "models--some--vit"
     (place / "refs").mkdir(parents=True)
     (place / "refs" / "main").write_text("a" * 40)
-    shutil.copytree(saved("vit"), place / "snapshots" / ("a" * 40))
-    assert loaded("some/vit").fingerprint() == loaded(saved("vit")).fingerprint()
-    assert loaded("some/vit").origin.file.name == "model.safetensors"
+    shutil.copytree(tiny_folder("vit"), place / "snapshots" / ("a" * 40))
+    assert load("some/vit").fingerprint() == load(tiny_folder("vit")).fingerprint()
+    assert load("some/vit").origin.file.name == "model.safetensors"
     (place / "snapshots" / ("a" * 40) / "model.safetensors").unlink()
-    refused("has no model.safetensors", "some/vit", kind=FileNotFoundError)
-    assert loaded("some/vit", weights="random").title == "transformers:some/vit"
+    refusal("has no model.safetensors", "some/vit", kind=FileNotFoundError)
+    assert load("some/vit", weights="random").title == "transformers:some/vit"
 
 
-def test_a_folder_with_missing_files_is_refused(saved, tmp_path):
-    refused("has no config.json", tmp_path, kind=FileNotFoundError)
-    folder = copied(saved, "vit", tmp_path)
+def test_a_folder_with_missing_files_is_refused(tiny_folder, tmp_path):
+    refusal("has no config.json", tmp_path, kind=FileNotFoundError)
+    folder = copy_folder(tiny_folder, "vit", tmp_path)
     (folder / "model.safetensors").unlink()
-    refused(r"has no model.safetensors .*: give the weights as encoder.weights=FILE", folder, kind=FileNotFoundError)
-    assert loaded(folder, weights="random")
+    refusal(r"has no model.safetensors .*: give the weights as encoder.weights=FILE", folder, kind=FileNotFoundError)
+    assert load(folder, weights="random")
     (folder / "preprocessor_config.json").unlink()
-    refused(r"says nothing of its preprocessing: give `encoder.preprocess.size`", folder, weights="random")
-    given = {"size": 32, "mean": [0.5] * 3, "std": [0.5] * 3}
-    assert loaded(folder, weights="random", preprocess=given).preprocess.size == 32
+    refusal(r"says nothing of its preprocessing: give `encoder.preprocess.size`", folder, weights="random")
+    fields = {"size": 32, "mean": [0.5] * 3, "std": [0.5] * 3}
+    assert load(folder, weights="random", preprocess=fields).preprocess.size == 32
 
 
-def test_a_pickle_is_refused_unread(saved, tmp_path):
-    folder = copied(saved, "vit", tmp_path)
+def test_a_pickle_is_refused_unread(tiny_folder, tmp_path):
+    folder = copy_folder(tiny_folder, "vit", tmp_path)
     (folder / "model.safetensors").unlink()
     torch.save({"layernorm.bias": laws.Bomb()}, folder / "pytorch_model.bin")
-    refused(r"has no model.safetensors, only pytorch_model.bin: a pickle can run code .* refused", folder)
-    refused("more than tensors.*refused", folder, weights=folder / "pytorch_model.bin")
+    refusal(r"has no model.safetensors, only pytorch_model.bin: a pickle can run code .* refused", folder)
+    refusal("more than tensors.*refused", folder, weights=folder / "pytorch_model.bin")
 
 
-def test_code_that_comes_with_a_model_is_never_run(saved, tmp_path):
-    folder, witness = copied(saved, "vit", tmp_path), tmp_path / "witness"
+def test_code_that_comes_with_a_model_is_never_run(tiny_folder, tmp_path):
+    folder, witness = copy_folder(tiny_folder, "vit", tmp_path), tmp_path / "witness"
     (folder / "mine.py").write_text(f"open({str(witness)!r}, 'w').write('run')\nclass Mine: pass\n")
-    own = {"AutoConfig": "mine.Mine", "AutoModel": "mine.Mine", "AutoImageProcessor": "mine.Mine"}
-    config = json.loads((folder / "config.json").read_text()) | {"auto_map": own}
+    code = {"AutoConfig": "mine.Mine", "AutoModel": "mine.Mine", "AutoImageProcessor": "mine.Mine"}
+    config = json.loads((folder / "config.json").read_text()) | {"auto_map": code}
     (folder / "config.json").write_text(json.dumps(config))
-    processor = json.loads((folder / "preprocessor_config.json").read_text()) | {"auto_map": own}
+    processor = json.loads((folder / "preprocessor_config.json").read_text()) | {"auto_map": code}
     (folder / "preprocessor_config.json").write_text(json.dumps(processor))
-    assert loaded(folder).fingerprint() == loaded(saved("vit")).fingerprint()  # a model type of the library
+    assert load(folder).fingerprint() == load(tiny_folder("vit")).fingerprint()  # a model type of the library
     (folder / "preprocessor_config.json").write_text(json.dumps(processor | {"image_processor_type": "Mine"}))
     (folder / "config.json").write_text(json.dumps(config | {"image_processor_type": "Mine"}))
-    refused(r"the image processor of .* cannot be read by transformers: .* custom code", folder)
+    refusal(r"the image processor of .* cannot be read by transformers: .* custom code", folder)
     (folder / "config.json").write_text(json.dumps(config | {"model_type": "mine"}))
-    refused(r"has no model_type 'mine'; the code that comes with it \(auto_map\) is never run", folder)
+    refusal(r"has no model_type 'mine'; the code that comes with it \(auto_map\) is never run", folder)
     assert not witness.exists()
 
 
 @pytest.mark.parametrize("place", ["in the file", "in another file", "in a part"])
-def test_a_quantised_model_is_refused(saved, tmp_path, place):
-    config = json.loads((saved("clip") / "config.json").read_text())
+def test_a_quantised_model_is_refused(tiny_folder, tmp_path, place):
+    config = json.loads((tiny_folder("clip") / "config.json").read_text())
     quantised = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_8bit": True}}
     changes = {"in the file": quantised, "in a part": {"text_config": config["text_config"] | quantised}}
     other = {"configuration_files": ["config.4.0.0.json"]}
-    folder = copied(saved, "clip", tmp_path, **changes.get(place, other))
+    folder = copy_folder(tiny_folder, "clip", tmp_path, **changes.get(place, other))
     (folder / "config.4.0.0.json").write_text(json.dumps(config | quantised))
-    refused("is quantised, and has no exact gradient", folder)
+    refusal("is quantised, and has no exact gradient", folder)
 
 
-def test_an_attention_kernel_from_the_hub_is_ignored(saved, tmp_path):
+def test_an_attention_kernel_from_the_hub_is_ignored(tiny_folder, tmp_path):
     """`attn_implementation` may name a repository with a kernel, which is code."""
-    config = json.loads((saved("clip") / "config.json").read_text())
+    config = json.loads((tiny_folder("clip") / "config.json").read_text())
     config["vision_config"]["attn_implementation"] = "somebody/kernel"
     changes = {"attn_implementation": "somebody/kernel", "vision_config": config["vision_config"]}
-    folder = copied(saved, "clip", tmp_path, **changes)
+    folder = copy_folder(tiny_folder, "clip", tmp_path, **changes)
     for weights in ("pretrained", "random"):
-        network = loaded(folder, weights=weights).network.vision_model
+        network = load(folder, weights=weights).network.vision_model
         assert network.config._attn_implementation == "sdpa"
 
 
-def test_an_index_cannot_leave_its_folder(saved, tmp_path):
-    folder = copied(saved, "vit", tmp_path)
+def test_an_index_cannot_leave_its_folder(tiny_folder, tmp_path):
+    folder = copy_folder(tiny_folder, "vit", tmp_path)
     (folder / "model.safetensors").rename(tmp_path / "other.safetensors")
-    for listed in ({"a": "../other.safetensors"}, {"a": "pytorch_model.bin"}, ["model.safetensors"]):
-        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}))
-        refused("model.safetensors.index.json must list safetensors beside it", folder)
+    for places in ({"a": "../other.safetensors"}, {"a": "pytorch_model.bin"}, ["model.safetensors"]):
+        (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": places}))
+        refusal("model.safetensors.index.json must list safetensors beside it", folder)
 
 
-def test_weights_of_another_model_are_refused(saved, tmp_path):
-    folder = copied(saved, "vit", tmp_path, hidden_size=32)
-    refused(r"do not fit ViTModel: 0 keys missing, \d+ of another shape \(first: .*\(1, 1, 16\), must be", folder)
-    other = saved("siglip") / "model.safetensors"
-    refused(r"do not fit ViTModel: \d+ keys missing.*are they of another model", saved("vit"), weights=other)
-    refused(r"`encoder.weights` must be pretrained, random or a file; got 'laion'", saved("vit"), weights="laion")
+def test_weights_of_another_model_are_refused(tiny_folder, tmp_path):
+    folder = copy_folder(tiny_folder, "vit", tmp_path, hidden_size=32)
+    refusal(r"do not fit ViTModel: 0 keys missing, \d+ of another shape \(first: .*\(1, 1, 16\), must be", folder)
+    other = tiny_folder("siglip") / "model.safetensors"
+    refusal(r"do not fit ViTModel: \d+ keys missing.*are they of another model", tiny_folder("vit"), weights=other)
+    refusal(
+        r"`encoder.weights` must be pretrained, random or a file; got 'laion'", tiny_folder("vit"), weights="laion"
+    )
 
 
-def test_an_unknown_pool_or_a_wrong_size_is_named(saved):
-    refused("`encoder.pool` must be one of pooled, cls, mean, or null; got 'max'", saved("vit"), pool="max")
-    refused("has no class token; take pooled or mean", saved("siglip"), pool="cls")
+def test_an_unknown_pool_or_a_wrong_size_is_named(tiny_folder):
+    refusal("`encoder.pool` must be one of pooled, cls, mean, or null; got 'max'", tiny_folder("vit"), pool="max")
+    refusal("has no class token; take pooled or mean", tiny_folder("siglip"), pool="cls")
     message = r"`encoder.pool`: .*\(llava\) gives tokens for a picture, so take mean, or layers .*; got cls"
-    refused(message, saved("llava"), pool="cls")
+    refusal(message, tiny_folder("llava"), pool="cls")
     message = r"does not take a picture of 48x48 by itself \(Input image size"
-    refused(message, saved("vit"), preprocess={"size": 48})
+    refusal(message, tiny_folder("vit"), preprocess={"size": 48})
 
 
 def test_tokens_that_are_not_the_patches_are_refused(tmp_path):
@@ -296,11 +298,11 @@ def test_tokens_that_are_not_the_patches_are_refused(tmp_path):
     hf.ViTMAEModel(hf.ViTMAEConfig(**VISION)).save_pretrained(tmp_path)
     processor_of("vit").save_pretrained(tmp_path)
     for pool in (None, "cls", "mean"):
-        refused(r"nothing says where its patches are", tmp_path, pool=pool)
+        refusal(r"nothing says where its patches are", tmp_path, pool=pool)
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "step"),
+    ("name", "settings", "step"),
     [
         ("PoolFormerImageProcessor", {}, "_preprocess"),
         ("EfficientNetImageProcessor", {}, "_fuse_mean_std_and_rescale_factor"),
@@ -316,7 +318,7 @@ def test_tokens_that_are_not_the_patches_are_refused(tmp_path):
         ("Gemma3ImageProcessor", {}, "_preprocess"),
     ],
 )
-def test_an_unsupported_step_is_named(saved, tmp_path, name, given, step):
-    folder = copied(saved, "vit", tmp_path)
-    getattr(hf, name)(**given).save_pretrained(folder)
-    refused(rf"the processor {name} has a step that .* cannot express: {step}", folder)
+def test_an_unsupported_step_is_named(tiny_folder, tmp_path, name, settings, step):
+    folder = copy_folder(tiny_folder, "vit", tmp_path)
+    getattr(hf, name)(**settings).save_pretrained(folder)
+    refusal(rf"the processor {name} has a step that .* cannot express: {step}", folder)
