@@ -26,16 +26,6 @@ def test_means_and_totals_equal_numpy():
     np.testing.assert_allclose(totals(values, CLUSTERS), [part.sum(0) for part in mine.values()], atol=1e-15)
 
 
-def test_repeating_the_pictures_of_every_cluster_changes_nothing():
-    values = torch.rand(6, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    assert torch.allclose(by_cluster(values.repeat(3), CLUSTERS * 3), by_cluster(values, CLUSTERS))
-
-
-def test_pictures_of_their_own_are_their_own_clusters():
-    values = torch.rand(6, dtype=torch.float64)
-    assert torch.equal(by_cluster(values, list("abcdef")), values)
-
-
 def test_repeating_the_pictures_of_one_cluster_changes_no_result():
     once, repeated = (dict(leaves(parts_of(repeats))) for repeats in (1, 3))
     assert len(once) > 150

@@ -60,14 +60,6 @@ def test_the_primary_comparison_names_a_stronger_noise():
     assert primary(rows, "success")["against"] == "noise"
 
 
-def test_repeating_pictures_within_their_clusters_changes_no_p():
-    rows = table()
-    again = [row | {"picture": f"{row['picture']} again"} for row in rows]
-    one, two = primary(rows, "success"), primary(rows + again, "success")
-    assert one["p"] == two["p"]
-    assert one["difference"]["mean"] == pytest.approx(two["difference"]["mean"])
-
-
 @pytest.mark.slow
 def test_the_others_are_corrected_without_the_primary_one():
     rows = table()

@@ -121,15 +121,6 @@ def test_the_example_is_the_first_picture_of_the_last_arm(deployed):
 
 
 @pytest.mark.slow
-def test_webp_80_is_the_default_of_pillow(deployed):
-    pixels = (deployed[0]["clean"][0] * 255).round().byte().permute(1, 2, 0).numpy()
-    files = [BytesIO(), BytesIO()]
-    Image.fromarray(pixels).save(files[0], "WEBP")
-    Image.fromarray(pixels).save(files[1], "WEBP", quality=80)
-    assert files[0].getvalue() == files[1].getvalue()
-
-
-@pytest.mark.slow
 def test_missing_libraries_are_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", None)
     monkeypatch.setattr(features, "check", lambda name: name != "webp")
@@ -183,9 +174,6 @@ def test_at_a_ratio_a_resampler_makes_the_size_that_the_shorter_side_gives(whole
 
 def test_at_a_ratio_the_longer_side_is_rounded_as_at_the_exact_size():
     assert size_at(0.95, (3000, 4000), (96, 128)) == (91, 121)  # 121.33: rounded down or to the nearest
-    assert size_at(0.96, (3000, 4000), (97, 129)) == (93, 124)
-    assert size_at(0.5, (300, 401), (30, 40)) == (15, 20)  # down
-    assert size_at(0.9, (300, 416), (30, 42)) == (27, 37)  # to the nearest
     assert size_at(0.95, (300, 400), (224, 224)) == (213, 213)  # an encoder that squashes
     assert size_at(0.001, (300, 400), (30, 40)) == (1, 1)
 

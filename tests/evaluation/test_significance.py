@@ -66,21 +66,13 @@ def test_the_needed_clusters_are_the_fewest_that_holm_leaves_below_the_level():
             assert (p < 0.05) == (n == needed(tests))
 
 
-@pytest.mark.parametrize("n", [2, 5, 12])
+@pytest.mark.parametrize("n", [2, 5, 13])
 def test_all_sign_flips_are_counted(n):
     for values in (some(n), some(n).round(decimals=0)):
         flips = scipy.stats.permutation_test(
             (values.numpy(),), np.mean, permutation_type="samples", n_resamples=np.inf
         )
         assert sign_flip(values) == pytest.approx(flips.pvalue, abs=1e-12)
-
-
-@pytest.mark.parametrize("shift", [0.1, 0.4])
-def test_the_two_halves_count_each_choice_of_signs_once(shift):
-    values = some(17, shift=shift)
-    signs = 2 * ((torch.arange(2**17)[:, None] >> torch.arange(17)) % 2) - 1
-    wanted = float(((signs.double() @ values).abs() >= float(values.sum().abs()) - 1e-9).double().mean())
-    assert sign_flip(values) == pytest.approx(wanted, abs=1e-12)
 
 
 def test_random_flips_approximate_the_exact_p_value(monkeypatch):

@@ -39,12 +39,6 @@ def test_the_smallest_attack_on_a_copy_changes_only_what_is_read(rows):
             assert row.figures.psnr == pytest.approx(plain + {2: 6.0, 3: 9.5}[row.ratio], abs=0.8)
 
 
-def test_examples_are_pictures(rows):
-    for row in rows:
-        shapes = [getattr(row.example, name).shape for name in ("attacked", "viewed", "resized")]
-        assert shapes == [(64 * row.ratio, 64 * row.ratio, 3), (64, 64, 3), (64, 64, 3)]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("photo", ["coffee", "rocket"])
 def test_no_share_lies_near_a_threshold(photo):
