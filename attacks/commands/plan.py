@@ -16,7 +16,7 @@ from torch import Tensor
 
 from attacks.evaluation.clusters import by_cluster
 from attacks.evaluation.comparisons import ARM, BANK
-from attacks.evaluation.per_image import clusters_of, column_of, judged_rows
+from attacks.evaluation.per_image import cluster_column, judged_rows, number_column
 from attacks.evaluation.planning import clusters_for_power, clusters_from_rates
 from attacks.runtime.untrusted import mapping, read, text
 
@@ -70,11 +70,13 @@ def pilot(folder: Path) -> tuple[Tensor, str, str]:
     table = csv.DictReader(io.StringIO(text(folder / "per_image.csv")))
     rows = [row for row in judged_rows([*table]) if row.get("bank") == BANK]
     by_arm = {arm: [row for row in rows if row.get("arm") == arm] for arm in (ARM, other)}
-    columns = {arm: column_of(some, measure) if some and measure in some[0] else None for arm, some in by_arm.items()}
+    columns = {
+        arm: number_column(some, measure) if some and measure in some[0] else None for arm, some in by_arm.items()
+    }
     own, theirs = columns[ARM], columns[other]
     if own is None or theirs is None or len(own) != len(theirs) or "cluster" not in rows[0]:
         raise ValueError(f"`--pilot`: `{folder}` has no primary comparison; make the run anew with this release")
-    differences = by_cluster(own - theirs, clusters_of(by_arm[ARM]))
+    differences = by_cluster(own - theirs, cluster_column(by_arm[ARM]))
     if len(differences) < 2:
         raise ValueError(f"`--pilot`: `{folder}` has one cluster; a pilot needs two or more")
     return differences if measure == "success" else -differences, measure, other

@@ -36,24 +36,24 @@ class LeftOut:
         """Plain values, for metrics.json: in each test the scores, and the difference in success from the attack with
         all stages."""
         rows = [
-            {"without": without, "cells": [{"test": test} | self._cell(without, test) for test in tests]}
-            for without, tests in self.scores.items()
+            {"without": stage, "cells": [{"test": test} | self._cell(stage, test) for test in tests]}
+            for stage, tests in self.scores.items()
         ]
         head = {"pictures": len(self.names), "clusters": len(set(self.clusters)), "steps": self.steps}
         return head | {"stages": self.stages, "tests": [ALL, *self.stages], "rows": rows}
 
-    def _cell(self, without: str, test: str) -> dict[str, Any]:
-        cell, whole = self.scores[without][test], self.scores[NOTHING][test]
-        difference = None if without == NOTHING else cell.minus(whole, self.clusters)
+    def _cell(self, stage: str, test: str) -> dict[str, Any]:
+        cell, whole = self.scores[stage][test], self.scores[NOTHING][test]
+        difference = None if stage == NOTHING else cell.minus(whole, self.clusters)
         return cell.to_dict(self.clusters) | {"difference": difference}
 
     def rows(self) -> list[dict[str, object]]:
         """A row for each attack, test, picture and view."""
         return [
             row
-            for without, tests in self.scores.items()
+            for stage, tests in self.scores.items()
             for test, cell in tests.items()
-            for row in cell.rows(self.names, without=without, test=test)
+            for row in cell.rows(self.names, without=stage, test=test)
         ]
 
 
@@ -84,14 +84,14 @@ def left_out(
     """
     stages = varying(transforms)
     whole = bank(transforms, views, seed=seed, purpose="left out")
-    tests = {ALL: whole} | {label: alone(whole, at) for label, at in stages.items()}
-    pipelines = {NOTHING: transforms} | {label: without(transforms, at) for label, at in stages.items()}
+    tests = {ALL: whole} | {label: only_stage(whole, at) for label, at in stages.items()}
+    pipelines = {NOTHING: transforms} | {label: without_stage(transforms, at) for label, at in stages.items()}
     scores: dict[str, dict[str, CellScores]] = {label: {} for label in pipelines}
     for label, pipeline in pipelines.items():
-        shown = attack(pipeline)
+        scenes = attack(pipeline)
         for test, views_of_test in tests.items():
-            held_out = views_of_test._replace(u=views_of_test.u.to(base_of(shown).device))
-            scores[label][test] = judged(judge, shown, sample.rows, held_out)
+            held_out = views_of_test._replace(u=views_of_test.u.to(base_of(scenes).device))
+            scores[label][test] = judged(judge, scenes, sample.rows, held_out)
     return LeftOut(scores, sample.names, sample.clusters, steps)
 
 
@@ -106,12 +106,12 @@ def varying(transforms: Compose) -> dict[str, int]:
     return stages
 
 
-def without(transforms: Compose, at: int) -> Compose:
+def without_stage(transforms: Compose, at: int) -> Compose:
     """The pipeline without one of its stages."""
     return replace(transforms, stages=[stage for i, stage in enumerate(transforms.stages) if i != at])
 
 
-def alone(whole: Bank, at: int) -> Bank:
+def only_stage(whole: Bank, at: int) -> Bank:
     """The views in which only one of the stages varies."""
     stages = whole.transforms.stages
     indices = [i for i, stage in enumerate(stages) if i == at or not _can_go(stage)]

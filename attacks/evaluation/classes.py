@@ -39,9 +39,9 @@ def read_classes(path: str | Path) -> tuple[str, ...]:
     return tuple(names)
 
 
-def texts_of(encoder: nn.Module, why: str) -> Texts:
-    """The text tower of an encoder or of the encoder that it wraps. Raises ValueError where there is none, with `why`
-    it is needed."""
+def text_tower(encoder: nn.Module, reason: str) -> Texts:
+    """The text tower of an encoder or of the encoder that it wraps. Raises ValueError, with the
+    `reason` for it, where there is none."""
     inner: object = encoder
     while inner is not None:
         tower: Texts | None = optional(inner, "texts")
@@ -49,7 +49,7 @@ def texts_of(encoder: nn.Module, why: str) -> Texts:
             return tower
         inner = optional(inner, "encoder")
     raise ValueError(
-        f"{why} needs an encoder with a text tower, such as encoder=open_clip, or CLIP and SigLIP of "
+        f"{reason} needs an encoder with a text tower, such as encoder=open_clip, or CLIP and SigLIP of "
         "encoder=transformers (with its tokenizer's files)"
     )
 
@@ -107,9 +107,9 @@ class Classes:
     def alone(self, rows: Tensor) -> None:
         """A class has a single row, so no other row of the same class could vote."""
 
-    def same(self, rows: Tensor, others: Tensor) -> Tensor:
+    def same(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Whether rows and others are the same class, with broadcasting."""
-        return rows == others
+        return rows == columns
 
     def target(self, wish: str, truth: Tensor, seed: int) -> Tensor:
         """The row of the attacker's target for each picture: "another" class than its own, or the one named."""
@@ -124,7 +124,7 @@ class Classes:
         return goal
 
 
-def classified(
+def classify(
     path: str, templates: Sequence[str], encoder: nn.Module, images: Tensor, labels: Sequence[str | None]
 ) -> tuple[Classes, Tensor, tuple[str, ...]]:
     """The classes of a file, each picture's row among them (N,), and notes.
@@ -137,7 +137,7 @@ def classified(
         ValueError, FileNotFoundError: unusable classes, labels or encoder.
     """
     names = read_classes(path)
-    rows = class_embeddings(texts_of(encoder, "`data.classes`"), names, list(templates)).to(images.device)
+    rows = class_embeddings(text_tower(encoder, "`data.classes`"), names, list(templates)).to(images.device)
     names_by_row: dict[tuple[float, ...], str] = {}
     for name, row in zip(names, rows.tolist(), strict=True):
         if names_by_row.setdefault(tuple(row), name) != name:  # tokenizers ignore case and truncate
@@ -145,20 +145,22 @@ def classified(
                 f"`data.classes`: to the encoder {names_by_row[tuple(row)]!r} and {name!r} are one text, so no view "
                 "could be classified as the second; leave one out"
             )
-    unknown = [label for label in labels if label is not None and label not in names]
-    if unknown:
-        raise ValueError(f"`data.classes`: a picture has the identity {unknown[0]!r}, which is no class of {path}")
-    own = embed(images, encoder, images.device)
-    assert isinstance(own, Tensor)
-    if own.shape[1] != rows.shape[1]:
+    strange = [label for label in labels if label is not None and label not in names]
+    if strange:
+        raise ValueError(f"`data.classes`: a picture has the identity {strange[0]!r}, which is no class of {path}")
+    features = embed(images, encoder, images.device)
+    assert isinstance(features, Tensor)
+    if features.shape[1] != rows.shape[1]:
         raise ValueError(
-            f"`data.classes`: the text tower has {rows.shape[1]} features and the encoder {own.shape[1]}: with its "
-            "`features` the encoder leaves the space of the texts"
+            f"`data.classes`: the text tower has {rows.shape[1]} features and the encoder {features.shape[1]}: with "
+            "its `features` the encoder leaves the space of the texts"
         )
-    guesses = (F.normalize(own.to(rows), dim=1) @ rows.T).argmax(1).tolist()
+    guesses = (F.normalize(features.to(rows), dim=1) @ rows.T).argmax(1).tolist()
     truth = [guess if label is None else names.index(label) for guess, label in zip(guesses, labels, strict=True)]
-    guessed = labels.count(None)
+    unlabelled = labels.count(None)
     hits = [guess == row for guess, row, label in zip(guesses, truth, labels, strict=True) if label is not None]
-    note = f"{guessed} pictures have no identity: their class is the encoder's prediction for the untouched picture"
+    note = (
+        f"{unlabelled} pictures have no identity: their class is the encoder's prediction for the untouched picture"
+    )
     right = sum(hits) / len(hits) if hits else None
-    return Classes(names, rows, guessed, right), torch.tensor(truth), (note,) if guessed else ()
+    return Classes(names, rows, unlabelled, right), torch.tensor(truth), (note,) if unlabelled else ()

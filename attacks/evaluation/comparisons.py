@@ -7,8 +7,8 @@ from torch import Tensor
 
 from attacks.evaluation.clusters import by_cluster, totals
 from attacks.evaluation.intervals import Interval
-from attacks.evaluation.per_image import Row, clusters_of, column_of, grouped, made_from, spread_of
-from attacks.evaluation.significance import MEASURES, Measure, holm, needed, paired, paired_shares, sign_flip
+from attacks.evaluation.per_image import Row, cluster_column, has_fit_rows, number_column, range_interval, rows_by_arm
+from attacks.evaluation.significance import MEASURES, Measure, fewest_clusters, holm, paired, paired_shares, sign_flip
 
 #: The arm whose effect is tested, and the attacks without views that it is compared with in the primary comparison.
 ARM, BASELINES = "eot", ("noise", "no_eot")
@@ -16,7 +16,7 @@ ARM, BASELINES = "eot", ("noise", "no_eot")
 BANK = "same"
 
 
-def declared(measure: str, split: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
+def declaration(measure: str, split: Mapping[str, Sequence[str]] | None = None) -> dict[str, Any]:
     """The primary comparison as it is declared before the run, for manifest.json. `split`: of a shared perturbation
     the pictures that it is made from and those held out, which are compared."""
     return ({} if split is None else {"split": split}) | {
@@ -39,14 +39,14 @@ def primary(rows: Sequence[Row], measure: Measure) -> dict[str, Any]:
     Args:
         rows: of the pictures that are judged (see `judged_rows`).
     """
-    arms, fit = grouped(rows)[BANK], made_from(rows)
-    own = _units(arms[ARM], measure)
-    others = {name: _units(arms[name], measure) for name in BASELINES}
+    arms, fit = rows_by_arm(rows)[BANK], has_fit_rows(rows)
+    arm_units = _units(arms[ARM], measure)
+    baseline_units = {name: _units(arms[name], measure) for name in BASELINES}
     better = 1 if measure == "success" else -1
-    strongest = max(reversed(BASELINES), key=lambda name: better * float(others[name].mean()))
-    result = difference(measure, own, others[strongest], _trials(arms[ARM]), fit)
-    clusters = len(own)
-    tested = clusters >= needed() and not fit
+    strongest = max(reversed(BASELINES), key=lambda name: better * float(baseline_units[name].mean()))
+    result = difference(measure, arm_units, baseline_units[strongest], _trials(arms[ARM]), fit)
+    clusters = len(arm_units)
+    testable = clusters >= fewest_clusters() and not fit
     return {
         "measure": measure,
         "arm": ARM,
@@ -55,8 +55,8 @@ def primary(rows: Sequence[Row], measure: Measure) -> dict[str, Any]:
         "bank": BANK,
         "difference": result._asdict(),
         "test": "sign flips",
-        "p": max(sign_flip(own - other) for other in others.values()) if tested else None,
-        "needed": None if tested else needed() * (1 + fit),
+        "p": max(sign_flip(arm_units - other) for other in baseline_units.values()) if testable else None,
+        "needed": None if testable else fewest_clusters() * (1 + fit),
         "clusters": clusters,
     }
 
@@ -68,46 +68,46 @@ def secondary(rows: Sequence[Row], measure: Measure) -> list[dict[str, Any]]:
 
     Where so few clusters cannot give a corrected p value below 0.05, both are None, and `needed` says how many could.
     """
-    first, fit = primary(rows, measure), made_from(rows)
+    first, fit = primary(rows, measure), has_fit_rows(rows)
     table: list[dict[str, Any]] = []
     p_values: list[float] = []
-    for bank, arms in grouped(rows).items():
-        own = {each: _units(arms[ARM], each) for each in MEASURES}
+    for bank, arms in rows_by_arm(rows).items():
+        arm_units = {quantity: _units(arms[ARM], quantity) for quantity in MEASURES}
         for other in sorted((arm for arm in arms if arm != ARM), key=lambda arm: arm != "one_view"):
-            for each in MEASURES:
-                key = {"measure": each, "arm": ARM, "other": other, "bank": bank}
+            for quantity in MEASURES:
+                key = {"measure": quantity, "arm": ARM, "other": other, "bank": bank}
                 if all(first[name] == key[name] for name in ("measure", "bank")) and first["against"] == other:
                     continue
-                units = _units(arms[other], each)
-                result = difference(each, own[each], units, _trials(arms[ARM]), fit)
+                units = _units(arms[other], quantity)
+                result = difference(quantity, arm_units[quantity], units, _trials(arms[ARM]), fit)
                 table.append(key | {"difference": result._asdict(), "test": "sign flips"})
-                p_values.append(sign_flip(own[each] - units))
-    tested = first["clusters"] >= needed(len(table)) and not fit
-    few = None if tested else needed(len(table)) * (1 + fit)
-    corrected = holm(p_values)
+                p_values.append(sign_flip(arm_units[quantity] - units))
+    testable = first["clusters"] >= fewest_clusters(len(table)) and not fit
+    clusters_needed = None if testable else fewest_clusters(len(table)) * (1 + fit)
+    holm_values = holm(p_values)
     return [
-        row | {"p": p if tested else None, "p_holm": p_holm if tested else None, "needed": few}
-        for row, p, p_holm in zip(table, p_values, corrected, strict=True)
+        row | {"p": p if testable else None, "p_holm": p_holm if testable else None, "needed": clusters_needed}
+        for row, p, p_holm in zip(table, p_values, holm_values, strict=True)
     ]
 
 
-def difference(measure: str, one: Tensor, other: Tensor, trials: Tensor | int, fit: bool = False) -> Interval:
+def difference(measure: str, first: Tensor, second: Tensor, trials: Tensor | int, fit: bool = False) -> Interval:
     """The mean difference of two arms, or two runs, from each cluster's share of successes among its `trials` views,
     or from its mean of any other measure, (C,); with its range where an attack was made from these clusters."""
     if fit:
-        return spread_of(float((one - other).mean()), one - other)
-    return paired_shares(one, other, trials) if measure == "success" else paired(one, other)
+        return range_interval(float((first - second).mean()), first - second)
+    return paired_shares(first, second, trials) if measure == "success" else paired(first, second)
 
 
 def _units(rows: Sequence[Mapping[str, object]], measure: Measure) -> Tensor:
     """The mean of each cluster, (C,)."""
-    column = column_of(rows, measure)
+    column = number_column(rows, measure)
     assert column is not None
-    return by_cluster(column, clusters_of(rows))
+    return by_cluster(column, cluster_column(rows))
 
 
 def _trials(rows: Sequence[Mapping[str, object]]) -> Tensor:
     """The number of views of each cluster's pictures, (C,)."""
-    views = column_of(rows, "views")
+    views = number_column(rows, "views")
     assert views is not None
-    return totals(views, clusters_of(rows))
+    return totals(views, cluster_column(rows))

@@ -26,7 +26,7 @@ from transforms.draws import Uniform, stream
 from transforms.resizing.resize import target_size
 
 #: The longer side of an example in pixels.
-VIEWED = 640
+EXAMPLE_SIDE = 640
 
 
 @stored("deployment.cell")
@@ -40,8 +40,8 @@ class Cell(NamedTuple):
 
 @stored("deployment.example")
 class Example(NamedTuple):
-    """An attacked picture in 8 bits, (h,w,3): as people see it, antialiased to at most `VIEWED` pixels, and behind
-    each resampler; `success` of the attack there."""
+    """An attacked picture in 8 bits, (h,w,3): as people see it, antialiased to at most `EXAMPLE_SIDE` pixels, and
+    behind each resampler; `success` of the attack there."""
 
     viewed: Tensor
     resized: dict[str, Tensor]
@@ -85,7 +85,7 @@ class Deployment:
 
 @torch.no_grad()
 def deployment(
-    shown: Mapping[str, Tensor],
+    pictures_by_arm: Mapping[str, Tensor],
     sample: Sample,
     judge: Scoring,
     size: tuple[int, int],
@@ -96,7 +96,7 @@ def deployment(
     """Score each codec with each resampler at each ratio.
 
     Args:
-        shown: arm -> (N,3,H,W), the saved 8-bit files of the sample as read back.
+        pictures_by_arm: arm -> (N,3,H,W), the saved 8-bit files of the sample as read back.
         size: (height, width) after resizing (see `deployed_size`).
         ratios: of the size that a resampler makes to `size`; the encoder's own resize follows.
         defence: between file and resampler.
@@ -107,28 +107,28 @@ def deployment(
     resizes = at_ratios(available, ratios)
     cells = {pair: Cell(*pair, {}) for pair in product(saves, resizes)}
     first: dict[str, Tensor] = {}
-    for arm, images in shown.items():
+    for arm, images in pictures_by_arm.items():
         no_camera = Bank(Compose([]), images.new_zeros(1, 0))
         pixels = [to_bytes(image) for image in images]
         for codec, save in saves.items():
             files = [save(picture) for picture in pixels]
             if defence is not None:
-                files = [defended(defence, *each, seed) for each in zip(files, sample.names, strict=True)]
+                files = [defend(defence, *pair, seed) for pair in zip(files, sample.names, strict=True)]
             for name, resize in resizes.items():
                 resized = [resize(file, size) for file in files]
                 cells[codec, name].arms[arm] = judged(judge, _tensor(resized, images), sample.rows, no_camera)
                 if codec == "PNG" and name in available:
                     first[name] = torch.from_numpy(resized[0])
     hits = {name: bool(cells["PNG", name].arms[arm].success[0, 0]) for name in first}
-    example = Example(_viewed(pixels[0]), first, hits)
+    example = Example(_antialiased_view(pixels[0]), first, hits)
     missing = (*missing_codecs, *missing_resamplers)
     return Deployment(tuple(cells.values()), sample.names, sample.clusters, size, missing, example)
 
 
-def _viewed(pixels: np.ndarray) -> Tensor:
-    """A picture (H,W,3) with a longer side of at most `VIEWED` pixels, by Pillow's Lanczos."""
+def _antialiased_view(pixels: np.ndarray) -> Tensor:
+    """A picture (H,W,3) with a longer side of at most `EXAMPLE_SIDE` pixels, by Pillow's Lanczos."""
     image = Image.fromarray(pixels)
-    image.thumbnail((VIEWED, VIEWED), Image.Resampling.LANCZOS, reducing_gap=None)
+    image.thumbnail((EXAMPLE_SIDE, EXAMPLE_SIDE), Image.Resampling.LANCZOS, reducing_gap=None)
     return torch.from_numpy(np.array(image))
 
 
@@ -137,13 +137,13 @@ def deployed_size(encoder: nn.Module, size: tuple[int, int]) -> tuple[int, int]:
     the size where the encoder does not resize such pictures: otherwise no resampler would change them."""
     preprocess = optional(unwrap(encoder), "preprocess")
     if isinstance(preprocess, Preprocess) and preprocess.size is not None:
-        wanted = preprocess.resized(*size)
-        if wanted != size:
-            return wanted
+        resized = preprocess.resized(*size)
+        if resized != size:
+            return resized
     return target_size(size, max(1, min(size) // 2))
 
 
-def defended(defence: ViewDefence, pixels: np.ndarray, name: str, seed: int) -> np.ndarray:
+def defend(defence: ViewDefence, pixels: np.ndarray, name: str, seed: int) -> np.ndarray:
     """An 8-bit picture (H,W,3) behind a defence."""
     u = Uniform()(1, defence.dims, seed=stream(seed, "deployment", name))
     return to_bytes(defence(_tensor([pixels], u), u)[0])

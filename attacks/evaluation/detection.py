@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.data.images import to_bytes
-from attacks.evaluation.clusters import by_cluster, totals
+from attacks.evaluation.clusters import by_cluster, numbers, totals
 from attacks.evaluation.intervals import rate
 from attacks.resizers.pipeline import Pipeline
 from attacks.runtime.stored import stored
@@ -31,7 +31,7 @@ class Threshold(NamedTuple):
     clean: int
 
 
-def threshold_of(clean: Tensor) -> Threshold:
+def conformal_threshold(clean: Tensor) -> Threshold:
     """The k-th lowest of n cosines (n,) of clean pictures, k = max(1, floor(`ALPHA` (n + 1))). The rank of one more
     among all n + 1 is uniform, so that it lies below with a probability of at most k / (n + 1) (conformal prediction,
     Vovk et al. 2005)."""
@@ -50,16 +50,16 @@ def cosines(pictures: Tensor, pipeline: Pipeline, encode: Callable[[Tensor], Ten
         encode: (N,3,h,w) -> (N,...), with the encoder's own preprocessing.
     """
     pairs = [pipeline.views(to_bytes(picture)) for picture in pictures]
-    deployed, antialiased = (np.stack(views) for views in zip(*pairs, strict=True))
-    same = torch.from_numpy((deployed == antialiased).all((1, 2, 3)))
-    seen, viewed = (
+    pipeline_views, lanczos_views = (np.stack(views) for views in zip(*pairs, strict=True))
+    equal = torch.from_numpy((pipeline_views == lanczos_views).all((1, 2, 3)))
+    features, reference = (
         encode((torch.from_numpy(views).permute(0, 3, 1, 2).contiguous().float() / 255).to(pictures)).flatten(1)
-        for views in (deployed, antialiased)
+        for views in (pipeline_views, lanczos_views)
     )
-    cosine = F.cosine_similarity(seen.double(), viewed.double(), dim=1).cpu()
+    cosine = F.cosine_similarity(features.double(), reference.double(), dim=1).cpu()
     if not bool(cosine.isfinite().all()):
         raise FloatingPointError("an embedding of a resized picture is not finite")
-    return torch.where(same, 1.0, cosine.clamp(max=1))
+    return torch.where(equal, 1.0, cosine.clamp(max=1))
 
 
 @stored("detection")
@@ -77,8 +77,8 @@ class Detection:
     @cached_property
     def thresholds(self) -> dict[str, Threshold]:
         """By cluster, from the clean pictures of all others."""
-        others = {one: torch.tensor([each != one for each in self.clusters]) for one in dict.fromkeys(self.clusters)}
-        return {one: threshold_of(self.cosine["clean"][rows]) for one, rows in others.items()}
+        index, clean = numbers(self.clusters), self.cosine["clean"]
+        return {name: conformal_threshold(clean[index != i]) for i, name in enumerate(dict.fromkeys(self.clusters))}
 
     @property
     def limits(self) -> Tensor:
@@ -91,21 +91,23 @@ class Detection:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for metrics.json; without a second cluster nothing is flagged or not."""
-        each = [*self.thresholds.values()]
-        known = len(each) > 1
+        thresholds = [*self.thresholds.values()]
+        calibrated = len(thresholds) > 1
         trials = totals(torch.ones(len(self.names)), self.clusters)
         return {
             "pictures": len(self.names),
-            "clusters": len(each),
+            "clusters": len(thresholds),
             "pipeline": self.pipeline,
             "size": list(self.size),
-            "calibration": min(one.clean for one in each),
-            "bound": max(one.bound for one in each) if known else None,
-            "thresholds": [end(one.value for one in each) for end in (min, max)] if known else None,
+            "calibration": min(threshold.clean for threshold in thresholds),
+            "bound": max(threshold.bound for threshold in thresholds) if calibrated else None,
+            "thresholds": [end(threshold.value for threshold in thresholds) for end in (min, max)]
+            if calibrated
+            else None,
             "arms": {
                 arm: {
                     "flagged": rate(by_cluster(self.flagged(arm), self.clusters), trials)._asdict()
-                    if known
+                    if calibrated
                     else None,
                     "lowest": float(cosine.min()),
                 }

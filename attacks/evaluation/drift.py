@@ -15,8 +15,8 @@ from attacks.eot.bank import Bank
 from attacks.eot.batching import Pass, in_passes
 from attacks.evaluation.clusters import by_cluster
 from attacks.evaluation.intervals import interval
-from attacks.evaluation.scores import signature_of
-from attacks.evaluation.significance import LEVEL, needed, sign_flip
+from attacks.evaluation.scores import signature_method
+from attacks.evaluation.significance import LEVEL, fewest_clusters, sign_flip
 from attacks.objectives.embedding import similarity
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.stored import stored
@@ -25,15 +25,15 @@ from transforms.doors import unchecked
 from transforms.scene import Shown, taken
 
 #: The name for all layers, and how many of them are taken at most.
-ALL, MOST = "all", 24
+ALL_LAYERS, MAX_LAYERS = "all", 24
 #: With fewer layers than this, the next level of names is added.
-FEW = 12
+MIN_LAYERS = 12
 #: Number of views: the first ones of the held-out bank.
 VIEWS = 32
 #: The drift at a flip, as a multiple of that of noise.
-CLEARLY = 2.0
+NOISE_FACTOR = 2.0
 #: The least drift at the output for a flip.
-LEAST = 0.1
+MIN_DRIFT = 0.1
 
 
 @stored("drift")
@@ -59,10 +59,10 @@ class Drift:
         units = self._units(clusters)
         drift, other = (1 - units[arm] for arm in ("eot", "noise"))
         end = float(drift[-1].mean())
-        for name, own, noise in zip(self.layers, drift, other, strict=True):
-            mean = float(own.mean())
-            clear = mean >= CLEARLY * float(noise.mean()) and _above(own - noise)
-            if end >= LEAST and mean > end / 2 and clear:
+        for name, attack_drift, noise_drift in zip(self.layers, drift, other, strict=True):
+            mean = float(attack_drift.mean())
+            clear = mean >= NOISE_FACTOR * float(noise_drift.mean()) and _above(attack_drift - noise_drift)
+            if end >= MIN_DRIFT and mean > end / 2 and clear:
                 return name
         return None
 
@@ -92,7 +92,7 @@ class Drift:
 
 
 def _above(differences: Tensor) -> bool:
-    if len(differences) < needed():
+    if len(differences) < fewest_clusters():
         return bool((differences > 0).all())
     return bool(differences.mean() > 0) and sign_flip(differences) < LEVEL
 
@@ -103,7 +103,7 @@ def layer_drift(
     clean: Tensor,
     attacked: Mapping[str, Shown],
     bank: Bank,
-    layers: Sequence[str] | Mapping[str, Pool] = (ALL,),
+    layers: Sequence[str] | Mapping[str, Pool] = (ALL_LAYERS,),
     *,
     chunk: int = 64,
     world: World = ALONE,
@@ -117,7 +117,7 @@ def layer_drift(
         clean: (N,3,H,W) in [0,1].
         attacked: arm -> (N,3,H,W), the same pictures after an attack.
         bank: the views.
-        layers: the argument of `ordered`, or its result.
+        layers: the argument of `layer_order`, or its result.
         chunk: most views in memory at once.
         world: the processes that share the views; each gets all cosines.
 
@@ -134,32 +134,32 @@ def layer_drift(
         >>> drift.layers, drift.cosine["eot"].shape, bool((drift.cosine["eot"] < 1).all())
         (('0', 'output'), torch.Size([2, 2, 4]), True)
     """
-    for shown in (clean, *attacked.values()):
-        check_images(shown)
+    for scene in (clean, *attacked.values()):
+        check_images(scene)
     began = time.perf_counter()
-    pools = layers if isinstance(layers, Mapping) else ordered(encoder, layers, clean[:1])
-    signature, arms = signature_of(encoder), 1 + len(attacked)
+    pools = layers if isinstance(layers, Mapping) else layer_order(encoder, layers, clean[:1])
+    signature, arms = signature_method(encoder), 1 + len(attacked)
 
-    def compared(name: str, features: Tensor) -> Tensor:
+    def cosines_to_clean(name: str, features: Tensor) -> Tensor:
         """(1 + arms) blocks of views, the untouched ones first -> (arms, views)."""
         if name == OUTPUT and signature is not None:
             features = signature(features)
-        own, *others = features.to(torch.promote_types(features.dtype, torch.float32)).chunk(arms)
-        return torch.stack([_cosine(other, own) for other in others])
+        clean_row, *others = features.to(torch.promote_types(features.dtype, torch.float32)).chunk(arms)
+        return torch.stack([_cosine(other, clean_row) for other in others])
 
     cosine = clean.new_zeros(len(pools), len(attacked), len(clean), len(bank.u))
-    with Layers(encoder, pools, keep=compared) as layer_cosines:
+    with Layers(encoder, pools, keep=cosines_to_clean) as layer_cosines:
 
-        def cosines_of(part: Pass) -> Tensor:
+        def pass_cosines(part: Pass) -> Tensor:
             rows = torch.tensor(part.images)
             u = bank.u[list(part.groups[0])].repeat(len(rows), 1)
-            views = [unchecked(bank.transforms)(taken(shown, rows), u) for shown in (clean, *attacked.values())]
+            views = [unchecked(bank.transforms)(taken(scene, rows), u) for scene in (clean, *attacked.values())]
             cosines = layer_cosines(torch.cat(views), **encoder_draws(bank.transforms, u.repeat(arms, 1)))
             return torch.stack([cosines[name] for name in pools]).view(len(pools), len(attacked), len(rows), -1)
 
         mine = world.share(len(bank.u))
-        for part, some in in_passes(cosines_of, len(clean), mine, max(1, chunk // arms)):
-            cosine[:, :, part.images.start : part.images.stop, part.groups[0]] = some.to(cosine)
+        for part, cosines in in_passes(pass_cosines, len(clean), mine, max(1, chunk // arms)):
+            cosine[:, :, part.images.start : part.images.stop, part.groups[0]] = cosines.to(cosine)
     world.sum(cosine)
     names = tuple(name if pool == "flat" else f"{name}:{pool}" for name, pool in pools.items())
     by_arm = {arm: cosine[:, j].cpu() for j, arm in enumerate(attacked)}
@@ -167,7 +167,7 @@ def layer_drift(
 
 
 @torch.no_grad()
-def ordered(encoder: nn.Module, layers: Sequence[str], image: Tensor) -> dict[str, Pool]:
+def layer_order(encoder: nn.Module, layers: Sequence[str], image: Tensor) -> dict[str, Pool]:
     """The layers and their pools in the order in which they run, followed by the encoder's output.
 
     Args:
@@ -179,33 +179,33 @@ def ordered(encoder: nn.Module, layers: Sequence[str], image: Tensor) -> dict[st
         ValueError: naming `evaluate.layers`: an unknown layer, or a pool that does not fit it.
     """
     image = image.expand(2, *image.shape[1:])  # with one row, an output for all pictures looks like one for each
-    visited = visits(encoder, image)
-    place = {visit.name: visit.order for visit in visited}
-    pools = layer_pools(_sensible(visited) if list(layers) == [ALL] else layers, "evaluate.layers")
+    layer_visits = visits(encoder, image)
+    place = {visit.name: visit.order for visit in layer_visits}
+    pools = layer_pools(_sensible(layer_visits) if list(layers) == [ALL_LAYERS] else layers, "evaluate.layers")
     pools[OUTPUT] = pools.get(OUTPUT, "flat")
-    with key_in_errors("evaluate.layers"), Layers(encoder, pools) as features_of:
-        features_of(image)  # a pool that does not fit its layer fails now, not after the attack
+    with key_in_errors("evaluate.layers"), Layers(encoder, pools) as recorder:
+        recorder(image)  # a pool that does not fit its layer fails now, not after the attack
     return {name: pools[name] for name in sorted(pools, key=lambda name: (name == OUTPUT, place[name]))}
 
 
-def _sensible(visited: list[Visit]) -> list[str]:
-    """The names of layers with different outputs, level by level, at most `MOST`; of a level with too many, some in
-    even steps."""
+def _sensible(layer_visits: list[Visit]) -> list[str]:
+    """The names of layers with different outputs, level by level, at most `MAX_LAYERS`; of a level with too
+    many, some in even steps."""
     groups: dict[str, list[Visit]] = {}
-    for visit in visited:
+    for visit in layer_visits:
         if visit.features and visit.calls == 1:
             groups.setdefault(visit.alias or visit.name, []).append(visit)
     groups = {key: group for key, group in groups.items() if all(visit.name != OUTPUT for visit in group)}
     shallow = [min(group, key=_level) for group in groups.values()]
-    chosen: list[Visit] = []
+    choice: list[Visit] = []
     for level in sorted({_level(visit) for visit in shallow}):
         new = sorted((visit for visit in shallow if _level(visit) == level), key=lambda visit: visit.order)
-        room = MOST - len(chosen)
+        room = MAX_LAYERS - len(choice)
         if len(new) > room:  # in even steps, the last one included
-            chosen += [new[(i + 1) * len(new) // room - 1] for i in range(room if len(chosen) < FEW else 0)]
+            choice += [new[(i + 1) * len(new) // room - 1] for i in range(room if len(choice) < MIN_LAYERS else 0)]
             break
-        chosen += new
-    return [visit.name for visit in chosen]
+        choice += new
+    return [visit.name for visit in choice]
 
 
 def _level(visit: Visit) -> int:
@@ -225,8 +225,8 @@ def summary(drift: Mapping[str, Any]) -> str:
     head = f"drift over {len(rows)} layers: the embedding flips"
     if flip is None:
         return f"{head} nowhere (cosine of the {OUTPUT} {_pair(end)})"
-    after = "" if flip is end else f"; {OUTPUT} {_pair(end)}"
-    return f"{head} at {flip['layer']} (cosine {_pair(flip)}{after})"
+    suffix = "" if flip is end else f"; {OUTPUT} {_pair(end)}"
+    return f"{head} at {flip['layer']} (cosine {_pair(flip)}{suffix})"
 
 
 def _pair(row: Mapping[str, Any]) -> str:

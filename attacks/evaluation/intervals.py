@@ -20,10 +20,10 @@ Floats = npt.NDArray[np.float64]
 FEWEST_MEANS, FEWEST_SHARES = 30, 4
 #: The most clusters among which a tenth that behaves otherwise may be missed, and the share that `share_ends` leaves
 #: room for.
-MISSED, OTHERWISE = 28, 0.14
+MISSABLE, OTHERWISE = 28, 0.14
 #: Clusters with hits only, and as many with misses only, that `share_ends` adds to estimate the variance between
-#: clusters: of up to `MISSED` clusters, and of more.
-UNSEEN = 0.1, 0.2
+#: clusters: of up to `MISSABLE` clusters, and of more.
+EXTRA = 0.1, 0.2
 #: The continuity correction of its ends, between Jeffreys' 1/2 and Clopper & Pearson's 1.
 CONTINUITY = 2 / 3
 
@@ -72,10 +72,10 @@ def array(values: Tensor) -> Floats:
 
 def summary(units: Floats, mean: float, ends: tuple[Floats, Floats] | None) -> Interval:
     """An interval of (C,) units from its ends (1,), widened to hold the mean; without ends, their range."""
-    least, most = float(units.min()), float(units.max())
-    mean = min(max(mean, least), most)  # despite rounding
+    smallest, largest = float(units.min()), float(units.max())
+    mean = min(max(mean, smallest), largest)  # despite rounding
     if ends is None:
-        return Interval(mean, least, most, "range")
+        return Interval(mean, smallest, largest, "range")
     return Interval(mean, min(mean, float(ends[0][0])), max(mean, float(ends[1][0])))
 
 
@@ -84,9 +84,9 @@ def mean_ends(units: Floats) -> tuple[Floats, Floats]:
     long tail by Johnson's (1978) correction for skewness, within the range of the values."""
     n = units.shape[1]
     mean, spread = units.mean(1), units.std(1, ddof=1)
-    away = (units - mean[:, None]) / np.where(spread > 0, spread, 1)[:, None]
+    deviations = (units - mean[:, None]) / np.where(spread > 0, spread, 1)[:, None]
     half = float(scipy.stats.t.ppf(0.975, n - 1)) / math.sqrt(n)
-    shift = (away**3).mean(1) * (1 / (6 * n) + half**2 / 3)
+    shift = (deviations**3).mean(1) * (1 / (6 * n) + half**2 / 3)
     low, high = mean + spread * (shift.clip(max=0) - half), mean + spread * (shift.clip(min=0) + half)
     return low.clip(units.min(1)), high.clip(max=units.max(1))
 
@@ -106,7 +106,7 @@ def rate(shares: Tensor, trials: int | Tensor | None = None) -> Interval:
     """
     if trials is None:
         shares, trials = shares.double().mean(1), shares.shape[1]
-    units, n = array(shares), trials_of(trials)
+    units, n = array(shares), harmonic_trials(trials)
     mean = float(units.mean())
     if len(units) == 1:
         ends = scipy.stats.binomtest(round(mean * n), n).proportion_ci(0.95, "wilson")
@@ -114,7 +114,7 @@ def rate(shares: Tensor, trials: int | Tensor | None = None) -> Interval:
     return summary(units, mean, share_ends(units[None], n) if len(units) >= FEWEST_SHARES else None)
 
 
-def trials_of(trials: int | Tensor) -> int:
+def harmonic_trials(trials: int | Tensor) -> int:
     """The harmonic mean of the numbers of views, rounded: with independent views the mean of the clusters' shares
     varies as if each cluster had so many."""
     return trials if isinstance(trials, int) else max(1, round(1 / float((1 / array(trials)).mean())))
@@ -125,39 +125,39 @@ def share_ends(shares: Floats, trials: int | Floats) -> tuple[Floats, Floats]:
 
     They are quantiles of beta distributions for the effective number of trials (Korn & Graubard 1998): p (1 - p) over
     the variance of the mean share (Kish 1965), corrected by Student's t because the variance is estimated; at least
-    n, at most n `trials`. A part of a cluster (`UNSEEN`) with hits only, and of one with misses only, is added to the
-    estimate, for clusters that agree by chance. Up to `MISSED` clusters, room is left for further clusters with hits
-    only, or with misses only: the share that n clusters miss at a risk of 5 %, at most `OTHERWISE`.
+    n, at most n `trials`. A part of a cluster (`EXTRA`) with hits only, and of one with misses only, is added to the
+    estimate, for clusters that agree by chance. Up to `MISSABLE` clusters, room is left for further clusters with
+    hits only, or with misses only: the share that n clusters miss at a risk of 5 %, at most `OTHERWISE`.
     """
     n, mean = shares.shape[1], shares.mean(1)
-    unseen = UNSEEN[n > MISSED]
-    p = (shares.sum(1) + unseen) / (n + 2 * unseen)
-    squares = ((shares - p[:, None]) ** 2).sum(1) + unseen * (p**2 + (1 - p) ** 2)
-    worth = n * p * (1 - p) / squares * (n + 2 * unseen - 1)
+    extra = EXTRA[n > MISSABLE]
+    p = (shares.sum(1) + extra) / (n + 2 * extra)
+    squares = ((shares - p[:, None]) ** 2).sum(1) + extra * (p**2 + (1 - p) ** 2)
+    worth = n * p * (1 - p) / squares * (n + 2 * extra - 1)
     worth *= float(scipy.stats.norm.ppf(0.975) / scipy.stats.t.ppf(0.975, n - 1)) ** 2
     worth = worth.clip(n, n * trials)
     hits = mean * worth
     low = scipy.special.betaincinv(hits + 1 - CONTINUITY, worth - hits + CONTINUITY, 0.025)
     high = scipy.special.betaincinv(hits + CONTINUITY, worth - hits + 1 - CONTINUITY, 0.975)
-    missed = min(OTHERWISE, 1 - 0.05 ** (1 / n)) if n <= MISSED else 0.0
-    least = mean * (1 - missed)
-    return np.minimum(low, least), np.maximum(high, least + missed)
+    missable = min(OTHERWISE, 1 - 0.05 ** (1 / n)) if n <= MISSABLE else 0.0
+    floor = mean * (1 - missable)
+    return np.minimum(low, floor), np.maximum(high, floor + missable)
 
 
 def median(values: Tensor) -> Interval:
     """The lower median of (N,) values, in `mean`, with an interval between two of the values (order statistics;
     Thompson 1936). Its coverage is at least 0.95 for any distribution; of fewer than six values it is their range."""
     units = array(values)
-    return _ordered(units, 0.5, float(np.sort(units)[(len(units) - 1) // 2]))
+    return _rank_interval(units, 0.5, float(np.sort(units)[(len(units) - 1) // 2]))
 
 
 def quantile(values: Tensor, share: float) -> Interval:
     """The same for the quantile at `share`, interpolated linearly."""
     units = array(values)
-    return _ordered(units, share, float(np.quantile(units, share)))
+    return _rank_interval(units, share, float(np.quantile(units, share)))
 
 
-def _ordered(units: Floats, share: float, middle: float) -> Interval:
+def _rank_interval(units: Floats, share: float, middle: float) -> Interval:
     """The two of (N,) values that enclose a quantile, each with an error of at most 2.5 %; their range where no two
     do."""
     low, high = scipy.stats.quantile_test(units, p=share).confidence_interval(0.95)  # NaN where there is none

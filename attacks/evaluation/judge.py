@@ -26,7 +26,7 @@ from transforms.scene import Shown
 class Scoring(Protocol):
     """Scores pictures on a bank of views, and determines where the attack succeeds."""
 
-    def __call__(self, shown: Shown, rows: Tensor, bank: Bank) -> Scores:
+    def __call__(self, scenes: Shown, rows: Tensor, bank: Bank) -> Scores:
         """The scores of the pictures with numbers `rows` (N,) from each of V views."""
 
     def success(self, scores: Scores, rows: Tensor) -> Tensor:
@@ -71,9 +71,9 @@ class CellScores(NamedTuple):
         ]
 
 
-def judged(judge: Scoring, shown: Shown, rows: Tensor, bank: Bank) -> CellScores:
+def judged(judge: Scoring, scenes: Shown, rows: Tensor, bank: Bank) -> CellScores:
     """The scores on a bank, on the CPU."""
-    scores = judge(shown, rows, bank)
+    scores = judge(scenes, rows, bank)
     return CellScores(scores.cosine.cpu(), judge.success(scores, rows).cpu())
 
 
@@ -101,13 +101,13 @@ class Judge:
     world: World = ALONE
     signature: Callable[[Tensor], Tensor] | None = None
 
-    def __call__(self, shown: Shown, rows: Tensor, bank: Bank, title: str = "") -> Scores:
+    def __call__(self, scenes: Shown, rows: Tensor, bank: Bank, title: str = "") -> Scores:
         """The scores, on the CPU, of the pictures with numbers `rows` (n,); with a `title` progress is displayed."""
         voters = 0 if self.known.alone(self.truth) is None else self.neighbours
         goal = None if self.goal is None else self.goal[rows]
         with Progress(title, len(rows), shown=bool(title) and self.world.first) as progress:
             scores = evaluate(
-                shown,
+                scenes,
                 self.own[rows.to(self.own.device)],
                 self.gallery,
                 encoder=self.encoder,

@@ -97,12 +97,12 @@ def _values(scores: Scores, clean: Scores, success: Tensor) -> dict[str, Tensor]
 
 def _surviving(clean: Tensor, success: Tensor) -> dict[str, list[Any]]:
     """The columns `survived` and `success_survived`, from the successes (N,V) on the clean pictures and of an arm."""
-    survived = (~clean).sum(1)
-    shares = (success & ~clean).sum(1).double() / survived
+    survivors = (~clean).sum(1)
+    shares = (success & ~clean).sum(1).double() / survivors
     return {
-        "survived": survived.tolist(),
+        "survived": survivors.tolist(),
         "success_survived": [
-            share if views else None for share, views in zip(shares.tolist(), survived, strict=True)
+            share if views else None for share, views in zip(shares.tolist(), survivors, strict=True)
         ],
     }
 
@@ -129,7 +129,7 @@ def arms_table(
             arm.
     """
     table: dict[str, dict[str, dict[str, object]]] = {}
-    for bank, arms in grouped(rows).items():
+    for bank, arms in rows_by_arm(rows).items():
         table[bank] = {arm: _measures(arm_rows) for arm, arm_rows in arms.items()}
         if views is not None:
             scores, success = views[bank]
@@ -143,21 +143,21 @@ def arms_table(
 
 def _measures(rows: Sequence[Row]) -> dict[str, object]:
     """The measures of one arm on one bank."""
-    measures: dict[str, object] = {name: summarised(name, rows) for name in (*MEANS, *SHARES, *MEDIANS)}
+    measures: dict[str, object] = {name: measure_summary(name, rows) for name in (*MEANS, *SHARES, *MEDIANS)}
     tars = [name for name in rows[0] if name.startswith(TAR)]
-    rates = {name.removeprefix(TAR): value for name in tars if (value := summarised(name, rows)) is not None}
+    rates = {name.removeprefix(TAR): value for name in tars if (value := measure_summary(name, rows)) is not None}
     return measures | {"tar": rates or None}
 
 
-def summarised(name: str, rows: Sequence[Row]) -> dict[str, object] | None:
+def measure_summary(name: str, rows: Sequence[Row]) -> dict[str, object] | None:
     """A measure of some rows as plain values; None where they have none."""
     views, rows = "survived" if name == "success_survived" else "views", with_a_value(name, rows)
-    column = column_of(rows, name)
+    column = number_column(rows, name)
     if column is None:
         return None
-    value = _clustered(name, column, clusters_of(rows), trials=column_of(rows, views))
-    if made_from(rows) and len({*clusters_of(rows)}) > 1:
-        value = spread_of(value.mean, (medians if name in MEDIANS else by_cluster)(column, clusters_of(rows)))
+    value = _cluster_interval(name, column, cluster_column(rows), trials=number_column(rows, views))
+    if has_fit_rows(rows) and len({*cluster_column(rows)}) > 1:
+        value = range_interval(value.mean, (medians if name in MEDIANS else by_cluster)(column, cluster_column(rows)))
     return value._asdict()
 
 
@@ -167,13 +167,13 @@ def judged_rows(rows: Sequence[R]) -> list[R]:
     return held_out or list(rows)
 
 
-def made_from(rows: Sequence[Row]) -> bool:
+def has_fit_rows(rows: Sequence[Row]) -> bool:
     """Whether these are rows of the pictures that a shared perturbation was made from: they are no sample of others,
     and have no interval or test."""
     return any(row.get("split") == FIT for row in rows)
 
 
-def spread_of(mean: float, units: Tensor) -> Interval:
+def range_interval(mean: float, units: Tensor) -> Interval:
     """A mean with the range of the clusters' values (C,)."""
     return Interval(mean, float(units.min()), float(units.max()), "range")
 
@@ -181,11 +181,11 @@ def spread_of(mean: float, units: Tensor) -> Interval:
 def with_a_value(name: str, rows: Sequence[Row]) -> Sequence[Row]:
     """The rows of pictures that can have a measure: without a view that the clean picture survives there is no
     `success_survived`, and without another picture of the identity nothing to be `RETRIEVED`."""
-    some = name in ("success_survived", *RETRIEVED)
-    return [row for row in rows if row.get(name) not in (None, "")] if some else rows
+    optional = name in ("success_survived", *RETRIEVED)
+    return [row for row in rows if row.get(name) not in (None, "")] if optional else rows
 
 
-def _clustered(name: str, column: Tensor, clusters: Sequence[str], trials: Tensor | None) -> Interval:
+def _cluster_interval(name: str, column: Tensor, clusters: Sequence[str], trials: Tensor | None) -> Interval:
     if name in MEDIANS:
         return median(medians(column, clusters))
     if name in MEANS:
@@ -203,12 +203,12 @@ def _single(values: Mapping[str, Tensor]) -> dict[str, object]:
     return {name: value._asdict() for name, value in measures.items()}
 
 
-def clusters_of(rows: Sequence[Row]) -> list[str]:
+def cluster_column(rows: Sequence[Row]) -> list[str]:
     """The cluster of each row's picture."""
     return [str(row["cluster"]) for row in rows]
 
 
-def grouped(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
+def rows_by_arm(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
     """Rows by bank and arm, in order of first appearance."""
     groups: dict[str, dict[str, list[Row]]] = {}
     for row in rows:
@@ -216,7 +216,7 @@ def grouped(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
     return groups
 
 
-def column_of(rows: Sequence[Row], name: str) -> Tensor | None:
+def number_column(rows: Sequence[Row], name: str) -> Tensor | None:
     """A column in float64, from numbers or text; None if it has empty cells."""
     values = [row[name] for row in rows]
     if not values or any(value in (None, "") for value in values):

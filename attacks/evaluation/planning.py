@@ -5,10 +5,10 @@ import scipy
 from torch import Tensor
 
 from attacks.evaluation.intervals import Floats, array
-from attacks.evaluation.significance import LEVEL, ROUNDING, needed
+from attacks.evaluation.significance import LEVEL, ROUNDING, fewest_clusters
 
 #: Simulated studies, whose power then has a standard error of 0.01; and the most clusters that are tried.
-STUDIES, MOST = 2000, 1000
+STUDIES, MAX_CLUSTERS = 2000, 1000
 #: The most clusters for which all choices of signs are tried, and the number of random choices for more.
 EXACT, FLIPS = 12, 999
 
@@ -19,21 +19,21 @@ def clusters_for_power(differences: Tensor, effect: float, power: float = 0.8) -
 
     These are shifted to the mean `effect`, within -1..1 (or their own range, where that is wider), and resampled. The
     number is itself uncertain, as the pilot's spread is: by about 1 / sqrt(C / 2) of it. Raises ValueError for fewer
-    than two clusters, for impossible arguments, and where more than `MOST` clusters are needed.
+    than two clusters, for impossible arguments, and where more than `MAX_CLUSTERS` clusters are needed.
     """
     pilot = array(differences)
     if len(pilot) < 2 or not np.isfinite(pilot).all():
         raise ValueError(
             f"`differences` must be finite, of at least 2 clusters; got {len(pilot)} (run a larger pilot)"
         )
-    bound = max(1.0, float(np.abs(pilot).max()))
-    _check(effect, power, bound)
+    limit = max(1.0, float(np.abs(pilot).max()))
+    _check(effect, power, limit)
 
     def distance(shift: float) -> float:
-        return float((pilot + shift).clip(-bound, bound).mean()) - effect
+        return float((pilot + shift).clip(-limit, limit).mean()) - effect
 
-    values = (pilot + scipy.optimize.brentq(distance, -2 * bound, 2 * bound)).clip(-bound, bound)
-    return _fewest(values[np.random.default_rng(0).integers(len(values), size=(STUDIES, MOST))], power)
+    values = (pilot + scipy.optimize.brentq(distance, -2 * limit, 2 * limit)).clip(-limit, limit)
+    return _fewest(values[np.random.default_rng(0).integers(len(values), size=(STUDIES, MAX_CLUSTERS))], power)
 
 
 def clusters_from_rates(baseline: float, effect: float, correlation: float, trials: int, power: float = 0.8) -> int:
@@ -51,7 +51,7 @@ def clusters_from_rates(baseline: float, effect: float, correlation: float, tria
             f"`correlation` must lie in 0..1 (below 1), `trials` be positive; got {correlation}, {trials}"
         )
     _check(effect, power, 1.0)
-    random, shape = np.random.default_rng(0), (STUDIES, MOST)
+    random, shape = np.random.default_rng(0), (STUDIES, MAX_CLUSTERS)
     hits = []
     for rate in rates:
         level: Floats = np.full(shape, rate)
@@ -62,27 +62,29 @@ def clusters_from_rates(baseline: float, effect: float, correlation: float, tria
     return _fewest((hits[1] - hits[0]) / trials, power)
 
 
-def _check(effect: float, power: float, bound: float) -> None:
-    if not 0 < abs(effect) < bound:
-        raise ValueError(f"`effect` must be a difference other than 0, within -{bound:g}..{bound:g}; got {effect}")
+def _check(effect: float, power: float, limit: float) -> None:
+    if not 0 < abs(effect) < limit:
+        raise ValueError(f"`effect` must be a difference other than 0, within -{limit:g}..{limit:g}; got {effect}")
     if not LEVEL < power < 1:
         raise ValueError(f"`power` must be a probability above {LEVEL} and below 1; got {power}")
 
 
 def _fewest(values: Floats, power: float) -> int:
-    """The fewest columns of (STUDIES,MOST) with which a share `power` of the rows is significant, by bisection."""
-    low, high = needed() - 1, needed()
-    while (reached := power_of(values[:, :high])) < power:
-        if high == MOST:
-            raise ValueError(f"`effect` is too small: {MOST} clusters have a power of {reached:.2f}, below {power}")
-        low, high = high, min(MOST, 2 * high)
+    """The fewest columns of (STUDIES,MAX_CLUSTERS) with a share `power` of significant rows, by bisection."""
+    low, high = fewest_clusters() - 1, fewest_clusters()
+    while (share := flip_power(values[:, :high])) < power:
+        if high == MAX_CLUSTERS:
+            raise ValueError(
+                f"`effect` is too small: {MAX_CLUSTERS} clusters have a power of {share:.2f}, below {power}"
+            )
+        low, high = high, min(MAX_CLUSTERS, 2 * high)
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if power_of(values[:, :middle]) >= power else (middle, high)
+        low, high = (low, middle) if flip_power(values[:, :middle]) >= power else (middle, high)
     return high
 
 
-def power_of(values: Floats, level: float = LEVEL) -> float:
+def flip_power(values: Floats, level: float = LEVEL) -> float:
     """The share of B studies (B,n) whose sign flips give p below `level`: all flips for few clusters, else the same
     random ones for all studies."""
     n = values.shape[1]
@@ -91,6 +93,6 @@ def power_of(values: Floats, level: float = LEVEL) -> float:
     else:
         bits = np.random.default_rng(1).integers(0, 2, size=(FLIPS, n))
         bits[0] = 0  # the observed signs are one of the choices
-    least = np.abs(values.sum(1)) - ROUNDING * np.abs(values).sum(1)
-    beyond = (np.abs((1.0 - 2 * bits) @ values.T) >= least).mean(0)
-    return float((beyond < level).mean())
+    floor = np.abs(values.sum(1)) - ROUNDING * np.abs(values).sum(1)
+    p_values = (np.abs((1.0 - 2 * bits) @ values.T) >= floor).mean(0)
+    return float((p_values < level).mean())

@@ -67,14 +67,14 @@ class SmallestRadii:
         return [dict(zip(head, row, strict=True)) | {"largest": self.eps} for row in columns]
 
 
-def curve(radius: Tensor, clusters: Sequence[str], most: float) -> list[tuple[float, Interval]]:
-    """The share of pictures that are broken at each of some radii up to `most`, over clusters, with its interval. It
-    never falls."""
+def curve(radius: Tensor, clusters: Sequence[str], largest: float) -> list[tuple[float, Interval]]:
+    """The share of pictures that are broken at each of some radii up to `largest`, over clusters, with its interval.
+    It never falls."""
     pictures = totals(torch.ones(len(radius)), clusters)
-    points = [most * i / (POINTS - 1) for i in range(POINTS)]
+    points = [largest * i / (POINTS - 1) for i in range(POINTS)]
     near = [radius <= eps * (1 + ROUNDING) for eps in points]
     return [(eps, rate(by_cluster(hit.double(), clusters), pictures)) for eps, hit in zip(points, near, strict=True)]
 
 
 def _finite(value: Interval) -> dict[str, Any]:
-    return {key: None if each == math.inf else each for key, each in value._asdict().items()}
+    return {key: None if number == math.inf else number for key, number in value._asdict().items()}

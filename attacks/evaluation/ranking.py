@@ -23,7 +23,7 @@ ROWS, CELLS = 2**13, 2**22
 @dataclass(frozen=True, eq=False)
 class Rows:
     """The rows of a gallery (G,D), in one or more `parts`, each (g,D); a part may be mapped from a file. `signature`
-    maps rows to what is compared (see `attacks.evaluation.scores.signature_of`)."""
+    maps rows to what is compared (see `attacks.evaluation.scores.signature_method`)."""
 
     parts: tuple[Tensor, ...]
     signature: Callable[[Tensor], Tensor] | None = None
@@ -38,7 +38,7 @@ class Rows:
 
     def __getitem__(self, rows: Tensor) -> Tensor:
         """The embeddings of rows (n,), numbers on the host, as they are: (n,D) on the device of the first part."""
-        return self._gathered(rows, lambda some: some.to(self.parts[0]))
+        return self._gathered(rows, lambda part: part.to(self.parts[0]))
 
     def unit(self, rows: Tensor) -> Tensor:
         """What is compared of some embeddings (n,D): float64 of length 1 on the device of the first part."""
@@ -54,13 +54,13 @@ class Rows:
         """Rows of any part, each in this form."""
         if len(self.parts) == 1:
             return form(self.parts[0][uploaded(rows, self.device)])
-        start, places, chosen = 0, [], []
+        start, places, pieces = 0, [], []
         for part in self.parts:
-            here = ((rows >= start) & (rows < start + len(part))).nonzero()[:, 0]
-            places.append(here)
-            chosen.append(form(part[(rows[here] - start).to(part.device)]))
+            matches = ((rows >= start) & (rows < start + len(part))).nonzero()[:, 0]
+            places.append(matches)
+            pieces.append(form(part[(rows[matches] - start).to(part.device)]))
             start += len(part)
-        return torch.cat(chosen)[uploaded(torch.cat(places).argsort(), self.device)]
+        return torch.cat(pieces)[uploaded(torch.cat(places).argsort(), self.device)]
 
     def blocks(self, views: int) -> Iterator[tuple[int, Tensor]]:
         """The first row of each block and what is compared of it, for a product with `views` rows."""
@@ -78,13 +78,13 @@ class Mark(NamedTuple):
     row: Tensor
 
 
-def best(unit: Tensor, gallery: Rows, own: Tensor) -> Mark:
-    """The nearest of the rows `own` (n,), ascending, to each view (V,D) float64; the first of equal ones."""
-    if not len(own):
-        raise ValueError("`own` must hold the row of the true match; got none (is the picture in the gallery?)")
-    value, row = _none(unit, 1)
-    for rows in own.split(ROWS):
-        value, row = _merged((value, row), unit @ gallery.picked(rows).T, uploaded(rows, unit.device))
+def best(unit: Tensor, gallery: Rows, truth: Tensor) -> Mark:
+    """The nearest of the rows `truth` (n,), ascending, to each view (V,D) float64; the first of equal ones."""
+    if not len(truth):
+        raise ValueError("`truth` must hold the row of the true match; got none (is the picture in the gallery?)")
+    value, row = _empty(unit, 1)
+    for rows in truth.split(ROWS):
+        value, row = _merge((value, row), unit @ gallery.picked(rows).T, uploaded(rows, unit.device))
     return Mark(value[:, 0], row[:, 0])
 
 
@@ -94,7 +94,7 @@ def search(unit: Tensor, gallery: Rows, k: int, marks: Sequence[Mark] = ()) -> t
 
     Raises ValueError if a row of the gallery is not finite.
     """
-    value, row = _none(unit, min(k, len(gallery)))
+    value, row = _empty(unit, min(k, len(gallery)))
     ranks = [torch.ones_like(mark.row) for mark in marks]
     for start, block in gallery.blocks(len(unit)):
         alike = unit @ block.T
@@ -109,13 +109,13 @@ def search(unit: Tensor, gallery: Rows, k: int, marks: Sequence[Mark] = ()) -> t
                 raise ValueError(
                     "the gallery must hold numbers; got NaN, which has no rank (does the encoder overflow?)"
                 )
-            value[hot], row[hot] = _merged((value[hot], row[hot]), alike[hot], rows)
+            value[hot], row[hot] = _merge((value[hot], row[hot]), alike[hot], rows)
     return row, ranks
 
 
-def votes(nearest: Tensor, own: Tensor, identity: Tensor) -> Tensor:
-    """Whether the rows (V,k+1) nearest to each view, without the picture's `own` (V,), vote for its identity. Ties go
-    to the identity with the nearest row.
+def votes(nearest: Tensor, truth: Tensor, identity: Tensor) -> Tensor:
+    """Whether the rows (V,k+1) nearest to each view, without the picture's row `truth` (V,), vote for its identity.
+    Ties go to the identity with the nearest row.
 
     Args:
         identity: (G,) integers, equal for rows that show the same.
@@ -123,28 +123,28 @@ def votes(nearest: Tensor, own: Tensor, identity: Tensor) -> Tensor:
     Returns:
         (V,) bool.
     """
-    own_row = nearest == own[:, None]
-    own_row[:, -1] |= ~own_row.any(1)  # the farthest, where the own row is not among them
-    labels = identity[nearest.gather(1, own_row.long().argsort(dim=1, stable=True)[:, :-1])]
+    truth_mask = nearest == truth[:, None]
+    truth_mask[:, -1] |= ~truth_mask.any(1)  # the farthest, where the own row is not among them
+    labels = identity[nearest.gather(1, truth_mask.long().argsort(dim=1, stable=True)[:, :-1])]
     if not labels.shape[1]:
         raise ValueError("a row must be left to vote: the gallery has one row")
     support = (labels[:, :, None] == labels[:, None]).sum(2)
-    return labels.gather(1, support.argmax(1, keepdim=True))[:, 0] == identity[own]
+    return labels.gather(1, support.argmax(1, keepdim=True))[:, 0] == identity[truth]
 
 
-def _none(unit: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def _empty(unit: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return unit.new_full((len(unit), k), -torch.inf), torch.zeros(len(unit), k, dtype=torch.long, device=unit.device)
 
 
-def _merged(known: tuple[Tensor, Tensor], alike: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
-    """The nearest of those known (V,k) and of later ones, of which `alike` (V,n) are the cosines."""
-    values = torch.cat([known[0], alike], 1)
-    numbers = torch.cat([known[1], rows.expand_as(alike)], 1)
+def _merge(nearest: tuple[Tensor, Tensor], alike: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:
+    """The nearest of the rows so far (V,k) and of `rows` (n,), whose cosines are `alike` (V,n)."""
+    values = torch.cat([nearest[0], alike], 1)
+    numbers = torch.cat([nearest[1], rows.expand_as(alike)], 1)
     order = torch.arange(values.shape[1], 0, -1, device=values.device)
-    taken, picks = [], []
-    for _ in range(known[0].shape[1]):
+    cosines, picks = [], []
+    for _ in range(nearest[0].shape[1]):
         pick = ((values >= values.amax(1, keepdim=True) - TIE) * order).argmax(1, keepdim=True)  # the first
         picks.append(pick)
-        taken.append(values.gather(1, pick))
+        cosines.append(values.gather(1, pick))
         values = values.scatter(1, pick, -torch.inf)
-    return torch.cat(taken, 1), numbers.gather(1, torch.cat(picks, 1))
+    return torch.cat(cosines, 1), numbers.gather(1, torch.cat(picks, 1))

@@ -8,8 +8,8 @@ from typing import Any
 from attacks.eot.bank import Bank, bank
 from attacks.evaluation.clusters import Sample
 from attacks.evaluation.judge import CellScores, Scoring, judged
-from attacks.evaluation.significance import holm, needed, sign_flip
-from attacks.evaluation.slices import Axis, axis, sliced
+from attacks.evaluation.significance import fewest_clusters, holm, sign_flip
+from attacks.evaluation.slices import Axis, axis, slice_points
 from attacks.runtime.stored import stored
 from transforms import Compose
 from transforms.scene import Shown, base_of
@@ -45,9 +45,9 @@ class Slice:
         arms = {arm: {key: self._rows(cells) for key, cells in self._table(arm).items()} for arm in self.scores}
         content = {"x": x.to_dict(), "y": y.to_dict(), "arms": arms, "p_holm": None, "needed": None}
         if "no_eot" in self.scores:
-            few = needed(len(self.places))
-            if len(set(self.clusters)) < few:
-                content["needed"] = few
+            minimum = fewest_clusters(len(self.places))
+            if len(set(self.clusters)) < minimum:
+                content["needed"] = minimum
             else:
                 content["p_holm"] = self._rows(holm([self._p(at) for at in range(len(self.places))]))
         return content | self._extremes()
@@ -68,8 +68,8 @@ class Slice:
 
     def _rows(self, cells: Sequence[Any]) -> list[list[Any]]:
         """A list of cells as one list for each y."""
-        across = len(self.axes[0].values)
-        return [list(cells[at : at + across]) for at in range(0, len(cells), across)]
+        width = len(self.axes[0].values)
+        return [list(cells[at : at + width]) for at in range(0, len(cells), width)]
 
     def _p(self, at: int) -> float:
         """The p value of the attack with EOT against the one without, from each cluster's share of successes."""
@@ -104,14 +104,14 @@ class Response:
             "pictures": len(self.names),
             "clusters": len(set(self.clusters)),
             "views": self.views,
-            "maps": [each.map_dict() for each in self.maps],
-            "curves": [each.curve_dict() for each in self.curves],
+            "maps": [part.map_dict() for part in self.maps],
+            "curves": [part.curve_dict() for part in self.curves],
         }
 
     def rows(self) -> list[dict[str, object]]:
         """The rows of all maps, then of all curves."""
-        maps = (each.rows("map", i, self.names) for i, each in enumerate(self.maps))
-        curves = (each.rows("curve", i, self.names) for i, each in enumerate(self.curves))
+        maps = (part.rows("map", i, self.names) for i, part in enumerate(self.maps))
+        curves = (part.rows("curve", i, self.names) for i, part in enumerate(self.curves))
         return [*chain(*maps, *curves)]
 
 
@@ -137,28 +137,28 @@ class SlicePlan:
 
 
 def response(
-    shown: Mapping[str, Shown], sample: Sample, judge: Scoring, plan: SlicePlan, *, seed: int, views: int = 4
+    scenes_by_arm: Mapping[str, Shown], sample: Sample, judge: Scoring, plan: SlicePlan, *, seed: int, views: int = 4
 ) -> Response:
     """Scores over slices of the space of views.
 
     Args:
-        shown: arm -> the pictures of the sample, as read back from their files.
+        scenes_by_arm: arm -> the pictures of the sample, as read back from their files.
         views: in each cell; they differ between cells only in the coordinates of the slice.
 
     Raises:
-        ValueError: see `axes_of`.
+        ValueError: see `slice_axes`.
     """
     wide, maps = plan.wide, len(plan.maps)
-    points = bank(wide, views, seed=seed, purpose="response").u.to(base_of(next(iter(shown.values()))).device)
+    points = bank(wide, views, seed=seed, purpose="response").u.to(base_of(next(iter(scenes_by_arm.values()))).device)
     slices = []
-    for axes in axes_of(plan):
-        cells = Bank(wide, sliced(points, axes))
-        scores = {arm: judged(judge, pictures, sample.rows, cells) for arm, pictures in shown.items()}
+    for axes in slice_axes(plan):
+        cells = Bank(wide, slice_points(points, axes))
+        scores = {arm: judged(judge, pictures, sample.rows, cells) for arm, pictures in scenes_by_arm.items()}
         slices.append(Slice(axes, scores, views, sample.clusters))
     return Response(tuple(slices[:maps]), tuple(slices[maps:]), sample.names, sample.clusters, views)
 
 
-def axes_of(plan: SlicePlan) -> list[tuple[Axis, ...]]:
+def slice_axes(plan: SlicePlan) -> list[tuple[Axis, ...]]:
     """The axes of all maps, then of all curves.
 
     Raises:

@@ -21,26 +21,26 @@ BLOCK = 2**14
 
 @torch.no_grad()
 def impostors(
-    embeddings: Tensor | Rows, identity: Tensor | None = None, cluster: Tensor | None = None, most: int = PAIRS
+    embeddings: Tensor | Rows, identity: Tensor | None = None, cluster: Tensor | None = None, limit: int = PAIRS
 ) -> Tensor:
     """The cosines of the `pairs` of impostors: (P,) float64 on the CPU.
 
     Args:
         embeddings: (G,D) of untouched pictures, none of length 0.
     """
-    first, second = pairs(len(embeddings), identity, cluster, most)
-    pick = embeddings.picked if isinstance(embeddings, Rows) else _picked(F.normalize(embeddings, dim=1))
+    first, second = pairs(len(embeddings), identity, cluster, limit)
+    pick = embeddings.picked if isinstance(embeddings, Rows) else _picker(F.normalize(embeddings, dim=1))
     cosines = [
-        (pick(one) * pick(other)).sum(1).double().cpu()
-        for one, other in zip(first.split(BLOCK), second.split(BLOCK), strict=True)
+        (pick(left) * pick(right)).sum(1).double().cpu()
+        for left, right in zip(first.split(BLOCK), second.split(BLOCK), strict=True)
     ]
     return torch.cat(cosines)
 
 
 def pairs(
-    rows: int, identity: Tensor | None = None, cluster: Tensor | None = None, most: int = PAIRS
+    rows: int, identity: Tensor | None = None, cluster: Tensor | None = None, limit: int = PAIRS
 ) -> tuple[Tensor, Tensor]:
-    """The pairs of rows of two identities and two clusters, each once. Of more than `most` pairs of two identities a
+    """The pairs of rows of two identities and two clusters, each once. Of more than `limit` pairs of two identities a
     sample is spread evenly over all.
 
     Args:
@@ -51,14 +51,14 @@ def pairs(
     order = labels.argsort(stable=True)
     # With rows sorted by identity, the impostors of a row, each pair once, are all rows after its identity.
     ends = torch.searchsorted(labels[order].contiguous(), labels[order].contiguous(), right=True)
-    until = (rows - ends).cumsum(0)
-    numbers = _spread(int(until[-1]) if rows else 0, most)
-    first = torch.searchsorted(until, numbers, right=True)
-    one, other = order[first], order[rows - (until[first] - numbers)]
+    totals = (rows - ends).cumsum(0)
+    numbers = _spread(int(totals[-1]) if rows else 0, limit)
+    first = torch.searchsorted(totals, numbers, right=True)
+    left, right = order[first], order[rows - (totals[first] - numbers)]
     if cluster is None:
-        return one, other
-    apart = cluster[one] != cluster[other]
-    return one[apart], other[apart]
+        return left, right
+    mask = cluster[left] != cluster[right]
+    return left[mask], right[mask]
 
 
 def rates(rows: int, identity: Tensor | None, cluster: Tensor | None) -> list[float]:
@@ -66,17 +66,17 @@ def rates(rows: int, identity: Tensor | None, cluster: Tensor | None) -> list[fl
     return [*thresholds(torch.zeros(len(pairs(rows, identity, cluster)[0])))]
 
 
-def _picked(unit: Tensor) -> Callable[[Tensor], Tensor]:
+def _picker(unit: Tensor) -> Callable[[Tensor], Tensor]:
     return lambda rows: unit[rows.to(unit.device)]
 
 
-def _spread(count: int, most: int) -> Tensor:
-    """All of 0..count - 1, or `most` of them, a random one from each of as many equal intervals."""
-    if count <= most:
+def _spread(count: int, limit: int) -> Tensor:
+    """All of 0..count - 1, or `limit` of them, a random one from each of as many equal intervals."""
+    if count <= limit:
         return torch.arange(count)
-    edges = torch.arange(most + 1) * count // most
+    edges = torch.arange(limit + 1) * count // limit
     lengths = edges.diff()
-    draws = torch.rand(most, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    draws = torch.rand(limit, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     return edges[:-1] + torch.minimum((draws * lengths).long(), lengths - 1)
 
 
@@ -90,7 +90,7 @@ def thresholds(cosines: Tensor, fars: Sequence[float] = FARS) -> dict[float, flo
             raise ValueError(f"`fars` must hold rates between 0 and 1; got {far}")
         if len(falling) < ACCEPTS / far:
             continue
-        allowed = int(far * len(falling))
-        allowed += (allowed + 1) / len(falling) <= far  # the product was rounded down
-        limits[far] = math.nextafter(float(falling[allowed]), math.inf)  # excludes the first one too many
+        accepts = int(far * len(falling))
+        accepts += (accepts + 1) / len(falling) <= far  # the product was rounded down
+        limits[far] = math.nextafter(float(falling[accepts]), math.inf)  # excludes the first one too many
     return limits

@@ -27,7 +27,7 @@ from transforms.devices import uploaded
 from transforms.scene import Shown, base_of
 
 #: Views that are compared with the gallery together.
-TOGETHER = 512
+GROUP = 512
 
 
 @stored("scores")
@@ -72,7 +72,7 @@ def embed(images: Tensor, encoder: Encoder, device: torch.device, chunk: int = 6
     return join_trees([part for _, part in in_parts(lambda part: encoder(part.to(device)), images, chunk)], torch.cat)
 
 
-def signature_of(encoder: object) -> Callable[[Tensor], Tensor] | None:
+def signature_method(encoder: object) -> Callable[[Tensor], Tensor] | None:
     """The method `signature` of an encoder, which maps features (...,D) to the values that are compared, such as the
     bits of a hash. None without such a method: the features are compared."""
     signature: Callable[[Tensor], Tensor] | None = optional(encoder, "signature")
@@ -100,7 +100,7 @@ def evaluate(
         gallery: (G,D) embeddings of the pictures that views are matched with, in memory or mapped from a file. They
             are compared block by block.
         world: the processes that share the views; each gets all scores.
-        signature: see `signature_of`; None for that of `encoder`, which a wrapper may lack.
+        signature: see `signature_method`; None for that of `encoder`, which a wrapper may lack.
         right: the ground truth, for ranks and votes.
         progress: called after each picture.
 
@@ -124,11 +124,11 @@ def evaluate(
     check_images(images, slack=1e-9)  # roundings alone
     _check(base, clean, parts, encoder)
     check_encoder(encoder, base, bank.transforms, tree=False)
-    signature = signature or signature_of(encoder)
+    signature = signature or signature_method(encoder)
     width = clean.shape[1]
     if signature is not None:
         clean = signature(clean)
-    known = Rows(parts, signature)
+    candidates = Rows(parts, signature)
     mine = list(world.share(len(bank.u)))
     cosine = base.new_zeros(len(base), len(bank.u))
     kinds = {key: None if key == "goal_cosine" else torch.long for key in _keys(right)}
@@ -140,18 +140,18 @@ def evaluate(
             raise ValueError(f"`clean` must be embedded with `encoder`, {features.shape[2]} wide; got {width}")
         views = uploaded(torch.tensor(part.groups[0]), cosine.device)
         finite = features.isfinite().all(2)  # a signature may map NaN to bits
-        ranked = bool(finite.all())  # otherwise an error is raised below
+        rankable = bool(finite.all())  # otherwise an error is raised below
         for i, rows, whole in zip(part.images, features, finite, strict=True):
             unit = F.normalize(rows if signature is None else signature(rows), dim=1)
             alike = (unit * F.normalize(clean[i], dim=0)).sum(1)
             cosine[i, views] = alike.masked_fill(~whole, torch.nan).to(cosine)
-            if ranked:
+            if rankable:
                 waiting.append(_Waiting(i, views, rows))
-            if sum(len(each.rows) for each in waiting) >= TOGETHER:
-                _place(columns, waiting, known, right)
+            if sum(len(group.rows) for group in waiting) >= GROUP:
+                _place(columns, waiting, candidates, right)
             if part.groups[0][-1] == mine[-1]:
                 progress()
-    _place(columns, waiting, known, right)
+    _place(columns, waiting, candidates, right)
     world.sum(cosine, *columns.values())
     if not bool(cosine.isfinite().all()):
         raise located(bank.query(judged(images, clean, encoder, Away())), ~cosine.isfinite())
@@ -184,8 +184,8 @@ def _keys(right: Right | None) -> list[str]:
     """The scores that compare with the gallery."""
     if right is None:
         return ["nearest"]
-    votes_too = ["vote"] if right.labels is not None and right.neighbours else []
-    return ["nearest", "rank", *votes_too, *([] if right.goal is None else ["goal_rank", "goal_cosine"])]
+    vote_keys = ["vote"] if right.labels is not None and right.neighbours else []
+    return ["nearest", "rank", *vote_keys, *([] if right.goal is None else ["goal_rank", "goal_cosine"])]
 
 
 class _Waiting(NamedTuple):
@@ -196,41 +196,43 @@ class _Waiting(NamedTuple):
     rows: Tensor
 
 
-def _place(columns: dict[str, Tensor], waiting: list[_Waiting], known: Rows, right: Right | None) -> None:
+def _place(columns: dict[str, Tensor], waiting: list[_Waiting], candidates: Rows, right: Right | None) -> None:
     """Fill the columns of the views that wait."""
     if not waiting:
         return
-    units = [known.unit(each.rows) for each in waiting]
+    units = [candidates.unit(group.rows) for group in waiting]
     marks, voters = {}, 1
     if right is not None:
-        marks["rank"] = _mark(waiting, units, known, right.truth, right.labels)
+        marks["rank"] = _mark(waiting, units, candidates, right.truth, right.labels)
         voters += right.neighbours if "vote" in columns else 0
         if right.goal is not None:
-            marks["goal_rank"] = _mark(waiting, units, known, right.goal, right.labels)
+            marks["goal_rank"] = _mark(waiting, units, candidates, right.goal, right.labels)
     unit = torch.cat(units)
-    nearest, ranks = search(unit, known, voters, list(marks.values()))
+    nearest, ranks = search(unit, candidates, voters, list(marks.values()))
     values = {"nearest": nearest[:, 0]} | dict(zip(marks, ranks, strict=True))
-    sizes = [len(each.rows) for each in waiting]
+    sizes = [len(group.rows) for group in waiting]
     if right is not None:
-        pictures = torch.tensor([each.picture for each in waiting]).repeat_interleave(torch.tensor(sizes))
+        pictures = torch.tensor([group.picture for group in waiting]).repeat_interleave(torch.tensor(sizes))
         if "vote" in columns and right.labels is not None:
-            own, labels = (uploaded(each, unit.device) for each in (right.truth[pictures], right.labels))
-            values["vote"] = votes(nearest, own, labels)
+            truth, labels = (uploaded(group, unit.device) for group in (right.truth[pictures], right.labels))
+            values["vote"] = votes(nearest, truth, labels)
         if right.goal is not None:
-            values["goal_cosine"] = (unit * known.picked(right.goal[pictures])).sum(1)
+            values["goal_cosine"] = (unit * candidates.picked(right.goal[pictures])).sum(1)
     for key, value in values.items():
-        for each, part in zip(waiting, value.split(sizes), strict=True):
-            columns[key][each.picture, each.views] = part.to(columns[key])
+        for group, part in zip(waiting, value.split(sizes), strict=True):
+            columns[key][group.picture, group.views] = part.to(columns[key])
     waiting.clear()
 
 
-def _mark(waiting: list[_Waiting], units: list[Tensor], known: Rows, rows: Tensor, labels: Tensor | None) -> Mark:
+def _mark(
+    waiting: list[_Waiting], units: list[Tensor], candidates: Rows, rows: Tensor, labels: Tensor | None
+) -> Mark:
     """The best row that shows the same as each picture's row of `rows` (N,), view by view."""
-    found = []
-    for each, unit in zip(waiting, units, strict=True):
-        row = rows[each.picture]
-        found.append(best(unit, known, row[None] if labels is None else (labels == labels[row]).nonzero()[:, 0]))
-    return Mark(torch.cat([mark.value for mark in found]), torch.cat([mark.row for mark in found]))
+    marks = []
+    for group, unit in zip(waiting, units, strict=True):
+        row = rows[group.picture]
+        marks.append(best(unit, candidates, row[None] if labels is None else (labels == labels[row]).nonzero()[:, 0]))
+    return Mark(torch.cat([mark.value for mark in marks]), torch.cat([mark.row for mark in marks]))
 
 
 @torch.no_grad()

@@ -13,10 +13,10 @@ from attacks.evaluation.intervals import (
     Floats,
     Interval,
     array,
+    harmonic_trials,
     interval,
     share_ends,
     summary,
-    trials_of,
 )
 
 Measure = Literal["cosine", "success"]
@@ -31,52 +31,50 @@ EXACT, FLIPS = 32, 65_535
 ROUNDING = 1e-12
 
 
-def paired(one: Tensor, other: Tensor) -> Interval:
+def paired(first: Tensor, second: Tensor) -> Interval:
     """The mean difference of (C,) or (C,V) values, paired by cluster and view, with its `interval`."""
-    _check(one, other)
-    return interval(one.double() - other.double())
+    _check(first, second)
+    return interval(first.double() - second.double())
 
 
-def paired_shares(one: Tensor, other: Tensor, trials: int | Tensor) -> Interval:
+def paired_shares(first: Tensor, second: Tensor, trials: int | Tensor) -> Interval:
     """The mean difference of the shares (C,) of two arms, each of `trials` views (one number, or (C,)), with its 95 %
     interval; of fewer than `FEWEST_SHARES` clusters the range of the differences.
 
     The interval combines those of both shares (see `rate`) and the correlation between the arms (Newcombe 1998,
     method 10; Zou & Donner 2008), so that it has a width also where one arm always succeeds and the other never does.
     """
-    _check(one, other)
-    first, second = array(one), array(other)
-    mean = float((first - second).mean())
-    if len(first) < FEWEST_SHARES:
-        return summary(first - second, mean, None)
-    return summary(first - second, mean, difference_ends(first[None], second[None], trials_of(trials)))
+    _check(first, second)
+    x, y = array(first), array(second)
+    ends = None if len(x) < FEWEST_SHARES else difference_ends(x[None], y[None], harmonic_trials(trials))
+    return summary(x - y, float((x - y).mean()), ends)
 
 
-def difference_ends(one: Floats, other: Floats, trials: int | Floats) -> tuple[Floats, Floats]:
+def difference_ends(first: Floats, second: Floats, trials: int | Floats) -> tuple[Floats, Floats]:
     """The ends (B,) of the 95 % intervals of the differences of B pairs of samples of shares (B,n) of `trials`. The
     estimated correlation, where positive, is shrunk by 1 / n: of few clusters it is mostly chance."""
-    means = one.mean(1), other.mean(1)
-    lows, highs = zip(*(share_ends(each, trials) for each in (one, other)), strict=True)
-    x, y = (each - each.mean(1, keepdims=True) for each in (one, other))
+    means = first.mean(1), second.mean(1)
+    lows, highs = zip(*(share_ends(sample, trials) for sample in (first, second)), strict=True)
+    x, y = (sample - sample.mean(1, keepdims=True) for sample in (first, second))
     spread = np.sqrt((x**2).sum(1) * (y**2).sum(1))
     alike = np.where(spread > 0, (x * y).sum(1) / np.where(spread > 0, spread, 1), 0).clip(-1, 1)
-    alike = np.where(alike > 0, alike * (1 - 1 / one.shape[1]), alike)
+    alike = np.where(alike > 0, alike * (1 - 1 / first.shape[1]), alike)
     below = _error(means[0] - lows[0], highs[1] - means[1], alike)
     above = _error(highs[0] - means[0], means[1] - lows[1], alike)
     difference = means[0] - means[1]
     return (difference - below).clip(-1, 1), (difference + above).clip(-1, 1)
 
 
-def _error(one: Floats, other: Floats, alike: Floats) -> Floats:
+def _error(first: Floats, second: Floats, alike: Floats) -> Floats:
     """The error of a difference from the errors of its parts and their correlation."""
-    one, other = one.clip(0), other.clip(0)
-    result: Floats = np.sqrt((one**2 - 2 * alike * one * other + other**2).clip(0))
+    first, second = first.clip(0), second.clip(0)
+    result: Floats = np.sqrt((first**2 - 2 * alike * first * second + second**2).clip(0))
     return result
 
 
-def _check(one: Tensor, other: Tensor) -> None:
-    if one.shape != other.shape:
-        raise ValueError(f"`one` and `other` must be pairs; got shapes {tuple(one.shape)} and {tuple(other.shape)}")
+def _check(first: Tensor, second: Tensor) -> None:
+    if first.shape != second.shape:
+        raise ValueError(f"both arms must be pairs; got shapes {tuple(first.shape)} and {tuple(second.shape)}")
 
 
 def sign_flip(differences: Tensor) -> float:
@@ -90,19 +88,19 @@ def sign_flip(differences: Tensor) -> float:
     if not np.isfinite(values).all():
         raise ValueError("`differences` must be finite numbers; got NaN or infinity (does an arm lack its scores?)")
     size = float(np.abs(values).sum())
-    least = abs(float(values.sum())) - ROUNDING * size
-    if least <= 0:
+    floor = abs(float(values.sum())) - ROUNDING * size
+    if floor <= 0:
         return 1.0
     if len(values) <= EXACT:
         # The sums of one half, sorted, are searched for those that complete each sum of the other half.
         half, rest = (_sums(part) for part in (values[: len(values) // 2], values[len(values) // 2 :]))
         half.sort()
-        beyond = len(half) - np.searchsorted(half, least - rest)
-        return 2 * int(beyond.sum()) / (len(half) * len(rest))
+        extreme = len(half) - np.searchsorted(half, floor - rest)
+        return 2 * int(extreme.sum()) / (len(half) * len(rest))
     random, sums = np.random.default_rng(0), np.empty(FLIPS)
     for rows in np.array_split(np.arange(FLIPS), 16):  # to save memory
         sums[rows] = values @ (2.0 * _bits(random, len(values), len(rows)) - 1)
-    return (1 + int((np.abs(sums) >= least).sum())) / (1 + FLIPS)
+    return (1 + int((np.abs(sums) >= floor).sum())) / (1 + FLIPS)
 
 
 def _sums(values: Floats) -> Floats:
@@ -115,8 +113,8 @@ def _sums(values: Floats) -> Floats:
 
 def _bits(random: np.random.Generator, n: int, count: int) -> npt.NDArray[np.uint8]:
     """Random bits (n,count)."""
-    drawn = np.frombuffer(random.bytes(n * -(-count // 8)), np.uint8)
-    return np.unpackbits(drawn.reshape(n, -1), axis=1, count=count)
+    buffer = np.frombuffer(random.bytes(n * -(-count // 8)), np.uint8)
+    return np.unpackbits(buffer.reshape(n, -1), axis=1, count=count)
 
 
 def least_p(n: int) -> float:
@@ -124,7 +122,7 @@ def least_p(n: int) -> float:
     return 2.0 ** (1 - n) if n <= EXACT else 1 / (1 + FLIPS)
 
 
-def needed(tests: int = 1) -> int:
+def fewest_clusters(tests: int = 1) -> int:
     """The fewest clusters with which the smallest of `tests` p values, corrected by Holm's method, can be below 0.05:
     six for one test."""
     return next(n for n in range(1, EXACT + 1) if tests * least_p(n) < LEVEL)
@@ -132,10 +130,10 @@ def needed(tests: int = 1) -> int:
 
 def holm(p: Sequence[float]) -> list[float]:
     """p values corrected for multiple tests, in their order (Holm 1979)."""
-    if not all(0 <= each <= 1 for each in p):
-        raise ValueError(f"`p` must hold probabilities, 0..1; got {[each for each in p if not 0 <= each <= 1]}")
-    corrected, floor = [0.0] * len(p), 0.0
-    for done, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
-        floor = max(floor, min(1.0, (len(p) - done) * p[place]))
-        corrected[place] = floor
-    return corrected
+    if not all(0 <= value <= 1 for value in p):
+        raise ValueError(f"`p` must hold probabilities, 0..1; got {[value for value in p if not 0 <= value <= 1]}")
+    values, floor = [0.0] * len(p), 0.0
+    for rank, place in enumerate(sorted(range(len(p)), key=p.__getitem__)):
+        floor = max(floor, min(1.0, (len(p) - rank) * p[place]))
+        values[place] = floor
+    return values

@@ -50,7 +50,7 @@ def axis(query: object, transforms: Compose, wide: Compose, cells: int, key: str
     name = wide.names[index]
     if name.endswith("(seed)"):
         raise ValueError(f"`{key}` must name a quantity; {name!r} is the seed of noise: leave it out")
-    values = _along(wide, index, (torch.arange(PROBES, dtype=torch.float64) + 0.5) / PROBES)
+    values = _values_at(wide, index, (torch.arange(PROBES, dtype=torch.float64) + 0.5) / PROBES)
     if not bool((values != values[0]).any()):
         raise ValueError(
             f"`{key}` must name a coordinate that varies; {name!r} is always {float(values[0]):g} (give it a range "
@@ -61,9 +61,9 @@ def axis(query: object, transforms: Compose, wide: Compose, cells: int, key: str
     if index in wide.discrete and len(runs) <= cells:
         last = runs.cumsum(0)
         at = (last - runs / 2) / PROBES
-    places = _along(wide, index, at)
-    trained = _along(transforms, index, torch.tensor([0.0, 1 - 2**-40], dtype=torch.float64))
-    low, high = _digits(trained.sort().values)
+    places = _values_at(wide, index, at)
+    attack_range = _values_at(transforms, index, torch.tensor([0.0, 1 - 2**-40], dtype=torch.float64))
+    low, high = _digits(attack_range.sort().values)
     return Axis(name, index, tuple(_digits(places)), tuple(at.tolist()), (low, high))
 
 
@@ -75,19 +75,19 @@ def coordinate(query: object, names: Sequence[str], key: str) -> int:
     Raises:
         ValueError: with `key` and the known names.
     """
-    wanted = _plain(query) if isinstance(query, str) else ""
+    text = _plain(query) if isinstance(query, str) else ""
     for fits in (str.__eq__, str.startswith):
-        matches = [i for i, name in enumerate(names) if any(fits(part, wanted) for part in _parts(name))]
-        if wanted and len(matches) == 1:
+        matches = [i for i, name in enumerate(names) if any(fits(part, text) for part in _parts(name))]
+        if text and len(matches) == 1:
             return matches[0]
-        if wanted and matches:
-            meant = ", ".join(repr(names[i]) for i in matches)
-            raise ValueError(f"`{key}` must name one coordinate of the views; {query!r} may be {meant}")
-    known = ", ".join(repr(name) for name in names) or "none, for nothing varies"
-    raise ValueError(f"`{key}` must name a coordinate of the views; got {query!r}; known are {known}")
+        if text and matches:
+            options = ", ".join(repr(names[i]) for i in matches)
+            raise ValueError(f"`{key}` must name one coordinate of the views; {query!r} may be {options}")
+    options = ", ".join(repr(name) for name in names) or "none, for nothing varies"
+    raise ValueError(f"`{key}` must name a coordinate of the views; got {query!r}; known are {options}")
 
 
-def sliced(points: Tensor, axes: Sequence[Axis]) -> Tensor:
+def slice_points(points: Tensor, axes: Sequence[Axis]) -> Tensor:
     """The points (V,dims) in each cell, with the chosen coordinates at its middle: (cells * V,dims), the first axis
     fastest."""
     middles = torch.cartesian_prod(*[torch.tensor(axis.at, dtype=points.dtype) for axis in reversed(axes)])
@@ -98,7 +98,7 @@ def sliced(points: Tensor, axes: Sequence[Axis]) -> Tensor:
     return cells
 
 
-def _along(transforms: Compose, index: int, at: Tensor) -> Tensor:
+def _values_at(transforms: Compose, index: int, at: Tensor) -> Tensor:
     """The physical values (K,) of a coordinate at points (K,) of the unit interval, the others at their middle."""
     u = torch.full((len(at), transforms.dims), 0.5, dtype=torch.float64)
     u[:, index] = at

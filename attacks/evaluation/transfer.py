@@ -83,6 +83,6 @@ def leave_one_out(
             **setup,
         )
         file = perturbation.written(images, perturbation.quantise(best.delta, images))
-        pair = [bank.losses(each, anchor[left], member, wishes[left], chunk).mean(1) for each in (file, images)]
+        pair = [bank.losses(picture, anchor[left], member, wishes[left], chunk).mean(1) for picture in (file, images)]
         losses.append(torch.stack(pair))
     return Transfer(*torch.stack(losses, 1))

@@ -16,7 +16,7 @@ from attacks.evaluation.drift import VIEWS, Drift, layer_drift
 from attacks.evaluation.judge import Judge, resisting
 from attacks.evaluation.ranking import Rows
 from attacks.evaluation.sanity.check import Sanity
-from attacks.evaluation.scores import Scores, signature_of
+from attacks.evaluation.scores import Scores, signature_method
 from attacks.experiment.arms import Setting, check, optimise
 from attacks.experiment.artifacts import Exhibits
 from attacks.experiment.cost import Counted, Meter, Spent
@@ -262,7 +262,7 @@ def refinable(run: Run, parts: Parts) -> int:
     """The number of gradient steps toward the worst view. 0 with a target: the worst view would be the one least like
     the target, which an empty view wins. 0 for an encoder compared by its bits, or that can only be asked: they have
     no gradient."""
-    plain = parts.goal is None and signature_of(parts.encoder) is None and black_box(parts.encoder) is None
+    plain = parts.goal is None and signature_method(parts.encoder) is None and black_box(parts.encoder) is None
     return run.evaluate.refine if plain else 0
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from attacks.evaluation.ablation import varying
-from attacks.evaluation.response import SlicePlan, axes_of
+from attacks.evaluation.response import SlicePlan, slice_axes
 from attacks.evaluation.slices import axis
 from attacks.schema.validate import Run
 from attacks.study.study import Parts
@@ -19,7 +19,7 @@ TELLING = ("affine angle", "affine scale", "yaw", "distance", "angle", "scale", 
 def check(run: Run, parts: Parts) -> None:
     """Check the configuration of the parts before anything is attacked. Raises ValueError in one line."""
     config = run.evaluate
-    axes_of(
+    slice_axes(
         SlicePlan(*configured_slices(run, parts.transforms), parts.transforms, wide_of(parts.transforms, config.wide))
     )
     if config.left_out:

@@ -21,10 +21,10 @@ from attacks.data.images import file_names, save_image
 from attacks.encoders.engine import Decision, prepare
 from attacks.eot.bank import Bank, bank
 from attacks.evaluation.classes import Classes
-from attacks.evaluation.drift import Drift, ordered
+from attacks.evaluation.drift import Drift, layer_order
 from attacks.evaluation.judge import Judge, joined
 from attacks.evaluation.sanity.check import Sanity, skipped
-from attacks.evaluation.scores import embed, signature_of
+from attacks.evaluation.scores import embed, signature_method
 from attacks.experiment.arms import csv
 from attacks.experiment.artifacts import SHOWN, Exhibits, placement, sheet
 from attacks.experiment.batch import SAME, WIDE, BatchResult, Bench, Failure, arms_of, part_of, refinable
@@ -96,7 +96,7 @@ def bench_of(run: Run, parts: Parts, module: nn.Module, decision: Decision, worl
     exact = judge if module is parts.encoder else Counted(prepare(module, full))
     images = parts.queries.images
     first = images[:1].to(parts.device)
-    layers = ordered(parts.encoder, run.evaluate.layers, first) if run.evaluate.layers else {}
+    layers = layer_order(parts.encoder, run.evaluate.layers, first) if run.evaluate.layers else {}
     cache = cache_of(run, parts.encoder, full, parts.device)
     gallery, passed, cached, notes = embedded(
         parts.gallery, judge.encoder, parts.device, decision.chunk, cache, keep=world.first
@@ -109,7 +109,7 @@ def bench_of(run: Run, parts: Parts, module: nn.Module, decision: Decision, worl
         embeddings = embed(images, judge.encoder, parts.device, decision.chunk)
         assert isinstance(embeddings, Tensor)
         own, passed = embeddings, passed + len(images)
-    signature = signature_of(parts.encoder)
+    signature = signature_method(parts.encoder)
     right = (parts.gallery, parts.truth, parts.goal)
     judges = Judge(judge, own, gallery, *right, run.evaluate.neighbours, decision.chunk, world, signature)
     names = tuple(file_names(parts.queries.names))

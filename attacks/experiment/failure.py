@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 from attacks.evaluation.clusters import Sample
-from attacks.evaluation.rare.failure import ARMS, Arm, Failures, PictureFailure, score_of
+from attacks.evaluation.rare.failure import ARMS, Arm, Failures, PictureFailure, margin_score
 from attacks.evaluation.rare.splitting import rare
 from attacks.experiment.batch import SAME, Bench
 from transforms.doors import unchecked
@@ -24,7 +24,7 @@ def failure_of(bench: Bench, row: int, arm: Arm, particles: int, seed: int) -> P
     """The failure probability of the picture with that number."""
     views, shown = bench.banks[SAME].transforms, bench.exhibits.shown(arm, [row])
     name, cluster = bench.parts.queries.names[row], bench.parts.queries.clusters[row]
-    score = score_of(bench.judge, shown, row, views, arm)
+    score = margin_score(bench.judge, shown, row, views, arm)
     found = rare(score, views.dims, particles, stream(seed, "failure", arm, name))
     point = torch.from_numpy(np.ascontiguousarray(found.worst[:1])).to(bench.banks[SAME].u)
     values = dict(zip(views.names, views.values(point)[0].tolist(), strict=True))

@@ -39,7 +39,7 @@ from attacks.report.comparison import ComparedRuns, own_page, write_page
 from attacks.report.facts import gallery, legend
 from attacks.report.runs import collect
 from attacks.report.warnings import warnings
-from attacks.resizers.pipeline import recorded
+from attacks.resizers.pipeline import function_name
 from attacks.runtime.distributed import World, join
 from attacks.runtime.files import clean, make_folder, write_json
 from attacks.runtime.tables import write_rows
@@ -80,7 +80,7 @@ def job(
     if module is not None:
         run.encoder = in_memory(run.encoder)
     if pipeline is not None:
-        run.evaluate.pipeline = recorded(pipeline)
+        run.evaluate.pipeline = function_name(pipeline)
     if (module is not None or pipeline is not None) and run.workers != 1:
         kind = "function" if module is None else "module"
         raise ValueError(f"`workers` must be 1 for a {kind} in memory, which no other process has; got {run.workers}")

@@ -11,7 +11,7 @@ import torch
 
 from attacks.encoders.description import identity
 from attacks.encoders.engine import Choice
-from attacks.evaluation.comparisons import declared
+from attacks.evaluation.comparisons import declaration
 from attacks.runtime.distributed import World
 from attacks.schema.validate import Run
 from attacks.study.study import Parts
@@ -35,7 +35,7 @@ def manifest(
         "preset": preset,
         "overrides": overrides,
         "seed": run.seed,
-        "primary": declared(run.evaluate.primary, parts.queries.sides),
+        "primary": declaration(run.evaluate.primary, parts.queries.sides),
         "config": asdict(run),
         "device": torch.cuda.get_device_name(parts.device) if parts.device.type == "cuda" else str(parts.device),
         "threads": torch.get_num_threads(),

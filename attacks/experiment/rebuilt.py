@@ -18,7 +18,7 @@ from attacks.evaluation.explain.gradients import Reach
 from attacks.evaluation.judge import CellScores
 from attacks.evaluation.radii import SmallestRadii
 from attacks.evaluation.rare.failure import Failures, PictureFailure
-from attacks.evaluation.response import Response, Slice, axes_of
+from attacks.evaluation.response import Response, Slice, slice_axes
 from attacks.experiment.artefact_list import METRICS
 from attacks.experiment.batch import SAME, Bench, Failure, arms_of, refinable
 from attacks.experiment.configured_slices import configured_parts
@@ -126,7 +126,7 @@ def _radii(bench: Bench, content: Mapping[str, Any], rows: Sequence[Row]) -> Sma
 def _response(bench: Bench, content: Mapping[str, Any], rows: Sequence[Row]) -> Response:  # noqa: ARG001
     plan, sample = slices_of(bench), sample_of(bench, bench.run.evaluate.map_pictures)
     arms, slices, start = arms_of(bench.run, bench.parts), [], 0
-    for axes in axes_of(plan):
+    for axes in slice_axes(plan):
         places = int(torch.tensor([len(axis.values) for axis in axes]).prod())
         shape = [len(arms), places, len(sample.names), CELL_VIEWS]
         stop = start + int(torch.tensor(shape).prod())

@@ -12,11 +12,11 @@ from attacks.evaluation.intervals import FEWEST_MEANS, FEWEST_SHARES, array
 from attacks.evaluation.per_image import (
     MEANS,
     Row,
-    clusters_of,
-    column_of,
+    cluster_column,
+    has_fit_rows,
     judged_rows,
-    made_from,
-    summarised,
+    measure_summary,
+    number_column,
     with_a_value,
 )
 from attacks.gate.policy import ATTACK, HARM, MOST_OF, Policy, Requirement, span
@@ -148,10 +148,10 @@ def _of(rows: Sequence[Row], bank: str, arm: str) -> list[Row]:
 def decided_row(requirement: Requirement, rows: Sequence[Row], sequential: bool) -> Decided:
     """A requirement on the rows of a run, whatever its attack is worth."""
     some = with_a_value(requirement.measure, _of(rows, requirement.bank, requirement.arm))
-    column = column_of(some, requirement.measure) if some and requirement.measure in some[0] else None
+    column = number_column(some, requirement.measure) if some and requirement.measure in some[0] else None
     if column is None:
         raise ValueError(f"`{requirement}`: the run has no {requirement.measure} of {requirement.arm} on that bank")
-    values = by_cluster(column, clusters_of(some))
+    values = by_cluster(column, cluster_column(some))
     size = (len(values), len(some))
     if requirement.of == "worst":
         worst = float(values.max() if requirement.at_least is None else values.min())
@@ -164,14 +164,14 @@ def decided_row(requirement: Requirement, rows: Sequence[Row], sequential: bool)
         sides = values <= requirement.bar if requirement.at_least is None else values >= requirement.bar
         share = Requirement(requirement.measure, requirement.arm, at_least=MOST_OF)
         estimate = _sequential(sides.double(), 0, 1) if sequential else _share(sides)
-        estimate = estimate._replace(known=not made_from(some))
+        estimate = estimate._replace(known=not has_fit_rows(some))
         return _decided(requirement, share, estimate, size)
     if sequential:
         estimate = _sequential(values, *span(requirement.measure))
     elif len(values) == 1:
         estimate = Estimate(float(values[0]), float(values[0]), float(values[0]), known=False)
     else:
-        interval = summarised(requirement.measure, some)
+        interval = measure_summary(requirement.measure, some)
         assert interval is not None
         mean, low, high = (float(str(interval[key])) for key in ("mean", "low", "high"))
         estimate = Estimate(mean, low, high, interval["kind"] == "interval")

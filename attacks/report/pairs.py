@@ -19,8 +19,8 @@ import torch
 from attacks.evaluation.clusters import by_cluster, totals
 from attacks.evaluation.comparisons import difference
 from attacks.evaluation.intervals import Interval
-from attacks.evaluation.per_image import judged_rows, made_from
-from attacks.evaluation.significance import holm, needed, sign_flip
+from attacks.evaluation.per_image import has_fit_rows, judged_rows
+from attacks.evaluation.significance import fewest_clusters, holm, sign_flip
 from attacks.report.columns import Column
 from attacks.report.runs import ARM, MEASURES
 from attacks.report.words import p_value, written
@@ -143,7 +143,7 @@ def read_scores(run: Path) -> RunScores:
         json.dumps(attack, sort_keys=True),
         number(threat.get("eps")),
         "cosine" if primary == "cosine" else "success",
-        made_from(rows),
+        has_fit_rows(rows),
     )
 
 
@@ -206,7 +206,8 @@ def compare_pairs(runs: Mapping[str, RunScores]) -> tuple[list[RunPair], list[tu
     for i, pair in enumerate(pairs):
         families.setdefault((pair.bank, pair.measure, _threat(runs[pair.first], runs[pair.second])), []).append(i)
     for family in families.values():
-        few = needed(len(family)) * (1 + any(runs[pairs[i].first].fit or runs[pairs[i].second].fit for i in family))
+        fit = any(runs[pairs[i].first].fit or runs[pairs[i].second].fit for i in family)
+        few = fewest_clusters(len(family)) * (1 + fit)
         if any(pairs[i].p is None or pairs[i].clusters < few for i in family):
             for i in family:
                 pairs[i] = replace(pairs[i], needed=few)
@@ -232,7 +233,7 @@ def _differences(first: RunScores, second: RunScores, names: tuple[str, str]) ->
         one, two = by_cluster(one, clusters), by_cluster(two, clusters)
         trials = _views(first) * totals(torch.ones(len(shared)), clusters)
         fit = first.fit or second.fit
-        p = sign_flip(two - one) if len(one) >= needed() and not fit else None
+        p = sign_flip(two - one) if len(one) >= fewest_clusters() and not fit else None
         value = difference(measure, two, one, trials, fit)
         pairs.append(RunPair(*names, bank, measure, len(shared), len(one), value, p))
     return pairs or "fewer than two pictures in common: run both with the same data and data.count"

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
-from attacks.resizers.identify import Found
+from attacks.resizers.identify import Identification
 from attacks.resizers.openness import Openness, Row
 from attacks.resizers.probes import Line
 from attacks.resizers.separable import Axis
@@ -55,7 +55,7 @@ def tables(rows: Sequence[Row]) -> str:
     return "\n\n".join(parts)
 
 
-def described(found: Found) -> str:
+def described(found: Identification) -> str:
     """What a preprocessing is, a line a finding."""
     prober, figures, (down, across) = found.prober, found.figures, found.lines
     unread, gain, psnr, seen, verdict = (form(figures) for _, form in FIGURES.values())
@@ -82,7 +82,7 @@ def _place(line: Line) -> str:
     return f"{line.scale:.3f} q {line.scale / 2 + line.shift - 0.5:+.2f}"
 
 
-def _kernels(found: Found) -> str:
+def _kernels(found: Identification) -> str:
     """The names, with their crops."""
     if not found.kernels:
         return "none of the known"
@@ -102,7 +102,7 @@ def _crop(word: str, axis: Axis, length: int) -> str:
     return ""
 
 
-def _change(found: Found) -> str:
+def _change(found: Identification) -> str:
     libraries = dict.fromkeys(name.split("_")[0] for name in found.kernels)
     advice = "; ".join(f"{library}: {CHANGE[library]}" for library in libraries or CHANGE)
     if found.figures.verdict != "closed":

@@ -12,7 +12,7 @@ GREYS = np.arange(0, 256, 15)
 #: How far from it, and from whole levels, float rounding may lead, of 255 levels.
 STRAIGHT, WHOLE = 0.02, 0.02
 #: The shares of each colour in an output channel are measured to this, so that a JPEG step does not hide an order.
-_MIXED = 0.02
+_COLOUR_ERROR = 0.02
 
 
 @dataclass(frozen=True)
@@ -29,15 +29,16 @@ class BlackBox:
     def __call__(self, picture: np.ndarray) -> np.ndarray:
         """Raises ValueError where it fails, or returns no picture."""
         try:
-            returned = self.function(picture.copy() if self.takes == "arrays" else Image.fromarray(picture))
-            if hasattr(returned, "detach"):
-                returned = returned.detach().cpu()
-            array = np.asarray(returned)
+            result = self.function(picture.copy() if self.takes == "arrays" else Image.fromarray(picture))
+            if hasattr(result, "detach"):
+                result = result.detach().cpu()
+            array = np.asarray(result)
             return _channels_last(array.reshape(array.shape[array.ndim == 4 and len(array) == 1 :]).astype(float))
         except Exception as error:  # a foreign function may raise anything
-            why = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+            reason = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
             raise ValueError(
-                f"`{self.key}` must turn an 8-bit picture (H,W,3), given as {self.takes}, into one picture; got {why}"
+                f"`{self.key}` must turn an 8-bit picture (H,W,3), given as {self.takes}, into one picture; "
+                f"got {reason}"
             ) from None
 
 
@@ -49,7 +50,7 @@ def _channels_last(array: np.ndarray) -> np.ndarray:
     return array if array.shape[2] in (1, 3) else array.transpose(1, 2, 0)
 
 
-def opened(function: Callable[[Any], Any], size: tuple[int, int], key: str = "--callable") -> BlackBox:
+def open_box(function: Callable[[Any], Any], size: tuple[int, int], key: str = "--callable") -> BlackBox:
     """`function` as a black box that takes arrays, or else PIL images, tried on noise of `size`.
 
     Raises ValueError where it takes neither, or returns two results for one picture.
@@ -61,8 +62,8 @@ def opened(function: Callable[[Any], Any], size: tuple[int, int], key: str = "--
     except ValueError:
         box = BlackBox(function, "PIL images", key)
         first = box(noise)
-    again = box(noise)
-    if first.shape != again.shape or not np.array_equal(first, again, equal_nan=True):
+    second = box(noise)
+    if first.shape != second.shape or not np.array_equal(first, second, equal_nan=True):
         raise ValueError(f"`{key}` must give one result for one picture; got two: fix its random choices")
     if not np.isfinite(first).all():
         raise ValueError(f"`{key}` must return finite values; got NaN or inf on a picture of noise")
@@ -88,9 +89,9 @@ class Values:
     curve: np.ndarray
     order: tuple[int, ...] | None
 
-    def levels(self, returned: np.ndarray) -> np.ndarray:
+    def levels(self, result: np.ndarray) -> np.ndarray:
         """What the pipeline returned (h,w,C), inside the window, as levels 0..255, colours in their order."""
-        inside: np.ndarray = (returned[self.window] - self.low) / self.gain
+        inside: np.ndarray = (result[self.window] - self.low) / self.gain
         if not self.straight:  # a curve that rises is undone, roughly: no kernel will be named
             curves = np.maximum.accumulate(self.curve.T, axis=1)
             inside = np.stack(
@@ -116,7 +117,7 @@ class Values:
         return "; ".join(words)
 
 
-def values_of(box: BlackBox, size: tuple[int, int]) -> Values:
+def measure_values(box: BlackBox, size: tuple[int, int]) -> Values:
     """Measure the values with 21 flat pictures of `size`.
 
     Raises ValueError where black and white give the same, or the size of the result changes.
@@ -125,10 +126,10 @@ def values_of(box: BlackBox, size: tuple[int, int]) -> Values:
     colours = [box(np.broadcast_to(np.uint8(colour), (*size, 3))) for colour in 255 * np.eye(3, dtype=int)]
     if len({result.shape for result in (*flat, *colours)}) > 1:
         raise ValueError(f"`{box.key}` must return one size for pictures of one size; got several")
-    changed = (flat[0] != flat[-1]).any(2)
-    if not changed.any():
+    difference = (flat[0] != flat[-1]).any(2)
+    if not difference.any():
         raise ValueError(f"`{box.key}` must depend on the picture; black and white give the same")
-    rows, columns = (np.flatnonzero(changed.any(axis)) for axis in (1, 0))
+    rows, columns = (np.flatnonzero(difference.any(axis)) for axis in (1, 0))
     window = (slice(rows[0], rows[-1] + 1), slice(columns[0], columns[-1] + 1))
     tones = np.stack([np.median(result[window], axis=(0, 1)) for result in flat])
     low, gain = tones[0], (tones[-1] - tones[0]) / 255
@@ -137,5 +138,7 @@ def values_of(box: BlackBox, size: tuple[int, int]) -> Values:
     curve = (tones - low) / gain
     shares = np.stack([(np.median(result[window], axis=(0, 1)) - low) / gain for result in colours], axis=1) / 255
     order = tuple(int(row.argmax()) for row in shares)
-    plain = len(order) == 3 and np.abs(shares - np.eye(3)[list(order)]).max() <= _MIXED and len(set(order)) == 3
+    plain = (
+        len(order) == 3 and np.abs(shares - np.eye(3)[list(order)]).max() <= _COLOUR_ERROR and len(set(order)) == 3
+    )
     return Values(window, low, gain, off <= STRAIGHT, curve, order if plain else None)

@@ -21,7 +21,7 @@ Call = Callable[[np.ndarray], np.ndarray]
 
 
 @dataclass(frozen=True)
-class Hidden:
+class HiddenPicture:
     """An attacked picture (...,H,W) of whole 255ths, what the resizer makes of it (...,h,w), and whether that is the
     target within `TOLERANCE`."""
 
@@ -30,7 +30,7 @@ class Hidden:
     succeeds: bool
 
 
-def hide(picture: np.ndarray, target: np.ndarray, resizer: Separable, call: Call) -> Hidden:
+def hide(picture: np.ndarray, target: np.ndarray, resizer: Separable, call: Call) -> HiddenPicture:
     """Change `picture` (...,H,W) as little as possible, so that `call` makes `target` (...,h,w) of it; both in [0,1].
 
     `resizer` holds the weights of `call`. What rounding, and any non-linear step, adds to them is measured by
@@ -38,14 +38,14 @@ def hide(picture: np.ndarray, target: np.ndarray, resizer: Separable, call: Call
     """
     aim = target
     for _ in range(_CORRECTIONS):
-        changed = np.rint(nearest_picture(picture, aim, resizer, _INNER) * 255) / 255
-        resized = call(changed)
+        attacked_picture = np.rint(nearest_picture(picture, aim, resizer, _INNER) * 255) / 255
+        resized = call(attacked_picture)
         missing = target - resized
-        hidden = Hidden(changed, resized, rms(missing) <= TOLERANCE)
-        if hidden.succeeds:
+        attack = HiddenPicture(attacked_picture, resized, rms(missing) <= TOLERANCE)
+        if attack.succeeds:
             break
         aim = aim + missing
-    return hidden
+    return attack
 
 
 def nearest_picture(picture: np.ndarray, target: np.ndarray, resizer: Separable, tolerance: float) -> np.ndarray:
@@ -61,10 +61,10 @@ def nearest_picture(picture: np.ndarray, target: np.ndarray, resizer: Separable,
     values, length = np.outer(s, z), tolerance * np.sqrt(target.size)
     at, tube, box = picture, np.zeros_like(picture), np.zeros_like(picture)
     for _ in range(_PROJECTIONS):
-        moved = at + tube
-        rest = u.T @ (target - resizer(moved)) @ y
-        inside = moved + v.T @ (rest * values / (values**2 + _ridge(rest, values, length))) @ w
-        tube = moved - inside
+        point = at + tube
+        rest = u.T @ (target - resizer(point)) @ y
+        inside = point + v.T @ (rest * values / (values**2 + _ridge(rest, values, length))) @ w
+        tube = point - inside
         at = (inside + box).clip(0, 1)
         box = inside + box - at
         if np.linalg.norm(target - resizer(at)) <= 1.001 * length:

@@ -9,19 +9,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.resizers.black_box import WHOLE, opened, values_of
-from attacks.resizers.openness import VIEWER, Example, Openness, fitted, measure, target_picture
+from attacks.resizers.black_box import WHOLE, measure_values, open_box
+from attacks.resizers.openness import VIEWER, Example, Openness, crop_to, measure, target_picture
 from attacks.resizers.probes import (
-    MEASURED,
+    WEIGHT_ERROR,
     Line,
     Prober,
+    fit_line,
     is_linear,
-    line_of,
+    measure_weights,
     noise_gain,
     predicts,
-    weights_of,
 )
-from attacks.resizers.separable import NOTHING, Axes, Axis, known, whole
+from attacks.resizers.separable import NOTHING, Axes, Axis, kernel_matrices, whole
 from transforms import resize
 from transforms.resizing.resize import NAMES
 
@@ -38,7 +38,7 @@ _NOISES = ((64, 191), (0, 255))
 
 
 @dataclass(frozen=True)
-class Found:
+class Identification:
     """What a preprocessing is.
 
     Attributes:
@@ -62,7 +62,7 @@ class Found:
     example: Example | None
 
 
-def identify(function: Callable[[Any], Any], image: Tensor, size: tuple[int, int], seed: int = 0) -> Found:
+def identify(function: Callable[[Any], Any], image: Tensor, size: tuple[int, int], seed: int = 0) -> Identification:
     """Find out by calls alone which resizer `function` is, and how open it is.
 
     It is given flat pictures, ramps and noise of `size`. A kernel is named only if its prediction, with the crop or
@@ -78,15 +78,15 @@ def identify(function: Callable[[Any], Any], image: Tensor, size: tuple[int, int
     Raises:
         ValueError: it takes or returns something else, is random, or fails.
     """
-    box = opened(function, size)
-    prober = Prober(box, values_of(box, size), size)
-    lines = (line_of(prober, 0), line_of(prober, 1))
-    kernels, arithmetic = _named(prober, lines, seed)
+    box = open_box(function, size)
+    prober = Prober(box, measure_values(box, size), size)
+    lines = (fit_line(prober, 0), fit_line(prober, 1))
+    kernels, arithmetic = _matches(prober, lines, seed)
     noise = noise_gain(prober, seed)
     by_noise = Openness(None, None, None, seen=1 / max(noise, 1.0) ** 2, succeeds=True)
     figures, example = _openness(prober, lines, kernels, image, seed) or (by_noise, None)
     linear = prober.values.straight and is_linear(prober, seed)
-    return Found(kernels, arithmetic, linear, lines, noise, prober, figures, example)
+    return Identification(kernels, arithmetic, linear, lines, noise, prober, figures, example)
 
 
 def _openness(
@@ -96,9 +96,9 @@ def _openness(
     size = prober.size
     if kernels:
         name, axis = next(iter(kernels.items()))
-        resizer, threshold = known(name, axis, size), NOTHING
+        resizer, threshold = kernel_matrices(name, axis, size), NOTHING
     else:
-        resizer, threshold = weights_of(prober, lines), MEASURED
+        resizer, threshold = measure_weights(prober, lines), WEIGHT_ERROR
         if not predicts(resizer, prober, seed):
             return None
         axis = _measured_axes(lines, (len(resizer.rows), len(resizer.columns)), size)
@@ -107,41 +107,41 @@ def _openness(
         grey: np.ndarray = prober.levels(np.rint(255 * pixels[0])).mean(2)[None] / 255
         return grey
 
-    picture = np.rint(fitted(image, size).mean(0, keepdims=True) * 255) / 255
+    picture = np.rint(crop_to(image, size).mean(0, keepdims=True) * 255) / 255
     target = target_picture((len(resizer.rows), len(resizer.columns))).mean(0, keepdims=True)
     window = (axis[0].seen, axis[1].seen)
-    viewer = known(VIEWER, axis, size)
+    viewer = kernel_matrices(VIEWER, axis, size)
     return measure(picture, target, resizer, viewer, call, window=window, threshold=threshold)
 
 
-def _named(
+def _matches(
     prober: Prober, lines: tuple[Line, Line], seed: int
 ) -> tuple[dict[str, Axes], Literal["8-bit", "float", "either"]]:
     """The kernels that predict the results exactly, with their crops, and their arithmetic."""
-    found: dict[str, Axes] = {}
+    kernels: dict[str, Axes] = {}
     if not prober.values.straight or prober.values.order is None:
-        return found, "either"
+        return kernels, "either"
     pairs = [(picture, prober.levels(picture)) for picture in (prober.noise(*ends, seed) for ends in _NOISES)]
     eight_bit = all(bool((levels == np.rint(levels)).all()) for _, levels in pairs)
     profiles = [np.random.default_rng(seed).integers(64, 192, length) for length in prober.size]
-    along = [(profile, prober.along(axis, profile)) for axis, profile in enumerate(profiles)]
+    responses = [(profile, prober.along(axis, profile)) for axis, profile in enumerate(profiles)]
     for kernel in NAMES:
-        rows, columns = (_screened(kernel, *pair, line) for pair, line in zip(along, lines, strict=True))
+        rows, columns = (_crops(kernel, *pair, line) for pair, line in zip(responses, lines, strict=True))
         for axes in itertools.product(rows, columns):
             if all(_agrees(kernel, axes, *pair, eight_bit) for pair in pairs):
-                found[kernel] = axes
+                kernels[kernel] = axes
                 break
-    if any("nearest" in name for name in found):
-        return found, "either"
-    return found, "8-bit" if eight_bit else "float"
+    if any("nearest" in name for name in kernels):
+        return kernels, "either"
+    return kernels, "8-bit" if eight_bit else "float"
 
 
-def _screened(kernel: str, profile: np.ndarray, seen: np.ndarray, line: Line) -> list[Axis]:
+def _crops(kernel: str, profile: np.ndarray, response: np.ndarray, line: Line) -> list[Axis]:
     """The crops of one axis with which a kernel makes `seen` of `profile`, to some levels."""
     length, survivors = len(profile), list[Axis]()
-    for candidate in dict.fromkeys(_candidates(line, kernel, length, len(seen))):
-        matrix = known(kernel, (candidate, candidate), (length, length)).rows
-        if np.abs(matrix @ profile - seen).max() <= _SCREEN:
+    for candidate in dict.fromkeys(_candidates(line, kernel, length, len(response))):
+        matrix = kernel_matrices(kernel, (candidate, candidate), (length, length)).rows
+        if np.abs(matrix @ profile - response).max() <= _SCREEN:
             survivors.append(candidate)
     return survivors
 
@@ -154,9 +154,9 @@ def _candidates(line: Line, kernel: str, length: int, count: int) -> Iterator[Ax
     if 0 <= offset <= virtual - count:
         yield Axis(0, length, virtual, offset, count)
     for start in (round(shift), round(shift) - 1, round(shift) + 1):
-        taken = round(line.scale * count)
-        if start >= 0 and taken >= 1 and start + taken <= length:
-            yield Axis(start, taken, count, 0, count)
+        span = round(line.scale * count)
+        if start >= 0 and span >= 1 and start + span <= length:
+            yield Axis(start, span, count, 0, count)
 
 
 def _agrees(kernel: str, axes: Axes, picture: np.ndarray, levels: np.ndarray, eight_bit: bool) -> bool:
@@ -167,20 +167,20 @@ def _agrees(kernel: str, axes: Axes, picture: np.ndarray, levels: np.ndarray, ei
     out = (rows.virtual, columns.virtual)
     images = images if eight_bit or "nearest" in kernel else images.double()
     resized = resize(images, out, kernel, eight_bit=eight_bit)
-    predicted = 255 * resized[0, :, rows.kept, columns.kept].permute(1, 2, 0).double().numpy()
+    prediction = 255 * resized[0, :, rows.kept, columns.kept].permute(1, 2, 0).double().numpy()
     if eight_bit:
-        off = np.abs(np.rint(predicted) - levels)
+        off = np.abs(np.rint(prediction) - levels)
         return bool(off.max() <= 1 and (off > 0).mean() <= TIES[kernel.split("_")[0]])
     if levels.min() >= -WHOLE and levels.max() <= 255 + WHOLE:  # clipped, or in range by itself
-        predicted = predicted.clip(0, 255)
-    return bool(np.abs(predicted - levels).max() <= 255 * (_FLOAT + _COORDINATE * max(source.shape[1:])))
+        prediction = prediction.clip(0, 255)
+    return bool(np.abs(prediction - levels).max() <= 255 * (_FLOAT + _COORDINATE * max(source.shape[1:])))
 
 
 def _measured_axes(lines: tuple[Line, Line], counts: tuple[int, int], size: tuple[int, int]) -> Axes:
     """Whole-picture resizes whose kept pixels lie where the lines say, as far as whole numbers do."""
-    made = []
+    axes = []
     for line, count, length in zip(lines, counts, size, strict=True):
         virtual = max(count, round(length / abs(line.scale)))
         offset = min(max(round(line.shift / abs(line.scale)), 0), virtual - count)
-        made.append(Axis(0, length, virtual, offset, count))
-    return made[0], made[1]
+        axes.append(Axis(0, length, virtual, offset, count))
+    return axes[0], axes[1]

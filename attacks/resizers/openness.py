@@ -11,7 +11,7 @@ from torch import Tensor
 from attacks.data.gallery import PHOTOS
 from attacks.data.images import load_image, to_bytes
 from attacks.resizers.hiding import TOLERANCE, Call, hide, psnr, rms
-from attacks.resizers.separable import NOTHING, Separable, hidden_gain, known, unread, whole
+from attacks.resizers.separable import NOTHING, Separable, hidden_gain, kernel_matrices, unread, whole
 from transforms import resize
 from transforms.resizing.resize import NAMES
 
@@ -94,22 +94,22 @@ def measure(
 
     Raises ValueError where the picture is the target already.
     """
-    before = viewer(picture)
-    if rms(target - before) <= TOLERANCE:
+    clean_view = viewer(picture)
+    if rms(target - clean_view) <= TOLERANCE:
         raise ValueError(
             "`--image` must differ from the target, the bundled photograph of a cat; name another picture"
         )
-    hidden = hide(picture, target, resizer, call)
-    after = viewer(hidden.picture)
+    attack = hide(picture, target, resizer, call)
+    attacked_view = viewer(attack.picture)
     inner = resizer.within(window)
     figures = Openness(
         unread=unread(inner, threshold),
         gain=hidden_gain(inner, viewer.within(window)),
-        psnr=psnr(hidden.picture - picture),
-        seen=float(np.sum((after - before) ** 2) / np.sum((target - before) ** 2)),
-        succeeds=hidden.succeeds,
+        psnr=psnr(attack.picture - picture),
+        seen=float(np.sum((attacked_view - clean_view) ** 2) / np.sum((target - clean_view) ** 2)),
+        succeeds=attack.succeeds,
     )
-    return figures, Example(*map(to_bytes, map(torch.from_numpy, (hidden.picture, after, hidden.resized))))
+    return figures, Example(*map(to_bytes, map(torch.from_numpy, (attack.picture, attacked_view, attack.resized))))
 
 
 def table(image: Tensor, ratios: Sequence[float] = RATIOS) -> list[Row]:
@@ -124,24 +124,26 @@ def table(image: Tensor, ratios: Sequence[float] = RATIOS) -> list[Row]:
         if not 1 < ratio <= 16:
             raise ValueError(f"`--ratios` must be above 1 and at most 16 source pixels per pixel; got {ratio:g}")
         size = (round(SIDE * ratio),) * 2
-        picture = fitted(image, size)
+        picture = crop_to(image, size)
         axis = (whole(size[0], SIDE), whole(size[1], SIDE))
-        viewer = known(VIEWER, axis, size)
+        viewer = kernel_matrices(VIEWER, axis, size)
         for kernel in NAMES:
 
             def call(pixels: np.ndarray, kernel: str = kernel) -> np.ndarray:
                 return resize(torch.from_numpy(pixels)[None], (SIDE, SIDE), kernel, eight_bit=True)[0].numpy()
 
-            rows.append(Row(kernel, ratio, *measure(picture, target, known(kernel, axis, size), viewer, call)))
+            rows.append(
+                Row(kernel, ratio, *measure(picture, target, kernel_matrices(kernel, axis, size), viewer, call))
+            )
     return rows
 
 
 def target_picture(size: tuple[int, int]) -> np.ndarray:
     """The picture that the encoder is to see, (3,h,w): the bundled photograph of a cat."""
-    return fitted(load_image(PHOTOS / "chelsea.png")[0], size)
+    return crop_to(load_image(PHOTOS / "chelsea.png")[0], size)
 
 
-def fitted(image: Tensor, size: tuple[int, int]) -> np.ndarray:
+def crop_to(image: Tensor, size: tuple[int, int]) -> np.ndarray:
     """The middle of `image` (3,H,W) in [0,1] with the aspect of `size`, antialiased to it; float64, whole 255ths."""
     scale = min(image.shape[1] / size[0], image.shape[2] / size[1])
     height, width = (max(1, round(scale * side)) for side in size)

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from attacks.resizers.black_box import opened, values_of
+from attacks.resizers.black_box import measure_values, open_box
 from attacks.resizers.platforms import library_call
-from attacks.resizers.probes import Line, Prober, line_of
+from attacks.resizers.probes import Line, Prober, fit_line
 
 #: How the record of a run begins the name of a function, which no directory holds.
 GIVEN = "given in Python: "
@@ -20,7 +20,7 @@ class Pipeline:
     """A preprocessing of 8-bit pictures (H,W,3) of one size.
 
     Attributes:
-        name: of a kernel; of a function, `recorded`.
+        name: of a kernel; of a function, `function_name`.
         deployed: a picture -> what the pipeline makes of it, 8-bit (h,w,3).
         size: (h, w).
         window: rows and columns of the result that depend on the picture; the others are padding.
@@ -35,49 +35,49 @@ class Pipeline:
 
     def views(self, picture: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What it makes of a picture, and the same with Pillow's Lanczos in place of its resize."""
-        deployed = self.deployed(picture)
-        antialiased, (rows, columns) = deployed.copy(), self.window
+        view = self.deployed(picture)
+        reference, (rows, columns) = view.copy(), self.window
         size = (columns.stop - columns.start, rows.stop - rows.start)
-        antialiased[self.window] = Image.fromarray(picture).resize(size, Image.Resampling.LANCZOS, box=self.shown)
-        return deployed, antialiased
+        reference[self.window] = Image.fromarray(picture).resize(size, Image.Resampling.LANCZOS, box=self.shown)
+        return view, reference
 
 
-def named(kernel: str, source: tuple[int, int], size: tuple[int, int]) -> Pipeline:
+def kernel_pipeline(kernel: str, source: tuple[int, int], size: tuple[int, int]) -> Pipeline:
     """The library's own resize of pictures of (height, width) `source` to `size`, by the name of its kernel. Raises
     ValueError where the library is not installed."""
     window, call = (slice(0, size[0]), slice(0, size[1])), library_call(kernel)
     return Pipeline(kernel, lambda picture: call(picture, size), size, window, (0, 0, source[1], source[0]))
 
 
-def recorded(function: Callable[[Any], Any]) -> str:
+def function_name(function: Callable[[Any], Any]) -> str:
     """The name of a function for the record of a run."""
     kind = type(function)
-    own = function if hasattr(function, "__qualname__") else kind
-    return f"{GIVEN}{own.__module__}.{own.__qualname__}"
+    source = function if hasattr(function, "__qualname__") else kind
+    return f"{GIVEN}{source.__module__}.{source.__qualname__}"
 
 
-def given(function: Callable[[Any], Any], source: tuple[int, int]) -> Pipeline:
+def function_pipeline(function: Callable[[Any], Any], source: tuple[int, int]) -> Pipeline:
     """A function as `viewproof audit --resizers --callable` takes it, on pictures of (height, width) `source`.
 
     Its values are undone to levels, and what it crops or pads is measured, by some 30 calls. Raises ValueError, in
     one line, where it takes or returns something else, is random, or fails.
     """
-    box = opened(function, source, "pipeline")
-    values = values_of(box, source)
+    box = open_box(function, source, "pipeline")
+    values = measure_values(box, source)
     whole = replace(values, window=(slice(None), slice(None)))
 
-    def deployed(picture: np.ndarray) -> np.ndarray:
+    def to_levels(picture: np.ndarray) -> np.ndarray:
         levels = whole.levels(box(picture)).clip(0, 255)
         return np.broadcast_to(np.rint(levels), (*levels.shape[:2], 3)).astype(np.uint8)
 
     prober = Prober(box, values, source)
-    ends = [_shown(line_of(prober, axis), source[axis], values.window[axis]) for axis in (0, 1)]
+    ends = [_visible_part(fit_line(prober, axis), source[axis], values.window[axis]) for axis in (0, 1)]
     (top, bottom), (left, right) = ends
-    height, width = deployed(np.zeros((*source, 3), np.uint8)).shape[:2]
-    return Pipeline(recorded(function), deployed, (height, width), values.window, (left, top, right, bottom))
+    height, width = to_levels(np.zeros((*source, 3), np.uint8)).shape[:2]
+    return Pipeline(function_name(function), to_levels, (height, width), values.window, (left, top, right, bottom))
 
 
-def _shown(line: Line, length: int, window: slice) -> tuple[float, float]:
+def _visible_part(line: Line, length: int, window: slice) -> tuple[float, float]:
     """The part of an axis that a window shows; the whole where less than an output pixel is missing at each end."""
     low, high = line.shift, float(line.shift + line.scale * (window.stop - window.start))
     if line.scale <= 0 or (low < line.scale and high > length - line.scale):

@@ -28,19 +28,21 @@ _FORMATS: dict[str, tuple[str, dict[str, int]]] = {
 
 def codecs() -> tuple[dict[str, Codec], list[str]]:
     """The codecs by name, and a line for each that is not installed."""
-    available: dict[str, Codec] = {name: partial(saved, kind=kind, how=how) for name, (kind, how) in _FORMATS.items()}
+    available: dict[str, Codec] = {
+        name: partial(through_codec, kind=kind, options=options) for name, (kind, options) in _FORMATS.items()
+    }
     if features.check("webp"):
         return available, []
     del available["WebP 80"]
     return available, ["WebP 80: this Pillow was built without WebP; Pillow's own wheels have it"]
 
 
-def saved(pixels: np.ndarray, kind: str, how: Mapping[str, int]) -> np.ndarray:
+def through_codec(pixels: np.ndarray, kind: str, options: Mapping[str, int]) -> np.ndarray:
     """An 8-bit picture (H,W,3), saved as `kind` and read back."""
     file = BytesIO()
-    Image.fromarray(pixels).save(file, format=kind, **how)
-    with Image.open(file, formats=(kind,)) as loaded:
-        return np.array(loaded.convert("RGB"))
+    Image.fromarray(pixels).save(file, format=kind, **options)
+    with Image.open(file, formats=(kind,)) as image:
+        return np.array(image.convert("RGB"))
 
 
 #: An 8-bit picture (H,W,3) and (height, width) -> the picture in that size.

@@ -18,7 +18,7 @@ _TEETH = 8
 #: A line that rises less does not depend on the axis.
 _FLAT = 1e-3
 #: A measured weight below this may be rounding: one level of 255.
-MEASURED = 1 / 255
+WEIGHT_ERROR = 1 / 255
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Prober:
         return np.random.default_rng(seed).integers(low, high + 1, (*self.size, 3), dtype=np.uint8)
 
 
-def line_of(prober: Prober, axis: int) -> Line:
+def fit_line(prober: Prober, axis: int) -> Line:
     """Fit where the output pixels look along an axis, from three ramps.
 
     A ramp over the whole axis gives the place of each output pixel to within some pixels, ramps of one level a pixel,
@@ -82,10 +82,10 @@ def is_linear(prober: Prober, seed: int) -> bool:
     """Whether noise on grey adds up, and turned bright for dark gives the opposite, to the rounding of 8 bits."""
     first, second = (prober.noise(0, 60, seed + k).astype(int) - 30 for k in (0, 1))
     strong = 127 * np.sign(prober.noise(0, 1, seed).astype(int) - 0.5)
-    grey, one, other, both, light, dark = (
+    grey, first_response, second_response, sum_response, light, dark = (
         prober.levels(127 + part) for part in (0 * first, first, second, first + second, strong, -strong)
     )
-    return max(rms(both - one - other + grey), rms(light + dark - 2 * grey)) <= LINEAR
+    return max(rms(sum_response - first_response - second_response + grey), rms(light + dark - 2 * grey)) <= LINEAR
 
 
 def noise_gain(prober: Prober, seed: int) -> float:
@@ -104,7 +104,7 @@ def predicts(weights: Separable, prober: Prober, seed: int) -> bool:
     return float(np.std(result - weights(noise.astype(float)))) <= float(np.std(result)) / 2
 
 
-def weights_of(prober: Prober, lines: tuple[Line, Line]) -> Separable:
+def measure_weights(prober: Prober, lines: tuple[Line, Line]) -> Separable:
     """The matrices of the two axes, from the responses to combs: bright or dark lines on grey, a few pixels apart.
 
     Each is a central difference, so it is also the slope of a box that is not linear. A comb's teeth are so far apart

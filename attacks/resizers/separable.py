@@ -68,14 +68,14 @@ class Separable:
         return resized
 
 
-def known(kernel: str, axis: Axes, size: tuple[int, int]) -> Separable:
+def kernel_matrices(kernel: str, axis: Axes, size: tuple[int, int]) -> Separable:
     """The matrices of a kernel of `transforms.resizing.resize.NAMES` on a picture of `size` (H, W), with crops."""
     a, b = axis
     matrices = axes((a.length, b.length), (a.virtual, b.virtual), kernel, _LIKE)
     wide = []
-    for one, length, matrix in zip(axis, size, matrices, strict=True):
-        wide.append(np.zeros((one.out, length)))
-        wide[-1][:, one.source] = matrix.numpy()[one.kept]
+    for part, length, matrix in zip(axis, size, matrices, strict=True):
+        wide.append(np.zeros((part.out, length)))
+        wide[-1][:, part.source] = matrix.numpy()[part.kept]
     return Separable(*wide)
 
 
@@ -97,15 +97,15 @@ def hidden_gain(resizer: Separable, viewer: Separable) -> float:
     """
     pairs = []
     for matrix, other in ((resizer.rows, viewer.rows), (resizer.columns, viewer.columns)):
-        seen = matrix @ scipy.linalg.orth(other.T)
-        pairs.append((matrix @ matrix.T, seen @ seen.T))
+        visible = matrix @ scipy.linalg.orth(other.T)
+        pairs.append((matrix @ matrix.T, visible @ visible.T))
     (a, p), (b, q) = pairs
     shape = (len(a), len(b))
 
     def product(vector: np.ndarray) -> np.ndarray:
         x = vector.reshape(shape)
-        applied: np.ndarray = a @ x @ b - p @ x @ q
-        return applied.ravel()
+        image: np.ndarray = a @ x @ b - p @ x @ q
+        return image.ravel()
 
     start = np.random.default_rng(0).standard_normal(len(a) * len(b))  # else ARPACK draws its own
     if np.linalg.norm(product(start)) <= NOTHING * np.linalg.norm(start):

@@ -17,10 +17,10 @@ from attacks.eot import risk
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.problem import FIXED, LOSSES
 from attacks.eot.protocols import Penalty
-from attacks.evaluation.classes import Classes, classified
+from attacks.evaluation.classes import Classes, classify
 from attacks.evaluation.deployment import deployed_size
-from attacks.resizers.pipeline import GIVEN, Pipeline, given
-from attacks.resizers.pipeline import named as resizer
+from attacks.resizers.pipeline import GIVEN, Pipeline, function_pipeline
+from attacks.resizers.pipeline import kernel_pipeline as resizer
 from attacks.runtime.distributed import local_rank
 from attacks.schema import groups
 from attacks.schema.encoder import BLACK_BOXES, GRADIENT_FREE, SAMPLED
@@ -87,7 +87,7 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
     if getattr(run.data, "classes", None) is not None:
         labels = [pictures.labels[row] for row in truth.tolist()]
         shown = queries.images.to(where)
-        known, truth, notes = classified(run.data.classes, run.data.templates, encoder, shown, labels)
+        known, truth, notes = classify(run.data.classes, run.data.templates, encoder, shown, labels)
         queries = replace(queries, notes=(*queries.notes, *notes))
     check_gallery(run, known)
     goal = None
@@ -135,7 +135,7 @@ def deployed(
     if name is None:
         return None
     if name.startswith(GIVEN):
-        return None if function is None else given(function, source)
+        return None if function is None else function_pipeline(function, source)
     return resizer(name, source, deployed_size(encoder, source))
 
 

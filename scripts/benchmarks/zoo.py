@@ -14,7 +14,7 @@ from attacks.data.gallery import HELD_OUT, Pictures, tiles
 from attacks.eot.problem import Options, Problem
 from attacks.evaluation.sanity import Sanity, examine
 from attacks.evaluation.sanity.rules import mean
-from attacks.evaluation.sanity.short_attack import ShortAttack, Tally, short_attack
+from attacks.evaluation.sanity.short_attack import PassCount, ShortAttack, short_attack
 from transforms import Affine, Brightness, Compose
 
 from .processes import processes
@@ -64,7 +64,7 @@ def attack_on(encoder: nn.Module, images: Tensor, steps: int, seed: int = 0) -> 
     """An attack that leads away from the encoder's own embedding."""
     with torch.no_grad():
         problem = Problem(images, encoder(images), encoder, Away(), Linf(EPS))
-    return short_attack(problem, Options(Wiener(), EOT(VIEWS, views=4), steps=steps, seed=seed), Tally())
+    return short_attack(problem, Options(Wiener(), EOT(VIEWS, views=4), steps=steps, seed=seed), PassCount())
 
 
 def truth(case: Case, pictures: int) -> Truth:

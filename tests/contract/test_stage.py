@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from attacks.evaluation.ablation import without
+from attacks.evaluation.ablation import without_stage
 from tests.helpers.small import smooth
 from transforms import Affine, Compose, Stage, audit
 from transforms.compose import Geometry
@@ -58,7 +58,7 @@ def test_a_stage_with_the_protocol_alone_works_everywhere(stage):
     wide = widened(pipeline, 2)
     assert wide.stages[0] is stage and wide.stages[1] == Affine(20.0)
     assert pipeline(images, u).shape == (4, 3, 20, 22)
-    assert without(pipeline, 0).dims == 5
+    assert without_stage(pipeline, 0).dims == 5
 
     # A choice, and a layer of a scene.
     for choice in (Sometimes(stage), OneOf([stage, stage])):

@@ -16,7 +16,7 @@ from attacks.encoders.description import identity
 from attacks.encoders.engine import Choice, Decision
 from attacks.encoders.layers import named_layers
 from attacks.encoders.randomness import encoder_randomness
-from attacks.evaluation.scores import evaluate, signature_of
+from attacks.evaluation.scores import evaluate, signature_method
 from attacks.experiment.tuning import decide
 from attacks.runtime.distributed import ALONE
 from attacks.schema.encoder import ENCODERS, DefenceConfig, PocketConfig
@@ -180,8 +180,8 @@ def test_a_defended_encoder_keeps_its_signature():
         ENCODERS["phash"](stochastic=True), CPU, DefenceConfig("blur", {"gaussian_blur": {"sigma": [0.5, 1.5]}})
     )
     plain, features = load_encoder("phash"), torch.randn(3, 64)
-    assert torch.equal(signature_of(encoder)(features), plain.signature(features))
-    assert signature_of(Defended(small(), [Quantise(4)])) is None and encoder_randomness(small()) is None
+    assert torch.equal(signature_method(encoder)(features), plain.signature(features))
+    assert signature_method(Defended(small(), [Quantise(4)])) is None and encoder_randomness(small()) is None
     assert "defence    GaussianBlur" in repr(encoder) and "draws      gaussianblur sigma" in repr(encoder)
 
 

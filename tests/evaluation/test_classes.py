@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from attacks.evaluation.classes import class_embeddings, read_classes, texts_of
+from attacks.evaluation.classes import class_embeddings, read_classes, text_tower
 
 
 def texts(sentences):
@@ -74,6 +74,6 @@ class Tower(nn.Module):
 
 
 def test_the_text_tower_is_found_behind_wrappers():
-    assert texts_of(Tower(Tower()), "x") is texts
+    assert text_tower(Tower(Tower()), "x") is texts
     with pytest.raises(ValueError, match=r"`data\.classes` needs an encoder with a text tower"):
-        texts_of(nn.Identity(), "`data.classes`")
+        text_tower(nn.Identity(), "`data.classes`")

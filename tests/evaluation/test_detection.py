@@ -9,8 +9,8 @@ from PIL import Image
 from attacks.data.gallery import tiles
 from attacks.data.images import to_bytes
 from attacks.encoders import untrained
-from attacks.evaluation.detection import ALPHA, Detection, cosines, threshold_of
-from attacks.resizers.pipeline import GIVEN, given, named, recorded
+from attacks.evaluation.detection import ALPHA, Detection, conformal_threshold, cosines
+from attacks.resizers.pipeline import GIVEN, function_name, function_pipeline, kernel_pipeline
 from attacks.resizers.platforms import library_call
 from transforms import resize
 from transforms.resizing.kernels import NAMES
@@ -27,7 +27,7 @@ def pictures():
 
 
 def test_a_cosine_is_that_of_the_library_calls(pictures):
-    found = cosines(pictures, named("cv2_linear", (96, 96), SIZE), ENCODER)
+    found = cosines(pictures, kernel_pipeline("cv2_linear", (96, 96), SIZE), ENCODER)
     for picture, cosine in zip(pictures, found, strict=True):
         pixels = (picture * 255).round().byte().permute(1, 2, 0).numpy()
         views = cv2.resize(pixels, SIZE[::-1]), np.array(Image.fromarray(pixels).resize(SIZE[::-1], LANCZOS))
@@ -37,7 +37,7 @@ def test_a_cosine_is_that_of_the_library_calls(pictures):
 
 
 def test_an_antialiased_pipeline_has_cosines_of_one_and_flags_nothing(pictures):
-    found = cosines(pictures, named("pil_lanczos", (96, 96), SIZE), ENCODER)
+    found = cosines(pictures, kernel_pipeline("pil_lanczos", (96, 96), SIZE), ENCODER)
     assert found.tolist() == [1.0] * 5
     result = Detection("pil_lanczos", SIZE, {"clean": found, "eot": found}, tuple("abcde"), tuple("abcde"))
     assert [row["flagged"] for row in result.rows()] == [False] * 10
@@ -48,13 +48,13 @@ def test_an_antialiased_pipeline_has_cosines_of_one_and_flags_nothing(pictures):
 def test_false_alarms_of_exchangeable_pictures_are_at_most_the_bound(n):
     """Of n + 1 different scores, each against the n others, exactly k are flagged; of equal ones none."""
     scores = torch.rand(n + 1, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
-    limits = [threshold_of(torch.cat([scores[:i], scores[i + 1 :]])) for i in range(n + 1)]
+    limits = [conformal_threshold(torch.cat([scores[:i], scores[i + 1 :]])) for i in range(n + 1)]
     flagged = sum(bool(score < limit.value) for score, limit in zip(scores, limits, strict=True))
     k = max(1, (n + 1) // 100)
     assert flagged == k and {limit.bound for limit in limits} == {k / (n + 1)}
     assert k / (n + 1) <= max(ALPHA, 1 / (n + 1))
     ties = scores.mul(8).floor()  # ranks are shared
-    limits = [threshold_of(torch.cat([ties[:i], ties[i + 1 :]])) for i in range(n + 1)]
+    limits = [conformal_threshold(torch.cat([ties[:i], ties[i + 1 :]])) for i in range(n + 1)]
     assert sum(bool(score < limit.value) for score, limit in zip(ties, limits, strict=True)) <= k
 
 
@@ -109,7 +109,7 @@ FUNCTIONS = {
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_stands_beside_the_antialiased_resize_of_what_it_shows(name, pictures):
     function, own, antialiased = FUNCTIONS[name]
-    pipeline, pixels = given(function, (96, 96)), to_bytes(pictures[0])
+    pipeline, pixels = function_pipeline(function, (96, 96)), to_bytes(pictures[0])
     shown, viewed = pipeline.views(pixels)
     assert np.array_equal(shown, own(pixels)) and shown.shape == viewed.shape == (*pipeline.size, 3)
     wanted = np.array(antialiased(Image.fromarray(pixels))).astype(int)
@@ -121,11 +121,11 @@ def test_a_function_stands_beside_the_antialiased_resize_of_what_it_shows(name, 
         assert pipeline.shown == pytest.approx((8, 16, 88, 80), abs=0.2) and apart.mean() < 1
     else:
         assert apart.max() == 0 and pipeline.shown == (0, 0, 96, 96)
-    assert pipeline.name == recorded(function)
+    assert pipeline.name == function_name(function)
 
 
 def test_a_named_kernel_and_a_function_have_the_same_cosines(pictures):
-    one, other = named("cv2_linear", (96, 96), (40, 40)), given(shrunk, (96, 96))
+    one, other = kernel_pipeline("cv2_linear", (96, 96), (40, 40)), function_pipeline(shrunk, (96, 96))
     assert torch.equal(cosines(pictures, one, ENCODER), cosines(pictures, other, ENCODER))
     assert other.name == f"{GIVEN}{__name__}.shrunk"
 
@@ -147,5 +147,5 @@ def test_every_kernel_has_a_call_of_its_library(name, pictures):
 )
 def test_what_is_no_preprocessing_is_refused_in_one_line(function, message):
     with pytest.raises(ValueError, match=message) as error:
-        given(function, (96, 96))
+        function_pipeline(function, (96, 96))
     assert "\n" not in str(error.value)

@@ -14,7 +14,7 @@ from attacks import bank, evaluate, load_encoder
 from attacks.data.gallery import tiles
 from attacks.encoders.phash import Phash, bits
 from attacks.evaluation import layer_drift
-from attacks.evaluation.drift import Drift, ordered
+from attacks.evaluation.drift import Drift, layer_order
 from attacks.runtime.distributed import World
 from tests.helpers.runs import call
 from transforms import Affine, Compose
@@ -169,7 +169,7 @@ def test_no_features_are_kept(pictures, monkeypatch):
         sizes.extend([part.numel() for part in answer.values()] if isinstance(answer, dict) else [])
         return answer
 
-    pools = ordered(load_encoder(), ["all"], clean[:1])
+    pools = layer_order(load_encoder(), ["all"], clean[:1])
     monkeypatch.setattr(torch.nn.Module, "__call__", recorded)
     layer_drift(load_encoder(), clean, attacked, VIEWS, pools, chunk=6)
     assert len(sizes) == len(pools) * 3 * 3 and max(sizes) == 2 * 2  # two arms and two views
@@ -185,7 +185,7 @@ class Long(nn.Sequential):
 @pytest.mark.parametrize("wide", [False, True])
 @pytest.mark.parametrize("count", [3, 20, 60])
 def test_all_selects_at_most_24_layers_in_order(count, wide):
-    pools = ordered(Long(count, wide), ["all"], torch.rand(1, 3, 8, 8))
+    pools = layer_order(Long(count, wide), ["all"], torch.rand(1, 3, 8, 8))
     names = list(pools)
     assert names[-1] == "output" and 3 <= len(names) <= 25
     numbers = [int(name.rpartition(".")[2]) for name in names[:-1] if name.startswith("0.")]
@@ -194,7 +194,7 @@ def test_all_selects_at_most_24_layers_in_order(count, wide):
 
 
 def test_layers_are_listed_in_order_of_execution():
-    pools = ordered(load_encoder(), ["head", "stages.8:mean", "stem"], torch.rand(1, 3, 40, 40))
+    pools = layer_order(load_encoder(), ["head", "stages.8:mean", "stem"], torch.rand(1, 3, 40, 40))
     assert list(pools.items()) == [("stem", "flat"), ("stages.8", "mean"), ("head", "flat"), ("output", "flat")]
 
 
@@ -212,10 +212,10 @@ class Placed(nn.Module):
 
 def test_a_module_without_a_row_per_picture_is_not_a_layer(pictures):
     encoder, (clean, attacked) = Placed().eval(), pictures
-    assert list(ordered(encoder, ["all"], clean[:1])) == ["body", "output"]
+    assert list(layer_order(encoder, ["all"], clean[:1])) == ["body", "output"]
     layer_drift(encoder, clean, attacked, VIEWS)
     with pytest.raises(ValueError, match="layer `places` must answer with a row for each"):
-        ordered(encoder, ["places"], clean[:1])
+        layer_order(encoder, ["places"], clean[:1])
 
 
 REFUSED = {

@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 import torch
 
-from attacks.evaluation.intervals import FEWEST_MEANS, FEWEST_SHARES, UNSEEN, interval, median, quantile, rate
+from attacks.evaluation.intervals import EXTRA, FEWEST_MEANS, FEWEST_SHARES, interval, median, quantile, rate
 
 double = torch.float64
 
@@ -105,7 +105,7 @@ def test_a_rate_of_independent_trials_is_between_jeffreys_and_clopper_pearsons(h
 
 def test_the_effective_trials_are_those_of_kish_with_added_clusters():
     values = torch.linspace(0.35, 0.6, 40, dtype=double)
-    units, times = np.r_[values.numpy(), 0, 1], np.r_[np.ones(40), UNSEEN[1], UNSEEN[1]]
+    units, times = np.r_[values.numpy(), 0, 1], np.r_[np.ones(40), EXTRA[1], EXTRA[1]]
     p = np.average(units, weights=times)
     variance = np.average((units - p) ** 2, weights=times) * times.sum() / (times.sum() - 1)
     worth = 40 * p * (1 - p) / variance * (scipy.stats.norm.ppf(0.975) / scipy.stats.t.ppf(0.975, 39)) ** 2

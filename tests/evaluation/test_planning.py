@@ -5,8 +5,8 @@ import pytest
 import scipy.stats
 import torch
 
-from attacks.evaluation.planning import STUDIES, clusters_for_power, clusters_from_rates, power_of
-from attacks.evaluation.significance import needed, sign_flip
+from attacks.evaluation.planning import STUDIES, clusters_for_power, clusters_from_rates, flip_power
+from attacks.evaluation.significance import fewest_clusters, sign_flip
 
 
 def power_of_t(effect, n):
@@ -29,12 +29,12 @@ def test_normal_differences_need_as_many_clusters_as_the_t_test(effect):
 def test_the_power_is_the_share_of_studies_that_the_test_finds(n):
     studies = np.random.default_rng(n).normal(0.8, 1, size=(300, n))
     wanted = np.mean([sign_flip(torch.from_numpy(row)) < 0.05 for row in studies])
-    assert power_of(studies) == pytest.approx(wanted, abs=0 if n <= 12 else 0.02)
+    assert flip_power(studies) == pytest.approx(wanted, abs=0 if n <= 12 else 0.02)
 
 
 def test_without_a_difference_one_study_in_twenty_is_significant():
     studies = np.random.default_rng(0).normal(size=(STUDIES, 25))
-    assert power_of(studies) == pytest.approx(0.05, abs=4 * (0.05 * 0.95 / STUDIES) ** 0.5)
+    assert flip_power(studies) == pytest.approx(0.05, abs=4 * (0.05 * 0.95 / STUDIES) ** 0.5)
 
 
 @pytest.mark.slow
@@ -46,7 +46,7 @@ def test_rates_and_a_pilot_from_them_need_as_many_clusters():
 
 
 def test_clear_differences_need_the_fewest_clusters_that_can_be_significant():
-    assert clusters_for_power(torch.tensor([0.5, 0.51]), 0.5) == needed()
+    assert clusters_for_power(torch.tensor([0.5, 0.51]), 0.5) == fewest_clusters()
 
 
 @pytest.mark.parametrize(

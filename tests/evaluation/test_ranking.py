@@ -120,7 +120,7 @@ def test_a_picture_does_not_vote_for_itself_and_k_may_exceed_the_rows():
 
 def test_a_gallery_without_the_picture_or_with_nan_is_refused():
     unit, whole = torch.ones(1, 3).double(), Rows((torch.eye(3),))
-    with pytest.raises(ValueError, match="`own`"):
+    with pytest.raises(ValueError, match="`truth`"):
         best(unit, whole, torch.empty(0, dtype=torch.long))
     with pytest.raises(ValueError, match="NaN"):
         search(unit, Rows((torch.eye(3) / 0,)), 1)

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from attacks import bank, evaluate
 from attacks.evaluation.clusters import Sample
-from attacks.evaluation.response import SlicePlan, axes_of, response
+from attacks.evaluation.response import SlicePlan, response, slice_axes
 from attacks.evaluation.scores import Scores
 from attacks.evaluation.significance import least_p
 from attacks.evaluation.slices import coordinate
@@ -208,7 +208,9 @@ def test_scenes_give_the_same_map_as_pictures(pictures):
 
 def test_a_discrete_coordinate_has_a_cell_for_each_value():
     pipeline = Compose([OneOf([Brightness(0.1), Jpeg((30, 90)), Jpeg((5, 9))], weights=(1, 2, 0)), Flip(0.2)])
-    which, mirrored, quality = axes_of(SlicePlan([], ["stage", "mirrored", "jpeg1"], pipeline, widened(pipeline, 2)))
+    which, mirrored, quality = slice_axes(
+        SlicePlan([], ["stage", "mirrored", "jpeg1"], pipeline, widened(pipeline, 2))
+    )
     assert which[0].values == (0, 1) and which[0].at == pytest.approx((1 / 6, 4 / 6), abs=1e-3)
     assert mirrored[0].values == (1, 0) and mirrored[0].trained == (0, 1)
     assert len(quality[0].values) == 9 and all(value == round(value) for value in quality[0].values)
@@ -265,10 +267,10 @@ def test_a_coordinate_is_selected_by_any_unique_part_of_its_name(query, name):
 def test_invalid_slices_give_a_one_line_error(maps, curves, message):
     pipeline = Compose([*VIEWS.stages, SensorNoise((0, 0.1))])
     with pytest.raises(ValueError, match=message) as caught:
-        axes_of(SlicePlan(maps, curves, pipeline, pipeline))
+        slice_axes(SlicePlan(maps, curves, pipeline, pipeline))
     assert "\n" not in str(caught.value)
 
 
 def test_without_views_there_is_no_coordinate():
     with pytest.raises(ValueError, match="known are none, for nothing varies"):
-        axes_of(SlicePlan([], ["angle"], Compose(), Compose()))
+        slice_axes(SlicePlan([], ["angle"], Compose(), Compose()))

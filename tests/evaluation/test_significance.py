@@ -8,7 +8,16 @@ import scipy.stats
 import torch
 
 from attacks.evaluation.intervals import FEWEST_SHARES, interval, rate
-from attacks.evaluation.significance import EXACT, FLIPS, holm, least_p, needed, paired, paired_shares, sign_flip
+from attacks.evaluation.significance import (
+    EXACT,
+    FLIPS,
+    fewest_clusters,
+    holm,
+    least_p,
+    paired,
+    paired_shares,
+    sign_flip,
+)
 
 
 def some(n, seed=0, shift=0.3):
@@ -59,11 +68,11 @@ def test_least_p_is_the_smallest_p_value(n):
 
 
 def test_the_needed_clusters_are_the_fewest_that_holm_leaves_below_the_level():
-    assert needed() == 6
+    assert fewest_clusters() == 6
     for tests in (1, 6, 49, 500):
-        for n in (needed(tests) - 1, needed(tests)):
+        for n in (fewest_clusters(tests) - 1, fewest_clusters(tests)):
             p = holm([least_p(n)] + [1.0] * (tests - 1))[0]
-            assert (p < 0.05) == (n == needed(tests))
+            assert (p < 0.05) == (n == fewest_clusters(tests))
 
 
 @pytest.mark.parametrize("n", [2, 5, 13])

@@ -75,8 +75,8 @@ def test_thresholds_true_accepts_votes_and_ranks_follow_from_embeddings_and_iden
 
 def test_too_many_pairs_are_sampled_evenly_and_deterministically():
     rows, identity = gallery(rows=60)
-    everything, some = impostors(rows, identity), impostors(rows, identity, most=500)
-    assert len(some) == 500 < len(everything) and torch.equal(some, impostors(rows, identity, most=500))
+    everything, some = impostors(rows, identity), impostors(rows, identity, limit=500)
+    assert len(some) == 500 < len(everything) and torch.equal(some, impostors(rows, identity, limit=500))
     left = list(everything.numpy().round(9))
     for value in some.numpy().round(9):
         left.remove(value)  # each is one of all pairs, and none is repeated
@@ -84,13 +84,13 @@ def test_too_many_pairs_are_sampled_evenly_and_deterministically():
 
 
 @pytest.mark.parametrize(("count", "most"), [(0, 5), (5, 5), (6, 5), (7, 5), (99, 5), (10**13, 1000)])
-def test_sampled_indices_are_spread_evenly(count, most):
-    result = _spread(count, most).tolist()
-    assert len(set(result)) == len(result) == min(count, most) and result == sorted(result)
+def test_sampled_indices_are_spread_evenly(count, limit):
+    result = _spread(count, limit).tolist()
+    assert len(set(result)) == len(result) == min(count, limit) and result == sorted(result)
     for i, place in enumerate(result):
         assert count * i // len(result) <= place < count * (i + 1) // len(result)
-    if count > 1000 * most:  # at random within each interval
-        assert np.mean([place * most % count / count for place in result]) == pytest.approx(0.5, abs=0.05)
+    if count > 1000 * limit:  # at random within each interval
+        assert np.mean([place * limit % count / count for place in result]) == pytest.approx(0.5, abs=0.05)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 5])

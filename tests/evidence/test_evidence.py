@@ -46,7 +46,7 @@ def evidence(folder):
     """A folder with a locked policy, a run and its evidence."""
     (folder / "mine.yaml").write_text(POLICY)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(splitting, "MOST", 10)
+        patch.setattr(splitting, "MAX_DRAWS", 10)
         patch.chdir(folder)
         assert call(patch, *WORDS.split(), "hydra.run.dir=run") == 0
         assert main(["gate", "--lock", "mine.yaml"]) == 0

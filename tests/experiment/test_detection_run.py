@@ -9,7 +9,7 @@ import pytest
 from attacks import verify
 from attacks.experiment.directory import interrupted, read_json
 from attacks.experiment.job import job
-from attacks.resizers.pipeline import recorded
+from attacks.resizers.pipeline import function_name
 from attacks.run import compose
 from attacks.runtime.tables import read_rows
 from tests.helpers.liars import cell, sealed
@@ -51,7 +51,7 @@ def test_a_run_has_a_row_for_each_arm_and_picture_and_passes(run, tmp_path):
 def test_a_function_has_the_rows_of_its_kernel_and_the_record_says_that_it_was_given(run, tmp_path):
     folder = made(tmp_path / "run", pipeline=prepare)
     assert (folder / "detection.csv").read_bytes() == (run / "detection.csv").read_bytes()
-    name = recorded(prepare)
+    name = function_name(prepare)
     assert name.endswith("test_detection_run.prepare") and name.startswith("given in Python: ")
     assert read_json(folder / "manifest.json")["config"]["evaluate"]["pipeline"] == name
     page = (folder / "report.html").read_text()

@@ -2,7 +2,7 @@
 
 import pytest
 
-from attacks.evaluation.response import SlicePlan, axes_of
+from attacks.evaluation.response import SlicePlan, slice_axes
 from attacks.experiment.configured_slices import configured_slices, wide_of
 from attacks.run import compose
 from attacks.study.pipeline import pipeline
@@ -32,7 +32,7 @@ def test_the_evaluate_preset_draws_maps_of_any_views(transforms, names):
     maps, curves = configured_slices(run, views)
     assert [name.partition(" (")[0] for name in curves] == names
     assert maps == ([curves] if len(curves) > 1 else [])
-    axes = axes_of(SlicePlan(maps, curves, views, wide_of(views, run.evaluate.wide)))
+    axes = slice_axes(SlicePlan(maps, curves, views, wide_of(views, run.evaluate.wide)))
     assert [len(each) for each in axes] == [2] * len(maps) + [1] * len(curves)
 
 

@@ -32,7 +32,7 @@ BATTERY = {
 }
 #: Smaller parts: by the dotted name of a constant its value.
 FEW = {"attacks.experiment.sections.CELLS": 2, "attacks.experiment.sections.CURVE_CELLS": 2}
-FEW |= {"attacks.evaluation.rare.splitting.FIRST": 2, "attacks.evaluation.rare.splitting.MOST": 8}
+FEW |= {"attacks.evaluation.rare.splitting.FIRST": 2, "attacks.evaluation.rare.splitting.MAX_DRAWS": 8}
 
 
 def made(folder, overrides, preset="smoke", module=None):

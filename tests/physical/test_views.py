@@ -14,7 +14,7 @@ from PIL import Image
 from attacks.data.images import load_image, to_bytes
 from attacks.data.pictures import square
 from attacks.evaluation.intervals import Interval, interval
-from attacks.evaluation.per_image import summarised
+from attacks.evaluation.per_image import measure_summary
 from attacks.physical import photo_report, score
 from attacks.physical.photo_measure import file_name
 from attacks.physical.photo_report import ranges, staged
@@ -153,7 +153,7 @@ def test_the_figures_of_the_run_are_those_of_its_own_table(fooled):
     rows = [{key: float(value) if isinstance(value, bool) else value for key, value in row.items()} for row in rows]
     content = compared(fooled, range(8))
     for name in ("success", "cosine"):
-        assert content["digital"]["eot"][name] == summarised(name, rows)
+        assert content["digital"]["eot"][name] == measure_summary(name, rows)
     assert content["photographs"]["success"]["kind"] == "range"  # two places, however many tiles
     apart = compared(fooled, range(8), clusters=alone(range(8)))["photographs"]["success"]
     assert apart["kind"] == "interval" and apart["mean"] == 0.875

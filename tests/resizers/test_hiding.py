@@ -5,8 +5,8 @@ import pytest
 from scipy.optimize import minimize
 
 from attacks.resizers.hiding import TOLERANCE, hide, nearest_picture, psnr, rms
-from attacks.resizers.openness import fitted, target_picture
-from attacks.resizers.separable import Separable, known, whole
+from attacks.resizers.openness import crop_to, target_picture
+from attacks.resizers.separable import Separable, kernel_matrices, whole
 from tests.helpers.resizers import OPENCV, PILLOW, TORCH
 from tests.helpers.sampled import mostly_slow
 from tests.helpers.shrinkers import shrinker
@@ -15,7 +15,7 @@ from tests.helpers.shrinkers import shrinker
 @pytest.mark.parametrize("kernel", ["pil_bilinear", "cv2_cubic", "cv2_nearest", "cv2_area"])
 def test_nearest_picture_equals_that_of_a_general_solver(kernel):
     rng = np.random.default_rng(0)
-    picture, resizer = rng.random((7, 6)), known(kernel, (whole(7, 3), whole(6, 2)), (7, 6))
+    picture, resizer = rng.random((7, 6)), kernel_matrices(kernel, (whole(7, 3), whole(6, 2)), (7, 6))
     target, tolerance = resizer(rng.random((7, 6))), 0.02
     limit = tolerance**2 * target.size
     found = minimize(
@@ -37,19 +37,19 @@ def test_nearest_picture_equals_that_of_a_general_solver(kernel):
 
 
 def test_a_picture_that_is_resized_to_the_target_already_stays():
-    picture, resizer = np.random.default_rng(0).random((9, 9)), known("pil_box", (whole(9, 3),) * 2, (9, 9))
+    picture, resizer = np.random.default_rng(0).random((9, 9)), kernel_matrices("pil_box", (whole(9, 3),) * 2, (9, 9))
     np.testing.assert_allclose(nearest_picture(picture, resizer(picture), resizer, 0.01), picture, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kernel", mostly_slow([*PILLOW, *OPENCV, *TORCH], 3))
 def test_the_library_itself_resizes_the_attacked_file_to_the_target(photo, kernel):
     out, size = (20, 24), (70, 90)
-    call, picture = shrinker(kernel, out), fitted(photo[0], size)
+    call, picture = shrinker(kernel, out), crop_to(photo[0], size)
 
     def by_library(pixels):
         return call((pixels * 255).round().astype(np.uint8).transpose(1, 2, 0)).transpose(2, 0, 1) / 255
 
-    resizer = known(kernel, (whole(70, 20), whole(90, 24)), size)
+    resizer = kernel_matrices(kernel, (whole(70, 20), whole(90, 24)), size)
     hidden = hide(picture, target_picture(out), resizer, by_library)
     assert hidden.succeeds and rms(by_library(hidden.picture) - target_picture(out)) <= TOLERANCE
     np.testing.assert_allclose(hidden.picture * 255, (hidden.picture * 255).round(), rtol=0, atol=1e-9)

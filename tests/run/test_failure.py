@@ -7,7 +7,7 @@ import torch
 
 from attacks.commands import main
 from attacks.evaluation.rare import splitting
-from attacks.evaluation.rare.failure import score_of
+from attacks.evaluation.rare.failure import margin_score
 from attacks.experiment.reopened import reopened
 from attacks.experiment.view_scores import read_scores
 from attacks.runtime.tables import read_rows
@@ -21,13 +21,13 @@ PART = ["evaluate.failure=2", "evaluate.particles=100"]
 @pytest.fixture(scope="module", autouse=True)
 def few_views():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(splitting, "MOST", 30)
+        patch.setattr(splitting, "MAX_DRAWS", 30)
         yield
 
 
 @pytest.fixture
 def finished(shared_runs):
-    constants = {"attacks.evaluation.rare.splitting.MOST": 30}
+    constants = {"attacks.evaluation.rare.splitting.MAX_DRAWS": 30}
     return shared_runs(*WORDS.split(), *PART, "data.count=4", constants=constants)
 
 
@@ -37,7 +37,7 @@ def test_the_sign_of_the_score_is_the_judges_verdict(finished, arm):
     bench, success = reopened(finished), read_scores(finished).success["same"][arm]
     bank = bench.banks["same"]
     for row in range(len(bench.parts.queries)):
-        score = score_of(bench.judge, bench.exhibits.shown(arm, [row]), row, bank.transforms, arm)
+        score = margin_score(bench.judge, bench.exhibits.shown(arm, [row]), row, bank.transforms, arm)
         failed = torch.from_numpy(score(bank.u.double().numpy()) <= 0)
         assert torch.equal(failed, success[row] if arm == "clean" else ~success[row])
     assert 0 < success.double().mean() < 1
@@ -56,7 +56,7 @@ def test_the_command_gives_the_rows_of_the_run_and_they_agree_with_plain_views(f
     for line, row in zip(lines, rows, strict=False):
         assert line.startswith(f"{row['picture']} clean: ")
         number = bench.parts.queries.names.index(row["picture"])
-        score = score_of(bench.judge, bench.exhibits.shown("clean", [number]), number, views, "clean")
+        score = margin_score(bench.judge, bench.exhibits.shown("clean", [number]), number, views, "clean")
         plain = float((score(np.random.default_rng(5).random((3000, views.dims))) <= 0).mean())
         spread = 4 * np.sqrt(max(plain, 1e-3) / 3000)
         assert float(row["low"]) - spread <= plain <= float(row["high"]) + spread

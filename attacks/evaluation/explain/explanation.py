@@ -91,7 +91,7 @@ class Explanations:
 def explain(
     encoder: nn.Module,
     clean: Tensor,
-    attacked: Mapping[str, Tensor],
+    attacked_arms: Mapping[str, Tensor],
     anchors: Tensor,
     bank: Bank,
     *,
@@ -103,46 +103,46 @@ def explain(
     Args:
         encoder: in evaluation mode and full precision.
         clean: (N,3,H,W) in [0,1].
-        attacked: arm -> (N,3,H,W), the same pictures after an attack.
+        attacked_arms: arm -> (N,3,H,W), the same pictures after an attack.
         anchors: (N,D) the embeddings that the pictures are compared with: their clean ones, or the target's.
         bank: its first few views are those of the gradient's coverage.
         sample: the pictures.
         chunk: most pictures in memory at once.
     """
-    began, counted, clean = time.perf_counter(), CountedEncoder(encoder), clean.to(anchors.device)
+    began, counter, clean = time.perf_counter(), CountedEncoder(encoder), clean.to(anchors.device)
     handles = settle(encoder)
     try:
-        layer = spatial_layer(counted, clean, anchors)
+        layer = spatial_layer(counter, clean, anchors)
         arms = {
-            arm: _maps(counted, pictures.to(clean), anchors, layer, chunk)
-            for arm, pictures in {"clean": clean, **attacked}.items()
+            arm: _maps(counter, pictures.to(clean), anchors, layer, chunk)
+            for arm, pictures in {"clean": clean, **attacked_arms}.items()
         }
-        over = reach(counted, clean, anchors, bank, chunk)
+        gradient_reach = reach(counter, clean, anchors, bank, chunk)
     finally:
         for handle in handles:
             handle.remove()
     missing = ["Grad-CAM: no layer with hooks has positions (a hash, or a scripted network)"] if layer is None else []
-    if over is None:
+    if gradient_reach is None:
         missing.append("input gradient and its coverage: the encoder passes no gradient to the picture")
-    spent = counted.forward, counted.backward, time.perf_counter() - began
-    return Explanations(sample.names, sample.clusters, arms, layer, over, tuple(missing), *spent)
+    cost = counter.forward, counter.backward, time.perf_counter() - began
+    return Explanations(sample.names, sample.clusters, arms, layer, gradient_reach, tuple(missing), *cost)
 
 
-def _maps(counted: CountedEncoder, pictures: Tensor, anchors: Tensor, layer: str | None, chunk: int) -> Maps:
+def _maps(counter: CountedEncoder, pictures: Tensor, anchors: Tensor, layer: str | None, chunk: int) -> Maps:
     size = (pictures.shape[2], pictures.shape[3])
     indices = torch.arange(len(pictures), device=pictures.device)
-    parts = in_parts(lambda rows: attribution(counted, pictures[rows], anchors[rows], layer), indices, chunk)
+    parts = in_parts(lambda rows: attribution(counter, pictures[rows], anchors[rows], layer), indices, chunk)
     attributions = [part for _, part in parts]
     likeness = torch.cat(
-        [part for _, part in in_parts(lambda rows: counted.judged(pictures[rows], anchors[rows]), indices, chunk)]
+        [part for _, part in in_parts(lambda rows: counter.judged(pictures[rows], anchors[rows]), indices, chunk)]
     )
-    cams = [one.cam for one in attributions if one.cam is not None]
-    gradients = [one.gradient for one in attributions if one.gradient is not None]
+    cams = [row.cam for row in attributions if row.cam is not None]
+    gradients = [row.gradient for row in attributions if row.gradient is not None]
     return Maps(
         pictures.cpu(),
         likeness.cpu(),
         saliency(torch.cat(gradients)).cpu() if gradients else None,
-        on_picture(torch.cat(cams), counted.encoder, size).cpu() if cams else None,
+        on_picture(torch.cat(cams), counter.encoder, size).cpu() if cams else None,
     )
 
 

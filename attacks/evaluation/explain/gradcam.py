@@ -19,9 +19,9 @@ Size = tuple[int, int]
 #: The most tokens before the patches: class, distillation, registers.
 PREFIX = 8
 #: The largest ratio between the aspects of a map and of the picture, which differ by rounding.
-APART = 1.6
+ASPECT_RATIO = 1.6
 #: The number of layers tried, from the last one.
-TRIED = 48
+MAX_TRIALS = 48
 
 
 class Attribution(NamedTuple):
@@ -35,13 +35,13 @@ class Attribution(NamedTuple):
 def attribution(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor, layer: str | None) -> Attribution:
     """Both maps, from one forward and one backward pass."""
     leaf = pictures.detach().clone().requires_grad_()
-    with torch.enable_grad(), _recorded(encoder.encoder, [] if layer is None else [layer]) as answers:
+    with torch.enable_grad(), _recording(encoder.encoder, [] if layer is None else [layer]) as answers:
         values = encoder.sloped(leaf, anchors)
-        gradient, *others = encoder.gradients(values, [leaf, *answers.values()])
-    if layer is None or others[0] is None:
+        gradient, *layer_gradients = encoder.gradients(values, [leaf, *answers.values()])
+    if layer is None or layer_gradients[0] is None:
         return Attribution(gradient, None)
-    frame = frame_of(encoder.encoder, (pictures.shape[2], pictures.shape[3]))
-    return Attribution(gradient, cam(places(answers[layer].detach(), frame), places(others[0], frame)))
+    frame = input_frame(encoder.encoder, (pictures.shape[2], pictures.shape[3]))
+    return Attribution(gradient, cam(places(answers[layer].detach(), frame), places(layer_gradients[0], frame)))
 
 
 def cam(answer: Tensor, gradient: Tensor) -> Tensor:
@@ -54,13 +54,13 @@ def spatial_layer(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor) ->
     class token does not depend on the other tokens after its last attention.)"""
     # With one row, an output for all pictures would look like one for each.
     pictures, anchors = (rows[:1].expand(2, *rows.shape[1:]) for rows in (pictures, anchors))
-    frame = frame_of(encoder.encoder, (pictures.shape[2], pictures.shape[3]))
-    names = _candidates(visits(encoder.encoder, pictures), frame)[-TRIED:]
+    frame = input_frame(encoder.encoder, (pictures.shape[2], pictures.shape[3]))
+    names = _candidates(visits(encoder.encoder, pictures), frame)[-MAX_TRIALS:]
     encoder.forward += len(pictures)
     if not names:
         return None
     leaf = pictures.detach().clone().requires_grad_()
-    with torch.enable_grad(), _recorded(encoder.encoder, names) as answers:
+    with torch.enable_grad(), _recording(encoder.encoder, names) as answers:
         values = encoder.sloped(leaf, anchors)
         gradients = encoder.gradients(values, [answers[name] for name in names])
     used = [
@@ -74,8 +74,8 @@ def spatial_layer(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor) ->
 def places(answer: Tensor, frame: Size) -> Tensor:
     """A layer's output, maps (N,C,h,w) or (N,h,w,C) or tokens (N,T,D), as maps (N,C,h,w)."""
     if answer.dim() == 3:
-        skipped, side = _patches(answer.shape[1])
-        return answer[:, skipped:].transpose(1, 2).reshape(len(answer), -1, side, side)
+        prefix, side = _patches(answer.shape[1])
+        return answer[:, prefix:].transpose(1, 2).reshape(len(answer), -1, side, side)
     return answer.movedim(3, 1) if _last(tuple(answer.shape), frame) else answer
 
 
@@ -84,7 +84,7 @@ def on_picture(cam: Tensor, encoder: nn.Module, size: Size) -> Tensor:
     spec = optional(unwrap(encoder), "preprocess")
     resized = spec.resized(*size) if isinstance(spec, Preprocess) else size
     axes, inside = [], []
-    for has, long, wants in zip(size, resized, frame_of(encoder, size), strict=True):
+    for has, long, wants in zip(size, resized, input_frame(encoder, size), strict=True):
         spare = long - wants
         nearest = isinstance(spec, Preprocess) and spec.centre == "nearest" and spare > 0
         offset = round(spare / 2) if nearest else int(spare / 2)
@@ -97,42 +97,42 @@ def on_picture(cam: Tensor, encoder: nn.Module, size: Size) -> Tensor:
     return wide * (inside[0][:, None] & inside[1]).to(cam)
 
 
-def frame_of(encoder: nn.Module, size: Size) -> Size:
+def input_frame(encoder: nn.Module, size: Size) -> Size:
     """(height, width) of the network's own input, for pictures of `size`."""
     spec = optional(unwrap(encoder), "preprocess")
     return (spec.crop or spec.resized(*size)) if isinstance(spec, Preprocess) else size
 
 
-def _candidates(visited: Sequence[Visit], frame: Size) -> list[str]:
+def _candidates(layer_visits: Sequence[Visit], frame: Size) -> list[str]:
     """The spatial layers in the order in which they run; layers that return the same tensor count once."""
-    once = [visit for visit in visited if visit.features and visit.calls == 1 and visit.name != OUTPUT]
-    once = sorted(
-        (visit for visit in once if visit.answer is None or len(visit.shape or ()) == 3),
+    single = [visit for visit in layer_visits if visit.features and visit.calls == 1 and visit.name != OUTPUT]
+    single = sorted(
+        (visit for visit in single if visit.answer is None or len(visit.shape or ()) == 3),
         key=lambda visit: visit.order,
     )
-    tokens = [v.shape for v in once if v.shape and len(v.shape) == 3 and _patches(v.shape[1])[1] and v.shape[2] > 1]
+    tokens = [v.shape for v in single if v.shape and len(v.shape) == 3 and _patches(v.shape[1])[1] and v.shape[2] > 1]
     counts, width = {shape[1] for shape in tokens}, tokens[-1][2] if tokens else 0
-    chosen: dict[str, Visit] = {}
-    for visit in once:
+    choice: dict[str, Visit] = {}
+    for visit in single:
         shape = visit.shape or ()
         if len(shape) == 3:
             fits = shape in tokens and shape[2] == width  # the residual stream
         else:
             fits = (
-                len(shape) == 4 and shape[2] not in counts and _mapped(shape, frame)
+                len(shape) == 4 and shape[2] not in counts and _has_map_aspect(shape, frame)
             )  # attention weights are no map
         if fits:
             key = visit.alias or visit.name
-            chosen[key] = min(chosen.get(key, visit), visit, key=lambda one: one.name.count("."))
-    return [visit.name for visit in chosen.values()]
+            choice[key] = min(choice.get(key, visit), visit, key=lambda candidate: candidate.name.count("."))
+    return [visit.name for visit in choice.values()]
 
 
 def _patches(tokens: int) -> tuple[int, int]:
     """The number of tokens before the patches, and the side of the patches' square; (0, 0) for none."""
-    for skipped in range(min(PREFIX, tokens) + 1):
-        side = math.isqrt(tokens - skipped)
-        if side > 1 and side * side == tokens - skipped:
-            return skipped, side
+    for prefix in range(min(PREFIX, tokens) + 1):
+        side = math.isqrt(tokens - prefix)
+        if side > 1 and side * side == tokens - prefix:
+            return prefix, side
     return 0, 0
 
 
@@ -145,13 +145,13 @@ def _last(shape: tuple[int, ...], frame: Size) -> bool:
     return _stretch(shape[1], shape[2], frame) < _stretch(shape[2], shape[3], frame)
 
 
-def _mapped(shape: tuple[int, ...], frame: Size) -> bool:
+def _has_map_aspect(shape: tuple[int, ...], frame: Size) -> bool:
     height, width = shape[1:3] if _last(shape, frame) else shape[2:4]
-    return min(height, width) > 1 and _stretch(height, width, frame) <= math.log(APART)
+    return min(height, width) > 1 and _stretch(height, width, frame) <= math.log(ASPECT_RATIO)
 
 
 @contextmanager
-def _recorded(encoder: nn.Module, names: Sequence[str]) -> Iterator[dict[str, Tensor]]:
+def _recording(encoder: nn.Module, names: Sequence[str]) -> Iterator[dict[str, Tensor]]:
     """The outputs of layers during a pass. The next layer gets a copy, so that it cannot change them in place."""
     answers: dict[str, Tensor] = {}
     layers = named_layers(encoder)
@@ -160,8 +160,8 @@ def _recorded(encoder: nn.Module, names: Sequence[str]) -> Iterator[dict[str, Te
         if isinstance(answer, Tensor):
             answers[name] = answer
             return answer.clone()
-        answers[name], *others = answer  # an attention with its weights
-        return type(answer)((answers[name].clone(), *others)) if type(answer) in (tuple, list) else None
+        answers[name], *rest = answer  # an attention with its weights
+        return type(answer)((answers[name].clone(), *rest)) if type(answer) in (tuple, list) else None
 
     handles = [
         layers[name].register_forward_hook(lambda _module, _inputs, answer, name=name: record(name, answer))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from attacks.encoders.randomness import encoder_draws
 from attacks.eot.bank import Bank
 from attacks.eot.batching import in_parts
-from attacks.evaluation.scores import signature_of
+from attacks.evaluation.scores import signature_method
 from attacks.objectives.bits import Bits
 from attacks.objectives.embedding import similarity
 from attacks.runtime.stored import stored
@@ -35,7 +35,7 @@ class CountedEncoder:
     @torch.no_grad()
     def judged(self, pictures: Tensor, anchors: Tensor) -> Tensor:
         """(R,3,H,W), (R,D) or (1,D) -> (R,): the cosine of the evaluation; of a hash, between bits."""
-        features, signature = self._features(pictures), signature_of(self.encoder)
+        features, signature = self._features(pictures), signature_method(self.encoder)
         anchors = anchors.expand_as(features)
         if signature is not None:
             features, anchors = signature(features), signature(anchors)
@@ -49,7 +49,7 @@ class CountedEncoder:
         """
         features = self._features(pictures, **draws)
         anchors = anchors.expand_as(features)
-        if signature_of(self.encoder) is not None:
+        if signature_method(self.encoder) is not None:
             return Bits()(features, anchors)
         length: Tensor = torch.linalg.vector_norm(features.detach(), dim=-1).clamp(min=1e-12)
         return (features * F.normalize(anchors, dim=-1)).sum(-1) / length
@@ -96,17 +96,17 @@ def reach(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor, bank: Bank
     u = bank.u[:VIEWS].to(pictures)
     rows: list[tuple[Tensor, ...]] = []
 
-    def gradients_of(some: Tensor, picture: Tensor, anchor: Tensor) -> list[Tensor | None]:
+    def view_gradients(points: Tensor, picture: Tensor, anchor: Tensor) -> list[Tensor | None]:
         # One copy for each view gives one gradient for each.
-        leaf = picture.detach().repeat(len(some), 1, 1, 1).requires_grad_()
+        leaf = picture.detach().repeat(len(points), 1, 1, 1).requires_grad_()
         with torch.enable_grad():
-            views = unchecked(bank.transforms)(scene_of(leaf), some)
-            values = encoder.sloped(views, anchor[None], **encoder_draws(bank.transforms, some))
+            views = unchecked(bank.transforms)(scene_of(leaf), points)
+            values = encoder.sloped(views, anchor[None], **encoder_draws(bank.transforms, points))
             return encoder.gradients(values, [leaf])
 
     for picture, anchor in zip(pictures, anchors, strict=True):
         parts = []
-        for _, (gradient,) in in_parts(partial(gradients_of, picture=picture, anchor=anchor), u, chunk):
+        for _, (gradient,) in in_parts(partial(view_gradients, picture=picture, anchor=anchor), u, chunk):
             if gradient is None:
                 return None
             parts.append(gradient.nan_to_num(0, 0, 0))

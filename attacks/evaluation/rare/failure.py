@@ -55,8 +55,8 @@ class PictureFailure:
 
     def row(self) -> dict[str, object]:
         """A row of failure.csv; the values of the coordinates have their names."""
-        own = {key: value for key, value in vars(self).items() if key not in ("values", "view")}
-        return own | self.values
+        columns = {key: value for key, value in vars(self).items() if key not in ("values", "view")}
+        return columns | self.values
 
 
 @stored("failures")
@@ -71,8 +71,8 @@ class Failures:
         """Plain values, for metrics.json: by arm the pictures, the one that fails most often first."""
         arms: dict[str, list[dict[str, Any]]] = {}
         for failure in sorted(self.each, key=lambda failure: (-failure.p, -failure.high)):
-            own = {key: value for key, value in vars(failure).items() if key not in ("cluster", "arm", "view")}
-            arms.setdefault(failure.arm, []).append(own | {"words": failure.words})
+            columns = {key: value for key, value in vars(failure).items() if key not in ("cluster", "arm", "view")}
+            arms.setdefault(failure.arm, []).append(columns | {"words": failure.words})
         pictures = {failure.picture: failure.cluster for failure in self.each}
         return {
             "pictures": len(pictures),
@@ -86,30 +86,30 @@ class Failures:
         return [failure.row() for failure in self.each]
 
 
-def score_of(judge: Judge, shown: Shown, row: int, views: Compose, arm: Arm) -> Callable[[Floats], Floats]:
+def margin_score(judge: Judge, scene: Shown, row: int, views: Compose, arm: Arm) -> Callable[[Floats], Floats]:
     """The score (n,) of views u (n,d) of one picture; 0 or less is a failure.
 
     It is a difference of cosines: the largest to rows of the gallery with which the view is no failure, minus the
     largest to the others. So its sign follows `Judge.success`.
 
     Args:
-        shown: what the views are sampled from, of one picture.
+        scene: what the views are sampled from, of one picture.
         row: the picture's number among those of the judge.
     """
     gallery = F.normalize(judge.embeddings, dim=1)
     rows = torch.arange(len(gallery))
     target = judge.truth[row] if judge.goal is None else judge.goal[row]
-    same = judge.known.same(rows, target).to(gallery.device)
-    good = same if (arm == "clean") == (judge.goal is None) else ~same
+    matches = judge.known.same(rows, target).to(gallery.device)
+    good = matches if (arm == "clean") == (judge.goal is None) else ~matches
 
     def score(u: Floats) -> Floats:
         points = torch.from_numpy(np.ascontiguousarray(u)).to(gallery).clamp(max=LAST)
-        own = judge.world.share(len(points))
-        features = Bank(views, points[own]).features(shown, judge.encoder, judge.chunk)[0]
+        share = judge.world.share(len(points))
+        features = Bank(views, points[share]).features(scene, judge.encoder, judge.chunk)[0]
         unit = F.normalize(features if judge.signature is None else judge.signature(features), dim=1)
         similar = unit @ gallery.T
         margins = similar.new_zeros(len(points))
-        margins[own] = similar[:, good].amax(1) - similar[:, ~good].amax(1)
+        margins[share] = similar[:, good].amax(1) - similar[:, ~good].amax(1)
         judge.world.sum(margins)
         result: Floats = margins.double().cpu().numpy()
         return result

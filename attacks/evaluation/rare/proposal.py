@@ -95,13 +95,13 @@ class Proposal:
         d = self.components[0].draw(1, np.random.default_rng(0)).shape[1]
         counts = random.multinomial(n, [UNIFORM, *((1 - UNIFORM) * self.shares)])
         parts = [random.random((counts[0], d))]
-        parts += [each.draw(k, random) for each, k in zip(self.components, counts[1:], strict=True)]
-        drawn: Floats = random.permutation(np.concatenate(parts))
-        return drawn
+        parts += [component.draw(k, random) for component, k in zip(self.components, counts[1:], strict=True)]
+        points: Floats = random.permutation(np.concatenate(parts))
+        return points
 
     def weights(self, u: Floats) -> Floats:
         """The uniform density over that of the mixture (n,), at most 1 / `UNIFORM`."""
-        logs = np.stack([each.log_density(u) for each in self.components]) + np.log(self.shares)[:, None]
+        logs = np.stack([component.log_density(u) for component in self.components]) + np.log(self.shares)[:, None]
         density = UNIFORM + (1 - UNIFORM) * np.exp(np.minimum(scipy.special.logsumexp(logs, axis=0), 700))
         result: Floats = 1 / density
         return result
@@ -111,18 +111,18 @@ def fit(u: Floats, random: np.random.Generator) -> Proposal:
     """The mixture, of those tried, under which held-out points are likeliest; `u` (n,d) are failures."""
     u = clipped(u)
     _, point = np.unique(u, axis=0, return_inverse=True)  # copies of a point must not be held out from each other
-    held, used = u[point % 3 == 0], u[point % 3 != 0]
+    test_points, fit_points = u[point % 3 == 0], u[point % 3 != 0]
     best: tuple[float, int, type[Normal] | type[Copula]] = (-np.inf, 1, Normal)
     for count in COMPONENTS:
-        if len(used) < count * max(FEWEST, 3 * u.shape[1]) and count > 1:
+        if len(fit_points) < count * max(FEWEST, 3 * u.shape[1]) and count > 1:
             break
-        labels = _clusters(used, count, random)
+        labels = _clusters(fit_points, count, random)
         for kind in (Normal, Copula):
-            proposal = _mixture(used, labels, kind)
-            likely = -float(np.log(proposal.weights(held)).mean())
-            best = max(best, (likely, count, kind), key=lambda each: each[0])
-    _, count, chosen = best
-    return _mixture(u, _clusters(u, count, random), chosen)
+            proposal = _mixture(fit_points, labels, kind)
+            likelihood = -float(np.log(proposal.weights(test_points)).mean())
+            best = max(best, (likelihood, count, kind), key=lambda trial: trial[0])
+    _, count, best_kind = best
+    return _mixture(u, _clusters(u, count, random), best_kind)
 
 
 def _mixture(u: Floats, labels: npt.NDArray[np.int64], kind: type[Normal] | type[Copula]) -> Proposal:
@@ -160,8 +160,8 @@ def covariance(z: Floats) -> Floats:
     """The covariance (d,d) of points (n,d), with a little added to its diagonal."""
     n, d = z.shape
     spread = z - z.mean(0)
-    own = spread.T @ spread / max(1, n - 1)
-    result: Floats = own * WIDER**2 + (1e-6 + 0.5 / max(n, 1)) * np.eye(d)
+    sample = spread.T @ spread / max(1, n - 1)
+    result: Floats = sample * WIDER**2 + (1e-6 + 0.5 / max(n, 1)) * np.eye(d)
     return result
 
 

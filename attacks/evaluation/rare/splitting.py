@@ -17,14 +17,14 @@ from attacks.evaluation.rare.proposal import Floats, Proposal, clipped, fit, sco
 #: Points (n,d) of the cube to scores (n,). A score of 0 or less is a failure.
 Score = Callable[[Floats], Floats]
 #: The share of particles that the next level keeps, and the moves of each particle there.
-KEPT, MOVES = 0.2, 12
+LEVEL_SHARE, MOVES = 0.2, 12
 #: Plain draws before anything else, as a multiple of the particles; from so many failures among them on, plain
 #: sampling is used.
 FIRST, COMMON = 10, 5
 #: Failures that an estimate should be worth, and the most draws for it as a multiple of the particles.
-ENOUGH, MOST = 200, 100
+WORTH, MAX_DRAWS = 200, 100
 #: Fits of the proposal, and draws for each as a multiple of the particles.
-AGAIN, DRAWS = 4, 3
+FITS, DRAWS = 4, 3
 #: Levels of a smaller probability are not looked for.
 FLOOR = 1e-10
 #: The error of each limit.
@@ -50,21 +50,21 @@ def rare(score: Score, dims: int, particles: int = 1000, seed: int = 0) -> Estim
     """The probability that `score` is 0 or less for a point of the unit cube of `dims` coordinates.
 
     Raises ValueError for scores that are not finite numbers."""
-    random, counted = np.random.default_rng(seed), _Counted(score)
+    random, counter = np.random.default_rng(seed), _Counter(score)
     u = random.random((FIRST * particles, dims))
-    values = counted(u)
+    values = counter(u)
     failed = values <= 0
     if failed.sum() >= COMMON or dims == 0:
-        n = int(min(max(ENOUGH / max(failed.mean(), 1e-9), len(u)), MOST * particles))
-        fresh = random.random((n, dims))
-        return _plain(fresh, counted(fresh), counted, np.concatenate([u[failed], u[:0]]))
-    found, level, probability = split(counted, u, values, particles, random)
+        n = int(min(max(WORTH / max(failed.mean(), 1e-9), len(u)), MAX_DRAWS * particles))
+        draws = random.random((n, dims))
+        return _plain(draws, counter(draws), counter, np.concatenate([u[failed], u[:0]]))
+    particles_below, level, probability = split(counter, u, values, particles, random)
     estimate = None
     if level <= 0 or probability <= 1 / len(u):  # else a plateau: nothing is known below it but the plain draws
-        estimate = _importance(counted, found, level, particles, random)
+        estimate = _importance(counter, particles_below, level, particles, random)
     if not failed.any():
-        return estimate or _none(len(u), counted, found)
-    plain = _plain(u, values, counted, found)
+        return estimate or _no_failure(len(u), counter, particles_below)
+    plain = _plain(u, values, counter, particles_below)
     if estimate is None or estimate.method == "none found":
         return plain
     # A proposal that misses a part of the failures may contradict those that the plain draws met.
@@ -72,34 +72,34 @@ def rare(score: Score, dims: int, particles: int = 1000, seed: int = 0) -> Estim
 
 
 def _importance(
-    counted: "_Counted", found: Floats, level: float, particles: int, random: np.random.Generator
+    counter: "_Counter", particles_below: Floats, level: float, particles: int, random: np.random.Generator
 ) -> Estimate | None:
     """The estimate from fresh draws of a proposal that is fitted to points `found` below a level; None where it
     misses them: a few points."""
-    proposal = fit(found, random)
+    proposal = fit(particles_below, random)
     rate = 0.0
-    for _ in range(AGAIN):
-        drawn = proposal.draw(DRAWS * particles, random)
-        good = counted(drawn) <= level
-        weights = proposal.weights(drawn) * good
+    for _ in range(FITS):
+        points = proposal.draw(DRAWS * particles, random)
+        good = counter(points) <= level
+        weights = proposal.weights(points) * good
         worth = weights.sum() ** 2 / max((weights**2).sum(), 1e-300)
-        if worth / len(drawn) > rate:
-            rate, best = worth / len(drawn), proposal
+        if worth / len(points) > rate:
+            rate, best = worth / len(points), proposal
         if worth < 50:
             break
-        chosen = random.choice(len(drawn), 4 * particles, p=weights / weights.sum())
-        proposal = fit(np.concatenate([drawn[chosen], found]), random)
+        picks = random.choice(len(points), 4 * particles, p=weights / weights.sum())
+        proposal = fit(np.concatenate([points[picks], particles_below]), random)
     if rate == 0.0:
         return None
-    n = int(min(max(ENOUGH / rate, 2 * particles), MOST * particles))
-    drawn = best.draw(n, random)
-    values = counted(drawn)
+    n = int(min(max(WORTH / rate, 2 * particles), MAX_DRAWS * particles))
+    points = best.draw(n, random)
+    values = counter(points)
     if not (values <= level).any():
         return None
-    return _weighted(drawn, values, best, level, counted)
+    return _weighted(points, values, best, level, counter)
 
 
-class _Counted:
+class _Counter:
     """A score that counts its calls and refuses what is no number."""
 
     def __init__(self, score: Score) -> None:
@@ -120,7 +120,7 @@ def split(
     the last level that was reached. Also that level, 0 for failures, and about its probability."""
     probability, level = 1.0, np.inf
     while True:
-        threshold = max(0.0, float(np.quantile(values, KEPT)))
+        threshold = max(0.0, float(np.quantile(values, LEVEL_SHARE)))
         if threshold >= level:  # a plateau: values at it are equal
             below = values[values < level]
             if not len(below):
@@ -129,11 +129,11 @@ def split(
         good = values <= threshold
         probability *= good.mean()
         u, values, level = u[good], values[good], threshold
-        chosen = random.integers(len(u), size=particles)
+        picks = random.integers(len(u), size=particles)
         if level > 0:  # a failure that has been met is not lost
-            met = np.flatnonzero(values <= 0)[:particles]
-            chosen[: len(met)] = met
-        u, values = move(score, u[chosen], values[chosen], level, random)
+            failures = np.flatnonzero(values <= 0)[:particles]
+            picks[: len(failures)] = failures
+        u, values = move(score, u[picks], values[picks], level, random)
         if level <= 0 or probability < FLOOR:
             return u, level, probability
 
@@ -149,7 +149,7 @@ def move(score: Score, u: Floats, values: Floats, level: float, random: np.rando
     for turn in range(MOVES):
         if turn % 2 == 0:
             z = scores(u)
-            made = clipped(
+            candidates = clipped(
                 scipy.special.ndtr(
                     np.sqrt(1 - step[:, None] ** 2) * z + step[:, None] * random.standard_normal((n, d))
                 )
@@ -157,38 +157,38 @@ def move(score: Score, u: Floats, values: Floats, level: float, random: np.rando
         else:
             anew = random.random((n, d)) < random.choice([1 / d, 2 / d, 0.3], size=(n, 1))
             anew[np.arange(n), random.integers(d, size=n)] = True
-            made = np.where(anew, random.random((n, d)), u)
-        proposed = score(made)
-        good = proposed <= level
-        u, values = np.where(good[:, None], made, u), np.where(good, proposed, values)
+            candidates = np.where(anew, random.random((n, d)), u)
+        candidate_values = score(candidates)
+        good = candidate_values <= level
+        u, values = np.where(good[:, None], candidates, u), np.where(good, candidate_values, values)
         if turn % 2 == 0:
             step = np.clip(step * np.exp(good.mean() - 0.35), 0.02, 0.99)
     return u, values
 
 
-def _plain(u: Floats, values: Floats, counted: _Counted, known: Floats) -> Estimate:
+def _plain(u: Floats, values: Floats, counter: _Counter, particles: Floats) -> Estimate:
     """Clopper & Pearson (1934), of draws that no earlier ones have chosen."""
     failed = values <= 0
     ends = scipy.stats.binomtest(int(failed.sum()), len(u)).proportion_ci(1 - 2 * ALPHA, "exact")
-    worst = u[failed][np.argsort(values[failed])] if failed.any() else known
+    worst = u[failed][np.argsort(values[failed])] if failed.any() else particles
     p = float(failed.mean())
-    return Estimate(p, float(ends.low), float(ends.high), float(failed.sum()), counted.passes, "plain", worst)
+    return Estimate(p, float(ends.low), float(ends.high), float(failed.sum()), counter.passes, "plain", worst)
 
 
-def _weighted(u: Floats, values: Floats, proposal: Proposal, level: float, counted: _Counted) -> Estimate:
+def _weighted(u: Floats, values: Floats, proposal: Proposal, level: float, counter: _Counter) -> Estimate:
     """The weighted share of points up to `level`, with the limits of Fay & Feuer (1997) for weighted sums; their
     variance is that of the sample, since failures are not rare among these points.
 
     Above 0 the level contains all failures, and only its upper limit says something about them."""
     good = values <= level
     weights = proposal.weights(u) * good
-    p, variance, most = float(weights.mean()), float(weights.var(ddof=1)) / len(u), float(weights.max()) / len(u)
+    p, variance, largest = float(weights.mean()), float(weights.var(ddof=1)) / len(u), float(weights.max()) / len(u)
     order = np.argsort(values[good])
     if level > 0:
-        high = _gamma(p + most, variance + most**2, 1 - 2 * ALPHA)
-        return Estimate(0.0, 0.0, min(1.0, high), 0.0, counted.passes, "none found", u[good][order][:100])
-    low, high = _gamma(p, variance, ALPHA), _gamma(p + most, variance + most**2, 1 - ALPHA)
-    return Estimate(p, low, min(1.0, high), p**2 / variance, counted.passes, "importance", u[good][order])
+        high = _gamma(p + largest, variance + largest**2, 1 - 2 * ALPHA)
+        return Estimate(0.0, 0.0, min(1.0, high), 0.0, counter.passes, "none found", u[good][order][:100])
+    low, high = _gamma(p, variance, ALPHA), _gamma(p + largest, variance + largest**2, 1 - ALPHA)
+    return Estimate(p, low, min(1.0, high), p**2 / variance, counter.passes, "importance", u[good][order])
 
 
 def _gamma(mean: float, variance: float, level: float) -> float:
@@ -196,6 +196,6 @@ def _gamma(mean: float, variance: float, level: float) -> float:
     return float(scipy.stats.gamma.ppf(level, mean**2 / variance, scale=variance / mean))
 
 
-def _none(n: int, counted: _Counted, tried: Floats) -> Estimate:
+def _no_failure(n: int, counter: _Counter, tried: Floats) -> Estimate:
     """No failure in n plain draws: the upper 95 % limit of Clopper & Pearson (1934)."""
-    return Estimate(0.0, 0.0, 1 - (2 * ALPHA) ** (1 / n), 0.0, counted.passes, "none found", tried)
+    return Estimate(0.0, 0.0, 1 - (2 * ALPHA) ** (1 / n), 0.0, counter.passes, "none found", tried)

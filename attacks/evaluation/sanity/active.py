@@ -31,17 +31,17 @@ SHARE = 0.8
 
 
 @dataclass(frozen=True)
-class Planted:
+class PlantedEncoder:
     """An encoder that returns its features (N,D) and the colour balance of its input: (features, (N,1))."""
 
     encoder: Encoder
 
-    def __call__(self, images: Tensor, **which: Any) -> Tree:
-        return unchecked(self.encoder)(images, **which), balance(images)
+    def __call__(self, images: Tensor, **draws: Any) -> Tree:
+        return unchecked(self.encoder)(images, **draws), balance(images)
 
 
 @dataclass(frozen=True)
-class Promised(Objective):
+class PlantedObjective(Objective):
     """The objective minus `weight` times the balance, from (features, balance) and (anchor, balance of the
     anchor)."""
 
@@ -57,8 +57,8 @@ class Promised(Objective):
         return self.objective.paired
 
     def __call__(self, features: Tree, anchor: Tree) -> Tensor:
-        own, raised = self.objective(features[0], anchor[0]), features[1] - anchor[1]
-        total: Tensor = own - self.weight * raised[:, 0].to(own)
+        loss, gain = self.objective(features[0], anchor[0]), features[1] - anchor[1]
+        total: Tensor = loss - self.weight * gain[:, 0].to(loss)
         return total
 
 
@@ -76,22 +76,22 @@ def promise(perturbation: Perturbation, images: Tensor) -> Tensor:
 
 
 def planted_anchor(anchor: Tree, images: Tensor) -> Tree:
-    """The anchor of `Promised`, with balance zero."""
+    """The anchor of `PlantedObjective`, with balance zero."""
     return anchor, images.new_zeros(length(anchor), 1)
 
 
-def finds_promise(start: Tensor, promised: Tensor, reached: Tensor) -> Check:
+def finds_promise(start: Tensor, optimum: Tensor, attack_losses: Tensor) -> Check:
     """From the losses (N,V) of the planted encoder at the start of the attack, at the promised point, and at its
     end."""
-    available, gained = mean(start) - mean(promised), mean(start) - mean(reached)
-    share = gained / available if available > 0 else 0.0
+    available, gain = mean(start) - mean(optimum), mean(start) - mean(attack_losses)
+    share = gain / available if available > 0 else 0.0
     good = available > 0 and share >= SHARE
     message = f"the attack finds {share:.0%} of a gain that is known to be there"
     if available <= 0:
         message = "the perturbation's projection admits no gain at all: check the perturbation"
     elif not good:
         message += f", less than {SHARE:.0%}: the optimiser or the perturbation is broken, or far too slow"
-    return ruled("active test", good, message, share=share, promised=available, found=gained)
+    return ruled("active test", good, message, share=share, promised=available, found=gain)
 
 
 def active(test: ShortAttack, clean: float, gain: float) -> Check:
@@ -102,16 +102,16 @@ def active(test: ShortAttack, clean: float, gain: float) -> Check:
     origin, best = test.start(), promise(perturbation, test.images)
     with torch.no_grad():
         low, high = (balance(seen(perturbation.scene(test.images, delta))) for delta in (origin, best))
-    raised = float((high - low).mean())
+    rise = float((high - low).mean())
     worth = WORTH * max(abs(gain), 0.1 * abs(clean), 1e-3)
     parts: dict[str, Any] = {
-        "encoder": Planted(test.problem.encoder),
-        "objective": Promised(objective, worth / max(raised, 1e-6)),
+        "encoder": PlantedEncoder(test.problem.encoder),
+        "objective": PlantedObjective(objective, worth / max(rise, 1e-6)),
         "anchor": planted_anchor(test.problem.anchor, test.images),
     }
     steps = max(test.options.steps, STEPS)
-    begun, promised = (test.judge(delta, **parts) for delta in (origin, best))
-    return finds_promise(begun, promised, test.run(**parts, steps=steps).losses)
+    start, optimum = (test.judge(delta, **parts) for delta in (origin, best))
+    return finds_promise(start, optimum, test.run(**parts, steps=steps).losses)
 
 
 def _weights(like: Tensor) -> Tensor:

@@ -12,26 +12,26 @@ from attacks.eot.faults.locate import AT_END
 from attacks.eot.problem import STEPS, Options, Problem
 from attacks.evaluation.sanity import questions, rules
 from attacks.evaluation.sanity.active import active
-from attacks.evaluation.sanity.check import Check, Sanity, guarded, message_of, ruled, skipped
-from attacks.evaluation.sanity.differences import CHANGES, LENGTH, SAME, SLOPES, UNASKED, differences
-from attacks.evaluation.sanity.questions import ITSELF, RADII, SMOOTHED
+from attacks.evaluation.sanity.check import Check, Sanity, error_text, guard, ruled, skipped
+from attacks.evaluation.sanity.differences import CHANGES, LENGTH, NO_GRADIENT, REPEATS, SLOPES, differences
+from attacks.evaluation.sanity.questions import RADII, SELF_COSINE, SMOOTH_GRADIENT
 from attacks.evaluation.sanity.rules import LOWERS, NOISE, PLATEAU, ROOM, mean
-from attacks.evaluation.sanity.short_attack import ShortAttack, Tally, short_attack
+from attacks.evaluation.sanity.short_attack import PassCount, ShortAttack, short_attack
 from attacks.optimisers.nes import LabelOnly
 from attacks.solvers.checks import Silent, check_images
 
 #: Views of each step of a short run.
 VIEWS = 4
 #: The checks that need a running attack, then those that need its gradient.
-COMPARED = ("active test", *RADII, "one step", "more steps", "gradient-free", "transfer", SMOOTHED)
-FOLLOWED = (ROOM, NOISE)
+BY_RUNS = ("active test", *RADII, "one step", "more steps", "gradient-free", "transfer", SMOOTH_GRADIENT)
+BY_GRADIENTS = (ROOM, NOISE)
 #: The checks that fail with a masked gradient.
-MASKING = (LOWERS, SLOPES, CHANGES, "largest radius", "gradient-free", "transfer", SMOOTHED)
+MASKING = (LOWERS, SLOPES, CHANGES, "largest radius", "gradient-free", "transfer", SMOOTH_GRADIENT)
 #: The name of the check whether the gradient lasts.
 LASTS = "gradient to the end"
 MASKED = "masking"
 #: All checks.
-NAMES = (LOWERS, *COMPARED, *FOLLOWED, ITSELF, SAME, SLOPES, LENGTH, CHANGES, LASTS, PLATEAU, MASKED)
+NAMES = (LOWERS, *BY_RUNS, *BY_GRADIENTS, SELF_COSINE, REPEATS, SLOPES, LENGTH, CHANGES, LASTS, PLATEAU, MASKED)
 
 
 def examine(
@@ -73,17 +73,17 @@ def examine(
             raise ValueError(f"`{name}` must be at least 1; got {value}")
     check_images(problem.images, slack=0)
     began = time.perf_counter()
-    tally = Tally()
+    counter = PassCount()
     module = problem.encoder if module is None and isinstance(problem.encoder, nn.Module) else module
     multiple = options.eot.risk.multiple
     short = replace(
         options,
         eot=replace(options.eot, views=min(options.eot.views, max(multiple, views // multiple * multiple))),
-        optimiser=rules.hastened(options.optimiser, planned, options.steps),
+        optimiser=rules.hasten(options.optimiser, planned, options.steps),
         budget=None,
         adaptive=None,
     )
-    test = short_attack(replace(problem, encoder=tally.of(problem.encoder)), short, tally)
+    test = short_attack(replace(problem, encoder=counter.of(problem.encoder)), short, counter)
     decides = _decides(module)
     checks = _checks(test, module, options.eot.views)
     if decides and isinstance(options.optimiser, LabelOnly):
@@ -92,69 +92,69 @@ def examine(
         skipped(PLATEAU, "not applicable: an answer of same or not has no steps") if decides else rules.plateau(trace)
     )
     checks.append(masking(checks))
-    cost = {"forward": float(tally.forward), "backward": float(tally.backward)}
+    cost = {"forward": float(counter.forward), "backward": float(counter.backward)}
     return Sanity(tuple(checks), {**cost, "seconds": time.perf_counter() - began})
 
 
 def _decides(module: nn.Module | None) -> bool:
     """Whether the encoder only says same or not the same."""
-    asked = None if module is None else black_box(module)
-    return asked is not None and asked.answer == "same"
+    box = None if module is None else black_box(module)
+    return box is not None and box.answer == "same"
 
 
 def masking(checks: Sequence[Check]) -> Check:
     """Whether the encoder masks its gradient, from the other checks."""
     signs = [check.name for check in checks if check.name in MASKING and check.verdict == "failed"]
-    made = [check.name for check in checks if check.name in MASKING and check.verdict != "skipped"]
-    message = f"{len(signs)} of {len(made)} signs of a hidden gradient"
+    tests = [check.name for check in checks if check.name in MASKING and check.verdict != "skipped"]
+    message = f"{len(signs)} of {len(tests)} signs of a hidden gradient"
     if signs:
         message += f" ({', '.join(signs)}): a stronger attack may exist, so do not call the encoder robust"
-    return ruled(MASKED, not signs, message, signs=float(len(signs)), asked=float(len(made)))
+    return ruled(MASKED, not signs, message, signs=float(len(signs)), asked=float(len(tests)))
 
 
-def lasts(caught: Sequence[warnings.WarningMessage]) -> Check:
+def lasts(records: Sequence[warnings.WarningMessage]) -> Check:
     """Whether the attack had a gradient until its end, or until its loss was at its minimum, from the warnings of its
     run. Other warnings are passed on."""
-    messages = [str(each.message) for each in caught if issubclass(each.category, Silent)]
-    for each in caught:
-        if not issubclass(each.category, Silent):
-            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
-    early = [message for message in messages if AT_END not in message]
-    message = early[0] if early else "the attack had a gradient to its end, or to that of its loss"
-    if early:
+    messages = [str(record.message) for record in records if issubclass(record.category, Silent)]
+    for record in records:
+        if not issubclass(record.category, Silent):
+            warnings.warn_explicit(record.message, record.category, record.filename, record.lineno)
+    faults = [message for message in messages if AT_END not in message]
+    message = faults[0] if faults else "the attack had a gradient to its end, or to that of its loss"
+    if faults:
         message += "; the encoder saturates: attack its logits, or without gradients (Square)"
-    return ruled(LASTS, not early, message)
+    return ruled(LASTS, not faults, message)
 
 
 def _checks(test: ShortAttack, module: nn.Module | None, views: int) -> list[Check]:
-    last = [guarded(ITSELF, lambda: questions.itself(test.problem)), *differences(test, module)]
+    last = [guard(SELF_COSINE, lambda: questions.itself(test.problem)), *differences(test, module)]
     try:
         clean = test.untouched()
-        with warnings.catch_warnings(record=True) as caught:
+        with warnings.catch_warnings(record=True) as records:
             warnings.simplefilter("always", Silent)
             main = test.run()
     except AnswerError:
         raise
     except Exception as error:  # an encoder may raise any
-        halted = [skipped(name, "the attack does not run") for name in COMPARED + FOLLOWED]
-        return [ruled(LOWERS, False, message_of(error)), *halted, *last, skipped(LASTS, "the attack does not run")]
-    asked = module is not None and black_box(module) is not None
-    last.append(skipped(LASTS, UNASKED) if asked else lasts(caught))
+        absent = [skipped(name, "the attack does not run") for name in BY_RUNS + BY_GRADIENTS]
+        return [ruled(LOWERS, False, error_text(error)), *absent, *last, skipped(LASTS, "the attack does not run")]
+    queried = module is not None and black_box(module) is not None
+    last.append(skipped(LASTS, NO_GRADIENT) if queried else lasts(records))
     gain = mean(clean) - mean(main.losses)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Silent)  # of other runs than the attack's
         checks = [
             rules.lowers(clean, main.losses, test.options.steps, test.options.eot.views),
-            guarded("active test", lambda: active(test, mean(clean), gain)),
+            guard("active test", lambda: active(test, mean(clean), gain)),
             *questions.radii(test, main, clean, gain),
-            guarded("one step", lambda: questions.one_step(test, main, gain)),
-            guarded("more steps", lambda: questions.more_steps(test, main, gain)),
-            guarded("gradient-free", lambda: questions.without_gradient(test, main, gain)),
-            guarded("transfer", lambda: questions.transfer(test, main, gain, module)),
-            guarded(SMOOTHED, lambda: questions.smoothed(test, main, gain)),
+            guard("one step", lambda: questions.one_step(test, main, gain)),
+            guard("more steps", lambda: questions.more_steps(test, main, gain)),
+            guard("gradient-free", lambda: questions.without_gradient(test, main, gain)),
+            guard("transfer", lambda: questions.transfer(test, main, gain, module)),
+            guard(SMOOTH_GRADIENT, lambda: questions.smooth_gradient(test, main, gain)),
         ]
     if test.options.optimiser.gradient_free:
-        return [*checks, *(skipped(name, "the optimiser asks for no gradient") for name in FOLLOWED), *last]
+        return [*checks, *(skipped(name, "the optimiser asks for no gradient") for name in BY_GRADIENTS), *last]
     checks.append(rules.room(test.problem.perturbation, test.images, main.start, main.end))
     uniform = test.options.eot.risk.uniform
     checks.append(

@@ -57,31 +57,31 @@ def ruled(name: str, good: bool, message: str, **figures: float) -> Check:
     return Check(name, "passed" if good else "failed", message, figures)
 
 
-def skipped(name: str, why: str) -> Check:
+def skipped(name: str, reason: str) -> Check:
     """A check that does not apply."""
-    return Check(name, "skipped", why)
+    return Check(name, "skipped", reason)
 
 
-def guarded(name: str, ask: Callable[[], Check]) -> Check:
+def guard(name: str, ask: Callable[[], Check]) -> Check:
     """The check, failed if the attack raises an error: an encoder may raise any."""
     try:
         return ask()
     except AnswerError:  # the run stops, and its answers so far are kept
         raise
     except Exception as error:
-        return ruled(name, False, message_of(error))
+        return ruled(name, False, error_text(error))
 
 
-def message_of(error: Exception) -> str:
+def error_text(error: Exception) -> str:
     """The error as a message."""
     return str(error) if isinstance(error, ValueError | FloatingPointError) else f"{type(error).__name__}: {error}"
 
 
 def counts(verdicts: Sequence[Verdict]) -> str:
     """The verdicts in words, such as "11 of 11 checks passed, 2 skipped"."""
-    passed, skipped = (sum(verdict == each for verdict in verdicts) for each in ("passed", "skipped"))
-    made = f"{passed} of {len(verdicts) - skipped} checks passed"
-    return f"{made}, {skipped} skipped" if skipped else made
+    passes, skips = (sum(verdict == kind for verdict in verdicts) for kind in ("passed", "skipped"))
+    text = f"{passes} of {len(verdicts) - skips} checks passed"
+    return f"{text}, {skips} skipped" if skips else text
 
 
 def table(sanity: Sanity) -> str:
@@ -90,5 +90,5 @@ def table(sanity: Sanity) -> str:
     marks = {"passed": "passed ", "failed": "FAILED ", "skipped": "skipped"}
     rows = [f"{check.name:<{width}}  {marks[check.verdict]}  {check.message}" for check in sanity.checks]
     count = counts([check.verdict for check in sanity.checks])
-    spent = f"{sanity.cost['forward']:.0f} encoder passes, {sanity.cost['seconds']:.1f} s"
-    return "\n".join([f"{count} ({spent})", *rows])
+    cost = f"{sanity.cost['forward']:.0f} encoder passes, {sanity.cost['seconds']:.1f} s"
+    return "\n".join([f"{count} ({cost})", *rows])

@@ -21,7 +21,7 @@ from attacks.encoders.randomness import encoder_draws
 from attacks.encoders.request import seeded
 from attacks.encoders.tree import Encoder, Tree, leaves, map_tree, take
 from attacks.eot.protocols import Objective
-from attacks.evaluation.sanity.check import Check, message_of, ruled, skipped
+from attacks.evaluation.sanity.check import Check, error_text, ruled, skipped
 from attacks.evaluation.sanity.short_attack import ShortAttack
 from transforms.compose import view
 from transforms.doors import PastDoors
@@ -30,11 +30,11 @@ from transforms.scene import scene_of
 
 #: The name of the check whether two answers agree, and their largest relative difference (half precision rounds to
 #: less).
-SAME, REPEATED = "same answer twice", 1e-2
+REPEATS, REPEAT_ERROR = "same answer twice", 1e-2
 #: Views of each picture on which the gradient is compared with real changes.
 PROBES = 4
 #: Why none of these checks is made.
-UNASKED = "not applicable: the encoder can only be asked, once for each picture, and has no gradient"
+NO_GRADIENT = "not applicable: the encoder can only be asked, once for each picture, and has no gradient"
 #: The names of the checks, and the number of random directions of each view, small and visible.
 SLOPES, LENGTH, CHANGES = "finite differences", "gradient scale", "visible changes"
 NEAR, FAR = 3, 24
@@ -62,7 +62,7 @@ class Probe:
     Args:
         views: (R,3,h,w) in [0,1], the encoder's input. untouched: the same of the untouched pictures.
         anchor: a row for each view. objective: of both. seed: of the directions.
-        which: further arguments of the encoder, such as its draws.
+        draws: further arguments of the encoder, such as its draws.
     """
 
     views: Tensor
@@ -70,21 +70,21 @@ class Probe:
     anchor: Tree
     objective: Objective
     seed: int = 0
-    which: dict[str, Any] = field(default_factory=dict)
+    draws: dict[str, Any] = field(default_factory=dict)
 
     def to(self, dtype: torch.dtype) -> "Probe":
         """The same in another dtype, a little off the bounds of [0,1]."""
-        views, untouched = (0.98 * part.to(dtype) + 0.01 for part in (self.views, self.untouched))
-        return replace(self, views=views, untouched=untouched, anchor=_cast(self.anchor, dtype))
+        views, clean = (0.98 * part.to(dtype) + 0.01 for part in (self.views, self.untouched))
+        return replace(self, views=views, untouched=clean, anchor=_cast(self.anchor, dtype))
 
     def loss(self, encoder: Encoder) -> Loss:
         """Views to their losses (R,)."""
         with torch.no_grad(), PastDoors():
-            beside = encoder(self.untouched, **self.which) if self.objective.paired else self.anchor
+            reference = encoder(self.untouched, **self.draws) if self.objective.paired else self.anchor
 
         def loss(pixels: Tensor) -> Tensor:
             with PastDoors():  # moved pixels may leave [0,1]
-                return self.objective(encoder(pixels, **self.which), beside)
+                return self.objective(encoder(pixels, **self.draws), reference)
 
         return loss
 
@@ -93,28 +93,28 @@ def differences(test: ShortAttack, module: nn.Module | None) -> list[Check]:
     """Whether the encoder repeats its answer, and whether its gradient agrees with real changes, on some views of the
     pictures with noise."""
     if module is not None and black_box(module) is not None:
-        return [skipped(name, UNASKED) for name in (SAME, SLOPES, LENGTH, CHANGES)]
+        return [skipped(name, NO_GRADIENT) for name in (REPEATS, SLOPES, LENGTH, CHANGES)]
     perturbation, transforms, u = test.problem.perturbation, test.options.eot.transforms, test.judges.u[:PROBES]
     start = perturbation.noise(test.images, torch.Generator().manual_seed(stream(test.options.seed, "probe")))
     pictures = torch.arange(len(test.images)).repeat_interleave(len(u))
     with torch.no_grad():
         scenes = (perturbation.scene(test.images, start), scene_of(test.images))
-        views, untouched = (view(transforms, scene, u) for scene in scenes)
-    which = encoder_draws(transforms, u.repeat(len(test.images), 1))
+        views, clean = (view(transforms, scene, u) for scene in scenes)
+    draws = encoder_draws(transforms, u.repeat(len(test.images), 1))
     checks: list[Check] = []
     try:
-        same, encoder = repeats(test.problem.encoder, views, which)
-        checks.append(same)
+        repeat, encoder = repeats(test.problem.encoder, views, draws)
+        checks.append(repeat)
         if encoder is None:
             message = "the encoder's answers cannot be repeated"
-            return [same, *(skipped(name, message) for name in (SLOPES, LENGTH, CHANGES))]
+            return [repeat, *(skipped(name, message) for name in (SLOPES, LENGTH, CHANGES))]
         anchor, seed = take(test.problem.anchor, pictures), stream(test.options.seed, "directions")
-        probe = Probe(views, untouched, anchor, test.problem.objective, seed, which)
-        module = module if same.verdict == "passed" else None  # the copy in float64 would draw other numbers
-        return [same, *compared(encoder, probe, module=module, count=test.tally.of)]
+        probe = Probe(views, clean, anchor, test.problem.objective, seed, draws)
+        module = module if repeat.verdict == "passed" else None  # the copy in float64 would draw other numbers
+        return [repeat, *compared(encoder, probe, module=module, count=test.tally.of)]
     except Exception as error:  # any, as the encoder's
-        message = message_of(error)
-        rest = (SAME, SLOPES, LENGTH, CHANGES)[len(checks) :]
+        message = error_text(error)
+        rest = (REPEATS, SLOPES, LENGTH, CHANGES)[len(checks) :]
         return [
             *checks,
             *(ruled(name, False, message) for name in rest[:1]),
@@ -122,20 +122,20 @@ def differences(test: ShortAttack, module: nn.Module | None) -> list[Check]:
         ]
 
 
-def repeats(encoder: Encoder, images: Tensor, which: dict[str, Any]) -> tuple[Check, Encoder | None]:
+def repeats(encoder: Encoder, images: Tensor, draws: dict[str, Any]) -> tuple[Check, Encoder | None]:
     """Whether two calls with the same input agree, and the encoder with which others can be compared: itself, or one
     that always draws the same numbers from torch's generator; None where that does not help."""
-    moved = _difference(lambda: encoder(images, **which))
-    if moved <= REPEATED:
-        return ruled(SAME, True, f"two calls differ by {moved:.2g} of the embedding", difference=moved), encoder
+    change = _difference(lambda: encoder(images, **draws))
+    if change <= REPEAT_ERROR:
+        return ruled(REPEATS, True, f"two calls differ by {change:.2g} of the embedding", difference=change), encoder
     message = (
-        f"two calls with the same input differ by {moved:.2g} of the embedding: the encoder draws new random "
+        f"two calls with the same input differ by {change:.2g} of the embedding: the encoder draws new random "
         "numbers, so no view can be seen again; declare them (encoder.stochastic=true, or `draws` and `randomness`), "
         "or take more views (attack.views)"
     )
-    fixed = _still(encoder)
-    again = _difference(lambda: fixed(images, **which))
-    return ruled(SAME, False, message, difference=moved), fixed if again <= REPEATED else None
+    fixed = _repeatable(encoder)
+    second_change = _difference(lambda: fixed(images, **draws))
+    return ruled(REPEATS, False, message, difference=change), fixed if second_change <= REPEAT_ERROR else None
 
 
 def compared(
@@ -148,27 +148,27 @@ def compared(
             precision and the wrappers of `encoder` are checked too.
         count: makes an encoder count its passes.
     """
-    own = probe.to(probe.views.dtype)
-    loss, generator = own.loss(encoder), torch.Generator().manual_seed(probe.seed)
-    grad = _gradient(loss, own.views)
+    float_probe = probe.to(probe.views.dtype)
+    loss, generator = float_probe.loss(encoder), torch.Generator().manual_seed(probe.seed)
+    grad = _gradient(loss, float_probe.views)
     if not bool(grad.any()):
         message = "there is no gradient: use a gradient-free attack (Square)"
         return [ruled(SLOPES, False, message), skipped(LENGTH, message), skipped(CHANGES, message)]
     wide = None if module is None else _wide(module, probe.views)
-    exact = own if wide is None else probe.to(torch.float64)
+    exact = float_probe if wide is None else probe.to(torch.float64)
     small = _small(exact, loss if wide is None else exact.loss(count(wide)), grad.to(exact.views), generator)
-    return [*small, _visible(own, loss, grad, generator)]
+    return [*small, _visible(float_probe, loss, grad, generator)]
 
 
 def _small(probe: Probe, loss: Loss, grad: Tensor, generator: torch.Generator) -> list[Check]:
     """The gradient against small differences."""
     views, h = probe.views, SMALL[probe.views.dtype]
     directions = _white(views, NEAR, generator)
-    slopes, changes = _slopes_along(grad, directions), _changes(loss, views, directions, h)
+    slopes, changes = _directional_slopes(grad, directions), _changes(loss, views, directions, h)
     nearer = _changes(loss, views, directions, h / 4)
     with torch.no_grad():
         rounding = torch.finfo(views.dtype).eps * float(loss(views).abs().mean()) / h
-    if float(changes.abs().median()) <= FLAT * rounding or _apart(changes, nearer) > UNSTEADY:
+    if float(changes.abs().median()) <= FLAT * rounding or _distance(changes, nearer) > UNSTEADY:
         message = "the encoder is no smooth function: visible changes alone judge its gradient"
         return [skipped(SLOPES, message), skipped(LENGTH, message)]
     cosine = _agreement(slopes, changes)
@@ -197,7 +197,7 @@ def _length(slopes: Tensor, changes: Tensor) -> Check:
 def _visible(probe: Probe, loss: Loss, grad: Tensor, generator: torch.Generator) -> Check:
     """The gradient against changes that can be seen."""
     directions = _white(probe.views, FAR, generator)
-    cosine = _agreement(_slopes_along(grad, directions), _changes(loss, probe.views, directions, VISIBLE))
+    cosine = _agreement(_directional_slopes(grad, directions), _changes(loss, probe.views, directions, VISIBLE))
     message = f"the gradient agrees with changes of {VISIBLE * 255:.0f}/255 to a cosine of {cosine:.2f}"
     if cosine < AGREE:
         message += (
@@ -221,7 +221,7 @@ def _white(views: Tensor, count: int, generator: torch.Generator) -> Tensor:
     return torch.randn(count, *views.shape, generator=generator, dtype=torch.float64).to(views)
 
 
-def _slopes_along(grad: Tensor, directions: Tensor) -> Tensor:
+def _directional_slopes(grad: Tensor, directions: Tensor) -> Tensor:
     """The directional derivatives (directions,R) by the gradient."""
     return torch.stack([(grad * way).flatten(1).double().sum(1) for way in directions])
 
@@ -244,7 +244,7 @@ def _unit(table: Tensor) -> Tensor:
     return table / table.abs().amax(0).clamp(min=torch.finfo(table.dtype).tiny)
 
 
-def _apart(a: Tensor, b: Tensor) -> float:
+def _distance(a: Tensor, b: Tensor) -> float:
     """The relative distance of two tables of slopes; 0 where both are zero."""
     scale = max(float(a.norm()), float(b.norm()))
     return float((a - b).norm()) / scale if scale > 0 else 0.0
@@ -266,10 +266,10 @@ def _cast(tree: Tree, dtype: torch.dtype) -> Tree:
     return map_tree(tree, lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf)
 
 
-def _still(encoder: Encoder) -> Encoder:
+def _repeatable(encoder: Encoder) -> Encoder:
     @wraps(encoder, assigned=(), updated=())
-    def fixed(images: Tensor, **which: Any) -> Tree:
-        return seeded(lambda: encoder(images, **which))
+    def fixed(images: Tensor, **draws: Any) -> Tree:
+        return seeded(lambda: encoder(images, **draws))
 
     return fixed
 

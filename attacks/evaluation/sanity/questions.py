@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from attacks.encoders.randomness import encoder_draws
 from attacks.encoders.tree import leaves
 from attacks.eot.problem import Problem
-from attacks.evaluation.sanity.check import Check, guarded, ruled, skipped
+from attacks.evaluation.sanity.check import Check, guard, ruled, skipped
 from attacks.evaluation.sanity.rules import (
     GROWS,
     beats_cards,
@@ -18,7 +18,7 @@ from attacks.evaluation.sanity.rules import (
     largest,
     not_worse,
     redrawn,
-    rescaled,
+    rescale,
     resized,
 )
 from attacks.evaluation.sanity.short_attack import Run, ShortAttack
@@ -34,7 +34,7 @@ SMOOTH, MATERIAL = 2 / 255, 0.25
 #: The checks with other radii.
 RADII = ("largest radius", GROWS)
 #: The name of the check by a smoothed encoder, and of that of the untouched pictures.
-SMOOTHED, ITSELF = "smoothed gradient", "untouched picture"
+SMOOTH_GRADIENT, SELF_COSINE = "smoothed gradient", "untouched picture"
 #: The lowest cosine of a picture to itself, and to its anchor, which may be a mean over views.
 CLOSE, NEAR = 0.99, 0.5
 
@@ -42,29 +42,29 @@ CLOSE, NEAR = 0.99, 0.5
 def radii(test: ShortAttack, main: Run, clean: Tensor, gain: float) -> list[Check]:
     """Against other radii, from a quarter of its own to one that does not bind."""
     perturbation = test.problem.perturbation
-    top, own = largest(perturbation, test.images), perturbation.eps
-    if resized(perturbation, own) is None:
+    top, radius = largest(perturbation, test.images), perturbation.eps
+    if resized(perturbation, radius) is None:
         return [skipped(name, f"{type(perturbation).__name__} has no radius to change") for name in RADII]
-    losses = {own: main.losses}
+    losses = {radius: main.losses}
 
     def losses_at(eps: float) -> Tensor:
         if eps not in losses:
-            optimiser = rescaled(test.options.optimiser, eps / own)
+            optimiser = rescale(test.options.optimiser, eps / radius)
             losses[eps] = test.run(perturbation=resized(perturbation, eps), optimiser=optimiser).losses
         return losses[eps]
 
-    def grown() -> Check:
-        sizes = sorted({own / 4, own, min(4 * own, top)})
+    def growth() -> Check:
+        sizes = sorted({radius / 4, radius, min(4 * radius, top)})
         return grows(clean, sizes, [losses_at(size) for size in sizes], gain)
 
     def unbound() -> Check:
         widest = resized(perturbation, top)
         generator = torch.Generator().manual_seed(stream(test.options.seed, "cards"))
-        encoder_draws = cards(widest, test.images, generator)
-        shown = {name: test.judge(delta, perturbation=widest) for name, delta in encoder_draws.items()}
-        return beats_cards(losses_at(top), main.losses, shown, gain)
+        deltas = cards(widest, test.images, generator)
+        card_losses = {name: test.judge(delta, perturbation=widest) for name, delta in deltas.items()}
+        return beats_cards(losses_at(top), main.losses, card_losses, gain)
 
-    return [guarded(name, check) for name, check in zip(RADII, (unbound, grown), strict=True)]
+    return [guard(name, check) for name, check in zip(RADII, (unbound, growth), strict=True)]
 
 
 def one_step(test: ShortAttack, main: Run, gain: float) -> Check:
@@ -113,18 +113,18 @@ def transfer(test: ShortAttack, main: Run, gain: float, module: nn.Module | None
     return not_worse("transfer", main.losses, losses, gain, "that of a perturbation made for other weights", remedy)
 
 
-def smoothed(test: ShortAttack, main: Run, gain: float) -> Check:
+def smooth_gradient(test: ShortAttack, main: Run, gain: float) -> Check:
     """Against the attack on a smoothed encoder: its input has noise that is new in every view, which averages a
     shattered gradient (Nesterov & Spokoiny 2017; Athalye et al. 2018). It has as many views."""
     eot, stages = test.options.eot, getattr(test.options.eot.transforms, "stages", None)
     if test.options.optimiser.gradient_free or stages is None:
-        return skipped(SMOOTHED, "the optimiser asks for no gradient, or the pipeline is no `Compose`")
+        return skipped(SMOOTH_GRADIENT, "the optimiser asks for no gradient, or the pipeline is no `Compose`")
     inside = stages[-1:] if encoder_draws(eot.transforms, test.judges.u[:1]) else ()
     noisy = Compose((*stages[: len(stages) - len(inside)], SensorNoise((SMOOTH, SMOOTH)), *inside))
     run = test.run(eot=replace(eot, transforms=noisy))
     remedy = "the gradient of the encoder with noise in its input is stronger, so its own is shattered"
-    what = "that along the gradient of the smoothed encoder"
-    return not_worse(SMOOTHED, main.losses, test.judge(run.delta), gain, what, remedy, MATERIAL)
+    baseline = "that along the gradient of the smoothed encoder"
+    return not_worse(SMOOTH_GRADIENT, main.losses, test.judge(run.delta), gain, baseline, remedy, MATERIAL)
 
 
 def itself(problem: Problem) -> Check:
@@ -132,25 +132,25 @@ def itself(problem: Problem) -> Check:
     anchor. It is not 1 where an embedding is so short that its length is clamped, or so long that it overflows."""
     objective = problem.objective
     with torch.no_grad():
-        own = leaves(problem.encoder(problem.images))
-    theirs = leaves(problem.anchor) if objective.stationary_at_anchor and not objective.paired else own
-    theirs = theirs if [a.shape for a in own] == [b.shape for b in theirs] else own
-    cosine, anchored = _cosine(own, own), _cosine(own, theirs)
-    length = min(float(a.flatten(1).norm(dim=1).min()) for a in own)
+        embeddings = leaves(problem.encoder(problem.images))
+    anchors = leaves(problem.anchor) if objective.stationary_at_anchor and not objective.paired else embeddings
+    anchors = anchors if [a.shape for a in embeddings] == [b.shape for b in anchors] else embeddings
+    cosine, anchor_cosine = _cosine(embeddings, embeddings), _cosine(embeddings, anchors)
+    length = min(float(a.flatten(1).norm(dim=1).min()) for a in embeddings)
     message = (
-        f"an untouched picture has the cosine {cosine:.3f} to itself and {anchored:.3f} to its anchor; its "
+        f"an untouched picture has the cosine {cosine:.3f} to itself and {anchor_cosine:.3f} to its anchor; its "
         f"embedding's length is {length:.3g}"
     )
     if not cosine >= CLOSE:
         message += ": the losses mean nothing; scale the embedding to a length near 1"
-    elif not anchored >= NEAR:
+    elif not anchor_cosine >= NEAR:
         message += ": take the anchor from the same encoder, with the same preprocessing"
-    good = cosine >= CLOSE and anchored >= NEAR
-    return ruled(ITSELF, good, message, cosine=cosine, anchor=anchored, length=length)
+    good = cosine >= CLOSE and anchor_cosine >= NEAR
+    return ruled(SELF_COSINE, good, message, cosine=cosine, anchor=anchor_cosine, length=length)
 
 
-def _cosine(own: list[Tensor], others: list[Tensor]) -> float:
+def _cosine(first: list[Tensor], second: list[Tensor]) -> float:
     """The lowest of all pictures; NaN counts as -1."""
-    pairs = zip(own, others, strict=True)
+    pairs = zip(first, second, strict=True)
     lowest = [F.cosine_similarity(a.flatten(1).float(), b.flatten(1).float()).min() for a, b in pairs]
     return float(torch.stack(lowest).nan_to_num(-1.0).min())

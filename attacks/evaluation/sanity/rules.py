@@ -28,11 +28,11 @@ def redrawn(module: nn.Module, seed: int) -> nn.Module | None:
 ROOM, NOISE = "room to move", "gradient noise"
 #: The largest share of values without a gradient, and of a first step that the set may take back (an L0 set takes
 #: back most of any step).
-DEAD, LOST = 0.5, 0.999
+DEAD, MAX_LOSS = 0.5, 0.999
 #: The length of that step, as a share of the perturbation's reach.
 PROBE = 0.01
 #: The lowest allowed and the recommended cosine of a step's gradient to the true one.
-POOR, WANTED = 0.2, 0.7
+POOR, GOOD = 0.2, 0.7
 
 
 def room(
@@ -42,17 +42,17 @@ def room(
     set takes back (at the ball's edge, at black and white), at the start and at the end of the run. A good attack has
     little room at its end, but must have some at its start."""
     dead, last_dead = (_zero(perturbation, grad, images) for _, grad in (start, end))
-    lost, last_lost = (_lost(perturbation, delta, grad, images) for delta, grad in (start, end))
-    figures = {"zero gradients at the start": dead, "step lost at the start": lost}
-    figures |= {"zero gradients at the end": last_dead, "step lost at the end": last_lost}
+    loss_share, last_loss_share = (_lost_share(perturbation, delta, grad, images) for delta, grad in (start, end))
+    figures = {"zero gradients at the start": dead, "step lost at the start": loss_share}
+    figures |= {"zero gradients at the end": last_dead, "step lost at the end": last_loss_share}
     message = (
         f"{dead:.0%} of the values had no gradient at the start ({last_dead:.0%} at the end), and the set took back "
-        f"{lost:.0%} of a short step ({last_lost:.0%} at the end)"
+        f"{loss_share:.0%} of a short step ({last_loss_share:.0%} at the end)"
     )
-    good = dead <= DEAD and lost <= LOST
+    good = dead <= DEAD and loss_share <= MAX_LOSS
     if dead > DEAD:
         message += "; few pixels reach the encoder: audit the views and the encoder (viewproof audit)"
-    elif lost > LOST:
+    elif loss_share > MAX_LOSS:
         message += "; the start leaves no room: start inside the set (random_start)"
     return ruled(ROOM, good, message, **figures)
 
@@ -66,13 +66,13 @@ def noise(c: Tensor, views: int) -> Check:
         return skipped(NOISE, "a single view a step does not show its noise: take attack.views=2 or more")
     middle = float(c[~c.isnan()].median())  # infinite if half of the steps have no signal
     cosine = math.sqrt(views / (views + middle))
-    wanted = middle * WANTED**2 / (1 - WANTED**2)
-    many = f"about {math.ceil(wanted)}" if math.isfinite(wanted) else "more than the noise lets estimate"
-    message = f"a gradient of {views} views has the cosine {cosine:.2f} to the true one; {WANTED} takes {many} views"
+    good_views = middle * GOOD**2 / (1 - GOOD**2)
+    amount = f"about {math.ceil(good_views)}" if math.isfinite(good_views) else "more than the noise lets estimate"
+    message = f"a gradient of {views} views has the cosine {cosine:.2f} to the true one; {GOOD} takes {amount} views"
     good = cosine >= POOR
     if not good:
         message += ": raise attack.views, or the momentum"
-    return ruled(NOISE, good, message, cosine=cosine, c=middle, views=wanted)
+    return ruled(NOISE, good, message, cosine=cosine, c=middle, views=good_views)
 
 
 def _zero(perturbation: Perturbation, grad: Tensor, images: Tensor) -> float:
@@ -82,7 +82,7 @@ def _zero(perturbation: Perturbation, grad: Tensor, images: Tensor) -> float:
     return float(zero[free].double().mean()) if bool(free.any()) else 1.0
 
 
-def _lost(perturbation: Perturbation, delta: Tensor, grad: Tensor, images: Tensor) -> float:
+def _lost_share(perturbation: Perturbation, delta: Tensor, grad: Tensor, images: Tensor) -> float:
     by = perturbation.descend(grad, PROBE * perturbation.reach, delta, images)
     real = perturbation.move(delta, by, images) - delta
     length = float(by.square().sum())
@@ -108,7 +108,7 @@ def resized(perturbation: Any, eps: float) -> Any:
     return dataclasses.replace(perturbation, eps=max(1, round(eps)) if whole else eps)
 
 
-def rescaled(optimiser: Any, ratio: float) -> Any:
+def rescale(optimiser: Any, ratio: float) -> Any:
     """The optimiser for a radius that is `ratio` times as large: a learning rate (`lr`) grows with it, all other step
     sizes are relative to it."""
     if _is_value(optimiser) and hasattr(optimiser, "lr"):
@@ -116,13 +116,13 @@ def rescaled(optimiser: Any, ratio: float) -> Any:
     return optimiser
 
 
-def hastened(optimiser: Any, planned: int, steps: int) -> Any:
+def hasten(optimiser: Any, run_steps: int, steps: int) -> Any:
     """The optimiser for a run of `steps` instead of `planned`. A relative step size is raised until the steps cross
     the set, but they go no farther than all planned steps: a step that is too short remains so."""
     if not (_is_value(optimiser) and hasattr(optimiser, "rel_step_size")):
         return optimiser
     size = optimiser.rel_step_size
-    return dataclasses.replace(optimiser, rel_step_size=max(size, min(size * planned / steps, CROSSING / steps)))
+    return dataclasses.replace(optimiser, rel_step_size=max(size, min(size * run_steps / steps, CROSSING / steps)))
 
 
 def largest(perturbation: Perturbation, images: Tensor) -> float:
@@ -133,10 +133,10 @@ def largest(perturbation: Perturbation, images: Tensor) -> float:
 def cards(perturbation: Perturbation, images: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
     """Deltas that need no search: as much white, black or noise as the set allows."""
     noise = perturbation.noise(images, generator)
-    origin, every = torch.zeros_like(noise), torch.ones_like(noise)
+    origin, ones = torch.zeros_like(noise), torch.ones_like(noise)
     return {
-        "white": perturbation.move(origin, every, images),
-        "black": perturbation.move(origin, -every, images),
+        "white": perturbation.move(origin, ones, images),
+        "black": perturbation.move(origin, -ones, images),
         "noise": noise,
     }
 
@@ -186,13 +186,13 @@ GROWS, PLATEAU = "grows with the radius", "plateau"
 END = 0.25
 
 
-def lowers(clean: Tensor, attacked: Tensor, steps: int, views: int) -> Check:
+def lowers(clean: Tensor, attack_losses: Tensor, steps: int, views: int) -> Check:
     """Whether the attack lowers the loss beyond chance."""
-    fall = gap(attacked, clean, 0.0)
-    message = f"{steps} steps of {views} views took the loss from {mean(clean):.3f} to {mean(attacked):.3f}"
+    fall = gap(attack_losses, clean, 0.0)
+    message = f"{steps} steps of {views} views took the loss from {mean(clean):.3f} to {mean(attack_losses):.3f}"
     if not fall.below:
         message += f"; that is within the noise ({fall.noise:.3f}): the attack has no effect"
-    return ruled(LOWERS, fall.below, message, clean=mean(clean), loss=mean(attacked), noise=fall.noise)
+    return ruled(LOWERS, fall.below, message, clean=mean(clean), loss=mean(attack_losses), noise=fall.noise)
 
 
 def beyond_the_radius(checks: Sequence[Check]) -> list[Check]:
@@ -200,20 +200,22 @@ def beyond_the_radius(checks: Sequence[Check]) -> list[Check]:
     or not. Where no answer changes within the radius but some do in a larger one, the loss cannot fall by steps."""
     if not any(check.name == GROWS and check.verdict == "passed" for check in checks):
         return list(checks)
-    why = f"not applicable: the answers stay the same at this radius; at a larger one they change ({GROWS})"
-    return [skipped(LOWERS, why) if check.name == LOWERS and check.verdict == "failed" else check for check in checks]
+    reason = f"not applicable: the answers stay the same at this radius; at a larger one they change ({GROWS})"
+    return [
+        skipped(LOWERS, reason) if check.name == LOWERS and check.verdict == "failed" else check for check in checks
+    ]
 
 
 def beats_cards(losses: Tensor, main: Tensor, cards: Mapping[str, Tensor], gain: float) -> Check:
     """With the largest radius, which allows every picture, the loss must not be higher than that of white, black or
     noise, nor than with the attack's own radius."""
     best = min(cards, key=lambda name: mean(cards[name]))
-    card, own = gap(losses, cards[best], gain), gap(losses, main, gain)
+    card, radius_gap = gap(losses, cards[best], gain), gap(losses, main, gain)
     message = (
         f"with the largest radius the loss is {mean(losses):.3f}: {mean(main):.3f} with the attack's own, "
         f"{mean(cards[best]):.3f} for a picture of {best}"
     )
-    good = not card.above and not own.above
+    good = not card.above and not radius_gap.above
     if not good:
         message += "; an attack without a bound must be stronger: check the gradient and the step size"
     return ruled(
@@ -236,12 +238,12 @@ def grows(clean: Tensor, radii: Sequence[float], losses: Sequence[Tensor], gain:
 
 
 def not_worse(
-    name: str, main: Tensor, other: Tensor, gain: float, what: str, remedy: str, least: float = 0.0
+    name: str, main: Tensor, other: Tensor, gain: float, baseline: str, remedy: str, share: float = 0.0
 ) -> Check:
-    """The attack must not be weaker than a baseline, by the share `least` of its gain or more."""
+    """The attack must not be weaker than a baseline, by the `share` of its gain or more."""
     margin = gap(main, other, gain)
-    worse = margin.above and margin.mean >= least * abs(gain)
-    message = f"the attack's loss is {mean(main):.3f}, {what} {mean(other):.3f} (noise {margin.noise:.3f})"
+    worse = margin.above and margin.mean >= share * abs(gain)
+    message = f"the attack's loss is {mean(main):.3f}, {baseline} {mean(other):.3f} (noise {margin.noise:.3f})"
     message += f"; {remedy}" if worse else ""
     return ruled(name, not worse, message, loss=mean(main), other=mean(other), noise=margin.noise)
 
@@ -252,18 +254,18 @@ def plateau(trace: Sequence[float | None]) -> Check:
     losses, steps = _finite(trace), len(trace)
     if len(losses) < 5 or len(set(losses)) < 3:
         return skipped(PLATEAU, "the run has too few looks at held-out views to show whether its loss has settled")
-    gained = losses[0] - losses[-1]
+    gain = losses[0] - losses[-1]
     late = [losses[0], *_finite(trace[: steps - round(END * steps)])][-1] - losses[-1]
-    share = late / gained if gained > 0 else 0.0
+    share = late / gain if gain > 0 else 0.0
     message = (
-        f"{share:.0%} of the gain ({late:.3f} of {gained:.3f}) came in the last {END:.0%} of the steps"
-        if gained > 0
+        f"{share:.0%} of the gain ({late:.3f} of {gain:.3f}) came in the last {END:.0%} of the steps"
+        if gain > 0
         else f"the held-out loss has not fallen: {losses[0]:.3f} at the first look, {losses[-1]:.3f} at the end"
     )
-    good = gained > 0 and share <= END
+    good = gain > 0 and share <= END
     if not good:
-        message += "; the attack was not done: raise attack.gradients" if gained > 0 else "; check the step size"
-    return ruled(PLATEAU, good, message, share=share, gained=gained)
+        message += "; the attack was not done: raise attack.gradients" if gain > 0 else "; check the step size"
+    return ruled(PLATEAU, good, message, share=share, gained=gain)
 
 
 def _finite(trace: Sequence[float | None]) -> list[float]:

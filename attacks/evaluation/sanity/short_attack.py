@@ -32,7 +32,7 @@ class Run(NamedTuple):
     c: Tensor
 
 
-class Tally:
+class PassCount:
     """The number of views in passes through encoders, `forward` and `backward`."""
 
     def __init__(self) -> None:
@@ -42,12 +42,12 @@ class Tally:
         """The encoder, counted."""
 
         @wraps(encoder, assigned=(), updated=())  # the engine looks for its encoder behind the wrapper
-        def counted(images: Tensor, **which: Any) -> Tree:
+        def counter(images: Tensor, **draws: Any) -> Tree:
             self.forward += len(images)
             self.backward += len(images) * images.requires_grad
-            return unchecked(encoder)(images, **which)
+            return unchecked(encoder)(images, **draws)
 
-        return counted
+        return counter
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class ShortAttack:
     options: Options
     judges: Bank
     choosers: Bank
-    tally: Tally
+    tally: PassCount
 
     @property
     def images(self) -> Tensor:
@@ -69,12 +69,12 @@ class ShortAttack:
         """Run the attack with some fields of its problem or options changed. Raises as `attack` does."""
         problem, options = self._changed(changes)
         last = options.steps - 1
-        wanted = [round(share * last) for share in CANDIDATES]
+        places = [round(share * last) for share in CANDIDATES]
         at, candidates, ends, noise = start(problem, options.seed), [], [], []
         for step in loop_of(options.optimiser)(problem, options, None):
             if step.index == 0 or step.last:
                 ends.append((at, step.estimate.grad))
-            candidates += [step.delta] * (wanted.count(step.index) or step.last)  # it may end early
+            candidates += [step.delta] * (places.count(step.index) or step.last)  # it may end early
             noise.append(step.estimate.c)
             at = step.delta
         delta = self._best(candidates, problem, options)
@@ -96,28 +96,28 @@ class ShortAttack:
         return self._losses(self.judges, delta, *self._changed(changes))
 
     def _changed(self, changes: dict[str, Any]) -> tuple[Problem, Options]:
-        own = {field.name for field in fields(Problem)}
-        problem = replace(self.problem, **{key: value for key, value in changes.items() if key in own})
-        return problem, replace(self.options, **{key: value for key, value in changes.items() if key not in own})
+        names = {field.name for field in fields(Problem)}
+        problem = replace(self.problem, **{key: value for key, value in changes.items() if key in names})
+        return problem, replace(self.options, **{key: value for key, value in changes.items() if key not in names})
 
     def _best(self, deltas: list[Tensor], problem: Problem, options: Options) -> Tensor:
         """The delta of each picture, or the shared one, with the lowest loss on the choosing views."""
         scores = [self._losses(self.choosers, delta, problem, options).mean(1) for delta in deltas]
         score = torch.stack(scores)
         score = score.mean(1, keepdim=True) if problem.shared else score
-        first, every = score.argmin(0), torch.stack(deltas)
-        return every[first, torch.arange(every.shape[1], device=every.device)]
+        first, stack = score.argmin(0), torch.stack(deltas)
+        return stack[first, torch.arange(stack.shape[1], device=stack.device)]
 
     def _losses(self, views: Bank, delta: Tensor, problem: Problem, options: Options) -> Tensor:
         images, penalty = problem.images, options.penalty
         with torch.no_grad():
-            attacked = problem.perturbation.scene(images, delta)
-        finished = judged(attacked, problem.anchor, problem.encoder, problem.objective, images)
+            scene = problem.perturbation.scene(images, delta)
+        finished = judged(scene, problem.anchor, problem.encoder, problem.objective, images)
         losses = views.losses_of(finished, options.eot.chunk, options.world)
-        return losses if penalty is None else losses + penalty(delta, seen(attacked), images)[:, None]
+        return losses if penalty is None else losses + penalty(delta, seen(scene), images)[:, None]
 
 
-def short_attack(problem: Problem, options: Options, tally: Tally) -> ShortAttack:
+def short_attack(problem: Problem, options: Options, tally: PassCount) -> ShortAttack:
     """A short attack with banks of its own: views that neither the attack nor its evaluation uses."""
     transforms, images = options.eot.transforms, problem.images
 

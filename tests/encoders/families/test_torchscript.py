@@ -12,7 +12,7 @@ from attacks.encoders import Layers
 from attacks.encoders.engine import Decision
 from attacks.encoders.engine.preparation import prepare
 from attacks.encoders.layers import layer_listing, visits
-from attacks.evaluation.drift import ordered
+from attacks.evaluation.drift import layer_order
 from tests.helpers import encoder_laws as laws
 from tests.helpers.runs import call
 from tests.helpers.tiny_models import GIVEN, save_script, tiny_network
@@ -51,7 +51,7 @@ def test_the_repr_names_the_file_and_layers_take_no_hooks(encoder):
     assert Layers(encoder, ["output"])(picture)["output"].shape == (1, 5)
     assert [visit.name for visit in visits(encoder, picture)] == ["output"]
     assert "torchscript:" in layer_listing(encoder, picture)
-    assert ordered(encoder, ["all"], picture) == {"output": "flat"}
+    assert layer_order(encoder, ["all"], picture) == {"output": "flat"}
     with pytest.raises(ValueError, match="`layers`: the encoder has no '0'; it has no named layers, only 'output'"):
         Layers(encoder, ["0"])
 

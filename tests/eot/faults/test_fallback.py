@@ -10,7 +10,7 @@ from attacks import Away, Ensemble
 from attacks.encoders.engine import Decision, engine_reset, engine_restore, engine_state, prepare
 from attacks.eot.bank import bank
 from attacks.eot.faults import NotFinite
-from attacks.evaluation.sanity.short_attack import Tally
+from attacks.evaluation.sanity.short_attack import PassCount
 from attacks.experiment.arms import Counted
 from attacks.objectives import Members
 from tests.helpers.faulty import net, pictures, run_all, started
@@ -104,7 +104,7 @@ def test_engine_state_is_read_and_restored_through_wrappers():
     low = prepare(net(), Decision(precision="bfloat16"))
     fresh = engine_state(low)
     engine_restore(low, {"fell_back": True})
-    for wrapped in (Counted(Counted(low)), partial(low, only=1), Tally().of(Counted(low))):
+    for wrapped in (Counted(Counted(low)), partial(low, only=1), PassCount().of(Counted(low))):
         assert engine_state(wrapped) == {"fell_back": True}
     engine_reset(low)
     assert engine_state(low) == fresh

@@ -11,8 +11,8 @@ from attacks.evaluation.sanity.active import (
     COLOURS,
     QUERIES,
     SHARE,
-    Planted,
-    Promised,
+    PlantedEncoder,
+    PlantedObjective,
     active,
     balance,
     finds_promise,
@@ -20,7 +20,7 @@ from attacks.evaluation.sanity.active import (
     promise,
 )
 from attacks.evaluation.sanity.rules import mean
-from attacks.evaluation.sanity.short_attack import Tally
+from attacks.evaluation.sanity.short_attack import PassCount
 from attacks.optimisers.apgd import APGD
 from attacks.optimisers.gradient import Adam
 from attacks.optimisers.square import Square
@@ -46,7 +46,7 @@ def verdict(images, optimiser, perturbation, objective=Away(), steps=20):  # noq
     encoder = small()
     setup = {"encoder": encoder, "objective": objective, "perturbation": perturbation}
     setup |= {"optimiser": optimiser, "eot": EOT(SEEN, views=4), "steps": steps}
-    test = trial(images, encoder(images), setup, Tally())
+    test = trial(images, encoder(images), setup, PassCount())
     clean = mean(test.untouched())
     return active(test, clean, clean - mean(test.run(optimiser=PGD(), steps=5).losses))
 
@@ -101,13 +101,13 @@ def test_the_balance_survives_the_camera():
 
 
 def test_planted_features_contain_the_encoder_features(images):
-    encoder, objective = small(), Promised(Toward(), 3.0)
-    features, anchor = Planted(encoder)(images), planted_anchor(torch.ones(2, 12), images)
+    encoder, objective = small(), PlantedObjective(Toward(), 3.0)
+    features, anchor = PlantedEncoder(encoder)(images), planted_anchor(torch.ones(2, 12), images)
     assert torch.equal(features[0], encoder(images))
     wanted = Toward()(encoder(images), torch.ones(2, 12)) - 3 * balance(images)[:, 0]
     torch.testing.assert_close(objective(features, anchor), wanted)
     assert not objective.stationary_at_anchor and not objective.paired
-    assert Promised(Away(), 1.0).stationary_at_anchor
+    assert PlantedObjective(Away(), 1.0).stationary_at_anchor
 
 
 def test_the_verdict_is_a_share_of_the_promise():

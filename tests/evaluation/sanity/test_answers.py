@@ -8,8 +8,8 @@ from attacks import EOT, PGD, Away, Linf, Toward
 from attacks.eot.problem import Problem
 from attacks.evaluation.sanity import table
 from attacks.evaluation.sanity.battery import LASTS
-from attacks.evaluation.sanity.differences import REPEATED, SAME, repeats
-from attacks.evaluation.sanity.questions import ITSELF, SMOOTHED, itself
+from attacks.evaluation.sanity.differences import REPEAT_ERROR, REPEATS, repeats
+from attacks.evaluation.sanity.questions import SELF_COSINE, SMOOTH_GRADIENT, itself
 from attacks.evaluation.sanity.rules import not_worse
 from tests.helpers.sampled import mostly_slow
 from tests.helpers.small import small, smooth
@@ -37,7 +37,7 @@ def test_the_anchor_of_another_encoder_fails_and_a_target_is_no_anchor():
     assert itself(problem(encoder, Toward(), opposite)).verdict == "passed"
 
 
-@pytest.mark.parametrize("share", [0.0, 0.1 * REPEATED, 10 * REPEATED])
+@pytest.mark.parametrize("share", [0.0, 0.1 * REPEAT_ERROR, 10 * REPEAT_ERROR])
 def test_an_answer_that_changes_is_named_and_held_still(share):
     encoder, images = small(), smooth()
 
@@ -46,8 +46,8 @@ def test_an_answer_that_changes_is_named_and_held_still(share):
         return features + share * features.norm() / features.numel() ** 0.5 * torch.randn_like(features)
 
     check, still = repeats(answer, images, {})
-    assert check.name == SAME and check.verdict == ("failed" if share > REPEATED else "passed")
-    assert share <= REPEATED or torch.equal(still(images), still(images))
+    assert check.name == REPEATS and check.verdict == ("failed" if share > REPEAT_ERROR else "passed")
+    assert share <= REPEAT_ERROR or torch.equal(still(images), still(images))
 
 
 def test_an_answer_that_nothing_holds_still_is_not_compared():
@@ -59,7 +59,7 @@ def test_an_answer_that_nothing_holds_still_is_not_compared():
 def test_a_surrogate_must_be_better_by_a_share_of_the_gain():
     level = torch.zeros(2, 32)
     for by, verdict in ((0.2, "passed"), (0.3, "failed")):
-        assert not_worse(SMOOTHED, level, level - by, 1.0, "", "", 0.25).verdict == verdict
+        assert not_worse(SMOOTH_GRADIENT, level, level - by, 1.0, "", "", 0.25).verdict == verdict
 
 
 class Saturating(nn.Module):
@@ -99,4 +99,4 @@ def test_a_gradient_that_ends_on_the_way_is_a_failed_check():
     sanity = examine(images, Saturating()(images), **parts, eot=EOT(Compose(), views=1), steps=20)
     (check,) = [check for check in sanity.checks if check.name == LASTS]
     assert check.verdict == "failed" and "exactly zero" in check.message, table(sanity)
-    assert {check.name for check in sanity.checks} >= {ITSELF, SAME, SMOOTHED}
+    assert {check.name for check in sanity.checks} >= {SELF_COSINE, REPEATS, SMOOTH_GRADIENT}

@@ -11,7 +11,7 @@ from attacks.eot import WorstOf
 from attacks.evaluation.sanity import table
 from attacks.evaluation.sanity.questions import transfer
 from attacks.evaluation.sanity.rules import redrawn
-from attacks.evaluation.sanity.short_attack import CANDIDATES, JUDGES, ShortAttack, Tally
+from attacks.evaluation.sanity.short_attack import CANDIDATES, JUDGES, PassCount, ShortAttack
 from attacks.objectives.ensemble import Ensemble
 from attacks.optimisers.gradient import Adam
 from tests.helpers.small import SETS, ids, small, smooth
@@ -37,7 +37,7 @@ def test_a_trial_equals_the_attack(images):
     setup = parts()
     anchor = setup["encoder"](images)
     steps = list(attack(images, anchor, **setup, seed=4))
-    result = trial(images, anchor, setup | {"seed": 4}, Tally()).run()
+    result = trial(images, anchor, setup | {"seed": 4}, PassCount()).run()
     assert torch.equal(result.start[0], Linf(0.1).start(images, torch.Generator().manual_seed(stream(4, "start"))))
     assert torch.equal(result.start[1], steps[0].estimate.grad)
     assert torch.equal(result.end[0], steps[-2].delta)
@@ -54,7 +54,7 @@ def test_a_trial_keeps_the_best_of_its_candidates(perturbation, images):
     # Steps so long that the last iterate is seldom the best.
     setup = parts(perturbation=perturbation, optimiser=PGD(2.0, 0.0, "constant"), eot=EOT(SEEN, views=1))
     anchor = setup["encoder"](images)
-    test = trial(images, anchor, setup, Tally())
+    test = trial(images, anchor, setup, PassCount())
     *_, last = attack(images, anchor, **setup)
     result = test.run()
 
@@ -67,7 +67,7 @@ def test_a_trial_keeps_the_best_of_its_candidates(perturbation, images):
 
 
 def test_a_tally_counts_every_pass(images):
-    setup, tally = parts(steps=5), Tally()
+    setup, tally = parts(steps=5), PassCount()
     anchor = setup["encoder"](images)
     test = trial(images, anchor, setup | {"encoder": tally.of(setup["encoder"])}, tally)
     test.run()
@@ -77,7 +77,7 @@ def test_a_tally_counts_every_pass(images):
 
 
 def test_a_tally_counts_the_passes_of_one_encoder_of_an_ensemble(images):
-    both, tally = Ensemble([small(0), small(1)]), Tally()
+    both, tally = Ensemble([small(0), small(1)]), PassCount()
     seen = tally.of(both)(images, only=1)
     torch.testing.assert_close(seen, both(images, only=1), rtol=0, atol=0)
     assert tally.forward == len(images)
@@ -87,7 +87,7 @@ def test_a_tally_counts_the_passes_of_one_encoder_of_an_ensemble(images):
 def test_transfer_takes_the_anchor_of_the_other_encoder(objective, images, monkeypatch):
     setup, runs = parts(objective=objective, steps=3), []
     anchor = setup["encoder"](images)
-    test = trial(images, anchor, setup, Tally())
+    test = trial(images, anchor, setup, PassCount())
     main, run = test.run(), ShortAttack.run
     monkeypatch.setattr(ShortAttack, "run", lambda self, **changes: (runs.append(changes), run(self, **changes))[1])
     assert transfer(test, main, 0.1, setup["encoder"]).verdict in ("passed", "failed")

@@ -18,14 +18,14 @@ from attacks.evaluation.sanity.rules import (
     cards,
     gap,
     grows,
-    hastened,
+    hasten,
     largest,
     lowers,
     noise,
     not_worse,
     plateau,
     redrawn,
-    rescaled,
+    rescale,
     resized,
     room,
 )
@@ -202,17 +202,17 @@ def test_a_set_is_resized_in_its_own_unit(perturbation, images):
 
 def test_only_sets_with_a_radius_and_learning_rates_change_with_it():
     assert resized(object(), 1.0) is None
-    assert rescaled(PGD(), 10) == PGD()
-    assert rescaled(SGD(2.0, 0.5), 10) == SGD(20.0, 0.5)
+    assert rescale(PGD(), 10) == PGD()
+    assert rescale(SGD(2.0, 0.5), 10) == SGD(20.0, 0.5)
 
 
 @pytest.mark.parametrize("size", [0.001, 0.05, 0.2, 2.0])
 @pytest.mark.parametrize(("planned", "steps"), [(100, 20), (10, 20), (1000, 5)])
 def test_a_short_run_travels_as_far_as_the_full_run_or_the_set(size, planned, steps):
-    result = hastened(PGD(size), planned, steps).rel_step_size
+    result = hasten(PGD(size), planned, steps).rel_step_size
     assert result >= size
     assert result == size or result * steps == pytest.approx(min(size * planned, 4.0))
-    assert hastened(SGD(2.0), planned, steps) == SGD(2.0)
+    assert hasten(SGD(2.0), planned, steps) == SGD(2.0)
 
 
 def test_redrawn_weights_are_a_permutation():

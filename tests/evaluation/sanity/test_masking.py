@@ -14,7 +14,7 @@ from attacks.eot.protocols import Objective
 from attacks.evaluation.sanity import Check, table
 from attacks.evaluation.sanity.battery import MASKING, masking
 from attacks.evaluation.sanity.differences import CHANGES, LENGTH, SLOPES, Probe, compared, differences
-from attacks.evaluation.sanity.short_attack import Tally
+from attacks.evaluation.sanity.short_attack import PassCount
 from attacks.study.pipeline import preset
 from tests.helpers.solving import examine, trial
 from transforms import resize
@@ -128,7 +128,7 @@ def verdicts(checks):
 
 
 def gradient_checks(encoder, pictures, module, seed):
-    test = trial(pictures, encoder(pictures), setup(encoder, seed, steps=1), Tally())
+    test = trial(pictures, encoder(pictures), setup(encoder, seed, steps=1), PassCount())
     return differences(test, module)
 
 
