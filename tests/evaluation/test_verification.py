@@ -83,7 +83,7 @@ def test_too_many_pairs_are_sampled_evenly_and_deterministically():
     assert float(some.mean()) == pytest.approx(float(everything.mean()), abs=4 * float(everything.std()) / 500**0.5)
 
 
-@pytest.mark.parametrize(("count", "most"), [(0, 5), (5, 5), (6, 5), (7, 5), (99, 5), (10**13, 1000)])
+@pytest.mark.parametrize(("count", "limit"), [(0, 5), (5, 5), (6, 5), (7, 5), (99, 5), (10**13, 1000)])
 def test_sampled_indices_are_spread_evenly(count, limit):
     result = _spread(count, limit).tolist()
     assert len(set(result)) == len(result) == min(count, limit) and result == sorted(result)

@@ -50,7 +50,7 @@ def examine(
         Budget and adaptive views are ignored, so that all
             short runs have equally many views.
         views: of each step, at most; rounded to a multiple that the risk needs.
-        planned: the steps of the run itself, by which short runs scale their step size (see `hastened`).
+        planned: the steps of the run itself, by which short runs scale their step size (see `hasten`).
         trace: the held-out loss after each step of the run itself; None where there was no comparison.
         module: the encoder as a module, if the problem's encoder is a wrapper: for redrawn weights and for float64.
 
