@@ -19,15 +19,18 @@ from attacks.schema.suggestions import choices
 HEAD = """# Configuration
 
 Every key that a preset or the command line may set (`python -m attacks.run config=NAME KEY=VALUE GROUP=CHOICE`).
-A group takes one of its choices; the first table of a group lists them, the others their keys. This page is written
-by `python -m attacks.schema.reference` from the declarations in `attacks/schema`; the papers are in [the
-references](references.md).
+A group takes one of its choices, which its first table lists; [their cards](parts/index.md) say more. The other
+tables have the keys, under the choices that have them. `???` must be given; where a default is `null`, its type
+stands in brackets. This page is written by `python -m attacks.schema.reference` from `attacks/schema`; the papers are
+in [the references](references.md).
 """
 FOLDER = """Choose by `GROUP=CHOICE` on the command line, or `- override /GROUP: CHOICE` in a preset; bold: default.
 A group with a folder has a YAML file for each choice. The choices of the others are declared in `attacks/schema`;
 [their keys](../docs/configuration.md). `config=NAME`, or `experiment=NAME`, is a preset.
 This page is written by `python -m attacks.schema.reference groups > configs/README.md`.
 """
+#: Of a choice's sentence; a longer one ends at its colon, and its card has the rest.
+MOST_WORDS = 20
 EXAMPLES = """Run an experiment:   python -m attacks.run config=quickstart
 Change a value:      python -m attacks.run config=quickstart perturbation.eps=8/255 attack.gradients=400
 Your own pictures:   python -m attacks.run config=quickstart data=folder data.path=my/pictures
@@ -45,10 +48,8 @@ def page() -> str:
     parts += ["\n## config\n", "Presets: each changes what it names and leaves the rest.\n", *_choices("config")]
     for group in (*CHOICES, *OPEN):
         parts += [f"\n## {group}\n", *_choices(group)]
-        for schema, names in _schemas(group):
-            if options(schema):
-                title = "every choice" if group in FILES else ", ".join(names)
-                parts += [f"\n{title}:\n", *_table(f"{group}.", options(schema))]
+        for title, rows in _keys(group).items():
+            parts += [f"\n{title}:\n", *_table(f"{group}.", rows)]
     return "\n".join(parts) + "\n"
 
 
@@ -91,24 +92,31 @@ def _choices(group: str) -> Iterator[str]:
         yield f"| `{name}`{' (default)' if defaults().get(group) == name else ''} | {_cell(about)} |"
 
 
-def _schemas(group: str) -> Iterator[tuple[type, list[str]]]:
-    """Each schema of a group once, with the choices that have it; for those with the same keys and defaults too."""
-    pairs: list[tuple[type, list[str]]] = []
-    for name, schema in CHOICES.get(group, {group: OPEN.get(group)}).items():
-        assert schema is not None
-        names_alike = next((names for other, names in pairs if options(other) == options(schema)), None)
-        if names_alike is None:
-            pairs.append((schema, [name]))
-        else:
-            names_alike.append(name)
-    yield from pairs
+def _keys(group: str) -> dict[str, list[Option]]:
+    """The keys of a group, by the choices that have them; a default is by choice where these differ."""
+    schemas = CHOICES.get(group, {group: OPEN.get(group)})
+    defaults_of: dict[Option, dict[str, str]] = {}
+    for name, schema in schemas.items():
+        for item in options(schema) if schema else ():
+            defaults_of.setdefault(item._replace(default=""), {})[name] = _default(item)
+    tables: dict[str, list[Option]] = {}
+    for item, by_choice in defaults_of.items():
+        title = "every choice" if group in FILES or len(by_choice) == len(schemas) else ", ".join(by_choice)
+        same = len({*by_choice.values()}) == 1
+        default = next(iter(by_choice.values())) if same else ", ".join(f"{k}: {v}" for k, v in by_choice.items())
+        tables.setdefault(title, []).append(item._replace(default=default))
+    return tables
 
 
 def _table(prefix: str, rows: list[Option]) -> Iterator[str]:
-    yield from ("| key | type | default | range | meaning |", "|---|---|---|---|---|")
+    yield from ("| key | default | range | meaning |", "|---|---|---|---|")
     for item in rows:
         meaning = f"{item.meaning} ({item.paper})" if item.paper else item.meaning
-        cells = [f"`{prefix}{item.key}`", item.type, f"`{_default(item)}`", item.range, meaning]
+        kind = item.type.removesuffix(" | None")
+        given = (
+            kind if item.default in (MISSING, "null") and kind != "any" else "or null" if kind != item.type else ""
+        )
+        cells = [f"`{prefix}{item.key}`", f"`{_default(item)}` {given and f'({given})'}".strip(), item.range, meaning]
         yield f"| {' | '.join(map(_cell, cells))} |"
 
 
@@ -132,7 +140,9 @@ def _comment(group: str, name: str) -> str:
     lines = (CONFIGS / group / f"{name}.yaml").read_text().splitlines()
     text = " ".join(line.lstrip("# ") for line in lines if line.startswith("# ") and "@package" not in line)
     text = text.partition(" Use: ")[0]
-    sentence = re.split(r"(?<!al)\. ", text)[0]
+    sentence = re.split(r"(?<!al)(?<=[.?]) ", text)[0]
+    if len(sentence.split()) > MOST_WORDS:
+        sentence = sentence.partition(": ")[0]
     return sentence if sentence.endswith((".", "?")) else f"{sentence}."
 
 
