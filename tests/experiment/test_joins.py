@@ -24,7 +24,7 @@ class Recorder:
 
     run_id = "1"
 
-    def __init__(self, *, out, run_name, config, run_id=""):
+    def __init__(self, *, out, config, run_id=""):
         self.path = out.parent / f"{out.name}.tracked"
         self._add("start", run_id)
 

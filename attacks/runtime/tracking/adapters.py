@@ -1,4 +1,4 @@
-"""Adapters to TensorBoard, MLflow and W&B. Each imports its library when it is created."""
+"""Adapters to TensorBoard, MLflow and W&B. An adapter imports its library when it is created."""
 
 import json
 import logging
@@ -25,7 +25,7 @@ MLFLOW_SETTINGS = {
 }
 #: MLflow's limits: parameters of one request, and characters of one parameter.
 BATCH, CHARACTERS = 100, 500
-#: Turns off what W&B collects about the machine, the code and the command line.
+#: W&B collects nothing about the machine, the code and the command line.
 WANDB_SETTINGS = {
     "console": "off",
     "disable_code": True,
@@ -41,12 +41,10 @@ WANDB_SETTINGS = {
 }
 
 
-class TensorBoard:
+class TensorBoard(Tracker):
     """Event files in `tensorboard/` of the run directory, one a process. Of the artifacts it shows the pictures."""
 
-    run_id = ""
-
-    def __init__(self, *, out: Path, run_name: str, config: Config, run_id: str = "") -> None:  # noqa: ARG002
+    def __init__(self, *, out: Path, config: Config, run_id: str = "") -> None:  # noqa: ARG002
         extra("tensorboard")
         from torch.utils.tensorboard import SummaryWriter
 
@@ -69,12 +67,10 @@ class TensorBoard:
         self.writer.close()
 
 
-class MLflow:
+class MLflow(Tracker):
     """A run of an MLflow experiment, by default in a SQLite store beside the run directory."""
 
-    def __init__(
-        self, uri: str | None, experiment: str, *, out: Path, run_name: str, config: Config, run_id: str = ""
-    ) -> None:
+    def __init__(self, uri: str | None, experiment: str, *, out: Path, config: Config, run_id: str = "") -> None:
         store = uri or f"sqlite:///{(out.resolve().parent / 'mlflow.db').as_posix()}"
         artifacts = None  # a server has its own place for files
         if store.startswith("sqlite:"):  # for the SQLite store MLflow would take the working directory
@@ -95,8 +91,8 @@ class MLflow:
             else:
                 existing = self.client.get_experiment_by_name(experiment)
                 number = existing.experiment_id if existing else self.client.create_experiment(experiment, artifacts)
-                run_id = self.client.create_run(number, run_name=run_name).info.run_id
-            self.run_id: str = run_id
+                run_id = self.client.create_run(number, run_name=out.name).info.run_id
+            self.run_id = run_id
         parameters = [self.entities.Param(key, str(value)[:CHARACTERS]) for key, value in leaves(config)]
         for start in range(0, len(parameters), BATCH):
             self.client.log_batch(self.run_id, params=parameters[start : start + BATCH])
@@ -113,24 +109,25 @@ class MLflow:
         self.client.set_terminated(self.run_id, status="FAILED" if failed else "FINISHED")
 
 
-class WandB:
+class WandB(Tracker):
     """A W&B run in `wandb/` of the run directory. Offline, nothing is sent until `wandb sync`."""
 
-    def __init__(
-        self, mode: str, project: str, *, out: Path, run_name: str, config: Config, run_id: str = ""
-    ) -> None:
+    def __init__(self, mode: str, project: str, *, out: Path, config: Config, run_id: str = "") -> None:
         os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # W&B's own crashes would be reported
         wandb = extra("wandb")
-        settings = wandb.Settings(mode=mode, **WANDB_SETTINGS)
-        run = {"project": project, "name": run_name, "dir": str(out), "config": dict(config)}
-        if run_id:
-            run |= {"id": run_id, "resume": "allow"}
-        self.run = wandb.init(**run, settings=settings, reinit="create_new")  # a notebook's open run stays as it is
-        self.run_id: str = self.run.id
-        self.arms: set[str] = set()
+        self.run = wandb.init(
+            project=project,
+            name=out.name,
+            dir=str(out),
+            config=dict(config),
+            settings=wandb.Settings(mode=mode, **WANDB_SETTINGS),
+            reinit="create_new",  # a notebook's open run stays as it is
+            **({"id": run_id, "resume": "allow"} if run_id else {}),
+        )
+        self.run_id, self.arms = self.run.id, set[str]()
 
     def log_scalars(self, step: int, values: Values, arm: str = "") -> None:
-        # W&B's step must grow over all arms, so each arm has a step metric of its own.
+        # W&B's step must grow over all arms, so an arm has a step metric for itself.
         axis = f"{arm}/step" if arm else "step"
         if arm not in self.arms:
             self.arms.add(arm)

@@ -1,6 +1,6 @@
-"""The interface of a tracker, and the one of every run: events.jsonl, one JSON object per line.
+"""The interface of a tracker, and the tracker of every run: events.jsonl, one JSON object per line.
 
-Each process of a run writes a journal. The one that makes the tables composes events.jsonl from all journals, once.
+Each process of a run writes a journal. The process that makes the tables composes events.jsonl from all journals.
 """
 
 import json
@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from attacks.runtime.files import atomic, named_where_unwritten
 from attacks.runtime.locks import Lock
@@ -22,26 +22,29 @@ JOURNALS = "journal.*.jsonl"
 Values = Mapping[str, float | None]
 
 
-class Tracker(Protocol):
-    """Receives the course of a run. It returns nothing, so it cannot change the run. `run_id`: by which another
-    process goes on with the same run of the library; empty where it needs none."""
+class Tracker:
+    """Receives the course of a run. It returns nothing, so it cannot change the run. With `run_id` another process
+    continues the same run of the library; empty where the library needs none."""
 
-    run_id: str
+    run_id: str = ""
 
     def log_scalars(self, step: int, values: Values, arm: str = "") -> None:
         """Scalars of one step of an arm."""
+        raise NotImplementedError
 
     def log_artifact(self, path: Path) -> None:
         """A file of the run directory."""
+        raise NotImplementedError
 
     def close(self, failed: bool = False) -> None:
         """The end of the run. `failed`: it ended with an exception."""
+        raise NotImplementedError
 
 
 def finite(values: Values, arm: str = "") -> dict[str, float]:
     """The finite values, by `arm/name`."""
-    known = {name: float(value) for name, value in values.items() if value is not None}
-    return {f"{arm}/{name}" if arm else name: value for name, value in known.items() if math.isfinite(value)}
+    prefix = f"{arm}/" if arm else ""
+    return {f"{prefix}{name}": float(x) for name, x in values.items() if x is not None and math.isfinite(x)}
 
 
 def leaves(content: Mapping[str, Any], separator: str = ".", prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -53,35 +56,27 @@ def leaves(content: Mapping[str, Any], separator: str = ".", prefix: str = "") -
             yield f"{prefix}{key}", value
 
 
-class JsonLines:
+class JsonLines(Tracker):
     """Appends to an open file. Equal runs write equal lines except for `seconds`, counted from the start of this
-    object.
-
-    Args:
-        folder: the run directory, to which the paths of artifacts are relative.
-        lock: held until the file is closed.
+    object. Paths of artifacts are relative to `folder`, the run directory. `lock` is held until the file is closed.
     """
 
-    run_id = ""
-
     def __init__(self, file: TextIO, folder: Path, lock: Lock | None = None) -> None:
-        self.file, self.folder, self.lock, self.began = file, folder, lock, time.perf_counter()
+        self.file, self.folder, self.lock, self.start = file, folder, lock, time.perf_counter()
         if lock is not None:
             lock.exclusive()
 
     def log_scalars(self, step: int, values: Values, arm: str = "") -> None:
         """Every name is written; a value that is unknown or not finite is null."""
-        known = finite(values)
-        self.write(event="scalars", arm=arm, step=step, values={name: known.get(name) for name in values})
+        self.write(event="scalars", arm=arm, step=step, values=dict.fromkeys(values) | finite(values))
 
     def log_artifact(self, path: Path) -> None:
-        """Its path, relative to the run directory."""
         file, folder = path.resolve(), self.folder.resolve()
         name = file.relative_to(folder).as_posix() if file.is_relative_to(folder) else path.name
         self.write(event="artifact", path=name)
 
     def close(self, failed: bool = False) -> None:
-        """A journal has an end where its process failed; the end of events.jsonl is that of the run."""
+        """A journal has an end where its process failed; events.jsonl always has one."""
         try:
             if failed or self.lock is None:
                 self.write(event="end", failed=failed)
@@ -91,7 +86,7 @@ class JsonLines:
                 self.lock.close()
 
     def write(self, **event: Any) -> None:
-        line = json.dumps(event | {"seconds": round(time.perf_counter() - self.began, 3)}, allow_nan=False)
+        line = json.dumps(event | {"seconds": round(time.perf_counter() - self.start, 3)}, allow_nan=False)
         with named_where_unwritten(Path(self.file.name)):
             self.file.write(line + "\n")
             self.file.flush()

@@ -1,11 +1,11 @@
-"""The trackers of a run: a journal in every process, and the one that its configuration names."""
+"""The trackers of a run: a journal in every process, and the tracker that its configuration names."""
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from attacks.runtime.files import write_json
 from attacks.runtime.tracking.adapters import ADAPTERS
@@ -18,24 +18,22 @@ from attacks.schema.tracker import TrackerConfig, check
 PAGES = ("views.png", "report.html")
 #: Characters of an error that a warning shows.
 LONGEST = 300
-#: In the folder of the checkpoint: the configuration of the tracker that is at work, and the id of its own run.
+#: In the folder of the checkpoint: the configuration of the run's tracker, and the id of the run in its library.
 STARTED = "tracker.json"
 
 
-class Trackers:
+class Trackers(Tracker):
     """Several trackers as one; a context manager that closes them, after an exception too.
 
     A tracker of another library that fails is dropped with one warning, and the run continues. The journal becomes
-    events.jsonl, one of the results, so a failure to write it is an error. `others` is None where none was started,
-    or all were closed.
+    events.jsonl, a result, so a failure to write it is an error. `others` is None where none was started, or all were
+    closed.
     """
-
-    run_id = ""
 
     def __init__(self, events: Tracker | None = None, others: Mapping[str, Tracker] | None = None) -> None:
         self.events, self.others = events, None if others is None else dict(others)
 
-    def __enter__(self) -> "Trackers":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -43,22 +41,21 @@ class Trackers:
             self.close(failed=kind is not None)
 
     def log_scalars(self, step: int, values: Values, arm: str = "") -> None:
-        self._each(lambda tracker: tracker.log_scalars(step, values, arm))
+        self._forward(lambda tracker: tracker.log_scalars(step, values, arm))
 
     def log_artifact(self, path: Path) -> None:
-        self._each(lambda tracker: tracker.log_artifact(path))
+        self._forward(lambda tracker: tracker.log_artifact(path))
 
     def close(self, failed: bool = False) -> None:
         try:
-            self._each(lambda tracker: tracker.close(failed))
+            self._forward(lambda tracker: tracker.close(failed))
         finally:
             self.events, self.others = None, None
 
     @contextmanager
     def ending(self, start: Callable[[], Mapping[str, Tracker]], folder: Path, out: Path) -> Iterator["Trackers"]:
         """Within the block the trackers for the end of the run, which are then closed; events.jsonl appears. `start`
-        starts those that this process has not, in whose library the run goes on. One that fails is left out with a
-        warning. `folder` has the journals."""
+        is called where this process has started none; if it fails, a warning. `folder` has the journals."""
         if self.events is not None:
             self.events.close()
             self.events = None
@@ -72,7 +69,7 @@ class Trackers:
                 self.others = None
                 yield last
 
-    def _each(self, call: Callable[[Tracker], None]) -> None:
+    def _forward(self, call: Callable[[Tracker], None]) -> None:
         others = self.others or {}
         for name, tracker in list(others.items()):
             try:
@@ -93,21 +90,21 @@ def started(node: TrackerConfig, folder: Path, out: Path, config: Mapping[str, A
 
     Raises ValueError: a missing library, a value outside its choices, or a tracker that cannot be started."""
     check(node)
-    made: dict[str, Tracker] = {}
     keys = {key: value for key, value in vars(node).items() if key != "name"}
-    keys |= {"out": out, "run_name": out.name, "config": {k: v for k, v in config.items() if k != "tracker"}}
+    logged = {key: value for key, value in config.items() if key != "tracker"}
     before = stored(folder)
     run_id = word(before.get("run_id")) if before.get("tracker") == asdict(node) else ""
-    try:
-        if node.name in ADAPTERS:
-            made[node.name] = ADAPTERS[node.name](**keys, run_id=run_id)
-    except ValueError:
-        raise
-    except Exception as error:
-        raise ValueError(f"`tracker={node.name}` could not be started: {one_line(error)}") from error
-    run_id = next((tracker.run_id for tracker in made.values()), "")
+    trackers: dict[str, Tracker] = {}
+    if node.name in ADAPTERS:
+        try:
+            trackers[node.name] = ADAPTERS[node.name](**keys, out=out, config=logged, run_id=run_id)
+        except ValueError:
+            raise
+        except Exception as error:
+            raise ValueError(f"`tracker={node.name}` could not be started: {one_line(error)}") from error
+    run_id = trackers[node.name].run_id if trackers else ""
     write_json(folder / STARTED, {"tracker": asdict(node), "run_id": run_id})
-    return made
+    return trackers
 
 
 def stored(folder: Path) -> Mapping[str, Any]:

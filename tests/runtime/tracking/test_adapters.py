@@ -1,5 +1,6 @@
 """The adapters with the real libraries: logs are read back, and nothing is sent over the network."""
 
+import json
 import os
 import socket
 import struct
@@ -160,44 +161,34 @@ def records(content, block=1 << 15, head=7):
             whole = b""
 
 
-class Server(BaseHTTPRequestHandler):
-    """An MLflow server that answers the first requests, and then fails."""
-
-    answers = 3
-
-    def answer(self):
-        self.rfile.read(int(self.headers.get("Content-Length", 0)))
-        Server.answers -= 1
-        self.send_response(200 if Server.answers >= 0 else 500)
-        self.send_header("Content-Type", "application/json")
-        self.end_headers()
-        if "get-by-name" in self.path:
-            self.wfile.write(b'{"experiment": {"experiment_id": "1", "name": "x", "lifecycle_stage": "active"}}')
-        elif self.path.endswith("runs/create"):
-            self.wfile.write(b'{"run": {"info": {"run_id": "a", "run_uuid": "a", "status": "RUNNING"}, "data": {}}}')
-        else:
-            self.wfile.write(b"{}")
-
-    do_GET = do_POST = answer
-
-    def log_message(self, *_):
-        pass
-
-
 def test_lost_server_costs_one_warning_and_a_few_seconds(tmp_path, capsys, monkeypatch):
+    """A server that answers the first three requests, and then is gone."""
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
-    server = HTTPServer(("127.0.0.1", 0), Server)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    config = MLflowConfig(uri=f"http://127.0.0.1:{server.server_port}", experiment="x")
-    result = tracker(config, tmp_path)
-    server.shutdown()
-    server.server_close()
-    began = time.perf_counter()
+    experiment = {"experiment_id": "1", "name": "x", "lifecycle_stage": "active"}
+    run = {"info": {"run_id": "a", "run_uuid": "a", "status": "RUNNING"}, "data": {}}
+
+    class Server(BaseHTTPRequestHandler):
+        def answer(self):
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps({"experiment": experiment, "run": run}).encode())
+
+        do_GET = do_POST = answer
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Server) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        result = tracker(MLflowConfig(uri=f"http://127.0.0.1:{server.server_port}", experiment="x"), tmp_path)
+        server.shutdown()
+    start = time.perf_counter()
     for step in range(3):
         result.log_scalars(step, {"objective": 1.0}, "eot")
     result.close()
-    assert time.perf_counter() - began < 20
+    assert time.perf_counter() - start < 20
     assert capsys.readouterr().err.count("warning") == 1
     assert next(tmp_path.glob("journal.*")).read_text().count('"scalars"') == 3
 
@@ -229,13 +220,13 @@ def test_another_process_goes_on_in_the_same_run(alone):
         out.mkdir(parents=True)
         for step in range(2):
             result = tracker(node, out)
-            ids |= {each.run_id for each in result.others.values()}
+            ids |= {adapter.run_id for adapter in result.others.values()}
             result.log_scalars(step, {"objective": 1.0}, "eot")
             result.close(failed=step == 0)
         assert len(ids) == 1
     import mlflow
 
     client = mlflow.MlflowClient(f"sqlite:///{alone}/mlflow/mlflow.db")
-    (run,) = client.search_runs([each.experiment_id for each in client.search_experiments()])
+    (run,) = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
     assert run.info.status == "FINISHED"
-    assert [each.step for each in client.get_metric_history(run.info.run_id, "eot/objective")] == [0, 1]
+    assert [metric.step for metric in client.get_metric_history(run.info.run_id, "eot/objective")] == [0, 1]
