@@ -5,11 +5,12 @@
 Each line of a fenced `bash` block is run in a temporary folder with the files that the documentation assumes:
 `my/pictures` with photographs, and the file of each `yaml` block whose first line is its name (`# mine.yaml`). Each
 `python` block is run as a script. A command whose comment says `exits with 3` must do so. Lines that `.ci/run` or
-`.ci/nightly` run themselves, or that a test runs in a shorter form, are skipped. A line of `LONG` runs with fewer
-steps, unless `--whole` is given. Pages run in parallel, one per core.
+`.ci/nightly` run themselves, or that a test runs in a shorter form, are skipped. Unless `--whole` is given, a run is
+shortened (`LONG`, `BRIEF`), and a run that two pages make with the same words is made once. Pages run in parallel,
+one per core.
 
-A line that is a single command of the project, without a redirection or another sign of the shell, runs in a fork of
-a process that has imported what a run needs: of 10 s of a short run that saves 4.
+A `python` block, and a line that is a single command of the project without a sign of the shell, runs in a fork of a
+process that has imported what a run needs: of 10 s of a short run that saves 4.
 """
 
 import argparse
@@ -24,10 +25,15 @@ import sys
 import tempfile
 import threading
 import time
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from multiprocessing import connection
 from pathlib import Path
+from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 #: How a command begins -> what runs it instead.
@@ -42,20 +48,24 @@ ELSEWHERE = {
     "ruff ": ".ci/run",
     "mypy": ".ci/run",
 }
-#: A command that takes minutes -> the overrides that shorten it.
+#: A command that takes minutes -> the overrides that shorten it, in place of its own of the same keys.
 LONG = {
-    "python -m attacks.run config=quickstart data.count=30": "attack.steps=2 sanity=none evaluate.views=8",
+    "python -m attacks.run config=quickstart data.count=30": "data.count=6 attack.steps=2 sanity=none",
     "python -m attacks.run config=quickstart hydra.run.dir=outputs/run": "attack.gradients=32",
-    "python -m attacks.run config=patch attack.gradients=": "evaluate.views=8",
-    "python -m attacks.run config=evaluate data.count=2": "evaluate.views=8",
-    "python -m attacks.run config=targeted": "attack.gradients=16 sanity=none evaluate.views=8",
-    "python -m attacks.run config=sgd_l2": "attack.gradients=16 sanity=none evaluate.views=8",
-    "python -m attacks.run config=suite": "attack.gradients=16 sanity=none evaluate.views=8",
+    "python -m attacks.run config=quickstart perturbation.shared=true": "data.count=4 attack.gradients=16",
+    "python -m attacks.run config=smoke attack.views=auto": "attack.steps=16",
+    "python -m attacks.run config=targeted": "attack.gradients=16 sanity=none",
+    "python -m attacks.run config=sgd_l2": "attack.gradients=16 sanity=none",
+    "python -m attacks.run config=suite": "attack.gradients=16 sanity=none",
 }
+#: What shortens every other run, unless it has the key itself, or a directory that later commands read.
+BRIEF = [f"evaluate.{word}" for word in ("views=8", "left_out=0", "refine=0", "explain=0", "maps=[]", "curves=[]")]
 #: What a fork has imported, and the signs of the shell.
 IMPORTED = ["attacks.experiment.job", "matplotlib.figure", "scipy.stats", "torchvision"]
 SHELL = set("|&;<>$`*?~\\")
 LOCK = threading.Lock()
+#: Words of a run that several pages may make -> the lock of what makes it.
+SHARED = defaultdict[str, threading.Lock](threading.Lock)
 FORKS = multiprocessing.get_context("forkserver")
 
 
@@ -64,20 +74,24 @@ def blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
 
 
-def commands(page: Path) -> list[str]:
+class Command(NamedTuple):
+    """A line of the shell, and the exit statuses of which it must have one."""
+
+    line: str
+    codes: tuple[int, ...] = (0,)
+
+
+def commands(page: Path) -> list[Command]:
     """The shell commands of a page, a line each; a backslash at the end of a line continues it."""
     lines = "\n".join(blocks(page, "bash")).replace("\\\n", " ").splitlines()
     return [_command(line) for line in lines if line.strip() and not line.startswith("#")]
 
 
-def _command(line: str) -> str:
-    """A line without its comment; where that says `exits with 3 or 4`, one that fails unless the command does."""
+def _command(line: str) -> Command:
+    """A line without its comment, which may say `exits with 3 or 4`."""
     text, _, comment = line.partition(" #")
     expected = re.search(r"exits with (\d)(?: or (\d))?", comment)
-    if not expected:
-        return text.strip()
-    codes = "|".join(filter(None, expected.groups()))
-    return f"{text.strip()} && code=0 || code=$?; [[ $code =~ ^({codes})$ ]]"
+    return Command(text.strip(), tuple(int(code) for code in expected.groups() if code) if expected else (0,))
 
 
 def prepare(folder: Path, page: Path) -> None:
@@ -92,31 +106,59 @@ def prepare(folder: Path, page: Path) -> None:
         (folder / name).symlink_to(ROOT / name)
 
 
-def run(page: Path, whole: bool) -> None:
-    """Every command of a page, in order: one may need what another wrote."""
+def run(page: Path, runs: Path | None) -> None:
+    """Every command of a page, in order: one may need what another wrote. Shortened, unless `runs` is None."""
     with tempfile.TemporaryDirectory() as temporary:
-        prepare(Path(temporary), page)
-        scripts = [[sys.executable, "-W", "error", "-c", block] for block in blocks(page, "python")]
-        shells = [line for line in commands(page) if not line.startswith(tuple(ELSEWHERE))]
-        if not whole:
-            shells = list(map(shortened, shells))
-        for command in [*scripts, *(["bash", "-euc", line] for line in shells)]:
-            began = time.perf_counter()
-            print(f"{page.name}: {command[-1].splitlines()[0]}", flush=True)
-            if command[0] == "bash" and (words := words_of(command[-1])):
-                forked(words, temporary)
+        folder = Path(temporary)
+        prepare(folder, page)
+        for block in blocks(page, "python"):
+            with timed(page, block.splitlines()[0]):
+                forked(Command(block), folder, ["-c", block])
+        for command in commands(page):
+            if command.line.startswith(tuple(ELSEWHERE)):
+                continue
+            if runs is not None:
+                command = Command(shortened(command.line), command.codes)
+            with timed(page, command.line):
+                execute(command, folder, runs)
+
+
+@contextmanager
+def timed(page: Path, name: str) -> Iterator[None]:
+    start = time.perf_counter()
+    print(f"{page.name}: {name}", flush=True)
+    yield
+    print(f"{page.name}: done in {time.perf_counter() - start:.0f} s", flush=True)
+
+
+def execute(command: Command, folder: Path, runs: Path | None) -> None:
+    """Run a command in a folder. A run with the same words that is in `runs` is copied; one that is not is added."""
+    words = words_of(command.line)
+    out = directory_of(words)
+    if not words:
+        _expect(subprocess.run(["bash", "-euc", command.line], cwd=folder, check=False).returncode, command)
+    elif runs is None or not out or any("/" in word for word in words if not word.endswith(out)):
+        forked(command, folder, words)
+    else:
+        key = " ".join(sorted(words)).replace("/", "|")
+        with SHARED[key]:
+            if not (runs / key).exists():
+                forked(command, folder, words)
+                shutil.copytree(folder / out, runs / key)
             else:
-                subprocess.run(command, cwd=temporary, check=True)
-            print(f"{page.name}: done in {time.perf_counter() - began:.0f} s", flush=True)
+                shutil.copytree(runs / key, folder / out, dirs_exist_ok=True)
 
 
 def shortened(line: str) -> str:
-    """A command with the overrides of `LONG` in place of its own of the same keys."""
+    """A run with the overrides of `LONG` in place of its own of the same keys, and with those of `BRIEF`."""
     for start, less in LONG.items():
         if line.startswith(start):
             for word in less.split():
                 line = re.sub(rf" {re.escape(word.partition('=')[0])}=\S+", "", line) + f" {word}"
-    return line
+    words = words_of(line)
+    if words[:1] != ["attacks.run"] or directory_of(words) or re.search(r" (--|show=)", line):
+        return line
+    return " ".join([line, *(word for word in BRIEF if word.partition("=")[0] not in line)])
 
 
 def words_of(line: str) -> list[str]:
@@ -127,27 +169,41 @@ def words_of(line: str) -> list[str]:
     return words if words[:1] == ["viewproof"] else []
 
 
-def forked(words: list[str], folder: str) -> None:
-    """Run a command in a fork. Raises CalledProcessError unless its exit status is 0."""
-    process = FORKS.Process(target=_command_of, args=(words, folder))
+def directory_of(words: list[str]) -> str:
+    """The directory of a run that later commands may read."""
+    return next((word.partition("=")[2] for word in words if word.startswith("hydra.run.dir=")), "")
+
+
+def forked(command: Command, folder: Path, words: list[str]) -> None:
+    """Run a command in a fork. Raises CalledProcessError unless its exit status is expected."""
+    process = FORKS.Process(target=_run_in_fork, args=(words, folder))
     with LOCK:  # a start looks for the end of the other threads' processes, too
         process.start()
     connection.wait([process.sentinel])
     with LOCK:
         process.join()
-    if process.exitcode:
-        raise subprocess.CalledProcessError(process.exitcode, words)
+    _expect(process.exitcode or 0, command)
 
 
-def _command_of(words: list[str], folder: str) -> None:
+def _expect(code: int, command: Command) -> None:
+    if code not in command.codes:
+        raise subprocess.CalledProcessError(code, command.line)
+
+
+def _run_in_fork(words: list[str], folder: Path) -> None:
     os.chdir(folder)
-    sys.path[0], sys.argv[:] = folder, words
-    if words[0] != "viewproof":
+    sys.path[0], sys.argv[:] = str(folder), words
+    if words[0] == "-c":
+        sys.argv[1:] = []
+        warnings.simplefilter("error")
+        Path("block.py").write_text(words[1])
+        runpy.run_path("block.py", run_name="__main__")
+    elif words[0] != "viewproof":
         runpy.run_module(words[0], run_name="__main__", alter_sys=True)
-        return
-    from attacks.commands import main
+    else:
+        from attacks.commands import main
 
-    sys.exit(main())
+        sys.exit(main())
 
 
 def main() -> None:
@@ -158,9 +214,8 @@ def main() -> None:
     os.environ |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     FORKS.set_forkserver_preload(IMPORTED)
     longest_first = sorted(arguments.pages, key=lambda page: len(commands(page)), reverse=True)
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for _ in pool.map(partial(run, whole=arguments.whole), longest_first):
-            pass
+    with tempfile.TemporaryDirectory() as runs, ThreadPoolExecutor(os.cpu_count()) as pool:
+        list(pool.map(partial(run, runs=None if arguments.whole else Path(runs)), longest_first))
 
 
 if __name__ == "__main__":

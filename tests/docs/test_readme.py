@@ -5,6 +5,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -96,12 +97,14 @@ def test_a_single_command_of_the_project_runs_in_a_fork(line, words):
 
 @pytest.mark.slow
 def test_a_fork_runs_in_its_folder_and_its_exit_status_counts(tmp_path):
-    from run_docs import forked
+    from run_docs import Command, forked
 
     (tmp_path / "mine.yaml").write_text("seed: 3\n")
-    forked(["attacks.run", "config=./mine.yaml", "--cfg", "job"], str(tmp_path))
+    forked(Command(""), tmp_path, ["attacks.run", "config=./mine.yaml", "--cfg", "job"])
     with pytest.raises(subprocess.CalledProcessError, match="exit status 1"):
-        forked(["viewproof", "verify", "elsewhere"], str(tmp_path))
+        forked(Command("verify"), tmp_path, ["viewproof", "verify", "elsewhere"])
+    with pytest.raises(subprocess.CalledProcessError, match="exit status 1"):
+        forked(Command("a warning is an error"), tmp_path, ["-c", "import warnings; warnings.warn('x')"])
 
 
 @pytest.mark.parametrize(
@@ -114,9 +117,10 @@ def test_a_fork_runs_in_its_folder_and_its_exit_status_counts(tmp_path):
     ],
 )
 def test_a_command_of_a_page_must_end_as_its_comment_says(tmp_path, line, code):
-    from run_docs import commands
+    from run_docs import commands, execute
 
     page = tmp_path / "page.md"
     page.write_text(f"```bash\n{line}\n```\n")
     (command,) = commands(page)
-    assert subprocess.run(["bash", "-euc", command], check=False).returncode == code
+    with pytest.raises(subprocess.CalledProcessError) if code else nullcontext():
+        execute(command, tmp_path, None)
