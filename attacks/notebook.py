@@ -90,17 +90,17 @@ class Comparison:
 
     folder: Path
     runs: dict[str, Robustness]
-    compared: ComparedRuns  # pair by pair
+    result: ComparedRuns  # pair by pair
 
     def table(self) -> "Table":
         """The encoders, the most robust first, with 95 % intervals. Those with a letter in common cannot be told
         apart."""
-        head, *rows = text_rows(RANKING, self.compared.standings)
+        head, *rows = text_rows(RANKING, self.result.standings)
         return Table(tuple(head), tuple(map(tuple, rows)))
 
     def __str__(self) -> str:
-        lines = [str(self.table())] if self.compared.tables else []
-        lines += [f"not compared: {line}" for line in self.compared.refused]
+        lines = [str(self.table())] if self.result.tables else []
+        lines += [f"not compared: {line}" for line in self.result.refused]
         return "\n".join([*lines, f"page: {self.folder / 'index.html'}"])
 
     __repr__ = __str__
@@ -204,9 +204,9 @@ def robustness(
     runs = {name: _run(item, folder / name, preset, keys | values, function) for name, item in encoders.items()}
     if not several:
         return runs[""]
-    compared = compare_runs({run.folder: name for name, run in runs.items()})
-    write_comparison(compared, folder)
-    return Comparison(folder, runs, compared)
+    result = compare_runs({run.folder: name for name, run in runs.items()})
+    write_comparison(result, folder)
+    return Comparison(folder, runs, result)
 
 
 def _run(
@@ -264,10 +264,10 @@ def _module_state(module: nn.Module, check_output: bool) -> Iterator[None]:
     widths: list[int] = []  # of all outputs; all must equal the first
     pending: list[str] = []  # the pictures of the call that has no output yet
 
-    def before(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
+    def note_input(_module: nn.Module, inputs: tuple[Any, ...]) -> None:
         pending[:] = [_size(inputs)]
 
-    def after(_module: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
+    def check(_module: nn.Module, inputs: tuple[Any, ...], output: object) -> None:
         pending.clear()
         if not isinstance(output, Tensor) or output.ndim != 2:  # refused before the run begins
             return
@@ -278,7 +278,9 @@ def _module_state(module: nn.Module, check_output: bool) -> Iterator[None]:
                 f"{output.shape[1]} to {_size(inputs)}: begin it with a resize such as torch.nn.AdaptiveAvgPool2d(64)"
             )
 
-    hooks = (module.register_forward_pre_hook(before), module.register_forward_hook(after)) if check_output else ()
+    hooks = (
+        (module.register_forward_pre_hook(note_input), module.register_forward_hook(check)) if check_output else ()
+    )
     try:
         yield
     except RuntimeError as error:

@@ -28,9 +28,9 @@ from attacks.runtime.command_line import USER_ERRORS
 from attacks.runtime.signals import Stopped, stoppable
 from attacks.schema import launchers, presets
 from attacks.schema import validate as schema
+from attacks.schema.class_schema import CONFIGS
 from attacks.schema.composition import RULES, refuse_unchecked, register, stored_preset
 from attacks.schema.composition import compose as compose  # for use in Python
-from attacks.schema.declared import CONFIGS
 from attacks.schema.messages import one_line
 from attacks.schema.reference import usage
 from attacks.schema.secrets import refuse_credentials
@@ -133,7 +133,7 @@ def _end_by_policy(content: Mapping[str, Any]) -> None:
 
 def _run() -> None:
     sys.argv[1:] = map(presets.config_word, sys.argv[1:])
-    presets.refuse_twice(sys.argv[1:])
+    presets.refuse_repeats(sys.argv[1:])
     if any(argument.startswith("resume=") for argument in sys.argv[1:]):
         _resume(sys.argv[1:])
         return

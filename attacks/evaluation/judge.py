@@ -105,7 +105,7 @@ class Judge:
         """The scores, on the CPU, of the pictures with numbers `rows` (n,); with a `title` progress is displayed."""
         voters = 0 if self.known.alone(self.truth) is None else self.neighbours
         goal = None if self.goal is None else self.goal[rows]
-        with Progress(title, len(rows), shown=bool(title) and self.world.first) as progress:
+        with Progress(title, len(rows), visible=bool(title) and self.world.first) as progress:
             scores = evaluate(
                 scenes,
                 self.own[rows.to(self.own.device)],

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import zip_longest
 from typing import Any
 
-from attacks.runtime.tables import cell, meant
+from attacks.runtime.tables import cell, unescaped_text
 
 #: Numbers are the same values in another order of sums; so far apart they may be, absolutely and relatively.
 EXACT, CSV_EXACT = 1e-9, 1e-12
@@ -55,7 +55,7 @@ def rows(name: str, recorded: Sequence[dict[str, str]], recomputed: Sequence[dic
             yield f"{name} line {number}: its columns are {short([*was])}; recomputed {short([*now])}"
             return
         for column, value in now.items():
-            text = meant(str(cell(value)))
+            text = unescaped_text(str(cell(value)))
             if was[column] != text and not _close(was[column], value):
                 yield f"{name} line {number}, {column}: recorded {short(was[column])}, recomputed {short(text)}"
 

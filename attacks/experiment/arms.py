@@ -23,7 +23,7 @@ from attacks.runtime.distributed import World
 from attacks.runtime.progress import Progress
 from attacks.runtime.stored import stored
 from attacks.schema import groups
-from attacks.schema.encoder import SAMPLED
+from attacks.schema.encoder import SAMPLING
 from attacks.schema.validate import Run
 from attacks.solvers.loop import Step
 from attacks.solvers.selection import overfitting, planned, selection
@@ -78,7 +78,7 @@ def optimise(
     trace: list[Trace] = []
     expected = spent or _expected(setting, known)
     title = f"{arm}, batch {setting.batch}" if setting.batch else arm
-    with checkpoint.task(arm) as task, Progress(title, expected, shown=setting.world.first) as progress:
+    with checkpoint.task(arm) as task, Progress(title, expected, visible=setting.world.first) as progress:
         engine_reset(setting.encoder)  # an arm does not depend on the ones before it
         if task.state is not None:
             state, engine, best, earlier, earlier_cost = task.state
@@ -143,7 +143,7 @@ def check(setting: Setting, known: Known, trace: list[Trace], module: nn.Module)
     return examine(
         replace(problem, encoder=setting.encoder.encoder).take(rows),
         options,
-        views=max(sanity.views, options.eot.views) if run.optimiser.name in SAMPLED else sanity.views,
+        views=max(sanity.views, options.eot.views) if run.optimiser.name in SAMPLING else sanity.views,
         planned=parts.views.steps,
         trace=[None if loss is None else sign * loss for loss in held_out],
         module=module,
@@ -164,7 +164,7 @@ def _steps(
     select = replace(selection(problem, options), measured=measured)  # the bank and the risk of `eot`, for all arms
     size, multiple = len(select.bank.u), select.risk.multiple
     if arm == "no_eot":
-        each = options.eot.views if run.optimiser.name in SAMPLED else 1  # the losses of a step
+        each = options.eot.views if run.optimiser.name in SAMPLING else 1  # the losses of a step
         plain = EOT(fixed(options.eot.transforms), options.eot.draws, views=each, chunk=setting.chunk)
         options = replace(_options(arm, setting), eot=plain, steps=spent // each)
         select = replace(select, early=True, plan=overfitting(options.steps, size, multiple))

@@ -25,7 +25,7 @@ from attacks.objectives.embedding import Away
 from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.distributed import World
 from attacks.runtime.stored import stored
-from attacks.schema.encoder import SAMPLED
+from attacks.schema.encoder import SAMPLING
 from attacks.schema.validate import Run
 from attacks.solvers.solver import Best
 from attacks.solvers.trace import Trace
@@ -128,7 +128,7 @@ def arms_of(run: Run, parts: Parts) -> tuple[str, ...]:
     """The arms of a run, in the order of its tables. There is no `one_view` where `eot` is that itself,
     nor of NES and its like, whose views are the losses of a step."""
     several = parts.views.several or getattr(run.attack, "adversary", None) is not None
-    several = several and run.optimiser.name not in SAMPLED
+    several = several and run.optimiser.name not in SAMPLING
     return tuple(arm for arm in ARMS if arm != "one_view" or (run.evaluate.one_view and several))
 
 

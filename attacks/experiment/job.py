@@ -46,7 +46,7 @@ from attacks.runtime.tables import write_rows
 from attacks.runtime.tracking import Trackers, journal, log_end, log_step, started, stored
 from attacks.runtime.tracking.events import Tracker
 from attacks.schema.encoder import in_memory
-from attacks.schema.launchers import queued_again
+from attacks.schema.launchers import is_queued_again
 from attacks.schema.presets import refuse_untyped
 from attacks.schema.validate import Run, shard, workers
 from attacks.study.assembly import device
@@ -86,7 +86,7 @@ def job(
         raise ValueError(f"`workers` must be 1 for a {kind} in memory, which no other process has; got {run.workers}")
     if run.overwrite and run.shard is not None:
         raise ValueError("`overwrite` must be false with `shard`: each shard would remove what the others have done")
-    if run.overwrite and queued_again():
+    if run.overwrite and is_queued_again():
         raise ValueError("`overwrite` must be false: the job is queued again, and would remove its own checkpoint")
     world, same = join(), partial(refuse_other_command, run=run, folder=out)
     with entered(out, same, overwrite=run.overwrite) if world.first else nullcontext() as entry:

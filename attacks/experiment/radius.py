@@ -47,7 +47,7 @@ def smallest(bench: Bench, spent: Spent, meter: Meter) -> SmallestRadii:
     state: RadiusState | None = None
     checkpoint, passes = bench.checkpoint.under("radii"), RUNS * attack
     total = 1 + planned(options, trial, passes)[1]
-    with checkpoint.task("search") as task, Progress("radii", total, shown=bench.world.first) as progress:
+    with checkpoint.task("search") as task, Progress("radii", total, visible=bench.world.first) as progress:
         engine_reset(setting.encoder)
         if task.state is not None:
             state, engine, _, _, earlier = task.state

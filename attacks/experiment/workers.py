@@ -140,7 +140,7 @@ def _bench(place: Place) -> Bench:
     out = Path(place.out)
     _HELD.append(Lock(out / LOCK))
     _HELD[-1].shared()
-    Progress.everywhere = False  # the bars of several processes would overwrite each other
+    Progress.enabled = False  # the bars of several processes would overwrite each other
     previous = interrupted(out, place.program)
     if getattr(previous.run.data, "cache", None) is not None:
         previous.run.data.cache = place.cache

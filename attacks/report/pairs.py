@@ -24,7 +24,7 @@ from attacks.evaluation.significance import fewest_clusters, holm, sign_flip
 from attacks.report.columns import Column
 from attacks.report.runs import ARM, MEASURES
 from attacks.report.words import p_value, written
-from attacks.runtime.tables import meant
+from attacks.runtime.tables import unescaped_text
 from attacks.runtime.untrusted import count, mapping, number, read, text
 
 #: The most pairs of runs that are compared at a time.
@@ -155,7 +155,7 @@ def _csv_rows(path: Path) -> list[dict[str, str]]:
 
 
 def _picture(row: Mapping[str, str], pixels: Mapping[str, str]) -> PictureKey:
-    name = meant(row.get("picture") or "")
+    name = unescaped_text(row.get("picture") or "")
     return PictureKey(name, pixels.get(name, ""))
 
 

@@ -91,7 +91,7 @@ class Task:
         self.state = state
         self._checkpoint, self._path = checkpoint, path if checkpoint.world.first else None
         self._make: Callable[[], Any] | None = None
-        self._steps, self._written = 0, time.monotonic()
+        self._steps, self._last_time = 0, time.monotonic()
 
     def __enter__(self) -> "Task":
         return self
@@ -102,7 +102,7 @@ class Task:
             return
         self._make, self._steps = make, self._steps + 1
         options = self._checkpoint
-        late = options.seconds is not None and time.monotonic() - self._written >= options.seconds
+        late = options.seconds is not None and time.monotonic() - self._last_time >= options.seconds
         if late or (options.steps is not None and self._steps >= options.steps):
             self._write()
 
@@ -114,7 +114,7 @@ class Task:
         if self._path is not None and self._make is not None:
             write(self._path, self._make(), self._checkpoint.key)
             self._make = None
-        self._steps, self._written = 0, time.monotonic()
+        self._steps, self._last_time = 0, time.monotonic()
 
 
 def _is_whole(path: Path) -> bool:

@@ -16,7 +16,7 @@ from urllib.parse import quote
 import numpy as np
 from PIL import Image, ImageCms, UnidentifiedImageError
 
-from attacks.runtime.caught import caught
+from attacks.runtime.warning_texts import collect_warnings
 
 #: Formats that Pillow may take a file for, whatever its name: left to itself it hands PostScript to Ghostscript.
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "TIFF", "GIF")
@@ -64,7 +64,7 @@ def decoded(path: str | Path) -> tuple[Image.Image, list[str]]:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
-        with caught() as warning_texts:
+        with collect_warnings() as warning_texts:
             picture, notes = _read(path.read_bytes())
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise ValueError(
@@ -109,20 +109,20 @@ def _read(content: bytes) -> tuple[Image.Image, list[str]]:
     notes: list[str] = []
     with Image.open(io.BytesIO(content), formats=FORMATS) as image:
         refuse_large(image)
-        lengthened, chunks = content, dict(_png_chunks(content)) if image.format == "PNG" else {}
+        padded, chunks = content, dict(_png_chunks(content)) if image.format == "PNG" else {}
         tags: Any = getattr(image, "tag_v2", None)
         if tags is not None:
             _refuse_tiff(tags, image.width * image.height, content)
         if image.mode in ("I", "F"):
             raise ValueError("pixels of 32 bits have no fixed range; save it with 8 or 16 bits")
         if image.format in ("JPEG", "MPO"):
-            lengthened = _lengthened(content)
+            padded = _padded(content)
         raw, negative = str([tile.args for tile in image.tile]), tags is not None and tags[262] == 0
         _paint(image, _INKS[0])
         is_turned = image.getexif().get(ORIENTATION) in TURNS
         image.load()
         if image.format != "WEBP":  # libwebp refuses missing data
-            _refuse_missing(image, lengthened)
+            _refuse_missing(image, padded)
         turn = TURNS.get(image.getexif().get(ORIENTATION, 1))  # behind a PNG's pixels; TIFFs are turned
         colours = _colours(image, chunks)
         if image.mode == "P" and len(chunks.get(b"PLTE", range(768))) <= 3 * int(np.asarray(image).max()):
@@ -143,13 +143,13 @@ def _paint(image: Any, colour: tuple[int, ...]) -> None:
     first frame of a GIF it is the GIF's own."""
     ink = colour[: len(image.getbands())]
 
-    def painted() -> None:
+    def load() -> None:
         del image.load_prepare  # a circle, which would keep the pixels for a while; now it is that of the class
         image.load_prepare()
         box = image.tile[0].extents if image.format == "GIF" else (0, 0, *image.im.size)
         image.im.paste(ink if len(ink) > 1 else ink[0], box)
 
-    image.load_prepare = painted
+    image.load_prepare = load
 
 
 def _refuse_missing(image: Image.Image, content: bytes) -> None:
@@ -177,7 +177,7 @@ def _png_chunks(content: bytes) -> Iterator[tuple[bytes, bytes]]:
         yield kind, body
 
 
-def _lengthened(content: bytes) -> bytes:
+def _padded(content: bytes) -> bytes:
     """A JPEG with `_MORE` behind the data of each restart interval, and more such intervals behind each scan. Raises
     ValueError where scans or the end are missing, and for arithmetic coding, whose data may end anywhere."""
     at, parts, scan, scans, restarts, progressive, left = 2, [content[:2]], False, 0, 0, False, {(0, 0)}
@@ -239,7 +239,7 @@ def _refuse_tiff(tags: Any, pixels: int, content: bytes) -> None:
                 left -= image.width * image.height
                 if left < 0:
                     raise ValueError("its strips are larger than it is")
-                _refuse_missing(image, _lengthened(strip))
+                _refuse_missing(image, _padded(strip))
 
 
 def _scale_key(info: dict[str | tuple[int, int], Any], depth: int, key: bytes) -> None:

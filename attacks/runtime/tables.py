@@ -30,7 +30,7 @@ def read_rows(path: str | Path) -> list[dict[str, str]]:
         rows = [*by_column(csv.DictReader(file))]
     if any(None in row or None in row.values() for row in rows):
         raise ValueError("a row has more or fewer cells than the header")
-    return [{key: meant(value) for key, value in row.items()} for row in rows]
+    return [{key: unescaped_text(value) for key, value in row.items()} for row in rows]
 
 
 def by_column(table: "csv.DictReader[str]") -> "csv.DictReader[str]":
@@ -43,11 +43,11 @@ def by_column(table: "csv.DictReader[str]") -> "csv.DictReader[str]":
 
 def literal(text: str) -> str:
     """A text as a cell that no spreadsheet evaluates: a file name such as =HYPERLINK(...) gets a leading `'`, which
-    `meant` removes."""
+    `unescaped_text` removes."""
     return f"'{text}" if text.startswith(FORMULAS) else text
 
 
-def meant(text: str) -> str:
+def unescaped_text(text: str) -> str:
     """The inverse of `literal`."""
     return text[1:] if text.startswith("'") and text[1:].startswith(FORMULAS) else text
 

@@ -36,7 +36,7 @@ def read(path: Path) -> dict[str, Any]:
     return values
 
 
-def parsed(text: str | bytes, where: str) -> Any:
+def parsed(text: str | bytes, source: str) -> Any:
     """The content of a JSON text. Raises ValueError, also for a duplicate key, of which `json` takes the last."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -48,7 +48,7 @@ def parsed(text: str | bytes, where: str) -> Any:
     try:
         return json.loads(text, object_pairs_hook=unique)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where} is not JSON ({error})") from None
+        raise ValueError(f"{source} is not JSON ({error})") from None
 
 
 def mapping(value: object) -> Mapping[str, Any]:

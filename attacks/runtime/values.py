@@ -40,10 +40,10 @@ def write(path: Path, value: Any, key: str) -> None:
     """
     tensors: dict[str, Tensor] = {}
     header = {"format": FORMAT, "key": key, "name": path.name, "value": _encode(value, tensors, {})}
-    write_bytes(path, sealed(tensors, json.dumps(header)))
+    write_bytes(path, file_bytes(tensors, json.dumps(header)))
 
 
-def sealed(tensors: dict[str, Tensor], header: str) -> bytes:
+def file_bytes(tensors: dict[str, Tensor], header: str) -> bytes:
     """A file of tensors and a header, with its digest."""
     data = save(tensors, {HEADER: ZEROS + header})  # one entry: safetensors does not order several
     at = _place(data)

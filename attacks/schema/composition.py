@@ -18,7 +18,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from attacks.schema import launchers, presets
 from attacks.schema import validate as schema
-from attacks.schema.declared import CONFIGS
+from attacks.schema.class_schema import CONFIGS
 from attacks.schema.groups import CHOICES, FILES, ViewsConfig
 from attacks.schema.messages import one_line
 from attacks.schema.run import Run

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any
 
-from attacks.schema.options import MISSING, derived, option
+from attacks.schema.options import MISSING, option, variant
 
 PRECISION = "half-precision weights run as they are; float32 widens them"
 
@@ -94,7 +94,7 @@ class HTTPConfig(BlackBoxConfig):
     name: str = "http"
     model: str = option(MISSING, "the address: http://HOST/PATH or https://HOST/PATH")
     key: str | None = option(None, "the environment variable that holds the key, which is written nowhere")
-    batch: int = option(1, "pictures of one request; above 1 in one JSON", least=1)
+    batch: int = option(1, "pictures of one request; above 1 in one JSON", low=1)
     rate: float | None = option(None, "requests in a second, at most", range="above 0")
     retries: int = option(5, "of a request without an answer, each after twice the time", range="at least 0")
     timeout: float = option(30.0, "seconds for a connection, and then for the whole answer", range="above 0")
@@ -115,7 +115,7 @@ ENCODERS: dict[str, type] = {
     "pocket": PocketConfig,
     "transformers": TransformersConfig,
     **{
-        name: derived(base, name, about)
+        name: variant(base, name, about)
         for base, name, about in (
             (EncoderConfig, "phash", "The perceptual hash of PyPI's ImageHash: 64 numbers whose signs are the bits."),
             (LibraryConfig, "torchvision", "A model of torchvision: the features that its head reads."),
@@ -136,7 +136,7 @@ BLACK_BOXES = ("callable", "command", "http")
 #: The optimisers that need none.
 GRADIENT_FREE = ("square", "nes", "label_only")
 #: Those of them whose views are the losses of a step.
-SAMPLED = ("nes", "label_only")
+SAMPLING = ("nes", "label_only")
 #: Encoders that run a program or send pictures away, and which of the two: only the command line may choose one.
 PROGRAMS = {
     "torchscript": "runs the program in a file",

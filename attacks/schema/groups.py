@@ -8,9 +8,9 @@ schema; for the groups of `FILES` it is a YAML file of stages.
 from dataclasses import dataclass
 from typing import Any
 
-from attacks.schema.declared import declared
+from attacks.schema.class_schema import class_schema
 from attacks.schema.encoder import ENCODERS, DefenceConfig
-from attacks.schema.options import MISSING, derived, option
+from attacks.schema.options import MISSING, option, variant
 from attacks.schema.patch import SPLIT, NonPrintabilityConfig, PatchConfig, PrinterConfig, ScenesConfig
 from attacks.schema.tracker import MLflowConfig, NoTrackerConfig, TensorBoardConfig, WandBConfig
 
@@ -318,9 +318,9 @@ class SanityConfig:
     """
 
     name: str = "short"
-    pictures: int = option(2, "of the run's own; 0: no checks", least=0)
-    steps: int = option(20, "of each short run", least=1)
-    views: int = option(4, "of each of their steps, at most", least=1)
+    pictures: int = option(2, "of the run's own; 0: no checks", low=0)
+    steps: int = option(20, "of each short run", low=1)
+    views: int = option(4, "of each of their steps, at most", low=1)
 
 
 @dataclass
@@ -340,7 +340,7 @@ class BundledConfig:
         ],
         "photographs that queries are cut from; all others are in the gallery only",
     )
-    size: int = option(128, "side of a tile in pixels", least=8, most=8192)
+    size: int = option(128, "side of a tile in pixels", low=8, high=8192)
     count: int | None = option(10, "pictures to attack, spread over the photographs; null: every one")
 
 
@@ -363,7 +363,7 @@ class FolderConfig:
         None,
         "what a view can be taken for, likewise, or .npy, embeddings; null: all of data.path; bundled: our tiles",
     )
-    size: int = option(224, "shorter side in pixels; the central square is used", least=8, most=8192)
+    size: int = option(224, "shorter side in pixels; the central square is used", low=8, high=8192)
     count: int | None = option(None, "pictures to attack; null: every one")
     split: str | None = option(None, SPLIT)
     unreadable: str = option("refuse", "or skip: leave out files that cannot be read, with a note")
@@ -405,11 +405,11 @@ class SingleConfig:
     """
 
     name: str = "single"
-    gradients: int = option(800, GRADIENTS, least=1)
-    steps: int | None = option(None, STEPS, least=1)
+    gradients: int = option(800, GRADIENTS, low=1)
+    steps: int | None = option(None, STEPS, low=1)
     views: Any = option("auto", VIEWS, range="auto, or at least 1", paper="Byrd et al. 2012")
     stop: float | None = option(None, "loss on held-out views at which a picture is solved and leaves")
-    restarts: int = option(1, "starts, each with all the gradients; the best of all is kept", least=1)
+    restarts: int = option(1, "starts, each with all the gradients; the best of all is kept", low=1)
     adversary: int | None = option(None, "min-max: of so many views, the worst ones lead each step")
     refine: int = option(0, "steps uphill that the worst views take first", range="at least 0")
 
@@ -425,8 +425,8 @@ class SuiteConfig:
     """
 
     name: str = "suite"
-    gradients: int = option(800, GRADIENTS, least=1)
-    steps: int | None = option(None, STEPS, least=1)
+    gradients: int = option(800, GRADIENTS, low=1)
+    steps: int | None = option(None, STEPS, low=1)
     views: Any = option("auto", VIEWS, range="auto, or at least 1")
     nearest: int = option(3, "how many of the nearest gallery pictures are tried as targets", range="at least 0")
 
@@ -448,7 +448,7 @@ CHOICES: dict[str, dict[str, type]] = {
     "attack": _by_name(
         SingleConfig,
         SuiteConfig,
-        derived(
+        variant(
             SingleConfig,
             "radius",
             "One optimiser; then the smallest eps at which half of the views succeed.\n\n"
@@ -464,13 +464,13 @@ CHOICES: dict[str, dict[str, type]] = {
     ),
     "objective": {
         **_by_name(AwayConfig, TowardConfig, TripletConfig, InfoNCEConfig, LayersConfig, MixedConfig),
-        **{name: declared(name, place) for name, place in OBJECTIVES.items()},
+        **{name: class_schema(name, place) for name, place in OBJECTIVES.items()},
     },
     "perturbation": _by_name(
-        derived(BallConfig, "linf", "No value changes by more than eps.", eps="8/255"),
-        derived(BallConfig, "l2", "Euclidean norm over all values of a picture in [0, 1] units.", eps="4"),
-        derived(BallConfig, "l1", "Sum of all changes in [0, 1] units: few values change, far.", eps="100"),
-        derived(BallConfig, "l0", "Number of pixels that change, as far as they can.", eps="200"),
+        variant(BallConfig, "linf", "No value changes by more than eps.", eps="8/255"),
+        variant(BallConfig, "l2", "Euclidean norm over all values of a picture in [0, 1] units.", eps="4"),
+        variant(BallConfig, "l1", "Sum of all changes in [0, 1] units: few values change, far.", eps="100"),
+        variant(BallConfig, "l0", "Number of pixels that change, as far as they can.", eps="200"),
         PatchConfig,
     ),
     "printer": dict.fromkeys(("none", "generic", "paper", "family", "measured"), PrinterConfig),
@@ -482,21 +482,21 @@ CHOICES: dict[str, dict[str, type]] = {
         APGDConfig,
         SquareConfig,
         NESConfig,
-        derived(NESConfig, "label_only", "NES for answers that only say same or not (encoder.answer=same)."),
+        variant(NESConfig, "label_only", "NES for answers that only say same or not (encoder.answer=same)."),
     ),
     "draws": _by_name(
-        derived(DrawsConfig, "sobol", "Scrambled Sobol points."),
-        derived(DrawsConfig, "uniform", "Independent uniform points."),
-        derived(DrawsConfig, "antithetic", "Uniform points, each with its mirror image."),
-        derived(DrawsConfig, "latin", "Latin hypercube: as many points in each slice of each coordinate."),
-        derived(DrawsConfig, "fixed", "The same points in every step."),
-        derived(DrawsConfig, "grid", "A regular grid."),
+        variant(DrawsConfig, "sobol", "Scrambled Sobol points."),
+        variant(DrawsConfig, "uniform", "Independent uniform points."),
+        variant(DrawsConfig, "antithetic", "Uniform points, each with its mirror image."),
+        variant(DrawsConfig, "latin", "Latin hypercube: as many points in each slice of each coordinate."),
+        variant(DrawsConfig, "fixed", "The same points in every step."),
+        variant(DrawsConfig, "grid", "A regular grid."),
     ),
     "risk": _by_name(MeanConfig, CVaRConfig, WorstOfConfig, SoftMaxConfig),
     "penalty": _by_name(NoPenaltyConfig, TotalVariationConfig, SSIMConfig, LPIPSConfig, NonPrintabilityConfig),
     "sanity": _by_name(
         SanityConfig,
-        derived(
+        variant(
             SanityConfig,
             "none",
             "No checks.\n\n"
@@ -512,7 +512,7 @@ CHOICES: dict[str, dict[str, type]] = {
     "data": _by_name(BundledConfig, FolderConfig, ScenesConfig),
     "engine": _by_name(
         EngineConfig,
-        derived(
+        variant(
             EngineConfig,
             "fixed",
             "Nothing is measured: a run gives the same bits again on every machine of a kind.\n\n"

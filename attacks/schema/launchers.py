@@ -34,7 +34,7 @@ NEEDS = {
 ENVIRONMENT = {"SUBMITIT_PREEMPT_SIGNAL": "USR1", "RAY_USAGE_STATS_ENABLED": "0"}
 DEVICES = "CUDA_VISIBLE_DEVICES"
 #: The directory of the sweep that this process has started.
-_sweeps_begun: list[Path] = []
+_sweep_folders: list[Path] = []
 
 
 class Sweep(Callback):
@@ -42,7 +42,7 @@ class Sweep(Callback):
 
     def on_multirun_start(self, config: DictConfig, **_: Any) -> None:
         """In the process that starts it: remember the directory for the index at the end."""
-        _sweeps_begun.append(Path(config.hydra.sweep.dir))
+        _sweep_folders.append(Path(config.hydra.sweep.dir))
 
     def on_job_start(self, config: DictConfig, **_: Any) -> None:  # noqa: ARG002
         """In the process of a job, before torch is imported."""
@@ -54,10 +54,10 @@ def sweeping(index: Callable[[Path], None]) -> Iterator[None]:
     """Where the block has started a sweep, write its `index` and name the jobs without a result, however it ended.
 
     A job whose process is gone is a ChildProcessError in one sentence."""
-    _sweeps_begun.clear()
+    _sweep_folders.clear()
     try:
         yield
-        for sweep in _sweeps_begun:
+        for sweep in _sweep_folders:
             if not any(path.is_dir() for path in sweep.glob("*")):
                 raise ValueError("the sweep has no jobs: a list or a range on the command line is empty")
     except Exception as error:
@@ -65,13 +65,13 @@ def sweeping(index: Callable[[Path], None]) -> Iterator[None]:
             raise ChildProcessError(f"{cause}; {RESUME}") from error
         raise
     finally:
-        for sweep in _sweeps_begun:
+        for sweep in _sweep_folders:
             index(sweep)
-            for line in unfinished(sweep):
+            for line in unfinished_jobs(sweep):
                 print(line, file=sys.stderr)
 
 
-def unfinished(sweep: Path) -> list[str]:
+def unfinished_jobs(sweep: Path) -> list[str]:
     """A line for each job of a sweep that has begun and has no result. The folder of a job is empty where it was
     refused, or has the lock of a run; any other, such as a tracker's store, is no job."""
     jobs = (path for path in sweep.glob("[!.]*") if path.is_dir() and not (path / "metrics.json").exists())
@@ -83,11 +83,11 @@ def register() -> None:
     """Register the resolvers with which the launchers' presets compute values from `engine.threads`."""
     old = omegaconf.__version__.startswith("2.3.")  # OmegaConf 2.4 renames the function
     add = getattr(OmegaConf, "register_new_resolver" if old else "register_resolver")
-    add("jobs_at_once", jobs_at_once, replace=True)
+    add("jobs_at_once", job_count, replace=True)
     add("cores_of_a_job", cores_of_a_job, replace=True)
 
 
-def jobs_at_once(threads: int | None) -> int:
+def job_count(threads: int | None) -> int:
     """How many jobs of so many threads (None: one) fill the cores that this process may use."""
     return max(1, _cores() // (threads or 1))
 
@@ -164,14 +164,14 @@ def _gpus(environment: MutableMapping[str, str], driver: Path = Path("/proc/driv
     return [str(number) for number in range(len(list(driver.iterdir())))] if driver.is_dir() else []
 
 
-def queued_again(environment: Mapping[str, str] = os.environ) -> bool:
+def is_queued_again(environment: Mapping[str, str] = os.environ) -> bool:
     """Whether this process is a job of submitit, which queues it again when its time is over."""
     return "SUBMITIT_EXECUTOR" in environment
 
 
 def hand_on(number: int, environment: Mapping[str, str] = os.environ) -> None:
     """Raise the signal that stopped a job of submitit again, once its checkpoint is written."""
-    if queued_again(environment):
+    if is_queued_again(environment):
         signal.raise_signal(number)
 
 

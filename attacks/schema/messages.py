@@ -31,8 +31,8 @@ def one_line(error: BaseException, words: Iterable[str] = ()) -> str:
         text = f"{error} {error.__cause__ or ''}"
         if (missing_key := re.search(r"full_key: ([\w.]+)", text)) and missing_key[1] in REMOVED:
             return f"`{missing_key[1]}` is a key of an earlier version; {REMOVED[missing_key[1]]}"
-        if suggested := unknown_word(words, text):
-            return _plain(suggested)
+        if hint := unknown_word(words, text):
+            return _plain(hint)
         if clash := _of_the_preset(text, words) or _of_another_type(text):
             return _plain(clash)
         if "You must specify 'config'" in text:

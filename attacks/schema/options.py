@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from omegaconf import MISSING
 
 #: The largest count that a configuration may hold: no machine finishes more.
-MOST = 10**9
+LARGEST = 10**9
 
 
 class Option(NamedTuple):
-    """A key as documentation shows it. `least` and `most` bound a number that no part checks."""
+    """A key as documentation shows it. `low` and `high` bound a number that no part checks."""
 
     key: str
     type: str
@@ -22,8 +22,8 @@ class Option(NamedTuple):
     meaning: str
     range: str
     paper: str
-    least: float | None
-    most: float
+    low: float | None
+    high: float
 
 
 def option(
@@ -32,8 +32,8 @@ def option(
     *,
     range: str = "",  # noqa: A002
     paper: str = "",
-    least: float | None = None,
-    most: float = MOST,
+    low: float | None = None,
+    high: float = LARGEST,
 ) -> Any:
     """A field of a schema.
 
@@ -42,22 +42,22 @@ def option(
         meaning: one line.
         range: the values that are allowed, as text; the part that takes the value checks them.
         paper: where the value or the method comes from.
-        least, most: of a number that the run itself reads: it must lie in [least, most].
+        low, high: the ends of a number that the run itself reads.
     """
-    limit = range or ("" if least is None else f"at least {least:g}")
-    limit += f", at most {most:,}" if most < MOST else ""
-    metadata = {"meaning": meaning, "range": limit, "paper": paper, "least": least, "most": most}
+    limit = range or ("" if low is None else f"at least {low:g}")
+    limit += f", at most {high:,}" if high < LARGEST else ""
+    metadata = {"meaning": meaning, "range": limit, "paper": paper, "low": low, "high": high}
     if isinstance(default, list | dict):
         return field(default_factory=partial(copy.deepcopy, default), metadata=metadata)
     return field(default=default, metadata=metadata)
 
 
-def derived(base: type, name: str, about: str, **defaults: Any) -> type:
+def variant(base: type, name: str, about: str, **defaults: Any) -> type:
     """A choice with the keys of `base`, a name and a description of its own, and some other defaults."""
     items: list[tuple[str, Any, Any]] = [("name", str, name)]
     for item in fields(base):
         if item.name in defaults:
-            words = {key: item.metadata[key] for key in ("meaning", "range", "paper", "least", "most")}
+            words = {key: item.metadata[key] for key in ("meaning", "range", "paper", "low", "high")}
             items.append((item.name, item.type, option(defaults[item.name], **words)))
     return make_dataclass(name, items, bases=(base,), namespace={"__doc__": about, "__module__": base.__module__})
 
@@ -77,8 +77,8 @@ def refuse_out_of_range(node: Any, prefix: str) -> None:
     """Raise ValueError, with the key, for a number of a node that is out of its declared range."""
     for item in options(type(node)):
         value = getattr(node, item.key)
-        if item.least is not None and value is not None and not item.least <= value <= item.most:
-            limit = f"at most {item.most:,}" if value > item.most else f"at least {item.least:g}"
+        if item.low is not None and value is not None and not item.low <= value <= item.high:
+            limit = f"at most {item.high:,}" if value > item.high else f"at least {item.low:g}"
             raise ValueError(f"`{prefix}{item.key}` must be {limit}; got {value}")
 
 
@@ -87,4 +87,4 @@ def _type(annotation: Any) -> str:
     return text.replace("dict[str, Any]", "mapping").replace("list[Any]", "list").replace("Any", "any")
 
 
-__all__ = ["MISSING", "MOST", "Option", "derived", "option", "options", "refuse_out_of_range"]
+__all__ = ["LARGEST", "MISSING", "Option", "option", "options", "refuse_out_of_range", "variant"]

@@ -74,7 +74,7 @@ class ScenesConfig:
     name: str = "scenes"
     path: str = option(MISSING, "a .csv or .json of photographs and places; bundled: a few that ship")
     gallery: str | None = option(None, "what a view can be taken for, as of folder; null: all of data.path")
-    size: int = option(224, "shorter side in pixels; the central square is used", least=8, most=8192)
+    size: int = option(224, "shorter side in pixels; the central square is used", low=8, high=8192)
     count: int | None = option(None, "photographs to attack; null: every one")
     split: str | None = option(None, SPLIT)
     unreadable: str = option("refuse", "or skip: leave out photographs that cannot be read, with a note")

@@ -86,53 +86,53 @@ def read(path: str | Path) -> DictConfig:
         FileNotFoundError, ValueError: no such file, not a mapping, or a key that is refused.
     """
     path = Path(path)
-    where = f"preset `{printable(path)}`"
+    source = f"preset `{printable(path)}`"
     if not path.is_file():
         problem = "is not a plain file" if path.exists() else f"does not exist (paths are relative to {Path.cwd()})"
-        raise FileNotFoundError(f"{where} {problem}")
+        raise FileNotFoundError(f"{source} {problem}")
     with path.open("rb") as file:
         content_bytes = file.read(MOST_BYTES + 1)
     if len(content_bytes) > MOST_BYTES:
-        raise ValueError(f"{where} is larger than {MOST_BYTES // 2**10} KiB: is it a preset?")
+        raise ValueError(f"{source} is larger than {MOST_BYTES // 2**10} KiB: is it a preset?")
     try:
         text = content_bytes.decode("utf-8")
-        refuse_marks(text, where)
+        refuse_marks(text, source)
         node = OmegaConf.load(io.StringIO(text)) if text.strip() else None
     except OSError:  # OmegaConf's error for a number
         node = None
     except (YAMLError, OmegaConfBaseException, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{where} is not valid YAML: {' '.join(str(error).split())[:300]}") from None
+        raise ValueError(f"{source} is not valid YAML: {' '.join(str(error).split())[:300]}") from None
     if not isinstance(node, DictConfig) or not node:
-        raise ValueError(f"{where} must be a mapping of keys to values, such as configs/config/quickstart.yaml")
-    refuse_credentials(text, where)
+        raise ValueError(f"{source} must be a mapping of keys to values, such as configs/config/quickstart.yaml")
+    refuse_credentials(text, source)
     content: Any = OmegaConf.to_container(node, resolve=False)
-    _refuse_settings(content, where)
+    _refuse_settings(content, source)
     # Hydra takes more letters for the end of a line than YAML does, and so does `splitlines`.
     if any("@package" in line and "hydra" in line for line in text.splitlines()):
-        raise ValueError(f"{where}: a `@package` in hydra is refused; set it on the command line")
+        raise ValueError(f"{source}: a `@package` in hydra is refused; set it on the command line")
     for group in GROUPS:
         if isinstance(content.get(group), str | int | float | list):
             raise ValueError(
-                f"{where}: `{group}` must map its keys to values; one of its choices is named in the defaults, "
+                f"{source}: `{group}` must map its keys to values; one of its choices is named in the defaults, "
                 f"as - override /{group}: NAME"
             )
-    _refuse_defaults(content.get("defaults"), where)
-    refuse_code(content, where)
+    _refuse_defaults(content.get("defaults"), source)
+    refuse_code(content, source)
     return node
 
 
-def refuse_marks(text: str, where: str) -> None:
+def refuse_marks(text: str, source: str) -> None:
     """Raise ValueError for aliases, tags, merge keys or a duplicate key in a YAML text, YAMLError where it is not
     YAML."""
     depth = 0
     for token in scan(text):
         depth += isinstance(token, STARTS) - isinstance(token, ENDS)
         if depth > DEEPEST:  # the scanner would take minutes for 100,000 brackets
-            raise ValueError(f"{where} is not valid YAML here: it is nested deeper than {DEEPEST}")
+            raise ValueError(f"{source} is not valid YAML here: it is nested deeper than {DEEPEST}")
         if isinstance(token, AliasToken):  # each is copied in full: ten lines of them can make a billion values
-            raise ValueError(f"{where}: YAML aliases (*name) are refused; write it out, or refer by ${{key}}")
+            raise ValueError(f"{source}: YAML aliases (*name) are refused; write it out, or refer by ${{key}}")
         if isinstance(token, TagToken):  # constructors of tags raise errors of any type
-            raise ValueError(f"{where}: YAML tags (!name) are refused; a value says what it is")
+            raise ValueError(f"{source}: YAML tags (!name) are refused; a value says what it is")
     nodes = [compose(text, SafeLoader)]
     while nodes:
         node = nodes.pop()
@@ -142,7 +142,7 @@ def refuse_marks(text: str, where: str) -> None:
         for key, _ in content if isinstance(node, MappingNode) else ():
             if str(key.value) in keys:
                 mistake = f"duplicate key or merge `{printable(key.value)}` in line {key.start_mark.line + 1}"
-                raise ValueError(f"{where}: {mistake}: only one would count; leave one out")
+                raise ValueError(f"{source}: {mistake}: only one would count; leave one out")
             keys.add(str(key.value))
 
 
@@ -192,7 +192,7 @@ def typed_words(words: Iterable[str], parameters: Mapping[str, str] | None) -> l
     return [word for word in words if word.lstrip("+").partition("=")[0] not in (parameters or {})]
 
 
-def refuse_twice(words: Iterable[str]) -> None:
+def refuse_repeats(words: Iterable[str]) -> None:
     """Refuse a key that is given twice: only the last would count. `~key` removes one, and another may follow."""
     first: dict[str, str] = {}
     for word in words:
@@ -246,7 +246,7 @@ def plain_word(word: str) -> str:
     return word
 
 
-def _refuse_settings(content: Mapping[Any, Any], where: str) -> None:
+def _refuse_settings(content: Mapping[Any, Any], source: str) -> None:
     """Of the key `hydra` a preset has the values of a sweep, `sweeper.params`, and nothing else. Hydra makes words of
     the command line of them, so they are checked as such."""
     if "hydra" not in content:
@@ -255,28 +255,28 @@ def _refuse_settings(content: Mapping[Any, Any], where: str) -> None:
         case {"sweeper": {"params": dict() as parameters, **others}, **rest} if not others and not rest:
             pass
         case _:
-            raise ValueError(f"{where}: key `hydra` is refused, but for sweeper.params; set it on the command line")
+            raise ValueError(f"{source}: key `hydra` is refused, but for sweeper.params; set it on the command line")
     for key, value in parameters.items():
         word = f"{key}={value}"
         if not KEY.fullmatch(str(key)) or not isinstance(value, str | int | float) or "${" in word:
             raise ValueError(
-                f"{where}: hydra.sweeper.params must map keys of the configuration to values, such as seed: 0,1; "
+                f"{source}: hydra.sweeper.params must map keys of the configuration to values, such as seed: 0,1; "
                 f"`{printable(word)}` is refused"
             )
         if key in TYPED:
-            raise ValueError(f"{where}: `{printable(word)}` {TYPED[key]}, so a preset may not choose it")
+            raise ValueError(f"{source}: `{printable(word)}` {TYPED[key]}, so a preset may not choose it")
         try:
             OverridesParser.create().parse_override(plain_word(word))
         except (HydraException, ValueError) as error:
             reason = printable(" ".join(str(error).split())[:300])
-            raise ValueError(f"{where}: hydra.sweeper.params: {reason}") from None
+            raise ValueError(f"{source}: hydra.sweeper.params: {reason}") from None
 
 
-def _refuse_defaults(defaults: Any, where: str) -> None:
+def _refuse_defaults(defaults: Any, source: str) -> None:
     if not isinstance(defaults, list | None):
-        raise ValueError(f"{where}: `defaults` must be a list, such as - override /encoder: pocket")
+        raise ValueError(f"{source}: `defaults` must be a list, such as - override /encoder: pocket")
     for entry in defaults or []:
         for word in ("hydra", "${", "..", "//"):
             if word in str(entry):
                 reason = "set it on the command line" if word == "hydra" else "it must name a choice, not a path"
-                raise ValueError(f"{where}: default `{printable(entry)}` is refused; {reason}")
+                raise ValueError(f"{source}: default `{printable(entry)}` is refused; {reason}")

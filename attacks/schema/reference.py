@@ -10,7 +10,7 @@ from typing import Any
 
 import yaml
 
-from attacks.schema.declared import CONFIGS
+from attacks.schema.class_schema import CONFIGS
 from attacks.schema.groups import CHOICES, FILES, OPEN
 from attacks.schema.options import MISSING, Option, options
 from attacks.schema.run import OF_THE_RUN

@@ -10,21 +10,21 @@ from attacks.schema.options import MISSING, option
 class EvaluateConfig:
     """How the arms are judged."""
 
-    views: int = option(512, "views of the judgement, never seen by the attack", least=2, most=10**6)
-    refine: int = option(5, "gradient steps from the worst views, for the worst case; 0: the worst as it is", least=0)
+    views: int = option(512, "views of the judgement, never seen by the attack", low=2, high=10**6)
+    refine: int = option(5, "gradient steps from the worst views, for the worst case; 0: the worst as it is", low=0)
     layers: Any = option([], "where in the network the embedding drifts: module or module:pool, several, or all")
-    batch: int | None = option(None, "pictures that are attacked together, and kept; null: all at once", least=1)
+    batch: int | None = option(None, "pictures that are attacked together, and kept; null: all at once", low=1)
     primary: str = option("success", "the comparison declared before the run", range="success, cosine")
     one_view: bool = option(True, "one more arm, where eot may have several views a step: EOT with one")
-    wide: float = option(1.0, "a second bank of views, every range so many times as wide; 1: none", least=1)
-    neighbours: int = option(5, "nearest pictures that vote on an identity", least=1)
+    wide: float = option(1.0, "a second bank of views, every range so many times as wide; 1: none", low=1)
+    neighbours: int = option(5, "nearest pictures that vote on an identity", low=1)
     maps: list[Any] = option([], "success over pairs of coordinates: [[angle, scale]], or [auto]")
     curves: list[Any] = option([], "success over coordinates by name, or [auto]")
     map_pictures: int = option(
-        12, "pictures for maps and curves; of fewer than 11 clusters no cell can be significant", least=1
+        12, "pictures for maps and curves; of fewer than 11 clusters no cell can be significant", low=1
     )
-    left_out: int = option(0, "pictures that are attacked without each stage of the views in turn", least=0)
-    deploy: int = option(0, "pictures that go through file formats and resizers", least=0)
+    left_out: int = option(0, "pictures that are attacked without each stage of the views in turn", low=0)
+    deploy: int = option(0, "pictures that go through file formats and resizers", low=0)
     ratios: list[float] = option(
         [1.0],
         "of the sizes that those resizers make to the encoder's own; [0.95, 1, 1.05]: 5 % off",
@@ -35,11 +35,11 @@ class EvaluateConfig:
         "flag pictures that this resizer shows otherwise than people see them",
         range="null, or a kernel such as cv2_linear, torch_bilinear, pil_nearest; a function: robustness(pipeline=)",
     )
-    explain: int = option(0, "pictures with maps of what the encoder looks at", least=0)
-    failure: int = option(0, "pictures with the probability of a failure over all views, down to 1e-10", least=0)
-    particles: int = option(1000, "of the search for failures; about 100 views each, in each of two arms", least=50)
+    explain: int = option(0, "pictures with maps of what the encoder looks at", low=0)
+    failure: int = option(0, "pictures with the probability of a failure over all views, down to 1e-10", low=0)
+    particles: int = option(1000, "of the search for failures; about 100 views each, in each of two arms", low=50)
     most: int | None = option(
-        None, "stop as soon as `require` is decided, at the latest after so many pictures; null: all", least=1
+        None, "stop as soon as `require` is decided, at the latest after so many pictures; null: all", low=1
     )
 
 

@@ -12,11 +12,11 @@ def masked(text: str) -> str:
     return _CREDENTIALS.sub("***@", text)
 
 
-def refuse_credentials(text: str, where: str) -> None:
+def refuse_credentials(text: str, source: str) -> None:
     """Raise ValueError where a text holds an address with a name or password: configurations and command lines are
     kept in the run directory."""
     if _WITH_NAME.search(text):
         raise ValueError(
-            f"{where} holds the name or password of a server, and would be written to the run directory: give them "
+            f"{source} holds the name or password of a server, and would be written to the run directory: give them "
             "in the environment, as MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD"
         )

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from functools import cache
 
-from attacks.schema.declared import CONFIGS
+from attacks.schema.class_schema import CONFIGS
 from attacks.schema.groups import CHOICES, FILES, GROUPS, OPEN
 from attacks.schema.options import options
 from attacks.schema.run import OF_THE_RUN
@@ -48,23 +48,23 @@ def choices() -> dict[str, tuple[str, ...]]:
 @cache
 def keys() -> dict[str, tuple[str, ...]]:
     """Every key with its group -> the choices that have it; none for the keys of a run that belong to no group."""
-    known: dict[str, tuple[str, ...]] = {}
+    owners: dict[str, tuple[str, ...]] = {}
     for group in GROUPS:
         for name, schema in (CHOICES.get(group) or {group: OPEN[group]}).items():
             for item in options(schema):
                 key = f"{group}.{item.key}"
-                known[key] = (*known.get(key, ()), name)
+                owners[key] = (*owners.get(key, ()), name)
     for prefix, schema in OF_THE_RUN.items():
-        known |= {f"{prefix}{item.key}": () for item in options(schema)}
-    return known
+        owners |= {f"{prefix}{item.key}": () for item in options(schema)}
+    return owners
 
 
-def did_you_mean(word: str, known: Sequence[str] = ()) -> str:
+def did_you_mean(word: str, candidates: Sequence[str] = ()) -> str:
     """`; did you mean ...?` for KEY or KEY=VALUE of which the key or the choice is unknown, else nothing. What a
     file of stages lacks is one of its `known` ones, mistyped, or one that the registry has: it is added with a
     plus."""
     if any(word.startswith(f"{group}.stages.") for group in FILES):
-        near = closest(word.partition("=")[0].rpartition(".")[2], known)
+        near = closest(word.partition("=")[0].rpartition(".")[2], candidates)
         return near or f"; what is not in the file yet is added with a plus: +{word}"
     fix = suggestion(word)
     return f"; did you mean {fix}?" if fix else ""
@@ -131,20 +131,20 @@ def _key(key: str) -> str | None:
     """The most similar known key: the same name in another group, a typing error in one part, or both."""
     head, _, last = key.rpartition(".")
     group = head if head in choices() else _close(head, choices()) or head
-    in_group = {known.rpartition(".")[2]: known for known in keys() if known.partition(".")[0] == group}
+    in_group = {name.rpartition(".")[2]: name for name in keys() if name.partition(".")[0] == group}
     by_last_part: dict[str, str] = {}
-    for known in keys():  # the group that comes first counts: attack.steps before sanity.steps
-        by_last_part.setdefault(known.rpartition(".")[2], known)
+    for name in keys():  # the group that comes first counts: attack.steps before sanity.steps
+        by_last_part.setdefault(name.rpartition(".")[2], name)
     exact = in_group.get(last) or by_last_part.get(last)
     near = _close(last, in_group) or ("" if head else _close(last, by_last_part, 0.75))
     return exact or (by_last_part | in_group).get(near or "")
 
 
-def closest(word: str, known: Iterable[str]) -> str:
+def closest(word: str, candidates: Iterable[str]) -> str:
     """`; did you mean ...?` with the known word that is most like this one, or nothing."""
-    near = _close(word, known)
+    near = _close(word, candidates)
     return f"; did you mean {near}?" if near else ""
 
 
-def _close(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
-    return next(iter(get_close_matches(word, list(known), 1, cutoff)), None)
+def _close(word: str, candidates: Iterable[str], cutoff: float = 0.6) -> str | None:
+    return next(iter(get_close_matches(word, list(candidates), 1, cutoff)), None)

@@ -49,7 +49,7 @@ def validate(config: DictConfig) -> Run:
 
 
 def _typed(schema: type, node: dict[Any, Any], prefix: str) -> Any:
-    _known(schema, node, prefix)
+    _refuse_unknown_keys(schema, node, prefix)
     try:
         config = OmegaConf.merge(OmegaConf.structured(schema), node)
         missing = sorted(OmegaConf.missing_keys(config) - set(GROUPS))
@@ -60,7 +60,7 @@ def _typed(schema: type, node: dict[Any, Any], prefix: str) -> Any:
         raise ValueError(f"`{prefix}{error.full_key}`: {str(error).splitlines()[0]}") from None
 
 
-def _known(schema: type, node: dict[Any, Any], prefix: str) -> None:
+def _refuse_unknown_keys(schema: type, node: dict[Any, Any], prefix: str) -> None:
     places: dict[str, Any] = {f.name: f.default_factory for f in fields(schema)}
     missing_names = [name for name in places if schema is Run and name not in node and name not in GROUPS]
     if missing_names:  # by ~key: its defaults would be used without a word
@@ -70,7 +70,7 @@ def _known(schema: type, node: dict[Any, Any], prefix: str) -> None:
             guess = did_you_mean(f"{prefix}{key}")
             raise ValueError(f"unknown key `{prefix}{printable(key)}`: known here are {', '.join(places)}{guess}")
         if is_dataclass(places[key]) and isinstance(value, dict):
-            _known(places[key], value, f"{prefix}{key}.")
+            _refuse_unknown_keys(places[key], value, f"{prefix}{key}.")
 
 
 def _run(node: Any) -> Run:
@@ -116,7 +116,7 @@ def _names(value: Any, key: str) -> list[str]:
     return [str(name) for name in names]
 
 
-def refuse_code(node: Any, where: str) -> None:
+def refuse_code(node: Any, source: str) -> None:
     """Raise ValueError where a configuration names code to run, or reads the environment.
 
     Hydra calls what `_target_` names, and the standard library's logging what `()` names; an `oc.env` would copy a
@@ -127,16 +127,16 @@ def refuse_code(node: Any, where: str) -> None:
         for key, value in node.items():
             if key in ("_target_", "()", "_partial_"):
                 raise ValueError(
-                    f"{where}: key `{key}` is refused: a configuration names parts, it does not run code"
+                    f"{source}: key `{key}` is refused: a configuration names parts, it does not run code"
                 )
-            refuse_code(value, where)
+            refuse_code(value, source)
     elif isinstance(node, list):
         for value in node:
-            refuse_code(value, where)
+            refuse_code(value, source)
     elif isinstance(node, str) and "${" in _REFERENCE.sub("", node):
         raise ValueError(
-            f"{where}: `{printable(node)}` is refused: a configuration refers to its own keys, such as ${{seed}}; it "
-            "does not read the environment or anything else"
+            f"{source}: `{printable(node)}` is refused: a configuration refers to its own keys, such as ${{seed}}; "
+            "it does not read the environment or anything else"
         )
 
 

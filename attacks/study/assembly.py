@@ -23,7 +23,7 @@ from attacks.resizers.pipeline import GIVEN, Pipeline, function_pipeline
 from attacks.resizers.pipeline import kernel_pipeline as resizer
 from attacks.runtime.distributed import local_rank
 from attacks.schema import groups
-from attacks.schema.encoder import BLACK_BOXES, GRADIENT_FREE, SAMPLED
+from attacks.schema.encoder import BLACK_BOXES, GRADIENT_FREE, SAMPLING
 from attacks.schema.patch import NonPrintabilityConfig
 from attacks.schema.run import Run
 from attacks.schema.validate import printable
@@ -276,14 +276,14 @@ def views_of(run: Run, multiple: int) -> Views:
     )
     free = isinstance(node, groups.SingleConfig) and not kept
     if views == "auto":
-        fixed = LOSSES if run.optimiser.name in SAMPLED else FIXED
+        fixed = LOSSES if run.optimiser.name in SAMPLING else FIXED
         views = multiple if free else -(-fixed // multiple) * multiple
     if type(views) is not int or not 1 <= views <= MOST_VIEWS:
         raise ValueError(
             f"`attack.views` must be auto or a whole number, at least 1 and at most {MOST_VIEWS:,}; got "
             f"{printable(views)}"
         )
-    if run.optimiser.name in SAMPLED and (views % 2 or run.risk.name != "mean"):
+    if run.optimiser.name in SAMPLING and (views % 2 or run.risk.name != "mean"):
         raise ValueError(
             f"`optimiser={run.optimiser.name}` needs risk=mean and an even attack.views, the losses of a step; got "
             f"risk={run.risk.name}, attack.views={views}"

@@ -15,7 +15,7 @@ from attacks.encoders.layers import unwrap
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.tree import optional
 from attacks.schema import groups
-from attacks.schema.declared import CONFIGS
+from attacks.schema.class_schema import CONFIGS
 from attacks.schema.encoder import DefenceConfig
 from attacks.schema.presets import is_path, read
 from attacks.schema.suggestions import closest

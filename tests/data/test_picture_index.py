@@ -12,7 +12,7 @@ from attacks.data import pictures
 from attacks.data.images import load_image
 from attacks.data.pictures import read_files
 from attacks.experiment.embeddings import CUT, _blocks
-from attacks.runtime.caught import caught
+from attacks.runtime.warning_texts import collect_warnings
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_each_thread_gets_its_own_warnings_and_none_remains():
     before, got, gate = (warnings.filters[:], warnings.showwarning), {}, threading.Barrier(2, timeout=10)
 
     def work(name):
-        with caught() as texts:
+        with collect_warnings() as texts:
             gate.wait()
             warnings.warn(name, stacklevel=1)
             gate.wait()

@@ -12,7 +12,7 @@ from attacks.experiment.job import job
 from attacks.resizers.pipeline import function_name
 from attacks.run import compose
 from attacks.runtime.tables import read_rows
-from tests.helpers.liars import cell, sealed
+from tests.helpers.liars import cell, file_bytes
 
 TINY = ["data.count=2", "data.size=96", "attack.steps=1", "attack.views=2", "sanity=none", "evaluate.views=2"]
 TINY += ["evaluate.refine=0", "evaluate.one_view=false", "transforms=identity"]
@@ -42,7 +42,7 @@ def test_a_run_has_a_row_for_each_arm_and_picture_and_passes(run, tmp_path):
     verdict = verify(run, 1)
     assert verdict.passed and not verdict.notes, verdict
     cell("detection", "cosine", 3)(shutil.copytree(run, tmp_path / "edited"))
-    sealed(tmp_path / "edited")
+    file_bytes(tmp_path / "edited")
     problems = verify(tmp_path / "edited", 1).problems
     assert any(line.startswith("detection.csv") and "judged again" in line for line in problems), problems
 

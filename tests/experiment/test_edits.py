@@ -8,7 +8,7 @@ from PIL import Image
 
 from attacks import verify
 from attacks.experiment.artefact_list import differences
-from tests.helpers.liars import all_of, cell, cells, entry, exchanged, gone, lines, pixel, sealed, tensors
+from tests.helpers.liars import all_of, cell, cells, entry, exchanged, file_bytes, gone, lines, pixel, tensors
 from tests.helpers.verified import BATTERY, SCORES, A, B, both
 from tests.helpers.verified import runs as runs
 from tests.helpers.verified import small as small
@@ -197,7 +197,7 @@ def test_an_edit_is_named_with_and_without_new_digests(runs, tmp_path, name):
     folder = shutil.copytree(runs(kind), tmp_path / "run")
     edit(folder)
     assert [*differences(folder, *both(folder))]
-    sealed(folder)
+    file_bytes(folder)
     verdict = verify(folder, 1)
     assert not [line for line in verdict.problems if "sha256" in line]
     assert any(line.startswith(beginning) for line in verdict.problems), verdict.problems

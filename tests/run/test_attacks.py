@@ -16,7 +16,7 @@ from attacks.data.images import file_names, save_image
 from attacks.experiment import job
 from attacks.experiment.experiment import outcome_of
 from attacks.report.warnings import warnings
-from attacks.schema.encoder import SAMPLED
+from attacks.schema.encoder import SAMPLING
 from attacks.schema.groups import CHOICES
 from attacks.study import encoder as subject
 from tests.helpers.galleries import all_of
@@ -66,7 +66,7 @@ def test_every_choice_and_option_runs_and_stays_in_its_budget(words, tmp_path, m
     folder, name = tmp_path / "run", words.partition("=")[2]
     assert call(monkeypatch, *SHORT, *words.split(), *WITH.get(name, []), f"hydra.run.dir={folder}") == 0
     arms = content(folder)["arms"]
-    less = {"one_view"} if name in SAMPLED else set()  # a step of which takes several losses
+    less = {"one_view"} if name in SAMPLING else set()  # a step of which takes several losses
     assert set(arms) == {"clean", "noise", "no_eot", "one_view", "eot"} - less or words in OPTIONS
     assert arms["eot"]["cosine"]["mean"] < arms["clean"]["cosine"]["mean"] or name == "toward"
     assert arms["eot"]["budget_used"] <= 1 + 1e-4

@@ -9,7 +9,7 @@ import torch
 from attacks.eot.adaptive import Noise
 from attacks.eot.estimate import Estimate
 from attacks.runtime.stored import stored
-from attacks.runtime.values import FORMAT, Damaged, read, sealed, write
+from attacks.runtime.values import FORMAT, Damaged, file_bytes, read, write
 
 
 def round_trip(tmp_path, value):
@@ -90,7 +90,7 @@ MALFORMED = {
 
 @pytest.mark.parametrize("header", MALFORMED.values(), ids=MALFORMED)
 def test_a_malformed_header_gives_a_one_line_error(tmp_path, header):
-    (tmp_path / "file").write_bytes(sealed({"0": torch.zeros(3)}, header))
+    (tmp_path / "file").write_bytes(file_bytes({"0": torch.zeros(3)}, header))
     with pytest.raises(Damaged, match=r"file is damaged: ") as caught:
         read(tmp_path / "file", "key")
     assert "\n" not in str(caught.value)
@@ -100,7 +100,7 @@ def test_a_file_of_another_run_or_version_is_refused(tmp_path):
     write(tmp_path / "file", 1, "other")
     with pytest.raises(ValueError, match="belongs to another run or another version"):
         read(tmp_path / "file", "key")
-    (tmp_path / "file").write_bytes(sealed({}, text(1).replace(f'"{FORMAT}"', '"0"')))
+    (tmp_path / "file").write_bytes(file_bytes({}, text(1).replace(f'"{FORMAT}"', '"0"')))
     with pytest.raises(ValueError, match="belongs to another run or another version"):
         read(tmp_path / "file", "key")
 

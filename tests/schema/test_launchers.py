@@ -80,7 +80,7 @@ def test_only_folders_of_jobs_are_said_to_have_no_result(tmp_path):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "2").mkdir()  # refused before it was begun
-    assert launchers.unfinished(tmp_path) == [f"no result: {tmp_path}/{number}" for number in (1, 2)]
+    assert launchers.unfinished_jobs(tmp_path) == [f"no result: {tmp_path}/{number}" for number in (1, 2)]
 
 
 @NEEDED
@@ -192,4 +192,4 @@ def test_gpus_are_counted_if_the_environment_names_none(tmp_path):
 @pytest.mark.parametrize(("cores", "threads", "jobs"), [(8, None, 8), (8, 3, 2), (2, 16, 1)])
 def test_number_of_jobs_follows_from_cores_and_threads(monkeypatch, cores, threads, jobs):
     monkeypatch.setattr(launchers, "_cores", lambda: cores)
-    assert (launchers.jobs_at_once(threads), launchers.cores_of_a_job(threads, 5)) == (jobs, threads or 5)
+    assert (launchers.job_count(threads), launchers.cores_of_a_job(threads, 5)) == (jobs, threads or 5)

@@ -182,10 +182,10 @@ def test_a_number_beyond_the_declared_ends_is_refused_with_its_key():
     for group, schemas in CHOICES.items():
         for schema in schemas.values():
             for item in options(schema):
-                for value in () if item.least is None else (item.least - 1, item.most + 1):
+                for value in () if item.low is None else (item.low - 1, item.high + 1):
                     node, tried = schema(), tried + 1
                     setattr(node, item.key, value)
-                    end = "at least" if value < item.least else "at most"
+                    end = "at least" if value < item.low else "at most"
                     refused(f"^`{group}.{item.key}` must be {end} .*; got", refuse_out_of_range, node, f"{group}.")
     assert tried > 20
 

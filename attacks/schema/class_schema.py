@@ -13,7 +13,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CONFIGS = ROOT / "configs"
 
 
-def declared(name: str, place: str) -> type:
+def class_schema(name: str, place: str) -> type:
     """The schema of the choice `name`, which the class at `place` ("attacks.objectives.bits.Bits") takes.
 
     Its keys are the fields of the class that are declared with `option`, whose arguments must be literals; its

@@ -13,7 +13,7 @@ _USERS: list[Any] = []  # the catcher, then an entry for each block at work
 
 
 @contextmanager
-def caught() -> Iterator[list[str]]:
+def collect_warnings() -> Iterator[list[str]]:
     """Collect the warnings of this thread while the block runs. Pillow's warning of a bomb is an error meanwhile."""
     texts: list[str] = []
     with _LOCK:
