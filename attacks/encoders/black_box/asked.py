@@ -1,5 +1,6 @@
 """An encoder that can only be asked, with a ledger of its answers."""
 
+import io
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
 from attacks.encoders.black_box.ledger import Ledger, digest
@@ -132,3 +134,10 @@ def ledger_at(encoder: nn.Module, path: Path) -> Iterator[None]:
         return
     with victim.ledger.open(path):
         yield
+
+
+def png(picture: np.ndarray) -> bytes:
+    """(H,W,3) uint8 -> the bytes of a PNG file."""
+    file = io.BytesIO()
+    Image.fromarray(picture).save(file, "PNG")
+    return file.getvalue()

@@ -19,8 +19,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from attacks.encoders.black_box.asked import MOST_BYTES, AnswerError, AnswerMismatch, BlackBox
-from attacks.encoders.black_box.picture import png
+from attacks.encoders.black_box.asked import MOST_BYTES, AnswerError, AnswerMismatch, BlackBox, png
 
 #: Seconds to wait, after the first answer of a program, for a line too many.
 SURPLUS = 0.2

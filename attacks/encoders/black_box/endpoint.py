@@ -21,8 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from attacks.encoders.black_box.asked import MOST_BYTES, AnswerError, BlackBox
-from attacks.encoders.black_box.picture import png
+from attacks.encoders.black_box.asked import MOST_BYTES, AnswerError, BlackBox, png
 
 #: Seconds before the first retry, twice as many before each next one, and the most.
 PAUSE, LONGEST = 0.5, 60.0

@@ -212,21 +212,18 @@ class Tuner:
         name = value if isinstance(value, str) else setting if isinstance(value, bool) else f"{setting} {value}"
         decision = replace(self.best.decision, **changes)
         reason = self._obstacle(changes)
-        if reason is None:
-            try:
+        try:
+            if reason is None:
                 candidate = self._warm_up(decision)
-                reason = self._differs(candidate)
-                sure = self._race(candidate, 1 if reason else ROUNDS)
-                reason = reason or self._slower(candidate)
-                if reason is None and not sure:
-                    reason = f"refused: no time to compare it {ROUNDS} times, as so small a gain needs"
-            except Exception as error:  # a missing operator, no memory: any reason will do
-                reason = f"refused: {first_line(error)}"
-            else:
-                verdict = reason or f"taken: {self._share(candidate):.3f} of the time"
+                difference = self._differs(candidate)
+                slowness = self._race(candidate, 1 if difference else ROUNDS)
+                reason = difference or slowness
+                verdict = reason or f"taken: {candidate.seconds / self.best.seconds:.3f} of the time"
                 self.measurements.append(candidate.measurement(name, verdict, is_taken=reason is None))
                 self.best = self.best if reason else candidate
                 return reason is None
+        except Exception as error:  # a missing operator, no memory: any reason will do
+            reason = f"refused: {first_line(error)}"
         self.measurements.append(Measurement(name, decision.to_dict(), why=reason))
         return False
 
@@ -242,9 +239,6 @@ class Tuner:
     def _run(self) -> float:
         """Seconds of the whole run as the best would do it."""
         return self.total_views * self.best.per_view
-
-    def _share(self, candidate: Candidate) -> float:
-        return candidate.seconds / self.best.seconds
 
     def _time(self) -> float:
         """The time when all work of the device is done."""
@@ -271,15 +265,17 @@ class Tuner:
         self.trial(candidate.encoder, candidate.decision.chunk)
         return self._time() - began
 
-    def _race(self, candidate: Candidate, rounds: int) -> bool:
-        """Time the best and the candidate in turn; whether that decides which is faster."""
+    def _race(self, candidate: Candidate, rounds: int) -> str | None:
+        """Time the best and the candidate in turn. Why the candidate is not taken to be faster."""
         times: list[tuple[float, float]] = []
         is_decided = False
         while not is_decided and (not times or self._affordable(2)):
             times.append((self._time_trial(self.best), self._time_trial(candidate)))
             is_decided = len(times) == rounds or not CLEAR < times[-1][1] / times[-1][0] <= HOPELESS
         self.best.seconds, candidate.seconds = (statistics.median(column) for column in zip(*times, strict=True))
-        return is_decided
+        if candidate.seconds > FASTER * self.best.seconds:
+            return f"refused: {candidate.seconds / self.best.seconds:.3f} of the time"
+        return None if is_decided else f"refused: no time to compare it {ROUNDS} times, as so small a gain needs"
 
     def _affordable(self, steps: int) -> bool:
         """Whether so many more steps of the best leave measuring within its share of the run."""
@@ -323,12 +319,6 @@ class Tuner:
         if is_judged and rounding.ratio is not None and rounding.ratio >= LIMIT:
             share = f"{rounding.ratio:.0%} of the sampling noise's power"
             return f"refused: its rounding has {share}, the limit is {LIMIT:.0%}"
-        return None
-
-    def _slower(self, candidate: Candidate) -> str | None:
-        """Why it does not save time."""
-        if self._share(candidate) > FASTER:
-            return f"refused: {self._share(candidate):.3f} of the time"
         return None
 
 
