@@ -46,6 +46,11 @@ class Request:
         return path if is_file and self.weights not in (RANDOM, PRETRAINED) else None
 
     @property
+    def needs_no_download(self) -> bool:
+        """Whether its weights are random, or a file."""
+        return self.weights == RANDOM or self.file is not None
+
+    @property
     def origin(self) -> Origin:
         return Origin(self.family, self.model, self.weights, self.file)
 
@@ -79,6 +84,7 @@ WEIGHTS = "a local file or folder (encoder.weights=FILE), or encoder.weights=ran
 def fetching(
     label: str,
     alternative: str = WEIGHTS,
+    unusable: type[Exception] | tuple[type[Exception], ...] = (),
 ) -> Iterator[None]:
     """Report any failed download in one line. The block should hold the library's call only, because a missing file
     is an OSError too. The hub's client logs two warnings for each attempt; they are silenced.
@@ -86,6 +92,7 @@ def fetching(
     Args:
         label: the object to fetch.
         alternative: to a network.
+        unusable: errors of what was fetched and cannot be used.
 
     Raises:
         ValueError: with the object and the alternative.
@@ -98,11 +105,13 @@ def fetching(
     except _FAULTS:
         raise
     except Exception as error:  # each library has its own errors, and most wrap others
-        if not any(isinstance(e, OSError) or type(e).__module__.partition(".")[0] in _CLIENTS for e in _chain(error)):
-            raise
-        raise ValueError(
-            f"{label} could not be fetched ({first_line(error)}): without a network give {alternative}"
-        ) from None
+        reason = first_line(error)
+        if any(isinstance(e, OSError) or type(e).__module__.partition(".")[0] in _CLIENTS for e in _chain(error)):
+            message = f"{label} could not be fetched ({reason}): without a network give {alternative}"
+            raise ValueError(message) from None
+        if isinstance(error, unusable):
+            raise ValueError(f"{label} cannot be used ({reason})") from None
+        raise
     finally:
         log.setLevel(level)
 

@@ -4,6 +4,7 @@ tokenizers and safetensors are read; pickles and Python files are not even fetch
 import json
 import re
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +39,12 @@ def model_folder(request: Request, files: Sequence[str], weights: Sequence[str])
     if folder.exists() or not _NAME.fullmatch(request.model):
         fault = "is a file; name its folder" if folder.exists() else "is no folder here, and no name on the hub"
         raise FileNotFoundError(f"`encoder.model` {request.model} {fault} (paths are relative to {Path.cwd()})")
-    needs_no_weights = request.weights == RANDOM or request.file is not None
-    patterns = [*files, *(() if needs_no_weights else weights)]
+    patterns = [*files, *(() if request.needs_no_download else weights)]
     hub = extra("huggingface_hub")
-    try:
+    with suppress(OSError, ValueError):  # missing or incomplete
         cache = Path(hub.snapshot_download(request.model, allow_patterns=patterns, local_files_only=True))
-    except (OSError, ValueError):  # missing or incomplete
-        cache = None
-    if cache is not None and (needs_no_weights or any(path for pattern in weights for path in cache.glob(pattern))):
-        return cache
+        if request.needs_no_download or any(path for pattern in weights for path in cache.glob(pattern)):
+            return cache
     with fetching(f"{request.model} of the hub", FOLDER):
         return Path(hub.snapshot_download(request.model, allow_patterns=patterns))
 

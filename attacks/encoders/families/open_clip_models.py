@@ -123,7 +123,7 @@ def _embedding(answer: Any) -> Tensor:
 def _of_name(clip: Any, request: Request) -> Any:
     check_name(request.model, clip.list_models(), "open_clip", request.model)
     tags = clip.list_pretrained_tags_by_model(request.model)
-    if request.weights == RANDOM or request.file is not None:
+    if request.needs_no_download:
         config = clip.get_pretrained_cfg(request.model, tags[0]) if tags else {}
         config = {key: value for key, value in config.items() if key != "size"}
         with fetching(f"the configuration of the text tower of {request.model}"):
@@ -138,12 +138,9 @@ def _of_name(clip: Any, request: Request) -> Any:
         )
     label = f"open_clip's weights {tag} of {request.model}"
     quick = bool(clip.get_pretrained_cfg(request.model, tag).get("quick_gelu", False))
-    try:
-        with fetching(label):
-            # The library prefers a safetensors file; it reads a pickle with weights_only=True.
-            return _build(clip, request.model, pretrained=tag, force_quick_gelu=quick)
-    except (RuntimeError, pickle.UnpicklingError) as error:
-        raise ValueError(f"{label} cannot be used ({first_line(error)})") from None
+    with fetching(label, unusable=(RuntimeError, pickle.UnpicklingError)):
+        # The library prefers a safetensors file; it reads a pickle with weights_only=True.
+        return _build(clip, request.model, pretrained=tag, force_quick_gelu=quick)
 
 
 def _of_folder(clip: Any, request: Request) -> tuple[Any, Request]:

@@ -69,20 +69,16 @@ def preprocessing(config: Mapping[str, Any]) -> Preprocess:
 
 def _of_name(timm: Any, request: Request) -> nn.Module:
     name = _name_with_tag(timm, request)
-    if request.file is not None or request.weights == RANDOM:
+    if request.needs_no_download:
         return _fill(seeded(lambda: timm.create_model(name, num_classes=0)), request)
     if not timm.is_model_pretrained(name):
         raise ValueError(
             f"timm has no weights for {name}: give a tag ({_tags(timm, name)}), a file, or encoder.weights=random"
         )
-    label = f"timm's weights of {name}"
-    try:
-        with fetching(label):
-            # timm takes the safetensors file where there is one; a pickle it reads with weights_only=True, and it has
-            # no fallback from that (timm/models/_hub.py, _helpers.py); of a .npz it reads arrays only.
-            network: nn.Module = seeded(lambda: timm.create_model(name, pretrained=True, num_classes=0))
-    except RuntimeError as error:
-        raise ValueError(f"{label} cannot be used ({first_line(error)})") from None
+    with fetching(f"timm's weights of {name}", unusable=RuntimeError):
+        # timm takes the safetensors file where there is one; a pickle it reads with weights_only=True, and it has no
+        # fallback from that (timm/models/_hub.py, _helpers.py); of a .npz it reads arrays only.
+        network: nn.Module = seeded(lambda: timm.create_model(name, pretrained=True, num_classes=0))
     return network
 
 

@@ -15,7 +15,7 @@ from torchvision.transforms import InterpolationMode
 
 from attacks.encoders.image_encoder import ImageEncoder
 from attacks.encoders.preprocess import Preprocess
-from attacks.encoders.request import PRETRAINED, RANDOM, Request, fetching, seeded
+from attacks.encoders.request import PRETRAINED, Request, fetching, seeded
 from attacks.encoders.weights import fill, read_state
 
 _KERNELS = {
@@ -63,8 +63,7 @@ def load(request: Request) -> ImageEncoder:
     enum: Any = torchvision.models.get_model_weights(request.model)
     weights = enum.DEFAULT
     file = request.file
-    needs_no_download = request.weights == RANDOM or file is not None
-    if not needs_no_download and request.weights != PRETRAINED:
+    if not request.needs_no_download and request.weights != PRETRAINED:
         if request.weights not in enum.__members__:
             names = ", ".join(enum.__members__)
             raise ValueError(
@@ -79,12 +78,12 @@ def load(request: Request) -> ImageEncoder:
     except AssertionError as error:
         raise ValueError(f"`encoder.preprocess` gives {request.model} a size that it cannot have: {error}") from None
     surplus = (f"{_behead(network)}.", "AuxLogits.", "aux1.", "aux2.")
-    if not needs_no_download:
+    if not request.needs_no_download:
         file = _fetch(weights)
     if file is not None:
         fill(network, _rename(read_state(file)), f"weights `{file}`", ignore=surplus)
-    origin = request.origin if needs_no_download else dataclasses.replace(request.origin, weights=weights.name)
-    return ImageEncoder(network, preprocess, dataclasses.replace(origin, file=file))
+    name = request.weights if request.needs_no_download else weights.name
+    return ImageEncoder(network, preprocess, dataclasses.replace(request.origin, weights=name, file=file))
 
 
 def preprocessing(preset: Any) -> Preprocess:
