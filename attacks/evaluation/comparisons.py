@@ -8,7 +8,15 @@ from torch import Tensor
 from attacks.evaluation.clusters import by_cluster, totals
 from attacks.evaluation.intervals import Interval
 from attacks.evaluation.per_image import Row, cluster_column, has_fit_rows, number_column, range_interval, rows_by_arm
-from attacks.evaluation.significance import MEASURES, Measure, fewest_clusters, holm, paired, paired_shares, sign_flip
+from attacks.evaluation.significance import (
+    MEASURES,
+    Measure,
+    fewest_clusters,
+    holm,
+    mean_difference,
+    paired_shares,
+    sign_flip,
+)
 
 #: The arm whose effect is tested, and the attacks without views that it is compared with in the primary comparison.
 ARM, BASELINES = "eot", ("noise", "no_eot")
@@ -96,7 +104,7 @@ def difference(measure: str, first: Tensor, second: Tensor, trials: Tensor | int
     or from its mean of any other measure, (C,); with its range where an attack was made from these clusters."""
     if fit:
         return range_interval(float((first - second).mean()), first - second)
-    return paired_shares(first, second, trials) if measure == "success" else paired(first, second)
+    return paired_shares(first, second, trials) if measure == "success" else mean_difference(first, second)
 
 
 def _units(rows: Sequence[Mapping[str, object]], measure: Measure) -> Tensor:

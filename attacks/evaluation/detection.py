@@ -85,14 +85,14 @@ class Detection:
         """The threshold of each picture (N,)."""
         return torch.tensor([self.thresholds[cluster].value for cluster in self.clusters], dtype=torch.float64)
 
-    def flagged(self, arm: str) -> Tensor:
+    def flags(self, arm: str) -> Tensor:
         """(N,), whether the cosine is strictly below the threshold."""
         return self.cosine[arm] < self.limits
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for metrics.json; without a second cluster nothing is flagged or not."""
         thresholds = [*self.thresholds.values()]
-        calibrated = len(thresholds) > 1
+        comparable = len(thresholds) > 1
         trials = totals(torch.ones(len(self.names)), self.clusters)
         return {
             "pictures": len(self.names),
@@ -100,14 +100,14 @@ class Detection:
             "pipeline": self.pipeline,
             "size": list(self.size),
             "calibration": min(threshold.clean for threshold in thresholds),
-            "bound": max(threshold.bound for threshold in thresholds) if calibrated else None,
+            "bound": max(threshold.bound for threshold in thresholds) if comparable else None,
             "thresholds": [end(threshold.value for threshold in thresholds) for end in (min, max)]
-            if calibrated
+            if comparable
             else None,
             "arms": {
                 arm: {
-                    "flagged": rate(by_cluster(self.flagged(arm), self.clusters), trials)._asdict()
-                    if calibrated
+                    "flagged": rate(by_cluster(self.flags(arm), self.clusters), trials)._asdict()
+                    if comparable
                     else None,
                     "lowest": float(cosine.min()),
                 }
@@ -123,6 +123,6 @@ class Detection:
             | ({"threshold": limit, "flagged": hit} if math.isfinite(limit) else {"threshold": None, "flagged": None})
             for arm, values in self.cosine.items()
             for name, cosine, limit, hit in zip(
-                self.names, values.tolist(), limits, self.flagged(arm).tolist(), strict=True
+                self.names, values.tolist(), limits, self.flags(arm).tolist(), strict=True
             )
         ]

@@ -118,7 +118,7 @@ class Judge:
                 right=Right(self.truth[rows], goal, self.known.label_numbers, voters),
                 progress=progress.step,
             )
-        return joined([scores])
+        return concatenate([scores])
 
     @property
     def compared(self) -> Tensor | Rows:
@@ -153,7 +153,7 @@ def resisting(scores: Scores) -> Tensor:
     return scores.cosine.gather(1, scores.goal_cosine.argmin(1, keepdim=True))[:, 0]
 
 
-def joined(parts: list[Scores]) -> Scores:
+def concatenate(parts: list[Scores]) -> Scores:
     """Scores of pictures concatenated, on the CPU."""
     columns = zip(Scores._fields, zip(*parts, strict=True), strict=True)
     return Scores(**{name: torch.cat(column).cpu() for name, column in columns if column[0] is not None})

@@ -38,7 +38,7 @@ class Rows:
 
     def __getitem__(self, rows: Tensor) -> Tensor:
         """The embeddings of rows (n,), numbers on the host, as they are: (n,D) on the device of the first part."""
-        return self._gathered(rows, lambda part: part.to(self.parts[0]))
+        return self._gather(rows, lambda part: part.to(self.parts[0]))
 
     def unit(self, rows: Tensor) -> Tensor:
         """What is compared of some embeddings (n,D): float64 of length 1 on the device of the first part."""
@@ -46,11 +46,11 @@ class Rows:
         rows = rows if self.signature is None else self.signature(rows)
         return F.normalize(rows.double(), dim=1, eps=torch.finfo(torch.float64).tiny)
 
-    def picked(self, rows: Tensor) -> Tensor:
+    def pick(self, rows: Tensor) -> Tensor:
         """What is compared of rows (n,): float64 of length 1, with the bits of `blocks`."""
-        return self._gathered(rows, self.unit)
+        return self._gather(rows, self.unit)
 
-    def _gathered(self, rows: Tensor, form: Callable[[Tensor], Tensor]) -> Tensor:
+    def _gather(self, rows: Tensor, form: Callable[[Tensor], Tensor]) -> Tensor:
         """Rows of any part, each in this form."""
         if len(self.parts) == 1:
             return form(self.parts[0][uploaded(rows, self.device)])
@@ -84,7 +84,7 @@ def best(unit: Tensor, gallery: Rows, truth: Tensor) -> Mark:
         raise ValueError("`truth` must hold the row of the true match; got none (is the picture in the gallery?)")
     value, row = _empty(unit, 1)
     for rows in truth.split(ROWS):
-        value, row = _merge((value, row), unit @ gallery.picked(rows).T, uploaded(rows, unit.device))
+        value, row = _merge((value, row), unit @ gallery.pick(rows).T, uploaded(rows, unit.device))
     return Mark(value[:, 0], row[:, 0])
 
 

@@ -29,7 +29,7 @@ def impostors(
         embeddings: (G,D) of untouched pictures, none of length 0.
     """
     first, second = pairs(len(embeddings), identity, cluster, limit)
-    pick = embeddings.picked if isinstance(embeddings, Rows) else _picker(F.normalize(embeddings, dim=1))
+    pick = embeddings.pick if isinstance(embeddings, Rows) else _picker(F.normalize(embeddings, dim=1))
     cosines = [
         (pick(left) * pick(right)).sum(1).double().cpu()
         for left, right in zip(first.split(BLOCK), second.split(BLOCK), strict=True)

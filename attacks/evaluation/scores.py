@@ -217,7 +217,7 @@ def _place(columns: dict[str, Tensor], waiting: list[_Waiting], candidates: Rows
             truth, labels = (uploaded(group, unit.device) for group in (right.truth[pictures], right.labels))
             values["vote"] = votes(nearest, truth, labels)
         if right.goal is not None:
-            values["goal_cosine"] = (unit * candidates.picked(right.goal[pictures])).sum(1)
+            values["goal_cosine"] = (unit * candidates.pick(right.goal[pictures])).sum(1)
     for key, value in values.items():
         for group, part in zip(waiting, value.split(sizes), strict=True):
             columns[key][group.picture, group.views] = part.to(columns[key])

@@ -31,7 +31,7 @@ EXACT, FLIPS = 32, 65_535
 ROUNDING = 1e-12
 
 
-def paired(first: Tensor, second: Tensor) -> Interval:
+def mean_difference(first: Tensor, second: Tensor) -> Interval:
     """The mean difference of (C,) or (C,V) values, paired by cluster and view, with its `interval`."""
     _check(first, second)
     return interval(first.double() - second.double())

@@ -26,17 +26,17 @@ class Axis:
     index: among the pipeline's coordinates.
     values: physical values at the middle of each cell, with the other coordinates at their middle.
     at: the same as points of the unit interval.
-    trained: the smallest and the largest value in the views of the attack.
+    attack_range: the smallest and the largest value in the views of the attack.
     """
 
     name: str
     index: int
     values: tuple[float, ...]
     at: tuple[float, ...]
-    trained: tuple[float, float]
+    attack_range: tuple[float, float]
 
     def to_dict(self) -> dict[str, object]:
-        return {"name": self.name, "values": list(self.values), "trained": list(self.trained)}
+        return {"name": self.name, "values": list(self.values), "trained": list(self.attack_range)}
 
 
 def axis(query: object, transforms: Compose, wide: Compose, cells: int, key: str) -> Axis:

@@ -22,7 +22,7 @@ from attacks.encoders.engine import Decision, prepare
 from attacks.eot.bank import Bank, bank
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.drift import Drift, layer_order
-from attacks.evaluation.judge import Judge, joined
+from attacks.evaluation.judge import Judge, concatenate
 from attacks.evaluation.sanity.check import Sanity, skipped
 from attacks.evaluation.scores import embed, signature_method
 from attacks.experiment.arms import csv
@@ -158,7 +158,9 @@ def gathered(setup: Setup, results: Sequence[BatchResult]) -> Outcome:
         each = [result.drift for result in results if result.drift is not None]
         cosine = {arm: torch.cat([d.cosine[arm] for d in each], dim=1) for arm in first.drift.cosine}
         drift = Drift(first.drift.layers, cosine, sum(d.forward for d in each), sum(d.seconds for d in each))
-    scores = {name: {arm: joined([r.scores[name][arm] for r in results]) for arm in arms} for name in bench.banks}
+    scores = {
+        name: {arm: concatenate([r.scores[name][arm] for r in results]) for arm in arms} for name in bench.banks
+    }
     return Outcome(
         bench,
         scores,

@@ -109,7 +109,7 @@ def _openness(
 
     picture = np.rint(crop_to(image, size).mean(0, keepdims=True) * 255) / 255
     target = target_picture((len(resizer.rows), len(resizer.columns))).mean(0, keepdims=True)
-    window = (axis[0].seen, axis[1].seen)
+    window = (axis[0].visible, axis[1].visible)
     viewer = kernel_matrices(VIEWER, axis, size)
     return measure(picture, target, resizer, viewer, call, window=window, threshold=threshold)
 
@@ -124,7 +124,7 @@ def _matches(
     pairs = [(picture, prober.levels(picture)) for picture in (prober.noise(*ends, seed) for ends in _NOISES)]
     eight_bit = all(bool((levels == np.rint(levels)).all()) for _, levels in pairs)
     profiles = [np.random.default_rng(seed).integers(64, 192, length) for length in prober.size]
-    responses = [(profile, prober.along(axis, profile)) for axis, profile in enumerate(profiles)]
+    responses = [(profile, prober.line_response(axis, profile)) for axis, profile in enumerate(profiles)]
     for kernel in NAMES:
         rows, columns = (_crops(kernel, *pair, line) for pair, line in zip(responses, lines, strict=True))
         for axes in itertools.product(rows, columns):
@@ -167,7 +167,7 @@ def _agrees(kernel: str, axes: Axes, picture: np.ndarray, levels: np.ndarray, ei
     out = (rows.virtual, columns.virtual)
     images = images if eight_bit or "nearest" in kernel else images.double()
     resized = resize(images, out, kernel, eight_bit=eight_bit)
-    prediction = 255 * resized[0, :, rows.kept, columns.kept].permute(1, 2, 0).double().numpy()
+    prediction = 255 * resized[0, :, rows.output, columns.output].permute(1, 2, 0).double().numpy()
     if eight_bit:
         off = np.abs(np.rint(prediction) - levels)
         return bool(off.max() <= 1 and (off > 0).mean() <= TIES[kernel.split("_")[0]])

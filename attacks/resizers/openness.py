@@ -101,10 +101,10 @@ def measure(
         )
     attack = hide(picture, target, resizer, call)
     attacked_view = viewer(attack.picture)
-    inner = resizer.within(window)
+    inner = resizer.crop(window)
     figures = Openness(
         unread=unread(inner, threshold),
-        gain=hidden_gain(inner, viewer.within(window)),
+        gain=hidden_gain(inner, viewer.crop(window)),
         psnr=psnr(attack.picture - picture),
         seen=float(np.sum((attacked_view - clean_view) ** 2) / np.sum((target - clean_view) ** 2)),
         succeeds=attack.succeeds,

@@ -21,24 +21,24 @@ class Pipeline:
 
     Attributes:
         name: of a kernel; of a function, `function_name`.
-        deployed: a picture -> what the pipeline makes of it, 8-bit (h,w,3).
+        function: a picture -> what the pipeline makes of it, 8-bit (h,w,3).
         size: (h, w).
         window: rows and columns of the result that depend on the picture; the others are padding.
-        shown: left, top, right and bottom of the part of the picture that the window shows, in pixels.
+        box: left, top, right and bottom of the part of the picture that the window shows, in pixels.
     """
 
     name: str
-    deployed: Callable[[np.ndarray], np.ndarray]
+    function: Callable[[np.ndarray], np.ndarray]
     size: tuple[int, int]
     window: tuple[slice, slice]
-    shown: tuple[float, float, float, float]
+    box: tuple[float, float, float, float]
 
     def views(self, picture: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """What it makes of a picture, and the same with Pillow's Lanczos in place of its resize."""
-        view = self.deployed(picture)
+        view = self.function(picture)
         reference, (rows, columns) = view.copy(), self.window
         size = (columns.stop - columns.start, rows.stop - rows.start)
-        reference[self.window] = Image.fromarray(picture).resize(size, Image.Resampling.LANCZOS, box=self.shown)
+        reference[self.window] = Image.fromarray(picture).resize(size, Image.Resampling.LANCZOS, box=self.box)
         return view, reference
 
 

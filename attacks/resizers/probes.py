@@ -43,7 +43,7 @@ class Prober:
         colours = picture[..., None] if picture.ndim == 2 else picture
         return self.values.levels(self.box(np.broadcast_to(colours, (*self.size, 3)).astype(np.uint8)))
 
-    def along(self, axis: int, line: np.ndarray) -> np.ndarray:
+    def line_response(self, axis: int, line: np.ndarray) -> np.ndarray:
         """A picture that varies along one axis (0: from row to row) alone -> the mean profile of the result."""
         grey = self.levels(np.broadcast_to(line[:, None] if axis == 0 else line, self.size))
         profile: np.ndarray = grey.mean(axis=(1 - axis, 2))
@@ -63,7 +63,7 @@ def fit_line(prober: Prober, axis: int) -> Line:
     """
     length = prober.size[axis]
     at = np.arange(length)
-    places = prober.along(axis, np.rint(255 * at / max(length - 1, 1))) * (length - 1) / 255
+    places = prober.line_response(axis, np.rint(255 * at / max(length - 1, 1))) * (length - 1) / 255
     count = len(places)
     inner = slice(count // 10, count - count // 10)
     if len(places[inner]) < 2:
@@ -71,7 +71,7 @@ def fit_line(prober: Prober, axis: int) -> Line:
     if length > _PERIOD:
         fine = []
         for shift in (0, _PERIOD // 2):
-            place = prober.along(axis, (at + shift) % _PERIOD) - shift
+            place = prober.line_response(axis, (at + shift) % _PERIOD) - shift
             fine.append(place + _PERIOD * np.rint((places - place) / _PERIOD))
         places = np.where(np.abs(places % _PERIOD - _PERIOD / 2) < _PERIOD / 4, *fine)  # far from the ramp's end
     scale, shift = np.polyfit(np.arange(count)[inner] + 0.5, places[inner] + 0.5, 1)
@@ -117,7 +117,7 @@ def measure_weights(prober: Prober, lines: tuple[Line, Line]) -> Separable:
         columns = []
         for phase in range(period):
             tooth = np.where(np.arange(length) % period == phase, 127, 0)
-            columns.append((prober.along(axis, 128 + tooth) - prober.along(axis, 128 - tooth)) / 254)
+            columns.append((prober.line_response(axis, 128 + tooth) - prober.line_response(axis, 128 - tooth)) / 254)
         responses = np.stack(columns, axis=1)  # output pixel, phase
         count = len(responses)
         centre = line.scale * (np.arange(count)[:, None] + 0.5) + line.shift - 0.5

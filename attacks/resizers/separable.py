@@ -30,12 +30,12 @@ class Axis(NamedTuple):
         return slice(self.start, self.start + self.length)
 
     @property
-    def kept(self) -> slice:
+    def output(self) -> slice:
         """The pixels of the result that are kept."""
         return slice(self.offset, self.offset + self.out)
 
     @property
-    def seen(self) -> slice:
+    def visible(self) -> slice:
         """The source pixels from the outer edge of the first kept pixel to that of the last."""
         scale = self.length / self.virtual
         start, stop = (self.start + round(scale * at) for at in (self.offset, self.offset + self.out))
@@ -58,7 +58,7 @@ class Separable:
     rows: np.ndarray
     columns: np.ndarray
 
-    def within(self, window: tuple[slice, slice]) -> "Separable":
+    def crop(self, window: tuple[slice, slice]) -> "Separable":
         """The map of a rectangle of the source alone."""
         return Separable(self.rows[:, window[0]], self.columns[:, window[1]])
 
@@ -75,7 +75,7 @@ def kernel_matrices(kernel: str, axis: Axes, size: tuple[int, int]) -> Separable
     wide = []
     for part, length, matrix in zip(axis, size, matrices, strict=True):
         wide.append(np.zeros((part.out, length)))
-        wide[-1][:, part.source] = matrix.numpy()[part.kept]
+        wide[-1][:, part.source] = matrix.numpy()[part.output]
     return Separable(*wide)
 
 

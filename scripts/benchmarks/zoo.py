@@ -81,7 +81,7 @@ def truth(case: Case, pictures: int) -> Truth:
     choosing = replace(test, judges=test.choosers)
     made = [delta for delta in deltas.values() if delta is not None]
     best = min(made, key=lambda delta: mean(choosing.judge(delta)))
-    clean, reached = test.untouched(), test.judge(test.start() if own is None else own)
+    clean, reached = test.clean_losses(), test.judge(test.start() if own is None else own)
     twin = test.judge(best)
     better = (reached - twin).double().mean(1)
     level = scipy.stats.wilcoxon(better.numpy(), alternative="greater").pvalue if bool(better.any()) else 1.0

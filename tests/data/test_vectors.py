@@ -67,7 +67,7 @@ def test_a_scale_changes_no_cosine_or_is_refused(tmp_path, kind):
         order = torch.arange(2, 11)
         single = 1e-6 if kind == "float64" else 1e-12  # rows in memory are in float32
         for seen, error in (
-            (known.picked(order), 1e-12),
+            (known.pick(order), 1e-12),
             (known.unit(part), 1e-12),
             (known.unit(known[order]), single),
         ):

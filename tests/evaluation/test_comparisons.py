@@ -6,7 +6,7 @@ import scipy.stats
 import torch
 
 from attacks.evaluation.comparisons import primary, secondary
-from attacks.evaluation.significance import holm, paired, paired_shares
+from attacks.evaluation.significance import holm, mean_difference, paired_shares
 
 ARMS = ("clean", "noise", "no_eot", "one_view", "eot")
 BANKS = ("same", "wide")
@@ -51,7 +51,7 @@ def test_primary_is_the_strongest_baseline_with_the_largest_p(measure):
     assert (result["against"], result["clusters"], result["bank"]) == ("no_eot", 9, "same")
     assert result["p"] == pytest.approx(max(flips(own - other) for other in others.values()))
     one, other = torch.from_numpy(own), torch.from_numpy(others["no_eot"])
-    wanted = paired_shares(one, other, 128) if measure == "success" else paired(one, other)
+    wanted = paired_shares(one, other, 128) if measure == "success" else mean_difference(one, other)
     assert result["difference"] == wanted._asdict()
 
 

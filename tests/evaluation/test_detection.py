@@ -62,8 +62,8 @@ def test_a_threshold_is_set_by_the_clean_pictures_of_other_photographs():
     clean, attacked = torch.tensor([0.9, 0.8, 0.95, 0.7]).double(), torch.tensor([0.75, 0.79, 0.2, 0.85]).double()
     result = Detection("x", SIZE, {"clean": clean, "eot": attacked}, ("a", "b", "c", "d"), ("1", "1", "2", "3"))
     assert result.limits.tolist() == pytest.approx([0.7, 0.7, 0.7, 0.8])
-    assert result.flagged("clean").tolist() == [False, False, False, True]
-    assert result.flagged("eot").tolist() == [False, False, True, False]
+    assert result.flags("clean").tolist() == [False, False, False, True]
+    assert result.flags("eot").tolist() == [False, False, True, False]
     content = result.to_dict()
     assert (content["calibration"], content["bound"]) == (2, 1 / 3) and content["clusters"] == 3
     assert content["arms"]["eot"]["flagged"]["mean"] == pytest.approx(1 / 3)  # of photographs
@@ -118,9 +118,9 @@ def test_a_function_stands_beside_the_antialiased_resize_of_what_it_shows(name, 
         viewed = viewed[5:-5]
     apart = np.abs(viewed.astype(int) - wanted)
     if name == "a crop":  # it is measured
-        assert pipeline.shown == pytest.approx((8, 16, 88, 80), abs=0.2) and apart.mean() < 1
+        assert pipeline.box == pytest.approx((8, 16, 88, 80), abs=0.2) and apart.mean() < 1
     else:
-        assert apart.max() == 0 and pipeline.shown == (0, 0, 96, 96)
+        assert apart.max() == 0 and pipeline.box == (0, 0, 96, 96)
     assert pipeline.name == function_name(function)
 
 

@@ -212,9 +212,9 @@ def test_a_discrete_coordinate_has_a_cell_for_each_value():
         SlicePlan([], ["stage", "mirrored", "jpeg1"], pipeline, widened(pipeline, 2))
     )
     assert which[0].values == (0, 1) and which[0].at == pytest.approx((1 / 6, 4 / 6), abs=1e-3)
-    assert mirrored[0].values == (1, 0) and mirrored[0].trained == (0, 1)
+    assert mirrored[0].values == (1, 0) and mirrored[0].attack_range == (0, 1)
     assert len(quality[0].values) == 9 and all(value == round(value) for value in quality[0].values)
-    assert quality[0].trained == (30, 90) and max(quality[0].values) > 90
+    assert quality[0].attack_range == (30, 90) and max(quality[0].values) > 90
 
 
 @pytest.mark.parametrize(

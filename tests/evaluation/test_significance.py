@@ -14,7 +14,7 @@ from attacks.evaluation.significance import (
     fewest_clusters,
     holm,
     least_p,
-    paired,
+    mean_difference,
     paired_shares,
     sign_flip,
 )
@@ -26,11 +26,11 @@ def some(n, seed=0, shift=0.3):
 
 def test_a_paired_difference_is_that_of_each_cluster_in_each_view():
     one, other = some(180).view(36, 5), some(180, seed=1).view(36, 5)
-    assert paired(one, other) == interval(one - other)
+    assert mean_difference(one, other) == interval(one - other)
     level = 100 * some(36, seed=2)[:, None]  # the common level of the arms cancels
-    assert paired(one + level, other + level)[:3] == pytest.approx(paired(one, other)[:3], abs=1e-9)
+    assert mean_difference(one + level, other + level)[:3] == pytest.approx(mean_difference(one, other)[:3], abs=1e-9)
     with pytest.raises(ValueError, match="pairs"):
-        paired(one, other[:, :1])
+        mean_difference(one, other[:, :1])
 
 
 def test_the_difference_of_shares_combines_their_intervals_as_newcombe_does():

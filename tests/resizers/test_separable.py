@@ -49,5 +49,5 @@ def test_crops_are_those_of_arrays(kernel):
 
 def test_within_keeps_the_columns_of_a_rectangle():
     resizer = Separable(np.eye(4), np.eye(5))
-    part = resizer.within((slice(1, 3), slice(0, 2)))
+    part = resizer.crop((slice(1, 3), slice(0, 2)))
     assert part.rows.shape == (4, 2) and part.columns.shape == (5, 2)

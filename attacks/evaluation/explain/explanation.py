@@ -134,7 +134,7 @@ def _maps(counter: CountedEncoder, pictures: Tensor, anchors: Tensor, layer: str
     parts = in_parts(lambda rows: attribution(counter, pictures[rows], anchors[rows], layer), indices, chunk)
     attributions = [part for _, part in parts]
     likeness = torch.cat(
-        [part for _, part in in_parts(lambda rows: counter.judged(pictures[rows], anchors[rows]), indices, chunk)]
+        [part for _, part in in_parts(lambda rows: counter.likeness(pictures[rows], anchors[rows]), indices, chunk)]
     )
     cams = [row.cam for row in attributions if row.cam is not None]
     gradients = [row.gradient for row in attributions if row.gradient is not None]

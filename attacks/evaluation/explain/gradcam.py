@@ -36,7 +36,7 @@ def attribution(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor, laye
     """Both maps, from one forward and one backward pass."""
     leaf = pictures.detach().clone().requires_grad_()
     with torch.enable_grad(), _recording(encoder.encoder, [] if layer is None else [layer]) as answers:
-        values = encoder.sloped(leaf, anchors)
+        values = encoder.slope_values(leaf, anchors)
         gradient, *layer_gradients = encoder.gradients(values, [leaf, *answers.values()])
     if layer is None or layer_gradients[0] is None:
         return Attribution(gradient, None)
@@ -61,7 +61,7 @@ def spatial_layer(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor) ->
         return None
     leaf = pictures.detach().clone().requires_grad_()
     with torch.enable_grad(), _recording(encoder.encoder, names) as answers:
-        values = encoder.sloped(leaf, anchors)
+        values = encoder.slope_values(leaf, anchors)
         gradients = encoder.gradients(values, [answers[name] for name in names])
     used = [
         name

@@ -33,7 +33,7 @@ class CountedEncoder:
     backward: int = 0
 
     @torch.no_grad()
-    def judged(self, pictures: Tensor, anchors: Tensor) -> Tensor:
+    def likeness(self, pictures: Tensor, anchors: Tensor) -> Tensor:
         """(R,3,H,W), (R,D) or (1,D) -> (R,): the cosine of the evaluation; of a hash, between bits."""
         features, signature = self._features(pictures), signature_method(self.encoder)
         anchors = anchors.expand_as(features)
@@ -41,7 +41,7 @@ class CountedEncoder:
             features, anchors = signature(features), signature(anchors)
         return similarity(features, anchors, "cosine")
 
-    def sloped(self, pictures: Tensor, anchors: Tensor, **draws: Tensor) -> Tensor:
+    def slope_values(self, pictures: Tensor, anchors: Tensor, **draws: Tensor) -> Tensor:
         """(R,3,H,W), (R,D) -> (R,), with a graph: the value whose gradient the maps show.
 
         The cosine with the length of the embedding held fixed: a picture's cosine to its own embedding is at its
@@ -101,7 +101,7 @@ def reach(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor, bank: Bank
         leaf = picture.detach().repeat(len(points), 1, 1, 1).requires_grad_()
         with torch.enable_grad():
             views = unchecked(bank.transforms)(scene_of(leaf), points)
-            values = encoder.sloped(views, anchor[None], **encoder_draws(bank.transforms, points))
+            values = encoder.slope_values(views, anchor[None], **encoder_draws(bank.transforms, points))
             return encoder.gradients(values, [leaf])
 
     for picture, anchor in zip(pictures, anchors, strict=True):

@@ -39,7 +39,7 @@ class Normal:
     factor: Floats  # the Cholesky factor of the covariance
 
     @classmethod
-    def fitted(cls, u: Floats) -> "Normal":
+    def from_points(cls, u: Floats) -> "Normal":
         z = scores(u)
         return cls(z.mean(0), np.asarray(np.linalg.cholesky(covariance(z)), dtype=np.float64))
 
@@ -62,7 +62,7 @@ class Copula:
     factor: Floats  # the Cholesky factor of the correlation of the normal scores
 
     @classmethod
-    def fitted(cls, u: Floats) -> "Copula":
+    def from_points(cls, u: Floats) -> "Copula":
         d = u.shape[1]
         heights = np.stack([np.histogram(u[:, j], BINS, (0, 1))[0] for j in range(d)]) * (BINS / len(u))
         heights = (1 - SMOOTH) * heights + SMOOTH
@@ -128,7 +128,7 @@ def fit(u: Floats, random: np.random.Generator) -> Proposal:
 def _mixture(u: Floats, labels: npt.NDArray[np.int64], kind: type[Normal] | type[Copula]) -> Proposal:
     groups = [u[labels == k] for k in np.unique(labels)]
     shares = np.array([len(group) for group in groups]) / len(u)
-    return Proposal(tuple(kind.fitted(group) for group in groups), shares)
+    return Proposal(tuple(kind.from_points(group) for group in groups), shares)
 
 
 def _clusters(u: Floats, count: int, random: np.random.Generator) -> npt.NDArray[np.int64]:

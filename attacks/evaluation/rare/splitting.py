@@ -196,6 +196,6 @@ def _gamma(mean: float, variance: float, level: float) -> float:
     return float(scipy.stats.gamma.ppf(level, mean**2 / variance, scale=variance / mean))
 
 
-def _no_failure(n: int, counter: _Counter, tried: Floats) -> Estimate:
+def _no_failure(n: int, counter: _Counter, points: Floats) -> Estimate:
     """No failure in n plain draws: the upper 95 % limit of Clopper & Pearson (1934)."""
-    return Estimate(0.0, 0.0, 1 - (2 * ALPHA) ** (1 / n), 0.0, counter.passes, "none found", tried)
+    return Estimate(0.0, 0.0, 1 - (2 * ALPHA) ** (1 / n), 0.0, counter.passes, "none found", points)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attacks.encoders.tree import Encoder, Tree, length
 from attacks.eot.protocols import Objective, Perturbation
-from attacks.evaluation.sanity.check import Check, ruled, skipped
+from attacks.evaluation.sanity.check import Check, rule, skipped
 from attacks.evaluation.sanity.rules import mean
 from attacks.evaluation.sanity.short_attack import ShortAttack
 from transforms.compose import seen
@@ -91,7 +91,7 @@ def finds_promise(start: Tensor, optimum: Tensor, attack_losses: Tensor) -> Chec
         message = "the perturbation's projection admits no gain at all: check the perturbation"
     elif not good:
         message += f", less than {SHARE:.0%}: the optimiser or the perturbation is broken, or far too slow"
-    return ruled("active test", good, message, share=share, promised=available, found=gain)
+    return rule("active test", good, message, share=share, promised=available, found=gain)
 
 
 def active(test: ShortAttack, clean: float, gain: float) -> Check:

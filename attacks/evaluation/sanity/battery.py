@@ -12,7 +12,7 @@ from attacks.eot.faults.locate import AT_END
 from attacks.eot.problem import STEPS, Options, Problem
 from attacks.evaluation.sanity import questions, rules
 from attacks.evaluation.sanity.active import active
-from attacks.evaluation.sanity.check import Check, Sanity, error_text, guard, ruled, skipped
+from attacks.evaluation.sanity.check import Check, Sanity, error_text, guard, rule, skipped
 from attacks.evaluation.sanity.differences import CHANGES, LENGTH, NO_GRADIENT, REPEATS, SLOPES, differences
 from attacks.evaluation.sanity.questions import RADII, SELF_COSINE, SMOOTH_GRADIENT
 from attacks.evaluation.sanity.rules import LOWERS, NOISE, PLATEAU, ROOM, mean
@@ -83,7 +83,7 @@ def examine(
         budget=None,
         adaptive=None,
     )
-    test = short_attack(replace(problem, encoder=counter.of(problem.encoder)), short, counter)
+    test = short_attack(replace(problem, encoder=counter.count(problem.encoder)), short, counter)
     decides = _decides(module)
     checks = _checks(test, module, options.eot.views)
     if decides and isinstance(options.optimiser, LabelOnly):
@@ -109,7 +109,7 @@ def masking(checks: Sequence[Check]) -> Check:
     message = f"{len(signs)} of {len(tests)} signs of a hidden gradient"
     if signs:
         message += f" ({', '.join(signs)}): a stronger attack may exist, so do not call the encoder robust"
-    return ruled(MASKED, not signs, message, signs=float(len(signs)), asked=float(len(tests)))
+    return rule(MASKED, not signs, message, signs=float(len(signs)), asked=float(len(tests)))
 
 
 def lasts(records: Sequence[warnings.WarningMessage]) -> Check:
@@ -123,13 +123,13 @@ def lasts(records: Sequence[warnings.WarningMessage]) -> Check:
     message = faults[0] if faults else "the attack had a gradient to its end, or to that of its loss"
     if faults:
         message += "; the encoder saturates: attack its logits, or without gradients (Square)"
-    return ruled(LASTS, not faults, message)
+    return rule(LASTS, not faults, message)
 
 
 def _checks(test: ShortAttack, module: nn.Module | None, views: int) -> list[Check]:
     last = [guard(SELF_COSINE, lambda: questions.itself(test.problem)), *differences(test, module)]
     try:
-        clean = test.untouched()
+        clean = test.clean_losses()
         with warnings.catch_warnings(record=True) as records:
             warnings.simplefilter("always", Silent)
             main = test.run()
@@ -137,9 +137,9 @@ def _checks(test: ShortAttack, module: nn.Module | None, views: int) -> list[Che
         raise
     except Exception as error:  # an encoder may raise any
         absent = [skipped(name, "the attack does not run") for name in BY_RUNS + BY_GRADIENTS]
-        return [ruled(LOWERS, False, error_text(error)), *absent, *last, skipped(LASTS, "the attack does not run")]
-    queried = module is not None and black_box(module) is not None
-    last.append(skipped(LASTS, NO_GRADIENT) if queried else lasts(records))
+        return [rule(LOWERS, False, error_text(error)), *absent, *last, skipped(LASTS, "the attack does not run")]
+    is_black_box = module is not None and black_box(module) is not None
+    last.append(skipped(LASTS, NO_GRADIENT) if is_black_box else lasts(records))
     gain = mean(clean) - mean(main.losses)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Silent)  # of other runs than the attack's

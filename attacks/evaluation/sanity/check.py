@@ -52,7 +52,7 @@ class Sanity:
         return {"failed": [check.name for check in self.failed], "checks": checks, "cost": cost}
 
 
-def ruled(name: str, good: bool, message: str, **figures: float) -> Check:
+def rule(name: str, good: bool, message: str, **figures: float) -> Check:
     """A passed or failed check."""
     return Check(name, "passed" if good else "failed", message, figures)
 
@@ -69,7 +69,7 @@ def guard(name: str, ask: Callable[[], Check]) -> Check:
     except AnswerError:  # the run stops, and its answers so far are kept
         raise
     except Exception as error:
-        return ruled(name, False, error_text(error))
+        return rule(name, False, error_text(error))
 
 
 def error_text(error: Exception) -> str:

@@ -21,7 +21,7 @@ from attacks.encoders.randomness import encoder_draws
 from attacks.encoders.request import seeded
 from attacks.encoders.tree import Encoder, Tree, leaves, map_tree, take
 from attacks.eot.protocols import Objective
-from attacks.evaluation.sanity.check import Check, error_text, ruled, skipped
+from attacks.evaluation.sanity.check import Check, error_text, rule, skipped
 from attacks.evaluation.sanity.short_attack import ShortAttack
 from transforms.compose import view
 from transforms.doors import PastDoors
@@ -111,13 +111,13 @@ def differences(test: ShortAttack, module: nn.Module | None) -> list[Check]:
         anchor, seed = take(test.problem.anchor, pictures), stream(test.options.seed, "directions")
         probe = Probe(views, clean, anchor, test.problem.objective, seed, draws)
         module = module if repeat.verdict == "passed" else None  # the copy in float64 would draw other numbers
-        return [repeat, *compared(encoder, probe, module=module, count=test.tally.of)]
+        return [repeat, *compare_gradient(encoder, probe, module=module, count=test.passes.count)]
     except Exception as error:  # any, as the encoder's
         message = error_text(error)
         rest = (REPEATS, SLOPES, LENGTH, CHANGES)[len(checks) :]
         return [
             *checks,
-            *(ruled(name, False, message) for name in rest[:1]),
+            *(rule(name, False, message) for name in rest[:1]),
             *(skipped(n, message) for n in rest[1:]),
         ]
 
@@ -127,7 +127,7 @@ def repeats(encoder: Encoder, images: Tensor, draws: dict[str, Any]) -> tuple[Ch
     that always draws the same numbers from torch's generator; None where that does not help."""
     change = _difference(lambda: encoder(images, **draws))
     if change <= REPEAT_ERROR:
-        return ruled(REPEATS, True, f"two calls differ by {change:.2g} of the embedding", difference=change), encoder
+        return rule(REPEATS, True, f"two calls differ by {change:.2g} of the embedding", difference=change), encoder
     message = (
         f"two calls with the same input differ by {change:.2g} of the embedding: the encoder draws new random "
         "numbers, so no view can be seen again; declare them (encoder.stochastic=true, or `draws` and `randomness`), "
@@ -135,10 +135,10 @@ def repeats(encoder: Encoder, images: Tensor, draws: dict[str, Any]) -> tuple[Ch
     )
     fixed = _repeatable(encoder)
     second_change = _difference(lambda: fixed(images, **draws))
-    return ruled(REPEATS, False, message, difference=change), fixed if second_change <= REPEAT_ERROR else None
+    return rule(REPEATS, False, message, difference=change), fixed if second_change <= REPEAT_ERROR else None
 
 
-def compared(
+def compare_gradient(
     encoder: Encoder, probe: Probe, *, module: nn.Module | None, count: Callable[[Encoder], Encoder]
 ) -> list[Check]:
     """The checks SLOPES, LENGTH and CHANGES of the gradient of `encoder`, called as the attack calls it.
@@ -153,7 +153,7 @@ def compared(
     grad = _gradient(loss, float_probe.views)
     if not bool(grad.any()):
         message = "there is no gradient: use a gradient-free attack (Square)"
-        return [ruled(SLOPES, False, message), skipped(LENGTH, message), skipped(CHANGES, message)]
+        return [rule(SLOPES, False, message), skipped(LENGTH, message), skipped(CHANGES, message)]
     wide = None if module is None else _wide(module, probe.views)
     exact = float_probe if wide is None else probe.to(torch.float64)
     small = _small(exact, loss if wide is None else exact.loss(count(wide)), grad.to(exact.views), generator)
@@ -178,8 +178,8 @@ def _small(probe: Probe, loss: Loss, grad: Tensor, generator: torch.Generator) -
             f" (below {EXACT}); a branch is detached, rounded or noisy: attack through a surrogate, or without "
         )
         message += "gradients (Square)"
-        return [ruled(SLOPES, False, message, cosine=cosine), skipped(LENGTH, "the gradient has another direction")]
-    return [ruled(SLOPES, True, message, cosine=cosine), _length(slopes, changes)]
+        return [rule(SLOPES, False, message, cosine=cosine), skipped(LENGTH, "the gradient has another direction")]
+    return [rule(SLOPES, True, message, cosine=cosine), _length(slopes, changes)]
 
 
 def _length(slopes: Tensor, changes: Tensor) -> Check:
@@ -191,7 +191,7 @@ def _length(slopes: Tensor, changes: Tensor) -> Check:
             "; steps are normalised, so nothing is masked, but a learning rate (SGD), a penalty and an ensemble's"
         )
         message += " mean gradient depend on it: remove the factor from the encoder's backward pass"
-    return ruled(LENGTH, good, message, factor=factor)
+    return rule(LENGTH, good, message, factor=factor)
 
 
 def _visible(probe: Probe, loss: Loss, grad: Tensor, generator: torch.Generator) -> Check:
@@ -204,7 +204,7 @@ def _visible(probe: Probe, loss: Loss, grad: Tensor, generator: torch.Generator)
             f" (below {AGREE}): it is shattered or wrong, so an attack along it proves nothing; attack through a "
         )
         message += "smooth surrogate, or without gradients (Square)"
-    return ruled(CHANGES, cosine >= AGREE, message, cosine=cosine)
+    return rule(CHANGES, cosine >= AGREE, message, cosine=cosine)
 
 
 def _gradient(loss: Loss, at: Tensor) -> Tensor:

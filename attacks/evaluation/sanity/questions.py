@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from attacks.encoders.randomness import encoder_draws
 from attacks.encoders.tree import leaves
 from attacks.eot.problem import Problem
-from attacks.evaluation.sanity.check import Check, guard, ruled, skipped
+from attacks.evaluation.sanity.check import Check, guard, rule, skipped
 from attacks.evaluation.sanity.rules import (
     GROWS,
     beats_cards,
@@ -105,7 +105,7 @@ def transfer(test: ShortAttack, main: Run, gain: float, module: nn.Module | None
         if objective.stationary_at_anchor and not objective.paired:
             with torch.no_grad():
                 anchor = other(test.images)  # the redrawn encoder's embedding
-        run = test.run(encoder=test.tally.of(other), anchor=anchor)
+        run = test.run(encoder=test.passes.count(other), anchor=anchor)
     except Exception as error:  # any, as the encoder's
         return skipped("transfer", f"the encoder with its weights drawn anew cannot be attacked: {error}")
     losses = test.judge(run.delta)
@@ -146,7 +146,7 @@ def itself(problem: Problem) -> Check:
     elif not anchor_cosine >= NEAR:
         message += ": take the anchor from the same encoder, with the same preprocessing"
     good = cosine >= CLOSE and anchor_cosine >= NEAR
-    return ruled(SELF_COSINE, good, message, cosine=cosine, anchor=anchor_cosine, length=length)
+    return rule(SELF_COSINE, good, message, cosine=cosine, anchor=anchor_cosine, length=length)
 
 
 def _cosine(first: list[Tensor], second: list[Tensor]) -> float:

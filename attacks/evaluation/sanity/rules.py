@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.eot.protocols import Perturbation
-from attacks.evaluation.sanity.check import Check, ruled, skipped
+from attacks.evaluation.sanity.check import Check, rule, skipped
 
 
 def redrawn(module: nn.Module, seed: int) -> nn.Module | None:
@@ -54,7 +54,7 @@ def room(
         message += "; few pixels reach the encoder: audit the views and the encoder (viewproof audit)"
     elif loss_share > MAX_LOSS:
         message += "; the start leaves no room: start inside the set (random_start)"
-    return ruled(ROOM, good, message, **figures)
+    return rule(ROOM, good, message, **figures)
 
 
 def noise(c: Tensor, views: int) -> Check:
@@ -72,7 +72,7 @@ def noise(c: Tensor, views: int) -> Check:
     good = cosine >= POOR
     if not good:
         message += ": raise attack.views, or the momentum"
-    return ruled(NOISE, good, message, cosine=cosine, c=middle, views=good_views)
+    return rule(NOISE, good, message, cosine=cosine, c=middle, views=good_views)
 
 
 def _zero(perturbation: Perturbation, grad: Tensor, images: Tensor) -> float:
@@ -133,10 +133,10 @@ def largest(perturbation: Perturbation, images: Tensor) -> float:
 def cards(perturbation: Perturbation, images: Tensor, generator: torch.Generator) -> dict[str, Tensor]:
     """Deltas that need no search: as much white, black or noise as the set allows."""
     noise = perturbation.noise(images, generator)
-    origin, ones = torch.zeros_like(noise), torch.ones_like(noise)
+    origin, full = torch.zeros_like(noise), torch.ones_like(noise)
     return {
-        "white": perturbation.move(origin, ones, images),
-        "black": perturbation.move(origin, -ones, images),
+        "white": perturbation.move(origin, full, images),
+        "black": perturbation.move(origin, -full, images),
         "noise": noise,
     }
 
@@ -192,7 +192,7 @@ def lowers(clean: Tensor, attack_losses: Tensor, steps: int, views: int) -> Chec
     message = f"{steps} steps of {views} views took the loss from {mean(clean):.3f} to {mean(attack_losses):.3f}"
     if not fall.below:
         message += f"; that is within the noise ({fall.noise:.3f}): the attack has no effect"
-    return ruled(LOWERS, fall.below, message, clean=mean(clean), loss=mean(attack_losses), noise=fall.noise)
+    return rule(LOWERS, fall.below, message, clean=mean(clean), loss=mean(attack_losses), noise=fall.noise)
 
 
 def beyond_the_radius(checks: Sequence[Check]) -> list[Check]:
@@ -218,7 +218,7 @@ def beats_cards(losses: Tensor, main: Tensor, cards: Mapping[str, Tensor], gain:
     good = not card.above and not radius_gap.above
     if not good:
         message += "; an attack without a bound must be stronger: check the gradient and the step size"
-    return ruled(
+    return rule(
         "largest radius", good, message, loss=mean(losses), own=mean(main), card=mean(cards[best]), noise=card.noise
     )
 
@@ -234,7 +234,7 @@ def grows(clean: Tensor, radii: Sequence[float], losses: Sequence[Tensor], gain:
     if not good:
         message += "; a larger radius must not be worse: the step is too long or too short, or the steps too few"
     figures = {f"loss at {radius:.6g}": mean(loss) for radius, loss in zip(radii, losses, strict=True)}
-    return ruled(GROWS, good, message, clean=mean(clean), **figures)
+    return rule(GROWS, good, message, clean=mean(clean), **figures)
 
 
 def not_worse(
@@ -245,7 +245,7 @@ def not_worse(
     worse = margin.above and margin.mean >= share * abs(gain)
     message = f"the attack's loss is {mean(main):.3f}, {baseline} {mean(other):.3f} (noise {margin.noise:.3f})"
     message += f"; {remedy}" if worse else ""
-    return ruled(name, not worse, message, loss=mean(main), other=mean(other), noise=margin.noise)
+    return rule(name, not worse, message, loss=mean(main), other=mean(other), noise=margin.noise)
 
 
 def plateau(trace: Sequence[float | None]) -> Check:
@@ -265,7 +265,7 @@ def plateau(trace: Sequence[float | None]) -> Check:
     good = gain > 0 and share <= END
     if not good:
         message += "; the attack was not done: raise attack.gradients" if gain > 0 else "; check the step size"
-    return ruled(PLATEAU, good, message, share=share, gained=gain)
+    return rule(PLATEAU, good, message, share=share, gained=gain)
 
 
 def _finite(trace: Sequence[float | None]) -> list[float]:

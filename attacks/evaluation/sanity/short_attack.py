@@ -38,7 +38,7 @@ class PassCount:
     def __init__(self) -> None:
         self.forward = self.backward = 0
 
-    def of(self, encoder: Encoder) -> Encoder:
+    def count(self, encoder: Encoder) -> Encoder:
         """The encoder, counted."""
 
         @wraps(encoder, assigned=(), updated=())  # the engine looks for its encoder behind the wrapper
@@ -58,7 +58,7 @@ class ShortAttack:
     options: Options
     judges: Bank
     choosers: Bank
-    tally: PassCount
+    passes: PassCount
 
     @property
     def images(self) -> Tensor:
@@ -67,7 +67,7 @@ class ShortAttack:
 
     def run(self, **changes: Any) -> Run:
         """Run the attack with some fields of its problem or options changed. Raises as `attack` does."""
-        problem, options = self._changed(changes)
+        problem, options = self._with_changes(changes)
         last = options.steps - 1
         places = [round(share * last) for share in CANDIDATES]
         at, candidates, ends, noise = start(problem, options.seed), [], [], []
@@ -85,7 +85,7 @@ class ShortAttack:
         """The delta from which every run starts."""
         return start(self.problem, self.options.seed)
 
-    def untouched(self) -> Tensor:
+    def clean_losses(self) -> Tensor:
         """The losses (N,V) of the pictures without a perturbation."""
         problem, options = self.problem, self.options
         finished = judged(problem.images, problem.anchor, problem.encoder, problem.objective, problem.images)
@@ -93,9 +93,9 @@ class ShortAttack:
 
     def judge(self, delta: Tensor, **changes: Any) -> Tensor:
         """The losses (N,V) of a perturbation on the judging views."""
-        return self._losses(self.judges, delta, *self._changed(changes))
+        return self._losses(self.judges, delta, *self._with_changes(changes))
 
-    def _changed(self, changes: dict[str, Any]) -> tuple[Problem, Options]:
+    def _with_changes(self, changes: dict[str, Any]) -> tuple[Problem, Options]:
         names = {field.name for field in fields(Problem)}
         problem = replace(self.problem, **{key: value for key, value in changes.items() if key in names})
         return problem, replace(self.options, **{key: value for key, value in changes.items() if key not in names})
@@ -117,7 +117,7 @@ class ShortAttack:
         return losses if penalty is None else losses + penalty(delta, seen(scene), images)[:, None]
 
 
-def short_attack(problem: Problem, options: Options, tally: PassCount) -> ShortAttack:
+def short_attack(problem: Problem, options: Options, passes: PassCount) -> ShortAttack:
     """A short attack with banks of its own: views that neither the attack nor its evaluation uses."""
     transforms, images = options.eot.transforms, problem.images
 
@@ -125,4 +125,4 @@ def short_attack(problem: Problem, options: Options, tally: PassCount) -> ShortA
         points = bank(transforms, count if transforms.dims else 1, seed=options.seed, purpose=purpose)
         return points._replace(u=points.u.to(images))
 
-    return ShortAttack(problem, options, views(JUDGES, "sanity"), views(CHOOSERS, "sanity-select"), tally)
+    return ShortAttack(problem, options, views(JUDGES, "sanity"), views(CHOOSERS, "sanity-select"), passes)

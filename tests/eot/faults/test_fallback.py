@@ -104,7 +104,7 @@ def test_engine_state_is_read_and_restored_through_wrappers():
     low = prepare(net(), Decision(precision="bfloat16"))
     fresh = engine_state(low)
     engine_restore(low, {"fell_back": True})
-    for wrapped in (Counted(Counted(low)), partial(low, only=1), PassCount().of(Counted(low))):
+    for wrapped in (Counted(Counted(low)), partial(low, only=1), PassCount().count(Counted(low))):
         assert engine_state(wrapped) == {"fell_back": True}
     engine_reset(low)
     assert engine_state(low) == fresh

@@ -84,7 +84,7 @@ def test_the_slope_equals_finite_differences():
     anchors = NET(WIDE.flip(3))
     leaf = WIDE.clone().requires_grad_()
     counted = CountedEncoder(NET)
-    (gradient,) = counted.gradients(counted.sloped(leaf, anchors), [leaf])
+    (gradient,) = counted.gradients(counted.slope_values(leaf, anchors), [leaf])
     lengths = NET(WIDE).norm(dim=1)
     generator, step = torch.Generator().manual_seed(0), 1e-5
     for _ in range(5):
@@ -100,11 +100,11 @@ def test_the_value_equals_the_cosine_and_has_a_gradient_at_its_maximum():
     counted = CountedEncoder(NET)
     for pictures in (WIDE, WIDE.flip(2)):
         expected = F.cosine_similarity(NET(pictures), anchors)
-        torch.testing.assert_close(counted.sloped(pictures, anchors), expected)
-        torch.testing.assert_close(counted.judged(pictures, anchors), expected)
+        torch.testing.assert_close(counted.slope_values(pictures, anchors), expected)
+        torch.testing.assert_close(counted.likeness(pictures, anchors), expected)
     leaf = WIDE.clone().requires_grad_()
     (flat,) = torch.autograd.grad(F.cosine_similarity(NET(leaf), anchors).sum(), leaf)
-    (held,) = counted.gradients(counted.sloped(leaf, anchors), [leaf])
+    (held,) = counted.gradients(counted.slope_values(leaf, anchors), [leaf])
     assert float(flat.norm()) < 1e-9 < 1e-2 < float(held.norm())
 
 
@@ -113,9 +113,9 @@ def test_a_hash_is_compared_by_its_bits_and_has_a_gradient():
     anchors, other = encoder(pictures), pictures.flip(3)
     counted = CountedEncoder(encoder)
     apart = (bits(encoder(other)) != bits(anchors)).sum(1)
-    torch.testing.assert_close(counted.judged(other, anchors), 1 - 2 * apart / 64)
+    torch.testing.assert_close(counted.likeness(other, anchors), 1 - 2 * apart / 64)
     leaf = other.clone().requires_grad_()
-    (gradient,) = counted.gradients(counted.sloped(leaf, anchors), [leaf])
+    (gradient,) = counted.gradients(counted.slope_values(leaf, anchors), [leaf])
     assert bool(gradient.isfinite().all()) and bool(gradient.any())
 
 
@@ -123,10 +123,10 @@ def test_passes_are_counted_in_pictures_and_without_a_graph_there_is_no_gradient
     counted = CountedEncoder(NET)
     leaf = WIDE.clone().requires_grad_()
     anchors = NET(WIDE)
-    counted.judged(WIDE, anchors[:1])
+    counted.likeness(WIDE, anchors[:1])
     assert (counted.forward, counted.backward) == (2, 0)
     other = torch.zeros(2, requires_grad=True)
-    gradients = counted.gradients(counted.sloped(leaf, anchors), [leaf, other, torch.zeros(2)])
+    gradients = counted.gradients(counted.slope_values(leaf, anchors), [leaf, other, torch.zeros(2)])
     assert gradients[0] is not None and gradients[1:] == [None, None]
     assert (counted.forward, counted.backward) == (4, 2)
-    assert counted.gradients(counted.sloped(WIDE, anchors), [leaf]) == [None]
+    assert counted.gradients(counted.slope_values(WIDE, anchors), [leaf]) == [None]

@@ -36,7 +36,7 @@ def test_weights_are_bounded_and_average_to_one(kind):
 @pytest.mark.parametrize("kind", [Normal, Copula])
 def test_a_component_is_a_density(kind):
     z = np.random.default_rng(0).standard_normal((600, 2)) * [0.6, 0.9] + [0.5, 0]
-    component = kind.fitted(scipy.stats.norm.cdf(z @ [[1, 0.4], [0, 1]]))
+    component = kind.from_points(scipy.stats.norm.cdf(z @ [[1, 0.4], [0, 1]]))
     grid = (np.arange(800) + 0.5) / 800
     u = np.stack([axis.ravel() for axis in np.meshgrid(grid, grid)], 1)
     assert np.exp(component.log_density(u)).mean() == pytest.approx(1, abs=0.02)

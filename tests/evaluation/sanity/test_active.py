@@ -47,7 +47,7 @@ def verdict(images, optimiser, perturbation, objective=Away(), steps=20):  # noq
     setup = {"encoder": encoder, "objective": objective, "perturbation": perturbation}
     setup |= {"optimiser": optimiser, "eot": EOT(SEEN, views=4), "steps": steps}
     test = trial(images, encoder(images), setup, PassCount())
-    clean = mean(test.untouched())
+    clean = mean(test.clean_losses())
     return active(test, clean, clean - mean(test.run(optimiser=PGD(), steps=5).losses))
 
 

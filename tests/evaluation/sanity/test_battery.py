@@ -69,7 +69,7 @@ def test_a_trial_keeps_the_best_of_its_candidates(perturbation, images):
 def test_a_tally_counts_every_pass(images):
     setup, tally = parts(steps=5), PassCount()
     anchor = setup["encoder"](images)
-    test = trial(images, anchor, setup | {"encoder": tally.of(setup["encoder"])}, tally)
+    test = trial(images, anchor, setup | {"encoder": tally.count(setup["encoder"])}, tally)
     test.run()
     gradients = 2 * 5 * 4
     assert tally.backward == gradients
@@ -78,7 +78,7 @@ def test_a_tally_counts_every_pass(images):
 
 def test_a_tally_counts_the_passes_of_one_encoder_of_an_ensemble(images):
     both, tally = Ensemble([small(0), small(1)]), PassCount()
-    seen = tally.of(both)(images, only=1)
+    seen = tally.count(both)(images, only=1)
     torch.testing.assert_close(seen, both(images, only=1), rtol=0, atol=0)
     assert tally.forward == len(images)
 

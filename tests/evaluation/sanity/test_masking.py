@@ -13,7 +13,7 @@ from attacks.encoders.phash import Phash
 from attacks.eot.protocols import Objective
 from attacks.evaluation.sanity import Check, table
 from attacks.evaluation.sanity.battery import MASKING, masking
-from attacks.evaluation.sanity.differences import CHANGES, LENGTH, SLOPES, Probe, compared, differences
+from attacks.evaluation.sanity.differences import CHANGES, LENGTH, SLOPES, Probe, compare_gradient, differences
 from attacks.evaluation.sanity.short_attack import PassCount
 from attacks.study.pipeline import preset
 from tests.helpers.solving import examine, trial
@@ -166,7 +166,9 @@ class Sum(Objective):
 def known(factor, views=4):
     """The checks of a linear encoder's gradient, by name."""
     module, images = Factor(factor), torch.rand(views, 3, 8, 8)
-    checks = compared(module, Probe(images, images, torch.zeros(views, 4), Sum()), module=module, count=lambda e: e)
+    checks = compare_gradient(
+        module, Probe(images, images, torch.zeros(views, 4), Sum()), module=module, count=lambda e: e
+    )
     return {check.name: check for check in checks}
 
 
@@ -213,7 +215,7 @@ def test_a_wrapper_between_encoder_and_attack_is_checked(pictures):
 
     probe = Probe(pictures, pictures, encoder(pictures).flip(0), Toward())
     for wrapped, verdict in ((encoder, "passed"), (cut, "failed")):
-        found = verdicts(compared(wrapped, probe, module=encoder, count=lambda e: e))
+        found = verdicts(compare_gradient(wrapped, probe, module=encoder, count=lambda e: e))
         assert found[SLOPES] == verdict, found
 
 
