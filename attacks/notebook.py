@@ -18,7 +18,7 @@ from attacks.experiment.results import headline, table
 from attacks.report.columns import text_rows
 from attacks.report.comparison import ComparedRuns, compare_runs, refuse_foreign, write_comparison
 from attacks.report.ranking import RANKING
-from attacks.report.words import measure_name, written
+from attacks.report.words import interval_text, measure_name
 from attacks.runtime.folders import refuse_file
 from attacks.runtime.tables import read_rows
 
@@ -55,7 +55,9 @@ class Robustness:
     def table(self) -> "Table":
         """The arms with their success and cosine, each with its 95 % interval."""
         values = {arm: (row.get("success"), row["cosine"]) for arm, row in self.arms.items()}
-        rows = ((arm, *("" if value is None else written(value) for value in row)) for arm, row in values.items())
+        rows = (
+            (arm, *("" if value is None else interval_text(value) for value in row)) for arm, row in values.items()
+        )
         return Table(("arm", "success", "cosine to clean"), tuple(rows))
 
     def plot(self) -> "Figure":
@@ -69,10 +71,10 @@ class Robustness:
         """The verdict of a policy (docs/gate.md), a file or the name of a bundled one, on this run.
 
         Raises ValueError or OSError, in one line, for a policy that cannot be read or does not fit the run."""
-        from attacks.commands.gate import verdict_of
+        from attacks.commands.gate import run_verdict
         from attacks.gate.policy import read_policy
 
-        return verdict_of(read_policy(policy), self.folder)
+        return run_verdict(read_policy(policy), self.folder)
 
     def __str__(self) -> str:
         return f"{headline(self.metrics)}\n{table(self.metrics)}\nreport: {self.folder / 'report.html'}"
@@ -100,7 +102,7 @@ class Comparison:
 
     def __str__(self) -> str:
         lines = [str(self.table())] if self.result.tables else []
-        lines += [f"not compared: {line}" for line in self.result.refused]
+        lines += [f"not compared: {line}" for line in self.result.refusals]
         return "\n".join([*lines, f"page: {self.folder / 'index.html'}"])
 
     __repr__ = __str__

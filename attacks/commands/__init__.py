@@ -56,11 +56,11 @@ def _command(words: list[str]) -> int | None:
         hint = f"viewproof run {first}" if "=" in first else f"one of {', '.join(COMMANDS)}{closest(first, COMMANDS)}"
         raise ValueError(f"`{first}` is no command: type {hint}")
     options = _parser(first).parse_args(words or [first])  # ends the process for --help and --version
-    returned: int | None = import_module(f"attacks.commands.{first}").run(options)
-    return returned
+    code: int | None = import_module(f"attacks.commands.{first}").run(options)
+    return code
 
 
-def _parser(chosen: str) -> Parser:
+def _parser(command: str) -> Parser:
     """The parser of all commands; only the chosen one has its arguments, because they need its module."""
     parser = Parser(prog="viewproof", description=ABOUT)
     parser.add_argument("--version", action="version", version=f"viewproof {__version__}")
@@ -69,7 +69,7 @@ def _parser(chosen: str) -> Parser:
         if name == "run":
             word = commands.add_parser(name, help=line).add_argument("words", nargs="*", metavar="KEY=VALUE")
             word.completer = _of_a_run  # type: ignore[attr-defined]
-        elif name != chosen:
+        elif name != command:
             commands.add_parser(name, help=line)
         else:
             module = import_module(f"attacks.commands.{name}")

@@ -24,7 +24,7 @@ from typing import Any
 from attacks import load_encoder
 from attacks.data.gallery import PHOTOS
 from attacks.data.images import load_image
-from attacks.report.resizer_text import cells_of, described, tables
+from attacks.report.resizer_text import preprocessing_text, resizer_cells, tables
 from attacks.resizers.identify import identify
 from attacks.resizers.openness import RATIOS, table
 from attacks.runtime.command_line import print_notes
@@ -38,10 +38,10 @@ PHOTO = PHOTOS / "astronaut.png"
 #: Height and width of the pictures that a person's preprocessing is given: no whole ratio to the usual encoders.
 SIZE = (960, 1280)
 #: Smaller pictures hold too few pixels to tell kernels apart.
-LEAST = 32
+MIN_SIDE = 32
 
 
-def imported(place: str) -> Any:
+def import_object(place: str) -> Any:
     """The object `module:attribute`. Raises ValueError where there is none, whatever its import raised."""
     module, _, attribute = place.partition(":")
     if not (module and attribute):
@@ -83,14 +83,14 @@ def run(options: argparse.Namespace) -> None:
     """Print the audit, and write it to `--out`."""
     refuse_file(options.out, "--out")
     if options.resizers:
-        _resizers(options, imported(options.callable) if options.callable else None)
+        _resizers(options, import_object(options.callable) if options.callable else None)
         return
     for name in ("size", "ratios"):
         if getattr(options, name) is not None:
             raise ValueError(f"`--{name}` is of `--resizers`; add it, or leave `--{name}` out")
     if not (options.transforms or options.callable):
         raise ValueError("one of `--transforms`, `--callable` and `--resizers` is required")
-    pipeline = preset(options.transforms) if options.transforms else imported(options.callable)
+    pipeline = preset(options.transforms) if options.transforms else import_object(options.callable)
     image, notes = load_image(options.image)
     print_notes(notes)
     if options.side is not None:
@@ -117,9 +117,9 @@ def run(options: argparse.Namespace) -> None:
 def _size(text: str) -> tuple[int, int]:
     """HxW as (height, width)."""
     match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
-    if match is None or min(map(int, match.groups())) < LEAST:
+    if match is None or min(map(int, match.groups())) < MIN_SIDE:
         raise argparse.ArgumentTypeError(
-            f"must be HEIGHTxWIDTH, each at least {LEAST}, such as 1080x1920; got {text!r}"
+            f"must be HEIGHTxWIDTH, each at least {MIN_SIDE}, such as 1080x1920; got {text!r}"
         )
     return int(match[1]), int(match[2])
 
@@ -134,11 +134,11 @@ def _ratios(text: str) -> list[float]:
 
 def _resizers(options: argparse.Namespace, function: Callable[[Any], Any] | None) -> None:
     """Print the table of the named kernels, or what `function` is, and write `--out`."""
-    unused = ["transforms", "encoder", "side", "size" if function is None else "ratios"]
-    for name in unused:
+    useless_options = ["transforms", "encoder", "side", "size" if function is None else "ratios"]
+    for name in useless_options:
         if getattr(options, name) is not None:
-            what = "`--resizers`" if function is None else "`--resizers --callable`"
-            raise ValueError(f"`--{name}` means nothing with {what}; leave it out")
+            flags = "`--resizers`" if function is None else "`--resizers --callable`"
+            raise ValueError(f"`--{name}` means nothing with {flags}; leave it out")
     from attacks.report.resizers import draw_example, draw_table  # here: matplotlib takes a while to import
 
     image, notes = load_image(options.image)
@@ -147,14 +147,14 @@ def _resizers(options: argparse.Namespace, function: Callable[[Any], Any] | None
     if function is None:
         rows = table(image, options.ratios or RATIOS)
         text, figure = tables(rows), draw_table(rows)
-        cells = [cells_of(row.kernel, row.ratio, row.figures) for row in rows]
+        cells = [resizer_cells(row.kernel, row.ratio, row.figures) for row in rows]
     else:
-        found = identify(function, image, options.size or SIZE, options.seed)
-        kernel = " = ".join(found.kernels) or "none of the known"
-        text = described(found)
-        if found.example is not None:
-            figure = draw_example(found.example, f"{kernel}, {found.figures.verdict}")
-        cells = [cells_of(" ".join(found.kernels), None, found.figures)]
+        finding = identify(function, image, options.size or SIZE, options.seed)
+        kernel = " = ".join(finding.kernels) or "none of the known"
+        text = preprocessing_text(finding)
+        if finding.example is not None:
+            figure = draw_example(finding.example, f"{kernel}, {finding.figures.verdict}")
+        cells = [resizer_cells(" ".join(finding.kernels), None, finding.figures)]
     print(text)
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)

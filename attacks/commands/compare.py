@@ -33,7 +33,7 @@ from attacks.schema.secrets import refuse_credentials
 MAX_RUNS, MAX_FOLDERS = 500, 20_000
 
 
-def runs_of(paths: Sequence[Path]) -> list[Path]:
+def run_directories(paths: Sequence[Path]) -> list[Path]:
     """The run directories among the paths and, of a path that is none, those below it; numbers in their order.
 
     Raises:
@@ -60,8 +60,8 @@ def _below(folder: Path) -> list[Path]:
         if "metrics.json" in files and (Path(parent) / "metrics.json").is_file():
             runs.append(Path(parent))
             folders.clear()
-    numbered = [[(int(part) if part.isdecimal() else -1, part) for part in path.parts] for path in runs]
-    return [path for _, path in sorted(zip(numbered, runs, strict=True))]
+    keys = [[(int(part) if part.isdecimal() else -1, part) for part in path.parts] for path in runs]
+    return [path for _, path in sorted(zip(keys, runs, strict=True))]
 
 
 def labels(runs: Sequence[Path], origins: Mapping[Path, str] | None = None) -> dict[Path, str]:
@@ -123,16 +123,16 @@ def run(options: argparse.Namespace) -> None:
 
 def compare(paths: Sequence[Path], folder: Path | None, origins: Mapping[Path, str] | None = None) -> None:
     """Compare, write, and print."""
-    runs = runs_of(paths)
+    runs = run_directories(paths)
     out = folder or place(paths, runs)
     refuse_foreign(out, "--out")
     result = compare_runs(labels(runs, origins))
-    skipped = [f"{name}: {reason}" for name, reason in result.skipped]
+    omissions = [f"{name}: {reason}" for name, reason in result.omissions]
     if not result.runs:
-        raise ValueError(f"`RUN`: none of these is a run ({plain('; '.join(skipped))})")
+        raise ValueError(f"`RUN`: none of these is a run ({plain('; '.join(omissions))})")
     page = write_comparison(result, out)
     tables = [(RANKING, result.standings), (RUNS, result.runs), (PAIRS, result.pairs)]
     print("\n\n".join(terminal_table(text_rows(columns, rows)) for columns, rows in tables if rows))
-    for line in (*(f"skipped: {line}" for line in skipped), *(f"not compared: {line}" for line in result.refused)):
+    for line in (*(f"skipped: {line}" for line in omissions), *(f"not compared: {line}" for line in result.refusals)):
         print(plain(line), file=sys.stderr)
     print(f"index: {page}")

@@ -63,8 +63,8 @@ def run(options: argparse.Namespace) -> None:
         failures.append(failure)
         print(printable(str(failure)), flush=True)
     if options.out is not None:
-        made = Failures(tuple(failures), options.particles)
+        result = Failures(tuple(failures), options.particles)
         options.out.mkdir(parents=True, exist_ok=True)
-        write_rows(options.out / "failure.csv", made.rows())
-        draw_failures(options.out / "failure.png", made)
+        write_rows(options.out / "failure.csv", result.rows())
+        draw_failures(options.out / "failure.png", result)
         print(f"written: {options.out / 'failure.csv'}")

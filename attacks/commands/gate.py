@@ -20,7 +20,7 @@ from dataclasses import asdict
 from importlib import import_module
 from pathlib import Path
 
-from attacks.evidence.lock import lock, locked_since
+from attacks.evidence.lock import lock, lock_date
 from attacks.evidence.pieces import INDEX, check, write
 from attacks.experiment.artefact_list import differences
 from attacks.experiment.directory import earlier, finished, opened
@@ -62,7 +62,7 @@ def run(options: argparse.Namespace) -> int:
     if options.lock:
         print(lock(policy, file))
         return 0
-    locked_since(policy, file)
+    lock_date(policy, file)
     if bool(options.runs) == (options.words is not None):
         raise ValueError("`gate` needs directories of finished runs, or --run, one of the two")
     runs = options.runs
@@ -74,22 +74,22 @@ def run(options: argparse.Namespace) -> int:
             _refuse_other_words(options)
         else:
             _attack(options)
-    verdicts = [verdict_of(policy, folder) for folder in runs]
+    verdicts = [run_verdict(policy, folder) for folder in runs]
     print(*(printable_lines(verdict) for verdict in verdicts), sep="\n\n")
     if options.out is not None:
-        write(options.out, file, _name(file), runs, lambda run: verdict_of(policy, run))
+        write(options.out, file, _name(file), runs, lambda run: run_verdict(policy, run))
         print(f"evidence: {options.out / 'evidence.html'}")
     return max((verdict.exit_code for verdict in verdicts), key=_severity)
 
 
 def _name(file: Path) -> str:
     """The policy's path as a code host knows it: from the working directory, which is that of the repository."""
-    whole, here = file.resolve(), Path.cwd()
-    return whole.relative_to(here).as_posix() if whole.is_relative_to(here) else file.name
+    path, folder = file.resolve(), Path.cwd()
+    return path.relative_to(folder).as_posix() if path.is_relative_to(folder) else file.name
 
 
 def _check(folder: Path) -> int:
-    lines = check(folder, lambda file, run: verdict_of(read_policy(file), run))
+    lines = check(folder, lambda file, run: run_verdict(read_policy(file), run))
     verdict = read(folder / INDEX)["verdict"]
     print(
         *map(printable, lines or [f"the evidence in {folder} follows from its policy and runs: {verdict}"]), sep="\n"
@@ -101,13 +101,13 @@ def _severity(code: int) -> int:
     return [CODES["PASS"], CODES["UNDECIDED"], CODES["FAIL"]].index(code)
 
 
-def verdict_of(policy: Policy, folder: Path) -> Verdict:
+def run_verdict(policy: Policy, folder: Path) -> Verdict:
     """The verdict on a finished run, whose files must have their digests. Raises ValueError or OSError."""
     refuse_links(folder)
     previous, content = opened(folder)
-    changed = [*differences(folder, previous.manifest, content)]
-    if changed:
-        raise ValueError(f"`{folder}` was changed after its run: {changed[0]}; `viewproof verify` names everything")
+    changes = [*differences(folder, previous.manifest, content)]
+    if changes:
+        raise ValueError(f"`{folder}` was changed after its run: {changes[0]}; `viewproof verify` names everything")
     refuse_other_encoder(policy, content["encoder"])
     refuse_other_threat(policy, asdict(previous.run))
     sequential = previous.run.evaluate.most is not None
@@ -127,10 +127,10 @@ def _refuse_other_words(options: argparse.Namespace) -> None:
     """Raise ValueError unless the finished run was begun with these words: its verdict would be that of another."""
     words = _words(options)
     preset = next((word.partition("=")[2] for word in words if word.startswith("config=")), "quickstart")
-    composed = import_module("attacks.run").compose(
-        preset, [each for each in words if not each.startswith("config=")]
+    configuration = import_module("attacks.run").compose(
+        preset, [word for word in words if not word.startswith("config=")]
     )
-    refuse_other_command(earlier(options.into).manifest, composed, options.into)
+    refuse_other_command(earlier(options.into).manifest, configuration, options.into)
 
 
 def _attack(options: argparse.Namespace) -> None:

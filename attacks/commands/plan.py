@@ -71,12 +71,12 @@ def pilot(folder: Path) -> tuple[Tensor, str, str]:
     rows = [row for row in judged_rows([*table]) if row.get("bank") == BANK]
     by_arm = {arm: [row for row in rows if row.get("arm") == arm] for arm in (ARM, other)}
     columns = {
-        arm: number_column(some, measure) if some and measure in some[0] else None for arm, some in by_arm.items()
+        arm: number_column(part, measure) if part and measure in part[0] else None for arm, part in by_arm.items()
     }
-    own, theirs = columns[ARM], columns[other]
-    if own is None or theirs is None or len(own) != len(theirs) or "cluster" not in rows[0]:
+    values, other_values = columns[ARM], columns[other]
+    if values is None or other_values is None or len(values) != len(other_values) or "cluster" not in rows[0]:
         raise ValueError(f"`--pilot`: `{folder}` has no primary comparison; make the run anew with this release")
-    differences = by_cluster(own - theirs, cluster_column(by_arm[ARM]))
+    differences = by_cluster(values - other_values, cluster_column(by_arm[ARM]))
     if len(differences) < 2:
         raise ValueError(f"`--pilot`: `{folder}` has one cluster; a pilot needs two or more")
     return differences if measure == "success" else -differences, measure, other

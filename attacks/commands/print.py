@@ -47,8 +47,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> None:
     """Write the sheets, and print where they are."""
     refuse_file(options.out, "--out")
-    given = vars(options)
-    if given.pop("chart"):
+    arguments = vars(options)
+    if arguments.pop("chart"):
         if options.run is not None or options.width is not None or options.arm != ARMS[0]:
             raise ValueError("`--chart` prints the chart alone: drop RUN, --width-mm and --arm")
         folder = options.out or CHART
@@ -57,12 +57,12 @@ def run(options: argparse.Namespace) -> None:
         return
     if options.run is None:
         raise ValueError("`RUN` is missing: the folder of a run, or --chart for the colour chart alone")
-    written = write(**given)
-    print_notes(written.notes)
-    sheets, card = written.plan, written.plan.card
+    result = write(**arguments)
+    print_notes(result.notes)
+    sheets, card = result.plan, result.plan.card
     count = "1 sheet" if len(sheets.pages) == 1 else f"{len(sheets.pages)} sheets, then which of them goes where"
     print(
-        f"{written.folder / 'sheet.pdf'}: {count}, {sheets.paper} {sheets.width:g} x {sheets.height:g} mm; patch "
+        f"{result.folder / 'sheet.pdf'}: {count}, {sheets.paper} {sheets.width:g} x {sheets.height:g} mm; patch "
         f"{card.patch.width:.1f} x {card.patch.height:.1f} mm, card {card.width:.1f} x {card.height:.1f} mm, "
         f"fiducials {', '.join(str(tag.number) for tag in card.tags)}; on it stands: {card.words}"
     )

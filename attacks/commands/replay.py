@@ -18,7 +18,7 @@ from attacks.experiment.directory import PROGRAMS
 from attacks.experiment.replay import Named, Replay, of_fault, of_run
 
 #: Files that a message names.
-SHOWN = 3
+MAX_LINES = 3
 
 
 def fault_file(run: Path) -> Path:
@@ -27,19 +27,19 @@ def fault_file(run: Path) -> Path:
         raise FileNotFoundError(f"`{run}` does not exist: name the directory of a run, or a {NAME} in it")
     files = sorted(run.glob("fault*.safetensors")) if run.is_dir() else [run]
     if len(files) > 1:
-        names = ", ".join(map(str, files[:SHOWN])) + (", ..." if len(files) > SHOWN else "")
+        names = ", ".join(map(str, files[:MAX_LINES])) + (", ..." if len(files) > MAX_LINES else "")
         raise ValueError(f"`{run}` holds {len(files)} views that were not finite; name one of them: {names}")
     return files[0] if files else run / NAME
 
 
-def replayed(given: argparse.Namespace) -> Replay:
+def replay_step(options: argparse.Namespace) -> Replay:
     """The view that the command line names."""
-    numbers = (given.step, given.view, given.picture)
+    numbers = (options.step, options.view, options.picture)
     if numbers == (None, None, None):
-        return of_fault(fault_file(given.run))
+        return of_fault(fault_file(options.run))
     if None in numbers:
         raise ValueError("a view of a finished run needs all of `--step`, `--view` and `--picture`")
-    return of_run(given.run, Named(*numbers), given.device, given.encoder_code)
+    return of_run(options.run, Named(*numbers), options.device, options.encoder_code)
 
 
 def table(lines: tuple[Line, ...]) -> list[str]:
@@ -52,20 +52,20 @@ def table(lines: tuple[Line, ...]) -> list[str]:
     return [f"{name:{wide}}" + "".join(f"  {cell:>12}" for cell in cells) for name, *cells in rows]
 
 
-def run(given: argparse.Namespace) -> None:
+def run(options: argparse.Namespace) -> None:
     """Print the view, and write it to `--out`."""
-    replay = replayed(given)
+    replay = replay_step(options)
     print(replay.title)
     for name, value in replay.values.items():
         print(f"  {name}: {value:.6g}")
     print("\n".join(table(replay.lines)))
-    where = broken(replay.lines)
-    print(f"NaN or inf begins at {where}" if where else "every value and gradient is finite")
+    place = broken(replay.lines)
+    print(f"NaN or inf begins at {place}" if place else "every value and gradient is finite")
     for note in replay.notes:
         print(f"note: {note}")
-    if given.out is not None:
-        save_image(given.out, replay.shown[0].nan_to_num(0, 1, 0).clamp(0, 1))
-        print(f"written: {given.out}")
+    if options.out is not None:
+        save_image(options.out, replay.shown[0].nan_to_num(0, 1, 0).clamp(0, 1))
+        print(f"written: {options.out}")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

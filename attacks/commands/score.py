@@ -83,26 +83,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> None:
     """Score, write, and print the table."""
-    given = vars(options)
-    if (chart := given.pop("chart")) is not None:
+    arguments = vars(options)
+    if (chart := arguments.pop("chart")) is not None:
         _chart(chart, options)
         return
     if options.photos is None:
         raise ValueError("`RUN PHOTOS` are missing: a run and a folder of photographs of its print, or --chart PHOTO")
     refuse_file(options.out, "--out")
-    photos = Photographs(*(given.pop(key) for key in ("photos", "picture", "quad")))
-    scored = score_photos(photos=photos, **given)
-    print_notes(scored.notes)
-    print(table(scored.content))
-    print(f"written: {scored.folder}; a second patch: viewproof run config={scored.folder / 'preset.yaml'}")
+    photos = Photographs(*(arguments.pop(key) for key in ("photos", "picture", "quad")))
+    content = score_photos(photos=photos, **arguments)
+    print_notes(content.notes)
+    print(table(content.content))
+    print(f"written: {content.folder}; a second patch: viewproof run config={content.folder / 'preset.yaml'}")
 
 
 def _chart(photos: Sequence[Path], options: argparse.Namespace) -> None:
     if options.run is not None:
         raise ValueError("`--chart` is of no run: drop RUN and PHOTOS")
     out = options.out or PRINTER
-    made = measured_printer(photos, out)
+    printer = measured_printer(photos, out)
     print(
-        f"{out}: dE2000 {made.before:.1f} before, {made.after:.1f} on held-out swatches after a fit of degree "
-        f"{made.degree} ({made.swatches} swatches); use it with printer=measured printer.colour={out}"
+        f"{out}: dE2000 {printer.before:.1f} before, {printer.after:.1f} on held-out swatches after a fit of degree "
+        f"{printer.degree} ({printer.swatches} swatches); use it with printer=measured printer.colour={out}"
     )

@@ -35,7 +35,7 @@ SAMPLERS: dict[str, Draws] = {"sobol": Sobol(), "uniform": Uniform(), "grid": Gr
 FORMATS = {".png": "PNG", ".jpg": "JPEG", ".jpeg": "JPEG"}
 
 
-def labels(pipeline: Compose, u: Tensor, most: int | None = None) -> tuple[list[str], list[list[str]]]:
+def labels(pipeline: Compose, u: Tensor, limit: int | None = None) -> tuple[list[str], list[list[str]]]:
     """The names of the coordinates that vary over the cube, and for each row of `u` (N,dims) their values.
 
     A pipeline of one stage leaves that stage's name out: "angle (deg)", not "affine angle (deg)". If there are more
@@ -45,16 +45,16 @@ def labels(pipeline: Compose, u: Tensor, most: int | None = None) -> tuple[list[
     varies = (probe != probe[:1]).any(0).tolist()
     names = list(compress(pipeline.stages[0].names if len(pipeline.stages) == 1 else pipeline.names, varies))
     rows = [[f"{value:.3g}" for value in compress(view, varies)] for view in pipeline.values(u).tolist()]
-    if most is not None and len(names) > most:
-        more = len(names) - most + 1
-        return [*names[: most - 1], f"and {more} more"], [[*row[: most - 1], ""] for row in rows]
+    if limit is not None and len(names) > limit:
+        rest = len(names) - limit + 1
+        return [*names[: limit - 1], f"and {rest} more"], [[*row[: limit - 1], ""] for row in rows]
     return names, rows
 
 
 @torch.no_grad()
-def show(pipeline: Compose, image: Tensor, u: Tensor, columns: int, most: int | None = None) -> Image.Image:
+def show(pipeline: Compose, image: Tensor, u: Tensor, columns: int, limit: int | None = None) -> Image.Image:
     """The sheet of `image` (3,H,W) and of its views at the rows of `u` (N,dims); `most` as in `labels`."""
-    return sheet(image, list(pipeline(image[None], u)), *labels(pipeline, u, most), columns)
+    return sheet(image, list(pipeline(image[None], u)), *labels(pipeline, u, limit), columns)
 
 
 def save(picture: Image.Image, path: Path, **options: Any) -> None:
@@ -66,11 +66,11 @@ def save(picture: Image.Image, path: Path, **options: Any) -> None:
         picture.save(temporary, format=FORMATS[path.suffix.lower()], **options)
 
 
-def written(text: str) -> Compose:
+def stages_from_text(text: str) -> Compose:
     """The pipeline of a `--stage`. Raises ValueError in one line."""
     try:
         refuse_marks(text, "`--stage`")
-        if not isinstance(given := yaml.safe_load(text), str | dict | list) or not given:
+        if not isinstance(content := yaml.safe_load(text), str | dict | list) or not content:
             raise ValueError(
                 f"`--stage` must map stages to arguments, such as {{affine: {{degrees: 30}}}}; got {text!r}"
             )
@@ -103,7 +103,7 @@ def run(options: argparse.Namespace) -> None:
     image, notes = load_image(options.image)
     print_notes(notes)
     image = resize(image[None], options.side, "pil_bicubic")[0].clamp(0, 1)
-    pipeline = written(options.stage) if options.stage is not None else preset(options.transforms)
+    pipeline = stages_from_text(options.stage) if options.stage is not None else preset(options.transforms)
     u = SAMPLERS[options.sampler](options.draws, pipeline.dims, seed=options.seed)
     save(show(pipeline, image, u, options.columns), options.out)
     print(options.out)

@@ -33,7 +33,7 @@ OPTIONS = {
 }
 
 
-def size_of(text: str) -> tuple[int, int]:
+def parse_size(text: str) -> tuple[int, int]:
     """`1280x960` -> (height, width)."""
     width, cross, height = text.lower().partition("x")
     if not (cross and width.isdecimal() and height.isdecimal()):
@@ -41,7 +41,7 @@ def size_of(text: str) -> tuple[int, int]:
     return int(height), int(width)
 
 
-def range_of(name: str, values: list[float], signed: bool) -> tuple[float, float]:
+def parse_range(name: str, values: list[float], signed: bool) -> tuple[float, float]:
     """One number or two -> (low, high)."""
     if len(values) > 2:
         raise ValueError(f"`--{name}` takes one number, or LOW HIGH; got {len(values)} numbers")
@@ -77,10 +77,10 @@ def run(options: argparse.Namespace) -> None:
     from attacks.physical.simulation.shots import LIMITS, PRESETS
 
     values = {name: getattr(options, name) for name in OPTIONS if getattr(options, name) is not None}
-    ranges = {name: range_of(name, value, LIMITS[name][0] < 0) for name, value in values.items()}
-    tilted = "yaw" in values or "pitch" in values
+    ranges = {name: parse_range(name, value, LIMITS[name][0] < 0) for name, value in values.items()}
+    is_tilted = "yaw" in values or "pitch" in values
     base = PRESETS[options.ranges]
-    jitter = options.jitter if options.jitter is not None else 0.0 if tilted else base.jitter
-    chosen, size = replace(base, jitter=jitter, **ranges), size_of(options.size)
-    files = simulate(options.run, options.out, options.count, options.seed, size, chosen, options.ink)
+    jitter = options.jitter if options.jitter is not None else 0.0 if is_tilted else base.jitter
+    rig, size = replace(base, jitter=jitter, **ranges), parse_size(options.size)
+    files = simulate(options.run, options.out, options.count, options.seed, size, rig, options.ink)
     print(f"{len(files)} photographs and truth.json in {options.out}")

@@ -14,7 +14,7 @@ from attacks.experiment.batch import WIDE
 from attacks.experiment.directory import Earlier, opened
 from attacks.experiment.view_scores import read_scores
 from attacks.gate.policy import Policy, Requirement
-from attacks.gate.verdict import Decided, Verdict
+from attacks.gate.verdict import Decision, Verdict
 from attacks.report.sheets import picture_file
 from attacks.runtime.files import sha256
 from attacks.runtime.untrusted import mapping
@@ -64,12 +64,12 @@ class RunFacts:
     worst: tuple[WorstView | None, ...]
 
     @property
-    def shown(self) -> tuple[Decided, WorstView] | None:
+    def shown_view(self) -> tuple[Decision, WorstView] | None:
         """The requirement whose worst view is shown: the first that fails, else the first of an attacked arm."""
         pairs = [(row, worst) for row, worst in zip(self.verdict.rows, self.worst, strict=True) if worst is not None]
         failed = [pair for pair in pairs if pair[0].verdict == "FAIL"]
-        attacked = [pair for pair in pairs if pair[0].requirement.arm != "clean"]
-        return next(iter((*failed, *attacked, *pairs)), None)
+        attacked_pairs = [pair for pair in pairs if pair[0].requirement.arm != "clean"]
+        return next(iter((*failed, *attacked_pairs, *pairs)), None)
 
     @property
     def encoder(self) -> str:
@@ -85,10 +85,10 @@ class RunFacts:
     @property
     def techniques(self) -> dict[str, str]:
         """The ids of MITRE ATLAS and NIST AI 100-2 that the attack falls under."""
-        printed = bool(self.content["threat"]["patch"])
-        ids = ["AML.T0043.001" if self.blind else "AML.T0043.000", *(["AML.T0041"] if printed else [])]
-        named = {each: ATLAS[each] for each in (*ids, "AML.T0042", "AML.T0015")}
-        return named | {each: NIST[each] for each in (["NISTAML.025"] if self.blind else ["NISTAML.022"])}
+        is_printed = bool(self.content["threat"]["patch"])
+        ids = ["AML.T0043.001" if self.blind else "AML.T0043.000", *(["AML.T0041"] if is_printed else [])]
+        names = {key: ATLAS[key] for key in (*ids, "AML.T0042", "AML.T0015")}
+        return names | {key: NIST[key] for key in (["NISTAML.025"] if self.blind else ["NISTAML.022"])}
 
 
 @dataclass(frozen=True)
@@ -97,14 +97,14 @@ class Facts:
 
     policy: Policy
     file: str
-    locked: str | None
+    lock_date: str | None
     runs: tuple[RunFacts, ...]
     version: str = __version__
 
     @property
-    def rows(self) -> list[tuple[RunFacts, Decided, WorstView | None]]:
+    def rows(self) -> list[tuple[RunFacts, Decision, WorstView | None]]:
         """The requirements of all runs."""
-        return [(run, *each) for run in self.runs for each in zip(run.verdict.rows, run.worst, strict=True)]
+        return [(run, *pair) for run in self.runs for pair in zip(run.verdict.rows, run.worst, strict=True)]
 
     @property
     def verdict(self) -> str:
@@ -113,7 +113,7 @@ class Facts:
         return "FAIL" if "FAIL" in words else "UNDECIDED" if "UNDECIDED" in words else "PASS"
 
 
-def facts_of(verdict: Verdict, folder: Path) -> RunFacts:
+def run_facts(verdict: Verdict, folder: Path) -> RunFacts:
     """A finished run with its verdict. Raises ValueError or OSError."""
     previous, content = opened(folder)
     worst = tuple(_worst(previous, content, row.requirement) for row in verdict.rows)

@@ -9,7 +9,7 @@ import uuid
 from typing import Any
 
 from attacks.evidence.facts import Facts, RunFacts, WorstView, rule
-from attacks.gate.verdict import Decided
+from attacks.gate.verdict import Decision
 from attacks.runtime.extras import extra
 
 PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
@@ -17,7 +17,7 @@ PREDICATE = "https://in-toto.io/attestation/test-result/v0.1"
 RESULTS = {"PASS": "PASSED", "UNDECIDED": "WARNED", "FAIL": "FAILED"}
 
 
-def text_of(row: Decided, worst: WorstView | None) -> str:
+def requirement_text(row: Decision, worst: WorstView | None) -> str:
     """A requirement and its verdict in a sentence or two."""
     size = f"{row.pictures} pictures in {row.clusters} clusters"
     text = f"{row.requirement}: {row.verdict}, {row.number} from {size}."
@@ -35,7 +35,7 @@ def junit(facts: Facts) -> str:
             case = library.TestCase(str(row.requirement), f"{facts.file}.{run.name}", 0)
             if row.verdict != "PASS":
                 kind = library.Failure if row.verdict == "FAIL" else library.Error
-                case.result = [kind(text_of(row, worst), row.verdict)]
+                case.result = [kind(requirement_text(row, worst), row.verdict)]
             suite.add_testcase(case)
         suite.update_statistics()
         report.add_testsuite(suite)
@@ -55,7 +55,7 @@ def sarif(facts: Facts) -> str:
                 {
                     "ruleId": name,
                     "level": "error",
-                    "message": {"text": f"{run.name}: {text_of(row, worst)}"},
+                    "message": {"text": f"{run.name}: {requirement_text(row, worst)}"},
                     "locations": [{"physicalLocation": place}],
                     "partialFingerprints": {"requirementAndEncoder/v1": mark},
                 }
@@ -74,12 +74,12 @@ def cyclonedx(facts: Facts) -> str:
         {
             "bom-ref": f"evidence-{i}",
             "propertyName": rule(row.requirement),
-            "description": text_of(row, worst),
+            "description": requirement_text(row, worst),
             "data": [{"name": "run", "contents": {"attachment": {"content": f"sha256 of files.json {run.files}"}}}],
         }
         for i, (run, row, worst) in enumerate(facts.rows, 1)
     ]
-    refs = [each["bom-ref"] for each in evidence]
+    refs = [row["bom-ref"] for row in evidence]
     claims = [
         {"bom-ref": f"claim-{i}", "target": component["bom-ref"], "predicate": facts.policy.claim, "evidence": refs}
         for i, component in enumerate(components, 1)
@@ -97,11 +97,11 @@ def cyclonedx(facts: Facts) -> str:
         "components": components,
         "declarations": {"claims": claims, "evidence": evidence},
     }
-    written = _json(bom)
-    error = validation.JsonStrictValidator(schema.SchemaVersion.V1_6).validate_str(written)
+    text = _json(bom)
+    error = validation.JsonStrictValidator(schema.SchemaVersion.V1_6).validate_str(text)
     if error is not None:
         raise ValueError(f"the CycloneDX fragment is not valid: {error}")
-    return written
+    return text
 
 
 def _component(run: RunFacts, ref: str) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def _component(run: RunFacts, ref: str) -> dict[str, Any]:
             "value": f"{row.value:.6g}",
             "slice": f"{row.pictures} pictures in {row.clusters} clusters",
         }
-        | ({} if row.ranged else {"confidenceInterval": _ends(row)})
+        | ({} if row.has_range else {"confidenceInterval": _ends(row)})
         for row in run.verdict.rows
     ]
     name = encoder["name"] if encoder["model"] is None else f"{encoder['name']}:{encoder['model']}"
@@ -126,7 +126,7 @@ def _component(run: RunFacts, ref: str) -> dict[str, Any]:
     }
 
 
-def _ends(row: Decided) -> dict[str, str]:
+def _ends(row: Decision) -> dict[str, str]:
     return {"lowerBound": f"{row.low:.6g}", "upperBound": f"{row.high:.6g}"}
 
 
@@ -143,17 +143,17 @@ def in_toto(facts: Facts) -> str:
         descriptors.ResourceDescriptor(name=f"{run.name}/files.json", digest={"sha256": run.files})
         for run in facts.runs
     ]
-    named: dict[str, list[str]] = {word: [] for word in RESULTS}
+    tests: dict[str, list[str]] = {word: [] for word in RESULTS}
     for run, row, _ in facts.rows:
-        named[row.verdict].append(f"{run.name}: {row.requirement}")
+        tests[row.verdict].append(f"{run.name}: {row.requirement}")
     predicate = {
         "result": RESULTS[facts.verdict],
         "configuration": [{"name": facts.file, "digest": {"sha256": facts.policy.digest}}],
-        "passedTests": named["PASS"],
-        "warnedTests": named["UNDECIDED"],
-        "failedTests": named["FAIL"],
+        "passedTests": tests["PASS"],
+        "warnedTests": tests["UNDECIDED"],
+        "failedTests": tests["FAIL"],
     }
-    statement = statements.Statement([each.pb for each in (policy, *runs)], PREDICATE, predicate)
+    statement = statements.Statement([descriptor.pb for descriptor in (policy, *runs)], PREDICATE, predicate)
     statement.validate()
     return _json(json_format.MessageToDict(statement.pb))
 

@@ -18,13 +18,13 @@ def lock(policy: Policy, file: Path) -> Path:
     """Write the lock of a policy. Raises ValueError where another one exists: a bar is fixed once."""
     path = lock_file(file)
     if path.exists():
-        locked_since(policy, file)
+        lock_date(policy, file)
         raise ValueError(f"`{path}` exists already, and matches; it is not written again, for it has the date")
     write_json(path, {"policy": file.name, "sha256": policy.digest, "date": date.today().isoformat()})
     return path
 
 
-def locked_since(policy: Policy, file: Path) -> str | None:
+def lock_date(policy: Policy, file: Path) -> str | None:
     """The date of the lock beside a policy; None without one. Raises ValueError where the policy has changed."""
     path = lock_file(file)
     if not path.exists():

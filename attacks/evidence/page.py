@@ -6,7 +6,7 @@ from typing import Any
 from attacks.evidence.facts import Facts, RunFacts
 from attacks.report.environment import environment
 from attacks.report.sheets import Picture, from_file
-from attacks.report.words import arm_names, radius, sample, sampled, written
+from attacks.report.words import arm_names, counts_text, interval_text, radius, sample
 
 
 def page(facts: Facts) -> str:
@@ -23,7 +23,7 @@ def _rows(run: RunFacts) -> list[tuple[str, str]]:
     size = "a patch" if threat["patch"] else f"{threat['norm']}, eps {radius(threat)}"
     goal = "targeted: the view is taken for the target" if threat["targeted"] else "untargeted: any wrong answer"
     knows = "black box, none of the weights: answers only" if run.blind else "white box, the weights and the views"
-    spent = f"{threat['gradients']} {'queries' if run.blind else 'gradients'} a picture"
+    budget = f"{threat['gradients']} {'queries' if run.blind else 'gradients'} a picture"
     techniques = "; ".join(f"{key} {name}" for key, name in run.techniques.items())
     bank = content["bank"]
     views = [
@@ -35,21 +35,25 @@ def _rows(run: RunFacts) -> list[tuple[str, str]]:
         ("pictures", sample(content)),
         ("attacker's goal", goal),
         ("knowledge", knows),
-        ("capability", f"{size}; {spent}, {threat['optimiser']}"),
+        ("capability", f"{size}; {budget}, {threat['optimiser']}"),
         ("techniques", techniques),
         ("views", f"{bank['views']} held-out views of each picture; {'; '.join(views) or 'the file as it is'}"),
         ("strongest attack", strongest(content)),
         ("checks of the attack", _checks(content["sanity"])),
         *_failures(content["failure"]),
     ]
-    return rows if run.shown is None else [*rows, ("worst view", f"{run.shown[1]} ({run.shown[0].requirement})")]
+    return (
+        rows
+        if run.shown_view is None
+        else [*rows, ("worst view", f"{run.shown_view[1]} ({run.shown_view[0].requirement})")]
+    )
 
 
 def strongest(content: Mapping[str, Any]) -> str:
     """The arm with the highest success, and that."""
     arms, names = content["arms"], arm_names(content)
     best = max((arm for arm in arms if arm not in ("clean", "noise")), key=lambda arm: arms[arm]["success"]["mean"])
-    return f"{names[best]}: success {written(arms[best]['success'])}"
+    return f"{names[best]}: success {interval_text(arms[best]['success'])}"
 
 
 def _failures(failure: Mapping[str, Any] | None) -> list[tuple[str, str]]:
@@ -57,9 +61,9 @@ def _failures(failure: Mapping[str, Any] | None) -> list[tuple[str, str]]:
     if failure is None:
         return []
     names = {"clean": "P(failure) of the encoder", "eot": "P(failure) of the attack"}
-    seen = sampled(failure["pictures"], failure["clusters"])
+    counts = counts_text(failure["pictures"], failure["clusters"])
     return [
-        (names[arm], f"{rows[0]['words']} over all views of {rows[0]['picture']}, the largest of {seen}")
+        (names[arm], f"{rows[0]['words']} over all views of {rows[0]['picture']}, the largest of {counts}")
         for arm, rows in failure["arms"].items()
     ]
 
@@ -75,7 +79,7 @@ def _checks(sanity: Mapping[str, Any] | None) -> str:
 def not_tested(facts: Facts) -> list[str]:
     """What the runs say nothing about."""
     threats = [run.content["threat"] for run in facts.runs]
-    norms = ", ".join(sorted({"patch" if each["patch"] else str(each["norm"]) for each in threats}))
+    norms = ", ".join(sorted({"patch" if threat["patch"] else str(threat["norm"]) for threat in threats}))
     wide = all(run.content["wide"] for run in facts.runs)
     rare = all(run.content["failure"] for run in facts.runs)
     lines = [
@@ -88,7 +92,7 @@ def not_tested(facts: Facts) -> list[str]:
         lines.append("attackers who see answers only, or who transfer attacks from other encoders")
     if all(run.blind for run in facts.runs):
         lines.append("attackers who know the weights")
-    if not any(each["patch"] for each in threats):
+    if not any(threat["patch"] for threat in threats):
         lines.append("printed patches")
     if not rare:
         lines.append("views that fail more rarely than the held-out ones can show: P(failure) was not estimated")
@@ -97,9 +101,9 @@ def not_tested(facts: Facts) -> list[str]:
 
 def _picture(run: RunFacts) -> Picture | None:
     """The file of the worst view. Raises ValueError where it is missing."""
-    if run.shown is None:
+    if run.shown_view is None:
         return None
-    row, worst = run.shown
+    row, worst = run.shown_view
     picture = from_file(run.folder / worst.file, f"{worst.picture}, {row.requirement.arm}")
     if picture is None:
         raise ValueError(f"`{run.folder / worst.file}`, the picture of the worst view, is missing: put it back")

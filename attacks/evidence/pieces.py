@@ -5,9 +5,9 @@ import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from attacks.evidence.facts import Facts, facts_of
+from attacks.evidence.facts import Facts, run_facts
 from attacks.evidence.formats import cyclonedx, in_toto, junit, sarif
-from attacks.evidence.lock import lock_file, locked_since
+from attacks.evidence.lock import lock_date, lock_file
 from attacks.evidence.page import page
 from attacks.gate.policy import read_policy
 from attacks.gate.verdict import Verdict
@@ -33,20 +33,20 @@ def write(out: Path, file: Path, name: str, runs: Sequence[Path], decide: Decide
 
     Raises ValueError or OSError."""
     policy = read_policy(file)
-    locked = locked_since(policy, file)
-    facts = Facts(policy, name, locked, tuple(facts_of(decide(run), run) for run in runs))
-    made = {piece: make(facts) for piece, make in PIECES.items()}  # all of them before the first is written
+    locked_on = lock_date(policy, file)
+    facts = Facts(policy, name, locked_on, tuple(run_facts(decide(run), run) for run in runs))
+    texts = {piece: make(facts) for piece, make in PIECES.items()}  # all of them before the first is written
     make_folder(out)
     if file.resolve() != (out / POLICY).resolve():
         write_text(out / POLICY, file.read_text(encoding="utf-8"))
-        if locked is not None:
+        if locked_on is not None:
             write_text(lock_file(out / POLICY), lock_file(file).read_text(encoding="utf-8"))
-    for piece, text in made.items():
+    for piece, text in texts.items():
         write_text(out / piece, text)
-    files = [POLICY, *([lock_file(Path(POLICY)).name] if locked is not None else []), *PIECES]
+    files = [POLICY, *([lock_file(Path(POLICY)).name] if locked_on is not None else []), *PIECES]
     index = {
         "policy": name,
-        "locked": locked,
+        "locked": locked_on,
         "verdict": facts.verdict,
         "runs": [Path(os.path.relpath(run.resolve(), out.resolve())).as_posix() for run in runs],
         "viewproof": facts.version,
@@ -66,23 +66,21 @@ def check(out: Path, decide: Callable[[Path, Path], Verdict]) -> list[str]:
     """
     index = read(out / INDEX)
     runs, name = index.get("runs"), index.get("policy")
-    if not (
-        isinstance(runs, list) and runs and all(isinstance(each, str) for each in runs) and isinstance(name, str)
-    ):
+    if not (isinstance(runs, list) and runs and all(isinstance(run, str) for run in runs) and isinstance(name, str)):
         raise ValueError(f"`{out / INDEX}` must name the policy and the runs")
     with tempfile.TemporaryDirectory(dir=out.resolve().parent) as folder:  # so that relative paths are the same
-        again = Path(folder)
-        folders = [out / each for each in runs]
-        write(again, out / POLICY, str(name), folders, lambda run: decide(out / POLICY, run))
-        return list(_differences(out, again))
+        copy = Path(folder)
+        folders = [out / run for run in runs]
+        write(copy, out / POLICY, str(name), folders, lambda run: decide(out / POLICY, run))
+        return list(_differences(out, copy))
 
 
-def _differences(out: Path, again: Path) -> Iterator[str]:
-    names = {path.name for folder in (out, again) for path in folder.iterdir()}
+def _differences(out: Path, copy: Path) -> Iterator[str]:
+    names = {path.name for folder in (out, copy) for path in folder.iterdir()}
     for name in sorted(names):
         if not (out / name).is_file():
             yield f"{name}: it is missing"
-        elif not (again / name).is_file():
+        elif not (copy / name).is_file():
             yield f"{name}: it is no piece of this evidence"
-        elif (out / name).read_bytes() != (again / name).read_bytes():
+        elif (out / name).read_bytes() != (copy / name).read_bytes():
             yield f"{name}: it is not what the policy and the runs give"

@@ -34,7 +34,7 @@ from attacks.experiment.sections import Sections, sections
 from attacks.experiment.states import Entry, entered
 from attacks.experiment.units import Elsewhere, Execute, here, tables, work
 from attacks.experiment.workers import Place, cluster, processes
-from attacks.gate.verdict import described
+from attacks.gate.verdict import verdict_text
 from attacks.report.comparison import ComparedRuns, own_page, write_page
 from attacks.report.facts import gallery, legend
 from attacks.report.runs import collect
@@ -282,7 +282,7 @@ def _write(
 
 def _print(out: Path, content: dict[str, Any], outcome: Outcome) -> None:
     if content["gate"] is not None:
-        print(described(content["gate"]))
+        print(verdict_text(content["gate"]))
     print(headline(content))
     print(f"gallery: {gallery(content)}")
     for warning in warnings(content):

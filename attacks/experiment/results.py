@@ -27,7 +27,7 @@ from attacks.experiment.outcome import Outcome
 from attacks.experiment.required import verdict_of
 from attacks.experiment.sections import Sections
 from attacks.report.facts import step_text, verdict
-from attacks.report.words import fit_arms, p_value, written
+from attacks.report.words import fit_arms, interval_text, p_value
 from attacks.schema.patch import PatchConfig
 from attacks.schema.validate import Run
 from attacks.study.patch_record import facts
@@ -232,12 +232,12 @@ def table(content: dict[str, Any]) -> str:
     width = 2 + max(map(len, content["arms"]))
     lines = [f"{'arm':<{width}}{'success':<22}{'cosine to clean':<24}chosen step"]
     for arm, row in content["arms"].items():
-        line = f"{arm:<{width}}{written(row['success']):<22}{written(row['cosine']):<24}{step_text(row)}"
+        line = f"{arm:<{width}}{interval_text(row['success']):<22}{interval_text(row['cosine']):<24}{step_text(row)}"
         lines.append(line.rstrip())
-    eot, plain = (written(content["arms"][arm]["worst_cosine"]) for arm in ("eot", "no_eot"))
+    eot, plain = (interval_text(content["arms"][arm]["worst_cosine"]) for arm in ("eot", "no_eot"))
     which = ", refined" if content["bank"]["refine"] else " of the bank"
     if fit := fit_arms(content).get(SAME):
-        success = ", ".join(f"{arm} {written(row['success'])}" for arm, row in fit.items())
+        success = ", ".join(f"{arm} {interval_text(row['success'])}" for arm, row in fit.items())
         lines.append(f"on the pictures that they were made from: success {success}")
     return "\n".join([*lines, f"worst view{which}: cosine eot {eot}, no_eot {plain}"])
 
@@ -253,7 +253,7 @@ def comparison_lines(content: dict[str, Any]) -> list[str]:
     """The secondary comparisons of success on the attack's own distribution, for the terminal."""
     rows = [row for row in content["comparisons"] if (row["bank"], row["measure"]) == (SAME, "success")]
     return [
-        f"success of {row['arm']} minus {row['other']}: {written(row['difference'], sign='+')}, "
+        f"success of {row['arm']} minus {row['other']}: {interval_text(row['difference'], sign='+')}, "
         + (f"p {p_value(row['p_holm'])} (Holm)" if row["needed"] is None else p_value(None, row["needed"]))
         for row in rows
         if row["other"] != "clean"

@@ -19,27 +19,28 @@ from attacks.evaluation.per_image import (
     number_column,
     with_a_value,
 )
-from attacks.gate.policy import ATTACK, HARM, MOST_OF, Policy, Requirement, span
+from attacks.gate.policy import ATTACK, HARM, P10_SHARE, Policy, Requirement, span
 from attacks.gate.sequence import confidence_sequence
-from attacks.gate.verdict import TOO_FEW, Decided, Verdict, Word
+from attacks.gate.verdict import RANGE_REASON, Decision, Verdict, Word
 
 #: A number of further pictures above this is no plan.
-MOST_MORE = 1_000_000
+MAX_PICTURES = 1_000_000
 #: The check that an attack's loss no longer falls; one that is too short for it may be weak.
-SETTLED = "plateau"
+PLATEAU = "plateau"
 #: The arms whose values depend on an attack.
-ATTACKED = ("no_eot", "one_view", "eot")
+ATTACK_ARMS = ("no_eot", "one_view", "eot")
 #: Why a bar that chance meets says nothing.
 AT_RANDOM = "an encoder that answers at random meets it"
 
 
-class Estimate(NamedTuple):
-    """A value with the ends of its 95 % interval; not `known`: only a range, because there are too few clusters."""
+class BoundedMean(NamedTuple):
+    """A value with the ends of its 95 % interval; without `has_interval` only a range, for too few
+    clusters."""
 
     value: float
     low: float
     high: float
-    known: bool = True
+    has_interval: bool = True
 
 
 def decide(policy: Policy, run: str, content: Mapping[str, Any], rows: Sequence[Row], sequential: bool) -> Verdict:
@@ -58,15 +59,15 @@ def decide(policy: Policy, run: str, content: Mapping[str, Any], rows: Sequence[
     Raises ValueError where the run lacks what a row asks for.
     """
     reasons, rows = weaknesses(content), judged_rows(rows)
-    decided = [decided_row(requirement, rows, sequential) for requirement in policy.requirements]
-    decided = _beyond_chance([_not_beaten(row, rows) for row in decided], content)
+    decisions = [decided_row(requirement, rows, sequential) for requirement in policy.requirements]
+    decisions = _beyond_chance([_not_beaten(row, rows) for row in decisions], content)
     if reasons:
         note = "the attack or its record is not reliable"
-        decided = [
-            replace(row, verdict="UNDECIDED", reason=note) if row.verdict == "PASS" else row for row in decided
+        decisions = [
+            replace(row, verdict="UNDECIDED", reason=note) if row.verdict == "PASS" else row for row in decisions
         ]
-        decided = [replace(row, more=None) for row in decided]  # more pictures of such an attack decide nothing
-    return Verdict(policy, run, tuple(decided), reasons, sequential)
+        decisions = [replace(row, more=None) for row in decisions]  # more pictures of such an attack decide nothing
+    return Verdict(policy, run, tuple(decisions), reasons, sequential)
 
 
 def weaknesses(content: Mapping[str, Any]) -> tuple[str, ...]:
@@ -76,10 +77,10 @@ def weaknesses(content: Mapping[str, Any]) -> tuple[str, ...]:
         reasons.append("the attack was not checked (sanity=none)")
     else:
         reasons += [f"the check of the attack {name} failed" for name in sanity["failed"]]
-        skipped = [check["name"] for check in sanity["checks"] if check["verdict"] == "skipped"]
-        if len(skipped) == len(sanity["checks"]):
+        skipped_checks = [check["name"] for check in sanity["checks"] if check["verdict"] == "skipped"]
+        if len(skipped_checks) == len(sanity["checks"]):
             reasons.append("no check of the attack was made")
-        elif SETTLED in skipped:
+        elif PLATEAU in skipped_checks:
             reasons.append("the attack is too short to show that its loss has settled (attack.gradients)")
     if (split := content.get("split")) is not None and not split["judge"]:
         reasons.append("the perturbation is judged on the pictures it was made from (docs/shared_perturbations.md)")
@@ -94,26 +95,26 @@ def weaknesses(content: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(reasons))
 
 
-def _beyond_chance(decided: Sequence[Decided], content: Mapping[str, Any]) -> list[Decided]:
+def _beyond_chance(decisions: Sequence[Decision], content: Mapping[str, Any]) -> list[Decision]:
     """The rows, UNDECIDED where every reachable value meets the bar, or an encoder that answers at random does.
 
     Such an encoder always meets a bar on a change (`shift`), and on what an attacker with a target reaches: these
     rows count beside one that passes and that it does not meet."""
-    decided = [replace(row, **content.get("chance", {}).get(row.requirement.measure, {})) for row in decided]
-    reasons = [_unearned(row) for row in decided]
-    solid = any(row.verdict == "PASS" and not reason for row, reason in zip(decided, reasons, strict=True))
+    decisions = [replace(row, **content.get("chance", {}).get(row.requirement.measure, {})) for row in decisions]
+    reasons = [_empty_reason(row) for row in decisions]
+    solid = any(row.verdict == "PASS" and not reason for row, reason in zip(decisions, reasons, strict=True))
     relative = ("shift", *(HARM if content["threat"]["targeted"] else ()))
     result = []
-    for row, reason in zip(decided, reasons, strict=True):
+    for row, reason in zip(decisions, reasons, strict=True):
         counts = not reason or (reason == AT_RANDOM and solid and row.requirement.measure in relative)
         if row.verdict != "FAIL" and not counts:
-            reason = f"{TOO_FEW}; {reason}" if row.ranged else reason
+            reason = f"{RANGE_REASON}; {reason}" if row.has_range else reason
             row = replace(row, verdict="UNDECIDED", reason=reason, more=None)
         result.append(row)
     return result
 
 
-def _unearned(row: Decided) -> str:
+def _empty_reason(row: Decision) -> str:
     """Why a row says nothing of an encoder that passes it, or nothing."""
     if row.chance is None or row.least is None or row.most is None:
         return "the run does not say what chance is: run it again"
@@ -124,92 +125,92 @@ def _unearned(row: Decided) -> str:
 
 
 def _of_eot(row: Mapping[str, Any], measure: str) -> bool:
-    return bool((row["bank"], row["measure"]) == ("same", measure) and row["other"] in ATTACKED)
+    return bool((row["bank"], row["measure"]) == ("same", measure) and row["other"] in ATTACK_ARMS)
 
 
-def _not_beaten(decided: Decided, rows: Sequence[Row]) -> Decided:
+def _not_beaten(decision: Decision, rows: Sequence[Row]) -> Decision:
     """A row on the worst cluster of the attack with EOT passes only if that of each other attack meets the bar, too:
     whatever they do on average, one that breaks a cluster shows that the encoder can be broken there."""
-    requirement = decided.requirement
-    if (decided.verdict, requirement.of, requirement.arm) != ("PASS", "worst", ATTACK):
-        return decided
-    for arm in ATTACKED[:-1]:
-        others = with_a_value(requirement.measure, _of(rows, requirement.bank, arm))
-        if others and decided_row(replace(requirement, arm=arm), others, False).verdict != "PASS":
+    requirement = decision.requirement
+    if (decision.verdict, requirement.of, requirement.arm) != ("PASS", "worst", ATTACK):
+        return decision
+    for arm in ATTACK_ARMS[:-1]:
+        other_rows = with_a_value(requirement.measure, _arm_rows(rows, requirement.bank, arm))
+        if other_rows and decided_row(replace(requirement, arm=arm), other_rows, False).verdict != "PASS":
             note = f"the arm {arm} breaks a cluster that the attack with EOT does not"
-            return replace(decided, verdict="UNDECIDED", reason=note)
-    return decided
+            return replace(decision, verdict="UNDECIDED", reason=note)
+    return decision
 
 
-def _of(rows: Sequence[Row], bank: str, arm: str) -> list[Row]:
+def _arm_rows(rows: Sequence[Row], bank: str, arm: str) -> list[Row]:
     return [row for row in rows if (row["bank"], row["arm"]) == (bank, arm)]
 
 
-def decided_row(requirement: Requirement, rows: Sequence[Row], sequential: bool) -> Decided:
+def decided_row(requirement: Requirement, rows: Sequence[Row], sequential: bool) -> Decision:
     """A requirement on the rows of a run, whatever its attack is worth."""
-    some = with_a_value(requirement.measure, _of(rows, requirement.bank, requirement.arm))
-    column = number_column(some, requirement.measure) if some and requirement.measure in some[0] else None
+    arm_rows = with_a_value(requirement.measure, _arm_rows(rows, requirement.bank, requirement.arm))
+    column = number_column(arm_rows, requirement.measure) if arm_rows and requirement.measure in arm_rows[0] else None
     if column is None:
         raise ValueError(f"`{requirement}`: the run has no {requirement.measure} of {requirement.arm} on that bank")
-    values = by_cluster(column, cluster_column(some))
-    size = (len(values), len(some))
+    values = by_cluster(column, cluster_column(arm_rows))
+    size = (len(values), len(arm_rows))
     if requirement.of == "worst":
         worst = float(values.max() if requirement.at_least is None else values.min())
         good = requirement.meets(worst)
         note = "for the pictures of this run alone"
-        return Decided(
+        return Decision(
             requirement, "PASS" if good else "FAIL", worst, worst, worst, *size, reason=note if good else ""
         )
     if requirement.of == "p10":
         sides = values <= requirement.bar if requirement.at_least is None else values >= requirement.bar
-        share = Requirement(requirement.measure, requirement.arm, at_least=MOST_OF)
+        share = Requirement(requirement.measure, requirement.arm, at_least=P10_SHARE)
         estimate = _sequential(sides.double(), 0, 1) if sequential else _share(sides)
-        estimate = estimate._replace(known=not has_fit_rows(some))
-        return _decided(requirement, share, estimate, size)
+        estimate = estimate._replace(has_interval=not has_fit_rows(arm_rows))
+        return _decision(requirement, share, estimate, size)
     if sequential:
         estimate = _sequential(values, *span(requirement.measure))
     elif len(values) == 1:
-        estimate = Estimate(float(values[0]), float(values[0]), float(values[0]), known=False)
+        estimate = BoundedMean(float(values[0]), float(values[0]), float(values[0]), has_interval=False)
     else:
-        interval = measure_summary(requirement.measure, some)
+        interval = measure_summary(requirement.measure, arm_rows)
         assert interval is not None
         mean, low, high = (float(str(interval[key])) for key in ("mean", "low", "high"))
-        estimate = Estimate(mean, low, high, interval["kind"] == "interval")
-    return _decided(requirement, requirement, estimate, size)
+        estimate = BoundedMean(mean, low, high, interval["kind"] == "interval")
+    return _decision(requirement, requirement, estimate, size)
 
 
-def _decided(requirement: Requirement, bar: Requirement, estimate: Estimate, size: tuple[int, int]) -> Decided:
+def _decision(requirement: Requirement, bar: Requirement, estimate: BoundedMean, size: tuple[int, int]) -> Decision:
     """The verdict of a requirement whose estimate is compared with `bar`."""
-    value, low, high, known = estimate
+    value, low, high, has_interval = estimate
     clusters, pictures = size
     word: Word = "UNDECIDED"
-    if known and bar.meets(low) == bar.meets(high):
+    if has_interval and bar.meets(low) == bar.meets(high):
         word = "PASS" if bar.meets(low) else "FAIL"
-    more, reason = None, ""
-    if not known:
+    extra, reason = None, ""
+    if not has_interval:
         fewest = FEWEST_MEANS if requirement.measure in MEANS and requirement.of == "mean" else FEWEST_SHARES
-        more = math.ceil((fewest - clusters) * pictures / clusters) if clusters < fewest else None
-        reason = TOO_FEW
+        extra = math.ceil((fewest - clusters) * pictures / clusters) if clusters < fewest else None
+        reason = RANGE_REASON
     elif word == "UNDECIDED" and value != bar.bar:
         side = high - value if bar.bar > value else value - low
         factor = (side / abs(value - bar.bar)) ** 2
-        more = math.ceil(pictures * (factor - 1)) if 1 < factor < MOST_MORE / pictures else None
-    return Decided(requirement, word, value, low, high, clusters, pictures, more, reason)
+        extra = math.ceil(pictures * (factor - 1)) if 1 < factor < MAX_PICTURES / pictures else None
+    return Decision(requirement, word, value, low, high, clusters, pictures, extra, reason)
 
 
-def _share(good: Tensor) -> Estimate:
+def _share(good: Tensor) -> BoundedMean:
     """The share of clusters that are good, with the interval of Clopper & Pearson (1934)."""
     import scipy  # its parts are loaded when first used
 
     hits, n = int(good.sum()), len(good)
     ends = scipy.stats.binomtest(hits, n).proportion_ci(0.95, "exact")
-    return Estimate(hits / n, float(ends.low), float(ends.high))
+    return BoundedMean(hits / n, float(ends.low), float(ends.high))
 
 
-def _sequential(values: Tensor, low: float, high: float) -> Estimate:
+def _sequential(values: Tensor, low: float, high: float) -> BoundedMean:
     """The mean of values in [low, high] with the ends of its confidence sequence after the last."""
     units = array(values).clip(low, high)  # a cosine in float32 may be 1 + 1e-7
     lows, highs = confidence_sequence((units - low) / (high - low))
     scale = high - low
     mean, ends = float(units.mean()), (low + scale * float(lows[-1]), low + scale * float(highs[-1]))
-    return Estimate(mean, min(ends[0], mean), max(ends[1], mean))
+    return BoundedMean(mean, min(ends[0], mean), max(ends[1], mean))

@@ -21,12 +21,12 @@ POLICIES = CONFIGS / "policies"
 #: In the directory of a run that is required to meet one: the policy as it was when the run began.
 POLICY = "policy.yaml"
 #: Far more than a policy needs.
-MOST_BYTES, MOST_ROWS = 2**16, 100
-ARMS, BANKS, OF = ("clean", "noise", "no_eot", "one_view", "eot"), ("same", "wide"), ("mean", "p10", "worst")
+MAX_BYTES, MAX_ROWS = 2**16, 100
+ARMS, BANKS, STATISTICS = ("clean", "noise", "no_eot", "one_view", "eot"), ("same", "wide"), ("mean", "p10", "worst")
 #: The arm of the attack, and the measures that rise with its success; all others fall.
 ATTACK, HARM = "eot", ("success", "success_survived", "goal_cosine")
 #: The share of clusters that must meet the bar of a row `of: p10`.
-MOST_OF = 0.9
+P10_SHARE = 0.9
 HEX = re.compile(r"[0-9a-f]{12,64}")
 
 
@@ -56,7 +56,7 @@ class Requirement:
 
     def __str__(self) -> str:
         views = "" if self.bank == "same" else f", {self.bank} views"
-        whole = {"mean": "", "p10": f" in {MOST_OF:.0%} of the clusters", "worst": " in every cluster"}[self.of]
+        whole = {"mean": "", "p10": f" in {P10_SHARE:.0%} of the clusters", "worst": " in every cluster"}[self.of]
         return f"{self.measure} of {self.arm}{views} {'<=' if self.at_least is None else '>='} {self.bar:g}{whole}"
 
 
@@ -77,12 +77,12 @@ class Policy:
 
 def policy_file(name: str | Path) -> Path:
     """The file of a policy: a path, or the name of one in configs/policies. Raises FileNotFoundError."""
-    path, bundled = Path(name), POLICIES / f"{name}.yaml"
-    if path.suffix not in (".yaml", ".yml") and bundled.is_file():
-        return bundled
+    path, bundled_file = Path(name), POLICIES / f"{name}.yaml"
+    if path.suffix not in (".yaml", ".yml") and bundled_file.is_file():
+        return bundled_file
     if not path.is_file():
-        known = ", ".join(sorted(each.stem for each in POLICIES.glob("*.yaml")))
-        raise FileNotFoundError(f"policy `{printable(path)}` is no file; bundled policies: {known}")
+        names = ", ".join(sorted(file.stem for file in POLICIES.glob("*.yaml")))
+        raise FileNotFoundError(f"policy `{printable(path)}` is no file; bundled policies: {names}")
     return path
 
 
@@ -93,84 +93,84 @@ def read_policy(name: str | Path) -> Policy:
         FileNotFoundError, ValueError: in one line, with the key, what is allowed, and the value.
     """
     path = policy_file(name)
-    where = f"policy `{printable(path)}`"
+    label = f"policy `{printable(path)}`"
     data = path.read_bytes()
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"{where} is larger than {MOST_BYTES // 1024} KiB: is it a policy?")
+    if len(data) > MAX_BYTES:
+        raise ValueError(f"{label} is larger than {MAX_BYTES // 1024} KiB: is it a policy?")
     try:
-        refuse_marks(data.decode(), where)
+        refuse_marks(data.decode(), label)
         content = yaml.safe_load(data)
     except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{where} is not valid YAML: {' '.join(str(error).split())[:300]}") from None
-    refuse_credentials(data.decode(), where)
-    refuse_code(content, where)
-    return _policy(content, where, hashlib.sha256(data).hexdigest())
+        raise ValueError(f"{label} is not valid YAML: {' '.join(str(error).split())[:300]}") from None
+    refuse_credentials(data.decode(), label)
+    refuse_code(content, label)
+    return _policy(content, label, hashlib.sha256(data).hexdigest())
 
 
-def _policy(content: Any, where: str, digest: str) -> Policy:
-    _refuse_unknown(content, Policy, {"digest"}, where)
+def _policy(content: Any, label: str, digest: str) -> Policy:
+    _check_keys(content, Policy, {"digest"}, label)
     for key in ("claim", "date", "requirements"):
         if not content.get(key):
-            raise ValueError(f"{where}: `{key}` is missing: a policy has a claim, a date and requirements")
+            raise ValueError(f"{label}: `{key}` is missing: a policy has a claim, a date and requirements")
     if not isinstance(content["claim"], str):
-        raise ValueError(f"{where}: `claim` must be a sentence; got {content['claim']!r}")
+        raise ValueError(f"{label}: `claim` must be a sentence; got {content['claim']!r}")
     try:
         day = date.fromisoformat(str(content["date"]))
     except ValueError:
-        raise ValueError(f"{where}: `date` must be a day such as 2026-11-24; got {content['date']!r}") from None
+        raise ValueError(f"{label}: `date` must be a day such as 2026-11-24; got {content['date']!r}") from None
     encoder = content.get("encoder")
     if encoder is not None and not (isinstance(encoder, str) and HEX.fullmatch(encoder)):
-        raise ValueError(f"{where}: `encoder` must be 12 to 64 hexadecimal digits of a SHA-256; got {encoder!r}")
+        raise ValueError(f"{label}: `encoder` must be 12 to 64 hexadecimal digits of a SHA-256; got {encoder!r}")
     threat = content.get("threat") or {}
     if not isinstance(threat, Mapping) or not all(isinstance(v, str | int | float) for v in threat.values()):
-        raise ValueError(f"{where}: `threat` must map keys of a run to values, as perturbation.eps: 8/255")
+        raise ValueError(f"{label}: `threat` must map keys of a run to values, as perturbation.eps: 8/255")
     if content.get("checks", "all") != "all":
-        raise ValueError(f"{where}: `checks` must be all: no attack whose checks failed can pass")
+        raise ValueError(f"{label}: `checks` must be all: no attack whose checks failed can pass")
     rows = content["requirements"]
-    if not isinstance(rows, list) or len(rows) > MOST_ROWS:
-        raise ValueError(f"{where}: `requirements` must be a list of at most {MOST_ROWS} rows")
-    requirements = tuple(_requirement(row, f"{where}: requirement {i}") for i, row in enumerate(rows, 1))
+    if not isinstance(rows, list) or len(rows) > MAX_ROWS:
+        raise ValueError(f"{label}: `requirements` must be a list of at most {MAX_ROWS} rows")
+    requirements = tuple(_requirement(row, f"{label}: requirement {i}") for i, row in enumerate(rows, 1))
     if ATTACK not in {row.arm for row in requirements}:
         raise ValueError(
-            f"{where}: `requirements` must have a row of the arm {ATTACK}: the others say nothing of the attack"
+            f"{label}: `requirements` must have a row of the arm {ATTACK}: the others say nothing of the attack"
         )
     values = tuple((str(key), str(value)) for key, value in threat.items())
     return Policy(" ".join(content["claim"].split()), day.isoformat(), requirements, encoder, values, digest=digest)
 
 
-def _requirement(row: Any, where: str) -> Requirement:
-    _refuse_unknown(row, Requirement, set(), where)
-    given = Requirement(**({"measure": "", "arm": ""} | row))
-    for key, known in (("measure", (*MEANS, *SHARES)), ("arm", ARMS), ("bank", BANKS), ("of", OF)):
-        value = getattr(given, key)
-        if value not in known and not (key == "measure" and re.fullmatch(r"tar_0\.\d+", str(value))):
+def _requirement(row: Any, label: str) -> Requirement:
+    _check_keys(row, Requirement, set(), label)
+    result = Requirement(**({"measure": "", "arm": ""} | row))
+    for key, choices in (("measure", (*MEANS, *SHARES)), ("arm", ARMS), ("bank", BANKS), ("of", STATISTICS)):
+        value = getattr(result, key)
+        if value not in choices and not (key == "measure" and re.fullmatch(r"tar_0\.\d+", str(value))):
             raise ValueError(
-                f"{where}: `{key}` must be one of {', '.join(known)}; got {value!r}{closest(str(value), known)}"
+                f"{label}: `{key}` must be one of {', '.join(choices)}; got {value!r}{closest(str(value), choices)}"
             )
-    bars = [each for each in (given.at_least, given.at_most) if each is not None]
+    bars = [bar for bar in (result.at_least, result.at_most) if bar is not None]
     if len(bars) != 1:
-        raise ValueError(f"{where}: give `at_least` or `at_most`, one of the two; got {len(bars)}")
-    low, high = span(given.measure)
+        raise ValueError(f"{label}: give `at_least` or `at_most`, one of the two; got {len(bars)}")
+    low, high = span(result.measure)
     if isinstance(bars[0], bool) or not isinstance(bars[0], int | float) or not low <= bars[0] <= 1:
-        raise ValueError(f"{where}: the bar of {given.measure} must be a number from {low:g} to 1; got {bars[0]!r}")
-    side, limit = ("at_most", high) if given.measure in HARM else ("at_least", low)
-    if getattr(given, side) is None:
+        raise ValueError(f"{label}: the bar of {result.measure} must be a number from {low:g} to 1; got {bars[0]!r}")
+    side, limit = ("at_most", high) if result.measure in HARM else ("at_least", low)
+    if getattr(result, side) is None:
         raise ValueError(
-            f"{where}: {given.measure} must have `{side}`: the other side praises an attack; got {given}"
+            f"{label}: {result.measure} must have `{side}`: the other side praises an attack; got {result}"
         )
-    if given.bar == limit:
-        raise ValueError(f"{where}: the bar of {given.measure} must differ from {limit:g}, which every value meets")
-    return given
+    if result.bar == limit:
+        raise ValueError(f"{label}: the bar of {result.measure} must differ from {limit:g}, which every value meets")
+    return result
 
 
-def _refuse_unknown(content: Any, schema: type, own: set[str], where: str) -> None:
-    known = [field.name for field in fields(schema) if field.name not in own]
+def _check_keys(content: Any, schema: type, internal: set[str], label: str) -> None:
+    keys = [field.name for field in fields(schema) if field.name not in internal]
     if not isinstance(content, Mapping):
-        raise ValueError(f"{where} must map keys to values, of {', '.join(known)}; it is a {type(content).__name__}")
+        raise ValueError(f"{label} must map keys to values, of {', '.join(keys)}; it is a {type(content).__name__}")
     for key in content:
-        if key not in known:
+        if key not in keys:
             raise ValueError(
-                f"{where}: unknown key `{printable(key)}`: known are {', '.join(known)}{closest(str(key), known)}"
+                f"{label}: unknown key `{printable(key)}`: known are {', '.join(keys)}{closest(str(key), keys)}"
             )
 
 

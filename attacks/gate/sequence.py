@@ -27,8 +27,8 @@ def confidence_sequence(values: Floats, alpha: float = ALPHA) -> tuple[Floats, F
     n, t = len(values), np.arange(1, len(values) + 1)
     mean = (0.5 + np.cumsum(values)) / (t + 1)
     variance = (0.25 + np.cumsum((values - mean) ** 2)) / (t + 1)
-    before = np.concatenate([[0.25], variance[:-1]]) if n else variance
-    bets = np.sqrt(2 * math.log(1 / alpha) / (before * t * np.log1p(t)))
+    previous = np.concatenate([[0.25], variance[:-1]]) if n else variance
+    bets = np.sqrt(2 * math.log(1 / alpha) / (previous * t * np.log1p(t)))
     means = np.linspace(0, 1, GRID)
     lows, highs = np.zeros(n + 1), np.ones(n + 1)
     above, below = np.zeros(GRID), np.zeros(GRID)  # the logarithms of the capitals
@@ -39,7 +39,7 @@ def confidence_sequence(values: Floats, alpha: float = ALPHA) -> tuple[Floats, F
         above += np.log1p(np.minimum(bet, most_above) * (x - means))
         below += np.log1p(-np.minimum(bet, most_below) * (x - means))
         # A capital falls, or rises, with m: the means that it refutes lie at one end.
-        refuted, rest = np.flatnonzero(above >= limit), np.flatnonzero(below >= limit)
-        lows[i + 1] = max(lows[i], means[refuted[-1]] if len(refuted) else 0.0)
-        highs[i + 1] = min(highs[i], means[rest[0]] if len(rest) else 1.0)
+        above_limit, below_limit = np.flatnonzero(above >= limit), np.flatnonzero(below >= limit)
+        lows[i + 1] = max(lows[i], means[above_limit[-1]] if len(above_limit) else 0.0)
+        highs[i + 1] = min(highs[i], means[below_limit[0]] if len(below_limit) else 1.0)
     return lows, highs

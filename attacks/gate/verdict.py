@@ -12,7 +12,7 @@ Word = Literal["PASS", "FAIL", "UNDECIDED"]
 #: The exit codes of commands that decide; 1 is an error.
 CODES: dict[str, int] = {"PASS": 0, "FAIL": 3, "UNDECIDED": 4}
 #: The reason of a row that has only a range.
-TOO_FEW = "too few clusters for an interval"
+RANGE_REASON = "too few clusters for an interval"
 
 
 def exit_code(gate: Mapping[str, Any] | None) -> int:
@@ -21,7 +21,7 @@ def exit_code(gate: Mapping[str, Any] | None) -> int:
 
 
 @dataclass(frozen=True)
-class Decided:
+class Decision:
     """A requirement with its verdict: the value with the ends of its 95 % interval, over so many clusters and
     pictures; about how many pictures `more` would decide it (None: unknown), the reason of a verdict that does not
     follow from the interval, and the `chance` of the measure with its `least` and `most` reachable value (None: the
@@ -41,14 +41,14 @@ class Decided:
     most: float | None = None
 
     @property
-    def ranged(self) -> bool:
+    def has_range(self) -> bool:
         """Whether the ends are those of a range, because there are too few clusters for an interval."""
-        return self.reason.startswith(TOO_FEW)
+        return self.reason.startswith(RANGE_REASON)
 
     @property
     def number(self) -> str:
         """The value with the ends of its interval in brackets, or of the range in parentheses."""
-        return numbered(vars(self))
+        return number_text(vars(self))
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ class Verdict:
 
     policy: "Policy"
     run: str
-    rows: tuple[Decided, ...]
+    rows: tuple[Decision, ...]
     reasons: tuple[str, ...] = ()
     sequential: bool = False
 
@@ -89,7 +89,7 @@ class Verdict:
         }
 
     def __str__(self) -> str:
-        return described(self.as_dict(), self.run)
+        return verdict_text(self.as_dict(), self.run)
 
     def _repr_html_(self) -> str:
         gate = self.as_dict()
@@ -98,7 +98,7 @@ class Verdict:
         return f"<p><b>{self.verdict}</b>: {escape(self.policy.claim)}</p><table>{rows}</table>{reasons}"
 
 
-def described(gate: Mapping[str, Any], run: str = "") -> str:
+def verdict_text(gate: Mapping[str, Any], run: str = "") -> str:
     """The section `gate` of metrics.json in lines of a terminal."""
     cells = [("requirement", "value", "verdict", "from"), *table(gate)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -110,13 +110,13 @@ def described(gate: Mapping[str, Any], run: str = "") -> str:
 def table(gate: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     """A row for each requirement of such a section: its text, its value with the ends of the interval in brackets, or
     of the range in parentheses, the verdict, and what it follows from."""
-    return [(row["text"], numbered(row), row["verdict"], _note(row)) for row in gate["rows"]]
+    return [(row["text"], number_text(row), row["verdict"], _note(row)) for row in gate["rows"]]
 
 
-def numbered(row: Mapping[str, Any]) -> str:
+def number_text(row: Mapping[str, Any]) -> str:
     """The `number` of a row of such a section."""
     value, low, high = (f"{row[key]:.3g}" for key in ("value", "low", "high"))
-    return f"{value} ({low} to {high})" if row["reason"].startswith(TOO_FEW) else f"{value} [{low}, {high}]"
+    return f"{value} ({low} to {high})" if row["reason"].startswith(RANGE_REASON) else f"{value} [{low}, {high}]"
 
 
 def level_text(level: Mapping[str, Any]) -> str:
@@ -125,8 +125,8 @@ def level_text(level: Mapping[str, Any]) -> str:
 
 
 def _note(row: Mapping[str, Any]) -> str:
-    more = "" if row["more"] is None else f"; about {row['more']} pictures more decide it"
+    plan = "" if row["more"] is None else f"; about {row['more']} pictures more decide it"
     level = "" if row["chance"] is None else f"; {level_text(row)}"
-    return f"{row['pictures']} pictures in {row['clusters']} clusters{level}{more}" + (
+    return f"{row['pictures']} pictures in {row['clusters']} clusters{level}{plan}" + (
         f"; {row['reason']}" if row["reason"] else ""
     )

@@ -18,7 +18,7 @@ from attacks.data.images import to_bytes
 from attacks.physical import photo_report
 from attacks.physical.colour_fit import ColourFit
 from attacks.physical.photo_measure import PhotoMeasurement, file_name, magnified
-from attacks.report.words import counted, written
+from attacks.report.words import count_text, interval_text
 from attacks.runtime.files import atomic, write_json, write_text
 from attacks.runtime.tables import write_rows
 
@@ -110,7 +110,7 @@ def table(content: dict[str, Any]) -> str:
 def _figures(content: dict[str, Any]) -> list[str]:
     """The scores of all photographs, the digital ones, and where the difference comes from."""
     prediction, arm = content["prediction"], content["arm"]
-    rows = {counted(len(content["photos"]), "photograph"): content["photographs"]}
+    rows = {count_text(len(content["photos"]), "photograph"): content["photographs"]}
     for name, row in content["digital"].items():
         rows[f"digital, {name}"] = row
         if name == arm and prediction is not None:
@@ -121,7 +121,7 @@ def _figures(content: dict[str, Any]) -> list[str]:
     wide = max(map(len, rows)) + 2
     lines = [f"{'':<{wide}}{'cosine to clean':<26}{'recall@1':<26}{'success':<8}"]
     for name, row in rows.items():
-        lines.append(f"{name:<{wide}}" + "".join(f"{written(cell, 3):<26}" for cell in row.values()).rstrip())
+        lines.append(f"{name:<{wide}}" + "".join(f"{interval_text(cell, 3):<26}" for cell in row.values()).rstrip())
     if prediction is not None:
         shares = ", ".join(f"{name} {value:+.3f}" for name, value in prediction["gap"].items() if value is not None)
         lines.append(

@@ -42,7 +42,7 @@ def variables(palette: dict[str, str]) -> str:
     return " ".join(f"--{name}: {colour};" for name, colour in palette.items())
 
 
-def themed(svg: str) -> str:
+def page_colours(svg: str) -> str:
     """A drawing in the light palette, with its colours replaced by the page's variables. White is kept: it is the
     text of dark cells."""
     for name, colour in LIGHT.items():

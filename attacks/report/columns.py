@@ -1,11 +1,11 @@
-"""Tables of several runs: one list of columns makes the CSV file, the terminal's table and the page's table."""
+"""Tables and charts of several runs: one list of columns makes the CSV file and the tables of terminal and page."""
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from typing import Any, Literal, NamedTuple
 
 from attacks.evaluation.intervals import Interval
-from attacks.report.words import written
+from attacks.report.words import interval_text
 
 Cell = str | int | float | Interval | None
 
@@ -31,10 +31,28 @@ class PageTable(NamedTuple):
     rows: Sequence[tuple[str | None, Sequence[Cell]]]
 
 
+class Series(NamedTuple):
+    """A line of a drawing: an encoder with its values over x, in the order of x, and the number of its style, the
+    same in all drawings."""
+
+    name: str
+    style: int
+    points: tuple[tuple[float, Interval], ...]
+
+
+class Chart(NamedTuple):
+    """Lines over eps (`axis` is the norm) or over the width of the views (`axis` is "width"), for one measure."""
+
+    axis: str
+    measure: str
+    title: str
+    series: tuple[Series, ...]
+
+
 def csv_rows(columns: Sequence[Column], rows: Sequence[Any]) -> list[dict[str, object]]:
     """Rows for `write_rows`, all with the same keys."""
-    shown = [column for column in columns if column.csv]
-    return [{key: cell for column in shown for key, cell in _cells(column, row).items()} for row in rows]
+    visible = [column for column in columns if column.csv]
+    return [{key: cell for column in visible for key, cell in _cells(column, row).items()} for row in rows]
 
 
 def _cells(column: Column, row: Any) -> dict[str, object]:
@@ -48,29 +66,29 @@ def _cells(column: Column, row: Any) -> dict[str, object]:
 
 def text_rows(columns: Sequence[Column], rows: Sequence[Any]) -> list[list[str]]:
     """The heading and the rows in words. Columns without a value are left out."""
-    shown = _filled([column for column in columns if column.terminal], rows)
-    lines = [[in_words(column.value(row)) for column in shown] for row in rows]
-    return [[column.terminal for column in shown], *lines]
+    visible = _with_values([column for column in columns if column.terminal], rows)
+    lines = [[in_words(column.value(row)) for column in visible] for row in rows]
+    return [[column.terminal for column in visible], *lines]
 
 
 def page_table(
     columns: Sequence[Column], rows: Sequence[Any], links: Sequence[str | None], groups: Sequence[str] = ("",)
 ) -> PageTable:
     """The table of a page, its columns in the order of `groups`. Columns without a value are left out."""
-    shown = _filled([column for column in columns if column.page], rows)
-    shown.sort(key=lambda column: groups.index(column.group))
-    spans = [(group, len([*members])) for group, members in groupby(shown, key=lambda column: column.group)]
-    values = [[column.value(row) for column in shown] for row in rows]
-    return PageTable(shown, spans if len(groups) > 1 else [], [*zip(links, values, strict=True)])
+    visible = _with_values([column for column in columns if column.page], rows)
+    visible.sort(key=lambda column: groups.index(column.group))
+    spans = [(group, len([*members])) for group, members in groupby(visible, key=lambda column: column.group)]
+    values = [[column.value(row) for column in visible] for row in rows]
+    return PageTable(visible, spans if len(groups) > 1 else [], [*zip(links, values, strict=True)])
 
 
 def in_words(value: Cell) -> str:
     """A cell for a reader: an interval with its ends, a number without decimals, "" for a missing value."""
     if isinstance(value, Interval):
-        return written(value._asdict())
+        return interval_text(value._asdict())
     return "" if value is None else f"{value:.0f}" if isinstance(value, float) else str(value)
 
 
-def _filled(columns: Sequence[Column], rows: Sequence[Any]) -> list[Column]:
+def _with_values(columns: Sequence[Column], rows: Sequence[Any]) -> list[Column]:
     """The columns of which a row has a value."""
     return [column for column in columns if any(column.value(row) not in (None, "") for row in rows)]

@@ -13,7 +13,7 @@ from attacks.report.columns import csv_rows, page_table
 from attacks.report.environment import TEMPLATES, environment
 from attacks.report.pairs import PAIRS, RunPair, RunScores, compare_pairs, read_scores
 from attacks.report.ranking import RANKING, Standing, charts, ranking_tables
-from attacks.report.runs import GROUPS, RUNS, RunSummary, Skipped, collect
+from attacks.report.runs import GROUPS, RUNS, Omission, RunSummary, collect
 from attacks.runtime.files import write_text
 from attacks.runtime.tables import write_rows
 
@@ -31,9 +31,9 @@ class ComparedRuns:
     and the tables of runs, the most robust first."""
 
     runs: Sequence[RunSummary]
-    skipped: Sequence[Skipped]
+    omissions: Sequence[Omission]
     pairs: Sequence[RunPair] = ()
-    refused: Sequence[str] = ()
+    refusals: Sequence[str] = ()
     tables: Sequence[Sequence[Standing]] = ()
 
     @property
@@ -48,17 +48,17 @@ def compare_runs(names: Mapping[Path, str]) -> ComparedRuns:
     Raises:
         ValueError: too many runs.
     """
-    runs, skipped = collect(names)
+    runs, omissions = collect(names)
     scores: dict[str, RunScores] = {}
     for run in runs:
         try:
             scores[run.name] = read_scores(run.directory)
         except (ValueError, OSError) as error:
-            skipped.append(Skipped(run.name, f"only in the table: {error}"))
-    pairs, others = compare_pairs(scores)
-    refused = [f"{one} and {two}: {reason}" for one, two, reason in others[:MAX_LISTED]]
-    refused += [f"{len(others) - MAX_LISTED} more pairs"] if len(others) > MAX_LISTED else []
-    return ComparedRuns(runs, skipped, pairs, refused, ranking_tables(runs, scores, pairs))
+            omissions.append(Omission(run.name, f"only in the table: {error}"))
+    pairs, reasons = compare_pairs(scores)
+    refusals = [f"{first} and {second}: {reason}" for first, second, reason in reasons[:MAX_LISTED]]
+    refusals += [f"{len(reasons) - MAX_LISTED} more pairs"] if len(reasons) > MAX_LISTED else []
+    return ComparedRuns(runs, omissions, pairs, refusals, ranking_tables(runs, scores, pairs))
 
 
 def refuse_foreign(folder: Path, key: str) -> None:
@@ -104,8 +104,8 @@ def write_page(result: ComparedRuns, folder: Path) -> Path:
             ranking=[*zip((table[0] for table in result.tables), tables, strict=True)],
             drawings=drawings,
             more=len(lines) - len(drawings),
-            refused=result.refused,
-            skipped=result.skipped,
+            refusals=result.refusals,
+            omissions=result.omissions,
             script=Markup(script),
             digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         )

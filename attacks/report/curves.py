@@ -11,9 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullFormatter
 
 from attacks.report.colours import LIGHT
-from attacks.report.ranking import Chart
+from attacks.report.columns import Chart
 from attacks.report.svg import axis_label, legend, plain, to_svg
-from attacks.report.words import ARMS, OBJECTIVES, capitalised, measure_name
+from attacks.report.words import ARMS, OBJECTIVES, capital, measure_name
 from attacks.solvers.trace import Trace
 
 #: Markers that tell the arms apart without colour.
@@ -76,12 +76,12 @@ def drift_curve(drift: Mapping[str, Any], names: Mapping[str, str] = ARMS) -> Ma
     return to_svg(figure, "drift-curve", "Drift of the features, layer by layer", description)
 
 
-def radii_curve(found: Mapping[str, Any], norm: str) -> Markup:
+def radii_curve(content: Mapping[str, Any], norm: str) -> Markup:
     """The share of pictures that are broken, over the radius, with its interval."""
     unit, name = _radius_axis(norm)
     figure, axis = _axis((7.6, 3.0))
-    places = [unit * point["eps"] for point in found["curve"]]
-    _band(axis, places, [point["success"] for point in found["curve"]], "eot", ARMS["eot"])
+    places = [unit * point["eps"] for point in content["curve"]]
+    _band(axis, places, [point["success"] for point in content["curve"]], "eot", ARMS["eot"])
     axis.axhline(0.5, color=LIGHT["ink"], linestyle=":", linewidth=1)
     axis.set_xlabel(name)
     axis.set_ylabel("share of pictures broken")
@@ -114,7 +114,7 @@ def response_curve(curve: Mapping[str, Any], name: str, names: Mapping[str, str]
 def encoder_curve(chart: Chart, name: str) -> Markup:
     """A line for each encoder with its intervals, side by side where they would cover each other."""
     width = "width of the views' ranges (1: those of the attack)"
-    unit, x_label = (1, width) if chart.over == "width" else _radius_axis(chart.over)
+    unit, x_label = (1, width) if chart.axis == "width" else _radius_axis(chart.axis)
     lines = chart.series[:MAX_LINES]
     places = sorted({unit * x for line in lines for x, _ in line.points})
     step = 0.012 * (places[-1] - places[0])
@@ -135,7 +135,7 @@ def encoder_curve(chart: Chart, name: str) -> Markup:
     plain(axis)
     legend(figure, axis, 2 if max(len(line.name) for line in lines) < LONG else 1)
     description = f"A line for each encoder, with 95% intervals, {chart.title}. The tables have the numbers."
-    return to_svg(figure, name, f"{capitalised(measure_name(chart.measure))} {chart.title}", description)
+    return to_svg(figure, name, f"{capital(measure_name(chart.measure))} {chart.title}", description)
 
 
 class NotebookFigure(Figure):
@@ -180,6 +180,6 @@ def _axis(size: tuple[float, float]) -> tuple[Figure, Axes]:
 
 def _band(axis: Axes, x: Any, intervals: Sequence[Mapping[str, float]], arm: str, name: str) -> None:
     """A line of means with the band of their intervals."""
-    low, mean, high = ([each[key] for each in intervals] for key in ("low", "mean", "high"))
+    low, mean, high = ([interval[key] for interval in intervals] for key in ("low", "mean", "high"))
     axis.fill_between(x, low, high, color=LIGHT[arm], alpha=0.12, linewidth=0)
     axis.plot(x, mean, f"{MARKS[arm]}-", color=LIGHT[arm], markersize=3.5, linewidth=1.2, label=name)

@@ -26,8 +26,8 @@ def draw_deployment(path: str | Path, example: Example) -> None:
     figure = Figure(figsize=(4.4 + 1.62 * columns, 4.3), dpi=110, layout="constrained")
     grid: Any = figure.add_gridspec(2, columns + 1, width_ratios=(2.4, *[1.0] * columns))
     _show(figure.add_subplot(grid[:, 0]), example.viewed, "the file, as people see it", False)
-    for row, found in enumerate(rows):
-        for column, name in enumerate(found):
+    for row, row_names in enumerate(rows):
+        for column, name in enumerate(row_names):
             axis = figure.add_subplot(grid[row, column + 1])
             _show(axis, example.resized[name], name.replace("antialiased ", "antialiased\n"), example.success[name])
     with atomic(path) as temporary:

@@ -31,5 +31,5 @@ def environment() -> Environment:
         "ramp": Markup(", ".join(RAMP)),
         "style": Markup((TEMPLATES / "style.css").read_text(encoding="utf-8")),
     }
-    result.filters |= {"capitalised": words.capitalised, "counted": words.counted, "short": words.short}
+    result.filters |= {"capital": words.capital, "count_text": words.count_text, "short": words.short}
     return result

@@ -47,7 +47,7 @@ def _map(axis: Axes, maps: Maps, picture: int, title: str) -> None:
     """A map; Grad-CAM is laid over the grey picture."""
     values = maps.cam if title == "Grad-CAM" else maps.gradient
     if values is None:
-        _none(axis, f"{title}:\nnot available")
+        _draw_text(axis, f"{title}:\nnot available")
         return
     weights = values[picture].numpy()
     if values is maps.gradient:
@@ -60,7 +60,7 @@ def _map(axis: Axes, maps: Maps, picture: int, title: str) -> None:
 
 def _reach(axis: Axes, reach: Reach | None, picture: int) -> None:
     if reach is None:
-        _none(axis, "gradient over views:\nnot available")
+        _draw_text(axis, "gradient over views:\nnot available")
         return
     weights = reach.sensitivity[picture].numpy()
     image = (255 * _bright(weights)).astype(np.uint8)
@@ -70,8 +70,8 @@ def _reach(axis: Axes, reach: Reach | None, picture: int) -> None:
 
 def _perturbation(axis: Axes, delta: Tensor) -> None:
     """A perturbation on mid-grey, amplified as far as 8 bits allow."""
-    most = float(delta.abs().max())
-    times = max(1, int(0.5 / most)) if most else 1
+    peak = float(delta.abs().max())
+    times = max(1, int(0.5 / peak)) if peak else 1
     _show(axis, to_bytes(0.5 + times * delta), f"perturbation x{times}")
 
 
@@ -87,6 +87,6 @@ def _show(axis: Axes, image: np.ndarray | Tensor, title: str) -> None:
     axis.set(xticks=[], yticks=[])
 
 
-def _none(axis: Axes, text: str) -> None:
+def _draw_text(axis: Axes, text: str) -> None:
     axis.text(0.5, 0.5, text, ha="center", va="center", fontsize=8, color=_GREY)
     axis.set_axis_off()

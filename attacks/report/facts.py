@@ -8,14 +8,14 @@ from attacks.encoders.description import MODULE, description_rows
 from attacks.report.words import (
     BANKS,
     arm_names,
-    counted,
+    count_text,
     fit_arms,
-    judged,
+    interval_text,
     measure_name,
     p_value,
     radius,
     sample,
-    written,
+    sample_counts,
 )
 from attacks.resizers.pipeline import GIVEN
 
@@ -27,22 +27,22 @@ def verdict(content: Mapping[str, Any]) -> str:
     """The result in two sentences: the success of the attack and of the strongest baseline, and the primary
     comparison of both."""
     first, arms, names = content["primary"], content["arms"], arm_names(content)
-    seen = sample(content)
-    views = f"In {seen}, seen as the file is, without a camera"
+    sample_text = sample(content)
+    views = f"In {sample_text}, seen as the file is, without a camera"
     if content["bank"]["coordinates"]:
-        views = f"In {content['bank']['views']} held-out views of each of {seen}"
+        views = f"In {content['bank']['views']} held-out views of each of {sample_text}"
     picture = " with the patch" if content["threat"]["patch"] else ""
     step = step_text(arms[first["against"]])
     baseline = f"the {names[first['against']]}{step and f' at its step {step}'}"
     text = (
         f"{views}, the {names[first['arm']]} makes the encoder {description_rows(content['encoder'])[0][1]} take "
-        f"{written(arms[first['arm']]['success'])} of the views{picture} for {aim(content)}; the strongest baseline, "
-        f"{baseline}, {written(arms[first['against']]['success'])}. "
+        f"{interval_text(arms[first['arm']]['success'])} of the views{picture} for {aim(content)}; the strongest "
+        f"baseline, {baseline}, {interval_text(arms[first['against']]['success'])}. "
     )
-    of = "" if first["measure"] == "success" else f" of the {measure_name(first['measure'])}"
-    text += f"Difference{of} {written(first['difference'], sign='+')}, {_test(first)}."
+    measure_text = "" if first["measure"] == "success" else f" of the {measure_name(first['measure'])}"
+    text += f"Difference{measure_text} {interval_text(first['difference'], sign='+')}, {_test(first)}."
     if fit := fit_arms(content).get("same"):
-        return f"{text} On the pictures that the perturbation was made from: {written(fit['eot']['success'])}."
+        return f"{text} On the pictures that the perturbation was made from: {interval_text(fit['eot']['success'])}."
     return f"{text} {NOT_HELD_OUT}." if content.get("split") else text
 
 
@@ -50,7 +50,7 @@ def _test(first: Mapping[str, Any]) -> str:
     """The test of the primary comparison in words."""
     if first["p"] is None:
         return f"not tested: {p_value(None, first['needed'])}"
-    p = f"p {p_value(first['p'])} ({first['test']} of {counted(first['clusters'], 'cluster')}"
+    p = f"p {p_value(first['p'])} ({first['test']} of {count_text(first['clusters'], 'cluster')}"
     return f"{p}; the comparison was declared before the run)"
 
 
@@ -63,13 +63,13 @@ def step_text(arm: Mapping[str, Any]) -> str:
     """The steps after which an arm's perturbations were chosen, such as "8 (4 to 16)"; empty if unknown."""
     if not (step := arm.get("step")):
         return ""
-    median, least, most = (f"{step[key]:g}" for key in ("median", "least", "most"))
-    return median if least == most else f"{median} ({least} to {most})"
+    median, low, high = (f"{step[key]:g}" for key in ("median", "least", "most"))
+    return median if low == high else f"{median} ({low} to {high})"
 
 
 def legend(content: Mapping[str, Any]) -> str:
     """The meaning of brackets and parentheses."""
-    if judged(content)[1] == 1:
+    if sample_counts(content)[1] == 1:
         return f"In brackets: {content['intervals'].replace(' %', '%')}."
     return (
         "In brackets: 95% intervals over clusters. In parentheses: the smallest and the largest cluster, where "
@@ -86,20 +86,23 @@ def tiles(content: Mapping[str, Any]) -> list[tuple[str, Mapping[str, Any]]]:
     return result
 
 
-def deployed(deployment: Mapping[str, Any], order: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
+def deployment_tables(deployment: Mapping[str, Any], order: Sequence[str]) -> list[tuple[str, dict[str, Any]]]:
     """The deployment matrix as a table for each arm in `order`, and of the `difference` between the attacks with and
     without EOT: a row for each resampler, None for a pair that was not measured."""
     cells = {(cell["codec"], cell["resampler"]): cell for cell in deployment.get("cells", [])}
     codecs, resamplers = (list(dict.fromkeys(pair[i] for pair in cells)) for i in (0, 1))
     tables = []
     for name in (*order, "difference"):
-        rows = [(each, [_deployed(cells.get((codec, each), {}), name) for codec in codecs]) for each in resamplers]
+        rows = [
+            (resampler, [_deployment_cell(cells.get((codec, resampler), {}), name) for codec in codecs])
+            for resampler in resamplers
+        ]
         if any(any(row) for _, row in rows):
             tables.append((name, {"codecs": codecs, "rows": rows}))
     return tables
 
 
-def _deployed(cell: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
+def _deployment_cell(cell: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
     values: Mapping[str, Any] | None = (
         cell.get("difference") if name == "difference" else cell.get("arms", {}).get(name)
     )
@@ -150,9 +153,9 @@ def gallery(content: Mapping[str, Any]) -> str:
     audit = content["gallery_audit"]
     text = f"{content['gallery']}, {audit['source']}"
     if audit["near_duplicates"]:
-        text += f"; {counted(audit['near_duplicates'], 'pair')} of near duplicates (duplicates.csv)"
+        text += f"; {count_text(audit['near_duplicates'], 'pair')} of near duplicates (duplicates.csv)"
     if audit["alone"]:
-        text += f"; {counted(audit['alone'], 'picture')} alone in the identity, in no measure of retrieval"
+        text += f"; {count_text(audit['alone'], 'picture')} alone in the identity, in no measure of retrieval"
     return text
 
 
@@ -171,7 +174,9 @@ def _precision(engine: Mapping[str, Any]) -> str | None:
     if lower == "float32":
         return None
     ratios = [
-        each["ratio"] for each in engine["measurements"] if each["taken"] and each["settings"]["precision"] == lower
+        trial["ratio"]
+        for trial in engine["measurements"]
+        if trial["taken"] and trial["settings"]["precision"] == lower
     ]
     share = ""
     if ratios and ratios[0] is not None:
@@ -181,8 +186,8 @@ def _precision(engine: Mapping[str, Any]) -> str | None:
 
 def _gradients(threat: Mapping[str, Any]) -> str:
     views = threat["views_per_step"]
-    each = "as many views a step as their noise asks for" if views == "auto" else f"{views} views a step"
-    return f"{threat['gradients']} per picture, {each}"
+    views_text = "as many views a step as their noise asks for" if views == "auto" else f"{views} views a step"
+    return f"{threat['gradients']} per picture, {views_text}"
 
 
 def _banks(content: Mapping[str, Any]) -> str:
@@ -191,7 +196,7 @@ def _banks(content: Mapping[str, Any]) -> str:
     return text + (f"; and {wide['bank']['views']} of ranges {wide['factor']:g} times as wide" if wide else "")
 
 
-def compared(content: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str, Any]]]]:
+def comparison_groups(content: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str, Any]]]]:
     """The secondary comparisons, grouped by bank of views."""
     groups: dict[str, list[Mapping[str, Any]]] = {}
     for row in content["comparisons"]:
@@ -212,7 +217,7 @@ def patch_rows(facts: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("its colours", colours + (", grey only" if facts["grey"] else "")),
         ("covers", covers),
         ("lies", _place(facts)),
-        ("printed", _printed(facts)),
+        ("printed", _print_text(facts)),
     ]
     return rows if facts["target"] is None else [*rows, ("target", facts["target"])]
 
@@ -232,7 +237,7 @@ def _place(facts: Mapping[str, Any]) -> str:
     return f"at {places} in each picture (placement.json)"
 
 
-def _printed(facts: Mapping[str, Any]) -> str:
+def _print_text(facts: Mapping[str, Any]) -> str:
     printer, width = facts["printer"], facts["width_mm"]
     stages = ", ".join(printer["stages"])
     text = f"printer={printer['name']}, colours {printer['colour']} ({printer['intent']})"

@@ -11,10 +11,10 @@ from matplotlib.patches import Rectangle
 from attacks.evaluation.significance import LEVEL
 from attacks.report.colours import LIGHT, shade
 from attacks.report.svg import axis_label, to_svg
-from attacks.report.words import ARMS, capitalised, measure_name, p_value, short, written
+from attacks.report.words import ARMS, capital, interval_text, measure_name, p_value, short
 
 #: Panels in a row.
-ACROSS = 2
+PANELS = 2
 
 
 def heat_map(content: Mapping[str, Any], measure: str, name: str, names: Mapping[str, str] = ARMS) -> Markup:
@@ -22,9 +22,9 @@ def heat_map(content: Mapping[str, Any], measure: str, name: str, names: Mapping
     the attack, and a star where the success with EOT differs from that without."""
     x, y = content["x"], content["y"]
     arms = [arm for arm in ARMS if arm in content["arms"]]
-    down = -(-len(arms) // ACROSS)
+    down = -(-len(arms) // PANELS)
     figure = Figure(figsize=(9.6, down * (0.75 + 0.34 * len(y["values"]))), layout="constrained")
-    axes = figure.subplots(down, ACROSS, squeeze=False).flatten()
+    axes = figure.subplots(down, PANELS, squeeze=False).flatten()
     tips: dict[str, str] = {}
     for arm, axis in zip(arms, axes, strict=False):
         axis.set_title(names[arm], fontsize=9.5, color=LIGHT["ink"], loc="left")
@@ -39,18 +39,18 @@ def heat_map(content: Mapping[str, Any], measure: str, name: str, names: Mapping
         axis.set_axis_off()
     title = f"{measure_name(measure)} over {x['name']} and {y['name']}"
     description = f"A panel for each of {', '.join(names[arm] for arm in arms)}. The tables below have every number."
-    return to_svg(figure, name, capitalised(title), description, tips)
+    return to_svg(figure, name, capital(title), description, tips)
 
 
 def _cells(
     axis: Axes,
     rows: Sequence[Sequence[Mapping[str, float]]],
-    over: tuple[Mapping[str, Any], Mapping[str, Any]],
+    axes: tuple[Mapping[str, Any], Mapping[str, Any]],
     measure: str,
     arm: str,
     stars: Sequence[Sequence[float | None]] | None,
 ) -> dict[str, str]:
-    x, y = over
+    x, y = axes
     axis.set(xlim=(-0.5, len(x["values"]) - 0.5), ylim=(-0.5, len(y["values"]) - 0.5))
     axis.spines[:].set_visible(False)
     axis.tick_params(colors=LIGHT["dim"], labelsize=8, length=0)
@@ -64,17 +64,19 @@ def _cells(
             text = f"{cell['mean']:.2f}" + ("*" if p is not None and p < LEVEL else "")
             axis.text(i, j, text, ha="center", va="center", fontsize=size, color=ink, in_layout=False)
             at = f"{x['name']} {short(x['values'][i])}, {y['name']} {short(y['values'][j])}"
-            tips[gid] = f"{at}: {written(cell)}"
+            tips[gid] = f"{at}: {interval_text(cell)}"
             tips[gid] += "" if p is None else f", against the attack without EOT p = {p_value(p)} after Holm"
     return tips
 
 
 def _frame(axis: Axes, x: Mapping[str, Any], y: Mapping[str, Any], arm: str) -> None:
     """Draw a frame around the cells within the range of the attack, if there are any."""
-    across, up = _inside(x), _inside(y)
-    if across and up:
-        frame = Rectangle((across[0] - 0.5, up[0] - 0.5), len(across), len(up), fill=False, gid=f"trained-{arm}")
-        frame.set(edgecolor=LIGHT["no_eot"], linewidth=1.8, clip_on=False)
+    x_cells, y_cells = _inside(x), _inside(y)
+    if x_cells and y_cells:
+        frame = Rectangle(
+            (x_cells[0] - 0.5, y_cells[0] - 0.5), len(x_cells), len(y_cells), fill=False, gid=f"trained-{arm}"
+        )
+        frame.set(gid=f"trained-{arm}", edgecolor=LIGHT["no_eot"], linewidth=1.8, clip_on=False)
         axis.add_patch(frame)
 
 

@@ -11,8 +11,8 @@ from attacks.report.curves import drift_curve, loss_curve, radii_curve, response
 from attacks.report.environment import environment
 from attacks.report.facts import (
     command,
-    compared,
-    deployed,
+    comparison_groups,
+    deployment_tables,
     from_python,
     gallery,
     legend,
@@ -23,7 +23,7 @@ from attacks.report.facts import (
 )
 from attacks.report.maps import heat_map
 from attacks.report.sheets import LARGEST, Picture, from_file, perturbation, picture_file
-from attacks.report.words import arm_names, measured
+from attacks.report.words import arm_names, measure_groups
 from attacks.runtime.files import write_text
 from attacks.solvers.trace import Trace
 
@@ -45,10 +45,10 @@ OPTIONAL = (
 
 @dataclass(frozen=True)
 class Images:
-    """The pictures of a page; those that are None or empty are left out. `shown` names the picture in `sheet` and
+    """The pictures of a page; those that are None or empty are left out. `picture_name` is that of `sheet` and
     `perturbation`."""
 
-    shown: str = ""
+    picture_name: str = ""
     sheet: Picture | None = None
     texture: Picture | None = None
     perturbation: Sequence[Picture] = ()
@@ -71,11 +71,11 @@ def page(
     manifest: Mapping[str, Any],
     warnings: Sequence[str],
     trace: Sequence[Trace],
-    shown: int | None = None,
+    number: int | None = None,
 ) -> str:
     """`report.html` of a run directory, with its pictures: `views.png`, `patch.png`, `explanations.png`,
-    `failure.png`, `deployment.png`, and number `shown` of `pictures/`, which is the one in `views.png`."""
-    return render(content, manifest, warnings, trace, _images(out, content, manifest, shown))
+    `failure.png`, `deployment.png`, and `number` of `pictures/`, which is the one in `views.png`."""
+    return render(content, manifest, warnings, trace, _images(out, content, manifest, number))
 
 
 def write_report(out: Path, *values: Any) -> None:
@@ -83,21 +83,21 @@ def write_report(out: Path, *values: Any) -> None:
     write_text(out / "report.html", page(out, *values))
 
 
-def _images(out: Path, content: Mapping[str, Any], manifest: Mapping[str, Any], shown: int | None) -> Images:
+def _images(out: Path, content: Mapping[str, Any], manifest: Mapping[str, Any], number: int | None) -> Images:
     """The pictures of a run directory."""
-    patch, name = content["threat"]["patch"], "" if shown is None else content["queries"][shown]
+    patch, name = content["threat"]["patch"], "" if number is None else content["queries"][number]
     arms = f"{name} in {len(content['arms'])} arms, each as a file and from held-out views, with the cosine to its"
-    explained = content["explanations"]["pictures"][0] if content["explanations"] else "a picture"
-    changed: list[Picture] = []
-    if shown is not None and not patch:
-        file = picture_file(content, manifest, shown)
-        changed = perturbation(*(out / "pictures" / arm / file for arm in ("clean", "eot")))
+    example = content["explanations"]["pictures"][0] if content["explanations"] else "a picture"
+    pictures: list[Picture] = []
+    if number is not None and not patch:
+        file = picture_file(content, manifest, number)
+        pictures = perturbation(*(out / "pictures" / arm / file for arm in ("clean", "eot")))
     return Images(
         name,
         from_file(out / "views.png", f"{arms} clean embedding"),
         from_file(out / "patch.png", "The texture of the patch") if patch else None,
-        changed,
-        from_file(out / "explanations.png", f"Explanations of {explained} before and after the attack"),
+        pictures,
+        from_file(out / "explanations.png", f"Explanations of {example} before and after the attack"),
         from_file(out / "failure.png", "The views that fail most, with the values of their coordinates"),
         from_file(out / "deployment.png", "An attacked picture, and what each resizer makes of it"),
     )
@@ -125,9 +125,9 @@ def render(
         tiles=tiles(content),
         legend=legend(content),
         sections=sections(content, pictures, bool(trace)),
-        groups=measured(content["arms"], content["chance"]),
-        compared=compared(content),
-        wide_groups=measured(wide.get("arms", {}), content["chance"]),
+        groups=measure_groups(content["arms"], content["chance"]),
+        compared=comparison_groups(content),
+        wide_groups=measure_groups(wide.get("arms", {}), content["chance"]),
         gallery=gallery,
         encoder=description_rows(content["encoder"]),
         patch_facts=patch_rows(patch) if patch else [],
@@ -142,23 +142,23 @@ def render(
             response_curve(curve, f"curve-{i}", names) for i, curve in enumerate(response.get("curves", []))
         ],
         maps=[
-            {measure: heat_map(each, measure, f"map-{i}-{measure}", names) for measure in ("success", "cosine")}
-            for i, each in enumerate(response.get("maps", []))
+            {measure: heat_map(grid, measure, f"map-{i}-{measure}", names) for measure in ("success", "cosine")}
+            for i, grid in enumerate(response.get("maps", []))
         ],
-        deployed=deployed(deployment, tuple(names)),
+        deployed=deployment_tables(deployment, tuple(names)),
         largest=LARGEST,
         **vars(pictures),
     )
 
 
-def sections(content: Mapping[str, Any], pictures: Images, traced: bool) -> list[PageSection]:
+def sections(content: Mapping[str, Any], pictures: Images, has_trace: bool) -> list[PageSection]:
     """The sections of the page in order; those without content are left out."""
     arms = f"{COUNTS.get(len(content['arms']), len(content['arms']))} arms"
     views = f"{arms}, the same {content['bank']['views']} held-out views"
     patch = bool(content["threat"]["patch"])
     present = {key: bool(content[key]) for key in OPTIONAL} | {
         "views": pictures.sheet is not None,
-        "attack": traced,
+        "attack": has_trace,
         "perturbation": patch or bool(pictures.perturbation),
     }
     table = [

@@ -23,7 +23,7 @@ from attacks.evaluation.per_image import has_fit_rows, judged_rows
 from attacks.evaluation.significance import fewest_clusters, holm, sign_flip
 from attacks.report.columns import Column
 from attacks.report.runs import ARM, MEASURES
-from attacks.report.words import p_value, written
+from attacks.report.words import interval_text, p_value
 from attacks.runtime.tables import unescaped_text
 from attacks.runtime.untrusted import count, mapping, number, read, text
 
@@ -63,7 +63,7 @@ class RunScores:
 @dataclass(frozen=True)
 class RunPair:
     """The difference of two runs in one measure: the second minus the first, over the clusters of the pictures that
-    both attacked. The p values of sign flips are None where they could not be below 0.05; `needed` clusters are for
+    both attacked. The p values of sign flips are None where they could not be below 0.05; `clusters_needed` are for
     that, where `p_holm` is None."""
 
     first: str
@@ -75,7 +75,7 @@ class RunPair:
     difference: Interval
     p: float | None
     p_holm: float | None = None
-    needed: int | None = None
+    clusters_needed: int | None = None
 
 
 #: The table of pairs, pairs.csv.
@@ -88,10 +88,10 @@ PAIRS = [
     Column(lambda row: row.pictures, "pictures", "pictures"),
     Column(lambda row: row.clusters, "clusters", "clusters"),
     Column(lambda row: row.difference, "mean", kind="interval"),
-    Column(lambda row: written(row.difference._asdict(), sign="+"), terminal="second minus first"),
+    Column(lambda row: interval_text(row.difference._asdict(), sign="+"), terminal="second minus first"),
     Column(lambda row: row.p, "p"),
     Column(lambda row: row.p_holm, "p_holm"),
-    Column(lambda row: p_value(row.p_holm, row.needed), terminal="p (Holm)"),
+    Column(lambda row: p_value(row.p_holm, row.clusters_needed), terminal="p (Holm)"),
 ]
 
 
@@ -195,11 +195,11 @@ def compare_pairs(runs: Mapping[str, RunScores]) -> tuple[list[RunPair], list[tu
     """
     if math.comb(len(runs), 2) > MAX_PAIRS:
         raise ValueError(f"`RUN`: {len(runs)} runs make more than {MAX_PAIRS} pairs; compare fewer at a time")
-    pairs, refused = [], []
+    pairs, refusals = [], []
     for first, second in itertools.combinations(runs, 2):
         result = _differences(runs[first], runs[second], (first, second))
         if isinstance(result, str):
-            refused.append((first, second, result))
+            refusals.append((first, second, result))
         else:
             pairs += result
     families: dict[tuple[object, ...], list[int]] = {}
@@ -207,14 +207,14 @@ def compare_pairs(runs: Mapping[str, RunScores]) -> tuple[list[RunPair], list[tu
         families.setdefault((pair.bank, pair.measure, _threat(runs[pair.first], runs[pair.second])), []).append(i)
     for family in families.values():
         fit = any(runs[pairs[i].first].fit or runs[pairs[i].second].fit for i in family)
-        few = fewest_clusters(len(family)) * (1 + fit)
-        if any(pairs[i].p is None or pairs[i].clusters < few for i in family):
+        minimum = fewest_clusters(len(family)) * (1 + fit)
+        if any(pairs[i].p is None or pairs[i].clusters < minimum for i in family):
             for i in family:
-                pairs[i] = replace(pairs[i], needed=few)
+                pairs[i] = replace(pairs[i], clusters_needed=minimum)
             continue
         for i, p in zip(family, holm([pairs[i].p or 0.0 for i in family]), strict=True):
             pairs[i] = replace(pairs[i], p_holm=p)
-    return pairs, refused
+    return pairs, refusals
 
 
 def _differences(first: RunScores, second: RunScores, names: tuple[str, str]) -> list[RunPair] | str:
@@ -228,14 +228,15 @@ def _differences(first: RunScores, second: RunScores, names: tuple[str, str]) ->
         shared = [picture for picture in column if picture in other]
         if len(shared) < 2:
             continue
-        one, two = (torch.tensor([values[key] for key in shared], dtype=torch.float64) for values in (column, other))
+        numbers = ([scores[key] for key in shared] for scores in (column, other))
+        values, other_values = (torch.tensor(row, dtype=torch.float64) for row in numbers)
         clusters = [first.clusters[picture] for picture in shared]
-        one, two = by_cluster(one, clusters), by_cluster(two, clusters)
+        values, other_values = by_cluster(values, clusters), by_cluster(other_values, clusters)
         trials = _views(first) * totals(torch.ones(len(shared)), clusters)
         fit = first.fit or second.fit
-        p = sign_flip(two - one) if len(one) >= fewest_clusters() and not fit else None
-        value = difference(measure, two, one, trials, fit)
-        pairs.append(RunPair(*names, bank, measure, len(shared), len(one), value, p))
+        p = sign_flip(other_values - values) if len(values) >= fewest_clusters() and not fit else None
+        value = difference(measure, other_values, values, trials, fit)
+        pairs.append(RunPair(*names, bank, measure, len(shared), len(values), value, p))
     return pairs or "fewer than two pictures in common: run both with the same data and data.count"
 
 
@@ -247,17 +248,17 @@ def _threat(first: RunScores, second: RunScores) -> tuple[object, ...]:
 
 def _advice(key: str, first: RunScores, second: RunScores) -> str:
     """How two runs that differ in a part of the protocol are made comparable."""
-    one, two = first.protocol[key], second.protocol[key]
-    if key == "bank" and one[3] != two[3]:
-        return f"encoders of {one[3]} and {two[3]} pixels see other views; give the sizes in transforms in pixels"
+    value, other = first.protocol[key], second.protocol[key]
+    if key == "bank" and value[3] != other[3]:
+        return f"encoders of {value[3]} and {other[3]} pixels see other views; give the sizes in transforms in pixels"
     if key == "bank":
         names = ("views", "transforms", "printer")
-        parts = [f"the same {names[i]}" for i in range(3) if one[i] != two[i]]
-        if (views := count(one[0].get("views"))) is not None and views != two[0].get("views"):
+        parts = [f"the same {names[i]}" for i in range(3) if value[i] != other[i]]
+        if (views := count(value[0].get("views"))) is not None and views != other[0].get("views"):
             parts[0] = f"evaluate.views={views}"
         return f"run both with {' and '.join(parts)}"
-    if key == "seed" and count(one) is not None:
-        return f"run both with seed={count(one)}"
+    if key == "seed" and count(value) is not None:
+        return f"run both with seed={count(value)}"
     return "run both with the same " + {"seed": "seed", "gallery": "data", "aim": "objective"}[key]
 
 

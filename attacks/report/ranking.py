@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from attacks.evaluation.intervals import Interval
 from attacks.evaluation.significance import LEVEL
-from attacks.report.columns import Column
+from attacks.report.columns import Chart, Column, Series
 from attacks.report.pairs import RunPair, RunScores
 from attacks.report.runs import ARM, RunSummary
 from attacks.report.words import ARMS, p_value
@@ -21,14 +21,14 @@ MAX_GROUPS, MAX_TRIALS = 26, 500
 
 class Standing(NamedTuple):
     """A run of a table: its place from 1, and the letters of its groups; none where there are more groups than
-    letters, or where too few clusters allow no test, which `needed` clusters would."""
+    letters, or where too few clusters allow no test, which `clusters_needed` would."""
 
     run: RunSummary
     scores: RunScores
     measure: str
     place: int
     letters: str
-    needed: int | None
+    clusters_needed: int | None
 
     @property
     def value(self) -> Interval:
@@ -54,7 +54,9 @@ RANKING = [
     Column(lambda row: row.run.values["encoder"], "encoder", "encoder"),
     Column(lambda row: row.value, "mean", ARM, ARMS[ARM], kind="interval"),
     Column(lambda row: row.letters or None, "group"),
-    Column(lambda row: p_value(None, row.needed) if row.needed else row.letters, "", "group", "group"),
+    Column(
+        lambda row: p_value(None, row.clusters_needed) if row.clusters_needed else row.letters, "", "group", "group"
+    ),
     Column(lambda row: row.run.values[f"clean_{row.measure}"], "", "clean", ARMS["clean"], kind="interval"),
     Column(lambda row: row.run.name, page="run"),
 ]
@@ -85,12 +87,12 @@ def _table(
     names = [run.name for run in runs]
     tests = [pair for pair in pairs if (pair.bank, pair.measure) == ("same", measure)]
     tests = [pair for pair in tests if pair.first in names and pair.second in names]
-    few = max((pair.needed or 0 for pair in tests), default=0)
+    fewest = max((pair.clusters_needed or 0 for pair in tests), default=0)
     different = [pair for pair in tests if pair.p_holm is not None and pair.p_holm < LEVEL]
     differing = {frozenset((pair.first, pair.second)) for pair in different}
-    marks = {} if few else letters(names, differing)
+    marks = {} if fewest else letters(names, differing)
     return [
-        Standing(run, scores[run.name], measure, place, marks.get(run.name, ""), few or None)
+        Standing(run, scores[run.name], measure, place, marks.get(run.name, ""), fewest or None)
         for place, run in enumerate(runs, 1)
     ]
 
@@ -115,24 +117,6 @@ def letters(names: Sequence[str], differing: Collection[frozenset[str]]) -> dict
 
 def _parts(group: frozenset[str], first: str, second: str) -> list[frozenset[str]]:
     return [group - {first}, group - {second}] if {first, second} <= group else [group]
-
-
-class Series(NamedTuple):
-    """A line of a drawing: an encoder with its values over x, in the order of x, and the number of its style, the
-    same in all drawings."""
-
-    name: str
-    style: int
-    points: tuple[tuple[float, Interval], ...]
-
-
-class Chart(NamedTuple):
-    """Lines over eps (`over` is the norm) or over the width of the views (`over` is "width"), for one measure."""
-
-    over: str
-    measure: str
-    title: str
-    series: tuple[Series, ...]
 
 
 #: A run of a table with its place on the x axis, and the value there.

@@ -11,7 +11,7 @@ from attacks.runtime.command_line import printable
 from transforms.resizing.kernels import KERNELS
 
 #: A kernel whose gain of noise is above this does not average what it drops; a library's antialiased ones have 1.3.
-AVERAGED = 1.5
+MAX_NOISE = 1.5
 #: What to call in place of an open resizer, by library.
 CHANGE = {
     "cv2": "interpolation=cv2.INTER_AREA",
@@ -31,7 +31,7 @@ FIGURES: dict[str, tuple[str, Callable[[Openness], str]]] = {
 }
 
 
-def cells_of(kernel: str, ratio: float | None, figures: Openness) -> dict[str, object]:
+def resizer_cells(kernel: str, ratio: float | None, figures: Openness) -> dict[str, object]:
     """A row of resizers.csv."""
     values = {name: getattr(figures, name) for name in (*FIGURES, "succeeds")}
     return {"kernel": kernel, "ratio": ratio, **values}
@@ -44,10 +44,10 @@ def _number(value: float | None, unit: float) -> str:
 
 def tables(rows: Sequence[Row]) -> str:
     """A table a figure: kernels down, ratios across."""
-    across = list(dict.fromkeys(row.ratio for row in rows))
+    ratios = list(dict.fromkeys(row.ratio for row in rows))
     parts = []
     for title, form in FIGURES.values():
-        lines = [title, f"{'source pixels per pixel':<24}" + "".join(f"{ratio:>8g}" for ratio in across)]
+        lines = [title, f"{'source pixels per pixel':<24}" + "".join(f"{ratio:>8g}" for ratio in ratios)]
         for name in dict.fromkeys(row.kernel for row in rows):
             cells = [form(row.figures) for row in rows if row.kernel == name]
             lines.append(f"{name:<24}" + "".join(f"{cell:>8}" for cell in cells))
@@ -55,26 +55,27 @@ def tables(rows: Sequence[Row]) -> str:
     return "\n\n".join(parts)
 
 
-def described(found: Identification) -> str:
+def preprocessing_text(finding: Identification) -> str:
     """What a preprocessing is, a line a finding."""
-    prober, figures, (down, across) = found.prober, found.figures, found.lines
-    unread, gain, psnr, seen, verdict = (form(figures) for _, form in FIGURES.values())
+    prober, figures, (rows, columns) = finding.prober, finding.figures, finding.lines
+    unread, gain, psnr, share, verdict = (form(figures) for _, form in FIGURES.values())
     lines = {
         "takes": f"8-bit {prober.box.takes}, here {prober.size[0]} x {prober.size[1]}",
-        "kernel": _kernels(found),
+        "kernel": _kernels(finding),
         "values": str(prober.values) or "levels as they are",
-        "linear": "yes, but for rounding" if found.linear else "no",
-        "antialiased": f"{'no' if found.noise > AVERAGED else 'yes'}; energy of noise {found.noise:.2f}, of a mean 1",
-        "looks at": f"source row {_place(down)} and column {_place(across)} for row and column q of the result",
+        "linear": "yes, but for rounding" if finding.linear else "no",
+        "antialiased": f"{'no' if finding.noise > MAX_NOISE else 'yes'}; energy of noise {finding.noise:.2f}, "
+        "of a mean 1",
+        "looks at": f"source row {_place(rows)} and column {_place(columns)} for row and column q of the result",
         "never reads": f"{unread} % of the source pixels",
         "hides": f"at most {gain} times the energy of a visible shift, unseen by an antialiased viewer",
-        "attack": f"PSNR {psnr} dB; an antialiased viewer sees {seen} % of the target",
+        "attack": f"PSNR {psnr} dB; an antialiased viewer sees {share} % of the target",
         "verdict": verdict.upper() + ("" if figures.succeeds else " (the attack itself does not succeed)"),
-        "change": _change(found),
+        "change": _change(finding),
     }
     if figures.psnr is None:
-        unmeasured = dict.fromkeys(("never reads", "hides", "attack"), "not measured: no resize of rows and columns")
-        lines |= unmeasured | {"verdict": f"{lines['verdict']}, by the energy of noise"}
+        missing = dict.fromkeys(("never reads", "hides", "attack"), "not measured: no resize of rows and columns")
+        lines |= missing | {"verdict": f"{lines['verdict']}, by the energy of noise"}
     return "\n".join(f"{name:<13}{printable(line)}" for name, line in lines.items())
 
 
@@ -82,15 +83,15 @@ def _place(line: Line) -> str:
     return f"{line.scale:.3f} q {line.scale / 2 + line.shift - 0.5:+.2f}"
 
 
-def _kernels(found: Identification) -> str:
+def _kernels(finding: Identification) -> str:
     """The names, with their crops."""
-    if not found.kernels:
+    if not finding.kernels:
         return "none of the known"
     parts = []
-    for axes, names in groupby(found.kernels, key=found.kernels.__getitem__):
-        whole = zip(("rows", "columns"), axes, found.prober.size, strict=True)
-        parts.append(", ".join([" = ".join(names), *filter(None, (_crop(*each) for each in whole))]))
-    exact = {"either": "copies pixels", "8-bit": "in 8 bits", "float": "in floating point"}[found.arithmetic]
+    for axes, names in groupby(finding.kernels, key=finding.kernels.__getitem__):
+        crops = zip(("rows", "columns"), axes, finding.prober.size, strict=True)
+        parts.append(", ".join([" = ".join(names), *filter(None, (_crop(*crop) for crop in crops))]))
+    exact = {"either": "copies pixels", "8-bit": "in 8 bits", "float": "in floating point"}[finding.arithmetic]
     return f"{'; or '.join(parts)}; {exact}"
 
 
@@ -102,11 +103,11 @@ def _crop(word: str, axis: Axis, length: int) -> str:
     return ""
 
 
-def _change(found: Identification) -> str:
-    libraries = dict.fromkeys(name.split("_")[0] for name in found.kernels)
+def _change(finding: Identification) -> str:
+    libraries = dict.fromkeys(name.split("_")[0] for name in finding.kernels)
     advice = "; ".join(f"{library}: {CHANGE[library]}" for library in libraries or CHANGE)
-    if found.figures.verdict != "closed":
+    if finding.figures.verdict != "closed":
         return f"resize with an antialiased kernel: {advice}"
-    if found.kernels and not any(name == "cv2_area" or KERNELS[name].antialias for name in found.kernels):
+    if finding.kernels and not any(name == "cv2_area" or KERNELS[name].antialias for name in finding.kernels):
         return f"closed at this size, but not antialiased: larger pictures open it; {advice}"
     return "nothing"

@@ -12,7 +12,7 @@ from attacks.resizers.openness import Example, Row
 #: Backgrounds of the verdicts.
 COLOURS = {"open": "#f2b8a0", "hard": "#fff1cc", "closed": "#cfe8d8"}
 #: Kernels whose pictures are shown, in the largest ratio.
-SHOWN = ("cv2_nearest", "cv2_linear", "cv2_cubic", "cv2_area", "pil_bicubic")
+PICTURED_KERNELS = ("cv2_nearest", "cv2_linear", "cv2_cubic", "cv2_area", "pil_bicubic")
 
 
 def draw_table(rows: Sequence[Row]) -> Figure:
@@ -36,7 +36,7 @@ def draw_table(rows: Sequence[Row]) -> Figure:
     axis.xaxis.tick_top()
     axis.set_title("How much of the target a viewer sees, by source pixels per pixel", fontsize=11)
     largest = max(ratios)
-    examples = {row.kernel: row.example for row in rows if row.ratio == largest and row.kernel in SHOWN}
+    examples = {row.kernel: row.example for row in rows if row.ratio == largest and row.kernel in PICTURED_KERNELS}
     _strips(below, examples, f"{largest:g} source pixels per pixel")
     return figure
 

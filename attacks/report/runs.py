@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from attacks.evaluation.intervals import Interval
 from attacks.report.columns import Cell, Column
 from attacks.report.warnings import warnings
-from attacks.report.words import ARMS, judged, measure_name
+from attacks.report.words import ARMS, measure_name, sample_counts
 from attacks.runtime.untrusted import count, mapping, number, read, word
 
 #: The arm by which runs are compared.
@@ -61,23 +61,23 @@ class RunSummary:
         return str(self.values["run"])
 
 
-class Skipped(NamedTuple):
+class Omission(NamedTuple):
     """The name of a directory that is no readable run, or of a run that cannot be compared, and the reason."""
 
     name: str
     reason: str
 
 
-def collect(names: Mapping[Path, str]) -> tuple[list[RunSummary], list[Skipped]]:
+def collect(names: Mapping[Path, str]) -> tuple[list[RunSummary], list[Omission]]:
     """Read the run directories, each with its name. A directory that is broken, or no run, is left out with the
     reason: some runs of a sweep may have failed."""
-    runs, skipped = [], []
+    runs, omissions = [], []
     for directory, name in names.items():
         try:
             runs.append(_read_run(directory, name))
         except (OSError, ValueError, RecursionError) as error:
-            skipped.append(Skipped(name, _reason(error)))
-    return runs, skipped
+            omissions.append(Omission(name, _reason(error)))
+    return runs, omissions
 
 
 def _read_run(directory: Path, name: str) -> RunSummary:
@@ -91,7 +91,7 @@ def _read_run(directory: Path, name: str) -> RunSummary:
     if not any(arms[f"{ARM}_{measure}"] for measure in MEASURES):
         names = [arm for arm in ARMS if any(arms[f"{arm}_{measure}"] for measure in MEASURES)]
         raise ValueError(f"`metrics.json` must have the arm `{ARM}`; it has " + (", ".join(names) or "no arms"))
-    pictures, clusters = judged(content) if isinstance(content.get("clusters"), list) else (len(queries), None)
+    pictures, clusters = sample_counts(content) if isinstance(content.get("clusters"), list) else (len(queries), None)
     passes = [count(cost.get(key)) for key in ("forward", "backward")]
     values: dict[str, Cell] = {
         "run": name,

@@ -28,9 +28,9 @@ class Picture(NamedTuple):
 def picture_file(content: Mapping[str, Any], manifest: Mapping[str, Any], number: int) -> str:
     """The file name of picture `number` of metrics.json. Names are chosen among all pictures of the run, which
     manifest.json lists; those that failed, and the last ones of a run that stopped early, are not in metrics.json."""
-    names, failed = manifest["artefacts"]["pictures"]["names"], {each["picture"] for each in content["failed"]}
-    kept = [name for row, name in enumerate(names[: len(names) - content["left"]]) if row not in failed]
-    return str(kept[number])
+    names, failed = manifest["artefacts"]["pictures"]["names"], {failure["picture"] for failure in content["failed"]}
+    files = [name for row, name in enumerate(names[: len(names) - content["left"]]) if row not in failed]
+    return str(files[number])
 
 
 def from_file(path: Path, alt: str, caption: str = "") -> Picture | None:
@@ -41,29 +41,29 @@ def from_file(path: Path, alt: str, caption: str = "") -> Picture | None:
     return Picture(_uri(path.read_bytes()), width, height, alt, caption)
 
 
-def perturbation(clean: Path, attacked: Path) -> list[Picture]:
+def perturbation(clean_file: Path, attacked_file: Path) -> list[Picture]:
     """The picture, the attacked one, and their difference, to scale and amplified. Empty if a file is missing."""
-    if not (clean.is_file() and attacked.is_file()):
+    if not (clean_file.is_file() and attacked_file.is_file()):
         return []
-    untouched, changed = (_centre(path) for path in (clean, attacked))
-    delta = changed.astype(int) - untouched
-    most, rms = int(np.abs(delta).max()), float(np.sqrt(np.square(delta).mean()))
-    times = max(1, 127 // max(1, most))
-    size = f"largest change {most} of 255 steps, root mean square {rms:.1f}"
-    clipped = "nothing is clipped" if most <= 127 else "changes of more than 127 steps are clipped"
-    amplified = f"amplified {times} times: {clipped}"
+    clean_pixels, attacked_pixels = (_centre(path) for path in (clean_file, attacked_file))
+    delta = attacked_pixels.astype(int) - clean_pixels
+    peak, rms = int(np.abs(delta).max()), float(np.sqrt(np.square(delta).mean()))
+    times = max(1, 127 // max(1, peak))
+    size = f"largest change {peak} of 255 steps, root mean square {rms:.1f}"
+    clipped = "nothing is clipped" if peak <= 127 else "changes of more than 127 steps are clipped"
+    text = f"amplified {times} times: {clipped}"
     return [
-        _picture(untouched, "The untouched picture", "the untouched file"),
-        _picture(changed, "The attacked picture", "the attacked file"),
+        _picture(clean_pixels, "The untouched picture", "the untouched file"),
+        _picture(attacked_pixels, "The attacked picture", "the attacked file"),
         _picture(delta + 128, f"The perturbation on grey, to scale: {size}", f"the perturbation to scale: {size}"),
-        _picture(delta * times + 128, f"The perturbation on grey, {amplified}", amplified),
+        _picture(delta * times + 128, f"The perturbation on grey, {text}", text),
     ]
 
 
 def _centre(path: Path) -> np.ndarray:
     values = values_of(path)[..., :3]
-    down, across = (max(0, (size - LARGEST) // 2) for size in values.shape[:2])
-    return values[down : down + LARGEST, across : across + LARGEST]
+    top, left = (max(0, (size - LARGEST) // 2) for size in values.shape[:2])
+    return values[top : top + LARGEST, left : left + LARGEST]
 
 
 def _picture(values: np.ndarray, alt: str, caption: str) -> Picture:

@@ -9,7 +9,7 @@ from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from attacks.report.colours import LIGHT, themed
+from attacks.report.colours import LIGHT, page_colours
 
 #: The most characters of a label.
 LONGEST = 60
@@ -35,7 +35,7 @@ def to_svg(figure: Figure, name: str, title: str, desc: str, tips: Mapping[str, 
     texts = f'<title id="{name}-title">{escape(title)}</title><desc id="{name}-desc">{escape(desc)}</desc>'
     # Safe as it is: every string of a run was escaped above, or by matplotlib.
     return Markup(
-        f'{head} role="img" aria-labelledby="{name}-title" aria-describedby="{name}-desc">{texts}{themed(body)}'
+        f'{head} role="img" aria-labelledby="{name}-title" aria-describedby="{name}-desc">{texts}{page_colours(body)}'
     )
 
 

@@ -13,7 +13,7 @@ GAP, FONT, NARROWEST, LONGEST = 6, 12, 56, 320
 LEADING = FONT + 3
 
 
-def wrapped(text: str, width: float, font: Any) -> list[str]:
+def wrap(text: str, width: float, font: Any) -> list[str]:
     """The text in lines of at most `width` pixels, broken between words, later lines indented."""
     lines: list[str] = []
     for word in text.split():
@@ -31,7 +31,7 @@ def sheet(
     """Views (3,h,w) of any sizes in rows of `columns`, each centred in its cell with its values below; left of each
     row the names of the values, and left of the first the original, if there is one."""
     font: Any = ImageFont.load_default(size=FONT)
-    blocks = [wrapped(name, LONGEST, font) for name in names]
+    blocks = [wrap(name, LONGEST, font) for name in names]
     wide = max(NARROWEST, *(view.shape[2] for view in views))
     first = 0 if original is None else original.shape[2]
     high = max(picture.shape[1] for picture in ([] if original is None else [original]) + views)
@@ -46,8 +46,8 @@ def sheet(
 
     def cell(picture: Tensor | None, left: int, top: int, width: int, title: str, below: list[list[str]]) -> None:
         if picture is not None:
-            shown = Image.fromarray(to_bytes(picture))
-            canvas.paste(shown, (left + (width - shown.width) // 2, top + (high - shown.height) // 2))
+            image = Image.fromarray(to_bytes(picture))
+            canvas.paste(image, (left + (width - image.width) // 2, top + (high - image.height) // 2))
         top += high + GAP
         draw.text((left, top), title, fill="dimgrey", font=font)
         for i, line in enumerate(line for block in below for line in block):
@@ -58,6 +58,6 @@ def sheet(
         top = GAP + row * row_height
         if column == 0:
             cell(None if row else original, GAP, top, first, "" if row or original is None else "original", blocks)
-        beside = [[number, *[""] * (len(block) - 1)] for number, block in zip(numbers, blocks, strict=True)]
-        cell(view, start + column * (wide + GAP), top, wide, f"view {i + 1}", beside)
+        below_view = [[number, *[""] * (len(block) - 1)] for number, block in zip(numbers, blocks, strict=True)]
+        cell(view, start + column * (wide + GAP), top, wide, f"view {i + 1}", below_view)
     return canvas

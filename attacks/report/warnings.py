@@ -2,15 +2,15 @@
 
 from typing import Any
 
-from attacks.report.words import counted, judged, sample
+from attacks.report.words import count_text, sample, sample_counts
 
 #: The most failed pictures that a warning names.
-NAMED = 3
+MAX_NAMED = 3
 #: A run, or a part of one, with fewer clusters has a warning (see docs/intervals.md).
-FEW = 10
+MIN_CLUSTERS = 10
 #: The least recall@1 of clean views, and the least mean cosine: below it, which is 1/sqrt(2), less than half of the
 #: squared length of a view's embedding is along that of the file.
-RECALLED, ALONG = 0.8, 0.5**0.5
+MIN_RECALL, MIN_COSINE = 0.8, 0.5**0.5
 #: The least success of answers at random, of an attack without a target: that of a gallery of ten.
 CHANCE = 0.9
 PARTS = ("radii", "response", "left_out", "deployment", "explanations")
@@ -29,11 +29,11 @@ def warnings(content: dict[str, Any]) -> list[str]:
         messages.append(f"NO SANITY CHECK WAS MADE: {checks[0]['words']}")
     if content.get("failed"):
         failures = [f"{failure['name']} ({failure['reason']})" for failure in content["failed"]]
-        more = [f"and {len(failures) - NAMED} more, in metrics.json"] if len(failures) > NAMED else []
+        rest = [f"and {len(failures) - MAX_NAMED} more, in metrics.json"] if len(failures) > MAX_NAMED else []
         messages.append(
-            f"{len(failures)} PICTURE(S) FAILED, and are in no table: {', '.join(failures[:NAMED] + more)}"
+            f"{len(failures)} PICTURE(S) FAILED, and are in no table: {', '.join(failures[:MAX_NAMED] + rest)}"
         )
-    messages += [f"THE PART {name} FAILED: {why}" for name, why in content.get("failed_parts", {}).items()]
+    messages += [f"THE PART {name} FAILED: {reason}" for name, reason in content.get("failed_parts", {}).items()]
     if content.get("fell_back"):
         messages.append(
             f"the engine's precision was not enough for {', '.join(content['fell_back'])}; float32 was used there: "
@@ -41,8 +41,8 @@ def warnings(content: dict[str, Any]) -> list[str]:
         )
     arms = content["arms"]
     # The attacker's goal: low cosines, or views that are taken for something else.
-    away = content["threat"]["objective"] in ("away", "layers", "verification", "bits")
-    measure, sign = ("cosine", 1) if away else ("success", -1)
+    lowers_cosine = content["threat"]["objective"] in ("away", "layers", "verification", "bits")
+    measure, sign = ("cosine", 1) if lowers_cosine else ("success", -1)
     if sign * (arms["eot"][measure]["mean"] - arms["noise"][measure]["mean"]) > -0.02:
         messages.append(
             "the attack does hardly more than random noise of the same budget: before you call the encoder robust, "
@@ -56,10 +56,10 @@ def warnings(content: dict[str, Any]) -> list[str]:
         )
     if content.get("guessed"):
         messages.append(
-            f"{counted(content['guessed'], 'picture')} without an identity: the class is the encoder's own "
+            f"{count_text(content['guessed'], 'picture')} without an identity: the class is the encoder's own "
             "prediction, and recall shows how far it agrees with itself, not its accuracy"
         )
-    messages += few(content)
+    messages += few_clusters(content)
     chance = content.get("chance", {}).get("success", {}).get("chance")
     if chance is not None and chance < CHANCE and not content["threat"].get("targeted"):
         messages.append(
@@ -68,7 +68,7 @@ def warnings(content: dict[str, Any]) -> list[str]:
         )
     clean, files = arms["clean"], content.get("files_right")
     recall = clean["recall_at_1"]["mean"] if clean["recall_at_1"] else 1.0
-    if recall < RECALLED or clean["cosine"]["mean"] < ALONG:
+    if recall < MIN_RECALL or clean["cosine"]["mean"] < MIN_COSINE:
         messages.append(
             f"THE TASK FAILS IN THE CLEAN VIEWS ALREADY: mean cosine {clean['cosine']['mean']:.2f} to the file's "
             f"embedding, recall@1 {recall:.2f}{'' if files is None else f', of the files {files:.2f}'}; the attack's "
@@ -88,13 +88,15 @@ def warnings(content: dict[str, Any]) -> list[str]:
     return messages
 
 
-def few(content: dict[str, Any]) -> list[str]:
+def few_clusters(content: dict[str, Any]) -> list[str]:
     """A warning about few clusters in the run, or in some parts of a run with many."""
-    where = sample(content) if judged(content)[1] < FEW else ""
-    if not where:
-        counts = {name: (content.get(name) or {}).get("clusters", FEW) for name in PARTS}
-        where = ", ".join(f"{counted(n, 'cluster')} in the part {name}" for name, n in counts.items() if n < FEW)
-    return [f"{where}: fewer than {FEW} clusters say little about other pictures"] if where else []
+    place = sample(content) if sample_counts(content)[1] < MIN_CLUSTERS else ""
+    if not place:
+        counts = {name: (content.get(name) or {}).get("clusters", MIN_CLUSTERS) for name in PARTS}
+        place = ", ".join(
+            f"{count_text(n, 'cluster')} in the part {name}" for name, n in counts.items() if n < MIN_CLUSTERS
+        )
+    return [f"{place}: fewer than {MIN_CLUSTERS} clusters say little about other pictures"] if place else []
 
 
 def _one_view_is_stronger(content: dict[str, Any]) -> bool:
@@ -110,10 +112,10 @@ def _one_view_is_stronger(content: dict[str, Any]) -> bool:
 def refuse_failed(content: dict[str, Any]) -> None:
     """Raise ValueError, in one line, for a run whose tables lack pictures or parts."""
     if content.get("failed"):
-        names = ", ".join(failure["name"] for failure in content["failed"][:NAMED])
+        names = ", ".join(failure["name"] for failure in content["failed"][:MAX_NAMED])
         raise ValueError(
             f"{len(content['failed'])} picture(s) failed and are in no table, {names} among them: see `failed` "
             "in metrics.json; the tables hold the others"
         )
-    for name, why in content.get("failed_parts", {}).items():
-        raise ValueError(f"the part {name} failed, and the tables are without it: {why}")
+    for name, reason in content.get("failed_parts", {}).items():
+        raise ValueError(f"the part {name} failed, and the tables are without it: {reason}")

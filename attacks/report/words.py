@@ -69,31 +69,31 @@ def arm_names(content: Mapping[str, Any]) -> dict[str, str]:
     return ARMS | ({"noise": "random patch"} if content["threat"]["patch"] else {})
 
 
-def measured(
+def measure_groups(
     arms: Mapping[str, Mapping[str, Any]], chance: Mapping[str, Mapping[str, float]]
 ) -> list[tuple[str, list[Measure]]]:
     """The measures that at least one arm has, in groups, with their `chance` (of metrics.json) in the meaning. `tar`
     has a row for each FAR, with the key `tar FAR`."""
 
-    def known(measures: Sequence[Measure]) -> list[Measure]:
-        here = [measure for measure in measures if any(value_of(row, measure.key) for row in arms.values())]
-        found = [chance.get(measure.key.replace(" ", "_")) for measure in here]
-        texts = [f"; {level_text(level)}" if level else "" for level in found]
-        return [m._replace(meaning=m.meaning + text) for m, text in zip(here, texts, strict=True)]
+    def present(measures: Sequence[Measure]) -> list[Measure]:
+        rows = [m for m in measures if any(measure_value(row, m.key) for row in arms.values())]
+        levels = [chance.get(measure.key.replace(" ", "_")) for measure in rows]
+        texts = [f"; {level_text(level)}" if level else "" for level in levels]
+        return [m._replace(meaning=m.meaning + text) for m, text in zip(rows, texts, strict=True)]
 
     rates: Mapping[str, Any] = next((row["tar"] for row in arms.values() if row.get("tar")), {})
-    verified = [
+    verification = [
         Measure(f"tar {far}", f"TAR at FAR {100 * float(far):g}%", "verified as its own picture") for far in rates
     ]
     groups = [
-        ("What the view is taken for", known(RETRIEVAL)),
-        ("The embedding", known(EMBEDDING)),
-        ("Verification", known(verified)),
+        ("What the view is taken for", present(RETRIEVAL)),
+        ("The embedding", present(EMBEDDING)),
+        ("Verification", present(verification)),
     ]
     return [(name, rows) for name, rows in groups if rows]
 
 
-def value_of(row: Mapping[str, Any], key: str) -> Any:
+def measure_value(row: Mapping[str, Any], key: str) -> Any:
     """The interval of a key of `measured`; None if the arm has none."""
     head, _, far = key.partition(" ")
     value = row.get(head)
@@ -115,19 +115,19 @@ def numbers(value: Mapping[str, Any], digits: int | None = None, sign: str = "")
     return mean, f"({low} to {high})" if value.get("kind") == "range" else f"[{low}, {high}]"
 
 
-def written(value: Mapping[str, Any], digits: int | None = None, sign: str = "") -> str:
+def interval_text(value: Mapping[str, Any], digits: int | None = None, sign: str = "") -> str:
     """The `numbers` in one string, such as "0.87 [0.81, 0.93]"."""
     return " ".join(numbers(value, digits, sign))
 
 
-def p_value(value: float | None, needed: int | None = None) -> str:
+def p_value(value: float | None, clusters: int | None = None) -> str:
     """A p value with two significant digits; without one, the number of clusters that a test needs, or a dash."""
     if value is None:
-        return "\N{EN DASH}" if needed is None else f"too few clusters: {needed} needed"
+        return "\N{EN DASH}" if clusters is None else f"too few clusters: {clusters} needed"
     return "< 0.001" if value < 0.001 else f"{value:#.2g}"
 
 
-def judged(content: Mapping[str, Any]) -> tuple[int, int]:
+def sample_counts(content: Mapping[str, Any]) -> tuple[int, int]:
     """The numbers of pictures and clusters that the tables of metrics.json are about: those held out, or all."""
     held_out = {*map(str, mapping(content.get("split")).get("judge") or content["queries"])}
     pairs = zip(content["queries"], content["clusters"], strict=False)
@@ -137,7 +137,7 @@ def judged(content: Mapping[str, Any]) -> tuple[int, int]:
 
 def sample(content: Mapping[str, Any]) -> str:
     """The same in words, such as "36 held-out pictures in 12 clusters"."""
-    text = sampled(*judged(content))
+    text = counts_text(*sample_counts(content))
     return text.replace(" ", " held-out ", 1) if fit_arms(content) else text
 
 
@@ -146,9 +146,9 @@ def fit_arms(content: Mapping[str, Any]) -> Mapping[str, Any]:
     return mapping(mapping(content.get("split")).get("arms"))
 
 
-def sampled(pictures: int, clusters: int) -> str:
+def counts_text(pictures: int, clusters: int) -> str:
     """Such as "36 pictures in 12 clusters"."""
-    return f"{counted(pictures, 'picture')} in {counted(clusters, 'cluster')}"
+    return f"{count_text(pictures, 'picture')} in {count_text(clusters, 'cluster')}"
 
 
 def short(value: float) -> str:
@@ -165,20 +165,20 @@ def radius(threat: Mapping[str, Any]) -> str:
 
 def radii(value: Mapping[str, Any], norm: str, eps: float) -> str:
     """A median of radii with its ends, of linf in steps of 8 bits; None is more than the largest, `eps`."""
-    unit, of = (255, "/255") if norm == "linf" else (1, "")
-    beyond = f"> {eps * unit:.3g}"
+    unit, unit_text = (255, "/255") if norm == "linf" else (1, "")
+    beyond_text = f"> {eps * unit:.3g}"
     mean, low, high = (
-        beyond if value[key] is None else f"{value[key] * unit:.3g}" for key in ("mean", "low", "high")
+        beyond_text if value[key] is None else f"{value[key] * unit:.3g}" for key in ("mean", "low", "high")
     )
     ends = f"({low} to {high})" if value["kind"] == "range" else f"[{low}, {high}]"
-    return f"{mean} {ends}{of and f' in units of 1{of}'}"
+    return f"{mean} {ends}{unit_text and f' in units of 1{unit_text}'}"
 
 
-def counted(number: int, noun: str) -> str:
+def count_text(number: int, noun: str) -> str:
     """A number of things, such as "1 picture" or "2 pictures"."""
     return f"{number} {noun}" + ("" if number == 1 else "s")
 
 
-def capitalised(text: str) -> str:
+def capital(text: str) -> str:
     """With a capital first letter; the rest is unchanged, for it may hold names."""
     return text[:1].upper() + text[1:]

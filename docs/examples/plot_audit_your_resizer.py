@@ -12,7 +12,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from attacks.data.gallery import photographs
-from attacks.report.resizer_text import described
+from attacks.report.resizer_text import preprocessing_text
 from attacks.resizers.identify import identify
 from attacks.resizers.openness import table
 
@@ -23,7 +23,7 @@ def prepare(picture: np.ndarray) -> np.ndarray:
 
 
 photo = photographs()["astronaut"]
-print(described(identify(prepare, photo, size=(384, 512))))
+print(preprocessing_text(identify(prepare, photo, size=(384, 512))))
 
 # %%
 # The kernels of three libraries, at four source pixels per pixel: how much of the hidden picture does a person see,

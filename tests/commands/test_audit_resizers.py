@@ -50,8 +50,8 @@ def read(folder):
 @pytest.mark.slow
 def test_the_table_is_printed_and_written_with_a_picture(tmp_path, capsys):
     assert main(["audit", "--resizers", "--ratios", "1.5,3", "--out", str(tmp_path / "out")]) == 0
-    printed = capsys.readouterr().out
-    assert (tmp_path / "out" / "resizers.txt").read_text() == printed
+    output = capsys.readouterr().out
+    assert (tmp_path / "out" / "resizers.txt").read_text() == output
     rows = read(tmp_path / "out")
     assert len(rows) == 32 and {row["verdict"] for row in rows} == {"open", "hard", "closed"}
     with Image.open(tmp_path / "out" / "resizers.png") as picture:
@@ -61,21 +61,21 @@ def test_the_table_is_printed_and_written_with_a_picture(tmp_path, capsys):
 def test_a_preprocessing_is_named_and_judged(mine, capsys):
     options = ["--callable", "my_preprocessing:prepare", "--size", "130x157"]
     assert main(["audit", "--resizers", *options, "--out", "out"]) == 0
-    printed = capsys.readouterr().out
+    output = capsys.readouterr().out
     for words in (
         "kernel       cv2_linear; in 8 bits\n",
         "verdict      OPEN\n",
         "cv2: interpolation=cv2.INTER_AREA\n",
     ):
-        assert words in printed
+        assert words in output
     assert read(mine / "out")[0]["kernel"] == "cv2_linear" and (mine / "out" / "resizers.png").exists()
 
 
 def test_a_preprocessing_that_is_no_resize_of_rows_and_columns(mine, capsys):
     options = ["--callable", "my_preprocessing:turned", "--size", "130x157", "--out", "out"]
     assert main(["audit", "--resizers", *options]) == 0
-    printed = capsys.readouterr().out
-    assert "none of the known" in printed and "not measured" in printed and "by the energy of noise" in printed
+    output = capsys.readouterr().out
+    assert "none of the known" in output and "not measured" in output and "by the energy of noise" in output
     assert not (mine / "out" / "resizers.png").exists()
 
 

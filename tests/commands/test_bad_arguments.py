@@ -26,7 +26,7 @@ def strange(folder):
         (folder / "run" / name).write_bytes(b"\0\xff{[\n\x1b[2J")
 
 
-def piped(folder):
+def pipe(folder):
     empty(folder)
     for name in FILES:
         os.mkfifo(folder / "run" / name)
@@ -40,12 +40,12 @@ def program(folder):
     (folder / "run" / "metrics.json").write_text(json.dumps({"schema": 1}))
 
 
-def unfinished(folder):
+def partial(folder):
     empty(folder)
     (folder / "run" / "manifest.json").write_text(manifest())
 
 
-def damaged(folder):
+def faulty(folder):
     """A run whose metrics.json has lost its content, and a policy."""
     program(folder)
     (folder / "run" / "manifest.json").write_text(manifest())
@@ -92,15 +92,15 @@ SHOW = """
 CASES = [
     ("print", ["run"], empty, "patch.png"),
     ("print", ["run"], strange, "patch.png"),
-    ("print", ["run"], piped, "has no patch.png"),
-    ("print", ["run"], unfinished, "is not finished: go on with viewproof run resume=run"),
+    ("print", ["run"], pipe, "has no patch.png"),
+    ("print", ["run"], partial, "is not finished: go on with viewproof run resume=run"),
     ("verify", ["run"], empty, "`verify` must be the directory of a run; run has no manifest.json"),
     ("print", ["run"], leading_out, "is a link that leads out"),
     ("print", ["run", "--out", "run/patch.png"], patch, "patch.png"),
     ("score", ["run", "in"], empty, "placement.json"),
     ("score", ["run", "in"], strange, "placement.json"),
-    ("score", ["run", "in"], piped, "placement.json"),
-    ("score", ["run", "in"], unfinished, "is not finished: go on with viewproof run resume=run"),
+    ("score", ["run", "in"], pipe, "placement.json"),
+    ("score", ["run", "in"], partial, "is not finished: go on with viewproof run resume=run"),
     ("score", ["run", "in"], leading_out, "is a link that leads out"),
     ("score", ["run", "none"], patch, "photographs"),
     ("score", ["run", "in"], patch, "photographs"),
@@ -109,39 +109,54 @@ CASES = [
     ("compare", ["run"], empty, "holds no run"),
     ("compare", ["run"], strange, "none of these is a run"),
     ("compare", ["run", "--depth", "3"], empty, "--depth"),
-    ("compare", ["run"], piped, "holds no run"),
+    ("compare", ["run"], pipe, "holds no run"),
     ("compare", ["zip://me:secret@run::runs.zip", "--out", "out"], empty, "holds the name or password"),
     ("audit", ["--transforms", "run/manifest.json"], strange, "."),
     ("audit", ["--transforms", "run"], empty, "run"),
     ("audit", ["--callable", "run:thing"], empty, "run"),
     ("audit", ["--transforms", "camera", "--image", "run"], empty, "run"),
     ("audit", ["--transforms", "camera", "--image", "run/patch.png"], strange, "patch.png"),
-    ("audit", ["--transforms", "camera", "--image", "run/patch.png"], piped, "plain file"),
+    ("audit", ["--transforms", "camera", "--image", "run/patch.png"], pipe, "plain file"),
     ("audit", ["--transforms", "camera", "--encoder", "run"], empty, "--encoder"),
     ("audit", ["--transforms", "evil.yaml"], program_preset, "refused"),
     *(("audit", shlex.split(arguments), empty, "") for arguments in AUDIT.split("|")),
     *(("show", ["--stage", *shlex.split(arguments)], empty, "") for arguments in SHOW.split("|")),
     ("show", ["--transforms", "missing.yaml"], empty, "missing.yaml"),
-    ("gate", ["policy.yaml", "run"], damaged, "`encoder` is missing or malformed; restore the file"),
-    ("print", ["run", "--out", "policy.yaml"], damaged, "`--out` must be a folder, and policy.yaml is a file"),
+    ("gate", ["policy.yaml", "run"], faulty, "`encoder` is missing or malformed; restore the file"),
+    ("print", ["run", "--out", "policy.yaml"], faulty, "`--out` must be a folder, and policy.yaml is a file"),
     (
         "score",
         ["run", "in", "--out", "policy.yaml/x"],
-        damaged,
+        faulty,
         "`--out` must be a folder, and policy.yaml is a file",
     ),
-    ("gate", ["policy.yaml", "run", "--out", "policy.yaml"], damaged, "`--out` must be a folder, and policy.yaml is"),
-    ("failure", ["run", "--out", "policy.yaml"], damaged, "`--out` must be a folder, and policy.yaml is a file"),
-    ("compare", ["run", "--out", "policy.yaml"], damaged, "`--out` must be a folder, and policy.yaml is a file"),
-    ("audit", ["--resizers", "--out", "policy.yaml"], damaged, "`--out` must be a folder, and policy.yaml is a file"),
-    ("audit", ["--transforms", "camera", "--out", "policy.yaml"], damaged, "and policy.yaml is a file; name another"),
+    (
+        "gate",
+        ["policy.yaml", "run", "--out", "policy.yaml"],
+        faulty,
+        "`--out` must be a folder, and policy.yaml is",
+    ),
+    ("failure", ["run", "--out", "policy.yaml"], faulty, "`--out` must be a folder, and policy.yaml is a file"),
+    ("compare", ["run", "--out", "policy.yaml"], faulty, "`--out` must be a folder, and policy.yaml is a file"),
+    (
+        "audit",
+        ["--resizers", "--out", "policy.yaml"],
+        faulty,
+        "`--out` must be a folder, and policy.yaml is a file",
+    ),
+    (
+        "audit",
+        ["--transforms", "camera", "--out", "policy.yaml"],
+        faulty,
+        "and policy.yaml is a file; name another",
+    ),
     ("replay", ["none"], empty, "none"),
     ("replay", ["run"], empty, "met no view that is not finite"),
     ("replay", ["run"], strange, "fault.safetensors"),
-    ("replay", ["run"], piped, "fault.safetensors"),
+    ("replay", ["run"], pipe, "fault.safetensors"),
     ("replay", ["run", *VIEW], empty, "manifest.json"),
     ("replay", ["run", *VIEW], strange, "manifest.json"),
-    ("replay", ["run", *VIEW], piped, "manifest.json"),
+    ("replay", ["run", *VIEW], pipe, "manifest.json"),
     ("replay", ["run", *VIEW], program, "--encoder-code"),
     ("replay", ["run", "--step", "first"], empty, "--step"),
 ]

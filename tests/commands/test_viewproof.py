@@ -14,7 +14,7 @@ FOLDER = Path(attacks.commands.__file__).parent
 
 
 def fresh(*words, **variables):
-    """A fresh process: its output, that of file descriptor 8 (completions), and the modules it imported."""
+    """A fresh result: its output, that of file descriptor 8 (completions), and the modules it imported."""
     code = (
         "import atexit, os, sys; os.dup2(1, 8); os.dup2(2, 9)\n"
         "heavy = lambda: print(*(name for name in ('torch', 'hydra') if name in sys.modules), file=sys.stderr)\n"
@@ -23,8 +23,10 @@ def fresh(*words, **variables):
         "from attacks.commands import main; sys.exit(main())"
     )
     environment = os.environ | variables
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False)
-    return done.stdout, done.stderr, done.returncode
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=False
+    )
+    return result.stdout, result.stderr, result.returncode
 
 
 def completions(line):
@@ -46,7 +48,7 @@ def test_the_list_of_commands_needs_neither_torch_nor_hydra():
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "run"])
-def test_help_of_a_command_names_it(name, capsys):
+def test_help_names_its_command(name, capsys):
     with pytest.raises(SystemExit) as end:
         main([name, "--help"])
     text = capsys.readouterr().out

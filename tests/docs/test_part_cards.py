@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from attacks.commands.show import written
+from attacks.commands.show import stages_from_text
 from attacks.gate.policy import read_policy, refuse_other_threat
 from attacks.schema.groups import CHOICES, OPEN
 from attacks.schema.suggestions import choices
@@ -67,7 +67,7 @@ def test_a_card_has_every_line_and_its_tests_exist(part):
 def test_the_command_of_a_card_is_valid(part):
     program, *words = shlex.split(made()[part].command)
     if program == "viewproof":
-        assert len(written(words[words.index("--stage") + 1]).stages) == 1
+        assert len(stages_from_text(words[words.index("--stage") + 1]).stages) == 1
     else:
         words = [word for word in words[2:] if word != "-m" and not word.startswith("hydra")]
         validate(composed(*(word.replace("seed=0,1", "seed=0") for word in words)))

@@ -16,14 +16,14 @@ from in_toto_attestation.v1.statement import Statement
 from PIL import Image
 
 from attacks.commands import main
-from attacks.commands.gate import verdict_of
+from attacks.commands.gate import run_verdict
 from attacks.evaluation.rare import splitting
-from attacks.evidence.facts import Facts, RunFacts, facts_of
-from attacks.evidence.formats import cyclonedx, junit, text_of
+from attacks.evidence.facts import Facts, RunFacts, run_facts
+from attacks.evidence.formats import cyclonedx, junit, requirement_text
 from attacks.evidence.page import page
 from attacks.evidence.pieces import PIECES
 from attacks.gate.policy import Policy, Requirement, read_policy
-from attacks.gate.verdict import TOO_FEW, Decided, Verdict
+from attacks.gate.verdict import RANGE_REASON, Decision, Verdict
 from attacks.schema.groups import CHOICES
 from tests.experiment.test_units import NAN, SMALL, spoiled
 from tests.helpers import reported
@@ -54,14 +54,14 @@ def evidence(folder):
 
 
 @pytest.fixture
-def made(shared_runs):
+def bundle(shared_runs):
     return shared_runs.folder("evidence", evidence)
 
 
 @pytest.fixture
-def copy(made, tmp_path, monkeypatch):
+def copy(bundle, tmp_path, monkeypatch):
     folder = tmp_path / "copy"
-    shutil.copytree(made, folder)
+    shutil.copytree(bundle, folder)
     monkeypatch.chdir(folder)
     return folder
 
@@ -71,8 +71,8 @@ def piece(folder, name):
 
 
 @pytest.mark.slow
-def test_junit_is_valid_and_has_a_test_for_each_requirement(made):
-    path = made / "evidence" / "junit.xml"
+def test_junit_is_valid_and_has_a_test_for_each_requirement(bundle):
+    path = bundle / "evidence" / "junit.xml"
     schema = xmlschema.XMLSchema(SCHEMAS / "jenkins-junit.xsd")
     schema.validate(path)
     cases = schema.to_dict(path)["testsuite"][0]["testcase"]
@@ -81,10 +81,13 @@ def test_junit_is_valid_and_has_a_test_for_each_requirement(made):
 
 
 @pytest.mark.slow
-def test_sarif_is_valid_and_has_a_result_for_each_failure(made):
+def test_sarif_is_valid_and_has_a_result_for_each_failure(bundle):
     import jsonschema  # takes two seconds, in each process that only collects this file
 
-    log, schema = json.loads(piece(made, "verdict.sarif")), json.loads((SCHEMAS / "sarif-2.1.0.json").read_text())
+    log, schema = (
+        json.loads(piece(bundle, "verdict.sarif")),
+        json.loads((SCHEMAS / "sarif-2.1.0.json").read_text()),
+    )
     jsonschema.validate(log, schema, cls=jsonschema.validators.validator_for(schema))
     (result,) = log["runs"][0]["results"]
     assert result["ruleId"] == "success-eot-same-mean-at-most" and "Worst view: " in result["message"]["text"]
@@ -94,14 +97,14 @@ def test_sarif_is_valid_and_has_a_result_for_each_failure(made):
 
 
 @pytest.mark.slow
-def test_cyclonedx_is_valid_and_has_the_digest_and_the_values(made):
+def test_cyclonedx_is_valid_and_has_the_digest_and_the_values(bundle):
     from cyclonedx.validation.json import JsonStrictValidator  # it imports jsonschema
 
-    text = piece(made, "encoder.cdx.json")
+    text = piece(bundle, "encoder.cdx.json")
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text.replace("SHA-256", "SHA-257")) is not None
     (component,) = json.loads(text)["components"]
-    metrics = json.loads((made / "run" / "metrics.json").read_text())
+    metrics = json.loads((bundle / "run" / "metrics.json").read_text())
     assert component["hashes"][0]["content"] == metrics["encoder"]["fingerprint"]
     values = component["modelCard"]["quantitativeAnalysis"]["performanceMetrics"]
     assert float(values[1]["value"]) == pytest.approx(metrics["arms"]["eot"]["success"]["mean"], rel=1e-5)
@@ -109,20 +112,20 @@ def test_cyclonedx_is_valid_and_has_the_digest_and_the_values(made):
 
 
 @pytest.mark.slow
-def test_in_toto_is_a_statement_over_the_policy_and_the_run(made):
-    content = json.loads(piece(made, "test-result.intoto.json"))
+def test_in_toto_is_a_statement_over_the_policy_and_the_run(bundle):
+    content = json.loads(piece(bundle, "test-result.intoto.json"))
     statement = json_format.ParseDict(content, statement_pb2.Statement())  # an unknown key is an error
     Statement.copy_from_pb(statement).validate()
     result = json_format.ParseDict(content["predicate"], test_result_pb2.TestResult())
     assert result.result == "FAILED" and len(result.failed_tests) == 1 and len(result.warned_tests) == 2
-    names = {each["name"]: each["digest"]["sha256"] for each in content["subject"]}
-    assert names["run/files.json"] == json.loads((made / "run" / "metrics.json").read_text())["files"]
+    names = {subject["name"]: subject["digest"]["sha256"] for subject in content["subject"]}
+    assert names["run/files.json"] == json.loads((bundle / "run" / "metrics.json").read_text())["files"]
 
 
 @pytest.mark.slow
-def test_the_page_states_what_a_signer_asks(made):
-    text = piece(made, "evidence.html")
-    shown = Page(text).text
+def test_the_page_states_what_a_signer_asks(bundle):
+    text = piece(bundle, "evidence.html")
+    page_text = Page(text).text
     for words in (
         "FAIL",
         "locked since",
@@ -138,12 +141,12 @@ def test_the_page_states_what_a_signer_asks(made):
         "P(failure) of the encoder",
         "the largest of 1 picture in 1 cluster",
     ):
-        assert words in shown, words
+        assert words in page_text, words
     assert "<views>" not in text and "&lt;views&gt;" in text and "<script" not in text and "http://" not in text
 
 
 @pytest.mark.slow
-def test_a_check_makes_every_piece_again(copy, capsys):
+def test_a_check_repeats_every_piece(copy, capsys):
     assert main(["gate", "--check", "evidence"]) == 0
     assert "follows from its policy and runs: FAIL" in capsys.readouterr().out
     first = {name: piece(copy, name) for name in PIECES}
@@ -156,7 +159,7 @@ BLIND = ("square", "nes", "label_only")
 POLICY_OF_NOTHING = Policy("A claim.", "2026-11-24", (), "0" * 64)
 
 
-def shown(*threats):
+def facts_with_threats(*threats):
     """The text of the evidence of runs with such threats."""
     verdict, runs = Verdict(POLICY_OF_NOTHING, "run", ()), []
     for threat in threats:
@@ -169,31 +172,31 @@ def shown(*threats):
 
 @pytest.mark.parametrize("optimiser", CHOICES["optimiser"])
 def test_an_attack_is_a_black_box_one_if_its_optimiser_needs_no_gradient(optimiser):
-    text = shown({"optimiser": optimiser})
+    text = facts_with_threats({"optimiser": optimiser})
     black = ("black box, none of the weights", "AML.T0043.001", "NISTAML.025", "800 queries a picture", "who know")
     white = ("white box, the weights and the views", "AML.T0043.000", "NISTAML.022", "800 gradients a picture")
     for words in (*black, *white, "attackers who see answers only"):
         assert (words in text) == ((words in black) == (optimiser in BLIND)), words
 
 
-def test_a_suite_follows_gradients_and_also_sees_answers_only():
-    text = shown({"optimiser": "square", "attack": "suite"})
+def test_a_suite_follows_gradients_and_sees_answers_too():
+    text = facts_with_threats({"optimiser": "square", "attack": "suite"})
     assert "white box" in text and "AML.T0043.000" in text and "attackers who see answers only" not in text
-    text = shown({"optimiser": "wiener"}, {"optimiser": "nes"})
+    text = facts_with_threats({"optimiser": "wiener"}, {"optimiser": "nes"})
     assert "attackers who see answers only" not in text and "who know the weights" not in text
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("row", ["range", "interval"])
 def test_a_range_is_no_interval_in_any_piece(row):
-    wanted = Requirement("cosine", "eot", at_least=0.2)
+    requirement = Requirement("cosine", "eot", at_least=0.2)
     ends = "(0.1 to 0.4)" if row == "range" else "[0.1, 0.4]"
-    decided = Decided(wanted, "UNDECIDED", 0.25, 0.1, 0.4, 3, 5, reason=TOO_FEW if row == "range" else "")
-    verdict = Verdict(POLICY_OF_NOTHING, "run", (decided,))
+    decision = Decision(requirement, "UNDECIDED", 0.25, 0.1, 0.4, 3, 5, reason=RANGE_REASON if row == "range" else "")
+    verdict = Verdict(POLICY_OF_NOTHING, "run", (decision,))
     run = RunFacts("run", Path("run"), verdict, reported.content(), reported.manifest(), "0" * 64, (None,))
     run.content["bank"] |= {"ranges": [[0.0, 1.0]] * 3}
     facts = Facts(POLICY_OF_NOTHING, "mine.yaml", None, (run,))
-    assert f"UNDECIDED, 0.25 {ends} from 5 pictures in 3 clusters" in text_of(decided, None)
+    assert f"UNDECIDED, 0.25 {ends} from 5 pictures in 3 clusters" in requirement_text(decision, None)
     assert f"0.25 {ends}" in junit(facts) and f" 0.25 {ends} " in Page(page(facts)).text and ends in str(verdict)
     components = json.loads(cyclonedx(facts))["components"]
     (metric,) = components[0]["modelCard"]["quantitativeAnalysis"]["performanceMetrics"]
@@ -220,8 +223,8 @@ def test_the_worst_view_has_its_picture_where_another_of_the_same_stem_failed(tm
 
 @pytest.mark.slow
 def test_a_missing_picture_of_the_worst_view_is_an_error(copy, monkeypatch):
-    facts = facts_of(verdict_of(read_policy(Path("mine.yaml")), Path("run")), Path("run"))
-    shutil.rmtree(copy / "run" / "pictures" / facts.shown[0].requirement.arm)
+    facts = run_facts(run_verdict(read_policy(Path("mine.yaml")), Path("run")), Path("run"))
+    shutil.rmtree(copy / "run" / "pictures" / facts.shown_view[0].requirement.arm)
     with pytest.raises(ValueError, match="the picture of the worst view, is missing"):
         page(Facts(facts.verdict.policy, "mine.yaml", None, (facts,)))
 
@@ -237,7 +240,7 @@ def swap(name, old, new):
     return change
 
 
-def lost(name):
+def missing_extra(name):
     def change(folder):
         (folder / name).unlink()
 
@@ -260,7 +263,7 @@ def another_run(folder):
 
 
 E, R = "evidence/", "run/"
-TAMPERED = [
+TAMPERINGS = [
     swap(E + "junit.xml", 'failures="1"', 'failures="0"'),
     swap(E + "junit.xml", "FAIL", "PASS"),
     swap(E + "verdict.sarif", '"level": "error"', '"level": "note"'),
@@ -280,17 +283,17 @@ TAMPERED = [
     easier,
     another_run,
     extra,
-    *(lost(E + name) for name in ("junit.xml", "evidence.html", "policy.yaml", "policy.lock.json")),
+    *(missing_extra(E + name) for name in ("junit.xml", "evidence.html", "policy.yaml", "policy.lock.json")),
     swap(R + "per_image.csv", "same,eot", "same,noise"),
     swap(R + "metrics.json", '"seed": 0', '"seed": 1'),
     swap(R + "manifest.json", '"seed": 0', '"seed": 1'),
     swap(R + "files.json", '"size": ', '"size": 1'),
-    lost(R + "scores.safetensors"),
+    missing_extra(R + "scores.safetensors"),
 ]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("change", TAMPERED, ids=lambda change: change.__name__)
+@pytest.mark.parametrize("change", TAMPERINGS, ids=lambda change: change.__name__)
 def test_changed_evidence_is_refused(copy, capsys, change):
     change(copy)
     assert main(["gate", "--check", "evidence"]) == 1

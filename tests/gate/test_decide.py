@@ -87,20 +87,22 @@ def test_an_attack_that_is_weaker_in_every_one_of_few_clusters_is_weak():
 
 
 def test_pictures_that_fail_untouched_have_no_share_of_survived_views():
-    some = [row | {"survived": 8, "success_survived": row["success"]} for row in rows(VALUES)]
-    none = rows([1.0])[0] | {"cluster": "other", "survived": 0, "success": 1.0, "success_survived": None}
+    measured_rows = [row | {"survived": 8, "success_survived": row["success"]} for row in rows(VALUES)]
+    empty = rows([1.0])[0] | {"cluster": "other", "survived": 0, "success": 1.0, "success_survived": None}
     requirement = Requirement("success_survived", "eot", at_most=0.9)
     for sequential in (False, True):
-        row, same = (decided_row(requirement, each, sequential) for each in ([*some, none], some))
-        assert row == same
+        row, reference = (
+            decided_row(requirement, table, sequential) for table in ([*measured_rows, empty], measured_rows)
+        )
+        assert row == reference
         assert row.value == pytest.approx(np.mean(VALUES))
 
 
-def test_a_cosine_that_rounding_puts_above_one_is_one():
+def test_a_cosine_that_rounding_puts_above_one_counts_as_such():
     above, exact = rows([1 + 2e-7] * 12, "cosine", arm="clean"), rows([1.0] * 12, "cosine", arm="clean")
     requirement = Requirement("cosine", "clean", at_least=0.5)
-    ours, wanted = (decided_row(requirement, each, True) for each in (above, exact))
-    assert (ours.verdict, ours.low, ours.high) == (wanted.verdict, wanted.low, wanted.high)
+    ours, reference = (decided_row(requirement, table, True) for table in (above, exact))
+    assert (ours.verdict, ours.low, ours.high) == (reference.verdict, reference.low, reference.high)
 
 
 def test_too_few_clusters_are_undecided_with_the_number_that_is_needed():
@@ -123,7 +125,7 @@ def test_what_the_run_lacks_is_an_error():
             decided_row(requirement, rows(VALUES), False)
 
 
-def checked(**verdicts):
+def checks(**verdicts):
     """The section `sanity` of metrics.json: a check that has passed, and these."""
     verdicts = {"one step": "passed"} | verdicts
     failed = [name for name, verdict in verdicts.items() if verdict == "failed"]
@@ -131,7 +133,7 @@ def checked(**verdicts):
 
 
 def content(**changes):
-    return reported.content(comparisons=[], sanity=checked(plateau="passed"), failed=[]) | changes
+    return reported.content(comparisons=[], sanity=checks(plateau="passed"), failed=[]) | changes
 
 
 def better(other):
@@ -143,9 +145,12 @@ def better(other):
     ("changes", "reason"),
     [
         ({"sanity": None}, "not checked"),
-        ({"sanity": checked(masking="failed")}, "masking failed"),
-        ({"sanity": {"failed": [], "checks": checked(plateau="skipped")["checks"][1:]}}, "no check of the attack"),
-        ({"sanity": checked(plateau="skipped")}, "too short to show"),
+        ({"sanity": checks(masking="failed")}, "masking failed"),
+        (
+            {"sanity": {"failed": [], "checks": checks(plateau="skipped")["checks"][1:]}},
+            "no check of the attack",
+        ),
+        ({"sanity": checks(plateau="skipped")}, "too short to show"),
         ({"failed": [{"picture": 1}]}, "1 of the pictures failed"),
         ({"comparisons": better("one_view")}, "one_view is stronger"),
     ],
@@ -156,15 +161,15 @@ def test_a_weak_attack_never_passes_and_may_fail(changes, reason):
     assert [row.verdict for row in decide(policy, "", content(), rows(VALUES), False).rows] == ["PASS", "FAIL"]
     verdict = decide(policy, "run", content(**changes), rows(VALUES), False)
     assert [row.verdict for row in verdict.rows] == ["UNDECIDED", "FAIL"] and verdict.exit_code == 3
-    assert any(reason in each for each in verdict.reasons) and reason in str(verdict)
+    assert any(reason in text for text in verdict.reasons) and reason in str(verdict)
     assert weaknesses(content(comparisons=better("noise"))) == ()
 
 
 def test_a_range_is_in_parentheses_and_more_pictures_decide_no_row_of_a_weak_attack():
     policy = Policy("A claim.", "2026-11-24", (Requirement("cosine", "eot", at_least=0.2),))
-    few = rows([0.5] * 12, "cosine")
-    checked_ones, weak = (decide(policy, "", content(**changes), few, False) for changes in ({}, {"sanity": None}))
-    assert "0.5 (0.5 to 0.5)" in str(checked_ones) and "about 18 pictures more" in str(checked_ones)
+    table = rows([0.5] * 12, "cosine")
+    strong, weak = (decide(policy, "", content(**changes), table, False) for changes in ({}, {"sanity": None}))
+    assert "0.5 (0.5 to 0.5)" in str(strong) and "about 18 pictures more" in str(strong)
     assert "0.5 (0.5 to 0.5)" in str(weak) and "pictures more" not in str(weak)
 
 
@@ -181,19 +186,19 @@ def chance(size, goal=None):
 @pytest.mark.parametrize("size", [4, 9, 300])
 @pytest.mark.parametrize("goal", [None, torch.tensor([3])])
 @pytest.mark.parametrize("side", ["at_least", "at_most"])
-def test_a_bar_passes_only_where_an_encoder_at_random_would_not_meet_it(measure, size, goal, side):
+def test_a_bar_that_a_random_encoder_meets_does_not_pass(measure, size, goal, side):
     """The run has the best value that it can have in each of 40 clusters: so nothing but chance is in the way."""
-    known = content(chance=chance(size, goal))
-    known["threat"]["targeted"] = goal is not None
-    level = known["chance"][measure]
+    record = content(chance=chance(size, goal))
+    record["threat"]["targeted"] = goal is not None
+    level = record["chance"][measure]
     best = level["most" if side == "at_least" else "least"]
     table = [row | {"survived": 64} for row in rows([best] * 40, measure)]
     for bar in (*np.linspace(level["least"], level["most"], 9), level["chance"]):
         requirement = Requirement(measure, "eot", **{side: float(bar)})
-        verdict = decide(Policy("A.", "2026-11-24", (requirement,)), "", known, table, False)
-        (row,), met = verdict.rows, requirement.meets(level["chance"])
-        assert row.verdict != "PASS" if met else row.verdict in ("PASS", "UNDECIDED"), (bar, row)
-        assert not met or row.verdict == "FAIL" or row.reason, (bar, row)
+        verdict = decide(Policy("A.", "2026-11-24", (requirement,)), "", record, table, False)
+        (row,), meets = verdict.rows, requirement.meets(level["chance"])
+        assert row.verdict != "PASS" if meets else row.verdict in ("PASS", "UNDECIDED"), (bar, row)
+        assert not meets or row.verdict == "FAIL" or row.reason, (bar, row)
     assert chance(9)["recall_at_10"] == {"chance": 1, "least": 1, "most": 1}
 
 

@@ -9,8 +9,8 @@ from attacks.gate.policy import (
     ARMS,
     ATTACK,
     HARM,
-    OF,
     POLICIES,
+    STATISTICS,
     Requirement,
     read_policy,
     refuse_other_encoder,
@@ -33,7 +33,7 @@ def test_a_policy_is_read_with_its_digest(tmp_path):
     assert policy.claim == "Most views are still recognised." and policy.date == "2026-11-24"
     assert policy.digest == hashlib.sha256(GOOD.encode()).hexdigest()
     assert policy.requirements[0] == Requirement("success", "eot", "same", None, 0.5, "mean")
-    assert [str(each) for each in policy.requirements] == [
+    assert [str(row) for row in policy.requirements] == [
         "success of eot <= 0.5",
         "cosine of eot, wide views >= -0.2 in 90% of the clusters",
     ]
@@ -72,11 +72,11 @@ def test_a_mistake_is_one_line_with_key_and_rule(tmp_path, old, new, part):
     with pytest.raises(ValueError) as error:
         read_policy(tmp_path / "p.yaml")
     message = str(error.value)
-    assert any(each in message for each in part.split("|")) and "\n" not in message and "p.yaml" in message
+    assert any(text in message for text in part.split("|")) and "\n" not in message and "p.yaml" in message
 
 
 #: A mapping with a key twice, at any depth and however it is written.
-TWICE = {
+REPEATED_KEYS = {
     "in a row": ("at_most: 0.5", "at_most: 0.5, at_most: 0.99"),
     "in quotes": ("at_most: 0.5", "at_most: 0.5, 'at_most': 0.99"),
     "as a complex key": ("at_most: 0.5", "at_most: 0.5, ? at_most : 0.99"),
@@ -88,14 +88,14 @@ TWICE = {
 }
 
 
-@pytest.mark.parametrize("case", TWICE)
+@pytest.mark.parametrize("case", REPEATED_KEYS)
 def test_a_key_that_is_there_twice_is_refused(tmp_path, case):
-    (tmp_path / "p.yaml").write_text(GOOD.replace(*TWICE[case], 1))
+    (tmp_path / "p.yaml").write_text(GOOD.replace(*REPEATED_KEYS[case], 1))
     with pytest.raises(ValueError, match=r"duplicate key or merge `\S+` in line"):
         read_policy(tmp_path / "p.yaml")
 
 
-@pytest.mark.parametrize("of", OF)
+@pytest.mark.parametrize("of", STATISTICS)
 @pytest.mark.parametrize("measure", [*MEANS, *SHARES, "tar_0.01"])
 def test_a_row_can_fail_and_only_where_the_attack_succeeds(tmp_path, measure, of):
     """A row is accepted if and only if the best value for the attacker misses it, and the worst one meets it."""

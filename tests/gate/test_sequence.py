@@ -12,16 +12,16 @@ from attacks.gate.sequence import ALPHA, BOLDEST, GRID, confidence_sequence
 
 def capital(values, m, sign):
     """The largest capital so far of a gambler on values above (1) or below (-1) m; the formula, a bet at a time."""
-    money, most, seen, squares = 1.0, 1.0, 0.5, 0.25
+    money, peak, total, squares = 1.0, 1.0, 0.5, 0.25
     for t, x in enumerate(values, 1):
         variance = squares / t if t > 1 else 0.25
         bet = math.sqrt(2 * math.log(1 / ALPHA) / (variance * t * math.log1p(t)))
         room = m if sign > 0 else 1 - m
         money *= 1 + sign * (min(bet, BOLDEST / room) if room else bet) * (x - m)
-        most = max(most, money)
-        seen += x
-        squares += (x - seen / (t + 1)) ** 2
-    return most
+        peak = max(peak, money)
+        total += x
+        squares += (x - total / (t + 1)) ** 2
+    return peak
 
 
 @pytest.mark.parametrize("rate", [0.02, 0.3, 0.9, 1.0])

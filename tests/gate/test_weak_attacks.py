@@ -14,7 +14,7 @@ requirements:
 FAST = {"evaluate.views": 16, "data.size": 64}
 
 
-class Through(torch.nn.Module):
+class Wrapper(torch.nn.Module):
     """The pocket encoder behind a change of its input or of its gradient."""
 
     def __init__(self, change):
@@ -25,7 +25,7 @@ class Through(torch.nn.Module):
         return self.encoder(self.change(images))
 
 
-def rippled(x):
+def ripple(x):
     return x + 0.03 * (400 * x).sin()
 
 
@@ -33,14 +33,14 @@ WEAK = {
     "one step": (lambda x: x, {"attack.gradients": 1}),
     "ascent": (turned(lambda grad: -grad), {}),
     "almost no gradient": (turned(lambda grad: torch.where(grad.abs() < grad.abs().max(), 0.0, grad)), {}),
-    "masked": (rippled, {}),
+    "masked": (ripple, {}),
 }
 
 
 def verdict(change, values, seed, folder):
     (folder / "policy.yaml").write_text(POLICY)
     values = FAST | values | {"seed": seed, "require": str(folder / "policy.yaml")}
-    encoder = Through(change).eval()
+    encoder = Wrapper(change).eval()
     return robustness(encoder, preset="quickstart", out=folder / "run", **values).metrics["gate"]
 
 
@@ -62,4 +62,4 @@ def test_a_working_attack_is_decided(tmp_path, seed):
 def test_the_weakened_encoders_give_the_same_answers():
     images, encoder = torch.rand(2, 3, 32, 32), load_encoder("pocket")
     for name in ("ascent", "almost no gradient"):
-        assert torch.equal(Through(WEAK[name][0]).eval()(images), encoder(images)), name
+        assert torch.equal(Wrapper(WEAK[name][0]).eval()(images), encoder(images)), name

@@ -13,7 +13,7 @@ EPS = (4 / 255, 8 / 255)
 
 def shares(seed):
     """A number between 0 and 1 for each name."""
-    return torch.rand(len(NAMES), generator=torch.Generator().manual_seed(seed)).tolist()
+    return torch.rand(len(NAMES), dtype=torch.float64, generator=torch.Generator().manual_seed(seed)).tolist()
 
 
 def summary(folder, content, manifest=None):

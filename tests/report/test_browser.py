@@ -8,7 +8,7 @@ import pytest
 from attacks.report.comparison import ComparedRuns, compare_runs, write_comparison, write_page
 from attacks.report.page import write_report
 from attacks.report.runs import collect
-from attacks.report.words import written
+from attacks.report.words import interval_text
 from tests.helpers import reported
 from tests.helpers.browser import LETTERS, PALE, Visit, chromium
 from tests.helpers.run_directories import EPS, encoder
@@ -75,7 +75,7 @@ def test_a_narrow_screen_shows_the_eot_arm_and_that_tables_scroll(browser, pages
         place = visit.page.locator("#arms td.eot").first.bounding_box()
         hints = visit.page.evaluate(HINTS)
     assert place["x"] + place["width"] <= 390
-    assert len(hints) > 10 and all(shown == wide for wide, shown in hints)
+    assert len(hints) > 10 and all(visible == wide for wide, visible in hints)
 
 
 def test_no_table_is_cut_at_1200_pixels(browser, pages):
@@ -87,20 +87,20 @@ def test_every_picture_is_loaded_and_has_an_alternative_text(browser, pages):
     with Visit(browser, pages["report"]) as visit:
         images = visit.page.evaluate("[...document.images].map((each) => [each.alt, each.naturalWidth])")
         drawings = visit.page.get_by_role("img").evaluate_all("some => some.length")
-        named = visit.page.evaluate(
+        labels = visit.page.evaluate(
             "[...document.querySelectorAll('svg')].map((each) => [each.getAttribute('role'), "
             "document.getElementById(each.getAttribute('aria-labelledby')).textContent])"
         )
     assert len(images) == 8 and all(alt and width for alt, width in images)
-    assert len(named) == 6 and all(role == "img" and title for role, title in named)
-    assert drawings >= len(images) + len(named) - 1  # one map lies in a closed box
+    assert len(labels) == 6 and all(role == "img" and title for role, title in labels)
+    assert drawings >= len(images) + len(labels) - 1  # one map lies in a closed box
 
 
 def test_a_cell_of_a_map_has_its_interval_as_a_tooltip(browser, pages):
     cell = reported.content()["response"]["maps"][0]["arms"]["eot"]["success"][2][3]
     with Visit(browser, pages["report"]) as visit:
         result = visit.page.locator("#map-0-success-eot-2-3 > title").text_content()
-    assert written(cell) in result
+    assert interval_text(cell) in result
 
 
 @pytest.mark.parametrize("name", ["report", "index"])
@@ -136,8 +136,8 @@ def test_mouse_and_keyboard_sort_columns_numerically_with_gaps_last(browser, pag
         assert column(page, seed) == ["10", "9", "8"] and sort(seed).get_attribute("aria-sort") == "descending"
         for way in (1, -1):
             sort(wide).locator("button").press("Space")
-            *known, missing = column(page, wide)
-            assert missing == "" and known == sorted(known, key=lambda each: way * float(each))
+            *values, missing = column(page, wide)
+            assert missing == "" and values == sorted(values, key=lambda value: way * float(value))
         assert page.locator("[aria-sort]").count() == 1 and page.locator("#said").inner_text().endswith("descending")
         assert visit.messages == []
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attacks.commands import main
-from attacks.commands.compare import runs_of
+from attacks.commands.compare import run_directories
 from attacks.evaluation.intervals import interval
 from attacks.evaluation.significance import paired_shares
 from attacks.report.columns import csv_rows, page_table, text_rows
@@ -25,63 +25,64 @@ from attacks.runtime.tables import read_rows, write_rows
 from attacks.runtime.untrusted import MOST_BYTES
 from tests.helpers.run_directories import EPS, NAMES, encoder, run, shares
 
-FEW = "fewer than two pictures in common: run both with the same data and data.count"
+FEW_PICTURES = "fewer than two pictures in common: run both with the same data and data.count"
 
 
-def pairs_of(*folders):
+def run_pairs(*folders):
     return compare_pairs({folder.name: read_scores(folder) for folder in folders})
 
 
-def compared(*folders):
+def compare(*folders):
     return compare_runs({folder: folder.name for folder in folders})
 
 
 def test_the_difference_is_paired_by_name_and_its_test_enumerates_all_signs(tmp_path):
-    one, two = shares(0), shares(1)
-    mixed = [5, 3, 11, 0, 1, 2, 4, 6, 7, 8, 9, 10]
-    b = run(tmp_path / "b", [two[i] for i in mixed], names=[NAMES[i] for i in mixed])
-    pairs, refused = pairs_of(run(tmp_path / "a", one), b)
+    first, second = shares(0), shares(1)
+    order = [5, 3, 11, 0, 1, 2, 4, 6, 7, 8, 9, 10]
+    b = run(tmp_path / "b", [second[i] for i in order], names=[NAMES[i] for i in order])
+    pairs, refusals = run_pairs(run(tmp_path / "a", first), b)
     success, cosine = pairs
-    change = torch.tensor(two, dtype=torch.float64) - torch.tensor(one, dtype=torch.float64)
-    assert refused == [] and success.pictures == 12 and (success.first, success.second) == ("a", "b")
+    change = torch.tensor(second, dtype=torch.float64) - torch.tensor(first, dtype=torch.float64)
+    assert refusals == [] and success.pictures == 12 and (success.first, success.second) == ("a", "b")
     assert cosine.difference[:3] == pytest.approx(interval(-change)[:3], abs=1e-12)
-    assert success.difference == paired_shares(torch.tensor(two), torch.tensor(one), 64)
+    exact_values = (torch.tensor(values, dtype=torch.float64) for values in (second, first))
+    assert success.difference == paired_shares(*exact_values, 64)
     assert success.difference.mean == pytest.approx(float(change.mean()), abs=1e-12)
     signs = torch.tensor(list(itertools.product((-1.0, 1.0), repeat=12)), dtype=torch.float64)
     exact = ((signs @ change).abs() >= abs(float(change.sum())) - 1e-12).double().mean()
     assert cosine.p == success.p == pytest.approx(float(exact)) and success.p_holm == success.p
 
 
-def test_radii_are_paired_in_one_norm_and_one_beyond_the_largest_counts_as_that(tmp_path):
-    one, two = shares(2), [None, *shares(3)[1:]]
-    radii = {"a": (one, "l2"), "b": (two, "l2"), "c": (two, "linf")}
+def test_radii_are_paired_in_one_norm_and_count_at_most_as_the_largest(tmp_path):
+    first, second = shares(2), [None, *shares(3)[1:]]
+    radii = {"a": (first, "l2"), "b": (second, "l2"), "c": (second, "linf")}
     a, b, c = (
         run(tmp_path / n, shares(0), radii=values, threat={"norm": norm}) for n, (values, norm) in radii.items()
     )
     rows = read_rows(a / "radii.csv")
     write_rows(a / "radii.csv", [*rows, rows[0] | {"picture": "in no other table"}])
-    (pair,) = [pair for pair in pairs_of(a, b)[0] if pair.measure == "radius l2"]
-    differences = torch.tensor([4.0, *two[1:]]).double() - torch.tensor(one).double()
+    (pair,) = [pair for pair in run_pairs(a, b)[0] if pair.measure == "radius l2"]
+    differences = torch.tensor([4.0, *second[1:]]).double() - torch.tensor(first).double()
     assert pair.difference.mean == pytest.approx(float(differences.mean()))
     assert pair.pictures == 12 and pair.p is not None
-    assert not [pair for pair in pairs_of(a, c)[0] if "radius" in pair.measure]
+    assert not [pair for pair in run_pairs(a, c)[0] if "radius" in pair.measure]
 
 
 def test_p_values_are_corrected_over_the_pairs_of_a_bank_and_measure_that_both_runs_have(tmp_path):
     widths = {"a": 1.5, "b": 1.5, "c": 1.5, "d": 2.0}
-    pairs, _ = pairs_of(*(run(tmp_path / name, shares(i), wide=widths[name]) for i, name in enumerate(widths)))
+    pairs, _ = run_pairs(*(run(tmp_path / name, shares(i), wide=widths[name]) for i, name in enumerate(widths)))
     assert {(pair.first + pair.second) for pair in pairs if pair.bank == "wide x1.5"} == {"ab", "ac", "bc"}
     for key in {(pair.bank, pair.measure) for pair in pairs}:
         family = sorted((pair.p, pair.p_holm) for pair in pairs if (pair.bank, pair.measure) == key)
         assert len(family) == (6 if key[0] == "same" else 3)
         running = 0.0
-        for place, (p, corrected) in enumerate(family):
+        for place, (p, p_holm) in enumerate(family):
             running = max(running, min(1.0, (len(family) - place) * p))
-            assert corrected == pytest.approx(running)
+            assert p_holm == pytest.approx(running)
 
 
 @pytest.mark.parametrize(
-    ("other", "why"),
+    ("other", "reason"),
     [
         ({"seed": 1}, "another seed: run both with seed=0"),
         ({"views": 128}, "another bank: run both with evaluate.views=64"),
@@ -95,29 +96,31 @@ def test_p_values_are_corrected_over_the_pairs_of_a_bank_and_measure_that_both_r
         ),
         ({"gallery": 9}, "another gallery: run both with the same data"),
         ({"threat": {"targeted": True}}, "another aim: run both with the same objective"),
-        ({"names": [f"other {i}" for i in range(12)]}, FEW),
-        ({"pixels": [f"other {i}" for i in range(12)]}, FEW),
+        ({"names": [f"other {i}" for i in range(12)]}, FEW_PICTURES),
+        ({"pixels": [f"other {i}" for i in range(12)]}, FEW_PICTURES),
     ],
 )
-def test_runs_that_differ_in_more_than_the_attack_are_neither_compared_nor_ranked(tmp_path, other, why):
+def test_runs_that_differ_in_more_than_the_attack_are_neither_compared_nor_ranked(tmp_path, other, reason):
     stages = {"jpeg": {}, "downscale": {"size": [0.5, 1.0]}}
     folders = [run(tmp_path / "a", shares(0), stages=stages)]
     folders.append(run(tmp_path / "b", shares(1), **({"stages": stages} | other)))
-    result = compared(*folders)
-    assert (result.pairs, result.tables, result.refused) == ([], [], [f"a and b: {why}"]) and len(result.runs) == 2
+    result = compare(*folders)
+    assert (result.pairs, result.tables, result.refusals) == ([], [], [f"a and b: {reason}"]) and len(
+        result.runs
+    ) == 2
 
 
-def test_the_input_of_an_encoder_matters_only_to_views_whose_size_is_a_share_of_it(tmp_path):
+def test_the_input_of_an_encoder_matters_only_to_views_with_shares_as_sizes(tmp_path):
     stages = {"jpeg": {}, "downscale": {"size": [48, 96]}}
     folders = [run(tmp_path / name, shares(side), stages=stages, side=side) for name, side in (("a", 96), ("b", 224))]
-    result = compared(*folders)
-    assert result.refused == [] and len(result.tables) == 1
+    result = compare(*folders)
+    assert result.refusals == [] and len(result.tables) == 1
 
 
 def test_only_pictures_that_both_runs_attacked_are_compared(tmp_path):
-    changed = [f"digest of {name}" if i < 5 else "other" for i, name in enumerate(NAMES)]
-    folders = run(tmp_path / "a", shares(0)), run(tmp_path / "b", shares(1), pixels=changed)
-    assert {pair.pictures for pair in pairs_of(*folders)[0]} == {5}
+    pixels = [f"digest of {name}" if i < 5 else "other" for i, name in enumerate(NAMES)]
+    folders = run(tmp_path / "a", shares(0)), run(tmp_path / "b", shares(1), pixels=pixels)
+    assert {pair.pictures for pair in run_pairs(*folders)[0]} == {5}
 
 
 @given(st.integers(1, 9).flatmap(lambda n: st.tuples(st.just(n), st.sets(st.tuples(*[st.integers(0, n - 1)] * 2)))))
@@ -133,7 +136,7 @@ def test_two_share_a_letter_exactly_if_they_do_not_differ(case):
     used = set("".join(marks.values()))
     assert used == {chr(ord("a") + i) for i in range(len(used))}
     members = [{name for name in names if letter in marks[name]} for letter in used]
-    assert not any(one < other for one in members for other in members)  # no letter is superfluous
+    assert not any(group < other for group in members for other in members)  # no letter is superfluous
 
 
 def test_too_many_groups_have_no_letters():
@@ -147,25 +150,25 @@ def test_places_and_letters_do_not_depend_on_the_order_of_runs_and_follow_the_pa
     folders = [encoder(tmp_path / n, level, name=f"of {n}", seed=i) for i, (n, level) in enumerate(levels.items())]
     answers = []
     for order in (folders, folders[::-1], [folders[i] for i in (2, 0, 3, 1)]):
-        (table,) = compared(*order).tables
+        (table,) = compare(*order).tables
         answers.append([(row.run.name, row.place, row.value, row.letters) for row in table])
     assert answers[0] == answers[1] == answers[2]
     means = [value.mean for *_, value, _ in answers[0]]
     assert means == sorted(means)
     marks = {name: mark for name, *_, mark in answers[0]}
-    for pair in pairs_of(*folders)[0]:
+    for pair in run_pairs(*folders)[0]:
         if pair.measure == "success":
             assert bool(set(marks[pair.first]) & set(marks[pair.second])) == (pair.p_holm >= 0.05)
     assert marks["a"] != marks["d"]
 
 
-@pytest.mark.parametrize("few", [3, 12])
-def test_too_few_clusters_say_how_many_are_needed(tmp_path, few):
+@pytest.mark.parametrize("count", [3, 12])
+def test_too_few_clusters_say_how_many_are_needed(tmp_path, count):
     primary = {"primary": {"measure": "success"}}
-    folders = (run(tmp_path / n, shares(i)[:few], names=NAMES[:few], **primary) for i, n in enumerate("ab"))
-    (table,) = compared(*folders).tables
-    assert all((row.needed is None) == bool(row.letters) == (few == 12) for row in table)
-    assert ("too few clusters: 6 needed" in text_rows(RANKING, table)[1]) == (few == 3)
+    folders = (run(tmp_path / n, shares(i)[:count], names=NAMES[:count], **primary) for i, n in enumerate("ab"))
+    (table,) = compare(*folders).tables
+    assert all((row.clusters_needed is None) == bool(row.letters) == (count == 12) for row in table)
+    assert ("too few clusters: 6 needed" in text_rows(RANKING, table)[1]) == (count == 3)
 
 
 def test_each_threat_has_a_table_and_encoders_a_line_over_eps_and_width(tmp_path):
@@ -174,22 +177,22 @@ def test_each_threat_has_a_table_and_encoders_a_line_over_eps_and_width(tmp_path
         for name, level in (("one", 0.1), ("two", 0.6))
         for i, eps in enumerate(EPS)
     ]
-    result = compared(*folders)
+    result = compare(*folders)
     assert [[row.run.name for row in table] for table in result.tables] == [["one0", "two0"], ["one1", "two1"]]
     over_eps, *over_width = charts(result.tables)
-    assert (over_eps.over, [line.name for line in over_eps.series]) == ("linf", ["one", "two"])
+    assert (over_eps.axis, [line.name for line in over_eps.series]) == ("linf", ["one", "two"])
     for line in over_eps.series:
         runs = [run for run in result.runs if run.values["encoder"] == line.name]
         assert [*line.points] == [(eps, run.values["eot_success"]) for eps, run in zip(EPS, runs, strict=True)]
     assert [[x for x, _ in chart.series[0].points] for chart in over_width] == [[1.0, 2.0], [1.0, 2.0]]
-    same = [pair for pair in result.pairs if pair.first[-1] == pair.second[-1]]
-    assert all(pair.p_holm == pair.p for pair in same)  # one pair of each threat: nothing to correct
+    threat_pairs = [pair for pair in result.pairs if pair.first[-1] == pair.second[-1]]
+    assert all(pair.p_holm == pair.p for pair in threat_pairs)  # one pair of each threat: nothing to correct
     assert "<svg" in encoder_curve(over_eps, "a")
 
 
 def test_csv_file_terminal_and_page_have_the_same_values(tmp_path):
     folders = [run(tmp_path / n, shares(i), wide=1.5, primary={"measure": "success"}) for i, n in enumerate("abc")]
-    result = compared(*folders)
+    result = compare(*folders)
     for columns, rows in ((RUNS, result.runs), (RANKING, result.standings), (PAIRS, result.pairs)):
         write_rows(tmp_path / "a.csv", csv_rows(columns, rows))
         head, *lines = text_rows(columns, rows)
@@ -240,8 +243,8 @@ def test_the_default_folder_and_the_names_of_runs(tmp_path, capsys):
     out = tmp_path / "out"
     assert main(["compare", str(a), str(b), str(a), "--out", str(out)]) == 0
     assert {path.name for path in out.iterdir()} == {*FILES}
-    printed, page = capsys.readouterr().out, (out / "index.html").read_text()
-    assert all(name in page and f"| {name} " in printed for name in ("x/a", "y/a"))
+    output, page = capsys.readouterr().out, (out / "index.html").read_text()
+    assert all(name in page and f"| {name} " in output for name in ("x/a", "y/a"))
     for file in ("index.csv", "ranking.csv"):
         assert {row["run"] for row in read_rows(out / file)} == {"x/a", "y/a"}
     c = run(tmp_path / "x" / "c", shares(2))
@@ -262,7 +265,7 @@ def test_runs_of_two_remote_sweeps_have_the_names_of_their_locations(tmp_path, c
 
 
 @pytest.mark.parametrize("name", ["index.html", "ranking.csv"])
-def test_a_file_of_somebody_else_is_kept(tmp_path, capsys, name):
+def test_a_foreign_file_stays(tmp_path, capsys, name):
     a, file = run(tmp_path / "x" / "a", shares(0)), tmp_path / "x" / name
     file.write_text("<h1>my site</h1>")
     assert main(["compare", str(a)]) == 1
@@ -320,10 +323,10 @@ def test_too_many_runs_or_folders_are_refused(tmp_path, monkeypatch):
     folders = [run(tmp_path / name, shares(i)) for i, name in enumerate("ab")]
     monkeypatch.setattr("attacks.commands.compare.MAX_RUNS", 1)
     with pytest.raises(ValueError, match="at most 1 runs"):
-        runs_of([tmp_path])
+        run_directories([tmp_path])
     monkeypatch.setattr("attacks.commands.compare.MAX_FOLDERS", 0)
     with pytest.raises(ValueError, match="more than 0 folders"):
-        runs_of([tmp_path])
+        run_directories([tmp_path])
     monkeypatch.setattr("attacks.report.pairs.MAX_PAIRS", 0)
     with pytest.raises(ValueError, match="more than 0 pairs"):
-        pairs_of(*folders)
+        run_pairs(*folders)

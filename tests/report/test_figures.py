@@ -6,11 +6,11 @@ import re
 
 import pytest
 
-from attacks.report.colours import DARK, LIGHT, LINES, RAMP, TEXT, contrast, shade, themed
+from attacks.report.colours import DARK, LIGHT, LINES, RAMP, TEXT, contrast, page_colours, shade
 from attacks.report.curves import dots, drift_curve, loss_curve, response_curve
 from attacks.report.maps import heat_map
 from attacks.report.page import render
-from attacks.report.words import measured, numbers, p_value, short, value_of, written
+from attacks.report.words import interval_text, measure_groups, measure_value, numbers, p_value, short
 from tests.helpers import reported
 
 
@@ -37,48 +37,48 @@ def test_cells_are_legible_and_darker_for_a_stronger_attack():
 
 
 def test_the_page_sets_the_colours_of_a_drawing_except_its_cells():
-    assert themed("fill: #1a56a8; stroke: #1d2530") == "fill: var(--eot); stroke: var(--ink)"
-    assert themed("fill: #ffffff") == "fill: #ffffff"
+    assert page_colours("fill: #1a56a8; stroke: #1d2530") == "fill: var(--eot); stroke: var(--ink)"
+    assert page_colours("fill: #ffffff") == "fill: #ffffff"
     assert not {shade("success", i / 1000)[0] for i in range(1001)} & set(LIGHT.values())
 
 
 @pytest.mark.slow
 def test_a_cell_of_a_map_has_its_number_its_interval_and_its_star():
     result = reported.response()["maps"][0]
-    drawn = heat_map(result, "success", "map")
+    svg = heat_map(result, "success", "map")
     for arm, rows in result["arms"].items():
         for j, row in enumerate(rows["success"]):
             for i, cell in enumerate(row):
-                (tip,) = re.findall(rf'<g id="map-{arm}-{j}-{i}"><title>([^<]*)</title>', drawn)
+                (tip,) = re.findall(rf'<g id="map-{arm}-{j}-{i}"><title>([^<]*)</title>', svg)
                 assert tip.startswith(f"affine angle (deg) {result['x']['values'][i]:g}, affine scale (x) ")
-                assert written(cell) in tip
+                assert interval_text(cell) in tip
                 assert ("p = " in tip) == (arm == "eot")
     cells = len(result["x"]["values"]) * len(result["y"]["values"])
-    starred = sum(p < 0.05 for row in result["p_holm"] for p in row)
-    assert len(re.findall(r">\d\.\d\d\*?</text>", drawn)) - len(result["arms"]) * 3 <= len(result["arms"]) * cells
-    assert len(re.findall(r">\d\.\d\d\*</text>", drawn)) == starred > 0
+    stars = sum(p < 0.05 for row in result["p_holm"] for p in row)
+    assert len(re.findall(r">\d\.\d\d\*?</text>", svg)) - len(result["arms"]) * 3 <= len(result["arms"]) * cells
+    assert len(re.findall(r">\d\.\d\d\*</text>", svg)) == stars > 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("trained", "columns"),
+    ("bounds", "columns"),
     [([-20.0, 20.0], 3), ([-25.0, 35.0], 3), ([-90.0, 90.0], 7), ([60.0, 60.0], 1), ([5.0, 10.0], 0)],
 )
-def test_the_frame_surrounds_the_cells_of_the_trained_range(trained, columns):
+def test_the_frame_surrounds_the_cells_of_the_trained_range(bounds, columns):
     result = reported.response()["maps"][0]
-    result["x"] = result["x"] | {"trained": trained}
-    drawn = heat_map(result, "cosine", "map")
-    cell = width(drawn, "eot-0-0") / 0.97
-    frames = re.findall('<g id="map-trained-eot">', drawn)
+    result["x"] = result["x"] | {"trained": bounds}
+    svg = heat_map(result, "cosine", "map")
+    cell = width(svg, "eot-0-0") / 0.97
+    frames = re.findall('<g id="map-trained-eot">', svg)
     assert len(frames) == bool(columns)
     if columns:
-        assert width(drawn, "trained-eot") == pytest.approx(columns * cell, rel=1e-3)
+        assert width(svg, "trained-eot") == pytest.approx(columns * cell, rel=1e-3)
 
 
-def width(drawn, gid):
-    path = re.search(rf'<g id="map-{gid}">.*?<path d="([^"]*)"', drawn, re.DOTALL).group(1)
-    across = [float(x) for x in re.findall(r"[ML] ([-\d.]+) ", path)]
-    return max(across) - min(across)
+def width(svg, gid):
+    path = re.search(rf'<g id="map-{gid}">.*?<path d="([^"]*)"', svg, re.DOTALL).group(1)
+    xs = [float(x) for x in re.findall(r"[ML] ([-\d.]+) ", path)]
+    return max(xs) - min(xs)
 
 
 @pytest.mark.slow
@@ -89,22 +89,22 @@ def test_a_drawing_is_deterministic_and_shows_every_arm():
         (5, response_curve, (reported.response()["curves"][0], "curve")),
     ]
     for arms, curve, content in curves:
-        drawn, again = curve(*content), curve(*content)
-        assert drawn == again
-        assert len(set(re.findall(r"stroke: var\(--(eot|no_eot|one_view|noise|clean)\)", drawn))) == arms
-        assert drawn.startswith("<svg ") and "<title id=" in drawn and "<desc id=" in drawn
-        assert "DejaVu" not in drawn and "<style" not in drawn and "#" + "1d2530" not in drawn
+        svg, repeat = curve(*content), curve(*content)
+        assert svg == repeat
+        assert len(set(re.findall(r"stroke: var\(--(eot|no_eot|one_view|noise|clean)\)", svg))) == arms
+        assert svg.startswith("<svg ") and "<title id=" in svg and "<desc id=" in svg
+        assert "DejaVu" not in svg and "<style" not in svg and "#" + "1d2530" not in svg
 
 
 def test_the_table_has_the_measures_of_the_arms():
     rows = reported.judged()
-    groups = dict(measured(rows, {}))
+    groups = dict(measure_groups(rows, {}))
     assert [measure.key for measure in groups["Verification"]] == ["tar 0.001", "tar 0.01"]
-    assert value_of(rows["eot"], "tar 0.01") == rows["eot"]["tar"]["0.01"]
-    assert value_of(rows["noise"], "knn") is None and value_of({}, "tar 0.01") is None
-    shown = {measure.key for group in groups.values() for measure in group}
-    assert {"knn", "median_rank", "cosine_p10"} <= shown and not {"goal_cosine", "budget_used", "tar"} & shown
-    (group,) = measured({"eot": {"cosine": rows["eot"]["cosine"], "tar": None}}, {})
+    assert measure_value(rows["eot"], "tar 0.01") == rows["eot"]["tar"]["0.01"]
+    assert measure_value(rows["noise"], "knn") is None and measure_value({}, "tar 0.01") is None
+    keys = {measure.key for group in groups.values() for measure in group}
+    assert {"knn", "median_rank", "cosine_p10"} <= keys and not {"goal_cosine", "budget_used", "tar"} & keys
+    (group,) = measure_groups({"eot": {"cosine": rows["eot"]["cosine"], "tar": None}}, {})
     assert [measure.key for measure in group[1]] == ["cosine"]
 
 
@@ -115,8 +115,8 @@ def test_a_small_p_value_is_not_shown_as_zero():
 
 
 def test_numbers_are_as_short_as_they_may_be():
-    shown = -25.714286, 0.0, 1.43178, 224.0, 3024.0
-    assert " ".join(map(short, shown)) == "-25.7 0 1.43 224 3024"
+    values = -25.714286, 0.0, 1.43178, 224.0, 3024.0
+    assert " ".join(map(short, values)) == "-25.7 0 1.43 224 3024"
 
 
 @pytest.mark.parametrize(
@@ -132,7 +132,7 @@ def test_numbers_are_as_short_as_they_may_be():
 )
 def test_an_interval_has_brackets_and_as_many_digits_as_it_supports(value, options, text):
     row = dict(zip(("mean", "low", "high", "kind"), value, strict=True))
-    assert written(row, **options) == " ".join(numbers(row, **options)) == text
+    assert interval_text(row, **options) == " ".join(numbers(row, **options)) == text
 
 
 @pytest.mark.slow
@@ -146,7 +146,7 @@ def test_an_interval_has_brackets_and_as_many_digits_as_it_supports(value, optio
 )
 def test_the_page_explains_the_stars_and_extremes_of_a_map(change, note):
     content = reported.content()
-    content["response"]["maps"] = [each | change for each in content["response"]["maps"]]
+    content["response"]["maps"] = [grid | change for grid in content["response"]["maps"]]
     page = html.unescape(render(content, reported.manifest()))
     assert note in page and ("Star:" in page) == ("p_holm" not in change)
 

@@ -16,7 +16,7 @@ from attacks.report.facts import verdict
 from attacks.report.page import Images, render, sections, write_report
 from attacks.report.sheets import LARGEST, perturbation
 from attacks.report.warnings import warnings
-from attacks.report.words import numbers, written
+from attacks.report.words import interval_text, numbers
 from tests.helpers import reported
 from tests.helpers.page import Page
 from tests.helpers.reported import ARMS, EVIL
@@ -36,14 +36,14 @@ def whole(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    ("cosine", "recall", "warned"), [(0.9, 0.95, 0), (0.65, 0.95, 1), (0.9, 0.6, 1), (0.65, None, 1)]
+    ("cosine", "recall", "count"), [(0.9, 0.95, 0), (0.65, 0.95, 1), (0.9, 0.6, 1), (0.65, None, 1)]
 )
-def test_a_task_that_fails_in_the_clean_views_is_a_warning(cosine, recall, warned):
+def test_a_task_that_fails_in_the_clean_views_is_a_warning(cosine, recall, count):
     content = reported.content(files_right=0.85)
     content["arms"]["clean"] |= {"cosine": {"mean": cosine}, "recall_at_1": recall and {"mean": recall}}
-    found = [text for text in warnings(content) if "FAILS IN THE CLEAN VIEWS" in text]
-    assert len(found) == warned and all(
-        f"cosine {cosine:.2f}" in text and "of the files 0.85" in text for text in found
+    messages = [text for text in warnings(content) if "FAILS IN THE CLEAN VIEWS" in text]
+    assert len(messages) == count and all(
+        f"cosine {cosine:.2f}" in text and "of the files 0.85" in text for text in messages
     )
 
 
@@ -53,11 +53,11 @@ def intervals(result):
         if {"mean", "low", "high"} <= set(result):
             yield result
         else:
-            for each in result.values():
-                yield from intervals(each)
+            for part in result.values():
+                yield from intervals(part)
     elif isinstance(result, list):
-        for each in result:
-            yield from intervals(each)
+        for part in result:
+            yield from intervals(part)
 
 
 @pytest.mark.slow
@@ -116,14 +116,14 @@ def test_headings_tables_and_pictures_are_accessible(whole):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("part", OPTIONAL)
-def test_a_part_is_on_the_page_if_the_run_has_it(part):
+def test_a_part_is_on_the_page_if_the_run_has_one(part):
     whole = reported.content()
     pages = [NOTHING, NOTHING | {part: [] if part == "comparisons" else {}}, NOTHING | {part: whole[part]}]
-    titles = [[section.title for section in sections(whole | each, Images(), False)] for each in pages]
+    titles = [[section.title for section in sections(whole | changes, Images(), False)] for changes in pages]
     assert titles[0] == titles[1]
     assert len(titles[2]) - len(titles[0]) == (part not in ("wide", "costs"))
-    for each, expected in zip(pages, titles, strict=True):
-        assert re.findall("<h2>(.*?)</h2>", render(whole | each, reported.manifest())) == expected
+    for changes, expected in zip(pages, titles, strict=True):
+        assert re.findall("<h2>(.*?)</h2>", render(whole | changes, reported.manifest())) == expected
 
 
 @pytest.mark.slow
@@ -150,14 +150,14 @@ def test_a_patch_run_shows_its_texture_and_its_facts(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize(("failed", "left"), [((0, 2), 1), ((), 0), ((0,), 0), ((1,), 0), ((), 2)])
 def test_a_picture_keeps_its_file_whichever_others_are_left_out(tmp_path, failed, left):
-    every = ("anna/1.jpg", "bert/1.jpg", "bert/2.jpg", "carl/2.jpg")  # alone, each would be 1.png or 2.png
-    kept = [row for row in range(len(every) - left) if row not in failed]
-    changes = {"queries": [every[row] for row in kept], "left": left, "response": None}
+    names = ("anna/1.jpg", "bert/1.jpg", "bert/2.jpg", "carl/2.jpg")  # alone, each would be 1.png or 2.png
+    rows = [row for row in range(len(names) - left) if row not in failed]
+    changes = {"queries": [names[row] for row in rows], "left": left, "response": None}
     content = reported.content(failed=[{"picture": row, "name": "", "reason": ""} for row in failed], **changes)
-    for number, row in enumerate(kept):
+    for number, row in enumerate(rows):
         out = tmp_path / str(row)
-        reported.directory(out, [file_names(every)[row]])
-        write_report(out, content, reported.manifest(every), [], reported.trace(), number)
+        reported.directory(out, [file_names(names)[row]])
+        write_report(out, content, reported.manifest(names), [], reported.trace(), number)
         assert "The attacked picture" in (out / "report.html").read_text(encoding="utf-8")
 
 
@@ -168,8 +168,8 @@ def test_the_command_repeats_the_run(whole):
     manifest, bare = reported.manifest() | {"overrides": ["seed=3"], "preset": "smoke"}, reported.content(**NOTHING)
     assert "attacks.run config=smoke seed=3<" in render(bare, manifest)
     # No command can name a module from Python.
-    own = render(bare, manifest | {"encoder": {"name": "module"}})
-    assert "attacks.run" not in own and ">config=smoke seed=3<" in own and "attacks.robustness" in own
+    page = render(bare, manifest | {"encoder": {"name": "module"}})
+    assert "attacks.run" not in page and ">config=smoke seed=3<" in page and "attacks.robustness" in page
 
 
 @pytest.mark.slow
@@ -204,14 +204,14 @@ def test_every_section_with_numbers_names_its_file(whole):
 @pytest.mark.slow
 def test_a_perturbation_is_shown_unscaled_and_amplified_to_the_full_range(tmp_path):
     clean = np.full((20, 30, 3), 100)
-    attacked = clean + np.where(np.arange(30)[None, :, None] % 2, 5, -5)
-    for name, values in (("clean", clean), ("eot", attacked)):
+    attacked_pixels = clean + np.where(np.arange(30)[None, :, None] % 2, 5, -5)
+    for name, values in (("clean", clean), ("eot", attacked_pixels)):
         reported.write(tmp_path / f"{name}.png", values)
     pictures = perturbation(tmp_path / "clean.png", tmp_path / "eot.png")
-    held = [io.BytesIO(base64.b64decode(each.source.partition(",")[2])) for each in pictures]
-    shown = [np.asarray(Image.open(each)).astype(int) for each in held]
-    np.testing.assert_array_equal(shown[2] - 128, attacked - clean)
-    np.testing.assert_array_equal(shown[3] - 128, 25 * (attacked - clean))  # 25 * 5 is the most that fits
+    files = [io.BytesIO(base64.b64decode(item.source.partition(",")[2])) for item in pictures]
+    arrays = [np.asarray(Image.open(item)).astype(int) for item in files]
+    np.testing.assert_array_equal(arrays[2] - 128, attacked_pixels - clean)
+    np.testing.assert_array_equal(arrays[3] - 128, 25 * (attacked_pixels - clean))  # 25 * 5 is the most that fits
     assert "amplified 25 times" in pictures[3].caption and "5 of 255" in pictures[2].caption
     reported.write(tmp_path / "wide.png", np.zeros((10, LARGEST + 50, 3)))
     assert perturbation(tmp_path / "wide.png", tmp_path / "wide.png")[0].width == LARGEST
@@ -224,9 +224,9 @@ def test_the_verdict_compares_the_attack_with_the_strongest_baseline():
     arms, first = content["arms"], content["primary"]
     text = verdict(content)
     assert text.startswith("In 512 held-out views of each of 15 pictures in 12 clusters, the attack with EOT makes")
-    assert f"the encoder pocket take {written(arms['eot']['success'])} of the views for something else" in text
-    assert f"the attack without EOT at its step 20 (5 to 40), {written(arms['no_eot']['success'])}." in text
-    assert f"Difference {written(first['difference'], sign='+')}, p 0.0024 (sign flips of 12 clusters; " in text
+    assert f"the encoder pocket take {interval_text(arms['eot']['success'])} of the views for something else" in text
+    assert f"the attack without EOT at its step 20 (5 to 40), {interval_text(arms['no_eot']['success'])}." in text
+    assert f"Difference {interval_text(first['difference'], sign='+')}, p 0.0024 (sign flips of 12 clusters; " in text
     other = content | {"primary": first | {"measure": "cosine", "against": "noise"}}
     assert "the random noise, " in verdict(other) and "Difference of the cosine to the clean" in verdict(other)
     targeted = content | {"threat": content["threat"] | {"targeted": True}}
@@ -251,10 +251,10 @@ def test_ranges_have_no_brackets_and_too_few_clusters_no_p_value():
 @pytest.mark.slow
 def test_one_view_is_named_where_it_is_stronger():
     content = reported.content()
-    for low, high, warned in ((-0.2, -0.1, 1), (-0.2, 0.1, 0), (0.1, 0.2, 0)):
+    for low, high, count in ((-0.2, -0.1, 1), (-0.2, 0.1, 0), (0.1, 0.2, 0)):
         change = {"mean": (low + high) / 2, "low": low, "high": high, "kind": "interval"}
         rows = [row | {"difference": change} for row in content["comparisons"] if row["measure"] == "success"]
-        assert sum("set attack.views=1" in line for line in warnings(content | {"comparisons": rows})) == warned
+        assert sum("set attack.views=1" in line for line in warnings(content | {"comparisons": rows})) == count
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ from tests.helpers.page import Page
 from tests.helpers.run_directories import summary
 
 
-def page_of(folder, *directories):
+def sweep_page(folder, *directories):
     """The page and its summaries."""
     result = ComparedRuns(*collect({directory: directory.name for directory in directories}))
     return write_page(result, folder).read_text(), result
@@ -30,9 +30,9 @@ def sweep(tmp_path):
 
 
 def test_a_summary_has_the_values_of_its_run(sweep):
-    (run, *_), skipped = collect({folder: folder.name for folder in sweep})
+    (run, *_), omissions = collect({folder: folder.name for folder in sweep})
     content, values = reported.content(seed=3), run.values
-    assert skipped == [] and [values[key] for key in ("run", "seed", "pictures", "clusters")] == ["0", 3, 15, 12]
+    assert omissions == [] and [values[key] for key in ("run", "seed", "pictures", "clusters")] == ["0", 3, 15, 12]
     assert [values[key] for key in ("preset", "encoder", "threat")] == ["evaluate", "pocket", "linf 16/255"]
     for prefix, arms in (("", content["arms"]), ("wide_", content["wide"]["arms"])):
         for arm, measure in ((arm, measure) for arm in arms for measure in MEASURES):
@@ -45,14 +45,14 @@ def test_a_run_without_a_part_has_an_empty_cell(tmp_path):
     part = reported.content(wide=None)
     del part["arms"]["one_view"], part["cost"], part["arms"]["eot"]["worst_cosine"]
     folders = [summary(tmp_path / "a", part), summary(tmp_path / "b", reported.content())]
-    text, result = page_of(tmp_path, *folders)
+    text, result = sweep_page(tmp_path, *folders)
     missing = {key for key, value in result.runs[0].values.items() if value is None}
     assert missing >= {"eot_worst_cosine", "passes", "seconds", "one_view_success", "wide_eot_success"}
     assert text.count("not measured") >= len(missing & {"passes", "seconds", "one_view_success"})
     assert result.runs[0].values.keys() == result.runs[1].values.keys()
 
 
-BROKEN = {
+BROKEN_FILES = {
     "empty": ("", "is not JSON"),
     "half": ('{"schema": 2, "arms": {"eot"', "is not JSON"),
     "deep": ("[" * 100_000, "is not JSON"),
@@ -65,28 +65,28 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("name", BROKEN)
+@pytest.mark.parametrize("name", BROKEN_FILES)
 def test_a_broken_or_foreign_directory_is_left_out_with_its_reason(tmp_path, sweep, name):
-    text, reason = BROKEN[name]
+    text, reason = BROKEN_FILES[name]
     (tmp_path / "broken").mkdir()
     if text is None:
         (tmp_path / "broken" / "metrics.json").symlink_to("metrics.json")
     else:
         (tmp_path / "broken" / "metrics.json").write_bytes(text.encode(errors="surrogateescape"))
-    page, result = page_of(tmp_path, sweep[0], tmp_path / "broken", sweep[1])
+    page, result = sweep_page(tmp_path, sweep[0], tmp_path / "broken", sweep[1])
     assert [run.values["seed"] for run in result.runs] == [3, 1]
-    assert [skipped.name for skipped in result.skipped] == ["broken"] and reason in result.skipped[0].reason
-    assert "Left out" in Page(page).text and "Left out" in Page(page_of(tmp_path, tmp_path / "broken")[0]).text
+    assert [omission.name for omission in result.omissions] == ["broken"] and reason in result.omissions[0].reason
+    assert "Left out" in Page(page).text and "Left out" in Page(sweep_page(tmp_path, tmp_path / "broken")[0]).text
 
 
 @pytest.mark.parametrize(
     "number", ["NaN", "Infinity", "-1e999", "1e400", "true", '"0.5"', "null", "[0.5]", "10" * 400]
 )
-def test_a_value_that_is_not_a_number_is_none(tmp_path, number):
+def test_a_value_that_is_no_number_is_missing(tmp_path, number):
     content = json.dumps(reported.content()).replace('"seconds": 125.0', f'"seconds": {number}')
     folder = summary(tmp_path / "run", {})
     (folder / "metrics.json").write_text(content.replace('"seed": 0', f'"seed": {number}'))
-    (run,) = page_of(tmp_path, folder)[1].runs
+    (run,) = sweep_page(tmp_path, folder)[1].runs
     assert run.values["seconds"] is None and run.values["seed"] is None
 
 
@@ -95,13 +95,13 @@ def test_strings_are_no_longer_than_a_line_and_reveal_no_folder(tmp_path):
     content = reported.content(preset=long)
     content["encoder"] |= {"model": long, "weights": f"/home/somebody/secret/{long}"}
     content["threat"] |= {"norm": long, "eps": long, "transforms": long}
-    text, result = page_of(tmp_path, summary(tmp_path / "run", content))
+    text, result = sweep_page(tmp_path, summary(tmp_path / "run", content))
     assert "secret" not in Page(text).text and "<b>a b</b>" in Page(text).text
     assert max(len(value) for value in result.runs[0].values.values() if isinstance(value, str)) <= MOST_LETTERS
 
 
 def test_only_the_pages_own_script_may_run(sweep, tmp_path):
-    text, _ = page_of(tmp_path, *sweep)
+    text, _ = sweep_page(tmp_path, *sweep)
     script = re.search(r"<script>(.*?)</script>", text, re.DOTALL).group(1)
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     assert f"default-src 'none'; img-src data:; style-src 'unsafe-inline'; script-src 'sha256-{digest}'\"" in text
@@ -118,11 +118,13 @@ def test_a_link_never_leads_out_of_the_folder_of_the_page(tmp_path):
     assert link(folder, inside) == "a%20b%23c%3Fd%25/report.html"
     for directory in (outside, folder / "link", folder / "half", folder / ".." / "elsewhere"):
         assert link(folder, directory) is None
-    links = [attributes["href"] for attributes in Page(page_of(folder, inside, outside, folder / "link")[0]).all("a")]
+    links = [
+        attributes["href"] for attributes in Page(sweep_page(folder, inside, outside, folder / "link")[0]).all("a")
+    ]
     assert links == ["#content", "a%20b%23c%3Fd%25/report.html"]
 
 
-def test_a_sweep_leaves_a_page_of_something_else_and_writes_its_own_again(sweep, tmp_path, capsys):
+def test_a_sweep_replaces_its_page_and_no_foreign_one(sweep, tmp_path, capsys):
     page = tmp_path / "index.html"
     index(tmp_path)
     index(tmp_path)

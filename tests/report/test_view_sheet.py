@@ -6,49 +6,49 @@ from PIL import ImageFont
 
 from attacks.evaluation.rare.failure import Failures, PictureFailure
 from attacks.report import view_sheet
-from attacks.report.failures import COLUMNS, SHOWN, draw_failures
+from attacks.report.failures import COLUMNS, MAX_VIEWS, draw_failures
 
 
 def test_long_names_are_wrapped_between_words():
     font = ImageFont.load_default(size=view_sheet.FONT)
     text = "perspective bottom-right corner right (of half side)"
-    lines = view_sheet.wrapped(text, 120, font)
+    lines = view_sheet.wrap(text, 120, font)
     assert len(lines) > 1 and " ".join(" ".join(lines).split()) == text
     assert all(font.getlength(line) <= 140 for line in lines)
-    assert view_sheet.wrapped(text, 1000, font) == [text]
+    assert view_sheet.wrap(text, 1000, font) == [text]
 
 
 def test_a_sheet_holds_the_original_and_the_views_pixel_for_pixel():
     original, views = torch.zeros(3, 40, 60), [torch.full((3, 30, 70), level / 255) for level in (50, 100, 150)]
-    made = view_sheet.sheet(original, views, ["angle (deg)"], [["1"], ["2"], ["3"]], columns=2)
+    image = view_sheet.sheet(original, views, ["angle (deg)"], [["1"], ["2"], ["3"]], columns=2)
     height = 40 + 2 * view_sheet.GAP + 2 * view_sheet.LEADING  # a row: pictures, "view 1", one value
-    head = (made.width - view_sheet.GAP) - 2 * (70 + view_sheet.GAP)  # width of the column left of the views
-    assert made.height == view_sheet.GAP + 2 * height and head > 60
-    assert made.getpixel((view_sheet.GAP, view_sheet.GAP)) == (0, 0, 0)
+    head = (image.width - view_sheet.GAP) - 2 * (70 + view_sheet.GAP)  # width of the column left of the views
+    assert image.height == view_sheet.GAP + 2 * height and head > 60
+    assert image.getpixel((view_sheet.GAP, view_sheet.GAP)) == (0, 0, 0)
     for i, level in enumerate((50, 100, 150)):
         row, column = divmod(i, 2)
-        left = made.width - (2 - column) * (70 + view_sheet.GAP)
+        left = image.width - (2 - column) * (70 + view_sheet.GAP)
         top = view_sheet.GAP + row * height + 5  # centred in 40 rows
-        box = made.crop((left, top, left + 70, top + 30))
+        box = image.crop((left, top, left + 70, top + 30))
         assert box.getextrema() == ((level, level),) * 3
-        below = made.crop((left, top + 35 + view_sheet.GAP + view_sheet.LEADING, left + 70, row * height + height))
+        below = image.crop((left, top + 35 + view_sheet.GAP + view_sheet.LEADING, left + 70, row * height + height))
         assert below.convert("L").getextrema()[0] < 128, "the value is written below its view"
 
 
 @pytest.mark.parametrize("pictures", [1, 20])
-def test_of_each_arm_the_pictures_that_fail_most_are_shown(tmp_path, monkeypatch, pictures):
-    shown = []
-    monkeypatch.setattr("attacks.report.failures.sheet", lambda *a: shown.append(a) or view_sheet.sheet(*a))
-    each = [
+def test_the_sheet_has_the_pictures_of_each_arm_that_fail_most_often(tmp_path, monkeypatch, pictures):
+    calls = []
+    monkeypatch.setattr("attacks.report.failures.sheet", lambda *a: calls.append(a) or view_sheet.sheet(*a))
+    failures = [
         PictureFailure(f"{i}", "", arm, i / 100, 0, 1, 1, 1, "plain", {"angle": i}, torch.zeros(3, 8, 8))
         for arm in ("clean", "eot")
         for i in range(pictures)
     ]
-    draw_failures(tmp_path / "failure.png", Failures(tuple(each), 100))
-    ((original, views, names, values, columns),) = shown
+    draw_failures(tmp_path / "failure.png", Failures(tuple(failures), 100))
+    ((original, views, names, values, columns),) = calls
     assert original is None and names == ["picture", "arm", "P(failure)", "angle"] and columns <= COLUMNS
-    most = min(pictures, SHOWN // 2)
+    limit = min(pictures, MAX_VIEWS // 2)
     assert [(row[0], row[1]) for row in values] == [
-        (f"{pictures - 1 - i}", arm) for arm in ("clean", "eot") for i in range(most)
+        (f"{pictures - 1 - i}", arm) for arm in ("clean", "eot") for i in range(limit)
     ]
     assert len(views) == len(values) and (tmp_path / "failure.png").stat().st_size > 100

@@ -12,7 +12,7 @@ from attacks.evaluation.scores import evaluate
 from attacks.experiment.arms import Counted
 from attacks.experiment.batch import ARMS, KEPT, refinable, worst_cosine
 from attacks.experiment.results import table
-from attacks.report.words import numbers, written
+from attacks.report.words import interval_text, numbers
 from attacks.runtime.distributed import ALONE
 from attacks.study.pipeline import preset
 from tests.helpers.fellows import together
@@ -109,7 +109,7 @@ def test_worst_case_is_printed_below_the_table_and_in_the_report(runs):
         content = json.loads((folders[steps] / "metrics.json").read_text())
         value = content["arms"]["eot"]["worst_cosine"]
         line = table(content).splitlines()[-1]
-        assert line.startswith(f"{label}cosine eot {written(value)}, no_eot ")
+        assert line.startswith(f"{label}cosine eot {interval_text(value)}, no_eot ")
         page = (folders[steps] / "report.html").read_text()
         assert "{} <small>{}</small>".format(*numbers(value)) in page
         assert ("refined by 3 gradient" in page) == bool(steps)
