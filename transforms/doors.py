@@ -41,12 +41,7 @@ class PastDoors:
 
 
 def checked(
-    images: Any,
-    name: str = "images",
-    *,
-    slack: float = HALF_LEVEL,
-    channels: int | None = None,
-    rank: int | None = 4,
+    images: Any, name: str = "images", *, slack: float = HALF_LEVEL, channels: int | None = None, rank: int | None = 4
 ) -> Tensor:
     """`images`, if they are a tensor (N,C,H,W), floating, finite and within [0,1]. The host waits for their device.
 

@@ -26,12 +26,12 @@ from transforms.scene import Layer, Scene
 
 HALF = (0.5, 0.5, 0.5)
 ENCODER = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(4), torch.nn.Flatten()).eval()
-DEFENDED = [Brightness((0.1, 0.1))]
+DEFENCE = [Brightness((0.1, 0.1))]
 IMAGES = torch.rand(2, 3, 24, 32, generator=torch.Generator().manual_seed(0))
 IMAGES[0, 0, 0, :2] = torch.tensor([0.0, 1.0])
 ROWS = ENCODER(IMAGES)
 CORNERS = torch.tensor([[0.0, 0], [31, 0], [31, 23], [0, 23]])
-VIEWS = attacks.bank(Compose(DEFENDED), 2, seed=0, purpose="evaluate")
+VIEWS = attacks.bank(Compose(DEFENCE), 2, seed=0, purpose="evaluate")
 PARTS = {
     "encoder": ENCODER,
     "objective": Away(),
@@ -78,7 +78,7 @@ TAKES = {
     "examine": lambda x: evaluation.examine(
         Problem(x, ROWS, ENCODER, Away(), Linf()), Options(PGD(), EOT(), steps=2)
     ),
-    "Defended": lambda x: encoders.Defended(ENCODER, DEFENDED)(x),
+    "Defended": lambda x: encoders.Defended(ENCODER, DEFENCE)(x),
     "Layers": lambda x: encoders.Layers(ENCODER, ["0"])(x),
     "Features": lambda x: encoders.Features(ENCODER, ["1"])(x),
     "Stochastic": lambda x: encoders.Stochastic(torch.nn.Sequential(ENCODER, torch.nn.Dropout()).eval())(x),
@@ -94,11 +94,11 @@ TAKES = {
 }
 STAGES = {
     f"{name} {i}": lambda x, stage=stage: stage(x, torch.full((2, stage.dims), 0.5))
-    for name, made in EXAMPLES.items()
-    for i, stage in enumerate(made)
+    for name, examples in EXAMPLES.items()
+    for i, stage in enumerate(examples)
 }
 #: Names that take no pictures themselves: what they are given is checked where it is used.
-OTHERS = """
+NO_PICTURES = """
 FAMILIES bits
 Antithetic Draws Fixed Grid Latin Sobol Uniform stream homography widened Stage Geometry Homography Placement Layer
 Shown base_of scene_of taken tiles named_layers randomised Adaptive bank Estimate EOT CVaR Mean SoftMax WorstOf
@@ -128,19 +128,19 @@ FORMS = {
 
 def test_every_public_name_is_classed():
     names = {name.rpartition(".")[2] for name in public_names()}
-    stages = {type(stage).__name__ for made in EXAMPLES.values() for stage in made}
-    takes, others = {*TAKES, *stages}, {*OTHERS.split()}
-    assert names <= takes | others, names - takes - others
-    assert not others & takes and others <= names
+    stages = {type(stage).__name__ for examples in EXAMPLES.values() for stage in examples}
+    takes, no_pictures = {*TAKES, *stages}, {*NO_PICTURES.split()}
+    assert names <= takes | no_pictures, names - takes - no_pictures
+    assert not no_pictures & takes and no_pictures <= names
 
 
 @pytest.mark.parametrize("call", [pytest.param(call, id=name) for name, call in (TAKES | STAGES).items()])
 def test_what_is_no_picture_is_refused_with_the_fix(call):
     for name, (wrong, fix) in WRONG.items():
-        with pytest.raises(ValueError, match=fix) as caught:
+        with pytest.raises(ValueError, match=fix) as record:
             call(wrong(IMAGES))
-        assert "\n" not in str(caught.value), name
-        assert ("Normalize" in str(caught.value)) == (name == "normalised")
+        assert "\n" not in str(record.value), name
+        assert ("Normalize" in str(record.value)) == (name == "normalised")
 
 
 @pytest.mark.parametrize(
@@ -173,22 +173,22 @@ def test_a_step_reads_no_values_again(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "aminmax", lambda x, f=torch.Tensor.aminmax: calls.append(1) or f(x))
     encoder = encoders.Defended(attacks.load_encoder("pocket"), [transforms.Downscale(24)])
     rows, views = encoder(IMAGES).detach(), Compose([Affine(degrees=9), wrappers.Sometimes(Brightness(0.1))])
-    seen = []
+    counts = []
     for steps in (1, 4):
         calls.clear()
         attacks.solve(IMAGES, rows, **PARTS | {"encoder": encoder, "eot": EOT(views), "steps": steps})
-        seen.append(len(calls))
-    assert seen == [1, 1]
+        counts.append(len(calls))
+    assert counts == [1, 1]
 
 
 @pytest.mark.parametrize("kind", [Linf, L2, lambda eps: Grey(Linf(eps)), lambda eps: Universal(Linf(eps))])
 @pytest.mark.parametrize("levels", [0.4, 0.9, 1.0, 3.0])
 def test_a_perturbation_that_no_file_holds_is_warned_of(kind, levels):
     images, ball = torch.full((2, 3, 8, 8), 102 / 255), kind(levels / 255)
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as record:
         warnings.simplefilter("always")
-        held = ball.quantise(torch.full((1 if ball.shared else 2, 3, 8, 8), levels / 255), images).any()
-    assert bool(held) != bool(caught)
+        has_change = ball.quantise(torch.full((1 if ball.shared else 2, 3, 8, 8), levels / 255), images).any()
+    assert bool(has_change) != bool(record)
 
 
 @pytest.mark.parametrize("name", ["objective", "perturbation", "optimiser", "eot", "encoder", "adaptive"])
@@ -227,7 +227,7 @@ def test_a_mistaken_part_is_refused_with_the_fix(fix):
 @pytest.mark.parametrize(
     ("optimiser", "eot", "steps", "views", "adaptive"),
     [
-        (PGD(), EOT(Compose(DEFENDED)), 6, 1, False),
+        (PGD(), EOT(Compose(DEFENCE)), 6, 1, False),
         (PGD(), EOT(Compose([Affine(degrees=9)])), 255, 1, False),
         (PGD(), EOT(Compose([Affine(degrees=9)])), 256, 1, True),
         (PGD(), EOT(), 1000, 1, False),

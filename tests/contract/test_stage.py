@@ -65,7 +65,7 @@ def test_a_stage_with_the_protocol_alone_works_everywhere(stage):
         inner = Compose([choice, Affine(10)])
         assert inner(images, torch.rand(4, inner.dims)).isfinite().all() and 0 in inner.discrete
     scene = Scene((Layer(images, None, EYE), Layer(images[:1], None, 2 * EYE)), (20, 22))
-    layered = Compose([OnLayers([stage]), Affine(10)])
-    assert layered(scene, torch.rand(4, layered.dims)).shape == (4, 3, 20, 22)
+    on_layer = Compose([OnLayers([stage]), Affine(10)])
+    assert on_layer(scene, torch.rand(4, on_layer.dims)).shape == (4, 3, 20, 22)
 
     assert audit(pipeline, images[:1], draws=1).first_dead is None

@@ -13,13 +13,13 @@ from attacks.experiment import batch
 from attacks.objectives.aim import Aim
 from attacks.perturbations.base import PerturbationSet
 from attacks.runtime.values import read, write
-from attacks.study import assembly as built
+from attacks.study import assembly as assembly
 from tests.helpers.sampled import mostly_slow
 from tests.helpers.solving import examine, watch, worst_views
 from transforms import Affine, Brightness, Compose
 from transforms.scene import Layer, Scene, scene_of
 
-SEEN = Compose([Affine(degrees=10, translate=0.05), Brightness(0.1)])
+CAMERA = Compose([Affine(degrees=10, translate=0.05), Brightness(0.1)])
 
 
 class Tint(PerturbationSet):
@@ -29,8 +29,8 @@ class Tint(PerturbationSet):
     random_start = True
 
     def start(self, images, generator):
-        drawn = torch.rand(len(images), 3, 1, 1, generator=generator).to(images)
-        return self.move(torch.zeros_like(images), (0.2 * drawn - 0.1).expand_as(images), images)
+        shift = torch.rand(len(images), 3, 1, 1, generator=generator).to(images)
+        return self.move(torch.zeros_like(images), (0.2 * shift - 0.1).expand_as(images), images)
 
     def noise(self, images, generator):
         return self.move(10 * self.start(images, generator).sign(), torch.zeros_like(images), images)
@@ -146,8 +146,8 @@ every_mover = pytest.mark.parametrize("optimiser", MOVERS.values(), ids=MOVERS)
 
 
 def parts(perturbation, optimiser, **changes):
-    own = {"encoder": features, "objective": Shift(), "perturbation": perturbation, "optimiser": optimiser}
-    return own | {"eot": EOT(SEEN, views=2), "steps": 6, "seed": 3} | changes
+    defaults = {"encoder": features, "objective": Shift(), "perturbation": perturbation, "optimiser": optimiser}
+    return defaults | {"eot": EOT(CAMERA, views=2), "steps": 6, "seed": 3} | changes
 
 
 @pytest.mark.slow
@@ -157,20 +157,20 @@ def test_custom_parts_are_solved_evaluated_and_resumed(images, perturbation, opt
     anchor, setup = features(images), parts(perturbation, optimiser)
     best = solve(images, anchor, **setup)
     delta = perturbation.quantise(best.delta, images)
-    shown, views = perturbation.evaluated(images, delta), bank(SEEN, 8, seed=0, purpose="evaluate")
-    clean, attacked = (views.losses(each, anchor, features, Shift(), 5).mean() for each in (images, shown))
-    assert attacked < clean and (perturbation.norm(best.delta) <= perturbation.eps).all()
+    scene, views = perturbation.evaluated(images, delta), bank(CAMERA, 8, seed=0, purpose="evaluate")
+    clean, attack_loss = (views.losses(x, anchor, features, Shift(), 5).mean() for x in (images, scene))
+    assert attack_loss < clean and (perturbation.norm(best.delta) <= perturbation.eps).all()
     assert perturbation.written(images, delta).shape == images.shape
-    scores = evaluate(shown, anchor, anchor, encoder=features, bank=views)
+    scores = evaluate(scene, anchor, anchor, encoder=features, bank=views)
     assert scores.cosine.mean() < evaluate(images, anchor, anchor, encoder=features, bank=views).cosine.mean()
-    worst = worst_views(shown, anchor, encoder=features, objective=Shift(), transforms=SEEN, k=4, refine_steps=1)
+    worst = worst_views(scene, anchor, encoder=features, objective=Shift(), transforms=CAMERA, k=4, refine_steps=1)
     assert worst.losses.isfinite().all()
 
     whole = list(watch(images, anchor, restarts=2, **setup))
     write(tmp_path / "state", whole[3][0].state, "key")
     rest = list(watch(images, anchor, restarts=2, state=read(tmp_path / "state", "key"), **setup))
-    for (ours, best), (wanted, last) in zip(rest, whole[4:], strict=True):
-        assert torch.equal(ours.delta, wanted.delta) and ours.evals == wanted.evals
+    for (ours, best), (expected, last) in zip(rest, whole[4:], strict=True):
+        assert torch.equal(ours.delta, expected.delta) and ours.evals == expected.evals
         assert best is last is None or all(torch.equal(a, b) for a, b in zip(best, last, strict=True))
 
 
@@ -191,12 +191,12 @@ class Module(nn.Module):
     ("perturbation", "optimiser"), [(Sticker(), Guess()), (Tint(), Heavy())], ids=["sticker", "tint"]
 )
 def test_a_whole_run_reports_custom_parts(perturbation, optimiser, tmp_path, monkeypatch):
-    monkeypatch.setattr(built, "perturb", lambda *_: perturbation)
-    named = built.named
+    monkeypatch.setattr(assembly, "perturb", lambda *_: perturbation)
+    make_part = assembly.named
     monkeypatch.setattr(
-        built, "named", lambda group, *node: optimiser if group == "optimiser" else named(group, *node)
+        assembly, "named", lambda group, *node: optimiser if group == "optimiser" else make_part(group, *node)
     )
-    monkeypatch.setattr(batch, "aim", lambda _, known, *__: Aim(Shift(), known.own))
+    monkeypatch.setattr(batch, "aim", lambda _, data, *__: Aim(Shift(), data.own))
     values = {"attack.steps": 2, "attack.views": 2, "evaluate.views": 4, "data.count": 2, "data.size": 32}
     result = attacks.robustness(Module().eval(), preset="smoke", out=tmp_path / "run", **values)
     assert result.arms["eot"]["cosine"]["mean"] <= 1

@@ -45,13 +45,13 @@ def equal(ours, oracle, kernel="bilinear"):
     """Nearest exactly, float64 within 1e-5. In float32 both sides' coordinates are rounded, which on a steep edge
     puts each 1.2e-5 from float64; so a few pixels in a thousand are apart by more than 1e-5."""
     assert ours.shape == oracle.shape
-    apart = (ours - oracle).abs()
+    gap = (ours - oracle).abs()
     if kernel == "nearest":
-        assert not apart.any()
+        assert not gap.any()
     elif ours.dtype == torch.float64:
-        assert float(apart.max()) <= 1e-12
+        assert float(gap.max()) <= 1e-12
     else:
-        assert float(apart.max()) <= 3e-5 and float((apart > 1e-5).double().mean()) <= 2e-3
+        assert float(gap.max()) <= 3e-5 and float((gap > 1e-5).double().mean()) <= 2e-3
 
 
 @dtypes
@@ -117,9 +117,9 @@ def test_equals_kornia_in_the_interior(photo, name, dtype):
             images, torch.tensor([PROJECTIVE], dtype=dtype), (70, 90), align_corners=True
         )
     interior = slice(20, 50), slice(30, 60)
-    apart = (ours - oracle)[..., *interior].abs()
+    gap = (ours - oracle)[..., *interior].abs()
     assert (ours[..., *interior] != 0).all()
-    assert float(apart.max()) <= 1e-5, float(apart.max())
+    assert float(gap.max()) <= 1e-5, float(gap.max())
 
 
 @pytest.mark.parametrize(
@@ -131,29 +131,29 @@ def test_opencv_4_differs_only_by_its_rounding_of_coordinates(matrix):
     steps = torch.arange(512, dtype=torch.float64)
     places = torch.stack(torch.meshgrid(steps, steps, indexing="xy"), -1)[None]
     points, _ = transform(invert(matrix)[None], places)
-    apart = (sample(photograph, points) - sample(photograph, (points * 32).round() / 32)).abs()
-    assert 0.01 < float(apart.max()) <= 0.02 and 1e-4 < float(apart.mean()) <= 4e-4
+    gap = (sample(photograph, points) - sample(photograph, (points * 32).round() / 32)).abs()
+    assert 0.01 < float(gap.max()) <= 0.02 and 1e-4 < float(gap.mean()) <= 4e-4
     oracle = cv2.warpPerspective(image, matrix.numpy(), (512, 512)).transpose(2, 0, 1)
-    apart = np.abs(warp_perspective(photograph, matrix, (512, 512))[0].numpy() - oracle)
-    assert apart.max() <= (0.02 if OPENCV_4 else 2e-4) and apart.mean() <= (4e-4 if OPENCV_4 else 1e-6)
+    gap = np.abs(warp_perspective(photograph, matrix, (512, 512))[0].numpy() - oracle)
+    assert gap.max() <= (0.02 if OPENCV_4 else 2e-4) and gap.mean() <= (4e-4 if OPENCV_4 else 1e-6)
 
 
 @pytest.mark.parametrize("antialias", [True, False, None])
 @pytest.mark.parametrize("mode", ["nearest", "nearest-exact", "bilinear", "bicubic"])
 def test_resize_equals_torchvision(photo, mode, antialias):
     mode, sizes = InterpolationMode(mode), (40, [40], 97, (31, 150), [1, 1], (80, 120))
-    for (images, bound), size in itertools.product(((photo, 1e-10), (photo.float(), 1e-5)), sizes):
+    for (images, tolerance), size in itertools.product(((photo, 1e-10), (photo.float(), 1e-5)), sizes):
         ours = compat.resize(images, size, mode.value, None, antialias)
         oracle = tvf.resize(images, size, mode, antialias=antialias)
-        torch.testing.assert_close(ours, oracle, rtol=0, atol=bound)
+        torch.testing.assert_close(ours, oracle, rtol=0, atol=tolerance)
         assert torch.equal(ours, compat.resize(images, size, mode, antialias=antialias))
 
 
 @pytest.mark.parametrize("shape", [(80, 120), (120, 80), (64, 64), (30, 91)], ids=str)
 def test_resize_keeps_the_longer_side_below_max_size_as_torchvision(shape):
     images = torch.rand(1, 1, *shape)
-    for most in (33, 45, 60, 97):
-        assert compat.resize(images, 32, max_size=most).shape == tvf.resize(images, 32, max_size=most).shape
+    for limit in (33, 45, 60, 97):
+        assert compat.resize(images, 32, max_size=limit).shape == tvf.resize(images, 32, max_size=limit).shape
 
 
 @pytest.mark.slow
@@ -212,8 +212,8 @@ def test_each_image_has_its_own_parameters(photo):
     ]
     whole = affine(images, angle, translate, scale, shear, fill=double([0.1, 0.2, 0.3]))
     torch.testing.assert_close(whole, torch.cat(rows), rtol=0, atol=1e-12)
-    apart = affine(images, angle, [translate[:, 0], translate[:, 1]], scale, shear, fill=[0.1, 0.2, 0.3])
-    torch.testing.assert_close(apart, whole, rtol=0, atol=0)
+    gap = affine(images, angle, [translate[:, 0], translate[:, 1]], scale, shear, fill=[0.1, 0.2, 0.3])
+    torch.testing.assert_close(gap, whole, rtol=0, atol=0)
     torch.testing.assert_close(rotate(photo, angle), torch.cat([rotate(photo, a) for a in angle]), rtol=0, atol=1e-12)
 
 

@@ -71,16 +71,16 @@ def test_four_affine_stages_have_the_values_and_gradient_of_one_resample(dtype):
     oracle = torch.tensor(oracle).permute(2, 0, 1)[None].to(dtype)
     fused, leaf = pipeline(photo.requires_grad_(), u), photo.detach().requires_grad_()
     torch.testing.assert_close(fused, oracle, rtol=0, atol=1e-12 if dtype == double else 5e-5)
-    chained = stagewise(pipeline, leaf, u)
+    chain_view = stagewise(pipeline, leaf, u)
 
     cotangent = torch.randn(fused.shape, dtype=dtype)
-    once = warp_by_matrix(photo, torch.tensor(single)[None], (256, 256))
-    one, four, chain = (
+    single_view = warp_by_matrix(photo, torch.tensor(single)[None], (256, 256))
+    single_norm, four, chain = (
         float(torch.autograd.grad(view, at, cotangent)[0].norm())
-        for view, at in ((once, photo), (fused, photo), (chained, leaf))
+        for view, at in ((single_view, photo), (fused, photo), (chain_view, leaf))
     )
-    assert abs(four / one - 1) < 1e-4
-    assert chain < 0.8 * one
+    assert abs(four / single_norm - 1) < 1e-4
+    assert chain < 0.8 * single_norm
 
 
 @pytest.mark.parametrize(
@@ -169,10 +169,10 @@ def test_views_of_one_image_equal_views_of_its_copies(photo, stages, large):
         images = torch.cat([photo, 1 - photo])[:pictures]
         images, pipeline = (images if large else images[..., :30, :40]).clone().requires_grad_(), Compose(stages)
         u = torch.rand(pictures * views, pipeline.dims, dtype=double)
-        shared, copied = pipeline(images, u), pipeline(images.repeat_interleave(views, 0), u)
-        torch.testing.assert_close(shared, copied, rtol=0, atol=1e-12)
+        shared, copy_views = pipeline(images, u), pipeline(images.repeat_interleave(views, 0), u)
+        torch.testing.assert_close(shared, copy_views, rtol=0, atol=1e-12)
         cotangent = torch.randn_like(shared)
-        ours, theirs = (torch.autograd.grad(each, images, cotangent)[0] for each in (shared, copied))
+        ours, theirs = (torch.autograd.grad(view, images, cotangent)[0] for view in (shared, copy_views))
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-10)
 
 

@@ -56,8 +56,8 @@ RANGES = {
 
 def numbers(low, high):
     """Mostly the ends, and 0 and 1 if they are allowed."""
-    marked = [value for value in (low, high, 0.0, 1.0) if low <= value <= high]
-    return st.sampled_from(marked) | st.floats(low, high, allow_subnormal=False)
+    ends = [value for value in (low, high, 0.0, 1.0) if low <= value <= high]
+    return st.sampled_from(ends) | st.floats(low, high, allow_subnormal=False)
 
 
 def ranges(low, high):
@@ -69,7 +69,7 @@ def whole(low, high):
 
 
 #: Arguments that are not ranges.
-OTHERS = {
+ARGUMENTS = {
     "perspective": {"jitter": st.floats(0, 0.499)},
     "flip": {"p": numbers(0, 1), "vertical": st.booleans()},
     "thin_plate": {"jitter": st.floats(0, 0.11), "grid": st.integers(2, 10)},
@@ -85,7 +85,7 @@ OTHERS = {
 }
 CHOICES = ("sometimes", "one_of")
 #: Stages whose size has no default.
-SIZED = ("downscale", "median_pool")
+WITH_SIZE = ("downscale", "median_pool")
 PLAIN = tuple(name for name in STAGES if name not in CHOICES)
 #: Arguments that no case varies: `codec` is a map with tests of its own; `choice` makes those of the choices.
 LEFT_OUT = {"jpeg": {"codec"}, "downscale": {"then_size", "then_kernel", "of"}}
@@ -99,20 +99,20 @@ WRONG += [2**31, 2**63, [1, 2**40]]
 
 def arguments(name):
     """Some of a stage's arguments; a few draws break a rule between two of them."""
-    optional = {key: ranges(*ends) for key, ends in RANGES.get(name, {}).items()} | OTHERS.get(name, {})
-    return st.fixed_dictionaries({"size": optional.pop("size")} if name in SIZED else {}, optional=optional)
+    optional = {key: ranges(*ends) for key, ends in RANGES.get(name, {}).items()} | ARGUMENTS.get(name, {})
+    return st.fixed_dictionaries({"size": optional.pop("size")} if name in WITH_SIZE else {}, optional=optional)
 
 
-def several(depth, most=3):
+def several(depth, count=3):
     """Up to `most` stages in order, choices among them."""
 
-    def numbered(names):
+    def with_labels(names):
         labels = [f"{name}{i + 1 if i else ''}" for i, name in enumerate(names)]
-        each = [choice(name, depth) if name in CHOICES else arguments(name) for name in names]
-        return st.fixed_dictionaries(dict(zip(labels, each, strict=True)))
+        values = [choice(name, depth) if name in CHOICES else arguments(name) for name in names]
+        return st.fixed_dictionaries(dict(zip(labels, values, strict=True)))
 
     names = st.sampled_from(PLAIN if depth <= 1 else (*PLAIN, *CHOICES, *CHOICES))
-    return st.lists(names, min_size=1, max_size=most).flatmap(numbered)
+    return st.lists(names, min_size=1, max_size=count).flatmap(with_labels)
 
 
 @st.composite
@@ -146,15 +146,15 @@ CALLS = {
 @st.composite
 def cases(draw, kind):
     """A call of one stage alone, of several up to four deep, or of one with a spoiled argument."""
-    call, spoiled = {key: draw(each) for key, each in CALLS.items()}, None
+    call, argument = {key: draw(strategy) for key, strategy in CALLS.items()}, None
     if kind == "composed":
         return SimpleNamespace(**call, spoiled=None, stages=draw(several(draw(st.integers(1, 4)))))
     name = draw(st.sampled_from(tuple(STAGES) if kind == "single" else PLAIN))
-    chosen = draw(choice(name, 2) if name in CHOICES else arguments(name))
+    values = draw(choice(name, 2) if name in CHOICES else arguments(name))
     if kind == "spoiled":
-        spoiled = draw(st.sampled_from([*RANGES.get(name, {}), *OTHERS.get(name, {})] or ["bits"]))
-        chosen |= {spoiled: draw(st.sampled_from(WRONG))}
-    return SimpleNamespace(**call, spoiled=spoiled, stages={name: chosen})
+        argument = draw(st.sampled_from([*RANGES.get(name, {}), *ARGUMENTS.get(name, {})] or ["bits"]))
+        values |= {argument: draw(st.sampled_from(WRONG))}
+    return SimpleNamespace(**call, spoiled=argument, stages={name: values})
 
 
 #: The last coordinate below 1 that float32 holds.
@@ -164,14 +164,14 @@ ROUNDING, EDGES = {"quantise", "jpeg", "webp"}, {"perspective", "viewpoint", "le
 STEEP = {"contrast", "gain", "channel_gain", "gamma", "saturation", "exposure", "white_balance", "shading"}
 STEEP |= {"sensor_noise"}
 #: Views of more values are not compared in float64, nor differentiated: that needs more memory than a case may have.
-MOST = 2**20
+MAX_VALUES = 2**20
 #: Errors that depend on the size of the pictures.
 LATE = ("all outcomes of a choice must have one shape", "`size` must be at least 1 pixel", "`margin` must be less")
 
 
 def check(case):
     """The laws of a pipeline; an error of one line when it is made breaks none."""
-    compose = built(case)
+    compose = build(case)
     if compose is None:
         return
     images, u = pictures(case), coordinates(case, compose.dims)
@@ -187,14 +187,14 @@ def check(case):
     slack = tolerance(views.dtype)  # the weights of a resample add up to 1 but for rounding
     assert views.isfinite().all() and views.min() >= -slack and views.max() <= 1 + slack
     assert torch.equal(views, compose(images, u)), "the same call gave other values"
-    described(compose, u)
-    if views.numel() <= MOST:
+    check_description(compose, u)
+    if views.numel() <= MAX_VALUES:
         names = kinds(case.stages)
         rows_are_independent(case, names, compose, images, u)
         gradients_are_alive(names, compose, images, u)
 
 
-def built(case):
+def build(case):
     """The pipeline, or None where it is refused in one line that names the spoiled argument."""
     try:
         return pipeline(ViewsConfig("fuzz", case.stages, case.kernel, case.border, case.value, case.antialias))
@@ -205,9 +205,9 @@ def built(case):
 
 def refused_anyway(case):
     """Whether the other arguments of a spoiled stage break a rule between them."""
-    ((name, chosen),) = case.stages.items()
+    ((name, values),) = case.stages.items()
     try:
-        stages({name: {key: value for key, value in chosen.items() if key != case.spoiled}}, "stages")
+        stages({name: {key: value for key, value in values.items() if key != case.spoiled}}, "stages")
     except ValueError as error:
         return "missing" not in str(error)
     return False
@@ -238,7 +238,7 @@ def coordinates(case, dims):
     return u.double() if case.dtype == torch.float64 else u
 
 
-def described(compose, u):
+def check_description(compose, u):
     """`describe` gives each coordinate a value within the range of the configuration."""
     for row in compose.describe(u):
         assert len(row) == compose.dims
@@ -271,10 +271,10 @@ def limits(stage):
     return [values["size"] if isinstance(values.get("size"), tuple) else (0.0, 1.0)] * stage.dims
 
 
-def kinds(chosen):
+def kinds(stages_by_label):
     """The names of all stages, also inside choices."""
-    inner = (kinds((values or {}).get("stages", {})) for values in chosen.values())
-    return {label.rstrip("0123456789") for label in chosen}.union(*inner)
+    inner = (kinds((values or {}).get("stages", {})) for values in stages_by_label.values())
+    return {label.rstrip("0123456789") for label in stages_by_label}.union(*inner)
 
 
 def rows_are_independent(case, names, compose, images, u):
@@ -285,14 +285,14 @@ def rows_are_independent(case, names, compose, images, u):
     """
     k = len(u) // len(images)
     fine = [images[i // k : i // k + 1].double() for i in range(len(u))]
-    together = compose(torch.cat(fine), u.double())
-    gap = (together - torch.cat([compose(image, u[i : i + 1].double()) for i, image in enumerate(fine)])).abs()
+    batch = compose(torch.cat(fine), u.double())
+    gap = (batch - torch.cat([compose(image, u[i : i + 1].double()) for i, image in enumerate(fine)])).abs()
     rounded = names & ROUNDING or "eight_bit" in str(case.stages) or case.kernel == "nearest"
     edge = 3 + gap.numel() / 100 if names & EDGES else 0
     assert gap.mean() < 1e-2 if rounded else (gap > 1e-5).sum() <= edge, f"alone, a view differs by {gap.max():.2g}"
     if k > 1:  # the views of one picture share its pyramid
         shared = compose(images.double(), u.double())
-        assert (shared - together).abs().mean() < (1e-2 if rounded else 1e-6), "a picture and its copies differ"
+        assert (shared - batch).abs().mean() < (1e-2 if rounded else 1e-6), "a picture and its copies differ"
 
 
 def gradients_are_alive(names, compose, images, u):
@@ -329,15 +329,15 @@ def test_the_laws_hold(kind, times):
 
 def test_every_argument_of_every_stage_is_varied():
     for name, stage in STAGES.items():
-        known = {field.name for field in dataclasses.fields(stage) if field.init}
-        assert {*RANGES.get(name, {}), *OTHERS.get(name, {})} == known - LEFT_OUT.get(name, set()), name
+        fields = {field.name for field in dataclasses.fields(stage) if field.init}
+        assert {*RANGES.get(name, {}), *ARGUMENTS.get(name, {})} == fields - LEFT_OUT.get(name, set()), name
 
 
 def late(*_):
     raise ValueError("`gamma` is wrong after all")
 
 
-BROKEN = {
+FAULTS = {
     "changes its input": lambda _, images, u: images.mul_(0.5),
     "mixes rows": lambda _, images, u: images.roll(1, 0) * 0.5 + 0.0 * u.sum(),
     "has no gradient": lambda _, images, u: images.detach() * 0.5 + 0.0 * images,
@@ -355,11 +355,11 @@ CALL |= {"dtype": torch.float32, "u": "random", "kernel": "bilinear", "border": 
 CALL |= {"antialias": True, "seed": 0}
 
 
-@pytest.mark.parametrize("method", [*BROKEN, "values out of range"])
+@pytest.mark.parametrize("method", [*FAULTS, "values out of range"])
 def test_a_stage_that_breaks_a_law_fails_the_check(method, monkeypatch):
     case = SimpleNamespace(**CALL, spoiled=None, stages={"gamma": {"gamma": [0.5, 0.9]}})
     check(case)
-    wrong = {"__call__": BROKEN[method]} if method in BROKEN else {"values": lambda _, u: u + 5}
+    wrong = {"__call__": FAULTS[method]} if method in FAULTS else {"values": lambda _, u: u + 5}
     monkeypatch.setitem(STAGES, "gamma", type("Wrong", (Gamma,), wrong))
     with pytest.raises(AssertionError):
         check(case)

@@ -101,8 +101,8 @@ SURROGATE = {"quantise", "jpeg", "webp"}
 
 CASES = [
     pytest.param(name, stage, id=f"{name}{i or ''}")
-    for name, made in EXAMPLES.items()
-    for i, stage in enumerate(made)
+    for name, stages in EXAMPLES.items()
+    for i, stage in enumerate(stages)
 ]
 PIPELINE = Compose([Perspective(0.1), *EXAMPLES["affine"], Downscale(10), Brightness(0.1)])
 CASES.append(pytest.param("compose", PIPELINE, id="compose"))
@@ -123,8 +123,8 @@ def point(stage, n=1):
 
 def test_every_stage_of_the_registry_has_an_example():
     assert list(EXAMPLES) == list(STAGES)
-    for name, made in EXAMPLES.items():
-        assert made and all(isinstance(stage, STAGES[name]) and isinstance(stage, Stage) for stage in made)
+    for name, stages in EXAMPLES.items():
+        assert stages and all(isinstance(stage, STAGES[name]) and isinstance(stage, Stage) for stage in stages)
 
 
 @every_stage
@@ -194,9 +194,9 @@ def test_linear_stages_equal_their_adjoint(stage, kernel, photo):
     base = pipeline(torch.zeros_like(photo), u)
     image = pipeline(x, u)
     v = torch.randn(image.shape, dtype=double)
-    (pulled,) = torch.autograd.grad(image, x, v)
+    (slope,) = torch.autograd.grad(image, x, v)
     assert not base.any()
-    left, right = (image * v).sum(), (x * pulled).sum()
+    left, right = (image * v).sum(), (x * slope).sum()
     torch.testing.assert_close(left, right, rtol=1e-12, atol=1e-12)
 
 
@@ -214,8 +214,8 @@ def test_a_view_through_a_lens_does_not_depend_on_views_that_shrink(photo):
     fisheye = Compose([Lens(k1=(-0.5, 0.0)), Affine(degrees=15, scale=(0.6, 1.4))])
     u = torch.rand(16, fisheye.dims, generator=torch.Generator().manual_seed(0))
     noise = torch.rand(1, 3, 96, 96, generator=torch.Generator().manual_seed(1))
-    together, alone = fisheye(noise, u), torch.cat([fisheye(noise, row[None]) for row in u])
-    torch.testing.assert_close(together, alone, rtol=0, atol=1e-5)
+    batch, rows = fisheye(noise, u), torch.cat([fisheye(noise, row[None]) for row in u])
+    torch.testing.assert_close(batch, rows, rtol=0, atol=1e-5)
 
 
 @pytest.mark.gpu
@@ -223,7 +223,7 @@ def test_a_view_through_a_lens_does_not_depend_on_views_that_shrink(photo):
 @pytest.mark.parametrize("place", ["cpu", "cuda"], ids=["u_on_host", "u_on_gpu"])
 def test_gpu_and_cpu_agree(name, stage, photo, place):
     """In the view, and in the gradients by pixels and by coordinates."""
-    u, made = point(stage, 4), {}
+    u, results = point(stage, 4), {}
     several = (photo + 1e-3 * torch.rand(4, *photo.shape[1:], dtype=double)).clamp(0, 1)  # a median has no ties
     for device in ("cpu", "cuda"):
         images = several.to(device, copy=True).requires_grad_()
@@ -233,9 +233,9 @@ def test_gpu_and_cpu_agree(name, stage, photo, place):
         weights = torch.linspace(-1, 1, views.numel(), dtype=double).view(views.shape).to(device)
         (views * weights).sum().backward()
         slopes = torch.zeros_like(w) if w.grad is None else w.grad
-        made[device] = [each.detach().cpu() for each in (views, images.grad, slopes)]
-    for here, there in zip(made["cpu"], made["cuda"], strict=True):
-        torch.testing.assert_close(there, here, rtol=1e-7, atol=1e-8 * float(here.norm() + 1))
+        results[device] = [value.detach().cpu() for value in (views, images.grad, slopes)]
+    for expected, actual in zip(results["cpu"], results["cuda"], strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-7, atol=1e-8 * float(expected.norm() + 1))
 
 
 @every_stage
@@ -251,11 +251,11 @@ def test_views_are_images(name, stage):
 def test_dtype_is_the_images(name, stage, photo):
     u = torch.rand(1, stage.dims)
     types = ((torch.float16, 2e-2), (torch.bfloat16, 1e-1), (torch.float64, 1e-4), (torch.float32, 1e-4))
-    for dtype, bound in types:
+    for dtype, tolerance in types:
         views = stage(photo.to(dtype), u.double() if dtype == torch.float32 else u)
         assert views.dtype == dtype
         oracle = stage(photo.to(dtype).float(), u).double()
-        assert (views.double() - oracle).abs().mean() < bound
+        assert (views.double() - oracle).abs().mean() < tolerance
 
 
 #: Neutral settings, for a picture of 40 x 60, of the stages that are not neutral by default; none for files.
@@ -297,10 +297,10 @@ def test_neutral_ranges_are_the_identity_and_pass_every_gradient(name, stage, ph
     if name in COLOURS:
         cases += [(photo[:, :1], 1e-12, 1e-12), (photo[:, :1].float(), 3e-7, 1e-6), (photo.float(), 3e-7, 1e-6)]
         cases += [(colours(), 1e-12, 1e-12), (colours().float(), 1e-6, 1e-6)]
-    for images, bound, slope in cases:
+    for images, tolerance, slope in cases:
         leaf, v = images.clone().requires_grad_(), torch.randn_like(images)
         view = stage(leaf, torch.rand(1, stage.dims))
-        torch.testing.assert_close(view, images, rtol=0, atol=bound)
+        torch.testing.assert_close(view, images, rtol=0, atol=tolerance)
         torch.testing.assert_close(torch.autograd.grad(view, leaf, v)[0], v, rtol=slope, atol=slope)
     if name in COLOURS:
         for images in (photo.bfloat16(), photo.half()):
@@ -322,7 +322,7 @@ def test_gradients_are_finite_at_every_kink(stage):
         images, u = images.requires_grad_(), torch.rand(4, stage.dims).requires_grad_()
         view = stage(images, u)
         view.double().sum().backward()
-        assert view.dtype == dtype and all(each.isfinite().all() for each in (view, images.grad, u.grad))
+        assert view.dtype == dtype and all(value.isfinite().all() for value in (view, images.grad, u.grad))
         if isinstance(stage, Hue):
             assert (images.grad.abs().amax(1) > 0).all()
         if stage in LIT:
@@ -330,7 +330,7 @@ def test_gradients_are_finite_at_every_kink(stage):
 
 
 #: Stage and argument -> values that are refused by the argument's name.
-REFUSED = {
+BAD_VALUES = {
     "affine": {
         "degrees": [(10, -10), math.nan, (0, math.inf), (1, 2, 3), "10", 10**400, True],
         "scale": [(0, 1), (-1, 1), 2, {1: 2, 2: 3}],
@@ -371,7 +371,7 @@ REFUSED = {
     "median_pool": {"size": [0, 2.0, 10**6]},
 }
 #: Arguments of which the last breaks a rule between them, and the message.
-TOGETHER = [
+BAD_PAIRS = [
     ("crop", {"ratio": (1.5, 2), "scale": (0.5, 0.9)}, "`scale` must be at most 0.6667"),
     ("crop", {"ratio": (0.5, 0.8), "scale": (0.5, 0.9)}, "`scale` must be at most 0.8"),
     ("viewpoint", {"yaw": 60, "fov": (40, 120)}, "`distance` must be above 1.5"),
@@ -380,7 +380,7 @@ TOGETHER = [
     ("thin_plate", {"jitter": 0.5}, r"`jitter` must lie in \[0, 0.5\)"),
     ("jpeg", {"subsampling": "4:4:4", "codec": "surrogate"}, "`subsampling` must"),
     ("downscale", {"size": 20, "then_size": 2**40}, "`then_size` must"),
-    *(("downscale", {"size": (9, 40), "then_size": then}, "`then_size` must") for then in (0, -1, 40.0, (40, 50))),
+    *(("downscale", {"size": (9, 40), "then_size": side}, "`then_size` must") for side in (0, -1, 40.0, (40, 50))),
     ("downscale", {"size": 32, "kernel": "bicubic"}, "`kernel` must be one of"),
     ("downscale", {"size": (9, 40), "then_kernel": "bicubic"}, "`then_kernel` must be one of"),
     ("downscale", {"size": 32, "then_kernel": "cv2_area"}, "`then_kernel` must have a `then_size`"),
@@ -388,7 +388,7 @@ TOGETHER = [
 
 
 def test_invalid_arguments_are_refused_by_name_when_a_stage_is_made():
-    alone = [(name, key, value) for name, keys in REFUSED.items() for key, values in keys.items() for value in values]
-    for name, arguments, message in [*((n, {k: v}, f"`{k}` must") for n, k, v in alone), *TOGETHER]:
+    rows = [(name, key, value) for name, keys in BAD_VALUES.items() for key, bad in keys.items() for value in bad]
+    for name, arguments, message in [*((n, {k: v}, f"`{k}` must") for n, k, v in rows), *BAD_PAIRS]:
         with pytest.raises(ValueError, match=message):
             pytest.fail(f"not refused: {STAGES[name](**arguments)}")

@@ -34,7 +34,7 @@ def with_patch(base, patch, alpha=None):
     return Scene((Layer(base, None, EYE), Layer(patch, alpha, pull)), SIZE)
 
 
-def pasted(base, patch, alpha):
+def paste(base, patch, alpha):
     """The same pasted into one picture."""
     picture = base.clone()
     part = picture[..., TOP : TOP + patch.shape[2], LEFT : LEFT + patch.shape[3]]
@@ -46,7 +46,7 @@ def pasted(base, patch, alpha):
 def test_plain_base_gives_the_view_of_the_pasted_picture(photo, patch, u, antialias):
     base, alpha = torch.full_like(photo, 0.3), torch.rand_like(patch[:, :1])
     view = Compose(STAGES, value=0.3, antialias=antialias)
-    oracle = view(pasted(base, patch, alpha), u)
+    oracle = view(paste(base, patch, alpha), u)
     torch.testing.assert_close(view(with_patch(base, patch, alpha), u), oracle, rtol=0, atol=1e-12)
 
 
@@ -82,11 +82,11 @@ def test_batch_of_scenes_equals_each_scene_alone(photo, patch):
 
 def test_gradient_reaches_every_texel_and_no_covered_pixel(photo, patch):
     photo.requires_grad_(), patch.requires_grad_()
-    still = Affine(scale=(0.4, 0.4))
-    Compose([still])(with_patch(photo, patch), torch.rand(1, 5, dtype=torch.float64)).sum().backward()
+    centre = Affine(scale=(0.4, 0.4))
+    Compose([centre])(with_patch(photo, patch), torch.rand(1, 5, dtype=torch.float64)).sum().backward()
     assert (patch.grad != 0).all()
-    covered = photo.grad[..., TOP + 10 : TOP + 15, LEFT + 10 : LEFT + 40]  # away from the edge, soft at this scale
-    torch.testing.assert_close(covered, torch.zeros_like(covered), rtol=0, atol=1e-12)
+    inner = photo.grad[..., TOP + 10 : TOP + 15, LEFT + 10 : LEFT + 40]  # away from the edge, soft at this scale
+    torch.testing.assert_close(inner, torch.zeros_like(inner), rtol=0, atol=1e-12)
 
 
 @pytest.mark.slow

@@ -47,10 +47,7 @@ class Lens(Ranged, Geometry):
     names: ClassVar[tuple[str, ...]] = ("k1 (of r^2)", "k2 (of r^4)")
 
     def _bounds(self) -> tuple[Range, ...]:
-        return (
-            symmetric(self.k1, "k1", low=-1, high=1),
-            symmetric(self.k2, "k2", low=-1, high=1),
-        )
+        return (symmetric(self.k1, "k1", low=-1, high=1), symmetric(self.k2, "k2", low=-1, high=1))
 
     def pull(self, points: Tensor, u: Tensor) -> Tensor:
         k1, k2 = (v[:, None, None] for v in self.values(u).unbind(-1))

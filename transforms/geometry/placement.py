@@ -36,12 +36,7 @@ class Placement(Ranged, InFrame, Homography):
     aspect: float = 1.0
 
     label: ClassVar[str] = "place"
-    names: ClassVar[tuple[str, ...]] = (
-        "scale (of shorter side)",
-        "angle (deg)",
-        "right (of room)",
-        "down (of room)",
-    )
+    names: ClassVar[tuple[str, ...]] = ("scale (of shorter side)", "angle (deg)", "right (of room)", "down (of room)")
 
     def _bounds(self) -> tuple[Range, ...]:
         if not 0.01 <= self.aspect <= 100:

@@ -94,13 +94,13 @@ def test_a_dead_stage_is_named_with_the_reason(case, image):
     make, name, reason = DEAD[case]
     blur = v2.GaussianBlur(3)
     report = audit([blur, make(), v2.GaussianBlur(5)], image, draws=3)
-    before, culprit, after = report.stages
+    first, culprit, last = report.stages
     assert report.first_dead == culprit.name == name
     assert reason in culprit.dead and culprit.dead_draws > 0
-    assert before.dead is None and after.dead is None and before.gain > 0 and after.gain > 0
+    assert first.dead is None and last.dead is None and first.gain > 0 and last.gain > 0
     if culprit.dead_draws == 3 and not any(culprit.bad):
         assert report.coverage == 0 and bool(report.dead_zones.all())
-        assert before.chain_in == before.chain_out == 0
+        assert first.chain_in == first.chain_out == 0
 
 
 def test_stages_alive_alone_but_dead_in_sequence_are_reported(image):
@@ -121,23 +121,23 @@ def test_nearest_reduction_by_four_covers_one_sixteenth_of_the_pixels(image, tmp
     assert report.dead_zones.shape == (80, 120) and report.dead_zones.double().mean() == 15 / 16
     assert report.minification == (pytest.approx(4), pytest.approx(4)) and report.resamples == 1
     report.save_dead_zones(tmp_path / "dead.png")
-    with Image.open(tmp_path / "dead.png") as opened:
-        picture = np.asarray(opened).astype(int)
+    with Image.open(tmp_path / "dead.png") as file:
+        picture = np.asarray(file).astype(int)
     assert (((picture[..., 0] - picture[..., 2]) > 100) == report.dead_zones.numpy()).all()
 
 
-@pytest.mark.parametrize(("antialias", "aliased"), [(True, 1), (False, pytest.approx(4, rel=0.01))])
-def test_antialias_filter_of_a_foreign_resize_is_detected(image, antialias, aliased):
+@pytest.mark.parametrize(("antialias", "aliasing"), [(True, 1), (False, pytest.approx(4, rel=0.01))])
+def test_antialias_filter_of_a_foreign_resize_is_detected(image, antialias, aliasing):
     report = audit(v2.Resize((20, 30), antialias=antialias), image, draws=1)
-    assert report.minification == (pytest.approx(4, rel=0.02), aliased)
+    assert report.minification == (pytest.approx(4, rel=0.02), aliasing)
     assert report.coverage == (1 if antialias else 1 / 4)
 
 
 def test_consecutive_resamples_are_counted(image):
-    def twice(images):
+    def turn_and_back(images):
         return tvf.rotate(tvf.rotate(images, 10, InterpolationMode.BILINEAR), -10, InterpolationMode.BILINEAR)
 
-    report = audit([twice, v2.RandomPerspective(p=1, fill=None)], image, draws=2)
+    report = audit([turn_and_back, v2.RandomPerspective(p=1, fill=None)], image, draws=2)
     assert report.resamples == 3 and any("interpolated 3 times" in text for text in report.warnings)
     assert report.minification is not None and report.first_dead is None
 
@@ -185,9 +185,9 @@ def test_stationary_loss_is_distinguished_from_a_dead_stage(image):
     assert sound.stationary is True and sound.first_dead is None
     assert sound.stages[-1].name == "encoder Pocket" and sound.stages[-1].shape == (128,)
     assert all(at < 1e-4 * near for at, near in sound.flatness.values())
-    broken = audit([CAMERA, posterize], image, encoder, draws=2)
-    assert broken.stationary is False and broken.first_dead == "posterize"
-    assert "the gradient dies in posterize" in str(broken)
+    dead = audit([CAMERA, posterize], image, encoder, draws=2)
+    assert dead.stationary is False and dead.first_dead == "posterize"
+    assert "the gradient dies in posterize" in str(dead)
     deaf = audit(CAMERA, image, lambda images: encoder(images).detach(), draws=1)
     assert deaf.stationary is False and deaf.first_dead == "encoder <lambda>"
 
@@ -195,8 +195,8 @@ def test_stationary_loss_is_distinguished_from_a_dead_stage(image):
 def test_straight_through_estimate_is_distinguished_from_a_gradient(image):
     report = audit(lambda images: images**2 + (images - images.detach()), image, draws=1)
     assert report.stages[0].slope < 0.7 and any("straight-through" in text for text in report.warnings)
-    shown = audit(Compose([Affine(degrees=20)]), image, draws=2, straight_through=True).stages[0].straight
-    assert 0 < shown[0] < 0.95 and shown[1] == pytest.approx(4, abs=0.3)
+    figures = audit(Compose([Affine(degrees=20)]), image, draws=2, straight_through=True).stages[0].straight
+    assert 0 < figures[0] < 0.95 and figures[1] == pytest.approx(4, abs=0.3)
 
 
 def test_change_of_colours_has_no_minification(image):
@@ -215,8 +215,8 @@ def test_randomness_is_replayed_and_generator_states_are_restored(image):
     assert torch.equal(states[0], torch.get_rng_state()) and states[1] == random.getstate()
     assert states[2] == np.random.get_state()[1].tolist()  # noqa: NPY002
     assert str(first) != str(audit([noisy, v2.RandomErasing(p=0.5)], image, draws=4, seed=1))
-    own = torch.Generator().manual_seed(0)
-    stubborn = audit(lambda images: images * torch.rand((), generator=own), image, draws=2)
+    generator = torch.Generator().manual_seed(0)
+    stubborn = audit(lambda images: images * torch.rand((), generator=generator), image, draws=2)
     assert not stubborn.stages[0].repeats and any("generator of its own" in text for text in stubborn.warnings)
 
 
@@ -252,6 +252,6 @@ def fails(images):
     ],
 )
 def test_unauditable_input_is_refused_in_one_line(pipeline, change, message, image):
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match=message) as error:
         audit(**({"pipeline": pipeline, "image": image} | change))
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)

@@ -10,11 +10,7 @@ import torch
 from transforms.camera.blur import Defocus, GaussianBlur, MotionBlur, convolve
 
 double = torch.float64
-STAGES = {
-    "gaussian": GaussianBlur((0, 3)),
-    "defocus": Defocus((0, 4)),
-    "motion": MotionBlur((0, 9), 90),
-}
+STAGES = {"gaussian": GaussianBlur((0, 3)), "defocus": Defocus((0, 4)), "motion": MotionBlur((0, 9), 90)}
 every_stage = pytest.mark.parametrize("stage", STAGES.values(), ids=STAGES)
 
 
@@ -68,9 +64,9 @@ def test_defocus_is_the_mean_over_a_disc(radius, photo):
 @pytest.mark.parametrize(("length", "angle"), [(9.0, 0.0), (6.3, 30.0), (8.0, -70.0), (0.5, 45.0)])
 def test_motion_is_the_mean_along_a_line(length, angle, photo):
     stage = MotionBlur((0, 9), 90)
-    along = length * ((np.arange(100_000) + 0.5) / 100_000 - 0.5)
+    offsets = length * ((np.arange(100_000) + 0.5) / 100_000 - 0.5)
     turn = math.radians(angle)  # x right and y down: clockwise as displayed
-    oracle = blurred(photo, numpy_kernel(5, along * math.cos(turn), along * math.sin(turn)))
+    oracle = blurred(photo, numpy_kernel(5, offsets * math.cos(turn), offsets * math.sin(turn)))
     view = stage(photo, at(stage, length=length, angle=angle))
     np.testing.assert_allclose(view.numpy(), oracle, rtol=0, atol=2e-3)
 
@@ -123,6 +119,6 @@ def test_kernel_computed_in_chunks_equals_the_kernel_in_one_pass(stage, monkeypa
 
     whole = views_and_slope()
     monkeypatch.setattr("transforms.camera.blur.MOST_VALUES", 500)
-    for part, all_at_once in zip(views_and_slope(), whole, strict=True):
-        torch.testing.assert_close(part, all_at_once, rtol=1e-11, atol=1e-12)
+    for part, expected in zip(views_and_slope(), whole, strict=True):
+        torch.testing.assert_close(part, expected, rtol=1e-11, atol=1e-12)
     assert torch.autograd.gradcheck(lambda at: stage(images, at), u.clone().requires_grad_(), fast_mode=True)

@@ -27,8 +27,8 @@ def pillow(images, format_, qualities, **options):
         picture = Image.fromarray(pixels.squeeze(2) if pixels.shape[2] == 1 else pixels)
         buffer = BytesIO()
         picture.save(buffer, format_, quality=quality, **options)
-        loaded = np.asarray(Image.open(buffer).convert(picture.mode))
-        views.append(torch.tensor(loaded).reshape(pixels.shape).permute(2, 0, 1))
+        pixels_back = np.asarray(Image.open(buffer).convert(picture.mode))
+        views.append(torch.tensor(pixels_back).reshape(pixels.shape).permute(2, 0, 1))
     return torch.stack(views)
 
 
@@ -59,8 +59,8 @@ def test_subsampling_equals_pillow(subsampling, photo):
 def test_quality_may_differ_between_pictures(function, format_, photo):
     images, qualities = photo.expand(3, -1, -1, -1).float(), [20, 60, 90]
     oracle = pillow(images, format_, qualities).float() / 255
-    for given in (torch.tensor(qualities), torch.tensor(qualities, dtype=double) + 0.3):
-        assert torch.equal(function(images, given), oracle)
+    for quality in (torch.tensor(qualities), torch.tensor(qualities, dtype=double) + 0.3):
+        assert torch.equal(function(images, quality), oracle)
     losses = (oracle - images).abs().mean((1, 2, 3))
     assert (losses.diff() < 0).all()
 
@@ -100,9 +100,9 @@ def test_values_are_clamped_and_dtype_and_layout_do_not_matter(function, format_
     assert torch.equal(view, function(images.clamp(0, 1), 75))
     assert torch.equal(view, function(images.to(memory_format=torch.channels_last), 75))
     for dtype in (torch.float16, torch.bfloat16, double):
-        given = images.to(dtype)
-        oracle = function(given.to(torch.promote_types(dtype, torch.float32)), 75).to(dtype)
-        view = function(given, 75)
+        typed = images.to(dtype)
+        oracle = function(typed.to(torch.promote_types(dtype, torch.float32)), 75).to(dtype)
+        view = function(typed, 75)
         assert view.dtype == dtype and torch.equal(view, oracle)
 
 
@@ -117,10 +117,10 @@ def test_surrogate_runs_only_for_gradients(function, format_, photo, monkeypatch
         view = function(images, 50)
     assert not view.requires_grad
     assert torch.equal(function(images.detach(), 50), view)
-    tracked = function(images, 50)  # nor in the forward pass of a graph
-    assert torch.equal(tracked, view)
+    graph_view = function(images, 50)  # nor in the forward pass of a graph
+    assert torch.equal(graph_view, view)
     with pytest.raises(AssertionError, match="kornia"):
-        tracked.sum().backward()
+        graph_view.sum().backward()
 
 
 def test_straight_is_the_codec_forward_and_the_identity_backward(photo):
@@ -132,11 +132,11 @@ def test_straight_is_the_codec_forward_and_the_identity_backward(photo):
 def test_surrogate_equals_kornia_and_is_close_to_the_codec():
     crop = skimage.data.astronaut()[:256, 128:384]
     photo = torch.tensor(crop).permute(2, 0, 1)[None].float() / 255
-    for quality, bound in ((30, 0.0075), (50, 0.0065), (75, 0.0055), (95, 0.0045)):
+    for quality, tolerance in ((30, 0.0075), (50, 0.0065), (75, 0.0055), (95, 0.0045)):
         view = jpeg(photo, quality, codec="surrogate")
         oracle = jpeg_codec_differentiable(photo, torch.tensor([float(quality)])).clamp(0, 1)
         assert torch.equal(view, oracle)
-        assert (view - jpeg(photo, quality)).abs().mean() < bound
+        assert (view - jpeg(photo, quality)).abs().mean() < tolerance
 
 
 def test_surrogate_is_differentiable_in_images_and_quality():

@@ -35,14 +35,14 @@ def test_range_reduces_and_enlarges_each_row_by_its_own_side(photo, kernel):
     torch.testing.assert_close(stage(images, u), torch.cat(oracle), rtol=0, atol=1e-12)
 
 
-@pytest.mark.parametrize("then", ["cv2_cubic", "pil_bilinear"])
+@pytest.mark.parametrize("kernel", ["cv2_cubic", "pil_bilinear"])
 @pytest.mark.parametrize("width", [53, 20])
 @pytest.mark.parametrize("size", [31, (10, 40)], ids=str)
-def test_then_size_is_a_second_resize(photo, size, width, then):
-    stage = Downscale(size, "cv2_cubic", then_size=width, then_kernel=None if then == "cv2_cubic" else then)
+def test_then_size_is_a_second_resize(photo, size, width, kernel):
+    stage = Downscale(size, "cv2_cubic", then_size=width, then_kernel=None if kernel == "cv2_cubic" else kernel)
     u = double(1, 1)[:, : stage.dims]
     side = int(stage.values(u)) if stage.dims else 31
-    oracle = resize(resize(photo, side, "cv2_cubic"), target_size((40, 60), width), then).clamp(0, 1)
+    oracle = resize(resize(photo, side, "cv2_cubic"), target_size((40, 60), width), kernel).clamp(0, 1)
     torch.testing.assert_close(stage(photo, u), oracle, rtol=0, atol=1e-12)
 
 
@@ -82,6 +82,6 @@ def test_shares_of_a_length_are_pixels(size):
     whole = tuple(round(224 * end) for end in ends)
     assert Downscale(size, of=224, then_size=1.0) == Downscale(whole, then_size=224)
     assert Downscale((48, 96), of=224) == Downscale((48, 96))  # pixels stay
-    for wrong, of in ((size, None), (float("nan"), 224), (-0.5, 224), (100.0, 224)):
+    for wrong, length in ((size, None), (float("nan"), 224), (-0.5, 224), (100.0, 224)):
         with pytest.raises(ValueError, match="`size` must be a whole number of pixels, or shares `of` a length"):
-            Downscale(wrong, of=of)
+            Downscale(wrong, of=length)

@@ -6,13 +6,13 @@ import torch
 
 from transforms.camera import MedianPool
 
-NONE = torch.empty(2, 0)
+NO_COORDINATES = torch.empty(2, 0)
 
 
 @pytest.mark.parametrize("size", [1, 7, 16, 26, 79])
 def test_each_pixel_is_the_median_of_its_block(size):
     images = torch.rand(2, 3, 80, 120, dtype=torch.float64)
-    views = MedianPool(size)(images, NONE)
+    views = MedianPool(size)(images, NO_COORDINATES)
     height, width = views.shape[2:]
     assert (height, width) == (size, int(size * 1.5))
     tall, wide = -(-80 // height), -(-120 // width)

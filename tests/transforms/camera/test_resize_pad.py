@@ -13,11 +13,11 @@ def test_resize_pad_places_the_resized_picture_in_the_frame(photo):
     places = set()
     for view, row in zip(views, u.tolist(), strict=True):
         side = min(40 + int(row[0] * 49), 88)
-        small_one = resize(photo.float(), side, "pil_bicubic").clamp(0, 1)[0]
-        height, width = small_one.shape[1:]
+        small = resize(photo.float(), side, "pil_bicubic").clamp(0, 1)[0]
+        height, width = small.shape[1:]
         left, top = int(row[1] * (132 - width + 1)), int(row[2] * (88 - height + 1))
         expected = torch.full((3, 88, 132), 0.25)
-        expected[:, top : top + height, left : left + width] = small_one
+        expected[:, top : top + height, left : left + width] = small
         torch.testing.assert_close(view, expected, rtol=0, atol=1e-5)
         places.add((side, left, top))
     assert len(places) == 12

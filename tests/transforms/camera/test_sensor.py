@@ -17,7 +17,7 @@ NOISE = SensorNoise(read=(0.0, 0.02), shot=(0.0, 0.004))
 SHAPE = (3, 16, 20)
 
 
-def added(stage, u, value=0.5, shape=SHAPE):
+def noise_on_grey(stage, u, value=0.5, shape=SHAPE):
     """The noise that the stage adds to flat grey."""
     return stage(torch.full((len(u), *shape), value), u) - value
 
@@ -28,12 +28,12 @@ def test_noise_is_a_function_of_seed_step_and_view(draws):
     for seed in (0, 1):
         for step in range(3):
             u = draws(8, 3, seed=seed, step=step)
-            whole = added(NOISE, u)
+            whole = noise_on_grey(NOISE, u)
             torch.manual_seed(seed + 10 * step)  # the global generator is neither used nor touched
             order, state = torch.randperm(8), torch.get_rng_state()
-            assert torch.equal(added(NOISE, u[order]), whole[order]), "position in the batch"
+            assert torch.equal(noise_on_grey(NOISE, u[order]), whole[order]), "position in the batch"
             assert torch.equal(torch.get_rng_state(), state)
-            chunks = [added(NOISE, part) for part in draws(8, 3, seed=seed, step=step).split(3)]
+            chunks = [noise_on_grey(NOISE, part) for part in draws(8, 3, seed=seed, step=step).split(3)]
             assert torch.equal(torch.cat(chunks), whole), "chunk and call order"
             fields |= {(seed, step, view): field for view, field in enumerate(whole)}
     keys = list(fields)
@@ -52,15 +52,15 @@ def test_float32_and_float64_of_the_same_number_give_the_same_noise(photo):
 @pytest.mark.parametrize("shape", [(1, 2, 3), SHAPE, (3, 500, 400)])
 def test_several_threads_draw_the_same_noise(shape):
     """Of the generators of torch, one for each view; also within inference mode, which each thread has of its own."""
-    seeds, made, threads = torch.rand(4), [], torch.get_num_threads()
+    seeds, fields, threads = torch.rand(4), [], torch.get_num_threads()
     for count in (1, 3):
         torch.set_num_threads(count)
         with torch.inference_mode():
-            made.append(white_noise(seeds, shape))
+            fields.append(white_noise(seeds, shape))
     torch.set_num_threads(threads)
     keys = [stream(0, "pixel noise", seed) % 2**32 for seed in seeds.double().tolist()]
-    wanted = torch.stack([torch.randn(shape, generator=torch.Generator().manual_seed(key)) for key in keys])
-    assert torch.equal(made[0], wanted) and torch.equal(made[1], wanted)
+    expected = torch.stack([torch.randn(shape, generator=torch.Generator().manual_seed(key)) for key in keys])
+    assert torch.equal(fields[0], expected) and torch.equal(fields[1], expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, double])
@@ -76,7 +76,7 @@ def test_adjacent_seeds_give_uncorrelated_noise(dtype):
 @pytest.mark.parametrize(("read", "shot"), [(0.02, 0.0), (0.0, 0.002), (0.01, 0.001)])
 def test_mean_and_variance_at_a_grey_level(level, read, shot):
     stage = SensorNoise((read, read), (shot, shot))
-    noise = added(stage, torch.rand(16, 3), level, (3, 64, 64)).double()
+    noise = noise_on_grey(stage, torch.rand(16, 3), level, (3, 64, 64)).double()
     n, variance = noise.numel(), shot * level + read**2
     assert abs(float(noise.mean())) < 5 * math.sqrt(variance / n)
     assert float(noise.var()) == pytest.approx(variance, rel=5 * math.sqrt(2 / n))
@@ -119,17 +119,17 @@ def test_gradient_includes_the_noise_deviation():
     shot = SensorNoise(shot=(0.004, 0.004))
     view = shot(images, torch.cat([levels, seeds], 1))
     e = white_noise(seeds[:, 0], (1, 5, 6)).double()
-    (pulled,) = torch.autograd.grad(view.sum(), images)
-    torch.testing.assert_close(pulled, 1 + e * 0.004 / (2 * (0.004 * images).sqrt()), rtol=1e-10, atol=0)
+    (slope,) = torch.autograd.grad(view.sum(), images)
+    torch.testing.assert_close(slope, 1 + e * 0.004 / (2 * (0.004 * images).sqrt()), rtol=1e-10, atol=0)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, double])
 def test_quantise_rounds_as_a_png_does(dtype, photo):
     images = (photo + 0.3 * torch.randn_like(photo)).clamp(-0.3, 1.3).to(dtype)
     file = (images.clamp(0, 1) * 255).round().to(torch.uint8)[0].permute(1, 2, 0).numpy()
-    loaded = np.asarray(Image.fromarray(file))
+    file_pixels = np.asarray(Image.fromarray(file))
     view = quantise(images)
-    assert torch.equal(view, torch.tensor(loaded).permute(2, 0, 1)[None].to(dtype) / 255)
+    assert torch.equal(view, torch.tensor(file_pixels).permute(2, 0, 1)[None].to(dtype) / 255)
     assert torch.equal(view, Quantise()(images, torch.zeros(1, 0)))
     assert torch.equal(quantise(view), view), "a file saved again is the same file"
 
@@ -151,5 +151,5 @@ def test_quantise_has_two_to_the_bits_levels(bits):
 def test_gradient_of_quantise_is_that_of_the_clamp():
     x = torch.tensor([-0.1, 0.0, 0.3, 0.5, 1.0, 1.2], requires_grad=True)
     weights = torch.randn(6)
-    (pulled,) = torch.autograd.grad((quantise(x) * weights).sum(), x)
-    assert torch.equal(pulled, weights * torch.tensor([0, 1, 1, 1, 1, 0])), "an end is within [0,1]"
+    (slope,) = torch.autograd.grad((quantise(x) * weights).sum(), x)
+    assert torch.equal(slope, weights * torch.tensor([0, 1, 1, 1, 1, 0])), "an end is within [0,1]"

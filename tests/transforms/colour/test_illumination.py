@@ -72,12 +72,12 @@ def test_white_balance_leaves_green_and_one_channel_pictures_unchanged(photo):
         WhiteBalance()(photo[:, :2], torch.rand(1, 2))
 
 
-@pytest.mark.parametrize("lost", [0.2, 0.9])
-def test_vignette_is_cos4_of_the_ray(photo, lost):
-    view = Vignette((lost, lost))(photo, torch.rand(1, 1, dtype=double))
+@pytest.mark.parametrize("loss", [0.2, 0.9])
+def test_vignette_is_cos4_of_the_ray(photo, loss):
+    view = Vignette((loss, loss))(photo, torch.rand(1, 1, dtype=double))
     x, y = places()
     corner = np.hypot(60, 40)
-    focal = corner / np.tan(np.arccos((1 - lost) ** 0.25))
+    focal = corner / np.tan(np.arccos((1 - loss) ** 0.25))
     np.testing.assert_allclose(view.numpy(), lit(photo, np.cos(np.arctan(np.hypot(x, y) / focal)) ** 4), atol=1e-7)
 
 
@@ -86,8 +86,8 @@ def test_shading_equals_the_scipy_spline_of_the_controls(photo, grid):
     stage, u = Shading((-1, 0.5), grid), torch.rand(1, grid**2, dtype=double)
     controls = -1 + 1.5 * u.numpy().reshape(grid, grid)
     spline = BSpline(np.arange(-3, grid + 3), np.eye(grid + 2), 3)  # one control more beyond each end
-    down, across = (spline((np.arange(n) + 0.5) / n * (grid - 1)) for n in (80, 120))
-    stops = down @ np.pad(controls, 1, mode="edge") @ across.T
+    down, columns = (spline((np.arange(n) + 0.5) / n * (grid - 1)) for n in (80, 120))
+    stops = down @ np.pad(controls, 1, mode="edge") @ columns.T
     np.testing.assert_allclose(stage(photo, u).numpy(), lit(photo, 2**stops), rtol=0, atol=1e-7)
     assert np.log2(gains(stage, u)).min() >= -1 and np.log2(gains(stage, u)).max() <= 0.5
 
@@ -108,8 +108,8 @@ def test_moire_on_a_photograph(photo, channels):
     strength, period, angle, phase = 0.4, 0.13, -25.0, 0.3
     stage = Moire((strength,) * 2, (period,) * 2, (angle,) * 2, (phase,) * 2)
     x, y = places()
-    along = (x * np.cos(np.radians(angle)) + y * np.sin(np.radians(angle))) / (80 * period)
-    wave = np.stack([np.cos(2 * np.pi * (along + phase - c / 3)) for c in range(channels)])
+    phase_at = (x * np.cos(np.radians(angle)) + y * np.sin(np.radians(angle))) / (80 * period)
+    wave = np.stack([np.cos(2 * np.pi * (phase_at + phase - c / 3)) for c in range(channels)])
     view = stage(photo[:, :channels], torch.rand(1, 4, dtype=double))
     np.testing.assert_allclose(view.numpy(), lit(photo[:, :channels], 1 + strength * wave), rtol=0, atol=1e-7)
 

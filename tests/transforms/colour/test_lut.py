@@ -44,8 +44,8 @@ def flat(images):
 @pytest.mark.parametrize("n", [2, 5, 33])
 def test_a_table_is_read_trilinearly(photo, n):
     images = torch.cat([photo, photo.round()])  # all corners of the cube too
-    printed = apply_lut(images, table(n))
-    np.testing.assert_allclose(flat(printed), trilinear(flat(images), table(n).numpy()), rtol=0, atol=1e-12)
+    view = apply_lut(images, table(n))
+    np.testing.assert_allclose(flat(view), trilinear(flat(images), table(n).numpy()), rtol=0, atol=1e-12)
 
 
 def test_gradcheck_in_the_picture_and_in_the_table():
@@ -73,8 +73,8 @@ def test_output_outside_the_cube_is_clipped_between_nodes_as_well():
 
 def test_monomials_are_in_the_documented_order():
     r, g, b = colours = torch.rand(3, 7, dtype=double)
-    one = torch.ones_like(r)
-    expected = [one, r, g, b, r * r, r * g, r * b, g * g, g * b, b * b]
+    unit = torch.ones_like(r)
+    expected = [unit, r, g, b, r * r, r * g, r * b, g * g, g * b, b * b]
     expected += [r**3, r * r * g, r * r * b, r * g * g, r * g * b, r * b * b, g**3, g * g * b, g * b * b, b**3]
     for degree, count in ((1, 4), (2, 10), (3, 20)):
         assert len(powers(degree)) == count
@@ -82,7 +82,7 @@ def test_monomials_are_in_the_documented_order():
 
 
 @pytest.mark.parametrize(
-    ("make", "named"),
+    ("make", "message"),
     [
         (lambda: apply_lut(torch.zeros(1, 1, 4, 4), table()), r"`images` must be \(N,3,H,W\)"),
         (lambda: apply_lut(torch.zeros(1, 3, 4, 4), table()[:2]), r"`lut` must be \(3,n,n,n\)"),
@@ -93,6 +93,6 @@ def test_monomials_are_in_the_documented_order():
         (lambda: powers(4), "`degree` must be 1, 2 or 3"),
     ],
 )  # fmt: skip
-def test_arguments_out_of_range_are_named(make, named):
-    with pytest.raises(ValueError, match=named):
+def test_arguments_out_of_range_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
         make()

@@ -64,10 +64,10 @@ def test_hue_equals_torchvision_and_colorsys(photo, degrees):
         view = stage(images, fixed(stage))
         # torchvision always computes in float32.
         torch.testing.assert_close(view, tv.adjust_hue(images.float(), degrees / 360).double(), rtol=0, atol=2e-6)
-        for before, after in zip(images[0].flatten(1).T[::7], view[0].flatten(1).T[::7], strict=True):
-            hue, saturation, value = colorsys.rgb_to_hsv(*before.tolist())
+        for colour, turned_colour in zip(images[0].flatten(1).T[::7], view[0].flatten(1).T[::7], strict=True):
+            hue, saturation, value = colorsys.rgb_to_hsv(*colour.tolist())
             oracle = colorsys.hsv_to_rgb((hue + degrees / 360) % 1, saturation, value)
-            np.testing.assert_allclose(after.numpy(), oracle, rtol=0, atol=1e-12)
+            np.testing.assert_allclose(turned_colour.numpy(), oracle, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("degrees", [-120.0, 120.0])
@@ -76,17 +76,17 @@ def test_hue_of_a_third_of_a_turn_permutes_channels_and_their_gradients(degrees)
     view = rotate_hue(images, torch.tensor([degrees], dtype=double))
     oracle = images.roll(1 if degrees > 0 else -1, dims=1)
     torch.testing.assert_close(view, oracle, rtol=0, atol=1e-12)
-    (pulled,) = torch.autograd.grad(view, images, v)
-    torch.testing.assert_close(pulled, v.roll(-1 if degrees > 0 else 1, dims=1), rtol=0, atol=1e-12)
+    (slope,) = torch.autograd.grad(view, images, v)
+    torch.testing.assert_close(slope, v.roll(-1 if degrees > 0 else 1, dims=1), rtol=0, atol=1e-12)
 
 
 def test_gradient_of_hue_at_grey_is_the_mean_of_the_gradients_nearby():
     """Hue rotation has no derivative at grey; its gradient there is defined as the mean of those nearby."""
     degrees, step = 40.0, 1e-6
     turn = torch.linspace(0, 2 * math.pi, 361, dtype=double)[:-1]
-    across = torch.tensor([[1, -1, 0], [0.5, 0.5, -1]], dtype=double)
-    across = across / across.norm(dim=1, keepdim=True)
-    around = (0.5 + step * torch.stack([turn.cos(), turn.sin()], -1) @ across).reshape(-1, 3, 1, 1)
+    axes = torch.tensor([[1, -1, 0], [0.5, 0.5, -1]], dtype=double)
+    axes = axes / axes.norm(dim=1, keepdim=True)
+    ring = (0.5 + step * torch.stack([turn.cos(), turn.sin()], -1) @ axes).reshape(-1, 3, 1, 1)
 
     def jacobian(images):
         angle = torch.full((len(images),), degrees, dtype=double)
@@ -95,7 +95,7 @@ def test_gradient_of_hue_at_grey_is_the_mean_of_the_gradients_nearby():
         return torch.stack(rows, 1)[..., 0, 0].mean(0)
 
     grey = jacobian(torch.full((1, 3, 1, 1), 0.5, dtype=double))
-    torch.testing.assert_close(grey, jacobian(around), rtol=0, atol=0.05)
+    torch.testing.assert_close(grey, jacobian(ring), rtol=0, atol=0.05)
     torch.testing.assert_close(grey @ grey.T, torch.eye(3, dtype=double), rtol=0, atol=1e-12)
 
 

@@ -63,10 +63,10 @@ def test_sobol_steps_are_one_sequence(n):
 @pytest.mark.parametrize("count", [*range(1, 70), 1000, 2**20 - 1, 2**20, 3 * 2**18 + 12345])
 def test_sobol_jumps_to_where_torch_arrives_point_by_point(count):
     engine = SobolEngine(5, scramble=True, seed=stream(3, "sobol") % 2**31)
-    wanted = engine.fast_forward(count).draw(4 * count if count < 70 else 64, dtype=torch.float64)
+    expected = engine.fast_forward(count).draw(4 * count if count < 70 else 64, dtype=torch.float64)
     n = count if count < 70 else 1
-    points = torch.cat([Sobol()(n, 5, seed=3, step=1 + i if n > 1 else count + i) for i in range(len(wanted) // n)])
-    assert torch.equal(points, wanted.float())
+    points = torch.cat([Sobol()(n, 5, seed=3, step=1 + i if n > 1 else count + i) for i in range(len(expected) // n)])
+    assert torch.equal(points, expected.float())
 
 
 @pytest.mark.parametrize("n", [1, 2, 8, 64, 256])

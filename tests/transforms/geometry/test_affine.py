@@ -21,14 +21,14 @@ SQUARE = torch.tensor([[-1, -1], [1, -1], [1, 1], [-1, 1]], dtype=double)
 WIDE = Viewpoint(yaw=50, pitch=(-20, 40), roll=180, distance=(1.0, 2.0), fov=(10, 70))
 
 
-def corners_of(size):
+def frame_corners(size):
     half = torch.tensor([size[1], size[0]], dtype=double) / min(size)
     return SQUARE * half
 
 
 def window(crop, u, size):
     """The points at the corners of the frame, in the stage frame."""
-    return transform(crop.framed(size).matrix(u), corners_of(size).expand(len(u), -1, -1))[0]
+    return transform(crop.framed(size).matrix(u), frame_corners(size).expand(len(u), -1, -1))[0]
 
 
 def extremes(dims):
@@ -71,14 +71,14 @@ def test_crop_lies_inside_the_picture_with_the_described_area_and_aspect(size):
     for ratio in ((3 / 4, 4 / 3), (1 / 3, 1.0), (0.05, 20), (1.2, 2.0)):
         crop = Crop((0.1, min(1.0, 1 / ratio[0])), ratio)
         u = torch.cat([extremes(4), torch.rand(500, 4, dtype=double)])
-        seen, half = window(crop, u, size), corners_of(size)[2]
-        assert (seen.abs() <= half + 1e-12).all()
-        width, height = (seen[:, 2] - seen[:, 0]).unbind(-1)
+        corners, half = window(crop, u, size), frame_corners(size)[2]
+        assert (corners.abs() <= half + 1e-12).all()
+        width, height = (corners[:, 2] - corners[:, 0]).unbind(-1)
         area, aspect, right, down = crop.values(u).unbind(-1)
         torch.testing.assert_close(width * height, area * 4 * half.prod())
         torch.testing.assert_close(width / height, aspect * half[0] / half[1])
         slack = 2 * half - torch.stack([width, height], -1)
-        torch.testing.assert_close(seen[:, 0] + half, slack * torch.stack([right, down], -1), rtol=0, atol=1e-12)
+        torch.testing.assert_close(corners[:, 0] + half, slack * torch.stack([right, down], -1), rtol=0, atol=1e-12)
         assert (aspect >= ratio[0] * (1 - 1e-9)).all() and (aspect <= ratio[1] * (1 + 1e-9)).all()
 
 
@@ -114,8 +114,8 @@ def opencv_view(points, yaw, pitch, roll, distance, fov):
     focal = 1 / math.tan(math.radians(fov) / 2)
     flat = np.concatenate([points, np.zeros((len(points), 1))], axis=1)
     camera = np.diag([focal, focal, 1.0])
-    seen, _ = cv2.projectPoints(flat, pose, np.array([0, 0, distance * focal]), camera, None)
-    return torch.tensor(seen[:, 0])
+    pixels, _ = cv2.projectPoints(flat, pose, np.array([0, 0, distance * focal]), camera, None)
+    return torch.tensor(pixels[:, 0])
 
 
 def test_viewpoint_equals_the_opencv_camera():
@@ -141,10 +141,10 @@ def test_least_distance_is_where_the_first_corner_reaches_the_camera(stage):
     depth = transform(invert(stage.matrix(u)), SQUARE.expand(len(u), -1, -1))[1].amin()
     assert depth > 0
     # Depth there is 1 - least / distance. Just beyond that, the stage is refused.
-    least = float((1 - depth) * stage.distance[0])
+    limit = float((1 - depth) * stage.distance[0])
     with pytest.raises(ValueError, match="`distance` must be above"):
-        Viewpoint(stage.yaw, stage.pitch, stage.roll, (0.99 * least, 2), stage.fov)
-    Viewpoint(stage.yaw, stage.pitch, stage.roll, (1.01 * least, 3), stage.fov)
+        Viewpoint(stage.yaw, stage.pitch, stage.roll, (0.99 * limit, 2), stage.fov)
+    Viewpoint(stage.yaw, stage.pitch, stage.roll, (1.01 * limit, 3), stage.fov)
 
 
 # --- Perspective

@@ -43,7 +43,7 @@ def lattice(size=(80, 120)):
     return torch.stack(torch.meshgrid(x, y, indexing="xy"), dim=-1)[None]
 
 
-def framed(stage, size=(80, 120)):
+def in_frame(stage, size=(80, 120)):
     return stage.framed(size) if isinstance(stage, Framed) else stage
 
 
@@ -72,7 +72,7 @@ def test_gradients_are_finite_at_the_ends_of_every_range(name, border, photo):
 
 @every_bend
 def test_gradcheck_of_the_points(name):
-    stage = framed(BENDS[name])
+    stage = in_frame(BENDS[name])
     points = (1.6 * torch.rand(2, 3, 4, 2, dtype=double) - 0.8).requires_grad_()
     u = (0.1 + 0.8 * torch.rand(2, stage.dims, dtype=double)).requires_grad_()
     assert gradcheck(stage.pull, (points, u))
@@ -80,13 +80,13 @@ def test_gradcheck_of_the_points(name):
 
 @every_bend
 def test_far_points_stay_finite(name):
-    stage = framed(BENDS[name])
+    stage = in_frame(BENDS[name])
     far = torch.tensor([[-1e6, 3.0], [1e6, 1e6], [1e3, -1e3], [0.0, 0.0]])[None, None]
     u = torch.cat([edges(stage, torch.float32), torch.rand(20, stage.dims)]).requires_grad_()
     points = far.expand(len(u), -1, -1, -1).clone().requires_grad_()
-    pulled = stage.pull(points, u)
-    (pulled / UNSEEN).sum().backward()
-    assert pulled.isfinite().all() and u.grad.isfinite().all() and points.grad.isfinite().all()
+    sources = stage.pull(points, u)
+    (sources / UNSEEN).sum().backward()
+    assert sources.isfinite().all() and u.grad.isfinite().all() and points.grad.isfinite().all()
 
 
 # --- All of them at once
@@ -98,16 +98,16 @@ def test_all_stages_fuse_into_one_sample_of_the_composed_pulls(photo):
     u = torch.rand(2, pipeline.dims, dtype=double)
     views = pipeline(torch.cat([photo, photo.flip(-1)]), u)
     assert pipeline.resamples() == 1
-    points, seen = lattice(), torch.ones(2, 80, 120, dtype=torch.bool)
+    points, visible = lattice(), torch.ones(2, 80, 120, dtype=torch.bool)
     for stage, part in reversed(list(zip(stages, u.split([s.dims for s in stages], -1), strict=True))):
-        points = framed(stage).pull(points, part)  # the last stage maps output points first
-        seen &= points.abs().amax(-1) < UNSEEN
-    assert 0.3 < seen.double().mean() < 1
+        points = in_frame(stage).pull(points, part)  # the last stage maps output points first
+        visible &= points.abs().amax(-1) < UNSEEN
+    assert 0.3 < visible.double().mean() < 1
     for row, image in enumerate((photo, photo.flip(-1))):
         x, y = points[row].unbind(-1)
-        where = np.stack([y.numpy() * 40 + 39.5, x.numpy() * 40 + 59.5])
-        oracle = map_coordinates(image[0, 0].numpy(), where, order=1, mode="grid-constant", cval=0.5)
-        oracle[~seen[row].numpy()] = 0.5
+        places = np.stack([y.numpy() * 40 + 39.5, x.numpy() * 40 + 59.5])
+        oracle = map_coordinates(image[0, 0].numpy(), places, order=1, mode="grid-constant", cval=0.5)
+        oracle[~visible[row].numpy()] = 0.5
         np.testing.assert_allclose(views[row, 0], oracle, rtol=0, atol=1e-10)
 
 
@@ -120,10 +120,10 @@ def test_lens_equals_opencv_distortion(k):
     camera = np.array([[40, 0, 59.5], [0, 40, 39.5], [0, 0, 1.0]])
     maps = cv2.initUndistortRectifyMap(camera, np.array([*k, 0, 0]), None, camera, (120, 80), cv2.CV_32FC1)
     oracle = (torch.tensor(np.stack(maps, -1), dtype=double) - torch.tensor([59.5, 39.5])) / 40
-    pulled = stage.pull(lattice(), torch.rand(1, 2, dtype=double))[0]
-    seen = pulled[..., 0] < UNSEEN
-    assert seen.double().mean() > 0.6
-    torch.testing.assert_close(pulled[seen], oracle[seen], rtol=0, atol=1e-4)
+    sources = stage.pull(lattice(), torch.rand(1, 2, dtype=double))[0]
+    visible = sources[..., 0] < UNSEEN
+    assert visible.double().mean() > 0.6
+    torch.testing.assert_close(sources[visible], oracle[visible], rtol=0, atol=1e-4)
 
 
 def test_lens_view_ends_at_the_first_fold():
@@ -132,8 +132,8 @@ def test_lens_view_ends_at_the_first_fold():
     for k1, k2 in itertools.product([-1, -0.4, -0.1, 0, 0.2, 1], repeat=2):
         grows = 1 + 3 * k1 * radius**2 + 5 * k2 * radius**4 > 0
         oracle = grows.long().cumprod(0).bool()
-        seen = Lens((k1, k1), (k2, k2)).pull(points, torch.rand(1, 2, dtype=double))[0, 0, :, 0] < UNSEEN
-        assert (seen != oracle).sum() <= 1, (k1, k2)
+        visible = Lens((k1, k1), (k2, k2)).pull(points, torch.rand(1, 2, dtype=double))[0, 0, :, 0] < UNSEEN
+        assert (visible != oracle).sum() <= 1, (k1, k2)
 
 
 # --- Cylinder
@@ -161,29 +161,29 @@ def label_on_a_bottle(arc, turn, tilt, distance, half_width):
 )
 @pytest.mark.parametrize("size", [(80, 120), (90, 60)], ids=str)
 def test_cylinder_inverts_the_projection_of_a_bottle(pose, size):
-    stage = framed(Cylinder(*((v, v) for v in pose)), size)
+    stage = in_frame(Cylinder(*((v, v) for v in pose)), size)
     label, seen_at, facing = label_on_a_bottle(*pose, size[1] / min(size))
-    pulled = stage.pull(torch.tensor(seen_at)[None], torch.rand(1, 4, dtype=double))[0].numpy()
+    sources = stage.pull(torch.tensor(seen_at)[None], torch.rand(1, 4, dtype=double))[0].numpy()
     front = facing > 0.1
     assert front.mean() > 0.2
-    np.testing.assert_allclose(pulled[front], label[front], rtol=0, atol=1e-9)
+    np.testing.assert_allclose(sources[front], label[front], rtol=0, atol=1e-9)
     back = facing < -0.1  # a hidden point is not the visible one at its position
-    assert (np.abs(pulled[back] - label[back]).max(-1) > 0.05).all()
+    assert (np.abs(sources[back] - label[back]).max(-1) > 0.05).all()
 
 
 @pytest.mark.parametrize("tilt", [0, 40, -60])
 def test_rays_that_miss_the_cylinder_are_unseen(tilt):
     arc, distance = 200, 3
     points = lattice((120, 80))
-    stage = framed(Cylinder((arc, arc), 0, (tilt, tilt), distance), (120, 80))
-    unseen = stage.pull(points, torch.rand(1, 4, dtype=double))[0, ..., 0].numpy() == UNSEEN
+    stage = in_frame(Cylinder((arc, arc), 0, (tilt, tilt), distance), (120, 80))
+    is_hidden = stage.pull(points, torch.rand(1, 4, dtype=double))[0, ..., 0].numpy() == UNSEEN
     radius, lean = 1 / math.radians(arc / 2), cv2.Rodrigues(np.array([-math.radians(tilt), 0, 0]))[0]
     rays = np.concatenate([points[0].numpy(), np.full((120, 80, 1), distance)], -1)
     axis, start = lean @ [0, 1, 0], np.array([0, 0, -distance]) - lean @ [0, 0, radius]
-    across = np.cross(rays, axis)
-    gap = np.abs((across * start).sum(-1)) / np.linalg.norm(across, axis=-1)  # from the axis to the ray
-    assert unseen[gap > radius].all() and not unseen[gap < 0.99 * radius].any()
-    assert 0.1 < unseen.mean() < 0.9
+    normals = np.cross(rays, axis)
+    gap = np.abs((normals * start).sum(-1)) / np.linalg.norm(normals, axis=-1)  # from the axis to the ray
+    assert is_hidden[gap > radius].all() and not is_hidden[gap < 0.99 * radius].any()
+    assert 0.1 < is_hidden.mean() < 0.9
 
 
 # --- ThinPlate
@@ -195,13 +195,13 @@ def test_thin_plate_equals_the_scipy_spline(grid):
     u = torch.rand(2, stage.dims, dtype=double)
     at = np.stack(np.meshgrid(np.linspace(-1, 1, grid), np.linspace(-1, 1, grid)), -1).reshape(-1, 2)
     points = lattice((20, 30))
-    pulled = stage.pull(points, u)
+    sources = stage.pull(points, u)
     for row in range(2):
-        moved = stage.values(u)[row].reshape(-1, 2).numpy()
-        oracle = RBFInterpolator(at, moved, kernel="thin_plate_spline", degree=1)(points.reshape(-1, 2).numpy())
-        np.testing.assert_allclose((pulled[row] - points[0]).reshape(-1, 2), oracle, rtol=0, atol=1e-10)
+        offset = stage.values(u)[row].reshape(-1, 2).numpy()
+        oracle = RBFInterpolator(at, offset, kernel="thin_plate_spline", degree=1)(points.reshape(-1, 2).numpy())
+        np.testing.assert_allclose((sources[row] - points[0]).reshape(-1, 2), oracle, rtol=0, atol=1e-10)
         exact = stage.pull(torch.tensor(at)[None, None], u[row : row + 1])[0, 0]
-        np.testing.assert_allclose(exact, at + moved, rtol=0, atol=1e-12)
+        np.testing.assert_allclose(exact, at + offset, rtol=0, atol=1e-12)
 
 
 def test_thin_plate_has_a_gradient_after_inference_mode(photo):

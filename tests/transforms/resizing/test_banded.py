@@ -13,7 +13,7 @@ from transforms.resizing.eight_bit import resize_levels
 from transforms.resizing.resize import DENSE, NAMES, axes
 
 LARGE = (70, DENSE + 77)
-ALL = mostly_slow([*NAMES, "keys(-0.6)", "keys_aa(-0.6)"], 4)
+KERNELS = mostly_slow([*NAMES, "keys(-0.6)", "keys_aa(-0.6)"], 4)
 
 
 @pytest.mark.parametrize("shape", [(1, 5), (16, 200), (33, 100), (100, 7)], ids=str)
@@ -41,7 +41,7 @@ def test_products_have_first_and_second_derivatives(used):
         assert gradcheck(product, (images,)) and gradgradcheck(lambda x, product=product: product(x).square(), images)
 
 
-@pytest.mark.parametrize("kernel", ALL)
+@pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize("eight_bit", [False, True])
 def test_the_gradient_is_that_of_the_dense_matrices_in_float64(kernel, eight_bit):
     # Grey pictures: in 8 bits nothing is clipped, and the gradient is the linear map's.
@@ -68,12 +68,12 @@ def test_what_a_clip_between_the_passes_holds_has_no_gradient(kernel, side, size
     upstream = torch.randn(2, 3, *out)
     (grad,) = torch.autograd.grad(resize(images, out, kernel, eight_bit=True), images, upstream)
     rows, columns = axes(size, out, kernel, torch.empty(0, dtype=torch.float64))
-    wanted = torch.where(exact.final, upstream.double(), 0)
+    expected = torch.where(exact.final, upstream.double(), 0)
     if exact.rows_first:
-        wanted = rows.mT @ torch.where(exact.middle, wanted @ columns, 0)
+        expected = rows.mT @ torch.where(exact.middle, expected @ columns, 0)
     else:
-        wanted = torch.where(exact.middle, rows.mT @ wanted, 0) @ columns
-    torch.testing.assert_close(grad.double(), wanted, rtol=0, atol=1e-6)
+        expected = torch.where(exact.middle, rows.mT @ expected, 0) @ columns
+    torch.testing.assert_close(grad.double(), expected, rtol=0, atol=1e-6)
 
 
 @pytest.mark.parametrize("kernel", mostly_slow([*PILLOW, *OPENCV], 3))
@@ -82,8 +82,8 @@ def test_a_large_file_equals_the_library(kernel, size):
     levels = torch.randint(0, 256, size, generator=torch.Generator().manual_seed(0)).to(torch.uint8)
     library = by_pillow if kernel in PILLOW else by_opencv
     ours = resize(levels[None, None] / 255, (96, 55), kernel, eight_bit=True)[0, 0] * 255
-    apart = np.abs(ours.numpy().round() - library(levels.numpy(), (96, 55), kernel))
-    assert apart.max() <= (1 if kernel in OPENCV else 0) and apart.mean() < 0.01
+    gap = np.abs(ours.numpy().round() - library(levels.numpy(), (96, 55), kernel))
+    assert gap.max() <= (1 if kernel in OPENCV else 0) and gap.mean() < 0.01
 
 
 def test_a_downscale_of_large_pictures_equals_that_of_small_ones(monkeypatch):

@@ -14,7 +14,7 @@ from transforms.resizing.resize import axes
 
 TORCH = [*TORCH, "torch_lanczos_aa"] if "lanczos" in (F.interpolate.__doc__ or "") else TORCH  # from torch 2.12
 #: OpenCV's kernel -> the mean difference allowed in levels.
-APART = {"cv2_nearest": 0, "cv2_linear": 1e-3, "cv2_cubic": 1e-2, "cv2_area": 1e-2, "cv2_lanczos4": 1e-3}
+TOLERANCE = {"cv2_nearest": 0, "cv2_linear": 1e-3, "cv2_cubic": 1e-2, "cv2_area": 1e-2, "cv2_lanczos4": 1e-3}
 NAMES = [*PILLOW, *OPENCV, *TORCH, "keys(-0.6)", "keys_aa(-0.6)"]
 contents = pytest.mark.parametrize("content", ["photo", "noise", "black and white"])
 kernels = pytest.mark.parametrize("kernel", NAMES)
@@ -24,8 +24,8 @@ kernels = pytest.mark.parametrize("kernel", NAMES)
 def levels(photo, content):
     """(1,3,80,120) uint8, channels last (torch fails for 1 x 1 in other layouts); black and white overshoot."""
     noise = torch.rand_like(photo)
-    made = {"photo": photo, "noise": noise, "black and white": noise.round()}[content]
-    return (made * 255).round().byte().contiguous(memory_format=torch.channels_last)
+    pictures = {"photo": photo, "noise": noise, "black and white": noise.round()}[content]
+    return (pictures * 255).round().byte().contiguous(memory_format=torch.channels_last)
 
 
 def ours(levels, size, kernel, dtype=torch.float64):
@@ -42,7 +42,7 @@ def theirs(levels, size, kernel):
     return library(levels[0].permute(1, 2, 0).contiguous().numpy(), size, kernel).transpose(2, 0, 1)
 
 
-def same(levels, size, kernel):
+def is_equal(levels, size, kernel):
     dtype = torch.float32 if kernel in TORCH else torch.float64
     return np.array_equal(ours(levels, size, kernel, dtype), theirs(levels, size, kernel))
 
@@ -50,7 +50,7 @@ def same(levels, size, kernel):
 @contents
 @pytest.mark.parametrize("kernel", [*PILLOW, *TORCH])
 def test_equals_pillow_and_torch_exactly(levels, kernel):
-    assert not [size for size in SIZES if not same(levels, size, kernel)]
+    assert not [size for size in SIZES if not is_equal(levels, size, kernel)]
 
 
 @pytest.mark.parametrize(
@@ -73,15 +73,15 @@ def test_equals_pillow_12_exactly(kernel, digest):
 @contents
 @pytest.mark.parametrize("kernel", OPENCV)
 def test_equals_opencv_within_a_level(levels, kernel):
-    apart = [np.abs(ours(levels, size, kernel) - theirs(levels, size, kernel)).ravel() for size in SIZES]
-    assert np.concatenate(apart).max() <= 1 and np.concatenate(apart).mean() <= APART[kernel]
+    gaps = [np.abs(ours(levels, size, kernel) - theirs(levels, size, kernel)).ravel() for size in SIZES]
+    assert np.concatenate(gaps).max() <= 1 and np.concatenate(gaps).mean() <= TOLERANCE[kernel]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", ["pil_lanczos", "pil_bilinear", "torch_bicubic_aa"])
 def test_equals_the_library_at_every_length(kernel):
     levels = torch.randint(0, 256, (1, 3, 61, 47), dtype=torch.uint8)
-    assert not [n for n in range(1, 130) if not same(levels, (n, 131 - n), kernel)]
+    assert not [n for n in range(1, 130) if not is_equal(levels, (n, 131 - n), kernel)]
 
 
 @pytest.mark.parametrize("size", [(27, 41), (160, 240)], ids=str)
@@ -128,8 +128,8 @@ def test_gradient_is_zero_where_a_pass_clips(size, rows_first):
     cotangent = torch.randn_like(views)
     (gradient,), (expected,) = (torch.autograd.grad(v, images, cotangent) for v in (views, oracle))
     torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-12)
-    (unclipped,) = torch.autograd.grad(resize(images, size, "pil_lanczos"), images, cotangent)
-    assert (gradient != unclipped).any()
+    (linear,) = torch.autograd.grad(resize(images, size, "pil_lanczos"), images, cotangent)
+    assert (gradient != linear).any()
 
 
 def test_gradient_is_zero_where_an_image_leaves_the_range(photo):

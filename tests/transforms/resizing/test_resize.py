@@ -34,8 +34,8 @@ def test_equals_pillow_and_opencv(photo, kernel):
 @pytest.mark.parametrize("kernel", [*TORCH, "pil_bilinear", "pil_bicubic"])
 def test_equals_torch(photo, kernel):
     theirs = kernel.replace("pil_", "torch_") + ("_aa" if kernel.startswith("pil_") else "")
-    for size, (images, bound) in itertools.product(SIZES, ((photo, 1e-10), (photo.float(), 1e-5))):
-        torch.testing.assert_close(resize(images, size, kernel), by_torch(images, size, theirs), rtol=0, atol=bound)
+    for size, (images, atol) in itertools.product(SIZES, ((photo, 1e-10), (photo.float(), 1e-5))):
+        torch.testing.assert_close(resize(images, size, kernel), by_torch(images, size, theirs), rtol=0, atol=atol)
 
 
 @pytest.mark.slow
@@ -47,9 +47,9 @@ def test_equals_the_library_at_every_length(kernel):
         row = torch.rand(1, 1, 1, 80 if library else 97, dtype=dtype)
         wrong = []
         for length in range(1, 250):
-            size, bound = (1, length), 1e-5 if kernel == "cv2_area" else 0
+            size, atol = (1, length), 1e-5 if kernel == "cv2_area" else 0
             oracle = library(row[0, 0].numpy(), size, kernel) if library else by_torch(row, size, kernel)[0, 0]
-            if not np.allclose(resize(row, size, kernel)[0, 0], oracle, rtol=0, atol=bound):
+            if not np.allclose(resize(row, size, kernel)[0, 0], oracle, rtol=0, atol=atol):
                 wrong.append(length)
         assert not wrong
 
@@ -63,8 +63,8 @@ def test_keys_equals_the_library_cubic_with_the_same_parameter(photo, size):
     torch.testing.assert_close(resize(photo, size, "keys(-0.75)"), resize(photo, size, "cv2_cubic"), rtol=0, atol=0)
     torch.testing.assert_close(resize(photo, size, "keys_aa(-0.5)"), resize(photo, size), rtol=0, atol=0)
     size = (80, size[1])  # along one axis, Keys' kernel is linear in a
-    between = 0.4 * resize(photo, size, "keys(-1)") + 0.6 * resize(photo, size, "keys(-0.75)")
-    torch.testing.assert_close(resize(photo, size, "keys(-0.85)"), between, rtol=0, atol=1e-12)
+    mixture = 0.4 * resize(photo, size, "keys(-1)") + 0.6 * resize(photo, size, "keys(-0.75)")
+    torch.testing.assert_close(resize(photo, size, "keys(-0.85)"), mixture, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -19,18 +19,18 @@ PICTURE = torch.rand(1, 1, *PHOTO, dtype=torch.float64, generator=torch.Generato
 SIDES = np.array([[0, 0], [15, 0], [15, 15], [0, 15]], dtype=np.float64)
 
 
-def photographed(count):
+def photographs(count):
     """The corners of a square sign in `count` simulated photographs, from steep poses too."""
     quads = []
     while len(quads) < count:
         turn, _ = cv2.Rodrigues(RNG.normal(0, 0.8, 3))
-        seen = (SIDES / 7.5 - 1) @ turn[:, :2].T + [*RNG.uniform(-0.8, 0.8, 2), RNG.uniform(1.5, 4)]
-        if seen[:, 2].min() > 0.1:
-            quads.append(seen[:, :2] / seen[:, 2:] * 40 + [32, 24])
+        points = (SIDES / 7.5 - 1) @ turn[:, :2].T + [*RNG.uniform(-0.8, 0.8, 2), RNG.uniform(1.5, 4)]
+        if points[:, 2].min() > 0.1:
+            quads.append(points[:, :2] / points[:, 2:] * 40 + [32, 24])
     return np.array(quads)
 
 
-def estimated(source, target, number):
+def estimate(source, target, number):
     """A homography from each of the libraries in turn."""
     if number % 3 == 0:
         return cv2.getPerspectiveTransform(source.astype(np.float32), target.astype(np.float32))
@@ -42,9 +42,9 @@ def estimated(source, target, number):
 @pytest.mark.parametrize("rectify", [True, False])
 def test_photographs_of_a_sign_are_shown_as_opencv_shows_them(rectify):
     """Out of the photograph, and into it: there the horizon may cross the view, but no ghost of the sign is in it."""
-    ends = [(quad, SIDES) if rectify else (SIDES, quad) for quad in photographed(2000 if rectify else 400)]
+    ends = [(quad, SIDES) if rectify else (SIDES, quad) for quad in photographs(2000 if rectify else 400)]
     # The libraries make H[2,2] = 1: into a photograph their sign is always right.
-    maps = [estimated(*pair, number) * (1 if rectify else -1) for number, pair in enumerate(ends)]
+    maps = [estimate(*pair, number) * (1 if rectify else -1) for number, pair in enumerate(ends)]
     assert sum((pair[0] @ H[2, :2] + H[2, 2]).max() < 0 for pair, H in zip(ends, maps, strict=True)) > 30
     out = CARD if rectify else PHOTO
     source = PICTURE if rectify else PICTURE[..., :16, :16]
@@ -69,8 +69,8 @@ def test_the_sign_and_the_scale_change_neither_a_view_nor_a_gradient(border, ant
         grads.append(H.grad * factor)
     assert torch.equal(*views) and torch.equal(*grads) and bool(grads[0].isfinite().all())
     if border == "constant":
-        shown = [cv2.warpPerspective(np.ones(PHOTO), H.numpy(), (18, 12)) for H in maps]
-        areas = np.array([(one > 0).mean() for one in shown])
+        masks = [cv2.warpPerspective(np.ones(PHOTO), H.numpy(), (18, 12)) for H in maps]
+        areas = np.array([(mask > 0).mean() for mask in masks])
         assert bool(((views[0][:, 0] > 0).double().mean((1, 2)).numpy() >= areas / 2 - 0.03).all())  # the larger part
 
 
@@ -92,8 +92,8 @@ def test_stages_and_layers_have_no_sign(factor):
 
     def views(factor, pull):
         stage, scene = Scaled(factor), scene_of(PICTURE.float())
-        laid = Layer(torch.ones(1, 1, 4, 4), None, pull * torch.diag(torch.tensor([3.0, 3.0, 1.0]))[None])
-        scene, points = Scene((*scene.layers, laid), scene.size), torch.rand(1, 2, 3, 2)
+        layer = Layer(torch.ones(1, 1, 4, 4), None, pull * torch.diag(torch.tensor([3.0, 3.0, 1.0]))[None])
+        scene, points = Scene((*scene.layers, layer), scene.size), torch.rand(1, 2, 3, 2)
         return [
             Compose([stage])(PICTURE.float(), u),
             Compose([OneOf([stage, Scaled(1.0)])])(PICTURE.float(), u.repeat(1, 3)),
@@ -101,5 +101,5 @@ def test_stages_and_layers_have_no_sign(factor):
             stage.pull(points * 0 + 0.5, u),
         ]
 
-    for ours, same in zip(views(factor, factor), views(1.0, 1.0), strict=True):
-        assert torch.equal(ours, same) and len(ours.unique()) > 1
+    for ours, reference in zip(views(factor, factor), views(1.0, 1.0), strict=True):
+        assert torch.equal(ours, reference) and len(ours.unique()) > 1

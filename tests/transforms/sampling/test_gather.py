@@ -33,7 +33,7 @@ def test_equals_grid_sample_and_its_gradients(photo, border):
         torch.testing.assert_close(slow, fast, rtol=0, atol=1e-11)
         v = torch.randn_like(fast)
         leaves = [images] if kernel == "nearest" else [images, points]
-        for ours, theirs in zip(*(torch.autograd.grad(each, leaves, v) for each in (slow, fast)), strict=True):
+        for ours, theirs in zip(*(torch.autograd.grad(result, leaves, v) for result in (slow, fast)), strict=True):
             torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
 
 

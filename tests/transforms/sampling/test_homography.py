@@ -129,7 +129,7 @@ def test_beyond_the_horizon_values_are_finite_and_masked_gradients_zero():
     matrix[0, 2, 0] = -1  # w = 1 - x
     points = torch.tensor([[[1.0, 2.0], [2.0, 2.0], [1e30, 2.0]]], dtype=torch.float64)
     matrix.requires_grad_(), points.requires_grad_()
-    there, w = transform(matrix, points)
-    assert (w <= 0).all() and there.isfinite().all()
-    torch.where(w[..., None] > HORIZON, there, 0.0).sum().backward()
+    images, w = transform(matrix, points)
+    assert (w <= 0).all() and images.isfinite().all()
+    torch.where(w[..., None] > HORIZON, images, 0.0).sum().backward()
     assert (matrix.grad == 0).all() and (points.grad == 0).all()

@@ -45,11 +45,11 @@ def zone_plate(n):
 def test_zone_plate_reduced_by_four_has_little_alias():
     plate, frequency = zone_plate(512)
     matrix = torch.tensor([[4, 0, 1.5], [0, 4, 1.5], [0, 0, 1]], dtype=double)[None]
-    gone = F.avg_pool2d(frequency[None, None], 4) > 0.25  # cycles per source pixel: twice the Nyquist limit
+    beyond_limit = F.avg_pool2d(frequency[None, None], 4) > 0.25  # cycles per source pixel: twice the Nyquist limit
 
     def alias(antialias):
         view = warp_by_matrix(plate, matrix, (128, 128), antialias=antialias)
-        return (view - 0.5)[gone].square().mean().sqrt()
+        return (view - 0.5)[beyond_limit].square().mean().sqrt()
 
     assert alias(True) <= 0.04
     assert alias(False) > 0.12
@@ -102,8 +102,8 @@ def test_any_size_and_border_stays_within_the_range_of_the_image(border):
         view.sum().backward()
         assert images.grad.isfinite().all() and images.grad.any()
         if border != "constant":  # a weighted mean of pixels
-            ones = warp_by_matrix(torch.ones_like(images), matrix, (16, 16), border=border, antialias=True)
-            torch.testing.assert_close(ones, torch.ones_like(ones), rtol=0, atol=1e-12)
+            white = warp_by_matrix(torch.ones_like(images), matrix, (16, 16), border=border, antialias=True)
+            torch.testing.assert_close(white, torch.ones_like(white), rtol=0, atol=1e-12)
 
 
 def test_picture_smaller_than_a_lattice_cell_is_antialiased():
@@ -130,10 +130,10 @@ def test_a_map_without_a_matrix_is_antialiased_too():
     images = torch.rand(1, 1, 160, 160, dtype=double)
     matrix = reduction(4, 0.3, 160)
     halves = torch.tensor([[2, 0, 1], [0, 2, 1], [0, 0, 1]], dtype=double)
-    halved = halves @ matrix @ invert(halves)
+    half_matrix = halves @ matrix @ invert(halves)
 
     def pull(x, y, device):
-        points, _ = lattice(halved, x, y, device)
+        points, _ = lattice(half_matrix, x, y, device)
         return points, points.new_ones(points.shape[:-1])
 
     by_map = warp(images, pull, (40, 40), Resampling(antialias=True))

@@ -45,8 +45,8 @@ def test_nearest_equals_scikit_image(photo, border, mode):
 def test_antialias_at_a_power_of_two_is_the_mean_of_the_pixels(photo, border, times):
     # Also past the edges: 80 x 120 pixels are 10 x 15 of the coarsest.
     view = warp_affine(photo, shrink(times), (14, 20), antialias=True, border=border, value=0.7)
-    shown = warp_affine(photo, shrink(1), (14 * times, 20 * times), border=border, value=0.7)
-    mean = F.avg_pool2d(shown, times)
+    full_size = warp_affine(photo, shrink(1), (14 * times, 20 * times), border=border, value=0.7)
+    mean = F.avg_pool2d(full_size, times)
     inside = (slice(None), slice(None), slice(0, 80 // times), slice(0, 120 // times))
     torch.testing.assert_close(view[inside], mean[inside], rtol=0, atol=1e-12)
     # Outside, replicate repeats the mean of the outermost pixels, and reflect101's mirror stands within one.
@@ -57,10 +57,10 @@ def test_antialias_at_a_power_of_two_is_the_mean_of_the_pixels(photo, border, ti
 def test_antialias_depends_on_the_visible_part_of_the_image_only(photo):
     # Towards the horizon the reduction is unbounded, but the image does not reach there.
     near = torch.tensor([[0.3, 0, 0], [0, 0.3, 0], [-0.06, 0, 1]], dtype=torch.float64)
-    plain, antialiased = (
+    plain, smooth = (
         warp_perspective(photo[..., :4, :4], invert(near), (16, 24), antialias=flag) for flag in (False, True)
     )
-    assert torch.equal(plain, antialiased)
+    assert torch.equal(plain, smooth)
 
 
 @borders
@@ -71,9 +71,9 @@ def test_beyond_the_horizon_is_exactly_the_border_value(photo, border, kernel, a
     options = {"border": border, "kernel": kernel, "value": value, "antialias": antialias}
     view = warp_perspective(photo, HALF_BEHIND, (16, 24), **options)
     assert view.isfinite().all()
-    beyond = view[0][:, BEHIND & (X > 15 if antialias else True)]  # an antialiased pixel may see either side
+    border_pixels = view[0][:, BEHIND & (X > 15 if antialias else True)]  # an antialiased pixel may see either side
     rounding = 1e-15 if antialias else 0  # of the mean
-    torch.testing.assert_close(beyond, value[:, None].expand_as(beyond), rtol=0, atol=rounding)
+    torch.testing.assert_close(border_pixels, value[:, None].expand_as(border_pixels), rtol=0, atol=rounding)
 
 
 @borders
@@ -130,12 +130,12 @@ def test_views_of_several_images_equal_views_of_each_alone(border, kernel, image
     pictures, weights = torch.rand(images, 3, 20, 24), torch.randn(images * views, 3, 20, 24)
     grid = F.affine_grid(torch.eye(2, 3) + torch.randn(images * views, 2, 3) / 4, [images * views, 3, 20, 24], False)
 
-    def together(source, places):
+    def read_batch(source, places):
         return read(source, places, Resampling(kernel, border))
 
-    def alone(source, places):
+    def read_rows(source, places):
         return torch.cat(
-            [together(one, some) for one, some in zip(source.split(1), places.split(views), strict=True)]
+            [read_batch(image, place) for image, place in zip(source.split(1), places.split(views), strict=True)]
         )
 
     def oracle(source, places):
@@ -145,10 +145,10 @@ def test_views_of_several_images_equal_views_of_each_alone(border, kernel, image
         return F.grid_sample(source.repeat_interleave(views, 0), places * size, kernel, **options)
 
     results = []
-    for way in (together, alone, oracle):
+    for way in (read_batch, read_rows, oracle):
         source, places = pictures.clone().requires_grad_(), grid.clone().requires_grad_()
         out = way(source, places)
         results.append((out.detach(), *torch.autograd.grad((out * weights).sum(), (source, places))))
-    for ours, same, near in zip(*results, strict=True):
-        assert torch.equal(ours, same)
+    for ours, row_result, near in zip(*results, strict=True):
+        assert torch.equal(ours, row_result)
         torch.testing.assert_close(ours, near, rtol=1e-5, atol=1e-4)

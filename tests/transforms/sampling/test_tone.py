@@ -34,12 +34,12 @@ def test_fused_tone_equals_the_stages_one_by_one(place):
         n, value = images * views, torch.tensor([0.1, 0.6, 0.9], dtype=double)
         pictures = (1.4 * torch.rand(images, 3, 20, 24, dtype=double) - 0.2).clamp(0, 1)  # many exact zeros, ones
         options = {"kernel": kernel, "border": border, "value": value}
-        fused, moved = Compose([*geometry, *LINES], **options), Compose(geometry, **options)
+        fused, geometry_pipeline = Compose([*geometry, *LINES], **options), Compose(geometry, **options)
         u = torch.rand(n, fused.dims, dtype=double)
         weights = torch.randn(n, 3, 20, 24, dtype=double)
         sources = [pictures.clone().requires_grad_() for _ in range(2)]
-        view, oracle = fused(sources[0], u), moved(sources[1], u[:, : moved.dims])
-        for stage, part in zip(LINES, u[:, moved.dims :].split(1, 1), strict=True):
+        view, oracle = fused(sources[0], u), geometry_pipeline(sources[1], u[:, : geometry_pipeline.dims])
+        for stage, part in zip(LINES, u[:, geometry_pipeline.dims :].split(1, 1), strict=True):
             oracle = stage(oracle, part)
         results = zip((view, oracle), sources, strict=True)
         grads = [torch.autograd.grad((v * weights).sum(), source)[0] for v, source in results]
@@ -70,8 +70,8 @@ def test_gradient_passes_at_a_bound_and_within_rounding_beyond_it(dtype):
     eps = torch.finfo(dtype).eps
     near = torch.tensor([-ROUNDING * eps, 0, 0.5, 1, 1 + ROUNDING * eps], dtype=dtype)
     far = torch.tensor([-1, -(ROUNDING + 1) * eps, 1 + (ROUNDING + 2) * eps, 2], dtype=dtype)
-    one = torch.ones(1, 1, 1, 1, dtype=dtype)
-    for clamp in (saturate, lambda x: toned(x, tone_of(one, 0 * one))):
+    unit = torch.ones(1, 1, 1, 1, dtype=dtype)
+    for clamp in (saturate, lambda x: toned(x, tone_of(unit, 0 * unit))):
         x = torch.cat([near, far])[None, None, None].requires_grad_()
         out = clamp(x)
         assert torch.equal(out, x.clamp(0, 1))

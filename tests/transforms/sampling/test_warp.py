@@ -109,8 +109,8 @@ def test_integer_shift_has_a_gradient_at_exactly_the_visible_pixels(dtype):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_integer_shift_into_a_larger_frame_and_back_is_lossless(photo, dtype):
     photo = photo.to(dtype)
-    there = warp_affine(photo, torch.tensor([[1.0, 0, 13], [0, 1, 7]]), (90, 140))
-    back = warp_affine(there, torch.tensor([[1.0, 0, -13], [0, 1, -7]]), (80, 120))
+    view = warp_affine(photo, torch.tensor([[1.0, 0, 13], [0, 1, 7]]), (90, 140))
+    back = warp_affine(view, torch.tensor([[1.0, 0, -13], [0, 1, -7]]), (80, 120))
     torch.testing.assert_close(back, photo, rtol=0, atol=100 * torch.finfo(dtype).eps)
 
 
@@ -122,8 +122,8 @@ def test_rows_do_not_depend_on_the_rest_of_the_batch(photo, antialias):
     value = torch.rand(5, 3, dtype=torch.float64)
     whole = warp_perspective(images, matrix, SIZE, value=value, antialias=antialias)
     for i in range(5):
-        alone = warp_perspective(images[i : i + 1], matrix[i], SIZE, value=value[i], antialias=antialias)
-        torch.testing.assert_close(whole[i : i + 1], alone, rtol=0, atol=1e-12)
+        single = warp_perspective(images[i : i + 1], matrix[i], SIZE, value=value[i], antialias=antialias)
+        torch.testing.assert_close(whole[i : i + 1], single, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("antialias", [False, True])
@@ -141,16 +141,16 @@ def test_images_and_matrices_broadcast(photo, antialias):
     torch.testing.assert_close(one_matrix, torch.cat(rows))
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [(torch.float16, 1e-3), (torch.bfloat16, 8e-3)], ids=str)
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float16, 1e-3), (torch.bfloat16, 8e-3)], ids=str)
 @pytest.mark.parametrize("antialias", [False, True])
 @pytest.mark.parametrize("width", [120, 3000])
-def test_half_precision_images(photo, dtype, bound, antialias, width):
+def test_half_precision_images(photo, dtype, tolerance, antialias, width):
     images = photo[..., :4, :].repeat(1, 1, 1, width // 120).to(dtype)
     matrix = torch.tensor([[0.9, 0.1, 3.3], [0.02, 0.8, 0.7]])
     views = warp_affine(images, matrix, (5, width), value=0.5, antialias=antialias)
     assert views.dtype == dtype
     oracle = warp_affine(images.float(), matrix, (5, width), value=0.5, antialias=antialias)
-    torch.testing.assert_close(views.float(), oracle, rtol=0, atol=bound)
+    torch.testing.assert_close(views.float(), oracle, rtol=0, atol=tolerance)
 
 
 IMAGES = torch.rand(2, 3, 8, 9)

@@ -22,7 +22,7 @@ TURN, LENS, LIGHT = Affine(30, (0.7, 1.3)), Lens(0.3, 0.1), Brightness(0.3)
 PIPELINE = Compose([Affine(10), Brightness(0.2)])
 # (stage, kind): 0 changes pixels, 1 moves points, 2 is a homography
 SOMETIMES = [(TURN, 2), (Crop(), 2), (Flip(), 2), (LENS, 1), (RollingShutter(0.2), 1), (LIGHT, 0), (PIPELINE, 0)]
-ONE_OF = [
+ALTERNATIVES = [
     ([TURN, Crop(), Perspective()], 2),
     ([TURN, LENS, RollingShutter(0.2)], 1),
     ([LIGHT, Contrast((0.5, 1.5)), PIPELINE], 0),
@@ -31,7 +31,7 @@ ONE_OF = [
 
 
 @dataclass(frozen=True)
-class Broken(Geometry):
+class Faulty(Geometry):
     """A map that is NaN for every point, with its gradient."""
 
     dims = 1
@@ -45,10 +45,10 @@ class Broken(Geometry):
 
 
 @dataclass(frozen=True)
-class Counted:
+class Counter:
     """A pixel stage that counts the rows of its calls."""
 
-    seen: list
+    calls: list
     dims = 0
     names = ()
 
@@ -56,7 +56,7 @@ class Counted:
         return u
 
     def __call__(self, images, u):
-        self.seen.append(len(images))
+        self.calls.append(len(images))
         return 1 - images
 
 
@@ -71,7 +71,7 @@ def photos(photo):
 
 
 @pytest.mark.parametrize(
-    ("choice", "kind"), [(Sometimes(s), k) for s, k in SOMETIMES] + [(OneOf(s), k) for s, k in ONE_OF]
+    ("choice", "kind"), [(Sometimes(s), k) for s, k in SOMETIMES] + [(OneOf(s), k) for s, k in ALTERNATIVES]
 )
 def test_choice_has_the_type_of_its_stages(choice, kind):
     assert isinstance(choice, Stage) and isinstance(choice, Geometry) + isinstance(choice, Homography) == kind
@@ -92,16 +92,16 @@ def test_sometimes_applies_the_stage_or_nothing(stage, photos):
     torch.testing.assert_close(choice.values(u)[:, 1:], stage.values(u[:, 1:]))
 
 
-@pytest.mark.parametrize("case", mostly_slow(ONE_OF, 2))
+@pytest.mark.parametrize("case", mostly_slow(ALTERNATIVES, 2))
 def test_one_of_applies_the_stage_chosen_by_weight(case, photos):
     stages = case[0]
     choice = OneOf(stages, [1, 4, 5][-len(stages) :])
     last = len(stages) == 3
     u = point(choice, [0.05, 0.3, 0.7] if last else [0.2, 0.6, 0.9])
-    chosen = [0, 1, 2] if last else [0, 1, 1]
-    assert choice.values(u)[:, 0].tolist() == chosen
+    choices = [0, 1, 2] if last else [0, 1, 1]
+    assert choice.values(u)[:, 0].tolist() == choices
     starts = [1 + sum(s.dims for s in stages[:i]) for i in range(len(stages))]
-    for row, i in enumerate(chosen):
+    for row, i in enumerate(choices):
         oracle = stages[i](photos[row : row + 1], u[row : row + 1, starts[i] : starts[i] + stages[i].dims])
         torch.testing.assert_close(choice(photos, u)[row : row + 1], oracle, rtol=0, atol=1e-12)
 
@@ -113,8 +113,8 @@ def test_weights_are_probabilities(dtype):
     shares = choice.values(u)[:, 0].long().bincount(minlength=4) / 4000
     torch.testing.assert_close(shares, torch.tensor([0.25, 0, 0.5, 0.25]), rtol=0, atol=0.03)
     assert OneOf([LIGHT, LIGHT], [1, 0]).values(torch.full((1, 3), 1 - 2**-24))[0, 0] == 0
-    never, always = (Sometimes(LIGHT, p).values(torch.tensor([[0.0, 0], [1 - 2**-24, 0]])) for p in (0, 1))
-    assert never[:, 0].tolist() == [0, 0] and always[:, 0].tolist() == [1, 1]
+    at_zero, at_one = (Sometimes(LIGHT, p).values(torch.tensor([[0.0, 0], [1 - 2**-24, 0]])) for p in (0, 1))
+    assert at_zero[:, 0].tolist() == [0, 0] and at_one[:, 0].tolist() == [1, 1]
 
 
 MIRROR = Flip(p=1)
@@ -134,7 +134,7 @@ MIRRORS = {
 def test_what_is_recorded_is_what_is_rendered(make, dtype):
     picture = torch.arange(4.0).reshape(1, 1, 1, 4) / 4
     for p in (0.0, 0.1, 0.3, 1 / 3, 0.5, 0.6, 0.7, 0.9, 1 - 2**-24, 1.0):
-        stage, applied = make(p)
+        stage, mark = make(p)
         pipeline = Compose([stage])
         limit = torch.tensor(p)  # float32
         near = torch.stack([limit, *(limit.nextafter(torch.tensor(to)) for to in (0.0, 1.0))])
@@ -144,7 +144,7 @@ def test_what_is_recorded_is_what_is_rendered(make, dtype):
         u[:, 0] = points
         views = pipeline(picture.expand(len(u), -1, -1, -1), u)
         mirrored = views[:, 0, 0, 0] > views[:, 0, 0, -1]
-        assert ((pipeline.values(u)[:, 0] == applied) == mirrored).all(), p
+        assert ((pipeline.values(u)[:, 0] == mark) == mirrored).all(), p
         assert (mirrored == (u[:, 0].float() < limit)).all() or p == 1
         assert mirrored.all() or p < 1
 
@@ -158,28 +158,28 @@ def test_choices_among_geometry_fuse_with_their_neighbours(photos):
     u[:, 18] = torch.tensor([0.1, 0.1, 0.9])
     first, crop, turn, bend, corners, last = u.split([5, 5, 6, 2, 9, 2], 1)
     crop, turn, corners = crop[:, 1:], turn[:, 1:], corners[:, 1:]
-    chosen = [
+    expected = [
         ([TURN, Crop(), LENS, Perspective(), LENS], [first, crop, bend, corners, last]),
         ([TURN, TURN, Perspective(), LENS], [first, turn, corners, last]),
         ([TURN, Crop(), TURN, LENS], [first, crop, turn, last]),
     ]
-    for row, (view, (stages, parts)) in enumerate(zip(pipeline(photos, u), chosen, strict=True)):
+    for row, (view, (stages, parts)) in enumerate(zip(pipeline(photos, u), expected, strict=True)):
         oracle = Compose(stages, antialias=False)(photos[row, None], torch.cat(parts, 1)[row, None])
         torch.testing.assert_close(view, oracle[0], rtol=0, atol=1e-10)
 
 
 def test_unchosen_stages_are_not_computed(photo):
-    broken = [Sometimes(Broken(), 0.5), OneOf([LENS, Broken()]), OneOf([Broken(), OneOf([TURN, LENS])], [0, 1])]
-    for choice in broken:
+    choices = [Sometimes(Faulty(), 0.5), OneOf([LENS, Faulty()]), OneOf([Faulty(), OneOf([TURN, LENS])], [0, 1])]
+    for choice in choices:
         u = point(choice, [0.9 if isinstance(choice, Sometimes) else 0.4] * 2).requires_grad_()
         images = photo.repeat(2, 1, 1, 1).requires_grad_()
         choice(images, u).square().sum().backward()
         assert images.grad.isfinite().all() and images.grad.any()
         assert u.grad is None or u.grad.isfinite().all()  # None: no row of this batch depends on `u`
-    seen = []
-    choice = OneOf([Counted(seen), LIGHT])
+    calls = []
+    choice = OneOf([Counter(calls), LIGHT])
     choice(photo.expand(5, -1, -1, -1), point(choice, [0.1, 0.9, 0.2, 0.8, 0.9]))
-    assert seen == [2]
+    assert calls == [2]
 
 
 def test_coordinates_are_named_by_the_stage_and_the_discrete_ones_declared():
@@ -211,8 +211,8 @@ def test_choice_among_different_sizes_is_refused(photo):
     choice = OneOf([Downscale(20), Downscale(30)])
     with pytest.raises(ValueError, match=r"Downscale makes \(3, 20, 30\), Downscale \(3, 30, 45\)"):
         choice(photo.expand(2, -1, -1, -1), torch.tensor([[0.1], [0.9]]))
-    same = Sometimes(Downscale((20, 80)))
-    assert same(photo, torch.tensor([[0.1, 0.2]])).shape == photo.shape
+    equal_sizes = Sometimes(Downscale((20, 80)))
+    assert equal_sizes(photo, torch.tensor([[0.1, 0.2]])).shape == photo.shape
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from tests.transforms.wrappers.test_choice import Counted
+from tests.transforms.wrappers.test_choice import Counter
 from transforms import Affine, Brightness, Compose, Downscale, Perspective
 from transforms.colour import ChannelGain, Gamma
 from transforms.compose import Geometry
@@ -28,14 +28,14 @@ def texture(height=16, width=24, rows=1):
     return torch.rand(rows, 3, height, width, generator=seed(2), dtype=double)
 
 
-def framed(quad, size):
+def to_frame(quad, size):
     height, width = size
     return (torch.tensor(quad, dtype=double) - 0.5) * torch.tensor([width, height]) * (2 / min(size))
 
 
 def pull(quad, size=(16, 24)):
     unit = [[0, 0], [1, 0], [1, 1], [0, 1]]
-    return homography(framed(quad, SIZE), framed(unit, size))
+    return homography(to_frame(quad, SIZE), to_frame(unit, size))
 
 
 QUAD = [[0.3, 0.2], [0.7, 0.25], [0.65, 0.8], [0.2, 0.7]]
@@ -60,11 +60,11 @@ def test_a_homography_moves_the_layer_alone(rows):
     pipeline = Compose([OnLayers(place=move), *CAMERA])
     u = points(pipeline.dims)
     views = pipeline(scene(rows=rows), u)
-    own = move.matrix(u[:, : move.dims])
+    moves = move.matrix(u[:, : move.dims])
     for i, view in enumerate(views):
-        moved = scene(place=pull(QUAD) @ own[i])
-        moved = moved._replace(layers=(Layer(base(rows)[i * rows // 4, None], None, FULL), moved.layers[1]))
-        expected = Compose(CAMERA)(moved, u[i, None, move.dims :])[0]
+        layout = scene(place=pull(QUAD) @ moves[i])
+        layout = layout._replace(layers=(Layer(base(rows)[i * rows // 4, None], None, FULL), layout.layers[1]))
+        expected = Compose(CAMERA)(layout, u[i, None, move.dims :])[0]
         torch.testing.assert_close(view, expected, rtol=0, atol=1e-12)
 
 
@@ -92,9 +92,9 @@ def test_distortion_of_a_layer_equals_distortion_of_its_picture(bend):
 def test_two_distortions_in_one_stage_equal_one_after_the_other():
     first, second = Cylinder((30, 60)), ThinPlate(0.1)
     u = points(first.dims + second.dims, 1)
-    once = OnLayers([first, second]).lay(scene(), u)
-    twice = OnLayers([second]).lay(OnLayers([first]).lay(scene(), u[:, : first.dims]), u[:, first.dims :])
-    torch.testing.assert_close(Compose()(twice, u[:, :0]), Compose()(once, u[:, :0]), rtol=0, atol=1e-12)
+    bend_pair = OnLayers([first, second]).lay(scene(), u)
+    chain = OnLayers([second]).lay(OnLayers([first]).lay(scene(), u[:, : first.dims]), u[:, first.dims :])
+    torch.testing.assert_close(Compose()(chain, u[:, :0]), Compose()(bend_pair, u[:, :0]), rtol=0, atol=1e-12)
 
 
 def test_no_layers_or_no_inner_stages_leaves_the_views_unchanged():
@@ -105,9 +105,9 @@ def test_no_layers_or_no_inner_stages_leaves_the_views_unchanged():
 
 
 def test_stage_without_coordinates_makes_no_copies():
-    stage = Counted([])
+    stage = Counter([])
     Compose([OnLayers([stage]), *CAMERA])(scene(), points(13))
-    assert stage.seen == [1]
+    assert stage.calls == [1]
 
 
 @pytest.mark.slow
@@ -167,8 +167,8 @@ def test_placement_has_the_scale_angle_and_position_of_its_values(size, aspect):
         edges = views.roll(-1, 0) - views
         lengths = edges.norm(dim=1)
         assert float(lengths.min()) == pytest.approx(scale * side)
-        turned = torch.rad2deg(torch.atan2(edges[0, 1], edges[0, 0]))
-        assert float(turned) == pytest.approx(angle)
+        direction = torch.rad2deg(torch.atan2(edges[0, 1], edges[0, 0]))
+        assert float(direction) == pytest.approx(angle)
         low, high = views.amin(0), views.amax(0)
         for axis, share, whole in ((0, right, size[1]), (1, down, size[0])):
             room = whole - float(high[axis] - low[axis])
@@ -185,8 +185,8 @@ def test_placement_starts_at_the_middle_of_its_ranges():
     pipeline = Compose([OnLayers(place=place)])
     u = points(4)
     views = pipeline(scene(place=pull(quad.tolist())), u)
-    for view, pull_of in zip(views, place.framed(SIZE).pull_of(u), strict=True):
-        torch.testing.assert_close(view, Compose()(scene(place=pull_of[None]), u[:1, :0])[0], rtol=0, atol=1e-10)
+    for view, matrix in zip(views, place.framed(SIZE).pull_of(u), strict=True):
+        torch.testing.assert_close(view, Compose()(scene(place=matrix[None]), u[:1, :0])[0], rtol=0, atol=1e-10)
 
 
 def test_coordinates_have_names_and_units():

@@ -25,9 +25,9 @@ NEAR = 1e-7
 
 def points(dims):
     """The two ends, single coordinates at the other end, and some points between: (N,dims)."""
-    none, ends = torch.zeros(1, dims, dtype=torch.float64), torch.eye(dims, dtype=torch.float64) * LAST
-    between = torch.rand(8, dims, dtype=torch.float64)
-    return torch.cat([none, none + LAST, ends, LAST - ends, between])
+    zeros, ends = torch.zeros(1, dims, dtype=torch.float64), torch.eye(dims, dtype=torch.float64) * LAST
+    inner = torch.rand(8, dims, dtype=torch.float64)
+    return torch.cat([zeros, zeros + LAST, ends, LAST - ends, inner])
 
 
 def extent(stage):
@@ -35,7 +35,7 @@ def extent(stage):
     return values.amin(0), values.amax(0)
 
 
-def one(stage, factor=1.5):
+def widen_stage(stage, factor=1.5):
     return widened(Compose([stage]), factor).stages[0]
 
 
@@ -43,7 +43,7 @@ def one(stage, factor=1.5):
 def test_coordinates_are_unchanged_and_none_is_narrower(name, stage):
     original = Compose([stage])
     ends = [original, *(widened(original, factor) for factor in (1.1, 1.7, 40))]
-    assert {(each.names, each.discrete) for each in ends} == {(original.names, original.discrete)}
+    assert {(pipeline.names, pipeline.discrete) for pipeline in ends} == {(original.names, original.discrete)}
     for narrow, wide in pairwise(ends):  # a larger factor contains the smaller one's
         (low, high), (lower, higher) = extent(narrow), extent(wide)
         slack = NEAR * (high.abs() + low.abs())
@@ -54,21 +54,24 @@ def test_coordinates_are_unchanged_and_none_is_narrower(name, stage):
 def test_views_stay_valid_and_keep_their_size(name, stage, photo):
     u = points(stage.dims)
     images = photo[..., ::2, ::2].float().expand(len(u), -1, -1, -1)
-    views = one(stage, 3)(images, u.float().clamp(max=1 - 2**-24))
+    views = widen_stage(stage, 3)(images, u.float().clamp(max=1 - 2**-24))
     assert views.shape == stage(images[:1], u[:1].float()).expand(len(u), -1, -1, -1).shape
     assert views.isfinite().all() and views.amin() >= 0 and views.amax() <= 1
 
 
 @pytest.mark.parametrize("name", mostly_slow(PRESETS, 3))
 def test_every_preset_can_be_widened(name, photo):
-    before = preset(name)
-    after = widened(before, 1.5)
-    assert widened(before, 1) == before and after.names == before.names
-    u = torch.rand(3, after.dims)
-    views = after(photo.float(), u)
-    assert views.isfinite().all() and views.shape == before(photo.float(), u).shape
-    if any(low < high for low, high in zip(*map(torch.Tensor.tolist, extent(before)), strict=True)) and name != "si":
-        assert after != before
+    original = preset(name)
+    wide = widened(original, 1.5)
+    assert widened(original, 1) == original and wide.names == original.names
+    u = torch.rand(3, wide.dims)
+    views = wide(photo.float(), u)
+    assert views.isfinite().all() and views.shape == original(photo.float(), u).shape
+    if (
+        any(low < high for low, high in zip(*map(torch.Tensor.tolist, extent(original)), strict=True))
+        and name != "si"
+    ):
+        assert wide != original
 
 
 @pytest.mark.parametrize(
@@ -82,7 +85,7 @@ def test_every_preset_can_be_widened(name, photo):
     ],
 )
 def test_width_is_multiplied_about_the_same_middle(stage, positive):
-    scales = [extent(stage), extent(one(stage))]
+    scales = [extent(stage), extent(widen_stage(stage))]
     for i in (i for i, label in enumerate(stage.names) if not label.endswith("(seed)")):
         (low, high), (lower, higher) = (
             (a[i].log(), b[i].log()) if i in positive else (a[i], b[i]) for a, b in scales
@@ -106,13 +109,13 @@ def test_width_is_multiplied_about_the_same_middle(stage, positive):
     ],
 )
 def test_end_at_a_limit_stays_and_the_other_end_still_moves(stage, wide):
-    assert one(stage) == wide
+    assert widen_stage(stage) == wide
 
 
 @pytest.mark.parametrize("factor", [2, 4, 20])
 def test_interdependent_limits_are_used_fully(factor):
     # The turn of a cylinder is at most half of its least arc, and both would grow.
-    wide = one(Cylinder((60, 180), turn=20), factor)
+    wide = widen_stage(Cylinder((60, 180), turn=20), factor)
     assert wide.turn == pytest.approx(wide.arc[0] / 2, rel=1e-6)
     assert 20 < wide.turn < 30 and wide.arc[1] == pytest.approx(min(360, 180 * 3 ** ((factor - 1) / 2)), rel=1e-6)
 
@@ -121,23 +124,23 @@ def test_arguments_that_are_not_ranges_stay_unchanged():
     def pipeline(degrees, side, scale, share):
         choice = OneOf([Flip(0.3), Affine(scale=scale)], weights=(1.0, 3.0))
         inner, pad = Compose([Brightness((0.1, 0.1))]), ResizePad((share, 0.9), value=0.3)
-        some = Sometimes(Cutout(side, value=0.7), p=0.4)
-        return Compose([Affine(degrees), some, choice, inner, pad], "bicubic", value=0.2)
+        cover = Sometimes(Cutout(side, value=0.7), p=0.4)
+        return Compose([Affine(degrees), cover, choice, inner, pad], "bicubic", value=0.2)
 
     wide = pipeline(20.0, (0.14142136, 0.56568542), (0.25, 4.0), 0.37267800)
     assert widened(pipeline(10, (0.2, 0.4), (0.5, 2), 0.5), 2) == wide
 
 
 def test_stages_of_layers_are_widened_and_encoder_draws_are_not():
-    own = EncoderDraws(Compose([Brightness(0.1)]))  # these run in the encoder
-    pipeline = Compose([OnLayers([Brightness(0.1)], Placement(degrees=10)), Affine(10), own])
+    encoder_draws = EncoderDraws(Compose([Brightness(0.1)]))  # these run in the encoder
+    pipeline = Compose([OnLayers([Brightness(0.1)], Placement(degrees=10)), Affine(10), encoder_draws])
     layer, camera, last = widened(pipeline, 2).stages
     assert layer.stages == (Brightness(0.2),) and layer.place.degrees == 20 and layer.place.x == (0, 1)
-    assert camera == Affine(20.0) and last == own
+    assert camera == Affine(20.0) and last == encoder_draws
 
 
 @dataclass(frozen=True)
-class Own:
+class Custom:
     """A user's stage."""
 
     sway: tuple = (1.0, 3.0)
@@ -155,15 +158,15 @@ class Own:
         return images
 
 
-class Foreign(Own):
+class Foreign(Custom):
     def __init__(self):
         pass
 
 
 def test_user_defined_stage_is_widened_where_possible():
-    assert one(Own(), 2) == Own((0.57735027, 5.1961524))
+    assert widen_stage(Custom(), 2) == Custom((0.57735027, 5.1961524))
     foreign = Foreign()  # it cannot be rebuilt
-    assert one(foreign) is foreign
+    assert widen_stage(foreign) is foreign
 
 
 @pytest.mark.parametrize("factor", [0.99, 0, -1, float("nan"), float("inf"), "2"])
