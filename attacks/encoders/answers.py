@@ -45,7 +45,7 @@ def embedding(value: Any, label: str, rows: int | None = None, *, tokens: bool =
 
 
 def embeddings(answer: Any, label: str, rows: int) -> Tree:
-    """The same of every part of a dict by layer or a tuple by encoder, as `Layers` and `Ensemble` return."""
+    """`embedding` of every part of a dict (`Layers`) or a tuple (`Ensemble`)."""
     if type(answer) is dict and answer:
         return {name: embeddings(part, f"{label}, {name!r}", rows) for name, part in answer.items()}
     if type(answer) is tuple and answer:
@@ -54,7 +54,7 @@ def embeddings(answer: Any, label: str, rows: int) -> Tree:
 
 
 def _other(value: Any) -> tuple[str, str]:
-    """What is no tensor, and how it becomes one."""
+    """(description, fix) of an answer that is no tensor."""
     kind = type(value).__name__
     if isinstance(value, Mapping):
         first = next((name for name, part in value.items() if isinstance(part, Tensor)), "embedding")

@@ -1,4 +1,4 @@
-"""What every encoder must be, checked where it enters: the form of its answer, finite numbers, independent rows."""
+"""Checks of an encoder where it enters: the form of its answer, finite numbers, independent rows."""
 
 from collections.abc import Callable
 from contextlib import suppress

@@ -18,7 +18,7 @@ Resize = Callable[[Tensor, tuple[int, int]], Tensor]
 
 
 class Tiles(NamedTuple):
-    """What a network takes that looks at a picture in tiles."""
+    """The input of a network that looks at a picture in tiles."""
 
     pixels: Tensor  # (N,V,3,side,side), normalised
     size: tuple[int, int]  # (height, width) of the picture before

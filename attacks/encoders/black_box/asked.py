@@ -111,7 +111,7 @@ class BlackBox(PictureModule):
         return rows
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "BlackBox":
-        """Itself: there are no weights to copy, and only one ledger."""
+        """The same object: there are no weights to copy, and there is one ledger."""
         return self
 
     def __repr__(self) -> str:

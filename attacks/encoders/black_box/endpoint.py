@@ -110,7 +110,8 @@ class _Client:
                 raise
             except urllib.error.HTTPError as error:
                 error.close()
-                reason, pause = f"status {error.code}", max(pause, _seconds(error.headers.get("Retry-After")))
+                seconds = error.headers.get("Retry-After") or ""
+                reason, pause = f"status {error.code}", max(pause, float(seconds) if seconds.isdecimal() else 0.0)
                 if error.code not in PASSING:
                     raise AnswerError(f"encoder http:{self.url}: the server refuses a picture ({reason})") from None
             except (http.client.HTTPException, ConnectionError) as error:
@@ -203,8 +204,3 @@ class _Stay(urllib.request.HTTPRedirectHandler):
 
 def _entry(content: Any, name: str) -> Any:
     return content.get(name) if isinstance(content, dict) else content
-
-
-def _seconds(text: str | None) -> float:
-    """`Retry-After` where it is a number."""
-    return float(text) if text and text.isdecimal() else 0.0

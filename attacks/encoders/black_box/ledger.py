@@ -11,7 +11,6 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -60,7 +59,10 @@ class Ledger:
                 raise ValueError(f"`{path}`: a picture has two answers, so none can be used: start a new run")
             try:
                 entry = json.loads(line)
-                self._learn(str(entry["picture"]), np.asarray(entry["answer"], dtype=np.float32))
+                name, row = str(entry["picture"]), np.asarray(entry["answer"], dtype=np.float32)
+                if len(name) != 64 or row.ndim != 1 or not np.isfinite(row).all():
+                    raise ValueError("no digest with finite numbers")
+                self.rows[name] = row
             except (ValueError, KeyError, TypeError) as error:
                 raise ValueError(
                     f"`{path}`: line {number} is damaged ({' '.join(str(error).split())[:80]}): remove that line, "
@@ -79,22 +81,17 @@ class Ledger:
             for row in fresh.values():
                 if len(row) != width:
                     raise ValueError(f"an answer must have as many numbers as those before, {width}; got {len(row)}")
-            self._append(fresh)
+            lines = [
+                json.dumps({"picture": name, "answer": [float(f"{value:.9g}") for value in row]}) + "\n"
+                for name, row in fresh.items()  # nine digits give a float32 again
+            ]
+            self._write("".join(lines).encode())
             self.rows |= fresh
         return np.stack([self.rows[name] for name in digests])
-
-    def _learn(self, name: str, row: np.ndarray) -> None:
-        if len(name) != 64 or row.ndim != 1 or not np.isfinite(row).all():
-            raise ValueError("no digest with finite numbers")
-        self.rows[name] = row
 
     def refuse(self) -> None:
         """Record that the answers so far cannot be used."""
         self._write(REFUSAL + b"\n")
-
-    def _append(self, fresh: dict[str, np.ndarray]) -> None:
-        lines = [json.dumps({"picture": name, "answer": _short(row)}) + "\n" for name, row in fresh.items()]
-        self._write("".join(lines).encode())
 
     def _write(self, data: bytes) -> None:
         if self.path is None:
@@ -108,8 +105,3 @@ class Ledger:
 def digest(picture: np.ndarray) -> str:
     """The sha256 of the size and the pixels of an 8-bit picture (H,W,3)."""
     return hashlib.sha256(f"{picture.shape}".encode() + np.ascontiguousarray(picture).tobytes()).hexdigest()
-
-
-def _short(row: np.ndarray) -> list[Any]:
-    """Float32 values with the digits that give them again."""
-    return [float(f"{value:.9g}") for value in row]

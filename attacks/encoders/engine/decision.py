@@ -43,11 +43,11 @@ class Decision:
 
     @property
     def exact(self) -> "Decision":
-        """The same in float32: what judges a run again."""
+        """The decision in float32, which judges a run again."""
         return replace(self, precision="float32")
 
     def settings(self) -> list[str]:
-        """The same as arguments of a command line: "engine.layout=channels_last", ..."""
+        """Arguments of a command line: "engine.layout=channels_last", ..."""
         return [f"engine.{name}={str(value).lower()}" for name, value in self.to_dict().items()]
 
     def to_dict(self) -> dict[str, Any]:

@@ -45,7 +45,7 @@ def low_pass(run: Encoder, images: Tensor, **draws: Any) -> Tree:
 
 
 def hook_gradient(tensor: Tensor, change: Callable[[Tensor], Tensor]) -> Tensor:
-    """The same tensor, with `change` applied to its gradient."""
+    """A view of a tensor whose gradient goes through `change`."""
     view = tensor.view_as(tensor)
     if view.requires_grad:
         view.register_hook(change)

@@ -42,7 +42,7 @@ class Runner:
 
     @cached_property
     def exact(self) -> Encoder:
-        """The same in float32."""
+        """The encoder in float32."""
         return self.make_exact()
 
     def __call__(self, images: Tensor, **draws: Any) -> Tree:

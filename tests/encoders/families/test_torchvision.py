@@ -21,6 +21,7 @@ from attacks.encoders.loading import load_encoder
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.request import Request
 from tests.helpers import encoder_laws as laws
+from tests.helpers.sampled import mostly_nightly
 from tests.helpers.tiny_models import before_the_head
 
 MODELS = torchvision.models.list_models(module=torchvision.models)
@@ -51,8 +52,7 @@ def write_weights(path, network, drop=()):
     return path
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("model", not_large())
+@pytest.mark.parametrize("model", mostly_nightly(not_large(), 5))
 def test_features_are_the_input_of_the_head(tmp_path, model):
     network = library_model(model)
     encoder = load_encoder("torchvision", model, weights=write_weights(tmp_path / "w.pt", network))
