@@ -13,7 +13,7 @@ import torch
 
 from attacks.encoders.engine.tf32 import allow_tf32
 
-from . import cards, coverage, downscale, engine, estimator, gate, memory, patch, rare, strength, transforms, zoo
+from . import cards, coverage, engine, estimator, gate, memory, patch, rare, strength, transforms, zoo
 from .case import ENCODERS
 from .table import Table, machine, save
 
@@ -30,13 +30,11 @@ BENCHMARKS: dict[str, Callable[..., list[Table]]] = {
     "gate": gate.run,
     "cards": cards.run,
     "rare": rare.run,
-    "downscale": downscale.run,
 }
 #: Those that run on one thread unless `--threads` is given.
-ONE_THREAD = ("strength", "patch", "coverage", "zoo", "gate", "cards", "rare", "downscale")
+ONE_THREAD = ("strength", "patch", "coverage", "zoo", "gate", "cards", "rare")
 HELP = {
     "arch": "encoders",
-    "budgets": "radii: L-inf as a fraction, or a PSNR such as 28dB",
     "device": "cpu or cuda",
     "cells": "of the grid, by name; all",
     "evals": "gradients of each picture",
@@ -52,8 +50,6 @@ HELP = {
     "repeats": "simulated studies in a cell",
     "rounds": "repeats",
     "seeds": "of each attack",
-    "size": "side of a picture in pixels, or WIDTHxHEIGHT",
-    "steps": "numbers of gradients",
     "views": "of a step",
     "workers": "processes; the figures do not depend on them",
 }
@@ -69,9 +65,6 @@ def parser() -> argparse.ArgumentParser:
         command = commands.add_parser(name, help=what.replace("%", "%%"), description=what, formatter_class=shape)
         for key, parameter in inspect.signature(run).parameters.items():
             option, default = f"--{key.replace('_', '-')}", parameter.default
-            if isinstance(default, bool):
-                command.add_argument(option, action="store_true", help=HELP[key])
-                continue
             several, first = isinstance(default, tuple), default[0] if isinstance(default, tuple) else default
             command.add_argument(
                 option,

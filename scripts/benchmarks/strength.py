@@ -1,6 +1,5 @@
 """The strength of attacks for equal numbers of gradients: ours as shipped, each peer at its best setting."""
 
-import itertools
 import json
 import os
 import re
@@ -20,11 +19,9 @@ from .strength_case import ENCODERS, SIZE, VIEWS, held_out, network, pictures, t
 from .strength_peers import CONTESTANTS, LINF_ONLY
 from .table import MISSING, Row, Table, student
 
-#: The lengths of ours that its curve has, as shares of the gradients; the last is in the table.
-SHARES = (1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 5 / 8)
 SCREEN_VIEWS = 64
 
-Purpose = Literal["table", "curve", "screen"]
+Purpose = Literal["table", "screen"]
 Verdict = Literal["lowest", "level", "beaten"]
 #: The row of the verdicts on all peers together.
 EVERY = "every peer"
@@ -161,17 +158,13 @@ class Plan:
         fit = [(name, setting) for name, setting in pairs if 2 * setting.views <= self.cell.evals]
         return {(name, setting): [self.job(name, setting, "screen", 0, self.cell.evals)] for name, setting in fit}
 
-    def table(self, settings: Mapping[str, Setting]) -> dict[str | int, list[Job]]:
-        """Each peer's best setting and ours; by their length the points of our curve."""
-        evals, (own,) = self.cell.evals, CONTESTANTS[OURS].grid
-        every = {**settings, OURS: own}
-        plan: dict[str | int, list[Job]] = {
-            name: [self.job(name, setting, "table", seed, evals) for seed in range(self.seeds)]
-            for name, setting in every.items()
+    def table(self, settings: Mapping[str, Setting]) -> dict[str, list[Job]]:
+        """Each peer's best setting and ours."""
+        (own,) = CONTESTANTS[OURS].grid
+        return {
+            name: [self.job(name, setting, "table", seed, self.cell.evals) for seed in range(self.seeds)]
+            for name, setting in {**settings, OURS: own}.items()
         }
-        for mark in marks(evals):
-            plan[mark] = [self.job(OURS, own, "curve", seed, mark) for seed in range(self.seeds)]
-        return plan
 
     def compared(self, spread: Map[Job, Outcome]) -> "Comparison":
         """Screen the settings of each peer, attack with the best of each and with ours."""
@@ -193,15 +186,15 @@ class Plan:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All contestants on one cell: each peer's best setting; by contestant, and for ours by its length too, an
-    outcome for each seed; and the contestants that are missing."""
+    """All contestants on one cell: each peer's best setting; by contestant an outcome for each seed; and the
+    contestants that are missing."""
 
     cell: Cell
     settings: dict[str, Setting]
-    outcomes: dict[str | int, list[Outcome]]
+    outcomes: dict[str, list[Outcome]]
     missing: dict[str, Row]
 
-    def cosine(self, key: str | int) -> Tensor:
+    def cosine(self, key: str) -> Tensor:
         """(B,seeds)."""
         return torch.tensor([each.cosine for each in self.outcomes[key]], dtype=torch.float64).T
 
@@ -221,14 +214,6 @@ class Comparison:
         if any(low > 0 for _, low, _ in intervals):
             return "beaten"
         return "lowest" if all(high < 0 for *_, high in intervals) else "level"
-
-    @property
-    def share(self) -> float | None:
-        """The share of the gradients with which ours first comes as low as the best peer ends, on the curve's
-        pictures; None: more than all."""
-        points = [(mark, float(self.cosine(mark).mean())) for mark in marks(self.cell.evals)]
-        points.append((self.cell.evals, float(self.cosine(OURS)[::2].mean())))
-        return reached(points, float(self.cosine(self.best)[::2].mean()), self.cell.evals)
 
     def table(self) -> Table:
         """The contestants."""
@@ -251,32 +236,25 @@ def overview(results: Sequence[Comparison]) -> Table:
         str(each.cell): (
             *(float(each.cosine(name).mean()) for name in (OURS, each.best)),
             *each.apart(each.best),
-            each.share,
         )
         for each in results
     }
     first = results[0].outcomes[OURS]
     return Table(
         f"Strength: ours against the best peer, {len(first[0].cosine)} pictures of {SIZE}x{SIZE}, {len(first)} seeds",
-        {"ours": ".4f", "best peer": ".4f", "- peer": "+.4f", "low": "+.4f", "high": "+.4f", "share": ".2f"},
+        {"ours": ".4f", "best peer": ".4f", "- peer": "+.4f", "low": "+.4f", "high": "+.4f"},
         rows,
         None,
-        (
-            *(f"{each.cell}: {each.verdict}; best is {each.best}, {each.settings[each.best]}" for each in results),
-            "share: of the peer's gradients, what ours needs to come as low ('-': more than all)",
-        ),
+        tuple(f"{each.cell}: {each.verdict}; best is {each.best}, {each.settings[each.best]}" for each in results),
     )
 
 
 def summary(results: Sequence[Comparison]) -> Table:
-    """How many cells are won against every peer, and against each one alone, and the median shares (None: most cells
-    need more than all)."""
+    """How many cells are won against every peer, and against each one alone."""
 
     def row(each: Sequence[Comparison]) -> Row:
         verdicts = [one.verdict for one in each]
-        share = statistics.median(float("inf") if one.share is None else one.share for one in each)
-        counts = (float(verdicts.count(name)) for name in ("lowest", "level", "beaten"))
-        return (*counts, share if share < float("inf") else None)
+        return tuple(float(verdicts.count(name)) for name in ("lowest", "level", "beaten"))
 
     rows = {EVERY: row(results)}
     for name in dict.fromkeys(name for each in results for name in each.settings):
@@ -284,24 +262,8 @@ def summary(results: Sequence[Comparison]) -> Table:
         rows[name] = row(alone)
     return Table(
         f"Cells that ours wins, at 95 %, paired by picture, of {len(results)}",
-        {"lowest": ".0f", "level": ".0f", "beaten": ".0f", "median share": ".2f"},
+        {"lowest": ".0f", "level": ".0f", "beaten": ".0f"},
         rows,
         None,
         ("lowest: significantly below every peer, or this one; beaten: significantly above one; level: neither",),
     )
-
-
-def marks(evals: int) -> tuple[int, ...]:
-    """The lengths of ours on its curve."""
-    return tuple(sorted({max(1, round(share * evals)) for share in SHARES} - {evals}))
-
-
-def reached(points: Sequence[tuple[float, float]], goal: float, whole: float) -> float | None:
-    """Where a falling curve (what it cost, value) first comes down to `goal`, as a share of the cost `whole`; None if
-    nowhere. Between its points it falls in a straight line over the logarithm."""
-    if points[0][1] <= goal:
-        return points[0][0] / whole
-    for (start, high), (end, low) in itertools.pairwise(points):
-        if low <= goal:
-            return float(start * (end / start) ** ((high - goal) / (high - low)) / whole)
-    return None

@@ -1,12 +1,16 @@
 """The input of every contestant of the comparison of attacks: pictures, views, an encoder that counts, a budget."""
 
+import importlib
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+import numpy as np
 import torch
 import torchvision
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
 
@@ -14,14 +18,14 @@ from attacks import L2, Away, Linf, bank
 from attacks.data.gallery import tiles
 from attacks.eot.bank import Bank
 from attacks.perturbations.ball import Ball
+from attacks.runtime.progress import Progress
 from attacks.study.pipeline import preset
-from transforms import Affine, Compose, Downscale, Jpeg
+from transforms import Affine, Brightness, Compose, Contrast, Downscale, Jpeg, resize
 from transforms.camera import GaussianBlur
-from transforms.draws import stream
+from transforms.draws import Uniform, stream
 
 from .case import Case, Centred, Normalised, encoder
 from .contest import Counting
-from .strength_small import small
 
 SIZE = 64
 #: Pictures that the peers' settings are chosen on; none of them is attacked for the table.
@@ -29,6 +33,9 @@ SCREENED = 4
 #: Views of which the mean embedding of an encoder without training is taken, and its statistics of batch norm.
 CENTRE = 64
 SEED = 2
+#: Of the small encoder: procedural pictures, steps, cells of a step (two minutes of one core), and its seed.
+PICTURES, STEPS, BATCH, SMALL_SEED = 120, 250, 96, 7
+AUGMENT = Compose([Affine(degrees=20, scale=(0.8, 1.3), translate=0.1), Brightness(0.1), Contrast((0.75, 1.25))])
 
 VIEWS: dict[str, Callable[[], Compose]] = {
     "camera": lambda: preset("camera"),
@@ -88,13 +95,13 @@ class Resized(nn.Module):
 
 @lru_cache(maxsize=2)
 def pictures(count: int, purpose: str) -> Tensor:
-    """`count` tiles (N,3,S,S) to attack for the "table", every other of them for the "curve", or SCREENED others to
-    choose settings on ("screen"): the former are spread evenly over all tiles, the latter over the gaps."""
+    """`count` tiles (N,3,S,S) to attack for the "table", or SCREENED others to choose settings on ("screen"): the
+    former are spread evenly over all tiles, the latter over the gaps."""
     both = tiles(SIZE).spread(2 * count).images
     if purpose == "screen":
         chosen = min(SCREENED, count)
         return both[[2 * (i * count // chosen) + 1 for i in range(chosen)]]
-    return both[::4] if purpose == "curve" else both[::2]
+    return both[::2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,3 +144,61 @@ def task(frozen: nn.Module, images: Tensor, ball: str, views: Compose, evals: in
 def held_out(views: Compose, count: int, purpose: str) -> Bank:
     """Views that no attack has seen; settings are chosen on others than those that judge."""
     return bank(views, count, seed=SEED, purpose="screen" if purpose == "screen" else "evaluate")
+
+
+class Small(nn.Module):
+    """(N,3,H,W) in [0,1], any size from 24 pixels on -> (N,96)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        widths = (3, 24, 48, 72, 96)
+        self.layers = nn.Sequential(
+            *(
+                layer
+                for a, b in itertools.pairwise(widths)
+                for layer in (nn.Conv2d(a, b, 3, 2, 1, bias=False), nn.BatchNorm2d(b), nn.SiLU())
+            ),
+            nn.AdaptiveAvgPool2d(2),
+            nn.Flatten(),
+            nn.Linear(4 * widths[-1], 96),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        embedding: Tensor = self.layers(2 * images - 1)
+        return embedding
+
+
+def small(folder: Path) -> nn.Module:
+    """The encoder in evaluation mode, from the file `folder`/small.safetensors, which is written if it is missing."""
+    file, network = folder / "small.safetensors", Small()
+    if not file.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        part = file.with_suffix(".part")
+        save_file(trained().state_dict(), part)
+        part.rename(file)
+    network.load_state_dict(load_file(file))
+    return network.eval()
+
+
+def trained(pictures: int = PICTURES, steps: int = STEPS) -> Small:
+    """Contrastive (InfoNCE) between a cell of a procedural picture and a view of it, as in the pocket
+    encoder's training. The same on the same machine."""
+    training = importlib.import_module(f"{__package__.rpartition('benchmarks')[0]}pocket.training")
+    drawn = torch.from_numpy(np.stack([training.render((SMALL_SEED, i)) for i in range(pictures)]))
+    cells = training.Cells(drawn, torch.Generator().manual_seed(SMALL_SEED))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(SMALL_SEED)
+        network = Small().train()
+    optimiser = torch.optim.AdamW(network.parameters(), 2e-3, weight_decay=1e-2)
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
+    with Progress("training the small encoder", steps) as progress:
+        for step in range(steps):
+            shown = resize(cells.batch(BATCH), (64, 64), "pil_bilinear")
+            views = AUGMENT(shown, Uniform()(BATCH, AUGMENT.dims, seed=SMALL_SEED, step=step))
+            loss: Tensor = training.contrast(*network(torch.cat([shown, views])).split(BATCH))
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+            schedule.step()
+            progress.step(loss=float(loss.detach()))
+    return network

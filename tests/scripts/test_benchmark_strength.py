@@ -12,26 +12,8 @@ from attacks import L2, Linf
 from scripts.benchmarks import strength, strength_case
 from scripts.benchmarks.contest import OURS, Counting, Setting
 from scripts.benchmarks.peers import eotpgd
-from scripts.benchmarks.strength import (
-    EVERY,
-    Cell,
-    Comparison,
-    Job,
-    Outcome,
-    marks,
-    overview,
-    reached,
-    work,
-)
-from scripts.benchmarks.strength_case import (
-    BALLS,
-    Centred,
-    held_out,
-    network,
-    pictures,
-    task,
-    untrained,
-)
+from scripts.benchmarks.strength import EVERY, Cell, Comparison, Job, Outcome, overview, work
+from scripts.benchmarks.strength_case import BALLS, Centred, held_out, network, pictures, task, untrained
 from scripts.benchmarks.strength_peers import CONTESTANTS, LINF_ONLY, NewView, by_hand, cosines, gradients
 from transforms import Affine, Brightness, Compose
 
@@ -153,7 +135,6 @@ def test_settings_are_chosen_on_other_pictures_and_views():
     attacked, others = pictures(12, "table"), pictures(12, "screen")
     assert len(attacked) == 12 and len(others) == strength_case.SCREENED
     assert not (attacked[:, None] == others[None]).flatten(2).all(2).any()
-    assert torch.equal(pictures(12, "curve"), attacked[::2])
     one, other = held_out(TURNED, 16, "table").u, held_out(TURNED, 16, "screen").u
     assert not (one[:, None] == other[None]).all(2).any()
 
@@ -209,13 +190,13 @@ def test_table_gives_the_best_setting_of_each_peer(monkeypatch, tmp_path):
     whole, verdicts, rows = strength.run(pictures=4, seeds=2, held_out=8, jobs=str(tmp_path))
     assert list(rows.rows) == [OURS, "PGD", "absent"] and rows.rows["absent"] == "not installed"
     assert rows.notes == ("PGD: step 0.3 eps, 1 views",)
-    mine, theirs, difference, low, high, _ = whole.rows[str(CELL)]
+    mine, theirs, difference, low, high = whole.rows[str(CELL)]
     assert (mine, theirs) == (rows.rows[OURS][0], rows.rows["PGD"][0])
     assert low <= difference <= high and difference == pytest.approx(mine - theirs, abs=1e-9)
     assert rows.rows["PGD"][1] == pytest.approx(-difference) and rows.rows["PGD"][4:6] == (16, 0)
     assert sum(verdicts.rows[EVERY][:3]) == 1 and str(whole) and str(verdicts)
     files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
-    assert len(files) == 2 + 2 + 2 + 2 * len(marks(16))  # screening, ours and PGD in the table, the curve
+    assert len(files) == 2 + 2 + 2  # screening, ours and PGD in the table
     strength.run(pictures=4, seeds=2, held_out=8, jobs=str(tmp_path))
     assert {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")} == files
 
@@ -227,7 +208,6 @@ def comparison(**means):
         return Outcome(tuple(mean + 0.01 * math.sin(k + i) for i in range(20)), 1, 0, 1.0)
 
     outcomes = {name: [outcome(mean, k)] for k, (name, mean) in enumerate(means.items())}
-    outcomes |= dict.fromkeys(marks(64), outcomes[OURS])
     peers = {name: Setting(0.1, 1) for name in means if name != OURS}
     return Comparison(Cell("pocket", "di", "linf8", 64), peers, outcomes, {})
 
@@ -243,7 +223,6 @@ def comparison(**means):
 def test_verdict_is_on_every_peer(means, verdict):
     each = comparison(**means)
     assert (each.verdict, each.best) == (verdict, "a")
-    assert each.share == (1 / 16 if means[OURS] == 0.1 else each.share)
     table = strength.summary([each, comparison(ours=0.1, a=0.2)])
     assert table.rows[EVERY][:3] == tuple(
         float(name == verdict) + (name == "lowest") for name in ("lowest", "level", "beaten")
@@ -257,11 +236,3 @@ def test_interval_is_over_pictures_not_over_seeds():
     for outcomes in twice.outcomes.values():
         outcomes[:] = [outcomes[0]] * 2
     assert once.apart("a") == pytest.approx(twice.apart("a"))
-
-
-def test_share_of_the_budget_is_interpolated_on_the_curve():
-    points = [(16, 0.8), (64, 0.6), (256, 0.5)]
-    assert reached(points, 0.7, 256) == pytest.approx(32 / 256)  # half way on a logarithmic axis
-    assert reached(points, 0.5, 256) == 1
-    assert reached(points, 0.9, 256) == 16 / 256
-    assert reached(points, 0.4, 256) is None
