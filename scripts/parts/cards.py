@@ -91,28 +91,26 @@ def _field(name: str, text: str) -> str:
 
 def papers(text: str) -> str:
     """The papers that a text names, each once, in order."""
-    found = (re.sub(r"'s|\(", "", match[0]) for match in PAPER.finditer(" ".join(text.split())))
-    return ", ".join(dict.fromkeys(name if "&" in name else name.replace(",", "") for name in found))
+    names = (re.sub(r"'s|\(", "", match[0]) for match in PAPER.finditer(" ".join(text.split())))
+    return ", ".join(dict.fromkeys(name if "&" in name else name.replace(",", "") for name in names))
 
 
 @cache
 def references() -> dict[tuple[str, str], str]:
     """The section of docs/references.md that has a paper, by its first author and year."""
-    found, section = dict[tuple[str, str], str](), ""
+    sections, section = dict[tuple[str, str], str](), ""
     for match in map(_ENTRY.match, (ROOT / "docs" / "references.md").read_text(encoding="utf-8").splitlines()):
         if match and match[3]:
             section = match[3].lower().replace(" ", "-")
         elif match:
-            found[match[1], match[2]] = section
-    return found
+            sections[match[1], match[2]] = section
+    return sections
 
 
 @cache
 def all_cards() -> dict[str, list[Card]]:
     """The cards of each page: the stages by room, then the choices of each group."""
-    rooms: dict[str, list[Card]] = {room: [] for room in ROOMS}
-    for name in STAGES:
-        rooms[room(STAGES[name])].append(stage_card(name))
+    rooms = {page: [stage_card(name) for name, stage in STAGES.items() if room(stage) == page] for page in ROOMS}
     files = {group for group in GROUPS if group not in CHOICES or group in FILES}
     return rooms | {
         group: [(file_card if group in files else choice_card)(group, name) for name in names_of(group)]
@@ -215,8 +213,8 @@ def _python(part: Any) -> str:
     """How Python calls a class, and a link to its reference."""
     if not inspect.isclass(part):
         return ""
-    given = [p.replace(annotation=Parameter.empty) for p in inspect.signature(part.__init__).parameters.values()]
-    call = f"{part.__name__}{Signature(given[1:])}"
+    parameters = [p.replace(annotation=Parameter.empty) for p in inspect.signature(part.__init__).parameters.values()]
+    call = f"{part.__name__}{Signature(parameters[1:])}"
     return f"`{call}` ({{py:class}}`reference <{part.__module__}.{part.__qualname__}>`)"
 
 
@@ -227,8 +225,8 @@ def _arguments(name: str) -> Iterator[tuple[str, ...]]:
     for entry in re.split(r"\n(?= {4}\w)", f"\n{block}")[1:]:
         keys, _, text = entry.partition(": ")
         texts |= {key.strip(): " ".join(text.split()).removesuffix(".") for key in keys.split(",")}
-    for key, given in [*inspect.signature(STAGES[name].__init__).parameters.items()][1:]:  # type: ignore[misc]
-        default = "required" if given.default is Parameter.empty else f"`{given.default!r}`"
+    for key, argument in [*inspect.signature(STAGES[name].__init__).parameters.items()][1:]:  # type: ignore[misc]
+        default = "required" if argument.default is Parameter.empty else f"`{argument.default!r}`"
         text, limits = texts.get(key, ""), _limits(name, key)
         yield f"`{key}`", default, text if limits.partition(" ")[2] in text else f"{text} ({limits})"
 
@@ -253,8 +251,8 @@ def _key(item: Option) -> tuple[str, ...]:
 def _gradients(attack: dict[str, Any]) -> str:
     if "steps" in attack:
         return f"{attack['steps']} steps of {attack.get('views', 1)} views for each picture, in each arm"
-    given = {item.key: item.default for item in options(CHOICES["attack"]["single"])}
-    return f"{attack.get('gradients', given['gradients'])} gradients of each picture, in each arm"
+    (default,) = (item.default for item in options(CHOICES["attack"]["single"]) if item.key == "gradients")
+    return f"{attack.get('gradients', default)} gradients of each picture, in each arm"
 
 
 def room(stage: type) -> str:
@@ -264,25 +262,25 @@ def room(stage: type) -> str:
 
 def pages() -> dict[str, str]:
     """The text of each page in MyST, by name, and `index`."""
-    made = all_cards()
+    cards_of = all_cards()
     titles = {name: kind.title for name, kind in (ROOMS | GROUPS).items()}
-    written = {name: _page(name, titles[name], made[name]) for name in made}
+    texts = {name: _page(name, titles[name], cards_of[name]) for name in cards_of}
     rows = "\n".join(
-        f"| [{titles[name]}]({name}.md) | {', '.join(f'[{each.name}]({name}.md#{each.name})' for each in cards)} |"
-        for name, cards in made.items()
+        f"| [{titles[name]}]({name}.md) | {', '.join(f'[{card.name}]({name}.md#{card.name})' for card in cards)} |"
+        for name, cards in cards_of.items()
     )
-    tree = "\n".join(made)
+    tree = "\n".join(cards_of)
     what = "A card for each thing that is chosen by its key. They are written from the code when the site is built."
-    written["index"] = (
+    texts["index"] = (
         f"# Parts\n\n{what}\n\n| page | cards |\n|---|---|\n{rows}\n\n"
         f"```{{toctree}}\n:hidden:\n:maxdepth: 1\n\n{tree}\n```\n"
     )
-    return written
+    return texts
 
 
-def _page(name: str, title: str, made: list[Card]) -> str:
+def _page(name: str, title: str, cards: list[Card]) -> str:
     intro = inspect.getdoc(importlib.import_module(f"transforms.{name}")) if name in ROOMS else ""
-    return "\n\n".join([f"# {title}", *([intro] if intro else []), *map(_text, made)]) + "\n"
+    return "\n\n".join([f"# {title}", *([intro] if intro else []), *map(_text, cards)]) + "\n"
 
 
 def _text(card: Card) -> str:

@@ -33,13 +33,8 @@ REST = (0.5, 0.8)
 
 @dataclass(frozen=True)
 class Strip:
-    """Views side by side: those of every pipeline at every row of `u` (n,dims).
-
-    Args:
-        file: its name, without a suffix.
-        label: what changes from view to view, with its unit.
-        values: that value in each view.
-    """
+    """Views side by side: of every pipeline at every row of `u` (n,dims). `file` has no suffix, `label` says what
+    changes from view to view, with its unit, and `values` its value in each view."""
 
     file: str
     label: str
@@ -62,15 +57,15 @@ def stage_strips(name: str) -> tuple[Strip, ...]:
     arguments = examples()[name]
     if getattr(STAGES[name], "dims", None) == 0:
         ((key, values),) = arguments.items()
-        made = tuple(Compose(stages({name: {key: value}}, "stages")) for value in values)
-        return (Strip(f"{name}-0", f"`{key}`", tuple(map(str, values)), made, torch.zeros(1, 0)),)
+        pipelines = tuple(Compose(stages({name: {key: value}}, "stages")) for value in values)
+        return (Strip(f"{name}-0", f"`{key}`", tuple(map(str, values)), pipelines, torch.zeros(1, 0)),)
     stage: Any = stages({name: arguments}, "stages")[0]
     strips = []
     for i, label in enumerate(stage.names):
         u = next((u for u in _points(stage, i) if _changes(stage, u)), None)
         if u is not None:
-            shown = tuple(f"{round(value, 4) + 0:.3g}" for value in stage.values(u)[:, i].tolist())
-            strips.append(Strip(f"{name}-{i}", label, shown, (Compose([stage]),), u))
+            texts = tuple(f"{round(value, 4) + 0:.3g}" for value in stage.values(u)[:, i].tolist())
+            strips.append(Strip(f"{name}-{i}", label, texts, (Compose([stage]),), u))
     return tuple(strips)
 
 
@@ -92,7 +87,7 @@ def _changes(stage: Any, u: Tensor) -> bool:
 
 def _chooses(stage: Any, i: int) -> float:
     """The first coordinate at which a choice takes the stage that coordinate `i` belongs to; all are as likely."""
-    ends = list(accumulate(each.dims for each in stage._stages()))
+    ends = list(accumulate(part.dims for part in stage._stages()))
     number = next(k for k, end in enumerate(ends) if i <= end)
     return (number + 0.5) / len(stage._outcomes())
 
@@ -117,24 +112,21 @@ def _photo() -> Tensor:
 
 def picture(strip: Strip) -> bytes:
     """A strip as a JPEG file; small views are enlarged pixel by pixel, and stand in the middle of their cell."""
-    cells = [_enlarged(view) for view in views(strip)]
-    wide, high = max(cell.shape[2] for cell in cells), max(cell.shape[1] for cell in cells)
+    times = [max(1, SIDE // min(view.shape[1:])) for view in views(strip)]
+    cells = [to_bytes(view).repeat(n, 0).repeat(n, 1) for view, n in zip(views(strip), times, strict=True)]
+    high, wide = (max(cell.shape[axis] for cell in cells) for axis in (0, 1))
     canvas = Image.new("RGB", (len(cells) * (wide + GAP) - GAP, high), "white")
     for i, cell in enumerate(cells):
-        left, top = i * (wide + GAP) + (wide - cell.shape[2]) // 2, (high - cell.shape[1]) // 2
-        canvas.paste(Image.fromarray(to_bytes(cell)), (left, top))
-    held = BytesIO()
-    canvas.save(held, "JPEG", quality=QUALITY)
-    return held.getvalue()
-
-
-def _enlarged(view: Tensor) -> Tensor:
-    times = max(1, SIDE // min(view.shape[1:]))
-    return view.repeat_interleave(times, 1).repeat_interleave(times, 2)
+        canvas.paste(
+            Image.fromarray(cell), (i * (wide + GAP) + (wide - cell.shape[1]) // 2, (high - cell.shape[0]) // 2)
+        )
+    file = BytesIO()
+    canvas.save(file, "JPEG", quality=QUALITY)
+    return file.getvalue()
 
 
 def pictures() -> Iterator[tuple[str, bytes]]:
     """The name and the content of every file."""
-    known = sorted(path.stem for path in (EXAMPLES.parents[1] / "configs" / "transforms").glob("*.yaml"))
-    for strip in [*(strip for name in STAGES for strip in stage_strips(name)), *map(preset_strip, known)]:
+    presets = sorted(path.stem for path in (EXAMPLES.parents[1] / "configs" / "transforms").glob("*.yaml"))
+    for strip in [*(strip for name in STAGES for strip in stage_strips(name)), *map(preset_strip, presets)]:
         yield f"{strip.file}.jpg", picture(strip)
