@@ -6,6 +6,7 @@ so that a list of commands and a typo respond without torch. `run` is `attacks/r
 
 import os
 import sys
+from argparse import ArgumentParser
 from collections.abc import Iterator, Sequence
 from importlib import import_module
 from typing import Any
@@ -75,6 +76,18 @@ def _parser(command: str) -> Parser:
             module = import_module(f"attacks.commands.{name}")
             module.add_arguments(commands.add_parser(name, help=line, description=module.__doc__))
     return parser
+
+
+def add_encoder(parser: ArgumentParser, device: str | None = None, dest: str = "encoder_code") -> None:
+    """The arguments of commands that load the encoder of a run: `--device`, by default `device`, None being that of
+    the run, and `--encoder-code`."""
+    from attacks.experiment.directory import PROGRAMS  # here: a list of commands needs no torch
+
+    parser.add_argument(
+        "--device", default=device, help=f"where the encoder runs (default: {device or 'as in the run'})"
+    )
+    text = f"run this program, where it is the run's encoder ({', '.join(PROGRAMS)}): name it as the run did"
+    parser.add_argument("--encoder-code", dest=dest, metavar="MODEL", help=text)
 
 
 def _complete() -> None:

@@ -63,12 +63,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--transforms", metavar="NAME", help="a preset of configs/transforms, or a YAML file")
     source.add_argument(
-        "--callable", metavar="MODULE:ATTRIBUTE", help="a transform, or with --resizers a preprocessing"
+        "--callable", metavar="MODULE:ATTRIBUTE", help="a transform; with --resizers, a preprocessing"
     )
     parser.add_argument("--resizers", action="store_true", help="which resizers are open to a hidden picture")
-    parser.add_argument(
-        "--size", type=_size, help="HxW of the pictures that --resizers --callable is given (960x1280)"
-    )
+    parser.add_argument("--size", type=_size, help="HxW of the pictures for --resizers --callable (960x1280)")
     parser.add_argument("--ratios", type=_ratios, help="of --resizers, source pixels per pixel (1.5,2,3,4,6,8)")
     parser.add_argument("--image", type=Path, default=PHOTO, help="a picture file (default: a bundled photograph)")
     parser.add_argument("--side", type=int, help="reduce the picture's shorter side to this many pixels first")
@@ -95,18 +93,12 @@ def run(options: argparse.Namespace) -> None:
     print_notes(notes)
     if options.side is not None:
         if not 1 <= options.side <= min(image.shape[1:]):
-            raise ValueError(
-                f"`--side` must be 1 to {min(image.shape[1:])}, the picture's shorter side; got {options.side}"
-            )
+            side = min(image.shape[1:])
+            raise ValueError(f"`--side` must be 1 to {side}, the picture's shorter side; got {options.side}")
         image = resize(image[None], options.side, "pil_bicubic")[0].clamp(0, 1)
-    report = audit(
-        pipeline,
-        image,
-        load_encoder(options.encoder) if options.encoder else None,
-        draws=options.draws,
-        seed=options.seed,
-        straight_through=options.straight_through,
-    )
+    encoder = load_encoder(options.encoder) if options.encoder else None
+    keys = ("draws", "seed", "straight_through")
+    report = audit(pipeline, image, encoder, **{key: getattr(options, key) for key in keys})
     print(report)
     if options.out is not None:
         options.out.mkdir(parents=True, exist_ok=True)
@@ -118,9 +110,7 @@ def _size(text: str) -> tuple[int, int]:
     """HxW as (height, width)."""
     match = re.fullmatch(r"(\d{1,5})x(\d{1,5})", text)
     if match is None or min(map(int, match.groups())) < MIN_SIDE:
-        raise argparse.ArgumentTypeError(
-            f"must be HEIGHTxWIDTH, each at least {MIN_SIDE}, such as 1080x1920; got {text!r}"
-        )
+        raise argparse.ArgumentTypeError(f"must be HxW, each at least {MIN_SIDE}, such as 1080x1920; got {text!r}")
     return int(match[1]), int(match[2])
 
 

@@ -12,12 +12,12 @@ that fails most, and failure.png, the views that fail most. The key `evaluate.fa
 import argparse
 from pathlib import Path
 
+from attacks.commands import add_encoder
 from attacks.evaluation.rare.failure import ARMS, Failures
-from attacks.experiment.directory import PROGRAMS
 from attacks.experiment.failure import failure_of
 from attacks.experiment.reopened import reopened
 from attacks.experiment.sections import sample_of
-from attacks.report.failures import draw_failures
+from attacks.report.view_sheet import draw_failures
 from attacks.runtime.command_line import printable
 from attacks.runtime.folders import refuse_file
 from attacks.runtime.tables import write_rows
@@ -30,20 +30,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
     parser.add_argument("run", type=Path, metavar="RUN", help="the directory of a finished run")
     parser.add_argument("--arm", choices=ARMS, default="clean", help="whose failure (default: clean)")
-    parser.add_argument(
-        "--pictures", type=int, metavar="N", help="N pictures, spread over the clusters (default: all)"
-    )
-    parser.add_argument(
-        "--particles", type=int, default=1000, help="of the search (default: 1000); about 100 views each"
-    )
+    parser.add_argument("--pictures", type=int, metavar="N", help="N, spread over the clusters (default: all)")
+    parser.add_argument("--particles", type=int, default=1000, help="of the search (1000); about 100 views each")
     parser.add_argument("--seed", type=int, help="of the draws (default: that of the run)")
     parser.add_argument("--out", type=Path, metavar="DIR", help="write failure.csv and failure.png there")
-    parser.add_argument("--device", help="where the encoder runs (default: where the run had it)")
-    parser.add_argument(
-        "--encoder-code",
-        metavar="MODEL",
-        help=f"run this program, where it is the run's encoder ({', '.join(PROGRAMS)}): name it as the run did",
-    )
+    add_encoder(parser)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -25,23 +25,15 @@ CHART = Path("chart")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    parser.add_argument(
-        "run", type=Path, nargs="?", metavar="RUN", help="the folder of a run with perturbation=patch"
-    )
+    parser.add_argument("run", type=Path, nargs="?", metavar="RUN", help="a run with perturbation=patch")
     parser.add_argument("--chart", action="store_true", help="a colour chart alone, of no run, into the folder chart")
-    parser.add_argument(
-        "--width-mm",
-        type=float,
-        dest="width",
-        metavar="MM",
-        help=f"the patch's width (default: the run's, else {WIDTH:g})",
-    )
+    width = f"the patch's width (default: the run's, else {WIDTH:g})"
+    parser.add_argument("--width-mm", type=float, dest="width", metavar="MM", help=width)
     parser.add_argument("--paper", choices=PAPERS, default="a4")
     parser.add_argument("--dpi", type=int, choices=[150, 300, 600], default=300, help="of the print (default: 300)")
     parser.add_argument("--arm", choices=ARMS, default=ARMS[0], help="of the run, whose patch (default: eot)")
-    parser.add_argument(
-        "--out", type=Path, metavar="DIR", help="where to write (default: RUN/print, of another arm RUN/print_ARM)"
-    )
+    folder = "where to write (default: RUN/print, of another arm RUN/print_ARM)"
+    parser.add_argument("--out", type=Path, metavar="DIR", help=folder)
 
 
 def run(options: argparse.Namespace) -> None:

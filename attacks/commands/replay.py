@@ -11,10 +11,10 @@ the loss's gradient there. Steps, views and pictures count from 0.
 import argparse
 from pathlib import Path
 
+from attacks.commands import add_encoder
 from attacks.data.images import save_image
 from attacks.eot.faults import NAME
 from attacks.eot.faults.trace import Line, broken
-from attacks.experiment.directory import PROGRAMS
 from attacks.experiment.replay import Named, Replay, of_fault, of_run
 
 #: Files that a message names.
@@ -75,9 +75,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--view", type=int, help="the view in it")
     parser.add_argument("--picture", type=int, help="the picture, as numbered in metrics.json")
     parser.add_argument("--out", type=Path, metavar="FILE.png", help="write the view")
-    parser.add_argument("--device", default="auto", help="where the encoder runs (default: auto)")
-    parser.add_argument(
-        "--encoder-code",
-        metavar="MODEL",
-        help=f"run this program, where it is the run's encoder ({', '.join(PROGRAMS)}): name it as the run did",
-    )
+    add_encoder(parser, "auto")

@@ -26,7 +26,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from attacks.experiment.directory import PROGRAMS
+from attacks.commands import add_encoder
 from attacks.physical.chart import measured_printer
 from attacks.physical.photo_measure import VIEWS
 from attacks.physical.photo_report import table
@@ -66,13 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the patch's corners in pixels of a photograph, upper left first, clockwise: eight numbers, or a JSON "
         'file {"photograph.jpg": [[x, y], ...]}',
     )
-    parser.add_argument("--device", default="auto", help="where the encoder runs (default: auto)")
-    parser.add_argument(
-        "--encoder-code",
-        dest="program",
-        metavar="MODEL",
-        help=f"run this program, where it is the run's encoder ({', '.join(PROGRAMS)}): name it as the run did",
-    )
+    add_encoder(parser, "auto", dest="program")
     parser.add_argument(
         "--out",
         type=Path,

@@ -12,7 +12,7 @@ import argparse
 import sys
 import traceback
 
-from attacks.experiment.directory import PROGRAMS
+from attacks.commands import add_encoder
 from attacks.experiment.verify import CheckerError, verify
 from attacks.runtime.command_line import printable
 from attacks.schema.secrets import refuse_credentials
@@ -26,12 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", metavar="RUN", help="the directory of the run")
     parser.add_argument("--sample", type=float, default=0.1, metavar="SHARE", help="of the views to judge again")
     parser.add_argument("--seed", type=int, metavar="N", help="of the sample, as a check printed it (default: drawn)")
-    parser.add_argument("--device", help="where the encoder runs (default: where the run had it)")
-    parser.add_argument(
-        "--encoder-code",
-        metavar="MODEL",
-        help=f"run this program, where it is the run's encoder ({', '.join(PROGRAMS)}): name it as the run did",
-    )
+    add_encoder(parser)
 
 
 def run(options: argparse.Namespace) -> int:

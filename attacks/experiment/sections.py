@@ -31,7 +31,7 @@ from attacks.experiment.failure import failures_of
 from attacks.experiment.outcome import Outcome
 from attacks.experiment.radius import smallest
 from attacks.experiment.units import FAULTS, keep_fault
-from attacks.report.failures import draw_failures
+from attacks.report.view_sheet import draw_failures
 from transforms import Compose
 from transforms.draws import stream
 from transforms.scene import Shown

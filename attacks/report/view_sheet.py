@@ -1,16 +1,21 @@
-"""A sheet of views with the values of their coordinates below."""
+"""Sheets of views with the values of their coordinates below."""
 
 import math
+from pathlib import Path
 from typing import Any
 
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from attacks.data.images import to_bytes
+from attacks.evaluation.rare.failure import Failures
+from attacks.runtime.files import atomic
 
 #: In pixels: between things, the height of a letter, the least width of a view, the widest name of a coordinate.
 GAP, FONT, NARROWEST, LONGEST = 6, 12, 56, 320
 LEADING = FONT + 3
+#: Views of the sheet, and in a row of it.
+MAX_VIEWS, COLUMNS = 12, 6
 
 
 def wrap(text: str, width: float, font: Any) -> list[str]:
@@ -61,3 +66,19 @@ def sheet(
         below_view = [[number, *[""] * (len(block) - 1)] for number, block in zip(numbers, blocks, strict=True)]
         cell(view, start + column * (wide + GAP), top, wide, f"view {i + 1}", below_view)
     return canvas
+
+
+def draw_failures(path: Path, failures: Failures) -> None:
+    """Save the views as PNG: of each arm the pictures that fail most often, as many of each."""
+    candidates = sorted(failures.each, key=lambda failure: (-failure.p, -failure.high))
+    arms = dict.fromkeys(failure.arm for failure in failures.each)
+    limit = MAX_VIEWS // len(arms)
+    rows = [failure for arm in arms for failure in [row for row in candidates if row.arm == arm][:limit]]
+    views = [failure.view for failure in rows if failure.view is not None]
+    values = [
+        [failure.picture, failure.arm, f"{failure.p:.2g}", *(f"{value:.3g}" for value in failure.values.values())]
+        for failure in rows
+    ]
+    names = ["picture", "arm", "P(failure)", *rows[0].values]
+    with atomic(path) as temporary:
+        sheet(None, views, names, values, min(COLUMNS, len(views))).save(temporary, format="PNG")

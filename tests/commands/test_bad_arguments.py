@@ -88,6 +88,9 @@ SHOW = """
 {} --draws 0|{} --columns 0|{} --side 0|{} --image missing.png|{} --out sheet.gif|{} --sampler grid|{} --nothing|
 30|1.5|''|null|true|{}
 """.replace("{} ", "'{affine: {degrees: 3}}' ")
+#: Commands that write into a folder, `--out`.
+OUT = [["print", "run"], ["gate", "policy.yaml", "run"], ["failure", "run"], ["compare", "run"]]
+OUT += [["audit", "--resizers"], ["audit", "--transforms", "camera"], ["score", "run", "in"]]
 #: Command, arguments, contents of the folder, a part of the error.
 CASES = [
     ("print", ["run"], empty, "patch.png"),
@@ -123,33 +126,7 @@ CASES = [
     *(("show", ["--stage", *shlex.split(arguments)], empty, "") for arguments in SHOW.split("|")),
     ("show", ["--transforms", "missing.yaml"], empty, "missing.yaml"),
     ("gate", ["policy.yaml", "run"], faulty, "`encoder` is missing or malformed; restore the file"),
-    ("print", ["run", "--out", "policy.yaml"], faulty, "`--out` must be a folder, and policy.yaml is a file"),
-    (
-        "score",
-        ["run", "in", "--out", "policy.yaml/x"],
-        faulty,
-        "`--out` must be a folder, and policy.yaml is a file",
-    ),
-    (
-        "gate",
-        ["policy.yaml", "run", "--out", "policy.yaml"],
-        faulty,
-        "`--out` must be a folder, and policy.yaml is",
-    ),
-    ("failure", ["run", "--out", "policy.yaml"], faulty, "`--out` must be a folder, and policy.yaml is a file"),
-    ("compare", ["run", "--out", "policy.yaml"], faulty, "`--out` must be a folder, and policy.yaml is a file"),
-    (
-        "audit",
-        ["--resizers", "--out", "policy.yaml"],
-        faulty,
-        "`--out` must be a folder, and policy.yaml is a file",
-    ),
-    (
-        "audit",
-        ["--transforms", "camera", "--out", "policy.yaml"],
-        faulty,
-        "and policy.yaml is a file; name another",
-    ),
+    *((name, [*words, "--out", "policy.yaml"], faulty, "folder, and policy.yaml is a file") for name, *words in OUT),
     ("replay", ["none"], empty, "none"),
     ("replay", ["run"], empty, "met no view that is not finite"),
     ("replay", ["run"], strange, "fault.safetensors"),

@@ -6,7 +6,7 @@ from PIL import ImageFont
 
 from attacks.evaluation.rare.failure import Failures, PictureFailure
 from attacks.report import view_sheet
-from attacks.report.failures import COLUMNS, MAX_VIEWS, draw_failures
+from attacks.report.view_sheet import COLUMNS, MAX_VIEWS, draw_failures
 
 
 def test_long_names_are_wrapped_between_words():
@@ -37,8 +37,8 @@ def test_a_sheet_holds_the_original_and_the_views_pixel_for_pixel():
 
 @pytest.mark.parametrize("pictures", [1, 20])
 def test_the_sheet_has_the_pictures_of_each_arm_that_fail_most_often(tmp_path, monkeypatch, pictures):
-    calls = []
-    monkeypatch.setattr("attacks.report.failures.sheet", lambda *a: calls.append(a) or view_sheet.sheet(*a))
+    calls, sheet = [], view_sheet.sheet
+    monkeypatch.setattr("attacks.report.view_sheet.sheet", lambda *a: calls.append(a) or sheet(*a))
     failures = [
         PictureFailure(f"{i}", "", arm, i / 100, 0, 1, 1, 1, "plain", {"angle": i}, torch.zeros(3, 8, 8))
         for arm in ("clean", "eot")
