@@ -25,7 +25,7 @@ from omegaconf.errors import OmegaConfBaseException
 from attacks import __version__
 from attacks.report.warnings import refuse_failed
 from attacks.runtime.command_line import USER_ERRORS
-from attacks.runtime.signals import Stopped, stoppable
+from attacks.runtime.signals import StopSignal, stoppable
 from attacks.schema import launchers, presets
 from attacks.schema import validate as schema
 from attacks.schema.class_schema import CONFIGS
@@ -57,7 +57,7 @@ def main(config: DictConfig) -> float | None:
         if settings.mode is RunMode.RUN:
             _end_by_policy(content)
         return content["arms"]["eot"][content["primary"]["measure"]]["mean"] if content else None
-    except Stopped as stop:
+    except StopSignal as stop:
         launchers.hand_on(stop.number)
         raise
     except Exception as error:
@@ -92,7 +92,7 @@ def cli() -> None:
         if _full_errors() or ours:
             raise
         _fail(error)
-    except Stopped as stop:
+    except StopSignal as stop:
         if not RANK:
             print(stop, file=sys.stderr)
         sys.exit(stop.code)

@@ -9,7 +9,7 @@ from typing import Any
 
 from attacks.data.listing import Entry, entry_of, named, table_rows, text_of
 from attacks.runtime.folders import short
-from attacks.runtime.untrusted import parsed
+from attacks.runtime.untrusted import parse_json
 
 CORNERS = ("x1", "y1", "x2", "y2", "x3", "y3", "x4", "y4")
 MIDDLE = ("x", "y", "degrees")
@@ -100,7 +100,7 @@ def _check_header(column: str | None, where: str, cells: list[str]) -> None:
 
 
 def _json(path: Path, column: str | None) -> Iterator[Row]:
-    content = parsed(text_of(path, math.inf), f"`{path}`")
+    content = parse_json(text_of(path, math.inf), f"`{path}`")
     if not isinstance(content, dict):
         raise ValueError(f"`{path}` must hold an object, photographs by their paths; got {type(content).__name__}")
     for photo, fields in content.items():

@@ -20,7 +20,7 @@ from attacks.experiment.configured_slices import configured_parts
 from attacks.gate.policy import POLICY
 from attacks.runtime.files import sha256, write_json
 from attacks.runtime.folders import refuse_outside
-from attacks.runtime.untrusted import contents, parsed
+from attacks.runtime.untrusted import contents, parse_json
 from attacks.schema.patch import PatchConfig
 from attacks.schema.validate import Run
 from attacks.study.study import Parts
@@ -122,7 +122,7 @@ def differences(out: Path, manifest: Mapping[str, Any], content: Mapping[str, An
     if recorded != found:
         yield f"{FILES}: its sha256 is {found[:12]}, metrics.json recorded {recorded[:12]}"
     try:
-        entries = dict(parsed(contents(out / FILES), FILES)["files"])
+        entries = dict(parse_json(contents(out / FILES), FILES)["files"])
         possible = listed(manifest)
         for path in entries:
             refuse_outside(path, FILES)

@@ -12,7 +12,7 @@ from omegaconf.errors import OmegaConfBaseException
 from attacks.encoders.description import MODULE
 from attacks.resizers.pipeline import GIVEN
 from attacks.runtime.folders import refuse_links, short
-from attacks.runtime.untrusted import contents, parsed
+from attacks.runtime.untrusted import contents, parse_json
 from attacks.schema import encoder as schema
 from attacks.schema.encoder import in_memory
 from attacks.schema.validate import Run, validate
@@ -56,7 +56,7 @@ def read_json(path: Path) -> Any:
     """The content of a JSON file. Raises FileNotFoundError or ValueError in one line."""
     if not path.is_file():
         raise FileNotFoundError(f"`{path}` does not exist: is it the directory of a finished run?")
-    return parsed(contents(path), f"`{path}`")
+    return parse_json(contents(path), f"`{path}`")
 
 
 def opened(folder: Path) -> tuple[Earlier, dict[str, Any]]:

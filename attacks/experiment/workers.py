@@ -26,7 +26,7 @@ from attacks.runtime.distributed import ALONE
 from attacks.runtime.extras import extra
 from attacks.runtime.locks import Lock
 from attacks.runtime.progress import Progress
-from attacks.runtime.signals import Stopped, stoppable
+from attacks.runtime.signals import StopSignal, stoppable
 from attacks.study.objective import watched
 
 #: The run ends after so many deaths of its processes without a unit that was done in between; a cluster tries a unit
@@ -130,7 +130,7 @@ def in_worker(place: Place, unit: Unit, wait: bool) -> Done:
     try:
         with stoppable(Path(place.out)):
             return do(_bench(place), unit, wait)
-    except Stopped as stop:
+    except StopSignal as stop:
         os._exit(stop.code)  # the checkpoint is written, and no further unit may begin
 
 

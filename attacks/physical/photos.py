@@ -11,7 +11,7 @@ from attacks.data.images import SUFFIXES, over_white
 from attacks.physical.rectify import quad_of
 from attacks.runtime.decoding import decoded
 from attacks.runtime.decoding import shown as printable
-from attacks.runtime.untrusted import parsed
+from attacks.runtime.untrusted import parse_json
 
 #: Separates the picture's name from the rest of a file's name.
 PART = "--"
@@ -100,7 +100,7 @@ def quads(text: str, photos: Sequence[Photo]) -> dict[str, NDArray[np.float64]]:
             ) from None
         corners = quad_of(numbers, "--quad")
         return {photo.name: corners for photo in photos}
-    content = parsed(Path(text).read_bytes(), f"`--quad`: `{text}`")
+    content = parse_json(Path(text).read_bytes(), f"`--quad`: `{text}`")
     names = {photo.name for photo in photos}
     if not isinstance(content, dict) or not set(content) <= names:
         unknown = f"; {sorted(set(content) - names)[0]!r} is no photograph" if isinstance(content, dict) else ""

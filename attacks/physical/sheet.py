@@ -18,7 +18,7 @@ from attacks.physical.pdf import font_file, write_pdf
 from attacks.runtime.decoding import decoded
 from attacks.runtime.files import atomic, sha256, write_json
 from attacks.runtime.folders import refuse_links
-from attacks.runtime.untrusted import parsed
+from attacks.runtime.untrusted import parse_json
 
 #: The width of a patch that nobody gave one, in mm.
 WIDTH = 100.0
@@ -93,7 +93,7 @@ def read_texture(path: Path) -> Texture:
 def _print_settings(path: Path, size: tuple[int, ...]) -> tuple[str, float | None, bool]:
     """The id of a run, its width in mm if it has one, and whether the attack saw the card."""
     try:
-        content: Any = parsed(path.read_bytes(), path.name)
+        content: Any = parse_json(path.read_bytes(), path.name)
         texture, width = content["texture"], content["width_mm"]
         patch_id, seen = content.get("id"), content.get("card")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:

@@ -18,7 +18,7 @@ SIGNALS = tuple(getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGUSR1
 HANGUP = getattr(signal, "SIGHUP", None)  # Windows has none
 
 
-class Stopped(BaseException):
+class StopSignal(BaseException):
     """A signal has stopped the run. No `Exception`: code that continues after an error must not continue after this.
 
     `code` is the exit code that shells expect: 130 of Ctrl-C, 143 of SIGTERM, 138 of SIGUSR1, 129 of SIGHUP."""
@@ -49,20 +49,20 @@ def _starter(environment: Mapping[str, str] = os.environ) -> str:
 
 @contextmanager
 def stoppable(out: Path) -> Iterator[None]:
-    """Within the block, which works on the run directory `out`, the first signal raises `Stopped` in the main thread
-    at once; later ones are ignored, so that they cannot tear the checkpoint. In another thread signals cannot be
-    caught, and keep their handlers.
+    """Within the block, which works on the run directory `out`, the first signal raises `StopSignal` in the main
+    thread at once; later ones are ignored, so that they cannot tear the checkpoint. In another thread signals
+    cannot be caught, and keep their handlers.
 
     Python drops an exception that a signal raises within a finaliser, so the block raises it once more at its end.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    stops: list[Stopped] = []
+    stops: list[StopSignal] = []
 
     def stop(number: int, _: FrameType | None) -> None:
         if not stops:
-            stops.append(Stopped(number, out))
+            stops.append(StopSignal(number, out))
             raise stops[0]
 
     numbers = [number for number in SIGNALS if number != HANGUP or signal.getsignal(number) != signal.SIG_IGN]

@@ -30,13 +30,13 @@ def contents(path: Path) -> bytes:
 
 def read(path: Path) -> dict[str, Any]:
     """The mapping in a JSON file. Raises ValueError or OSError."""
-    values = parsed(contents(path), f"`{path.name}`")
+    values = parse_json(contents(path), f"`{path.name}`")
     if not isinstance(values, dict):
         raise ValueError(f"`{path.name}` must hold a mapping; it holds a {type(values).__name__}")
     return values
 
 
-def parsed(text: str | bytes, source: str) -> Any:
+def parse_json(text: str | bytes, source: str) -> Any:
     """The content of a JSON text. Raises ValueError, also for a duplicate key, of which `json` takes the last."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

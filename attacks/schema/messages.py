@@ -10,7 +10,7 @@ from hydra.errors import CompactHydraException, OverrideParseException
 from omegaconf import DictConfig
 
 from attacks.schema.secrets import masked
-from attacks.schema.suggestions import REMOVED, choices, did_you_mean, unknown_word
+from attacks.schema.suggestions import choices, did_you_mean, unknown_word
 
 
 def one_line(error: BaseException, words: Iterable[str] = ()) -> str:
@@ -29,8 +29,6 @@ def one_line(error: BaseException, words: Iterable[str] = ()) -> str:
         return _plain(f"`{_short(str(error.filename))}`: {reason}; name another run directory, {key}=PATH")
     if isinstance(error, CompactHydraException):
         text = f"{error} {error.__cause__ or ''}"
-        if (missing_key := re.search(r"full_key: ([\w.]+)", text)) and missing_key[1] in REMOVED:
-            return f"`{missing_key[1]}` is a key of an earlier version; {REMOVED[missing_key[1]]}"
         if hint := unknown_word(words, text):
             return _plain(hint)
         if clash := _of_the_preset(text, words) or _of_another_type(text):

@@ -11,21 +11,15 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from yaml import (
-    AliasToken,
-    BlockEndToken,
-    BlockMappingStartToken,
-    BlockSequenceStartToken,
-    FlowMappingEndToken,
-    FlowMappingStartToken,
-    FlowSequenceEndToken,
-    FlowSequenceStartToken,
+    AliasEvent,
+    CollectionEndEvent,
+    CollectionStartEvent,
     MappingNode,
     SafeLoader,
     SequenceNode,
-    TagToken,
     YAMLError,
     compose,
-    scan,
+    parse,
 )
 
 from attacks.schema.encoder import PROGRAMS
@@ -39,9 +33,6 @@ from attacks.schema.validate import printable, refuse_code
 #: Far more than a preset needs: reading a megabyte of YAML takes seconds.
 MOST_BYTES = 2**18
 DEEPEST = 64
-#: Tokens that open and close a mapping or list.
-STARTS = (BlockMappingStartToken, BlockSequenceStartToken, FlowMappingStartToken, FlowSequenceStartToken)
-ENDS = (BlockEndToken, FlowMappingEndToken, FlowSequenceEndToken)
 #: Python converts no more of a whole number from text.
 MOST_DIGITS = 4300
 #: The settings of Hydra that the command line may change. Of a plugin's keys none names code.
@@ -125,13 +116,13 @@ def refuse_marks(text: str, source: str) -> None:
     """Raise ValueError for aliases, tags, merge keys or a duplicate key in a YAML text, YAMLError where it is not
     YAML."""
     depth = 0
-    for token in scan(text):
-        depth += isinstance(token, STARTS) - isinstance(token, ENDS)
-        if depth > DEEPEST:  # the scanner would take minutes for 100,000 brackets
+    for event in parse(text):
+        depth += isinstance(event, CollectionStartEvent) - isinstance(event, CollectionEndEvent)
+        if depth > DEEPEST:  # reading 100,000 brackets would take minutes
             raise ValueError(f"{source} is not valid YAML here: it is nested deeper than {DEEPEST}")
-        if isinstance(token, AliasToken):  # each is copied in full: ten lines of them can make a billion values
+        if isinstance(event, AliasEvent):  # each is copied in full: ten lines of them can make a billion values
             raise ValueError(f"{source}: YAML aliases (*name) are refused; write it out, or refer by ${{key}}")
-        if isinstance(token, TagToken):  # constructors of tags raise errors of any type
+        if getattr(event, "tag", None) is not None:  # constructors of tags raise errors of any type
             raise ValueError(f"{source}: YAML tags (!name) are refused; a value says what it is")
     nodes = [compose(text, SafeLoader)]
     while nodes:

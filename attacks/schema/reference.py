@@ -95,15 +95,15 @@ def _choices(group: str) -> Iterator[str]:
 def _keys(group: str) -> dict[str, list[Option]]:
     """The keys of a group, by the choices that have them; a default is by choice where these differ."""
     schemas = CHOICES.get(group, {group: OPEN.get(group)})
-    defaults_of: dict[Option, dict[str, str]] = {}
+    values_by_option: dict[Option, dict[str, str]] = {}
     for name, schema in schemas.items():
         for item in options(schema) if schema else ():
-            defaults_of.setdefault(item._replace(default=""), {})[name] = _default(item)
+            values_by_option.setdefault(item._replace(default=""), {})[name] = _default(item)
     tables: dict[str, list[Option]] = {}
-    for item, by_choice in defaults_of.items():
+    for item, by_choice in values_by_option.items():
         title = "every choice" if group in FILES or len(by_choice) == len(schemas) else ", ".join(by_choice)
-        same = len({*by_choice.values()}) == 1
-        default = next(iter(by_choice.values())) if same else ", ".join(f"{k}: {v}" for k, v in by_choice.items())
+        equal = len({*by_choice.values()}) == 1
+        default = next(iter(by_choice.values())) if equal else ", ".join(f"{k}: {v}" for k, v in by_choice.items())
         tables.setdefault(title, []).append(item._replace(default=default))
     return tables
 
@@ -113,10 +113,13 @@ def _table(prefix: str, rows: list[Option]) -> Iterator[str]:
     for item in rows:
         meaning = f"{item.meaning} ({item.paper})" if item.paper else item.meaning
         kind = item.type.removesuffix(" | None")
-        given = (
-            kind if item.default in (MISSING, "null") and kind != "any" else "or null" if kind != item.type else ""
-        )
-        cells = [f"`{prefix}{item.key}`", f"`{_default(item)}` {given and f'({given})'}".strip(), item.range, meaning]
+        note = kind if item.default in (MISSING, "null") and kind != "any" else "or null" if kind != item.type else ""
+        cells = [
+            f"`{prefix}{item.key}`",
+            f"`{_default(item)}` {note and f'({note})'}".strip(),
+            item.range,
+            meaning,
+        ]
         yield f"| {' | '.join(map(_cell, cells))} |"
 
 

@@ -23,8 +23,6 @@ ALIASES = {
     "encoder=vae": "encoder=diffusers encoder.model=FOLDER",
     "objective=untargeted": "objective=away",
 }
-#: Keys of earlier versions -> the fix.
-REMOVED = {"engine.compile": "leave it out: no encoder is compiled"}
 #: Forms of a model's name -> the family that has such models; the first that fits counts.
 FAMILIES = (
     (r".*\.onnx", "onnx"),

@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 import attacks.experiment.job
 from attacks.runtime.distributed import ALONE, World, join
-from attacks.runtime.signals import Stopped
+from attacks.runtime.signals import StopSignal
 from tests.experiment.test_replay import run_of as composed
 from tests.helpers.processes import facts
 from tests.helpers.runs import call
@@ -206,7 +206,7 @@ def test_a_stopped_run_prints_the_command_with_its_number_of_processes(monkeypat
     for name, value in given.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "manifest.json").touch()
-    assert str(Stopped(signal.SIGTERM, tmp_path)) == f"stopped by SIGTERM; go on with: {command} resume={tmp_path}"
+    assert str(StopSignal(signal.SIGTERM, tmp_path)) == f"stopped by SIGTERM; go on with: {command} resume={tmp_path}"
 
 
 @pytest.mark.slow

@@ -12,7 +12,7 @@ import torch
 
 import attacks.runtime.checkpoint
 from attacks.runtime.checkpoint import NOWHERE, Checkpoint
-from attacks.runtime.signals import SIGNALS, Stopped, stoppable
+from attacks.runtime.signals import SIGNALS, StopSignal, stoppable
 
 
 @pytest.fixture
@@ -87,7 +87,7 @@ def walk(checkpoint, end, error=KeyboardInterrupt):
 
 
 @pytest.mark.parametrize("end", range(1, 10))
-@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError(), Stopped(signal.SIGTERM, None)], ids=range(3))
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError(), StopSignal(signal.SIGTERM, None)], ids=range(3))
 def test_an_exception_stores_the_latest_state(checkpoint, end, error):
     with pytest.raises(type(error)):
         walk(checkpoint, end, error)
@@ -130,7 +130,7 @@ def test_hangup_stays_ignored_under_nohup(tmp_path, hangup):
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_stops_once_and_handlers_are_restored(tmp_path, number, hangup):
     handlers = [signal.getsignal(each) for each in SIGNALS]
-    with pytest.raises(Stopped) as caught, stoppable(tmp_path):
+    with pytest.raises(StopSignal) as caught, stoppable(tmp_path):
         try:
             os.kill(os.getpid(), number)
         finally:
@@ -142,7 +142,7 @@ def test_a_signal_stops_once_and_handlers_are_restored(tmp_path, number, hangup)
 def test_the_resume_command_is_quoted_and_absent_for_a_finished_run(tmp_path):
     folder = tmp_path / "my run, 2"
     folder.mkdir()
-    stop = pickle.loads(pickle.dumps(Stopped(signal.SIGTERM, folder)))  # as from a worker
+    stop = pickle.loads(pickle.dumps(StopSignal(signal.SIGTERM, folder)))  # as from a worker
     (folder / "manifest.json").touch()
     assert shlex.split(str(stop))[-1] == f"resume={folder}"
     (folder / "metrics.json").touch()
@@ -155,12 +155,12 @@ def test_a_signal_is_not_lost_in_a_finaliser_or_behind_another_error(tmp_path, m
             os.kill(os.getpid(), signal.SIGTERM)
 
     monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # Python discards errors raised in a finaliser
-    with pytest.raises(Stopped), stoppable(tmp_path):
+    with pytest.raises(StopSignal), stoppable(tmp_path):
         Loud()
-    with pytest.raises(Stopped), stoppable(tmp_path):
+    with pytest.raises(StopSignal), stoppable(tmp_path):
         try:
             os.kill(os.getpid(), signal.SIGTERM)
-        except Stopped:
+        except StopSignal:
             raise RuntimeError("connection closed by peer") from None
 
 

@@ -10,7 +10,7 @@ import torch
 from attacks.data.images import save_image
 from attacks.runtime.files import atomic, write_json, write_text
 from attacks.runtime.tables import read_rows
-from attacks.runtime.untrusted import parsed
+from attacks.runtime.untrusted import parse_json
 
 # name -> a call that overwrites a file
 WRITERS = {
@@ -69,7 +69,7 @@ def test_text_is_utf8_and_json_reads_back_in_order(path):
 @pytest.mark.parametrize("text", ['{"a": 1, "a": 1}', '[{"c": {"a": [], "a": {}}}]', '{"a": 1, "\\u0061": 2}'])
 def test_a_key_or_column_twice_in_a_record_is_refused(path, text):
     with pytest.raises(ValueError, match=r"`x` is not JSON .*duplicate key `a`"):
-        parsed(text, "`x`")
+        parse_json(text, "`x`")
     path.write_text("a,b,a\n1,2,3\n")
     with pytest.raises(ValueError, match=r"two columns of one name"):
         read_rows(path)

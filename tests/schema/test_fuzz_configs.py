@@ -189,7 +189,9 @@ def nothing_else():
 
 @cache
 def warm():
-    """Imports what every run imports."""
+    """Imports what every run imports, and what the parsers import for a word that they refuse."""
+    for word in ("seed=[", "seed=${evaluate.views}", "seed=${.}"):
+        tried(compose, "smoke", [word])
     for name in ("smoke", "evaluate", "patch"):
         pipelines.pipeline(compose(name).transforms)
     composed()
