@@ -14,7 +14,7 @@ from PIL import Image
 
 from attacks.data import images
 from tests.helpers.fuzzing import every_effort, hold, one_line
-from tests.runtime.test_decoding import PHOTO, others, pngs, saved, tiffs
+from tests.runtime.test_decoding import PHOTO, encode, formats, pngs, tiffs
 
 #: Extreme values of fields, and tags of a TIFF file.
 NUMBERS = (*range(5), 7, 8, 15, 16, 24, 32, *(2**k - j for k in (7, 8, 15, 16, 31, 32) for j in (1, 0)), 4096, 2**24)
@@ -27,14 +27,15 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 def seeds():
     """Name -> a whole file: of the corpus, moving, turned, and of formats that are not read."""
     files = {
-        name: content for name, content, _ in itertools.chain(pngs(), others(), itertools.islice(tiffs(), 0, None, 9))
+        name: content
+        for name, content, _ in itertools.chain(pngs(), formats(), itertools.islice(tiffs(), 0, None, 9))
     }
     photo, exif = Image.fromarray(PHOTO), Image.Exif()
     for kind in ("PNG", "GIF", "WEBP", "TIFF"):
-        files[f"{kind} moving"] = saved(photo, kind, save_all=True, append_images=[photo.rotate(180)], duration=50)
+        files[f"{kind} moving"] = encode(photo, kind, save_all=True, append_images=[photo.rotate(180)], duration=50)
     for exif[0x0112], kind in itertools.product((2, 6, 8), ("PNG", "JPEG", "WEBP", "TIFF")):
-        files[f"{kind} turned {exif[0x0112]}"] = saved(photo, kind, exif=exif)
-    return files | {kind: saved(photo, kind) for kind in ("PPM", "ICO")}
+        files[f"{kind} turned {exif[0x0112]}"] = encode(photo, kind, exif=exif)
+    return files | {kind: encode(photo, kind) for kind in ("PPM", "ICO")}
 
 
 def damaged(content, random, other):

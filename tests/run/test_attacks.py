@@ -24,7 +24,7 @@ from tests.helpers.runs import call, quiet
 
 SHORT = ("config=smoke", "data.count=1", "evaluate.views=4", "evaluate.refine=1", "attack.steps=2")
 #: Overrides that a choice needs.
-WITH = {
+NEEDS = {
     "toward": ["objective.target=another"],
     "l2": ["perturbation.eps=4"],
     "l1": ["perturbation.eps=50"],
@@ -64,10 +64,10 @@ CASES = [f"{group}={name}" for group, names in GROUPS.items() for name in names]
 @pytest.mark.parametrize("words", CASES)
 def test_every_choice_and_option_runs_and_stays_in_its_budget(words, tmp_path, monkeypatch):
     folder, name = tmp_path / "run", words.partition("=")[2]
-    assert call(monkeypatch, *SHORT, *words.split(), *WITH.get(name, []), f"hydra.run.dir={folder}") == 0
+    assert call(monkeypatch, *SHORT, *words.split(), *NEEDS.get(name, []), f"hydra.run.dir={folder}") == 0
     arms = content(folder)["arms"]
-    less = {"one_view"} if name in SAMPLING else set()  # a step of which takes several losses
-    assert set(arms) == {"clean", "noise", "no_eot", "one_view", "eot"} - less or words in OPTIONS
+    absent = {"one_view"} if name in SAMPLING else set()  # a step of which takes several losses
+    assert set(arms) == {"clean", "noise", "no_eot", "one_view", "eot"} - absent or words in OPTIONS
     assert arms["eot"]["cosine"]["mean"] < arms["clean"]["cosine"]["mean"] or name == "toward"
     assert arms["eot"]["budget_used"] <= 1 + 1e-4
 
@@ -88,16 +88,16 @@ def test_a_patch_is_saved_as_a_texture_and_in_the_pictures(tmp_path, monkeypatch
     folder = tmp_path / "run"
     overrides = ("config=patch", "sanity=none", *SHORT[1:], f"hydra.run.dir={folder}")
     assert call(monkeypatch, *overrides) == 0
-    saved = pixels(folder / "patch.png")
-    assert saved.shape == (48, 48, 3)
+    texture_file = pixels(folder / "patch.png")
+    assert texture_file.shape == (48, 48, 3)
     texture = load_file(folder / "perturbation.safetensors")["eot"][0]
-    assert torch.equal((texture * 255).round().byte().permute(1, 2, 0), saved)
-    clean, attacked = (pixels(next((folder / "pictures" / arm).iterdir())) for arm in ("clean", "eot"))
-    changed = (clean != attacked).any(2)
-    assert changed[45:83, 45:83].double().mean() > 0.9 and not changed[:36].any() and not changed[:, 92:].any()
+    assert torch.equal((texture * 255).round().byte().permute(1, 2, 0), texture_file)
+    clean, attacked_picture = (pixels(next((folder / "pictures" / arm).iterdir())) for arm in ("clean", "eot"))
+    change = (clean != attacked_picture).any(2)
+    assert change[45:83, 45:83].double().mean() > 0.9 and not change[:36].any() and not change[:, 92:].any()
 
 
-class Enough(ValueError):
+class EndOfTest(ValueError):
     """These tests need no report, and it takes time."""
 
 
@@ -106,15 +106,15 @@ def outcomes(monkeypatch):
     """The configuration, the parts and the outcome of each run, which then ends."""
     result = []
 
-    def end(setup, *done):
-        result.append((setup.bench.run, setup.bench.parts, outcome_of(setup, *done)))
-        raise Enough
+    def end(setup, *results):
+        result.append((setup.bench.run, setup.bench.parts, outcome_of(setup, *results)))
+        raise EndOfTest
 
     monkeypatch.setattr(job, "outcome_of", end)
     return result
 
 
-def bits_of(path):
+def file_bits(path):
     with Image.open(path) as image:
         return torch.from_numpy(imagehash.phash(image).hash).flatten()
 
@@ -128,21 +128,21 @@ def test_a_hash_is_evaluated_on_the_bits_of_the_saved_files(layout, outcomes, tm
     ((_, parts, outcome),) = outcomes
     names = file_names(parts.queries.names)
     clean, eot = (
-        torch.stack([bits_of(folder / "pictures" / arm / name) for name in names]) for arm in ("clean", "eot")
+        torch.stack([file_bits(folder / "pictures" / arm / name) for name in names]) for arm in ("clean", "eot")
     )
-    flipped, result = (eot != clean).sum(1), outcome.scores["same"]["eot"]
-    assert (flipped > 8).all()
-    assert torch.equal(result.cosine, (1 - 2 * flipped[:, None] / 64).expand(2, 4).to(result.cosine))
+    flips, result = (eot != clean).sum(1), outcome.scores["same"]["eot"]
+    assert (flips > 8).all()
+    assert torch.equal(result.cosine, (1 - 2 * flips[:, None] / 64).expand(2, 4).to(result.cosine))
     # And retrieved by them: no row of the gallery differs in fewer bits than the nearest one.
     for number, image in enumerate(all_of(parts.gallery)):
         save_image(tmp_path / f"{number}.png", image)
-    gallery = torch.stack([bits_of(tmp_path / f"{number}.png") for number in range(len(parts.gallery))])
+    gallery = torch.stack([file_bits(tmp_path / f"{number}.png") for number in range(len(parts.gallery))])
     far = (gallery != eot[:, None]).sum(2)
     assert torch.equal(far.gather(1, result.nearest), far.amin(1, True).expand(2, 4))
 
 
 @pytest.mark.parametrize("objective", ["away", "layers", "verification", "bits", "retrieval"])
-def test_only_attacks_that_lower_cosines_are_judged_by_them(objective):
+def test_only_attacks_that_lower_cosines_have_warnings(objective):
     threat = {"objective": objective}
     assert bool(warnings(quiet(threat=threat))) == (objective == "retrieval")
     assert any("use 10% of the budget" in line for line in warnings(quiet(used=0.1, threat=threat)))
@@ -152,17 +152,17 @@ def test_only_attacks_that_lower_cosines_are_judged_by_them(objective):
 @pytest.mark.parametrize("engine", ["fixed", "auto"])
 @pytest.mark.parametrize("anchor", ["own", "nobody"])
 def test_hooks_are_removed_after_a_run_or_its_failure(engine, anchor, outcomes, tmp_path, monkeypatch):
-    made = []
-    monkeypatch.setattr(subject, "load_encoder", lambda *a, **k: made.append(load_encoder(*a, **k)) or made[-1])
+    loads = []
+    monkeypatch.setattr(subject, "load_encoder", lambda *a, **k: loads.append(load_encoder(*a, **k)) or loads[-1])
     overrides = ("objective=layers", f"objective.anchor={anchor}", f"engine={engine}")
     call(monkeypatch, *SHORT, *overrides, f"hydra.run.dir={tmp_path / 'run'}")
     assert len(outcomes) == (anchor == "own")  # the other is refused, in the run or while the engine measures
-    assert not any(module._forward_hooks for encoder in made for module in encoder.modules())
-    assert len(made) == 1
+    assert not any(module._forward_hooks for encoder in loads for module in encoder.modules())
+    assert len(loads) == 1
 
 
 @pytest.mark.slow
-def test_the_checks_are_printed_stored_and_shown(tmp_path, monkeypatch, capsys):
+def test_the_checks_are_in_all_outputs(tmp_path, monkeypatch, capsys):
     folder = tmp_path / "run"
     overrides = ("sanity=short", "sanity.pictures=1", "sanity.steps=8", f"hydra.run.dir={folder}")
     assert call(monkeypatch, *SHORT[:-1], "attack.steps=8", *overrides) == 0

@@ -82,10 +82,10 @@ WORDS = {
 @pytest.mark.parametrize("command", WORDS)
 def test_a_bad_command_gives_a_one_line_error(desk, command):
     (desk.here / "a#b.yaml").write_text("seed: 1\n")
-    given = [word.replace("{here}", str(desk.here)).replace("{file}", __file__) for word in command.split()]
-    named = "hydra.run.dir" in command or command.startswith(("resume", "-m", "config=smoke resume"))
-    out = None if named else "hydra.run.dir=out"
-    message = desk.refused(*given, out=out)
+    words = [word.replace("{here}", str(desk.here)).replace("{file}", __file__) for word in command.split()]
+    is_directory_given = "hydra.run.dir" in command or command.startswith(("resume", "-m", "config=smoke resume"))
+    out = None if is_directory_given else "hydra.run.dir=out"
+    message = desk.refused(*words, out=out)
     assert re.search(WORDS[command], message), message
     assert "canary" not in message
 
@@ -100,27 +100,27 @@ def test_a_bad_command_gives_a_one_line_error(desk, command):
         ["-m", "seed=1,2", "seed=3"],
     ],
 )
-def test_a_key_that_is_given_twice_is_refused(monkeypatch, capsys, tmp_path, given):
+def test_a_key_that_is_given_twice_is_refused(monkeypatch, capsys, tmp_path, words):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
-    monkeypatch.setattr(sys, "argv", ["viewproof", SMOKE, "hydra.run.dir=out", *given])
+    monkeypatch.setattr(sys, "argv", ["viewproof", SMOKE, "hydra.run.dir=out", *words])
     with pytest.raises(SystemExit, match="1"):
         cli()
-    twice, error = given[-1].lstrip("+").partition("=")[0], capsys.readouterr().err
-    assert error.startswith(f"error: `{twice}` is given twice: ") and error.count("\n") == 1, error
+    key, error = words[-1].lstrip("+").partition("=")[0], capsys.readouterr().err
+    assert error.startswith(f"error: `{key}` is given twice: ") and error.count("\n") == 1, error
     assert not list(tmp_path.iterdir())
 
 
 def process(folder, *words):
     """Exit code, stdout and stderr of the command line in a process of its own, and the files that it makes."""
-    before = tree(folder)
+    old_names = tree(folder)
     environment = {"PATH": os.environ["PATH"], "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(ROOT)}
     environment |= {"HOME": str(folder), "TMPDIR": str(folder)}
     options = {"cwd": folder, "env": environment, "stdin": subprocess.DEVNULL, "timeout": 120}
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "attacks.run", *words], **options, capture_output=True, text=True, check=False
     )
-    return done.returncode, done.stdout, done.stderr, {name for name in tree(folder) if name not in before}
+    return result.returncode, result.stdout, result.stderr, {name for name in tree(folder) if name not in old_names}
 
 
 @pytest.mark.slow

@@ -44,7 +44,7 @@ def test_weights_that_hold_a_program_are_refused_in_one_line(tmp_path, monkeypat
 
 
 @functools.cache
-def begun():
+def manifest_text():
     """The manifest of a run that was stopped, as text."""
     config = dataclasses.asdict(compose("smoke"))
     decision = {key: config["engine"][key] for key in ("layout", "precision", "fold", "chunk")}
@@ -54,7 +54,7 @@ def begun():
 
 def manifest(**changes):
     """The same, with values replaced by dotted names (`__` for a dot)."""
-    message = json.loads(begun())
+    message = json.loads(manifest_text())
     for key, value in changes.items():
         *path_to, last = key.split("__")
         functools.reduce(lambda node, part: node[part], path_to, message)[last] = value
@@ -68,7 +68,7 @@ MANIFESTS = {
     "a deep manifest": ({"manifest.json": "[" * 10**6}, "is not JSON"),
     "a number that is none": ({"manifest.json": lambda: manifest(threads=float("nan"))}, "."),
     "bytes": ({"manifest.json": "\udcff\udcfe"}, "is not JSON"),
-    "a large manifest": ({"manifest.json": lambda: begun() + " " * 65 * 2**20}, "larger than 64 MiB"),
+    "a large manifest": ({"manifest.json": lambda: manifest_text() + " " * 65 * 2**20}, "larger than 64 MiB"),
     "a configuration in words": ({"manifest.json": lambda: manifest(config="smoke")}, "no `config`"),
     "a target": ({"manifest.json": lambda: manifest(config__encoder__weights={"_target_": "os.system"})}, "_target_"),
     "the environment": ({"manifest.json": lambda: manifest(config__seed="${oc.env:HOME}")}, "environment"),
@@ -82,8 +82,8 @@ MANIFESTS = {
         "sends the run over the network",
     ),
     "no decision": ({"manifest.json": lambda: manifest(engine=None)}, "no engine decision"),
-    "a finished run": ({"manifest.json": begun, "metrics.json": "{}"}, "is finished"),
-    "pictures elsewhere": ({"manifest.json": begun, "pictures": "link"}, "pictures` is a link"),
+    "a finished run": ({"manifest.json": manifest_text, "metrics.json": "{}"}, "is finished"),
+    "pictures elsewhere": ({"manifest.json": manifest_text, "pictures": "link"}, "pictures` is a link"),
     "a manifest that is a pipe": ({"manifest.json": "pipe"}, "does not exist|plain file|there is no"),
 }
 
@@ -120,7 +120,7 @@ def test_only_a_link_that_leads_out_of_a_run_directory_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize(("shard", "environment"), [("0/2", {}), (None, {"SUBMITIT_EXECUTOR": "slurm"})])
-def test_a_run_that_would_remove_its_own_results_is_not_begun(tmp_path, monkeypatch, shard, environment):
+def test_a_run_that_would_remove_its_own_results_is_refused(tmp_path, monkeypatch, shard, environment):
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     run = dataclasses.replace(compose("smoke", ["overwrite=true"]), shard=shard)

@@ -22,25 +22,25 @@ def chunk(kind, content):
     return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
 
-def png(width, height, depth=8, colour=2, rows=None, more=()):
+def png(width, height, depth=8, colour=2, rows=None, chunks=()):
     """A PNG with any header; `rows` are its filtered lines."""
     head = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
     body = zlib.compress(b"\0" * 64 if rows is None else rows)
-    parts = [chunk(b"IHDR", head), *more, chunk(b"IDAT", body), chunk(b"IEND", b"")]
+    parts = [chunk(b"IHDR", head), *chunks, chunk(b"IDAT", body), chunk(b"IEND", b"")]
     return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
 
 
 def encoded(kind, array=RGB, **options):
-    held = io.BytesIO()
-    Image.fromarray(array).save(held, kind, **options)
-    return held.getvalue()
+    buffer = io.BytesIO()
+    Image.fromarray(array).save(buffer, kind, **options)
+    return buffer.getvalue()
 
 
 def tiff(width, height):
     """A TIFF of one pixel whose header declares another size."""
-    held = io.BytesIO()
-    Image.new("L", (1, 1)).save(held, "TIFF")
-    content = bytearray(held.getvalue())
+    buffer = io.BytesIO()
+    Image.new("L", (1, 1)).save(buffer, "TIFF")
+    content = bytearray(buffer.getvalue())
     at = struct.unpack("<I", content[4:8])[0]
     for entry in range(struct.unpack("<H", content[at : at + 2])[0]):
         place = at + 2 + 12 * entry
@@ -56,25 +56,25 @@ def gif(width, height):
 
 EPS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n(mark) (w) file closefile\n"
 SVG = b'<svg xmlns="http://www.w3.org/2000/svg"><script>alert(1)</script></svg>'
-LARGE, BROKEN, SLENDER = "pixels; reduce it", "is the file whole, and a picture?", "too slender .* crop it"
+LARGE, UNREADABLE, SLENDER = "pixels; reduce it", "is the file whole, and a picture?", "too slender .* crop it"
 #: File name -> (content, or what makes it; the error).
 CONTENTS = {
     "bomb.png": (png(60_000, 60_000), LARGE),
     "bomb.gif": (gif(65_535, 65_535) + b"\x02\x02\x44\x01\x00;", LARGE),
     "bomb.tif": (tiff(2**31 - 1, 2**31 - 1), LARGE),
     "bomb.bmp": (encoded("BMP")[:18] + struct.pack("<ii", 2**30, 2**30) + encoded("BMP")[26:], LARGE),
-    "just-under.png": (png(8192, 8192), BROKEN),
-    "words.png": (lambda: png(32, 24, more=[chunk(b"zTXt", b"k\0\0" + zlib.compress(b"\0" * 2**27))]), BROKEN),
-    "nothing-high.gif": (gif(8, 0) + b"\x02\x02\x44\x01\x00;", BROKEN),
-    "nothing-wide.tif": (tiff(0, 8), BROKEN),
+    "just-under.png": (png(8192, 8192), UNREADABLE),
+    "words.png": (lambda: png(32, 24, more=[chunk(b"zTXt", b"k\0\0" + zlib.compress(b"\0" * 2**27))]), UNREADABLE),
+    "nothing-high.gif": (gif(8, 0) + b"\x02\x02\x44\x01\x00;", UNREADABLE),
+    "nothing-wide.tif": (tiff(0, 8), UNREADABLE),
     "wide.png": (encoded("PNG", np.zeros((2, 30_000, 3), np.uint8)), SLENDER),
-    "text.png": (b"this is no picture\n" * 40, BROKEN),
-    "header.png": (b"\x89PNG\r\n\x1a\n", BROKEN),
-    "drawing.png": (SVG, BROKEN),
-    "page.png": (b"%PDF-1.4\n1 0 obj\n", BROKEN),
-    "program.png": (EPS, BROKEN),
-    "archive.png": (b"PK\x03\x04" + b"\0" * 60, BROKEN),
-    "icon.png": (b"\0\0\1\0\1\0\x10\x10\0\0\1\0 \0h\4\0\0\x16\0\0\0" + b"\0" * 64, BROKEN),
+    "text.png": (b"this is no picture\n" * 40, UNREADABLE),
+    "header.png": (b"\x89PNG\r\n\x1a\n", UNREADABLE),
+    "drawing.png": (SVG, UNREADABLE),
+    "page.png": (b"%PDF-1.4\n1 0 obj\n", UNREADABLE),
+    "program.png": (EPS, UNREADABLE),
+    "archive.png": (b"PK\x03\x04" + b"\0" * 60, UNREADABLE),
+    "icon.png": (b"\0\0\1\0\1\0\x10\x10\0\0\1\0 \0h\4\0\0\x16\0\0\0" + b"\0" * 64, UNREADABLE),
     "not-a-number.tif": (encoded("TIFF", np.full((8, 8), np.nan, np.float32)), "8 or 16 bits"),
     "list.txt": (b"\xff\xfe\0a\0", "list.txt` line 1: this is not UTF-8"),
     "list-of-nothing.txt": (b"# nothing\n\n", "names no picture"),

@@ -64,7 +64,7 @@ def test_the_command_gives_the_rows_of_the_run_and_they_agree_with_plain_views(f
 
 
 @pytest.mark.nightly
-def test_the_report_shows_the_probabilities_and_the_views_that_fail_most(finished):
+def test_the_report_shows_the_probabilities_and_the_worst_views(finished):
     page = Page((finished / "report.html").read_text())
     assert "How often a view fails, over all views" in page.text
     for row in read_rows(finished / "failure.csv"):
@@ -82,7 +82,7 @@ def test_wrong_inputs_are_one_line(finished, tmp_path, capsys):
     ):
         assert main(["failure", *arguments]) == 1
         error = capsys.readouterr().err
-        assert error.count("\n") == 1 and any(each in error for each in part.split("|")), error
+        assert error.count("\n") == 1 and any(pattern in error for pattern in part.split("|")), error
 
 
 @pytest.mark.slow

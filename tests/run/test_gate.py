@@ -74,12 +74,12 @@ def test_a_changed_run_and_another_threat_are_refused(finished, tmp_path, capsys
 
 
 @pytest.mark.slow
-def test_a_finished_run_of_other_words_is_not_decided_again(finished, tmp_path, capsys):
+def test_a_finished_run_of_other_words_keeps_its_verdict(finished, tmp_path, capsys):
     folder, _ = finished
-    for more in ("seed=7", "perturbation.eps=1/255"):
-        words = ["--run", f"{FAST} {more}", "--into", str(folder / "run")]
+    for word in ("seed=7", "perturbation.eps=1/255"):
+        words = ["--run", f"{FAST} {word}", "--into", str(folder / "run")]
         assert main(["gate", str(folder / "policy.yaml"), *words]) == 1
-        assert f"{more.partition('=')[0]} was" in capsys.readouterr().err
+        assert f"{word.partition('=')[0]} was" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -15,20 +15,20 @@ from tests.helpers.wrong import in_time
 
 def npy(**header):
     """The bytes of an array, with another header."""
-    held = io.BytesIO()
+    buffer = io.BytesIO()
     rows = np.random.default_rng(0).random((6, 4))
-    np.lib.format.write_array_header_1_0(held, {"descr": "<f8", "fortran_order": False, "shape": (6, 4)} | header)
-    return held.getvalue() + rows.tobytes()
+    np.lib.format.write_array_header_1_0(buffer, {"descr": "<f8", "fortran_order": False, "shape": (6, 4)} | header)
+    return buffer.getvalue() + rows.tobytes()
 
 
-def zipped(name="run/manifest.json", kind=zipfile.ZIP_STORED, at=None, value=b""):
+def zip_bytes(name="run/manifest.json", kind=zipfile.ZIP_STORED, at=None, value=b""):
     """The bytes of a zip; `value` in the place of byte `at` of both records of its file."""
-    held = io.BytesIO()
-    with zipfile.ZipFile(held, "w", kind) as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", kind) as archive:
         archive.writestr(name, b"{}" * 99)
-    content = bytearray(held.getvalue())
-    for mark, more in ((b"PK\3\4", 0), (b"PK\1\2", 2)) if at is not None else ():
-        content[(place := content.find(mark) + at + more) : place + len(value)] = value
+    content = bytearray(buffer.getvalue())
+    for mark, offset in ((b"PK\3\4", 0), (b"PK\1\2", 2)) if at is not None else ():
+        content[(place := content.find(mark) + at + offset) : place + len(value)] = value
     return bytes(content)
 
 
@@ -36,14 +36,14 @@ CONTENTS = {
     "nothing": b"",
     "noise": np.random.default_rng(1).bytes(999),
     "UTF-16": "path\na.png\n".encode("utf-16"),
-    "a zip": zipped(),
-    "a cut zip": zipped()[:-40],
-    "a zip with other bytes": zipped().replace(b"{}" * 9, b"[]" * 9, 1),
-    "a zip with a password": zipped(at=6, value=b"\1"),
-    "a zip of another method": zipped(at=8, value=b"\x63"),
-    "a damaged zip": zipped(kind=zipfile.ZIP_DEFLATED, at=50, value=b"\xff" * 9),
-    "a zip that leads out": zipped("run/../../out"),
-    "a zip with a line break": zipped("run/a\nb\x1b[2J"),
+    "a zip": zip_bytes(),
+    "a cut zip": zip_bytes()[:-40],
+    "a zip with other bytes": zip_bytes().replace(b"{}" * 9, b"[]" * 9, 1),
+    "a zip with a password": zip_bytes(at=6, value=b"\1"),
+    "a zip of another method": zip_bytes(at=8, value=b"\x63"),
+    "a damaged zip": zip_bytes(kind=zipfile.ZIP_DEFLATED, at=50, value=b"\xff" * 9),
+    "a zip that leads out": zip_bytes("run/../../out"),
+    "a zip with a line break": zip_bytes("run/a\nb\x1b[2J"),
     "a cut gz": gzip.compress(bytes(999))[:-9],
     "7z": b"7z\xbc\xaf\x27\x1c\0\4" + bytes(60),
     "an array": npy(),

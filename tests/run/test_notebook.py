@@ -62,8 +62,8 @@ def test_arguments_set_the_configuration_like_overrides(calls, tmp_path):
     assert len({call["out"] for call in calls}) == 4 and calls[3]["out"] == tmp_path / "here"
 
 
-def conv(*after):
-    return torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(16), torch.nn.Conv2d(3, 4, 8, stride=8), *after)
+def conv(*layers):
+    return torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(16), torch.nn.Conv2d(3, 4, 8, stride=8), *layers)
 
 
 class Pair(torch.nn.Module):
@@ -124,12 +124,15 @@ def test_the_state_of_a_module_is_restored(fails, calls, monkeypatch):
     monkeypatch.setattr(notebook, "job", job)
     module = conv(torch.nn.BatchNorm2d(4).eval(), torch.nn.Flatten()).train()
     module[2].eval().bias.requires_grad_(False)
-    state = [part.training for part in module.modules()], [each.requires_grad for each in module.parameters()]
+    state = (
+        [part.training for part in module.modules()],
+        [p.requires_grad for p in module.parameters()],
+    )
     with pytest.raises(ValueError, match="no") if fails else nullcontext():
         robustness(module, preset="smoke")
     assert (
         [part.training for part in module.modules()],
-        [each.requires_grad for each in module.parameters()],
+        [p.requires_grad for p in module.parameters()],
     ) == state
     assert not module._forward_hooks and {True, False} == set(state[0]) == set(state[1])
 
@@ -163,7 +166,7 @@ def test_a_wrong_argument_gives_a_one_line_error_and_runs_nothing(calls, values,
 
 
 @pytest.mark.parametrize("encoder", ["pocket", ["pocket", "phash"]])
-def test_a_file_in_place_of_the_folder_is_kept(calls, tmp_path, encoder):
+def test_a_file_in_place_of_the_folder_stays_unchanged(calls, tmp_path, encoder):
     (tmp_path / "index.html").write_text("my site")
     with pytest.raises(ValueError, match=r"`out` must be a folder, and .*index.html is a file; name another"):
         robustness(encoder, torch.rand(2, 3, 8, 8), preset="smoke", out=tmp_path / "index.html")
@@ -261,14 +264,14 @@ def test_several_encoders_are_compared_on_the_same_pictures(tmp_path):
     encoders = {"one": "pocket", "two": conv(torch.nn.Flatten()).eval()}
     values["data.size"] = 96  # what the pocket encoder reads, so that both encoders get the same views
     result = robustness(encoders, torch.rand(2, 3, 96, 96), preset="smoke", steps=2, out=tmp_path, **values)
-    one, two = result.runs.values()
-    assert one.metrics["pixels"] == two.metrics["pixels"] and one.folder == tmp_path / "one"
+    first, two = result.runs.values()
+    assert first.metrics["pixels"] == two.metrics["pixels"] and first.folder == tmp_path / "one"
     table = result.table()
     assert {dict(zip(table.head, row, strict=True))["run"] for row in table.rows} == {"one", "two"}
     assert "one" in str(result) and table.head[-1] == "clean"
     assert "<iframe sandbox" in result._repr_html_() and "<table>" in result.table()._repr_html_()
-    assert {row[0] for row in one.table().rows} == set(one.arms) and one.plot().axes
+    assert {row[0] for row in first.table().rows} == set(first.arms) and first.plot().axes
     assert len(list(tmp_path.glob("pictures-*"))) == 1
     policy = tmp_path / "policy.yaml"
     policy.write_text(POLICY)
-    assert one.gate(policy).verdict == "UNDECIDED"  # the attack was not checked
+    assert first.gate(policy).verdict == "UNDECIDED"  # the attack was not checked

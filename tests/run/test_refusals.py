@@ -56,7 +56,7 @@ PATHS = [
 def place(tmp_path):
     """The files, and a function that fills in the places in a text."""
 
-    def filled(text):
+    def fill(text):
         replacements = {"{}": str(tmp_path), "ROOT": str(tmp_path), "MARK": str(tmp_path / "mark")}
         replacements["UP"] = "/".join([".."] * len((CONFIGS / "config").parts)) + str(tmp_path)
         inside = LOGGING.rstrip().replace("\n", "\n    ")
@@ -68,15 +68,15 @@ def place(tmp_path):
     for name, text in FILES.items():
         path = tmp_path / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(filled(text))
+        path.write_text(fill(text))
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / "config").symlink_to(tmp_path / "elsewhere" / "config")
     (tmp_path / "rerun.pickle").write_bytes(pickle.dumps(Touches()))
-    return filled
+    return fill
 
 
 @pytest.mark.parametrize("arguments", PRESETS + FOLDERS + PATHS, ids=" ".join)
-def test_unchecked_presets_and_folders_are_refused_before_hydra_reads_them(place, tmp_path, monkeypatch, arguments):
+def test_unchecked_presets_and_folders_are_refused_unread(place, tmp_path, monkeypatch, arguments):
     monkeypatch.chdir(tmp_path)
 
     def check(words):
@@ -104,7 +104,7 @@ def test_two_presets_with_one_name_are_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_only_the_command_line_may_choose_a_secret_that_is_sent(tmp_path):
+def test_only_the_command_line_may_choose_a_secret(tmp_path):
     preset = tmp_path / "theirs.yaml"
     preset.write_text("defaults: [/config/smoke, _self_]\nencoder: {key: VIEWPROOF_KEY}\n")
     words = ["encoder=http", "encoder.model=http://localhost:1/embed"]
@@ -119,8 +119,8 @@ def test_any_error_of_a_library_becomes_one_line(monkeypatch, error):
         raise error
 
     monkeypatch.setattr(importlib, "import_module", lambda _: SimpleNamespace(load=load))
-    with pytest.raises(ValueError, match=f"encoder timm:x cannot be made .{type(error).__name__}") as caught:
+    with pytest.raises(ValueError, match=f"encoder timm:x cannot be made .{type(error).__name__}") as info:
         load_encoder("timm", "x")
-    assert "\n" not in str(caught.value) and caught.value.__cause__ is error
+    assert "\n" not in str(info.value) and info.value.__cause__ is error
     with pytest.raises(ValueError, match="does not take the class 'a'"):
         class_embeddings(load, ["a"], ["{}"])

@@ -28,7 +28,7 @@ def process(folder):
     return folder
 
 
-def steps_of(folder):
+def step_rows(folder):
     """The rows of steps.csv."""
     return list(csv.DictReader((folder / "steps.csv").read_text().splitlines()))
 
@@ -59,16 +59,16 @@ def test_metrics_hold_five_arms_with_intervals(finished):
             assert row[key]["low"] <= row[key]["mean"] <= row[key]["high"]
     assert content["gallery"] >= 200 and content["bank"]["views"] == 16
     # The gradients of the three optimised arms; then, in all five, 4 views of each picture refined 5 times.
-    evals = {row["arm"]: int(row["evals"]) for row in steps_of(finished[0])}  # the last line of each arm
+    evals = {row["arm"]: int(row["evals"]) for row in step_rows(finished[0])}  # the last line of each arm
     assert content["cost"]["backward"] == sum(evals.values()) + 5 * 2 * 4 * (5 + 1)
 
 
 def test_manifest_report_and_terminal_describe_the_run(finished):
     folder, output = finished
     content = json.loads((folder / "manifest.json").read_text())
-    tested, page = content["encoder"], (folder / "report.html").read_text()
-    assert json.loads((folder / "metrics.json").read_text())["encoder"] == tested
-    assert all(tested[key][:12] in text for key in ("sha256", "fingerprint") for text in (page, output.stdout))
+    encoder, page = content["encoder"], (folder / "report.html").read_text()
+    assert json.loads((folder / "metrics.json").read_text())["encoder"] == encoder
+    assert all(encoder[key][:12] in text for key in ("sha256", "fingerprint") for text in (page, output.stdout))
     assert "<dd>pocket</dd>" in page and re.search("(?m)^encoder: pocket; .*; defence none$", output.stdout)
     assert content["preset"] == "smoke" and "config=smoke" in content["overrides"]
     assert re.fullmatch("[0-9a-f]{64}", content["encoder"]["sha256"])
@@ -98,7 +98,7 @@ def test_saved_pictures_are_within_the_budget_and_equal_the_saved_delta(finished
 
 
 def test_steps_are_written_one_per_line(finished):
-    rows = steps_of(finished[0])
+    rows = step_rows(finished[0])
     plain = sum(row["arm"] == "no_eot" for row in rows)
     assert 4 <= plain <= 8  # it may stop early
     assert [row["arm"] for row in rows[plain:]] == ["one_view"] * 8 + ["eot"] * 4

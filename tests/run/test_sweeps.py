@@ -106,12 +106,12 @@ def preset(parameters, base="smoke", **values):
 )
 def test_values_in_a_preset_make_the_jobs_of_the_same_command_line(jobs, monkeypatch, parameters):
     assert call(monkeypatch, "-m", f"config={preset(parameters)}", "data.count=1", "hydra.sweep.dir=a") == 0
-    listed, jobs[:] = [*jobs], []
+    jobs_of_preset, jobs[:] = [*jobs], []
     words = [f"{key}={value}" for key, value in parameters.items()]
     assert call(monkeypatch, "-m", "config=smoke", "data.count=1", *words, "hydra.sweep.dir=b") == 0
-    assert [job.run for job in listed] == [job.run for job in jobs] and len(jobs) > 1
-    recorded = [{word for word in job.words if not word.startswith("config=")} for job in listed]
-    assert recorded == [set(job.words) - {"config=smoke"} for job in jobs]  # what manifest.json keeps
+    assert [job.run for job in jobs_of_preset] == [job.run for job in jobs] and len(jobs) > 1
+    words_of_jobs = [{word for word in job.words if not word.startswith("config=")} for job in jobs_of_preset]
+    assert words_of_jobs == [set(job.words) - {"config=smoke"} for job in jobs]  # what manifest.json keeps
 
 
 def test_the_command_line_wins_over_the_values_in_a_preset(jobs, monkeypatch):
@@ -158,7 +158,7 @@ PARAMETERS = {
 
 
 @pytest.mark.parametrize("key", PARAMETERS)
-def test_a_preset_sweeps_over_values_alone(tmp_path, monkeypatch, key):
+def test_a_preset_sweeps_over_values_only_of_keys(tmp_path, monkeypatch, key):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ValueError, match=r"hydra\.sweeper\.params|may not choose it|password") as error:
         presets.read(preset({key: PARAMETERS[key]}))
@@ -232,7 +232,7 @@ def test_optuna_finds_the_best_value(jobs, monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("word", ["hydra/sweeper=nobody", "hydra/sweeper=nobody,basic"])
-def test_a_sweeper_that_is_not_installed_is_named_with_the_others(jobs, monkeypatch, capsys, word):
+def test_a_sweeper_that_is_not_installed_gives_the_list_of_sweepers(jobs, monkeypatch, capsys, word):
     assert call(monkeypatch, "-m", "config=smoke", "seed=1,2", word) == 1 and jobs == []
     assert f"`{word}` is not installed: hydra/sweeper is basic" in capsys.readouterr().err
 

@@ -30,17 +30,17 @@ def test_columns_are_the_same_of_all_batches_in_order_and_hold_few_values_of_a_r
 def test_the_step_of_an_linf_ball_is_its_move_along_the_steepest_descent_to_the_bit(shape):
     ball, images, delta, grad = Linf(0.1), torch.rand(shape), torch.rand(shape) / 5 - 0.1, torch.randn(shape)
     length = torch.linspace(0.01, 0.1, shape[0])
-    wanted = ball.move(delta, ball.descend(grad, length, delta, images), images)
-    assert torch.equal(ball.step(delta, grad, length, images), wanted)
+    reference = ball.move(delta, ball.descend(grad, length, delta, images), images)
+    assert torch.equal(ball.step(delta, grad, length, images), reference)
 
 
 def test_a_subclass_that_looks_at_the_whole_picture_is_given_the_whole():
-    class Centred(Linf):
+    class Centring(Linf):
         def project(self, delta, images):
             return super().project(delta - delta.mean((2, 3), keepdim=True), images)
 
     images, delta, grad = torch.full((3, 1, 3, 450, 450), 0.5).unbind()
-    delta = Centred(0.1).step(0 * delta, grad * torch.randn_like(grad), 0.05, images)
+    delta = Centring(0.1).step(0 * delta, grad * torch.randn_like(grad), 0.05, images)
     assert float(delta.mean((2, 3)).abs().max()) < 1e-6
 
 

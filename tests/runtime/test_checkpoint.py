@@ -20,10 +20,10 @@ def checkpoint(tmp_path):
     return Checkpoint(tmp_path, "key", seconds=None, steps=2)
 
 
-def test_a_task_is_done_once(checkpoint, tmp_path):
-    made = []
-    result = [checkpoint.once("task", lambda: (made.append(1), torch.ones(2))[1]) for _ in range(3)]
-    assert made == [1] and all(torch.equal(each, torch.ones(2)) for each in result)
+def test_a_task_has_one_computation(checkpoint, tmp_path):
+    calls = []
+    result = [checkpoint.once("task", lambda: (calls.append(1), torch.ones(2))[1]) for _ in range(3)]
+    assert calls == [1] and all(torch.equal(value, torch.ones(2)) for value in result)
     assert [path.name for path in tmp_path.iterdir()] == ["task.safetensors"]
 
 
@@ -44,7 +44,7 @@ def test_a_damaged_task_is_done_again_with_a_note(checkpoint, tmp_path, capsys, 
     assert checkpoint.once("task", lambda: 4) == 3 and checkpoint.once("other", lambda: 4) == 2
 
 
-def test_a_damaged_state_is_not_gone_on_from(checkpoint, tmp_path):
+def test_a_damaged_state_is_dropped(checkpoint, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         walk(checkpoint, 5)
     path = tmp_path / "walk.now.safetensors"
@@ -95,22 +95,22 @@ def test_an_exception_stores_the_latest_state(checkpoint, end, error):
 
 
 def test_the_state_is_written_at_the_set_intervals(tmp_path, monkeypatch):
-    written, clock = [], [0.0]
-    monkeypatch.setattr(attacks.runtime.checkpoint, "write", lambda path, value, key: written.append(value))
+    values, clock = [], [0.0]
+    monkeypatch.setattr(attacks.runtime.checkpoint, "write", lambda path, value, key: values.append(value))
     monkeypatch.setattr(attacks.runtime.checkpoint.time, "monotonic", lambda: clock[0])
 
-    def walked(**pace):
-        written.clear()
+    def states(**pace):
+        values.clear()
         with Checkpoint(tmp_path, "key", **pace).task("walk") as task:
             for at in range(10):
                 clock[0] += 1
                 task.update(lambda at=at: at)
-        return list(written)
+        return list(values)
 
-    assert walked() == []
-    assert walked(steps=3) == [2, 5, 8]
-    assert walked(seconds=4) == [3, 7]
-    assert walked(seconds=4, steps=3) == [2, 5, 8]
+    assert states() == []
+    assert states(steps=3) == [2, 5, 8]
+    assert states(seconds=4) == [3, 7]
+    assert states(seconds=4, steps=3) == [2, 5, 8]
 
 
 @pytest.fixture
@@ -129,14 +129,14 @@ def test_hangup_stays_ignored_under_nohup(tmp_path, hangup):
 
 @pytest.mark.parametrize("number", SIGNALS)
 def test_a_signal_stops_once_and_handlers_are_restored(tmp_path, number, hangup):
-    handlers = [signal.getsignal(each) for each in SIGNALS]
-    with pytest.raises(StopSignal) as caught, stoppable(tmp_path):
+    handlers = [signal.getsignal(signum) for signum in SIGNALS]
+    with pytest.raises(StopSignal) as stop, stoppable(tmp_path):
         try:
             os.kill(os.getpid(), number)
         finally:
             os.kill(os.getpid(), signal.SIGTERM)  # during the clean-up
-    assert caught.value.code == 128 + number and [signal.getsignal(each) for each in SIGNALS] == handlers
-    assert str(caught.value) == f"stopped by {signal.Signals(number).name}; the run had not begun"
+    assert stop.value.code == 128 + number and [signal.getsignal(signum) for signum in SIGNALS] == handlers
+    assert str(stop.value) == f"stopped by {signal.Signals(number).name}; the run had not begun"
 
 
 def test_the_resume_command_is_quoted_and_absent_for_a_finished_run(tmp_path):
@@ -165,13 +165,13 @@ def test_a_signal_is_not_lost_in_a_finaliser_or_behind_another_error(tmp_path, m
 
 
 def test_handlers_stay_unchanged_in_another_thread(tmp_path):
-    seen = []
+    handlers = []
 
     def work():
         with stoppable(tmp_path):
-            seen.append(signal.getsignal(signal.SIGTERM))
+            handlers.append(signal.getsignal(signal.SIGTERM))
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert seen == [signal.getsignal(signal.SIGTERM)]
+    assert handlers == [signal.getsignal(signal.SIGTERM)]

@@ -28,43 +28,43 @@ PHOTO = skimage.data.astronaut()[100 : 100 + H, 200 : 200 + W]
 RANDOM = np.random.default_rng(0)
 
 
-def written(write, *given, **options):
+def stream(write, *array, **options):
     file = io.BytesIO()
-    write(file, *given, **options)
+    write(file, *array, **options)
     return file.getvalue()
 
 
-def white(values, most, alpha=None, premultiplied=False):
+def white(values, high, alpha=None, is_premultiplied=False):
     """Values (H,W) or (H,W,3) of 0..most over white -> (H,W,3) of 0..255."""
-    colour = np.broadcast_to(values[..., None] if values.ndim == 2 else values, (H, W, 3)) / most * 255.0
-    share = np.ones((H, W, 1)) if alpha is None else alpha[..., None] / most
-    return (colour if premultiplied else share * colour) + (1 - share) * 255
+    colour = np.broadcast_to(values[..., None] if values.ndim == 2 else values, (H, W, 3)) / high * 255.0
+    share = np.ones((H, W, 1)) if alpha is None else alpha[..., None] / high
+    return (colour if is_premultiplied else share * colour) + (1 - share) * 255
 
 
 def pngs():
     """Every depth x colour type x interlace x key, as pypng writes them."""
-    for (colour, depths), interlaced in itertools.product(
+    for (colour, depths), adam7 in itertools.product(
         {"L": (1, 2, 4, 8, 16), "RGB": (8, 16), "P": (1, 2, 4, 8), "LA": (8, 16), "RGBA": (8, 16)}.items(),
         (False, True),
     ):
         for depth, key in itertools.product(depths, (False, True) if colour in ("L", "RGB", "P") else (False,)):
-            most, bands = 2**depth - 1, len(colour)
-            values = RANDOM.integers(0, most + 1, (H, W, bands))
-            options = {"bitdepth": depth, "greyscale": "L" in colour, "alpha": "A" in colour, "interlace": interlaced}
+            high, bands = 2**depth - 1, len(colour)
+            values = RANDOM.integers(0, high + 1, (H, W, bands))
+            options = {"bitdepth": depth, "greyscale": "L" in colour, "alpha": "A" in colour, "interlace": adam7}
             if colour == "P":
-                palette = RANDOM.integers(0, 256, (most + 1, 3 + key))
-                shown = palette[values[..., 0]]
-                meant = white(shown[..., :3], 255, shown[..., 3] if key else None)
-                options = {"bitdepth": depth, "palette": palette.tolist(), "interlace": interlaced}
+                palette = RANDOM.integers(0, 256, (high + 1, 3 + key))
+                visible = palette[values[..., 0]]
+                reference = white(visible[..., :3], 255, visible[..., 3] if key else None)
+                options = {"bitdepth": depth, "palette": palette.tolist(), "interlace": adam7}
             else:
                 hole = (values == values[0, 0]).all(-1)
-                alpha = values[..., -1] if "A" in colour else np.where(hole, 0, most) if key else None
-                meant = white(values[..., 0] if "L" in colour else values[..., :3], most, alpha)
+                alpha = values[..., -1] if "A" in colour else np.where(hole, 0, high) if key else None
+                reference = white(values[..., 0] if "L" in colour else values[..., :3], high, alpha)
                 options["transparent"] = tuple(values[0, 0].tolist()) if key else None
                 if key and bands == 1:
                     options["transparent"] = options["transparent"][0]
-            content = written(png.Writer(W, H, **options).write, values.reshape(H, -1).tolist())
-            yield f"png {colour} {depth}{' key' * key}{' interlaced' * interlaced}", content, meant
+            content = stream(png.Writer(W, H, **options).write, values.reshape(H, -1).tolist())
+            yield f"png {colour} {depth}{' key' * key}{' interlaced' * adam7}", content, reference
 
 
 def tiffs():
@@ -77,31 +77,33 @@ def tiffs():
         if (np.dtype(dtype).kind == "f" and "predictor" in layout) or (kind != "rgb" and dtype[1] not in "12"):
             continue
         info = np.iinfo if dtype[0] != "f" else None
-        most = info(dtype).max if info else 1
-        values = (RANDOM.random((H, W, kinds[kind])) * most).astype(dtype)
+        high = info(dtype).max if info else 1
+        values = (RANDOM.random((H, W, kinds[kind])) * high).astype(dtype)
         alpha, colour = (values[..., 3], values[..., :3]) if kinds[kind] == 4 else (None, values)
         if kind == "premultiplied":
             values[..., :3] = colour = np.minimum(colour, alpha[..., None])
-        meant = white(most - values[..., 0] if kind == "miniswhite" else colour, most, alpha, kind == "premultiplied")
-        more = (
+        reference = white(
+            high - values[..., 0] if kind == "miniswhite" else colour, high, alpha, kind == "premultiplied"
+        )
+        options = (
             {"extrasamples": {"rgba": "unassalpha", "premultiplied": "assocalpha"}[kind]} if alpha is not None else {}
         )
         name = kind if "minis" in kind else "rgb"
         planes = {"planarconfig": "separate"} if kind == "separate" else {}
-        given = np.moveaxis(values, 2, 0) if planes else values[..., 0] if "minis" in kind else values
-        content = written(tifffile.imwrite, given, photometric=name, byteorder=order, **planes, **more, **layout)
-        yield f"tiff {kind} {dtype} {order} {layout}", content, meant
+        array = np.moveaxis(values, 2, 0) if planes else values[..., 0] if "minis" in kind else values
+        content = stream(tifffile.imwrite, array, photometric=name, byteorder=order, **planes, **options, **layout)
+        yield f"tiff {kind} {dtype} {order} {layout}", content, reference
 
 
-def saved(picture, kind, **options):
-    return written(picture.save, kind, **options)
+def encode(picture, kind, **options):
+    return stream(picture.save, kind, **options)
 
 
 def by_opencv(content):
     return cv2.cvtColor(cv2.imdecode(np.frombuffer(content, np.uint8), cv2.IMREAD_COLOR), cv2.COLOR_BGR2RGB)
 
 
-def others():
+def formats():
     """The other formats, and what Pillow alone writes, with OpenCV's or the written values."""
     rgb = Image.fromarray(PHOTO)
     jpegs = {"": {}, "progressive": {"progressive": True}, "4:4:4": {"subsampling": 0}, "4:2:2": {"subsampling": 1}}
@@ -109,32 +111,36 @@ def others():
     jpegs |= {"progressive restarts": {"progressive": True, "restart_marker_blocks": 2}, "worst": {"quality": 5}}
     for (name, options), mode in itertools.product(jpegs.items(), ("RGB", "L", "CMYK")):
         if mode == "RGB" or name != "rgb":
-            content = saved(rgb.convert(mode), "JPEG", **options)
+            content = encode(rgb.convert(mode), "JPEG", **options)
             yield f"jpeg {mode} {name}", content, by_opencv(content)
     for compression in ("raw", "packbits", "tiff_lzw", "tiff_deflate", "zstd", "lzma", "jpeg"):
         for mode in ("L", "RGB", "CMYK", "YCbCr")[: 2 if compression == "jpeg" else 4]:
-            content = saved(rgb.convert(mode), "TIFF", compression=compression)
-            meant = by_opencv(content) if compression == "jpeg" else np.asarray(rgb.convert(mode).convert("RGB"))
-            yield f"tiff {mode} {compression}", content, meant
+            content = encode(rgb.convert(mode), "TIFF", compression=compression)
+            reference = by_opencv(content) if compression == "jpeg" else np.asarray(rgb.convert(mode).convert("RGB"))
+            yield f"tiff {mode} {compression}", content, reference
     bits = Image.fromarray(PHOTO[..., 0] > 127)
     for compression in ("raw", "packbits", "group3", "group4", "tiff_ccitt"):
-        yield f"tiff 1 {compression}", saved(bits, "TIFF", compression=compression), np.asarray(bits.convert("RGB"))
+        yield (
+            f"tiff 1 {compression}",
+            encode(bits, "TIFF", compression=compression),
+            np.asarray(bits.convert("RGB")),
+        )
     light, to_d50 = PHOTO // 2 + 64, [[0.4361, 0.3851, 0.1431], [0.2225, 0.7169, 0.0606], [0.0139, 0.0971, 0.7142]]
     linear = np.where(light < 11, light / 3294.6, ((light / 255 + 0.055) / 1.055) ** 2.4)
     lab = skimage.color.xyz2lab(linear @ np.transpose(to_d50), illuminant="D50") * [2.55, 1, 1]
-    yield "tiff LAB", written(tifffile.imwrite, lab.round().astype(int).astype(np.uint8), photometric="cielab"), light
+    yield "tiff LAB", stream(tifffile.imwrite, lab.round().astype(int).astype(np.uint8), photometric="cielab"), light
     for lossless, mode in itertools.product((False, True), ("RGB", "RGBA")):
-        content = saved(rgb.convert(mode), "WEBP", lossless=lossless)
+        content = encode(rgb.convert(mode), "WEBP", lossless=lossless)
         yield f"webp {mode} {lossless}", content, by_opencv(content)
     for interlace, hole in itertools.product((0, 1), (None, 7)):
         palette = rgb.quantize(64)
-        meant = np.asarray(palette.convert("RGB")).copy()
-        meant[np.asarray(palette) == hole] = 255
-        more = {} if hole is None else {"transparency": hole}
-        yield f"gif {interlace} {hole}", saved(palette, "GIF", interlace=interlace, **more), meant
+        reference = np.asarray(palette.convert("RGB")).copy()
+        reference[np.asarray(palette) == hole] = 255
+        options = {} if hole is None else {"transparency": hole}
+        yield f"gif {interlace} {hole}", encode(palette, "GIF", interlace=interlace, **options), reference
     for mode in ("1", "L", "P", "RGB", "RGBA"):
         picture = rgb.quantize(16) if mode == "P" else rgb.convert(mode)
-        yield f"bmp {mode}", saved(picture, "BMP"), np.asarray(picture.convert("RGB"))
+        yield f"bmp {mode}", encode(picture, "BMP"), np.asarray(picture.convert("RGB"))
 
 
 def damages(kind, content):
@@ -169,19 +175,19 @@ def damages(kind, content):
         for size in range(1, content[at], 9):
             yield f"part of {size}", content[:at] + bytes([size]) + content[at + 1 : at + 1 + size] + b"\0;"
     if kind == "tiff":
-        for found in re.finditer(
+        for match in re.finditer(
             rb"\x17\x01[\x03\x04]\0\x01\0\0\0|\x01\x17\0[\x03\x04]\0\0\0\x01", content
         ):  # one strip's length
             for share in range(0, 20, 3):  # of less than a strip
-                order, at = ("little" if found[0][0] == 0x17 else "big"), found.end()
-                size = 2 if 3 in found[0][2:4] else 4
-                less = int.from_bytes(content[at : at + size], order) * share // 20
-                yield f"strip {share}/20", content[:at] + less.to_bytes(size, order) + content[at + size :]
+                order, at = ("little" if match[0][0] == 0x17 else "big"), match.end()
+                size = 2 if 3 in match[0][2:4] else 4
+                length = int.from_bytes(content[at : at + size], order) * share // 20
+                yield f"strip {share}/20", content[:at] + length.to_bytes(size, order) + content[at + size :]
     yield "behind its end", content + b"garbage"
     yield "twice", content + content
 
 
-def levels(path, content, meant, block=0):
+def levels(path, content, reference, block=0):
     """How many levels of 255 a file's picture is apart from what is meant; the refusal of one that is not read.
     Of the last `block` x `block` pixels, in the lower right corner of a grid, nothing is asked."""
     path.write_bytes(content)
@@ -192,39 +198,39 @@ def levels(path, content, meant, block=0):
         return str(error)
     if picture.size != (W, H):
         return 255.0
-    apart = np.abs(np.asarray(picture, float) - meant)
+    difference = np.abs(np.asarray(picture, float) - reference)
     if block:
-        apart[(H - 1) // block * block :, (W - 1) // block * block :] = 0
-    return float(apart.max())
+        difference[(H - 1) // block * block :, (W - 1) // block * block :] = 0
+    return float(difference.max())
 
 
 #: Whole files that are refused, and the reason: Pillow has no mode for them, misreads them, or would guess the range.
-REFUSED = "tiff [a-z]+ [uif][1-8] .|tiff 1 (group3|tiff_ccitt)|tiff YCbCr (?!raw)|png RGB 16 key"
+REFUSAL_PATTERN = "tiff [a-z]+ [uif][1-8] .|tiff 1 (group3|tiff_ccitt)|tiff YCbCr (?!raw)|png RGB 16 key"
 
 
 def test_whole_files_of_every_kind_are_what_was_written_or_refused(tmp_path):
-    results = {name: levels(tmp_path / "a", *rest) for name, *rest in itertools.chain(pngs(), tiffs(), others())}
-    refused = {name for name, result in results.items() if isinstance(result, str)}
-    assert not {name: result for name, result in results.items() if name not in refused and not result <= 2.01}
-    assert not [name for name in refused if not re.match(REFUSED, name)]
-    assert not [name for name in refused if re.match(r"tiff (minisblack|rgb|rgba) u[12] <|tiff separate u1 <", name)]
-    assert len(results) > 500 and len(refused) < 0.8 * len(results)
+    results = {name: levels(tmp_path / "a", *rest) for name, *rest in itertools.chain(pngs(), tiffs(), formats())}
+    refusals = {name for name, result in results.items() if isinstance(result, str)}
+    assert not {name: result for name, result in results.items() if name not in refusals and not result <= 2.01}
+    assert not [name for name in refusals if not re.match(REFUSAL_PATTERN, name)]
+    assert not [name for name in refusals if re.match(r"tiff (minisblack|rgb|rgba) u[12] <|tiff separate u1 <", name)]
+    assert len(results) > 500 and len(refusals) < 0.8 * len(results)
 
 
 @pytest.mark.parametrize("share", [pytest.param(1, marks=pytest.mark.slow), 12])
 def test_damaged_files_are_the_whole_picture_or_refused(tmp_path, share):
     """Where a JPEG lacks at most its last eight bytes, its last block may differ."""
     wrong, count = {}, itertools.count()
-    for name, content, meant in itertools.islice(itertools.chain(pngs(), others(), tiffs()), 0, None, share):
+    for name, content, reference in itertools.islice(itertools.chain(pngs(), formats(), tiffs()), 0, None, share):
         kind = name.split()[0]
-        if isinstance(levels(tmp_path / "a", content, meant), str):
+        if isinstance(levels(tmp_path / "a", content, reference), str):
             continue
-        for what, damaged in damages(kind, content):
-            few = kind == "jpeg" and what.startswith("ended") and len(content) - len(damaged) <= 8
-            result = levels(tmp_path / "a", damaged, meant, 16 if few else 0)
+        for harm, bad_content in damages(kind, content):
+            is_short = kind == "jpeg" and harm.startswith("ended") and len(content) - len(bad_content) <= 8
+            result = levels(tmp_path / "a", bad_content, reference, 16 if is_short else 0)
             next(count)
             if not isinstance(result, str) and result > 2.01:
-                wrong[f"{name}, {what}"] = result
+                wrong[f"{name}, {harm}"] = result
     assert not wrong and next(count) > 300
 
 
@@ -242,7 +248,7 @@ WIDE, NARROW = (
     struct.pack(">8I", 31270, 32900, *rest)
     for rest in ((68000, 32000, 26500, 69000, 15000, 6000), (64000, 33000, 30000, 60000, 15000, 6000))
 )
-LINEAR, USUAL, CODED = struct.pack(">I", 100_000), struct.pack(">I", 45_455), {b"cICP": bytes([1, 13, 0, 1])}
+LINEAR, USUAL, CICP = struct.pack(">I", 100_000), struct.pack(">I", 45_455), {b"cICP": bytes([1, 13, 0, 1])}
 ICC = {
     name: {b"iCCP": b"a\0\0" + zlib.compress(content)} for name, content in {"s": SRGB, "p3": P3, "no": b"?"}.items()
 }
@@ -250,24 +256,24 @@ ICC = {
 TAGS = {
     True: [{}, {b"sRGB": b"\0"}, {b"gAMA": USUAL}, {b"cHRM": NARROW}, {b"gAMA": LINEAR, b"sRGB": b"\0"}, ICC["s"]]
 }
-TAGS[True] += [CODED, {**ICC["p3"], **CODED}, {**CODED, b"gAMA": LINEAR}]
+TAGS[True] += [CICP, {**ICC["p3"], **CICP}, {**CICP, b"gAMA": LINEAR}]
 TAGS[False] = [{b"gAMA": LINEAR}, {b"cHRM": WIDE}, {b"gAMA": USUAL, b"cHRM": WIDE}, ICC["p3"], ICC["no"]]
 TAGS[False] += [{b"cICP": bytes([12, 13, 0, 1])}, {b"cICP": bytes([9, 16, 0, 1]), b"sRGB": b"\0"}]
 
 
 def test_colours_other_than_srgb_are_noted(tmp_path):
-    whole, path = saved(Image.fromarray(PHOTO), "PNG"), tmp_path / "a"
+    whole, path = encode(Image.fromarray(PHOTO), "PNG"), tmp_path / "a"
     files = [
-        (usual, whole[:33] + b"".join(chunk(*one) for one in tags.items()) + whole[33:])
+        (usual, whole[:33] + b"".join(chunk(*item) for item in tags.items()) + whole[33:])
         for usual in TAGS
         for tags in TAGS[usual]
     ]
     for kind, usual in itertools.product(("JPEG", "WEBP", "TIFF"), (True, False)):
-        files.append((usual, saved(Image.fromarray(PHOTO), kind, icc_profile=SRGB if usual else P3)))
+        files.append((usual, encode(Image.fromarray(PHOTO), kind, icc_profile=SRGB if usual else P3)))
     for space in (1, 65_535):
         exif = Image.Exif()
         exif.get_ifd(0x8769)[0xA001] = space
-        files.append((space == 1, saved(Image.fromarray(PHOTO), "JPEG", exif=exif)))
+        files.append((space == 1, encode(Image.fromarray(PHOTO), "JPEG", exif=exif)))
     for number, (usual, content) in enumerate(files):
         path.write_bytes(content)
         notes = decoded(path)[1]
@@ -281,7 +287,7 @@ def test_the_limits_hold_before_anything_is_decoded(tmp_path, monkeypatch):
         (tmp_path / "a").write_bytes(content)
         with pytest.raises(ValueError, match="67,108,864 pixels; reduce it"):
             decoded(tmp_path / "a")
-    content = saved(Image.fromarray(PHOTO), "JPEG", progressive=True)
+    content = encode(Image.fromarray(PHOTO), "JPEG", progressive=True)
     last = content.rindex(b"\xff\xda")
     (tmp_path / "a").write_bytes(content[:last] + 100 * content[last:-2] + b"\xff\xd9")
     with pytest.raises(ValueError, match="more than 100 scans"):
@@ -292,7 +298,7 @@ def test_the_limits_hold_before_anything_is_decoded(tmp_path, monkeypatch):
         decoded(tmp_path / "a")
 
 
-def test_picture_files_are_opened_by_the_door_alone():
+def test_picture_files_are_opened_by_one_module():
     """But PNGs that a run wrote, whose digests it has, and pictures in memory."""
     root = Path(attacks.__file__).parent
     opening = {str(file.relative_to(root)) for file in root.rglob("*.py") if "Image.open(" in file.read_text()}

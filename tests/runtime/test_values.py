@@ -42,13 +42,13 @@ def test_tensors_keep_bits_and_strides(tmp_path, dtype):
         "scalar": tensor[0, 0, 0, 0],
     }
     copies = round_trip(tmp_path, values)
-    for name, each in values.items():
-        assert copies[name].dtype == dtype and torch.equal(copies[name], each), name
+    for name, item in values.items():
+        assert copies[name].dtype == dtype and torch.equal(copies[name], item), name
     for name in ("contiguous", "channels last", "transposed"):
         assert copies[name].stride() == values[name].stride(), name
 
 
-def test_nan_keeps_its_bits_and_a_tensor_that_occurs_twice_is_written_once(tmp_path):
+def test_nan_keeps_its_bits_and_equal_tensors_share_a_file_entry(tmp_path):
     odd = torch.tensor([math.nan, -math.nan, math.inf, -0.0, 5e-324] * 200, dtype=torch.float64)
     copies = round_trip(tmp_path, (odd, odd))
     assert all(copy.numpy().tobytes() == odd.numpy().tobytes() for copy in copies)
@@ -60,7 +60,7 @@ class Other(dict):
 
 
 @pytest.mark.parametrize("value", [{1, 2}, Other(), Estimate], ids=range(3))
-def test_only_stored_types_are_written(tmp_path, value):
+def test_other_types_are_refused(tmp_path, value):
     with pytest.raises(TypeError, match="is not a `@stored` type"):
         write(tmp_path / "file", value, "key")
     assert list(tmp_path.iterdir()) == []
@@ -76,7 +76,7 @@ def text(value):
     return json.dumps({"format": FORMAT, "key": "key", "name": "file", "value": value})
 
 
-MALFORMED = {
+BAD_HEADERS = {
     "no JSON": "{",
     "deep": "[" * 100_000,
     "a list": text([1]),
@@ -88,12 +88,12 @@ MALFORMED = {
 }
 
 
-@pytest.mark.parametrize("header", MALFORMED.values(), ids=MALFORMED)
+@pytest.mark.parametrize("header", BAD_HEADERS.values(), ids=BAD_HEADERS)
 def test_a_malformed_header_gives_a_one_line_error(tmp_path, header):
     (tmp_path / "file").write_bytes(file_bytes({"0": torch.zeros(3)}, header))
-    with pytest.raises(Damaged, match=r"file is damaged: ") as caught:
+    with pytest.raises(Damaged, match=r"file is damaged: ") as error:
         read(tmp_path / "file", "key")
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
 def test_a_file_of_another_run_or_version_is_refused(tmp_path):
@@ -109,10 +109,10 @@ def test_no_changed_byte_and_no_other_name_is_read(tmp_path):
     path = tmp_path / "file"
     write(path, {"loss": 0.5, "delta": torch.arange(4.0)}, "key")
     data = path.read_bytes()
-    damaged = [data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :] for at in range(len(data)) for bit in (1, 128)]
-    damaged += [data[:at] for at in range(0, len(data), 7)] + [data + b"\0", b"\0" * len(data), b"\x80\x04\x95"]
-    for each in damaged:
-        path.write_bytes(each)
+    contents = [data[:at] + bytes([data[at] ^ bit]) + data[at + 1 :] for at in range(len(data)) for bit in (1, 128)]
+    contents += [data[:at] for at in range(0, len(data), 7)] + [data + b"\0", b"\0" * len(data), b"\x80\x04\x95"]
+    for item in contents:
+        path.write_bytes(item)
         with pytest.raises(Damaged):
             read(path, "key")
     path.write_bytes(data)

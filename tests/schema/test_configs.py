@@ -19,7 +19,7 @@ from attacks.study import pipeline as pipelines
 from transforms import Downscale
 
 GROUPS = choices()
-EVERY = [(group, name) for group, names in GROUPS.items() for name in names if group != "config"]
+ALL_CHOICES = [(group, name) for group, names in GROUPS.items() for name in names if group != "config"]
 
 
 def composed(*overrides):
@@ -42,7 +42,7 @@ def test_every_preset_validates_and_builds(preset):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("group", "name"), EVERY)
+@pytest.mark.parametrize(("group", "name"), ALL_CHOICES)
 def test_every_choice_is_typed_by_its_schema(group, name):
     path = ["data.path=x"] if name == "folder" else []
     preset = "patch" if name == "patch" else "smoke"  # smoke sets an eps; a patch has none
@@ -77,17 +77,17 @@ def _calls(path):
     """The calls in a source file: their names, and their constant keywords."""
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call):
-            given = {k.arg: k.value.value for k in node.keywords if isinstance(k.value, ast.Constant)}
-            yield ast.unparse(node.func), given
+            options = {k.arg: k.value.value for k in node.keywords if isinstance(k.value, ast.Constant)}
+            yield ast.unparse(node.func), options
 
 
 def test_no_source_runs_code_named_by_a_file():
     for path in Path(inspect.getfile(schema)).parent.rglob("*.py"):
-        for name, given in _calls(path):
+        for name, options in _calls(path):
             assert name not in RUNS_CODE and not name.endswith((".instantiate", ".unsafe_load")), (path, name)
-            assert name != "torch.load" or given.get("weights_only") is True, path
+            assert name != "torch.load" or options.get("weights_only") is True, path
             for key, wrong in (("trust_remote_code", True), ("weights_only", False), ("allow_pickle", True)):
-                assert given.get(key) is not wrong, (path, name, key)
+                assert options.get(key) is not wrong, (path, name, key)
 
 
 #: Preset -> the sizes of its `Downscale` for an encoder of 96 pixels, and of 224.
@@ -103,8 +103,8 @@ def test_sizes_of_the_views_are_shares_of_the_encoders_input(name):
     node = schema.validate(composed("config=smoke", f"transforms={name}")).transforms
     for i, side in enumerate((96, 224)):
         outer = pipelines.pipeline(node, side).stages
-        every = [*outer, *(stage for one in outer for stage in getattr(one, "stages", ()))]
-        sizes = {(stage.size, stage.then_size) for stage in every if isinstance(stage, Downscale)}
+        all_stages = [*outer, *(stage for stage in outer for stage in getattr(stage, "stages", ()))]
+        sizes = {(stage.size, stage.then_size) for stage in all_stages if isinstance(stage, Downscale)}
         assert sizes == ({SIZES[name][i]} if name in SIZES else set())
 
 
@@ -115,8 +115,8 @@ def test_sizes_of_the_views_are_shares_of_the_encoders_input(name):
 def test_the_side_is_that_of_the_encoders_input_or_of_the_pictures(preprocess, side):
     network = torch.nn.Flatten()
     if preprocess is not None:
-        given = {"kernel": "pil_bilinear", "mean": (0.5,) * 3, "std": (0.5,) * 3} | preprocess
-        network = with_preprocess(network, Preprocess(**given))
+        options = {"kernel": "pil_bilinear", "mean": (0.5,) * 3, "std": (0.5,) * 3} | preprocess
+        network = with_preprocess(network, Preprocess(**options))
     assert pipelines.input_side(network, (200, 150)) == side
 
 

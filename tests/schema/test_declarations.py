@@ -15,10 +15,10 @@ from attacks.study.pipeline import pipeline
 from attacks.study.registry import PARTS
 from transforms import Compose
 
-EVERY = [(group, name) for group in (*CHOICES, *OPEN) for name in CHOICES.get(group, ("",))]
+ALL_CHOICES = [(group, name) for group in (*CHOICES, *OPEN) for name in CHOICES.get(group, ("",))]
 
 
-def schema_of(group, name):
+def choice_schema(group, name):
     return OPEN.get(group) or CHOICES[group][name]
 
 
@@ -29,39 +29,39 @@ def plain(value):
     return value
 
 
-def default_of(part, key):
-    made = {field.name: field.default_factory for field in dataclasses.fields(part)} if is_dataclass(part) else {}
-    factory = made.get(key, dataclasses.MISSING)
+def part_default(part, key):
+    makers = {field.name: field.default_factory for field in dataclasses.fields(part)} if is_dataclass(part) else {}
+    factory = makers.get(key, dataclasses.MISSING)
     return inspect.signature(part).parameters[key].default if factory is dataclasses.MISSING else factory()
 
 
 def test_every_choice_has_its_parts():
-    assert {(group, name) for group, parts in PARTS.items() for name in parts} == set(EVERY)
+    assert {(group, name) for group, parts in PARTS.items() for name in parts} == set(ALL_CHOICES)
 
 
-@pytest.mark.parametrize(("group", "name"), EVERY)
+@pytest.mark.parametrize(("group", "name"), ALL_CHOICES)
 def test_keys_are_arguments_with_the_same_default_in_the_same_order(group, name):
-    declared = {item.key: item for item in options(schema_of(group, name))}
-    reached = []
+    options_by_key = {item.key: item for item in options(choice_schema(group, name))}
+    part_keys = []
     for part in PARTS[group][name]:
         switch, part = part if isinstance(part, tuple) else (None, part)
-        keys = taken(part, schema_of(group, name))
-        if switch is not None and declared[switch].type == "bool":
-            assert declared[switch].default is False and switch not in keys
-            reached.append(switch)
+        keys = taken(part, choice_schema(group, name))
+        if switch is not None and options_by_key[switch].type == "bool":
+            assert options_by_key[switch].default is False and switch not in keys
+            part_keys.append(switch)
             continue
-        assert keys == [key for key in declared if key in keys], "the order"
+        assert keys == [key for key in options_by_key if key in keys], "the order"
         assert switch is None or keys == [switch]
         for key in keys:
-            default, value = default_of(part, key), declared[key].default
+            default, value = part_default(part, key), options_by_key[key].default
             if default is inspect.Parameter.empty:  # declared once; a key with a default has one in Python too
                 assert part.__name__ not in attacks.__all__ or value in (MISSING, None, {}), key
             elif isinstance(value, str) and isinstance(default, float | int):
                 assert fraction(value, key) == default
             elif value != MISSING:
                 assert plain(value) == plain(default), key
-        reached += keys
-    assert set(reached) == set(declared)
+        part_keys += keys
+    assert set(part_keys) == set(options_by_key)
 
 
 def test_default_views_equal_the_pipeline_made_without_arguments():
@@ -69,6 +69,6 @@ def test_default_views_equal_the_pipeline_made_without_arguments():
 
 
 def test_every_key_has_a_meaning_or_a_range():
-    for group, name in EVERY:
-        for item in options(schema_of(group, name)):
+    for group, name in ALL_CHOICES:
+        for item in options(choice_schema(group, name)):
             assert item.meaning or item.range, f"{group}.{item.key}"

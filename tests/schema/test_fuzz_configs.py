@@ -23,7 +23,7 @@ from attacks.study import pipeline as pipelines
 from tests.helpers.fuzzing import every_effort, hold, one_line
 from transforms.registry import STAGES
 
-BUNDLED = {str(path.relative_to(CONFIGS)): path.read_text() for path in sorted(CONFIGS.rglob("*.yaml"))}
+BUNDLED_TEXTS = {str(path.relative_to(CONFIGS)): path.read_text() for path in sorted(CONFIGS.rglob("*.yaml"))}
 #: Values and keys that a user may write, by mistake or on purpose.
 WORDLIKE = r"""
 null ~ true no 0 -1 1 2.5 1e999 .nan .inf -.inf 0x10 0o17 1_000 '' a ä [] {} [[]] [1,2] [2,1] [null] [.nan,1]
@@ -33,12 +33,12 @@ ${seed} ${evaluate} ${a} ${ ${} ${seed \${seed} ${.} ${..} ${seed}${seed} x${see
 ${hydra:job.name} ${oc.create:{}} ${${seed}} ${evaluate.layers} ${encoder} ${transforms.stages} range(1,3)
 choice(a,b) glob(*) interval(0,1) int(x) float('1') str([1]) sort(3,2,1) shuffle(1,2)
 """
-SPACED = r"""
+SPACED_VALUES = r"""
 ' '|a b|{a: 1}|{? [a] : b}|{<<: {a: 1}}|&a 1|&a [*a]|!!python/object/apply:os.system [id]|!!python/name:os.system x
 !!python/tuple [1]|!!binary aGk=|!x 1|!!set {a}|!!timestamp 2001-01-01|!!float x|!!int 1.5|!!str 1
 [override /encoder: 1]|[{override /encoder: [a]}]|[{a: {b: c}}]
 """
-ODD = [*WORDLIKE.split(), *SPACED.strip().replace("\n", "|").split("|"), "9" * 400, "9" * 5000]
+ODD = [*WORDLIKE.split(), *SPACED_VALUES.strip().replace("\n", "|").split("|"), "9" * 400, "9" * 5000]
 ODD += ["\u2028", "\u0085", "\u202e", "\U0001f600", "\x00", "\x7f", "\ufeff", "", "a b", "|\n  a", ">-\n  a"]
 NAMES = """
 name _target_ _partial_ _args_ _convert_ hydra defaults () a a.b 1 true null ${seed} seed show evaluate stages
@@ -60,8 +60,8 @@ def config_keys():
         for field in vars(part).get("__dataclass_fields__", {})
     ]
     names = [*CHOICES, *(f"{group}.name" for group in CHOICES), *fields, *(f"transforms.stages.{s}" for s in STAGES)]
-    more = "transforms transforms.value transforms.kernel seed show evaluate.layers evaluate.views"
-    return tuple(dict.fromkeys([*names, *more.split()]))
+    other_keys = "transforms transforms.value transforms.kernel seed show evaluate.layers evaluate.views"
+    return tuple(dict.fromkeys([*names, *other_keys.split()]))
 
 
 @cache
@@ -94,7 +94,7 @@ def override(draw):
     return f"{sign}{key}{package}={value}" if sign != "~" or draw(st.booleans()) else f"~{key}"
 
 
-def damaged(text, random):
+def damage(text, random):
     """The text of a preset after zero to three changes."""
     for _ in range(random.choice((1, 0, 1, 2, 3))):
         text = random.choice((in_tree, in_tree, in_lines))(text, random)
@@ -135,12 +135,12 @@ def in_lines(text, random):
     at = random.randrange(len(lines))
     line = lines[at]
     place = random.randrange(len(line) + 1)
-    added = f"{random.choice((*KEYS, *config_keys()))}: {random.choice(ODD)}"
-    changed = random.choice(
+    extra_line = f"{random.choice((*KEYS, *config_keys()))}: {random.choice(ODD)}"
+    other_line = random.choice(
         (f"{line.partition(':')[0]}: {random.choice(ODD)}", random.choice((" ", "\t", "- ")) + line)
     )
-    broken = line[:place] + random.choice((*SIGNS, "")) + line[place + random.choice((0, 0, 9)) :]
-    lines[at : at + 1] = random.choice(([], [line, line], [added, line], [changed], [broken], [broken]))
+    mutant = line[:place] + random.choice((*SIGNS, "")) + line[place + random.choice((0, 0, 9)) :]
+    lines[at : at + 1] = random.choice(([], [line, line], [extra_line, line], [other_line], [mutant], [mutant]))
     return "\n".join(lines) + "\n"
 
 
@@ -168,22 +168,22 @@ def hook(event, details):
 
 
 @cache
-def armed():
+def add_hook():
     """Python cannot remove an audit hook: it is added once."""
     sys.addaudithook(hook)
 
 
 @contextmanager
-def nothing_else():
+def no_side_effects():
     """Fails if a file is written, a process started, a module imported, or a network used."""
     global events
-    armed()
+    add_hook()
     events, files = [], set(Path.cwd().iterdir())
     try:
         yield
     finally:
-        seen, events = events, None
-    assert not seen, "; ".join(seen[:3])
+        recorded_events, events = events, None
+    assert not recorded_events, "; ".join(recorded_events[:3])
     assert set(Path.cwd().iterdir()) == files
 
 
@@ -191,13 +191,13 @@ def nothing_else():
 def warm():
     """Imports what every run imports, and what the parsers import for a word that they refuse."""
     for word in ("seed=[", "seed=${evaluate.views}", "seed=${.}"):
-        tried(compose, "smoke", [word])
+        attempt(compose, "smoke", [word])
     for name in ("smoke", "evaluate", "patch"):
         pipelines.pipeline(compose(name).transforms)
     composed()
 
 
-def tried(step, *values):
+def attempt(step, *values):
     """The result of a step, or None for an error of one line."""
     try:
         return step(*values)
@@ -225,17 +225,17 @@ def check(case):
     run, file = None, str(Path("case.yaml").absolute())
     if "preset" in case:
         Path(file).write_bytes(case["preset"].encode("utf-8", "surrogatepass"))
-    with nothing_else():
+    with no_side_effects():
         if "whole" in case:
-            run = tried(lambda: schema.validate(node(case["whole"])))
+            run = attempt(lambda: schema.validate(node(case["whole"])))
         if "preset" in case:
-            tried(presets.read, file)
-            tried(pipelines.preset, file)
+            attempt(presets.read, file)
+            attempt(pipelines.preset, file)
         if "overrides" in case:
-            run = tried(compose, file if "preset" in case else "smoke", case["overrides"])
+            run = attempt(compose, file if "preset" in case else "smoke", case["overrides"])
         if run is not None:
-            tried(pipelines.pipeline, run.transforms)
-            assert repr(tried(through_a_file, run)) == repr(run)  # as text, for NaN is not itself
+            attempt(pipelines.pipeline, run.transforms)
+            assert repr(attempt(through_a_file, run)) == repr(run)  # as text, for NaN is not itself
 
 
 @pytest.fixture(autouse=True)
@@ -244,9 +244,9 @@ def in_a_folder_of_its_own(monkeypatch, tmp_path):
 
 
 RANDOM = st.randoms(use_true_random=False)
-PRESETS = {"preset": st.builds(damaged, st.sampled_from(sorted(BUNDLED.values())), RANDOM)}
+PRESETS = {"preset": st.builds(damage, st.sampled_from(sorted(BUNDLED_TEXTS.values())), RANDOM)}
 OVERRIDES = {"overrides": st.lists(override(), max_size=3)}
-WHOLE = {"whole": st.builds(damaged, st.deferred(lambda: st.sampled_from(composed())), RANDOM)}
+WHOLE = {"whole": st.builds(damage, st.deferred(lambda: st.sampled_from(composed())), RANDOM)}
 KINDS = {"preset": (PRESETS, 16), "whole": (WHOLE, 8), "overrides": (OVERRIDES, 4), "both": (PRESETS | OVERRIDES, 3)}
 
 
@@ -259,7 +259,7 @@ def test_the_laws_hold(kind, times):
 
 @pytest.mark.slow
 def test_bundled_files_and_whole_configurations_obey_the_laws():
-    for text in BUNDLED.values():
+    for text in BUNDLED_TEXTS.values():
         check({"preset": text})
     for text in composed():
         run = schema.validate(OmegaConf.create(text))
@@ -278,9 +278,9 @@ def test_bundled_files_and_whole_configurations_obey_the_laws():
     ],
 )
 def test_hook_reports_writes_processes_imports_and_network_use(deed):
-    with pytest.raises(AssertionError), nothing_else():
+    with pytest.raises(AssertionError), no_side_effects():
         deed()
-    with nothing_else():
+    with no_side_effects():
         Path(__file__).read_text()
 
 
@@ -327,9 +327,9 @@ ODD_KEY = "a\nb\u2028\x1b[2J"
     ],
 )
 def test_unprintable_characters_are_escaped_in_errors(step, tmp_path):
-    with pytest.raises((ValueError, OSError)) as caught:
+    with pytest.raises((ValueError, OSError)) as error:
         step(tmp_path / "case.yaml")
-    assert str(caught.value).isprintable()
+    assert str(error.value).isprintable()
 
 
 def test_arguments_that_crash_hydra_are_refused_first():

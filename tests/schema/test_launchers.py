@@ -30,8 +30,8 @@ CHOICES = {
     "local": (["engine.threads=1"], "hydra_plugins.hydra_submitit_launcher"),
     "ray_jobs": (["hydra.launcher.ray.remote.num_gpus=0"], "hydra_plugins.hydra_ray_launcher"),
 }
-EACH = pytest.mark.parametrize("name", CHOICES)
-NEEDED = pytest.mark.launchers
+ALL_LAUNCHERS = pytest.mark.parametrize("name", CHOICES)
+LAUNCHERS = pytest.mark.launchers
 
 
 def command(folder, *arguments):
@@ -45,7 +45,7 @@ def sweep(folder, *arguments, check=True):
     return subprocess.run(command(folder, *arguments), check=check, timeout=300, **options)
 
 
-def chosen(name):
+def launcher_words(name):
     settings, plugin = CHOICES[name]
     pytest.importorskip(plugin)
     return [f"hydra/launcher={name}", *settings]
@@ -58,21 +58,21 @@ def results(folder):
 
 
 @pytest.fixture(scope="module")
-def one_by_one(tmp_path_factory):
+def sequence(tmp_path_factory):
     folder = tmp_path_factory.mktemp("plain") / "sweep"
     sweep(folder, *FOUR)
     return results(folder)
 
 
-@NEEDED
+@LAUNCHERS
 @pytest.mark.parametrize("name", ["cores", "local"])
-def test_four_parallel_runs_equal_four_sequential_runs(name, one_by_one, tmp_path):
+def test_four_parallel_runs_equal_four_sequential_runs(name, sequence, tmp_path):
     folder = tmp_path / "sweep"
-    output = sweep(folder, *chosen(name), *FOUR)
+    output = sweep(folder, *launcher_words(name), *FOUR)
     assert f"sweep: {folder}/index.html" in output.stdout
-    assert results(folder) == one_by_one
+    assert results(folder) == sequence
     assert [row["run"] for row in read_rows(folder / "index.csv")] == list("0123")
-    assert len({json.dumps(run["arms"]) for run in one_by_one.values()}) == 4  # so that the comparison can fail
+    assert len({json.dumps(run["arms"]) for run in sequence.values()}) == 4  # so that the comparison can fail
 
 
 def test_only_folders_of_jobs_are_said_to_have_no_result(tmp_path):
@@ -83,11 +83,11 @@ def test_only_folders_of_jobs_are_said_to_have_no_result(tmp_path):
     assert launchers.unfinished_jobs(tmp_path) == [f"no result: {tmp_path}/{number}" for number in (1, 2)]
 
 
-@NEEDED
-@EACH
+@LAUNCHERS
+@ALL_LAUNCHERS
 def test_failed_job_is_named_and_the_others_continue(name, tmp_path):
     folder = tmp_path / "sweep"
-    output = sweep(folder, *chosen(name), *SMALL, "attack.steps=1,0,2", check=False)
+    output = sweep(folder, *launcher_words(name), *SMALL, "attack.steps=1,0,2", check=False)
     assert output.returncode == 1
     assert sorted(results(folder)) == ["0", "2"]
     assert f"no result: {folder}/1\n" in output.stderr and output.stderr.count("no result: ") == 1
@@ -96,13 +96,13 @@ def test_failed_job_is_named_and_the_others_continue(name, tmp_path):
     assert [row["run"] for row in read_rows(folder / "index.csv")] == ["0", "2"]
 
 
-@NEEDED
+@LAUNCHERS
 def test_timed_out_submitit_job_is_requeued_and_resumed(tmp_path):
     overrides = [*SMALL, "attack.steps=30"]
     sweep(tmp_path / "whole", *overrides, "engine.threads=1")  # as those of "local"
     cut = tmp_path / "cut"
     cut.mkdir()
-    process = subprocess.Popen(command(cut, *chosen("local"), *overrides), cwd=cut, env=ENVIRONMENT)
+    process = subprocess.Popen(command(cut, *launcher_words("local"), *overrides), cwd=cut, env=ENVIRONMENT)
     while not (cut / "0" / "manifest.json").exists():
         assert process.poll() is None
         time.sleep(0.05)
@@ -116,14 +116,14 @@ def test_timed_out_submitit_job_is_requeued_and_resumed(tmp_path):
     assert results(cut) == results(tmp_path / "whole")
 
 
-def test_signal_is_forwarded_under_submitit_only():
-    caught = []
-    previous = signal.signal(signal.SIGUSR1, lambda number, frame: caught.append(number))
+def test_submitit_alone_gets_the_signal():
+    numbers = []
+    previous = signal.signal(signal.SIGUSR1, lambda number, frame: numbers.append(number))
     try:
         launchers.hand_on(signal.SIGUSR1, {})
-        assert caught == []
+        assert numbers == []
         launchers.hand_on(signal.SIGUSR1, {"SUBMITIT_EXECUTOR": "local"})
-        assert caught == [signal.SIGUSR1]
+        assert numbers == [signal.SIGUSR1]
     finally:
         signal.signal(signal.SIGUSR1, previous)
 
@@ -154,13 +154,13 @@ def test_missing_slurm_gives_a_one_sentence_error(monkeypatch):
     launchers.prepare(["hydra/launcher=local"], {})
 
 
-def test_variables_set_by_the_user_are_kept():
+def test_variables_of_the_user_stay():
     environment = {"SUBMITIT_PREEMPT_SIGNAL": "USR2"}
     launchers.prepare([], environment)
     assert environment == launchers.ENVIRONMENT | {"SUBMITIT_PREEMPT_SIGNAL": "USR2"}
 
 
-def gpus_of(monkeypatch, name, gpus):
+def visible_gpus(monkeypatch, name, gpus):
     """The GPUs that a process of this name sees, of those that are visible."""
     monkeypatch.setattr(multiprocessing, "current_process", lambda: SimpleNamespace(name=name))
     environment = {launchers.DEVICES: gpus}
@@ -172,7 +172,7 @@ def gpus_of(monkeypatch, name, gpus):
 @pytest.mark.parametrize("gpus", ["0,1,2,3", "GPU-8f3a, GPU-11bc,GPU-90de", "5,7"])
 def test_each_joblib_worker_has_its_own_gpu_for_all_jobs(monkeypatch, gpus):
     names = [name.strip() for name in gpus.split(",")]
-    assert [gpus_of(monkeypatch, f"LokyProcess-{1 + i}", gpus) for i in range(2 * len(names))] == 2 * names
+    assert [visible_gpus(monkeypatch, f"LokyProcess-{1 + i}", gpus) for i in range(2 * len(names))] == 2 * names
 
 
 @pytest.mark.parametrize(
@@ -180,10 +180,10 @@ def test_each_joblib_worker_has_its_own_gpu_for_all_jobs(monkeypatch, gpus):
     [("MainProcess", "0,1"), ("SpawnPoolWorker-1", "0,1"), ("LokyProcess-2", "0")],
 )
 def test_visible_gpus_change_only_for_workers_with_several_gpus(monkeypatch, name, gpus):
-    assert gpus_of(monkeypatch, name, gpus) == gpus
+    assert visible_gpus(monkeypatch, name, gpus) == gpus
 
 
-def test_gpus_are_counted_if_the_environment_names_none(tmp_path):
+def test_gpus_are_counted_without_the_environment_variable(tmp_path):
     for number in range(3):
         (tmp_path / f"0000:{number:02}:00.0").mkdir()
     assert launchers._gpus({}, tmp_path) == ["0", "1", "2"] and launchers._gpus({}, tmp_path / "none") == []

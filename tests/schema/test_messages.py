@@ -17,10 +17,10 @@ from attacks.schema.suggestions import keys, suggestion
 from attacks.schema.validate import validate
 from tests.helpers.sampled import mostly_slow
 from tests.helpers.wrong import refused as refusal
-from tests.schema.test_fuzz_configs import nothing_else, warm
+from tests.schema.test_fuzz_configs import no_side_effects, warm
 
 #: Argument -> suggestion.
-MEANT = {
+SUGGESTIONS = {
     "attack=pgd": "optimiser=pgd",
     "encoder=resnet50": "encoder=torchvision encoder.model=resnet50",
     "encoder=ViT-B-32": "encoder=open_clip encoder.model=ViT-B-32",
@@ -34,9 +34,9 @@ MEANT = {
 }
 
 
-@pytest.mark.parametrize("word", MEANT)
+@pytest.mark.parametrize("word", SUGGESTIONS)
 def test_mistyped_key_or_choice_gets_the_right_suggestion(word):
-    assert suggestion(word) == MEANT[word]
+    assert suggestion(word) == SUGGESTIONS[word]
 
 
 def test_correct_or_unrecognisable_arguments_get_no_suggestion():
@@ -46,11 +46,11 @@ def test_correct_or_unrecognisable_arguments_get_no_suggestion():
         assert suggestion(key) is None or owners, key
 
 
-def refused(message, action, *given):
+def fails(message, action, *arguments):
     """As `refusal`, and nothing else happens."""
     warm()
-    with nothing_else():
-        refusal(message, action, *given)
+    with no_side_effects():
+        refusal(message, action, *arguments)
 
 
 BOMB = "a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]\n" + "".join(
@@ -89,7 +89,7 @@ TEXTS = {
 TRACKER = "defaults: [/config/smoke, {override /tracker: mlflow}, _self_]\n"
 HTTP = "defaults: [{override /encoder: http}]\nencoder: {model: 'http://h/p', key: VIEWPROOF_K}\n"
 #: The same, of one that Hydra composes.
-COMPOSED = {
+COMPOSED_TEXTS = {
     "seed: ${evaluate.views}\nevaluate: {views: '${seed}'}\n": "seed",
     "seed: ${nothing.there}\n": "nothing",
     "'${oc.env:HOME}': 1\n": "not in 'Run'",
@@ -112,14 +112,14 @@ COMPOSED = {
 }
 
 
-@pytest.mark.parametrize("text", [*TEXTS, *mostly_slow(COMPOSED, 30)], ids=lambda text: ascii(text[:40]))
-def test_a_bad_preset_gives_its_message_and_nothing_else(tmp_path, monkeypatch, text):
+@pytest.mark.parametrize("text", [*TEXTS, *mostly_slow(COMPOSED_TEXTS, 30)], ids=lambda text: ascii(text[:40]))
+def test_a_bad_preset_gives_its_message_without_side_effects(tmp_path, monkeypatch, text):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_bytes(text if isinstance(text, bytes) else text.encode())
     if text in TEXTS:
-        refused(TEXTS[text], presets.read, "mine.yaml")
+        fails(TEXTS[text], presets.read, "mine.yaml")
     else:
-        refused(COMPOSED[text], compose, "mine.yaml")
+        fails(COMPOSED_TEXTS[text], compose, "mine.yaml")
 
 
 #: Overrides of config=smoke, or of another preset, that Hydra refuses, or that are refused after it -> the message.
@@ -154,8 +154,8 @@ OVERRIDES = {
 
 @pytest.mark.parametrize("words", mostly_slow(OVERRIDES, 30))
 def test_a_wrong_override_gives_its_message(words):
-    preset, *given = words.split() if words.startswith("config=") else ["config=smoke", *words.split()]
-    refused(OVERRIDES[words], compose, preset.removeprefix("config="), given)
+    preset, *arguments = words.split() if words.startswith("config=") else ["config=smoke", *words.split()]
+    fails(OVERRIDES[words], compose, preset.removeprefix("config="), arguments)
 
 
 @cache
@@ -163,7 +163,7 @@ def whole(preset):
     return OmegaConf.create(asdict(compose(preset)))
 
 
-def changed(words):
+def changed_config(words):
     """The configuration of config=smoke, or of the preset that the first word names, with other values."""
     node, parser = whole("smoke").copy(), OverridesParser.create()
     for word in words.split(" "):
@@ -178,16 +178,16 @@ def changed(words):
 
 
 def test_a_number_beyond_the_declared_ends_is_refused_with_its_key():
-    tried = 0
+    count = 0
     for group, schemas in CHOICES.items():
         for schema in schemas.values():
             for item in options(schema):
                 for value in () if item.low is None else (item.low - 1, item.high + 1):
-                    node, tried = schema(), tried + 1
+                    node, count = schema(), count + 1
                     setattr(node, item.key, value)
                     end = "at least" if value < item.low else "at most"
-                    refused(f"^`{group}.{item.key}` must be {end} .*; got", refuse_out_of_range, node, f"{group}.")
-    assert tried > 20
+                    fails(f"^`{group}.{item.key}` must be {end} .*; got", refuse_out_of_range, node, f"{group}.")
+    assert count > 20
 
 
 #: Key -> values that no part takes: the message names the key.
@@ -228,7 +228,7 @@ NUMBERS = {
     "sanity=short sanity.steps": (0, -1),
 }
 #: Choices and values that do not fit together -> the message.
-TOGETHER = {
+COMBINATIONS = {
     "optimiser=square optimiser.p_init=2": r"`optimiser.p_init` must lie in \(0, 1\]",
     "optimiser.schedule=steps": "schedule.*cosine",
     "perturbation=l0 perturbation.eps=2.5": "whole number of pixels",
@@ -270,7 +270,7 @@ LATE = {
 }
 VALUES = (
     {f"{key}={value}": key.rpartition(".")[2] for key, values in NUMBERS.items() for value in values}
-    | TOGETHER
+    | COMBINATIONS
     | LATE
 )
 
@@ -278,8 +278,8 @@ VALUES = (
 @pytest.mark.parametrize("words", mostly_slow(VALUES, 80))
 def test_a_value_that_no_part_takes_gives_its_message(tmp_path, monkeypatch, words):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises((ValueError, OSError)) as caught:
-        job(validate(changed(words)), tmp_path / "out", "smoke", [])
-    text = str(caught.value)
+    with pytest.raises((ValueError, OSError)) as error:
+        job(validate(changed_config(words)), tmp_path / "out", "smoke", [])
+    text = str(error.value)
     assert re.search(VALUES[words], text) and text.isprintable(), text
     assert words in LATE or {path.name for path in tmp_path.rglob("*")} <= {"out", ".lock"}

@@ -11,15 +11,15 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.mark.parametrize(
-    ("name", "made", "command"), [("docs/configuration.md", page, ""), ("configs/README.md", listing, " groups")]
+    ("name", "generate", "command"), [("docs/configuration.md", page, ""), ("configs/README.md", listing, " groups")]
 )
-def test_page_equals_the_text_generated_from_the_declarations(name, made, command):
-    assert (ROOT / name).read_text(encoding="utf-8") == made(), (
+def test_page_equals_the_text_generated_from_the_declarations(name, generate, command):
+    assert (ROOT / name).read_text(encoding="utf-8") == generate(), (
         f"run `python -m attacks.schema.reference{command} > {name}`"
     )
 
 
-def test_help_lists_every_choice_and_the_keys_of_the_selected_ones():
+def test_help_lists_every_choice_and_the_keys_of_the_selection():
     text = usage(["optimiser=apgd"])
     for group, choices in CHOICES.items():
         line = next(line for line in text.splitlines() if line.startswith(f"  {group}: "))
