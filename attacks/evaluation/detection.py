@@ -94,6 +94,7 @@ class Detection:
         thresholds = [*self.thresholds.values()]
         comparable = len(thresholds) > 1
         trials = totals(torch.ones(len(self.names)), self.clusters)
+        shares = {arm: rate(by_cluster(self.flags(arm), self.clusters), trials)._asdict() for arm in self.cosine}
         return {
             "pictures": len(self.names),
             "clusters": len(thresholds),
@@ -105,12 +106,7 @@ class Detection:
             if comparable
             else None,
             "arms": {
-                arm: {
-                    "flagged": rate(by_cluster(self.flags(arm), self.clusters), trials)._asdict()
-                    if comparable
-                    else None,
-                    "lowest": float(cosine.min()),
-                }
+                arm: {"flagged": shares[arm] if comparable else None, "lowest": float(cosine.min())}
                 for arm, cosine in self.cosine.items()
             },
         }

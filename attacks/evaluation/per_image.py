@@ -98,13 +98,9 @@ def _values(scores: Scores, clean: Scores, success: Tensor) -> dict[str, Tensor]
 def _surviving(clean: Tensor, success: Tensor) -> dict[str, list[Any]]:
     """The columns `survived` and `success_survived`, from the successes (N,V) on the clean pictures and of an arm."""
     survivors = (~clean).sum(1)
-    shares = (success & ~clean).sum(1).double() / survivors
-    return {
-        "survived": survivors.tolist(),
-        "success_survived": [
-            share if views else None for share, views in zip(shares.tolist(), survivors, strict=True)
-        ],
-    }
+    shares = ((success & ~clean).sum(1).double() / survivors).tolist()
+    successes = [share if views else None for share, views in zip(shares, survivors, strict=True)]
+    return {"survived": survivors.tolist(), "success_survived": successes}
 
 
 def _columns(values: Mapping[str, Tensor], worst: Tensor) -> dict[str, list[float] | None]:

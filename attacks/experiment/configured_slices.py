@@ -3,8 +3,7 @@
 from typing import Any
 
 from attacks.evaluation.ablation import varying
-from attacks.evaluation.response import SlicePlan, slice_axes
-from attacks.evaluation.slices import axis
+from attacks.evaluation.response import SlicePlan, axis, slice_axes
 from attacks.schema.validate import Run
 from attacks.study.study import Parts
 from transforms import Compose

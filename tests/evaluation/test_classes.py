@@ -20,14 +20,14 @@ def test_a_class_is_the_mean_direction_of_its_templates():
     templates = ["a photo of a {}.", "a {}", "{}, printed"]
     result = class_embeddings(texts, ["cat", "stop sign"], templates)
     for name, row in zip(["cat", "stop sign"], result, strict=True):
-        each = [F.normalize(texts([t.format(name)])[0], dim=0) for t in templates]
-        assert torch.allclose(row, F.normalize(sum(each), dim=0), atol=1e-6)
+        directions = [F.normalize(texts([t.format(name)])[0], dim=0) for t in templates]
+        assert torch.allclose(row, F.normalize(sum(directions), dim=0), atol=1e-6)
     assert torch.allclose(result.norm(dim=1), torch.ones(2))
 
 
 def test_the_length_of_a_text_embedding_does_not_matter():
     scaled = class_embeddings(
-        lambda some: texts(some) * torch.arange(1, len(some) + 1)[:, None], ["a", "b"], ["{}", "x {}"]
+        lambda sentences: texts(sentences) * torch.arange(1, len(sentences) + 1)[:, None], ["a", "b"], ["{}", "x {}"]
     )
     assert torch.allclose(scaled, class_embeddings(texts, ["a", "b"], ["{}", "x {}"]), atol=1e-6)
 
@@ -35,7 +35,7 @@ def test_the_length_of_a_text_embedding_does_not_matter():
 @pytest.mark.parametrize("factor", [0, 1e-30, 1e30, float("nan")])
 def test_a_text_embedding_without_a_direction_is_refused(factor):
     with pytest.raises(ValueError, match="of 'a' have no direction"):
-        class_embeddings(lambda some: texts(some) * torch.tensor([1.0, factor])[:, None], ["a", "b"], ["{}", "x {}"])
+        class_embeddings(lambda rows: texts(rows) * torch.tensor([1.0, factor])[:, None], ["a", "b"], ["{}", "x {}"])
 
 
 @pytest.mark.parametrize("templates", [[], ["a photo"]])
@@ -55,9 +55,9 @@ def test_classes_are_read_line_by_line(tmp_path):
 )
 def test_a_bad_file_is_refused_by_name(tmp_path, content, message):
     (tmp_path / "c.txt").write_bytes(content)
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match=message) as error:
         read_classes(tmp_path / "c.txt")
-    assert "c.txt" in str(caught.value) and "\n" not in str(caught.value)
+    assert "c.txt" in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_missing_file_is_refused_by_name(tmp_path):

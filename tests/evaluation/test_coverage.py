@@ -15,7 +15,7 @@ REPEATS = 1000
 ERROR = 3 * (LEAST * (1 - LEAST) / REPEATS) ** 0.5
 
 
-def least(name, method, clusters):
+def worst_coverage(name, method, clusters):
     """The coverage in the worst population."""
     kind = replace(KINDS[name], methods={method: KINDS[name].methods[method]})
     return min(
@@ -29,24 +29,24 @@ def least(name, method, clusters):
 def test_intervals_keep_their_coverage_in_every_population(name, clusters):
     if clusters < KINDS[name].fewest:
         pytest.skip("the range is given")
-    coverage, where = least(name, "ours", clusters)
-    assert coverage >= LEAST - ERROR, where
+    coverage, population = worst_coverage(name, "ours", clusters)
+    assert coverage >= LEAST - ERROR, population
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 @pytest.mark.parametrize("method", ["t", "bootstrap"])
 def test_textbook_intervals_fail_the_same_test(name, method):
-    assert least(name, method, 20)[0] < 0.9
+    assert worst_coverage(name, method, 20)[0] < 0.9
 
 
 @pytest.mark.slow
 def test_no_mean_of_fewer_clusters_keeps_its_coverage():
     # With 20 clusters, a tenth of the population is missed with a probability of 0.12: the ends agree.
-    assert least("means", "ours", 20)[0] < 0.9
+    assert worst_coverage("means", "ours", 20)[0] < 0.9
 
 
-@pytest.mark.parametrize("population", [SHARES[2], MEANS[0], DIFFERENCES[7]], ids=lambda each: each.name)
+@pytest.mark.parametrize("population", [SHARES[2], MEANS[0], DIFFERENCES[7]], ids=lambda population: population.name)
 def test_populations_have_the_mean_that_they_state(population):
     sample = population.draw(np.random.default_rng(0), (4000, 10))
     means = (sample.one - sample.other).mean(1)
@@ -59,10 +59,10 @@ def test_the_simulated_intervals_are_those_of_the_report():
         sample = population.draw(random, (3, clusters))
         name = next(name for name, kind in KINDS.items() if population in kind.populations)
         low, high = KINDS[name].methods["ours"](sample)
-        for row, (one, other) in enumerate(zip(*map(torch.from_numpy, sample[:2]), strict=True)):
+        for row, (first, other) in enumerate(zip(*map(torch.from_numpy, sample[:2]), strict=True)):
             trials = int(sample.trials[row])
-            single = interval(one) if name == "means" else rate(one, trials) if name == "shares" else None
-            single = single or paired_shares(one, other, trials)
+            single = interval(first) if name == "means" else rate(first, trials) if name == "shares" else None
+            single = single or paired_shares(first, other, trials)
             assert single.kind == "interval"
             assert single[1:3] == pytest.approx((min(low[row], single.mean), max(high[row], single.mean)), abs=1e-12)
 

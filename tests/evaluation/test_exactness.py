@@ -17,7 +17,7 @@ from transforms.scene import scene_of
 
 VIEWS = Compose([Affine(degrees=30, scale=(0.7, 1.3), translate=0.1), Perspective(0.2), Brightness(0.1)])
 RISKS = [Mean(), CVaR(0.3), WorstOf(2), SoftMax(0.05)]
-ESTIMATED = ("mean", "stderr", "snr", "grad")
+FIELDS = ("mean", "stderr", "snr", "grad")
 double = torch.float64
 
 
@@ -47,9 +47,9 @@ class Setting:
         return self.loss(pixels, torch.arange(3).repeat_interleave(len(u))).unflatten(0, (3, -1))
 
 
-def close(result, wanted, rtol=1e-12):
-    for name in ESTIMATED:
-        a, b = getattr(result, name), getattr(wanted, name)
+def close(result, expected, rtol=1e-12):
+    for name in FIELDS:
+        a, b = getattr(result, name), getattr(expected, name)
         scale = b.abs().max().item()
         torch.testing.assert_close(a, b, rtol=rtol, atol=rtol * scale, msg=lambda text, name=name: f"{name}: {text}")
 
@@ -68,10 +68,10 @@ def test_the_gradient_equals_a_single_graph(risk, n, shared):
     leaf = setting.delta.clone().requires_grad_()
     losses = setting.losses(leaf, u)
     value = risk.value(losses)
-    (wanted,) = torch.autograd.grad(value.mean() if shared else value.sum(), leaf)
+    (expected,) = torch.autograd.grad(value.mean() if shared else value.sum(), leaf)
     results = [setting.estimate(EOT(VIEWS, views=n, chunk=chunk, risk=risk), u) for chunk in (100, 1, 5)]
     for result in results:
-        torch.testing.assert_close(result.grad, wanted, rtol=1e-12, atol=1e-12 * wanted.abs().max().item())
+        torch.testing.assert_close(result.grad, expected, rtol=1e-12, atol=1e-12 * expected.abs().max().item())
         torch.testing.assert_close(result.mean, losses.mean(1), rtol=1e-12, atol=1e-12)
         if n > 1:  # one view has no SNR
             close(result, results[0])
@@ -85,8 +85,8 @@ def test_chunks_change_only_the_last_digits_of_float32(risk, shared):
     whole = setting.estimate(EOT(VIEWS, chunk=48, risk=risk), u)
     for chunk in (1, 5, 16, 31):
         result = setting.estimate(EOT(VIEWS, chunk=chunk, risk=risk), u)
-        within = 1e-6 / risk.temperature if isinstance(risk, SoftMax) else 1e-6  # exp(l / tau) magnifies rounding
-        assert (result.grad - whole.grad).norm() <= within * whole.grad.norm()
+        tolerance = 1e-6 / risk.temperature if isinstance(risk, SoftMax) else 1e-6  # exp(l / tau) magnifies rounding
+        assert (result.grad - whole.grad).norm() <= tolerance * whole.grad.norm()
         close(result, whole, 1e-4)  # snr is a difference of large numbers
 
 
@@ -98,29 +98,29 @@ def test_the_number_of_processes_does_not_change_the_estimate(size, n, risk, sha
     if isinstance(risk, WorstOf) and n % risk.k:
         pytest.skip("not a multiple")
     setting, u, eot = Setting(shared=shared), coordinates(n), EOT(VIEWS, chunk=5, risk=risk)
-    alone = setting.estimate(eot, u)
+    single = setting.estimate(eot, u)
     for result in together(size, lambda world: setting.estimate(eot, u, world)):
         if n == 1:
             assert result.snr.isnan().all()
-            result, alone = (e._replace(snr=e.mean) for e in (result, alone))
-        close(result, alone)
+            result, single = (e._replace(snr=e.mean) for e in (result, single))
+        close(result, single)
 
 
 @pytest.mark.parametrize("risk", RISKS, ids=lambda risk: type(risk).__name__)
 def test_all_processes_hold_the_same_bits(risk):
     u, eot = coordinates(12, torch.float32), EOT(VIEWS, chunk=5, risk=risk)
-    first, *others = together(3, lambda world: Setting(torch.float32).estimate(eot, u, world))
-    for other in others:
+    first, *rest = together(3, lambda world: Setting(torch.float32).estimate(eot, u, world))
+    for other in rest:
         assert all(torch.equal(a, b) for a, b in zip(first[:4], other[:4], strict=True))
 
 
 @pytest.mark.parametrize(("size", "n", "parts"), [(4, 8, [6] * 4), (2, 1, [2, 1])], ids=["views", "pictures"])
 def test_each_process_takes_its_part_only(size, n, parts):
     def work(world):
-        setting, seen = Setting(), []
-        setting.loss = lambda pixels, rows: seen.append(len(pixels)) or pixels.flatten(1).square().sum(1)
+        setting, counts = Setting(), []
+        setting.loss = lambda pixels, rows: counts.append(len(pixels)) or pixels.flatten(1).square().sum(1)
         setting.estimate(EOT(VIEWS, chunk=5), coordinates(n), world)
-        return sum(seen)
+        return sum(counts)
 
     assert together(size, work) == parts  # of 3 pictures x n views
 
@@ -128,7 +128,7 @@ def test_each_process_takes_its_part_only(size, n, parts):
 @pytest.mark.parametrize("risk", RISKS, ids=lambda risk: type(risk).__name__)
 def test_out_of_memory_changes_only_the_chunk(risk):
     u = coordinates(16)
-    wanted, small = Setting().estimate(EOT(VIEWS, risk=risk), u), Setting()
+    expected, small = Setting().estimate(EOT(VIEWS, risk=risk), u), Setting()
 
     def loss(pixels, rows):
         if len(pixels) > 3:
@@ -137,21 +137,21 @@ def test_out_of_memory_changes_only_the_chunk(risk):
 
     small.loss = loss
     result = small.estimate(EOT(VIEWS, chunk=48, risk=risk), u)
-    close(result, wanted)
-    assert result.chunk < wanted.chunk == 32
+    close(result, expected)
+    assert result.chunk < expected.chunk == 32
 
 
 def test_views_of_zero_weight_are_not_differentiated():
-    setting, differentiated = Setting(), []
+    setting, gradient_counts = Setting(), []
 
     def loss(pixels, rows):
-        differentiated.append(len(pixels) * pixels.requires_grad)
+        gradient_counts.append(len(pixels) * pixels.requires_grad)
         return Setting.loss(setting, pixels, rows)
 
     setting.loss = loss
     setting.estimate(EOT(VIEWS, risk=WorstOf(8)), coordinates(16))
-    assert sum(differentiated) == 6  # two of sixteen views, of three pictures
-    assert len(differentiated) > 1
+    assert sum(gradient_counts) == 6  # two of sixteen views, of three pictures
+    assert len(gradient_counts) > 1
 
 
 @pytest.mark.slow
@@ -165,11 +165,11 @@ def test_the_noise_of_few_views_predicts_the_cosine_of_any_number():
         result = setting.estimate(EOT(VIEWS), u)
         return F.cosine_similarity(result.grad.flatten(1), truth, dim=1), result
 
-    few = [cosine(8, seed)[1] for seed in range(40)]
-    noise = torch.stack([e.grad.flatten(1).square().sum(1) / (1 + e.snr) for e in few]).mean(0) * 8
+    estimates = [cosine(8, seed)[1] for seed in range(40)]
+    noise = torch.stack([e.grad.flatten(1).square().sum(1) / (1 + e.snr) for e in estimates]).mean(0) * 8
     c = noise / truth.square().sum(1)
     for n in (4, 16, 64):
-        measured = torch.stack([cosine(n, seed)[0].square() for seed in range(100, 130)]).mean(0)
-        torch.testing.assert_close(measured, n / (n + c), rtol=0.05, atol=0.02)
-    best = few[0]
+        mean_square = torch.stack([cosine(n, seed)[0].square() for seed in range(100, 130)]).mean(0)
+        torch.testing.assert_close(mean_square, n / (n + c), rtol=0.05, atol=0.02)
+    best = estimates[0]
     torch.testing.assert_close(best.cosine.square(), best.views / (best.views + best.c))

@@ -12,26 +12,26 @@ from attacks.evaluation.intervals import EXTRA, FEWEST_MEANS, FEWEST_SHARES, int
 double = torch.float64
 
 
-def clustered(seed, clusters=40, views=8, between=1.0, within=1.0):
+def cluster_values(seed, clusters=40, views=8, between_sd=1.0, within_sd=1.0):
     """Values of mean 0 whose views share their cluster's own level."""
     generator = torch.Generator().manual_seed(seed)
-    level = between * torch.randn(clusters, 1, generator=generator, dtype=double)
-    return level + within * torch.randn(clusters, views, generator=generator, dtype=double)
+    level = between_sd * torch.randn(clusters, 1, generator=generator, dtype=double)
+    return level + within_sd * torch.randn(clusters, views, generator=generator, dtype=double)
 
 
 def shares(seed, clusters=20, views=8, like=1.0):
     """Shares of views that are hits, of rate 0.5, more correlated within a cluster for a larger `like`."""
-    return (clustered(seed, clusters, views, between=like) > 0).double().mean(1)
+    return (cluster_values(seed, clusters, views, between_sd=like) > 0).double().mean(1)
 
 
 def test_the_interval_of_symmetric_values_is_students_t():
-    values = torch.cat([clustered(0, 20)[:, 0], -clustered(0, 20)[:, 0]])
+    values = torch.cat([cluster_values(0, 20)[:, 0], -cluster_values(0, 20)[:, 0]])
     theirs = scipy.stats.ttest_1samp(values.numpy(), 0).confidence_interval(0.95)
     assert interval(values)[1:] == (pytest.approx(theirs.low), pytest.approx(theirs.high), "interval")
 
 
 def test_the_interval_of_skewed_values_adds_johnsons_shift_on_the_side_of_the_tail():
-    values = clustered(1, 35)[:, 0].exp()
+    values = cluster_values(1, 35)[:, 0].exp()
     theirs = scipy.stats.ttest_1samp(values.numpy(), 0).confidence_interval(0.95)
     mean, spread, n = float(values.mean()), float(values.std()), 35
     third = float(((values - mean) ** 3).mean())  # Johnson 1978: mu3 / (6 s^2 n) + mu3 / (3 s^4) (mean - mu)^2
@@ -41,17 +41,17 @@ def test_the_interval_of_skewed_values_adds_johnsons_shift_on_the_side_of_the_ta
 
 @pytest.mark.parametrize("clusters", [2, 5, FEWEST_MEANS - 1])
 def test_of_few_clusters_the_range_is_given(clusters):
-    values = clustered(clusters, clusters)
+    values = cluster_values(clusters, clusters)
     units = values.mean(1)
-    wanted = (units.mean(), units.min(), units.max())
-    assert interval(values) == (*(pytest.approx(float(each)) for each in wanted), "range")
-    for few in range(1, FEWEST_SHARES):
-        result = rate(shares(0, few), 8)
-        assert result.kind == ("range" if few > 1 else "interval")
+    expected = (units.mean(), units.min(), units.max())
+    assert interval(values) == (*(pytest.approx(float(end)) for end in expected), "range")
+    for count in range(1, FEWEST_SHARES):
+        result = rate(shares(0, count), 8)
+        assert result.kind == ("range" if count > 1 else "interval")
 
 
 def test_the_views_of_a_single_cluster_are_its_units():
-    values = clustered(0, clusters=1, views=200)
+    values = cluster_values(0, clusters=1, views=200)
     assert interval(values) == interval(values[0])
     theirs = scipy.stats.binomtest(150, 200).proportion_ci(0.95, "wilson")
     assert rate(torch.tensor([0.75]), 200) == (
@@ -71,14 +71,14 @@ def test_constant_values_have_no_width(shape, value):
 @pytest.mark.parametrize("clusters", [2, 7, 30, 90])
 def test_ends_stay_in_the_range_of_the_values_and_around_the_mean(clusters):
     for seed in range(20):
-        values = clustered(seed, clusters, views=3).exp()  # a long tail
+        values = cluster_values(seed, clusters, views=3).exp()  # a long tail
         mean, low, high, _ = interval(values)
         units = values.mean(1)
         assert units.min() <= low <= mean <= high <= units.max() and low < high
 
 
 def test_a_mirrored_sample_has_the_mirrored_interval():
-    values = clustered(0).exp()
+    values = cluster_values(0).exp()
     mean, low, high, _ = interval(values)
     assert interval(-values)[:3] == pytest.approx((-mean, -high, -low), abs=1e-12)
     for clusters in (5, 20, 60):
@@ -87,14 +87,14 @@ def test_a_mirrored_sample_has_the_mirrored_interval():
 
 
 def test_nan_gives_nan():
-    assert all(math.isnan(each) for each in interval(torch.tensor([[0.1], [math.nan], [0.2]]))[:3])
+    assert all(math.isnan(end) for end in interval(torch.tensor([[0.1], [math.nan], [0.2]]))[:3])
 
 
 @pytest.mark.parametrize("hits", [0, 1, 30, 60, 61])
 def test_a_rate_of_independent_trials_is_between_jeffreys_and_clopper_pearsons(hits):
     # 61 clusters of one view each, most of which agree, have a worth of at most their number.
-    one = torch.tensor([1.0] * hits + [0.0] * (61 - hits))
-    mean, low, high, _ = rate(one, 1)
+    hits_by_cluster = torch.tensor([1.0] * hits + [0.0] * (61 - hits))
+    mean, low, high, _ = rate(hits_by_cluster, 1)
     exact = scipy.stats.binomtest(hits, 61).proportion_ci(0.95, "exact")
     jeffreys = scipy.stats.beta(hits + 0.5, 61 - hits + 0.5)
     assert mean == pytest.approx(hits / 61)
@@ -132,7 +132,7 @@ def test_unequal_trials_count_as_their_harmonic_mean():
 
 @pytest.mark.parametrize("n", [6, 7, 20, 101])
 def test_the_interval_of_a_median_is_the_shortest_of_which_each_end_errs_in_one_of_forty(n):
-    values = clustered(n, clusters=n, views=1)[:, 0]
+    values = cluster_values(n, clusters=n, views=1)[:, 0]
     rising, below = sorted(values.tolist()), [sum(math.comb(n, i) for i in range(k)) / 2**n for k in range(n + 1)]
     k = sum(error <= 0.025 for error in below) - 1  # how many of the values at each end lie outside
     assert median(values) == (rising[(n - 1) // 2], rising[k - 1], rising[n - k], "interval")
@@ -145,12 +145,12 @@ def test_the_interval_of_a_median_of_few_values_is_their_range(n):
 
 def test_quantiles_equal_numpy_and_lie_in_their_interval():
     for n in (1, 4, 33, 512):
-        values = clustered(n, clusters=n, views=1)[:, 0]
+        values = cluster_values(n, clusters=n, views=1)[:, 0]
         result, low, high, _ = quantile(values, 0.1)
         assert result == pytest.approx(np.quantile(values.numpy(), 0.1), abs=1e-12) and low <= result <= high
     values = np.random.default_rng(0).random((400, 50))  # uniform: the tenth percentile is 0.1
-    held = [low <= 0.1 <= high for _, low, high, _ in (quantile(torch.from_numpy(row), 0.1) for row in values)]
-    assert np.mean(held) >= 0.93
+    covers = [low <= 0.1 <= high for _, low, high, _ in (quantile(torch.from_numpy(row), 0.1) for row in values)]
+    assert np.mean(covers) >= 0.93
 
 
 @pytest.mark.parametrize(

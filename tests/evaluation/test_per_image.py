@@ -24,11 +24,11 @@ ARMS = {"clean": 1.0, "noise": 1.5, "no_eot": 3.0, "eot": 4.0}
 IDENTITY = torch.arange(60) // 4
 
 
-def scored(gallery, seen, count, goal):
+def view_scores(gallery, views, count, goal):
     """Scores of views (N,V,D) of the first rows of a gallery."""
     result, rows = [], Rows((gallery,))
     for row in range(count):
-        unit = F.normalize(seen[row].double(), dim=1)
+        unit = F.normalize(views[row].double(), dim=1)
         similarity = (unit @ gallery.double().T).float()
         marks = [best(unit, rows, (IDENTITY[row] == IDENTITY).nonzero()[:, 0]), best(unit, rows, torch.tensor([59]))]
         nearest, (rank, goal_rank) = search(unit, rows, 6, marks)
@@ -47,11 +47,11 @@ def a_run(count=12, size=16, goal=False):
     level = 0.3 * (1 + torch.rand(count, 1, 1, generator=generator))
     scores, success, worst = {}, {}, {}
     for bank, bank_noise in zip(("same", "wide"), noise, strict=True):
-        views = {arm: gallery[:count, None] + much * level * bank_noise for arm, much in ARMS.items()}
-        scores[bank] = {arm: scored(gallery, each, count, goal) for arm, each in views.items()}
-        success[bank] = {arm: IDENTITY[each.nearest] != IDENTITY[:count, None] for arm, each in scores[bank].items()}
-        worst[bank] = {arm: each.cosine.amax(1) + 0.1 for arm, each in scores[bank].items()}
-    names, labels = [f'{i}, "{i}".png' for i in range(count)], [str(int(each)) for each in IDENTITY[:count]]
+        views = {arm: gallery[:count, None] + factor * level * bank_noise for arm, factor in ARMS.items()}
+        scores[bank] = {arm: view_scores(gallery, row, count, goal) for arm, row in views.items()}
+        success[bank] = {arm: IDENTITY[row.nearest] != IDENTITY[:count, None] for arm, row in scores[bank].items()}
+        worst[bank] = {arm: row.cosine.amax(1) + 0.1 for arm, row in scores[bank].items()}
+    names, labels = [f'{i}, "{i}".png' for i in range(count)], [str(int(row)) for row in IDENTITY[:count]]
     limits = thresholds(impostors(gallery, IDENTITY))
     parts = {
         "pictures": {"picture": names, "cluster": CLUSTERS, "identity": labels},
@@ -83,34 +83,34 @@ def test_every_bank_arm_and_picture_has_a_row(result):
 def test_rows_equal_numpy(result, bank, arm):
     scores = result.scores[bank]
     columns = scores[arm].cosine, scores["clean"].cosine, scores[arm].rank
-    cosine, clean, rank = (each.double().numpy() for each in columns)
-    wanted = {
+    cosine, clean, rank = (entry.double().numpy() for entry in columns)
+    expected = {
         "cosine": cosine.mean(1),
         "shift": (cosine - clean).mean(1),
         "cosine_p10": np.quantile(cosine, 0.1, axis=1),
         "worst_cosine": result.worst[bank][arm].double().numpy(),
-        "median_rank": [statistics.median_low(each) for each in rank.tolist()],
+        "median_rank": [statistics.median_low(entry) for entry in rank.tolist()],
         "success": result.success[bank][arm].numpy().mean(1),
         "mrr": (1 / rank).mean(1),
         **{f"recall_at_{k}": (rank <= k).mean(1) for k in (1, 5, 10)},
         "knn": scores[arm].vote.numpy().mean(1),
     }
-    clean_hits, hits = (result.success[bank][each].numpy() for each in ("clean", arm))
-    wanted["survived"] = (~clean_hits).sum(1)
+    clean_hits, hits = (result.success[bank][entry].numpy() for entry in ("clean", arm))
+    expected["survived"] = (~clean_hits).sum(1)
     with np.errstate(invalid="ignore"):
         shares = (hits & ~clean_hits).sum(1) / (~clean_hits).sum(1)
     assert column(result, bank, arm, "success_survived").tolist() == [
         None if np.isnan(x) else pytest.approx(x) for x in shares
     ]
     assert column(result, bank, arm, "step").tolist() == (list(range(12)) if arm == "eot" else [None] * 12)
-    for name, values in wanted.items():
+    for name, values in expected.items():
         np.testing.assert_allclose(column(result, bank, arm, name), values, atol=1e-12, err_msg=name)
 
 
 def test_the_table_can_be_computed_from_the_file_alone(result, tmp_path):
     write_rows(tmp_path / "per_image.csv", result.rows)
-    again = read_rows(tmp_path / "per_image.csv")
-    assert arms_table(again) == arms_table(result.rows)  # bit for bit
+    read_back = read_rows(tmp_path / "per_image.csv")
+    assert arms_table(read_back) == arms_table(result.rows)  # bit for bit
 
 
 def test_table_intervals_equal_those_of_the_clusters(result):
@@ -136,17 +136,17 @@ def equal(cell, value):
 def test_success_of_surviving_views_skips_pictures_without_any():
     rows = [
         {"bank": "same", "arm": "eot", "picture": str(i), "cluster": cluster, "views": 4, "cosine": 0.5}
-        | {"survived": survived, "success_survived": share, "success": 1.0}
-        for i, (cluster, survived, share) in enumerate([("a", 4, 0.5), ("a", 0, None), ("b", 2, 1.0), ("c", 0, None)])
+        | {"survived": count, "success_survived": share, "success": 1.0}
+        for i, (cluster, count, share) in enumerate([("a", 4, 0.5), ("a", 0, None), ("b", 2, 1.0), ("c", 0, None)])
     ]
     rows = [dict.fromkeys(["shift", *COLUMNS]) | row for row in rows]
-    wanted = rate(torch.tensor([0.5, 1.0]), torch.tensor([4, 2]))
-    assert arms_table(rows)["same"]["eot"]["success_survived"] == wanted._asdict()
+    expected = rate(torch.tensor([0.5, 1.0]), torch.tensor([4, 2]))
+    assert arms_table(rows)["same"]["eot"]["success_survived"] == expected._asdict()
 
 
 def test_missing_measures_stay_empty(result):
     scores = result.scores.items()
-    bare = {bank: {arm: each._replace(vote=None) for arm, each in arms.items()} for bank, arms in scores}
+    bare = {bank: {arm: entry._replace(vote=None) for arm, entry in arms.items()} for bank, arms in scores}
     pictures = {"picture": result.names, "cluster": CLUSTERS, "identity": [""] * 12}
     parts = {"pictures": pictures, "steps": {}, "thresholds": {}}
     rows = per_image_rows(bare, result.success, result.worst, **parts)
@@ -163,24 +163,24 @@ def test_a_target_has_a_rank_and_a_cosine():
     run = a_run(goal=True)
     table, scores = arms_table(run.rows)["same"]["eot"], run.scores["same"]["eot"]
     assert equal(table["goal_cosine"], interval(by_cluster(scores.goal_cosine.double().mean(1), CLUSTERS)))
-    ranks_of = scores.goal_rank.double().median(1).values
-    lowest = [statistics.median_low(ranks_of[[c == name for c in CLUSTERS]].tolist()) for name in "abcdef"]
+    picture_ranks = scores.goal_rank.double().median(1).values
+    lowest = [statistics.median_low(picture_ranks[[c == name for c in CLUSTERS]].tolist()) for name in "abcdef"]
     assert table["goal_rank"] == median(torch.tensor(lowest))._asdict()
 
 
 def test_the_worst_view_is_the_one_least_affected():
     run = a_run(goal=True)
     scores = run.scores["same"]["eot"]
-    least = [each.index(min(each)) for each in scores.goal_cosine.tolist()]
-    assert resisting(scores).tolist() == [scores.cosine[i, view].item() for i, view in enumerate(least)]
+    worst_views = [entry.index(min(entry)) for entry in scores.goal_cosine.tolist()]
+    assert resisting(scores).tolist() == [scores.cosine[i, view].item() for i, view in enumerate(worst_views)]
     bare = scores._replace(goal_cosine=None)
-    assert resisting(bare).tolist() == [max(each) for each in scores.cosine.tolist()]
+    assert resisting(bare).tolist() == [max(entry) for entry in scores.cosine.tolist()]
 
 
 def test_a_single_picture_has_intervals_over_its_views():
     run = a_run(count=1, size=40, goal=True)
     views = {bank: (arms, run.success[bank]) for bank, arms in run.scores.items()}
-    alone, table = arms_table(run.rows), arms_table(run.rows, views=views)
+    by_cluster_table, table = arms_table(run.rows), arms_table(run.rows, views=views)
     for bank in ("same", "wide"):
         scores, result = run.scores[bank]["eot"], table[bank]["eot"]
         assert result["cosine"] == interval(scores.cosine)._asdict()
@@ -192,6 +192,6 @@ def test_a_single_picture_has_intervals_over_its_views():
         assert result["goal_rank"] == median(scores.goal_rank[0])._asdict()
         assert result["cosine_p10"] == quantile(scores.cosine[0].double(), 0.1)._asdict()
         assert result["worst_cosine"]["low"] == result["worst_cosine"]["high"]
-        for name, cell in alone[bank]["eot"].items():
+        for name, cell in by_cluster_table[bank]["eot"].items():
             if name != "tar":
                 assert cell["mean"] == pytest.approx(result[name]["mean"], abs=1e-9), name

@@ -12,24 +12,24 @@ from attacks.evaluation.significance import fewest_clusters, sign_flip
 def power_of_t(effect, n):
     """Of a two-sided t test of normal differences, with a standard deviation of 1."""
     end = scipy.stats.t.ppf(0.975, n - 1)
-    away = effect * n**0.5
-    return scipy.stats.nct.sf(end, n - 1, away) + scipy.stats.nct.cdf(-end, n - 1, away)
+    shift = effect * n**0.5
+    return scipy.stats.nct.sf(end, n - 1, shift) + scipy.stats.nct.cdf(-end, n - 1, shift)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("effect", [0.35, 0.6, 1.1])
 def test_normal_differences_need_as_many_clusters_as_the_t_test(effect):
     pilot = torch.from_numpy(scipy.stats.norm.ppf((np.arange(400) + 0.5) / 400) / 20)
-    planned = clusters_for_power(pilot + 0.3, effect * float(pilot.std()))
-    wanted = next(n for n in range(3, 300) if power_of_t(effect, n) >= 0.8)
-    assert abs(planned - wanted) <= max(1, 0.05 * wanted)
+    plan = clusters_for_power(pilot + 0.3, effect * float(pilot.std()))
+    expected = next(n for n in range(3, 300) if power_of_t(effect, n) >= 0.8)
+    assert abs(plan - expected) <= max(1, 0.05 * expected)
 
 
 @pytest.mark.parametrize("n", [6, 10, 14])
 def test_the_power_is_the_share_of_studies_that_the_test_finds(n):
     studies = np.random.default_rng(n).normal(0.8, 1, size=(300, n))
-    wanted = np.mean([sign_flip(torch.from_numpy(row)) < 0.05 for row in studies])
-    assert flip_power(studies) == pytest.approx(wanted, abs=0 if n <= 12 else 0.02)
+    expected = np.mean([sign_flip(torch.from_numpy(row)) < 0.05 for row in studies])
+    assert flip_power(studies) == pytest.approx(expected, abs=0 if n <= 12 else 0.02)
 
 
 def test_without_a_difference_one_study_in_twenty_is_significant():
@@ -50,7 +50,7 @@ def test_clear_differences_need_the_fewest_clusters_that_can_be_significant():
 
 
 @pytest.mark.parametrize(
-    ("plan", "what"),
+    ("plan", "message"),
     [
         (lambda: clusters_for_power(torch.tensor([0.1]), 0.1), "at least 2 clusters; got 1"),
         (lambda: clusters_for_power(torch.tensor([0.1, 0.2]), 0.0), "`effect` must be .* got 0"),
@@ -60,6 +60,6 @@ def test_clear_differences_need_the_fewest_clusters_that_can_be_significant():
         (lambda: clusters_from_rates(0.5, 0.2, 1.0, 64), "`correlation` must lie in 0..1"),
     ],
 )
-def test_impossible_plans_are_refused(plan, what):
-    with pytest.raises(ValueError, match=what):
+def test_impossible_plans_are_refused(plan, message):
+    with pytest.raises(ValueError, match=message):
         plan()

@@ -22,21 +22,21 @@ def result(radius, clusters=CLUSTERS, eps=1.0):
 
 
 def radii(value=0):
-    drawn = torch.rand(len(CLUSTERS), generator=torch.Generator().manual_seed(value), dtype=torch.float64) * 1.5
-    return torch.where(drawn > 1, math.inf, drawn)
+    values = torch.rand(len(CLUSTERS), generator=torch.Generator().manual_seed(value), dtype=torch.float64) * 1.5
+    return torch.where(values > 1, math.inf, values)
 
 
 @pytest.mark.parametrize("value", range(5))
 def test_the_curve_is_the_distribution_of_the_radii_and_never_falls(value):
     radius = radii(value)
     points = curve(radius, CLUSTERS, 1.0)
-    means = [each.mean for _, each in points]
+    means = [rate.mean for _, rate in points]
     assert means == sorted(means) and means[0] == 0
     groups = {name: [float(r) for r, c in zip(radius, CLUSTERS, strict=True) if c == name] for name in CLUSTERS}
-    for eps, each in points:
-        wanted = np.mean([np.mean([r <= eps for r in group]) for group in groups.values()])
-        assert each.mean == pytest.approx(wanted)
-        assert each.low <= each.mean <= each.high
+    for eps, rate in points:
+        expected = np.mean([np.mean([r <= eps for r in group]) for group in groups.values()])
+        assert rate.mean == pytest.approx(expected)
+        assert rate.low <= rate.mean <= rate.high
 
 
 def test_a_radius_of_whole_levels_counts_at_its_level():
@@ -49,18 +49,18 @@ def test_a_radius_of_whole_levels_counts_at_its_level():
 def test_the_median_is_that_of_the_clusters_and_none_beyond_the_largest():
     radius = torch.tensor([0.2, 0.4, 0.1, 0.3, 0.5, math.inf, 0.6], dtype=torch.float64)
     assert medians(radius, tuple("aabbbcc")).tolist() == [0.2, 0.3, 0.6]
-    few = result(radius, tuple("aabbbcc")).to_dict()
-    assert few["median"]["mean"] == 0.3 and few["beyond"] == 1 and few["passes"]["runs"] == 3
-    none = result(torch.full((7,), math.inf).double(), tuple("abcdefg")).to_dict()
-    assert none["median"]["mean"] is None and none["beyond"] == 7
-    assert words(none["median"], "linf", 8 / 255).startswith("> 8")
+    content = result(radius, tuple("aabbbcc")).to_dict()
+    assert content["median"]["mean"] == 0.3 and content["beyond"] == 1 and content["passes"]["runs"] == 3
+    beyond = result(torch.full((7,), math.inf).double(), tuple("abcdefg")).to_dict()
+    assert beyond["median"]["mean"] is None and beyond["beyond"] == 7
+    assert words(beyond["median"], "linf", 8 / 255).startswith("> 8")
 
 
 def test_the_rows_have_what_the_tables_are_computed_from():
-    found = result(radii())
-    rows, content = found.rows(), found.to_dict()
-    again = torch.tensor([math.inf if row["radius"] is None else row["radius"] for row in rows], dtype=torch.float64)
-    assert torch.equal(again, found.radius)
+    radii_result = result(radii())
+    rows, content = radii_result.rows(), radii_result.to_dict()
+    radius = torch.tensor([math.inf if row["radius"] is None else row["radius"] for row in rows], dtype=torch.float64)
+    assert torch.equal(radius, radii_result.radius)
     assert [point["success"] for point in content["curve"]] == [
-        each._asdict() for _, each in curve(again, [row["cluster"] for row in rows], rows[0]["largest"])
+        rate._asdict() for _, rate in curve(radius, [row["cluster"] for row in rows], rows[0]["largest"])
     ]

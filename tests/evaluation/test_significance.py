@@ -20,28 +20,29 @@ from attacks.evaluation.significance import (
 )
 
 
-def some(n, seed=0, shift=0.3):
+def normal_values(n, seed=0, shift=0.3):
     return shift + torch.randn(n, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 def test_a_paired_difference_is_that_of_each_cluster_in_each_view():
-    one, other = some(180).view(36, 5), some(180, seed=1).view(36, 5)
-    assert mean_difference(one, other) == interval(one - other)
-    level = 100 * some(36, seed=2)[:, None]  # the common level of the arms cancels
-    assert mean_difference(one + level, other + level)[:3] == pytest.approx(mean_difference(one, other)[:3], abs=1e-9)
+    first, other = normal_values(180).view(36, 5), normal_values(180, seed=1).view(36, 5)
+    assert mean_difference(first, other) == interval(first - other)
+    level = 100 * normal_values(36, seed=2)[:, None]  # the common level of the arms cancels
+    shifted_arms = mean_difference(first + level, other + level)
+    assert shifted_arms[:3] == pytest.approx(mean_difference(first, other)[:3], abs=1e-9)
     with pytest.raises(ValueError, match="pairs"):
-        mean_difference(one, other[:, :1])
+        mean_difference(first, other[:, :1])
 
 
 def test_the_difference_of_shares_combines_their_intervals_as_newcombe_does():
     # 50 pairs: on 36 both succeed, on 12 only the first, on 2 only the other. Newcombe (1998, table II, method 10)
     # has 0.0569 and 0.3404 from Wilson's intervals.
-    one, other = torch.tensor([1.0] * 48 + [0.0] * 2), torch.tensor([1.0] * 36 + [0.0] * 12 + [1.0] * 2)
-    mean, low, high, kind = paired_shares(one, other, 1)
+    arm, other = torch.tensor([1.0] * 48 + [0.0] * 2), torch.tensor([1.0] * 36 + [0.0] * 12 + [1.0] * 2)
+    mean, low, high, kind = paired_shares(arm, other, 1)
     assert (mean, kind) == (pytest.approx(0.2), "interval")
     assert (low, high) == pytest.approx((0.0569, 0.3404), abs=0.02)
-    correlation = scipy.stats.pearsonr(one, other).statistic
-    first, second = rate(one, 1), rate(other, 1)
+    correlation = scipy.stats.pearsonr(arm, other).statistic
+    first, second = rate(arm, 1), rate(other, 1)
     a, b = first.mean - first.low, second.high - second.mean
     below = (a**2 - 2 * min(correlation, correlation * 49 / 50) * a * b + b**2) ** 0.5
     assert low == pytest.approx(mean - below, abs=1e-6)
@@ -49,17 +50,16 @@ def test_the_difference_of_shares_combines_their_intervals_as_newcombe_does():
 
 def test_swapped_arms_have_the_mirrored_interval_and_ends_stay_within_one():
     for n in (2, 5, 12, 40):
-        one, other = torch.rand(n, generator=torch.Generator().manual_seed(n)), torch.linspace(0, 0.9, n)
-        mean, low, high, kind = paired_shares(one, other, 8)
-        assert paired_shares(other, one, 8) == (*(pytest.approx(x, abs=1e-9) for x in (-mean, -high, -low)), kind)
+        first, other = torch.rand(n, generator=torch.Generator().manual_seed(n)), torch.linspace(0, 0.9, n)
+        mean, low, high, kind = paired_shares(first, other, 8)
+        assert paired_shares(other, first, 8) == (*(pytest.approx(x, abs=1e-9) for x in (-mean, -high, -low)), kind)
         assert -1 <= low <= mean <= high <= 1
         assert (kind == "range") == (n < FEWEST_SHARES)
-    one, other = torch.ones(10), torch.zeros(10)  # no cluster differs from the rest, yet the interval has a width
-    assert (
-        paired_shares(one, other, 8).mean == paired_shares(one, other, 8).high == 1 > paired_shares(one, other, 8).low
-    )
+    first, other = torch.ones(10), torch.zeros(10)  # no cluster differs from the rest, yet the interval has a width
+    result = paired_shares(first, other, 8)
+    assert result.mean == result.high == 1 > result.low
     with pytest.raises(ValueError, match="pairs"):
-        paired_shares(one, other[:3], 8)
+        paired_shares(first, other[:3], 8)
 
 
 @pytest.mark.parametrize("n", [1, 2, 8, EXACT, 40])
@@ -77,7 +77,7 @@ def test_the_needed_clusters_are_the_fewest_that_holm_leaves_below_the_level():
 
 @pytest.mark.parametrize("n", [2, 5, 13])
 def test_all_sign_flips_are_counted(n):
-    for values in (some(n), some(n).round(decimals=0)):
+    for values in (normal_values(n), normal_values(n).round(decimals=0)):
         flips = scipy.stats.permutation_test(
             (values.numpy(),), np.mean, permutation_type="samples", n_resamples=np.inf
         )
@@ -85,7 +85,7 @@ def test_all_sign_flips_are_counted(n):
 
 
 def test_random_flips_approximate_the_exact_p_value(monkeypatch):
-    values = some(30, shift=0.55)
+    values = normal_values(30, shift=0.55)
     exact = sign_flip(values)
     assert 0.01 < exact < 0.2
     monkeypatch.setattr("attacks.evaluation.significance.EXACT", 29)
@@ -100,7 +100,7 @@ def test_rounding_does_not_break_ties_of_sums():
 
 @pytest.mark.parametrize("n", [5, 50])
 def test_a_p_value_does_not_depend_on_sign_or_scale(n):
-    values = some(n)
+    values = normal_values(n)
     assert sign_flip(values) == sign_flip(-values) == sign_flip(1000 * values)
 
 
@@ -116,8 +116,8 @@ def test_holm_equals_the_closed_bonferroni_test(seed):
     p = np.random.default_rng(seed).random(6) ** 3
     p[4] = p[1]
     sets = [group for size in range(1, 7) for group in combinations(range(6), size)]
-    wanted = [max(min(1, len(group) * p[list(group)].min()) for group in sets if i in group) for i in range(6)]
-    assert holm(p.tolist()) == pytest.approx(wanted, abs=1e-15)
+    expected = [max(min(1, len(group) * p[list(group)].min()) for group in sets if i in group) for i in range(6)]
+    assert holm(p.tolist()) == pytest.approx(expected, abs=1e-15)
 
 
 def test_holm_takes_empty_lists_and_refuses_invalid_probabilities():

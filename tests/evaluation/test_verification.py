@@ -21,66 +21,68 @@ def gallery(seed=0, rows=25):
     return torch.randn(rows, 6, generator=generator), torch.randint(8, (rows,), generator=generator)
 
 
-@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("with_names", [True, False])
 @pytest.mark.parametrize("seed", range(3))
-def test_thresholds_true_accepts_votes_and_ranks_follow_from_embeddings_and_identities(named, seed):
+def test_thresholds_true_accepts_votes_and_ranks_follow_from_embeddings_and_identities(with_names, seed):
     """Against numpy, pair by pair: two rows of one identity, or of one cluster, are no impostors, and a picture whose
     identity has no other is in no measure of retrieval."""
     generator = np.random.default_rng(seed)
     people, clusters = generator.integers(0, 30, 60), generator.integers(0, 25, 60)
     images = torch.from_numpy(generator.integers(0, 256, (60, 3, 2, 2)) / 255).float()
     shelf = Pictures(tuple(map(str, range(60))), images, clusters=tuple(map(str, clusters))).shelf()
-    known = on_shelf(replace(shelf, labels=tuple(f"person {p}" if p and named else None for p in people)))
+    gallery_rows = on_shelf(replace(shelf, labels=tuple(f"person {p}" if p and with_names else None for p in people)))
     encoder, queries, k = lambda x: x.flatten(1) - 0.5, torch.arange(20), 3
     rows = encoder(images)
-    judge = Judge(encoder, rows[:20], rows, known, queries, neighbours=k)
+    judge = Judge(encoder, rows[:20], rows, gallery_rows, queries, neighbours=k)
     views = bank(Compose([Brightness(0.3)]), 4, seed=seed, purpose="evaluate")
     scores, cosines = judge(images[:20], queries, views), judge.impostors()
     unit = rows.double().numpy() / np.linalg.norm(rows.double(), axis=1)[:, None]
-    same = np.eye(60, dtype=bool)
-    if named:
-        same |= (people[:, None] == people) & (people > 0)
-    wanted = [unit[i] @ unit[j] for i in range(60) for j in range(i) if not same[i, j] and clusters[i] != clusters[j]]
-    np.testing.assert_allclose(np.sort(cosines), np.sort(wanted), atol=1e-6)
+    match = np.eye(60, dtype=bool)
+    if with_names:
+        match |= (people[:, None] == people) & (people > 0)
+    expected = [
+        unit[i] @ unit[j] for i in range(60) for j in range(i) if not match[i, j] and clusters[i] != clusters[j]
+    ]
+    np.testing.assert_allclose(np.sort(cosines), np.sort(expected), atol=1e-6)
     limits = thresholds(cosines, (0.01, 0.05))
     table = per_image_rows(
         {"same": {"clean": scores}},
         {"same": {"clean": judge.success(scores, queries)}},
         {"same": {"clean": scores.cosine.amax(1)}},
-        pictures={"picture": known.names[:20]},
+        pictures={"picture": gallery_rows.names[:20]},
         steps={},
         thresholds=limits,
-        alone=known.alone(queries),
+        alone=gallery_rows.alone(queries),
     )
     for i, row in enumerate(table):
-        seen = encoder(views.transforms(images[[i] * 4], views.u)).double().numpy()
-        alike = seen / np.linalg.norm(seen, axis=1)[:, None] @ unit.T
-        others, votes, firsts = np.delete(np.arange(60), i), [], []
+        features = encoder(views.transforms(images[[i] * 4], views.u)).double().numpy()
+        alike = features / np.linalg.norm(features, axis=1)[:, None] @ unit.T
+        candidates, votes, firsts = np.delete(np.arange(60), i), [], []
         for view in alike:
-            near = others[np.argsort(-view[others])][:k]
-            numbers = np.where(people[near] > 0, people[near], -near - 1) if named else -near - 1
+            near = candidates[np.argsort(-view[candidates])][:k]
+            numbers = np.where(people[near] > 0, people[near], -near - 1) if with_names else -near - 1
             counts = [(-np.sum(numbers == number), place) for place, number in enumerate(numbers)]
-            votes.append(same[i, near[min(counts)[1]]])
-            firsts.append(1 + np.sum(view > view[same[i]].max()))
-        assert row["success"] == np.mean([not same[i, view.argmax()] for view in alike])
+            votes.append(match[i, near[min(counts)[1]]])
+            firsts.append(1 + np.sum(view > view[match[i]].max()))
+        assert row["success"] == np.mean([not match[i, view.argmax()] for view in alike])
         for far, limit in limits.items():
-            assert limit == pytest.approx(np.sort(wanted)[::-1][int(far * len(wanted))], abs=1e-6)
+            assert limit == pytest.approx(np.sort(expected)[::-1][int(far * len(expected))], abs=1e-6)
             assert row[f"tar_{far:g}"] == np.mean(alike[:, i] >= limit)
-        alone = named and same[i].sum() == 1
-        assert row["knn"] == (np.mean(votes) if named and not alone else None)
-        assert row["recall_at_1"] == (None if alone else np.mean(np.array(firsts) == 1))
-        assert row["mrr"] == (None if alone else pytest.approx(np.mean(1 / np.array(firsts))))
-    assert 0 < sum(row["knn"] is None for row in table) < 20 or not named
+        single = with_names and match[i].sum() == 1
+        assert row["knn"] == (np.mean(votes) if with_names and not single else None)
+        assert row["recall_at_1"] == (None if single else np.mean(np.array(firsts) == 1))
+        assert row["mrr"] == (None if single else pytest.approx(np.mean(1 / np.array(firsts))))
+    assert 0 < sum(row["knn"] is None for row in table) < 20 or not with_names
 
 
 def test_too_many_pairs_are_sampled_evenly_and_deterministically():
     rows, identity = gallery(rows=60)
-    everything, some = impostors(rows, identity), impostors(rows, identity, limit=500)
-    assert len(some) == 500 < len(everything) and torch.equal(some, impostors(rows, identity, limit=500))
+    everything, sample = impostors(rows, identity), impostors(rows, identity, limit=500)
+    assert len(sample) == 500 < len(everything) and torch.equal(sample, impostors(rows, identity, limit=500))
     left = list(everything.numpy().round(9))
-    for value in some.numpy().round(9):
+    for value in sample.numpy().round(9):
         left.remove(value)  # each is one of all pairs, and none is repeated
-    assert float(some.mean()) == pytest.approx(float(everything.mean()), abs=4 * float(everything.std()) / 500**0.5)
+    assert float(sample.mean()) == pytest.approx(float(everything.mean()), abs=4 * float(everything.std()) / 500**0.5)
 
 
 @pytest.mark.parametrize(("count", "limit"), [(0, 5), (5, 5), (6, 5), (7, 5), (99, 5), (10**13, 1000)])

@@ -36,9 +36,9 @@ class Nursery:
         theirs.close()
         self.pipe.recv()
 
-    def start(self, arguments, shim=None, *given):
+    def start(self, arguments, shim=None, *values):
         """The process id of `viewproof ARGUMENTS`; it calls `shim(*given)` first."""
-        self.pipe.send(("start", arguments, shim, given))
+        self.pipe.send(("start", arguments, shim, values))
         return self.pipe.recv()
 
     def wait(self, pid, patience=PATIENCE):
@@ -46,8 +46,8 @@ class Nursery:
         self.pipe.send(("wait", pid, patience))
         return self.pipe.recv()
 
-    def run(self, arguments, shim=None, *given):
-        pid = self.start(arguments, shim, *given)
+    def run(self, arguments, shim=None, *values):
+        pid = self.start(arguments, shim, *values)
         result = self.wait(pid)
         if result is None:
             os.kill(pid, signal.SIGKILL)
@@ -69,20 +69,20 @@ def _serve(pipe, arguments):
     outputs = {}
     while True:
         try:
-            kind, *given = pipe.recv()
+            kind, *values = pipe.recv()
         except EOFError:
             return
         if kind == "start":
-            pid, end = _forked(*given)
+            pid, end = _fork(*values)
             outputs[pid] = end
             pipe.send(pid)
         else:
-            pid, patience = given
-            code = _ended(pid, patience)
-            pipe.send(None if code is None else (code, _drained(outputs.pop(pid))))
+            pid, patience = values
+            code = _wait(pid, patience)
+            pipe.send(None if code is None else (code, _drain(outputs.pop(pid))))
 
 
-def _forked(arguments, shim, given):
+def _fork(arguments, shim, values):
     end, log = os.pipe()
     fcntl.fcntl(log, fcntl.F_SETPIPE_SZ, OUTPUT)
     pid = os.fork()
@@ -95,7 +95,7 @@ def _forked(arguments, shim, given):
         os.dup2(log, 2)
         sys.stdout, sys.stderr = (open(at, "w", buffering=1, closefd=False) for at in (1, 2))  # noqa: SIM115
         if shim is not None:
-            shim(*given)
+            shim(*values)
         code = _command_line(arguments)
     except BaseException:
         import traceback
@@ -127,18 +127,18 @@ def _draw_nothing():
     attacks.report.page.render = lambda *_: "a report"
 
 
-def _ended(pid, patience):
-    until = time.monotonic() + patience
+def _wait(pid, patience):
+    deadline = time.monotonic() + patience
     while True:
         done, status = os.waitpid(pid, os.WNOHANG)
         if done:
             return os.waitstatus_to_exitcode(status)
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             return None
         time.sleep(0.002)
 
 
-def _drained(end):
+def _drain(end):
     with os.fdopen(end, "rb") as file:
         return file.read().decode()
 
@@ -146,26 +146,26 @@ def _drained(end):
 def watch(root, before, after_sync=lambda handle: None):
     """Within this process, call `before(kind, path)` before every operation on a file below `root`: opening it to
     write, `fsync`, and the `CHANGES`. What it raises, the operation does."""
-    root, mine, real, one_by_one = str(root), threading.local(), os.fsync, threading.Lock()
+    root, mine, real, lock = str(root), threading.local(), os.fsync, threading.Lock()
 
-    def told(kind, path):
+    def notify(kind, path):
         if path is not None and not getattr(mine, "busy", False) and f"{path}/".startswith(f"{root}/"):
             mine.busy = True
             try:
-                with one_by_one:
+                with lock:
                     before(kind, Path(path))
             finally:
                 mine.busy = False
 
-    def hook(event, given):
-        if event == "open" and isinstance(given[0], str | bytes) and given[2] & WRITES:
-            told("open", _whole(given[0]))
+    def hook(event, values):
+        if event == "open" and isinstance(values[0], str | bytes) and values[2] & WRITES:
+            notify("open", _whole(values[0]))
         elif event in CHANGES:
-            told(event[3:], None if isinstance(given[0], int) else _whole(given[0], given[CHANGES[event]]))
+            notify(event[3:], None if isinstance(values[0], int) else _whole(values[0], values[CHANGES[event]]))
 
     def fsync(handle):
-        path = _named(handle)
-        told("fsync", path)
+        path = _handle_path(handle)
+        notify("fsync", path)
         real(handle)
         if f"{path}/".startswith(f"{root}/"):
             after_sync(handle)
@@ -176,10 +176,10 @@ def watch(root, before, after_sync=lambda handle: None):
 
 def _whole(path, folder=-1):
     """A path without `..`, whatever is there; `folder` is the handle of the one that it begins at."""
-    return os.path.normpath(Path(_named(folder) if folder != -1 else Path.cwd(), os.fsdecode(path)))
+    return os.path.normpath(Path(_handle_path(folder) if folder != -1 else Path.cwd(), os.fsdecode(path)))
 
 
-def _named(handle):
+def _handle_path(handle):
     return str(Path(f"/proc/self/fd/{handle}").readlink())
 
 
@@ -187,14 +187,14 @@ class Disk:
     """What of a folder is on the disk for certain: of a file the bytes at its last fsync, of a folder its entries."""
 
     def __init__(self, root):
-        self.root, self.bytes, self.entries, self.held = root, {}, {}, []
+        self.root, self.bytes, self.entries, self.handles = root, {}, {}, []
 
     def sync(self, handle):
-        self.held.append(os.dup(handle))  # so that its number is not used again
+        self.handles.append(os.dup(handle))  # so that its number is not used again
         number = os.fstat(handle).st_ino
-        path = Path(_named(handle))
+        path = Path(_handle_path(handle))
         if path.is_dir():
-            self.entries[number] = {each.name: (each.stat().st_ino, each.is_dir()) for each in path.iterdir()}
+            self.entries[number] = {entry.name: (entry.stat().st_ino, entry.is_dir()) for entry in path.iterdir()}
         else:
             self.bytes[number] = path.read_bytes()
 
@@ -231,12 +231,12 @@ class AtOnce:
         pass
 
     def submit(self, task):
-        done = Future()
+        future = Future()
         try:
-            done.set_result(task())
+            future.set_result(task())
         except Exception as error:
-            done.set_exception(error)
-        return done
+            future.set_exception(error)
+        return future
 
 
 def record(root, to):
@@ -248,7 +248,7 @@ def record(root, to):
     for mode in ("kill", "half", "torn", "power"):
         (to / mode).mkdir(parents=True)
 
-    def before(kind, path):
+    def copy_folder(kind, path):
         count[0] += 1
         name = f"{count[0]:04d}-{kind}-{path.name}"
         if root.exists():
@@ -261,40 +261,40 @@ def record(root, to):
                 shutil.copytree(root, copy)
                 os.truncate(copy / path.relative_to(root), int(path.stat().st_size * share))
 
-    watch(root, before, disk.sync)
+    watch(root, copy_folder, disk.sync)
 
 
 def fail(root, at, number, kinds, lasting):
     """A shim: operation `at` of these kinds fails with an errno; if `lasting`, all after it too."""
     count = [0]
 
-    def before(kind, path):
+    def raise_error(kind, path):
         if kind in kinds:
             count[0] += 1
             if count[0] == at or (lasting and count[0] > at):
                 raise OSError(number, os.strerror(number), str(path)) if kind != "fsync" else OSError(number, "x")
 
-    watch(root, before)
+    watch(root, raise_error)
 
 
 def limit(root, at, size):
     """A shim: the `at`-th file that is opened to write takes only `size` bytes."""
     count, real = [0], resource.getrlimit(resource.RLIMIT_FSIZE)
 
-    def before(kind, path):
+    def set_limit(kind, path):
         count[0] += kind == "open"
         resource.setrlimit(resource.RLIMIT_FSIZE, (size if (kind, count[0]) == ("open", at) else real[0], real[1]))
 
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    watch(root, before)
+    watch(root, set_limit)
 
 
 def pause(root, at, gate):
     """A shim: before operation `at` on a run that has a manifest make the file `gate`, and wait until it is gone."""
-    count, aside = [0], (root, root / ".lock")
+    count, exempt_paths = [0], (root, root / ".lock")
 
-    def before(kind, path):
-        if path not in aside:
+    def wait_at_gate(kind, path):
+        if path not in exempt_paths:
             count[0] += (root / "manifest.json").exists()
             if count[0] == at and not gate.exists():
                 gate.touch()
@@ -302,4 +302,4 @@ def pause(root, at, gate):
                     time.sleep(0.005)
                 count[0] += 1
 
-    watch(root, before)
+    watch(root, wait_at_gate)

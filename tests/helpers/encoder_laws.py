@@ -23,11 +23,11 @@ class Bomb:
 
 def refusal(message, model=None, kind=ValueError, *, family, **options):
     """`load_encoder` refuses it in one short line, without a chain of causes. Returns the line."""
-    with pytest.raises(kind, match=message) as caught:
+    with pytest.raises(kind, match=message) as error:
         load_encoder(family, model if model is None else str(model), **options)
-    assert "\n" not in str(caught.value) and len(str(caught.value)) < 600
-    assert caught.value.__suppress_context__ or caught.value.__context__ is None
-    return str(caught.value)
+    assert "\n" not in str(error.value) and len(str(error.value)) < 600
+    assert error.value.__suppress_context__ or error.value.__context__ is None
+    return str(error.value)
 
 
 def assert_broken_files_are_refused(path, refused, message):
@@ -50,8 +50,8 @@ def assert_same_weights(network, state):
 def assert_random_weights_repeat(family, model):
     """Random weights are reproducible and frozen, and torch's generator is unchanged."""
     state = torch.random.get_rng_state()
-    first, again = (load_encoder(family, str(model), weights="random") for _ in range(2))
-    assert first.fingerprint() == again.fingerprint() and first.origin.file is None
+    first, second = (load_encoder(family, str(model), weights="random") for _ in range(2))
+    assert first.fingerprint() == second.fingerprint() and first.origin.file is None
     assert torch.equal(torch.random.get_rng_state(), state)
     assert not first.training and not any(p.requires_grad for p in first.parameters())
     return first
@@ -75,7 +75,7 @@ def levels(*shape):
     return torch.where(noise < 0.5, (noise * 510).round() / 255, (noise > 0.75).double())
 
 
-def within(values, preprocess):
+def in_range(values, preprocess):
     """Normalised values, clamped to [0,1] before the normalisation. Libraries do not clamp resized floats; their
     8-bit path does."""
     mean, std = (torch.tensor(v, dtype=values.dtype)[:, None, None] for v in (preprocess.mean, preprocess.std))
@@ -95,13 +95,13 @@ def assert_as_tensor(preprocess, transform, limit=1e-5):
         expected = expected if expected.dim() == 4 else expected[None]
         values = preprocess(picture)
         assert values.shape == expected.shape, (name, values.shape, expected.shape)
-        assert float(difference(values, within(expected.double(), preprocess), preprocess).max()) <= limit, name
+        assert float(difference(values, in_range(expected.double(), preprocess), preprocess).max()) <= limit, name
 
 
 def assert_as_pil(preprocess, transform, limit=1e-6):
     """Our specification against a library's own transform of an 8-bit Pillow picture: equal with `eight_bit`; without
     it Pillow's rounding is all that lies between, and what it cuts of a bicubic overshoot between its two passes."""
-    most, average = PIL["pil_bilinear"]
+    largest, average = PIL["pil_bilinear"]
     rounded = preprocess.replace({"eight_bit": True})
     for name, picture in three_pictures().items():
         expected = transform(as_pil(picture))
@@ -109,14 +109,14 @@ def assert_as_pil(preprocess, transform, limit=1e-6):
         assert float(difference(rounded(picture), expected, preprocess).max()) <= limit, name
         gap = 255 * difference(preprocess(picture), expected, preprocess)
         assert float(gap.mean()) <= average + 0.01, name
-        assert preprocess.kernel in ("pil_bicubic", "pil_lanczos") or float(gap.max()) <= most + 0.01, name
+        assert preprocess.kernel in ("pil_bicubic", "pil_lanczos") or float(gap.max()) <= largest + 0.01, name
 
 
 @torch.no_grad()
 def assert_embeddings(encoder, network, transform):
     """Outputs equal those of `network` for pictures prepared by the library's own `transform`."""
     for picture in three_pictures().values():
-        expected = network(within(transform(picture.float()), encoder.preprocess))
+        expected = network(in_range(transform(picture.float()), encoder.preprocess))
         # Untrained networks have small outputs, so the bound is relative.
         assert float((encoder(picture.float()) - expected).abs().max()) <= 1e-4 * min(1, float(expected.std()))
 
@@ -128,8 +128,8 @@ def assert_every_pixel_counts(preprocess, height=480, width=640):
     output = preprocess(picture)
     weights = torch.randn(output.shape, generator=generator, dtype=torch.float64)
     (gradient,) = torch.autograd.grad((output * weights).sum(), picture)
-    reached = (gradient[0] != 0).all(0)
-    covered = np.ones((height, width), bool)
+    reach = (gradient[0] != 0).all(0)
+    coverage = np.ones((height, width), bool)
     resized = preprocess.resized(height, width)
     for axis, (side, long, cropped) in enumerate(
         zip((height, width), resized, preprocess.crop or resized, strict=True)
@@ -138,9 +138,9 @@ def assert_every_pixel_counts(preprocess, height=480, width=640):
         start = round(spare / 2) if preprocess.centre == "nearest" else spare // 2
         centres = (np.arange(side) + 0.5) * long / side
         inside = (centres > start) & (centres < start + min(cropped, long))
-        covered &= inside[:, None] if axis == 0 else inside[None]
-    assert bool(reached[torch.from_numpy(covered)].all()), f"coverage {reached.numpy()[covered].mean():.4f}"
-    return float(covered.mean())
+        coverage &= inside[:, None] if axis == 0 else inside[None]
+    assert bool(reach[torch.from_numpy(coverage)].all()), f"coverage {reach.numpy()[coverage].mean():.4f}"
+    return float(coverage.mean())
 
 
 def assert_gradient_is_exact(encoder, height=20, width=26):
@@ -151,8 +151,8 @@ def assert_gradient_is_exact(encoder, height=20, width=26):
     to = torch.Tensor.to
 
     def wide(tensor, *args, **options):
-        options = {name: torch.float64 if each is torch.float32 else each for name, each in options.items()}
-        return to(tensor, *(torch.float64 if each is torch.float32 else each for each in args), **options)
+        options = {name: torch.float64 if value is torch.float32 else value for name, value in options.items()}
+        return to(tensor, *(torch.float64 if value is torch.float32 else value for value in args), **options)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.Tensor, "to", wide)

@@ -48,9 +48,9 @@ def started(encoder=None, stages=(), objective=None, perturbation=None, images=N
     anchor = torch.stack([net()(image[None])[0] for image in images])
     if isinstance(objective, Members):
         anchor = (anchor, anchor)
-    given = {"perturbation": perturbation or Linf(0.1), "optimiser": PGD(), "steps": 6, "seed": 3} | more
+    settings = {"perturbation": perturbation or Linf(0.1), "optimiser": PGD(), "steps": 6, "seed": 3} | more
     eot = EOT(Compose(list(stages)), views=n, chunk=5)
-    return attack(images, anchor, encoder=encoder, objective=objective or Away(), eot=eot, **given)
+    return attack(images, anchor, encoder=encoder, objective=objective or Away(), eot=eot, **settings)
 
 
 def run_all(**setup):

@@ -27,7 +27,7 @@ def together(size, work):
     """The results of `work(world)` on each of `size` processes."""
     table, barrier = {}, threading.Barrier(size, timeout=60)
 
-    def one(rank):
+    def run_rank(rank):
         try:
             return work(Fellow(rank, size, table, barrier))
         except BaseException:
@@ -35,8 +35,8 @@ def together(size, work):
             raise
 
     with ThreadPoolExecutor(size) as pool:
-        futures = [pool.submit(one, rank) for rank in range(size)]
-    errors = [error for each in futures if (error := each.exception())]
+        futures = [pool.submit(run_rank, rank) for rank in range(size)]
+    errors = [error for future in futures if (error := future.exception())]
     if errors:  # the other threads raise a broken barrier
         raise min(errors, key=lambda error: isinstance(error, threading.BrokenBarrierError))
-    return [each.result() for each in futures]
+    return [future.result() for future in futures]

@@ -23,19 +23,19 @@ def pixel(name, arm="eot", size=1, step=1, delta=False):
     perturbation."""
 
     def edit(folder):
-        clean, path = (folder / "pictures" / each / name for each in ("clean", arm))
-        first, own = (np.asarray(Image.open(each)).astype(int) for each in (clean, path))
-        part = own[8 : 8 + size, 8 : 8 + size]
+        clean, path = (folder / "pictures" / part / name for part in ("clean", arm))
+        first, pixels = (np.asarray(Image.open(part)).astype(int) for part in (clean, path))
+        part = pixels[8 : 8 + size, 8 : 8 + size]
         part += np.where(part >= first[8 : 8 + size, 8 : 8 + size], -step, step)
-        Image.fromarray(own.clip(0, 255).astype(np.uint8)).save(path)
+        Image.fromarray(pixels.clip(0, 255).astype(np.uint8)).save(path)
         if delta:
-            row = sorted(each.name for each in path.parent.iterdir()).index(name)
-            change = torch.from_numpy(own - first).permute(2, 0, 1) / 255
+            row = sorted(part.name for part in path.parent.iterdir()).index(name)
+            change = torch.from_numpy(pixels - first).permute(2, 0, 1) / 255
 
-            def replaced(columns):
+            def replace_row(columns):
                 columns[arm][row] = change
 
-            tensors("perturbation", replaced)(folder)
+            tensors("perturbation", replace_row)(folder)
 
     return edit
 
@@ -101,8 +101,8 @@ def all_of(*edits):
     """Several edits."""
 
     def edit(folder):
-        for each in edits:
-            each(folder)
+        for part in edits:
+            part(folder)
 
     return edit
 
@@ -123,7 +123,7 @@ def exchanged(one, other):
     def edit(folder):
         paths = folder / one, folder / other
         data = [path.read_bytes() for path in paths]
-        for path, each in zip(paths, reversed(data), strict=True):
-            path.write_bytes(each)
+        for path, part in zip(paths, reversed(data), strict=True):
+            path.write_bytes(part)
 
     return edit

@@ -44,8 +44,8 @@ def encoder_of(path, **preprocess):
 
 
 def graph(nodes, inputs, outputs, tensors=(), opset=17, **more):
-    made = helper.make_graph(nodes, "g", inputs, outputs, list(tensors))
-    return helper.make_model(made, opset_imports=[helper.make_opsetid("", opset)], ir_version=8, **more)
+    result = helper.make_graph(nodes, "g", inputs, outputs, list(tensors))
+    return helper.make_model(result, opset_imports=[helper.make_opsetid("", opset)], ir_version=8, **more)
 
 
 def value(name, shape, kind=TensorProto.FLOAT):

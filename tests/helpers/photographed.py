@@ -19,8 +19,8 @@ DICTIONARY = cv2.aruco.getPredefinedDictionary(cv2.aruco.DICT_APRILTAG_36h11)
 
 def numbered(first):
     """The card of a patch of 80 x 80 mm, with four tags from a number on."""
-    made = card(80, 80)
-    return replace(made, tags=tuple(replace(tag, number=first + i) for i, tag in enumerate(made.tags)))
+    result = card(80, 80)
+    return replace(result, tags=tuple(replace(tag, number=first + i) for i, tag in enumerate(result.tags)))
 
 
 def linear(srgb):
@@ -43,14 +43,14 @@ def drawn(card, texture=None, hidden=(), fine=FINE):
     left, top, right, low = at(card.patch)
     if texture is None:
         texture = np.random.default_rng(0).integers(0, 256, (32, 32, 3), np.uint8)
-    shown = cv2.resize(texture, (right - left, low - top), interpolation=cv2.INTER_NEAREST)
-    light[top:low, left:right] = linear(shown / 255)
+    pixels = cv2.resize(texture, (right - left, low - top), interpolation=cv2.INTER_NEAREST)
+    light[top:low, left:right] = linear(pixels / 255)
     for tag in card.tags:
         if tag.number not in hidden:
             left, top, right, low = at(tag.box)
             mark = cv2.aruco.generateImageMarker(DICTIONARY, tag.number, 8)
-            shown = cv2.resize(mark, (right - left, low - top), interpolation=cv2.INTER_NEAREST)
-            light[top:low, left:right] = shown[..., None] / 255
+            pixels = cv2.resize(mark, (right - left, low - top), interpolation=cv2.INTER_NEAREST)
+            light[top:low, left:right] = pixels[..., None] / 255
     for swatch in card.chart:
         left, top, right, low = at(swatch.box)
         light[top:low, left:right] = linear(np.array(swatch.colour) / 255)
@@ -73,7 +73,7 @@ def photographed(light, homography, size, *, blur=0.7, noise=0.01, light_at=1.0,
     scene = clutter(size, seed)
     inverse = np.linalg.inv(homography)
     total, inside = np.zeros((height, width, 3), np.float32), np.zeros((height, width, 1), np.float32)
-    seen = np.dstack([light, np.ones(light.shape[:2], np.float32)])
+    layers = np.dstack([light, np.ones(light.shape[:2], np.float32)])
     x, y = np.meshgrid(np.arange(width, dtype=np.float64), np.arange(height, dtype=np.float64))
     for dy in offsets:
         for dx in offsets:
@@ -81,7 +81,7 @@ def photographed(light, homography, size, *, blur=0.7, noise=0.01, light_at=1.0,
             u, v = (
                 (row[0] * (x + dx) + row[1] * (y + dy) + row[2]) / w * fine - 0.5 for row in (inverse[0], inverse[1])
             )
-            part = cv2.remap(seen, u.astype(np.float32), v.astype(np.float32), cv2.INTER_LINEAR)
+            part = cv2.remap(layers, u.astype(np.float32), v.astype(np.float32), cv2.INTER_LINEAR)
             total += part[..., :3] / points**2
             inside += part[..., 3:] / points**2
     scene = (total + (1 - inside) * scene) * light_at
@@ -99,9 +99,9 @@ def posed(card, *, width=300.0, degrees=0.0, jitter=0.0, size=(720, 960), seed=0
     corners = np.array(patch.corners) - [patch.x + patch.width / 2, patch.y + patch.height / 2]
     unit = corners + rng.uniform(-jitter, jitter, (4, 2)) * [patch.width / 2, patch.height / 2]
     turn = np.deg2rad(degrees)
-    moved = unit @ np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]]) * width / patch.width
-    moved += np.array(size[::-1]) / 2 - 0.5 + shift
-    return cv2.getPerspectiveTransform(np.float32(patch.corners), np.float32(moved)).astype(np.float64)
+    corners_px = unit @ np.array([[np.cos(turn), np.sin(turn)], [-np.sin(turn), np.cos(turn)]]) * width / patch.width
+    corners_px += np.array(size[::-1]) / 2 - 0.5 + shift
+    return cv2.getPerspectiveTransform(np.float32(patch.corners), np.float32(corners_px)).astype(np.float64)
 
 
 def through(homography, points):

@@ -29,9 +29,9 @@ class Pretended(torch.Tensor):
     @staticmethod
     def __new__(cls, inner):
         options = {"strides": inner.stride(), "storage_offset": inner.storage_offset(), "dtype": inner.dtype}
-        made = torch.Tensor._make_wrapper_subclass(cls, inner.size(), device=DEVICE, **options)
-        made.inner = inner
-        return made
+        result = torch.Tensor._make_wrapper_subclass(cls, inner.size(), device=DEVICE, **options)
+        result.inner = inner
+        return result
 
     @classmethod
     def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
@@ -41,8 +41,8 @@ class Pretended(torch.Tensor):
 def on_device(module):
     """The module with its parameters, which need no gradient, and buffers on the device. It counts as checked (see
     `attacks.encoders.contract`): what is counted are the waits of an attack, not those of its door."""
-    for passed in contract._honest.values():
-        passed.add(module)
+    for modules in contract._honest.values():
+        modules.add(module)
     for layer in module.modules():
         for name, value in [*layer._parameters.items()]:
             if value is not None:
@@ -63,41 +63,41 @@ class Waits(TorchDispatchMode):
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         kwargs, name = kwargs or {}, func._schema.name.split("::")[1]
         tensors = tree_leaves((args, kwargs))
-        tensors = [each for each in tensors if isinstance(each, torch.Tensor)]
-        here = [isinstance(each, Pretended) for each in tensors]
-        self._check(name, args, tensors, here)
-        wanted = None if kwargs.get("device") is None else torch.device(kwargs["device"])
-        given = kwargs | ({"device": HOST} if wanted == DEVICE else {})
-        plain, options = tree_map_only(Pretended, lambda each: each.inner, (args, given))
-        if name == "_to_copy" and wanted is not None:
-            if (wanted == DEVICE) != here[0] and not (wanted == DEVICE and kwargs.get("non_blocking")):
-                self._count("upload" if wanted == DEVICE else "download")
-            made = func(*plain, **options)
-            return Pretended(made) if wanted == DEVICE else made
-        made = func(*plain, **options)
-        if func._schema.is_mutable and any(here):
+        tensors = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor)]
+        device_flags = [isinstance(tensor, Pretended) for tensor in tensors]
+        self._check(name, args, tensors, device_flags)
+        target = None if kwargs.get("device") is None else torch.device(kwargs["device"])
+        arguments = kwargs | ({"device": HOST} if target == DEVICE else {})
+        plain, options = tree_map_only(Pretended, lambda tensor: tensor.inner, (args, arguments))
+        if name == "_to_copy" and target is not None:
+            if (target == DEVICE) != device_flags[0] and not (target == DEVICE and kwargs.get("non_blocking")):
+                self._count("upload" if target == DEVICE else "download")
+            result = func(*plain, **options)
+            return Pretended(result) if target == DEVICE else result
+        result = func(*plain, **options)
+        if func._schema.is_mutable and any(device_flags):
             return args[0]
-        return tree_map_only(torch.Tensor, Pretended, made) if any(here) or wanted == DEVICE else made
+        return tree_map_only(torch.Tensor, Pretended, result) if any(device_flags) or target == DEVICE else result
 
-    def _check(self, name, args, tensors, here):
-        if any(each.device == DEVICE and not own for each, own in zip(tensors, here, strict=True)):
+    def _check(self, name, args, tensors, device_flags):
+        if any(tensor.device == DEVICE and not flag for tensor, flag in zip(tensors, device_flags, strict=True)):
             raise RuntimeError(f"{name}: torch.tensor(..., device=...) waits; use `uploaded` or `constants`")
-        if not any(here):
+        if not any(device_flags):
             return
-        if name in INDEXING and not here[0]:
+        if name in INDEXING and not device_flags[0]:
             raise RuntimeError(f"{name}: a tensor on the host is indexed by one on the device")
-        if name == "copy_" and len(set(here)) == 2:
+        if name == "copy_" and len(set(device_flags)) == 2:
             self._count("copy")
         elif name in INDEXING:
-            places = [each for each in tree_leaves(args[1]) if isinstance(each, torch.Tensor)]
-            if any(each.dtype == torch.bool or not isinstance(each, Pretended) for each in places):
+            places = [tensor for tensor in tree_leaves(args[1]) if isinstance(tensor, torch.Tensor)]
+            if any(tensor.dtype == torch.bool or not isinstance(tensor, Pretended) for tensor in places):
                 self._count(name)
-        elif not all(own or not each.dim() for each, own in zip(tensors, here, strict=True)):
+        elif not all(flag or not tensor.dim() for tensor, flag in zip(tensors, device_flags, strict=True)):
             raise RuntimeError(f"{name}: some tensors are on the host, others on the device: {tensors}")
         elif name in WAITS:
             self._count(name)
 
-    def _count(self, what):
+    def _count(self, kind):
         ours = tuple(f"{ROOT / room}/" for room in ("attacks", "transforms"))
-        lines = [each for each in traceback.extract_stack() if each.filename.startswith(ours)][-1:]
-        self.counts[what, *(f"{Path(each.filename).relative_to(ROOT)}:{each.lineno}" for each in lines)] += 1
+        lines = [tensor for tensor in traceback.extract_stack() if tensor.filename.startswith(ours)][-1:]
+        self.counts[kind, *(f"{Path(tensor.filename).relative_to(ROOT)}:{tensor.lineno}" for tensor in lines)] += 1

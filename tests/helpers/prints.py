@@ -56,8 +56,8 @@ def edges(picture, box, dpi, reach=0.4):
     grey = picture[..., 1]  # the measured mark is black on white
     ppm = dpi / MM
     middle = (slice(*_pixels(box["y"] + 0.4 * box["height"], box["y"] + 0.6 * box["height"], ppm)), slice(None))
-    across = (slice(None), slice(*_pixels(box["x"] + 0.4 * box["width"], box["x"] + 0.6 * box["width"], ppm)))
-    rows, columns = grey[middle].mean(axis=0), grey[across].mean(axis=1)
+    middle_columns = (slice(None), slice(*_pixels(box["x"] + 0.4 * box["width"], box["x"] + 0.6 * box["width"], ppm)))
+    rows, columns = grey[middle].mean(axis=0), grey[middle_columns].mean(axis=1)
     ends = [(rows, box["x"], True), (rows, box["x"] + box["width"], False)]
     ends += [(columns, box["y"], True), (columns, box["y"] + box["height"], False)]
     return [_edge(line, at, entering, ppm, reach) - at for line, at, entering in ends]

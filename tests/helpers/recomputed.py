@@ -29,7 +29,7 @@ def value(mean, low, high, kind="interval"):
     return {"mean": mean, "low": min(low, mean), "high": max(high, mean), "kind": kind}
 
 
-def spanned(units):
+def value_range(units):
     return value(units.mean(), units.min(), units.max(), "range")
 
 
@@ -37,7 +37,7 @@ def mean(units):
     """Student's t with Johnson's (1978) correction for skewness on the side of the long tail, from 30 clusters."""
     n = len(units)
     if n < 30:
-        return spanned(units)
+        return value_range(units)
     error = scipy.stats.sem(units)
     t = scipy.stats.t.ppf(0.975, n - 1)
     skew = scipy.stats.skew(units) * ((n - 1) / n) ** 1.5  # with the unbiased variance
@@ -52,34 +52,34 @@ def share(shares, trials):
     the variance (a fifth of more than 28), and with room for clusters that n may have missed."""
     n, p = len(shares), shares.mean()
     if n < 4:
-        return spanned(shares)
+        return value_range(shares)
     views = max(1, round(scipy.stats.hmean(trials)))
-    unseen = 0.1 if n <= 28 else 0.2
-    values, weights = np.r_[shares, 0, 1], np.r_[np.ones(n), unseen, unseen]
+    extra = 0.1 if n <= 28 else 0.2
+    values, weights = np.r_[shares, 0, 1], np.r_[np.ones(n), extra, extra]
     middle = np.average(values, weights=weights)
     variance = np.cov(values, aweights=weights, ddof=0) * weights.sum() / (weights.sum() - 1)
     worth = n * middle * (1 - middle) / variance * (Z / scipy.stats.t.ppf(0.975, n - 1)) ** 2
     worth = np.clip(worth, n, n * views)
     low = scipy.stats.beta.ppf(0.025, p * worth + 1 / 3, (1 - p) * worth + 2 / 3)
     high = scipy.stats.beta.isf(0.025, p * worth + 2 / 3, (1 - p) * worth + 1 / 3)
-    missed = min(0.14, 1 - LEVEL ** (1 / n)) if n <= 28 else 0
-    return value(p, min(low, (1 - missed) * p), max(high, (1 - missed) * p + missed))
+    missable = min(0.14, 1 - LEVEL ** (1 / n)) if n <= 28 else 0
+    return value(p, min(low, (1 - missable) * p), max(high, (1 - missable) * p + missable))
 
 
-def apart(one, other, trials):
+def share_difference(first, other, trials):
     """Two shares of the same clusters, from their own intervals and their correlation (Newcombe 1998, method 10),
     which is less by a share of 1 / n where it is positive; from 4 clusters."""
-    n = len(one)
+    n = len(first)
     if n < 4:
-        return spanned(one - other)
-    first, second = share(one, trials), share(other, trials)
-    alike = scipy.stats.pearsonr(one, other).statistic if np.ptp(one) and np.ptp(other) else 0
+        return value_range(first - other)
+    left, right = share(first, trials), share(other, trials)
+    alike = scipy.stats.pearsonr(first, other).statistic if np.ptp(first) and np.ptp(other) else 0
     alike *= 1 - 1 / n if alike > 0 else 1
     ends = []
     for a, b in (("low", "high"), ("high", "low")):
-        errors = np.array([abs(first["mean"] - first[a]), abs(second["mean"] - second[b])])
+        errors = np.array([abs(left["mean"] - left[a]), abs(right["mean"] - right[b])])
         ends.append(sqrt(max(0, errors @ [[1, -alike], [-alike, 1]] @ errors)))
-    difference = (one - other).mean()
+    difference = (first - other).mean()
     return value(difference, max(-1, difference - ends[0]), min(1, difference + ends[1]))
 
 
@@ -99,18 +99,18 @@ def flips(differences):
         signs = np.array([*product((-1, 1), repeat=n)])
     else:
         signs = np.random.default_rng(1).choice((-1.0, 1.0), (FLIPS, n))
-    beyond = np.abs(signs @ differences) >= abs(differences.sum()) - 1e-12 * np.abs(differences).sum()
-    return beyond.mean() if n <= EXACT else (1 + beyond.sum()) / (1 + FLIPS)
+    extreme = np.abs(signs @ differences) >= abs(differences.sum()) - 1e-12 * np.abs(differences).sum()
+    return extreme.mean() if n <= EXACT else (1 + extreme.sum()) / (1 + FLIPS)
 
 
 def holm(p):
-    p, corrected = np.asarray(p), np.zeros(len(p))
-    for i, each in enumerate(p):
-        corrected[i] = max(min(1, (p >= lower).sum() * lower) for lower in p[p <= each])
-    return corrected
+    p, holm_values = np.asarray(p), np.zeros(len(p))
+    for i, entry in enumerate(p):
+        holm_values[i] = max(min(1, (p >= lower).sum() * lower) for lower in p[p <= entry])
+    return holm_values
 
 
-def needed(tests):
+def fewest_clusters(tests):
     """The fewest clusters with which the least of the p values can be below the level after correction."""
     return next(n for n in count(1) if tests * 2.0 ** (1 - n) < LEVEL)
 
@@ -123,7 +123,7 @@ def rows(folder, name):
         return list(csv.DictReader(file))
 
 
-def some(table, **where):
+def select(table, **where):
     matching = [row for row in table if all(row[key] == text for key, text in where.items())]
     assert matching, where
     return matching
@@ -134,17 +134,17 @@ def column(table, name):
     return None if "" in values else np.array([float(text) for text in values])
 
 
-def seen(table, name):
+def values_in(table, name):
     """The values of a column in the order of the file."""
     return list(dict.fromkeys(row[name] for row in table))
 
 
-def by_cluster(table, name, how=np.mean):
+def by_cluster(table, name, average=np.mean):
     """(C,) from (R,) rows: of each cluster the mean over its pictures of the mean over their rows."""
     clusters = {}
     for row in table:
         clusters.setdefault(row["cluster"], {}).setdefault(row["picture"], []).append(float(row[name]))
-    return np.array([how([np.mean(each) for each in pictures.values()]) for pictures in clusters.values()])
+    return np.array([average([np.mean(entry) for entry in pictures.values()]) for pictures in clusters.values()])
 
 
 def trials(table, views=None):
@@ -168,12 +168,12 @@ def recomputed(folder):
     tables = {name: rows(folder, name) for name in ("response", "left_out", "deployment", "explanations")}
     tables |= {name: rows(folder, name) for name in ("drift", "detection")}
     clusters = {row["picture"]: row["cluster"] for row in table}
-    for row in [row for each in tables.values() for row in each]:
+    for row in [row for entry in tables.values() for row in entry]:
         row["cluster"] = clusters[row["picture"]]
     primary = json.loads((folder / "manifest.json").read_text())["primary"]["measure"]
     content = from_rows(table, primary)
     for arm, cell in content["arms"].items():
-        cell |= {"budget_used": budget_used(folder, arm, seen(table, "picture")), "step": step(table, arm)}
+        cell |= {"budget_used": budget_used(folder, arm, values_in(table, "picture")), "step": step(table, arm)}
     return content | {
         "queries": [*clusters],
         "clusters": [*clusters.values()],
@@ -191,12 +191,12 @@ def recomputed(folder):
 def from_rows(table, measure):
     """The tables and comparisons of per_image.csv, the primary one in `measure`."""
     arms = {
-        bank: {arm: arm_cell(some(table, bank=bank, arm=arm)) for arm in seen(table, "arm")}
-        for bank in seen(table, "bank")
+        bank: {arm: arm_cell(select(table, bank=bank, arm=arm)) for arm in values_in(table, "arm")}
+        for bank in values_in(table, "bank")
     }
-    primary, others = comparisons(table, measure)
+    primary, rest = comparisons(table, measure)
     wide = {"arms": arms["wide"], "bank": {"views": int(table[-1]["views"])}} if "wide" in arms else None
-    return {"arms": arms["same"], "wide": wide, "primary": primary, "comparisons": others}
+    return {"arms": arms["same"], "wide": wide, "primary": primary, "comparisons": rest}
 
 
 def arm_cell(table):
@@ -217,10 +217,10 @@ def arm_cell(table):
 
 
 def step(table, arm):
-    own = some(table, bank="same", arm=arm)
-    if column(own, "step") is None:
+    arm_rows = select(table, bank="same", arm=arm)
+    if column(arm_rows, "step") is None:
         return None
-    steps = column(own, "step")
+    steps = column(arm_rows, "step")
     return {"median": lower_median(steps), "least": steps.min(), "most": steps.max()}
 
 
@@ -229,42 +229,44 @@ def budget_used(folder, arm, pictures):
     eps = json.loads((folder / "manifest.json").read_text())["config"]["perturbation"]["eps"]
     changes = []
     for name in pictures:
-        own, clean = (np.asarray(Image.open(folder / "pictures" / each / name), float) for each in (arm, "clean"))
-        changes.append(np.abs(own - clean).max() / 255)
+        arm_rows, clean = (
+            np.asarray(Image.open(folder / "pictures" / entry / name), float) for entry in (arm, "clean")
+        )
+        changes.append(np.abs(arm_rows - clean).max() / 255)
     return max(changes) / float(Fraction(eps))
 
 
-def compared(table, measure, bank, other):
+def comparison(table, measure, bank, other):
     """The clusters' differences of EOT from another arm, and the mean with its interval."""
-    own, theirs = (some(table, bank=bank, arm=arm) for arm in ("eot", other))
-    pair = by_cluster(own, measure), by_cluster(theirs, measure)
+    arm_rows, theirs = (select(table, bank=bank, arm=arm) for arm in ("eot", other))
+    pair = by_cluster(arm_rows, measure), by_cluster(theirs, measure)
     difference = pair[0] - pair[1]
-    return difference, mean(difference) if measure == "cosine" else apart(*pair, trials(own, "views"))
+    return difference, mean(difference) if measure == "cosine" else share_difference(*pair, trials(arm_rows, "views"))
 
 
 def comparisons(table, measure):
     better = 1 if measure == "success" else -1
-    means = {arm: better * by_cluster(some(table, bank="same", arm=arm), measure).mean() for arm in BASELINES}
+    means = {arm: better * by_cluster(select(table, bank="same", arm=arm), measure).mean() for arm in BASELINES}
     against = max(("no_eot", "noise"), key=means.get)
-    p = [flips(compared(table, measure, "same", arm)[0]) for arm in BASELINES]
-    clusters = len(seen(table, "cluster"))
-    few = clusters < needed(1)
+    p = [flips(comparison(table, measure, "same", arm)[0]) for arm in BASELINES]
+    clusters = len(values_in(table, "cluster"))
+    too_few = clusters < fewest_clusters(1)
     head = {"test": "sign flips", "arm": "eot"}
     primary = head | {"measure": measure, "against": against, "bank": "same", "clusters": clusters}
-    primary |= {"difference": compared(table, measure, "same", against)[1]}
-    primary |= {"p": None if few else max(p), "needed": needed(1) if few else None}
-    others, p = [], []
-    arms = sorted((arm for arm in seen(table, "arm") if arm != "eot"), key=lambda arm: arm != "one_view")
-    for bank, other, name in product(seen(table, "bank"), arms, ("cosine", "success")):
+    primary |= {"difference": comparison(table, measure, "same", against)[1]}
+    primary |= {"p": None if too_few else max(p), "needed": fewest_clusters(1) if too_few else None}
+    rest, p = [], []
+    arms = sorted((arm for arm in values_in(table, "arm") if arm != "eot"), key=lambda arm: arm != "one_view")
+    for bank, other, name in product(values_in(table, "bank"), arms, ("cosine", "success")):
         if (bank, other, name) != ("same", against, measure):
-            difference, cell = compared(table, name, bank, other)
-            others.append(head | {"measure": name, "other": other, "bank": bank, "difference": cell})
+            difference, cell = comparison(table, name, bank, other)
+            rest.append(head | {"measure": name, "other": other, "bank": bank, "difference": cell})
             p.append(flips(difference))
-    few = clusters < needed(len(p))
-    for row, each, corrected in zip(others, p, holm(p), strict=True):
-        row |= {"p": None if few else each, "p_holm": None if few else corrected}
-        row |= {"needed": needed(len(p)) if few else None}
-    return primary, others
+    too_few = clusters < fewest_clusters(len(p))
+    for row, entry, holm_values in zip(rest, p, holm(p), strict=True):
+        row |= {"p": None if too_few else entry, "p_holm": None if too_few else holm_values}
+        row |= {"needed": fewest_clusters(len(p)) if too_few else None}
+    return primary, rest
 
 
 def section(table):
@@ -273,136 +275,137 @@ def section(table):
     return {"success": share(success, trials(table)), "cosine": mean(cosine)}
 
 
-def minus(one, other):
+def minus(first, other):
     """The difference in success."""
-    return apart(by_cluster(one, "success"), by_cluster(other, "success"), trials(one))
+    return share_difference(by_cluster(first, "success"), by_cluster(other, "success"), trials(first))
 
 
 def sizes(table):
-    return {"pictures": len(seen(table, "picture")), "clusters": len(seen(table, "cluster"))}
+    return {"pictures": len(values_in(table, "picture")), "clusters": len(values_in(table, "cluster"))}
 
 
 def floats(table, name):
-    return [float(text) for text in seen(table, name)]
+    return [float(text) for text in values_in(table, name)]
 
 
 def response(table):
     kinds = {kind: [row for row in table if row["kind"] == kind] for kind in ("map", "curve")}
     return sizes(table) | {
         "views": len({row["view"] for row in table}),
-        "maps": [a_map(some(kinds["map"], number=number)) for number in seen(kinds["map"], "number")],
-        "curves": [a_curve(some(kinds["curve"], number=number)) for number in seen(kinds["curve"], "number")],
+        "maps": [a_map(select(kinds["map"], number=number)) for number in values_in(kinds["map"], "number")],
+        "curves": [a_curve(select(kinds["curve"], number=number)) for number in values_in(kinds["curve"], "number")],
     }
 
 
 def a_map(table):
-    xs, ys = seen(table, "x_value"), seen(table, "y_value")
+    xs, ys = values_in(table, "x_value"), values_in(table, "y_value")
     cells = {
-        (arm, x, y): some(table, arm=arm, x_value=x, y_value=y) for arm, x, y in product(seen(table, "arm"), xs, ys)
+        (arm, x, y): select(table, arm=arm, x_value=x, y_value=y)
+        for arm, x, y in product(values_in(table, "arm"), xs, ys)
     }
     arms = {}
-    for arm in seen(table, "arm"):
+    for arm in values_in(table, "arm"):
         grid = [[section(cells[arm, x, y]) for x in xs] for y in ys]
         arms[arm] = {name: [[cell[name] for cell in line] for line in grid] for name in ("success", "cosine")}
-    drawn = {"x": {"values": floats(table, "x_value")}, "y": {"values": floats(table, "y_value")}, "arms": arms}
-    p, least = [], needed(len(xs) * len(ys))
+    content = {"x": {"values": floats(table, "x_value")}, "y": {"values": floats(table, "y_value")}, "arms": arms}
+    p, minimum = [], fewest_clusters(len(xs) * len(ys))
     for y, x in product(ys, xs):
-        one, other = (by_cluster(cells[arm, x, y], "success") for arm in ("eot", "no_eot"))
-        p.append(flips(one - other))
-    few = len(seen(table, "cluster")) < least
-    stars = None if few else holm(p).reshape(len(ys), len(xs)).tolist()
-    drawn |= {"needed": least if few else None, "p_holm": stars}
+        first, other = (by_cluster(cells[arm, x, y], "success") for arm in ("eot", "no_eot"))
+        p.append(flips(first - other))
+    too_few = len(values_in(table, "cluster")) < minimum
+    stars = None if too_few else holm(p).reshape(len(ys), len(xs)).tolist()
+    content |= {"needed": minimum if too_few else None, "p_holm": stars}
     means = {(y, x): by_cluster(cells["eot", x, y], "success").mean() for y, x in product(ys, xs)}
     for name, end in (("worst", min), ("best", max)):
         place = end(means, key=means.get)
         flat = len(set(means.values())) == 1
-        drawn[name] = None if flat else {"x": float(place[1]), "y": float(place[0]), "success": means[place]}
-    return drawn
+        content[name] = None if flat else {"x": float(place[1]), "y": float(place[0]), "success": means[place]}
+    return content
 
 
 def a_curve(table):
     arms = {}
-    for arm in seen(table, "arm"):
-        line = [section(some(table, arm=arm, x_value=x)) for x in seen(table, "x_value")]
+    for arm in values_in(table, "arm"):
+        line = [section(select(table, arm=arm, x_value=x)) for x in values_in(table, "x_value")]
         arms[arm] = {name: [cell[name] for cell in line] for name in ("success", "cosine")}
     return {"x": {"values": floats(table, "x_value")}, "arms": arms}
 
 
 def left_out(table):
     lines = []
-    for without in seen(table, "without"):
+    for stage in values_in(table, "without"):
         cells = []
-        for test in seen(table, "test"):
-            own, whole = (some(table, without=name, test=test) for name in (without, "nothing"))
-            difference = None if without == "nothing" else minus(own, whole)
-            cells.append(section(own) | {"test": test, "difference": difference})
-        lines.append({"without": without, "cells": cells})
+        for test in values_in(table, "test"):
+            arm_rows, whole = (select(table, without=name, test=test) for name in (stage, "nothing"))
+            difference = None if stage == "nothing" else minus(arm_rows, whole)
+            cells.append(section(arm_rows) | {"test": test, "difference": difference})
+        lines.append({"without": stage, "cells": cells})
     return sizes(table) | {"rows": lines}
 
 
 def deployment(table):
     cells = []
     for codec, resampler in dict.fromkeys((row["codec"], row["resampler"]) for row in table):
-        mine = some(table, codec=codec, resampler=resampler)
-        arms = {arm: some(mine, arm=arm) for arm in seen(mine, "arm")}
+        mine = select(table, codec=codec, resampler=resampler)
+        arms = {arm: select(mine, arm=arm) for arm in values_in(mine, "arm")}
         cell = {"codec": codec, "resampler": resampler, "difference": minus(arms["eot"], arms["no_eot"])}
-        cells.append(cell | {"arms": {arm: section(own) for arm, own in arms.items()}})
+        cells.append(cell | {"arms": {arm: section(arm_rows) for arm, arm_rows in arms.items()}})
     return sizes(table) | {"cells": cells}
 
 
 def detection(table):
     """Each picture is flagged below the lowest clean cosines of the other clusters, one in a hundred."""
-    clean, limits, bounds, counts = some(table, arm="clean"), {}, [], []
-    for cluster in seen(table, "cluster"):
-        others = sorted(float(row["cosine"]) for row in clean if row["cluster"] != cluster)
-        k = max(1, (len(others) + 1) // 100)
-        limits[cluster] = others[k - 1]
-        bounds, counts = [*bounds, k / (len(others) + 1)], [*counts, len(others)]
+    clean, limits, bounds, counts = select(table, arm="clean"), {}, [], []
+    for cluster in values_in(table, "cluster"):
+        rest = sorted(float(row["cosine"]) for row in clean if row["cluster"] != cluster)
+        k = max(1, (len(rest) + 1) // 100)
+        limits[cluster] = rest[k - 1]
+        bounds, counts = [*bounds, k / (len(rest) + 1)], [*counts, len(rest)]
     arms = {}
-    for arm in seen(table, "arm"):
-        own = [row | {"below": float(row["cosine"]) < limits[row["cluster"]]} for row in some(table, arm=arm)]
-        assert [str(int(row["below"])) for row in own] == [row["flagged"] for row in own]
-        flagged = share(by_cluster(own, "below"), trials(own))
-        arms[arm] = {"flagged": flagged, "lowest": min(float(row["cosine"]) for row in own)}
+    for arm in values_in(table, "arm"):
+        arm_rows = [row | {"below": float(row["cosine"]) < limits[row["cluster"]]} for row in select(table, arm=arm)]
+        assert [str(int(row["below"])) for row in arm_rows] == [row["flagged"] for row in arm_rows]
+        flag_rate = share(by_cluster(arm_rows, "below"), trials(arm_rows))
+        arms[arm] = {"flagged": flag_rate, "lowest": min(float(row["cosine"]) for row in arm_rows)}
     ends = [min(limits.values()), max(limits.values())]
     return sizes(table) | {"calibration": min(counts), "bound": max(bounds), "thresholds": ends, "arms": arms}
 
 
 def explanations(table):
-    clean, arms = some(table, arm="clean"), seen(table, "arm")
+    clean, arms = select(table, arm="clean"), values_in(table, "arm")
     means = {name: by_cluster(clean, name).mean() for name in ("coverage", "view_coverage", "effective_coverage")}
     return means | {
-        "pictures": seen(table, "picture"),
+        "pictures": values_in(table, "picture"),
         "clusters": sizes(table)["clusters"],
-        "likeness": {arm: mean(by_cluster(some(table, arm=arm), "likeness")) for arm in arms},
+        "likeness": {arm: mean(by_cluster(select(table, arm=arm), "likeness")) for arm in arms},
         "dead": 1 - means["coverage"],
     }
 
 
 def drift(table):
-    layers = seen(table, "layer")
+    layers = values_in(table, "layer")
     cells = {
-        (layer, arm): by_cluster(some(table, layer=layer, arm=arm), "cosine")
-        for layer, arm in product(layers, seen(table, "arm"))
+        (layer, arm): by_cluster(select(table, layer=layer, arm=arm), "cosine")
+        for layer, arm in product(layers, values_in(table, "arm"))
     }
-    lines = [{"layer": layer} | {arm: mean(cells[layer, arm]) for arm in seen(table, "arm")} for layer in layers]
+    lines = [{"layer": layer} | {arm: mean(cells[layer, arm]) for arm in values_in(table, "arm")} for layer in layers]
     flip = None
     for layer in reversed(layers):
-        own, noise = (1 - cells[layer, arm] for arm in ("eot", "noise"))
+        arm_rows, noise = (1 - cells[layer, arm] for arm in ("eot", "noise"))
         end = (1 - cells[layers[-1], "eot"]).mean()
-        much = own.mean() > end / 2 and own.mean() >= 2 * noise.mean()
-        clear = flips(own - noise) < LEVEL if len(own) >= needed(1) else (own > noise).all()
-        flip = layer if end >= 0.1 and much and clear else flip
+        large = arm_rows.mean() > end / 2 and arm_rows.mean() >= 2 * noise.mean()
+        clear = flips(arm_rows - noise) < LEVEL if len(arm_rows) >= fewest_clusters(1) else (arm_rows > noise).all()
+        flip = layer if end >= 0.1 and large and clear else flip
     return {"layers": lines, "flips": flip}
 
 
 def leaves(node, where=()):
     """The values of nested dictionaries and lists by their places."""
     if isinstance(node, dict | list):
-        found = {}
-        for key, each in node.items() if isinstance(node, dict) else enumerate(node):
-            found |= leaves(each, (*where, key))
-        return found
+        leaf_values = {}
+        for key, entry in node.items() if isinstance(node, dict) else enumerate(node):
+            leaf_values |= leaves(entry, (*where, key))
+        return leaf_values
     return {where: node}
 
 

@@ -127,12 +127,12 @@ def deployment():
     cells = [
         {
             "codec": codec,
-            "resampler": each,
+            "resampler": resampler,
             "arms": {arm: pair(arm, fade[codec] - 0.05 * j) for arm in ARMS},
             "difference": interval(0.48 * (fade[codec] - 0.05 * j), 0.1),
         }
         for codec in codecs
-        for j, each in enumerate(resamplers)
+        for j, resampler in enumerate(resamplers)
     ]
     return {"pictures": 15, "clusters": 12, "cells": cells, "missing": ["opencv is not installed"]}
 
@@ -148,9 +148,14 @@ def failure():
         head = {"picture": name, "p": p, "low": p / 2, "high": high, "worth": 200.0, "views": 110_000}
         return head | {"method": method, "values": {"affine angle (deg)": -19.5}, "words": words}
 
-    found = row(QUERIES[0], 2.5e-6, 3.1e-6, "importance", "p 2.5e-06 [1.2e-06, 3.1e-06]")
-    none = row(QUERIES[1], 0.0, 1.5e-8, "none found", "no failure found: p <= 1.5e-08 at 95 %")
-    return {"pictures": 2, "clusters": 2, "particles": 1000, "arms": {"clean": [found, none], "eot": [none]}}
+    first_row = row(QUERIES[0], 2.5e-6, 3.1e-6, "importance", "p 2.5e-06 [1.2e-06, 3.1e-06]")
+    second_row = row(QUERIES[1], 0.0, 1.5e-8, "none found", "no failure found: p <= 1.5e-08 at 95 %")
+    return {
+        "pictures": 2,
+        "clusters": 2,
+        "particles": 1000,
+        "arms": {"clean": [first_row, second_row], "eot": [second_row]},
+    }
 
 
 def drift():

@@ -63,8 +63,8 @@ class SharedRuns:
         return folder
 
     def close(self):
-        changed = [folder for folder, before in self.states.items() if state(folder) != before]
-        assert not changed, f"a test has changed a shared run: {changed}"
+        edited_runs = [folder for folder, first_state in self.states.items() if state(folder) != first_state]
+        assert not edited_runs, f"a test has changed a shared run: {edited_runs}"
 
 
 def state(folder):

@@ -47,8 +47,8 @@ class Handler(BaseHTTPRequestHandler):
         files = [base64.b64decode(text) for text in json.loads(body)["pictures"]] if several else [body]
         pixels = [np.asarray(Image.open(io.BytesIO(file))) for file in files]
         with self.server.lock:
-            self.server.answered.update(hashlib.sha256(each.tobytes()).hexdigest() for each in pixels)
-        rows = [phash(each[None])[0].tolist() for each in pixels]
+            self.server.answered.update(hashlib.sha256(picture.tobytes()).hexdigest() for picture in pixels)
+        rows = [phash(picture[None])[0].tolist() for picture in pixels]
         self.reply(200, json.dumps({"answers": rows} if several else rows[0]).encode())
 
     def reply(self, status, content, **headers):

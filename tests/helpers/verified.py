@@ -31,8 +31,8 @@ BATTERY = {
     "cost": {"forward": 900.0, "backward": 90.0},
 }
 #: Smaller parts: by the dotted name of a constant its value.
-FEW = {"attacks.experiment.sections.CELLS": 2, "attacks.experiment.sections.CURVE_CELLS": 2}
-FEW |= {"attacks.evaluation.rare.splitting.FIRST": 2, "attacks.evaluation.rare.splitting.MAX_DRAWS": 8}
+SMALL_PARTS = {"attacks.experiment.sections.CELLS": 2, "attacks.experiment.sections.CURVE_CELLS": 2}
+SMALL_PARTS |= {"attacks.evaluation.rare.splitting.FIRST": 2, "attacks.evaluation.rare.splitting.MAX_DRAWS": 8}
 
 
 def made(folder, overrides, preset="smoke", module=None):
@@ -43,7 +43,7 @@ def made(folder, overrides, preset="smoke", module=None):
 @pytest.fixture(scope="module")
 def small():
     with pytest.MonkeyPatch.context() as patch:
-        for name, value in FEW.items():
+        for name, value in SMALL_PARTS.items():
             patch.setattr(name, value)
         yield
 
@@ -53,7 +53,7 @@ def runs(shared_runs, small):
     """Finished runs by name."""
 
     def get(name):
-        return shared_runs(f"config={'patch' if name == 'patch' else 'smoke'}", *KINDS[name], constants=FEW)
+        return shared_runs(f"config={'patch' if name == 'patch' else 'smoke'}", *KINDS[name], constants=SMALL_PARTS)
 
     return get
 

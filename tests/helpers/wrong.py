@@ -41,23 +41,23 @@ def tree(folder):
         for name in (*folders, *files):
             path = os.path.join(here, name)  # noqa: PTH118  (bytes: a name may be no text)
             state = os.lstat(path)
-            what = [stat.S_IFMT(state.st_mode)]
+            facts = [stat.S_IFMT(state.st_mode)]
             if stat.S_ISREG(state.st_mode):
                 sparse = state.st_size > 2**26  # the size is enough
-                what.append(
+                facts.append(
                     state.st_size if sparse else hashlib.sha256(Path(os.fsdecode(path)).read_bytes()).digest()
                 )
             elif stat.S_ISLNK(state.st_mode):
-                what.append(os.readlink(path))  # noqa: PTH115
-            result[os.fsdecode(os.path.relpath(path, os.fsencode(folder)))] = tuple(what)
+                facts.append(os.readlink(path))  # noqa: PTH115
+            result[os.fsdecode(os.path.relpath(path, os.fsencode(folder)))] = tuple(facts)
     return result
 
 
 def refused(message, action, *given, **options):
     """The action raises an error of one printable line with this pattern; the text of it."""
-    with in_time(), pytest.raises((ValueError, OSError)) as caught:
+    with in_time(), pytest.raises((ValueError, OSError)) as error:
         action(*given, **options)
-    text = str(caught.value)
+    text = str(error.value)
     assert re.search(message, text) and text.isprintable() and len(text) < 1000, text
     return text
 
@@ -69,14 +69,14 @@ class Desk:
     def __init__(self, folder, monkeypatch, capsys):
         self.folder, self.monkeypatch, self.capsys = folder, monkeypatch, capsys
         self.here, self.home, self.given = (folder / name for name in ("here", "home", "given"))
-        for each in (self.here, self.home, self.given):
-            each.mkdir()
+        for place in (self.here, self.home, self.given):
+            place.mkdir()
         monkeypatch.chdir(self.here)
         monkeypatch.setenv("HOME", str(self.home))
 
     def refused(self, *arguments, out="hydra.run.dir=out"):
         """The one-line error for these arguments, after checking that nothing else was written."""
-        before = tree(self.folder)
+        old_tree = tree(self.folder)
         self.capsys.readouterr()
         with in_time():
             code = call(self.monkeypatch, *arguments, *([out] if out else []))
@@ -88,10 +88,12 @@ class Desk:
         assert all(line.startswith(("note: ", "warning: ")) for line in lines[:-1]), output.err
         assert "Traceback" not in output.out + output.err and errors[0].isprintable(), errors[0]
         assert len(errors[0]) < 1000, len(errors[0])
-        after = tree(self.folder)
-        assert {name: after.get(name) for name in before} == before
-        made = [name.removeprefix("here/") for name in after.keys() - before.keys()]
-        assert all(BEFORE.fullmatch(name) and name.partition("/")[0] == "out" for name in made), sorted(made)
+        new_tree = tree(self.folder)
+        assert {name: new_tree.get(name) for name in old_tree} == old_tree
+        new_names = [name.removeprefix("here/") for name in new_tree.keys() - old_tree.keys()]
+        assert all(BEFORE.fullmatch(name) and name.partition("/")[0] == "out" for name in new_names), sorted(
+            new_names
+        )
         return errors[0]
 
 

@@ -18,7 +18,7 @@ def test_nearest_picture_equals_that_of_a_general_solver(kernel):
     picture, resizer = rng.random((7, 6)), kernel_matrices(kernel, (whole(7, 3), whole(6, 2)), (7, 6))
     target, tolerance = resizer(rng.random((7, 6))), 0.02
     limit = tolerance**2 * target.size
-    found = minimize(
+    solution = minimize(
         lambda x: np.sum((x - picture.ravel()) ** 2),
         np.full(42, 0.5),
         jac=lambda x: 2 * (x - picture.ravel()),
@@ -30,10 +30,10 @@ def test_nearest_picture_equals_that_of_a_general_solver(kernel):
         },
         options={"maxiter": 500, "ftol": 1e-12},
     )
-    assert found.success
+    assert solution.success
     ours = nearest_picture(picture, target, resizer, tolerance)
     assert rms(resizer(ours) - target) <= 1.01 * tolerance and ours.min() >= 0 and ours.max() <= 1
-    np.testing.assert_allclose(ours, found.x.reshape(7, 6), rtol=0, atol=5e-3)
+    np.testing.assert_allclose(ours, solution.x.reshape(7, 6), rtol=0, atol=5e-3)
 
 
 def test_a_picture_that_is_resized_to_the_target_already_stays():
@@ -50,9 +50,9 @@ def test_the_library_itself_resizes_the_attacked_file_to_the_target(photo, kerne
         return call((pixels * 255).round().astype(np.uint8).transpose(1, 2, 0)).transpose(2, 0, 1) / 255
 
     resizer = kernel_matrices(kernel, (whole(70, 20), whole(90, 24)), size)
-    hidden = hide(picture, target_picture(out), resizer, by_library)
-    assert hidden.succeeds and rms(by_library(hidden.picture) - target_picture(out)) <= TOLERANCE
-    np.testing.assert_allclose(hidden.picture * 255, (hidden.picture * 255).round(), rtol=0, atol=1e-9)
+    attack = hide(picture, target_picture(out), resizer, by_library)
+    assert attack.succeeds and rms(by_library(attack.picture) - target_picture(out)) <= TOLERANCE
+    np.testing.assert_allclose(attack.picture * 255, (attack.picture * 255).round(), rtol=0, atol=1e-9)
 
 
 def test_what_a_resizer_adds_is_taken_off_the_target():
@@ -64,6 +64,6 @@ def test_what_a_resizer_adds_is_taken_off_the_target():
 
 def test_psnr_is_that_of_scikit_image():
     metrics = pytest.importorskip("skimage.metrics")
-    one, other = np.random.default_rng(0).random((2, 9, 9))
-    assert psnr(one - other) == pytest.approx(metrics.peak_signal_noise_ratio(one, other, data_range=1))
-    assert psnr(0 * one) == np.inf
+    first, other = np.random.default_rng(0).random((2, 9, 9))
+    assert psnr(first - other) == pytest.approx(metrics.peak_signal_noise_ratio(first, other, data_range=1))
+    assert psnr(0 * first) == np.inf

@@ -21,7 +21,7 @@ def bicubic(picture, out=OUT, **options):
     return picture.resize(out[::-1], Image.Resampling.BICUBIC, **options)
 
 
-def found_of(function, photo, size=SIZE):
+def identification(function, photo, size=SIZE):
     return identify(function, photo[0].float(), size)
 
 
@@ -33,14 +33,14 @@ def test_every_kernel_is_named_and_every_name_is_the_same_function(photo, case):
     kernel, ratio, floating = case
     out = (36, 44)
     size = tuple(round(ratio * side) for side in out)
-    found = found_of(shrinker(kernel, out, floating), photo, size)
-    assert kernel in found.kernels
-    assert found.arithmetic in ("either", "float" if floating else "8-bit")
+    result = identification(shrinker(kernel, out, floating), photo, size)
+    assert kernel in result.kernels
+    assert result.arithmetic in ("either", "float" if floating else "8-bit")
     fresh = np.random.default_rng(9).integers(0, 256, (*size, 3), dtype=np.uint8)
     theirs = np.asarray(shrinker(kernel, out, floating)(fresh), dtype=float)
-    for name in found.kernels:
-        apart = np.abs(theirs - np.asarray(shrinker(name, out, floating)(fresh), dtype=float))
-        assert apart.mean() < 0.01 and apart.max() < 1.01, name
+    for name in result.kernels:
+        difference = np.abs(theirs - np.asarray(shrinker(name, out, floating)(fresh), dtype=float))
+        assert difference.mean() < 0.01 and difference.max() < 1.01, name
 
 
 def crop_first(array):
@@ -78,9 +78,9 @@ def reducing_gap(picture):
 def draft(picture):
     file = BytesIO()
     picture.save(file, "JPEG", quality=95)
-    opened = Image.open(file)
-    opened.draft("RGB", OUT[::-1])
-    return bicubic(opened)
+    draft_image = Image.open(file)
+    draft_image.draft("RGB", OUT[::-1])
+    return bicubic(draft_image)
 
 
 def from_bgr(array):
@@ -112,7 +112,7 @@ def grey(picture):
     return bicubic(picture).convert("L")
 
 
-def turned(picture):
+def rotation(picture):
     return bicubic(picture.rotate(20, Image.Resampling.BICUBIC))
 
 
@@ -121,7 +121,7 @@ def nearest_turned(picture):
 
 
 #: Pipeline -> the kernels that are exactly it, the rows (start, length, virtual, offset, out), the verdict.
-UNSEEN = {
+PIPELINES = {
     crop_first: ({"cv2_linear"}, (7, 180, 48, 0, 48), "open"),
     centre_crop: ({"pil_bicubic"}, (0, 206, 64, 8, 48), "closed"),
     letterbox: ({"pil_bicubic"}, (0, 206, 46, 0, 46), "closed"),
@@ -137,18 +137,18 @@ UNSEEN = {
     exact_linear: (set(), None, "open"),
     blurred: (set(), None, "closed"),
     grey: (set(), None, "closed"),
-    turned: (set(), None, "closed"),
+    rotation: (set(), None, "closed"),
     nearest_turned: (set(), None, "open"),
 }
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("pipeline", [*UNSEEN])
+@pytest.mark.parametrize("pipeline", [*PIPELINES])
 def test_an_unseen_pipeline_is_named_only_if_a_kernel_is_exactly_it(photo, pipeline):
-    names, rows, verdict = UNSEEN[pipeline]
-    found = found_of(pipeline, photo)
-    assert set(found.kernels) == names and found.figures.verdict == verdict
+    names, rows, verdict = PIPELINES[pipeline]
+    result = identification(pipeline, photo)
+    assert set(result.kernels) == names and result.figures.verdict == verdict
     if names:
-        assert next(iter(found.kernels.values()))[0] == rows
-    assert found.linear == (pipeline not in (linear_light, curve, draft, turned, nearest_turned))
-    assert (found.example is None) == (pipeline in (turned, nearest_turned))
+        assert next(iter(result.kernels.values()))[0] == rows
+    assert result.linear == (pipeline not in (linear_light, curve, draft, rotation, nearest_turned))
+    assert (result.example is None) == (pipeline in (rotation, nearest_turned))

@@ -8,8 +8,8 @@ from transforms.resizing.resize import NAMES
 
 pytestmark = pytest.mark.slow  # the table takes seconds
 
-ANTIALIASED = {"cv2_area"} | {name for name in NAMES if name.startswith("pil_") and "nearest" not in name}
-ANTIALIASED |= {name for name in NAMES if name.endswith("_aa")}
+SMOOTH_KERNELS = {"cv2_area"} | {name for name in NAMES if name.startswith("pil_") and "nearest" not in name}
+SMOOTH_KERNELS |= {name for name in NAMES if name.endswith("_aa")}
 
 
 @pytest.fixture(scope="module")
@@ -18,17 +18,19 @@ def rows():
 
 
 def test_antialiased_kernels_are_closed_and_the_others_open_from_three_pixels_a_pixel(rows):
-    assert {row.kernel for row in rows if row.figures.verdict == "closed" and row.ratio == 3} == ANTIALIASED
-    assert {row.kernel for row in rows if row.figures.verdict == "open" and row.ratio == 3} == {*NAMES} - ANTIALIASED
+    assert {row.kernel for row in rows if row.figures.verdict == "closed" and row.ratio == 3} == SMOOTH_KERNELS
+    assert {row.kernel for row in rows if row.figures.verdict == "open" and row.ratio == 3} == {
+        *NAMES
+    } - SMOOTH_KERNELS
     assert all(row.figures.succeeds for row in rows)
 
 
 def test_a_copy_of_one_pixel_in_r_by_r(rows):
     for row in rows:
-        if "nearest" in row.kernel or (row.ratio == 3 and row.kernel not in ANTIALIASED):
+        if "nearest" in row.kernel or (row.ratio == 3 and row.kernel not in SMOOTH_KERNELS):
             assert row.figures.unread == pytest.approx(1 - row.ratio**-2)
             assert row.ratio**2 - 1.01 < row.figures.gain <= row.ratio**2 + 1e-6
-        elif row.kernel in ANTIALIASED:
+        elif row.kernel in SMOOTH_KERNELS:
             assert row.figures.unread == 0 and row.figures.gain < 1
 
 
@@ -47,11 +49,11 @@ def test_no_share_lies_near_a_threshold(photo):
 
 
 @pytest.mark.parametrize(
-    ("seen", "succeeds", "verdict"),
+    ("visibility", "succeeds", "verdict"),
     [(0.1, True, "open"), (0.11, True, "hard"), (0.1, False, "hard"), (0.5, True, "closed"), (0.5, False, "closed")],
 )
-def test_verdict(seen, succeeds, verdict):
-    assert Openness(0.0, 0.0, 0.0, seen, succeeds).verdict == verdict
+def test_verdict(visibility, succeeds, verdict):
+    assert Openness(0.0, 0.0, 0.0, visibility, succeeds).verdict == verdict
 
 
 @pytest.mark.parametrize("ratio", [1, 0.5, 17, float("nan")])

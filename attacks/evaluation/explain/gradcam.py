@@ -106,10 +106,8 @@ def input_frame(encoder: nn.Module, size: Size) -> Size:
 def _candidates(layer_visits: Sequence[Visit], frame: Size) -> list[str]:
     """The spatial layers in the order in which they run; layers that return the same tensor count once."""
     single = [visit for visit in layer_visits if visit.features and visit.calls == 1 and visit.name != OUTPUT]
-    single = sorted(
-        (visit for visit in single if visit.answer is None or len(visit.shape or ()) == 3),
-        key=lambda visit: visit.order,
-    )
+    single = [visit for visit in single if visit.answer is None or len(visit.shape or ()) == 3]
+    single.sort(key=lambda visit: visit.order)
     tokens = [v.shape for v in single if v.shape and len(v.shape) == 3 and _patches(v.shape[1])[1] and v.shape[2] > 1]
     counts, width = {shape[1] for shape in tokens}, tokens[-1][2] if tokens else 0
     choice: dict[str, Visit] = {}
@@ -117,10 +115,8 @@ def _candidates(layer_visits: Sequence[Visit], frame: Size) -> list[str]:
         shape = visit.shape or ()
         if len(shape) == 3:
             fits = shape in tokens and shape[2] == width  # the residual stream
-        else:
-            fits = (
-                len(shape) == 4 and shape[2] not in counts and _has_map_aspect(shape, frame)
-            )  # attention weights are no map
+        else:  # attention weights are no map
+            fits = len(shape) == 4 and shape[2] not in counts and _has_map_aspect(shape, frame)
         if fits:
             key = visit.alias or visit.name
             choice[key] = min(choice.get(key, visit), visit, key=lambda candidate: candidate.name.count("."))

@@ -113,13 +113,8 @@ def differences(test: ShortAttack, module: nn.Module | None) -> list[Check]:
         module = module if repeat.verdict == "passed" else None  # the copy in float64 would draw other numbers
         return [repeat, *compare_gradient(encoder, probe, module=module, count=test.passes.count)]
     except Exception as error:  # any, as the encoder's
-        message = error_text(error)
-        rest = (REPEATS, SLOPES, LENGTH, CHANGES)[len(checks) :]
-        return [
-            *checks,
-            *(rule(name, False, message) for name in rest[:1]),
-            *(skipped(n, message) for n in rest[1:]),
-        ]
+        message, (name, *rest) = error_text(error), (REPEATS, SLOPES, LENGTH, CHANGES)[len(checks) :]
+        return [*checks, rule(name, False, message), *(skipped(name, message) for name in rest)]
 
 
 def repeats(encoder: Encoder, images: Tensor, draws: dict[str, Any]) -> tuple[Check, Encoder | None]:
@@ -174,10 +169,8 @@ def _small(probe: Probe, loss: Loss, grad: Tensor, generator: torch.Generator) -
     cosine = _agreement(slopes, changes)
     message = f"the gradient agrees with the encoder's real slope to a cosine of {cosine:.3f}"
     if cosine < EXACT:
-        message += (
-            f" (below {EXACT}); a branch is detached, rounded or noisy: attack through a surrogate, or without "
-        )
-        message += "gradients (Square)"
+        message += f" (below {EXACT}); a branch is detached, rounded or noisy: attack through a surrogate, or "
+        message += "without gradients (Square)"
         return [rule(SLOPES, False, message, cosine=cosine), skipped(LENGTH, "the gradient has another direction")]
     return [rule(SLOPES, True, message, cosine=cosine), _length(slopes, changes)]
 
@@ -201,9 +194,9 @@ def _visible(probe: Probe, loss: Loss, grad: Tensor, generator: torch.Generator)
     message = f"the gradient agrees with changes of {VISIBLE * 255:.0f}/255 to a cosine of {cosine:.2f}"
     if cosine < AGREE:
         message += (
-            f" (below {AGREE}): it is shattered or wrong, so an attack along it proves nothing; attack through a "
+            f" (below {AGREE}): it is shattered or wrong, so an attack along it proves nothing; attack through "
         )
-        message += "smooth surrogate, or without gradients (Square)"
+        message += "a smooth surrogate, or without gradients (Square)"
     return rule(CHANGES, cosine >= AGREE, message, cosine=cosine)
 
 

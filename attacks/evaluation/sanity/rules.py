@@ -96,9 +96,8 @@ CROSSING = 4.0
 def resized(perturbation: Any, eps: float) -> Any:
     """The perturbation with the radius `eps`, in its own unit (an integer stays one, at least 1); of a wrapper, with
     that of its innermost part. None for a set without a radius."""
-    names = (
-        {field.name for field in dataclasses.fields(perturbation) if field.init} if _is_value(perturbation) else ()
-    )
+    parts = dataclasses.fields(perturbation) if _is_value(perturbation) else ()
+    names = {field.name for field in parts if field.init}
     if "inner" in names:
         inner = resized(perturbation.inner, eps)
         return None if inner is None else dataclasses.replace(perturbation, inner=inner)

@@ -15,7 +15,7 @@ from transforms import Jpeg
 PICTURES = smooth()
 
 
-class Pooled(nn.Module):
+class PoolNetwork(nn.Module):
     """A convolution, the mean over positions, a linear layer."""
 
     def __init__(self):
@@ -54,14 +54,14 @@ class Tokens(nn.Module):
         return tokens[:, 0] if self.cls else tokens[:, self.first.shape[1] :].mean(1)
 
 
-def made(kind, *args):
+def build(kind, *args):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return kind(*args).eval().requires_grad_(False)
 
 
 def test_grad_cam_equals_a_calculation_by_hand():
-    network = made(Pooled)
+    network = build(PoolNetwork)
     maps, anchors = F.relu(network.maps(PICTURES)), torch.randn(2, 6, generator=torch.Generator().manual_seed(1))
     result = attribution(CountedEncoder(network), PICTURES, anchors, "maps")
     for i in range(2):
@@ -74,11 +74,11 @@ def test_grad_cam_equals_a_calculation_by_hand():
 
 
 def test_a_map_depends_neither_on_other_pictures_nor_on_hooks():
-    network = made(Pooled)
+    network = build(PoolNetwork)
     anchors = network(PICTURES.flip(3))
-    both, alone = (attribution(CountedEncoder(network), PICTURES[:n], anchors[:n], "maps") for n in (2, 1))
-    torch.testing.assert_close(both.cam[:1], alone.cam)
-    torch.testing.assert_close(both.gradient, attribution(CountedEncoder(network), PICTURES, anchors, None).gradient)
+    pair, single = (attribution(CountedEncoder(network), PICTURES[:n], anchors[:n], "maps") for n in (2, 1))
+    torch.testing.assert_close(pair.cam[:1], single.cam)
+    torch.testing.assert_close(pair.gradient, attribution(CountedEncoder(network), PICTURES, anchors, None).gradient)
 
 
 def layer(network, size=(32, 32), gain=1.0):
@@ -87,14 +87,14 @@ def layer(network, size=(32, 32), gain=1.0):
 
 
 def test_the_layer_is_the_last_with_positions():
-    assert layer(made(Pooled)) == "maps"
+    assert layer(build(PoolNetwork)) == "maps"
     assert layer(load_encoder(), (96, 96)) == "stages"
-    assert layer(made(nn.Sequential, nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())) == "0"
-    assert layer(made(Tokens, False)) == "blocks"
+    assert layer(build(nn.Sequential, nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())) == "0"
+    assert layer(build(Tokens, False)) == "blocks"
 
 
 def test_after_the_last_attention_only_the_class_token_counts():
-    name = layer(made(Tokens, True))
+    name = layer(build(Tokens, True))
     assert name == "blocks.1.value"  # neither the block, whose patches are unused, nor `inner`, which is wider
 
 
@@ -109,7 +109,7 @@ def test_a_mean_over_tokens_has_no_positions():
             patches = self.patch(images).flatten(2).transpose(1, 2)
             return self.mean(self.narrow(self.blocks(patches)).transpose(1, 2)).flatten(1)
 
-    assert layer(made(Mean)) == "narrow"
+    assert layer(build(Mean)) == "narrow"
 
 
 def test_a_hash_has_no_layer():
@@ -119,7 +119,7 @@ def test_a_hash_has_no_layer():
 
 
 def test_a_dead_network_has_no_layer():
-    network = made(Pooled)
+    network = build(PoolNetwork)
     network.maps.weight.zero_(), network.maps.bias.fill_(-1.0)
     assert layer(network) is None
 
@@ -139,14 +139,14 @@ def test_tokens_are_laid_out_row_by_row(prefix):
 
 def test_a_change_in_place_does_not_reach_the_recorded_output():
     maps = nn.Conv2d(3, 4, 3)
-    networks = [made(nn.Sequential, maps, nn.ReLU(inplace), nn.Flatten()) for inplace in (True, False)]
+    networks = [build(nn.Sequential, maps, nn.ReLU(inplace), nn.Flatten()) for inplace in (True, False)]
     anchors = networks[1](PICTURES.flip(3))
-    in_place, copied = (attribution(CountedEncoder(network), PICTURES, anchors, "0") for network in networks)
-    torch.testing.assert_close(in_place, copied)
+    in_place, in_copy = (attribution(CountedEncoder(network), PICTURES, anchors, "0") for network in networks)
+    torch.testing.assert_close(in_place, in_copy)
 
 
 def test_no_hook_remains():
-    network = made(Pooled)
+    network = build(PoolNetwork)
     layer(network)
     attribution(CountedEncoder(network), PICTURES, network(PICTURES), "maps")
     assert not any(module._forward_hooks for module in network.modules())
@@ -162,7 +162,7 @@ def test_without_a_crop_a_map_lies_over_the_whole_picture():
 def test_a_map_is_zero_outside_the_crop_and_aligned_inside(size, crop):
     spec = Preprocess(40, "pil_bilinear", (0.5,) * 3, (0.5,) * 3, fit="cover", crop=(crop, crop))
     encoder = with_preprocess(nn.Flatten(), spec)
-    laid = on_picture(torch.ones(1, 5, 5), encoder, size)
+    placed_map = on_picture(torch.ones(1, 5, 5), encoder, size)
     picture = torch.rand(1, 3, *size, requires_grad=True)
     (gradient,) = torch.autograd.grad(spec(picture).sum(), picture)
-    assert torch.equal(laid[0] > 0, (gradient != 0).all(1)[0])
+    assert torch.equal(placed_map[0] > 0, (gradient != 0).all(1)[0])

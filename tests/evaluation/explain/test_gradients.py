@@ -37,8 +37,8 @@ class Cut(nn.Module):
 def test_pixels_outside_the_encoders_view_are_dead():
     pictures = torch.rand(2, 3, 16, 32, generator=torch.Generator().manual_seed(0))
     result = reach(CountedEncoder(Left()), pictures, Left()(pictures.flip(2)), HEAD_ON, 8)
-    seen = (torch.arange(32) < 8).expand(2, 16, 32)
-    assert torch.equal(result.sensitivity > 0, seen)
+    left_quarter = (torch.arange(32) < 8).expand(2, 16, 32)
+    assert torch.equal(result.sensitivity > 0, left_quarter)
     torch.testing.assert_close(result.coverage, torch.tensor([0.25, 0.25]))
     torch.testing.assert_close(result.view, result.coverage)
     assert bool((result.effective <= 0.25).all()) and bool((result.effective > 0.1).all())
@@ -83,8 +83,8 @@ def test_random_defences_and_hashes_have_a_reach():
 def test_the_slope_equals_finite_differences():
     anchors = NET(WIDE.flip(3))
     leaf = WIDE.clone().requires_grad_()
-    counted = CountedEncoder(NET)
-    (gradient,) = counted.gradients(counted.slope_values(leaf, anchors), [leaf])
+    counter = CountedEncoder(NET)
+    (gradient,) = counter.gradients(counter.slope_values(leaf, anchors), [leaf])
     lengths = NET(WIDE).norm(dim=1)
     generator, step = torch.Generator().manual_seed(0), 1e-5
     for _ in range(5):
@@ -97,36 +97,36 @@ def test_the_slope_equals_finite_differences():
 
 def test_the_value_equals_the_cosine_and_has_a_gradient_at_its_maximum():
     anchors = NET(WIDE)
-    counted = CountedEncoder(NET)
+    counter = CountedEncoder(NET)
     for pictures in (WIDE, WIDE.flip(2)):
         expected = F.cosine_similarity(NET(pictures), anchors)
-        torch.testing.assert_close(counted.slope_values(pictures, anchors), expected)
-        torch.testing.assert_close(counted.likeness(pictures, anchors), expected)
+        torch.testing.assert_close(counter.slope_values(pictures, anchors), expected)
+        torch.testing.assert_close(counter.likeness(pictures, anchors), expected)
     leaf = WIDE.clone().requires_grad_()
     (flat,) = torch.autograd.grad(F.cosine_similarity(NET(leaf), anchors).sum(), leaf)
-    (held,) = counted.gradients(counted.slope_values(leaf, anchors), [leaf])
-    assert float(flat.norm()) < 1e-9 < 1e-2 < float(held.norm())
+    (slope,) = counter.gradients(counter.slope_values(leaf, anchors), [leaf])
+    assert float(flat.norm()) < 1e-9 < 1e-2 < float(slope.norm())
 
 
 def test_a_hash_is_compared_by_its_bits_and_has_a_gradient():
     encoder, pictures = Phash(), smooth()
     anchors, other = encoder(pictures), pictures.flip(3)
-    counted = CountedEncoder(encoder)
-    apart = (bits(encoder(other)) != bits(anchors)).sum(1)
-    torch.testing.assert_close(counted.likeness(other, anchors), 1 - 2 * apart / 64)
+    counter = CountedEncoder(encoder)
+    bit_errors = (bits(encoder(other)) != bits(anchors)).sum(1)
+    torch.testing.assert_close(counter.likeness(other, anchors), 1 - 2 * bit_errors / 64)
     leaf = other.clone().requires_grad_()
-    (gradient,) = counted.gradients(counted.slope_values(leaf, anchors), [leaf])
+    (gradient,) = counter.gradients(counter.slope_values(leaf, anchors), [leaf])
     assert bool(gradient.isfinite().all()) and bool(gradient.any())
 
 
 def test_passes_are_counted_in_pictures_and_without_a_graph_there_is_no_gradient():
-    counted = CountedEncoder(NET)
+    counter = CountedEncoder(NET)
     leaf = WIDE.clone().requires_grad_()
     anchors = NET(WIDE)
-    counted.likeness(WIDE, anchors[:1])
-    assert (counted.forward, counted.backward) == (2, 0)
+    counter.likeness(WIDE, anchors[:1])
+    assert (counter.forward, counter.backward) == (2, 0)
     other = torch.zeros(2, requires_grad=True)
-    gradients = counted.gradients(counted.slope_values(leaf, anchors), [leaf, other, torch.zeros(2)])
+    gradients = counter.gradients(counter.slope_values(leaf, anchors), [leaf, other, torch.zeros(2)])
     assert gradients[0] is not None and gradients[1:] == [None, None]
-    assert (counted.forward, counted.backward) == (4, 2)
-    assert counted.gradients(counted.slope_values(WIDE, anchors), [leaf]) == [None]
+    assert (counter.forward, counter.backward) == (4, 2)
+    assert counter.gradients(counter.slope_values(WIDE, anchors), [leaf]) == [None]

@@ -21,15 +21,15 @@ def samples(kind, n, d=3):
 
 
 @pytest.mark.parametrize("kind", ["corner", "lobes"])
-def test_weights_are_bounded_and_average_to_one(kind):
+def test_weights_are_bounded_with_mean_1(kind):
     random = np.random.default_rng(1)
     proposal = fit(samples(kind, 900), random)
-    drawn = proposal.draw(40_000, random)
-    weights = proposal.weights(drawn)
+    points = proposal.draw(40_000, random)
+    weights = proposal.weights(points)
     assert weights.max() <= 1 / UNIFORM * (1 + 1e-9) and weights.min() > 0
     assert weights.mean() == pytest.approx(1, abs=5 * weights.std() / 200)
-    assert (np.abs(drawn - 0.5) <= 0.5).all()
-    inside = drawn[:, 0] < 0.5  # any event has its uniform probability
+    assert (np.abs(points - 0.5) <= 0.5).all()
+    inside = points[:, 0] < 0.5  # any event has its uniform probability
     assert (weights * inside).mean() == pytest.approx(0.5, abs=5 * weights.std() / 200)
 
 
@@ -40,9 +40,9 @@ def test_a_component_is_a_density(kind):
     grid = (np.arange(800) + 0.5) / 800
     u = np.stack([axis.ravel() for axis in np.meshgrid(grid, grid)], 1)
     assert np.exp(component.log_density(u)).mean() == pytest.approx(1, abs=0.02)
-    drawn = component.draw(20_000, np.random.default_rng(0))
+    points = component.draw(20_000, np.random.default_rng(0))
     share = np.exp(component.log_density(u))[u[:, 0] < 0.25].sum() / len(u)
-    assert (drawn[:, 0] < 0.25).mean() == pytest.approx(share, abs=0.02)
+    assert (points[:, 0] < 0.25).mean() == pytest.approx(share, abs=0.02)
 
 
 def test_moves_keep_the_uniform_law_on_the_level():
@@ -52,11 +52,11 @@ def test_moves_keep_the_uniform_law_on_the_level():
     random = np.random.default_rng(0)
     u = random.random((20_000, 3))
     u = u[score(u) <= 0]
-    moved, values = move(score, u, score(u), 0.0, random)
-    assert (score(moved) <= 0).all() and np.array_equal(score(moved), values)
-    assert (np.abs(moved - u).max(1) > 0).mean() > 0.95
+    particles, values = move(score, u, score(u), 0.0, random)
+    assert (score(particles) <= 0).all() and np.array_equal(score(particles), values)
+    assert (np.abs(particles - u).max(1) > 0).mean() > 0.95
     for j in range(3):  # Beta(1, 3) margins of the simplex
-        assert scipy.stats.kstest(moved[:, j], scipy.stats.beta(1, 3).cdf).pvalue > 1e-3
+        assert scipy.stats.kstest(particles[:, j], scipy.stats.beta(1, 3).cdf).pvalue > 1e-3
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -79,8 +79,8 @@ def test_a_known_probability_lies_between_the_limits(name, p):
     ],
 )
 def test_limits_hold_in_most_of_a_hundred_repeats(name, d, p):
-    made = [rare(SETS[name](d, p), d, particles=500, seed=seed) for seed in range(100)]
-    assert np.mean([each.low <= p <= each.high for each in made]) >= 0.88  # 3 standard errors below 0.95
+    estimates = [rare(SETS[name](d, p), d, particles=500, seed=seed) for seed in range(100)]
+    assert np.mean([result.low <= p <= result.high for result in estimates]) >= 0.88  # 3 standard errors below 0.95
 
 
 def test_the_same_seed_gives_the_same_estimate():
@@ -90,7 +90,7 @@ def test_the_same_seed_gives_the_same_estimate():
 
 
 @pytest.mark.parametrize(
-    ("score", "most"),
+    ("score", "bound"),
     [
         (lambda u: u[:, 0] + 0.5, 1e-8),  # nearer and nearer, and never there
         (lambda u: np.ones(len(u)), 2e-3),  # a plateau
@@ -98,35 +98,35 @@ def test_the_same_seed_gives_the_same_estimate():
     ],
     ids=["slope", "plateau", "steps"],
 )
-def test_without_a_failure_there_is_an_upper_limit(score, most):
+def test_without_a_failure_there_is_an_upper_limit(score, bound):
     estimate = rare(score, 3, particles=200)
     assert estimate.method == "none found" and estimate.p == estimate.low == 0 < estimate.high
-    if most < 1e-3:
+    if bound < 1e-3:
         assert estimate.high < 1e-7
     else:
         assert estimate.high == pytest.approx(1 - 0.05 ** (1 / (splitting.FIRST * 200)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("elsewhere", [0.0, 1.0], ids=["plateau", "slope elsewhere"])
-def test_a_failure_that_the_plain_draws_met_is_never_claimed_absent(elsewhere):
+@pytest.mark.parametrize("slope", [0.0, 1.0], ids=["plateau", "slope elsewhere"])
+def test_a_failure_that_the_plain_draws_met_is_never_claimed_absent(slope):
     """A set that no slope leads to, beside nothing or a slope that ends above 0: found by 0 to 4 of 2000 draws."""
-    p, held, seen = 8e-4, [], 0
+    p, covers, count = 8e-4, [], 0
 
     def score(u):
         inside = (u[:, 1:] > 1 - math.sqrt(2 * p)).all(1) & (u[:, 0] > 0.5)
-        return np.where(inside, 0.0, 0.01 + elsewhere * u[:, 0])
+        return np.where(inside, 0.0, 0.01 + slope * u[:, 0])
 
     for seed in range(30):
-        met = int((score(np.random.default_rng(seed).random((splitting.FIRST * 200, 3))) <= 0).sum())
-        if 0 < met < splitting.COMMON:
+        failures = int((score(np.random.default_rng(seed).random((splitting.FIRST * 200, 3))) <= 0).sum())
+        if 0 < failures < splitting.COMMON:
             estimate = rare(score, 3, 200, seed)
             assert estimate.low > 0
             assert estimate.method != "none found"
-            held.append(estimate.low <= p <= estimate.high)
-            seen += 1
-    assert seen > 15
-    assert sum(held) >= seen - 3
+            covers.append(estimate.low <= p <= estimate.high)
+            count += 1
+    assert count > 15
+    assert sum(covers) >= count - 3
 
 
 def test_scores_that_are_no_numbers_are_refused():

@@ -31,7 +31,7 @@ from tests.helpers.small import small, smooth
 from tests.helpers.solving import trial
 from transforms import Affine, Brightness, Compose
 
-SEEN = Compose([Affine(degrees=20, scale=(0.8, 1.2), translate=0.1), Brightness(0.1)])
+VIEWS = Compose([Affine(degrees=20, scale=(0.8, 1.2), translate=0.1), Brightness(0.1)])
 double = torch.float64
 
 
@@ -45,13 +45,13 @@ def verdict(images, optimiser, perturbation, objective=Away(), steps=20):  # noq
     """The active test as the battery runs it."""
     encoder = small()
     setup = {"encoder": encoder, "objective": objective, "perturbation": perturbation}
-    setup |= {"optimiser": optimiser, "eot": EOT(SEEN, views=4), "steps": steps}
+    setup |= {"optimiser": optimiser, "eot": EOT(VIEWS, views=4), "steps": steps}
     test = trial(images, encoder(images), setup, PassCount())
     clean = mean(test.clean_losses())
     return active(test, clean, clean - mean(test.run(optimiser=PGD(), steps=5).losses))
 
 
-def raised(images, delta):
+def rise(images, delta):
     return (balance(images + delta) - balance(images))[:, 0]
 
 
@@ -66,16 +66,16 @@ def test_the_promise_is_the_optimum_of_an_linf_ball_in_the_box(images):
     images = images.double()
     weights = torch.tensor(COLOURS, dtype=double)[:, None, None]
     room = torch.where(weights > 0, 1 - images, images).clamp(max=0.1)
-    wanted = (weights.abs() * room).sum((1, 2, 3)) / images[0, 0].numel()
-    torch.testing.assert_close(raised(images, promise(Linf(0.1), images)), wanted, rtol=1e-9, atol=0)
+    expected = (weights.abs() * room).sum((1, 2, 3)) / images[0, 0].numel()
+    torch.testing.assert_close(rise(images, promise(Linf(0.1), images)), expected, rtol=1e-9, atol=0)
 
 
 def test_the_promise_is_the_optimum_of_an_l2_ball(images):
     inside = 0.4 + 0.2 * images.double()  # the box does not bind
     weights = torch.tensor(COLOURS, dtype=double)
-    wanted = 0.5 * weights.norm() / inside[0, 0].numel() ** 0.5
-    result = raised(inside, promise(L2(0.5), inside))
-    torch.testing.assert_close(result, wanted.expand(2), rtol=1e-9, atol=0)
+    expected = 0.5 * weights.norm() / inside[0, 0].numel() ** 0.5
+    result = rise(inside, promise(L2(0.5), inside))
+    torch.testing.assert_close(result, expected.expand(2), rtol=1e-9, atol=0)
 
 
 @pytest.mark.parametrize("inner", [Linf(0.1), L2(0.5)], ids=["linf", "l2"])
@@ -85,7 +85,7 @@ def test_the_promise_of_a_shared_delta_is_shared(inner, images):
     result = promise(perturbation, inside)
     assert len(result) == 1
     assert inner.norm(result) == pytest.approx(inner.eps, rel=1e-5)
-    torch.testing.assert_close(raised(inside, result), raised(inside, promise(inner, inside)))
+    torch.testing.assert_close(rise(inside, result), rise(inside, promise(inner, inside)))
 
 
 @pytest.mark.slow
@@ -95,8 +95,8 @@ def test_the_balance_survives_the_camera():
     delta = promise(Linf(8 / 255), pictures)
     u = torch.rand(32, camera.dims, generator=torch.Generator().manual_seed(3))
     for picture, change in zip(pictures, delta, strict=True):
-        attacked, untouched = (camera(part[None].expand(32, -1, -1, -1), u) for part in (picture + change, picture))
-        share = (balance(attacked) - balance(untouched)) / raised(picture[None], change[None])
+        attack, clean = (camera(part[None].expand(32, -1, -1, -1), u) for part in (picture + change, picture))
+        share = (balance(attack) - balance(clean)) / rise(picture[None], change[None])
         assert (share > 0).all() and share.median() > 0.5 and (share < 1.3).all()
 
 
@@ -104,16 +104,16 @@ def test_planted_features_contain_the_encoder_features(images):
     encoder, objective = small(), PlantedObjective(Toward(), 3.0)
     features, anchor = PlantedEncoder(encoder)(images), planted_anchor(torch.ones(2, 12), images)
     assert torch.equal(features[0], encoder(images))
-    wanted = Toward()(encoder(images), torch.ones(2, 12)) - 3 * balance(images)[:, 0]
-    torch.testing.assert_close(objective(features, anchor), wanted)
+    expected = Toward()(encoder(images), torch.ones(2, 12)) - 3 * balance(images)[:, 0]
+    torch.testing.assert_close(objective(features, anchor), expected)
     assert not objective.stationary_at_anchor and not objective.paired
     assert PlantedObjective(Away(), 1.0).stationary_at_anchor
 
 
 def test_the_verdict_is_a_share_of_the_promise():
-    clean, promised = torch.full((2, 4), 1.0), torch.full((2, 4), -9.0)
+    clean, optimum = torch.full((2, 4), 1.0), torch.full((2, 4), -9.0)
     for share in (0.0, 0.5, SHARE - 0.01, SHARE + 0.01, 1.0, 1.1):
-        check = finds_promise(clean, promised, torch.full((2, 4), 1 - 10 * share))
+        check = finds_promise(clean, optimum, torch.full((2, 4), 1 - 10 * share))
         assert check.figures["share"] == pytest.approx(share)
         assert check.verdict == ("passed" if share >= SHARE else "failed")
     assert finds_promise(clean, clean, clean).verdict == "failed"
@@ -145,19 +145,19 @@ def test_random_search_passes_with_enough_queries(images):
 
 @dataclass(frozen=True)
 class Ascent(PGD):
-    def step(self, delta, result, state, constraint, done):
-        return super().step(delta, result._replace(grad=-result.grad), state, constraint, done)
+    def step(self, delta, result, state, constraint, progress):
+        return super().step(delta, result._replace(grad=-result.grad), state, constraint, progress)
 
 
 @dataclass(frozen=True)
 class Blind(PGD):
-    def step(self, delta, result, state, constraint, done):
-        some = torch.randn(result.grad.shape, generator=torch.Generator().manual_seed(int(1e6 * done.before[0])))
-        return super().step(delta, result._replace(grad=some), state, constraint, done)
+    def step(self, delta, result, state, constraint, progress):
+        noise = torch.randn(result.grad.shape, generator=torch.Generator().manual_seed(int(1e6 * progress.before[0])))
+        return super().step(delta, result._replace(grad=noise), state, constraint, progress)
 
 
 @dataclass(frozen=True)
-class Still(Linf):
+class Fixed(Linf):
     def move(self, delta, by, images):
         return torch.zeros_like(delta)
 
@@ -167,7 +167,7 @@ WRONG = {
     "a thousandth of the step": (PGD(0.2e-3), Linf(0.1)),
     "a thousandth of the rate": (SGD(2e-3), L2(1.0)),
     "blind": (Blind(), Linf(0.1)),
-    "a projection to zero": (PGD(), Still(0.1)),
+    "a projection to zero": (PGD(), Fixed(0.1)),
 }
 
 

@@ -41,19 +41,19 @@ def test_the_anchor_of_another_encoder_fails_and_a_target_is_no_anchor():
 def test_an_answer_that_changes_is_named_and_held_still(share):
     encoder, images = small(), smooth()
 
-    def answer(shown):
-        features = encoder(shown)
+    def answer(pictures):
+        features = encoder(pictures)
         return features + share * features.norm() / features.numel() ** 0.5 * torch.randn_like(features)
 
-    check, still = repeats(answer, images, {})
+    check, repeatable = repeats(answer, images, {})
     assert check.name == REPEATS and check.verdict == ("failed" if share > REPEAT_ERROR else "passed")
-    assert share <= REPEAT_ERROR or torch.equal(still(images), still(images))
+    assert share <= REPEAT_ERROR or torch.equal(repeatable(images), repeatable(images))
 
 
 def test_an_answer_that_nothing_holds_still_is_not_compared():
     encoder, calls = small(), iter(range(100))
-    check, still = repeats(lambda shown: (1 + next(calls)) * encoder(shown), smooth(), {})
-    assert check.verdict == "failed" and still is None
+    check, repeatable = repeats(lambda pictures: (1 + next(calls)) * encoder(pictures), smooth(), {})
+    assert check.verdict == "failed" and repeatable is None
 
 
 def test_a_surrogate_must_be_better_by_a_share_of_the_gain():

@@ -19,13 +19,13 @@ from tests.helpers.solving import examine, trial
 from transforms import Affine, Brightness, Compose
 from transforms.draws import stream
 
-SEEN = Compose([Affine(degrees=20, scale=(0.8, 1.2), translate=0.1), Brightness(0.1)])
+VIEWS = Compose([Affine(degrees=20, scale=(0.8, 1.2), translate=0.1), Brightness(0.1)])
 
 
 def parts(**changes):
     encoder = small()
     result = {"encoder": encoder, "objective": Away(), "perturbation": Linf(0.1), "optimiser": PGD()}
-    return result | {"eot": EOT(SEEN, views=4), "steps": 12} | changes
+    return result | {"eot": EOT(VIEWS, views=4), "steps": 12} | changes
 
 
 @pytest.fixture
@@ -52,35 +52,35 @@ def test_a_trial_equals_the_attack(images):
 @pytest.mark.parametrize("perturbation", SETS, ids=ids)
 def test_a_trial_keeps_the_best_of_its_candidates(perturbation, images):
     # Steps so long that the last iterate is seldom the best.
-    setup = parts(perturbation=perturbation, optimiser=PGD(2.0, 0.0, "constant"), eot=EOT(SEEN, views=1))
+    setup = parts(perturbation=perturbation, optimiser=PGD(2.0, 0.0, "constant"), eot=EOT(VIEWS, views=1))
     anchor = setup["encoder"](images)
     test = trial(images, anchor, setup, PassCount())
     *_, last = attack(images, anchor, **setup)
     result = test.run()
 
-    def chosen(delta):
+    def choice_loss(delta):
         pixels = (images + delta).clamp(0, 1)
         table = test.choosers.losses(pixels, anchor, setup["encoder"], Away(), 8).mean(1)
         return table.mean() if perturbation.shared else table
 
-    assert (chosen(result.delta) <= chosen(last.delta) + 1e-6).all()
+    assert (choice_loss(result.delta) <= choice_loss(last.delta) + 1e-6).all()
 
 
 def test_a_tally_counts_every_pass(images):
-    setup, tally = parts(steps=5), PassCount()
+    setup, counter = parts(steps=5), PassCount()
     anchor = setup["encoder"](images)
-    test = trial(images, anchor, setup | {"encoder": tally.count(setup["encoder"])}, tally)
+    test = trial(images, anchor, setup | {"encoder": counter.count(setup["encoder"])}, counter)
     test.run()
     gradients = 2 * 5 * 4
-    assert tally.backward == gradients
-    assert tally.forward == gradients + 2 * (16 * len(CANDIDATES) + JUDGES)
+    assert counter.backward == gradients
+    assert counter.forward == gradients + 2 * (16 * len(CANDIDATES) + JUDGES)
 
 
 def test_a_tally_counts_the_passes_of_one_encoder_of_an_ensemble(images):
-    both, tally = Ensemble([small(0), small(1)]), PassCount()
-    seen = tally.count(both)(images, only=1)
-    torch.testing.assert_close(seen, both(images, only=1), rtol=0, atol=0)
-    assert tally.forward == len(images)
+    ensemble, counter = Ensemble([small(0), small(1)]), PassCount()
+    features = counter.count(ensemble)(images, only=1)
+    torch.testing.assert_close(features, ensemble(images, only=1), rtol=0, atol=0)
+    assert counter.forward == len(images)
 
 
 @pytest.mark.parametrize("objective", [Away(), Toward()], ids=["away", "toward"])
@@ -92,8 +92,8 @@ def test_transfer_takes_the_anchor_of_the_other_encoder(objective, images, monke
     monkeypatch.setattr(ShortAttack, "run", lambda self, **changes: (runs.append(changes), run(self, **changes))[1])
     assert transfer(test, main, 0.1, setup["encoder"]).verdict in ("passed", "failed")
     (changes,) = runs
-    wanted = redrawn(setup["encoder"], 0)(images) if isinstance(objective, Away) else anchor
-    assert torch.equal(changes["anchor"], wanted)
+    expected = redrawn(setup["encoder"], 0)(images) if isinstance(objective, Away) else anchor
+    assert torch.equal(changes["anchor"], expected)
     assert all(transfer(test, main, 0.1, module).verdict == "skipped" for module in (None, nn.Flatten()))
 
 
@@ -128,7 +128,7 @@ def test_short_steps_pass_if_the_planned_run_is_long(images):
 
 @pytest.mark.slow
 def test_a_targeted_attack_passes_and_worst_of_gets_enough_views(images):
-    setup = parts(objective=Toward(), eot=EOT(SEEN, views=6, risk=WorstOf(3)), steps=20)
+    setup = parts(objective=Toward(), eot=EOT(VIEWS, views=6, risk=WorstOf(3)), steps=20)
     sanity = examine(images, torch.randn(2, 12), views=4, **setup)
     assert not sanity.failed, table(sanity)
     assert "of 3 views" in sanity.checks[0].message
@@ -138,9 +138,9 @@ def test_a_targeted_attack_passes_and_worst_of_gets_enough_views(images):
 def test_the_battery_depends_only_on_its_seed(images):
     setup = parts(steps=6)
     anchor = setup["encoder"](images)
-    one, again, other = (examine(images, anchor, **setup, seed=seed).to_dict()["checks"] for seed in (1, 1, 2))
-    assert one == again
-    assert one != other
+    first, second, other = (examine(images, anchor, **setup, seed=seed).to_dict()["checks"] for seed in (1, 1, 2))
+    assert first == second
+    assert first != other
 
 
 @pytest.mark.slow

@@ -60,9 +60,9 @@ def test_a_sanity_report_as_json_and_as_a_table():
 @settings(max_examples=30, deadline=None, derandomize=True)
 def test_swapping_the_sides_negates_a_gap(shift, seed):
     a, b = losses(0.0, seed=seed), losses(shift, seed=seed + 100)
-    one, other = gap(a, b, 0.3), gap(b, a, 0.3)
-    assert one.mean == -other.mean
-    assert one.above == other.below or math.isclose(abs(one.mean), one.noise, rel_tol=1e-3)
+    forward, backward = gap(a, b, 0.3), gap(b, a, 0.3)
+    assert forward.mean == -backward.mean
+    assert forward.above == backward.below or math.isclose(abs(forward.mean), forward.noise, rel_tol=1e-3)
 
 
 def test_a_gap_is_paired_by_view():
@@ -95,15 +95,18 @@ def test_an_attack_must_lower_the_loss():
 
 
 def test_without_a_bound_an_attack_must_beat_white_black_and_noise():
-    shown = {"white": losses(0.3), "black": losses(0.1), "noise": losses(0.2)}
-    for unbound, own, verdict in (
+    card_losses = {"white": losses(0.3), "black": losses(0.1), "noise": losses(0.2)}
+    for unbound, bound, verdict in (
         (-0.5, 0.6, "passed"),
         (0.1, 0.6, "passed"),  # equal to black
         (0.2, 0.6, "failed"),
         (0.5, 0.6, "failed"),
         (-0.1, -0.5, "failed"),  # worse than with its own radius
     ):
-        assert beats_cards(losses(unbound), losses(own), shown, 0.3).verdict == verdict, (unbound, own)
+        assert beats_cards(losses(unbound), losses(bound), card_losses, 0.3).verdict == verdict, (
+            unbound,
+            bound,
+        )
 
 
 def test_the_loss_falls_as_the_radius_grows():
@@ -124,20 +127,20 @@ def test_an_attack_must_not_be_weaker_than_a_baseline():
         assert check.verdict == verdict and ("a remedy" in check.message) == (verdict == "failed")
 
 
-def run_of(path):
+def look_trace(path):
     """A trace with a look every five steps, repeated until the next."""
     return [None if i < 4 else path[(i + 1) // 5 * 5 - 1] for i in range(len(path))]
 
 
 def test_a_settled_loss_is_distinguished_from_a_falling_one():
     steps = torch.arange(100) / 100
-    settled, falling = (torch.exp(-8 * steps)).tolist(), (1 - steps).tolist()
-    assert plateau(run_of(settled)).verdict == "passed"
-    check = plateau(run_of(falling))
+    flat, falling = (torch.exp(-8 * steps)).tolist(), (1 - steps).tolist()
+    assert plateau(look_trace(flat)).verdict == "passed"
+    check = plateau(look_trace(falling))
     assert check.verdict == "failed"
     assert "attack.gradients" in check.message
     assert check.figures["share"] == pytest.approx(END / 0.95, rel=0.02)  # the first look comes after a twentieth
-    assert plateau(run_of(steps.tolist())).verdict == "failed"  # it rises
+    assert plateau(look_trace(steps.tolist())).verdict == "failed"  # it rises
     for trace in ([], [None] * 50, [0.5] * 50, [0.9, 0.5]):
         assert plateau(trace).verdict == "skipped"
 
@@ -150,16 +153,16 @@ def test_noise_names_the_views_for_the_recommended_cosine(c, views):
     assert check.figures["cosine"] == pytest.approx(cosine)
     assert check.verdict == ("passed" if cosine >= 0.2 else "failed")
     # The reported number of views gives the recommended cosine.
-    wanted = check.figures["views"]
-    assert math.sqrt(wanted / (wanted + c)) == pytest.approx(0.7)
+    views_for_goal = check.figures["views"]
+    assert math.sqrt(views_for_goal / (views_for_goal + c)) == pytest.approx(0.7)
 
 
 def test_noise_fails_without_a_signal_and_is_skipped_without_a_measure():
     assert noise(torch.full((10, 2), math.nan), 8).verdict == "skipped"
     check = noise(torch.full((10, 2), math.inf), 8)
     assert check.verdict == "failed" and check.figures["cosine"] == 0
-    some = torch.tensor([[math.nan, 1.0], [2.0, 1.0], [9.0, 9.0], [math.inf, 9.0]])
-    assert noise(some, 8).figures["c"] == 1  # of the first half
+    spread = torch.tensor([[math.nan, 1.0], [2.0, 1.0], [9.0, 9.0], [math.inf, 9.0]])
+    assert noise(spread, 8).figures["c"] == 1  # of the first half
 
 
 def test_the_room_is_the_share_of_a_step_left_by_the_set(images):
@@ -194,9 +197,9 @@ def test_a_set_is_resized_in_its_own_unit(perturbation, images):
         noise = other.noise(images, torch.Generator().manual_seed(0))
         assert (other.norm(noise) <= eps * (1 + 1e-5)).all()
     # At the largest radius the set holds every picture.
-    drawn = cards(resized(perturbation, top), images, torch.Generator().manual_seed(0))
+    deltas = cards(resized(perturbation, top), images, torch.Generator().manual_seed(0))
     for name, value in (("white", 1.0), ("black", 0.0)):
-        picture = (images + drawn[name]).clamp(0, 1)
+        picture = (images + deltas[name]).clamp(0, 1)
         torch.testing.assert_close(picture, torch.full_like(images, value), rtol=0, atol=1e-5)
 
 
@@ -207,19 +210,19 @@ def test_only_sets_with_a_radius_and_learning_rates_change_with_it():
 
 
 @pytest.mark.parametrize("size", [0.001, 0.05, 0.2, 2.0])
-@pytest.mark.parametrize(("planned", "steps"), [(100, 20), (10, 20), (1000, 5)])
-def test_a_short_run_travels_as_far_as_the_full_run_or_the_set(size, planned, steps):
-    result = hasten(PGD(size), planned, steps).rel_step_size
+@pytest.mark.parametrize(("run_steps", "steps"), [(100, 20), (10, 20), (1000, 5)])
+def test_a_short_run_travels_as_far_as_the_full_run_or_the_set(size, run_steps, steps):
+    result = hasten(PGD(size), run_steps, steps).rel_step_size
     assert result >= size
-    assert result == size or result * steps == pytest.approx(min(size * planned, 4.0))
-    assert hasten(SGD(2.0), planned, steps) == SGD(2.0)
+    assert result == size or result * steps == pytest.approx(min(size * run_steps, 4.0))
+    assert hasten(SGD(2.0), run_steps, steps) == SGD(2.0)
 
 
 def test_redrawn_weights_are_a_permutation():
     net = small()
     original = [p.clone() for p in net.parameters()]
-    other, again = redrawn(net, 3), redrawn(net, 3)
-    for p, q, r, old in zip(net.parameters(), other.parameters(), again.parameters(), original, strict=True):
+    other, twin = redrawn(net, 3), redrawn(net, 3)
+    for p, q, r, old in zip(net.parameters(), other.parameters(), twin.parameters(), original, strict=True):
         assert torch.equal(p, old) and torch.equal(q, r) and not torch.equal(p, q)
         assert torch.equal(p.flatten().sort().values, q.flatten().sort().values)
     assert redrawn(nn.Flatten(), 0) is None

@@ -62,17 +62,17 @@ class Ripples(nn.Module):
 class Behind(nn.Module):
     """The pocket encoder with a module before it, or after it."""
 
-    def __init__(self, before=None, after=None):
+    def __init__(self, first=None, last=None):
         super().__init__()
         self.encoder = load_encoder()
-        self.before, self.after = before or nn.Identity(), after or nn.Identity()
+        self.first, self.last = first or nn.Identity(), last or nn.Identity()
         self.eval()
 
     def forward(self, images):
-        return self.after(self.encoder(self.before(images)))
+        return self.last(self.encoder(self.first(images)))
 
 
-class Detached(nn.Module):
+class DetachedBranch(nn.Module):
     """The encoder's features are detached; a weak branch has a gradient."""
 
     def __init__(self):
@@ -95,20 +95,20 @@ class Inner(nn.Module):
 
     def forward(self, images):
         pocket = self.encoder
-        hidden = self.round(F.relu(pocket.stem(pocket.preprocess(images))))
-        return pocket.head(pocket.stages(hidden).flatten(1))
+        activations = self.round(F.relu(pocket.stem(pocket.preprocess(images))))
+        return pocket.head(pocket.stages(activations).flatten(1))
 
 
-BROKEN = {
-    "quantised output": lambda: Behind(after=Quantised(0.5)),
-    "quantised output, wrong surrogate": lambda: Behind(after=Quantised(0.25, lambda grad: -grad)),
+BROKEN_GRADIENTS = {
+    "quantised output": lambda: Behind(last=Quantised(0.5)),
+    "quantised output, wrong surrogate": lambda: Behind(last=Quantised(0.25, lambda grad: -grad)),
     "quantised activations, wrong surrogate": Inner,
-    "detached branch": Detached,
-    "gradient noise": lambda: Behind(before=Noisy()),
+    "detached branch": DetachedBranch,
+    "gradient noise": lambda: Behind(first=Noisy()),
 }
 HONEST = {
     "pocket": load_encoder,
-    "eight bits, straight through": lambda: Behind(before=Quantised(1 / 255, lambda grad: grad)),
+    "eight bits, straight through": lambda: Behind(first=Quantised(1 / 255, lambda grad: grad)),
     "perceptual hash": Phash,
 }
 
@@ -134,14 +134,14 @@ def gradient_checks(encoder, pictures, module, seed):
 
 @pytest.mark.parametrize(
     ("verdict", "make"),
-    [pytest.param("failed", make, id=name, marks=pytest.mark.slow) for name, make in BROKEN.items()]
+    [pytest.param("failed", make, id=name, marks=pytest.mark.slow) for name, make in BROKEN_GRADIENTS.items()]
     + [pytest.param("passed", make, id=name) for name, make in HONEST.items()],
 )
 @pytest.mark.parametrize("wide", [pytest.param(True, marks=pytest.mark.slow), False], ids=["float64", "float32"])
 def test_a_broken_gradient_differs_from_finite_differences(verdict, make, wide, pictures):
     encoder = make()
-    found = verdicts(gradient_checks(encoder, pictures, encoder if wide else None, seed=0))
-    assert ("failed" in (found[SLOPES], found[CHANGES])) == (verdict == "failed"), found
+    outcome = verdicts(gradient_checks(encoder, pictures, encoder if wide else None, seed=0))
+    assert ("failed" in (outcome[SLOPES], outcome[CHANGES])) == (verdict == "failed"), outcome
 
 
 class Factor(nn.Module):
@@ -152,10 +152,10 @@ class Factor(nn.Module):
         self.factor, self.weight = factor, nn.Parameter(torch.randn(3 * 8 * 8, 4), requires_grad=False)
 
     def forward(self, images):
-        shown = 1 * images
-        if shown.requires_grad:
-            shown.register_hook(lambda grad: self.factor * grad)
-        return shown.flatten(1) @ self.weight
+        copies = 1 * images
+        if copies.requires_grad:
+            copies.register_hook(lambda grad: self.factor * grad)
+        return copies.flatten(1) @ self.weight
 
 
 class Sum(Objective):
@@ -163,7 +163,7 @@ class Sum(Objective):
         return features.sum(1)
 
 
-def known(factor, views=4):
+def linear_checks(factor, views=4):
     """The checks of a linear encoder's gradient, by name."""
     module, images = Factor(factor), torch.rand(views, 3, 8, 8)
     checks = compare_gradient(
@@ -174,7 +174,7 @@ def known(factor, views=4):
 
 @pytest.mark.parametrize("factor", [1.0, 1.2, 1e-12, 1e12, 0.5])
 def test_a_factor_of_the_gradient_is_its_length_and_hides_nothing(factor):
-    checks = known(factor)
+    checks = linear_checks(factor)
     assert checks[SLOPES].figures["cosine"] == pytest.approx(1, abs=1e-5)
     assert checks[CHANGES].figures["cosine"] == pytest.approx(1, abs=1e-5)
     assert checks[LENGTH].figures["factor"] == pytest.approx(factor, rel=1e-4)
@@ -182,7 +182,7 @@ def test_a_factor_of_the_gradient_is_its_length_and_hides_nothing(factor):
 
 
 def test_a_reversed_gradient_has_the_cosine_minus_one():
-    checks = known(-1.0)
+    checks = linear_checks(-1.0)
     for name in (SLOPES, CHANGES):
         assert checks[name].figures["cosine"] == pytest.approx(-1, abs=1e-5) and checks[name].verdict == "failed"
     assert checks[LENGTH].verdict == "skipped"
@@ -190,16 +190,16 @@ def test_a_reversed_gradient_has_the_cosine_minus_one():
 
 def test_a_gradient_of_a_share_of_the_pixels_has_the_root_of_it_as_cosine():
     keep = (torch.rand(3, 8, 8, generator=torch.Generator().manual_seed(3)) < 0.3).float()
-    cosine = known(keep, views=400)[CHANGES].figures["cosine"]
+    cosine = linear_checks(keep, views=400)[CHANGES].figures["cosine"]
     assert cosine == pytest.approx(float(keep.mean()) ** 0.5, abs=0.05)
 
 
 @pytest.mark.slow
 def test_ripples_pass_small_differences_and_fail_visible_changes(pictures):
-    encoder = Behind(before=Ripples())
+    encoder = Behind(first=Ripples())
     for wide in (encoder, None):
-        found = verdicts(gradient_checks(encoder, pictures, wide, 0))
-        assert found[CHANGES] == "failed"
+        outcome = verdicts(gradient_checks(encoder, pictures, wide, 0))
+        assert outcome[CHANGES] == "failed"
     assert verdicts(gradient_checks(encoder, pictures, encoder, 0))[SLOPES] == "passed"
 
 
@@ -214,9 +214,9 @@ def test_a_wrapper_between_encoder_and_attack_is_checked(pictures):
         return torch.cat([features[:, :half].detach(), features[:, half:]], dim=1)
 
     probe = Probe(pictures, pictures, encoder(pictures).flip(0), Toward())
-    for wrapped, verdict in ((encoder, "passed"), (cut, "failed")):
-        found = verdicts(compare_gradient(wrapped, probe, module=encoder, count=lambda e: e))
-        assert found[SLOPES] == verdict, found
+    for wrapper, verdict in ((encoder, "passed"), (cut, "failed")):
+        outcome = verdicts(compare_gradient(wrapper, probe, module=encoder, count=lambda e: e))
+        assert outcome[SLOPES] == verdict, outcome
 
 
 @pytest.mark.slow
@@ -240,7 +240,7 @@ def test_each_indicator_alone_is_flagged():
 
 @pytest.mark.slow
 def test_a_detached_branch_fails_several_checks(pictures):
-    encoder = Detached()
+    encoder = DetachedBranch()
     sanity = examine(pictures, encoder(pictures), views=2, **setup(encoder, steps=30))
     failed = {check.name for check in sanity.failed}
     assert {SLOPES, CHANGES, "masking"} <= failed, table(sanity)
