@@ -160,8 +160,7 @@ def test_every_pixel_within_the_crop_has_a_gradient(fields, eight_bit):
 @pytest.mark.parametrize("kernel", ["pil_bicubic", "cv2_area", "torch_bilinear_aa"])
 def test_its_gradient_is_exact(shape, kernel):
     ours = Preprocess(8, kernel, MEAN, STD, fit="cover", crop=(7, 9), fill=0.5, bgr=True)
-    picture = (0.3 + 0.4 * pictures(*shape)).requires_grad_()
-    assert torch.autograd.gradcheck(ours, (picture,), fast_mode=True)
+    laws.assert_slope(ours, 0.3 + 0.4 * pictures(*shape))
 
 
 def test_eight_bit_rounding_does_not_change_the_gradient():
