@@ -15,7 +15,7 @@ from torch import Tensor
 
 from transforms.devices import HOST, uploaded
 from transforms.doors import door, made, unchecked
-from transforms.sampling.boxes import Boxes, boxes, laid_over
+from transforms.sampling.boxes import Boxes, boxes, overlay
 from transforms.sampling.fusion import UNSEEN as UNSEEN
 from transforms.sampling.fusion import Chain, Move, fuse
 from transforms.sampling.homography import Pull, facing, half_pixels, invert, transform, wide_dtype
@@ -23,9 +23,9 @@ from transforms.sampling.outline import Outline
 from transforms.sampling.pyramid import levels
 from transforms.sampling.read import Border, Kernel, Resampling, Value, copies, fresh
 from transforms.sampling.straight_through import saturate
-from transforms.sampling.tone import Tone, tone_of, toned
+from transforms.sampling.tone import Tone, apply_tone, first_tone
 from transforms.sampling.warp import warp
-from transforms.scene import Layer, Scene, premultiplied, rows_of, scene_of, size_of
+from transforms.scene import Layer, Scene, count_pictures, premultiply, scene_of, size_of
 
 
 @runtime_checkable
@@ -158,13 +158,13 @@ class Framed(Protocol):
         """The stage for a frame of `size` (height, width)."""
 
 
-def hide(points: Tensor, seen: Tensor) -> Tensor:
-    """`points` (N,h,w,2) with `UNSEEN` where `seen` (N,h,w) is false; no gradient flows to those.
+def hide(points: Tensor, visible: Tensor) -> Tensor:
+    """`points` (N,h,w,2) with `UNSEEN` where `visible` (N,h,w) is false; no gradient flows to those.
 
     The coordinates that go in must be finite there too (replace the argument of a root or a quotient before taking
     it), because a derivative of NaN times zero is NaN.
     """
-    return torch.where(seen[..., None], points, UNSEEN)
+    return torch.where(visible[..., None], points, UNSEEN)
 
 
 class _Kind(NamedTuple):
@@ -238,7 +238,7 @@ class Compose:
         object.__setattr__(self, "dims", sum(stage.dims for stage in self.stages))
         object.__setattr__(self, "names", tuple(self._names()))
         protocols = (Geometry, Linear, Framed, Laying, Discrete)
-        kinds = tuple(_Kind(s.dims, *(isinstance(s, each) for each in protocols)) for s in self.stages)
+        kinds = tuple(_Kind(s.dims, *(isinstance(s, protocol) for protocol in protocols)) for s in self.stages)
         object.__setattr__(self, "_kinds", kinds)
 
     @door()
@@ -257,13 +257,13 @@ class Compose:
                 continue
             if kind.linear and not part.requires_grad:
                 line = cast(Linear, stage).line(near)
-                tone = tone_of(*line) if tone is None else tone.then(*line)
+                tone = first_tone(*line) if tone is None else tone.then(*line)
                 continue
             if tone is not None or not kind.geometric:
                 scene, pending, tone = scene_of(self._render(scene, pending, tone, len(u))), [], None
             if kind.geometric:
-                here = cast(Framed, stage).framed(scene.size) if kind.framed else cast(Geometry, stage)
-                pending.append((here, part))
+                geometry = cast(Framed, stage).framed(scene.size) if kind.framed else cast(Geometry, stage)
+                pending.append((geometry, part))
             else:
                 scene = scene_of(unchecked(stage)(scene.layers[0].pixels, part if kind.discrete else near))
         return self._render(scene, pending, tone, len(u))
@@ -307,7 +307,7 @@ class Compose:
         return u.split([kind.dims for kind in self._kinds], dim=-1) if self.stages else ()
 
     def _check(self, scene: Scene, u: Tensor) -> None:
-        n = rows_of(scene)
+        n = count_pictures(scene)
         if u.dim() != 2 or u.shape[1] != self.dims or len(u) % n or not len(u):
             raise ValueError(
                 f"`u` must hold rows of {self.dims} coordinates, one (or the same number) for each of {n} images; "
@@ -318,8 +318,8 @@ class Compose:
         """Sample each layer once, straight into the views, and composite bottom-up; then the tone."""
         base, *rest = scene.layers
         times = views // len(base.pixels)
-        moved = base.pull.requires_grad or not torch.equal(base.pull, torch.eye(3).to(base.pull).expand_as(base.pull))
-        if chain or moved or size_of(base.pixels) != scene.size:
+        moves = base.pull.requires_grad or not torch.equal(base.pull, torch.eye(3).to(base.pull).expand_as(base.pull))
+        if chain or moves or size_of(base.pixels) != scene.size:
             plain = Layer(base.pixels, None, base.pull)
             pull = self._chain(plain, scene.size, chain, views)
             view = self._sample(base.pixels, pull, scene.size, self._resampling, None if rest else tone)
@@ -327,30 +327,30 @@ class Compose:
             view = fresh(base.pixels, times)
         else:
             view = copies(base.pixels, times)
-            return view if tone is None else toned(view, tone)
+            return view if tone is None else apply_tone(view, tone)
         for layer in rest:
             view = self._lay(layer, view, chain)
         if rest and self._overshoots:  # ink and coverage are read apart: at an edge they may add up to more than 1
             view = saturate(view)
-        return toned(view, tone) if rest and tone is not None else view
+        return apply_tone(view, tone) if rest and tone is not None else view
 
     def _lay(self, layer: Layer, views: Tensor, chain: Sequence[Move]) -> Tensor:
         """Views (N,C,h,w), changed in place, with a layer over them: it is sampled where it may be seen."""
         # Premultiplied: colour and coverage go through the same filter, so edges do not darken and a black pixel is
         # not a hole (Porter & Duff 1984).
-        ink = premultiplied(layer)
-        size, source, own = size_of(views), size_of(ink), len(ink) == len(views)
+        ink = premultiply(layer)
+        size, source, separate = size_of(views), size_of(ink), len(ink) == len(views)
         pull = self._chain(layer, size, chain, len(views))
         work = pull.first.dtype
         solid = not pull.moves and (layer.alpha is None or not layer.alpha.requires_grad)
         clear = replace(self._resampling, border="constant", value=0.0)
         level = levels(pull, size, source, "constant", work) if self.antialias else None
-        at, overs = boxes(pull, len(views), size, source, level, own or len(ink) == 1), []
+        at, overs = boxes(pull, len(views), size, source, level, separate or len(ink) == 1), []
         for box in at:
-            pixels = ink.index_select(0, uploaded(box.rows, ink.device)) if own else ink
+            pixels = ink.index_select(0, uploaded(box.rows, ink.device)) if separate else ink
             own_pull = pull.take(box.rows)
             overs.append(self._sample(pixels, own_pull, size, clear, outline=layer.outline, at=box, solid=solid))
-        return laid_over(views, overs, at, solid)
+        return overlay(views, overs, at, solid)
 
     def _chain(self, layer: Layer, size: tuple[int, int], chain: Sequence[Move], views: int) -> Chain:
         """From views of `size` through `chain`, the layer's place and its bends to its pixels."""
@@ -358,8 +358,8 @@ class Compose:
         pull = copies(layer.pull, views // len(layer.pull)).to(HOST, wide_dtype(layer.pixels))
         bends = [(stage, copies(u, views // len(u))) for stage, u in layer.bends]
         height, width = layer.pixels.shape[2:]
-        into, out = half_pixels((height, width), pull), half_pixels(size, pull)
-        return fuse(invert(out)[None], [*bends, pull, *chain], into[None], work)
+        to_source, out = half_pixels((height, width), pull), half_pixels(size, pull)
+        return fuse(invert(out)[None], [*bends, pull, *chain], to_source[None], work)
 
     def _sample(
         self,
@@ -376,13 +376,13 @@ class Compose:
         first = None if self._overshoots else tone  # it is clamped before the tone
         view = warp(pixels, pull, size, resampling, tone=first, outline=outline, at=at, solid=solid)
         view = saturate(view) if self._overshoots else view
-        return toned(view, tone) if self._overshoots and tone is not None else view
+        return apply_tone(view, tone) if self._overshoots and tone is not None else view
 
 
 def _lays(stage: Stage) -> bool:
     """Whether a stage acts on the layers of a scene, or one within it does."""
-    held = (getattr(stage, name, ()) for name in ("stage", "stages"))
-    inner = itertools.chain.from_iterable(each if isinstance(each, Sequence) else (each,) for each in held)
+    parts = (getattr(stage, name, ()) for name in ("stage", "stages"))
+    inner = itertools.chain.from_iterable(value if isinstance(value, Sequence) else (value,) for value in parts)
     return isinstance(stage, Laying) or any(map(_lays, inner))
 
 

@@ -55,8 +55,8 @@ def checked(
         ValueError: in one line, with the fix.
     """
     formed(images, name, channels=channels, rank=rank)
-    traced = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
-    if traced or PAST.get() or not images.numel():
+    is_traced = torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None
+    if is_traced or PAST.get() or not images.numel():
         return images  # type: ignore[no-any-return]
     try:
         low, high = torch.stack(images.detach().aminmax()).cpu().tolist()  # one wait
@@ -73,7 +73,7 @@ def formed(images: Any, name: str = "images", *, channels: int | None = None, ra
     axes = {3: "(C,H,W)", 4: "(N,C,H,W)"}.get(rank or 0, "of any shape").replace("C", str(channels or "C"))
     if not isinstance(images, Tensor):
         raise ValueError(
-            f"`{name}` must be a floating tensor {axes} in [0, 1]; got a {type(images).__name__}: {_made(images)}"
+            f"`{name}` must be a floating tensor {axes} in [0, 1]; got a {type(images).__name__}: {_fix_type(images)}"
         )
     shape, fits = images.shape, rank is None or images.dim() == rank
     if fits and rank is not None:
@@ -83,28 +83,28 @@ def formed(images: Any, name: str = "images", *, channels: int | None = None, ra
         return
     got = f"{str(images.dtype).removeprefix('torch.')} of shape {tuple(shape)}"
     raise ValueError(
-        f"`{name}` must be floating {axes} in [0, 1]; got {got}: {_changed(images, name, channels, rank)}"
+        f"`{name}` must be floating {axes} in [0, 1]; got {got}: {_shape_fix(images, name, channels, rank)}"
     )
 
 
-def pixels_of(shown: Any) -> list[Any]:
+def pixels_of(scene: Any) -> list[Any]:
     """The pictures of each layer of a scene; of anything else that itself."""
-    return [layer.pixels for layer in shown.layers] if hasattr(shown, "layers") else [shown]
+    return [layer.pixels for layer in scene.layers] if hasattr(scene, "layers") else [scene]
 
 
 def door(
     slack: float = HALF_LEVEL, rank: int | None = 4, channels: int | None = None
 ) -> Callable[[Callable[P, R]], Callable[P, R]]:
     """A decorator: the function checks its first argument (a method its second), the pictures, before all else."""
-    return functools.partial(_opened, slack=slack, rank=rank, channels=channels)
+    return functools.partial(_guard, slack=slack, rank=rank, channels=channels)
 
 
-def _opened(function: Callable[P, R], slack: float, rank: int | None, channels: int | None) -> Callable[P, R]:
+def _guard(function: Callable[P, R], slack: float, rank: int | None, channels: int | None) -> Callable[P, R]:
     names = [*inspect.signature(function).parameters]
     place = int(names[0] == "self")
 
     @functools.wraps(function)
-    def opened(*args: P.args, **kwargs: P.kwargs) -> R:
+    def wrapper(*args: P.args, **kwargs: P.kwargs) -> R:
         if names[place] in kwargs or len(args) > place:
             images = kwargs[names[place]] if names[place] in kwargs else args[place]
             for pixels in pixels_of(images):
@@ -112,8 +112,8 @@ def _opened(function: Callable[P, R], slack: float, rank: int | None, channels: 
                 checked(pixels, names[place], slack=spare, rank=rank, channels=channels)
         return function(*args, **kwargs)
 
-    opened.behind = function  # type: ignore[attr-defined]
-    return opened
+    wrapper.behind = function  # type: ignore[attr-defined]
+    return wrapper
 
 
 def unchecked(call: Callable[P, R]) -> Callable[P, R]:
@@ -154,7 +154,7 @@ def _cause(low: float, high: float) -> str:
     return "divide 16-bit values by 65535" if high <= 65535 else "divide them by the largest value of their file"
 
 
-def _changed(images: Tensor, name: str, channels: int | None, rank: int | None) -> str:
+def _shape_fix(images: Tensor, name: str, channels: int | None, rank: int | None) -> str:
     """How a tensor becomes pictures."""
     shape, fix = images.shape, name
     if images.dim() == 2 and rank:
@@ -175,13 +175,13 @@ def _changed(images: Tensor, name: str, channels: int | None, rank: int | None) 
     return f"write {fix}"
 
 
-def _made(images: Any) -> str:
+def _fix_type(images: Any) -> str:
     """How something that is no tensor becomes pictures."""
     if isinstance(images, list | tuple):
-        sizes = sorted({tuple(each.shape[-2:]) for each in images if isinstance(each, Tensor)})
+        sizes = sorted({tuple(image.shape[-2:]) for image in images if isinstance(image, Tensor)})
         if len(sizes) > 1:
-            some = ", ".join(f"{height}x{width}" for height, width in sizes[:3])
-            return f"they have {len(sizes)} sizes ({some}): resize them to one, or make a call for each"
+            examples = ", ".join(f"{height}x{width}" for height, width in sizes[:3])
+            return f"they have {len(sizes)} sizes ({examples}): resize them to one, or make a call for each"
         return "write torch.stack(images)"
     if hasattr(images, "__array_interface__"):
         unit = " / 255" if getattr(images, "dtype", "uint8") == "uint8" else ""

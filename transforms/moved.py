@@ -29,18 +29,18 @@ ROOMS = {
     "transforms.wrappers": "OnLayers OneOf Sometimes widened",
 }
 #: Each old name, such as `attacks.InfoNCE`, with its room.
-MOVED = {f"{room.partition('.')[0]}.{name}": room for room, names in ROOMS.items() for name in names.split()}
+NEW_ROOMS = {f"{room.partition('.')[0]}.{name}": room for room, names in ROOMS.items() for name in names.split()}
 
 
 def attach(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """`__getattr__`, `__dir__` and `__all__` of a package: the names of its stub, and those that have moved."""
-    public, names, exported = lazy_loader.attach_stub(package, file)
+    public, names, exports = lazy_loader.attach_stub(package, file)
 
     def attribute(name: str) -> Any:
-        if (room := MOVED.get(f"{package}.{name}")) is None:
+        if (room := NEW_ROOMS.get(f"{package}.{name}")) is None:
             return public(name)
         advice = f"`{package}.{name}` goes with the next version: write `from {room} import {name}`"
         warnings.warn(advice, DeprecationWarning, stacklevel=2)
         return getattr(importlib.import_module(room), name)
 
-    return attribute, names, exported
+    return attribute, names, exports

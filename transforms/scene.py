@@ -90,7 +90,7 @@ def size_of(images: Tensor) -> tuple[int, int]:
     return images.shape[2], images.shape[3]
 
 
-def rows_of(scene: Scene) -> int:
+def count_pictures(scene: Scene) -> int:
     """How many pictures a scene holds, those of its bottom layer. Raises ValueError where the others do not fit."""
     base = scene.layers[0]
     for layer in scene.layers:
@@ -110,7 +110,7 @@ def rows_of(scene: Scene) -> int:
     return rows
 
 
-def taken(shown: Shown, rows: Tensor | int) -> Scene:
+def taken(images: Shown, rows: Tensor | int) -> Scene:
     """The scene of some pictures (or one), by their numbers on the host, with the layers above them.
 
     Examples:
@@ -122,30 +122,30 @@ def taken(shown: Shown, rows: Tensor | int) -> Scene:
         >>> taken(images, 1).layers[0].pixels.shape
         torch.Size([1, 3, 4, 4])
     """
-    scene = scene_of(shown)
+    scene = scene_of(images)
     if isinstance(rows, int):
         rows = torch.tensor([rows])
 
-    def some(each: Tensor) -> Tensor:  # the pulls and coordinates of a scene on a GPU are on the host
-        return each if len(each) == 1 else picked(each, rows)
+    def pick(value: Tensor) -> Tensor:  # the pulls and coordinates of a scene on a GPU are on the host
+        return value if len(value) == 1 else picked(value, rows)
 
-    def layer(each: Layer) -> Layer:
-        alpha = None if each.alpha is None else some(each.alpha)
+    def layer(value: Layer) -> Layer:
+        alpha = None if value.alpha is None else pick(value.alpha)
         return Layer(
-            some(each.pixels),
+            pick(value.pixels),
             alpha,
-            some(each.pull),
-            tuple((stage, some(u)) for stage, u in each.bends),
-            each.outline,
+            pick(value.pull),
+            tuple((stage, pick(u)) for stage, u in value.bends),
+            value.outline,
         )
 
     base, *rest = scene.layers
     pixels = base.pixels if len(base.pixels) == len(rows) == 1 else picked(base.pixels, rows)
-    base = Layer(pixels, None, some(base.pull), base.bends)
+    base = Layer(pixels, None, pick(base.pull), base.bends)
     return Scene((base, *map(layer, rest)), scene.size)
 
 
-def base_of(shown: Shown) -> Tensor:
+def base_of(images: Shown) -> Tensor:
     """The pictures themselves (N,C,H,W), without the layers above them.
 
     Examples:
@@ -155,10 +155,10 @@ def base_of(shown: Shown) -> Tensor:
         >>> base_of(scene_of(images)) is images, base_of(images) is images
         (True, True)
     """
-    return shown.layers[0].pixels if isinstance(shown, Scene) else shown
+    return images.layers[0].pixels if isinstance(images, Scene) else images
 
 
-def premultiplied(layer: Layer) -> Tensor:
+def premultiply(layer: Layer) -> Tensor:
     """Colour times coverage, and coverage: (N,C+1,h,w)."""
     if layer.alpha is None:
         return torch.cat([layer.pixels, torch.ones_like(layer.pixels[:, :1])], dim=1)

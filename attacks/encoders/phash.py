@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attacks.encoders.tree import PictureModule
 from transforms import resize
-from transforms.colour.spaces import widened
+from transforms.colour.spaces import at_least_float32
 from transforms.doors import formed, unchecked
 from transforms.sampling.homography import wide_dtype
 from transforms.sampling.straight_through import saturate, straight_through
@@ -55,7 +55,7 @@ class Phash(PictureModule):
 
     def forward(self, images: Tensor) -> Tensor:
         formed(images, channels=3)
-        grey = to_grey(saturate(widened(images)))
+        grey = to_grey(saturate(at_least_float32(images)))
         small = 255 * unchecked(resize)(grey, (SIDE, SIDE), "pil_lanczos", eight_bit=True).to(wide_dtype(images))
         levels = straight_through(small.round(), small)  # whole again: 255 * (k/255) is k but for float32's rounding
         return above_median(levels).to(grey.dtype)

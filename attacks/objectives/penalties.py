@@ -19,7 +19,7 @@ from attacks.eot.estimate import Estimate
 from attacks.eot.problem import Problem
 from attacks.eot.protocols import Penalty
 from attacks.runtime.extras import extra
-from transforms.colour.spaces import widened
+from transforms.colour.spaces import at_least_float32
 from transforms.compose import seen
 from transforms.devices import uploaded
 
@@ -118,7 +118,7 @@ class SSIM:
         from kornia.metrics import ssim  # slow to import
 
         # eps=0: with kornia's default two equal black pictures have a penalty.
-        similarity = ssim(widened(pictures), widened(images), self.window, eps=0.0, padding="valid")
+        similarity = ssim(at_least_float32(pictures), at_least_float32(images), self.window, eps=0.0, padding="valid")
         return self.weight * (1 - similarity.flatten(1).mean(1)).to(images.dtype)
 
 

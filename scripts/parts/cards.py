@@ -27,7 +27,7 @@ from attacks.schema.options import MISSING, Option, options
 from attacks.study.pipeline import preset, stages
 from attacks.study.registry import PARTS
 from transforms.compose import Geometry
-from transforms.draws.ranges import MOST
+from transforms.draws.ranges import LIMIT
 from transforms.registry import STAGES
 
 from .kinds import FOLDERS, GROUPS, ROOMS
@@ -237,7 +237,7 @@ def _limits(name: str, key: str) -> str:
         stages({name: examples()[name] | {key: [-1e9, 1e9]}}, "stages")
     except ValueError as error:
         match = re.search(rf"`{key}` must lie (within \[.*?\])", str(error))
-        if match and f"{MOST:g}" not in match[1]:
+        if match and f"{LIMIT:g}" not in match[1]:
             return match[1]
     return ""
 

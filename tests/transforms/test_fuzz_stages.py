@@ -11,7 +11,7 @@ from attacks.schema.groups import ViewsConfig
 from attacks.study.pipeline import pipeline, stages
 from tests.helpers.fuzzing import every_effort, hold, one_line
 from transforms import Compose
-from transforms.camera.codec import _Coded
+from transforms.camera.codec import _CodecStage
 from transforms.colour import Gamma
 from transforms.draws.ranges import Ranged
 from transforms.geometry.affine import Crop
@@ -261,7 +261,7 @@ def limits(stage):
             return [stage.scale, stage.ratio, (0.0, 1.0), (0.0, 1.0)]
         case Ranged():
             return list(stage._bounds())
-        case _Coded():
+        case _CodecStage():
             return [stage.quality] if isinstance(stage.quality, tuple) else []
     values = vars(stage)
     if "jitter" in values:

@@ -7,11 +7,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from transforms.auditing.coverage import covered, effective, sensitivity, together
+from transforms.auditing.coverage import coverage, effective, root_mean_square, sensitivity
 from transforms.auditing.probe import Probe, probe
 from transforms.auditing.report import Report, StageReport
 from transforms.auditing.stationary import is_stationary, norms
-from transforms.auditing.steps import Step, chain, floating, steps_of
+from transforms.auditing.steps import Step, chain, floating, split_steps
 from transforms.auditing.summary import longest, summarise, warnings
 from transforms.doors import PastDoors, checked
 from transforms.draws.samplers import Sobol, stream
@@ -67,7 +67,7 @@ def audit(
     for name, tensor in further.items():
         if not tensor.requires_grad:
             raise ValueError(f"`parameters` must require a gradient; `{name}` does not (use .requires_grad_())")
-    picture, steps = _picture(image), steps_of(pipeline)
+    picture, steps = _picture(image), split_steps(pipeline)
     name = getattr(encoder, "__name__", type(encoder).__name__)
     whole = steps if encoder is None else (*steps, Step(f"encoder {name}", function=encoder))
     rows = _rows(whole, draws, seed, picture)
@@ -92,13 +92,13 @@ def audit(
         flat = norms(embed, picture, min(draws, FLAT_DRAWS), stream(seed, "signs")) if encoder is not None else {}
 
     by_stage = zip(whole, zip(*probes, strict=True), range(len(whole)), strict=True)
-    stages = tuple(summarise(step, one, [flow[k : k + 2] for flow in flows]) for step, one, k in by_stage)
-    weights, views = together(maps), [covered(one) for one in maps]
-    reached = {name: longest([one.extra[i] for draw in probes for one in draw]) for i, name in enumerate(further)}
+    stages = tuple(summarise(step, item, [flow[k : k + 2] for flow in flows]) for step, item, k in by_stage)
+    weights, views = root_mean_square(maps), [coverage(item) for item in maps]
+    reach = {name: longest([item.extra[i] for draw in probes for item in draw]) for i, name in enumerate(further)}
     return Report(
         stages=stages,
         first_dead=next((stage.name for stage in stages if stage.dead), None),
-        coverage=covered(weights),
+        coverage=coverage(weights),
         view_coverage=(sum(views) / draws, min(views)),
         effective_coverage=effective(weights),
         sensitivity=weights.cpu(),
@@ -107,8 +107,8 @@ def audit(
         minification=_minification(stages),
         stationary=is_stationary(flat) if flat else None,
         flatness=flat,
-        parameters=reached,
-        warnings=warnings(stages, weights, flat, reached, draws),
+        parameters=reach,
+        warnings=warnings(stages, weights, flat, reach, draws),
         draws=draws,
         seed=seed,
     )
@@ -156,7 +156,7 @@ def _flow(values: list[Any], seed: int) -> list[float]:
 
 
 def _minification(stages: Sequence[StageReport]) -> tuple[float, float] | None:
-    known = [(stage.stretch, stage.aliases) for stage in stages if stage.stretch is not None]
-    if not known:
+    warps = [(stage.stretch, stage.aliases) for stage in stages if stage.stretch is not None]
+    if not warps:
         return None
-    return max([1.0, *(s for s, _ in known)]), max([1.0, *(s for s, aliased in known if aliased)])
+    return max([1.0, *(s for s, _ in warps)]), max([1.0, *(s for s, aliases in warps if aliases)])

@@ -34,12 +34,12 @@ def sensitivity(image: Tensor, view: Any, seed: int) -> Tensor:
     return (total / COTANGENTS).sqrt()
 
 
-def together(maps: Sequence[Tensor]) -> Tensor:
+def root_mean_square(maps: Sequence[Tensor]) -> Tensor:
     """The root mean square of sensitivities (H,W)."""
     return torch.stack(list(maps)).square().mean(0).sqrt()
 
 
-def covered(weights: Tensor) -> float:
+def coverage(weights: Tensor) -> float:
     """Share of pixels that receive any gradient."""
     return float((weights > 0).double().mean())
 

@@ -12,7 +12,7 @@ from torch import Tensor
 #: Output samples further apart than this many source pixels alias (a bilinear tap covers two).
 SPACING = 1.5
 #: Share of white noise that may pass, relative to what the smaller picture can hold: a box filter passes 1.
-ALIASED = 1.2
+ALIAS_LIMIT = 1.2
 _TOLERANCE = 1e-3
 
 
@@ -28,7 +28,7 @@ class Warp(NamedTuple):
 
     @property
     def aliases(self) -> bool:
-        return self.stretch > SPACING and self.noise > ALIASED
+        return self.stretch > SPACING and self.noise > ALIAS_LIMIT
 
 
 @torch.no_grad()
@@ -55,9 +55,9 @@ def warp_of(call: Callable[[Tensor], Tensor | None], size: tuple[int, int], like
     if bool(dense.any()):
         generator = torch.Generator().manual_seed(0)
         signs = torch.randint(2, (1, 3, *size), generator=generator).to(like)
-        passed = _images(call(signs))
-        if passed is not None:
-            power = ((passed - 0.5).square().mean(1) / 0.25)[:, : stretch.shape[1], : stretch.shape[2]]
+        output = _images(call(signs))
+        if output is not None:
+            power = ((output - 0.5).square().mean(1) / 0.25)[:, : stretch.shape[1], : stretch.shape[2]]
             noise = float((power * area)[dense].mean())
     return Warp(points, inside, float(stretch.max()) if stretch.numel() else 0.0, noise)
 
@@ -70,10 +70,10 @@ def _images(result: Tensor | None) -> Tensor | None:
 def _jacobian(points: Tensor, inside: Tensor) -> tuple[Tensor, Tensor]:
     """The larger singular value and the determinant of the map, (1,h-s,w-s) each, 0 where the map is not known."""
     s = 4 if min(points.shape[1:3]) > 16 else 1  # a longer step: a nearest kernel rounds the map to whole pixels
-    here = points[:, :-s, :-s]
-    a, b = (points[:, :-s, s:] - here) / s, (points[:, s:, :-s] - here) / s
-    known = inside[:, :-s, :-s] & inside[:, :-s, s:] & inside[:, s:, :-s]
+    corner = points[:, :-s, :-s]
+    a, b = (points[:, :-s, s:] - corner) / s, (points[:, s:, :-s] - corner) / s
+    interior = inside[:, :-s, :-s] & inside[:, :-s, s:] & inside[:, s:, :-s]
     det = (a[..., 0] * b[..., 1] - a[..., 1] * b[..., 0]).abs()
     trace = (a * a).sum(-1) + (b * b).sum(-1)
     stretch = ((trace + (trace * trace - 4 * det * det).clamp(min=0).sqrt()) / 2).sqrt()
-    return torch.where(known, stretch, 0.0), torch.where(known, det, 0.0)
+    return torch.where(interior, stretch, 0.0), torch.where(interior, det, 0.0)

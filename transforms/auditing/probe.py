@@ -20,7 +20,7 @@ _STEPS = (1e-3, 4 / 255)
 #: A numeric slope this near to the claimed one (relative) is it.
 SLOPE = 0.2
 #: A view that changes by less than this does not depend on a coordinate, which then owes no gradient.
-_UNMOVED = 1e-6
+_MIN_CHANGE = 1e-6
 
 
 class Probe(NamedTuple):
@@ -47,7 +47,7 @@ class Probe(NamedTuple):
 
 
 def probe(
-    step: Step, value: Any, after: Any, u: Tensor, seed: int, further: Sequence[Tensor] = (), *, dense: bool = False
+    step: Step, value: Any, output: Any, u: Tensor, seed: int, further: Sequence[Tensor] = (), *, dense: bool = False
 ) -> Probe:
     """Run `step` on a fresh leaf made of `value` and pull a cotangent of norm 1 back.
 
@@ -90,7 +90,7 @@ def probe(
         resamples=(step.stage.resamples() if step.stage is not None else 0) or outcome.resamples,
         warp=warp,
         straight=compare(leaf, result, warp, cotangent) if dense and warp is not None and reason is None else None,
-        same=_kind(value) != _kind(leaf) or _same(out, floating(after)),
+        same=_kind(value) != _kind(leaf) or _equal(out, floating(output)),
     )
 
 
@@ -105,14 +105,14 @@ def _pull(outcome: Outcome, leaves: list[Tensor], cotangent: Tensor) -> tuple[li
     if not result.is_floating_point():
         return nothing, f"returns {_kind(result)}: an integer cast has no graph"
     if not result.requires_grad:
-        why = "a comparison, an integer cast, a conversion through numpy, a `.detach()`, or `no_grad`"
-        return nothing, f"returns a tensor without a graph: {why}"
+        causes = "a comparison, an integer cast, a conversion through numpy, a `.detach()`, or `no_grad`"
+        return nothing, f"returns a tensor without a graph: {causes}"
     try:
         grads = torch.autograd.grad(result, leaves, cotangent, allow_unused=True, retain_graph=True)
     except Exception as error:  # a foreign backward may raise anything
         return nothing, f"backward fails ({in_words(error)})"
-    unused = "returns a tensor whose graph does not reach its input: a `.detach()` or a copy of the data on the way"
-    return list(grads), unused if grads[0] is None else None
+    message = "returns a tensor whose graph does not reach its input: a `.detach()` or a copy of the data on the way"
+    return list(grads), message if grads[0] is None else None
 
 
 def _values(gradient: Tensor, forward: int, backward: int) -> str | None:
@@ -129,7 +129,7 @@ def _slope(step: Step, leaf: Tensor, u: Tensor, seed: int, gradient: Tensor, cot
     """The slope along sign(gradient) by central difference, over |gradient|_1, which it claims to be."""
     if leaf.dtype not in (torch.float32, torch.float64):
         return None
-    claimed = float(gradient.cpu().double().abs().sum())
+    claim = float(gradient.cpu().double().abs().sum())
     slopes: list[float] = []
     for length in _STEPS:
         ends = []
@@ -139,22 +139,22 @@ def _slope(step: Step, leaf: Tensor, u: Tensor, seed: int, gradient: Tensor, cot
             if not isinstance(result, Tensor) or result.shape != cotangent.shape:
                 return None
             ends.append(float((result.cpu().double() * cotangent.cpu().double()).sum()))
-        slopes.append((ends[0] - ends[1]) / (2 * length) / claimed)
+        slopes.append((ends[0] - ends[1]) / (2 * length) / claim)
         if abs(slopes[-1] - 1) <= SLOPE:
             return slopes[-1]
     return min(slopes, key=lambda slope: abs(slope - 1))
 
 
-def _silent(step: Step, leaf: Tensor, u: Tensor, seed: int, out: Tensor, moved: Tensor) -> tuple[int, ...]:
+def _silent(step: Step, leaf: Tensor, u: Tensor, seed: int, out: Tensor, slopes: Tensor) -> tuple[int, ...]:
     silent = []
     for i in range(step.dims):
-        if moved[i] != 0 or (step.stage is not None and i in step.stage.discrete):
+        if slopes[i] != 0 or (step.stage is not None and i in step.stage.discrete):
             continue
         other = u.detach().clone()
         other[0, i] = (other[0, i] + 0.37) % 1
         with torch.no_grad():
             result = run(step, leaf, other, seed).result
-        if result.shape != out.shape or float((result - out).abs().max()) > _UNMOVED:
+        if result.shape != out.shape or float((result - out).abs().max()) > _MIN_CHANGE:
             silent.append(i)
     return tuple(silent)
 
@@ -173,8 +173,8 @@ def _warp(step: Step, leaf: Tensor, value: Any, u: Tensor, seed: int) -> Warp | 
         return None
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
-    return one.shape == other.shape and torch.allclose(one, other, rtol=1e-4, atol=1e-4)
+def _equal(first: Tensor, second: Tensor) -> bool:
+    return first.shape == second.shape and torch.allclose(first, second, rtol=1e-4, atol=1e-4)
 
 
 def _kind(value: Any) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from transforms.auditing.minification import ALIASED, SPACING
+from transforms.auditing.minification import ALIAS_LIMIT, SPACING
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class StageReport:
 
     @property
     def aliases(self) -> bool:
-        return self.stretch is not None and self.stretch > SPACING and (self.noise or 0) > ALIASED
+        return self.stretch is not None and self.stretch > SPACING and (self.noise or 0) > ALIAS_LIMIT
 
 
 @dataclass(frozen=True)
@@ -104,10 +104,10 @@ def _lines(report: Report) -> list[str]:
         lines.append("  ".join(cells).rstrip())
     lines.append("")
     lines.append(f"first dead stage: {report.first_dead or 'none'}")
-    mean, least = report.view_coverage
+    mean, minimum = report.view_coverage
     lines.append(
         f"coverage: {report.coverage:.2%} of the pixels receive gradient over all draws (a view: {mean:.2%} on "
-        f"average, {least:.2%} at least); effective {report.effective_coverage:.2%}"
+        f"average, {minimum:.2%} at least); effective {report.effective_coverage:.2%}"
     )
     lines.append(f"resamples: {report.resamples}; {_minification(report.minification)}")
     lines.extend(_stationary(report))
@@ -126,9 +126,9 @@ def _lines(report: Report) -> list[str]:
 
 def _row(stage: StageReport) -> tuple[str, ...]:
     sign = "aliased" if stage.aliases else "antialiased"
-    filtered = f" {sign}" if stage.stretch is not None and stage.stretch > SPACING else ""
-    before, after = stage.kinds
-    kind = after if before == after else f"{before} -> {after}"
+    suffix = f" {sign}" if stage.stretch is not None and stage.stretch > SPACING else ""
+    source, result = stage.kinds
+    kind = result if source == result else f"{source} -> {result}"
     return (
         f"{stage.name}{' DEAD' if stage.dead else ''}",
         f"{stage.gain:.3g}",
@@ -137,7 +137,7 @@ def _row(stage: StageReport) -> tuple[str, ...]:
         f"{stage.zeros:.1%}",
         f"{stage.bad[0]}/{stage.bad[1]}",
         "-" if stage.slope is None else f"{stage.slope:.2f}",
-        "-" if stage.stretch is None else f"{stage.stretch:.2f}{filtered}",
+        "-" if stage.stretch is None else f"{stage.stretch:.2f}{suffix}",
         f"{'x'.join(map(str, stage.shape))} {kind}",
     )
 

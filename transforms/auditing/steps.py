@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
     refusal: Exception | None
 
 
-def steps_of(pipeline: Any) -> tuple[Step, ...]:
+def split_steps(pipeline: Any) -> tuple[Step, ...]:
     """The steps of a `Compose`, a stage, a list, a torchvision `Compose`, an `nn.Sequential` (kornia's containers
     too) or a function; names are unique. Raises ValueError for what cannot be called."""
     steps = list(_steps(pipeline))
@@ -106,7 +106,7 @@ def _parts(pipeline: Any) -> Sequence[Any] | None:
 @contextmanager
 def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
     """The generators of torch, numpy and Python start from `seed` inside, and afterwards go on as they were."""
-    before, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002 - other libraries draw from it
+    python_state, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002 - other libraries draw from it
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
         torch.manual_seed(seed)
         random.seed(seed)
@@ -114,7 +114,7 @@ def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
         try:
             yield
         finally:
-            random.setstate(before)
+            random.setstate(python_state)
             np.random.set_state(legacy)  # noqa: NPY002
 
 
@@ -126,22 +126,22 @@ def run(step: Step, value: Any, u: Tensor, seed: int, *, raw: Any = None) -> Out
         ValueError: it accepts none of them, with its name and its first error.
     """
     refusal: Exception | None = None
-    for attached, offered in _forms(step, value, raw):
+    for in_graph, form in _forms(step, value, raw):
         counter = _Resamples()
         result: Any
         try:
             with seeded(seed, u.device), counter:
-                result = step.call(offered, u)
+                result = step.call(form, u)
         except Exception as error:  # foreign code may raise anything
             refusal = refusal or error
             continue
         if isinstance(result, Tensor):
             result = result.as_subclass(Tensor)
-            one = not isinstance(offered, Tensor) or offered.dim() == 3
-            result = result[None] if one and result.dim() == 3 else result
+            single = not isinstance(form, Tensor) or form.dim() == 3
+            result = result[None] if single and result.dim() == 3 else result
         elif not _is_picture(result):
             raise ValueError(f"stage `{step.name}` must return images; got {type(result).__name__}")
-        return Outcome(result, counter.count, None if attached else refusal)
+        return Outcome(result, counter.count, None if in_graph else refusal)
     raise ValueError(f"stage `{step.name}` fails on a picture: {in_words(refusal)}")
 
 

@@ -15,36 +15,36 @@ from transforms.auditing.steps import Step
 def summarise(step: Step, probes: Sequence[Probe], flows: Sequence[Sequence[float]]) -> StageReport:
     """One stage over all draws: means of sizes, maxima of risks. `flows` holds, for each
     draw, the chain's gradient norm before and behind the stage."""
-    reasons = [one.reason for one in probes if one.reason is not None]
-    warps = [one.warp for one in probes if one.warp is not None]
+    reasons = [probe.reason for probe in probes if probe.reason is not None]
+    warps = [probe.warp for probe in probes if probe.warp is not None]
     if 2 * len(warps) <= len(probes):  # colours that a few draws leave alone are no warp
         warps = []
-    slopes = [one.slope for one in probes if one.slope is not None]
-    straight = [one.straight for one in probes if one.straight is not None and warps]
+    slopes = [probe.slope for probe in probes if probe.slope is not None]
+    straight = [probe.straight for probe in probes if probe.straight is not None and warps]
     dead = None
     if reasons:
         often = f" (in {len(reasons)} of {len(probes)} draws)" if len(reasons) < len(probes) else ""
         dead = reasons[0] + often
-    moved = torch.stack([one.moved for one in probes]).amax(0)
-    silent = {i for one in probes for i in one.silent if not moved[i] > 0}
+    sensitivities = torch.stack([probe.moved for probe in probes]).amax(0)
+    silent = {i for probe in probes for i in probe.silent if not sensitivities[i] > 0}
     return StageReport(
         name=step.name,
         dead=dead,
         dead_draws=len(reasons),
-        gain=_mean([one.gain for one in probes]),
+        gain=_mean([probe.gain for probe in probes]),
         chain_out=_mean([flow[1] for flow in flows]),
         chain_in=_mean([flow[0] for flow in flows]),
-        zeros=_mean([one.zeros for one in probes]),
-        bad=(sum(one.bad[0] for one in probes), sum(one.bad[1] for one in probes)),
+        zeros=_mean([probe.zeros for probe in probes]),
+        bad=(sum(probe.bad[0] for probe in probes), sum(probe.bad[1] for probe in probes)),
         slope=_mean(slopes) if slopes else None,
         kinds=probes[0].kinds,
         shape=probes[0].shape,
-        resamples=max(one.resamples for one in probes),
+        resamples=max(probe.resamples for probe in probes),
         stretch=max(warp.stretch for warp in warps) if warps else None,
         noise=max((warp.noise for warp in warps if warp.stretch > SPACING), default=1.0) if warps else None,
         dead_coordinates=tuple(step.stage.names[i] for i in sorted(silent)) if step.stage is not None else (),
         straight=(_mean([c for c, _ in straight]), _mean([m for _, m in straight])) if straight else None,
-        repeats=all(one.same for one in probes),
+        repeats=all(probe.same for probe in probes),
     )
 
 
@@ -52,7 +52,7 @@ def warnings(
     stages: Sequence[StageReport],
     weights: Tensor,
     flat: dict[str, tuple[float, float]],
-    reached: dict[str, float | None],
+    norms: dict[str, float | None],
     draws: int,
 ) -> tuple[str, ...]:
     """What to repair, most urgent first; `weights` (H,W) is the sensitivity over all draws."""
@@ -84,7 +84,7 @@ def warnings(
         messages.append(f"{share:.2%} of the pixels never receive a gradient in {draws} draws (dead zones)")
     if flat and is_stationary(flat):
         messages.append("untargeted losses are flat at delta = 0: start at random, at least 1/255")
-    messages.extend(f"`{name}` receives no gradient" for name, norm in reached.items() if not norm)
+    messages.extend(f"`{name}` receives no gradient" for name, norm in norms.items() if not norm)
     return tuple(messages)
 
 

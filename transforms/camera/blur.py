@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from transforms.colour.spaces import widened
+from transforms.colour.spaces import at_least_float32
 from transforms.draws.ranges import Range, Ranged, pair, symmetric
 from transforms.sampling.straight_through import straight_through
 
@@ -61,7 +61,7 @@ class GaussianBlur(Ranged):
         return (pair(self.sigma, "sigma", low=0, high=MOST_SIGMA),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        work = widened(images)
+        work = at_least_float32(images)
         radius = int(TRUNCATE * self.bounds[0][1] + 0.5)
         weights = gaussian(self.values(u)[:, 0].to(work), radius).repeat_interleave(images.shape[1], 0)
         # One group a channel of a view. Measured beside a matrix an axis and a Fourier transform: the fastest.
@@ -106,9 +106,9 @@ class Defocus(Ranged):
         return (pair(self.radius, "radius", low=0, high=MOST_RADIUS),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        most = math.ceil(self.bounds[0][1])
-        points, weights = _disc(most, u)
-        return _blur(images, self.values(u)[:, 0, None, None] * points, weights, most)
+        limit = math.ceil(self.bounds[0][1])
+        points, weights = _disc(limit, u)
+        return _blur(images, self.values(u)[:, 0, None, None] * points, weights, limit)
 
 
 @dataclass(frozen=True)
@@ -151,8 +151,8 @@ class MotionBlur(Ranged):
         ends = length[:, None] * torch.stack([radians.cos(), radians.sin()], dim=-1)
         longest = self.bounds[0][1]
         n = 8 * max(math.ceil(longest), 1)  # eight points a pixel
-        along = (torch.arange(n, dtype=u.dtype, device=u.device) + 0.5) / n - 0.5
-        return _blur(images, along[:, None] * ends[:, None], torch.ones_like(along), math.ceil(longest / 2))
+        offsets = (torch.arange(n, dtype=u.dtype, device=u.device) + 0.5) / n - 0.5
+        return _blur(images, offsets[:, None] * ends[:, None], torch.ones_like(offsets), math.ceil(longest / 2))
 
 
 def gaussian(sigma: Tensor, radius: int) -> Tensor:
@@ -165,11 +165,11 @@ def gaussian(sigma: Tensor, radius: int) -> Tensor:
 def kernel_of_points(points: Tensor, weights: Tensor, radius: int) -> Tensor:
     """The kernel that averages, by `weights` (K,), the picture read bilinearly at `points` (N,K,2), offsets (x, y) in
     pixels of which none exceeds `radius`: (N, 2 radius + 1, 2 radius + 1), rows are y."""
-    most = max(1, MOST_VALUES // (2 * len(points) * (2 * radius + 1)))
-    if points.shape[1] <= most:
+    limit = max(1, MOST_VALUES // (2 * len(points) * (2 * radius + 1)))
+    if points.shape[1] <= limit:
         kernel = _shares(points, weights, radius)
     else:  # the memory for all points of a disc at once would grow with the cube of its radius
-        parts = zip(points.split(most, 1), weights.split(most), strict=True)
+        parts = zip(points.split(limit, 1), weights.split(limit), strict=True)
         kernel = reduce(torch.add, (checkpoint(_shares, *part, radius, use_reentrant=False) for part in parts))
     return kernel / kernel.sum((-2, -1), keepdim=True)
 
@@ -196,14 +196,14 @@ def convolve(images: Tensor, kernels: Tensor) -> Tensor:
 
 
 def _blur(images: Tensor, points: Tensor, weights: Tensor, radius: int) -> Tensor:
-    work = widened(images)
+    work = at_least_float32(images)
     return _finish(convolve(work, kernel_of_points(points.to(work), weights.to(work), radius)), images)
 
 
-def _disc(most: int, like: Tensor) -> tuple[Tensor, Tensor]:
+def _disc(limit: int, like: Tensor) -> tuple[Tensor, Tensor]:
     """Points (K,2) of the unit disc and the area of each (K,): rings a quarter of a pixel apart at a radius of
-    `most`, spokes half a pixel; symmetric in both axes so that the picture does not move."""
-    rings, spokes = 4 * max(most, 2), 8 * max(math.ceil(most * math.pi / 2), 1)
+    `limit`, spokes half a pixel; symmetric in both axes so that the picture does not move."""
+    rings, spokes = 4 * max(limit, 2), 8 * max(math.ceil(limit * math.pi / 2), 1)
     r, turn = (torch.arange(n, dtype=like.dtype, device=like.device) + 0.5 for n in (rings, spokes))
     r, turn = torch.meshgrid(r / rings, turn * (2 * math.pi / spokes), indexing="ij")
     return torch.stack([r * turn.cos(), r * turn.sin()], dim=-1).flatten(0, 1), r.flatten()

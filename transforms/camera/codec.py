@@ -97,7 +97,7 @@ def webp(images: Tensor, quality: float | Tensor = 75) -> Tensor:
 
 
 @dataclass(frozen=True)
-class _Coded(WholeRanged):
+class _CodecStage(WholeRanged):
     """Base of the stages: quality as a whole number, or (low, high) drawn whole number by whole number."""
 
     quality: Quality = 75
@@ -115,7 +115,7 @@ class _Coded(WholeRanged):
 
 
 @dataclass(frozen=True)
-class Jpeg(_Coded, slack=OVERSHOOT):
+class Jpeg(_CodecStage, slack=OVERSHOOT):
     """Save as JPEG and load again (see `jpeg`).
 
     Use: a view that is stored or sent as JPEG.
@@ -154,7 +154,7 @@ class Jpeg(_Coded, slack=OVERSHOOT):
 
 
 @dataclass(frozen=True)
-class Webp(_Coded, slack=OVERSHOOT):
+class Webp(_CodecStage, slack=OVERSHOOT):
     """Save as lossy WebP and load again (see `webp`).
 
     Use: a view that a service stores as WebP.
@@ -190,9 +190,9 @@ def _real(images: Tensor, quality: Tensor, options: dict[str, Any], *, straight:
         bytes_ = (work.clamp(0, 1) * 255).round().to(torch.uint8).permute(0, 2, 3, 1).cpu().numpy()
         # One by one: threads were measured, and are no faster at 224 px.
         files = [_save_and_load(pixels, int(number), options) for pixels, number in zip(bytes_, numbers, strict=True)]
-        loaded = uploaded(torch.from_numpy(np.array(files, np.uint8).reshape(bytes_.shape)), work.device)
-        loaded = loaded.permute(0, 3, 1, 2)
-        return (loaded.to(work.dtype) / 255).to(images.dtype)
+        decoded = uploaded(torch.from_numpy(np.array(files, np.uint8).reshape(bytes_.shape)), work.device)
+        decoded = decoded.permute(0, 3, 1, 2)
+        return (decoded.to(work.dtype) / 255).to(images.dtype)
 
     surrogate = saturate if straight else partial(_surrogate, quality=quality.detach())
     return backward_through(images, through_files, surrogate)
@@ -203,8 +203,8 @@ def _save_and_load(pixels: np.ndarray, quality: int, options: dict[str, Any]) ->
     picture = Image.fromarray(pixels[..., 0] if pixels.shape[-1] == 1 else pixels)
     file = BytesIO()
     picture.save(file, quality=quality, **options)
-    with Image.open(file) as loaded:
-        return np.asarray(loaded.convert(picture.mode)).reshape(pixels.shape)
+    with Image.open(file) as decoded:
+        return np.asarray(decoded.convert(picture.mode)).reshape(pixels.shape)
 
 
 def _surrogate(images: Tensor, quality: Tensor) -> Tensor:
@@ -233,9 +233,9 @@ def _qualities(quality: float | Tensor, images: Tensor) -> Tensor:
 
 
 def _check_names(subsampling: str, codec: str) -> None:
-    for name, given, known in (("subsampling", subsampling, Subsampling), ("codec", codec, Codec)):
-        if given not in get_args(known):
-            raise ValueError(f"`{name}` must be one of {', '.join(get_args(known))}; got {given!r}")
+    for name, value, choices in (("subsampling", subsampling, Subsampling), ("codec", codec, Codec)):
+        if value not in get_args(choices):
+            raise ValueError(f"`{name}` must be one of {', '.join(get_args(choices))}; got {value!r}")
     if codec == "surrogate" and subsampling != "4:2:0":
         raise ValueError(f"`subsampling` must be 4:2:0 for codec='surrogate', which has no other; got {subsampling}")
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, cast
 import torch
 from torch import Tensor
 
-from transforms.colour.spaces import widened
+from transforms.colour.spaces import at_least_float32
 from transforms.devices import picked
 from transforms.doors import unchecked
 from transforms.draws.ranges import WholeRanged, is_number, whole_pair
@@ -15,7 +15,7 @@ from transforms.resizing.resize import DENSE, axes, check_kernel, resize, target
 from transforms.sampling.straight_through import saturate
 
 #: The longest shorter side of a view in pixels: 800 megabytes a view.
-MOST = 8192
+MAX_SIDE = 8192
 
 
 @dataclass(frozen=True)
@@ -67,48 +67,48 @@ class Downscale(WholeRanged):
             check_kernel(self.then_kernel, "then_kernel")
         if not isinstance(self.eight_bit, bool):
             raise ValueError(f"`eight_bit` must be true or false; got {self.eight_bit!r}")
-        size = whole_pair(self._pixels(self.size), "size", MOST, " of pixels, or shares `of` a length,")
-        then = self._pixels(self.then_size)
-        if then is not None and (type(then) is not int or not 1 <= then <= MOST):
+        size = whole_pair(self._pixels(self.size), "size", MAX_SIDE, " of pixels, or shares `of` a length,")
+        final_side = self._pixels(self.then_size)
+        if final_side is not None and (type(final_side) is not int or not 1 <= final_side <= MAX_SIDE):
             raise ValueError(
-                f"`then_size` must be a whole number of pixels, at least 1, at most {MOST}; got {then!r}"
+                f"`then_size` must be a whole number of pixels, at least 1, at most {MAX_SIDE}; got {final_side!r}"
             )
-        if self.then_kernel is not None and then is None and isinstance(size, int):
+        if self.then_kernel is not None and final_side is None and isinstance(size, int):
             raise ValueError(
                 f"`then_kernel` must have a `then_size` unless `size` is a range; got {self.then_kernel!r} alone"
             )
-        for name, value in (("size", size), ("then_size", then), ("of", None)):
+        for name, value in (("size", size), ("then_size", final_side), ("of", None)):
             object.__setattr__(self, name, value)
 
-    def _pixels(self, given: Any) -> Any:
+    def _pixels(self, value: Any) -> Any:
         """Shares of `of` in whole pixels; what is no share, as it is."""
-        ends = given if isinstance(given, tuple) else (given,)
+        ends = value if isinstance(value, tuple) else (value,)
         shares = any(isinstance(end, float) for end in ends) and all(is_number(end) and end > 0 for end in ends)
         if not shares or type(self.of) is not int:
-            return given
+            return value
         pixels = tuple(max(1, round(end * self.of)) for end in ends)
-        return pixels if isinstance(given, tuple) else pixels[0]
+        return pixels if isinstance(value, tuple) else pixels[0]
 
     def _whole(self) -> int | tuple[int, int]:
         return cast("int | tuple[int, int]", self.size)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        whole, then = self._whole(), cast("int | None", self.then_size)
+        whole, final_side = self._whole(), cast("int | None", self.then_size)
         if isinstance(whole, int):
-            if then is None:
+            if final_side is None:
                 view = unchecked(resize)(images, whole, self.kernel, eight_bit=self.eight_bit)
                 return view if self.eight_bit else saturate(view)
             sides = [whole] * len(images)
         else:
-            sides, then = [int(side) for side in self.values(u)[:, 0].tolist()], then or whole[1]
+            sides, final_side = [int(side) for side in self.values(u)[:, 0].tolist()], final_side or whole[1]
         size = (images.shape[2], images.shape[3])
-        final, kernels = target_size(size, then), (self.kernel, self.then_kernel or self.kernel)
+        final, kernels = target_size(size, final_side), (self.kernel, self.then_kernel or self.kernel)
         if self.eight_bit or max(size) > DENSE:
             return self._by_side(images, {side: target_size(size, side) for side in set(sides)}, sides, final)
-        wide = widened(images)
+        wide = at_least_float32(images)
         like = (wide.dtype, images.device)
-        both = {side: _both_steps(size, target_size(size, side), final, kernels, *like) for side in set(sides)}
-        rows, columns = zip(*[both[side] for side in sides], strict=True)
+        steps = {side: _both_steps(size, target_size(size, side), final, kernels, *like) for side in set(sides)}
+        rows, columns = zip(*[steps[side] for side in sides], strict=True)
         return saturate(torch.stack(rows)[:, None] @ wide @ torch.stack(columns)[:, None].mT).to(images.dtype)
 
     def _by_side(
@@ -119,8 +119,8 @@ class Downscale(WholeRanged):
         groups = {side: [i for i, other in enumerate(sides) if other == side] for side in smalls}
         views = []
         for side, rows in groups.items():
-            some = images if len(groups) == 1 else picked(images, rows)
-            thumbnail = unchecked(resize)(some, smalls[side], self.kernel, eight_bit=self.eight_bit)
+            group = images if len(groups) == 1 else picked(images, rows)
+            thumbnail = unchecked(resize)(group, smalls[side], self.kernel, eight_bit=self.eight_bit)
             views.append(
                 unchecked(resize)(thumbnail, final, self.then_kernel or self.kernel, eight_bit=self.eight_bit)
             )

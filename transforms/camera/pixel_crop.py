@@ -10,7 +10,7 @@ from transforms.doors import Doored
 from transforms.draws.ranges import spread_whole
 
 #: The most rows and columns that are cut off.
-MOST = 4096
+MAX_MARGIN = 4096
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class PixelCrop(Doored):
     discrete: ClassVar[tuple[int, ...]] = (0, 1)
 
     def __post_init__(self) -> None:
-        if type(self.margin) is not int or not 0 <= self.margin <= MOST:
-            raise ValueError(f"`margin` must be a whole number of pixels from 0 to {MOST}; got {self.margin!r}")
+        if type(self.margin) is not int or not 0 <= self.margin <= MAX_MARGIN:
+            raise ValueError(f"`margin` must be a whole number of pixels from 0 to {MAX_MARGIN}; got {self.margin!r}")
 
     @property
     def dims(self) -> int:

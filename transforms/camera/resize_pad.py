@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transforms.colour.spaces import widened
+from transforms.colour.spaces import at_least_float32
 from transforms.draws.ranges import Range, Ranged, is_number, pair, spread_whole
 from transforms.resizing.resize import axes, check_kernel, target_size
 from transforms.sampling.straight_through import saturate
@@ -62,15 +62,15 @@ class ResizePad(Ranged):
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         size = (images.shape[2], images.shape[3])
         low, high = (max(1, round(share * min(size))) for share in self.bounds[0])
-        frame, wide = target_size(size, high), widened(images)
+        frame, wide = target_size(size, high), at_least_float32(images)
         rows, columns = [], []
         for side, left, top in zip(spread_whole(u[:, 0], (low, high)).tolist(), *u[:, 1:].T.tolist(), strict=True):
             small = target_size(size, int(side))
             # A share in [0,1), and so one of the spare + 1 places, each as likely.
             margins = [min(int(at * (f - s + 1)), f - s) for at, f, s in zip((top, left), frame, small, strict=True)]
-            down, across = axes(size, small, self.kernel, wide)
-            rows.append(_padded(down, frame[0], margins[0]))
-            columns.append(_padded(across, frame[1], margins[1]))
+            vertical, horizontal = axes(size, small, self.kernel, wide)
+            rows.append(_padded(vertical, frame[0], margins[0]))
+            columns.append(_padded(horizontal, frame[1], margins[1]))
         # The weights of a pixel add up to 1 inside the picture and to 0 in the frame.
         padded = torch.stack(rows)[:, None] @ (wide - self.value) @ torch.stack(columns)[:, None].mT
         return saturate(self.value + padded).to(images.dtype)

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from transforms.colour.spaces import widened
+from transforms.colour.spaces import at_least_float32
 from transforms.devices import HOST, uploaded
 from transforms.doors import OVERSHOOT, Doored, door, unchecked
 from transforms.draws.ranges import Range, Ranged, pair
@@ -60,7 +60,7 @@ class SensorNoise(Ranged):
         return pair(self.read, "read", low=0, high=1), pair(self.shot, "shot", low=0, high=1), (0.0, 1.0)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        work = widened(images)
+        work = at_least_float32(images)
         values = uploaded(self.values(u), work.device).to(work.dtype)
         read, shot = (value[:, None, None, None] for value in values[:, :2].unbind(-1))
         deviation = _root(shot * saturate(work) + read.square())
@@ -76,7 +76,7 @@ def _root(variance: Tensor) -> Tensor:
 
 
 #: Values from which several threads draw them: a few milliseconds of one.
-MANY = 2**20
+THREAD_LIMIT = 2**20
 
 
 def white_noise(seeds: Tensor, shape: tuple[int, int, int], device: torch.device = HOST) -> Tensor:
@@ -96,7 +96,7 @@ def white_noise(seeds: Tensor, shape: tuple[int, int, int], device: torch.device
             field.normal_(generator=torch.Generator().manual_seed(key))
 
     threads = torch.get_num_threads()
-    if threads == 1 or fields.numel() < MANY:
+    if threads == 1 or fields.numel() < THREAD_LIMIT:
         draw(slice(None))
     else:
         [*_pool(threads).map(draw, [slice(i, None, threads) for i in range(threads)])]
@@ -136,9 +136,9 @@ def quantise(images: Tensor, bits: int = 8) -> Tensor:
     """
     _check_bits(bits)
     # Half precision cannot tell 255 x from its neighbours, so a level would be missed.
-    work = saturate(widened(images))
-    most = 2**bits - 1
-    return straight_through((work.detach() * most).round() / most, work).to(images.dtype)
+    work = saturate(at_least_float32(images))
+    top_level = 2**bits - 1
+    return straight_through((work.detach() * top_level).round() / top_level, work).to(images.dtype)
 
 
 @dataclass(frozen=True)

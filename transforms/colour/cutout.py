@@ -6,7 +6,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from transforms.colour.spaces import widened
+from transforms.colour.spaces import at_least_float32
 from transforms.draws.ranges import Range, Ranged, is_number, pair
 from transforms.sampling.straight_through import saturate
 
@@ -54,16 +54,16 @@ class Cutout(Ranged):
         return pair(self.size, "size", low=0, high=1), (0.0, 1.0), (0.0, 1.0)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        wide = widened(images)
+        wide = at_least_float32(images)
         height, width = images.shape[2:]
         share, left, top = self.values(u).to(wide).unbind(-1)
         side = share * min(height, width)
-        across, down = (_covered(n, at * (n - side), side) for n, at in ((width, left), (height, top)))
-        cover = (down[:, :, None] * across[:, None, :])[:, None]
+        columns, rows = (_cover_shares(n, at * (n - side), side) for n, at in ((width, left), (height, top)))
+        cover = (rows[:, :, None] * columns[:, None, :])[:, None]
         return saturate(wide + cover * (self.value - wide)).to(images.dtype)
 
 
-def _covered(n: int, start: Tensor, side: Tensor) -> Tensor:
+def _cover_shares(n: int, start: Tensor, side: Tensor) -> Tensor:
     """The share of each of n pixels that the interval from `start` (N,), `side` (N,) long, covers: (N,n) in [0,1]."""
     edges = torch.arange(n + 1, dtype=start.dtype, device=start.device)
     # The covered length to the left of each pixel's edge; its differences telescope, so nothing is lost between them.

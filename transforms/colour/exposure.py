@@ -7,7 +7,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from transforms.colour.spaces import is_grey, to_linear, to_srgb, widened
+from transforms.colour.spaces import at_least_float32, is_grey, to_linear, to_srgb
 from transforms.draws.ranges import Range, Ranged, symmetric
 from transforms.sampling.straight_through import saturate
 
@@ -18,7 +18,7 @@ MOST_STOPS = 16
 def relight(images: Tensor, gain: Tensor) -> Tensor:
     """Multiply the light of sRGB images (N,C,H,W) in [0,1] by `gain` (0 or more, broadcasts), and encode it again,
     clamped to [0,1], in the images' dtype. Half precision is computed in float32."""
-    wide = widened(images)
+    wide = at_least_float32(images)
     return saturate(to_srgb(to_linear(wide) * gain.to(wide))).to(images.dtype)
 
 
@@ -86,8 +86,8 @@ class WhiteBalance(Ranged):
     names: ClassVar[tuple[str, ...]] = ("red gain (stops)", "blue gain (stops)")
 
     def _bounds(self) -> tuple[Range, ...]:
-        given = (("red", self.red), ("blue", self.blue))
-        return tuple(symmetric(v, name, low=-MOST_STOPS, high=MOST_STOPS) for name, v in given)
+        ranges = (("red", self.red), ("blue", self.blue))
+        return tuple(symmetric(v, name, low=-MOST_STOPS, high=MOST_STOPS) for name, v in ranges)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         if is_grey(images):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from transforms.colour.exposure import MOST_STOPS, relight
-from transforms.colour.spaces import is_grey, widened
+from transforms.colour.spaces import at_least_float32, is_grey
 from transforms.doors import Doored
 from transforms.draws.ranges import Range, Ranged, pair, spread, symmetric
 
@@ -50,7 +50,7 @@ class Vignette(Ranged):
         return (pair(self.strength, "strength", low=0, high=0.99),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        like = widened(images)
+        like = at_least_float32(images)
         x, y = _places(like)
         corner = (images.shape[2] ** 2 + images.shape[3] ** 2) / min(images.shape[2:]) ** 2
         bend = (1 - self.values(u)[:, :, None, None].to(like)) ** -0.5 - 1  # s, with r = 1 in the corners
@@ -107,10 +107,10 @@ class Shading(Doored):
         return symmetric(self.strength, "strength", low=-MOST_STOPS, high=MOST_STOPS)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        like = widened(images)
+        like = at_least_float32(images)
         controls = self.values(u).to(like).unflatten(-1, (self.grid, self.grid))
-        down, across = (_spline(n, self.grid, like) for n in images.shape[2:])
-        return relight(images, (down @ controls @ across.mT).exp2()[:, None])
+        rows, columns = (_spline(n, self.grid, like) for n in images.shape[2:])
+        return relight(images, (rows @ controls @ columns.mT).exp2()[:, None])
 
 
 @dataclass(frozen=True)
@@ -161,9 +161,9 @@ class Shadow(Ranged):
         )
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        like = widened(images)
+        like = at_least_float32(images)
         darkness, angle, position, softness = self.values(u).to(like)[..., None, None, None].unbind(1)
-        depth = _along(like, angle) - position
+        depth = _projection(like, angle) - position
         return relight(images, 1 - darkness * torch.sigmoid(2 * math.log(9) * depth / softness))
 
 
@@ -220,10 +220,10 @@ class Moire(Ranged):
         )
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        like = widened(images)
+        like = at_least_float32(images)
         strength, period, angle, phase = self.values(u).to(like)[..., None, None, None].unbind(1)
         stripes = like.new_tensor([0.0] if is_grey(images) else [0.0, 1 / 3, 2 / 3])[:, None, None]
-        wave = torch.cos(2 * math.pi * (_along(like, angle) / period + phase - stripes))
+        wave = torch.cos(2 * math.pi * (_projection(like, angle) / period + phase - stripes))
         return relight(images, 1 + strength * wave)
 
 
@@ -237,7 +237,7 @@ def _places(images: Tensor) -> tuple[Tensor, Tensor]:
     return x[None], y[:, None]
 
 
-def _along(images: Tensor, angle: Tensor) -> Tensor:
+def _projection(images: Tensor, angle: Tensor) -> Tensor:
     """How far each pixel lies from the centre in the direction `angle` (N,1,1,1) in degrees: (N,1,H,W), in shares of
     the shorter side."""
     x, y = _places(images)

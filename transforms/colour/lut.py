@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transforms.colour.spaces import widened
+from transforms.colour.spaces import at_least_float32
 from transforms.doors import Doored
 from transforms.sampling.straight_through import saturate
 
@@ -44,8 +44,8 @@ def apply_lut(images: Tensor, lut: Tensor) -> Tensor:
     check_lut(lut)
     if images.dim() != 4 or images.shape[1] != 3:
         raise ValueError(f"`images` must be (N,3,H,W) for a map of colours (expand grey to RGB); got {images.shape}")
-    wide = saturate(widened(images))
-    table = _extended(lut.to(wide))
+    wide = saturate(at_least_float32(images))
+    table = _extrapolate(lut.to(wide))
     nodes = lut.shape[-1]
     at = 2 * (wide * (nodes - 1) + 1) / (nodes + 1) - 1  # the table has a node more at each end
     grid = at.flip(1).permute(0, 2, 3, 1)[None]  # blue is the last axis, which grid_sample calls x
@@ -108,11 +108,11 @@ def powers(degree: int) -> list[tuple[int, ...]]:
 
 def terms(colours: Tensor, degree: int) -> Tensor:
     """(...,3) -> (...,K), the monomials of `powers`: which the coefficients (3,K) of a fit multiply."""
-    one = torch.ones_like(colours[..., 0])
-    return torch.stack([torch.stack([one, *(colours[..., i] for i in p)]).prod(0) for p in powers(degree)], dim=-1)
+    unit = torch.ones_like(colours[..., 0])
+    return torch.stack([torch.stack([unit, *(colours[..., i] for i in p)]).prod(0) for p in powers(degree)], dim=-1)
 
 
-def _extended(lut: Tensor) -> Tensor:
+def _extrapolate(lut: Tensor) -> Tensor:
     """The table with a node more at both ends of every axis, extrapolated linearly: so 0 and 1 lie
     inside it, and rounding cannot leave it."""
     for axis in (1, 2, 3):

@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from transforms.colour.spaces import is_grey, luma, rotate_hue, widened
+from transforms.colour.spaces import at_least_float32, is_grey, luma, rotate_hue
 from transforms.draws.ranges import Range, Ranged, pair, symmetric
 from transforms.sampling.straight_through import saturate
 
@@ -45,11 +45,11 @@ class Brightness(Ranged):
         return (symmetric(self.amount, "amount", low=-1, high=1),)
 
     def line(self, u: Tensor) -> tuple[Tensor, Tensor]:
-        added = self.values(u)[:, :, None, None]
-        return torch.ones_like(added), added
+        offset = self.values(u)[:, :, None, None]
+        return torch.ones_like(offset), offset
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        return _along(images, *self.line(u))
+        return _apply_line(images, *self.line(u))
 
 
 @dataclass(frozen=True)
@@ -90,7 +90,7 @@ class Contrast(_Factor):
         return factor, 0.5 - 0.5 * factor
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        return _along(images, *self.line(u))
+        return _apply_line(images, *self.line(u))
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class Gain(_Factor):
         return factor, torch.zeros_like(factor)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        return _along(images, *self.line(u))
+        return _apply_line(images, *self.line(u))
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ class ChannelGain(Ranged):
     offset: float | Range = (0.0, 0.0)
 
     names: ClassVar[tuple[str, ...]] = tuple(
-        f"{channel} {what}" for what in ("gain (x)", "added (of full scale)") for channel in ("red", "green", "blue")
+        f"{channel} {part}" for part in ("gain (x)", "added (of full scale)") for channel in ("red", "green", "blue")
     )
 
     def _bounds(self) -> tuple[Range, ...]:
@@ -161,7 +161,7 @@ class ChannelGain(Ranged):
         gain, offset = values[:, :3], values[:, 3:]
         if is_grey(images):
             gain, offset = gain.mean(1, keepdim=True), offset.mean(1, keepdim=True)
-        return _along(images, gain, offset)
+        return _apply_line(images, gain, offset)
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,7 @@ class Gamma(Ranged):
         return (pair(self.gamma, "gamma", low=0.05, high=20),)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        wide = widened(images)
+        wide = at_least_float32(images)
         gamma = self.values(u)[:, :, None, None].to(wide)
         return saturate(wide * wide.clamp(min=GAMMA_TOE).pow(gamma - 1)).to(images.dtype)
 
@@ -225,7 +225,7 @@ class Saturation(_Factor):
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         if is_grey(images):
             return images
-        wide = widened(images)
+        wide = at_least_float32(images)
         factor = self.values(u)[:, :, None, None].to(wide)
         return saturate(factor * wide + (1 - factor) * luma(wide)).to(images.dtype)
 
@@ -264,10 +264,10 @@ class Hue(Ranged):
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         if is_grey(images):
             return images
-        wide = widened(images)
+        wide = at_least_float32(images)
         return rotate_hue(wide, self.values(u)[:, 0].to(wide)).to(images.dtype)
 
 
-def _along(images: Tensor, gain: Tensor, offset: Tensor) -> Tensor:
-    wide = widened(images)
+def _apply_line(images: Tensor, gain: Tensor, offset: Tensor) -> Tensor:
+    wide = at_least_float32(images)
     return saturate(wide * gain.to(wide) + offset.to(wide)).to(images.dtype)

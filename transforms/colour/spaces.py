@@ -14,7 +14,7 @@ _KNEE = 0.040448236277107606
 _SLOPE, _OFFSET, _POWER = 12.92, 0.055, 2.4
 
 
-def widened(images: Tensor) -> Tensor:
+def at_least_float32(images: Tensor) -> Tensor:
     """Half-precision images in float32, others as they are: powers and sums in half precision would be visible."""
     return images.to(torch.promote_types(images.dtype, torch.float32))
 
@@ -63,11 +63,11 @@ def rotate_hue(images: Tensor, degrees: Tensor) -> Tensor:
     chroma = top - low
     red, green, blue = (channel >= top for channel in (r, g, b))
     ties = red.to(images.dtype) + green + blue
-    around = torch.where(red, -2.0, 4.0).to(images)  # magenta is -1 and 5: the ways to it must agree to be averaged
+    sector = torch.where(red, -2.0, 4.0).to(images)  # magenta is -1 and 5: the ways to it must agree to be averaged
     # K h is `offset` + `steps` K. The terms in `top` are 0; they give each side of a tie its own gradient.
-    offset = (red * (g - b) + green * (2 * (g - top) + b - r) + blue * (around * (b - top) + r - g)) / ties
+    offset = (red * (g - b) + green * (2 * (g - top) + b - r) + blue * (sector * (b - top) + r - g)) / ties
     turn = (torch.remainder(degrees + 180, 360) - 180) / 60
-    steps = (2 * green + around * blue) / ties + turn.to(images)[:, None, None, None]
+    steps = (2 * green + sector * blue) / ties + turn.to(images)[:, None, None, None]
     steps = steps - images.new_tensor([0, 2, 4])[:, None, None]
     steps = steps - 6 * (steps.detach() / 6).round()
     # 2K - |K h|. From one step on |K h| is written out: rounding would break ties, and halve or end a gradient there.
@@ -82,6 +82,6 @@ def rotate_hue(images: Tensor, degrees: Tensor) -> Tensor:
 def _about_grey(degrees: Tensor) -> Tensor:
     """Rotations of RGB about the axis (1,1,1), red towards green, by (N,) degrees -> (N,3,3) (Rodrigues)."""
     angle = degrees[:, None, None] * (math.pi / 180)
-    across = degrees.new_tensor([[0, -1, 1], [1, 0, -1], [-1, 1, 0]]) / math.sqrt(3)
+    cross = degrees.new_tensor([[0, -1, 1], [1, 0, -1], [-1, 1, 0]]) / math.sqrt(3)
     eye = torch.eye(3, dtype=degrees.dtype, device=degrees.device)
-    return angle.cos() * eye + (1 - angle.cos()) / 3 + angle.sin() * across
+    return angle.cos() * eye + (1 - angle.cos()) / 3 + angle.sin() * cross

@@ -13,7 +13,7 @@ from transforms.doors import Doored
 Range = tuple[float, float]
 
 #: Further out than this no value means anything, and float32 would not tell its neighbours apart.
-MOST = 1e6
+LIMIT = 1e6
 
 
 def is_number(value: object) -> TypeGuard[float]:
@@ -21,12 +21,12 @@ def is_number(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def symmetric(value: float | Range, name: str, low: float = -MOST, high: float = MOST) -> Range:
+def symmetric(value: float | Range, name: str, low: float = -LIMIT, high: float = LIMIT) -> Range:
     """As `pair`, but a number x means (-x, x)."""
     return pair((-abs(value), abs(value)) if is_number(value) else cast(Range, value), name, low, high)
 
 
-def pair(value: Range, name: str, low: float = -MOST, high: float = MOST) -> Range:
+def pair(value: Range, name: str, low: float = -LIMIT, high: float = LIMIT) -> Range:
     """`value` as (low, high) floats, checked: two finite numbers in order, within [low, high]."""
     try:
         # "15" would be 1 to 5, and a mapping its keys.

@@ -116,8 +116,8 @@ class Perspective(Homography):
 
     def matrix(self, u: Tensor) -> Tensor:
         square = u.new_tensor([[-1, -1], [1, -1], [1, 1], [-1, 1]])
-        moved = square + self.values(u).unflatten(-1, (4, 2))
-        return u.new_tensor([[2, 0, -1], [0, 2, -1], [0, 0, 1]]) @ invert(square_to_quad(moved))
+        corners = square + self.values(u).unflatten(-1, (4, 2))
+        return u.new_tensor([[2, 0, -1], [0, 2, -1], [0, 0, 1]]) @ invert(square_to_quad(corners))
 
 
 @dataclass(frozen=True)
@@ -161,16 +161,16 @@ class Crop(InFrame, Homography):
 
     def __post_init__(self) -> None:
         scale, ratio = pair(self.scale, "scale", low=0.01, high=1), pair(self.ratio, "ratio", low=0.01, high=100)
-        most = min(ratio[1], 1 / ratio[0], 1.0)  # the largest area that fits at the mildest ratio
-        if scale[1] > most * (1 + 1e-9):
+        limit = min(ratio[1], 1 / ratio[0], 1.0)  # the largest area that fits at the mildest ratio
+        if scale[1] > limit * (1 + 1e-9):
             raise ValueError(
-                f"`scale` must be at most {most:.4g} where `ratio` is {ratio}, or the window leaves the picture; got "
-                f"{scale} (reduce `scale`, or let `ratio` contain 1)"
+                f"`scale` must be at most {limit:.4g} where `ratio` is {ratio}, or the window leaves the picture; "
+                f"got {scale} (reduce `scale`, or let `ratio` contain 1)"
             )
 
     def values(self, u: Tensor) -> Tensor:
         area = spread(u[:, 0], pair(self.scale, "scale"))
-        low, high = (math.log(bound) for bound in self.ratio)
+        low, high = (math.log(limit) for limit in self.ratio)
         # Narrowing the range, and not clamping the ratio, leaves no part of the cube without a gradient.
         narrow, wide = area.log().clamp(min=low), (-area.log()).clamp(max=high)
         return torch.cat([area[:, None], (narrow + (wide - narrow) * u[:, 1]).exp()[:, None], u[:, 2:]], dim=-1)
@@ -221,5 +221,5 @@ class Flip(Homography):
         return (to_decide(u) < self.p).to(u.dtype)
 
     def matrix(self, u: Tensor) -> Tensor:
-        mirror, same = 1 - 2 * self.values(u)[:, 0], torch.ones_like(u[:, 0])
-        return scale(same, mirror) if self.vertical else scale(mirror, same)
+        mirror, unit = 1 - 2 * self.values(u)[:, 0], torch.ones_like(u[:, 0])
+        return scale(unit, mirror) if self.vertical else scale(mirror, unit)

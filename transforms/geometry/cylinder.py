@@ -77,38 +77,38 @@ class Cylinder(Ranged, InFrame, Geometry):
         half_width = self.extent[0]  # of the label
         arc, turn, tilt, distance = (v[:, None, None] for v in self.values(u).unbind(-1))
         bend = arc.deg2rad() / 2 / half_width  # the curvature, 1 / radius
-        x, y, away, height, seen = _front_plane(points, tilt.deg2rad(), distance)
+        x, y, depth, height, visible = _front_plane(points, tilt.deg2rad(), distance)
         # In the bottle's frame, with the axis at z = 1 / bend, the ray meets the plane z = 0 at (x, y) and the bottle
         # at 1 + s times the way there: bend ((1 + s)^2 x^2 + away^2 s^2) = 2 away s. The nearer root, without
         # cancellation, so that bend = 0 needs no special case:
-        discriminant = 1 - 2 * bend * x.square() / away - (bend * x).square()
-        seen = seen & (discriminant > GRAZING)
-        x, y, discriminant = (torch.where(seen, v, fill) for v, fill in ((x, 0.0), (y, 0.0), (discriminant, 1.0)))
+        discriminant = 1 - 2 * bend * x.square() / depth - (bend * x).square()
+        visible = visible & (discriminant > GRAZING)
+        x, y, discriminant = (torch.where(visible, v, fill) for v, fill in ((x, 0.0), (y, 0.0), (discriminant, 1.0)))
         hump = bend * x.square()
-        s = hump / (away - hump + away * discriminant.sqrt())
+        s = hump / (depth - hump + depth * discriminant.sqrt())
         # The angle from the front, over the curvature: atan(w) / w instead of atan2, which 0 / 0 would spoil.
-        across = x * (1 + s) / (1 - bend * away * s)
-        along = across * _atan_over(bend * across)
+        offset = x * (1 + s) / (1 - bend * depth * s)
+        arc_length = offset * _atan_ratio(bend * offset)
         if any(self.bounds[1]):
-            along = along - turn / arc * 2 * half_width
+            arc_length = arc_length - turn / arc * 2 * half_width
             lap = 4 * math.pi * half_width / arc.deg2rad()  # once round the bottle
-            along = along - lap * (along / lap).detach().round()
-        return hide(torch.stack([along, y + s * (y - height)], dim=-1), seen)
+            arc_length = arc_length - lap * (arc_length / lap).detach().round()
+        return hide(torch.stack([arc_length, y + s * (y - height)], dim=-1), visible)
 
 
 def _front_plane(points: Tensor, tilt: Tensor, distance: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Where each ray meets the plane that touches the bottle's front: x and y there, with the bottle's axis upright;
     the camera's distance from that plane and its place along the axis; and which rays point at the plane at all."""
     right, down = points.unbind(-1)
-    away, height = distance * tilt.cos(), distance * tilt.sin()
-    toward = down * tilt.sin() + away  # how much nearer to the plane the ray comes, up to the output plane
-    seen = (toward > 0.01 * distance) & (points.abs().amax(-1) < 1e4)
-    scale = away / torch.where(seen, toward, 1.0)
-    right, down = torch.where(seen, right, 0.0), torch.where(seen, down, 0.0)
-    return scale * right, height + scale * (down * tilt.cos() - height), away, height, seen
+    depth, height = distance * tilt.cos(), distance * tilt.sin()
+    approach = down * tilt.sin() + depth  # how much nearer to the plane the ray comes, up to the output plane
+    visible = (approach > 0.01 * distance) & (points.abs().amax(-1) < 1e4)
+    scale = depth / torch.where(visible, approach, 1.0)
+    right, down = torch.where(visible, right, 0.0), torch.where(visible, down, 0.0)
+    return scale * right, height + scale * (down * tilt.cos() - height), depth, height, visible
 
 
-def _atan_over(w: Tensor) -> Tensor:
+def _atan_ratio(w: Tensor) -> Tensor:
     """atan(w) / w, smooth at 0."""
     square = w.square()
     small = square < 1e-3

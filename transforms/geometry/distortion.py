@@ -52,10 +52,10 @@ class Lens(Ranged, Geometry):
     def pull(self, points: Tensor, u: Tensor) -> Tensor:
         k1, k2 = (v[:, None, None] for v in self.values(u).unbind(-1))
         square = points.square().sum(-1)
-        seen = (square * _fold(k1, k2).detach() < 1) & (square < FAR**2)
-        points = torch.where(seen[..., None], points, 0.0)
+        visible = (square * _fold(k1, k2).detach() < 1) & (square < FAR**2)
+        points = torch.where(visible[..., None], points, 0.0)
         square = points.square().sum(-1)
-        return hide(points * (1 + square * (k1 + k2 * square))[..., None], seen)
+        return hide(points * (1 + square * (k1 + k2 * square))[..., None], visible)
 
 
 def _fold(k1: Tensor, k2: Tensor) -> Tensor:
@@ -151,10 +151,10 @@ class ThinPlate(Geometry):
     def __post_init__(self) -> None:
         if type(self.grid) is not int or not 2 <= self.grid <= 10:
             raise ValueError(f"`grid` must be a whole number of points, 2 to 10; got {self.grid!r}")
-        most = 1 / (self.grid - 1)
-        if not isinstance(self.jitter, int | float) or not 0 <= self.jitter < most:
+        limit = 1 / (self.grid - 1)
+        if not isinstance(self.jitter, int | float) or not 0 <= self.jitter < limit:
             raise ValueError(
-                f"`jitter` must lie in [0, {most:.4g}), half the spacing of {self.grid} points; got {self.jitter!r}"
+                f"`jitter` must lie in [0, {limit:.4g}), half the spacing of {self.grid} points; got {self.jitter!r}"
             )
 
     @property
@@ -168,8 +168,8 @@ class ThinPlate(Geometry):
     def pull(self, points: Tensor, u: Tensor) -> Tensor:
         dtype = torch.promote_types(points.dtype, u.dtype)
         controls, solve = _spline(self.grid, dtype, points.device)
-        moved = self.values(u).to(dtype).unflatten(-1, (1, -1, 2))
-        weights = (solve[..., None] * moved).sum(-2)[..., None, None]  # (N,K+3,2,1,1)
+        displacement = self.values(u).to(dtype).unflatten(-1, (1, -1, 2))
+        weights = (solve[..., None] * displacement).sum(-2)[..., None, None]  # (N,K+3,2,1,1)
         x, y = points.unbind(-1)
         basis = chain((_bump(x - cx, y - cy) for cx, cy in controls), (torch.ones_like(x), x, y))
         # Term by term: (N,h,w,K+3) at once is ten times slower, and a matrix product could run in TF32 on a GPU.

@@ -62,10 +62,10 @@ class Viewpoint(Ranged, Homography):
 
     def __post_init__(self) -> None:
         yaw, pitch, _, distance, fov = self._bounds()
-        least = _reach(yaw, pitch) * math.tan(math.radians(fov[1]) / 2)
-        if distance[0] <= least * (1 + 1e-6):
+        minimum = _reach(yaw, pitch) * math.tan(math.radians(fov[1]) / 2)
+        if distance[0] <= minimum * (1 + 1e-6):
             raise ValueError(
-                f"`distance` must be above {least:.4g}, or a corner falls behind the camera at some yaw in {yaw}, "
+                f"`distance` must be above {minimum:.4g}, or a corner falls behind the camera at some yaw in {yaw}, "
                 f"pitch in {pitch} and fov in {fov}; got {distance} (go further away, or narrow one of these)"
             )
 
@@ -84,14 +84,14 @@ class Viewpoint(Ranged, Homography):
         # Coefficients of a point (X, Y) of the print: right, down, and away from the camera (y points down).
         right = [yaw.cos(), torch.zeros_like(yaw)]
         down = [pitch.sin() * yaw.sin(), pitch.cos()]
-        away = [pitch.cos() * yaw.sin(), -pitch.sin()]
+        depth = [pitch.cos() * yaw.sin(), -pitch.sin()]
         image_x = [roll.cos() * a - roll.sin() * b for a, b in zip(right, down, strict=True)]
         image_y = [roll.sin() * a + roll.cos() * b for a, b in zip(right, down, strict=True)]
         # The focal length is 1 / tan(half), the depth of the centre distance / tan(half); both divided out.
         rows: list[list[Tensor | int]] = [
             [*(entry / distance for entry in image_x), 0],
             [*(entry / distance for entry in image_y), 0],
-            [*(entry * half.tan() / distance for entry in away), 1],
+            [*(entry * half.tan() / distance for entry in depth), 1],
         ]
         return invert(matrix_of(rows, yaw))
 

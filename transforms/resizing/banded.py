@@ -26,14 +26,14 @@ class Bands:
     """A matrix (out, length) with few weights in a row, near each other, and its transpose, as dense blocks.
 
     A kernel with fixed support skips most pixels of a large picture: forward those are not read, and their gradient
-    is 0. `used` are the columns that have a weight. Where they are `few`, `transposed` has only their rows.
+    is 0. `used` are the columns that have a weight. Where they are `few`, `transpose` has only their rows.
     """
 
     length: int
     used: Tensor
     few: bool
     blocks: tuple[Block, ...]
-    transposed: tuple[Block, ...]
+    transpose: tuple[Block, ...]
 
     @classmethod
     def of(cls, matrix: Tensor, device: torch.device = HOST) -> "Bands":
@@ -42,8 +42,8 @@ class Bands:
         used = matrix.any(0).nonzero()[:, 0]
         few = 0 < 2 * len(used) < length
         rows = matrix.T[used] if few else matrix.T
-        transposed = _blocks(rows, max(1, ROWS * len(rows) // out), device)
-        return cls(length, uploaded(used, device), few, _blocks(matrix, ROWS, device), transposed)
+        transpose = _blocks(rows, max(1, ROWS * len(rows) // out), device)
+        return cls(length, uploaded(used, device), few, _blocks(matrix, ROWS, device), transpose)
 
     def down(self, images: Tensor) -> Tensor:
         """matrix @ images: (...,length,W) -> (...,out,W)."""
@@ -98,13 +98,13 @@ class _Product(torch.autograd.Function):
     """The backward pass is one more product, of the transpose: autograd would add up a picture for each block."""
 
     @staticmethod
-    def forward(ctx: Any, images: Tensor, bands: Bands, axis: int, transposed: bool) -> Tensor:
-        ctx.bands, ctx.axis, ctx.transposed = bands, axis, transposed
-        return _product(images, bands.transposed if transposed else bands.blocks, axis)
+    def forward(ctx: Any, images: Tensor, bands: Bands, axis: int, transpose: bool) -> Tensor:
+        ctx.bands, ctx.axis, ctx.transpose = bands, axis, transpose
+        return _product(images, bands.transpose if transpose else bands.blocks, axis)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         bands, axis = ctx.bands, ctx.axis
-        if ctx.transposed:
+        if ctx.transpose:
             return _Product.apply(bands.spread(grads[0], axis), bands, axis, False), None, None, None
         return bands.spread(bands.lines(grads[0], axis), axis), None, None, None

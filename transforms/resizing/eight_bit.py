@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from transforms.resizing.banded import Bands
-from transforms.resizing.kernels import area_enlarging, bands, kernel_of, matrix
+from transforms.resizing.kernels import area_enlarging, bands, find_kernel, matrix
 
 Size = tuple[int, int]
 
@@ -43,10 +43,10 @@ def resize_levels(images: Tensor, out: Size, kernel: str) -> Levels:
     kernel."""
     size, device = (images.shape[2], images.shape[3]), _device(images)
     if kernel in ("cv2_linear", "cv2_area", "cv2_lanczos4"):
-        return _once(_opencv(images, size, out, kernel))
+        return _round_values(_opencv(images, size, out, kernel))
     if "nearest" in kernel or kernel == "cv2_cubic" or kernel.startswith("keys"):
         rows, columns = _bands(size, out, kernel, device)
-        return _once(rows.down(_first(images, columns, -1, rows)).round())
+        return _round_values(rows.down(_first(images, columns, -1, rows)).round())
     (rows, row_bits), (columns, column_bits) = (
         _fixed_point(n, m, kernel, device) for n, m in zip(size, out, strict=True)
     )
@@ -67,19 +67,19 @@ def _bands(size: Size, out: Size, kernel: str, device: torch.device) -> tuple[Ba
     return rows, columns
 
 
-def _first(images: Tensor, along: Bands, axis: int, then: Bands) -> Tensor:
+def _first(images: Tensor, bands: Bands, axis: int, second_bands: Bands) -> Tensor:
     """The first pass, of the levels of images along an axis; lines that the second pass does not use stay 0.
 
     Some lines at a time: the whole of a large picture is never held in float64.
     """
     other = -3 - axis
     images = images.detach()
-    lines = images.index_select(other, then.used.to(images.device)) if then.few else images
-    return then.spread(_first_lines(lines, along, axis, other), other)
+    lines = images.index_select(other, second_bands.used.to(images.device)) if second_bands.few else images
+    return second_bands.spread(_first_lines(lines, bands, axis, other), other)
 
 
-def _first_lines(images: Tensor, along: Bands, axis: int, other: int) -> Tensor:
-    product = along.down if axis == -2 else along.across
+def _first_lines(images: Tensor, bands: Bands, axis: int, other: int) -> Tensor:
+    product = bands.down if axis == -2 else bands.across
     return torch.cat([product(_levels(part)) for part in images.split(LINES, other)], other)
 
 
@@ -93,7 +93,7 @@ def _clip(values: Tensor) -> tuple[Tensor, Tensor]:
     return values.clamp(0, 255), (values >= 0) & (values <= 255)
 
 
-def _once(values: Tensor) -> Levels:
+def _round_values(values: Tensor) -> Levels:
     return Levels(*_clip(values), values.new_ones((), dtype=torch.bool))
 
 
@@ -124,11 +124,11 @@ def _opencv(images: Tensor, size: Size, out: Size, kernel: str) -> Tensor:
     (rows, top, bottom), (columns, *_) = (
         _opencv_taps(n, m, kernel, _device(images)) for n, m in zip(size, out, strict=True)
     )
-    across = _first(images, columns, -1, rows)
+    values = _first(images, columns, -1, rows)
     if kernel == "cv2_lanczos4":
-        return _shift(rows.down(across), 2 * _OPENCV_BITS)
-    across = torch.floor(across / 2**4)
-    down = torch.floor(top.down(across) / 2**16) + torch.floor(bottom.down(across) / 2**16)
+        return _shift(rows.down(values), 2 * _OPENCV_BITS)
+    values = torch.floor(values / 2**4)
+    down = torch.floor(top.down(values) / 2**16) + torch.floor(bottom.down(values) / 2**16)
     return torch.floor((down + 2) / 4)
 
 
@@ -151,7 +151,7 @@ def _opencv_taps(length: int, out: int, kernel: str, device: torch.device) -> tu
     if kernel == "cv2_area":  # here only to enlarge
         index, weight = area_enlarging(length, out)
     else:
-        rule = kernel_of(kernel)
+        rule = find_kernel(kernel)
         reach, scale = int(rule.support), 1 / (out / length)
         at = ((np.arange(out)[:, None] + 0.5) * scale - 0.5).astype(np.float32).astype(float)
         index = np.floor(at).astype(int) + 1 - reach + np.arange(2 * reach)

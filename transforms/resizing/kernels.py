@@ -83,17 +83,17 @@ def check_kernel(name: str, key: str = "kernel") -> None:
     names = dict.fromkeys((*KERNELS, *NAMES))
     if name in names:
         return
-    written = _KEYS.fullmatch(name) if isinstance(name, str) else None
-    if written is None:
+    match = _KEYS.fullmatch(name) if isinstance(name, str) else None
+    if match is None:
         raise ValueError(f"`{key}` must be one of {', '.join(names)}, keys(a), keys_aa(a); got {name!r}")
-    if not -2 <= float(written[2]) <= 0:
+    if not -2 <= float(match[2]) <= 0:
         raise ValueError(f"`{key}` {name!r}: Keys' parameter must lie in [-2, 0]; -0.5, -0.6, -0.75, -1 are in use")
 
 
-def kernel_of(name: str) -> Kernel:
+def find_kernel(name: str) -> Kernel:
     """The kernel of a checked name that stands for a function of distance."""
-    written = _KEYS.fullmatch(name)
-    return Kernel(_keys(float(written[2])), 2.0, antialias=bool(written[1])) if written else KERNELS[name]
+    match = _KEYS.fullmatch(name)
+    return Kernel(_keys(float(match[2])), 2.0, antialias=bool(match[1])) if match else KERNELS[name]
 
 
 @lru_cache(maxsize=1024)
@@ -113,9 +113,9 @@ def bands(length: int, out: int, kernel: str, dtype: torch.dtype, device: torch.
 def matrix(length: int, out: int, kernel: str) -> Tensor:
     """As `weights`, in float64 on the CPU, and not kept."""
     index, weight = _RULES.get(kernel, _kernel_taps)(length, out, kernel)
-    made = np.zeros((out, length))
-    np.add.at(made, (np.arange(out)[:, None], index), weight)  # one tap after the other: an edge repeats
-    full = torch.from_numpy(made)
+    dense = np.zeros((out, length))
+    np.add.at(dense, (np.arange(out)[:, None], index), weight)  # one tap after the other: an edge repeats
+    full = torch.from_numpy(dense)
     return full / full.sum(1, keepdim=True)
 
 
@@ -123,7 +123,7 @@ Taps = tuple[np.ndarray, np.ndarray]  # for each output pixel, source indices an
 
 
 def _kernel_taps(length: int, out: int, name: str) -> Taps:
-    kernel, scale = kernel_of(name), length / out
+    kernel, scale = find_kernel(name), length / out
     centre = (np.arange(out)[:, None] + 0.5) * scale
     if not kernel.antialias:  # what falls off the image is read from its edge
         taps = int(2 * kernel.support)

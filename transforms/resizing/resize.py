@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transforms.colour.spaces import widened
+from transforms.colour.spaces import at_least_float32
 from transforms.doors import OVERSHOOT, door
 from transforms.resizing.banded import Bands
 from transforms.resizing.eight_bit import resize_levels
@@ -68,12 +68,12 @@ def resize(
     old = (images.shape[2], images.shape[3])
     new = target_size(old, size)
     if not eight_bit:
-        wide = widened(images)  # half-precision weights would not add up to 1
+        wide = at_least_float32(images)  # half-precision weights would not add up to 1
         if max(old) <= DENSE:
             rows, columns = axes(old, new, kernel, wide)
             return (rows @ wide @ columns.mT).to(images.dtype)
-        down, across = _bands(old, new, kernel, wide)
-        return across.across(down.down(wide)).to(images.dtype)
+        left, right = _bands(old, new, kernel, wide)
+        return right.across(left.down(wide)).to(images.dtype)
     _bands(old, new, kernel, images)  # refuses an unknown kernel
     return _EightBit.apply(images, new, kernel)  # type: ignore[no-any-return]
 
@@ -88,7 +88,7 @@ class _EightBit(torch.autograd.Function):
         ctx.bands = _bands((images.shape[2], images.shape[3]), new, kernel, images)
         inside = images.new_ones((), dtype=torch.bool)
         # Whether all values are inside is asked on the host only: it would wait for a device.
-        if images.device.type != "cpu" or not _within(images, ctx.bands[0]):
+        if images.device.type != "cpu" or not _in_range(images, ctx.bands[0]):
             inside = (images >= 0) & (images <= 1)
         ctx.save_for_backward(*(mask.to(images.device) for mask in (inside, exact.middle, exact.final)))
         return _shares(exact.levels, images)
@@ -97,11 +97,11 @@ class _EightBit(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         inside, middle, final = ctx.saved_tensors
         rows, columns = zip(ctx.bands, (-2, -1), strict=True)
-        (second, across), (first, along) = (columns, rows) if ctx.rows_first else (rows, columns)
-        lines = second.lines(torch.where(final, grads[0], 0.0), across)
+        (second, outer), (first, inner) = (columns, rows) if ctx.rows_first else (rows, columns)
+        lines = second.lines(torch.where(final, grads[0], 0.0), outer)
         if middle.dim() and second.few:
-            middle = middle.index_select(across, second.used)
-        grad = second.spread(first.spread(first.lines(torch.where(middle, lines, 0.0), along), along), across)
+            middle = middle.index_select(outer, second.used)
+        grad = second.spread(first.spread(first.lines(torch.where(middle, lines, 0.0), inner), inner), outer)
         return torch.where(inside, grad, 0.0) if inside.dim() else grad, None, None
 
 
@@ -118,7 +118,7 @@ def target_size(
     return target
 
 
-def _within(images: Tensor, rows: Bands) -> bool:
+def _in_range(images: Tensor, rows: Bands) -> bool:
     """Whether the rows that are read lie in [0,1]."""
     if not images.numel():
         return True
@@ -129,15 +129,15 @@ def _within(images: Tensor, rows: Bands) -> bool:
 def axes(size: tuple[int, int], out: tuple[int, int], kernel: str, like: Tensor) -> tuple[Tensor, Tensor]:
     """The matrices (out, in) that resize rows and columns, in the dtype and on the device of `like`."""
     check_kernel(kernel)
-    name, where = _rule(size, out, kernel, like.dtype), (like.dtype, like.device)
-    return weights(size[0], out[0], name, *where), weights(size[1], out[1], name, *where)
+    name, place = _rule(size, out, kernel, like.dtype), (like.dtype, like.device)
+    return weights(size[0], out[0], name, *place), weights(size[1], out[1], name, *place)
 
 
 def _bands(size: tuple[int, int], out: tuple[int, int], kernel: str, like: Tensor) -> tuple[Bands, Bands]:
     """The same as bands."""
     check_kernel(kernel)
-    name, where = _rule(size, out, kernel, like.dtype), (like.dtype, like.device)
-    return bands(size[0], out[0], name, *where), bands(size[1], out[1], name, *where)
+    name, place = _rule(size, out, kernel, like.dtype), (like.dtype, like.device)
+    return bands(size[0], out[0], name, *place), bands(size[1], out[1], name, *place)
 
 
 @lru_cache(maxsize=1024)

@@ -52,11 +52,11 @@ class Chain:
     """The map of a view's pixels to a source's, a `Pull`: a homography (N,3,3), and what follows."""
 
     first: Tensor
-    others: tuple[Tensor | Bend, ...]
+    links: tuple[Tensor | Bend, ...]
 
     def __call__(self, x: Tensor, y: Tensor, device: torch.device) -> tuple[Tensor, Tensor | None]:
         points, w = lattice(self.first, x, y, device)
-        for link in self.others:
+        for link in self.links:
             if isinstance(link, Tensor):
                 points, ahead = transform(uploaded(link, device), points)
             else:
@@ -68,36 +68,36 @@ class Chain:
     @property
     def moves(self) -> bool:
         """Whether the places that it leads to may need a gradient. A bend may: it can differ from point to point."""
-        return any(not isinstance(each, Tensor) or each.requires_grad for each in (self.first, *self.others))
+        return any(not isinstance(link, Tensor) or link.requires_grad for link in (self.first, *self.links))
 
     def take(self, rows: Tensor) -> "Chain":
         """The maps of some views."""
 
-        def some(each: Tensor) -> Tensor:
-            return each if len(each) == 1 else each[rows]
+        def pick(value: Tensor) -> Tensor:
+            return value if len(value) == 1 else value[rows]
 
-        others = (some(each) if isinstance(each, Tensor) else each._replace(u=some(each.u)) for each in self.others)
-        return Chain(some(self.first), tuple(others))
+        links = (pick(link) if isinstance(link, Tensor) else link._replace(u=pick(link.u)) for link in self.links)
+        return Chain(pick(self.first), tuple(links))
 
 
-def fuse(first: Tensor, seen: Sequence[Move | Tensor], last: Tensor, work: torch.dtype) -> Chain:
-    """The maps that a point passes from the view's pixels, by `first`, to the source's, by `last`: of `seen`, stages
+def fuse(first: Tensor, stages: Sequence[Move | Tensor], last: Tensor, work: torch.dtype) -> Chain:
+    """The maps that a point passes from the view's pixels, by `first`, to the source's, by `last`: of `stages`, maps
     and matrices (N,3,3) in the order in which pixels meet them, a point meets the last one first. All matrices and
     coordinates are on the host; points may be on any device."""
     links: list[Tensor | Bend] = [first]
-    for each in (*reversed(seen), last):
-        if each is last:
+    for part in (*reversed(stages), last):
+        if part is last:
             link: Tensor | Bend = last
-        elif isinstance(each, Tensor) or isinstance(each[0], MatrixMap):
-            link = each if isinstance(each, Tensor) else cast(MatrixMap, each[0]).matrix(each[1].to(first))
+        elif isinstance(part, Tensor) or isinstance(part[0], MatrixMap):
+            link = part if isinstance(part, Tensor) else cast(MatrixMap, part[0]).matrix(part[1].to(first))
             if not torch.equal(link[:, 2].detach(), AFFINE.to(link).expand(len(link), 3)):
                 link = facing(link)
         else:
-            link = Bend(each[0], each[1].to(work))
+            link = Bend(part[0], part[1].to(work))
         if isinstance(link, Tensor) and isinstance(links[-1], Tensor):
             links[-1] = link @ links[-1]
         else:
             links.append(link)
-    start, *others = [link.to(work) if isinstance(link, Tensor) else link for link in links]
+    start, *rest = [link.to(work) if isinstance(link, Tensor) else link for link in links]
     assert isinstance(start, Tensor)
-    return Chain(start, tuple(others))
+    return Chain(start, tuple(rest))

@@ -28,10 +28,10 @@ def read_taps(images: Tensor, grid: Tensor, kernel: str, border: str) -> Tensor:
     n, h, w = grid.shape[:3]
     pixels = images.permute(0, 2, 3, 1).reshape(-1, channels)
     first = torch.arange(n, device=grid.device).div(n // batch, rounding_mode="floor") * (height * width)
-    across, down = (_taps(grid[..., i], length, kernel, border) for i, length in enumerate((width, height)))
+    columns, rows = (_taps(grid[..., i], length, kernel, border) for i, length in enumerate((width, height)))
     total = grid.new_zeros(n, h, w, channels)
-    for row, high in down:
-        for column, wide in across:
+    for row, high in rows:
+        for column, wide in columns:
             index = first[:, None, None] + row * width + column
             values: Tensor = _Gather.apply(pixels, index.flatten())
             total = total + values.view(n, h, w, channels) * (high * wide)[..., None]

@@ -109,17 +109,17 @@ def lattice(matrix: Tensor, x: Tensor, y: Tensor, device: torch.device = HOST) -
     matrix is separable but for its division.
 
     `matrix`, x and y are on the host, the result is on `device`."""
-    along = matrix[:, :, 0, None] * x[..., None, :]
-    down = matrix[:, :, 1, None] * y[..., None, :] + matrix[:, :, 2, None]
+    x_part = matrix[:, :, 0, None] * x[..., None, :]
+    y_part = matrix[:, :, 1, None] * y[..., None, :] + matrix[:, :, 2, None]
     # The extremes of a sum of two vectors are the sums of theirs.
-    least = along[:, 2].detach().amin(-1) + down[:, 2].detach().amin(-1)
-    most = (along[:, :2].detach().abs().amax(-1) + down[:, :2].detach().abs().amax(-1)).amax(-1)
-    before = bool(((least > HORIZON) & (most < NEAR * least)).all())
+    lowest = x_part[:, 2].detach().amin(-1) + y_part[:, 2].detach().amin(-1)
+    largest = (x_part[:, :2].detach().abs().amax(-1) + y_part[:, :2].detach().abs().amax(-1)).amax(-1)
+    is_ahead = bool(((lowest > HORIZON) & (largest < NEAR * lowest)).all())
     if device != HOST:
-        along, down = uploaded(along, device), uploaded(down, device)
-    points = along[:, :2, None, :] + down[:, :2, :, None]
-    w = along[:, 2, None, :] + down[:, 2, :, None]
-    if before:
+        x_part, y_part = uploaded(x_part, device), uploaded(y_part, device)
+    points = x_part[:, :2, None, :] + y_part[:, :2, :, None]
+    w = x_part[:, 2, None, :] + y_part[:, 2, :, None]
+    if is_ahead:
         return points.div_(w[:, None]).permute(0, 2, 3, 1), None
     safe = torch.where(w > HORIZON, w, 1.0)
     return (points / safe[:, None]).permute(0, 2, 3, 1), w
@@ -143,23 +143,23 @@ def facing(matrix: Tensor, view: Sequence[Point] = SQUARE, source: Sequence[Poin
     Args:
         view, source: the corners (x, y) of their rectangles, the first one upper left, the third one lower right.
     """
-    given = matrix.detach()
-    ends, target = _corners(tuple(view), given.dtype), _corners(tuple(source), given.dtype)
-    x, y, z = given.unbind(-1)
+    values = matrix.detach()
+    ends, target = _corners(tuple(view), values.dtype), _corners(tuple(source), values.dtype)
+    x, y, z = values.unbind(-1)
     back = torch.linalg.cross(x, y)  # the third row of the inverse, times the determinant
     depth = (back[:, None] * target).sum(-1) * (back * z).sum(-1, keepdim=True)
-    size = (given[:, 2].abs() * ends.abs().amax(0)).sum(-1)
+    size = (values[:, 2].abs() * ends.abs().amax(0)).sum(-1)
     if bool(((depth.amin(-1) > 0) & (size >= 1) & (size < 2)).all()):  # as of nearly every stage
         return matrix
     signs = []
-    for row, depths in zip(given.tolist(), depth.tolist(), strict=True):
-        seen = [row[2][0] * px + row[2][1] * py + row[2][2] for px, py in view]
-        side = next((some[0] for some in (depths, seen) if min(some) > 0 or max(some) < 0), None)
+    for row, depths in zip(values.tolist(), depth.tolist(), strict=True):
+        depths_of_view = [row[2][0] * px + row[2][1] * py + row[2][2] for px, py in view]
+        side = next((group[0] for group in (depths, depths_of_view) if min(group) > 0 or max(group) < 0), None)
         if side is None:
             areas = [_seen_area([[sign * c for c in line] for line in row], view, source) for sign in (1, -1)]
-            side = areas[0] - areas[1] or sum(seen) or seen[0] or seen[1]
+            side = areas[0] - areas[1] or sum(depths_of_view) or depths_of_view[0] or depths_of_view[1]
         signs.append(1.0 if side > 0 else -1.0)
-    factor = torch.ldexp(given.new_tensor(signs), 1 - torch.frexp(size).exponent)
+    factor = torch.ldexp(values.new_tensor(signs), 1 - torch.frexp(size).exponent)
     return matrix * factor[:, None, None]
 
 
@@ -184,10 +184,10 @@ def clipped_area(polygon: Sequence[Point], edges: Sequence[Sequence[float]]) -> 
     for a, b, c in edges:
         depths, clipped = [a * x + b * y + c for x, y in points], list[Point]()
         for i, (p, depth) in enumerate(zip(points, depths, strict=True)):
-            before, other = points[i - 1], depths[i - 1]
+            is_ahead, other = points[i - 1], depths[i - 1]
             if (depth < 0) != (other < 0):
                 share = depth / (depth - other)
-                clipped.append((p[0] + share * (before[0] - p[0]), p[1] + share * (before[1] - p[1])))
+                clipped.append((p[0] + share * (is_ahead[0] - p[0]), p[1] + share * (is_ahead[1] - p[1])))
             if depth >= 0:
                 clipped.append(p)
         points = clipped
@@ -200,9 +200,9 @@ def square_to_quad(quad: Tensor) -> Tensor:
     Closed form (Heckbert 1989); no checks.
     """
     p0, p1, p2, p3 = quad.unbind(-2)
-    along, down, total = p1 - p2, p3 - p2, p0 - p1 + p2 - p3
-    area = _cross(along, down)
-    g, h = _cross(total, down) / area, _cross(along, total) / area
+    upper, right, total = p1 - p2, p3 - p2, p0 - p1 + p2 - p3
+    area = _cross(upper, right)
+    g, h = _cross(total, right) / area, _cross(upper, total) / area
     columns = [p1 - p0 + g[..., None] * p1, p3 - p0 + h[..., None] * p3, p0]
     top = torch.stack(columns, dim=-1)
     return torch.cat([top, torch.stack([g, h, torch.ones_like(g)], -1)[..., None, :]], dim=-2)
@@ -250,13 +250,13 @@ def homography(src: Tensor, dst: Tensor) -> Tensor:
     return (matrix / divisor[..., None, None]).to(dtype)
 
 
-def _stacked(points: Any) -> Tensor:
+def _stack(points: Any) -> Tensor:
     """A tensor of nested lists; `torch.as_tensor` would read numbers out of a list of tensors and cut their graph."""
-    return torch.stack([_stacked(p) for p in points]) if isinstance(points, list | tuple) else torch.as_tensor(points)
+    return torch.stack([_stack(p) for p in points]) if isinstance(points, list | tuple) else torch.as_tensor(points)
 
 
 def _points(points: Tensor, name: str) -> Tensor:
-    points = _stacked(points)
+    points = _stack(points)
     if not points.is_floating_point():
         points = points.to(torch.get_default_dtype())
     if points.shape[-2:] != (4, 2) or points.dim() not in (2, 3):
@@ -285,8 +285,8 @@ def _check(src: Tensor, dst: Tensor) -> None:
     _refuse(~agree, "dst", dst, "folds over where `src` does not (are both lists in the same order?)")
 
 
-def _refuse(bad: Tensor, name: str, quad: Tensor, why: str) -> None:
+def _refuse(bad: Tensor, name: str, quad: Tensor, reason: str) -> None:
     if bool(bad.any()):
         row = int(bad.nonzero()[0, 0])
         corners = [tuple(round(v, 4) for v in point) for point in quad[row].detach().tolist()]
-        raise ValueError(f"`{name}` is a degenerate quad: row {row} {why}: {corners}")
+        raise ValueError(f"`{name}` is a degenerate quad: row {row} {reason}: {corners}")

@@ -33,7 +33,7 @@ class Outline:
     def near(self, places: Tensor, reach: Tensor) -> Tensor:
         """Polygons (2,n,1|K) that agree with the outline up to `reach` (K,) from `places` (2,K), all in the grid
         frame (the layer's edges at -1 and 1)."""
-        flat = tuple(each for corner in self.corners for each in corner)
+        flat = tuple(value for corner in self.corners for value in corner)
         corners = constants(flat, places.dtype, places.device).view(-1, 2) * 2 - 1
         if len(corners) > 2:
             return corners.T[..., None]
@@ -43,8 +43,8 @@ class Outline:
         sides = torch.linspace(-1, 1, SIDES + 1, dtype=places.dtype, device=places.device)[:, None]
         turn = torch.atan2(y, x) + half * sides
         side = (2 / SIDES * half).clamp(min=1e-3)
-        beyond = (side / side.sin()).sqrt()  # as much of the polygon is outside as is missing inside
-        arc = torch.stack([turn.cos(), turn.sin()]) * beyond
+        factor = (side / side.sin()).sqrt()  # as much of the polygon is outside as is missing inside
+        arc = torch.stack([turn.cos(), turn.sin()]) * factor
         # With the arc across, so that a place deep inside is far from every side: coarse texels have edges there.
         return torch.cat([arc, -arc], dim=1) * radii[:, None, None] + middle[:, None, None]
 
@@ -70,54 +70,54 @@ def cut(view: Tensor, grid: Tensor, outline: Outline, ahead: Tensor | None = Non
     first, cells = n * pixels, i * width + j
     five = 2 * first + cells + torch.stack([torch.zeros_like(n), left, up, right, down])
     places = _values(grid.permute(0, 3, 1, 2).reshape(-1), torch.stack([five, five + pixels]))
-    centre, before, after = places.view(2, 5, -1).split([1, 2, 2], 1)
-    across, along = _step(centre - before, after - centre).unbind(1)
-    covered = _covered(centre[:, 0], across, along, outline).to(view.dtype)
+    centre, previous, following = places.view(2, 5, -1).split([1, 2, 2], 1)
+    x_side, y_side = _step(centre - previous, following - centre).unbind(1)
+    coverage = _coverage(centre[:, 0], x_side, y_side, outline).to(view.dtype)
     spots = (last + 1) * first + cells
-    own = _values(flat, spots + last * pixels)
-    uncovered = own.detach() < RIM  # such a pixel has no colour of its own, and gets that of its neighbours
-    share = torch.where(uncovered, 0.0, covered / torch.where(uncovered, 1.0, own))
-    some = (uncovered & (covered.detach() > 0)).nonzero()[:, 0]
-    sides = [[way[some] for way in ways] for ways in ((up, 0 * up, down), (left, 0 * left, right))]
-    around = spots[some] + torch.stack([one + other for one in sides[0] for other in sides[1]])
-    total = _values(flat, around + last * pixels).sum(0)
-    borrowed = torch.where(total > RIM, covered[some] / total.clamp(min=RIM), 0.0)
-    cut_: Tensor = _Cut.apply(view, share, borrowed, spots, some, around)
+    ink = _values(flat, spots + last * pixels)
+    is_bare = ink.detach() < RIM  # such a pixel has no colour of its own, and gets that of its neighbours
+    share = torch.where(is_bare, 0.0, coverage / torch.where(is_bare, 1.0, ink))
+    bare = (is_bare & (coverage.detach() > 0)).nonzero()[:, 0]
+    sides = [[way[bare] for way in ways] for ways in ((up, 0 * up, down), (left, 0 * left, right))]
+    neighbours = spots[bare] + torch.stack([row + column for row in sides[0] for column in sides[1]])
+    total = _values(flat, neighbours + last * pixels).sum(0)
+    colour = torch.where(total > RIM, coverage[bare] / total.clamp(min=RIM), 0.0)
+    cut_: Tensor = _Cut.apply(view, share, colour, spots, bare, neighbours)
     return cut_
 
 
 class _Cut(torch.autograd.Function):
-    """Some pixels of a view, in place: each `share` times itself, but `some` of them `borrowed` times the sum of
+    """Some pixels of a view, in place: each `share` times itself, but those of `bare` are `colour` times the sum of
     those around them. Autograd would make a view full of zeros for each of the reads."""
 
     @staticmethod
     def forward(
-        ctx: Any, view: Tensor, share: Tensor, borrowed: Tensor, spots: Tensor, some: Tensor, around: Tensor
+        ctx: Any, view: Tensor, share: Tensor, colour: Tensor, spots: Tensor, bare: Tensor, neighbours: Tensor
     ) -> Tensor:
-        at, beside = (_channels(each, view) for each in (spots, around))
+        at, neighbour_spots = (_channels(value, view) for value in (spots, neighbours))
         flat = view.view(-1)
-        ink, sums = flat.index_select(0, at.flatten()).view_as(at), flat[beside].sum(0)
+        ink, sums = flat.index_select(0, at.flatten()).view_as(at), flat[neighbour_spots].sum(0)
         moves = ctx.needs_input_grad[1]
-        ctx.save_for_backward(share, borrowed, some, at, beside, *((ink, sums) if moves else ()))
+        ctx.save_for_backward(share, colour, bare, at, neighbour_spots, *((ink, sums) if moves else ()))
         ctx.mark_dirty(view)
         ink = ink * share
-        ink[:, some] = sums * borrowed
+        ink[:, bare] = sums * colour
         flat.index_copy_(0, at.flatten(), ink.flatten())
         return view
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        share, borrowed, some, at, beside, *read = ctx.saved_tensors
+        share, colour, bare, at, neighbour_spots, *read = ctx.saved_tensors
         grad = grad.clone(memory_format=torch.contiguous_format)
         flat = grad.view(-1)
         ink = flat.index_select(0, at.flatten()).view_as(at)
-        sums = ink[:, some]
-        to = [(ink * read[0]).sum(0).index_fill(0, some, 0), (sums * read[1]).sum(0)] if read else [None, None]
+        sums = ink[:, bare]
+        to = [(ink * read[0]).sum(0).index_fill(0, bare, 0), (sums * read[1]).sum(0)] if read else [None, None]
         ink = ink * share
-        ink[:, some] = 0
+        ink[:, bare] = 0
         flat.index_copy_(0, at.flatten(), ink.flatten())
-        _add(flat, beside, sums * borrowed)
+        _add(flat, neighbour_spots, sums * colour)
         return grad, *to, None, None, None
 
 
@@ -132,8 +132,8 @@ def _add(flat: Tensor, at: Tensor, values: Tensor) -> None:
     if flat.device != HOST:
         flat.index_put_((at,), values.expand_as(at), accumulate=True)
         return
-    for each in at:  # of threads, `index_put_` would have an order of their own
-        flat.index_add_(0, each.flatten(), values.flatten())
+    for value in at:  # of threads, `index_put_` would have an order of their own
+        flat.index_add_(0, value.flatten(), values.flatten())
 
 
 def _channels(spots: Tensor, view: Tensor) -> Tensor:
@@ -142,71 +142,71 @@ def _channels(spots: Tensor, view: Tensor) -> Tensor:
     return spots[..., None, :] + torch.arange(0, channels * pixels, pixels, device=spots.device)[:, None]
 
 
-def _covered(centre: Tensor, across: Tensor, down: Tensor, outline: Outline) -> Tensor:
-    """How much of the parallelogram round each place (2,K), of sides `across` and `down`, lies within the outline."""
+def _coverage(centre: Tensor, x_side: Tensor, down: Tensor, outline: Outline) -> Tensor:
+    """How much of the parallelogram round each place (2,K), of sides `x_side` and `down`, lies within the outline."""
     if outline.corners != Outline.corners or centre.device != HOST:
-        return _summed(centre, across, down, outline)
+        return _polygon_area(centre, x_side, down, outline)
     # Most pixels near the edge of a whole layer are wholly inside or outside, as their bounds show. Only on the host:
     # of a device, the numbers of the others would have to be read back.
-    far, reach = centre.detach().abs(), (across.detach().abs() + down.detach().abs()) / 2
-    beside = (far - reach < 1).all(0)
-    crossed = (beside & (far + reach > 1).any(0)).nonzero()[:, 0]
-    here, right, below = torch.cat([centre, across, down]).index_select(1, crossed).split(2)
-    part = _summed(here, right, below, outline)
-    flat = _area(across.detach(), down.detach()).abs() < torch.finfo(far.dtype).tiny
-    return (beside & ~flat).to(far).index_copy(0, crossed, part)
+    far, reach = centre.detach().abs(), (x_side.detach().abs() + down.detach().abs()) / 2
+    neighbour_spots = (far - reach < 1).all(0)
+    edge_cells = (neighbour_spots & (far + reach > 1).any(0)).nonzero()[:, 0]
+    middle, right, below = torch.cat([centre, x_side, down]).index_select(1, edge_cells).split(2)
+    part = _polygon_area(middle, right, below, outline)
+    flat = _area(x_side.detach(), down.detach()).abs() < torch.finfo(far.dtype).tiny
+    return (neighbour_spots & ~flat).to(far).index_copy(0, edge_cells, part)
 
 
-def _area(across: Tensor, down: Tensor) -> Tensor:
+def _area(x_side: Tensor, down: Tensor) -> Tensor:
     """Of the parallelogram (2,K) of sides, with a sign."""
-    return across[0] * down[1] - across[1] * down[0]
+    return x_side[0] * down[1] - x_side[1] * down[0]
 
 
-def _summed(centre: Tensor, across: Tensor, down: Tensor, outline: Outline) -> Tensor:
-    """`_covered`, as a sum over the sides of the outline."""
-    area = _area(across, down)
+def _polygon_area(centre: Tensor, x_side: Tensor, down: Tensor, outline: Outline) -> Tensor:
+    """`_coverage`, as a sum over the sides of the outline."""
+    area = _area(x_side, down)
     flat = area.abs() < torch.finfo(area.dtype).tiny
     safe = torch.where(flat, 1.0, area)
-    reach = across.detach().abs().sum(0) + down.detach().abs().sum(0)
+    reach = x_side.detach().abs().sum(0) + down.detach().abs().sum(0)
     x, y = (outline.near(centre.detach(), reach) - centre[:, None]).unbind(0)
-    x, y = (x * down[1] - y * down[0]) / safe, (y * across[0] - x * across[1]) / safe
-    return torch.where(flat, 0.0, within(x + 0.5, y + 0.5))
+    x, y = (x * down[1] - y * down[0]) / safe, (y * x_side[0] - x * x_side[1]) / safe
+    return torch.where(flat, 0.0, square_area(x + 0.5, y + 0.5))
 
 
-def _rim(seen: Tensor) -> Tensor:
+def _rim(coverage: Tensor) -> Tensor:
     """Where a pixel of a view (N,h,w) or a neighbour has some coverage, and it or a neighbour is not wholly covered:
     a corner may be cut off there, or the edge passes between the middles of two pixels."""
-    return _grown(seen > RIM) & _grown(seen < 1 - RIM)
+    return _dilate(coverage > RIM) & _dilate(coverage < 1 - RIM)
 
 
-def _grown(cells: Tensor) -> Tensor:
+def _dilate(cells: Tensor) -> Tensor:
     """Cells (N,h,w) and their neighbours."""
-    grown = cells.clone()
+    cells_out = cells.clone()
     for dim in (1, 2):
         n = cells.shape[dim] - 1
-        grown.narrow(dim, 0, n).bitwise_or_(cells.narrow(dim, 1, n))
-        grown.narrow(dim, 1, n).bitwise_or_(cells.narrow(dim, 0, n))
-    return grown
+        cells_out.narrow(dim, 0, n).bitwise_or_(cells.narrow(dim, 1, n))
+        cells_out.narrow(dim, 1, n).bitwise_or_(cells.narrow(dim, 0, n))
+    return cells_out
 
 
-def _step(back: Tensor, forth: Tensor) -> Tensor:
+def _step(backward: Tensor, forward: Tensor) -> Tensor:
     """How far the places move from one pixel to the next (2,...), from the differences to both neighbours: their
     mean, or the one within `FOLD`."""
-    b, f = (each.detach().abs().sum(0) for each in (back, forth))
-    one, other = (b > 0) & ((b <= FOLD * f) | (f == 0)), (f > 0) & ((f <= FOLD * b) | (b == 0))
-    one, other = one.to(b), other.to(b)
-    return (back * one + forth * other) / (one + other).clamp(min=1)
+    b, f = (value.detach().abs().sum(0) for value in (backward, forward))
+    first, second = (b > 0) & ((b <= FOLD * f) | (f == 0)), (f > 0) & ((f <= FOLD * b) | (b == 0))
+    first, second = first.to(b), second.to(b)
+    return (backward * first + forward * second) / (first + second).clamp(min=1)
 
 
-def within(x: Tensor, y: Tensor) -> Tensor:
+def square_area(x: Tensor, y: Tensor) -> Tensor:
     """The area (K,) that simple polygons with the corners x, y (n,K) have in common with the unit square."""
     dx, dy = x.roll(-1, 0) - x, y.roll(-1, 0) - y
     low, high = y.clamp(0, 1), (y + dy).clamp(0, 1)
     slope = dx / torch.where(dy == 0, 1.0, dy)
     left, right = x + (low - y) * slope, x + (high - y) * slope
-    least, most = torch.minimum(left, right), torch.maximum(left, right)
+    low_end, high_end = torch.minimum(left, right), torch.maximum(left, right)
     # The mean of x, clamped to the square, along a side: the part that is within, and the part that is beyond.
-    p, q, span = least.clamp(0, 1), most.clamp(0, 1), most - least
-    total = (q - p) * (p + q) / 2 + (most - 1).clamp(min=0) - (least - 1).clamp(min=0)
+    p, q, span = low_end.clamp(0, 1), high_end.clamp(0, 1), high_end - low_end
+    total = (q - p) * (p + q) / 2 + (high_end - 1).clamp(min=0) - (low_end - 1).clamp(min=0)
     mean = torch.where(span > 0, total / torch.where(span > 0, span, 1.0), p)
     return ((high - low) * mean).sum(0).abs().clamp(max=1)

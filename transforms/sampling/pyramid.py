@@ -43,8 +43,8 @@ def levels(
     points, w = pull(
         torch.cat([x, x + 1]), torch.cat([y, y + 1]), HOST
     )  # all in one, for these are many small kernels
-    here, right, down = points[:, :rows, :columns], points[:, :rows, columns:], points[:, rows:, :columns]
-    jacobian = torch.cat([right - here, down - here], dim=-1)
+    corner, right, down = points[:, :rows, :columns], points[:, :rows, columns:], points[:, rows:, :columns]
+    jacobian = torch.cat([right - corner, down - corner], dim=-1)
     energy = jacobian.nan_to_num(nan=0.0).clamp(-1e6, 1e6).square().sum(-1)  # the singular values' squares, added
     shrinks = (energy > 2 * 4 ** BLEND[0]).flatten(1).any(1)
     if not bool(shrinks.any()):
@@ -53,13 +53,13 @@ def levels(
     level = level.detach().floor() + ((level.frac() - BLEND[0]) / (BLEND[1] - BLEND[0])).clamp(0, 1)
     if w is not None:  # a step over the edge of what is seen is no derivative: the neighbours' level stands for it
         ahead = w.detach() > HORIZON
-        seen = ahead[:, :rows, :columns] & ahead[:, :rows, columns:] & ahead[:, rows:, :columns]
-        level = torch.where(seen, level, _grown(torch.where(seen, level.detach(), -1.0)) + 1)
+        visible = ahead[:, :rows, :columns] & ahead[:, :rows, columns:] & ahead[:, rows:, :columns]
+        level = torch.where(visible, level, _dilate(torch.where(visible, level.detach(), -1.0)) + 1)
     if border == "constant":
-        near = _near(here.detach(), level.detach(), source)
+        near = _near(corner.detach(), level.detach(), source)
         # Any level will do elsewhere; one that the view reads anyway costs nothing.
-        least = torch.where(near, level.detach(), torch.inf).flatten(1).amin(1).nan_to_num(posinf=0.0)
-        level = torch.where(near, level, least[:, None, None])
+        lowest = torch.where(near, level.detach(), torch.inf).flatten(1).amin(1).nan_to_num(posinf=0.0)
+        level = torch.where(near, level, lowest[:, None, None])
     level = torch.where(shrinks[:, None, None], level, 0.0)  # whatever the other views do
     if not level.requires_grad:  # without perspective levels of a view differ by rounding; one is read faster
         middle = (level.amin((1, 2), keepdim=True) + level.amax((1, 2), keepdim=True)) / 2
@@ -92,12 +92,12 @@ def read_levels(
         field: from rows of `level` on the device to the levels of their places, (n,1,h,w) or (n,1,1,1).
     """
     low, high = torch.stack(torch.aminmax(level.detach().flatten(1), dim=1))[..., None]
-    every = torch.arange(math.ceil(high.max()) + 1)
-    used = (low < every + 1) & (high > every - 1)  # (N,levels): which view reads which level
-    alone = (low == every) & (high == every)
-    needed = used.any(0).nonzero()[:, 0].tolist()
-    textures = _pyramid(images, resampling.border, max(needed[-1] - 1, 0))
-    fine = finer() if needed[-1] else grid
+    all_levels = torch.arange(math.ceil(high.max()) + 1)
+    used = (low < all_levels + 1) & (high > all_levels - 1)  # (N,levels): which view reads which level
+    is_single = (low == all_levels) & (high == all_levels)
+    level_numbers = used.any(0).nonzero()[:, 0].tolist()
+    textures = _pyramid(images, resampling.border, max(level_numbers[-1] - 1, 0))
+    fine = finer() if level_numbers[-1] else grid
     level = level if level.device == grid.device else uploaded(level, grid.device)
 
     def read_level(k: int, rows: Tensor | None, shared: bool, weight: Tensor | None) -> Tensor:
@@ -110,27 +110,27 @@ def read_levels(
             places = torch.where(counts.repeat(1, 2, 2, 1) if k else counts, places, FAR)
         inner = resampling
         if k > 1:
-            places, border = _within(places, share, resampling.border, images)
+            places, border = _to_texture(places, share, resampling.border, images)
             inner = replace(resampling, border=border)
-        own = texture if shared or rows is None else texture.index_select(0, rows)
-        return read(own, places, inner, mean=k > 0, solid=solid)
+        pixels = texture if shared or rows is None else texture.index_select(0, rows)
+        return read(pixels, places, inner, mean=k > 0, solid=solid)
 
     total = images.new_zeros(())
-    for k in needed:
+    for k in level_numbers:
         rows, shared = _rows(used[:, k], len(images))
-        whole, mixed = len(rows) == len(grid), not bool(alone[rows, k].all())
-        some = None if whole else uploaded(rows, grid.device)
+        whole, is_blend = len(rows) == len(grid), not bool(is_single[rows, k].all())
+        row_numbers = None if whole else uploaded(rows, grid.device)
         weight = None
-        if mixed:
-            here = field(level if some is None else level.index_select(0, some))
-            weight = (1 - (here - k).abs()).clamp(min=0)
-        part = read_level(k, some, shared, weight)
+        if is_blend:
+            corner = field(level if row_numbers is None else level.index_select(0, row_numbers))
+            weight = (1 - (corner - k).abs()).clamp(min=0)
+        part = read_level(k, row_numbers, shared, weight)
         part = part if weight is None else part * weight
-        if some is None:
+        if row_numbers is None:
             total = total + part if total.dim() else part
         else:
             total = total if total.dim() else part.new_zeros(len(grid), *part.shape[1:])
-            total.index_add_(0, some, part)
+            total.index_add_(0, row_numbers, part)
     return total
 
 
@@ -142,29 +142,29 @@ def _rows(used: Tensor, images: int) -> tuple[Tensor, bool]:
     return used.nonzero()[:, 0], views > 1 or images == 1
 
 
-def _pyramid(images: Tensor, border: Border, most: int) -> list[tuple[Tensor, tuple[float, float]]]:
+def _pyramid(images: Tensor, border: Border, depth: int) -> list[tuple[Tensor, tuple[float, float]]]:
     """The textures up to one of 2**-most the size, and the share (x, y) of each one's sides that the image takes."""
     height, width = images.shape[2:]
     textures, texture = [(images, (1.0, 1.0))], images
-    for k in range(1, most + 1):
-        texture = F.avg_pool2d(_even(texture, border), 2)
+    for k in range(1, depth + 1):
+        texture = F.avg_pool2d(_pad_sides(texture, border), 2)
         h, w = texture.shape[2:]
         textures.append((texture, (width / (w * 2**k), height / (h * 2**k))))
     return textures
 
 
-def _even(images: Tensor, border: Border) -> Tensor:
+def _pad_sides(images: Tensor, border: Border) -> Tensor:
     """Sides of odd length get one more pixel, of what the border shows there."""
     for dim in (2, 3):
         n = images.shape[dim]
         if n % 2:
-            beside = images.narrow(dim, n - 2 if border == "reflect101" and n > 1 else n - 1, 1)
+            edge = images.narrow(dim, n - 2 if border == "reflect101" and n > 1 else n - 1, 1)
             # Not F.pad, whose gradient CUDA adds up in no fixed order.
-            images = torch.cat([images, torch.zeros_like(beside) if border == "constant" else beside], dim)
+            images = torch.cat([images, torch.zeros_like(edge) if border == "constant" else edge], dim)
     return images
 
 
-def _within(grid: Tensor, scale: tuple[float, float], border: Border, images: Tensor) -> tuple[Tensor, Border]:
+def _to_texture(grid: Tensor, scale: tuple[float, float], border: Border, images: Tensor) -> tuple[Tensor, Border]:
     """The grid for a texture of which the image takes the share `scale`; reflections are folded in beforehand, since
     the texture's edge need not be the image's."""
     if border.startswith("reflect"):
@@ -179,18 +179,18 @@ def _within(grid: Tensor, scale: tuple[float, float], border: Border, images: Te
     return grid, border
 
 
-def _grown(level: Tensor) -> Tensor:
+def _dilate(level: Tensor) -> Tensor:
     """The largest level among a node and its neighbours."""
     return F.max_pool2d(level[:, None], 3, stride=1, padding=1)[:, 0]
 
 
-def _near(here: Tensor, level: Tensor, source: tuple[int, int]) -> Tensor:
+def _near(corner: Tensor, level: Tensor, source: tuple[int, int]) -> Tensor:
     """Which nodes (N,k,l) border on a cell that may show a part of the source."""
     margin = 4 * level.exp2()[..., None]  # two pixels of that level
-    size = here.new_tensor([2 * source[1], 2 * source[0]])[:, None, None]
-    window = min(2, here.shape[1]), min(2, here.shape[2])
-    high = F.max_pool2d((here + margin).permute(0, 3, 1, 2), window, stride=1)
-    low = -F.max_pool2d((margin - here).permute(0, 3, 1, 2), window, stride=1)
+    size = corner.new_tensor([2 * source[1], 2 * source[0]])[:, None, None]
+    window = min(2, corner.shape[1]), min(2, corner.shape[2])
+    high = F.max_pool2d((corner + margin).permute(0, 3, 1, 2), window, stride=1)
+    low = -F.max_pool2d((margin - corner).permute(0, 3, 1, 2), window, stride=1)
     inside = ((low < size) & (high > 0)).all(1, keepdim=True)
     grow = [window[1] - 1] * 2 + [window[0] - 1] * 2
-    return F.max_pool2d(F.pad(inside.to(here.dtype), grow), window, stride=1)[:, 0] > 0
+    return F.max_pool2d(F.pad(inside.to(corner.dtype), grow), window, stride=1)[:, 0] > 0

@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from transforms.devices import constants
 from transforms.sampling.gather import keys_parameter, read_taps
-from transforms.sampling.tone import Tone, settle_one, toned, unmoved
+from transforms.sampling.tone import Tone, apply_tone, clamp_gradient, settle_view
 
 Kernel = str  # nearest | bilinear | bicubic | keys(a)
 Border = Literal["constant", "replicate", "reflect", "reflect101"]
@@ -26,7 +26,7 @@ Value = float | tuple[float, ...] | Tensor  # a number, (C,) or (N,C)
 KERNELS = ("nearest", "bilinear", "bicubic")
 #: So many views of an image share one copy of its gradient (half the time, for an image of four times the side; a
 #: fixed number, because the order of a sum is in its bits), or so many are read at a time, in the cache.
-TOGETHER = 4
+GROUP = 4
 
 #: Places farther out than this see the border as well; beyond, grid_sample makes a NaN of an infinite coordinate.
 FAR = 1e4
@@ -101,8 +101,8 @@ def copies(tensor: Tensor, times: int) -> Tensor:
 def fresh(tensor: Tensor, times: int) -> Tensor:
     """`copies` in memory of their own, to be changed in place. Not a view of another tensor: autograd would copy the
     gradient of a view that is changed."""
-    copied: Tensor = _Fresh.apply(tensor, times)
-    return copied
+    result: Tensor = _Fresh.apply(tensor, times)
+    return result
 
 
 class _Fresh(torch.autograd.Function):
@@ -130,40 +130,40 @@ def read(
     solid: bool = False,
 ) -> Tensor:  # (N,C,h,w)
     """The images at the places of `grid`, through `tone`; outside, `constant` means zero. Same dtype for all. With
-    `mean`, of 2 x 2 places of each pixel (see `halved`), and without a tone. `solid`: the last channel needs no
+    `mean`, of 2 x 2 places of each pixel (see `halve`), and without a tone. `solid`: the last channel needs no
     gradient."""
     assert tone is None or not mean
     kernel, border = resampling.kernel, resampling.border
     if resampling.deterministic or kernel not in KERNELS:
         values = read_taps(images, grid, kernel, border)
-        values = halved(values) if mean else values
-        return values if tone is None else toned(values, tone)
-    aligned = border == "reflect101"  # reflection about pixel centres is grid_sample's align_corners=True
-    if aligned:
+        values = halve(values) if mean else values
+        return values if tone is None else apply_tone(values, tone)
+    align = border == "reflect101"  # reflection about pixel centres is grid_sample's align_corners=True
+    if align:
         height, width = images.shape[2:]
         grid = grid * constants((width / max(width - 1, 1), height / max(height - 1, 1)), grid.dtype, grid.device)
     views, height = len(grid) // len(images), grid.shape[1]
     large = images.shape[2] * images.shape[3] >= 2 * height * grid.shape[2]
     if not large and grid.device.type == "cpu":
-        how = _MODE_CODES[kernel], _PADDING_CODES[_PADDING[border]], aligned
-        viewed: Tensor = _Views.apply(images, grid, tone, how, mean, solid)
-        return viewed
-    together = next(k for k in range(TOGETHER, 0, -1) if views % k == 0)
-    if together > 1:  # stacked below one another, they are one tall view
-        grid = grid.reshape(-1, together * height, *grid.shape[2:])
-    images = copies(images, views // together)
-    values = F.grid_sample(images, grid, kernel, _PADDING[border], align_corners=aligned)
-    values = values.unflatten(2, (together, height)).transpose(1, 2).flatten(0, 1) if together > 1 else values
-    values = halved(values) if mean else values
-    return values if tone is None else toned(values, tone)
+        mode = _MODE_CODES[kernel], _PADDING_CODES[_PADDING[border]], align
+        views_read: Tensor = _Views.apply(images, grid, tone, mode, mean, solid)
+        return views_read
+    group = next(k for k in range(GROUP, 0, -1) if views % k == 0)
+    if group > 1:  # stacked below one another, they are one tall view
+        grid = grid.reshape(-1, group * height, *grid.shape[2:])
+    images = copies(images, views // group)
+    values = F.grid_sample(images, grid, kernel, _PADDING[border], align_corners=align)
+    values = values.unflatten(2, (group, height)).transpose(1, 2).flatten(0, 1) if group > 1 else values
+    values = halve(values) if mean else values
+    return values if tone is None else apply_tone(values, tone)
 
 
-def halved(samples: Tensor) -> Tensor:
+def halve(samples: Tensor) -> Tensor:
     """Four samples of each pixel (N,C,2h,2w), the first of all pixels along each axis, then the second -> their mean.
     Sums of whole rows take a third of the time of `avg_pool2d`."""
     for dim in (2, 3):
-        one, other = samples.unflatten(dim, (2, -1)).unbind(dim)
-        samples = one + other
+        first, second = samples.unflatten(dim, (2, -1)).unbind(dim)
+        samples = first + second
     return samples / 4
 
 
@@ -174,65 +174,71 @@ class _Views(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, images: Tensor, grid: Tensor, tone: Tone | None, how: tuple[int, int, bool], mean: bool, solid: bool
+        ctx: Any,
+        images: Tensor,
+        grid: Tensor,
+        tone: Tone | None,
+        mode: tuple[int, int, bool],
+        mean: bool,
+        solid: bool,
     ) -> Tensor:
-        ctx.how, ctx.mean, ctx.gains = how, mean, None
+        ctx.mode, ctx.mean, ctx.gains = mode, mean, None
         ctx.colours = slice(-1 if solid and not ctx.needs_input_grad[1] else None)
         if tone is None:
             ctx.save_for_backward(images, grid)
             source = copies(images, len(grid) // len(images))
-            samples = torch.grid_sampler_2d(source, grid, *how)
-            return halved(samples) if mean else samples
+            samples = torch.grid_sampler_2d(source, grid, *mode)
+            return halve(samples) if mean else samples
         views = images.new_empty(len(grid), images.shape[1], *grid.shape[1:3])
-        moved = torch.empty_like(views) if any(ctx.needs_input_grad) else None
-        tones = tone.each()
+        shift = torch.empty_like(views) if any(ctx.needs_input_grad) else None
+        tones = tone.rows()
         shared = images[:, None].expand(-1, len(grid) // len(images), -1, -1, -1)
-        for owners, own, rows in _parts(len(images), len(grid)):
-            source = shared[owners, own].flatten(0, 1)
-            part = torch.grid_sampler_2d(source, grid[rows], *how)
-            clipped = part if moved is None else moved[rows]
-            for each in zip(part, tones[rows], views[rows], clipped, strict=True):
-                settle_one(*each)
-        ctx.save_for_backward(images, grid, *(() if moved is None else (moved,)))
-        ctx.gains = [each.gain for each in tones]
+        for owners, selection, rows in _parts(len(images), len(grid)):
+            source = shared[owners, selection].flatten(0, 1)
+            part = torch.grid_sampler_2d(source, grid[rows], *mode)
+            clipped = part if shift is None else shift[rows]
+            for row in zip(part, tones[rows], views[rows], clipped, strict=True):
+                settle_view(*row)
+        ctx.save_for_backward(images, grid, *(() if shift is None else (shift,)))
+        ctx.gains = [row.gain for row in tones]
         return views
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        images, grid, *toned = ctx.saved_tensors
-        wanted = list(ctx.needs_input_grad[:2])
-        each = len(grid) // len(images)
+        images, grid, *shifts = ctx.saved_tensors
+        needs = list(ctx.needs_input_grad[:2])
+        count = len(grid) // len(images)
         gains = ctx.gains or [1.0] * len(grid)
         total = torch.zeros_like(images)
         buffer, places = images.new_empty(0), []
-        shared = images[:, None].expand(-1, each, -1, -1, -1)
-        for owners, own, rows in _parts(len(images), len(grid)):
+        shared = images[:, None].expand(-1, count, -1, -1, -1)
+        for owners, selection, rows in _parts(len(images), len(grid)):
             part = grad[rows]
-            for moved in toned:
-                buffer = buffer if len(buffer) == len(part) else torch.empty_like(moved[rows])
-                part = unmoved(part, moved[rows], buffer)
-            part, source = part[:, ctx.colours], shared[owners, own].flatten(0, 1)[:, ctx.colours]
+            for shift in shifts:
+                buffer = buffer if len(buffer) == len(part) else torch.empty_like(shift[rows])
+                part = clamp_gradient(part, shift[rows], buffer)
+            part, source = part[:, ctx.colours], shared[owners, selection].flatten(0, 1)[:, ctx.colours]
             if ctx.mean:
                 part = (part / 4).repeat(1, 1, 2, 2)
-            pixels, place = torch.ops.aten.grid_sampler_2d_backward(part, source, grid[rows], *ctx.how, wanted)
-            if wanted[0]:  # always view by view: the order of a sum is in its bits
-                for view, one in enumerate(pixels, rows.start):
-                    total[view // each, ctx.colours].add_(one, alpha=gains[view])
-            if wanted[1]:
+            pixels, place = torch.ops.aten.grid_sampler_2d_backward(part, source, grid[rows], *ctx.mode, needs)
+            if needs[0]:  # always view by view: the order of a sum is in its bits
+                for view, pixel_grad in enumerate(pixels, rows.start):
+                    total[view // count, ctx.colours].add_(pixel_grad, alpha=gains[view])
+            if needs[1]:
                 places.append(place.mul_(place.new_tensor(gains[rows])[:, None, None, None]))
-        return (total if wanted[0] else None, torch.cat(places) if wanted[1] else None, *[None] * 4)
+        return (total if needs[0] else None, torch.cat(places) if needs[1] else None, *[None] * 4)
 
 
 def _parts(images: int, views: int) -> list[tuple[slice, slice, slice]]:
     """Some images, which of their own views, and these among all views: at least as many at a time as there are
     threads to read them, if there are."""
-    each, most = views // images, TOGETHER * math.ceil(torch.get_num_threads() / TOGETHER)
-    some = max(1, most // each)
+    count, limit = views // images, GROUP * math.ceil(torch.get_num_threads() / GROUP)
+    step = max(1, limit // count)
     parts = []
-    for i in range(0, images, some):
-        end = min(i + some, images)
-        for j in range(i * each, end * each, most if some == 1 else some * each):
-            stop = min(j + most, end * each) if some == 1 else end * each
-            parts.append((slice(i, end), slice(j - i * each, stop - i * each), slice(j, stop)))
+    for i in range(0, images, step):
+        end = min(i + step, images)
+        for j in range(i * count, end * count, limit if step == 1 else step * count):
+            stop = min(j + limit, end * count) if step == 1 else end * count
+            parts.append((slice(i, end), slice(j - i * count, stop - i * count), slice(j, stop)))
     return parts

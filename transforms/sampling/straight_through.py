@@ -92,5 +92,5 @@ class _BackwardThrough(torch.autograd.Function):
         (images,) = ctx.saved_tensors
         with torch.enable_grad():
             source = images.detach().requires_grad_()
-            (pulled,) = torch.autograd.grad(ctx.surrogate(source), source, grads[0])
-        return pulled, None, None
+            (product,) = torch.autograd.grad(ctx.surrogate(source), source, grads[0])
+        return product, None, None

@@ -27,19 +27,19 @@ class Tone(NamedTuple):
         low, high = (gain * self.low + offset).clamp(0, 1), (gain * self.high + offset).clamp(0, 1)
         return Tone(gain * self.gain, gain * self.offset + offset, low, high)
 
-    def shifted(self, by: Tensor) -> "Tone":
+    def shift_input(self, by: Tensor) -> "Tone":
         """For values from which `by`, () or (1|N,1|C,1,1), has been taken."""
         return self._replace(offset=self.gain * by + self.offset)
 
-    def each(self) -> "list[OneTone]":
+    def rows(self) -> "list[OneTone]":
         """View by view, in the machine's numbers: a kernel takes those as they are (on a CPU, that is)."""
-        gains, lows, highs = (each.flatten().tolist() for each in (self.gain, self.low, self.high))
-        return [OneTone(*one) for one in zip(gains, self.offset.unbind(), lows, highs, strict=True)]
+        gains, lows, highs = (value.flatten().tolist() for value in (self.gain, self.low, self.high))
+        return [OneTone(*view) for view in zip(gains, self.offset.unbind(), lows, highs, strict=True)]
 
     def to(self, dtype: torch.dtype) -> "Tone":
         """In another precision."""
-        same = self.gain.dtype == self.offset.dtype == dtype
-        return self if same else Tone(*(each.to(dtype) for each in self))
+        is_same = self.gain.dtype == self.offset.dtype == dtype
+        return self if is_same else Tone(*(value.to(dtype) for value in self))
 
 
 class OneTone(NamedTuple):
@@ -51,52 +51,52 @@ class OneTone(NamedTuple):
     high: float
 
 
-def tone_of(gain: Tensor, offset: Tensor) -> Tone:
+def first_tone(gain: Tensor, offset: Tensor) -> Tone:
     """x -> clamp(gain x + offset, 0, 1) for each view; both (N,1,1,1)."""
     return Tone(gain, offset, torch.zeros_like(gain), torch.ones_like(gain))
 
 
-def toned(views: Tensor, tone: Tone) -> Tensor:
+def apply_tone(views: Tensor, tone: Tone) -> Tensor:
     """`views` (N,C,h,w) through `tone`. At a bound, and where only rounding leaves it, the derivative is `gain` (see
     `transforms.sampling.straight_through.saturate`)."""
     work = torch.promote_types(views.dtype, torch.float32)  # never half
-    result: Tensor = _Toned.apply(views.to(work), *tone.to(work))
+    result: Tensor = _ApplyTone.apply(views.to(work), *tone.to(work))
     return result.to(views.dtype)
 
 
-def settle(values: Tensor, tone: Tone, out: Tensor, moved: Tensor) -> None:
-    """Write toned `values` to `out`, and how far the bounds have moved them to `moved`, which may be `values`."""
-    torch.mul(values, tone.gain, out=moved).add_(tone.offset)
-    torch.maximum(moved, tone.low, out=out)
+def settle(values: Tensor, tone: Tone, out: Tensor, shift: Tensor) -> None:
+    """Write toned `values` to `out`, and how far the bounds have moved them to `shift`, which may be `values`."""
+    torch.mul(values, tone.gain, out=shift).add_(tone.offset)
+    torch.maximum(shift, tone.low, out=out)
     torch.minimum(out, tone.high, out=out)
-    moved.sub_(out)
+    shift.sub_(out)
 
 
-def settle_one(values: Tensor, tone: OneTone, out: Tensor, moved: Tensor) -> None:
+def settle_view(values: Tensor, tone: OneTone, out: Tensor, shift: Tensor) -> None:
     """`settle` for one view (C,h,w), in three passes for five."""
-    torch.add(tone.offset, values, alpha=tone.gain, out=moved)
-    torch.clamp(moved, tone.low, tone.high, out=out)
-    moved.sub_(out)
+    torch.add(tone.offset, values, alpha=tone.gain, out=shift)
+    torch.clamp(shift, tone.low, tone.high, out=out)
+    shift.sub_(out)
 
 
-def unmoved(grad: Tensor, moved: Tensor, out: Tensor | None = None) -> Tensor:
+def clamp_gradient(grad: Tensor, shift: Tensor, out: Tensor | None = None) -> Tensor:
     """`grad` where `settle` has moved nothing, but for rounding, and 0 elsewhere."""
-    far = tolerance(moved.dtype) * (1 + torch.finfo(moved.dtype).eps)  # the kernel's bounds are outside
-    out = torch.empty_like(moved) if out is None else out
-    return torch.ops.aten.hardtanh_backward.grad_input(grad, moved, -far, far, grad_input=out)  # type: ignore[no-any-return]
+    far = tolerance(shift.dtype) * (1 + torch.finfo(shift.dtype).eps)  # the kernel's bounds are outside
+    out = torch.empty_like(shift) if out is None else out
+    return torch.ops.aten.hardtanh_backward.grad_input(grad, shift, -far, far, grad_input=out)  # type: ignore[no-any-return]
 
 
-class _Toned(torch.autograd.Function):
+class _ApplyTone(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, views: Tensor, *tone: Tensor) -> Tensor:
         out = torch.empty_like(views, memory_format=torch.contiguous_format)
-        moved = torch.empty_like(out)
-        settle(views, Tone(*tone), out, moved)
-        ctx.save_for_backward(moved, tone[0])
+        shift = torch.empty_like(out)
+        settle(views, Tone(*tone), out, shift)
+        ctx.save_for_backward(shift, tone[0])
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        moved, gain = ctx.saved_tensors
-        return unmoved(grad, moved).mul_(gain), None, None, None, None
+        shift, gain = ctx.saved_tensors
+        return clamp_gradient(grad, shift).mul_(gain), None, None, None, None

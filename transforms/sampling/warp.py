@@ -16,7 +16,7 @@ from transforms.sampling.homography import HORIZON, Pull, invert, lattice, pixel
 from transforms.sampling.outline import Outline, cut
 from transforms.sampling.pyramid import levels, read_levels
 from transforms.sampling.read import FAR, Border, Resampling, border_value, copies, read
-from transforms.sampling.tone import Tone, toned
+from transforms.sampling.tone import Tone, apply_tone
 
 #: Bilinear, with black beyond the image, and no antialiasing.
 PLAIN = Resampling()
@@ -72,14 +72,14 @@ def warp(
     def field(nodes: Tensor) -> Tensor:  # of whole views on the device; boxes are small, and spread on the host
         return F.interpolate(nodes[:, None], size, mode="bilinear", align_corners=True) if at is None else nodes
 
-    def views(pixels: Tensor, own: Tone | None) -> Tensor:
+    def views(pixels: Tensor, view_tone: Tone | None) -> Tensor:
         if level is None:
-            return read(pixels, grid, resampling, own, solid=solid)
+            return read(pixels, grid, resampling, view_tone, solid=solid)
         own_level = level if at is None else spread(level, size, x, y)
         view = read_levels(pixels, grid, finer, copies(own_level, times), field, resampling, solid)
-        return view if own is None else toned(view, own)
+        return view if view_tone is None else apply_tone(view, view_tone)
 
-    view = _filled(views, images, w, fill, border, len(grid), tone)
+    view = _fill(views, images, w, fill, border, len(grid), tone)
     return view if outline is None else cut(view, grid, outline, None if w is None else w > HORIZON)
 
 
@@ -87,27 +87,27 @@ def warp_by_matrix(images: Tensor, matrix: Tensor, size: tuple[int, int], **opti
     """`warp` through a homography (N,3,3) from output pixels to source pixels; options: those of `Resampling`."""
     wide = matrix.to(HOST, wide_dtype(matrix))
     halves = pixels_to_halves(wide)
-    halved = (halves @ wide @ invert(halves)).to(torch.promote_types(images.dtype, torch.float32))
-    return warp(images, lambda x, y, device: lattice(halved, x, y, device), size, Resampling(**options))  # type: ignore[arg-type]
+    half_matrix = (halves @ wide @ invert(halves)).to(torch.promote_types(images.dtype, torch.float32))
+    return warp(images, lambda x, y, device: lattice(half_matrix, x, y, device), size, Resampling(**options))  # type: ignore[arg-type]
 
 
 def sample(
     images: Tensor,  # (B,C,H,W)
     points: Tensor,  # (N,h,w,2)
-    seen: Tensor | None = None,  # (N,h,w) bool
+    visible: Tensor | None = None,  # (N,h,w) bool
     **options: object,
 ) -> Tensor:  # (N,C,h,w)
-    """Read `images` at `points` of the pixel frame (integer = pixel centre); where `seen` is false (beyond the
+    """Read `images` at `points` of the pixel frame (integer = pixel centre); where `visible` is false (beyond the
     horizon) the result is the border value. Options: those of `Resampling` but `antialias`."""
     resampling = Resampling(**options)  # type: ignore[arg-type]
     points = points.to(torch.promote_types(images.dtype, points.dtype))
-    w = None if seen is None else seen.to(points.dtype)
+    w = None if visible is None else visible.to(points.dtype)
     grid = _grid(2 * points + 1, images, points)
 
     def views(pixels: Tensor, _: Tone | None) -> Tensor:
         return read(pixels, grid, resampling)
 
-    return _filled(views, images, w, border_value(resampling.value, images), resampling.border, len(grid))
+    return _fill(views, images, w, border_value(resampling.value, images), resampling.border, len(grid))
 
 
 def _grid(points: Tensor, images: Tensor, far: Tensor | None) -> Tensor:
@@ -119,7 +119,7 @@ def _grid(points: Tensor, images: Tensor, far: Tensor | None) -> Tensor:
     return grid if far is None else grid.nan_to_num(nan=FAR).clamp(-FAR, FAR)
 
 
-def _filled(
+def _fill(
     read_views: Callable[[Tensor, Tone | None], Tensor],
     images: Tensor,
     w: Tensor | None,
@@ -131,18 +131,18 @@ def _filled(
     """What `read_views` reads from the images, with `fill` beyond a constant border and beyond the horizon, and then
     the tone."""
     work = torch.promote_types(images.dtype, torch.float32) if w is None else w.dtype
-    images, dtype, beyond = images.to(work), images.dtype, images.new_zeros((), dtype=work)
+    images, dtype, colour = images.to(work), images.dtype, images.new_zeros((), dtype=work)
     tone = None if tone is None else tone.to(work)
     if fill is not None:
-        beyond = fill.to(work)
-        images = images - beyond if border == "constant" else images
-        beyond = copies(beyond, views // len(beyond)) if beyond.dim() else beyond  # one for each view
-    raised = fill is not None and border == "constant"
-    if tone is not None and w is None and not beyond.requires_grad:  # all in one
-        return read_views(images, tone.shifted(beyond) if raised else tone).to(dtype)
+        colour = fill.to(work)
+        images = images - colour if border == "constant" else images
+        colour = copies(colour, views // len(colour)) if colour.dim() else colour  # one for each view
+    is_raised = fill is not None and border == "constant"
+    if tone is not None and w is None and not colour.requires_grad:  # all in one
+        return read_views(images, tone.shift_input(colour) if is_raised else tone).to(dtype)
     view = read_views(images, None)
-    if raised:
-        view = view.add_(beyond)  # fresh from reading, and the largest tensor there is
+    if is_raised:
+        view = view.add_(colour)  # fresh from reading, and the largest tensor there is
     if w is not None:
-        view = torch.where((w > HORIZON)[:, None], view, beyond)
-    return (view if tone is None else toned(view, tone)).to(dtype)
+        view = torch.where((w > HORIZON)[:, None], view, colour)
+    return (view if tone is None else apply_tone(view, tone)).to(dtype)

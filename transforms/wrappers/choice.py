@@ -28,7 +28,7 @@ class _Choice(Doored):
     def _stages(self) -> tuple[Any, ...]:
         raise NotImplementedError
 
-    def _which(self, u: Tensor) -> Tensor:
+    def _choices(self, u: Tensor) -> Tensor:
         """The chosen stage's number (N,); one past the last is the identity."""
         raise NotImplementedError
 
@@ -53,24 +53,24 @@ class _Choice(Doored):
 
     def values(self, u: Tensor) -> Tensor:
         """The choice, and what each stage would do where it is chosen."""
-        return torch.cat([self._chosen(u), self._joint().values(u[:, 1:])], dim=-1)
+        return torch.cat([self._choice_values(u), self._joint().values(u[:, 1:])], dim=-1)
 
-    def _chosen(self, u: Tensor) -> Tensor:
-        return self._which(u)[:, None].to(u.dtype)
+    def _choice_values(self, u: Tensor) -> Tensor:
+        return self._choices(u)[:, None].to(u.dtype)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         """Run each stage on the rows that choose it. Raises ValueError if its outcomes differ in shape."""
         outcomes, shapes = [*self._outcomes()], dict[torch.Size, str]()
 
         def run(stage: Stage | None, rows: list[int], part: Tensor) -> Tensor:
-            chosen = images if len(rows) == len(images) else picked(images, rows)
+            inputs = images if len(rows) == len(images) else picked(images, rows)
             part = part if isinstance(stage, Discrete) else uploaded(part, images.device)
-            views = chosen if stage is None else unchecked(stage)(chosen, part)
+            views = inputs if stage is None else unchecked(stage)(inputs, part)
             shapes.setdefault(views.shape[1:], "the identity" if stage is None else type(stage).__name__)
             if len(shapes) > 1:
-                (one, first), (other, second) = ((name, tuple(shape)) for shape, name in shapes.items())
+                (kind, first), (other, second) = ((name, tuple(shape)) for shape, name in shapes.items())
                 raise ValueError(
-                    f"all outcomes of a choice must have one shape, or the views do not stack; {one} makes {first}, "
+                    f"all outcomes of a choice must have one shape, or the views do not stack; {kind} makes {first}, "
                     f"{other} {second} (write it after the choice, or let each Downscale end at the same size)"
                 )
             outcomes.remove(stage)
@@ -78,12 +78,12 @@ class _Choice(Doored):
 
         views = self._run(u, run)
         # What no row of this batch chose must fit the next batch. Once for each shape: it costs a call of each stage.
-        compared: set[torch.Size] = self.__dict__.setdefault("_compared", set())
-        if views.shape[1:] != images.shape[1:] and images.shape[1:] not in compared:
+        checked_shapes: set[torch.Size] = self.__dict__.setdefault("_compared", set())
+        if views.shape[1:] != images.shape[1:] and images.shape[1:] not in checked_shapes:
             with torch.no_grad():
                 for stage in tuple(outcomes):
                     run(stage, [0], u.new_full((1, 0 if stage is None else stage.dims), 0.5))
-            compared.add(images.shape[1:])
+            checked_shapes.add(images.shape[1:])
         return views
 
     def _outcomes(self) -> tuple[Any, ...]:
@@ -97,15 +97,15 @@ class _Choice(Doored):
     def _run(self, u: Tensor, run: Run) -> Tensor:
         stages = self._stages()
         starts = [*itertools.accumulate((stage.dims for stage in stages), initial=1)]
-        which = self._which(u).tolist()
-        done, order = [], []
+        choices = self._choices(u).tolist()
+        results, order = [], []
         for i, stage in enumerate((*stages, None)):
-            rows = [row for row, chosen in enumerate(which) if chosen == i]
+            rows = [row for row, choice in enumerate(choices) if choice == i]
             if rows:
                 stop = starts[i + 1] if stage is not None else starts[i]
-                done.append(run(stage, rows, u[rows, starts[i] : stop]))
+                results.append(run(stage, rows, u[rows, starts[i] : stop]))
                 order += rows
-        return done[0] if len(done) == 1 else picked(torch.cat(done), torch.tensor(order).argsort())
+        return results[0] if len(results) == 1 else picked(torch.cat(results), torch.tensor(order).argsort())
 
 
 class _Points(_Choice):
@@ -115,9 +115,9 @@ class _Points(_Choice):
         """Output points (1|N,h,w,2) -> input points (N,h,w,2)."""
 
         def run(stage: Stage | None, rows: list[int], part: Tensor) -> Tensor:
-            here = points if len(points) == 1 else picked(points, rows)
+            inputs = points if len(points) == 1 else picked(points, rows)
             part = part if isinstance(stage, Discrete) else uploaded(part, points.device)
-            return stage.pull(here, part) if isinstance(stage, Geometry) else here.expand(len(rows), -1, -1, -1)
+            return stage.pull(inputs, part) if isinstance(stage, Geometry) else inputs.expand(len(rows), -1, -1, -1)
 
         return self._run(u, run)
 
@@ -146,12 +146,12 @@ def _kind(base: type, stages: Sequence[object]) -> type:
     """The class of a choice `base` among these stages: what a stage *is* shows in the methods that it has."""
     for protocol, kind in ((Homography, _Matrices), (Geometry, _Points)):
         if stages and all(isinstance(stage, protocol) for stage in stages):
-            return _mixed(base, kind)
+            return _mix_in(base, kind)
     return base
 
 
 @lru_cache(maxsize=16)
-def _mixed(base: type, kind: type) -> type:
+def _mix_in(base: type, kind: type) -> type:
     # The same name, because pipelines label coordinates by it.
     return type(base.__name__, (kind, base), {"__module__": base.__module__, "__doc__": base.__doc__})
 
@@ -191,8 +191,8 @@ class Sometimes(_Choice):
     p: float = 0.5
 
     def __new__(cls, stage: Stage, *_: object, **__: object) -> "Sometimes":
-        made: Sometimes = object.__new__(_kind(Sometimes, (stage,)))
-        return made
+        stage_object: Sometimes = object.__new__(_kind(Sometimes, (stage,)))
+        return stage_object
 
     def __post_init__(self) -> None:
         made("stage", self.stage)
@@ -207,7 +207,7 @@ class Sometimes(_Choice):
     def _stages(self) -> tuple[Stage, ...]:
         return (self.stage,)
 
-    def _which(self, u: Tensor) -> Tensor:
+    def _choices(self, u: Tensor) -> Tensor:
         return (to_decide(u[:, 0]) >= self.p).long()
 
     def _among(self, stages: tuple[Any, ...]) -> Any:
@@ -219,8 +219,8 @@ class Sometimes(_Choice):
     def _label(self) -> str:
         return "applied (0 or 1)"
 
-    def _chosen(self, u: Tensor) -> Tensor:
-        return 1 - super()._chosen(u)
+    def _choice_values(self, u: Tensor) -> Tensor:
+        return 1 - super()._choice_values(u)
 
 
 @dataclass(frozen=True)
@@ -258,8 +258,8 @@ class OneOf(_Choice):
     weights: Sequence[float] | None = None
 
     def __new__(cls, stages: Sequence[Stage], *_: object, **__: object) -> "OneOf":
-        made: OneOf = object.__new__(_kind(OneOf, stages if isinstance(stages, Sequence) else ()))
-        return made
+        stage_object: OneOf = object.__new__(_kind(OneOf, stages if isinstance(stages, Sequence) else ()))
+        return stage_object
 
     def __post_init__(self) -> None:
         stages = tuple(self.stages) if isinstance(self.stages, Sequence) else ()
@@ -288,7 +288,7 @@ class OneOf(_Choice):
     def _stages(self) -> tuple[Stage, ...]:
         return tuple(self.stages)
 
-    def _which(self, u: Tensor) -> Tensor:
+    def _choices(self, u: Tensor) -> Tensor:
         sums = list(itertools.accumulate(self.weights or ()))
         inner = torch.tensor([part / sums[-1] for part in sums[:-1]], dtype=torch.float32, device=u.device)
         return (to_decide(u[:, :1]) >= inner).sum(-1)

@@ -11,7 +11,7 @@ from transforms.devices import uploaded
 from transforms.doors import Doored, unchecked
 from transforms.sampling.homography import wide_dtype
 from transforms.sampling.read import copies
-from transforms.scene import Layer, Scene, rows_of, size_of
+from transforms.scene import Layer, Scene, count_pictures, size_of
 
 
 @dataclass(frozen=True)
@@ -78,31 +78,31 @@ class OnLayers(Doored):
     def lay(self, scene: Scene, u: Tensor) -> Scene:
         """A scene of N pictures and (V,dims), V a multiple of N -> its upper layers as V views have them."""
         base, *rest = scene.layers
-        rows_of(scene)
-        return Scene((base, *(self._laid(layer, scene.size, u) for layer in rest)), scene.size)
+        count_pictures(scene)
+        return Scene((base, *(self._lay_layer(layer, scene.size, u) for layer in rest)), scene.size)
 
-    def _laid(self, layer: Layer, size: tuple[int, int], u: Tensor) -> Layer:
+    def _lay_layer(self, layer: Layer, size: tuple[int, int], u: Tensor) -> Layer:
         *parts, last = u.split([*(stage.dims for stage in self.stages), self.place.dims if self.place else 0], dim=1)
         pixels, bends = layer.pixels, list(layer.bends)
         for stage, part in zip(self.stages, parts, strict=True):
             if isinstance(stage, Geometry):
                 bends.append((stage.framed(size_of(pixels)) if isinstance(stage, Framed) else stage, part))
                 continue
-            before = pixels.shape
+            shape = pixels.shape
             rows = len(u) if stage.dims else len(pixels)
             near = part if isinstance(stage, Discrete) else uploaded(part, pixels.device)
             pixels = unchecked(stage)(copies(pixels, rows // len(pixels)), near[:rows])
-            if pixels.shape[1:] != before[1:]:
+            if pixels.shape[1:] != shape[1:]:
                 raise ValueError(
                     f"a stage of a layer must keep the size; {type(stage).__name__} makes "
-                    f"{tuple(pixels.shape[2:])} of {tuple(before[2:])} (it belongs to the camera)"
+                    f"{tuple(pixels.shape[2:])} of {tuple(shape[2:])} (it belongs to the camera)"
                 )
         alpha = layer.alpha
         if alpha is not None and 1 < len(alpha) < len(pixels):  # one for each view, as the values are now
             alpha = copies(alpha, len(pixels) // len(alpha))
-        return Layer(pixels, alpha, self._placed(layer, size, last), tuple(bends), layer.outline)
+        return Layer(pixels, alpha, self._pull(layer, size, last), tuple(bends), layer.outline)
 
-    def _placed(self, layer: Layer, size: tuple[int, int], u: Tensor) -> Tensor:
+    def _pull(self, layer: Layer, size: tuple[int, int], u: Tensor) -> Tensor:
         if self.place is None:
             return layer.pull
         wide = wide_dtype(layer.pull)

@@ -59,15 +59,15 @@ def _wide(stage: Stage, factor: float) -> Stage:
         case Sometimes():
             return Sometimes(_wide(stage.stage, factor), stage.p)
         case OneOf():
-            return OneOf([_wide(each, factor) for each in stage.stages], stage.weights)
+            return OneOf([_wide(inner_stage, factor) for inner_stage in stage.stages], stage.weights)
         case OnLayers():
             place: Any = None if stage.place is None else _wide(stage.place, factor)
-            return OnLayers([_wide(each, factor) for each in stage.stages], place)
+            return OnLayers([_wide(inner_stage, factor) for inner_stage in stage.stages], place)
         case Downscale(size=(_, high), then_size=None):  # the upper end says how large a view is, too
-            return _grown(replace(stage, then_size=high), factor, held=("size", 1))
+            return _grow(replace(stage, then_size=high), factor, fixed_end=("size", 1))
         case ResizePad():
-            return _grown(stage, factor, held=("scale", 1))
-    return _grown(stage, factor)
+            return _grow(stage, factor, fixed_end=("scale", 1))
+    return _grow(stage, factor)
 
 
 @dataclass(frozen=True)
@@ -94,35 +94,35 @@ class _End:
         return max(self.high, new) if self.side else min(self.low, new)  # not inwards, by rounding
 
 
-def _grown(stage: Stage, factor: float, held: tuple[str, int] | None = None) -> Stage:
+def _grow(stage: Stage, factor: float, fixed_end: tuple[str, int] | None = None) -> Stage:
     """All ends move outwards together; one that meets a limit stays there, and the others go on. So a larger factor
     never makes a narrower range, where one end's limit depends on another's."""
     if not stage.dims:
         return stage
     old = _extent(stage)
-    ends = [end for end in _ends(stage) if (end.name, end.side) != held and _moves(stage, old, end)]
+    ends = [end for end in _ends(stage) if (end.name, end.side) != fixed_end and _moves(stage, old, end)]
     reach, free, common = dict.fromkeys(ends, 1.0), ends, 1.0
 
-    def fits(which: Sequence[_End], to: float) -> bool:
-        return _trial(stage, old, reach | dict.fromkeys(which, to)) is not None
+    def fits(group: Sequence[_End], to: float) -> bool:
+        return _trial(stage, old, reach | dict.fromkeys(group, to)) is not None
 
     while free:
-        common, beyond = _furthest(partial(fits, free), common, factor)
+        common, excess = _furthest(partial(fits, free), common, factor)
         reach |= dict.fromkeys(free, common)
-        left = [end for end in free if fits([end], beyond)] if beyond <= factor else []
+        left = [end for end in free if fits([end], excess)] if excess <= factor else []
         free = left if len(left) < len(free) else []
     return _trial(stage, old, reach) or stage
 
 
-def _furthest(fits: Callable[[float], bool], good: float, most: float) -> tuple[float, float]:
-    """The largest reach up to `most` that fits, from `good` on which does, and one a little beyond what does not."""
-    if fits(most):
-        return most, math.inf
-    step, bad = most - good, most
+def _furthest(fits: Callable[[float], bool], good: float, limit: float) -> tuple[float, float]:
+    """The largest reach up to `limit` that fits, from `good` on which does, and one a little beyond what does not."""
+    if fits(limit):
+        return limit, math.inf
+    step, bad = limit - good, limit
     for _ in range(HALVES):
         middle = (good + bad) / 2
         good, bad = (middle, bad) if fits(middle) else (good, middle)
-    return good, min(most, bad + 1e-6 * step)
+    return good, min(limit, bad + 1e-6 * step)
 
 
 def _ends(stage: Any) -> list[_End]:
@@ -138,7 +138,7 @@ def _ends(stage: Any) -> list[_End]:
             isinstance(value, tuple | list) and len(value) == 2 and all(map(is_number, value)) and value[0] < value[1]
         ):
             low, high = map(float, value)
-            whole = _made(stage, {field.name: (low, high)}) is None
+            whole = _rebuild(stage, {field.name: (low, high)}) is None
             ends += [_End(field.name, side, whole, *value) for side in (0, 1)]
     return ends
 
@@ -149,7 +149,7 @@ def _moves(stage: Stage, old: Tensor, end: _End) -> bool:
     while end.whole and end.at(little) == end.at(1):
         little = 1 + 2 * (little - 1)
     trial = _trial(stage, old, {end: little})
-    return trial is not None and not _within(_extent(trial), old)
+    return trial is not None and not _lies_in(_extent(trial), old)
 
 
 def _trial(stage: Stage, old: Tensor, reach: dict[_End, float]) -> Stage | None:
@@ -162,31 +162,31 @@ def _trial(stage: Stage, old: Tensor, reach: dict[_End, float]) -> Stage | None:
             pair = list(arguments.get(end.name, getattr(stage, end.name)))
             pair[end.side] = end.at(to)
             arguments[end.name] = tuple(pair)
-    made = _made(stage, arguments)
-    fits = made is not None and made.dims == stage.dims and _within(old, _extent(made))
-    return made if fits else None
+    result = _rebuild(stage, arguments)
+    fits = result is not None and result.dims == stage.dims and _lies_in(old, _extent(result))
+    return result if fits else None
 
 
-def _within(one: Tensor, other: Tensor) -> bool:
+def _lies_in(inner: Tensor, outer: Tensor) -> bool:
     """Whether the extents (2,dims) of one lie within those of the other."""
-    slack = SLACK * (other[1] - other[0])
-    return bool(((one[0] >= other[0] - slack) & (one[1] <= other[1] + slack)).all())
+    slack = SLACK * (outer[1] - outer[0])
+    return bool(((inner[0] >= outer[0] - slack) & (inner[1] <= outer[1] + slack)).all())
 
 
-def _made(stage: Any, arguments: dict[str, Any]) -> Stage | None:
+def _rebuild(stage: Any, arguments: dict[str, Any]) -> Stage | None:
     try:
-        made: Stage = replace(stage, **arguments)
+        result: Stage = replace(stage, **arguments)
     except (TypeError, ValueError):
         return None
-    return made
+    return result
 
 
 def _extent(stage: Stage) -> Tensor:
     """The least and the largest value of each coordinate (2,dims), over the cube's two opposite corners and their
     neighbours: an extent may depend on one other coordinate."""
     eye = torch.eye(stage.dims, dtype=torch.float64)
-    none = torch.zeros(1, stage.dims, dtype=torch.float64)
-    values = Compose((stage,)).values(torch.cat([none, eye, 1 - eye, none + 1]).clamp(max=LAST))
+    zeros = torch.zeros(1, stage.dims, dtype=torch.float64)
+    values = Compose((stage,)).values(torch.cat([zeros, eye, 1 - eye, zeros + 1]).clamp(max=LAST))
     return torch.stack([values.amin(0), values.amax(0)])
 
 

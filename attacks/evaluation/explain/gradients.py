@@ -16,7 +16,7 @@ from attacks.evaluation.scores import signature_method
 from attacks.objectives.bits import Bits
 from attacks.objectives.embedding import similarity
 from attacks.runtime.stored import stored
-from transforms.auditing.coverage import covered, effective, together
+from transforms.auditing.coverage import coverage, effective, root_mean_square
 from transforms.doors import unchecked
 from transforms.scene import scene_of
 
@@ -111,7 +111,7 @@ def reach(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor, bank: Bank
                 return None
             parts.append(gradient.nan_to_num(0, 0, 0))
         maps = torch.cat(parts).double().norm(dim=1).cpu()
-        weights = together(list(maps))
-        numbers = covered(weights), sum(map(covered, maps)) / len(maps), effective(weights)
+        weights = root_mean_square(list(maps))
+        numbers = coverage(weights), sum(map(coverage, maps)) / len(maps), effective(weights)
         rows.append((weights, *map(torch.tensor, numbers)))
     return Reach(*(torch.stack(column) for column in zip(*rows, strict=True)))

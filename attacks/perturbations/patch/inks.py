@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from transforms.colour.lut import sampled
-from transforms.colour.spaces import LUMA, to_linear, to_srgb, widened
+from transforms.colour.spaces import LUMA, at_least_float32, to_linear, to_srgb
 from transforms.draws.ranges import Range, Ranged, pair, symmetric
 from transforms.sampling.straight_through import saturate
 
@@ -102,7 +102,7 @@ class Inks(Ranged):
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         """(N,3,H,W) in [0,1] -> the printed colours (see `neugebauer`)."""
-        wide = widened(images)
+        wide = at_least_float32(images)
         light, power = to_linear(saturate(wide)), self.values(u)[:, :1, None, None].to(wide) / SPREAD
         bare = light * light.clamp(min=TOE).pow(power - 1)
         red, green, blue = (torch.stack([1 - bare[:, i], bare[:, i]], 1) for i in range(3))

@@ -11,7 +11,7 @@ from attacks.eot.bank import Bank
 from attacks.evaluation.explain.gradients import VIEWS, CountedEncoder, reach, saliency
 from tests.helpers.small import small, smooth
 from transforms import Affine, Compose
-from transforms.auditing.coverage import covered, effective
+from transforms.auditing.coverage import coverage, effective
 from transforms.camera import SensorNoise
 
 PICTURES = smooth()
@@ -58,7 +58,7 @@ def test_reach_equals_a_loop_over_views():
         gradients = torch.stack(gradients).double()
         weights = gradients.square().sum(1).mean(0).sqrt()
         torch.testing.assert_close(result.sensitivity[i], weights, rtol=1e-4, atol=1e-7)
-        torch.testing.assert_close(float(result.coverage[i]), covered(weights))
+        torch.testing.assert_close(float(result.coverage[i]), coverage(weights))
         torch.testing.assert_close(float(result.effective[i]), effective(weights), rtol=1e-4, atol=0)
     assert bool((result.view < result.coverage).all())  # an enlarged view shows a part of the picture
 

@@ -9,7 +9,7 @@ from torch.autograd import gradcheck
 from transforms import Affine, Brightness, Compose, Contrast, Viewpoint
 from transforms.colour import Gain
 from transforms.sampling.straight_through import ROUNDING, saturate
-from transforms.sampling.tone import tone_of, toned
+from transforms.sampling.tone import apply_tone, first_tone
 from transforms.scene import Layer, Scene, scene_of
 
 double = torch.float64
@@ -71,7 +71,7 @@ def test_gradient_passes_at_a_bound_and_within_rounding_beyond_it(dtype):
     near = torch.tensor([-ROUNDING * eps, 0, 0.5, 1, 1 + ROUNDING * eps], dtype=dtype)
     far = torch.tensor([-1, -(ROUNDING + 1) * eps, 1 + (ROUNDING + 2) * eps, 2], dtype=dtype)
     unit = torch.ones(1, 1, 1, 1, dtype=dtype)
-    for clamp in (saturate, lambda x: toned(x, tone_of(unit, 0 * unit))):
+    for clamp in (saturate, lambda x: apply_tone(x, first_tone(unit, 0 * unit))):
         x = torch.cat([near, far])[None, None, None].requires_grad_()
         out = clamp(x)
         assert torch.equal(out, x.clamp(0, 1))
