@@ -14,7 +14,7 @@ from typing import Any
 
 from attacks.data.images import SUFFIXES
 from attacks.data.split import WORDS
-from attacks.runtime.decoding import shown
+from attacks.runtime.decoding import printable_name
 from attacks.runtime.folders import short
 
 #: The most characters of a path.
@@ -67,7 +67,7 @@ def listed(path: str | Path, column: str | None = None) -> tuple[list[Entry], li
     readers = {".csv": partial(_table, column=column), ".txt": _lines}
     reader = readers.get(path.suffix.lower())
     if reader is None:
-        return [Entry(path, shown(path.name))], []
+        return [Entry(path, printable_name(path.name))], []
     entries = list(reader(path))
     if not entries:
         raise ValueError(f"`{path}` names no picture")
@@ -79,9 +79,9 @@ def _folder(path: Path) -> tuple[list[Entry], list[str]]:
     folders = sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
     if files:
         note = f"{path}: it contains pictures itself, so its {len(folders)} folders are ignored"
-        return [Entry(file, shown(file.name)) for file in files], [note] * bool(folders)
+        return [Entry(file, printable_name(file.name)) for file in files], [note] * bool(folders)
     nested = [
-        Entry(file, shown(f"{folder.name}/{file.name}"), shown(folder.name))
+        Entry(file, printable_name(f"{folder.name}/{file.name}"), printable_name(folder.name))
         for folder in folders
         for file in _pictures(folder)
     ]
@@ -97,7 +97,7 @@ def _pictures(folder: Path) -> list[Path]:
 def text_of(path: Path, longest: float = LONGEST) -> str:
     """The text of a UTF-8 file. Raises ValueError, with the line, for other bytes or a too long line."""
     if not path.is_file():  # reading a pipe would block
-        raise ValueError(f"`{shown(str(path))}` is not a plain file: it should be a text of paths")
+        raise ValueError(f"`{printable_name(str(path))}` is not a plain file: it should be a text of paths")
     raw = path.read_bytes()
     try:
         text = raw.decode("utf-8-sig")
@@ -203,4 +203,4 @@ def named(entries: list[Entry]) -> list[Entry]:
         counts = Counter(names)
         ambiguous = [i for i in ambiguous if counts[names[i]] > 1]
         depth += 1
-    return [replace(entry, name=shown(name)) for entry, name in zip(entries, names, strict=True)]
+    return [replace(entry, name=printable_name(name)) for entry, name in zip(entries, names, strict=True)]

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attacks.data.images import load_image, to_bytes
 from attacks.data.listing import Entry, listed
-from attacks.runtime.decoding import shown
+from attacks.runtime.decoding import printable_name
 from attacks.runtime.files import write_bytes
 from transforms import resize
 from transforms.resizing.resize import target_size
@@ -265,7 +265,7 @@ def _changes(entry: Entry, known: Known, size: int) -> tuple[str, ...]:
 
 
 def _reason(entry: Entry, error: Exception) -> str:
-    path = shown(str(entry.path))
+    path = printable_name(str(entry.path))
     message = str(error) if path in str(error) else f"image `{path}` cannot be read ({type(error).__name__}: {error})"
     return " ".join(f"{entry.where + ': ' if entry.where else ''}{message}".split())
 

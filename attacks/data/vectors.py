@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from numpy.lib.format import open_memmap
 from torch import Tensor
 
-from attacks.runtime.decoding import shown
+from attacks.runtime.decoding import printable_name
 from attacks.runtime.tables import by_column
 
 #: Rows that are checked at a time.
@@ -108,7 +108,7 @@ def _names(path: Path, count: int) -> tuple[tuple[str, ...], tuple[str | None, .
         raise ValueError(
             f"`data.gallery`: `{file}` must name every row of `{path.name}`; got {len(names)} names for {count} rows"
         )
-    names = [shown(name) for name in names]
+    names = [printable_name(name) for name in names]
     if len(set(names)) < count or "" in names:
         name = "" if "" in names else Counter(names).most_common(1)[0][0]
         raise ValueError(

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from attacks.data.images import SUFFIXES, over_white
 from attacks.physical.rectify import quad_of
 from attacks.runtime.decoding import decoded
-from attacks.runtime.decoding import shown as printable
+from attacks.runtime.decoding import printable_name as printable
 from attacks.runtime.untrusted import parse_json
 
 #: Separates the picture's name from the rest of a file's name.

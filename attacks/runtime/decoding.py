@@ -57,7 +57,7 @@ def decoded(path: str | Path) -> tuple[Image.Image, list[str]]:
             does not say, or beyond `MOST_PIXELS`, `MOST_SIDE` or `MOST_BYTES`; in one line.
     """
     path = Path(path)
-    name = shown(str(path))
+    name = printable_name(str(path))
     if not path.is_file():  # a pipe would be waited for, a device has no end
         problem = "is not a plain file" if path.exists() else f"does not exist (paths are relative to {Path.cwd()})"
         raise FileNotFoundError(f"image `{name}` {'is a folder' if path.is_dir() else problem}")
@@ -74,8 +74,8 @@ def decoded(path: str | Path) -> tuple[Image.Image, list[str]]:
         raise ValueError(
             f"image `{name}` cannot be read ({_reason(error)}): is the file whole, and a picture?"
         ) from None
-    notes += dict.fromkeys(shown(f"Pillow warns: {text}") for text in warning_texts)
-    return picture, [f"{shown(path.name)}: {note}" for note in notes]
+    notes += dict.fromkeys(printable_name(f"Pillow warns: {text}") for text in warning_texts)
+    return picture, [f"{printable_name(path.name)}: {note}" for note in notes]
 
 
 def refuse_large(image: Image.Image) -> None:
@@ -86,7 +86,7 @@ def refuse_large(image: Image.Image) -> None:
         raise Image.DecompressionBombError
 
 
-def shown(name: str) -> str:
+def printable_name(name: str) -> str:
     """A file's name as reports, tables and a terminal have it: what cannot be printed as %0A is of a line's end. Two
     names stay two, and none can end a line, move a cursor, or fail to be written as UTF-8."""
     return _ODD.sub(
@@ -102,7 +102,7 @@ def _reason(error: Exception) -> str:
     if isinstance(error, UnidentifiedImageError):
         return f"Pillow does not read it as any of {', '.join(FORMATS)}"
     kind = "" if isinstance(error, OSError | SyntaxError | ValueError) else f"{type(error).__name__}: "
-    return shown(f"{kind}{' '.join(str(error).split())[:200]}")
+    return printable_name(f"{kind}{' '.join(str(error).split())[:200]}")
 
 
 def _read(content: bytes) -> tuple[Image.Image, list[str]]:
@@ -301,4 +301,4 @@ def _profile(profile: bytes) -> str:
         name = " ".join((source.profile.profile_description or "without a name").split())
     except Exception:  # littlecms's errors, and a profile of another kind
         return "a colour profile that cannot be read is"
-    return "" if gap <= 3 else shown(f"the colour profile `{name[:60]}`, {gap} of 255 levels from sRGB, is")
+    return "" if gap <= 3 else printable_name(f"the colour profile `{name[:60]}`, {gap} of 255 levels from sRGB, is")

@@ -66,7 +66,7 @@ class World:
                 if total is not tensor:
                     tensor.copy_(total)
 
-    def least(self, value: int) -> int:
+    def minimum(self, value: int) -> int:
         """The smallest value of all processes."""
         if self.size == 1:
             return value
@@ -77,7 +77,7 @@ class World:
 
     def meet(self) -> None:
         """Wait until all processes reach this call."""
-        self.least(0)
+        self.minimum(0)
 
     def agree(self, value: Any) -> Any:
         """The first process's value, which JSON must be able to hold: sent as JSON, it cannot run code."""

@@ -57,7 +57,8 @@ def compose(preset: str = "quickstart", overrides: Sequence[str] = ()) -> Run:
     register()
     try:
         overrides = [stored_preset(f"config={preset}"), *overrides]
-        refuse_unchecked([presets.plain_word(word) for word in overrides])
+        for word in overrides:
+            presets.plain_word(word)
         with hydra.initialize_config_dir(str(CONFIGS), **RULES):
             run = schema.validate(hydra.compose("run", overrides=overrides))
     except (CompactHydraException, OmegaConfBaseException, RecursionError) as error:

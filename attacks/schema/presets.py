@@ -149,10 +149,14 @@ TYPED = {
 }
 
 
+def _values(overrides: Iterable[str]) -> dict[str, str]:
+    return dict(word.lstrip("+").split("=", 1) for word in overrides if "=" in word)
+
+
 def refuse_unasked(run: Run, overrides: Iterable[str]) -> None:
     """Refuse what only the command line may choose: an encoder that runs a program, or sends pictures away, and the
     keys `TYPED`. Raises ValueError."""
-    typed = dict(word.lstrip("+").split("=", 1) for word in overrides if "=" in word)
+    typed = _values(overrides)
     name = run.encoder.name
     if name in PROGRAMS and (typed.get("encoder") != name or not typed.get("encoder.model")):
         raise ValueError(
@@ -165,7 +169,7 @@ def refuse_unasked(run: Run, overrides: Iterable[str]) -> None:
 def refuse_untyped(run: Run, overrides: Iterable[str], keys: Iterable[str] = TYPED) -> None:
     """Raise ValueError where one of the keys `TYPED` has a value that the command line does not give."""
     check(run.tracker)
-    typed = dict(word.lstrip("+").split("=", 1) for word in overrides if "=" in word)
+    typed = _values(overrides)
     for key in keys:
         group, _, field = key.rpartition(".")
         value = getattr(getattr(run, group) if group else run, field, None)

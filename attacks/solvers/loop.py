@@ -116,7 +116,7 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
         estimate = merged(state.estimate, fresh, rows, shared) if state.estimate and len(rows) < count else fresh
         why = partial(_why, problem, eot, seed, state)
         silent = watched_over(zero, index, active, cast(Tensor, state.silent), why)
-        estimate = estimate._replace(chunk=world.least(fresh.chunk))
+        estimate = estimate._replace(chunk=world.minimum(fresh.chunk))
         eot = eot if eot.chunk == estimate.chunk else replace(eot, chunk=estimate.chunk)
         left, times, noise = state.left - cost * active, state.times, state.noise
         if options.adaptive is not None and noise is not None:

@@ -14,7 +14,7 @@ from PIL import Image, ImageOps
 from attacks.data.images import LONGEST_NAME, file_names, load_image, to_bytes
 from attacks.data.listing import listed
 from attacks.physical.photos import read
-from attacks.runtime.decoding import shown
+from attacks.runtime.decoding import printable_name
 from tests.run.test_bad_pictures import RGB, chunk, encoded, png
 
 GREY, ALPHA = RGB[:, :, 0], RGB[:, :, 1]
@@ -51,7 +51,7 @@ PILLOW = {
         for direction in ((2, 3, 5, 6, 8) if kind == "PNG" else (5, 6))
     },
     "text-inside.png": png(
-        32, 24, rows=b"".join(b"\0" + row.tobytes() for row in RGB), more=[chunk(b"tEXt", b"k\0<script>")]
+        32, 24, rows=b"".join(b"\0" + row.tobytes() for row in RGB), chunks=[chunk(b"tEXt", b"k\0<script>")]
     ),
     "no-ending": encoded("PNG"),
     "jpeg-named.png": encoded("JPEG"),
@@ -145,7 +145,7 @@ def test_sixteen_bits_of_which_zero_is_white_are_a_negative(tmp_path, deflated):
 def test_shown_names_are_unique_and_printable():
     strange = ["a\nb", "a%0Ab", "a%250Ab", "a\\nb", "a\u2028b", os.fsdecode(b"a\xff"), "a\x1b[2J", "\u202eb"]
     strange += ["50%", "ä", "%zz"]
-    result = [shown(name) for name in strange]
+    result = [printable_name(name) for name in strange]
     assert len(set(result)) == len(result)
     assert all(name.isprintable() and name.encode() for name in result)
     assert result[-3:] == strange[-3:]

@@ -39,7 +39,7 @@ for turn in range(2):  # a sweep joins again
     result = {
         "rank": world.rank, "size": world.size, "first": world.first,
         "whole": bool(torch.equal(mine, values)), "count": int(count), "across": across.tolist(),
-        "bits": hash(tuple(many.tolist())), "least": world.least(7 - world.rank),
+        "bits": hash(tuple(many.tolist())), "least": world.minimum(7 - world.rank),
         "agreed": world.agree({"from": world.rank, "none": None}),
         "sent": world.broadcast(torch.arange(3) + 10 * world.rank).tolist(),
     }
@@ -68,7 +68,7 @@ def test_collectives_of_a_single_process_change_nothing(monkeypatch):
     values = torch.arange(5.0)
     world.sum(values)
     assert torch.equal(world.broadcast(values), torch.arange(5.0))
-    assert (world.first, list(world.share(3)), world.least(4), world.agree("a")) == (True, [0, 1, 2], 4, "a")
+    assert (world.first, list(world.share(3)), world.minimum(4), world.agree("a")) == (True, [0, 1, 2], 4, "a")
 
 
 @pytest.mark.parametrize("size", mostly_nightly([2, 3], 2))

@@ -91,7 +91,7 @@ def test_a_bad_command_gives_a_one_line_error(desk, command):
 
 
 @pytest.mark.parametrize(
-    "given",
+    "words",
     [
         ["config=patch"],
         ["data.count=1", "data.count=2"],

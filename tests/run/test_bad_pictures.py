@@ -64,7 +64,7 @@ CONTENTS = {
     "bomb.tif": (tiff(2**31 - 1, 2**31 - 1), LARGE),
     "bomb.bmp": (encoded("BMP")[:18] + struct.pack("<ii", 2**30, 2**30) + encoded("BMP")[26:], LARGE),
     "just-under.png": (png(8192, 8192), UNREADABLE),
-    "words.png": (lambda: png(32, 24, more=[chunk(b"zTXt", b"k\0\0" + zlib.compress(b"\0" * 2**27))]), UNREADABLE),
+    "words.png": (lambda: png(32, 24, chunks=[chunk(b"zTXt", b"k\0\0" + zlib.compress(b"\0" * 2**27))]), UNREADABLE),
     "nothing-high.gif": (gif(8, 0) + b"\x02\x02\x44\x01\x00;", UNREADABLE),
     "nothing-wide.tif": (tiff(0, 8), UNREADABLE),
     "wide.png": (encoded("PNG", np.zeros((2, 30_000, 3), np.uint8)), SLENDER),
