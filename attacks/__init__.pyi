@@ -9,7 +9,7 @@ from .eot.protocols import Optimiser as Optimiser, Objective as Objective
 from .eot.risk import CVaR as CVaR
 from .evaluation.intervals import interval as interval
 from .evaluation.scores import evaluate as evaluate
-from .experiment.verify import verify as verify
+from .verification.verify import verify as verify
 from .notebook import robustness as robustness
 from .objectives.classification import CrossEntropy as CrossEntropy
 from .objectives.embedding import Away as Away, Toward as Toward

@@ -23,10 +23,11 @@ ROOMS = {
     report      <- data encoders evaluation gate resizers runtime solvers
     study <- data encoders eot evaluation objectives optimisers perturbations resizers runtime schema solvers
     experiment <- data encoders eot evaluation gate objectives optimisers report resizers runtime schema solvers study
+    verification <- data encoders eot evaluation experiment gate report resizers runtime schema solvers study
     evidence    <- data eot experiment gate report runtime schema study
     physical    <- data encoders eot evaluation experiment perturbations report runtime schema study
     run         <- experiment gate report runtime schema
-    commands <- data encoders eot evaluation evidence experiment gate physical report resizers runtime schema study
+   commands <- data eot evaluation evidence experiment gate physical report resizers runtime schema study verification
     notebook    <- commands data experiment gate report runtime schema""",
     "transforms": """
     sampling <-

@@ -13,12 +13,12 @@ from typing import NamedTuple, Protocol, cast, runtime_checkable
 import torch
 from torch import Tensor
 
-from transforms.devices import HOST, uploaded
+from transforms.devices import HOST, uploaded, wide_dtype
 from transforms.doors import door, made, unchecked
 from transforms.sampling.boxes import Boxes, boxes, overlay
 from transforms.sampling.fusion import UNSEEN as UNSEEN
 from transforms.sampling.fusion import Chain, Move, fuse
-from transforms.sampling.homography import Pull, facing, half_pixels, invert, transform, wide_dtype
+from transforms.sampling.homography import Pull, facing, half_pixels, invert, transform
 from transforms.sampling.outline import Outline
 from transforms.sampling.pyramid import levels
 from transforms.sampling.read import Border, Kernel, Resampling, Value, copies, fresh

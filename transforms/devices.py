@@ -29,3 +29,8 @@ def constants(values: tuple[float, ...], dtype: torch.dtype, device: torch.devic
 def picked(tensor: Tensor, rows: Sequence[int] | Tensor) -> Tensor:
     """Some rows of a tensor on any device, by their numbers on the host."""
     return tensor.index_select(0, uploaded(torch.as_tensor(rows), tensor.device))
+
+
+def wide_dtype(like: Tensor) -> torch.dtype:
+    """Matrices are multiplied in float64 where there is one: a GPU may run float32 products in TF32, pixels off."""
+    return torch.float32 if like.device.type == "mps" else torch.float64

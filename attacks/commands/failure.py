@@ -13,10 +13,10 @@ import argparse
 from pathlib import Path
 
 from attacks.commands import add_encoder
-from attacks.evaluation.rare.failure import ARMS, Failures
-from attacks.experiment.failure import failure_of
+from attacks.evaluation.rare.failure import ARMS
 from attacks.experiment.reopened import reopened
-from attacks.experiment.sections import sample_of
+from attacks.experiment.sections.failure import failure_of
+from attacks.experiment.sections.section import sample_of
 from attacks.report.view_sheet import draw_failures
 from attacks.runtime.command_line import printable
 from attacks.runtime.folders import refuse_file
@@ -45,17 +45,17 @@ def run(options: argparse.Namespace) -> None:
         raise ValueError(f"`--pictures` must be at least 1; got {options.pictures}")
     refuse_file(options.out, "--out")
     bench = reopened(options.run, options.encoder_code, options.device)
-    seed = bench.run.seed if options.seed is None else options.seed
-    if not bench.parts.transforms.dims:
+    seed = bench.study.seed if options.seed is None else options.seed
+    if not bench.study.transforms.dims:
         raise ValueError("`RUN` has no views: its transforms have no coordinates, so every view is the same")
     failures = []
-    for row in sample_of(bench, options.pictures or len(bench.parts.queries)).rows.tolist():
+    judged = bench.study.queries.judged
+    for row in sample_of(bench, judged, options.pictures or len(judged)).rows.tolist():
         failure = failure_of(bench, row, options.arm, options.particles, seed)
         failures.append(failure)
         print(printable(str(failure)), flush=True)
     if options.out is not None:
-        result = Failures(tuple(failures), options.particles)
         options.out.mkdir(parents=True, exist_ok=True)
-        write_rows(options.out / "failure.csv", result.rows())
-        draw_failures(options.out / "failure.png", result)
+        write_rows(options.out / "failure.csv", [failure.row() for failure in failures])
+        draw_failures(options.out / "failure.png", failures)
         print(f"written: {options.out / 'failure.csv'}")

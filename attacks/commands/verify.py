@@ -13,9 +13,9 @@ import sys
 import traceback
 
 from attacks.commands import add_encoder
-from attacks.experiment.verify import CheckerError, verify
 from attacks.runtime.command_line import printable
 from attacks.schema.secrets import refuse_credentials
+from attacks.verification.verify import CheckerError, verify
 
 #: The exit code where the check itself failed; 3 and 4 are those of a gate.
 CHECKER = 5

@@ -13,8 +13,8 @@ from torch import Tensor
 from attacks.encoders.tree import PictureModule
 from transforms import resize
 from transforms.colour.spaces import at_least_float32
+from transforms.devices import wide_dtype
 from transforms.doors import formed, unchecked
-from transforms.sampling.homography import wide_dtype
 from transforms.sampling.straight_through import saturate, straight_through
 
 #: The side of the grey picture, and the number of lowest frequencies along each axis.

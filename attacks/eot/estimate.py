@@ -7,8 +7,7 @@ import torch
 from torch import Tensor
 
 from attacks.runtime.stored import stored
-from transforms.devices import uploaded
-from transforms.sampling.homography import wide_dtype
+from transforms.devices import uploaded, wide_dtype
 
 
 @stored("estimate")

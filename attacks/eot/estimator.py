@@ -19,10 +19,9 @@ from attacks.eot.estimate import Estimate, signal_to_noise
 from attacks.eot.risk import Mean, Risk
 from attacks.runtime.distributed import ALONE, World
 from transforms import Compose, Sobol, Stage
-from transforms.devices import constants, uploaded
+from transforms.devices import constants, uploaded, wide_dtype
 from transforms.doors import made
 from transforms.draws import Draws
-from transforms.sampling.homography import wide_dtype
 
 
 def check_pipeline(transforms: object) -> None:

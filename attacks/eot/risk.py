@@ -11,7 +11,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from transforms.sampling.homography import wide_dtype
+from transforms.devices import wide_dtype
 
 
 class Risk(Protocol):

@@ -1,14 +1,13 @@
 """Which stage of the views an attack must know: attack without each stage, test with it."""
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from itertools import accumulate
 from typing import Any
 
 from attacks.eot.bank import Bank, bank
-from attacks.evaluation.clusters import Sample
-from attacks.evaluation.judge import CellScores, Scoring, judged
-from attacks.runtime.stored import stored
+from attacks.evaluation.clusters import Row, Sample
+from attacks.evaluation.judge import Scoring, cells_of, judged
 from transforms import Compose
 from transforms.compose import Laying, Stage
 from transforms.scene import Shown, base_of
@@ -17,44 +16,23 @@ from transforms.scene import Shown, base_of
 NOTHING, ALL = "nothing", "all"
 
 
-@stored("ablation")
-@dataclass(frozen=True)
-class LeftOut:
-    """Scores of N pictures, with their names and clusters: the stage left out (or "nothing") -> test ("all", or one
-    stage alone) -> scores."""
-
-    scores: dict[str, dict[str, CellScores]]
-    names: tuple[str, ...]
-    clusters: tuple[str, ...]
-    steps: int
-
-    @property
-    def stages(self) -> list[str]:
-        return [label for label in self.scores if label != NOTHING]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for metrics.json: in each test the scores, and the difference in success from the attack with
-        all stages."""
-        rows = [
-            {"without": stage, "cells": [{"test": test} | self._cell(stage, test) for test in tests]}
-            for stage, tests in self.scores.items()
-        ]
-        head = {"pictures": len(self.names), "clusters": len(set(self.clusters)), "steps": self.steps}
-        return head | {"stages": self.stages, "tests": [ALL, *self.stages], "rows": rows}
-
-    def _cell(self, stage: str, test: str) -> dict[str, Any]:
-        cell, whole = self.scores[stage][test], self.scores[NOTHING][test]
-        difference = None if stage == NOTHING else cell.minus(whole, self.clusters)
-        return cell.to_dict(self.clusters) | {"difference": difference}
-
-    def rows(self) -> list[dict[str, object]]:
-        """A row for each attack, test, picture and view."""
-        return [
-            row
-            for stage, tests in self.scores.items()
-            for test, cell in tests.items()
-            for row in cell.rows(self.names, without=stage, test=test)
-        ]
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """The content of metrics.json: in each test the scores, and the difference in success from the attack with all
+    stages."""
+    cells = cells_of(rows, "without", "test")
+    clusters = next(iter(cells.values())).clusters
+    table: dict[str, list[dict[str, Any]]] = {}
+    for (label, test), cell in cells.items():
+        difference = None if label == NOTHING else cell.minus(cells[NOTHING, test])
+        table.setdefault(label, []).append({"test": test, **cell.to_dict(), "difference": difference})
+    stages = [label for label in table if label != NOTHING]
+    return {
+        "pictures": len(clusters),
+        "clusters": len(set(clusters)),
+        "stages": stages,
+        "tests": [ALL, *stages],
+        "rows": [{"without": label, "cells": tests} for label, tests in table.items()],
+    }
 
 
 def left_out(
@@ -64,10 +42,10 @@ def left_out(
     judge: Scoring,
     *,
     views: int,
-    steps: int,
     seed: int,
-) -> LeftOut:
-    """Attack with all stages and without each in turn; test each result with all stages, and with each alone.
+) -> list[dict[str, object]]:
+    """Attack with all stages and without each in turn; test each result with all stages, and with each alone: a row
+    for each attack, test, picture and view.
 
     In the test of one stage the others are absent: at its middle a stage may still rotate, shrink or darken. Its
     coordinates are those of the test with all stages. Stages without coordinates are never left out, and neither are
@@ -77,7 +55,6 @@ def left_out(
         attack: attacks the pictures of the sample on the views of a pipeline; returns them as read back from their
             8-bit files.
         views: of each test.
-        steps: of each attack, for the report.
 
     Raises:
         ValueError: no stage of the pipeline can be left out.
@@ -86,13 +63,13 @@ def left_out(
     whole = bank(transforms, views, seed=seed, purpose="left out")
     tests = {ALL: whole} | {label: only_stage(whole, at) for label, at in stages.items()}
     pipelines = {NOTHING: transforms} | {label: without_stage(transforms, at) for label, at in stages.items()}
-    scores: dict[str, dict[str, CellScores]] = {label: {} for label in pipelines}
+    rows: list[dict[str, object]] = []
     for label, pipeline in pipelines.items():
         scenes = attack(pipeline)
         for test, views_of_test in tests.items():
             held_out = views_of_test._replace(u=views_of_test.u.to(base_of(scenes).device))
-            scores[label][test] = judged(judge, scenes, sample.rows, held_out)
-    return LeftOut(scores, sample.names, sample.clusters, steps)
+            rows += judged(judge, scenes, sample.rows, held_out).rows(sample, without=label, test=test)
+    return rows
 
 
 def varying(transforms: Compose) -> dict[str, int]:

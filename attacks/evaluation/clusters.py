@@ -4,11 +4,14 @@ Pictures of one cluster are not independent, so every table takes the mean over 
 pictures, and intervals and tests resample clusters.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+#: A row of a table, as it was made or read back from its file.
+Row = Mapping[str, object]
 
 
 class Sample(NamedTuple):
@@ -17,6 +20,11 @@ class Sample(NamedTuple):
     rows: Tensor
     names: tuple[str, ...]
     clusters: tuple[str, ...]
+
+    def only(self, at: Sequence[int]) -> "Sample":
+        """Some of the pictures."""
+        names, clusters = (tuple(column[i] for i in at) for column in (self.names, self.clusters))
+        return Sample(self.rows[list(at)], names, clusters)
 
 
 def numbers(clusters: Sequence[str]) -> Tensor:
@@ -45,3 +53,8 @@ def totals(values: Tensor, clusters: Sequence[str]) -> Tensor:
     index = numbers(clusters)
     values = values.double().cpu()
     return values.new_zeros(int(index.max()) + 1, *values.shape[1:]).index_add_(0, index, values)
+
+
+def column_of(rows: Sequence[Row], name: str) -> Tensor:
+    """A column of numbers in float64, as they were made or read back from their file."""
+    return torch.tensor([float(row[name]) for row in rows], dtype=torch.float64)  # type: ignore[arg-type]

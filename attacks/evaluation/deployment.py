@@ -2,7 +2,6 @@
 without a camera."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -17,8 +16,8 @@ from attacks.encoders.layers import unwrap
 from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.tree import optional
 from attacks.eot.bank import Bank
-from attacks.evaluation.clusters import Sample
-from attacks.evaluation.judge import CellScores, Scoring, judged
+from attacks.evaluation.clusters import Row, Sample
+from attacks.evaluation.judge import CellScores, Scoring, cells_of, judged
 from attacks.resizers.platforms import at_ratios, codecs, resamplers
 from attacks.runtime.stored import stored
 from transforms import Compose
@@ -27,15 +26,6 @@ from transforms.resizing.resize import target_size
 
 #: The longer side of an example in pixels.
 EXAMPLE_SIDE = 640
-
-
-@stored("deployment.cell")
-class Cell(NamedTuple):
-    """One codec and one resampler, and the scores of each arm from one view."""
-
-    codec: str
-    resampler: str
-    arms: dict[str, CellScores]
 
 
 @stored("deployment.example")
@@ -48,39 +38,29 @@ class Example(NamedTuple):
     success: dict[str, bool]
 
 
-@stored("deployment")
-@dataclass(frozen=True, eq=False)
-class Deployment:
-    """The result of `deployment`: all cells, the pictures' names and clusters, the (height, width) after resizing,
-    a line for each codec or resampler that is not installed, and the first picture of the last arm as an example."""
+class Deployment(NamedTuple):
+    """A row for each codec, resampler, arm and picture; a line for each codec or resampler that is not installed, in
+    `missing`; and the first picture of the last arm as an example."""
 
-    cells: tuple[Cell, ...]
-    names: tuple[str, ...]
-    clusters: tuple[str, ...]
-    size: tuple[int, int]
+    rows: list[dict[str, object]]
     missing: tuple[str, ...]
-    example: Example | None = None
+    example: Example
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for metrics.json: in each cell the scores, and the difference in success between the attacks
-        with and without EOT."""
-        head = {"pictures": len(self.names), "clusters": len(set(self.clusters)), "size": list(self.size)}
-        return head | {"cells": [self._cell(cell) for cell in self.cells], "missing": list(self.missing)}
 
-    def _cell(self, cell: Cell) -> dict[str, Any]:
-        arms = {arm: scores.to_dict(self.clusters) for arm, scores in cell.arms.items()}
-        pair = [cell.arms.get(arm) for arm in ("eot", "no_eot")]
-        difference = pair[0].minus(pair[1], self.clusters) if pair[0] is not None and pair[1] is not None else None
-        return cell._asdict() | {"arms": arms, "difference": difference}
-
-    def rows(self) -> list[dict[str, object]]:
-        """A row for each cell, arm and picture."""
-        return [
-            row
-            for cell in self.cells
-            for arm, scores in cell.arms.items()
-            for row in scores.rows(self.names, codec=cell.codec, resampler=cell.resampler, arm=arm)
-        ]
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """The content of metrics.json: in each cell the scores, and the difference in success between the attacks with
+    and without EOT."""
+    cells: dict[tuple[str, str], dict[str, CellScores]] = {}
+    for (codec, resampler, arm), cell in cells_of(rows, "codec", "resampler", "arm").items():
+        cells.setdefault((codec, resampler), {})[arm] = cell
+    table = []
+    for (codec, resampler), arms in cells.items():
+        pair = [arms.get(arm) for arm in ("eot", "no_eot")]
+        difference = pair[0].minus(pair[1]) if pair[0] is not None and pair[1] is not None else None
+        figures = {arm: cell.to_dict() for arm, cell in arms.items()}
+        table.append({"codec": codec, "resampler": resampler, "arms": figures, "difference": difference})
+    clusters = next(iter(next(iter(cells.values())).values())).clusters
+    return {"pictures": len(clusters), "clusters": len(set(clusters)), "cells": table}
 
 
 @torch.no_grad()
@@ -105,7 +85,7 @@ def deployment(
     saves, missing_codecs = codecs()
     available, missing_resamplers = resamplers()
     resizes = at_ratios(available, ratios)
-    cells = {pair: Cell(*pair, {}) for pair in product(saves, resizes)}
+    cells: dict[tuple[str, str], dict[str, CellScores]] = {pair: {} for pair in product(saves, resizes)}
     first: dict[str, Tensor] = {}
     for arm, images in pictures_by_arm.items():
         no_camera = Bank(Compose([]), images.new_zeros(1, 0))
@@ -116,13 +96,18 @@ def deployment(
                 files = [defend(defence, *pair, seed) for pair in zip(files, sample.names, strict=True)]
             for name, resize in resizes.items():
                 resized = [resize(file, size) for file in files]
-                cells[codec, name].arms[arm] = judged(judge, _tensor(resized, images), sample.rows, no_camera)
+                cells[codec, name][arm] = judged(judge, _tensor(resized, images), sample.rows, no_camera)
                 if codec == "PNG" and name in available:
                     first[name] = torch.from_numpy(resized[0])
-    hits = {name: bool(cells["PNG", name].arms[arm].success[0, 0]) for name in first}
+    hits = {name: bool(cells["PNG", name][arm].success[0, 0]) for name in first}
     example = Example(_antialiased_view(pixels[0]), first, hits)
-    missing = (*missing_codecs, *missing_resamplers)
-    return Deployment(tuple(cells.values()), sample.names, sample.clusters, size, missing, example)
+    rows = [
+        row
+        for (codec, resampler), arms in cells.items()
+        for arm, scores in arms.items()
+        for row in scores.rows(sample, codec=codec, resampler=resampler, arm=arm)
+    ]
+    return Deployment(rows, (*missing_codecs, *missing_resamplers), example)
 
 
 def _antialiased_view(pixels: np.ndarray) -> Tensor:

@@ -2,9 +2,7 @@
 behind it parts from that behind an antialiased resize more than it does for clean pictures of other photographs."""
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.data.images import to_bytes
-from attacks.evaluation.clusters import by_cluster, numbers, totals
+from attacks.evaluation.clusters import Row, Sample, by_cluster, column_of, totals
 from attacks.evaluation.intervals import rate
 from attacks.resizers.pipeline import Pipeline
-from attacks.runtime.stored import stored
+from attacks.runtime.tables import cell
 
 #: The share of false alarms that a threshold is set for.
 ALPHA = 0.01
@@ -62,63 +60,55 @@ def cosines(pictures: Tensor, pipeline: Pipeline, encode: Callable[[Tensor], Ten
     return torch.where(equal, 1.0, cosine.clamp(max=1))
 
 
-@stored("detection")
-@dataclass(frozen=True, eq=False)
-class Detection:
-    """The `cosines` (N,) by arm of N pictures with their names and clusters, and the name of the pipeline with the
-    (height, width) of its results. Pictures are judged by the arm `clean` of the other clusters."""
-
-    pipeline: str
-    size: tuple[int, int]
-    cosine: dict[str, Tensor]
-    names: tuple[str, ...]
-    clusters: tuple[str, ...]
-
-    @cached_property
-    def thresholds(self) -> dict[str, Threshold]:
-        """By cluster, from the clean pictures of all others."""
-        index, clean = numbers(self.clusters), self.cosine["clean"]
-        return {name: conformal_threshold(clean[index != i]) for i, name in enumerate(dict.fromkeys(self.clusters))}
-
-    @property
-    def limits(self) -> Tensor:
-        """The threshold of each picture (N,)."""
-        return torch.tensor([self.thresholds[cluster].value for cluster in self.clusters], dtype=torch.float64)
-
-    def flags(self, arm: str) -> Tensor:
-        """(N,), whether the cosine is strictly below the threshold."""
-        return self.cosine[arm] < self.limits
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for metrics.json; without a second cluster nothing is flagged or not."""
-        thresholds = [*self.thresholds.values()]
-        comparable = len(thresholds) > 1
-        trials = totals(torch.ones(len(self.names)), self.clusters)
-        shares = {arm: rate(by_cluster(self.flags(arm), self.clusters), trials)._asdict() for arm in self.cosine}
-        return {
-            "pictures": len(self.names),
-            "clusters": len(thresholds),
-            "pipeline": self.pipeline,
-            "size": list(self.size),
-            "calibration": min(threshold.clean for threshold in thresholds),
-            "bound": max(threshold.bound for threshold in thresholds) if comparable else None,
-            "thresholds": [end(threshold.value for threshold in thresholds) for end in (min, max)]
-            if comparable
-            else None,
-            "arms": {
-                arm: {"flagged": shares[arm] if comparable else None, "lowest": float(cosine.min())}
-                for arm, cosine in self.cosine.items()
-            },
+def flagged_rows(cosine: Mapping[str, Tensor], sample: Sample) -> list[dict[str, object]]:
+    """A row for each arm and picture of a sample, from the `cosines` (N,) by arm: whether its cosine is strictly
+    below the threshold, which is that of the clean pictures of all other clusters; None without a second cluster."""
+    limits = [threshold.value for threshold in _thresholds(cosine["clean"], sample.clusters)]
+    return [
+        {
+            "arm": arm,
+            "picture": name,
+            "cluster": cluster,
+            "cosine": value,
+            "threshold": limit if math.isfinite(limit) else None,
+            "flagged": value < limit if math.isfinite(limit) else None,
         }
+        for arm, values in cosine.items()
+        for name, cluster, value, limit in zip(sample.names, sample.clusters, values.tolist(), limits, strict=True)
+    ]
 
-    def rows(self) -> list[dict[str, object]]:
-        """A row for each arm and picture."""
-        limits = self.limits.tolist()
-        return [
-            {"arm": arm, "picture": name, "cosine": cosine}
-            | ({"threshold": limit, "flagged": hit} if math.isfinite(limit) else {"threshold": None, "flagged": None})
-            for arm, values in self.cosine.items()
-            for name, cosine, limit, hit in zip(
-                self.names, values.tolist(), limits, self.flags(arm).tolist(), strict=True
-            )
-        ]
+
+def _thresholds(clean: Tensor, clusters: Sequence[str]) -> list[Threshold]:
+    """Of each picture, from the clean pictures of all other clusters."""
+    others = {name: torch.tensor([cluster != name for cluster in clusters]) for name in dict.fromkeys(clusters)}
+    by_name = {name: conformal_threshold(clean[rows]) for name, rows in others.items()}
+    return [by_name[cluster] for cluster in clusters]
+
+
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """The content of metrics.json; without a second cluster nothing is flagged or not. Raises ValueError where a
+    threshold does not follow from the cosines."""
+    arms: dict[str, list[Row]] = {}
+    for row in rows:
+        arms.setdefault(str(row["arm"]), []).append(row)
+    names, clusters = (tuple(str(row[key]) for row in arms["clean"]) for key in ("picture", "cluster"))
+    cosine = {arm: column_of(table, "cosine") for arm, table in arms.items()}
+    sample = Sample(torch.arange(len(names)), names, clusters)
+    for row, again in zip(rows, flagged_rows(cosine, sample), strict=True):
+        if any(str(cell(again[key])) != str(cell(row[key])) for key in again):
+            raise ValueError(f"its threshold of {row['picture']}, {row['arm']} does not follow from the cosines")
+    thresholds, several = _thresholds(cosine["clean"], clusters), len(set(clusters)) > 1
+    values, trials = [threshold.value for threshold in thresholds], totals(torch.ones(len(names)), clusters)
+    figures = {}
+    for arm, table in arms.items():
+        flags = column_of(table, "flagged") if several else None
+        share = None if flags is None else rate(by_cluster(flags, clusters), trials)._asdict()
+        figures[arm] = {"flagged": share, "lowest": float(cosine[arm].min())}
+    return {
+        "pictures": len(names),
+        "clusters": len(set(clusters)),
+        "calibration": min(threshold.clean for threshold in thresholds),
+        "bound": max(threshold.bound for threshold in thresholds) if several else None,
+        "thresholds": [min(values), max(values)] if several else None,
+        "arms": figures,
+    }

@@ -3,7 +3,7 @@ same view."""
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from attacks.encoders.layers import OUTPUT, Layers, Pool, Visit, key_in_errors, 
 from attacks.encoders.randomness import encoder_draws
 from attacks.eot.bank import Bank
 from attacks.eot.batching import Pass, in_passes
-from attacks.evaluation.clusters import by_cluster
+from attacks.evaluation.clusters import Row, Sample, by_cluster, column_of
 from attacks.evaluation.intervals import interval
 from attacks.evaluation.scores import signature_method
 from attacks.evaluation.significance import LEVEL, fewest_clusters, sign_flip
@@ -47,48 +47,55 @@ class Drift:
     forward: int
     seconds: float
 
-    def of(self, rows: Sequence[int]) -> "Drift":
-        """That of some pictures."""
-        return replace(self, cosine={arm: cosine[:, list(rows)] for arm, cosine in self.cosine.items()})
-
-    def flips(self, clusters: Sequence[str]) -> str | None:
-        """The first layer where the drift (1 - cosine) with EOT is more than half of its drift at the output, and
-        clearly above that of noise: at least twice as large, and the difference (paired by cluster of pictures)
-        has a p value below 0.05 by sign flips, or one sign where there are too few clusters for a test. None without
-        such a layer, or where the output drifts by less than 0.1."""
-        units = self._units(clusters)
-        drift, other = (1 - units[arm] for arm in ("eot", "noise"))
-        end = float(drift[-1].mean())
-        for name, attack_drift, noise_drift in zip(self.layers, drift, other, strict=True):
-            mean = float(attack_drift.mean())
-            clear = mean >= NOISE_FACTOR * float(noise_drift.mean()) and _above(attack_drift - noise_drift)
-            if end >= MIN_DRIFT and mean > end / 2 and clear:
-                return name
-        return None
-
-    def to_dict(self, clusters: Sequence[str]) -> dict[str, Any]:
-        """Plain values, for metrics.json, from the clusters of the N pictures."""
-        units = self._units(clusters)
-        rows = [
-            {"layer": name} | {arm: interval(values[i])._asdict() for arm, values in units.items()}
-            for i, name in enumerate(self.layers)
-        ]
-        views = next(iter(self.cosine.values())).shape[2]
-        cost = {"forward": self.forward, "seconds": self.seconds}
-        return {"views": views, "layers": rows, "flips": self.flips(clusters), "cost": cost}
-
-    def rows(self, names: Sequence[str]) -> list[dict[str, object]]:
-        """A row for each layer, arm and picture: the mean cosine over its views."""
+    def rows(self, sample: Sample) -> list[dict[str, object]]:
+        """A row for each layer, arm and picture of the sample: the mean cosine over its views."""
         return [
-            {"layer": layer, "arm": arm, "picture": name, "cosine": cosine}
+            {"layer": layer, "arm": arm, "picture": name, "cluster": cluster, "cosine": cosine}
             for i, layer in enumerate(self.layers)
             for arm, cosines in self.cosine.items()
-            for name, cosine in zip(names, cosines[i].double().mean(1).tolist(), strict=True)
+            for name, cluster, cosine in zip(
+                sample.names, sample.clusters, cosines[i].double().mean(1).tolist(), strict=True
+            )
         ]
 
-    def _units(self, clusters: Sequence[str]) -> dict[str, Tensor]:
-        """By arm the mean cosine of each layer and cluster, (L,C)."""
-        return {arm: by_cluster(cosine.double().mean(2).T, clusters).T for arm, cosine in self.cosine.items()}
+
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """The content of metrics.json, from rows of `Drift.rows`: by layer and arm the mean cosine over clusters, and the
+    layer where the embedding `flips`."""
+    layers: dict[str, dict[str, list[Row]]] = {}
+    for row in rows:
+        layers.setdefault(str(row["layer"]), {}).setdefault(str(row["arm"]), []).append(row)
+    units = {
+        layer: {
+            arm: by_cluster(column_of(table, "cosine"), [str(row["cluster"]) for row in table])
+            for arm, table in arms.items()
+        }
+        for layer, arms in layers.items()
+    }
+    table = [
+        {"layer": layer} | {arm: interval(values)._asdict() for arm, values in arms.items()}
+        for layer, arms in units.items()
+    ]
+    return {"layers": table, "flips": flips(units)}
+
+
+def flips(cosines: Mapping[str, Mapping[str, Tensor]]) -> str | None:
+    """The first layer where the drift (1 - cosine) with EOT is more than half of its drift at the output, and clearly
+    above that of noise: at least twice as large, and the difference (paired by cluster of pictures) has a p value
+    below 0.05 by sign flips, or one sign where there are too few clusters for a test. None without such a layer, or
+    where the output drifts by less than 0.1.
+
+    Args:
+        cosines: by layer, the output last, and by arm of each cluster (C,).
+    """
+    end = float((1 - [*cosines.values()][-1]["eot"]).mean())
+    for name, arms in cosines.items():
+        drift, noise = 1 - arms["eot"], 1 - arms["noise"]
+        mean = float(drift.mean())
+        clear = mean >= NOISE_FACTOR * float(noise.mean()) and _above(drift - noise)
+        if end >= MIN_DRIFT and mean > end / 2 and clear:
+            return name
+    return None
 
 
 def _above(differences: Tensor) -> bool:
@@ -218,7 +225,7 @@ def _cosine(features: Tensor, other: Tensor) -> Tensor:
     return torch.where(equal, 1.0, similarity(features, other, "cosine"))
 
 
-def summary(drift: Mapping[str, Any]) -> str:
+def line(drift: Mapping[str, Any]) -> str:
     """A line for the terminal, from the content of metrics.json."""
     end, rows = drift["layers"][-1], {row["layer"]: row for row in drift["layers"]}
     flip = rows.get(drift["flips"])

@@ -11,7 +11,7 @@ from attacks.data.gallery import Gallery
 from attacks.encoders.tree import Encoder
 from attacks.eot.bank import Bank
 from attacks.evaluation.classes import Classes
-from attacks.evaluation.clusters import by_cluster, totals
+from attacks.evaluation.clusters import Row, Sample, by_cluster, column_of, totals
 from attacks.evaluation.intervals import interval, rate
 from attacks.evaluation.ranking import Rows
 from attacks.evaluation.retrieval_metrics import impostors
@@ -35,40 +35,58 @@ class Scoring(Protocol):
 
 @stored("scores.cell")
 class CellScores(NamedTuple):
-    """`cosine` (N,V) of N pictures from V views to the clean embedding, and the attacker's `success` (N,V)."""
+    """`cosine` (N,V) of N pictures from V views to the clean embedding, the attacker's `success` (N,V), and the
+    pictures' `clusters`."""
 
     cosine: Tensor
     success: Tensor
+    clusters: tuple[str, ...] = ()
 
-    def cell(self, views: slice) -> "CellScores":
-        """Some of the views."""
-        return CellScores(self.cosine[:, views], self.success[:, views])
+    def to_dict(self) -> dict[str, Any]:
+        """Both with their intervals, over the clusters."""
+        cosines = by_cluster(self.cosine.double().mean(1), self.clusters)
+        return {"success": rate(self.shares, self.trials)._asdict(), "cosine": interval(cosines)._asdict()}
 
-    def to_dict(self, clusters: Sequence[str]) -> dict[str, Any]:
-        """Both with their intervals, over the clusters of the N pictures."""
-        shares, cosines = self.shares(clusters), by_cluster(self.cosine.double().mean(1), clusters)
-        return {"success": rate(shares, self.trials(clusters))._asdict(), "cosine": interval(cosines)._asdict()}
-
-    def shares(self, clusters: Sequence[str]) -> Tensor:
+    @property
+    def shares(self) -> Tensor:
         """Each cluster's share of views with success, (C,)."""
-        return by_cluster(self.success.double().mean(1), clusters)
+        return by_cluster(self.success.double().mean(1), self.clusters)
 
-    def trials(self, clusters: Sequence[str]) -> Tensor:
+    @property
+    def trials(self) -> Tensor:
         """The number of views of each cluster, (C,)."""
-        return totals(torch.full((len(self.success),), float(self.success.shape[1])), clusters)
+        return totals(torch.full((len(self.success),), float(self.success.shape[1])), self.clusters)
 
-    def minus(self, other: "CellScores", clusters: Sequence[str]) -> dict[str, Any]:
+    def minus(self, other: "CellScores") -> dict[str, Any]:
         """The difference in success from another attack on the same pictures and views, with its interval."""
-        pair = self.shares(clusters), other.shares(clusters)
-        return paired_shares(*pair, self.trials(clusters))._asdict()
+        return paired_shares(self.shares, other.shares, self.trials)._asdict()
 
-    def rows(self, names: Sequence[str], **key: object) -> list[dict[str, object]]:
-        """A row for each picture and view, `key` first."""
+    def rows(self, sample: Sample, **key: object) -> list[dict[str, object]]:
+        """A row for each picture of the sample and each view, `key` first."""
         return [
-            key | {"picture": name, "view": view, "cosine": cosine, "success": hit}
-            for name, cosines, hits in zip(names, self.cosine.tolist(), self.success.tolist(), strict=True)
+            key | {"picture": name, "cluster": cluster, "view": view, "cosine": cosine, "success": hit}
+            for name, cluster, cosines, hits in zip(
+                sample.names, sample.clusters, self.cosine.tolist(), self.success.tolist(), strict=True
+            )
             for view, (cosine, hit) in enumerate(zip(cosines, hits, strict=True))
         ]
+
+
+def cells_of(rows: Sequence[Row], *columns: str) -> dict[tuple[str, ...], CellScores]:
+    """The rows of `CellScores.rows`, as they were made or read back from their file, as cells by the text of some
+    columns, in order of first appearance. Raises ValueError where cells have not the same pictures and views."""
+    groups: dict[tuple[str, ...], list[Row]] = {}
+    for row in rows:
+        groups.setdefault(tuple("" if row[name] is None else str(row[name]) for name in columns), []).append(row)
+    places = [(row["picture"], row["cluster"], str(row["view"])) for row in next(iter(groups.values()), [])]
+    clusters = tuple(str(cluster) for _, cluster in dict.fromkeys(place[:2] for place in places))
+    cells = {}
+    for key, group in groups.items():
+        if [(row["picture"], row["cluster"], str(row["view"])) for row in group] != places:
+            raise ValueError(f"its rows of {', '.join(filter(None, key))} are not of the same pictures and views")
+        cosine, success = (column_of(group, name).view(len(clusters), -1) for name in ("cosine", "success"))
+        cells[key] = CellScores(cosine, success.bool(), clusters)
+    return cells
 
 
 def judged(judge: Scoring, scenes: Shown, rows: Tensor, bank: Bank) -> CellScores:

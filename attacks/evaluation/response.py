@@ -7,15 +7,15 @@ coordinates alone (common random numbers).
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, product
+from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from attacks.eot.bank import Bank, bank
-from attacks.evaluation.clusters import Sample
-from attacks.evaluation.judge import CellScores, Scoring, judged
+from attacks.evaluation.clusters import Row, Sample
+from attacks.evaluation.judge import CellScores, Scoring, cells_of, judged
 from attacks.evaluation.significance import fewest_clusters, holm, sign_flip
 from attacks.runtime.stored import stored
 from transforms import Compose
@@ -130,106 +130,6 @@ def _digits(values: Tensor) -> list[float]:
     return [float(f"{value:.8g}") for value in values.tolist()]
 
 
-@stored("response.slice")
-@dataclass(frozen=True)
-class Slice:
-    """Scores in the cells of one or two coordinates; the first coordinate varies fastest.
-
-    scores: of N pictures by arm, (N, cells * views); the views of a cell are adjacent.
-    clusters: of the pictures.
-    """
-
-    axes: tuple[Axis, ...]
-    scores: dict[str, CellScores]
-    views: int
-    clusters: tuple[str, ...]
-
-    def cell(self, arm: str, at: int) -> CellScores:
-        return self.scores[arm].cell(slice(at * self.views, (at + 1) * self.views))
-
-    @property
-    def places(self) -> list[tuple[float, ...]]:
-        """The physical values of each cell, in the order of `axes`."""
-        return [place[::-1] for place in product(*(axis.values for axis in self.axes[::-1]))]
-
-    def curve_dict(self) -> dict[str, Any]:
-        return {"x": self.axes[0].to_dict(), "arms": {arm: self._table(arm) for arm in self.scores}}
-
-    def map_dict(self) -> dict[str, Any]:
-        x, y = self.axes
-        arms = {arm: {key: self._rows(cells) for key, cells in self._table(arm).items()} for arm in self.scores}
-        content = {"x": x.to_dict(), "y": y.to_dict(), "arms": arms, "p_holm": None, "needed": None}
-        if "no_eot" in self.scores:
-            minimum = fewest_clusters(len(self.places))
-            if len(set(self.clusters)) < minimum:
-                content["needed"] = minimum
-            else:
-                content["p_holm"] = self._rows(holm([self._p(at) for at in range(len(self.places))]))
-        return content | self._extremes()
-
-    def rows(self, kind: str, number: int, names: Sequence[str]) -> list[dict[str, object]]:
-        """A row for each arm, cell, picture and view. A curve has no y."""
-        x, y = self.axes[0].name, self.axes[1].name if len(self.axes) > 1 else None
-        table: list[dict[str, object]] = []
-        for arm, (at, place) in product(self.scores, enumerate(self.places)):
-            key = {"kind": kind, "number": number, "arm": arm, "x": x, "x_value": place[0]}
-            key |= {"y": y, "y_value": place[1] if y else None}
-            table += self.cell(arm, at).rows(names, **key)
-        return table
-
-    def _table(self, arm: str) -> dict[str, list[Any]]:
-        cells = [self.cell(arm, at).to_dict(self.clusters) for at in range(len(self.places))]
-        return {key: [cell[key] for cell in cells] for key in ("success", "cosine")}
-
-    def _rows(self, cells: Sequence[Any]) -> list[list[Any]]:
-        """A list of cells as one list for each y."""
-        width = len(self.axes[0].values)
-        return [list(cells[at : at + width]) for at in range(0, len(cells), width)]
-
-    def _p(self, at: int) -> float:
-        """The p value of the attack with EOT against the one without, from each cluster's share of successes."""
-        first, second = (self.cell(arm, at).shares(self.clusters) for arm in ("eot", "no_eot"))
-        return sign_flip(first - second)
-
-    def _extremes(self) -> dict[str, Any]:
-        """The cells of least (`worst`) and most (`best`) success with EOT; None where all cells have the same. They
-        have no interval: that of the most extreme of many cells would have to hold for all of them."""
-        means = [float(self.cell("eot", at).shares(self.clusters).mean()) for at in range(len(self.places))]
-        ends = {"worst": min(means), "best": max(means)}
-        if ends["worst"] == ends["best"]:
-            return dict.fromkeys(ends)
-        places = {name: self.places[means.index(end)] for name, end in ends.items()}
-        return {name: {"x": x, "y": y, "success": ends[name]} for name, (x, y) in places.items()}
-
-
-@stored("response")
-@dataclass(frozen=True)
-class Response:
-    """All maps and curves, and the names and clusters of the pictures."""
-
-    maps: tuple[Slice, ...]
-    curves: tuple[Slice, ...]
-    names: tuple[str, ...]
-    clusters: tuple[str, ...]
-    views: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for metrics.json."""
-        return {
-            "pictures": len(self.names),
-            "clusters": len(set(self.clusters)),
-            "views": self.views,
-            "maps": [part.map_dict() for part in self.maps],
-            "curves": [part.curve_dict() for part in self.curves],
-        }
-
-    def rows(self) -> list[dict[str, object]]:
-        """The rows of all maps, then of all curves."""
-        maps = (part.rows("map", i, self.names) for i, part in enumerate(self.maps))
-        curves = (part.rows("curve", i, self.names) for i, part in enumerate(self.curves))
-        return [*chain(*maps, *curves)]
-
-
 @dataclass(frozen=True)
 class SlicePlan:
     """The slices of the space of views that are scored.
@@ -252,9 +152,9 @@ class SlicePlan:
 
 
 def response(
-    scenes_by_arm: Mapping[str, Shown], sample: Sample, judge: Scoring, plan: SlicePlan, *, seed: int, views: int = 4
-) -> Response:
-    """Scores over slices of the space of views.
+    shown: Mapping[str, Shown], sample: Sample, judge: Scoring, plan: SlicePlan, *, seed: int, views: int = 4
+) -> list[dict[str, object]]:
+    """Scores over slices of the space of views: a row for each slice, arm, cell, picture and view. A curve has no y.
 
     Args:
         scenes_by_arm: arm -> the pictures of the sample, as read back from their files.
@@ -263,14 +163,99 @@ def response(
     Raises:
         ValueError: see `slice_axes`.
     """
-    wide, maps = plan.wide, len(plan.maps)
-    points = bank(wide, views, seed=seed, purpose="response").u.to(base_of(next(iter(scenes_by_arm.values()))).device)
-    slices = []
-    for axes in slice_axes(plan):
-        cells = Bank(wide, slice_points(points, axes))
-        scores = {arm: judged(judge, pictures, sample.rows, cells) for arm, pictures in scenes_by_arm.items()}
-        slices.append(Slice(axes, scores, views, sample.clusters))
-    return Response(tuple(slices[:maps]), tuple(slices[maps:]), sample.names, sample.clusters, views)
+    points = bank(plan.wide, views, seed=seed, purpose="response").u.to(base_of(next(iter(shown.values()))).device)
+    table: list[dict[str, object]] = []
+    for (kind, number), axes in numbered(plan).items():
+        cells, places = Bank(plan.wide, slice_points(points, axes)), places_of(axes)
+        for arm, pictures in shown.items():
+            scores = judged(judge, pictures, sample.rows, cells)
+            blocks = zip(scores.cosine.split(views, 1), scores.success.split(views, 1), strict=True)
+            for place, block in zip(places, blocks, strict=True):
+                x, y = axes[0].name, axes[1].name if len(axes) > 1 else None
+                key = {"kind": kind, "number": number, "arm": arm, "x": x, "x_value": place[0]}
+                key |= {"y": y, "y_value": place[1] if y else None}
+                table += CellScores(*block).rows(sample, **key)
+    return table
+
+
+def numbered(plan: SlicePlan) -> dict[tuple[str, int], tuple[Axis, ...]]:
+    """The axes of all maps, then of all curves, by kind and number."""
+    maps = len(plan.maps)
+    return {("map", i) if i < maps else ("curve", i - maps): axes for i, axes in enumerate(slice_axes(plan))}
+
+
+def places_of(axes: Sequence[Axis]) -> list[tuple[float, ...]]:
+    """The physical values of each cell; the first coordinate varies fastest."""
+    return [place[::-1] for place in product(*(axis.values for axis in axes[::-1]))]
+
+
+def summary(rows: Sequence[Row], plan: SlicePlan) -> dict[str, Any]:
+    """The content of metrics.json. Raises ValueError where the rows are not of the plan."""
+    cells = cells_of(rows, "kind", "number", "arm", "x", "x_value", "y", "y_value")
+    first, arms = next(iter(cells.values())), dict.fromkeys(str(row["arm"]) for row in rows)
+    content: dict[str, list[Any]] = {"map": [], "curve": []}
+    for (kind, number), axes in numbered(plan).items():
+        names = [axis.name for axis in axes] + [""] * (2 - len(axes))
+        table = {}
+        for arm in arms:
+            values = [[*map(str, place), ""][:2] for place in places_of(axes)]
+            keys = [(kind, str(number), arm, names[0], x, names[1], y) for x, y in values]
+            if lacking := [key for key in keys if key not in cells]:
+                raise ValueError(f"it has no rows of {', '.join(filter(None, lacking[0]))}")
+            table[arm] = [cells.pop(key) for key in keys]
+        content[kind].append((_map if kind == "map" else _curve)(axes, table))
+    if cells:
+        raise ValueError(f"its rows of {', '.join(next(iter(cells)))} are of no cell of this run")
+    return {
+        "pictures": len(first.clusters),
+        "clusters": len(set(first.clusters)),
+        "views": first.cosine.shape[1],
+        "maps": content["map"],
+        "curves": content["curve"],
+    }
+
+
+#: The cells of a slice by arm, in the order of `places_of`.
+Cells = Mapping[str, Sequence[CellScores]]
+
+
+def _curve(axes: Sequence[Axis], cells: Cells) -> dict[str, Any]:
+    return {"x": axes[0].to_dict(), "arms": {arm: _table(row) for arm, row in cells.items()}}
+
+
+def _table(cells: Sequence[CellScores]) -> dict[str, list[Any]]:
+    figures = [cell.to_dict() for cell in cells]
+    return {key: [figure[key] for figure in figures] for key in ("success", "cosine")}
+
+
+def _map(axes: Sequence[Axis], cells: Cells) -> dict[str, Any]:
+    x, y = axes
+
+    def lines(values: Sequence[Any]) -> list[list[Any]]:
+        """A list of cells as one list for each y."""
+        width = len(x.values)
+        return [list(values[at : at + width]) for at in range(0, len(values), width)]
+
+    arms = {arm: {key: lines(values) for key, values in _table(row).items()} for arm, row in cells.items()}
+    content = {"x": x.to_dict(), "y": y.to_dict(), "arms": arms, "p_holm": None, "needed": None}
+    if "no_eot" in cells:
+        pairs = list(zip(cells["eot"], cells["no_eot"], strict=True))
+        few = fewest_clusters(len(pairs))
+        if len(set(pairs[0][0].clusters)) < few:
+            content["needed"] = few
+        else:  # each cluster's share of successes of the attack with EOT against the one without
+            content["p_holm"] = lines(holm([sign_flip(eot.shares - plain.shares) for eot, plain in pairs]))
+    return content | _extremes(places_of(axes), [float(cell.shares.mean()) for cell in cells["eot"]])
+
+
+def _extremes(places: Sequence[tuple[float, ...]], means: Sequence[float]) -> dict[str, Any]:
+    """The cells of least (`worst`) and most (`best`) success with EOT; None where all cells have the same. They have
+    no interval: that of the most extreme of many cells would have to hold for all of them."""
+    ends = {"worst": min(means), "best": max(means)}
+    if ends["worst"] == ends["best"]:
+        return dict.fromkeys(ends)
+    found = {name: places[means.index(end)] for name, end in ends.items()}
+    return {name: {"x": x, "y": y, "success": ends[name]} for name, (x, y) in found.items()}
 
 
 def slice_axes(plan: SlicePlan) -> list[tuple[Axis, ...]]:

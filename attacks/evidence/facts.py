@@ -10,7 +10,7 @@ import torch
 
 from attacks import __version__
 from attacks.eot.bank import bank
-from attacks.experiment.batch import WIDE
+from attacks.experiment.bench import WIDE
 from attacks.experiment.directory import Earlier, opened
 from attacks.experiment.view_scores import read_scores
 from attacks.gate.policy import Policy, Requirement

@@ -4,10 +4,10 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
 from attacks.encoders.engine import engine_reset, engine_restore, engine_state
 from attacks.eot.estimate import Estimate
@@ -16,24 +16,21 @@ from attacks.eot.problem import Options, Problem
 from attacks.eot.risk import Mean
 from attacks.evaluation.sanity.battery import examine
 from attacks.evaluation.sanity.check import Sanity
-from attacks.experiment.cost import Counted, Meter, Spent
+from attacks.experiment.bench import Bench
+from attacks.experiment.cost import Meter, Spent
 from attacks.objectives.aim import Aim, Known
 from attacks.runtime.checkpoint import NOWHERE, Checkpoint
-from attacks.runtime.distributed import World
+from attacks.runtime.damage import reading
 from attacks.runtime.progress import Progress
 from attacks.runtime.stored import stored
-from attacks.schema import groups
-from attacks.schema.encoder import SAMPLING
-from attacks.schema.validate import Run
 from attacks.solvers.loop import Step
 from attacks.solvers.selection import overfitting, planned, selection
 from attacks.solvers.solver import Best, watch
 from attacks.solvers.suite import Member, members, suite
 from attacks.solvers.trace import Trace
-from attacks.solvers.worst import Adversary
 from attacks.study.objective import shown_sign
 from attacks.study.printer import fixed
-from attacks.study.study import Parts
+from attacks.study.study import Study
 from transforms.draws import stream
 
 
@@ -54,49 +51,51 @@ class ArmState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What the arms of one batch of pictures have in common."""
+class Attempt:
+    """What the arms of one unit have in common: the `study` of its pictures, their data, and what is aimed at."""
 
-    run: Run
-    parts: Parts
-    world: World
-    encoder: Counted  # as the engine runs it, for the gradients
+    bench: Bench
+    study: Study
+    known: Known
     aim: Aim
-    chunk: int
     seed: int
     batch: int = 0
-    follow: Callable[[Trace], None] | None = None  # called after each step
+
+    @property
+    def title(self) -> str:
+        """Of the unit, for a progress bar."""
+        return f", batch {self.batch}" if self.batch else ""
 
 
 def optimise(
-    arm: str, setting: Setting, known: Known, meter: Meter, checkpoint: Checkpoint = NOWHERE, spent: int = 0
+    arm: str, attempt: Attempt, meter: Meter, checkpoint: Checkpoint = NOWHERE, spent: int = 0
 ) -> tuple[Best, list[Trace]]:
     """Run one optimised arm, continuing from `checkpoint`, and show its progress. The arms `no_eot` and `one_view`
     take at most `spent` steps of one view: as many gradients as views lead the steps of the arm `eot`."""
-    sign, best, state = shown_sign(setting.run.objective), None, None
-    looked, held_out = None, None
+    sign, best, state = shown_sign(attempt.study.objective), None, None
+    look, held_out = None, None
     trace: list[Trace] = []
-    expected = spent or _expected(setting, known)
-    title = f"{arm}, batch {setting.batch}" if setting.batch else arm
-    with checkpoint.task(arm) as task, Progress(title, expected, visible=setting.world.first) as progress:
-        engine_reset(setting.encoder)  # an arm does not depend on the ones before it
+    encoder, follow, count = attempt.bench.encoder, attempt.bench.place.follow, len(attempt.known.images)
+    total, first = spent or _expected(attempt), attempt.bench.world.first
+    with checkpoint.task(arm) as task, Progress(f"{arm}{attempt.title}", total, visible=first) as progress:
+        engine_reset(encoder)  # an arm does not depend on the ones before it
         if task.state is not None:
             state, engine, best, earlier, earlier_cost = task.state
-            engine_restore(setting.encoder, engine)
+            engine_restore(encoder, engine)
             trace += earlier
             meter.begin(earlier_cost)
             progress.skip(len(trace))
-        for name, step, best in _steps(arm, setting, known, spent, state, meter.choosing):
-            if best is not None and best.latest is not looked:
-                looked, held_out = best.latest, float(best.latest.mean())  # waits for the device, once a look
+        for name, step, best in _steps(arm, attempt, spent, state, meter.choosing):
+            if best is not None and best.latest is not look:
+                look, held_out = best.latest, float(best.latest.mean())  # waits for the device, once a look
             loss, stderr, snr, views = averaged(step.estimate)
             line = Trace(
-                batch=setting.batch,
+                batch=attempt.batch,
                 arm=arm,
                 attack=name,
                 step=len(trace),
                 objective=sign * loss,
-                stderr=stderr / len(known.images) ** 0.5,
+                stderr=stderr / count**0.5,
                 snr=snr,
                 held_out=None if held_out is None else sign * held_out,
                 views=views,
@@ -104,10 +103,10 @@ def optimise(
                 evals=step.evals,
             )
             trace.append(line)
-            if setting.follow is not None:
-                setting.follow(line)
+            if follow is not None:
+                follow(line)
             progress.step(loss=sign * line.objective, held_out=line.held_out, snr=line.snr)
-            arm_state = ArmState(step.state, engine_state(setting.encoder), best, (), meter.peek())
+            arm_state = ArmState(step.state, engine_state(encoder), best, (), meter.peek())
             task.update(partial(arm_state.with_trace, trace, len(trace)))
     assert best is not None  # the last iterate is always evaluated
     return best, trace
@@ -121,103 +120,96 @@ def averaged(estimate: Estimate) -> tuple[float, float, float, float]:
     return loss, stderr, snr, float(estimate.views.double().mean())
 
 
-def question(purpose: str, setting: Setting, known: Known) -> tuple[Problem, Options]:
+def question(purpose: str, attempt: Attempt) -> tuple[Problem, Options]:
     """What an attack at a fixed number of views solves and how, with a stream of its own."""
-    return _problem("eot", setting, known), _options(purpose, setting)
+    return _problem("eot", attempt), _options(purpose, attempt)
 
 
-def check(setting: Setting, known: Known, trace: list[Trace], module: nn.Module) -> Sanity | None:
+def check(attempt: Attempt, trace: list[Trace]) -> Sanity | None:
     """The configured sanity checks of the run's own attack, on its first pictures."""
-    run, parts, sanity = setting.run, setting.parts, setting.run.sanity
+    study, bench, sanity = attempt.study, attempt.bench, attempt.study.sanity
     if not sanity.pictures:
         return None
-    engine_reset(setting.encoder)
-    rows = torch.arange(min(sanity.pictures, len(known.images)), device=known.images.device)
-    sign = shown_sign(run.objective)
-    held_out = [line.held_out for line in trace if line.attack == trace[0].attack][
-        : parts.views.steps
-    ]  # of the first restart
-    problem, options = _problem("eot", setting, known), replace(_options("sanity", setting), steps=sanity.steps)
-    if parts.views.adaptive is not None:  # short runs need views enough to show the noise
-        options = replace(options, eot=replace(options.eot, views=sanity.views * parts.risk.multiple))
+    engine_reset(bench.encoder)
+    images = attempt.known.images
+    rows = torch.arange(min(sanity.pictures, len(images)), device=images.device)
+    sign, first = shown_sign(study.objective), [line for line in trace if line.attack == trace[0].attack]
+    held_out = [line.held_out for line in first[: study.views.steps]]  # of the first restart
+    problem, options = _problem("eot", attempt), replace(_options("sanity", attempt), steps=sanity.steps)
+    if study.views.adaptive is not None:  # short runs need views enough to show the noise
+        options = replace(options, eot=replace(options.eot, views=sanity.views * study.risk.multiple))
     return examine(
-        replace(problem, encoder=setting.encoder.encoder).take(rows),
+        replace(problem, encoder=bench.encoder.encoder).take(rows),
         options,
-        views=max(sanity.views, options.eot.views) if run.optimiser.name in SAMPLING else sanity.views,
-        planned=parts.views.steps,
+        views=max(sanity.views, options.eot.views) if study.attack.sampled else sanity.views,
+        planned=study.views.steps,
         trace=[None if loss is None else sign * loss for loss in held_out],
-        module=module,
+        module=bench.module,
     )
 
 
 def _steps(
-    arm: str,
-    setting: Setting,
-    known: Known,
-    spent: int,
-    state: Any,
-    measured: Callable[[], AbstractContextManager[None]],
+    arm: str, attempt: Attempt, spent: int, state: Any, measured: Callable[[], AbstractContextManager[None]]
 ) -> Iterator[tuple[str, Step, Best | None]]:
     """The steps of an arm from `state` on (None: from the start), each with the name of its attack."""
-    run, attack, options = setting.run, setting.run.attack, _full_options(setting)
-    problem, stop, restarts = _problem(arm, setting, known), None, 1
+    attack, options = attempt.study.attack, _full_options(attempt)
+    problem, stop, restarts = _problem(arm, attempt), None, 1
     select = replace(selection(problem, options), measured=measured)  # the bank and the risk of `eot`, for all arms
     size, multiple = len(select.bank.u), select.risk.multiple
     if arm == "no_eot":
-        each = options.eot.views if run.optimiser.name in SAMPLING else 1  # the losses of a step
-        plain = EOT(fixed(options.eot.transforms), options.eot.draws, views=each, chunk=setting.chunk)
-        options = replace(_options(arm, setting), eot=plain, steps=spent // each)
+        views = options.eot.views if attack.sampled else 1  # the losses of a step
+        plain = EOT(fixed(options.eot.transforms), options.eot.draws, views=views, chunk=attempt.bench.chunk)
+        options = replace(_options(arm, attempt), eot=plain, steps=spent // views)
         select = replace(select, early=True, plan=overfitting(options.steps, size, multiple))
     elif arm == "one_view":
-        options = replace(_options(arm, setting), eot=replace(options.eot, views=1, risk=Mean()), steps=spent)
+        options = replace(_options(arm, attempt), eot=replace(options.eot, views=1, risk=Mean()), steps=spent)
         select = replace(select, plan=planned(2 * spent, size, multiple))
-    elif isinstance(attack, groups.SuiteConfig):
-        yield from suite(problem, options, _members(setting, known, attack), state=state, select=select)
+    elif attack.nearest is not None:
+        yield from suite(problem, options, _members(attempt, attack.nearest), state=state, select=select)
         return
     else:
-        stop = None if attack.stop is None else shown_sign(run.objective) * attack.stop
+        stop = None if attack.stop is None else shown_sign(attempt.study.objective) * attack.stop
         restarts = attack.restarts
     for step, best in watch(problem, options, stop=stop, restarts=restarts, state=state, select=select):
-        yield run.optimiser.name, step, best
+        yield attack.optimiser, step, best
 
 
-def _problem(arm: str, setting: Setting, known: Known) -> Problem:
-    aim, perturbation = setting.aim, setting.parts.perturbation.for_arm(arm)
-    return Problem(known.images, aim.anchor, setting.encoder, aim.objective, perturbation)
+def _problem(arm: str, attempt: Attempt) -> Problem:
+    aim, perturbation = attempt.aim, attempt.study.perturbation.for_arm(arm)
+    return Problem(attempt.known.images, aim.anchor, attempt.bench.encoder, aim.objective, perturbation)
 
 
-def _options(arm: str, setting: Setting) -> Options:
-    parts = setting.parts
+def _options(arm: str, attempt: Attempt) -> Options:
+    study, chunk = attempt.study, attempt.bench.chunk
     return Options(
-        optimiser=parts.optimiser,
-        eot=EOT(parts.transforms, parts.draws, views=parts.views.each, chunk=setting.chunk, risk=parts.risk),
-        steps=parts.views.steps,
-        seed=stream(setting.seed, arm),
-        world=setting.world,
-        penalty=parts.penalty,
+        optimiser=study.optimiser,
+        eot=EOT(study.transforms, study.draws, views=study.views.per_step, chunk=chunk, risk=study.risk),
+        steps=study.views.steps,
+        seed=stream(attempt.seed, arm),
+        world=attempt.bench.world,
+        penalty=study.penalty,
     )
 
 
-def _full_options(setting: Setting) -> Options:
+def _full_options(attempt: Attempt) -> Options:
     """The options of the arm `eot`: with the adversary, or with views chosen by their noise."""
-    attack, views, options = setting.run.attack, setting.parts.views, _options("eot", setting)
-    if isinstance(attack, groups.SuiteConfig):
+    attack, views, options = attempt.study.attack, attempt.study.views, _options("eot", attempt)
+    if attack.nearest is not None:
         return options
-    if attack.adversary is not None:
-        options = replace(options, adversary=Adversary(attack.adversary, attack.refine))
+    options = replace(options, adversary=attack.adversary)
     return options if views.adaptive is None else replace(options, adaptive=views.adaptive, budget=views.gradients)
 
 
-def _expected(setting: Setting, known: Known) -> int:
+def _expected(attempt: Attempt) -> int:
     """The number of steps, if no attack ends early."""
-    attack, steps = setting.run.attack, setting.parts.views.steps
-    if isinstance(attack, groups.SuiteConfig):
-        return steps * len(_members(setting, known, attack))
-    return steps * int(attack.restarts)
+    attack = attempt.study.attack
+    return attack.views.steps * (
+        attack.restarts if attack.nearest is None else len(_members(attempt, attack.nearest))
+    )
 
 
-def _members(setting: Setting, known: Known, attack: groups.SuiteConfig) -> list[Member]:
-    return members(known, attack.nearest, setting.aim, setting.parts.optimiser)
+def _members(attempt: Attempt, nearest: int) -> list[Member]:
+    return members(attempt.known, nearest, attempt.aim, attempt.study.optimiser)
 
 
 def csv(trace: list[Trace]) -> str:
@@ -239,3 +231,9 @@ def read_steps(text: str) -> list[Trace]:
     if csv(trace) != text:
         raise ValueError("it must have the columns and the digits of a run")
     return trace
+
+
+def trace_of(out: Path) -> list[Trace]:
+    """The rows of steps.csv in a run directory. Raises Damaged."""
+    with reading("steps.csv"):
+        return read_steps((out / "steps.csv").read_text(encoding="utf-8"))

@@ -15,15 +15,12 @@ from typing import Any
 from attacks.data.images import file_names
 from attacks.encoders.black_box.asked import black_box
 from attacks.encoders.black_box.ledger import LEDGER
-from attacks.experiment.batch import arms_of
-from attacks.experiment.configured_slices import configured_parts
+from attacks.experiment.sections.section import Section
 from attacks.gate.policy import POLICY
 from attacks.runtime.files import sha256, write_json
 from attacks.runtime.folders import refuse_outside
 from attacks.runtime.untrusted import contents, parse_json
-from attacks.schema.patch import PatchConfig
-from attacks.schema.validate import Run
-from attacks.study.study import Parts
+from attacks.study.study import Study
 
 SCHEMA = 1
 #: The list of files, and the file that is written last and holds the digest of the list.
@@ -40,29 +37,29 @@ ZEROS = "0" * 64
 PLACE = re.compile(rb'\n  "files": "([0-9a-f]{64})"')
 
 
-def planned(run: Run, parts: Parts) -> dict[str, Any]:
-    """The files that a run may write, for manifest.json; see `listed`. Nothing else in its directory is its own."""
-    arms, config = list(arms_of(run, parts)), run.evaluate
-    optional = configured_parts(run, parts.transforms)
-    tables = optional | {"drift": bool(config.layers)}
-    files = [*ALWAYS, *(f"{name}.csv" for name, configured in tables.items() if configured)]
-    files += [f"{name}.png" for name in ("explanations", "deployment", "failure") if optional[name]]
-    files += [LEDGER] if black_box(parts.encoder) is not None else []
-    files += ["duplicates.csv"] if duplicates_of(parts) else []
-    files += [POLICY] if run.require is not None else []
-    if isinstance(run.perturbation, PatchConfig):
+def planned(study: Study, sections: Mapping[str, Section | None], policy: bool) -> dict[str, Any]:
+    """The files that a run may write, for manifest.json; see `listed`. Nothing else in its directory is its own.
+    `sections`: of the run, None
+    for one that is not configured; `policy`: whether it has one."""
+    arms, made = list(study.arms), {name: x for name, x in sections.items() if x is not None}
+    files = [*ALWAYS, *(f"{name}.csv" for name in made)]
+    files += [section.figure for section in made.values() if section.figure is not None]
+    files += [LEDGER] if black_box(study.encoder) is not None else []
+    files += ["duplicates.csv"] if duplicates_of(study) else []
+    files += [POLICY] if policy else []
+    if study.patch is not None:
         files += ["placement.json"]
-    if parts.perturbation.texture_size is not None:
+    if study.perturbation.texture_size is not None:
         files += ["patch.png", *(f"patches/{arm}.png" for arm in arms if arm != "clean")]
-    files += ["fault.safetensors", *(f"fault.{name}.safetensors" for name in optional)]
-    arms += ["radius"] if tables["radii"] else []
-    pictures = {"arms": arms, "names": file_names(parts.queries.names)}
+    files += ["fault.safetensors", *(f"fault.{name}.safetensors" for name in sections)]
+    arms += ["radius"] if "radii" in made else []
+    pictures = {"arms": arms, "names": file_names(study.queries.names)}
     return {"pictures": pictures, "files": files, "folders": [CHECKPOINT]}
 
 
-def duplicates_of(parts: Parts) -> list[dict[str, object]]:
+def duplicates_of(study: Study) -> list[dict[str, object]]:
     """The rows of duplicates.csv, the near duplicates among the run's pictures; without any there is no file."""
-    return [each._asdict() for each in getattr(parts.gallery, "duplicates", ())]
+    return [pair._asdict() for pair in getattr(study.gallery, "duplicates", ())]
 
 
 def listed(manifest: Mapping[str, Any]) -> list[str]:

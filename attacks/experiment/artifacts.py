@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -23,9 +22,6 @@ from attacks.eot.protocols import Perturbation
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.files import make_folder
 from attacks.runtime.values import Damaged
-from attacks.schema.patch import PatchConfig
-from attacks.schema.validate import Run
-from attacks.study.patch import patch_id
 from transforms.scene import Shown
 
 #: The most pictures that `adversarial.png` shows.
@@ -144,27 +140,6 @@ def _stored(path: Path, image: Tensor, alpha: Tensor | None = None) -> tuple[str
     save_image(path, image, alpha)
     content = path.read_bytes()
     return hashlib.sha256(content).hexdigest(), values_of(BytesIO(content))
-
-
-def placement(
-    perturbation: Perturbation, names: list[str], images: Tensor, run: Run, target: str | None
-) -> dict[str, Any]:
-    """The content of `placement.json`: where the patch lies in the pictures of `pictures/clean`. Printing it and
-    scoring photographs of it need this."""
-    corners, node = perturbation.corners(), run.perturbation
-    assert isinstance(node, PatchConfig)
-    return {
-        "schema": 2,
-        "pictures": [name.removesuffix(".png") for name in names],
-        "size": list(images.shape[2:]),
-        "texture": list(perturbation.texture_size or ()),
-        "width_mm": node.width_mm,
-        "id": patch_id(run),  # on the card of each arm, with the arm's name
-        "card": node.card,  # whether the attack saw the patch with its card
-        "fixed": not node.place,  # whether the patch lies in the scene where `quads` are
-        "quads": corners * (len(names) if len(corners) == 1 else 1),
-        "target": target,
-    }
 
 
 def sheet(images: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 from attacks.evaluation.clusters import by_cluster
 from attacks.evaluation.per_image import TAR
 from attacks.evaluation.ranking import votes
-from attacks.study.study import Parts
+from attacks.study.study import Study
 
 #: Random orders from which the chance of a vote is estimated, and the most rows that are permuted for them.
 DRAWS, PERMUTED = 4096, 512
@@ -24,7 +24,7 @@ class Level(NamedTuple):
 
 
 def levels(
-    parts: Parts, neighbours: int, views: int, impostors: Tensor | None, rates: Sequence[float]
+    study: Study, neighbours: int, views: int, impostors: Tensor | None, rates: Sequence[float]
 ) -> dict[str, Level]:
     """The level of every measure, by its name in a policy. A view is embedded at random where it has the embedding of
     another picture of the gallery: so the chance of a cosine is the `impostors`' (P,), and that of a shift is 0.
@@ -34,28 +34,28 @@ def levels(
         views: of each picture.
         rates: the false accept rates of the run.
     """
-    gallery, clusters = parts.gallery, parts.queries.clusters
+    gallery, clusters = study.gallery, study.queries.clusters
     identity = torch.arange(len(gallery)) if gallery.label_numbers is None else gallery.label_numbers
-    members = identity.bincount()[identity[parts.truth if parts.goal is None else parts.goal]].double()
-    hits = (members / len(gallery) - float(parts.goal is None)).abs()  # without a target, of all others
+    members = identity.bincount()[identity[study.truth if study.goal is None else study.goal]].double()
+    hits = (members / len(gallery) - float(study.goal is None)).abs()  # without a target, of all others
     success = Level(float(by_cluster(hits, clusters).mean()), 0, 1)
     pairs = torch.zeros(1) if impostors is None or not len(impostors) else impostors
     mean = float(pairs.mean())
-    highest = float(pairs.quantile(views / (views + 1))) if parts.goal is None else mean
+    highest = float(pairs.quantile(views / (views + 1))) if study.goal is None else mean
     cosines = {"cosine": mean, "cosine_p10": float(pairs.quantile(0.1)), "worst_cosine": highest, "goal_cosine": mean}
     result = {name: Level(chance, -1, 1) for name, chance in cosines.items()}
     result |= {f"{TAR}{rate:g}": Level(rate, 0, 1) for rate in rates}
     result |= {"success": success, "success_survived": success, "shift": Level(0, -2, 2)}
-    alone = gallery.alone(parts.truth)
-    kept = [i for i in range(len(parts.truth)) if alone is None or not alone[i]]
-    sizes = identity.bincount()[identity[parts.truth]].tolist()
+    alone = gallery.alone(study.truth)
+    kept = [i for i in range(len(study.truth)) if alone is None or not alone[i]]
+    sizes = identity.bincount()[identity[study.truth]].tolist()
     by_size = {sizes[i]: _ranked(len(gallery), sizes[i]) for i in kept}
     if alone is not None and neighbours:
-        rows = {sizes[i]: int(parts.truth[i]) for i in kept}
+        rows = {sizes[i]: int(study.truth[i]) for i in kept}
         by_size = {size: by_size[size] | {"knn": _vote(identity, row, neighbours)} for size, row in rows.items()}
     for name in next(iter(by_size.values()), {}):
         result[name] = _mean([by_size[sizes[i]][name] for i in kept], [clusters[i] for i in kept])
-    if parts.goal is not None:
+    if study.goal is not None:
         goals = [_ranked(len(gallery), count)["median_rank"] for count in members.int().tolist()]
         result["goal_rank"] = _mean(goals, clusters)
     return result

@@ -1,5 +1,6 @@
 """The contact sheet: views of one picture in every arm."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -8,8 +9,8 @@ from matplotlib.patches import Rectangle
 from torch import Tensor
 
 from attacks.data.images import to_bytes
-from attacks.experiment.batch import SAME
-from attacks.experiment.outcome import Outcome
+from attacks.evaluation.scores import Scores
+from attacks.experiment.bench import SAME, Bench
 from attacks.report.words import ARMS as NAMES
 from attacks.runtime.files import atomic
 from transforms.compose import view
@@ -21,35 +22,34 @@ SHOWN = 6
 LEFT, COLUMN, ROW, MARGIN = 0.3, 1.42, 1.64, 0.08
 
 
-def typical(outcome: Outcome) -> int:
+def typical(bench: Bench, scores: Mapping[str, Scores]) -> int:
     """The index of the judged picture with the median mean cosine under attack."""
-    rows = outcome.bench.parts.queries.judged
-    cosine = outcome.scores[SAME]["eot"].cosine[rows]
+    rows = bench.study.queries.judged
+    cosine = scores["eot"].cosine[rows]
     return rows[int(cosine.mean(1).argsort()[(len(cosine) - 1) // 2])]
 
 
-def contact_sheet(path: str | Path, outcome: Outcome) -> None:
+def contact_sheet(path: str | Path, bench: Bench, scores: Mapping[str, Scores]) -> None:
     """Save views of the typical picture, one row per arm: the file itself, then held-out views with their cosine to
     the clean embedding. The frame is red where the encoder retrieves another picture."""
-    picture, bench = typical(outcome), outcome.bench
-    parts, bank, exhibits = bench.parts, bench.banks[SAME], bench.exhibits.alone
+    picture, arms = typical(bench, scores), bench.study.arms
+    study, bank, exhibits = bench.study, bench.banks[SAME], bench.exhibits.alone
     u = bank.u[:SHOWN]
-    size = LEFT + (len(u) + 1) * COLUMN, len(outcome.arms) * ROW
+    size = LEFT + (len(u) + 1) * COLUMN, len(arms) * ROW
     figure = Figure(figsize=size, dpi=110)
     # A single axes, in inches: one for every picture takes three times as long.
     axis = figure.add_axes((0, 0, 1, 1), xlim=(0, size[0]), ylim=(size[1], 0))
     axis.set_axis_off()
-    direct = "the file" if parts.perturbation.texture_size is None else "head-on"
-    for row, arm in enumerate(outcome.arms):
+    direct = "the file" if study.perturbation.texture_size is None else "head-on"
+    for row, arm in enumerate(arms):
         axis.text(LEFT / 2, (row + 0.5) * ROW, NAMES[arm], fontsize=9, rotation=90, ha="center", va="center")
         _show(axis, (row, 0), exhibits.pictures(arm, [picture])[0], direct, "#888888")
         views = view(bank.transforms, scene_of(exhibits.shown(arm, [picture])), u).cpu()
-        scores = outcome.scores[SAME][arm]
         for column, (seen, cosine, nearest) in enumerate(
-            zip(views, scores.cosine[picture], scores.nearest[picture], strict=False), 1
+            zip(views, scores[arm].cosine[picture], scores[arm].nearest[picture], strict=False), 1
         ):
-            known = bool(parts.gallery.same(nearest, parts.truth[picture]))
-            aimed = parts.goal is not None and bool(parts.gallery.same(nearest, parts.goal[picture]))
+            known = bool(study.gallery.same(nearest, study.truth[picture]))
+            aimed = study.goal is not None and bool(study.gallery.same(nearest, study.goal[picture]))
             note = "" if known else "  the target" if aimed else "  not known"
             _show(axis, (row, column), seen, f"{cosine:.2f}{note}", "#2f855a" if known else "#c53030")
     with atomic(path) as temporary:

@@ -10,10 +10,10 @@ import hashlib
 import json
 import platform
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, is_dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -28,7 +28,6 @@ from attacks.eot.batching import in_parts
 from attacks.evaluation.classes import Classes
 from attacks.evaluation.ranking import Rows
 from attacks.runtime.files import write_bytes
-from attacks.schema.validate import Run
 
 #: The most pictures of a block: few enough for any encoder, whatever chunk the engine measured.
 BLOCK = Decision().chunk
@@ -180,27 +179,30 @@ def _sha256(tensor: Tensor) -> str:
     return hashlib.sha256(plain).hexdigest()
 
 
-def cache_of(run: Run, encoder: nn.Module, decision: Decision, device: torch.device) -> Cache | None:
-    """The configured cache for an encoder and an engine decision; None without `data.cache`.
+def cache_of(
+    folder: str | None, encoder: nn.Module, identity: Mapping[str, Any], like: Tensor, decision: Decision
+) -> Cache | None:
+    """The cache in a folder for an encoder with its `identity`, pictures `like` one (1,3,H,W), and a decision of the
+    engine; None without a folder.
 
     Its recipe digests everything the embeddings depend on: the encoder's configuration, weights and modules with
     their settings (preprocessing, read-out, defences), the engine decision, and the device. What has no name (the
     code of a plugin, another release of a library) shows in the embeddings of two pictures of noise, which are part
     of the digest; these two passes are not counted.
     """
-    folder, size = getattr(run.data, "cache", None), run.data.size
     if folder is None:
         return None
-    noise = torch.rand(2, 3, size, size, generator=torch.Generator().manual_seed(0))
+    device, size = like.device, like.shape[2:]
+    noise = torch.rand(2, 3, *size, generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
         answer: Tensor = encoder(noise.to(device))
     ingredients = {
-        "node": asdict(run.encoder),
+        "encoder": identity,
         "weights": fingerprint(encoder),
         "modules": [f"{name} {_settings(module)}" for name, module in encoder.named_modules()],
         "run": {key: value for key, value in decision.to_dict().items() if key != "chunk"},
         "answer": [str(answer.dtype), list(answer.shape), _sha256(answer.cpu())],
-        "size": size,
+        "size": list(size),
         "torch": torch.__version__,
         "device": torch.cuda.get_device_name(device) if device.type == "cuda" else _processor(),
     }

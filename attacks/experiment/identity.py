@@ -16,7 +16,7 @@ from attacks.evaluation.classes import Classes
 from attacks.runtime.distributed import World
 from attacks.runtime.files import sha256
 from attacks.schema.validate import Run
-from attacks.study.study import Parts
+from attacks.study.study import Study
 
 #: Prefixes of configuration keys that may differ when a run goes on.
 FREE = ("show.", "tracker.", "checkpoint.", "data.cache.", "workers.", "shard.", "overwrite.")
@@ -31,26 +31,26 @@ Identity = dict[str, str]
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def identity(run: Run, parts: Parts, decision: Decision, world: World, versions: Mapping[str, str]) -> Identity:
+def identity(run: Run, study: Study, decision: Decision, world: World, versions: Mapping[str, str]) -> Identity:
     """What the numbers depend on: the configuration and the files that it names, the code, libraries, the weights of
     the encoder and of a surrogate, the engine's decision, pictures and gallery, and the number of processes. Values
     and digests by name."""
-    pixels = (parts.queries.images * 255).round().to(torch.uint8).contiguous()
-    groups = (parts.truth, parts.goal, parts.gallery.label_numbers, parts.gallery.cluster_numbers)
+    pixels = (study.queries.images * 255).round().to(torch.uint8).contiguous()
+    groups = (study.truth, study.goal, study.gallery.label_numbers, study.gallery.cluster_numbers)
     right = [None if rows is None else rows.tolist() for rows in groups]
-    gallery = parts.gallery.names if isinstance(parts.gallery, Classes) else parts.gallery.content
+    gallery = study.gallery.names if isinstance(study.gallery, Classes) else study.gallery.content
     leaves = [(name, value) for name, value in _leaves(asdict(run)) if not f"{name}.".startswith(NO_MATTER)]
-    surrogate = getattr(parts.optimiser, "surrogate", None)
+    surrogate = getattr(study.optimiser, "surrogate", None)
     return {
         **{name: json.dumps(value, default=str) for name, value in leaves},
         **{f"the file of {name}": sha256(value) for name, value in leaves if _is_file(value)},
         **{f"engine.{name}": str(value) for name, value in decision.to_dict().items()},
         **{f"the version of {name}": version for name, version in versions.items()},
         "the code of attacks and transforms": sources(),
-        "the encoder's weights": fingerprint(parts.encoder),
+        "the encoder's weights": fingerprint(study.encoder),
         **({} if surrogate is None else {"the surrogate's weights": fingerprint(surrogate)}),
-        "the pictures' names": _digest(parts.queries.names),
-        "the pictures' clusters": _digest(parts.queries.clusters),
+        "the pictures' names": _digest(study.queries.names),
+        "the pictures' clusters": _digest(study.queries.clusters),
         "the pictures": hashlib.sha256(pixels.numpy().data).hexdigest(),
         "the gallery": _digest(gallery),
         "what is right": _digest(right),

@@ -4,7 +4,7 @@ import shutil
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,21 +19,24 @@ from attacks.encoders.engine import describe
 from attacks.encoders.layers import layer_listing
 from attacks.eot.batching import memory_told
 from attacks.eot.faults import NotFinite, fault
-from attacks.evaluation.drift import summary
+from attacks.evaluation.drift import line as drift_line
+from attacks.evaluation.sanity.check import Sanity, skipped
 from attacks.evaluation.sanity.check import table as sanity_table
 from attacks.experiment.artefact_list import CHECKPOINT, duplicates_of, finish
-from attacks.experiment.batch import BatchResult, Bench
+from attacks.experiment.bench import Bench, bench_of
 from attacks.experiment.directory import finished, interrupted, refuse_overrides
-from attacks.experiment.experiment import Session, Setup, gathered, outcome_of, set_up
 from attacks.experiment.identity import refuse_other_command
-from attacks.experiment.outcome import Outcome
-from attacks.experiment.preparation import Prepared, prepare, prepared_again
+from attacks.experiment.preparation import Prepared, cache_folder, prepare, prepared_again
 from attacks.experiment.required import keep, refuse_changed, settled
-from attacks.experiment.results import comparison_lines, encoder_line, headline, metrics, rows_of, table
-from attacks.experiment.sections import Sections, sections
+from attacks.experiment.results import Facts, comparison_lines, encoder_line, headline, metrics, rows_of, table
+from attacks.experiment.sections.drift import result_of as drift_rows
+from attacks.experiment.sections.registry import Sections, measured
+from attacks.experiment.sections.section import everything
 from attacks.experiment.states import Entry, entered
+from attacks.experiment.unit import Failure, UnitResult, joined_units
 from attacks.experiment.units import Elsewhere, Execute, here, tables, work
-from attacks.experiment.workers import Place, cluster, processes
+from attacks.experiment.view_scores import view_scores, write_results
+from attacks.experiment.workers import Site, cluster, processes
 from attacks.gate.verdict import verdict_text
 from attacks.report.comparison import ComparedRuns, own_page, write_page
 from attacks.report.facts import gallery, legend
@@ -54,6 +57,9 @@ from attacks.study.data import data
 from attacks.study.encoder import subject
 from attacks.study.objective import watched
 from attacks.study.pipeline import viewed
+
+#: Why a run has no sanity checks although they were configured.
+UNCHECKED = "they are made with the first picture, and that has failed"
 
 
 def job(
@@ -131,36 +137,40 @@ def _worked(prepared: Prepared, out: Path, entry: Entry | None) -> dict[str, Any
         raise ValueError(f"`{out}`: another process is at work there, and those of torchrun join none")
     if entry is not None:
         _begin(out, prepared, entry)
-    checkpoint = prepared.checkpoint(out)
-    with ledger_at(prepared.parts.encoder, out / LEDGER), Trackers() as trackers:
+    study = prepared.study
+    with ledger_at(study.encoder, out / LEDGER), Trackers() as trackers:
         try:
             if entry is not None:
                 _follow(trackers, prepared, out, entry)
-            with watched(prepared.parts.encoder, run.objective) as encoder, memory_told():
-                session = Session(world, out, checkpoint, lambda line: log_step(trackers, line, line.batch))
-                setup = set_up(run, prepared.parts, encoder, prepared.choice.decision, session)
-                enough = None if run.evaluate.most is None else partial(_enough, setup)
-                done = work(setup.bench, _executor(prepared, setup.bench), shard(run.shard), enough)
+            with watched(study.encoder, study.objective) as encoder, memory_told():
+                place = prepared.place(out, lambda line: log_step(trackers, line, line.batch))
+                bench = bench_of(study, encoder, prepared.choice.decision, place)
+                enough = None if study.evaluate.most is None else partial(_enough, bench)
+                done = work(bench, _executor(prepared, bench), shard(run.shard), enough)
                 if (asked := black_box(encoder)) is not None:
                     asked.confirm()
                 with nullcontext() if world.size > 1 else tables(out / CHECKPOINT, trackers.close):
-                    content, outcome = _tables(prepared, outcome_of(setup, *done), out, trackers)
+                    content, sanity = _tables(prepared, bench, *done, trackers)
         except (Elsewhere, OSError) as error:
-            return _ended(error, checkpoint.folder, out, world)
+            return _ended(error, out / CHECKPOINT, out, world)
         except NotFinite as error:  # not of one picture: several processes, a shared delta, a section
             if world.first and error.path is None:
                 fault.write(out, error)
             raise
     if world.first:
-        _print(out, content, outcome)
+        _print(out, content, sanity)
     return content
 
 
-def _enough(setup: Setup, results: Sequence[BatchResult], done: int) -> bool:
+def _enough(bench: Bench, results: Sequence[UnitResult], done: int) -> bool:
     """Whether the results of the first `done` pictures, where they are whole clusters, decide the policy."""
-    bench, clusters = setup.bench, setup.bench.parts.queries.clusters
+    clusters = bench.study.queries.clusters
     whole = done == len(clusters) or clusters[done] != clusters[done - 1]
-    return whole and settled(bench.run, bench.exhibits.out, rows_of(gathered(setup, results)))
+    if not whole:
+        return False
+    result = joined_units(results, bench.study.perturbation.shared)
+    bench = bench.only(result.rows)
+    return settled(bench.exhibits.out, rows_of(bench, view_scores(bench, result)))
 
 
 def _executor(prepared: Prepared, bench: Bench) -> Execute:
@@ -171,17 +181,17 @@ def _executor(prepared: Prepared, bench: Bench) -> Execute:
         return here(bench)
     if prepared.world.size > 1:
         raise ValueError(f"`workers` must be 1 with torchrun, whose processes share each step; got {run.workers}")
-    place = Place(str(bench.exhibits.out), getattr(run.encoder, "model", None), getattr(run.data, "cache", None))
-    return cluster(place, torch.get_num_threads()) if count is None else processes(place, count)
+    site = Site(str(bench.exhibits.out), getattr(run.encoder, "model", None), cache_folder(run))
+    return cluster(site, torch.get_num_threads()) if count is None else processes(site, count)
 
 
-def _ended(error: Exception, checkpoint: Path | None, out: Path, world: World) -> dict[str, Any]:
+def _ended(error: Exception, checkpoint: Path, out: Path, world: World) -> dict[str, Any]:
     """Nothing, where another process has the rest of the work. Raises any other error."""
     ended = finished(out)
     if isinstance(error, OSError) and not ended:
         raise error
     if world.first:
-        if ended and checkpoint is not None:  # the other one has removed it, and this one may have made it again
+        if ended:  # the other one has removed it, and this one may have made it again
             shutil.rmtree(checkpoint, ignore_errors=True)
         reason = error if isinstance(error, Elsewhere) else "another process has made the tables"
         print(f"note: {out}: {reason}", file=sys.stderr)
@@ -191,7 +201,7 @@ def _ended(error: Exception, checkpoint: Path | None, out: Path, world: World) -
 def _begin(out: Path, prepared: Prepared, entry: Entry) -> None:
     """Prepare a run directory before anything is attacked."""
     if not entry.begun:
-        for note in (*prepared.parts.queries.notes, *describe(prepared.choice)):
+        for note in (*prepared.study.queries.notes, *describe(prepared.choice)):
             print(f"note: {note}", file=sys.stderr)
         keep(prepared.run, out)
         write_json(out / "manifest.json", prepared.manifest)  # a directory with it can be resumed
@@ -245,42 +255,57 @@ def show(run: Run) -> None:
         print(listing)
 
 
-def _tables(prepared: Prepared, outcome: Outcome, out: Path, trackers: Trackers) -> tuple[dict[str, Any], Outcome]:
-    """The content of metrics.json, after all tables and figures are written."""
-    extras = sections(outcome)
-    prepared.world.meet()  # the checkpoint is deleted next, and the others may still read it
-    record = prepared.manifest
-    content, rows = metrics(prepared.run, outcome.bench.parts, outcome, extras, record["preset"])
+def _tables(
+    prepared: Prepared, bench: Bench, results: Sequence[UnitResult], failed: Sequence[Failure], trackers: Trackers
+) -> tuple[dict[str, Any], Sanity | None]:
+    """The content of metrics.json and the sanity checks, after all tables and figures are written."""
+    out, left = (
+        bench.exhibits.out,
+        len(bench.study.queries) - sum(len(result.rows) for result in results) - len(failed),
+    )
+    result = joined_units(results, bench.study.perturbation.shared)
+    bench = bench.only(result.rows)
+    bench, scores = replace(bench, costs=bench.costs | result.costs), view_scores(bench, result)
     if prepared.world.first:
-        _write(out, content, rows, record, outcome, extras)
+        write_results(bench, result, scores)
+    given = {} if result.drift is None else {"drift": drift_rows(result.drift, everything(bench))}
+    extras = measured(bench, given)
+    prepared.world.meet()  # the checkpoint is deleted next, and the others may still read it
+    sanity = result.sanity
+    if sanity is None and bench.study.sanity.pictures:
+        sanity = Sanity((skipped("all", UNCHECKED),), {"forward": 0, "backward": 0, "seconds": 0.0})
+    facts = Facts(
+        bench.costs | extras.costs,
+        bench.cached,
+        [failure._asdict() for failure in failed],
+        extras.failed,
+        list(result.fell_back),
+        left,
+        None if sanity is None else sanity.to_dict(),
+    )
+    record, contents = prepared.manifest, {name: extras.content(name) for name in extras.sections}
+    content, rows = metrics(bench, scores, result.budget, facts, contents, record["preset"])
+    if prepared.world.first:
+        _write_tables(bench, rows, extras)
+        from attacks.experiment.drawings import draw
+
+        draw(bench, content, record, scores, extras)
         with trackers.ending(partial(_started, prepared, out), out / CHECKPOINT, out) as last:
             log_end(last, content, out)
         clean(out)  # temporary files of a process that shared the run and was killed
         finish(out, record, content)  # metrics.json is written last: a directory with it is finished
         shutil.rmtree(out / CHECKPOINT, ignore_errors=True)
-    return content, outcome
+    return content, sanity
 
 
-def _write(
-    out: Path,
-    content: dict[str, Any],
-    rows: list[dict[str, object]],
-    record: dict[str, Any],
-    outcome: Outcome,
-    extras: Sections,
-) -> None:
-    from attacks.experiment.drawings import draw
-
-    write_rows(out / "per_image.csv", rows)
-    drift = outcome.drift
-    tables = extras.rows() | ({} if drift is None else {"drift": drift.rows(outcome.bench.parts.queries.names)})
-    tables |= {"duplicates": found} if (found := duplicates_of(outcome.bench.parts)) else {}
+def _write_tables(bench: Bench, rows: list[dict[str, object]], extras: Sections) -> None:
+    tables = {"per_image": rows} | {name: result.rows for name, result in extras.results.items()}
+    tables |= {"duplicates": pairs} if (pairs := duplicates_of(bench.study)) else {}
     for name, table_rows in tables.items():
-        write_rows(out / f"{name}.csv", table_rows)
-    draw(out, content, record, outcome, extras)
+        write_rows(bench.exhibits.out / f"{name}.csv", table_rows)
 
 
-def _print(out: Path, content: dict[str, Any], outcome: Outcome) -> None:
+def _print(out: Path, content: dict[str, Any], sanity: Sanity | None) -> None:
     if content["gate"] is not None:
         print(verdict_text(content["gate"]))
     print(headline(content))
@@ -291,10 +316,10 @@ def _print(out: Path, content: dict[str, Any], outcome: Outcome) -> None:
     print(legend(content))
     for line in comparison_lines(content):
         print(line)
-    if outcome.drift is not None:
-        print(summary(content["drift"]))
-    if outcome.sanity is not None:
-        print(sanity_table(outcome.sanity))
+    if content["drift"] is not None:
+        print(drift_line(content["drift"]))
+    if sanity is not None:
+        print(sanity_table(sanity))
     print(encoder_line(content))
     print(f"report: {out / 'report.html'}")
     print(f"record: sha256 {content['files']} (viewproof verify {out} checks it)")

@@ -9,12 +9,11 @@ from typing import Any
 
 import torch
 
-from attacks.encoders.description import identity
 from attacks.encoders.engine import Choice
 from attacks.evaluation.comparisons import declaration
 from attacks.runtime.distributed import World
 from attacks.schema.validate import Run
-from attacks.study.study import Parts
+from attacks.study.study import Study
 
 #: Of manifest.json and metrics.json.
 SCHEMA = 5
@@ -26,7 +25,7 @@ LIBRARIES = ("opencv-python-headless", "timm", "open_clip_torch", "transformers"
 
 
 def manifest(
-    run: Run, parts: Parts, preset: str, overrides: list[str], choice: Choice, world: World
+    run: Run, study: Study, preset: str, overrides: list[str], choice: Choice, world: World
 ) -> dict[str, Any]:
     """The content of manifest.json, which reproduces the run. `engine.settings` are overrides that repeat the
     engine's decision without measuring."""
@@ -35,9 +34,9 @@ def manifest(
         "preset": preset,
         "overrides": overrides,
         "seed": run.seed,
-        "primary": declaration(run.evaluate.primary, parts.queries.sides),
+        "primary": declaration(run.evaluate.primary, study.queries.sides),
         "config": asdict(run),
-        "device": torch.cuda.get_device_name(parts.device) if parts.device.type == "cuda" else str(parts.device),
+        "device": torch.cuda.get_device_name(study.device) if study.device.type == "cuda" else str(study.device),
         "threads": torch.get_num_threads(),
         "processes": world.size,
         "engine": {
@@ -45,13 +44,13 @@ def manifest(
             "settings": choice.decision.settings(),
             "measurements": [measurement.to_dict() for measurement in choice.measurements],
         },
-        "encoder": identity(run.encoder, parts.encoder, parts.transforms),
+        "encoder": study.identity,
         "git": revision(),
         "python": platform.python_version(),
         "platform": platform.platform(),
         "versions": {name: version_of(name) for name in (*PACKAGES, *DRAWING)}
         | {name: installed for name in LIBRARIES if (installed := version_of(name)) is not None},
-        "notes": list(parts.queries.notes),
+        "notes": list(study.queries.notes),
     }
 
 

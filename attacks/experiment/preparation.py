@@ -11,17 +11,20 @@ from torch import nn
 
 from attacks.encoders.engine import Choice, keep_freed_memory
 from attacks.experiment.artefact_list import CHECKPOINT, planned
-from attacks.experiment.configured_slices import check
+from attacks.experiment.bench import Place
 from attacks.experiment.directory import Earlier
+from attacks.experiment.embeddings import cache_of
 from attacks.experiment.identity import identity, key_of, refuse_other
 from attacks.experiment.manifest import manifest
 from attacks.experiment.required import refuse_lacking, refuse_unfit
+from attacks.experiment.sections.registry import check, sections_of
 from attacks.experiment.tuning import decide
 from attacks.runtime.checkpoint import Checkpoint
 from attacks.runtime.distributed import World
 from attacks.schema.validate import Run
+from attacks.solvers.trace import Trace
 from attacks.study.assembly import build
-from attacks.study.study import Parts
+from attacks.study.study import Study
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,16 +32,19 @@ class Prepared:
     """A run that can begin, with the content of its manifest.json."""
 
     run: Run
-    parts: Parts
+    study: Study
     choice: Choice
     manifest: dict[str, Any]
     world: World
 
-    def checkpoint(self, out: Path) -> Checkpoint:
-        """Its checkpoint in the directory `out`."""
-        pace = self.run.checkpoint
-        key = key_of(self.manifest["identity"])
-        return Checkpoint(out / CHECKPOINT, key, pace.seconds, pace.steps, self.world, self.parts.device)
+    def place(self, out: Path, follow: Callable[[Trace], None] | None = None) -> Place:
+        """Where it runs: in the directory `out`."""
+        study = self.study
+        like = study.queries.images[:1].to(study.device)
+        pace, key = self.run.checkpoint, key_of(self.manifest["identity"])
+        checkpoint = Checkpoint(out / CHECKPOINT, key, pace.seconds, pace.steps, self.world, study.device)
+        cache = cache_of(cache_folder(self.run), study.encoder, study.identity, like, self.choice.decision.exact)
+        return Place(out, self.world, checkpoint, cache, follow)
 
 
 def prepare(
@@ -65,14 +71,20 @@ def prepare(
     refuse_unfit(run)
     _deterministic()
     keep_freed_memory()
-    parts = build(run, module, pipeline)
-    check(run, parts)
-    refuse_lacking(run, parts)
-    choice = decide(run, parts, world)
-    record = manifest(run, parts, preset, overrides, choice, world)
-    record["artefacts"] = planned(run, parts)
-    record["identity"] = identity(run, parts, choice.decision, world, record["versions"])
-    return Prepared(run, parts, choice, record, world)
+    study = build(run, module, pipeline)
+    check(study)
+    refuse_lacking(run.require, study)
+    choice = decide(run.engine, study, world, cache_folder(run))
+    record = manifest(run, study, preset, overrides, choice, world)
+    record["artefacts"] = planned(study, sections_of(study), run.require is not None)
+    record["identity"] = identity(run, study, choice.decision, world, record["versions"])
+    return Prepared(run, study, choice, record, world)
+
+
+def cache_folder(run: Run) -> str | None:
+    """The folder of `data.cache`, if it is configured."""
+    folder: str | None = getattr(run.data, "cache", None)
+    return folder
 
 
 def prepared_again(previous: Earlier, run: Run, world: World, module: nn.Module | None = None) -> Prepared:

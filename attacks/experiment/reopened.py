@@ -1,18 +1,19 @@
 """A finished run opened again: its encoder, pictures, gallery and views, and its files."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
 from attacks.encoders.description import MODULE
 from attacks.encoders.engine import Decision
 from attacks.experiment.artefact_list import differences
-from attacks.experiment.batch import Bench
+from attacks.experiment.bench import Bench, Place, bench_of
 from attacks.experiment.directory import opened, refuse_program
-from attacks.experiment.experiment import bench_of, narrowed
-from attacks.runtime.distributed import ALONE
 from attacks.runtime.folders import refuse_links
 from attacks.study.assembly import build
+from attacks.study.study import Study
 
 
 def reopened(
@@ -37,8 +38,12 @@ def reopened(
         raise ValueError("`encoder` was a module in memory, which no directory holds")
     refuse_program(run, program, f"--encoder-code {getattr(run.encoder, 'model', None)}")
     run.engine.device = device or run.engine.device
-    made = build(run, module)
-    full = Decision.from_dict(previous.manifest["engine"]["decision"]).exact
-    everyone, _, _ = bench_of(run, made, made.encoder, full, ALONE, folder)
+    study = build(run, module)
+    exact = Decision.from_dict(previous.manifest["engine"]["decision"]).exact
+    return bench_of(study, study.encoder, exact, Place(folder)).only(rows_in(study, content))
+
+
+def rows_in(study: Study, content: Mapping[str, Any]) -> list[int]:
+    """The pictures of a study that are in the tables of its run, by the `content` of metrics.json."""
     gone = {failure["picture"] for failure in content["failed"]}
-    return narrowed(everyone, [row for row in range(len(made.queries) - content["left"]) if row not in gone])
+    return [row for row in range(len(study.queries) - content["left"]) if row not in gone]

@@ -21,16 +21,13 @@ from attacks.eot.faults import read
 from attacks.eot.faults.locate import Query, one_view
 from attacks.eot.faults.trace import Line, traced
 from attacks.eot.problem import Problem
-from attacks.experiment.batch import Unit, part_of
 from attacks.experiment.directory import Earlier, earlier, opened, refuse_program
 from attacks.experiment.embeddings import embedded
-from attacks.experiment.units import unit_size
+from attacks.experiment.unit import Unit
 from attacks.objectives.aim import Known
-from attacks.schema import groups
-from attacks.schema.validate import Run
 from attacks.study.assembly import build
 from attacks.study.objective import aim, wants_gallery, watched
-from attacks.study.study import Parts
+from attacks.study.study import Study
 from transforms.draws import stream
 
 
@@ -88,17 +85,17 @@ def of_run(folder: Path, named: Named, where: str = "auto", program: str | None 
     run.engine.device = where
     if getattr(run.data, "cache", None) is not None:
         run.data.cache = None  # a replay writes nothing there
-    parts = build(run)
-    _refuse(run, parts, named)
-    if not 0 <= named.picture < len(parts.queries):
-        raise ValueError(f"`--picture` must be one of 0 to {len(parts.queries) - 1}; got {named.picture}")
+    study = build(run)
+    _refuse(study, named)
+    if not 0 <= named.picture < len(study.queries):
+        raise ValueError(f"`--picture` must be one of 0 to {len(study.queries) - 1}; got {named.picture}")
     failed = {each["picture"] for each in opened(folder)[1]["failed"]}
-    delta = _saved(folder, parts, named.picture, failed).to(parts.device)
-    u = _points(run, parts, named)
-    own = part_of(parts, [named.picture])
-    images = own.queries.images.to(parts.device)
-    with watched(parts.encoder, run.objective) as module:
-        goal = aim(run.objective, _known(run, own, images), module, own.transforms, run.seed)
+    delta = _saved(folder, study, named.picture, failed).to(study.device)
+    u = _points(study, named)
+    own = study.only([named.picture])
+    images = own.queries.images.to(study.device)
+    with watched(study.encoder, study.objective) as module:
+        goal = aim(own.objective, _known(own, images), module, own.transforms, own.seed)
         problem = Problem(images, goal.anchor, _prepared(module, previous), goal.objective, own.perturbation)
         with torch.no_grad():
             view = one_view(Query(problem, own.transforms, delta, u, torch.zeros(1)), 0, 0)
@@ -112,9 +109,9 @@ def of_run(folder: Path, named: Named, where: str = "auto", program: str | None 
     )
 
 
-def _refuse(run: Run, parts: Parts, named: Named) -> None:
-    attack, views = run.attack, parts.views
-    if isinstance(attack, groups.SuiteConfig):
+def _refuse(study: Study, named: Named) -> None:
+    attack, views = study.attack, study.views
+    if attack.nearest is not None:
         raise ValueError("`attack=suite` is several attacks; only the views of a single one can be made again")
     if attack.adversary is not None:
         raise ValueError("`attack.adversary` has chosen the views by a perturbation that is not kept")
@@ -127,30 +124,30 @@ def _refuse(run: Run, parts: Parts, named: Named) -> None:
             f"`--step` must be one of 0 to {views.steps - 1} (of the first start, if there were several); got "
             f"{named.step}"
         )
-    most = views.each if views.adaptive is None else views.gradients
+    most = views.per_step if views.adaptive is None else views.gradients
     if not 0 <= named.view < most:
         raise ValueError(f"`--view` must be one of 0 to {most - 1}; got {named.view}")
 
 
-def _points(run: Run, parts: Parts, named: Named) -> Tensor:
+def _points(study: Study, named: Named) -> Tensor:
     """The coordinates (1,dims) of a view, as `attacks.solvers.loop` draws them."""
-    shared, rows, size = parts.perturbation.shared, parts.queries.attacked, unit_size(parts, run.evaluate.batch)
+    shared, rows, size = study.perturbation.shared, study.queries.attacked, study.unit_size
     if named.picture not in rows:
         raise ValueError(f"`--picture` {named.picture} is held out: the attack has made no view of it; name another")
     number = named.picture // size
-    unit = Unit(number * size, min((number + 1) * size, len(parts.queries)), number)
-    eot, own = EOT(parts.transforms, parts.draws, views=parts.views.each), None
+    unit = Unit(number * size, min((number + 1) * size, len(study.queries)), number)
+    eot, own = EOT(study.transforms, study.draws, views=study.views.per_step), None
     block, view = divmod(named.view, eot.views)  # of a step; or of the run, whose blocks are all equal
     if shared:
         own = len(rows)
-    if parts.optimiser.gradient_free:
+    if study.optimiser.gradient_free:
         block, own = -named.step, None
-    seed = stream(stream(unit.seed(run.seed), "eot"), "attack")
-    points = eot.points(seed, named.step + block, parts.queries.images.to(parts.device), pictures=own)
+    seed = stream(stream(unit.seed(study.seed), "eot"), "attack")
+    points = eot.points(seed, named.step + block, study.queries.images.to(study.device), pictures=own)
     return (points if own is None else points[rows.index(named.picture)])[view, None]
 
 
-def _saved(folder: Path, parts: Parts, picture: int, failed: Set[int]) -> Tensor:
+def _saved(folder: Path, study: Study, picture: int, failed: Set[int]) -> Tensor:
     """The saved perturbation (1,...) of a picture. Pictures that failed have none."""
     if picture in failed:
         raise ValueError(f"picture {picture} failed in this run, so it has no perturbation; name another `--picture`")
@@ -159,9 +156,9 @@ def _saved(folder: Path, parts: Parts, picture: int, failed: Set[int]) -> Tensor
         deltas = load_file(path)["eot"]
     except (SafetensorError, OSError, KeyError) as error:
         raise ValueError(f"`{path}` cannot be read ({error}): restore the file, or make the run again") from None
-    if parts.perturbation.texture_size is not None:  # one for all pictures
+    if study.perturbation.texture_size is not None:  # one for all pictures
         return deltas
-    rows = [each for each in range(len(parts.queries)) if each not in failed]
+    rows = [each for each in range(len(study.queries)) if each not in failed]
     if len(deltas) != len(rows):
         raise ValueError(
             f"`{path}` holds {len(deltas)} perturbations, not {len(rows)}: restore the file, or make the run again"
@@ -169,12 +166,12 @@ def _saved(folder: Path, parts: Parts, picture: int, failed: Set[int]) -> Tensor
     return deltas[rows.index(picture), None]
 
 
-def _known(run: Run, own_parts: Parts, images: Tensor) -> Known:
+def _known(study: Study, images: Tensor) -> Known:
     """The data of one picture; the gallery is embedded only if the objective needs it."""
     with torch.no_grad():
-        own: Any = own_parts.encoder(images)
-    if not wants_gallery(run.objective):
+        own: Any = study.encoder(images)
+    if not wants_gallery(study.objective):
         return Known(images, own, own, torch.zeros(1, dtype=torch.long, device=own.device), None)
-    rows = embedded(own_parts.gallery, own_parts.encoder, own_parts.device, Decision().chunk).rows
+    rows = embedded(study.gallery, study.encoder, study.device, Decision().chunk).rows
     assert isinstance(rows, Tensor)  # see `check_gallery`
-    return Known(images, own, rows, own_parts.truth, own_parts.goal, own_parts.gallery.label_numbers)
+    return Known(images, own, rows, study.truth, study.goal, study.gallery.label_numbers)

@@ -7,10 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from attacks.data.gallery import Gallery
-from attacks.encoders.description import identity
 from attacks.evaluation.per_image import MEANS, RETRIEVED, SHARES, TAR, Row
 from attacks.evaluation.retrieval_metrics import rates
-from attacks.experiment.batch import arms_of
 from attacks.gate.decide import decide, decided_row
 from attacks.gate.policy import (
     BANKS,
@@ -23,7 +21,7 @@ from attacks.gate.policy import (
 )
 from attacks.runtime.files import sha256
 from attacks.schema.validate import Run
-from attacks.study.study import Parts
+from attacks.study.study import Study
 
 
 def refuse_unfit(run: Run) -> None:
@@ -51,25 +49,25 @@ def refuse_unfit(run: Run) -> None:
             raise ValueError(f"`evaluate.most` needs a fitting `{key}`, because {why}; got {key}={value}")
 
 
-def refuse_lacking(run: Run, parts: Parts) -> None:
+def refuse_lacking(file: str | None, study: Study) -> None:
     """Raise ValueError for a policy about another encoder, or about what a run of these parts will not have. Before
     anything is attacked, too."""
-    if run.require is None:
+    if file is None:
         return
-    policy = read_policy(run.require)
-    refuse_other_encoder(policy, identity(run.encoder, parts.encoder, parts.transforms))
-    banks = BANKS if run.evaluate.wide != 1 else BANKS[:1]
-    known = {"arm": arms_of(run, parts), "bank": banks, "measure": _measures(parts)}
+    policy = read_policy(file)
+    refuse_other_encoder(policy, study.identity)
+    banks = BANKS if study.evaluate.wide != 1 else BANKS[:1]
+    offers = {"arm": study.arms, "bank": banks, "measure": _measures(study)}
     for row in policy.requirements:
-        for key, values in known.items():
+        for key, values in offers.items():
             if (value := getattr(row, key)) not in values:
                 raise ValueError(f"`{row}`: the run has no {key} {value}; it has {', '.join(values)}")
 
 
-def _measures(parts: Parts) -> list[str]:
+def _measures(study: Study) -> list[str]:
     """The measures that the tables of a run of these parts will have."""
-    gallery, lacking = parts.gallery, set() if parts.goal is not None else {"goal_cosine"}
-    alone = gallery.alone(parts.truth)
+    gallery, lacking = study.gallery, set() if study.goal is not None else {"goal_cosine"}
+    alone = gallery.alone(study.truth)
     if alone is None:
         lacking.add("knn")
     elif bool(alone.all()):
@@ -92,22 +90,21 @@ def refuse_changed(run: Run, out: Path) -> None:
         raise ValueError(f"`require={run.require}` has changed since the run in {out} began: start a new run")
 
 
-def verdict_of(run: Run, out: Path, content: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, Any] | None:
+def verdict_of(study: Study, out: Path, content: Mapping[str, Any], rows: Sequence[Row]) -> dict[str, Any] | None:
     """The section `gate` of metrics.json, from the policy in the run directory `out`; None without one.
 
-    Raises ValueError where the run is of another encoder or threat, or lacks a measure."""
-    if run.require is None:
+    Raises ValueError where the run is of another encoder, or lacks a measure."""
+    if not (out / POLICY).exists():
         return None
     policy = read_policy(out / POLICY)
     refuse_other_encoder(policy, content["encoder"])
-    refuse_other_threat(policy, asdict(run))
-    return decide(policy, out.name, content, rows, run.evaluate.most is not None).as_dict()
+    return decide(policy, out.name, content, rows, study.evaluate.most is not None).as_dict()
 
 
-def settled(run: Run, out: Path, rows: Sequence[Row]) -> bool:
+def settled(out: Path, rows: Sequence[Row]) -> bool:
     """Whether the rows so far, of whole clusters, decide every requirement of the policy in `out`."""
     policy = read_policy(out / POLICY)
-    return run.evaluate.most is not None and all(_settled(each, rows) for each in policy.requirements)
+    return all(_settled(requirement, rows) for requirement in policy.requirements)
 
 
 def _settled(requirement: Requirement, rows: Sequence[Row]) -> bool:

@@ -13,15 +13,14 @@ from attacks.encoders.engine.tuner import choose
 from attacks.encoders.tree import Encoder
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import Problem
-from attacks.experiment.batch import part_of
 from attacks.experiment.directory import read_json
 from attacks.experiment.embeddings import BLOCK, cache_of, embedded
 from attacks.objectives.aim import Known
 from attacks.runtime.distributed import World
-from attacks.schema.validate import Run
+from attacks.schema.groups import EngineConfig
 from attacks.study.data import hidden
 from attacks.study.objective import aim, wants_gallery, watched
-from attacks.study.study import Parts
+from attacks.study.study import Study
 from transforms.draws import stream
 
 #: The approximate number of views of a measurement, on a CPU and on CUDA.
@@ -31,29 +30,29 @@ ROWS = (32, 256)
 VIEWS = 4
 
 
-def decide(run: Run, parts: Parts, world: World) -> Choice:
+def decide(node: EngineConfig, study: Study, world: World, cache: str | None) -> Choice:
     """The engine's decision for a run, the same on every process of `world`: the first one measures.
 
     Raises ValueError or FileNotFoundError for a setting that does not exist.
     """
-    requested = {name: getattr(run.engine, name) for name in SETTINGS}
+    requested = {name: getattr(node, name) for name in SETTINGS}
     given = {name: value for name, value in requested.items() if value != "auto"}
     try:
         decision = Decision(**given)
     except ValueError as error:
         raise ValueError(f"`engine.{str(error).removeprefix('`')}") from None
-    if run.engine.reuse is not None:
-        decision = earlier(run.engine.reuse)
-        if run.engine.name == "auto" and not given.items() <= decision.to_dict().items():
+    if node.reuse is not None:
+        decision = earlier(node.reuse)
+        if node.name == "auto" and not given.items() <= decision.to_dict().items():
             raise ValueError("`engine.reuse` takes over a whole decision; give no other engine setting beside it")
-    if decision.precision == "tf32" and not has_tf32(parts.device):
+    if decision.precision == "tf32" and not has_tf32(study.device):
         raise ValueError(
-            f"`engine.precision` must not be tf32 on {parts.device}, which has none (NVIDIA GPUs do, from "
+            f"`engine.precision` must not be tf32 on {study.device}, which has none (NVIDIA GPUs do, from "
             "Ampere on); use engine.precision=auto"
         )
-    whole = run.engine.reuse is not None or len(given) == len(requested)
-    if not whole and black_box(parts.encoder) is None:  # which has nothing to measure
-        choice = _measured(run, parts, requested) if world.first else None
+    whole = node.reuse is not None or len(given) == len(requested)
+    if not whole and black_box(study.encoder) is None:  # which has nothing to measure
+        choice = _measured(study, requested, cache) if world.first else None
         plain = None if choice is None else [choice.decision.to_dict(), [m.to_dict() for m in choice.measurements]]
         settings, measurements = world.agree(plain)
         return Choice(Decision.from_dict(settings), tuple(Measurement(**m) for m in measurements))
@@ -71,30 +70,30 @@ def earlier(path: str) -> Decision:
         raise ValueError(f"`engine.reuse`: {file} holds no engine decision; is it a manifest.json?") from None
 
 
-def _measured(run: Run, parts: Parts, requested: dict[str, Any]) -> Choice:
+def _measured(study: Study, requested: dict[str, Any], cache: str | None) -> Choice:
     """Measure on the first step of the attack: its first pictures, views, and start."""
-    views, rows = parts.views.each * (1 if parts.views.adaptive is None else VIEWS), parts.queries.attacked
-    count, never = len(rows), hidden(parts.gallery, parts.queries, parts.truth)
-    some = min(count, max(1, ROWS[parts.device.type == "cuda"] // views))
-    parts = part_of(parts, rows[:some])
-    images = parts.queries.images.to(parts.device)
-    delta = parts.perturbation.start(images, torch.Generator().manual_seed(stream(run.seed, "start")))
-    eot = EOT(parts.transforms, parts.draws, views=views, risk=parts.risk)
-    u = eot.points(stream(run.seed, "attack"), 0, images)
+    views, rows = study.views.per_step * (1 if study.views.adaptive is None else VIEWS), study.queries.attacked
+    count, never = len(rows), hidden(study.gallery, study.queries, study.truth)
+    some = min(count, max(1, ROWS[study.device.type == "cuda"] // views))
+    study = study.only(rows[:some])
+    images = study.queries.images.to(study.device)
+    delta = study.perturbation.start(images, torch.Generator().manual_seed(stream(study.seed, "start")))
+    eot = EOT(study.transforms, study.draws, views=views, risk=study.risk)
+    u = eot.points(stream(study.seed, "attack"), 0, images)
     with torch.no_grad():
-        own = gallery = parts.encoder(images)
-        if wants_gallery(run.objective):
-            cache = cache_of(run, parts.encoder, Decision(), parts.device)
-            gallery = embedded(parts.gallery, parts.encoder, parts.device, BLOCK, cache).rows
-    known = Known(images, own, gallery, parts.truth, parts.goal, parts.gallery.label_numbers)
+        own = gallery = study.encoder(images)
+        if wants_gallery(study.objective):
+            stored = cache_of(cache, study.encoder, study.identity, images[:1], Decision())
+            gallery = embedded(study.gallery, study.encoder, study.device, BLOCK, stored).rows
+    known = Known(images, own, gallery, study.truth, study.goal, study.gallery.label_numbers)
     known = known.without(never) if gallery is not own else known
 
     def trial(encoder: Encoder, chunk: int) -> Trial:
-        problem = Problem(images, anchor, encoder, objective, parts.perturbation)
+        problem = Problem(images, anchor, encoder, objective, study.perturbation)
         estimate = replace(eot, chunk=chunk).estimate(problem, delta, u)
         return Trial(estimate.grad, estimate.snr)
 
-    total = 2 * count * parts.views.gradients  # both optimised arms
-    with watched(parts.encoder, run.objective) as encoder:
-        objective, anchor = aim(run.objective, known, encoder, parts.transforms, run.seed)
-        return choose(encoder, trial, requested, rows=some * views, total_views=total, device=parts.device)
+    total = 2 * count * study.views.gradients  # both optimised arms
+    with watched(study.encoder, study.objective) as encoder:
+        objective, anchor = aim(study.objective, known, encoder, study.transforms, study.seed)
+        return choose(encoder, trial, requested, rows=some * views, total_views=total, device=study.device)

@@ -3,19 +3,19 @@
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from attacks.eot.batching import memory_told
 from attacks.eot.faults import NotFinite, write
-from attacks.experiment.batch import BatchResult, Bench, Failure, Unit, attacked
+from attacks.experiment.bench import Bench
 from attacks.experiment.directory import finished
+from attacks.experiment.unit import Failure, Unit, UnitResult, attacked
 from attacks.runtime.files import sha256
 from attacks.runtime.locks import Lock
 from attacks.solvers.checks import DeadGradient
-from attacks.study.study import Parts
+from attacks.study.study import Study
 
 #: Errors that one picture may cause: it is tried again alone, and then reported.
 FAULTS = (FloatingPointError, DeadGradient, MemoryError)
@@ -40,19 +40,13 @@ class Done(NamedTuple):
 #: argument: whether to wait for other processes that work on a unit.
 Execute = Callable[[Sequence[Unit], bool], Iterator[tuple[Unit, Done]]]
 #: Whether the results of the first pictures, so many, are enough.
-Enough = Callable[[Sequence[BatchResult], int], bool]
+Enough = Callable[[Sequence[UnitResult], int], bool]
 
 
-def units_of(parts: Parts, batch: int | None) -> list[Unit]:
+def units_of(study: Study) -> list[Unit]:
     """All units of a run, in order."""
-    count, size = len(parts.queries), unit_size(parts, batch)
+    count, size = len(study.queries), study.unit_size
     return [Unit(at, min(at + size, count), at // size) for at in range(0, count, size)]
-
-
-def unit_size(parts: Parts, batch: int | None) -> int:
-    """The number of pictures attacked together: all without `evaluate.batch`, or if they share a perturbation."""
-    count = len(parts.queries)
-    return count if batch is None or parts.perturbation.shared else min(batch, count)
 
 
 def here(bench: Bench) -> Execute:
@@ -67,7 +61,7 @@ def here(bench: Bench) -> Execute:
 
 def work(
     bench: Bench, execute: Execute, shard: tuple[int, int], enough: Enough | None = None
-) -> tuple[list[BatchResult], list[Failure]]:
+) -> tuple[list[UnitResult], list[Failure]]:
     """Do all units of a shard that are not done; returns the results of all units in order, and the pictures that
     failed. With `enough`, one unit after the other until the results so far are.
 
@@ -75,7 +69,7 @@ def work(
         Elsewhere: units of other shards are not done.
         ValueError: every picture has failed.
     """
-    units = units_of(bench.parts, bench.run.evaluate.batch)
+    units = units_of(bench.study)
     at, shards = shard
     if enough is None:
         _do_all(bench, units[at::shards], execute)
@@ -106,10 +100,10 @@ def _until(bench: Bench, units: list[Unit], execute: Execute, enough: Enough) ->
     return units
 
 
-def _results(bench: Bench, units: Sequence[Unit]) -> tuple[list[BatchResult], list[Failure]]:
+def _results(bench: Bench, units: Sequence[Unit]) -> tuple[list[UnitResult], list[Failure]]:
     results = [result for unit in units for result in _result(bench, unit)]
     failed = [result for result in results if isinstance(result, Failure)]
-    return [result for result in results if isinstance(result, BatchResult)], failed
+    return [result for result in results if isinstance(result, UnitResult)], failed
 
 
 @contextmanager
@@ -130,7 +124,7 @@ def tables(folder: Path, leave: Callable[[], None] | None = None) -> Iterator[No
 
 
 def _do_all(bench: Bench, units: Sequence[Unit], execute: Execute) -> None:
-    done, size = 0, unit_size(bench.parts, bench.run.evaluate.batch)
+    done, size = 0, bench.study.unit_size
     reasons: list[str] = []
     for wait in (False, True):
         busy = []
@@ -156,17 +150,17 @@ def do(bench: Bench, unit: Unit, wait: bool) -> Done:
         return _counted(_result(bench, unit)) if lock.exclusive(wait) else Done(False)
 
 
-def _counted(results: Iterable[BatchResult | Failure]) -> Done:
-    pictures = sum(len(result.rows) for result in results if isinstance(result, BatchResult))
+def _counted(results: Iterable[UnitResult | Failure]) -> Done:
+    pictures = sum(len(result.rows) for result in results if isinstance(result, UnitResult))
     return Done(True, pictures, tuple(result.reason for result in results if isinstance(result, Failure)))
 
 
-def _result(bench: Bench, unit: Unit) -> tuple[BatchResult | Failure, ...]:
+def _result(bench: Bench, unit: Unit) -> tuple[UnitResult | Failure, ...]:
     """The results of a unit, from its file if it is done: one, or if that fails one for each of its pictures alone.
 
     A picture in the run directory that is not the one that was judged is noted, and the unit done again."""
     for _ in range(2):
-        result: tuple[BatchResult | Failure, ...] = bench.checkpoint.once(unit.name, lambda: _made(bench, unit))
+        result: tuple[UnitResult | Failure, ...] = bench.checkpoint.once(unit.name, lambda: _made(bench, unit))
         changed = [name for name, digest in _files(result) if bench.world.first and not _is(bench, name, digest)]
         if not bench.world.agree(bool(changed)):
             break
@@ -176,8 +170,8 @@ def _result(bench: Bench, unit: Unit) -> tuple[BatchResult | Failure, ...]:
     return result
 
 
-def _files(result: Iterable[BatchResult | Failure]) -> list[tuple[str, str]]:
-    return [item for one in result if isinstance(one, BatchResult) for item in one.files.items()]
+def _files(result: Iterable[UnitResult | Failure]) -> list[tuple[str, str]]:
+    return [item for one in result if isinstance(one, UnitResult) for item in one.files.items()]
 
 
 def _is(bench: Bench, name: str, digest: str) -> bool:
@@ -185,26 +179,26 @@ def _is(bench: Bench, name: str, digest: str) -> bool:
     return path.is_file() and sha256(path) == digest
 
 
-def _made(bench: Bench, unit: Unit) -> tuple[BatchResult | Failure, ...]:
+def _made(bench: Bench, unit: Unit) -> tuple[UnitResult | Failure, ...]:
     result = _tried(bench, unit)
-    if isinstance(result, BatchResult) or unit.stop - unit.start == 1:
+    if isinstance(result, UnitResult) or unit.stop - unit.start == 1:
         return (result,)
-    within = replace(bench, checkpoint=bench.checkpoint.under(unit.name))
+    within = bench.under(unit.name)
     alone = [Unit(at, at + 1, unit.number, alone=True) for at in range(unit.start, unit.stop)]
     return tuple(within.checkpoint.once(single.name, partial(_tried, within, single)) for single in alone)
 
 
-def _tried(bench: Bench, unit: Unit) -> BatchResult | Failure:
+def _tried(bench: Bench, unit: Unit) -> UnitResult | Failure:
     """The result of a unit. An error of a picture costs only that picture."""
     try:
         with memory_told():
             return attacked(bench, unit)
     except FAULTS as error:
         # A perturbation for all has no picture to leave out, and several processes may have met several faults.
-        if bench.world.size > 1 or bench.parts.perturbation.shared:
+        if bench.world.size > 1 or bench.study.perturbation.shared:
             raise
         keep_fault(bench, error, f"{unit.start:06d}")
-        name, *others = bench.parts.queries.names[unit.start : unit.stop]
+        name, *others = bench.study.queries.names[unit.start : unit.stop]
         more = f" and {len(others)} more" if others else ""
         print(f"note: picture {name}{more} failed: {error}", file=sys.stderr)
         return Failure(unit.start, name, str(error))

@@ -1,18 +1,23 @@
 """The scores of every view, in `scores.safetensors`: the rows of per_image.csv follow from them exactly, and a single
 view can be judged again."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
+from attacks.data.images import save_image
 from attacks.evaluation.scores import Scores
-from attacks.experiment.batch import SAME
-from attacks.runtime.files import write_bytes
+from attacks.experiment.arms import csv
+from attacks.experiment.artifacts import SHOWN, sheet
+from attacks.experiment.bench import SAME, Bench
+from attacks.experiment.unit import UnitResult
+from attacks.runtime.files import write_bytes, write_json, write_text
+from attacks.study.study import Study
 
 NAME = "scores.safetensors"
 
@@ -25,6 +30,48 @@ class ViewScores(NamedTuple):
     success: dict[str, dict[str, Tensor]]
     worst: dict[str, Tensor]
     steps: dict[str, Tensor]
+
+
+def view_scores(bench: Bench, result: UnitResult) -> ViewScores:
+    """The scores of all units joined; `bench`: of their pictures."""
+    rows = torch.arange(len(bench.study.queries))
+    success = {
+        bank: {arm: bench.judge.success(scores, rows) for arm, scores in arms.items()}
+        for bank, arms in result.scores.items()
+    }
+    return ViewScores(result.scores, success, result.worst, result.chosen)
+
+
+def write_results(bench: Bench, result: UnitResult, scores: ViewScores) -> None:
+    """Write `adversarial.png`, `perturbation.safetensors`, `scores.safetensors`, `steps.csv`, and of a patch
+    `placement.json`; the pictures are written already."""
+    study, exhibits, out = bench.study, bench.exhibits, bench.exhibits.out
+    rows = range(min(SHOWN, len(study.queries)))
+    save_image(out / "adversarial.png", sheet(exhibits.alone.pictures("eot", rows).cpu()))
+    write_bytes(out / "perturbation.safetensors", save(result.saved))
+    if study.patch is not None:
+        write_json(out / "placement.json", placement(study, exhibits.names))
+    write_text(out / "steps.csv", csv(list(result.trace)))
+    write_scores(out, scores)
+
+
+def placement(study: Study, names: Sequence[str]) -> dict[str, Any]:
+    """The content of `placement.json`: where the patch lies in the pictures of `pictures/clean`, the files `names`.
+    Printing it and scoring photographs of it need this."""
+    patch, corners = study.patch, study.perturbation.corners()
+    assert patch is not None
+    return {
+        "schema": 2,
+        "pictures": [name.removesuffix(".png") for name in names],
+        "size": list(study.queries.images.shape[2:]),
+        "texture": list(study.perturbation.texture_size or ()),
+        "width_mm": patch.width_mm,
+        "id": patch.id,  # on the card of each arm, with the arm's name
+        "card": patch.card,  # whether the attack saw the patch with its card
+        "fixed": patch.fixed,  # whether the patch lies in the scene where `quads` are
+        "quads": corners * (len(names) if len(corners) == 1 else 1),
+        "target": None if study.goal is None else study.gallery.names[int(study.goal[0])],
+    }
 
 
 def write_scores(out: Path, run: ViewScores) -> None:

@@ -16,11 +16,11 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from attacks.experiment.batch import Bench, Unit
+from attacks.experiment.bench import Bench, bench_of
 from attacks.experiment.directory import interrupted
-from attacks.experiment.experiment import Session, set_up
 from attacks.experiment.preparation import prepared_again
 from attacks.experiment.states import LOCK
+from attacks.experiment.unit import Unit
 from attacks.experiment.units import Done, Execute, do
 from attacks.runtime.distributed import ALONE
 from attacks.runtime.extras import extra
@@ -38,7 +38,7 @@ DIED = (
 )
 
 
-class Place(NamedTuple):
+class Site(NamedTuple):
     """A run directory, and what its user allows it: the program of an encoder that runs code, and the folder of
     `data.cache`."""
 
@@ -47,14 +47,14 @@ class Place(NamedTuple):
     cache: str | None
 
 
-def processes(place: Place, count: int) -> Execute:
+def processes(site: Site, count: int) -> Execute:
     """The executor of `count` processes of this machine. One that dies is replaced."""
 
     def execute(units: Sequence[Unit], wait: bool) -> Iterator[tuple[Unit, Done]]:
         left, deaths = dict.fromkeys(units), 0
         while left:
             try:
-                for unit, done in _pool(place, count, list(left), wait):
+                for unit, done in _pool(site, count, list(left), wait):
                     del left[unit]
                     deaths = 0
                     yield unit, done
@@ -67,12 +67,12 @@ def processes(place: Place, count: int) -> Execute:
     return execute
 
 
-def _pool(place: Place, count: int, units: Sequence[Unit], wait: bool) -> Iterator[tuple[Unit, Done]]:
+def _pool(site: Site, count: int, units: Sequence[Unit], wait: bool) -> Iterator[tuple[Unit, Done]]:
     # spawned: torch's threads do not survive a fork
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(min(count, len(units)), context, _begin)
     try:
-        futures = {pool.submit(in_worker, place, unit, wait): unit for unit in units}
+        futures = {pool.submit(in_worker, site, unit, wait): unit for unit in units}
         for future in as_completed(futures):
             yield futures[future], future.result()
     except BaseException:
@@ -96,7 +96,7 @@ def _begin() -> None:
     threading.Thread(target=follow, daemon=True).start()
 
 
-def cluster(place: Place, threads: int) -> Execute:
+def cluster(site: Site, threads: int) -> Execute:
     """The executor of a Ray cluster: the one that RAY_ADDRESS names or that runs here, else one of this machine. Each
     task has so many cores, and a GPU where the cluster has any. Ray repeats the tasks of a process or node that dies.
     """
@@ -109,7 +109,7 @@ def cluster(place: Place, threads: int) -> Execute:
         # max_calls: a process keeps its encoder for all its tasks
         options = {"num_cpus": threads, "num_gpus": gpus, "max_retries": DEATHS, "max_calls": 0}
         task = ray.remote(**options)(in_worker)
-        waiting = {task.remote(place, unit, wait): unit for unit in units}
+        waiting = {task.remote(site, unit, wait): unit for unit in units}
         try:
             while waiting:
                 (ready,), _ = ray.wait(list(waiting))
@@ -119,35 +119,35 @@ def cluster(place: Place, threads: int) -> Execute:
         except ray.exceptions.WorkerCrashedError:
             raise ChildProcessError(DIED) from None
         finally:
-            for each in waiting:
-                ray.cancel(each, force=True)
+            for future in waiting:
+                ray.cancel(future, force=True)
 
     return execute
 
 
-def in_worker(place: Place, unit: Unit, wait: bool) -> Done:
+def in_worker(site: Site, unit: Unit, wait: bool) -> Done:
     """Do a unit in a process of an executor."""
     try:
-        with stoppable(Path(place.out)):
-            return do(_bench(place), unit, wait)
+        with stoppable(Path(site.out)):
+            return do(_bench(site), unit, wait)
     except StopSignal as stop:
         os._exit(stop.code)  # the checkpoint is written, and no further unit may begin
 
 
 @lru_cache(maxsize=1)
-def _bench(place: Place) -> Bench:
+def _bench(site: Site) -> Bench:
     """The run in its directory, prepared once a process, which holds the lock of the directory from then on."""
-    out = Path(place.out)
+    out = Path(site.out)
     _HELD.append(Lock(out / LOCK))
     _HELD[-1].shared()
     Progress.enabled = False  # the bars of several processes would overwrite each other
-    previous = interrupted(out, place.program)
+    previous = interrupted(out, site.program)
     if getattr(previous.run.data, "cache", None) is not None:
-        previous.run.data.cache = place.cache
+        previous.run.data.cache = site.cache
     prepared = prepared_again(previous, previous.run, ALONE)
-    module = watched(prepared.parts.encoder, prepared.run.objective).__enter__()  # until this process ends
-    session = Session(ALONE, out, prepared.checkpoint(out))
-    return set_up(prepared.run, prepared.parts, module, prepared.choice.decision, session).bench
+    study = prepared.study
+    module = watched(study.encoder, study.objective).__enter__()  # until this process ends
+    return bench_of(study, module, prepared.choice.decision, prepared.place(out))
 
 
 #: The locks that this process holds until it ends.

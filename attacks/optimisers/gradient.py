@@ -11,8 +11,7 @@ from attacks.eot.estimate import Estimate
 from attacks.eot.protocols import Constraint, Done, Optimiser
 from attacks.runtime.blocks import columns, in_blocks
 from attacks.runtime.stored import stored
-from transforms.devices import uploaded
-from transforms.sampling.homography import wide_dtype
+from transforms.devices import uploaded, wide_dtype
 
 Schedule = Literal["constant", "cosine", "linear"]
 #: The longest step, as a multiple of eps.

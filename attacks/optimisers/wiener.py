@@ -17,8 +17,7 @@ from attacks.eot.protocols import Constraint, Done, Optimiser
 from attacks.optimisers.gradient import Schedule, check_step, decay, l1_norm
 from attacks.runtime.blocks import VALUES
 from attacks.runtime.stored import stored
-from transforms.devices import uploaded
-from transforms.sampling.homography import wide_dtype
+from transforms.devices import uploaded, wide_dtype
 
 #: Rings of the frequency plane that share one gain, at most; and the least gain of a ring, as a share of the highest.
 #: Two steps agree less where the loss is curved, too, and not for noise alone: a lower share would drop frequencies

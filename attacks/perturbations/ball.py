@@ -15,8 +15,8 @@ from torch import Tensor
 
 from attacks.perturbations.base import PerturbationSet
 from attacks.runtime.blocks import columns, in_blocks
+from transforms.devices import wide_dtype
 from transforms.doors import checked, made
-from transforms.sampling.homography import wide_dtype
 from transforms.scene import Scene, scene_of
 
 #: Most steps of the root search of `scaled`; each but the last clamps more values, and photographs need about five.

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attacks.perturbations.ball import Ball, check_number, each, from_levels, into_box, room, rounded, to_levels
-from transforms.sampling.homography import wide_dtype
+from transforms.devices import wide_dtype
 
 #: Most steps of the root search: as many as bisection alone would need.
 MOST = 60

@@ -18,7 +18,7 @@ from attacks.evaluation.clusters import by_cluster, totals
 from attacks.evaluation.intervals import Interval, interval, rate
 from attacks.evaluation.judge import Judge
 from attacks.evaluation.scores import embed
-from attacks.experiment.batch import SAME
+from attacks.experiment.bench import SAME
 from attacks.experiment.embeddings import BLOCK, embedded
 from attacks.experiment.view_scores import NAME, read_scores
 from attacks.physical.colour_fit import ColourFit
@@ -26,7 +26,7 @@ from attacks.physical.photo_measure import PhotoMeasurement
 from attacks.physical.rectify import Pose
 from attacks.physical.views import Rerun
 from attacks.study.printer import reprinted
-from attacks.study.study import Parts
+from attacks.study.study import Study
 from transforms import Compose
 from transforms.compose import Homography
 from transforms.sampling.homography import quad_to_quad
@@ -54,12 +54,12 @@ class PhotoScores:
 
 
 @torch.no_grad()
-def judge_of(parts: Parts) -> Judge:
+def judge_of(study: Study) -> Judge:
     """The judge of a run, on the encoder in its own precision."""
-    gallery = embedded(parts.gallery, parts.encoder, parts.device, BLOCK).rows
-    own = embed(parts.queries.images, parts.encoder, parts.device)
+    gallery = embedded(study.gallery, study.encoder, study.device, BLOCK).rows
+    own = embed(study.queries.images, study.encoder, study.device)
     assert isinstance(own, Tensor)
-    return Judge(parts.encoder, own, gallery, parts.gallery, parts.truth, parts.goal, neighbours=0)
+    return Judge(study.encoder, own, gallery, study.gallery, study.truth, study.goal, neighbours=0)
 
 
 def scored(judge: Judge, shown: Shown, rows: Tensor, bank: Bank) -> PhotoScores:
@@ -247,22 +247,22 @@ def predicted(
         measured: the photographs that are scored.
         fit: the colour map that was fitted to them.
     """
-    run, camera = origin.run, reprinted(origin.parts.transforms, fit.table())
-    clusters, pictures = origin.parts.queries.clusters, sorted({each.photo.row for each in measured})
+    study, camera = origin.study, reprinted(origin.study.transforms, fit.table())
+    clusters, pictures = study.queries.clusters, sorted({each.photo.row for each in measured})
 
     def judged(views: Compose, some: Tensor, u: Tensor) -> PhotoScores:
         return scored(judge, taken(shown, some), some, Bank(views, u.to(base_of(shown).dtype)))
 
-    u = bank(camera, run.evaluate.views, seed=run.seed, purpose="evaluate").u
+    u = bank(camera, study.evaluate.views, seed=study.seed, purpose="evaluate").u
     printer = figures(judged(camera, torch.tensor(pictures), u), clusters)
     located = [each for each in measured if each.scene is not None]
     if not origin.placement.fixed or {each.photo.row for each in located} != {*pictures}:
         return Prediction(printer, None)
-    times, parts = math.ceil(run.evaluate.views / len(located)), list[PhotoScores]()
+    times, parts = math.ceil(study.evaluate.views / len(located)), list[PhotoScores]()
     for row in pictures:
         own = [each for each in located if each.photo.row == row]
         views = posed(camera, own, origin.placement.size)
-        u = bank(views, len(own) * times, seed=run.seed, purpose="evaluate").u.clone()
+        u = bank(views, len(own) * times, seed=study.seed, purpose="evaluate").u.clone()
         u[:, views.stages[0].dims] = (torch.arange(len(u)) % len(own) + 0.5) / len(own)
         parts.append(judged(views, torch.tensor([row]), u))
     if len(pictures) > 1:

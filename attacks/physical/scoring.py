@@ -11,7 +11,7 @@ import numpy as np
 
 from attacks.data.gallery import Pictures
 from attacks.data.images import load_texture, to_bytes
-from attacks.encoders.description import description_rows, identity
+from attacks.encoders.description import description_rows
 from attacks.perturbations.patch.card import Card
 from attacks.physical import colour_fit, photo_report
 from attacks.physical.colour_fit import ColourFit
@@ -128,7 +128,7 @@ def score_photos(
     known = {} if card is None else _detected([photo for photo in shots if photo.name not in corners], card)
     for photo in shots:
         try:
-            clean = to_bytes(origin.parts.queries.images[photo.row])  # as in pictures/clean, which `rerun` checks
+            clean = to_bytes(origin.study.queries.images[photo.row])  # as in pictures/clean, which `rerun` checks
             quad_px = corners.get(photo.name)
             each = measure_photo(
                 photo, read(photo.path), clean, wanted, quad_px, placement, view, known.get(photo.name, Detected())
@@ -203,10 +203,10 @@ def colours_of(measured: Sequence[PhotoMeasurement], card: Card | None) -> Colou
 def _content(
     origin: Rerun, measured: Sequence[PhotoMeasurement], wanted: Expected, view: str, notes: Sequence[str]
 ) -> tuple[dict[str, Any], Colours]:
-    judge, card = judge_of(origin.parts), wanted.card
+    judge, card = judge_of(origin.study), wanted.card
     judged = judge_photos(judge, measured)
     colours = colours_of(measured, card)
-    queries, pictures = origin.parts.queries, sorted(set(judged.rows))
+    queries, pictures = origin.study.queries, sorted(set(judged.rows))
     own = digital(origin.folder, len(queries), pictures, wanted.arm)
     table = [
         record(each)
@@ -228,7 +228,7 @@ def _content(
         "arm": wanted.arm,
         "view": view,
         "size": origin.placement.size[0],
-        "encoder": dict(description_rows(identity(origin.run.encoder, origin.parts.encoder))),
+        "encoder": dict(description_rows(origin.study.identity)),
         "target": origin.placement.target,
         "photos": table,
         "left_out": list(notes),
@@ -259,9 +259,9 @@ def _content(
 
 def shown_of(origin: Rerun, arm: str) -> Shown:
     """The run's pictures with the patch of an arm, from its file."""
-    parts, texture = origin.parts, load_texture(texture_file(origin.folder, arm))
-    images = parts.queries.images.to(parts.device)
-    return parts.perturbation.for_arm(arm).evaluated(images, texture[None].to(images))
+    study, texture = origin.study, load_texture(texture_file(origin.folder, arm))
+    images = study.queries.images.to(study.device)
+    return study.perturbation.for_arm(arm).evaluated(images, texture[None].to(images))
 
 
 def _restricted(rows: Sequence[int], queries: Pictures) -> list[str]:

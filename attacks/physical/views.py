@@ -14,15 +14,13 @@ from PIL import Image
 from torch import Tensor
 
 from attacks.data.images import load_image
-from attacks.encoders.description import identity
 from attacks.experiment.directory import earlier, read_json, refuse_program
 from attacks.perturbations.patch.card import Card, card_from
 from attacks.physical.rectify import project, visible
 from attacks.physical.sheet import refuse_unfinished
 from attacks.schema import groups
-from attacks.schema.validate import Run
 from attacks.study.assembly import build
-from attacks.study.study import Parts
+from attacks.study.study import Study
 
 #: The longest side of a run's pictures and of a texture, and their largest aspect ratio.
 LONGEST, ASPECT = 2**14, 2**10
@@ -134,11 +132,10 @@ def _check_quad(quad: Any) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Rerun:
-    """A run of a patch: its folder, its configuration and parts, its manifest, and its placement."""
+    """A run of a patch: its folder, its study, its manifest, and its placement."""
 
     folder: Path
-    run: Run
-    parts: Parts
+    study: Study
     manifest: dict[str, Any]
     placement: PlacementRecord
 
@@ -160,10 +157,10 @@ def rerun(folder: Path, device: str = "auto", program: str | None = None) -> Rer
     run.penalty = groups.NoPenaltyConfig()  # a term of the attack, which may need a network of its own
     if getattr(run.data, "cache", None) is not None:
         run.data.cache = None  # a folder of the run's own machine
-    parts = build(run)
-    _check_encoder(identity(run.encoder, parts.encoder), previous.manifest.get("encoder"))
-    _check_pictures(folder, placement, parts)
-    return Rerun(folder, run, parts, previous.manifest, placement)
+    study = build(run)
+    _check_encoder(study.identity, previous.manifest.get("encoder"))
+    _check_pictures(folder, placement, study)
+    return Rerun(folder, study, previous.manifest, placement)
 
 
 def _check_encoder(encoder: dict[str, Any], previous: Any) -> None:
@@ -177,8 +174,8 @@ def _check_encoder(encoder: dict[str, Any], previous: Any) -> None:
             )
 
 
-def _check_pictures(folder: Path, placement: PlacementRecord, parts: Parts) -> None:
-    images = parts.queries.images
+def _check_pictures(folder: Path, placement: PlacementRecord, study: Study) -> None:
+    images = study.queries.images
     if len(images) != len(placement.pictures):
         raise ValueError(f"`data` has {len(images)} pictures now, and had {len(placement.pictures)} in the run")
     for name, image in zip(placement.pictures, images, strict=True):

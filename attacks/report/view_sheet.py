@@ -1,6 +1,7 @@
 """Sheets of views with the values of their coordinates below."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
 from attacks.data.images import to_bytes
-from attacks.evaluation.rare.failure import Failures
+from attacks.evaluation.rare.failure import PictureFailure
 from attacks.runtime.files import atomic
 
 #: In pixels: between things, the height of a letter, the least width of a view, the widest name of a coordinate.
@@ -68,10 +69,10 @@ def sheet(
     return canvas
 
 
-def draw_failures(path: Path, failures: Failures) -> None:
+def draw_failures(path: Path, failures: Sequence[PictureFailure]) -> None:
     """Save the views as PNG: of each arm the pictures that fail most often, as many of each."""
-    candidates = sorted(failures.each, key=lambda failure: (-failure.p, -failure.high))
-    arms = dict.fromkeys(failure.arm for failure in failures.each)
+    candidates = sorted(failures, key=lambda failure: (-failure.p, -failure.high))
+    arms = dict.fromkeys(failure.arm for failure in failures)
     limit = MAX_VIEWS // len(arms)
     rows = [failure for arm in arms for failure in [row for row in candidates if row.arm == arm][:limit]]
     views = [failure.view for failure in rows if failure.view is not None]

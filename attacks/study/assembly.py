@@ -1,8 +1,8 @@
-"""All parts of an experiment, made from a checked configuration."""
+"""A study made from a checked configuration: what is asked, and the parts that answer it."""
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
@@ -11,6 +11,7 @@ from torch import nn
 from attacks.data.gallery import Gallery
 from attacks.data.split import split_of
 from attacks.encoders.contract import check_encoder
+from attacks.encoders.description import identity
 from attacks.encoders.engine.tf32 import allow_tf32
 from attacks.encoders.randomness import randomised
 from attacks.eot import risk
@@ -24,23 +25,29 @@ from attacks.resizers.pipeline import kernel_pipeline as resizer
 from attacks.runtime.distributed import local_rank
 from attacks.schema import groups
 from attacks.schema.encoder import BLACK_BOXES, GRADIENT_FREE, SAMPLING
-from attacks.schema.patch import NonPrintabilityConfig
+from attacks.schema.patch import NonPrintabilityConfig, PatchConfig
 from attacks.schema.run import Run
 from attacks.schema.validate import printable
+from attacks.solvers.worst import Adversary
 from attacks.study.data import data, hidden, targeted
 from attacks.study.encoder import subject, surrogate
 from attacks.study.objective import wants_gallery
+from attacks.study.patch import patch_id
+from attacks.study.patch_record import facts
 from attacks.study.perturbation import perturb
 from attacks.study.pipeline import input_side, viewed
 from attacks.study.printer import laid
 from attacks.study.registry import named
-from attacks.study.study import Parts, Views
+from attacks.study.study import Attack, PatchRecord, Study, Views
 from transforms.draws import stream
 from transforms.resizing.resize import NAMES
 
+#: The keys of an attack that say how many gradients it has.
+SPENT = ("gradients", "steps", "views")
 
-def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], Any] | None = None) -> Parts:
-    """Make the configured parts; a `module` replaces the encoder, and `function` is the pipeline that the
+
+def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], Any] | None = None) -> Study:
+    """The study of a configuration; a `module` replaces the encoder, and `function` is the pipeline that the
     configuration records as given in Python. Raises ValueError or FileNotFoundError in one line."""
     if isinstance(run.attack, groups.SuiteConfig) and isinstance(run.objective, groups.LayersConfig):
         raise ValueError("`attack=suite` attacks embeddings; objective=layers cannot be combined with it")
@@ -83,18 +90,23 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
         raise ValueError(
             "`data.split` needs a perturbation that pictures share: a patch, or perturbation.shared=true"
         )
-    known: Gallery | Classes = pictures
+    gallery: Gallery | Classes = pictures
     if getattr(run.data, "classes", None) is not None:
         labels = [pictures.labels[row] for row in truth.tolist()]
         shown = queries.images.to(where)
-        known, truth, notes = classify(run.data.classes, run.data.templates, encoder, shown, labels)
+        gallery, truth, notes = classify(run.data.classes, run.data.templates, encoder, shown, labels)
         queries = replace(queries, notes=(*queries.notes, *notes))
-    check_gallery(run, known)
+    check_gallery(run, gallery)
     goal = None
     if (target := getattr(run.objective, "target", None)) is not None:
-        never, cache = hidden(known, queries, truth), getattr(run.data, "cache", None)
-        known, goal = targeted(target, known, truth, run.seed, run.data.size, never, cache)
-    return Parts(
+        never, cache = hidden(gallery, queries, truth), getattr(run.data, "cache", None)
+        gallery, goal = targeted(target, gallery, truth, run.seed, run.data.size, never, cache)
+    study = Study(
+        seed=run.seed,
+        attack=attack_of(run, views),
+        objective=run.objective,
+        evaluate=run.evaluate,
+        sanity=run.sanity,
         encoder=encoder,
         perturbation=perturbation,
         optimiser=optimiser,
@@ -102,14 +114,54 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
         transforms=transforms,
         draws=named("draws", run.draws),
         risk=risk_of_views,
-        views=views,
         queries=queries,
-        gallery=known,
+        gallery=gallery,
         truth=truth,
         goal=goal,
         device=where,
+        identity=identity(run.encoder, encoder, transforms),
+        threat={},
         pipeline=deployed(run.evaluate.pipeline, encoder, queries.images.shape[2:], function),
     )
+    node = run.perturbation
+    if isinstance(node, PatchConfig):
+        study = replace(study, patch=PatchRecord(patch_id(run), node.width_mm, node.card, not node.place))
+    return replace(study, threat=threat_of(run, study))
+
+
+def attack_of(run: Run, views: Views) -> Attack:
+    """The settings of the attack."""
+    node = run.attack
+    if isinstance(node, groups.SuiteConfig):
+        return Attack(node.name, run.optimiser.name, views, nearest=node.nearest)
+    adversary = None if node.adversary is None else Adversary(node.adversary, node.refine)
+    return Attack(node.name, run.optimiser.name, views, node.restarts, node.stop, adversary)
+
+
+def threat_of(run: Run, study: Study) -> dict[str, Any]:
+    """What the attacker may do and wants, for metrics.json."""
+    node, patch, goal = run.perturbation, None, study.goal
+    if isinstance(node, PatchConfig):
+        goals = [] if goal is None else sorted(set(goal.tolist()))
+        target = ", ".join(study.gallery.names[row] for row in goals) or None
+        size = (study.queries.images.shape[2], study.queries.images.shape[3])
+        patch = facts(node, run.printer, study.perturbation, size, target)
+    return {
+        "objective": run.objective.name,
+        "targeted": goal is not None,
+        "attack": run.attack.name,
+        "optimiser": run.optimiser.name,
+        "norm": node.name,
+        "eps": study.perturbation.eps,
+        "gradients": study.views.gradients,
+        "views_per_step": run.attack.views,
+        "risk": run.risk.name,
+        "transforms": run.transforms.name,
+        "shared": study.perturbation.shared,
+        "penalty": run.penalty.name,
+        **{key: value for key, value in asdict(run.attack).items() if key not in ("name", *SPENT)},
+        "patch": patch,  # None for any other perturbation
+    }
 
 
 def check_ratios(ratios: Sequence[float]) -> None:
@@ -219,17 +271,18 @@ def check_classes(run: Run) -> None:
         )
 
 
-def check_gallery(run: Run, known: Gallery | Classes) -> None:
+def check_gallery(run: Run, gallery: Gallery | Classes) -> None:
     """Refuse a gallery that shows one thing only, and what would need all rows of a gallery of embeddings in memory,
     or in the attack."""
-    if isinstance(known, Classes):
+    if isinstance(gallery, Classes):
         return
-    if len(known) < 2 or (known.label_numbers is not None and not bool(known.label_numbers.any())):
+    if len(gallery) < 2 or (gallery.label_numbers is not None and not bool(gallery.label_numbers.any())):
         raise ValueError(
-            f"`data.gallery` must show two things or more, for a view to be taken for another; {known.source} shows "
-            "one: add pictures, name another gallery (data.gallery=bundled: the bundled tiles), or give identities"
+            f"`data.gallery` must show two things or more, for a view to be taken for another; "
+            f"{gallery.source} shows one: add pictures, name another gallery (data.gallery=bundled: the bundled "
+            "tiles), or give identities"
         )
-    if known.vectors is None:
+    if gallery.vectors is None:
         return
     for key, value, whole in (
         ("objective", run.objective.name, wants_gallery(run.objective)),

@@ -1,6 +1,8 @@
-"""The parts of an experiment."""
+"""What is asked in a run: its parts and settings, made once from a configuration."""
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,35 +13,89 @@ from attacks.eot.adaptive import Adaptive
 from attacks.eot.protocols import Optimiser, Penalty, Perturbation, Proposer
 from attacks.evaluation.classes import Classes
 from attacks.resizers.pipeline import Pipeline
+from attacks.schema.encoder import SAMPLING
+from attacks.schema.groups import SanityConfig
+from attacks.schema.run import EvaluateConfig
+from attacks.solvers.worst import Adversary
 from transforms import Compose
 from transforms.draws import Draws
+
+#: The arms of an experiment, in the order of its tables; `one_view` is optional.
+ARMS = ("clean", "noise", "no_eot", "one_view", "eot")
 
 
 @dataclass(frozen=True)
 class Views:
-    """How an attack spends its gradients: `each` step has so many views of every picture, or, where `adaptive`
-    chooses their number, blocks of so many; and there are at most so many `steps`."""
+    """How an attack spends its gradients: at most so many `steps`, with `per_step` views of every picture, or, where
+    `adaptive` chooses their number, with blocks of so many."""
 
-    each: int
+    per_step: int
     steps: int
     adaptive: Adaptive | None = None
 
     @property
     def gradients(self) -> int:
-        """Of each picture."""
-        return self.each * self.steps
+        """Of a picture."""
+        return self.per_step * self.steps
 
     @property
     def several(self) -> bool:
         """Whether a step may have more than one."""
-        return self.each > 1 or (self.adaptive is not None and self.gradients >= 2 * self.adaptive.steps)
+        return self.per_step > 1 or (self.adaptive is not None and self.gradients >= 2 * self.adaptive.steps)
 
 
 @dataclass(frozen=True)
-class Parts:
-    """Everything an experiment is made of. `queries` are attacked, `gallery` is what a view can be taken for, and
-    `truth` (N,) is each query's row there; `goal` (N,) is the row that the attacker wants, or None (any other)."""
+class Attack:
+    """How pictures are attacked.
 
+    Args:
+        name: single, suite or radius.
+        optimiser: the name of the optimiser, for the trace.
+        stop: the loss, as it is shown, at which a picture is left; None: never.
+        nearest: of a suite, the impostors that are targets in turn; None: no suite.
+    """
+
+    name: str
+    optimiser: str
+    views: Views
+    restarts: int = 1
+    stop: float | None = None
+    adversary: Adversary | None = None
+    nearest: int | None = None
+
+    @property
+    def sampled(self) -> bool:
+        """Whether the views of a step are losses from which the optimiser estimates a gradient."""
+        return self.optimiser in SAMPLING
+
+
+@dataclass(frozen=True)
+class PatchRecord:
+    """What a run records of its patch: the id on its cards, its printed width, whether the attack saw the card, and
+    whether it lies where the scene's corners are."""
+
+    id: str
+    width_mm: float | None
+    card: bool
+    fixed: bool
+
+
+@dataclass(frozen=True, eq=False)
+class Study:
+    """Everything that an experiment is made of. `queries` are attacked, `gallery` is what a view can be taken for,
+    and `truth` (N,) is each query's row there; `goal` (N,) is the row that the attacker wants, or None (any other).
+
+    Args:
+        objective: the configured objective (see `attacks.study.objective.aim`).
+        identity: which encoder it is (see `attacks.encoders.description.identity`).
+        threat: the content of `threat` in metrics.json.
+    """
+
+    seed: int
+    attack: Attack
+    objective: Any
+    evaluate: EvaluateConfig
+    sanity: SanityConfig
     encoder: nn.Module
     perturbation: Perturbation
     optimiser: Optimiser | Proposer
@@ -47,10 +103,39 @@ class Parts:
     transforms: Compose
     draws: Draws
     risk: risk.Risk
-    views: Views
     queries: Pictures
     gallery: Gallery | Classes
     truth: Tensor
     goal: Tensor | None
     device: torch.device
-    pipeline: Pipeline | None = None  # also where it is a function that this process was not given
+    identity: dict[str, Any]
+    threat: dict[str, Any]
+    patch: PatchRecord | None = None
+    pipeline: Pipeline | None = None  # None also where it is a function that this process was not given
+
+    @property
+    def views(self) -> Views:
+        """How the attack spends its gradients."""
+        return self.attack.views
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        """The arms, in the order of the tables. There is no `one_view` where `eot` is that itself, nor of NES and its
+        like, whose views are the losses of a step."""
+        several = (self.views.several or self.attack.adversary is not None) and not self.attack.sampled
+        return tuple(arm for arm in ARMS if arm != "one_view" or (self.evaluate.one_view and several))
+
+    @property
+    def unit_size(self) -> int:
+        """The number of pictures attacked together: all without `evaluate.batch`, or if they share a perturbation."""
+        count, batch = len(self.queries), self.evaluate.batch
+        return count if batch is None or self.perturbation.shared else min(batch, count)
+
+    def only(self, rows: Sequence[int]) -> "Study":
+        """The same of the pictures `rows`."""
+        index = torch.tensor(list(rows))
+        goal = None if self.goal is None else self.goal[index]
+        perturbation = self.perturbation.take(index)
+        return replace(
+            self, queries=self.queries.only(rows), truth=self.truth[index], goal=goal, perturbation=perturbation
+        )

@@ -246,5 +246,5 @@ def test_the_engine_is_tuned_with_the_draws_of_the_views(monkeypatch):
         return Choice(Decision(), ())
 
     monkeypatch.setattr("attacks.experiment.tuning.choose", measure)
-    decide(run, parts, ALONE)
+    decide(run.engine, parts, ALONE, None)
     assert shapes and set(shapes) == {(4, 1)}

@@ -10,10 +10,10 @@ import torch
 import attacks.experiment.arms
 import attacks.experiment.units
 from attacks.eot.bank import bank
-from attacks.experiment.batch import ARMS, arms_of
 from attacks.run import compose
 from attacks.solvers.selection import VIEWS
 from attacks.study.assembly import build
+from attacks.study.study import ARMS
 from tests.helpers.runs import call
 from transforms.draws import stream
 
@@ -90,8 +90,7 @@ def test_arms_follow_the_configuration():
     without = tuple(arm for arm in ARMS if arm != "one_view")
 
     def arms(*overrides, preset="quickstart"):
-        run = compose(preset, ["data.count=1", *overrides])
-        return arms_of(run, build(run))
+        return build(compose(preset, ["data.count=1", *overrides])).arms
 
     assert arms("attack.views=8") == arms("attack.views=8", preset="evaluate") == ARMS
     assert arms("attack.views=8", "evaluate.one_view=false") == without
@@ -125,4 +124,4 @@ def test_arms_follow_the_configuration():
 def test_views_of_a_step_are_chosen_where_the_attack_allows_it(overrides, views):
     run = compose("quickstart", ["data.count=1", *overrides])
     made = build(run).views
-    assert (made.each, made.steps, made.adaptive is not None) == views
+    assert (made.per_step, made.steps, made.adaptive is not None) == views

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from attacks.encoders.black_box.asked import SAMPLE
-from attacks.experiment.verify import verify
+from attacks.verification.verify import verify
 from tests.helpers.asked import WORDS, module, pictures, refused, seen
 from tests.helpers.processes import without_times
 from tests.helpers.runs import call

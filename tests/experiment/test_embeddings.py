@@ -11,20 +11,17 @@ import attacks.experiment.embeddings
 from attacks.data.gallery import Pictures, gathered, on_shelf
 from attacks.encoders.engine import Decision
 from attacks.evaluation.scores import embed
+from attacks.experiment.bench import Place, bench_of
 from attacks.experiment.embeddings import BLOCK, cache_of, embedded
-from attacks.experiment.experiment import Session, set_up
-from attacks.runtime.checkpoint import NOWHERE
 from attacks.runtime.distributed import World
-from attacks.schema import groups
-from attacks.schema.encoder import PocketConfig
-from attacks.schema.validate import Run, validate
+from attacks.schema.validate import validate
 from attacks.study.assembly import build
 from tests.helpers.galleries import all_of
 from tests.helpers.sampled import mostly_slow
 from tests.schema.test_configs import composed
 
 SIZE, CPU = 16, torch.device("cpu")
-NODE, PLAIN = PocketConfig(), Decision()
+IDENTITY, PLAIN = {"name": "pocket"}, Decision()
 
 
 class Net(nn.Module):
@@ -52,9 +49,8 @@ def pictures(count, seed=0):
     return Pictures(tuple(f"{seed}-{i}" for i in range(count)), levels.float() / 255)
 
 
-def cache(folder, net, node=NODE, decision=PLAIN):
-    run = Run(encoder=node, data=groups.FolderConfig(size=SIZE, cache=str(folder)))
-    result = cache_of(run, net, decision, CPU)
+def cache(folder, net, identity=IDENTITY, decision=PLAIN):
+    result = cache_of(folder and str(folder), net, identity, pictures(1).images, decision)
     net.counts()
     return result
 
@@ -91,17 +87,17 @@ def test_only_the_first_process_of_a_run_writes_the_cache(monkeypatch, tmp_path,
         calls.append(keep)
         raise InterruptedError
 
-    monkeypatch.setattr("attacks.experiment.experiment.embedded", stopped)
+    monkeypatch.setattr("attacks.experiment.bench.embedded", stopped)
     with pytest.raises(InterruptedError):
-        parts = build(run)
-        set_up(run, parts, parts.encoder, PLAIN, Session(World(rank, 2), tmp_path, NOWHERE))
+        study = build(run)
+        bench_of(study, study.encoder, PLAIN, Place(tmp_path, World(rank, 2)))
     assert calls == [rank == 0]
 
 
 def test_without_a_cache_every_picture_is_embedded_and_nothing_is_written(tmp_path):
     result = embedded(GALLERY, Net(), CPU, 4)
     assert (result.passed, result.cached) == (11, 0)
-    assert cache_of(Run(encoder=NODE, data=groups.FolderConfig(size=SIZE)), Net(), PLAIN, CPU) is None
+    assert cache(None, Net()) is None
 
 
 def test_rows_are_in_the_gallerys_order_and_do_not_depend_on_the_queries(tmp_path):
@@ -121,7 +117,7 @@ def test_rows_are_in_the_gallerys_order_and_do_not_depend_on_the_queries(tmp_pat
 OTHER = {
     "weights": {"net": Net(seed=1)},
     "a setting": {"net": Net(scale=2.0)},
-    "the configuration": {"node": PocketConfig(weights="other.safetensors")},
+    "the configuration": {"identity": {"name": "pocket", "weights": "other.safetensors"}},
     "how it is run": {"decision": Decision(layout="channels_last")},
 }
 

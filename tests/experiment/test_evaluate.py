@@ -6,14 +6,13 @@ import pytest
 import torch
 from PIL import Image
 
-import attacks.experiment.experiment
 import attacks.experiment.job
 import attacks.experiment.units
-from attacks.experiment.batch import ARMS, part_of
 from attacks.run import compose
 from attacks.runtime.distributed import World
 from attacks.runtime.tables import read_rows, write_rows
 from attacks.study.assembly import build
+from attacks.study.study import ARMS
 from tests.helpers.runs import LEAN, TINY, call
 
 
@@ -43,8 +42,8 @@ def test_files_of_the_first_process_are_written_without_a_broadcast(tmp_path, mo
 
     monkeypatch.setattr(World, "broadcast", broadcast)
     monkeypatch.setattr(attacks.experiment.job, "join", lambda: world)
-    for module in (attacks.experiment.experiment, attacks.experiment.job):
-        monkeypatch.setattr(module, "_write", alone(module._write))
+    for name in ("write_results", "_write_tables"):
+        monkeypatch.setattr(attacks.experiment.job, name, alone(getattr(attacks.experiment.job, name)))
     overrides = ["config=smoke", "attack.steps=1", "data.size=64", "evaluate.views=2", "evaluate.refine=0"]
     assert call(monkeypatch, *overrides, f"hydra.run.dir={tmp_path / 'run'}") == 0
 
@@ -89,7 +88,7 @@ def test_batches_have_independent_noise(whole):
 @pytest.mark.slow
 def test_parts_can_be_restricted_to_some_pictures():
     parts = build(compose("evaluate", ["data.count=3"]))
-    some = part_of(parts, [2, 0])
+    some = parts.only([2, 0])
     assert some.queries.names == (parts.queries.names[2], parts.queries.names[0])
     assert torch.equal(some.truth, parts.truth[[2, 0]])
     assert torch.equal(some.queries.images, parts.queries.images[[2, 0]])

@@ -1,9 +1,11 @@
 """config=evaluate combines with any perturbation and any views."""
 
+from types import SimpleNamespace
+
 import pytest
 
-from attacks.evaluation.response import SlicePlan, slice_axes
-from attacks.experiment.configured_slices import configured_slices, wide_of
+from attacks.evaluation.response import slice_axes
+from attacks.experiment.sections.response import plan_of
 from attacks.run import compose
 from attacks.study.pipeline import pipeline
 from tests.helpers.sampled import mostly_slow
@@ -29,14 +31,19 @@ def test_the_evaluate_preset_combines_with_any_perturbation(perturbation):
 def test_the_evaluate_preset_draws_maps_of_any_views(transforms, names):
     run = compose("evaluate", [f"transforms={transforms}"])
     views = pipeline(run.transforms)
-    maps, curves = configured_slices(run, views)
+    plan = plan_of(SimpleNamespace(evaluate=run.evaluate, transforms=views))
+    if not names:
+        assert plan is None
+        return
+    maps, curves = plan.maps, plan.curves
     assert [name.partition(" (")[0] for name in curves] == names
     assert maps == ([curves] if len(curves) > 1 else [])
-    axes = slice_axes(SlicePlan(maps, curves, views, wide_of(views, run.evaluate.wide)))
+    axes = slice_axes(plan)
     assert [len(each) for each in axes] == [2] * len(maps) + [1] * len(curves)
 
 
 def test_named_maps_and_curves_are_unchanged():
     run = compose("evaluate", ["evaluate.maps=[[angle,shear],auto]", "evaluate.curves=[bright]"])
-    maps, curves = configured_slices(run, pipeline(run.transforms))
+    plan = plan_of(SimpleNamespace(evaluate=run.evaluate, transforms=pipeline(run.transforms)))
+    maps, curves = plan.maps, plan.curves
     assert (maps[0], len(maps), curves) == (["angle", "shear"], 2, ["bright"])

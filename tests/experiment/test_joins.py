@@ -58,7 +58,7 @@ def slowed(root, seed):
 
 def checked(folder):
     """A shim in place of a command line: check a run, as the process that drew it."""
-    from attacks.experiment.verify import verify
+    from attacks.verification.verify import verify
 
     verdict = verify(folder)
     print(verdict, flush=True)

@@ -10,16 +10,18 @@ import torch.nn.functional as F
 from attacks.data.gallery import Pictures, gathered, on_shelf, tiles
 from attacks.data.images import file_names, save_image
 from attacks.encoders.engine import Decision
-from attacks.experiment.experiment import Session, outcome_of, set_up
-from attacks.experiment.results import metrics
-from attacks.experiment.sections import sections
+from attacks.experiment.bench import Place, bench_of
+from attacks.experiment.embeddings import cache_of
+from attacks.experiment.preparation import cache_folder
+from attacks.experiment.results import Facts, metrics
+from attacks.experiment.unit import joined_units
 from attacks.experiment.units import here, work
+from attacks.experiment.view_scores import view_scores, write_results
 from attacks.objectives.aim import Aim, Known
 from attacks.objectives.embedding import Away
 from attacks.objectives.retrieval import InfoNCE, Retrieval
 from attacks.optimisers.apgd import APGD
 from attacks.runtime.checkpoint import Checkpoint
-from attacks.runtime.distributed import ALONE
 from attacks.schema import groups
 from attacks.schema import validate as schema
 from attacks.solvers.suite import members
@@ -223,14 +225,25 @@ SHORT += ["evaluate.views=4", "attack.steps=2", "engine.device=cpu"]
 
 
 def done(out, *overrides):
-    """A run, its parts, its outcome, its metrics without the cost, and the cost."""
-    parts = build(run := schema.validate(composed(*SHORT, *overrides)))
+    """The bench of a run, its scores, its metrics without the cost, and the cost."""
+    run = schema.validate(composed(*SHORT, *overrides))
+    study = build(run)
     (out / "kept").mkdir(parents=True)
-    setup = set_up(run, parts, parts.encoder, Decision(), Session(ALONE, out, Checkpoint(out / "kept")))
-    outcome = outcome_of(setup, *work(setup.bench, here(setup.bench), (0, 1)))
-    content = json.loads(json.dumps(metrics(run, parts, outcome, sections(outcome), "smoke")[0]))
+    cache = cache_of(cache_folder(run), study.encoder, study.identity, study.queries.images[:1], Decision())
+    bench = bench_of(study, study.encoder, Decision(), Place(out, checkpoint=Checkpoint(out / "kept"), cache=cache))
+    result = joined_units(work(bench, here(bench), (0, 1))[0], shared=False)
+    scores = view_scores(bench, result)
+    write_results(bench, result, scores)
+    content = measured(bench, scores, result)
     content.pop("costs")
-    return run, parts, outcome, content, content.pop("cost")
+    return bench, scores, result, content, content.pop("cost")
+
+
+def measured(bench, scores, result):
+    """The content of metrics.json without optional parts."""
+    costs = bench.costs | result.costs
+    facts = Facts(costs, bench.cached, [], {}, [], 0, None)
+    return json.loads(json.dumps(metrics(bench, scores, result.budget, facts, {}, "smoke")[0]))
 
 
 @pytest.mark.slow
@@ -279,16 +292,17 @@ def test_the_cache_changes_no_number_and_saves_the_passes(album, tmp_path):
 def test_a_view_is_recognised_if_the_nearest_picture_has_its_identity(objective, album, tmp_path):
     overrides = [f"objective={objective}", f"data.path={album / 'known.csv'}", f"data.gallery={album / 'known.csv'}"]
     overrides += ["objective.target=another"] * (objective == "toward")
-    run, parts, outcome, content, _ = done(tmp_path, *overrides)
+    bench, scores, result, content, _ = done(tmp_path, *overrides)
+    parts = bench.study
     assert (content["gallery"], content["identities"]) == (6, 3)
     shown = [name.partition("-")[0] for name in parts.gallery.names]
     # As if the views were recognised as random pictures.
     nearest = torch.randint(0, 6, (2, 4), generator=torch.Generator().manual_seed(0))
     same = parts.gallery.same(nearest, parts.truth[:, None])
     rank = torch.where(same, 1, 2)
-    scores = {arm: result._replace(nearest=nearest, rank=rank) for arm, result in outcome.scores["same"].items()}
-    seen = replace(outcome, scores={"same": scores})
-    result = metrics(run, parts, seen, sections(seen), "smoke")[0]["arms"]["eot"]
+    arms = {arm: columns._replace(nearest=nearest, rank=rank) for arm, columns in scores.scores["same"].items()}
+    result = replace(result, scores={"same": arms})
+    result = measured(bench, view_scores(bench, result), result)["arms"]["eot"]
     expected = parts.truth if parts.goal is None else parts.goal
 
     def share(rows):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-import attacks.experiment.radius
+import attacks.experiment.sections.radii
 from attacks.report.pairs import read_scores
 from attacks.runtime.tables import read_rows
 from tests.helpers.processes import facts
@@ -64,7 +64,7 @@ def test_another_run_can_be_compared_with_its_radii(whole):
 
 
 def test_a_search_that_was_stopped_ends_with_the_same_bytes(whole, tmp_path, monkeypatch):
-    folder, real = tmp_path / "run", attacks.experiment.radius.radius
+    folder, real = tmp_path / "run", attacks.experiment.sections.radii.radius
 
     def stopping(*args, **options):
         for number, state in enumerate(real(*args, **options)):
@@ -73,11 +73,11 @@ def test_a_search_that_was_stopped_ends_with_the_same_bytes(whole, tmp_path, mon
                 raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(attacks.experiment.radius, "radius", stopping)
+        patch.setattr(attacks.experiment.sections.radii, "radius", stopping)
         assert call(patch, *RUN, "evaluate.one_view=false", f"hydra.run.dir={folder}") == 130
     seen = []
     monkeypatch.setattr(
-        attacks.experiment.radius, "radius", lambda *a, **o: seen.append(o["state"].trials) or real(*a, **o)
+        attacks.experiment.sections.radii, "radius", lambda *a, **o: seen.append(o["state"].trials) or real(*a, **o)
     )
     assert call(monkeypatch, f"resume={folder}") == 0
     assert seen == [3]

@@ -12,7 +12,7 @@ from attacks.data.gallery import tiles
 from attacks.data.images import save_image
 from attacks.evaluation.comparisons import primary, secondary
 from attacks.evaluation.per_image import COLUMNS, arms_table
-from attacks.experiment import sections
+from attacks.experiment.sections import registry, response
 from attacks.runtime.tables import write_rows
 from tests.helpers.recomputed import EXACT, FLIPS, MEANS, MEDIANS, SHARES, from_rows, leaves, read, recomputed, rows
 from tests.helpers.runs import call
@@ -43,9 +43,9 @@ def sixteen(work):
     (work / "list.csv").write_text("\n".join(lines))
     data = [f"data.path={work / 'list.csv'}", f"data.gallery={work / 'list.csv'}"]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sections, "CELLS", 3)
-        patch.setattr(sections, "CURVE_CELLS", 2)
-        patch.setattr(sections.Sections, "draw", lambda self, out: None)
+        patch.setattr(response, "CELLS", 3)
+        patch.setattr(response, "CURVE_CELLS", 2)
+        patch.setattr(registry.Sections, "draw", lambda self, out: None)
         patch.setattr("attacks.report.page.write_report", lambda *_, **__: None)
         assert call(patch, *TINY, *data, f"hydra.run.dir={work / 'run'}") == 0
 

@@ -8,12 +8,11 @@ import pytest
 import torch
 from PIL import Image
 
-import attacks.experiment.experiment
 import attacks.experiment.job
 import attacks.experiment.units
-from attacks.experiment.batch import ARMS
 from attacks.experiment.identity import key_of
 from attacks.runtime.values import read, write
+from attacks.study.study import ARMS
 from tests.helpers.processes import facts
 from tests.helpers.runs import FIRST, LEAN, TINY, call
 

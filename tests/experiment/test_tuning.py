@@ -10,13 +10,13 @@ import torch
 import attacks.experiment.units
 from attacks.data.images import save_image
 from attacks.encoders.engine import Choice, Decision, tuner
-from attacks.experiment.experiment import bench_of
-from attacks.experiment.judged_again import Slack
+from attacks.experiment.bench import Place, bench_of
 from attacks.experiment.preparation import prepare
 from attacks.experiment.tuning import earlier
-from attacks.experiment.verify import verify
 from attacks.run import compose
 from attacks.runtime.distributed import ALONE
+from attacks.verification.rejudged import Slack
+from attacks.verification.verify import verify
 from tests.helpers.processes import facts
 from tests.helpers.runs import LEAN, TINY, call
 
@@ -118,13 +118,12 @@ def test_judged_numbers_do_not_depend_on_the_precision_of_the_attack(tmp_path):
     own = ["data=folder", f"data.path={tmp_path}", f"data.gallery={tmp_path}", "data.size=64", "evaluate.views=4"]
     run = compose("evaluate", own)
     assert {run.engine.name, run.engine.precision} == {"auto"}
-    made = prepare(run, ALONE, "evaluate", [])
-    parts = made.parts
-    images = parts.queries.images
+    study = prepare(run, ALONE, "evaluate", []).study
+    images = study.queries.images
     changed = (images + 0.03 * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))).clamp(0, 1)
 
     def judged(decision):
-        bench = bench_of(run, parts, parts.encoder, decision, ALONE, Path()).bench
+        bench = bench_of(study, study.encoder, decision, Place(Path()))
         return bench.judge(changed, torch.arange(len(changed)), bench.banks["same"])
 
     plain = judged(Decision(chunk=5))

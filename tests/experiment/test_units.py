@@ -18,8 +18,8 @@ import attacks.experiment.job
 import attacks.experiment.units
 from attacks import verify
 from attacks.eot.faults import NotFinite
-from attacks.experiment.batch import Unit
 from attacks.experiment.replay import Named, of_run
+from attacks.experiment.unit import Unit
 from tests.helpers.processes import PATIENCE, ended, facts, last_of, started
 from tests.helpers.runs import call
 
@@ -193,7 +193,7 @@ def spoiled(monkeypatch, names, error):
     real = attacks.experiment.units.attacked
 
     def attacked(bench, unit):
-        rows = bench.parts.queries.names[unit.start : unit.stop]
+        rows = bench.study.queries.names[unit.start : unit.stop]
         if set(rows) & set(names):
             raise error
         return real(bench, unit)
@@ -316,7 +316,7 @@ def test_a_part_that_fails_is_reported_and_left_out(attacked, monkeypatch, capsy
     def broken(*_):
         raise NAN
 
-    monkeypatch.setattr("attacks.experiment.sections._deployment", broken)
+    monkeypatch.setattr("attacks.experiment.sections.deployment.DeploymentSection.rows", broken)
     code, run = attacked(2, "evaluate.deploy=1")
     output = capsys.readouterr()
     assert code == 1

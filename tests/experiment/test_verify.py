@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from types import SimpleNamespace
 
 import fsspec
 import numpy as np
@@ -14,13 +15,12 @@ from attacks import verify
 from attacks.commands import main
 from attacks.evaluation.sanity.battery import NAMES, masking
 from attacks.evaluation.sanity.check import Check
-from attacks.experiment import judged_again
-from attacks.experiment.agreement import leaves, rows
 from attacks.experiment.artefact_list import differences
 from attacks.experiment.directory import misfit
-from attacks.experiment.records import checked
-from attacks.experiment.verify import CheckerError
-from attacks.run import compose
+from attacks.verification import rejudged
+from attacks.verification.agreement import leaves, rows
+from attacks.verification.records import checked
+from attacks.verification.verify import CheckerError
 from tests.helpers.liars import cell
 from tests.helpers.verified import BATTERY, SCORES, TINY, A, both, made
 from tests.helpers.verified import runs as runs
@@ -218,7 +218,7 @@ def test_the_command_names_what_is_wrong(runs, tmp_path, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [AttributeError, TypeError, RuntimeError, ValueError, KeyError])
 def test_an_error_of_the_check_is_no_damage_of_the_run(runs, monkeypatch, capsys, kind):
-    monkeypatch.setattr(judged_again, "views", lambda *_: (_ for _ in ()).throw(kind("broken")))
+    monkeypatch.setattr(rejudged, "views", lambda *_: (_ for _ in ()).throw(kind("broken")))
     with pytest.raises(CheckerError, match=f"verify itself failed: {kind.__name__}.*says nothing about the run"):
         verify(runs("lean"))
     assert main(["verify", str(runs("lean"))]) == 5
@@ -238,29 +238,29 @@ def test_a_maker_cannot_choose_the_sample(runs):
 def test_what_a_sample_can_miss_is_the_best_of_all_forgeries(sizes, views, drawn):
     """Against a search of all ways to alter views, by the hypergeometric distribution."""
     clusters = [f"{i}" for i, size in enumerate(sizes) for _ in range(size)]
-    bound = judged_again.missed(clusters, views, drawn)
+    bound = rejudged.missed(clusters, views, drawn)
     weights = np.array([1 / (len(sizes) * sizes[int(name)] * views) for name in clusters])
     random, best = np.random.default_rng(0), 0.0
     for _ in range(2000):
         altered = np.minimum(random.multinomial(random.integers(1, 3 * views), random.dirichlet(weights * 40)), views)
-        if hypergeom.pmf(0, views, altered, drawn).prod() > judged_again.ESCAPE:
+        if hypergeom.pmf(0, views, altered, drawn).prod() > rejudged.ESCAPE:
             best = max(best, float(weights @ altered))
-    hits = [3 in judged_again.Drawn(drawn / views, seed).of(views, "same/eot/0") for seed in range(2000)]
+    hits = [3 in rejudged.Drawn(drawn / views, seed).of(views, "same/eot/0") for seed in range(2000)]
     assert abs(np.mean(hits) - drawn / views) < 0.04
     assert best <= bound + 1e-12 and bound <= best + 1.5 * weights.max() + 0.2 * bound
 
 
 def test_sanity_checks_that_do_not_fit_are_named():
-    run, sane = compose("smoke", ["sanity=short"]), json.loads(json.dumps(BATTERY))
+    study, sane = SimpleNamespace(sanity=SimpleNamespace(pictures=2)), json.loads(json.dumps(BATTERY))
     sane["checks"][-1]["words"] = masking([Check(x["name"], "passed", "") for x in sane["checks"][:-1]]).message
-    assert not [*checked(run, {"sanity": sane, "failed": []})]
+    assert not [*checked(study, {"sanity": sane, "failed": []})]
     for at in range(len(NAMES)):
         for edit in ({"verdict": "failed"}, {"name": "another"}):
             content = json.loads(json.dumps(sane))
             content["checks"][at] |= edit
-            assert [*checked(run, {"sanity": content, "failed": []})]
-    assert [*checked(compose("smoke", ["sanity=none"]), {"sanity": sane, "failed": []})]
-    assert [*checked(run, {"sanity": None, "failed": []})]
+            assert [*checked(study, {"sanity": content, "failed": []})]
+    assert [*checked(SimpleNamespace(sanity=SimpleNamespace(pictures=0)), {"sanity": sane, "failed": []})]
+    assert [*checked(study, {"sanity": None, "failed": []})]
 
 
 def test_a_program_is_not_run_for_a_directory_alone(runs, tmp_path, monkeypatch):

@@ -82,8 +82,9 @@ def seen_by_the_judge(monkeypatch, defence, names, seed=0):
 
     monkeypatch.setattr("attacks.evaluation.deployment.judged", judged)
     sample = Sample(torch.arange(len(names)), names, names)
-    cells = deployment({"eot": images}, sample, None, (48, 48), (1.0,), defence, seed).cells
-    return dict(zip([(cell.codec, cell.resampler) for cell in cells], shown, strict=True)), map(to_bytes, images)
+    cells = deployment({"eot": images}, sample, None, (48, 48), (1.0,), defence, seed).rows
+    keys = dict.fromkeys((row["codec"], row["resampler"]) for row in cells)
+    return dict(zip(keys, shown, strict=True)), map(to_bytes, images)
 
 
 def through_jpeg(pixels):

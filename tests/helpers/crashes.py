@@ -123,7 +123,7 @@ def _draw_nothing():
     import attacks.report.page
     from attacks.data.images import save_image
 
-    attacks.experiment.contact_sheet.contact_sheet = lambda path, _: save_image(path, torch.zeros(3, 1, 1))
+    attacks.experiment.contact_sheet.contact_sheet = lambda path, *_: save_image(path, torch.zeros(3, 1, 1))
     attacks.report.page.render = lambda *_: "a report"
 
 

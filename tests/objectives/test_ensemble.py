@@ -13,7 +13,7 @@ from attacks.encoders.layers import Layers
 from attacks.encoders.preprocess import Preprocess
 from attacks.eot.estimate import Estimate, combined
 from attacks.evaluation.transfer import leave_one_out
-from attacks.experiment.arms import Counted
+from attacks.experiment.cost import Counted
 from attacks.objectives.composite import Each
 from attacks.objectives.embedding import Paired
 from attacks.objectives.ensemble import Ensemble, Members

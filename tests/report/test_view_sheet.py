@@ -4,7 +4,7 @@ import pytest
 import torch
 from PIL import ImageFont
 
-from attacks.evaluation.rare.failure import Failures, PictureFailure
+from attacks.evaluation.rare.failure import PictureFailure
 from attacks.report import view_sheet
 from attacks.report.view_sheet import COLUMNS, MAX_VIEWS, draw_failures
 
@@ -44,7 +44,7 @@ def test_the_sheet_has_the_pictures_of_each_arm_that_fail_most_often(tmp_path, m
         for arm in ("clean", "eot")
         for i in range(pictures)
     ]
-    draw_failures(tmp_path / "failure.png", Failures(tuple(failures), 100))
+    draw_failures(tmp_path / "failure.png", failures)
     ((original, views, names, values, columns),) = calls
     assert original is None and names == ["picture", "arm", "P(failure)", "angle"] and columns <= COLUMNS
     limit = min(pictures, MAX_VIEWS // 2)

@@ -14,7 +14,8 @@ from safetensors.torch import load_file
 from attacks import load_encoder
 from attacks.data.images import file_names, save_image
 from attacks.experiment import job
-from attacks.experiment.experiment import outcome_of
+from attacks.experiment.unit import joined_units
+from attacks.experiment.view_scores import view_scores
 from attacks.report.warnings import warnings
 from attacks.schema.encoder import SAMPLING
 from attacks.schema.groups import CHOICES
@@ -103,14 +104,14 @@ class EndOfTest(ValueError):
 
 @pytest.fixture
 def outcomes(monkeypatch):
-    """The configuration, the parts and the outcome of each run, which then ends."""
+    """The study and the scores of each run, which then ends."""
     result = []
 
-    def end(setup, *results):
-        result.append((setup.bench.run, setup.bench.parts, outcome_of(setup, *results)))
+    def end(_, bench, results, *__):
+        result.append((bench.study, view_scores(bench, joined_units(results, shared=False))))
         raise EndOfTest
 
-    monkeypatch.setattr(job, "outcome_of", end)
+    monkeypatch.setattr(job, "_tables", end)
     return result
 
 
@@ -125,7 +126,7 @@ def test_a_hash_is_evaluated_on_the_bits_of_the_saved_files(layout, outcomes, tm
     overrides = ("encoder=phash", "objective=bits", "transforms=identity", "data.count=2", f"engine.layout={layout}")
     folder = tmp_path / "run"
     call(monkeypatch, *SHORT, *overrides, f"hydra.run.dir={folder}")
-    ((_, parts, outcome),) = outcomes
+    ((parts, outcome),) = outcomes
     names = file_names(parts.queries.names)
     clean, eot = (
         torch.stack([file_bits(folder / "pictures" / arm / name) for name in names]) for arm in ("clean", "eot")

@@ -36,7 +36,7 @@ def finished(shared_runs):
 def test_the_sign_of_the_score_is_the_judges_verdict(finished, arm):
     bench, success = reopened(finished), read_scores(finished).success["same"][arm]
     bank = bench.banks["same"]
-    for row in range(len(bench.parts.queries)):
+    for row in range(len(bench.study.queries)):
         score = margin_score(bench.judge, bench.exhibits.shown(arm, [row]), row, bank.transforms, arm)
         failed = torch.from_numpy(score(bank.u.double().numpy()) <= 0)
         assert torch.equal(failed, success[row] if arm == "clean" else ~success[row])
@@ -55,7 +55,7 @@ def test_the_command_gives_the_rows_of_the_run_and_they_agree_with_plain_views(f
     views = bench.banks["same"].transforms
     for line, row in zip(lines, rows, strict=False):
         assert line.startswith(f"{row['picture']} clean: ")
-        number = bench.parts.queries.names.index(row["picture"])
+        number = bench.study.queries.names.index(row["picture"])
         score = margin_score(bench.judge, bench.exhibits.shown("clean", [number]), number, views, "clean")
         plain = float((score(np.random.default_rng(5).random((3000, views.dims))) <= 0).mean())
         spread = 4 * np.sqrt(max(plain, 1e-3) / 3000)

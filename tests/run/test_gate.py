@@ -6,8 +6,8 @@ import shutil
 import pytest
 
 from attacks.commands import main
-from attacks.experiment.verify import verify
 from attacks.gate.policy import read_policy
+from attacks.verification.verify import verify
 from tests.helpers.runs import call
 
 POLICY = """claim: Clean views are recognised, and some attacked ones.

@@ -9,12 +9,14 @@ import torch
 from attacks import Away, bank, load_encoder
 from attacks.data.images import load_image
 from attacks.evaluation.scores import evaluate
-from attacks.experiment.arms import Counted
-from attacks.experiment.batch import ARMS, KEPT, refinable, worst_cosine
+from attacks.experiment.bench import Bench
+from attacks.experiment.cost import Counted
 from attacks.experiment.results import table
+from attacks.experiment.unit import STARTS, worst_cosine
 from attacks.report.words import interval_text, numbers
 from attacks.runtime.distributed import ALONE
 from attacks.study.pipeline import preset
+from attacks.study.study import ARMS
 from tests.helpers.fellows import together
 from tests.helpers.solving import VIEWS, small_problem, uphill
 
@@ -59,16 +61,18 @@ def test_processes_share_the_passes_and_give_the_result_of_one(judged, size, ste
 def test_worst_view_of_the_bank_is_used_without_a_meaningful_gradient(judged, goal, bits, steps):
     images, own, net, views, scores = judged
     plain = load_encoder("phash") if bits else net
-    parts, run = SimpleNamespace(goal=goal, encoder=plain), SimpleNamespace(evaluate=SimpleNamespace(refine=3))
-    bench = SimpleNamespace(parts=parts, run=run, counted=Counted(net), banks={"same": views}, chunk=8, world=ALONE)
-    assert refinable(run, parts) == steps
+    study = SimpleNamespace(goal=goal, encoder=plain, evaluate=SimpleNamespace(refine=3))
+    unused = dict.fromkeys(("module", "encoder", "exact", "judge", "layers", "exhibits"))
+    place = SimpleNamespace(world=ALONE)
+    bench = Bench(study, place, counted=Counted(net), banks={"same": views}, chunk=8, **unused)
+    assert bench.refine_steps == steps
     rough = scores.cosine.amax(1)
     if goal is not None:  # the worst view of a targeted attack is the one least similar to the target
         like = torch.rand(scores.cosine.shape, generator=torch.Generator().manual_seed(0))
         scores = scores._replace(goal_cosine=like)
         rough = torch.stack([row[int(mine.argmin())] for row, mine in zip(scores.cosine, like, strict=True)])
     result = worst_cosine(bench, images, own, scores)
-    assert bench.counted.forward == (3 * KEPT * (steps + 1) if steps else 0)
+    assert bench.counted.forward == (3 * STARTS * (steps + 1) if steps else 0)
     assert torch.equal(result, rough) if not steps else (result >= rough).all() and (result > rough).any()
 
 
@@ -86,7 +90,7 @@ def test_run_reports_the_refined_worst_case_and_its_cost(runs):
     rough, fine = contents[0], contents[3]
     assert [content["bank"].pop("refine") for content in (rough, fine)] == [0, 3]
     for key in ("forward", "backward"):
-        assert fine["cost"][key] - rough["cost"][key] == len(ARMS) * KEPT * (3 + 1)
+        assert fine["cost"][key] - rough["cost"][key] == len(ARMS) * STARTS * (3 + 1)
     worst = {arm: [c["arms"][arm].pop("worst_cosine")["mean"] for c in (rough, fine)] for arm in ARMS}
     assert all(after >= before for before, after in worst.values())
     assert any(after > before + 0.01 for before, after in worst.values())

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transforms.sampling.homography import wide_dtype
+from transforms.devices import wide_dtype
 
 Numbers = Any  # a number, a tensor, a NumPy array, or lists of these to any depth
 

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from transforms.devices import HOST, uploaded
+from transforms.devices import HOST, uploaded, wide_dtype
 
 #: From the output's half-pixel coordinates x (w,), y (h,), on the host, to the source's, (N,h,w,2), on a device,
 #: which the caller may overwrite, and their w (N,h,w) or None (all are before the camera, and none is far away).
@@ -68,11 +68,6 @@ def invert(matrix: Tensor) -> Tensor:
     adjugate = torch.stack([torch.linalg.cross(b, c), torch.linalg.cross(c, a), torch.linalg.cross(a, b)], dim=-1)
     det = (a * adjugate[..., :, 0]).sum(-1)
     return adjugate / det[..., None, None]
-
-
-def wide_dtype(like: Tensor) -> torch.dtype:
-    """Matrices are multiplied in float64 where there is one: a GPU may run float32 products in TF32, pixels off."""
-    return torch.float32 if like.device.type == "mps" else torch.float64
 
 
 def half_pixels(size: tuple[int, int], like: Tensor) -> Tensor:

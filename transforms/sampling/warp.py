@@ -10,9 +10,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from transforms.devices import HOST, constants
+from transforms.devices import HOST, constants, wide_dtype
 from transforms.sampling.boxes import Boxes, spread
-from transforms.sampling.homography import HORIZON, Pull, invert, lattice, pixels_to_halves, wide_dtype
+from transforms.sampling.homography import HORIZON, Pull, invert, lattice, pixels_to_halves
 from transforms.sampling.outline import Outline, cut
 from transforms.sampling.pyramid import levels, read_levels
 from transforms.sampling.read import FAR, Border, Resampling, border_value, copies, read

@@ -7,9 +7,8 @@ from typing import ClassVar, cast
 from torch import Tensor
 
 from transforms.compose import Compose, Discrete, Framed, Geometry, Homography, Stage
-from transforms.devices import uploaded
+from transforms.devices import uploaded, wide_dtype
 from transforms.doors import Doored, unchecked
-from transforms.sampling.homography import wide_dtype
 from transforms.sampling.read import copies
 from transforms.scene import Layer, Scene, count_pictures, size_of
 

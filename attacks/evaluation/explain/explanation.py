@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attacks.encoders.batch_norm import settle
 from attacks.eot.bank import Bank
 from attacks.eot.batching import in_parts
-from attacks.evaluation.clusters import Sample, by_cluster
+from attacks.evaluation.clusters import Row, Sample, by_cluster, column_of
 from attacks.evaluation.explain.gradcam import attribution, on_picture, spatial_layer
 from attacks.evaluation.explain.gradients import CountedEncoder, Reach, reach, saliency
 from attacks.evaluation.intervals import Interval, interval
@@ -39,8 +39,6 @@ class Explanations:
     counted in pictures.
     """
 
-    names: tuple[str, ...]
-    clusters: tuple[str, ...]
     arms: dict[str, Maps]
     layer: str | None
     reach: Reach | None
@@ -49,43 +47,45 @@ class Explanations:
     backward: int
     seconds: float
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for metrics.json."""
-        means = {
-            name: None if column is None else float(by_cluster(column, self.clusters).mean())
-            for name, column in self._coverage().items()
-        }
-        dead = None if means["coverage"] is None else 1 - means["coverage"]
-        return {
-            "layer": self.layer,
-            "pictures": list(self.names),
-            "clusters": len(set(self.clusters)),
-            "likeness": {arm: _interval(maps.likeness, self.clusters) for arm, maps in self.arms.items()},
-            **means,
-            "dead": dead,
-            "missing": list(self.missing),
-            "cost": {"forward": self.forward, "backward": self.backward, "seconds": self.seconds},
-        }
-
-    def rows(self) -> list[dict[str, object]]:
-        """A row for each picture and arm; the coverage of the picture is repeated."""
-        coverage = self._coverage()
+    def rows(self, sample: Sample) -> list[dict[str, object]]:
+        """A row for each picture of the sample and each arm; the coverage of the picture is repeated."""
+        columns = {} if self.reach is None else self.reach._asdict()
+        shares = {name: columns[field].double().tolist() if columns else None for name, field in COVERAGE.items()}
         return [
             {
                 "picture": name,
+                "cluster": cluster,
                 "arm": arm,
                 "likeness": float(maps.likeness[i]),
-                **{name: None if shares is None else float(shares[i]) for name, shares in coverage.items()},
+                **{key: None if share is None else share[i] for key, share in shares.items()},
             }
             for arm, maps in self.arms.items()
-            for i, name in enumerate(self.names)
+            for i, (name, cluster) in enumerate(zip(sample.names, sample.clusters, strict=True))
         ]
 
-    def _coverage(self) -> dict[str, Tensor | None]:
-        """The shares (N,) of `reach` by their names in tables."""
-        names = {"coverage": "coverage", "view_coverage": "view", "effective_coverage": "effective"}
-        columns = {} if self.reach is None else self.reach._asdict()
-        return {name: columns[field].double() if columns else None for name, field in names.items()}
+
+#: The shares of `Reach` by their names in tables.
+COVERAGE = {"coverage": "coverage", "view_coverage": "view", "effective_coverage": "effective"}
+
+
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """The content of metrics.json."""
+    arms: dict[str, list[Row]] = {}
+    for row in rows:
+        arms.setdefault(str(row["arm"]), []).append(row)
+    clean = arms["clean"]
+    clusters = [str(row["cluster"]) for row in clean]
+    means = {
+        name: None if clean[0][name] in (None, "") else float(by_cluster(column_of(clean, name), clusters).mean())
+        for name in COVERAGE
+    }
+    return {
+        "pictures": [row["picture"] for row in clean],
+        "clusters": len(set(clusters)),
+        "likeness": {arm: _interval(column_of(table, "likeness"), clusters) for arm, table in arms.items()},
+        **means,
+        "dead": None if means["coverage"] is None else 1 - means["coverage"],
+    }
 
 
 def explain(
@@ -95,7 +95,6 @@ def explain(
     anchors: Tensor,
     bank: Bank,
     *,
-    sample: Sample,
     chunk: int = 32,
 ) -> Explanations:
     """Explain the likeness of a few pictures to their anchors, before and after an attack.
@@ -106,7 +105,6 @@ def explain(
         attacked_arms: arm -> (N,3,H,W), the same pictures after an attack.
         anchors: (N,D) the embeddings that the pictures are compared with: their clean ones, or the target's.
         bank: its first few views are those of the gradient's coverage.
-        sample: the pictures.
         chunk: most pictures in memory at once.
     """
     began, counter, clean = time.perf_counter(), CountedEncoder(encoder), clean.to(anchors.device)
@@ -125,7 +123,7 @@ def explain(
     if gradient_reach is None:
         missing.append("input gradient and its coverage: the encoder passes no gradient to the picture")
     cost = counter.forward, counter.backward, time.perf_counter() - began
-    return Explanations(sample.names, sample.clusters, arms, layer, gradient_reach, tuple(missing), *cost)
+    return Explanations(arms, layer, gradient_reach, tuple(missing), *cost)
 
 
 def _maps(counter: CountedEncoder, pictures: Tensor, anchors: Tensor, layer: str | None, chunk: int) -> Maps:

@@ -1,6 +1,6 @@
 """Rare failures of pictures: how close a view is to one, and what was estimated for each picture and arm."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.eot.bank import Bank
+from attacks.evaluation.clusters import Row
 from attacks.evaluation.judge import Judge
 from attacks.evaluation.rare.proposal import Floats
 from attacks.runtime.stored import stored
@@ -55,35 +56,33 @@ class PictureFailure:
 
     def row(self) -> dict[str, object]:
         """A row of failure.csv; the values of the coordinates have their names."""
-        columns = {key: value for key, value in vars(self).items() if key not in ("values", "view")}
-        return columns | self.values
+        return {name: getattr(self, name) for name in FIELDS} | self.values
 
 
-@stored("failures")
-@dataclass(frozen=True, eq=False)
-class Failures:
-    """Some pictures of a run, in each arm, and the particles of each search."""
+#: The columns of failure.csv before those of the coordinates, and what reads each back.
+FIELDS: dict[str, Callable[[Any], Any]] = {
+    **dict.fromkeys(("picture", "cluster", "arm"), str),
+    **dict.fromkeys(("p", "low", "high", "worth"), float),
+    "views": int,
+    "method": str,
+}
 
-    each: tuple[PictureFailure, ...]
-    particles: int
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for metrics.json: by arm the pictures, the one that fails most often first."""
-        arms: dict[str, list[dict[str, Any]]] = {}
-        for failure in sorted(self.each, key=lambda failure: (-failure.p, -failure.high)):
-            columns = {key: value for key, value in vars(failure).items() if key not in ("cluster", "arm", "view")}
-            arms.setdefault(failure.arm, []).append(columns | {"words": failure.words})
-        pictures = {failure.picture: failure.cluster for failure in self.each}
-        return {
-            "pictures": len(pictures),
-            "clusters": len(set(pictures.values())),
-            "particles": self.particles,
-            "arms": {arm: arms[arm] for arm in sorted(arms)},
-        }
+def of_row(row: Row) -> PictureFailure:
+    """The inverse of `PictureFailure.row`, without pixels."""
+    values = {name: float(str(value)) for name, value in row.items() if name not in FIELDS}
+    return PictureFailure(**{name: read(row[name]) for name, read in FIELDS.items()}, values=values)
 
-    def rows(self) -> list[dict[str, object]]:
-        """A row for each arm and picture."""
-        return [failure.row() for failure in self.each]
+
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """The content of metrics.json: by arm the pictures, the one that fails most often first."""
+    arms: dict[str, list[dict[str, Any]]] = {}
+    for failure in sorted(map(of_row, rows), key=lambda failure: (-failure.p, -failure.high)):
+        figures = {key: value for key, value in vars(failure).items() if key not in ("cluster", "arm", "view")}
+        arms.setdefault(failure.arm, []).append(figures | {"words": failure.words})
+    clusters = {row["picture"]: row["cluster"] for row in rows}
+    head = {"pictures": len(clusters), "clusters": len(set(clusters.values()))}
+    return head | {"arms": {arm: arms[arm] for arm in sorted(arms)}}
 
 
 def margin_score(judge: Judge, scene: Shown, row: int, views: Compose, arm: Arm) -> Callable[[Floats], Floats]:

@@ -13,7 +13,7 @@ from transforms.sampling.homography import half_pixels, homography, invert, latt
 from transforms.sampling.outline import Outline, cut
 from transforms.sampling.read import Resampling
 from transforms.sampling.warp import warp
-from transforms.scene import Layer, Scene, premultiplied
+from transforms.scene import Layer, Scene, premultiply
 
 double = torch.float64
 EYE = torch.eye(3, dtype=double)[None]
@@ -89,7 +89,7 @@ def cut_view(base, layer, outline, size, **options):
     into, out = (half_pixels(s, layer.pull) for s in ((layer.pixels.shape[2], layer.pixels.shape[3]), size))
     matrix = into @ layer.pull @ invert(out)
     resampling = Resampling(antialias=True, **options)
-    over = warp(premultiplied(layer), partial(lattice, matrix), size, resampling, outline=outline)
+    over = warp(premultiply(layer), partial(lattice, matrix), size, resampling, outline=outline)
     return over[:, :-1] + (1 - over[:, -1:]) * base
 
 
@@ -164,7 +164,7 @@ def test_colours_at_the_edge_follow_the_coverage(photo):
     # At any coverage the colour is that of the texture: a ratio, so that no edge darkens.
     ink, size = torch.tensor(INK, dtype=double), (72, 72)
     pull = placed((40, 50), size, 36, 33)
-    view = premultiplied(Layer(ink[None, :, None, None].expand(1, 3, 40, 50), None, pull))
+    view = premultiply(Layer(ink[None, :, None, None].expand(1, 3, 40, 50), None, pull))
     matrix = half_pixels((40, 50), pull) @ pull @ invert(half_pixels(size, pull))
     over = warp(view, partial(lattice, matrix), size, Resampling(antialias=True), outline=Outline())
     torch.testing.assert_close(over[:, :-1], over[:, -1:] * ink[:, None, None], rtol=0, atol=1e-12)

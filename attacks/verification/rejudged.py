@@ -4,6 +4,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,18 +15,22 @@ from torch import Tensor
 
 from attacks.data.images import load_image, load_texture, to_bytes
 from attacks.encoders.engine.native_precision import is_half
-from attacks.evaluation.clusters import Sample
+from attacks.evaluation.clusters import Row
 from attacks.evaluation.judge import resisting
+from attacks.evaluation.rare.failure import of_row
 from attacks.evaluation.scores import Scores
-from attacks.experiment.agreement import some
 from attacks.experiment.artifacts import SHOWN, sheet
-from attacks.experiment.batch import SAME, Bench, Unit, arms_of, drift_of, part_of, worst_cosine
-from attacks.experiment.failure import failures_of
-from attacks.experiment.records import deltas, reading, table
-from attacks.experiment.sections import cosines_of, deployment_of, explanations_of, response_of, sample_of
-from attacks.experiment.units import unit_size
+from attacks.experiment.bench import SAME, Bench
+from attacks.experiment.sections.registry import sections_of
+from attacks.experiment.sections.section import Section
+from attacks.experiment.unit import Unit, worst_cosine
+from attacks.experiment.units import units_of
 from attacks.experiment.view_scores import NAME, ViewScores
+from attacks.runtime.damage import reading
 from attacks.runtime.values import Damaged
+from attacks.study.study import Study
+from attacks.verification.agreement import short, some
+from attacks.verification.records import deltas
 from transforms.draws import stream
 from transforms.scene import taken
 
@@ -33,6 +38,10 @@ from transforms.scene import taken
 NORM, ROUNDED = 1e-4, 1e-2
 #: A forgery that escapes with more than this probability is one that a sample can miss.
 ESCAPE = 0.05
+
+
+#: The rows of a table, as recorded or made again.
+Rows = Sequence[Row]
 
 
 class Slack(NamedTuple):
@@ -46,7 +55,7 @@ class Slack(NamedTuple):
 def slack_of(bench: Bench) -> Slack:
     """The slack for the precision of the encoder. A batch of another size rounds half precision otherwise: measured
     on a network of eleven layers, cosines move by up to a fiftieth of the step between 1 and the next number."""
-    precision, cosine = is_half(bench.parts.encoder), Slack().cosine
+    precision, cosine = is_half(bench.study.encoder), Slack().cosine
     if precision is not None:
         cosine = torch.finfo(getattr(torch, precision)).eps / 4
     return Slack(cosine, max(Slack().refined, 4 * cosine), max(Slack().border, 4 * cosine))
@@ -70,11 +79,11 @@ class Drawn(NamedTuple):
 
 def pixels(bench: Bench, out: Path) -> Iterator[str]:
     """The pictures of each arm are those of the perturbations that the run saved, and these are within its bounds."""
-    parts, exhibits = bench.parts, bench.exhibits
-    count, images, perturbation = len(parts.queries), parts.queries.images.to(parts.device), parts.perturbation
+    study, exhibits = bench.study, bench.exhibits
+    count, images, perturbation = len(study.queries), study.queries.images.to(study.device), study.perturbation
     saved = deltas(bench, out)
     slack = 1 if perturbation.texture_size is not None else 0  # it is resampled: another machine may round otherwise
-    for arm in arms_of(bench.run, parts):
+    for arm in study.arms:
         pictures = exhibits.pictures(arm, range(count))
         wanted = images if arm == "clean" else perturbation.for_arm(arm).written(images, saved[arm])
         apart = ((pictures - wanted) * 255).round().abs().flatten(1).amax(1)
@@ -101,33 +110,33 @@ def pixels(bench: Bench, out: Path) -> Iterator[str]:
             yield "patch.png: it differs from patches/eot.png"
 
 
-def noise(bench: Bench, everyone: Bench, kept: Sequence[int], out: Path) -> Iterator[str]:
+def noise(bench: Bench, whole: Study, rows: Sequence[int], out: Path) -> Iterator[str]:
     """The arm `noise` follows from the seed and the perturbation's configuration alone.
 
     Args:
-        everyone: the bench of all pictures; `bench` is that of the `kept` ones.
+        whole: the study of all pictures; `bench` is of the `rows` in the tables.
     """
-    parts, run = everyone.parts, bench.run
-    saved = deltas(bench, out)["noise"]
-    size, count = unit_size(parts, run.evaluate.batch), len(parts.queries)
+    saved, size = deltas(bench, out)["noise"], whole.unit_size
 
-    def drawn(unit: Unit) -> Tensor:
-        own = part_of(parts, range(unit.start, unit.stop))
-        images = own.queries.images.to(parts.device)
-        random = torch.Generator().manual_seed(stream(unit.seed(run.seed), "noise"))
-        return own.perturbation.quantise(own.perturbation.noise(images, random), images)
+    def noise_of(unit: Unit) -> Tensor:
+        study = whole.only(range(unit.start, unit.stop))
+        images = study.queries.images.to(study.device)
+        random = torch.Generator().manual_seed(stream(unit.seed(study.seed), "noise"))
+        return study.perturbation.quantise(study.perturbation.noise(images, random), images)
 
     def near(one: Tensor, other: Tensor) -> bool:
         return float(((one - other).abs() > NORM).double().mean()) <= ROUNDED
 
-    whole = [drawn(Unit(at, min(at + size, count), at // size)) for at in range(0, count, size)]
-    if parts.perturbation.shared or parts.perturbation.texture_size is not None:
-        if not near(saved, whole[0][: len(saved)]):
+    blocks = [noise_of(unit) for unit in units_of(whole)]
+    if whole.perturbation.shared or whole.perturbation.texture_size is not None:
+        if not near(saved, blocks[0][: len(saved)]):
             yield "perturbation.safetensors noise: it is not the noise of this seed and perturbation"
         return
-    for at, row in enumerate(kept):
-        own = whole[row // size][row % size]
-        if not near(saved[at], own) and not near(saved[at], drawn(Unit(row, row + 1, row // size, alone=True))[0]):
+    for at, row in enumerate(rows):
+        again = blocks[row // size][row % size]
+        if near(saved[at], again):
+            continue
+        if not near(saved[at], noise_of(Unit(row, row + 1, row // size, alone=True))[0]):
             name = bench.exhibits.names[at]
             yield f"perturbation.safetensors noise of {name}: it is not the noise of this seed and perturbation"
 
@@ -141,7 +150,7 @@ def views(bench: Bench, recorded: ViewScores, chosen: Drawn) -> Iterator[str]:
 def _views(bench: Bench, bank: str, scores: Mapping[str, Scores], chosen: Drawn) -> Iterator[str]:
     """The same for the `scores` by arm in one bank, of each picture in other views."""
     whole, judge = bench.banks[bank], bench.judge
-    for arm in arms_of(bench.run, bench.parts):
+    for arm in bench.study.arms:
         for row in range(len(scores[arm].cosine)):
             at = chosen.of(len(whole.u), f"{bank}/{arm}/{row}")
             again = judge(bench.exhibits.shown(arm, [row]), torch.tensor([row]), whole._replace(u=whole.u[at]))
@@ -207,9 +216,9 @@ def _at_border(bench: Bench, bank: str, arm: str, at: tuple[int, int], claim: tu
 
 def worst(bench: Bench, recorded: ViewScores, chosen: Drawn) -> Iterator[str]:
     """The cosine in the worst view: of all pictures against those of the bank, of some searched again."""
-    rows = chosen.of(len(bench.parts.queries), "worst")
-    size = unit_size(bench.parts, bench.run.evaluate.batch)
-    for arm in arms_of(bench.run, bench.parts):
+    rows = chosen.of(len(bench.study.queries), "worst")
+    size = bench.study.unit_size
+    for arm in bench.study.arms:
         scores, claims = recorded.scores[SAME][arm], recorded.worst[arm]
         least = resisting(scores)
         for row in (~(claims >= least - slack_of(bench).cosine)).nonzero()[:, 0].tolist():
@@ -224,69 +233,57 @@ def worst(bench: Bench, recorded: ViewScores, chosen: Drawn) -> Iterator[str]:
                     yield f"{NAME} {arm}/worst of {bench.exhibits.names[row]}: {claims[row]:g}, again {value:g}"
 
 
-def parts(bench: Bench, out: Path, chosen: Drawn, done: Mapping[str, object]) -> Iterator[str]:
-    """The rows of the optional parts, of a share of their pictures; explanations only of all.
+def sections(bench: Bench, tables: Mapping[str, Rows], chosen: Drawn) -> Iterator[str]:
+    """The rows of the sections, of a share of their pictures.
 
     Args:
-        done: the parts of the run, None for one that it has not.
+        tables: the rows of each section that the run has, as recorded.
     """
-    config, slack = bench.run.evaluate, slack_of(bench)
-    for name, count, make in (
-        ("response", config.map_pictures, response_of),
-        ("deployment", config.deploy, deployment_of),
-        ("explanations", config.explain, explanations_of),
-    ):
-        if done.get(name) is None or (name == "explanations" and chosen.share < 1):
+    made, meter = sections_of(bench.study), bench.meter()
+    for name, recorded in tables.items():
+        section = made[name]
+        if section is None or (name == "detection" and bench.study.pipeline is None):
             continue
-        sample = sample_of(bench, count)
-        again = make(bench, of_sample(sample, chosen.of(len(sample.names), name))).rows()
-        yield from some(_rows_apart(name, table(out, name), again, slack), f"{name}.csv")
-    if bench.layers:
-        rows = chosen.of(len(bench.parts.queries), "drift")
-        shown = {arm: bench.exhibits.shown(arm, rows) for arm in arms_of(bench.run, bench.parts)}
-        again = drift_of(bench, part_of(bench.parts, rows), rows, shown).rows(
-            [bench.parts.queries.names[row] for row in rows]
-        )
-        yield from some(_rows_apart("drift", table(out, "drift"), again, slack), "drift.csv")
-    if done.get("detection") is not None and bench.parts.pipeline is not None:
-        judged = bench.parts.queries.judged
-        rows = [judged[i] for i in chosen.of(len(judged), "detection")]
-        each = [(arm, zip(rows, values.tolist(), strict=True)) for arm, values in cosines_of(bench, rows).items()]
-        names = bench.parts.queries.names
-        again = [
-            {"arm": arm, "picture": names[row], "cosine": value}
-            for arm, some_rows in each
-            for row, value in some_rows
-        ]
-        was = [{key: row[key] for key in ("arm", "picture", "cosine")} for row in table(out, "detection")]
-        yield from some(_rows_apart("detection", was, again, slack), "detection.csv")
-    if done.get("failure") is not None:
-        yield from some(_failures(bench, out, chosen), "failure.csv")
-    if done.get("radii") is not None:
-        yield from some(_radii(bench, out, chosen), "radii.csv")
+        if section.attacks:
+            lines = _radii(bench, recorded, chosen) if name == "radii" else iter(())
+        elif section.joint and chosen.share < 1:
+            continue
+        else:
+            sample = section.sample(bench)
+            again = section.rows(bench, sample.only(chosen.of(len(sample.names), name)), meter).rows
+            lines = (_failures if name == "failure" else partial(_rows_apart, section, slack_of(bench)))(
+                recorded, again
+            )
+        yield from some(lines, f"{name}.csv")
 
 
 #: The columns of a part that are judged; all others say of what.
 MEASURED = ["cosine", "success", "likeness", "coverage", "view_coverage", "effective_coverage"]
 
 
-def _rows_apart(
-    name: str, recorded: Sequence[Mapping[str, str]], again: Sequence[Mapping[str, object]], slack: Slack
-) -> Iterator[str]:
-    def key(row: Mapping[str, object]) -> tuple[str, ...]:
-        return tuple("" if value is None else str(value) for column, value in row.items() if column not in MEASURED)
+def _rows_apart(section: Section, slack: Slack, recorded: Rows, again: Rows) -> Iterator[str]:
+    other = (*MEASURED, *section.derived)
+    if [*recorded[0]] != [*again[0]]:
+        yield f"{section.key}.csv: its columns are {short([*recorded[0]])}; a run has {short([*again[0]])}"
+        return
+    pictures = {row["picture"] for row in again}
+    if (count := sum(row["picture"] in pictures for row in recorded)) != len(again):
+        yield f"{section.key}.csv: it has {count} rows of {len(pictures)} pictures; a run has {len(again)}"
+
+    def key(row: Row) -> tuple[str, ...]:
+        return tuple("" if value is None else str(value) for column, value in row.items() if column not in other)
 
     by_key = {key(row): row for row in recorded}
     flipped: list[str] = []
     for row in again:
-        was, place = by_key.get(key(row)), f"{name}.csv {', '.join(filter(None, key(row)))}"
+        was, place = by_key.get(key(row)), f"{section.key}.csv {', '.join(filter(None, key(row)))}"
         if was is None:
             yield f"{place}: there is no such row"
             continue
         for column in (column for column in row if column in MEASURED and row[column] is not None):
-            one, other = float(was[column] or "nan"), float(row[column])  # type: ignore[arg-type]
-            if not abs(one - other) <= {"success": 0, "cosine": slack.cosine}.get(column, slack.refined):
-                line = f"{place}, {column}: recorded {one:g}, judged again {other:g}"
+            one, two = float(str(was[column] or "nan")), float(row[column])  # type: ignore[arg-type]
+            if not abs(one - two) <= {"success": 0, "cosine": slack.cosine}.get(column, slack.refined):
+                line = f"{place}, {column}: recorded {one:g}, judged again {two:g}"
                 if column != "success":
                     yield line
                 else:
@@ -295,40 +292,35 @@ def _rows_apart(
         yield from flipped
 
 
-def _failures(bench: Bench, out: Path, chosen: Drawn) -> Iterator[str]:
+def _failures(recorded: Rows, again: Rows) -> Iterator[str]:
     """The probabilities of failures of some pictures. Their search is random, and on another machine a rounding may
     lead it elsewhere: the intervals must overlap."""
-    sample = sample_of(bench, bench.run.evaluate.failure)
-    some_pictures = of_sample(sample, chosen.of(len(sample.names), "failure"))
-    recorded = {(row["picture"], row["arm"]): row for row in table(out, "failure")}
-    for again in failures_of(bench, some_pictures).each:
-        was, place = recorded.get((again.picture, again.arm)), f"failure.csv {again.picture}, {again.arm}"
+    by_key = {(row["picture"], row["arm"]): of_row(row) for row in recorded}
+    for estimate in map(of_row, again):
+        was, place = by_key.get((estimate.picture, estimate.arm)), f"failure.csv {estimate.picture}, {estimate.arm}"
         if was is None:
             yield f"{place}: there is no such row"
-        elif not float(was["low"]) <= float(was["p"]) <= float(was["high"]):
-            yield f"{place}: p is {was['p']}, outside of its own interval"
-        elif float(was["low"]) > again.high or float(was["high"]) < again.low:
-            yield f"{place}: recorded {was['p']} [{was['low']}, {was['high']}], estimated again {again.words}"
+        elif not was.low <= was.p <= was.high:
+            yield f"{place}: p is {was.p:g}, outside of its own interval"
+        elif was.low > estimate.high or was.high < estimate.low:
+            yield f"{place}: recorded {was.words}, estimated again {estimate.words}"
 
 
-def _radii(bench: Bench, out: Path, chosen: Drawn) -> Iterator[str]:
+def _radii(bench: Bench, recorded: Rows, chosen: Drawn) -> Iterator[str]:
     """The radii of all files, and the successes of some on the held-out bank."""
-    recorded, names = table(out, "radii"), bench.parts.queries.names
-    images = bench.parts.queries.images.to(bench.parts.device)
-    change = bench.parts.perturbation.norm(bench.exhibits.pictures("radius", range(len(names))) - images).tolist()
+    names, perturbation, views = bench.study.queries.names, bench.study.perturbation, len(bench.banks[SAME].u)
+    images = bench.study.queries.images.to(bench.study.device)
+    change = perturbation.norm(bench.exhibits.pictures("radius", range(len(names))) - images).tolist()
     for was, size in zip(recorded, change, strict=True):
-        if was["radius"] and not math.isclose(float(was["radius"]), size, rel_tol=NORM):
-            yield f"radii.csv {was['picture']}, radius: recorded {was['radius']}, of pictures/radius {size:g}"
+        place = f"radii.csv {was['picture']}"
+        if (was["views"], was["largest"]) != (str(views), repr(perturbation.eps)):
+            yield f"{place}: recorded views {was['views']}, largest {was['largest']}; the run has other ones"
+        if was["radius"] and not math.isclose(float(str(was["radius"])), size, rel_tol=NORM):
+            yield f"{place}, radius: recorded {was['radius']}, of pictures/radius {size:g}"
     rows = chosen.of(len(names), "radii")
     numbers = torch.tensor(rows)
     scores = bench.judge(bench.exhibits.pictures("radius", rows), numbers, bench.banks[SAME])
     shares = bench.judge.success(scores, numbers).double().mean(1).tolist()
     for row, share in zip(rows, shares, strict=True):
-        if not abs(float(recorded[row]["success"]) - share) <= slack_of(bench).border:
+        if not abs(float(str(recorded[row]["success"])) - share) <= slack_of(bench).border:
             yield f"radii.csv {names[row]}, success: recorded {recorded[row]['success']}, judged again {share:g}"
-
-
-def of_sample(sample: Sample, at: Sequence[int]) -> Sample:
-    """Some pictures of a sample."""
-    names, clusters = (tuple(column[i] for i in at) for column in (sample.names, sample.clusters))
-    return Sample(sample.rows[list(at)], names, clusters)

@@ -3,45 +3,48 @@ against the files that they follow from, and its pictures, judged again by the e
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from attacks.data.images import values_of
 from attacks.encoders.black_box.asked import black_box
 from attacks.encoders.black_box.ledger import LEDGER
 from attacks.encoders.description import MODULE
 from attacks.encoders.engine import Choice, Decision
-from attacks.evaluation.clusters import Sample
 from attacks.evaluation.retrieval_metrics import thresholds
-from attacks.experiment import agreement, judged_again, records
+from attacks.experiment.arms import trace_of
 from attacks.experiment.artefact_list import ALWAYS, FILES, METRICS, differences, duplicates_of, planned
-from attacks.experiment.artifacts import placement
-from attacks.experiment.batch import SAME, Bench
-from attacks.experiment.directory import Earlier, opened, read_json, refuse_program
-from attacks.experiment.drawings import redrawn
-from attacks.experiment.experiment import bench_of, narrowed
-from attacks.experiment.failure import failures_of
+from attacks.experiment.bench import SAME, Bench, Place, bench_of
+from attacks.experiment.directory import Earlier, misfit, opened, read_json, refuse_program
+from attacks.experiment.drawings import draw_sheets, page_values
 from attacks.experiment.identity import identity, sources
 from attacks.experiment.manifest import DRAWING, manifest, version_of
-from attacks.experiment.rebuilt import outcome_of, sections_of
-from attacks.experiment.records import reading, scores_of, table, trace_of
+from attacks.experiment.reopened import rows_in
 from attacks.experiment.required import refuse_lacking
-from attacks.experiment.results import metrics
-from attacks.experiment.sections import Section, Sections, deployment_of, explanations_of, sample_of
-from attacks.experiment.view_scores import NAME
-from attacks.gate.policy import POLICY
+from attacks.experiment.results import Facts, metrics
+from attacks.experiment.sections.registry import Sections, sections_of
+from attacks.experiment.sections.section import SectionResult
+from attacks.experiment.view_scores import NAME, ViewScores, placement
+from attacks.gate.policy import POLICY, read_policy, refuse_other_threat
+from attacks.report import page as report
 from attacks.resizers.pipeline import GIVEN
+from attacks.runtime.damage import reading
 from attacks.runtime.distributed import ALONE
 from attacks.runtime.files import sha256
 from attacks.runtime.folders import refuse_links
 from attacks.runtime.remote import local
 from attacks.runtime.values import Damaged
-from attacks.schema.patch import PatchConfig
+from attacks.schema.validate import Run
 from attacks.study.assembly import build
-from attacks.study.study import Parts
+from attacks.study.study import Study
+from attacks.verification import agreement, records, rejudged
+from attacks.verification.records import costs_of, scores_of, table
 
 #: What cannot be recomputed, and why; only the digest covers it.
 ONCE = {
@@ -56,6 +59,11 @@ ONCE = {
 #: Entries of an identity and of manifest.json that need not be the same today; a difference is a note.
 MAY_DIFFER = ("engine.", "the version of ", "the code of ", "the number of ")
 MACHINE = ("device", "threads", "processes", "git", "python", "platform")
+#: Levels by which a pixel of a drawing may differ on another machine.
+LEVELS = 8
+#: What the explanations record of themselves.
+COST = {"forward": int, "backward": int, "seconds": int | float}
+EXPLAINED = {"missing": [str], "cost": COST}
 #: Without the same versions of these and the same code, drawings and report are other bytes.
 DRAWN_WITH = ("viewproof", "pillow", "numpy", *DRAWING)
 
@@ -149,7 +157,7 @@ def verify(
         except (ValueError, OSError) as error:
             return Verdict((str(error),))
         files = _guarded(lambda: _files(out, previous, content))
-        chosen = judged_again.Drawn(sample, secrets.randbits(32) if seed is None else seed)
+        chosen = rejudged.Drawn(sample, secrets.randbits(32) if seed is None else seed)
         try:
             return _checked(out, content, previous, files, (chosen, module, pipeline, program, device))
         except Damaged as error:
@@ -183,19 +191,23 @@ def _checked(out: Path, content: Any, previous: Earlier, files: list[str], optio
         full = Decision.from_dict(record["engine"]["decision"]).exact
     if run.require is not None:
         with reading(POLICY):
-            refuse_lacking(replace(run, require=str(out / POLICY)), made)
-    everyone, _, _ = bench_of(run, made, made.encoder, full, ALONE, out)
-    gone = {failure["picture"] for failure in content["failed"]}
-    kept = [row for row in range(len(made.queries) - content["left"]) if row not in gone]
-    bench = narrowed(everyone, kept)
+            refuse_lacking(str(out / POLICY), made)
+            refuse_other_threat(read_policy(out / POLICY), asdict(run))
+    rows = rows_in(made, content)
+    bench = bench_of(made, made.encoder, full, Place(out)).only(rows)
     try:
-        found = _compared(out, content, record, (bench, everyone, kept), chosen)
+        other = _other_versions(record)
+        notes, problems = _same_parts(run, made, record)
+        different, reason = ([], other) if other else records.composed(run, record)
+        unchecked = [f"manifest.json config with its preset and overrides: {reason}"] if reason else []
+        unchecked += [f"report.html and the drawings: {other}"] if other else []
+        problems += [*different, *_compared(bench, content, (made, rows), chosen, str(record["device"]))]
+        problems += _guarded(lambda: _recomputed(bench, content, record, chosen, drawn=not other))
     except Damaged:
         raise
     except Exception as error:  # of whatever kind: no reader of a file has raised it
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise CheckerError(f"verify itself failed: {reason}; this says nothing about the run") from error
-    notes, problems, unchecked = found
     if made.pipeline is None and run.evaluate.pipeline is not None:
         function = run.evaluate.pipeline.removeprefix(GIVEN)
         notes.append(
@@ -207,59 +219,46 @@ def _checked(out: Path, content: Any, previous: Earlier, files: list[str], optio
             f"{LEDGER}: its {recorded} answers were used, so whether the encoder gives them today was not checked; "
             f"{len(asked.ledger) - recorded} pictures were asked about anew"
         )
-    drawn = {name: chosen.many(len(each.u)) for name, each in bench.banks.items()}
-    views = (f"{drawn[name]} of {len(each.u)} views of the bank {name}" for name, each in bench.banks.items())
+    counts = {name: len(bank.u) for name, bank in bench.banks.items()}
+    drawn = {name: chosen.many(count) for name, count in counts.items()}
+    views = (f"{drawn[name]} of {count} views of the bank {name}" for name, count in counts.items())
     checked = (
         f"the digests of all files, the configuration and its parts, all tables of {METRICS} and the rows of "
-        f"per_image.csv, the drawings and the report, and {len(kept)} pictures of each arm, judged again in "
+        f"per_image.csv, the drawings and the report, and {len(rows)} pictures of each arm, judged again in "
         f"{' and in '.join(views)}; not recomputed: {'; '.join(ONCE)}"
     )
-    queries = bench.parts.queries
+    queries = bench.study.queries
     clusters = [queries.clusters[row] for row in queries.judged]
-    missable = judged_again.missed(clusters, len(bench.banks[SAME].u), drawn[SAME])
+    missable = rejudged.missed(clusters, counts[SAME], drawn[SAME])
     return Verdict((*files, *problems), tuple(notes), checked, tuple(unchecked), chosen.seed, missable)
 
 
 def _compared(
-    out: Path, content: Any, record: Any, benches: tuple[Bench, Bench, list[int]], chosen: judged_again.Drawn
-) -> tuple[list[str], list[str], list[str]]:
-    """Notes, problems, and what could not be compared. `benches`: of the pictures in the tables, of all pictures, and
-    which of these are in the tables."""
-    bench, everyone, kept = benches
-    run = bench.run
-    notes, problems = _same_parts(run, everyone.parts, record)
-    unchecked, other = list[str](), _other_versions(record)
-    different, reason = ([], other) if other else records.composed(run, record)
-    problems += different
-    if reason:
-        unchecked.append(f"manifest.json config with its preset and overrides: {reason}")
-
-    def judged() -> Iterator[str]:
-        scores = scores_of(bench, out)
-        yield from agreement.some(judged_again.views(bench, scores, chosen), NAME)
-        yield from agreement.some(judged_again.worst(bench, scores, chosen), f"{NAME} worst")
+    bench: Bench, content: Any, parts: tuple[Study, list[int]], chosen: rejudged.Drawn, device: str
+) -> list[str]:
+    """The problems of the pictures, of the records of the attack, and of the scores. `parts`: the study of all
+    pictures, and which are in the tables, of which the `bench` is."""
+    out = bench.exhibits.out
 
     def pixels() -> Iterator[str]:
-        yield from agreement.some(judged_again.pixels(bench, out), "pictures")
-        yield from agreement.some(judged_again.noise(bench, everyone, kept, out), "perturbation.safetensors")
+        yield from agreement.some(rejudged.pixels(bench, out), "pictures")
+        yield from agreement.some(rejudged.noise(bench, *parts, out), "perturbation.safetensors")
 
-    for make in (pixels, lambda: _attacked(bench, content, out, str(record["device"])), judged):
-        problems += _guarded(make)
-    problems += _guarded(lambda: _recomputed(bench, out, content, str(record["preset"])))
-    problems += _guarded(lambda: judged_again.parts(bench, out, chosen, content))
-    if other:
-        unchecked.append(f"report.html and the drawings: {other}")
-    else:
-        problems += _guarded(lambda: _redrawn(bench, out, content, record, chosen))
-    return notes, problems, unchecked
+    def scores() -> Iterator[str]:
+        recorded = scores_of(bench, out)
+        yield from agreement.some(rejudged.views(bench, recorded, chosen), NAME)
+        yield from agreement.some(rejudged.worst(bench, recorded, chosen), f"{NAME} worst")
+
+    checks = (pixels, lambda: _attacked(bench, content, device), scores)
+    return [line for check in checks for line in _guarded(check)]
 
 
-def _same_parts(run: Any, made: Parts, record: Mapping[str, Any]) -> tuple[list[str], list[str]]:
+def _same_parts(run: Run, study: Study, record: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Notes and problems: today's parts against manifest.json."""
     decision = Decision.from_dict(record["engine"]["decision"])
-    today = manifest(run, made, record["preset"], record["overrides"], Choice(decision, ()), ALONE)
-    today = agreement.plain(today | {"artefacts": planned(run, made)})
-    now: dict[str, str] = identity(run, made, decision, ALONE, today["versions"])
+    today = manifest(run, study, record["preset"], record["overrides"], Choice(decision, ()), ALONE)
+    today = agreement.plain(today | {"artefacts": planned(study, sections_of(study), run.require is not None)})
+    now: dict[str, str] = identity(run, study, decision, ALONE, today["versions"])
     was, notes, problems = dict(record["identity"]), list[str](), list[str]()
     other = [name for name in {**was, **now} if was.get(name) != now.get(name)]
     short = agreement.short
@@ -283,29 +282,65 @@ def _same_parts(run: Any, made: Parts, record: Mapping[str, Any]) -> tuple[list[
     return notes, problems
 
 
-def _recomputed(bench: Bench, out: Path, content: dict[str, Any], preset: str) -> Iterator[str]:
-    """metrics.json and the rows of its tables from the other files."""
-    scores = scores_of(bench, out)
-    everyone = torch.arange(len(bench.parts.queries))
-    for name, arms in scores.scores.items():
+def _recomputed(
+    bench: Bench, content: dict[str, Any], record: Any, chosen: rejudged.Drawn, drawn: bool
+) -> Iterator[str]:
+    """metrics.json from the rows of the other files; the rows, the drawings (where `drawn`) and the report from the
+    pictures."""
+    scores, extras = scores_of(bench, bench.exhibits.out), _sections(bench, content)
+    yield from _success(bench, scores)
+    yield from _metrics(bench, content, scores, extras, str(record["preset"]))
+    tables = {name: result.rows for name, result in extras.results.items()}
+    yield from rejudged.sections(bench, tables, chosen)
+    if drawn:
+        yield from _redrawn(bench, (content, record), scores, extras, chosen)
+
+
+def _sections(bench: Bench, content: Mapping[str, Any]) -> Sections:
+    """The sections as recorded, in their files and, the facts, in metrics.json. Raises Damaged."""
+    sections, results = sections_of(bench.study), dict[str, SectionResult]()
+    for name, section in sections.items():
+        if section is None or name in content["failed_parts"]:
+            continue
+        rows = table(bench.exhibits.out, name)
+        with reading(f"{name}.csv, {METRICS} {name}"):
+            facts = {key: content[name][key] for key in section.facts}
+            if name == "explanations" and (lacking := misfit(facts, EXPLAINED)) is not None:
+                raise ValueError(f"`{name} {lacking}` is missing or malformed")
+            sample = section.sample(bench)
+            pictures = dict.fromkeys((row["picture"], row["cluster"]) for row in rows)
+            if sorted(pictures) != sorted(zip(sample.names, sample.clusters, strict=True)):
+                raise ValueError("its pictures and clusters are not those of this run")
+        results[name] = SectionResult(rows, facts)
+    return Sections(sections, results, {}, dict(content["failed_parts"]))
+
+
+def _success(bench: Bench, scores: ViewScores) -> Iterator[str]:
+    rows = torch.arange(len(bench.study.queries))
+    for bank, arms in scores.scores.items():
         for arm, columns in arms.items():
-            if not torch.equal(bench.judge.success(columns, everyone), scores.success[name][arm]):
-                yield f"{NAME} {name}/{arm}/success: it does not follow from {name}/{arm}/nearest"
-    outcome, extras = outcome_of(bench, scores, content, out), sections_of(bench, content, out)
-    recorded = content["verification"]
+            if not torch.equal(bench.judge.success(columns, rows), scores.success[bank][arm]):
+                yield f"{NAME} {bank}/{arm}/success: it does not follow from {bank}/{arm}/nearest"
+
+
+def _metrics(
+    bench: Bench, content: dict[str, Any], scores: ViewScores, extras: Sections, preset: str
+) -> Iterator[str]:
+    """metrics.json and per_image.csv from the other files."""
+    out, study, slack = bench.exhibits.out, bench.study, rejudged.slack_of(bench).cosine
     with reading(f"{METRICS} verification"):
-        limits = {float(far): limit for far, limit in (recorded or {"thresholds": {}})["thresholds"].items()}
+        recorded = (content["verification"] or {"thresholds": {}})["thresholds"]
+        limits = {float(far): limit for far, limit in recorded.items()}
     if (pairs := bench.judge.impostors()) is not None:
-        today = thresholds(pairs)
-        was, now = ({f"{far:g}": limit for far, limit in each.items()} for each in (limits, today))
-        yield from agreement.leaves(
-            f"{METRICS} verification thresholds", was, now, judged_again.slack_of(bench).cosine
-        )
-    again, per_image = metrics(bench.run, bench.parts, outcome, extras, preset, limits)
-    tables = {"per_image": per_image, **extras.rows()}
-    if outcome.drift is not None:
-        tables["drift"] = outcome.drift.rows(bench.parts.queries.names)
-    tables |= {"duplicates": found} if (found := duplicates_of(bench.parts)) else {}
+        was, now = ({f"{far:g}": limit for far, limit in x.items()} for x in (limits, thresholds(pairs)))
+        yield from agreement.leaves(f"{METRICS} verification thresholds", was, now, slack)
+    sections = {}
+    for name in extras.sections:
+        with reading(f"{name}.csv, {METRICS} {name}"):
+            sections[name] = extras.content(name)
+    again, per_image = metrics(bench, scores, _budget(bench), _facts(content, study), sections, preset, limits)
+    tables = {"per_image": per_image}
+    tables |= {"duplicates": rows} if (rows := duplicates_of(study)) else {}
     for name, rows in tables.items():
         yield from agreement.some(agreement.rows(f"{name}.csv", table(out, name), rows), f"{name}.csv")
     again = agreement.plain(again)
@@ -315,41 +350,70 @@ def _recomputed(bench: Bench, out: Path, content: dict[str, Any], preset: str) -
         if key not in again or key not in content:
             yield f"{METRICS} {key}: {'it is missing' if key in again else 'it is no key of a run'}"
         else:
-            slack = judged_again.slack_of(bench).cosine if key == "chance" else agreement.EXACT
-            differ = agreement.leaves(f"{METRICS} {key}", content[key], again[key], slack)
+            tolerance = slack if key == "chance" else agreement.EXACT
+            differ = agreement.leaves(f"{METRICS} {key}", content[key], again[key], tolerance)
             yield from agreement.some(differ, f"{METRICS} {key}")
-    if isinstance(bench.run.perturbation, PatchConfig):
-        parts = bench.parts
-        goal = None if parts.goal is None else parts.gallery.names[int(parts.goal[0])]
-        images, names = parts.queries.images, list(bench.exhibits.names)
-        placed = placement(parts.perturbation, names, images, bench.run, goal)
+    if study.patch is not None:
         with reading("placement.json"):
-            content = read_json(out / "placement.json")
-        yield from agreement.leaves("placement.json", content, agreement.plain(placed))
+            placed = read_json(out / "placement.json")
+        now = agreement.plain(placement(study, bench.exhibits.names))
+        yield from agreement.leaves("placement.json", placed, now)
 
 
-def _attacked(bench: Bench, content: Mapping[str, Any], out: Path, device: str) -> Iterator[str]:
+def _facts(content: Mapping[str, Any], study: Study) -> Facts:
+    """What no file but metrics.json holds; see `ONCE`."""
+    return Facts(
+        costs_of(content, study.arms[2:]),
+        content["cost"]["cached"],
+        list(content["failed"]),
+        content["failed_parts"],
+        list(content["fell_back"]),
+        content["left"],
+        content["sanity"],
+    )
+
+
+def _budget(bench: Bench) -> dict[str, Tensor]:
+    """By arm the norm of the change of each picture (N,), from the files."""
+    study, rows = bench.study, range(len(bench.study.queries))
+    images = study.queries.images.to(study.device)
+    return {arm: study.perturbation.norm(bench.exhibits.pictures(arm, rows) - images).cpu() for arm in study.arms}
+
+
+def _attacked(bench: Bench, content: Mapping[str, Any], device: str) -> Iterator[str]:
     """What the records say of the attack and of its sanity checks."""
+    out = bench.exhibits.out
     trace = trace_of(out)
-    yield from records.checked(bench.run, content)
-    yield from agreement.some(records.stepped(bench.run, bench.parts, content, trace), "steps.csv")
+    yield from records.checked(bench.study, content)
+    yield from agreement.some(records.stepped(bench.study, content, trace), "steps.csv")
     yield from records.followed(out, content, trace, device)
 
 
-def _redrawn(bench: Bench, out: Path, content: Any, record: Any, chosen: judged_again.Drawn) -> Iterator[str]:
+def _redrawn(
+    bench: Bench, contents: tuple[Any, Any], scores: ViewScores, extras: Sections, chosen: rejudged.Drawn
+) -> Iterator[str]:
     """The drawings and the report; of explanations and formats the picture that they show is judged again, and the
-    views of failures are searched again where everything is."""
-    extras = sections_of(bench, content, out)
-    makes: dict[str, Callable[[Bench, Sample], Section]]
-    makes = {"explanations": explanations_of, "deployment": deployment_of}
-    parts = {name: part for name, part in extras.parts.items() if name in makes and part is not None}
-    for name in parts:
-        count = bench.run.evaluate.explain if name == "explanations" else bench.run.evaluate.deploy
-        parts[name] = makes[name](bench, judged_again.of_sample(sample_of(bench, count), [0]))
-    if extras.parts["failure"] is not None and chosen.share == 1:
-        parts["failure"] = failures_of(bench, sample_of(bench, bench.run.evaluate.failure))
-    shown = Sections(dict.fromkeys(extras.parts) | parts)
-    yield from redrawn(out, content, record, outcome_of(bench, scores_of(bench, out), content, out), shown)
+    views of failures are searched again where everything is. Needs the versions of the libraries that the run had.
+
+    Args:
+        contents: of metrics.json and of manifest.json.
+    """
+    out, meter, results = bench.exhibits.out, bench.meter(), dict[str, SectionResult]()
+    for name in extras.results:
+        section = extras.sections[name]
+        if section is not None and section.figure is not None and (name != "failure" or chosen.share == 1):
+            sample = section.sample(bench)
+            results[name] = section.rows(bench, sample if name == "failure" else sample.only([0]), meter)
+    with TemporaryDirectory() as folder:
+        draw_sheets(Path(folder), bench, scores, Sections(extras.sections, results))
+        for path in sorted(Path(folder).iterdir()):
+            with reading(path.name):
+                was, now = values_of(out / path.name).astype(int), values_of(path).astype(int)
+            if was.shape != now.shape or np.abs(was - now).max() > LEVELS:
+                yield f"{path.name}: it is not what the results of this run look like"
+    page = report.page(out, *page_values(bench, *contents, scores)).encode()
+    if (out / "report.html").read_bytes() != page:
+        yield "report.html: it is not the page of metrics.json, manifest.json, steps.csv and the drawings"
 
 
 def _other_versions(record: Mapping[str, Any]) -> str:

@@ -1,56 +1,38 @@
 """What the records of a run say of one another: its overrides, configuration, sanity checks, steps and costs."""
 
-import csv
 import json
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
 from attacks.encoders.description import MODULE
+from attacks.eot.risk import Mean
 from attacks.evaluation.sanity.battery import NAMES, masking
 from attacks.evaluation.sanity.check import Check
-from attacks.experiment import agreement
-from attacks.experiment.arms import read_steps
-from attacks.experiment.batch import Bench, arms_of
+from attacks.experiment.bench import Bench
 from attacks.experiment.cost import Spent
 from attacks.experiment.directory import misfit
 from attacks.experiment.view_scores import NAME as SCORES
 from attacks.experiment.view_scores import ViewScores, read_scores
 from attacks.resizers.pipeline import GIVEN
+from attacks.runtime.damage import reading
 from attacks.runtime.tables import read_rows
 from attacks.runtime.tracking import log_end, log_step
 from attacks.runtime.tracking.events import JsonLines
-from attacks.runtime.values import Damaged
 from attacks.schema.composition import compose
 from attacks.schema.presets import is_path, is_word
 from attacks.schema.validate import Run
 from attacks.solvers.selection import LEAVES
 from attacks.solvers.trace import Trace
-from attacks.study.study import Parts
-
-#: What a reader of a file raises where the file is not what a run writes.
-UNREADABLE = (ValueError, OSError, KeyError, IndexError, csv.Error, SafetensorError, RecursionError)
-
-
-@contextmanager
-def reading(name: str) -> Iterator[None]:
-    """For a block that reads a file: raise Damaged with its name where it cannot be read."""
-    try:
-        yield
-    except Damaged:
-        raise
-    except UNREADABLE as error:
-        reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise Damaged(f"{name}: it cannot be read ({reason})") from error
+from attacks.study.study import Study
+from attacks.verification import agreement
 
 
 def table(out: Path, name: str) -> list[dict[str, str]]:
@@ -59,21 +41,15 @@ def table(out: Path, name: str) -> list[dict[str, str]]:
         return read_rows(out / f"{name}.csv")
 
 
-def trace_of(out: Path) -> list[Trace]:
-    """The rows of steps.csv. Raises Damaged."""
-    with reading("steps.csv"):
-        return read_steps((out / "steps.csv").read_text(encoding="utf-8"))
-
-
 def deltas(bench: Bench, out: Path) -> dict[str, Tensor]:
     """The perturbations of a run by arm, on its device. Raises Damaged."""
-    parts, name = bench.parts, "perturbation.safetensors"
-    images = parts.queries.images.to(parts.device)
-    shape = parts.perturbation.noise(images, torch.Generator().manual_seed(0)).shape
+    study, name = bench.study, "perturbation.safetensors"
+    images = study.queries.images.to(study.device)
+    shape = study.perturbation.noise(images, torch.Generator().manual_seed(0)).shape
     counts = {len(images), 1} if shape[0] == 1 else {len(images)}  # one for all may be rounded for each picture
     with reading(name):
-        saved = load_file(out / name, device=str(parts.device))
-        if [*saved] != sorted(arms_of(bench.run, parts)[1:]):
+        saved = load_file(out / name, device=str(study.device))
+        if [*saved] != sorted(study.arms[1:]):
             raise ValueError(f"its arms are {agreement.short([*saved])}")
         for arm, delta in saved.items():
             fits = delta.shape[1:] == shape[1:] and len(delta) in counts
@@ -84,7 +60,7 @@ def deltas(bench: Bench, out: Path) -> dict[str, Tensor]:
 
 def scores_of(bench: Bench, out: Path) -> ViewScores:
     """The scores of a run. Raises Damaged where they are not of its pictures, banks, arms and gallery."""
-    arms, count = [*arms_of(bench.run, bench.parts)], len(bench.parts.queries)
+    arms, count = [*bench.study.arms], len(bench.study.queries)
     with reading(SCORES):
         saved = read_scores(out)
         for bank, views in bench.banks.items():
@@ -92,14 +68,17 @@ def scores_of(bench: Bench, out: Path) -> ViewScores:
                 scores, hits = saved.scores[bank][arm], saved.success[bank][arm]
                 shapes = {x.shape for x in (*scores, hits) if x is not None}
                 low, high = scores.nearest.aminmax()
-                if shapes != {(count, len(views.u))} or low < 0 or high >= len(bench.parts.gallery):
+                if shapes != {(count, len(views.u))} or low < 0 or high >= len(bench.study.gallery):
                     raise ValueError(f"{bank}/{arm}: its scores are not of these pictures, views and gallery")
                 if not all(x.isfinite().all() for x in scores if x is not None):
                     raise ValueError(f"{bank}/{arm}: a score is not finite")
         columns = [saved.worst[arm] for arm in arms] + [saved.steps[arm] for arm in arms[2:]]
         if any(column.shape != (count,) for column in columns):
             raise ValueError("worst and step must have a value for each picture")
-    return saved
+        worst, steps = {arm: saved.worst[arm] for arm in arms}, {arm: saved.steps[arm] for arm in arms[2:]}
+        by_bank = {bank: {arm: saved.scores[bank][arm] for arm in arms} for bank in bench.banks}
+        success = {bank: {arm: saved.success[bank][arm] for arm in arms} for bank in bench.banks}
+    return ViewScores(by_bank, success, worst, steps)
 
 
 def composed(run: Run, record: Mapping[str, Any]) -> tuple[list[str], str]:
@@ -127,11 +106,11 @@ def _names_preset(word: object) -> bool:
     return str(word).startswith("config=")
 
 
-def checked(run: Run, content: Mapping[str, Any]) -> Iterator[str]:
+def checked(study: Study, content: Mapping[str, Any]) -> Iterator[str]:
     """The sanity checks: whether they are those of the configuration, and follow from one another."""
     place, sanity = "metrics.json sanity", content["sanity"]
-    if (sanity is None) != (run.sanity.pictures == 0):
-        yield f"{place}: recorded {'none' if sanity is None else 'some'}, sanity.pictures={run.sanity.pictures}"
+    if (sanity is None) != (study.sanity.pictures == 0):
+        yield f"{place}: recorded {'none' if sanity is None else 'some'}, sanity.pictures={study.sanity.pictures}"
     if sanity is None:
         return
     checks = [Check(one["name"], one["verdict"], one["words"]) for one in sanity["checks"]]
@@ -169,9 +148,9 @@ def attempts(trace: Iterable[Trace]) -> dict[tuple[str, int], list[list[Trace]]]
     return made
 
 
-def stepped(run: Run, parts: Parts, content: Mapping[str, Any], trace: Sequence[Trace]) -> Iterator[str]:
+def stepped(study: Study, content: Mapping[str, Any], trace: Sequence[Trace]) -> Iterator[str]:
     """The steps of the attack against its configured budget, and the passes that they cost."""
-    arms, views = [*arms_of(run, parts)[2:]], parts.views
+    arms, views = [*study.arms[2:]], study.views
     by_arm: dict[str, list[tuple[int, list[Trace]]]] = defaultdict(list)
     for (arm, batch), tries in attempts(trace).items():
         by_arm[arm] += [(batch, rows) for rows in tries]
@@ -179,9 +158,10 @@ def stepped(run: Run, parts: Parts, content: Mapping[str, Any], trace: Sequence[
         yield f"steps.csv: its arms are {[*by_arm]}; the run has {arms}"
         return
     # of any other attack the steps do not say what was asked for
-    plain = run.attack.name == "single" and run.attack.stop is None and run.attack.adversary is None
-    plain = plain and views.adaptive is None and not parts.optimiser.gradient_free
-    counted = plain and run.risk.name == "mean" and run.attack.restarts == 1 and undisturbed(content, trace)
+    attack = study.attack
+    plain = attack.name == "single" and attack.stop is None and attack.adversary is None
+    plain = plain and views.adaptive is None and not study.optimiser.gradient_free
+    counted = plain and isinstance(study.risk, Mean) and attack.restarts == 1 and undisturbed(content, trace)
     for arm, cost in costs_of(content, arms).items():
         spent, passes = sum(rows[-1].evals for _, rows in by_arm[arm]), cost.forward - cost.selection
         if arm in arms and counted and spent != passes:
@@ -193,9 +173,9 @@ def stepped(run: Run, parts: Parts, content: Mapping[str, Any], trace: Sequence[
                 yield f"{place}: its steps are not numbered from 0"
             if arm != "eot" or not plain:
                 continue
-            most, least = views.steps * run.attack.restarts, math.floor(LEAVES * views.steps)
-            if any(row.views != views.each for row in rows):
-                yield f"{place}: its steps have other views than {views.each}"
+            most, least = views.steps * attack.restarts, math.floor(LEAVES * views.steps)
+            if any(row.views != views.per_step for row in rows):
+                yield f"{place}: its steps have other views than {views.per_step}"
             if not least <= len(rows) <= most:
                 yield f"{place}: it has {len(rows)} steps; the configuration has {most}, at least {least}"
 

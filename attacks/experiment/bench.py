@@ -1,0 +1,152 @@
+"""What all units of a run share: the prepared encoders, the judge, the held-out views, and the run directory."""
+
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from attacks.data.images import file_names
+from attacks.encoders.black_box.asked import black_box
+from attacks.encoders.engine import Decision, prepare
+from attacks.encoders.layers import Pool
+from attacks.eot.bank import Bank, bank
+from attacks.evaluation.classes import Classes
+from attacks.evaluation.drift import layer_order
+from attacks.evaluation.judge import Judge
+from attacks.evaluation.scores import embed, signature_method
+from attacks.experiment.artifacts import Exhibits
+from attacks.experiment.cost import Counted, Meter, Spent
+from attacks.experiment.embeddings import Cache, embedded
+from attacks.runtime.checkpoint import NOWHERE, Checkpoint
+from attacks.runtime.distributed import ALONE, World
+from attacks.solvers.trace import Trace
+from attacks.study.study import Study
+from transforms import Compose
+from transforms.wrappers import widened
+
+#: The banks of views: of the attack's own distribution, and of a wider one.
+SAME, WIDE = "same", "wide"
+
+
+@dataclass(frozen=True, eq=False)
+class Place:
+    """Where an experiment runs: its directory, the processes that share it, its checkpoint, a cache of embeddings,
+    and a function to call after every step of an attack."""
+
+    out: Path
+    world: World = ALONE
+    checkpoint: Checkpoint = NOWHERE
+    cache: Cache | None = None
+    follow: Callable[[Trace], None] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """A study ready to run. `costs` are those of what is done, at first of the gallery's embeddings, of which
+    `cached` came from a cache."""
+
+    study: Study
+    place: Place
+    module: nn.Module  # the encoder, with the layers that the objective reads
+    encoder: Counted  # `module` as the engine runs it, for the gradients
+    exact: Counted  # `module` in full precision, for the anchors
+    counted: Counted  # the plain encoder in full precision, for the scores
+    judge: Judge
+    banks: dict[str, Bank]
+    layers: dict[str, Pool]
+    exhibits: Exhibits
+    chunk: int
+    costs: dict[str, Spent] = field(default_factory=dict)
+    cached: int = 0
+
+    @property
+    def world(self) -> World:
+        """The processes that share the run."""
+        return self.place.world
+
+    @property
+    def checkpoint(self) -> Checkpoint:
+        """The checkpoint of the run."""
+        return self.place.checkpoint
+
+    def under(self, name: str) -> "Bench":
+        """The same with the checkpoint of the task `name`."""
+        return replace(self, place=replace(self.place, checkpoint=self.checkpoint.under(name)))
+
+    def meter(self) -> Meter:
+        """A meter of all encoders; some may be the same object."""
+        return Meter((self.encoder, self.counted, self.exact), self.world)
+
+    def only(self, rows: Sequence[int]) -> "Bench":
+        """The bench of the pictures `rows`."""
+        if len(rows) == len(self.study.queries):
+            return self
+        study, judge, exhibits = self.study.only(rows), self.judge, self.exhibits
+        own = judge.own[torch.tensor(list(rows), device=judge.own.device)]
+        judge = replace(judge, own=own, truth=study.truth, goal=study.goal)
+        names = tuple(exhibits.names[row] for row in rows)
+        exhibits = replace(exhibits, names=names, images=study.queries.images, perturbation=study.perturbation)
+        return replace(self, study=study, judge=judge, exhibits=exhibits)
+
+    @property
+    def refine_steps(self) -> int:
+        """The number of gradient steps toward the worst view. 0 with a target: the worst view would be the one least
+        like the target, which an empty view wins. 0 for an encoder compared by its bits, or that can only be asked:
+        they have no gradient."""
+        encoder, plain = self.study.encoder, self.study.goal is None
+        plain = plain and signature_method(encoder) is None and black_box(encoder) is None
+        return self.study.evaluate.refine if plain else 0
+
+
+def bench_of(study: Study, module: nn.Module, decision: Decision, place: Place) -> Bench:
+    """Prepare encoders, gallery, judge and views.
+
+    Args:
+        module: the encoder, reading the objective's layers (see `attacks.study.objective.watched`).
+    """
+    began, device, chunk = time.perf_counter(), study.device, decision.chunk
+    full = replace(decision, precision="float32")
+    encoder = Counted(prepare(module, decision))
+    same = module is study.encoder and full == decision
+    counted = encoder if same else Counted(prepare(study.encoder, full))
+    exact = counted if module is study.encoder else Counted(prepare(module, full))
+    images = study.queries.images
+    first = images[:1].to(device)
+    layers = layer_order(study.encoder, study.evaluate.layers, first) if study.evaluate.layers else {}
+    world = place.world
+    gallery, passed, cached, notes = embedded(
+        study.gallery, counted.encoder, device, chunk, place.cache, keep=world.first
+    )
+    if world.first:
+        for note in notes:
+            print(f"note: {note}", file=sys.stderr)
+    own = gallery[study.truth]
+    if isinstance(study.gallery, Classes):  # its rows are texts
+        embeddings = embed(images, counted.encoder, device, chunk)
+        assert isinstance(embeddings, Tensor)
+        own, passed = embeddings, passed + len(images)
+    right = (study.gallery, study.truth, study.goal)
+    judge = Judge(
+        counted, own, gallery, *right, study.evaluate.neighbours, chunk, world, signature_method(study.encoder)
+    )
+    names = tuple(file_names(study.queries.names))
+    exhibits = Exhibits(place.out, names, images, study.perturbation, device, world)
+    views = banks_of(study, first)
+    spent = Spent(passed, 0, time.perf_counter() - began)
+    spent, cached = place.checkpoint.once("gallery", lambda: (spent, cached))  # as the first attempt measured it
+    parts = (module, encoder, exact, counted, judge, views, layers, exhibits)
+    return Bench(study, place, *parts, chunk, {"gallery": spent}, cached)
+
+
+def banks_of(study: Study, like: Tensor) -> dict[str, Bank]:
+    """Held-out views of the attack's own distribution, and of a wider one if configured."""
+    views, transforms = study.evaluate.views, study.transforms
+    pipelines: dict[str, tuple[Compose, str]] = {SAME: (transforms, "evaluate")}
+    if study.evaluate.wide > 1 and transforms.dims:
+        pipelines[WIDE] = widened(transforms, study.evaluate.wide), "evaluate wide"
+    banks = {name: bank(pipeline, views, seed=study.seed, purpose=use) for name, (pipeline, use) in pipelines.items()}
+    return {name: views_of._replace(u=views_of.u.to(like.dtype)) for name, views_of in banks.items()}

@@ -1,0 +1,1 @@
+"""The optional parts of an evaluation, computed from the saved files: each is a section of the report."""

@@ -1,0 +1,55 @@
+"""Pictures that the configured pipeline shows otherwise than people see them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from attacks.eot.bank import Bank
+from attacks.evaluation import detection
+from attacks.evaluation.clusters import Row, Sample
+from attacks.experiment.bench import Bench
+from attacks.experiment.cost import Meter
+from attacks.experiment.sections.section import Section, SectionResult
+from transforms import Compose
+
+#: Pictures that are resized at once.
+BLOCK = 16
+
+
+@dataclass(frozen=True)
+class DetectionSection(Section):
+    """The section `detection`, of all judged pictures.
+
+    Args:
+        pipeline: its name in the configuration.
+    """
+
+    pipeline: str
+
+    key: ClassVar[str] = "detection"
+    facts: ClassVar[tuple[str, ...]] = ("size",)
+    derived: ClassVar[tuple[str, ...]] = ("threshold", "flagged")
+
+    def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:  # noqa: ARG002
+        pipeline, judge, rows = bench.study.pipeline, bench.judge, sample.rows.tolist()
+        assert pipeline is not None
+        encoder = bench.counted if bench.world.first else bench.counted.encoder  # every process computes it
+
+        def encode(pictures: Tensor) -> Tensor:
+            features = Bank(Compose([]), pictures.new_zeros(1, 0)).features(pictures, encoder, bench.chunk)[:, 0]
+            return features if judge.signature is None else judge.signature(features)
+
+        blocks = [rows[start : start + BLOCK] for start in range(0, len(rows), BLOCK)]
+        cosine = {
+            arm: torch.cat(
+                [detection.cosines(bench.exhibits.pictures(arm, block), pipeline, encode) for block in blocks]
+            )
+            for arm in bench.study.arms
+        }
+        return SectionResult(detection.flagged_rows(cosine, sample), {"size": list(pipeline.size)})
+
+    def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
+        return detection.summary(rows) | {"pipeline": self.pipeline}

@@ -1,0 +1,39 @@
+"""Where in the network the embedding drifts. The rows are made with the units of the run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from attacks.evaluation import drift
+from attacks.evaluation.clusters import Row, Sample
+from attacks.experiment.bench import Bench
+from attacks.experiment.cost import Meter
+from attacks.experiment.sections.section import Section, SectionResult, everything
+from attacks.experiment.unit import drift_of
+
+
+@dataclass(frozen=True)
+class DriftSection(Section):
+    """The section `drift`: of all pictures; its figures are of the judged ones."""
+
+    judged: frozenset[str]
+
+    key: ClassVar[str] = "drift"
+    facts: ClassVar[tuple[str, ...]] = ("views", "cost")
+
+    def sample(self, bench: Bench) -> Sample:
+        """All pictures."""
+        return everything(bench)
+
+    def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:  # noqa: ARG002
+        return result_of(drift_of(bench, sample.rows.tolist()), sample)
+
+    def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
+        return drift.summary([row for row in rows if row["picture"] in self.judged])
+
+
+def result_of(measured: drift.Drift, sample: Sample) -> SectionResult:
+    """The rows of a drift that was measured on a sample."""
+    views = next(iter(measured.cosine.values())).shape[2]
+    cost = {"forward": measured.forward, "seconds": measured.seconds}
+    return SectionResult(measured.rows(sample), {"views": views, "cost": cost})

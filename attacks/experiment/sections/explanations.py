@@ -1,0 +1,43 @@
+"""Maps of what the encoder looks at, before and after the attack."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from attacks.evaluation.clusters import Row, Sample
+from attacks.evaluation.explain.explanation import explain, summary
+from attacks.experiment.bench import SAME, Bench
+from attacks.experiment.cost import Meter
+from attacks.experiment.sections.section import Section, SectionResult, pictures_of
+
+
+@dataclass(frozen=True)
+class ExplanationsSection(Section):
+    """The section `explanations`."""
+
+    key: ClassVar[str] = "explanations"
+    figure: ClassVar[str | None] = "explanations.png"
+    facts: ClassVar[tuple[str, ...]] = ("layer", "missing", "cost")
+    joint: ClassVar[bool] = True
+
+    def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:  # noqa: ARG002
+        judge, pictures = bench.judge, pictures_of(bench, sample)
+        anchors: Tensor = judge.own if judge.goal is None else judge.gallery[judge.goal.to(judge.gallery.device)]
+        anchors = anchors[sample.rows.to(anchors.device)]
+        clean = pictures.pop("clean")
+        made = explain(bench.study.encoder, clean, pictures, anchors, bench.banks[SAME], chunk=bench.chunk)
+        cost = {"forward": made.forward, "backward": made.backward, "seconds": made.seconds}
+        return SectionResult(
+            made.rows(sample), {"layer": made.layer, "missing": list(made.missing), "cost": cost}, made
+        )
+
+    def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
+        return summary(rows)
+
+    def draw(self, path: Path, drawing: Any) -> None:
+        from attacks.report.explanations import draw_explanations  # here: matplotlib takes a while to import
+
+        draw_explanations(path, drawing)

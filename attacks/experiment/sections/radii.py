@@ -1,0 +1,113 @@
+"""The smallest radius of each picture, from the attack at the largest one."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from attacks.encoders.engine import engine_reset, engine_restore, engine_state
+from attacks.eot.bank import bank
+from attacks.evaluation.clusters import Row, Sample
+from attacks.evaluation.judge import judged
+from attacks.evaluation.radii import summary
+from attacks.experiment.arms import ArmState, question
+from attacks.experiment.bench import SAME, Bench
+from attacks.experiment.cost import Meter
+from attacks.experiment.sections.section import Section, SectionResult, everything
+from attacks.experiment.unit import attempt_of
+from attacks.objectives.retrieval import Retrieval
+from attacks.runtime.progress import Progress
+from attacks.schema.groups import LayersConfig
+from attacks.solvers.radius import RadiusState, Trial, planned, radius, views_of
+
+#: Runs at one radius whose passes the search may take.
+RUNS = 2
+
+
+@dataclass(frozen=True)
+class RadiiSection(Section):
+    """The section `radii`, of all pictures: search from the files of the arm `eot`, write `pictures/radius/`, and
+    judge these files on held-out views.
+
+    Args:
+        eps: the largest radius.
+    """
+
+    eps: float
+
+    key: ClassVar[str] = "radii"
+    facts: ClassVar[tuple[str, ...]] = ("passes",)
+    attacks: ClassVar[bool] = True
+
+    def sample(self, bench: Bench) -> Sample:
+        """All pictures."""
+        return everything(bench)
+
+    def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:
+        study, rows, spent = bench.study, sample.rows.tolist(), bench.costs["eot"]
+        attack = (spent.forward + spent.backward) // len(rows)
+        state, images = _search(bench, rows, RUNS * attack, meter)
+        files = {"radius": study.perturbation.written(images, state.delta)}
+        with bench.exhibits.writing(rows, files, {}) as exhibits:
+            pictures = exhibits.pictures("radius", rows)
+        scores = judged(bench.judge, pictures, sample.rows, bench.banks[SAME])
+        success, views = scores.success.double().mean(1).tolist(), scores.success.shape[1]
+        columns = (sample.names, sample.clusters, state.least.tolist(), state.share.tolist(), success)
+        table: list[dict[str, object]] = [
+            {
+                "picture": name,
+                "cluster": cluster,
+                "radius": norm if math.isfinite(norm) else None,
+                "found": share,
+                "success": hits,
+                "views": views,
+                "largest": self.eps,
+            }
+            for name, cluster, norm, share, hits in zip(*columns, strict=True)
+        ]
+        passes = {"search": state.passes, "attack": attack, "runs": (state.passes + attack) / max(1, attack)}
+        return SectionResult(table, {"passes": passes})
+
+    def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
+        return summary(rows, self.eps)
+
+
+def _search(bench: Bench, rows: Sequence[int], passes: int, meter: Meter) -> tuple[RadiusState, Tensor]:
+    """The state of the search at its end, and the clean pictures."""
+    study, encoder = bench.study, bench.encoder
+    attempt = attempt_of(bench, study, rows, study.seed)
+    known = attempt.known
+    problem, options = question("radius", attempt)
+    if known.goal is None and bench.judge.signature is None and not isinstance(study.objective, LayersConfig):
+        # What breaks a picture is another that is nearer: no other objective finds the smallest radius.
+        margin = Retrieval(known.gallery, identity=known.identity)
+        problem = replace(problem, objective=margin, anchor=known.truth)
+    count = views_of(passes) if study.transforms.dims else 1
+    views = bank(study.transforms, count, seed=study.seed, purpose="radius")
+    views = views._replace(u=views.u.to(known.images))
+    numbers = known.truth.new_tensor(rows)
+
+    def success(delta: Tensor) -> Tensor:
+        shown = study.perturbation.evaluated(known.images, delta)
+        return judged(bench.judge, shown, numbers, views).success.double().mean(1).to(delta.device)
+
+    first = bench.exhibits.pictures("eot", rows) - known.images
+    trial = Trial(success, len(views.u))
+    state: RadiusState | None = None
+    total, shown = 1 + planned(options, trial, passes)[1], bench.world.first
+    with bench.checkpoint.under("radii").task("search") as task, Progress("radii", total, visible=shown) as progress:
+        engine_reset(encoder)
+        if task.state is not None:
+            state, engine, _, _, earlier = task.state
+            engine_restore(encoder, engine)
+            meter.begin(earlier)
+            progress.skip(state.trials)
+        for latest in radius(problem, options, trial, first, passes=passes, state=state):
+            state = latest
+            progress.step(broken=int(state.broken.sum()))
+            task.update(partial(ArmState, state, engine_state(encoder), None, (), meter.peek()))
+    assert state is not None  # the first trial is always made
+    return state, known.images

@@ -1,0 +1,118 @@
+"""The sections of a run: which are configured, and what they give."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from attacks.eot.batching import memory_told
+from attacks.evaluation.ablation import varying
+from attacks.evaluation.deployment import deployed_size
+from attacks.evaluation.response import slice_axes
+from attacks.experiment.bench import Bench
+from attacks.experiment.cost import Meter, Spent
+from attacks.experiment.sections.deployment import DeploymentSection
+from attacks.experiment.sections.detection import DetectionSection
+from attacks.experiment.sections.drift import DriftSection
+from attacks.experiment.sections.explanations import ExplanationsSection
+from attacks.experiment.sections.failure import FailureSection
+from attacks.experiment.sections.left_out import LeftOutSection
+from attacks.experiment.sections.radii import RadiiSection
+from attacks.experiment.sections.response import ResponseSection, plan_of
+from attacks.experiment.sections.section import Section, SectionResult
+from attacks.experiment.units import FAULTS, keep_fault
+from attacks.study.study import Study
+
+
+def sections_of(study: Study) -> dict[str, Section | None]:
+    """The sections by their key in metrics.json, in the order in which they are made; None for one that is not
+    configured."""
+    config, queries = study.evaluate, study.queries
+    plan, size = plan_of(study), (queries.images.shape[2], queries.images.shape[3])
+    judged = frozenset(queries.names[row] for row in queries.judged)
+    return {
+        "drift": DriftSection(len(queries), judged) if config.layers else None,
+        "radii": RadiiSection(len(queries), study.perturbation.eps) if study.attack.name == "radius" else None,
+        "response": None if plan is None else ResponseSection(config.map_pictures, plan),
+        "left_out": LeftOutSection(config.left_out, study.views.steps, (*varying(study.transforms),))
+        if config.left_out
+        else None,
+        "deployment": DeploymentSection(config.deploy, deployed_size(study.encoder, size), tuple(config.ratios))
+        if config.deploy
+        else None,
+        "detection": None if config.pipeline is None else DetectionSection(len(queries), config.pipeline),
+        "explanations": ExplanationsSection(config.explain) if config.explain else None,
+        "failure": FailureSection(config.failure, config.particles) if config.failure else None,
+    }
+
+
+def check(study: Study) -> None:
+    """Check the settings of the sections before anything is attacked. Raises ValueError in one line."""
+    config, views = study.evaluate, study.transforms
+    if (plan := plan_of(study)) is not None:
+        slice_axes(plan)
+    if config.left_out:
+        varying(views)
+    if config.pipeline is not None and study.pipeline is None:
+        raise ValueError(
+            f"`evaluate.pipeline` must be null or the name of a resizer; a function is given from Python, as "
+            f"robustness(pipeline=...); got {config.pipeline!r}"
+        )
+    if config.failure and not views.dims:
+        raise ValueError(
+            "`evaluate.failure` must be 0 where no stage of the views varies, so that every view is the same; add "
+            "stages to `transforms`"
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Sections:
+    """The sections of a run, the results of those that are configured and have not failed, the cost of each, and the
+    reasons of those that failed."""
+
+    sections: Mapping[str, Section | None]
+    results: Mapping[str, SectionResult]
+    costs: dict[str, Spent] = field(default_factory=dict)
+    failed: Mapping[str, str] = field(default_factory=dict)
+
+    def content(self, name: str) -> dict[str, Any] | None:
+        """The content of a section in metrics.json; None where it was not made."""
+        section, result = self.sections[name], self.results.get(name)
+        return None if section is None or result is None else {**section.summary(result.rows), **result.facts}
+
+    def draw(self, out: Path) -> None:
+        """Write the drawings of the sections that have one."""
+        for name, result in self.results.items():
+            section = self.sections[name]
+            if section is not None and section.figure is not None and result.drawing is not None:
+                section.draw(out / section.figure, result.drawing)
+
+
+def measured(bench: Bench, results: Mapping[str, SectionResult]) -> Sections:
+    """All configured sections; every process of the world takes part. `results`: those that are made already."""
+    sections, made = sections_of(bench.study), dict(results)
+    costs: dict[str, Spent] = {}
+    failed: dict[str, str] = {}
+    meter = bench.meter()
+    for name, section in sections.items():
+        if section is None or name in made:
+            continue
+        try:
+            with memory_told():
+                made[name], costs[name] = bench.checkpoint.once(name, partial(_priced, section, bench, meter))
+        except (*FAULTS, ValueError) as error:  # the tables of the arms do not need it
+            if bench.world.size > 1:  # each process may have another error
+                raise
+            keep_fault(bench, error, name)
+            failed[name] = str(error)
+        meter.read()
+    return Sections(sections, made, costs, failed)
+
+
+def _priced(section: Section, bench: Bench, meter: Meter) -> tuple[SectionResult, Spent]:
+    result = section.rows(bench, section.sample(bench), meter)
+    spent = meter.read()
+    if "cost" in result.facts:  # its hooks see the encoder itself, which no meter counts
+        spent = Spent(**result.facts["cost"])
+    return result, spent

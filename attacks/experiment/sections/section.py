@@ -1,0 +1,84 @@
+"""What a section is: rows from the files of a run, figures from the rows, and a drawing."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attacks.data.gallery import spread
+from attacks.evaluation.clusters import Row, Sample
+from attacks.experiment.bench import Bench
+from attacks.experiment.cost import Meter
+from attacks.runtime.stored import stored
+
+
+@stored("section")
+class SectionResult(NamedTuple):
+    """The `rows` of a section's file; the `facts` that no row holds, such as passes and seconds; and what its drawing
+    shows."""
+
+    rows: Sequence[Row]
+    facts: Mapping[str, Any] = {}
+    drawing: Any = None
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section: its settings, and the functions from files to rows and from rows to figures.
+
+    Args:
+        pictures: how many pictures it has.
+    """
+
+    pictures: int
+
+    #: Its key in metrics.json, and the stem of its file.
+    key: ClassVar[str] = ""
+    #: Its drawing in the run directory, if it has one.
+    figure: ClassVar[str | None] = None
+    #: The facts that `viewproof verify` takes as they were recorded.
+    facts: ClassVar[tuple[str, ...]] = ()
+    #: Columns that follow from the rows of all pictures, so that the rows of some have others.
+    derived: ClassVar[tuple[str, ...]] = ()
+    #: Whether `rows` repeats an attack, and whether the rows of a picture depend on the others.
+    attacks: ClassVar[bool] = False
+    joint: ClassVar[bool] = False
+
+    def sample(self, bench: Bench) -> Sample:
+        """Judged pictures spread evenly over their clusters."""
+        return sample_of(bench, bench.study.queries.judged, self.pictures)
+
+    def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:
+        """The rows of the pictures of a sample, from the files of the run. Every process of the world calls this."""
+        raise NotImplementedError
+
+    def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
+        """The content of metrics.json but for the facts, from rows as `rows` returns them or as their file has them.
+        Raises ValueError where they are not of this section."""
+        raise NotImplementedError
+
+    def draw(self, path: Path, drawing: Any) -> None:
+        """Save the drawing, from `SectionResult.drawing`."""
+
+
+def sample_of(bench: Bench, rows: Sequence[int], count: int) -> Sample:
+    """`count` of the pictures `rows`, or all, spread evenly over their clusters."""
+    queries = bench.study.queries
+    clusters = [queries.clusters[row] for row in rows]
+    some = [rows[i] for i in spread(clusters, min(count, len(rows)))]
+    names, clusters = ([column[row] for row in some] for column in (queries.names, queries.clusters))
+    return Sample(torch.tensor(some), tuple(names), tuple(clusters))
+
+
+def pictures_of(bench: Bench, sample: Sample) -> dict[str, Tensor]:
+    """By arm the pictures of a sample (n,3,H,W), read back from their files."""
+    return {arm: bench.exhibits.pictures(arm, sample.rows.tolist()) for arm in bench.study.arms}
+
+
+def everything(bench: Bench) -> Sample:
+    """All pictures of a run."""
+    queries = bench.study.queries
+    return Sample(torch.arange(len(queries)), queries.names, queries.clusters)

@@ -1,0 +1,259 @@
+"""A unit of an experiment: attack its pictures, write the files, and score the files.
+
+All arms are scored alike: `clean`, `noise` (same budget, no optimisation), `no_eot` (same optimiser and at most as
+many gradients, of the untransformed picture), `one_view` (as many gradients, one random view per step; only where
+`eot` may have several) and `eot`. The iterates of the last three are chosen on the same views.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from attacks.encoders.engine import engine_state
+from attacks.eot.bank import judged
+from attacks.evaluation.drift import VIEWS, Drift, layer_drift
+from attacks.evaluation.judge import concatenate, resisting
+from attacks.evaluation.ranking import Rows
+from attacks.evaluation.sanity.check import Sanity
+from attacks.evaluation.scores import Scores
+from attacks.experiment.arms import Attempt, check, optimise
+from attacks.experiment.bench import SAME, Bench
+from attacks.experiment.cost import Counted, Spent
+from attacks.objectives.aim import Known
+from attacks.objectives.embedding import Away
+from attacks.runtime.stored import stored
+from attacks.solvers.solver import Best
+from attacks.solvers.trace import Trace
+from attacks.solvers.worst import uphill
+from attacks.study.data import hidden
+from attacks.study.objective import aim
+from attacks.study.study import Study
+from transforms.draws import stream
+from transforms.scene import Shown
+
+#: A task of a unit: its name, what its cost is added to, and how its result is made.
+Task = Callable[[str, str, Callable[[], Any]], Any]
+#: Worst views of each picture from which the gradient search for a worse one starts.
+STARTS = 4
+
+
+@dataclass(frozen=True)
+class Unit:
+    """Pictures [start, stop) of a run that are attacked together: batch `number`, or one picture of it that is tried
+    again `alone`."""
+
+    start: int
+    stop: int
+    number: int
+    alone: bool = False
+
+    @property
+    def name(self) -> str:
+        """The stem of its checkpoint files."""
+        return f"{self.start:06d}-{self.stop:06d}"
+
+    def seed(self, seed: int) -> int:
+        """The seed of its noise, starts and views, from that of the run."""
+        if self.alone:
+            return stream(seed, "alone", self.start)
+        return stream(seed, "batch", self.number) if self.number else seed
+
+
+@stored("batch_result")
+@dataclass(frozen=True)
+class UnitResult:
+    """The result of a unit: for the pictures `rows` the scores by bank and arm, the cosine in the worst view, the
+    norm of the change, the deltas as saved, and the trace. `chosen` by optimised arm: after how many steps (N,) each
+    picture's perturbation was chosen (of a suite, within its member). `sanity` exists for the first unit only. The
+    arms `fell_back` continued in float32 because the engine's precision did not suffice. `files`: the SHA-256 of each
+    picture that was written, by its path in the run directory."""
+
+    rows: tuple[int, ...]
+    scores: dict[str, dict[str, Scores]]
+    worst: dict[str, Tensor]
+    budget: dict[str, Tensor]
+    saved: dict[str, Tensor]
+    trace: tuple[Trace, ...]
+    chosen: dict[str, Tensor]
+    costs: dict[str, Spent] = field(default_factory=dict)
+    sanity: Sanity | None = None
+    drift: Drift | None = None
+    fell_back: tuple[str, ...] = ()
+    files: dict[str, str] = field(default_factory=dict)
+
+
+def joined_units(results: Sequence[UnitResult], shared: bool) -> UnitResult:
+    """The results of some units as one, without `files`; `shared`: a perturbation that all pictures have."""
+    first, costs = results[0], dict[str, Spent]()
+    for result in results:
+        for name, cost in result.costs.items():
+            costs[name] = costs.get(name, Spent()) + cost
+    drift = None
+    if first.drift is not None:
+        parts = [result.drift for result in results if result.drift is not None]
+        cosine = {arm: torch.cat([part.cosine[arm] for part in parts], dim=1) for arm in first.drift.cosine}
+        drift = Drift(first.drift.layers, cosine, sum(p.forward for p in parts), sum(p.seconds for p in parts))
+
+    def column(name: str) -> dict[str, Tensor]:
+        return {arm: torch.cat([getattr(result, name)[arm] for result in results]) for arm in getattr(first, name)}
+
+    return UnitResult(
+        rows=tuple(row for result in results for row in result.rows),
+        scores={
+            bank: {arm: concatenate([result.scores[bank][arm] for result in results]) for arm in arms}
+            for bank, arms in first.scores.items()
+        },
+        worst=column("worst"),
+        budget=column("budget"),
+        saved=first.saved if shared else column("saved"),
+        trace=tuple(line for result in results for line in result.trace),
+        chosen=column("chosen"),
+        costs=costs,
+        sanity=next((result.sanity for result in results if result.sanity is not None), None),
+        drift=drift,
+        fell_back=tuple(sorted({arm for result in results for arm in result.fell_back})),
+    )
+
+
+@stored("failure")
+class Failure(NamedTuple):
+    """A picture that is given up."""
+
+    picture: int
+    name: str
+    reason: str
+
+
+def attacked(bench: Bench, unit: Unit) -> UnitResult:
+    """Run the arms on the pictures of a unit, write the files, and score them. Results in the checkpoint are
+    reused."""
+    rows, meter, seed = range(unit.start, unit.stop), bench.meter(), unit.seed(bench.study.seed)
+    costs: dict[str, Spent] = {}
+    bench = bench.under(unit.name)
+    checkpoint, study = bench.checkpoint, bench.study.only(rows)
+
+    def task(name: str, cost: str, make: Callable[[], Any]) -> Any:
+        result, spent = checkpoint.once(name, lambda: (make(), meter.read()))
+        costs[cost] = costs.get(cost, Spent()) + spent
+        meter.read()
+        return result
+
+    fit = [row for row in bench.study.queries.attacked if row in rows]
+    attempt = attempt_of(bench, bench.study.only(fit), fit, seed, unit.number)
+    images, arms, perturbation = study.queries.images.to(study.device), study.arms, study.perturbation
+    costs["anchors"] = meter.read()
+
+    noise = torch.Generator().manual_seed(stream(seed, "noise"))
+    deltas = {"noise": perturbation.noise(images, noise)}
+    trace: dict[str, list[Trace]] = {}
+    fell_back: set[str] = set()
+    chosen: dict[str, Tensor] = {}
+    for arm in ("eot", *arms[2:-1]):
+        evals = 0 if arm == "eot" else trace["eot"][-1].evals // len(fit)
+        run_it = partial(optimise, arm, attempt, meter, checkpoint=checkpoint, spent=evals)
+        (best, trace[arm]), fallback = task(arm, arm, partial(_with_fallback, run_it, bench.encoder))
+        deltas[arm], fell_back = best.delta, fell_back | ({arm} if fallback else set())
+        steps = best.step if len(fit) == len(rows) else best.step[:1].expand(len(rows))  # of one that they share
+        chosen[arm] = steps.cpu() + 1
+    sanity = None
+    if unit.start == 0 and study.sanity.pictures:  # its cost is reported apart
+        sanity = checkpoint.once("sanity", lambda: check(attempt, trace["eot"]))
+        meter.read()
+
+    saved = {arm: perturbation.quantise(deltas[arm], images) for arm in arms[1:]}
+    files = {"clean": images}
+    files |= {arm: perturbation.for_arm(arm).written(images, delta) for arm, delta in saved.items()}
+    with bench.exhibits.writing(rows, files, saved) as exhibits:
+        bench = replace(bench, exhibits=exhibits)
+        scores, worst = scored(bench, arms, unit, task)
+        drift = checkpoint.once("drift", lambda: drift_of(bench, rows)) if bench.layers else None
+        budget = {arm: perturbation.norm(exhibits.pictures(arm, rows) - images).cpu() for arm in arms}
+        digests = exhibits.digests()
+    return UnitResult(
+        tuple(rows),
+        scores,
+        worst,
+        budget,
+        {arm: delta.cpu().contiguous() for arm, delta in saved.items()},
+        tuple(line for arm in arms for line in trace.get(arm, [])),
+        chosen,
+        costs,
+        sanity,
+        drift,
+        tuple(sorted(fell_back)),
+        digests,
+    )
+
+
+def scored(
+    bench: Bench, arms: Sequence[str], unit: Unit, task: Task = lambda *task: task[-1]()
+) -> tuple[dict[str, dict[str, Scores]], dict[str, Tensor]]:
+    """The scores of a unit by bank and arm, and by arm its cosine in the worst view. An arm is judged as soon as its
+    files are there."""
+    rows = range(unit.start, unit.stop)
+    numbers, shown = torch.tensor(list(rows)), dict[str, Shown]()
+    own = bench.judge.own[numbers.to(bench.judge.own.device)]
+    scores: dict[str, dict[str, Scores]] = {bank: {} for bank in bench.banks}
+    for bank, views in bench.banks.items():
+        for arm in arms:
+            shown[arm] = shown[arm] if arm in shown else bench.exhibits.shown(arm, rows)
+            score = partial(bench.judge, shown[arm], numbers, views, _title(arm, bank, unit.number))
+            scores[bank][arm] = task(f"{arm} {bank}", "judging", score)
+    worst = {
+        arm: task(f"{arm} worst", "judging", partial(worst_cosine, bench, shown[arm], own, scores[SAME][arm]))
+        for arm in arms
+    }
+    return scores, worst
+
+
+def drift_of(bench: Bench, rows: Sequence[int]) -> Drift:
+    """The drift of the configured layers on the pictures `rows`, from their files."""
+    bank, exhibits = bench.banks[SAME], bench.exhibits
+    some = bank._replace(u=bank.u[:VIEWS])
+    shown = {arm: exhibits.shown(arm, rows) for arm in bench.study.arms[1:]}
+    clean = exhibits.pictures("clean", rows)
+    return layer_drift(bench.study.encoder, clean, shown, some, bench.layers, chunk=bench.chunk, world=bench.world)
+
+
+def _with_fallback(attack: Callable[[], tuple[Best, list[Trace]]], encoder: Counted) -> tuple[Any, bool]:
+    """The result of an attack, and whether the engine fell back to float32."""
+    result = attack()
+    return result, bool(engine_state(encoder).get("fell_back", False))
+
+
+def attempt_of(bench: Bench, study: Study, rows: Sequence[int], seed: int, batch: int = 0) -> Attempt:
+    """The attempt on the pictures `rows`, with their `study`."""
+    judge = bench.judge
+    images = study.queries.images.to(study.device)
+    own = judge.own[torch.tensor(list(rows), device=judge.own.device)]
+    # of a gallery with embeddings from a file, which no objective reads (see `check_gallery`), the pictures' rows
+    gallery = judge.gallery.parts[0] if isinstance(judge.gallery, Rows) else judge.gallery
+    known = Known(images, own, gallery, study.truth, study.goal, study.gallery.label_numbers)
+    known = known.without(hidden(bench.study.gallery, bench.study.queries, bench.study.truth))
+    exact = bench.exact if bench.world.first else bench.exact.encoder  # every process computes it; count it once
+    goal = aim(study.objective, known, exact, study.transforms, study.seed)
+    return Attempt(bench, study, known, goal, seed, batch)
+
+
+def _title(arm: str, bank: str, number: int) -> str:
+    return f"judging {arm}" + (f", {bank}" if bank != SAME else "") + (f", batch {number}" if number else "")
+
+
+def worst_cosine(bench: Bench, shown: Shown, own: Tensor, scores: Scores) -> Tensor:
+    """For each picture the cosine (n,) to its clean embedding in the view that resists the attack most."""
+    if bench.study.goal is not None:
+        return resisting(scores)
+    worst_views = uphill(
+        judged(shown, own, bench.counted, Away()),
+        bench.banks[SAME],
+        scores.cosine.to(own.device),
+        refine_steps=bench.refine_steps,
+        keep=STARTS,
+        chunk=bench.chunk,
+        world=bench.world,
+    )
+    return worst_views.losses[:, 0].cpu()
