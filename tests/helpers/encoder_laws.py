@@ -30,16 +30,16 @@ def refusal(message, model=None, kind=ValueError, *, family, **options):
     return str(error.value)
 
 
-def assert_broken_files_are_refused(path, refused, message):
+def assert_broken_files_are_refused(path, assert_line, message):
     """An empty file, a text, a part of the file and a pickle; a folder, and a missing file. Each line names it."""
     whole = path.read_bytes()
     contents = {b"": "is an empty file", b"only text\n": message, whole[: 3 * len(whole) // 4]: message}
     for content, text in (contents | {pickle.dumps(Bomb()): message}).items():
         path.write_bytes(content)
-        assert path.name in refused(text, path)
+        assert path.name in assert_line(text, path)
     path.write_bytes(whole)
     for other, text in ((path.parent, "is a folder"), (path.parent / "none", "does not exist")):
-        assert other.name in refused(text, other, FileNotFoundError)
+        assert other.name in assert_line(text, other, FileNotFoundError)
 
 
 def assert_same_weights(network, state):

@@ -144,26 +144,26 @@ def transformers() -> Any:
     return pytest.importorskip("transformers")
 
 
-def configured(kind: str) -> Any:
-    name, given = KINDS[kind][:2]
-    fields = {key: dict(value) if isinstance(value, dict) else value for key, value in given.items()}
-    return getattr(transformers(), name).config_class(**fields)
+def make_config(kind: str) -> Any:
+    name, fields = KINDS[kind][:2]
+    copies = {key: dict(value) if isinstance(value, dict) else value for key, value in fields.items()}
+    return getattr(transformers(), name).config_class(**copies)
 
 
-def processor_of(kind: str) -> Any:
-    name, given = KINDS[kind][2:]
-    return getattr(transformers(), name)(**given)
+def make_processor(kind: str) -> Any:
+    name, settings = KINDS[kind][2:]
+    return getattr(transformers(), name)(**settings)
 
 
 def save(kind: str, folder: Path) -> Path:
     """The model of that kind, its weights far enough from zero to matter, and its processor."""
     generator = torch.Generator().manual_seed(1)
-    network = getattr(transformers(), KINDS[kind][0])(configured(kind))
+    network = getattr(transformers(), KINDS[kind][0])(make_config(kind))
     with torch.no_grad():
         for weight in network.parameters():
             weight.copy_(0.3 * torch.randn(weight.shape, generator=generator))
     network.save_pretrained(folder)
-    processor_of(kind).save_pretrained(folder)
+    make_processor(kind).save_pretrained(folder)
     return folder
 
 
@@ -172,7 +172,7 @@ def library_output(folder: Path, kind: str, pictures: list[Image.Image]) -> Any:
     """The library's whole model on what its processor makes of 8-bit pictures."""
     network = getattr(transformers(), KINDS[kind][0]).from_pretrained(folder).eval()
     images = [[picture] for picture in pictures] if kind in ("idefics3", "smolvlm") else pictures
-    inputs = processor_of(kind)(images, return_tensors="pt")
+    inputs = make_processor(kind)(images, return_tensors="pt")
     return getattr(network, "get_image_features", network)(**inputs)
 
 
@@ -264,13 +264,13 @@ def save_script(path: Path, module: nn.Module, trace: torch.Tensor | None = None
     return path
 
 
-GIVEN = {"size": 16, "mean": [0.5, 0.4, 0.3], "std": [0.5, 0.6, 0.7]}
+PREPROCESS = {"size": 16, "mean": [0.5, 0.4, 0.3], "std": [0.5, 0.6, 0.7]}
 BY_HAND = v2.Compose(
     [
         v2.Resize((16, 16), antialias=True),
         v2.PILToTensor(),
         v2.ToDtype(torch.float32, scale=True),
-        v2.Normalize(GIVEN["mean"], GIVEN["std"]),
+        v2.Normalize(PREPROCESS["mean"], PREPROCESS["std"]),
     ]
 )
 
@@ -360,25 +360,25 @@ def diffusers_model(folder: Path, kind: str) -> Model:
     return Model("diffusers", str(folder), {}, library, folder / "diffusion_pytorch_model.safetensors")
 
 
-def torchscript_model(folder: Path, traced: bool) -> Model:
-    network, trace = tiny_network(), torch.rand(1, 3, 16, 16) if traced else None
+def torchscript_model(folder: Path, is_traced: bool) -> Model:
+    network, trace = tiny_network(), torch.rand(1, 3, 16, 16) if is_traced else None
     file = save_script(folder / "network.pt", network, trace)
-    return Model("torchscript", str(file), {"preprocess": GIVEN}, lambda p: network(BY_HAND(p)[None]), file)
+    return Model("torchscript", str(file), {"preprocess": PREPROCESS}, lambda p: network(BY_HAND(p)[None]), file)
 
 
 def onnx_model(folder: Path, dynamo: bool) -> Model:
     from tests.helpers.onnx_files import by_runtime, exported
 
     file = exported(tiny_network(), folder / "tiny.onnx", dynamo, side=16)
-    return Model("onnx", str(file), {"preprocess": GIVEN}, lambda p: by_runtime(file, BY_HAND(p)[None]), file)
+    return Model("onnx", str(file), {"preprocess": PREPROCESS}, lambda p: by_runtime(file, BY_HAND(p)[None]), file)
 
 
 TIMM_MODELS = ("test_vit", "test_resnet", "test_convnext", "test_efficientnet", "test_vit_relpos", "levit_128s")
 #: Name -> what makes the model in a folder.
 MODELS: dict[str, Callable[[Path], Model]] = {
     "torchvision": torchvision_model,
-    "torchscript": partial(torchscript_model, traced=False),
-    "torchscript traced": partial(torchscript_model, traced=True),
+    "torchscript": partial(torchscript_model, is_traced=False),
+    "torchscript traced": partial(torchscript_model, is_traced=True),
     "onnx": partial(onnx_model, dynamo=False),
     "onnx dynamo": partial(onnx_model, dynamo=True),
     **{f"timm {name}": partial(timm_model, name=name) for name in TIMM_MODELS},

@@ -20,10 +20,10 @@ from attacks.schema.encoder import ModuleConfig
 from attacks.study.encoder import subject
 from tests.helpers import encoder_laws as laws
 from tests.helpers.runs import call
-from tests.helpers.tiny_models import GIVEN, save_script
+from tests.helpers.tiny_models import PREPROCESS, save_script
 from transforms import Compose
 
-refusal = partial(laws.refusal, family="torchscript", preprocess=GIVEN)
+refusal = partial(laws.refusal, family="torchscript", preprocess=PREPROCESS)
 DTYPES = pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=["float16", "bfloat16"])
 PRE = Preprocess(16, "pil_bilinear", (0.5, 0.4, 0.3), (0.5, 0.6, 0.7))
 #: How far a gradient may be from that of the widened network, relatively, in units of the precision.
@@ -72,8 +72,8 @@ def test_an_encoder_equals_its_network_called_by_hand(dtype, kind, tmp_path):
     else:
         trace = torch.rand(1, 3, 16, 16).to(dtype) if kind == "traced" else None
         path = str(save_script(tmp_path / "network.pt", module, trace))
-        encoder = load_encoder("torchscript", path, preprocess=GIVEN)
-        float32 = load_encoder("torchscript", path, preprocess=GIVEN, precision="float32")
+        encoder = load_encoder("torchscript", path, preprocess=PREPROCESS)
+        float32 = load_encoder("torchscript", path, preprocess=PREPROCESS, precision="float32")
         torch.testing.assert_close(float32(images), wide(images))
         assert precision_text(float32) == f"float32, widened from {precision_text(encoder)}"
     for _ in range(3):  # TorchScript compiles anew after profiling
@@ -206,14 +206,16 @@ def test_a_program_that_is_no_encoder_gives_one_line(tmp_path, mistake, text, dt
 def test_a_missing_operator_or_a_wrong_size_gives_one_line(tmp_path, dtype):
     path = str(save_script(tmp_path / "program.pt", Program("operator").to(dtype)))
     refusal(
-        r"`encoder.precision` must be float32 for .*cpu lacks .*\"cdist\" .*=float32 widens", path, preprocess=GIVEN
+        r"`encoder.precision` must be float32 for .*cpu lacks .*\"cdist\" .*=float32 widens",
+        path,
+        preprocess=PREPROCESS,
     )
-    assert load_encoder("torchscript", path, preprocess=GIVEN, precision="float32")(pictures()).shape == (3, 4)
+    assert load_encoder("torchscript", path, preprocess=PREPROCESS, precision="float32")(pictures()).shape == (3, 4)
     plain = save_script(tmp_path / "plain.pt", Program("").to(dtype))
     refusal(
         r"`encoder.preprocess.size` must be .*got 8 of 3x8x8 in .*shapes cannot",
         plain,
-        preprocess=GIVEN | {"size": 8},
+        preprocess=PREPROCESS | {"size": 8},
     )
     with pytest.raises(ValueError, match=r"`encoder.preprocess.size` must be what Program .*of 3x30x20"):
         in_native_precision(Program("").to(dtype))(pictures())
@@ -239,7 +241,7 @@ def test_a_folder_of_transformers_runs_in_half_precision(dtype, tmp_path):
     config = hf.Dinov2Config(**sizes, image_size=32, patch_size=8)
     hf.AutoModel.from_config(config).to(dtype).save_pretrained(tmp_path)
     encoder, wide = (
-        load_encoder("transformers", str(tmp_path), preprocess=GIVEN | {"size": 32}, precision=name)
+        load_encoder("transformers", str(tmp_path), preprocess=PREPROCESS | {"size": 32}, precision=name)
         for name in ("own", "float32")
     )
     library = hf.AutoModel.from_pretrained(tmp_path, dtype=dtype).eval()

@@ -15,7 +15,7 @@ from attacks.encoders.layers import layer_listing, visits
 from attacks.evaluation.drift import layer_order
 from tests.helpers import encoder_laws as laws
 from tests.helpers.runs import call
-from tests.helpers.tiny_models import GIVEN, save_script, tiny_network
+from tests.helpers.tiny_models import PREPROCESS, save_script, tiny_network
 
 refusal = partial(laws.refusal, family="torchscript")
 
@@ -25,7 +25,7 @@ def encoder(request, tmp_path):
     """Of a file; a scripted one is saved in training mode."""
     network = tiny_network() if request.param is not None else tiny_network().train()
     path = save_script(tmp_path / "network.pt", network, request.param)
-    return load_encoder("torchscript", str(path), preprocess=GIVEN)
+    return load_encoder("torchscript", str(path), preprocess=PREPROCESS)
 
 
 def test_several_calls_and_a_copy_equal_the_module(encoder):
@@ -58,18 +58,21 @@ def test_the_repr_names_the_file_and_layers_take_no_hooks(encoder):
 
 def test_a_map_of_features_is_flattened(tmp_path):
     path = save_script(tmp_path / "network.pt", nn.Conv2d(3, 2, 4, 4))
-    assert load_encoder("torchscript", str(path), preprocess=GIVEN)(torch.rand(2, 3, 9, 9)).shape == (2, 2 * 4 * 4)
+    assert load_encoder("torchscript", str(path), preprocess=PREPROCESS)(torch.rand(2, 3, 9, 9)).shape == (
+        2,
+        2 * 4 * 4,
+    )
 
 
 def test_files_of_another_kind_are_refused(tmp_path):
     path = save_script(tmp_path / "network.pt", tiny_network())
     refusal("network.pt .*give `encoder.preprocess.std`", path, preprocess={"size": 8, "mean": [0, 0, 0]})
-    laws.assert_broken_files_are_refused(path, partial(refusal, preprocess=GIVEN), "not a TorchScript file")
+    laws.assert_broken_files_are_refused(path, partial(refusal, preprocess=PREPROCESS), "not a TorchScript file")
     for state in ({"bomb": laws.Bomb()}, tiny_network().state_dict()):
         torch.save(state, path)
-        refusal("network.pt is not a TorchScript file.*state_dict needs the network", path, preprocess=GIVEN)
+        refusal("network.pt is not a TorchScript file.*state_dict needs the network", path, preprocess=PREPROCESS)
     path_of_constants = save_script(path, tiny_network(), freeze=True)
-    refusal("network.pt .*torch.jit.freeze", path_of_constants, preprocess=GIVEN)
+    refusal("network.pt .*torch.jit.freeze", path_of_constants, preprocess=PREPROCESS)
 
 
 @pytest.mark.slow

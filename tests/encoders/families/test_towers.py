@@ -80,7 +80,7 @@ def test_the_language_model_is_not_read(tiny_folder, kind, tmp_path):
 
 
 def patches(kind, preprocess, picture):
-    return tower_inputs(tiny.processor_of(kind))(preprocess(picture))
+    return tower_inputs(tiny.make_processor(kind))(preprocess(picture))
 
 
 def gap(values, expected, preprocess):
@@ -92,7 +92,7 @@ def gap(values, expected, preprocess):
 @pytest.mark.parametrize("kind", KINDS)
 def test_pixels_equal_the_processor(tiny_folder, kind):
     """Of 8-bit pictures, to the level. The other arguments, of grids and masks, are equal."""
-    processor = tiny.processor_of(kind)
+    processor = tiny.make_processor(kind)
     preprocess = preprocessing(processor)
     for picture in (*laws.three_pictures().values(), laws.levels(1, 3, 300, 200)):
         expected = processor(laws.as_pil(picture), return_tensors="pt")
@@ -135,9 +135,9 @@ def test_of_a_name_on_the_hub_only_the_files_with_the_tower_are_fetched(tiny_fol
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("kind", ["llava", "llava-next", "idefics3", "qwen2-vl"])
 def test_half_precision_is_that_of_the_tower(kind, dtype, tmp_path):
-    network = getattr(hf, tiny.KINDS[kind][0])(tiny.configured(kind)).to(dtype)
+    network = getattr(hf, tiny.KINDS[kind][0])(tiny.make_config(kind)).to(dtype)
     network.save_pretrained(tmp_path)
-    tiny.processor_of(kind).save_pretrained(tmp_path)
+    tiny.make_processor(kind).save_pretrained(tmp_path)
     answers = []
     for precision in ("own", "float32"):
         images = pictures(40, 60).requires_grad_()
@@ -180,7 +180,7 @@ def _at_least_a_patch(size, patch):
 def test_tiles_are_those_of_the_library(kind, height, width):
     """Their number and their values, of every size of picture."""
     name = {"anyres": "llava-next", "split": "idefics3"}[kind]
-    processor, picture = tiny.processor_of(name), pictures(height, width, 1)
+    processor, picture = tiny.make_processor(name), pictures(height, width, 1)
     expected = processor(laws.as_pil(picture), return_tensors="pt").pixel_values
     values = patches(name, preprocessing(processor), picture)["pixel_values"]
     assert values.shape == expected.shape

@@ -12,7 +12,7 @@ from attacks.encoders.families.processor import preprocessing
 from attacks.encoders.loading import load_encoder
 from tests.helpers import encoder_laws as laws
 from tests.helpers.sampled import mostly_slow
-from tests.helpers.tiny_models import SQUARE, VISION, configured, processor_of
+from tests.helpers.tiny_models import SQUARE, VISION, make_config, make_processor
 
 pytestmark = pytest.mark.families
 refusal = partial(laws.refusal, family="transformers")
@@ -152,7 +152,7 @@ def test_a_file_of_weights_may_lie_in_another_folder(tiny_folder, tmp_path):
 def test_half_precision_is_kept_or_widened_and_shards_are_read(tiny_folder, tmp_path):
     network = hf.AutoModel.from_pretrained(tiny_folder("dinov2")).half()
     network.save_pretrained(tmp_path, max_shard_size="4KB")
-    processor_of("dinov2").save_pretrained(tmp_path)
+    make_processor("dinov2").save_pretrained(tmp_path)
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
     for precision, dtype in (("own", torch.float16), ("float32", torch.float32)):
         encoder = load(tmp_path, precision=precision)
@@ -165,9 +165,9 @@ def test_half_precision_is_kept_or_widened_and_shards_are_read(tiny_folder, tmp_
 
 def test_classifier_weights_load_without_a_pooler(tiny_folder, tmp_path):
     torch.manual_seed(0)
-    network = hf.ViTForImageClassification(configured("vit")).eval()
+    network = hf.ViTForImageClassification(make_config("vit")).eval()
     network.save_pretrained(tmp_path)
-    processor_of("vit").save_pretrained(tmp_path)
+    make_processor("vit").save_pretrained(tmp_path)
     state = torch.random.get_rng_state()
     default, cls = load(tmp_path), load(tmp_path, pool="cls")
     assert torch.equal(torch.random.get_rng_state(), state)
@@ -183,7 +183,7 @@ def test_a_tower_saved_by_itself_keeps_its_projection(tmp_path):
     torch.manual_seed(0)
     network = hf.CLIPVisionModelWithProjection(hf.CLIPVisionConfig(**VISION, projection_dim=7)).eval()
     network.save_pretrained(tmp_path)
-    processor_of("clip").save_pretrained(tmp_path)
+    make_processor("clip").save_pretrained(tmp_path)
     encoder = load(tmp_path)
     with torch.no_grad():
         expected = network(encoder.preprocess(pictures())).image_embeds
@@ -296,7 +296,7 @@ def test_an_unknown_pool_or_a_wrong_size_is_named(tiny_folder):
 def test_tokens_that_are_not_the_patches_are_refused(tmp_path):
     """A masked autoencoder drops three patches of four at random."""
     hf.ViTMAEModel(hf.ViTMAEConfig(**VISION)).save_pretrained(tmp_path)
-    processor_of("vit").save_pretrained(tmp_path)
+    make_processor("vit").save_pretrained(tmp_path)
     for pool in (None, "cls", "mean"):
         refusal(r"nothing says where its patches are", tmp_path, pool=pool)
 
