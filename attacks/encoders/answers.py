@@ -17,8 +17,7 @@ def embedding(value: Any, label: str, rows: int | None = None, *, tokens: bool =
         rows: N; None for any number.
         tokens: whether (N,T,D) is one.
 
-    Raises:
-        ValueError: in one line, with the change that makes it one.
+    Raises ValueError: in one line, with the change that makes it one.
     """
     fix, got = "", ""
     if not isinstance(value, Tensor):

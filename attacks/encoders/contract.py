@@ -39,8 +39,7 @@ def check_encoder(encoder: Any, images: Tensor, transforms: Compose = PLAIN, *, 
         images, transforms: whose views' size, dtype and device the pictures have.
         tree: whether features may be (N,T,D), or several; else they are one tensor (N,D).
 
-    Raises:
-        ValueError: in one line, with the fix.
+    Raises ValueError: in one line, with the fix.
     """
     while not isinstance(encoder, nn.Module) and str(optional(encoder, "__module__")).startswith("attacks."):
         encoder = optional(encoder, "__wrapped__") or optional(encoder, "encoder")  # a wrapper only counts or adds

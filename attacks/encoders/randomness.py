@@ -110,8 +110,7 @@ def join_draws(parts: Iterable[EncoderDraws | None]) -> EncoderDraws | None:
 def split_draws(draws: Tensor | None, parts: Sequence[EncoderDraws | None], rows: int) -> list[dict[str, Tensor]]:
     """The inverse: to each part its own columns of `draws` (rows,k), as a keyword argument; nothing without draws.
 
-    Raises:
-        ValueError: another number of rows or columns.
+    Raises ValueError: another number of rows or columns.
     """
     if draws is None:
         return [{} for _ in parts]

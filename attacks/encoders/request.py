@@ -94,8 +94,7 @@ def fetching(
         alternative: to a network.
         unusable: errors of what was fetched and cannot be used.
 
-    Raises:
-        ValueError: with the object and the alternative.
+    Raises ValueError: with the object and the alternative.
     """
     log = logging.getLogger("huggingface_hub")
     level = log.level

@@ -39,8 +39,7 @@ def command(model: str, answer: str = "vector", timeout: float = 30.0) -> BlackB
         answer: as of `BlackBox`.
         timeout: seconds for one picture, from its first byte to the end of the answer.
 
-    Raises:
-        ValueError: an empty command line, or a time out of its range. Of a picture: `AnswerError`.
+    Raises ValueError: an empty command line, or a time out of its range. Of a picture: `AnswerError`.
     """
     try:
         words = shlex.split(model)

@@ -55,8 +55,7 @@ def endpoint(
         retries: of a request that is not answered, is refused for the moment (429, 503, ...) or answered by no JSON.
         timeout: seconds for a connection, and then for the whole request and response.
 
-    Raises:
-        ValueError: no such address, variable, or a number out of its range. Of a picture: `AnswerError`.
+    Raises ValueError: no such address, variable, or a number out of its range. Of a picture: `AnswerError`.
     """
     if not re.fullmatch(r"https?://[^\s/?#]+[^\s?#]*", model):
         raise ValueError(

@@ -23,8 +23,7 @@ class Decision:
         fold: batch norms become part of the convolution or linear layer before them.
         chunk: most views in one pass, over all images.
 
-    Raises:
-        ValueError: a value outside these.
+    Raises ValueError: a value outside these.
     """
 
     layout: Layout = "contiguous"

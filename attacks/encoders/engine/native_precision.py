@@ -237,8 +237,7 @@ def in_native_precision(encoder: Any) -> Any:
 def run_in(encoder: nn.Module, precision: str = NATIVE) -> nn.Module:
     """An encoder in the `precision` of a configuration: "own", or "float32", which widens its weights in place.
 
-    Raises:
-        ValueError: another one.
+    Raises ValueError: another one.
     """
     if precision not in (NATIVE, FLOAT32):
         raise ValueError(f"`precision` must be {NATIVE} or {FLOAT32}; got {precision!r}")

@@ -80,8 +80,7 @@ def choose(
         device: of the encoder.
         clock: seconds.
 
-    Raises:
-        ValueError: an unknown setting, or a value that it or this encoder does not support.
+    Raises ValueError: an unknown setting, or a value that it or this encoder does not support.
     """
     fixed = {name: value for name, value in settings.items() if value != "auto"}
     start = Decision.from_dict({"chunk": min(rows, START.get(device.type, START["cpu"])), **fixed})

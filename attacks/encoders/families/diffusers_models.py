@@ -32,10 +32,6 @@ def load(request: Request) -> ImageEncoder:
     Source: diffusers.
     Oracle: the library's processor and network, tests/encoders/families/test_diffusers.py.
     With: encoder.model=stabilityai/sd-vae-ft-mse
-
-    Raises:
-        ValueError, FileNotFoundError: in one line: no such folder or name, no weights or only pickles, another kind
-            of autoencoder.
     """
     diffusers = extra("diffusers")
     if request.pool is not None:

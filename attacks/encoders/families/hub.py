@@ -70,8 +70,7 @@ def read_weights(
     `stem`.safetensors; or of the files that its `stem`.safetensors.index.json lists, fetched from the hub where they
     are not there. `parts` as of `read_state`: a file without one of them is not read, nor fetched.
 
-    Raises:
-        ValueError, FileNotFoundError: there are none, or only pickles.
+    Raises ValueError, FileNotFoundError: there are none, or only pickles.
     """
     if request.file is not None:
         return read_state(request.file, parts), request.file, f"weights `{request.file}`"

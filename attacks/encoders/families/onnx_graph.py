@@ -37,8 +37,7 @@ class Graph:
 def read(path: Path) -> Graph:
     """The graph of a file, with the weights in files beside it.
 
-    Raises:
-        ValueError: no ONNX, not a whole one, data outside its folder, or no network from pictures to features.
+    Raises ValueError: no ONNX, not a whole one, data outside its folder, or no network from pictures to features.
     """
     onnx = extra("onnx")
     try:

@@ -27,10 +27,6 @@ def load(request: Request) -> ImageEncoder:
     Source: onnx2torch.
     Oracle: onnxruntime, tests/encoders/families/test_onnx.py.
     With: encoder.model=arcface.onnx 'encoder.preprocess={size: 112, mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5]}'
-
-    Raises:
-        ValueError, FileNotFoundError: no ONNX file, one with operations that onnx2torch does not know, no size, mean
-            or std, or pictures that are not the graph's.
     """
     path = whole_file(request)
     graph = read(path)

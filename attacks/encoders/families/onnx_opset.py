@@ -19,8 +19,7 @@ def older(model: Any) -> None:
     Newer versions of most operations only add dtypes, an attribute or an input, which can be left out where unused.
     onnx's own converter refuses some operations that only have new dtypes.
 
-    Raises:
-        ValueError: an operation uses a newer attribute or input.
+    Raises ValueError: an operation uses a newer attribute or input.
     """
     version, defs = opset(model), extra("onnx.defs")
     if version <= NEWEST:

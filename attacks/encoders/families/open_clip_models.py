@@ -43,10 +43,6 @@ def load(request: Request) -> ImageEncoder:
     Source: open_clip.
     Oracle: open_clip's own transform and network, tests/encoders/families/test_open_clip.py.
     With: encoder.model=ViT-B-32 encoder.weights=laion2b_s34b_b79k
-
-    Raises:
-        ValueError, FileNotFoundError: open_clip is missing; unknown model or weights; no network; a file that does
-            not fit; a size that the model cannot take.
     """
     clip = extra("open_clip")
     if request.model.startswith(FOLDER):

@@ -27,9 +27,6 @@ def load(request: Request) -> nn.Module:
     Source: the entry points of Python packages.
     Oracle: an installed package, tests/encoders/families/test_plugins.py.
     With: encoder.model=my_encoder
-
-    Raises:
-        ValueError: no package offers that name, or several do; or the result is no module.
     """
     refuse_extras(request)
     point = _entry_point(request.model)

@@ -59,8 +59,7 @@ _METHODS = {
 def preprocessing(processor: Any) -> Preprocess:
     """The preprocessing of an image processor: torchvision's or Pillow's resize of a picture in 8 bits.
 
-    Raises:
-        ValueError: with a step that `Preprocess` lacks.
+    Raises ValueError: with a step that `Preprocess` lacks.
     """
     name = type(processor).__name__
     steps = {

@@ -31,10 +31,6 @@ def load(request: Request) -> ImageEncoder:
     Source: timm.
     Oracle: timm's own transform and network, tests/encoders/families/test_timm.py.
     With: encoder.model=vit_small_patch14_dinov2.lvd142m
-
-    Raises:
-        ValueError, FileNotFoundError: timm is missing; unknown model or weights; no network; a file that does not
-            fit; a size that the model cannot take.
     """
     timm = extra("timm")
     if request.model.startswith(FOLDER):

@@ -22,10 +22,6 @@ def load(request: Request) -> ImageEncoder:
     Source: torch.jit.
     Oracle: the file's own output, tests/encoders/families/test_torchscript.py.
     With: encoder.model=network.pt 'encoder.preprocess={size: 224, mean: [0.5, 0.5, 0.5], std: [0.5, 0.5, 0.5]}'
-
-    Raises:
-        ValueError, FileNotFoundError: no such file, no size, mean or std, or weights that torch.jit.freeze has turned
-            into constants.
     """
     path = whole_file(request)
     preprocess = preprocess_from(request.preprocess, f"{path}")

@@ -49,9 +49,6 @@ def load(request: Request) -> ImageEncoder:
     Source: torchvision.
     Oracle: torchvision's own transform and network, tests/encoders/families/test_torchvision.py.
     With: encoder.model=resnet50
-
-    Raises:
-        ValueError, FileNotFoundError: unknown model or weights, no network, a file that does not fit.
     """
     names = torchvision.models.list_models(module=torchvision.models)
     if request.model not in names:

@@ -65,8 +65,7 @@ def tower_pool(tower: nn.Module, pictures: Any, pool: str | None, label: str) ->
     """The function from the tower's output to features: what the library pools, or the mean of the tokens that the
     language model reads. Chosen from the output for some normalised pictures.
 
-    Raises:
-        ValueError: a picture that does not go through, or a pool that there is not.
+    Raises ValueError: a picture that does not go through, or a pool that there is not.
     """
     try:
         tokens = _features(tower(pictures))

@@ -46,10 +46,6 @@ def load(request: Request) -> ImageEncoder:
     Source: transformers.
     Oracle: the library's processor and network, tests/encoders/families/test_transformers.py.
     With: encoder.model=facebook/dinov2-base encoder.pool=cls
-
-    Raises:
-        ValueError, FileNotFoundError: in one line: no such folder or name, no weights or only pickles, a model or a
-            step of the processor that cannot be had here, an unknown pool.
     """
     hf = extra("transformers")
     if request.pool not in (None, *_POOLS):
