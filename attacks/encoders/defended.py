@@ -45,19 +45,12 @@ class Defended(PictureModule):
         self.encoder = in_native_precision(encoder)
         self.stages = stages if isinstance(stages, Compose) else Compose(stages)
         self.training = False
+        self._draws = [EncoderDraws(self.stages) if self.stages.dims else None, encoder_randomness(encoder)]
+        self.randomness = join_draws(self._draws)
         adopt(self, encoder)
 
-    @property
-    def randomness(self) -> EncoderDraws | None:
-        """The coordinates of its draws; None where neither the defence nor the encoder is random."""
-        return join_draws([self._stage_draws, encoder_randomness(self.encoder)])
-
-    @property
-    def _stage_draws(self) -> EncoderDraws | None:
-        return EncoderDraws(self.stages) if self.stages.dims else None
-
     def forward(self, images: Tensor, draws: Tensor | None = None, **options: Any) -> Tree:
-        stage_draws, inner = split_draws(draws, [self._stage_draws, encoder_randomness(self.encoder)], len(images))
+        stage_draws, inner = split_draws(draws, self._draws, len(images))
         wide = torch.promote_types(images.dtype, torch.float32)
         middle = images.new_full((len(images), self.stages.dims), 0.5, dtype=wide)
         pictures = unchecked(self.stages)(images, stage_draws.get("draws", middle))

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from attacks.encoders.layers import OUTPUT, Layers, Pool, key_in_errors, layer_pools
-from attacks.encoders.randomness import EncoderDraws
 from attacks.encoders.tree import PictureModule, optional
 from transforms.doors import unchecked
 
@@ -48,7 +47,7 @@ class Features(PictureModule):
                 f"`layers`: a {type(encoder).__name__} defines how its features are compared, so it has no others"
             )
         self.layers = Layers(encoder, layers)
-        self.pools = self.layers.pools
+        self.pools, self.randomness = self.layers.pools, self.layers.randomness
         for name, pool in self.pools.items():
             if pool == "tokens":
                 self.layers.close()
@@ -60,11 +59,6 @@ class Features(PictureModule):
     def encoder(self) -> nn.Module:
         """The encoder whose layers these are."""
         return self.layers.encoder
-
-    @property
-    def randomness(self) -> EncoderDraws | None:
-        """The coordinates of the encoder's draws."""
-        return self.layers.randomness
 
     def forward(self, images: Tensor, **options: Any) -> Tensor:
         """Raises ValueError for a layer that did not run, has no such pool, or has rows of another length than

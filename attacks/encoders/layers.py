@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.jit import ScriptModule
 
 from attacks.encoders.engine.native_precision import NativePrecision, in_native_precision, innermost_precision
-from attacks.encoders.randomness import EncoderDraws, encoder_randomness
+from attacks.encoders.randomness import encoder_randomness
 from attacks.encoders.tree import PictureModule, optional
 from transforms.doors import checked, unchecked
 
@@ -116,7 +116,7 @@ class Layers(PictureModule):
         self.pools = pools
         modules = named_layers(encoder)
         _check(pools, modules)
-        self.encoder = encoder
+        self.encoder, self.randomness = encoder, encoder_randomness(encoder)
         self.training = False
         is_packed = _is_packed(encoder)
         self._taps = [
@@ -127,11 +127,6 @@ class Layers(PictureModule):
         self._output = _Tap(OUTPUT, pools[OUTPUT], keep) if OUTPUT in pools else None
         self._handles = [modules[tap.name].register_forward_hook(tap) for tap in self._taps]
         self._is_closed = False  # the compiler cannot trace the handles
-
-    @property
-    def randomness(self) -> EncoderDraws | None:
-        """The coordinates of the encoder's draws."""
-        return encoder_randomness(self.encoder)
 
     def forward(self, images: Tensor, **options: Any) -> dict[str, Tensor]:
         """(N,3,H,W) -> {layer: (N,...)}, and "output". Raises ValueError after `close`, and for a layer that did not

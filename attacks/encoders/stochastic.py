@@ -178,6 +178,8 @@ class Stochastic(PictureModule):
         self._attentions = [module for module in encoder.modules() if _attention_drops(module)]
         self._alive = [*self._attentions, *(module for module in encoder.modules() if _drops(module))]
         self._row_counts: RowCounts = {}
+        self._draws = [EncoderDraws(Compose([Seed()])) if self._alive else None, encoder_randomness(encoder)]
+        self.randomness = join_draws(self._draws)
         adopt(self, encoder)
         if self.randomness is None:
             raise ValueError(
@@ -190,19 +192,8 @@ class Stochastic(PictureModule):
             if isinstance(error, ValueError) and "`encoder.stochastic`" in str(error):
                 raise
 
-    @property
-    def randomness(self) -> EncoderDraws | None:
-        """The coordinates of its draws."""
-        return join_draws([self._dropout_draws, encoder_randomness(self.encoder)])
-
-    @property
-    def _dropout_draws(self) -> EncoderDraws | None:
-        return EncoderDraws(Compose([Seed()])) if self._alive else None
-
     def forward(self, images: Tensor, draws: Tensor | None = None, **options: Any) -> Tree:
-        dropout_draws, inner = split_draws(
-            draws, [self._dropout_draws, encoder_randomness(self.encoder)], len(images)
-        )
+        dropout_draws, inner = split_draws(draws, self._draws, len(images))
         with ExitStack() as stack:
             stack.enter_context(_ONE_PASS)
             if dropout_draws:

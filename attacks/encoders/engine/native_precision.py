@@ -11,7 +11,7 @@ from torch.jit import ScriptModule
 from attacks.encoders.answers import embeddings
 from attacks.encoders.engine.memory import out_of_memory
 from attacks.encoders.engine.precision import Overflow, hook_gradient
-from attacks.encoders.randomness import EncoderDraws, encoder_randomness
+from attacks.encoders.randomness import encoder_randomness
 from attacks.encoders.tiles import Tiles
 from attacks.encoders.tree import Tree, adopt, map_tree, optional
 from transforms.doors import unchecked
@@ -178,15 +178,10 @@ class InNativePrecision(nn.Module):
 
     def __init__(self, encoder: nn.Module) -> None:
         super().__init__()
-        self.encoder = encoder
+        self.encoder, self.randomness = encoder, encoder_randomness(encoder)
         self.training = encoder.training
         self.native = NativePrecision(encoder, type(encoder).__name__)
         adopt(self, encoder)
-
-    @property
-    def randomness(self) -> EncoderDraws | None:
-        """The coordinates of its draws."""
-        return encoder_randomness(self.encoder)
 
     def forward(self, images: Tensor, **options: Any) -> Tree:
         """Raises ValueError where the module refuses the pictures, or its answer is no embedding."""
