@@ -43,6 +43,15 @@ def encoder_of(path, **preprocess):
     return load_encoder("onnx", str(path), preprocess={**HALF, **preprocess})
 
 
+def assert_equals_runtime(path, **preprocess):
+    """The encoder of a file gives what onnxruntime gives. Returns it."""
+    encoder, pictures = encoder_of(path, **preprocess), torch.rand(3, 3, 40, 50)
+    expected = by_runtime(path, encoder.preprocess(pictures)).flatten(1)
+    near = 1e-4 * float(expected.abs().max())
+    torch.testing.assert_close(encoder(pictures), expected, rtol=0, atol=near)
+    return encoder
+
+
 def graph(nodes, inputs, outputs, tensors=(), opset=17, **more):
     result = helper.make_graph(nodes, "g", inputs, outputs, list(tensors))
     return helper.make_model(result, opset_imports=[helper.make_opsetid("", opset)], ir_version=8, **more)
