@@ -11,8 +11,8 @@ def fit_within(height: int, width: int, box: tuple[int, int], multiple: int) -> 
 
 
 def by_area(height: int, width: int, limits: tuple[int, int], multiple: int) -> tuple[int, int]:
-    """Each side to the nearest `multiple`; where the number of pixels is then outside the limits (least, most), the
-    picture is scaled to the nearer one and its sides are rounded inwards."""
+    """Each side to the nearest `multiple`; where the number of pixels is then outside the limits (lowest, highest),
+    the picture is scaled to the nearer one and its sides are rounded inwards."""
     area = round(height / multiple) * round(width / multiple) * multiple**2
     lowest, highest = limits
     if area > highest:
@@ -25,7 +25,7 @@ def by_area(height: int, width: int, limits: tuple[int, int], multiple: int) -> 
 
 
 def by_patches(height: int, width: int, limit: int, multiple: int) -> tuple[int, int]:
-    """The largest scale at which the sides, rounded up to whole patches of `multiple` pixels, have at most `most`
+    """The largest scale at which the sides, rounded up to whole patches of `multiple` pixels, have at most `limit`
     patches; searched by halving to 1e-5, as SigLIP2's processor does."""
 
     def sides(scale: float) -> tuple[int, int]:

@@ -268,7 +268,7 @@ class Preprocess(Doored, slack=NOISE, channels=3):
 
 
 def preprocess_from(fields: Mapping[str, Any], label: str) -> Preprocess:
-    """A specification from a configuration alone, for networks that carry none of their own (`what` is one)."""
+    """A specification from a configuration alone, for networks that carry none of their own (`label` is one)."""
     missing = [name for name in ("size", "mean", "std") if name not in fields]
     if missing:
         raise ValueError(

@@ -105,7 +105,7 @@ def load_weights(module: nn.Module, path: str | Path, *, ignore: Collection[str]
     a file of several precisions is widened to the module's dtype.
 
     Args:
-        without: names, or prefixes that end in a dot, that the file may have and the module has not, such as the
+        ignore: names, or prefixes that end in a dot, that the file may have and the module has not, such as the
             classifier's head.
 
     Raises:
@@ -117,7 +117,7 @@ def load_weights(module: nn.Module, path: str | Path, *, ignore: Collection[str]
 
 
 def fill(module: nn.Module, state: dict[str, Tensor], label: str, *, ignore: Collection[str] = ()) -> None:
-    """`load_weights` from tensors already read; `what` names them in an error."""
+    """`load_weights` from tensors already read; `label` names them in an error."""
     # Batch norm's counters matter for training only, and not all files have them.
     expected, tensors = (
         {name: t for name, t in names_and_tensors.items() if not name.endswith("num_batches_tracked")}

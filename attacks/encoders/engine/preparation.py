@@ -107,7 +107,7 @@ def _module(encoder: nn.Module, decision: Decision) -> nn.Module:
 
 
 def find_runner(encoder: object) -> Runner | None:
-    """The `Prepared` within wrappers that only count or select (see `attacks.experiment.arms.Counted`); None where an
+    """The `Runner` within wrappers that only count or select (see `attacks.experiment.arms.Counted`); None where an
     encoder runs unchanged."""
     while not isinstance(encoder, Runner):
         if encoder is None or isinstance(encoder, nn.Module):

@@ -14,7 +14,7 @@ FOLDER = "local-dir:"
 
 
 def check_name(name: str, names: Sequence[str], library: str, model: str) -> None:
-    """Raise ValueError for a `name` that is not `known`, with the nearest; `model` is the text of the request."""
+    """Raise ValueError for a name that is not one of `names`, with the nearest; `model` is what was asked for."""
     if name not in names:
         near = difflib.get_close_matches(name, names, 3, 0.5)
         raise ValueError(

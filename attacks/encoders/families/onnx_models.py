@@ -146,7 +146,7 @@ class SinglePictures(nn.Module):
 @torch.no_grad()
 def _for_any_batch(graph: Graph, pictures: Tensor, path: Path) -> nn.Module:
     """The network, unchanged or after `free_batch`, if three pictures at once give the same as each alone; else
-    `OneByOne`. The batch in the file is ignored, because it may be wrong."""
+    `SinglePictures`. The batch in the file is ignored, because it may be wrong."""
     network = _convert(graph.model, path)
     single = SinglePictures(network)
     try:

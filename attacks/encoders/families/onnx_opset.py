@@ -29,7 +29,7 @@ def older(model: Any) -> None:
         try:
             new, old = (defs.get_schema(node.op_type, v, node.domain) for v in (version, NEWEST))
         except defs.SchemaError:
-            continue  # a newer or custom operation, which `_unknown` reports
+            continue  # a newer or custom operation, which `onnx_models` reports
         _axes_inside(node, old, constants)
         if len(node.input) > old.max_input:
             raise ValueError(f"{node.op_type} takes {', '.join(node.input[old.max_input :])}")

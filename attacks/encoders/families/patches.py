@@ -69,7 +69,7 @@ def _merge(pictures: Tensor, patch: int, merge: int, frames: int) -> Mapping[str
 
 
 def _mask(pictures: Tensor, patch: int, limit: int) -> Mapping[str, Any]:
-    """SigLIP2's: patches as rows, filled up with zeros to `most`; the mask of the true ones; and their grid."""
+    """SigLIP2's: patches as rows, filled up with zeros to `limit`; the mask of the true ones; and their grid."""
     count, channels, height, width = pictures.shape
     rows, columns = height // patch, width // patch
     cut = pictures.reshape(count, channels, rows, patch, columns, patch).permute(0, 2, 4, 3, 5, 1)
