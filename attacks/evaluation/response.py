@@ -138,7 +138,7 @@ class SlicePlan:
         maps: pairs (x, y) of names of coordinates (see `coordinate`).
         curves: names of coordinates.
         transforms: the views of the attack.
-        wide: the range of the cells (see `transforms.widened`).
+        wide: the range of the cells (see `transforms.wrappers.widened`).
         cells: along each side of a map.
         curve_cells: along a curve.
     """

@@ -50,7 +50,7 @@ class Colours:
 
     @property
     def stops(self) -> dict[str, float]:
-        """Exposures: the gains of green, against which `transforms.WhiteBalance` has those of red and blue."""
+        """Exposures: the gains of green, against which `transforms.colour.WhiteBalance` has those of red and blue."""
         return {name: float(np.log2(gain[1])) for name, gain in self.gains.items()}
 
     @property

@@ -167,7 +167,7 @@ def test_roundings_and_overshoot_pass(dtype):
     assert -OVERSHOOT < sharp.min() < 0 and transforms.resize(sharp, 20).isfinite().all()
 
 
-def test_a_step_reads_no_values_again(monkeypatch):
+def test_a_step_has_no_second_check_of_values(monkeypatch):
     """The check is made at the outer door alone, however many steps and wrappers follow."""
     calls = []
     monkeypatch.setattr(torch.Tensor, "aminmax", lambda x, f=torch.Tensor.aminmax: calls.append(1) or f(x))
@@ -183,7 +183,7 @@ def test_a_step_reads_no_values_again(monkeypatch):
 
 @pytest.mark.parametrize("kind", [Linf, L2, lambda eps: Grey(Linf(eps)), lambda eps: Universal(Linf(eps))])
 @pytest.mark.parametrize("levels", [0.4, 0.9, 1.0, 3.0])
-def test_a_perturbation_that_no_file_holds_is_warned_of(kind, levels):
+def test_a_perturbation_that_no_file_holds_has_a_warning(kind, levels):
     images, ball = torch.full((2, 3, 8, 8), 102 / 255), kind(levels / 255)
     with warnings.catch_warnings(record=True) as record:
         warnings.simplefilter("always")

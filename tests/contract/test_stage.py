@@ -46,7 +46,7 @@ class Nothing:
 
 
 @pytest.mark.parametrize("stage", [Fade(), Swirl(), Nothing()], ids=["pixels", "points", "nothing"])
-def test_a_stage_with_the_protocol_alone_works_everywhere(stage):
+def test_a_stage_with_no_more_than_the_protocol_works_as_any_other_stage(stage):
     assert isinstance(stage, Stage) and isinstance(stage, Geometry) == hasattr(stage, "pull")
     images = smooth()
     pipeline = Compose([stage, Affine(10)])

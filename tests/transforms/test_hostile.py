@@ -69,7 +69,7 @@ def test_no_homography_makes_a_nan_or_a_value_out_of_range(warp, matrices, setti
 
 
 @pytest.mark.parametrize("border", BORDERS)
-def test_non_finite_matrix_gives_finite_views_and_leaves_other_rows_alone(border):
+def test_non_finite_matrix_gives_finite_views_and_changes_no_other_row(border):
     for bad, antialias in itertools.product((torch.nan, torch.inf, -torch.inf), (False, True)):
         for row, column in itertools.product(range(3), repeat=2):
             matrix = torch.eye(3).repeat(2, 1, 1)

@@ -201,7 +201,7 @@ def test_linear_stages_equal_their_adjoint(stage, kernel, photo):
 
 
 @every_stage
-def test_a_view_depends_on_its_own_row_alone(name, stage, photo):
+def test_a_view_depends_on_no_other_row(name, stage, photo):
     images = torch.cat([photo, photo.flip(-1), 1 - photo]).float()
     u = torch.rand(3, stage.dims)
     rows = [stage(images[i : i + 1], u[i : i + 1]) for i in range(3)]
@@ -387,7 +387,7 @@ BAD_PAIRS = [
 ]
 
 
-def test_invalid_arguments_are_refused_by_name_when_a_stage_is_made():
+def test_a_constructor_refuses_invalid_arguments_by_name():
     rows = [(name, key, value) for name, keys in BAD_VALUES.items() for key, bad in keys.items() for value in bad]
     for name, arguments, message in [*((n, {k: v}, f"`{k}` must") for n, k, v in rows), *BAD_PAIRS]:
         with pytest.raises(ValueError, match=message):

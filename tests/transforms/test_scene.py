@@ -72,7 +72,7 @@ def test_fine_patch_keeps_its_detail_at_close_range(photo):
     torch.testing.assert_close(view, fine[..., 40:120, 60:180], rtol=0, atol=1e-12)
 
 
-def test_batch_of_scenes_equals_each_scene_alone(photo, patch):
+def test_batch_of_scenes_equals_single_scenes(photo, patch):
     base, patches = torch.cat([photo, 1 - photo]), torch.cat([patch, patch.flip(-1)])
     alpha, u = torch.rand_like(patches[:, :1]), torch.rand(2, 13, dtype=torch.float64)
     view = Compose(STAGES)

@@ -124,7 +124,7 @@ def test_cutout_covers_its_area_inside_the_picture(size):
 @pytest.mark.parametrize(
     "stage", [Saturation((0, 2)), Hue(90), ChannelGain()], ids=lambda stage: type(stage).__name__
 )
-def test_colour_stage_accepts_one_or_three_channels_only(stage, photo):
+def test_colour_stage_accepts_one_or_three_channels(stage, photo):
     grey, u = photo[:, 1:2], torch.rand(1, stage.dims)
     assert torch.equal(stage(grey, u), grey)  # grey has no colour to change
     for channels in (2, 4):

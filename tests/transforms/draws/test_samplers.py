@@ -145,7 +145,7 @@ def test_latin_points_stay_in_their_strata_after_rounding(n, jitter, monkeypatch
     assert len(calls) == 2
 
 
-def test_fixed_points_depend_on_the_seed_alone():
+def test_fixed_points_depend_on_no_more_than_the_seed():
     banks = [Fixed()(8, 4, seed=seed) for seed in range(20)]
     for seed, bank in enumerate(banks):
         assert all(torch.equal(Fixed()(8, 4, seed=seed, step=step), bank) for step in (0, 1, 7, 10**6))

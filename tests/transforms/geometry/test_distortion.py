@@ -172,7 +172,7 @@ def test_cylinder_inverts_the_projection_of_a_bottle(pose, size):
 
 
 @pytest.mark.parametrize("tilt", [0, 40, -60])
-def test_rays_that_miss_the_cylinder_are_unseen(tilt):
+def test_rays_that_miss_the_cylinder_see_the_border(tilt):
     arc, distance = 200, 3
     points = lattice((120, 80))
     stage = in_frame(Cylinder((arc, arc), 0, (tilt, tilt), distance), (120, 80))

@@ -86,7 +86,7 @@ def test_equals_the_library_at_every_length(kernel):
 
 @pytest.mark.parametrize("size", [(27, 41), (160, 240)], ids=str)
 @pytest.mark.parametrize("kernel", ["keys(-0.6)", "keys_aa(-0.6)"])
-def test_keys_rounds_and_clips_once(photo, kernel, size):
+def test_keys_has_one_rounding_and_one_clip(photo, kernel, size):
     oracle = (unchecked(resize)((photo * 255).round(), size, kernel).round().clamp(0, 255)[0]).numpy()
     np.testing.assert_array_equal(ours((photo * 255).round(), size, kernel), oracle)
 

@@ -40,7 +40,7 @@ def estimate(source, target, number):
 
 
 @pytest.mark.parametrize("rectify", [True, False])
-def test_photographs_of_a_sign_are_shown_as_opencv_shows_them(rectify):
+def test_photographs_of_a_sign_equal_those_of_opencv(rectify):
     """Out of the photograph, and into it: there the horizon may cross the view, but no ghost of the sign is in it."""
     ends = [(quad, SIDES) if rectify else (SIDES, quad) for quad in photographs(2000 if rectify else 400)]
     # The libraries make H[2,2] = 1: into a photograph their sign is always right.

@@ -126,7 +126,7 @@ def test_gradcheck_in_images_and_in_the_map(distinct, border):
     assert gradcheck(view, (images.requires_grad_(), matrix), fast_mode=True, atol=1e-4)
 
 
-def test_a_map_without_a_matrix_is_antialiased_too():
+def test_a_map_without_a_matrix_has_antialiasing():
     images = torch.rand(1, 1, 160, 160, dtype=double)
     matrix = reduction(4, 0.3, 160)
     halves = torch.tensor([[2, 0, 1], [0, 2, 1], [0, 0, 1]], dtype=double)

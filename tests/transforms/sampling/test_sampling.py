@@ -54,7 +54,7 @@ def test_antialias_at_a_power_of_two_is_the_mean_of_the_pixels(photo, border, ti
         torch.testing.assert_close(view, mean, rtol=0, atol=1e-12)
 
 
-def test_antialias_depends_on_the_visible_part_of_the_image_only(photo):
+def test_antialias_depends_on_nothing_beyond_the_image(photo):
     # Towards the horizon the reduction is unbounded, but the image does not reach there.
     near = torch.tensor([[0.3, 0, 0], [0, 0.3, 0], [-0.06, 0, 1]], dtype=torch.float64)
     plain, smooth = (
@@ -126,7 +126,7 @@ def test_image_of_one_pixel_is_constant(border):
 @borders
 @kernels
 @pytest.mark.parametrize(("images", "views"), [(1, 9), (2, 5), (3, 2), (5, 1)])
-def test_views_of_several_images_equal_views_of_each_alone(border, kernel, images, views):
+def test_views_of_several_images_equal_those_of_one_image(border, kernel, images, views):
     pictures, weights = torch.rand(images, 3, 20, 24), torch.randn(images * views, 3, 20, 24)
     grid = F.affine_grid(torch.eye(2, 3) + torch.randn(images * views, 2, 3) / 4, [images * views, 3, 20, 24], False)
 

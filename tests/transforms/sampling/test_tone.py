@@ -28,7 +28,7 @@ PLACES = [  # geometry and border
 
 @pytest.mark.slow
 @pytest.mark.parametrize("place", PLACES, ids=range(len(PLACES)))
-def test_fused_tone_equals_the_stages_one_by_one(place):
+def test_fused_tone_equals_the_chain_of_stages(place):
     geometry, border = place
     for kernel, (images, views) in itertools.product(("nearest", "bilinear", "bicubic"), ((1, 6), (3, 2), (2, 1))):
         n, value = images * views, torch.tensor([0.1, 0.6, 0.9], dtype=double)
@@ -66,7 +66,7 @@ def test_fused_tone_applies_to_the_composite_of_base_and_patch(photo):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, double])
-def test_gradient_passes_at_a_bound_and_within_rounding_beyond_it(dtype):
+def test_gradient_passes_at_a_bound_and_within_its_rounding(dtype):
     eps = torch.finfo(dtype).eps
     near = torch.tensor([-ROUNDING * eps, 0, 0.5, 1, 1 + ROUNDING * eps], dtype=dtype)
     far = torch.tensor([-1, -(ROUNDING + 1) * eps, 1 + (ROUNDING + 2) * eps, 2], dtype=dtype)
@@ -78,6 +78,6 @@ def test_gradient_passes_at_a_bound_and_within_rounding_beyond_it(dtype):
         assert torch.autograd.grad(out.sum(), x)[0].flatten().tolist() == [1] * len(near) + [0] * len(far)
 
 
-def test_saturate_can_be_differentiated_twice():
+def test_saturate_has_a_second_derivative():
     x = torch.tensor([-0.5, 0.2, 0.9, 1.7], dtype=double, requires_grad=True)
     assert torch.autograd.gradgradcheck(lambda at: saturate(at).pow(3), (x,))

@@ -55,7 +55,7 @@ CAMERA = (Affine(degrees=20, scale=(0.7, 1.3)), Perspective(0.2))
 
 
 @pytest.mark.parametrize("rows", [1, 2])
-def test_a_homography_moves_the_layer_alone(rows):
+def test_a_homography_moves_nothing_but_the_layer(rows):
     move = Affine(degrees=30, scale=(0.5, 1.5), translate=0.1)
     pipeline = Compose([OnLayers(place=move), *CAMERA])
     u = points(pipeline.dims)

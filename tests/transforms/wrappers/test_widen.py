@@ -131,7 +131,7 @@ def test_arguments_that_are_not_ranges_stay_unchanged():
     assert widened(pipeline(10, (0.2, 0.4), (0.5, 2), 0.5), 2) == wide
 
 
-def test_stages_of_layers_are_widened_and_encoder_draws_are_not():
+def test_wider_ranges_include_stages_of_layers_and_no_encoder_draws():
     encoder_draws = EncoderDraws(Compose([Brightness(0.1)]))  # these run in the encoder
     pipeline = Compose([OnLayers([Brightness(0.1)], Placement(degrees=10)), Affine(10), encoder_draws])
     layer, camera, last = widened(pipeline, 2).stages
