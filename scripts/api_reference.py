@@ -15,8 +15,9 @@ ROOT = Path(__file__).resolve().parents[1]
 def public_names() -> dict[str, str]:
     """Each public name, as it is imported (`attacks.PGD`), with its room (`attacks.optimisers`).
 
-    Public is what a stub `__init__.pyi` of `attacks`, `transforms` or one of their rooms imports, and what has moved
-    from a package into a module. What both a package and its room export is listed once, as the package has it.
+    Public is what a stub `__init__.pyi` of `attacks`, `transforms` or one of their rooms imports, and each class that
+    has moved from a package into a module. What both a package and its room export is listed once, as the package
+    has it.
     """
     return {name: ".".join(home.split(".")[:2]) for name, home in _homes().items()}
 
@@ -52,7 +53,8 @@ def _homes() -> dict[str, str]:
                     homes.add((home, alias.name))
                     names[f"{package}.{alias.asname or alias.name}"] = home
     for module in (room for room in MOVED_TO if (ROOT / f"{room.replace('.', '/')}.py").exists()):
-        names |= {f"{module}.{name}": module for name in MOVED_TO[module].split()}
+        values = vars(importlib.import_module(module))
+        names |= {f"{module}.{name}": module for name in MOVED_TO[module].split() if inspect.isclass(values[name])}
     return names
 
 

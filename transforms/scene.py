@@ -56,29 +56,11 @@ class Scene(NamedTuple):
 
 
 Shown = Tensor | Scene
-"""Plain pictures (N,C,H,W), or pictures with layers above them.
-
-Examples:
-    >>> import torch
-    >>> from transforms.scene import Shown, base_of, scene_of
-    >>> images = torch.zeros(1, 3, 4, 4)
-    >>> all(isinstance(shown, Shown) and base_of(shown) is images for shown in (images, scene_of(images)))
-    True
-"""
+"""Plain pictures (N,C,H,W), or pictures with layers above them."""
 
 
 def scene_of(images: Shown) -> Scene:
-    """Pictures (N,C,H,W) as a scene of one opaque layer; a scene as it is.
-
-    Examples:
-        >>> import torch
-        >>> from transforms.scene import scene_of
-        >>> scene = scene_of(torch.zeros(2, 3, 6, 8))
-        >>> len(scene.layers), scene.size
-        (1, (6, 8))
-        >>> scene_of(scene) is scene
-        True
-    """
+    """Pictures (N,C,H,W) as a scene of one opaque layer; a scene as it is."""
     if isinstance(images, Scene):
         return images
     eye = torch.eye(3, dtype=images.dtype)[None]
@@ -111,17 +93,7 @@ def count_pictures(scene: Scene) -> int:
 
 
 def taken(images: Shown, rows: Tensor | int) -> Scene:
-    """The scene of some pictures (or one), by their numbers on the host, with the layers above them.
-
-    Examples:
-        >>> import torch
-        >>> from transforms.scene import taken
-        >>> images = torch.rand(3, 3, 4, 4, generator=torch.Generator().manual_seed(0))
-        >>> torch.equal(taken(images, torch.tensor([2, 0])).layers[0].pixels, images[[2, 0]])
-        True
-        >>> taken(images, 1).layers[0].pixels.shape
-        torch.Size([1, 3, 4, 4])
-    """
+    """The scene of some pictures (or one), by their numbers on the host, with the layers above them."""
     scene = scene_of(images)
     if isinstance(rows, int):
         rows = torch.tensor([rows])
@@ -146,15 +118,7 @@ def taken(images: Shown, rows: Tensor | int) -> Scene:
 
 
 def base_of(images: Shown) -> Tensor:
-    """The pictures themselves (N,C,H,W), without the layers above them.
-
-    Examples:
-        >>> import torch
-        >>> from transforms.scene import base_of, scene_of
-        >>> images = torch.zeros(2, 3, 8, 8)
-        >>> base_of(scene_of(images)) is images, base_of(images) is images
-        (True, True)
-    """
+    """The pictures themselves (N,C,H,W), without the layers above them."""
     return images.layers[0].pixels if isinstance(images, Scene) else images
 
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from transforms.auditing.coverage import coverage, effective, root_mean_square, sensitivity
-from transforms.auditing.probe import Probe, probe
+from transforms.auditing.probe import StepProbe, probe_step
 from transforms.auditing.report import Report, StageReport
 from transforms.auditing.stationary import is_stationary, norms
-from transforms.auditing.steps import Step, chain, floating, split_steps
-from transforms.auditing.summary import longest, summarise, warnings
+from transforms.auditing.steps import AuditStep, chain, floating, split_steps
+from transforms.auditing.summary import longest, repair_advice, summarise
 from transforms.doors import PastDoors, checked
 from transforms.draws.samplers import Sobol, stream
 
@@ -69,11 +69,11 @@ def audit(
             raise ValueError(f"`parameters` must require a gradient; `{name}` does not (use .requires_grad_())")
     picture, steps = _picture(image), split_steps(pipeline)
     name = getattr(encoder, "__name__", type(encoder).__name__)
-    whole = steps if encoder is None else (*steps, Step(f"encoder {name}", function=encoder))
+    whole = steps if encoder is None else (*steps, AuditStep(f"encoder {name}", function=encoder))
     rows = _rows(whole, draws, seed, picture)
     seeds = [[stream(seed, "audit", draw, k) for k in range(len(whole))] for draw in range(draws)]
 
-    probes: list[list[Probe]] = []  # draw by draw, stage by stage
+    probes: list[list[StepProbe]] = []  # draw by draw, stage by stage
     flows: list[list[float]] = []  # the norm of the end loss's gradient at each value between stages
     maps: list[Tensor] = []
     with torch.inference_mode(False), torch.enable_grad(), PastDoors():
@@ -83,7 +83,7 @@ def audit(
             flows.append(_flow(values, stream(seed, "end", draw)))
             places = zip(whole, values[:-1], values[1:], rows[draw], seeds[draw], strict=True)
             tensors = tuple(further.values())
-            probes.append([probe(*place, tensors, dense=straight_through) for place in places])
+            probes.append([probe_step(*place, tensors, dense=straight_through) for place in places])
 
         def embed(images: Tensor, draw: int) -> Tensor:
             features = chain(whole, images, rows[draw], seeds[draw])[-1]
@@ -108,7 +108,7 @@ def audit(
         stationary=is_stationary(flat) if flat else None,
         flatness=flat,
         parameters=reach,
-        warnings=warnings(stages, weights, flat, reach, draws),
+        warnings=repair_advice(stages, weights, flat, reach, draws),
         draws=draws,
         seed=seed,
     )
@@ -128,7 +128,7 @@ def _picture(image: Any) -> Tensor:
     return tensor
 
 
-def _rows(steps: Sequence[Step], draws: int, seed: int, like: Tensor) -> list[tuple[Tensor, ...]]:
+def _rows(steps: Sequence[AuditStep], draws: int, seed: int, like: Tensor) -> list[tuple[Tensor, ...]]:
     """The points of our stages' coordinates: for each draw, (1,dims) for each step."""
     dims = [step.dims for step in steps]
     points = Sobol()(draws, sum(dims), seed=seed).to(like.device)

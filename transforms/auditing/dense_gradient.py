@@ -30,7 +30,7 @@ def dense(images: Tensor, points: Tensor, *, border: Border = "replicate", value
     return true
 
 
-def compare(leaf: Tensor, views: Tensor, warp: Warp, cotangent: Tensor) -> tuple[float, float]:
+def deviation(leaf: Tensor, views: Tensor, warp: Warp, cotangent: Tensor) -> tuple[float, float]:
     """How far the dense gradient of a known warp is from the true one: the cosine between them for `cotangent`, and
     the ratio of their mass sum |g| for a cotangent of ones. `views` (1,C,h,w) is the warp of `leaf` (1,C,H,W), with
     its graph; pixels outside the warp are left out."""

@@ -26,10 +26,6 @@ class Warp(NamedTuple):
     stretch: float
     noise: float
 
-    @property
-    def aliases(self) -> bool:
-        return self.stretch > SPACING and self.noise > ALIAS_LIMIT
-
 
 @torch.no_grad()
 def warp_of(call: Callable[[Tensor], Tensor | None], size: tuple[int, int], like: Tensor) -> Warp | None:

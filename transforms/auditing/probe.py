@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from transforms.auditing.dense_gradient import compare
+from transforms.auditing.dense_gradient import deviation
 from transforms.auditing.minification import Warp, warp_of
-from transforms.auditing.steps import Outcome, Step, floating, in_words, run
+from transforms.auditing.steps import AuditStep, StepResult, error_line, floating, run_step
 
 #: Lengths of the step for the numeric slope, of full scale. The first is far above float32's rounding and far below a
 #: picture's range; the second, taken where the first disagrees, is above the steps of 8 bits, which rounding with a
@@ -23,7 +23,7 @@ SLOPE = 0.2
 _MIN_CHANGE = 1e-6
 
 
-class Probe(NamedTuple):
+class StepProbe(NamedTuple):
     """What one draw showed. `gain` is |gradient in| / |gradient out| for a random cotangent; `zeros`, the share of
     exact zeros in the gradient; `bad`, NaN and inf (forward, backward); `slope`, the numeric slope along the
     gradient's sign over the one that the gradient claims (None: not measured); `moved` (dims,), |d/du|; `silent`, the
@@ -46,9 +46,16 @@ class Probe(NamedTuple):
     same: bool
 
 
-def probe(
-    step: Step, value: Any, output: Any, u: Tensor, seed: int, further: Sequence[Tensor] = (), *, dense: bool = False
-) -> Probe:
+def probe_step(
+    step: AuditStep,
+    value: Any,
+    output: Any,
+    u: Tensor,
+    seed: int,
+    further: Sequence[Tensor] = (),
+    *,
+    dense: bool = False,
+) -> StepProbe:
     """Run `step` on a fresh leaf made of `value` and pull a cotangent of norm 1 back.
 
     Args:
@@ -60,7 +67,7 @@ def probe(
     """
     leaf = floating(value, unit=step.stage is not None).requires_grad_()
     row = u.detach().clone().requires_grad_()
-    outcome = run(step, leaf, row, seed, raw=value)
+    outcome = run_step(step, leaf, row, seed, raw=value)
     out = floating(outcome.result)
     generator = torch.Generator().manual_seed(seed ^ 0x5EED)
     cotangent = torch.randn(out.shape, generator=generator, dtype=torch.float64)
@@ -76,7 +83,7 @@ def probe(
     if reason is None:
         reason = _values(first, forward, backward)
     warp = _warp(step, leaf, value, u, seed)
-    return Probe(
+    return StepProbe(
         reason=reason,
         gain=float(first.nan_to_num(0, 0, 0).cpu().double().norm()),
         zeros=float((first == 0).double().mean()),
@@ -89,17 +96,17 @@ def probe(
         shape=tuple(out.shape[1:]),
         resamples=(step.stage.resamples() if step.stage is not None else 0) or outcome.resamples,
         warp=warp,
-        straight=compare(leaf, result, warp, cotangent) if dense and warp is not None and reason is None else None,
+        straight=deviation(leaf, result, warp, cotangent) if dense and warp is not None and reason is None else None,
         same=_kind(value) != _kind(leaf) or _equal(out, floating(output)),
     )
 
 
-def _pull(outcome: Outcome, leaves: list[Tensor], cotangent: Tensor) -> tuple[list[Tensor | None], str | None]:
+def _pull(outcome: StepResult, leaves: list[Tensor], cotangent: Tensor) -> tuple[list[Tensor | None], str | None]:
     """The gradients, None where there is none, and why the images have none."""
     nothing: list[Tensor | None] = [None] * len(leaves)
     result = outcome.result
     if outcome.refusal is not None:
-        return nothing, f"takes no tensor that requires a gradient: {in_words(outcome.refusal)}"
+        return nothing, f"takes no tensor that requires a gradient: {error_line(outcome.refusal)}"
     if not isinstance(result, Tensor):
         return nothing, f"returns a {_kind(result)}: a conversion through numpy has no graph"
     if not result.is_floating_point():
@@ -110,7 +117,7 @@ def _pull(outcome: Outcome, leaves: list[Tensor], cotangent: Tensor) -> tuple[li
     try:
         grads = torch.autograd.grad(result, leaves, cotangent, allow_unused=True, retain_graph=True)
     except Exception as error:  # a foreign backward may raise anything
-        return nothing, f"backward fails ({in_words(error)})"
+        return nothing, f"backward fails ({error_line(error)})"
     message = "returns a tensor whose graph does not reach its input: a `.detach()` or a copy of the data on the way"
     return list(grads), message if grads[0] is None else None
 
@@ -125,7 +132,7 @@ def _values(gradient: Tensor, forward: int, backward: int) -> str | None:
     return None
 
 
-def _slope(step: Step, leaf: Tensor, u: Tensor, seed: int, gradient: Tensor, cotangent: Tensor) -> float | None:
+def _slope(step: AuditStep, leaf: Tensor, u: Tensor, seed: int, gradient: Tensor, cotangent: Tensor) -> float | None:
     """The slope along sign(gradient) by central difference, over |gradient|_1, which it claims to be."""
     if leaf.dtype not in (torch.float32, torch.float64):
         return None
@@ -135,7 +142,7 @@ def _slope(step: Step, leaf: Tensor, u: Tensor, seed: int, gradient: Tensor, cot
         ends = []
         for move in (length, -length):
             with torch.no_grad():
-                result = run(step, leaf + move * gradient.sign(), u, seed).result
+                result = run_step(step, leaf + move * gradient.sign(), u, seed).result
             if not isinstance(result, Tensor) or result.shape != cotangent.shape:
                 return None
             ends.append(float((result.cpu().double() * cotangent.cpu().double()).sum()))
@@ -145,7 +152,7 @@ def _slope(step: Step, leaf: Tensor, u: Tensor, seed: int, gradient: Tensor, cot
     return min(slopes, key=lambda slope: abs(slope - 1))
 
 
-def _silent(step: Step, leaf: Tensor, u: Tensor, seed: int, out: Tensor, slopes: Tensor) -> tuple[int, ...]:
+def _silent(step: AuditStep, leaf: Tensor, u: Tensor, seed: int, out: Tensor, slopes: Tensor) -> tuple[int, ...]:
     silent = []
     for i in range(step.dims):
         if slopes[i] != 0 or (step.stage is not None and i in step.stage.discrete):
@@ -153,18 +160,18 @@ def _silent(step: Step, leaf: Tensor, u: Tensor, seed: int, out: Tensor, slopes:
         other = u.detach().clone()
         other[0, i] = (other[0, i] + 0.37) % 1
         with torch.no_grad():
-            result = run(step, leaf, other, seed).result
+            result = run_step(step, leaf, other, seed).result
         if result.shape != out.shape or float((result - out).abs().max()) > _MIN_CHANGE:
             silent.append(i)
     return tuple(silent)
 
 
-def _warp(step: Step, leaf: Tensor, value: Any, u: Tensor, seed: int) -> Warp | None:
+def _warp(step: AuditStep, leaf: Tensor, value: Any, u: Tensor, seed: int) -> Warp | None:
     if leaf.dim() != 4 or leaf.shape[1] != 3 or not isinstance(value, Tensor) or not value.is_floating_point():
         return None
 
     def call(images: Tensor) -> Tensor | None:
-        result = run(step, images, u, seed).result
+        result = run_step(step, images, u, seed).result
         return result if isinstance(result, Tensor) else None
 
     try:

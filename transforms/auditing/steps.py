@@ -23,7 +23,7 @@ RESAMPLING = ("grid_sampler", "upsample_")
 
 
 @dataclass(frozen=True)
-class Step:
+class AuditStep:
     """`stage` is one of this package and takes (images, u); `function` is any callable of one picture or a batch."""
 
     name: str
@@ -42,7 +42,7 @@ class Step:
         return self.function(images)
 
 
-class Outcome(NamedTuple):
+class StepResult(NamedTuple):
     """What a step returned, how often it resampled, and, where it refused a tensor that requires a gradient and took
     a poorer form of the picture, the error that it raised."""
 
@@ -51,7 +51,7 @@ class Outcome(NamedTuple):
     refusal: Exception | None
 
 
-def split_steps(pipeline: Any) -> tuple[Step, ...]:
+def split_steps(pipeline: Any) -> tuple[AuditStep, ...]:
     """The steps of a `Compose`, a stage, a list, a torchvision `Compose`, an `nn.Sequential` (kornia's containers
     too) or a function; names are unique. Raises ValueError for what cannot be called."""
     steps = list(_steps(pipeline))
@@ -60,7 +60,7 @@ def split_steps(pipeline: Any) -> tuple[Step, ...]:
     return tuple(replace(s, name=f"{s.name} {n}" if n > 1 else s.name) for s, n in zip(steps, counts, strict=True))
 
 
-def _steps(pipeline: Any) -> Iterator[Step]:
+def _steps(pipeline: Any) -> Iterator[AuditStep]:
     if isinstance(pipeline, type) or not (callable(pipeline) or isinstance(pipeline, list | tuple)):
         raise ValueError(f"`pipeline` must be a stage, a callable or a list of them; got {pipeline!r}")
     if isinstance(pipeline, Compose):
@@ -72,21 +72,21 @@ def _steps(pipeline: Any) -> Iterator[Step]:
             yield from _steps(part)
     else:
         name = getattr(pipeline, "__name__", type(pipeline).__name__)
-        yield Step("lambda" if name == "<lambda>" else name, function=pipeline)
+        yield AuditStep("lambda" if name == "<lambda>" else name, function=pipeline)
 
 
-def _runs(compose: Compose) -> Iterator[Step]:
+def _runs(compose: Compose) -> Iterator[AuditStep]:
     for fused, run in itertools.groupby(compose.stages, key=lambda stage: isinstance(stage, Geometry)):
         stages = tuple(run)
         if fused:
             label = " + ".join(type(stage).__name__.lower() for stage in stages)
-            yield Step(f"{label} (one resample)", stage=replace(compose, stages=stages))
+            yield AuditStep(f"{label} (one resample)", stage=replace(compose, stages=stages))
             continue
         for stage in stages:
             if isinstance(stage, Compose):
                 yield from _runs(stage)
             else:
-                yield Step(type(stage).__name__.lower(), stage=replace(compose, stages=(stage,)))
+                yield AuditStep(type(stage).__name__.lower(), stage=replace(compose, stages=(stage,)))
 
 
 def _parts(pipeline: Any) -> Sequence[Any] | None:
@@ -118,7 +118,7 @@ def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
             np.random.set_state(legacy)  # noqa: NPY002
 
 
-def run(step: Step, value: Any, u: Tensor, seed: int, *, raw: Any = None) -> Outcome:
+def run_step(step: AuditStep, value: Any, u: Tensor, seed: int, *, raw: Any = None) -> StepResult:
     """Call a step on images (N,3,H,W) in the richest form that it takes: a batch with a graph, one picture of it, the
     same detached, `raw` (what the step before really returned), a PIL image, a numpy array (H,W,3) of 8 bits.
 
@@ -141,11 +141,11 @@ def run(step: Step, value: Any, u: Tensor, seed: int, *, raw: Any = None) -> Out
             result = result[None] if single and result.dim() == 3 else result
         elif not _is_picture(result):
             raise ValueError(f"stage `{step.name}` must return images; got {type(result).__name__}")
-        return Outcome(result, counter.count, None if in_graph else refusal)
-    raise ValueError(f"stage `{step.name}` fails on a picture: {in_words(refusal)}")
+        return StepResult(result, counter.count, None if in_graph else refusal)
+    raise ValueError(f"stage `{step.name}` fails on a picture: {error_line(refusal)}")
 
 
-def _forms(step: Step, value: Any, raw: Any) -> Iterator[tuple[bool, Any]]:
+def _forms(step: AuditStep, value: Any, raw: Any) -> Iterator[tuple[bool, Any]]:
     """What to offer, and whether it is in the graph. Copies, because a step may write into what it is given."""
     if not (isinstance(value, Tensor) and value.is_floating_point()):
         if step.stage is None:
@@ -183,19 +183,19 @@ def floating(value: Any, *, unit: bool = False) -> Tensor:
     return tensor.permute(2, 0, 1)[None].contiguous() if tensor.dim() == 3 else tensor
 
 
-def chain(steps: Sequence[Step], image: Tensor, rows: Sequence[Tensor], seeds: Sequence[int]) -> list[Any]:
+def chain(steps: Sequence[AuditStep], image: Tensor, rows: Sequence[Tensor], seeds: Sequence[int]) -> list[Any]:
     """The values between the steps, from `image` (1,3,H,W) itself to the view. Floating values carry one graph; where
     a step cuts it, a new one begins, so that what follows can still be looked at."""
     values: list[Any] = [image]
     for step, row, seed in zip(steps, rows, seeds, strict=True):
-        value = run(step, values[-1], row, seed).result
+        value = run_step(step, values[-1], row, seed).result
         if isinstance(value, Tensor) and value.is_floating_point() and not value.requires_grad:
             value = value.detach().clone().requires_grad_()
         values.append(value)
     return values
 
 
-def in_words(error: Exception | None) -> str:
+def error_line(error: Exception | None) -> str:
     """The first line of an error."""
     return f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
 

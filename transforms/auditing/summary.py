@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from transforms.auditing.minification import SPACING
-from transforms.auditing.probe import SLOPE, Probe
+from transforms.auditing.probe import SLOPE, StepProbe
 from transforms.auditing.report import StageReport
 from transforms.auditing.stationary import is_stationary
-from transforms.auditing.steps import Step
+from transforms.auditing.steps import AuditStep
 
 
-def summarise(step: Step, probes: Sequence[Probe], flows: Sequence[Sequence[float]]) -> StageReport:
+def summarise(step: AuditStep, probes: Sequence[StepProbe], flows: Sequence[Sequence[float]]) -> StageReport:
     """One stage over all draws: means of sizes, maxima of risks. `flows` holds, for each
     draw, the chain's gradient norm before and behind the stage."""
     reasons = [probe.reason for probe in probes if probe.reason is not None]
@@ -48,7 +48,7 @@ def summarise(step: Step, probes: Sequence[Probe], flows: Sequence[Sequence[floa
     )
 
 
-def warnings(
+def repair_advice(
     stages: Sequence[StageReport],
     weights: Tensor,
     flat: dict[str, tuple[float, float]],

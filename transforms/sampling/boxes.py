@@ -144,7 +144,7 @@ def overlay(views: Tensor, overs: Sequence[Tensor], at: Sequence[Boxes], solid: 
     return result
 
 
-def spread(level: Tensor, size: tuple[int, int], x: Tensor, y: Tensor) -> Tensor:
+def interpolate_levels(level: Tensor, size: tuple[int, int], x: Tensor, y: Tensor) -> Tensor:
     """The nodes (N,k,l) of a lattice over views of `size`, interpolated at x (N,w) and y (N,h), half pixels of them:
     (N,1,h,w), or (N,1,1,1) where a level is the same throughout each view."""
     low, high = level.detach().amin((1, 2)), level.detach().amax((1, 2))

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from transforms.devices import HOST, constants, wide_dtype
-from transforms.sampling.boxes import Boxes, spread
+from transforms.sampling.boxes import Boxes, interpolate_levels
 from transforms.sampling.homography import HORIZON, Pull, invert, lattice, pixels_to_halves
 from transforms.sampling.outline import Outline, cut
 from transforms.sampling.pyramid import levels, read_levels
@@ -75,7 +75,7 @@ def warp(
     def views(pixels: Tensor, view_tone: Tone | None) -> Tensor:
         if level is None:
             return read(pixels, grid, resampling, view_tone, solid=solid)
-        own_level = level if at is None else spread(level, size, x, y)
+        own_level = level if at is None else interpolate_levels(level, size, x, y)
         view = read_levels(pixels, grid, finer, copies(own_level, times), field, resampling, solid)
         return view if view_tone is None else apply_tone(view, view_tone)
 
