@@ -218,7 +218,6 @@ class Gallery:
 
     @cached_property
     def digests(self) -> tuple[str, ...]:
-        """The sha256 of the pixels of each picture."""
         return tuple(self.shelves[shelf].digests[i] for shelf, i in self.positions)
 
     @cached_property
@@ -299,7 +298,6 @@ class Gallery:
 
 
 def on_shelf(shelf: Shelf) -> Gallery:
-    """A gallery of one shelf."""
     return Gallery((shelf,), tuple((0, i) for i in range(len(shelf))), shelf.names, shelf.labels)
 
 

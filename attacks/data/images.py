@@ -123,7 +123,6 @@ def as_path(pictures: Any, folder: Path) -> Path:
 
 
 def _kept(folder: Path, items: Iterable[tuple[Tensor | Path, str | None]]) -> Path:
-    """The listing of the items, in a folder of `folder` that is named by their content."""
     scratch = folder / f".pictures-{secrets.token_hex(6)}"
     scratch.mkdir(parents=True)
     try:
@@ -187,7 +186,6 @@ def _of_pil(picture: Image.Image) -> Tensor:
 
 
 def _checked(image: Tensor, number: int) -> Tensor:
-    """A picture in [0,1]."""
     if image.dtype == torch.uint8:
         return image.cpu().float() / 255
     return checked(image.detach(), f"pictures[{number}]", slack=0, rank=3).float()

@@ -49,7 +49,6 @@ class Stamp(NamedTuple):
 
 
 def stamp(path: Path) -> Stamp:
-    """The stamp of a file. Raises OSError."""
     status = path.stat()
     return Stamp(status.st_size, status.st_mtime_ns, status.st_ctime_ns)
 
@@ -142,7 +141,6 @@ class Shelf:
         return image
 
     def remarks(self) -> tuple[str, ...]:
-        """All notes and conversions."""
         return (*self.notes, *(note for notes in self.changes for note in notes))
 
     def cluster(self, row: int, name: str) -> str:
@@ -151,7 +149,6 @@ class Shelf:
         return name if given is None else f"cluster {given}"
 
     def only(self, rows: Sequence[int]) -> "Shelf":
-        """A shelf of the pictures `rows`."""
         load, chosen = self.load, list(rows)
         return replace(
             self,
@@ -238,7 +235,6 @@ class _Seen(NamedTuple):
 
 
 def _seen(entry: Entry, size: int, index: PictureIndex | None) -> _Seen | Exception:
-    """What an entry shows, or why it cannot be read."""
     try:
         before = None if index is None else stamp(entry.path)
         if index is not None and before is not None and (known := index.known(entry.path, before)) is not None:
@@ -253,7 +249,6 @@ def _seen(entry: Entry, size: int, index: PictureIndex | None) -> _Seen | Except
 
 
 def _levels(levels: Tensor) -> Tensor:
-    """(H,W,3) uint8 -> (3,H,W), as `load_image` makes it."""
     return levels.permute(2, 0, 1).float().div_(255)
 
 

@@ -154,7 +154,6 @@ def _placement(where: str, path: Path, cells: Mapping[str, Any]) -> PlacementCor
 
 
 def _numbers(where: str, names: Sequence[str], cells: Mapping[str, Any]) -> list[float]:
-    """All of them, or none."""
     present = [name for name in names if name in cells]
     if present and len(present) < len(names):
         missing = [name for name in names if name not in cells]

@@ -83,7 +83,6 @@ def directed(rows: Tensor) -> Tensor:
 
 
 def _names(path: Path, count: int) -> tuple[tuple[str, ...], tuple[str | None, ...] | None]:
-    """The names beside an array of `count` rows, and their labels."""
     lists = [path.with_suffix(ending) for ending in (".csv", ".txt") if path.with_suffix(ending).is_file()]
     if len(lists) != 1:
         raise FileNotFoundError(

@@ -183,7 +183,6 @@ class Linf(Ball):
         return grad.sign()
 
     def project(self, delta: Tensor, images: Tensor | None) -> Tensor:
-        """The nearest delta in the set."""
         near = delta.clamp(-self.eps, self.eps)
         if images is not None:  # `into_box` in place, see `move`
             near += images
@@ -239,7 +238,6 @@ class L2(Ball):
         return self._scaled(self.steepest(direction), images, math.inf)
 
     def project(self, delta: Tensor, images: Tensor | None) -> Tensor:
-        """The nearest delta in the ball and the box."""
         return self._scaled(delta, images, 1.0)
 
     def _scaled(self, delta: Tensor, images: Tensor | None, most: float) -> Tensor:

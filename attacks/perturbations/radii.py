@@ -33,7 +33,6 @@ class Radii(PerturbationSet):
     pace: float = 1.0
 
     def take(self, rows: Tensor) -> Self:
-        """The sets of some of the pictures."""
         chosen, first = (each[uploaded(rows, each.device)] for each in (self.radii, self.first))
         return type(self)(self.inner.take(rows), chosen, first, self.pace)
 
@@ -41,11 +40,9 @@ class Radii(PerturbationSet):
         return self.first
 
     def noise(self, images: Tensor, generator: torch.Generator) -> Tensor:
-        """Random perturbations of these budgets."""
         return self.project(self.inner.noise(images, generator), images)
 
     def scene(self, images: Tensor, delta: Tensor) -> Scene:
-        """The attacked pictures."""
         return self.inner.scene(images, delta)
 
     def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor) -> Tensor:
@@ -59,12 +56,10 @@ class Radii(PerturbationSet):
         )
 
     def move(self, delta: Tensor, by: Tensor, images: Tensor) -> Tensor:
-        """delta + by, projected."""
         rows = zip(self._each(), delta.split(1), by.split(1), images.split(1), strict=True)
         return torch.cat([own.move(*row) for own, *row in rows])
 
     def project(self, delta: Tensor, images: Tensor) -> Tensor:
-        """The nearest deltas in the sets."""
         rows = zip(self._each(), delta.split(1), images.split(1), strict=True)
         return torch.cat([own.project(*row) for own, *row in rows])
 
@@ -77,7 +72,6 @@ class Radii(PerturbationSet):
         return self.inner.length(delta) / reaches(self.inner, self.radii).to(delta)
 
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
-        """The deltas that 8-bit files will hold, each within its radius."""
         rows = zip(self._each(), delta.split(1), images.split(1), strict=True)
         return torch.cat([own.in_levels(*row) for own, *row in rows])
 

@@ -111,7 +111,6 @@ class L1(Ball):
             raise ValueError(f"`eps` must be a positive number, got {self.eps:g} (it is as many values, from 0 to 1)")
 
     def steepest(self, grad: Tensor) -> Tensor:
-        """The step of L1 norm 1 with the largest inner product with `grad`: one value. Zero where `grad` is zero."""
         flat = grad.flatten(1)
         best = flat.abs().argmax(1, keepdim=True)
         return torch.zeros_like(flat).scatter(1, best, flat.gather(1, best).sign()).view_as(grad)
@@ -130,7 +129,6 @@ class L1(Ball):
         return -grad.sign() * knapsack(worth, free, budget).view_as(grad)
 
     def project(self, delta: Tensor, images: Tensor | None) -> Tensor:
-        """The nearest delta in the ball and the box."""
         down, up = room(torch.zeros_like(delta), images)
         nearest = onto_l1(delta.flatten(1), self.eps, -down.flatten(1), up.flatten(1))
         return into_box(nearest.view_as(delta), images)
@@ -139,7 +137,6 @@ class L1(Ball):
         return delta.flatten(1).abs().sum(1)
 
     def in_levels(self, delta: Tensor, images: Tensor) -> Tensor:
-        """The rounded delta; where that is outside, the nearest inside, but for less than one level of one value."""
         return rounded(delta, images, self.eps, 1)
 
 
@@ -187,7 +184,6 @@ class L0(Ball):
         return into_box(ends * best_pixels((direction * ends).sum(1), int(self.eps)), images)
 
     def steepest(self, grad: Tensor) -> Tensor:
-        """The step of one pixel, no value by more than 1, with the largest inner product with `grad`."""
         return grad.sign() * best_pixels(grad.abs().sum(1), 1)
 
     def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor | None) -> Tensor:  # noqa: ARG002
@@ -202,12 +198,10 @@ class L0(Ball):
         return -STRIDE * each(length) * (grad / each(mean))
 
     def project(self, delta: Tensor, images: Tensor | None) -> Tensor:
-        """The nearest delta in the ball and the box."""
         down, up = room(torch.zeros_like(delta), images)
         return into_box(onto_l0(delta, int(self.eps), -down, up), images)
 
     def norm(self, delta: Tensor) -> Tensor:
-        """The pixels that change in any channel: (N,C,H,W) -> (N,)."""
         return (delta != 0).any(1).flatten(1).sum(1).to(delta.dtype)
 
     def length(self, delta: Tensor) -> Tensor:

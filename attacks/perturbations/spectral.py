@@ -50,7 +50,6 @@ class LowFrequency(Wrapped):
             )
 
     def only(self, delta: Tensor) -> Tensor:
-        """The low frequencies of the delta."""
         rows, columns = (lowest(side, self.keep, delta.dtype, delta.device) for side in delta.shape[2:])
         return rows.mT @ (rows @ delta @ columns.mT) @ columns
 
@@ -65,11 +64,9 @@ class LowFrequency(Wrapped):
         return step / each(torch.where(norm > 0, norm, 1.0))
 
     def project(self, delta: Tensor, images: Tensor | None) -> Tensor:
-        """That of `inner`: only moves are restricted to the band."""
         return self.inner.project(delta, images)
 
     def in_levels(self, delta: Tensor, images: Tensor) -> Tensor:
-        """That of `inner`."""
         return self.inner.in_levels(delta, images)
 
 
@@ -106,11 +103,9 @@ class Smoothed(Wrapped):
             raise ValueError(f"`smooth` must be above 0 and at most {WIDEST:,} pixels; got {self.smooth}")
 
     def shown(self, delta: Tensor) -> Tensor:
-        """The delta itself, but its gradient is smoothed."""
         return filtered(self.inner.shown(delta), self.convolved)
 
     def convolved(self, grad: Tensor) -> Tensor:
-        """`grad` convolved with the Gaussian."""
         rows, columns = (gaussian_band(side, self.smooth, grad.dtype, grad.device) for side in grad.shape[2:])
         smooth: Tensor = rows @ grad @ columns
         return smooth

@@ -29,30 +29,24 @@ class Wrapped(Ball):
 
     @property
     def innermost(self) -> Ball:
-        """The norm ball, without all that wraps it."""
         return self.inner.innermost if isinstance(self.inner, Wrapped) else self.inner
 
     @property
     def eps(self) -> float:  # type: ignore[override]
-        """The radius of the ball, in the norm of `inner`."""
         return self.inner.eps
 
     @property
     def reach(self) -> float:
-        """That of `inner`."""
         return self.inner.reach
 
     @property
     def random_start(self) -> bool:  # type: ignore[override]
-        """Whether `start` is random; else it is zero."""
         return self.inner.random_start
 
     def sized(self, eps: float) -> Self:
-        """The same with another radius."""
         return replace(self, inner=self.inner.sized(eps))  # type: ignore[type-var]
 
     def in_files(self, eps: Tensor) -> Tensor:
-        """That of `inner`."""
         return self.inner.in_files(eps)
 
     def only(self, delta: Tensor) -> Tensor:
@@ -60,16 +54,13 @@ class Wrapped(Ball):
         return delta
 
     def take(self, rows: Tensor) -> Self:
-        """The set for a subset of the pictures."""
         inner = self.inner.take(rows)
         return self if inner is self.inner else replace(self, inner=inner)  # type: ignore[type-var]
 
     def restrict(self, delta: Tensor) -> Tensor:
-        """`only`, after that of `inner`."""
         return self.only(self.inner.restrict(delta))
 
     def draw(self, like: Tensor, generator: torch.Generator) -> Tensor:
-        """A random direction of the subspace."""
         return self.only(self.inner.draw(like, generator))
 
     def farthest(self, direction: Tensor, images: Tensor | None) -> Tensor:
@@ -84,19 +75,15 @@ class Wrapped(Ball):
         return filtered(self.inner.shown(delta), self.only)
 
     def steepest(self, grad: Tensor) -> Tensor:
-        """The step of norm 1 in the subspace with the largest inner product with `grad`."""
         return self.only(self.inner.steepest(self.only(grad)))
 
     def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor | None) -> Tensor:
-        """That of `inner` for the restricted gradient, restricted."""
         return self.only(self.inner.descend(self.only(grad), length, delta, images))
 
     def move(self, delta: Tensor, by: Tensor, images: Tensor) -> Tensor:
-        """delta + by, restricted and projected."""
         return self.project(self.restrict(((images + delta) + by) - images), images)
 
     def project(self, delta: Tensor, images: Tensor | None) -> Tensor:
-        """A point of the set: that of `inner` for the restricted delta."""
         return self.inner.project(self.only(delta), images)
 
     def norm(self, delta: Tensor) -> Tensor:
@@ -161,7 +148,6 @@ class Masked(Wrapped):
         return self.only(delta)
 
     def take(self, rows: Tensor) -> Self:
-        """The set for a subset of the pictures, with their masks."""
         if len(self.mask) == 1:
             return super().take(rows)
         part = copy(self)  # to check the mask again in every pass would wait for its device
@@ -192,7 +178,6 @@ class Grey(Wrapped):
             raise ValueError("`grey` cannot be combined with an L1 ball, which it would not fill; use L2, Linf or L0")
 
     def only(self, delta: Tensor) -> Tensor:
-        """The mean over the channels, in each of them."""
         return delta.mean(1, keepdim=True).expand_as(delta)
 
     def farthest(self, direction: Tensor, images: Tensor | None) -> Tensor:
@@ -202,7 +187,6 @@ class Grey(Wrapped):
         return self._least(super().inside(direction, images))
 
     def project(self, delta: Tensor, images: Tensor | None) -> Tensor:
-        """A grey point of the set."""
         return self._least(super().project(delta, images))
 
     def in_levels(self, delta: Tensor, images: Tensor) -> Tensor:

@@ -37,12 +37,10 @@ class Universal(PerturbationSet):
 
     @property
     def eps(self) -> float:
-        """The radius of the ball, in the norm of `inner`."""
         return self.inner.eps
 
     @property
     def random_start(self) -> bool:
-        """Whether `start` draws at random, or is zero."""
         return self.inner.random_start
 
     def start(self, images: Tensor, generator: torch.Generator) -> Tensor:
@@ -65,19 +63,15 @@ class Universal(PerturbationSet):
         return self.inner.reach
 
     def steepest(self, grad: Tensor) -> Tensor:
-        """The step of norm 1 with the largest inner product with `grad`."""
         return self.inner.steepest(grad)
 
     def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor) -> Tensor:  # noqa: ARG002
-        """The move of norm `length` that lowers the loss the most, to first order."""
         return self.inner.descend(grad, length, delta, None)
 
     def move(self, delta: Tensor, by: Tensor, images: Tensor) -> Tensor:
-        """delta + by, projected."""
         return self.project(self.inner.restrict(delta + by), images)
 
     def project(self, delta: Tensor, images: Tensor) -> Tensor:  # noqa: ARG002
-        """The nearest delta in the ball."""
         return self.inner.project(delta, None)
 
     def norm(self, delta: Tensor) -> Tensor:

@@ -124,12 +124,10 @@ def resemblance(
 
 
 def _windows(cells: NDArray[Any]) -> NDArray[Any]:
-    """The windows of a grid (R,C,...): (R',C',...,WINDOW,WINDOW)."""
     return np.lib.stride_tricks.sliding_window_view(cells, (WINDOW, WINDOW), (0, 1))
 
 
 def _fitted(look: Floats, seen: Floats, inside: NDArray[np.bool_]) -> Floats:
-    """A look whose colours are mapped linearly to those that are seen."""
     ones = np.ones((GRID, GRID, 1))
     rows = np.concatenate([ones, look], 2)
     return np.asarray(rows @ np.linalg.lstsq(rows[inside], seen[inside], rcond=None)[0])

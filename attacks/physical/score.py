@@ -75,7 +75,6 @@ def scored(judge: Judge, shown: Shown, rows: Tensor, bank: Bank) -> PhotoScores:
 
 
 def _each(rows: Tensor, values: Tensor) -> tuple[int, ...]:
-    """The picture of each of (n,V) values of the pictures `rows` (n,)."""
     return tuple(rows.repeat_interleave(values.shape[1]).tolist())
 
 

@@ -55,7 +55,6 @@ class Colours:
 
     @property
     def notes(self) -> list[str]:
-        """Caveats of the map."""
         if self.fit is None or self.compared:
             return []
         return [
@@ -258,7 +257,6 @@ def _content(
 
 
 def shown_of(origin: Rerun, arm: str) -> Shown:
-    """The run's pictures with the patch of an arm, from its file."""
     study, texture = origin.study, load_texture(texture_file(origin.folder, arm))
     images = study.queries.images.to(study.device)
     return study.perturbation.for_arm(arm).evaluated(images, texture[None].to(images))

@@ -38,22 +38,18 @@ class Surface:
 
     @property
     def unit(self) -> float:
-        """In pixels."""
         return UNIT * math.hypot(*self.size) / 2
 
     @property
     def centre(self) -> Floats:
-        """In pixels."""
         return (np.array(self.size[::-1], np.float64) - 1) / 2
 
     @property
     def k1(self) -> float:
-        """Of the lens."""
         return float(self.values[8])
 
     @property
     def bent(self) -> bool:
-        """Whether the card is bent."""
         return bool(self.values[9] != 0)
 
     @property
@@ -63,7 +59,6 @@ class Surface:
 
     @property
     def is_plane(self) -> bool:
-        """Whether it is a homography."""
         return self.k1 == 0 and not self.bent
 
     def project(self, points: Any) -> Floats:

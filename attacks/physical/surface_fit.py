@@ -161,7 +161,6 @@ def locate(grey: NDArray[np.uint8], card: Card, tags: Mapping[int, Floats], k1: 
 
 
 def _of_plane(homography: Floats, size: Sequence[int], card: Card, k1: float) -> Surface:
-    """The surface of a homography from mm to pixels."""
     blank = Surface((size[0], size[1]), (card.width, card.height), np.zeros(12))
     half = card.width / 2
     back = np.array([[half, 0, card.width / 2], [0, half, card.height / 2], [0, 0, 1]])
@@ -194,7 +193,6 @@ def _refined(
 
 
 def _shifted(surface: Surface, corner: Floats, points: Any) -> Floats:
-    """As `Surface.project`, in a photograph that is cropped at `corner`."""
     return surface.project(points) - corner
 
 

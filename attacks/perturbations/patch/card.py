@@ -91,7 +91,6 @@ def numbers_of(words: str) -> tuple[int, ...]:
 
 
 def words_of(patch_id: str, arm: str) -> str:
-    """The words on the card of an arm of a run."""
     return f"{patch_id}  {arm}"
 
 

@@ -40,11 +40,9 @@ class Grid:
     top: float = 0.0
 
     def columns(self, box: Box) -> tuple[float, float]:
-        """The left and right edge of a box in pixels."""
         return self.left + box.x * self.across, self.left + (box.x + box.width) * self.across
 
     def rows(self, box: Box) -> tuple[float, float]:
-        """The upper and lower edge of a box in pixels."""
         return self.top + box.y * self.down, self.top + (box.y + box.height) * self.down
 
 
@@ -111,7 +109,6 @@ def fill(picture: Picture, grid: Grid, fills: Iterable[Fill]) -> None:
 
 
 def lay(picture: Picture, grid: Grid, texture: Texture, box: Box) -> None:
-    """Draw the texture into a box."""
     (x0, x1), (y0, y1) = grid.columns(box), grid.rows(box)
     a, b = _range(x0, x1, picture.shape[1])
     c, d = _range(y0, y1, picture.shape[0])

@@ -103,7 +103,6 @@ class Patch(PerturbationSet):
         return self.placements.cover is not None and self.placements.cover.shape[2:] != (1, 1)
 
     def take(self, rows: Tensor) -> Self:
-        """The patch in some of the pictures."""
         return self if len(self.placements.quads) == 1 else replace(self, quad=self.placements.take(rows))
 
     def for_arm(self, arm: str) -> Self:
@@ -152,19 +151,15 @@ class Patch(PerturbationSet):
         return Scene((*base.layers, *over), base.size)
 
     def steepest(self, grad: Tensor) -> Tensor:
-        """The step of L-inf norm 1 with the largest inner product with `grad`."""
         return (grad.sum(1, keepdim=True).expand_as(grad) if self.grey else grad).sign()
 
     def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor) -> Tensor:  # noqa: ARG002
-        """The move that lowers the loss the most, to first order, no value by more than `length`."""
         return -each(length) * self.steepest(grad)
 
     def move(self, delta: Tensor, by: Tensor, images: Tensor) -> Tensor:
-        """delta + by, the nearest texture that is allowed."""
         return self.project(delta + by, images)
 
     def project(self, delta: Tensor, images: Tensor) -> Tensor:  # noqa: ARG002
-        """The nearest texture."""
         return self._allowed(delta.clamp(0, 1))
 
     def norm(self, delta: Tensor) -> Tensor:

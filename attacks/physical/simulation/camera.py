@@ -105,18 +105,15 @@ def photographed(
 
 
 def _points(matrix: Matrix, size: tuple[int, int]) -> Points:
-    """The pixels (h,w,2) of a picture of `size`, through an affine map."""
     x, y = np.meshgrid(np.arange(size[1]), np.arange(size[0]))
     return np.stack([x, y], -1) @ matrix[:2, :2].T + matrix[:2, 2]
 
 
 def _inverse(dots: Matrix, points: Points) -> Points:
-    """Points through the inverse of a map that scales and shifts."""
     return (points - dots[:2, 2]) / np.diag(dots)[:2]
 
 
 def _read(pixels: Pixels, points: Points, outside: float) -> Pixels:
-    """Pixels at points, linear between them."""
     at: Any = np.clip(np.nan_to_num(points, nan=-1e4), -1e4, 1e4).astype(np.float32)
     reader: Any = cv2.remap
     mode, border = cv2.BORDER_CONSTANT, (outside,) * 4
@@ -153,7 +150,6 @@ def _warped(pixels: Pixels, matrix: Matrix, size: tuple[int, int], outside: floa
 
 
 def lit(light: Pixels, shot: Shot) -> Pixels:
-    """Exposure, white balance and a gradient of the light."""
     height, width = light.shape[:2]
     half, angle = min(height, width) / 2, math.radians(shot.brighter)
     x = (np.arange(width) - (width - 1) / 2) / half * math.cos(angle)
@@ -164,7 +160,6 @@ def lit(light: Pixels, shot: Shot) -> Pixels:
 
 
 def blurred(light: Pixels, shot: Shot) -> Pixels:
-    """Blur of lens and motion."""
     if shot.blur > 0:
         light = cv2.GaussianBlur(light, (0, 0), shot.blur, borderType=cv2.BORDER_REPLICATE)
     if shot.motion > 0:

@@ -25,7 +25,6 @@ class Lens:
 
     @property
     def focal(self) -> float:
-        """In pixels."""
         return FOCAL * math.hypot(*self.size) / 2
 
     @property
@@ -130,7 +129,6 @@ class Bent:
         return self.sheet.card(self.lens.ideal(seen)) / self.dot - 0.5
 
     def outline(self) -> Points:
-        """The pixels of the card's outline (n,2)."""
         share = np.linspace(0, 1, 33)
         width, height = 2 * self.sheet.middle
         sides = [(share, 0 * share), (share, 0 * share + 1), (0 * share, share), (0 * share + 1, share)]

@@ -58,7 +58,6 @@ def disturbed(light: Pixels, card: Points, shot: Shot) -> Pixels:
 
 
 def _outline(middle: Points, radius: float, corners: int, random: np.random.Generator) -> Points:
-    """The corners of a shape that is about round."""
     angles = np.sort(random.uniform(0, 2 * math.pi, corners)) if corners < 9 else np.linspace(0, 2 * math.pi, corners)
     return middle + radius * np.stack([np.cos(angles), np.sin(angles)], 1)
 

@@ -113,7 +113,6 @@ PRESETS: dict[str, Ranges] = {
 
 
 def in_unit(unit: str, default: Any) -> Any:
-    """A field of `Shot`."""
     return field(default=default, metadata={"unit": unit})
 
 
@@ -191,7 +190,6 @@ def view(shot: Shot) -> Matrix:
 
 
 def pose(shot: Shot) -> Matrix:
-    """From the scene's plane to the photograph, both in the stage frame."""
     return view(shot)[:, [0, 1, 3]]
 
 
