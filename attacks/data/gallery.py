@@ -19,18 +19,7 @@ from attacks.perturbations.patch.placement import Placements
 
 PHOTOS = Path(__file__).parent / "photos"
 #: The judged photographs: queries are cut from these. The pocket encoder was trained on no photograph at all.
-HELD_OUT = (
-    "astronaut",
-    "camera",
-    "cell",
-    "chelsea",
-    "clock",
-    "coffee",
-    "hubble",
-    "retina",
-    "rocket",
-    "text",
-)
+HELD_OUT = ("astronaut", "camera", "cell", "chelsea", "clock", "coffee", "hubble", "retina", "rocket", "text")
 #: Tiles of a smaller contrast (see `contrast`), such as sky, are left out.
 FLAT = 0.04
 

@@ -85,11 +85,7 @@ def cells_inside(seen: Callable[[Any], Floats], box: Box, size: tuple[int, int])
 
 
 def resemblance(
-    patch: NDArray[np.uint8],
-    inside: NDArray[np.bool_],
-    looks: Mapping[str, Floats],
-    arm: str,
-    charted: bool,
+    patch: NDArray[np.uint8], inside: NDArray[np.bool_], looks: Mapping[str, Floats], arm: str, charted: bool
 ) -> Resemblance:
     """Compare a rectified patch with what was printed.
 

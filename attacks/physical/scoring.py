@@ -242,11 +242,7 @@ def _content(
             "delta_e_held_out": fit.after,
         },
         "no_colour": colours.reason or None,
-        "notes": [
-            *colours.notes,
-            *_restricted(pictures, queries),
-            *_flagged(measured),
-        ],
+        "notes": [*colours.notes, *_restricted(pictures, queries), *_flagged(measured)],
         **compared(judged, own, queries.clusters, wanted.arm),
     }
     content["prediction"] = None
