@@ -89,9 +89,11 @@ def spread(clusters: Sequence[str], count: int | None) -> list[int]:
     if count is None:
         return list(range(length))
     if not 1 <= count <= length:
-        found = "there is 1 picture" if length == 1 else f"there are {length} pictures"
+        number_text = "there is 1 picture" if length == 1 else f"there are {length} pictures"
         nearest = max(1, min(count, length))
-        raise ValueError(f"`data.count` must lie in 1..{length}, for {found}; got {count}: set data.count={nearest}")
+        raise ValueError(
+            f"`data.count` must lie in 1..{length}, for {number_text}; got {count}: set data.count={nearest}"
+        )
     members: dict[str, list[int]] = {}
     for row, cluster in enumerate(clusters):
         members.setdefault(cluster, []).append(row)
@@ -129,13 +131,13 @@ def tiles(size: int, photos: Sequence[str] | None = None) -> Pictures:
     """
     if size < 1:
         raise ValueError(f"`size` must be at least 1 pixel; got {size}")
-    bundled = photographs()
-    chosen = bundled if photos is None else photos
+    files = photographs()
+    selection = files if photos is None else photos
     names, pictures = [], []
-    for name in chosen:
-        if name not in bundled:
-            raise ValueError(f"`photos` must name bundled photographs ({', '.join(bundled)}); got {name!r}")
-        photo = bundled[name]
+    for name in selection:
+        if name not in files:
+            raise ValueError(f"`photos` must name bundled photographs ({', '.join(files)}); got {name!r}")
+        photo = files[name]
         for row in range(photo.shape[1] // size):
             for column in range(photo.shape[2] // size):
                 tile = photo[:, row * size : (row + 1) * size, column * size : (column + 1) * size]
@@ -143,8 +145,8 @@ def tiles(size: int, photos: Sequence[str] | None = None) -> Pictures:
                     names.append(f"{name}-{row}-{column}")
                     pictures.append(tile)
     if not pictures:
-        most = max(min(bundled[name].shape[1:]) for name in chosen)
-        raise ValueError(f"`size` must be at most {most}, the side of the largest photograph here; got {size}")
+        largest = max(min(files[name].shape[1:]) for name in selection)
+        raise ValueError(f"`size` must be at most {largest}, the side of the largest photograph here; got {size}")
     return Pictures(tuple(names), torch.stack(pictures), clusters=tuple(map(photograph, names)))
 
 
@@ -194,8 +196,8 @@ class Gallery:
                 _agreed(self.labels[original], label, self.names[original], self.names[row])
         rows = {pixels: row for row, pixels in reversed(list(enumerate(self.digests)))}
         object.__setattr__(self, "originals", self.originals or tuple(rows[pixels] for pixels in self.digests))
-        named = (self.shelves[k].cluster(i, name) for (k, i), name in zip(self.positions, self.names, strict=False))
-        object.__setattr__(self, "clusters", self.clusters or tuple(named))
+        names = (self.shelves[k].cluster(i, name) for (k, i), name in zip(self.positions, self.names, strict=False))
+        object.__setattr__(self, "clusters", self.clusters or tuple(names))
 
     def __len__(self) -> int:
         return len(self.names)
@@ -224,10 +226,10 @@ class Gallery:
             labels.setdefault(row, set()).add(label)
         keys: list[tuple[str, str | int]] = []
         for row, label in zip(self.originals, self.labels, strict=True):
-            known = [label] if label else [*(labels[row] - {None})]
-            keys.append(("label", str(known[0])) if len(known) == 1 else ("original", row))
-        brought = () if self.vectors is None else self.vectors.labels or (None,) * len(self.vectors)
-        keys += [("vector", row) if label is None else ("label", label) for row, label in enumerate(brought)]
+            shared_labels = [label] if label else [*(labels[row] - {None})]
+            keys.append(("label", str(shared_labels[0])) if len(shared_labels) == 1 else ("original", row))
+        vector_labels = () if self.vectors is None else self.vectors.labels or (None,) * len(self.vectors)
+        keys += [("vector", row) if label is None else ("label", label) for row, label in enumerate(vector_labels)]
         return _numbered(keys) if len(set(keys)) < len(keys) else None
 
     @cached_property
@@ -237,53 +239,56 @@ class Gallery:
 
     def alone(self, rows: Tensor) -> Tensor | None:
         """Whether rows (n,) are the only ones of their identity: (n,) bool; None where no label was given twice."""
-        brought = () if self.vectors is None else self.vectors.labels or ()
-        if self.label_numbers is None or max(Counter(filter(None, (*self.labels, *brought))).values(), default=0) < 2:
+        vector_labels = () if self.vectors is None else self.vectors.labels or ()
+        if (
+            self.label_numbers is None
+            or max(Counter(filter(None, (*self.labels, *vector_labels))).values(), default=0) < 2
+        ):
             return None
         return self.label_numbers.bincount()[self.label_numbers[rows]] == 1
 
-    def same(self, rows: Tensor, others: Tensor) -> Tensor:
+    def same(self, rows: Tensor, columns: Tensor) -> Tensor:
         """Whether rows and others have the same label; both are broadcast."""
         if self.label_numbers is None:
-            return rows == others
+            return rows == columns
         numbers = self.label_numbers.to(rows.device)
-        return numbers[rows] == numbers[others]
+        return numbers[rows] == numbers[columns]
 
-    def joined(self, others: Shelf) -> "tuple[Gallery, list[int]]":
-        """This gallery followed by those of `others` with new pixels, and the row of each of `others`. A duplicate
+    def joined(self, shelf: Shelf) -> "tuple[Gallery, list[int]]":
+        """This gallery followed by those of `shelf` with new pixels, and the row of each of `shelf`. A duplicate
         name gets a prefix."""
-        known = {d: row for row, d in reversed(list(enumerate(self.digests)))}
+        first_rows = {d: row for row, d in reversed(list(enumerate(self.digests)))}
         rows, names, labels, added = [], list(self.names), list(self.labels), list[int]()
-        taken = set(names)
-        for i, (name, pixels) in enumerate(zip(others.names, others.digests, strict=True)):
-            if pixels in known:
-                row = known[pixels]
-                labels[row] = _agreed(labels[row], others.labels[i], names[row], name)
+        used = set(names)
+        for i, (name, pixels) in enumerate(zip(shelf.names, shelf.digests, strict=True)):
+            if pixels in first_rows:
+                row = first_rows[pixels]
+                labels[row] = _agreed(labels[row], shelf.labels[i], names[row], name)
                 rows.append(row)
                 continue
-            while name in taken:
+            while name in used:
                 name = f"gallery/{name}"
-            taken.add(name)
+            used.add(name)
             rows.append(len(names))
             added.append(i)
             names.append(name)
-            labels.append(others.labels[i])
+            labels.append(shelf.labels[i])
         first = dict(zip(reversed(self.digests), reversed(self.originals), strict=True))
         new = enumerate(added, start=len(self.positions))
-        both = replace(
+        union = replace(
             self,
-            shelves=(*self.shelves, others),
+            shelves=(*self.shelves, shelf),
             positions=(*self.positions, *((len(self.shelves), i) for i in added)),
             names=tuple(names),
             labels=tuple(labels),
             vectors=None,
-            originals=(*self.originals, *(first.setdefault(others.digests[i], row) for row, i in new)),
+            originals=(*self.originals, *(first.setdefault(shelf.digests[i], row) for row, i in new)),
             clusters=(
                 *self.clusters,
-                *(others.cluster(i, name) for i, name in zip(added, names[len(self.positions) :], strict=True)),
+                *(shelf.cluster(i, name) for i, name in zip(added, names[len(self.positions) :], strict=True)),
             ),
         )
-        return both, rows
+        return union, rows
 
 
 def on_shelf(shelf: Shelf) -> Gallery:
@@ -292,23 +297,23 @@ def on_shelf(shelf: Shelf) -> Gallery:
 
 def beside(queries: Shelf, vectors: Vectors) -> Gallery:
     """The queries followed by the rows of `vectors`. A name of both gets a prefix there."""
-    taken = set(queries.names)
-    names = (f"gallery/{name}" if name in taken else name for name in vectors.names)
+    used = set(queries.names)
+    names = (f"gallery/{name}" if name in used else name for name in vectors.names)
     return replace(on_shelf(queries), names=(*queries.names, *names), vectors=vectors)
 
 
 def gathered(queries: Shelf, others: Shelf) -> Gallery:
     """The queries followed by the other pictures of `others`. A picture in both is read from `others`, so that cached
     embeddings do not depend on the queries."""
-    known = {d: i for i, d in reversed(list(enumerate(others.digests)))}
-    fresh = [i for i, d in enumerate(queries.digests) if d not in known]
-    both, _ = on_shelf(queries).joined(others)
+    first_rows = {d: i for i, d in reversed(list(enumerate(others.digests)))}
+    fresh = [i for i, d in enumerate(queries.digests) if d not in first_rows]
+    union, _ = on_shelf(queries).joined(others)
     number = {row: i for i, row in enumerate(fresh)}
     positions = [
-        ((0, number[i]) if i in number else (1, known[queries.digests[i]])) if shelf == 0 else (1, i)
-        for shelf, i in both.positions
+        ((0, number[i]) if i in number else (1, first_rows[queries.digests[i]])) if shelf == 0 else (1, i)
+        for shelf, i in union.positions
     ]
-    return replace(both, shelves=(queries.only(fresh), others), positions=tuple(positions))
+    return replace(union, shelves=(queries.only(fresh), others), positions=tuple(positions))
 
 
 def _numbered(keys: Sequence[object]) -> Tensor:

@@ -70,9 +70,9 @@ def load_texture(path: str | Path) -> Tensor:
 def values_of(file: str | Path | BinaryIO) -> np.ndarray:
     """The values (H,W,C) uint8 of a PNG that `save_image` wrote. Threads may call it, unlike `load_image`, which
     collects the warnings of the whole process."""
-    with Image.open(file, formats=("PNG",)) as opened:
-        refuse_large(opened)
-        return np.array(opened)
+    with Image.open(file, formats=("PNG",)) as picture:
+        refuse_large(picture)
+        return np.array(picture)
 
 
 def colours(values: np.ndarray) -> Tensor:
@@ -117,8 +117,8 @@ def as_path(pictures: Any, folder: Path) -> Path:
     """
     if isinstance(pictures, str | Path):
         return Path(pictures)
-    if isinstance(pictures, Sequence) and pictures and all(isinstance(each, str | Path) for each in pictures):
-        return _kept(folder, ((Path(each).absolute(), None) for each in pictures))
+    if isinstance(pictures, Sequence) and pictures and all(isinstance(item, str | Path) for item in pictures):
+        return _kept(folder, ((Path(item).absolute(), None) for item in pictures))
     return _kept(folder, _each(pictures))
 
 
@@ -157,14 +157,14 @@ def _each(pictures: Any) -> Iterator[tuple[Tensor, str | None]]:
         if isinstance(image, Image.Image):
             image = _of_pil(image)
         if not isinstance(image, Tensor) or image.ndim not in (3, 4) or image.shape[-3] != 3:
-            what = f"one shaped {tuple(image.shape)}" if isinstance(image, Tensor) else f"a {type(image).__name__}"
+            kind = f"one shaped {tuple(image.shape)}" if isinstance(image, Tensor) else f"a {type(image).__name__}"
             raise ValueError(
-                f"`pictures` must be paths, or pictures (3,H,W) or batches (N,3,H,W), perhaps with labels; got {what}"
+                f"`pictures` must be paths, or pictures (3,H,W) or batches (N,3,H,W), perhaps with labels; got {kind}"
             )
         batch = image if image.ndim == 4 else image[None]
         labels = list(label) if isinstance(label, Tensor | list | tuple) and image.ndim == 4 else [label] * len(batch)
-        for one, name in zip(batch, [*labels, *[None] * len(batch)], strict=False):
-            yield _checked(one, next(number)), _word(name)
+        for row, name in zip(batch, [*labels, *[None] * len(batch)], strict=False):
+            yield _checked(row, next(number)), _word(name)
 
 
 def _items(pictures: Any) -> Iterable[Any]:

@@ -76,7 +76,7 @@ def listed(path: str | Path, column: str | None = None) -> tuple[list[Entry], li
 
 def _folder(path: Path) -> tuple[list[Entry], list[str]]:
     files = _pictures(path)
-    folders = sorted(each for each in path.iterdir() if each.is_dir() and not each.name.startswith("."))
+    folders = sorted(item for item in path.iterdir() if item.is_dir() and not item.name.startswith("."))
     if files:
         note = f"{path}: it contains pictures itself, so its {len(folders)} folders are ignored"
         return [Entry(file, printable_name(file.name)) for file in files], [note] * bool(folders)
@@ -102,8 +102,8 @@ def text_of(path: Path, longest: float = LONGEST) -> str:
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        lines_before = raw.count(b"\n", 0, error.start)
-        raise ValueError(f"`{path}` line {lines_before + 1}: this is not UTF-8 text; save it as UTF-8") from None
+        line_count = raw.count(b"\n", 0, error.start)
+        raise ValueError(f"`{path}` line {line_count + 1}: this is not UTF-8 text; save it as UTF-8") from None
     for number, line in enumerate(_split(text), 1):
         if "\0" in line:
             raise ValueError(f"`{path}` line {number}: a zero byte is no text; is it a file of paths?")
@@ -144,30 +144,30 @@ def table_rows(path: Path, check_header: Callable[[str, list[str]], None]) -> It
     header: list[str] | None = None
     try:
         for row in reader:
-            where, cells = f"`{path}` line {reader.line_num}", [cell.strip() for cell in row]
+            location, cells = f"`{path}` line {reader.line_num}", [cell.strip() for cell in row]
             if not any(cells):
                 continue
             if header is None:
-                check_header(where, cells)
+                check_header(location, cells)
                 header = cells
                 continue
             if len(cells) != len(header):
                 raise ValueError(
-                    f"{where}: {len(cells)} cells under a header of {len(header)}; put a path with a comma in quotes"
+                    f"{location}: {len(cells)} cells under a header of {len(header)}; put a path with a comma in quotes"
                 )
-            filled = {name: cell for name, cell in zip(header, cells, strict=True) if cell}
-            if "path" not in filled:
-                raise ValueError(f"{where}: the cell `path` is empty")
-            yield reader.line_num, filled
+            row_cells = {name: cell for name, cell in zip(header, cells, strict=True) if cell}
+            if "path" not in row_cells:
+                raise ValueError(f"{location}: the cell `path` is empty")
+            yield reader.line_num, row_cells
     except csv.Error as error:
         raise ValueError(f"`{path}` line {reader.line_num}: {error}") from None
 
 
-def _check_header(where: str, cells: list[str]) -> None:
-    for name, least in (("path", 1), ("identity", 0), ("cluster", 0)):
-        if not least <= cells.count(name) <= 1:
+def _check_header(location: str, cells: list[str]) -> None:
+    for name, minimum in (("path", 1), ("identity", 0), ("cluster", 0)):
+        if not minimum <= cells.count(name) <= 1:
             raise ValueError(
-                f"{where}: the header must have one column `path`, and at most one `identity` and one `cluster`, "
+                f"{location}: the header must have one column `path`, and at most one `identity` and one `cluster`, "
                 f"separated by commas; got {short(', '.join(cells))}"
             )
 

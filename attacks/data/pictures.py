@@ -75,17 +75,17 @@ class PictureIndex:
         files = json.loads(body)
         return {name: (Stamp(*at), Known(d, tuple(size), tuple(n))) for name, (at, d, size, n) in files.items()}, ""
 
-    def known(self, path: Path, now: Stamp) -> Known | None:
-        """What is known of a file with the stamp `now`; None if it is new or has changed."""
-        before, known = self._files.get(str(path.absolute()), (None, None))
-        return known if before == now else None
+    def known(self, path: Path, current: Stamp) -> Known | None:
+        """What is known of a file with the stamp `current`; None if it is new or has changed."""
+        earlier, record = self._files.get(str(path.absolute()), (None, None))
+        return record if earlier == current else None
 
     def write(self, files: Mapping[Path, tuple[Stamp, Known]]) -> str:
         """Replace the index by these files; returns why it cannot be written, or nothing."""
         new = {str(path.absolute()): entry for path, entry in files.items()}
         if new == self._files:
             return ""
-        body = json.dumps({name: [at, *known] for name, (at, known) in new.items()}, separators=(",", ":")).encode()
+        body = json.dumps({name: [at, *record] for name, (at, record) in new.items()}, separators=(",", ":")).encode()
         try:
             write_bytes(self.file, hashlib.sha256(body).hexdigest().encode() + b"\n" + body)
         except OSError as error:
@@ -145,20 +145,20 @@ class Shelf:
 
     def cluster(self, row: int, name: str) -> str:
         """The cluster of a picture, by default its `name`. A cluster and a picture of the same name stay apart."""
-        given = self.clusters[row] if self.clusters else None
-        return name if given is None else f"cluster {given}"
+        name_of_cluster = self.clusters[row] if self.clusters else None
+        return name if name_of_cluster is None else f"cluster {name_of_cluster}"
 
     def only(self, rows: Sequence[int]) -> "Shelf":
-        load, chosen = self.load, list(rows)
+        load, selection = self.load, list(rows)
         return replace(
             self,
-            names=tuple(self.names[i] for i in chosen),
-            digests=tuple(self.digests[i] for i in chosen),
-            labels=tuple(self.labels[i] for i in chosen),
-            load=lambda i: load(chosen[i]),
-            changes=tuple(self.changes[i] for i in chosen) if self.changes else (),
-            clusters=tuple(self.clusters[i] for i in chosen) if self.clusters else (),
-            split=tuple(self.split[i] for i in chosen) if self.split else (),
+            names=tuple(self.names[i] for i in selection),
+            digests=tuple(self.digests[i] for i in selection),
+            labels=tuple(self.labels[i] for i in selection),
+            load=lambda i: load(selection[i]),
+            changes=tuple(self.changes[i] for i in selection) if self.changes else (),
+            clusters=tuple(self.clusters[i] for i in selection) if self.clusters else (),
+            split=tuple(self.split[i] for i in selection) if self.split else (),
         )
 
 
@@ -194,35 +194,35 @@ def read_entries(
 ) -> Shelf:
     """As `read_files`, for a listing, its notes, and its index."""
     readable: list[Entry] = []
-    seen: list[_Seen] = []
-    kept: dict[int, Tensor] = {}
+    readings: list[_Seen] = []
+    squares: dict[int, Tensor] = {}
     failed: list[tuple[Entry, Exception]] = []
     # in one piece: small blocks that stay would split the heap between the large ones that go
     store = torch.empty(min(len(entries), KEPT // (3 * size * size)), size, size, 3, dtype=torch.uint8)
-    for entry, found in zip(entries, in_threads(lambda entry: _seen(entry, size, index), entries), strict=True):
-        if isinstance(found, Exception):
-            failed.append((entry, found))
+    for entry, reading in zip(entries, in_threads(lambda entry: _seen(entry, size, index), entries), strict=True):
+        if isinstance(reading, Exception):
+            failed.append((entry, reading))
             continue
-        if found.levels is not None and len(kept) < len(store):
-            kept[len(readable)] = store[len(kept)].copy_(found.levels)
+        if reading.levels is not None and len(squares) < len(store):
+            squares[len(readable)] = store[len(squares)].copy_(reading.levels)
         readable.append(entry)
-        seen.append(found._replace(levels=None))
+        readings.append(reading._replace(levels=None))
     if failed and (unreadable == "refuse" or not readable):
         raise _refusal(failed, len(entries), unreadable)
     missing = tuple(f"{entry.name}: left out, {_reason(entry, error)}" for entry, error in failed)
-    files = {entry.path: (each.at, each.known) for entry, each in zip(readable, seen, strict=True) if each.at}
+    files = {entry.path: (item.at, item.known) for entry, item in zip(readable, readings, strict=True) if item.at}
     trouble = "" if index is None else index.write(files)
     return Shelf(
         names=tuple(entry.name for entry in readable),
-        digests=tuple(each.known.digest for each in seen),
+        digests=tuple(item.known.digest for item in readings),
         labels=tuple(entry.label for entry in readable),
-        load=lambda i: _levels(kept[i]) if i in kept else square(load_image(readable[i].path)[0], size),
-        changes=tuple(_changes(entry, each.known, size) for entry, each in zip(readable, seen, strict=True)),
+        load=lambda i: _levels(squares[i]) if i in squares else square(load_image(readable[i].path)[0], size),
+        changes=tuple(_changes(entry, item.known, size) for entry, item in zip(readable, readings, strict=True)),
         notes=(*notes, *missing, *filter(None, [trouble])),
         missing=missing,
         clusters=tuple(entry.cluster for entry in readable),
         split=tuple(entry.split for entry in readable if entry.split is not None),
-        forget=kept.clear,
+        forget=squares.clear,
     )
 
 
@@ -236,12 +236,16 @@ class _Seen(NamedTuple):
 
 def _seen(entry: Entry, size: int, index: PictureIndex | None) -> _Seen | Exception:
     try:
-        before = None if index is None else stamp(entry.path)
-        if index is not None and before is not None and (known := index.known(entry.path, before)) is not None:
-            return _Seen(known, before)
+        first_stamp = None if index is None else stamp(entry.path)
+        if (
+            index is not None
+            and first_stamp is not None
+            and (record := index.known(entry.path, first_stamp)) is not None
+        ):
+            return _Seen(record, first_stamp)
         image, notes = load_image(entry.path)
         cut = square(image, size)
-        at = before if index is not None and stamp(entry.path) == before else None
+        at = first_stamp if index is not None and stamp(entry.path) == first_stamp else None
     except Exception as error:  # Pillow's errors for broken files have no common base class
         return error
     whole = (image.shape[2], image.shape[1])
@@ -252,11 +256,11 @@ def _levels(levels: Tensor) -> Tensor:
     return levels.permute(2, 0, 1).float().div_(255)
 
 
-def _changes(entry: Entry, known: Known, size: int) -> tuple[str, ...]:
-    width, height = known.size
-    if known.size == (size, size):
-        return known.notes
-    return (*known.notes, f"{entry.name}: {width}x{height} resized and cropped to {size}x{size}")
+def _changes(entry: Entry, record: Known, size: int) -> tuple[str, ...]:
+    width, height = record.size
+    if record.size == (size, size):
+        return record.notes
+    return (*record.notes, f"{entry.name}: {width}x{height} resized and cropped to {size}x{size}")
 
 
 def _reason(entry: Entry, error: Exception) -> str:
@@ -273,9 +277,9 @@ def _refusal(failed: list[tuple[Entry, Exception]], count: int, unreadable: str)
         kind = FileNotFoundError if isinstance(failed[0][1], FileNotFoundError) else ValueError
         return kind(first if count == 1 else f"{first}; data.unreadable=skip leaves it out")
     names = ", ".join(entry.name for entry, _ in failed[:FIRST])
-    more = ", ..." if len(failed) > FIRST else ""
+    ellipsis = ", ..." if len(failed) > FIRST else ""
     return ValueError(
-        f"{len(failed)} of {count} pictures cannot be read: {names}{more} (data.unreadable=skip leaves them out); "
+        f"{len(failed)} of {count} pictures cannot be read: {names}{ellipsis} (data.unreadable=skip leaves them out); "
         f"the first: {first}"
     )
 

@@ -62,13 +62,15 @@ def read_table(path: str | Path, column: str | None = None) -> list[tuple[Entry,
     entries: dict[Path, Entry] = {}
     for entry, placement in reader(path, column):
         first = entries.setdefault(entry.path, entry)
-        for what, one, two in (
+        for kind, first_value, second_value in (
             ("identities", first.label, entry.label),
             ("clusters", first.cluster, entry.cluster),
             ("values of data.split", first.split, entry.split),
         ):
-            if None not in (one, two) and one != two:
-                raise ValueError(f"{placement.where}: `{entry.name}` has two {what}, {one} and {two}")
+            if None not in (first_value, second_value) and first_value != second_value:
+                raise ValueError(
+                    f"{placement.where}: `{entry.name}` has two {kind}, {first_value} and {second_value}"
+                )
         label, cluster = first.label or entry.label, first.cluster or entry.cluster
         entries[entry.path] = replace(first, label=label, cluster=cluster)
         placements.setdefault(entry.path, []).append(placement)
@@ -83,19 +85,19 @@ def _table(path: Path, column: str | None) -> Iterator[Row]:
         yield entry, _placement(f"`{path}` line {number}", path, cells)
 
 
-def _check_header(column: str | None, where: str, cells: list[str]) -> None:
+def _check_header(column: str | None, location: str, cells: list[str]) -> None:
     for name in cells:
         if name not in (*COLUMNS, column):
             raise ValueError(
-                f"{where}: unknown column `{short(name)}`; known, separated by commas, are {', '.join(COLUMNS)}"
+                f"{location}: unknown column `{short(name)}`; known, separated by commas, are {', '.join(COLUMNS)}"
             )
         if cells.count(name) > 1:
-            raise ValueError(f"{where}: the column `{name}` is there twice")
+            raise ValueError(f"{location}: the column `{name}` is there twice")
     if "path" not in cells:
-        raise ValueError(f"{where}: the column `path` is missing; got {short(', '.join(cells))}")
+        raise ValueError(f"{location}: the column `path` is missing; got {short(', '.join(cells))}")
     if not {"x1", "x", "mask"} & set(cells):
         raise ValueError(
-            f"{where}: nothing says where the patch lies; give the columns x1 to y4, or x and y, or mask"
+            f"{location}: nothing says where the patch lies; give the columns x1 to y4, or x and y, or mask"
         )
 
 
@@ -104,68 +106,72 @@ def _json(path: Path, column: str | None) -> Iterator[Row]:
     if not isinstance(content, dict):
         raise ValueError(f"`{path}` must hold an object, photographs by their paths; got {type(content).__name__}")
     for photo, fields in content.items():
-        where = f"`{path}`, `{short(photo)}`"
+        location = f"`{path}`, `{short(photo)}`"
         if not isinstance(fields, dict):
-            raise ValueError(f"{where}: must be an object with some of {', '.join(KEYS)}; got {short(str(fields))}")
-        if unknown := [key for key in fields if key not in (*KEYS, column)]:
-            raise ValueError(f"{where}: unknown key `{short(unknown[0])}`; known are {', '.join(KEYS)}")
+            raise ValueError(
+                f"{location}: must be an object with some of {', '.join(KEYS)}; got {short(str(fields))}"
+            )
+        if unknown_keys := [key for key in fields if key not in (*KEYS, column)]:
+            raise ValueError(f"{location}: unknown key `{short(unknown_keys[0])}`; known are {', '.join(KEYS)}")
         for key in ("mask", "identity", "cluster"):
             if not isinstance(fields.get(key, ""), str):
-                raise ValueError(f"{where}: `{key}` must be a text; got {short(str(fields[key]))}")
+                raise ValueError(f"{location}: `{key}` must be a text; got {short(str(fields[key]))}")
         entry = replace(entry_of(path, 0, photo, fields, column), where=path.name)
         common = {key: fields[key] for key in ("mask", "mm_per_pixel") if key in fields}
-        for place, cells in _as_cells(where, fields):
+        for place, cells in _as_cells(location, fields):
             yield entry, _placement(place, path, common | cells)
 
 
-def _as_cells(where: str, fields: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _as_cells(location: str, fields: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each of the quads and middles as the cells of a table, and its location in the file, for messages."""
     quads, middles = fields.get("quads", []), fields.get("middles", [])
     for key, value in (("quads", quads), ("middles", middles)):
         if not isinstance(value, list):
-            raise ValueError(f"{where}: `{key}` must be a list; got {short(str(value))}")
+            raise ValueError(f"{location}: `{key}` must be a list; got {short(str(value))}")
     for i, quad in enumerate(quads, 1):
         if not isinstance(quad, list) or [len(c) if isinstance(c, list) else 0 for c in quad] != [2] * 4:
-            raise ValueError(f"{where}: quad {i} must be four corners [x, y]; got {short(str(quad))}")
-        yield f"{where}, quad {i}", dict(zip(CORNERS, [value for corner in quad for value in corner], strict=True))
+            raise ValueError(f"{location}: quad {i} must be four corners [x, y]; got {short(str(quad))}")
+        yield f"{location}, quad {i}", dict(zip(CORNERS, [value for corner in quad for value in corner], strict=True))
     for i, middle in enumerate(middles, 1):
         if not isinstance(middle, list) or len(middle) not in (2, 3):
-            raise ValueError(f"{where}: middle {i} must be [x, y] or [x, y, degrees]; got {short(str(middle))}")
-        yield f"{where}, middle {i}", dict(zip(MIDDLE, middle, strict=False))
+            raise ValueError(f"{location}: middle {i} must be [x, y] or [x, y, degrees]; got {short(str(middle))}")
+        yield f"{location}, middle {i}", dict(zip(MIDDLE, middle, strict=False))
     if not quads and not middles:
-        yield where, {}
+        yield location, {}
 
 
-def _placement(where: str, path: Path, cells: Mapping[str, Any]) -> PlacementCorners:
-    quad, middle = _numbers(where, CORNERS, cells), _numbers(where, MIDDLE[:2], cells)
+def _placement(location: str, path: Path, cells: Mapping[str, Any]) -> PlacementCorners:
+    quad, middle = _numbers(location, CORNERS, cells), _numbers(location, MIDDLE[:2], cells)
     mask = path.parent / cells["mask"] if cells.get("mask") else None
     if quad and middle:
-        raise ValueError(f"{where}: it has both four corners and a middle (x, y); leave out one of the two")
+        raise ValueError(f"{location}: it has both four corners and a middle (x, y); leave out one of the two")
     if not quad and not middle and mask is None:
-        raise ValueError(f"{where}: nothing says where the patch lies; give four corners, a middle (x, y), or a mask")
-    degrees = _number(where, "degrees", cells.get("degrees", 0))
+        raise ValueError(
+            f"{location}: nothing says where the patch lies; give four corners, a middle (x, y), or a mask"
+        )
+    degrees = _number(location, "degrees", cells.get("degrees", 0))
     if "degrees" in cells and not middle:
-        raise ValueError(f"{where}: `degrees` turns a patch that is given by its middle (x, y), and there is none")
-    scale = _number(where, "mm_per_pixel", cells["mm_per_pixel"]) if "mm_per_pixel" in cells else None
+        raise ValueError(f"{location}: `degrees` turns a patch that is given by its middle (x, y), and there is none")
+    scale = _number(location, "mm_per_pixel", cells["mm_per_pixel"]) if "mm_per_pixel" in cells else None
     if scale is not None and scale <= 0:
-        raise ValueError(f"{where}: `mm_per_pixel` must be above 0; got {scale:g}")
+        raise ValueError(f"{location}: `mm_per_pixel` must be above 0; got {scale:g}")
     corners = tuple(zip(quad[::2], quad[1::2], strict=True)) if quad else None
-    return PlacementCorners(where, corners, (middle[0], middle[1], degrees) if middle else None, mask, scale)
+    return PlacementCorners(location, corners, (middle[0], middle[1], degrees) if middle else None, mask, scale)
 
 
-def _numbers(where: str, names: Sequence[str], cells: Mapping[str, Any]) -> list[float]:
+def _numbers(location: str, names: Sequence[str], cells: Mapping[str, Any]) -> list[float]:
     present = [name for name in names if name in cells]
     if present and len(present) < len(names):
         missing = [name for name in names if name not in cells]
-        raise ValueError(f"{where}: it has {', '.join(present)}, but no {', '.join(missing)}")
-    return [_number(where, name, cells[name]) for name in present]
+        raise ValueError(f"{location}: it has {', '.join(present)}, but no {', '.join(missing)}")
+    return [_number(location, name, cells[name]) for name in present]
 
 
-def _number(where: str, name: str, value: Any) -> float:
+def _number(location: str, name: str, value: Any) -> float:
     try:
         number = float(value) if not isinstance(value, bool) else math.nan
     except (TypeError, ValueError, OverflowError):
         number = math.nan
     if not math.isfinite(number):
-        raise ValueError(f"{where}: `{name}` must be a number; got {short(repr(value))}")
+        raise ValueError(f"{location}: `{name}` must be a number; got {short(repr(value))}")
     return number

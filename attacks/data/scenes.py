@@ -41,27 +41,29 @@ class Print(NamedTuple):
 def mask_of(placement: PlacementCorners, photo: str, size: tuple[int, int]) -> tuple[Tensor | None, list[str]]:
     """The mask of a placement, (H,W) in [0,1] or None, and notes on its conversion. Raises ValueError or
     FileNotFoundError for a mask that is unreadable, of another size, or dark."""
-    where = placement.where
+    location = placement.where
     if placement.mask is None:
         return None, []
     try:
         image, notes = load_image(placement.mask)
     except (FileNotFoundError, ValueError) as error:
-        raise type(error)(f"{where}: `mask`: {error}") from None
+        raise type(error)(f"{location}: `mask`: {error}") from None
     mask = image.mean(0)
     if mask.shape != size:
         raise ValueError(
-            f"{where}: `mask` must be as large as its photograph `{photo}`, {size[1]}x{size[0]}; "
+            f"{location}: `mask` must be as large as its photograph `{photo}`, {size[1]}x{size[0]}; "
             f"{placement.mask.name} has {mask.shape[1]}x{mask.shape[0]}"
         )
     if not bool((mask > 0.5).any()):
-        raise ValueError(f"{where}: `mask` {placement.mask.name} is dark all over; the patch shows where it is light")
+        raise ValueError(
+            f"{location}: `mask` {placement.mask.name} is dark all over; the patch shows where it is light"
+        )
     return mask, notes
 
 
 def corners_of(placement: PlacementCorners, sheet: Print, mask: Tensor | None) -> Tensor:
     """The four corners (4,2) in pixels of the photograph. Raises ValueError for a middle without a size."""
-    where = placement.where
+    location = placement.where
     if placement.quad is not None:
         return torch.tensor(placement.quad, dtype=torch.float64)
     if placement.middle is None:
@@ -73,7 +75,7 @@ def corners_of(placement: PlacementCorners, sheet: Print, mask: Tensor | None) -
         raise ValueError(f"`perturbation.width_mm` must be above 0; got {sheet.width_mm:g}")
     if placement.mm_per_pixel is None or sheet.width_mm is None:
         missing = "perturbation.width_mm" if sheet.width_mm is None else "mm_per_pixel"
-        raise ValueError(f"{where}: a middle (x, y) needs a size; give `{missing}`, or four corners")
+        raise ValueError(f"{location}: a middle (x, y) needs a size; give `{missing}`, or four corners")
     x, y, degrees = placement.middle
     width = sheet.width_mm / placement.mm_per_pixel
     height = width * sheet.texture[0] / sheet.texture[1]
@@ -86,31 +88,33 @@ def check_corners(
     placement: PlacementCorners, photo: str, corners: Tensor, size: tuple[int, int], sheet: Print
 ) -> list[str]:
     """Notes on a quad. Raises ValueError if it is degenerate, or not inside the photograph."""
-    where, listed = placement.where, ", ".join(f"({x:g}, {y:g})" for x, y in corners.tolist())
+    location, corner_list = placement.where, ", ".join(f"({x:g}, {y:g})" for x, y in corners.tolist())
     height, width = size
     if bool((corners.amax(0) <= 1).all()):
-        raise ValueError(f"{where}: corners are in pixels of `{photo}`, {width}x{height}, no shares; got {listed}")
+        raise ValueError(
+            f"{location}: corners are in pixels of `{photo}`, {width}x{height}, no shares; got {corner_list}"
+        )
     for x, y in corners.tolist():
         if not (-1e-6 <= x <= width + 1e-6 and -1e-6 <= y <= height + 1e-6):
             raise ValueError(
-                f"{where}: the corner ({x:g}, {y:g}) lies beyond `{photo}`, {width}x{height} as displayed"
+                f"{location}: the corner ({x:g}, {y:g}) lies beyond `{photo}`, {width}x{height} as displayed"
             )
     try:
         homography(UNIT, corners)
     except ValueError:
         raise ValueError(
-            f"{where}: the quad in `{photo}` folds over, or has three corners in a line; give upper left, upper "
-            f"right, lower right, lower left of the texture; got {listed}"
+            f"{location}: the quad in `{photo}` folds over, or has three corners in a line; give upper left, upper "
+            f"right, lower right, lower left of the texture; got {corner_list}"
         ) from None
     notes = []
     if _area(corners) < 0:
-        notes.append(f"{where}: the corners run counterclockwise, so `{photo}` shows the patch mirrored")
+        notes.append(f"{location}: the corners run counterclockwise, so `{photo}` shows the patch mirrored")
     if placement.quad is not None and placement.mm_per_pixel is not None and sheet.width_mm is not None:
         top, bottom = (corners[1] - corners[0]).norm(), (corners[2] - corners[3]).norm()
         width_mm = float(top + bottom) / 2 * placement.mm_per_pixel
         if abs(width_mm / sheet.width_mm - 1) > OFF:
             notes.append(
-                f"{where}: the quad in `{photo}` is {width_mm:.0f} mm wide at {placement.mm_per_pixel:g} mm a pixel, "
+                f"{location}: the quad in `{photo}` is {width_mm:.0f} mm wide at {placement.mm_per_pixel:g} mm a pixel, "
                 f"and perturbation.width_mm is {sheet.width_mm:g}; the quad is used"
             )
     return notes
@@ -119,16 +123,16 @@ def check_corners(
 def check_crop(placement: PlacementCorners, photo: str, shares: Tensor) -> list[str]:
     """A note if the central square of the photograph cuts off a part of a quad (4,2), given in shares of the square.
     Raises ValueError if it cuts off the whole quad."""
-    where, inside = placement.where, clipped_area(shares.tolist(), EDGES) / abs(_area(shares))
+    location, inside = placement.where, clipped_area(shares.tolist(), EDGES) / abs(_area(shares))
     reach = float((shares - 0.5).abs().max())
     if inside < 1e-6 or reach >= 1.5:
         raise ValueError(
-            f"{where}: the quad lies outside the central square of `{photo}`, or reaches far out of it; only "
+            f"{location}: the quad lies outside the central square of `{photo}`, or reaches far out of it; only "
             "this is used: move it, or crop the photograph"
         )
     if inside > 0.999:
         return []
-    return [f"{where}: {1 - inside:.0%} of the quad is outside the central square of `{photo}`, and cut off"]
+    return [f"{location}: {1 - inside:.0%} of the quad is outside the central square of `{photo}`, and cut off"]
 
 
 def _area(points: Tensor) -> float:
@@ -177,9 +181,9 @@ def read_scenes(
 def placements_in(photos: Sequence[Photo], size: int, sheet: Print) -> tuple[Placements, list[str]]:
     """The placements in the squares of these photographs, and notes. A photograph with fewer placements than another
     is padded with placements of cover 0. Raises ValueError in one line, with the line of the table."""
-    most = max(len(photo.placements) for photo in photos)
-    quads = torch.empty(len(photos), most, 4, 2, dtype=torch.float64)
-    shown = torch.zeros(len(photos), most, 1, 1)
+    largest = max(len(photo.placements) for photo in photos)
+    quads = torch.empty(len(photos), largest, 4, 2, dtype=torch.float64)
+    visible = torch.zeros(len(photos), largest, 1, 1)
     covers: dict[tuple[int, int], Tensor] = {}
     notes: list[str] = []
     for i, (entry, placements) in enumerate(photos):
@@ -191,13 +195,13 @@ def placements_in(photos: Sequence[Photo], size: int, sheet: Print) -> tuple[Pla
             notes += [*mask_notes, *check_corners(placement, entry.name, corners, size_of_photo, sheet)]
             quads[i, k] = squared(corners, size_of_photo, size)
             notes += check_crop(placement, entry.name, quads[i, k])
-            shown[i, k] = 1
+            visible[i, k] = 1
             if mask is not None:
                 covers[i, k] = texel_cover(placement, mask, corners, sheet.texture)
         quads[i, len(placements) :] = quads[i, 0]
     if not covers:
-        return Placements(quads, None if bool(shown.all()) else shown), notes
-    cover = shown.repeat(1, 1, *sheet.texture)
+        return Placements(quads, None if bool(visible.all()) else visible), notes
+    cover = visible.repeat(1, 1, *sheet.texture)
     for index, part in covers.items():
         cover[index] = part
     return Placements(quads, cover), notes

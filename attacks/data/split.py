@@ -11,26 +11,26 @@ FIT, JUDGE = WORDS = "fit", "judge"
 LEAST = 5
 
 
-def split_of(names: Sequence[str], clusters: Sequence[str], seed: int, given: Sequence[str] = ()) -> tuple[str, ...]:
+def split_of(names: Sequence[str], clusters: Sequence[str], seed: int, words: Sequence[str] = ()) -> tuple[str, ...]:
     """`fit` or `judge` of each picture: the perturbation is made from the first, and judged on the others, which are
     held out. Clusters stay whole: half of them, drawn by the seed, are held out, and none where half are fewer than
-    `LEAST`. `given` overrules.
+    `LEAST`. `words` overrules.
 
-    Raises ValueError where `given` has one of the two words only, or both in a cluster.
+    Raises ValueError where `words` has one of the two words only, or both in a cluster.
     """
     first: dict[str, int] = {}
     for row, cluster in enumerate(clusters):
         other = first.setdefault(cluster, row)
-        if given and given[other] != given[row]:
+        if words and words[other] != words[row]:
             raise ValueError(
                 f"`data.split` must be the same for all pictures of a cluster; {names[other]} and {names[row]} count "
-                f"as one, and have {given[other]} and {given[row]}"
+                f"as one, and have {words[other]} and {words[row]}"
             )
-    if given:
-        if len({*given}) < 2:
-            raise ValueError(f"`data.split` must be fit for some pictures and judge for others; got {given[0]} only")
-        return tuple(given)
+    if words:
+        if len({*words}) < 2:
+            raise ValueError(f"`data.split` must be fit for some pictures and judge for others; got {words[0]} only")
+        return tuple(words)
     half, order = len(first) // 2, list(first)
-    drawn = torch.randperm(len(order), generator=torch.Generator().manual_seed(stream(seed, "split"))).tolist()
-    held_out = {order[i] for i in drawn[: half if half >= LEAST else 0]}
+    permutation = torch.randperm(len(order), generator=torch.Generator().manual_seed(stream(seed, "split"))).tolist()
+    held_out = {order[i] for i in permutation[: half if half >= LEAST else 0]}
     return tuple(JUDGE if cluster in held_out else FIT for cluster in clusters)

@@ -90,10 +90,10 @@ class Ball(PerturbationSet, ABC):
     def move(self, delta: Tensor, by: Tensor, images: Tensor) -> Tensor:
         """delta + by, projected. Added to the picture first, as every published PGD does, so that ours equals theirs
         to the last bit."""
-        moved = images + delta
-        moved += by
-        moved -= images  # in place: each new tensor as large as a photograph takes as long as the arithmetic
-        return self.project(moved, images)
+        target = images + delta
+        target += by
+        target -= images  # in place: each new tensor as large as a photograph takes as long as the arithmetic
+        return self.project(target, images)
 
     @abstractmethod
     def steepest(self, grad: Tensor) -> Tensor:
@@ -195,8 +195,8 @@ class Linf(Ball):
 
     def in_levels(self, delta: Tensor, images: Tensor) -> Tensor:
         """The nearest such delta."""
-        most = math.floor(255 * self.eps * EXACT)
-        return from_levels(to_levels(delta, images).clamp(-most, most), images)
+        limit = math.floor(255 * self.eps * EXACT)
+        return from_levels(to_levels(delta, images).clamp(-limit, limit), images)
 
 
 @dataclass(frozen=True)
@@ -240,9 +240,9 @@ class L2(Ball):
     def project(self, delta: Tensor, images: Tensor | None) -> Tensor:
         return self._scaled(delta, images, 1.0)
 
-    def _scaled(self, delta: Tensor, images: Tensor | None, most: float) -> Tensor:
+    def _scaled(self, delta: Tensor, images: Tensor | None, limit: float) -> Tensor:
         pictures = None if images is None else images.flatten(1)
-        return scaled(delta.flatten(1), self.eps, pictures, most).view_as(delta)
+        return scaled(delta.flatten(1), self.eps, pictures, limit).view_as(delta)
 
     def norm(self, delta: Tensor) -> Tensor:
         return delta.flatten(1).square().sum(1).sqrt()
@@ -252,17 +252,17 @@ class L2(Ball):
         return rounded(delta, images, self.eps, 2)
 
 
-def scaled(values: Tensor, radius: float, pictures: Tensor | None, most: float) -> Tensor:
+def scaled(values: Tensor, radius: float, pictures: Tensor | None, limit: float) -> Tensor:
     """s * values, clamped so that `pictures` + it stay in [0,1], with the largest s <= most at which the Euclidean
     norm of a row is at most `radius`: (N,D) -> (N,D). Without pictures (N,D) each value is clamped to [-1,1].
 
-    With `most` 1 it is the nearest point of ball and box, where s = 1 / (1 + lambda), lambda the multiplier of the
-    ball (Karush-Kuhn-Tucker; the box splits by value). With `most` infinite it is the point with the largest inner
+    With `limit` 1 it is the nearest point of ball and box, where s = 1 / (1 + lambda), lambda the multiplier of the
+    ball (Karush-Kuhn-Tucker; the box splits by value). With `limit` infinite it is the point with the largest inner
     product with `values`. The squared norm is a concave, piecewise linear function of s^2, so Newton's method from 0
     climbs to the root and never beyond it, in at most as many steps as it meets pieces.
     """
     dtype = values.dtype if values.dtype == torch.float64 else torch.float32
-    host, largest = values.device.type == "cpu", min(most**2, torch.finfo(dtype).max)
+    host, largest = values.device.type == "cpu", min(limit**2, torch.finfo(dtype).max)
     parts = [*columns(values, values if pictures is None else pictures)]
 
     def clamped(part: Tensor, picture: Tensor) -> tuple[Tensor, Tensor]:
@@ -310,13 +310,13 @@ def room(delta: Tensor, images: Tensor | None) -> tuple[Tensor, Tensor]:
     return (images + delta).clamp(min=0), (1 - (images + delta)).clamp(min=0)
 
 
-def check_inner(inner: Any, around: str) -> None:
-    """Raise ValueError unless `inner` is a set of one delta a picture, which `around` may wrap."""
+def check_inner(inner: Any, wrapper: str) -> None:
+    """Raise ValueError unless `inner` is a set of one delta a picture, which `wrapper` may wrap."""
     made("inner", inner)
     if not isinstance(inner, Ball):
         kind = type(inner).__name__
-        fix = f"write Universal({around}(...))" if kind == "Universal" != around else "give a norm ball"
-        raise ValueError(f"`inner` of {around} must be a set such as Linf(8 / 255); got a {kind}: {fix}")
+        fix = f"write Universal({wrapper}(...))" if kind == "Universal" != wrapper else "give a norm ball"
+        raise ValueError(f"`inner` of {wrapper} must be a set such as Linf(8 / 255); got a {kind}: {fix}")
 
 
 def to_levels(delta: Tensor, images: Tensor) -> Tensor:

@@ -33,8 +33,8 @@ class Radii(PerturbationSet):
     pace: float = 1.0
 
     def take(self, rows: Tensor) -> Self:
-        chosen, first = (each[uploaded(rows, each.device)] for each in (self.radii, self.first))
-        return type(self)(self.inner.take(rows), chosen, first, self.pace)
+        radii, first = (tensor[uploaded(rows, tensor.device)] for tensor in (self.radii, self.first))
+        return type(self)(self.inner.take(rows), radii, first, self.pace)
 
     def start(self, images: Tensor, generator: torch.Generator) -> Tensor:  # noqa: ARG002
         return self.first
@@ -50,18 +50,20 @@ class Radii(PerturbationSet):
         lengths = torch.as_tensor(length, dtype=delta.dtype).expand(len(delta)).tolist()
         return torch.cat(
             [
-                own.descend(grad[i : i + 1], self.pace * own.reach * lengths[i], delta[i : i + 1], images[i : i + 1])
-                for i, own in enumerate(self._each())
+                ball.descend(
+                    grad[i : i + 1], self.pace * ball.reach * lengths[i], delta[i : i + 1], images[i : i + 1]
+                )
+                for i, ball in enumerate(self._each())
             ]
         )
 
     def move(self, delta: Tensor, by: Tensor, images: Tensor) -> Tensor:
         rows = zip(self._each(), delta.split(1), by.split(1), images.split(1), strict=True)
-        return torch.cat([own.move(*row) for own, *row in rows])
+        return torch.cat([ball.move(*row) for ball, *row in rows])
 
     def project(self, delta: Tensor, images: Tensor) -> Tensor:
         rows = zip(self._each(), delta.split(1), images.split(1), strict=True)
-        return torch.cat([own.project(*row) for own, *row in rows])
+        return torch.cat([ball.project(*row) for ball, *row in rows])
 
     def norm(self, delta: Tensor) -> Tensor:
         """(N,C,H,W), or one direction (1,C,H,W), -> (N,): 1 is on the edge of the picture's set."""
@@ -73,7 +75,7 @@ class Radii(PerturbationSet):
 
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
         rows = zip(self._each(), delta.split(1), images.split(1), strict=True)
-        return torch.cat([own.in_levels(*row) for own, *row in rows])
+        return torch.cat([ball.in_levels(*row) for ball, *row in rows])
 
     def _each(self) -> list[Ball]:
         radii = self.radii.tolist()

@@ -31,18 +31,18 @@ def onto_l1(values: Tensor, radius: float, low: Tensor, high: Tensor) -> Tensor:
     right = size.amax(1, keepdim=True)
     for _ in range(MOST):
         near = (size - t).clamp(min=0).minimum(room)
-        over = (near.sum(1, keepdim=True) - radius) * far[:, None]
+        excess = (near.sum(1, keepdim=True) - radius) * far[:, None]
         # The norm is piecewise linear in t; its slope is minus the number of free values.
         free = (near > 0) & (near < room)
         count = free.sum(1, keepdim=True)
-        newton = torch.where(count > 0, t + over / count.clamp(min=1), torch.where(over == 0, t, torch.inf))
+        newton = torch.where(count > 0, t + excess / count.clamp(min=1), torch.where(excess == 0, t, torch.inf))
         if bool((newton == t).all()):
             break
-        left, right = torch.where(over > 0, t, left), torch.where(over < 0, t, right)
+        left, right = torch.where(excess > 0, t, left), torch.where(excess < 0, t, right)
         outside = (newton <= left) | (newton >= right)
         t = torch.where(outside & (newton != t), (left + right) / 2, newton)
     # Large |v| means a large rounding error of t; this correction removes it.
-    near = (near - over / count.clamp(min=1) * free).clamp(min=0).minimum(room)
+    near = (near - excess / count.clamp(min=1) * free).clamp(min=0).minimum(room)
     return (values.sign() * near).to(values.dtype)
 
 
@@ -54,9 +54,9 @@ def onto_l0(values: Tensor, count: int, low: Tensor, high: Tensor) -> Tensor:
     """
     near = values.clamp(low, high)
     wide = wide_dtype(values)
-    lost, moved = values.to(wide), (values - near).to(wide)
-    saved = (lost.square() - moved.square()).sum(1)
-    return near * best_pixels(saved, count)
+    zeroed, residual = values.to(wide), (values - near).to(wide)
+    gain = (zeroed.square() - residual.square()).sum(1)
+    return near * best_pixels(gain, count)
 
 
 def best_pixels(worth: Tensor, count: int) -> Tensor:
@@ -73,9 +73,9 @@ def knapsack(worth: Tensor, room: Tensor, budget: Tensor) -> Tensor:
     wide = wide_dtype(worth)
     order = worth.argsort(dim=1, descending=True, stable=True)
     sorted_room = room.gather(1, order).to(wide)
-    before = sorted_room.cumsum(1) - sorted_room
-    taken = (budget.to(wide)[:, None] - before).clamp(min=0).minimum(sorted_room)
-    return torch.zeros_like(room).scatter(1, order, taken.to(room))
+    previous = sorted_room.cumsum(1) - sorted_room
+    amounts = (budget.to(wide)[:, None] - previous).clamp(min=0).minimum(sorted_room)
+    return torch.zeros_like(room).scatter(1, order, amounts.to(room))
 
 
 #: The move of a value of average gradient in an L0 step, in units of `length`. Measured on photographs (10, 40 and

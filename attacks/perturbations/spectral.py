@@ -134,7 +134,7 @@ def gaussian_band(side: int, sigma: float, dtype: torch.dtype, device: torch.dev
     at = torch.arange(-radius, radius + 1, dtype=torch.float64)
     weights = torch.exp(-(at**2) / (2 * sigma**2))
     weights = weights / weights.sum()
-    apart = torch.arange(side)[:, None] - torch.arange(side)
-    band = weights[apart.clamp(-radius, radius) + radius] * (apart.abs() <= radius)
+    distance = torch.arange(side)[:, None] - torch.arange(side)
+    band = weights[distance.clamp(-radius, radius) + radius] * (distance.abs() <= radius)
     matrix: Tensor = band.to(device, dtype)
     return matrix

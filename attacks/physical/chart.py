@@ -64,21 +64,23 @@ def measured_printer(photos: Sequence[Path], out: Path) -> ColourFit:
         except ValueError as error:
             raise ValueError(f"`--chart {path}`: {error}") from None
     light, _ = colour_fit.pooled(swatches, [np.ones(3)] * len(swatches))
-    made = colour_fit.fit(colour_fit.nominal(whole), light)
+    colour_map = colour_fit.fit(colour_fit.nominal(whole), light)
     out.parent.mkdir(parents=True, exist_ok=True)
-    write_json(out, made.to_dict())
-    return made
+    write_json(out, colour_map.to_dict())
+    return colour_map
 
 
 def _reflected(photo: NDArray[np.uint8], whole: Card) -> Swatches:
     """The light of each swatch as if the paper reflected `PAPER` everywhere. Raises ValueError."""
-    found = detect(photo, whole).own
-    if len(found) < len(whole.tags):
-        raise ValueError(f"{len(found)} of the chart's 4 fiducials found: the whole chart, sharp, and from the front")
-    seen = colour_fit.measure_swatches(photo, rectify.fit(whole, found).homography, whole)
-    at = np.array([[1, each.box.x + each.box.width / 2, each.box.y + each.box.height / 2] for each in whole.chart])
-    white = np.array([each.colour == (WHITE,) * 3 for each in whole.chart]) & seen.trusted.all(1)
+    tags = detect(photo, whole).own
+    if len(tags) < len(whole.tags):
+        raise ValueError(f"{len(tags)} of the chart's 4 fiducials found: the whole chart, sharp, and from the front")
+    swatches = colour_fit.measure_swatches(photo, rectify.fit(whole, tags).homography, whole)
+    at = np.array(
+        [[1, swatch.box.x + swatch.box.width / 2, swatch.box.y + swatch.box.height / 2] for swatch in whole.chart]
+    )
+    white = np.array([swatch.colour == (WHITE,) * 3 for swatch in whole.chart]) & swatches.trusted.all(1)
     if white.sum() < WHITES:
         raise ValueError(f"{white.sum()} white swatches are not saturated, {WHITES} are needed: less exposure")
-    plane, *_ = np.linalg.lstsq(at[white], np.log(seen.light[white]), rcond=None)
-    return Swatches(PAPER * seen.light / np.exp(at @ plane), seen.trusted)
+    plane, *_ = np.linalg.lstsq(at[white], np.log(swatches.light[white]), rcond=None)
+    return Swatches(PAPER * swatches.light / np.exp(at @ plane), swatches.trusted)

@@ -85,7 +85,7 @@ def nominal(card: Card) -> Floats:
 def measure_swatches(photo: NDArray[np.uint8], homography: Floats, card: Card) -> Swatches:
     """The median of the middle of each swatch, in linear light."""
     height, width = photo.shape[:2]
-    light, trusted = np.zeros((len(card.chart), 3)), np.zeros((len(card.chart), 3), bool)
+    light, valid = np.zeros((len(card.chart), 3)), np.zeros((len(card.chart), 3), bool)
     for row, swatch in enumerate(card.chart):
         x, y = project(homography, np.array(swatch.box.corners)).T
         if x.min() < 0 or y.min() < 0 or x.max() > width - 1 or y.max() > height - 1:
@@ -98,8 +98,8 @@ def measure_swatches(photo: NDArray[np.uint8], homography: Floats, card: Card) -
         inner = Box(box.x + cut * box.width, box.y + cut * box.height, MIDDLE * box.width, MIDDLE * box.height)
         middle = rectified(part, shift @ homography, inner, (PIXELS, PIXELS)).reshape(-1, 3)
         light[row] = LIGHT[np.rint(np.median(middle, axis=0)).astype(int)]
-        trusted[row] = (middle >= FULL).mean(0) <= SHARE
-    return Swatches(light, trusted)
+        valid[row] = (middle >= FULL).mean(0) <= SHARE
+    return Swatches(light, valid)
 
 
 @dataclass(frozen=True, eq=False)
@@ -132,15 +132,15 @@ def scene_cells(
     scale = min(1.0, CELLS / max(height, width))
     rows, columns = max(1, round(height * scale)), max(1, round(width * scale))
     edge = np.array([[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]])
-    known = rectified(picture, edge, whole, (rows, columns))
-    seen = rectified(photo, scene, whole, (rows, columns))
+    picture_cells = rectified(picture, edge, whole, (rows, columns))
+    photo_cells = rectified(photo, scene, whole, (rows, columns))
     x, y = np.meshgrid(np.linspace(0, width, columns + 1), np.linspace(0, height, rows + 1))
     points = project(scene, np.stack([x, y], -1))  # the cells' corners
-    shown = _cells(((points >= 0) & (points <= [photo.shape[1] - 1, photo.shape[0] - 1])).all(-1))
+    visible_cells = _cells(((points >= 0) & (points <= [photo.shape[1] - 1, photo.shape[0] - 1])).all(-1))
     back = np.asarray(np.linalg.inv(homography), np.float64)
     at, margin = project(back, points), BESIDE * min(card.width, card.height)
     outside = _cells(((at < -margin) | (at > np.array([card.width, card.height]) + margin)).any(-1))
-    return SceneCells(known, seen, outside, shown & outside)
+    return SceneCells(picture_cells, photo_cells, outside, visible_cells & outside)
 
 
 def gains(cells: SceneCells) -> Floats | None:
@@ -153,10 +153,10 @@ def gains(cells: SceneCells) -> Floats | None:
         use = cells.shown & ((levels >= DARK) & (levels < FULL)).all(0)
         if use.sum() < ENOUGH:
             return None
-        before, after = np.log2(LIGHT[levels[:, use]].astype(np.float64))
-        low, middle, high = np.quantile(after - before, [0.25, 0.5, 0.75])
-        common = np.mean((before - before.mean()) * (after - after.mean()))
-        alike = common / (before.std() * after.std() + 1e-4)  # a uniform scene proves nothing
+        picture_light, photo_light = np.log2(LIGHT[levels[:, use]].astype(np.float64))
+        low, middle, high = np.quantile(photo_light - picture_light, [0.25, 0.5, 0.75])
+        common = np.mean((picture_light - picture_light.mean()) * (photo_light - photo_light.mean()))
+        alike = common / (picture_light.std() * photo_light.std() + 1e-4)  # a uniform scene proves nothing
         if not (high - low <= ALIKE and alike >= SAME):
             return None
         result[channel] = 2**middle
@@ -169,16 +169,16 @@ def _cells(corners: Any) -> NDArray[np.bool_]:
     return np.asarray(true[:-1, :-1] & true[1:, :-1] & true[:-1, 1:] & true[1:, 1:])
 
 
-def pooled(measured: Sequence[Swatches], known: Sequence[Floats | None]) -> tuple[Swatches, Floats]:
+def pooled(charts_light: Sequence[Swatches], scene_gains: Sequence[Floats | None]) -> tuple[Swatches, Floats]:
     """The median of each swatch over several photographs of one card, each divided by its gain; and the gains (P,3).
 
     Args:
-        known: the result of `gains` for each photograph. If it is None, the gain is estimated from the chart,
+        scene_gains: the result of `gains` for each photograph. If it is None, the gain is estimated from the chart,
             relative to the other photographs; if all are None, relative to the median photograph, so that a common
             exposure remains in the colours.
     """
-    light, trusted = (np.stack([getattr(each, name) for each in measured]) for name in ("light", "trusted"))
-    bright = trusted & (light > LIGHT[40])  # in the dark a ratio is noise
+    light, valid = (np.stack([getattr(swatches, name) for swatches in charts_light]) for name in ("light", "trusted"))
+    bright = valid & (light > LIGHT[40])  # in the dark a ratio is noise
     masked = np.where(bright, light, np.nan)
     charts = np.ones(len(light))
     for _ in range(3):
@@ -186,13 +186,13 @@ def pooled(measured: Sequence[Swatches], known: Sequence[Floats | None]) -> tupl
         off = (masked / charts[:, None, None] / common).reshape(len(light), -1)
         charts *= np.nan_to_num(_median(off, 1), nan=1.0)
     gain = np.repeat(charts[:, None] / np.median(charts), 3, 1)
-    sure = [i for i, gain in enumerate(known) if gain is not None]
+    sure = [i for i, gain in enumerate(scene_gains) if gain is not None]
     if sure:
-        scene = np.array([known[i] for i in sure], np.float64)
+        scene = np.array([scene_gains[i] for i in sure], np.float64)
         gain *= np.median(scene / gain[sure], 0)
         gain[sure] = scene
-    common = _median(np.where(trusted, light, np.nan) / gain[:, None], 0)
-    return Swatches(np.nan_to_num(common), np.asarray(trusted.any(0))), gain
+    common = _median(np.where(valid, light, np.nan) / gain[:, None], 0)
+    return Swatches(np.nan_to_num(common), np.asarray(valid.any(0))), gain
 
 
 def _median(values: Floats, axis: int) -> Floats:
@@ -202,57 +202,57 @@ def _median(values: Floats, axis: int) -> Floats:
     return np.asarray(np.where(empty, np.nan, median).squeeze(axis))
 
 
-def fit(source: Floats, measured: Swatches) -> ColourFit:
+def fit(source: Floats, swatches: Swatches) -> ColourFit:
     """Fit the map from `source` (S,3), linear, to the measured colours. The degree, 1 to 3, is that with the least
     leave-one-out difference of colour, which is `after`.
 
     Raises:
         ValueError: too few swatches.
     """
-    count = int(measured.trusted.sum(0).min())
-    degrees = [degree for degree, least in LEAST.items() if count >= least]
+    count = int(swatches.trusted.sum(0).min())
+    degrees = [degree for degree, minimum in LEAST.items() if count >= minimum]
     if not degrees:
         raise ValueError(
             f"`swatches` must be at least {LEAST[1]} that the photograph shows whole and not saturated, in every "
             f"channel; found {count} (less light, or the whole card in the picture)"
         )
     # A colour difference needs all three channels.
-    whole = measured.trusted.all(1)
+    whole = swatches.trusted.all(1)
     rows = np.flatnonzero(whole) if whole.any() else np.arange(len(source))
-    held_out = {degree: _held_out(source, measured, degree, rows) for degree in degrees}
-    error = {d: float(difference(light, measured.light[rows]).mean()) for d, light in held_out.items()}
+    held_out = {degree: _held_out(source, swatches, degree, rows) for degree in degrees}
+    error = {d: float(difference(light, swatches.light[rows]).mean()) for d, light in held_out.items()}
     best = min(degrees, key=lambda degree: error[degree])
     return ColourFit(
         degree=best,
-        coefficients=solved(source, measured, best),
+        coefficients=solved(source, swatches, best),
         swatches=len(rows),
-        before=float(difference(source[rows], measured.light[rows]).mean()),
+        before=float(difference(source[rows], swatches.light[rows]).mean()),
         after=error[best],
     )
 
 
-def _held_out(source: Floats, measured: Swatches, degree: int, rows: NDArray[np.intp]) -> Floats:
+def _held_out(source: Floats, swatches: Swatches, degree: int, rows: NDArray[np.intp]) -> Floats:
     """Leave-one-out predictions of the swatches `rows`."""
     predictions = []
     for row in rows:
-        others = measured.trusted & (np.arange(len(source)) != row)[:, None]
-        coefficients = solved(source, Swatches(measured.light, others), degree)
+        training = swatches.trusted & (np.arange(len(source)) != row)[:, None]
+        coefficients = solved(source, Swatches(swatches.light, training), degree)
         predictions.append(terms(source[row : row + 1], degree) @ coefficients.T)
     return np.concatenate(predictions)
 
 
-def solved(source: Floats, measured: Swatches, degree: int) -> Floats:
+def solved(source: Floats, swatches: Swatches, degree: int) -> Floats:
     """The coefficients (3,K): weighted least squares over the swatches trusted in each channel. Errors in dark
     colours weigh more, as in perception: lightness follows the cube root of light."""
     rows = terms(source, degree)
-    same = np.zeros((3, rows.shape[1]))
-    same[[0, 1, 2], [1, 2, 3]] = 1.0  # the identity
-    coefficients = same.copy()
+    identity = np.zeros((3, rows.shape[1]))
+    identity[[0, 1, 2], [1, 2, 3]] = 1.0  # the identity
+    coefficients = identity.copy()
     for channel in range(3):
-        use = measured.trusted[:, channel]
-        weight = (np.clip(measured.light[use, channel], 0, None) + 0.02) ** (-2 / 3)
+        use = swatches.trusted[:, channel]
+        weight = (np.clip(swatches.light[use, channel], 0, None) + 0.02) ** (-2 / 3)
         a = rows[use] * weight[:, None]
-        b = measured.light[use, channel] * weight - a @ same[channel]
+        b = swatches.light[use, channel] * weight - a @ identity[channel]
         size = np.trace(a.T @ a) / a.shape[1]
         coefficients[channel] += np.linalg.solve(a.T @ a + RIDGE * size * np.eye(a.shape[1]), a.T @ b)
     return coefficients
@@ -267,7 +267,7 @@ def difference(light: Floats, other: Floats) -> Floats:
     """CIEDE2000 between linear colours (S,3), clipped to [0,1] -> (S,). 1 is about the smallest visible
     difference."""
     colour = extra("skimage.color")
-    lab = [colour.rgb2lab(_encoded(np.clip(each, 0, 1))[None])[0] for each in (light, other)]
+    lab = [colour.rgb2lab(_encoded(np.clip(colours, 0, 1))[None])[0] for colours in (light, other)]
     return np.asarray(colour.deltaE_ciede2000(*lab), np.float64)
 
 

@@ -71,24 +71,28 @@ def detect(photo: Bytes, card: Card) -> Detection:
     """Detect the card's tags in a photograph (H,W,3), 8-bit RGB."""
     cv2, grey = extra("cv2"), grey_of(photo)
     numbers_of_card = {tag.number for tag in card.tags}
-    own: dict[int, Floats] = {}
-    others: set[int] = set()
-    twice: set[int] = set()
+    corners_of_card: dict[int, Floats] = {}
+    foreign: set[int] = set()
+    duplicates: set[int] = set()
     for attempt in ATTEMPTS:
         if attempt is ATTEMPTS[-1] and max(grey.shape) <= ATTEMPTS[-2].side:
             break  # the largest size adds no detail
         scale = min(attempt.most, attempt.side / max(grey.shape))
         markers = _markers(cv2, grey, attempt, scale)
         counts = Counter(number for number, _ in markers)
-        own = {number: corners for number, corners in markers if number in numbers_of_card} | own
-        others |= set(counts) - numbers_of_card
-        twice |= {number for number, count in counts.items() if count > 1} & numbers_of_card
-        if numbers_of_card <= set(own):
+        corners_of_card = {
+            number: corners for number, corners in markers if number in numbers_of_card
+        } | corners_of_card
+        foreign |= set(counts) - numbers_of_card
+        duplicates |= {number for number, count in counts.items() if count > 1} & numbers_of_card
+        if numbers_of_card <= set(corners_of_card):
             break
     corners_by_number = {
-        number: refined(grey, corners) for number, corners in sorted(own.items()) if number not in twice
+        number: refined(grey, corners)
+        for number, corners in sorted(corners_of_card.items())
+        if number not in duplicates
     }
-    return Detection(corners_by_number, tuple(sorted(others)), tuple(sorted(twice)))
+    return Detection(corners_by_number, tuple(sorted(foreign)), tuple(sorted(duplicates)))
 
 
 def grey_of(photo: Bytes) -> Bytes:
@@ -99,21 +103,21 @@ def grey_of(photo: Bytes) -> Bytes:
 
 def _markers(cv2: Any, grey: Bytes, attempt: Attempt, scale: float) -> list[tuple[int, Floats]]:
     size = (max(1, round(grey.shape[1] * scale)), max(1, round(grey.shape[0] * scale)))
-    how = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
-    seen = grey if scale == 1 else cv2.resize(grey, size, interpolation=how)
+    kernel = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
+    resized = grey if scale == 1 else cv2.resize(grey, size, interpolation=kernel)
     if attempt.linear:
         # The percentile ignores lamps and highlights, which may be brighter than the paper.
-        white = max(1e-3, float(LIGHT[int(np.percentile(seen[::4, ::4], 99.5))]))
-        seen = cv2.LUT(seen, np.clip(np.rint(LIGHT / white * 255), 0, 255).astype(np.uint8))
+        white = max(1e-3, float(LIGHT[int(np.percentile(resized[::4, ::4], 99.5))]))
+        resized = cv2.LUT(resized, np.clip(np.rint(LIGHT / white * 255), 0, 255).astype(np.uint8))
     if attempt.sharpen:
-        wide = cv2.GaussianBlur(seen, (0, 0), 1.5 * max(1.0, scale))
-        seen = cv2.addWeighted(seen, 1 + attempt.sharpen, wide, -attempt.sharpen, 0)
+        wide = cv2.GaussianBlur(resized, (0, 0), 1.5 * max(1.0, scale))
+        resized = cv2.addWeighted(resized, 1 + attempt.sharpen, wide, -attempt.sharpen, 0)
     parameters = cv2.aruco.DetectorParameters()
     parameters.errorCorrectionRate = attempt.mend
     # Relative to the longer side of the photograph.
-    parameters.minMarkerPerimeterRate = max(0.005, 4 * LEAST_MODULE * MODULES / max(seen.shape))
+    parameters.minMarkerPerimeterRate = max(0.005, 4 * LEAST_MODULE * MODULES / max(resized.shape))
     family = cv2.aruco.getPredefinedDictionary(cv2.aruco.DICT_APRILTAG_36h11)
-    corners, numbers, _ = cv2.aruco.ArucoDetector(family, parameters).detectMarkers(seen)
+    corners, numbers, _ = cv2.aruco.ArucoDetector(family, parameters).detectMarkers(resized)
     ratio = np.array([grey.shape[1] / size[0], grey.shape[0] / size[1]])
     return [
         (int(number), (np.asarray(quad[0], np.float64) + 0.5) * ratio - 0.5)
@@ -152,14 +156,14 @@ def edge_line(light: NDArray[np.float32], start: Floats, end: Floats, reach: flo
     """The line (a, b, c), a x + b y + c = 0, of the edge from `start` to `end`, dark on its right-hand side, and its
     contrast: the rise of light across it over the brightest light within reach, less where it lies off the middle."""
     length = float(np.linalg.norm(end - start)) + 1e-9
-    along = (end - start) / length
-    outward = np.array([along[1], -along[0]])
+    direction = (end - start) / length
+    outward = np.array([direction[1], -direction[0]])
     places = start + np.outer(np.linspace(0.12, 0.88, max(8, int(0.76 * length))), end - start)  # not at the corners
     steps = np.arange(-reach, reach + 1e-9, 0.25)
     points = (places[:, None] + steps[None, :, None] * outward).astype(np.float32)
     cv2 = extra("cv2")
-    seen = cv2.remap(light, points, None, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE).astype(np.float64)
-    rise = np.clip(np.gradient(seen, axis=1), 0, None) * np.hanning(len(steps) + 2)[1:-1]
+    samples = cv2.remap(light, points, None, cv2.INTER_LINEAR, borderMode=cv2.BORDER_REPLICATE).astype(np.float64)
+    rise = np.clip(np.gradient(samples, axis=1), 0, None) * np.hanning(len(steps) + 2)[1:-1]
     weight = rise.sum(1) + 1e-12
     middle = places + ((rise * steps).sum(1) / weight)[:, None] * outward
     trust = weight.copy()
@@ -169,4 +173,4 @@ def edge_line(light: NDArray[np.float32], start: Floats, end: Floats, reach: flo
         normal = np.linalg.eigh((off * trust[:, None]).T @ off)[1][:, 0]
         distance = off @ normal
         trust = weight / (1 + (distance / (1.5 * np.median(np.abs(distance)) + 0.02)) ** 2)
-    return np.append(normal, -normal @ centre), float(np.median(weight / (seen.max(1) + DARK)))
+    return np.append(normal, -normal @ centre), float(np.median(weight / (samples.max(1) + DARK)))

@@ -74,10 +74,10 @@ def plan(card: Card, paper: str, dpi: int) -> Plan:
 
 
 def _plan(card: Card, paper: str, size: tuple[float, float], dpi: int) -> Plan:
-    around = 2 * (MARGIN + BLEED + MARK)
+    margins = 2 * (MARGIN + BLEED + MARK)
     pixel = INCH / dpi
-    columns = _split(card.width, size[0] - around, pixel)
-    rows = _split(card.height, size[1] - around - FOOT, pixel)
+    columns = _split(card.width, size[0] - margins, pixel)
+    rows = _split(card.height, size[1] - margins - FOOT, pixel)
     pages = []
     for row, (top, high) in enumerate(rows):
         for column, (left, wide) in enumerate(columns):
@@ -90,10 +90,10 @@ def _plan(card: Card, paper: str, size: tuple[float, float], dpi: int) -> Plan:
 
 def _split(length: float, room: float, pixel: float) -> list[tuple[int, int]]:
     """The fewest equal, overlapping parts of a length that fit into `room` mm: first pixel and length of each."""
-    whole, most, overlap = round(length / pixel), math.floor(room / pixel), round(OVERLAP / pixel)
-    if whole <= most:
+    whole, limit, overlap = round(length / pixel), math.floor(room / pixel), round(OVERLAP / pixel)
+    if whole <= limit:
         return [(0, whole)]
-    parts = math.ceil((whole - overlap) / (most - overlap))
+    parts = math.ceil((whole - overlap) / (limit - overlap))
     part = math.ceil((whole + (parts - 1) * overlap) / parts)
     return [(round(i * (whole - part) / (parts - 1)), part) for i in range(parts)]
 
@@ -187,17 +187,17 @@ def _ruler(plan: Plan) -> tuple[list[Fill], list[Text]]:
 
 
 def _text(plan: Plan, page: Page) -> list[Text]:
-    card, tiled = plan.card, len(plan.pages) > 1
+    card, several = plan.card, len(plan.pages) > 1
     lines = [
-        f"{_sizes(card)}, {plan.dpi} dpi" + (f", row {page.row + 1}, column {page.column + 1}" if tiled else ""),
+        f"{_sizes(card)}, {plan.dpi} dpi" + (f", row {page.row + 1}, column {page.column + 1}" if several else ""),
         f"{len(card.chart)} sRGB colours; AprilTag 36h11 " + ", ".join(str(tag.number) for tag in card.tags),
         "Cut at the solid marks, then lay each cut edge on the dashes with its number."
-        if tiled
+        if several
         else "Cut at the marks. The white edge belongs to the card: fiducials need it.",
         AUTHORISED,
     ]
     head = f"Viewproof {card.words}"
-    if tiled:
+    if several:
         head += f", page {plan.number(page.row, page.column)} of {len(plan.pages)}"
     return _foot(plan, MARGIN + RULER + 10, head, lines)
 
@@ -220,7 +220,7 @@ def assembly(plan: Plan) -> Drawing:
     scale = min((plan.width - 2 * margin) / card.width, (plan.height - FOOT - 2 * margin) / card.height)
     box = Box((plan.width - scale * card.width) / 2, margin, scale * card.width, scale * card.height)
     size = min(LARGE, 0.4 * min(box.width / plan.columns, box.height / plan.rows))
-    lines, under, numbers = [], [], []
+    lines, plates, numbers = [], [], []
     for page in plan.pages:
         left, top = box.x + scale * page.tile.x, box.y + scale * page.tile.y
         right = box.x + scale * _next(plan, page, page.row, page.column + 1).x
@@ -228,7 +228,7 @@ def assembly(plan: Plan) -> Drawing:
         lines += [_line(True, left, top, low - top, 2 * HAIR), _line(False, top, left, right - left, 2 * HAIR)]
         number, x, y = str(plan.number(page.row, page.column)), (left + right) / 2, (top + low) / 2
         wide = 0.8 * size * len(number)
-        under.append(Box(x - wide / 2, y - 0.6 * size, wide, 1.2 * size))
+        plates.append(Box(x - wide / 2, y - 0.6 * size, wide, 1.2 * size))
         numbers.append(Text(number, x, y + 0.36 * size, size, "middle", bold=True))
     lines += [_line(True, box.x + box.width, box.y, box.height, 2 * HAIR)]
     lines += [_line(False, box.y + box.height, box.x, box.width, 2 * HAIR)]
@@ -243,7 +243,7 @@ def assembly(plan: Plan) -> Drawing:
     head = f"Viewproof {card.words}, assembly: {plan.rows} rows of {plan.columns} pages"
     foot = _foot(plan, margin, head, rows)
     card_box = Box(0, 0, card.width, card.height)
-    return Drawing(card_box, box, (Fill(tuple(under), WHITE), Fill(tuple(lines))), (*numbers, *foot))
+    return Drawing(card_box, box, (Fill(tuple(plates), WHITE), Fill(tuple(lines))), (*numbers, *foot))
 
 
 def _next(plan: Plan, page: Page, row: int, column: int) -> Box:

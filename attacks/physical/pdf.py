@@ -38,9 +38,9 @@ def write_pdf(path: Path, patch: Picture, plan: Plan) -> None:
     settings = extra("reportlab.rl_config")
     previous, settings.useA85 = settings.useA85, 0  # its default writes images as text: slower, and a quarter longer
     try:
-        size, printed = (plan.width * POINT, plan.height * POINT), plan.card.patch
+        size, patch_box = (plan.width * POINT, plan.height * POINT), plan.card.patch
         canvas = extra("reportlab.pdfgen.canvas").Canvas(str(path), pagesize=size, pageCompression=1, invariant=1)
-        canvas.setTitle(f"Viewproof {plan.card.words}, patch {printed.width:.1f} x {printed.height:.1f} mm")
+        canvas.setTitle(f"Viewproof {plan.card.words}, patch {patch_box.width:.1f} x {patch_box.height:.1f} mm")
         canvas.setSubject(AUTHORISED)
         canvas.setCreator("Viewproof")
         canvas.setViewerPreference("PrintScaling", "None")

@@ -74,26 +74,32 @@ class Evidence:
     @property
     def refusal(self) -> str | None:
         """Why the photograph is left out; None: it is scored. The first rule that it breaks."""
-        seen, pure = self.patch, self.purity or 0.0
+        resemblance, pure = self.patch, self.purity or 0.0
         rules = [
-            (seen.cut > CUT, f"{seen.cut:.1%} of the patch lies beyond the edge, at most {CUT:.0%}"),
-            (seen.better != "", f"it shows {seen.better}, not the patch of this arm as it is"),
-            (seen.glare > HIDDEN, f"glare or bare paper on {seen.glare:.1%} of the patch, at most {HIDDEN:.0%}"),
+            (resemblance.cut > CUT, f"{resemblance.cut:.1%} of the patch lies beyond the edge, at most {CUT:.0%}"),
+            (resemblance.better != "", f"it shows {resemblance.better}, not the patch of this arm as it is"),
             (
-                seen.correlation < CORRELATION,
-                f"the patch is not the run's: correlation {seen.correlation:.3f}, at least {CORRELATION}",
+                resemblance.glare > HIDDEN,
+                f"glare or bare paper on {resemblance.glare:.1%} of the patch, at most {HIDDEN:.0%}",
             ),
-            (seen.hidden > HIDDEN, f"{seen.hidden:.1%} of the patch is covered or changed, at most {HIDDEN:.0%}"),
+            (
+                resemblance.correlation < CORRELATION,
+                f"the patch is not the run's: correlation {resemblance.correlation:.3f}, at least {CORRELATION}",
+            ),
+            (
+                resemblance.hidden > HIDDEN,
+                f"{resemblance.hidden:.1%} of the patch is covered or changed, at most {HIDDEN:.0%}",
+            ),
             (pure > PUREST, f"its colours are purer than ink, {pure:.3f}, at most {PUREST}: a screen or a file"),
         ]
         rules += [] if self.place is None else _of_place(self.place)
-        return next((reason for broken, reason in rules if broken), None)
+        return next((reason for fails, reason in rules if fails), None)
 
     def to_dict(self) -> dict[str, float | None]:
         """The figures that the rules compare, for photos.json."""
         place = self.place
-        found = None if place is None else place.found
-        lies = {name: getattr(found, name, None) for name in ("matches", "turned", "stretched", "larger", "away")}
+        match = None if place is None else place.found
+        lies = {name: getattr(match, name, None) for name in ("matches", "turned", "stretched", "larger", "away")}
         return {
             "correlation": self.patch.correlation,
             "hidden": self.patch.hidden,
@@ -166,7 +172,7 @@ def measure_photo(
     quad: Floats | None,
     placement: PlacementRecord,
     kind: str,
-    known: Detected = Detected(),
+    detected_card: Detected = Detected(),
 ) -> PhotoMeasurement:
     """Locate the patch in a photograph, and cut out the view.
 
@@ -174,52 +180,52 @@ def measure_photo(
         picture: the run's picture that it shows, without the patch.
         quad: the corners of the patch as the user gave them; it replaces the tags.
         kind: of the view, photo or scene.
-        known: what is known of the photograph already.
+        detected_card: what is known of the photograph already.
 
     Raises:
         ValueError: in one line, why the photograph cannot be scored.
     """
-    card, located, swatches = expected.card, None, None
+    card, fit, swatches = expected.card, None, None
     if quad is not None:
         box = Box(0, 0, placement.texture[1], placement.texture[0])
         homography = from_corners(box.corners, quad)
-        seen: Callable[[Any], Floats] = partial(project, homography)
-        ideal, shown, flat, under = pixels, pixels, homography, homography
+        to_pixels: Callable[[Any], Floats] = partial(project, homography)
+        ideal, flat_picture, flat, ground = pixels, pixels, homography, homography
     elif card is None:
         raise ValueError("the run has no print/sheet.json, and no --quad says where the patch is")
     else:
-        box, located = card.patch, _located(pixels, card, expected, known)
-        surface = located.surface
-        homography, seen, ideal = surface.homography, surface.project, ideal_photo(pixels, surface)
-        under = surface.resting  # where the scene is, which a bent card leaves
-        shown, flat = flattened(pixels, surface, card)
-        swatches = measure_swatches(shown, flat, card)
+        box, fit = card.patch, _located(pixels, card, expected, detected_card)
+        surface = fit.surface
+        homography, to_pixels, ideal = surface.homography, surface.project, ideal_photo(pixels, surface)
+        ground = surface.resting  # where the scene is, which a bent card leaves
+        flat_picture, flat = flattened(pixels, surface, card)
+        swatches = measure_swatches(flat_picture, flat, card)
     if not visible(homography, box.corners):
         raise ValueError("the patch would lie behind the camera")
-    scenes = _scenes(under, box, placement, photo.row, (pixels.shape[0], pixels.shape[1]))
+    scenes = _scenes(ground, box, placement, photo.row, (pixels.shape[0], pixels.shape[1]))
     scene = scenes[0]
-    found = None if located is None else card  # with corners given by hand there is none to compare
-    laid = place(ideal, picture, scene, found, under)
+    compared_card = None if fit is None else card  # with corners given by hand there is none to compare
+    position = place(ideal, picture, scene, compared_card, ground)
     for other in scenes[1:]:  # of several placements, the nearest that shows its scene
-        if not laid.belongs and (now := place(ideal, picture, other, found, under)).belongs:
-            scene, laid = other, now
+        if not position.belongs and (candidate := place(ideal, picture, other, compared_card, ground)).belongs:
+            scene, position = other, candidate
     size = placement.size[0]
-    lens = None if located is None else located.surface.distorted
+    lens = None if fit is None else fit.surface.distorted
     view = photo_view(pixels, size) if kind == "photo" else scene_view(pixels, scene, placement.size, size, lens)
     whole = Box(0, 0, placement.size[1], placement.size[0])
     known_scene = placement.fixed and visible(scene, whole.corners)
     scene_pose = pose(view.frame() @ scene, whole) if known_scene else None
-    corners = from_corners(box.corners, seen(box.corners))
-    patch = rectify.rectified(shown, flat, box, rectify.natural_size(corners, box))
+    corners = from_corners(box.corners, to_pixels(box.corners))
+    patch = rectify.rectified(flat_picture, flat, box, rectify.natural_size(corners, box))
     looks = {arm: printed_as(texture, swatches, card) for arm, texture in expected.textures.items()}
-    inside = cells_inside(seen, box, (pixels.shape[0], pixels.shape[1]))
+    inside = cells_inside(to_pixels, box, (pixels.shape[0], pixels.shape[1]))
     evidence = Evidence(
         resemblance(patch, inside, looks, expected.arm, swatches is not None),
         None if swatches is None or card is None else purity(swatches, card),
-        laid if placement.fixed else None,
+        position if placement.fixed else None,
     )
-    gain = None if laid.cells is None else gains(laid.cells)
-    return PhotoMeasurement(photo, located, swatches, gain, pose(corners, box), scene_pose, view, patch, evidence)
+    gain = None if position.cells is None else gains(position.cells)
+    return PhotoMeasurement(photo, fit, swatches, gain, pose(corners, box), scene_pose, view, patch, evidence)
 
 
 def detected(pixels: NDArray[np.uint8], card: Card) -> Detected:
@@ -230,13 +236,13 @@ def detected(pixels: NDArray[np.uint8], card: Card) -> Detected:
     return Detected(detection)
 
 
-def _located(pixels: NDArray[np.uint8], card: Card, expected: Expected, known: Detected) -> Located:
+def _located(pixels: NDArray[np.uint8], card: Card, expected: Expected, detected_card: Detected) -> Located:
     """The card in the photograph. Raises ValueError with the tags that were detected."""
-    if known.located is not None and known.k1 is None:
-        return known.located
-    detection = detect(pixels, card) if known.detection is None else known.detection
+    if detected_card.located is not None and detected_card.k1 is None:
+        return detected_card.located
+    detection = detect(pixels, card) if detected_card.detection is None else detected_card.detection
     if len(detection.own) >= LEAST:
-        return locate(grey_of(pixels), card, detection.own, known.k1)
+        return locate(grey_of(pixels), card, detection.own, detected_card.k1)
     numbers = ", ".join(str(tag.number) for tag in card.tags)
     if detection.twice:
         raise ValueError(
@@ -245,8 +251,8 @@ def _located(pixels: NDArray[np.uint8], card: Card, expected: Expected, known: D
     if detection.others and (arm := expected.arm_of(detection.others)) is not None:
         raise ValueError(f"it shows the card of the arm {arm}, not of {expected.arm} (--arm {arm} scores it)")
     if detection.others and not detection.own:
-        others = ", ".join(map(str, detection.others[:4]))
-        raise ValueError(f"it shows another card: fiducials {others}, not {numbers}; is it the print of this run?")
+        foreign = ", ".join(map(str, detection.others[:4]))
+        raise ValueError(f"it shows another card: fiducials {foreign}, not {numbers}; is it the print of this run?")
     if len(detect(np.ascontiguousarray(pixels[:, ::-1]), card).own) >= LEAST:
         raise ValueError("it is mirrored: the card is there, seen in a mirror or printed as one")
     raise ValueError(
@@ -266,33 +272,33 @@ def _scenes(
         scene = homography @ from_corners(corners, box.corners)
         off = project(scene, [width / 2, height / 2]) - [size[1] / 2, size[0] / 2]
         candidates.append((float(np.hypot(*off)), scene))
-    return [scene for _, scene in sorted(candidates, key=lambda each: each[0])]
+    return [scene for _, scene in sorted(candidates, key=lambda candidate: candidate[0])]
 
 
-def record(measured: PhotoMeasurement) -> dict[str, Any]:
+def record(measurement: PhotoMeasurement) -> dict[str, Any]:
     """The geometry of a photograph for photos.json."""
-    located, scene = measured.fit, measured.scene
+    fit, scene = measurement.fit, measurement.scene
     return {
-        "photo": measured.photo.name,
-        "fiducials": [] if located is None else list(located.tags),
-        "residual_px": None if located is None else located.residual,
-        "worst_px": None if located is None else located.worst,
-        "uncertain_px": None if located is None else located.uncertain,
-        "k1": None if located is None else located.surface.k1,
-        "bend": None if located is None else located.surface.bend,
-        "flagged": located is not None and located.flagged,
-        "patch": dataclasses.asdict(measured.pose) | {"scale_unit": "px/texel" if located is None else "px/mm"},
+        "photo": measurement.photo.name,
+        "fiducials": [] if fit is None else list(fit.tags),
+        "residual_px": None if fit is None else fit.residual,
+        "worst_px": None if fit is None else fit.worst,
+        "uncertain_px": None if fit is None else fit.uncertain,
+        "k1": None if fit is None else fit.surface.k1,
+        "bend": None if fit is None else fit.surface.bend,
+        "flagged": fit is not None and fit.flagged,
+        "patch": dataclasses.asdict(measurement.pose) | {"scale_unit": "px/texel" if fit is None else "px/mm"},
         "scene": None
         if scene is None
         else {
             "degrees": scene.degrees,
-            "scale": magnified(scene, measured.view),
+            "scale": magnified(scene, measurement.view),
             "shift": [value / 2 for value in scene.centre],  # of the view's side
             "corners": scene.corners,
             "jitter": scene.jitter,
         },
-        "outside": measured.view.outside,
-        **measured.evidence.to_dict(),
+        "outside": measurement.view.outside,
+        **measurement.evidence.to_dict(),
     }
 
 

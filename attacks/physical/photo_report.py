@@ -37,7 +37,7 @@ COLUMNS_OF_CSV = (
 def write(
     folder: Path,
     content: dict[str, Any],
-    measured: tuple[Sequence[PhotoMeasurement], Sequence[PhotoMeasurement]],
+    measurements: tuple[Sequence[PhotoMeasurement], Sequence[PhotoMeasurement]],
     config: dict[str, Any],
     fit: ColourFit | None,
     stops: dict[str, float],
@@ -45,7 +45,7 @@ def write(
     """Write photos.json, photos.csv, rectified/, overview.png, colour.json (of a fit) and preset.yaml.
 
     Args:
-        measured: the photographs that are scored, and those that are left out.
+        measurements: the photographs that are scored, and those that are left out.
         config: of the run's manifest.json.
         stops: the exposure of each photograph with a chart, by its name.
     """
@@ -54,19 +54,19 @@ def write(
         shutil.rmtree(folder / "rectified")  # of photographs before these
     write_json(folder / "photos.json", content)
     write_rows(folder / "photos.csv", [csv_row(photo) for photo in (*content["photos"], *content["refused"])])
-    scored, refused = measured
-    for each in (*scored, *refused):
-        _save(folder / "rectified" / file_name(each.photo), each.patch)
+    scored_photos, refused_photos = measurements
+    for measurement in (*scored_photos, *refused_photos):
+        _save(folder / "rectified" / file_name(measurement.photo), measurement.patch)
     _save(
         folder / "overview.png",
-        overview([*scored, *refused][:SHOWN], [*content["photos"], *content["refused"]][:SHOWN]),
+        overview([*scored_photos, *refused_photos][:SHOWN], [*content["photos"], *content["refused"]][:SHOWN]),
     )
     colour = folder / "colour.json"
     if fit is None:
         colour.unlink(missing_ok=True)  # of photographs before these
     else:
         write_json(colour, fit.to_dict())
-    ranges = photo_report.ranges(scored, list(stops.values()) if len(stops) == len(scored) else [])
+    ranges = photo_report.ranges(scored_photos, list(stops.values()) if len(stops) == len(scored_photos) else [])
     write_text(folder / "preset.yaml", photo_report.content(config, ranges, None if fit is None else colour))
 
 
@@ -134,20 +134,20 @@ def _short(value: float | None) -> str:
     return "-" if value is None else f"{value:.2f}"
 
 
-def overview(measured: Sequence[PhotoMeasurement], photos: Sequence[dict[str, Any]]) -> NDArray[np.uint8]:
+def overview(measurements: Sequence[PhotoMeasurement], photos: Sequence[dict[str, Any]]) -> NDArray[np.uint8]:
     """For each photograph the view that was scored and the rectified patch, with the scores; the frame is red where
     the attack succeeded, and crossed out where the photograph is left out."""
-    columns = min(COLUMNS, len(measured))
+    columns = min(COLUMNS, len(measurements))
     width, height = 2 * SIDE + 14, SIDE + 2 * LINE + 10
-    sheet = Image.new("RGB", (columns * width, -(-len(measured) // columns) * height), "white")
+    sheet = Image.new("RGB", (columns * width, -(-len(measurements) // columns) * height), "white")
     draw, font = ImageDraw.Draw(sheet), ImageFont.load_default(LINE - 3)
-    for i, (each, photo) in enumerate(zip(measured, photos, strict=True)):
+    for i, (measurement, photo) in enumerate(zip(measurements, photos, strict=True)):
         x, y = i % columns * width + 4, i // columns * height + 4
         reason = photo.get("reason")
         colour = "#555555" if reason else "#c53030" if photo["success"] else "#2f855a"
         draw.rectangle((x - 2, y - 2, x + SIDE + 1, y + SIDE + 1), outline=colour, width=2)
-        sheet.paste(_fitted(to_bytes(each.view.pixels)), (x, y))
-        sheet.paste(_fitted(each.patch), (x + SIDE + 4, y))
+        sheet.paste(_fitted(to_bytes(measurement.view.pixels)), (x, y))
+        sheet.paste(_fitted(measurement.patch), (x + SIDE + 4, y))
         if reason:
             draw.line((x, y, x + SIDE, y + SIDE), colour, 3)
             draw.line((x, y + SIDE, x + SIDE, y), colour, 3)
@@ -181,14 +181,18 @@ POSES = ("affine", "perspective", "viewpoint", "crop")
 MOST = 0.499
 
 
-def ranges(measured: Sequence[PhotoMeasurement], stops: Sequence[float]) -> dict[str, dict[str, Any]]:
+def ranges(measurements: Sequence[PhotoMeasurement], stops: Sequence[float]) -> dict[str, dict[str, Any]]:
     """Stages with the measured ranges, from the smallest value to the largest; {} if no scene was located.
 
     Args:
         stops: the exposure of each photograph, relative to the run's picture or to the median photograph; () if it is
             unknown.
     """
-    scenes = [(each.scene, magnified(each.scene, each.view)) for each in measured if each.scene is not None]
+    scenes = [
+        (measurement.scene, magnified(measurement.scene, measurement.view))
+        for measurement in measurements
+        if measurement.scene is not None
+    ]
     if not scenes:
         return {}
     poses = [pose for pose, _ in scenes]
@@ -207,23 +211,23 @@ def ranges(measured: Sequence[PhotoMeasurement], stops: Sequence[float]) -> dict
 
 def _unwound(degrees: Sequence[float]) -> list[float]:
     """Angles that lie nearest to their mean direction: 170 and -170 become 170 and 190."""
-    turns = [math.radians(each) for each in degrees]
+    turns = [math.radians(angle) for angle in degrees]
     mean = math.degrees(math.atan2(sum(map(math.sin, turns)), sum(map(math.cos, turns))))
-    return [mean + (each - mean + 180) % 360 - 180 for each in degrees]
+    return [mean + (angle - mean + 180) % 360 - 180 for angle in degrees]
 
 
 def _span(values: Sequence[float]) -> list[float]:
     return [round(min(values), 4), round(max(values), 4)]
 
 
-def staged(own: dict[str, Any], measured: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def staged(stages: dict[str, Any], measured_stages: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The run's stages with the measured ones in place of theirs: the pose first, then all others in their order."""
-    names = (*POSES, *measured)
-    others = {name: value for name, value in own.items() if re.sub(r"\d+$", "", name) not in names}
-    return {**measured, **others} if measured else dict(own)
+    names = (*POSES, *measured_stages)
+    remaining_stages = {name: value for name, value in stages.items() if re.sub(r"\d+$", "", name) not in names}
+    return {**measured_stages, **remaining_stages} if measured_stages else dict(stages)
 
 
-def content(config: dict[str, Any], measured: dict[str, dict[str, Any]], colour: Path | None) -> str:
+def content(config: dict[str, Any], stages: dict[str, dict[str, Any]], colour: Path | None) -> str:
     """The preset as YAML, with the run's whole configuration, so that it needs no other file.
 
     Args:
@@ -232,14 +236,14 @@ def content(config: dict[str, Any], measured: dict[str, dict[str, Any]], colour:
     """
     config = json.loads(json.dumps(config))  # YAML writes a node that occurs twice as an alias
     groups = {key: value for key, value in config.items() if isinstance(value, dict) and "name" in value}
-    named = {key: str(value["name"]) for key, value in groups.items()} | {"transforms": "identity"}
+    names = {key: str(value["name"]) for key, value in groups.items()} | {"transforms": "identity"}
     # The checks by their name alone: values would win over `sanity=none` on the command line.
     body: dict[str, Any] = {key: value for key, value in config.items() if key not in ("show", "sanity")}
-    body["transforms"] |= {"name": "measured", "stages": staged(body["transforms"]["stages"], measured)}
+    body["transforms"] |= {"name": "measured", "stages": staged(body["transforms"]["stages"], stages)}
     if colour is not None:
         body |= _printed(body, str(colour.resolve()))
-        named["printer"] = body["printer"]["name"]
-    defaults = [f"override /{key}: {name}" for key, name in named.items()]
+        names["printer"] = body["printer"]["name"]
+    defaults = [f"override /{key}: {name}" for key, name in names.items()]
     lines = [
         "# @package _global_",
         "# A run once more, with the printer and the camera as measured in photographs of its first patch.",
@@ -257,9 +261,9 @@ def _printed(body: dict[str, Any], colour: str) -> dict[str, Any]:
     printer = dict(body.get("printer") or {"name": "none"})
     if printer["name"] in ("none", "generic", "family"):
         printer = {"stages": printer.get("stages", {}), "name": "measured"}
-    changed: dict[str, Any] = {"printer": {**printer, "intent": "relative", "colour": colour}}
+    groups: dict[str, Any] = {"printer": {**printer, "intent": "relative", "colour": colour}}
     if not isinstance(body["perturbation"].get("gamut"), list | None):
-        changed["perturbation"] = {**body["perturbation"], "gamut": None}
+        groups["perturbation"] = {**body["perturbation"], "gamut": None}
     if body.get("penalty", {}).get("name") == "nps":
-        changed["penalty"] = {**body["penalty"], "palette": colour}
-    return changed
+        groups["penalty"] = {**body["penalty"], "palette": colour}
+    return groups

@@ -28,19 +28,19 @@ class Photo:
     row: int
 
 
-def listed(folder: Path, pictures: Sequence[str], chosen: str | None = None) -> tuple[list[Photo], list[str]]:
+def listed(folder: Path, pictures: Sequence[str], picture: str | None = None) -> tuple[list[Photo], list[str]]:
     """The photographs of a folder, in order of their names, and notes on files that are left out.
 
-    A photograph shows `chosen`, if given; else the picture whose name its own begins with, as in `street--03.jpg`, or
+    A photograph shows `picture`, if given; else the picture whose name its own begins with, as in `street--03.jpg`, or
     whose name its subfolder has; else the run's only picture.
 
     Raises:
-        FileNotFoundError, ValueError: no such folder, no picture named `chosen`, or no photograph of any.
+        FileNotFoundError, ValueError: no such folder, no picture named `picture`, or no photograph of any.
     """
     if not folder.is_dir():
         raise FileNotFoundError(f"photographs: `{folder}` is no folder (paths are relative to {Path.cwd()})")
-    if chosen is not None and chosen not in pictures:
-        raise ValueError(f"`--picture` must be one of the run's pictures ({_first_few(pictures)}); got {chosen!r}")
+    if picture is not None and picture not in pictures:
+        raise ValueError(f"`--picture` must be one of the run's pictures ({_first_few(pictures)}); got {picture!r}")
     photos, notes = [], []
     for path in sorted(_files(folder, pictures)):
         name = printable(path.relative_to(folder).as_posix())
@@ -48,20 +48,20 @@ def listed(folder: Path, pictures: Sequence[str], chosen: str | None = None) -> 
             notes.append(f"{name}: left out, {path.suffix} is not read; save it as JPEG or PNG")
         if path.suffix.lower() not in SUFFIXES:
             continue
-        shown = chosen or _shown(path, folder, pictures)
-        if shown is None:
+        name_of_picture = picture or _shown(path, folder, pictures)
+        if name_of_picture is None:
             notes.append(f"{name}: left out, the picture that it shows is unknown; name it PICTURE{PART}{path.name}")
         else:
-            photos.append(Photo(path, name, list(pictures).index(shown)))
+            photos.append(Photo(path, name, list(pictures).index(name_of_picture)))
     if not photos:
-        more = f"; {notes[0]}" if notes else ""
-        raise ValueError(f"photographs: `{folder}` holds none of the run's pictures ({_first_few(pictures)}){more}")
+        reason = f"; {notes[0]}" if notes else ""
+        raise ValueError(f"photographs: `{folder}` holds none of the run's pictures ({_first_few(pictures)}){reason}")
     return photos, notes
 
 
 def _files(folder: Path, pictures: Sequence[str]) -> list[Path]:
     folders = [folder, *(folder / name for name in pictures if (folder / name).is_dir())]
-    return [path for each in folders for path in each.glob("[!.]*") if path.is_file()]
+    return [path for subfolder in folders for path in subfolder.glob("[!.]*") if path.is_file()]
 
 
 def _shown(path: Path, folder: Path, pictures: Sequence[str]) -> str | None:
@@ -103,8 +103,8 @@ def quads(text: str, photos: Sequence[Photo]) -> dict[str, NDArray[np.float64]]:
     content = parse_json(Path(text).read_bytes(), f"`--quad`: `{text}`")
     names = {photo.name for photo in photos}
     if not isinstance(content, dict) or not set(content) <= names:
-        unknown = f"; {sorted(set(content) - names)[0]!r} is no photograph" if isinstance(content, dict) else ""
-        raise ValueError(f'`--quad`: `{text}` must be {{"photograph.jpg": [[x, y], ...], ...}}{unknown}')
+        reason = f"; {sorted(set(content) - names)[0]!r} is no photograph" if isinstance(content, dict) else ""
+        raise ValueError(f'`--quad`: `{text}` must be {{"photograph.jpg": [[x, y], ...], ...}}{reason}')
     return {name: quad_of(value, f"--quad: {name}") for name, value in content.items()}
 
 

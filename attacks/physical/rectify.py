@@ -69,17 +69,17 @@ def fit(card: Card, tags: Mapping[int, Floats]) -> Fit:
         ValueError: fewer than two tags, or tags that do not fit each other.
     """
     places = {tag.number: np.array(tag.box.corners) for tag in card.tags}
-    known = {number: corners for number, corners in tags.items() if number in places}
-    if len(known) < LEAST:
-        seen = ", ".join(map(str, known)) or "none"
-        raise ValueError(f"`tags` must be at least {LEAST} of the card's; found {seen}")
-    best = _least_squares(places, known)
-    if relative_error(best, known) > OFF and len(known) > LEAST:
-        fewer = [_least_squares(places, {n: c for n, c in known.items() if n != number}) for number in known]
-        best = min(fewer, key=lambda each: each.worst)
-    if not relative_error(best, known) <= OFF:
+    card_tags = {number: corners for number, corners in tags.items() if number in places}
+    if len(card_tags) < LEAST:
+        numbers = ", ".join(map(str, card_tags)) or "none"
+        raise ValueError(f"`tags` must be at least {LEAST} of the card's; found {numbers}")
+    best = _least_squares(places, card_tags)
+    if relative_error(best, card_tags) > OFF and len(card_tags) > LEAST:
+        fits = [_least_squares(places, {n: c for n, c in card_tags.items() if n != number}) for number in card_tags]
+        best = min(fits, key=lambda candidate: candidate.worst)
+    if not relative_error(best, card_tags) <= OFF:
         raise ValueError(
-            f"`tags` {', '.join(map(str, known))} do not lie as on the card: {best.worst:.1f} px off (is it bent, or "
+            f"`tags` {', '.join(map(str, card_tags))} do not lie as on the card: {best.worst:.1f} px off (is it bent, or "
             "are there two cards?)"
         )
     return best
@@ -88,12 +88,12 @@ def fit(card: Card, tags: Mapping[int, Floats]) -> Fit:
 def _least_squares(places: Mapping[int, Floats], tags: Mapping[int, Floats]) -> Fit:
     numbers = tuple(sorted(tags))
     source = np.concatenate([places[number] for number in numbers])
-    seen = np.concatenate([tags[number] for number in numbers])
-    matrix, _ = extra("cv2").findHomography(source, seen, 0)
+    target = np.concatenate([tags[number] for number in numbers])
+    matrix, _ = extra("cv2").findHomography(source, target, 0)
     if matrix is None or not np.isfinite(matrix).all():
         return Fit(np.eye(3), numbers, math.inf, math.inf)
     homography = np.asarray(matrix, np.float64)
-    errors = np.linalg.norm(project(homography, source) - seen, axis=1)
+    errors = np.linalg.norm(project(homography, source) - target, axis=1)
     if not visible(homography, source):
         return Fit(homography, numbers, math.inf, math.inf)
     return Fit(homography, numbers, float(np.sqrt((errors**2).mean())), float(errors.max()))
@@ -108,8 +108,8 @@ def relative_error(card_fit: Fit, tags: Mapping[int, Floats]) -> float:
 def project(homography: Floats, points: Any) -> Floats:
     """Points (...,2) through a homography."""
     points = np.asarray(points, np.float64)
-    mapped = points @ homography[:, :2].T + homography[:, 2]
-    return np.asarray(mapped[..., :2] / mapped[..., 2:])
+    images = points @ homography[:, :2].T + homography[:, 2]
+    return np.asarray(images[..., :2] / images[..., 2:])
 
 
 def visible(homography: Floats, points: Any) -> bool:
@@ -135,23 +135,23 @@ def pose(homography: Floats, box: Box) -> Pose:
     """The pose of a rectangle that the homography maps into the photograph."""
     half = np.array([box.width, box.height]) / min(box.width, box.height)
     square = half * [[-1, -1], [1, -1], [1, 1], [-1, 1]]
-    seen = project(homography, np.array(box.corners))
-    turn, _ = similarity(square, seen)
-    moved = (seen - seen.mean(0)) @ np.linalg.inv(turn).T - square
+    corners = project(homography, np.array(box.corners))
+    turn, _ = similarity(square, corners)
+    shifts = (corners - corners.mean(0)) @ np.linalg.inv(turn).T - square
     unit = min(box.width, box.height) / 2
     return Pose(
         scale=float(np.sqrt(np.linalg.det(turn))) / unit,
         degrees=math.degrees(math.atan2(turn[1, 0], turn[0, 0])),
-        centre=(float(seen[:, 0].mean()), float(seen[:, 1].mean())),
-        corners=tuple((float(x), float(y)) for x, y in moved),
+        centre=(float(corners[:, 0].mean()), float(corners[:, 1].mean())),
+        corners=tuple((float(x), float(y)) for x, y in shifts),
     )
 
 
 def similarity(source: Floats, target: Floats) -> tuple[Floats, Floats]:
     """The similarity that maps points closest to others, least squares: rotation and scale (2,2), and shift."""
     a, b = source - source.mean(0), target - target.mean(0)
-    along, across = (a * b).sum(), (a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0]).sum()
-    turn = np.array([[along, -across], [across, along]]) / (a**2).sum()
+    dot, cross = (a * b).sum(), (a[:, 0] * b[:, 1] - a[:, 1] * b[:, 0]).sum()
+    turn = np.array([[dot, -cross], [cross, dot]]) / (a**2).sum()
     return turn, target.mean(0) - turn @ source.mean(0)
 
 
@@ -164,10 +164,10 @@ def rectified(photo: NDArray[np.uint8], homography: Floats, box: Box, size: tupl
     step = np.diag([box.width / (width * fine), box.height / (height * fine), 1.0])
     # A pixel's centre is a whole number in both pictures; the box begins at the edge of its first pixel.
     step[:2, 2] = [box.x + step[0, 0] / 2, box.y + step[1, 1] / 2]
-    shown = cv2.warpPerspective(
+    pixels = cv2.warpPerspective(
         photo, homography @ step, (width * fine, height * fine), flags=cv2.INTER_LINEAR | cv2.WARP_INVERSE_MAP
     )
-    return np.asarray(cv2.resize(shown, (width, height), interpolation=cv2.INTER_AREA) if fine > 1 else shown)
+    return np.asarray(cv2.resize(pixels, (width, height), interpolation=cv2.INTER_AREA) if fine > 1 else pixels)
 
 
 def natural_size(homography: Floats, box: Box) -> tuple[int, int]:
@@ -185,8 +185,8 @@ def quad_of(values: Sequence[Any], name: str) -> Floats:
     if not (np.abs(corners) <= FARTHEST).all():
         raise ValueError(f"`{name}` must be four corners in pixels of a photograph; got {values!r:.120}")
     sides = np.roll(corners, -1, 0) - corners
-    after = np.roll(sides, -1, 0)
-    turns = sides[:, 0] * after[:, 1] - sides[:, 1] * after[:, 0]
+    following_sides = np.roll(sides, -1, 0)
+    turns = sides[:, 0] * following_sides[:, 1] - sides[:, 1] * following_sides[:, 0]
     if not (turns > 1e-6 * np.abs(sides).max() ** 2).all():
         raise ValueError(
             f"`{name}` must be four corners, upper left first, clockwise, of a convex shape; got {values}"
@@ -213,8 +213,8 @@ def aligned(grey: NDArray[np.uint8], card: Card, homography: Floats, tags: Itera
     swatches are fitted to the edges in the photograph."""
     edges = card_edges(card, tags)
     # Crop to the part of the photograph that shows the card.
-    shown = project(homography, Box(0, 0, card.width, card.height).corners)
-    light, corner = crop(grey, shown)
+    outline = project(homography, Box(0, 0, card.width, card.height).corners)
+    light, corner = crop(grey, outline)
     shift = np.array([[1.0, 0, -corner[0]], [0, 1, -corner[1]], [0, 0, 1]])
     current = shift @ homography
     for _ in range(ROUNDS):
@@ -225,42 +225,42 @@ def aligned(grey: NDArray[np.uint8], card: Card, homography: Floats, tags: Itera
     return np.asarray(np.linalg.inv(shift) @ current)
 
 
-def crop(grey: NDArray[np.uint8], shown: Floats) -> tuple[NDArray[np.float32], Floats]:
+def crop(grey: NDArray[np.uint8], points: Floats) -> tuple[NDArray[np.float32], Floats]:
     """The linear light of the part of a photograph round points (n,2), and its upper left pixel (x, y)."""
     limit = np.array(grey.shape[::-1])
-    (left, top), (right, low) = (np.clip(v, 0, limit).astype(int) for v in (shown.min(0), shown.max(0) + 1))
+    (left, top), (right, low) = (np.clip(v, 0, limit).astype(int) for v in (points.min(0), points.max(0) + 1))
     return LIGHT[grey[top:low, left:right]], np.array([left, top], np.float64)
 
 
 def edge_lines(
-    light: NDArray[np.float32], card: Card, edges: Floats, seen: Callable[[Any], Floats]
+    light: NDArray[np.float32], card: Card, edges: Floats, to_pixels: Callable[[Any], Floats]
 ) -> tuple[Floats, Floats]:
     """The lines (a, b, c) through the edges of the card, in pixels of `light`, and the points of the card in mm that
     lie on them: (n,2) and (n,3), `POINTS` of each edge that is inside and has contrast.
 
     Args:
         edges: (E,2,2), see `card_edges`.
-        seen: about from mm of the card to pixels of `light`.
+        to_pixels: about from mm of the card to pixels of `light`.
     """
     module = card.tags[0].box.width / MODULES
-    inside, found = [], []
+    inside, results = [], []
     for start, end in edges:
         outward = np.array([end[1] - start[1], start[0] - end[0]]) / np.hypot(*(end - start))
-        a, b, far, near = seen([start, end, (start + end) / 2 + module * outward, (start + end) / 2])
+        a, b, far, near = to_pixels([start, end, (start + end) / 2 + module * outward, (start + end) / 2])
         reach = max(2.0, REACH * float(np.linalg.norm(far - near)))
         if min(*a, *b) < reach or (np.maximum(a, b) > np.array(light.shape[::-1]) - 1 - reach).any():
             continue
         inside.append((start, end, a, b, reach))
-        found.append(edge_line(light, a, b, reach))
-    least = FAINTEST * float(np.quantile([contrast for _, contrast in found] or [0.0], 0.75))
+        results.append(edge_line(light, a, b, reach))
+    faintest = FAINTEST * float(np.quantile([contrast for _, contrast in results] or [0.0], 0.75))
     places, lines = [], []
-    for (start, end, a, b, reach), (line, contrast) in zip(inside, found, strict=True):
-        if contrast < least:
+    for (start, end, a, b, reach), (line, contrast) in zip(inside, results, strict=True):
+        if contrast < faintest:
             far, wide = edge_line(light, a, b, FURTHER * reach)  # several edges may lie in so wide a range
             a, b = (point - (far[:2] @ point + far[2]) * far[:2] for point in (a, b))
             line, near = edge_line(light, a, b, reach)
             contrast = min(wide, near)
-        if contrast >= least:
+        if contrast >= faintest:
             places += [start + share * (end - start) for share in POINTS]
             lines += [line] * len(POINTS)
     return np.reshape(places, (-1, 2)), np.reshape(lines, (-1, 3))
@@ -278,8 +278,8 @@ def _edges(card: Card, tags: set[int]) -> Iterable[tuple[Sequence[float], Sequen
             yield from _sides(tag.box)
     for swatch in card.chart:
         if LIGHT[list(swatch.colour)] @ np.array([0.2126, 0.7152, 0.0722]) < BRIGHTEST:
-            beside = card.patch.y <= swatch.box.y <= card.patch.y + card.patch.height
-            yield from _sides(swatch.box)[int(beside) :: 2]  # the sides that face the patch and the paper's edge
+            vertical = card.patch.y <= swatch.box.y <= card.patch.y + card.patch.height
+            yield from _sides(swatch.box)[int(vertical) :: 2]  # the sides that face the patch and the paper's edge
 
 
 def _sides(box: Box) -> list[tuple[Sequence[float], Sequence[float]]]:
@@ -295,11 +295,11 @@ def _moved(homography: Floats, places: Floats, lines: Floats) -> Floats:
     x = np.c_[(places - middle) / size, np.ones(len(places))]
     for _ in range(6):
         w = x @ current[2]
-        seen = (x @ current[:2].T) / w[:, None]
-        off = (seen * lines[:, :2]).sum(1) + lines[:, 2]
+        images = (x @ current[:2].T) / w[:, None]
+        off = (images * lines[:, :2]).sum(1) + lines[:, 2]
         trust = 1 / (1 + (off / SOFT) ** 2)
         slope = np.concatenate(
-            [lines[:, :1] * x, lines[:, 1:2] * x, -(seen * lines[:, :2]).sum(1)[:, None] * x[:, :2]], axis=1
+            [lines[:, :1] * x, lines[:, 1:2] * x, -(images * lines[:, :2]).sum(1)[:, None] * x[:, :2]], axis=1
         )
         slope /= w[:, None]
         step = np.linalg.lstsq(slope * trust[:, None] ** 0.5, -off * trust**0.5, rcond=None)[0]

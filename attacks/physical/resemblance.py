@@ -51,7 +51,7 @@ class Resemblance:
 
 def correlation(a: Floats, b: Floats) -> float:
     """The normalised correlation of the cells (n,3) of two pictures, without the mean of each channel."""
-    a, b = (each - each.mean(0) for each in (a, b))
+    a, b = (cells - cells.mean(0) for cells in (a, b))
     return float((a * b).sum() / (math.sqrt(float((a**2).sum() * (b**2).sum())) + EPSILON * a.size))
 
 
@@ -60,7 +60,7 @@ def printed_as(texture: NDArray[np.float32], swatches: Swatches | None, card: Ca
     chart of the same photograph."""
     light = LIGHT[np.rint(texture).astype(np.uint8)].astype(np.float64)
     count = 0 if swatches is None else int(swatches.trusted.sum(0).min())
-    degrees = [degree for degree, least in LEAST.items() if count >= least]
+    degrees = [degree for degree, minimum in LEAST.items() if count >= minimum]
     if degrees and swatches is not None and card is not None:
         coefficients = solved(nominal(card), swatches, degrees[-1])
         light = (terms(light.reshape(-1, 3), degrees[-1]) @ coefficients.T).reshape(light.shape)
@@ -70,22 +70,22 @@ def printed_as(texture: NDArray[np.float32], swatches: Swatches | None, card: Ca
 def _coarse(light: NDArray[Any]) -> Floats:
     """Light (h,w,3) on the grid, encoded."""
     cv2 = extra("cv2")
-    how = cv2.INTER_AREA if min(light.shape[:2]) >= GRID else cv2.INTER_LINEAR
-    shown = cv2.resize(np.asarray(light, np.float32), (GRID, GRID), interpolation=how)
-    return np.asarray(np.clip(shown, 0, 1), np.float64) ** (1 / 2.2)
+    kernel = cv2.INTER_AREA if min(light.shape[:2]) >= GRID else cv2.INTER_LINEAR
+    grid = cv2.resize(np.asarray(light, np.float32), (GRID, GRID), interpolation=kernel)
+    return np.asarray(np.clip(grid, 0, 1), np.float64) ** (1 / 2.2)
 
 
-def cells_inside(seen: Callable[[Any], Floats], box: Box, size: tuple[int, int]) -> NDArray[np.bool_]:
-    """Which cells of the grid over a box lie in a photograph of `size` (height, width), (GRID,GRID); `seen` maps the
+def cells_inside(to_pixels: Callable[[Any], Floats], box: Box, size: tuple[int, int]) -> NDArray[np.bool_]:
+    """Which cells of the grid over a box lie in a photograph of `size` (height, width), (GRID,GRID); `to_pixels` maps the
     box to its pixels."""
     at = (np.arange(GRID) + 0.5) / GRID
     x, y = np.meshgrid(box.x + at * box.width, box.y + at * box.height)
-    points = seen(np.stack([x, y], -1))
+    points = to_pixels(np.stack([x, y], -1))
     return np.asarray(((points >= 0) & (points <= [size[1] - 1, size[0] - 1])).all(-1))
 
 
 def resemblance(
-    patch: NDArray[np.uint8], inside: NDArray[np.bool_], looks: Mapping[str, Floats], arm: str, charted: bool
+    patch: NDArray[np.uint8], inside: NDArray[np.bool_], looks: Mapping[str, Floats], arm: str, with_chart: bool
 ) -> Resemblance:
     """Compare a rectified patch with what was printed.
 
@@ -93,29 +93,29 @@ def resemblance(
         inside: see `cells_inside`.
         looks: of each arm of the run, see `printed_as`.
         arm: that which the photograph should show.
-        charted: whether `looks` were fitted to a chart; else each is fitted to the patch itself.
+        with_chart: whether `looks` were fitted to a chart; else each is fitted to the patch itself.
     """
     windows = _windows(inside).all((2, 3))
     if not windows.any():
         return Resemblance(0.0, "", 0.0, 0.0, 1.0)
-    seen = _coarse(LIGHT[patch])
-    if not charted:
-        looks = {name: _fitted(look, seen, inside) for name, look in looks.items()}
-    own = looks[arm]
-    others = {f"the patch of the arm {name}": look for name, look in looks.items() if name != arm}
+    photo = _coarse(LIGHT[patch])
+    if not with_chart:
+        looks = {name: _fitted(look, photo, inside) for name, look in looks.items()}
+    reference = looks[arm]
+    rivals = {f"the patch of the arm {name}": look for name, look in looks.items() if name != arm}
     for i in range(1, 8):
         words = ("mirrored" if i > 3 else "", f"turned {TURNS[i % 4]}" if i % 4 else "")
-        turned = np.rot90(own[:, ::-1] if i > 3 else own, -(i % 4))
-        others[f"its patch {' and '.join(filter(None, words))}"] = turned
-    values = {name: _likeness(seen, look, inside) for name, look in ({"": own} | others).items()}
+        rotation = np.rot90(reference[:, ::-1] if i > 3 else reference, -(i % 4))
+        rivals[f"its patch {' and '.join(filter(None, words))}"] = rotation
+    values = {name: _likeness(photo, look, inside) for name, look in ({"": reference} | rivals).items()}
     best = max(values, key=lambda name: values[name])
     better = best if values[best] >= CORRELATION else ""
-    seen_here, own_here = _windows(seen), _windows(own)
-    hidden, off = windows & _changed(seen_here, own_here), seen_here - own_here
-    glare = hidden & (seen_here.mean((2, 3, 4)) > LIGHTEST) & (off.mean((2, 3, 4)) > 0)
+    photo_windows, referencewindows = _windows(photo), _windows(reference)
+    hidden_cells, off = windows & _changed(photo_windows, referencewindows), photo_windows - referencewindows
+    glare = hidden_cells & (photo_windows.mean((2, 3, 4)) > LIGHTEST) & (off.mean((2, 3, 4)) > 0)
     count = int(windows.sum())
     return Resemblance(
-        values[""], better, float(hidden.sum()) / count, float(glare.sum()) / count, float(1 - inside.mean())
+        values[""], better, float(hidden_cells.sum()) / count, float(glare.sum()) / count, float(1 - inside.mean())
     )
 
 
@@ -123,25 +123,25 @@ def _windows(cells: NDArray[Any]) -> NDArray[Any]:
     return np.lib.stride_tricks.sliding_window_view(cells, (WINDOW, WINDOW), (0, 1))
 
 
-def _fitted(look: Floats, seen: Floats, inside: NDArray[np.bool_]) -> Floats:
-    ones = np.ones((GRID, GRID, 1))
-    rows = np.concatenate([ones, look], 2)
-    return np.asarray(rows @ np.linalg.lstsq(rows[inside], seen[inside], rcond=None)[0])
+def _fitted(look: Floats, photo: Floats, inside: NDArray[np.bool_]) -> Floats:
+    constant = np.ones((GRID, GRID, 1))
+    rows = np.concatenate([constant, look], 2)
+    return np.asarray(rows @ np.linalg.lstsq(rows[inside], photo[inside], rcond=None)[0])
 
 
-def _likeness(seen: Floats, look: Floats, inside: NDArray[np.bool_]) -> float:
+def _likeness(photo: Floats, look: Floats, inside: NDArray[np.bool_]) -> float:
     """The correlation of the places of a patch but those that differ most: glare would outweigh all others."""
-    off = extra("cv2").blur(np.abs(seen - look).mean(2), (WINDOW, WINDOW))
-    kept = inside & (off <= np.quantile(off[inside], 1 - HIDDEN))
-    return correlation(seen[kept], look[kept])
+    off = extra("cv2").blur(np.abs(photo - look).mean(2), (WINDOW, WINDOW))
+    use = inside & (off <= np.quantile(off[inside], 1 - HIDDEN))
+    return correlation(photo[use], look[use])
 
 
-def _changed(seen: Floats, own: Floats) -> NDArray[np.bool_]:
+def _changed(photo: Floats, reference: Floats) -> NDArray[np.bool_]:
     """Which windows show something else than the print."""
-    a, b = (each - each.mean((3, 4), keepdims=True) for each in (seen, own))
-    both, first, second = ((x * y).mean((2, 3, 4)) for x, y in ((a, b), (a, a), (b, b)))
-    alike = np.where(second > VARIES**2, both / np.sqrt(first * second + 1e-12), 1.0)
-    different = np.abs(seen - own).mean((2, 3, 4)) > DIFFERENT
+    a, b = (windows - windows.mean((3, 4), keepdims=True) for windows in (photo, reference))
+    product, first, second = ((x * y).mean((2, 3, 4)) for x, y in ((a, b), (a, a), (b, b)))
+    alike = np.where(second > VARIES**2, product / np.sqrt(first * second + 1e-12), 1.0)
+    different = np.abs(photo - reference).mean((2, 3, 4)) > DIFFERENT
     return np.asarray(different | (alike < np.where(first < FLAT * second, STRUCTURE, UNLIKE)))
 
 
@@ -160,18 +160,18 @@ def purity(swatches: Swatches, card: Card) -> float | None:
         use = swatches.trusted[:, channel] & (swatches.light[:, channel] > LIGHT[8]) & (colours[:, channel] > 0.4)
         if use.sum() < ENOUGH:
             return None
-        own = np.zeros((len(colours), 12))
-        own[:, channel] = 1 - np.delete(colours, channel, 1).mean(1)
+        features = np.zeros((len(colours), 12))
+        features[:, channel] = 1 - np.delete(colours, channel, 1).mean(1)
         for level in (0, 1):  # a level may be saturated in all swatches
             is_it = np.isclose(colours[:, channel], (128 / 255, 1.0)[level], atol=0.01)
-            own[:, 3 + 2 * channel + level] = is_it
-        own[:, 9:11] = middles
-        known = own[:, 3 + 2 * channel : 5 + 2 * channel].any(1)
-        rows.append(own[use & known])
-        values.append(np.log(swatches.light[use & known, channel]))
-    design, wanted = np.concatenate(rows), np.concatenate(values)
-    weight = np.ones(len(wanted))
+            features[:, 3 + 2 * channel + level] = is_it
+        features[:, 9:11] = middles
+        with_level = features[:, 3 + 2 * channel : 5 + 2 * channel].any(1)
+        rows.append(features[use & with_level])
+        values.append(np.log(swatches.light[use & with_level, channel]))
+    design, target = np.concatenate(rows), np.concatenate(values)
+    weight = np.ones(len(target))
     for _ in range(8):  # least absolute deviations: a covered swatch does not count
-        found = np.linalg.lstsq(design * weight[:, None], wanted * weight, rcond=None)[0]
-        weight = 1 / np.sqrt(np.abs(wanted - design @ found) + 0.02)
-    return math.exp(float(found[:3].mean()))
+        solution = np.linalg.lstsq(design * weight[:, None], target * weight, rcond=None)[0]
+        weight = 1 / np.sqrt(np.abs(target - design @ solution) + 0.02)
+    return math.exp(float(solution[:3].mean()))

@@ -74,7 +74,7 @@ class Found:
             (larger > LARGER, f"{self.larger:.3f} times as large, at most {LARGER} or its inverse"),
             (self.away > AWAY, f"{self.away:.1%} of its side away from its place, at most {AWAY:.0%}"),
         ]
-        return next((reason for broken, reason in rules if broken), None)
+        return next((reason for fails, reason in rules if fails), None)
 
 
 def find(
@@ -85,40 +85,42 @@ def find(
     cv2 = extra("cv2")
     height, width = picture.shape[:2]
     margins = (share * max(height, width) for share in ROUND)
-    boxes = (Box(-each, -each, width + 2 * each, height + 2 * each) for each in margins)
-    round_it = next((box for box in boxes if visible(scene, box.corners)), None)
-    if round_it is None:
+    boxes = (Box(-border, -border, width + 2 * border, height + 2 * border) for border in margins)
+    frame = next((box for box in boxes if visible(scene, box.corners)), None)
+    if frame is None:
         return None
-    margin = -round_it.x
+    margin = -frame.x
     scale = min(LARGER_BY, SIDE / max(height, width))
-    size = round(scale * round_it.height), round(scale * round_it.width)
-    flat = rectified(photo, scene, round_it, size)
+    size = round(scale * frame.height), round(scale * frame.width)
+    flat = rectified(photo, scene, frame, size)
     corners = np.array(Box(0, 0, card.width, card.height).corners, np.float64)
-    under = (project(np.linalg.inv(scene) @ homography, corners) + margin) * scale
-    free = cv2.fillConvexPoly(np.full(size, 255, np.uint8), np.rint(under).astype(np.int32), 0)
-    how = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
-    large = cv2.resize(picture, (round(scale * width), round(scale * height)), interpolation=how)
+    outline = (project(np.linalg.inv(scene) @ homography, corners) + margin) * scale
+    free = cv2.fillConvexPoly(np.full(size, 255, np.uint8), np.rint(outline).astype(np.int32), 0)
+    kernel = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
+    large = cv2.resize(picture, (round(scale * width), round(scale * height)), interpolation=kernel)
     pairs = np.concatenate([_matched(large, flat, free), _blocks(large, flat, free, round(scale * margin))])
     if len(pairs) < MATCHES:
         return None
-    known, seen = pairs[:, 0] / scale, pairs[:, 1] / scale - margin
-    moved, agree = cv2.findHomography(known, seen, cv2.USAC_MAGSAC, OFF / scale, maxIters=5000, confidence=0.999)
-    if moved is None or agree.sum() < MATCHES:
+    picture_points, photo_points = pairs[:, 0] / scale, pairs[:, 1] / scale - margin
+    correction, agree = cv2.findHomography(
+        picture_points, photo_points, cv2.USAC_MAGSAC, OFF / scale, maxIters=5000, confidence=0.999
+    )
+    if correction is None or agree.sum() < MATCHES:
         return None
     # In mm of the card: from where the card says that the scene is, to where it is.
-    shift = np.linalg.inv(homography) @ scene @ moved @ np.linalg.inv(scene) @ homography
+    shift = np.linalg.inv(homography) @ scene @ correction @ np.linalg.inv(scene) @ homography
     if not visible(shift, card.patch.corners):
         return None
-    return Found(int(agree.sum()), scene @ moved, *_lies(shift, card.patch))
+    return Found(int(agree.sum()), scene @ correction, *_lies(shift, card.patch))
 
 
-def _matched(known: NDArray[np.uint8], seen: NDArray[np.uint8], free: NDArray[np.uint8]) -> Floats:
+def _matched(picture: NDArray[np.uint8], photo: NDArray[np.uint8], free: NDArray[np.uint8]) -> Floats:
     """The pixels (n,2,2) of the features that a picture and a photograph share; of those of the photograph only where
     it is `free`. Each has one match."""
     cv2 = extra("cv2")
     sift = cv2.SIFT_create(nfeatures=FEATURES, contrastThreshold=CONTRAST)
     points: list[Any] = []
-    for pixels, mask in ((known, None), (seen, free)):
+    for pixels, mask in ((picture, None), (photo, free)):
         points.append(sift.detectAndCompute(cv2.cvtColor(pixels, cv2.COLOR_RGB2GRAY), mask))
     (ours, first), (theirs, second) = points
     best: dict[int, Any] = {}
@@ -131,20 +133,20 @@ def _matched(known: NDArray[np.uint8], seen: NDArray[np.uint8], free: NDArray[np
     return np.array(shared, np.float64).reshape(-1, 2, 2)
 
 
-def _blocks(known: NDArray[np.uint8], seen: NDArray[np.uint8], free: NDArray[np.uint8], margin: int) -> Floats:
+def _blocks(picture: NDArray[np.uint8], photo: NDArray[np.uint8], free: NDArray[np.uint8], margin: int) -> Floats:
     """The same of the middles of square blocks of a picture and of where each correlates best in the photograph, near
     its place there, which is `margin` pixels further in: for scenes of few features."""
     cv2 = extra("cv2")
-    side = max(1, max(known.shape[:2]) // BLOCKS)
-    reach, pairs = round(REACH * max(known.shape[:2])), []
-    for top in range(0, known.shape[0] - side + 1, side):
-        for left in range(0, known.shape[1] - side + 1, side):
-            block = known[top : top + side, left : left + side]
+    side = max(1, max(picture.shape[:2]) // BLOCKS)
+    reach, pairs = round(REACH * max(picture.shape[:2])), []
+    for top in range(0, picture.shape[0] - side + 1, side):
+        for left in range(0, picture.shape[1] - side + 1, side):
+            block = picture[top : top + side, left : left + side]
             y, x = max(0, top + margin - reach), max(0, left + margin - reach)
             window = np.s_[y : top + margin + side + reach, x : left + margin + side + reach]
             if block.std((0, 1)).max() < VARIES or free[window].mean() < FREE * 255:
                 continue
-            alike = cv2.matchTemplate(seen[window], block, cv2.TM_CCOEFF_NORMED)
+            alike = cv2.matchTemplate(photo[window], block, cv2.TM_CCOEFF_NORMED)
             _, best, _, (right, down) = cv2.minMaxLoc(alike)
             middle = np.array([right + x, down + y]) + side / 2
             if best >= ALIKE:
@@ -155,14 +157,14 @@ def _blocks(known: NDArray[np.uint8], seen: NDArray[np.uint8], free: NDArray[np.
 def _lies(shift: Floats, box: Box) -> tuple[float, float, float, float]:
     """How a card with this patch lies, if the scene is shifted against it: degrees clockwise, times as long one way,
     times as large, sides of the patch away."""
-    wanted = np.array(box.corners, np.float64)
-    really = project(shift, wanted)
-    right, down = ((really[[1, 2]] - really[[0, 3]]).mean(0), (really[[3, 2]] - really[[0, 1]]).mean(0))
+    target = np.array(box.corners, np.float64)
+    position = project(shift, target)
+    right, down = ((position[[1, 2]] - position[[0, 3]]).mean(0), (position[[3, 2]] - position[[0, 1]]).mean(0))
     frame = np.stack([right / box.width, down / box.height], 1)
     long, short = np.linalg.svd(frame, compute_uv=False)
-    turned = math.degrees(math.atan2(frame[0, 1] - frame[1, 0], frame[0, 0] + frame[1, 1]))
-    away = float(np.hypot(*(really - wanted).mean(0))) / math.sqrt(box.width * box.height)
-    return turned, float(long / max(short, 1e-12)), 1 / math.sqrt(max(long * short, 1e-12)), away
+    angle = math.degrees(math.atan2(frame[0, 1] - frame[1, 0], frame[0, 0] + frame[1, 1]))
+    distance = float(np.hypot(*(position - target).mean(0))) / math.sqrt(box.width * box.height)
+    return angle, float(long / max(short, 1e-12)), 1 / math.sqrt(max(long * short, 1e-12)), distance
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,43 +204,43 @@ def place(
     if card is None:
         return Place(None, None, False, *pose)
 
-    def seen(at: Floats) -> tuple[SceneCells | None, float | None]:
+    def compare(at: Floats) -> tuple[SceneCells | None, float | None]:
         cells = scene_cells(photo, picture, at, card, homography)
         return cells, None if cells is None else scene_correlation(cells)
 
-    cells, value = seen(scene)
-    found = find(photo, picture, scene, card, homography)
-    if found is not None:
-        looks, there = seen(found.scene)
-        own, other = (-1.0 if each is None else each for each in (value, there))
-        if found.fault is not None:
-            chance = other < max(SCENE, own + BETTER)
-        elif value is None and there is None:
-            chance = found.matches < CERTAIN
+    cells, value = compare(scene)
+    match = find(photo, picture, scene, card, homography)
+    if match is not None:
+        looks, match_value = compare(match.scene)
+        value_here, other = (-1.0 if number is None else number for number in (value, match_value))
+        if match.fault is not None:
+            chance = other < max(SCENE, value_here + BETTER)
+        elif value is None and match_value is None:
+            chance = match.matches < CERTAIN
         else:
-            chance = max(own, other) < LIKELY
+            chance = max(value_here, other) < LIKELY
         if chance:  # a few matches of another scene may agree
-            found = None
-        elif other > own:
-            cells, value = looks, there
-    unseen = cells is None or (value is None and varying_parts(cells.known, cells.outside) >= PARTS)
-    return Place(cells, value, unseen and found is None, *pose, found)
+            match = None
+        elif other > value_here:
+            cells, value = looks, match_value
+    too_little = cells is None or (value is None and varying_parts(cells.known, cells.outside) >= PARTS)
+    return Place(cells, value, too_little and match is None, *pose, match)
 
 
 def varying_parts(picture: NDArray[np.uint8], use: NDArray[np.bool_]) -> int:
     """How many parts of the grid vary, of the cells (R,C) that are used."""
-    return sum(known.std(0).max() >= FLAT / 255 for known, _ in _parts(picture, picture, use))
+    return sum(cells.std(0).max() >= FLAT / 255 for cells, _ in _parts(picture, picture, use))
 
 
 def _parts(
-    known: NDArray[np.uint8], seen: NDArray[np.uint8], use: NDArray[np.bool_]
+    first: NDArray[np.uint8], second: NDArray[np.uint8], use: NDArray[np.bool_]
 ) -> Iterator[tuple[Floats, Floats]]:
     """Of each part of the grid of which at least half is used, the cells (n,3) in [0,1] of two pictures."""
     for row in range(0, use.shape[0], PART):
         for column in range(0, use.shape[1], PART):
             part = np.s_[row : row + PART, column : column + PART]
             if 2 * use[part].sum() >= PART**2:
-                yield known[part][use[part]] / 255, seen[part][use[part]] / 255
+                yield first[part][use[part]] / 255, second[part][use[part]] / 255
 
 
 def scene_correlation(cells: SceneCells) -> float | None:
@@ -247,14 +249,14 @@ def scene_correlation(cells: SceneCells) -> float | None:
     too few cells are seen."""
     if cells.shown.sum() < CELLS:
         return None
-    varying, others = list[float](), list[float]()
-    for known, seen in _parts(cells.known, cells.seen, cells.shown):
-        if known.std(0).max() >= FLAT / 255:
-            varying.append(correlation(known, seen))
-        elif seen.std(0).max() >= 3 * FLAT / 255:
-            others.append(correlation(known, seen))
-    enough = varying if len(varying) >= PARTS else varying + others  # a flat picture, and a scene that is not
-    return float(np.median(enough)) if len(enough) >= PARTS else None
+    varying, flat_parts = list[float](), list[float]()
+    for picture, photo in _parts(cells.known, cells.seen, cells.shown):
+        if picture.std(0).max() >= FLAT / 255:
+            varying.append(correlation(picture, photo))
+        elif photo.std(0).max() >= 3 * FLAT / 255:
+            flat_parts.append(correlation(picture, photo))
+    parts = varying if len(varying) >= PARTS else varying + flat_parts  # a flat picture, and a scene that is not
+    return float(np.median(parts)) if len(parts) >= PARTS else None
 
 
 def stretch(scene: Floats, size: tuple[int, int]) -> tuple[float, float]:

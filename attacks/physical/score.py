@@ -57,15 +57,15 @@ class PhotoScores:
 def judge_of(study: Study) -> Judge:
     """The judge of a run, on the encoder in its own precision."""
     gallery = embedded(study.gallery, study.encoder, study.device, BLOCK).rows
-    own = embed(study.queries.images, study.encoder, study.device)
-    assert isinstance(own, Tensor)
-    return Judge(study.encoder, own, gallery, study.gallery, study.truth, study.goal, neighbours=0)
+    embeddings = embed(study.queries.images, study.encoder, study.device)
+    assert isinstance(embeddings, Tensor)
+    return Judge(study.encoder, embeddings, gallery, study.gallery, study.truth, study.goal, neighbours=0)
 
 
-def scored(judge: Judge, shown: Shown, rows: Tensor, bank: Bank) -> PhotoScores:
+def scored(judge: Judge, pictures: Shown, rows: Tensor, bank: Bank) -> PhotoScores:
     """The scores of n pictures with numbers `rows` (n,) from V views, picture by picture (n*V,). Raises
     FloatingPointError if an embedding is not finite."""
-    scores = judge(shown, rows, bank)
+    scores = judge(pictures, rows, bank)
     if not bool(scores.cosine.isfinite().all()):
         raise FloatingPointError("the encoder's embedding of a photograph is not finite")
     hit = judge.known.same(scores.nearest, judge.truth[rows, None])
@@ -78,17 +78,17 @@ def _each(rows: Tensor, values: Tensor) -> tuple[int, ...]:
     return tuple(rows.repeat_interleave(values.shape[1]).tolist())
 
 
-def judge_photos(judge: Judge, measured: Sequence[PhotoMeasurement]) -> PhotoScores:
+def judge_photos(judge: Judge, measurements: Sequence[PhotoMeasurement]) -> PhotoScores:
     """The scores of photographs, whose views were taken already."""
-    views = torch.stack([each.view.pixels for each in measured]).to(judge.own.device)
+    views = torch.stack([measurement.view.pixels for measurement in measurements]).to(judge.own.device)
     bank = Bank(Compose([]), torch.zeros(1, 0, device=views.device))
-    return scored(judge, views, torch.tensor([each.photo.row for each in measured]), bank)
+    return scored(judge, views, torch.tensor([measurement.photo.row for measurement in measurements]), bank)
 
 
 def joined(parts: Sequence[PhotoScores]) -> PhotoScores:
     """The scores of several pictures as one."""
-    cosine, hit, success = (torch.cat([getattr(each, name) for each in parts]) for name in MEASURES)
-    rows, names = (tuple(x for each in parts for x in getattr(each, name)) for name in ("rows", "nearest"))
+    cosine, hit, success = (torch.cat([getattr(part, name) for part in parts]) for name in MEASURES)
+    rows, names = (tuple(x for part in parts for x in getattr(part, name)) for name in ("rows", "nearest"))
     return PhotoScores(cosine, hit, success, rows, names)
 
 
@@ -98,9 +98,10 @@ def figures(scores: PhotoScores, clusters: Sequence[str]) -> dict[str, Interval]
     Args:
         clusters: of all pictures of the run.
     """
-    some = [clusters[row] for row in scores.rows]
+    photo_clusters = [clusters[row] for row in scores.rows]
     return {
-        name: (share if name in SHARES else summary)(getattr(scores, name), scores.rows, some) for name in MEASURES
+        name: (share if name in SHARES else summary)(getattr(scores, name), scores.rows, photo_clusters)
+        for name in MEASURES
     }
 
 
@@ -126,28 +127,28 @@ def _units(values: Tensor, rows: Sequence[int], clusters: Sequence[str]) -> tupl
     return by_cluster(means, [*cluster.values()]), totals(counts, [*cluster.values()])
 
 
-def difference(seen: Interval, predicted: Interval) -> Interval:
+def difference(first: Interval, second: Interval) -> Interval:
     """The difference of two independent means, with the interval of Zou & Donner (2008): the distances of both means
     from their bounds are added in squares."""
-    mean = seen.mean - predicted.mean
+    mean = first.mean - second.mean
     return Interval(
         mean,
-        mean - math.hypot(seen.mean - seen.low, predicted.high - predicted.mean),
-        mean + math.hypot(seen.high - seen.mean, predicted.mean - predicted.low),
-        "interval" if seen.kind == predicted.kind == "interval" else "range",
+        mean - math.hypot(first.mean - first.low, second.high - second.mean),
+        mean + math.hypot(first.high - first.mean, second.mean - second.low),
+        "interval" if first.kind == second.kind == "interval" else "range",
     )
 
 
 def digital(folder: Path, count: int, pictures: Sequence[int], arm: str) -> dict[str, PhotoScores]:
     """The scores of the run's own held-out views of some of its `count` pictures, by arm: `arm` and `BESIDE`. Raises
     ValueError where scores.safetensors, which is not trusted, does not have them."""
-    stored = read_scores(folder)
-    arms, rows = stored.scores[SAME], torch.tensor(pictures)
+    record = read_scores(folder)
+    arms, rows = record.scores[SAME], torch.tensor(pictures)
     if arm not in arms:
         raise ValueError(f"`{folder / NAME}` must have scores of the arm {arm}: was the run made with it?")
     result = {}
     for name in (name for name in dict.fromkeys((arm, *BESIDE)) if name in arms):
-        cosine, rank, success = arms[name].cosine, arms[name].rank, stored.success[SAME][name]
+        cosine, rank, success = arms[name].cosine, arms[name].rank, record.success[SAME][name]
         whole = cosine.dim() == 2 and len(cosine) == count and cosine.numel() > 0 and success.dtype == torch.bool
         if not (whole and rank is not None and success.shape == cosine.shape and bool((cosine.abs() <= 1.001).all())):
             raise ValueError(
@@ -162,21 +163,29 @@ def digital(folder: Path, count: int, pictures: Sequence[int], arm: str) -> dict
 
 
 def compared(
-    judged: PhotoScores, own: Mapping[str, PhotoScores], clusters: Sequence[str], arm: str
+    photo_scores: PhotoScores, digital_scores: Mapping[str, PhotoScores], clusters: Sequence[str], arm: str
 ) -> dict[str, Any]:
     """All photographs beside the run's own figures, and their difference to those of their arm.
 
     Args:
-        own: of `digital`, of the pictures that are photographed.
+        digital_scores: of `digital`, of the pictures that are photographed.
         clusters: of all pictures of the run.
     """
-    photographed, others = figures(judged, clusters), {name: figures(each, clusters) for name, each in own.items()}
-    several = len({clusters[row] for row in judged.rows}) > 1
-    units = "pictures of one cluster" if len(set(judged.rows)) > 1 else "photographs of one picture"
+    photo_figures, digital_figures = (
+        figures(photo_scores, clusters),
+        {name: figures(value_of_arm, clusters) for name, value_of_arm in digital_scores.items()},
+    )
+    several = len({clusters[row] for row in photo_scores.rows}) > 1
+    units = "pictures of one cluster" if len(set(photo_scores.rows)) > 1 else "photographs of one picture"
     return {
-        "photographs": {name: value._asdict() for name, value in photographed.items()},
-        "digital": {name: {key: value._asdict() for key, value in each.items()} for name, each in others.items()},
-        "difference": {name: difference(value, others[arm][name])._asdict() for name, value in photographed.items()},
+        "photographs": {name: value._asdict() for name, value in photo_figures.items()},
+        "digital": {
+            name: {key: value._asdict() for key, value in value_of_arm.items()}
+            for name, value_of_arm in digital_figures.items()
+        },
+        "difference": {
+            name: difference(value, digital_figures[arm][name])._asdict() for name, value in photo_figures.items()
+        },
         "intervals": f"95 %, over {'clusters of pictures' if several else units}; their range where they are too few",
     }
 
@@ -221,70 +230,82 @@ class Prediction:
         Args:
             content: of photos.json, with `photographs`, `digital` and `arm`.
         """
-        digital, seen = (
-            each["success"]["mean"] for each in (content["digital"][content["arm"]], content["photographs"])
+        digital, photo_rate = (
+            figures_of_arm["success"]["mean"]
+            for figures_of_arm in (content["digital"][content["arm"]], content["photographs"])
         )
         printer = self.printer["success"].mean
         poses = None if self.poses is None else self.poses["success"].mean
         return {
-            "printer": {name: each._asdict() for name, each in self.printer.items()},
-            "poses": None if self.poses is None else {name: each._asdict() for name, each in self.poses.items()},
+            "printer": {name: figures_of_arm._asdict() for name, figures_of_arm in self.printer.items()},
+            "poses": None
+            if self.poses is None
+            else {name: figures_of_arm._asdict() for name, figures_of_arm in self.poses.items()},
             "gap": {
                 "colour": printer - digital,
                 "geometry": None if poses is None else poses - printer,
-                "rest": seen - (printer if poses is None else poses),
+                "rest": photo_rate - (printer if poses is None else poses),
             },
         }
 
 
 def predicted(
-    origin: Rerun, judge: Judge, shown: Shown, measured: Sequence[PhotoMeasurement], fit: ColourFit
+    origin: Rerun, judge: Judge, attacked_pictures: Shown, measurements: Sequence[PhotoMeasurement], fit: ColourFit
 ) -> Prediction:
-    """Judge the run's pictures that were photographed with the patch, `shown`, again.
+    """Judge the run's pictures that were photographed with the patch, `attacked_pictures`, again.
 
     Args:
-        measured: the photographs that are scored.
+        measurements: the photographs that are scored.
         fit: the colour map that was fitted to them.
     """
     study, camera = origin.study, reprinted(origin.study.transforms, fit.table())
-    clusters, pictures = study.queries.clusters, sorted({each.photo.row for each in measured})
+    clusters, pictures = (
+        origin.study.queries.clusters,
+        sorted({measurement.photo.row for measurement in measurements}),
+    )
 
-    def judged(views: Compose, some: Tensor, u: Tensor) -> PhotoScores:
-        return scored(judge, taken(shown, some), some, Bank(views, u.to(base_of(shown).dtype)))
+    def judge_views(views: Compose, rows: Tensor, u: Tensor) -> PhotoScores:
+        return scored(
+            judge, taken(attacked_pictures, rows), rows, Bank(views, u.to(base_of(attacked_pictures).dtype))
+        )
 
     u = bank(camera, study.evaluate.views, seed=study.seed, purpose="evaluate").u
-    printer = figures(judged(camera, torch.tensor(pictures), u), clusters)
-    located = [each for each in measured if each.scene is not None]
-    if not origin.placement.fixed or {each.photo.row for each in located} != {*pictures}:
+    printer = figures(judge_views(camera, torch.tensor(pictures), u), clusters)
+    with_pose = [measurement for measurement in measurements if measurement.scene is not None]
+    if not origin.placement.fixed or {measurement.photo.row for measurement in with_pose} != {*pictures}:
         return Prediction(printer, None)
-    times, parts = math.ceil(study.evaluate.views / len(located)), list[PhotoScores]()
+    times, parts = math.ceil(study.evaluate.views / len(with_pose)), list[PhotoScores]()
     for row in pictures:
-        own = [each for each in located if each.photo.row == row]
-        views = posed(camera, own, origin.placement.size)
-        u = bank(views, len(own) * times, seed=study.seed, purpose="evaluate").u.clone()
-        u[:, views.stages[0].dims] = (torch.arange(len(u)) % len(own) + 0.5) / len(own)
-        parts.append(judged(views, torch.tensor([row]), u))
+        with_row = [measurement for measurement in with_pose if measurement.photo.row == row]
+        views = posed(camera, with_row, origin.placement.size)
+        u = bank(views, len(with_row) * times, seed=study.seed, purpose="evaluate").u.clone()
+        u[:, views.stages[0].dims] = (torch.arange(len(u)) % len(with_row) + 0.5) / len(with_row)
+        parts.append(judge_views(views, torch.tensor([row]), u))
     if len(pictures) > 1:
         return Prediction(printer, figures(joined(parts), clusters))
     # Of one picture the photographs are the units, as they are of the photographed figures.
-    numbers = tuple(i % len(located) for i in range(len(located) * times))
-    return Prediction(printer, figures(replace(parts[0], rows=numbers), list(map(str, range(len(located))))))
+    numbers = tuple(i % len(with_pose) for i in range(len(with_pose) * times))
+    return Prediction(printer, figures(replace(parts[0], rows=numbers), list(map(str, range(len(with_pose))))))
 
 
-def posed(camera: Compose, measured: Sequence[PhotoMeasurement], size: tuple[int, int]) -> Compose:
+def posed(camera: Compose, measurements: Sequence[PhotoMeasurement], size: tuple[int, int]) -> Compose:
     """A pipeline of a patch with the poses of photographs of pictures of `size` (height, width) in place of its
     homographies."""
     half = torch.tensor([size[1], size[0]], dtype=torch.float64) / min(size)
     square = half * torch.tensor([[-1, -1], [1, -1], [1, 1], [-1, 1]], dtype=torch.float64)
-    corners = [_corners(each.scene, square, min(size)) for each in measured if each.scene is not None]
-    sheet, *others = camera.stages
-    kept = [stage for stage in others if not isinstance(stage, Homography)]
-    return replace(camera, stages=(sheet, Poses(torch.stack(corners), square), *kept))
+    corners = [
+        _corners(measurement.scene, square, min(size))
+        for measurement in measurements
+        if measurement.scene is not None
+    ]
+    sheet, *stages_after = camera.stages
+    later_stages = [stage for stage in stages_after if not isinstance(stage, Homography)]
+    return replace(camera, stages=(sheet, Poses(torch.stack(corners), square), *later_stages))
 
 
 def _corners(pose: Pose, square: Tensor, side: int) -> Tensor:
     """The corners (4,2) of the scene in the view's stage frame (see `rectify.pose`, which this inverts)."""
     angle = math.radians(pose.degrees)
     turn = torch.tensor([[math.cos(angle), -math.sin(angle)], [math.sin(angle), math.cos(angle)]], dtype=square.dtype)
-    moved = square + torch.tensor(pose.corners, dtype=square.dtype)
-    return moved @ (turn * pose.scale * side / 2).T + torch.tensor(pose.centre, dtype=square.dtype)
+    distorted_square = square + torch.tensor(pose.corners, dtype=square.dtype)
+    return distorted_square @ (turn * pose.scale * side / 2).T + torch.tensor(pose.centre, dtype=square.dtype)

@@ -111,8 +111,8 @@ def score_photos(
         refuse_links(run)
     if folder.resolve() == photos.folder.resolve():
         raise ValueError(f"`{folder}` holds the photographs, so results cannot go there: `--out` another folder")
-    placement, wanted = read_placement(run), expected(run, arm)
-    card = wanted.card
+    placement, expectation = read_placement(run), expected(run, arm)
+    card = expectation.card
     shots, notes = listed(photos.folder, placement.pictures, photos.picture)
     corners = {} if photos.quad is None else quads(photos.quad, shots)
     if card is None and not corners:
@@ -122,46 +122,54 @@ def score_photos(
             "give --quad"
         )
     origin = rerun(run, device, program)  # before the photographs: it may raise
-    measured: list[PhotoMeasurement] = []
-    refused: list[PhotoMeasurement] = []
-    known = {} if card is None else _detected([photo for photo in shots if photo.name not in corners], card)
+    scored_photos: list[PhotoMeasurement] = []
+    refused_photos: list[PhotoMeasurement] = []
+    detections = {} if card is None else _detected([photo for photo in shots if photo.name not in corners], card)
     for photo in shots:
         try:
             clean = to_bytes(origin.study.queries.images[photo.row])  # as in pictures/clean, which `rerun` checks
             quad_px = corners.get(photo.name)
-            each = measure_photo(
-                photo, read(photo.path), clean, wanted, quad_px, placement, view, known.get(photo.name, Detected())
+            measurement = measure_photo(
+                photo,
+                read(photo.path),
+                clean,
+                expectation,
+                quad_px,
+                placement,
+                view,
+                detections.get(photo.name, Detected()),
             )
-            (measured if each.evidence.refusal is None else refused).append(each)
+            (scored_photos if measurement.evidence.refusal is None else refused_photos).append(measurement)
         except (ValueError, OSError) as error:
             notes.append(f"{photo.name}: left out, {' '.join(str(error).split())}")
-    notes += [f"{each.photo.name}: left out, {each.evidence.refusal}" for each in refused]
-    if not measured:
+    notes += [f"{measurement.photo.name}: left out, {measurement.evidence.refusal}" for measurement in refused_photos]
+    if not scored_photos:
         raise ValueError(f"none of {len(shots)} photographs could be scored; {'; '.join(notes[-NAMED:])}")
-    content, colours = _content(origin, measured, wanted, view, notes)
+    content, colours = _content(origin, scored_photos, expectation, view, notes)
     content["refused"] = [
-        record(each) | {"picture": placement.pictures[each.photo.row], "reason": each.evidence.refusal}
-        for each in refused
+        record(measurement)
+        | {"picture": placement.pictures[measurement.photo.row], "reason": measurement.evidence.refusal}
+        for measurement in refused_photos
     ]
     config = origin.manifest["config"]
-    photo_report.write(folder, content, (measured, refused), config, colours.fit, colours.stops)
+    photo_report.write(folder, content, (scored_photos, refused_photos), config, colours.fit, colours.stops)
     return Scored(folder, content, (*notes, *content["notes"]))
 
 
 def _detected(photos: Sequence[Photo], card: Card) -> dict[str, Detected]:
     """The tags of each photograph, and the lens that photographs of one size share, by name."""
-    found: dict[str, Detected] = {}
+    detections: dict[str, Detected] = {}
     sizes: dict[tuple[int, ...], list[str]] = {}
     for photo in photos:
         with suppress(ValueError, OSError):  # reported when it is measured
             pixels = read(photo.path)
-            found[photo.name] = detected(pixels, card)
+            detections[photo.name] = detected(pixels, card)
             sizes.setdefault(tuple(sorted(pixels.shape[:2])), []).append(photo.name)
     for names in sizes.values():
-        cards = (found[name].located for name in names)
-        k1 = shared_lens([each.lens for each in cards if each is not None and each.lens is not None])
-        found |= {name: dataclasses.replace(found[name], k1=k1) for name in names}
-    return found
+        cards = (detections[name].located for name in names)
+        k1 = shared_lens([card_fit.lens for card_fit in cards if card_fit is not None and card_fit.lens is not None])
+        detections |= {name: dataclasses.replace(detections[name], k1=k1) for name in names}
+    return detections
 
 
 def expected(run: Path, arm: str) -> Expected:
@@ -169,62 +177,66 @@ def expected(run: Path, arm: str) -> Expected:
     source, path = subject(run, arm), folder_of(run, "print", arm) / "sheet.json"
     card = None
     if path.is_file():
-        made = read_sheet(path)
-        if (made.id, made.arm, made.sha256) != (source.id, arm, source.sha256):
+        print_record = read_sheet(path)
+        if (print_record.id, print_record.arm, print_record.sha256) != (source.id, arm, source.sha256):
             raise ValueError(
-                f"`{path}` is the print of {made.id} {made.arm} {made.sha256[:8]}, and the patch is {source.id} "
+                f"`{path}` is the print of {print_record.id} {print_record.arm} {print_record.sha256[:8]}, and the patch is {source.id} "
                 f"{arm} {source.sha256[:8]}: print it again, and photograph that"
             )
-        card = made.card
-    others = (name for name in ARMS if name != arm and (run / "patches" / f"{name}.png").is_file())
-    textures = {arm: source.texture} | {name: read_texture(texture_file(run, name)) for name in others}
+        card = print_record.card
+    arms = (name for name in ARMS if name != arm and (run / "patches" / f"{name}.png").is_file())
+    textures = {arm: source.texture} | {name: read_texture(texture_file(run, name)) for name in arms}
     return Expected(source.id, arm, card, textures)
 
 
-def colours_of(measured: Sequence[PhotoMeasurement], card: Card | None) -> Colours:
+def colours_of(measurements: Sequence[PhotoMeasurement], card: Card | None) -> Colours:
     """Fit the colours of all photographs together, at the exposure of the run's pictures if at least half of the
     photographs can be compared with them, else at the median photograph's."""
-    charts = [(each.photo.name, each.swatches, each.gain) for each in measured if each.swatches is not None]
+    charts = [
+        (measurement.photo.name, measurement.swatches, measurement.gain)
+        for measurement in measurements
+        if measurement.swatches is not None
+    ]
     if card is None or not charts:
         return Colours(None, {}, 0, "no photograph shows the colour chart")
-    compared = sum(gain is not None for _, _, gain in charts)
-    if 2 * compared < len(charts):
-        compared = 0
-    known = [gain if compared else None for _, _, gain in charts]
-    common, gains = colour_fit.pooled([swatches for _, swatches, _ in charts], known)
+    comparable = sum(gain is not None for _, _, gain in charts)
+    if 2 * comparable < len(charts):
+        comparable = 0
+    scene_gains = [gain if comparable else None for _, _, gain in charts]
+    common, gains = colour_fit.pooled([swatches for _, swatches, _ in charts], scene_gains)
     by_name = {name: gain for (name, _, _), gain in zip(charts, gains, strict=True)}
     try:
-        return Colours(colour_fit.fit(colour_fit.nominal(card), common), by_name, compared, "")
+        return Colours(colour_fit.fit(colour_fit.nominal(card), common), by_name, comparable, "")
     except ValueError as error:
-        return Colours(None, by_name, compared, str(error))
+        return Colours(None, by_name, comparable, str(error))
 
 
 def _content(
-    origin: Rerun, measured: Sequence[PhotoMeasurement], wanted: Expected, view: str, notes: Sequence[str]
+    origin: Rerun, measurements: Sequence[PhotoMeasurement], expectation: Expected, view: str, notes: Sequence[str]
 ) -> tuple[dict[str, Any], Colours]:
-    judge, card = judge_of(origin.study), wanted.card
-    judged = judge_photos(judge, measured)
-    colours = colours_of(measured, card)
-    queries, pictures = origin.study.queries, sorted(set(judged.rows))
-    own = digital(origin.folder, len(queries), pictures, wanted.arm)
+    judge, card = judge_of(origin.study), expectation.card
+    photo_scores = judge_photos(judge, measurements)
+    colours = colours_of(measurements, card)
+    queries, pictures = origin.study.queries, sorted(set(photo_scores.rows))
+    digital_scores = digital(origin.folder, len(queries), pictures, expectation.arm)
     table = [
-        record(each)
-        | _colour_record(each, card, colours)
+        record(measurement)
+        | _colour_record(measurement, card, colours)
         | {
-            "picture": origin.placement.pictures[each.photo.row],
-            "cosine": float(judged.cosine[i]),
-            "nearest": judged.nearest[i],
-            "recognised": bool(judged.recall_at_1[i]),
-            "success": bool(judged.success[i]),
+            "picture": origin.placement.pictures[measurement.photo.row],
+            "cosine": float(photo_scores.cosine[i]),
+            "nearest": photo_scores.nearest[i],
+            "recognised": bool(photo_scores.recall_at_1[i]),
+            "success": bool(photo_scores.success[i]),
         }
-        for i, each in enumerate(measured)
+        for i, measurement in enumerate(measurements)
     ]
     fit = colours.fit
     content = {
         "schema": SCHEMA,
         "run": str(origin.folder),
-        "id": wanted.id,
-        "arm": wanted.arm,
+        "id": expectation.id,
+        "arm": expectation.arm,
         "view": view,
         "size": origin.placement.size[0],
         "encoder": dict(description_rows(origin.study.identity)),
@@ -242,13 +254,13 @@ def _content(
             "delta_e_held_out": fit.after,
         },
         "no_colour": colours.reason or None,
-        "notes": [*colours.notes, *_restricted(pictures, queries), *_flagged(measured)],
-        **compared(judged, own, queries.clusters, wanted.arm),
+        "notes": [*colours.notes, *_restricted(pictures, queries), *_flagged(measurements)],
+        **compared(photo_scores, digital_scores, queries.clusters, expectation.arm),
     }
     content["prediction"] = None
     if fit is not None:
-        shown = shown_of(origin, wanted.arm)
-        content["prediction"] = predicted(origin, judge, shown, measured, fit).to_dict(content)
+        attacked_pictures = shown_of(origin, expectation.arm)
+        content["prediction"] = predicted(origin, judge, attacked_pictures, measurements, fit).to_dict(content)
     return content, colours
 
 
@@ -259,33 +271,43 @@ def shown_of(origin: Rerun, arm: str) -> Shown:
 
 
 def _restricted(rows: Sequence[int], queries: Pictures) -> list[str]:
-    some, count, fit = len(rows), len(queries), len({*rows} & {*queries.attacked})
-    part = f"digital figures: of the pictures that were photographed, {some} of {count}; those of the run are of all"
-    made = f"pictures: the patch was made from {fit} of {some}, which say nothing of other scenes"
-    return [part] * (some < count) + [made] * (fit > 0)
+    part_count, count, fit = len(rows), len(queries), len({*rows} & {*queries.attacked})
+    part = f"digital figures: of the pictures that were photographed, {part_count} of {count}; those of the run are of all"
+    note_of_fit = f"pictures: the patch was made from {fit} of {part_count}, which say nothing of other scenes"
+    return [part] * (part_count < count) + [note_of_fit] * (fit > 0)
 
 
-def _flagged(measured: Sequence[PhotoMeasurement]) -> list[str]:
-    names = [each.photo.name for each in measured if each.fit is not None and each.fit.flagged]
+def _flagged(measurements: Sequence[PhotoMeasurement]) -> list[str]:
+    names = [
+        measurement.photo.name
+        for measurement in measurements
+        if measurement.fit is not None and measurement.fit.flagged
+    ]
     if not names:
         return []
-    some = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
-    return [f"corners: {len(names)} photographs are flagged, the patch may lie more than a pixel off in them: {some}"]
+    some_names = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+    return [
+        f"corners: {len(names)} photographs are flagged, the patch may lie more than a pixel off in them: {some_names}"
+    ]
 
 
-def _colour_record(each: PhotoMeasurement, card: Card | None, colours: Colours) -> dict[str, Any]:
+def _colour_record(measurement: PhotoMeasurement, card: Card | None, colours: Colours) -> dict[str, Any]:
     """The mean colour difference (CIEDE2000) of one photograph's swatches: to the nominal colours, and to the common
     fit at this photograph's exposure."""
-    content: dict[str, Any] = {"stops": colours.stops.get(each.photo.name), "delta_e": None, "delta_e_fitted": None}
-    if each.swatches is None or card is None:
+    content: dict[str, Any] = {
+        "stops": colours.stops.get(measurement.photo.name),
+        "delta_e": None,
+        "delta_e_fitted": None,
+    }
+    if measurement.swatches is None or card is None:
         return content
-    whole = each.swatches.trusted.all(1)
+    whole = measurement.swatches.trusted.all(1)
     if not whole.any():
         return content
-    source, seen = colour_fit.nominal(card)[whole], each.swatches.light[whole]
-    content["delta_e"] = float(colour_fit.difference(source, seen).mean())
+    source, light_of_photo = colour_fit.nominal(card)[whole], measurement.swatches.light[whole]
+    content["delta_e"] = float(colour_fit.difference(source, light_of_photo).mean())
     if colours.fit is not None:
         light = colour_fit.terms(source, colours.fit.degree) @ np.asarray(colours.fit.coefficients).T
-        light *= colours.gains[each.photo.name]
-        content["delta_e_fitted"] = float(colour_fit.difference(light, seen).mean())
+        light *= colours.gains[measurement.photo.name]
+        content["delta_e_fitted"] = float(colour_fit.difference(light, light_of_photo).mean())
     return content

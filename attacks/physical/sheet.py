@@ -46,14 +46,14 @@ def texture_file(run: Path, arm: str) -> Path:
     """The file of the texture of an arm. Raises ValueError for an arm that the run does not have."""
     path = run / "patch.png" if arm == ARMS[0] else run / "patches" / f"{arm}.png"
     if arm not in ARMS or not path.is_file():
-        known = [name for name in ARMS[1:] if (run / "patches" / f"{name}.png").is_file()]
-        raise ValueError(f"`--arm` must be one of the run's: {', '.join((ARMS[0], *known))}; got {arm!r}")
+        arms = [name for name in ARMS[1:] if (run / "patches" / f"{name}.png").is_file()]
+        raise ValueError(f"`--arm` must be one of the run's: {', '.join((ARMS[0], *arms))}; got {arm!r}")
     return path
 
 
-def folder_of(run: Path, what: str, arm: str) -> Path:
-    """The folder of a run in which `what` of an arm lies: `print`, or `print_noise` of another arm than `eot`."""
-    return run / (what if arm == ARMS[0] else f"{what}_{arm}")
+def folder_of(run: Path, kind: str, arm: str) -> Path:
+    """The folder of a run in which `kind` of an arm lies: `print`, or `print_noise` of another arm than `eot`."""
+    return run / (kind if arm == ARMS[0] else f"{kind}_{arm}")
 
 
 def subject(run: Path, arm: str = "eot") -> Subject:
@@ -70,8 +70,8 @@ def subject(run: Path, arm: str = "eot") -> Subject:
             raise ValueError(f"run `{run}` has no {name}: only runs with `perturbation=patch` can be printed")
     path = texture_file(run, arm)
     texture = read_texture(path)
-    patch_id, width, seen = _print_settings(run / "placement.json", texture.shape[:2])
-    return Subject(texture, sha256(path), patch_id, arm, width, seen)
+    patch_id, width, with_card = _print_settings(run / "placement.json", texture.shape[:2])
+    return Subject(texture, sha256(path), patch_id, arm, width, with_card)
 
 
 def refuse_unfinished(run: Path) -> None:

@@ -101,15 +101,15 @@ class Surface:
 def seen_points(values: Floats, flat: Floats) -> Floats:
     """Points (n,2) of the card on the photograph, in their units, of one or of several surfaces: (...,n,2)."""
     plane = np.concatenate([values[..., :8], np.ones_like(values[..., :1])], -1).reshape(*values.shape[:-1], 3, 3)
-    k1, bend, angle, focal = (each[..., None] for each in np.moveaxis(values[..., 8:], -1, 0))
+    k1, bend, angle, focal = (column[..., None] for column in np.moveaxis(values[..., 8:], -1, 0))
     c, s, (x, y) = np.cos(angle), np.sin(angle), flat.T
-    across, along = c * x + s * y, c * y - s * x
-    turned = bend * across
-    height = -turned * across / 2 * np.sinc(turned / 2 / math.pi) ** 2
-    across = across * np.sinc(turned / math.pi)
-    shadow = np.stack([c * across - s * along, s * across + c * along, np.ones_like(across)], -2)
-    mapped = plane @ shadow + _normal(plane, FOCAL * np.exp(focal))[..., None] * height[..., None, :]
-    ideal = np.moveaxis(mapped[..., :2, :] / mapped[..., 2:, :], -2, -1)
+    axial, lateral = c * x + s * y, c * y - s * x
+    bend_angle = bend * axial
+    height = -bend_angle * axial / 2 * np.sinc(bend_angle / 2 / math.pi) ** 2
+    axial = axial * np.sinc(bend_angle / math.pi)
+    shadow = np.stack([c * axial - s * lateral, s * axial + c * lateral, np.ones_like(axial)], -2)
+    images = plane @ shadow + _normal(plane, FOCAL * np.exp(focal))[..., None] * height[..., None, :]
+    ideal = np.moveaxis(images[..., :2, :] / images[..., 2:, :], -2, -1)
     return np.asarray(ideal * (1 + k1 * (ideal**2).sum(-1))[..., None])
 
 
@@ -122,16 +122,18 @@ def _normal(plane: Floats, focal: Floats) -> Floats:
     return np.asarray(-camera * np.cross(right, down) / length)
 
 
-def remapped(photo: NDArray[np.uint8], size: tuple[int, int], seen: Callable[[Floats], Floats]) -> NDArray[np.uint8]:
-    """A picture of `size` (height, width) of what `photo` shows at `seen` of each pixel (n,2); white beyond it, which
+def remapped(
+    photo: NDArray[np.uint8], size: tuple[int, int], to_pixels: Callable[[Floats], Floats]
+) -> NDArray[np.uint8]:
+    """A picture of `size` (height, width) of what `photo` shows at `to_pixels` of each pixel (n,2); white beyond it, which
     is saturated and so not measured."""
     cv2, bands = extra("cv2"), []
     for top in range(0, size[0], ROWS):
         x, y = np.meshgrid(np.arange(size[1]), np.arange(top, min(top + ROWS, size[0])))
-        points = seen(np.stack([x, y], -1).reshape(-1, 2).astype(np.float64)).reshape(*x.shape, 2)
-        where = np.clip(points, -1e4, 1e5).astype(np.float32)
+        points = to_pixels(np.stack([x, y], -1).reshape(-1, 2).astype(np.float64)).reshape(*x.shape, 2)
+        positions = np.clip(points, -1e4, 1e5).astype(np.float32)
         bands.append(
-            cv2.remap(photo, where, None, cv2.INTER_CUBIC, borderMode=cv2.BORDER_CONSTANT, borderValue=(255,) * 3)
+            cv2.remap(photo, positions, None, cv2.INTER_CUBIC, borderMode=cv2.BORDER_CONSTANT, borderValue=(255,) * 3)
         )
     return np.concatenate(bands)
 

@@ -126,19 +126,21 @@ def locate(grey: NDArray[np.uint8], card: Card, tags: Mapping[int, Floats], k1: 
         if len(places) < LEAST:
             raise
         refusal = error
-    source, corners = (np.concatenate([each[number] for number in places]) for each in (places, tags))
+    source, corners = (
+        np.concatenate([points_by_tag[number] for number in places]) for points_by_tag in (places, tags)
+    )
     matrix = extra("cv2").findHomography(source, corners, 0)[0] if refusal else plane.homography
     start = _of_plane(np.eye(3) if matrix is None else matrix, grey.shape, card, k1 or 0.0)
-    across, down = np.eye(3)[:2]
-    lines = np.concatenate([np.c_[0 * corners + axis[:2], -corners @ axis[:2]] for axis in (across, down)])
+    horizontal, down = np.eye(3)[:2]
+    lines = np.concatenate([np.c_[0 * corners + axis[:2], -corners @ axis[:2]] for axis in (horizontal, down)])
     rough = _chosen(start, np.concatenate([source, source]), lines, k1, COARSE)
     ends = [[0, 0], [card.width, 0], [card.width, card.height], [0, card.height]]
     if not visible(rough.surface.homography, ends):
         raise refusal or ValueError("the card would lie behind the camera")
-    chosen, lens = _refined(grey, card, list(places), rough, k1)
-    if chosen.surface.is_plane and refusal is not None:
+    solution, lens = _refined(grey, card, list(places), rough, k1)
+    if solution.surface.is_plane and refusal is not None:
         raise refusal
-    surface, used = chosen.surface, list(places)
+    surface, used = solution.surface, list(places)
     if surface.is_plane:
         homography, used = plane.homography, list(plane.tags)
         if len(used) < len(card.tags):
@@ -155,7 +157,7 @@ def locate(grey: NDArray[np.uint8], card: Card, tags: Mapping[int, Floats], k1: 
         tuple(sorted(used)),
         float(np.sqrt((left**2).mean())),
         float(left.max()),
-        _uncertainty(chosen, card),
+        _uncertainty(solution, card),
         lens,
     )
 
@@ -206,13 +208,13 @@ def _chosen(start: Surface, places: Floats, lines: Floats, k1: float | None, sof
         models.append(_solved(models[0].surface, LENS, places, lines, soft))
     best = reduce(_better, models)
     if best.error > STIFF * soft or start.bent:
-        known = np.where(np.arange(12) == 8, k1 or 0.0, start.values)
-        models.append(_bent(replace(start, values=known), models[0].surface, BEND, places, lines, soft))
+        start_values = np.where(np.arange(12) == 8, k1 or 0.0, start.values)
+        models.append(_bent(replace(start, values=start_values), models[0].surface, BEND, places, lines, soft))
         if free:
-            now = start if start.bent else models[-1].surface
-            models.append(_bent(now, models[1].surface, LENS + BEND, places, lines, soft))
-    best, least = reduce(_better, models), min(models, key=lambda each: each.criterion)
-    return best if least is best else replace(best, rival=least.surface)
+            current = start if start.bent else models[-1].surface
+            models.append(_bent(current, models[1].surface, LENS + BEND, places, lines, soft))
+    best, minimum = reduce(_better, models), min(models, key=lambda model: model.criterion)
+    return best if minimum is best else replace(best, rival=minimum.surface)
 
 
 def _better(old: Solution, new: Solution) -> Solution:
@@ -220,25 +222,25 @@ def _better(old: Solution, new: Solution) -> Solution:
 
 
 def _bent(
-    start: Surface, flat: Surface, more: tuple[int, ...], places: Floats, lines: Floats, soft: float
+    start: Surface, flat: Surface, extra: tuple[int, ...], places: Floats, lines: Floats, soft: float
 ) -> Solution:
-    """The best fit of a bend with the unknowns `more`: from the present one, and, unless that fits, from bends about
+    """The best fit of a bend with the unknowns `extra`: from the present one, and, unless that fits, from bends about
     several axes to both sides."""
-    now = _solved(start, more, places, lines, soft) if start.bent else None
-    if now is not None and now.error <= STIFF * soft:
-        return now
-    starts = [replace(flat, values=np.array([*flat.values[:9], *each, 0.0])) for each in STARTS]
-    found = [_solved(each, more, places, lines, WIDE, 15) for each in starts]
-    first = _solved(min(found, key=lambda each: each.criterion).surface, more, places, lines, soft)
-    return first if now is None or first.criterion < now.criterion else now
+    current = _solved(start, extra, places, lines, soft) if start.bent else None
+    if current is not None and current.error <= STIFF * soft:
+        return current
+    starts = [replace(flat, values=np.array([*flat.values[:9], *initial, 0.0])) for initial in STARTS]
+    candidates = [_solved(initial, extra, places, lines, WIDE, 15) for initial in starts]
+    first = _solved(min(candidates, key=lambda initial: initial.criterion).surface, extra, places, lines, soft)
+    return first if current is None or first.criterion < current.criterion else current
 
 
 def _solved(
-    start: Surface, more: tuple[int, ...], places: Floats, lines: Floats, soft: float = SOFT, most: int = 40
+    start: Surface, extra: tuple[int, ...], places: Floats, lines: Floats, soft: float = SOFT, limit: int = 40
 ) -> Solution:
-    """Robust least squares of the homography and `more` unknowns, in pixels across the lines; `soft` is the error
+    """Robust least squares of the homography and `extra` unknowns, in pixels across the lines; `soft` is the error
     from which on a line counts little."""
-    unknowns = (*range(8), *more)
+    unknowns = (*range(8), *extra)
     flat = (places - np.array(start.card) / 2) / (start.card[0] / 2)
     level = lines[:, 2] + lines[:, :2] @ start.centre
 
@@ -256,11 +258,11 @@ def _solved(
     def slopes(free: Floats) -> Floats:
         values = whole(free)
         steps = 1e-7 * np.maximum(1, np.abs(free))
-        moved = np.repeat(values[None], len(free), 0)
-        moved[np.arange(len(free)), unknowns] += steps
-        return np.asarray(((off(moved) - off(values)) / steps[:, None]).T)
+        shifted_values = np.repeat(values[None], len(free), 0)
+        shifted_values[np.arange(len(free)), unknowns] += steps
+        return np.asarray(((off(shifted_values) - off(values)) / steps[:, None]).T)
 
-    done = least_squares(
+    result = least_squares(
         lambda free: off(whole(free)),
         start.values[list(unknowns)],
         slopes,
@@ -269,14 +271,14 @@ def _solved(
         x_scale="jac",
         ftol=1e-6,
         xtol=1e-7,
-        max_nfev=most,
+        max_nfev=limit,
     )
     count = len(places)
-    power = 2 * done.cost / count
+    power = 2 * result.cost / count
     freedom = 2 * count / len(POINTS)  # an edge has a place and a direction
     criterion = freedom * math.log(power + FLOOR**2) + len(unknowns) * math.log(freedom)
-    covariance = (power + FLOOR**2) * np.linalg.pinv(done.jac.T @ done.jac * freedom / count)
-    surface = replace(start, values=_limited(whole(done.x)))
+    covariance = (power + FLOOR**2) * np.linalg.pinv(result.jac.T @ result.jac * freedom / count)
+    surface = replace(start, values=_limited(whole(result.x)))
     return Solution(surface, unknowns, criterion, math.sqrt(power), covariance)
 
 
@@ -289,9 +291,9 @@ def _uncertainty(solution: Solution, card: Card) -> float:
     puts it."""
     surface, step = solution.surface, 1e-6
     flat = (np.array(card.patch.corners) - np.array(surface.card) / 2) / (surface.card[0] / 2)
-    moved = _limited(surface.values + step * np.eye(12)[list(solution.unknowns)])
-    slope = surface.unit * (seen_points(moved, flat) - seen_points(surface.values, flat)) / step
+    shifted_values = _limited(surface.values + step * np.eye(12)[list(solution.unknowns)])
+    slope = surface.unit * (seen_points(shifted_values, flat) - seen_points(surface.values, flat)) / step
     spread = np.einsum("ick,ij,jck->c", slope, solution.covariance, slope)
     rival = solution.rival or surface
-    apart = np.linalg.norm(rival.project(card.patch.corners) - surface.project(card.patch.corners), axis=1)
-    return float(max(np.sqrt(max(0.0, spread.max())), apart.max() / 2))
+    distance = np.linalg.norm(rival.project(card.patch.corners) - surface.project(card.patch.corners), axis=1)
+    return float(max(np.sqrt(max(0.0, spread.max())), distance.max() / 2))

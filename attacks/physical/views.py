@@ -71,8 +71,8 @@ def read_placement(folder: Path) -> PlacementRecord:
         raise FileNotFoundError(f"`{folder}` is no run of a patch: it has no placement.json (perturbation=patch)")
     content = read_json(path)
     try:
-        quads = tuple(tuple(each) for each in content["quads"])
-        names = tuple(_name(each) for each in content["pictures"])
+        quads = tuple(tuple(entry) for entry in content["quads"])
+        names = tuple(_name(entry) for entry in content["pictures"])
         sizes, target, fixed = (
             (_size(content["size"]), _size(content["texture"])),
             content["target"],
@@ -81,7 +81,7 @@ def read_placement(folder: Path) -> PlacementRecord:
         record = PlacementRecord(names, *sizes, quads, target, fixed)
         if not names or len(quads) != len(names) or not all(map(len, quads)):
             raise ValueError("it must name a picture or more, and one quad or more for each")
-        for quad in (quad for each in quads for quad in each):
+        for quad in (quad for entry in quads for quad in entry):
             _check_quad(quad)
         if not isinstance(record.target, str | None):
             raise ValueError("`target` must be a text or null")
@@ -97,7 +97,7 @@ def read_sheet(path: Path) -> PrintRecord:
     content = read_json(path)
     try:
         card, dpi, (name, arm, digest) = card_from(content["card"]), content["dpi"], map(content.get, NAMED)
-        if not all(isinstance(each, str) for each in (name, arm, digest)):
+        if not all(isinstance(text, str) for text in (name, arm, digest)):
             raise ValueError(f"it must name {', '.join(NAMED)}: the print of an earlier version is printed again")
         if type(dpi) is not int or not 1 <= dpi <= MOST_DPI:
             raise ValueError(f"`dpi` must be a whole number of 1..{MOST_DPI}")
@@ -249,9 +249,9 @@ def _square(photo: NDArray[np.uint8], left: float, top: float, side: float, size
     part[max(-y0, 0) :, max(-x0, 0) :][: inside.shape[0], : inside.shape[1]] = inside
     box = (left - x0, top - y0, left + side - x0, top + side - y0)
     resized: Any = Image.fromarray(part).resize((size, size), Image.Resampling.BICUBIC, box)
-    across = max(0.0, min(left + side, width) - max(left, 0)), max(0.0, min(top + side, height) - max(top, 0))
+    extent = max(0.0, min(left + side, width) - max(left, 0)), max(0.0, min(top + side, height) - max(top, 0))
     pixels = torch.from_numpy(np.array(resized)).permute(2, 0, 1).float() / 255
-    return View(pixels, left, top, side, max(0.0, 1 - across[0] * across[1] / side**2))
+    return View(pixels, left, top, side, max(0.0, 1 - extent[0] * extent[1] / side**2))
 
 
 def _range(start: float, side: float, length: int, margin: int) -> tuple[int, int]:

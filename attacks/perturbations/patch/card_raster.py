@@ -84,20 +84,20 @@ def surround(card: Card, texture: tuple[int, int], fine: float = 4.0) -> tuple[P
     patch = card.patch
     module = card.tags[0].box.width / MODULES
     k = max(1, math.ceil(fine / module * max(patch.width / columns, patch.height / rows)))
-    across, down = k * columns / patch.width, k * rows / patch.height
-    left, top = math.ceil(patch.x * across), math.ceil(patch.y * down)
-    right = math.ceil((card.width - patch.x - patch.width) * across)
+    dense_x, down = k * columns / patch.width, k * rows / patch.height
+    left, top = math.ceil(patch.x * dense_x), math.ceil(patch.y * down)
+    right = math.ceil((card.width - patch.x - patch.width) * dense_x)
     low = math.ceil((card.height - patch.y - patch.height) * down)
     picture = np.full((top + k * rows + low, left + k * columns + right, 3), WHITE, np.uint8)
-    fill(picture, Grid(across, down, left - patch.x * across, top - patch.y * down), card_fills(card))
+    fill(picture, Grid(dense_x, down, left - patch.x * dense_x, top - patch.y * down), card_fills(card))
     return picture, top, left, k
 
 
 def fill(picture: Picture, grid: Grid, fills: Iterable[Fill]) -> None:
     """Draw shapes; a pixel mixes by the share that is covered."""
-    for each in fills:
-        columns = [grid.columns(box) for box in each.boxes]
-        rows = [grid.rows(box) for box in each.boxes]
+    for shape in fills:
+        columns = [grid.columns(box) for box in shape.boxes]
+        rows = [grid.rows(box) for box in shape.boxes]
         x0, x1 = _range(min(a for a, _ in columns), max(b for _, b in columns), picture.shape[1])
         y0, y1 = _range(min(a for a, _ in rows), max(b for _, b in rows), picture.shape[0])
         cover = np.zeros((y1 - y0, x1 - x0), np.float32)
@@ -105,7 +105,7 @@ def fill(picture: Picture, grid: Grid, fills: Iterable[Fill]) -> None:
             a, b = _range(*column, picture.shape[1])
             c, d = _range(*row, picture.shape[0])
             cover[c - y0 : d - y0, a - x0 : b - x0] += np.outer(_cover(*row, c, d), _cover(*column, a, b))
-        _blend(picture[y0:y1, x0:x1], np.asarray(each.colour, np.float32), np.minimum(cover, 1))
+        _blend(picture[y0:y1, x0:x1], np.asarray(shape.colour, np.float32), np.minimum(cover, 1))
 
 
 def lay(picture: Picture, grid: Grid, texture: Texture, box: Box) -> None:
@@ -114,18 +114,18 @@ def lay(picture: Picture, grid: Grid, texture: Texture, box: Box) -> None:
     c, d = _range(y0, y1, picture.shape[0])
     height, width = texture.shape[:2]
     columns = _weights(width, a, b, x0, width / (x1 - x0))
-    beside = _cover(x0, x1, a, b)
+    horizontal = _cover(x0, x1, a, b)
     for start in range(c, d, STRIP):
         stop = min(start + STRIP, d)
         rows = _weights(height, start, stop, y0, height / (y1 - y0))
         lines = (rows @ texture.reshape(height, -1)).reshape(stop - start, width, -1)
         values = np.stack([lines[..., channel] @ columns.T for channel in range(3)], axis=-1)
-        _blend(picture[start:stop, a:b], values, np.outer(_cover(y0, y1, start, stop), beside))
+        _blend(picture[start:stop, a:b], values, np.outer(_cover(y0, y1, start, stop), horizontal))
 
 
-def _blend(under: Picture, values: NDArray[Any], cover: NDArray[Any]) -> None:
+def _blend(picture: Picture, values: NDArray[Any], cover: NDArray[Any]) -> None:
     share = cover[..., None].astype(np.float32)
-    under[...] = np.clip(np.rint(under * (1 - share) + values * share), 0, 255)
+    picture[...] = np.clip(np.rint(picture * (1 - share) + values * share), 0, 255)
 
 
 def _range(start: float, stop: float, size: int) -> tuple[int, int]:
@@ -136,8 +136,8 @@ def _range(start: float, stop: float, size: int) -> tuple[int, int]:
 def _cover(start: float, stop: float, first: int, last: int) -> NDArray[np.float32]:
     """The share of each pixel first..last that lies within an interval."""
     pixels = np.arange(first, last)
-    covered = np.minimum(pixels + 1, stop) - np.maximum(pixels, start)
-    return np.asarray(np.clip(covered, 0, 1), np.float32)
+    overlap = np.minimum(pixels + 1, stop) - np.maximum(pixels, start)
+    return np.asarray(np.clip(overlap, 0, 1), np.float32)
 
 
 def _weights(texels: int, first: int, last: int, start: float, step: float) -> NDArray[np.float32]:

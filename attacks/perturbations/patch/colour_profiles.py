@@ -95,7 +95,7 @@ def linear_polynomial(weights: Tensor, degree: int) -> Tensor:
 def _profile(content: bytes, intent: str) -> Tensor:
     """A soft proof: sRGB to the printer's colours and back, with black point compensation on the way there only, as
     in layout programs."""
-    there, back = INTENTS[intent]
+    to_printer, back = INTENTS[intent]
     profile, screen = ImageCms.ImageCmsProfile(io.BytesIO(content)), ImageCms.createProfile("sRGB")
     kind, space = profile.profile.device_class.strip(), profile.profile.xcolor_space.strip()
     if kind not in ("prtr", "mntr") or space not in ("RGB", "CMYK", "GRAY"):
@@ -103,16 +103,16 @@ def _profile(content: bytes, intent: str) -> Tensor:
     exact, black = ImageCms.Flags.NOOPTIMIZE, ImageCms.Flags.BLACKPOINTCOMPENSATION
     if profile.profile.is_matrix_shaper:  # a proof transform of LittleCMS would pass colours that the device lacks
         steps = [
-            ImageCms.buildTransform(screen, profile, "RGB", "RGB", there, exact | black),
+            ImageCms.buildTransform(screen, profile, "RGB", "RGB", to_printer, exact | black),
             ImageCms.buildTransform(profile, screen, "RGB", "RGB", back, exact),
         ]
     else:
         flags = exact | black | ImageCms.Flags.SOFTPROOFING
-        steps = [ImageCms.buildProofTransform(screen, screen, profile, "RGB", "RGB", there, back, flags)]
-    shown = Image.fromarray((nodes() * 255).round().to(torch.uint8).reshape(NODES, -1, 3).numpy())
+        steps = [ImageCms.buildProofTransform(screen, screen, profile, "RGB", "RGB", to_printer, back, flags)]
+    grid = Image.fromarray((nodes() * 255).round().to(torch.uint8).reshape(NODES, -1, 3).numpy())
     for step in steps:
-        shown = step.apply(shown)
-    table = torch.from_numpy(np.array(shown)).reshape(NODES, NODES, NODES, 3)
+        grid = step.apply(grid)
+    table = torch.from_numpy(np.array(grid)).reshape(NODES, NODES, NODES, 3)
     return table.permute(3, 0, 1, 2).float() / 255
 
 
@@ -121,21 +121,27 @@ def _cube(content: bytes) -> Tensor:
     size = 0
     rows: list[list[float]] = []
     for line in content.decode("utf-8").splitlines():
-        word, *others = line.split() or ["#"]
+        word, *values_text = line.split() or ["#"]
         if word.startswith("#") or word == "TITLE":
             continue
         if word == "LUT_3D_SIZE":
-            if size or rows or len(others) != 1 or not others[0].isdecimal() or not 2 <= int(others[0]) <= MOST_NODES:
+            if (
+                size
+                or rows
+                or len(values_text) != 1
+                or not values_text[0].isdecimal()
+                or not 2 <= int(values_text[0]) <= MOST_NODES
+            ):
                 raise ValueError(f"`LUT_3D_SIZE` must be given once, before the colours, as 2 to {MOST_NODES}")
-            size = int(others[0])
+            size = int(values_text[0])
         elif word in ("DOMAIN_MIN", "DOMAIN_MAX", "LUT_3D_INPUT_RANGE"):
             values = {"DOMAIN_MIN": [0.0] * 3, "DOMAIN_MAX": [1.0] * 3, "LUT_3D_INPUT_RANGE": [0.0, 1.0]}[word]
-            if [float(value) for value in others] != values:
+            if [float(value) for value in values_text] != values:
                 raise ValueError(f"`{word}` must be {' '.join(f'{value:g}' for value in values)}: display colours")
         elif word[0].isalpha():
             raise ValueError(f"`{word[:40]}` is not supported: it must be a table of three axes, LUT_3D_SIZE")
         else:
-            rows.append([float(value) for value in (word, *others)])
+            rows.append([float(value) for value in (word, *values_text)])
             if len(rows[-1]) != 3 or not all(-1 <= value <= 2 for value in rows[-1]):
                 raise ValueError(
                     f"colour {len(rows)} must be three numbers, between -1 and 2; got {line.strip()[:60]!r}"

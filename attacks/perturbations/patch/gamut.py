@@ -66,15 +66,15 @@ class Printable:
     @torch.no_grad()
     def project(self, texture: Tensor) -> Tensor:
         inside = texture.clamp(0, 1)
-        away = inside - self.middle.to(texture)[:, None, None]
-        far = away.abs().amax(1, keepdim=True)
-        direction = (away / far.clamp(min=1e-6)).permute(0, 2, 3, 1).flip(-1)[None]
+        offset = inside - self.middle.to(texture)[:, None, None]
+        far = offset.abs().amax(1, keepdim=True)
+        direction = (offset / far.clamp(min=1e-6)).permute(0, 2, 3, 1).flip(-1)[None]
         reach = F.grid_sample(
             self.reach.to(texture)[None, None], direction, padding_mode="border", align_corners=True
         )
         # `where`, not the formula alone: a printable colour must not change by a bit.
         share = (reach[0].transpose(0, 1) / far.clamp(min=1e-6)).clamp(max=1)
-        return torch.where(share < 1, inside - (1 - share) * away, inside)
+        return torch.where(share < 1, inside - (1 - share) * offset, inside)
 
 
 def gamut(setting: Any) -> Gamut | None:
@@ -106,11 +106,11 @@ def _boundary(lut: Tensor) -> tuple[Tensor, Tensor]:
     total = torch.zeros(DIRECTIONS**3, dtype=lut.dtype)
     for axis in range(3):
         for end in (0.0, 1.0):
-            requested = torch.cat([plane, torch.full_like(plane[:, :1], end)], dim=1).roll(axis, dims=1)
-            away = apply_lut(requested.T[None, :, None], lut)[0, :, 0].T - middle
-            far = away.abs().amax(1)
+            colours = torch.cat([plane, torch.full_like(plane[:, :1], end)], dim=1).roll(axis, dims=1)
+            offset = apply_lut(colours.T[None, :, None], lut)[0, :, 0].T - middle
+            far = offset.abs().amax(1)
             far = torch.where(far > 1e-6, far, 0.0)
-            node = ((away / far.clamp(min=1e-6)[:, None] + 1) * ((DIRECTIONS - 1) / 2)).round().long()
+            node = ((offset / far.clamp(min=1e-6)[:, None] + 1) * ((DIRECTIONS - 1) / 2)).round().long()
             index = (node[:, 0] * DIRECTIONS + node[:, 1]) * DIRECTIONS + node[:, 2]
             total.scatter_reduce_(0, index, far, "amax")  # the farthest in each cell: an error outwards is preferred
     faces = F.pad(torch.zeros((1, *(DIRECTIONS - 2,) * 3), dtype=lut.dtype), (1,) * 6, value=1.0)

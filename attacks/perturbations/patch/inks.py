@@ -94,8 +94,8 @@ class Inks(Ranged):
         """(N,6) -> the light of the eight overprints, (N,8,3), in the order of `INKS`."""
         _, gamut, black, *gain = self.values(u)[:, :, None, None].unbind(1)
         swop = to_linear(u.new_tensor(INKS) / 255)
-        own = swop[0]
-        light = ((swop - own) / (1 - own)).clamp(min=0)  # black is 0, paper is 1
+        black_ink = swop[0]
+        light = ((swop - black_ink) / (1 - black_ink)).clamp(min=0)  # black is 0, paper is 1
         grey = (light @ u.new_tensor(LUMA))[:, None]
         light = grey + gamut * (light - grey)
         return (black + (1 - black) * light) * torch.cat(gain, -1).exp2()
@@ -108,5 +108,5 @@ class Inks(Ranged):
         red, green, blue = (torch.stack([1 - bare[:, i], bare[:, i]], 1) for i in range(3))
         shares = (red[:, :, None, None] * green[:, None, :, None] * blue[:, None, None, :]).flatten(1, 3)
         roots = self.overprints(u).to(wide).pow(1 / SPREAD)
-        printed = torch.einsum("nkhw,nkc->nchw", shares, roots).pow(SPREAD)
-        return saturate(to_srgb(printed)).to(images.dtype)
+        halftone = torch.einsum("nkhw,nkc->nchw", shares, roots).pow(SPREAD)
+        return saturate(to_srgb(halftone)).to(images.dtype)

@@ -121,14 +121,14 @@ class Patch(PerturbationSet):
             return self._allowed(self.start_from.to(images).reshape(shape).clone())
         if self.start_from == "grey":
             return self._allowed(images.new_full(shape, 0.5))
-        drawn = torch.rand(1, 1 if self.grey else shape[1], *self.size, generator=generator, dtype=images.dtype)
-        return self._allowed(drawn.to(images.device).expand(shape).clone())
+        sample = torch.rand(1, 1 if self.grey else shape[1], *self.size, generator=generator, dtype=images.dtype)
+        return self._allowed(sample.to(images.device).expand(shape).clone())
 
     def noise(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """(N,C,H,W) -> the strongest random texture (1,C,h,w): every value 0 or 1, as far as its colours allow it."""
         shape = (1, 1 if self.grey else images.shape[1], *self.size)
-        drawn = torch.randint(2, shape, generator=generator).to(images).expand(1, images.shape[1], *self.size)
-        return self._allowed(drawn.clone())
+        sample = torch.randint(2, shape, generator=generator).to(images).expand(1, images.shape[1], *self.size)
+        return self._allowed(sample.clone())
 
     def scene(self, images: Tensor, delta: Tensor) -> Scene:
         """The pictures with the patch over them; `delta` is (1,C,h,w), or has a row for each of them."""
@@ -140,15 +140,15 @@ class Patch(PerturbationSet):
             inward = self.surround.pull(self.size)
         elif self._has_regions:  # a region has an edge of its own
             outline = None
-        over = []
+        layers = []
         for k, pull in enumerate(self.placements.pulls(base.size, self.size)):
             opacity = None if alpha is None else alpha.to(pixels)
             if cover is not None:
                 full = pixels.new_ones(1, 1, *pixels.shape[2:]) if opacity is None else opacity
                 opacity = cover[:, k, None].to(pixels) * full
             place = (inward @ pull).to(torch.promote_types(images.dtype, torch.float32))
-            over.append(Layer(pixels, opacity, place, outline=outline))
-        return Scene((*base.layers, *over), base.size)
+            layers.append(Layer(pixels, opacity, place, outline=outline))
+        return Scene((*base.layers, *layers), base.size)
 
     def steepest(self, grad: Tensor) -> Tensor:
         return (grad.sum(1, keepdim=True).expand_as(grad) if self.grey else grad).sign()
@@ -204,9 +204,9 @@ class Patch(PerturbationSet):
             texture = texture.mean(1, keepdim=True).expand_as(texture)
         if self.gamut is None:
             return texture
-        allowed = self.gamut.project(texture)
+        projection = self.gamut.project(texture)
         # A printer's grey need not be neutral; what is printed in all channels alike is.
-        return allowed.mean(1, keepdim=True).expand_as(allowed) if self.grey else allowed
+        return projection.mean(1, keepdim=True).expand_as(projection) if self.grey else projection
 
     def _check_image(self, image: Tensor) -> None:
         fits = image.dim() in (3, 4) and image.shape[-2:] == self.size and image.shape[:-3] in ((), (1,))

@@ -68,10 +68,10 @@ class Placements:
     def corners(self) -> list[list[Corners]]:
         """For each picture the corners of the placements that show there."""
         quads, cover = self.quads.tolist(), self.cover
-        shown = torch.ones(self.quads.shape[:2]) if cover is None else cover.flatten(2).amax(2)
+        visibility = torch.ones(self.quads.shape[:2]) if cover is None else cover.flatten(2).amax(2)
         return [
             [quad for quad, share in zip(row, shares, strict=True) if share]
-            for row, shares in zip(quads, shown, strict=True)
+            for row, shares in zip(quads, visibility, strict=True)
         ]
 
     def take(self, rows: Tensor) -> "Placements":

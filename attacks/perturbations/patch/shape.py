@@ -75,8 +75,8 @@ def covered(outline: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     height, width = size
     start = outline
     step = np.roll(outline, -1, axis=0) - start
-    every = np.arange(len(start))
-    pieces = [(every, np.zeros(len(start))), (every, np.ones(len(start)))]
+    indices = np.arange(len(start))
+    pieces = [(indices, np.zeros(len(start))), (indices, np.ones(len(start)))]
     for axis in (0, 1):  # split where the outline crosses texel borders
         low, high = np.sort([start[:, axis], start[:, axis] + step[:, axis]], axis=0)
         first = np.ceil(low)
@@ -87,8 +87,8 @@ def covered(outline: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     edge, at = (np.concatenate([piece[i] for piece in pieces]) for i in (0, 1))
     order = np.lexsort((at, edge))
     edge, at = edge[order].astype(int), at[order]
-    same = edge[1:] == edge[:-1]
-    edge, at, end = edge[:-1][same], at[:-1][same], at[1:][same]
+    in_edge = edge[1:] == edge[:-1]
+    edge, at, end = edge[:-1][in_edge], at[:-1][in_edge], at[1:][in_edge]
     x, y = (start[edge] + ((at + end) / 2)[:, None] * step[edge]).T
     rise = (end - at) * step[edge, 1]
     column, row = np.minimum(x.astype(int), width - 1), np.minimum(y.astype(int), height - 1)
@@ -103,8 +103,8 @@ def _rounded(sides: tuple[int, int]) -> np.ndarray:
     """An ellipse around (0, 0) as a polygon of equal area."""
     quarter = math.ceil(math.pi / 4 * math.sqrt(max(sides) / 2 / SAGITTA))
     turn = np.arange(4 * quarter) * (math.pi / 2 / quarter) + math.pi / 4 / quarter
-    beyond = math.sqrt(math.pi / 2 / quarter / math.sin(math.pi / 2 / quarter))
-    points: np.ndarray = np.stack([np.cos(turn), np.sin(turn)], axis=1) * beyond
+    factor = math.sqrt(math.pi / 2 / quarter / math.sin(math.pi / 2 / quarter))
+    points: np.ndarray = np.stack([np.cos(turn), np.sin(turn)], axis=1) * factor
     return points.clip(-1, 1) * (np.array(sides) / 2)
 
 
@@ -147,8 +147,8 @@ def _crossing(corners: np.ndarray) -> tuple[int, int] | None:
         for j in range(i + 1, n):
             a, b, c, d = corners[i], ends[i], corners[j], ends[j]
             if j == i + 1 or (i == 0 and j == n - 1):  # adjacent edges share a corner; they must not fold back
-                pivot, one, other = (b, a, d) if j == i + 1 else (a, b, c)
-                folds = _side(pivot, one, other) == 0 and (one - pivot) @ (other - pivot) >= 0
+                pivot, end, other = (b, a, d) if j == i + 1 else (a, b, c)
+                folds = _side(pivot, end, other) == 0 and (end - pivot) @ (other - pivot) >= 0
             else:
                 folds = _meet(a, b, c, d)
             if folds:
@@ -185,8 +185,8 @@ def _pictured(path: Path, size: tuple[int, int]) -> Tensor:
             ": give both the same aspect (`perturbation.size`, or another picture)"
         )
     if (rows, columns) != size:  # the mean over each texel's area, or between the pixels of a smaller picture
-        how = Image.Resampling.BOX if rows >= height else Image.Resampling.BILINEAR
-        values = np.asarray(Image.fromarray(values).resize((width, height), how))
+        kernel = Image.Resampling.BOX if rows >= height else Image.Resampling.BILINEAR
+        values = np.asarray(Image.fromarray(values).resize((width, height), kernel))
     if not values.max() > 0:
         raise ValueError(f"`perturbation.shape`: picture `{path}` is transparent or black all over: it shows nothing")
     return torch.from_numpy(values.copy()).clamp(0, 1)[None, None]

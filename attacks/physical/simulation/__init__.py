@@ -60,15 +60,15 @@ def simulate(
         ValueError, FileNotFoundError: a file is missing, or an argument out of range.
     """
     ranges = ranges or Ranges()
-    for name, value, least, most in (
+    for name, value, low, high in (
         ("count", count, 1, 9999),
         ("seed", seed, 0, 2**63),
         ("size", min(size), 32, max(size)),
         ("size", max(size), 32, 8192),
         ("ink", ink, 0, 1),
     ):
-        if not least <= value <= most:
-            raise ValueError(f"`{name}` must lie in {least}..{most}; got {value}")
+        if not low <= value <= high:
+            raise ValueError(f"`{name}` must lie in {low}..{high}; got {value}")
     subject = _subject(run, ink)
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"`{out}` must be a new or an empty folder: photographs that lie there would be scored too")
@@ -80,10 +80,10 @@ def simulate(
         quad = index // len(subject.pictures) % len(quads)
         rng = np.random.default_rng((seed, index))
         shot = dataclasses.replace(draw(ranges, rng), k1=lens)
-        taken = photograph(_read(path), quads[quad], subject.card, subject.ink, subject.dpi, shot, size, rng)
+        shot_picture = photograph(_read(path), quads[quad], subject.card, subject.ink, subject.dpi, shot, size, rng)
         files.append(out / f"{picture.replace('/', '-')}--{index + 1:04d}.jpg")
-        write_bytes(files[-1], filed(taken.pixels, shot.quality))
-        corners = {f"{name}_px": getattr(taken, name) for name in ("patch", "card", "tags", "scene")}
+        write_bytes(files[-1], filed(shot_picture.pixels, shot.quality))
+        corners = {f"{name}_px": getattr(shot_picture, name) for name in ("patch", "card", "tags", "scene")}
         names = {"file": files[-1].name, "picture": picture, "quad": quad}
         records.append({**names, **corners, "values": shot.to_dict()})
     truth = {
@@ -112,16 +112,19 @@ def _subject(run: Path, strength: float) -> Subject:
     for path in (sheet, raster):
         if not path.is_file():
             raise FileNotFoundError(f"`{path}` is missing: run `viewproof print {run}` first")
-    made, placement = read_sheet(sheet), read_placement(run)
-    card, dpi = made.card, made.dpi
+    record, placement = read_sheet(sheet), read_placement(run)
+    card, dpi = record.card, record.dpi
     pictures = tuple(
-        (each, run / "pictures" / "clean" / f"{each}.png", quads)
-        for each, quads in zip(placement.pictures, placement.quads, strict=True)
+        (name, run / "pictures" / "clean" / f"{name}.png", quads)
+        for name, quads in zip(placement.pictures, placement.quads, strict=True)
     )
     pixels = _read(raster)
-    if any(abs(side - of * dpi / MM) > 2 for side, of in zip(pixels.shape, (card.height, card.width), strict=False)):
+    if any(
+        abs(side - length * dpi / MM) > 2
+        for side, length in zip(pixels.shape, (card.height, card.width), strict=False)
+    ):
         raise ValueError(f"`{raster}` has another size than in `{sheet}`: print the run again")
-    return Subject(made.id, card, printed(pixels, strength), dpi, pictures)
+    return Subject(record.id, card, printed(pixels, strength), dpi, pictures)
 
 
 def _read(path: Path) -> NDArray[np.uint8]:

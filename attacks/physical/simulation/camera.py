@@ -34,15 +34,15 @@ INKS = ((0.93, 0.05, 0.02), (0.12, 0.83, 0.05), (0.06, 0.18, 0.76))
 def to_light(values: NDArray[Any]) -> Pixels:
     """Display values in [0,1] to linear light, by sRGB (IEC 61966-2-1)."""
     values = np.asarray(values, np.float32)
-    bent = ((values + 0.055) / 1.055) ** 2.4
-    return np.asarray(np.where(values <= 0.04045, values / 12.92, bent), np.float32)
+    curve = ((values + 0.055) / 1.055) ** 2.4
+    return np.asarray(np.where(values <= 0.04045, values / 12.92, curve), np.float32)
 
 
 def to_display(light: Pixels) -> Pixels:
     """The inverse, clipped to [0,1]."""
     light = np.clip(light, 0, 1)
-    bent = 1.055 * light ** np.float32(1 / 2.4) - 0.055
-    return np.asarray(np.where(light <= 0.0031308, light * 12.92, bent), np.float32)
+    curve = 1.055 * light ** np.float32(1 / 2.4) - 0.055
+    return np.asarray(np.where(light <= 0.0031308, light * 12.92, curve), np.float32)
 
 
 def printed(raster: NDArray[np.uint8], strength: float) -> Pixels:
@@ -68,38 +68,38 @@ def enlarged(picture: NDArray[np.uint8], side: int) -> Pixels:
 
 
 def photographed(
-    scene: Pixels, scene_at: Matrix, card: Pixels, card_at: Matrix, size: tuple[int, int], bent: Bent | None = None
+    scene: Pixels, scene_at: Matrix, card: Pixels, card_at: Matrix, size: tuple[int, int], warp: Bent | None = None
 ) -> Pixels:
     """The light on the pixels of a photograph of `size` (height, width).
 
     Each layer is sampled `SAMPLES`^2 times per pixel through one homography from its pixels to the photograph's, or
-    through the lens and over the sheet of `bent`. Beyond the scene it is mid-grey.
+    through the lens and over the sheet of `warp`. Beyond the scene it is mid-grey.
     """
     grey = float(to_light(np.array(GREY)))
     card, dots = _reduced(card, card_at)
     ink = np.dstack([card, np.ones_like(card[:, :, :1])])  # the coverage goes through the same filter as the colour
-    outline = None if bent is None else bent.outline()
+    outline = None if warp is None else warp.outline()
     bands = []
     for top in range(0, size[0], BAND):
         rows = min(BAND, size[0] - top)
         middle = (SAMPLES - 1) / 2
         fine = np.array([[SAMPLES, 0, middle], [0, SAMPLES, middle - SAMPLES * top], [0, 0, 1]])
         extent = (rows * SAMPLES, size[1] * SAMPLES)
-        if bent is None or outline is None:
+        if warp is None or outline is None:
             view = _warped(scene, fine @ scene_at, extent, grey)
-            over = _warped(ink, fine @ card_at @ dots, extent, 0.0)
+            card_layer = _warped(ink, fine @ card_at @ dots, extent, 0.0)
         else:
             points = _points(np.linalg.inv(fine), extent)
-            view = _read(scene, bent.scene(points, scene_at), grey)
-            over = np.zeros((*extent, 4), np.float32)
+            view = _read(scene, warp.scene(points, scene_at), grey)
+            card_layer = np.zeros((*extent, 4), np.float32)
             (left, high), (right, low) = (
                 through(fine, outline).min(0) - SAMPLES,
                 through(fine, outline).max(0) + SAMPLES,
             )
             part = np.s_[max(0, int(high)) : max(0, int(low)), max(0, int(left)) : max(0, int(right))]
             if points[part].size:
-                over[part] = _read(ink, _inverse(dots, bent.card(points[part])), 0.0)
-        view = over[:, :, :3] + (1 - over[:, :, 3:]) * view
+                card_layer[part] = _read(ink, _inverse(dots, warp.card(points[part])), 0.0)
+        view = card_layer[:, :, :3] + (1 - card_layer[:, :, 3:]) * view
         bands.append(cv2.resize(view, (size[1], rows), interpolation=cv2.INTER_AREA))
     return np.concatenate(bands)
 
@@ -173,8 +173,8 @@ def _motion_kernel(length: float, degrees: float) -> NDArray[np.float32]:
     steps = length * ((np.arange(16 * reach) + 0.5) / (16 * reach) - 0.5)
     x, y = reach + steps * math.cos(math.radians(degrees)), reach + steps * math.sin(math.radians(degrees))
     at = np.arange(2 * reach + 1)
-    across, down = (np.maximum(1 - np.abs(at[:, None] - each), 0) for each in (x, y))
-    return np.asarray(down @ across.T / len(steps), np.float32)
+    horizontal, down = (np.maximum(1 - np.abs(at[:, None] - position), 0) for position in (x, y))
+    return np.asarray(down @ horizontal.T / len(steps), np.float32)
 
 
 def sensed(light: Pixels, shot: Shot, rng: np.random.Generator) -> Pixels:
@@ -195,10 +195,10 @@ def developed(light: Pixels, shot: Shot) -> NDArray[np.uint8]:
         light = light * ((wide + 0.02) / middle)[..., None] ** np.float32(-shot.local)
     if shot.contrast != 1:
         light = np.float32(middle) * (light / np.float32(middle)) ** np.float32(shot.contrast)
-    shown = to_display(light) * 255
+    values = to_display(light) * 255
     if shot.sharpen > 0:
-        shown = np.clip(shown + shot.sharpen * (shown - cv2.GaussianBlur(shown, (0, 0), SHARP)), 0, 255)
-    return np.asarray(np.rint(shown), np.uint8)
+        values = np.clip(values + shot.sharpen * (values - cv2.GaussianBlur(values, (0, 0), SHARP)), 0, 255)
+    return np.asarray(np.rint(values), np.uint8)
 
 
 def filed(picture: NDArray[np.uint8], quality: int) -> bytes:

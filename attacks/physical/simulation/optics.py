@@ -36,11 +36,11 @@ class Lens:
         off = (np.asarray(ideal, np.float64) - self.centre) / self.focal
         return np.asarray(self.centre + self.focal * off * (1 + self.k1 * (off**2).sum(-1, keepdims=True)))
 
-    def ideal(self, seen: Points) -> Points:
+    def ideal(self, pixels: Points) -> Points:
         """The inverse: the root of k1 r^3 + r in closed form. NaN beyond the fold of a negative k1."""
         if self.k1 == 0:
-            return np.asarray(seen, np.float64)
-        off = (np.asarray(seen, np.float64) - self.centre) / self.focal
+            return np.asarray(pixels, np.float64)
+        off = (np.asarray(pixels, np.float64) - self.centre) / self.focal
         radius = np.sqrt((off**2).sum(-1, keepdims=True))
         root = math.sqrt(3 * abs(self.k1))
         with np.errstate(invalid="ignore"):
@@ -94,21 +94,21 @@ class Sheet:
         eye = -back @ self.camera[:, 3]
         rays = np.stack([x, y, np.ones_like(x)], -1) @ back.T
         start = self._axes @ (eye[:2] - self.middle)
-        along = rays[..., :2] @ self._axes.T
+        direction = rays[..., :2] @ self._axes.T
         if not math.isfinite(self.radius):
             way = (self.rise - eye[2]) / rays[..., 2]
-            return np.asarray(self.middle + (start + way[..., None] * along) @ self._axes)
+            return np.asarray(self.middle + (start + way[..., None] * direction) @ self._axes)
         # In the plane across the axis: a circle round (0, rise - radius). Of a sheet that is raised in the middle the
         # nearer hit is seen, of one with raised edges the farther.
         u, v = start[0], eye[2] - self.rise + self.radius
-        a = along[..., 0] ** 2 + rays[..., 2] ** 2
-        b = u * along[..., 0] + v * rays[..., 2]
+        a = direction[..., 0] ** 2 + rays[..., 2] ** 2
+        b = u * direction[..., 0] + v * rays[..., 2]
         with np.errstate(invalid="ignore", divide="ignore"):
             span = np.sqrt(b**2 - a * (u**2 + v**2 - self.radius**2))
             way = (-b - math.copysign(1, self.radius) * span) / a
-            angle = np.arctan2((u + way * along[..., 0]) / self.radius, (v + way * rays[..., 2]) / self.radius)
+            angle = np.arctan2((u + way * direction[..., 0]) / self.radius, (v + way * rays[..., 2]) / self.radius)
         arc = np.where(np.abs(angle) < math.pi / 2, self.radius * angle, np.nan)
-        return np.asarray(self.middle + np.stack([arc, start[1] + way * along[..., 1]], -1) @ self._axes)
+        return np.asarray(self.middle + np.stack([arc, start[1] + way * direction[..., 1]], -1) @ self._axes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,14 +119,14 @@ class Bent:
     sheet: Sheet
     dot: float
 
-    def scene(self, seen: Points, at: Matrix) -> Points:
+    def scene(self, pixels: Points, at: Matrix) -> Points:
         """From pixels of the photograph (...,2) to those of the scene, which `at` maps to an ideal photograph."""
-        flat = self.lens.ideal(seen) @ (back := np.linalg.inv(at))[:, :2].T + back[:, 2]
+        flat = self.lens.ideal(pixels) @ (back := np.linalg.inv(at))[:, :2].T + back[:, 2]
         return np.asarray(np.where(flat[..., 2:] * back[2, 2] > 0, flat[..., :2] / flat[..., 2:], np.nan))
 
-    def card(self, seen: Points) -> Points:
+    def card(self, pixels: Points) -> Points:
         """From pixels of the photograph to dots of the card, whose centres are whole numbers."""
-        return self.sheet.card(self.lens.ideal(seen)) / self.dot - 0.5
+        return self.sheet.card(self.lens.ideal(pixels)) / self.dot - 0.5
 
     def outline(self) -> Points:
         share = np.linspace(0, 1, 33)
@@ -136,25 +136,25 @@ class Bent:
         return self.lens.seen(self.sheet.seen(outline))
 
 
-def sheet(shot: Shot, view: Matrix, over: Matrix, size: tuple[float, float]) -> Sheet:
+def sheet(shot: Shot, view: Matrix, placement: Matrix, size: tuple[float, float]) -> Sheet:
     """The card of `size` (width, height) in mm as it lies in a photograph. Curled, it touches the scene with its
     edges or with its middle, and lies about where it would lie flat.
 
     Args:
         view: (3,4) from the stage frame of the scene, with the height over it, to pixels.
-        over: (3,3) from mm of the card to that frame.
+        placement: (3,3) from mm of the card to that frame.
     """
     middle = np.array(size) / 2
     if shot.sag != 0:  # a sheet can be rolled, and not sheared: the similarity that is closest to `over`
         card = middle * [[-1, -1], [1, -1], [1, 1], [-1, 1]]
-        x, y = through(over, card + middle).T
+        x, y = through(placement, card + middle).T
         a, b = (card[:, 0] @ x + card[:, 1] @ y), (card[:, 0] @ y - card[:, 1] @ x)
         turn = np.array([[a, -b], [b, a]]) / (card**2).sum()
-        over = np.vstack([np.c_[turn, [x.mean(), y.mean()] - turn @ middle], [0, 0, 1]])
-    ends = through(over, middle + np.array([[0, 0], [1, 0]]))
+        placement = np.vstack([np.c_[turn, [x.mean(), y.mean()] - turn @ middle], [0, 0, 1]])
+    ends = through(placement, middle + np.array([[0, 0], [1, 0]]))
     unit = float(np.linalg.norm(ends[1] - ends[0]))  # of the frame, a mm
     camera = np.zeros((3, 4))
-    camera[:, [0, 1, 3]], camera[:, 2] = view[:, [0, 1, 3]] @ over, view[:, 2] * unit
+    camera[:, [0, 1, 3]], camera[:, 2] = view[:, [0, 1, 3]] @ placement, view[:, 2] * unit
     if shot.sag == 0:
         return Sheet(camera, middle, 0.0, math.inf, 0.0)
     half = 4 * abs(shot.sag) * (1 + (4 * shot.sag) ** 2 / 12)  # of the arc: sag = (1 - cos half) / (2 half)

@@ -107,28 +107,28 @@ def photograph(
     """
     plane = from_shares((scene.shape[0], scene.shape[1]))
     eye = np.asarray(frame(size) @ view(shot))  # from the scene to the photograph
-    seen, over = eye[:, [0, 1, 3]], between(card.patch.corners, through(plane, quad))
+    plane_view, placement = eye[:, [0, 1, 3]], between(card.patch.corners, through(plane, quad))
     edge = ((0, 0), (card.width, 0), (card.width, card.height), (0, card.height))
-    through(seen @ over, edge)  # raises before anything is rendered
-    lens, paper = Lens(shot.k1, size), sheet(shot, eye, over, (card.width, card.height))
-    ends = lens.seen(through(seen @ plane, SHARES))
+    through(plane_view @ placement, edge)  # raises before anything is rendered
+    lens, paper = Lens(shot.k1, size), sheet(shot, eye, placement, (card.width, card.height))
+    ends = lens.seen(through(plane_view @ plane, SHARES))
     light = furnished(enlarged(scene, min(size)), shot)
-    shown = photographed(
+    picture = photographed(
         light,
-        seen @ plane @ _from_pixels(1 / light.shape[1], 1 / light.shape[0]),
+        plane_view @ plane @ _from_pixels(1 / light.shape[1], 1 / light.shape[0]),
         ink,
-        seen @ over @ _from_pixels(MM / dpi, MM / dpi),
+        plane_view @ placement @ _from_pixels(MM / dpi, MM / dpi),
         size,
         Bent(lens, paper, MM / dpi) if shot.k1 or shot.sag else None,
     )
-    shown = disturbed(shown, lens.seen(paper.seen(np.array(edge, np.float64))), shot)
-    shown = sensed(blurred(lit(shown, shot), shot), shot, rng)
+    picture = disturbed(picture, lens.seen(paper.seen(np.array(edge, np.float64))), shot)
+    picture = sensed(blurred(lit(picture, shot), shot), shot, rng)
 
     def points(box: Any) -> list[list[float]]:
         return lens.seen(paper.seen(np.asarray(box, np.float64))).tolist()  # type: ignore[no-any-return]
 
     return Photograph(
-        developed(shown, shot),
+        developed(picture, shot),
         patch=points(card.patch.corners),
         card=points(edge),
         tags={str(tag.number): points(tag.box.corners) for tag in card.tags},

@@ -23,9 +23,9 @@ FIELD_OF_VIEW = 40.0
 SQUARE = ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0))
 
 
-def within(least: float, most: float, default: Any) -> Any:
+def within(low: float, high: float, default: Any) -> Any:
     """A field of `Ranges` whose values lie in [least, most]."""
-    return field(default=default, metadata={"limits": (least, most)})
+    return field(default=default, metadata={"limits": (low, high)})
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,12 @@ class Ranges:
     detail: tuple[float, float] = within(0, 1, (0.0, 0.0))
 
     def __post_init__(self) -> None:
-        for each in dataclasses.fields(self):
-            value = getattr(self, each.name)
-            low, high = (value, value) if each.name == "jitter" else value
-            least, most = LIMITS[each.name]
-            if not least <= low <= high <= most:
-                raise ValueError(f"`{each.name}` must be LOW <= HIGH within [{least:g}, {most:g}]; got {value}")
+        for entry in dataclasses.fields(self):
+            value = getattr(self, entry.name)
+            low, high = (value, value) if entry.name == "jitter" else value
+            minimum, maximum = LIMITS[entry.name]
+            if not minimum <= low <= high <= maximum:
+                raise ValueError(f"`{entry.name}` must be LOW <= HIGH within [{minimum:g}, {maximum:g}]; got {value}")
 
 
 LIMITS: dict[str, Range] = {each.name: each.metadata["limits"] for each in dataclasses.fields(Ranges)}
@@ -155,7 +155,7 @@ class Shot:
     def to_dict(self) -> dict[str, object]:
         """All values, keyed by name and unit."""
         values = dataclasses.asdict(self)
-        return {f"{each.name} ({each.metadata['unit']})": values[each.name] for each in dataclasses.fields(self)}
+        return {f"{entry.name} ({entry.metadata['unit']})": values[entry.name] for entry in dataclasses.fields(self)}
 
 
 #: Fields of `Shot` that are whole numbers.
@@ -171,11 +171,11 @@ def draw(ranges: Ranges, rng: np.random.Generator) -> Shot:
     bounds |= {"curl": (0, 180), "seed": (0, 2**31)}
     corners = rng.uniform(-1, 1, (4, 2)) * ranges.jitter
     values: dict[str, Any] = {"corners": tuple((float(x), float(y)) for x, y in corners)}
-    for each in dataclasses.fields(Shot):
-        if each.name == APART:
+    for entry in dataclasses.fields(Shot):
+        if entry.name == APART:
             rng = rng.spawn(1)[0]
-        if each.name != "corners":
-            values[each.name] = float(rng.uniform(*bounds[each.name]))
+        if entry.name != "corners":
+            values[entry.name] = float(rng.uniform(*bounds[entry.name]))
     return Shot(**values | {name: round(values[name]) for name in WHOLE})
 
 
@@ -185,8 +185,8 @@ def view(shot: Shot) -> Matrix:
     angle, size = math.radians(shot.degrees), shot.scale
     c, s = size * math.cos(angle), size * math.sin(angle)
     flat = np.array([[c, -s, 0, 2 * shot.right], [s, c, 0, 2 * shot.down], [0, 0, size, 0], [0, 0, 0, 1]])
-    moved = np.asarray(SQUARE) + np.asarray(shot.corners)
-    return np.asarray(between(SQUARE, moved) @ _tilt(shot) @ flat)
+    corners = np.asarray(SQUARE) + np.asarray(shot.corners)
+    return np.asarray(between(SQUARE, corners) @ _tilt(shot) @ flat)
 
 
 def pose(shot: Shot) -> Matrix:
@@ -200,9 +200,9 @@ def _tilt(shot: Shot) -> Matrix:
     c, s = math.cos(yaw), math.sin(yaw)
     turn = np.array([[c, 0, s], [0, 1, 0], [s, 0, -c]])  # of the points (x, y, height)
     nod = np.array([[1, 0, 0], [0, math.cos(pitch), math.sin(pitch)], [0, -math.sin(pitch), math.cos(pitch)]])
-    right, down, away = nod @ turn
+    right, down, depth = nod @ turn
     focal = 1 / math.tan(math.radians(FIELD_OF_VIEW) / 2)
-    return np.array([[*focal * right, 0], [*focal * down, 0], [*away, focal * shot.distance]])
+    return np.array([[*focal * right, 0], [*focal * down, 0], [*depth, focal * shot.distance]])
 
 
 def frame(size: tuple[int, int]) -> Matrix:
