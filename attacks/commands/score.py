@@ -97,6 +97,7 @@ def _chart(photos: Sequence[Path], options: argparse.Namespace) -> None:
     out = options.out or PRINTER
     printer = measured_printer(photos, out)
     print(
-        f"{out}: dE2000 {printer.before:.1f} before, {printer.after:.1f} on held-out swatches after a fit of degree "
-        f"{printer.degree} ({printer.swatches} swatches); use it with printer=measured printer.colour={out}"
+        f"{out}: dE2000 {printer.nominal_error:.1f} before, {printer.held_out_error:.1f} on held-out swatches after "
+        f"a fit of degree {printer.degree} ({printer.swatches} swatches); use it with printer=measured "
+        f"printer.colour={out}"
     )

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from attacks.data.images import SUFFIXES, load_image
-from attacks.data.pictures import Shelf, shelved, square
+from attacks.data.pictures import Shelf, make_shelf, square
 from attacks.data.split import JUDGE, WORDS
 from attacks.data.vectors import Vectors
 from attacks.perturbations.patch.placement import Placements
@@ -76,7 +76,7 @@ class Pictures:
     def shelf(self, size: int | None = None) -> Shelf:
         """The pictures as a shelf; with `size`, each is resized and cropped on reading (see `square`)."""
         images = self.images
-        shelf = shelved(self.names, lambda i: images[i] if size is None else square(images[i], size))
+        shelf = make_shelf(self.names, lambda i: images[i] if size is None else square(images[i], size))
         return replace(shelf, clusters=self.clusters)
 
 
@@ -193,7 +193,7 @@ class Gallery:
         for row, (pixels, label) in enumerate(zip(self.digests, self.labels, strict=True)):
             if label is not None:
                 original = first.setdefault(pixels, row)
-                _agreed(self.labels[original], label, self.names[original], self.names[row])
+                _common_label(self.labels[original], label, self.names[original], self.names[row])
         rows = {pixels: row for row, pixels in reversed(list(enumerate(self.digests)))}
         object.__setattr__(self, "originals", self.originals or tuple(rows[pixels] for pixels in self.digests))
         names = (self.shelves[k].cluster(i, name) for (k, i), name in zip(self.positions, self.names, strict=False))
@@ -230,12 +230,12 @@ class Gallery:
             keys.append(("label", str(shared_labels[0])) if len(shared_labels) == 1 else ("original", row))
         vector_labels = () if self.vectors is None else self.vectors.labels or (None,) * len(self.vectors)
         keys += [("vector", row) if label is None else ("label", label) for row, label in enumerate(vector_labels)]
-        return _numbered(keys) if len(set(keys)) < len(keys) else None
+        return _number_keys(keys) if len(set(keys)) < len(keys) else None
 
     @cached_property
     def cluster_numbers(self) -> Tensor:
         """Each row's cluster as a number (G,); a row of `vectors` has one of its own."""
-        return _numbered((*self.clusters, *range(len(self.names) - len(self.clusters))))
+        return _number_keys((*self.clusters, *range(len(self.names) - len(self.clusters))))
 
     def alone(self, rows: Tensor) -> Tensor | None:
         """Whether rows (n,) are the only ones of their identity: (n,) bool; None where no label was given twice."""
@@ -263,7 +263,7 @@ class Gallery:
         for i, (name, pixels) in enumerate(zip(shelf.names, shelf.digests, strict=True)):
             if pixels in first_rows:
                 row = first_rows[pixels]
-                labels[row] = _agreed(labels[row], shelf.labels[i], names[row], name)
+                labels[row] = _common_label(labels[row], shelf.labels[i], names[row], name)
                 rows.append(row)
                 continue
             while name in used:
@@ -295,14 +295,14 @@ def on_shelf(shelf: Shelf) -> Gallery:
     return Gallery((shelf,), tuple((0, i) for i in range(len(shelf))), shelf.names, shelf.labels)
 
 
-def beside(queries: Shelf, vectors: Vectors) -> Gallery:
+def with_vectors(queries: Shelf, vectors: Vectors) -> Gallery:
     """The queries followed by the rows of `vectors`. A name of both gets a prefix there."""
     used = set(queries.names)
     names = (f"gallery/{name}" if name in used else name for name in vectors.names)
     return replace(on_shelf(queries), names=(*queries.names, *names), vectors=vectors)
 
 
-def gathered(queries: Shelf, others: Shelf) -> Gallery:
+def gather(queries: Shelf, others: Shelf) -> Gallery:
     """The queries followed by the other pictures of `others`. A picture in both is read from `others`, so that cached
     embeddings do not depend on the queries."""
     first_rows = {d: i for i, d in reversed(list(enumerate(others.digests)))}
@@ -316,12 +316,12 @@ def gathered(queries: Shelf, others: Shelf) -> Gallery:
     return replace(union, shelves=(queries.only(fresh), others), positions=tuple(positions))
 
 
-def _numbered(keys: Sequence[object]) -> Tensor:
+def _number_keys(keys: Sequence[object]) -> Tensor:
     order = {key: i for i, key in enumerate(dict.fromkeys(keys))}
     return torch.tensor([order[key] for key in keys], dtype=torch.long)
 
 
-def _agreed(first_label: str | None, second_label: str | None, name: str, other: str) -> str | None:
+def _common_label(first_label: str | None, second_label: str | None, name: str, other: str) -> str | None:
     if None not in (first_label, second_label) and first_label != second_label:
         raise ValueError(
             f"`{name}` and `{other}` have the same pixels and two identities, {first_label} and {second_label}"

@@ -64,10 +64,10 @@ def save_image(path: str | Path, image: Tensor, alpha: Tensor | None = None) -> 
 
 def load_texture(path: str | Path) -> Tensor:
     """The colours (3,H,W) of a PNG that `save_image` wrote, whatever its alpha channel says."""
-    return colours(values_of(path))
+    return colours(read_values(path))
 
 
-def values_of(file: str | Path | BinaryIO) -> np.ndarray:
+def read_values(file: str | Path | BinaryIO) -> np.ndarray:
     """The values (H,W,C) uint8 of a PNG that `save_image` wrote. Threads may call it, unlike `load_image`, which
     collects the warnings of the whole process."""
     with Image.open(file, formats=("PNG",)) as picture:
@@ -118,11 +118,11 @@ def as_path(pictures: Any, folder: Path) -> Path:
     if isinstance(pictures, str | Path):
         return Path(pictures)
     if isinstance(pictures, Sequence) and pictures and all(isinstance(item, str | Path) for item in pictures):
-        return _kept(folder, ((Path(item).absolute(), None) for item in pictures))
-    return _kept(folder, _each(pictures))
+        return _write_listing(folder, ((Path(item).absolute(), None) for item in pictures))
+    return _write_listing(folder, _pictures_and_labels(pictures))
 
 
-def _kept(folder: Path, items: Iterable[tuple[Tensor | Path, str | None]]) -> Path:
+def _write_listing(folder: Path, items: Iterable[tuple[Tensor | Path, str | None]]) -> Path:
     scratch = folder / f".pictures-{secrets.token_hex(6)}"
     scratch.mkdir(parents=True)
     try:
@@ -150,7 +150,7 @@ def _kept(folder: Path, items: Iterable[tuple[Tensor | Path, str | None]]) -> Pa
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _each(pictures: Any) -> Iterator[tuple[Tensor, str | None]]:
+def _pictures_and_labels(pictures: Any) -> Iterator[tuple[Tensor, str | None]]:
     number = itertools.count()
     for item in _items(pictures):
         image, label = (*item, None)[:2] if isinstance(item, tuple | list) and item else (item, None)
@@ -164,7 +164,7 @@ def _each(pictures: Any) -> Iterator[tuple[Tensor, str | None]]:
         batch = image if image.ndim == 4 else image[None]
         labels = list(label) if isinstance(label, Tensor | list | tuple) and image.ndim == 4 else [label] * len(batch)
         for row, name in zip(batch, [*labels, *[None] * len(batch)], strict=False):
-            yield _checked(row, next(number)), _word(name)
+            yield _check_picture(row, next(number)), _word(name)
 
 
 def _items(pictures: Any) -> Iterable[Any]:
@@ -185,7 +185,7 @@ def _of_pil(picture: Image.Image) -> Tensor:
     return raw.view(picture.height, picture.width, 3).permute(2, 0, 1)
 
 
-def _checked(image: Tensor, number: int) -> Tensor:
+def _check_picture(image: Tensor, number: int) -> Tensor:
     if image.dtype == torch.uint8:
         return image.cpu().float() / 255
     return checked(image.detach(), f"pictures[{number}]", slack=0, rank=3).float()

@@ -35,7 +35,7 @@ class Entry:
     split: str | None = None
 
 
-def listed(path: str | Path, column: str | None = None) -> tuple[list[Entry], list[str]]:
+def list_entries(path: str | Path, column: str | None = None) -> tuple[list[Entry], list[str]]:
     """The pictures of a path, and notes on what was ignored.
 
     - A folder: the pictures in it, sorted by name. If it has none, but subfolders with pictures, these are read, one
@@ -71,7 +71,7 @@ def listed(path: str | Path, column: str | None = None) -> tuple[list[Entry], li
     entries = list(reader(path))
     if not entries:
         raise ValueError(f"`{path}` names no picture")
-    return named(entries), []
+    return name_entries(entries), []
 
 
 def _folder(path: Path) -> tuple[list[Entry], list[str]]:
@@ -94,7 +94,7 @@ def _pictures(folder: Path) -> list[Path]:
     return sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and not p.is_dir())
 
 
-def text_of(path: Path, longest: float = LONGEST) -> str:
+def read_text(path: Path, longest: float = LONGEST) -> str:
     """The text of a UTF-8 file. Raises ValueError, with the line, for other bytes or a too long line."""
     if not path.is_file():  # reading a pipe would block
         raise ValueError(f"`{printable_name(str(path))}` is not a plain file: it should be a text of paths")
@@ -120,15 +120,15 @@ def _split(text: str) -> list[str]:
 
 
 def _lines(path: Path) -> Iterator[Entry]:
-    for number, line in enumerate(_split(text_of(path)), 1):
+    for number, line in enumerate(_split(read_text(path)), 1):
         name = line.strip()
         if name and not name.startswith("#"):
-            yield entry_of(path, number, name)
+            yield make_entry(path, number, name)
 
 
 def _table(path: Path, column: str | None) -> Iterator[Entry]:
     for number, cells in table_rows(path, _check_header):
-        yield entry_of(path, number, cells["path"], cells, column)
+        yield make_entry(path, number, cells["path"], cells, column)
 
 
 def table_rows(path: Path, check_header: Callable[[str, list[str]], None]) -> Iterator[tuple[int, dict[str, str]]]:
@@ -140,7 +140,7 @@ def table_rows(path: Path, check_header: Callable[[str, list[str]], None]) -> It
     Raises:
         ValueError: with the line: a malformed file, or a row without `path`.
     """
-    reader = csv.reader(io.StringIO(text_of(path), newline=""), strict=True)
+    reader = csv.reader(io.StringIO(read_text(path), newline=""), strict=True)
     header: list[str] | None = None
     try:
         for row in reader:
@@ -153,7 +153,7 @@ def table_rows(path: Path, check_header: Callable[[str, list[str]], None]) -> It
                 continue
             if len(cells) != len(header):
                 raise ValueError(
-                    f"{location}: {len(cells)} cells under a header of {len(header)}; put a path with a comma in quotes"
+                    f"{location}: {len(cells)} cells under a header of {len(header)}; quote a path with a comma"
                 )
             row_cells = {name: cell for name, cell in zip(header, cells, strict=True) if cell}
             if "path" not in row_cells:
@@ -172,7 +172,7 @@ def _check_header(location: str, cells: list[str]) -> None:
             )
 
 
-def entry_of(
+def make_entry(
     file: Path, number: int, name: str, cells: Mapping[str, Any] = MappingProxyType({}), column: str | None = None
 ) -> Entry:
     """The picture `name` on line `number` of a list or table; `cells` may hold its `identity` and `cluster`, and must
@@ -188,7 +188,7 @@ def entry_of(
     return Entry(path, path.name, label, f"{file.name} line {number}", cluster, word)
 
 
-def named(entries: list[Entry]) -> list[Entry]:
+def name_entries(entries: list[Entry]) -> list[Entry]:
     """The same with unique names: the shortest end of each path that is unique. Raises ValueError for equal paths."""
     by_path: dict[Path, Entry] = {}
     for entry in entries:

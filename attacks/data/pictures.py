@@ -13,7 +13,7 @@ from PIL import Image, features
 from torch import Tensor
 
 from attacks.data.images import load_image, to_bytes
-from attacks.data.listing import Entry, listed
+from attacks.data.listing import Entry, list_entries
 from attacks.runtime.decoding import printable_name
 from attacks.runtime.files import write_bytes
 from transforms import resize
@@ -24,7 +24,7 @@ SLENDER = 50
 #: Unreadable files that a message names.
 FIRST = 3
 #: Bytes of decoded squares that a shelf keeps: 21,845 of 128 pixels. Those beyond are decoded again when used.
-KEPT = 2**30
+MAX_CACHE = 2**30
 
 
 #: Version of the index files, and of how a picture is decoded and cut.
@@ -32,7 +32,7 @@ FORMAT = 1
 CODECS = ("jpg", "libjpeg_turbo", "webp", "zlib", "libtiff")
 
 
-class Known(NamedTuple):
+class IndexRecord(NamedTuple):
     """The sha256 of a file's square, the file's (width, height), and the notes of its conversion."""
 
     digest: str
@@ -44,8 +44,8 @@ class Stamp(NamedTuple):
     """What tells an unchanged file: bytes, and nanoseconds of its modification and of the change of its entry."""
 
     bytes: int
-    modified: int
-    changed: int
+    modification_ns: int
+    change_ns: int
 
 
 def stamp(path: Path) -> Stamp:
@@ -63,7 +63,7 @@ class PictureIndex:
         self.file = folder / f"pictures-{hashlib.sha256(key.encode()).hexdigest()}.json"
         self._files, self.trouble = self._read()
 
-    def _read(self) -> tuple[dict[str, tuple[Stamp, Known]], str]:
+    def _read(self) -> tuple[dict[str, tuple[Stamp, IndexRecord]], str]:
         try:
             digest, _, body = self.file.read_bytes().partition(b"\n")
         except FileNotFoundError:
@@ -73,14 +73,16 @@ class PictureIndex:
         if digest.decode(errors="replace") != hashlib.sha256(body).hexdigest():
             return {}, f"the index {self.file} is not as it was written, and all pictures are decoded"
         files = json.loads(body)
-        return {name: (Stamp(*at), Known(d, tuple(size), tuple(n))) for name, (at, d, size, n) in files.items()}, ""
+        return {
+            name: (Stamp(*at), IndexRecord(d, tuple(size), tuple(n))) for name, (at, d, size, n) in files.items()
+        }, ""
 
-    def known(self, path: Path, current: Stamp) -> Known | None:
+    def record(self, path: Path, current: Stamp) -> IndexRecord | None:
         """What is known of a file with the stamp `current`; None if it is new or has changed."""
         earlier, record = self._files.get(str(path.absolute()), (None, None))
         return record if earlier == current else None
 
-    def write(self, files: Mapping[Path, tuple[Stamp, Known]]) -> str:
+    def write(self, files: Mapping[Path, tuple[Stamp, IndexRecord]]) -> str:
         """Replace the index by these files; returns why it cannot be written, or nothing."""
         new = {str(path.absolute()): entry for path, entry in files.items()}
         if new == self._files:
@@ -132,9 +134,9 @@ class Shelf:
 
     def read(self, rows: Sequence[int]) -> Tensor:
         """The pictures `rows`, (n,3,H,W). Raises ValueError if a file has changed."""
-        return torch.stack(list(in_threads(self._checked, rows)))
+        return torch.stack(list(in_threads(self._read_checked, rows)))
 
-    def _checked(self, row: int) -> Tensor:
+    def _read_checked(self, row: int) -> Tensor:
         image = self.load(row)
         if digest(image) != self.digests[row]:
             raise ValueError(f"`{self.names[row]}` has changed since the run began; leave the pictures alone")
@@ -162,7 +164,7 @@ class Shelf:
         )
 
 
-def shelved(names: Sequence[str], load: Callable[[int], Tensor]) -> Shelf:
+def make_shelf(names: Sequence[str], load: Callable[[int], Tensor]) -> Shelf:
     """A shelf of pictures without labels; each is read once."""
     digests = tuple(in_threads(lambda i: digest(load(i)), range(len(names))))
     return Shelf(tuple(names), digests, (None,) * len(names), load)
@@ -171,8 +173,8 @@ def shelved(names: Sequence[str], load: Callable[[int], Tensor]) -> Shelf:
 def read_files(
     path: str | Path, size: int, unreadable: str = "refuse", cache: str | None = None, column: str | None = None
 ) -> Shelf:
-    """The pictures of a path (see `listed`), each `square`. Every file is read once, to check it; up to `KEPT` bytes
-    of squares stay in memory until `Shelf.forget`.
+    """The pictures of a path (see `list_entries`), each `square`. Every file is read once, to check it; up to
+    `MAX_CACHE` bytes of squares stay in memory until `Shelf.forget`.
 
     Args:
         unreadable: "refuse" or "skip" files that are missing or that Pillow cannot read.
@@ -180,9 +182,9 @@ def read_files(
         column: of a table, what `Shelf.split` is read from.
 
     Raises:
-        FileNotFoundError, ValueError: see `listed`; unreadable files, or no readable one.
+        FileNotFoundError, ValueError: see `list_entries`; unreadable files, or no readable one.
     """
-    entries, notes = listed(path, column)
+    entries, notes = list_entries(path, column)
     if cache is None:
         return read_entries(entries, notes, size, unreadable)
     index = PictureIndex(Path(cache), Path(path), size)
@@ -194,12 +196,14 @@ def read_entries(
 ) -> Shelf:
     """As `read_files`, for a listing, its notes, and its index."""
     readable: list[Entry] = []
-    readings: list[_Seen] = []
+    readings: list[_Reading] = []
     squares: dict[int, Tensor] = {}
     failed: list[tuple[Entry, Exception]] = []
     # in one piece: small blocks that stay would split the heap between the large ones that go
-    store = torch.empty(min(len(entries), KEPT // (3 * size * size)), size, size, 3, dtype=torch.uint8)
-    for entry, reading in zip(entries, in_threads(lambda entry: _seen(entry, size, index), entries), strict=True):
+    store = torch.empty(min(len(entries), MAX_CACHE // (3 * size * size)), size, size, 3, dtype=torch.uint8)
+    for entry, reading in zip(
+        entries, in_threads(lambda entry: _read_entry(entry, size, index), entries), strict=True
+    ):
         if isinstance(reading, Exception):
             failed.append((entry, reading))
             continue
@@ -210,14 +214,14 @@ def read_entries(
     if failed and (unreadable == "refuse" or not readable):
         raise _refusal(failed, len(entries), unreadable)
     missing = tuple(f"{entry.name}: left out, {_reason(entry, error)}" for entry, error in failed)
-    files = {entry.path: (item.at, item.known) for entry, item in zip(readable, readings, strict=True) if item.at}
+    files = {entry.path: (item.at, item.record) for entry, item in zip(readable, readings, strict=True) if item.at}
     trouble = "" if index is None else index.write(files)
     return Shelf(
         names=tuple(entry.name for entry in readable),
-        digests=tuple(item.known.digest for item in readings),
+        digests=tuple(item.record.digest for item in readings),
         labels=tuple(entry.label for entry in readable),
         load=lambda i: _levels(squares[i]) if i in squares else square(load_image(readable[i].path)[0], size),
-        changes=tuple(_changes(entry, item.known, size) for entry, item in zip(readable, readings, strict=True)),
+        changes=tuple(_changes(entry, item.record, size) for entry, item in zip(readable, readings, strict=True)),
         notes=(*notes, *missing, *filter(None, [trouble])),
         missing=missing,
         clusters=tuple(entry.cluster for entry in readable),
@@ -226,37 +230,37 @@ def read_entries(
     )
 
 
-class _Seen(NamedTuple):
+class _Reading(NamedTuple):
     """What is known of a file; its stamp, unless it changed meanwhile; its square's levels, if it was decoded."""
 
-    known: Known
+    record: IndexRecord
     at: Stamp | None
     levels: Tensor | None = None
 
 
-def _seen(entry: Entry, size: int, index: PictureIndex | None) -> _Seen | Exception:
+def _read_entry(entry: Entry, size: int, index: PictureIndex | None) -> _Reading | Exception:
     try:
         first_stamp = None if index is None else stamp(entry.path)
         if (
             index is not None
             and first_stamp is not None
-            and (record := index.known(entry.path, first_stamp)) is not None
+            and (record := index.record(entry.path, first_stamp)) is not None
         ):
-            return _Seen(record, first_stamp)
+            return _Reading(record, first_stamp)
         image, notes = load_image(entry.path)
         cut = square(image, size)
         at = first_stamp if index is not None and stamp(entry.path) == first_stamp else None
     except Exception as error:  # Pillow's errors for broken files have no common base class
         return error
     whole = (image.shape[2], image.shape[1])
-    return _Seen(Known(digest(cut), whole, tuple(notes)), at, torch.from_numpy(to_bytes(cut)))
+    return _Reading(IndexRecord(digest(cut), whole, tuple(notes)), at, torch.from_numpy(to_bytes(cut)))
 
 
 def _levels(levels: Tensor) -> Tensor:
     return levels.permute(2, 0, 1).float().div_(255)
 
 
-def _changes(entry: Entry, record: Known, size: int) -> tuple[str, ...]:
+def _changes(entry: Entry, record: IndexRecord, size: int) -> tuple[str, ...]:
     width, height = record.size
     if record.size == (size, size):
         return record.notes
@@ -279,8 +283,8 @@ def _refusal(failed: list[tuple[Entry, Exception]], count: int, unreadable: str)
     names = ", ".join(entry.name for entry, _ in failed[:FIRST])
     ellipsis = ", ..." if len(failed) > FIRST else ""
     return ValueError(
-        f"{len(failed)} of {count} pictures cannot be read: {names}{ellipsis} (data.unreadable=skip leaves them out); "
-        f"the first: {first}"
+        f"{len(failed)} of {count} pictures cannot be read: {names}{ellipsis} (data.unreadable=skip leaves them "
+        f"out); the first: {first}"
     )
 
 
@@ -303,7 +307,7 @@ def square(image: Tensor, size: int) -> Tensor:
     return (image[:, top : top + size, left : left + size] * 255).round() / 255
 
 
-def squared(points: Tensor, photo_size: tuple[int, int], size: int) -> Tensor:
+def to_square(points: Tensor, photo_size: tuple[int, int], size: int) -> Tensor:
     """Where points (...,2) of a picture of `before` (height, width) lie in its `square`, as shares of it. They are in
     pixels from the left and upper edge: (x, y) = (width, height) is the lower right corner."""
     height, width = target_size(photo_size, size)

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from attacks.data.listing import Entry, entry_of, named, table_rows, text_of
+from attacks.data.listing import Entry, make_entry, name_entries, read_text, table_rows
 from attacks.runtime.folders import short
 from attacks.runtime.untrusted import parse_json
 
@@ -76,12 +76,12 @@ def read_table(path: str | Path, column: str | None = None) -> list[tuple[Entry,
         placements.setdefault(entry.path, []).append(placement)
     if not placements:
         raise ValueError(f"`{path}` names no photograph")
-    return [(entry, tuple(placements[entry.path])) for entry in named(list(entries.values()))]
+    return [(entry, tuple(placements[entry.path])) for entry in name_entries(list(entries.values()))]
 
 
 def _table(path: Path, column: str | None) -> Iterator[Row]:
     for number, cells in table_rows(path, partial(_check_header, column)):
-        entry = entry_of(path, number, cells["path"], cells, column)
+        entry = make_entry(path, number, cells["path"], cells, column)
         yield entry, _placement(f"`{path}` line {number}", path, cells)
 
 
@@ -102,7 +102,7 @@ def _check_header(column: str | None, location: str, cells: list[str]) -> None:
 
 
 def _json(path: Path, column: str | None) -> Iterator[Row]:
-    content = parse_json(text_of(path, math.inf), f"`{path}`")
+    content = parse_json(read_text(path, math.inf), f"`{path}`")
     if not isinstance(content, dict):
         raise ValueError(f"`{path}` must hold an object, photographs by their paths; got {type(content).__name__}")
     for photo, fields in content.items():
@@ -116,7 +116,7 @@ def _json(path: Path, column: str | None) -> Iterator[Row]:
         for key in ("mask", "identity", "cluster"):
             if not isinstance(fields.get(key, ""), str):
                 raise ValueError(f"{location}: `{key}` must be a text; got {short(str(fields[key]))}")
-        entry = replace(entry_of(path, 0, photo, fields, column), where=path.name)
+        entry = replace(make_entry(path, 0, photo, fields, column), where=path.name)
         common = {key: fields[key] for key in ("mask", "mm_per_pixel") if key in fields}
         for place, cells in _as_cells(location, fields):
             yield entry, _placement(place, path, common | cells)

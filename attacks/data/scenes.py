@@ -11,14 +11,14 @@ from torch import Tensor
 
 from attacks.data.images import load_image
 from attacks.data.listing import Entry
-from attacks.data.pictures import Shelf, read_entries, squared
+from attacks.data.pictures import Shelf, read_entries, to_square
 from attacks.data.scene_table import PlacementCorners, read_table
 from attacks.perturbations.patch.placement import Placements
 from transforms.sampling.homography import clipped_area, edges_to_centres, homography, transform
 from transforms.sampling.warp import warp_by_matrix
 
 #: The table that ships with the package; `data.path=bundled` names it.
-BUNDLED = Path(__file__).parent / "scenes.csv"
+BUNDLED_TABLE = Path(__file__).parent / "scenes.csv"
 
 
 #: The largest relative difference between the width of the print and that of its quad that needs no note.
@@ -38,7 +38,7 @@ class Print(NamedTuple):
     width_mm: float | None = None
 
 
-def mask_of(placement: PlacementCorners, photo: str, size: tuple[int, int]) -> tuple[Tensor | None, list[str]]:
+def read_mask(placement: PlacementCorners, photo: str, size: tuple[int, int]) -> tuple[Tensor | None, list[str]]:
     """The mask of a placement, (H,W) in [0,1] or None, and notes on its conversion. Raises ValueError or
     FileNotFoundError for a mask that is unreadable, of another size, or dark."""
     location = placement.where
@@ -61,7 +61,7 @@ def mask_of(placement: PlacementCorners, photo: str, size: tuple[int, int]) -> t
     return mask, notes
 
 
-def corners_of(placement: PlacementCorners, sheet: Print, mask: Tensor | None) -> Tensor:
+def find_corners(placement: PlacementCorners, sheet: Print, mask: Tensor | None) -> Tensor:
     """The four corners (4,2) in pixels of the photograph. Raises ValueError for a middle without a size."""
     location = placement.where
     if placement.quad is not None:
@@ -114,8 +114,8 @@ def check_corners(
         width_mm = float(top + bottom) / 2 * placement.mm_per_pixel
         if abs(width_mm / sheet.width_mm - 1) > OFF:
             notes.append(
-                f"{location}: the quad in `{photo}` is {width_mm:.0f} mm wide at {placement.mm_per_pixel:g} mm a pixel, "
-                f"and perturbation.width_mm is {sheet.width_mm:g}; the quad is used"
+                f"{location}: the quad in `{photo}` is {width_mm:.0f} mm wide at {placement.mm_per_pixel:g} mm a "
+                f"pixel, and perturbation.width_mm is {sheet.width_mm:g}; the quad is used"
             )
     return notes
 
@@ -172,7 +172,7 @@ def read_scenes(
     FileNotFoundError or ValueError, in one line."""
     photos = {
         entry.name: Photo(entry, placements)
-        for entry, placements in read_table(BUNDLED if path == "bundled" else path, column)
+        for entry, placements in read_table(BUNDLED_TABLE if path == "bundled" else path, column)
     }
     shelf = read_entries([photo.entry for photo in photos.values()], [], size, unreadable)
     return shelf, [photos[name] for name in shelf.names]
@@ -190,10 +190,10 @@ def placements_in(photos: Sequence[Photo], size: int, sheet: Print) -> tuple[Pla
         image, _ = load_image(entry.path)
         size_of_photo = (image.shape[1], image.shape[2])
         for k, placement in enumerate(placements):
-            mask, mask_notes = mask_of(placement, entry.name, size_of_photo)
-            corners = corners_of(placement, sheet, mask)
+            mask, mask_notes = read_mask(placement, entry.name, size_of_photo)
+            corners = find_corners(placement, sheet, mask)
             notes += [*mask_notes, *check_corners(placement, entry.name, corners, size_of_photo, sheet)]
-            quads[i, k] = squared(corners, size_of_photo, size)
+            quads[i, k] = to_square(corners, size_of_photo, size)
             notes += check_crop(placement, entry.name, quads[i, k])
             visible[i, k] = 1
             if mask is not None:

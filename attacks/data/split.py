@@ -8,13 +8,15 @@ from transforms.draws import stream
 
 FIT, JUDGE = WORDS = "fit", "judge"
 #: The fewest clusters that are held out without a column that says so.
-LEAST = 5
+MIN_CLUSTERS = 5
 
 
-def split_of(names: Sequence[str], clusters: Sequence[str], seed: int, words: Sequence[str] = ()) -> tuple[str, ...]:
+def assign_split(
+    names: Sequence[str], clusters: Sequence[str], seed: int, words: Sequence[str] = ()
+) -> tuple[str, ...]:
     """`fit` or `judge` of each picture: the perturbation is made from the first, and judged on the others, which are
     held out. Clusters stay whole: half of them, drawn by the seed, are held out, and none where half are fewer than
-    `LEAST`. `words` overrules.
+    `MIN_CLUSTERS`. `words` overrules.
 
     Raises ValueError where `words` has one of the two words only, or both in a cluster.
     """
@@ -32,5 +34,5 @@ def split_of(names: Sequence[str], clusters: Sequence[str], seed: int, words: Se
         return tuple(words)
     half, order = len(first) // 2, list(first)
     permutation = torch.randperm(len(order), generator=torch.Generator().manual_seed(stream(seed, "split"))).tolist()
-    held_out = {order[i] for i in permutation[: half if half >= LEAST else 0]}
+    held_out = {order[i] for i in permutation[: half if half >= MIN_CLUSTERS else 0]}
     return tuple(JUDGE if cluster in held_out else FIT for cluster in clusters)

@@ -39,7 +39,7 @@ def read_vectors(path: str | Path) -> Vectors:
     column `name` and optionally `identity`. The file is read once, to check it.
 
     Raises:
-        FileNotFoundError, ValueError: a file is missing; not a table of numbers; a row that is not `directed`;
+        FileNotFoundError, ValueError: a file is missing; not a table of numbers; a row that is not `has_direction`;
             other names.
     """
     path = Path(path)
@@ -63,7 +63,7 @@ def read_vectors(path: str | Path) -> Vectors:
         block = np.ascontiguousarray(array[start : start + BLOCK])
         digest.update(block.data)
         whole = np.abs(block).max(1) >= np.finfo(array.dtype).tiny  # below, digits are lost
-        if not (good := directed(torch.from_numpy(block)).numpy() & whole).all():
+        if not (good := has_direction(torch.from_numpy(block)).numpy() & whole).all():
             bad = start + int((~good).argmax())
             raise ValueError(
                 "`data.gallery` must hold finite rows whose length float32 can hold, such as 1; got another, row "
@@ -75,7 +75,7 @@ def read_vectors(path: str | Path) -> Vectors:
     return Vectors(torch.from_numpy(array), names, labels, digest.hexdigest())
 
 
-def directed(rows: Tensor) -> Tensor:
+def has_direction(rows: Tensor) -> Tensor:
     """Whether rows (n,D) keep their direction where cosines are computed, in float32: (n,) bool. Rows of zeros have
     none, and rows of numbers whose squares leave its range."""
     lengths: Tensor = F.normalize(rows.float(), dim=1).norm(dim=1)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attacks.data.vectors import directed
+from attacks.data.vectors import has_direction
 from attacks.encoders.tree import Texts, optional
 from attacks.evaluation.scores import embed
 from transforms.draws import stream
@@ -80,7 +80,7 @@ def class_embeddings(texts: Texts, classes: Sequence[str], templates: Sequence[s
                 f"the text tower does not take the class {name!r} ({type(error).__name__}: {reason}); are the "
                 "tokenizer's files whole?"
             ) from error
-        if not bool(directed(embeddings).all()):
+        if not bool(has_direction(embeddings).all()):
             raise ValueError(
                 f"`data.classes`: the text tower's embeddings of {name!r} have no direction (zeros, or not finite): "
                 "are its weights whole?"

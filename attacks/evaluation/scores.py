@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from attacks.data.vectors import directed
+from attacks.data.vectors import has_direction
 from attacks.encoders.answers import embedding
 from attacks.encoders.contract import check_encoder
 from attacks.encoders.tree import Encoder, Tree, join_trees, map_tree, optional
@@ -167,7 +167,7 @@ def _check(images: Tensor, clean: Tensor, gallery: Sequence[Tensor], encoder: En
         raise ValueError(
             f"`clean` must hold one row per image (N,D); got {tuple(clean.shape)} for {len(images)} images"
         )
-    if bool((clean.any(1) & ~directed(clean)).any()):  # a row of zeros has the cosine 0
+    if bool((clean.any(1) & ~has_direction(clean)).any()):  # a row of zeros has the cosine 0
         raise ValueError(
             "`clean` must hold finite embeddings whose length float32 can hold; got another: does the encoder "
             "overflow? scale its answers, for instance to length 1"

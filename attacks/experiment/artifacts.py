@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from attacks.data.images import colours, load_image, load_texture, save_image, values_of
+from attacks.data.images import colours, load_image, load_texture, read_values, save_image
 from attacks.eot.protocols import Perturbation
 from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.files import make_folder
@@ -139,7 +139,7 @@ def _stored(path: Path, image: Tensor, alpha: Tensor | None = None) -> tuple[str
     """Write a picture; its digest and its pixels, from the bytes that are in the file."""
     save_image(path, image, alpha)
     content = path.read_bytes()
-    return hashlib.sha256(content).hexdigest(), values_of(BytesIO(content))
+    return hashlib.sha256(content).hexdigest(), read_values(BytesIO(content))
 
 
 def sheet(images: Tensor) -> Tensor:

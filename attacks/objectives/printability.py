@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attacks.objectives.penalties import EDGE, check_weight
-from attacks.perturbations.patch.colour_profiles import MOST as COLOUR_MAPS
+from attacks.perturbations.patch.colour_profiles import MAX_BYTES as COLOUR_MAPS
 from attacks.perturbations.patch.colour_profiles import read_colour_map
 from attacks.perturbations.patch.inks import generic
 from transforms.colour.lut import apply_lut

@@ -21,7 +21,7 @@ from transforms.scene import Scene, scene_of
 
 #: Most steps of the root search of `scaled`; each but the last clamps more values, and photographs need about five.
 #: The host does not wait for a device to learn whether they are enough: there it makes a fixed number of them.
-MOST, FIXED = 100, 12
+MAX_STEPS, FIXED = 100, 12
 #: It ends where the squared norm is so many roundings short of the radius.
 ROUNDING = 8
 #: A share of eps that is float64's own rounding and no excess: 255 * (8 / 255) may be less than 8.
@@ -85,7 +85,7 @@ class Ball(PerturbationSet, ABC):
 
     def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor | None) -> Tensor:  # noqa: ARG002
         """The move of norm `length` (one number, or one for each delta) that lowers the loss most, to first order."""
-        return -each(length) * self.steepest(grad)
+        return -per_picture(length) * self.steepest(grad)
 
     def move(self, delta: Tensor, by: Tensor, images: Tensor) -> Tensor:
         """delta + by, projected. Added to the picture first, as every published PGD does, so that ours equals theirs
@@ -229,9 +229,9 @@ class L2(Ball):
     def steepest(self, grad: Tensor) -> Tensor:
         # Measured in its largest value: squares of a very small or very large gradient are 0 or infinite.
         largest = grad.flatten(1).abs().amax(1)
-        grad = grad / each(torch.where(largest > 0, largest, 1.0))
+        grad = grad / per_picture(torch.where(largest > 0, largest, 1.0))
         norm = self.norm(grad)
-        return grad / each(torch.where(norm > 0, norm, 1.0))
+        return grad / per_picture(torch.where(norm > 0, norm, 1.0))
 
     def farthest(self, direction: Tensor, images: Tensor | None) -> Tensor:
         """The farthest point of the set along `direction`: all of `eps`, where the box allows."""
@@ -277,7 +277,7 @@ def scaled(values: Tensor, radius: float, pictures: Tensor | None, limit: float)
 
     energy = torch.stack([part.to(dtype).square().sum(1, keepdim=True) for part, _ in parts]).sum(0)
     square = (radius**2 / energy).clamp(max=largest)
-    for _ in range(MOST if host else FIXED):
+    for _ in range(MAX_STEPS if host else FIXED):
         whole, free = torch.stack([energies(*part) for part in parts]).sum(0).split(1, 1)
         short = radius**2 - whole
         short = torch.where((square < largest) & (short > ROUNDING * torch.finfo(dtype).eps * radius**2), short, 0)
@@ -298,7 +298,7 @@ def check_number(eps: Any, example: str) -> None:
         raise ValueError(f"`eps` must be a number, such as {example}; got {eps!r}")
 
 
-def each(value: float | Tensor) -> float | Tensor:
+def per_picture(value: float | Tensor) -> float | Tensor:
     """(N,) or a number, to be multiplied with (N,C,H,W)."""
     return value[:, None, None, None] if isinstance(value, Tensor) and value.dim() else value
 

@@ -53,16 +53,16 @@ class Radii(PerturbationSet):
                 ball.descend(
                     grad[i : i + 1], self.pace * ball.reach * lengths[i], delta[i : i + 1], images[i : i + 1]
                 )
-                for i, ball in enumerate(self._each())
+                for i, ball in enumerate(self._balls())
             ]
         )
 
     def move(self, delta: Tensor, by: Tensor, images: Tensor) -> Tensor:
-        rows = zip(self._each(), delta.split(1), by.split(1), images.split(1), strict=True)
+        rows = zip(self._balls(), delta.split(1), by.split(1), images.split(1), strict=True)
         return torch.cat([ball.move(*row) for ball, *row in rows])
 
     def project(self, delta: Tensor, images: Tensor) -> Tensor:
-        rows = zip(self._each(), delta.split(1), images.split(1), strict=True)
+        rows = zip(self._balls(), delta.split(1), images.split(1), strict=True)
         return torch.cat([ball.project(*row) for ball, *row in rows])
 
     def norm(self, delta: Tensor) -> Tensor:
@@ -74,10 +74,10 @@ class Radii(PerturbationSet):
         return self.inner.length(delta) / reaches(self.inner, self.radii).to(delta)
 
     def quantise(self, delta: Tensor, images: Tensor) -> Tensor:
-        rows = zip(self._each(), delta.split(1), images.split(1), strict=True)
+        rows = zip(self._balls(), delta.split(1), images.split(1), strict=True)
         return torch.cat([ball.in_levels(*row) for ball, *row in rows])
 
-    def _each(self) -> list[Ball]:
+    def _balls(self) -> list[Ball]:
         radii = self.radii.tolist()
         return [self.inner.take(torch.tensor([i])).sized(radius) for i, radius in enumerate(radii)]
 

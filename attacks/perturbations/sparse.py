@@ -7,11 +7,20 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from attacks.perturbations.ball import Ball, check_number, each, from_levels, into_box, room, rounded, to_levels
+from attacks.perturbations.ball import (
+    Ball,
+    check_number,
+    from_levels,
+    into_box,
+    per_picture,
+    room,
+    rounded,
+    to_levels,
+)
 from transforms.devices import wide_dtype
 
 #: Most steps of the root search: as many as bisection alone would need.
-MOST = 60
+MAX_STEPS = 60
 
 
 def onto_l1(values: Tensor, radius: float, low: Tensor, high: Tensor) -> Tensor:
@@ -29,7 +38,7 @@ def onto_l1(values: Tensor, radius: float, low: Tensor, high: Tensor) -> Tensor:
         return values.clamp(low, high)
     t = left = torch.zeros_like(size[:, :1])
     right = size.amax(1, keepdim=True)
-    for _ in range(MOST):
+    for _ in range(MAX_STEPS):
         near = (size - t).clamp(min=0).minimum(room)
         excess = (near.sum(1, keepdim=True) - radius) * far[:, None]
         # The norm is piecewise linear in t; its slope is minus the number of free values.
@@ -195,7 +204,7 @@ class L0(Ball):
         is, the larger the gain that a new pixel needs to replace one that has already moved.
         """
         mean = grad.abs().flatten(1).mean(1).clamp(min=torch.finfo(grad.dtype).tiny)
-        return -STRIDE * each(length) * (grad / each(mean))
+        return -STRIDE * per_picture(length) * (grad / per_picture(mean))
 
     def project(self, delta: Tensor, images: Tensor | None) -> Tensor:
         down, up = room(torch.zeros_like(delta), images)

@@ -7,16 +7,16 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from attacks.perturbations.ball import Ball, each
+from attacks.perturbations.ball import Ball, per_picture
 from attacks.perturbations.sparse import L0, L1
-from attacks.perturbations.subspace import Wrapped, filtered
+from attacks.perturbations.subspace import Wrapper, filter_gradient
 
 #: The widest Gaussian in pixels: more than that is one value for a whole picture.
 WIDEST = 1024
 
 
 @dataclass(frozen=True)
-class LowFrequency(Wrapped):
+class LowFrequency(Wrapper):
     """Every move lies in the span of the lowest `keep` x `keep` coefficients of each channel's 2-D cosine transform
     (orthonormal DCT-II; Guo et al. 2019, Low Frequency Adversarial Perturbation).
 
@@ -61,7 +61,7 @@ class LowFrequency(Wrapped):
         one."""
         step = super().steepest(grad)
         norm = self.inner.norm(step)
-        return step / each(torch.where(norm > 0, norm, 1.0))
+        return step / per_picture(torch.where(norm > 0, norm, 1.0))
 
     def project(self, delta: Tensor, images: Tensor | None) -> Tensor:
         return self.inner.project(delta, images)
@@ -71,7 +71,7 @@ class LowFrequency(Wrapped):
 
 
 @dataclass(frozen=True)
-class Smoothed(Wrapped):
+class Smoothed(Wrapper):
     """The gradient is convolved with a Gaussian before any optimiser sees it: TI (Dong et al. 2019, Evading Defenses
     by Translation-Invariant Attacks, eq. 7). The set is that of `inner`.
 
@@ -103,9 +103,9 @@ class Smoothed(Wrapped):
             raise ValueError(f"`smooth` must be above 0 and at most {WIDEST:,} pixels; got {self.smooth}")
 
     def shown(self, delta: Tensor) -> Tensor:
-        return filtered(self.inner.shown(delta), self.convolved)
+        return filter_gradient(self.inner.shown(delta), self.smooth_gradient)
 
-    def convolved(self, grad: Tensor) -> Tensor:
+    def smooth_gradient(self, grad: Tensor) -> Tensor:
         rows, columns = (gaussian_band(side, self.smooth, grad.dtype, grad.device) for side in grad.shape[2:])
         smooth: Tensor = rows @ grad @ columns
         return smooth

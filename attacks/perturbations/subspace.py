@@ -16,7 +16,7 @@ from transforms.devices import uploaded
 Map = Callable[[Tensor], Tensor]
 
 
-class Wrapped(Ball):
+class Wrapper(Ball):
     """The set `inner`, restricted to a subspace by the projection `only`. All else is that of `inner`.
 
     Directions and gradients pass through `only` before `inner`; moves pass through it as well.
@@ -29,7 +29,7 @@ class Wrapped(Ball):
 
     @property
     def innermost(self) -> Ball:
-        return self.inner.innermost if isinstance(self.inner, Wrapped) else self.inner
+        return self.inner.innermost if isinstance(self.inner, Wrapper) else self.inner
 
     @property
     def eps(self) -> float:  # type: ignore[override]
@@ -72,7 +72,7 @@ class Wrapped(Ball):
     def shown(self, delta: Tensor) -> Tensor:
         """The delta itself, but its gradient is restricted: so are the estimate, its noise, and an optimiser's
         momentum."""
-        return filtered(self.inner.shown(delta), self.only)
+        return filter_gradient(self.inner.shown(delta), self.only)
 
     def steepest(self, grad: Tensor) -> Tensor:
         return self.only(self.inner.steepest(self.only(grad)))
@@ -97,7 +97,7 @@ class Wrapped(Ball):
 
 
 @dataclass(frozen=True, eq=False)
-class Masked(Wrapped):
+class Masked(Wrapper):
     """Only where `mask` is 1 may the delta differ from zero; the delta is masked, never the picture.
 
     Args:
@@ -157,7 +157,7 @@ class Masked(Wrapped):
 
 
 @dataclass(frozen=True)
-class Grey(Wrapped):
+class Grey(Wrapper):
     """The same delta in all channels: changes lightness and not chroma. Not for L1, whose steps fill each channel
     separately: their common part would leave much of `eps` unused.
 
@@ -181,30 +181,30 @@ class Grey(Wrapped):
         return delta.mean(1, keepdim=True).expand_as(delta)
 
     def farthest(self, direction: Tensor, images: Tensor | None) -> Tensor:
-        return self._least(super().farthest(direction, images))
+        return self._smallest_channel(super().farthest(direction, images))
 
     def inside(self, direction: Tensor, images: Tensor | None) -> Tensor:
-        return self._least(super().inside(direction, images))
+        return self._smallest_channel(super().inside(direction, images))
 
     def project(self, delta: Tensor, images: Tensor | None) -> Tensor:
-        return self._least(super().project(delta, images))
+        return self._smallest_channel(super().project(delta, images))
 
     def in_levels(self, delta: Tensor, images: Tensor) -> Tensor:
         """The delta that an 8-bit file of images + delta will hold, still grey to rounding and within `eps`."""
-        return from_levels(self._least(to_levels(super().in_levels(delta, images), images)), images)
+        return from_levels(self._smallest_channel(to_levels(super().in_levels(delta, images), images)), images)
 
-    def _least(self, delta: Tensor) -> Tensor:
+    def _smallest_channel(self, delta: Tensor) -> Tensor:
         """The channel of least magnitude, in all channels: shrinking a value never leaves a ball or the box."""
         return delta.gather(1, delta.abs().argmin(1, keepdim=True)).expand_as(delta)
 
 
-def filtered(delta: Tensor, by: Map) -> Tensor:
+def filter_gradient(delta: Tensor, by: Map) -> Tensor:
     """Returns `delta`; its gradient passes through `by`, which must be linear and self-adjoint."""
-    result: Tensor = _Filtered.apply(delta, by)
+    result: Tensor = _GradientFilter.apply(delta, by)
     return result
 
 
-class _Filtered(torch.autograd.Function):
+class _GradientFilter(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, delta: Tensor, by: Map) -> Tensor:
         ctx.by = by

@@ -25,7 +25,7 @@ from attacks.runtime.files import write_json
 #: The grid's side in mm and in swatches, and the levels of its colours.
 SIDE, CELLS, LEVELS = 130.0, 12, (0, 64, 128, 191, 255)
 #: One cell in so many is white, from that with the number `FIRST` on: four columns of them, in all rows.
-EVERY, FIRST = 9, 4
+PERIOD, FIRST = 9, 4
 #: The light of unprinted paper: lightness 95, as ISO 12647-2 has it for coated paper.
 PAPER = 0.876
 #: Fewest white swatches that are not saturated.
@@ -42,7 +42,7 @@ def chart_card() -> Card:
     grid = []
     for i in range(CELLS**2):
         x, y = bare.patch.x + (i % CELLS + GAP / 2) * step, bare.patch.y + (i // CELLS + GAP / 2) * step
-        colour = (WHITE, WHITE, WHITE) if i % EVERY == FIRST else next(rest)
+        colour = (WHITE, WHITE, WHITE) if i % PERIOD == FIRST else next(rest)
         grid.append(Swatch(colour, Box(x, y, (1 - GAP) * step, (1 - GAP) * step)))
     return replace(bare, chart=(*bare.chart, *grid))
 
@@ -60,17 +60,17 @@ def measured_printer(photos: Sequence[Path], out: Path) -> ColourFit:
     whole, swatches = chart_card(), []
     for path in photos:
         try:
-            swatches.append(_reflected(read(path), whole))
+            swatches.append(_reflectance(read(path), whole))
         except ValueError as error:
             raise ValueError(f"`--chart {path}`: {error}") from None
-    light, _ = colour_fit.pooled(swatches, [np.ones(3)] * len(swatches))
+    light, _ = colour_fit.pool(swatches, [np.ones(3)] * len(swatches))
     colour_map = colour_fit.fit(colour_fit.nominal(whole), light)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_json(out, colour_map.to_dict())
     return colour_map
 
 
-def _reflected(photo: NDArray[np.uint8], whole: Card) -> Swatches:
+def _reflectance(photo: NDArray[np.uint8], whole: Card) -> Swatches:
     """The light of each swatch as if the paper reflected `PAPER` everywhere. Raises ValueError."""
     tags = detect(photo, whole).own
     if len(tags) < len(whole.tags):
@@ -79,8 +79,8 @@ def _reflected(photo: NDArray[np.uint8], whole: Card) -> Swatches:
     at = np.array(
         [[1, swatch.box.x + swatch.box.width / 2, swatch.box.y + swatch.box.height / 2] for swatch in whole.chart]
     )
-    white = np.array([swatch.colour == (WHITE,) * 3 for swatch in whole.chart]) & swatches.trusted.all(1)
+    white = np.array([swatch.colour == (WHITE,) * 3 for swatch in whole.chart]) & swatches.valid.all(1)
     if white.sum() < WHITES:
         raise ValueError(f"{white.sum()} white swatches are not saturated, {WHITES} are needed: less exposure")
     plane, *_ = np.linalg.lstsq(at[white], np.log(swatches.light[white]), rcond=None)
-    return Swatches(PAPER * swatches.light / np.exp(at @ plane), swatches.trusted)
+    return Swatches(PAPER * swatches.light / np.exp(at @ plane), swatches.valid)

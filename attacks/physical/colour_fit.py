@@ -18,7 +18,7 @@ from torch import Tensor
 from attacks.perturbations.patch.card import Box, Card
 from attacks.perturbations.patch.colour_profiles import linear_polynomial
 from attacks.physical.detect import LIGHT
-from attacks.physical.rectify import project, rectified, visible
+from attacks.physical.rectify import project, rectify, visible
 from attacks.runtime.extras import extra
 from transforms.colour.lut import powers
 
@@ -31,41 +31,41 @@ PIXELS = 24
 #: median is biased.
 FULL, SHARE = 253, 0.1
 #: Cells along the longer side of the run's picture for its comparison with a photograph, and the fewest usable cells.
-CELLS, ENOUGH = 64, 150
+CELLS, MIN_CELLS = 64, 150
 #: Below this level a ratio of light is noise.
 DARK = 40
 #: Margin around the card, as a share of its shorter side, that is excluded too: blur, shadow, uncut paper.
-BESIDE = 0.1
+CARD_MARGIN = 0.1
 #: A photograph shows the picture's scene if the middle half of the ratios spans at most ALIKE stops and the
 #: logarithms of both correlate by at least SAME. Of 42 simulated photographs (light that falls off by up to 0.3
 #: stops, tone curves of 0.8 to 1.2) the worst had 0.73 and 0.75; of 252 pairs with another scene's picture none had
 #: more than 0.22, though some flat ones spanned 0.55 stops.
-ALIKE, SAME = 1.0, 0.5
+MAX_SPAN, MIN_CORRELATION = 1.0, 0.5
 #: Fewest swatches for a fit of each degree, which has 4, 10 or 20 unknowns per channel.
-LEAST = {1: 8, 2: 16, 3: 60}
+MIN_SWATCHES = {1: 8, 2: 16, 3: 60}
 #: Weight of the regularisation towards the identity, for directions that the swatches do not determine.
 RIDGE = 1e-5
 
 
 @dataclass(frozen=True, eq=False)
 class Swatches:
-    """Measured swatches: `light` (S,3), linear, in the order of the card's chart, and `trusted` (S,3): False for a
+    """Measured swatches: `light` (S,3), linear, in the order of the card's chart, and `valid` (S,3): False for a
     swatch that is partly outside the photograph, and for a saturated channel."""
 
     light: Floats
-    trusted: NDArray[np.bool_]
+    valid: NDArray[np.bool_]
 
 
 @dataclass(frozen=True, eq=False)
 class ColourFit:
-    """A map of colours in linear light: `coefficients` (3,K). `before` and `after` are the mean CIEDE2000
-    differences of the measured swatches from their nominal colours, and from leave-one-out predictions."""
+    """A map of colours in linear light: `coefficients` (3,K). `nominal_error` and `held_out_error` are the mean
+    CIEDE2000 differences of the measured swatches from their nominal colours, and from leave-one-out predictions."""
 
     degree: int
     coefficients: Floats
     swatches: int
-    before: float
-    after: float
+    nominal_error: float
+    held_out_error: float
 
     def to_dict(self) -> dict[str, Any]:
         """The content of a colour file."""
@@ -96,7 +96,7 @@ def measure_swatches(photo: NDArray[np.uint8], homography: Floats, card: Card) -
         shift = np.array([[1.0, 0, -left], [0, 1, -top], [0, 0, 1]])
         box, cut = swatch.box, (1 - MIDDLE) / 2
         inner = Box(box.x + cut * box.width, box.y + cut * box.height, MIDDLE * box.width, MIDDLE * box.height)
-        middle = rectified(part, shift @ homography, inner, (PIXELS, PIXELS)).reshape(-1, 3)
+        middle = rectify(part, shift @ homography, inner, (PIXELS, PIXELS)).reshape(-1, 3)
         light[row] = LIGHT[np.rint(np.median(middle, axis=0)).astype(int)]
         valid[row] = (middle >= FULL).mean(0) <= SHARE
     return Swatches(light, valid)
@@ -104,15 +104,15 @@ def measure_swatches(photo: NDArray[np.uint8], homography: Floats, card: Card) -
 
 @dataclass(frozen=True, eq=False)
 class SceneCells:
-    """The scene on a coarse grid of the run's picture: the picture's own cells `known` and those `seen` in the
+    """The scene on a coarse grid of the run's picture: the picture's own cells `picture` and those `photo` in the
     photograph (R,C,3), 8 bits; which are `outside` (R,C), not under or beside the card, and of those which the
-    photograph has `shown`.
+    photograph has `visible`.
     Cells average encoded values: these follow a power of light, so a gain of light is a gain of the mean."""
 
-    known: NDArray[np.uint8]
-    seen: NDArray[np.uint8]
+    picture: NDArray[np.uint8]
+    photo: NDArray[np.uint8]
     outside: NDArray[np.bool_]
-    shown: NDArray[np.bool_]
+    visible: NDArray[np.bool_]
 
 
 def scene_cells(
@@ -132,13 +132,13 @@ def scene_cells(
     scale = min(1.0, CELLS / max(height, width))
     rows, columns = max(1, round(height * scale)), max(1, round(width * scale))
     edge = np.array([[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]])
-    picture_cells = rectified(picture, edge, whole, (rows, columns))
-    photo_cells = rectified(photo, scene, whole, (rows, columns))
+    picture_cells = rectify(picture, edge, whole, (rows, columns))
+    photo_cells = rectify(photo, scene, whole, (rows, columns))
     x, y = np.meshgrid(np.linspace(0, width, columns + 1), np.linspace(0, height, rows + 1))
     points = project(scene, np.stack([x, y], -1))  # the cells' corners
     visible_cells = _cells(((points >= 0) & (points <= [photo.shape[1] - 1, photo.shape[0] - 1])).all(-1))
     back = np.asarray(np.linalg.inv(homography), np.float64)
-    at, margin = project(back, points), BESIDE * min(card.width, card.height)
+    at, margin = project(back, points), CARD_MARGIN * min(card.width, card.height)
     outside = _cells(((at < -margin) | (at > np.array([card.width, card.height]) + margin)).any(-1))
     return SceneCells(picture_cells, photo_cells, outside, visible_cells & outside)
 
@@ -149,15 +149,15 @@ def gains(cells: SceneCells) -> Floats | None:
     It is the median of ratios in linear light."""
     result = np.ones(3)
     for channel in range(3):
-        levels = np.stack([cells.known[..., channel], cells.seen[..., channel]])
-        use = cells.shown & ((levels >= DARK) & (levels < FULL)).all(0)
-        if use.sum() < ENOUGH:
+        levels = np.stack([cells.picture[..., channel], cells.photo[..., channel]])
+        use = cells.visible & ((levels >= DARK) & (levels < FULL)).all(0)
+        if use.sum() < MIN_CELLS:
             return None
         picture_light, photo_light = np.log2(LIGHT[levels[:, use]].astype(np.float64))
         low, middle, high = np.quantile(photo_light - picture_light, [0.25, 0.5, 0.75])
         common = np.mean((picture_light - picture_light.mean()) * (photo_light - photo_light.mean()))
         alike = common / (picture_light.std() * photo_light.std() + 1e-4)  # a uniform scene proves nothing
-        if not (high - low <= ALIKE and alike >= SAME):
+        if not (high - low <= MAX_SPAN and alike >= MIN_CORRELATION):
             return None
         result[channel] = 2**middle
     return result
@@ -169,7 +169,7 @@ def _cells(corners: Any) -> NDArray[np.bool_]:
     return np.asarray(true[:-1, :-1] & true[1:, :-1] & true[:-1, 1:] & true[1:, 1:])
 
 
-def pooled(charts_light: Sequence[Swatches], scene_gains: Sequence[Floats | None]) -> tuple[Swatches, Floats]:
+def pool(charts_light: Sequence[Swatches], scene_gains: Sequence[Floats | None]) -> tuple[Swatches, Floats]:
     """The median of each swatch over several photographs of one card, each divided by its gain; and the gains (P,3).
 
     Args:
@@ -177,7 +177,7 @@ def pooled(charts_light: Sequence[Swatches], scene_gains: Sequence[Floats | None
             relative to the other photographs; if all are None, relative to the median photograph, so that a common
             exposure remains in the colours.
     """
-    light, valid = (np.stack([getattr(swatches, name) for swatches in charts_light]) for name in ("light", "trusted"))
+    light, valid = (np.stack([getattr(swatches, name) for swatches in charts_light]) for name in ("light", "valid"))
     bright = valid & (light > LIGHT[40])  # in the dark a ratio is noise
     masked = np.where(bright, light, np.nan)
     charts = np.ones(len(light))
@@ -204,30 +204,30 @@ def _median(values: Floats, axis: int) -> Floats:
 
 def fit(source: Floats, swatches: Swatches) -> ColourFit:
     """Fit the map from `source` (S,3), linear, to the measured colours. The degree, 1 to 3, is that with the least
-    leave-one-out difference of colour, which is `after`.
+    leave-one-out difference of colour, which is `held_out_error`.
 
     Raises:
         ValueError: too few swatches.
     """
-    count = int(swatches.trusted.sum(0).min())
-    degrees = [degree for degree, minimum in LEAST.items() if count >= minimum]
+    count = int(swatches.valid.sum(0).min())
+    degrees = [degree for degree, minimum in MIN_SWATCHES.items() if count >= minimum]
     if not degrees:
         raise ValueError(
-            f"`swatches` must be at least {LEAST[1]} that the photograph shows whole and not saturated, in every "
-            f"channel; found {count} (less light, or the whole card in the picture)"
+            f"`swatches` must be at least {MIN_SWATCHES[1]} that the photograph shows whole and not saturated, in "
+            f"every channel; found {count} (less light, or the whole card in the picture)"
         )
     # A colour difference needs all three channels.
-    whole = swatches.trusted.all(1)
+    whole = swatches.valid.all(1)
     rows = np.flatnonzero(whole) if whole.any() else np.arange(len(source))
     held_out = {degree: _held_out(source, swatches, degree, rows) for degree in degrees}
     error = {d: float(difference(light, swatches.light[rows]).mean()) for d, light in held_out.items()}
     best = min(degrees, key=lambda degree: error[degree])
     return ColourFit(
         degree=best,
-        coefficients=solved(source, swatches, best),
+        coefficients=least_squares_map(source, swatches, best),
         swatches=len(rows),
-        before=float(difference(source[rows], swatches.light[rows]).mean()),
-        after=error[best],
+        nominal_error=float(difference(source[rows], swatches.light[rows]).mean()),
+        held_out_error=error[best],
     )
 
 
@@ -235,13 +235,13 @@ def _held_out(source: Floats, swatches: Swatches, degree: int, rows: NDArray[np.
     """Leave-one-out predictions of the swatches `rows`."""
     predictions = []
     for row in rows:
-        training = swatches.trusted & (np.arange(len(source)) != row)[:, None]
-        coefficients = solved(source, Swatches(swatches.light, training), degree)
+        training = swatches.valid & (np.arange(len(source)) != row)[:, None]
+        coefficients = least_squares_map(source, Swatches(swatches.light, training), degree)
         predictions.append(terms(source[row : row + 1], degree) @ coefficients.T)
     return np.concatenate(predictions)
 
 
-def solved(source: Floats, swatches: Swatches, degree: int) -> Floats:
+def least_squares_map(source: Floats, swatches: Swatches, degree: int) -> Floats:
     """The coefficients (3,K): weighted least squares over the swatches trusted in each channel. Errors in dark
     colours weigh more, as in perception: lightness follows the cube root of light."""
     rows = terms(source, degree)
@@ -249,7 +249,7 @@ def solved(source: Floats, swatches: Swatches, degree: int) -> Floats:
     identity[[0, 1, 2], [1, 2, 3]] = 1.0  # the identity
     coefficients = identity.copy()
     for channel in range(3):
-        use = swatches.trusted[:, channel]
+        use = swatches.valid[:, channel]
         weight = (np.clip(swatches.light[use, channel], 0, None) + 0.02) ** (-2 / 3)
         a = rows[use] * weight[:, None]
         b = swatches.light[use, channel] * weight - a @ identity[channel]

@@ -69,7 +69,7 @@ ATTEMPTS = (
 
 def detect(photo: Bytes, card: Card) -> Detection:
     """Detect the card's tags in a photograph (H,W,3), 8-bit RGB."""
-    cv2, grey = extra("cv2"), grey_of(photo)
+    cv2, grey = extra("cv2"), to_grey(photo)
     numbers_of_card = {tag.number for tag in card.tags}
     corners_of_card: dict[int, Floats] = {}
     foreign: set[int] = set()
@@ -88,14 +88,14 @@ def detect(photo: Bytes, card: Card) -> Detection:
         if numbers_of_card <= set(corners_of_card):
             break
     corners_by_number = {
-        number: refined(grey, corners)
+        number: refine_corners(grey, corners)
         for number, corners in sorted(corners_of_card.items())
         if number not in duplicates
     }
     return Detection(corners_by_number, tuple(sorted(foreign)), tuple(sorted(duplicates)))
 
 
-def grey_of(photo: Bytes) -> Bytes:
+def to_grey(photo: Bytes) -> Bytes:
     """(H,W,3) -> (H,W)."""
     cv2 = extra("cv2")
     return np.asarray(cv2.cvtColor(np.ascontiguousarray(photo), cv2.COLOR_RGB2GRAY))
@@ -125,7 +125,7 @@ def _markers(cv2: Any, grey: Bytes, attempt: Attempt, scale: float) -> list[tupl
     ]
 
 
-def refined(grey: Bytes, corners: Floats) -> Floats:
+def refine_corners(grey: Bytes, corners: Floats) -> Floats:
     """Corners (4,2) of a dark square on white, refined as intersections of lines through its edges. If these lie far
     from the input, as for a partly hidden tag, returns the input."""
     module = float(np.linalg.norm(corners - np.roll(corners, -1, 0), axis=1).mean()) / MODULES

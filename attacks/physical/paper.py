@@ -28,7 +28,7 @@ RULER = 100  # mm
 #: Line widths, the length of a dash, and the sizes of text, in mm.
 HAIR, THIN, DASH = 0.15, 0.1, 0.8
 TEXT, SMALL, NUMBER, LARGE = 2.5, 2.1, 3.0, 9.0
-AUTHORISED = "For authorised testing of your own models only."
+TERMS = "For authorised testing of your own models only."
 WHITE: Colour = (255, 255, 255)
 GREY: Colour = (90, 90, 90)
 LIGHT: Colour = (190, 190, 190)
@@ -194,7 +194,7 @@ def _text(plan: Plan, page: Page) -> list[Text]:
         "Cut at the solid marks, then lay each cut edge on the dashes with its number."
         if several
         else "Cut at the marks. The white edge belongs to the card: fiducials need it.",
-        AUTHORISED,
+        TERMS,
     ]
     head = f"Viewproof {card.words}"
     if several:
@@ -238,7 +238,7 @@ def assembly(plan: Plan) -> Drawing:
         "Begin with page 1. Cut each page at its solid marks, and lay it on the dashes that bear its number.",
         f"Check: the outer edges of the black squares at the corners are {third[0] - first.x:.1f} mm apart across, "
         f"{third[1] - first.y:.1f} mm down.",
-        AUTHORISED,
+        TERMS,
     )
     head = f"Viewproof {card.words}, assembly: {plan.rows} rows of {plan.columns} pages"
     foot = _foot(plan, margin, head, rows)

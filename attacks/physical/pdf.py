@@ -12,7 +12,7 @@ from PIL import Image
 
 from attacks.perturbations.patch.card import Box, Fill, Text, card_fills
 from attacks.perturbations.patch.card_raster import INCH, Picture
-from attacks.physical.paper import AUTHORISED, BLEED, WHITE, Drawing, Plan, drawings
+from attacks.physical.paper import BLEED, TERMS, WHITE, Drawing, Plan, drawings
 from attacks.runtime.extras import extra
 
 POINT = 72 / INCH  # a millimetre in points
@@ -41,7 +41,7 @@ def write_pdf(path: Path, patch: Picture, plan: Plan) -> None:
         size, patch_box = (plan.width * POINT, plan.height * POINT), plan.card.patch
         canvas = extra("reportlab.pdfgen.canvas").Canvas(str(path), pagesize=size, pageCompression=1, invariant=1)
         canvas.setTitle(f"Viewproof {plan.card.words}, patch {patch_box.width:.1f} x {patch_box.height:.1f} mm")
-        canvas.setSubject(AUTHORISED)
+        canvas.setSubject(TERMS)
         canvas.setCreator("Viewproof")
         canvas.setViewerPreference("PrintScaling", "None")
         image = extra("reportlab.lib.utils").ImageReader(Image.fromarray(patch))

@@ -12,24 +12,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attacks.data.images import SUFFIXES
-from attacks.perturbations.patch.card import Box, Card, numbers_of, words_of
+from attacks.perturbations.patch.card import Box, Card, card_words, tag_numbers
 from attacks.physical import rectify
 from attacks.physical.colour_fit import Swatches, gains, measure_swatches
-from attacks.physical.detect import Detection, detect, grey_of
+from attacks.physical.detect import Detection, detect, to_grey
 from attacks.physical.photos import Photo
-from attacks.physical.rectify import LEAST, Pose, from_corners, pose, project, visible
+from attacks.physical.rectify import MIN_TAGS, Pose, from_corners, pose, project, visible
 from attacks.physical.resemblance import (
     CORRELATION,
-    HIDDEN,
+    MAX_HIDDEN_SHARE,
     Resemblance,
     cells_inside,
-    printed_as,
+    expected_look,
     purity,
     resemblance,
 )
 from attacks.physical.scene_place import CELLS, MATCHES, Place, place
 from attacks.physical.surface import flattened, ideal_photo
-from attacks.physical.surface_fit import Located, locate
+from attacks.physical.surface_fit import CardFit, locate
 from attacks.physical.views import PlacementRecord, View, photo_view, scene_view
 
 Floats = NDArray[np.float64]
@@ -57,7 +57,7 @@ class Expected:
     def arm_of(self, numbers: Iterable[int]) -> str | None:
         """The arm of this run whose card has at least two of these tags."""
         for arm in self.textures:
-            if len(set(numbers) & set(numbers_of(words_of(self.id, arm)))) >= 2:
+            if len(set(numbers) & set(tag_numbers(card_words(self.id, arm)))) >= 2:
                 return arm
         return None
 
@@ -79,16 +79,16 @@ class Evidence:
             (resemblance.cut > CUT, f"{resemblance.cut:.1%} of the patch lies beyond the edge, at most {CUT:.0%}"),
             (resemblance.better != "", f"it shows {resemblance.better}, not the patch of this arm as it is"),
             (
-                resemblance.glare > HIDDEN,
-                f"glare or bare paper on {resemblance.glare:.1%} of the patch, at most {HIDDEN:.0%}",
+                resemblance.glare > MAX_HIDDEN_SHARE,
+                f"glare or bare paper on {resemblance.glare:.1%} of the patch, at most {MAX_HIDDEN_SHARE:.0%}",
             ),
             (
                 resemblance.correlation < CORRELATION,
                 f"the patch is not the run's: correlation {resemblance.correlation:.3f}, at least {CORRELATION}",
             ),
             (
-                resemblance.hidden > HIDDEN,
-                f"{resemblance.hidden:.1%} of the patch is covered or changed, at most {HIDDEN:.0%}",
+                resemblance.hidden_share > MAX_HIDDEN_SHARE,
+                f"{resemblance.hidden_share:.1%} of the patch is covered or changed, at most {MAX_HIDDEN_SHARE:.0%}",
             ),
             (pure > PUREST, f"its colours are purer than ink, {pure:.3f}, at most {PUREST}: a screen or a file"),
         ]
@@ -98,11 +98,11 @@ class Evidence:
     def to_dict(self) -> dict[str, float | None]:
         """The figures that the rules compare, for photos.json."""
         place = self.place
-        match = None if place is None else place.found
+        match = None if place is None else place.match
         lies = {name: getattr(match, name, None) for name in ("matches", "turned", "stretched", "larger", "away")}
         return {
             "correlation": self.patch.correlation,
-            "hidden": self.patch.hidden,
+            "hidden": self.patch.hidden_share,
             "glare": self.patch.glare,
             "cut": self.patch.cut,
             "purity": self.purity,
@@ -113,12 +113,12 @@ class Evidence:
 
 
 def _of_place(place: Place) -> list[tuple[bool, str]]:
-    value, fault = place.correlation, None if place.found is None else place.found.fault
+    value, fault = place.correlation, None if place.match is None else place.match.fault
     return [
         (fault is not None, f"in its scene the card is {fault}"),
-        (place.unseen, f"it shows too little of the scene round the card, fewer than {CELLS} cells: step back"),
+        (place.too_little, f"it shows too little of the scene round the card, fewer than {CELLS} cells: step back"),
         (
-            value is not None and place.found is None and not place.belongs,
+            value is not None and place.match is None and not place.belongs,
             "another scene, or the card elsewhere in it: too few matches with the run's picture "
             f"(at least {MATCHES}), or too little correlation ({value or 0:.2f})",
         ),
@@ -134,12 +134,12 @@ def _of_place(place: Place) -> list[tuple[bool, str]]:
 
 
 @dataclass(frozen=True)
-class Detected:
+class CardDetection:
     """What is known of a photograph before it is measured: its tags; the card, if it could be located; and the
     coefficient of its lens, if it follows from others of the same camera: then the card is located again."""
 
     detection: Detection | None = None
-    located: Located | None = None
+    located: CardFit | None = None
     k1: float | None = None
 
 
@@ -154,7 +154,7 @@ class PhotoMeasurement:
     """
 
     photo: Photo
-    fit: Located | None
+    fit: CardFit | None
     swatches: Swatches | None
     gain: Floats | None
     pose: Pose
@@ -172,7 +172,7 @@ def measure_photo(
     quad: Floats | None,
     placement: PlacementRecord,
     kind: str,
-    detected_card: Detected = Detected(),
+    detected_card: CardDetection = CardDetection(),
 ) -> PhotoMeasurement:
     """Locate the patch in a photograph, and cut out the view.
 
@@ -194,7 +194,7 @@ def measure_photo(
     elif card is None:
         raise ValueError("the run has no print/sheet.json, and no --quad says where the patch is")
     else:
-        box, fit = card.patch, _located(pixels, card, expected, detected_card)
+        box, fit = card.patch, _locate_card(pixels, card, expected, detected_card)
         surface = fit.surface
         homography, to_pixels, ideal = surface.homography, surface.project, ideal_photo(pixels, surface)
         ground = surface.resting  # where the scene is, which a bent card leaves
@@ -210,14 +210,14 @@ def measure_photo(
         if not position.belongs and (candidate := place(ideal, picture, other, compared_card, ground)).belongs:
             scene, position = other, candidate
     size = placement.size[0]
-    lens = None if fit is None else fit.surface.distorted
+    lens = None if fit is None else fit.surface.distort
     view = photo_view(pixels, size) if kind == "photo" else scene_view(pixels, scene, placement.size, size, lens)
     whole = Box(0, 0, placement.size[1], placement.size[0])
     known_scene = placement.fixed and visible(scene, whole.corners)
     scene_pose = pose(view.frame() @ scene, whole) if known_scene else None
     corners = from_corners(box.corners, to_pixels(box.corners))
-    patch = rectify.rectified(flat_picture, flat, box, rectify.natural_size(corners, box))
-    looks = {arm: printed_as(texture, swatches, card) for arm, texture in expected.textures.items()}
+    patch = rectify.rectify(flat_picture, flat, box, rectify.natural_size(corners, box))
+    looks = {arm: expected_look(texture, swatches, card) for arm, texture in expected.textures.items()}
     inside = cells_inside(to_pixels, box, (pixels.shape[0], pixels.shape[1]))
     evidence = Evidence(
         resemblance(patch, inside, looks, expected.arm, swatches is not None),
@@ -228,21 +228,21 @@ def measure_photo(
     return PhotoMeasurement(photo, fit, swatches, gain, pose(corners, box), scene_pose, view, patch, evidence)
 
 
-def detected(pixels: NDArray[np.uint8], card: Card) -> Detected:
+def detect_card(pixels: NDArray[np.uint8], card: Card) -> CardDetection:
     """The tags of a photograph, and the card if it can be located."""
     detection = detect(pixels, card)
     with suppress(ValueError):
-        return Detected(detection, locate(grey_of(pixels), card, detection.own))
-    return Detected(detection)
+        return CardDetection(detection, locate(to_grey(pixels), card, detection.own))
+    return CardDetection(detection)
 
 
-def _located(pixels: NDArray[np.uint8], card: Card, expected: Expected, detected_card: Detected) -> Located:
+def _locate_card(pixels: NDArray[np.uint8], card: Card, expected: Expected, detected_card: CardDetection) -> CardFit:
     """The card in the photograph. Raises ValueError with the tags that were detected."""
     if detected_card.located is not None and detected_card.k1 is None:
         return detected_card.located
     detection = detect(pixels, card) if detected_card.detection is None else detected_card.detection
-    if len(detection.own) >= LEAST:
-        return locate(grey_of(pixels), card, detection.own, detected_card.k1)
+    if len(detection.own) >= MIN_TAGS:
+        return locate(to_grey(pixels), card, detection.own, detected_card.k1)
     numbers = ", ".join(str(tag.number) for tag in card.tags)
     if detection.twice:
         raise ValueError(
@@ -253,10 +253,11 @@ def _located(pixels: NDArray[np.uint8], card: Card, expected: Expected, detected
     if detection.others and not detection.own:
         foreign = ", ".join(map(str, detection.others[:4]))
         raise ValueError(f"it shows another card: fiducials {foreign}, not {numbers}; is it the print of this run?")
-    if len(detect(np.ascontiguousarray(pixels[:, ::-1]), card).own) >= LEAST:
+    if len(detect(np.ascontiguousarray(pixels[:, ::-1]), card).own) >= MIN_TAGS:
         raise ValueError("it is mirrored: the card is there, seen in a mirror or printed as one")
     raise ValueError(
-        f"{len(detection.own)} of the fiducials {numbers} found, {LEAST} are needed (nearer, sharper, or give --quad)"
+        f"{len(detection.own)} of the fiducials {numbers} found, {MIN_TAGS} are needed (nearer, sharper, or "
+        "give --quad)"
     )
 
 
@@ -292,7 +293,7 @@ def record(measurement: PhotoMeasurement) -> dict[str, Any]:
         if scene is None
         else {
             "degrees": scene.degrees,
-            "scale": magnified(scene, measurement.view),
+            "scale": magnification(scene, measurement.view),
             "shift": [value / 2 for value in scene.centre],  # of the view's side
             "corners": scene.corners,
             "jitter": scene.jitter,
@@ -302,7 +303,7 @@ def record(measurement: PhotoMeasurement) -> dict[str, Any]:
     }
 
 
-def magnified(scene: Pose, view: View) -> float:
+def magnification(scene: Pose, view: View) -> float:
     """The magnification of the scene in the view against the run's picture, both of the same number of pixels."""
     return scene.scale * view.pixels.shape[-1] / 2
 

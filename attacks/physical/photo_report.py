@@ -15,15 +15,14 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
 from attacks.data.images import to_bytes
-from attacks.physical import photo_report
 from attacks.physical.colour_fit import ColourFit
-from attacks.physical.photo_measure import PhotoMeasurement, file_name, magnified
+from attacks.physical.photo_measure import PhotoMeasurement, file_name, magnification
 from attacks.report.words import count_text, interval_text
 from attacks.runtime.files import atomic, write_json, write_text
 from attacks.runtime.tables import write_rows
 
 #: Photographs on the contact sheet, at most, how many beside each other, and a picture's side.
-SHOWN, COLUMNS, SIDE = 48, 4, 150
+MAX_TILES, COLUMNS, SIDE = 48, 4, 150
 LINE = 14
 COLUMNS_OF_CSV = (
     *("photo", "picture", "fiducials", "residual_px", "uncertain_px", "flagged", "k1", "bend"),
@@ -59,15 +58,17 @@ def write(
         _save(folder / "rectified" / file_name(measurement.photo), measurement.patch)
     _save(
         folder / "overview.png",
-        overview([*scored_photos, *refused_photos][:SHOWN], [*content["photos"], *content["refused"]][:SHOWN]),
+        overview(
+            [*scored_photos, *refused_photos][:MAX_TILES], [*content["photos"], *content["refused"]][:MAX_TILES]
+        ),
     )
     colour = folder / "colour.json"
     if fit is None:
         colour.unlink(missing_ok=True)  # of photographs before these
     else:
         write_json(colour, fit.to_dict())
-    ranges = photo_report.ranges(scored_photos, list(stops.values()) if len(stops) == len(scored_photos) else [])
-    write_text(folder / "preset.yaml", photo_report.content(config, ranges, None if fit is None else colour))
+    stages = ranges(scored_photos, list(stops.values()) if len(stops) == len(scored_photos) else [])
+    write_text(folder / "preset.yaml", preset_text(config, stages, None if fit is None else colour))
 
 
 def csv_row(photo: dict[str, Any]) -> dict[str, Any]:
@@ -146,8 +147,8 @@ def overview(measurements: Sequence[PhotoMeasurement], photos: Sequence[dict[str
         reason = photo.get("reason")
         colour = "#555555" if reason else "#c53030" if photo["success"] else "#2f855a"
         draw.rectangle((x - 2, y - 2, x + SIDE + 1, y + SIDE + 1), outline=colour, width=2)
-        sheet.paste(_fitted(to_bytes(measurement.view.pixels)), (x, y))
-        sheet.paste(_fitted(measurement.patch), (x + SIDE + 4, y))
+        sheet.paste(_thumbnail(to_bytes(measurement.view.pixels)), (x, y))
+        sheet.paste(_thumbnail(measurement.patch), (x + SIDE + 4, y))
         if reason:
             draw.line((x, y, x + SIDE, y + SIDE), colour, 3)
             draw.line((x, y + SIDE, x + SIDE, y), colour, 3)
@@ -162,7 +163,7 @@ def overview(measurements: Sequence[PhotoMeasurement], photos: Sequence[dict[str
     return np.asarray(sheet)
 
 
-def _fitted(pixels: NDArray[np.uint8]) -> Image.Image:
+def _thumbnail(pixels: NDArray[np.uint8]) -> Image.Image:
     """Within a square of `SIDE`, as large as it goes."""
     scale = SIDE / max(pixels.shape[:2])
     size = (max(1, round(pixels.shape[1] * scale)), max(1, round(pixels.shape[0] * scale)))
@@ -178,7 +179,7 @@ def _save(path: Path, pixels: NDArray[np.uint8]) -> None:
 #: Stages of the run that set the camera's pose; the measured ones replace them.
 POSES = ("affine", "perspective", "viewpoint", "crop")
 #: The largest jitter that keeps every quad convex (see `transforms.Perspective`).
-MOST = 0.499
+MAX_JITTER = 0.499
 
 
 def ranges(measurements: Sequence[PhotoMeasurement], stops: Sequence[float]) -> dict[str, dict[str, Any]]:
@@ -189,7 +190,7 @@ def ranges(measurements: Sequence[PhotoMeasurement], stops: Sequence[float]) -> 
             unknown.
     """
     scenes = [
-        (measurement.scene, magnified(measurement.scene, measurement.view))
+        (measurement.scene, magnification(measurement.scene, measurement.view))
         for measurement in measurements
         if measurement.scene is not None
     ]
@@ -197,7 +198,7 @@ def ranges(measurements: Sequence[PhotoMeasurement], stops: Sequence[float]) -> 
         return {}
     poses = [pose for pose, _ in scenes]
     stages: dict[str, dict[str, Any]] = {
-        "perspective": {"jitter": min(MOST, round(max(pose.jitter for pose in poses), 4))},
+        "perspective": {"jitter": min(MAX_JITTER, round(max(pose.jitter for pose in poses), 4))},
         "affine": {
             "degrees": _span(_unwound([pose.degrees for pose in poses])),
             "scale": _span([scale for _, scale in scenes]),
@@ -220,14 +221,14 @@ def _span(values: Sequence[float]) -> list[float]:
     return [round(min(values), 4), round(max(values), 4)]
 
 
-def staged(stages: dict[str, Any], measured_stages: dict[str, dict[str, Any]]) -> dict[str, Any]:
+def merge_stages(stages: dict[str, Any], measured_stages: dict[str, dict[str, Any]]) -> dict[str, Any]:
     """The run's stages with the measured ones in place of theirs: the pose first, then all others in their order."""
     names = (*POSES, *measured_stages)
     remaining_stages = {name: value for name, value in stages.items() if re.sub(r"\d+$", "", name) not in names}
     return {**measured_stages, **remaining_stages} if measured_stages else dict(stages)
 
 
-def content(config: dict[str, Any], stages: dict[str, dict[str, Any]], colour: Path | None) -> str:
+def preset_text(config: dict[str, Any], stages: dict[str, dict[str, Any]], colour: Path | None) -> str:
     """The preset as YAML, with the run's whole configuration, so that it needs no other file.
 
     Args:
@@ -239,9 +240,9 @@ def content(config: dict[str, Any], stages: dict[str, dict[str, Any]], colour: P
     names = {key: str(value["name"]) for key, value in groups.items()} | {"transforms": "identity"}
     # The checks by their name alone: values would win over `sanity=none` on the command line.
     body: dict[str, Any] = {key: value for key, value in config.items() if key not in ("show", "sanity")}
-    body["transforms"] |= {"name": "measured", "stages": staged(body["transforms"]["stages"], stages)}
+    body["transforms"] |= {"name": "measured", "stages": merge_stages(body["transforms"]["stages"], stages)}
     if colour is not None:
-        body |= _printed(body, str(colour.resolve()))
+        body |= _printer_groups(body, str(colour.resolve()))
         names["printer"] = body["printer"]["name"]
     defaults = [f"override /{key}: {name}" for key, name in names.items()]
     lines = [
@@ -255,7 +256,7 @@ def content(config: dict[str, Any], stages: dict[str, dict[str, Any]], colour: P
     return "\n".join(lines)
 
 
-def _printed(body: dict[str, Any], colour: str) -> dict[str, Any]:
+def _printer_groups(body: dict[str, Any], colour: str) -> dict[str, Any]:
     """The groups that depend on a printer, with the measured one. All colours may be asked for (`gamut`): the map
     decides what is printed, and a limit to the gamut of the generic printer would be to another one's."""
     printer = dict(body.get("printer") or {"name": "none"})

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attacks.data.images import SUFFIXES, over_white
-from attacks.physical.rectify import quad_of
+from attacks.physical.rectify import parse_quad
 from attacks.runtime.decoding import decoded
 from attacks.runtime.decoding import printable_name as printable
 from attacks.runtime.untrusted import parse_json
@@ -28,11 +28,11 @@ class Photo:
     row: int
 
 
-def listed(folder: Path, pictures: Sequence[str], picture: str | None = None) -> tuple[list[Photo], list[str]]:
+def list_photos(folder: Path, pictures: Sequence[str], picture: str | None = None) -> tuple[list[Photo], list[str]]:
     """The photographs of a folder, in order of their names, and notes on files that are left out.
 
-    A photograph shows `picture`, if given; else the picture whose name its own begins with, as in `street--03.jpg`, or
-    whose name its subfolder has; else the run's only picture.
+    A photograph shows `picture`, if given; else the picture whose name its own begins with, as in `street--03.jpg`,
+    or whose name its subfolder has; else the run's only picture.
 
     Raises:
         FileNotFoundError, ValueError: no such folder, no picture named `picture`, or no photograph of any.
@@ -40,7 +40,7 @@ def listed(folder: Path, pictures: Sequence[str], picture: str | None = None) ->
     if not folder.is_dir():
         raise FileNotFoundError(f"photographs: `{folder}` is no folder (paths are relative to {Path.cwd()})")
     if picture is not None and picture not in pictures:
-        raise ValueError(f"`--picture` must be one of the run's pictures ({_first_few(pictures)}); got {picture!r}")
+        raise ValueError(f"`--picture` must be one of the run's pictures ({_first_names(pictures)}); got {picture!r}")
     photos, notes = [], []
     for path in sorted(_files(folder, pictures)):
         name = printable(path.relative_to(folder).as_posix())
@@ -48,14 +48,16 @@ def listed(folder: Path, pictures: Sequence[str], picture: str | None = None) ->
             notes.append(f"{name}: left out, {path.suffix} is not read; save it as JPEG or PNG")
         if path.suffix.lower() not in SUFFIXES:
             continue
-        name_of_picture = picture or _shown(path, folder, pictures)
+        name_of_picture = picture or _picture_name(path, folder, pictures)
         if name_of_picture is None:
             notes.append(f"{name}: left out, the picture that it shows is unknown; name it PICTURE{PART}{path.name}")
         else:
             photos.append(Photo(path, name, list(pictures).index(name_of_picture)))
     if not photos:
         reason = f"; {notes[0]}" if notes else ""
-        raise ValueError(f"photographs: `{folder}` holds none of the run's pictures ({_first_few(pictures)}){reason}")
+        raise ValueError(
+            f"photographs: `{folder}` holds none of the run's pictures ({_first_names(pictures)}){reason}"
+        )
     return photos, notes
 
 
@@ -64,7 +66,7 @@ def _files(folder: Path, pictures: Sequence[str]) -> list[Path]:
     return [path for subfolder in folders for path in subfolder.glob("[!.]*") if path.is_file()]
 
 
-def _shown(path: Path, folder: Path, pictures: Sequence[str]) -> str | None:
+def _picture_name(path: Path, folder: Path, pictures: Sequence[str]) -> str | None:
     if path.parent != folder:
         return path.parent.relative_to(folder).as_posix()
     fitting = [name for name in pictures if path.stem == name or path.stem.startswith(name + PART)]
@@ -73,7 +75,7 @@ def _shown(path: Path, folder: Path, pictures: Sequence[str]) -> str | None:
     return pictures[0] if len(pictures) == 1 else None
 
 
-def _first_few(names: Sequence[str]) -> str:
+def _first_names(names: Sequence[str]) -> str:
     return ", ".join(names[:5]) + (", ..." if len(names) > 5 else "")
 
 
@@ -98,14 +100,14 @@ def quads(text: str, photos: Sequence[Photo]) -> dict[str, NDArray[np.float64]]:
             raise ValueError(
                 f"`--quad` must be eight numbers x,y,x,y,x,y,x,y or a JSON file that is there; got {text!r:.120}"
             ) from None
-        corners = quad_of(numbers, "--quad")
+        corners = parse_quad(numbers, "--quad")
         return {photo.name: corners for photo in photos}
     content = parse_json(Path(text).read_bytes(), f"`--quad`: `{text}`")
     names = {photo.name for photo in photos}
     if not isinstance(content, dict) or not set(content) <= names:
         reason = f"; {sorted(set(content) - names)[0]!r} is no photograph" if isinstance(content, dict) else ""
         raise ValueError(f'`--quad`: `{text}` must be {{"photograph.jpg": [[x, y], ...], ...}}{reason}')
-    return {name: quad_of(value, f"--quad: {name}") for name, value in content.items()}
+    return {name: parse_quad(value, f"--quad: {name}") for name, value in content.items()}
 
 
 def _is_file(text: str) -> bool:

@@ -2,7 +2,7 @@
 
 Largest error of the patch's corners in pixels (patch 300 px wide; median and 95th percentile over 36 rendered
 photographs): four tags 0.04 and 0.2, three 0.35 and 1, two 0.5 to 1 and 2 to 6, one 28 and 470. So at least two tags
-are required. `aligned` refines the result with the edges of tags and dark swatches: with three visible tags the
+are required. `align` refines the result with the edges of tags and dark swatches: with three visible tags the
 median error of the patch's corners falls from 0.6 px to 0.06, with two from 1.7 to 0.1.
 """
 
@@ -22,7 +22,7 @@ from attacks.runtime.extras import extra
 
 Floats = NDArray[np.float64]
 #: Tags that a photograph must show.
-LEAST = 2
+MIN_TAGS = 2
 #: A tag with a larger error, as a share of its side, does not belong to the card, or is not flat.
 OFF = 0.2
 #: The longer side of a rectified picture in pixels, at most.
@@ -70,17 +70,17 @@ def fit(card: Card, tags: Mapping[int, Floats]) -> Fit:
     """
     places = {tag.number: np.array(tag.box.corners) for tag in card.tags}
     card_tags = {number: corners for number, corners in tags.items() if number in places}
-    if len(card_tags) < LEAST:
+    if len(card_tags) < MIN_TAGS:
         numbers = ", ".join(map(str, card_tags)) or "none"
-        raise ValueError(f"`tags` must be at least {LEAST} of the card's; found {numbers}")
+        raise ValueError(f"`tags` must be at least {MIN_TAGS} of the card's; found {numbers}")
     best = _least_squares(places, card_tags)
-    if relative_error(best, card_tags) > OFF and len(card_tags) > LEAST:
+    if relative_error(best, card_tags) > OFF and len(card_tags) > MIN_TAGS:
         fits = [_least_squares(places, {n: c for n, c in card_tags.items() if n != number}) for number in card_tags]
         best = min(fits, key=lambda candidate: candidate.worst)
     if not relative_error(best, card_tags) <= OFF:
         raise ValueError(
-            f"`tags` {', '.join(map(str, card_tags))} do not lie as on the card: {best.worst:.1f} px off (is it bent, or "
-            "are there two cards?)"
+            f"`tags` {', '.join(map(str, card_tags))} do not lie as on the card: {best.worst:.1f} px off (is it "
+            "bent, or are there two cards?)"
         )
     return best
 
@@ -155,7 +155,7 @@ def similarity(source: Floats, target: Floats) -> tuple[Floats, Floats]:
     return turn, target.mean(0) - turn @ source.mean(0)
 
 
-def rectified(photo: NDArray[np.uint8], homography: Floats, box: Box, size: tuple[int, int]) -> NDArray[np.uint8]:
+def rectify(photo: NDArray[np.uint8], homography: Floats, box: Box, size: tuple[int, int]) -> NDArray[np.uint8]:
     """A rectangle of the card, seen from its front: (height, width, 3) of `size`, antialiased where it shrinks."""
     cv2 = extra("cv2")
     height, width = size
@@ -176,7 +176,7 @@ def natural_size(homography: Floats, box: Box) -> tuple[int, int]:
     return max(8, round(box.height * scale)), max(8, round(box.width * scale))
 
 
-def quad_of(values: Sequence[Any], name: str) -> Floats:
+def parse_quad(values: Sequence[Any], name: str) -> Floats:
     """Four corners from [[x, y], ...] or eight numbers. Raises ValueError with `name`, their source."""
     try:
         corners = np.array(values, np.float64).reshape(4, 2)
@@ -208,7 +208,7 @@ LEAST_EDGES = 8
 FAINTEST, FURTHER = 0.3, 3.0
 
 
-def aligned(grey: NDArray[np.uint8], card: Card, homography: Floats, tags: Iterable[int]) -> Floats:
+def align(grey: NDArray[np.uint8], card: Card, homography: Floats, tags: Iterable[int]) -> Floats:
     """Refine an approximate homography (mm to pixels): the edges of the detected tags and the long edges of dark
     swatches are fitted to the edges in the photograph."""
     edges = card_edges(card, tags)
@@ -221,7 +221,7 @@ def aligned(grey: NDArray[np.uint8], card: Card, homography: Floats, tags: Itera
         places, lines = edge_lines(light, card, edges, partial(project, current))
         if len(places) < LEAST_EDGES * len(POINTS):
             return homography
-        current = _moved(current, places, lines)
+        current = _gauss_newton(current, places, lines)
     return np.asarray(np.linalg.inv(shift) @ current)
 
 
@@ -286,7 +286,7 @@ def _sides(box: Box) -> list[tuple[Sequence[float], Sequence[float]]]:
     return list(itertools.pairwise((*box.corners, box.corners[0])))
 
 
-def _moved(homography: Floats, places: Floats, lines: Floats) -> Floats:
+def _gauss_newton(homography: Floats, places: Floats, lines: Floats) -> Floats:
     """The homography that maps `places` (mm) closest to `lines` (a, b, c) in pixels: Gauss-Newton, robust weights."""
     middle, size = places.mean(0), np.abs(places - places.mean(0)).max()
     unit = np.array([[size, 0, middle[0]], [0, size, middle[1]], [0, 0, 1]])

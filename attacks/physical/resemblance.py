@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Box, Card
-from attacks.physical.colour_fit import LEAST, Swatches, nominal, solved, terms
+from attacks.physical.colour_fit import MIN_SWATCHES, Swatches, least_squares_map, nominal, terms
 from attacks.physical.detect import LIGHT
 from attacks.runtime.extras import extra
 
@@ -25,13 +25,13 @@ DIFFERENT = 0.18
 #: than the second; or than the third, if the photograph varies there less than the fourth of the print (variance).
 VARIES, UNLIKE, STRUCTURE, FLAT = 0.05, 0.2, 0.5, 0.5
 #: The largest share of the patch that may be hidden; as much of it, where it differs most, is not correlated.
-HIDDEN = 0.1
+MAX_HIDDEN_SHARE = 0.1
 #: A hidden place at least this light, and lighter than it should be, is glare.
 LIGHTEST = 0.8
 #: Keeps the correlation of flat pictures small: a mean square of full scale.
 EPSILON = 2e-6
 #: Swatches of each channel that show the purity.
-ENOUGH = 6
+PURITY_SWATCHES = 6
 #: Turns by quarters, clockwise.
 TURNS = ("", "by 90 degrees", "by 180 degrees", "by 270 degrees")
 
@@ -39,12 +39,12 @@ TURNS = ("", "by 90 degrees", "by 180 degrees", "by 270 degrees")
 @dataclass(frozen=True)
 class Resemblance:
     """Of a patch in a photograph: its `correlation` with its own texture, but for the tenth that differs most; what
-    correlates `better`, in words, and by `CORRELATION` or more ("": nothing); and the shares of it that are `hidden`,
-    under `glare`, and `cut` off by the photograph's edge."""
+    correlates `better`, in words, and by `CORRELATION` or more ("": nothing); and the shares of it that are
+    `hidden_share`, under `glare`, and `cut` off by the photograph's edge."""
 
     correlation: float
     better: str
-    hidden: float
+    hidden_share: float
     glare: float
     cut: float
 
@@ -55,14 +55,14 @@ def correlation(a: Floats, b: Floats) -> float:
     return float((a * b).sum() / (math.sqrt(float((a**2).sum() * (b**2).sum())) + EPSILON * a.size))
 
 
-def printed_as(texture: NDArray[np.float32], swatches: Swatches | None, card: Card | None) -> Floats:
+def expected_look(texture: NDArray[np.float32], swatches: Swatches | None, card: Card | None) -> Floats:
     """A texture as the photograph should show it, (GRID,GRID,3) encoded in [0,1]: its light, mapped by a fit to the
     chart of the same photograph."""
     light = LIGHT[np.rint(texture).astype(np.uint8)].astype(np.float64)
-    count = 0 if swatches is None else int(swatches.trusted.sum(0).min())
-    degrees = [degree for degree, minimum in LEAST.items() if count >= minimum]
+    count = 0 if swatches is None else int(swatches.valid.sum(0).min())
+    degrees = [degree for degree, minimum in MIN_SWATCHES.items() if count >= minimum]
     if degrees and swatches is not None and card is not None:
-        coefficients = solved(nominal(card), swatches, degrees[-1])
+        coefficients = least_squares_map(nominal(card), swatches, degrees[-1])
         light = (terms(light.reshape(-1, 3), degrees[-1]) @ coefficients.T).reshape(light.shape)
     return _coarse(light)
 
@@ -76,8 +76,8 @@ def _coarse(light: NDArray[Any]) -> Floats:
 
 
 def cells_inside(to_pixels: Callable[[Any], Floats], box: Box, size: tuple[int, int]) -> NDArray[np.bool_]:
-    """Which cells of the grid over a box lie in a photograph of `size` (height, width), (GRID,GRID); `to_pixels` maps the
-    box to its pixels."""
+    """Which cells of the grid over a box lie in a photograph of `size` (height, width), (GRID,GRID); `to_pixels` maps
+    the box to its pixels."""
     at = (np.arange(GRID) + 0.5) / GRID
     x, y = np.meshgrid(box.x + at * box.width, box.y + at * box.height)
     points = to_pixels(np.stack([x, y], -1))
@@ -91,7 +91,7 @@ def resemblance(
 
     Args:
         inside: see `cells_inside`.
-        looks: of each arm of the run, see `printed_as`.
+        looks: of each arm of the run, see `expected_look`.
         arm: that which the photograph should show.
         with_chart: whether `looks` were fitted to a chart; else each is fitted to the patch itself.
     """
@@ -100,7 +100,7 @@ def resemblance(
         return Resemblance(0.0, "", 0.0, 0.0, 1.0)
     photo = _coarse(LIGHT[patch])
     if not with_chart:
-        looks = {name: _fitted(look, photo, inside) for name, look in looks.items()}
+        looks = {name: _fit_colours(look, photo, inside) for name, look in looks.items()}
     reference = looks[arm]
     rivals = {f"the patch of the arm {name}": look for name, look in looks.items() if name != arm}
     for i in range(1, 8):
@@ -111,7 +111,7 @@ def resemblance(
     best = max(values, key=lambda name: values[name])
     better = best if values[best] >= CORRELATION else ""
     photo_windows, referencewindows = _windows(photo), _windows(reference)
-    hidden_cells, off = windows & _changed(photo_windows, referencewindows), photo_windows - referencewindows
+    hidden_cells, off = windows & _differences(photo_windows, referencewindows), photo_windows - referencewindows
     glare = hidden_cells & (photo_windows.mean((2, 3, 4)) > LIGHTEST) & (off.mean((2, 3, 4)) > 0)
     count = int(windows.sum())
     return Resemblance(
@@ -123,7 +123,7 @@ def _windows(cells: NDArray[Any]) -> NDArray[Any]:
     return np.lib.stride_tricks.sliding_window_view(cells, (WINDOW, WINDOW), (0, 1))
 
 
-def _fitted(look: Floats, photo: Floats, inside: NDArray[np.bool_]) -> Floats:
+def _fit_colours(look: Floats, photo: Floats, inside: NDArray[np.bool_]) -> Floats:
     constant = np.ones((GRID, GRID, 1))
     rows = np.concatenate([constant, look], 2)
     return np.asarray(rows @ np.linalg.lstsq(rows[inside], photo[inside], rcond=None)[0])
@@ -132,11 +132,11 @@ def _fitted(look: Floats, photo: Floats, inside: NDArray[np.bool_]) -> Floats:
 def _likeness(photo: Floats, look: Floats, inside: NDArray[np.bool_]) -> float:
     """The correlation of the places of a patch but those that differ most: glare would outweigh all others."""
     off = extra("cv2").blur(np.abs(photo - look).mean(2), (WINDOW, WINDOW))
-    use = inside & (off <= np.quantile(off[inside], 1 - HIDDEN))
+    use = inside & (off <= np.quantile(off[inside], 1 - MAX_HIDDEN_SHARE))
     return correlation(photo[use], look[use])
 
 
-def _changed(photo: Floats, reference: Floats) -> NDArray[np.bool_]:
+def _differences(photo: Floats, reference: Floats) -> NDArray[np.bool_]:
     """Which windows show something else than the print."""
     a, b = (windows - windows.mean((3, 4), keepdims=True) for windows in (photo, reference))
     product, first, second = ((x * y).mean((2, 3, 4)) for x, y in ((a, b), (a, a), (b, b)))
@@ -157,8 +157,8 @@ def purity(swatches: Swatches, card: Card) -> float | None:
     middles = middles / [card.width, card.height] - 0.5
     rows, values = [], []
     for channel in range(3):
-        use = swatches.trusted[:, channel] & (swatches.light[:, channel] > LIGHT[8]) & (colours[:, channel] > 0.4)
-        if use.sum() < ENOUGH:
+        use = swatches.valid[:, channel] & (swatches.light[:, channel] > LIGHT[8]) & (colours[:, channel] > 0.4)
+        if use.sum() < PURITY_SWATCHES:
             return None
         features = np.zeros((len(colours), 12))
         features[:, channel] = 1 - np.delete(colours, channel, 1).mean(1)

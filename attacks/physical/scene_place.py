@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Box, Card
 from attacks.physical.colour_fit import SceneCells, scene_cells
-from attacks.physical.rectify import project, rectified, visible
+from attacks.physical.rectify import project, rectify, visible
 from attacks.physical.resemblance import correlation
 from attacks.runtime.extras import extra
 
@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 SCENE, BETTER = 0.65, 0.03
 #: The least correlation with the picture of a scene whose matches show that the card lies as it should; where it
 #: cannot be measured, the fewest matches.
-LIKELY, CERTAIN = 0.4, 16
+MIN_SCENE, MIN_MATCHES = 0.4, 16
 #: The least correlation that needs no matches, as in a smooth scene. Where too few matched in 215 pictures, it was
 #: 0.96 and more with the card in its place, and at most 0.86 with the card elsewhere.
 SMOOTH = 0.92
@@ -47,11 +47,11 @@ OFF, MATCHES = 3.0, 6
 #: deviation, of 255), the share of the place that is not under the card, and the least correlation.
 BLOCKS, REACH, VARIES, FREE, ALIKE = 10, 0.1, 4.0, 0.5, 0.6
 #: How the card may lie: degrees, times as long one way, times as large, and sides of the patch from its place.
-TURNED, STRETCHED, LARGER, AWAY = 10.0, 1.2, 1.2, 0.1
+MAX_DEGREES, MAX_STRETCH, MAX_SCALE, MAX_SHIFT = 10.0, 1.2, 1.2, 0.1
 
 
 @dataclass(frozen=True, eq=False)
-class Found:
+class SceneMatch:
     """A scene that so many `matches` show in the photograph: its homography `scene` from the picture's pixels, and
     how the card lies there against how it should: `turned` by degrees clockwise, times as long one way (`stretched`),
     times as large (`larger`), and `away` by so many sides of the patch."""
@@ -69,17 +69,17 @@ class Found:
         larger, angle = max(self.larger, 1 / self.larger), abs(self.turned)
         way = "clockwise" if self.turned > 0 else "counterclockwise"
         rules = [
-            (angle > TURNED, f"turned by {angle:.1f} degrees {way}, at most {TURNED:g}"),
-            (self.stretched > STRETCHED, f"{self.stretched:.3f} times as long one way, at most {STRETCHED}"),
-            (larger > LARGER, f"{self.larger:.3f} times as large, at most {LARGER} or its inverse"),
-            (self.away > AWAY, f"{self.away:.1%} of its side away from its place, at most {AWAY:.0%}"),
+            (angle > MAX_DEGREES, f"turned by {angle:.1f} degrees {way}, at most {MAX_DEGREES:g}"),
+            (self.stretched > MAX_STRETCH, f"{self.stretched:.3f} times as long one way, at most {MAX_STRETCH}"),
+            (larger > MAX_SCALE, f"{self.larger:.3f} times as large, at most {MAX_SCALE} or its inverse"),
+            (self.away > MAX_SHIFT, f"{self.away:.1%} of its side away from its place, at most {MAX_SHIFT:.0%}"),
         ]
         return next((reason for fails, reason in rules if fails), None)
 
 
 def find(
     photo: NDArray[np.uint8], picture: NDArray[np.uint8], scene: Floats, card: Card, homography: Floats
-) -> Found | None:
+) -> SceneMatch | None:
     """Find the run's picture round a card; None where fewer than `MATCHES` matches agree. Arguments as of
     `attacks.physical.scene_place.place`."""
     cv2 = extra("cv2")
@@ -92,13 +92,13 @@ def find(
     margin = -frame.x
     scale = min(LARGER_BY, SIDE / max(height, width))
     size = round(scale * frame.height), round(scale * frame.width)
-    flat = rectified(photo, scene, frame, size)
+    flat = rectify(photo, scene, frame, size)
     corners = np.array(Box(0, 0, card.width, card.height).corners, np.float64)
     outline = (project(np.linalg.inv(scene) @ homography, corners) + margin) * scale
     free = cv2.fillConvexPoly(np.full(size, 255, np.uint8), np.rint(outline).astype(np.int32), 0)
     kernel = cv2.INTER_AREA if scale < 1 else cv2.INTER_CUBIC
     large = cv2.resize(picture, (round(scale * width), round(scale * height)), interpolation=kernel)
-    pairs = np.concatenate([_matched(large, flat, free), _blocks(large, flat, free, round(scale * margin))])
+    pairs = np.concatenate([_match_features(large, flat, free), _blocks(large, flat, free, round(scale * margin))])
     if len(pairs) < MATCHES:
         return None
     picture_points, photo_points = pairs[:, 0] / scale, pairs[:, 1] / scale - margin
@@ -111,10 +111,10 @@ def find(
     shift = np.linalg.inv(homography) @ scene @ correction @ np.linalg.inv(scene) @ homography
     if not visible(shift, card.patch.corners):
         return None
-    return Found(int(agree.sum()), scene @ correction, *_lies(shift, card.patch))
+    return SceneMatch(int(agree.sum()), scene @ correction, *_lies(shift, card.patch))
 
 
-def _matched(picture: NDArray[np.uint8], photo: NDArray[np.uint8], free: NDArray[np.uint8]) -> Floats:
+def _match_features(picture: NDArray[np.uint8], photo: NDArray[np.uint8], free: NDArray[np.uint8]) -> Floats:
     """The pixels (n,2,2) of the features that a picture and a photograph share; of those of the photograph only where
     it is `free`. Each has one match."""
     cv2 = extra("cv2")
@@ -170,22 +170,22 @@ def _lies(shift: Floats, box: Box) -> tuple[float, float, float, float]:
 @dataclass(frozen=True, eq=False)
 class Place:
     """The card in its scene: the `cells` that are compared, their `correlation` with the run's picture (None: they
-    cannot be), whether too little of the scene is `unseen`, the angle of the scene and its stretch (see `stretch`),
-    and how the card lies in the scene that is `found` (None: too few matches, or by chance)."""
+    cannot be), whether too little of the scene is `too_little`, the angle of the scene and its stretch (see
+    `stretch`), and how the card lies in the scene that is `match` (None: too few matches, or by chance)."""
 
     cells: SceneCells | None
     correlation: float | None
-    unseen: bool
+    too_little: bool
     degrees: float
     stretch: float
-    found: Found | None = None
+    match: SceneMatch | None = None
 
     @property
     def belongs(self) -> bool:
         """Whether the scene is that of the picture, and the card lies in it as it should."""
-        if self.found is None:
+        if self.match is None:
             return self.correlation is not None and self.correlation >= SMOOTH
-        return self.found.fault is None
+        return self.match.fault is None
 
 
 def place(
@@ -216,14 +216,14 @@ def place(
         if match.fault is not None:
             chance = other < max(SCENE, value_here + BETTER)
         elif value is None and match_value is None:
-            chance = match.matches < CERTAIN
+            chance = match.matches < MIN_MATCHES
         else:
-            chance = max(value_here, other) < LIKELY
+            chance = max(value_here, other) < MIN_SCENE
         if chance:  # a few matches of another scene may agree
             match = None
         elif other > value_here:
             cells, value = looks, match_value
-    too_little = cells is None or (value is None and varying_parts(cells.known, cells.outside) >= PARTS)
+    too_little = cells is None or (value is None and varying_parts(cells.picture, cells.outside) >= PARTS)
     return Place(cells, value, too_little and match is None, *pose, match)
 
 
@@ -247,10 +247,10 @@ def scene_correlation(cells: SceneCells) -> float | None:
     """How well the scene that is seen round the card correlates with the picture: the median over the parts of the
     grid that vary, so that a stranger in a part of the scene does not count. None where the picture does not vary, or
     too few cells are seen."""
-    if cells.shown.sum() < CELLS:
+    if cells.visible.sum() < CELLS:
         return None
     varying, flat_parts = list[float](), list[float]()
-    for picture, photo in _parts(cells.known, cells.seen, cells.shown):
+    for picture, photo in _parts(cells.picture, cells.photo, cells.visible):
         if picture.std(0).max() >= FLAT / 255:
             varying.append(correlation(picture, photo))
         elif photo.std(0).max() >= 3 * FLAT / 255:

@@ -37,7 +37,7 @@ MEASURES = ("cosine", "recall_at_1", "success")
 #: Those of them that are yes or no.
 SHARES = ("recall_at_1", "success")
 #: The arms of the run that stand beside any arm's photographs.
-BESIDE = ("noise", "clean")
+OTHER_ARMS = ("noise", "clean")
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class PhotoScores:
 
 
 @torch.no_grad()
-def judge_of(study: Study) -> Judge:
+def make_judge(study: Study) -> Judge:
     """The judge of a run, on the encoder in its own precision."""
     gallery = embedded(study.gallery, study.encoder, study.device, BLOCK).rows
     embeddings = embed(study.queries.images, study.encoder, study.device)
@@ -62,7 +62,7 @@ def judge_of(study: Study) -> Judge:
     return Judge(study.encoder, embeddings, gallery, study.gallery, study.truth, study.goal, neighbours=0)
 
 
-def scored(judge: Judge, pictures: Shown, rows: Tensor, bank: Bank) -> PhotoScores:
+def score_views(judge: Judge, pictures: Shown, rows: Tensor, bank: Bank) -> PhotoScores:
     """The scores of n pictures with numbers `rows` (n,) from V views, picture by picture (n*V,). Raises
     FloatingPointError if an embedding is not finite."""
     scores = judge(pictures, rows, bank)
@@ -71,10 +71,12 @@ def scored(judge: Judge, pictures: Shown, rows: Tensor, bank: Bank) -> PhotoScor
     hit = judge.known.same(scores.nearest, judge.truth[rows, None])
     names = tuple(judge.known.names[row] for row in scores.nearest.flatten().tolist())
     success = judge.success(scores, rows)
-    return PhotoScores(scores.cosine.flatten(), hit.flatten(), success.flatten(), _each(rows, scores.cosine), names)
+    return PhotoScores(
+        scores.cosine.flatten(), hit.flatten(), success.flatten(), _view_rows(rows, scores.cosine), names
+    )
 
 
-def _each(rows: Tensor, values: Tensor) -> tuple[int, ...]:
+def _view_rows(rows: Tensor, values: Tensor) -> tuple[int, ...]:
     return tuple(rows.repeat_interleave(values.shape[1]).tolist())
 
 
@@ -82,10 +84,10 @@ def judge_photos(judge: Judge, measurements: Sequence[PhotoMeasurement]) -> Phot
     """The scores of photographs, whose views were taken already."""
     views = torch.stack([measurement.view.pixels for measurement in measurements]).to(judge.own.device)
     bank = Bank(Compose([]), torch.zeros(1, 0, device=views.device))
-    return scored(judge, views, torch.tensor([measurement.photo.row for measurement in measurements]), bank)
+    return score_views(judge, views, torch.tensor([measurement.photo.row for measurement in measurements]), bank)
 
 
-def joined(parts: Sequence[PhotoScores]) -> PhotoScores:
+def join_scores(parts: Sequence[PhotoScores]) -> PhotoScores:
     """The scores of several pictures as one."""
     cosine, hit, success = (torch.cat([getattr(part, name) for part in parts]) for name in MEASURES)
     rows, names = (tuple(x for part in parts for x in getattr(part, name)) for name in ("rows", "nearest"))
@@ -140,14 +142,14 @@ def difference(first: Interval, second: Interval) -> Interval:
 
 
 def digital(folder: Path, count: int, pictures: Sequence[int], arm: str) -> dict[str, PhotoScores]:
-    """The scores of the run's own held-out views of some of its `count` pictures, by arm: `arm` and `BESIDE`. Raises
-    ValueError where scores.safetensors, which is not trusted, does not have them."""
+    """The scores of the run's own held-out views of some of its `count` pictures, by arm: `arm` and `OTHER_ARMS`.
+    Raises ValueError where scores.safetensors, which is not trusted, does not have them."""
     record = read_scores(folder)
     arms, rows = record.scores[SAME], torch.tensor(pictures)
     if arm not in arms:
         raise ValueError(f"`{folder / NAME}` must have scores of the arm {arm}: was the run made with it?")
     result = {}
-    for name in (name for name in dict.fromkeys((arm, *BESIDE)) if name in arms):
+    for name in (name for name in dict.fromkeys((arm, *OTHER_ARMS)) if name in arms):
         cosine, rank, success = arms[name].cosine, arms[name].rank, record.success[SAME][name]
         whole = cosine.dim() == 2 and len(cosine) == count and cosine.numel() > 0 and success.dtype == torch.bool
         if not (whole and rank is not None and success.shape == cosine.shape and bool((cosine.abs() <= 1.001).all())):
@@ -157,12 +159,12 @@ def digital(folder: Path, count: int, pictures: Sequence[int], arm: str) -> dict
             )
         hit = rank[rows] <= 1
         result[name] = PhotoScores(
-            cosine[rows].flatten(), hit.flatten(), success[rows].flatten(), _each(rows, cosine)
+            cosine[rows].flatten(), hit.flatten(), success[rows].flatten(), _view_rows(rows, cosine)
         )
     return result
 
 
-def compared(
+def compare(
     photo_scores: PhotoScores, digital_scores: Mapping[str, PhotoScores], clusters: Sequence[str], arm: str
 ) -> dict[str, Any]:
     """All photographs beside the run's own figures, and their difference to those of their arm.
@@ -249,7 +251,7 @@ class Prediction:
         }
 
 
-def predicted(
+def predict(
     origin: Rerun, judge: Judge, attacked_pictures: Shown, measurements: Sequence[PhotoMeasurement], fit: ColourFit
 ) -> Prediction:
     """Judge the run's pictures that were photographed with the patch, `attacked_pictures`, again.
@@ -265,7 +267,7 @@ def predicted(
     )
 
     def judge_views(views: Compose, rows: Tensor, u: Tensor) -> PhotoScores:
-        return scored(
+        return score_views(
             judge, taken(attacked_pictures, rows), rows, Bank(views, u.to(base_of(attacked_pictures).dtype))
         )
 
@@ -277,18 +279,18 @@ def predicted(
     times, parts = math.ceil(study.evaluate.views / len(with_pose)), list[PhotoScores]()
     for row in pictures:
         with_row = [measurement for measurement in with_pose if measurement.photo.row == row]
-        views = posed(camera, with_row, origin.placement.size)
+        views = with_poses(camera, with_row, origin.placement.size)
         u = bank(views, len(with_row) * times, seed=study.seed, purpose="evaluate").u.clone()
         u[:, views.stages[0].dims] = (torch.arange(len(u)) % len(with_row) + 0.5) / len(with_row)
         parts.append(judge_views(views, torch.tensor([row]), u))
     if len(pictures) > 1:
-        return Prediction(printer, figures(joined(parts), clusters))
+        return Prediction(printer, figures(join_scores(parts), clusters))
     # Of one picture the photographs are the units, as they are of the photographed figures.
     numbers = tuple(i % len(with_pose) for i in range(len(with_pose) * times))
     return Prediction(printer, figures(replace(parts[0], rows=numbers), list(map(str, range(len(with_pose))))))
 
 
-def posed(camera: Compose, measurements: Sequence[PhotoMeasurement], size: tuple[int, int]) -> Compose:
+def with_poses(camera: Compose, measurements: Sequence[PhotoMeasurement], size: tuple[int, int]) -> Compose:
     """A pipeline of a patch with the poses of photographs of pictures of `size` (height, width) in place of its
     homographies."""
     half = torch.tensor([size[1], size[0]], dtype=torch.float64) / min(size)

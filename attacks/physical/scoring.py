@@ -17,16 +17,16 @@ from attacks.physical import colour_fit, photo_report
 from attacks.physical.colour_fit import ColourFit
 from attacks.physical.photo_measure import (
     VIEWS,
-    Detected,
+    CardDetection,
     Expected,
     PhotoMeasurement,
-    detected,
+    detect_card,
     measure_photo,
     record,
 )
-from attacks.physical.photos import Photo, listed, quads, read
-from attacks.physical.score import compared, digital, judge_of, judge_photos, predicted
-from attacks.physical.sheet import ARMS, folder_of, read_texture, subject, texture_file
+from attacks.physical.photos import Photo, list_photos, quads, read
+from attacks.physical.score import compare, digital, judge_photos, make_judge, predict
+from attacks.physical.sheet import ARMS, arm_folder, read_texture, subject, texture_file
 from attacks.physical.surface_fit import shared_lens
 from attacks.physical.views import Rerun, read_placement, read_sheet, rerun
 from attacks.runtime.folders import refuse_links
@@ -34,7 +34,7 @@ from transforms.scene import Shown
 
 SCHEMA = 2
 #: An error names at most so many photographs.
-NAMED = 5
+MAX_NAMES = 5
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Colours:
 
     fit: ColourFit | None
     gains: dict[str, colour_fit.Floats]
-    compared: int
+    comparisons: int
     reason: str
 
     @property
@@ -55,7 +55,7 @@ class Colours:
 
     @property
     def notes(self) -> list[str]:
-        if self.fit is None or self.compared:
+        if self.fit is None or self.comparisons:
             return []
         return [
             f"colours: in fewer than half of {len(self.gains)} photographs the scene round the card can be compared "
@@ -75,7 +75,7 @@ class Photographs:
 
 
 @dataclass(frozen=True)
-class Scored:
+class ScoringResult:
     """What was written: the folder, the content of photos.json, and notes."""
 
     folder: Path
@@ -91,7 +91,7 @@ def score_photos(
     device: str = "auto",
     program: str | None = None,
     arm: str = "eot",
-) -> Scored:
+) -> ScoringResult:
     """Score a folder of photographs and write the results. Those that do not show the arm's patch in its scene (see
     `attacks.physical.photo_measure`) are listed with the reason, and left out of all figures.
 
@@ -106,25 +106,25 @@ def score_photos(
     """
     if view not in VIEWS:
         raise ValueError(f"`--view` must be one of {', '.join(VIEWS)}; got {view!r}")
-    folder = folder_of(run, "photos", arm) if out is None else out
+    folder = arm_folder(run, "photos", arm) if out is None else out
     if out is None:
         refuse_links(run)
     if folder.resolve() == photos.folder.resolve():
         raise ValueError(f"`{folder}` holds the photographs, so results cannot go there: `--out` another folder")
     placement, expectation = read_placement(run), expected(run, arm)
     card = expectation.card
-    shots, notes = listed(photos.folder, placement.pictures, photos.picture)
+    shots, notes = list_photos(photos.folder, placement.pictures, photos.picture)
     corners = {} if photos.quad is None else quads(photos.quad, shots)
     if card is None and not corners:
         option = "" if arm == ARMS[0] else f" --arm {arm}"
         raise ValueError(
-            f"`{folder_of(run, 'print', arm)}` has no sheet.json: print it first, viewproof print {run}{option}, or "
+            f"`{arm_folder(run, 'print', arm)}` has no sheet.json: print it first, viewproof print {run}{option}, or "
             "give --quad"
         )
     origin = rerun(run, device, program)  # before the photographs: it may raise
     scored_photos: list[PhotoMeasurement] = []
     refused_photos: list[PhotoMeasurement] = []
-    detections = {} if card is None else _detected([photo for photo in shots if photo.name not in corners], card)
+    detections = {} if card is None else _detect_cards([photo for photo in shots if photo.name not in corners], card)
     for photo in shots:
         try:
             clean = to_bytes(origin.study.queries.images[photo.row])  # as in pictures/clean, which `rerun` checks
@@ -137,14 +137,14 @@ def score_photos(
                 quad_px,
                 placement,
                 view,
-                detections.get(photo.name, Detected()),
+                detections.get(photo.name, CardDetection()),
             )
             (scored_photos if measurement.evidence.refusal is None else refused_photos).append(measurement)
         except (ValueError, OSError) as error:
             notes.append(f"{photo.name}: left out, {' '.join(str(error).split())}")
     notes += [f"{measurement.photo.name}: left out, {measurement.evidence.refusal}" for measurement in refused_photos]
     if not scored_photos:
-        raise ValueError(f"none of {len(shots)} photographs could be scored; {'; '.join(notes[-NAMED:])}")
+        raise ValueError(f"none of {len(shots)} photographs could be scored; {'; '.join(notes[-MAX_NAMES:])}")
     content, colours = _content(origin, scored_photos, expectation, view, notes)
     content["refused"] = [
         record(measurement)
@@ -153,17 +153,17 @@ def score_photos(
     ]
     config = origin.manifest["config"]
     photo_report.write(folder, content, (scored_photos, refused_photos), config, colours.fit, colours.stops)
-    return Scored(folder, content, (*notes, *content["notes"]))
+    return ScoringResult(folder, content, (*notes, *content["notes"]))
 
 
-def _detected(photos: Sequence[Photo], card: Card) -> dict[str, Detected]:
+def _detect_cards(photos: Sequence[Photo], card: Card) -> dict[str, CardDetection]:
     """The tags of each photograph, and the lens that photographs of one size share, by name."""
-    detections: dict[str, Detected] = {}
+    detections: dict[str, CardDetection] = {}
     sizes: dict[tuple[int, ...], list[str]] = {}
     for photo in photos:
         with suppress(ValueError, OSError):  # reported when it is measured
             pixels = read(photo.path)
-            detections[photo.name] = detected(pixels, card)
+            detections[photo.name] = detect_card(pixels, card)
             sizes.setdefault(tuple(sorted(pixels.shape[:2])), []).append(photo.name)
     for names in sizes.values():
         cards = (detections[name].located for name in names)
@@ -174,22 +174,22 @@ def _detected(photos: Sequence[Photo], card: Card) -> dict[str, Detected]:
 
 def expected(run: Path, arm: str) -> Expected:
     """What photographs of an arm's print should show. Raises ValueError if another patch was printed."""
-    source, path = subject(run, arm), folder_of(run, "print", arm) / "sheet.json"
+    source, path = subject(run, arm), arm_folder(run, "print", arm) / "sheet.json"
     card = None
     if path.is_file():
-        print_record = read_sheet(path)
-        if (print_record.id, print_record.arm, print_record.sha256) != (source.id, arm, source.sha256):
+        print_data = read_sheet(path)
+        if (print_data.id, print_data.arm, print_data.sha256) != (source.id, arm, source.sha256):
             raise ValueError(
-                f"`{path}` is the print of {print_record.id} {print_record.arm} {print_record.sha256[:8]}, and the patch is {source.id} "
-                f"{arm} {source.sha256[:8]}: print it again, and photograph that"
+                f"`{path}` is the print of {print_data.id} {print_data.arm} {print_data.sha256[:8]}, and the patch "
+                f"is {source.id} {arm} {source.sha256[:8]}: print it again, and photograph that"
             )
-        card = print_record.card
+        card = print_data.card
     arms = (name for name in ARMS if name != arm and (run / "patches" / f"{name}.png").is_file())
     textures = {arm: source.texture} | {name: read_texture(texture_file(run, name)) for name in arms}
     return Expected(source.id, arm, card, textures)
 
 
-def colours_of(measurements: Sequence[PhotoMeasurement], card: Card | None) -> Colours:
+def fit_colours(measurements: Sequence[PhotoMeasurement], card: Card | None) -> Colours:
     """Fit the colours of all photographs together, at the exposure of the run's pictures if at least half of the
     photographs can be compared with them, else at the median photograph's."""
     charts = [
@@ -203,7 +203,7 @@ def colours_of(measurements: Sequence[PhotoMeasurement], card: Card | None) -> C
     if 2 * comparable < len(charts):
         comparable = 0
     scene_gains = [gain if comparable else None for _, _, gain in charts]
-    common, gains = colour_fit.pooled([swatches for _, swatches, _ in charts], scene_gains)
+    common, gains = colour_fit.pool([swatches for _, swatches, _ in charts], scene_gains)
     by_name = {name: gain for (name, _, _), gain in zip(charts, gains, strict=True)}
     try:
         return Colours(colour_fit.fit(colour_fit.nominal(card), common), by_name, comparable, "")
@@ -214,9 +214,9 @@ def colours_of(measurements: Sequence[PhotoMeasurement], card: Card | None) -> C
 def _content(
     origin: Rerun, measurements: Sequence[PhotoMeasurement], expectation: Expected, view: str, notes: Sequence[str]
 ) -> tuple[dict[str, Any], Colours]:
-    judge, card = judge_of(origin.study), expectation.card
+    judge, card = make_judge(origin.study), expectation.card
     photo_scores = judge_photos(judge, measurements)
-    colours = colours_of(measurements, card)
+    colours = fit_colours(measurements, card)
     queries, pictures = origin.study.queries, sorted(set(photo_scores.rows))
     digital_scores = digital(origin.folder, len(queries), pictures, expectation.arm)
     table = [
@@ -248,36 +248,38 @@ def _content(
         else {
             "degree": fit.degree,
             "swatches": fit.swatches,
-            "exposure": "scene" if colours.compared else "median photograph",
-            "compared": colours.compared,
-            "delta_e": fit.before,
-            "delta_e_held_out": fit.after,
+            "exposure": "scene" if colours.comparisons else "median photograph",
+            "compared": colours.comparisons,
+            "delta_e": fit.nominal_error,
+            "delta_e_held_out": fit.held_out_error,
         },
         "no_colour": colours.reason or None,
-        "notes": [*colours.notes, *_restricted(pictures, queries), *_flagged(measurements)],
-        **compared(photo_scores, digital_scores, queries.clusters, expectation.arm),
+        "notes": [*colours.notes, *_subset_notes(pictures, queries), *_flag_notes(measurements)],
+        **compare(photo_scores, digital_scores, queries.clusters, expectation.arm),
     }
     content["prediction"] = None
     if fit is not None:
-        attacked_pictures = shown_of(origin, expectation.arm)
-        content["prediction"] = predicted(origin, judge, attacked_pictures, measurements, fit).to_dict(content)
+        attacked_pictures = attacked_scene(origin, expectation.arm)
+        content["prediction"] = predict(origin, judge, attacked_pictures, measurements, fit).to_dict(content)
     return content, colours
 
 
-def shown_of(origin: Rerun, arm: str) -> Shown:
+def attacked_scene(origin: Rerun, arm: str) -> Shown:
     study, texture = origin.study, load_texture(texture_file(origin.folder, arm))
     images = study.queries.images.to(study.device)
     return study.perturbation.for_arm(arm).evaluated(images, texture[None].to(images))
 
 
-def _restricted(rows: Sequence[int], queries: Pictures) -> list[str]:
-    part_count, count, fit = len(rows), len(queries), len({*rows} & {*queries.attacked})
-    part = f"digital figures: of the pictures that were photographed, {part_count} of {count}; those of the run are of all"
-    note_of_fit = f"pictures: the patch was made from {fit} of {part_count}, which say nothing of other scenes"
-    return [part] * (part_count < count) + [note_of_fit] * (fit > 0)
+def _subset_notes(rows: Sequence[int], queries: Pictures) -> list[str]:
+    number, count, fit = len(rows), len(queries), len({*rows} & {*queries.attacked})
+    part = (
+        f"digital figures: of the pictures that were photographed, {number} of {count}; those of the run are of all"
+    )
+    note_of_fit = f"pictures: the patch was made from {fit} of {number}, which say nothing of other scenes"
+    return [part] * (number < count) + [note_of_fit] * (fit > 0)
 
 
-def _flagged(measurements: Sequence[PhotoMeasurement]) -> list[str]:
+def _flag_notes(measurements: Sequence[PhotoMeasurement]) -> list[str]:
     names = [
         measurement.photo.name
         for measurement in measurements
@@ -285,9 +287,9 @@ def _flagged(measurements: Sequence[PhotoMeasurement]) -> list[str]:
     ]
     if not names:
         return []
-    some_names = ", ".join(names[:NAMED]) + (", ..." if len(names) > NAMED else "")
+    listing = ", ".join(names[:MAX_NAMES]) + (", ..." if len(names) > MAX_NAMES else "")
     return [
-        f"corners: {len(names)} photographs are flagged, the patch may lie more than a pixel off in them: {some_names}"
+        f"corners: {len(names)} photographs are flagged, the patch may lie more than a pixel off in them: {listing}"
     ]
 
 
@@ -301,7 +303,7 @@ def _colour_record(measurement: PhotoMeasurement, card: Card | None, colours: Co
     }
     if measurement.swatches is None or card is None:
         return content
-    whole = measurement.swatches.trusted.all(1)
+    whole = measurement.swatches.valid.all(1)
     if not whole.any():
         return content
     source, light_of_photo = colour_fit.nominal(card)[whole], measurement.swatches.light[whole]

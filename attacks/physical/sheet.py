@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from attacks.perturbations.patch import card_raster
-from attacks.perturbations.patch.card import SIDES, Box, Card, card, words_of
+from attacks.perturbations.patch.card import SIDES, Box, Card, card, card_words
 from attacks.perturbations.patch.card_raster import INCH, WHITE, Picture, Texture
 from attacks.physical.paper import Drawing, Plan, drawings, plan
 from attacks.physical.pdf import font_file, write_pdf
@@ -39,7 +39,7 @@ class Subject:
     id: str
     arm: str
     width: float | None
-    seen: bool
+    with_card: bool
 
 
 def texture_file(run: Path, arm: str) -> Path:
@@ -51,7 +51,7 @@ def texture_file(run: Path, arm: str) -> Path:
     return path
 
 
-def folder_of(run: Path, kind: str, arm: str) -> Path:
+def arm_folder(run: Path, kind: str, arm: str) -> Path:
     """The folder of a run in which `kind` of an arm lies: `print`, or `print_noise` of another arm than `eot`."""
     return run / (kind if arm == ARMS[0] else f"{kind}_{arm}")
 
@@ -111,7 +111,7 @@ def _print_settings(path: Path, size: tuple[int, ...]) -> tuple[str, float | Non
 
 
 @dataclass(frozen=True)
-class Printed:
+class PrintResult:
     """What was written: the folder, the card on its sheets, and notes for the user."""
 
     folder: Path
@@ -126,7 +126,7 @@ def write(
     dpi: int = 300,
     out: Path | None = None,
     arm: str = "eot",
-) -> Printed:
+) -> PrintResult:
     """Write what `write_sheets` does, and sheet.json.
 
     Args:
@@ -144,11 +144,11 @@ def write(
     if width is None:
         width = source.width or WIDTH
     rows, columns = source.texture.shape[:2]
-    sheets = plan(card(width, width * rows / columns, words_of(source.id, arm)), paper, dpi)
-    folder = folder_of(run, "print", arm) if out is None else out
+    sheets = plan(card(width, width * rows / columns, card_words(source.id, arm)), paper, dpi)
+    folder = arm_folder(run, "print", arm) if out is None else out
     write_sheets(folder, sheets, source.texture)
     write_json(folder / "sheet.json", _record(sheets, source))
-    return Printed(folder, sheets, _notes(source, width))
+    return PrintResult(folder, sheets, _notes(source, width))
 
 
 def write_sheets(folder: Path, sheets: Plan, texture: Texture) -> None:
@@ -223,7 +223,7 @@ def _record(sheets: Plan, source: Subject) -> dict[str, Any]:
 
 def _notes(source: Subject, width: float) -> tuple[str, ...]:
     notes = []
-    if not source.seen:
+    if not source.with_card:
         notes.append(
             "the attack has not seen the card that is printed round its patch, and photographs show it: expect less "
             "than the run's figures, or run again with perturbation.card=true perturbation.width_mm=..."

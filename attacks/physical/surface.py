@@ -18,7 +18,7 @@ UNIT = 1.2
 #: The focal length before it is fitted, in that unit, and the deviation of its logarithm.
 FOCAL, SPREAD = 1.2, 0.35
 #: Rows that are resampled at once, and the largest side of a card seen from its front, in pixels.
-ROWS, MOST = 256, 4096
+ROWS, MAX_SIDE = 256, 4096
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,17 +49,17 @@ class Surface:
         return float(self.values[8])
 
     @property
-    def bent(self) -> bool:
+    def is_bent(self) -> bool:
         return bool(self.values[9] != 0)
 
     @property
     def bend(self) -> float:
         """How high the middle of the card rises over its edges along the bend, as a share of its width."""
-        return float((1 - math.cos(self.values[9])) / (2 * self.values[9])) if self.bent else 0.0
+        return float((1 - math.cos(self.values[9])) / (2 * self.values[9])) if self.is_bent else 0.0
 
     @property
     def is_plane(self) -> bool:
-        return self.k1 == 0 and not self.bent
+        return self.k1 == 0 and not self.is_bent
 
     def project(self, points: Any) -> Floats:
         """From mm of the flat card (...,2) to pixels of the photograph."""
@@ -71,7 +71,7 @@ class Surface:
     def homography(self) -> Floats:
         """(3,3) from mm of the card to pixels of the ideal photograph; of a bent card the closest."""
         plane = np.append(self.values[:8], 1.0).reshape(3, 3)
-        if self.bent:
+        if self.is_bent:
             grid = np.stack(np.meshgrid(*[np.linspace(-1, 1, 7)] * 2), -1).reshape(-1, 2) * self.card / self.card[0]
             ideal = seen_points(np.where(np.arange(12) == 8, 0.0, self.values), grid)
             plane = extra("cv2").findHomography(grid, ideal, 0)[0]
@@ -92,7 +92,7 @@ class Surface:
         back = np.array([[1, 0, -width / 2], [0, 1, -height / 2], [0, 0, width / 2]])
         return np.asarray(np.array([[self.unit, 0, x], [0, self.unit, y], [0, 0, 1]]) @ plane @ back)
 
-    def distorted(self, ideal: Any) -> Floats:
+    def distort(self, ideal: Any) -> Floats:
         """From pixels of the ideal photograph (...,2) to those of the photograph."""
         off = (np.asarray(ideal, np.float64) - self.centre) / self.unit
         return np.asarray(self.centre + self.unit * off * (1 + self.k1 * (off**2).sum(-1, keepdims=True)))
@@ -122,11 +122,11 @@ def _normal(plane: Floats, focal: Floats) -> Floats:
     return np.asarray(-camera * np.cross(right, down) / length)
 
 
-def remapped(
+def remap(
     photo: NDArray[np.uint8], size: tuple[int, int], to_pixels: Callable[[Floats], Floats]
 ) -> NDArray[np.uint8]:
-    """A picture of `size` (height, width) of what `photo` shows at `to_pixels` of each pixel (n,2); white beyond it, which
-    is saturated and so not measured."""
+    """A picture of `size` (height, width) of what `photo` shows at `to_pixels` of each pixel (n,2); white beyond it,
+    which is saturated and so not measured."""
     cv2, bands = extra("cv2"), []
     for top in range(0, size[0], ROWS):
         x, y = np.meshgrid(np.arange(size[1]), np.arange(top, min(top + ROWS, size[0])))
@@ -140,7 +140,7 @@ def remapped(
 
 def ideal_photo(photo: NDArray[np.uint8], surface: Surface) -> NDArray[np.uint8]:
     """The photograph through a lens without distortion."""
-    return photo if surface.k1 == 0 else remapped(photo, (photo.shape[0], photo.shape[1]), surface.distorted)
+    return photo if surface.k1 == 0 else remap(photo, (photo.shape[0], photo.shape[1]), surface.distort)
 
 
 def flattened(photo: NDArray[np.uint8], surface: Surface, card: Card) -> tuple[NDArray[np.uint8], Floats]:
@@ -151,7 +151,7 @@ def flattened(photo: NDArray[np.uint8], surface: Surface, card: Card) -> tuple[N
     corners = np.array([[0, 0], [card.width, 0], [card.width, card.height], [0, card.height]])
     sides = np.linalg.norm(surface.project(corners) - surface.project(np.roll(corners, -1, 0)), axis=1)
     longest = max(sides.max() / min(card.width, card.height), 8 / min(card.width, card.height))
-    scale = min(longest, MOST / max(card.width, card.height))
+    scale = min(longest, MAX_SIDE / max(card.width, card.height))
     size = (max(1, round(card.height * scale)), max(1, round(card.width * scale)))
-    picture = remapped(photo, size, lambda pixels: surface.project((pixels + 0.5) / scale))
+    picture = remap(photo, size, lambda pixels: surface.project((pixels + 0.5) / scale))
     return picture, np.array([[scale, 0, -0.5], [0, scale, -0.5], [0, 0, 1]])

@@ -18,11 +18,11 @@ from scipy.optimize import least_squares
 
 from attacks.perturbations.patch.card import Card
 from attacks.physical.rectify import (
-    LEAST,
     LEAST_EDGES,
+    MIN_TAGS,
     OFF,
     POINTS,
-    aligned,
+    align,
     card_edges,
     crop,
     edge_lines,
@@ -44,7 +44,7 @@ SOFT, COARSE, WIDE = 0.3, 1.0, 3.0
 #: Beyond this residual without it, as a share of that, a bend is tried.
 STIFF = 0.4
 #: A surface that moves less than this, in pixels, is final.
-STILL = 0.02
+MAX_MOVE = 0.02
 ROUNDS = 6
 #: Photographs that share a lens, at least; how many standard errors it must differ from none; the error of each at
 #: least; and the scatter of one lens, in errors, at most.
@@ -58,7 +58,7 @@ LIMITS = np.array([[np.inf] * 8 + [MOST_K1, MOST_BEND, np.inf, 1.0]])
 
 
 @dataclass(frozen=True, eq=False)
-class Located:
+class CardFit:
     """A card in a photograph: its `surface`, the tags that it was fitted to and the error of their corners in pixels
     (root mean square and largest), the error of the worst corner of the patch (a standard error, or half the distance
     to where another model puts it that fits nearly as well, whichever is larger), and the coefficient of the lens
@@ -107,7 +107,7 @@ class Solution:
     rival: Surface | None = None
 
 
-def locate(grey: NDArray[np.uint8], card: Card, tags: Mapping[int, Floats], k1: float | None = None) -> Located:
+def locate(grey: NDArray[np.uint8], card: Card, tags: Mapping[int, Floats], k1: float | None = None) -> CardFit:
     """Fit the card's surface to a photograph.
 
     Args:
@@ -123,7 +123,7 @@ def locate(grey: NDArray[np.uint8], card: Card, tags: Mapping[int, Floats], k1: 
     try:
         plane = fit(card, tags)
     except ValueError as error:
-        if len(places) < LEAST:
+        if len(places) < MIN_TAGS:
             raise
         refusal = error
     source, corners = (
@@ -133,26 +133,26 @@ def locate(grey: NDArray[np.uint8], card: Card, tags: Mapping[int, Floats], k1: 
     start = _of_plane(np.eye(3) if matrix is None else matrix, grey.shape, card, k1 or 0.0)
     horizontal, down = np.eye(3)[:2]
     lines = np.concatenate([np.c_[0 * corners + axis[:2], -corners @ axis[:2]] for axis in (horizontal, down)])
-    rough = _chosen(start, np.concatenate([source, source]), lines, k1, COARSE)
+    rough = _choose(start, np.concatenate([source, source]), lines, k1, COARSE)
     ends = [[0, 0], [card.width, 0], [card.width, card.height], [0, card.height]]
     if not visible(rough.surface.homography, ends):
         raise refusal or ValueError("the card would lie behind the camera")
-    solution, lens = _refined(grey, card, list(places), rough, k1)
+    solution, lens = _refine(grey, card, list(places), rough, k1)
     if solution.surface.is_plane and refusal is not None:
         raise refusal
     surface, used = solution.surface, list(places)
     if surface.is_plane:
         homography, used = plane.homography, list(plane.tags)
         if len(used) < len(card.tags):
-            homography = aligned(grey, card, homography, used)
+            homography = align(grey, card, homography, used)
         surface = _of_plane(homography, grey.shape, card, 0.0)
     errors = {n: np.linalg.norm(surface.project(places[n]) - tags[n], axis=1) for n in used}
     sides = {n: np.linalg.norm(tags[n] - np.roll(tags[n], -1, 0), axis=1).mean() for n in used}
     used = [n for n in used if errors[n].max() <= OFF * sides[n]]
-    if len(used) < LEAST:
+    if len(used) < MIN_TAGS:
         raise refusal or ValueError("`tags` do not lie as on the card")
     left = np.concatenate([errors[n] for n in used])
-    return Located(
+    return CardFit(
         surface,
         tuple(sorted(used)),
         float(np.sqrt((left**2).mean())),
@@ -171,7 +171,7 @@ def _of_plane(homography: Floats, size: Sequence[int], card: Card, k1: float) ->
     return replace(blank, values=np.array([*(plane / plane[2, 2]).ravel()[:8], k1, 0.0, 0.0, 0.0]))
 
 
-def _refined(
+def _refine(
     grey: NDArray[np.uint8], card: Card, tags: Sequence[int], rough: Solution, k1: float | None
 ) -> tuple[Solution, tuple[float, float] | None]:
     """The best model of the edges of tags and swatches, and the lens that they give."""
@@ -181,38 +181,38 @@ def _refined(
     best, lens = rough, None
     for _ in range(ROUNDS):
         current = best.surface
-        places, lines = edge_lines(light, card, edges, partial(_shifted, current, corner))
+        places, lines = edge_lines(light, card, edges, partial(_shift, current, corner))
         if len(places) < LEAST_EDGES * len(POINTS):
             return best, None
         lines[:, 2] -= lines[:, :2] @ corner
-        best = _chosen(current, places, lines, k1, SOFT)
-        if np.abs(best.surface.project(ends) - current.project(ends)).max() < STILL:
+        best = _choose(current, places, lines, k1, SOFT)
+        if np.abs(best.surface.project(ends) - current.project(ends)).max() < MAX_MOVE:
             break
     if k1 is None:
-        free = _solved(best.surface, LENS + BEND * best.surface.bent, places, lines)
+        free = _solve(best.surface, LENS + BEND * best.surface.is_bent, places, lines)
         lens = free.surface.k1, math.sqrt(free.covariance[8, 8])
     return best, lens
 
 
-def _shifted(surface: Surface, corner: Floats, points: Any) -> Floats:
+def _shift(surface: Surface, corner: Floats, points: Any) -> Floats:
     return surface.project(points) - corner
 
 
-def _chosen(start: Surface, places: Floats, lines: Floats, k1: float | None, soft: float) -> Solution:
+def _choose(start: Surface, places: Floats, lines: Floats, k1: float | None, soft: float) -> Solution:
     """The model with the least criterion; a richer one only if its is smaller by `MARGIN`. A bend is tried where
     the others leave more than `STIFF` of `soft`, the error from which on a line counts little."""
     free = LENS if k1 is None else ()
     flat = start.values * (np.arange(12) < 8) + (k1 or 0.0) * (np.arange(12) == 8)
-    models = [_solved(replace(start, values=flat), (), places, lines, soft)]
+    models = [_solve(replace(start, values=flat), (), places, lines, soft)]
     if free:
-        models.append(_solved(models[0].surface, LENS, places, lines, soft))
+        models.append(_solve(models[0].surface, LENS, places, lines, soft))
     best = reduce(_better, models)
-    if best.error > STIFF * soft or start.bent:
+    if best.error > STIFF * soft or start.is_bent:
         start_values = np.where(np.arange(12) == 8, k1 or 0.0, start.values)
-        models.append(_bent(replace(start, values=start_values), models[0].surface, BEND, places, lines, soft))
+        models.append(_fit_bend(replace(start, values=start_values), models[0].surface, BEND, places, lines, soft))
         if free:
-            current = start if start.bent else models[-1].surface
-            models.append(_bent(current, models[1].surface, LENS + BEND, places, lines, soft))
+            current = start if start.is_bent else models[-1].surface
+            models.append(_fit_bend(current, models[1].surface, LENS + BEND, places, lines, soft))
     best, minimum = reduce(_better, models), min(models, key=lambda model: model.criterion)
     return best if minimum is best else replace(best, rival=minimum.surface)
 
@@ -221,21 +221,21 @@ def _better(old: Solution, new: Solution) -> Solution:
     return new if new.criterion < old.criterion - MARGIN else old
 
 
-def _bent(
+def _fit_bend(
     start: Surface, flat: Surface, extra: tuple[int, ...], places: Floats, lines: Floats, soft: float
 ) -> Solution:
     """The best fit of a bend with the unknowns `extra`: from the present one, and, unless that fits, from bends about
     several axes to both sides."""
-    current = _solved(start, extra, places, lines, soft) if start.bent else None
+    current = _solve(start, extra, places, lines, soft) if start.is_bent else None
     if current is not None and current.error <= STIFF * soft:
         return current
     starts = [replace(flat, values=np.array([*flat.values[:9], *initial, 0.0])) for initial in STARTS]
-    candidates = [_solved(initial, extra, places, lines, WIDE, 15) for initial in starts]
-    first = _solved(min(candidates, key=lambda initial: initial.criterion).surface, extra, places, lines, soft)
+    candidates = [_solve(initial, extra, places, lines, WIDE, 15) for initial in starts]
+    first = _solve(min(candidates, key=lambda initial: initial.criterion).surface, extra, places, lines, soft)
     return first if current is None or first.criterion < current.criterion else current
 
 
-def _solved(
+def _solve(
     start: Surface, extra: tuple[int, ...], places: Floats, lines: Floats, soft: float = SOFT, limit: int = 40
 ) -> Solution:
     """Robust least squares of the homography and `extra` unknowns, in pixels across the lines; `soft` is the error

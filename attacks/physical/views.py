@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attacks.data.images import load_image
 from attacks.experiment.directory import earlier, read_json, refuse_program
-from attacks.perturbations.patch.card import Card, card_from
+from attacks.perturbations.patch.card import Card, parse_card
 from attacks.physical.rectify import project, visible
 from attacks.physical.sheet import refuse_unfinished
 from attacks.schema import groups
@@ -29,13 +29,13 @@ MOST_DPI = 10_000
 #: The largest coordinate of a quad's corner, in shares of its picture.
 REACH = 1e3
 #: Keys of an encoder's description that must equal those of the run.
-SAME = ("fingerprint", "sha256")
+IDENTITY_KEYS = ("fingerprint", "sha256")
 #: The names in `sheet.json`.
-NAMED = ("id", "arm", "sha256")
+NAME_KEYS = ("id", "arm", "sha256")
 #: The level beyond a photograph's edge.
 GREY = 128
 #: The largest side of a scene in a photograph, in multiples of the photograph's longer side.
-MOST = 2
+MAX_SCENE = 2
 
 
 @dataclass(frozen=True)
@@ -96,9 +96,9 @@ def read_sheet(path: Path) -> PrintRecord:
     """Read `sheet.json` of a print. Raises ValueError."""
     content = read_json(path)
     try:
-        card, dpi, (name, arm, digest) = card_from(content["card"]), content["dpi"], map(content.get, NAMED)
+        card, dpi, (name, arm, digest) = parse_card(content["card"]), content["dpi"], map(content.get, NAME_KEYS)
         if not all(isinstance(text, str) for text in (name, arm, digest)):
-            raise ValueError(f"it must name {', '.join(NAMED)}: the print of an earlier version is printed again")
+            raise ValueError(f"it must name {', '.join(NAME_KEYS)}: the print of an earlier version is printed again")
         if type(dpi) is not int or not 1 <= dpi <= MOST_DPI:
             raise ValueError(f"`dpi` must be a whole number of 1..{MOST_DPI}")
     except (KeyError, TypeError, ValueError) as error:
@@ -166,7 +166,7 @@ def rerun(folder: Path, device: str = "auto", program: str | None = None) -> Rer
 def _check_encoder(encoder: dict[str, Any], previous: Any) -> None:
     if not isinstance(previous, dict):
         raise ValueError("manifest.json has no `encoder`: was it written by another version?")
-    for key in SAME:
+    for key in IDENTITY_KEYS:
         if encoder.get(key) != previous.get(key):
             raise ValueError(
                 f"`encoder` is not the one of the run: its {key} is {str(encoder.get(key))[:12]}, and was "
@@ -233,7 +233,7 @@ def scene_view(
     lens = lens or np.asarray
     x, y = lens(project(homography, corners)).T
     side = math.sqrt(abs(float((x * np.roll(y, -1) - y * np.roll(x, -1)).sum())) / 2)
-    if not 1 <= side <= MOST * max(photo.shape[:2]):
+    if not 1 <= side <= MAX_SCENE * max(photo.shape[:2]):
         raise ValueError(f"the scene would be {side:.3g} pixels wide in the photograph; use --view photo")
     middle = lens(project(homography, [width / 2, height / 2]))
     return _square(photo, float(middle[0]) + 0.5 - side / 2, float(middle[1]) + 0.5 - side / 2, side, size)

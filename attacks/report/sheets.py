@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image
 
-from attacks.data.images import values_of
+from attacks.data.images import read_values
 
 #: Larger pictures are cropped to the centre: resampling would change the perturbation.
 LARGEST = 384
@@ -37,7 +37,7 @@ def from_file(path: Path, alt: str, caption: str = "") -> Picture | None:
     """A PNG file, unchanged; None if it does not exist."""
     if not path.is_file():
         return None
-    height, width = values_of(path).shape[:2]
+    height, width = read_values(path).shape[:2]
     return Picture(_uri(path.read_bytes()), width, height, alt, caption)
 
 
@@ -61,7 +61,7 @@ def perturbation(clean_file: Path, attacked_file: Path) -> list[Picture]:
 
 
 def _centre(path: Path) -> np.ndarray:
-    values = values_of(path)[..., :3]
+    values = read_values(path)[..., :3]
     top, left = (max(0, (size - LARGEST) // 2) for size in values.shape[:2])
     return values[top : top + LARGEST, left : left + LARGEST]
 

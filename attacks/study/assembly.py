@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from attacks.data.gallery import Gallery
-from attacks.data.split import split_of
+from attacks.data.split import assign_split
 from attacks.encoders.contract import check_encoder
 from attacks.encoders.description import identity
 from attacks.encoders.engine.tf32 import allow_tf32
@@ -85,7 +85,7 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
     check_encoder(encoder, queries.images[:1].to(where), transforms, tree=False)
     perturbation = perturb(run, queries.images, queries.placements)
     if perturbation.shared:
-        queries = replace(queries, split=split_of(queries.names, queries.clusters, run.seed, queries.split))
+        queries = replace(queries, split=assign_split(queries.names, queries.clusters, run.seed, queries.split))
     elif queries.split:
         raise ValueError(
             "`data.split` needs a perturbation that pictures share: a patch, or perturbation.shared=true"

@@ -100,7 +100,7 @@ def _chosen(
         others = read_files(node.gallery, node.size, node.unreadable, node.cache)
         notes += others.notes  # without the conversions, of which there may be thousands
     images = chosen.read(range(len(chosen)))
-    known = gallery.gathered(chosen, others) if vectors is None else gallery.beside(chosen, vectors)
+    known = gallery.gather(chosen, others) if vectors is None else gallery.with_vectors(chosen, vectors)
     known = joined(replace(known, source=source), node.cache)
     if others is not own:
         own.forget()

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from attacks.data.images import load_image
-from attacks.perturbations.patch.card import SIDES, words_of
+from attacks.perturbations.patch.card import SIDES, card_words
 from attacks.perturbations.patch.card import card as card_of
 from attacks.perturbations.patch.card_raster import Surround, surround
 from attacks.perturbations.patch.gamut import gamut
@@ -62,7 +62,7 @@ def surrounding(size: tuple[int, int], name: str, arm: str, width_mm: float | No
         return None
     if width_mm is None:
         raise ValueError("`card` needs `width_mm`: how wide the patch will be printed")
-    picture, top, left, times = surround(card_of(width_mm, width_mm * size[0] / size[1], words_of(name, arm)), size)
+    picture, top, left, times = surround(card_of(width_mm, width_mm * size[0] / size[1], card_words(name, arm)), size)
     return Surround(torch.from_numpy(picture).permute(2, 0, 1)[None].float() / 255, top, left, times)
 
 

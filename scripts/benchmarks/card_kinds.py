@@ -14,11 +14,11 @@ from PIL import Image
 
 from attacks.data.gallery import photographs
 from attacks.data.images import to_bytes
-from attacks.perturbations.patch.card import Card, card, words_of
+from attacks.perturbations.patch.card import Card, card, card_words
 from attacks.perturbations.patch.card_raster import card_picture
 from attacks.physical.photo_measure import Evidence, Expected, measure_photo
 from attacks.physical.photos import Photo
-from attacks.physical.simulation.camera import PAPER, filed, printed
+from attacks.physical.simulation.camera import PAPER, encode_jpeg, print_raster
 from attacks.physical.simulation.photographs import photograph
 from attacks.physical.simulation.shots import PRESETS, Ranges, Shot, draw
 from attacks.physical.views import PlacementRecord
@@ -127,17 +127,17 @@ class Print:
 def taken(case: Case, what: Print, random: Random) -> Bytes:
     """A photograph, as its file holds it."""
     shot = draw(case.ranges, random) if what.shot is None else what.shot
-    laid = card(MM, MM, words_of(case.id, ARMS[0]) if what.words is None else what.words)
+    laid = card(MM, MM, card_words(case.id, ARMS[0]) if what.words is None else what.words)
     raster = card_picture(laid, case.textures[ARMS[0]] if what.texture is None else what.texture, DPI)
     strength = case.strength if what.ink is None else what.ink
     fade = case.fade if what.ink is None else 0.0
-    light = (1 - fade) * printed(raster, strength) + fade * np.asarray(PAPER, np.float32)
+    light = (1 - fade) * print_raster(raster, strength) + fade * np.asarray(PAPER, np.float32)
     if what.change is not None:
         light = what.change(light)
     quad = case.quad if what.quad is None else what.quad
     shown = case.scene if what.scene is None else what.scene
     seen = photograph(shown, quad, laid, np.asarray(light, np.float32), DPI, shot, SIZE, random)
-    with Image.open(io.BytesIO(filed(seen.pixels, shot.quality))) as opened:
+    with Image.open(io.BytesIO(encode_jpeg(seen.pixels, shot.quality))) as opened:
         return np.asarray(opened.convert("RGB"))
 
 
@@ -155,7 +155,7 @@ def examined(case: Case, photo: Bytes) -> tuple[str | None, Evidence | None]:
 
 
 def own_card(case: Case) -> Card:
-    return card(MM, MM, words_of(case.id, ARMS[0]))
+    return card(MM, MM, card_words(case.id, ARMS[0]))
 
 
 # --- Negatives
@@ -172,13 +172,13 @@ def blank(_: Case, random: Random) -> Print:
 
 def arm_card(case: Case, random: Random) -> Print:
     arm = str(random.choice(ARMS[1:]))
-    return Print(words=words_of(case.id, arm), texture=case.textures[arm])
+    return Print(words=card_words(case.id, arm), texture=case.textures[arm])
 
 
 def other_run(case: Case, random: Random) -> Print:
     own = case.textures[ARMS[0]]
     other = _strong(texture(len(own), float(random.uniform(0.0, 1.5)), random))
-    words = words_of(f"vp-{int(random.integers(2**32)):08x}", ARMS[0]) if random.random() < 0.5 else None
+    words = card_words(f"vp-{int(random.integers(2**32)):08x}", ARMS[0]) if random.random() < 0.5 else None
     return Print(words=words, texture=other)
 
 

@@ -9,7 +9,7 @@ from PIL import Image
 
 from attacks.data import gallery
 from attacks.data.gallery import FLAT, HELD_OUT, PHOTOS, Pictures, on_shelf, photographs, spread, tiles
-from attacks.data.gallery import gathered as gather
+from attacks.data.gallery import gather as gather
 from attacks.data.images import save_image
 from attacks.data.pictures import read_files
 from attacks.schema.groups import BundledConfig

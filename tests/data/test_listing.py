@@ -8,7 +8,7 @@ import torch
 
 import attacks.data.pictures
 from attacks.data.images import load_image, save_image
-from attacks.data.listing import listed
+from attacks.data.listing import list_entries
 from attacks.data.pictures import SLENDER, read_files, square
 from attacks.schema import groups
 from attacks.study.data import data
@@ -65,22 +65,22 @@ def test_paths_are_relative_to_their_file_or_absolute(mine, tmp_path, monkeypatc
     (mine / "lists").mkdir()
     monkeypatch.chdir("/")
     here = write(mine / "lists" / "x.txt", f"../a.png\n{mine / 'b.png'}\n")
-    assert [entry.path for entry in listed(here)[0]] == [mine / "a.png", mine / "b.png"]
+    assert [entry.path for entry in list_entries(here)[0]] == [mine / "a.png", mine / "b.png"]
 
 
 def test_pictures_of_equal_file_names_get_different_names(mine):
     both = write(mine / "x.txt", "p/x.png\na.png\nq/x.png\n")
-    assert [entry.name for entry in listed(both)[0]] == ["p/x.png", "a.png", "q/x.png"]
+    assert [entry.name for entry in list_entries(both)[0]] == ["p/x.png", "a.png", "q/x.png"]
 
 
 def test_identities_are_read_from_the_table(mine):
     table = write(mine / "x.csv", "identity,path\nanna,a.png\n,b.png\n anna ,c.png\n")
-    assert [entry.label for entry in listed(table)[0]] == ["anna", None, "anna"]
+    assert [entry.label for entry in list_entries(table)[0]] == ["anna", None, "anna"]
 
 
 def test_clusters_are_read_from_the_table(mine):
     table = write(mine / "x.csv", "cluster,path\nwalk,a.png\n,b.png\n walk ,c.png\n")
-    assert [entry.cluster for entry in listed(table)[0]] == ["walk", None, "walk"]
+    assert [entry.cluster for entry in list_entries(table)[0]] == ["walk", None, "walk"]
     queries, _, _ = data(folder(table))
     walk, own, again = queries.clusters
     assert walk == again != own == "b.png"
@@ -93,13 +93,13 @@ def test_pictures_are_spread_over_the_clusters_of_the_table(mine):
 
 
 def test_subfolder_names_are_identities(mine, tmp_path_factory):
-    result, notes = listed(mine)
+    result, notes = list_entries(mine)
     assert [entry.name for entry in result] == ["a.png", "b.png", "c.png"]
     assert {entry.label for entry in result} == {None}
     assert re.search("2 folders are ignored", *notes)
     for name in "abc":
         (mine / f"{name}.png").unlink()
-    result, notes = listed(mine)
+    result, notes = list_entries(mine)
     assert [(entry.name, entry.label) for entry in result] == [("p/x.png", "p"), ("q/x.png", "q")]
     assert not notes
 

@@ -12,7 +12,7 @@ import torch
 from PIL import Image, ImageOps
 
 from attacks.data.images import LONGEST_NAME, file_names, load_image, to_bytes
-from attacks.data.listing import listed
+from attacks.data.listing import list_entries
 from attacks.physical.photos import read
 from attacks.runtime.decoding import printable_name
 from tests.run.test_bad_pictures import RGB, chunk, encoded, png
@@ -166,7 +166,7 @@ def test_file_names_are_unique_valid_and_short(tmp_path):
 def test_strange_file_names_are_listed_as_printable_names(tmp_path):
     for name in (b"a\n.png", b"\xff.png", b"<b>.png", b"b\\c.png"):
         (tmp_path / os.fsdecode(name)).write_bytes(encoded("PNG"))
-    entries, _ = listed(tmp_path)
+    entries, _ = list_entries(tmp_path)
     assert {entry.name for entry in entries} == {"<b>.png", "a%0A.png", "b\\c.png", "%FF.png"}
     assert all(entry.name.isprintable() and entry.path.is_file() for entry in entries)
 

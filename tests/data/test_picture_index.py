@@ -94,7 +94,7 @@ def test_unreadable_files_are_refused_or_left_out_each_time(folder):
 
 
 def test_squares_in_memory_are_those_of_the_files_and_are_forgotten(folder, decoded, monkeypatch):
-    monkeypatch.setattr(pictures, "KEPT", 5 * 3 * 16 * 16)
+    monkeypatch.setattr(pictures, "MAX_CACHE", 5 * 3 * 16 * 16)
     shelf = read_files(folder, 16)
     decoded()
     first = shelf.read(range(9))

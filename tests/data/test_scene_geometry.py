@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from attacks.data.images import load_image
-from attacks.data.pictures import square, squared
+from attacks.data.pictures import square, to_square
 from attacks.perturbations.patch.patch import Patch
 from tests.helpers.scenery import CORNERS, SIDE, blob, box, noise, photo, read, table
 from transforms.compose import seen
@@ -43,8 +43,8 @@ def test_the_map_of_points_matches_the_square_to_1e_6_pixels(size):
     # The longer side and the offset of the crop are whole numbers of pixels.
     long = [int(224 * side / short) for side in (width, height)]
     expected = [points[:, i] * long[i] / side - (long[i] - 224) // 2 for i, side in enumerate((width, height))]
-    torch.testing.assert_close(squared(points, size, 224) * 224, torch.stack(expected, 1), rtol=0, atol=1e-6)
-    torch.testing.assert_close(squared(points, (short, short), 224) * short, points, rtol=0, atol=1e-6)
+    torch.testing.assert_close(to_square(points, size, 224) * 224, torch.stack(expected, 1), rtol=0, atol=1e-6)
+    torch.testing.assert_close(to_square(points, (short, short), 224) * short, points, rtol=0, atol=1e-6)
 
 
 def test_the_picture_is_the_central_square_and_quads_may_extend_beyond_it(tmp_path):

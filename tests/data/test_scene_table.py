@@ -5,7 +5,7 @@ import math
 import pytest
 
 from attacks.data.scene_table import read_table
-from attacks.data.scenes import BUNDLED, Print, placements_in, read_scenes
+from attacks.data.scenes import BUNDLED_TABLE, Print, placements_in, read_scenes
 from tests.helpers.scenery import CORNERS, box, document, noise, photo, table
 
 QUAD = box(4, 6, 20, 22)
@@ -65,7 +65,7 @@ def test_csv_and_json_give_the_same_scenes(mine):
 
 
 def test_bundled_photographs_have_valid_places():
-    shelf, result, notes = places(BUNDLED)
+    shelf, result, notes = places(BUNDLED_TABLE)
     assert len(shelf) == 4 and not notes
     assert result.cover is not None and result.cover.flatten().tolist().count(0) == 3  # one has two places
     assert ((result.quads >= 0) & (result.quads <= 1)).all()

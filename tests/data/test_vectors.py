@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.data.gallery import Pictures, beside, on_shelf
+from attacks.data.gallery import Pictures, on_shelf, with_vectors
 from attacks.data.vectors import read_vectors
 from attacks.evaluation.ranking import Rows
 from attacks.evaluation.retrieval_metrics import impostors
@@ -77,7 +77,7 @@ def test_a_scale_changes_no_cosine_or_is_refused(tmp_path, kind):
 
 def test_identities_are_those_of_the_table(tmp_path):
     made(tmp_path, 3, names=["name,identity", "a,x", "b,", "c,x"], ending=".csv")
-    gallery = beside(pictures(2).shelf(), read_vectors(tmp_path / "g.npy"))
+    gallery = with_vectors(pictures(2).shelf(), read_vectors(tmp_path / "g.npy"))
     assert gallery.vectors.labels == ("x", None, "x") and len(gallery) == 5
     numbers = gallery.label_numbers.tolist()
     assert numbers[2] == numbers[4] and len(set(numbers)) == 4
@@ -87,7 +87,7 @@ def test_a_gallery_with_vectors_embeds_its_pictures_alone(tmp_path):
     array = made(tmp_path, 9, 32)
     queries = pictures()
     encoder = lambda images: images.flatten(1)[:, :32]  # noqa: E731
-    gallery = beside(queries.shelf(), read_vectors(tmp_path / "g.npy"))
+    gallery = with_vectors(queries.shelf(), read_vectors(tmp_path / "g.npy"))
     result = embedded(gallery, encoder, torch.device("cpu"), 64)
     whole = torch.cat([encoder(queries.images), torch.from_numpy(array)])
     assert isinstance(result.rows, Rows) and result.passed == 3
@@ -96,7 +96,7 @@ def test_a_gallery_with_vectors_embeds_its_pictures_alone(tmp_path):
     assert torch.allclose(impostors(result.rows), impostors(whole.double()), atol=1e-12)
     with pytest.raises(ValueError, match=r"`data.gallery` must hold .* 32 numbers a row; got 4"):
         made(tmp_path, 9, 4)
-        embedded(beside(queries.shelf(), read_vectors(tmp_path / "g.npy")), encoder, torch.device("cpu"), 64)
+        embedded(with_vectors(queries.shelf(), read_vectors(tmp_path / "g.npy")), encoder, torch.device("cpu"), 64)
     assert len(on_shelf(queries.shelf()).content) == 3 and len(gallery.content) == 4
 
 
@@ -106,7 +106,7 @@ def test_an_embedding_of_a_query_as_something_else_is_refused(tmp_path, query, r
     shelf, encoder = pictures(2).shelf(), lambda images: images.flatten(1)[:, :32]
     array[1] = 3 * encoder(pictures(2).images)[1]
     np.save(tmp_path / "g.npy", array)
-    gallery = beside(replace(shelf, labels=(None, query)), read_vectors(tmp_path / "g.npy"))
+    gallery = with_vectors(replace(shelf, labels=(None, query)), read_vectors(tmp_path / "g.npy"))
     words = "is the embedding of the picture 'b'"
     with pytest.raises(ValueError, match=words) if refused else nullcontext():
         embedded(gallery, encoder, torch.device("cpu"), 64)
@@ -176,7 +176,7 @@ def test_what_is_no_such_file_is_refused_in_one_line(tmp_path, what):
 
 def test_an_attack_that_compares_with_all_rows_is_refused(tmp_path):
     made(tmp_path)
-    gallery = beside(pictures().shelf(), read_vectors(tmp_path / "g.npy"))
+    gallery = with_vectors(pictures().shelf(), read_vectors(tmp_path / "g.npy"))
     plain = {"objective": groups.AwayConfig(), "attack": groups.SingleConfig()}
     for changes in (
         {"objective": groups.InfoNCEConfig()},

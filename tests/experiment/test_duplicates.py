@@ -10,7 +10,7 @@ from PIL import Image
 
 from attacks.data.gallery import on_shelf, tiles
 from attacks.data.images import to_bytes
-from attacks.data.pictures import shelved
+from attacks.data.pictures import make_shelf
 from attacks.schema import groups
 from attacks.schema.patch import ScenesConfig
 from attacks.schema.validate import Run
@@ -31,7 +31,7 @@ def saved(image, file, side=128, **options):
 
 def gallery(images, labels=None, clusters=()):
     names = [str(i) for i in range(len(images))]
-    shelf = replace(shelved(names, lambda i: images[i]), clusters=tuple(clusters))
+    shelf = replace(make_shelf(names, lambda i: images[i]), clusters=tuple(clusters))
     return duplicates.joined(on_shelf(replace(shelf, labels=tuple(labels or shelf.labels))))
 
 
@@ -118,7 +118,7 @@ def test_a_copy_of_a_query_is_no_impostor(pictures, tmp_path, kind, where):
 
 
 def test_hashes_in_a_cache_change_nothing_and_save_the_reading(pictures, tmp_path, monkeypatch):
-    whole = on_shelf(shelved("abcdef", lambda i: noisy(pictures)[i // 2] if i % 2 else pictures[i // 2]))
+    whole = on_shelf(make_shelf("abcdef", lambda i: noisy(pictures)[i // 2] if i % 2 else pictures[i // 2]))
     plain, first = duplicates.joined(whole), duplicates.joined(whole, str(tmp_path))
     monkeypatch.setattr(duplicates, "Phash", None)
     assert plain == first == duplicates.joined(whole, str(tmp_path)) and plain.duplicates

@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import attacks.experiment.embeddings
-from attacks.data.gallery import Pictures, gathered, on_shelf
+from attacks.data.gallery import Pictures, gather, on_shelf
 from attacks.encoders.engine import Decision
 from attacks.evaluation.scores import embed
 from attacks.experiment.bench import Place, bench_of
@@ -106,7 +106,7 @@ def test_rows_are_in_the_gallerys_order_and_do_not_depend_on_the_queries(tmp_pat
     embedded(on_shelf(others), net, CPU, 4, both)
     net.counts()
     queries = Pictures(("one", "new"), torch.cat([pictures(11).images[5:6], pictures(1, seed=3).images])).shelf()
-    gallery = gathered(queries, others)
+    gallery = gather(queries, others)
     result = embedded(gallery, net, CPU, 4, both)
     assert net.counts() == [1] and result.cached == 11  # the new one alone
     wanted = torch.cat([net(image[None]) for image in all_of(gallery)])

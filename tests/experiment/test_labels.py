@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks.data.gallery import Pictures, gathered, on_shelf, tiles
+from attacks.data.gallery import Pictures, gather, on_shelf, tiles
 from attacks.data.images import file_names, save_image
 from attacks.encoders.engine import Decision
 from attacks.experiment.bench import Place, bench_of
@@ -157,10 +157,10 @@ def test_identities_come_from_labels_or_else_from_equal_pixels():
 
 
 def test_a_query_has_the_identity_that_its_file_has_in_the_gallery():
-    gallery = gathered(shelf([None, None], 1, 2), shelf(["x", "x", "y"], 1, 3, 4))
+    gallery = gather(shelf([None, None], 1, 2), shelf(["x", "x", "y"], 1, 3, 4))
     assert gallery.labels == ("x", None, "x", "y")
     with pytest.raises(ValueError, match=r"same pixels and two identities, x and y"):
-        gathered(shelf(["x"], 1), shelf(["y"], 1))
+        gather(shelf(["x"], 1), shelf(["y"], 1))
 
 
 def test_equal_pixels_with_two_identities_are_refused():
@@ -169,8 +169,8 @@ def test_equal_pixels_with_two_identities_are_refused():
         with pytest.raises(ValueError, match=r"same pixels and two identities, x and y"):
             on_shelf(shelf(labels, *seeds))
     with pytest.raises(ValueError, match=r"same pixels and two identities, x and y"):
-        gathered(shelf([None], 3), shelf(["x", "y"], 1, 1))
-    assert gathered(shelf([None, None], 1, 1), shelf(["x"], 1)).labels == ("x", None)
+        gather(shelf([None], 3), shelf(["x", "y"], 1, 1))
+    assert gather(shelf([None, None], 1, 1), shelf(["x"], 1)).labels == ("x", None)
 
 
 def test_the_target_another_has_another_identity():

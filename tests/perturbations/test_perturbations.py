@@ -224,5 +224,5 @@ def test_the_scene_is_the_attacked_picture_with_the_restricted_gradient(name):
     assert torch.equal(layer.pixels, images + delta) and layer.alpha is None
     leaf, weight = torch.zeros_like(images).requires_grad_(), random_like(images, 2, 1.0)
     (grad,) = torch.autograd.grad((perturbation.scene(images, leaf).layers[0].pixels * weight).sum(), leaf)
-    wanted = perturbation.convolved(weight) if name[0] == "smoothed" else restricted(perturbation, weight)
+    wanted = perturbation.smooth_gradient(weight) if name[0] == "smoothed" else restricted(perturbation, weight)
     torch.testing.assert_close(grad, wanted, rtol=0, atol=1e-14)

@@ -121,12 +121,12 @@ def test_the_kernel_equals_that_of_the_published_code():
     kernel = np.outer(kernel, kernel) / kernel.sum() ** 2
     grad = random(2, 3, 20, 31)
     wanted = scipy.ndimage.convolve(grad.numpy(), kernel[None, None], mode="constant")
-    np.testing.assert_allclose(Smoothed(Linf(0.1), 7 / 3).convolved(grad), wanted, rtol=0, atol=1e-14)
+    np.testing.assert_allclose(Smoothed(Linf(0.1), 7 / 3).smooth_gradient(grad), wanted, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("sigma", [0.3, 7 / 3, 20.0])
 def test_smoothing_is_self_adjoint(sigma):
-    a, b, smooth = random(1, 2, 9, 12), random(1, 2, 9, 12, value=1), Smoothed(Linf(0.1), sigma).convolved
+    a, b, smooth = random(1, 2, 9, 12), random(1, 2, 9, 12, value=1), Smoothed(Linf(0.1), sigma).smooth_gradient
     torch.testing.assert_close((smooth(a) * b).sum(), (a * smooth(b)).sum())
 
 
@@ -135,7 +135,7 @@ def test_smoothing_changes_the_gradient_and_nothing_else():
     images, (plain,) = run(Linf(0.1), steps=1, optimiser=optimiser)
     _, (smoothed,) = run(Smoothed(Linf(0.1), 2.0), steps=1, optimiser=optimiser)
     assert torch.equal(plain.estimate.mean, smoothed.estimate.mean)
-    wanted = Smoothed(Linf(0.1), 2.0).convolved(plain.estimate.grad)
+    wanted = Smoothed(Linf(0.1), 2.0).smooth_gradient(plain.estimate.grad)
     torch.testing.assert_close(smoothed.estimate.grad, wanted, rtol=0, atol=1e-15)
     start = Linf(0.1).start(images, seed(stream(0, "start")))
     assert torch.equal(smoothed.delta, Linf(0.1).move(start, -0.2 * 0.1 * wanted.sign(), images))

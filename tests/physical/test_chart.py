@@ -11,7 +11,7 @@ from attacks.perturbations.patch.card_raster import card_picture
 from attacks.perturbations.patch.colour_profiles import read_colour_map
 from attacks.physical.chart import CELLS, PAPER, chart_card, measured_printer
 from attacks.physical.colour_fit import difference, terms
-from attacks.physical.simulation.camera import printed, to_light
+from attacks.physical.simulation.camera import print_raster, to_light
 from attacks.physical.simulation.photographs import photograph
 from attacks.physical.simulation.shots import Shot
 
@@ -22,7 +22,9 @@ def photo(path, **how):
     raster = card_picture(chart_card(), np.full((1, 1, 3), 255, np.float32), 100)
     shot = Shot(**{"degrees": 4, "blur": 0.6, "read": 0.001} | how)
     grey = np.full((64, 64, 3), 90, np.uint8)
-    made = photograph(grey, QUAD, chart_card(), printed(raster, 1.0), 100, shot, (800, 900), np.random.default_rng(0))
+    made = photograph(
+        grey, QUAD, chart_card(), print_raster(raster, 1.0), 100, shot, (800, 900), np.random.default_rng(0)
+    )
     Image.fromarray(made.pixels).save(path)
     return path
 
@@ -31,8 +33,8 @@ def photo(path, **how):
 def test_a_photograph_of_the_chart_gives_the_ink_in_any_light(tmp_path):
     """The truth is the simulator's ink, relative to its paper."""
     asked = np.random.default_rng(1).integers(0, 256, (1, 400, 3)).astype(np.uint8)
-    paper = printed(np.full((1, 1, 3), 255, np.uint8), 1.0)
-    true = (PAPER * printed(asked, 1.0) / paper)[0].astype(np.float64)
+    paper = print_raster(np.full((1, 1, 3), 255, np.uint8), 1.0)
+    true = (PAPER * print_raster(asked, 1.0) / paper)[0].astype(np.float64)
     light = to_light(asked[0] / np.float32(255)).astype(np.float64)
     for lamp in ({"stops": -0.3}, {"stops": -1.2, "red": 0.3, "blue": -0.3, "gradient": 0.3}):
         out = tmp_path / "printer.json"

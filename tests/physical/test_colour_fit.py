@@ -6,7 +6,16 @@ import torch
 
 from attacks.perturbations.patch.card import card
 from attacks.physical import colour_fit
-from attacks.physical.colour_fit import Swatches, difference, fit, measure_swatches, nominal, pooled, solved, terms
+from attacks.physical.colour_fit import (
+    Swatches,
+    difference,
+    fit,
+    least_squares_map,
+    measure_swatches,
+    nominal,
+    pool,
+    terms,
+)
 from tests.helpers.photographed import drawn, photographed, posed
 from transforms.colour import lut as colour_map
 from transforms.colour.spaces import to_linear
@@ -31,12 +40,12 @@ def test_the_fit_recovers_a_polynomial(degree):
     result = fit(SOURCE, Swatches(light, EVERYWHERE))
     assert result.degree == degree and result.swatches == 32
     assert np.abs(result.coefficients - true).max() < 2e-3
-    assert result.before > 3 and result.after < 0.05
+    assert result.nominal_error > 3 and result.held_out_error < 0.05
 
 
 def test_unchanged_colours_give_the_identity_map():
     result = fit(SOURCE, Swatches(SOURCE, EVERYWHERE))
-    assert result.before == 0 and result.after < 1e-3
+    assert result.nominal_error == 0 and result.held_out_error < 1e-3
     assert np.allclose(result.coefficients[:, :4], [[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], atol=1e-6)
 
 
@@ -52,9 +61,9 @@ def test_saturated_swatches_do_not_spoil_the_others():
     """Twice the light: values are clipped at 1, and a fit that included them would be far too flat."""
     true = np.array([[0, 2.0, 0, 0], [0, 0, 2.0, 0], [0, 0, 0, 2.0]])
     light = np.clip(terms(SOURCE, 1) @ true.T, 0, 1)
-    result = solved(SOURCE, Swatches(light, light < 0.99), 1)
+    result = least_squares_map(SOURCE, Swatches(light, light < 0.99), 1)
     assert np.abs(result - true).max() < 0.01
-    assert np.abs(solved(SOURCE, Swatches(light, EVERYWHERE), 1) - true).max() > 0.3
+    assert np.abs(least_squares_map(SOURCE, Swatches(light, EVERYWHERE), 1) - true).max() > 0.3
 
 
 def test_too_few_swatches_are_refused_and_few_are_fitted_with_degree_one():
@@ -69,35 +78,35 @@ def test_held_out_swatches_are_not_fitted():
     """Noise alone: a fit of degree 2 is better on the fitted swatches, and worse on the held-out ones."""
     light = np.clip(SOURCE * 0.7 + 0.05 + 0.05 * np.random.default_rng(1).standard_normal(SOURCE.shape), 0, 1)
     measured = Swatches(light, EVERYWHERE)
-    seen = difference(terms(SOURCE, 2) @ solved(SOURCE, measured, 2).T, light).mean()
-    assert fit(SOURCE, measured).after > 1.1 * seen
+    seen = difference(terms(SOURCE, 2) @ least_squares_map(SOURCE, measured, 2).T, light).mean()
+    assert fit(SOURCE, measured).held_out_error > 1.1 * seen
 
 
 def test_the_middle_of_every_swatch_is_measured():
     pose = posed(CARD, width=300, degrees=200, jitter=0.2, size=(560, 560))
     pixels = photographed(drawn(CARD), pose, (560, 560), light_at=0.6, noise=0.01, points=2)
     result = measure_swatches(pixels, pose, CARD)
-    assert result.trusted.all()
+    assert result.valid.all()
     assert difference(result.light, 0.6 * SOURCE).max() < 1.5
     bright = measure_swatches(photographed(drawn(CARD), pose, (560, 560), light_at=1.7, points=2), pose, CARD)
-    assert (bright.trusted == (1.7 * SOURCE < 1)).all()
+    assert (bright.valid == (1.7 * SOURCE < 1)).all()
 
 
 def test_a_swatch_beyond_the_edge_is_not_measured():
     pose = posed(CARD, width=300, size=(420, 420), shift=(60, 0))
     result = measure_swatches(np.full((420, 420, 3), 99, np.uint8), pose, CARD)
     right = [swatch.box.x + swatch.box.width > 92 for swatch in CARD.chart]
-    assert result.trusted.any() and not result.trusted[right].any()
+    assert result.valid.any() and not result.valid[right].any()
 
 
 def test_photographs_are_scaled_to_one_exposure():
     light = terms(SOURCE, 2) @ polynomial(2).T
     stops = np.array([-1.0, 0.5, 0.0, 0.2, -0.3])
     shots = [Swatches(light * 2**stop, light * 2**stop < 1) for stop in stops]
-    common, result = pooled(shots, [None] * 5)
-    assert np.allclose(np.log2(result), stops[:, None], atol=1e-6) and common.trusted.all()
+    common, result = pool(shots, [None] * 5)
+    assert np.allclose(np.log2(result), stops[:, None], atol=1e-6) and common.valid.all()
     assert np.allclose(common.light, light)
-    assert (pooled(shots[:1], [None])[1] == 1).all()
+    assert (pool(shots[:1], [None])[1] == 1).all()
 
 
 def test_the_exposure_measured_on_the_scene_is_removed_from_the_colours():
@@ -107,7 +116,7 @@ def test_the_exposure_measured_on_the_scene_is_removed_from_the_colours():
     gains = np.array([0.5, 0.45, 0.55])[None] * np.array([1, 1.3, 0.8, 0.9])[:, None]
     shots = [Swatches(light * gain, EVERYWHERE) for gain in gains]
     for known in (list(gains), [*gains[:2], None, gains[3]]):
-        common, result = pooled(shots, known)
+        common, result = pool(shots, known)
         assert np.allclose(result, gains, rtol=1e-6) and np.allclose(common.light, light)
 
 

@@ -12,8 +12,8 @@ from attacks.physical.colour_fit import difference, gains, nominal, scene_cells,
 from attacks.physical.photo_measure import Expected, measure_photo
 from attacks.physical.photos import Photo
 from attacks.physical.rectify import from_corners
-from attacks.physical.scoring import colours_of
-from attacks.physical.simulation.camera import printed
+from attacks.physical.scoring import fit_colours
+from attacks.physical.simulation.camera import print_raster
 from attacks.physical.simulation.photographs import photograph
 from attacks.physical.simulation.shots import Ranges, draw
 from attacks.physical.views import PlacementRecord
@@ -36,7 +36,7 @@ def picture(seed):
 @pytest.fixture(scope="module")
 def shots():
     """Photographs of the printed card in its scene, all of them a stop too dark; and the values drawn."""
-    ink = printed(card_picture(CARD, TEXTURE, DPI), 0.5)
+    ink = print_raster(card_picture(CARD, TEXTURE, DPI), 0.5)
     ranges = Ranges(stops=(STOPS - 0.2, STOPS + 0.2), contrast=(0.95, 1.05), red=(0.1, 0.3))
     drawn = [draw(ranges, np.random.default_rng(seed)) for seed in range(5)]
     size, rng = (420, 560), np.random.default_rng(9)
@@ -57,13 +57,13 @@ def own(shots):
 
 def off(fit):
     """The mean difference of colour between a map and the ink itself."""
-    inks = printed(np.array([[swatch.colour for swatch in CARD.chart]], np.uint8), 0.5)[0]
+    inks = print_raster(np.array([[swatch.colour for swatch in CARD.chart]], np.uint8), 0.5)[0]
     return difference(terms(nominal(CARD), fit.degree) @ fit.coefficients.T, inks).mean()
 
 
 @pytest.mark.slow
 def test_colour_map_and_exposure_are_separated(shots, own):
-    colours = colours_of(own, CARD)
+    colours = fit_colours(own, CARD)
     assert off(colours.fit) < 3 and colours.compared == len(shots) and not colours.notes
     assert list(colours.stops.values()) == pytest.approx([shot.stops for _, shot in shots], abs=0.2)
     for gain, (_, shot) in zip(colours.gains.values(), shots, strict=True):
@@ -72,12 +72,12 @@ def test_colour_map_and_exposure_are_separated(shots, own):
 
 @pytest.mark.slow
 def test_another_scene_does_not_measure_the_exposure(shots, own):
-    elsewhere = colours_of(measured(shots[:3], of=1), CARD)
+    elsewhere = fit_colours(measured(shots[:3], of=1), CARD)
     assert elsewhere.compared == 0 and len(elsewhere.notes) == 1 and off(elsewhere.fit) > 6
     assert np.median(list(elsewhere.stops.values())) == pytest.approx(0, abs=1e-9)
     for known, enough in ((2, False), (3, True)):
         some = [dataclasses.replace(each, gain=each.gain if i < known else None) for i, each in enumerate(own)]
-        colours = colours_of(some, CARD)
+        colours = fit_colours(some, CARD)
         assert bool(colours.compared) == enough and (off(colours.fit) < 3) == enough
 
 

@@ -13,7 +13,7 @@ from attacks.perturbations.patch.card import Box
 from attacks.perturbations.patch.inks import Inks
 from attacks.physical.colour_fit import ColourFit
 from attacks.physical.rectify import from_corners, pose, project
-from attacks.physical.score import judge_of, posed, predicted, scored
+from attacks.physical.score import make_judge, predict, score_views, with_poses
 from attacks.physical.views import PlacementRecord, Rerun
 from attacks.run import compose
 from attacks.study.assembly import build
@@ -37,7 +37,7 @@ def test_a_pose_maps_the_view_back_to_the_scene():
     flat = np.array([[-1.3, -0.9], [1.2, -1.1], [1.4, 1.0], [-1.2, 0.8]])
     corners = [flat + rng.uniform(-0.15, 0.15, (4, 2)) for _ in range(5)]
     camera = Compose([OnLayers(), Perspective(0.2), Affine(degrees=20)])
-    views = posed(camera, [seen(each) for each in corners], SIZE)
+    views = with_poses(camera, [seen(each) for each in corners], SIZE)
     assert len(views.stages) == 2
     matrices = views.stages[1].matrix((torch.arange(5, dtype=torch.float64)[:, None] + 0.5) / 5)
     square = np.array([[-4 / 3, -1], [4 / 3, -1], [4 / 3, 1], [-4 / 3, 1]])
@@ -65,7 +65,7 @@ def test_an_ideal_printer_predicts_what_the_run_has_measured():
     shown = parts.perturbation.evaluated(parts.queries.images, torch.rand(1, 3, 16, 16))
     quads = ((run.perturbation.quad,),) * 3
     placement = PlacementRecord(("a", "b", "c"), (64, 64), (16, 16), quads, None, True)
-    origin, judge = Rerun(Path(), run, parts, {}, placement), judge_of(parts)
+    origin, judge = Rerun(Path(), run, parts, {}, placement), make_judge(parts)
     square = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]], float)
     box = Box(0, 0, 64, 64)
     pose_of_all = pose(from_corners(box.corners, square), box)
@@ -74,14 +74,14 @@ def test_an_ideal_printer_predicts_what_the_run_has_measured():
         return [SimpleNamespace(scene=scene, photo=SimpleNamespace(row=row)) for row in rows]
 
     rows, held_out = torch.arange(3), bank(parts.transforms, 16, seed=run.seed, purpose="evaluate")
-    own = scored(judge, shown, rows, held_out._replace(u=held_out.u.float())).cosine.view(3, 16).mean(1)
+    own = score_views(judge, shown, rows, held_out._replace(u=held_out.u.float())).cosine.view(3, 16).mean(1)
     # A pose that changes nothing: the views differ in light and file alone.
     still = Compose([stage for stage in parts.transforms.stages if not isinstance(stage, Affine | Perspective)])
     u = bank(still, 64, seed=5, purpose="test").u.float()
-    flat = scored(judge, shown, rows, held_out._replace(transforms=still, u=u)).cosine.view(3, 64).mean(1)
+    flat = score_views(judge, shown, rows, held_out._replace(transforms=still, u=u)).cosine.view(3, 64).mean(1)
     for pictures, weights in (((1,), (0, 1, 0)), ((0, 1, 2, 2), (0.25, 0.25, 0.5)), ((0, 1), (0.5, 0.5, 0))):
-        made = predicted(origin, judge, shown, photographs(*pictures), SAME)
+        made = predict(origin, judge, shown, photographs(*pictures), SAME)
         assert made.printer["cosine"].mean == pytest.approx(float(own @ torch.tensor(weights).float()), abs=1e-3)
         assert made.poses["cosine"].mean == pytest.approx(float(flat @ torch.tensor(weights).float()), abs=0.03)
     # Of the second picture no pose is known, so there is no figure of the same pictures.
-    assert predicted(origin, judge, shown, photographs(0) + photographs(1, scene=None), SAME).poses is None
+    assert predict(origin, judge, shown, photographs(0) + photographs(1, scene=None), SAME).poses is None

@@ -7,22 +7,22 @@ import cv2
 import numpy as np
 import pytest
 
-from attacks.perturbations.patch.card import card, numbers_of
+from attacks.perturbations.patch.card import card, tag_numbers
 from attacks.physical import scene_place
 from attacks.physical.colour_fit import Swatches, nominal, scene_cells
 from attacks.physical.detect import LIGHT
 from attacks.physical.photo_measure import PUREST, Evidence
 from attacks.physical.rectify import project
-from attacks.physical.resemblance import GRID, Resemblance, correlation, printed_as, purity, resemblance
-from attacks.physical.scene_place import SCENE, Found, Place, find, place, scene_correlation, stretch
-from attacks.physical.simulation.camera import printed
+from attacks.physical.resemblance import GRID, Resemblance, correlation, expected_look, purity, resemblance
+from attacks.physical.scene_place import SCENE, Place, SceneMatch, find, place, scene_correlation, stretch
+from attacks.physical.simulation.camera import print_raster
 from attacks.physical.simulation.shots import Shot
 from scripts.benchmarks.card_kinds import SOURCES, Print, drawn, examined, taken
 
 CARD = card(80, 80, "vp-01234567  eot")
 RANDOM = np.random.default_rng
 TRUE = Resemblance(0.95, "", 0.0, 0.0, 0.0)
-FOUND = Found(40, np.eye(3), 0.0, 1.0, 1.0, 0.0)
+FOUND = SceneMatch(40, np.eye(3), 0.0, 1.0, 1.0, 0.0)
 THERE = Place(None, 0.9, False, 0.0, 1.1, FOUND)
 
 
@@ -30,7 +30,7 @@ def chart(strength, gains=(1.0, 1.0, 1.0), slope=(0.0, 0.0), contrast=1.0):
     """The chart printed with some ink (0: a screen), in light that falls off over the card, through a tone curve."""
     colours = np.array([[swatch.colour for swatch in CARD.chart]], np.uint8)
     middles = np.array([[each.box.x, each.box.y] for each in CARD.chart]) / [CARD.width, CARD.height] - 0.5
-    light = printed(colours, strength)[0] * np.array(gains) * 2.0 ** (middles @ np.array(slope))[:, None]
+    light = print_raster(colours, strength)[0] * np.array(gains) * 2.0 ** (middles @ np.array(slope))[:, None]
     return Swatches(light**contrast, light < 0.99)
 
 
@@ -60,19 +60,19 @@ def test_a_print_of_its_own_texture_resembles_it_and_any_other_does_not(ink):
     everywhere = np.ones((GRID, GRID), bool)
 
     def seen(texture):
-        patch = printed(texture.astype(np.uint8), ink) * 0.6
+        patch = print_raster(texture.astype(np.uint8), ink) * 0.6
         patch = (np.where(patch > 0.0031308, 1.055 * patch ** (1 / 2.4) - 0.055, 12.92 * patch) * 255).round()
         swatches = Swatches(chart(ink).light * 0.6, np.ones((32, 3), bool))
-        looks = {arm: printed_as(texture, swatches, CARD) for arm, texture in (("eot", own), ("noise", other))}
+        looks = {arm: expected_look(texture, swatches, CARD) for arm, texture in (("eot", own), ("noise", other))}
         return resemblance(patch.astype(np.uint8), everywhere, looks, "eot", True)
 
-    assert seen(own).correlation > 0.95 and seen(own).better == "" and seen(own).hidden == 0
+    assert seen(own).correlation > 0.95 and seen(own).better == "" and seen(own).hidden_share == 0
     assert seen(other).better == "the patch of the arm noise"
     assert seen(np.rot90(own)).better == "its patch turned by 270 degrees"
     assert seen(own[:, ::-1]).better == "its patch mirrored"
     covered = own.copy()
     covered[: GRID // 2, : GRID // 2] = 128
-    assert seen(covered).hidden == pytest.approx(0.25, abs=0.05)
+    assert seen(covered).hidden_share == pytest.approx(0.25, abs=0.05)
     blank = seen(np.full_like(own, 200))
     assert abs(blank.correlation) < 0.1 and blank.better == ""
     stranger = RANDOM(1).integers(0, 256, (GRID, GRID, 3)).astype(np.float32)
@@ -84,25 +84,25 @@ def test_the_hidden_share_is_that_of_the_area_and_its_edge_wherever_it_lies(area
     random = RANDOM(5)
     own = cv2.GaussianBlur(random.uniform(0, 255, (4 * GRID, 4 * GRID, 3)).astype(np.float32), (0, 0), 6)
     own = np.clip(4 * (own - 127) + 127, 0, 255)
-    look, everywhere = printed_as(own, None, None), np.ones((GRID, GRID), bool)
+    look, everywhere = expected_look(own, None, None), np.ones((GRID, GRID), bool)
     radius, (rows, columns) = math.sqrt(area / math.pi), (np.mgrid[: 4 * GRID, : 4 * GRID] + 0.5) / (4 * GRID)
     for _ in range(12):
         x, y = random.uniform(radius, 1 - radius, 2)
         covered = own.copy()
         covered[np.hypot(columns - x, rows - y) < radius] = 255
-        hidden = resemblance(covered.astype(np.uint8), everywhere, {"eot": look}, "eot", True).hidden
+        hidden = resemblance(covered.astype(np.uint8), everywhere, {"eot": look}, "eot", True).hidden_share
         assert 1.15 * area < hidden < 1.35 * area + 0.01
 
 
 def test_glare_on_less_than_a_tenth_does_not_outweigh_the_rest_of_a_pale_print():
     random = RANDOM(6)
     own, other = random.uniform(80, 150, (2, GRID, GRID, 3)).astype(np.float32)
-    everywhere, looks = np.ones((GRID, GRID), bool), {"eot": printed_as(own, None, None)}
+    everywhere, looks = np.ones((GRID, GRID), bool), {"eot": expected_look(own, None, None)}
     for texture, least, most in ((own, 0.95, 1.0), (other, -0.3, 0.3)):
         shown = texture.copy()
         shown[4:12, 6:14] = 255  # 6 %, and its edge
         seen = resemblance(shown.astype(np.uint8), everywhere, looks, "eot", True)
-        whole = correlation(*(each.reshape(-1, 3) for each in (printed_as(shown, None, None), looks["eot"])))
+        whole = correlation(*(each.reshape(-1, 3) for each in (expected_look(shown, None, None), looks["eot"])))
         assert least <= seen.correlation <= most and whole < 0.5
 
 
@@ -112,8 +112,10 @@ def test_a_place_that_is_only_noisy_is_not_hidden_and_one_that_is_flat_is():
     noisy, flat = own.copy(), own.copy()
     noisy[:16] += random.normal(0, 30, (16, GRID, 3))
     flat[:16] = own[:16].mean((0, 1))
-    looks, everywhere = {"eot": printed_as(own, None, None)}, np.ones((GRID, GRID), bool)
-    shares = [resemblance(each.astype(np.uint8), everywhere, looks, "eot", True).hidden for each in (noisy, flat)]
+    looks, everywhere = {"eot": expected_look(own, None, None)}, np.ones((GRID, GRID), bool)
+    shares = [
+        resemblance(each.astype(np.uint8), everywhere, looks, "eot", True).hidden_share for each in (noisy, flat)
+    ]
     assert shares[0] < 0.02 and shares[1] == pytest.approx(0.5, abs=0.06)
 
 
@@ -151,7 +153,7 @@ def test_how_a_card_lies_is_measured_by_the_features_of_its_scene(degrees, long,
     c, s = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     matrix, moved = np.array([[c, -s], [s, c]]) @ np.diag([long, short]), (0.03, -0.04)
     seen = laid(about_the_patch(matrix, moved))
-    found = seen.found
+    found = seen.match
     assert abs((found.turned - degrees + 180) % 360 - 180) < 0.5
     assert found.stretched == pytest.approx(max(long / short, short / long), rel=0.01)
     assert found.larger == pytest.approx(math.sqrt(long * short), rel=0.01)
@@ -174,18 +176,18 @@ def test_a_scene_whose_plane_is_misjudged_is_still_the_scene_and_another_is_not(
 
 
 def test_matches_that_agree_on_a_wrong_card_count_only_where_the_scene_correlates_there(monkeypatch):
-    chance = Found(20, IDENTITY @ about_the_patch(np.diag([1.5, 1.0])), 0.0, 1.5, 1.0, 0.0)
+    chance = SceneMatch(20, IDENTITY @ about_the_patch(np.diag([1.5, 1.0])), 0.0, 1.5, 1.0, 0.0)
     monkeypatch.setattr(scene_place, "find", lambda *_: chance)
-    assert laid(np.eye(3)).found is None
+    assert laid(np.eye(3)).match is None
     monkeypatch.setattr(scene_place, "find", lambda *_: replace(chance, scene=IDENTITY))
     wide = laid(about_the_patch(np.diag([1.5, 1.0])))
-    assert wide.found is not None and not wide.belongs and wide.correlation > 0.95
+    assert wide.match is not None and not wide.belongs and wide.correlation > 0.95
 
 
 def test_matches_that_agree_on_a_right_card_do_not_count_in_another_scene(monkeypatch):
-    right = Found(6, IDENTITY, 0.0, 1.0, 1.0, 0.0)
+    right = SceneMatch(6, IDENTITY, 0.0, 1.0, 1.0, 0.0)
     monkeypatch.setattr(scene_place, "find", lambda *_: right)
-    assert laid(np.eye(3)).belongs and laid(np.eye(3), spots(4, 2.0)).found is None
+    assert laid(np.eye(3)).belongs and laid(np.eye(3), spots(4, 2.0)).match is None
 
 
 def test_matches_count_alone_where_nothing_can_be_compared_if_there_are_many(monkeypatch):
@@ -216,7 +218,7 @@ def test_a_scene_is_found_before_the_horizon(slope):
 def test_matches_that_agree_on_a_mirrored_scene_do_not_count(monkeypatch, mirrored):
     known = RANDOM(8).uniform(0, 512, (40, 2))  # the picture, twice as large
     seen = (known * [-1, 1] + [512, 0] if mirrored else known) + 128  # and a quarter of it round it
-    monkeypatch.setattr(scene_place, "_matched", lambda *_: np.stack([known, seen], 1))
+    monkeypatch.setattr(scene_place, "_match_features", lambda *_: np.stack([known, seen], 1))
     monkeypatch.setattr(scene_place, "_blocks", lambda *_: np.empty((0, 2, 2)))
     found = find(SCENE_PICTURE, SCENE_PICTURE, IDENTITY, CARD, UPRIGHT)
     assert found is None if mirrored else found.fault is None
@@ -225,7 +227,7 @@ def test_matches_that_agree_on_a_mirrored_scene_do_not_count(monkeypatch, mirror
 def test_a_smooth_scene_is_known_by_its_blocks():
     picture = spots(0, 20.0)
     there, wide = (laid(about_the_patch(np.diag([times, 1.0])), picture, picture) for times in (1.0, 1.45))
-    assert there.belongs and there.found.stretched == pytest.approx(1, abs=0.02) and not wide.belongs
+    assert there.belongs and there.match.stretched == pytest.approx(1, abs=0.02) and not wide.belongs
 
 
 @pytest.mark.parametrize(
@@ -233,25 +235,25 @@ def test_a_smooth_scene_is_known_by_its_blocks():
     [
         ({"patch": {"correlation": 0.3}}, "not the run's"),
         ({"patch": {"better": "its patch mirrored"}}, "mirrored"),
-        ({"patch": {"hidden": 0.2}}, "20.0% of the patch is covered"),
-        ({"patch": {"hidden": 0.2, "glare": 0.2}}, "glare"),
+        ({"patch": {"hidden_share": 0.2}}, "20.0% of the patch is covered"),
+        ({"patch": {"hidden_share": 0.2, "glare": 0.2}}, "glare"),
         ({"patch": {"cut": 0.6}}, "beyond the edge"),
         ({"purity": 0.99}, "a screen or a file"),
-        ({"place": {"found": None}}, "another scene"),
-        ({"place": {"found": replace(FOUND, turned=90.0)}}, "turned by 90.0 degrees clockwise"),
-        ({"place": {"found": replace(FOUND, turned=-11.0)}}, "turned by 11.0 degrees counterclockwise"),
-        ({"place": {"found": replace(FOUND, stretched=1.45)}}, "1.450 times as long"),
-        ({"place": {"found": replace(FOUND, larger=0.7)}}, "0.700 times as large"),
-        ({"place": {"found": replace(FOUND, away=0.3)}}, "30.0% of its side away"),
-        ({"place": {"unseen": True, "correlation": None, "found": None}}, "too little of the scene"),
-        ({"place": {"correlation": None, "found": None, "degrees": -90.0}}, "turned by -90.0 degrees"),
+        ({"place": {"match": None}}, "another scene"),
+        ({"place": {"match": replace(FOUND, turned=90.0)}}, "turned by 90.0 degrees clockwise"),
+        ({"place": {"match": replace(FOUND, turned=-11.0)}}, "turned by 11.0 degrees counterclockwise"),
+        ({"place": {"match": replace(FOUND, stretched=1.45)}}, "1.450 times as long"),
+        ({"place": {"match": replace(FOUND, larger=0.7)}}, "0.700 times as large"),
+        ({"place": {"match": replace(FOUND, away=0.3)}}, "30.0% of its side away"),
+        ({"place": {"too_little": True, "correlation": None, "match": None}}, "too little of the scene"),
+        ({"place": {"correlation": None, "match": None, "degrees": -90.0}}, "turned by -90.0 degrees"),
         ({"place": {"stretch": 2.5}}, "2.500 times"),
     ],
 )
 def test_each_rule_leaves_a_photograph_out(change, message):
     assert (
         Evidence(TRUE, 0.7, THERE).refusal is None
-        and Evidence(TRUE, 0.7, replace(THERE, found=FOUND)).refusal is None
+        and Evidence(TRUE, 0.7, replace(THERE, match=FOUND)).refusal is None
     )
     assert Evidence(TRUE, None, None).refusal is None
     seen = {"patch": TRUE, "purity": 0.7, "place": THERE}
@@ -261,7 +263,7 @@ def test_each_rule_leaves_a_photograph_out(change, message):
 
 
 def test_cards_of_other_arms_and_runs_share_few_tags():
-    cards = [numbers_of(f"vp-{i:08x}  {arm}") for i in range(60) for arm in ("eot", "noise")]
+    cards = [tag_numbers(f"vp-{i:08x}  {arm}") for i in range(60) for arm in ("eot", "noise")]
     assert all(number % 4 == i for numbers in cards for i, number in enumerate(numbers))
     assert max(len({*a} & {*b}) for k, a in enumerate(cards) for b in cards[:k]) <= 2
     assert nominal(CARD).max() == LIGHT[255]

@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from attacks.perturbations.patch.card import Box
-from attacks.physical.detect import detect, grey_of
-from attacks.physical.rectify import aligned, fit, from_corners, natural_size, pose, project, quad_of, rectified
+from attacks.physical.detect import detect, to_grey
+from attacks.physical.rectify import align, fit, from_corners, natural_size, parse_quad, pose, project, rectify
 from tests.helpers.photographed import drawn, lattice, numbered, photographed, posed, through
 from transforms import Affine, Compose, Perspective
 from transforms.sampling.homography import invert
@@ -47,17 +47,17 @@ def test_without_a_tag_the_edges_of_the_swatches_refine_the_fit(hidden):
         true = posed(CARD, width=240, degrees=25 * seed - 10, jitter=0.2, size=(500, 500), seed=seed)
         pixels = photographed(light, true, (500, 500), blur=0.9, light_at=0.7, noise=0.01, seed=seed, points=2)
         laid = fit(CARD, detect(pixels, CARD).own)
-        result = aligned(grey_of(pixels), CARD, laid.homography, laid.tags)
+        result = align(to_grey(pixels), CARD, laid.homography, laid.tags)
         assert len(laid.tags) == 4 - len(hidden) and off(result, true) < min(0.4, off(laid.homography, true))
 
 
 def test_a_photograph_without_edges_leaves_the_homography_unchanged():
     true = posed(CARD, width=240, size=(400, 400))
     blank = np.full((400, 400), 200, np.uint8)
-    result = aligned(blank, CARD, true, ())
+    result = align(blank, CARD, true, ())
     assert np.isfinite(result).all()
     beyond = np.array([[1, 0, 900], [0, 1, 0], [0, 0, 1.0]]) @ true
-    assert np.array_equal(aligned(blank, CARD, beyond, (28, 29)), beyond)
+    assert np.array_equal(align(blank, CARD, beyond, (28, 29)), beyond)
 
 
 def exact(true, numbers=range(28, 32)):
@@ -117,7 +117,7 @@ def test_a_rectified_patch_equals_the_texture():
     true = posed(CARD, width=400, degrees=200, jitter=0.2, seed=2)
     pixels = photographed(drawn(CARD, texture), true, (720, 960), blur=0, noise=0)
     for size in ((40, 40), (80, 80)):
-        seen = rectified(pixels, true, CARD.patch, size).astype(float)
+        seen = rectify(pixels, true, CARD.patch, size).astype(float)
         shown = cv2.resize(texture, size, interpolation=cv2.INTER_NEAREST).astype(float)
         inner = (slice(2, -2), slice(2, -2))
         assert np.abs(seen - shown)[inner].mean() < 4
@@ -129,15 +129,15 @@ def test_shrinking_a_patch_averages_it():
     pixels = np.zeros((800, 800, 3), np.uint8)
     pixels[:, ::2] = 255
     true = from_corners(CARD.patch.corners, [[-0.5, -0.5], [799.5, -0.5], [799.5, 799.5], [-0.5, 799.5]])
-    assert np.abs(rectified(pixels, true, CARD.patch, (50, 50)).astype(int) - 128).max() <= 2
+    assert np.abs(rectify(pixels, true, CARD.patch, (50, 50)).astype(int) - 128).max() <= 2
 
 
 def test_the_four_corners_are_validated():
     corners = [[0, 0], [10, 0], [10, 10], [0, 10]]
-    assert quad_of([0, 0, 10, 0, 10, 10, 0, 10], "--quad").tolist() == corners
+    assert parse_quad([0, 0, 10, 0, 10, 10, 0, 10], "--quad").tolist() == corners
     line = [[0, 0], [10, 0], [20, 0], [0, 10]]
     for wrong in ([1, 2, 3], corners[::-1], line, [["a", 1]] * 4, [[0, np.nan]] * 4, None):
         with pytest.raises(ValueError, match="--quad"):
-            quad_of(wrong, "--quad")
+            parse_quad(wrong, "--quad")
     with pytest.raises(ValueError, match="in a line"):
         from_corners([[0, 0]] * 4, corners)

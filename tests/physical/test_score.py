@@ -22,7 +22,7 @@ from attacks.experiment.directory import refuse_program
 from attacks.perturbations.patch.card import card
 from attacks.perturbations.patch.card_raster import card_picture
 from attacks.physical import photo_report, score, scoring
-from attacks.physical.simulation.camera import printed
+from attacks.physical.simulation.camera import print_raster
 from attacks.physical.simulation.photographs import photograph
 from attacks.physical.simulation.shots import Shot
 from attacks.physical.views import photo_view
@@ -86,7 +86,7 @@ def shot(run, row=0, hidden=(), quad=QUAD, **how):
         raster[y - 1 : y + side + 1, x - 1 : x + side + 1] = 255
     scene = to_bytes(load_image(run / "pictures" / "clean" / f"{names_of(run)[row]}.png")[0])
     values = Shot(**{"stops": -0.3, "read": 0.002, "blur": 0.5} | how)
-    made = photograph(scene, quad, laid, printed(raster, 1.0), DPI, values, (420, 480), np.random.default_rng(0))
+    made = photograph(scene, quad, laid, print_raster(raster, 1.0), DPI, values, (420, 480), np.random.default_rng(0))
     return made.pixels, np.array(made.patch)
 
 
@@ -228,7 +228,7 @@ def test_the_difference_to_the_digital_figure_is_split(scored):
 )
 def test_the_next_preset_has_nothing_of_the_generic_printer(preset, overrides, name, tmp_path):
     config, colour = dataclasses.asdict(validate(composed(f"config={preset}", *overrides))), tmp_path / "colour.json"
-    (tmp_path / "next.yaml").write_text(photo_report.content(config, {}, colour))
+    (tmp_path / "next.yaml").write_text(photo_report.preset_text(config, {}, colour))
     ConfigStore.instance().store(
         group="config", name="next", node=read_preset(tmp_path / "next.yaml"), package="_global_"
     )
@@ -258,7 +258,7 @@ def test_views_are_scored_as_in_the_run(run):
         view = photo_view(to_bytes(image), 64)
         assert torch.equal(view.pixels, image)
         measured.append(SimpleNamespace(view=view, photo=SimpleNamespace(row=row)))
-    judged = score.judge_photos(score.judge_of(parts), measured[::-1])
+    judged = score.judge_photos(score.make_judge(parts), measured[::-1])
     assert judged.cosine == pytest.approx(1, abs=1e-5) and bool(judged.recall_at_1.all())
     assert not judged.success.any() and list(judged.nearest) == list(parts.queries.names)[::-1]
 

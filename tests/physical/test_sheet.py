@@ -13,7 +13,7 @@ import torch
 from PIL import Image, ImageFont
 
 from attacks.commands import main
-from attacks.perturbations.patch.card import card, card_from, letters
+from attacks.perturbations.patch.card import card, letters, parse_card
 from attacks.perturbations.patch.card_raster import patch_picture
 from attacks.physical.paper import BLEED, FOOT, MARGIN, MARK, OVERLAP, PAPERS, assembly, plan, tile_page
 from attacks.physical.pdf import font_file
@@ -32,7 +32,7 @@ def test_the_script_writes_all_files_with_their_resolution(tmp_path, capsys):
     digest = hashlib.sha256((run / "patch.png").read_bytes()).hexdigest()
     assert [record[key] for key in ("schema", "id", "arm", "sha256", "dpi")] == [2, ID, "eot", digest, 150]
     laid = card(42, 42, f"{ID}  eot")
-    assert card_from(record["card"]) == laid and record["card"] == json.loads(json.dumps(dataclasses.asdict(laid)))
+    assert parse_card(record["card"]) == laid and record["card"] == json.loads(json.dumps(dataclasses.asdict(laid)))
     for name, size in (("card", (laid.width, laid.height)), ("sheet", (210, 297))):
         with Image.open(folder / f"{name}.png") as picture:
             assert picture.mode == "RGB" and picture.info["dpi"] == pytest.approx((150, 150), abs=0.02)

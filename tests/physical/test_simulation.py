@@ -11,7 +11,16 @@ import pytest
 import torch
 
 from attacks.physical.simulation import Ranges, camera, simulate
-from attacks.physical.simulation.shots import LIMITS, Shot, between, draw, frame, from_shares, pose, through
+from attacks.physical.simulation.shots import (
+    LIMITS,
+    Shot,
+    draw,
+    four_point_homography,
+    frame,
+    from_shares,
+    map_points,
+    pose,
+)
 from tests.helpers.simulated import CARD, QUAD, RANDOM, drawn, flat, printed_run, smooth, taken
 from transforms import Compose
 from transforms.geometry.affine import Affine, Perspective
@@ -38,11 +47,11 @@ def light_of(scene, ink, shot, size, quad=QUAD):
     truth = taken(flat(0), shot, size, scene, quad)
     seen, plane = frame(size) @ pose(shot), from_shares(scene.shape[:2])
     dots = np.array([[0.1, 0, 0.05], [0, 0.1, 0.05], [0, 0, 1]])  # ten a millimetre
-    at = seen @ between(CARD.patch.corners, through(plane, quad)) @ dots
-    light = camera.enlarged(scene, min(size))
+    at = seen @ four_point_homography(CARD.patch.corners, map_points(plane, quad)) @ dots
+    light = camera.enlarge(scene, min(size))
     x, y = (1 / side for side in light.shape[1::-1])
     back = plane @ np.array([[x, 0, x / 2], [0, y, y / 2], [0, 0, 1]])
-    return camera.photographed(light, seen @ back, ink, at, size), np.array(truth.card)
+    return camera.render(light, seen @ back, ink, at, size), np.array(truth.card)
 
 
 # --- Geometry
@@ -51,7 +60,7 @@ def light_of(scene, ink, shot, size, quad=QUAD):
 def test_a_frontal_pose_shows_scene_and_card_unchanged(dots):
     scene = smooth(400, 400)
     quad = ((0.25, 0.25), (0.75, 0.25), (0.75, 0.75), (0.25, 0.75))
-    result = taken(camera.printed(dots, 0), size=(400, 400), scene=scene, quad=quad)
+    result = taken(camera.print_raster(dots, 0), size=(400, 400), scene=scene, quad=quad)
     expected = scene.copy()  # five dots a pixel, whose light adds up
     mean = camera.to_light(dots / np.float32(255)).reshape(260, 5, 260, 5, 3).mean((1, 3))
     expected[70:330, 70:330] = np.rint(camera.to_display(mean) * 255)
@@ -80,7 +89,7 @@ def test_the_geometry_equals_that_of_the_transforms(size):
         for stage, own in zip(made, u.split([5, 5, 8], 1), strict=True):
             back = back @ stage.matrix(own)  # from the view to the scene
         ours = transform(invert(back), SQUARE)[0][0].numpy() * min(size) / 2 + (np.array(size[::-1]) - 1) / 2
-        np.testing.assert_allclose(through(frame(size) @ pose(shot), SQUARE[0].numpy()), ours, atol=1e-9)
+        np.testing.assert_allclose(map_points(frame(size) @ pose(shot), SQUARE[0].numpy()), ours, atol=1e-9)
 
 
 @pytest.mark.slow
@@ -88,13 +97,13 @@ def test_the_geometry_equals_that_of_the_transforms(size):
 def test_the_picture_equals_that_of_the_transforms(size, dots):
     made, u, shot = stages(3)
     scene, coarse = smooth(*size), drawn(smooth(8, 8, 5))
-    light, ink = camera.enlarged(scene, min(size)), camera.printed(coarse, 0)
+    light, ink = camera.enlarge(scene, min(size)), camera.print_raster(coarse, 0)
     quad = ((0.2, 0.3), (0.7, 0.2), (0.75, 0.8), (0.25, 0.7))
     result, _ = light_of(scene, ink, shot, size, quad)
     whole = torch.tensor([[0, 0], [130, 0], [130, 130], [0, 130]], dtype=torch.float64)
-    corners = through(from_shares(size), quad)
-    at = between(CARD.patch.corners, corners)
-    pull = homography(torch.from_numpy(through(at, whole.numpy())), SQUARE[0])
+    corners = map_points(from_shares(size), quad)
+    at = four_point_homography(CARD.patch.corners, corners)
+    pull = homography(torch.from_numpy(map_points(at, whole.numpy())), SQUARE[0])
     layers = [torch.from_numpy(p).permute(2, 0, 1)[None] for p in (light, ink)]
     base = Layer(layers[0], None, torch.eye(3, dtype=torch.float64)[None])
     stack = Scene((base, Layer(layers[1], None, pull)), size)
@@ -105,7 +114,7 @@ def test_the_picture_equals_that_of_the_transforms(size, dots):
 
 def test_the_central_square_of_a_long_photograph_equals_a_square_photograph(dots):
     _, _, shot = stages(1)
-    ink = camera.printed(dots, 1)
+    ink = camera.print_raster(dots, 1)
     square, long = taken(ink, shot, (200, 200)), taken(ink, shot, (200, 260))
     np.testing.assert_allclose(np.array(long.patch) - (30, 0), square.patch, atol=1e-9)
     assert np.abs(long.pixels[:, 30:230].astype(int) - square.pixels).max() <= 1
@@ -165,7 +174,7 @@ def test_nearly_all_tags_are_detected_and_give_the_true_corners_of_the_patch(run
         if len(result) == 4:  # cornerSubPix draws blurred corners inwards; over four tags that cancels
             points = np.concatenate([boxes[n] for n in result]), np.concatenate(list(result.values()))
             at = cv2.findHomography(*points)[0]
-            errors += np.linalg.norm(through(at, CARD.patch.corners) - photo["patch_px"], axis=1).tolist()
+            errors += np.linalg.norm(map_points(at, CARD.patch.corners) - photo["patch_px"], axis=1).tolist()
     assert whole >= 50 and seen >= 0.98 * whole
     assert len(errors) >= 12 and np.median(errors) < 0.3
 

@@ -17,11 +17,11 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_an_ideal_printer_is_exact_and_a_real_one_has_fewer_colours():
     dots = RANDOM(0).integers(0, 256, (50, 60, 3), np.uint8)
     ideal = camera.to_light(dots / np.float32(255))
-    real, half, none = (camera.printed(dots, strength) for strength in (1, 0.5, 0))
+    real, half, none = (camera.print_raster(dots, strength) for strength in (1, 0.5, 0))
     np.testing.assert_array_equal(none, ideal)
     np.testing.assert_allclose(half, (real + ideal) / 2, atol=1e-6)
     ramp = np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], 3, 2)
-    grey = camera.printed(ramp, 1)[0] / camera.PAPER
+    grey = camera.print_raster(ramp, 1)[0] / camera.PAPER
     assert np.ptp(grey, axis=1).max() < 1e-5 and (np.diff(grey[:, 0]) >= 0).all()
     assert grey[0, 0] == pytest.approx(10**-camera.DENSEST) and grey[-1, 0] == pytest.approx(1)
     assert (grey[1:-1, 0] <= np.maximum(camera.to_light(ramp[0, 1:-1, 0] / 255), grey[0, 0] + 1e-6)).all()
@@ -48,7 +48,7 @@ def test_light_is_multiplied_by_the_gains_of_the_shot():
 
 def test_the_tone_curve_has_its_pivot_at_mid_grey():
     near = camera.to_light(np.array([0.49, 0.5, 0.51], np.float32))[None, :, None].repeat(3, 2)
-    steep = camera.developed(near, Shot(contrast=1.2))[0, :, 0].astype(int)
+    steep = camera.develop(near, Shot(contrast=1.2))[0, :, 0].astype(int)
     assert steep.tolist() == [round(255 * (0.5 + 1.2 * d)) for d in (-0.01, 0, 0.01)]
 
 
@@ -70,7 +70,7 @@ def test_blur_has_its_variance_and_preserves_the_light():
 def test_noise_has_the_variance_of_shot_and_read_noise():
     for level in (0.02, 0.3):
         light = np.full((300, 300, 3), level, np.float32)
-        result = camera.sensed(light, Shot(shot=1e-3, read=3e-3), RANDOM(0))
+        result = camera.add_noise(light, Shot(shot=1e-3, read=3e-3), RANDOM(0))
         assert result.mean() == pytest.approx(level, rel=2e-3)
         assert result.var() == pytest.approx(1e-3 * level + 9e-6, rel=0.02)
-    assert (camera.sensed(light * 0, Shot(), RANDOM(0)) == 0).all()
+    assert (camera.add_noise(light * 0, Shot(), RANDOM(0)) == 0).all()

@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.perturbations.patch.card import SIDES, Box, card, card_from
-from attacks.physical.rectify import from_corners, natural_size, quad_of, rectified
+from attacks.perturbations.patch.card import SIDES, Box, card, parse_card
+from attacks.physical.rectify import from_corners, natural_size, parse_quad, rectify
 from attacks.physical.score import digital
 from attacks.physical.simulation import simulate
 from attacks.physical.views import read_placement
@@ -38,18 +38,18 @@ def broken(content, path=()):
 
 def test_broken_cards_are_refused():
     content = json.loads(json.dumps(dataclasses.asdict(card(80, 60, "vp-00000003  eot"))))
-    assert card_from(content) == card(80, 60, "vp-00000003  eot")
+    assert parse_card(content) == card(80, 60, "vp-00000003  eot")
     for path, value, made in broken(content):
         if path == ("words",) and value in ("x", "../../x", "a\nb: c"):
             continue
         with pytest.raises((KeyError, TypeError, ValueError)):
-            card_from(made)
+            parse_card(made)
             raise AssertionError(f"{path} = {value!r} was taken")
     for key, value in (("x", 95), ("width", 500), ("height", 0)):  # beyond the card, or nothing
         with pytest.raises(ValueError, match="on the card"):
-            card_from(content | {"patch": content["patch"] | {key: value}})
+            parse_card(content | {"patch": content["patch"] | {key: value}})
     with pytest.raises(ValueError, match="four different tags"):
-        card_from(content | {"tags": content["tags"][:1] * 4})
+        parse_card(content | {"tags": content["tags"][:1] * 4})
 
 
 @pytest.mark.parametrize("side", [0, -1, 1e-300, 1e300, float("nan"), float("inf"), SIDES[1] + 1])
@@ -133,9 +133,9 @@ def test_the_simulation_decodes_only_png_of_a_limited_size(tmp_path):
 def test_far_corners_take_little_memory_and_impossible_ones_are_refused():
     photo = np.full((20, 30, 3), 90, np.uint8)
     box = Box(0, 0, 10, 10)
-    far = quad_of([0, 0, 1e5, 0, 1e5, 1e5, 0, 1e5], "--quad")
+    far = parse_quad([0, 0, 1e5, 0, 1e5, 1e5, 0, 1e5], "--quad")
     homography = from_corners(box.corners, far)
-    assert rectified(photo, homography, box, natural_size(homography, box)).shape == (1024, 1024, 3)
+    assert rectify(photo, homography, box, natural_size(homography, box)).shape == (1024, 1024, 3)
     for value in (1e6, 1e308, float("inf"), float("nan")):
         with pytest.raises(ValueError, match="in pixels of a photograph"):
-            quad_of([0, 0, value, 0, value, value, 0, value], "--quad")
+            parse_quad([0, 0, value, 0, value, value, 0, value], "--quad")

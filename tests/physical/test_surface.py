@@ -9,12 +9,21 @@ import pytest
 
 from attacks.perturbations.patch.card import card
 from attacks.perturbations.patch.card_raster import card_picture
-from attacks.physical.detect import LIGHT, detect, grey_of
+from attacks.physical.detect import LIGHT, detect, to_grey
 from attacks.physical.rectify import POINTS, card_edges, edge_lines, fit, project
-from attacks.physical.simulation.camera import printed
+from attacks.physical.simulation.camera import print_raster
 from attacks.physical.simulation.optics import Lens, sheet
 from attacks.physical.simulation.photographs import photograph
-from attacks.physical.simulation.shots import PRESETS, Shot, between, draw, frame, from_shares, through, view
+from attacks.physical.simulation.shots import (
+    PRESETS,
+    Shot,
+    draw,
+    four_point_homography,
+    frame,
+    from_shares,
+    map_points,
+    view,
+)
 from attacks.physical.surface import flattened, ideal_photo
 from attacks.physical.surface_fit import locate, shared_lens
 
@@ -24,18 +33,18 @@ QUAD = ((0.27, 0.3), (0.73, 0.3), (0.73, 0.76), (0.27, 0.76))
 
 def posed(shot):
     """The exact lens and sheet of a photograph."""
-    over = between(CARD.patch.corners, through(from_shares((64, 64)), QUAD))
+    over = four_point_homography(CARD.patch.corners, map_points(from_shares((64, 64)), QUAD))
     return Lens(shot.k1, SIZE), sheet(shot, np.asarray(frame(SIZE) @ view(shot)), over, (CARD.width, CARD.height))
 
 
 def taken(shot, texture=40):
-    light = printed(card_picture(CARD, np.full((8, 8, 3), texture, np.float32), 120), 0)
+    light = print_raster(card_picture(CARD, np.full((8, 8, 3), texture, np.float32), 120), 0)
     scene = np.full((64, 64, 3), 120, np.uint8)
     return photograph(scene, QUAD, CARD, light, 120, shot, SIZE, np.random.default_rng(0))
 
 
 def located(made):
-    return locate(grey_of(made.pixels), CARD, detect(made.pixels, CARD).own)
+    return locate(to_grey(made.pixels), CARD, detect(made.pixels, CARD).own)
 
 
 def off(found, made):
@@ -47,7 +56,7 @@ def off(found, made):
 def test_the_way_back_through_lens_and_sheet_is_the_inverse_of_the_way_there(k1, sag):
     lens, paper = posed(Shot(yaw=20, pitch=-15, degrees=30, k1=k1, sag=sag, curl=70))
     points = np.random.default_rng(0).uniform(0, CARD.width, (200, 2))
-    np.testing.assert_allclose(paper.card(lens.ideal(lens.seen(paper.seen(points)))), points, atol=1e-7)
+    np.testing.assert_allclose(paper.card(lens.ideal(lens.project(paper.project(points)))), points, atol=1e-7)
 
 
 def test_a_sheet_keeps_its_lengths_and_has_its_sag():
@@ -55,7 +64,7 @@ def test_a_sheet_keeps_its_lengths_and_has_its_sag():
     _, paper = posed(Shot(sag=0.08, curl=0))
     plan = replace(paper, camera=np.array([[1.0, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]))  # right, and height
     x = np.linspace(0, CARD.width, 2001)
-    profile = plan.seen(np.stack([x, 0 * x], 1))
+    profile = plan.project(np.stack([x, 0 * x], 1))
     steps = np.linalg.norm(np.diff(profile, axis=0), axis=1)
     np.testing.assert_allclose(steps, x[1], rtol=1e-6)
     assert np.ptp(profile[:, 1]) / CARD.width == pytest.approx(0.08, abs=5e-4)
@@ -66,7 +75,7 @@ def test_a_lens_is_that_of_brown():
     lens = Lens(-0.1, (300, 400))
     assert lens.focal == pytest.approx(1.2 * math.hypot(300, 400) / 2)
     right = np.array([[lens.focal, 0.0]])
-    np.testing.assert_allclose(lens.seen(lens.centre + right), lens.centre + 0.9 * right)
+    np.testing.assert_allclose(lens.project(lens.centre + right), lens.centre + 0.9 * right)
 
 
 def test_a_flat_card_and_a_plain_lens_stay_a_homography():
@@ -97,7 +106,7 @@ def test_lens_and_bend_are_found(shot, bound):
     flat = project(plane_or_none(detect(made.pixels, CARD).own), CARD.patch.corners)
     plane = np.linalg.norm(flat - made.patch, axis=1).max()
     assert off(found, made) < bound < plane and not found.flagged
-    assert bool(found.surface.bent) == bool(shot.sag) and bool(found.surface.k1) == bool(shot.k1)
+    assert bool(found.surface.is_bent) == bool(shot.sag) and bool(found.surface.k1) == bool(shot.k1)
     assert found.surface.bend == pytest.approx(shot.sag, abs=0.02)
     assert found.surface.k1 == pytest.approx(shot.k1, abs=0.05)
     # The scene under the card, half a card beyond its edges: a plane through the middle of a bent card is far off.
@@ -126,7 +135,7 @@ def test_a_hidden_tag_is_extrapolated_from_what_is_near():
 def test_lines_lie_on_edges_of_the_card_wherever_they_are_expected(far, all_of_them):
     """The lower half is expected `far` pixels to the right; an edge that is out of reach gives no line."""
     made = taken(Shot(blur=0.6))
-    light, edges = LIGHT[grey_of(made.pixels)], card_edges(CARD, [tag.number for tag in CARD.tags])
+    light, edges = LIGHT[to_grey(made.pixels)], card_edges(CARD, [tag.number for tag in CARD.tags])
     seen = partial(project, fit(CARD, detect(made.pixels, CARD).own).homography)
 
     def expected(points):
@@ -173,7 +182,7 @@ def test_photographs_of_one_camera_share_its_lens():
 @pytest.mark.slow
 def test_a_known_lens_is_used():
     made = taken(Shot(yaw=20, k1=-0.1, blur=0.6))
-    found = locate(grey_of(made.pixels), CARD, detect(made.pixels, CARD).own, k1=-0.1)
+    found = locate(to_grey(made.pixels), CARD, detect(made.pixels, CARD).own, k1=-0.1)
     assert found.surface.k1 == -0.1 and found.lens is None and off(found, made) < 0.25
 
 

@@ -17,8 +17,8 @@ from attacks.evaluation.intervals import Interval, interval
 from attacks.evaluation.per_image import measure_summary
 from attacks.physical import photo_report, score
 from attacks.physical.photo_measure import file_name
-from attacks.physical.photo_report import ranges, staged
-from attacks.physical.photos import Photo, listed, quads, read
+from attacks.physical.photo_report import merge_stages, ranges
+from attacks.physical.photos import Photo, list_photos, quads, read
 from attacks.physical.rectify import Pose
 from attacks.physical.views import photo_view, scene_view
 from tests.helpers.photographed import stored_scores, through
@@ -67,9 +67,9 @@ def test_a_range_of_angles_may_cross_180_degrees():
 
 def test_only_measured_values_replace_stages():
     own = {"viewpoint": {}, "affine2": {"degrees": 3}, "contrast": {"factor": 1}, "exposure": {}, "downscale": {}}
-    assert staged(own, {}) == own
-    assert list(staged(own, {"affine": {}})) == ["affine", "contrast", "exposure", "downscale"]
-    assert list(staged(own, {"affine": {}, "exposure": {}})) == ["affine", "exposure", "contrast", "downscale"]
+    assert merge_stages(own, {}) == own
+    assert list(merge_stages(own, {"affine": {}})) == ["affine", "contrast", "exposure", "downscale"]
+    assert list(merge_stages(own, {"affine": {}, "exposure": {}})) == ["affine", "exposure", "contrast", "downscale"]
 
 
 def alone(rows):
@@ -125,7 +125,7 @@ def compared(folder, pictures, clusters=PLACES, times=4):
     each = [row for i, row in enumerate(pictures) for _ in range(times * (1 + i % 3))]
     fooled = torch.tensor([row < 7 for row in each])
     photos = score.PhotoScores(fooled.float() / 2, ~fooled, fooled, tuple(each))
-    return score.compared(photos, score.digital(folder, 8, sorted({*pictures}), "eot"), clusters, "eot")
+    return score.compare(photos, score.digital(folder, 8, sorted({*pictures}), "eot"), clusters, "eot")
 
 
 @pytest.fixture
@@ -177,17 +177,19 @@ def test_every_photograph_has_its_own_file():
 def test_a_photograph_is_matched_to_its_picture_by_name(tmp_path):
     for name in ("a--1.jpg", "a-b--2.jpg", "c.png", "b.png"):
         (tmp_path / name).write_bytes(b"")
-    result, notes = listed(tmp_path, ["a", "a-b", "c"])
+    result, notes = list_photos(tmp_path, ["a", "a-b", "c"])
     assert [(photo.name, photo.row) for photo in result] == [("a--1.jpg", 0), ("a-b--2.jpg", 1), ("c.png", 2)]
     assert notes == ["b.png: left out, the picture that it shows is unknown; name it PICTURE--b.png"]
-    assert {photo.row for photo in listed(tmp_path, ["x"])[0]} == {0} and len(listed(tmp_path, ["x"])[0]) == 4
-    assert {photo.row for photo in listed(tmp_path, ["a", "c"], "c")[0]} == {1}
+    assert {photo.row for photo in list_photos(tmp_path, ["x"])[0]} == {0} and len(
+        list_photos(tmp_path, ["x"])[0]
+    ) == 4
+    assert {photo.row for photo in list_photos(tmp_path, ["a", "c"], "c")[0]} == {1}
     with pytest.raises(ValueError, match="--picture"):
-        listed(tmp_path, ["a"], "z")
+        list_photos(tmp_path, ["a"], "z")
     with pytest.raises(ValueError, match="none of the run's pictures"):
-        listed(tmp_path, ["p", "q"])
+        list_photos(tmp_path, ["p", "q"])
     with pytest.raises(FileNotFoundError, match="no folder"):
-        listed(tmp_path / "missing", ["a"])
+        list_photos(tmp_path / "missing", ["a"])
     with pytest.raises(ValueError, match="eight numbers"):
         quads("1,2,x", result)
 

@@ -24,9 +24,9 @@ CHOICES = TAGS // 4
 #: The range of a patch's sides, in mm.
 SIDES = (1.0, 10_000.0)
 #: A tag's side as a share of the patch's shorter one, and its minimum in mm: smaller ones are not detected.
-SHARE, LEAST = 0.12, 8.0
+SHARE, MIN_SIDE = 0.12, 8.0
 #: Swatches along each of the four sides.
-ALONG = 8
+SWATCHES = 8
 #: The gap between two swatches, as a share of one.
 GAP = 0.1
 #: In modules of a tag: the height of the label above the upper swatches, and the gap between it and them.
@@ -83,14 +83,14 @@ class Card:
     label: Box
 
 
-def numbers_of(words: str) -> tuple[int, ...]:
+def tag_numbers(words: str) -> tuple[int, ...]:
     """The numbers of the four tags of the card with these words: a digest, one of `CHOICES` for each corner, so that
     two cards share two of them by chance once in 3,600."""
     digest = hashlib.sha256(words.encode()).digest()
     return tuple(4 * (int.from_bytes(digest[4 * i : 4 * i + 4], "big") % CHOICES) + i for i in range(4))
 
 
-def words_of(patch_id: str, arm: str) -> str:
+def card_words(patch_id: str, arm: str) -> str:
     return f"{patch_id}  {arm}"
 
 
@@ -106,13 +106,13 @@ def card(width: float, height: float, words: str = "") -> Card:
     for name, value in (("width", width), ("height", height)):
         if not SIDES[0] <= value <= SIDES[1]:
             raise ValueError(f"`{name}` of a patch must lie in {SIDES[0]:g}..{SIDES[1]:g} mm; got {value:g}")
-    side = max(LEAST, SHARE * min(width, height))
+    side = max(MIN_SIDE, SHARE * min(width, height))
     quiet = side / MODULES  # detectors need a module of white on every side
     band = side + 2 * quiet
     patch = Box(band, band, width, height)
     right, low = width + band + quiet, height + band + quiet
     corners = ((quiet, quiet), (right, quiet), (right, low), (quiet, low))
-    numbers = numbers_of(words)
+    numbers = tag_numbers(words)
     tags = tuple(Tag(number, Box(*at, side, side)) for number, at in zip(numbers, corners, strict=True))
     above = (LABEL + BELOW) * quiet
     rows = (_row(band, quiet + above, width, side - above), _row(band, low, width, side))
@@ -124,17 +124,17 @@ def card(width: float, height: float, words: str = "") -> Card:
 
 
 def _row(start: float, y: float, length: float, height: float) -> list[Box]:
-    step = length / ALONG
-    return [Box(start + (i + GAP / 2) * step, y, (1 - GAP) * step, height) for i in range(ALONG)]
+    step = length / SWATCHES
+    return [Box(start + (i + GAP / 2) * step, y, (1 - GAP) * step, height) for i in range(SWATCHES)]
 
 
 _LEVELS = (0, 128, 255)
-_UNMIXED = [*itertools.product(_LEVELS, _LEVELS, _LEVELS), *((v, v, v) for v in (43, 85, 170, 191, 213))]
+_UNSHUFFLED = [*itertools.product(_LEVELS, _LEVELS, _LEVELS), *((v, v, v) for v in (43, 85, 170, 191, 213))]
 #: The chart: a cube of 27 colours and five more greys, shuffled by a fixed step so that neighbours differ.
-COLOURS = tuple(_UNMIXED[i * 13 % len(_UNMIXED)] for i in range(len(_UNMIXED)))
+COLOURS = tuple(_UNSHUFFLED[i * 13 % len(_UNSHUFFLED)] for i in range(len(_UNSHUFFLED)))
 
 
-def card_from(record: Mapping[str, Any]) -> Card:
+def parse_card(record: Mapping[str, Any]) -> Card:
     """The inverse of `dataclasses.asdict`, for the untrusted `sheet.json`. Raises KeyError, TypeError or ValueError
     for an invalid record."""
     result = Card(

@@ -27,34 +27,35 @@ WHITE = 255
 #: Rows at a time: bounds the memory of a large card in floating point.
 STRIP = 256
 #: The most pixels that Pillow opens without a warning.
-MOST = 89_000_000
+MAX_PIXELS = 89_000_000
 
 
 @dataclass(frozen=True)
 class Grid:
     """From millimetres to pixels: pixels a millimetre across and down, and the pixel position of (0, 0) mm."""
 
-    across: float
+    horizontal: float
     down: float
     left: float = 0.0
     top: float = 0.0
 
     def columns(self, box: Box) -> tuple[float, float]:
-        return self.left + box.x * self.across, self.left + (box.x + box.width) * self.across
+        return self.left + box.x * self.horizontal, self.left + (box.x + box.width) * self.horizontal
 
     def rows(self, box: Box) -> tuple[float, float]:
         return self.top + box.y * self.down, self.top + (box.y + box.height) * self.down
 
 
 def card_picture(card: Card, texture: Texture, dpi: int) -> Picture:
-    """The card at exactly `dpi` pixels an inch from its upper left corner. Raises ValueError above `MOST` pixels."""
+    """The card at exactly `dpi` pixels an inch from its upper left corner. Raises ValueError above `MAX_PIXELS`
+    pixels."""
     grid = Grid(dpi / INCH, dpi / INCH)
-    size = round(card.height * grid.down), round(card.width * grid.across)
-    if math.prod(size) > MOST:
+    size = round(card.height * grid.down), round(card.width * grid.horizontal)
+    if math.prod(size) > MAX_PIXELS:
         raise ValueError(
             f"`dpi` is too high for a card of {card.width:.0f} x {card.height:.0f} mm: {dpi} makes "
-            f"{math.prod(size) / 1e6:.0f} megapixels, more than {MOST / 1e6:.0f}; lower it, or `width_mm` to about "
-            f"{0.99 * card.patch.width * math.sqrt(MOST / math.prod(size)):.0f}"
+            f"{math.prod(size) / 1e6:.0f} megapixels, more than {MAX_PIXELS / 1e6:.0f}; lower it, or `width_mm` to "
+            f"about {0.99 * card.patch.width * math.sqrt(MAX_PIXELS / math.prod(size)):.0f}"
         )
     picture = np.full((*size, 3), WHITE, np.uint8)
     lay(picture, grid, texture, card.patch)
@@ -164,9 +165,9 @@ class Surround:
 
     def embed(self, texture: Tensor, alpha: Tensor | None) -> Tensor:
         """The texture (N,C,h,w), where `alpha` (1,1,h,w) is not paper, in its place -> (N,C,H,W)."""
-        fine = _enlarged(texture, self.times)
+        fine = _enlarge(texture, self.times)
         if alpha is not None:
-            share = _enlarged(alpha.to(texture), self.times)
+            share = _enlarge(alpha.to(texture), self.times)
             fine = fine * share + (1 - share)  # of white paper
         height, width = fine.shape[2:]
         whole, high, wide = self.picture.to(texture), self.picture.shape[2], self.picture.shape[3]
@@ -182,6 +183,6 @@ class Surround:
         return invert(outer) @ torch.tensor([[k, 0, x], [0, k, y], [0, 0, 1]], dtype=torch.float64) @ inner
 
 
-def _enlarged(texture: Tensor, times: int) -> Tensor:
+def _enlarge(texture: Tensor, times: int) -> Tensor:
     """As the sampler enlarges it: linear between the middles of texels."""
     return texture if times == 1 else F.interpolate(texture, scale_factor=times, mode="bilinear", align_corners=False)

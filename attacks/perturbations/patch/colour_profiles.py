@@ -17,7 +17,7 @@ from transforms.colour.lut import NODES, nodes, powers, sampled, terms
 from transforms.colour.spaces import to_linear, to_srgb
 
 #: Most bytes of a file; printer profiles have 0.1 to 4 million.
-MOST = {".icc": 2**24, ".icm": 2**24, ".cube": 2**24, ".json": 2**16}
+MAX_BYTES = {".icc": 2**24, ".icm": 2**24, ".cube": 2**24, ".json": 2**16}
 #: The most nodes along an axis of a .cube; programs write 17 to 65.
 MOST_NODES = 65
 #: Intent -> rendering intents to the printer's colours, and back to the screen.
@@ -48,15 +48,15 @@ def read_colour_map(name: str, intent: str = "relative", key: str = "printer.col
         raise ValueError(f"`printer.intent={intent}` is for an ICC profile; {name!r} has no intents")
     if name in ("ideal", "generic"):
         return None if name == "ideal" else generic()
-    if suffix not in MOST:
-        raise ValueError(f"`{key}` must be ideal, generic, or a file {', '.join(MOST)}; got {name!r}")
+    if suffix not in MAX_BYTES:
+        raise ValueError(f"`{key}` must be ideal, generic, or a file {', '.join(MAX_BYTES)}; got {name!r}")
     if not Path(name).is_file():
         raise FileNotFoundError(f"`{key}`: there is no file {name!r} (paths are relative to {Path.cwd()})")
     with Path(name).open("rb") as file:
-        content = file.read(MOST[suffix] + 1)
+        content = file.read(MAX_BYTES[suffix] + 1)
     try:
-        if len(content) > MOST[suffix]:
-            raise ValueError(f"more than {MOST[suffix]} bytes")
+        if len(content) > MAX_BYTES[suffix]:
+            raise ValueError(f"more than {MAX_BYTES[suffix]} bytes")
         if suffix == ".cube":
             return _cube(content)
         return _polynomial(content) if suffix == ".json" else _profile(content, intent)

@@ -7,12 +7,12 @@ from typing import ClassVar, Literal, Self, get_args
 import torch
 from torch import Tensor
 
-from attacks.perturbations.ball import each
+from attacks.perturbations.ball import per_picture
 from attacks.perturbations.base import Corners, PerturbationSet
 from attacks.perturbations.patch.card_raster import Surround
 from attacks.perturbations.patch.gamut import Gamut
-from attacks.perturbations.patch.placement import Placements, Quad, placements_of
-from attacks.perturbations.patch.shape import alpha_of, outline_of
+from attacks.perturbations.patch.placement import Placements, Quad, make_placements
+from attacks.perturbations.patch.shape import shape_alpha, shape_outline
 from transforms.compose import seen
 from transforms.sampling.outline import Outline
 from transforms.scene import Layer, Scene, Shown, scene_of
@@ -87,8 +87,8 @@ class Patch(PerturbationSet):
             raise ValueError(
                 f"`start_from` must be one of {', '.join(get_args(Start))}, or an image; got {self.start_from!r}"
             )
-        object.__setattr__(self, "alpha", alpha_of(self.shape, self.size))
-        object.__setattr__(self, "placements", placements_of(self.quad))
+        object.__setattr__(self, "alpha", shape_alpha(self.shape, self.size))
+        object.__setattr__(self, "placements", make_placements(self.quad))
         if (cover := self.placements.cover) is not None and self._has_regions:
             if cover.shape[2:] != self.size:
                 raise ValueError(
@@ -118,22 +118,22 @@ class Patch(PerturbationSet):
                     f"`start_from` must have as many channels as the pictures, {shape[1]}; got "
                     f"{self.start_from.shape[-3]}"
                 )
-            return self._allowed(self.start_from.to(images).reshape(shape).clone())
+            return self._restrict_colours(self.start_from.to(images).reshape(shape).clone())
         if self.start_from == "grey":
-            return self._allowed(images.new_full(shape, 0.5))
+            return self._restrict_colours(images.new_full(shape, 0.5))
         sample = torch.rand(1, 1 if self.grey else shape[1], *self.size, generator=generator, dtype=images.dtype)
-        return self._allowed(sample.to(images.device).expand(shape).clone())
+        return self._restrict_colours(sample.to(images.device).expand(shape).clone())
 
     def noise(self, images: Tensor, generator: torch.Generator) -> Tensor:
         """(N,C,H,W) -> the strongest random texture (1,C,h,w): every value 0 or 1, as far as its colours allow it."""
         shape = (1, 1 if self.grey else images.shape[1], *self.size)
         sample = torch.randint(2, shape, generator=generator).to(images).expand(1, images.shape[1], *self.size)
-        return self._allowed(sample.clone())
+        return self._restrict_colours(sample.clone())
 
     def scene(self, images: Tensor, delta: Tensor) -> Scene:
         """The pictures with the patch over them; `delta` is (1,C,h,w), or has a row for each of them."""
         base, cover = scene_of(images), self.placements.cover
-        pixels, alpha, outline = delta, self.alpha, outline_of(self.shape, self.size)
+        pixels, alpha, outline = delta, self.alpha, shape_outline(self.shape, self.size)
         inward = torch.eye(3, dtype=torch.float64)
         if self.surround is not None:  # a sheet ends where its paper does
             pixels, alpha, outline = self.surround.embed(delta, alpha), None, Outline()
@@ -154,13 +154,13 @@ class Patch(PerturbationSet):
         return (grad.sum(1, keepdim=True).expand_as(grad) if self.grey else grad).sign()
 
     def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor) -> Tensor:  # noqa: ARG002
-        return -each(length) * self.steepest(grad)
+        return -per_picture(length) * self.steepest(grad)
 
     def move(self, delta: Tensor, by: Tensor, images: Tensor) -> Tensor:
         return self.project(delta + by, images)
 
     def project(self, delta: Tensor, images: Tensor) -> Tensor:  # noqa: ARG002
-        return self._allowed(delta.clamp(0, 1))
+        return self._restrict_colours(delta.clamp(0, 1))
 
     def norm(self, delta: Tensor) -> Tensor:
         """The largest value, (N,C,h,w) -> (N,): of a texture, or of the change that it makes to a picture."""
@@ -199,7 +199,7 @@ class Patch(PerturbationSet):
         images = torch.zeros(len(self.placements.quads), 3, *size)
         return bare.scene(images, torch.ones(1, 3, *self.size))
 
-    def _allowed(self, texture: Tensor) -> Tensor:
+    def _restrict_colours(self, texture: Tensor) -> Tensor:
         if self.grey:
             texture = texture.mean(1, keepdim=True).expand_as(texture)
         if self.gamut is None:

@@ -63,7 +63,7 @@ class Placements:
         """For each placement (N,3,3) in float64 from the stage frame of pictures of `size` (height, width) to that of
         a texture of `texture` (height, width)."""
         corners = self.quads.to("cpu", torch.float64)
-        return [homography(_framed(quad, size), _framed(UNIT, texture)) for quad in corners.unbind(1)]
+        return [homography(_to_frame(quad, size), _to_frame(UNIT, texture)) for quad in corners.unbind(1)]
 
     def corners(self) -> list[list[Corners]]:
         """For each picture the corners of the placements that show there."""
@@ -82,7 +82,7 @@ class Placements:
         return Placements(self.quads[rows], None if self.cover is None else self.cover[rows.to(self.cover.device)])
 
 
-def placements_of(quad: Quad | Tensor | Placements) -> Placements:
+def make_placements(quad: Quad | Tensor | Placements) -> Placements:
     """From one quad, the same in all pictures, from several (K,4,2), or from placements."""
     if isinstance(quad, Placements):
         return quad
@@ -94,7 +94,7 @@ def placements_of(quad: Quad | Tensor | Placements) -> Placements:
     return Placements(corners[None])
 
 
-def _framed(shares: Tensor, size: tuple[int, int]) -> Tensor:
+def _to_frame(shares: Tensor, size: tuple[int, int]) -> Tensor:
     """From shares of width and height to the stage frame: the centre is 0, half the shorter side 1."""
     height, width = size
     return (shares - 0.5) * shares.new_tensor([width, height]) * (2 / min(size))

@@ -29,7 +29,7 @@ FLAT = 1e-6
 SAGITTA = 1e-3
 
 
-def alpha_of(shape: Shape, size: tuple[int, int]) -> Tensor | None:
+def shape_alpha(shape: Shape, size: tuple[int, int]) -> Tensor | None:
     """The share of each texel that the shape covers, (1,1,h,w) float32 in [0,1], for a texture of `size` (h, w); None
     for a rectangle, which covers all.
 
@@ -46,11 +46,11 @@ def alpha_of(shape: Shape, size: tuple[int, int]) -> Tensor | None:
         sides = (width, height) if shape == "ellipse" else (min(size), min(size))
         return _mask(_rounded(sides) + np.array([width, height]) / 2, size)
     if isinstance(shape, str | Path):
-        return _pictured(Path(shape), size)
+        return _picture_mask(Path(shape), size)
     return _mask(_corners(shape) * np.array([width, height]), size)
 
 
-def outline_of(shape: Shape, size: tuple[int, int]) -> Outline | None:
+def shape_outline(shape: Shape, size: tuple[int, int]) -> Outline | None:
     """The same shape as a line, for a view that cuts its edges exactly; None for a picture, which has no line."""
     height, width = size
     if isinstance(shape, str | Path):
@@ -65,10 +65,10 @@ def outline_of(shape: Shape, size: tuple[int, int]) -> Outline | None:
 
 
 def _mask(outline: np.ndarray, size: tuple[int, int]) -> Tensor:
-    return torch.from_numpy(covered(outline, size)).clamp(0, 1).float()[None, None]
+    return torch.from_numpy(polygon_cover(outline, size)).clamp(0, 1).float()[None, None]
 
 
-def covered(outline: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+def polygon_cover(outline: np.ndarray, size: tuple[int, int]) -> np.ndarray:
     """The area of each texel of `size` (h, w) within a simple polygon (n,2) in texels, whose corners lie in the
     texture, by Green's theorem: a piece of the outline adds its height to every texel on its right, and a share of it
     to its own texel."""
@@ -166,7 +166,7 @@ def _side(a: np.ndarray, b: np.ndarray, c: np.ndarray) -> float:
     return float(np.sign((b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])))
 
 
-def _pictured(path: Path, size: tuple[int, int]) -> Tensor:
+def _picture_mask(path: Path, size: tuple[int, int]) -> Tensor:
     """The mask from a picture: its alpha channel, or its lightness."""
     if not path.is_file():
         raise ValueError(

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Card
-from attacks.physical.simulation.camera import Pixels, filed, printed
+from attacks.physical.simulation.camera import Pixels, encode_jpeg, print_raster
 from attacks.physical.simulation.photographs import MM, photograph
 from attacks.physical.simulation.shots import Ranges, draw
 from attacks.physical.views import read_placement, read_sheet
@@ -82,7 +82,7 @@ def simulate(
         shot = dataclasses.replace(draw(ranges, rng), k1=lens)
         shot_picture = photograph(_read(path), quads[quad], subject.card, subject.ink, subject.dpi, shot, size, rng)
         files.append(out / f"{picture.replace('/', '-')}--{index + 1:04d}.jpg")
-        write_bytes(files[-1], filed(shot_picture.pixels, shot.quality))
+        write_bytes(files[-1], encode_jpeg(shot_picture.pixels, shot.quality))
         corners = {f"{name}_px": getattr(shot_picture, name) for name in ("patch", "card", "tags", "scene")}
         names = {"file": files[-1].name, "picture": picture, "quad": quad}
         records.append({**names, **corners, "values": shot.to_dict()})
@@ -124,7 +124,7 @@ def _subject(run: Path, strength: float) -> Subject:
         for side, length in zip(pixels.shape, (card.height, card.width), strict=False)
     ):
         raise ValueError(f"`{raster}` has another size than in `{sheet}`: print the run again")
-    return Subject(record.id, card, printed(pixels, strength), dpi, pictures)
+    return Subject(record.id, card, print_raster(pixels, strength), dpi, pictures)
 
 
 def _read(path: Path) -> NDArray[np.uint8]:

@@ -10,8 +10,8 @@ import cv2
 import numpy as np
 from numpy.typing import NDArray
 
-from attacks.physical.simulation.optics import Bent
-from attacks.physical.simulation.shots import Matrix, Points, Shot, through
+from attacks.physical.simulation.optics import Warp
+from attacks.physical.simulation.shots import Matrix, Points, Shot, map_points
 
 Pixels = NDArray[Any]  # (h,w,channels) of light in float32; 1 saturates
 
@@ -45,7 +45,7 @@ def to_display(light: Pixels) -> Pixels:
     return np.asarray(np.where(light <= 0.0031308, light * 12.92, curve), np.float32)
 
 
-def printed(raster: NDArray[np.uint8], strength: float) -> Pixels:
+def print_raster(raster: NDArray[np.uint8], strength: float) -> Pixels:
     """The light that paper reflects where an 8-bit sRGB raster was printed.
 
     A generic uncalibrated printer: dot gain (Murray-Davies), impure inks, black no darker than `DENSEST`, and paper
@@ -59,7 +59,7 @@ def printed(raster: NDArray[np.uint8], strength: float) -> Pixels:
     return np.asarray((1 - strength) * ideal + strength * real, np.float32)
 
 
-def enlarged(picture: NDArray[np.uint8], side: int) -> Pixels:
+def enlarge(picture: NDArray[np.uint8], side: int) -> Pixels:
     """The light of an 8-bit picture, resized so that its shorter side has `side` pixels."""
     factor = side / min(picture.shape[:2])
     size = (round(picture.shape[1] * factor), round(picture.shape[0] * factor))
@@ -67,8 +67,8 @@ def enlarged(picture: NDArray[np.uint8], side: int) -> Pixels:
     return to_light(np.clip(cv2.resize(picture / np.float32(255), size, interpolation=kernel), 0, 1))
 
 
-def photographed(
-    scene: Pixels, scene_at: Matrix, card: Pixels, card_at: Matrix, size: tuple[int, int], warp: Bent | None = None
+def render(
+    scene: Pixels, scene_at: Matrix, card: Pixels, card_at: Matrix, size: tuple[int, int], warp: Warp | None = None
 ) -> Pixels:
     """The light on the pixels of a photograph of `size` (height, width).
 
@@ -76,7 +76,7 @@ def photographed(
     through the lens and over the sheet of `warp`. Beyond the scene it is mid-grey.
     """
     grey = float(to_light(np.array(GREY)))
-    card, dots = _reduced(card, card_at)
+    card, dots = _reduce(card, card_at)
     ink = np.dstack([card, np.ones_like(card[:, :, :1])])  # the coverage goes through the same filter as the colour
     outline = None if warp is None else warp.outline()
     bands = []
@@ -93,8 +93,8 @@ def photographed(
             view = _read(scene, warp.scene(points, scene_at), grey)
             card_layer = np.zeros((*extent, 4), np.float32)
             (left, high), (right, low) = (
-                through(fine, outline).min(0) - SAMPLES,
-                through(fine, outline).max(0) + SAMPLES,
+                map_points(fine, outline).min(0) - SAMPLES,
+                map_points(fine, outline).max(0) + SAMPLES,
             )
             part = np.s_[max(0, int(high)) : max(0, int(low)), max(0, int(left)) : max(0, int(right))]
             if points[part].size:
@@ -120,7 +120,7 @@ def _read(pixels: Pixels, points: Points, outside: float) -> Pixels:
     return np.asarray(reader(pixels, at, None, cv2.INTER_LINEAR, borderMode=mode, borderValue=border), np.float32)
 
 
-def _reduced(card: Pixels, at: Matrix) -> tuple[Pixels, Matrix]:
+def _reduce(card: Pixels, at: Matrix) -> tuple[Pixels, Matrix]:
     """Average the dots of a fine raster first, down to no less than one dot per sample; and the map from the new dots
     to the old."""
     height, width = card.shape[:2]
@@ -177,7 +177,7 @@ def _motion_kernel(length: float, degrees: float) -> NDArray[np.float32]:
     return np.asarray(down @ horizontal.T / len(steps), np.float32)
 
 
-def sensed(light: Pixels, shot: Shot, rng: np.random.Generator) -> Pixels:
+def add_noise(light: Pixels, shot: Shot, rng: np.random.Generator) -> Pixels:
     """Sensor noise: Poisson for photons, then Gaussian for the amplifier. No Bayer pattern: pixels are
     independent."""
     if shot.shot > 0:
@@ -187,7 +187,7 @@ def sensed(light: Pixels, shot: Shot, rng: np.random.Generator) -> Pixels:
     return np.clip(light, 0, 1).astype(np.float32)
 
 
-def developed(light: Pixels, shot: Shot) -> NDArray[np.uint8]:
+def develop(light: Pixels, shot: Shot) -> NDArray[np.uint8]:
     """Local tone, the tone curve, a power with mid-grey fixed, 8-bit sRGB, and sharpening."""
     middle = float(to_light(np.array(GREY)))
     if shot.local > 0:
@@ -201,7 +201,7 @@ def developed(light: Pixels, shot: Shot) -> NDArray[np.uint8]:
     return np.asarray(np.rint(values), np.uint8)
 
 
-def filed(picture: NDArray[np.uint8], quality: int) -> bytes:
+def encode_jpeg(picture: NDArray[np.uint8], quality: int) -> bytes:
     """Encode as JPEG with 4:2:0 chroma subsampling, as cameras do."""
     options = [cv2.IMWRITE_JPEG_QUALITY, quality]
     options += [cv2.IMWRITE_JPEG_SAMPLING_FACTOR, cv2.IMWRITE_JPEG_SAMPLING_FACTOR_420]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from attacks.physical.simulation.shots import Matrix, Points, Shot, through
+from attacks.physical.simulation.shots import Matrix, Points, Shot, map_points
 
 #: The focal length of a telephone's main camera, 26 mm on a frame of 36 x 24 mm, in half diagonals.
 FOCAL = 1.2
@@ -31,7 +31,7 @@ class Lens:
     def centre(self) -> Points:
         return (np.array(self.size[::-1], np.float64) - 1) / 2
 
-    def seen(self, ideal: Points) -> Points:
+    def project(self, ideal: Points) -> Points:
         """From the pixels of an ideal photograph (...,2) to those of this one."""
         off = (np.asarray(ideal, np.float64) - self.centre) / self.focal
         return np.asarray(self.centre + self.focal * off * (1 + self.k1 * (off**2).sum(-1, keepdims=True)))
@@ -65,17 +65,17 @@ class Sheet:
 
     camera: Matrix
     middle: Points
-    across: float
+    direction: float
     radius: float
     rise: float
 
     @property
     def _axes(self) -> Matrix:
         """Rows: the direction of the curl, and that of the axis."""
-        c, s = math.cos(math.radians(self.across)), math.sin(math.radians(self.across))
+        c, s = math.cos(math.radians(self.direction)), math.sin(math.radians(self.direction))
         return np.array([[c, s], [-s, c]])
 
-    def seen(self, card: Points) -> Points:
+    def project(self, card: Points) -> Points:
         """From mm of the flat card (n,2) to pixels of an ideal photograph."""
         off = (np.asarray(card, np.float64) - self.middle) @ self._axes.T
         height = np.zeros(len(off))
@@ -112,7 +112,7 @@ class Sheet:
 
 
 @dataclass(frozen=True, eq=False)
-class Bent:
+class Warp:
     """A lens, and a card whose raster has dots of `dot` mm."""
 
     lens: Lens
@@ -133,7 +133,7 @@ class Bent:
         width, height = 2 * self.sheet.middle
         sides = [(share, 0 * share), (share, 0 * share + 1), (0 * share, share), (0 * share + 1, share)]
         outline = np.concatenate([np.stack(side, 1) for side in sides]) * [width, height]
-        return self.lens.seen(self.sheet.seen(outline))
+        return self.lens.project(self.sheet.project(outline))
 
 
 def sheet(shot: Shot, view: Matrix, placement: Matrix, size: tuple[float, float]) -> Sheet:
@@ -147,11 +147,11 @@ def sheet(shot: Shot, view: Matrix, placement: Matrix, size: tuple[float, float]
     middle = np.array(size) / 2
     if shot.sag != 0:  # a sheet can be rolled, and not sheared: the similarity that is closest to `over`
         card = middle * [[-1, -1], [1, -1], [1, 1], [-1, 1]]
-        x, y = through(placement, card + middle).T
+        x, y = map_points(placement, card + middle).T
         a, b = (card[:, 0] @ x + card[:, 1] @ y), (card[:, 0] @ y - card[:, 1] @ x)
         turn = np.array([[a, -b], [b, a]]) / (card**2).sum()
         placement = np.vstack([np.c_[turn, [x.mean(), y.mean()] - turn @ middle], [0, 0, 1]])
-    ends = through(placement, middle + np.array([[0, 0], [1, 0]]))
+    ends = map_points(placement, middle + np.array([[0, 0], [1, 0]]))
     unit = float(np.linalg.norm(ends[1] - ends[0]))  # of the frame, a mm
     camera = np.zeros((3, 4))
     camera[:, [0, 1, 3]], camera[:, 2] = view[:, [0, 1, 3]] @ placement, view[:, 2] * unit

@@ -9,9 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from attacks.perturbations.patch.card import Card
-from attacks.physical.simulation.camera import Pixels, blurred, developed, enlarged, lit, photographed, sensed
-from attacks.physical.simulation.optics import Bent, Lens, sheet
-from attacks.physical.simulation.shots import Matrix, Points, Shot, between, frame, from_shares, through, view
+from attacks.physical.simulation.camera import Pixels, add_noise, blurred, develop, enlarge, lit, render
+from attacks.physical.simulation.optics import Lens, Warp, sheet
+from attacks.physical.simulation.shots import (
+    Matrix,
+    Points,
+    Shot,
+    four_point_homography,
+    frame,
+    from_shares,
+    map_points,
+    view,
+)
 
 MM = 25.4  # an inch
 SHARES = ((0, 0), (1, 0), (1, 1), (0, 1))
@@ -23,7 +32,7 @@ OBJECT, LAMP = (0.02, 0.07), 0.1
 GRAIN = (3.0, 0.7)
 
 
-def furnished(scene: Pixels, shot: Shot) -> Pixels:
+def add_objects(scene: Pixels, shot: Shot) -> Pixels:
     """The light of a scene with fine structure, and with objects in it."""
     random = np.random.default_rng((shot.seed, 0))
     if shot.detail > 0:
@@ -34,11 +43,11 @@ def furnished(scene: Pixels, shot: Shot) -> Pixels:
     for _ in range(shot.clutter):
         middle, radius = random.uniform(0, 1, 2) * scene.shape[1::-1], random.uniform(*OBJECT) * side
         corners = _outline(middle, radius, int(random.integers(3, 9)), random)
-        scene = _covered(scene, corners, random.uniform(0, 0.8, 3))
+        scene = _cover(scene, corners, random.uniform(0, 0.8, 3))
     return scene
 
 
-def disturbed(light: Pixels, card: Points, shot: Shot) -> Pixels:
+def add_disturbances(light: Pixels, card: Points, shot: Shot) -> Pixels:
     """The light of a photograph in which an object lies across the edge of the card, whose corners (4,2) are given in
     pixels, and a lamp shines on it."""
     random = np.random.default_rng((shot.seed, 1))
@@ -48,7 +57,7 @@ def disturbed(light: Pixels, card: Points, shot: Shot) -> Pixels:
     edge = (1 - share) * card[side] + share * card[(side + 1) % 4]
     colour, at = random.uniform(0, 0.8, 3), random.uniform(0.1, 0.9, 2)
     if shot.covered > 0:  # half of it on the card
-        light = _covered(light, _outline(edge, math.sqrt(2 * shot.covered * area / math.pi), 24, random), colour)
+        light = _cover(light, _outline(edge, math.sqrt(2 * shot.covered * area / math.pi), 24, random), colour)
     if shot.glare > 0:
         top, low = (card[i] + at[0] * (card[j] - card[i]) for i, j in ((0, 1), (3, 2)))
         off = np.stack(np.meshgrid(*map(np.arange, light.shape[1::-1])), -1) - (top + at[1] * (low - top))
@@ -62,7 +71,7 @@ def _outline(middle: Points, radius: float, corners: int, random: np.random.Gene
     return middle + radius * np.stack([np.cos(angles), np.sin(angles)], 1)
 
 
-def _covered(light: Pixels, corners: Points, colour: Points) -> Pixels:
+def _cover(light: Pixels, corners: Points, colour: Points) -> Pixels:
     """Light under an opaque shape with a smooth edge."""
     cover: Any = np.zeros(light.shape[:2], np.float32)
     ends: Any = np.rint(corners * 16).astype(np.int32)
@@ -107,28 +116,28 @@ def photograph(
     """
     plane = from_shares((scene.shape[0], scene.shape[1]))
     eye = np.asarray(frame(size) @ view(shot))  # from the scene to the photograph
-    plane_view, placement = eye[:, [0, 1, 3]], between(card.patch.corners, through(plane, quad))
+    plane_view, placement = eye[:, [0, 1, 3]], four_point_homography(card.patch.corners, map_points(plane, quad))
     edge = ((0, 0), (card.width, 0), (card.width, card.height), (0, card.height))
-    through(plane_view @ placement, edge)  # raises before anything is rendered
+    map_points(plane_view @ placement, edge)  # raises before anything is rendered
     lens, paper = Lens(shot.k1, size), sheet(shot, eye, placement, (card.width, card.height))
-    ends = lens.seen(through(plane_view @ plane, SHARES))
-    light = furnished(enlarged(scene, min(size)), shot)
-    picture = photographed(
+    ends = lens.project(map_points(plane_view @ plane, SHARES))
+    light = add_objects(enlarge(scene, min(size)), shot)
+    picture = render(
         light,
         plane_view @ plane @ _from_pixels(1 / light.shape[1], 1 / light.shape[0]),
         ink,
         plane_view @ placement @ _from_pixels(MM / dpi, MM / dpi),
         size,
-        Bent(lens, paper, MM / dpi) if shot.k1 or shot.sag else None,
+        Warp(lens, paper, MM / dpi) if shot.k1 or shot.sag else None,
     )
-    picture = disturbed(picture, lens.seen(paper.seen(np.array(edge, np.float64))), shot)
-    picture = sensed(blurred(lit(picture, shot), shot), shot, rng)
+    picture = add_disturbances(picture, lens.project(paper.project(np.array(edge, np.float64))), shot)
+    picture = add_noise(blurred(lit(picture, shot), shot), shot, rng)
 
     def points(box: Any) -> list[list[float]]:
-        return lens.seen(paper.seen(np.asarray(box, np.float64))).tolist()  # type: ignore[no-any-return]
+        return lens.project(paper.project(np.asarray(box, np.float64))).tolist()  # type: ignore[no-any-return]
 
     return Photograph(
-        developed(picture, shot),
+        develop(picture, shot),
         patch=points(card.patch.corners),
         card=points(edge),
         tags={str(tag.number): points(tag.box.corners) for tag in card.tags},

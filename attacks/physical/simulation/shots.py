@@ -23,7 +23,7 @@ FIELD_OF_VIEW = 40.0
 SQUARE = ((-1.0, -1.0), (1.0, -1.0), (1.0, 1.0), (-1.0, 1.0))
 
 
-def within(low: float, high: float, default: Any) -> Any:
+def ranged_field(low: float, high: float, default: Any) -> Any:
     """A field of `Ranges` whose values lie in [least, most]."""
     return field(default=default, metadata={"limits": (low, high)})
 
@@ -58,31 +58,31 @@ class Ranges:
         local: how far local brightness is evened out, 1 is wholly.
     """
 
-    degrees: tuple[float, float] = within(-360, 360, (-20.0, 20.0))
-    scale: tuple[float, float] = within(0.05, 20, (0.75, 1.3))
-    shift: tuple[float, float] = within(-2, 2, (-0.1, 0.1))
-    jitter: float = within(0, 0.45, 0.15)
-    yaw: tuple[float, float] = within(-75, 75, (0.0, 0.0))
-    pitch: tuple[float, float] = within(-75, 75, (0.0, 0.0))
-    distance: tuple[float, float] = within(0.1, 20, (1.0, 1.0))
-    stops: tuple[float, float] = within(-8, 8, (-0.687, 0.573))
-    contrast: tuple[float, float] = within(0.1, 5, (0.8, 1.2))
-    red: tuple[float, float] = within(-4, 4, (-0.15, 0.15))
-    blue: tuple[float, float] = within(-4, 4, (-0.15, 0.15))
-    gradient: tuple[float, float] = within(0, 4, (0.0, 0.3))
-    blur: tuple[float, float] = within(0, 50, (0.4, 1.0))
-    motion: tuple[float, float] = within(0, 100, (0.0, 2.0))
-    shot: tuple[float, float] = within(0, 0.1, (1e-4, 1e-3))
-    read: tuple[float, float] = within(0, 0.5, (5e-4, 3e-3))
-    quality: tuple[float, float] = within(1, 100, (80.0, 95.0))
-    k1: tuple[float, float] = within(-0.3, 0.3, (0.0, 0.0))
-    sag: tuple[float, float] = within(-0.2, 0.2, (0.0, 0.0))
-    clutter: tuple[float, float] = within(0, 50, (0.0, 0.0))
-    covered: tuple[float, float] = within(0, 0.5, (0.0, 0.0))
-    glare: tuple[float, float] = within(0, 10, (0.0, 0.0))
-    sharpen: tuple[float, float] = within(0, 3, (0.0, 0.0))
-    local: tuple[float, float] = within(0, 1, (0.0, 0.0))
-    detail: tuple[float, float] = within(0, 1, (0.0, 0.0))
+    degrees: tuple[float, float] = ranged_field(-360, 360, (-20.0, 20.0))
+    scale: tuple[float, float] = ranged_field(0.05, 20, (0.75, 1.3))
+    shift: tuple[float, float] = ranged_field(-2, 2, (-0.1, 0.1))
+    jitter: float = ranged_field(0, 0.45, 0.15)
+    yaw: tuple[float, float] = ranged_field(-75, 75, (0.0, 0.0))
+    pitch: tuple[float, float] = ranged_field(-75, 75, (0.0, 0.0))
+    distance: tuple[float, float] = ranged_field(0.1, 20, (1.0, 1.0))
+    stops: tuple[float, float] = ranged_field(-8, 8, (-0.687, 0.573))
+    contrast: tuple[float, float] = ranged_field(0.1, 5, (0.8, 1.2))
+    red: tuple[float, float] = ranged_field(-4, 4, (-0.15, 0.15))
+    blue: tuple[float, float] = ranged_field(-4, 4, (-0.15, 0.15))
+    gradient: tuple[float, float] = ranged_field(0, 4, (0.0, 0.3))
+    blur: tuple[float, float] = ranged_field(0, 50, (0.4, 1.0))
+    motion: tuple[float, float] = ranged_field(0, 100, (0.0, 2.0))
+    shot: tuple[float, float] = ranged_field(0, 0.1, (1e-4, 1e-3))
+    read: tuple[float, float] = ranged_field(0, 0.5, (5e-4, 3e-3))
+    quality: tuple[float, float] = ranged_field(1, 100, (80.0, 95.0))
+    k1: tuple[float, float] = ranged_field(-0.3, 0.3, (0.0, 0.0))
+    sag: tuple[float, float] = ranged_field(-0.2, 0.2, (0.0, 0.0))
+    clutter: tuple[float, float] = ranged_field(0, 50, (0.0, 0.0))
+    covered: tuple[float, float] = ranged_field(0, 0.5, (0.0, 0.0))
+    glare: tuple[float, float] = ranged_field(0, 10, (0.0, 0.0))
+    sharpen: tuple[float, float] = ranged_field(0, 3, (0.0, 0.0))
+    local: tuple[float, float] = ranged_field(0, 1, (0.0, 0.0))
+    detail: tuple[float, float] = ranged_field(0, 1, (0.0, 0.0))
 
     def __post_init__(self) -> None:
         for entry in dataclasses.fields(self):
@@ -161,7 +161,7 @@ class Shot:
 #: Fields of `Shot` that are whole numbers.
 WHOLE = ("quality", "clutter", "seed")
 #: The first field of `Shot` that is drawn from a stream of its own.
-APART = "k1"
+SEPARATE_FIELD = "k1"
 
 
 def draw(ranges: Ranges, rng: np.random.Generator) -> Shot:
@@ -172,7 +172,7 @@ def draw(ranges: Ranges, rng: np.random.Generator) -> Shot:
     corners = rng.uniform(-1, 1, (4, 2)) * ranges.jitter
     values: dict[str, Any] = {"corners": tuple((float(x), float(y)) for x, y in corners)}
     for entry in dataclasses.fields(Shot):
-        if entry.name == APART:
+        if entry.name == SEPARATE_FIELD:
             rng = rng.spawn(1)[0]
         if entry.name != "corners":
             values[entry.name] = float(rng.uniform(*bounds[entry.name]))
@@ -186,7 +186,7 @@ def view(shot: Shot) -> Matrix:
     c, s = size * math.cos(angle), size * math.sin(angle)
     flat = np.array([[c, -s, 0, 2 * shot.right], [s, c, 0, 2 * shot.down], [0, 0, size, 0], [0, 0, 0, 1]])
     corners = np.asarray(SQUARE) + np.asarray(shot.corners)
-    return np.asarray(between(SQUARE, corners) @ _tilt(shot) @ flat)
+    return np.asarray(four_point_homography(SQUARE, corners) @ _tilt(shot) @ flat)
 
 
 def pose(shot: Shot) -> Matrix:
@@ -217,7 +217,7 @@ def from_shares(size: tuple[int, int]) -> Matrix:
     return np.array([[2 * width, 0, -width], [0, 2 * height, -height], [0, 0, 1]])
 
 
-def between(src: Sequence[Sequence[float]] | Points, dst: Sequence[Sequence[float]] | Points) -> Matrix:
+def four_point_homography(src: Sequence[Sequence[float]] | Points, dst: Sequence[Sequence[float]] | Points) -> Matrix:
     """The homography of four points to four points: eight equations, solved.
 
     Raises:
@@ -235,7 +235,7 @@ def between(src: Sequence[Sequence[float]] | Points, dst: Sequence[Sequence[floa
     return np.append(np.linalg.solve(np.array(rows), np.array(right)), 1.0).reshape(3, 3)
 
 
-def through(matrix: Matrix, points: Sequence[Sequence[float]] | Points) -> Points:
+def map_points(matrix: Matrix, points: Sequence[Sequence[float]] | Points) -> Points:
     """Points through a homography.
 
     Raises:

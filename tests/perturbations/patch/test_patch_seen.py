@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks.perturbations.patch.shape import alpha_of, outline_of
+from attacks.perturbations.patch.shape import shape_alpha, shape_outline
 from transforms import Compose
 from transforms.sampling.homography import half_pixels, homography, invert, lattice, transform
 from transforms.sampling.outline import Outline, cut
@@ -140,13 +140,13 @@ def test_edges_equal_those_of_a_supersampled_picture(shape, scale, degrees, bend
     shape, size, texture = SHAPES[shape], (72, 72), (round(36 / scale), round(45 / scale))
     pull = placed(texture, size, 36, degrees, bend, seed=degrees)
     ink = torch.tensor(INK, dtype=double)
-    alpha = alpha_of(shape, texture)
+    alpha = shape_alpha(shape, texture)
     layer = Layer(ink[None, :, None, None].expand(1, 3, *texture), None if alpha is None else alpha.to(double), pull)
     near, covered = edges(pull, shape, texture, size)
     (i, j), covered = near.T, covered[:, None]
     assert (covered > 0.02).sum() > 80
     for base in (torch.zeros(1, 3, *size, dtype=double), torch.ones(1, 3, *size, dtype=double), photo[..., :72, :72]):
-        view = cut_view(base, layer, outline_of(shape, texture), size)[0, :, i, j].T
+        view = cut_view(base, layer, shape_outline(shape, texture), size)[0, :, i, j].T
         goal = covered * ink + (1 - covered) * base[0, :, i, j].T
         assert (view - goal).abs().max() <= 1.5 / 255  # most of it from the points, a 64th apart
 

@@ -9,7 +9,7 @@ import skimage.draw
 import torch
 from PIL import Image
 
-from attacks.perturbations.patch.shape import alpha_of, outline_of
+from attacks.perturbations.patch.shape import shape_alpha, shape_outline
 
 #: Concave, and turning to the right on the screen.
 ARROW = [[0.1, 0.05], [0.9, 0.2], [0.6, 0.5], [0.95, 0.95], [0.2, 0.8]]
@@ -42,7 +42,7 @@ def test_coverage_of_curves_is_exact_in_every_texel(size):
     circle = oracle(lambda x, y: (x - width / 2) ** 2 + (y - height / 2) ** 2 <= radius**2, size)
     ellipse = oracle(lambda x, y: (2 * x / width - 1) ** 2 + (2 * y / height - 1) ** 2 <= 1, size)
     for shape, expected in (("circle", circle), ("ellipse", ellipse)):
-        mask = alpha_of(shape, size)
+        mask = shape_alpha(shape, size)
         assert mask.shape == (1, 1, *size) and mask.dtype == torch.float32
         assert mask.min() >= 0 and mask.max() == 1
         torch.testing.assert_close(mask, expected, rtol=0, atol=0.5 / 255)
@@ -50,61 +50,61 @@ def test_coverage_of_curves_is_exact_in_every_texel(size):
 
 @pytest.mark.parametrize("shape", ["circle", "ellipse", ARROW])
 def test_texels_inside_are_one_and_texels_outside_are_zero(shape):
-    mask = alpha_of(shape, (33, 47))
+    mask = shape_alpha(shape, (33, 47))
     some = (mask > 1e-6) & (mask < 1 - 1e-6)
     assert set(mask[~some].tolist()) == {0.0, 1.0}
 
 
 @pytest.mark.slow
 def test_a_polygon_equals_that_of_scikit_image():
-    torch.testing.assert_close(alpha_of(ARROW, SIZE), filled(ARROW, SIZE), rtol=0, atol=1 / 255)
+    torch.testing.assert_close(shape_alpha(ARROW, SIZE), filled(ARROW, SIZE), rtol=0, atol=1 / 255)
 
 
 def test_orientation_and_first_corner_do_not_change_a_polygon():
-    mask = alpha_of(ARROW, SIZE)
+    mask = shape_alpha(ARROW, SIZE)
     for other in (ARROW[::-1], ARROW[2:] + ARROW[:2]):
-        torch.testing.assert_close(alpha_of(other, SIZE), mask, rtol=0, atol=1e-6)
+        torch.testing.assert_close(shape_alpha(other, SIZE), mask, rtol=0, atol=1e-6)
 
 
 def test_coverages_of_a_polygon_and_its_complement_add_up_to_one():
     # The line 0.3 -> 0.5 -> 0.9 divides the texture.
     line = [[0.3, 0], [0.5, 0.4], [0.9, 1]]
     left, right = [[0, 0], *line, [0, 1]], [*line, [1, 1], [1, 0]]
-    whole = alpha_of(left, SIZE) + alpha_of(right, SIZE)
+    whole = shape_alpha(left, SIZE) + shape_alpha(right, SIZE)
     torch.testing.assert_close(whole, torch.ones_like(whole), rtol=0, atol=1e-6)
 
 
 def test_the_alpha_channel_of_a_picture_is_the_mask(tmp_path):
     rgba = np.random.default_rng(0).integers(0, 256, (*SIZE, 4), dtype=np.uint8)
-    mask = alpha_of(save(tmp_path / "mask.png", rgba), SIZE)
+    mask = shape_alpha(save(tmp_path / "mask.png", rgba), SIZE)
     assert torch.equal(mask[0, 0], torch.tensor(rgba[..., 3]) / 255)
-    assert torch.equal(alpha_of(Path(tmp_path / "mask.png"), SIZE), mask)
+    assert torch.equal(shape_alpha(Path(tmp_path / "mask.png"), SIZE), mask)
 
 
 def test_without_an_alpha_channel_the_lightness_is_the_mask(tmp_path):
     grey = np.random.default_rng(0).integers(0, 256, SIZE, dtype=np.uint8)
     for array in (grey, grey[..., None].repeat(3, 2)):
-        mask = alpha_of(save(tmp_path / "mask.png", array), SIZE)
+        mask = shape_alpha(save(tmp_path / "mask.png", array), SIZE)
         assert torch.equal(mask[0, 0], torch.tensor(grey) / 255)
 
 
 def test_sixteen_bit_masks_are_scaled_to_the_nearest_of_eight(tmp_path):
     deep = np.array([[0, 65535], [32768, 257]], dtype=np.uint16)
-    mask = alpha_of(save(tmp_path / "mask.png", deep), (2, 2))
+    mask = shape_alpha(save(tmp_path / "mask.png", deep), (2, 2))
     torch.testing.assert_close(mask[0, 0], torch.tensor([[0, 1], [128 / 255, 1 / 255]]), rtol=0, atol=1e-6)
 
 
 def test_a_larger_picture_is_averaged_over_each_texel(tmp_path):
     grey = np.random.default_rng(0).integers(0, 256, (40, 60), dtype=np.uint8)
-    mask = alpha_of(save(tmp_path / "mask.png", grey), (10, 15))
+    mask = shape_alpha(save(tmp_path / "mask.png", grey), (10, 15))
     expected = torch.tensor(grey.reshape(10, 4, 15, 4).mean((1, 3)) / 255, dtype=torch.float32)
     torch.testing.assert_close(mask[0, 0], expected, rtol=0, atol=1e-5)
-    assert alpha_of(save(tmp_path / "mask.png", grey), (79, 119)).shape == (1, 1, 79, 119)  # within 2 %, enlarged
+    assert shape_alpha(save(tmp_path / "mask.png", grey), (79, 119)).shape == (1, 1, 79, 119)  # within 2 %, enlarged
 
 
 @pytest.mark.parametrize("shape", ["rectangle", "ellipse", "circle", ARROW])
 def test_the_line_encloses_the_mask(shape):
-    outline, mask = outline_of(shape, SIZE), alpha_of(shape, SIZE)
+    outline, mask = shape_outline(shape, SIZE), shape_alpha(shape, SIZE)
     mean = 1.0 if mask is None else float(mask.double().mean())
     x, y = np.array(outline.corners).T
     if len(x) == 2:  # an ellipse in a box
@@ -115,7 +115,7 @@ def test_the_line_encloses_the_mask(shape):
 
 
 def test_a_rectangle_needs_no_mask_and_a_picture_has_no_line():
-    assert alpha_of("rectangle", SIZE) is None and outline_of("mask.png", SIZE) is None
+    assert shape_alpha("rectangle", SIZE) is None and shape_outline("mask.png", SIZE) is None
 
 
 @pytest.mark.parametrize(
@@ -138,7 +138,7 @@ def test_a_rectangle_needs_no_mask_and_a_picture_has_no_line():
 )
 def test_an_invalid_shape_is_refused(shape, message):
     with pytest.raises(ValueError, match=message) as error:
-        alpha_of(shape, SIZE)
+        shape_alpha(shape, SIZE)
     assert "`perturbation.shape`" in str(error.value)
 
 
@@ -149,5 +149,5 @@ def test_an_invalid_picture_of_a_mask_is_refused(tmp_path):
     black = save(tmp_path / "black.png", np.zeros(SIZE, dtype=np.uint8))
     for path, message in ((broken, "cannot be read"), (wide, "46 x 30 pixels"), (black, "shows nothing")):
         with pytest.raises(ValueError, match=message) as error:
-            alpha_of(str(path), SIZE)
+            shape_alpha(str(path), SIZE)
         assert "`perturbation.shape`" in str(error.value)
