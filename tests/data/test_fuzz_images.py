@@ -128,15 +128,15 @@ def check(content):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "case.png"  # the suffix does not matter: Pillow detects the format
         path.write_bytes(content)
-        (image, notes), (again, other_notes) = read(path), read(path)
+        (image, notes), (repeat, other_notes) = read(path), read(path)
     assert notes == other_notes and all(len(note.splitlines()) == 1 for note in notes)
-    if isinstance(image, str) or isinstance(again, str):
-        assert image == again, "reading twice gives two results"
+    if isinstance(image, str) or isinstance(repeat, str):
+        assert image == repeat, "reading twice gives two results"
         return
     assert image.ndim == 3 and image.shape[0] == 3 and image.is_floating_point() and image.numel()
     assert image.shape[1] * image.shape[2] <= (Image.MAX_IMAGE_PIXELS or 2**26)
     assert image.isfinite().all() and image.min() >= 0 and image.max() <= 1
-    assert image.equal(again), "reading twice gives two pictures"
+    assert image.equal(repeat), "reading twice gives two pictures"
 
 
 @every_effort

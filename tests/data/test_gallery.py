@@ -82,9 +82,9 @@ def test_queries_are_cut_from_the_judged_photographs_and_all_photographs_fit_in_
 
 
 def test_tiles_of_chosen_photographs(everything):
-    chosen = tiles(SIZE, HELD_OUT)
-    assert {place(name)[0] for name in chosen.names} == set(HELD_OUT)
-    assert set(chosen.names) == {name for name in everything.names if place(name)[0] in HELD_OUT}
+    selection = tiles(SIZE, HELD_OUT)
+    assert {place(name)[0] for name in selection.names} == set(HELD_OUT)
+    assert set(selection.names) == {name for name in everything.names if place(name)[0] in HELD_OUT}
 
 
 def one_line(error):
@@ -123,10 +123,10 @@ def test_spread_takes_as_many_of_each_cluster_as_their_sizes_allow(count):
     clusters = list("aaaaaabbbbbc")
     rows = spread(clusters, count)
     assert rows == sorted(set(rows)) and len(rows) == count
-    taken = {name: sum(clusters[row] == name for row in rows) for name in "abc"}
+    counts = {name: sum(clusters[row] == name for row in rows) for name in "abc"}
     sizes = {name: clusters.count(name) for name in "abc"}
-    short = [taken[name] for name in "abc" if taken[name] < sizes[name]]
-    assert all(taken[name] <= min(short, default=6) + 1 for name in "abc")  # no cluster gives two more than another
+    short = [counts[name] for name in "abc" if counts[name] < sizes[name]]
+    assert all(counts[name] <= min(short, default=6) + 1 for name in "abc")  # no cluster gives two more than another
     assert len(set(short)) <= 2
 
 
@@ -137,31 +137,31 @@ def test_spread_refuses_counts_out_of_range(count):
 
 
 def test_joined_drops_duplicate_pictures():
-    joined, rows = on_shelf(pictures(1, 2).shelf()).joined(pictures(3, 2, 1, 4, names="wxyz").shelf())
-    assert joined.names == ("a", "b", "w", "z")
-    assert torch.equal(all_of(joined), torch.stack([noise(seed) for seed in (1, 2, 3, 4)]))
+    union, rows = on_shelf(pictures(1, 2).shelf()).joined(pictures(3, 2, 1, 4, names="wxyz").shelf())
+    assert union.names == ("a", "b", "w", "z")
+    assert torch.equal(all_of(union), torch.stack([noise(seed) for seed in (1, 2, 3, 4)]))
     assert rows == [2, 1, 0, 3]
 
 
 def test_gathered_equals_joined_and_reads_duplicates_from_the_second_shelf():
-    queries, others = pictures(1, 2).shelf(), pictures(3, 2, 1, 4, names="wxyz").shelf()
-    gathered, joined = gather(queries, others), on_shelf(queries).joined(others)[0]
-    assert gathered.names == joined.names and gathered.digests == joined.digests
-    assert torch.equal(all_of(gathered), all_of(joined))
-    assert [len(shelf) for shelf in gathered.shelves] == [0, 4]
-    assert gathered.order.tolist() == [2, 1, 0, 3]
+    queries, rest = pictures(1, 2).shelf(), pictures(3, 2, 1, 4, names="wxyz").shelf()
+    merged, union = gather(queries, rest), on_shelf(queries).joined(rest)[0]
+    assert merged.names == union.names and merged.digests == union.digests
+    assert torch.equal(all_of(merged), all_of(union))
+    assert [len(shelf) for shelf in merged.shelves] == [0, 4]
+    assert merged.order.tolist() == [2, 1, 0, 3]
 
 
 def test_joined_keeps_other_pictures_of_the_same_name():
-    joined, _ = on_shelf(pictures(1, 2).shelf()).joined(pictures(3, 2, 4).shelf())
-    assert joined.names == ("a", "b", "gallery/a", "c")
-    assert torch.equal(all_of(joined)[2], noise(3))
+    union, _ = on_shelf(pictures(1, 2).shelf()).joined(pictures(3, 2, 4).shelf())
+    assert union.names == ("a", "b", "gallery/a", "c")
+    assert torch.equal(all_of(union)[2], noise(3))
 
 
 def test_joined_names_are_unique():
     first = pictures(1, 2, names=["a", "gallery/a"]).shelf()
-    joined, _ = on_shelf(first).joined(pictures(3, names="a").shelf())
-    assert joined.names == ("a", "gallery/a", "gallery/gallery/a")
+    union, _ = on_shelf(first).joined(pictures(3, names="a").shelf())
+    assert union.names == ("a", "gallery/a", "gallery/gallery/a")
 
 
 def test_a_shelf_of_another_size_keeps_8_bits():
@@ -191,8 +191,8 @@ def test_folder_cuts_the_centre(own):
 
 
 def test_folder_resizes_as_pillow_does(own):
-    with Image.open(own / "large.png") as opened:
-        small = opened.resize((20, 30), Image.Resampling.BICUBIC).crop((0, 5, 20, 25))
+    with Image.open(own / "large.png") as picture:
+        small = picture.resize((20, 30), Image.Resampling.BICUBIC).crop((0, 5, 20, 25))
     expected = torch.tensor(list(small.tobytes())).view(20, 20, 3).permute(2, 0, 1)
     assert (
         (read_files(own, 20).read([2])[0] * 255).round() - expected

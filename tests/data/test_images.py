@@ -45,7 +45,7 @@ def test_a_plain_picture_is_read_exactly(tmp_path, name):
 def test_a_postscript_program_is_refused_and_not_run(tmp_path, monkeypatch):
     """Pillow would pass it to Ghostscript, whatever the file name."""
     ran = []
-    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *given, **more: ran.append(given))
+    monkeypatch.setattr(EpsImagePlugin, "Ghostscript", lambda *source, **more: ran.append(source))
     Image.new("RGB", (8, 8)).save(tmp_path / "x.eps")
     (tmp_path / "x.eps").rename(tmp_path / "x.png")
     with pytest.raises(ValueError, match=r"x\.png` cannot be read"):

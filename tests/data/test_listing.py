@@ -64,13 +64,13 @@ def test_a_list_of_paths_gives_the_same_shelf_as_the_folder(mine, form):
 def test_paths_are_relative_to_their_file_or_absolute(mine, tmp_path, monkeypatch):
     (mine / "lists").mkdir()
     monkeypatch.chdir("/")
-    here = write(mine / "lists" / "x.txt", f"../a.png\n{mine / 'b.png'}\n")
-    assert [entry.path for entry in list_entries(here)[0]] == [mine / "a.png", mine / "b.png"]
+    relative = write(mine / "lists" / "x.txt", f"../a.png\n{mine / 'b.png'}\n")
+    assert [entry.path for entry in list_entries(relative)[0]] == [mine / "a.png", mine / "b.png"]
 
 
 def test_pictures_of_equal_file_names_get_different_names(mine):
-    both = write(mine / "x.txt", "p/x.png\na.png\nq/x.png\n")
-    assert [entry.name for entry in list_entries(both)[0]] == ["p/x.png", "a.png", "q/x.png"]
+    pair = write(mine / "x.txt", "p/x.png\na.png\nq/x.png\n")
+    assert [entry.name for entry in list_entries(pair)[0]] == ["p/x.png", "a.png", "q/x.png"]
 
 
 def test_identities_are_read_from_the_table(mine):
@@ -82,8 +82,8 @@ def test_clusters_are_read_from_the_table(mine):
     table = write(mine / "x.csv", "cluster,path\nwalk,a.png\n,b.png\n walk ,c.png\n")
     assert [entry.cluster for entry in list_entries(table)[0]] == ["walk", None, "walk"]
     queries, _, _ = data(folder(table))
-    walk, own, again = queries.clusters
-    assert walk == again != own == "b.png"
+    walk, original, repeat = queries.clusters
+    assert walk == repeat != original == "b.png"
 
 
 def test_pictures_are_spread_over_the_clusters_of_the_table(mine):
@@ -192,9 +192,9 @@ def test_skipping_all_is_refused(tmp_path):
 
 def test_a_changed_picture_file_is_refused(mine):
     shelf = read_files(mine, SIZE)
-    before = shelf.read([1])
+    first = shelf.read([1])
     save_image(mine / "b.png", noise(99))
-    assert torch.equal(shelf.read([1]), before)  # as it was, and as the digest of the run says
+    assert torch.equal(shelf.read([1]), first)  # as it was, and as the digest of the run says
     shelf.forget()
     assert len(shelf.read([0, 2])) == 2
     with pytest.raises(ValueError, match=r"`b\.png` has changed"):
@@ -206,7 +206,7 @@ def test_pictures_are_decoded_once_and_only_the_levels_of_their_squares_are_kept
     alive = []
 
     def counted(path):
-        alive.append(sum(type(each) is torch.Tensor and each.is_floating_point() for each in gc.get_objects()))
+        alive.append(sum(type(item) is torch.Tensor and item.is_floating_point() for item in gc.get_objects()))
         return load_image(path)
 
     monkeypatch.setattr(attacks.data.pictures, "load_image", counted)
@@ -251,9 +251,9 @@ def test_with_classes_no_gallery_is_made(mine):
 def test_notes_have_conversions_of_queries_and_ignored_gallery_folders(mine, tmp_path_factory):
     queries, _, _ = data(groups.FolderConfig(path=str(mine), gallery=str(mine), size=SIZE + 1, count=1))
     assert [note.partition(":")[0] for note in queries.notes] == [str(mine), "a.png"]
-    alone = tmp_path_factory.mktemp("alone")
-    (mine / "a.png").rename(alone / "a.png")
-    queries, _, _ = data(folder(alone, gallery=mine))
+    separate = tmp_path_factory.mktemp("alone")
+    (mine / "a.png").rename(separate / "a.png")
+    queries, _, _ = data(folder(separate, gallery=mine))
     assert any("2 folders are ignored" in note for note in queries.notes)
 
 

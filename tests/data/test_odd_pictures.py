@@ -23,9 +23,9 @@ FRAMES = [Image.fromarray(np.roll(RGB, 5 * i, 1)) for i in range(3)]
 
 
 def saved(kind, picture, **options):
-    held = io.BytesIO()
-    picture.save(held, kind, **options)
-    return held.getvalue()
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, **options)
+    return buffer.getvalue()
 
 
 def animated(kind, **options):
@@ -60,11 +60,11 @@ PILLOW = {
 
 def pillow(content):
     """The same picture computed separately, without reading frames, profiles or tags."""
-    with Image.open(io.BytesIO(content)) as opened:
-        upright = ImageOps.exif_transpose(opened)
-        over = np.asarray(upright.convert("RGBA"), dtype=np.float64)
-    share = over[..., 3:] / 255
-    return share * over[..., :3] + (1 - share) * 255
+    with Image.open(io.BytesIO(content)) as picture:
+        upright = ImageOps.exif_transpose(picture)
+        layer = np.asarray(upright.convert("RGBA"), dtype=np.float64)
+    share = layer[..., 3:] / 255
+    return share * layer[..., :3] + (1 - share) * 255
 
 
 @pytest.mark.parametrize("name", PILLOW)
@@ -95,11 +95,11 @@ UPRIGHT = {
 @pytest.mark.parametrize("compression", [None, "tiff_deflate"])
 @pytest.mark.parametrize("mode", ["RGB", "L", "1", "RGBA", "CMYK", "I;16"])
 def test_a_tiff_on_its_side_is_the_upright_one_turned(tmp_path, mode, compression):
-    given = Image.fromarray(DEEP[..., 0]) if mode == "I;16" else Image.fromarray(RGB).convert(mode)
+    source = Image.fromarray(DEEP[..., 0]) if mode == "I;16" else Image.fromarray(RGB).convert(mode)
     for direction in (1, *UPRIGHT):
         exif = Image.Exif()
         exif[0x0112] = direction
-        given.save(tmp_path / f"{direction}.tif", exif=exif, **({"compression": compression} if compression else {}))
+        source.save(tmp_path / f"{direction}.tif", exif=exif, **({"compression": compression} if compression else {}))
     plain, _ = load_image(tmp_path / "1.tif")
     for direction, turn in UPRIGHT.items():
         result, notes = load_image(tmp_path / f"{direction}.tif")
@@ -125,10 +125,10 @@ def grey_tiff(values, bits, photometric, deflated=False):
 
 @pytest.mark.parametrize("deflated", [False, True])
 def test_twelve_bits_are_scaled_to_the_nearest_of_eight(tmp_path, deflated):
-    every = np.arange(4096).reshape(64, 64)
-    (tmp_path / "a.tif").write_bytes(grey_tiff(every, 12, 1, deflated))
+    levels = np.arange(4096).reshape(64, 64)
+    (tmp_path / "a.tif").write_bytes(grey_tiff(levels, 12, 1, deflated))
     result, notes = load_image(tmp_path / "a.tif")
-    assert ((result[0] * 255).round().numpy() == np.rint(every * (255 / 4095))).all()
+    assert ((result[0] * 255).round().numpy() == np.rint(levels * (255 / 4095))).all()
     assert notes == ["a.tif: more than 8 bits reduced to 8"]
 
 

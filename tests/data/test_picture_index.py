@@ -104,7 +104,7 @@ def test_squares_in_memory_are_those_of_the_files_and_are_forgotten(folder, deco
 
 
 def test_each_thread_gets_its_own_warnings_and_none_remains():
-    before, got, gate = (warnings.filters[:], warnings.showwarning), {}, threading.Barrier(2, timeout=10)
+    first, got, gate = (warnings.filters[:], warnings.showwarning), {}, threading.Barrier(2, timeout=10)
 
     def work(name):
         with collect_warnings() as texts:
@@ -116,7 +116,7 @@ def test_each_thread_gets_its_own_warnings_and_none_remains():
     threads = [threading.Thread(target=work, args=(name,)) for name in ("one", "two")]
     [thread.start() for thread in threads]
     [thread.join() for thread in threads]
-    assert got == {"one": ["one"], "two": ["two"]} and (warnings.filters, warnings.showwarning) == before
+    assert got == {"one": ["one"], "two": ["two"]} and (warnings.filters, warnings.showwarning) == first
 
 
 def test_a_picture_that_comes_or_goes_shifts_few_blocks():
@@ -127,5 +127,5 @@ def test_a_picture_that_comes_or_goes_shifts_few_blocks():
 
     whole = blocks(digests)
     assert sorted(name for block in whole for name in block) == sorted(digests) and max(map(len, whole)) <= 64
-    for changed in (digests[1:], [*digests[:5], *digests[6:]], [digests[-1][::-1], *digests]):
-        assert sum(map(len, blocks(changed) - whole)) <= CUT + 64
+    for change in (digests[1:], [*digests[:5], *digests[6:]], [digests[-1][::-1], *digests]):
+        assert sum(map(len, blocks(change) - whole)) <= CUT + 64

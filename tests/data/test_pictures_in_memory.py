@@ -37,7 +37,7 @@ class Streamed(IterableDataset):
 
 
 def pil():
-    return [Image.fromarray(np.ascontiguousarray(each.permute(1, 2, 0).numpy())) for each in PIXELS]
+    return [Image.fromarray(np.ascontiguousarray(item.permute(1, 2, 0).numpy())) for item in PIXELS]
 
 
 FORMS = {
@@ -65,7 +65,7 @@ def rows(path):
 def test_every_form_of_the_same_pictures_gives_the_same_files(tmp_path, form):
     path = as_path(FORMS[form](), tmp_path)
     assert path == as_path(IMAGES, tmp_path)  # the same folder, which is named by the content
-    assert [each.name for each in tmp_path.iterdir()] == [path.parent.name]
+    assert [item.name for item in tmp_path.iterdir()] == [path.parent.name]
     for (file, label), image in zip(rows(path), IMAGES, strict=True):
         assert label == "" and torch.equal(load_image(file)[0], image)
 
@@ -74,8 +74,8 @@ def test_every_form_of_the_same_pictures_gives_the_same_files(tmp_path, form):
 @pytest.mark.parametrize("labels", [["cat", "dog", "cat", "a,b", "dog"], [0, 1, 0, 2, 1]])
 def test_labels_are_identities(tmp_path, labels, loaded):
     pairs = Mapped(labels)
-    found = [label for _, label in rows(as_path(DataLoader(pairs, batch_size=2) if loaded else pairs, tmp_path))]
-    assert found == list(map(str, labels))
+    match = [label for _, label in rows(as_path(DataLoader(pairs, batch_size=2) if loaded else pairs, tmp_path))]
+    assert match == list(map(str, labels))
 
 
 def test_a_path_stays_and_paths_are_listed(tmp_path, monkeypatch):
@@ -127,4 +127,4 @@ def test_every_form_gives_the_same_metrics(tmp_path):
             "pocket", pictures, preset="smoke", steps=2, out=tmp_path / name, **small | {"data.count": 2}
         )
         answers[name] = {key: result.metrics[key] for key in ("arms", "queries", "pixels", "primary", "gallery")}
-    assert len({json.dumps(each, sort_keys=True) for each in answers.values()}) == 1, answers
+    assert len({json.dumps(item, sort_keys=True) for item in answers.values()}) == 1, answers

@@ -71,10 +71,10 @@ def test_a_centre_and_the_print_width_define_a_quad(tmp_path):
     noise(tmp_path / "a.png", 0)
     path = table(tmp_path / "x.csv", ["a.png", 22, 17, 0, 2], ["a.png", 20, 20, 90, 2], columns=MIDDLE)
     _, places, notes = read(path, texture=(6, 12), width_mm=24)
-    upright, turned = places.quads[0] * 40
+    upright, rotated = places.quads[0] * 40
     torch.testing.assert_close(upright, torch.tensor([[16, 14], [28, 14], [28, 20], [16, 20]], dtype=double))
     # A quarter turn clockwise: the upper left corner of the texture is at the upper right.
-    torch.testing.assert_close(turned, torch.tensor([[23, 14], [23, 26], [17, 26], [17, 14]], dtype=double))
+    torch.testing.assert_close(rotated, torch.tensor([[23, 14], [23, 26], [17, 26], [17, 14]], dtype=double))
     assert not notes
 
 
@@ -92,8 +92,8 @@ def test_a_mask_on_whole_texels_covers_the_mean_of_its_pixels(tmp_path):
     mask = np.random.default_rng(1).integers(0, 2, (40, 40)).astype(float)
     photo(tmp_path / "mask.png", mask)
     columns = ("path", *CORNERS, "mask")
-    upright, turned = box(4, 6, 28, 30), [28, 6, 28, 30, 4, 30, 4, 6]
-    path = table(tmp_path / "x.csv", *(["a.png", *quad, "mask.png"] for quad in (upright, turned)), columns=columns)
+    upright, rotated = box(4, 6, 28, 30), [28, 6, 28, 30, 4, 30, 4, 6]
+    path = table(tmp_path / "x.csv", *(["a.png", *quad, "mask.png"] for quad in (upright, rotated)), columns=columns)
     _, places, _ = read(path, texture=(8, 8))
     region = torch.tensor(mask[6:30, 4:28])[None, None]
     torch.testing.assert_close(places.cover[0, 0], F.avg_pool2d(region, 3)[0, 0].float(), rtol=0, atol=1e-5)

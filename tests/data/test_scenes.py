@@ -55,35 +55,35 @@ def test_the_gradient_over_scenes_is_the_mean_of_single_gradients(three):
     shelf, places, _ = read(table(folder / "x.csv", *rows))
     images, anchor = shelf.read(range(3)).double(), torch.randn(3, 6, dtype=double)
     joint = gradient(images, places, anchor, bend)
-    alone = []
+    separate = []
     for i, name in enumerate(shelf.names):
-        own = table(folder / "one.csv", *(row for row in rows if row[0] == name))
-        alone.append(gradient(images[i : i + 1], read(own)[1], anchor[i : i + 1], bend))
-    torch.testing.assert_close(joint, sum(alone) / 3, rtol=1e-9, atol=1e-15)
-    assert all(each.abs().max() > 0 for each in alone)
-    turned, other, _ = read(table(folder / "y.csv", *reversed(rows)))
-    order = [shelf.names.index(name) for name in turned.names]
+        original = table(folder / "one.csv", *(row for row in rows if row[0] == name))
+        separate.append(gradient(images[i : i + 1], read(original)[1], anchor[i : i + 1], bend))
+    torch.testing.assert_close(joint, sum(separate) / 3, rtol=1e-9, atol=1e-15)
+    assert all(item.abs().max() > 0 for item in separate)
+    rotated, other, _ = read(table(folder / "y.csv", *reversed(rows)))
+    order = [shelf.names.index(name) for name in rotated.names]
     assert order == [2, 0, 1]
     torch.testing.assert_close(gradient(images[order], other, anchor[order], bend), joint, rtol=1e-9, atol=1e-15)
     texture = torch.rand(1, 3, 8, 8, dtype=double)
-    one, two = (
+    single, two = (
         seen(Patch((8, 8), at).scene(images[rows], texture)) for at, rows in ((places, [0, 1, 2]), (other, order))
     )
-    torch.testing.assert_close(two, one[order], rtol=0, atol=1e-12)
+    torch.testing.assert_close(two, single[order], rtol=0, atol=1e-12)
 
 
 def test_every_place_receives_the_texture_and_its_gradients_add_up(three):
     folder, rows = three
-    both = [row for row in rows if row[0] == "a.png"]
-    shelf, places, _ = read(table(folder / "x.csv", *both))
+    pair = [row for row in rows if row[0] == "a.png"]
+    shelf, places, _ = read(table(folder / "x.csv", *pair))
     image, anchor = shelf.read([0]).double(), torch.randn(1, 3 * SIDE * SIDE, dtype=double)
     texture = torch.rand(1, 3, 8, 8, dtype=double)
     result, expected, parts = seen(Patch((8, 8), places).scene(image, texture)), image.clone(), []
-    for row in both:
-        own = read(table(folder / "one.csv", row))[1]
-        part = seen(Patch((8, 8), own).scene(image, texture))
+    for row in pair:
+        original = read(table(folder / "one.csv", row))[1]
+        part = seen(Patch((8, 8), original).scene(image, texture))
         expected = torch.where((part - image).abs() > 1e-9, part, expected)
-        parts.append(gradient(image, own, anchor))
+        parts.append(gradient(image, original, anchor))
     torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
     torch.testing.assert_close(gradient(image, places, anchor), sum(parts), rtol=1e-9, atol=1e-12)
 
@@ -95,9 +95,9 @@ def test_padding_places_change_nothing(three):
     texture, images = torch.rand(1, 3, 8, 8, dtype=double), shelf.read(range(3)).double()
     result = seen(Patch((8, 8), places).scene(images, texture))
     for i, name in enumerate(shelf.names):
-        own = read(table(folder / "one.csv", *(row for row in rows if row[0] == name)))[1]
-        alone = seen(Patch((8, 8), own).scene(images[i : i + 1], texture))
-        torch.testing.assert_close(result[i : i + 1], alone, rtol=0, atol=1e-12)
+        original = read(table(folder / "one.csv", *(row for row in rows if row[0] == name)))[1]
+        separate = seen(Patch((8, 8), original).scene(images[i : i + 1], texture))
+        torch.testing.assert_close(result[i : i + 1], separate, rtol=0, atol=1e-12)
 
 
 def test_a_subset_of_pictures_keeps_its_places(three):

@@ -12,7 +12,7 @@ from attacks.data.split import FIT, JUDGE, MIN_CLUSTERS, WORDS, assign_split
 @given(clusters=st.lists(st.integers(0, 30).map(str), min_size=1, max_size=90), seed=st.integers(0, 2**31))
 def test_half_of_the_clusters_are_held_out_whole_or_none(clusters, seed):
     words = assign_split(clusters, clusters, seed)
-    sides = {word: {c for c, each in zip(clusters, words, strict=True) if each == word} for word in WORDS}
+    sides = {word: {c for c, item in zip(clusters, words, strict=True) if item == word} for word in WORDS}
     assert not sides[FIT] & sides[JUDGE] and len(words) == len(clusters)
     half = len({*clusters}) // 2
     assert len(sides[JUDGE]) == (half if half >= MIN_CLUSTERS else 0)

@@ -22,8 +22,8 @@ from attacks.study.assembly import check_gallery
 def made(folder, rows=9, width=4, kind="float32", names=None, ending=".txt"):
     array = np.random.default_rng(0).normal(size=(rows, width)).astype(kind)
     np.save(folder / "g.npy", array)
-    listed = [f"n{i}" for i in range(rows)] if names is None else names
-    (folder / f"g{ending}").write_text("".join(f"{name}\n" for name in listed))
+    texts = [f"n{i}" for i in range(rows)] if names is None else names
+    (folder / f"g{ending}").write_text("".join(f"{name}\n" for name in texts))
     return array
 
 
@@ -52,7 +52,7 @@ def nearest(rows, views):
 @pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
 def test_a_scale_changes_no_cosine_or_is_refused(tmp_path, kind):
     array, views = made(tmp_path, 9, 16).astype("float64"), np.random.default_rng(1).normal(size=(5, 16))
-    accepted = set()
+    outcomes = set()
     for exponent in (-1060, -500, -160, -140, -126, -60, -30, -20, -12, 0, 12, 60, 100, 126, 500, 1000):
         with np.errstate(over="ignore", under="ignore"):
             np.save(tmp_path / "g.npy", rows := np.ldexp(array, exponent).astype(kind))
@@ -61,18 +61,18 @@ def test_a_scale_changes_no_cosine_or_is_refused(tmp_path, kind):
         except ValueError as refusal:
             assert "scale the rows to length 1" in str(refusal)
             continue
-        accepted.add(exponent)
-        wanted, known = nearest(rows, views), Rows((torch.randn(2, 16), part))
-        unit = known.unit(torch.from_numpy(views))
+        outcomes.add(exponent)
+        target, reference = nearest(rows, views), Rows((torch.randn(2, 16), part))
+        unit = reference.unit(torch.from_numpy(views))
         order = torch.arange(2, 11)
         single = 1e-6 if kind == "float64" else 1e-12  # rows in memory are in float32
-        for seen, error in (
-            (known.pick(order), 1e-12),
-            (known.unit(part), 1e-12),
-            (known.unit(known[order]), single),
+        for output, error in (
+            (reference.pick(order), 1e-12),
+            (reference.unit(part), 1e-12),
+            (reference.unit(reference[order]), single),
         ):
-            assert np.abs((unit @ seen.T).numpy() - wanted).max() < error
-    assert {0, -12} <= accepted and not accepted & {-1060, -500, -140, 126, 500, 1000}
+            assert np.abs((unit @ output.T).numpy() - target).max() < error
+    assert {0, -12} <= outcomes and not outcomes & {-1060, -500, -140, 126, 500, 1000}
 
 
 def test_identities_are_those_of_the_table(tmp_path):
@@ -100,15 +100,15 @@ def test_a_gallery_with_vectors_embeds_its_pictures_alone(tmp_path):
     assert len(on_shelf(queries.shelf()).content) == 3 and len(gallery.content) == 4
 
 
-@pytest.mark.parametrize(("query", "row", "refused"), [(None, "", 1), (None, "x", 1), ("x", "x", 0), ("x", "y", 0)])
-def test_an_embedding_of_a_query_as_something_else_is_refused(tmp_path, query, row, refused):
+@pytest.mark.parametrize(("query", "row", "count"), [(None, "", 1), (None, "x", 1), ("x", "x", 0), ("x", "y", 0)])
+def test_an_embedding_of_a_query_as_something_else_is_refused(tmp_path, query, row, count):
     array = made(tmp_path, 4, 32, names=["name,identity", "a,", f"b,{row}", "c,z", "d,z"], ending=".csv")
     shelf, encoder = pictures(2).shelf(), lambda images: images.flatten(1)[:, :32]
     array[1] = 3 * encoder(pictures(2).images)[1]
     np.save(tmp_path / "g.npy", array)
     gallery = with_vectors(replace(shelf, labels=(None, query)), read_vectors(tmp_path / "g.npy"))
     words = "is the embedding of the picture 'b'"
-    with pytest.raises(ValueError, match=words) if refused else nullcontext():
+    with pytest.raises(ValueError, match=words) if count else nullcontext():
         embedded(gallery, encoder, torch.device("cpu"), 64)
 
 
@@ -169,9 +169,9 @@ def test_what_is_no_such_file_is_refused_in_one_line(tmp_path, what):
     made(tmp_path)
     spoil, words = BAD[what]
     spoil(tmp_path)
-    with pytest.raises((ValueError, FileNotFoundError), match=re.escape(words)) as raised:
+    with pytest.raises((ValueError, FileNotFoundError), match=re.escape(words)) as plus:
         read_vectors(tmp_path / "g.npy")
-    assert str(raised.value).startswith("`data.gallery`") and "\n" not in str(raised.value)
+    assert str(plus.value).startswith("`data.gallery`") and "\n" not in str(plus.value)
 
 
 def test_an_attack_that_compares_with_all_rows_is_refused(tmp_path):

@@ -35,9 +35,9 @@ def duchi(values, radius):
 def test_without_bounds_the_l1_projection_equals_duchis(radius, scale):
     values = scale * random(5, 200)
     infinite = torch.full_like(values, math.inf)
-    wanted = np.stack([duchi(row, radius) for row in values.numpy()])
-    projected = onto_l1(values, radius, -infinite, infinite)
-    np.testing.assert_allclose(projected, wanted, rtol=0, atol=1e-13 * max(1, scale))
+    target = np.stack([duchi(row, radius) for row in values.numpy()])
+    projection = onto_l1(values, radius, -infinite, infinite)
+    np.testing.assert_allclose(projection, target, rtol=0, atol=1e-13 * max(1, scale))
 
 
 @pytest.mark.parametrize("value", range(8))
@@ -53,8 +53,8 @@ def test_the_l1_projection_in_a_box_equals_that_of_a_general_solver(value):
         method="SLSQP",
         options={"ftol": 1e-14, "maxiter": 500},
     )
-    wanted = result.x[:6] - result.x[6:]
-    np.testing.assert_allclose(onto_l1(values, 0.9, low, high)[0], wanted, rtol=0, atol=2e-6)
+    target = result.x[:6] - result.x[6:]
+    np.testing.assert_allclose(onto_l1(values, 0.9, low, high)[0], target, rtol=0, atol=2e-6)
 
 
 @pytest.mark.parametrize("scale", [1e-4, 0.1, 1.0, 1e6])
@@ -68,8 +68,8 @@ def test_the_l1_projection_in_a_box_solves_the_dual(scale):
         t = (low + high) / 2
         far = (size - t).clamp(min=0).minimum(room).sum(1, keepdim=True) > 30
         low, high = torch.where(far, t, low), torch.where(far, high, t)
-    wanted = values.sign() * (size - high).clamp(min=0).minimum(room)
-    torch.testing.assert_close(result, wanted, rtol=0, atol=1e-13 * max(1, scale))
+    target = values.sign() * (size - high).clamp(min=0).minimum(room)
+    torch.testing.assert_close(result, target, rtol=0, atol=1e-13 * max(1, scale))
     assert (result.abs().sum(1) <= 30 * (1 + 1e-14)).all()
 
 
@@ -79,10 +79,10 @@ def test_the_l0_projection_is_the_best_of_all_subsets(value):
     x[..., 0, 0], x[..., 1, 1] = 0, 1
     pairs = torch.tensor(list(itertools.combinations(range(6), 2)))
     masks = torch.eye(6, dtype=double)[pairs].sum(1).view(-1, 1, 2, 3)
-    least = (values.clamp(-x, 1 - x) * masks - values).square().sum((1, 2, 3)).min()
+    minimum = (values.clamp(-x, 1 - x) * masks - values).square().sum((1, 2, 3)).min()
     point = onto_l0(values, 2, -x, 1 - x)
     assert (point != 0).any(1).sum() <= 2
-    assert float((point - values).square().sum()) == pytest.approx(float(least), rel=1e-12)
+    assert float((point - values).square().sum()) == pytest.approx(float(minimum), rel=1e-12)
 
 
 @pytest.mark.parametrize("length", [0.05, 0.7, 4.0])
@@ -95,8 +95,8 @@ def test_the_l1_step_equals_that_of_a_linear_program(length):
     for g, x, step in zip(grad.flatten(1), (images + delta).flatten(1), result.flatten(1), strict=True):
         cost = np.concatenate([g, -g])  # the move is up minus down
         bounds = [(0, 1 - float(v)) for v in x] + [(0, float(v)) for v in x]
-        wanted = linprog(cost, A_ub=np.ones((1, 40)), b_ub=[length], bounds=bounds).fun
-        assert float((g * step).sum()) == pytest.approx(wanted, rel=1e-9)
+        target = linprog(cost, A_ub=np.ones((1, 40)), b_ub=[length], bounds=bounds).fun
+        assert float((g * step).sum()) == pytest.approx(target, rel=1e-9)
         assert step.abs().sum() <= length * (1 + 1e-12)
         assert (x + step).min() >= -1e-15
         assert (x + step).max() <= 1 + 1e-15
@@ -113,8 +113,8 @@ def best(perturbation, images, weight):
     for g, r in zip(size.flatten(1), room.flatten(1), strict=True):
         if isinstance(perturbation, L1):
             order = g.argsort(descending=True)
-            spent = r[order].cumsum(0) - r[order]
-            gains.append((g[order] * (perturbation.eps - spent).clamp(min=0).minimum(r[order])).sum())
+            cost = r[order].cumsum(0) - r[order]
+            gains.append((g[order] * (perturbation.eps - cost).clamp(min=0).minimum(r[order])).sum())
             continue
         low, high = 0.0, 1e6
         for _ in range(200):
@@ -160,9 +160,9 @@ def kkt(values, radius, room):
     if (np.minimum(size, room) ** 2).sum() <= radius**2:
         return np.sign(values) * np.minimum(size, room)
     order = np.argsort(room / size)
-    clamped = np.concatenate([[0], (room[order] ** 2).cumsum()[:-1]])
+    clamps = np.concatenate([[0], (room[order] ** 2).cumsum()[:-1]])
     free = (size[order] ** 2)[::-1].cumsum()[::-1]
-    scales = np.sqrt(np.maximum(radius**2 - clamped, 0) / free)
+    scales = np.sqrt(np.maximum(radius**2 - clamps, 0) / free)
     bounds = (room / size)[order]
     first = np.nonzero((scales <= bounds) & (scales >= np.concatenate([[0], bounds[:-1]])))[0][0]
     return np.sign(values) * np.minimum(scales[first] * size, room)
@@ -180,10 +180,10 @@ def test_the_l2_projection_in_a_box_solves_the_kkt_conditions(block, radius, sca
     delta[5] *= torch.logspace(-8, 0, 324).view(3, 9, 12)  # breakpoints of all sizes
     room = torch.where(delta > 0, 1 - images, images).double().flatten(1).numpy()
     rows = zip(delta.double().flatten(1).numpy() + 1e-300, room, strict=True)
-    wanted = torch.from_numpy(np.stack([kkt(d, radius, r) for d, r in rows])).view_as(delta)
-    projected = L2(radius).project(delta, images)
-    torch.testing.assert_close(projected.double(), wanted, rtol=0, atol=1e-13 if dtype == double else 1e-6)
-    assert (L2(radius).norm(projected.double()) <= radius * (1 + (1e-13 if dtype == double else 1e-6))).all()
+    target = torch.from_numpy(np.stack([kkt(d, radius, r) for d, r in rows])).view_as(delta)
+    projection = L2(radius).project(delta, images)
+    torch.testing.assert_close(projection.double(), target, rtol=0, atol=1e-13 if dtype == double else 1e-6)
+    assert (L2(radius).norm(projection.double()) <= radius * (1 + (1e-13 if dtype == double else 1e-6))).all()
 
 
 @pytest.mark.parametrize("value", range(4))
@@ -209,8 +209,8 @@ def test_the_farthest_point_of_l2_is_the_best_for_a_linear_gain_and_uses_all_of_
     point = L2(eps).farthest(direction, images)
     gain = (direction * point).sum((1, 2, 3))
     torch.testing.assert_close(gain, best(L2(eps), images, -direction), rtol=1e-9, atol=0)
-    most = torch.where(direction > 0, 1 - images, images).flatten(1).norm(dim=1)  # the box is in the way
-    torch.testing.assert_close(L2(eps).norm(point), most.clamp(max=eps), rtol=1e-12, atol=0)
+    maximum = torch.where(direction > 0, 1 - images, images).flatten(1).norm(dim=1)  # the box is in the way
+    torch.testing.assert_close(L2(eps).norm(point), maximum.clamp(max=eps), rtol=1e-12, atol=0)
 
 
 @pytest.mark.slow
@@ -225,12 +225,12 @@ def test_quantising_leaves_less_than_a_level_of_the_ball_unused(kind, factor):
     assert (set_.norm(levels) <= 255 * set_.eps).all()
     assert ((levels - plain).abs() <= 1).all()
     cut = set_.norm(levels) < set_.norm(plain)
-    raised = levels.clone().flatten(1)
+    plus = levels.clone().flatten(1)
     for row in cut.nonzero()[:, 0]:  # one value that was moved back does not fit any more
-        moved = (levels[row] != plain[row]).flatten().nonzero()[:, 0]
-        at = moved[plain[row].flatten()[moved].abs().argmax()]
-        raised[row, at] = plain[row].flatten()[at]
-        assert set_.norm(raised.view_as(levels))[row] > 255 * set_.eps
+        shift = (levels[row] != plain[row]).flatten().nonzero()[:, 0]
+        at = shift[plain[row].flatten()[shift].abs().argmax()]
+        plus[row, at] = plain[row].flatten()[at]
+        assert set_.norm(plus.view_as(levels))[row] > 255 * set_.eps
 
 
 def test_linf_projects_to_the_nearest_point():
@@ -253,10 +253,10 @@ def test_the_norm_is_taken_for_each_picture(name):
     delta[:, :, ::2] = 0
     delta[:, 1:, 1] = 0  # a pixel counts when one of its channels changes
     order = {"linf": math.inf, "l2": 2, "l1": 1}
-    wanted = torch.full((3,), 14.0, dtype=double)
+    target = torch.full((3,), 14.0, dtype=double)
     if name in order:
-        wanted = torch.linalg.vector_norm(delta, ord=order[name], dim=(1, 2, 3))
-    torch.testing.assert_close(ball(name).norm(delta), wanted, rtol=1e-14, atol=0)
+        target = torch.linalg.vector_norm(delta, ord=order[name], dim=(1, 2, 3))
+    torch.testing.assert_close(ball(name).norm(delta), target, rtol=1e-14, atol=0)
 
 
 def test_linf_noise_has_the_full_budget_where_the_box_allows():
@@ -279,18 +279,18 @@ def test_a_linf_start_is_uniform_in_the_ball():
 def test_noise_has_the_full_budget(name):
     images = torch.full((5, 3, 9, 12), 0.5, dtype=double)
     noise = ball(name).noise(images, seed())
-    wanted = torch.full((5,), float(BALLS[name][1]), dtype=double)
-    torch.testing.assert_close(ball(name).norm(noise), wanted, rtol=1e-12, atol=0)
+    target = torch.full((5,), float(BALLS[name][1]), dtype=double)
+    torch.testing.assert_close(ball(name).norm(noise), target, rtol=1e-12, atol=0)
 
 
 @pytest.mark.parametrize("name", ["l1", "l0"])
 def test_noise_of_a_sparse_set_moves_values_to_the_ends_of_their_range(name):
     images = uniform(5, 3, 9, 12)
     pixel = images + ball(name).noise(images, seed())
-    changed = pixel != images
+    change = pixel != images
     ends = (pixel.abs() < 1e-12) | ((1 - pixel).abs() < 1e-12)
-    assert ((changed & ~ends).flatten(1).sum(1) <= 1).all()  # the rest of an L1 budget
-    assert (changed & ends).flatten(1).sum(1).min() > 1
+    assert ((change & ~ends).flatten(1).sum(1) <= 1).all()  # the rest of an L1 budget
+    assert (change & ends).flatten(1).sum(1).min() > 1
 
 
 def test_an_l0_delta_changes_the_same_pixels_when_quantised():

@@ -104,8 +104,8 @@ def test_project_reduces_the_distance_to_every_feasible_point(name, value, scale
     images, perturbation = pictures(value, dtype=double), make(name)
     delta = random_like(images, value, scale)
     other = perturbation.project(random_like(images, value + 1, 1.0), images)
-    before, after = (x.flatten(1).norm(dim=1) for x in (delta - other, perturbation.project(delta, images) - other))
-    assert (after <= before * (1 + 1e-12)).all()
+    first, second = (x.flatten(1).norm(dim=1) for x in (delta - other, perturbation.project(delta, images) - other))
+    assert (second <= first * (1 + 1e-12)).all()
 
 
 @every_set
@@ -113,10 +113,10 @@ def test_project_reduces_the_distance_to_every_feasible_point(name, value, scale
 @few
 def test_project_without_a_box_is_feasible_and_idempotent(name, value, scale):
     delta, perturbation = random_like(pictures(dtype=double), value, scale), make(name)
-    once = perturbation.project(delta, None)
-    assert (perturbation.norm(once) <= perturbation.eps * (1 + 1e-12)).all()
-    assert once.abs().max() <= max(1, perturbation.eps)
-    torch.testing.assert_close(perturbation.project(once, None), once, rtol=0, atol=2e-15)
+    projection = perturbation.project(delta, None)
+    assert (perturbation.norm(projection) <= perturbation.eps * (1 + 1e-12)).all()
+    assert projection.abs().max() <= max(1, perturbation.eps)
+    torch.testing.assert_close(perturbation.project(projection, None), projection, rtol=0, atol=2e-15)
 
 
 @pytest.mark.parametrize("name", DUAL, ids=" ".join)
@@ -125,8 +125,8 @@ def test_project_without_a_box_is_feasible_and_idempotent(name, value, scale):
 def test_steepest_attains_the_dual_norm_with_norm_one(name, value, scale):
     perturbation = make(name)
     grad = random_like(pictures(dtype=double), value, scale)
-    step, seen = perturbation.steepest(grad), restricted(perturbation, grad)
-    sizes = seen.abs()
+    step, output = perturbation.steepest(grad), restricted(perturbation, grad)
+    sizes = output.abs()
     dual = {
         "linf": sizes.sum((1, 2, 3)),
         "l2": sizes.square().sum((1, 2, 3)).sqrt(),
@@ -153,13 +153,13 @@ def test_a_zero_gradient_gives_a_zero_step(name):
 def test_every_delta_may_have_its_own_step_length(name):
     images, perturbation = pictures(dtype=double), make(name)
     grad, delta = random_like(images, 1, 1.0), perturbation.start(images, seed())
-    together = perturbation.descend(grad, lengths([0.1, 0.2, 0.3, 0.4]), delta, images)
+    batch = perturbation.descend(grad, lengths([0.1, 0.2, 0.3, 0.4]), delta, images)
     for i, length in enumerate([0.1, 0.2, 0.3, 0.4]):
-        alone = perturbation.descend(grad, length, delta, images)
-        torch.testing.assert_close(together[i], alone[i], rtol=1e-12, atol=1e-15)
-        assert (alone[1] * grad[1]).sum() < 0
+        separate = perturbation.descend(grad, length, delta, images)
+        torch.testing.assert_close(batch[i], separate[i], rtol=1e-12, atol=1e-15)
+        assert (separate[1] * grad[1]).sum() < 0
         if name[1] != "l0":  # whose steps pass through pixels that are then dropped
-            assert (perturbation.norm(alone) <= length * (1 + 1e-12)).all()
+            assert (perturbation.norm(separate) <= length * (1 + 1e-12)).all()
 
 
 @every_set
@@ -198,11 +198,11 @@ def test_quantised_pictures_have_integer_levels_within_eps(name, factor, value):
 @every_set
 def test_random_points_repeat_with_the_seed_and_are_not_zero(name):
     images, perturbation = torch.full((4, 3, *SIZE), 0.5), make(name)
-    for method, least in (("start", 0.3), ("noise", 0.8)):
-        first, again, other = (getattr(perturbation, method)(images, seed(value)) for value in (1, 1, 2))
-        assert torch.equal(first, again)
+    for method, minimum in (("start", 0.3), ("noise", 0.8)):
+        first, repeat, other = (getattr(perturbation, method)(images, seed(value)) for value in (1, 1, 2))
+        assert torch.equal(first, repeat)
         assert not torch.equal(first, other)
-        assert (perturbation.norm(first) > least * perturbation.eps).all()
+        assert (perturbation.norm(first) > minimum * perturbation.eps).all()
     assert not make(name, random_start=False).start(images, seed()).any()
 
 
@@ -224,5 +224,5 @@ def test_the_scene_is_the_attacked_picture_with_the_restricted_gradient(name):
     assert torch.equal(layer.pixels, images + delta) and layer.alpha is None
     leaf, weight = torch.zeros_like(images).requires_grad_(), random_like(images, 2, 1.0)
     (grad,) = torch.autograd.grad((perturbation.scene(images, leaf).layers[0].pixels * weight).sum(), leaf)
-    wanted = perturbation.smooth_gradient(weight) if name[0] == "smoothed" else restricted(perturbation, weight)
-    torch.testing.assert_close(grad, wanted, rtol=0, atol=1e-14)
+    target = perturbation.smooth_gradient(weight) if name[0] == "smoothed" else restricted(perturbation, weight)
+    torch.testing.assert_close(grad, target, rtol=0, atol=1e-14)

@@ -58,16 +58,16 @@ def test_steps_and_random_points_lie_in_the_band(inner):
 
 def test_the_best_linf_step_of_a_band_is_nearly_found():
     # The linear program: the largest <grad, v> of v in the band with no value beyond 1.
-    band, gained = LowFrequency(Linf(0.1), 3), []
+    band, gain = LowFrequency(Linf(0.1), 3), []
     basis = torch.kron(dct_matrix(8)[:3], dct_matrix(8)[:3])  # (9,64)
     for value in range(5):
         grad = random(1, 1, 8, 8, value=value)
-        both = np.concatenate([basis.T, -basis.T])
+        pair = np.concatenate([basis.T, -basis.T])
         cost = -(basis @ grad.flatten()).numpy()
-        most = -scipy.optimize.linprog(cost, A_ub=both, b_ub=np.ones(128), bounds=(None, None)).fun
-        gained.append(float((band.steepest(grad) * grad).sum()) / most)
-    assert min(gained) > 0.6
-    assert max(gained) <= 1 + 1e-9
+        maximum = -scipy.optimize.linprog(cost, A_ub=pair, b_ub=np.ones(128), bounds=(None, None)).fun
+        gain.append(float((band.steepest(grad) * grad).sum()) / maximum)
+    assert min(gain) > 0.6
+    assert max(gain) <= 1 + 1e-9
 
 
 def network(dtype=double):
@@ -102,14 +102,14 @@ def test_an_attack_is_feasible_and_in_the_band_up_to_clipping(inner, shared):
 def test_a_masked_band_is_filtered_once_and_then_masked():
     mask = torch.zeros(1, 1, 32, 32)
     mask[..., 8:20, 5:25] = 1
-    chosen = mask[0, 0].bool()
+    selection = mask[0, 0].bool()
     images, delta = torch.full((1, 3, 32, 32), 0.5, dtype=double), torch.zeros(1, 3, 32, 32, dtype=double)
     masked = Masked(LowFrequency(L2(50.0), 4), mask)  # so wide that nothing is clipped
     for i in range(8):
         by = masked.descend(random(1, 3, 32, 32, value=i), 0.02, delta, images)
         delta = masked.move(delta, by, images)
-    basis = torch.kron(dct_matrix(32)[:4], dct_matrix(32)[:4]).view(16, 32, 32)[:, chosen]
-    pattern = delta[0][:, chosen]
+    basis = torch.kron(dct_matrix(32)[:4], dct_matrix(32)[:4]).view(16, 32, 32)[:, selection]
+    pattern = delta[0][:, selection]
     torch.testing.assert_close(pattern @ torch.linalg.pinv(basis) @ basis, pattern, rtol=0, atol=1e-12)
     assert pattern.abs().max() > 1e-3
     torch.testing.assert_close(masked.move(delta, 0 * delta, images), delta, rtol=0, atol=1e-15)
@@ -120,8 +120,8 @@ def test_the_kernel_equals_that_of_the_published_code():
     kernel = scipy.stats.norm.pdf(np.linspace(-3, 3, 15))
     kernel = np.outer(kernel, kernel) / kernel.sum() ** 2
     grad = random(2, 3, 20, 31)
-    wanted = scipy.ndimage.convolve(grad.numpy(), kernel[None, None], mode="constant")
-    np.testing.assert_allclose(Smoothed(Linf(0.1), 7 / 3).smooth_gradient(grad), wanted, rtol=0, atol=1e-14)
+    target = scipy.ndimage.convolve(grad.numpy(), kernel[None, None], mode="constant")
+    np.testing.assert_allclose(Smoothed(Linf(0.1), 7 / 3).smooth_gradient(grad), target, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("sigma", [0.3, 7 / 3, 20.0])
@@ -133,12 +133,12 @@ def test_smoothing_is_self_adjoint(sigma):
 def test_smoothing_changes_the_gradient_and_nothing_else():
     optimiser = PGD(rel_step_size=0.2)
     images, (plain,) = run(Linf(0.1), steps=1, optimiser=optimiser)
-    _, (smoothed,) = run(Smoothed(Linf(0.1), 2.0), steps=1, optimiser=optimiser)
-    assert torch.equal(plain.estimate.mean, smoothed.estimate.mean)
-    wanted = Smoothed(Linf(0.1), 2.0).smooth_gradient(plain.estimate.grad)
-    torch.testing.assert_close(smoothed.estimate.grad, wanted, rtol=0, atol=1e-15)
+    _, (smooth,) = run(Smoothed(Linf(0.1), 2.0), steps=1, optimiser=optimiser)
+    assert torch.equal(plain.estimate.mean, smooth.estimate.mean)
+    target = Smoothed(Linf(0.1), 2.0).smooth_gradient(plain.estimate.grad)
+    torch.testing.assert_close(smooth.estimate.grad, target, rtol=0, atol=1e-15)
     start = Linf(0.1).start(images, seed(stream(0, "start")))
-    assert torch.equal(smoothed.delta, Linf(0.1).move(start, -0.2 * 0.1 * wanted.sign(), images))
+    assert torch.equal(smooth.delta, Linf(0.1).move(start, -0.2 * 0.1 * target.sign(), images))
 
 
 class Untargeted(Objective):
@@ -168,17 +168,17 @@ def test_si_draws_each_of_its_five_scales_once_a_step():
     # SI: x / 2^i for i = 0..4, each in every step where draws are stratified.
     views, images = preset("si"), torch.rand(1, 3, 8, 8, generator=seed(), dtype=double)
     u = Latin()(5, views.dims, seed=1, step=3).to(double)
-    seen = sorted(float((view / images[0]).mean()) for view in views(images, u))
-    assert seen == pytest.approx([1 / 16, 1 / 8, 1 / 4, 1 / 2, 1])
+    output = sorted(float((view / images[0]).mean()) for view in views(images, u))
+    assert output == pytest.approx([1 / 16, 1 / 8, 1 / 4, 1 / 2, 1])
 
 
 def test_input_diversity_shrinks_and_pads_or_changes_nothing():
     views, images = preset("di"), torch.ones(1, 3, 60, 60, dtype=double)
-    seen = views(images, torch.rand(400, views.dims, generator=seed(), dtype=double))
-    share = seen.mean((1, 2, 3))
+    output = views(images, torch.rand(400, views.dims, generator=seed(), dtype=double))
+    share = output.mean((1, 2, 3))
     assert 0.4 < (share == 1).double().mean() < 0.6  # with probability 0.5 untouched
     assert share.min() > 0.9**2 - 0.03
-    corners = seen[:, 0, [0, 0, -1, -1], [0, -1, 0, -1]]
+    corners = output[:, 0, [0, 0, -1, -1], [0, -1, 0, -1]]
     assert (corners.amin(1)[share < 0.95] < 0.05).all()
 
 

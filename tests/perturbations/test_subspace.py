@@ -55,18 +55,18 @@ def test_a_mask_of_ones_changes_no_bit(net, inner):
 def test_the_projection_equals_that_of_the_masked_pixels_alone(inner):
     # All masked pixels as one picture.
     images, delta = pictures(), 3 * random(3, 3, *SIZE, value=1)
-    chosen = mask()[0, 0].bool()
+    selection = mask()[0, 0].bool()
     result = Masked(inner, mask()).project(delta, images)
-    alone = inner.project(delta[:, :, chosen][:, :, None], images[:, :, chosen][:, :, None])
-    torch.testing.assert_close(result[:, :, chosen][:, :, None], alone, rtol=0, atol=1e-14)
+    separate = inner.project(delta[:, :, selection][:, :, None], images[:, :, selection][:, :, None])
+    torch.testing.assert_close(result[:, :, selection][:, :, None], separate, rtol=0, atol=1e-14)
 
 
 def test_each_picture_has_its_own_mask(net):
     masks, inner = mask(3), Linf(0.1)
-    together = Masked(inner, masks)
+    batch = Masked(inner, masks)
     images, delta = pictures(), random(3, 3, *SIZE, value=1)
-    alone = [Masked(inner, masks[[i]]).project(delta[[i]], images[[i]]) for i in range(3)]
-    assert torch.equal(together.project(delta, images), torch.cat(alone))
+    separate = [Masked(inner, masks[[i]]).project(delta[[i]], images[[i]]) for i in range(3)]
+    assert torch.equal(batch.project(delta, images), torch.cat(separate))
 
 
 @every_ball
@@ -76,9 +76,9 @@ def test_a_mask_for_all_and_the_same_mask_for_each_make_one_attack(net, inner, w
         pytest.skip("refused")
     eot = EOT(Compose([Affine(degrees=20)]), views=4, chunk=6)  # a picture is in a pass several times
     masks = mask(), mask().expand(3, -1, -1, -1)
-    one, three = (run(net, wrap(Masked(inner, m)), Wiener(), eot=eot)[-1] for m in masks)
-    assert torch.equal(one.delta, three.delta) and torch.equal(one.estimate.snr, three.estimate.snr)
-    assert torch.equal(one.estimate.grad, three.estimate.grad) and not (three.estimate.grad * (1 - mask())).any()
+    single, three = (run(net, wrap(Masked(inner, m)), Wiener(), eot=eot)[-1] for m in masks)
+    assert torch.equal(single.delta, three.delta) and torch.equal(single.estimate.snr, three.estimate.snr)
+    assert torch.equal(single.estimate.grad, three.estimate.grad) and not (three.estimate.grad * (1 - mask())).any()
 
 
 def test_the_gradient_of_each_picture_is_restricted_to_its_own_mask(net):
@@ -110,16 +110,16 @@ def test_a_universal_delta_may_be_inside_other_wrappers(net, inner, wrap):
         torch.testing.assert_close(universal.inner.restrict(step.delta), step.delta, rtol=0, atol=1e-14)
         assert (universal.norm(step.delta) <= inner.eps * (1 + 1e-12)).all()
     assert steps[-1].estimate.mean.mean() < steps[0].estimate.mean.mean() - 1e-3
-    saved = universal.quantise(steps[-1].delta, pictures())
-    assert (universal.norm(saved) <= inner.eps * (1 + 2e-5)).all()
+    copy = universal.quantise(steps[-1].delta, pictures())
+    assert (universal.norm(copy) <= inner.eps * (1 + 2e-5)).all()
 
 
 def test_grey_projects_to_the_nearest_grey_point_of_the_box():
     images, delta = pictures(), random(3, 3, *SIZE, value=1)
     low = (-images).amax(1, keepdim=True).clamp(min=-0.1)
     high = (1 - images).amin(1, keepdim=True).clamp(max=0.1)
-    wanted = delta.mean(1, keepdim=True).clamp(low, high).expand_as(delta)
-    torch.testing.assert_close(Grey(Linf(0.1)).project(delta, images), wanted, rtol=0, atol=1e-15)
+    target = delta.mean(1, keepdim=True).clamp(low, high).expand_as(delta)
+    torch.testing.assert_close(Grey(Linf(0.1)).project(delta, images), target, rtol=0, atol=1e-15)
 
 
 def test_moves_satisfy_every_restriction():
@@ -127,10 +127,10 @@ def test_moves_satisfy_every_restriction():
     wild = random(3, 3, *SIZE, value=1) / 100
     band = LowFrequency(L2(5.0), 5)
     nested, shared = Grey(band), Universal(Grey(band))
-    wanted = band.restrict(wild.mean(1, keepdim=True).expand_as(wild))
-    assert (wanted - wild).abs().max() > 0.01
-    torch.testing.assert_close(nested.move(wild, 0 * wild, images), wanted, rtol=0, atol=1e-15)
-    torch.testing.assert_close(shared.move(wild[:1], 0 * wild[:1], images), wanted[:1], rtol=0, atol=1e-15)
+    target = band.restrict(wild.mean(1, keepdim=True).expand_as(wild))
+    assert (target - wild).abs().max() > 0.01
+    torch.testing.assert_close(nested.move(wild, 0 * wild, images), target, rtol=0, atol=1e-15)
+    torch.testing.assert_close(shared.move(wild[:1], 0 * wild[:1], images), target[:1], rtol=0, atol=1e-15)
 
 
 @pytest.mark.parametrize(
@@ -169,5 +169,5 @@ def test_a_subset_of_the_pictures_keeps_its_masks_in_any_wrapping():
     rows, delta = torch.tensor([0, 2]), torch.ones(2, 3, 6, 6)
     for wrap in (lambda b: b, Grey, lambda b: LowFrequency(b, 6), lambda b: Masked(b, torch.ones(1, 1, 6, 6))):
         part = wrap(Masked(Linf(0.1), masks)).take(rows)
-        moved = part.project(delta, torch.full((2, 3, 6, 6), 0.5))
-        assert torch.equal(moved != 0, (masks[rows] == 1).expand(2, 3, 6, 6))
+        shift = part.project(delta, torch.full((2, 3, 6, 6), 0.5))
+        assert torch.equal(shift != 0, (masks[rows] == 1).expand(2, 3, 6, 6))

@@ -60,10 +60,10 @@ def test_a_universal_step_does_not_depend_on_the_pictures(name):
 def test_project_is_onto_the_ball_of_the_inner_set_for_any_pictures(name, value, scale):
     images, universal = pictures(value, dtype=double), Universal(ball(name))
     delta = random_like(images[:1], value, scale)
-    once = universal.project(delta, images)
-    assert torch.equal(once, ball(name).project(delta, None))
-    assert (universal.norm(once) <= EPS[name] * (1 + 1e-12)).all()
-    torch.testing.assert_close(universal.project(once, images), once, rtol=1e-15, atol=1e-15)
+    projection = universal.project(delta, images)
+    assert torch.equal(projection, ball(name).project(delta, None))
+    assert (universal.norm(projection) <= EPS[name] * (1 + 1e-12)).all()
+    torch.testing.assert_close(universal.project(projection, images), projection, rtol=1e-15, atol=1e-15)
 
 
 @every_set
@@ -125,9 +125,9 @@ def test_quantised_universal_pictures_have_integer_levels_within_eps(name, facto
 
 def test_images_that_share_a_delta_have_their_own_views():
     eot, images = EOT(Compose([Affine(degrees=30)]), views=2), pictures(dtype=double)
-    step, after = (eot.points(0, index, images, pictures=4) for index in (3, 4))
+    step, second = (eot.points(0, index, images, pictures=4) for index in (3, 4))
     assert step.shape == (4, 2, 5)
-    assert len(torch.cat([step, after]).flatten(0, 1).unique(dim=0)) == 16
+    assert len(torch.cat([step, second]).flatten(0, 1).unique(dim=0)) == 16
     assert torch.equal(eot.points(0, 3, images, pictures=1)[0], eot.points(0, 3, images))
     several = eot.points(0, 0, images, times=2, pictures=3)
     assert several.shape == (3, 4, 5) and len(several.flatten(0, 1).unique(dim=0)) == 12

@@ -6,7 +6,7 @@ from attacks.commands import main
 
 
 @pytest.fixture
-def refused(capsys):
+def error_line(capsys):
     """The error of a command that ends with exit code 1 and one line on stderr."""
 
     def run(command, *arguments):

@@ -18,24 +18,24 @@ from attacks.physical.simulation.shots import Shot
 QUAD = ((0.2, 0.2), (0.8, 0.2), (0.8, 0.8), (0.2, 0.8))
 
 
-def photo(path, **how):
+def photo(path, **options):
     raster = card_picture(chart_card(), np.full((1, 1, 3), 255, np.float32), 100)
-    shot = Shot(**{"degrees": 4, "blur": 0.6, "read": 0.001} | how)
+    shot = Shot(**{"degrees": 4, "blur": 0.6, "read": 0.001} | options)
     grey = np.full((64, 64, 3), 90, np.uint8)
-    made = photograph(
+    result = photograph(
         grey, QUAD, chart_card(), print_raster(raster, 1.0), 100, shot, (800, 900), np.random.default_rng(0)
     )
-    Image.fromarray(made.pixels).save(path)
+    Image.fromarray(result.pixels).save(path)
     return path
 
 
 @pytest.mark.slow
 def test_a_photograph_of_the_chart_gives_the_ink_in_any_light(tmp_path):
     """The truth is the simulator's ink, relative to its paper."""
-    asked = np.random.default_rng(1).integers(0, 256, (1, 400, 3)).astype(np.uint8)
+    colours = np.random.default_rng(1).integers(0, 256, (1, 400, 3)).astype(np.uint8)
     paper = print_raster(np.full((1, 1, 3), 255, np.uint8), 1.0)
-    true = (PAPER * print_raster(asked, 1.0) / paper)[0].astype(np.float64)
-    light = to_light(asked[0] / np.float32(255)).astype(np.float64)
+    true = (PAPER * print_raster(colours, 1.0) / paper)[0].astype(np.float64)
+    light = to_light(colours[0] / np.float32(255)).astype(np.float64)
     for lamp in ({"stops": -0.3}, {"stops": -1.2, "red": 0.3, "blue": -0.3, "gradient": 0.3}):
         out = tmp_path / "printer.json"
         fit = measured_printer([photo(tmp_path / "a.png", **lamp)], out)
@@ -47,12 +47,12 @@ def test_a_photograph_of_the_chart_gives_the_ink_in_any_light(tmp_path):
 def test_the_chart_holds_each_colour_once_and_white_in_every_part():
     card = chart_card()
     grid = card.chart[-(CELLS**2) :]
-    colours = [each.colour for each in grid if each.colour != (255,) * 3]
+    colours = [item.colour for item in grid if item.colour != (255,) * 3]
     assert len(colours) == len(set(colours)) == CELLS**2 - 17
-    for each in grid:
-        inside = each.box.x >= card.patch.x and each.box.x + each.box.width <= card.patch.x + card.patch.width
-        assert inside and each.box.y + each.box.height <= card.patch.y + card.patch.height
-    white = np.array([[each.box.x, each.box.y] for each in grid if each.colour == (255,) * 3])
+    for item in grid:
+        inside = item.box.x >= card.patch.x and item.box.x + item.box.width <= card.patch.x + card.patch.width
+        assert inside and item.box.y + item.box.height <= card.patch.y + card.patch.height
+    white = np.array([[item.box.x, item.box.y] for item in grid if item.colour == (255,) * 3])
     middle = np.array([card.width / 2, card.height / 2])
     assert all(((white > middle) == quarter).all(1).sum() >= 3 for quarter in ([0, 0], [0, 1], [1, 0], [1, 1]))
 
@@ -80,9 +80,9 @@ def test_the_commands_print_and_measure_the_chart(tmp_path, capsys):
         (["score", "--chart", "nothing.png"], "0 of the chart's 4 fiducials"),
     ],
 )
-def test_errors_are_one_line(arguments, about, tmp_path, monkeypatch, refused):
+def test_errors_are_one_line(arguments, about, tmp_path, monkeypatch, error_line):
     monkeypatch.chdir(tmp_path)
     Image.new("RGB", (200, 200)).save("nothing.png")
     raster = card_picture(chart_card(), np.full((1, 1, 3), 255, np.float32), 100)
     Image.fromarray(np.pad(raster, ((20, 20), (20, 20), (0, 0)), constant_values=255)).save("white.png")
-    assert about in refused(*arguments)
+    assert about in error_line(*arguments)

@@ -68,18 +68,18 @@ def test_saturated_swatches_do_not_spoil_the_others():
 
 def test_too_few_swatches_are_refused_and_few_are_fitted_with_degree_one():
     light = terms(SOURCE, 2) @ polynomial(2).T
-    few, *enough = (Swatches(light, EVERYWHERE & (np.arange(32) < count)[:, None]) for count in (7, 8, 15))
+    short, *suite = (Swatches(light, EVERYWHERE & (np.arange(32) < count)[:, None]) for count in (7, 8, 15))
     with pytest.raises(ValueError, match=r"`swatches` must be at least 8 .* found 7"):
-        fit(SOURCE, few)
-    assert [fit(SOURCE, measured).degree for measured in enough] == [1, 1]
+        fit(SOURCE, short)
+    assert [fit(SOURCE, value).degree for value in suite] == [1, 1]
 
 
 def test_held_out_swatches_are_not_fitted():
     """Noise alone: a fit of degree 2 is better on the fitted swatches, and worse on the held-out ones."""
     light = np.clip(SOURCE * 0.7 + 0.05 + 0.05 * np.random.default_rng(1).standard_normal(SOURCE.shape), 0, 1)
-    measured = Swatches(light, EVERYWHERE)
-    seen = difference(terms(SOURCE, 2) @ least_squares_map(SOURCE, measured, 2).T, light).mean()
-    assert fit(SOURCE, measured).held_out_error > 1.1 * seen
+    value = Swatches(light, EVERYWHERE)
+    output = difference(terms(SOURCE, 2) @ least_squares_map(SOURCE, value, 2).T, light).mean()
+    assert fit(SOURCE, value).held_out_error > 1.1 * output
 
 
 def test_the_middle_of_every_swatch_is_measured():
@@ -115,8 +115,8 @@ def test_the_exposure_measured_on_the_scene_is_removed_from_the_colours():
     light = 0.4 * terms(SOURCE, 2) @ polynomial(2).T
     gains = np.array([0.5, 0.45, 0.55])[None] * np.array([1, 1.3, 0.8, 0.9])[:, None]
     shots = [Swatches(light * gain, EVERYWHERE) for gain in gains]
-    for known in (list(gains), [*gains[:2], None, gains[3]]):
-        common, result = pool(shots, known)
+    for reference in (list(gains), [*gains[:2], None, gains[3]]):
+        common, result = pool(shots, reference)
         assert np.allclose(result, gains, rtol=1e-6) and np.allclose(common.light, light)
 
 

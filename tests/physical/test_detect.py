@@ -11,11 +11,11 @@ CARD = numbered(28)
 LIGHT = drawn(CARD)
 
 
-def shot(**how):
+def shot(**options):
     """A photograph (480,640,3), and where each tag's corners are in it."""
-    photo = {key: how.pop(key) for key in ("blur", "noise", "light_at") if key in how}
-    pose = posed(CARD, **{"width": 220, "size": (480, 640), **how})
-    pixels = photographed(how.pop("light", LIGHT), pose, how.get("size", (480, 640)), points=2, **photo)
+    photo = {key: options.pop(key) for key in ("blur", "noise", "light_at") if key in options}
+    pose = posed(CARD, **{"width": 220, "size": (480, 640), **options})
+    pixels = photographed(options.pop("light", LIGHT), pose, options.get("size", (480, 640)), points=2, **photo)
     return pixels, {tag.number: through(pose, tag.box.corners) for tag in CARD.tags}
 
 
@@ -27,40 +27,40 @@ def worst(detected, true):
 @pytest.mark.parametrize("degrees", [0, 65, 180, 250])
 def test_all_corners_are_detected_in_order_at_any_rotation(degrees):
     pixels, true = shot(degrees=degrees, jitter=0.15, seed=degrees)
-    seen = detect(pixels, CARD)
-    assert list(seen.own) == [28, 29, 30, 31] and not seen.others and not seen.twice
-    assert worst(seen.own, true) < 0.4
+    output = detect(pixels, CARD)
+    assert list(output.own) == [28, 29, 30, 31] and not output.others and not output.twice
+    assert worst(output.own, true) < 0.4
 
 
 def test_blur_does_not_move_the_edges():
     """In encoded values light spreads into the dark: a tag would seem smaller by more than half a pixel."""
     for blur in (0.5, 1.5):
         pixels, true = shot(blur=blur, degrees=10)
-        seen = detect(pixels, CARD).own
-        assert len(seen) == 4
-        sizes = [cv2.contourArea(np.float32(q[number])) ** 0.5 for q in (seen, true) for number in sorted(true)]
+        output = detect(pixels, CARD).own
+        assert len(output) == 4
+        sizes = [cv2.contourArea(np.float32(q[number])) ** 0.5 for q in (output, true) for number in sorted(true)]
         assert np.abs(np.subtract(sizes[:4], sizes[4:])).max() < 0.3
 
 
 @pytest.mark.parametrize("light_at", [0.05, 0.2])
 def test_tags_are_detected_in_a_dark_photograph(light_at):
     pixels, true = shot(light_at=light_at, noise=0.005)
-    seen = detect(pixels, CARD).own
-    assert len(seen) == 4 and worst(seen, true) < 1
+    output = detect(pixels, CARD).own
+    assert len(output) == 4 and worst(output, true) < 1
 
 
 @pytest.mark.slow
 def test_tags_of_another_card_are_listed_apart():
     other = numbered(32)
     pixels = photographed(drawn(other), posed(other, width=260, size=(480, 640)), (480, 640), points=2)
-    seen = detect(pixels, CARD)
-    assert seen.own == {} and seen.others == (32, 33, 34, 35)
+    output = detect(pixels, CARD)
+    assert output.own == {} and output.others == (32, 33, 34, 35)
 
 
 def test_tags_that_appear_twice_are_not_used():
     pixels, _ = shot(width=180)
-    seen = detect(np.concatenate([pixels, pixels], axis=1), CARD)
-    assert seen.own == {} and seen.twice == (28, 29, 30, 31)
+    output = detect(np.concatenate([pixels, pixels], axis=1), CARD)
+    assert output.own == {} and output.twice == (28, 29, 30, 31)
 
 
 @pytest.mark.slow
@@ -94,6 +94,6 @@ def test_tags_are_detected_in_twelve_megapixels(width):
     part = photographed(LIGHT, pose, side, points=1, blur=1.0, noise=0.0)
     pixels, corner = np.full((3000, 4000, 3), 120, np.uint8), np.array([1100, 2300])
     pixels[corner[0] : corner[0] + side[0], corner[1] : corner[1] + side[1]] = part
-    seen = detect(pixels, CARD).own
-    assert len(seen) == 4
-    assert worst(seen, {tag.number: through(pose, tag.box.corners) + corner[::-1] for tag in CARD.tags}) < 0.6
+    output = detect(pixels, CARD).own
+    assert len(output) == 4
+    assert worst(output, {tag.number: through(pose, tag.box.corners) + corner[::-1] for tag in CARD.tags}) < 0.6

@@ -18,8 +18,8 @@ BAR = 0.01  # mm
 
 def printed(*arguments):
     """A print, and the content of its sheet.json."""
-    made = write(*arguments)
-    return made, json.loads((made.folder / "sheet.json").read_text())
+    result = write(*arguments)
+    return result, json.loads((result.folder / "sheet.json").read_text())
 
 
 @pytest.mark.slow
@@ -34,20 +34,20 @@ def printed(*arguments):
     ],
 )
 def test_patch_tags_and_ruler_have_their_positions_on_each_page(tmp_path, paper, width, shape, page):
-    made, record = printed(fake_run(tmp_path, framed(shape)), width, paper, 150)
-    pages = list(rasterised(made.folder / "sheet.pdf"))
+    result, record = printed(fake_run(tmp_path, framed(shape)), width, paper, 150)
+    pages = list(rasterised(result.folder / "sheet.pdf"))
     assert record["card"]["patch"]["width"] == width
     assert record["card"]["patch"]["height"] == pytest.approx(width * shape[0] / shape[1])
-    boxes, measured = [record["card"]["patch"], *(tag["box"] for tag in record["card"]["tags"])], 0
+    boxes, value = [record["card"]["patch"], *(tag["box"] for tag in record["card"]["tags"])], 0
     for sheet, (size, picture) in zip(record["pages"], pages, strict=False):
         assert np.array(size) * MM / 72 == pytest.approx(page, abs=1e-4)
         assert sheet["left"] * 2 + sheet["width"] == pytest.approx(page[0], abs=0.3), "centred"
         inside = [box for box in boxes if _within(box, sheet, "x", "width") and _within(box, sheet, "y", "height")]
         off = [edges(picture, moved(box, sheet), 600) for box in inside]
         assert np.abs(off).max() < BAR
-        measured += len(off)
+        value += len(off)
         assert _ruler(picture, page) == pytest.approx(np.arange(0, RULER + 1, 10), abs=BAR)
-    assert measured >= 4
+    assert value >= 4
     if len(pages) == 1:
         assert {*detected(picture[::4, ::4])} == {tag["number"] for tag in record["card"]["tags"]}
 
@@ -70,17 +70,17 @@ def _ruler(picture, page):
 
 def test_the_pixels_in_the_pdf_are_unchanged(tmp_path):
     texture = framed((24, 36))
-    made = write(fake_run(tmp_path, texture), 60, "a4", 300)
-    wanted = patch_picture(texture.astype(np.float32), pixels(made.plan.card, (24, 36), 300))
-    assert wanted.shape == (472, 709, 3)
-    assert _images(made.folder / "sheet.pdf") == [(["FlateDecode"], wanted.tobytes())]
-    assert b"/Interpolate" not in (made.folder / "sheet.pdf").read_bytes()
+    result = write(fake_run(tmp_path, texture), 60, "a4", 300)
+    target = patch_picture(texture.astype(np.float32), pixels(result.plan.card, (24, 36), 300))
+    assert target.shape == (472, 709, 3)
+    assert _images(result.folder / "sheet.pdf") == [(["FlateDecode"], target.tobytes())]
+    assert b"/Interpolate" not in (result.folder / "sheet.pdf").read_bytes()
 
 
 def test_a_texture_finer_than_the_print_keeps_every_texel(tmp_path):
     texture = framed((300, 400))
-    made = write(fake_run(tmp_path, texture), 30, "a4", 150)
-    assert _images(made.folder / "sheet.pdf") == [(["FlateDecode"], texture.tobytes())]
+    result = write(fake_run(tmp_path, texture), 30, "a4", 150)
+    assert _images(result.folder / "sheet.pdf") == [(["FlateDecode"], texture.tobytes())]
 
 
 def _images(path):
@@ -96,13 +96,13 @@ def _images(path):
 )
 def test_every_page_of_the_pdf_is_its_picture(tmp_path, paper, width, shape, count):
     """The PNG files and the PDF draw one description; PDFium is the oracle."""
-    made, record = printed(fake_run(tmp_path, framed(shape)), width, paper, 150)
-    pages = list(rasterised(made.folder / "sheet.pdf", 150))
+    result, record = printed(fake_run(tmp_path, framed(shape)), width, paper, 150)
+    pages = list(rasterised(result.folder / "sheet.pdf", 150))
     names = ["sheet"] if count == 1 else [*(f"sheet-{i}" for i in range(1, count)), "assembly"]
-    rims = _rims(record, np.asarray(Image.open(made.folder / "card.png")).shape[:2], 150 / MM)
+    rims = _rims(record, np.asarray(Image.open(result.folder / "card.png")).shape[:2], 150 / MM)
     assert len(pages) == count
     for i, (name, (_, page)) in enumerate(zip(names, pages, strict=True)):
-        picture = np.asarray(Image.open(made.folder / f"{name}.png")).astype(int)
+        picture = np.asarray(Image.open(result.folder / f"{name}.png")).astype(int)
         off = np.abs(page[: picture.shape[0], : picture.shape[1]] - picture).max(2)
         assert off.mean() < 2.0, name
         if name == "assembly":
@@ -135,19 +135,19 @@ def _rims(record, size, dense):
 
 @pytest.mark.slow
 def test_the_pdf_has_page_boxes_and_equal_runs_give_equal_files(tmp_path):
-    made = write(fake_run(tmp_path), 50)
-    first = (made.folder / "sheet.pdf").read_bytes()
-    with pypdfium2.PdfDocument(made.folder / "sheet.pdf") as document:
+    result = write(fake_run(tmp_path), 50)
+    first = (result.folder / "sheet.pdf").read_bytes()
+    with pypdfium2.PdfDocument(result.folder / "sheet.pdf") as document:
         trim, bleed = document[0].get_trimbox(), document[0].get_bleedbox()
         info = document.get_metadata_dict()
         text = document[0].get_textpage().get_text_range()
     assert np.array(trim[2:]) - trim[:2] == pytest.approx(
-        [made.plan.card.width * 72 / MM, made.plan.card.height * 72 / MM]
+        [result.plan.card.width * 72 / MM, result.plan.card.height * 72 / MM]
     )
     assert np.abs(np.array(bleed) - trim) * MM / 72 == pytest.approx([BLEED] * 4, abs=1e-3)
-    assert made.plan.card.words in info["Title"] and made.plan.card.words.split()[0] in text
-    for wanted in ("print at 100 %, no scaling; this line must measure 100 mm", "authorised testing", "sRGB colours"):
-        assert wanted in text
+    assert result.plan.card.words in info["Title"] and result.plan.card.words.split()[0] in text
+    for target in ("print at 100 %, no scaling; this line must measure 100 mm", "authorised testing", "sRGB colours"):
+        assert target in text
     assert b"/PrintScaling /None" in first and b"DCTDecode" not in first and b"/FontFile2" in first
     write(tmp_path, 50)
-    assert (made.folder / "sheet.pdf").read_bytes() == first
+    assert (result.folder / "sheet.pdf").read_bytes() == first

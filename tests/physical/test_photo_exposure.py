@@ -38,9 +38,9 @@ def shots():
     """Photographs of the printed card in its scene, all of them a stop too dark; and the values drawn."""
     ink = print_raster(card_picture(CARD, TEXTURE, DPI), 0.5)
     ranges = Ranges(stops=(STOPS - 0.2, STOPS + 0.2), contrast=(0.95, 1.05), red=(0.1, 0.3))
-    drawn = [draw(ranges, np.random.default_rng(seed)) for seed in range(5)]
+    shots = [draw(ranges, np.random.default_rng(seed)) for seed in range(5)]
     size, rng = (420, 560), np.random.default_rng(9)
-    return [(photograph(picture(0), QUAD, CARD, ink, DPI, shot, size, rng).pixels, shot) for shot in drawn]
+    return [(photograph(picture(0), QUAD, CARD, ink, DPI, shot, size, rng).pixels, shot) for shot in shots]
 
 
 def measured(shots, of=0):
@@ -72,26 +72,26 @@ def test_colour_map_and_exposure_are_separated(shots, own):
 
 @pytest.mark.slow
 def test_another_scene_does_not_measure_the_exposure(shots, own):
-    elsewhere = fit_colours(measured(shots[:3], of=1), CARD)
-    assert elsewhere.compared == 0 and len(elsewhere.notes) == 1 and off(elsewhere.fit) > 6
-    assert np.median(list(elsewhere.stops.values())) == pytest.approx(0, abs=1e-9)
-    for known, enough in ((2, False), (3, True)):
-        some = [dataclasses.replace(each, gain=each.gain if i < known else None) for i, each in enumerate(own)]
-        colours = fit_colours(some, CARD)
-        assert bool(colours.compared) == enough and (off(colours.fit) < 3) == enough
+    other_scene = fit_colours(measured(shots[:3], of=1), CARD)
+    assert other_scene.compared == 0 and len(other_scene.notes) == 1 and off(other_scene.fit) > 6
+    assert np.median(list(other_scene.stops.values())) == pytest.approx(0, abs=1e-9)
+    for reference, suite in ((2, False), (3, True)):
+        part = [dataclasses.replace(item, gain=item.gain if i < reference else None) for i, item in enumerate(own)]
+        colours = fit_colours(part, CARD)
+        assert bool(colours.compared) == suite and (off(colours.fit) < 3) == suite
 
 
 def laid(gain, inside=200, seed=0):
     """The picture of the run as a photograph, unmoved, in another light, with a card of one level."""
-    known = picture(seed)
-    light = (((known / 255 + 0.055) / 1.055) ** 2.4) * gain
+    reference = picture(seed)
+    light = (((reference / 255 + 0.055) / 1.055) ** 2.4) * gain
     photo = np.rint(encoded(np.clip(light, 0, 1)) * 255).astype(np.uint8)
     scene = np.array([[1, 0, -0.5], [0, 1, -0.5], [0, 0, 1]])
     homography = scene @ from_corners(CARD.patch.corners, np.array(QUAD) * SIDE)
     corners = np.array([[0, 0, 1], [CARD.width, CARD.height, 1]]) @ homography.T
     (left, top), (right, low) = np.rint(corners[:, :2] / corners[:, 2:]).astype(int)
     photo[max(top, 0) : low + 1, max(left, 0) : right + 1] = inside
-    return photo, known, scene, CARD, homography
+    return photo, reference, scene, CARD, homography
 
 
 @pytest.mark.parametrize("gain", [(0.4, 0.5, 0.45), (1, 1, 1), (3.0, 2.0, 2.5)])
@@ -101,12 +101,18 @@ def test_gains_measure_the_light_for_any_content_of_the_card(gain, inside):
 
 
 def test_gains_are_none_without_comparable_pixels():
-    photo, known, scene, own, homography = laid(1.0)
-    flat = np.full_like(known, 120)
-    for other in (picture(1), known[:, ::-1].copy(), flat, np.zeros_like(known), np.full_like(known, 255)):
-        assert gains(scene_cells(photo, other, scene, own, homography)) is None
-    assert gains(scene_cells(flat, flat, scene, own, homography)) is None
+    photo, reference, scene, original, homography = laid(1.0)
+    flat = np.full_like(reference, 120)
+    for other in (
+        picture(1),
+        reference[:, ::-1].copy(),
+        flat,
+        np.zeros_like(reference),
+        np.full_like(reference, 255),
+    ):
+        assert gains(scene_cells(photo, other, scene, original, homography)) is None
+    assert gains(scene_cells(flat, flat, scene, original, homography)) is None
     near = np.diag([6.0, 6, 1]) @ scene  # only the card is left in the photograph
     near[:2, 2] -= 6 * SIDE * np.array([0.38, 0.33])
-    moved = near @ np.linalg.inv(scene) @ homography
-    assert gains(scene_cells(photo, known, near, own, moved)) is None
+    shift = near @ np.linalg.inv(scene) @ homography
+    assert gains(scene_cells(photo, reference, near, original, shift)) is None

@@ -37,23 +37,23 @@ def test_a_pose_maps_the_view_back_to_the_scene():
     flat = np.array([[-1.3, -0.9], [1.2, -1.1], [1.4, 1.0], [-1.2, 0.8]])
     corners = [flat + rng.uniform(-0.15, 0.15, (4, 2)) for _ in range(5)]
     camera = Compose([OnLayers(), Perspective(0.2), Affine(degrees=20)])
-    views = with_poses(camera, [seen(each) for each in corners], SIZE)
+    views = with_poses(camera, [seen(item) for item in corners], SIZE)
     assert len(views.stages) == 2
     matrices = views.stages[1].matrix((torch.arange(5, dtype=torch.float64)[:, None] + 0.5) / 5)
     square = np.array([[-4 / 3, -1], [4 / 3, -1], [4 / 3, 1], [-4 / 3, 1]])
-    for matrix, each in zip(matrices.numpy(), corners, strict=True):
-        np.testing.assert_allclose(project(matrix, each), square, atol=1e-6)
+    for matrix, item in zip(matrices.numpy(), corners, strict=True):
+        np.testing.assert_allclose(project(matrix, item), square, atol=1e-6)
 
 
 def test_only_the_colours_of_the_printer_are_replaced():
     table = nodes(2).T.reshape(3, 2, 2, 2).float()
     camera = Affine(degrees=5)
-    for own in ([ColourMap(table, "other")], [Inks()], []):
-        changed = reprinted(Compose([OnLayers([*own, Perspective(0.1)]), camera]), table)
-        sheet, after = changed.stages
-        assert [type(stage) for stage in sheet.stages] == [ColourMap, Perspective] and after is camera
-    sheet, after = reprinted(Compose([camera]), table).stages
-    assert [stage.name for stage in sheet.stages] == ["measured"] and after is camera
+    for original in ([ColourMap(table, "other")], [Inks()], []):
+        change = reprinted(Compose([OnLayers([*original, Perspective(0.1)]), camera]), table)
+        sheet, second = change.stages
+        assert [type(stage) for stage in sheet.stages] == [ColourMap, Perspective] and second is camera
+    sheet, second = reprinted(Compose([camera]), table).stages
+    assert [stage.name for stage in sheet.stages] == ["measured"] and second is camera
 
 
 @pytest.mark.slow
@@ -62,7 +62,7 @@ def test_an_ideal_printer_predicts_what_the_run_has_measured():
     run = compose("patch", words)
     parts = build(run)
     parts = replace(parts, queries=replace(parts.queries, clusters=("one", "one", "other")))
-    shown = parts.perturbation.evaluated(parts.queries.images, torch.rand(1, 3, 16, 16))
+    view = parts.perturbation.evaluated(parts.queries.images, torch.rand(1, 3, 16, 16))
     quads = ((run.perturbation.quad,),) * 3
     placement = PlacementRecord(("a", "b", "c"), (64, 64), (16, 16), quads, None, True)
     origin, judge = Rerun(Path(), run, parts, {}, placement), make_judge(parts)
@@ -74,14 +74,16 @@ def test_an_ideal_printer_predicts_what_the_run_has_measured():
         return [SimpleNamespace(scene=scene, photo=SimpleNamespace(row=row)) for row in rows]
 
     rows, held_out = torch.arange(3), bank(parts.transforms, 16, seed=run.seed, purpose="evaluate")
-    own = score_views(judge, shown, rows, held_out._replace(u=held_out.u.float())).cosine.view(3, 16).mean(1)
+    original = score_views(judge, view, rows, held_out._replace(u=held_out.u.float())).cosine.view(3, 16).mean(1)
     # A pose that changes nothing: the views differ in light and file alone.
-    still = Compose([stage for stage in parts.transforms.stages if not isinstance(stage, Affine | Perspective)])
-    u = bank(still, 64, seed=5, purpose="test").u.float()
-    flat = score_views(judge, shown, rows, held_out._replace(transforms=still, u=u)).cosine.view(3, 64).mean(1)
+    fixed = Compose([stage for stage in parts.transforms.stages if not isinstance(stage, Affine | Perspective)])
+    u = bank(fixed, 64, seed=5, purpose="test").u.float()
+    flat = score_views(judge, view, rows, held_out._replace(transforms=fixed, u=u)).cosine.view(3, 64).mean(1)
     for pictures, weights in (((1,), (0, 1, 0)), ((0, 1, 2, 2), (0.25, 0.25, 0.5)), ((0, 1), (0.5, 0.5, 0))):
-        made = predict(origin, judge, shown, photographs(*pictures), SAME)
-        assert made.printer["cosine"].mean == pytest.approx(float(own @ torch.tensor(weights).float()), abs=1e-3)
-        assert made.poses["cosine"].mean == pytest.approx(float(flat @ torch.tensor(weights).float()), abs=0.03)
+        result = predict(origin, judge, view, photographs(*pictures), SAME)
+        assert result.printer["cosine"].mean == pytest.approx(
+            float(original @ torch.tensor(weights).float()), abs=1e-3
+        )
+        assert result.poses["cosine"].mean == pytest.approx(float(flat @ torch.tensor(weights).float()), abs=0.03)
     # Of the second picture no pose is known, so there is no figure of the same pictures.
-    assert predict(origin, judge, shown, photographs(0) + photographs(1, scene=None), SAME).poses is None
+    assert predict(origin, judge, view, photographs(0) + photographs(1, scene=None), SAME).poses is None

@@ -29,7 +29,7 @@ THERE = Place(None, 0.9, False, 0.0, 1.1, FOUND)
 def chart(strength, gains=(1.0, 1.0, 1.0), slope=(0.0, 0.0), contrast=1.0):
     """The chart printed with some ink (0: a screen), in light that falls off over the card, through a tone curve."""
     colours = np.array([[swatch.colour for swatch in CARD.chart]], np.uint8)
-    middles = np.array([[each.box.x, each.box.y] for each in CARD.chart]) / [CARD.width, CARD.height] - 0.5
+    middles = np.array([[item.box.x, item.box.y] for item in CARD.chart]) / [CARD.width, CARD.height] - 0.5
     light = print_raster(colours, strength)[0] * np.array(gains) * 2.0 ** (middles @ np.array(slope))[:, None]
     return Swatches(light**contrast, light < 0.99)
 
@@ -56,66 +56,68 @@ def test_a_screen_is_pure_in_any_light_and_ink_is_not(slope, contrast):
 
 @pytest.mark.parametrize("ink", [0.3, 1.0])
 def test_a_print_of_its_own_texture_resembles_it_and_any_other_does_not(ink):
-    own, other = RANDOM(0).integers(0, 256, (2, GRID, GRID, 3)).astype(np.float32)
-    everywhere = np.ones((GRID, GRID), bool)
+    original, other = RANDOM(0).integers(0, 256, (2, GRID, GRID, 3)).astype(np.float32)
+    full = np.ones((GRID, GRID), bool)
 
-    def seen(texture):
+    def output(texture):
         patch = print_raster(texture.astype(np.uint8), ink) * 0.6
         patch = (np.where(patch > 0.0031308, 1.055 * patch ** (1 / 2.4) - 0.055, 12.92 * patch) * 255).round()
         swatches = Swatches(chart(ink).light * 0.6, np.ones((32, 3), bool))
-        looks = {arm: expected_look(texture, swatches, CARD) for arm, texture in (("eot", own), ("noise", other))}
-        return resemblance(patch.astype(np.uint8), everywhere, looks, "eot", True)
+        looks = {
+            arm: expected_look(texture, swatches, CARD) for arm, texture in (("eot", original), ("noise", other))
+        }
+        return resemblance(patch.astype(np.uint8), full, looks, "eot", True)
 
-    assert seen(own).correlation > 0.95 and seen(own).better == "" and seen(own).hidden_share == 0
-    assert seen(other).better == "the patch of the arm noise"
-    assert seen(np.rot90(own)).better == "its patch turned by 270 degrees"
-    assert seen(own[:, ::-1]).better == "its patch mirrored"
-    covered = own.copy()
-    covered[: GRID // 2, : GRID // 2] = 128
-    assert seen(covered).hidden_share == pytest.approx(0.25, abs=0.05)
-    blank = seen(np.full_like(own, 200))
+    assert (
+        output(original).correlation > 0.95 and output(original).better == "" and output(original).hidden_share == 0
+    )
+    assert output(other).better == "the patch of the arm noise"
+    assert output(np.rot90(original)).better == "its patch turned by 270 degrees"
+    assert output(original[:, ::-1]).better == "its patch mirrored"
+    cover = original.copy()
+    cover[: GRID // 2, : GRID // 2] = 128
+    assert output(cover).hidden_share == pytest.approx(0.25, abs=0.05)
+    blank = output(np.full_like(original, 200))
     assert abs(blank.correlation) < 0.1 and blank.better == ""
     stranger = RANDOM(1).integers(0, 256, (GRID, GRID, 3)).astype(np.float32)
-    assert seen(stranger).correlation < 0.3 and seen(stranger).better == ""
+    assert output(stranger).correlation < 0.3 and output(stranger).better == ""
 
 
 @pytest.mark.parametrize("area", [0.03, 0.07, 0.12, 0.3])
 def test_the_hidden_share_is_that_of_the_area_and_its_edge_wherever_it_lies(area):
     random = RANDOM(5)
-    own = cv2.GaussianBlur(random.uniform(0, 255, (4 * GRID, 4 * GRID, 3)).astype(np.float32), (0, 0), 6)
-    own = np.clip(4 * (own - 127) + 127, 0, 255)
-    look, everywhere = expected_look(own, None, None), np.ones((GRID, GRID), bool)
+    original = cv2.GaussianBlur(random.uniform(0, 255, (4 * GRID, 4 * GRID, 3)).astype(np.float32), (0, 0), 6)
+    original = np.clip(4 * (original - 127) + 127, 0, 255)
+    look, full = expected_look(original, None, None), np.ones((GRID, GRID), bool)
     radius, (rows, columns) = math.sqrt(area / math.pi), (np.mgrid[: 4 * GRID, : 4 * GRID] + 0.5) / (4 * GRID)
     for _ in range(12):
         x, y = random.uniform(radius, 1 - radius, 2)
-        covered = own.copy()
-        covered[np.hypot(columns - x, rows - y) < radius] = 255
-        hidden = resemblance(covered.astype(np.uint8), everywhere, {"eot": look}, "eot", True).hidden_share
-        assert 1.15 * area < hidden < 1.35 * area + 0.01
+        cover = original.copy()
+        cover[np.hypot(columns - x, rows - y) < radius] = 255
+        share = resemblance(cover.astype(np.uint8), full, {"eot": look}, "eot", True).hidden_share
+        assert 1.15 * area < share < 1.35 * area + 0.01
 
 
 def test_glare_on_less_than_a_tenth_does_not_outweigh_the_rest_of_a_pale_print():
     random = RANDOM(6)
-    own, other = random.uniform(80, 150, (2, GRID, GRID, 3)).astype(np.float32)
-    everywhere, looks = np.ones((GRID, GRID), bool), {"eot": expected_look(own, None, None)}
-    for texture, least, most in ((own, 0.95, 1.0), (other, -0.3, 0.3)):
-        shown = texture.copy()
-        shown[4:12, 6:14] = 255  # 6 %, and its edge
-        seen = resemblance(shown.astype(np.uint8), everywhere, looks, "eot", True)
-        whole = correlation(*(each.reshape(-1, 3) for each in (expected_look(shown, None, None), looks["eot"])))
-        assert least <= seen.correlation <= most and whole < 0.5
+    original, other = random.uniform(80, 150, (2, GRID, GRID, 3)).astype(np.float32)
+    full, looks = np.ones((GRID, GRID), bool), {"eot": expected_look(original, None, None)}
+    for texture, minimum, maximum in ((original, 0.95, 1.0), (other, -0.3, 0.3)):
+        view = texture.copy()
+        view[4:12, 6:14] = 255  # 6 %, and its edge
+        output = resemblance(view.astype(np.uint8), full, looks, "eot", True)
+        whole = correlation(*(item.reshape(-1, 3) for item in (expected_look(view, None, None), looks["eot"])))
+        assert minimum <= output.correlation <= maximum and whole < 0.5
 
 
 def test_a_place_that_is_only_noisy_is_not_hidden_and_one_that_is_flat_is():
     random = RANDOM(7)
-    own = random.uniform(100, 200, (GRID, GRID, 3)).astype(np.float32)
-    noisy, flat = own.copy(), own.copy()
+    original = random.uniform(100, 200, (GRID, GRID, 3)).astype(np.float32)
+    noisy, flat = original.copy(), original.copy()
     noisy[:16] += random.normal(0, 30, (16, GRID, 3))
-    flat[:16] = own[:16].mean((0, 1))
-    looks, everywhere = {"eot": expected_look(own, None, None)}, np.ones((GRID, GRID), bool)
-    shares = [
-        resemblance(each.astype(np.uint8), everywhere, looks, "eot", True).hidden_share for each in (noisy, flat)
-    ]
+    flat[:16] = original[:16].mean((0, 1))
+    looks, full = {"eot": expected_look(original, None, None)}, np.ones((GRID, GRID), bool)
+    shares = [resemblance(item.astype(np.uint8), full, looks, "eot", True).hidden_share for item in (noisy, flat)]
     assert shares[0] < 0.02 and shares[1] == pytest.approx(0.5, abs=0.06)
 
 
@@ -151,27 +153,27 @@ def laid(change, photo=SCENE_PICTURE, picture=SCENE_PICTURE):
 )
 def test_how_a_card_lies_is_measured_by_the_features_of_its_scene(degrees, long, short):
     c, s = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
-    matrix, moved = np.array([[c, -s], [s, c]]) @ np.diag([long, short]), (0.03, -0.04)
-    seen = laid(about_the_patch(matrix, moved))
-    found = seen.match
-    assert abs((found.turned - degrees + 180) % 360 - 180) < 0.5
-    assert found.stretched == pytest.approx(max(long / short, short / long), rel=0.01)
-    assert found.larger == pytest.approx(math.sqrt(long * short), rel=0.01)
-    assert found.away == pytest.approx(np.hypot(*np.linalg.solve(matrix, moved)), abs=0.003)
-    assert np.abs(project(found.scene, [[0, 0], [256, 256]]) - project(IDENTITY, [[0, 0], [256, 256]])).max() < 1
-    assert seen.belongs == (abs(degrees) < 10 and max(long, short) < 1.2)
+    matrix, shift = np.array([[c, -s], [s, c]]) @ np.diag([long, short]), (0.03, -0.04)
+    output = laid(about_the_patch(matrix, shift))
+    match = output.match
+    assert abs((match.turned - degrees + 180) % 360 - 180) < 0.5
+    assert match.stretched == pytest.approx(max(long / short, short / long), rel=0.01)
+    assert match.larger == pytest.approx(math.sqrt(long * short), rel=0.01)
+    assert match.away == pytest.approx(np.hypot(*np.linalg.solve(matrix, shift)), abs=0.003)
+    assert np.abs(project(match.scene, [[0, 0], [256, 256]]) - project(IDENTITY, [[0, 0], [256, 256]])).max() < 1
+    assert output.belongs == (abs(degrees) < 10 and max(long, short) < 1.2)
 
 
 def test_a_scene_whose_plane_is_misjudged_is_still_the_scene_and_another_is_not():
     keystone = np.array([[1, 0, 0], [0, 1, 0], [4e-4, -3e-4, 1]])  # round the middle of the picture
     to, back = (np.array([[1, 0, d], [0, 1, d], [0, 0, 1]]) for d in (128, -128))
     scene = to @ keystone @ back @ IDENTITY
-    strictly = scene_correlation(scene_cells(SCENE_PICTURE, SCENE_PICTURE, scene, CARD, UPRIGHT))
-    seen = place(SCENE_PICTURE, SCENE_PICTURE, scene, CARD, UPRIGHT)
-    assert strictly < SCENE and seen.belongs and seen.correlation > 0.95
+    correlation_value = scene_correlation(scene_cells(SCENE_PICTURE, SCENE_PICTURE, scene, CARD, UPRIGHT))
+    output = place(SCENE_PICTURE, SCENE_PICTURE, scene, CARD, UPRIGHT)
+    assert correlation_value < SCENE and output.belongs and output.correlation > 0.95
     other = spots(4, 2.0)
-    seen = laid(np.eye(3), other)
-    assert not seen.belongs and seen.correlation < SCENE
+    output = laid(np.eye(3), other)
+    assert not output.belongs and output.correlation < SCENE
     assert stretch(np.diag([3.0, 1.5, 1]), (100, 100)) == pytest.approx((0, 2))
 
 
@@ -200,9 +202,9 @@ def test_matches_count_alone_where_nothing_can_be_compared_if_there_are_many(mon
 def test_a_scene_without_matches_is_known_if_it_correlates(monkeypatch):
     monkeypatch.setattr(scene_place, "find", lambda *_: None)
     picture = spots(0, 20.0)
-    there, away = (laid(about_the_patch(np.eye(2), moved), picture, picture) for moved in ((0.0, 0.0), (0.4, 0.0)))
-    assert there.belongs and Evidence(TRUE, 0.7, there).refusal is None
-    assert not away.belongs and "another scene" in Evidence(TRUE, 0.7, away).refusal
+    forth, far = (laid(about_the_patch(np.eye(2), shift), picture, picture) for shift in ((0.0, 0.0), (0.4, 0.0)))
+    assert forth.belongs and Evidence(TRUE, 0.7, forth).refusal is None
+    assert not far.belongs and "another scene" in Evidence(TRUE, 0.7, far).refusal
 
 
 @pytest.mark.parametrize("slope", [0.0, 3.3e-3, 3.7e-3])
@@ -210,24 +212,24 @@ def test_a_scene_is_found_before_the_horizon(slope):
     # The horizon is 303 or 270 pixels from the left edge: nearer than the widest margin, and than the next.
     tilt = np.array([[1, 0, 0], [0, 1, 0], [-slope, 0, 1]])
     photo = cv2.warpPerspective(SCENE_PICTURE, tilt, (700, 700), borderValue=(90, 90, 90))
-    seen = find(photo, SCENE_PICTURE, tilt @ IDENTITY, CARD, tilt @ UPRIGHT)
-    assert seen is not None and seen.fault is None and seen.away < 0.05
+    output = find(photo, SCENE_PICTURE, tilt @ IDENTITY, CARD, tilt @ UPRIGHT)
+    assert output is not None and output.fault is None and output.away < 0.05
 
 
 @pytest.mark.parametrize("mirrored", [False, True])
 def test_matches_that_agree_on_a_mirrored_scene_do_not_count(monkeypatch, mirrored):
-    known = RANDOM(8).uniform(0, 512, (40, 2))  # the picture, twice as large
-    seen = (known * [-1, 1] + [512, 0] if mirrored else known) + 128  # and a quarter of it round it
-    monkeypatch.setattr(scene_place, "_match_features", lambda *_: np.stack([known, seen], 1))
+    reference = RANDOM(8).uniform(0, 512, (40, 2))  # the picture, twice as large
+    output = (reference * [-1, 1] + [512, 0] if mirrored else reference) + 128  # and a quarter of it round it
+    monkeypatch.setattr(scene_place, "_match_features", lambda *_: np.stack([reference, output], 1))
     monkeypatch.setattr(scene_place, "_blocks", lambda *_: np.empty((0, 2, 2)))
-    found = find(SCENE_PICTURE, SCENE_PICTURE, IDENTITY, CARD, UPRIGHT)
-    assert found is None if mirrored else found.fault is None
+    match = find(SCENE_PICTURE, SCENE_PICTURE, IDENTITY, CARD, UPRIGHT)
+    assert match is None if mirrored else match.fault is None
 
 
 def test_a_smooth_scene_is_known_by_its_blocks():
     picture = spots(0, 20.0)
-    there, wide = (laid(about_the_patch(np.diag([times, 1.0])), picture, picture) for times in (1.0, 1.45))
-    assert there.belongs and there.match.stretched == pytest.approx(1, abs=0.02) and not wide.belongs
+    forth, wide = (laid(about_the_patch(np.diag([times, 1.0])), picture, picture) for times in (1.0, 1.45))
+    assert forth.belongs and forth.match.stretched == pytest.approx(1, abs=0.02) and not wide.belongs
 
 
 @pytest.mark.parametrize(
@@ -256,10 +258,10 @@ def test_each_rule_leaves_a_photograph_out(change, message):
         and Evidence(TRUE, 0.7, replace(THERE, match=FOUND)).refusal is None
     )
     assert Evidence(TRUE, None, None).refusal is None
-    seen = {"patch": TRUE, "purity": 0.7, "place": THERE}
+    output = {"patch": TRUE, "purity": 0.7, "place": THERE}
     for name, value in change.items():
-        seen[name] = replace(seen[name], **value) if isinstance(value, dict) else value
-    assert message in Evidence(**seen).refusal
+        output[name] = replace(output[name], **value) if isinstance(value, dict) else value
+    assert message in Evidence(**output).refusal
 
 
 def test_cards_of_other_arms_and_runs_share_few_tags():

@@ -27,13 +27,13 @@ def test_rectification_is_exact_to_half_a_pixel():
     """Over random poses, lights and blurs; the printed figures of 24 are cited in the module."""
     rng, light, errors = np.random.default_rng(5), drawn(CARD), []
     for i in range(24):
-        how = {"degrees": rng.uniform(-180, 180), "jitter": rng.uniform(0, 0.25), "seed": i}
-        true = posed(CARD, width=rng.uniform(220, 300), size=(640, 640), **how)
+        options = {"degrees": rng.uniform(-180, 180), "jitter": rng.uniform(0, 0.25), "seed": i}
+        true = posed(CARD, width=rng.uniform(220, 300), size=(640, 640), **options)
         blur, lit = rng.uniform(0.4, 1.2), rng.uniform(0.4, 0.95)
         pixels = photographed(light, true, (640, 640), blur=blur, light_at=lit, noise=0.01, seed=i, points=2)
-        laid = fit(CARD, detect(pixels, CARD).own)
-        assert laid.residual < 0.5
-        errors.append(off(laid.homography, true))
+        layout = fit(CARD, detect(pixels, CARD).own)
+        assert layout.residual < 0.5
+        errors.append(off(layout.homography, true))
     median, high, worst = np.percentile(errors, [50, 95, 100])
     print(f"rectification, px of 300: median {median:.3f}, 95 % {high:.3f}, worst {worst:.3f}")
     assert median < 0.15 and worst <= 0.5
@@ -46,9 +46,9 @@ def test_without_a_tag_the_edges_of_the_swatches_refine_the_fit(hidden):
     for seed in (0, 1):
         true = posed(CARD, width=240, degrees=25 * seed - 10, jitter=0.2, size=(500, 500), seed=seed)
         pixels = photographed(light, true, (500, 500), blur=0.9, light_at=0.7, noise=0.01, seed=seed, points=2)
-        laid = fit(CARD, detect(pixels, CARD).own)
-        result = align(to_grey(pixels), CARD, laid.homography, laid.tags)
-        assert len(laid.tags) == 4 - len(hidden) and off(result, true) < min(0.4, off(laid.homography, true))
+        layout = fit(CARD, detect(pixels, CARD).own)
+        result = align(to_grey(pixels), CARD, layout.homography, layout.tags)
+        assert len(layout.tags) == 4 - len(hidden) and off(result, true) < min(0.4, off(layout.homography, true))
 
 
 def test_a_photograph_without_edges_leaves_the_homography_unchanged():
@@ -56,8 +56,8 @@ def test_a_photograph_without_edges_leaves_the_homography_unchanged():
     blank = np.full((400, 400), 200, np.uint8)
     result = align(blank, CARD, true, ())
     assert np.isfinite(result).all()
-    beyond = np.array([[1, 0, 900], [0, 1, 0], [0, 0, 1.0]]) @ true
-    assert np.array_equal(align(blank, CARD, beyond, (28, 29)), beyond)
+    outer = np.array([[1, 0, 900], [0, 1, 0], [0, 0, 1.0]]) @ true
+    assert np.array_equal(align(blank, CARD, outer, (28, 29)), outer)
 
 
 def exact(true, numbers=range(28, 32)):
@@ -67,17 +67,17 @@ def exact(true, numbers=range(28, 32)):
 def test_the_fit_of_exact_corners_is_the_homography():
     true = posed(CARD, degrees=130, jitter=0.3, seed=3)
     for numbers in ((28, 29, 30, 31), (29, 31), (28, 29)):
-        laid = fit(CARD, exact(true, numbers))
-        assert laid.tags == numbers and laid.worst < 1e-4
-        assert off(laid.homography, true) < 1e-3
+        layout = fit(CARD, exact(true, numbers))
+        assert layout.tags == numbers and layout.worst < 1e-4
+        assert off(layout.homography, true) < 1e-3
 
 
 def test_a_tag_inconsistent_with_the_others_is_left_out():
     true = posed(CARD, degrees=20, jitter=0.2, seed=1)
     tags = exact(true)
     tags[29] = tags[29] + [40, -15]
-    laid = fit(CARD, tags)
-    assert laid.tags == (28, 30, 31) and off(laid.homography, true) < 1e-3
+    layout = fit(CARD, tags)
+    assert layout.tags == (28, 30, 31) and off(layout.homography, true) < 1e-3
 
 
 def test_tags_inconsistent_with_one_card_are_refused():
@@ -94,21 +94,21 @@ def test_the_pose_equals_that_of_the_stages():
     u = torch.rand(20, view.dims, dtype=torch.float64)
     pull = [stage.matrix(u[:, part]) for stage, part in zip(view.stages, (slice(8), slice(8, 13)), strict=True)]
     push = invert(pull[0] @ pull[1]).numpy()
-    moved, (_, magnify, _, _, _) = view.stages[0].values(u[:, :8]), view.stages[1].values(u[:, 8:]).T
+    shift, (_, magnify, _, _, _) = view.stages[0].values(u[:, :8]), view.stages[1].values(u[:, 8:]).T
     for i, matrix in enumerate(push):
         result = pose(matrix, Box(-1, -1, 2, 2))
         # What the corners move together counts as the affine part: the remaining offsets do not contain it.
         square = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]])
-        again = square + np.array(result.corners)
+        repeat = square + np.array(result.corners)
         turn = np.deg2rad(result.degrees)
         spin = result.scale * np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
-        assert np.allclose(again @ spin.T + result.centre, project(matrix, square))
+        assert np.allclose(repeat @ spin.T + result.centre, project(matrix, square))
         assert abs(result.scale - magnify[i]) < 0.3 and result.jitter <= 0.45
         assert np.abs(np.sum(result.corners, axis=0)).max() < 1e-9
     plain = pose(invert(view.stages[1].matrix(u[:, 8:])).numpy()[0], Box(-1, -1, 2, 2))
     angle, magnify, _, right, down = view.stages[1].values(u[:, 8:])[0].tolist()
     assert np.allclose([plain.degrees, plain.scale, *plain.centre], [angle, magnify, 2 * right, 2 * down])
-    assert plain.jitter < 1e-9 and moved.abs().max() <= 0.2
+    assert plain.jitter < 1e-9 and shift.abs().max() <= 0.2
 
 
 @pytest.mark.slow
@@ -117,10 +117,10 @@ def test_a_rectified_patch_equals_the_texture():
     true = posed(CARD, width=400, degrees=200, jitter=0.2, seed=2)
     pixels = photographed(drawn(CARD, texture), true, (720, 960), blur=0, noise=0)
     for size in ((40, 40), (80, 80)):
-        seen = rectify(pixels, true, CARD.patch, size).astype(float)
-        shown = cv2.resize(texture, size, interpolation=cv2.INTER_NEAREST).astype(float)
+        output = rectify(pixels, true, CARD.patch, size).astype(float)
+        view = cv2.resize(texture, size, interpolation=cv2.INTER_NEAREST).astype(float)
         inner = (slice(2, -2), slice(2, -2))
-        assert np.abs(seen - shown)[inner].mean() < 4
+        assert np.abs(output - view)[inner].mean() < 4
     assert natural_size(true, CARD.patch)[1] == pytest.approx(400, rel=0.1)
 
 

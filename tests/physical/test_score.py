@@ -77,17 +77,19 @@ def own_card(run):
     return card(80, 80, f"{ID}  eot")
 
 
-def shot(run, row=0, hidden=(), quad=QUAD, **how):
+def shot(run, row=0, hidden=(), quad=QUAD, **options):
     """A photograph of the run's card in one of its pictures, and the corners of the patch."""
-    laid, texture = own_card(run), to_bytes(load_image(run / "patch.png")[0])
-    raster = card_picture(laid, texture.astype(np.float32), DPI)
-    for box in (laid.tags[i].box for i in hidden):
+    layout, texture = own_card(run), to_bytes(load_image(run / "patch.png")[0])
+    raster = card_picture(layout, texture.astype(np.float32), DPI)
+    for box in (layout.tags[i].box for i in hidden):
         x, y, side = (round(v * DPI / 25.4) for v in (box.x, box.y, box.width))
         raster[y - 1 : y + side + 1, x - 1 : x + side + 1] = 255
     scene = to_bytes(load_image(run / "pictures" / "clean" / f"{names_of(run)[row]}.png")[0])
-    values = Shot(**{"stops": -0.3, "read": 0.002, "blur": 0.5} | how)
-    made = photograph(scene, quad, laid, print_raster(raster, 1.0), DPI, values, (420, 480), np.random.default_rng(0))
-    return made.pixels, np.array(made.patch)
+    values = Shot(**{"stops": -0.3, "read": 0.002, "blur": 0.5} | options)
+    result = photograph(
+        scene, quad, layout, print_raster(raster, 1.0), DPI, values, (420, 480), np.random.default_rng(0)
+    )
+    return result.pixels, np.array(result.patch)
 
 
 @pytest.fixture(scope="module")
@@ -120,15 +122,15 @@ def photos(run, tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def scored(run, photos, tmp_path_factory):
+def photo_scores(run, photos, tmp_path_factory):
     out = tmp_path_factory.mktemp("out") / "photos"
     assert main(["score", str(run), str(photos), "--out", str(out), "--device", "cpu"]) == 0
     return out
 
 
 @pytest.mark.slow
-def test_every_photograph_is_scored_or_named(run, scored):
-    content = photos_of(scored)
+def test_every_photograph_is_scored_or_named(run, photo_scores):
+    content = photos_of(photo_scores)
     first, second = names_of(run)
     entries = {photo["photo"]: photo for photo in content["photos"]}
     kinds = ("cut.png", "deep.png", "grey.png", "hidden.png", "plain.jpg", "turned.jpg", "upside-down.png")
@@ -142,18 +144,18 @@ def test_every_photograph_is_scored_or_named(run, scored):
         assert word in left
     assert "laid-upside-down.png: left out, in its scene the card is turned by 180.0 degrees" in left
     assert "elsewhere.png: left out, another scene" in left
-    refused = [photo["photo"] for photo in content["refused"]]
-    assert len(content["left_out"]) == 6 and len(refused) == 2 and not {*refused} & {*entries}
-    rows = {row["photo"]: row for row in csv.DictReader((scored / "photos.csv").read_text().splitlines())}
-    assert list(rows) == [*entries, *refused] and all(rows[name]["reason"] for name in refused)
-    assert all(rows[name]["picture"] == first and rows[name]["cut"] for name in refused)
+    error_line = [photo["photo"] for photo in content["refused"]]
+    assert len(content["left_out"]) == 6 and len(error_line) == 2 and not {*error_line} & {*entries}
+    rows = {row["photo"]: row for row in csv.DictReader((photo_scores / "photos.csv").read_text().splitlines())}
+    assert list(rows) == [*entries, *error_line] and all(rows[name]["reason"] for name in error_line)
+    assert all(rows[name]["picture"] == first and rows[name]["cut"] for name in error_line)
     assert abs(float(rows[f"{first}--laid-upside-down.png"]["scene_turned"])) == pytest.approx(180, abs=2)
-    assert len(list((scored / "rectified").iterdir())) == len(rows)
-    assert load_image(scored / "overview.png")[0].shape[2] > 500
+    assert len(list((photo_scores / "rectified").iterdir())) == len(rows)
+    assert load_image(photo_scores / "overview.png")[0].shape[2] > 500
 
 
 @pytest.mark.slow
-def test_a_patch_without_a_place_has_no_pose_of_its_scene_and_old_pictures_go(run, photos, tmp_path, refused):
+def test_a_patch_without_a_place_has_no_pose_of_its_scene_and_old_pictures_go(run, photos, tmp_path, error_line):
     copy, folder = tmp_path / "run", tmp_path / "in"
     shutil.copytree(run, copy)
     edit(copy / "placement.json", "fixed", False)
@@ -168,7 +170,7 @@ def test_a_patch_without_a_place_has_no_pose_of_its_scene_and_old_pictures_go(ru
     (folder / plain).unlink()
     assert main(["score", str(copy), str(folder), "--device", "cpu"]) == 0
     assert [path.name for path in (out / "rectified").iterdir()] == [f"{names_of(run)[0]}--again.jpg.png"]
-    assert "`--out` another folder" in refused("score", copy, folder, "--out", folder)
+    assert "`--out` another folder" in error_line("score", copy, folder, "--out", folder)
 
 
 @pytest.mark.slow
@@ -185,32 +187,32 @@ def test_the_file_of_scores_names_the_encoder_that_was_loaded(run, photos, tmp_p
 
 
 @pytest.mark.slow
-def test_the_orientation_of_a_file_does_not_change_its_scores(run, scored):
-    entries = {photo["photo"].rpartition("--")[2]: photo for photo in photos_of(scored)["photos"]}
-    plain, turned = entries["plain.jpg"], entries["turned.jpg"]
-    assert turned["cosine"] == pytest.approx(plain["cosine"], abs=5e-3)
-    assert turned["patch"]["degrees"] == pytest.approx(plain["patch"]["degrees"], abs=0.05)
+def test_the_orientation_of_a_file_does_not_change_its_scores(run, photo_scores):
+    entries = {photo["photo"].rpartition("--")[2]: photo for photo in photos_of(photo_scores)["photos"]}
+    plain, rotated = entries["plain.jpg"], entries["turned.jpg"]
+    assert rotated["cosine"] == pytest.approx(plain["cosine"], abs=5e-3)
+    assert rotated["patch"]["degrees"] == pytest.approx(plain["patch"]["degrees"], abs=0.05)
     assert entries["deep.png"]["cosine"] == pytest.approx(entries["grey.png"]["cosine"], abs=1e-5)
 
 
 @pytest.mark.slow
-def test_colours_and_exposures_are_separated(scored):
-    content = photos_of(scored)
+def test_colours_and_exposures_are_separated(photo_scores):
+    content = photos_of(photo_scores)
     stops = {re.split("[-/]", photo["photo"])[-1]: photo["stops"] for photo in content["photos"]}
     assert stops["hidden.png"] - stops["plain.jpg"] == pytest.approx(-0.7, abs=0.05)
-    colour = json.loads((scored / "colour.json").read_text())
+    colour = json.loads((photo_scores / "colour.json").read_text())
     assert colour["kind"] == "polynomial" and content["colour"]["degree"] == colour["degree"]
     assert content["colour"]["exposure"] == "scene" and content["colour"]["compared"] >= 4
     assert content["notes"] == ["pictures: the patch was made from 2 of 2, which say nothing of other scenes"]
 
 
 @pytest.mark.slow
-def test_the_difference_to_the_digital_figure_is_split(scored):
-    content = photos_of(scored)
-    made = content["prediction"]
-    assert sum(made["gap"].values()) == pytest.approx(content["difference"]["success"]["mean"])
-    assert made["gap"]["colour"] == pytest.approx(made["printer"]["success"]["mean"] - 0.5)
-    assert all(0 <= made[name]["recall_at_1"]["mean"] <= 1 for name in ("printer", "poses"))
+def test_the_difference_to_the_digital_figure_is_split(photo_scores):
+    content = photos_of(photo_scores)
+    result = content["prediction"]
+    assert sum(result["gap"].values()) == pytest.approx(content["difference"]["success"]["mean"])
+    assert result["gap"]["colour"] == pytest.approx(result["printer"]["success"]["mean"] - 0.5)
+    assert all(0 <= result[name]["recall_at_1"]["mean"] <= 1 for name in ("printer", "poses"))
     lines = photo_report.table(content).splitlines()
     assert any(line.startswith("  printer and poses  ") for line in lines)
     assert any("colour " in line and "geometry " in line and "rest " in line for line in lines)
@@ -240,27 +242,27 @@ def test_the_next_preset_has_nothing_of_the_generic_printer(preset, overrides, n
 
 @pytest.mark.slow
 def test_each_photograph_is_compared_with_its_own_picture(run, photos, monkeypatch):
-    seen, own = [], [to_bytes(load_image(run / "pictures/clean" / f"{name}.png")[0]) for name in names_of(run)]
+    output, original = [], [to_bytes(load_image(run / "pictures/clean" / f"{name}.png")[0]) for name in names_of(run)]
     monkeypatch.setattr(
-        scoring, "measure_photo", lambda photo, _, clean, *rest: seen.append((photo.row, clean)) or int("no")
+        scoring, "measure_photo", lambda photo, _, clean, *rest: output.append((photo.row, clean)) or int("no")
     )
     with pytest.raises(ValueError, match="could be scored"):
         scoring.score_photos(run, scoring.Photographs(photos), device="cpu")
-    assert {row for row, _ in seen} == {0, 1} and all(np.array_equal(own[row], clean) for row, clean in seen)
+    assert {row for row, _ in output} == {0, 1} and all(np.array_equal(original[row], clean) for row, clean in output)
 
 
 @pytest.mark.slow
 def test_views_are_scored_as_in_the_run(run):
     """A 'photograph' that is the untouched picture has cosine 1, and is recognised."""
     parts = build(validate(composed(*OVERRIDES)))
-    measured = []
+    value = []
     for row, image in enumerate(parts.queries.images):
         view = photo_view(to_bytes(image), 64)
         assert torch.equal(view.pixels, image)
-        measured.append(SimpleNamespace(view=view, photo=SimpleNamespace(row=row)))
-    judged = score.judge_photos(score.make_judge(parts), measured[::-1])
-    assert judged.cosine == pytest.approx(1, abs=1e-5) and bool(judged.recall_at_1.all())
-    assert not judged.success.any() and list(judged.nearest) == list(parts.queries.names)[::-1]
+        value.append(SimpleNamespace(view=view, photo=SimpleNamespace(row=row)))
+    scores = score.judge_photos(score.make_judge(parts), value[::-1])
+    assert scores.cosine == pytest.approx(1, abs=1e-5) and bool(scores.recall_at_1.all())
+    assert not scores.success.any() and list(scores.nearest) == list(parts.queries.names)[::-1]
 
 
 @pytest.mark.nightly
@@ -272,10 +274,10 @@ def test_corners_given_by_the_user_replace_fiducials(run, tmp_path, capsys):
     (tmp_path / "quads.json").write_text(json.dumps({f"{first}--bare.png": corners.tolist()}))
     arguments = [str(run), str(tmp_path), "--view", "scene", "--device", "cpu", "--out"]
     assert main(["score", *arguments, str(tmp_path / "a"), "--quad", str(tmp_path / "quads.json")]) == 0
-    by_hand, seen = photos_of(tmp_path / "a")["photos"]
-    assert by_hand["fiducials"] == [] and len(seen["fiducials"]) == 4
+    by_hand, output = photos_of(tmp_path / "a")["photos"]
+    assert by_hand["fiducials"] == [] and len(output["fiducials"]) == 4
     for key in ("degrees", "scale", "jitter"):
-        assert by_hand["scene"][key] == pytest.approx(seen["scene"][key], abs=0.02)
+        assert by_hand["scene"][key] == pytest.approx(output["scene"][key], abs=0.02)
     eight = ",".join(str(v) for v in corners.flatten())
     assert main(["score", *arguments, str(tmp_path / "b"), "--quad", eight, "--picture", first]) == 0
     assert not (tmp_path / "b" / "colour.json").exists()
@@ -283,17 +285,17 @@ def test_corners_given_by_the_user_replace_fiducials(run, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_preset_composes_with_the_measured_values(run, scored):
-    preset = read_preset(scored / "preset.yaml")
+def test_the_preset_composes_with_the_measured_values(run, photo_scores):
+    preset = read_preset(photo_scores / "preset.yaml")
     ConfigStore.instance().store(group="config", name="second_patch", node=preset, package="_global_")
     second, first = (validate(composed(*overrides)) for overrides in (["config=second_patch"], OVERRIDES))
     assert validate(composed("config=second_patch", "sanity=none")).sanity.pictures == 0  # overrides the preset
     assert second.printer.name == "measured"
-    assert second.printer.colour == str((scored / "colour.json").resolve())
+    assert second.printer.colour == str((photo_scores / "colour.json").resolve())
     stages = second.transforms.stages
     assert list(stages)[:3] == ["perspective", "affine", "exposure"]
     low, high = stages["affine"]["degrees"]
-    for photo in photos_of(scored)["photos"]:
+    for photo in photos_of(photo_scores)["photos"]:
         assert any(low - 0.1 <= photo["scene"]["degrees"] + turn <= high + 0.1 for turn in (-360, 0, 360))
     assert stages["exposure"]["stops"][0] < -0.5 and 0 < stages["perspective"]["jitter"] < 0.3
     for group in ("attack", "encoder", "perturbation", "data", "objective", "optimiser"):
@@ -334,30 +336,30 @@ def edit(path, key, value):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what", BROKEN)
-def test_errors_are_one_line_with_exit_code_2(run, photos, tmp_path, refused, what):
+def test_errors_are_one_line_with_exit_code_2(run, photos, tmp_path, error_line, what):
     copy = tmp_path / "run"
     if what != "missing":
         shutil.copytree(run, copy)
     change, arguments, message = BROKEN[what]
     change(copy)
-    assert message in refused("score", copy, photos, *arguments, "--out", tmp_path / "out")
+    assert message in error_line("score", copy, photos, *arguments, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow
-def test_a_folder_without_a_valid_photograph_is_refused(run, tmp_path, refused):
+def test_a_folder_without_a_valid_photograph_is_refused(run, tmp_path, error_line):
     other = card(80, 80, "vp-00000000  eot")
     pixels = photographed(
         drawn(other, fine=8), posed(other, width=200, size=(420, 480)), (420, 480), points=1, fine=8
     )
     Image.fromarray(pixels).save(tmp_path / f"{names_of(run)[0]}--other.png")
-    line = refused("score", run, tmp_path, "--device", "cpu")
+    line = error_line("score", run, tmp_path, "--device", "cpu")
     assert "none of 1 photographs" in line and "another card" in line
 
 
 def test_intervals_count_pictures_and_not_photographs():
     # However many of each there are, the interval is that of the pictures' means.
     values, rows = torch.tensor([0.0, 0.2, 0.9, 1.0]), [0, 0, 1, 1]
-    few = score.summary(values, rows, ["a", "a", "b", "b"])
-    many = score.summary(values.repeat(50), rows * 50, ["a", "a", "b", "b"] * 50)
-    assert many == pytest.approx(few, abs=1e-12) and few.high - few.low > 0.5
+    short = score.summary(values, rows, ["a", "a", "b", "b"])
+    long = score.summary(values.repeat(50), rows * 50, ["a", "a", "b", "b"] * 50)
+    assert long == pytest.approx(short, abs=1e-12) and short.high - short.low > 0.5

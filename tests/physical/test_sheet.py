@@ -31,9 +31,11 @@ def test_the_script_writes_all_files_with_their_resolution(tmp_path, capsys):
     record = json.loads((folder / "sheet.json").read_text())
     digest = hashlib.sha256((run / "patch.png").read_bytes()).hexdigest()
     assert [record[key] for key in ("schema", "id", "arm", "sha256", "dpi")] == [2, ID, "eot", digest, 150]
-    laid = card(42, 42, f"{ID}  eot")
-    assert parse_card(record["card"]) == laid and record["card"] == json.loads(json.dumps(dataclasses.asdict(laid)))
-    for name, size in (("card", (laid.width, laid.height)), ("sheet", (210, 297))):
+    layout = card(42, 42, f"{ID}  eot")
+    assert parse_card(record["card"]) == layout and record["card"] == json.loads(
+        json.dumps(dataclasses.asdict(layout))
+    )
+    for name, size in (("card", (layout.width, layout.height)), ("sheet", (210, 297))):
         with Image.open(folder / f"{name}.png") as picture:
             assert picture.mode == "RGB" and picture.info["dpi"] == pytest.approx((150, 150), abs=0.02)
             assert picture.size == tuple(round(side * 150 / MM) for side in size)
@@ -48,40 +50,40 @@ def test_a_card_that_the_attack_has_not_seen_is_noted(tmp_path, seen):
 
 
 @pytest.mark.slow
-def test_each_arm_has_its_own_card_in_its_own_folder_and_an_unknown_one_is_refused(tmp_path, refused):
+def test_each_arm_has_its_own_card_in_its_own_folder_and_an_unknown_one_is_refused(tmp_path, error_line):
     run = fake_run(tmp_path / "run")
     (run / "patches").mkdir()
     Image.fromarray(framed(seed=5)).save(run / "patches" / "noise.png")
-    made = {arm: write(run, dpi=150, arm=arm) for arm in ("eot", "noise")}
-    assert [made[arm].folder.name for arm in made] == ["print", "print_noise"]
-    numbers = [{tag.number for tag in made[arm].plan.card.tags} for arm in made]
+    result = {arm: write(run, dpi=150, arm=arm) for arm in ("eot", "noise")}
+    assert [result[arm].folder.name for arm in result] == ["print", "print_noise"]
+    numbers = [{tag.number for tag in result[arm].plan.card.tags} for arm in result]
     assert not numbers[0] & numbers[1] and len(numbers[0]) == 4
-    assert "one of the run's: eot, noise; got" in refused("print", run, "--arm", "no_eot")
+    assert "one of the run's: eot, noise; got" in error_line("print", run, "--arm", "no_eot")
 
 
 def test_the_words_on_a_card_are_read_where_they_stand(tmp_path):
     """The label in pixels is that of Pillow's font, and no shape of it touches a tag, a swatch or the patch."""
-    laid = card(100, 100, f"{ID}  no_eot")
-    boxes = letters(laid)
+    layout = card(100, 100, f"{ID}  no_eot")
+    boxes = letters(layout)
     scale = min(b.height for b in boxes)
     mask = ImageFont.load_default_imagefont().getmask(f"up  {ID}  no_eot")
     text = np.array(mask).reshape(mask.size[::-1]) > 0
     dots = np.zeros((9, round(max(b.x + b.width for b in boxes) / scale) + 1), bool)
     for box in boxes:
-        row, start, length = (round(v / scale) for v in (box.y - laid.label.y, box.x - laid.label.x, box.width))
+        row, start, length = (round(v / scale) for v in (box.y - layout.label.y, box.x - layout.label.x, box.width))
         dots[row, start : start + length] = True
     columns = np.flatnonzero(text.any(0))
     assert np.array_equal(dots[:, 12 + columns], text[2:, columns]) and dots[:, :7].any()
-    others = [laid.patch, *(tag.box for tag in laid.tags), *(each.box for each in laid.chart)]
-    module = laid.tags[0].box.width / 8
-    for box in others:
-        apart = (
-            laid.label.x - (box.x + box.width),
-            box.x - (laid.label.x + laid.label.width),
-            laid.label.y - (box.y + box.height),
-            box.y - (laid.label.y + laid.label.height),
+    rest = [layout.patch, *(tag.box for tag in layout.tags), *(item.box for item in layout.chart)]
+    module = layout.tags[0].box.width / 8
+    for box in rest:
+        difference = (
+            layout.label.x - (box.x + box.width),
+            box.x - (layout.label.x + layout.label.width),
+            layout.label.y - (box.y + box.height),
+            box.y - (layout.label.y + layout.label.height),
         )
-        assert max(apart) >= 0.99 * module
+        assert max(difference) >= 0.99 * module
 
 
 @pytest.mark.slow
@@ -93,7 +95,7 @@ def test_tiles_in_pixels_are_the_card_bit_for_bit_and_old_pages_go(tmp_path):
     assert main(["print", *arguments, "--width-mm", "260"]) == 0
     record = json.loads((tmp_path / "out" / "sheet.json").read_text())
     whole = np.asarray(Image.open(tmp_path / "out" / "card.png"))
-    made = np.zeros_like(whole)
+    result = np.zeros_like(whole)
     for i, page in enumerate(record["pages"]):
         picture = np.asarray(Image.open(tmp_path / "out" / f"sheet-{i + 1}.png"))
         x, y, left, top, width, height = (
@@ -101,8 +103,8 @@ def test_tiles_in_pixels_are_the_card_bit_for_bit_and_old_pages_go(tmp_path):
         )
         tile = picture[top : top + height, left : left + width]
         np.testing.assert_array_equal(tile, whole[y : y + height, x : x + width])
-        made[y : y + height, x : x + width] = tile
-    np.testing.assert_array_equal(made, whole)
+        result[y : y + height, x : x + width] = tile
+    np.testing.assert_array_equal(result, whole)
     assert (tmp_path / "out" / "sheet-9.png").stat().st_size == 0
     (tmp_path / "out" / "sheet-notes.png").touch()
     assert main(["print", *arguments, "--width-mm", "60"]) == 0
@@ -116,33 +118,33 @@ SIZES = [(5, 5), (100, 100), (142, 180), (240, 60), (60, 240), (300, 300), (900,
 @pytest.mark.parametrize("paper", PAPERS)
 @pytest.mark.parametrize("size", SIZES)
 def test_a_plan_covers_the_card_within_the_margins(paper, size):
-    laid = card(*size)
-    made = plan(laid, paper, 300)
+    layout = card(*size)
+    result = plan(layout, paper, 300)
     pixel = MM / 300
-    assert {made.width, made.height} == set(PAPERS[paper]) and len(made.pages) == made.rows * made.columns
-    around = MARGIN + BLEED + MARK
-    for page in made.pages:
-        assert page.left >= around - pixel and page.left + page.tile.width <= made.width - around + pixel
-        assert page.top >= around - pixel and page.top + page.tile.height <= made.height - FOOT - around + pixel
+    assert {result.width, result.height} == set(PAPERS[paper]) and len(result.pages) == result.rows * result.columns
+    frame = MARGIN + BLEED + MARK
+    for page in result.pages:
+        assert page.left >= frame - pixel and page.left + page.tile.width <= result.width - frame + pixel
+        assert page.top >= frame - pixel and page.top + page.tile.height <= result.height - FOOT - frame + pixel
     for line, start, side, length in (
-        (made.pages[: made.columns], "x", "width", laid.width),
-        (made.pages[:: made.columns], "y", "height", laid.height),
+        (result.pages[: result.columns], "x", "width", layout.width),
+        (result.pages[:: result.columns], "y", "height", layout.height),
     ):
         spans = [(getattr(page.tile, start), getattr(page.tile, side)) for page in line]
         assert spans[0][0] == 0 and sum(spans[-1]) == pytest.approx(length, abs=pixel)
-        for before, after in itertools.pairwise(spans):
-            assert sum(before) - after[0] >= OVERLAP - 2 * pixel
-    for across, down in (PAPERS[paper], PAPERS[paper][::-1]):
-        if laid.width <= across - 2 * around and laid.height <= down - FOOT - 2 * around:
-            assert len(made.pages) == 1
+        for first, second in itertools.pairwise(spans):
+            assert sum(first) - second[0] >= OVERLAP - 2 * pixel
+    for width, down in (PAPERS[paper], PAPERS[paper][::-1]):
+        if layout.width <= width - 2 * frame and layout.height <= down - FOOT - 2 * frame:
+            assert len(result.pages) == 1
 
 
 @pytest.mark.parametrize(("width", "height"), [(40, 40), (220, 55), (1200, 1200), (2000, 500)])
 def test_text_and_marks_stay_within_the_margins_and_apart(width, height):
-    laid = card(width, height, "vp-ffffffff  one_view")
-    made = plan(laid, "a4", 600)
-    for page in (made.pages[0], made.pages[-1]):
-        drawing = tile_page(made, page)
+    layout = card(width, height, "vp-ffffffff  one_view")
+    result = plan(layout, "a4", 600)
+    for page in (result.pages[0], result.pages[-1]):
+        drawing = tile_page(result, page)
         spans = []
         for line in drawing.texts:
             font = ImageFont.truetype(str(font_file(line.bold)), 100)
@@ -151,30 +153,32 @@ def test_text_and_marks_stay_within_the_margins_and_apart(width, height):
             spans.append((left, left + long, line.y - 0.75 * line.size, line.y + 0.2 * line.size))
         marks = [(b.x, b.x + b.width, b.y, b.y + b.height) for fill in drawing.fills for b in fill.boxes]
         for x0, x1, y0, y1 in [*spans, *marks]:
-            assert x0 >= MARGIN - 0.01 and x1 <= made.width - MARGIN + 0.01, (x0, x1)
-            assert y0 >= MARGIN - 0.1 and y1 <= made.height - MARGIN + 0.1, (y0, y1)
-        for one, other in itertools.chain(itertools.combinations(spans, 2), itertools.product(spans, marks)):
-            apart = one[1] <= other[0] or other[1] <= one[0] or one[3] <= other[2] or other[3] <= one[2]
-            assert apart, (one, other)
+            assert x0 >= MARGIN - 0.01 and x1 <= result.width - MARGIN + 0.01, (x0, x1)
+            assert y0 >= MARGIN - 0.1 and y1 <= result.height - MARGIN + 0.1, (y0, y1)
+        for single, other in itertools.chain(itertools.combinations(spans, 2), itertools.product(spans, marks)):
+            difference = (
+                single[1] <= other[0] or other[1] <= single[0] or single[3] <= other[2] or other[3] <= single[2]
+            )
+            assert difference, (single, other)
 
 
 @pytest.mark.parametrize(("width", "height"), [(220, 55), (1200, 1200), (2000, 500)])
 def test_the_assembly_page_shows_each_tile_up_to_the_next(width, height):
-    made = plan(card(width, height, "vp-ffffffff  one_view"), "a4", 600)
-    drawing = assembly(made)
+    result = plan(card(width, height, "vp-ffffffff  one_view"), "a4", 600)
+    drawing = assembly(result)
     box, (_, lines), texts = drawing.box, drawing.fills, drawing.texts
-    scale = box.width / made.card.width
-    assert box.height == pytest.approx(scale * made.card.height)
-    assert box.x >= MARGIN and box.y + box.height <= made.height - MARGIN - FOOT
-    starts = {(round(box.x + scale * page.tile.x, 3), round(box.y + scale * page.tile.y, 3)) for page in made.pages}
+    scale = box.width / result.card.width
+    assert box.height == pytest.approx(scale * result.card.height)
+    assert box.x >= MARGIN and box.y + box.height <= result.height - MARGIN - FOOT
+    starts = {(round(box.x + scale * page.tile.x, 3), round(box.y + scale * page.tile.y, 3)) for page in result.pages}
     ups = {(round(b.x + b.width / 2, 3), round(b.y, 3)) for b in lines.boxes if b.height > b.width}
     assert starts <= ups
     numbers = {text.text: (text.x, text.y) for text in texts if text.text.isdigit()}
-    assert list(numbers) == [str(i + 1) for i in range(len(made.pages))]
+    assert list(numbers) == [str(i + 1) for i in range(len(result.pages))]
     for number, (x, y) in numbers.items():
         on_card = (x - box.x) / scale, (y - box.y) / scale
-        above = [page for page in made.pages if _inside(on_card, page.tile)]
-        assert made.pages.index(above[-1]) + 1 == int(number), "the last page laid there"
+        above = [page for page in result.pages if _inside(on_card, page.tile)]
+        assert result.pages.index(above[-1]) + 1 == int(number), "the last page laid there"
 
 
 def _inside(point, box):
@@ -187,8 +191,8 @@ def test_alpha_is_paper_and_mixes_as_premultiplied_layers_do(tmp_path):
     over_white = subject(fake_run(tmp_path, texture)).texture
     assert (over_white[0] == 255).all() and (over_white[-1] == texture[-1, :, :3]).all()
     colour, alpha = np.split(np.moveaxis(texture / 255, 2, 0)[None], [3], axis=1)
-    enlarged = [resize(torch.from_numpy(v), (30, 50), "torch_bilinear") for v in (colour * alpha, alpha)]
-    expected = (enlarged[0] + 1 - enlarged[1])[0].permute(1, 2, 0).numpy() * 255
+    scaled = [resize(torch.from_numpy(v), (30, 50), "torch_bilinear") for v in (colour * alpha, alpha)]
+    expected = (scaled[0] + 1 - scaled[1])[0].permute(1, 2, 0).numpy() * 255
     assert np.abs(patch_picture(over_white, (30, 50)) - expected).max() <= 0.501
 
 
@@ -216,11 +220,11 @@ def test_a_width_that_differs_from_the_run_is_noted(tmp_path, capsys):
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_errors_are_one_line(arguments, about, tmp_path, monkeypatch, refused):
+def test_errors_are_one_line(arguments, about, tmp_path, monkeypatch, error_line):
     monkeypatch.chdir(tmp_path)
     fake_run(tmp_path / "run")
     files = sorted(tmp_path.rglob("*"))
-    line = refused("print", *arguments)
+    line = error_line("print", *arguments)
     assert about in line and len(line) < 400
     assert sorted(tmp_path.rglob("*")) == files
 
@@ -239,23 +243,23 @@ def test_errors_are_one_line(arguments, about, tmp_path, monkeypatch, refused):
         ("placement.json", b"[" * 100_000),
     ],
 )
-def test_a_broken_run_is_named(name, content, tmp_path, refused):
+def test_a_broken_run_is_named(name, content, tmp_path, error_line):
     run = fake_run(tmp_path)
     (run / name).write_bytes(content)
-    assert name in refused("print", run)
+    assert name in error_line("print", run)
     assert not (run / "print").exists()
 
 
-def test_other_modes_are_refused(tmp_path, refused):
+def test_other_modes_are_refused(tmp_path, error_line):
     run = fake_run(tmp_path)
     Image.fromarray(np.zeros((24, 24), np.uint16)).save(run / "patch.png")
-    assert "8 bits" in refused("print", run)
+    assert "8 bits" in error_line("print", run)
 
 
-def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch, refused):
+def test_a_missing_library_is_named_with_its_extra(tmp_path, monkeypatch, error_line):
     run = fake_run(tmp_path)
     for name in ("cv2", "reportlab", "reportlab.pdfbase.pdfmetrics"):
-        with monkeypatch.context() as without:
-            without.setitem(sys.modules, name, None)
-            assert 'pip install "viewproof[physical]"' in refused("print", run, "--dpi", "150")
+        with monkeypatch.context() as bare:
+            bare.setitem(sys.modules, name, None)
+            assert 'pip install "viewproof[physical]"' in error_line("print", run, "--dpi", "150")
     assert math.isclose(write(run, 20, dpi=150).plan.card.patch.height, 20)

@@ -45,13 +45,13 @@ def run(tmp_path, dots):
 def light_of(scene, ink, shot, size, quad=QUAD):
     """The light of a photograph before lens and sensor, and the card's corners in it."""
     truth = taken(flat(0), shot, size, scene, quad)
-    seen, plane = frame(size) @ pose(shot), from_shares(scene.shape[:2])
+    output, plane = frame(size) @ pose(shot), from_shares(scene.shape[:2])
     dots = np.array([[0.1, 0, 0.05], [0, 0.1, 0.05], [0, 0, 1]])  # ten a millimetre
-    at = seen @ four_point_homography(CARD.patch.corners, map_points(plane, quad)) @ dots
+    at = output @ four_point_homography(CARD.patch.corners, map_points(plane, quad)) @ dots
     light = camera.enlarge(scene, min(size))
     x, y = (1 / side for side in light.shape[1::-1])
     back = plane @ np.array([[x, 0, x / 2], [0, y, y / 2], [0, 0, 1]])
-    return camera.render(light, seen @ back, ink, at, size), np.array(truth.card)
+    return camera.render(light, output @ back, ink, at, size), np.array(truth.card)
 
 
 # --- Geometry
@@ -77,17 +77,17 @@ def stages(seed):
     view, corner = Viewpoint(yaw=30, pitch=30, distance=(0.9, 1.2), fov=(40, 40)), Perspective(0.15)
     angle, scale, _, right, down = affine.values(u[:, :5])[0].tolist()
     yaw, pitch, _, distance, _ = view.values(u[:, 5:10])[0].tolist()
-    moved = tuple(map(tuple, corner.values(u[:, 10:])[0].reshape(4, 2).tolist()))
-    return [affine, view, corner], u, Shot(angle, scale, right, down, moved, yaw, pitch, distance)
+    shift = tuple(map(tuple, corner.values(u[:, 10:])[0].reshape(4, 2).tolist()))
+    return [affine, view, corner], u, Shot(angle, scale, right, down, shift, yaw, pitch, distance)
 
 
 @pytest.mark.parametrize("size", [(64, 64), (96, 128), (130, 90)], ids=str)
 def test_the_geometry_equals_that_of_the_transforms(size):
     for seed in range(20):
-        made, u, shot = stages(seed)
+        result, u, shot = stages(seed)
         back = torch.eye(3, dtype=torch.float64)[None]
-        for stage, own in zip(made, u.split([5, 5, 8], 1), strict=True):
-            back = back @ stage.matrix(own)  # from the view to the scene
+        for stage, original in zip(result, u.split([5, 5, 8], 1), strict=True):
+            back = back @ stage.matrix(original)  # from the view to the scene
         ours = transform(invert(back), SQUARE)[0][0].numpy() * min(size) / 2 + (np.array(size[::-1]) - 1) / 2
         np.testing.assert_allclose(map_points(frame(size) @ pose(shot), SQUARE[0].numpy()), ours, atol=1e-9)
 
@@ -143,8 +143,8 @@ def test_a_card_is_opaque_and_its_edge_is_not_darkened():
     black, corners = light_of(white, flat(0), shot, (200, 200))
     inside = cv2.fillConvexPoly(np.zeros((200, 200), np.uint8), np.int32(np.rint(corners)), 1)
     assert black[cv2.erode(inside, np.ones((5, 5), np.uint8)) > 0].max() == 0
-    again, _ = light_of(white, flat(1), shot, (200, 200))
-    assert np.abs(again[cv2.dilate(inside, np.ones((5, 5), np.uint8)) > 0] - 1).max() < 1e-5
+    repeat, _ = light_of(white, flat(1), shot, (200, 200))
+    assert np.abs(repeat[cv2.dilate(inside, np.ones((5, 5), np.uint8)) > 0] - 1).max() < 1e-5
 
 
 def test_outside_scene_and_horizon_is_mid_grey():
@@ -157,25 +157,25 @@ def test_outside_scene_and_horizon_is_mid_grey():
 @pytest.mark.nightly
 def test_nearly_all_tags_are_detected_and_give_the_true_corners_of_the_patch(run, tmp_path):
     simulate(run, tmp_path / "photos", count=20, size=(480, 640))
-    given = cv2.aruco.DetectorParameters()
-    given.perspectiveRemovePixelPerCell, given.perspectiveRemoveIgnoredMarginPerCell = 8, 0.2
-    given.cornerRefinementMethod = cv2.aruco.CORNER_REFINE_SUBPIX
+    source = cv2.aruco.DetectorParameters()
+    source.perspectiveRemovePixelPerCell, source.perspectiveRemoveIgnoredMarginPerCell = 8, 0.2
+    source.cornerRefinementMethod = cv2.aruco.CORNER_REFINE_SUBPIX
     family = cv2.aruco.getPredefinedDictionary(cv2.aruco.DICT_APRILTAG_36h11)
     boxes = {tag.number: tag.box.corners for tag in CARD.tags}
-    errors, whole, seen = [], 0, 0
+    errors, whole, output = [], 0, 0
     for photo in json.loads((tmp_path / "photos" / "truth.json").read_text())["photos"]:
         picture = cv2.imread(str(tmp_path / "photos" / photo["file"]), cv2.IMREAD_GRAYSCALE)
-        twice = cv2.resize(picture, None, fx=2, fy=2, interpolation=cv2.INTER_CUBIC)
-        quads, numbers, _ = cv2.aruco.ArucoDetector(family, given).detectMarkers(twice)
+        double_size = cv2.resize(picture, None, fx=2, fy=2, interpolation=cv2.INTER_CUBIC)
+        quads, numbers, _ = cv2.aruco.ArucoDetector(family, source).detectMarkers(double_size)
         result = {int(n): (q[0] + 0.5) / 2 - 0.5 for n, q in zip(np.ravel(numbers), quads, strict=True)}
         ends = {int(n): np.array(at) for n, at in photo["tags_px"].items()}
         inside = {n for n, at in ends.items() if at.min() > 2 and (at.max(0) < (637, 477)).all()}
-        whole, seen = whole + len(inside), seen + len(inside & set(result))
+        whole, output = whole + len(inside), output + len(inside & set(result))
         if len(result) == 4:  # cornerSubPix draws blurred corners inwards; over four tags that cancels
             points = np.concatenate([boxes[n] for n in result]), np.concatenate(list(result.values()))
             at = cv2.findHomography(*points)[0]
             errors += np.linalg.norm(map_points(at, CARD.patch.corners) - photo["patch_px"], axis=1).tolist()
-    assert whole >= 50 and seen >= 0.98 * whole
+    assert whole >= 50 and output >= 0.98 * whole
     assert len(errors) >= 12 and np.median(errors) < 0.3
 
 
@@ -189,17 +189,17 @@ def test_draws_stay_in_their_ranges_and_record_values_with_units():
         values, (low, high) = [getattr(shot, name) for shot in shots], getattr(ranges, name)
         assert low <= min(values) and max(values) <= high
         assert np.ptp(values) >= 0.9 * (high - low)
-    moved = np.abs([shot.corners for shot in shots])
-    assert 0.14 < moved.max() <= 0.15 and 0.09 < max(abs(shot.down) for shot in shots) <= 0.1
+    shift = np.abs([shot.corners for shot in shots])
+    assert 0.14 < shift.max() <= 0.15 and 0.09 < max(abs(shot.down) for shot in shots) <= 0.1
     assert len(shots[0].to_dict()) == len(dataclasses.fields(Shot)) and "degrees (deg)" in shots[0].to_dict()
 
 
 @pytest.mark.slow
 def test_a_photograph_depends_only_on_its_seed_and_number(run, tmp_path):
-    def made(name, **given):
-        return [path.read_bytes() for path in simulate(run, tmp_path / name, size=(96, 128), **given)]
+    def result(name, **source):
+        return [path.read_bytes() for path in simulate(run, tmp_path / name, size=(96, 128), **source)]
 
-    three, two, other = made("a", count=3, seed=7), made("b", count=2, seed=7), made("c", count=2, seed=8)
+    three, two, other = result("a", count=3, seed=7), result("b", count=2, seed=7), result("c", count=2, seed=8)
     assert three[:2] == two and not set(two) & set(other) and len(set(three)) == 3
 
 

@@ -17,8 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_an_ideal_printer_is_exact_and_a_real_one_has_fewer_colours():
     dots = RANDOM(0).integers(0, 256, (50, 60, 3), np.uint8)
     ideal = camera.to_light(dots / np.float32(255))
-    real, half, none = (camera.print_raster(dots, strength) for strength in (1, 0.5, 0))
-    np.testing.assert_array_equal(none, ideal)
+    real, half, blank = (camera.print_raster(dots, strength) for strength in (1, 0.5, 0))
+    np.testing.assert_array_equal(blank, ideal)
     np.testing.assert_allclose(half, (real + ideal) / 2, atol=1e-6)
     ramp = np.repeat(np.arange(256, dtype=np.uint8)[None, :, None], 3, 2)
     grey = camera.print_raster(ramp, 1)[0] / camera.PAPER
@@ -33,8 +33,8 @@ def test_default_ranges_are_those_of_the_camera_preset():
     assert list(ours.degrees) == stages["affine"]["degrees"] and list(ours.scale) == stages["affine"]["scale"]
     assert list(ours.shift) == stages["affine"]["translate"] and ours.jitter == stages["perspective"]["jitter"]
     assert list(ours.contrast) == stages["contrast"]["factor"]
-    shown = [float(camera.to_display(camera.to_light(np.array(0.5)) * 2**stops)) - 0.5 for stops in ours.stops]
-    assert shown == pytest.approx(stages["brightness"]["amount"], abs=2e-4)
+    view = [float(camera.to_display(camera.to_light(np.array(0.5)) * 2**stops)) - 0.5 for stops in ours.stops]
+    assert view == pytest.approx(stages["brightness"]["amount"], abs=2e-4)
 
 
 def test_light_is_multiplied_by_the_gains_of_the_shot():
@@ -62,8 +62,8 @@ def test_blur_has_its_variance_and_preserves_the_light():
     way = 9**2 / 12
     c, s = math.cos(math.radians(30)), math.sin(math.radians(30))
     assert (result.sum(), x, y) == pytest.approx((1, 0, 0), abs=1e-4)
-    between = 1 / 6  # the mean gain of a line between pixels
-    expected = (1.5**2 + way * c * c + between, 1.5**2 + way * s * s + between, way * c * s)
+    share = 1 / 6  # the mean gain of a line between pixels
+    expected = (1.5**2 + way * c * c + share, 1.5**2 + way * s * s + share, way * c * s)
     assert (xx, yy, xy) == pytest.approx(expected, abs=0.1)
 
 

@@ -46,8 +46,8 @@ def test_the_script_follows_its_options(run, tmp_path, capsys):
         ("--pitch 75 --distance 0.2 --count 30", "behind the camera"),
     ],
 )
-def test_an_option_out_of_range_is_refused_in_one_line(run, tmp_path, refused, options, message):
-    assert message in refused("simulate", run, tmp_path / "photos", "--size", "64x64", *options.split())
+def test_an_option_out_of_range_is_refused_in_one_line(run, tmp_path, error_line, options, message):
+    assert message in error_line("simulate", run, tmp_path / "photos", "--size", "64x64", *options.split())
 
 
 @pytest.mark.parametrize(
@@ -67,22 +67,22 @@ def test_an_option_out_of_range_is_refused_in_one_line(run, tmp_path, refused, o
         (lambda run: (run / "pictures" / "clean" / "bench.png").unlink(), "bench.png` is missing"),
     ],
 )
-def test_a_run_that_cannot_be_photographed_is_refused_in_one_line(run, tmp_path, refused, broken, message):
+def test_a_run_that_cannot_be_photographed_is_refused_in_one_line(run, tmp_path, error_line, broken, message):
     broken(run)
-    assert message in refused("simulate", run, tmp_path / "photos", "--size", "64x64", "--count", "1")
+    assert message in error_line("simulate", run, tmp_path / "photos", "--size", "64x64", "--count", "1")
 
 
 def changed(path, **values):
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
-def test_old_photographs_are_not_mixed_with_new_ones(run, tmp_path, refused):
+def test_old_photographs_are_not_mixed_with_new_ones(run, tmp_path, error_line):
     (tmp_path / "old.jpg").touch()
-    assert "empty folder" in refused("simulate", run, tmp_path)
+    assert "empty folder" in error_line("simulate", run, tmp_path)
 
 
-def test_without_opencv_the_error_names_the_extra(run, tmp_path, refused, monkeypatch):
+def test_without_opencv_the_error_names_the_extra(run, tmp_path, error_line, monkeypatch):
     for name in [name for name in sys.modules if name.startswith("attacks.physical.simulation")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "cv2", None)
-    assert 'pip install "viewproof[physical]"' in refused("simulate", run, tmp_path / "photos")
+    assert 'pip install "viewproof[physical]"' in error_line("simulate", run, tmp_path / "photos")

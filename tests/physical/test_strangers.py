@@ -29,9 +29,9 @@ def broken(content, path=()):
     """The content with each of its leaves, and each of its branches, replaced by each of the above."""
     node = reduce(getitem, path, content)
     for value in WRONG if path else []:
-        made = copy.deepcopy(content)
-        reduce(getitem, path[:-1], made)[path[-1]] = value
-        yield path, value, made
+        result = copy.deepcopy(content)
+        reduce(getitem, path[:-1], result)[path[-1]] = value
+        yield path, value, result
     for key in list(node) if isinstance(node, dict) else range(min(2, len(node))) if isinstance(node, list) else []:
         yield from broken(content, (*path, key))
 
@@ -39,11 +39,11 @@ def broken(content, path=()):
 def test_broken_cards_are_refused():
     content = json.loads(json.dumps(dataclasses.asdict(card(80, 60, "vp-00000003  eot"))))
     assert parse_card(content) == card(80, 60, "vp-00000003  eot")
-    for path, value, made in broken(content):
+    for path, value, result in broken(content):
         if path == ("words",) and value in ("x", "../../x", "a\nb: c"):
             continue
         with pytest.raises((KeyError, TypeError, ValueError)):
-            parse_card(made)
+            parse_card(result)
             raise AssertionError(f"{path} = {value!r} was taken")
     for key, value in (("x", 95), ("width", 500), ("height", 0)):  # beyond the card, or nothing
         with pytest.raises(ValueError, match="on the card"):
@@ -64,14 +64,18 @@ def test_broken_placements_are_refused(tmp_path):
     path.write_text(json.dumps(PLACEMENT))
     assert read_placement(tmp_path).pictures == ("a", "b")
     harmless = [("target", None), *(("target", text) for text in ("x", "../../x", "a\nb: c")), ("fixed", True)]
-    for where, value, made in broken(PLACEMENT):
-        texts = where[0] == "pictures" and value == "x"
-        if texts or (where[0], value) in harmless or (where[0] == "quads" and value == -1 and len(where) == 5):
+    for location, value, result in broken(PLACEMENT):
+        texts = location[0] == "pictures" and value == "x"
+        if (
+            texts
+            or (location[0], value) in harmless
+            or (location[0] == "quads" and value == -1 and len(location) == 5)
+        ):
             continue
-        path.write_text(json.dumps(made))
+        path.write_text(json.dumps(result))
         with pytest.raises(ValueError, match=r"not what a run writes|not JSON"):
             read_placement(tmp_path)
-            raise AssertionError(f"{where} = {value!r} was taken")
+            raise AssertionError(f"{location} = {value!r} was taken")
     path.write_text("[" * 100_000)
     with pytest.raises(ValueError, match="not JSON"):
         read_placement(tmp_path)

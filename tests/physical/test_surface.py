@@ -33,8 +33,8 @@ QUAD = ((0.27, 0.3), (0.73, 0.3), (0.73, 0.76), (0.27, 0.76))
 
 def posed(shot):
     """The exact lens and sheet of a photograph."""
-    over = four_point_homography(CARD.patch.corners, map_points(from_shares((64, 64)), QUAD))
-    return Lens(shot.k1, SIZE), sheet(shot, np.asarray(frame(SIZE) @ view(shot)), over, (CARD.width, CARD.height))
+    layer = four_point_homography(CARD.patch.corners, map_points(from_shares((64, 64)), QUAD))
+    return Lens(shot.k1, SIZE), sheet(shot, np.asarray(frame(SIZE) @ view(shot)), layer, (CARD.width, CARD.height))
 
 
 def taken(shot, texture=40):
@@ -79,14 +79,14 @@ def test_a_lens_is_that_of_brown():
 
 
 def test_a_flat_card_and_a_plain_lens_stay_a_homography():
-    made = taken(Shot(yaw=15, pitch=-10, blur=0.6))
-    found, tags = located(made), detect(made.pixels, CARD).own
+    result = taken(Shot(yaw=15, pitch=-10, blur=0.6))
+    match, tags = located(result), detect(result.pixels, CARD).own
     plane = fit(CARD, tags)
-    assert found.surface.is_plane and found.tags == plane.tags and not found.flagged
+    assert match.surface.is_plane and match.tags == plane.tags and not match.flagged
     corners = np.array(CARD.patch.corners)
-    np.testing.assert_allclose(found.surface.project(corners), project(plane.homography, corners), atol=1e-8)
-    np.testing.assert_allclose(*(h / h[2, 2] for h in (found.surface.homography, plane.homography)), atol=1e-8)
-    assert flattened(made.pixels, found.surface, CARD)[0] is made.pixels
+    np.testing.assert_allclose(match.surface.project(corners), project(plane.homography, corners), atol=1e-8)
+    np.testing.assert_allclose(*(h / h[2, 2] for h in (match.surface.homography, plane.homography)), atol=1e-8)
+    assert flattened(result.pixels, match.surface, CARD)[0] is result.pixels
 
 
 @pytest.mark.slow
@@ -101,49 +101,49 @@ def test_a_flat_card_and_a_plain_lens_stay_a_homography():
     ids=["lens", "raised", "both", "both, not from the bend alone"],
 )
 def test_lens_and_bend_are_found(shot, bound):
-    made = taken(shot)
-    found = located(made)
-    flat = project(plane_or_none(detect(made.pixels, CARD).own), CARD.patch.corners)
-    plane = np.linalg.norm(flat - made.patch, axis=1).max()
-    assert off(found, made) < bound < plane and not found.flagged
-    assert bool(found.surface.is_bent) == bool(shot.sag) and bool(found.surface.k1) == bool(shot.k1)
-    assert found.surface.bend == pytest.approx(shot.sag, abs=0.02)
-    assert found.surface.k1 == pytest.approx(shot.k1, abs=0.05)
+    result = taken(shot)
+    match = located(result)
+    flat = project(plane_or_none(detect(result.pixels, CARD).own), CARD.patch.corners)
+    plane = np.linalg.norm(flat - result.patch, axis=1).max()
+    assert off(match, result) < bound < plane and not match.flagged
+    assert bool(match.surface.is_bent) == bool(shot.sag) and bool(match.surface.k1) == bool(shot.k1)
+    assert match.surface.bend == pytest.approx(shot.sag, abs=0.02)
+    assert match.surface.k1 == pytest.approx(shot.k1, abs=0.05)
     # The scene under the card, half a card beyond its edges: a plane through the middle of a bent card is far off.
-    around = CARD.width * np.array([[-0.5, -0.5], [1.5, -0.5], [1.5, 1.5], [-0.5, 1.5]])
-    scene = project(posed(shot)[1].camera[:, [0, 1, 3]], around)
-    under, through_it = (project(h, around) for h in (found.surface.resting, found.surface.homography))
-    assert np.linalg.norm(under - scene, axis=1).max() < 3.5
+    frame = CARD.width * np.array([[-0.5, -0.5], [1.5, -0.5], [1.5, 1.5], [-0.5, 1.5]])
+    scene = project(posed(shot)[1].camera[:, [0, 1, 3]], frame)
+    ground, through_it = (project(h, frame) for h in (match.surface.resting, match.surface.homography))
+    assert np.linalg.norm(ground - scene, axis=1).max() < 3.5
     assert not shot.sag or np.linalg.norm(through_it - scene, axis=1).max() > 25
 
 
 @pytest.mark.slow
 def test_a_hidden_tag_is_extrapolated_from_what_is_near():
     """The corner is first guessed some 10 pixels off, where none of its edges is within reach."""
-    made = taken(Shot(yaw=-20, pitch=10, sag=0.05, curl=70, k1=-0.15, blur=0.6))
-    tag = detect(made.pixels, CARD).own[CARD.tags[0].number]
+    result = taken(Shot(yaw=-20, pitch=10, sag=0.05, curl=70, k1=-0.15, blur=0.6))
+    tag = detect(result.pixels, CARD).own[CARD.tags[0].number]
     y, x = np.mgrid[: SIZE[0], : SIZE[1]]
-    across = np.linalg.norm(tag[0] - tag[2])
-    made.pixels[np.hypot(x - tag[:, 0].mean(), y - tag[:, 1].mean()) < 0.6 * across] = (120, 60, 60)
-    found = located(made)
-    assert len(detect(made.pixels, CARD).own) == 3
-    assert off(found, made) < 0.5 and not found.flagged
+    width = np.linalg.norm(tag[0] - tag[2])
+    result.pixels[np.hypot(x - tag[:, 0].mean(), y - tag[:, 1].mean()) < 0.6 * width] = (120, 60, 60)
+    match = located(result)
+    assert len(detect(result.pixels, CARD).own) == 3
+    assert off(match, result) < 0.5 and not match.flagged
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("far", "all_of_them"), [(0, True), (4, True), (40, False)])
 def test_lines_lie_on_edges_of_the_card_wherever_they_are_expected(far, all_of_them):
     """The lower half is expected `far` pixels to the right; an edge that is out of reach gives no line."""
-    made = taken(Shot(blur=0.6))
-    light, edges = LIGHT[to_grey(made.pixels)], card_edges(CARD, [tag.number for tag in CARD.tags])
-    seen = partial(project, fit(CARD, detect(made.pixels, CARD).own).homography)
+    result = taken(Shot(blur=0.6))
+    light, edges = LIGHT[to_grey(result.pixels)], card_edges(CARD, [tag.number for tag in CARD.tags])
+    output = partial(project, fit(CARD, detect(result.pixels, CARD).own).homography)
 
     def expected(points):
         points = np.asarray(points, float)
-        return seen(points) + np.where(points[..., 1:] > CARD.height / 2, [far, 0], 0)
+        return output(points) + np.where(points[..., 1:] > CARD.height / 2, [far, 0], 0)
 
     places, lines = edge_lines(light, CARD, edges, expected)
-    wrong = np.abs((np.c_[seen(places), np.ones(len(places))] * lines).sum(1)) > 1
+    wrong = np.abs((np.c_[output(places), np.ones(len(places))] * lines).sum(1)) > 1
     assert wrong.mean() < 0.06
     assert (len(places) == len(edges) * len(POINTS)) == all_of_them
 
@@ -158,14 +158,14 @@ def plane_or_none(tags):
 
 @pytest.mark.slow
 def test_the_flattened_card_and_the_ideal_photograph_show_what_lies_there():
-    made = taken(Shot(yaw=15, sag=0.08, curl=40, k1=-0.15, blur=0.4), texture=200)
-    found = located(made)
-    picture, flat = flattened(made.pixels, found.surface, CARD)
+    result = taken(Shot(yaw=15, sag=0.08, curl=40, k1=-0.15, blur=0.4), texture=200)
+    match = located(result)
+    picture, flat = flattened(result.pixels, match.surface, CARD)
     for swatch in CARD.chart[::5]:
         x, y = project(flat, [swatch.box.x + swatch.box.width / 2, swatch.box.y + swatch.box.height / 2]).round()
         assert np.abs(picture[int(y), int(x)] - np.array(swatch.colour, float)).max() < 12
-    x, y = project(found.surface.homography, [CARD.width / 2, CARD.height / 2]).round()
-    assert np.abs(ideal_photo(made.pixels, found.surface)[int(y), int(x)].astype(int) - 200).max() < 12
+    x, y = project(match.surface.homography, [CARD.width / 2, CARD.height / 2]).round()
+    assert np.abs(ideal_photo(result.pixels, match.surface)[int(y), int(x)].astype(int) - 200).max() < 12
 
 
 def test_photographs_of_one_camera_share_its_lens():
@@ -181,9 +181,9 @@ def test_photographs_of_one_camera_share_its_lens():
 
 @pytest.mark.slow
 def test_a_known_lens_is_used():
-    made = taken(Shot(yaw=20, k1=-0.1, blur=0.6))
-    found = locate(to_grey(made.pixels), CARD, detect(made.pixels, CARD).own, k1=-0.1)
-    assert found.surface.k1 == -0.1 and found.lens is None and off(found, made) < 0.25
+    result = taken(Shot(yaw=20, k1=-0.1, blur=0.6))
+    match = locate(to_grey(result.pixels), CARD, detect(result.pixels, CARD).own, k1=-0.1)
+    assert match.surface.k1 == -0.1 and match.lens is None and off(match, result) < 0.25
 
 
 def test_hard_photographs_have_every_factor():
@@ -198,8 +198,8 @@ def test_hard_photographs_have_every_factor():
 @pytest.mark.slow
 def test_tags_that_lie_on_no_card_are_refused():
     grey = np.full(SIZE, 200, np.uint8)
-    made = taken(Shot(yaw=15, blur=0.6))
-    tags = detect(made.pixels, CARD).own
+    result = taken(Shot(yaw=15, blur=0.6))
+    tags = detect(result.pixels, CARD).own
     first, second, *_ = tags
     with pytest.raises(ValueError, match="do not lie as on the card"):
         locate(grey, CARD, {first: tags[second], second: tags[first]})

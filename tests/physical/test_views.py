@@ -44,14 +44,14 @@ def test_the_scene_is_cut_out_of_the_photograph():
     assert np.array_equal(to_bytes(view.pixels), scene) and view.outside == 0
     assert np.allclose(through(view.frame() @ shift, [[0, 0], [32, 16]]), [[-1, -1], [1, 0]])
     turn = np.deg2rad(30)
-    spun = np.array([[np.cos(turn), -np.sin(turn), 60], [np.sin(turn), np.cos(turn), 20], [0, 0, 1]])
-    view = scene_view(photo, spun, (32, 32), 32)
+    rotation = np.array([[np.cos(turn), -np.sin(turn), 60], [np.sin(turn), np.cos(turn), 20], [0, 0, 1]])
+    view = scene_view(photo, rotation, (32, 32), 32)
     assert view.side == pytest.approx(32)
-    assert np.allclose(through(view.frame() @ spun, [16, 16]), 0)
-    beyond = scene_view(photo, np.array([[1, 0, 103.5], [0, 1, 19.5], [0, 0, 1.0]]), (32, 32), 32)
-    assert beyond.outside == pytest.approx(0.5) and np.allclose(beyond.pixels[:, :, -8:], 128 / 255)
-    gone = scene_view(photo, np.array([[1, 0, 500.0], [0, 1, 500], [0, 0, 1.0]]), (32, 32), 32)
-    assert gone.outside == 1 and np.allclose(gone.pixels, 128 / 255)
+    assert np.allclose(through(view.frame() @ rotation, [16, 16]), 0)
+    outer = scene_view(photo, np.array([[1, 0, 103.5], [0, 1, 19.5], [0, 0, 1.0]]), (32, 32), 32)
+    assert outer.outside == pytest.approx(0.5) and np.allclose(outer.pixels[:, :, -8:], 128 / 255)
+    empty = scene_view(photo, np.array([[1, 0, 500.0], [0, 1, 500], [0, 0, 1.0]]), (32, 32), 32)
+    assert empty.outside == 1 and np.allclose(empty.pixels, 128 / 255)
     for wrong in (np.diag([1, 1, 0.001]), np.array([[1, 0, 0], [0, 1, 0], [-0.05, 0, 1.0]])):
         with pytest.raises(ValueError, match="--view photo"):
             scene_view(photo, wrong, (32, 32), 32)
@@ -66,10 +66,21 @@ def test_a_range_of_angles_may_cross_180_degrees():
 
 
 def test_only_measured_values_replace_stages():
-    own = {"viewpoint": {}, "affine2": {"degrees": 3}, "contrast": {"factor": 1}, "exposure": {}, "downscale": {}}
-    assert merge_stages(own, {}) == own
-    assert list(merge_stages(own, {"affine": {}})) == ["affine", "contrast", "exposure", "downscale"]
-    assert list(merge_stages(own, {"affine": {}, "exposure": {}})) == ["affine", "exposure", "contrast", "downscale"]
+    original = {
+        "viewpoint": {},
+        "affine2": {"degrees": 3},
+        "contrast": {"factor": 1},
+        "exposure": {},
+        "downscale": {},
+    }
+    assert merge_stages(original, {}) == original
+    assert list(merge_stages(original, {"affine": {}})) == ["affine", "contrast", "exposure", "downscale"]
+    assert list(merge_stages(original, {"affine": {}, "exposure": {}})) == [
+        "affine",
+        "exposure",
+        "contrast",
+        "downscale",
+    ]
 
 
 def alone(rows):
@@ -110,10 +121,10 @@ def test_the_share_of_several_clusters_is_that_of_their_pictures_means(pictures,
     rows = np.repeat(np.arange(pictures * tiles), draw.integers(1, 20, pictures * tiles))
     hits = draw.random(len(rows)) < draw.random(pictures * tiles)[rows]
     means = np.array([hits[rows == i].mean() for i in range(pictures * tiles)]).reshape(pictures, tiles).mean(1)
-    wanted = share(means, np.bincount(rows // tiles))
+    target = share(means, np.bincount(rows // tiles))
     result = score.share(torch.from_numpy(hits), rows.tolist(), alone(rows // tiles))
-    assert result.kind == wanted.pop("kind") == ("range" if pictures < 4 else "interval")
-    assert result[:3] == pytest.approx([*wanted.values()])
+    assert result.kind == target.pop("kind") == ("range" if pictures < 4 else "interval")
+    assert result[:3] == pytest.approx([*target.values()])
 
 
 #: Seven tiles of one place and one of another.
@@ -122,14 +133,14 @@ PLACES = ("park",) * 7 + ("street",)
 
 def compared(folder, pictures, clusters=PLACES, times=4):
     """Photographs of some pictures that repeat what the run's views of each show, unequally often."""
-    each = [row for i, row in enumerate(pictures) for _ in range(times * (1 + i % 3))]
-    fooled = torch.tensor([row < 7 for row in each])
-    photos = score.PhotoScores(fooled.float() / 2, ~fooled, fooled, tuple(each))
+    item = [row for i, row in enumerate(pictures) for _ in range(times * (1 + i % 3))]
+    successes = torch.tensor([row < 7 for row in item])
+    photos = score.PhotoScores(successes.float() / 2, ~successes, successes, tuple(item))
     return score.compare(photos, score.digital(folder, 8, sorted({*pictures}), "eot"), clusters, "eot")
 
 
 @pytest.fixture
-def fooled(tmp_path):
+def successes(tmp_path):
     """The scores of a run in which seven pictures of eight are fooled in all of their views."""
     success = torch.arange(8)[:, None].expand(8, 100) < 7
     stored_scores(tmp_path, success.float() / 2, success.clone())
@@ -137,30 +148,30 @@ def fooled(tmp_path):
 
 
 @pytest.mark.parametrize("pictures", [range(8), [0, 7], [6, 7, 1], [7], [2, 4]])
-def test_photographs_that_repeat_the_run_differ_by_nothing(fooled, pictures):
-    content = compared(fooled, [*pictures])
-    own = [row == 7 for row in pictures]
-    share_fooled = 0.5 if any(own) and not all(own) else float(not all(own))
+def test_photographs_that_repeat_the_run_differ_by_nothing(successes, pictures):
+    content = compared(successes, [*pictures])
+    original = [row == 7 for row in pictures]
+    share_fooled = 0.5 if any(original) and not all(original) else float(not all(original))
     assert content["photographs"]["success"]["mean"] == content["digital"]["eot"]["success"]["mean"] == share_fooled
     assert [content["difference"][name]["mean"] for name in score.MEASURES] == [0, 0, 0]
 
 
-def test_the_figures_of_the_run_are_those_of_its_own_table(fooled):
+def test_the_figures_of_the_run_are_those_of_its_own_table(successes):
     rows = [
         {"cluster": name, "views": 100, "success": row < 7, "cosine": (row < 7) / 2}
         for row, name in enumerate(PLACES)
     ]
     rows = [{key: float(value) if isinstance(value, bool) else value for key, value in row.items()} for row in rows]
-    content = compared(fooled, range(8))
+    content = compared(successes, range(8))
     for name in ("success", "cosine"):
         assert content["digital"]["eot"][name] == measure_summary(name, rows)
     assert content["photographs"]["success"]["kind"] == "range"  # two places, however many tiles
-    apart = compared(fooled, range(8), clusters=alone(range(8)))["photographs"]["success"]
-    assert apart["kind"] == "interval" and apart["mean"] == 0.875
+    difference = compared(successes, range(8), clusters=alone(range(8)))["photographs"]["success"]
+    assert difference["kind"] == "interval" and difference["mean"] == 0.875
 
 
-def test_a_range_is_not_printed_as_an_interval(fooled):
-    content = compared(fooled, [0]) | {"photos": [0] * 4, "arm": "eot", "prediction": None}
+def test_a_range_is_not_printed_as_an_interval(successes):
+    content = compared(successes, [0]) | {"photos": [0] * 4, "arm": "eot", "prediction": None}
     head, first, *_, last = photo_report._figures(content)
     assert content["photographs"]["cosine"]["kind"] == "range" and head.startswith(" ")
     assert "0.500 (0.500 to 0.500)" in first and "1.000 [0.510, 1.000]" in first
@@ -169,8 +180,8 @@ def test_a_range_is_not_printed_as_an_interval(fooled):
 
 def test_every_photograph_has_its_own_file():
     names = "a/b.jpg a-b.jpg a--b.jpg a/b.png a-b.png b.jpg b.jpg.png b.png b.PNG c.d.png"
-    made = [file_name(Photo(Path(name), name, 0)) for name in names.split()]
-    assert len(set(made)) == len(made) and all(name.endswith(".png") for name in made)
+    result = [file_name(Photo(Path(name), name, 0)) for name in names.split()]
+    assert len(set(result)) == len(result) and all(name.endswith(".png") for name in result)
     assert file_name(Photo(Path("x"), "a/street--03.png", 0)) == "a/street--03.png"
 
 
@@ -208,14 +219,14 @@ def test_photographs_are_read_like_the_pictures_of_the_run(tmp_path):
 
 @pytest.mark.parametrize("tag", [0x0100, 0x011A, 0x0154])
 def test_a_text_in_the_exif_where_a_number_belongs_changes_no_pixel(tmp_path, tag):
-    exif, held = Image.Exif(), io.BytesIO()
+    exif, buffer = Image.Exif(), io.BytesIO()
     exif[0x0112], exif[0x010F] = 6, "maker"
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)).save(held, "JPEG", exif=exif)
-    at = held.getvalue().index(struct.pack(">H", 0x010F))
-    damaged = held.getvalue()[:at] + struct.pack(">H", tag) + held.getvalue()[at + 2 :]
-    (tmp_path / "a.jpg").write_bytes(damaged)
-    with Image.open(held) as opened:
-        expected = np.rot90(np.asarray(opened), -1)
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 30, 3), np.uint8)).save(buffer, "JPEG", exif=exif)
+    at = buffer.getvalue().index(struct.pack(">H", 0x010F))
+    corrupt = buffer.getvalue()[:at] + struct.pack(">H", tag) + buffer.getvalue()[at + 2 :]
+    (tmp_path / "a.jpg").write_bytes(corrupt)
+    with Image.open(buffer) as picture:
+        expected = np.rot90(np.asarray(picture), -1)
     assert np.array_equal(read(tmp_path / "a.jpg"), expected)
     assert np.array_equal(to_bytes(load_image(tmp_path / "a.jpg")[0]), expected)
 
@@ -234,9 +245,9 @@ def test_a_photograph_of_too_many_pixels_is_refused_with_their_limit(tmp_path, s
 
 
 def test_a_quad_longer_than_the_name_of_a_file_is_refused_in_one_line():
-    with pytest.raises(ValueError, match=r"`--quad` must be eight numbers") as refused:
+    with pytest.raises(ValueError, match=r"`--quad` must be eight numbers") as error_line:
         quads("0,0," * 3000 + "x", [Photo(Path("a.jpg"), "a.jpg", 0)])
-    assert len(str(refused.value)) < 300
+    assert len(str(error_line.value)) < 300
 
 
 @pytest.mark.parametrize("error", [struct.error("no integer"), TypeError("no number"), IndexError("no tag")])

@@ -26,23 +26,23 @@ def tensor(values):
     ("size", "out"), [((7, 9), (61, 40)), ((64, 48), (20, 48)), ((5, 5), (5, 5)), ((1, 1), (4, 3))]
 )
 def test_a_texture_that_fills_the_picture_equals_the_resizer(size, out):
-    given = texture(size)
-    wanted = unchecked(resize)(tensor(given), out, "torch_bilinear_aa")[0].permute(1, 2, 0).numpy()
-    assert np.abs(patch_picture(given, out) - wanted).max() <= 0.501
+    source = texture(size)
+    target = unchecked(resize)(tensor(source), out, "torch_bilinear_aa")[0].permute(1, 2, 0).numpy()
+    assert np.abs(patch_picture(source, out) - target).max() <= 0.501
 
 
 @settings(deadline=None, max_examples=30)
 @given(left=st.floats(0, 3), top=st.floats(0, 3), step=st.floats(0.05, 0.9))
 def test_elsewhere_every_pixel_is_sampled_at_its_centre(left, top, step):
-    given = texture((6, 8))
+    source = texture((6, 8))
     picture = np.full((140, 180, 3), 255, np.uint8)
-    lay(picture, Grid(1 / step, 1 / step, left, top), given, Box(0, 0, 8, 6))
+    lay(picture, Grid(1 / step, 1 / step, left, top), source, Box(0, 0, 8, 6))
     x, y = ((torch.arange(n) + 0.5 - start) * step for n, start in ((180, left), (140, top)))
     grid = torch.stack(torch.meshgrid(y / 6, x / 8, indexing="ij")[::-1], dim=-1).double() * 2 - 1
-    wanted = F.grid_sample(tensor(given), grid[None], padding_mode="border", align_corners=False)[0].permute(1, 2, 0)
+    target = F.grid_sample(tensor(source), grid[None], padding_mode="border", align_corners=False)[0].permute(1, 2, 0)
     inside = torch.outer(*((v > step) & (v < side - step) for v, side in ((y, 6), (x, 8)))).numpy()
     outside = torch.outer(*((v > -step) & (v < side + step) for v, side in ((y, 6), (x, 8)))).logical_not().numpy()
-    assert np.abs(picture - wanted.numpy())[inside].max() <= 0.501
+    assert np.abs(picture - target.numpy())[inside].max() <= 0.501
     assert (picture[outside] == 255).all()
 
 
@@ -66,33 +66,33 @@ def test_touching_boxes_leave_no_seam():
 
 
 def test_a_tag_is_one_black_frame_and_its_code():
-    seen = modules(17)
-    assert seen.shape == (MODULES, MODULES) and seen.dtype == bool
-    assert seen[[0, -1]].all() and seen[:, [0, -1]].all() and not seen.all()
+    output = modules(17)
+    assert output.shape == (MODULES, MODULES) and output.dtype == bool
+    assert output[[0, -1]].all() and output[:, [0, -1]].all() and not output.all()
     boxes = black(Tag(17, Box(3, 4, 16, 16)))
-    assert sum(box.width * box.height for box in boxes) == pytest.approx(seen.sum() * 4)
+    assert sum(box.width * box.height for box in boxes) == pytest.approx(output.sum() * 4)
 
 
 @pytest.mark.parametrize("dpi", [150, 300])
 def test_opencv_finds_the_fiducials_where_the_layout_has_them(dpi):
-    laid = card(41.3, 30.7, "vp-0000000b  eot")
-    corners = detected(card_picture(laid, texture((30, 40)), dpi))
-    assert sorted(corners) == sorted(tag.number for tag in laid.tags)
-    for tag in laid.tags:  # OpenCV counts from the centre of the first pixel, and refines to about half a pixel
+    layout = card(41.3, 30.7, "vp-0000000b  eot")
+    corners = detected(card_picture(layout, texture((30, 40)), dpi))
+    assert sorted(corners) == sorted(tag.number for tag in layout.tags)
+    for tag in layout.tags:  # OpenCV counts from the centre of the first pixel, and refines to about half a pixel
         off = corners[tag.number] + 0.5 - np.array(tag.box.corners) * dpi / MM
         assert np.abs(off).max() < 1.0
 
 
 @pytest.mark.parametrize(("size", "shape"), [((100, 100), (32, 32)), ((80, 20), (16, 64)), ((30, 120), (64, 16))])
 def test_edges_of_a_card_and_colours_of_its_swatches_are_exact(size, shape):
-    laid = card(*size)
-    picture = card_picture(laid, np.zeros((*shape, 3), np.float32), 300)
-    for box in (laid.patch, *(tag.box for tag in laid.tags)):
+    layout = card(*size)
+    picture = card_picture(layout, np.zeros((*shape, 3), np.float32), 300)
+    for box in (layout.patch, *(tag.box for tag in layout.tags)):
         assert np.abs(edges(picture, vars(box), 300)).max() < 0.001
-    for swatch in laid.chart:
+    for swatch in layout.chart:
         row, column = ((at + side / 2) * 300 / MM for at, side in _sides(swatch.box))
         assert tuple(picture[int(row), int(column)]) == swatch.colour
-    assert {swatch.colour for swatch in laid.chart} == set(COLOURS)
+    assert {swatch.colour for swatch in layout.chart} == set(COLOURS)
     assert tuple(picture[picture.shape[0] // 2, picture.shape[1] // 2]) == (0, 0, 0), "black is no hole"
 
 
@@ -103,21 +103,21 @@ def _sides(box):
 @pytest.mark.slow
 @pytest.mark.parametrize(("size", "shape"), [((100, 100), (64, 64)), ((90, 30), (20, 60)), ((12, 36), (150, 50))])
 def test_a_surround_is_the_card_with_whole_pixels_for_texels(size, shape):
-    laid = card(*size, "vp-00000003  eot")
-    picture, top, left, k = surround(laid, shape)
+    layout = card(*size, "vp-00000003  eot")
+    picture, top, left, k = surround(layout, shape)
     dense = k * shape[1] / size[0]
     assert (picture[top : top + k * shape[0], left : left + k * shape[1]] == 255).all()
-    assert dense * laid.tags[0].box.width >= 4 * MODULES
-    for tag in laid.tags:
-        x, y = tag.box.x - laid.patch.x + left / dense, tag.box.y - laid.patch.y + top / dense
-        placed = {"x": x, "y": y, "width": tag.box.width, "height": tag.box.height}
-        assert np.abs(edges(picture, placed, dense * MM)).max() < 0.01
-    rows, columns = (side * dense for side in (laid.height, laid.width))
+    assert dense * layout.tags[0].box.width >= 4 * MODULES
+    for tag in layout.tags:
+        x, y = tag.box.x - layout.patch.x + left / dense, tag.box.y - layout.patch.y + top / dense
+        placement = {"x": x, "y": y, "width": tag.box.width, "height": tag.box.height}
+        assert np.abs(edges(picture, placement, dense * MM)).max() < 0.01
+    rows, columns = (side * dense for side in (layout.height, layout.width))
     assert 0 <= picture.shape[0] - rows < 2 and 0 <= picture.shape[1] - columns < 2
     assert (picture[[0, -1]] == 255).all() and (picture[:, [0, -1]] == 255).all()
-    pasted = picture.copy()
-    pasted[top : top + k * shape[0], left : left + k * shape[1]] = texture(shape).repeat(k, 0).repeat(k, 1)
-    assert set(detected(pasted)) >= {tag.number for tag in laid.tags}
+    composite = picture.copy()
+    composite[top : top + k * shape[0], left : left + k * shape[1]] = texture(shape).repeat(k, 0).repeat(k, 1)
+    assert set(detected(composite)) >= {tag.number for tag in layout.tags}
 
 
 def test_a_card_too_large_for_other_software_is_refused():

@@ -48,12 +48,12 @@ def test_the_generic_printer_follows_neugebauers_equations():
     for c, m, y in itertools.product((0, 1), repeat=3):
         area = (cyan if c else 1 - cyan) * (magenta if m else 1 - magenta) * (yellow if y else 1 - yellow)
         total = total + area[:, None] * np.sqrt(light(np.array(inks[1 - c, 1 - m, 1 - y]) / 255))
-    wanted = total**2
-    wanted = np.where(wanted <= 0.0031308, wanted * 12.92, 1.055 * wanted ** (1 / 2.4) - 0.055)
+    target = total**2
+    target = np.where(target <= 0.0031308, target * 12.92, 1.055 * target ** (1 / 2.4) - 0.055)
     result = neugebauer(torch.tensor(colours), torch.tensor(INKS, dtype=double) / 255)
-    np.testing.assert_allclose(result.numpy(), wanted, rtol=0, atol=1e-6)  # the knee
-    through = shown(generic(), colours * 255)
-    np.testing.assert_allclose(through.numpy(), wanted * 255, rtol=0, atol=1e-3)
+    np.testing.assert_allclose(result.numpy(), target, rtol=0, atol=1e-6)  # the knee
+    lut_output = shown(generic(), colours * 255)
+    np.testing.assert_allclose(lut_output.numpy(), target * 255, rtol=0, atol=1e-3)
 
 
 def test_halftones_of_the_generic_printer_match_swop():
@@ -87,10 +87,10 @@ def test_a_fit_evaluates_the_polynomial_of_its_file(tmp_path, degree, light):
     path = tmp_path / "fit.json"
     path.write_text(json.dumps(FIT | {"degree": degree, "coefficients": weights.tolist(), "light": light}))
     colours = torch.rand(500, 3, dtype=double)
-    wanted = terms(to_linear(colours) if light == "linear" else colours, degree) @ weights.T
-    wanted = to_srgb(wanted) if light == "linear" else wanted
+    target = terms(to_linear(colours) if light == "linear" else colours, degree) @ weights.T
+    target = to_srgb(target) if light == "linear" else target
     result = shown(read_colour_map(str(path)), (colours * 255).tolist()) / 255
-    torch.testing.assert_close(result, wanted, rtol=0, atol=0.1 / 255)
+    torch.testing.assert_close(result, target, rtol=0, atol=0.1 / 255)
 
 
 def dull(share):
@@ -98,10 +98,10 @@ def dull(share):
     content = bytearray(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
     starts = range(132, 132 + 12 * int.from_bytes(content[128:132], "big"), 12)  # of the table of tags
     offsets = {bytes(content[at : at + 4]): int.from_bytes(content[at + 4 : at + 8], "big") + 8 for at in starts}
-    own = [offsets[tag] for tag in (b"rXYZ", b"gXYZ", b"bXYZ")]
-    values = np.array([np.frombuffer(bytes(content[at : at + 12]), ">i4") for at in own])
-    mixed = np.rint(values * (1 - 2 * share) + (values.sum(0) - values) * share).astype(">i4")
-    for row, at in zip(mixed, own, strict=True):
+    original = [offsets[tag] for tag in (b"rXYZ", b"gXYZ", b"bXYZ")]
+    values = np.array([np.frombuffer(bytes(content[at : at + 12]), ">i4") for at in original])
+    blend = np.rint(values * (1 - 2 * share) + (values.sum(0) - values) * share).astype(">i4")
+    for row, at in zip(blend, original, strict=True):
         content[at : at + 12] = row.tobytes()
     return bytes(content)
 
@@ -122,13 +122,13 @@ def test_a_profile_equals_the_round_trip_through_pillow(photo, tmp_path):
     path = tmp_path / "dull.icc"
     path.write_bytes(dull(0.08))
     screen, profile = ImageCms.createProfile("sRGB"), ImageCms.getOpenProfile(str(path))
-    there, back = (ImageCms.buildTransform(*way, "RGB", "RGB", 1) for way in ((screen, profile), (profile, screen)))
-    device = ImageCms.applyTransform(Image.fromarray(to_bytes(photo[0])), there)
-    wanted = np.asarray(ImageCms.applyTransform(device, back)).astype(float)
+    forth, back = (ImageCms.buildTransform(*way, "RGB", "RGB", 1) for way in ((screen, profile), (profile, screen)))
+    device = ImageCms.applyTransform(Image.fromarray(to_bytes(photo[0])), forth)
+    target = np.asarray(ImageCms.applyTransform(device, back)).astype(float)
     result = levels(read_colour_map(str(path)), photo)
     original = photo[0].permute(1, 2, 0).numpy() * 255
-    assert np.abs(wanted - original).max() > 10  # the profile cannot show all of it
-    assert np.abs(result - wanted).max() <= 2
+    assert np.abs(target - original).max() > 10  # the profile cannot show all of it
+    assert np.abs(result - target).max() <= 2
 
 
 def test_the_profile_of_srgb_changes_nothing(photo, tmp_path):
@@ -144,9 +144,11 @@ def test_the_profile_of_a_press_equals_pillows_soft_proof(photo, intent, there, 
     installed = [path for path in PRESSES if path.is_file()]
     if not installed:
         pytest.skip("no profile of a press on this machine (Debian: ghostscript)")
-    wanted = proofed(photo, ImageCms.getOpenProfile(str(installed[0])), there, back)
-    apart = np.abs(levels(read_colour_map(str(installed[0]), intent), photo) - wanted)
-    assert np.quantile(apart, 0.99) <= 2 and apart.max() <= 4  # LittleCMS is up to 4 off itself, by its flags
+    target = proofed(photo, ImageCms.getOpenProfile(str(installed[0])), there, back)
+    difference = np.abs(levels(read_colour_map(str(installed[0]), intent), photo) - target)
+    assert (
+        np.quantile(difference, 0.99) <= 2 and difference.max() <= 4
+    )  # LittleCMS is up to 4 off itself, by its flags
     white = shown(read_colour_map(str(installed[0]), intent), [[255, 255, 255]])
     assert (white.min() < 245) == (intent == "absolute")  # the paper's own colour
 

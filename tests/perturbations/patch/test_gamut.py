@@ -34,15 +34,15 @@ def texture(dtype=double):
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_projection_is_idempotent(made, dtype):
-    once = made[0].project(texture(dtype))
-    assert once.dtype == dtype and once.min() >= 0 and once.max() <= 1
-    torch.testing.assert_close(made[0].project(once), once, rtol=0, atol=1e-3 * LEVEL)
+    projection = made[0].project(texture(dtype))
+    assert projection.dtype == dtype and projection.min() >= 0 and projection.max() <= 1
+    torch.testing.assert_close(made[0].project(projection), projection, rtol=0, atol=1e-3 * LEVEL)
 
 
 def test_printable_colours_stay_unchanged(made):
     colours = apply_lut(texture(), made[1])  # its boundary too
-    apart = (made[0].project(colours) - colours).abs()
-    assert apart.max() <= LEVEL
+    difference = (made[0].project(colours) - colours).abs()
+    assert difference.max() <= LEVEL
     inner = apply_lut(0.1 + 0.8 * texture(), made[1])
     assert torch.equal(made[0].project(inner), inner)
 
@@ -56,8 +56,8 @@ def test_no_step_moves_a_texture_out_of_the_cube(made):
 
 def test_the_boundary_of_a_dull_printer_is_exact():
     # The exact answer for a parallelepiped: the requested colour, in the printer's own coordinates, meets the cube.
-    given = texture()
-    colours, result = (x.permute(0, 2, 3, 1).reshape(-1, 3) for x in (given, Printable(DULL).project(given)))
+    source = texture()
+    colours, result = (x.permute(0, 2, 3, 1).reshape(-1, 3) for x in (source, Printable(DULL).project(source)))
     requested = torch.linalg.solve(MATRIX, (colours - OFFSET).T).T - 0.5
     share = (0.5 / requested.abs().amax(1, keepdim=True)).clamp(max=1)
     middle = OFFSET + MATRIX.sum(1) / 2

@@ -17,22 +17,22 @@ def at(**values):
 def test_a_member_of_the_family_is_the_halftone_of_its_overprints():
     inks = Inks(gamma=(1, 1))
     colours, u = torch.rand(2, 3, 5, 7, dtype=double) * 0.9 + 0.1, torch.rand(2, 6, dtype=double)
-    printed, overprints = inks(colours, u), to_srgb(inks.overprints(u))
-    for one, own, seen in zip(colours, overprints, printed, strict=True):
-        expected = neugebauer(one.flatten(1).T, own).T.reshape(3, 5, 7).clamp(0, 1)
-        torch.testing.assert_close(seen, expected, rtol=0, atol=1e-9)
+    outputs, overprints = inks(colours, u), to_srgb(inks.overprints(u))
+    for single, original, output in zip(colours, overprints, outputs, strict=True):
+        expected = neugebauer(single.flatten(1).T, original).T.reshape(3, 5, 7).clamp(0, 1)
+        torch.testing.assert_close(output, expected, rtol=0, atol=1e-9)
 
 
 def test_the_inks_that_set_the_ranges_lie_in_the_family():
     u = torch.zeros(1, 6, dtype=double)
     corners = torch.tensor([[0.0, 0, 0], [1, 0, 0], [1, 1, 1]], dtype=double).T[None, :, None]
-    known = {
+    reference = {
         (1.0, 0.014, 0.0): (INKS[0], INKS[4], INKS[7]),  # SWOP
         (0.9, 0.045, -0.2): ((60, 60, 60), (200, 64, 61), None),  # plain paper
     }
-    for (gamut, black, gain), wanted in known.items():
-        seen = at(gamma=1.0, gamut=gamut, black=black, gain=gain)(corners, u)[0, :, 0].T * 255
-        for colour, want in zip(seen, wanted, strict=True):
+    for (gamut, black, gain), target in reference.items():
+        output = at(gamma=1.0, gamut=gamut, black=black, gain=gain)(corners, u)[0, :, 0].T * 255
+        for colour, want in zip(output, target, strict=True):
             assert want is None or (colour - colour.new_tensor(want)).abs().max() < 20
     low, high = Inks().bounds[1:3], Inks().bounds[3]
     assert low[0][0] <= 0.9 and low[1][0] <= 0.014 and low[1][1] >= 0.045 and high[0] <= -0.2 <= 0 <= high[1]
@@ -53,6 +53,6 @@ def test_the_gradient_lives_at_the_ends_of_the_range(value):
 
 def test_each_view_has_its_own_ink_and_the_same_again():
     colours, u = torch.rand(1, 3, 4, 4).expand(3, -1, -1, -1), torch.rand(3, 6)
-    printed = Inks()(colours, u)
-    assert torch.equal(printed, Inks()(colours, u))
-    assert all(not torch.equal(printed[0], other) for other in printed[1:])
+    output = Inks()(colours, u)
+    assert torch.equal(output, Inks()(colours, u))
+    assert all(not torch.equal(output[0], other) for other in output[1:])

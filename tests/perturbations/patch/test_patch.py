@@ -58,34 +58,34 @@ def test_a_texture_at_the_resolution_of_the_picture_is_pasted_exactly(turn, move
 def test_a_quad_in_perspective_has_the_given_corners():
     quad = ((0.1, 0.2), (0.8, 0.1), (0.9, 0.9), (0.3, 0.7))
     base = torch.zeros(1, 3, 200, 300, dtype=double)
-    shown = attacked(Patch((40, 40), quad), base, torch.ones(1, 3, 40, 40, dtype=double))[0, 0] > 0.5
+    view = attacked(Patch((40, 40), quad), base, torch.ones(1, 3, 40, 40, dtype=double))[0, 0] > 0.5
     y, x = torch.meshgrid(torch.arange(200) + 0.5, torch.arange(300) + 0.5, indexing="ij")
     inside = torch.ones(200, 300, dtype=torch.bool)
     for (x0, y0), (x1, y1) in zip(quad, quad[1:] + quad[:1], strict=True):
         inside &= (x1 - x0) * 300 * (y - y0 * 200) - (y1 - y0) * 200 * (x - x0 * 300) >= 0
-    assert (shown != inside).sum() < 0.003 * inside.sum()
+    assert (view != inside).sum() < 0.003 * inside.sum()
 
 
 def test_rows_of_delta_are_textures_of_separate_pictures():
     patch, views = Patch((6, 8), QUAD, shape="ellipse"), Compose([Affine(degrees=30)])
     u = uniform(2, views.dims)
     rows = texture().expand(2, -1, -1, -1)
-    together, apart = (views(patch.scene(images(), each), u) for each in (texture(), rows))
-    torch.testing.assert_close(together, apart, rtol=0, atol=1e-12)
+    batch, difference = (views(patch.scene(images(), item), u) for item in (texture(), rows))
+    torch.testing.assert_close(batch, difference, rtol=0, atol=1e-12)
 
 
 def test_start_noise_and_file():
-    patch, given = Patch((6, 8)), texture()
+    patch, source = Patch((6, 8)), texture()
     grey = Patch((6, 8), start_from="grey")
     assert torch.equal(grey.start(images(), seed()), torch.full((1, 3, 6, 8), 0.5, dtype=double))
-    first, again, other = (patch.start(images(), seed(value)) for value in (1, 1, 2))
-    assert torch.equal(first, again) and not torch.equal(first, other)
+    first, repeat, other = (patch.start(images(), seed(value)) for value in (1, 1, 2))
+    assert torch.equal(first, repeat) and not torch.equal(first, other)
     assert 0 <= first.min() < 0.2 < 0.8 < first.max() <= 1
-    assert torch.equal(Patch((6, 8), start_from=given[0]).start(images(), seed()), given)
+    assert torch.equal(Patch((6, 8), start_from=source[0]).start(images(), seed()), source)
     assert set(patch.noise(images(), seed()).unique().tolist()) == {0.0, 1.0}
-    saved = patch.quantise(given, images())
-    torch.testing.assert_close(saved * 255, (saved * 255).round(), rtol=0, atol=1e-9)
-    assert (saved - given).abs().max() <= 0.5 / 255 + 1e-9
+    copy = patch.quantise(source, images())
+    torch.testing.assert_close(copy * 255, (copy * 255).round(), rtol=0, atol=1e-9)
+    assert (copy - source).abs().max() <= 0.5 / 255 + 1e-9
 
 
 def test_moves_stay_in_the_box_and_steepest_attains_the_dual_norm():
@@ -120,8 +120,8 @@ def test_pgd_finds_the_optimum_of_a_linear_loss_through_views(shape):
     best = torch.where(c > 0, 0.0, 1.0)
     # Every texel has a gradient, but for the corner ones of an ellipse.
     assert (c == 0).any(1).sum() == (0 if shape == "rectangle" else 4)
-    gained, most = (c * (last.delta - 0.5)).sum(), (c * (best - 0.5)).sum()
-    assert 0.999 <= gained / most <= 1 + 1e-9
+    gain, maximum = (c * (last.delta - 0.5)).sum(), (c * (best - 0.5)).sum()
+    assert 0.999 <= gain / maximum <= 1 + 1e-9
     torch.testing.assert_close(last.estimate.grad, c, rtol=1e-9, atol=1e-12)
 
 
@@ -136,8 +136,8 @@ def test_a_patch_is_optimised_through_camera_views():
     assert best.delta.shape == (1, 3, 24, 24)
     held_out = bank(views, 32, seed=9, purpose="evaluate")
     textures = patch.quantise(best.delta, photos), patch.noise(photos, seed()), patch.start(photos, seed())
-    shown = (attacked(patch, photos, each) for each in textures)
-    ours, noise, grey = (float(held_out.losses(each, anchor, encoder, Away(), 32).mean()) for each in shown)
+    view = (attacked(patch, photos, item) for item in textures)
+    ours, noise, grey = (float(held_out.losses(item, anchor, encoder, Away(), 32).mean()) for item in view)
     assert ours < min(noise, grey) - 0.1
 
 

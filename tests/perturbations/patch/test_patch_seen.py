@@ -44,9 +44,9 @@ def shares(pull, texture, size, pixels, points):
     """Where points (K,2) of the pixels (P,2), row and column, lie in the texture: shares of its sides, (P,K,2)."""
     height, width = size
     at = pixels.flip(-1).to(double)[:, None] + points - torch.tensor([width, height], dtype=double) / 2
-    moved, w = transform(pull, at[None] * (2 / min(size)))
+    shift, w = transform(pull, at[None] * (2 / min(size)))
     assert (w > 0).all()
-    return (moved[0] * min(texture) / torch.tensor([texture[1], texture[0]], dtype=double) + 1) / 2
+    return (shift[0] * min(texture) / torch.tensor([texture[1], texture[0]], dtype=double) + 1) / 2
 
 
 def finely(count=POINTS):
@@ -86,8 +86,8 @@ def edges(pull, shape, texture, size):
 
 def cut_view(base, layer, outline, size, **options):
     """The view of a scene whose upper layer ends at `outline`."""
-    into, out = (half_pixels(s, layer.pull) for s in ((layer.pixels.shape[2], layer.pixels.shape[3]), size))
-    matrix = into @ layer.pull @ invert(out)
+    inner_map, out = (half_pixels(s, layer.pull) for s in ((layer.pixels.shape[2], layer.pixels.shape[3]), size))
+    matrix = inner_map @ layer.pull @ invert(out)
     resampling = Resampling(antialias=True, **options)
     over = warp(premultiply(layer), partial(lattice, matrix), size, resampling, outline=outline)
     return over[:, :-1] + (1 - over[:, -1:]) * base
@@ -142,12 +142,12 @@ def test_edges_equal_those_of_a_supersampled_picture(shape, scale, degrees, bend
     ink = torch.tensor(INK, dtype=double)
     alpha = shape_alpha(shape, texture)
     layer = Layer(ink[None, :, None, None].expand(1, 3, *texture), None if alpha is None else alpha.to(double), pull)
-    near, covered = edges(pull, shape, texture, size)
-    (i, j), covered = near.T, covered[:, None]
-    assert (covered > 0.02).sum() > 80
+    near, cover = edges(pull, shape, texture, size)
+    (i, j), cover = near.T, cover[:, None]
+    assert (cover > 0.02).sum() > 80
     for base in (torch.zeros(1, 3, *size, dtype=double), torch.ones(1, 3, *size, dtype=double), photo[..., :72, :72]):
         view = cut_view(base, layer, shape_outline(shape, texture), size)[0, :, i, j].T
-        goal = covered * ink + (1 - covered) * base[0, :, i, j].T
+        goal = cover * ink + (1 - cover) * base[0, :, i, j].T
         assert (view - goal).abs().max() <= 1.5 / 255  # most of it from the points, a 64th apart
 
 
@@ -155,9 +155,9 @@ def test_a_mirrored_or_oblique_patch_has_exact_edges_too():
     size, texture = (72, 72), (40, 50)
     pull = placed(texture, size, 36, 25, 0.1) @ torch.diag(torch.tensor([-1.0, 2.5, 1.0], dtype=double))
     layer = Layer(torch.ones(1, 3, *texture, dtype=double), None, pull)
-    near, covered = edges(pull, "rectangle", texture, size)
+    near, cover = edges(pull, "rectangle", texture, size)
     view = cut_view(torch.zeros(1, 3, *size, dtype=double), layer, Outline(), size)
-    assert (view[0, 0, near[:, 0], near[:, 1]] - covered).abs().max() <= 1 / 255
+    assert (view[0, 0, near[:, 0], near[:, 1]] - cover).abs().max() <= 1 / 255
 
 
 def test_colours_at_the_edge_follow_the_coverage(photo):
@@ -166,8 +166,8 @@ def test_colours_at_the_edge_follow_the_coverage(photo):
     pull = placed((40, 50), size, 36, 33)
     view = premultiply(Layer(ink[None, :, None, None].expand(1, 3, 40, 50), None, pull))
     matrix = half_pixels((40, 50), pull) @ pull @ invert(half_pixels(size, pull))
-    over = warp(view, partial(lattice, matrix), size, Resampling(antialias=True), outline=Outline())
-    torch.testing.assert_close(over[:, :-1], over[:, -1:] * ink[:, None, None], rtol=0, atol=1e-12)
+    layer = warp(view, partial(lattice, matrix), size, Resampling(antialias=True), outline=Outline())
+    torch.testing.assert_close(layer[:, :-1], layer[:, -1:] * ink[:, None, None], rtol=0, atol=1e-12)
 
 
 def test_a_patch_on_whole_pixels_is_pasted_bit_for_bit():

@@ -41,10 +41,10 @@ def test_the_texture_is_visible_in_each_of_several_places():
 def test_each_picture_has_its_own_places():
     cover = torch.tensor([[1.0, 1.0], [1.0, 0.0]])[..., None, None]
     patch = Patch((8, 8), Placements(quads([[LEFT, RIGHT], [RIGHT, LEFT]]), cover))
-    both = attacked(patch, images(), texture())
-    torch.testing.assert_close(both, pasted(images(), (0, 16), (16,)), rtol=0, atol=1e-12)
-    alone = attacked(patch.take(torch.tensor([1])), images()[1:], texture())
-    torch.testing.assert_close(alone, pasted(images(), (), (16,))[1:], rtol=0, atol=1e-12)
+    pair = attacked(patch, images(), texture())
+    torch.testing.assert_close(pair, pasted(images(), (0, 16), (16,)), rtol=0, atol=1e-12)
+    separate = attacked(patch.take(torch.tensor([1])), images()[1:], texture())
+    torch.testing.assert_close(separate, pasted(images(), (), (16,))[1:], rtol=0, atol=1e-12)
 
 
 @pytest.fixture
@@ -61,14 +61,14 @@ def test_a_region_shows_a_part_of_the_texture(half):
 
 
 def test_only_the_part_of_a_region_inside_the_shape_is_visible(half):
-    shaped = Patch((8, 8), Placements(quads([[LEFT]]), half), shape="ellipse")
+    masked = Patch((8, 8), Placements(quads([[LEFT]]), half), shape="ellipse")
     white, black = torch.ones_like(texture()), torch.zeros(2, 3, 16, 32, dtype=double)
-    result = attacked(shaped, black, white)[:, 0, 4:12, :8]
-    expected = (shaped.alpha * half)[:, 0].to(double)
+    result = attacked(masked, black, white)[:, 0, 4:12, :8]
+    expected = (masked.alpha * half)[:, 0].to(double)
     torch.testing.assert_close(result, expected.expand(2, 8, 8), rtol=0, atol=1e-12)
     # Between pixels as well: the hidden part has no edge.
-    between = Patch((8, 8), Placements(quads([[[[x + 0.01, y + 0.02] for x, y in LEFT]]]), half))
-    assert (attacked(between, black, white)[..., :4] == 0).all()
+    share = Patch((8, 8), Placements(quads([[[[x + 0.01, y + 0.02] for x, y in LEFT]]]), half))
+    assert (attacked(share, black, white)[..., :4] == 0).all()
 
 
 def overlap(low, high, count):
@@ -85,8 +85,8 @@ def test_a_patch_ends_at_its_exact_edge_and_not_at_a_texel(printed):
     views = Compose([OnLayers([Brightness((0, 0))])]) if printed else Compose()
     for size in ((4, 5), (40, 60)):
         scene = Patch(size, quad).scene(black, torch.ones(1, 3, *size, dtype=double))
-        for shown in (scene, taken(scene, torch.tensor([1, 0]))):
-            result = views(shown, torch.zeros(2, views.dims, dtype=double))[:, 0]
+        for view in (scene, taken(scene, torch.tensor([1, 0]))):
+            result = views(view, torch.zeros(2, views.dims, dtype=double))[:, 0]
             expected = overlap(top, low, 16)[:, None] * overlap(left, right, 32)
             torch.testing.assert_close(result, expected.expand(2, 16, 32), rtol=0, atol=1e-9)
 
@@ -100,23 +100,23 @@ def sheet(times=1):
 def test_a_surround_does_not_move_the_patch(times):
     camera = Compose([Affine(degrees=20, scale=(0.8, 1.2)), Perspective(0.1)])
     u = uniform(3, camera.dims, value=2)
-    one, plain, surrounded = images(1), Patch((8, 8), LEFT), Patch((8, 8), LEFT, surround=sheet(times))
+    single, plain, with_border = images(1), Patch((8, 8), LEFT), Patch((8, 8), LEFT, surround=sheet(times))
     smooth = texture()[..., :2, :2].repeat_interleave(4, 2).repeat_interleave(4, 3)
-    result = camera(surrounded.scene(one, smooth), u)
-    expected = camera(plain.scene(one, smooth), u)
+    result = camera(with_border.scene(single, smooth), u)
+    expected = camera(plain.scene(single, smooth), u)
     # Well inside the patch both show the texture; the finer sheet is another pyramid, so not to the last digit.
-    inside = camera(plain.scene(torch.zeros_like(one), torch.ones_like(texture())), u)[:, :1]
+    inside = camera(plain.scene(torch.zeros_like(single), torch.ones_like(texture())), u)[:, :1]
     inner = -torch.nn.functional.max_pool2d(-inside, 5, 1, 2) > 0.999
     assert inner.sum() > 10
     assert ((result - expected).abs() * inner).max() < (1e-9 if times == 1 else 0.12)
-    with_sheet, without = (camera(each.scene(torch.zeros_like(one), texture()), u) for each in (surrounded, plain))
-    assert not torch.equal(with_sheet, without)
+    with_sheet, bare = (camera(item.scene(torch.zeros_like(single), texture()), u) for item in (with_border, plain))
+    assert not torch.equal(with_sheet, bare)
 
 
 def test_texels_of_a_sheet_align_with_pixels():
-    one, own = images(1), sheet(1)
-    result = attacked(Patch((8, 8), [[x + 0.25, y] for x, y in LEFT], surround=own), one, texture())
-    expected, whole = one.clone(), own.picture.clone()
+    single, original = images(1), sheet(1)
+    result = attacked(Patch((8, 8), [[x + 0.25, y] for x, y in LEFT], surround=original), single, texture())
+    expected, whole = single.clone(), original.picture.clone()
     whole[..., 4:12, 5:13] = texture()
     expected[..., 0:16, 3:24] = whole[..., 0:16, :]
     torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
@@ -132,13 +132,13 @@ def test_paper_is_visible_where_a_patch_is_transparent():
 def test_a_grey_patch_stays_grey_and_descends():
     patch = Patch((8, 8), start_from="grey", grey=True)
     grad = random(1, 3, 8, 8)
-    moved = patch.move(patch.start(images(), seed()), patch.descend(grad, 0.1, texture(), images()), images())
-    torch.testing.assert_close(moved, moved[:, :1].expand_as(moved), rtol=0, atol=0)
-    torch.testing.assert_close(moved[:, :1], 0.5 - 0.1 * grad.sum(1, keepdim=True).sign(), rtol=0, atol=1e-12)
+    shift = patch.move(patch.start(images(), seed()), patch.descend(grad, 0.1, texture(), images()), images())
+    torch.testing.assert_close(shift, shift[:, :1].expand_as(shift), rtol=0, atol=0)
+    torch.testing.assert_close(shift[:, :1], 0.5 - 0.1 * grad.sum(1, keepdim=True).sign(), rtol=0, atol=1e-12)
     first = Patch((8, 8), grey=True).start(images(), seed())
     assert first.min() < 0.1 and first.max() > 0.9
-    for each in (first, patch.noise(images(), seed()), patch.quantise(texture(), images())):
-        assert torch.equal(each, each[:, :1].expand_as(each))
+    for item in (first, patch.noise(images(), seed()), patch.quantise(texture(), images())):
+        assert torch.equal(item, item[:, :1].expand_as(item))
 
 
 @pytest.mark.parametrize(

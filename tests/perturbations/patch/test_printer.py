@@ -29,9 +29,9 @@ def test_a_printer_prints_any_texture_with_a_gradient(name):
     run = schema.validate(composed("config=patch", f"printer={name}", *colour))
     sheet = Compose(printed(run.printer))
     texture = torch.rand(2, 3, 24, 30).requires_grad_()
-    seen = sheet(texture, torch.rand(4, sheet.dims))
-    assert seen.shape[1:] == texture.shape[1:] and seen.min() >= 0 and seen.max() <= 1
-    (seen * torch.randn_like(seen)).sum().backward()
+    output = sheet(texture, torch.rand(4, sheet.dims))
+    assert output.shape[1:] == texture.shape[1:] and output.min() >= 0 and output.max() <= 1
+    (output * torch.randn_like(output)).sum().backward()
     assert texture.grad.isfinite().all() and texture.grad.flatten(1).norm(dim=1).min() > 1e-3
 
 
@@ -49,14 +49,14 @@ def test_printer_stages_have_the_order_colours_light_paper():
 
 def test_a_printer_accepts_only_stages_of_the_sheet():
     for name, stage in STAGES.items():
-        given = PrinterConfig("x", stages={name: {"stages": {"hue": {}}} if name in ("sometimes", "one_of") else {}})
+        source = PrinterConfig("x", stages={name: {"stages": {"hue": {}}} if name in ("sometimes", "one_of") else {}})
         if name in PRINT or name in PAPER:
-            (made,) = printed(given)
-            assert type(made) is stage
-            assert isinstance(made, Geometry) == (name in PAPER)
+            (result,) = printed(source)
+            assert type(result) is stage
+            assert isinstance(result, Geometry) == (name in PAPER)
         else:
             with pytest.raises(ValueError, match=rf"printer\.stages\.{name}`"):
-                printed(given)
+                printed(source)
 
 
 @pytest.mark.parametrize(

@@ -51,8 +51,8 @@ def test_coverage_of_curves_is_exact_in_every_texel(size):
 @pytest.mark.parametrize("shape", ["circle", "ellipse", ARROW])
 def test_texels_inside_are_one_and_texels_outside_are_zero(shape):
     mask = shape_alpha(shape, (33, 47))
-    some = (mask > 1e-6) & (mask < 1 - 1e-6)
-    assert set(mask[~some].tolist()) == {0.0, 1.0}
+    part = (mask > 1e-6) & (mask < 1 - 1e-6)
+    assert set(mask[~part].tolist()) == {0.0, 1.0}
 
 
 @pytest.mark.slow
@@ -143,11 +143,11 @@ def test_an_invalid_shape_is_refused(shape, message):
 
 
 def test_an_invalid_picture_of_a_mask_is_refused(tmp_path):
-    broken = tmp_path / "broken.png"
-    broken.write_bytes(b"no picture")
+    corrupt = tmp_path / "broken.png"
+    corrupt.write_bytes(b"no picture")
     wide = save(tmp_path / "wide.png", np.full((30, 46), 255, dtype=np.uint8))
     black = save(tmp_path / "black.png", np.zeros(SIZE, dtype=np.uint8))
-    for path, message in ((broken, "cannot be read"), (wide, "46 x 30 pixels"), (black, "shows nothing")):
+    for path, message in ((corrupt, "cannot be read"), (wide, "46 x 30 pixels"), (black, "shows nothing")):
         with pytest.raises(ValueError, match=message) as error:
             shape_alpha(str(path), SIZE)
         assert "`perturbation.shape`" in str(error.value)
