@@ -207,7 +207,7 @@ class L2(Ball):
     Not: a bound on every value: `Linf`.
     Source: Madry et al. 2018.
     Cost: linear in the values, several passes where the box cuts the ball.
-    Oracle: the conditions of Karush, Kuhn and Tucker, and a general solver, tests/perturbations/test_ball.py.
+    Oracle: the conditions of Karush, Kuhn and Tucker, tests/perturbations/test_ball.py.
 
     Examples:
         >>> import torch

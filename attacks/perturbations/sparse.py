@@ -101,7 +101,7 @@ class L1(Ball):
     Not: a number of pixels: `L0`.
     Source: the projection of Duchi et al. 2008, within the box.
     Cost: a sort of the values.
-    Oracle: Duchi's projection, a linear program and a general solver, tests/perturbations/test_ball.py.
+    Oracle: Duchi's projection, the dual and a linear program, tests/perturbations/test_ball.py.
 
     Examples:
         >>> import torch

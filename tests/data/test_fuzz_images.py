@@ -38,10 +38,10 @@ def seeds():
     return files | {kind: encode(photo, kind) for kind in ("PPM", "ICO")}
 
 
-def damaged(content, random, other):
+def damage(content, random, other):
     """A file after zero to six changes."""
     for _ in range(random.choice((1, 0, 1, 1, 2, 3, 6))):
-        content = random.choice((numbers, numbers, spliced, field))(content, random, other) if content else other
+        content = random.choice((numbers, numbers, splice, field))(content, random, other) if content else other
     return content[: 2**16]
 
 
@@ -58,7 +58,7 @@ def number(content, random, at, width, values=NUMBERS):
     return content[:at] + value.to_bytes(width, random.choice(("little", "big"))) + content[at + width :]
 
 
-def spliced(content, random, other):
+def splice(content, random, other):
     """Drops or repeats a part, or splices in the end of another file."""
     first, second = sorted(random.randrange(len(content) + 1) for _ in range(2))
     part, end = content[first:second], other[random.randrange(len(other) + 1) :]
@@ -142,7 +142,7 @@ def check(content):
 @every_effort
 def test_the_laws_hold_on_damaged_files(times):
     whole = st.sampled_from([*seeds().values()])
-    cases = st.builds(damaged, whole, st.randoms(use_true_random=False), whole)
+    cases = st.builds(damage, whole, st.randoms(use_true_random=False), whole)
     hold(check, cases, 60, times, seconds=20, memory=3 * 2**30)  # 89 million pixels of 12 bytes, read twice
 
 
@@ -150,14 +150,24 @@ GREY = torch.full((3, 4, 5), 0.5)
 
 
 #: Violations by a reader: other errors, two different results, or malformed pictures.
-BROKEN = [[KeyError("PATH")], [ValueError("no name")], [ValueError("PATH\nin two lines")]]
-BROKEN += [[ValueError("PATH MemoryError")]]
-BROKEN += [[ValueError("PATH"), (GREY, [])], [(GREY, []), (GREY + 0.1, [])], [(GREY, []), (GREY, ["another note"])]]
-BROKEN += [[(GREY, ["two\nlines"])], [(GREY * torch.nan, [])], [(GREY + 1, [])], [(GREY[:1], [])], [(GREY.int(), [])]]
-BROKEN += [[(torch.zeros(1).expand(3, 10_000, 10_000), [])]]
+VIOLATIONS = [[KeyError("PATH")], [ValueError("no name")], [ValueError("PATH\nin two lines")]]
+VIOLATIONS += [[ValueError("PATH MemoryError")]]
+VIOLATIONS += [
+    [ValueError("PATH"), (GREY, [])],
+    [(GREY, []), (GREY + 0.1, [])],
+    [(GREY, []), (GREY, ["another note"])],
+]
+VIOLATIONS += [
+    [(GREY, ["two\nlines"])],
+    [(GREY * torch.nan, [])],
+    [(GREY + 1, [])],
+    [(GREY[:1], [])],
+    [(GREY.int(), [])],
+]
+VIOLATIONS += [[(torch.zeros(1).expand(3, 10_000, 10_000), [])]]
 
 
-@pytest.mark.parametrize("answers", BROKEN)
+@pytest.mark.parametrize("answers", VIOLATIONS)
 def test_a_reader_that_breaks_a_law_fails_the_check(answers, monkeypatch):
     left = itertools.chain(answers, itertools.repeat(answers[-1]))
 

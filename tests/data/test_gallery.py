@@ -136,32 +136,22 @@ def test_spread_refuses_counts_out_of_range(count):
         pictures(1, 2).spread(count)
 
 
-def test_joined_drops_duplicate_pictures():
-    union, rows = on_shelf(pictures(1, 2).shelf()).joined(pictures(3, 2, 1, 4, names="wxyz").shelf())
-    assert union.names == ("a", "b", "w", "z")
+def test_joined_and_gathered_pictures_are_unique_and_the_second_shelf_is_read_for_shared_ones():
+    queries, others = pictures(1, 2).shelf(), pictures(3, 2, 1, 4, names="wxyz").shelf()
+    union, rows = on_shelf(queries).joined(others)
+    assert union.names == ("a", "b", "w", "z") and rows == [2, 1, 0, 3]
     assert torch.equal(all_of(union), torch.stack([noise(seed) for seed in (1, 2, 3, 4)]))
-    assert rows == [2, 1, 0, 3]
+    second = gather(queries, others)
+    assert second.names == union.names and second.digests == union.digests
+    assert torch.equal(all_of(second), all_of(union))
+    assert [len(shelf) for shelf in second.shelves] == [0, 4] and second.order.tolist() == [2, 1, 0, 3]
 
 
-def test_gathered_equals_joined_and_reads_duplicates_from_the_second_shelf():
-    queries, rest = pictures(1, 2).shelf(), pictures(3, 2, 1, 4, names="wxyz").shelf()
-    merged, union = gather(queries, rest), on_shelf(queries).joined(rest)[0]
-    assert merged.names == union.names and merged.digests == union.digests
-    assert torch.equal(all_of(merged), all_of(union))
-    assert [len(shelf) for shelf in merged.shelves] == [0, 4]
-    assert merged.order.tolist() == [2, 1, 0, 3]
-
-
-def test_joined_keeps_other_pictures_of_the_same_name():
-    union, _ = on_shelf(pictures(1, 2).shelf()).joined(pictures(3, 2, 4).shelf())
-    assert union.names == ("a", "b", "gallery/a", "c")
-    assert torch.equal(all_of(union)[2], noise(3))
-
-
-def test_joined_names_are_unique():
+def test_other_pictures_of_a_joined_name_get_prefixes_until_it_is_unique():
     first = pictures(1, 2, names=["a", "gallery/a"]).shelf()
-    union, _ = on_shelf(first).joined(pictures(3, names="a").shelf())
-    assert union.names == ("a", "gallery/a", "gallery/gallery/a")
+    union, _ = on_shelf(first).joined(pictures(3, 2, 4).shelf())
+    assert union.names == ("a", "gallery/a", "gallery/gallery/a", "c")
+    assert torch.equal(all_of(union)[2], noise(3))
 
 
 def test_a_shelf_of_another_size_keeps_8_bits():

@@ -22,31 +22,31 @@ DEEP = np.random.default_rng(1).integers(0, 65536, (24, 32, 3), dtype=np.uint16)
 FRAMES = [Image.fromarray(np.roll(RGB, 5 * i, 1)) for i in range(3)]
 
 
-def saved(kind, picture, **options):
+def save(kind, picture, **options):
     buffer = io.BytesIO()
     picture.save(buffer, kind, **options)
     return buffer.getvalue()
 
 
-def animated(kind, **options):
-    return saved(kind, FRAMES[0], save_all=True, append_images=FRAMES[1:], **options)
+def save_frames(kind, **options):
+    return save(kind, FRAMES[0], save_all=True, append_images=FRAMES[1:], **options)
 
 
-def turned(kind, direction):
+def save_turned(kind, direction):
     exif = Image.Exif()
     exif[0x0112] = direction
-    return saved(kind, Image.fromarray(RGB), exif=exif)
+    return save(kind, Image.fromarray(RGB), exif=exif)
 
 
 #: Name -> the file's bytes. The oracle of all is Pillow: the first frame, set upright, over white, as 8-bit RGB.
 PILLOW = {
-    "a.gif": animated("GIF"),
-    "a.webp": animated("WEBP", lossless=True),
-    "apng.png": animated("PNG"),
-    "pages.tif": animated("TIFF"),
-    "mpo.jpg": animated("MPO", quality=95),
+    "a.gif": save_frames("GIF"),
+    "a.webp": save_frames("WEBP", lossless=True),
+    "apng.png": save_frames("PNG"),
+    "pages.tif": save_frames("TIFF"),
+    "mpo.jpg": save_frames("MPO", quality=95),
     **{
-        f"turned-{direction}.{kind.lower()}": turned(kind, direction)
+        f"turned-{direction}.{kind.lower()}": save_turned(kind, direction)
         for kind in ("JPEG", "PNG", "WEBP", "TIFF")
         for direction in ((2, 3, 5, 6, 8) if kind == "PNG" else (5, 6))
     },

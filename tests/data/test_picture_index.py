@@ -20,7 +20,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
     (tmp_path / "gallery").mkdir()
     for i in range(9):
-        made(tmp_path / "gallery" / f"{i}.jpg", i)
+        write_noise(tmp_path / "gallery" / f"{i}.jpg", i)
     return tmp_path / "gallery"
 
 
@@ -31,7 +31,7 @@ def decoded(monkeypatch):
     return lambda: (sorted(names), names.clear())[0]
 
 
-def made(path, seed):
+def write_noise(path, seed):
     levels = torch.randint(0, 256, (20, 24, 3), generator=torch.Generator().manual_seed(seed), dtype=torch.uint8)
     Image.fromarray(levels.numpy()).save(path)
 
@@ -40,7 +40,7 @@ def read(folder, **options):
     return read_files(folder, 16, cache=str(folder.parent), **options)
 
 
-def same(one, other):
+def is_same(one, other):
     rows = range(len(other))
     plain = ("names", "digests", "labels", "changes", "missing", "clusters")
     return all(getattr(one, key) == getattr(other, key) for key in plain) and one.read(rows).equal(other.read(rows))
@@ -52,12 +52,12 @@ def test_only_new_and_changed_files_are_decoded_and_the_shelf_is_as_without_an_i
     assert decoded() == everything
     read(folder)
     assert decoded() == []
-    made(folder / "3.jpg", 33)
-    made(folder / "new.jpg", 34)
+    write_noise(folder / "3.jpg", 33)
+    write_noise(folder / "new.jpg", 34)
     (folder / "5.jpg").unlink()
     shelf = read(folder)
     assert decoded() == ["3.jpg", "new.jpg"]
-    assert same(shelf, read_files(folder, 16)) and not shelf.notes
+    assert is_same(shelf, read_files(folder, 16)) and not shelf.notes
     decoded()
     os.utime(folder / "0.jpg", (0, 0))
     read_files(folder, 12, cache=str(folder.parent))
@@ -78,7 +78,9 @@ def test_a_damaged_index_is_reported_and_not_used(folder, decoded, place):
     decoded()
     shelf = read(folder)
     assert (
-        len(decoded()) == 9 and "is not as it was written" in shelf.notes[0] and same(shelf, read_files(folder, 16))
+        len(decoded()) == 9
+        and "is not as it was written" in shelf.notes[0]
+        and is_same(shelf, read_files(folder, 16))
     )
     decoded()
     read(folder)

@@ -19,7 +19,7 @@ from attacks.schema.validate import Run
 from attacks.study.assembly import check_gallery
 
 
-def made(folder, rows=9, width=4, kind="float32", names=None, ending=".txt"):
+def make_array(folder, rows=9, width=4, kind="float32", names=None, ending=".txt"):
     array = np.random.default_rng(0).normal(size=(rows, width)).astype(kind)
     np.save(folder / "g.npy", array)
     texts = [f"n{i}" for i in range(rows)] if names is None else names
@@ -34,11 +34,11 @@ def pictures(count=3):
 
 @pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
 def test_rows_are_those_of_the_array_in_its_order(tmp_path, kind):
-    array = made(tmp_path, kind=kind)
+    array = make_array(tmp_path, kind=kind)
     vectors = read_vectors(tmp_path / "g.npy")
     assert np.array_equal(vectors.rows.numpy(), array) and vectors.names == tuple(f"n{i}" for i in range(9))
     assert vectors.labels is None and len(vectors) == 9
-    made(tmp_path, kind=kind, names="abcdefghi")
+    make_array(tmp_path, kind=kind, names="abcdefghi")
     assert read_vectors(tmp_path / "g.npy").digest != vectors.digest
 
 
@@ -51,7 +51,7 @@ def nearest(rows, views):
 
 @pytest.mark.parametrize("kind", ["float16", "float32", "float64"])
 def test_a_scale_changes_no_cosine_or_is_refused(tmp_path, kind):
-    array, views = made(tmp_path, 9, 16).astype("float64"), np.random.default_rng(1).normal(size=(5, 16))
+    array, views = make_array(tmp_path, 9, 16).astype("float64"), np.random.default_rng(1).normal(size=(5, 16))
     outcomes = set()
     for exponent in (-1060, -500, -160, -140, -126, -60, -30, -20, -12, 0, 12, 60, 100, 126, 500, 1000):
         with np.errstate(over="ignore", under="ignore"):
@@ -76,7 +76,7 @@ def test_a_scale_changes_no_cosine_or_is_refused(tmp_path, kind):
 
 
 def test_identities_are_those_of_the_table(tmp_path):
-    made(tmp_path, 3, names=["name,identity", "a,x", "b,", "c,x"], ending=".csv")
+    make_array(tmp_path, 3, names=["name,identity", "a,x", "b,", "c,x"], ending=".csv")
     gallery = with_vectors(pictures(2).shelf(), read_vectors(tmp_path / "g.npy"))
     assert gallery.vectors.labels == ("x", None, "x") and len(gallery) == 5
     numbers = gallery.label_numbers.tolist()
@@ -84,7 +84,7 @@ def test_identities_are_those_of_the_table(tmp_path):
 
 
 def test_a_gallery_with_vectors_embeds_its_pictures_alone(tmp_path):
-    array = made(tmp_path, 9, 32)
+    array = make_array(tmp_path, 9, 32)
     queries = pictures()
     encoder = lambda images: images.flatten(1)[:, :32]  # noqa: E731
     gallery = with_vectors(queries.shelf(), read_vectors(tmp_path / "g.npy"))
@@ -95,14 +95,14 @@ def test_a_gallery_with_vectors_embeds_its_pictures_alone(tmp_path):
     assert torch.equal(result.rows[order], whole[order])
     assert torch.allclose(impostors(result.rows), impostors(whole.double()), atol=1e-12)
     with pytest.raises(ValueError, match=r"`data.gallery` must hold .* 32 numbers a row; got 4"):
-        made(tmp_path, 9, 4)
+        make_array(tmp_path, 9, 4)
         embedded(with_vectors(queries.shelf(), read_vectors(tmp_path / "g.npy")), encoder, torch.device("cpu"), 64)
     assert len(on_shelf(queries.shelf()).content) == 3 and len(gallery.content) == 4
 
 
 @pytest.mark.parametrize(("query", "row", "count"), [(None, "", 1), (None, "x", 1), ("x", "x", 0), ("x", "y", 0)])
 def test_an_embedding_of_a_query_as_something_else_is_refused(tmp_path, query, row, count):
-    array = made(tmp_path, 4, 32, names=["name,identity", "a,", f"b,{row}", "c,z", "d,z"], ending=".csv")
+    array = make_array(tmp_path, 4, 32, names=["name,identity", "a,", f"b,{row}", "c,z", "d,z"], ending=".csv")
     shelf, encoder = pictures(2).shelf(), lambda images: images.flatten(1)[:, :32]
     array[1] = 3 * encoder(pictures(2).images)[1]
     np.save(tmp_path / "g.npy", array)
@@ -112,7 +112,7 @@ def test_an_embedding_of_a_query_as_something_else_is_refused(tmp_path, query, r
         embedded(gallery, encoder, torch.device("cpu"), 64)
 
 
-def saved(array):
+def save(array):
     return lambda folder: np.save(folder / "g.npy", array, allow_pickle=True)
 
 
@@ -121,7 +121,7 @@ def cut(folder):
     file.write_bytes(file.read_bytes()[:-9])
 
 
-def shaped(shape):
+def reshape(shape):
     """Another shape in the header."""
 
     def change(folder):
@@ -138,22 +138,22 @@ def columns(folder):
 
 
 BAD = {
-    "pickle": (saved(np.array([{}, 1], dtype=object)), "Python objects"),
+    "pickle": (save(np.array([{}, 1], dtype=object)), "Python objects"),
     "no array": (lambda folder: (folder / "g.npy").write_bytes(b"no"), "must be a whole .npy"),
     "empty": (lambda folder: (folder / "g.npy").write_bytes(b""), "must be a whole .npy"),
     "cut": (cut, "must be a whole .npy"),
     "an npz": (lambda at: (np.savez(at / "z.npz", 1), (at / "z.npz").replace(at / "g.npy")), "must be a whole .npy"),
-    "a negative side": (shaped((-9, 4)), "must be a whole .npy"),
-    "two negative sides": (shaped((-9, -4)), "must be a whole .npy"),
-    "a huge side": (shaped((2**62, 4)), "must be a whole .npy"),
-    "a boolean side": (shaped((True, 4)), "must be a whole .npy"),
-    "a list of numbers": (saved(np.ones(9)), "must hold rows"),
-    "integers": (saved(np.ones((9, 4), dtype=int)), "must hold rows"),
-    "other bytes": (saved(np.ones((9, 4), dtype=">f4")), "must hold rows"),
-    "infinite": (saved(np.array([[1.0, 2], [np.inf, 1]])), "row 1"),
-    "nan": (saved(np.array([[np.nan, 2], [3, 1]])), "row 0"),
-    "overflow": (saved(np.array([[1.0, 2], [1e200, 1e200]])), "row 1"),
-    "zero": (saved(np.array([[1.0, 2], [0, 0]])), "row 1"),
+    "a negative side": (reshape((-9, 4)), "must be a whole .npy"),
+    "two negative sides": (reshape((-9, -4)), "must be a whole .npy"),
+    "a huge side": (reshape((2**62, 4)), "must be a whole .npy"),
+    "a boolean side": (reshape((True, 4)), "must be a whole .npy"),
+    "a list of numbers": (save(np.ones(9)), "must hold rows"),
+    "integers": (save(np.ones((9, 4), dtype=int)), "must hold rows"),
+    "other bytes": (save(np.ones((9, 4), dtype=">f4")), "must hold rows"),
+    "infinite": (save(np.array([[1.0, 2], [np.inf, 1]])), "row 1"),
+    "nan": (save(np.array([[np.nan, 2], [3, 1]])), "row 0"),
+    "overflow": (save(np.array([[1.0, 2], [1e200, 1e200]])), "row 1"),
+    "zero": (save(np.array([[1.0, 2], [0, 0]])), "row 1"),
     "too few names": (lambda folder: (folder / "g.txt").write_text("a\n"), "1 names for 9 rows"),
     "a name twice": (lambda folder: (folder / "g.txt").write_text("a\n" * 9), "'a': rename"),
     "no list": (lambda folder: (folder / "g.txt").unlink(), "there are 0"),
@@ -166,7 +166,7 @@ BAD = {
 
 @pytest.mark.parametrize("what", BAD)
 def test_what_is_no_such_file_is_refused_in_one_line(tmp_path, what):
-    made(tmp_path)
+    make_array(tmp_path)
     spoil, words = BAD[what]
     spoil(tmp_path)
     with pytest.raises((ValueError, FileNotFoundError), match=re.escape(words)) as plus:
@@ -175,7 +175,7 @@ def test_what_is_no_such_file_is_refused_in_one_line(tmp_path, what):
 
 
 def test_an_attack_that_compares_with_all_rows_is_refused(tmp_path):
-    made(tmp_path)
+    make_array(tmp_path)
     gallery = with_vectors(pictures().shelf(), read_vectors(tmp_path / "g.npy"))
     plain = {"objective": groups.AwayConfig(), "attack": groups.SingleConfig()}
     for changes in (

@@ -28,7 +28,7 @@ CONVEX = [(wrap, ball) for wrap, ball in NAMES if ball != "l0"]
 DUAL = [(wrap, ball) for wrap, ball in NAMES if (wrap, ball) != ("low", "linf")]
 
 every_set = pytest.mark.parametrize("name", NAMES, ids=" ".join)
-few = settings(max_examples=6, deadline=None, derandomize=True)
+QUICK = settings(max_examples=6, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**31)
 scales = st.floats(-6, 6).map(lambda power: 10.0**power)
 
@@ -37,7 +37,7 @@ def make(name, factor=1.0, **arguments):
     return WRAPS[name[0]](ball(name[1], factor, **arguments))
 
 
-def restricted(perturbation, delta):
+def restrict(perturbation, delta):
     """All wrapped sets, from the outermost inwards."""
     while hasattr(perturbation, "only"):
         delta, perturbation = perturbation.only(delta), perturbation.inner
@@ -58,7 +58,7 @@ def assert_feasible(perturbation, images, delta):
 
 @every_set
 @given(seeds, scales, st.sampled_from([torch.float32, torch.float64]))
-@few
+@QUICK
 def test_project_is_feasible(name, value, scale, dtype):
     images = pictures(value, dtype=dtype)
     assert_feasible(make(name), images, make(name).project(random_like(images, value, scale), images))
@@ -67,7 +67,7 @@ def test_project_is_feasible(name, value, scale, dtype):
 @every_set
 @pytest.mark.parametrize("method", ["start", "noise"])
 @given(value=seeds)
-@few
+@QUICK
 def test_random_points_are_feasible_and_unchanged_by_project(name, method, value):
     images, perturbation = pictures(value, dtype=double), make(name)
     delta = getattr(perturbation, method)(images, seed(value))
@@ -77,7 +77,7 @@ def test_random_points_are_feasible_and_unchanged_by_project(name, method, value
 
 @every_set
 @given(seeds, scales)
-@few
+@QUICK
 def test_moves_are_feasible(name, value, scale):
     images, perturbation = pictures(value), make(name)
     delta = perturbation.start(images, seed(value))
@@ -89,7 +89,7 @@ def test_moves_are_feasible(name, value, scale):
 
 @every_set
 @given(seeds, st.floats(0, 1))
-@few
+@QUICK
 def test_project_does_not_change_a_feasible_point(name, value, share):
     # A share of a feasible point is feasible, for zero is; a set that rescaled to its edge would move it.
     images = pictures(value, dtype=double)
@@ -99,7 +99,7 @@ def test_project_does_not_change_a_feasible_point(name, value, share):
 
 @pytest.mark.parametrize("name", CONVEX, ids=" ".join)
 @given(seeds, scales)
-@few
+@QUICK
 def test_project_reduces_the_distance_to_every_feasible_point(name, value, scale):
     images, perturbation = pictures(value, dtype=double), make(name)
     delta = random_like(images, value, scale)
@@ -110,7 +110,7 @@ def test_project_reduces_the_distance_to_every_feasible_point(name, value, scale
 
 @every_set
 @given(seeds, scales)
-@few
+@QUICK
 def test_project_without_a_box_is_feasible_and_idempotent(name, value, scale):
     delta, perturbation = random_like(pictures(dtype=double), value, scale), make(name)
     projection = perturbation.project(delta, None)
@@ -121,11 +121,11 @@ def test_project_without_a_box_is_feasible_and_idempotent(name, value, scale):
 
 @pytest.mark.parametrize("name", DUAL, ids=" ".join)
 @given(seeds, scales)
-@few
+@QUICK
 def test_steepest_attains_the_dual_norm_with_norm_one(name, value, scale):
     perturbation = make(name)
     grad = random_like(pictures(dtype=double), value, scale)
-    step, output = perturbation.steepest(grad), restricted(perturbation, grad)
+    step, output = perturbation.steepest(grad), restrict(perturbation, grad)
     sizes = output.abs()
     dual = {
         "linf": sizes.sum((1, 2, 3)),
@@ -135,7 +135,7 @@ def test_steepest_attains_the_dual_norm_with_norm_one(name, value, scale):
     }[name[1]]
     torch.testing.assert_close((step * grad).sum((1, 2, 3)), dual, rtol=1e-12, atol=0)
     torch.testing.assert_close(perturbation.norm(step), torch.ones(4, dtype=double), rtol=1e-12, atol=0)
-    torch.testing.assert_close(restricted(perturbation, step), step, rtol=0, atol=1e-12)
+    torch.testing.assert_close(restrict(perturbation, step), step, rtol=0, atol=1e-12)
 
 
 @every_set
@@ -186,7 +186,7 @@ def test_the_rows_of_a_batch_are_independent(name):
 @every_set
 @pytest.mark.parametrize("factor", [1.0, 0.93, 0.06])  # 8/255 is 8 grey levels; 0.06 of it less than half a level
 @given(value=seeds)
-@few
+@QUICK
 @pytest.mark.filterwarnings("ignore:an 8-bit file holds nothing")
 def test_quantised_pictures_have_integer_levels_within_eps(name, factor, value):
     images, perturbation = pictures(value), make(name, factor)
@@ -224,5 +224,5 @@ def test_the_scene_is_the_attacked_picture_with_the_restricted_gradient(name):
     assert torch.equal(layer.pixels, images + delta) and layer.alpha is None
     leaf, weight = torch.zeros_like(images).requires_grad_(), random_like(images, 2, 1.0)
     (grad,) = torch.autograd.grad((perturbation.scene(images, leaf).layers[0].pixels * weight).sum(), leaf)
-    target = perturbation.smooth_gradient(weight) if name[0] == "smoothed" else restricted(perturbation, weight)
+    target = perturbation.smooth_gradient(weight) if name[0] == "smoothed" else restrict(perturbation, weight)
     torch.testing.assert_close(grad, target, rtol=0, atol=1e-14)

@@ -14,7 +14,7 @@ from transforms.draws import Grid, Latin, Uniform
 EPS = {name: eps for name, (_, eps) in BALLS.items()}
 
 every_set = pytest.mark.parametrize("name", BALLS)
-few = settings(max_examples=15, deadline=None, derandomize=True)
+QUICK = settings(max_examples=15, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**31)
 
 
@@ -56,7 +56,7 @@ def test_a_universal_step_does_not_depend_on_the_pictures(name):
 
 @every_set
 @given(seeds, st.floats(-6, 6).map(lambda power: 10.0**power))
-@few
+@QUICK
 def test_project_is_onto_the_ball_of_the_inner_set_for_any_pictures(name, value, scale):
     images, universal = pictures(value, dtype=double), Universal(ball(name))
     delta = random_like(images[:1], value, scale)
@@ -112,7 +112,7 @@ def test_the_gradient_of_a_universal_delta_is_zero_only_beyond_the_bounds():
 @every_set
 @pytest.mark.parametrize("factor", [1.0, 0.93, 0.06])
 @given(value=seeds)
-@few
+@QUICK
 @pytest.mark.filterwarnings("ignore:an 8-bit file holds nothing")
 def test_quantised_universal_pictures_have_integer_levels_within_eps(name, factor, value):
     images, universal = pictures(value), Universal(ball(name, factor))

@@ -22,7 +22,7 @@ from transforms.colour.spaces import to_linear
 
 CARD = card(80, 80, words="card 7")
 SOURCE = nominal(CARD)
-EVERYWHERE = np.ones((len(SOURCE), 3), bool)
+ALL_VALID = np.ones((len(SOURCE), 3), bool)
 
 
 def polynomial(degree, seed=0):
@@ -37,14 +37,14 @@ def polynomial(degree, seed=0):
 def test_the_fit_recovers_a_polynomial(degree):
     true = polynomial(degree)
     light = terms(SOURCE, degree) @ true.T
-    result = fit(SOURCE, Swatches(light, EVERYWHERE))
+    result = fit(SOURCE, Swatches(light, ALL_VALID))
     assert result.degree == degree and result.swatches == 32
     assert np.abs(result.coefficients - true).max() < 2e-3
     assert result.nominal_error > 3 and result.held_out_error < 0.05
 
 
 def test_unchanged_colours_give_the_identity_map():
-    result = fit(SOURCE, Swatches(SOURCE, EVERYWHERE))
+    result = fit(SOURCE, Swatches(SOURCE, ALL_VALID))
     assert result.nominal_error == 0 and result.held_out_error < 1e-3
     assert np.allclose(result.coefficients[:, :4], [[0, 1, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]], atol=1e-6)
 
@@ -63,12 +63,12 @@ def test_saturated_swatches_do_not_spoil_the_others():
     light = np.clip(terms(SOURCE, 1) @ true.T, 0, 1)
     result = least_squares_map(SOURCE, Swatches(light, light < 0.99), 1)
     assert np.abs(result - true).max() < 0.01
-    assert np.abs(least_squares_map(SOURCE, Swatches(light, EVERYWHERE), 1) - true).max() > 0.3
+    assert np.abs(least_squares_map(SOURCE, Swatches(light, ALL_VALID), 1) - true).max() > 0.3
 
 
 def test_too_few_swatches_are_refused_and_few_are_fitted_with_degree_one():
     light = terms(SOURCE, 2) @ polynomial(2).T
-    short, *suite = (Swatches(light, EVERYWHERE & (np.arange(32) < count)[:, None]) for count in (7, 8, 15))
+    short, *suite = (Swatches(light, ALL_VALID & (np.arange(32) < count)[:, None]) for count in (7, 8, 15))
     with pytest.raises(ValueError, match=r"`swatches` must be at least 8 .* found 7"):
         fit(SOURCE, short)
     assert [fit(SOURCE, value).degree for value in suite] == [1, 1]
@@ -77,7 +77,7 @@ def test_too_few_swatches_are_refused_and_few_are_fitted_with_degree_one():
 def test_held_out_swatches_are_not_fitted():
     """Noise alone: a fit of degree 2 is better on the fitted swatches, and worse on the held-out ones."""
     light = np.clip(SOURCE * 0.7 + 0.05 + 0.05 * np.random.default_rng(1).standard_normal(SOURCE.shape), 0, 1)
-    value = Swatches(light, EVERYWHERE)
+    value = Swatches(light, ALL_VALID)
     output = difference(terms(SOURCE, 2) @ least_squares_map(SOURCE, value, 2).T, light).mean()
     assert fit(SOURCE, value).held_out_error > 1.1 * output
 
@@ -114,7 +114,7 @@ def test_the_exposure_measured_on_the_scene_is_removed_from_the_colours():
     measured gain is scaled to the others by its chart, each channel by itself."""
     light = 0.4 * terms(SOURCE, 2) @ polynomial(2).T
     gains = np.array([0.5, 0.45, 0.55])[None] * np.array([1, 1.3, 0.8, 0.9])[:, None]
-    shots = [Swatches(light * gain, EVERYWHERE) for gain in gains]
+    shots = [Swatches(light * gain, ALL_VALID) for gain in gains]
     for reference in (list(gains), [*gains[:2], None, gains[3]]):
         common, result = pool(shots, reference)
         assert np.allclose(result, gains, rtol=1e-6) and np.allclose(common.light, light)
@@ -123,6 +123,6 @@ def test_the_exposure_measured_on_the_scene_is_removed_from_the_colours():
 def test_light_equals_that_of_the_transforms_and_the_file_names_its_kind():
     levels = torch.arange(256, dtype=torch.float64) / 255
     assert np.allclose(colour_fit.LIGHT, to_linear(levels), atol=1e-6)
-    file = fit(SOURCE, Swatches(SOURCE, EVERYWHERE)).to_dict()
+    file = fit(SOURCE, Swatches(SOURCE, ALL_VALID)).to_dict()
     assert np.shape(file.pop("coefficients")) == (3, {1: 4, 2: 10}[file.pop("degree")])
     assert file == {"schema": 1, "kind": "polynomial", "light": "linear"}

@@ -72,11 +72,6 @@ def test_a_hidden_tag_or_one_beyond_the_edge_is_not_detected():
     assert list(detect(pixels, CARD).own) == [28, 31]
 
 
-@pytest.mark.parametrize("pixels", [np.zeros((8, 8, 3), np.uint8), np.full((300, 2, 3), 255, np.uint8)])
-def test_no_tag_is_detected_in_an_empty_photograph(pixels):
-    assert detect(pixels, CARD).own == {}
-
-
 def test_no_tag_is_detected_in_noise_and_clutter():
     rng = np.random.default_rng(0)
     noise = rng.integers(0, 256, (240, 320, 3), np.uint8)

@@ -16,7 +16,7 @@ from tests.helpers.prints import MM, detected, edges, fake_run, framed, moved, r
 BAR = 0.01  # mm
 
 
-def printed(*arguments):
+def make_print(*arguments):
     """A print, and the content of its sheet.json."""
     result = write(*arguments)
     return result, json.loads((result.folder / "sheet.json").read_text())
@@ -34,7 +34,7 @@ def printed(*arguments):
     ],
 )
 def test_patch_tags_and_ruler_have_their_positions_on_each_page(tmp_path, paper, width, shape, page):
-    result, record = printed(fake_run(tmp_path, framed(shape)), width, paper, 150)
+    result, record = make_print(fake_run(tmp_path, framed(shape)), width, paper, 150)
     pages = list(rasterised(result.folder / "sheet.pdf"))
     assert record["card"]["patch"]["width"] == width
     assert record["card"]["patch"]["height"] == pytest.approx(width * shape[0] / shape[1])
@@ -42,7 +42,9 @@ def test_patch_tags_and_ruler_have_their_positions_on_each_page(tmp_path, paper,
     for sheet, (size, picture) in zip(record["pages"], pages, strict=False):
         assert np.array(size) * MM / 72 == pytest.approx(page, abs=1e-4)
         assert sheet["left"] * 2 + sheet["width"] == pytest.approx(page[0], abs=0.3), "centred"
-        inside = [box for box in boxes if _within(box, sheet, "x", "width") and _within(box, sheet, "y", "height")]
+        inside = [
+            box for box in boxes if _is_inside(box, sheet, "x", "width") and _is_inside(box, sheet, "y", "height")
+        ]
         off = [edges(picture, moved(box, sheet), 600) for box in inside]
         assert np.abs(off).max() < BAR
         value += len(off)
@@ -52,7 +54,7 @@ def test_patch_tags_and_ruler_have_their_positions_on_each_page(tmp_path, paper,
         assert {*detected(picture[::4, ::4])} == {tag["number"] for tag in record["card"]["tags"]}
 
 
-def _within(box, sheet, start, side):
+def _is_inside(box, sheet, start, side):
     return sheet[start] <= box[start] and box[start] + box[side] <= sheet[start] + sheet[side]
 
 
@@ -96,7 +98,7 @@ def _images(path):
 )
 def test_every_page_of_the_pdf_is_its_picture(tmp_path, paper, width, shape, count):
     """The PNG files and the PDF draw one description; PDFium is the oracle."""
-    result, record = printed(fake_run(tmp_path, framed(shape)), width, paper, 150)
+    result, record = make_print(fake_run(tmp_path, framed(shape)), width, paper, 150)
     pages = list(rasterised(result.folder / "sheet.pdf", 150))
     names = ["sheet"] if count == 1 else [*(f"sheet-{i}" for i in range(1, count)), "assembly"]
     rims = _rims(record, np.asarray(Image.open(result.folder / "card.png")).shape[:2], 150 / MM)
@@ -109,13 +111,13 @@ def test_every_page_of_the_pdf_is_its_picture(tmp_path, paper, width, shape, cou
             continue
         at = {key: round(record["pages"][i][key] * 150 / MM) for key in ("x", "y", "width", "height", "left", "top")}
         part = np.s_[at["y"] : at["y"] + at["height"], at["x"] : at["x"] + at["width"]]
-        assert off[_grown(at, 0)][~rims[part]].max() < 25, "the texture was sampled on another grid, no more"
+        assert off[_enlarged_area(at, 0)][~rims[part]].max() < 25, "the texture was sampled on another grid, no more"
         gap = round(0.9 * BLEED * 150 / MM)
-        page[_grown(at, 1)] = 255  # PDFium clips to whole pixels
-        assert (page[_grown(at, gap)] == 255).all(), "nothing lies beside the tile"
+        page[_enlarged_area(at, 1)] = 255  # PDFium clips to whole pixels
+        assert (page[_enlarged_area(at, gap)] == 255).all(), "nothing lies beside the tile"
 
 
-def _grown(at, by):
+def _enlarged_area(at, by):
     """The pixels of a tile on its page, and a margin around it."""
     top, left = at["top"] - by, at["left"] - by
     return np.s_[top : top + at["height"] + 2 * by, left : left + at["width"] + 2 * by]

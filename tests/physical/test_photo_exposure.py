@@ -21,7 +21,7 @@ from tests.helpers.photographed import clutter, encoded
 
 CARD, DPI, SIDE = card(80, 80, words="card 7"), 75, 64
 QUAD = ((0.35, 0.3), (0.7, 0.3), (0.7, 0.65), (0.35, 0.65))
-WHERE = PlacementRecord(("scene",), (SIDE, SIDE), (16, 16), ((QUAD,),), None, True)
+PLACEMENT = PlacementRecord(("scene",), (SIDE, SIDE), (16, 16), ((QUAD,),), None, True)
 TEXTURE = np.random.default_rng(0).integers(0, 256, (16, 16, 3)).astype(np.float32)
 EXPECTED = Expected("vp-00000007", "eot", CARD, {"eot": TEXTURE})
 STOPS = -1.0
@@ -43,16 +43,16 @@ def shots():
     return [(photograph(picture(0), QUAD, CARD, ink, DPI, shot, size, rng).pixels, shot) for shot in shots]
 
 
-def measured(shots, of=0):
+def measure(shots, of=0):
     return [
-        measure_photo(Photo(Path("x"), f"{i}.jpg", 0), pixels, picture(of), EXPECTED, None, WHERE, "photo")
+        measure_photo(Photo(Path("x"), f"{i}.jpg", 0), pixels, picture(of), EXPECTED, None, PLACEMENT, "photo")
         for i, (pixels, _) in enumerate(shots)
     ]
 
 
 @pytest.fixture(scope="module")
 def own(shots):
-    return measured(shots)
+    return measure(shots)
 
 
 def off(fit):
@@ -72,7 +72,7 @@ def test_colour_map_and_exposure_are_separated(shots, own):
 
 @pytest.mark.slow
 def test_another_scene_does_not_measure_the_exposure(shots, own):
-    other_scene = fit_colours(measured(shots[:3], of=1), CARD)
+    other_scene = fit_colours(measure(shots[:3], of=1), CARD)
     assert other_scene.compared == 0 and len(other_scene.notes) == 1 and off(other_scene.fit) > 6
     assert np.median(list(other_scene.stops.values())) == pytest.approx(0, abs=1e-9)
     for reference, suite in ((2, False), (3, True)):
@@ -81,7 +81,7 @@ def test_another_scene_does_not_measure_the_exposure(shots, own):
         assert bool(colours.compared) == suite and (off(colours.fit) < 3) == suite
 
 
-def laid(gain, inside=200, seed=0):
+def lay_card(gain, inside=200, seed=0):
     """The picture of the run as a photograph, unmoved, in another light, with a card of one level."""
     reference = picture(seed)
     light = (((reference / 255 + 0.055) / 1.055) ** 2.4) * gain
@@ -97,11 +97,11 @@ def laid(gain, inside=200, seed=0):
 @pytest.mark.parametrize("gain", [(0.4, 0.5, 0.45), (1, 1, 1), (3.0, 2.0, 2.5)])
 @pytest.mark.parametrize("inside", [0, 120, 255])
 def test_gains_measure_the_light_for_any_content_of_the_card(gain, inside):
-    assert gains(scene_cells(*laid(np.array(gain), inside))) == pytest.approx(gain, rel=0.03)
+    assert gains(scene_cells(*lay_card(np.array(gain), inside))) == pytest.approx(gain, rel=0.03)
 
 
 def test_gains_are_none_without_comparable_pixels():
-    photo, reference, scene, original, homography = laid(1.0)
+    photo, reference, scene, original, homography = lay_card(1.0)
     flat = np.full_like(reference, 120)
     for other in (
         picture(1),

@@ -23,7 +23,7 @@ from transforms.colour.lut import ColourMap, nodes
 from transforms.wrappers import OnLayers
 
 SIZE = (48, 64)
-SAME = ColourFit(1, np.hstack([np.zeros((3, 1)), np.eye(3)]), 32, 0.0, 0.0)
+IDENTITY_FIT = ColourFit(1, np.hstack([np.zeros((3, 1)), np.eye(3)]), 32, 0.0, 0.0)
 
 
 def seen(corners):
@@ -80,10 +80,10 @@ def test_an_ideal_printer_predicts_what_the_run_has_measured():
     u = bank(fixed, 64, seed=5, purpose="test").u.float()
     flat = score_views(judge, view, rows, held_out._replace(transforms=fixed, u=u)).cosine.view(3, 64).mean(1)
     for pictures, weights in (((1,), (0, 1, 0)), ((0, 1, 2, 2), (0.25, 0.25, 0.5)), ((0, 1), (0.5, 0.5, 0))):
-        result = predict(origin, judge, view, photographs(*pictures), SAME)
+        result = predict(origin, judge, view, photographs(*pictures), IDENTITY_FIT)
         assert result.printer["cosine"].mean == pytest.approx(
             float(original @ torch.tensor(weights).float()), abs=1e-3
         )
         assert result.poses["cosine"].mean == pytest.approx(float(flat @ torch.tensor(weights).float()), abs=0.03)
     # Of the second picture no pose is known, so there is no figure of the same pictures.
-    assert predict(origin, judge, view, photographs(0) + photographs(1, scene=None), SAME).poses is None
+    assert predict(origin, judge, view, photographs(0) + photographs(1, scene=None), IDENTITY_FIT).poses is None

@@ -22,8 +22,8 @@ from scripts.benchmarks.card_kinds import SOURCES, Print, drawn, examined, taken
 CARD = card(80, 80, "vp-01234567  eot")
 RANDOM = np.random.default_rng
 TRUE = Resemblance(0.95, "", 0.0, 0.0, 0.0)
-FOUND = SceneMatch(40, np.eye(3), 0.0, 1.0, 1.0, 0.0)
-THERE = Place(None, 0.9, False, 0.0, 1.1, FOUND)
+MATCH = SceneMatch(40, np.eye(3), 0.0, 1.0, 1.0, 0.0)
+PLACE = Place(None, 0.9, False, 0.0, 1.1, MATCH)
 
 
 def chart(strength, gains=(1.0, 1.0, 1.0), slope=(0.0, 0.0), contrast=1.0):
@@ -141,7 +141,7 @@ def about_the_patch(matrix, moved=(0.0, 0.0)):
     return np.vstack([np.c_[matrix, middle - matrix @ middle + box.width * np.array(moved)], [0, 0, 1]])
 
 
-def laid(change, photo=SCENE_PICTURE, picture=SCENE_PICTURE):
+def lay_card(change, photo=SCENE_PICTURE, picture=SCENE_PICTURE):
     """The photograph is the picture itself; the card on it is changed, and says so of its scene."""
     card_in_photo = UPRIGHT @ change
     return place(photo, picture, card_in_photo @ np.linalg.inv(UPRIGHT) @ IDENTITY, CARD, card_in_photo)
@@ -154,7 +154,7 @@ def laid(change, photo=SCENE_PICTURE, picture=SCENE_PICTURE):
 def test_how_a_card_lies_is_measured_by_the_features_of_its_scene(degrees, long, short):
     c, s = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
     matrix, shift = np.array([[c, -s], [s, c]]) @ np.diag([long, short]), (0.03, -0.04)
-    output = laid(about_the_patch(matrix, shift))
+    output = lay_card(about_the_patch(matrix, shift))
     match = output.match
     assert abs((match.turned - degrees + 180) % 360 - 180) < 0.5
     assert match.stretched == pytest.approx(max(long / short, short / long), rel=0.01)
@@ -172,7 +172,7 @@ def test_a_scene_whose_plane_is_misjudged_is_still_the_scene_and_another_is_not(
     output = place(SCENE_PICTURE, SCENE_PICTURE, scene, CARD, UPRIGHT)
     assert correlation_value < SCENE and output.belongs and output.correlation > 0.95
     other = spots(4, 2.0)
-    output = laid(np.eye(3), other)
+    output = lay_card(np.eye(3), other)
     assert not output.belongs and output.correlation < SCENE
     assert stretch(np.diag([3.0, 1.5, 1]), (100, 100)) == pytest.approx((0, 2))
 
@@ -180,29 +180,29 @@ def test_a_scene_whose_plane_is_misjudged_is_still_the_scene_and_another_is_not(
 def test_matches_that_agree_on_a_wrong_card_count_only_where_the_scene_correlates_there(monkeypatch):
     chance = SceneMatch(20, IDENTITY @ about_the_patch(np.diag([1.5, 1.0])), 0.0, 1.5, 1.0, 0.0)
     monkeypatch.setattr(scene_place, "find", lambda *_: chance)
-    assert laid(np.eye(3)).match is None
+    assert lay_card(np.eye(3)).match is None
     monkeypatch.setattr(scene_place, "find", lambda *_: replace(chance, scene=IDENTITY))
-    wide = laid(about_the_patch(np.diag([1.5, 1.0])))
+    wide = lay_card(about_the_patch(np.diag([1.5, 1.0])))
     assert wide.match is not None and not wide.belongs and wide.correlation > 0.95
 
 
 def test_matches_that_agree_on_a_right_card_do_not_count_in_another_scene(monkeypatch):
     right = SceneMatch(6, IDENTITY, 0.0, 1.0, 1.0, 0.0)
     monkeypatch.setattr(scene_place, "find", lambda *_: right)
-    assert laid(np.eye(3)).belongs and laid(np.eye(3), spots(4, 2.0)).match is None
+    assert lay_card(np.eye(3)).belongs and lay_card(np.eye(3), spots(4, 2.0)).match is None
 
 
 def test_matches_count_alone_where_nothing_can_be_compared_if_there_are_many(monkeypatch):
     monkeypatch.setattr(scene_place, "scene_cells", lambda *_: None)
     for matches, belongs in ((6, False), (40, True)):
-        monkeypatch.setattr(scene_place, "find", lambda *_, matches=matches: replace(FOUND, matches=matches))
-        assert laid(np.eye(3)).belongs == belongs
+        monkeypatch.setattr(scene_place, "find", lambda *_, matches=matches: replace(MATCH, matches=matches))
+        assert lay_card(np.eye(3)).belongs == belongs
 
 
 def test_a_scene_without_matches_is_known_if_it_correlates(monkeypatch):
     monkeypatch.setattr(scene_place, "find", lambda *_: None)
     picture = spots(0, 20.0)
-    forth, far = (laid(about_the_patch(np.eye(2), shift), picture, picture) for shift in ((0.0, 0.0), (0.4, 0.0)))
+    forth, far = (lay_card(about_the_patch(np.eye(2), shift), picture, picture) for shift in ((0.0, 0.0), (0.4, 0.0)))
     assert forth.belongs and Evidence(TRUE, 0.7, forth).refusal is None
     assert not far.belongs and "another scene" in Evidence(TRUE, 0.7, far).refusal
 
@@ -228,7 +228,7 @@ def test_matches_that_agree_on_a_mirrored_scene_do_not_count(monkeypatch, mirror
 
 def test_a_smooth_scene_is_known_by_its_blocks():
     picture = spots(0, 20.0)
-    forth, wide = (laid(about_the_patch(np.diag([times, 1.0])), picture, picture) for times in (1.0, 1.45))
+    forth, wide = (lay_card(about_the_patch(np.diag([times, 1.0])), picture, picture) for times in (1.0, 1.45))
     assert forth.belongs and forth.match.stretched == pytest.approx(1, abs=0.02) and not wide.belongs
 
 
@@ -242,11 +242,11 @@ def test_a_smooth_scene_is_known_by_its_blocks():
         ({"patch": {"cut": 0.6}}, "beyond the edge"),
         ({"purity": 0.99}, "a screen or a file"),
         ({"place": {"match": None}}, "another scene"),
-        ({"place": {"match": replace(FOUND, turned=90.0)}}, "turned by 90.0 degrees clockwise"),
-        ({"place": {"match": replace(FOUND, turned=-11.0)}}, "turned by 11.0 degrees counterclockwise"),
-        ({"place": {"match": replace(FOUND, stretched=1.45)}}, "1.450 times as long"),
-        ({"place": {"match": replace(FOUND, larger=0.7)}}, "0.700 times as large"),
-        ({"place": {"match": replace(FOUND, away=0.3)}}, "30.0% of its side away"),
+        ({"place": {"match": replace(MATCH, turned=90.0)}}, "turned by 90.0 degrees clockwise"),
+        ({"place": {"match": replace(MATCH, turned=-11.0)}}, "turned by 11.0 degrees counterclockwise"),
+        ({"place": {"match": replace(MATCH, stretched=1.45)}}, "1.450 times as long"),
+        ({"place": {"match": replace(MATCH, larger=0.7)}}, "0.700 times as large"),
+        ({"place": {"match": replace(MATCH, away=0.3)}}, "30.0% of its side away"),
         ({"place": {"too_little": True, "correlation": None, "match": None}}, "too little of the scene"),
         ({"place": {"correlation": None, "match": None, "degrees": -90.0}}, "turned by -90.0 degrees"),
         ({"place": {"stretch": 2.5}}, "2.500 times"),
@@ -254,11 +254,11 @@ def test_a_smooth_scene_is_known_by_its_blocks():
 )
 def test_each_rule_leaves_a_photograph_out(change, message):
     assert (
-        Evidence(TRUE, 0.7, THERE).refusal is None
-        and Evidence(TRUE, 0.7, replace(THERE, match=FOUND)).refusal is None
+        Evidence(TRUE, 0.7, PLACE).refusal is None
+        and Evidence(TRUE, 0.7, replace(PLACE, match=MATCH)).refusal is None
     )
     assert Evidence(TRUE, None, None).refusal is None
-    output = {"patch": TRUE, "purity": 0.7, "place": THERE}
+    output = {"patch": TRUE, "purity": 0.7, "place": PLACE}
     for name, value in change.items():
         output[name] = replace(output[name], **value) if isinstance(value, dict) else value
     assert message in Evidence(**output).refusal

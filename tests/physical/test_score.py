@@ -62,11 +62,11 @@ def run(tmp_path_factory):
     return folder
 
 
-def photos_of(folder):
+def read_photos(folder):
     return json.loads((folder / "photos.json").read_text())
 
 
-def names_of(run):
+def read_names(run):
     return json.loads((run / "placement.json").read_text())["pictures"]
 
 
@@ -84,7 +84,7 @@ def shot(run, row=0, hidden=(), quad=QUAD, **options):
     for box in (layout.tags[i].box for i in hidden):
         x, y, side = (round(v * DPI / 25.4) for v in (box.x, box.y, box.width))
         raster[y - 1 : y + side + 1, x - 1 : x + side + 1] = 255
-    scene = to_bytes(load_image(run / "pictures" / "clean" / f"{names_of(run)[row]}.png")[0])
+    scene = to_bytes(load_image(run / "pictures" / "clean" / f"{read_names(run)[row]}.png")[0])
     values = Shot(**{"stops": -0.3, "read": 0.002, "blur": 0.5} | options)
     result = photograph(
         scene, quad, layout, print_raster(raster, 1.0), DPI, values, (420, 480), np.random.default_rng(0)
@@ -96,7 +96,7 @@ def shot(run, row=0, hidden=(), quad=QUAD, **options):
 def photos(run, tmp_path_factory):
     """Photographs of all kinds, and files that are not photographs."""
     folder = tmp_path_factory.mktemp("photos")
-    first, second = names_of(run)
+    first, second = read_names(run)
     plain, _ = shot(run, degrees=10, corners=CORNERS)
     grey = np.asarray(Image.fromarray(plain).convert("L"))
     exif = Image.Exif()
@@ -130,8 +130,8 @@ def photo_scores(run, photos, tmp_path_factory):
 
 @pytest.mark.slow
 def test_every_photograph_is_scored_or_named(run, photo_scores):
-    content = photos_of(photo_scores)
-    first, second = names_of(run)
+    content = read_photos(photo_scores)
+    first, second = read_names(run)
     entries = {photo["photo"]: photo for photo in content["photos"]}
     kinds = ("cut.png", "deep.png", "grey.png", "hidden.png", "plain.jpg", "turned.jpg", "upside-down.png")
     assert sorted(name.replace("/", "--").rpartition("--")[2] for name in entries) == list(kinds)
@@ -160,16 +160,16 @@ def test_a_patch_without_a_place_has_no_pose_of_its_scene_and_old_pictures_go(ru
     shutil.copytree(run, copy)
     edit(copy / "placement.json", "fixed", False)
     folder.mkdir()
-    plain, out = f"{names_of(run)[0]}--plain.jpg", copy / "photos"
-    for name in (plain, f"{names_of(run)[0]}--again.jpg"):
+    plain, out = f"{read_names(run)[0]}--plain.jpg", copy / "photos"
+    for name in (plain, f"{read_names(run)[0]}--again.jpg"):
         shutil.copy(photos / plain, folder / name)
     assert main(["score", str(copy), str(folder), "--device", "cpu"]) == 0
-    assert all(photo["scene"] is None for photo in photos_of(out)["photos"])
+    assert all(photo["scene"] is None for photo in read_photos(out)["photos"])
     stages = yaml.safe_load((out / "preset.yaml").read_text())["transforms"]["stages"]
     assert list(stages) == list(json.loads((copy / MANIFEST).read_text())["config"]["transforms"]["stages"])
     (folder / plain).unlink()
     assert main(["score", str(copy), str(folder), "--device", "cpu"]) == 0
-    assert [path.name for path in (out / "rectified").iterdir()] == [f"{names_of(run)[0]}--again.jpg.png"]
+    assert [path.name for path in (out / "rectified").iterdir()] == [f"{read_names(run)[0]}--again.jpg.png"]
     assert "`--out` another folder" in error_line("score", copy, folder, "--out", folder)
 
 
@@ -180,15 +180,15 @@ def test_the_file_of_scores_names_the_encoder_that_was_loaded(run, photos, tmp_p
     encoder = json.loads((copy / MANIFEST).read_text())["encoder"]
     edit(copy / MANIFEST, "encoder", {key: encoder[key] for key in ("sha256", "fingerprint")} | {"defence": [[]]})
     (tmp_path / "in").mkdir()
-    name = f"{names_of(run)[0]}--plain.jpg"
+    name = f"{read_names(run)[0]}--plain.jpg"
     shutil.copy(photos / name, tmp_path / "in" / name)
     assert main(["score", str(copy), str(tmp_path / "in"), "--device", "cpu"]) == 0
-    assert photos_of(copy / "photos")["encoder"]["encoder"] == "pocket"
+    assert read_photos(copy / "photos")["encoder"]["encoder"] == "pocket"
 
 
 @pytest.mark.slow
 def test_the_orientation_of_a_file_does_not_change_its_scores(run, photo_scores):
-    entries = {photo["photo"].rpartition("--")[2]: photo for photo in photos_of(photo_scores)["photos"]}
+    entries = {photo["photo"].rpartition("--")[2]: photo for photo in read_photos(photo_scores)["photos"]}
     plain, rotated = entries["plain.jpg"], entries["turned.jpg"]
     assert rotated["cosine"] == pytest.approx(plain["cosine"], abs=5e-3)
     assert rotated["patch"]["degrees"] == pytest.approx(plain["patch"]["degrees"], abs=0.05)
@@ -197,7 +197,7 @@ def test_the_orientation_of_a_file_does_not_change_its_scores(run, photo_scores)
 
 @pytest.mark.slow
 def test_colours_and_exposures_are_separated(photo_scores):
-    content = photos_of(photo_scores)
+    content = read_photos(photo_scores)
     stops = {re.split("[-/]", photo["photo"])[-1]: photo["stops"] for photo in content["photos"]}
     assert stops["hidden.png"] - stops["plain.jpg"] == pytest.approx(-0.7, abs=0.05)
     colour = json.loads((photo_scores / "colour.json").read_text())
@@ -208,7 +208,7 @@ def test_colours_and_exposures_are_separated(photo_scores):
 
 @pytest.mark.slow
 def test_the_difference_to_the_digital_figure_is_split(photo_scores):
-    content = photos_of(photo_scores)
+    content = read_photos(photo_scores)
     result = content["prediction"]
     assert sum(result["gap"].values()) == pytest.approx(content["difference"]["success"]["mean"])
     assert result["gap"]["colour"] == pytest.approx(result["printer"]["success"]["mean"] - 0.5)
@@ -242,7 +242,10 @@ def test_the_next_preset_has_nothing_of_the_generic_printer(preset, overrides, n
 
 @pytest.mark.slow
 def test_each_photograph_is_compared_with_its_own_picture(run, photos, monkeypatch):
-    output, original = [], [to_bytes(load_image(run / "pictures/clean" / f"{name}.png")[0]) for name in names_of(run)]
+    output, original = (
+        [],
+        [to_bytes(load_image(run / "pictures/clean" / f"{name}.png")[0]) for name in read_names(run)],
+    )
     monkeypatch.setattr(
         scoring, "measure_photo", lambda photo, _, clean, *rest: output.append((photo.row, clean)) or int("no")
     )
@@ -267,14 +270,14 @@ def test_views_are_scored_as_in_the_run(run):
 
 @pytest.mark.nightly
 def test_corners_given_by_the_user_replace_fiducials(run, tmp_path, capsys):
-    first = names_of(run)[0]
+    first = read_names(run)[0]
     pixels, corners = shot(run, degrees=15, corners=CORNERS)
     Image.fromarray(pixels).save(tmp_path / f"{first}--seen.png")
     Image.fromarray(shot(run, degrees=15, corners=CORNERS, hidden=range(4))[0]).save(tmp_path / f"{first}--bare.png")
     (tmp_path / "quads.json").write_text(json.dumps({f"{first}--bare.png": corners.tolist()}))
     arguments = [str(run), str(tmp_path), "--view", "scene", "--device", "cpu", "--out"]
     assert main(["score", *arguments, str(tmp_path / "a"), "--quad", str(tmp_path / "quads.json")]) == 0
-    by_hand, output = photos_of(tmp_path / "a")["photos"]
+    by_hand, output = read_photos(tmp_path / "a")["photos"]
     assert by_hand["fiducials"] == [] and len(output["fiducials"]) == 4
     for key in ("degrees", "scale", "jitter"):
         assert by_hand["scene"][key] == pytest.approx(output["scene"][key], abs=0.02)
@@ -295,7 +298,7 @@ def test_the_preset_composes_with_the_measured_values(run, photo_scores):
     stages = second.transforms.stages
     assert list(stages)[:3] == ["perspective", "affine", "exposure"]
     low, high = stages["affine"]["degrees"]
-    for photo in photos_of(photo_scores)["photos"]:
+    for photo in read_photos(photo_scores)["photos"]:
         assert any(low - 0.1 <= photo["scene"]["degrees"] + turn <= high + 0.1 for turn in (-360, 0, 360))
     assert stages["exposure"]["stops"][0] < -0.5 and 0 < stages["perspective"]["jitter"] < 0.3
     for group in ("attack", "encoder", "perturbation", "data", "objective", "optimiser"):
@@ -318,7 +321,7 @@ def blacken(run):
 
 
 MANIFEST, SHEET = "manifest.json", "print/sheet.json"
-BROKEN = {
+FAULTS = {
     "missing": (lambda run: None, [], "is it the directory of a finished run"),
     "encoder": (lambda run: edit(run / MANIFEST, "encoder", {"fingerprint": "0"}), [], "not the one of the run"),
     "config": (lambda run: edit(run / MANIFEST, "config", {"seed": 0}), [], "not of this version"),
@@ -335,12 +338,12 @@ def edit(path, key, value):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("what", BROKEN)
+@pytest.mark.parametrize("what", FAULTS)
 def test_errors_are_one_line_with_exit_code_2(run, photos, tmp_path, error_line, what):
     copy = tmp_path / "run"
     if what != "missing":
         shutil.copytree(run, copy)
-    change, arguments, message = BROKEN[what]
+    change, arguments, message = FAULTS[what]
     change(copy)
     assert message in error_line("score", copy, photos, *arguments, "--out", tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -352,7 +355,7 @@ def test_a_folder_without_a_valid_photograph_is_refused(run, tmp_path, error_lin
     pixels = photographed(
         drawn(other, fine=8), posed(other, width=200, size=(420, 480)), (420, 480), points=1, fine=8
     )
-    Image.fromarray(pixels).save(tmp_path / f"{names_of(run)[0]}--other.png")
+    Image.fromarray(pixels).save(tmp_path / f"{read_names(run)[0]}--other.png")
     line = error_line("score", run, tmp_path, "--device", "cpu")
     assert "none of 1 photographs" in line and "another card" in line
 

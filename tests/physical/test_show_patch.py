@@ -14,7 +14,7 @@ from scripts import show_patch as script
 PATCH = Box(15, 15, 90, 60)
 
 
-def laid(seed):
+def lay_card(seed):
     """A homography from mm to pixels of a photograph."""
     random = np.random.default_rng(seed)
     frame = np.array([[100, 90], [400, 120], [380, 330], [80, 300]]) + random.uniform(-40, 40, (4, 2))
@@ -23,8 +23,8 @@ def laid(seed):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_the_corners_of_a_pose_are_those_it_was_computed_from(seed):
-    corners = script.corners(asdict(pose(laid(seed), PATCH)), PATCH.width, PATCH.height)
-    assert np.abs(corners - project(laid(seed), PATCH.corners)).max() < 1e-9
+    corners = script.corners(asdict(pose(lay_card(seed), PATCH)), PATCH.width, PATCH.height)
+    assert np.abs(corners - project(lay_card(seed), PATCH.corners)).max() < 1e-9
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def photo_scores(tmp_path):
     (run / "print" / "sheet.json").write_text(json.dumps({"card": {"patch": asdict(PATCH)}}))
     truth, entries = [], []
     for i, fiducials in enumerate([[1, 2, 3, 4], [1, 2]]):
-        name, true = f"a--{i}.jpg", project(laid(i), PATCH.corners)
+        name, true = f"a--{i}.jpg", project(lay_card(i), PATCH.corners)
         shift = from_corners(PATCH.corners, true + np.array([3 * i, 0]))
         truth.append({"file": name, "patch_px": true.tolist()})
         entries.append({"photo": name, "fiducials": fiducials, "patch": asdict(pose(shift, PATCH))})
@@ -50,7 +50,7 @@ def photo_scores(tmp_path):
 
 def test_errors_are_distances_to_the_truth_at_a_fixed_width_of_the_patch(photo_scores):
     offsets, count = script.errors(*photo_scores)
-    true = project(laid(1), PATCH.corners)
+    true = project(lay_card(1), PATCH.corners)
     side = np.linalg.norm(true - np.roll(true, -1, 0), axis=1).mean()
     assert count == 2 and offsets["4"] == pytest.approx([0], abs=1e-9)
     assert offsets["2 or 3"] == pytest.approx([3 * script.WIDTH / side])

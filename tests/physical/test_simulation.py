@@ -42,7 +42,7 @@ def run(tmp_path, dots):
     return printed_run(tmp_path / "run", dots)
 
 
-def light_of(scene, ink, shot, size, quad=QUAD):
+def card_light(scene, ink, shot, size, quad=QUAD):
     """The light of a photograph before lens and sensor, and the card's corners in it."""
     truth = taken(flat(0), shot, size, scene, quad)
     output, plane = frame(size) @ pose(shot), from_shares(scene.shape[:2])
@@ -99,7 +99,7 @@ def test_the_picture_equals_that_of_the_transforms(size, dots):
     scene, coarse = smooth(*size), drawn(smooth(8, 8, 5))
     light, ink = camera.enlarge(scene, min(size)), camera.print_raster(coarse, 0)
     quad = ((0.2, 0.3), (0.7, 0.2), (0.75, 0.8), (0.25, 0.7))
-    result, _ = light_of(scene, ink, shot, size, quad)
+    result, _ = card_light(scene, ink, shot, size, quad)
     whole = torch.tensor([[0, 0], [130, 0], [130, 130], [0, 130]], dtype=torch.float64)
     corners = map_points(from_shares(size), quad)
     at = four_point_homography(CARD.patch.corners, corners)
@@ -126,7 +126,7 @@ def test_the_light_of_a_uniform_card_has_its_area_and_centre():
         _, _, shot = stages(seed)
         shot = dataclasses.replace(shot, scale=0.6)
         black = np.zeros((50, 50, 3), np.uint8)
-        (white, corners), (empty, _) = (light_of(black, flat(v), shot, (240, 240)) for v in (0.8, 0.0))
+        (white, corners), (empty, _) = (card_light(black, flat(v), shot, (240, 240)) for v in (0.8, 0.0))
         light = (white - empty)[..., 0].astype(float)
         x, y = np.moveaxis(np.stack([corners, np.roll(corners, -1, 0)]), -1, 0)
         cross = x[0] * y[1] - x[1] * y[0]
@@ -140,10 +140,10 @@ def test_a_card_is_opaque_and_its_edge_is_not_darkened():
     _, _, shot = stages(2)
     shot = dataclasses.replace(shot, scale=0.8)
     white = np.full((40, 40, 3), 255, np.uint8)
-    black, corners = light_of(white, flat(0), shot, (200, 200))
+    black, corners = card_light(white, flat(0), shot, (200, 200))
     inside = cv2.fillConvexPoly(np.zeros((200, 200), np.uint8), np.int32(np.rint(corners)), 1)
     assert black[cv2.erode(inside, np.ones((5, 5), np.uint8)) > 0].max() == 0
-    repeat, _ = light_of(white, flat(1), shot, (200, 200))
+    repeat, _ = card_light(white, flat(1), shot, (200, 200))
     assert np.abs(repeat[cv2.dilate(inside, np.ones((5, 5), np.uint8)) > 0] - 1).max() < 1e-5
 
 

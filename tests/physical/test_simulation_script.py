@@ -60,10 +60,10 @@ def test_an_option_out_of_range_is_refused_in_one_line(run, tmp_path, error_line
         (lambda run: (run / "print" / "card.png").write_bytes(b"no"), "cannot be read"),
         (lambda run: (run / "print" / "sheet.json").write_text("{"), "not JSON"),
         (lambda run: (run / "print" / "sheet.json").write_text("{}"), "KeyError"),
-        (lambda run: changed(run / "print" / "sheet.json", dpi=300), "print the run again"),
-        (lambda run: changed(run / "placement.json", pictures=[], quads=[]), "must name a picture"),
-        (lambda run: changed(run / "placement.json", quads=[[], []]), "one quad"),
-        (lambda run: changed(run / "placement.json", quads=[[[[0, 0], [1, 1], [2, 2], [0, 1]]]] * 2), "in a line"),
+        (lambda run: change(run / "print" / "sheet.json", dpi=300), "print the run again"),
+        (lambda run: change(run / "placement.json", pictures=[], quads=[]), "must name a picture"),
+        (lambda run: change(run / "placement.json", quads=[[], []]), "one quad"),
+        (lambda run: change(run / "placement.json", quads=[[[[0, 0], [1, 1], [2, 2], [0, 1]]]] * 2), "in a line"),
         (lambda run: (run / "pictures" / "clean" / "bench.png").unlink(), "bench.png` is missing"),
     ],
 )
@@ -72,7 +72,7 @@ def test_a_run_that_cannot_be_photographed_is_refused_in_one_line(run, tmp_path,
     assert message in error_line("simulate", run, tmp_path / "photos", "--size", "64x64", "--count", "1")
 
 
-def changed(path, **values):
+def change(path, **values):
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 

@@ -25,7 +25,7 @@ PLACEMENT = {"pictures": ["a", "b"], "size": [8, 8], "texture": [4, 4], "quads":
 PLACEMENT |= {"fixed": True}
 
 
-def broken(content, path=()):
+def faulty_versions(content, path=()):
     """The content with each of its leaves, and each of its branches, replaced by each of the above."""
     node = reduce(getitem, path, content)
     for value in WRONG if path else []:
@@ -33,13 +33,13 @@ def broken(content, path=()):
         reduce(getitem, path[:-1], result)[path[-1]] = value
         yield path, value, result
     for key in list(node) if isinstance(node, dict) else range(min(2, len(node))) if isinstance(node, list) else []:
-        yield from broken(content, (*path, key))
+        yield from faulty_versions(content, (*path, key))
 
 
 def test_broken_cards_are_refused():
     content = json.loads(json.dumps(dataclasses.asdict(card(80, 60, "vp-00000003  eot"))))
     assert parse_card(content) == card(80, 60, "vp-00000003  eot")
-    for path, value, result in broken(content):
+    for path, value, result in faulty_versions(content):
         if path == ("words",) and value in ("x", "../../x", "a\nb: c"):
             continue
         with pytest.raises((KeyError, TypeError, ValueError)):
@@ -64,7 +64,7 @@ def test_broken_placements_are_refused(tmp_path):
     path.write_text(json.dumps(PLACEMENT))
     assert read_placement(tmp_path).pictures == ("a", "b")
     harmless = [("target", None), *(("target", text) for text in ("x", "../../x", "a\nb: c")), ("fixed", True)]
-    for location, value, result in broken(PLACEMENT):
+    for location, value, result in faulty_versions(PLACEMENT):
         texts = location[0] == "pictures" and value == "x"
         if (
             texts

@@ -31,19 +31,19 @@ CARD, SIZE = card(100, 100, "card 7"), (480, 640)
 QUAD = ((0.27, 0.3), (0.73, 0.3), (0.73, 0.76), (0.27, 0.76))
 
 
-def posed(shot):
+def place_card(shot):
     """The exact lens and sheet of a photograph."""
     layer = four_point_homography(CARD.patch.corners, map_points(from_shares((64, 64)), QUAD))
     return Lens(shot.k1, SIZE), sheet(shot, np.asarray(frame(SIZE) @ view(shot)), layer, (CARD.width, CARD.height))
 
 
-def taken(shot, texture=40):
+def take_photo(shot, texture=40):
     light = print_raster(card_picture(CARD, np.full((8, 8, 3), texture, np.float32), 120), 0)
     scene = np.full((64, 64, 3), 120, np.uint8)
     return photograph(scene, QUAD, CARD, light, 120, shot, SIZE, np.random.default_rng(0))
 
 
-def located(made):
+def locate_card(made):
     return locate(to_grey(made.pixels), CARD, detect(made.pixels, CARD).own)
 
 
@@ -54,14 +54,14 @@ def off(found, made):
 @pytest.mark.parametrize("sag", [-0.1, 0.0, 0.06])
 @pytest.mark.parametrize("k1", [-0.2, 0.0, 0.15])
 def test_the_way_back_through_lens_and_sheet_is_the_inverse_of_the_way_there(k1, sag):
-    lens, paper = posed(Shot(yaw=20, pitch=-15, degrees=30, k1=k1, sag=sag, curl=70))
+    lens, paper = place_card(Shot(yaw=20, pitch=-15, degrees=30, k1=k1, sag=sag, curl=70))
     points = np.random.default_rng(0).uniform(0, CARD.width, (200, 2))
     np.testing.assert_allclose(paper.card(lens.ideal(lens.project(paper.project(points)))), points, atol=1e-7)
 
 
 def test_a_sheet_keeps_its_lengths_and_has_its_sag():
     """Seen straight from above its edge on, through the camera's own coordinates."""
-    _, paper = posed(Shot(sag=0.08, curl=0))
+    _, paper = place_card(Shot(sag=0.08, curl=0))
     plan = replace(paper, camera=np.array([[1.0, 0, 0, 0], [0, 0, 1, 0], [0, 0, 0, 1]]))  # right, and height
     x = np.linspace(0, CARD.width, 2001)
     profile = plan.project(np.stack([x, 0 * x], 1))
@@ -79,8 +79,8 @@ def test_a_lens_is_that_of_brown():
 
 
 def test_a_flat_card_and_a_plain_lens_stay_a_homography():
-    result = taken(Shot(yaw=15, pitch=-10, blur=0.6))
-    match, tags = located(result), detect(result.pixels, CARD).own
+    result = take_photo(Shot(yaw=15, pitch=-10, blur=0.6))
+    match, tags = locate_card(result), detect(result.pixels, CARD).own
     plane = fit(CARD, tags)
     assert match.surface.is_plane and match.tags == plane.tags and not match.flagged
     corners = np.array(CARD.patch.corners)
@@ -101,9 +101,9 @@ def test_a_flat_card_and_a_plain_lens_stay_a_homography():
     ids=["lens", "raised", "both", "both, not from the bend alone"],
 )
 def test_lens_and_bend_are_found(shot, bound):
-    result = taken(shot)
-    match = located(result)
-    flat = project(plane_or_none(detect(result.pixels, CARD).own), CARD.patch.corners)
+    result = take_photo(shot)
+    match = locate_card(result)
+    flat = project(plane_if_flat(detect(result.pixels, CARD).own), CARD.patch.corners)
     plane = np.linalg.norm(flat - result.patch, axis=1).max()
     assert off(match, result) < bound < plane and not match.flagged
     assert bool(match.surface.is_bent) == bool(shot.sag) and bool(match.surface.k1) == bool(shot.k1)
@@ -111,7 +111,7 @@ def test_lens_and_bend_are_found(shot, bound):
     assert match.surface.k1 == pytest.approx(shot.k1, abs=0.05)
     # The scene under the card, half a card beyond its edges: a plane through the middle of a bent card is far off.
     frame = CARD.width * np.array([[-0.5, -0.5], [1.5, -0.5], [1.5, 1.5], [-0.5, 1.5]])
-    scene = project(posed(shot)[1].camera[:, [0, 1, 3]], frame)
+    scene = project(place_card(shot)[1].camera[:, [0, 1, 3]], frame)
     ground, through_it = (project(h, frame) for h in (match.surface.resting, match.surface.homography))
     assert np.linalg.norm(ground - scene, axis=1).max() < 3.5
     assert not shot.sag or np.linalg.norm(through_it - scene, axis=1).max() > 25
@@ -120,12 +120,12 @@ def test_lens_and_bend_are_found(shot, bound):
 @pytest.mark.slow
 def test_a_hidden_tag_is_extrapolated_from_what_is_near():
     """The corner is first guessed some 10 pixels off, where none of its edges is within reach."""
-    result = taken(Shot(yaw=-20, pitch=10, sag=0.05, curl=70, k1=-0.15, blur=0.6))
+    result = take_photo(Shot(yaw=-20, pitch=10, sag=0.05, curl=70, k1=-0.15, blur=0.6))
     tag = detect(result.pixels, CARD).own[CARD.tags[0].number]
     y, x = np.mgrid[: SIZE[0], : SIZE[1]]
     width = np.linalg.norm(tag[0] - tag[2])
     result.pixels[np.hypot(x - tag[:, 0].mean(), y - tag[:, 1].mean()) < 0.6 * width] = (120, 60, 60)
-    match = located(result)
+    match = locate_card(result)
     assert len(detect(result.pixels, CARD).own) == 3
     assert off(match, result) < 0.5 and not match.flagged
 
@@ -134,7 +134,7 @@ def test_a_hidden_tag_is_extrapolated_from_what_is_near():
 @pytest.mark.parametrize(("far", "all_of_them"), [(0, True), (4, True), (40, False)])
 def test_lines_lie_on_edges_of_the_card_wherever_they_are_expected(far, all_of_them):
     """The lower half is expected `far` pixels to the right; an edge that is out of reach gives no line."""
-    result = taken(Shot(blur=0.6))
+    result = take_photo(Shot(blur=0.6))
     light, edges = LIGHT[to_grey(result.pixels)], card_edges(CARD, [tag.number for tag in CARD.tags])
     output = partial(project, fit(CARD, detect(result.pixels, CARD).own).homography)
 
@@ -148,7 +148,7 @@ def test_lines_lie_on_edges_of_the_card_wherever_they_are_expected(far, all_of_t
     assert (len(places) == len(edges) * len(POINTS)) == all_of_them
 
 
-def plane_or_none(tags):
+def plane_if_flat(tags):
     """The homography of all tags, or one that is far off."""
     try:
         return fit(CARD, tags).homography
@@ -158,8 +158,8 @@ def plane_or_none(tags):
 
 @pytest.mark.slow
 def test_the_flattened_card_and_the_ideal_photograph_show_what_lies_there():
-    result = taken(Shot(yaw=15, sag=0.08, curl=40, k1=-0.15, blur=0.4), texture=200)
-    match = located(result)
+    result = take_photo(Shot(yaw=15, sag=0.08, curl=40, k1=-0.15, blur=0.4), texture=200)
+    match = locate_card(result)
     picture, flat = flattened(result.pixels, match.surface, CARD)
     for swatch in CARD.chart[::5]:
         x, y = project(flat, [swatch.box.x + swatch.box.width / 2, swatch.box.y + swatch.box.height / 2]).round()
@@ -181,7 +181,7 @@ def test_photographs_of_one_camera_share_its_lens():
 
 @pytest.mark.slow
 def test_a_known_lens_is_used():
-    result = taken(Shot(yaw=20, k1=-0.1, blur=0.6))
+    result = take_photo(Shot(yaw=20, k1=-0.1, blur=0.6))
     match = locate(to_grey(result.pixels), CARD, detect(result.pixels, CARD).own, k1=-0.1)
     assert match.surface.k1 == -0.1 and match.lens is None and off(match, result) < 0.25
 
@@ -198,7 +198,7 @@ def test_hard_photographs_have_every_factor():
 @pytest.mark.slow
 def test_tags_that_lie_on_no_card_are_refused():
     grey = np.full(SIZE, 200, np.uint8)
-    result = taken(Shot(yaw=15, blur=0.6))
+    result = take_photo(Shot(yaw=15, blur=0.6))
     tags = detect(result.pixels, CARD).own
     first, second, *_ = tags
     with pytest.raises(ValueError, match="do not lie as on the card"):

@@ -23,7 +23,6 @@ from attacks.physical.rectify import Pose
 from attacks.physical.views import photo_view, scene_view
 from tests.helpers.photographed import stored_scores, through
 from tests.helpers.recomputed import share
-from tests.run.test_bad_pictures import png
 
 
 def test_the_central_square_equals_that_of_the_runs_pictures(photo):
@@ -83,7 +82,7 @@ def test_only_measured_values_replace_stages():
     ]
 
 
-def alone(rows):
+def single_scores(rows):
     """Clusters of one picture each."""
     return list(map(str, rows))
 
@@ -92,7 +91,7 @@ def test_intervals_equal_those_of_the_run():
     values, hits = torch.tensor([0.1, 0.5, 0.9, 0.3]), torch.tensor([True, False, True, True])
     assert score.summary(values, [0, 0, 0, 0], ["a"] * 4) == interval(values[None].double())
     for rows, clusters in (
-        ([0, 0, 0, 1], alone([0, 0, 0, 1])),
+        ([0, 0, 0, 1], single_scores([0, 0, 0, 1])),
         ([0, 0, 0, 1], ["a"] * 4),
     ):  # of one cluster: pictures
         of_two = score.summary(values, rows, clusters)
@@ -108,7 +107,7 @@ def test_intervals_equal_those_of_the_run():
 @pytest.mark.parametrize("rows", [[0] * 6, list(range(6))])
 @pytest.mark.parametrize("hit", [True, False])
 def test_equal_photographs_have_an_interval_of_nonzero_width(rows, hit):
-    result = score.share(torch.full((6,), hit), rows, alone(rows))
+    result = score.share(torch.full((6,), hit), rows, single_scores(rows))
     assert result.mean == hit and result.high - result.low > 0.3
     gap = score.difference(result, Interval(1.0, 1.0, 1.0))
     assert gap.high - gap.low == pytest.approx(result.high - result.low)
@@ -122,7 +121,7 @@ def test_the_share_of_several_clusters_is_that_of_their_pictures_means(pictures,
     hits = draw.random(len(rows)) < draw.random(pictures * tiles)[rows]
     means = np.array([hits[rows == i].mean() for i in range(pictures * tiles)]).reshape(pictures, tiles).mean(1)
     target = share(means, np.bincount(rows // tiles))
-    result = score.share(torch.from_numpy(hits), rows.tolist(), alone(rows // tiles))
+    result = score.share(torch.from_numpy(hits), rows.tolist(), single_scores(rows // tiles))
     assert result.kind == target.pop("kind") == ("range" if pictures < 4 else "interval")
     assert result[:3] == pytest.approx([*target.values()])
 
@@ -131,7 +130,7 @@ def test_the_share_of_several_clusters_is_that_of_their_pictures_means(pictures,
 PLACES = ("park",) * 7 + ("street",)
 
 
-def compared(folder, pictures, clusters=PLACES, times=4):
+def compare_scores(folder, pictures, clusters=PLACES, times=4):
     """Photographs of some pictures that repeat what the run's views of each show, unequally often."""
     item = [row for i, row in enumerate(pictures) for _ in range(times * (1 + i % 3))]
     successes = torch.tensor([row < 7 for row in item])
@@ -149,7 +148,7 @@ def successes(tmp_path):
 
 @pytest.mark.parametrize("pictures", [range(8), [0, 7], [6, 7, 1], [7], [2, 4]])
 def test_photographs_that_repeat_the_run_differ_by_nothing(successes, pictures):
-    content = compared(successes, [*pictures])
+    content = compare_scores(successes, [*pictures])
     original = [row == 7 for row in pictures]
     share_fooled = 0.5 if any(original) and not all(original) else float(not all(original))
     assert content["photographs"]["success"]["mean"] == content["digital"]["eot"]["success"]["mean"] == share_fooled
@@ -162,16 +161,16 @@ def test_the_figures_of_the_run_are_those_of_its_own_table(successes):
         for row, name in enumerate(PLACES)
     ]
     rows = [{key: float(value) if isinstance(value, bool) else value for key, value in row.items()} for row in rows]
-    content = compared(successes, range(8))
+    content = compare_scores(successes, range(8))
     for name in ("success", "cosine"):
         assert content["digital"]["eot"][name] == measure_summary(name, rows)
     assert content["photographs"]["success"]["kind"] == "range"  # two places, however many tiles
-    difference = compared(successes, range(8), clusters=alone(range(8)))["photographs"]["success"]
+    difference = compare_scores(successes, range(8), clusters=single_scores(range(8)))["photographs"]["success"]
     assert difference["kind"] == "interval" and difference["mean"] == 0.875
 
 
 def test_a_range_is_not_printed_as_an_interval(successes):
-    content = compared(successes, [0]) | {"photos": [0] * 4, "arm": "eot", "prediction": None}
+    content = compare_scores(successes, [0]) | {"photos": [0] * 4, "arm": "eot", "prediction": None}
     head, first, *_, last = photo_report._figures(content)
     assert content["photographs"]["cosine"]["kind"] == "range" and head.startswith(" ")
     assert "0.500 (0.500 to 0.500)" in first and "1.000 [0.510, 1.000]" in first
@@ -229,19 +228,6 @@ def test_a_text_in_the_exif_where_a_number_belongs_changes_no_pixel(tmp_path, ta
         expected = np.rot90(np.asarray(picture), -1)
     assert np.array_equal(read(tmp_path / "a.jpg"), expected)
     assert np.array_equal(to_bytes(load_image(tmp_path / "a.jpg")[0]), expected)
-
-
-def test_a_photograph_with_a_longer_side_than_any_picture_is_refused_unread(tmp_path):
-    (tmp_path / "a.png").write_bytes(png(65_536, 1))
-    with pytest.raises(ValueError, match="more than 65,535 pixels long"):
-        read(tmp_path / "a.png")
-
-
-@pytest.mark.parametrize("side", [9_500, 20_000])  # where Pillow warns, and where it refuses
-def test_a_photograph_of_too_many_pixels_is_refused_with_their_limit(tmp_path, side):
-    (tmp_path / "a.png").write_bytes(png(side, side))
-    with pytest.raises(ValueError, match=r"more than 67,108,864 pixels; reduce it"):
-        read(tmp_path / "a.png")
 
 
 def test_a_quad_longer_than_the_name_of_a_file_is_refused_in_one_line():

@@ -129,9 +129,9 @@ def _row(start: float, y: float, length: float, height: float) -> list[Box]:
 
 
 _LEVELS = (0, 128, 255)
-_UNSHUFFLED = [*itertools.product(_LEVELS, _LEVELS, _LEVELS), *((v, v, v) for v in (43, 85, 170, 191, 213))]
+_PALETTE = [*itertools.product(_LEVELS, _LEVELS, _LEVELS), *((v, v, v) for v in (43, 85, 170, 191, 213))]
 #: The chart: a cube of 27 colours and five more greys, shuffled by a fixed step so that neighbours differ.
-COLOURS = tuple(_UNSHUFFLED[i * 13 % len(_UNSHUFFLED)] for i in range(len(_UNSHUFFLED)))
+COLOURS = tuple(_PALETTE[i * 13 % len(_PALETTE)] for i in range(len(_PALETTE)))
 
 
 def parse_card(record: Mapping[str, Any]) -> Card:

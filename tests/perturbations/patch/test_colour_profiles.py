@@ -23,7 +23,7 @@ PRESSES = [
 ]
 
 
-def shown(lut, levels):
+def lookup(lut, levels):
     """8-bit colours (K,3) through a table, in levels."""
     colours = torch.tensor(levels, dtype=double) / 255
     return apply_lut(colours.T[None, :, None], lut)[0, :, 0].T * 255
@@ -52,13 +52,13 @@ def test_the_generic_printer_follows_neugebauers_equations():
     target = np.where(target <= 0.0031308, target * 12.92, 1.055 * target ** (1 / 2.4) - 0.055)
     result = neugebauer(torch.tensor(colours), torch.tensor(INKS, dtype=double) / 255)
     np.testing.assert_allclose(result.numpy(), target, rtol=0, atol=1e-6)  # the knee
-    lut_output = shown(generic(), colours * 255)
+    lut_output = lookup(generic(), colours * 255)
     np.testing.assert_allclose(lut_output.numpy(), target * 255, rtol=0, atol=1e-3)
 
 
 def test_halftones_of_the_generic_printer_match_swop():
     # Cyan and yellow of 50 %, as layout programs show them; what they ask of the printer is their own red, or blue.
-    result = shown(generic(), [[109, 255, 255], [255, 255, 153]])
+    result = lookup(generic(), [[109, 255, 255], [255, 255, 153]])
     np.testing.assert_allclose(result, [[109, 207, 246], [255, 247, 153]], rtol=0, atol=2.5)
 
 
@@ -89,7 +89,7 @@ def test_a_fit_evaluates_the_polynomial_of_its_file(tmp_path, degree, light):
     colours = torch.rand(500, 3, dtype=double)
     target = terms(to_linear(colours) if light == "linear" else colours, degree) @ weights.T
     target = to_srgb(target) if light == "linear" else target
-    result = shown(read_colour_map(str(path)), (colours * 255).tolist()) / 255
+    result = lookup(read_colour_map(str(path)), (colours * 255).tolist()) / 255
     torch.testing.assert_close(result, target, rtol=0, atol=0.1 / 255)
 
 
@@ -149,7 +149,7 @@ def test_the_profile_of_a_press_equals_pillows_soft_proof(photo, intent, there, 
     assert (
         np.quantile(difference, 0.99) <= 2 and difference.max() <= 4
     )  # LittleCMS is up to 4 off itself, by its flags
-    white = shown(read_colour_map(str(installed[0]), intent), [[255, 255, 255]])
+    white = lookup(read_colour_map(str(installed[0]), intent), [[255, 255, 255]])
     assert (white.min() < 245) == (intent == "absolute")  # the paper's own colour
 
 

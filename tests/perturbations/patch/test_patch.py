@@ -27,7 +27,7 @@ def texture(height=6, width=8):
     return uniform(1, 3, height, width, value=1)
 
 
-def pasted(base, patch):
+def paste(base, patch):
     picture = base.clone()
     picture[..., 2:8, 4:12] = patch
     return picture
@@ -35,7 +35,7 @@ def pasted(base, patch):
 
 def test_textures_are_reduced_or_enlarged_in_the_view():
     result = attacked(Patch((12, 16), QUAD), images(), texture(12, 16))
-    torch.testing.assert_close(result, pasted(images(), F.avg_pool2d(texture(12, 16), 2)), rtol=0, atol=1e-12)
+    torch.testing.assert_close(result, paste(images(), F.avg_pool2d(texture(12, 16), 2)), rtol=0, atol=1e-12)
     coarse = attacked(Patch((1, 1), QUAD), images(), texture(1, 1))
     inner = coarse[..., 4:6, 7:9]  # away from the edge of a texel, which is soft
     torch.testing.assert_close(inner, texture(1, 1).expand_as(inner), rtol=0, atol=0.25)
@@ -52,7 +52,7 @@ def test_textures_are_reduced_or_enlarged_in_the_view():
 )
 def test_a_texture_at_the_resolution_of_the_picture_is_pasted_exactly(turn, move):
     result = attacked(Patch((6, 8), turn(QUAD)), images(), texture())
-    torch.testing.assert_close(result, pasted(images(), move(texture())), rtol=0, atol=1e-12)
+    torch.testing.assert_close(result, paste(images(), move(texture())), rtol=0, atol=1e-12)
 
 
 def test_a_quad_in_perspective_has_the_given_corners():

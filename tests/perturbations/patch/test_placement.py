@@ -26,7 +26,7 @@ def quads(rows):
     return torch.tensor(rows, dtype=double)
 
 
-def pasted(base, *lefts):
+def paste(base, *lefts):
     for row, columns in enumerate(lefts):
         for column in columns:
             base[row, :, 4:12, column : column + 8] = texture()[0]
@@ -35,16 +35,16 @@ def pasted(base, *lefts):
 
 def test_the_texture_is_visible_in_each_of_several_places():
     result = attacked(Patch((8, 8), [LEFT, RIGHT]), images(), texture())
-    torch.testing.assert_close(result, pasted(images(), (0, 16), (0, 16)), rtol=0, atol=1e-12)
+    torch.testing.assert_close(result, paste(images(), (0, 16), (0, 16)), rtol=0, atol=1e-12)
 
 
 def test_each_picture_has_its_own_places():
     cover = torch.tensor([[1.0, 1.0], [1.0, 0.0]])[..., None, None]
     patch = Patch((8, 8), Placements(quads([[LEFT, RIGHT], [RIGHT, LEFT]]), cover))
     pair = attacked(patch, images(), texture())
-    torch.testing.assert_close(pair, pasted(images(), (0, 16), (16,)), rtol=0, atol=1e-12)
+    torch.testing.assert_close(pair, paste(images(), (0, 16), (16,)), rtol=0, atol=1e-12)
     separate = attacked(patch.take(torch.tensor([1])), images()[1:], texture())
-    torch.testing.assert_close(separate, pasted(images(), (), (16,))[1:], rtol=0, atol=1e-12)
+    torch.testing.assert_close(separate, paste(images(), (), (16,))[1:], rtol=0, atol=1e-12)
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ def oracle(inside, size, times=64):
     return torch.tensor(hit.mean((1, 3)), dtype=torch.float32)[None, None]
 
 
-def filled(corners, size, times=64):
+def fill_polygon(corners, size, times=64):
     """The same of a polygon, as scikit-image fills it."""
     points = np.array(corners) * np.array([size[1], size[0]]) * times - 0.5
     mask = skimage.draw.polygon2mask((size[0] * times, size[1] * times), points[:, ::-1])
@@ -57,7 +57,7 @@ def test_texels_inside_are_one_and_texels_outside_are_zero(shape):
 
 @pytest.mark.slow
 def test_a_polygon_equals_that_of_scikit_image():
-    torch.testing.assert_close(shape_alpha(ARROW, SIZE), filled(ARROW, SIZE), rtol=0, atol=1 / 255)
+    torch.testing.assert_close(shape_alpha(ARROW, SIZE), fill_polygon(ARROW, SIZE), rtol=0, atol=1 / 255)
 
 
 def test_orientation_and_first_corner_do_not_change_a_polygon():

@@ -24,7 +24,7 @@ INK = (0.9, 0.2, 0.4)
 POINTS = 64
 
 
-def placed(texture, size, side, degrees=0.0, bend=0.0, seed=0):
+def place(texture, size, side, degrees=0.0, bend=0.0, seed=0):
     """The pull of a texture (h, w) whose shorter side is `side` pixels of a picture of `size`, (1,3,3): turned, its
     middle at a random place of the middle pixel, and its corners moved by the share `bend`."""
     generator = torch.Generator().manual_seed(seed)
@@ -49,7 +49,7 @@ def shares(pull, texture, size, pixels, points):
     return (shift[0] * min(texture) / torch.tensor([texture[1], texture[0]], dtype=double) + 1) / 2
 
 
-def finely(count=POINTS):
+def supersample(count=POINTS):
     """Points of a pixel (K,2), one in each of `count` x `count` cells, no row or column of them along an edge."""
     i, j = torch.cartesian_prod(*[torch.arange(count, dtype=double)] * 2).T
     golden = (5**0.5 - 1) / 2
@@ -70,7 +70,7 @@ def inside(shape, at, texture):
     return odd
 
 
-def around(pull, shape, texture, size):
+def points_around(pull, shape, texture, size):
     """All pixels (P,2) of a picture, and which of 49 points in and round each lie in the shape (P,49)."""
     rows = torch.cartesian_prod(torch.arange(size[0]), torch.arange(size[1]))
     points = torch.cartesian_prod(*[torch.linspace(-1, 2, 7, dtype=double)] * 2)
@@ -79,9 +79,9 @@ def around(pull, shape, texture, size):
 
 def edges(pull, shape, texture, size):
     """The pixels (P,2) near an edge of the shape, and how much of each it covers (P,)."""
-    rows, hits = around(pull, shape, texture, size)
+    rows, hits = points_around(pull, shape, texture, size)
     near = rows[hits.any(1) & ~hits.all(1)]
-    return near, inside(shape, shares(pull, texture, size, near, finely()), texture).double().mean(1)
+    return near, inside(shape, shares(pull, texture, size, near, supersample()), texture).double().mean(1)
 
 
 def cut_view(base, layer, outline, size, **options):
@@ -93,7 +93,7 @@ def cut_view(base, layer, outline, size, **options):
     return over[:, :-1] + (1 - over[:, -1:]) * base
 
 
-def viewed(edge, base, layer, size, **options):
+def take_view(edge, base, layer, size, **options):
     """The view of a scene whose upper layer has a soft edge, or is cut at its edge."""
     if edge == "cut":
         return cut_view(base, layer, Outline(), size, **options)
@@ -105,9 +105,9 @@ def viewed(edge, base, layer, size, **options):
 @pytest.mark.parametrize("edge", ["soft", "cut"])
 def test_at_a_tenth_of_its_size_every_texel_has_a_gradient(side, degrees, edge):
     size = (side // 5,) * 2
-    pull, base = placed((side, side), size, side / 10, degrees, seed=degrees), torch.ones(1, 3, *size, dtype=double)
+    pull, base = place((side, side), size, side / 10, degrees, seed=degrees), torch.ones(1, 3, *size, dtype=double)
     texture = torch.full((1, 3, side, side), 0.5, dtype=double, requires_grad=True)
-    view = viewed(edge, base, Layer(texture, None, pull), size)
+    view = take_view(edge, base, Layer(texture, None, pull), size)
     (view * torch.rand_like(view)).sum().backward()
     assert (texture.grad != 0).all()
     # Sampled at the nearest texels (as in ART), only a few texels have a gradient.
@@ -123,10 +123,10 @@ def test_at_a_tenth_of_its_size_every_texel_has_a_gradient(side, degrees, edge):
 @pytest.mark.parametrize("edge", ["soft", "cut"])
 def test_black_on_white_is_opaque(scale, kernel, edge):
     size, texture = (48, 48), (round(24 / scale), round(30 / scale))
-    pull, base = placed(texture, size, 24, 17, 0.1), torch.ones(1, 3, *size, dtype=double)
+    pull, base = place(texture, size, 24, 17, 0.1), torch.ones(1, 3, *size, dtype=double)
     black = Layer(torch.zeros(1, 3, *texture, dtype=double), None, pull)
-    view = viewed(edge, base, black, size, kernel=kernel)
-    deep = around(pull, "rectangle", texture, size)[1].all(1)
+    view = take_view(edge, base, black, size, kernel=kernel)
+    deep = points_around(pull, "rectangle", texture, size)[1].all(1)
     assert deep.sum() > 400
     assert view[0].permute(1, 2, 0).flatten(0, 1)[deep].abs().max() <= 1e-6
 
@@ -138,7 +138,7 @@ def test_black_on_white_is_opaque(scale, kernel, edge):
 def test_edges_equal_those_of_a_supersampled_picture(shape, scale, degrees, bend, photo):
     # A patch of one colour, so that only its edge counts; and about as large in the view whatever its texture is.
     shape, size, texture = SHAPES[shape], (72, 72), (round(36 / scale), round(45 / scale))
-    pull = placed(texture, size, 36, degrees, bend, seed=degrees)
+    pull = place(texture, size, 36, degrees, bend, seed=degrees)
     ink = torch.tensor(INK, dtype=double)
     alpha = shape_alpha(shape, texture)
     layer = Layer(ink[None, :, None, None].expand(1, 3, *texture), None if alpha is None else alpha.to(double), pull)
@@ -153,7 +153,7 @@ def test_edges_equal_those_of_a_supersampled_picture(shape, scale, degrees, bend
 
 def test_a_mirrored_or_oblique_patch_has_exact_edges_too():
     size, texture = (72, 72), (40, 50)
-    pull = placed(texture, size, 36, 25, 0.1) @ torch.diag(torch.tensor([-1.0, 2.5, 1.0], dtype=double))
+    pull = place(texture, size, 36, 25, 0.1) @ torch.diag(torch.tensor([-1.0, 2.5, 1.0], dtype=double))
     layer = Layer(torch.ones(1, 3, *texture, dtype=double), None, pull)
     near, cover = edges(pull, "rectangle", texture, size)
     view = cut_view(torch.zeros(1, 3, *size, dtype=double), layer, Outline(), size)
@@ -163,7 +163,7 @@ def test_a_mirrored_or_oblique_patch_has_exact_edges_too():
 def test_colours_at_the_edge_follow_the_coverage(photo):
     # At any coverage the colour is that of the texture: a ratio, so that no edge darkens.
     ink, size = torch.tensor(INK, dtype=double), (72, 72)
-    pull = placed((40, 50), size, 36, 33)
+    pull = place((40, 50), size, 36, 33)
     view = premultiply(Layer(ink[None, :, None, None].expand(1, 3, 40, 50), None, pull))
     matrix = half_pixels((40, 50), pull) @ pull @ invert(half_pixels(size, pull))
     layer = warp(view, partial(lattice, matrix), size, Resampling(antialias=True), outline=Outline())
@@ -191,7 +191,7 @@ def test_the_cut_edge_passes_gradients_to_the_texture_and_its_place(side, degree
     def view(ink, pull):
         return cut_view(base, Layer(ink, None, pull), Outline(), size)
 
-    inputs = (torch.rand(1, 1, *texture, dtype=double), placed(texture, size, side, degrees, 0.1))
+    inputs = (torch.rand(1, 1, *texture, dtype=double), place(texture, size, side, degrees, 0.1))
     assert torch.autograd.gradcheck(view, [value.requires_grad_() for value in inputs])
 
 
