@@ -258,7 +258,7 @@ class Gallery:
         """This gallery followed by those of `shelf` with new pixels, and the row of each of `shelf`. A duplicate
         name gets a prefix."""
         first_rows = {d: row for row, d in reversed(list(enumerate(self.digests)))}
-        rows, names, labels, added = [], list(self.names), list(self.labels), list[int]()
+        rows, names, labels, new_rows = [], list(self.names), list(self.labels), list[int]()
         used = set(names)
         for i, (name, pixels) in enumerate(zip(shelf.names, shelf.digests, strict=True)):
             if pixels in first_rows:
@@ -270,22 +270,22 @@ class Gallery:
                 name = f"gallery/{name}"
             used.add(name)
             rows.append(len(names))
-            added.append(i)
+            new_rows.append(i)
             names.append(name)
             labels.append(shelf.labels[i])
         first = dict(zip(reversed(self.digests), reversed(self.originals), strict=True))
-        new = enumerate(added, start=len(self.positions))
+        new = enumerate(new_rows, start=len(self.positions))
         union = replace(
             self,
             shelves=(*self.shelves, shelf),
-            positions=(*self.positions, *((len(self.shelves), i) for i in added)),
+            positions=(*self.positions, *((len(self.shelves), i) for i in new_rows)),
             names=tuple(names),
             labels=tuple(labels),
             vectors=None,
             originals=(*self.originals, *(first.setdefault(shelf.digests[i], row) for row, i in new)),
             clusters=(
                 *self.clusters,
-                *(shelf.cluster(i, name) for i, name in zip(added, names[len(self.positions) :], strict=True)),
+                *(shelf.cluster(i, name) for i, name in zip(new_rows, names[len(self.positions) :], strict=True)),
             ),
         )
         return union, rows
@@ -302,18 +302,18 @@ def with_vectors(queries: Shelf, vectors: Vectors) -> Gallery:
     return replace(on_shelf(queries), names=(*queries.names, *names), vectors=vectors)
 
 
-def gather(queries: Shelf, others: Shelf) -> Gallery:
-    """The queries followed by the other pictures of `others`. A picture in both is read from `others`, so that cached
+def gather(queries: Shelf, second: Shelf) -> Gallery:
+    """The queries followed by the other pictures of `second`. A picture in both is read from `second`, so that cached
     embeddings do not depend on the queries."""
-    first_rows = {d: i for i, d in reversed(list(enumerate(others.digests)))}
+    first_rows = {d: i for i, d in reversed(list(enumerate(second.digests)))}
     fresh = [i for i, d in enumerate(queries.digests) if d not in first_rows]
-    union, _ = on_shelf(queries).joined(others)
+    union, _ = on_shelf(queries).joined(second)
     number = {row: i for i, row in enumerate(fresh)}
     positions = [
         ((0, number[i]) if i in number else (1, first_rows[queries.digests[i]])) if shelf == 0 else (1, i)
         for shelf, i in union.positions
     ]
-    return replace(union, shelves=(queries.only(fresh), others), positions=tuple(positions))
+    return replace(union, shelves=(queries.only(fresh), second), positions=tuple(positions))
 
 
 def _number_keys(keys: Sequence[object]) -> Tensor:

@@ -79,8 +79,8 @@ class PictureIndex:
 
     def record(self, path: Path, current: Stamp) -> IndexRecord | None:
         """What is known of a file with the stamp `current`; None if it is new or has changed."""
-        earlier, record = self._files.get(str(path.absolute()), (None, None))
-        return record if earlier == current else None
+        old_stamp, record = self._files.get(str(path.absolute()), (None, None))
+        return record if old_stamp == current else None
 
     def write(self, files: Mapping[Path, tuple[Stamp, IndexRecord]]) -> str:
         """Replace the index by these files; returns why it cannot be written, or nothing."""

@@ -63,8 +63,8 @@ def onto_l0(values: Tensor, count: int, low: Tensor, high: Tensor) -> Tensor:
     """
     near = values.clamp(low, high)
     wide = wide_dtype(values)
-    zeroed, residual = values.to(wide), (values - near).to(wide)
-    gain = (zeroed.square() - residual.square()).sum(1)
+    zero_residual, residual = values.to(wide), (values - near).to(wide)
+    gain = (zero_residual.square() - residual.square()).sum(1)
     return near * best_pixels(gain, count)
 
 

@@ -72,7 +72,7 @@ def measured_printer(photos: Sequence[Path], out: Path) -> ColourFit:
 
 def _reflectance(photo: NDArray[np.uint8], whole: Card) -> Swatches:
     """The light of each swatch as if the paper reflected `PAPER` everywhere. Raises ValueError."""
-    tags = detect(photo, whole).own
+    tags = detect(photo, whole).corners
     if len(tags) < len(whole.tags):
         raise ValueError(f"{len(tags)} of the chart's 4 fiducials found: the whole chart, sharp, and from the front")
     swatches = colour_fit.measure_swatches(photo, rectify.fit(whole, tags).homography, whole)

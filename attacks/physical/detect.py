@@ -35,22 +35,22 @@ DARK = 0.05
 
 @dataclass(frozen=True)
 class Detection:
-    """The tags in a photograph. `own`: the card's, number -> (4,2) corners in pixels (centres are whole numbers),
-    from the upper left one, clockwise. `others`: numbers of other cards' tags. `twice`: the card's tags that were
-    detected more than once, and are therefore not used."""
+    """The tags in a photograph. `corners`: the card's, number -> (4,2) corners in pixels (centres are whole numbers),
+    from the upper left one, clockwise. `foreign`: numbers of other cards' tags. `duplicates`: the card's tags that
+    were detected more than once, and are therefore not used."""
 
-    own: dict[int, Floats]
-    others: tuple[int, ...]
-    twice: tuple[int, ...]
+    corners: dict[int, Floats]
+    foreign: tuple[int, ...]
+    duplicates: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Attempt:
-    """Settings of one detection: the longer side is resized to `side` pixels, enlarged at most `most` times; `linear`
+    """Settings of one detection: the longer side is resized to `side` pixels, enlarged at most `zoom` times; `linear`
     light or encoded values; `sharpen`: amount of unsharp mask; `mend`: OpenCV's `errorCorrectionRate`."""
 
     side: int
-    most: float = 1.0
+    zoom: float = 1.0
     linear: bool = True
     sharpen: float = 0.0
     mend: float = 0.6
@@ -77,7 +77,7 @@ def detect(photo: Bytes, card: Card) -> Detection:
     for attempt in ATTEMPTS:
         if attempt is ATTEMPTS[-1] and max(grey.shape) <= ATTEMPTS[-2].side:
             break  # the largest size adds no detail
-        scale = min(attempt.most, attempt.side / max(grey.shape))
+        scale = min(attempt.zoom, attempt.side / max(grey.shape))
         markers = _markers(cv2, grey, attempt, scale)
         counts = Counter(number for number, _ in markers)
         corners_of_card = {

@@ -54,7 +54,7 @@ class Expected:
     card: Card | None
     textures: Mapping[str, NDArray[np.float32]]
 
-    def arm_of(self, numbers: Iterable[int]) -> str | None:
+    def arm_with(self, numbers: Iterable[int]) -> str | None:
         """The arm of this run whose card has at least two of these tags."""
         for arm in self.textures:
             if len(set(numbers) & set(tag_numbers(card_words(self.id, arm)))) >= 2:
@@ -139,7 +139,7 @@ class CardDetection:
     coefficient of its lens, if it follows from others of the same camera: then the card is located again."""
 
     detection: Detection | None = None
-    located: CardFit | None = None
+    fit: CardFit | None = None
     k1: float | None = None
 
 
@@ -232,31 +232,31 @@ def detect_card(pixels: NDArray[np.uint8], card: Card) -> CardDetection:
     """The tags of a photograph, and the card if it can be located."""
     detection = detect(pixels, card)
     with suppress(ValueError):
-        return CardDetection(detection, locate(to_grey(pixels), card, detection.own))
+        return CardDetection(detection, locate(to_grey(pixels), card, detection.corners))
     return CardDetection(detection)
 
 
 def _locate_card(pixels: NDArray[np.uint8], card: Card, expected: Expected, detected_card: CardDetection) -> CardFit:
     """The card in the photograph. Raises ValueError with the tags that were detected."""
-    if detected_card.located is not None and detected_card.k1 is None:
-        return detected_card.located
+    if detected_card.fit is not None and detected_card.k1 is None:
+        return detected_card.fit
     detection = detect(pixels, card) if detected_card.detection is None else detected_card.detection
-    if len(detection.own) >= MIN_TAGS:
-        return locate(to_grey(pixels), card, detection.own, detected_card.k1)
+    if len(detection.corners) >= MIN_TAGS:
+        return locate(to_grey(pixels), card, detection.corners, detected_card.k1)
     numbers = ", ".join(str(tag.number) for tag in card.tags)
-    if detection.twice:
+    if detection.duplicates:
         raise ValueError(
-            f"the card is there more than once (fiducial {detection.twice[0]}); photograph one, or give --quad"
+            f"the card is there more than once (fiducial {detection.duplicates[0]}); photograph one, or give --quad"
         )
-    if detection.others and (arm := expected.arm_of(detection.others)) is not None:
+    if detection.foreign and (arm := expected.arm_with(detection.foreign)) is not None:
         raise ValueError(f"it shows the card of the arm {arm}, not of {expected.arm} (--arm {arm} scores it)")
-    if detection.others and not detection.own:
-        foreign = ", ".join(map(str, detection.others[:4]))
+    if detection.foreign and not detection.corners:
+        foreign = ", ".join(map(str, detection.foreign[:4]))
         raise ValueError(f"it shows another card: fiducials {foreign}, not {numbers}; is it the print of this run?")
-    if len(detect(np.ascontiguousarray(pixels[:, ::-1]), card).own) >= MIN_TAGS:
+    if len(detect(np.ascontiguousarray(pixels[:, ::-1]), card).corners) >= MIN_TAGS:
         raise ValueError("it is mirrored: the card is there, seen in a mirror or printed as one")
     raise ValueError(
-        f"{len(detection.own)} of the fiducials {numbers} found, {MIN_TAGS} are needed (nearer, sharper, or "
+        f"{len(detection.corners)} of the fiducials {numbers} found, {MIN_TAGS} are needed (nearer, sharper, or "
         "give --quad)"
     )
 

@@ -212,16 +212,16 @@ def place(
     match = find(photo, picture, scene, card, homography)
     if match is not None:
         looks, match_value = compare(match.scene)
-        value_here, other = (-1.0 if number is None else number for number in (value, match_value))
+        own_value, other = (-1.0 if number is None else number for number in (value, match_value))
         if match.fault is not None:
-            chance = other < max(SCENE, value_here + BETTER)
+            chance = other < max(SCENE, own_value + BETTER)
         elif value is None and match_value is None:
             chance = match.matches < MIN_MATCHES
         else:
-            chance = max(value_here, other) < MIN_SCENE
+            chance = max(own_value, other) < MIN_SCENE
         if chance:  # a few matches of another scene may agree
             match = None
-        elif other > value_here:
+        elif other > own_value:
             cells, value = looks, match_value
     too_little = cells is None or (value is None and varying_parts(cells.picture, cells.outside) >= PARTS)
     return Place(cells, value, too_little and match is None, *pose, match)

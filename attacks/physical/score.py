@@ -300,8 +300,8 @@ def with_poses(camera: Compose, measurements: Sequence[PhotoMeasurement], size: 
         for measurement in measurements
         if measurement.scene is not None
     ]
-    sheet, *stages_after = camera.stages
-    later_stages = [stage for stage in stages_after if not isinstance(stage, Homography)]
+    sheet, *remaining_stages = camera.stages
+    later_stages = [stage for stage in remaining_stages if not isinstance(stage, Homography)]
     return replace(camera, stages=(sheet, Poses(torch.stack(corners), square), *later_stages))
 
 

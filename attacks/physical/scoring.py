@@ -166,7 +166,7 @@ def _detect_cards(photos: Sequence[Photo], card: Card) -> dict[str, CardDetectio
             detections[photo.name] = detect_card(pixels, card)
             sizes.setdefault(tuple(sorted(pixels.shape[:2])), []).append(photo.name)
     for names in sizes.values():
-        cards = (detections[name].located for name in names)
+        cards = (detections[name].fit for name in names)
         k1 = shared_lens([card_fit.lens for card_fit in cards if card_fit is not None and card_fit.lens is not None])
         detections |= {name: dataclasses.replace(detections[name], k1=k1) for name in names}
     return detections

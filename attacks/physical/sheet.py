@@ -95,7 +95,7 @@ def _print_settings(path: Path, size: tuple[int, ...]) -> tuple[str, float | Non
     try:
         content: Any = parse_json(path.read_bytes(), path.name)
         texture, width = content["texture"], content["width_mm"]
-        patch_id, seen = content.get("id"), content.get("card")
+        patch_id, with_card = content.get("id"), content.get("card")
     except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
         raise ValueError(f"`{path}` cannot be read ({type(error).__name__}: {error})") from None
     if texture != list(size):
@@ -103,11 +103,15 @@ def _print_settings(path: Path, size: tuple[int, ...]) -> tuple[str, float | Non
     if width is not None and not (type(width) in (int, float) and SIDES[0] <= width <= SIDES[1]):
         got = f"{width!r:.40}"
         raise ValueError(f"`width_mm` in `{path}` must lie in {SIDES[0]:g}..{SIDES[1]:g}, or be null; got {got}")
-    if not isinstance(patch_id, str) or not re.fullmatch("vp-[0-9a-f]{8}", patch_id) or not isinstance(seen, bool):
+    if (
+        not isinstance(patch_id, str)
+        or not re.fullmatch("vp-[0-9a-f]{8}", patch_id)
+        or not isinstance(with_card, bool)
+    ):
         raise ValueError(
             f"`{path}` has no `id` and `card` of this version, whose cards name run and arm: start the run again"
         )
-    return patch_id, None if width is None else float(width), seen
+    return patch_id, None if width is None else float(width), with_card
 
 
 @dataclass(frozen=True)

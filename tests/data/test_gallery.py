@@ -55,7 +55,7 @@ def spread_of_pixels(tile):
     return float(np.sqrt(np.mean(np.var(pixels, axis=1))))
 
 
-def test_all_tiles_that_fit_are_made_except_flat_ones(photos, everything):
+def test_all_fitting_tiles_but_flat_ones_make_the_gallery(photos, everything):
     fit = {
         f"{name}-{row}-{column}": photo[:, row * SIZE : (row + 1) * SIZE, column * SIZE : (column + 1) * SIZE]
         for name, photo in photos.items()
@@ -136,7 +136,7 @@ def test_spread_refuses_counts_out_of_range(count):
         pictures(1, 2).spread(count)
 
 
-def test_joined_and_gathered_pictures_are_unique_and_the_second_shelf_is_read_for_shared_ones():
+def test_galleries_of_two_shelves_hold_each_picture_in_one_row():
     queries, others = pictures(1, 2).shelf(), pictures(3, 2, 1, 4, names="wxyz").shelf()
     union, rows = on_shelf(queries).joined(others)
     assert union.names == ("a", "b", "w", "z") and rows == [2, 1, 0, 3]
@@ -161,7 +161,7 @@ def test_a_shelf_of_another_size_keeps_8_bits():
 
 
 @pytest.fixture
-def own(tmp_path):
+def pictures_folder(tmp_path):
     save_image(tmp_path / "b.png", noise(1))
     save_image(tmp_path / "A.PNG", noise(2))
     save_image(tmp_path / "wide.png", noise(3, 20, 31))
@@ -170,26 +170,26 @@ def own(tmp_path):
     return tmp_path
 
 
-def test_folder_reads_every_picture_by_name(own):
-    shelf = read_files(own, 20)
+def test_folder_reads_every_picture_by_name(pictures_folder):
+    shelf = read_files(pictures_folder, 20)
     assert shelf.names == ("A.PNG", "b.png", "large.png", "wide.png")
     assert torch.equal(shelf.read([0, 1]), torch.stack([noise(2), noise(1)]))
 
 
-def test_folder_cuts_the_centre(own):
-    assert torch.equal(read_files(own, 20).read([3])[0], noise(3, 20, 31)[:, :, 5:25])
+def test_folder_cuts_the_centre(pictures_folder):
+    assert torch.equal(read_files(pictures_folder, 20).read([3])[0], noise(3, 20, 31)[:, :, 5:25])
 
 
-def test_folder_resizes_as_pillow_does(own):
-    with Image.open(own / "large.png") as picture:
+def test_folder_resizes_as_pillow_does(pictures_folder):
+    with Image.open(pictures_folder / "large.png") as picture:
         small = picture.resize((20, 30), Image.Resampling.BICUBIC).crop((0, 5, 20, 25))
     expected = torch.tensor(list(small.tobytes())).view(20, 20, 3).permute(2, 0, 1)
     assert (
-        (read_files(own, 20).read([2])[0] * 255).round() - expected
+        (read_files(pictures_folder, 20).read([2])[0] * 255).round() - expected
     ).abs().max() <= 1  # Pillow rounds between its passes
 
 
-def test_folder_notes_conversions(own):
-    notes = read_files(own, 20).remarks()
+def test_folder_notes_conversions(pictures_folder):
+    notes = read_files(pictures_folder, 20).remarks()
     assert [re.match(r"\S+:", note)[0] for note in notes] == ["large.png:", "wide.png:"]
     assert "40x60" in notes[0]

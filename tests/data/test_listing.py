@@ -179,7 +179,7 @@ def test_broken_files_are_refused_by_name(mine):
     assert "\n" not in str(e.value)
 
 
-def test_broken_files_are_left_out_with_a_note_each(mine):
+def test_broken_files_are_left_out_with_a_note(mine):
     expected, bad = everything(read_files(mine, SIZE)), break_some(mine)
     shelf = read_files(mine, SIZE, "skip")
     assert shelf.names == expected[0] and torch.equal(everything(shelf)[2], expected[2])
@@ -206,7 +206,7 @@ def test_a_changed_picture_file_is_refused(mine):
 
 
 @pytest.mark.slow
-def test_pictures_are_decoded_once_and_only_the_levels_of_their_squares_are_kept(mine, monkeypatch):
+def test_pictures_are_decoded_once_into_the_levels_of_their_squares(mine, monkeypatch):
     alive = []
 
     def counted(path):
@@ -238,7 +238,7 @@ def folder(path, **more):
     )
 
 
-def test_queries_are_in_any_gallery_exactly_once(mine):
+def test_queries_have_one_row_in_any_gallery(mine):
     for other in (mine, mine / "a.png", mine / "p"):
         queries, gallery, truth = data(folder(mine, gallery=other))
         assert [gallery.names[row] for row in truth] == list(queries.names) == ["a.png", "b.png", "c.png"]
@@ -246,7 +246,7 @@ def test_queries_are_in_any_gallery_exactly_once(mine):
         assert torch.equal(all_of(gallery)[truth], queries.images)
 
 
-def test_with_classes_no_gallery_is_made(mine):
+def test_classes_need_no_gallery(mine):
     queries, gallery, truth = data(folder(mine, classes="classes.txt"))
     assert gallery.names == queries.names and truth.tolist() == [0, 1, 2]
     assert len(set(queries.notes)) == len(queries.notes)
@@ -277,7 +277,7 @@ def test_wrong_settings_are_refused(mine):
 
 
 @given(clusters=st.lists(st.integers(0, 30).map(str), min_size=1, max_size=90), seed=st.integers(0, 2**31))
-def test_half_of_the_clusters_are_held_out_whole_or_none(clusters, seed):
+def test_half_of_the_whole_clusters_are_held_out_or_no_cluster(clusters, seed):
     words = assign_split(clusters, clusters, seed)
     sides = {word: {c for c, item in zip(clusters, words, strict=True) if item == word} for word in WORDS}
     assert not sides[FIT] & sides[JUDGE] and len(words) == len(clusters)

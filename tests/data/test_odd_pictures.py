@@ -82,13 +82,13 @@ def test_pictures_equal_pillow(tmp_path, name):
 
 #: EXIF orientation -> what sets a picture (3,H,W) upright.
 UPRIGHT = {
-    2: lambda given: given.flip(2),
-    3: lambda given: given.flip(1, 2),
-    4: lambda given: given.flip(1),
-    5: lambda given: given.mT,
-    6: lambda given: given.rot90(-1, (1, 2)),
-    7: lambda given: given.flip(1, 2).mT,
-    8: lambda given: given.rot90(1, (1, 2)),
+    2: lambda image: image.flip(2),
+    3: lambda image: image.flip(1, 2),
+    4: lambda image: image.flip(1),
+    5: lambda image: image.mT,
+    6: lambda image: image.rot90(-1, (1, 2)),
+    7: lambda image: image.flip(1, 2).mT,
+    8: lambda image: image.rot90(1, (1, 2)),
 }
 
 
@@ -108,34 +108,34 @@ def test_a_tiff_on_its_side_is_the_upright_one_turned(tmp_path, mode, compressio
         assert np.array_equal(read(tmp_path / f"{direction}.tif"), to_bytes(result))
 
 
-def grey_tiff(values, bits, photometric, deflated=False):
+def grey_tiff(values, bits, photometric, deflate=False):
     """A little-endian TIFF of grey values (H,W) of 12 bits (two values in three bytes) or 16."""
     body = values.astype("<u2").tobytes()
     if bits == 12:
         first, second = values.reshape(-1, 2).T.astype(int)
         packed = [first >> 4, (first & 15) << 4 | second >> 8, second & 255]
         body = np.stack(packed, -1).astype(np.uint8).tobytes()
-    body = zlib.compress(body) if deflated else body
+    body = zlib.compress(body) if deflate else body
     height, width = values.shape
-    tags = {256: width, 257: height, 258: bits, 259: 8 if deflated else 1, 262: photometric, 273: 8, 277: 1}
+    tags = {256: width, 257: height, 258: bits, 259: 8 if deflate else 1, 262: photometric, 273: 8, 277: 1}
     tags |= {278: height, 279: len(body)}
     entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
     return struct.pack("<2sHI", b"II", 42, 8 + len(body)) + body + struct.pack("<H", len(tags)) + entries + bytes(4)
 
 
-@pytest.mark.parametrize("deflated", [False, True])
-def test_twelve_bits_are_scaled_to_the_nearest_of_eight(tmp_path, deflated):
+@pytest.mark.parametrize("deflate", [False, True])
+def test_twelve_bits_are_scaled_to_the_nearest_of_eight(tmp_path, deflate):
     levels = np.arange(4096).reshape(64, 64)
-    (tmp_path / "a.tif").write_bytes(grey_tiff(levels, 12, 1, deflated))
+    (tmp_path / "a.tif").write_bytes(grey_tiff(levels, 12, 1, deflate))
     result, notes = load_image(tmp_path / "a.tif")
     assert ((result[0] * 255).round().numpy() == np.rint(levels * (255 / 4095))).all()
     assert notes == ["a.tif: more than 8 bits reduced to 8"]
 
 
-@pytest.mark.parametrize("deflated", [False, True])
-def test_sixteen_bits_of_which_zero_is_white_are_a_negative(tmp_path, deflated):
-    (tmp_path / "a.tif").write_bytes(grey_tiff(65535 - DEEP[..., 0], 16, 0, deflated))
-    (tmp_path / "b.tif").write_bytes(grey_tiff(DEEP[..., 0], 16, 1, deflated))
+@pytest.mark.parametrize("deflate", [False, True])
+def test_sixteen_bits_of_which_zero_is_white_are_a_negative(tmp_path, deflate):
+    (tmp_path / "a.tif").write_bytes(grey_tiff(65535 - DEEP[..., 0], 16, 0, deflate))
+    (tmp_path / "b.tif").write_bytes(grey_tiff(DEEP[..., 0], 16, 1, deflate))
     (result, notes), (expected, _) = (load_image(tmp_path / name) for name in ("a.tif", "b.tif"))
     assert torch.equal(result, expected)
     assert ((expected[0] * 255).round().numpy() == np.rint(DEEP[..., 0] / 257)).all()
@@ -190,7 +190,7 @@ def tensor(array):
     return torch.tensor(array.copy()).permute(2, 0, 1).float() / 255
 
 
-def test_a_png_holds_every_level_exactly(tmp_path):
+def test_a_png_holds_every_level(tmp_path):
     image = (torch.arange(256 * 3).reshape(3, 16, 16) % 256).float() / 255
     save_image(tmp_path / "a.png", image)
     result, notes = load_image(tmp_path / "a.png")
@@ -210,7 +210,7 @@ def test_values_out_of_range_are_clamped():
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.bmp", "a.tif"])
-def test_a_plain_picture_is_read_exactly(tmp_path, name):
+def test_a_plain_picture_is_read_bit_for_bit(tmp_path, name):
     Image.fromarray(SMALL).save(tmp_path / name)
     result, notes = load_image(tmp_path / name)
     assert torch.equal(result, tensor(SMALL)) and notes == []

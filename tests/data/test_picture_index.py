@@ -95,7 +95,7 @@ def test_unreadable_files_are_refused_or_left_out_each_time(folder):
             read(folder)
 
 
-def test_squares_in_memory_are_those_of_the_files_and_are_forgotten(folder, decoded, monkeypatch):
+def test_squares_in_memory_are_those_of_the_files_until_forgetting(folder, decoded, monkeypatch):
     monkeypatch.setattr(pictures, "MAX_CACHE", 5 * 3 * 16 * 16)
     shelf = read_files(folder, 16)
     decoded()

@@ -204,7 +204,7 @@ def test_the_map_of_points_matches_the_square_to_1e_6_pixels(size):
     torch.testing.assert_close(to_square(points, (short, short), 224) * short, points, rtol=0, atol=1e-6)
 
 
-def test_the_picture_is_the_central_square_and_quads_may_extend_beyond_it(tmp_path):
+def test_the_picture_is_the_central_square_with_quads_beyond_its_edge(tmp_path):
     picture = noise(tmp_path / "a.png", 0, 60, 40)
     shelf, places, notes = read(table(tmp_path / "x.csv", ["a.png", *box(5, 10, 25, 30)]))
     assert torch.equal(shelf.read([0])[0], square(load_image(picture)[0], SIDE))

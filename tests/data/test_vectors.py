@@ -83,7 +83,7 @@ def test_identities_are_those_of_the_table(tmp_path):
     assert numbers[2] == numbers[4] and len(set(numbers)) == 4
 
 
-def test_a_gallery_with_vectors_embeds_its_pictures_alone(tmp_path):
+def test_a_gallery_with_vectors_embeds_only_its_pictures(tmp_path):
     array = make_array(tmp_path, 9, 32)
     queries = pictures()
     encoder = lambda images: images.flatten(1)[:, :32]  # noqa: E731

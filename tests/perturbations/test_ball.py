@@ -117,7 +117,7 @@ OPTIMA = [Linf(8 / 255), Linf(0.3), L2(0.5), L2(4.0), L1(0.4), L1(12.0), L1(100.
 )
 @pytest.mark.parametrize("optimiser", [Wiener(), PGD()], ids=["wiener", "pgd"])
 @pytest.mark.parametrize("perturbation", OPTIMA, ids=str)
-def test_the_optimum_of_a_linear_loss_on_photographs_is_found(perturbation, optimiser, steps, share):
+def test_optimisers_reach_the_optimum_of_a_linear_loss_on_photographs(perturbation, optimiser, steps, share):
     images = tiles(32).images
     ends = (images == 0).flatten(1).sum(1) + (images == 1).flatten(1).sum(1)
     images = images[ends.topk(4).indices].to(double)  # where the box binds the most
@@ -267,7 +267,7 @@ def test_an_l0_delta_changes_the_same_pixels_when_quantised():
 
 
 @every_ball
-def test_quantising_moves_a_value_by_half_a_level_at_most(name):
+def test_quantising_moves_no_value_by_more_than_half_a_level(name):
     # Where there is room: half the budget, so that nothing has to be shrunk.
     images = levels(4, 3, 9, 12, dtype=torch.float32)
     delta = ball(name, eps=5 if name == "l0" else BALLS[name][1] / 2).noise(images, seed()) / (1 + (name == "l1"))

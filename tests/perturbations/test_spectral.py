@@ -56,7 +56,7 @@ def test_steps_and_random_points_lie_in_the_band(inner):
     assert ((step * grad).sum((1, 2, 3)) > 0).all()
 
 
-def test_the_best_linf_step_of_a_band_is_nearly_found():
+def test_the_linf_step_of_a_band_is_near_the_optimum():
     # The linear program: the largest <grad, v> of v in the band with no value beyond 1.
     band, gain = LowFrequency(Linf(0.1), 3), []
     basis = torch.kron(dct_matrix(8)[:3], dct_matrix(8)[:3])  # (9,64)
@@ -130,7 +130,7 @@ def test_smoothing_is_self_adjoint(sigma):
     torch.testing.assert_close((smooth(a) * b).sum(), (a * smooth(b)).sum())
 
 
-def test_smoothing_changes_the_gradient_and_nothing_else():
+def test_smoothing_changes_only_the_gradient():
     optimiser = PGD(rel_step_size=0.2)
     images, (plain,) = run(Linf(0.1), steps=1, optimiser=optimiser)
     _, (smooth,) = run(Smoothed(Linf(0.1), 2.0), steps=1, optimiser=optimiser)

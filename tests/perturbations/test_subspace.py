@@ -52,7 +52,7 @@ def test_a_mask_of_ones_changes_no_bit(net, inner):
 
 
 @every_ball
-def test_the_projection_equals_that_of_the_masked_pixels_alone(inner):
+def test_the_projection_equals_that_of_the_masked_pixels(inner):
     # All masked pixels as one picture.
     images, delta = pictures(), 3 * random(3, 3, *SIZE, value=1)
     selection = mask()[0, 0].bool()

@@ -57,7 +57,7 @@ def test_monomials_have_the_order_of_the_colour_map():
     assert np.allclose(terms(light, 2).T, [np.ones(5), r, g, b, r * r, r * g, r * b, g * g, g * b, b * b])
 
 
-def test_saturated_swatches_do_not_spoil_the_others():
+def test_a_saturated_swatch_does_not_spoil_the_fit():
     """Twice the light: values are clipped at 1, and a fit that included them would be far too flat."""
     true = np.array([[0, 2.0, 0, 0], [0, 0, 2.0, 0], [0, 0, 0, 2.0]])
     light = np.clip(terms(SOURCE, 1) @ true.T, 0, 1)
@@ -66,7 +66,7 @@ def test_saturated_swatches_do_not_spoil_the_others():
     assert np.abs(least_squares_map(SOURCE, Swatches(light, ALL_VALID), 1) - true).max() > 0.3
 
 
-def test_too_few_swatches_are_refused_and_few_are_fitted_with_degree_one():
+def test_few_swatches_are_fitted_with_degree_one_or_refused():
     light = terms(SOURCE, 2) @ polynomial(2).T
     short, *suite = (Swatches(light, ALL_VALID & (np.arange(32) < count)[:, None]) for count in (7, 8, 15))
     with pytest.raises(ValueError, match=r"`swatches` must be at least 8 .* found 7"):

@@ -51,7 +51,7 @@ def measure(shots, of=0):
 
 
 @pytest.fixture(scope="module")
-def own(shots):
+def measurements(shots):
     return measure(shots)
 
 
@@ -62,8 +62,8 @@ def off(fit):
 
 
 @pytest.mark.slow
-def test_colour_map_and_exposure_are_separated(shots, own):
-    colours = fit_colours(own, CARD)
+def test_colour_map_and_exposure_are_separated(shots, measurements):
+    colours = fit_colours(measurements, CARD)
     assert off(colours.fit) < 3 and colours.compared == len(shots) and not colours.notes
     assert list(colours.stops.values()) == pytest.approx([shot.stops for _, shot in shots], abs=0.2)
     for gain, (_, shot) in zip(colours.gains.values(), shots, strict=True):
@@ -71,12 +71,15 @@ def test_colour_map_and_exposure_are_separated(shots, own):
 
 
 @pytest.mark.slow
-def test_another_scene_does_not_measure_the_exposure(shots, own):
+def test_another_scene_does_not_measure_the_exposure(shots, measurements):
     other_scene = fit_colours(measure(shots[:3], of=1), CARD)
     assert other_scene.compared == 0 and len(other_scene.notes) == 1 and off(other_scene.fit) > 6
     assert np.median(list(other_scene.stops.values())) == pytest.approx(0, abs=1e-9)
     for reference, suite in ((2, False), (3, True)):
-        part = [dataclasses.replace(item, gain=item.gain if i < reference else None) for i, item in enumerate(own)]
+        part = [
+            dataclasses.replace(item, gain=item.gain if i < reference else None)
+            for i, item in enumerate(measurements)
+        ]
         colours = fit_colours(part, CARD)
         assert bool(colours.compared) == suite and (off(colours.fit) < 3) == suite
 

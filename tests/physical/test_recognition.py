@@ -45,7 +45,7 @@ def test_a_correlation_is_that_of_numpy(seed):
 
 @pytest.mark.parametrize("contrast", [0.8, 1.0, 1.2])
 @pytest.mark.parametrize("slope", [(0.0, 0.0), (0.8, -0.5)])
-def test_a_screen_is_pure_in_any_light_and_ink_is_not(slope, contrast):
+def test_purity_is_that_of_a_screen_or_of_ink_in_any_light(slope, contrast):
     light = {"gains": (0.7, 0.6, 0.5), "slope": slope, "contrast": contrast}
     assert purity(chart(0.0, **light), CARD) == pytest.approx(1, abs=0.01)
     assert purity(chart(0.5, **light), CARD) < PUREST - 0.05
@@ -55,7 +55,7 @@ def test_a_screen_is_pure_in_any_light_and_ink_is_not(slope, contrast):
 
 
 @pytest.mark.parametrize("ink", [0.3, 1.0])
-def test_a_print_of_its_own_texture_resembles_it_and_any_other_does_not(ink):
+def test_a_print_resembles_only_its_own_texture(ink):
     original, other = RANDOM(0).integers(0, 256, (2, GRID, GRID, 3)).astype(np.float32)
     full = np.ones((GRID, GRID), bool)
 
@@ -164,7 +164,7 @@ def test_how_a_card_lies_is_measured_by_the_features_of_its_scene(degrees, long,
     assert output.belongs == (abs(degrees) < 10 and max(long, short) < 1.2)
 
 
-def test_a_scene_whose_plane_is_misjudged_is_still_the_scene_and_another_is_not():
+def test_a_scene_with_a_misjudged_plane_belongs_unlike_another_scene():
     keystone = np.array([[1, 0, 0], [0, 1, 0], [4e-4, -3e-4, 1]])  # round the middle of the picture
     to, back = (np.array([[1, 0, d], [0, 1, d], [0, 0, 1]]) for d in (128, -128))
     scene = to @ keystone @ back @ IDENTITY
@@ -177,7 +177,7 @@ def test_a_scene_whose_plane_is_misjudged_is_still_the_scene_and_another_is_not(
     assert stretch(np.diag([3.0, 1.5, 1]), (100, 100)) == pytest.approx((0, 2))
 
 
-def test_matches_that_agree_on_a_wrong_card_count_only_where_the_scene_correlates_there(monkeypatch):
+def test_matches_of_a_wrong_card_count_only_with_a_correlated_scene(monkeypatch):
     chance = SceneMatch(20, IDENTITY @ about_the_patch(np.diag([1.5, 1.0])), 0.0, 1.5, 1.0, 0.0)
     monkeypatch.setattr(scene_place, "find", lambda *_: chance)
     assert lay_card(np.eye(3)).match is None
@@ -192,7 +192,7 @@ def test_matches_that_agree_on_a_right_card_do_not_count_in_another_scene(monkey
     assert lay_card(np.eye(3)).belongs and lay_card(np.eye(3), spots(4, 2.0)).match is None
 
 
-def test_matches_count_alone_where_nothing_can_be_compared_if_there_are_many(monkeypatch):
+def test_many_matches_count_without_a_comparison(monkeypatch):
     monkeypatch.setattr(scene_place, "scene_cells", lambda *_: None)
     for matches, belongs in ((6, False), (40, True)):
         monkeypatch.setattr(scene_place, "find", lambda *_, matches=matches: replace(MATCH, matches=matches))

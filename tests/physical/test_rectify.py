@@ -31,7 +31,7 @@ def test_rectification_is_exact_to_half_a_pixel():
         true = posed(CARD, width=rng.uniform(220, 300), size=(640, 640), **options)
         blur, lit = rng.uniform(0.4, 1.2), rng.uniform(0.4, 0.95)
         pixels = photographed(light, true, (640, 640), blur=blur, light_at=lit, noise=0.01, seed=i, points=2)
-        layout = fit(CARD, detect(pixels, CARD).own)
+        layout = fit(CARD, detect(pixels, CARD).corners)
         assert layout.residual < 0.5
         errors.append(off(layout.homography, true))
     median, high, worst = np.percentile(errors, [50, 95, 100])
@@ -46,7 +46,7 @@ def test_without_a_tag_the_edges_of_the_swatches_refine_the_fit(hidden):
     for seed in (0, 1):
         true = posed(CARD, width=240, degrees=25 * seed - 10, jitter=0.2, size=(500, 500), seed=seed)
         pixels = photographed(light, true, (500, 500), blur=0.9, light_at=0.7, noise=0.01, seed=seed, points=2)
-        layout = fit(CARD, detect(pixels, CARD).own)
+        layout = fit(CARD, detect(pixels, CARD).corners)
         result = align(to_grey(pixels), CARD, layout.homography, layout.tags)
         assert len(layout.tags) == 4 - len(hidden) and off(result, true) < min(0.4, off(layout.homography, true))
 
@@ -124,7 +124,7 @@ def test_a_rectified_patch_equals_the_texture():
     assert natural_size(true, CARD.patch)[1] == pytest.approx(400, rel=0.1)
 
 
-def test_shrinking_a_patch_averages_it():
+def test_shrinking_averages_a_patch():
     """Thin stripes become grey, without aliasing."""
     pixels = np.zeros((800, 800, 3), np.uint8)
     pixels[:, ::2] = 255

@@ -140,7 +140,7 @@ def test_a_plan_covers_the_card_within_the_margins(paper, size):
 
 
 @pytest.mark.parametrize(("width", "height"), [(40, 40), (220, 55), (1200, 1200), (2000, 500)])
-def test_text_and_marks_stay_within_the_margins_and_apart(width, height):
+def test_text_and_marks_stay_within_the_margins_without_overlap(width, height):
     layout = card(width, height, "vp-ffffffff  one_view")
     result = plan(layout, "a4", 600)
     for page in (result.pages[0], result.pages[-1]):

@@ -22,7 +22,7 @@ def lay_card(seed):
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_corners_of_a_pose_are_those_it_was_computed_from(seed):
+def test_the_corners_of_a_pose_are_the_source_of_its_computation(seed):
     corners = script.corners(asdict(pose(lay_card(seed), PATCH)), PATCH.width, PATCH.height)
     assert np.abs(corners - project(lay_card(seed), PATCH.corners)).max() < 1e-9
 

@@ -76,7 +76,7 @@ def change(path, **values):
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
-def test_old_photographs_are_not_mixed_with_new_ones(run, tmp_path, error_line):
+def test_old_and_new_photographs_are_not_mixed_in_a_folder(run, tmp_path, error_line):
     (tmp_path / "old.jpg").touch()
     assert "empty folder" in error_line("simulate", run, tmp_path)
 

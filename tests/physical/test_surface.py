@@ -44,7 +44,7 @@ def take_photo(shot, texture=40):
 
 
 def locate_card(made):
-    return locate(to_grey(made.pixels), CARD, detect(made.pixels, CARD).own)
+    return locate(to_grey(made.pixels), CARD, detect(made.pixels, CARD).corners)
 
 
 def off(found, made):
@@ -80,7 +80,7 @@ def test_a_lens_is_that_of_brown():
 
 def test_a_flat_card_and_a_plain_lens_stay_a_homography():
     result = take_photo(Shot(yaw=15, pitch=-10, blur=0.6))
-    match, tags = locate_card(result), detect(result.pixels, CARD).own
+    match, tags = locate_card(result), detect(result.pixels, CARD).corners
     plane = fit(CARD, tags)
     assert match.surface.is_plane and match.tags == plane.tags and not match.flagged
     corners = np.array(CARD.patch.corners)
@@ -100,10 +100,10 @@ def test_a_flat_card_and_a_plain_lens_stay_a_homography():
     ],
     ids=["lens", "raised", "both", "both, not from the bend alone"],
 )
-def test_lens_and_bend_are_found(shot, bound):
+def test_lens_and_bend_are_recovered(shot, bound):
     result = take_photo(shot)
     match = locate_card(result)
-    flat = project(plane_if_flat(detect(result.pixels, CARD).own), CARD.patch.corners)
+    flat = project(plane_if_flat(detect(result.pixels, CARD).corners), CARD.patch.corners)
     plane = np.linalg.norm(flat - result.patch, axis=1).max()
     assert off(match, result) < bound < plane and not match.flagged
     assert bool(match.surface.is_bent) == bool(shot.sag) and bool(match.surface.k1) == bool(shot.k1)
@@ -121,12 +121,12 @@ def test_lens_and_bend_are_found(shot, bound):
 def test_a_hidden_tag_is_extrapolated_from_what_is_near():
     """The corner is first guessed some 10 pixels off, where none of its edges is within reach."""
     result = take_photo(Shot(yaw=-20, pitch=10, sag=0.05, curl=70, k1=-0.15, blur=0.6))
-    tag = detect(result.pixels, CARD).own[CARD.tags[0].number]
+    tag = detect(result.pixels, CARD).corners[CARD.tags[0].number]
     y, x = np.mgrid[: SIZE[0], : SIZE[1]]
     width = np.linalg.norm(tag[0] - tag[2])
     result.pixels[np.hypot(x - tag[:, 0].mean(), y - tag[:, 1].mean()) < 0.6 * width] = (120, 60, 60)
     match = locate_card(result)
-    assert len(detect(result.pixels, CARD).own) == 3
+    assert len(detect(result.pixels, CARD).corners) == 3
     assert off(match, result) < 0.5 and not match.flagged
 
 
@@ -136,7 +136,7 @@ def test_lines_lie_on_edges_of_the_card_wherever_they_are_expected(far, all_of_t
     """The lower half is expected `far` pixels to the right; an edge that is out of reach gives no line."""
     result = take_photo(Shot(blur=0.6))
     light, edges = LIGHT[to_grey(result.pixels)], card_edges(CARD, [tag.number for tag in CARD.tags])
-    output = partial(project, fit(CARD, detect(result.pixels, CARD).own).homography)
+    output = partial(project, fit(CARD, detect(result.pixels, CARD).corners).homography)
 
     def expected(points):
         points = np.asarray(points, float)
@@ -157,7 +157,7 @@ def plane_if_flat(tags):
 
 
 @pytest.mark.slow
-def test_the_flattened_card_and_the_ideal_photograph_show_what_lies_there():
+def test_the_flattened_card_and_the_ideal_photograph_show_the_card_and_its_scene():
     result = take_photo(Shot(yaw=15, sag=0.08, curl=40, k1=-0.15, blur=0.4), texture=200)
     match = locate_card(result)
     picture, flat = flattened(result.pixels, match.surface, CARD)
@@ -182,7 +182,7 @@ def test_photographs_of_one_camera_share_its_lens():
 @pytest.mark.slow
 def test_a_known_lens_is_used():
     result = take_photo(Shot(yaw=20, k1=-0.1, blur=0.6))
-    match = locate(to_grey(result.pixels), CARD, detect(result.pixels, CARD).own, k1=-0.1)
+    match = locate(to_grey(result.pixels), CARD, detect(result.pixels, CARD).corners, k1=-0.1)
     assert match.surface.k1 == -0.1 and match.lens is None and off(match, result) < 0.25
 
 
@@ -199,7 +199,7 @@ def test_hard_photographs_have_every_factor():
 def test_tags_that_lie_on_no_card_are_refused():
     grey = np.full(SIZE, 200, np.uint8)
     result = take_photo(Shot(yaw=15, blur=0.6))
-    tags = detect(result.pixels, CARD).own
+    tags = detect(result.pixels, CARD).corners
     first, second, *_ = tags
     with pytest.raises(ValueError, match="do not lie as on the card"):
         locate(grey, CARD, {first: tags[second], second: tags[first]})

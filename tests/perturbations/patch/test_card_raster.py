@@ -74,7 +74,7 @@ def test_a_tag_is_one_black_frame_and_its_code():
 
 
 @pytest.mark.parametrize("dpi", [150, 300])
-def test_opencv_finds_the_fiducials_where_the_layout_has_them(dpi):
+def test_opencv_finds_the_fiducials_of_the_layout(dpi):
     layout = card(41.3, 30.7, "vp-0000000b  eot")
     corners = detected(card_picture(layout, texture((30, 40)), dpi))
     assert sorted(corners) == sorted(tag.number for tag in layout.tags)

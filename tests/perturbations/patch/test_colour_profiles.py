@@ -106,11 +106,11 @@ def dull(share):
     return bytes(content)
 
 
-def proofed(photo, profile, there, back):
+def proofed(photo, profile, to_printer, back):
     """Pillow's own soft proof of an 8-bit photograph, in levels (H,W,3)."""
     screen = ImageCms.createProfile("sRGB")
     flags = ImageCms.Flags.SOFTPROOFING | ImageCms.Flags.BLACKPOINTCOMPENSATION
-    proof = ImageCms.buildProofTransform(screen, screen, profile, "RGB", "RGB", there, back, flags)
+    proof = ImageCms.buildProofTransform(screen, screen, profile, "RGB", "RGB", to_printer, back, flags)
     return np.asarray(ImageCms.applyTransform(Image.fromarray(to_bytes(photo[0])), proof)).astype(float)
 
 
@@ -122,8 +122,10 @@ def test_a_profile_equals_the_round_trip_through_pillow(photo, tmp_path):
     path = tmp_path / "dull.icc"
     path.write_bytes(dull(0.08))
     screen, profile = ImageCms.createProfile("sRGB"), ImageCms.getOpenProfile(str(path))
-    forth, back = (ImageCms.buildTransform(*way, "RGB", "RGB", 1) for way in ((screen, profile), (profile, screen)))
-    device = ImageCms.applyTransform(Image.fromarray(to_bytes(photo[0])), forth)
+    to_printer, back = (
+        ImageCms.buildTransform(*way, "RGB", "RGB", 1) for way in ((screen, profile), (profile, screen))
+    )
+    device = ImageCms.applyTransform(Image.fromarray(to_bytes(photo[0])), to_printer)
     target = np.asarray(ImageCms.applyTransform(device, back)).astype(float)
     result = levels(read_colour_map(str(path)), photo)
     original = photo[0].permute(1, 2, 0).numpy() * 255
@@ -139,12 +141,14 @@ def test_the_profile_of_srgb_changes_nothing(photo, tmp_path):
         assert np.abs(result - photo[0].permute(1, 2, 0).numpy() * 255).max() <= 1
 
 
-@pytest.mark.parametrize(("intent", "there", "back"), [("relative", 1, 1), ("perceptual", 0, 1), ("absolute", 3, 3)])
-def test_the_profile_of_a_press_equals_pillows_soft_proof(photo, intent, there, back):
+@pytest.mark.parametrize(
+    ("intent", "to_printer", "back"), [("relative", 1, 1), ("perceptual", 0, 1), ("absolute", 3, 3)]
+)
+def test_the_profile_of_a_press_equals_pillows_soft_proof(photo, intent, to_printer, back):
     installed = [path for path in PRESSES if path.is_file()]
     if not installed:
         pytest.skip("no profile of a press on this machine (Debian: ghostscript)")
-    target = proofed(photo, ImageCms.getOpenProfile(str(installed[0])), there, back)
+    target = proofed(photo, ImageCms.getOpenProfile(str(installed[0])), to_printer, back)
     difference = np.abs(levels(read_colour_map(str(installed[0]), intent), photo) - target)
     assert (
         np.quantile(difference, 0.99) <= 2 and difference.max() <= 4

@@ -19,7 +19,7 @@ MAPS = {"generic": generic().double(), "dull": DULL}
 
 
 @pytest.fixture(scope="module", params=["box", *MAPS])
-def made(request):
+def gamut_and_map(request):
     """A gamut, and the colour map that it belongs to."""
     if request.param == "box":
         return Box(0.1, 0.9), (nodes(2) * 0.8 + 0.1).T.reshape(3, 2, 2, 2)
@@ -33,25 +33,25 @@ def texture(dtype=double):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_projection_is_idempotent(made, dtype):
-    projection = made[0].project(texture(dtype))
+def test_projection_is_idempotent(gamut_and_map, dtype):
+    projection = gamut_and_map[0].project(texture(dtype))
     assert projection.dtype == dtype and projection.min() >= 0 and projection.max() <= 1
-    torch.testing.assert_close(made[0].project(projection), projection, rtol=0, atol=1e-3 * LEVEL)
+    torch.testing.assert_close(gamut_and_map[0].project(projection), projection, rtol=0, atol=1e-3 * LEVEL)
 
 
-def test_printable_colours_stay_unchanged(made):
-    colours = apply_lut(texture(), made[1])  # its boundary too
-    difference = (made[0].project(colours) - colours).abs()
+def test_printable_colours_stay_unchanged(gamut_and_map):
+    colours = apply_lut(texture(), gamut_and_map[1])  # its boundary too
+    difference = (gamut_and_map[0].project(colours) - colours).abs()
     assert difference.max() <= LEVEL
-    inner = apply_lut(0.1 + 0.8 * texture(), made[1])
-    assert torch.equal(made[0].project(inner), inner)
+    inner = apply_lut(0.1 + 0.8 * texture(), gamut_and_map[1])
+    assert torch.equal(gamut_and_map[0].project(inner), inner)
 
 
-def test_no_step_moves_a_texture_out_of_the_cube(made):
+def test_no_step_moves_a_texture_out_of_the_cube(gamut_and_map):
     far = 4 * torch.randn(1, 3, 20, 20, dtype=double)
-    result = made[0].project(far)
+    result = gamut_and_map[0].project(far)
     assert result.min() >= 0 and result.max() <= 1
-    torch.testing.assert_close(result, made[0].project(far.clamp(0, 1)), rtol=0, atol=1e-12)
+    torch.testing.assert_close(result, gamut_and_map[0].project(far.clamp(0, 1)), rtol=0, atol=1e-12)
 
 
 def test_the_boundary_of_a_dull_printer_is_exact():

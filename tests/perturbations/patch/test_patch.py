@@ -50,7 +50,7 @@ def test_textures_are_reduced_or_enlarged_in_the_view():
         (lambda q: (q[2], q[3], q[0], q[1]), lambda t: t.flip(-1, -2)),
     ],
 )
-def test_a_texture_at_the_resolution_of_the_picture_is_pasted_exactly(turn, move):
+def test_a_texture_at_the_resolution_of_the_picture_is_pasted_bit_for_bit(turn, move):
     result = attacked(Patch((6, 8), turn(QUAD)), images(), texture())
     torch.testing.assert_close(result, paste(images(), move(texture())), rtol=0, atol=1e-12)
 

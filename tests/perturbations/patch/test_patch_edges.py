@@ -151,7 +151,7 @@ def test_edges_equal_those_of_a_supersampled_picture(shape, scale, degrees, bend
         assert (view - goal).abs().max() <= 1.5 / 255  # most of it from the points, a 64th apart
 
 
-def test_a_mirrored_or_oblique_patch_has_exact_edges_too():
+def test_a_mirrored_or_oblique_patch_has_exact_edges():
     size, texture = (72, 72), (40, 50)
     pull = place(texture, size, 36, 25, 0.1) @ torch.diag(torch.tensor([-1.0, 2.5, 1.0], dtype=double))
     layer = Layer(torch.ones(1, 3, *texture, dtype=double), None, pull)
@@ -195,7 +195,7 @@ def test_the_cut_edge_passes_gradients_to_the_texture_and_its_place(side, degree
     assert torch.autograd.gradcheck(view, [value.requires_grad_() for value in inputs])
 
 
-def test_points_beyond_the_horizon_stay_hidden():
+def test_points_beyond_the_horizon_have_no_cover():
     places = torch.zeros(1, 4, 4, 2, dtype=double)
     ahead = torch.zeros(1, 4, 4, dtype=torch.bool)
     view = torch.full((1, 2, 4, 4), 0.5, dtype=double)

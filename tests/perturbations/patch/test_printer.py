@@ -145,7 +145,7 @@ def test_the_gradient_lives_at_the_ends_of_the_range(value):
     assert colours.grad.isfinite().all() and colours.grad.min() > 1e-3 and colours.grad.max() < 100
 
 
-def test_each_view_has_its_own_ink_and_the_same_again():
+def test_each_view_has_its_own_repeatable_ink():
     colours, u = torch.rand(1, 3, 4, 4).expand(3, -1, -1, -1), torch.rand(3, 6)
     output = Inks()(colours, u)
     assert torch.equal(output, Inks()(colours, u))

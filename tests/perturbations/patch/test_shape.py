@@ -66,7 +66,7 @@ def test_orientation_and_first_corner_do_not_change_a_polygon():
         torch.testing.assert_close(shape_alpha(other, SIZE), mask, rtol=0, atol=1e-6)
 
 
-def test_coverages_of_a_polygon_and_its_complement_add_up_to_one():
+def test_coverages_of_a_polygon_and_its_complement_sum_to_unity():
     # The line 0.3 -> 0.5 -> 0.9 divides the texture.
     line = [[0.3, 0], [0.5, 0.4], [0.9, 1]]
     left, right = [[0, 0], *line, [0, 1]], [*line, [1, 1], [1, 0]]
