@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from attacks.data.images import values_of
+from attacks.data.images import read_values
 from attacks.encoders.black_box.asked import black_box
 from attacks.encoders.black_box.ledger import LEDGER
 from attacks.encoders.description import MODULE
@@ -408,7 +408,7 @@ def _redrawn(
         draw_sheets(Path(folder), bench, scores, Sections(extras.sections, results))
         for path in sorted(Path(folder).iterdir()):
             with reading(path.name):
-                was, now = values_of(out / path.name).astype(int), values_of(path).astype(int)
+                was, now = read_values(out / path.name).astype(int), read_values(path).astype(int)
             if was.shape != now.shape or np.abs(was - now).max() > LEVELS:
                 yield f"{path.name}: it is not what the results of this run look like"
     page = report.page(out, *page_values(bench, *contents, scores)).encode()
