@@ -89,7 +89,7 @@ class Smoothed(Wrapper):
         >>> from attacks.perturbations import Smoothed
         >>> grad = torch.zeros(1, 1, 9, 9)
         >>> grad[0, 0, 4, 4] = 1.0
-        >>> smooth = Smoothed(Linf(), smooth=1.0).convolved(grad)
+        >>> smooth = Smoothed(Linf(), smooth=1.0).smooth_gradient(grad)
         >>> round(float(smooth.sum()), 3), int((smooth > 0).sum())  # three deviations each way: 7 * 7 pixels
         (1.0, 49)
     """
