@@ -51,7 +51,7 @@ def test_step_makes_few_calls_at_a_small_stack_depth(views, most):
 
 def test_the_body_of_the_loop_fits_on_a_screen():
     tree = parsed(ROOT / "attacks" / "solvers" / "loop.py")
-    function = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "descend")
+    function = next(node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "drive")
     loop = next(node for node in ast.walk(function) if isinstance(node, ast.For))  # the outermost
     assert loop.end_lineno - loop.body[0].lineno + 1 <= 40
 

@@ -67,6 +67,7 @@ class EOT:
         chunk: most views held in memory at once, over all images; halved where memory runs out.
         risk: how the losses of an image's views become the one number to minimise: their mean, or their tail
             (`CVaR`, `WorstOf`, `SoftMax`). A tail costs a second forward pass, of the views that count.
+        world: the processes that share the work: each must call with the same arguments.
 
     Examples:
         >>> import torch
@@ -86,6 +87,7 @@ class EOT:
     views: int = None  # type: ignore[assignment]
     chunk: int = 32
     risk: Risk = field(default_factory=Mean)
+    world: World = ALONE
 
     def __post_init__(self) -> None:
         check_pipeline(self.transforms)
@@ -108,31 +110,30 @@ class EOT:
         blocks = torch.cat(parts).view(times, own, self.views, dims).transpose(0, 1)
         return blocks.reshape(own, times * self.views, dims).to(like.dtype)
 
-    def estimate(self, problem: Question, delta: Tensor, u: Tensor, *, world: World = ALONE) -> Estimate:
+    def estimate(self, problem: Question, delta: Tensor, u: Tensor) -> Estimate:
         """The mean loss over the views `u` of each image, and the gradient of the risk with respect to `delta`, the
-        same on every process of `world`.
+        same on every process.
 
         Args:
             problem: N images and their losses.
             delta: (N,...), one perturbation per image; or (1,...), shared by all: its gradient is that of the mean
                 over the images.
             u: the views' coordinates: (n,dims), common to all images, or (N,n,dims), those of each image.
-            world: the processes that share the work: each must call with the same arguments.
         """
         if u.dim() == 3 and len(u) != len(problem):
             raise ValueError(f"`u` must hold the views of each of {len(problem)} images; got those of {len(u)}")
-        return _Estimation(self, problem, delta, u, world).run()
+        return _Estimation(self, problem, delta, u).run()
 
 
 class _Estimation:
     """The work of one estimate. Losses (N,n) are kept in full; gradients group by group of views."""
 
-    def __init__(self, eot: EOT, problem: Question, delta: Tensor, u: Tensor, world: World) -> None:
-        self.eot, self.problem, self.u, self.world = eot, problem, u, world
+    def __init__(self, eot: EOT, problem: Question, delta: Tensor, u: Tensor) -> None:
+        self.eot, self.problem, self.u, self.world = eot, problem, u, eot.world
         self.delta, self.count, self.n = delta.detach(), len(problem), u.shape[-2]
         self.shared, self.wide, self.chunk = len(delta) < self.count, wide_dtype(delta), eot.chunk
-        self.by_views = self.n >= world.size  # each process takes some of the views, or some of the images
-        self.views = list(world.share(self.n)) if self.by_views else list(range(self.n))
+        self.by_views = self.n >= self.world.size  # each process takes some of the views, or some of the images
+        self.views = list(self.world.share(self.n)) if self.by_views else list(range(self.n))
         self.size = group_size(self.n)
         self.losses = delta.new_zeros(self.count, self.n, dtype=self.wide)
         self.weights: Tensor | None = None  # of the views of each image (N,n), where the risk is not their mean

@@ -13,7 +13,6 @@ from attacks.encoders.tree import Encoder, Tree, take
 from attacks.eot.adaptive import Adaptive
 from attacks.eot.estimator import EOT, check_count
 from attacks.eot.protocols import Adversarial, Constraint, Objective, Optimiser, Penalty, Perturbation, Proposer
-from attacks.runtime.distributed import ALONE, World
 from transforms import Compose
 from transforms.devices import HOST, uploaded
 from transforms.doors import PastDoors, formed, made, unchecked
@@ -125,7 +124,7 @@ class Options:
 
     Args:
         optimiser: moves the perturbation; a `Proposer` needs no gradient.
-        eot: the estimator of the expected loss.
+        eot: the estimator of the expected loss; every process of its `world` yields the same steps.
         steps: gradient steps, at most; each costs `eot.views` encoder passes for each image, or a multiple. Where
             `eot.views` is None they are chosen as by `attack.views=auto`: one a step, and from 256 gradients on as
             many as their noise asks for, within `steps` gradients (or the budget) in all.
@@ -133,7 +132,6 @@ class Options:
         budget: the most encoder passes for each image, one number or (N,); None for no limit.
         adaptive: chooses how many times `eot.views` views a step has; needs a budget, and one number for images that
             share a perturbation.
-        world: the processes that share the work; every one of them yields the same steps.
         penalty: a price on the look of the perturbation, added to the risk.
         adversary: chooses the views of each step to the attacker's harm; not with `adaptive`.
 
@@ -150,7 +148,6 @@ class Options:
     seed: int = 0
     budget: int | Tensor | None = None
     adaptive: Adaptive | None = None
-    world: World = ALONE
     penalty: Penalty | None = None
     adversary: Adversarial | None = None
 

@@ -21,7 +21,6 @@ from attacks.encoders.tree import Encoder, Tree
 from attacks.eot.estimate import Estimate
 from attacks.eot.estimator import EOT, Question
 from attacks.eot.risk import Risk
-from attacks.runtime.distributed import World
 from transforms.scene import Scene, Shown
 
 
@@ -207,7 +206,5 @@ class Adversarial(Protocol):
     def risk(self, n: int) -> Risk:
         """What the attack then minimises, as a risk over random views."""
 
-    def views(
-        self, problem: Question, delta: Tensor, eot: EOT, n: int, *, seed: int, step: int, world: World
-    ) -> Tensor:
+    def views(self, problem: Question, delta: Tensor, eot: EOT, n: int, *, seed: int, step: int) -> Tensor:
         """The views (N,n,dims) of a step on a problem of N images, at `delta`."""

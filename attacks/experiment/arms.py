@@ -158,7 +158,7 @@ def _steps(
     size, multiple = len(select.bank.u), select.risk.multiple
     if arm == "no_eot":
         views = options.eot.views if attack.sampled else 1  # the losses of a step
-        plain = EOT(fixed(options.eot.transforms), options.eot.draws, views=views, chunk=attempt.bench.chunk)
+        plain = replace(options.eot, transforms=fixed(options.eot.transforms), views=views, risk=Mean())
         options = replace(_options(arm, attempt), eot=plain, steps=spent // views)
         select = replace(select, early=True, plan=overfitting(options.steps, size, multiple))
     elif arm == "one_view":
@@ -180,13 +180,12 @@ def _problem(arm: str, attempt: Attempt) -> Problem:
 
 
 def _options(arm: str, attempt: Attempt) -> Options:
-    study, chunk = attempt.study, attempt.bench.chunk
+    study, bench = attempt.study, attempt.bench
     return Options(
         optimiser=study.optimiser,
-        eot=EOT(study.transforms, study.draws, views=study.views.per_step, chunk=chunk, risk=study.risk),
+        eot=EOT(study.transforms, study.draws, study.views.per_step, bench.chunk, study.risk, bench.world),
         steps=study.views.steps,
         seed=stream(attempt.seed, arm),
-        world=attempt.bench.world,
         penalty=study.penalty,
     )
 

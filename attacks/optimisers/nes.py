@@ -18,7 +18,7 @@ from attacks.optimisers.gradient import Schedule, State, check_step, decay
 @dataclass(frozen=True)
 class NES(Optimiser):
     r"""Momentum along estimated gradients: the loss on both sides of delta along random smooth patterns, one view of
-    each side; the loop is `attacks.solvers.search.sampled`. In few dimensions few losses say much, and an encoder
+    each side; the loop is `attacks.solvers.sampled.sampled`. In few dimensions few losses say much, and an encoder
     sees mostly a picture's low frequencies (Guo et al. 2019).
 
     Formula: \frac{1}{q} \sum_{i=1}^{q} (\ell(\delta + \sigma d_i) - \ell(\delta - \sigma d_i)) \, d_i
@@ -98,7 +98,7 @@ class NES(Optimiser):
 @dataclass(frozen=True)
 class LabelOnly(NES):
     """NES for answers that only say same or not the same (the label-only setting of Ilyas et al. 2018, section 3.4),
-    in a set whose radius follows the answers; the loop is `attacks.solvers.search.decided`. All arguments are
+    in a set whose radius follows the answers; the loop is `attacks.solvers.label_only.decided`. All arguments are
     those of `NES`; `surrogate` also makes the start, by an attack on it.
 
     Use: a service that only says whether two pictures are the same.

@@ -18,7 +18,8 @@ from attacks.eot.problem import Options, Problem
 from attacks.perturbations.ball import Ball
 from attacks.perturbations.radii import Radii
 from attacks.runtime.stored import stored
-from attacks.solvers.loop import LoopState, descend
+from attacks.solvers.descent import descend
+from attacks.solvers.loop import LoopState
 from transforms.draws import stream
 
 #: The first and the last factor by which a radius changes.

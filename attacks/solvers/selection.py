@@ -6,7 +6,7 @@ takes at most a tenth of all passes: a few looks from few views, and a compariso
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -240,8 +240,9 @@ class Chooser:
         views = self.select.bank._replace(u=self.select.bank.u[first:stop])
         part = self.problem.take(rows)
         delta = delta if self.problem.shared or part is self.problem else delta[rows]
+        eot = self.options.eot if self.options.eot.chunk == chunk else replace(self.options.eot, chunk=chunk)
         with self.select.measured():
-            losses, penalty = bank_losses(part, delta, views, chunk, self.options)
+            losses, penalty = bank_losses(part, delta, views, eot, self.options.penalty)
         risk = self.select.risk.value(losses).to(losses)
         return losses, risk if penalty is None else risk + penalty
 

@@ -13,10 +13,10 @@ from attacks.eot.adaptive import Adaptive
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import STEPS, Options, Problem
 from attacks.eot.protocols import Adversarial, Objective, Optimiser, Penalty, Perturbation, Proposer
-from attacks.runtime.distributed import ALONE, World
 from attacks.runtime.stored import stored
 from attacks.solvers.loop import LoopState, Step, Steps, merged, start
-from attacks.solvers.search import bank_losses, loop_of
+from attacks.solvers.loops import loop_of
+from attacks.solvers.search import bank_losses
 from attacks.solvers.selection import Chooser, Looked, Selection, selection
 from transforms.devices import uploaded
 from transforms.draws import stream
@@ -76,7 +76,6 @@ def attack(
     seed: int = 0,
     budget: int | Tensor | None = None,
     adaptive: Adaptive | None = None,
-    world: World = ALONE,
     penalty: Penalty | None = None,
     adversary: Adversarial | None = None,
     state: LoopState | None = None,
@@ -89,7 +88,7 @@ def attack(
 
     Args:
         images, anchor, encoder, objective, perturbation: see `attacks.eot.problem.Problem`.
-        optimiser, eot, steps, seed, budget, adaptive, world, penalty, adversary: see `attacks.eot.problem.Options`.
+        optimiser, eot, steps, seed, budget, adaptive, penalty, adversary: see `attacks.eot.problem.Options`.
         state: of an earlier step of this very attack, to resume from; images declared solved after that step belong
             in its `solved`.
 
@@ -111,7 +110,7 @@ def attack(
         (8, True)
     """
     problem = Problem(images, anchor, encoder, objective, perturbation)
-    options = Options(optimiser, eot, steps, seed, budget, adaptive, world, penalty, adversary)
+    options = Options(optimiser, eot, steps, seed, budget, adaptive, penalty, adversary)
     return loop_of(optimiser)(problem, options, state)
 
 
@@ -261,7 +260,7 @@ def compare(best: Best | None, other: Best, problem: Problem, options: Options, 
     """The better of two, picture by picture, where `other` comes from an attack with another objective: its loss is
     computed anew, on the whole bank of the problem's own selection. `best` has been so compared before."""
     with select.measured():
-        losses, penalty = bank_losses(problem, other.delta, select.bank, options.eot.chunk, options)
+        losses, penalty = bank_losses(problem, other.delta, select.bank, options.eot, options.penalty)
     loss = select.risk.value(losses).to(losses)
     loss = loss if penalty is None else loss + penalty
     return _better(best, Best(other.delta, loss, other.step, loss), problem.shared)

@@ -86,9 +86,7 @@ class Adversary:
         """What the attack minimises, as a risk over random views: how its iterates are to be compared."""
         return CVaR(n / self.adversary)
 
-    def views(
-        self, problem: Question, delta: Tensor, eot: EOT, n: int, *, seed: int, step: int, world: World = ALONE
-    ) -> Tensor:
+    def views(self, problem: Question, delta: Tensor, eot: EOT, n: int, *, seed: int, step: int) -> Tensor:
         """The views (N,n,dims) of step `step` for `EOT.estimate`; the random ones come from `eot.draws`."""
 
         def loss(which: Tensor, u: Tensor) -> Tensor:
@@ -96,9 +94,9 @@ class Adversary:
             return problem.losses(eot.transforms, own, which, u)
 
         u = eot.draws(self.adversary, eot.transforms.dims, seed=seed, step=step).to(delta)
-        losses = _survey(loss, u, len(problem), eot.chunk, world)
+        losses = _survey(loss, u, len(problem), eot.chunk, eot.world)
         highest = _highest(u, losses, n)
-        return _refined(loss, highest, eot.transforms.discrete, self.refine, eot.chunk, world).u
+        return _refined(loss, highest, eot.transforms.discrete, self.refine, eot.chunk, eot.world).u
 
 
 def worst_views(

@@ -2,7 +2,7 @@
 dictionary."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
@@ -80,7 +80,7 @@ def estimate(eot, delta, scene, loss, u, *, count=None, **world):
         views = eot.transforms(scene(delta, which), u)
         return loss(views, which.repeat_interleave(len(u) // len(which)), **encoder_draws(eot.transforms, u))
 
-    return eot.estimate(Losses(of, count or len(delta)), delta, u, **world)
+    return replace(eot, **world).estimate(Losses(of, count or len(delta)), delta, u)
 
 
 def watch(images, anchor, *, stop=None, restarts=1, state=None, select=None, **parts):
@@ -92,7 +92,7 @@ def looked(images, anchor, delta, full=False, **parts):
     problem, options = split(images, anchor, **parts)
     select = selection(problem, options)
     views = select.bank if full else select.bank._replace(u=select.bank.u[: select.plan.screen])
-    return select.risk.value(bank_losses(problem, delta, views, 64, options)[0])
+    return select.risk.value(bank_losses(problem, delta, views, replace(options.eot, chunk=64), options.penalty)[0])
 
 
 def suite(images, aim, attacks, *, state=None, **parts):

@@ -13,7 +13,8 @@ from attacks.optimisers import LabelOnly
 from attacks.optimisers.nes import cosines
 from attacks.perturbations import Masked
 from attacks.solvers.checks import Silent
-from attacks.solvers.search import decided, loop_of
+from attacks.solvers.label_only import decided
+from attacks.solvers.loops import loop_of
 from attacks.solvers.solver import watch
 from transforms import Brightness, Compose
 

@@ -15,7 +15,8 @@ from attacks.optimisers import Square
 from attacks.perturbations import L1, Grey, LowFrequency, Masked, Smoothed
 from attacks.perturbations.radii import Radii
 from attacks.solvers.checks import Silent
-from attacks.solvers.search import estimated, loop_of, probed, sampled
+from attacks.solvers.loops import loop_of
+from attacks.solvers.sampled import estimated, probed, sampled
 from scripts.benchmarks.hash_server import phash
 from tests.helpers.solving import Dot, counted
 from transforms import Brightness, Compose

@@ -110,8 +110,8 @@ def test_processes_share_the_work_and_give_the_same_result(setting, size):
 
     def both(world):
         problem = Problem(images, anchor, parts["encoder"], Toward(), Linf(0.1))
-        eot, delta = EOT(VIEWS, views=1, chunk=4), torch.zeros_like(images)
-        u = Adversary(5, 2).views(problem, delta, eot, 1, seed=1, step=2, world=world)
+        eot, delta = EOT(VIEWS, views=1, chunk=4, world=world), torch.zeros_like(images)
+        u = Adversary(5, 2).views(problem, delta, eot, 1, seed=1, step=2)
         return *worst_views(images, anchor, k=8, refine_steps=3, keep=2, world=world, **parts), u
 
     expected = both(World())

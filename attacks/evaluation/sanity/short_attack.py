@@ -11,7 +11,7 @@ from attacks.encoders.tree import Encoder, Tree
 from attacks.eot.bank import Bank, bank, judged
 from attacks.eot.problem import Options, Problem
 from attacks.solvers.loop import start
-from attacks.solvers.search import loop_of
+from attacks.solvers.loops import loop_of
 from transforms.compose import seen
 from transforms.doors import unchecked
 
@@ -89,7 +89,7 @@ class ShortAttack:
         """The losses (N,V) of the pictures without a perturbation."""
         problem, options = self.problem, self.options
         finished = judged(problem.images, problem.anchor, problem.encoder, problem.objective, problem.images)
-        return self.judges.losses_of(finished, options.eot.chunk, options.world)
+        return self.judges.losses_of(finished, options.eot.chunk, options.eot.world)
 
     def judge(self, delta: Tensor, **changes: Any) -> Tensor:
         """The losses (N,V) of a perturbation on the judging views."""
@@ -113,7 +113,7 @@ class ShortAttack:
         with torch.no_grad():
             scene = problem.perturbation.scene(images, delta)
         finished = judged(scene, problem.anchor, problem.encoder, problem.objective, images)
-        losses = views.losses_of(finished, options.eot.chunk, options.world)
+        losses = views.losses_of(finished, options.eot.chunk, options.eot.world)
         return losses if penalty is None else losses + penalty(delta, seen(scene), images)[:, None]
 
 

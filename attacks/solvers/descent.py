@@ -1,0 +1,190 @@
+"""Attacks by gradient."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import cast
+
+import torch
+from torch import Tensor
+
+from attacks.encoders.batch_norm import settles
+from attacks.encoders.engine.preparation import fall_back
+from attacks.eot.adaptive import Noise
+from attacks.eot.estimate import Estimate, Known, combined, known
+from attacks.eot.estimator import EOT
+from attacks.eot.faults.locate import Query, located, why_silent
+from attacks.eot.problem import Options, Problem
+from attacks.eot.protocols import Done, Optimiser
+from attacks.objectives.penalties import Price, penalised, priced
+from attacks.solvers.checks import DEAD, budgeted, checked, watched_over
+from attacks.solvers.loop import OF_DELTAS, OF_IMAGES, LoopState, Proposal, Steps, Turn, drive, merged, start
+from transforms.devices import picked, uploaded
+from transforms.draws import stream
+
+
+@settles
+def descend(problem: Problem, options: Options, state: LoopState | None = None) -> Steps:
+    """The steps of an attack by gradient. Arguments, errors and what `send` does are those of `attack`."""
+    extra = _checked(problem, options)
+    cost = options.eot.views + extra
+    strategy = Descent(problem, options, budgeted(problem, options, cost).double(), extra)
+    return drive(strategy, _start(problem, options, strategy.total, cost) if state is None else state)
+
+
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """Steps along the gradient of the estimate; `extra` are the passes of an adversary in each step."""
+
+    problem: Problem
+    options: Options
+    total: Tensor
+    extra: int
+
+    def propose(self, state: LoopState, turn: Turn) -> Proposal:
+        """The gradient of each image, and the step along it."""
+        problem, options, seed = self.problem, self.options, stream(self.options.seed, "attack")
+        eot, shared, count, device = options.eot, problem.shared, len(problem), problem.images.device
+        if state.estimate is not None and state.estimate.chunk != eot.chunk:
+            eot = replace(eot, chunk=state.estimate.chunk)
+        parts, zero = [], torch.zeros(len(state.delta), dtype=torch.bool)
+        price = None if options.penalty is None else priced(options.penalty, problem, state.delta)
+        for rows in [turn.rows] if state.noise is None else with_same_views(turn.rows, state):
+            numbers = rows if len(rows) == count else uploaded(rows, device)
+            part = problem if len(rows) == count else problem.take(numbers)
+            delta = state.delta if shared or len(rows) == count else state.delta[numbers]
+            u = _points(problem, eot, seed, state, rows)
+            if options.adversary is not None:
+                step = int(state.drawn[rows[0]])
+                u = options.adversary.views(part, delta, eot, eot.views, seed=seed, step=step)
+            members, estimates = list(part.members()) or [part], []
+            for member in members:  # no comprehension or function: each would be one more frame in every traceback
+                estimates.append(eot.estimate(member, delta, u))
+            query = Query(part, eot.transforms, delta, u, numbers, step=turn.number)
+            estimate, zero[0 if shared else rows] = _verified(query, members, estimates, eot, price)
+            parts.append((rows, estimate))
+        latest = gathered(parts) if len(parts) > 1 else parts[0][1]
+        estimate = merged(state.estimate, latest, turn.rows, shared) if state.estimate else latest
+        why = partial(_why, problem, eot, seed, state)
+        silent = watched_over(zero, turn.number, turn.active, cast(Tensor, state.silent), why)
+        estimate = estimate._replace(chunk=eot.world.minimum(latest.chunk))
+        times, noise = state.times, state.noise
+        if options.adaptive is not None and noise is not None:
+            noise = noise.after(estimate)
+            more = options.adaptive.next(noise, self.total, turn.left, eot.views)
+            times = torch.where(turn.active, more, times)
+        solved = state.solved | (silent >= DEAD).expand(count)
+        with_price = estimate if price is None else penalised(estimate, price)
+
+        def move(done: Done) -> tuple[Tensor, object]:
+            optimiser = cast(Optimiser, options.optimiser)
+            return optimiser.step(state.delta, with_price, state.optimiser, problem.constraint, done)
+
+        drawn = state.drawn + state.times * turn.active
+        after = state._replace(estimate=estimate, solved=solved, silent=silent, drawn=drawn, times=times, noise=noise)
+        return Proposal(after, move, estimate)
+
+
+def _checked(problem: Problem, options: Options) -> int:
+    """The encoder passes of an adversary in each step. Raises ValueError for what cannot be combined."""
+    checked(problem, options.eot.transforms)
+    eot, adversary, adaptive = options.eot, options.adversary, options.adaptive
+    if adversary is not None and adaptive is not None:
+        raise ValueError("`adaptive` trusts random views, and `adversary` chooses them: leave one of them out")
+    if not eot.risk.uniform and (adversary is not None or problem.objective.combine == "gradients"):
+        raise ValueError(
+            f"{type(eot.risk).__name__} weighs views by their losses; an `adversary`, or members combined by their "
+            "gradients, weigh them otherwise: use the risk Mean() with these"
+        )
+    images = problem.images
+    if adaptive is not None and torch.equal(eot.points(options.seed, 0, images), eot.points(options.seed, 1, images)):
+        raise ValueError(
+            f"`adaptive` needs draws that are new in every step; {type(eot.draws).__name__} repeats its points"
+        )
+    return 0 if adversary is None else adversary.cost(eot.views)
+
+
+def _start(problem: Problem, options: Options, total: Tensor, cost: int) -> LoopState:
+    """The state before the first step, of images with `total` encoder passes (N,); a step has `cost` of them or a
+    multiple."""
+    perturbation, count, adaptive = problem.perturbation, len(problem), options.adaptive
+    delta, steps = start(problem, options.seed), min(options.steps, int(total.max()) // cost)
+    memory = cast(Optimiser, options.optimiser).init(delta, reach=perturbation.reach, steps=steps)
+    silent = torch.zeros(len(delta), dtype=torch.long)
+    drawn, none = torch.zeros(count, dtype=torch.long), torch.zeros(len(delta), dtype=torch.float64)
+    times = torch.ones_like(drawn) if adaptive is None else adaptive.start(total, options.eot.views)
+    noise = None if adaptive is None else Noise(none, none, torch.zeros_like(silent))
+    return LoopState(0, delta, memory, None, 0, total.long(), drawn > 0, silent, drawn, times, noise)
+
+
+def with_same_views(rows: Tensor, state: LoopState) -> list[Tensor]:
+    """The images `rows` in groups whose next step has the same views."""
+    kinds = torch.stack([state.drawn[rows], state.times[rows]], 1)
+    if bool((kinds == kinds[0]).all()):
+        return [rows]
+    _, group = kinds.unique(dim=0, return_inverse=True)
+    return [rows[group == i] for i in range(int(group.max()) + 1)]
+
+
+def _points(problem: Problem, eot: EOT, seed: int, state: LoopState, rows: Tensor) -> Tensor:
+    """The coordinates of the views of the next step of some images, which is the same for all of them: (n,dims), or
+    (rows,n,dims) where each has its own."""
+    drawn, times = int(state.drawn[rows[0]]), int(state.times[rows[0]])
+    if not problem.perturbation.shared:
+        return eot.points(seed, drawn, problem.images, times=times)
+    return eot.points(seed, drawn, problem.images, times=times, pictures=len(problem))[rows]
+
+
+def _why(problem: Problem, eot: EOT, seed: int, state: LoopState, row: int) -> str:
+    """Why an image has no gradient."""
+    every = torch.arange(len(problem))
+    points = _points(problem, eot, seed, state, every if problem.shared else every[row, None])
+    return why_silent(Query(problem, eot.transforms, state.delta, points, every), row)
+
+
+def _verified(
+    query: Query, members: Sequence[Problem], estimates: Sequence[Estimate], eot: EOT, price: Price | None
+) -> tuple[Estimate, Tensor]:
+    """The estimate from those of the members, checked: finite, if need be in float32, as must be the gradient of the
+    penalty, `price`; of members whose gradients are combined, each by itself, and in the first step none of them
+    zero. And which deltas have a gradient of zero."""
+    together = [*estimates, combined(estimates)] if len(members) > 1 else estimates
+    result = known(together, None if price is None else price.grad)
+    if not all(result.finite):
+        first = result.finite.index(False)
+        owner = [*members, query.problem][first]
+
+        def again() -> Known:
+            estimates = [eot.estimate(member, query.delta, query.u) for member in members]
+            return known(estimates if len(members) == 1 else [*estimates, combined(estimates)])
+
+        exact = fall_back(owner.encoder, again, lambda result: all(result.finite))
+        if exact is None:
+            raise located(replace(query, problem=owner), _not_finite(result.estimates[first]))
+        result = exact._replace(other=result.other)
+    if not result.other:
+        raise FloatingPointError(f"step {query.step}: the gradient of the penalty is not finite")
+    if members[0] is not query.problem and not query.step:
+        for i, zero in enumerate(result.zeros[: len(members)]):
+            if bool(zero.all()):
+                raise ValueError(
+                    f"encoder {i} of the ensemble has a gradient of exactly zero: it cuts the graph (uint8, "
+                    ".numpy(), no_grad), or it is flat there"
+                )
+    return result.estimates[-1], result.zeros[-1]
+
+
+def _not_finite(estimate: Estimate) -> Tensor:
+    """The images (N,) whose loss is not finite, or whose gradient is not."""
+    bad = ~(estimate.mean.isfinite() & estimate.value.isfinite())
+    if len(estimate.grad) == len(bad):
+        bad = bad | ~estimate.grad.flatten(1).isfinite().all(1).cpu()
+    return bad
+
+
+def gathered(parts: Sequence[tuple[Tensor, Estimate]]) -> Estimate:
+    """The estimates of some groups of images as one, in the order of the images."""
+    order = torch.cat([rows for rows, _ in parts]).argsort()
+    names = OF_IMAGES + OF_DELTAS
+    joined = {name: picked(torch.cat([getattr(each, name) for _, each in parts]), order) for name in names}
+    return parts[0][1]._replace(**joined, chunk=min(each.chunk for _, each in parts))

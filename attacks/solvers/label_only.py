@@ -1,0 +1,154 @@
+"""Attacks on answers that only say same or not."""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple, cast
+
+import torch
+from torch import Tensor
+
+from attacks.eot.problem import Options, Problem
+from attacks.eot.protocols import Done
+from attacks.objectives.embedding import Away
+from attacks.optimisers.gradient import PGD
+from attacks.optimisers.nes import LabelOnly
+from attacks.perturbations.ball import Ball
+from attacks.perturbations.radii import Radii, reaches
+from attacks.runtime.stored import stored
+from attacks.solvers.checks import budgeted
+from attacks.solvers.descent import descend
+from attacks.solvers.loop import LoopState, Proposal, Steps, Turn, drive, generator_of
+from attacks.solvers.sampled import Sampling, answered, check_sampled, estimate_of, probed
+from transforms.draws import stream
+
+#: The radius of the first step along a gradient, and the smallest, in radii of the attack's own set.
+FIRST, LEAST = 8.0, 1 / 64
+#: Steps of the attack on a surrogate that the search begins with.
+TRANSFER = 10
+
+
+@stored("decided")
+class Decided(NamedTuple):
+    """The memory of `decided`: the delta of the walk and its optimiser's memory, the radii (N,) of its sets, and the
+    losses (N,) between which an answer changes, the mean of the untouched pictures' and the lowest so far."""
+
+    walk: Tensor
+    memory: object
+    radii: Tensor
+    high: Tensor
+    low: Tensor
+
+
+def decided(problem: Problem, options: Options, state: LoopState | None = None) -> Steps:
+    """Optimise one perturbation per image by `LabelOnly`; yields after every step.
+
+    Within the budget an answer of same or not is the same nearly everywhere, so no loss shows a direction. The attack
+    therefore walks in a larger set, where about half of its queries change the answer, and the set shrinks as these
+    become more. A step is one of `sampled` in a ball with a radius of its own for each image. The delta that it
+    yields has the walk's direction and the length that the perturbation allows, so it lies in that set.
+
+    The first step only asks:
+    half of its losses are those of the untouched images, the other half those of patterns as large as the box
+    allows. They show which losses stand for the same and which for another answer; of an objective whose loss is no
+    decision, the middle between them is the boundary.
+
+    The estimate of a step is that of the walk, whose mean loss stays near the middle. Errors and what `send` does are
+    those of `sampled`.
+
+    Raises ValueError as `sampled`, and for a perturbation that is no ball round each image.
+    """
+    check_sampled(problem, options)
+    ball = problem.perturbation
+    if not isinstance(ball, Ball):
+        raise ValueError(
+            f"LabelOnly needs a ball round each image, whose radius it changes; got {type(ball).__name__}: use NES"
+        )
+    total = budgeted(problem, options, options.eot.views)
+    if state is None:
+        nothing, none = torch.zeros_like(problem.images), torch.zeros(len(problem), dtype=torch.bool)
+        state = LoopState(0, nothing, None, None, 0, total, none, times=torch.ones_like(total))
+    yield from drive(Deciding(problem, options, total.double(), generator_of(options, state)), state)
+
+
+@dataclass(frozen=True, eq=False)
+class Deciding:
+    """Steps of `Sampling` in balls whose radii follow the answers."""
+
+    problem: Problem
+    options: Options
+    total: Tensor
+    generator: torch.Generator
+    extra: ClassVar[int] = 0
+
+    def propose(self, state: LoopState, turn: Turn) -> Proposal:
+        """The first step, or one of the walk."""
+        ball = cast(Ball, self.problem.perturbation)
+        if not turn.number:
+            return self._first(state, ball)
+        images, memory = self.problem.images, cast(Decided, state.optimiser)
+        sets = Radii(ball, memory.radii, memory.walk)
+        walk = Sampling(replace(self.problem, perturbation=sets), self.options, self.total, self.generator)
+        after, move, estimate = walk.propose(state._replace(delta=memory.walk, optimiser=memory.memory), turn)
+
+        def followed(done: Done) -> tuple[Tensor, Decided]:
+            """The walk's step, and the radii of the next one."""
+            delta, inner = move(done)
+            active = turn.active.to(images.device)
+            mean = estimate.mean.to(memory.high)
+            low = torch.where(active, memory.low.minimum(mean), memory.low)
+            apart = memory.high - low
+            share = torch.where(apart > 0, (memory.high - mean) / apart, 0).clamp(0, 1)
+            widest = ball.norm(torch.ones_like(images)).to(sets.radii)
+            radii = (sets.radii * LabelOnly.factor(share).to(sets.radii)).clamp(min=LEAST * ball.eps)
+            radii = torch.where(active, radii.minimum(widest), sets.radii)
+            delta = delta * _ratio(ball, radii, sets.radii, delta)
+            memory_after = Decided(delta, inner, radii, memory.high, low)
+            return _within(ball, memory_after, images), memory_after
+
+        return Proposal(after, followed, estimate)
+
+    @torch.no_grad()
+    def _first(self, state: LoopState, ball: Ball) -> Proposal:
+        """The first step, which only asks."""
+        problem, options = self.problem, self.options
+        images, eot, optimiser = problem.images, options.eot, cast(LabelOnly, options.optimiser)
+        u = eot.points(stream(options.seed, "attack"), 0, images)[: eot.views // 2]
+        nothing, widest = torch.zeros_like(images), ball.norm(torch.ones_like(images)).double()
+        wide = replace(problem, perturbation=Radii(ball, widest, nothing))
+        patterns = optimiser.directions(nothing, len(u), self.generator)
+        farthest = [probed(wide, nothing, pattern, options) for pattern in patterns[:, None]]
+        untouched, far = (answered(problem, deltas, u, options) for deltas in ([nothing] * len(u), farthest))
+        radii = (FIRST * torch.full_like(widest, ball.eps)).minimum(widest)
+        if optimiser.surrogate is None:  # not from zero, round which answers are alike on both sides
+            first = torch.stack(farthest, 1)[range(len(problem)), far.argmin(1)]
+            first = first * _ratio(ball, radii, widest, first)
+        else:
+            first = _transferred(problem, ball, radii, options)
+        estimate = estimate_of(torch.cat([untouched, far], 1), nothing, options)
+        high, inner = untouched.mean(1), optimiser.init(first, reach=1.0, steps=options.steps)
+        memory = Decided(first, inner, radii, high, far.amin(1).minimum(high))
+        delta = _within(ball, memory, images)
+        after = state._replace(estimate=estimate, generator=self.generator.get_state())
+        return Proposal(after, lambda _: (delta, memory), estimate)
+
+
+def _transferred(problem: Problem, ball: Ball, radii: Tensor, options: Options) -> Tensor:
+    """The result of an attack on the surrogate within these radii."""
+    images, surrogate = problem.images, cast(LabelOnly, options.optimiser).surrogate
+    assert surrogate is not None
+    noise = ball.noise(images, torch.Generator().manual_seed(stream(options.seed, "start")))
+    own = Problem(images, surrogate(images), surrogate, Away(), Radii(ball, radii, noise))
+    with torch.enable_grad():
+        *_, last = descend(own, replace(options, optimiser=PGD(), steps=TRANSFER, budget=None, penalty=None))
+    return last.delta
+
+
+def _ratio(ball: Ball, radii: Tensor, before: Tensor, like: Tensor) -> Tensor:
+    """By how much the values of deltas change where the radii (N,) of their sets do, (N,1,1,1)."""
+    return (reaches(ball, radii) / reaches(ball, before)).to(like)[:, None, None, None]
+
+
+def _within(ball: Ball, memory: Decided, images: Tensor) -> Tensor:
+    """The walk's deltas, as long as the ball allows."""
+    walk = memory.walk
+    scale = _ratio(ball, torch.full_like(memory.radii, ball.eps), memory.radii, walk)
+    return ball.move(torch.zeros_like(walk), walk * scale, images)

@@ -1,0 +1,160 @@
+"""Attacks along a gradient that is estimated from losses alone."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar, cast
+
+import torch
+from torch import Tensor
+
+from attacks.eot.estimate import Estimate
+from attacks.eot.problem import Options, Problem
+from attacks.eot.protocols import Done
+from attacks.objectives.embedding import Away
+from attacks.objectives.penalties import penalised, priced
+from attacks.optimisers.nes import NES
+from attacks.solvers.checks import DEAD, budgeted, checked, warn_unmoved
+from attacks.solvers.loop import OF_IMAGES, LoopState, Proposal, Steps, Turn, drive, generator_of, moved, start
+from transforms.devices import uploaded
+from transforms.draws import stream
+
+
+def sampled(problem: Problem, options: Options, state: LoopState | None = None) -> Steps:
+    """Optimise one perturbation per image, or one for all, by `NES`; yields after every step.
+
+    A step takes `eot.views` losses of each image: those of a perturbation on both sides of delta along half as many
+    directions, the same for all images. Both sides of a pair are seen from one view, and each pair has another, new
+    in every step. The estimate is the mean of the directions, weighted by the difference of their two losses.
+
+    Errors and what `send` does are those of `attack`. The estimate's loss is the mean over both sides, its snr NaN.
+
+    Raises:
+        ValueError: as `attack`; and for an odd number of views, a risk that is no mean, `adaptive` and `adversary`.
+        FloatingPointError: a loss that is not finite, with the step.
+    """
+    check_sampled(problem, options)
+    nes, total = cast(NES, options.optimiser), budgeted(problem, options, options.eot.views)
+    if state is None:
+        delta = start(problem, options.seed)
+        memory = nes.init(delta, reach=problem.perturbation.reach, steps=options.steps)
+        none = torch.zeros(len(problem), dtype=torch.bool)
+        state = LoopState(0, delta, memory, None, 0, total, none, times=torch.ones_like(total))
+    begun = None if state.index else state.delta
+    yield from drive(Sampling(problem, options, total.double(), generator_of(options, state), begun), state)
+
+
+@dataclass(frozen=True, eq=False)
+class Sampling:
+    """Steps of `NES`. Where the delta that the run has `begun` with is given, one that does not leave it is a
+    warning."""
+
+    problem: Problem
+    options: Options
+    total: Tensor
+    generator: torch.Generator
+    begun: Tensor | None = None
+    extra: ClassVar[int] = 0
+
+    def propose(self, state: LoopState, turn: Turn) -> Proposal:
+        """The estimated gradient of each image, and the step along it."""
+        problem, options, index = self.problem, self.options, turn.number
+        eot, nes, images = options.eot, cast(NES, options.optimiser), problem.images
+        rows = uploaded(turn.rows, images.device)
+        u = eot.points(stream(options.seed, "attack"), index, images)[: eot.views // 2]
+        part, delta = problem.take(rows), state.delta if problem.shared else state.delta[rows]
+        latest = estimated(part, delta, _directions(part, delta, u, options, self.generator), u, options)
+        if not bool(latest.mean.isfinite().all()):
+            bad = rows[~latest.mean.isfinite()].tolist()
+            raise FloatingPointError(f"step {index}: the loss is not finite for image(s) {bad}")
+        estimate = _among(state.estimate, latest, rows, state.delta, len(problem))
+        price = None if options.penalty is None else priced(options.penalty, problem, state.delta)
+        with_price = estimate if price is None else penalised(estimate, price)
+        if price is not None and not bool(with_price.grad.isfinite().all()):
+            raise FloatingPointError(f"step {index}: the gradient of the penalty is not finite")
+
+        def move(done: Done) -> tuple[Tensor, object]:
+            delta, memory = nes.step(state.delta, with_price, state.optimiser, problem.constraint, done)
+            delta = moved(state.delta, delta, turn.active)
+            if self.begun is not None and index + 1 == min(DEAD, options.steps):
+                warn_unmoved((delta == self.begun) & (memory.momentum == 0), index + 1, nes.probe)
+            return delta, memory
+
+        after = state._replace(estimate=estimate, generator=self.generator.get_state())
+        return Proposal(after, move, estimate)
+
+
+def _directions(problem: Problem, delta: Tensor, u: Tensor, options: Options, generator: torch.Generator) -> Tensor:
+    """A step's directions (n,Q,...), with the gradient of the surrogate if there is one."""
+    nes, images = cast(NES, options.optimiser), problem.images
+    free = nes.directions(delta, len(u), generator)
+    if nes.surrogate is None:
+        return free[None]
+    with torch.no_grad():
+        anchor = nes.surrogate(images)
+    own = Problem(images, anchor, nes.surrogate, Away(), problem.perturbation)
+    return nes.mixed(free, options.eot.estimate(own, delta, u).grad)
+
+
+@torch.no_grad()
+def estimated(problem: Problem, delta: Tensor, directions: Tensor, u: Tensor, options: Options) -> Estimate:
+    """The gradient at `delta`, from the losses on both sides along directions (n,Q,...) of length 1, of each delta or
+    (n = 1) the same for all, each from one view of `u` (Q,dims)."""
+    plus, minus = (
+        answered(problem, (probed(problem, delta, sign * each, options) for each in directions.unbind(1)), u, options)
+        for sign in (1, -1)
+    )
+    weights = (plus - minus).mean(0, keepdim=True) if problem.shared else plus - minus
+    whole = directions.expand(len(weights), *directions.shape[1:])
+    grad = torch.einsum("nq,nqchw->nchw", weights.to(whole), whole) / len(u)
+    return estimate_of(torch.cat([plus, minus], 1), grad, options)
+
+
+def probed(problem: Problem, delta: Tensor, direction: Tensor, options: Options) -> Tensor:
+    """The deltas on one side, along a direction (n,...) of each or (n = 1) the same for all."""
+    perturbation = problem.perturbation
+    length = cast(NES, options.optimiser).probe * perturbation.reach / perturbation.length(direction)
+    by = (length[:, None, None, None] * direction).expand_as(delta)
+    return perturbation.move(delta, by, problem.images)
+
+
+def answered(problem: Problem, deltas: Iterable[Tensor], u: Tensor, options: Options) -> Tensor:
+    """The losses (N,Q) with each of Q deltas (N,...) or (1,...), each from one view of `u` (Q,dims)."""
+    count, columns = len(problem), []
+    for delta, point in zip(deltas, u, strict=True):
+        candidate = delta.expand(count, *delta.shape[1:])
+        parts = [
+            problem.losses(options.eot.transforms, candidate[which], which, point.expand(len(which), -1))
+            for which in torch.arange(count, device=problem.images.device).split(options.eot.chunk)
+        ]
+        columns.append(torch.cat(parts))
+    return torch.stack(columns, 1)
+
+
+def check_sampled(problem: Problem, options: Options) -> None:
+    """Refuse what `sampled` cannot do. Raises ValueError."""
+    checked(problem, options.eot.transforms)
+    eot = options.eot
+    if options.adaptive is not None or options.adversary is not None:
+        raise ValueError("`adaptive` and `adversary` follow a gradient, which NES only estimates; leave them out")
+    if eot.views % 2:
+        raise ValueError(f"`views` must be even for NES, which asks in pairs; got {eot.views}")
+    if not eot.risk.uniform:
+        raise ValueError(f"NES takes differences of losses: use the risk Mean(); got {type(eot.risk).__name__}")
+
+
+def estimate_of(losses: Tensor, grad: Tensor, options: Options) -> Estimate:
+    """The estimate from losses (N,n) and a gradient, without an snr."""
+    mean = losses.mean(1)
+    snr = torch.full_like(grad[:, 0, 0, 0], torch.nan)
+    views = torch.full_like(snr, losses.shape[1], dtype=torch.long)
+    return Estimate(mean, losses.std(1) / losses.shape[1] ** 0.5, snr, grad, views, options.eot.chunk, mean)
+
+
+def _among(known: Estimate | None, fresh: Estimate, rows: Tensor, delta: Tensor, count: int) -> Estimate:
+    """A step's estimates of some images, among the last ones of the others, which have no gradient."""
+    if len(rows) == count or known is None:
+        return fresh
+    grad = fresh.grad if len(delta) == 1 < count else torch.zeros_like(delta).index_copy(0, rows, fresh.grad)
+    return known._replace(
+        grad=grad, **{name: getattr(known, name).index_copy(0, rows, getattr(fresh, name)) for name in OF_IMAGES}
+    )
