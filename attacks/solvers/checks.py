@@ -94,7 +94,7 @@ def watched_over(zero: Tensor, index: int, active: Tensor, silent: Tensor, why: 
             f"the gradient of image(s) {rows} has been exactly zero for {DEAD} steps (step {index}); they leave as "
             f"they are. Looked at: {why(rows[0])}",
             Silent,
-            stacklevel=3,
+            stacklevel=4,
         )
     return silent
 
@@ -109,5 +109,5 @@ def warn_unmoved(still: Tensor, steps: int, probe: float) -> None:
             f"and the perturbation has not moved: the answers are too coarse for probes of {probe:g} radii. "
             "Raise `optimiser.probe` or the budget; of answers that only say same or not use `optimiser=label_only`",
             Silent,
-            stacklevel=3,
+            stacklevel=5,
         )

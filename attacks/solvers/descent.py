@@ -15,7 +15,7 @@ from attacks.eot.estimate import Estimate, Known, combined, known
 from attacks.eot.estimator import EOT
 from attacks.eot.faults.locate import Query, located, why_silent
 from attacks.eot.problem import Options, Problem
-from attacks.eot.protocols import Done, Optimiser
+from attacks.eot.protocols import Optimiser
 from attacks.objectives.penalties import Price, penalised, priced
 from attacks.solvers.checks import DEAD, budgeted, checked, watched_over
 from attacks.solvers.loop import OF_DELTAS, OF_IMAGES, LoopState, Proposal, Steps, Turn, drive, merged, start
@@ -28,23 +28,28 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
     """The steps of an attack by gradient. Arguments, errors and what `send` does are those of `attack`."""
     extra = _checked(problem, options)
     cost = options.eot.views + extra
-    strategy = Descent(problem, options, budgeted(problem, options, cost).double(), extra)
+    strategy = Descent(
+        problem, options, budgeted(problem, options, cost).double(), extra, stream(options.seed, "attack")
+    )
     return drive(strategy, _start(problem, options, strategy.total, cost) if state is None else state)
 
 
 @dataclass(frozen=True, eq=False)
 class Descent:
-    """Steps along the gradient of the estimate; `extra` are the passes of an adversary in each step."""
+    """Steps along the gradient of the estimate; `extra` are the passes of an adversary in each step, and `seed` is
+    that of the views."""
 
     problem: Problem
     options: Options
     total: Tensor
     extra: int
+    seed: int
 
     def propose(self, state: LoopState, turn: Turn) -> Proposal:
         """The gradient of each image, and the step along it."""
-        problem, options, seed = self.problem, self.options, stream(self.options.seed, "attack")
-        eot, shared, count, device = options.eot, problem.shared, len(problem), problem.images.device
+        problem, options, seed = self.problem, self.options, self.seed
+        images, eot, shared = problem.images, options.eot, problem.perturbation.shared
+        count, device = len(images), images.device
         if state.estimate is not None and state.estimate.chunk != eot.chunk:
             eot = replace(eot, chunk=state.estimate.chunk)
         parts, zero = [], torch.zeros(len(state.delta), dtype=torch.bool)
@@ -55,8 +60,8 @@ class Descent:
             delta = state.delta if shared or len(rows) == count else state.delta[numbers]
             u = _points(problem, eot, seed, state, rows)
             if options.adversary is not None:
-                step = int(state.drawn[rows[0]])
-                u = options.adversary.views(part, delta, eot, eot.views, seed=seed, step=step)
+                number = int(state.drawn[rows[0]])
+                u = options.adversary.views(part, delta, eot, eot.views, seed=seed, step=number)
             members, estimates = list(part.members()) or [part], []
             for member in members:  # no comprehension or function: each would be one more frame in every traceback
                 estimates.append(eot.estimate(member, delta, u))
@@ -75,11 +80,8 @@ class Descent:
             times = torch.where(turn.active, more, times)
         solved = state.solved | (silent >= DEAD).expand(count)
         with_price = estimate if price is None else penalised(estimate, price)
-
-        def move(done: Done) -> tuple[Tensor, object]:
-            optimiser = cast(Optimiser, options.optimiser)
-            return optimiser.step(state.delta, with_price, state.optimiser, problem.constraint, done)
-
+        step = cast(Optimiser, options.optimiser).step
+        move = partial(step, state.delta, with_price, state.optimiser, problem.constraint)
         drawn = state.drawn + state.times * turn.active
         after = state._replace(estimate=estimate, solved=solved, silent=silent, drawn=drawn, times=times, noise=noise)
         return Proposal(after, move, estimate)

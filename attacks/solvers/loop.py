@@ -125,14 +125,15 @@ def drive(strategy: Strategy, state: LoopState) -> Steps:
         if not len(rows):
             return
         left = before - cost * active
-        after, move, estimate = strategy.propose(state, Turn(index, active, rows, left))
-        goes_on = (left >= after.times * views + strategy.extra) & (index + 1 < steps)
+        state, move, estimate = strategy.propose(state, Turn(index, active, rows, left))
+        goes_on = (left >= state.times * views + strategy.extra) & (index + 1 < steps)
         done = done_of(shared, index, steps, torch.stack([before, left * goes_on]) / strategy.total)
         delta, memory = move(done)
+        del move  # it holds the previous memory
         delta = delta if len(rows) == count else moved(state.delta, delta, active)
         evals = state.evals + int((before - left).sum())
-        last = not bool((~after.solved & goes_on).any())
-        state = after._replace(index=index + 1, delta=delta, optimiser=memory, evals=evals, left=left)
+        last = not bool((~state.solved & goes_on).any())
+        state = state._replace(index=index + 1, delta=delta, optimiser=memory, evals=evals, left=left)
         answer = yield Step(index, delta, estimate, evals, active, done.after.expand(count), last, state)
         if answer is not None:
             state = state._replace(solved=state.solved | answer.cpu())
