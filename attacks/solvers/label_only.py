@@ -104,7 +104,7 @@ class Deciding:
             memory_after = Decided(delta, inner, radii, memory.high, low)
             return _within(ball, memory_after, images), memory_after
 
-        return Proposal(after, followed, estimate)
+        return Proposal(after._replace(delta=state.delta), followed, estimate)
 
     @torch.no_grad()
     def _first(self, state: LoopState, ball: Ball) -> Proposal:
