@@ -1,7 +1,7 @@
 """Attacks by gradient."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -18,7 +18,18 @@ from attacks.eot.problem import Options, Problem
 from attacks.eot.protocols import Optimiser
 from attacks.objectives.penalties import Price, penalised, priced
 from attacks.solvers.checks import DEAD, budgeted, checked, watched_over
-from attacks.solvers.loop import OF_DELTAS, OF_IMAGES, LoopState, Proposal, Steps, Turn, drive, merged, start
+from attacks.solvers.loop import (
+    OF_DELTAS,
+    OF_IMAGES,
+    LoopState,
+    Proposal,
+    Steps,
+    Turn,
+    drive,
+    first_state,
+    merged,
+    start,
+)
 from transforms.devices import picked, uploaded
 from transforms.draws import stream
 
@@ -28,63 +39,51 @@ def descend(problem: Problem, options: Options, state: LoopState | None = None) 
     """The steps of an attack by gradient. Arguments, errors and what `send` does are those of `attack`."""
     extra = _checked(problem, options)
     cost = options.eot.views + extra
-    strategy = Descent(
-        problem, options, budgeted(problem, options, cost).double(), extra, stream(options.seed, "attack")
-    )
-    return drive(strategy, _start(problem, options, strategy.total, cost) if state is None else state)
+    total = budgeted(problem, options, cost)
+    state = _start(problem, options, total, cost) if state is None else state
+    propose = partial(_propose, problem, options, total.double(), stream(options.seed, "attack"))
+    return drive(propose, problem, options, state, total, extra)
 
 
-@dataclass(frozen=True, eq=False)
-class Descent:
-    """Steps along the gradient of the estimate; `extra` are the passes of an adversary in each step, and `seed` is
-    that of the views."""
-
-    problem: Problem
-    options: Options
-    total: Tensor
-    extra: int
-    seed: int
-
-    def propose(self, state: LoopState, turn: Turn) -> Proposal:
-        """The gradient of each image, and the step along it."""
-        problem, options, seed = self.problem, self.options, self.seed
-        images, eot, shared = problem.images, options.eot, problem.perturbation.shared
-        count, device = len(images), images.device
-        if state.estimate is not None and state.estimate.chunk != eot.chunk:
-            eot = replace(eot, chunk=state.estimate.chunk)
-        parts, zero = [], torch.zeros(len(state.delta), dtype=torch.bool)
-        price = None if options.penalty is None else priced(options.penalty, problem, state.delta)
-        for rows in [turn.rows] if state.noise is None else with_same_views(turn.rows, state):
-            numbers = rows if len(rows) == count else uploaded(rows, device)
-            part = problem if len(rows) == count else problem.take(numbers)
-            delta = state.delta if shared or len(rows) == count else state.delta[numbers]
-            u = _points(problem, eot, seed, state, rows)
-            if options.adversary is not None:
-                number = int(state.drawn[rows[0]])
-                u = options.adversary.views(part, delta, eot, eot.views, seed=seed, step=number)
-            members, estimates = list(part.members()) or [part], []
-            for member in members:  # no comprehension or function: each would be one more frame in every traceback
-                estimates.append(eot.estimate(member, delta, u))
-            query = Query(part, eot.transforms, delta, u, numbers, step=turn.number)
-            estimate, zero[0 if shared else rows] = _verified(query, members, estimates, eot, price)
-            parts.append((rows, estimate))
-        latest = gathered(parts) if len(parts) > 1 else parts[0][1]
-        estimate = merged(state.estimate, latest, turn.rows, shared) if state.estimate else latest
-        why = partial(_why, problem, eot, seed, state)
-        silent = watched_over(zero, turn.number, turn.active, cast(Tensor, state.silent), why)
-        estimate = estimate._replace(chunk=eot.world.minimum(latest.chunk))
-        times, noise = state.times, state.noise
-        if options.adaptive is not None and noise is not None:
-            noise = noise.after(estimate)
-            more = options.adaptive.next(noise, self.total, turn.left, eot.views)
-            times = torch.where(turn.active, more, times)
-        solved = state.solved | (silent >= DEAD).expand(count)
-        with_price = estimate if price is None else penalised(estimate, price)
-        step = cast(Optimiser, options.optimiser).step
-        move = partial(step, state.delta, with_price, state.optimiser, problem.constraint)
-        drawn = state.drawn + state.times * turn.active
-        after = state._replace(estimate=estimate, solved=solved, silent=silent, drawn=drawn, times=times, noise=noise)
-        return Proposal(after, move, estimate)
+def _propose(problem: Problem, options: Options, total: Tensor, seed: int, state: LoopState, turn: Turn) -> Proposal:
+    """The gradient of each image, and the step along it."""
+    images, eot, shared = problem.images, options.eot, problem.perturbation.shared
+    count, device = len(images), images.device
+    if state.estimate is not None and state.estimate.chunk != eot.chunk:
+        eot = replace(eot, chunk=state.estimate.chunk)
+    parts, zero = [], torch.zeros(len(state.delta), dtype=torch.bool)
+    price = None if options.penalty is None else priced(options.penalty, problem, state.delta)
+    for rows in [turn.rows] if state.noise is None else with_same_views(turn.rows, state):
+        numbers = rows if len(rows) == count else uploaded(rows, device)
+        part = problem if len(rows) == count else problem.take(numbers)
+        delta = state.delta if shared or len(rows) == count else state.delta[numbers]
+        u = _points(problem, eot, seed, state, rows)
+        if options.adversary is not None:
+            number = int(state.drawn[rows[0]])
+            u = options.adversary.views(part, delta, eot, eot.views, seed=seed, step=number)
+        members, estimates = list(part.members()) or [part], []
+        for member in members:  # no comprehension or function: each would be one more frame in every traceback
+            estimates.append(eot.estimate(member, delta, u))
+        query = Query(part, eot.transforms, delta, u, numbers, step=turn.number)
+        estimate, zero[0 if shared else rows] = _verified(query, members, estimates, eot, price)
+        parts.append((rows, estimate))
+    latest = gathered(parts) if len(parts) > 1 else parts[0][1]
+    estimate = merged(state.estimate, latest, turn.rows, shared) if state.estimate else latest
+    why = partial(_why, problem, eot, seed, state)
+    silent = watched_over(zero, turn.number, turn.active, cast(Tensor, state.silent), why)
+    estimate = estimate._replace(chunk=eot.world.minimum(latest.chunk))
+    times, noise = state.times, state.noise
+    if options.adaptive is not None and noise is not None:
+        noise = noise.after(estimate)
+        more = options.adaptive.next(noise, total, turn.left, eot.views)
+        times = torch.where(turn.active, more, times)
+    solved = state.solved | (silent >= DEAD).expand(count)
+    with_price = estimate if price is None else penalised(estimate, price)
+    step = cast(Optimiser, options.optimiser).step
+    move = partial(step, state.delta, with_price, state.optimiser, problem.constraint)
+    drawn = state.drawn + state.times * turn.active
+    after = state._replace(estimate=estimate, solved=solved, silent=silent, drawn=drawn, times=times, noise=noise)
+    return Proposal(after, move, estimate)
 
 
 def _checked(problem: Problem, options: Options) -> int:
@@ -109,14 +108,17 @@ def _checked(problem: Problem, options: Options) -> int:
 def _start(problem: Problem, options: Options, total: Tensor, cost: int) -> LoopState:
     """The state before the first step, of images with `total` encoder passes (N,); a step has `cost` of them or a
     multiple."""
-    perturbation, count, adaptive = problem.perturbation, len(problem), options.adaptive
-    delta, steps = start(problem, options.seed), min(options.steps, int(total.max()) // cost)
-    memory = cast(Optimiser, options.optimiser).init(delta, reach=perturbation.reach, steps=steps)
-    silent = torch.zeros(len(delta), dtype=torch.long)
-    drawn, none = torch.zeros(count, dtype=torch.long), torch.zeros(len(delta), dtype=torch.float64)
-    times = torch.ones_like(drawn) if adaptive is None else adaptive.start(total, options.eot.views)
-    noise = None if adaptive is None else Noise(none, none, torch.zeros_like(silent))
-    return LoopState(0, delta, memory, None, 0, total.long(), drawn > 0, silent, drawn, times, noise)
+    perturbation, adaptive, delta = problem.perturbation, options.adaptive, start(problem, options.seed)
+    steps = min(options.steps, int(total.max()) // cost)
+    state = first_state(
+        delta, total, cast(Optimiser, options.optimiser).init(delta, reach=perturbation.reach, steps=steps)
+    )
+    silent, none = torch.zeros(len(delta), dtype=torch.long), torch.zeros(len(delta), dtype=torch.float64)
+    state = state._replace(silent=silent, drawn=torch.zeros_like(total))
+    if adaptive is None:
+        return state
+    times = adaptive.start(total.double(), options.eot.views)
+    return state._replace(times=times, noise=Noise(none, none, torch.zeros_like(silent)))
 
 
 def with_same_views(rows: Tensor, state: LoopState) -> list[Tensor]:

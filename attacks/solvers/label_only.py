@@ -1,7 +1,8 @@
 """Attacks on answers that only say same or not."""
 
-from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, cast
+from dataclasses import replace
+from functools import partial
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -16,8 +17,8 @@ from attacks.perturbations.radii import Radii, reaches
 from attacks.runtime.stored import stored
 from attacks.solvers.checks import budgeted
 from attacks.solvers.descent import descend
-from attacks.solvers.loop import LoopState, Proposal, Steps, Turn, drive, generator_of
-from attacks.solvers.sampled import Sampling, answered, check_sampled, estimate_of, probed
+from attacks.solvers.loop import LoopState, Proposal, Steps, Turn, drive, first_state, generator_of
+from attacks.solvers.sampled import answered, check_sampled, estimate_of, probed, sample
 from transforms.draws import stream
 
 #: The radius of the first step along a gradient, and the smallest, in radii of the attack's own set.
@@ -64,71 +65,64 @@ def decided(problem: Problem, options: Options, state: LoopState | None = None) 
         )
     total = budgeted(problem, options, options.eot.views)
     if state is None:
-        nothing, none = torch.zeros_like(problem.images), torch.zeros(len(problem), dtype=torch.bool)
-        state = LoopState(0, nothing, None, None, 0, total, none, times=torch.ones_like(total))
-    yield from drive(Deciding(problem, options, total.double(), generator_of(options, state)), state)
+        state = first_state(torch.zeros_like(problem.images), total)
+    propose = partial(_propose, problem, options, generator_of(options, state))
+    yield from drive(propose, problem, options, state, total)
 
 
-@dataclass(frozen=True, eq=False)
-class Deciding:
-    """Steps of `Sampling` in balls whose radii follow the answers."""
+def _propose(
+    problem: Problem, options: Options, generator: torch.Generator, state: LoopState, turn: Turn
+) -> Proposal:
+    """The first step, or one of the walk."""
+    ball = cast(Ball, problem.perturbation)
+    if not turn.number:
+        return _first(problem, options, generator, state)
+    images, memory = problem.images, cast(Decided, state.optimiser)
+    sets = Radii(ball, memory.radii, memory.walk)
+    walk = state._replace(delta=memory.walk, optimiser=memory.memory)
+    after, move, estimate = sample(replace(problem, perturbation=sets), options, generator, None, walk, turn)
 
-    problem: Problem
-    options: Options
-    total: Tensor
-    generator: torch.Generator
-    extra: ClassVar[int] = 0
+    def followed(done: Done) -> tuple[Tensor, Decided]:
+        """The walk's step, and the radii of the next one."""
+        delta, inner = move(done)
+        active = turn.active.to(images.device)
+        mean = estimate.mean.to(memory.high)
+        low = torch.where(active, memory.low.minimum(mean), memory.low)
+        apart = memory.high - low
+        share = torch.where(apart > 0, (memory.high - mean) / apart, 0).clamp(0, 1)
+        widest = ball.norm(torch.ones_like(images)).to(sets.radii)
+        radii = (sets.radii * LabelOnly.factor(share).to(sets.radii)).clamp(min=LEAST * ball.eps)
+        radii = torch.where(active, radii.minimum(widest), sets.radii)
+        delta = delta * _ratio(ball, radii, sets.radii, delta)
+        memory_after = Decided(delta, inner, radii, memory.high, low)
+        return _within(ball, memory_after, images), memory_after
 
-    def propose(self, state: LoopState, turn: Turn) -> Proposal:
-        """The first step, or one of the walk."""
-        ball = cast(Ball, self.problem.perturbation)
-        if not turn.number:
-            return self._first(state, ball)
-        images, memory = self.problem.images, cast(Decided, state.optimiser)
-        sets = Radii(ball, memory.radii, memory.walk)
-        walk = Sampling(replace(self.problem, perturbation=sets), self.options, self.total, self.generator)
-        after, move, estimate = walk.propose(state._replace(delta=memory.walk, optimiser=memory.memory), turn)
+    return Proposal(after._replace(delta=state.delta), followed, estimate)
 
-        def followed(done: Done) -> tuple[Tensor, Decided]:
-            """The walk's step, and the radii of the next one."""
-            delta, inner = move(done)
-            active = turn.active.to(images.device)
-            mean = estimate.mean.to(memory.high)
-            low = torch.where(active, memory.low.minimum(mean), memory.low)
-            apart = memory.high - low
-            share = torch.where(apart > 0, (memory.high - mean) / apart, 0).clamp(0, 1)
-            widest = ball.norm(torch.ones_like(images)).to(sets.radii)
-            radii = (sets.radii * LabelOnly.factor(share).to(sets.radii)).clamp(min=LEAST * ball.eps)
-            radii = torch.where(active, radii.minimum(widest), sets.radii)
-            delta = delta * _ratio(ball, radii, sets.radii, delta)
-            memory_after = Decided(delta, inner, radii, memory.high, low)
-            return _within(ball, memory_after, images), memory_after
 
-        return Proposal(after._replace(delta=state.delta), followed, estimate)
-
-    @torch.no_grad()
-    def _first(self, state: LoopState, ball: Ball) -> Proposal:
-        """The first step, which only asks."""
-        problem, options = self.problem, self.options
-        images, eot, optimiser = problem.images, options.eot, cast(LabelOnly, options.optimiser)
-        u = eot.points(stream(options.seed, "attack"), 0, images)[: eot.views // 2]
-        nothing, widest = torch.zeros_like(images), ball.norm(torch.ones_like(images)).double()
-        wide = replace(problem, perturbation=Radii(ball, widest, nothing))
-        patterns = optimiser.directions(nothing, len(u), self.generator)
-        farthest = [probed(wide, nothing, pattern, options) for pattern in patterns[:, None]]
-        untouched, far = (answered(problem, deltas, u, options) for deltas in ([nothing] * len(u), farthest))
-        radii = (FIRST * torch.full_like(widest, ball.eps)).minimum(widest)
-        if optimiser.surrogate is None:  # not from zero, round which answers are alike on both sides
-            first = torch.stack(farthest, 1)[range(len(problem)), far.argmin(1)]
-            first = first * _ratio(ball, radii, widest, first)
-        else:
-            first = _transferred(problem, ball, radii, options)
-        estimate = estimate_of(torch.cat([untouched, far], 1), nothing, options)
-        high, inner = untouched.mean(1), optimiser.init(first, reach=1.0, steps=options.steps)
-        memory = Decided(first, inner, radii, high, far.amin(1).minimum(high))
-        delta = _within(ball, memory, images)
-        after = state._replace(estimate=estimate, generator=self.generator.get_state())
-        return Proposal(after, lambda _: (delta, memory), estimate)
+@torch.no_grad()
+def _first(problem: Problem, options: Options, generator: torch.Generator, state: LoopState) -> Proposal:
+    """The first step, which only asks."""
+    ball = cast(Ball, problem.perturbation)
+    images, eot, optimiser = problem.images, options.eot, cast(LabelOnly, options.optimiser)
+    u = eot.points(stream(options.seed, "attack"), 0, images)[: eot.views // 2]
+    nothing, widest = torch.zeros_like(images), ball.norm(torch.ones_like(images)).double()
+    wide = replace(problem, perturbation=Radii(ball, widest, nothing))
+    patterns = optimiser.directions(nothing, len(u), generator)
+    farthest = [probed(wide, nothing, pattern, options) for pattern in patterns[:, None]]
+    untouched, far = (answered(problem, deltas, u, options) for deltas in ([nothing] * len(u), farthest))
+    radii = (FIRST * torch.full_like(widest, ball.eps)).minimum(widest)
+    if optimiser.surrogate is None:  # not from zero, round which answers are alike on both sides
+        first = torch.stack(farthest, 1)[range(len(problem)), far.argmin(1)]
+        first = first * _ratio(ball, radii, widest, first)
+    else:
+        first = _transferred(problem, ball, radii, options)
+    estimate = estimate_of(torch.cat([untouched, far], 1), nothing, options)
+    high, inner = untouched.mean(1), optimiser.init(first, reach=1.0, steps=options.steps)
+    memory = Decided(first, inner, radii, high, far.amin(1).minimum(high))
+    delta = _within(ball, memory, images)
+    after = state._replace(estimate=estimate, generator=generator.get_state())
+    return Proposal(after, lambda _: (delta, memory), estimate)
 
 
 def _transferred(problem: Problem, ball: Ball, radii: Tensor, options: Options) -> Tensor:

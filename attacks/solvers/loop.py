@@ -1,12 +1,12 @@
-"""The loop of every attack: budget, images that leave, and the end of a run. What a step computes is the part of a
-strategy: of `descent`, `search`, `sampled` or `label_only`.
+"""The loop of every attack: budget, images that leave, and the end of a run. What a step computes is the part of
+`descent`, `search`, `sampled` or `label_only`.
 
 The loop is a generator: the caller's iteration is the callback. Progress, checkpoints and early stopping live in
 the caller.
 """
 
 from collections.abc import Callable, Generator
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -86,7 +86,7 @@ class Turn(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """What a strategy makes of a turn: the state, with what it has learned; how delta and the optimiser's memory
+    """What is made of a turn: the state, with what it has learned; how delta and the optimiser's memory
     move, given the share of the run that is done; and the estimate that the step shows."""
 
     state: LoopState
@@ -94,40 +94,32 @@ class Proposal(NamedTuple):
     estimate: Estimate
 
 
-class Strategy(Protocol):
-    """What differs between attacks. `total` are the encoder passes (N,) of each image in the whole run, and `extra`
-    those that a step has besides its views."""
-
-    @property
-    def problem(self) -> Problem: ...
-
-    @property
-    def options(self) -> Options: ...
-
-    @property
-    def total(self) -> Tensor: ...
-
-    @property
-    def extra(self) -> int: ...
-
-    def propose(self, state: LoopState, turn: Turn) -> Proposal:
-        """The work of one step."""
+Propose = Callable[[LoopState, Turn], Proposal]
 
 
-def drive(strategy: Strategy, state: LoopState) -> Steps:
-    """Run a strategy from a state on, until the steps or the budgets are spent or all images have left."""
-    shared, count, steps = strategy.problem.shared, len(strategy.problem), strategy.options.steps
-    views = strategy.options.eot.views
+def first_state(delta: Tensor, total: Tensor, memory: Any = None, estimate: Estimate | None = None) -> LoopState:
+    """The state before the first step, of images with `total` encoder passes (N,)."""
+    none, once = torch.zeros(len(total), dtype=torch.bool), torch.ones(len(total), dtype=torch.long)
+    return LoopState(0, delta, memory, estimate, 0, total, none, times=once)
+
+
+def drive(
+    propose: Propose, problem: Problem, options: Options, state: LoopState, total: Tensor, extra: int = 0
+) -> Steps:
+    """Repeat what `propose` does for one step, from a state on, until the steps or the budgets are spent or all
+    images have left. `total` are the encoder passes (N,) of each image in the whole run, and `extra` those that a
+    step has besides its views."""
+    shared, count, views, steps = problem.shared, len(problem), options.eot.views, options.steps
     for index in range(state.index, steps):
-        before, cost = state.left, state.times * views + strategy.extra
+        before, cost = state.left, state.times * views + extra
         active = ~state.solved & (before >= cost)
         rows = active.nonzero()[:, 0]
         if not len(rows):
             return
         left = before - cost * active
-        state, move, estimate = strategy.propose(state, Turn(index, active, rows, left))
-        goes_on = (left >= state.times * views + strategy.extra) & (index + 1 < steps)
-        done = done_of(shared, index, steps, torch.stack([before, left * goes_on]) / strategy.total)
+        state, move, estimate = propose(state, Turn(index, active, rows, left))
+        goes_on = (left >= state.times * views + extra) & (index + 1 < steps)
+        done = done_of(shared, index, steps, torch.stack([before, left * goes_on]) / total.double())
         delta, memory = move(done)
         del move  # it holds the previous memory
         delta = delta if len(rows) == count else moved(state.delta, delta, active)

@@ -1,8 +1,8 @@
 """Attacks along a gradient that is estimated from losses alone."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import ClassVar, cast
+from functools import partial
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -14,7 +14,18 @@ from attacks.objectives.embedding import Away
 from attacks.objectives.penalties import penalised, priced
 from attacks.optimisers.nes import NES
 from attacks.solvers.checks import DEAD, budgeted, checked, warn_unmoved
-from attacks.solvers.loop import OF_IMAGES, LoopState, Proposal, Steps, Turn, drive, generator_of, moved, start
+from attacks.solvers.loop import (
+    OF_IMAGES,
+    LoopState,
+    Proposal,
+    Steps,
+    Turn,
+    drive,
+    first_state,
+    generator_of,
+    moved,
+    start,
+)
 from transforms.devices import uploaded
 from transforms.draws import stream
 
@@ -37,50 +48,41 @@ def sampled(problem: Problem, options: Options, state: LoopState | None = None) 
     if state is None:
         delta = start(problem, options.seed)
         memory = nes.init(delta, reach=problem.perturbation.reach, steps=options.steps)
-        none = torch.zeros(len(problem), dtype=torch.bool)
-        state = LoopState(0, delta, memory, None, 0, total, none, times=torch.ones_like(total))
+        state = first_state(delta, total, memory)
     begun = None if state.index else state.delta
-    yield from drive(Sampling(problem, options, total.double(), generator_of(options, state), begun), state)
+    yield from drive(
+        partial(sample, problem, options, generator_of(options, state), begun), problem, options, state, total
+    )
 
 
-@dataclass(frozen=True, eq=False)
-class Sampling:
-    """Steps of `NES`. Where the delta that the run has `begun` with is given, one that does not leave it is a
-    warning."""
+def sample(
+    problem: Problem, options: Options, generator: torch.Generator, begun: Tensor | None, state: LoopState, turn: Turn
+) -> Proposal:
+    """The estimated gradient of each image, and the step along it. Where the delta that the run has `begun` with is
+    given, one that does not leave it is a warning."""
+    eot, nes, images, index = options.eot, cast(NES, options.optimiser), problem.images, turn.number
+    rows = uploaded(turn.rows, images.device)
+    u = eot.points(stream(options.seed, "attack"), index, images)[: eot.views // 2]
+    part, delta = problem.take(rows), state.delta if problem.shared else state.delta[rows]
+    latest = estimated(part, delta, _directions(part, delta, u, options, generator), u, options)
+    if not bool(latest.mean.isfinite().all()):
+        bad = rows[~latest.mean.isfinite()].tolist()
+        raise FloatingPointError(f"step {index}: the loss is not finite for image(s) {bad}")
+    estimate = _among(state.estimate, latest, rows, state.delta, len(problem))
+    price = None if options.penalty is None else priced(options.penalty, problem, state.delta)
+    with_price = estimate if price is None else penalised(estimate, price)
+    if price is not None and not bool(with_price.grad.isfinite().all()):
+        raise FloatingPointError(f"step {index}: the gradient of the penalty is not finite")
 
-    problem: Problem
-    options: Options
-    total: Tensor
-    generator: torch.Generator
-    begun: Tensor | None = None
-    extra: ClassVar[int] = 0
+    def move(done: Done) -> tuple[Tensor, object]:
+        delta, memory = nes.step(state.delta, with_price, state.optimiser, problem.constraint, done)
+        delta = moved(state.delta, delta, turn.active)
+        if begun is not None and index + 1 == min(DEAD, options.steps):
+            warn_unmoved((delta == begun) & (memory.momentum == 0), index + 1, nes.probe)
+        return delta, memory
 
-    def propose(self, state: LoopState, turn: Turn) -> Proposal:
-        """The estimated gradient of each image, and the step along it."""
-        problem, options, index = self.problem, self.options, turn.number
-        eot, nes, images = options.eot, cast(NES, options.optimiser), problem.images
-        rows = uploaded(turn.rows, images.device)
-        u = eot.points(stream(options.seed, "attack"), index, images)[: eot.views // 2]
-        part, delta = problem.take(rows), state.delta if problem.shared else state.delta[rows]
-        latest = estimated(part, delta, _directions(part, delta, u, options, self.generator), u, options)
-        if not bool(latest.mean.isfinite().all()):
-            bad = rows[~latest.mean.isfinite()].tolist()
-            raise FloatingPointError(f"step {index}: the loss is not finite for image(s) {bad}")
-        estimate = _among(state.estimate, latest, rows, state.delta, len(problem))
-        price = None if options.penalty is None else priced(options.penalty, problem, state.delta)
-        with_price = estimate if price is None else penalised(estimate, price)
-        if price is not None and not bool(with_price.grad.isfinite().all()):
-            raise FloatingPointError(f"step {index}: the gradient of the penalty is not finite")
-
-        def move(done: Done) -> tuple[Tensor, object]:
-            delta, memory = nes.step(state.delta, with_price, state.optimiser, problem.constraint, done)
-            delta = moved(state.delta, delta, turn.active)
-            if self.begun is not None and index + 1 == min(DEAD, options.steps):
-                warn_unmoved((delta == self.begun) & (memory.momentum == 0), index + 1, nes.probe)
-            return delta, memory
-
-        after = state._replace(estimate=estimate, generator=self.generator.get_state())
-        return Proposal(after, move, estimate)
+    after = state._replace(estimate=estimate, generator=generator.get_state())
+    return Proposal(after, move, estimate)
 
 
 def _directions(problem: Problem, delta: Tensor, u: Tensor, options: Options, generator: torch.Generator) -> Tensor:

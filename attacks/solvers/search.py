@@ -3,8 +3,8 @@
 Where such a search does better than an attack that follows the gradient, the encoder hides its gradient.
 """
 
-from dataclasses import dataclass
-from typing import Any, ClassVar, cast
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from attacks.eot.estimator import EOT
 from attacks.eot.problem import Options, Problem
 from attacks.eot.protocols import Penalty, Perturbation, Proposer
 from attacks.solvers.checks import budgeted, checked
-from attacks.solvers.loop import OF_IMAGES, LoopState, Proposal, Steps, Turn, drive, generator_of, start
+from attacks.solvers.loop import OF_IMAGES, LoopState, Proposal, Steps, Turn, drive, first_state, generator_of, start
 from transforms.compose import seen
 from transforms.devices import uploaded
 from transforms.draws import stream
@@ -48,45 +48,36 @@ def search(problem: Problem, options: Options, state: LoopState | None = None) -
     views = Bank(eot.transforms, eot.points(stream(options.seed, "attack"), 0, images))
     total = budgeted(problem, options, eot.views)
     if state is None:
-        delta, none = start(problem, options.seed), torch.zeros(len(problem), dtype=torch.bool)
-        state = LoopState(0, delta, None, _nothing(delta, images, eot), 0, total, none, times=torch.ones_like(total))
-    yield from drive(Search(problem, options, total.double(), generator_of(options, state), views), state)
+        delta = start(problem, options.seed)
+        state = first_state(delta, total, estimate=_nothing(delta, images, eot))
+    propose = partial(_propose, problem, options, views, generator_of(options, state))
+    yield from drive(propose, problem, options, state, total)
 
 
-@dataclass(frozen=True, eq=False)
-class Search:
-    """Proposes moves, and keeps those that do not raise the loss on fixed views."""
-
-    problem: Problem
-    options: Options
-    total: Tensor
-    generator: torch.Generator
-    views: Bank
-    extra: ClassVar[int] = 0
-
-    def propose(self, state: LoopState, turn: Turn) -> Proposal:
-        """A move of all deltas, taken where it helps."""
-        problem, options, index = self.problem, self.options, turn.number
-        images, eot, previous = problem.images, options.eot, state.estimate
-        assert previous is not None
-        rows, active = (uploaded(tensor, images.device) for tensor in (turn.rows, turn.active))
-        proposer = cast(Proposer, options.optimiser)
-        direction = proposer.direction(state.delta, step=index, steps=options.steps, generator=self.generator)
-        candidate = _moved(state.delta, direction, problem.perturbation, images)
-        queried = candidate if problem.shared else candidate[rows]
-        losses = bank_losses(problem.take(rows), queried, self.views, eot, options.penalty, index)
-        latest = _learned(previous, losses, rows, eot)
-        bad = rows[~latest.value[rows].isfinite()].tolist()
-        if bad:
-            raise FloatingPointError(f"step {index}: the loss is not finite for image(s) {bad}")
-        better = active & ((latest.value <= previous.value) | (index == 0))
-        if problem.shared:
-            lower = latest.value[rows].mean() <= previous.value[rows].mean()
-            better = lower.expand_as(better) | (index == 0)
-        delta = torch.where(better[: len(candidate), None, None, None], candidate, state.delta)
-        latest = _chosen(better, latest, previous)
-        after = state._replace(estimate=latest, generator=self.generator.get_state())
-        return Proposal(after, lambda _: (delta, None), previous if index else latest)
+def _propose(
+    problem: Problem, options: Options, views: Bank, generator: torch.Generator, state: LoopState, turn: Turn
+) -> Proposal:
+    """A move of all deltas, taken where it helps."""
+    images, eot, previous, index = problem.images, options.eot, state.estimate, turn.number
+    assert previous is not None
+    rows, active = (uploaded(tensor, images.device) for tensor in (turn.rows, turn.active))
+    proposer = cast(Proposer, options.optimiser)
+    direction = proposer.direction(state.delta, step=index, steps=options.steps, generator=generator)
+    candidate = _moved(state.delta, direction, problem.perturbation, images)
+    queried = candidate if problem.shared else candidate[rows]
+    losses = bank_losses(problem.take(rows), queried, views, eot, options.penalty, index)
+    latest = _learned(previous, losses, rows, eot)
+    bad = rows[~latest.value[rows].isfinite()].tolist()
+    if bad:
+        raise FloatingPointError(f"step {index}: the loss is not finite for image(s) {bad}")
+    better = active & ((latest.value <= previous.value) | (index == 0))
+    if problem.shared:
+        lower = latest.value[rows].mean() <= previous.value[rows].mean()
+        better = lower.expand_as(better) | (index == 0)
+    delta = torch.where(better[: len(candidate), None, None, None], candidate, state.delta)
+    latest = _chosen(better, latest, previous)
+    after = state._replace(estimate=latest, generator=generator.get_state())
+    return Proposal(after, lambda _: (delta, None), previous if index else latest)
 
 
 def bank_losses(
