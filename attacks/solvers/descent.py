@@ -68,7 +68,7 @@ def _propose(problem: Problem, options: Options, total: Tensor, seed: int, state
         estimate, zero[0 if shared else rows] = _verified(query, members, estimates, eot, price)
         parts.append((rows, estimate))
     latest = gathered(parts) if len(parts) > 1 else parts[0][1]
-    estimate = merged(state.estimate, latest, turn.rows, shared) if state.estimate else latest
+    estimate = merged(state.estimate, latest, turn.rows, shared)
     why = partial(_why, problem, eot, seed, state)
     silent = watched_over(zero, turn.number, turn.active, cast(Tensor, state.silent), why)
     estimate = estimate._replace(chunk=eot.world.minimum(latest.chunk))

@@ -21,7 +21,7 @@ from transforms.draws import stream
 
 #: Fields of an estimate with a row for each image, and for each delta.
 OF_IMAGES, OF_DELTAS = ("mean", "stderr", "value"), ("snr", "grad", "views")
-#: For a search, whose views do not change.
+#: Of attacks that do not count the blocks of their views.
 NONE = torch.zeros(0, dtype=torch.long)
 
 
@@ -162,10 +162,10 @@ def generator_of(options: Options, state: LoopState) -> torch.Generator:
     return generator
 
 
-def merged(previous: Estimate, fresh: Estimate, rows: Tensor, shared: bool) -> Estimate:
+def merged(previous: Estimate | None, fresh: Estimate, rows: Tensor, shared: bool) -> Estimate:
     """The estimates of all images, with a step's fresh ones for some, whose numbers `rows` are on the host; the
     others have no gradient."""
-    if len(rows) == len(previous.mean):
+    if previous is None or len(rows) == len(previous.mean):
         return fresh
     old = previous._replace(grad=torch.zeros_like(previous.grad))
 

@@ -15,7 +15,6 @@ from attacks.objectives.penalties import penalised, priced
 from attacks.optimisers.nes import NES
 from attacks.solvers.checks import DEAD, budgeted, checked, warn_unmoved
 from attacks.solvers.loop import (
-    OF_IMAGES,
     LoopState,
     Proposal,
     Steps,
@@ -23,6 +22,7 @@ from attacks.solvers.loop import (
     drive,
     first_state,
     generator_of,
+    merged,
     moved,
     start,
 )
@@ -50,9 +50,8 @@ def sampled(problem: Problem, options: Options, state: LoopState | None = None) 
         memory = nes.init(delta, reach=problem.perturbation.reach, steps=options.steps)
         state = first_state(delta, total, memory)
     begun = None if state.index else state.delta
-    yield from drive(
-        partial(sample, problem, options, generator_of(options, state), begun), problem, options, state, total
-    )
+    propose = partial(sample, problem, options, generator_of(options, state), begun)
+    yield from drive(propose, problem, options, state, total)
 
 
 def sample(
@@ -68,7 +67,7 @@ def sample(
     if not bool(latest.mean.isfinite().all()):
         bad = rows[~latest.mean.isfinite()].tolist()
         raise FloatingPointError(f"step {index}: the loss is not finite for image(s) {bad}")
-    estimate = _among(state.estimate, latest, rows, state.delta, len(problem))
+    estimate = merged(state.estimate, latest, turn.rows, problem.shared)
     price = None if options.penalty is None else priced(options.penalty, problem, state.delta)
     with_price = estimate if price is None else penalised(estimate, price)
     if price is not None and not bool(with_price.grad.isfinite().all()):
@@ -150,13 +149,3 @@ def estimate_of(losses: Tensor, grad: Tensor, options: Options) -> Estimate:
     snr = torch.full_like(grad[:, 0, 0, 0], torch.nan)
     views = torch.full_like(snr, losses.shape[1], dtype=torch.long)
     return Estimate(mean, losses.std(1) / losses.shape[1] ** 0.5, snr, grad, views, options.eot.chunk, mean)
-
-
-def _among(known: Estimate | None, fresh: Estimate, rows: Tensor, delta: Tensor, count: int) -> Estimate:
-    """A step's estimates of some images, among the last ones of the others, which have no gradient."""
-    if len(rows) == count or known is None:
-        return fresh
-    grad = fresh.grad if len(delta) == 1 < count else torch.zeros_like(delta).index_copy(0, rows, fresh.grad)
-    return known._replace(
-        grad=grad, **{name: getattr(known, name).index_copy(0, rows, getattr(fresh, name)) for name in OF_IMAGES}
-    )
