@@ -47,9 +47,9 @@ def decided(problem: Problem, options: Options, state: LoopState | None = None) 
     become more. A step is one of `sampled` in a ball with a radius of its own for each image. The delta that it
     yields has the walk's direction and the length that the perturbation allows, so it lies in that set.
 
-    The first step only asks: half of its losses are those of the untouched images, the other half those of patterns as large as the box
-    allows. They show which losses stand for the same and which for another answer; of an objective whose loss is no
-    decision, the middle between them is the boundary.
+    The first step only asks: half of its losses are those of the untouched images, the other half those of patterns
+    as large as the box allows. They show which losses stand for the same and which for another answer; of an
+    objective whose loss is no decision, the middle between them is the boundary.
 
     The estimate of a step is that of the walk, whose mean loss stays near the middle. Errors and what `send` does are
     those of `sampled`.

@@ -145,12 +145,21 @@ class Chooser:
     select: Selection
     runs: int = 1
 
+    def within(self, chunk: int) -> "Chooser":
+        """With at most `chunk` views in memory at once."""
+        eot = self.options.eot
+        return (
+            self
+            if eot.chunk == chunk
+            else replace(self, options=replace(self.options, eot=replace(eot, chunk=chunk)))
+        )
+
     def look(self, step: Step, moved: Tensor, looked: Looked | None) -> Looked:
         """After a step: some pictures that have `moved` (N,), on the CPU, are looked at, the others are as they
         were."""
         share, moved, device = step.done, moved | self.problem.shared, step.delta.device
         rows, some = uploaded(moved.nonzero()[:, 0], device), not bool(moved.all())
-        losses, risk = self._seen(step.delta, rows, 0, self.select.plan.screen, step.estimate.chunk)
+        losses, risk = self._seen(step.delta, rows, 0, self.select.plan.screen)
         every = torch.full_like(self.problem.images[:, 0, 0, 0], torch.inf)
         table = losses.new_zeros(len(every), losses.shape[1]).index_copy(0, rows, losses)
         value = every.index_copy(0, rows, risk.to(every))
@@ -194,7 +203,7 @@ class Chooser:
         ahead = self._ahead((best.losses, best.screened), (other.losses, other.screened))
         return _picked(ahead | (best.step == other.step), best, other)
 
-    def final(self, looked: Looked, left: Tensor, chunk: int) -> Candidate:
+    def final(self, looked: Looked, left: Tensor) -> Candidate:
         """The iterates that are kept at the end. Pictures that have `left` (N,) before have no second comparison,
         except with `early`."""
         best, other, plan = looked.best, looked.other, self.select.plan
@@ -208,7 +217,7 @@ class Chooser:
         if not len(rows):
             return kept
         rows = uploaded(rows, asked.device)
-        one, two = (self._more(each, rows, plan.full, chunk) for each in (best, other))
+        one, two = (self._more(each, rows, plan.full) for each in (best, other))
         ahead = ~self._below(two[1], one[1]) if self.select.early else self._ahead(one, two)
         best, other = (
             each._replace(loss=each.loss.index_copy(0, rows, risk)) for each, (_, risk) in ((best, one), (other, two))
@@ -217,7 +226,7 @@ class Chooser:
         ahead, seen = none.index_copy(0, rows, ahead), none.index_fill(0, rows, True)
         return _picked(seen, _picked(ahead | (best.step == other.step), best, other), kept)
 
-    def solved(self, looked: Looked, stop: float, before: Tensor, chunk: int) -> tuple[Looked, Tensor]:
+    def solved(self, looked: Looked, stop: float, before: Tensor) -> tuple[Looked, Tensor]:
         """The pictures (N,), on the CPU, whose loss is `stop` or less on the whole bank, where it is on the views of
         the looks; those `before` are."""
 
@@ -229,29 +238,28 @@ class Chooser:
         rows = (now & ~before).nonzero()[:, 0]
         if len(rows) and size > self.select.plan.screen:
             rows = uploaded(rows, looked.latest.device)
-            _, risk = self._more(looked.best, rows, size, chunk)
+            _, risk = self._more(looked.best, rows, size)
             looked = looked._replace(best=looked.best._replace(loss=looked.best.loss.index_copy(0, rows, risk)))
             now = reached(looked)
         return looked, before | now
 
-    def _seen(self, delta: Tensor, rows: Tensor, first: int, stop: int, chunk: int) -> tuple[Tensor, Tensor]:
+    def _seen(self, delta: Tensor, rows: Tensor, first: int, stop: int) -> tuple[Tensor, Tensor]:
         """The losses (n,v) of the pictures with numbers `rows` (n,) from some views of the bank, and their risk
         (n,)."""
         views = self.select.bank._replace(u=self.select.bank.u[first:stop])
         part = self.problem.take(rows)
         delta = delta if self.problem.shared or part is self.problem else delta[rows]
-        eot = self.options.eot if self.options.eot.chunk == chunk else replace(self.options.eot, chunk=chunk)
         with self.select.measured():
-            losses, penalty = bank_losses(part, delta, views, eot, self.options.penalty)
+            losses, penalty = bank_losses(part, delta, views, self.options.eot, self.options.penalty)
         risk = self.select.risk.value(losses).to(losses)
         return losses, risk if penalty is None else risk + penalty
 
-    def _more(self, candidate: Candidate, rows: Tensor, stop: int, chunk: int) -> tuple[Tensor, Tensor]:
+    def _more(self, candidate: Candidate, rows: Tensor, stop: int) -> tuple[Tensor, Tensor]:
         """The losses of the pictures with numbers `rows` (n,) from the first `stop` views of the bank, and their
         risk."""
         known = candidate.losses[rows]
         screen = self.select.plan.screen
-        fresh, _ = self._seen(candidate.delta, rows, screen, stop, chunk)
+        fresh, _ = self._seen(candidate.delta, rows, screen, stop)
         losses = torch.cat([known, fresh], 1)
         penalty = candidate.screened[rows] - self.select.risk.value(known).to(known)
         return losses, self.select.risk.value(losses).to(losses) + penalty

@@ -200,14 +200,15 @@ def watch(
             earlier = torch.zeros_like(step.done) if looked is None else looked.past[-1][0]
             due = moved & (select.plan.due(earlier, step.done) | own.last)
             if own.last or bool(due.any()):
+                chooser = chooser.within(step.estimate.chunk)
                 looked = chooser.look(step, due, looked)
                 if stop is not None:
-                    looked, solved = chooser.solved(looked, stop, solved, step.estimate.chunk)
+                    looked, solved = chooser.solved(looked, stop, solved)
                 answer, left = (solved if own.last else solved | chooser.idle(looked))[here], inner.solved
                 inner = inner._replace(solved=left | answer)
                 if own.last or bool(inner.solved.all()):
                     left = torch.zeros_like(solved).index_put((here,), left if own.last else inner.solved)
-                    kept = chooser.final(looked, left, step.estimate.chunk)
+                    kept = chooser.final(looked, left)
                 else:
                     kept = chooser.chosen(looked)
                 best = _better(before, Best(kept.delta, kept.loss, kept.step, looked.latest), shared)
