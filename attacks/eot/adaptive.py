@@ -39,11 +39,11 @@ class Noise(NamedTuple):
     def after(self, estimate: Estimate) -> "Noise":
         """With the estimate of one more step. A single view shows no noise, and changes nothing."""
         snr = estimate.snr.double().cpu().clamp(max=MOST)
-        seen = ~snr.isnan()
-        signal = torch.where(seen, snr / (1 + snr), 0)
-        spread = torch.where(seen, estimate.views.cpu() / (1 + snr), 0)
-        keep = torch.where(seen, MEMORY, 1.0)
-        return Noise(keep * self.signal + signal, keep * self.spread + spread, self.steps + seen)
+        finite = ~snr.isnan()
+        signal = torch.where(finite, snr / (1 + snr), 0)
+        spread = torch.where(finite, estimate.views.cpu() / (1 + snr), 0)
+        keep = torch.where(finite, MEMORY, 1.0)
+        return Noise(keep * self.signal + signal, keep * self.spread + spread, self.steps + finite)
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ class Adaptive:
     def next(self, noise: Noise, total: Tensor, left: Tensor, block: int) -> Tensor:
         """Blocks of the next step (N,) of pictures that have `left` of `total` gradients (N,)."""
         c = noise.c.nan_to_num(0.0).expand(len(total))
-        wanted = _power(torch.minimum(c / block, self._most(total, block)))
-        wanted = torch.where(noise.steps < PILOT, self.start(total, block), wanted)
-        return torch.minimum(wanted, (left // block).clamp(min=1))
+        blocks = _power(torch.minimum(c / block, self._most(total, block)))
+        blocks = torch.where(noise.steps < PILOT, self.start(total, block), blocks)
+        return torch.minimum(blocks, (left // block).clamp(min=1))
 
     def _most(self, total: Tensor, block: int) -> Tensor:
         return _power(total / (self.steps * block))

@@ -112,9 +112,9 @@ NO_DELTA = torch.zeros(0)
 
 
 def _part(query: Query, part: Pass) -> Tensor:
-    which = torch.tensor(part.images)
-    u = query.u[list(part.groups[0])].repeat(len(which), 1)
-    return query.problem.losses(query.transforms, query.delta, which, u).view(len(which), -1)
+    numbers = torch.tensor(part.images)
+    u = query.u[list(part.groups[0])].repeat(len(numbers), 1)
+    return query.problem.losses(query.transforms, query.delta, numbers, u).view(len(numbers), -1)
 
 
 def _finite(losses: Tensor) -> bool:

@@ -53,9 +53,9 @@ def group_size(n: int) -> int:
     return max(1, n // GROUPS)
 
 
-def blocks(count: int, most: int) -> list[range]:
+def blocks(count: int, limit: int) -> list[range]:
     """`count` pictures in as few blocks of at most `most` as there can be, evenly."""
-    return _even(range(count), most)
+    return _even(range(count), limit)
 
 
 def passes(images: range, views: Sequence[int], n: int, room: int) -> Iterator[Pass]:
@@ -172,10 +172,10 @@ def _shortage(error: Exception) -> str:
 Several = TypeVar("Several", bound=Sequence[object])
 
 
-def _even(items: Several, most: int) -> list[Several]:
+def _even(items: Several, limit: int) -> list[Several]:
     """Consecutive parts of at most `most`, as few as there can be and as equal as there can be."""
-    if len(items) <= most:
+    if len(items) <= limit:
         return [items]
-    count = -(-len(items) // most)
+    count = -(-len(items) // limit)
     edges = [round(i * len(items) / count) for i in range(count + 1)]
     return [items[a:b] for a, b in itertools.pairwise(edges)]  # type: ignore[misc]

@@ -65,26 +65,33 @@ def known(estimates: Sequence[Estimate], other: Tensor | None = None) -> Known:
     """What the host must know of estimates, and whether an `other` tensor on their device is finite. By one transfer:
     a step waits for the device once."""
     figures: list[Tensor] = []
-    for each in estimates:
-        largest = _largest(each.grad)
-        figures += each.mean, each.stderr, each.value, each.snr, each.views.to(largest.dtype), largest
+    for estimate in estimates:
+        largest = _largest(estimate.grad)
+        figures += (
+            estimate.mean,
+            estimate.stderr,
+            estimate.value,
+            estimate.snr,
+            estimate.views.to(largest.dtype),
+            largest,
+        )
     if other is not None:
         figures.append(torch.maximum(other.amax(), -other.amin())[None].to(figures[0].dtype))
     parts = torch.cat(figures).cpu().split([len(part) for part in figures])
-    fetched, zeros, finite = [], [], []
-    for i, each in enumerate(estimates):
+    host_estimates, zeros, finite = [], [], []
+    for i, estimate in enumerate(estimates):
         mean, stderr, value, snr, views, largest = parts[6 * i : 6 * i + 6]
-        fetched.append(each._replace(mean=mean, stderr=stderr, value=value, snr=snr, views=views.long()))
+        host_estimates.append(estimate._replace(mean=mean, stderr=stderr, value=value, snr=snr, views=views.long()))
         zeros.append(largest == 0)
         finite.append(bool(torch.cat([mean, value, largest]).isfinite().all()))
-    return Known(tuple(fetched), tuple(zeros), tuple(finite), other is None or bool(parts[-1].isfinite()))
+    return Known(tuple(host_estimates), tuple(zeros), tuple(finite), other is None or bool(parts[-1].isfinite()))
 
 
 def _largest(grad: Tensor) -> Tensor:
     """The largest absolute value of each gradient (D,); NaN where any value is."""
     if len(grad) == 1:  # both in one pass, which torch has for a whole tensor
-        least, most = grad.aminmax()
-        return torch.maximum(most, -least)[None]
+        low, high = grad.aminmax()
+        return torch.maximum(high, -low)[None]
     rows = grad.flatten(1)
     return torch.maximum(rows.amax(1), -rows.amin(1))
 
@@ -109,9 +116,9 @@ def combined(estimates: Sequence[Estimate]) -> Estimate:
     gradient of zero, or of a length that cannot be scaled to the others', does not count.
     """
     first = estimates[0]
-    flat = torch.stack([each.grad.flatten(1) for each in estimates])  # (K,N,P)
+    flat = torch.stack([estimate.grad.flatten(1) for estimate in estimates])  # (K,N,P)
     mean, stderr, value, snr, views = (
-        uploaded(torch.stack([getattr(each, name) for each in estimates]), flat.device)
+        uploaded(torch.stack([getattr(estimate, name) for estimate in estimates]), flat.device)
         for name in ("mean", "stderr", "value", "snr", "views")
     )
     norm = flat.abs().sum(2, dtype=wide_dtype(flat))
@@ -126,6 +133,6 @@ def combined(estimates: Sequence[Estimate]) -> Estimate:
         snr=((grad.square().sum(1) - noise) / noise).clamp(min=0),
         grad=grad.view_as(first.grad),
         views=views[0],
-        chunk=min(each.chunk for each in estimates),
+        chunk=min(estimate.chunk for estimate in estimates),
         value=value.mean(0),
     )

@@ -142,8 +142,8 @@ class _Estimation:
         if not self.eot.risk.uniform:  # the weights follow from all losses
             with torch.no_grad():
                 for images in self._blocks():
-                    for each in within_memory(self._pass, passes(images, self.views, self.n, self.chunk)):
-                        self._noted(*each)
+                    for result in within_memory(self._pass, passes(images, self.views, self.n, self.chunk)):
+                        self._noted(*result)
             self.world.sum(self.losses)
             self.weights = self.eot.risk.weights(self.losses) * self.n
         if self.n == self.world.size == 1 and not self.shared:
@@ -155,8 +155,8 @@ class _Estimation:
             rows = slice(images.start, images.stop)
             partial = self._zeros(len(images)) if total is None else total
             for part, views in self._counting(images):
-                for each in within_memory(self._pass, passes(part, views, self.n, self.chunk)):
-                    done, slope = each[0], self._noted(*each)
+                for result in within_memory(self._pass, passes(part, views, self.n, self.chunk)):
+                    done, slope = result[0], self._noted(*result)
                     first = 0 if self.shared else done.images.start - images.start
                     own = slice(first, first + (1 if self.shared else len(done.images)))
                     for k, group in enumerate(done.groups):
@@ -177,9 +177,9 @@ class _Estimation:
     def _of_one_view(self) -> Estimate:
         """Where each image has one view: nothing is added up, so nothing is copied or in float64."""
         slopes = [
-            self._noted(*each)[:, 0]
+            self._noted(*result)[:, 0]
             for images in self._blocks()
-            for each in within_memory(self._pass, passes(images, self.views, 1, self.chunk))
+            for result in within_memory(self._pass, passes(images, self.views, 1, self.chunk))
         ]
         grad = slopes[0] if len(slopes) == 1 else torch.cat(slopes)
         return self._summary(grad, self.losses.new_zeros(len(grad)))

@@ -102,8 +102,8 @@ class Problem:
             views = unchecked(transforms)(self.scene(delta, which), u)
             if self.objective.paired:
                 with torch.set_grad_enabled(torch.is_grad_enabled() and u.requires_grad):
-                    untouched = scene_of(self.images[uploaded(which, self.images.device)])
-                    anchor = self._encode(unchecked(transforms)(untouched, u), **draws)
+                    clean = scene_of(self.images[uploaded(which, self.images.device)])
+                    anchor = self._encode(unchecked(transforms)(clean, u), **draws)
             else:
                 anchor = take(self.anchor, which.repeat_interleave(len(u) // len(which)))
             losses = self.objective(self._encode(views, **draws), anchor)
@@ -168,13 +168,13 @@ class Options:
 
     def _choose_views(self) -> None:
         """The views of a step that `eot` leaves open: one, and more in a long attack, where they may differ."""
-        eot, sampled = self.eot, self.optimiser.gradient_free and not hasattr(self.optimiser, "direction")
-        same = self.optimiser.gradient_free or getattr(self.optimiser, "counts_steps", False)
-        same = same or isinstance(eot.draws, Fixed | Grid) or self.adversary is not None
-        least = LOSSES if sampled else FIXED if same and eot.transforms.dims else 1
-        views = -(-least // eot.risk.multiple) * eot.risk.multiple
+        eot, by_losses = self.eot, self.optimiser.gradient_free and not hasattr(self.optimiser, "direction")
+        constant = self.optimiser.gradient_free or getattr(self.optimiser, "counts_steps", False)
+        constant = constant or isinstance(eot.draws, Fixed | Grid) or self.adversary is not None
+        minimum = LOSSES if by_losses else FIXED if constant and eot.transforms.dims else 1
+        views = -(-minimum // eot.risk.multiple) * eot.risk.multiple
         object.__setattr__(self, "eot", replace(eot, views=views))
-        free = not same and eot.transforms.dims and self.adaptive is None and not isinstance(self.budget, Tensor)
+        free = not constant and eot.transforms.dims and self.adaptive is None and not isinstance(self.budget, Tensor)
         total = self.steps * views if self.budget is None else self.budget
         if free and total >= 2 * Adaptive().steps:  # in a shorter one every step has one
             object.__setattr__(self, "adaptive", Adaptive())

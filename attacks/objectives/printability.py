@@ -89,8 +89,8 @@ def read_palette(name: str) -> Tensor:
         assert lut is not None
         return tints(lut)
     if suffix not in (".txt", ".csv"):
-        known = ", ".join((".txt", ".csv", *COLOUR_MAPS))
-        raise ValueError(f"`penalty.palette` must be generic, or a file {known}; got {name!r}")
+        suffixes = ", ".join((".txt", ".csv", *COLOUR_MAPS))
+        raise ValueError(f"`penalty.palette` must be generic, or a file {suffixes}; got {name!r}")
     if not Path(name).is_file():
         raise FileNotFoundError(f"`penalty.palette`: there is no file {name!r} (paths are relative to {Path.cwd()})")
     with Path(name).open("rb") as file:

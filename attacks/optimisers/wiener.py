@@ -102,8 +102,8 @@ class Wiener(Optimiser):
         rings = rings_of(height, width, delta.device)
         nothing = Half(spectrum, spectrum.new_zeros(len(delta), len(rings.sizes)))
         longer = min(LONGEST, max(1, SHORT / steps))
-        still = torch.zeros_like(delta, dtype=torch.bool)
-        return State(nothing, nothing, still, delta, 0, self.rel_step_size * longer * reach)
+        static = torch.zeros_like(delta, dtype=torch.bool)
+        return State(nothing, nothing, static, delta, 0, self.rel_step_size * longer * reach)
 
     def step(
         self, delta: Tensor, estimate: Estimate, state: State, constraint: Constraint, done: Done
@@ -123,8 +123,8 @@ class Wiener(Optimiser):
         goes_on = done.after < 1
         if not bool(goes_on.all()):
             move = torch.where(uploaded(goes_on, delta.device)[:, None, None, None], move, 0)
-        after = constraint.project(point, move)
-        return after, State(even, odd, moved, point, state.step + 1, state.length)
+        next_delta = constraint.project(point, move)
+        return next_delta, State(even, odd, moved, point, state.step + 1, state.length)
 
 
 def added(half: Half, grad: Tensor, weight: float) -> Half:
@@ -147,12 +147,12 @@ def filtered(even: Half, odd: Half, like: Tensor) -> Tensor:
     """
     height, width = like.shape[2:]
     rings = rings_of(height, width, like.device)
-    both = (even.energy * odd.energy).sqrt()
-    r = torch.where(both > 0, rings.sums(even.spectrum, odd.spectrum) / both, 0).clamp(0, 1)
+    pair = (even.energy * odd.energy).sqrt()
+    r = torch.where(pair > 0, rings.sums(even.spectrum, odd.spectrum) / pair, 0).clamp(0, 1)
     gain = 2 * r / (1 + r)
     highest = gain.amax(1, keepdim=True)
-    least = LEAST * min(1, SIDE / math.sqrt(height * width))
-    gain = torch.where(highest > 0, torch.maximum(gain, least * highest), 1)[:, rings.of, None]
+    low = LEAST * min(1, SIDE / math.sqrt(height * width))
+    gain = torch.where(highest > 0, torch.maximum(gain, low * highest), 1)[:, rings.of, None]
 
     passed = torch.empty_like(like)
     for channel in range(like.shape[1]):

@@ -76,33 +76,33 @@ def checked(problem: Problem, transforms: Compose) -> None:
         )
 
 
-def watched_over(zero: Tensor, index: int, active: Tensor, silent: Tensor, why: Callable[[int], str]) -> Tensor:
+def watched_over(zero: Tensor, index: int, active: Tensor, silent: Tensor, reason: Callable[[int], str]) -> Tensor:
     """For how many steps in a row the gradient of each delta has been zero: an error in the first step, later a
-    warning. `zero` (D,) are those of this step; `why` finds the reason for a delta. All on the host."""
-    here = active if len(active) == len(zero) else active.any()
-    silent = torch.where(here, torch.where(zero, silent + 1, 0), silent)
+    warning. `zero` (D,) are those of this step; `reason` finds the reason for a delta. All on the host."""
+    mask = active if len(active) == len(zero) else active.any()
+    silent = torch.where(mask, torch.where(zero, silent + 1, 0), silent)
     if index == 0 and bool(silent.any()):
         rows = silent.nonzero()[:, 0].tolist()
         raise DeadGradient(
             f"the gradient is exactly zero for image(s) {rows}: a stage or the encoder cuts the graph "
-            f"(uint8, .numpy(), no_grad), or no view shows the picture. Looked at: {why(rows[0])}"
+            f"(uint8, .numpy(), no_grad), or no view shows the picture. Looked at: {reason(rows[0])}"
         )
-    dead = here & (silent == DEAD)
+    dead = mask & (silent == DEAD)
     if bool(dead.any()):
         rows = dead.nonzero()[:, 0].tolist()
         warnings.warn(
             f"the gradient of image(s) {rows} has been exactly zero for {DEAD} steps (step {index}); they leave as "
-            f"they are. Looked at: {why(rows[0])}",
+            f"they are. Looked at: {reason(rows[0])}",
             Silent,
             stacklevel=4,
         )
     return silent
 
 
-def warn_unmoved(still: Tensor, steps: int, probe: float) -> None:
+def warn_unmoved(equal: Tensor, steps: int, probe: float) -> None:
     """Warn of the deltas that the first steps along estimated gradients have left as they were: all values (D,...)
     are still, and have had no gradient. At the edge of its set a delta may stay where it is with one."""
-    rows = still.flatten(1).all(1).nonzero()[:, 0].tolist()
+    rows = equal.flatten(1).all(1).nonzero()[:, 0].tolist()
     if rows:
         warnings.warn(
             f"in {steps} step(s) no probe has changed the loss of image(s) {rows}, so the estimated gradient is zero "

@@ -69,21 +69,23 @@ def _propose(problem: Problem, options: Options, total: Tensor, seed: int, state
         parts.append((rows, estimate))
     latest = gathered(parts) if len(parts) > 1 else parts[0][1]
     estimate = merged(state.estimate, latest, turn.rows, shared)
-    why = partial(_why, problem, eot, seed, state)
-    silent = watched_over(zero, turn.number, turn.active, cast(Tensor, state.silent), why)
+    reason = partial(_why, problem, eot, seed, state)
+    silent = watched_over(zero, turn.number, turn.active, cast(Tensor, state.silent), reason)
     estimate = estimate._replace(chunk=eot.world.minimum(latest.chunk))
     times, noise = state.times, state.noise
     if options.adaptive is not None and noise is not None:
         noise = noise.after(estimate)
-        more = options.adaptive.next(noise, total, turn.left, eot.views)
-        times = torch.where(turn.active, more, times)
+        blocks = options.adaptive.next(noise, total, turn.left, eot.views)
+        times = torch.where(turn.active, blocks, times)
     solved = state.solved | (silent >= DEAD).expand(count)
     with_price = estimate if price is None else penalised(estimate, price)
     step = cast(Optimiser, options.optimiser).step
     move = partial(step, state.delta, with_price, state.optimiser, problem.constraint)
     drawn = state.drawn + state.times * turn.active
-    after = state._replace(estimate=estimate, solved=solved, silent=silent, drawn=drawn, times=times, noise=noise)
-    return Proposal(after, move, estimate)
+    next_state = state._replace(
+        estimate=estimate, solved=solved, silent=silent, drawn=drawn, times=times, noise=noise
+    )
+    return Proposal(next_state, move, estimate)
 
 
 def _checked(problem: Problem, options: Options) -> int:
@@ -141,9 +143,9 @@ def _points(problem: Problem, eot: EOT, seed: int, state: LoopState, rows: Tenso
 
 def _why(problem: Problem, eot: EOT, seed: int, state: LoopState, row: int) -> str:
     """Why an image has no gradient."""
-    every = torch.arange(len(problem))
-    points = _points(problem, eot, seed, state, every if problem.shared else every[row, None])
-    return why_silent(Query(problem, eot.transforms, state.delta, points, every), row)
+    indices = torch.arange(len(problem))
+    points = _points(problem, eot, seed, state, indices if problem.shared else indices[row, None])
+    return why_silent(Query(problem, eot.transforms, state.delta, points, indices), row)
 
 
 def _verified(
@@ -152,17 +154,17 @@ def _verified(
     """The estimate from those of the members, checked: finite, if need be in float32, as must be the gradient of the
     penalty, `price`; of members whose gradients are combined, each by itself, and in the first step none of them
     zero. And which deltas have a gradient of zero."""
-    together = [*estimates, combined(estimates)] if len(members) > 1 else estimates
-    result = known(together, None if price is None else price.grad)
+    results = [*estimates, combined(estimates)] if len(members) > 1 else estimates
+    result = known(results, None if price is None else price.grad)
     if not all(result.finite):
         first = result.finite.index(False)
         owner = [*members, query.problem][first]
 
-        def again() -> Known:
+        def recompute() -> Known:
             estimates = [eot.estimate(member, query.delta, query.u) for member in members]
             return known(estimates if len(members) == 1 else [*estimates, combined(estimates)])
 
-        exact = fall_back(owner.encoder, again, lambda result: all(result.finite))
+        exact = fall_back(owner.encoder, recompute, lambda result: all(result.finite))
         if exact is None:
             raise located(replace(query, problem=owner), _not_finite(result.estimates[first]))
         result = exact._replace(other=result.other)
@@ -190,5 +192,5 @@ def gathered(parts: Sequence[tuple[Tensor, Estimate]]) -> Estimate:
     """The estimates of some groups of images as one, in the order of the images."""
     order = torch.cat([rows for rows, _ in parts]).argsort()
     names = OF_IMAGES + OF_DELTAS
-    joined = {name: picked(torch.cat([getattr(each, name) for _, each in parts]), order) for name in names}
-    return parts[0][1]._replace(**joined, chunk=min(each.chunk for _, each in parts))
+    columns = {name: picked(torch.cat([getattr(estimate, name) for _, estimate in parts]), order) for name in names}
+    return parts[0][1]._replace(**columns, chunk=min(estimate.chunk for _, estimate in parts))

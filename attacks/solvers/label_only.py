@@ -79,24 +79,24 @@ def _propose(
     images, memory = problem.images, cast(Decided, state.optimiser)
     sets = Radii(ball, memory.radii, memory.walk)
     walk = state._replace(delta=memory.walk, optimiser=memory.memory)
-    after, move, estimate = sample(replace(problem, perturbation=sets), options, generator, None, walk, turn)
+    next_state, move, estimate = sample(replace(problem, perturbation=sets), options, generator, None, walk, turn)
 
-    def followed(done: Done) -> tuple[Tensor, Decided]:
+    def follow(done: Done) -> tuple[Tensor, Decided]:
         """The walk's step, and the radii of the next one."""
         delta, inner = move(done)
         active = turn.active.to(images.device)
         mean = estimate.mean.to(memory.high)
         low = torch.where(active, memory.low.minimum(mean), memory.low)
-        apart = memory.high - low
-        share = torch.where(apart > 0, (memory.high - mean) / apart, 0).clamp(0, 1)
+        gap = memory.high - low
+        share = torch.where(gap > 0, (memory.high - mean) / gap, 0).clamp(0, 1)
         widest = ball.norm(torch.ones_like(images)).to(sets.radii)
         radii = (sets.radii * LabelOnly.factor(share).to(sets.radii)).clamp(min=LEAST * ball.eps)
         radii = torch.where(active, radii.minimum(widest), sets.radii)
         delta = delta * _ratio(ball, radii, sets.radii, delta)
-        memory_after = Decided(delta, inner, radii, memory.high, low)
-        return _within(ball, memory_after, images), memory_after
+        next_memory = Decided(delta, inner, radii, memory.high, low)
+        return _within(ball, next_memory, images), next_memory
 
-    return Proposal(after._replace(delta=state.delta), followed, estimate)
+    return Proposal(next_state._replace(delta=state.delta), follow, estimate)
 
 
 @torch.no_grad()
@@ -120,8 +120,8 @@ def _first(problem: Problem, options: Options, generator: torch.Generator, state
     high, inner = untouched.mean(1), optimiser.init(first, reach=1.0, steps=options.steps)
     memory = Decided(first, inner, radii, high, far.amin(1).minimum(high))
     delta = _within(ball, memory, images)
-    after = state._replace(estimate=estimate, generator=generator.get_state())
-    return Proposal(after, lambda _: (delta, memory), estimate)
+    next_state = state._replace(estimate=estimate, generator=generator.get_state())
+    return Proposal(next_state, lambda _: (delta, memory), estimate)
 
 
 def _transferred(problem: Problem, ball: Ball, radii: Tensor, options: Options) -> Tensor:
@@ -129,9 +129,9 @@ def _transferred(problem: Problem, ball: Ball, radii: Tensor, options: Options) 
     images, surrogate = problem.images, cast(LabelOnly, options.optimiser).surrogate
     assert surrogate is not None
     noise = ball.noise(images, torch.Generator().manual_seed(stream(options.seed, "start")))
-    own = Problem(images, surrogate(images), surrogate, Away(), Radii(ball, radii, noise))
+    transfer = Problem(images, surrogate(images), surrogate, Away(), Radii(ball, radii, noise))
     with torch.enable_grad():
-        *_, last = descend(own, replace(options, optimiser=PGD(), steps=TRANSFER, budget=None, penalty=None))
+        *_, last = descend(transfer, replace(options, optimiser=PGD(), steps=TRANSFER, budget=None, penalty=None))
     return last.delta
 
 

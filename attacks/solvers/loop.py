@@ -99,8 +99,8 @@ Propose = Callable[[LoopState, Turn], Proposal]
 
 def first_state(delta: Tensor, total: Tensor, memory: Any = None, estimate: Estimate | None = None) -> LoopState:
     """The state before the first step, of images with `total` encoder passes (N,)."""
-    none, once = torch.zeros(len(total), dtype=torch.bool), torch.ones(len(total), dtype=torch.long)
-    return LoopState(0, delta, memory, estimate, 0, total, none, times=once)
+    mask, single = torch.zeros(len(total), dtype=torch.bool), torch.ones(len(total), dtype=torch.long)
+    return LoopState(0, delta, memory, estimate, 0, total, mask, times=single)
 
 
 def drive(
@@ -142,8 +142,8 @@ def moved(before: Tensor, after: Tensor, active: Tensor) -> Tensor:
 def done_of(shared: bool, index: int, steps: int, left: Tensor) -> Done:
     """The share of the run that is done before and after step `index`: of the `steps` or, where that is larger, of
     the gradients, of which shares (2,N) are `left` before and after."""
-    least = torch.tensor([index, index + 1], dtype=torch.float64)[:, None] / steps
-    shares = torch.maximum(1 - left, least)
+    floor = torch.tensor([index, index + 1], dtype=torch.float64)[:, None] / steps
+    shares = torch.maximum(1 - left, floor)
     return Done(*(shares.amin(1, keepdim=True) if shared else shares))
 
 
@@ -169,9 +169,9 @@ def merged(previous: Estimate | None, fresh: Estimate, rows: Tensor, shared: boo
         return fresh
     old = previous._replace(grad=torch.zeros_like(previous.grad))
 
-    def put(old: Tensor, new: Tensor) -> Tensor:
+    def insert(old: Tensor, new: Tensor) -> Tensor:
         return old.index_copy(0, uploaded(rows, old.device), new)
 
     names = OF_IMAGES if shared else OF_IMAGES + OF_DELTAS
-    every: dict[str, Any] = {name: put(getattr(old, name), getattr(fresh, name)) for name in names}
-    return fresh._replace(**every)
+    columns: dict[str, Any] = {name: insert(getattr(old, name), getattr(fresh, name)) for name in names}
+    return fresh._replace(**columns)

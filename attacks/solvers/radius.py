@@ -79,15 +79,15 @@ def radius(
         passes: the most encoder passes of each picture, forward and backward: twice those of a run at one radius.
         state: of a trial, to resume after it, to the bit.
     """
-    each, trials = planned(options, trial, passes)
-    options = replace(options, steps=max(1, trials * each), seed=stream(options.seed, "radius"), budget=None)
+    step_count, trials = planned(options, trial, passes)
+    options = replace(options, steps=max(1, trials * step_count), seed=stream(options.seed, "radius"), budget=None)
     if state is None:
         state = _tried(_before(problem, first, trial), first, problem, trial)
         yield state
     for number in range(state.trials, trials + 1):
         state = _followed(state, problem, trial, (number - 1) / max(1, trials - 1))
-        inner = _steps(state, first if state.inner is None else state.inner.delta, problem, options, each)
-        state = state._replace(inner=inner, passes=state.passes + 2 * each * options.eot.views)
+        inner = _steps(state, first if state.inner is None else state.inner.delta, problem, options, step_count)
+        state = state._replace(inner=inner, passes=state.passes + 2 * step_count * options.eot.views)
         state = _tried(state, inner.delta, problem, trial)
         yield state
 
@@ -101,8 +101,8 @@ def planned(options: Options, trial: Trial, passes: int) -> tuple[int, int]:
     """The steps between two trials, which cost about as much as a trial, and the number of trials after those of the
     untouched pictures and of the first delta."""
     step = 2 * options.eot.views
-    each = max(1, round(trial.views / step))
-    return each, max(0, (passes - 2 * trial.views) // (each * step + trial.views))
+    step_count = max(1, round(trial.views / step))
+    return step_count, max(0, (passes - 2 * trial.views) // (step_count * step + trial.views))
 
 
 def _before(problem: Problem, first: Tensor, trial: Trial) -> RadiusState:

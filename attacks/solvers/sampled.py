@@ -80,8 +80,8 @@ def sample(
             warn_unmoved((delta == begun) & (memory.momentum == 0), index + 1, nes.probe)
         return delta, memory
 
-    after = state._replace(estimate=estimate, generator=generator.get_state())
-    return Proposal(after, move, estimate)
+    next_state = state._replace(estimate=estimate, generator=generator.get_state())
+    return Proposal(next_state, move, estimate)
 
 
 def _directions(problem: Problem, delta: Tensor, u: Tensor, options: Options, generator: torch.Generator) -> Tensor:
@@ -92,8 +92,8 @@ def _directions(problem: Problem, delta: Tensor, u: Tensor, options: Options, ge
         return free[None]
     with torch.no_grad():
         anchor = nes.surrogate(images)
-    own = Problem(images, anchor, nes.surrogate, Away(), problem.perturbation)
-    return nes.mixed(free, options.eot.estimate(own, delta, u).grad)
+    transfer = Problem(images, anchor, nes.surrogate, Away(), problem.perturbation)
+    return nes.mixed(free, options.eot.estimate(transfer, delta, u).grad)
 
 
 @torch.no_grad()
@@ -101,7 +101,12 @@ def estimated(problem: Problem, delta: Tensor, directions: Tensor, u: Tensor, op
     """The gradient at `delta`, from the losses on both sides along directions (n,Q,...) of length 1, of each delta or
     (n = 1) the same for all, each from one view of `u` (Q,dims)."""
     plus, minus = (
-        answered(problem, (probed(problem, delta, sign * each, options) for each in directions.unbind(1)), u, options)
+        answered(
+            problem,
+            (probed(problem, delta, sign * direction, options) for direction in directions.unbind(1)),
+            u,
+            options,
+        )
         for sign in (1, -1)
     )
     weights = (plus - minus).mean(0, keepdim=True) if problem.shared else plus - minus
@@ -124,8 +129,8 @@ def answered(problem: Problem, deltas: Iterable[Tensor], u: Tensor, options: Opt
     for delta, point in zip(deltas, u, strict=True):
         candidate = delta.expand(count, *delta.shape[1:])
         parts = [
-            problem.losses(options.eot.transforms, candidate[which], which, point.expand(len(which), -1))
-            for which in torch.arange(count, device=problem.images.device).split(options.eot.chunk)
+            problem.losses(options.eot.transforms, candidate[numbers], numbers, point.expand(len(numbers), -1))
+            for numbers in torch.arange(count, device=problem.images.device).split(options.eot.chunk)
         ]
         columns.append(torch.cat(parts))
     return torch.stack(columns, 1)

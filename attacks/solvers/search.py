@@ -64,8 +64,8 @@ def _propose(
     proposer = cast(Proposer, options.optimiser)
     direction = proposer.direction(state.delta, step=index, steps=options.steps, generator=generator)
     candidate = _moved(state.delta, direction, problem.perturbation, images)
-    queried = candidate if problem.shared else candidate[rows]
-    losses = bank_losses(problem.take(rows), queried, views, eot, options.penalty, index)
+    query = candidate if problem.shared else candidate[rows]
+    losses = bank_losses(problem.take(rows), query, views, eot, options.penalty, index)
     latest = _learned(previous, losses, rows, eot)
     bad = rows[~latest.value[rows].isfinite()].tolist()
     if bad:
@@ -76,8 +76,8 @@ def _propose(
         better = lower.expand_as(better) | (index == 0)
     delta = torch.where(better[: len(candidate), None, None, None], candidate, state.delta)
     latest = _chosen(better, latest, previous)
-    after = state._replace(estimate=latest, generator=generator.get_state())
-    return Proposal(after, lambda _: (delta, None), previous if index else latest)
+    next_state = state._replace(estimate=latest, generator=generator.get_state())
+    return Proposal(next_state, lambda _: (delta, None), previous if index else latest)
 
 
 def bank_losses(
@@ -103,28 +103,28 @@ def _moved(delta: Tensor, direction: Tensor, perturbation: Perturbation, images:
 
 def _nothing(delta: Tensor, images: Tensor, eot: EOT) -> Estimate:
     """Before the first query."""
-    none = images.new_full((len(images),), torch.inf)
+    infinite = images.new_full((len(images),), torch.inf)
     snr = torch.full_like(delta[:, 0, 0, 0], torch.nan)
     views = torch.full_like(snr, eot.views, dtype=torch.long)
-    return Estimate(none, none, snr, torch.zeros_like(delta), views, eot.chunk, none)
+    return Estimate(infinite, infinite, snr, torch.zeros_like(delta), views, eot.chunk, infinite)
 
 
-def _learned(known: Estimate, fresh: tuple[Tensor, Tensor | None], rows: Tensor, eot: EOT) -> Estimate:
+def _learned(previous: Estimate, fresh: tuple[Tensor, Tensor | None], rows: Tensor, eot: EOT) -> Estimate:
     """The losses (R,n) and the penalty (R,) of a candidate on some pictures, among the estimates of the others."""
     losses, penalty = fresh
     value = eot.risk.value(losses).to(losses)
     value = value if penalty is None else value + penalty
     stderr = losses.std(1) / eot.views**0.5 if eot.views > 1 else torch.zeros_like(value)
-    return known._replace(
-        mean=known.mean.index_copy(0, rows, losses.mean(1)),
-        stderr=known.stderr.index_copy(0, rows, stderr),
-        value=known.value.index_copy(0, rows, value),
+    return previous._replace(
+        mean=previous.mean.index_copy(0, rows, losses.mean(1)),
+        stderr=previous.stderr.index_copy(0, rows, stderr),
+        value=previous.value.index_copy(0, rows, value),
     )
 
 
-def _chosen(better: Tensor, fresh: Estimate, known: Estimate) -> Estimate:
+def _chosen(better: Tensor, fresh: Estimate, previous: Estimate) -> Estimate:
     """Picture by picture, the estimate of the delta that was kept."""
     values: dict[str, Any] = {
-        name: torch.where(better, getattr(fresh, name), getattr(known, name)) for name in OF_IMAGES
+        name: torch.where(better, getattr(fresh, name), getattr(previous, name)) for name in OF_IMAGES
     }
-    return known._replace(**values)
+    return previous._replace(**values)

@@ -160,39 +160,39 @@ class Chooser:
         share, moved, device = step.done, moved | self.problem.shared, step.delta.device
         rows, some = uploaded(moved.nonzero()[:, 0], device), not bool(moved.all())
         losses, risk = self._seen(step.delta, rows, 0, self.select.plan.screen)
-        every = torch.full_like(self.problem.images[:, 0, 0, 0], torch.inf)
-        table = losses.new_zeros(len(every), losses.shape[1]).index_copy(0, rows, losses)
-        value = every.index_copy(0, rows, risk.to(every))
-        number = torch.full_like(every, step.index, dtype=torch.long)
-        fresh, here = Candidate(step.delta, number, table, value, value), uploaded(moved, device)
+        infinite = torch.full_like(self.problem.images[:, 0, 0, 0], torch.inf)
+        table = losses.new_zeros(len(infinite), losses.shape[1]).index_copy(0, rows, losses)
+        value = infinite.index_copy(0, rows, risk.to(infinite))
+        number = torch.full_like(infinite, step.index, dtype=torch.long)
+        fresh, rows_mask = Candidate(step.delta, number, table, value, value), uploaded(moved, device)
         if looked is None:
-            nothing = fresh._replace(screened=every, loss=every)
+            nothing = fresh._replace(screened=infinite, loss=infinite)
             looked = Looked(nothing, nothing, ())
         elif some:
-            table = torch.where(here[:, None], table, looked.past[-1][1])
-            value = torch.where(here, value, looked.latest)
+            table = torch.where(rows_mask[:, None], table, looked.past[-1][1])
+            value = torch.where(rows_mask, value, looked.latest)
             share = torch.where(moved, share, looked.past[-1][0])
         better = self._lower(fresh, looked.best)
         if self.select.early:
             second = self._lower(fresh, looked.other)
             other = _picked(better, looked.best, _picked(second, fresh, looked.other))
         else:
-            other = _picked(here, fresh, looked.other)
+            other = _picked(rows_mask, fresh, looked.other)
         return Looked(_picked(better, fresh, looked.best), other, (*looked.past, (share, table, value)))
 
     def idle(self, looked: Looked) -> Tensor:
         """The pictures (N,), on the CPU, that leave after the latest look because nothing comes any more. One view of
         several shows no noise: then none leaves."""
         share, table, value = looked.past[-1]
-        shares, tables, values = (torch.stack(each) for each in zip(*looked.past, strict=True))
+        shares, tables, values = (torch.stack(column) for column in zip(*looked.past, strict=True))
         before = shares <= SINCE * share  # shares are on the CPU
         asked = before.any(0) & (share >= LEAVES) & self.options.optimiser.leaves_early
         if self.select.plan.screen < FEWEST <= len(self.select.bank.u) or not bool(asked.any()):
             return torch.zeros(len(self.problem), dtype=torch.bool)
         judged = values.mean(1, keepdim=True).expand_as(values) if self.problem.shared else values
         looks, rows = uploaded(before, value.device), torch.arange(len(value), device=value.device)
-        which = torch.where(looks, judged, torch.inf).argmin(0)
-        gain, error = self._gap((tables[which, rows], values[which, rows]), (table, value))
+        lowest = torch.where(looks, judged, torch.inf).argmin(0)
+        gain, error = self._gap((tables[lowest, rows], values[lowest, rows]), (table, value))
         return asked & (gain <= NOISE * error).cpu()
 
     def chosen(self, looked: Looked) -> Candidate:
@@ -210,29 +210,30 @@ class Chooser:
         stays, asked = ~left | self.select.early | (self.runs > 1), other.screened.isfinite()
         if self.runs == 1:
             asked = asked & (best.step != other.step)
-        kept = self.chosen(looked)
+        choice = self.chosen(looked)
         if plan.full == plan.screen or not bool(stays.any()):
-            return kept
+            return choice
         rows = (stays & asked.cpu()).nonzero()[:, 0]  # the only wait but for those of new losses
         if not len(rows):
-            return kept
+            return choice
         rows = uploaded(rows, asked.device)
-        one, two = (self._more(each, rows, plan.full) for each in (best, other))
+        one, two = (self._more(candidate, rows, plan.full) for candidate in (best, other))
         ahead = ~self._below(two[1], one[1]) if self.select.early else self._ahead(one, two)
         best, other = (
-            each._replace(loss=each.loss.index_copy(0, rows, risk)) for each, (_, risk) in ((best, one), (other, two))
+            candidate._replace(loss=candidate.loss.index_copy(0, rows, risk))
+            for candidate, (_, risk) in ((best, one), (other, two))
         )
         none = torch.zeros_like(asked)
         ahead, seen = none.index_copy(0, rows, ahead), none.index_fill(0, rows, True)
-        return _picked(seen, _picked(ahead | (best.step == other.step), best, other), kept)
+        return _picked(seen, _picked(ahead | (best.step == other.step), best, other), choice)
 
     def solved(self, looked: Looked, stop: float, before: Tensor) -> tuple[Looked, Tensor]:
         """The pictures (N,), on the CPU, whose loss is `stop` or less on the whole bank, where it is on the views of
         the looks; those `before` are."""
 
         def reached(looked: Looked) -> Tensor:
-            each = (looked.best.loss <= stop).cpu()
-            return each.all().expand_as(each) if self.problem.shared else each
+            solved = (looked.best.loss <= stop).cpu()
+            return solved.all().expand_as(solved) if self.problem.shared else solved
 
         now, size = reached(looked), len(self.select.bank.u)
         rows = (now & ~before).nonzero()[:, 0]

@@ -197,8 +197,8 @@ def watch(
             own = own._replace(state=None)
             step = own if previous is None or before is None else _joined(own, here, previous, before)
             answer, moved = None, moved | step.active
-            earlier = torch.zeros_like(step.done) if looked is None else looked.past[-1][0]
-            due = moved & (select.plan.due(earlier, step.done) | own.last)
+            previous_share = torch.zeros_like(step.done) if looked is None else looked.past[-1][0]
+            due = moved & (select.plan.due(previous_share, step.done) | own.last)
             if own.last or bool(due.any()):
                 chooser = chooser.within(step.estimate.chunk)
                 looked = chooser.look(step, due, looked)
@@ -208,10 +208,10 @@ def watch(
                 inner = inner._replace(solved=left | answer)
                 if own.last or bool(inner.solved.all()):
                     left = torch.zeros_like(solved).index_put((here,), left if own.last else inner.solved)
-                    kept = chooser.final(looked, left)
+                    choice = chooser.final(looked, left)
                 else:
-                    kept = chooser.chosen(looked)
-                best = _better(before, Best(kept.delta, kept.loss, kept.step, looked.latest), shared)
+                    choice = chooser.chosen(looked)
+                best = _better(before, Best(choice.delta, choice.loss, choice.step, looked.latest), shared)
                 moved = moved & ~due
             at = SolveState(restart, rows, inner, previous, step, before, best, looked, moved, solved)
             yield step._replace(last=step.last and restart == restarts - 1, state=at), best
@@ -234,10 +234,10 @@ def _run(problem: Problem, options: Options, restart: int, rows: Tensor, state: 
 def _joined(own: Step, rows: Tensor, previous: Step, best: Best) -> Step:
     """A step of a later run on some `rows`, on the CPU, as a step of all pictures, counted on from the `previous`
     run's last."""
-    shared, there = len(best.delta) < len(best.loss), uploaded(rows, best.loss.device)
+    shared, numbers = len(best.delta) < len(best.loss), uploaded(rows, best.loss.device)
     return Step(
         index=previous.index + 1 + own.index,
-        delta=own.delta if shared else best.delta.index_copy(0, there, own.delta),
+        delta=own.delta if shared else best.delta.index_copy(0, numbers, own.delta),
         estimate=merged(previous.estimate, own.estimate, rows, shared),
         evals=previous.evals + own.evals,
         active=torch.zeros_like(previous.active).index_copy(0, rows, own.active),

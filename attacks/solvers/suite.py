@@ -42,17 +42,17 @@ def members(known: Known, nearest: int, aim: Aim, optimiser: Optimiser | Propose
     name = type(optimiser).__name__.lower()
     # An optimiser of the run that is one of the usual two keeps its settings.
     by_name = {name: optimiser} | {"apgd": APGD(), "square": Square()} | {name: optimiser}
-    own = [Member(each, aim.objective, aim.anchor, made) for each, made in by_name.items()]
+    own = [Member(label, aim.objective, aim.anchor, algorithm) for label, algorithm in by_name.items()]
     if known.goal is not None:
         return own
     cosines = F.normalize(known.own, dim=1) @ F.normalize(known.gallery, dim=1).T
     rows = known.truth.to(cosines.device)
     identity = torch.arange(len(known.gallery)) if known.identity is None else known.identity
-    same = alike(identity, rows)
-    cosines, most = cosines.masked_fill(same, -torch.inf), int((~same).sum(1).min())
-    if not 0 <= nearest <= most:
+    matches = alike(identity, rows)
+    cosines, limit = cosines.masked_fill(matches, -torch.inf), int((~matches).sum(1).min())
+    if not 0 <= nearest <= limit:
         raise ValueError(
-            f"`attack.nearest` must lie between 0 and {most}, the other pictures or classes of the gallery (with "
+            f"`attack.nearest` must lie between 0 and {limit}, the other pictures or classes of the gallery (with "
             f"identities, of others); got {nearest}"
         )
     targets = cosines.topk(nearest, dim=1).indices.T

@@ -89,9 +89,9 @@ class Adversary:
     def views(self, problem: Question, delta: Tensor, eot: EOT, n: int, *, seed: int, step: int) -> Tensor:
         """The views (N,n,dims) of step `step` for `EOT.estimate`; the random ones come from `eot.draws`."""
 
-        def loss(which: Tensor, u: Tensor) -> Tensor:
-            own = delta.expand(len(which), *delta.shape[1:]) if len(delta) < len(problem) else delta[which]
-            return problem.losses(eot.transforms, own, which, u)
+        def loss(numbers: Tensor, u: Tensor) -> Tensor:
+            own = delta.expand(len(numbers), *delta.shape[1:]) if len(delta) < len(problem) else delta[numbers]
+            return problem.losses(eot.transforms, own, numbers, u)
 
         u = eot.draws(self.adversary, eot.transforms.dims, seed=seed, step=step).to(delta)
         losses = _survey(loss, u, len(problem), eot.chunk, eot.world)
@@ -199,12 +199,12 @@ def _survey(loss: LossFn, u: Tensor, count: int, chunk: int, world: World) -> Te
     """The losses (count,k) of the views `u` (k,dims) of every picture; the processes share the views."""
     losses = u.new_zeros(count, len(u))
 
-    def of(part: Pass) -> Tensor:
-        which = torch.tensor(part.images, device=u.device)
-        return loss(which, u[list(part.groups[0])].repeat(len(which), 1)).view(len(which), -1)
+    def part_losses(part: Pass) -> Tensor:
+        numbers = torch.tensor(part.images, device=u.device)
+        return loss(numbers, u[list(part.groups[0])].repeat(len(numbers), 1)).view(len(numbers), -1)
 
-    for part, some in in_passes(of, count, world.share(len(u)), chunk):
-        losses[part.images.start : part.images.stop, part.groups[0]] = some.to(u)
+    for part, values in in_passes(part_losses, count, world.share(len(u)), chunk):
+        losses[part.images.start : part.images.stop, part.groups[0]] = values.to(u)
     world.sum(losses)
     return losses
 
@@ -220,13 +220,13 @@ def _refined(loss: LossFn, views: Worst, fixed: tuple[int, ...], steps: int, chu
     count, keep, dims = views.u.shape
     if not steps or not dims:  # a pipeline without coordinates has one view only
         return views
-    which = torch.arange(count, device=views.u.device).repeat_interleave(keep)
+    numbers = torch.arange(count, device=views.u.device).repeat_interleave(keep)
     u, losses = torch.zeros_like(views.u).view(-1, dims), torch.zeros_like(views.losses).view(-1)
-    mine = torch.tensor(world.share(len(which)), dtype=torch.long, device=u.device)
+    mine = torch.tensor(world.share(len(numbers)), dtype=torch.long, device=u.device)
 
     def climb(part: Tensor) -> tuple[Tensor, Tensor]:
         start, height = views.u.view(-1, dims)[part], views.losses.view(-1)[part]
-        return _climbed(loss, which[part], start, height, fixed, steps)
+        return _climbed(loss, numbers[part], start, height, fixed, steps)
 
     for part, (points, heights) in in_parts(climb, mine, chunk):
         u[part], losses[part] = points, heights
@@ -237,15 +237,15 @@ def _refined(loss: LossFn, views: Worst, fixed: tuple[int, ...], steps: int, chu
 
 
 def _climbed(
-    loss: LossFn, which: Tensor, u: Tensor, losses: Tensor, fixed: tuple[int, ...], steps: int
+    loss: LossFn, numbers: Tensor, u: Tensor, losses: Tensor, fixed: tuple[int, ...], steps: int
 ) -> tuple[Tensor, Tensor]:
     """`steps` steps uphill from each of the views (R,dims)."""
     free = torch.ones_like(u)
     free[:, list(fixed)] = 0
-    length, (_, slope) = torch.full_like(losses, STEP)[:, None], _slope(loss, which, u)
+    length, (_, slope) = torch.full_like(losses, STEP)[:, None], _slope(loss, numbers, u)
     for _ in range(steps):
         candidate = (u + length * free * slope.sign()).clamp(0, BELOW_ONE)
-        after, next_slope = _slope(loss, which, candidate)
+        after, next_slope = _slope(loss, numbers, candidate)
         better = after > losses
         losses, better = torch.where(better, after, losses), better[:, None]
         u, slope = torch.where(better, candidate, u), torch.where(better, next_slope, slope)
@@ -253,12 +253,12 @@ def _climbed(
     return u, losses
 
 
-def _slope(loss: LossFn, which: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+def _slope(loss: LossFn, numbers: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     """The losses (R,) of views, and their derivatives (R,dims) by the coordinates; zero where there is none."""
     while True:
         leaf = u.detach().requires_grad_()
         with torch.enable_grad():
-            losses = loss(which, leaf)
+            losses = loss(numbers, leaf)
         try:
             slope = torch.autograd.grad(losses.sum(), leaf, allow_unused=True)[0] if losses.requires_grad else None
         except Overflow:  # the scale is smaller now: try again

@@ -53,9 +53,9 @@ def located(query: Query, bad: Tensor) -> NotFinite:
     message = f"{at}the loss or its gradient is not finite for image(s) {[int(query.rows[i]) for i in images]}"
     count = 0
     with in_float32(query.problem.encoder):
-        every = torch.ones(query.u.shape[-2], dtype=torch.bool)
-        chosen = ((i, j) for i in images for j in (bad[i] if bad.dim() == 2 else every).nonzero()[:, 0].tolist())
-        for count, (i, j) in enumerate(itertools.islice(chosen, MOST), 1):  # noqa: B007
+        views_mask = torch.ones(query.u.shape[-2], dtype=torch.bool)
+        pairs = ((i, j) for i in images for j in (bad[i] if bad.dim() == 2 else views_mask).nonzero()[:, 0].tolist())
+        for count, (i, j) in enumerate(itertools.islice(pairs, MOST), 1):  # noqa: B007
             fault = _examined(query, i, j)
             if fault is not None:
                 return NotFinite(f"{message}; {fault.sentence()}", fault)

@@ -51,9 +51,9 @@ class OneView:
 
     def through(self, stages: slice, picture: Shown) -> Tensor:
         """What some consecutive stages make of a picture."""
-        skipped = sum(stage.dims for stage in self.transforms.stages[: stages.start or 0])
+        offset = sum(stage.dims for stage in self.transforms.stages[: stages.start or 0])
         part = replace(self.transforms, stages=self.transforms.stages[stages])
-        return unchecked(part)(picture, self.u[:, skipped : skipped + part.dims])
+        return unchecked(part)(picture, self.u[:, offset : offset + part.dims])
 
     def judge(self, view: Tensor) -> Tensor:
         """The loss of a view."""
@@ -100,9 +100,9 @@ def broken(lines: Sequence[Line]) -> str | None:
     for line in lines:
         if line.bad:
             return names[line.name]
-    for here, after in reversed(list(itertools.pairwise(lines))):
-        if here.slope is not None and not math.isfinite(here.slope):
-            return f"the gradient of {names[after.name]}"
+    for line, following_line in reversed(list(itertools.pairwise(lines))):
+        if line.slope is not None and not math.isfinite(line.slope):
+            return f"the gradient of {names[following_line.name]}"
     return None
 
 
