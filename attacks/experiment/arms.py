@@ -14,8 +14,6 @@ from attacks.eot.estimate import Estimate
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import Options, Problem
 from attacks.eot.risk import Mean
-from attacks.evaluation.sanity.battery import examine
-from attacks.evaluation.sanity.check import Sanity
 from attacks.experiment.bench import Bench
 from attacks.experiment.cost import Meter, Spent
 from attacks.objectives.aim import Aim, Known
@@ -123,29 +121,6 @@ def averaged(estimate: Estimate) -> tuple[float, float, float, float]:
 def question(purpose: str, attempt: Attempt) -> tuple[Problem, Options]:
     """What an attack at a fixed number of views solves and how, with a stream of its own."""
     return _problem("eot", attempt), _options(purpose, attempt)
-
-
-def check(attempt: Attempt, trace: list[Trace]) -> Sanity | None:
-    """The configured sanity checks of the run's own attack, on its first pictures."""
-    study, bench, sanity = attempt.study, attempt.bench, attempt.study.sanity
-    if not sanity.pictures:
-        return None
-    engine_reset(bench.encoder)
-    images = attempt.known.images
-    rows = torch.arange(min(sanity.pictures, len(images)), device=images.device)
-    sign, first = shown_sign(study.objective), [line for line in trace if line.attack == trace[0].attack]
-    held_out = [line.held_out for line in first[: study.views.steps]]  # of the first restart
-    problem, options = _problem("eot", attempt), replace(_options("sanity", attempt), steps=sanity.steps)
-    if study.views.adaptive is not None:  # short runs need views enough to show the noise
-        options = replace(options, eot=replace(options.eot, views=sanity.views * study.risk.multiple))
-    return examine(
-        replace(problem, encoder=bench.encoder.encoder).take(rows),
-        options,
-        views=max(sanity.views, options.eot.views) if study.attack.sampled else sanity.views,
-        planned=study.views.steps,
-        trace=[None if loss is None else sign * loss for loss in held_out],
-        module=bench.module,
-    )
 
 
 def _steps(

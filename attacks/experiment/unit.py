@@ -13,14 +13,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attacks.encoders.engine import engine_state
+from attacks.encoders.engine import engine_reset, engine_state
 from attacks.eot.bank import judged
 from attacks.evaluation.drift import VIEWS, Drift, layer_drift
 from attacks.evaluation.judge import concatenate, resisting
 from attacks.evaluation.ranking import Rows
+from attacks.evaluation.sanity.battery import examine
 from attacks.evaluation.sanity.check import Sanity
 from attacks.evaluation.scores import Scores
-from attacks.experiment.arms import Attempt, check, optimise
+from attacks.experiment.arms import Attempt, optimise, question
 from attacks.experiment.bench import SAME, Bench
 from attacks.experiment.cost import Counted, Spent
 from attacks.objectives.aim import Known
@@ -30,7 +31,7 @@ from attacks.solvers.solver import Best
 from attacks.solvers.trace import Trace
 from attacks.solvers.worst import uphill
 from attacks.study.data import hidden
-from attacks.study.objective import aim
+from attacks.study.objective import aim, shown_sign
 from attacks.study.study import Study
 from transforms.draws import stream
 from transforms.scene import Shown
@@ -257,3 +258,27 @@ def worst_cosine(bench: Bench, shown: Shown, own: Tensor, scores: Scores) -> Ten
         world=bench.world,
     )
     return worst_views.losses[:, 0].cpu()
+
+
+def check(attempt: Attempt, trace: list[Trace]) -> Sanity | None:
+    """The configured sanity checks of the run's own attack, on its first pictures."""
+    study, bench, sanity = attempt.study, attempt.bench, attempt.study.sanity
+    if not sanity.pictures:
+        return None
+    engine_reset(bench.encoder)
+    images = attempt.known.images
+    rows = torch.arange(min(sanity.pictures, len(images)), device=images.device)
+    sign, first = shown_sign(study.objective), [line for line in trace if line.attack == trace[0].attack]
+    held_out = [line.held_out for line in first[: study.views.steps]]  # of the first restart
+    problem, options = question("sanity", attempt)
+    options = replace(options, steps=sanity.steps)
+    if study.views.adaptive is not None:  # short runs need views enough to show the noise
+        options = replace(options, eot=replace(options.eot, views=sanity.views * study.risk.multiple))
+    return examine(
+        replace(problem, encoder=bench.encoder.encoder).take(rows),
+        options,
+        views=max(sanity.views, options.eot.views) if study.attack.sampled else sanity.views,
+        planned=study.views.steps,
+        trace=[None if loss is None else sign * loss for loss in held_out],
+        module=bench.module,
+    )
