@@ -60,7 +60,7 @@ def test_features_are_the_input_of_the_head(tmp_path, model):
     pictures = laws.three_pictures()
     for name in pictures:
         # In float64, because torchvision's resize in float32 is off by up to 3e-5; the output is float32.
-        expected = before_the_head(network, laws.within(preset(pictures[name]), encoder.preprocess))
+        expected = before_the_head(network, laws.in_range(preset(pictures[name]), encoder.preprocess))
         with torch.no_grad():
             features = encoder(pictures[name].float())
         assert features.shape == expected.shape
