@@ -297,12 +297,12 @@ def test_only_the_colours_of_the_printer_are_replaced():
 def test_an_ideal_printer_predicts_what_the_run_has_measured():
     words = ["data.count=3", "data.size=64", "perturbation.size=[16,16]", "evaluate.views=16", "sanity=none"]
     run = compose("patch", words)
-    parts = build(run)
-    parts = replace(parts, queries=replace(parts.queries, clusters=("one", "one", "other")))
-    view = parts.perturbation.evaluated(parts.queries.images, torch.rand(1, 3, 16, 16))
+    study = build(run)
+    study = replace(study, queries=replace(study.queries, clusters=("one", "one", "other")))
+    view = study.perturbation.evaluated(study.queries.images, torch.rand(1, 3, 16, 16))
     quads = ((run.perturbation.quad,),) * 3
     placement = PlacementRecord(("a", "b", "c"), (64, 64), (16, 16), quads, None, True)
-    origin, judge = Rerun(Path(), run, parts, {}, placement), make_judge(parts)
+    origin, judge = Rerun(Path(), study, {}, placement), make_judge(study)
     square = np.array([[-1, -1], [1, -1], [1, 1], [-1, 1]], float)
     box = Box(0, 0, 64, 64)
     pose_of_all = pose(from_corners(box.corners, square), box)
@@ -310,10 +310,10 @@ def test_an_ideal_printer_predicts_what_the_run_has_measured():
     def photographs(*rows, scene=pose_of_all):
         return [SimpleNamespace(scene=scene, photo=SimpleNamespace(row=row)) for row in rows]
 
-    rows, held_out = torch.arange(3), bank(parts.transforms, 16, seed=run.seed, purpose="evaluate")
+    rows, held_out = torch.arange(3), bank(study.transforms, 16, seed=run.seed, purpose="evaluate")
     original = score_views(judge, view, rows, held_out._replace(u=held_out.u.float())).cosine.view(3, 16).mean(1)
     # A pose that changes nothing: the views differ in light and file alone.
-    fixed = Compose([stage for stage in parts.transforms.stages if not isinstance(stage, Affine | Perspective)])
+    fixed = Compose([stage for stage in study.transforms.stages if not isinstance(stage, Affine | Perspective)])
     u = bank(fixed, 64, seed=5, purpose="test").u.float()
     flat = score_views(judge, view, rows, held_out._replace(transforms=fixed, u=u)).cosine.view(3, 64).mean(1)
     for pictures, weights in (((1,), (0, 1, 0)), ((0, 1, 2, 2), (0.25, 0.25, 0.5)), ((0, 1), (0.5, 0.5, 0))):
