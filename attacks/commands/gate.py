@@ -27,7 +27,7 @@ from attacks.experiment.directory import earlier, finished, opened
 from attacks.experiment.identity import refuse_other_command
 from attacks.gate.decide import decide
 from attacks.gate.policy import Policy, policy_file, read_policy, refuse_other_encoder, refuse_other_threat
-from attacks.gate.verdict import CODES, Verdict
+from attacks.gate.verdict import CODES, Verdict, worst_word
 from attacks.runtime.command_line import printable
 from attacks.runtime.folders import refuse_file, refuse_links
 from attacks.runtime.tables import read_rows
@@ -79,7 +79,7 @@ def run(options: argparse.Namespace) -> int:
     if options.out is not None:
         write(options.out, file, _name(file), runs, lambda run: run_verdict(policy, run))
         print(f"evidence: {options.out / 'evidence.html'}")
-    return max((verdict.exit_code for verdict in verdicts), key=_severity)
+    return CODES[worst_word(verdict.verdict for verdict in verdicts)]
 
 
 def _name(file: Path) -> str:
@@ -95,10 +95,6 @@ def _check(folder: Path) -> int:
         *map(printable, lines or [f"the evidence in {folder} follows from its policy and runs: {verdict}"]), sep="\n"
     )
     return 1 if lines else 0
-
-
-def _severity(code: int) -> int:
-    return [CODES["PASS"], CODES["UNDECIDED"], CODES["FAIL"]].index(code)
 
 
 def run_verdict(policy: Policy, folder: Path) -> Verdict:

@@ -39,7 +39,7 @@ def labels(pipeline: Compose, u: Tensor, limit: int | None = None) -> tuple[list
     """The names of the coordinates that vary over the cube, and for each row of `u` (N,dims) their values.
 
     A pipeline of one stage leaves that stage's name out: "angle (deg)", not "affine angle (deg)". If there are more
-    than `most`, the last line says how many are left out.
+    than `limit`, the last line says how many are left out.
     """
     probe = pipeline.values(Sobol()(64, pipeline.dims, seed=0))
     varies = (probe != probe[:1]).any(0).tolist()
@@ -53,7 +53,7 @@ def labels(pipeline: Compose, u: Tensor, limit: int | None = None) -> tuple[list
 
 @torch.no_grad()
 def show(pipeline: Compose, image: Tensor, u: Tensor, columns: int, limit: int | None = None) -> Image.Image:
-    """The sheet of `image` (3,H,W) and of its views at the rows of `u` (N,dims); `most` as in `labels`."""
+    """The sheet of `image` (3,H,W) and of its views at the rows of `u` (N,dims); `limit` as in `labels`."""
     return sheet(image, list(pipeline(image[None], u)), *labels(pipeline, u, limit), columns)
 
 

@@ -14,7 +14,7 @@ from attacks.experiment.bench import WIDE
 from attacks.experiment.directory import Earlier, opened
 from attacks.experiment.view_scores import read_scores
 from attacks.gate.policy import Policy, Requirement
-from attacks.gate.verdict import Decision, Verdict
+from attacks.gate.verdict import Decision, Verdict, worst_word
 from attacks.report.sheets import picture_file
 from attacks.runtime.files import sha256
 from attacks.runtime.untrusted import mapping
@@ -109,8 +109,7 @@ class Facts:
     @property
     def verdict(self) -> str:
         """FAIL if a run fails, else UNDECIDED if one is, else PASS."""
-        words = {run.verdict.verdict for run in self.runs}
-        return "FAIL" if "FAIL" in words else "UNDECIDED" if "UNDECIDED" in words else "PASS"
+        return worst_word(run.verdict.verdict for run in self.runs)
 
 
 def run_facts(verdict: Verdict, folder: Path) -> RunFacts:
@@ -143,10 +142,8 @@ def _worst(previous: Earlier, content: Mapping[str, Any], requirement: Requireme
     picture, number = divmod(at, cosine.shape[1])
     values: tuple[tuple[str, float], ...] = ()
     if not run.encoder.stochastic:  # whose draws are coordinates of the encoder, which is not loaded
-        views, purpose = (
-            laid(viewed(run.transforms, run.defence, content["bank"]["side"]), run.printer, run.perturbation),
-            "evaluate",
-        )
+        camera = viewed(run.transforms, run.defence, content["bank"]["side"])
+        views, purpose = laid(camera, run.printer, run.perturbation), "evaluate"
         if requirement.bank == WIDE:
             views, purpose = widened(views, run.evaluate.wide), "evaluate wide"
         u = bank(views, cosine.shape[1], seed=run.seed, purpose=purpose).u[number : number + 1]

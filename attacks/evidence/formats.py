@@ -106,15 +106,17 @@ def cyclonedx(facts: Facts) -> str:
 
 def _component(run: RunFacts, ref: str) -> dict[str, Any]:
     encoder = run.content["encoder"]
-    metrics = [
+    metrics: list[dict[str, Any]] = [
         {
             "type": str(row.requirement),
             "value": f"{row.value:.6g}",
             "slice": f"{row.pictures} pictures in {row.clusters} clusters",
         }
-        | ({} if row.has_range else {"confidenceInterval": _ends(row)})
         for row in run.verdict.rows
     ]
+    for metric, row in zip(metrics, run.verdict.rows, strict=True):
+        if not row.has_range:
+            metric["confidenceInterval"] = {"lowerBound": f"{row.low:.6g}", "upperBound": f"{row.high:.6g}"}
     name = encoder["name"] if encoder["model"] is None else f"{encoder['name']}:{encoder['model']}"
     return {
         "type": "machine-learning-model",
@@ -126,18 +128,11 @@ def _component(run: RunFacts, ref: str) -> dict[str, Any]:
     }
 
 
-def _ends(row: Decision) -> dict[str, str]:
-    return {"lowerBound": f"{row.low:.6g}", "upperBound": f"{row.high:.6g}"}
-
-
 def in_toto(facts: Facts) -> str:
     """An in-toto Statement v1 with the predicate test-result v0.1, over the digests of the policy and of each run's
     files.json. Raises ValueError where the library refuses it."""
     statements, json_format = extra("in_toto_attestation.v1.statement"), extra("google.protobuf.json_format")
-    descriptors, json_format = (
-        extra("in_toto_attestation.v1.resource_descriptor"),
-        extra("google.protobuf.json_format"),
-    )
+    descriptors = extra("in_toto_attestation.v1.resource_descriptor")
     policy = descriptors.ResourceDescriptor(name=facts.file, digest={"sha256": facts.policy.digest})
     runs = [
         descriptors.ResourceDescriptor(name=f"{run.name}/files.json", digest={"sha256": run.files})

@@ -1,6 +1,6 @@
 """The verdict on a policy."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any, Literal
@@ -18,6 +18,11 @@ RANGE_REASON = "too few clusters for an interval"
 def exit_code(gate: Mapping[str, Any] | None) -> int:
     """The exit code of the section `gate` of metrics.json; 0 without one."""
     return 0 if gate is None else CODES[gate["verdict"]]
+
+
+def worst_word(words: Iterable[Word]) -> Word:
+    """FAIL if it is among the words, else UNDECIDED if that is, else PASS."""
+    return max(words, key=("PASS", "UNDECIDED", "FAIL").index, default="PASS")
 
 
 @dataclass(frozen=True)
@@ -65,8 +70,7 @@ class Verdict:
     @property
     def verdict(self) -> Word:
         """FAIL if a row fails, else UNDECIDED if one is, else PASS."""
-        words = {row.verdict for row in self.rows}
-        return "FAIL" if "FAIL" in words else "UNDECIDED" if "UNDECIDED" in words else "PASS"
+        return worst_word(row.verdict for row in self.rows)
 
     @property
     def exit_code(self) -> int:
@@ -75,18 +79,10 @@ class Verdict:
 
     def as_dict(self) -> dict[str, Any]:
         """For metrics.json."""
-        policy = asdict(self.policy)
+        policy = {key: getattr(self.policy, key) for key in ("claim", "date", "digest", "encoder")}
+        content = {"policy": policy | {"threat": dict(self.policy.threat)}, "verdict": self.verdict}
         rows = [asdict(row) | {"text": str(row.requirement)} for row in self.rows]
-        policy = {key: policy[key] for key in ("claim", "date", "digest", "encoder")} | {
-            "threat": dict(self.policy.threat)
-        }
-        return {
-            "policy": policy,
-            "verdict": self.verdict,
-            "sequential": self.sequential,
-            "rows": rows,
-            "reasons": list(self.reasons),
-        }
+        return content | {"sequential": self.sequential, "rows": rows, "reasons": list(self.reasons)}
 
     def __str__(self) -> str:
         return verdict_text(self.as_dict(), self.run)

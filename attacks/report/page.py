@@ -28,19 +28,6 @@ from attacks.runtime.files import write_text
 from attacks.solvers.trace import Trace
 
 COUNTS = {3: "Three", 4: "Four", 5: "Five"}
-#: Sections of metrics.json that a run may lack.
-OPTIONAL = (
-    "comparisons",
-    "radii",
-    "response",
-    "left_out",
-    "deployment",
-    "detection",
-    "explanations",
-    "failure",
-    "drift",
-    "sanity",
-)
 
 
 @dataclass(frozen=True)
@@ -156,7 +143,8 @@ def sections(content: Mapping[str, Any], pictures: Images, has_trace: bool) -> l
     arms = f"{COUNTS.get(len(content['arms']), len(content['arms']))} arms"
     views = f"{arms}, the same {content['bank']['views']} held-out views"
     patch = bool(content["threat"]["patch"])
-    present = {key: bool(content[key]) for key in OPTIONAL} | {
+    noun = "patch" if patch else "perturbation"
+    present = {key: bool(value) for key, value in content.items()} | {
         "views": pictures.sheet is not None,
         "attack": has_trace,
         "perturbation": patch or bool(pictures.perturbation),
@@ -173,10 +161,7 @@ def sections(content: Mapping[str, Any], pictures: Images, has_trace: bool) -> l
         ("deployment", "Deployment", "What codecs and resizers leave of it"),
         ("detection", "Detection", "Does the encoder see what people see?"),
         ("explanations", "Explanations", "What the encoder looks at"),
-        (
-            "perturbation",
-            *(("The patch", "The patch itself") if patch else ("Perturbation", "The perturbation itself")),
-        ),
+        ("perturbation", f"The {noun}" if patch else "Perturbation", f"The {noun} itself"),
         ("drift", "Layers", "Where in the network"),
         ("sanity", "Sanity checks", "Can this attack be believed?"),
         ("cost", "Cost", "What it cost"),

@@ -55,9 +55,9 @@ class RunScores:
     fit: bool = False
 
     @property
-    def key(self) -> str:
-        """The protocol, hashable."""
-        return json.dumps(self.protocol, sort_keys=True)
+    def attack(self) -> tuple[str, str]:
+        """Protocol and threat, hashable: equal in runs that differ in eps and encoder alone."""
+        return json.dumps(self.protocol, sort_keys=True), self.threat
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,8 @@ def compare_pairs(runs: Mapping[str, RunScores]) -> tuple[list[RunPair], list[tu
             pairs += result
     families: dict[tuple[object, ...], list[int]] = {}
     for i, pair in enumerate(pairs):
-        families.setdefault((pair.bank, pair.measure, _threat(runs[pair.first], runs[pair.second])), []).append(i)
+        threats = {(*run.attack, run.eps) for run in (runs[pair.first], runs[pair.second])}
+        families.setdefault((pair.bank, pair.measure, *(threats if len(threats) == 1 else ())), []).append(i)
     for family in families.values():
         fit = any(runs[pairs[i].first].fit or runs[pairs[i].second].fit for i in family)
         minimum = fewest_clusters(len(family)) * (1 + fit)
@@ -232,18 +233,13 @@ def _differences(first: RunScores, second: RunScores, names: tuple[str, str]) ->
         values, other_values = (torch.tensor(row, dtype=torch.float64) for row in numbers)
         clusters = [first.clusters[picture] for picture in shared]
         values, other_values = by_cluster(values, clusters), by_cluster(other_values, clusters)
-        trials = _views(first) * totals(torch.ones(len(shared)), clusters)
+        views = count(mapping(first.protocol["bank"][0]).get("views")) or 1  # 1 makes intervals wide
+        trials = max(views, 1) * totals(torch.ones(len(shared)), clusters)
         fit = first.fit or second.fit
         p = sign_flip(other_values - values) if len(values) >= fewest_clusters() and not fit else None
         value = difference(measure, other_values, values, trials, fit)
         pairs.append(RunPair(*names, bank, measure, len(shared), len(values), value, p))
     return pairs or "fewer than two pictures in common: run both with the same data and data.count"
-
-
-def _threat(first: RunScores, second: RunScores) -> tuple[object, ...]:
-    """What two runs have in common: protocol and threat of both, or nothing."""
-    keys = [(run.key, run.threat, run.eps) for run in (first, second)]
-    return keys[0] if keys[0] == keys[1] else ()
 
 
 def _advice(key: str, first: RunScores, second: RunScores) -> str:
@@ -260,12 +256,6 @@ def _advice(key: str, first: RunScores, second: RunScores) -> str:
     if key == "seed" and count(value) is not None:
         return f"run both with seed={count(value)}"
     return "run both with the same " + {"seed": "seed", "gallery": "data", "aim": "objective"}[key]
-
-
-def _views(run: RunScores) -> int:
-    """Views of each picture; 1 where the run lacks the number, which makes intervals wide."""
-    views = mapping(run.protocol["bank"][0]).get("views")
-    return views if type(views) is int and views > 0 else 1
 
 
 def _number(cell: str | None) -> float | None:

@@ -40,7 +40,7 @@ class Standing(NamedTuple):
     def family(self) -> tuple[object, ...]:
         """Equal in tables that differ in eps alone."""
         pictures = frozenset(self.scores.values[("same", self.measure)])
-        return (self.scores.key, self.scores.threat, self.measure, pictures)
+        return (self.scores.attack, self.measure, pictures)
 
 
 #: The columns of ranking.csv. On the page, threat, views and measure stand above each table.
@@ -73,7 +73,7 @@ def ranking_tables(
         measure = of_run.primary if ("same", of_run.primary) in of_run.values else "cosine"
         if run.values[f"{ARM}_{measure}"] and ("same", measure) in of_run.values:
             pictures = frozenset(of_run.values[("same", measure)])
-            groups.setdefault((measure, of_run.key, of_run.threat, of_run.eps, pictures), []).append(run)
+            groups.setdefault((measure, of_run.attack, of_run.eps, pictures), []).append(run)
     tables = [_table(str(key[0]), group, scores, pairs) for key, group in groups.items() if len(group) > 1]
     return sorted(tables, key=lambda table: (norm(table[0]), table[0].scores.eps or 0))
 
