@@ -4,13 +4,9 @@
     viewproof compare outputs/a outputs/b --out outputs/a_b    # some runs
     viewproof compare s3://bucket/sweep --out outputs/sweep    # also zip://, memory://, ...: any of fsspec
 
-Prints the tables, and writes index.html (links the reports; curves over eps and over the width of the views),
-index.csv, ranking.csv and pairs.csv: for every two runs that attacked the same pictures and were judged on the same
-bank of views, the difference of the attacks with EOT, paired by cluster of pictures, with its 95 % interval and its
-p value (sign flips, after Holm over the pairs of runs of one threat). Runs of one threat are ranked by their primary
-measure; those that share a letter cannot be told apart. For other pairs the difference is printed, and what to do.
-
-Directories may come from others: no code is run, no picture read, nothing larger than a run could write.
+Prints the tables, and writes index.html, index.csv, ranking.csv and pairs.csv: the differences of every two runs of
+the same pictures and views, paired by cluster, with 95 % intervals and p values. Runs of one threat are ranked; those
+that share a letter cannot be told apart. Directories may come from others: no code is run, no picture read.
 """
 
 import argparse

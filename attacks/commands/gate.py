@@ -91,9 +91,8 @@ def _name(file: Path) -> str:
 def _check(folder: Path) -> int:
     lines = check(folder, lambda file, run: run_verdict(read_policy(file), run))
     verdict = read(folder / INDEX)["verdict"]
-    print(
-        *map(printable, lines or [f"the evidence in {folder} follows from its policy and runs: {verdict}"]), sep="\n"
-    )
+    texts = lines or [f"the evidence in {folder} follows from its policy and runs: {verdict}"]
+    print(*map(printable, texts), sep="\n")
     return 1 if lines else 0
 
 
@@ -123,9 +122,8 @@ def _refuse_other_words(options: argparse.Namespace) -> None:
     """Raise ValueError unless the finished run was begun with these words: its verdict would be that of another."""
     words = _words(options)
     preset = next((word.partition("=")[2] for word in words if word.startswith("config=")), "quickstart")
-    configuration = import_module("attacks.run").compose(
-        preset, [word for word in words if not word.startswith("config=")]
-    )
+    overrides = [word for word in words if not word.startswith("config=")]
+    configuration = import_module("attacks.run").compose(preset, overrides)
     refuse_other_command(earlier(options.into).manifest, configuration, options.into)
 
 

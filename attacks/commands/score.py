@@ -7,13 +7,10 @@ A photograph is assigned to a picture of the run by the beginning of its name, a
 subfolder; if there is only one picture, to that. The patch is located by its fiducials, or by --quad where there are
 none.
 
-A photograph is scored if it shows the patch of this run and arm in its scene: fiducials, texture, colours and place
-are compared. All others are named with the reason, and left out. The rules are fixed:
-docs/photographs_left_out.md has them.
-
-Writes photos.json, photos.csv, overview.png, rectified/, and, where the colour chart could be read, colour.json: how
-printer, light and camera changed the colours. `viewproof run config=RUN/photos/preset.yaml` makes a second
-patch for that printer and for the poses that were photographed.
+A photograph that does not show the patch of this run and arm in its scene is named with the reason, and left out
+(docs/photographs_left_out.md). Writes photos.json, photos.csv, overview.png, rectified/, and, where the colour chart
+could be read, colour.json. `viewproof run config=RUN/photos/preset.yaml` makes a second patch for that printer and
+for the poses that were photographed.
 
 Before there is a run, photographs of the colour chart alone give a printer:
 
@@ -41,38 +38,21 @@ PRINTER = Path("printer.json")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """The arguments of the command."""
-    parser.add_argument(
-        "run", type=Path, nargs="?", metavar="RUN", help="the folder of a run with perturbation=patch"
-    )
+    parser.add_argument("run", type=Path, nargs="?", metavar="RUN", help="a run with perturbation=patch")
     parser.add_argument("photos", type=Path, nargs="?", metavar="PHOTOS", help="a folder of photographs")
-    parser.add_argument(
-        "--chart",
-        type=Path,
-        nargs="+",
-        metavar="PHOTO",
-        help="photographs of the colour chart alone; no RUN, no PHOTOS",
-    )
-    parser.add_argument(
-        "--view",
-        choices=VIEWS,
-        default=VIEWS[0],
-        help="what the encoder gets: the photograph's central square, or that square of it which shows the scene",
-    )
+    chart = "photographs of the colour chart alone; no RUN, no PHOTOS"
+    parser.add_argument("--chart", type=Path, nargs="+", metavar="PHOTO", help=chart)
+    view = "what the encoder gets: the photograph's central square, or that square of it which shows the scene"
+    parser.add_argument("--view", choices=VIEWS, default=VIEWS[0], help=view)
     parser.add_argument("--arm", choices=ARMS, default=ARMS[0], help="of the run, whose print it is (default: eot)")
     parser.add_argument("--picture", metavar="NAME", help="the picture of the run that all photographs show")
-    parser.add_argument(
-        "--quad",
-        metavar="FILE|X,Y,...",
-        help="the patch's corners in pixels of a photograph, upper left first, clockwise: eight numbers, or a JSON "
-        'file {"photograph.jpg": [[x, y], ...]}',
+    quad = (
+        "the patch's corners in pixels of a photograph, upper left first, clockwise: eight numbers, or a JSON file "
     )
+    parser.add_argument("--quad", metavar="FILE|X,Y,...", help=quad + '{"photograph.jpg": [[x, y], ...]}')
     add_encoder(parser, "auto", dest="program")
-    parser.add_argument(
-        "--out",
-        type=Path,
-        metavar="DIR",
-        help="where to write (default: RUN/photos; of a chart the file printer.json)",
-    )
+    folder = "where to write (default: RUN/photos; of a chart the file printer.json)"
+    parser.add_argument("--out", type=Path, metavar="DIR", help=folder)
 
 
 def run(options: argparse.Namespace) -> None:

@@ -71,9 +71,8 @@ def stages_from_text(text: str) -> Compose:
     try:
         refuse_marks(text, "`--stage`")
         if not isinstance(content := yaml.safe_load(text), str | dict | list) or not content:
-            raise ValueError(
-                f"`--stage` must map stages to arguments, such as {{affine: {{degrees: 30}}}}; got {text!r}"
-            )
+            rule = "must map stages to arguments, such as {affine: {degrees: 30}}"
+            raise ValueError(f"`--stage` {rule}; got {text!r}")
         node: Any = OmegaConf.create(text)
         refuse_code(OmegaConf.to_container(node, resolve=False), "`--stage`")
         return Compose(stages(OmegaConf.to_container(node, resolve=True), "--stage"))

@@ -56,16 +56,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--size", default="1280x960", metavar="WxH", help="of a photograph (default: 1280x960)")
     parser.add_argument("--ink", type=float, default=1.0, help="0: an ideal printer, 1: a generic one (default: 1)")
-    parser.add_argument(
-        "--jitter", type=float, help="most that a corner moves, share of half the side (default: 0.15)"
+    parser.add_argument("--jitter", type=float, help="most that a corner moves, of half the side (default: 0.15)")
+    ranges = (
+        "those that the attack is optimised for, or hard: with lens, curl, clutter, glare, an object on the card, "
     )
-    parser.add_argument(
-        "--ranges",
-        choices=("kind", "hard"),
-        default="kind",
-        help="those that the attack is optimised for, or hard: with lens, curl, clutter, glare, an object on the "
-        "card, a telephone's processing (default: kind)",
-    )
+    ranges += "a telephone's processing (default: kind)"
+    parser.add_argument("--ranges", choices=("kind", "hard"), default="kind", help=ranges)
     for name, text in OPTIONS.items():
         parser.add_argument(f"--{name}", type=float, nargs="+", metavar="X", help=text)
 

@@ -91,22 +91,13 @@ def deployment_tables(deployment: Mapping[str, Any], order: Sequence[str]) -> li
     without EOT: a row for each resampler, None for a pair that was not measured."""
     cells = {(cell["codec"], cell["resampler"]): cell for cell in deployment.get("cells", [])}
     codecs, resamplers = (list(dict.fromkeys(pair[i] for pair in cells)) for i in (0, 1))
+    values = {key: cell["arms"] | {"difference": cell["difference"]} for key, cell in cells.items()}
     tables = []
     for name in (*order, "difference"):
-        rows = [
-            (resampler, [_deployment_cell(cells.get((codec, resampler), {}), name) for codec in codecs])
-            for resampler in resamplers
-        ]
+        rows = [(row, [values.get((codec, row), {}).get(name) for codec in codecs]) for row in resamplers]
         if any(any(row) for _, row in rows):
             tables.append((name, {"codecs": codecs, "rows": rows}))
     return tables
-
-
-def _deployment_cell(cell: Mapping[str, Any], name: str) -> Mapping[str, Any] | None:
-    values: Mapping[str, Any] | None = (
-        cell.get("difference") if name == "difference" else cell.get("arms", {}).get(name)
-    )
-    return values
 
 
 def command(manifest: Mapping[str, Any]) -> str:
@@ -173,12 +164,8 @@ def _precision(engine: Mapping[str, Any]) -> str | None:
     lower = engine["decision"]["precision"]
     if lower == "float32":
         return None
-    ratios = [
-        trial["ratio"]
-        for trial in engine["measurements"]
-        if trial["taken"] and trial["settings"]["precision"] == lower
-    ]
-    share = ""
+    trials = [trial for trial in engine["measurements"] if trial["settings"]["precision"] == lower]
+    ratios, share = [trial["ratio"] for trial in trials if trial["taken"]], ""
     if ratios and ratios[0] is not None:
         share = f" (its rounding has {ratios[0]:.1%} of the sampling noise's power; at most 15% is accepted)"
     return f"{lower} in the attack{share}, float32 without TF32 in its judgement"

@@ -94,7 +94,7 @@ def measure_groups(
 
 
 def measure_value(row: Mapping[str, Any], key: str) -> Any:
-    """The interval of a key of `measured`; None if the arm has none."""
+    """The interval of a key of `measure_groups`; None if the arm has none."""
     head, _, far = key.partition(" ")
     value = row.get(head)
     return value.get(far) if value and far else value

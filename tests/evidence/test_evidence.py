@@ -84,10 +84,8 @@ def test_junit_is_valid_and_has_a_test_for_each_requirement(bundle):
 def test_sarif_is_valid_and_has_a_result_for_each_failure(bundle):
     import jsonschema  # takes two seconds, in each process that only collects this file
 
-    log, schema = (
-        json.loads(piece(bundle, "verdict.sarif")),
-        json.loads((SCHEMAS / "sarif-2.1.0.json").read_text()),
-    )
+    log = json.loads(piece(bundle, "verdict.sarif"))
+    schema = json.loads((SCHEMAS / "sarif-2.1.0.json").read_text())
     jsonschema.validate(log, schema, cls=jsonschema.validators.validator_for(schema))
     (result,) = log["runs"][0]["results"]
     assert result["ruleId"] == "success-eot-same-mean-at-most" and "Worst view: " in result["message"]["text"]
@@ -126,21 +124,11 @@ def test_in_toto_is_a_statement_over_the_policy_and_the_run(bundle):
 def test_the_page_states_what_a_signer_asks(bundle):
     text = piece(bundle, "evidence.html")
     page_text = Page(text).text
-    for words in (
-        "FAIL",
-        "locked since",
-        "AML.T0043.000",
-        "NISTAML.022",
-        "affine angle (deg)",
-        "What was not tested",
-        "photographs",
-        "viewproof gate --check",
-        "Signature",
-        "was not checked",
-        "10 pictures in 10 clusters",
-        "P(failure) of the encoder",
-        "the largest of 1 picture in 1 cluster",
-    ):
+    expected = (
+        "FAIL|locked since|AML.T0043.000|NISTAML.022|affine angle (deg)|What was not tested|photographs|Signature"
+    )
+    expected += "|viewproof gate --check|was not checked|10 pictures in 10 clusters|P(failure) of the encoder"
+    for words in f"{expected}|the largest of 1 picture in 1 cluster".split("|"):
         assert words in page_text, words
     assert "<views>" not in text and "&lt;views&gt;" in text and "<script" not in text and "http://" not in text
 
@@ -265,16 +253,10 @@ def another_run(folder):
 E, R = "evidence/", "run/"
 TAMPERINGS = [
     swap(E + "junit.xml", 'failures="1"', 'failures="0"'),
-    swap(E + "junit.xml", "FAIL", "PASS"),
     swap(E + "verdict.sarif", '"level": "error"', '"level": "note"'),
-    swap(E + "verdict.sarif", "success-eot", "success-all"),
-    swap(E + "encoder.cdx.json", "machine-learning-model", "library"),
     swap(E + "encoder.cdx.json", '"lowerBound": "', '"lowerBound": "0'),
-    swap(E + "encoder.cdx.json", '"content": "', '"content": "0'),
     swap(E + "test-result.intoto.json", "FAILED", "PASSED"),
-    swap(E + "test-result.intoto.json", '"sha256": "', '"sha256": "0'),
     swap(E + "evidence.html", "FAIL", "PASS"),
-    swap(E + "evidence.html", "Signature", "Signed"),
     swap(E + "evidence.json", '"verdict": "FAIL"', '"verdict": "PASS"'),
     swap(E + "evidence.json", '"policy": "mine.yaml"', '"policy": "yours.yaml"'),
     swap(E + "policy.lock.json", '"date": "2', '"date": "1'),

@@ -91,9 +91,8 @@ def test_pictures_that_fail_untouched_have_no_share_of_survived_views():
     empty = rows([1.0])[0] | {"cluster": "other", "survived": 0, "success": 1.0, "success_survived": None}
     requirement = Requirement("success_survived", "eot", at_most=0.9)
     for sequential in (False, True):
-        row, reference = (
-            decided_row(requirement, table, sequential) for table in ([*measured_rows, empty], measured_rows)
-        )
+        tables = [*measured_rows, empty], measured_rows
+        row, reference = (decided_row(requirement, table, sequential) for table in tables)
         assert row == reference
         assert row.value == pytest.approx(np.mean(VALUES))
 
@@ -146,10 +145,7 @@ def better(other):
     [
         ({"sanity": None}, "not checked"),
         ({"sanity": checks(masking="failed")}, "masking failed"),
-        (
-            {"sanity": {"failed": [], "checks": checks(plateau="skipped")["checks"][1:]}},
-            "no check of the attack",
-        ),
+        ({"sanity": {"failed": [], "checks": checks(plateau="skipped")["checks"][1:]}}, "no check of the"),
         ({"sanity": checks(plateau="skipped")}, "too short to show"),
         ({"failed": [{"picture": 1}]}, "1 of the pictures failed"),
         ({"comparisons": better("one_view")}, "one_view is stronger"),
@@ -177,9 +173,8 @@ def chance(size, goal=None):
     queries = SimpleNamespace(clusters=["a"])
     gallery = labelled([i // 2 for i in range(size)])
     parts = SimpleNamespace(gallery=gallery, truth=torch.tensor([0]), goal=goal, queries=queries)
-    return {
-        name: level._asdict() for name, level in levels(parts, 3, 64, torch.linspace(-0.2, 0.5, 50), [0.01]).items()
-    }
+    values = levels(parts, 3, 64, torch.linspace(-0.2, 0.5, 50), [0.01])
+    return {name: level._asdict() for name, level in values.items()}
 
 
 @pytest.mark.parametrize("measure", [*MEANS, *SHARES, "tar_0.01"])
@@ -214,9 +209,8 @@ def test_a_bar_on_a_change_counts_beside_one_that_chance_does_not_meet():
 def test_the_verdict_of_a_policy_is_its_worst_row():
     bars = {"PASS": 0.7, "FAIL": 0.01, "UNDECIDED": 0.3}
     for words, code in ((["PASS"], 0), (["PASS", "UNDECIDED"], 4), (["UNDECIDED", "FAIL", "PASS"], 3)):
-        policy = Policy(
-            "A.", "2026-11-24", tuple(Requirement("success", "eot", at_most=bars[word]) for word in words)
-        )
+        requirements = tuple(Requirement("success", "eot", at_most=bars[word]) for word in words)
+        policy = Policy("A.", "2026-11-24", requirements)
         verdict = decide(policy, "", content(), rows(VALUES), False)
         assert [row.verdict for row in verdict.rows] == words and verdict.exit_code == code
         assert verdict.as_dict()["verdict"] == verdict.verdict

@@ -5,17 +5,8 @@ import hashlib
 import pytest
 
 from attacks.evaluation.per_image import MEANS, SHARES
-from attacks.gate.policy import (
-    ARMS,
-    ATTACK,
-    HARM,
-    POLICIES,
-    STATISTICS,
-    Requirement,
-    read_policy,
-    refuse_other_encoder,
-    refuse_other_threat,
-)
+from attacks.gate import policy as policies
+from attacks.gate.policy import ARMS, ATTACK, HARM, POLICIES, STATISTICS, Requirement, read_policy
 
 GOOD = """claim: Most views are still recognised.
 date: 2026-11-24
@@ -138,11 +129,11 @@ def test_another_encoder_or_threat_is_refused(tmp_path):
     policy = read_policy(tmp_path / "p.yaml")
     config = {"perturbation": {"name": "linf", "eps": 8 / 255}}
     encoder = {"sha256": "0123456789ab" + "c" * 52, "fingerprint": "f" * 64}
-    refuse_other_threat(policy, config)
-    refuse_other_encoder(policy, encoder)
-    refuse_other_encoder(policy, {"sha256": None, "fingerprint": encoder["sha256"]})
+    policies.refuse_other_threat(policy, config)
+    policies.refuse_other_encoder(policy, encoder)
+    policies.refuse_other_encoder(policy, {"sha256": None, "fingerprint": encoder["sha256"]})
     with pytest.raises(ValueError, match="about weights 0123456789ab; the run's have"):
-        refuse_other_encoder(policy, {"sha256": None, "fingerprint": "f" * 64})
+        policies.refuse_other_encoder(policy, {"sha256": None, "fingerprint": "f" * 64})
     for name, eps in (("l2", 8 / 255), ("linf", 4 / 255), ("linf", None)):
         with pytest.raises(ValueError, match="the policy needs perturbation"):
-            refuse_other_threat(policy, {"perturbation": {"name": name, "eps": eps}})
+            policies.refuse_other_threat(policy, {"perturbation": {"name": name, "eps": eps}})
