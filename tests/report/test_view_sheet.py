@@ -1,12 +1,18 @@
-"""The sheet of views: pixel for pixel, with the values below each."""
+"""The sheets of views, pixel for pixel with the values below each, and of an attacked picture behind each resizer."""
 
+import numpy as np
 import pytest
 import torch
-from PIL import ImageFont
+from PIL import Image, ImageFont
 
+from attacks.evaluation.deployment import Example
 from attacks.evaluation.rare.failure import PictureFailure
 from attacks.report import view_sheet
+from attacks.report.resizers import SUCCESS, draw_deployment
 from attacks.report.view_sheet import COLUMNS, MAX_VIEWS, draw_failures
+from attacks.resizers.platforms import OPEN
+
+NAMES = ("none", "Pillow lanczos", "OpenCV area", *OPEN)
 
 
 def test_long_names_are_wrapped_between_words():
@@ -52,3 +58,17 @@ def test_the_sheet_has_the_pictures_of_each_arm_that_fail_most_often(tmp_path, m
         (f"{pictures - 1 - i}", arm) for arm in ("clean", "eot") for i in range(limit)
     ]
     assert len(views) == len(values) and (tmp_path / "failure.png").stat().st_size > 100
+
+
+def test_a_frame_marks_the_resizers_with_which_the_attack_succeeds(tmp_path):
+    frame = np.array([int(SUCCESS[i : i + 2], 16) for i in (1, 3, 5)])
+
+    def area(*hits):
+        grey = torch.full((24, 30, 3), 128, dtype=torch.uint8)
+        example = Example(grey.repeat(4, 4, 1), dict.fromkeys(NAMES, grey), {name: name in hits for name in NAMES})
+        draw_deployment(tmp_path / "deployment.png", example)
+        pixels = np.array(Image.open(tmp_path / "deployment.png").convert("RGB"))
+        return int((pixels == frame).all(2).sum())
+
+    single, both = area("OpenCV linear"), area("OpenCV linear", "OpenCV area")
+    assert area() == 0 < single and abs(both / single - 2) < 0.2

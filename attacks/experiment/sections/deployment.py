@@ -39,6 +39,6 @@ class DeploymentSection(Section):
         return deployment.summary(rows) | {"size": list(self.size)}
 
     def draw(self, path: Path, drawing: Any) -> None:
-        from attacks.report.deployment_sheet import draw_deployment  # here: matplotlib takes a while to import
+        from attacks.report.resizers import draw_deployment  # here: matplotlib takes a while to import
 
         draw_deployment(path, drawing)
