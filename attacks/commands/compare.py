@@ -76,7 +76,7 @@ def _original(run: Path, origins: Mapping[Path, str]) -> PurePath:
     return run
 
 
-def place(paths: Sequence[Path], runs: Sequence[Path]) -> Path:
+def default_folder(paths: Sequence[Path], runs: Sequence[Path]) -> Path:
     """The default of `--out`: the one folder that was named, or the one that holds all runs."""
     if len(paths) == 1 and paths[0] not in runs:
         return paths[0]
@@ -120,7 +120,7 @@ def run(options: argparse.Namespace) -> None:
 def compare(paths: Sequence[Path], folder: Path | None, origins: Mapping[Path, str] | None = None) -> None:
     """Compare, write, and print."""
     runs = run_directories(paths)
-    out = folder or place(paths, runs)
+    out = folder or default_folder(paths, runs)
     refuse_foreign(out, "--out")
     result = compare_runs(labels(runs, origins))
     omissions = [f"{name}: {reason}" for name, reason in result.omissions]

@@ -21,7 +21,7 @@ from importlib import import_module
 from pathlib import Path
 
 from attacks.evidence.lock import lock, lock_date
-from attacks.evidence.pieces import INDEX, check, write
+from attacks.evidence.pieces import INDEX, check_evidence, write_evidence
 from attacks.experiment.artefact_list import differences
 from attacks.experiment.directory import earlier, finished, opened
 from attacks.experiment.identity import refuse_other_command
@@ -77,7 +77,7 @@ def run(options: argparse.Namespace) -> int:
     verdicts = [run_verdict(policy, folder) for folder in runs]
     print(*(printable_lines(verdict) for verdict in verdicts), sep="\n\n")
     if options.out is not None:
-        write(options.out, file, _name(file), runs, lambda run: run_verdict(policy, run))
+        write_evidence(options.out, file, _name(file), runs, lambda run: run_verdict(policy, run))
         print(f"evidence: {options.out / 'evidence.html'}")
     return CODES[worst_word(verdict.verdict for verdict in verdicts)]
 
@@ -89,7 +89,7 @@ def _name(file: Path) -> str:
 
 
 def _check(folder: Path) -> int:
-    lines = check(folder, lambda file, run: run_verdict(read_policy(file), run))
+    lines = check_evidence(folder, lambda file, run: run_verdict(read_policy(file), run))
     verdict = read(folder / INDEX)["verdict"]
     texts = lines or [f"the evidence in {folder} follows from its policy and runs: {verdict}"]
     print(*map(printable, texts), sep="\n")

@@ -42,7 +42,7 @@ def replay_step(options: argparse.Namespace) -> Replay:
     return of_run(options.run, Named(*numbers), options.device, options.encoder_code)
 
 
-def table(lines: tuple[Line, ...]) -> list[str]:
+def stage_lines(lines: tuple[Line, ...]) -> list[str]:
     """A line for each stage, with a head."""
     rows = [("stage", "least", "greatest", "not finite", "gradient")]
     for line in lines:
@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> None:
     print(replay.title)
     for name, value in replay.values.items():
         print(f"  {name}: {value:.6g}")
-    print("\n".join(table(replay.lines)))
+    print("\n".join(stage_lines(replay.lines)))
     place = broken(replay.lines)
     print(f"NaN or inf begins at {place}" if place else "every value and gradient is finite")
     for note in replay.notes:

@@ -9,7 +9,7 @@ from attacks.report.sheets import Picture, from_file
 from attacks.report.words import arm_names, counts_text, interval_text, radius, sample
 
 
-def page(facts: Facts) -> str:
+def evidence_page(facts: Facts) -> str:
     """The page, which fetches nothing and runs no scripts."""
     runs = [(run, _rows(run), _picture(run)) for run in facts.runs]
     template = environment().get_template("evidence.html")

@@ -8,7 +8,7 @@ from pathlib import Path
 from attacks.evidence.facts import Facts, run_facts
 from attacks.evidence.formats import cyclonedx, in_toto, junit, sarif
 from attacks.evidence.lock import lock_date, lock_file
-from attacks.evidence.page import page
+from attacks.evidence.page import evidence_page
 from attacks.gate.policy import read_policy
 from attacks.gate.verdict import Verdict
 from attacks.runtime.files import make_folder, sha256, write_json, write_text
@@ -20,14 +20,14 @@ PIECES: dict[str, Callable[[Facts], str]] = {
     "verdict.sarif": sarif,
     "encoder.cdx.json": cyclonedx,
     "test-result.intoto.json": in_toto,
-    "evidence.html": page,
+    "evidence.html": evidence_page,
 }
 POLICY, INDEX = "policy.yaml", "evidence.json"
 #: Decides a policy on a finished run.
 Decide = Callable[[Path], Verdict]
 
 
-def write(out: Path, file: Path, name: str, runs: Sequence[Path], decide: Decide) -> Facts:
+def write_evidence(out: Path, file: Path, name: str, runs: Sequence[Path], decide: Decide) -> Facts:
     """Write all pieces for the policy in `file`, which they call `name`, into the folder `out`, with copies of the
     policy and of its lock, and `evidence.json`: what they are made from, and their digests.
 
@@ -56,7 +56,7 @@ def write(out: Path, file: Path, name: str, runs: Sequence[Path], decide: Decide
     return facts
 
 
-def check(out: Path, decide: Callable[[Path, Path], Verdict]) -> list[str]:
+def check_evidence(out: Path, decide: Callable[[Path, Path], Verdict]) -> list[str]:
     """A line for each piece in the folder `out` that is not as the policy in it and the runs give it.
 
     Args:
@@ -71,7 +71,7 @@ def check(out: Path, decide: Callable[[Path, Path], Verdict]) -> list[str]:
     with tempfile.TemporaryDirectory(dir=out.resolve().parent) as folder:  # so that relative paths are the same
         copy = Path(folder)
         folders = [out / run for run in runs]
-        write(copy, out / POLICY, str(name), folders, lambda run: decide(out / POLICY, run))
+        write_evidence(copy, out / POLICY, str(name), folders, lambda run: decide(out / POLICY, run))
         return list(_differences(out, copy))
 
 

@@ -89,21 +89,22 @@ class Verdict:
 
     def _repr_html_(self) -> str:
         gate = self.as_dict()
-        rows = "".join(f"<tr>{''.join(f'<td>{escape(cell)}</td>' for cell in row)}</tr>" for row in table(gate))
+        cells = ("".join(f"<td>{escape(cell)}</td>" for cell in row) for row in verdict_rows(gate))
+        rows = "".join(f"<tr>{row}</tr>" for row in cells)
         reasons = "".join(f"<p>No row can pass: {escape(reason)}</p>" for reason in self.reasons)
         return f"<p><b>{self.verdict}</b>: {escape(self.policy.claim)}</p><table>{rows}</table>{reasons}"
 
 
 def verdict_text(gate: Mapping[str, Any], run: str = "") -> str:
     """The section `gate` of metrics.json in lines of a terminal."""
-    cells = [("requirement", "value", "verdict", "from"), *table(gate)]
+    cells = [("requirement", "value", "verdict", "from"), *verdict_rows(gate)]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in cells]
     head = f"{gate['verdict']}: {gate['policy']['claim']}" + (f" ({run})" if run else "")
     return "\n".join([head, *lines, *(f"no row can pass: {reason}" for reason in gate["reasons"])])
 
 
-def table(gate: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
+def verdict_rows(gate: Mapping[str, Any]) -> list[tuple[str, str, str, str]]:
     """A row for each requirement of such a section: its text, its value with the ends of the interval in brackets, or
     of the range in parentheses, the verdict, and what it follows from."""
     return [(row["text"], number_text(row), row["verdict"], _note(row)) for row in gate["rows"]]

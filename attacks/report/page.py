@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from attacks.encoders.description import description_rows
-from attacks.gate.verdict import table
+from attacks.gate.verdict import verdict_rows
 from attacks.report.curves import drift_curve, loss_curve, radii_curve, response_curve
 from attacks.report.environment import environment
 from attacks.report.facts import (
@@ -108,7 +108,7 @@ def render(
         warnings=warnings,
         verdict=verdict(content),
         gate=content["gate"],
-        gate_rows=table(content["gate"]) if content["gate"] else [],
+        gate_rows=verdict_rows(content["gate"]) if content["gate"] else [],
         tiles=tiles(content),
         legend=legend(content),
         sections=sections(content, pictures, bool(trace)),

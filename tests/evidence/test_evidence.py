@@ -20,7 +20,7 @@ from attacks.commands.gate import run_verdict
 from attacks.evaluation.rare import splitting
 from attacks.evidence.facts import Facts, RunFacts, run_facts
 from attacks.evidence.formats import cyclonedx, junit, requirement_text
-from attacks.evidence.page import page
+from attacks.evidence.page import evidence_page
 from attacks.evidence.pieces import PIECES
 from attacks.gate.policy import Policy, Requirement, read_policy
 from attacks.gate.verdict import RANGE_REASON, Decision, Verdict
@@ -155,7 +155,7 @@ def facts_with_threats(*threats):
         content["threat"] |= threat
         content["bank"] |= {"ranges": [[0.0, 1.0]] * 3}
         runs.append(RunFacts("run", Path("run"), verdict, content, reported.manifest(), "0" * 64, ()))
-    return Page(page(Facts(POLICY_OF_NOTHING, "mine.yaml", None, tuple(runs)))).text
+    return Page(evidence_page(Facts(POLICY_OF_NOTHING, "mine.yaml", None, tuple(runs)))).text
 
 
 @pytest.mark.parametrize("optimiser", CHOICES["optimiser"])
@@ -185,7 +185,8 @@ def test_a_range_is_no_interval_in_any_piece(row):
     run.content["bank"] |= {"ranges": [[0.0, 1.0]] * 3}
     facts = Facts(POLICY_OF_NOTHING, "mine.yaml", None, (run,))
     assert f"UNDECIDED, 0.25 {ends} from 5 pictures in 3 clusters" in requirement_text(decision, None)
-    assert f"0.25 {ends}" in junit(facts) and f" 0.25 {ends} " in Page(page(facts)).text and ends in str(verdict)
+    assert f"0.25 {ends}" in junit(facts) and f" 0.25 {ends} " in Page(evidence_page(facts)).text
+    assert ends in str(verdict)
     components = json.loads(cyclonedx(facts))["components"]
     (metric,) = components[0]["modelCard"]["quantitativeAnalysis"]["performanceMetrics"]
     assert metric["value"] == "0.25" and ("confidenceInterval" in metric) == (row == "interval")
@@ -214,7 +215,7 @@ def test_a_missing_picture_of_the_worst_view_is_an_error(copy, monkeypatch):
     facts = run_facts(run_verdict(read_policy(Path("mine.yaml")), Path("run")), Path("run"))
     shutil.rmtree(copy / "run" / "pictures" / facts.shown_view[0].requirement.arm)
     with pytest.raises(ValueError, match="the picture of the worst view, is missing"):
-        page(Facts(facts.verdict.policy, "mine.yaml", None, (facts,)))
+        evidence_page(Facts(facts.verdict.policy, "mine.yaml", None, (facts,)))
 
 
 def swap(name, old, new):
