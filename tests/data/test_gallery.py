@@ -13,7 +13,7 @@ from attacks.data.gallery import gather as gather
 from attacks.data.images import save_image
 from attacks.data.pictures import read_files
 from attacks.schema.groups import BundledConfig
-from tests.helpers.galleries import all_of
+from tests.helpers.galleries import all_pictures
 
 SIZE = 128
 
@@ -140,10 +140,10 @@ def test_galleries_of_two_shelves_hold_each_picture_in_one_row():
     queries, others = pictures(1, 2).shelf(), pictures(3, 2, 1, 4, names="wxyz").shelf()
     union, rows = on_shelf(queries).joined(others)
     assert union.names == ("a", "b", "w", "z") and rows == [2, 1, 0, 3]
-    assert torch.equal(all_of(union), torch.stack([noise(seed) for seed in (1, 2, 3, 4)]))
+    assert torch.equal(all_pictures(union), torch.stack([noise(seed) for seed in (1, 2, 3, 4)]))
     second = gather(queries, others)
     assert second.names == union.names and second.digests == union.digests
-    assert torch.equal(all_of(second), all_of(union))
+    assert torch.equal(all_pictures(second), all_pictures(union))
     assert [len(shelf) for shelf in second.shelves] == [0, 4] and second.order.tolist() == [2, 1, 0, 3]
 
 
@@ -151,7 +151,7 @@ def test_other_pictures_of_a_joined_name_get_prefixes_until_it_is_unique():
     first = pictures(1, 2, names=["a", "gallery/a"]).shelf()
     union, _ = on_shelf(first).joined(pictures(3, 2, 4).shelf())
     assert union.names == ("a", "gallery/a", "gallery/gallery/a", "c")
-    assert torch.equal(all_of(union)[2], noise(3))
+    assert torch.equal(all_pictures(union)[2], noise(3))
 
 
 def test_a_shelf_of_another_size_keeps_8_bits():

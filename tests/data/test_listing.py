@@ -16,7 +16,7 @@ from attacks.data.scene_table import read_table
 from attacks.data.split import FIT, JUDGE, MIN_CLUSTERS, WORDS, assign_split
 from attacks.schema import groups
 from attacks.study.data import data
-from tests.helpers.galleries import all_of
+from tests.helpers.galleries import all_pictures
 
 SIZE = 16
 
@@ -243,7 +243,7 @@ def test_queries_have_one_row_in_any_gallery(mine):
         queries, gallery, truth = data(folder(mine, gallery=other))
         assert [gallery.names[row] for row in truth] == list(queries.names) == ["a.png", "b.png", "c.png"]
         assert len(set(gallery.digests)) == len(gallery) == (4 if other.name == "p" else 3)
-        assert torch.equal(all_of(gallery)[truth], queries.images)
+        assert torch.equal(all_pictures(gallery)[truth], queries.images)
 
 
 def test_classes_need_no_gallery(mine):

@@ -10,7 +10,7 @@ from attacks import EOT, L2, PGD, Away, attack
 from attacks.encoders import Preprocess, with_preprocess
 from attacks.encoders.engine import Decision, prepare
 from attacks.encoders.engine.fold import foldable
-from tests.helpers.dressed import pulled
+from tests.helpers.dressed import with_gradient
 from transforms import Compose
 
 
@@ -43,9 +43,9 @@ def encoder():
 def test_the_gradient_of_a_picture_does_not_depend_on_the_batch(decision):
     subject = encoder()
     pictures = torch.rand(2, 3, 16, 14, generator=torch.Generator().manual_seed(0)).double()
-    _, batch_gradient = pulled(subject, pictures)
+    _, batch_gradient = with_gradient(subject, pictures)
     for run in (prepare(subject, decision), prepare(copy.deepcopy(subject), decision)):
-        single_gradient = torch.cat([pulled(run, picture[None])[1] for picture in pictures])
+        single_gradient = torch.cat([with_gradient(run, picture[None])[1] for picture in pictures])
         torch.testing.assert_close(single_gradient, batch_gradient, rtol=1e-9, atol=1e-12)
 
 

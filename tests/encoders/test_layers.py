@@ -24,7 +24,7 @@ from attacks.encoders.layers import layer_listing, visits
 from attacks.encoders.phash import Phash
 from attacks.objectives.composite import Each
 from attacks.schema.encoder import PocketConfig
-from tests.helpers.dressed import pulled
+from tests.helpers.dressed import with_gradient
 from tests.helpers.runs import call
 
 BLOCK = "encoder.layers.encoder_layer_0"
@@ -272,7 +272,7 @@ def test_an_engine_preserves_features_and_gradients(encoder, pictures, decision,
     features = Features(encoder, PAIR)
     run = prepare(features, decision)
 
-    for ours, expected, limit in zip(pulled(run, pictures), pulled(features, pictures), (near, slope), strict=True):
+    for ours, expected, limit in zip(with_gradient(run, pictures), with_gradient(features, pictures), (near, slope), strict=True):
         assert (ours - expected).norm() < limit * expected.norm()
 
 

@@ -12,7 +12,7 @@ from attacks.eot.protocols import Objective
 from attacks.eot.risk import CVaR, WorstOf
 from attacks.perturbations.universal import Universal
 from attacks.solvers.selection import VIEWS, selection
-from tests.helpers.solving import counted, looked, split, watch
+from tests.helpers.solving import look_risk, mark_checked, split, watch
 from transforms import Affine, Brightness, Compose
 
 SEEN = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])
@@ -63,7 +63,7 @@ def test_each_picture_has_its_own_budget(problem):
     images, anchor, parts = problem
     seen = []
 
-    @counted
+    @mark_checked
     def noted(pixels):
         seen.append(len(pixels))
         return parts["encoder"](pixels)
@@ -103,7 +103,7 @@ def test_a_universal_perturbation_is_solved_when_it_solves_all_pictures(problem)
     parts |= {"perturbation": Universal(Linf(0.1)), "steps": 40}
     one = anchor[:1].expand(4, -1)
     *_, (whole, best) = watch(images, one, **parts)
-    highest = float(looked(images, one, best.delta, full=True, **parts).max())
+    highest = float(look_risk(images, one, best.delta, full=True, **parts).max())
     stop = highest + 0.02  # the whole run reaches it, with every picture
     *_, (step, early) = watch(images, one, stop=stop, **parts)
     assert (early.loss <= stop).all()
@@ -121,7 +121,7 @@ def test_the_last_iterate_within_the_budget_is_a_candidate(problem):
     parts["budget"] = torch.tensor([4 * 7, 4 * 40, 4 * 40, 4 * 40])
     *_, (step, result) = watch(images, anchor, **parts)
     assert torch.equal(step.delta[0], run(images, anchor, parts)[6].delta[0])
-    torch.testing.assert_close(result.latest, looked(images, anchor, step.delta, **parts))
+    torch.testing.assert_close(result.latest, look_risk(images, anchor, step.delta, **parts))
 
 
 @pytest.mark.slow
@@ -132,7 +132,7 @@ def test_the_best_iterate_is_chosen_by_the_risk(problem, risk):
     parts |= {"eot": eot}
     *_, (step, best) = watch(images, anchor, **parts)
     assert selection(*split(images, anchor, **parts)).risk == risk
-    torch.testing.assert_close(best.latest, looked(images, anchor, step.delta, **parts))
+    torch.testing.assert_close(best.latest, look_risk(images, anchor, step.delta, **parts))
 
 
 @pytest.mark.slow

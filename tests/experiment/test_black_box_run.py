@@ -8,7 +8,7 @@ import pytest
 
 from attacks.encoders.black_box.asked import SAMPLE
 from attacks.verification.verify import verify
-from tests.helpers.asked import WORDS, module, pictures, refused, seen
+from tests.helpers.asked import WORDS, module, pictures, refusal, query_digests
 from tests.helpers.processes import without_times
 from tests.helpers.runs import call
 from tests.helpers.served import serving
@@ -44,24 +44,24 @@ SAME += ["attack.views=4", "attack.gradients=16"]
 def test_a_stopped_and_resumed_run_asks_about_each_picture_once(encoder, words, tmp_path, monkeypatch, capsys):
     module(tmp_path, monkeypatch)
     assert call(monkeypatch, *words, *encoder, f"hydra.run.dir={tmp_path / 'whole'}") == 0
-    whole = once(seen(tmp_path))
+    whole = once(query_digests(tmp_path))
     assert len(whole) == metrics(tmp_path / "whole")["asked"]
     assert f"asked about {len(whole)} different pictures" in (tmp_path / "whole" / "report.html").read_text()
     assert "queries.jsonl" in json.loads((tmp_path / "whole" / "files.json").read_text())["files"]
     verdict = verify(tmp_path / "whole", program=encoder[1].partition("=")[2])
     assert verdict.passed, verdict.problems
     assert f"its {len(whole)} answers were used" in verdict.notes[-1] and "; 0 pictures were" in verdict.notes[-1]
-    assert once(seen(tmp_path)) == whole
+    assert once(query_digests(tmp_path)) == whole
     (tmp_path / "seen").unlink()
     for most in (5, len(whole) // 2, len(whole) - 3):
         (tmp_path / "most").write_text(str(most))
         begun = (tmp_path / "parts").exists()
         given = (f"resume={tmp_path / 'parts'}", encoder[1]) if begun else (*words, *encoder)
         code = call(monkeypatch, *given, *([] if begun else [f"hydra.run.dir={tmp_path / 'parts'}"]))
-        assert "RuntimeError: first line second line" in refused(capsys, code)
+        assert "RuntimeError: first line second line" in refusal(capsys, code)
     (tmp_path / "most").unlink()
     assert call(monkeypatch, f"resume={tmp_path / 'parts'}", encoder[1]) == 0
-    assert sorted(once(seen(tmp_path))) == sorted(whole)
+    assert sorted(once(query_digests(tmp_path))) == sorted(whole)
     before, after = metrics(tmp_path / "whole"), metrics(tmp_path / "parts")
     for key in ("arms", "asked", "costs"):
         assert before[key] == after[key]
@@ -86,8 +86,8 @@ def test_what_cannot_be_combined_is_refused_before_anything_is_asked(
     module(tmp_path, monkeypatch)
     plain = [word for word in words if not (given[0] == "attack=suite" and word.startswith("attack."))]
     code = call(monkeypatch, *plain, *ENCODER, *given, f"hydra.run.dir={tmp_path / 'run'}")
-    assert message in refused(capsys, code)
-    assert not seen(tmp_path) and not (tmp_path / "run" / "manifest.json").exists()
+    assert message in refusal(capsys, code)
+    assert not query_digests(tmp_path) and not (tmp_path / "run" / "manifest.json").exists()
 
 
 @pytest.mark.slow
@@ -96,13 +96,13 @@ def test_a_preset_and_a_directory_may_not_choose_it(words, tmp_path, monkeypatch
     preset = tmp_path / "mine.yaml"
     preset.write_text("defaults: [{override /encoder: callable}]\nencoder: {model: 'victim:corners'}\n")
     code = call(monkeypatch, f"config={preset}", *words[1:], f"hydra.run.dir={tmp_path / 'run'}")
-    assert "`encoder=callable` runs your code" in refused(capsys, code)
+    assert "`encoder=callable` runs your code" in refusal(capsys, code)
     (tmp_path / "most").write_text("2")
     call(monkeypatch, *words, *ENCODER, f"hydra.run.dir={tmp_path / 'run'}")
-    refused(capsys, 1)
+    refusal(capsys, 1)
     (tmp_path / "most").unlink()
-    assert "may not choose it" in refused(capsys, call(monkeypatch, f"resume={tmp_path / 'run'}"))
-    assert len(seen(tmp_path)) == 2
+    assert "may not choose it" in refusal(capsys, call(monkeypatch, f"resume={tmp_path / 'run'}"))
+    assert len(query_digests(tmp_path)) == 2
 
 
 @pytest.mark.nightly

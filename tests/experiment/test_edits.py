@@ -8,8 +8,8 @@ from PIL import Image
 
 from attacks import verify
 from attacks.experiment.artefact_list import differences
-from tests.helpers.liars import all_of, cell, cells, entry, exchanged, file_bytes, gone, lines, pixel, tensors
-from tests.helpers.verified import BATTERY, SCORES, A, B, both
+from tests.helpers.liars import cell, cells, combine, delete, entry, file_bytes, lines, pixel, swap, tensors
+from tests.helpers.verified import BATTERY, SCORES, A, B, both_records
 from tests.helpers.verified import runs as runs
 from tests.helpers.verified import small as small
 
@@ -17,7 +17,7 @@ from tests.helpers.verified import small as small
 def swapped(key, value):
     """An entry of the configuration, also in the identity."""
     *groups, last = key.split(".")
-    return all_of(
+    return combine(
         entry("manifest.json", "config", *groups, last, value=value),
         entry("manifest.json", "identity", key, value=json.dumps(value)),
     )
@@ -83,11 +83,11 @@ LIES = {
     "an area, also of the perturbation": ("lean", pixel(A, size=12, step=4, delta=True), SCORES),
     "more than eps": ("lean", pixel(A, size=6, step=60), f"pictures/eot/{A}"),
     "noise, also of the perturbation": ("lean", pixel(A, "noise", size=16, step=3, delta=True), "perturbation"),
-    "exchanged pictures": ("lean", exchanged(f"pictures/eot/{A}", f"pictures/eot/{B}"), f"pictures/eot/{A}"),
-    "exchanged arms": ("lean", exchanged(f"pictures/eot/{A}", f"pictures/no_eot/{A}"), f"pictures/eot/{A}"),
-    "a missing picture": ("lean", gone(f"pictures/eot/{A}"), "pictures"),
-    "a missing arm": ("lean", gone("pictures/noise"), "pictures"),
-    "another sheet": ("lean", exchanged("adversarial.png", "views.png"), "adversarial.png"),
+    "exchanged pictures": ("lean", swap(f"pictures/eot/{A}", f"pictures/eot/{B}"), f"pictures/eot/{A}"),
+    "exchanged arms": ("lean", swap(f"pictures/eot/{A}", f"pictures/no_eot/{A}"), f"pictures/eot/{A}"),
+    "a missing picture": ("lean", delete(f"pictures/eot/{A}"), "pictures"),
+    "a missing arm": ("lean", delete("pictures/noise"), "pictures"),
+    "another sheet": ("lean", swap("adversarial.png", "views.png"), "adversarial.png"),
     "a cosine of per_image.csv": ("lean", cell("per_image", "cosine"), "per_image.csv line 2, cosine"),
     "the last bits of a cosine": ("lean", cell("per_image", "cosine", by=1e-9), "per_image.csv line 2, cosine"),
     "a success of per_image.csv": ("lean", cell("per_image", "success", 14, 0.125), "per_image.csv line 16, success"),
@@ -157,7 +157,7 @@ LIES = {
     "another probability": ("failure", cells("failure", unlikely, 0), "failure.csv astronaut"),
     "its words": ("failure", metric("failure", "arms", "eot", 0, "words", value="never"), "metrics.json failure"),
     "where the patch lies": ("patch", entry("placement.json", "quads", 0, value=[]), "placement.json quads"),
-    "a texture": ("patch", exchanged("patches/noise.png", "patches/eot.png"), "patches/noise.png"),
+    "a texture": ("patch", swap("patches/noise.png", "patches/eot.png"), "patches/noise.png"),
     "its figures": ("lean", lines("report.html", lambda all_: [x.replace("0.", "1.") for x in all_]), "report"),
     "a word of the report": ("lean", lines("report.html", lambda each: [*each, "<!-- passed -->"]), "report.html"),
     "a figure of a drawing": ("lean", painted("views.png"), "views.png"),
@@ -186,7 +186,7 @@ LIES = {
     "fewer scores": ("lean", scored("same/eot/cosine", lambda x: x[:2]), SCORES),
     "fewer perturbations": ("lean", tensors("perturbation", lambda x: x.update(eot=x["eot"][:1])), "pert"),
     "a picture of another size": ("lean", cropped(f"pictures/eot/{A}"), f"pictures/eot/{A}: its shape"),
-    "the patch": ("patch", exchanged("patch.png", "patches/noise.png"), "patch"),
+    "the patch": ("patch", swap("patch.png", "patches/noise.png"), "patch"),
 }  # fmt: skip
 
 
@@ -196,7 +196,7 @@ def test_an_edit_is_named_with_and_without_new_digests(runs, tmp_path, name):
     kind, edit, beginning = LIES[name]
     folder = shutil.copytree(runs(kind), tmp_path / "run")
     edit(folder)
-    assert [*differences(folder, *both(folder))]
+    assert [*differences(folder, *both_records(folder))]
     file_bytes(folder)
     verdict = verify(folder, 1)
     assert not [line for line in verdict.problems if "sha256" in line]

@@ -16,7 +16,7 @@ from attacks.experiment.embeddings import BLOCK, cache_of, embedded
 from attacks.runtime.distributed import World
 from attacks.schema.validate import validate
 from attacks.study.assembly import build
-from tests.helpers.galleries import all_of
+from tests.helpers.galleries import all_pictures
 from tests.helpers.sampled import mostly_slow
 from tests.schema.test_configs import composed
 
@@ -61,7 +61,7 @@ GALLERY = on_shelf(pictures(11).shelf())
 @pytest.mark.parametrize("chunk", [1, 4, 11, 100])
 def test_a_cache_hit_equals_a_miss_bit_for_bit_and_takes_no_pass(tmp_path, chunk):
     net = Net()
-    plain = embed(all_of(GALLERY), net, CPU, min(chunk, BLOCK))
+    plain = embed(all_pictures(GALLERY), net, CPU, min(chunk, BLOCK))
     net.counts()
     for expected in (11, 0, 0):
         result = embedded(GALLERY, net, CPU, chunk, cache(tmp_path, net))
@@ -109,7 +109,7 @@ def test_rows_are_in_the_gallerys_order_and_do_not_depend_on_the_queries(tmp_pat
     gallery = gather(queries, others)
     result = embedded(gallery, net, CPU, 4, both)
     assert net.counts() == [1] and result.cached == 11  # the new one alone
-    wanted = torch.cat([net(image[None]) for image in all_of(gallery)])
+    wanted = torch.cat([net(image[None]) for image in all_pictures(gallery)])
     torch.testing.assert_close(result.rows, wanted)
     assert gallery.names[:3] == ("one", "new", "0-0") and len(gallery) == 12
 

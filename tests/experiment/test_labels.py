@@ -28,7 +28,7 @@ from attacks.solvers.suite import members
 from attacks.study.assembly import build
 from attacks.study.data import targeted
 from attacks.study.objective import aim
-from tests.helpers.galleries import all_of
+from tests.helpers.galleries import all_pictures
 from tests.schema.test_configs import composed
 from transforms import Compose
 
@@ -189,7 +189,7 @@ def test_a_target_from_a_file_is_found_under_any_name(tmp_path):
         save_image(tmp_path / name, noise(seed))
         joined, goal = targeted(str(tmp_path / name), gallery, truth, 0, 16)
         assert (goal.tolist(), len(joined)) == ([row], count)
-        assert torch.equal(all_of(joined)[row], noise(seed))
+        assert torch.equal(all_pictures(joined)[row], noise(seed))
 
 
 def test_a_target_is_of_another_cluster():

@@ -14,7 +14,7 @@ from attacks.evaluation.comparisons import primary, secondary
 from attacks.evaluation.per_image import COLUMNS, arms_table
 from attacks.experiment.sections import registry, response
 from attacks.runtime.tables import write_rows
-from tests.helpers.recomputed import EXACT, FLIPS, MEANS, MEDIANS, SHARES, from_rows, leaves, read, recomputed, rows
+from tests.helpers.recomputed import EXACT, FLIPS, MEANS, MEDIANS, SHARES, from_rows, leaves, read, recompute, rows
 from tests.helpers.runs import call
 
 TINY = ["config=evaluate", "data=folder", "data.size=64", "attack.steps=1", "attack.views=2", "evaluate.views=4"]
@@ -61,7 +61,7 @@ def is_number(value):
 
 @pytest.mark.slow
 def test_every_number_follows_from_the_files(finished):
-    content, computed = leaves(read(finished)), leaves(recomputed(finished))
+    content, computed = leaves(read(finished)), leaves(recompute(finished))
     assert computed.keys() <= content.keys()
     for place, value in computed.items():
         error = SINGLE if "budget_used" in place else 1e-9
@@ -76,7 +76,7 @@ def test_every_number_follows_from_the_files(finished):
 @pytest.mark.slow
 def test_the_run_has_every_part_and_both_kinds_of_intervals(finished):
     content = read(finished)
-    parts = Counter(place[0] for place, value in leaves(recomputed(finished)).items() if is_number(value))
+    parts = Counter(place[0] for place, value in leaves(recompute(finished)).items() if is_number(value))
     assert {"arms", "wide", "primary", "comparisons", "response", "left_out", "deployment", "explanations"} < {*parts}
     assert {"drift", "detection"} < {*parts} and len(content["clusters"]) == 16 > len(set(content["clusters"])) == 11
     assert content["primary"]["p"] is not None is not content["comparisons"][0]["p_holm"]

@@ -20,7 +20,7 @@ from attacks import verify
 from attacks.eot.faults import NotFinite
 from attacks.experiment.replay import Named, of_run
 from attacks.experiment.unit import Unit
-from tests.helpers.processes import PATIENCE, ended, facts, last_of, started
+from tests.helpers.processes import PATIENCE, exit_code, facts, unique_words, started
 from tests.helpers.runs import call
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,7 +44,7 @@ def pictures(folder, count):
 def test_four_processes_of_which_two_are_killed_give_the_table_of_one(tmp_path, batch):
     overrides = [*SMALL, f"data.path={pictures(tmp_path / 'in', 200)}", f"evaluate.batch={batch}"]
     alone, shared = tmp_path / "alone", tmp_path / "shared"
-    assert ended(started([*overrides, f"hydra.run.dir={alone}"], tmp_path / "alone.log")) == 0
+    assert exit_code(started([*overrides, f"hydra.run.dir={alone}"], tmp_path / "alone.log")) == 0
     workers = [started([*overrides, f"hydra.run.dir={shared}"], tmp_path / "0.log")]
     while not (shared / "manifest.json").exists():
         time.sleep(0.01)
@@ -54,7 +54,7 @@ def test_four_processes_of_which_two_are_killed_give_the_table_of_one(tmp_path, 
             time.sleep(0.02)
             assert any(each.exitcode is None for each in workers)
         victim.kill()
-    codes = [ended(each) for each in workers]
+    codes = [exit_code(each) for each in workers]
     assert codes == [-9, 0, -9, 0], [(tmp_path / f"{i}.log").read_text() for i in range(4)]
     assert facts(shared) == facts(alone)
     names = json.loads((shared / "metrics.json").read_text())["queries"]
@@ -70,7 +70,7 @@ def few(shared_runs):
 
     def make(folder):
         given = [*words, f"data.path={pictures(folder / 'in', 12)}", f"hydra.run.dir={folder / 'run'}"]
-        assert ended(started(given, folder / "log")) == 0
+        assert exit_code(started(given, folder / "log")) == 0
 
     folder = shared_runs.folder("twelve", make)
     return [*words, f"data.path={folder / 'in'}"], facts(folder / "run")
@@ -107,7 +107,7 @@ def test_a_run_of_several_workers_that_is_stopped_goes_on_by_the_same_command(fe
     process.send_signal(signal.SIGTERM)
     assert process.wait(PATIENCE) == 128 + signal.SIGTERM, log.read_text()
     assert not any(Path(f"/proc/{pid}").exists() for pid in workers)
-    assert ended(started([*words, f"hydra.run.dir={run}"], log)) == 0, log.read_text()
+    assert exit_code(started([*words, f"hydra.run.dir={run}"], log)) == 0, log.read_text()
     assert "note: going on with the run in" in log.read_text()
     assert facts(run) == expected
 
@@ -125,8 +125,8 @@ def test_shards_in_any_order_give_the_bytes_of_one_process(few, tmp_path):
                 assert process.exitcode is None, log.read_text()
                 time.sleep(0.02)
             process.kill()
-            ended(process)
-        assert ended(started(command_line, log)) == 0, log.read_text()
+            exit_code(process)
+        assert exit_code(started(command_line, log)) == 0, log.read_text()
     assert facts(run) == expected
 
 
@@ -161,7 +161,7 @@ def test_tasks_of_a_ray_cluster_that_loses_a_worker_or_a_node_give_the_bytes_of_
 
 def at_work(words, run, log):
     """A run in a process of its own, which may start others, with two of its units done."""
-    command = [sys.executable, "-m", "attacks.run", *last_of(words), f"hydra.run.dir={run}"]
+    command = [sys.executable, "-m", "attacks.run", *unique_words(words), f"hydra.run.dir={run}"]
     with log.open("ab") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, cwd=ROOT)
     while units_done(run) < 2:
@@ -289,7 +289,7 @@ def test_a_process_that_joins_as_the_run_ends_leaves_no_files(attacked, monkeypa
     code, run = attacked(3, "evaluate.batch=1", failing=["000.png"], error=DISK_FULL)
     assert code == 1
 
-    def ended(*given):
+    def exit_code(*given):
         """Another process has ended the run meanwhile."""
         (run / "metrics.json").write_text("{}")
         shutil.rmtree(run / "checkpoint")
@@ -299,7 +299,7 @@ def test_a_process_that_joins_as_the_run_ends_leaves_no_files(attacked, monkeypa
         (attacks.experiment.job, "_begin") if late == "at its beginning" else (attacks.experiment.units, "attacked")
     )
     real = getattr(*where)
-    monkeypatch.setattr(*where, ended)
+    monkeypatch.setattr(*where, exit_code)
     assert call(monkeypatch, f"resume={run}") == 0
     assert "another process has made the tables" in capsys.readouterr().err
     assert not (run / "checkpoint").exists()

@@ -22,7 +22,7 @@ from attacks.verification.agreement import leaves, rows
 from attacks.verification.records import checked
 from attacks.verification.verify import CheckerError
 from tests.helpers.liars import cell
-from tests.helpers.verified import BATTERY, SCORES, TINY, A, both, made
+from tests.helpers.verified import BATTERY, SCORES, TINY, A, both_records, make_run
 from tests.helpers.verified import runs as runs
 from tests.helpers.verified import small as small
 from tests.run.test_bad_directories import manifest
@@ -93,7 +93,7 @@ HONEST = {
 @pytest.mark.parametrize("name", HONEST)
 def test_honest_runs_of_every_kind_pass(small, tmp_path, name):
     preset = "patch" if name.startswith("patch") else "smoke"
-    verdict = verify(made(tmp_path / "run", [*TINY, *HONEST[name]], preset), 1)
+    verdict = verify(make_run(tmp_path / "run", [*TINY, *HONEST[name]], preset), 1)
     assert verdict.passed and not verdict.notes, verdict
 
 
@@ -110,11 +110,11 @@ def test_a_run_on_other_threads_passes_with_a_note(runs):
 
 @pytest.mark.nightly
 def test_a_labelled_run_passes(tmp_path, small):
-    pictures = made(tmp_path / "first", TINY) / "pictures" / "clean"
+    pictures = make_run(tmp_path / "first", TINY) / "pictures" / "clean"
     table = ["path,cluster,identity", *(f"{path},{i // 2},{i % 2}" for i, path in enumerate(pictures.iterdir()))]
     (tmp_path / "list.csv").write_text("\n".join(table))
     data = ["data=folder", f"data.path={tmp_path / 'list.csv'}", f"data.gallery={tmp_path / 'list.csv'}"]
-    folder = made(tmp_path / "run", [*(word for word in TINY if "count" not in word), *data])
+    folder = make_run(tmp_path / "run", [*(word for word in TINY if "count" not in word), *data])
     assert verify(folder, 1).passed
     (tmp_path / "list.csv").write_text("\n".join([*table[:-1], table[-1][:-1] + "7"]))
     verdict = verify(folder, 1)
@@ -125,7 +125,7 @@ def test_a_labelled_run_passes(tmp_path, small):
 def test_a_module_in_memory_is_needed_again(tmp_path):
     torch.manual_seed(1)
     module = nn.Sequential(nn.AdaptiveAvgPool2d(8), nn.Flatten(), nn.Linear(192, 16)).eval()
-    folder = made(tmp_path / "run", TINY, module=module)
+    folder = make_run(tmp_path / "run", TINY, module=module)
     assert verify(folder, 1, module).passed
     with pytest.raises(ValueError, match="module in memory"):
         verify(folder)
@@ -177,7 +177,7 @@ def test_no_damage_is_silent(runs, tmp_path):
             except ValueError:  # no JSON, which `verify` names too
                 assert not verify(folder).passed
         path.write_bytes(whole)
-    assert count >= 300 and not [*differences(folder, *both(folder))]
+    assert count >= 300 and not [*differences(folder, *both_records(folder))]
 
 
 @pytest.mark.nightly

@@ -50,12 +50,12 @@ def module(folder, monkeypatch):
     monkeypatch.delitem(sys.modules, "victim", raising=False)
 
 
-def seen(folder):
+def query_digests(folder):
     """The digests of the pictures that the function has been asked about, in order."""
     return (folder / "seen").read_text().split() if (folder / "seen").exists() else []
 
 
-def refused(capsys, code):
+def refusal(capsys, code):
     """The one line of an error."""
     assert code == 1
     error = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]

@@ -107,9 +107,9 @@ def _fork(arguments, shim, values):
 
 def _command_line(arguments):
     from attacks.run import cli
-    from tests.helpers.processes import last_of
+    from tests.helpers.processes import unique_words
 
-    sys.argv = ["viewproof", *last_of(arguments)]
+    sys.argv = ["viewproof", *unique_words(arguments)]
     try:
         cli()
     except SystemExit as end:

@@ -5,7 +5,7 @@ import torchvision
 from torch import nn
 
 
-def dressed(module):
+def with_statistics(module):
     """Random weights, and running statistics other than the initial ones of a batch norm."""
     for m in module.modules():
         if isinstance(m, nn.modules.batchnorm._BatchNorm):
@@ -17,10 +17,10 @@ def dressed(module):
 
 
 def resnet():
-    return dressed(torchvision.models.resnet18(num_classes=32))
+    return with_statistics(torchvision.models.resnet18(num_classes=32))
 
 
-def pulled(encoder, images):
+def with_gradient(encoder, images):
     """(embeddings, gradient of a fixed loss)."""
     leaf = images.clone().requires_grad_()
     features = encoder(leaf)

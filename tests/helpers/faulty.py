@@ -43,18 +43,18 @@ def pictures(count=3):
     return 0.2 + 0.6 * torch.rand(count, 3, 10, 12, generator=torch.Generator().manual_seed(1))
 
 
-def started(encoder=None, stages=(), objective=None, perturbation=None, images=None, n=8, **more):
+def attack_steps(encoder=None, stages=(), objective=None, perturbation=None, images=None, n=8, **options):
     images, encoder = pictures() if images is None else images, encoder or net()
     anchor = torch.stack([net()(image[None])[0] for image in images])
     if isinstance(objective, Members):
         anchor = (anchor, anchor)
-    settings = {"perturbation": perturbation or Linf(0.1), "optimiser": PGD(), "steps": 6, "seed": 3} | more
+    settings = {"perturbation": perturbation or Linf(0.1), "optimiser": PGD(), "steps": 6, "seed": 3} | options
     eot = EOT(Compose(list(stages)), views=n, chunk=5)
     return attack(images, anchor, encoder=encoder, objective=objective or Away(), eot=eot, **settings)
 
 
-def run_all(**setup):
-    for _ in started(**setup):
+def run_attack(**setup):
+    for _ in attack_steps(**setup):
         pass
 
 

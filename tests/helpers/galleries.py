@@ -7,7 +7,7 @@ import torch
 from attacks.data.gallery import Pictures, on_shelf
 
 
-def all_of(gallery):
+def all_pictures(gallery):
     """Every row's picture, read by itself: (G,3,H,W)."""
     return torch.cat([gallery.shelves[k].read([i]) for k, i in gallery.positions])
 

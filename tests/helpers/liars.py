@@ -97,7 +97,7 @@ def tensors(name, change):
     return edit
 
 
-def all_of(*edits):
+def combine(*edits):
     """Several edits."""
 
     def edit(folder):
@@ -107,7 +107,7 @@ def all_of(*edits):
     return edit
 
 
-def gone(name):
+def delete(name):
     """Remove a file or a folder."""
 
     def edit(folder):
@@ -117,11 +117,11 @@ def gone(name):
     return edit
 
 
-def exchanged(one, other):
+def swap(first, second):
     """Exchange two files."""
 
     def edit(folder):
-        paths = folder / one, folder / other
+        paths = folder / first, folder / second
         data = [path.read_bytes() for path in paths]
         for path, part in zip(paths, reversed(data), strict=True):
             path.write_bytes(part)

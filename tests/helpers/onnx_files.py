@@ -16,7 +16,7 @@ HALF = {"mean": [0.5, 0.5, 0.5], "std": [0.5, 0.5, 0.5]}
 SIDE = 64
 
 
-def exported(network, path, dynamo, free=False, side=SIDE, **more):
+def export_onnx(network, path, dynamo, free=False, side=SIDE, **more):
     """The file that torch's exporter writes, without its warnings."""
     if free:
         more |= {"dynamic_shapes": ({0: "n"},)} if dynamo else {"dynamic_axes": {"input": {0: "n"}}}
@@ -39,13 +39,13 @@ def by_runtime(path, pictures, output=None):
     return torch.cat([torch.from_numpy(row) for row in rows])
 
 
-def encoder_of(path, **preprocess):
+def onnx_encoder(path, **preprocess):
     return load_encoder("onnx", str(path), preprocess={**HALF, **preprocess})
 
 
 def assert_equals_runtime(path, **preprocess):
     """The encoder of a file gives what onnxruntime gives. Returns it."""
-    encoder, pictures = encoder_of(path, **preprocess), torch.rand(3, 3, 40, 50)
+    encoder, pictures = onnx_encoder(path, **preprocess), torch.rand(3, 3, 40, 50)
     expected = by_runtime(path, encoder.preprocess(pictures)).flatten(1)
     near = 1e-4 * float(expected.abs().max())
     torch.testing.assert_close(encoder(pictures), expected, rtol=0, atol=near)
@@ -61,7 +61,7 @@ def value(name, shape, kind=TensorProto.FLOAT):
     return helper.make_tensor_value_info(name, kind, shape)
 
 
-def saved(tmp_path, *given, **more):
+def save_graph(tmp_path, *given, **more):
     path = tmp_path / "made.onnx"
     onnx.save(graph(*given, **more), path)
     return path

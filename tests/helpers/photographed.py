@@ -17,7 +17,7 @@ FINE, POINTS = 16, 3
 DICTIONARY = cv2.aruco.getPredefinedDictionary(cv2.aruco.DICT_APRILTAG_36h11)
 
 
-def numbered(first):
+def numbered_card(first):
     """The card of a patch of 80 x 80 mm, with four tags from a number on."""
     result = card(80, 80)
     return replace(result, tags=tuple(replace(tag, number=first + i) for i, tag in enumerate(result.tags)))
@@ -33,7 +33,7 @@ def encoded(light):
     return np.where(light > 0.0031308, 1.055 * light ** (1 / 2.4) - 0.055, light * 12.92)
 
 
-def drawn(card, texture=None, hidden=(), fine=FINE):
+def card_light(card, texture=None, hidden=(), fine=FINE):
     """The card's light, (h,w,3) float32: white paper, the patch, tags and swatches."""
 
     def at(box):
@@ -66,7 +66,7 @@ def clutter(size, seed=0):
     return np.clip(0.2 + 0.3 * mild + 0.3 * sharp, 0, 1)
 
 
-def photographed(light, homography, size, *, blur=0.7, noise=0.01, light_at=1.0, seed=0, points=POINTS, fine=FINE):
+def render_photo(light, homography, size, *, blur=0.7, noise=0.01, light_at=1.0, seed=0, points=POINTS, fine=FINE):
     """The card `light` seen through `homography` (mm -> pixels, centres at whole numbers), (H,W,3) uint8."""
     height, width = size
     offsets = (np.arange(points) + 0.5) / points - 0.5
@@ -104,7 +104,7 @@ def posed(card, *, width=300.0, degrees=0.0, jitter=0.0, size=(720, 960), seed=0
     return cv2.getPerspectiveTransform(np.float32(patch.corners), np.float32(corners_px)).astype(np.float64)
 
 
-def through(homography, points):
+def map_points(homography, points):
     """Points (...,2) mapped by a homography."""
     points = np.asarray(points, np.float64)
     out = np.concatenate([points, np.ones((*points.shape[:-1], 1))], -1) @ homography.T

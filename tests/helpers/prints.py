@@ -12,7 +12,7 @@ MM = 25.4
 ID = "vp-0123abcd"
 
 
-def framed(size=(24, 24), seed=0):
+def frame_texture(size=(24, 24), seed=0):
     """A random texture (h,w,3) with a black edge two texels wide, so that its outline can be measured on white."""
     texture = np.random.default_rng(seed).integers(0, 256, (*size, 3), dtype=np.uint8)
     texture[:2] = texture[-2:] = 0
@@ -23,7 +23,7 @@ def framed(size=(24, 24), seed=0):
 def fake_run(folder, texture=None, width=None):
     """A folder with the files of a run that printing reads."""
     folder.mkdir(parents=True, exist_ok=True)
-    texture = framed() if texture is None else texture
+    texture = frame_texture() if texture is None else texture
     Image.fromarray(texture).save(folder / "patch.png")
     record = {"schema": 1, "pictures": [], "size": [8, 8], "texture": list(texture.shape[:2]), "width_mm": width}
     record |= {"id": ID, "card": False, "fixed": True}
@@ -31,7 +31,7 @@ def fake_run(folder, texture=None, width=None):
     return folder
 
 
-def rasterised(path, dpi=600):
+def rasterise(path, dpi=600):
     """(size in points, (H,W,3) uint8) of each page of a PDF.
 
     PDFium stretches a page to whole pixels. So the page is first made a whole number of pixels large, to the right
@@ -63,7 +63,7 @@ def edges(picture, box, dpi, reach=0.4):
     return [_edge(line, at, entering, ppm, reach) - at for line, at, entering in ends]
 
 
-def detected(picture):
+def detect_tags(picture):
     """{number: corners (4, 2)} of the fiducials that OpenCV sees."""
     family = cv2.aruco.getPredefinedDictionary(cv2.aruco.DICT_APRILTAG_36h11)
     corners, numbers, _ = cv2.aruco.ArucoDetector(family).detectMarkers(np.ascontiguousarray(picture))
@@ -80,6 +80,6 @@ def _edge(line, at, entering, ppm, reach):
     return ((start + white) if entering else (stop - white)) / ppm
 
 
-def moved(box, page):
+def on_page(box, page):
     """A box of the card (of `sheet.json`) on its page."""
     return {**box, "x": page["left"] + box["x"] - page["x"], "y": page["top"] + box["y"] - page["y"]}

@@ -10,7 +10,7 @@ from pathlib import Path
 PATIENCE = 300
 
 
-def last_of(words):
+def unique_words(words):
     """The words of a command line, of a key that is given twice the last: so a test can change one of many."""
     words = list(map(str, words))
     keys = [word.partition("=")[0] if "=" in word else "" for word in words]
@@ -25,7 +25,7 @@ def worker(arguments, log):
         os.dup2(file.fileno(), 2)
     from attacks.run import cli
 
-    sys.argv = ["viewproof", *last_of(arguments)]
+    sys.argv = ["viewproof", *unique_words(arguments)]
     cli()
 
 
@@ -38,7 +38,7 @@ def started(arguments, log):
     return process
 
 
-def ended(process):
+def exit_code(process):
     """The exit code of a process."""
     process.join(PATIENCE)
     assert process.exitcode is not None, "the process hangs"

@@ -123,9 +123,9 @@ def rows(folder, name):
         return list(csv.DictReader(file))
 
 
-def select(table, **where):
-    matching = [row for row in table if all(row[key] == text for key, text in where.items())]
-    assert matching, where
+def select(table, **filters):
+    matching = [row for row in table if all(row[key] == text for key, text in filters.items())]
+    assert matching, filters
     return matching
 
 
@@ -162,7 +162,7 @@ def lower_median(values):
 # metrics.json
 
 
-def recomputed(folder):
+def recompute(folder):
     """The content of metrics.json as far as it follows from the other files of a run directory."""
     table = rows(folder, "per_image")
     tables = {name: rows(folder, name) for name in ("response", "left_out", "deployment", "explanations")}
@@ -250,11 +250,11 @@ def comparisons(table, measure):
     against = max(("no_eot", "noise"), key=means.get)
     p = [flips(comparison(table, measure, "same", arm)[0]) for arm in BASELINES]
     clusters = len(values_in(table, "cluster"))
-    too_few = clusters < fewest_clusters(1)
+    untestable = clusters < fewest_clusters(1)
     head = {"test": "sign flips", "arm": "eot"}
     primary = head | {"measure": measure, "against": against, "bank": "same", "clusters": clusters}
     primary |= {"difference": comparison(table, measure, "same", against)[1]}
-    primary |= {"p": None if too_few else max(p), "needed": fewest_clusters(1) if too_few else None}
+    primary |= {"p": None if untestable else max(p), "needed": fewest_clusters(1) if untestable else None}
     rest, p = [], []
     arms = sorted((arm for arm in values_in(table, "arm") if arm != "eot"), key=lambda arm: arm != "one_view")
     for bank, other, name in product(values_in(table, "bank"), arms, ("cosine", "success")):
@@ -262,10 +262,10 @@ def comparisons(table, measure):
             difference, cell = comparison(table, name, bank, other)
             rest.append(head | {"measure": name, "other": other, "bank": bank, "difference": cell})
             p.append(flips(difference))
-    too_few = clusters < fewest_clusters(len(p))
+    untestable = clusters < fewest_clusters(len(p))
     for row, entry, holm_values in zip(rest, p, holm(p), strict=True):
-        row |= {"p": None if too_few else entry, "p_holm": None if too_few else holm_values}
-        row |= {"needed": fewest_clusters(len(p)) if too_few else None}
+        row |= {"p": None if untestable else entry, "p_holm": None if untestable else holm_values}
+        row |= {"needed": fewest_clusters(len(p)) if untestable else None}
     return primary, rest
 
 
@@ -312,9 +312,9 @@ def a_map(table):
     for y, x in product(ys, xs):
         first, other = (by_cluster(cells[arm, x, y], "success") for arm in ("eot", "no_eot"))
         p.append(flips(first - other))
-    too_few = len(values_in(table, "cluster")) < minimum
-    stars = None if too_few else holm(p).reshape(len(ys), len(xs)).tolist()
-    content |= {"needed": minimum if too_few else None, "p_holm": stars}
+    untestable = len(values_in(table, "cluster")) < minimum
+    stars = None if untestable else holm(p).reshape(len(ys), len(xs)).tolist()
+    content |= {"needed": minimum if untestable else None, "p_holm": stars}
     means = {(y, x): by_cluster(cells["eot", x, y], "success").mean() for y, x in product(ys, xs)}
     for name, end in (("worst", min), ("best", max)):
         place = end(means, key=means.get)
@@ -399,14 +399,14 @@ def drift(table):
     return {"layers": lines, "flips": flip}
 
 
-def leaves(node, where=()):
+def leaves(node, filters=()):
     """The values of nested dictionaries and lists by their places."""
     if isinstance(node, dict | list):
         leaf_values = {}
         for key, entry in node.items() if isinstance(node, dict) else enumerate(node):
-            leaf_values |= leaves(entry, (*where, key))
+            leaf_values |= leaves(entry, (*filters, key))
         return leaf_values
-    return {where: node}
+    return {filters: node}
 
 
 def read(folder):

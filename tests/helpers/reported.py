@@ -101,22 +101,22 @@ def left_out():
     stages = ["affine", "perspective", "brightness", "contrast", "downscale"]
     tests = ["all", *stages]
 
-    def loss(without, test):
-        return 0.6 if test == without else 0.2 if test == "all" and without != "nothing" else 0.0
+    def loss(stage, test):
+        return 0.6 if test == stage else 0.2 if test == "all" and stage != "nothing" else 0.0
 
     rows = []
-    for without in ("nothing", *stages):
+    for stage in ("nothing", *stages):
         cells = [
             {
                 "test": test,
-                **pair("eot", 1 - loss(without, test)),
-                "difference": interval(-0.93 * loss(without, test)),
+                **pair("eot", 1 - loss(stage, test)),
+                "difference": interval(-0.93 * loss(stage, test)),
             }
             for test in tests
         ]
-        if without == "nothing":
+        if stage == "nothing":
             cells = [cell | {"difference": None} for cell in cells]
-        rows.append({"without": without, "cells": cells})
+        rows.append({"without": stage, "cells": cells})
     return {"pictures": 12, "clusters": 12, "steps": 50, "stages": stages, "tests": tests, "rows": rows}
 
 

@@ -9,7 +9,7 @@ import pytest
 from filelock import FileLock
 
 from attacks.run import cli
-from tests.helpers.processes import last_of
+from tests.helpers.processes import unique_words
 
 TINY = ["config=evaluate", "data.count=3", "data.size=64", "attack.steps=2", "attack.views=2", "sanity=none"]
 TINY += ["evaluate.batch=2", "evaluate.views=4", "evaluate.refine=1"]
@@ -20,7 +20,7 @@ FIRST = "000000-000002.safetensors"
 
 def call(monkeypatch, *arguments):
     """The command line in this process, by `last_of` its arguments; returns the exit code."""
-    monkeypatch.setattr(sys, "argv", ["viewproof", *last_of(arguments)])
+    monkeypatch.setattr(sys, "argv", ["viewproof", *unique_words(arguments)])
     monkeypatch.setenv("HYDRA_FULL_ERROR", "0")
     try:
         cli()
@@ -47,7 +47,7 @@ class SharedRuns:
                 code = call(patch, *words, f"hydra.run.dir={folder / 'run'}")
             assert code == 0, (folder / "stderr").read_text()
 
-        return self.folder(repr((last_of(words), constants)), make) / "run"
+        return self.folder(repr((unique_words(words), constants)), make) / "run"
 
     def folder(self, key, make):
         """The folder that `make` fills, by its `key`."""

@@ -47,7 +47,7 @@ def random_like(images, value, scale):
     return scale * random(*images.shape, value=value, dtype=images.dtype)
 
 
-def attacked(perturbation, images, delta):
+def attack_pictures(perturbation, images, delta):
     """The attacked pictures, without any transform."""
     return seen(perturbation.scene(images, delta))
 

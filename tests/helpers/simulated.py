@@ -16,7 +16,7 @@ QUAD = ((0.2, 0.2), (0.8, 0.2), (0.8, 0.8), (0.2, 0.8))
 RANDOM = np.random.default_rng
 
 
-def drawn(texture):
+def card_dots(texture):
     """The card in dots, RGB."""
     pixels = np.full((1300, 1300, 3), 255, np.uint8)
     family = cv2.aruco.getPredefinedDictionary(cv2.aruco.DICT_APRILTAG_36h11)
@@ -59,7 +59,7 @@ def printed_run(where, dots):
     return where
 
 
-def taken(ink, shot=None, size=(320, 320), scene=None, quad=QUAD):
+def take_photo(ink, shot=None, size=(320, 320), scene=None, quad=QUAD):
     scene = smooth(320, 320) if scene is None else scene
     return photograph(scene, quad, CARD, ink, DPI, shot or Shot(), size, RANDOM(0))
 

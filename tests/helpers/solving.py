@@ -48,7 +48,7 @@ def small_problem(count=3, dtype=torch.float64):
     return images, torch.randn(count, 6, dtype=dtype), parts
 
 
-def counted(encoder):
+def mark_checked(encoder):
     """An encoder whose calls a test counts or tells apart: the check of its contract makes none."""
     contract._honest[True].add(encoder)
     return encoder
@@ -87,7 +87,7 @@ def watch(images, anchor, *, stop=None, restarts=1, state=None, select=None, **p
     return solver.watch(*split(images, anchor, **parts), stop=stop, restarts=restarts, state=state, select=select)
 
 
-def looked(images, anchor, delta, full=False, **parts):
+def look_risk(images, anchor, delta, full=False, **parts):
     """The risk (N,) of a delta from the views of a look, or from the `full` bank."""
     problem, options = split(images, anchor, **parts)
     select = selection(problem, options)

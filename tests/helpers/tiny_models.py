@@ -367,9 +367,9 @@ def torchscript_model(folder: Path, is_traced: bool) -> Model:
 
 
 def onnx_model(folder: Path, dynamo: bool) -> Model:
-    from tests.helpers.onnx_files import by_runtime, exported
+    from tests.helpers.onnx_files import by_runtime, export_onnx
 
-    file = exported(tiny_network(), folder / "tiny.onnx", dynamo, side=16)
+    file = export_onnx(tiny_network(), folder / "tiny.onnx", dynamo, side=16)
     return Model("onnx", str(file), {"preprocess": PREPROCESS}, lambda p: by_runtime(file, BY_HAND(p)[None]), file)
 
 

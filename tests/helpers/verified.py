@@ -35,7 +35,7 @@ SMALL_PARTS = {"attacks.experiment.sections.response.CELLS": 2, "attacks.experim
 SMALL_PARTS |= {"attacks.evaluation.rare.splitting.FIRST": 2, "attacks.evaluation.rare.splitting.MAX_DRAWS": 8}
 
 
-def made(folder, overrides, preset="smoke", module=None):
+def make_run(folder, overrides, preset="smoke", module=None):
     job(compose(preset, overrides), folder, preset, overrides, module=module)
     return folder
 
@@ -58,6 +58,6 @@ def runs(shared_runs, small):
     return get
 
 
-def both(folder):
+def both_records(folder):
     """What manifest.json and metrics.json hold."""
     return [json.loads((folder / f"{name}.json").read_bytes()) for name in ("manifest", "metrics")]

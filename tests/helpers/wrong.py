@@ -15,7 +15,7 @@ from tests.helpers.runs import call
 #: Seconds after which a case counts as hanging.
 LONGEST = 20
 #: Files that are written before a configuration is checked: by Hydra, and the lock of a run directory.
-BEFORE = re.compile(r"[^/]+(/\.lock|/multirun\.yaml)?")
+EARLY_FILES = re.compile(r"[^/]+(/\.lock|/multirun\.yaml)?")
 
 
 @contextlib.contextmanager
@@ -91,7 +91,7 @@ class Desk:
         new_tree = tree(self.folder)
         assert {name: new_tree.get(name) for name in old_tree} == old_tree
         new_names = [name.removeprefix("here/") for name in new_tree.keys() - old_tree.keys()]
-        assert all(BEFORE.fullmatch(name) and name.partition("/")[0] == "out" for name in new_names), sorted(
+        assert all(EARLY_FILES.fullmatch(name) and name.partition("/")[0] == "out" for name in new_names), sorted(
             new_names
         )
         return errors[0]

@@ -16,7 +16,7 @@ from attacks.physical.colour_fit import (
     pool,
     terms,
 )
-from tests.helpers.photographed import drawn, photographed, posed
+from tests.helpers.photographed import card_light, render_photo, posed
 from transforms.colour import lut as colour_map
 from transforms.colour.spaces import to_linear
 
@@ -84,11 +84,11 @@ def test_held_out_swatches_are_not_fitted():
 
 def test_the_middle_of_every_swatch_is_measured():
     pose = posed(CARD, width=300, degrees=200, jitter=0.2, size=(560, 560))
-    pixels = photographed(drawn(CARD), pose, (560, 560), light_at=0.6, noise=0.01, points=2)
+    pixels = render_photo(card_light(CARD), pose, (560, 560), light_at=0.6, noise=0.01, points=2)
     result = measure_swatches(pixels, pose, CARD)
     assert result.valid.all()
     assert difference(result.light, 0.6 * SOURCE).max() < 1.5
-    bright = measure_swatches(photographed(drawn(CARD), pose, (560, 560), light_at=1.7, points=2), pose, CARD)
+    bright = measure_swatches(render_photo(card_light(CARD), pose, (560, 560), light_at=1.7, points=2), pose, CARD)
     assert (bright.valid == (1.7 * SOURCE < 1)).all()
 
 

@@ -5,18 +5,18 @@ import numpy as np
 import pytest
 
 from attacks.physical.detect import detect
-from tests.helpers.photographed import drawn, numbered, photographed, posed, through
+from tests.helpers.photographed import card_light, numbered_card, render_photo, posed, map_points
 
-CARD = numbered(28)
-LIGHT = drawn(CARD)
+CARD = numbered_card(28)
+LIGHT = card_light(CARD)
 
 
 def shot(**options):
     """A photograph (480,640,3), and where each tag's corners are in it."""
     photo = {key: options.pop(key) for key in ("blur", "noise", "light_at") if key in options}
     pose = posed(CARD, **{"width": 220, "size": (480, 640), **options})
-    pixels = photographed(options.pop("light", LIGHT), pose, options.get("size", (480, 640)), points=2, **photo)
-    return pixels, {tag.number: through(pose, tag.box.corners) for tag in CARD.tags}
+    pixels = render_photo(options.pop("light", LIGHT), pose, options.get("size", (480, 640)), points=2, **photo)
+    return pixels, {tag.number: map_points(pose, tag.box.corners) for tag in CARD.tags}
 
 
 def worst(detected, true):
@@ -51,8 +51,8 @@ def test_tags_are_detected_in_a_dark_photograph(light_at):
 
 @pytest.mark.slow
 def test_tags_of_another_card_are_listed_as_foreign():
-    other = numbered(32)
-    pixels = photographed(drawn(other), posed(other, width=260, size=(480, 640)), (480, 640), points=2)
+    other = numbered_card(32)
+    pixels = render_photo(card_light(other), posed(other, width=260, size=(480, 640)), (480, 640), points=2)
     output = detect(pixels, CARD)
     assert output.corners == {} and output.foreign == (32, 33, 34, 35)
 
@@ -65,7 +65,7 @@ def test_tags_that_appear_twice_are_not_used():
 
 @pytest.mark.slow
 def test_a_hidden_tag_or_one_beyond_the_edge_is_not_detected():
-    pixels = photographed(drawn(CARD, hidden=(30,)), posed(CARD, width=220, size=(480, 640)), (480, 640), points=2)
+    pixels = render_photo(card_light(CARD, hidden=(30,)), posed(CARD, width=220, size=(480, 640)), (480, 640), points=2)
     assert list(detect(pixels, CARD).corners) == [28, 29, 31]
     pixels, true = shot(shift=(200, 0))
     assert min(true[29][:, 0].max(), true[30][:, 0].max()) > 640
@@ -86,9 +86,9 @@ def test_tags_are_detected_in_twelve_megapixels(width):
     """The card fills it, or is a part too small to be resolved in a reduced copy."""
     side = (1300, 1300) if width > 500 else (440, 440)
     pose = posed(CARD, width=width, degrees=20, jitter=0.1, size=side)
-    part = photographed(LIGHT, pose, side, points=1, blur=1.0, noise=0.0)
+    part = render_photo(LIGHT, pose, side, points=1, blur=1.0, noise=0.0)
     pixels, corner = np.full((3000, 4000, 3), 120, np.uint8), np.array([1100, 2300])
     pixels[corner[0] : corner[0] + side[0], corner[1] : corner[1] + side[1]] = part
     output = detect(pixels, CARD).corners
     assert len(output) == 4
-    assert worst(output, {tag.number: through(pose, tag.box.corners) + corner[::-1] for tag in CARD.tags}) < 0.6
+    assert worst(output, {tag.number: map_points(pose, tag.box.corners) + corner[::-1] for tag in CARD.tags}) < 0.6

@@ -11,7 +11,7 @@ from PIL import Image
 from attacks.perturbations.patch.card_raster import patch_picture
 from attacks.physical.paper import BLEED, FOOT, MARGIN, RULER
 from attacks.physical.sheet import pixels, write
-from tests.helpers.prints import MM, detected, edges, fake_run, framed, moved, rasterised
+from tests.helpers.prints import MM, detect_tags, edges, fake_run, frame_texture, on_page, rasterise
 
 BAR = 0.01  # mm
 
@@ -34,8 +34,8 @@ def make_print(*arguments):
     ],
 )
 def test_patch_tags_and_ruler_have_their_positions_on_each_page(tmp_path, paper, width, shape, page):
-    result, record = make_print(fake_run(tmp_path, framed(shape)), width, paper, 150)
-    pages = list(rasterised(result.folder / "sheet.pdf"))
+    result, record = make_print(fake_run(tmp_path, frame_texture(shape)), width, paper, 150)
+    pages = list(rasterise(result.folder / "sheet.pdf"))
     assert record["card"]["patch"]["width"] == width
     assert record["card"]["patch"]["height"] == pytest.approx(width * shape[0] / shape[1])
     boxes, value = [record["card"]["patch"], *(tag["box"] for tag in record["card"]["tags"])], 0
@@ -45,13 +45,13 @@ def test_patch_tags_and_ruler_have_their_positions_on_each_page(tmp_path, paper,
         inside = [
             box for box in boxes if _is_inside(box, sheet, "x", "width") and _is_inside(box, sheet, "y", "height")
         ]
-        off = [edges(picture, moved(box, sheet), 600) for box in inside]
+        off = [edges(picture, on_page(box, sheet), 600) for box in inside]
         assert np.abs(off).max() < BAR
         value += len(off)
         assert _ruler(picture, page) == pytest.approx(np.arange(0, RULER + 1, 10), abs=BAR)
     assert value >= 4
     if len(pages) == 1:
-        assert {*detected(picture[::4, ::4])} == {tag["number"] for tag in record["card"]["tags"]}
+        assert {*detect_tags(picture[::4, ::4])} == {tag["number"] for tag in record["card"]["tags"]}
 
 
 def _is_inside(box, sheet, start, side):
@@ -71,7 +71,7 @@ def _ruler(picture, page):
 
 
 def test_the_pixels_in_the_pdf_are_unchanged(tmp_path):
-    texture = framed((24, 36))
+    texture = frame_texture((24, 36))
     result = write(fake_run(tmp_path, texture), 60, "a4", 300)
     target = patch_picture(texture.astype(np.float32), pixels(result.plan.card, (24, 36), 300))
     assert target.shape == (472, 709, 3)
@@ -80,7 +80,7 @@ def test_the_pixels_in_the_pdf_are_unchanged(tmp_path):
 
 
 def test_a_texture_finer_than_the_print_keeps_every_texel(tmp_path):
-    texture = framed((300, 400))
+    texture = frame_texture((300, 400))
     result = write(fake_run(tmp_path, texture), 30, "a4", 150)
     assert _images(result.folder / "sheet.pdf") == [(["FlateDecode"], texture.tobytes())]
 
@@ -98,8 +98,8 @@ def _images(path):
 )
 def test_every_page_of_the_pdf_is_its_picture(tmp_path, paper, width, shape, count):
     """The PNG files and the PDF draw one description; PDFium is the oracle."""
-    result, record = make_print(fake_run(tmp_path, framed(shape)), width, paper, 150)
-    pages = list(rasterised(result.folder / "sheet.pdf", 150))
+    result, record = make_print(fake_run(tmp_path, frame_texture(shape)), width, paper, 150)
+    pages = list(rasterise(result.folder / "sheet.pdf", 150))
     names = ["sheet"] if count == 1 else [*(f"sheet-{i}" for i in range(1, count)), "assembly"]
     rims = _rims(record, np.asarray(Image.open(result.folder / "card.png")).shape[:2], 150 / MM)
     assert len(pages) == count

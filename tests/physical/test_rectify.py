@@ -8,11 +8,11 @@ import torch
 from attacks.perturbations.patch.card import Box
 from attacks.physical.detect import detect, to_grey
 from attacks.physical.rectify import align, fit, from_corners, natural_size, parse_quad, pose, project, rectify
-from tests.helpers.photographed import drawn, lattice, numbered, photographed, posed, through
+from tests.helpers.photographed import card_light, lattice, numbered_card, render_photo, posed, map_points
 from transforms import Affine, Compose, Perspective
 from transforms.sampling.homography import invert
 
-CARD = numbered(28)
+CARD = numbered_card(28)
 POINTS = lattice(CARD)
 
 
@@ -25,12 +25,12 @@ def off(result, true):
 @pytest.mark.slow
 def test_rectification_is_exact_to_half_a_pixel():
     """Over random poses, lights and blurs; the printed figures of 24 are cited in the module."""
-    rng, light, errors = np.random.default_rng(5), drawn(CARD), []
+    rng, light, errors = np.random.default_rng(5), card_light(CARD), []
     for i in range(24):
         options = {"degrees": rng.uniform(-180, 180), "jitter": rng.uniform(0, 0.25), "seed": i}
         true = posed(CARD, width=rng.uniform(220, 300), size=(640, 640), **options)
         blur, lit = rng.uniform(0.4, 1.2), rng.uniform(0.4, 0.95)
-        pixels = photographed(light, true, (640, 640), blur=blur, light_at=lit, noise=0.01, seed=i, points=2)
+        pixels = render_photo(light, true, (640, 640), blur=blur, light_at=lit, noise=0.01, seed=i, points=2)
         layout = fit(CARD, detect(pixels, CARD).corners)
         assert layout.residual < 0.5
         errors.append(off(layout.homography, true))
@@ -42,10 +42,10 @@ def test_rectification_is_exact_to_half_a_pixel():
 @pytest.mark.slow
 @pytest.mark.parametrize("hidden", [(28,), (28, 29), (29, 31)])
 def test_without_a_tag_the_edges_of_the_swatches_refine_the_fit(hidden):
-    light = drawn(CARD, hidden=hidden)
+    light = card_light(CARD, hidden=hidden)
     for seed in (0, 1):
         true = posed(CARD, width=240, degrees=25 * seed - 10, jitter=0.2, size=(500, 500), seed=seed)
-        pixels = photographed(light, true, (500, 500), blur=0.9, light_at=0.7, noise=0.01, seed=seed, points=2)
+        pixels = render_photo(light, true, (500, 500), blur=0.9, light_at=0.7, noise=0.01, seed=seed, points=2)
         layout = fit(CARD, detect(pixels, CARD).corners)
         result = align(to_grey(pixels), CARD, layout.homography, layout.tags)
         assert len(layout.tags) == 4 - len(hidden) and off(result, true) < min(0.4, off(layout.homography, true))
@@ -61,7 +61,7 @@ def test_a_photograph_without_edges_leaves_the_homography_unchanged():
 
 
 def exact(true, numbers=range(28, 32)):
-    return {tag.number: through(true, tag.box.corners) for tag in CARD.tags if tag.number in numbers}
+    return {tag.number: map_points(true, tag.box.corners) for tag in CARD.tags if tag.number in numbers}
 
 
 def test_the_fit_of_exact_corners_is_the_homography():
@@ -115,7 +115,7 @@ def test_the_pose_equals_that_of_the_stages():
 def test_a_rectified_patch_equals_the_texture():
     texture = cv2.GaussianBlur(np.random.default_rng(2).integers(0, 256, (40, 40, 3), np.uint8), (0, 0), 2)
     true = posed(CARD, width=400, degrees=200, jitter=0.2, seed=2)
-    pixels = photographed(drawn(CARD, texture), true, (720, 960), blur=0, noise=0)
+    pixels = render_photo(card_light(CARD, texture), true, (720, 960), blur=0, noise=0)
     for size in ((40, 40), (80, 80)):
         output = rectify(pixels, true, CARD.patch, size).astype(float)
         view = cv2.resize(texture, size, interpolation=cv2.INTER_NEAREST).astype(float)

@@ -30,7 +30,7 @@ from attacks.runtime.files import sha256, write_json
 from attacks.schema.presets import read as read_preset
 from attacks.schema.validate import validate
 from attacks.study.assembly import build
-from tests.helpers.photographed import drawn, photographed, posed, stored_scores
+from tests.helpers.photographed import card_light, posed, render_photo, stored_scores
 from tests.schema.test_configs import composed
 
 OVERRIDES = ["config=patch", "data.photos=[astronaut]", "data.count=2", "data.size=64", "perturbation.size=[16,16]"]
@@ -352,8 +352,8 @@ def test_errors_are_one_line_with_exit_code_2(run, photos, tmp_path, error_line,
 @pytest.mark.slow
 def test_a_folder_without_a_valid_photograph_is_refused(run, tmp_path, error_line):
     other = card(80, 80, "vp-00000000  eot")
-    pixels = photographed(
-        drawn(other, fine=8), posed(other, width=200, size=(420, 480)), (420, 480), points=1, fine=8
+    pixels = render_photo(
+        card_light(other, fine=8), posed(other, width=200, size=(420, 480)), (420, 480), points=1, fine=8
     )
     Image.fromarray(pixels).save(tmp_path / f"{read_names(run)[0]}--other.png")
     line = error_line("score", run, tmp_path, "--device", "cpu")

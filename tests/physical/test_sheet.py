@@ -18,7 +18,7 @@ from attacks.perturbations.patch.card_raster import patch_picture
 from attacks.physical.paper import BLEED, FOOT, MARGIN, MARK, OVERLAP, PAPERS, assembly, plan, tile_page
 from attacks.physical.pdf import font_file
 from attacks.physical.sheet import WIDTH, subject, write
-from tests.helpers.prints import ID, MM, fake_run, framed
+from tests.helpers.prints import ID, MM, fake_run, frame_texture
 from transforms import resize
 
 
@@ -53,7 +53,7 @@ def test_a_card_that_the_attack_has_not_seen_is_noted(tmp_path, seen):
 def test_each_arm_has_its_own_card_in_its_own_folder_and_an_unknown_one_is_refused(tmp_path, error_line):
     run = fake_run(tmp_path / "run")
     (run / "patches").mkdir()
-    Image.fromarray(framed(seed=5)).save(run / "patches" / "noise.png")
+    Image.fromarray(frame_texture(seed=5)).save(run / "patches" / "noise.png")
     result = {arm: write(run, dpi=150, arm=arm) for arm in ("eot", "noise")}
     assert [result[arm].folder.name for arm in result] == ["print", "print_noise"]
     numbers = [{tag.number for tag in result[arm].plan.card.tags} for arm in result]
@@ -197,10 +197,10 @@ def test_alpha_is_paper_and_mixes_as_premultiplied_layers_do(tmp_path):
 
 
 def test_a_width_that_differs_from_the_run_is_noted(tmp_path, capsys):
-    run = fake_run(tmp_path, framed((8, 8)), width=50)
+    run = fake_run(tmp_path, frame_texture((8, 8)), width=50)
     assert main(["print", str(run), "--width-mm", "30", "--dpi", "150"]) == 0
     assert "note: the run placed a patch 50 mm wide; one of 30 mm" in capsys.readouterr().err
-    assert write(fake_run(tmp_path, framed((8, 8))), dpi=150).plan.card.patch.width == WIDTH
+    assert write(fake_run(tmp_path, frame_texture((8, 8))), dpi=150).plan.card.patch.width == WIDTH
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from attacks.physical.simulation.shots import (
     map_points,
     pose,
 )
-from tests.helpers.simulated import CARD, QUAD, RANDOM, drawn, flat, printed_run, smooth, taken
+from tests.helpers.simulated import CARD, QUAD, RANDOM, card_dots, flat, printed_run, smooth, take_photo
 from transforms import Compose
 from transforms.geometry.affine import Affine, Perspective
 from transforms.geometry.viewpoint import Viewpoint
@@ -36,7 +36,7 @@ SQUARE = torch.tensor([[[-1.0, -1], [1, -1], [1, 1], [-1, 1]]], dtype=torch.floa
 
 @pytest.fixture(scope="module")
 def dots():
-    return drawn(RANDOM(1).integers(0, 256, (20, 20, 3), np.uint8))
+    return card_dots(RANDOM(1).integers(0, 256, (20, 20, 3), np.uint8))
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def run(tmp_path, dots):
 
 def card_light(scene, ink, shot, size, quad=QUAD):
     """The light of a photograph before lens and sensor, and the card's corners in it."""
-    truth = taken(flat(0), shot, size, scene, quad)
+    truth = take_photo(flat(0), shot, size, scene, quad)
     output, plane = frame(size) @ pose(shot), from_shares(scene.shape[:2])
     dots = np.array([[0.1, 0, 0.05], [0, 0.1, 0.05], [0, 0, 1]])  # ten a millimetre
     at = output @ four_point_homography(CARD.patch.corners, map_points(plane, quad)) @ dots
@@ -62,7 +62,7 @@ def card_light(scene, ink, shot, size, quad=QUAD):
 def test_a_frontal_pose_shows_scene_and_card_unchanged(dots):
     scene = smooth(400, 400)
     quad = ((0.25, 0.25), (0.75, 0.25), (0.75, 0.75), (0.25, 0.75))
-    result = taken(camera.print_raster(dots, 0), size=(400, 400), scene=scene, quad=quad)
+    result = take_photo(camera.print_raster(dots, 0), size=(400, 400), scene=scene, quad=quad)
     expected = scene.copy()  # five dots a pixel, whose light adds up
     mean = camera.to_light(dots / np.float32(255)).reshape(260, 5, 260, 5, 3).mean((1, 3))
     expected[70:330, 70:330] = np.rint(camera.to_display(mean) * 255)
@@ -98,7 +98,7 @@ def test_the_geometry_equals_that_of_the_transforms(size):
 @pytest.mark.parametrize("size", [(120, 120), (120, 160)], ids=str)
 def test_the_picture_equals_that_of_the_transforms(size, dots):
     made, u, shot = stages(3)
-    scene, coarse = smooth(*size), drawn(smooth(8, 8, 5))
+    scene, coarse = smooth(*size), card_dots(smooth(8, 8, 5))
     light, ink = camera.enlarge(scene, min(size)), camera.print_raster(coarse, 0)
     quad = ((0.2, 0.3), (0.7, 0.2), (0.75, 0.8), (0.25, 0.7))
     result, _ = card_light(scene, ink, shot, size, quad)
@@ -117,7 +117,7 @@ def test_the_picture_equals_that_of_the_transforms(size, dots):
 def test_the_central_square_of_a_long_photograph_equals_a_square_photograph(dots):
     _, _, shot = stages(1)
     ink = camera.print_raster(dots, 1)
-    square, long = taken(ink, shot, (200, 200)), taken(ink, shot, (200, 260))
+    square, long = take_photo(ink, shot, (200, 200)), take_photo(ink, shot, (200, 260))
     np.testing.assert_allclose(np.array(long.patch) - (30, 0), square.patch, atol=1e-9)
     assert np.abs(long.pixels[:, 30:230].astype(int) - square.pixels).max() <= 1
 
@@ -150,10 +150,10 @@ def test_a_card_is_opaque_and_its_edge_is_not_darkened():
 
 
 def test_outside_scene_and_horizon_is_mid_grey():
-    result = taken(flat(1), Shot(pitch=75, scale=0.7), scene=np.full((40, 40, 3), 255, np.uint8))
+    result = take_photo(flat(1), Shot(pitch=75, scale=0.7), scene=np.full((40, 40, 3), 255, np.uint8))
     assert (result.pixels[:30] == 128).all() and (result.pixels == 255).any()
     with pytest.raises(ValueError, match="behind the camera"):
-        taken(flat(1), Shot(pitch=75, distance=0.3))
+        take_photo(flat(1), Shot(pitch=75, distance=0.3))
 
 
 @pytest.mark.nightly

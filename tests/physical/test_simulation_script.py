@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from attacks.commands import main
-from tests.helpers.simulated import drawn, printed_run
+from tests.helpers.simulated import card_dots, printed_run
 
 
 @pytest.fixture
 def run(tmp_path):
-    return printed_run(tmp_path / "run", drawn(np.full((4, 4, 3), 99, np.uint8)))
+    return printed_run(tmp_path / "run", card_dots(np.full((4, 4, 3), 99, np.uint8)))
 
 
 def test_the_script_follows_its_options(run, tmp_path, capsys):

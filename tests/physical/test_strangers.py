@@ -17,7 +17,7 @@ from attacks.physical.score import digital
 from attacks.physical.simulation import simulate
 from attacks.physical.views import read_placement
 from tests.helpers.photographed import stored_scores
-from tests.helpers.simulated import drawn, printed_run, smooth
+from tests.helpers.simulated import card_dots, printed_run, smooth
 
 WRONG = [None, "x", "../../x", "a\nb: c", -1, 1e308, float("nan"), float("inf"), 10**400, [], {}, True, [[]]]
 QUAD = [[0.2, 0.2], [0.8, 0.2], [0.8, 0.8], [0.2, 0.8]]
@@ -117,7 +117,7 @@ def test_broken_scores_are_refused(tmp_path, cosine, success, arms):
 
 
 def test_the_simulation_decodes_only_png_of_a_limited_size(tmp_path):
-    run = printed_run(tmp_path / "run", drawn(smooth(20, 20)))
+    run = printed_run(tmp_path / "run", card_dots(smooth(20, 20)))
     clean = run / "pictures" / "clean" / "bench.png"
     whole = clean.read_bytes()
     side = (60_000).to_bytes(4, "big")

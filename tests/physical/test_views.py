@@ -30,7 +30,7 @@ from attacks.physical.views import PlacementRecord, Rerun, photo_view, scene_vie
 from attacks.run import compose
 from attacks.study.assembly import build
 from attacks.study.printer import reprinted
-from tests.helpers.photographed import stored_scores, through
+from tests.helpers.photographed import stored_scores, map_points
 from tests.helpers.recomputed import share
 from transforms import Affine, Compose, Perspective
 from transforms.colour.lut import ColourMap, nodes
@@ -53,12 +53,12 @@ def test_the_scene_is_cut_out_of_the_photograph():
     shift = np.array([[1, 0, 49.5], [0, 1, 19.5], [0, 0, 1.0]])
     view = scene_view(photo, shift, (32, 32), 32)
     assert np.array_equal(to_bytes(view.pixels), scene) and view.outside == 0
-    assert np.allclose(through(view.frame() @ shift, [[0, 0], [32, 16]]), [[-1, -1], [1, 0]])
+    assert np.allclose(map_points(view.frame() @ shift, [[0, 0], [32, 16]]), [[-1, -1], [1, 0]])
     turn = np.deg2rad(30)
     rotation = np.array([[np.cos(turn), -np.sin(turn), 60], [np.sin(turn), np.cos(turn), 20], [0, 0, 1]])
     view = scene_view(photo, rotation, (32, 32), 32)
     assert view.side == pytest.approx(32)
-    assert np.allclose(through(view.frame() @ rotation, [16, 16]), 0)
+    assert np.allclose(map_points(view.frame() @ rotation, [16, 16]), 0)
     outer = scene_view(photo, np.array([[1, 0, 103.5], [0, 1, 19.5], [0, 0, 1.0]]), (32, 32), 32)
     assert outer.outside == pytest.approx(0.5) and np.allclose(outer.pixels[:, :, -8:], 128 / 255)
     empty = scene_view(photo, np.array([[1, 0, 500.0], [0, 1, 500], [0, 0, 1.0]]), (32, 32), 32)

@@ -20,7 +20,7 @@ from attacks.report.warnings import warnings
 from attacks.schema.encoder import SAMPLING
 from attacks.schema.groups import CHOICES
 from attacks.study import encoder as subject
-from tests.helpers.galleries import all_of
+from tests.helpers.galleries import all_pictures
 from tests.helpers.runs import call, quiet
 
 SHORT = ("config=smoke", "data.count=1", "evaluate.views=4", "evaluate.refine=1", "attack.steps=2")
@@ -135,7 +135,7 @@ def test_a_hash_is_evaluated_on_the_bits_of_the_saved_files(layout, outcomes, tm
     assert (flips > 8).all()
     assert torch.equal(result.cosine, (1 - 2 * flips[:, None] / 64).expand(2, 4).to(result.cosine))
     # And retrieved by them: no row of the gallery differs in fewer bits than the nearest one.
-    for number, image in enumerate(all_of(parts.gallery)):
+    for number, image in enumerate(all_pictures(parts.gallery)):
         save_image(tmp_path / f"{number}.png", image)
     gallery = torch.stack([file_bits(tmp_path / f"{number}.png") for number in range(len(parts.gallery))])
     far = (gallery != eot[:, None]).sum(2)

@@ -7,7 +7,7 @@ from attacks import EOT, CVaR, Linf, Toward, Universal, attack, bank
 from attacks.eot import Adaptive
 from attacks.solvers.selection import selection
 from attacks.solvers.worst import Adversary
-from tests.helpers.solving import VIEWS, counted, looked, small_problem, split, watch
+from tests.helpers.solving import VIEWS, look_risk, mark_checked, small_problem, split, watch
 
 SETS = {"own": Linf(0.1), "shared": Universal(Linf(0.1))}
 every_set = pytest.mark.parametrize("perturbation", SETS.values(), ids=SETS)
@@ -43,7 +43,7 @@ def test_passes_equal_the_counted_evaluations(problem, perturbation, refine_step
     rows, net = [], parts["encoder"]
     parts |= {
         "perturbation": perturbation,
-        "encoder": counted(lambda pixels: (rows.append(len(pixels)), net(pixels))[1]),
+        "encoder": mark_checked(lambda pixels: (rows.append(len(pixels)), net(pixels))[1]),
     }
     for step in attack(images, anchor, adversary=Adversary(4, refine_steps), **parts):
         cost = 2 + 4 + (2 * (refine_steps + 1) if refine_steps else 0)
@@ -77,7 +77,7 @@ def test_iterates_are_compared_by_cvar(problem):
     parts |= {"adversary": Adversary(8)}
     *_, (step, best) = watch(images, anchor, **parts)
     assert selection(*split(images, anchor, **parts)).risk == CVaR(1 / 4)
-    torch.testing.assert_close(best.latest, looked(images, anchor, step.delta, **parts))
+    torch.testing.assert_close(best.latest, look_risk(images, anchor, step.delta, **parts))
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from attacks import EOT, L2, PGD, SGD, Away, Linf, Toward, attack
-from tests.helpers.solving import Dot, counted, small_problem
+from tests.helpers.solving import Dot, mark_checked, small_problem
 from tests.optimisers.test_gradient import EVERY
 from transforms import Affine, Compose, Perspective
 from transforms.compose import view
@@ -111,7 +111,7 @@ def test_result_does_not_depend_on_the_other_pictures(perturbation, optimiser):
 def test_steps_are_counted_and_feasible(perturbation):
     rows, encoder, (images, anchor) = [], Linear(), pictures()
 
-    @counted
+    @mark_checked
     def noted(pixels):
         rows.append(len(pixels))
         return encoder(pixels)
@@ -136,7 +136,7 @@ def test_estimate_is_of_the_delta_before_the_step():
 def test_each_step_has_new_views():
     seen = []
 
-    @counted
+    @mark_checked
     def noted(pixels):
         seen.append(pixels.detach())
         return pixels.flatten(1) @ torch.ones(504, 6, dtype=double)
@@ -199,7 +199,7 @@ def test_error_for_non_finite_values_names_the_step_and_picture(when, bad):
     images, anchor = pictures()
     good, calls = Linear(), []
 
-    @counted
+    @mark_checked
     def breaks(pixels):
         calls.append(1)
         spoil = torch.zeros(3, 1, dtype=double)

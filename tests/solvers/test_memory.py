@@ -11,7 +11,7 @@ from attacks.evaluation.scores import embed
 from attacks.experiment.embeddings import Cache, embedded
 from attacks.objectives import Paired
 from attacks.solvers import Adversary
-from tests.helpers.faulty import net, pictures, run_all
+from tests.helpers.faulty import net, pictures, run_attack
 from tests.helpers.solving import worst_views
 from transforms import Affine, Compose
 
@@ -74,7 +74,7 @@ def test_error_for_one_view_that_does_not_fit_names_the_keys_to_lower(name):
 )
 def test_attack_halves_its_passes(adversary):
     few = Small()
-    run_all(encoder=few, stages=[Affine(degrees=20)], adversary=adversary)
+    run_attack(encoder=few, stages=[Affine(degrees=20)], adversary=adversary)
     assert few.refused
 
 

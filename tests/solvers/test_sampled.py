@@ -18,7 +18,7 @@ from attacks.solvers.checks import Silent
 from attacks.solvers.loops import loop_of
 from attacks.solvers.sampled import estimated, probed, sampled
 from scripts.benchmarks.hash_server import phash
-from tests.helpers.solving import Dot, counted
+from tests.helpers.solving import Dot, mark_checked
 from transforms import Brightness, Compose
 
 IMAGES = F.interpolate(torch.rand(3, 3, 5, 5, generator=torch.Generator().manual_seed(1)), (32, 32), mode="bicubic")
@@ -135,7 +135,7 @@ def test_few_pixels_are_found_by_an_encoder_that_is_asked(wrap):
 def test_each_query_is_a_forward_pass_of_one_view():
     seen = []
 
-    @counted
+    @mark_checked
     def encoder(images):
         assert not images.requires_grad and not torch.is_grad_enabled()
         seen.append(len(images))
@@ -157,7 +157,7 @@ def test_both_sides_of_a_pair_have_one_view_and_steps_others():
             return super().__call__(images, u, *rest, **more)
 
     views = Views([Brightness(0.1)])
-    counted((part := problem(1)).encoder)
+    mark_checked((part := problem(1)).encoder)
     [*sampled(part, options(eot=EOT(views, views=4), steps=2))]
     u = torch.cat(rows)[:, 0]
     assert len(u) == 8 and torch.equal(u[:2], u[2:4]) and torch.equal(u[4:6], u[6:]) and len(u.unique()) == 4

@@ -16,7 +16,7 @@ from attacks.optimisers.nes import NES, LabelOnly
 from attacks.optimisers.square import HALVINGS, Square
 from attacks.solvers import Adversary
 from tests.helpers.sampled import mostly_slow
-from tests.helpers.solving import VIEWS, Dot, Untargeted, counted, small_problem, watch
+from tests.helpers.solving import VIEWS, Dot, Untargeted, mark_checked, small_problem, watch
 
 SETS = {"linf": Linf(0.1, False), "l2": L2(1.0, False), "universal": Universal(Linf(0.1, False))}
 every_set = pytest.mark.parametrize("perturbation", mostly_slow(SETS.values(), 2), ids=SETS)
@@ -127,7 +127,7 @@ def test_passes_are_forward_only_and_counted(problem):
     images, anchor, parts = problem
     rows, net = [], parts["encoder"]
 
-    @counted
+    @mark_checked
     def noted(pixels):
         assert not torch.is_grad_enabled()
         rows.append(len(pixels))

@@ -6,7 +6,7 @@ import torch
 from attacks import EOT, L2, NES, PGD, Linf, attack, solve
 from attacks.optimisers import LabelOnly
 from attacks.optimisers.square import Square
-from tests.helpers.solving import VIEWS, looked, small_problem, watch
+from tests.helpers.solving import VIEWS, look_risk, small_problem, watch
 from transforms import Compose
 from transforms.draws import Uniform
 
@@ -49,7 +49,7 @@ def test_the_last_step_is_always_looked_at(problem, steps):
     parts |= {"steps": steps}
     *_, (step, best) = watch(images, anchor, **parts)
     assert step.index == steps - 1
-    torch.testing.assert_close(best.latest, looked(images, anchor, step.delta, **parts).float())
+    torch.testing.assert_close(best.latest, look_risk(images, anchor, step.delta, **parts).float())
 
 
 @pytest.mark.parametrize("optimiser", [PGD(), Square(), NES(), LabelOnly()], ids=lambda each: type(each).__name__)

@@ -13,7 +13,7 @@ from attacks.solvers import worst
 from attacks.solvers.worst import Adversary
 from attacks.study.pipeline import preset
 from tests.helpers.fellows import together
-from tests.helpers.solving import VIEWS, both_sides, counted, small_problem, worst_views
+from tests.helpers.solving import VIEWS, both_sides, mark_checked, small_problem, worst_views
 from transforms import Compose
 from transforms.scene import scene_of
 
@@ -95,7 +95,7 @@ def test_result_does_not_depend_on_the_other_pictures_or_the_chunk(setting):
     together = worst_views(images, anchor, k=16, refine_steps=4, keep=3, chunk=64, **parts)
     most = []
     net = parts["encoder"]
-    parts["encoder"] = counted(lambda pixels: (most.append(len(pixels)), net(pixels))[1])
+    parts["encoder"] = mark_checked(lambda pixels: (most.append(len(pixels)), net(pixels))[1])
     for i in range(3):
         alone = worst_views(images[[i]], anchor[[i]], k=16, refine_steps=4, keep=3, chunk=2, **parts)
         torch.testing.assert_close(alone.u, together.u[[i]], rtol=0, atol=1e-12)

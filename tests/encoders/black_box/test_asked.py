@@ -7,7 +7,7 @@ import torch
 from attacks import EOT, PGD, Away, Linf, attack
 from attacks.encoders.black_box.asked import BlackBox
 from attacks.encoders.black_box.function import function
-from tests.helpers.asked import module, seen
+from tests.helpers.asked import module, query_digests
 
 
 class Victim:
@@ -88,7 +88,7 @@ def test_the_users_function_is_found_in_the_working_directory(tmp_path, monkeypa
     images = torch.rand(2, 3, 16, 16)
     expected = (images[:, :, ::4, ::4] * 255).round().permute(0, 2, 3, 1).flatten(1) - 120
     torch.testing.assert_close(function("victim:corners")(images), expected)
-    assert len(seen(tmp_path)) == 2
+    assert len(query_digests(tmp_path)) == 2
     (tmp_path / "most").write_text("2")
     with pytest.raises(ValueError, match=r"callable:victim:corners failed: RuntimeError: first line second line"):
         function("victim:corners")(1 - images)

@@ -8,7 +8,7 @@ from torch import nn
 
 from attacks import load_encoder
 from attacks.encoders.engine import Decision, prepare
-from tests.helpers.dressed import pulled, resnet
+from tests.helpers.dressed import resnet, with_gradient
 
 
 def test_decision_round_trip():
@@ -36,7 +36,7 @@ def test_the_given_encoder_is_never_changed(precision):
     original = {name: t.clone() for name, t in encoder.state_dict().items()}
     kinds = [type(m) for m in encoder.modules()]
     assert prepare(encoder, Decision(chunk=3)) is encoder
-    pulled(prepare(encoder, Decision("channels_last", precision, fold=True)), torch.rand(1, 3, 32, 32))
+    with_gradient(prepare(encoder, Decision("channels_last", precision, fold=True)), torch.rand(1, 3, 32, 32))
     state = encoder.state_dict()
     assert original.keys() == state.keys()
     for name, tensor in original.items():
@@ -73,7 +73,7 @@ def test_mixed_rounds_no_forward_pass(layer, layout):
     layer = nn.Sequential(layer).eval().requires_grad_(False)
     run = prepare(layer, Decision(layout, "mixed"))
     images = torch.rand(2, 4, 9, 9)
-    exact, rounded = pulled(layer, images), pulled(run, images)
+    exact, rounded = with_gradient(layer, images), with_gradient(run, images)
     error = (rounded[1] - exact[1]).norm() / exact[1].norm()
     with torch.no_grad():
         features = run(images)
@@ -88,7 +88,7 @@ def test_mixed_does_not_replace_other_padding_modes():
     images = torch.rand(1, 4, 9, 9)
     run = prepare(layer, Decision(precision="mixed"))
     assert type(run.run[0]) is nn.Conv2d
-    assert torch.equal(pulled(run, images)[0], pulled(layer, images)[0])
+    assert torch.equal(with_gradient(run, images)[0], with_gradient(layer, images)[0])
 
 
 def test_the_preprocessing_is_not_rounded():
@@ -141,12 +141,15 @@ def test_the_error_of_a_decision_has_a_bound_and_no_other_dtype(name):
     encoder, images = load_encoder(), torch.rand(4, 3, 128, 128)
     decision, *limits = ERRORS[name]
     for result, exact, limit in zip(
-        pulled(prepare(encoder, decision), images), pulled(encoder, images), limits, strict=True
+        with_gradient(prepare(encoder, decision), images),
+        with_gradient(encoder, images),
+        limits,
+        strict=True,
     ):
         assert result.dtype == torch.float32 and (result - exact).norm() <= limit * exact.norm()
         assert name == "layout" or limit == 0 or not torch.equal(result, exact)
     wide = encoder.double() if name != "bfloat16" else encoder
-    results = pulled(prepare(wide, decision), images.double())
+    results = with_gradient(prepare(wide, decision), images.double())
     assert {result.dtype for result in results} == {torch.float64}
     if name != "mixed":  # of a plain callable too
         weight = torch.rand(2, 12)

@@ -7,7 +7,7 @@ from torch import nn
 from attacks.encoders.engine import Decision, prepare
 from attacks.encoders.engine.fold import foldable
 from attacks.encoders.loading import load_encoder
-from tests.helpers.dressed import dressed, pulled, resnet
+from tests.helpers.dressed import resnet, with_gradient, with_statistics
 
 
 class Conv2dThrice(nn.Module):
@@ -35,7 +35,7 @@ def test_folding_is_exact_in_double_precision(make, count, size):
     assert foldable(encoder) == count
     images = torch.rand(2, 3, size, size, dtype=torch.float64)
     run = prepare(encoder, Decision(fold=True))
-    for mine, exact in zip(pulled(run, images), pulled(encoder, images), strict=True):
+    for mine, exact in zip(with_gradient(run, images), with_gradient(encoder, images), strict=True):
         assert mine.dtype == torch.float64
         torch.testing.assert_close(mine, exact, rtol=1e-9, atol=1e-12)
     norms = [m for m in run.run.modules() if isinstance(m, nn.BatchNorm2d)]
@@ -43,13 +43,13 @@ def test_folding_is_exact_in_double_precision(make, count, size):
 
 
 def test_only_layers_with_a_single_consumer_are_folded():
-    encoder = dressed(Conv2dThrice()).double()
+    encoder = with_statistics(Conv2dThrice()).double()
     assert foldable(encoder) == 2  # a, and the linear head
     run = prepare(encoder, Decision(fold=True))
     assert isinstance(run.run.nb, nn.BatchNorm2d)
     assert isinstance(run.run.nc, nn.BatchNorm2d)
     images = torch.rand(2, 3, 16, 16, dtype=torch.float64)
-    torch.testing.assert_close(pulled(run, images), pulled(encoder, images))
+    torch.testing.assert_close(with_gradient(run, images), with_gradient(encoder, images))
 
 
 class Untraceable(nn.Module):
@@ -62,7 +62,7 @@ class Untraceable(nn.Module):
 def test_shared_layers_are_not_folded_where_tracing_fails():
     conv = nn.Conv2d(3, 3, 1)
     parts = [conv, nn.BatchNorm2d(3), conv, nn.BatchNorm2d(3), nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)]
-    encoder = dressed(nn.Sequential(Untraceable(), *parts)).double()
+    encoder = with_statistics(nn.Sequential(Untraceable(), *parts)).double()
     assert foldable(encoder) == 1
     images = torch.rand(2, 3, 4, 4, dtype=torch.float64)
     torch.testing.assert_close(prepare(encoder, Decision(fold=True))(images), encoder(images))
@@ -79,7 +79,7 @@ def test_shared_hooked_and_training_layers_are_not_folded():
 
 
 def test_a_norm_of_another_axis_is_refused():
-    encoder = dressed(nn.Sequential(nn.Flatten(2), nn.Linear(16, 3), nn.BatchNorm1d(3)))
+    encoder = with_statistics(nn.Sequential(nn.Flatten(2), nn.Linear(16, 3), nn.BatchNorm1d(3)))
     encoder(torch.rand(1, 3, 4, 4))  # normalises the three channels, not the three outputs
     with pytest.raises(ValueError, match=r"engine\.fold=false"):
         prepare(encoder, Decision(fold=True))(torch.rand(1, 3, 4, 4))

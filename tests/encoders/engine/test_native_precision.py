@@ -133,7 +133,7 @@ def test_any_module_can_be_attacked_and_wrapped(dtype):
 
 
 @DTYPES
-def test_layers_have_features_and_gradients_in_float32(dtype):
+def test_layers_have_with_gradients_in_float32(dtype):
     module = network(dtype)
     encoder, wide = (with_preprocess(part, PRE) for part in (module, copy.deepcopy(module).float()))
     names = ["0", "6"]

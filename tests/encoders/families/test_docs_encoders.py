@@ -18,7 +18,7 @@ timm = pytest.importorskip("timm")
 open_clip = pytest.importorskip("open_clip")
 for library in ("transformers", "diffusers", "onnx"):
     pytest.importorskip(library)
-from tests.helpers.onnx_files import exported  # noqa: E402
+from tests.helpers.onnx_files import export_onnx  # noqa: E402
 from tests.helpers.tiny_models import save_script  # noqa: E402
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -31,7 +31,7 @@ def tiny(tmp_path_factory, tiny_folder, tiny_clips):
     """model of the page -> its substitute: a small model of the same family, with its library's own files."""
     folder = tmp_path_factory.mktemp("tiny")
     network = nn.Sequential(nn.Conv2d(3, 4, 5, 4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 6))
-    exported(network, folder / "arcface.onnx", dynamo=False, side=112)
+    export_onnx(network, folder / "arcface.onnx", dynamo=False, side=112)
     save_script(folder / "network.pt", network.eval())
     return {
         "resnet50": "resnet18",

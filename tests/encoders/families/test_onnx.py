@@ -20,12 +20,12 @@ from tests.helpers.onnx_files import (
     TensorProto,
     assert_equals_runtime,
     by_runtime,
-    encoder_of,
-    exported,
+    onnx_encoder,
+    export_onnx,
     graph,
     helper,
     onnx,
-    saved,
+    save_graph,
     value,
 )
 from tests.helpers.tiny_models import tiny_network
@@ -43,7 +43,7 @@ def resnet():
 
 
 def test_the_size_of_the_pictures_is_the_graphs(tmp_path):
-    path = exported(tiny_network(), tmp_path / "face.onnx", dynamo=False, side=112)
+    path = export_onnx(tiny_network(), tmp_path / "face.onnx", dynamo=False, side=112)
     assert assert_equals_runtime(path, bgr=True, kernel="cv2_linear").preprocess.size == (112, 112)  # as of ArcFace
 
 
@@ -51,8 +51,8 @@ def test_the_size_of_the_pictures_is_the_graphs(tmp_path):
 @pytest.mark.parametrize("free", [True, False], ids=["any batch", "batch of 1"])
 def test_resnet_equals_onnxruntime_and_has_the_gradient_of_the_network(tmp_path, dynamo, free):
     network = resnet()
-    path = exported(network, tmp_path / "resnet.onnx", dynamo, free)
-    encoder = encoder_of(path)
+    path = export_onnx(network, tmp_path / "resnet.onnx", dynamo, free)
+    encoder = onnx_encoder(path)
     for picture in laws.three_pictures().values():
         assert (encoder(picture.float()) - by_runtime(path, encoder.preprocess(picture))).abs().max() <= 1e-4
     # A batch of three, not a loop; in float64, where a ReLU near zero does not change the gradient.
@@ -71,7 +71,7 @@ def test_a_transformer_works_for_any_batch(tmp_path, dynamo):
     # The class token is concatenated with a batch of 1, which no change of shapes makes dynamic.
     network = torchvision.models.VisionTransformer(32, 16, 1, 2, 16, 32, representation_size=8).eval()
     nn.init.normal_(network.heads[-1].weight)
-    path = exported(network, tmp_path / "vit.onnx", dynamo, side=32)
+    path = export_onnx(network, tmp_path / "vit.onnx", dynamo, side=32)
     encoder, pictures = assert_equals_runtime(path), torch.rand(3, 3, 40, 50)
     wide = copy.deepcopy(encoder).double()(pictures.double())
     assert wide.dtype == torch.float64
@@ -81,8 +81,8 @@ def test_a_transformer_works_for_any_batch(tmp_path, dynamo):
 def test_all_weights_are_parameters(tmp_path):
     # Those of a bare MatMul too, so that they are counted and move with the module.
     network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 5, bias=False))
-    path = exported(network, tmp_path / "linear.onnx", dynamo=False, side=8)
-    assert sum(p.numel() for p in encoder_of(path).parameters()) == 3 * 8 * 8 * 5
+    path = export_onnx(network, tmp_path / "linear.onnx", dynamo=False, side=8)
+    assert sum(p.numel() for p in onnx_encoder(path).parameters()) == 3 * 8 * 8 * 5
 
 
 def test_weights_shared_through_identity_nodes_load(tmp_path):
@@ -95,7 +95,7 @@ def test_weights_shared_through_identity_nodes_load(tmp_path):
         node("GlobalAveragePool", ["b"], ["y"]),
     ]
     weight = helper.make_tensor("w", TensorProto.FLOAT, [3, 3, 1, 1], torch.randn(9).tolist())
-    path = saved(tmp_path, nodes, PICTURE, FEATURES, [weight])
+    path = save_graph(tmp_path, nodes, PICTURE, FEATURES, [weight])
     assert_equals_runtime(path)
 
 
@@ -108,8 +108,8 @@ def test_the_first_of_several_outputs_is_used_and_named(tmp_path, first):
     ]
     sizes = helper.make_tensor("n", TensorProto.INT64, [2], [2, 1])
     outputs = [value(name, None) for name in (first, "rest", "s")]
-    path = saved(tmp_path, nodes, PICTURE, outputs, [sizes])
-    encoder, pictures = encoder_of(path), torch.rand(3, 3, 8, 8)
+    path = save_graph(tmp_path, nodes, PICTURE, outputs, [sizes])
+    encoder, pictures = onnx_encoder(path), torch.rand(3, 3, 8, 8)
     means = encoder.preprocess(pictures).mean((2, 3))
     torch.testing.assert_close(encoder(pictures), means if first == "y" else means[:, :2])
     assert f"output {first} (the first of 3)" in repr(encoder)
@@ -120,7 +120,7 @@ def test_opsets_old_and_new(tmp_path, opset):
     axes = helper.make_tensor("axes", TensorProto.INT64, [2], [2, 3])
     attributes = {"axes": [2, 3]} if opset < 18 else {}
     mean = node("ReduceMean", ["x"] if attributes else ["x", "axes"], ["y"], keepdims=0, **attributes)
-    path = saved(tmp_path, [mean], PICTURE, FEATURES, [] if attributes else [axes], opset=opset)
+    path = save_graph(tmp_path, [mean], PICTURE, FEATURES, [] if attributes else [axes], opset=opset)
     assert_equals_runtime(path)
 
 
@@ -131,7 +131,7 @@ def test_slices_equal_onnxruntime(tmp_path, bounds):
     )
     axis = helper.make_tensor("axis", TensorProto.INT64, [1], [-1])
     nodes = [node("Slice", ["x", "a", "b", "axis", "c"], ["y"])]
-    path = saved(tmp_path, nodes, PICTURE, FEATURES, [start, end, axis, step])
+    path = save_graph(tmp_path, nodes, PICTURE, FEATURES, [start, end, axis, step])
     assert_equals_runtime(path)
 
 
@@ -143,8 +143,8 @@ def test_half_precision_becomes_float32(tmp_path):
         node("Mul", ["h", "w"], ["y"]),
     ]
     weight = helper.make_tensor("w", TensorProto.FLOAT16, [1, 3, 1, 1], [0.1, 0.2, 0.3])
-    path = saved(tmp_path, nodes, [value("x", [1, 3, 8, 8], TensorProto.FLOAT16)], FEATURES, [weight])
-    encoder, pictures = encoder_of(path), torch.rand(2, 3, 8, 8)
+    path = save_graph(tmp_path, nodes, [value("x", [1, 3, 8, 8], TensorProto.FLOAT16)], FEATURES, [weight])
+    encoder, pictures = onnx_encoder(path), torch.rand(2, 3, 8, 8)
     assert all(p.dtype == torch.float32 for p in encoder.parameters())
     weights = torch.tensor([0.1, 0.2, 0.3]).half()
     expected = encoder.preprocess(pictures.double()).mean((2, 3)) * weights.double()
@@ -159,13 +159,13 @@ def test_code_in_a_node_name_is_not_run(tmp_path):
     # onnx2torch passes it to torch.fx, which inserts it into generated source.
     bomb = tmp_path / "bomb"
     relu = node("Relu", ["x"], ["r"], name=f'training"), open("{bomb}", "w"), ("')
-    path = saved(tmp_path, [relu, node("GlobalAveragePool", ["r"], ["y"])], PICTURE, FEATURES)
-    assert encoder_of(path)(torch.rand(2, 3, 8, 8)).shape == (2, 3)
+    path = save_graph(tmp_path, [relu, node("GlobalAveragePool", ["r"], ["y"])], PICTURE, FEATURES)
+    assert onnx_encoder(path)(torch.rand(2, 3, 8, 8)).shape == (2, 3)
     assert not bomb.exists()
 
 
 def test_an_unknown_operation_gives_a_printable_one_line_error(tmp_path):
-    path = saved(tmp_path, [node("a\n\x1b[2Jb", ["x"], ["y"])], PICTURE, FEATURES)
+    path = save_graph(tmp_path, [node("a\n\x1b[2Jb", ["x"], ["y"])], PICTURE, FEATURES)
     assert refusal("does not know: a", path, preprocess=HALF).isprintable()
 
 
@@ -177,13 +177,13 @@ def test_any_node_names_work(tmp_path, names):
         node("GlobalAveragePool", ["r"], ["y"], name=names[1]),
     ]
     weight = helper.make_tensor("w", TensorProto.FLOAT, [1], [2.0])
-    encoder, pictures = encoder_of(saved(tmp_path, nodes, PICTURE, FEATURES, [weight])), torch.rand(2, 3, 8, 8)
+    encoder, pictures = onnx_encoder(save_graph(tmp_path, nodes, PICTURE, FEATURES, [weight])), torch.rand(2, 3, 8, 8)
     expected = (2 * encoder.preprocess(pictures)).relu().mean((2, 3))  # onnxruntime wants names that differ
     torch.testing.assert_close(encoder(pictures), expected)
 
 
 def refused_graph(tmp_path, match, nodes=POOL, inputs=PICTURE, opset=17, **preprocess):
-    path = saved(tmp_path, nodes, inputs, FEATURES, opset=opset)
+    path = save_graph(tmp_path, nodes, inputs, FEATURES, opset=opset)
     assert path.name in refusal(match, path, preprocess=HALF | preprocess)
 
 
@@ -209,14 +209,14 @@ def test_preprocessing_must_match_the_input_size(tmp_path):
     refused_graph(tmp_path, r"`encoder.preprocess` must make pictures of \(8, 8\)", inputs=fixed, size=9)
     refused_graph(tmp_path, r"must make pictures of \(8, 8\)", inputs=fixed, size=8, fit="cover")
     refused_graph(tmp_path, r"give `encoder.preprocess.size`", inputs=free)
-    encoder = encoder_of(saved(tmp_path, POOL, fixed, FEATURES), size=10, fit="cover", crop=[8, 8])
+    encoder = onnx_encoder(save_graph(tmp_path, POOL, fixed, FEATURES), size=10, fit="cover", crop=[8, 8])
     assert encoder(torch.rand(1, 3, 30, 20)).shape == (1, 3)
-    assert encoder_of(saved(tmp_path, POOL, free, FEATURES), size=9)(torch.rand(1, 3, 30, 20)).shape == (1, 3)
-    refusal("give `encoder.preprocess.mean`", saved(tmp_path, POOL, fixed, FEATURES))
+    assert onnx_encoder(save_graph(tmp_path, POOL, free, FEATURES), size=9)(torch.rand(1, 3, 30, 20)).shape == (1, 3)
+    refusal("give `encoder.preprocess.mean`", save_graph(tmp_path, POOL, fixed, FEATURES))
 
 
 def test_files_of_another_kind_are_refused(tmp_path):
-    path = saved(tmp_path, POOL, PICTURE, FEATURES)
+    path = save_graph(tmp_path, POOL, PICTURE, FEATURES)
     message = "cannot be read as ONNX|holds no ONNX graph"
     laws.assert_broken_files_are_refused(path, partial(refusal, preprocess=HALF), message)
     refusal("`weights` is not for onnx", path, weights="random", preprocess=HALF)
@@ -239,7 +239,7 @@ def test_external_weights_must_lie_in_the_folder(tmp_path, location):
     path = folder / "made.onnx"
     path.write_bytes(model.SerializeToString())
     if location == "weights":
-        assert encoder_of(path)(torch.rand(2, 3, 8, 8)).shape == (2, 3)
+        assert onnx_encoder(path)(torch.rand(2, 3, 8, 8)).shape == (2, 3)
     else:
         refusal("made.onnx cannot be read as ONNX", path, preprocess=HALF)
 

@@ -13,7 +13,7 @@ from attacks.eot.faults import NotFinite
 from attacks.evaluation.sanity.short_attack import PassCount
 from attacks.experiment.cost import Counted
 from attacks.objectives import Members
-from tests.helpers.faulty import net, pictures, run_all, started
+from tests.helpers.faulty import attack_steps, net, pictures, run_attack
 from transforms import Affine, Compose
 
 
@@ -34,7 +34,7 @@ class Touchy(nn.Module):
 
 
 def run(encoder, **more):
-    return list(started(encoder=encoder, stages=[Affine(degrees=20)], n=4, **more))
+    return list(attack_steps(encoder=encoder, stages=[Affine(degrees=20)], n=4, **more))
 
 
 def test_overflow_falls_back_to_float32_with_one_warning():
@@ -64,7 +64,7 @@ def test_all_members_of_an_ensemble_fall_back_together():
 def test_without_a_finite_float32_result_there_is_no_fallback():
     low = prepare(Touchy(never=True), Decision(precision="bfloat16"))
     with pytest.raises(NotFinite, match="at the encoder"):
-        run_all(encoder=low)
+        run_attack(encoder=low)
     assert engine_state(low)["fell_back"] is False
 
 
@@ -84,7 +84,7 @@ def test_a_resumed_attack_with_the_engine_state_is_bit_identical(precision):
     touchy = Touchy() if precision == "bfloat16" else net()
     first = prepare(touchy, Decision(precision=precision))
     whole, at = [], None
-    for step in started(encoder=first, stages=[Affine(degrees=20)], n=4):
+    for step in attack_steps(encoder=first, stages=[Affine(degrees=20)], n=4):
         whole.append(step)
         if step.index == 2:
             at, state = step.state, engine_state(first)

@@ -12,14 +12,14 @@ from attacks.eot.protocols import Objective
 from attacks.evaluation.scores import Right, evaluate
 from attacks.objectives import Members, Paired
 from attacks.objectives.penalties import TotalVariation
-from tests.helpers.faulty import LIMIT, Head, Turn, net, pictures, run_all, started
+from tests.helpers.faulty import LIMIT, Head, Turn, attack_steps, net, pictures, run_attack
 from transforms import Affine, Brightness, Compose
 from transforms.draws import stream
 
 
 def failing(**setup):
     with pytest.raises(NotFinite) as caught:
-        run_all(**setup)
+        run_attack(**setup)
     return caught.value
 
 
@@ -27,7 +27,7 @@ def failing(**setup):
 @pytest.mark.parametrize(("slope", "where"), [(False, "stage `turn`"), (True, "the gradient of stage `turn`")])
 def test_the_error_names_stage_step_view_and_values(slope, where, perturbation):
     stages, done = [Affine(degrees=20), Turn(slope), Brightness(0.1)], 0
-    running = started(stages=stages, perturbation=perturbation, n=2)
+    running = attack_steps(stages=stages, perturbation=perturbation, n=2)
     with pytest.raises(NotFinite) as caught:
         for done, _ in enumerate(running, 1):  # noqa: B007
             pass

@@ -6,7 +6,7 @@ import pytest
 
 from attacks import Linf
 from attacks.eot.protocols import Objective
-from tests.helpers.faulty import Head, run_all
+from tests.helpers.faulty import Head, run_attack
 from transforms import Affine, Brightness
 from transforms.scene import scene_of
 
@@ -52,7 +52,7 @@ class Unseen(Linf):
 )
 def test_the_error_of_a_zero_gradient_has_the_audit_result(message, setup):
     with pytest.raises(ValueError, match=message):
-        run_all(**{"stages": [Affine(degrees=20)]} | setup)
+        run_attack(**{"stages": [Affine(degrees=20)]} | setup)
 
 
 @pytest.mark.slow
@@ -64,4 +64,4 @@ def test_a_gradient_that_becomes_zero_later_is_reported_too():
         return features if len(calls) < 8 else features.detach()
 
     with pytest.warns(UserWarning, match=r"exactly zero for 5 steps \(step \d+\).*the encoder cuts it"):
-        run_all(encoder=Head(later), stages=[Affine(degrees=20)], steps=20)
+        run_attack(encoder=Head(later), stages=[Affine(degrees=20)], steps=20)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from attacks.perturbations.patch.card import COLOURS, MODULES, Box, Fill, Tag, black, card, modules
 from attacks.perturbations.patch.card_raster import Grid, card_picture, fill, lay, patch_picture, surround
-from tests.helpers.prints import MM, detected, edges
+from tests.helpers.prints import MM, detect_tags, edges
 from transforms import resize
 from transforms.doors import unchecked
 
@@ -76,7 +76,7 @@ def test_a_tag_is_one_black_frame_and_its_code():
 @pytest.mark.parametrize("dpi", [150, 300])
 def test_opencv_finds_the_fiducials_of_the_layout(dpi):
     layout = card(41.3, 30.7, "vp-0000000b  eot")
-    corners = detected(card_picture(layout, texture((30, 40)), dpi))
+    corners = detect_tags(card_picture(layout, texture((30, 40)), dpi))
     assert sorted(corners) == sorted(tag.number for tag in layout.tags)
     for tag in layout.tags:  # OpenCV counts from the centre of the first pixel, and refines to about half a pixel
         off = corners[tag.number] + 0.5 - np.array(tag.box.corners) * dpi / MM
@@ -117,7 +117,7 @@ def test_a_surround_is_the_card_with_whole_pixels_for_texels(size, shape):
     assert (picture[[0, -1]] == 255).all() and (picture[:, [0, -1]] == 255).all()
     composite = picture.copy()
     composite[top : top + k * shape[0], left : left + k * shape[1]] = texture(shape).repeat(k, 0).repeat(k, 1)
-    assert set(detected(composite)) >= {tag.number for tag in layout.tags}
+    assert set(detect_tags(composite)) >= {tag.number for tag in layout.tags}
 
 
 def test_a_card_too_large_for_other_software_is_refused():

@@ -9,7 +9,7 @@ from attacks import EOT, PGD, Away, attack, bank, load_encoder, solve
 from attacks.data.gallery import tiles
 from attacks.perturbations.patch.patch import Patch
 from attacks.study.pipeline import preset
-from tests.helpers.sets import attacked, double, random, seed, uniform
+from tests.helpers.sets import attack_pictures, double, random, seed, uniform
 from tests.helpers.solving import Dot
 from transforms import Affine, Compose, Perspective
 from transforms.compose import view
@@ -34,9 +34,9 @@ def paste(base, patch):
 
 
 def test_textures_are_reduced_or_enlarged_in_the_view():
-    result = attacked(Patch((12, 16), QUAD), images(), texture(12, 16))
+    result = attack_pictures(Patch((12, 16), QUAD), images(), texture(12, 16))
     torch.testing.assert_close(result, paste(images(), F.avg_pool2d(texture(12, 16), 2)), rtol=0, atol=1e-12)
-    coarse = attacked(Patch((1, 1), QUAD), images(), texture(1, 1))
+    coarse = attack_pictures(Patch((1, 1), QUAD), images(), texture(1, 1))
     inner = coarse[..., 4:6, 7:9]  # away from the edge of a texel, which is soft
     torch.testing.assert_close(inner, texture(1, 1).expand_as(inner), rtol=0, atol=0.25)
 
@@ -51,14 +51,14 @@ def test_textures_are_reduced_or_enlarged_in_the_view():
     ],
 )
 def test_a_texture_at_the_resolution_of_the_picture_is_pasted_bit_for_bit(turn, move):
-    result = attacked(Patch((6, 8), turn(QUAD)), images(), texture())
+    result = attack_pictures(Patch((6, 8), turn(QUAD)), images(), texture())
     torch.testing.assert_close(result, paste(images(), move(texture())), rtol=0, atol=1e-12)
 
 
 def test_a_quad_in_perspective_has_the_given_corners():
     quad = ((0.1, 0.2), (0.8, 0.1), (0.9, 0.9), (0.3, 0.7))
     base = torch.zeros(1, 3, 200, 300, dtype=double)
-    view = attacked(Patch((40, 40), quad), base, torch.ones(1, 3, 40, 40, dtype=double))[0, 0] > 0.5
+    view = attack_pictures(Patch((40, 40), quad), base, torch.ones(1, 3, 40, 40, dtype=double))[0, 0] > 0.5
     y, x = torch.meshgrid(torch.arange(200) + 0.5, torch.arange(300) + 0.5, indexing="ij")
     inside = torch.ones(200, 300, dtype=torch.bool)
     for (x0, y0), (x1, y1) in zip(quad, quad[1:] + quad[:1], strict=True):
@@ -136,7 +136,7 @@ def test_a_patch_is_optimised_through_camera_views():
     assert best.delta.shape == (1, 3, 24, 24)
     held_out = bank(views, 32, seed=9, purpose="evaluate")
     textures = patch.quantise(best.delta, photos), patch.noise(photos, seed()), patch.start(photos, seed())
-    view = (attacked(patch, photos, item) for item in textures)
+    view = (attack_pictures(patch, photos, item) for item in textures)
     ours, noise, grey = (float(held_out.losses(item, anchor, encoder, Away(), 32).mean()) for item in view)
     assert ours < min(noise, grey) - 0.1
 

@@ -6,7 +6,7 @@ import torch
 from attacks.perturbations.patch.card_raster import Surround
 from attacks.perturbations.patch.patch import Patch
 from attacks.perturbations.patch.placement import Placements
-from tests.helpers.sets import attacked, double, random, seed, uniform
+from tests.helpers.sets import attack_pictures, double, random, seed, uniform
 from transforms import Affine, Brightness, Compose, Perspective
 from transforms.scene import taken
 from transforms.wrappers import OnLayers
@@ -34,16 +34,16 @@ def paste(base, *lefts):
 
 
 def test_the_texture_is_visible_in_each_of_several_places():
-    result = attacked(Patch((8, 8), [LEFT, RIGHT]), images(), texture())
+    result = attack_pictures(Patch((8, 8), [LEFT, RIGHT]), images(), texture())
     torch.testing.assert_close(result, paste(images(), (0, 16), (0, 16)), rtol=0, atol=1e-12)
 
 
 def test_each_picture_has_its_own_places():
     cover = torch.tensor([[1.0, 1.0], [1.0, 0.0]])[..., None, None]
     patch = Patch((8, 8), Placements(quads([[LEFT, RIGHT], [RIGHT, LEFT]]), cover))
-    pair = attacked(patch, images(), texture())
+    pair = attack_pictures(patch, images(), texture())
     torch.testing.assert_close(pair, paste(images(), (0, 16), (16,)), rtol=0, atol=1e-12)
-    separate = attacked(patch.take(torch.tensor([1])), images()[1:], texture())
+    separate = attack_pictures(patch.take(torch.tensor([1])), images()[1:], texture())
     torch.testing.assert_close(separate, paste(images(), (), (16,))[1:], rtol=0, atol=1e-12)
 
 
@@ -54,7 +54,7 @@ def half():
 
 
 def test_a_region_shows_a_part_of_the_texture(half):
-    result = attacked(Patch((8, 8), Placements(quads([[LEFT]]), half)), images(), texture())
+    result = attack_pictures(Patch((8, 8), Placements(quads([[LEFT]]), half)), images(), texture())
     expected = images()
     expected[:, :, 4:12, 4:8] = texture()[..., 4:]
     torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
@@ -63,12 +63,12 @@ def test_a_region_shows_a_part_of_the_texture(half):
 def test_only_the_part_of_a_region_inside_the_shape_is_visible(half):
     masked = Patch((8, 8), Placements(quads([[LEFT]]), half), shape="ellipse")
     white, black = torch.ones_like(texture()), torch.zeros(2, 3, 16, 32, dtype=double)
-    result = attacked(masked, black, white)[:, 0, 4:12, :8]
+    result = attack_pictures(masked, black, white)[:, 0, 4:12, :8]
     expected = (masked.alpha * half)[:, 0].to(double)
     torch.testing.assert_close(result, expected.expand(2, 8, 8), rtol=0, atol=1e-12)
     # Between pixels as well: the hidden part has no edge.
     share = Patch((8, 8), Placements(quads([[[[x + 0.01, y + 0.02] for x, y in LEFT]]]), half))
-    assert (attacked(share, black, white)[..., :4] == 0).all()
+    assert (attack_pictures(share, black, white)[..., :4] == 0).all()
 
 
 def overlap(low, high, count):
@@ -115,7 +115,7 @@ def test_a_surround_does_not_move_the_patch(times):
 
 def test_texels_of_a_sheet_align_with_pixels():
     single, original = images(1), sheet(1)
-    result = attacked(Patch((8, 8), [[x + 0.25, y] for x, y in LEFT], surround=original), single, texture())
+    result = attack_pictures(Patch((8, 8), [[x + 0.25, y] for x, y in LEFT], surround=original), single, texture())
     expected, whole = single.clone(), original.picture.clone()
     whole[..., 4:12, 5:13] = texture()
     expected[..., 0:16, 3:24] = whole[..., 0:16, :]
