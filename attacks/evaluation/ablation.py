@@ -84,7 +84,6 @@ def varying(transforms: Compose) -> dict[str, int]:
 
 
 def without_stage(transforms: Compose, at: int) -> Compose:
-    """The pipeline without one of its stages."""
     return replace(transforms, stages=[stage for i, stage in enumerate(transforms.stages) if i != at])
 
 

@@ -108,7 +108,6 @@ def difference(measure: str, first: Tensor, second: Tensor, trials: Tensor | int
 
 
 def _units(rows: Sequence[Mapping[str, object]], measure: Measure) -> Tensor:
-    """The mean of each cluster, (C,)."""
     column = number_column(rows, measure)
     assert column is not None
     return by_cluster(column, cluster_column(rows))

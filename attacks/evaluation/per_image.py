@@ -78,7 +78,7 @@ def per_image_rows(
 
 
 def _values(scores: Scores, clean: Scores, success: Tensor) -> dict[str, Tensor]:
-    """The known measures of each view of each picture, (N,V) in float64."""
+    """The measures of each view of each picture, (N,V) in float64."""
     if scores.rank is None:
         raise ValueError("`scores` have no ranks; call `evaluate` with `right`, the ground truth")
     columns = {
@@ -138,7 +138,6 @@ def arms_table(
 
 
 def _measures(rows: Sequence[Row]) -> dict[str, object]:
-    """The measures of one arm on one bank."""
     measures: dict[str, object] = {name: measure_summary(name, rows) for name in (*MEANS, *SHARES, *MEDIANS)}
     tars = [name for name in rows[0] if name.startswith(TAR)]
     rates = {name.removeprefix(TAR): value for name in tars if (value := measure_summary(name, rows)) is not None}

@@ -51,7 +51,6 @@ class Scores(NamedTuple):
     goal_cosine: Tensor | None = None
 
     def taken(self, rows: Sequence[int], views: Sequence[int] | slice = slice(None)) -> "Scores":
-        """The scores of some pictures, from all or some views."""
         columns = {name: x[list(rows)][:, views] for name, x in self._asdict().items() if x is not None}
         return Scores(**columns)
 
@@ -197,7 +196,6 @@ class _Waiting(NamedTuple):
 
 
 def _place(columns: dict[str, Tensor], waiting: list[_Waiting], candidates: Rows, right: Right | None) -> None:
-    """Fill the columns of the views that wait."""
     if not waiting:
         return
     units = [candidates.unit(group.rows) for group in waiting]

@@ -85,7 +85,6 @@ def _ridge(rest: np.ndarray, values: np.ndarray, length: float) -> float:
 
 
 def rms(values: np.ndarray) -> float:
-    """The root mean square."""
     return float(np.sqrt(np.mean(values**2)))
 
 

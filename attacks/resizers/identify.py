@@ -137,7 +137,7 @@ def _matches(
 
 
 def _crops(kernel: str, profile: np.ndarray, response: np.ndarray, line: Line) -> list[Axis]:
-    """The crops of one axis with which a kernel makes `seen` of `profile`, to some levels."""
+    """The crops of one axis with which a kernel makes `response` of `profile`, to some levels."""
     length, survivors = len(profile), list[Axis]()
     for candidate in dict.fromkeys(_candidates(line, kernel, length, len(response))):
         matrix = kernel_matrices(kernel, (candidate, candidate), (length, length)).rows

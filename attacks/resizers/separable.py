@@ -26,7 +26,6 @@ class Axis(NamedTuple):
 
     @property
     def source(self) -> slice:
-        """The source pixels that are resized."""
         return slice(self.start, self.start + self.length)
 
     @property
@@ -47,7 +46,6 @@ Axes = tuple[Axis, Axis]
 
 
 def whole(length: int, out: int) -> Axis:
-    """An axis without a crop."""
     return Axis(0, length, out, 0, out)
 
 

@@ -39,7 +39,7 @@ requirements:
   - {measure: cosine, arm: noise, at_least: 0.5}
 """
 WORDS = "config=quickstart attack.gradients=16 evaluate.views=16 data.size=32 perturbation.eps=32/255 sanity=none"
-WORDS += " evaluate.failure=1 evaluate.particles=50"
+WORDS += " evaluate.failure=1 evaluate.particles=50 evaluate.refine=0 evaluate.one_view=false"
 
 
 def evidence(folder):

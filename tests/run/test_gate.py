@@ -17,7 +17,8 @@ requirements:
   - {measure: success, arm: clean, at_most: 0.6}
   - {measure: success, arm: eot, at_most: 0.999}
 """
-FAST = "config=quickstart evaluate.views=16 data.size=32 perturbation.eps=2/255"
+FAST = "config=quickstart evaluate.views=16 evaluate.refine=0 evaluate.one_view=false data.size=32"
+FAST += " perturbation.eps=2/255 sanity.pictures=1 sanity.steps=10"
 
 
 def required(folder):
@@ -95,7 +96,7 @@ def test_a_changed_policy_in_the_run_directory_is_named_by_verify(finished, tmp_
 @pytest.mark.nightly
 def test_pictures_are_attacked_until_the_policy_is_decided(tmp_path, monkeypatch, capsys):
     (tmp_path / "p.yaml").write_text(POLICY.replace("at_most: 0.6", "at_most: 0.9"))
-    words = f"{FAST} data.count=40 evaluate.batch=4 attack.gradients=8 sanity.pictures=1"
+    words = f"{FAST} data.count=40 evaluate.batch=4 attack.gradients=8"
     command = ["gate", str(tmp_path / "p.yaml"), "--run", words, "--most", "36", "--into", str(tmp_path / "run")]
     code = main(command)
     content = json.loads((tmp_path / "run" / "metrics.json").read_text())

@@ -33,7 +33,6 @@ class Attribution(NamedTuple):
 
 
 def attribution(encoder: CountedEncoder, pictures: Tensor, anchors: Tensor, layer: str | None) -> Attribution:
-    """Both maps, from one forward and one backward pass."""
     leaf = pictures.detach().clone().requires_grad_()
     with torch.enable_grad(), _recording(encoder.encoder, [] if layer is None else [layer]) as answers:
         values = encoder.slope_values(leaf, anchors)

@@ -145,13 +145,11 @@ def _clusters(u: Floats, count: int, random: np.random.Generator) -> npt.NDArray
 
 
 def scores(u: Floats) -> Floats:
-    """Normal scores of coordinates."""
     result: Floats = scipy.special.ndtri(clipped(u))
     return result
 
 
 def clipped(u: Floats) -> Floats:
-    """Coordinates away from the edges of the cube."""
     result: Floats = np.clip(u, EDGE, 1 - EDGE)
     return result
 

@@ -39,7 +39,6 @@ class Sanity:
 
     @property
     def failed(self) -> tuple[Check, ...]:
-        """The failed checks."""
         return tuple(check for check in self.checks if check.verdict == "failed")
 
     def to_dict(self) -> dict[str, Any]:
@@ -53,12 +52,10 @@ class Sanity:
 
 
 def rule(name: str, good: bool, message: str, **figures: float) -> Check:
-    """A passed or failed check."""
     return Check(name, "passed" if good else "failed", message, figures)
 
 
 def skipped(name: str, reason: str) -> Check:
-    """A check that does not apply."""
     return Check(name, "skipped", reason)
 
 
@@ -73,7 +70,6 @@ def guard(name: str, ask: Callable[[], Check]) -> Check:
 
 
 def error_text(error: Exception) -> str:
-    """The error as a message."""
     return str(error) if isinstance(error, ValueError | FloatingPointError) else f"{type(error).__name__}: {error}"
 
 

@@ -156,7 +156,6 @@ def compare_gradient(
 
 
 def _small(probe: Probe, loss: Loss, grad: Tensor, generator: torch.Generator) -> list[Check]:
-    """The gradient against small differences."""
     views, h = probe.views, SMALL[probe.views.dtype]
     directions = _white(views, NEAR, generator)
     slopes, changes = _directional_slopes(grad, directions), _changes(loss, views, directions, h)
@@ -188,7 +187,6 @@ def _length(slopes: Tensor, changes: Tensor) -> Check:
 
 
 def _visible(probe: Probe, loss: Loss, grad: Tensor, generator: torch.Generator) -> Check:
-    """The gradient against changes that can be seen."""
     directions = _white(probe.views, FAR, generator)
     cosine = _agreement(_directional_slopes(grad, directions), _changes(loss, probe.views, directions, VISIBLE))
     message = f"the gradient agrees with changes of {VISIBLE * 255:.0f}/255 to a cosine of {cosine:.2f}"
@@ -201,7 +199,6 @@ def _visible(probe: Probe, loss: Loss, grad: Tensor, generator: torch.Generator)
 
 
 def _gradient(loss: Loss, at: Tensor) -> Tensor:
-    """The gradient; zeros where there is none."""
     leaf = at.detach().clone().requires_grad_()
     with torch.enable_grad():
         value = loss(leaf).sum() + 0 * leaf.sum()

@@ -116,8 +116,8 @@ def rescale(optimiser: Any, ratio: float) -> Any:
 
 
 def hasten(optimiser: Any, run_steps: int, steps: int) -> Any:
-    """The optimiser for a run of `steps` instead of `planned`. A relative step size is raised until the steps cross
-    the set, but they go no farther than all planned steps: a step that is too short remains so."""
+    """The optimiser for a run of `steps` instead of `run_steps`. A relative step size is raised until the steps cross
+    the set, but they go no farther than the whole run: a step that is too short remains so."""
     if not (_is_value(optimiser) and hasattr(optimiser, "rel_step_size")):
         return optimiser
     size = optimiser.rel_step_size

@@ -39,8 +39,6 @@ class PassCount:
         self.forward = self.backward = 0
 
     def count(self, encoder: Encoder) -> Encoder:
-        """The encoder, counted."""
-
         @wraps(encoder, assigned=(), updated=())  # the engine looks for its encoder behind the wrapper
         def counter(images: Tensor, **draws: Any) -> Tree:
             self.forward += len(images)
@@ -62,7 +60,6 @@ class ShortAttack:
 
     @property
     def images(self) -> Tensor:
-        """(N,3,H,W), untouched."""
         return self.problem.images
 
     def run(self, **changes: Any) -> Run:
@@ -82,7 +79,6 @@ class ShortAttack:
         return Run(delta, losses, ends[0], ends[-1], torch.stack(noise).cpu())
 
     def start(self) -> Tensor:
-        """The delta from which every run starts."""
         return start(self.problem, self.options.seed)
 
     def clean_losses(self) -> Tensor:
