@@ -40,7 +40,7 @@ def test_the_interval_of_skewed_values_adds_johnsons_shift_on_the_side_of_the_ta
 
 
 @pytest.mark.parametrize("clusters", [2, 5, FEWEST_MEANS - 1])
-def test_of_few_clusters_the_range_is_given(clusters):
+def test_few_clusters_have_their_range(clusters):
     values = cluster_values(clusters, clusters)
     units = values.mean(1)
     expected = (units.mean(), units.min(), units.max())

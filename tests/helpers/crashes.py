@@ -130,8 +130,8 @@ def _draw_nothing():
 def _wait(pid, patience):
     deadline = time.monotonic() + patience
     while True:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
+        process, status = os.waitpid(pid, os.WNOHANG)
+        if process:
             return os.waitstatus_to_exitcode(status)
         if time.monotonic() > deadline:
             return None
@@ -143,7 +143,7 @@ def _drain(end):
         return file.read().decode()
 
 
-def watch(root, before, after_sync=lambda handle: None):
+def watch(root, notice, after_sync=lambda handle: None):
     """Within this process, call `before(kind, path)` before every operation on a file below `root`: opening it to
     write, `fsync`, and the `CHANGES`. What it raises, the operation does."""
     root, mine, real, lock = str(root), threading.local(), os.fsync, threading.Lock()
@@ -153,7 +153,7 @@ def watch(root, before, after_sync=lambda handle: None):
             mine.busy = True
             try:
                 with lock:
-                    before(kind, Path(path))
+                    notice(kind, Path(path))
             finally:
                 mine.busy = False
 
@@ -207,7 +207,7 @@ class Disk:
             else:
                 (to / name).write_bytes(self.bytes.get(inside, b""))
 
-    def torn(self, to):
+    def after_torn_writes(self, to):
         """The same, where all entries have reached the disk, before the bytes."""
         shutil.copytree(self.root, to)
         for path in self.root.rglob("*"):
@@ -253,7 +253,7 @@ def record(root, to):
         name = f"{count[0]:04d}-{kind}-{path.name}"
         if root.exists():
             shutil.copytree(root, to / "kill" / name)
-            disk.torn(to / "torn" / name)
+            disk.after_torn_writes(to / "torn" / name)
             disk.after_power_cut(to / "power" / name)
         if kind == "fsync" and path.is_file():
             for end, share in (("", 0.5), ("-empty", 0)):

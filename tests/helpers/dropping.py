@@ -43,7 +43,7 @@ class Attention(nn.Module):
         return F.scaled_dot_product_attention(x, x, x, dropout_p=p)[:, 0]
 
 
-class Own(nn.Module):
+class TorchAttention(nn.Module):
     """Attention of torch, with or without its weights as output."""
 
     def __init__(self, weights):
@@ -75,8 +75,8 @@ KINDS = {
     "patch dropout": PatchDropout,
     "stochastic depth": lambda: StochasticDepth(0.4, "row"),
     "attention": Attention,
-    "torch attention": lambda: Own(False),
-    "torch attention, weights": lambda: Own(True),
+    "torch attention": lambda: TorchAttention(False),
+    "torch attention, weights": lambda: TorchAttention(True),
     "encoder layer": lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0.3, batch_first=True),
     "noise": DropNoise,
 }

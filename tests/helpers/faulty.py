@@ -59,9 +59,9 @@ def run_attack(**setup):
 
 
 class Head(nn.Module):
-    def __init__(self, after):
+    def __init__(self, function):
         super().__init__()
-        self.net, self.after, self.training = net(), after, False
+        self.net, self.function, self.training = net(), function, False
 
     def forward(self, images):
-        return self.after(self.net(images), images)
+        return self.function(self.net(images), images)

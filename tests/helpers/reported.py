@@ -233,8 +233,8 @@ def few(node):
     return result | ({"clusters": [str(i % 3) for i in range(len(node["queries"]))]} if "queries" in node else {})
 
 
-def level(chance, least=0, most=1):
-    return {"chance": chance, "least": least, "most": most}
+def level(chance, low=0, high=1):
+    return {"chance": chance, "least": low, "most": high}
 
 
 CHANCE = {"success": level(0.99), "recall_at_1": level(0.01), "cosine": level(0.1, -1), "shift": level(0, -2, 2)}

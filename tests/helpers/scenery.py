@@ -12,7 +12,7 @@ from attacks.data.scenes import Print, placements_in, read_scenes
 SIDE = 40
 CORNERS = ["x1", "y1", "x2", "y2", "x3", "y3", "x4", "y4"]
 #: Pillow's operation from a displayed picture to the stored one, by EXIF orientation.
-STORED = {
+STORED_FORMS = {
     3: Image.Transpose.ROTATE_180,
     5: Image.Transpose.TRANSPOSE,
     6: Image.Transpose.ROTATE_90,
@@ -25,7 +25,7 @@ def photo(path, pixels, orientation=1):
     image = Image.fromarray((np.asarray(pixels) * 255).round().astype(np.uint8)).convert("RGB")
     exif = image.getexif()
     if orientation != 1:
-        image = image.transpose(STORED[orientation])
+        image = image.transpose(STORED_FORMS[orientation])
         exif[0x0112] = orientation
     image.save(path, exif=exif)
     return path

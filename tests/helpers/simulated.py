@@ -36,17 +36,17 @@ def smooth(height, width, seed=0):
     return cv2.resize(coarse, (width, height), interpolation=cv2.INTER_CUBIC)
 
 
-def printed_run(where, dots):
+def printed_run(folder, dots):
     """The files of a run, and of its print, that are read."""
-    (where / "pictures" / "clean").mkdir(parents=True)
-    (where / "print").mkdir()
+    (folder / "pictures" / "clean").mkdir(parents=True)
+    (folder / "print").mkdir()
     names = ("bench", "street")
     for i, name in enumerate(names):
-        cv2.imwrite(str(where / "pictures" / "clean" / f"{name}.png"), smooth(48, 48, i))
+        cv2.imwrite(str(folder / "pictures" / "clean" / f"{name}.png"), smooth(48, 48, i))
     quads = [[QUAD], [[[0.1, 0.1], [0.6, 0.15], [0.6, 0.6], [0.12, 0.55]], QUAD]]
     placement = {"schema": 1, "pictures": names, "size": [48, 48], "texture": [20, 20], "quads": quads}
-    (where / "placement.json").write_text(json.dumps(placement | {"width_mm": 100, "target": None, "fixed": True}))
-    cv2.imwrite(str(where / "print" / "card.png"), dots[..., ::-1])
+    (folder / "placement.json").write_text(json.dumps(placement | {"width_mm": 100, "target": None, "fixed": True}))
+    cv2.imwrite(str(folder / "print" / "card.png"), dots[..., ::-1])
     sheet = {
         "schema": 2,
         "id": "vp-00000005",
@@ -55,8 +55,8 @@ def printed_run(where, dots):
         "card": dataclasses.asdict(CARD),
         "dpi": DPI,
     }
-    (where / "print" / "sheet.json").write_text(json.dumps(sheet))
-    return where
+    (folder / "print" / "sheet.json").write_text(json.dumps(sheet))
+    return folder
 
 
 def take_photo(ink, shot=None, size=(320, 320), scene=None, quad=QUAD):

@@ -37,9 +37,9 @@ def in_time(seconds=LONGEST):
 def tree(folder):
     """The contents of a folder: type, target of a link, and digest of a file."""
     result = {}
-    for here, folders, files in os.walk(os.fsencode(folder)):
+    for place, folders, files in os.walk(os.fsencode(folder)):
         for name in (*folders, *files):
-            path = os.path.join(here, name)  # noqa: PTH118  (bytes: a name may be no text)
+            path = os.path.join(place, name)  # noqa: PTH118  (bytes: a name may be no text)
             state = os.lstat(path)
             facts = [stat.S_IFMT(state.st_mode)]
             if stat.S_ISREG(state.st_mode):

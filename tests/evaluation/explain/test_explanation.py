@@ -97,7 +97,7 @@ def test_every_pass_is_counted():
 
 
 @pytest.mark.slow
-def test_the_sheet_is_drawn(explanations, tmp_path):
+def test_the_sheet_has_its_size_and_its_tones(explanations, tmp_path):
     draw_explanations(tmp_path / "explanations.png", explanations, 1)
     with Image.open(tmp_path / "explanations.png") as sheet:
         assert sheet.size[0] > 900 and sheet.size[1] > 700

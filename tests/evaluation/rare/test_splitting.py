@@ -90,7 +90,7 @@ def test_the_same_seed_gives_the_same_estimate():
 
 
 @pytest.mark.parametrize(
-    ("score", "bound"),
+    ("score", "limit"),
     [
         (lambda u: u[:, 0] + 0.5, 1e-8),  # nearer and nearer, and never there
         (lambda u: np.ones(len(u)), 2e-3),  # a plateau
@@ -98,10 +98,10 @@ def test_the_same_seed_gives_the_same_estimate():
     ],
     ids=["slope", "plateau", "steps"],
 )
-def test_without_a_failure_there_is_an_upper_limit(score, bound):
+def test_without_a_failure_there_is_an_upper_limit(score, limit):
     estimate = rare(score, 3, particles=200)
     assert estimate.method == "none found" and estimate.p == estimate.low == 0 < estimate.high
-    if bound < 1e-3:
+    if limit < 1e-3:
         assert estimate.high < 1e-7
     else:
         assert estimate.high == pytest.approx(1 - 0.05 ** (1 / (splitting.FIRST * 200)))

@@ -96,16 +96,16 @@ def test_an_attack_must_lower_the_loss():
 
 def test_without_a_bound_an_attack_must_beat_white_black_and_noise():
     card_losses = {"white": losses(0.3), "black": losses(0.1), "noise": losses(0.2)}
-    for unbound, bound, verdict in (
+    for unbound, eps_loss, verdict in (
         (-0.5, 0.6, "passed"),
         (0.1, 0.6, "passed"),  # equal to black
         (0.2, 0.6, "failed"),
         (0.5, 0.6, "failed"),
         (-0.1, -0.5, "failed"),  # worse than with its own radius
     ):
-        assert beats_cards(losses(unbound), losses(bound), card_losses, 0.3).verdict == verdict, (
+        assert beats_cards(losses(unbound), losses(eps_loss), card_losses, 0.3).verdict == verdict, (
             unbound,
-            bound,
+            eps_loss,
         )
 
 
