@@ -7,9 +7,8 @@ from scipy.optimize import minimize
 from attacks.resizers.hiding import TOLERANCE, hide, nearest_picture, psnr, rms
 from attacks.resizers.openness import crop_to, target_picture
 from attacks.resizers.separable import Separable, kernel_matrices, whole
-from tests.helpers.resizers import OPENCV, PILLOW, TORCH
+from tests.helpers.resizers import OPENCV, PILLOW, TORCH, shrinker
 from tests.helpers.sampled import mostly_slow
-from tests.helpers.shrinkers import shrinker
 
 
 @pytest.mark.parametrize("kernel", ["pil_bilinear", "cv2_cubic", "cv2_nearest", "cv2_area"])
