@@ -80,8 +80,8 @@ def flagged_rows(cosine: Mapping[str, Tensor], sample: Sample) -> list[dict[str,
 
 def _thresholds(clean: Tensor, clusters: Sequence[str]) -> list[Threshold]:
     """Of each picture, from the clean pictures of all other clusters."""
-    others = {name: torch.tensor([cluster != name for cluster in clusters]) for name in dict.fromkeys(clusters)}
-    by_name = {name: conformal_threshold(clean[rows]) for name, rows in others.items()}
+    masks = {name: torch.tensor([cluster != name for cluster in clusters]) for name in dict.fromkeys(clusters)}
+    by_name = {name: conformal_threshold(clean[rows]) for name, rows in masks.items()}
     return [by_name[cluster] for cluster in clusters]
 
 
@@ -94,8 +94,8 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     names, clusters = (tuple(str(row[key]) for row in arms["clean"]) for key in ("picture", "cluster"))
     cosine = {arm: column_of(table, "cosine") for arm, table in arms.items()}
     sample = Sample(torch.arange(len(names)), names, clusters)
-    for row, again in zip(rows, flagged_rows(cosine, sample), strict=True):
-        if any(str(cell(again[key])) != str(cell(row[key])) for key in again):
+    for row, expected in zip(rows, flagged_rows(cosine, sample), strict=True):
+        if any(str(cell(expected[key])) != str(cell(row[key])) for key in expected):
             raise ValueError(f"its threshold of {row['picture']}, {row['arm']} does not follow from the cosines")
     thresholds, several = _thresholds(cosine["clean"], clusters), len(set(clusters)) > 1
     values, trials = [threshold.value for threshold in thresholds], totals(torch.ones(len(names)), clusters)

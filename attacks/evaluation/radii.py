@@ -33,7 +33,7 @@ def summary(rows: Sequence[Row], eps: float) -> dict[str, Any]:
         "median": _finite(median(medians(radius.double(), clusters))),
         "beyond": int((~radius.isfinite()).sum()),
         "held_out": held_out._asdict(),
-        "curve": [{"eps": bound, "success": share._asdict()} for bound, share in curve(radius, clusters, eps)],
+        "curve": [{"eps": limit, "success": share._asdict()} for limit, share in curve(radius, clusters, eps)],
     }
 
 

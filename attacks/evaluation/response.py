@@ -152,22 +152,22 @@ class SlicePlan:
 
 
 def response(
-    shown: Mapping[str, Shown], sample: Sample, judge: Scoring, plan: SlicePlan, *, seed: int, views: int = 4
+    scenes: Mapping[str, Shown], sample: Sample, judge: Scoring, plan: SlicePlan, *, seed: int, views: int = 4
 ) -> list[dict[str, object]]:
     """Scores over slices of the space of views: a row for each slice, arm, cell, picture and view. A curve has no y.
 
     Args:
-        scenes_by_arm: arm -> the pictures of the sample, as read back from their files.
+        scenes: arm -> the pictures of the sample, as read back from their files.
         views: in each cell; they differ between cells only in the coordinates of the slice.
 
     Raises:
         ValueError: see `slice_axes`.
     """
-    points = bank(plan.wide, views, seed=seed, purpose="response").u.to(base_of(next(iter(shown.values()))).device)
+    points = bank(plan.wide, views, seed=seed, purpose="response").u.to(base_of(next(iter(scenes.values()))).device)
     table: list[dict[str, object]] = []
     for (kind, number), axes in numbered(plan).items():
         cells, places = Bank(plan.wide, slice_points(points, axes)), places_of(axes)
-        for arm, pictures in shown.items():
+        for arm, pictures in scenes.items():
             scores = judged(judge, pictures, sample.rows, cells)
             blocks = zip(scores.cosine.split(views, 1), scores.success.split(views, 1), strict=True)
             for place, block in zip(places, blocks, strict=True):
@@ -240,9 +240,9 @@ def _map(axes: Sequence[Axis], cells: Cells) -> dict[str, Any]:
     content = {"x": x.to_dict(), "y": y.to_dict(), "arms": arms, "p_holm": None, "needed": None}
     if "no_eot" in cells:
         pairs = list(zip(cells["eot"], cells["no_eot"], strict=True))
-        few = fewest_clusters(len(pairs))
-        if len(set(pairs[0][0].clusters)) < few:
-            content["needed"] = few
+        minimum = fewest_clusters(len(pairs))
+        if len(set(pairs[0][0].clusters)) < minimum:
+            content["needed"] = minimum
         else:  # each cluster's share of successes of the attack with EOT against the one without
             content["p_holm"] = lines(holm([sign_flip(eot.shares - plain.shares) for eot, plain in pairs]))
     return content | _extremes(places_of(axes), [float(cell.shares.mean()) for cell in cells["eot"]])
@@ -254,8 +254,8 @@ def _extremes(places: Sequence[tuple[float, ...]], means: Sequence[float]) -> di
     ends = {"worst": min(means), "best": max(means)}
     if ends["worst"] == ends["best"]:
         return dict.fromkeys(ends)
-    found = {name: places[means.index(end)] for name, end in ends.items()}
-    return {name: {"x": x, "y": y, "success": ends[name]} for name, (x, y) in found.items()}
+    extremes = {name: places[means.index(end)] for name, end in ends.items()}
+    return {name: {"x": x, "y": y, "success": ends[name]} for name, (x, y) in extremes.items()}
 
 
 def slice_axes(plan: SlicePlan) -> list[tuple[Axis, ...]]:

@@ -272,7 +272,9 @@ def test_an_engine_preserves_features_and_gradients(encoder, pictures, decision,
     features = Features(encoder, PAIR)
     run = prepare(features, decision)
 
-    for ours, expected, limit in zip(with_gradient(run, pictures), with_gradient(features, pictures), (near, slope), strict=True):
+    for ours, expected, limit in zip(
+        with_gradient(run, pictures), with_gradient(features, pictures), (near, slope), strict=True
+    ):
         assert (ours - expected).norm() < limit * expected.norm()
 
 

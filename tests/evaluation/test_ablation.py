@@ -34,17 +34,17 @@ class Recorder:
     images: torch.Tensor
 
     def __post_init__(self):
-        self.attacked, self.banks = [], []
+        self.pipelines, self.banks = [], []
 
     def attack(self, pipeline):
-        self.attacked.append(pipeline)
-        return self.images * 0 + len(self.attacked)
+        self.pipelines.append(pipeline)
+        return self.images * 0 + len(self.pipelines)
 
-    def __call__(self, shown, rows, bank):
+    def __call__(self, scenes, rows, bank):
         self.banks.append(bank)
-        bank.transforms(shown.clamp(0, 1), bank.u[: len(shown)])  # raises if a view cannot be made
-        score = 10 * shown.mean((1, 2, 3)) + len(bank.transforms.stages)
-        return Scores(score[:, None].expand(-1, len(bank.u)), torch.zeros(len(shown), len(bank.u)).long())
+        bank.transforms(scenes.clamp(0, 1), bank.u[: len(scenes)])  # raises if a view cannot be made
+        score = 10 * scenes.mean((1, 2, 3)) + len(bank.transforms.stages)
+        return Scores(score[:, None].expand(-1, len(bank.u)), torch.zeros(len(scenes), len(bank.u)).long())
 
     def success(self, scores, rows):
         return scores.nearest != rows[:, None]
@@ -66,9 +66,9 @@ def test_each_stage_is_left_out_once_and_tested_alone(images):
     assert (result["pictures"], result["clusters"]) == (2, 2)
     stages = kinds(VIEWS)
     expected = [[stage for j, stage in enumerate(stages) if j != i] for i in (None, 0, 2, 3, 4)]
-    assert [kinds(pipeline) for pipeline in judge.attacked] == expected
+    assert [kinds(pipeline) for pipeline in judge.pipelines] == expected
     tests = [stages, *([stages[i] for i in sorted((i, 1))] for i in (0, 2, 3, 4))]  # Quantise has no coordinates
-    assert [kinds(each.transforms) for each in judge.banks] == tests * 5
+    assert [kinds(test_bank.transforms) for test_bank in judge.banks] == tests * 5
     for i, row in enumerate(result["rows"]):
         assert row["without"] == ["nothing", *LABELS][i]
         for cell, test in zip(row["cells"], tests, strict=True):
@@ -79,19 +79,19 @@ def test_each_stage_is_left_out_once_and_tested_alone(images):
 def test_a_single_stage_keeps_its_values_of_the_whole_pipeline(images):
     judge = Recorder(images)
     run(judge)
-    whole, *alone = judge.banks[:5]
+    whole, *single = judge.banks[:5]
     assert torch.equal(whole.u, bank(VIEWS, 4, seed=0, purpose="left out").u)
     columns = [range(5), range(5, 6), range(6, 12), range(12, 13)]
-    for each, where in zip(alone, columns, strict=True):
-        assert torch.equal(each.u, whole.u[:, list(where)])
+    for test_bank, place in zip(single, columns, strict=True):
+        assert torch.equal(test_bank.u, whole.u[:, list(place)])
 
 
 def test_a_stage_without_effect_on_the_encoder_may_be_left_out(images):
     # The encoder is the mean of each channel: mirroring does not change it, light does.
     class Means(Recorder):
-        def __call__(self, shown, rows, bank):
+        def __call__(self, scenes, rows, bank):
             clean = self.images.mean((2, 3))
-            return evaluate(shown, clean, torch.eye(3), encoder=lambda x: x.mean((2, 3)), bank=bank)
+            return evaluate(scenes, clean, torch.eye(3), encoder=lambda x: x.mean((2, 3)), bank=bank)
 
         def attack(self, pipeline):
             light = sum(2 * abs(stage.amount) for stage in pipeline.stages if isinstance(stage, Brightness))
@@ -100,31 +100,31 @@ def test_a_stage_without_effect_on_the_encoder_may_be_left_out(images):
     pipeline = Compose([Flip(0.5), Brightness(0.1)])
     result = {row["without"]: row["cells"] for row in summary(run(Means(images), pipeline))["rows"]}
     flip, nothing, brightness = (
-        [{key: cell[key] for key in ("success", "cosine")} for cell in result[without]]
-        for without in ("flip", "nothing", "brightness")
+        [{key: cell[key] for key in ("success", "cosine")} for cell in result[stage]]
+        for stage in ("flip", "nothing", "brightness")
     )
     assert flip == nothing != brightness
-    alone = result["brightness"][1]
-    assert alone["test"] == "flip" and alone["cosine"]["mean"] == pytest.approx(1, abs=1e-6)
+    single = result["brightness"][1]
+    assert single["test"] == "flip" and single["cosine"]["mean"] == pytest.approx(1, abs=1e-6)
 
 
 def test_differences_in_success_are_those_from_the_attack_with_all_stages(images):
     class Random(Recorder):
-        def __call__(self, shown, rows, bank):
+        def __call__(self, scenes, rows, bank):
             self.banks.append(bank)
             draw = torch.Generator().manual_seed(len(self.banks))
-            return Scores(shown.new_zeros(2, 4), torch.randint(0, 2, (2, 4), generator=draw))
+            return Scores(scenes.new_zeros(2, 4), torch.randint(0, 2, (2, 4), generator=draw))
 
     judge = Random(images)
     rows = run(judge)
     scores = cells_of(rows, "without", "test")
     for row in summary(rows)["rows"]:
         for cell in row["cells"]:
-            own, whole = (scores[name, cell["test"]] for name in (row["without"], "nothing"))
-            if own is whole:
+            cell_scores, whole = (scores[name, cell["test"]] for name in (row["without"], "nothing"))
+            if cell_scores is whole:
                 assert cell["difference"] is None
                 continue
-            by_picture = (own.success.double() - whole.success.double()).mean(1)
+            by_picture = (cell_scores.success.double() - whole.success.double()).mean(1)
             assert cell["difference"]["mean"] == pytest.approx(float(by_picture.mean()))
             assert (cell["difference"]["low"], cell["difference"]["high"]) == (by_picture.min(), by_picture.max())
 
@@ -132,49 +132,49 @@ def test_differences_in_success_are_those_from_the_attack_with_all_stages(images
 def test_without_its_only_stage_the_picture_itself_is_attacked(images):
     judge = Recorder(images)
     result = summary(run(judge, Compose([Affine(20)], "bicubic", value=0.1)))
-    assert judge.attacked[1] == Compose([], "bicubic", value=0.1)
+    assert judge.pipelines[1] == Compose([], "bicubic", value=0.1)
     assert result["tests"] == ["all", "affine"]
-    whole, alone = result["rows"][1]["cells"]
-    assert whole["cosine"] == alone["cosine"]
+    whole, single = result["rows"][1]["cells"]
+    assert whole["cosine"] == single["cosine"]
 
 
 def test_placement_is_never_left_out(images):
     sheet = Layer(torch.rand(1, 3, 4, 4), None, torch.eye(3)[None] * 3)
     scene = Scene((Layer(images, None, torch.eye(3)[None]), sheet), (12, 14))
-    laid = OnLayers([Brightness(0.1)], Placement())
+    placement = OnLayers([Brightness(0.1)], Placement())
 
-    class Patched(Recorder):
+    class PatchJudge(Recorder):
         def attack(self, pipeline):
-            self.attacked.append(pipeline)
+            self.pipelines.append(pipeline)
             return scene
 
-        def __call__(self, shown, rows, bank):
+        def __call__(self, scenes, rows, bank):
             self.banks.append(bank)
-            views = bank.transforms(shown, bank.u[:2])
+            views = bank.transforms(scenes, bank.u[:2])
             cosine = F.cosine_similarity(views.flatten(1), images.flatten(1))[:, None].expand(-1, len(bank.u))
             return Scores(cosine, torch.zeros_like(cosine).long())
 
-    judge = Patched(images)
-    result = run(judge, Compose([laid, Affine(20), Brightness(0.1)]))
+    judge = PatchJudge(images)
+    result = run(judge, Compose([placement, Affine(20), Brightness(0.1)]))
     assert summary(result)["stages"] == ["affine", "brightness"]
-    assert all(pipeline.stages[0] == laid for pipeline in judge.attacked)
-    whole, turned, lit = judge.banks[:3]
+    assert all(pipeline.stages[0] == placement for pipeline in judge.pipelines)
+    whole, affine_bank, lit = judge.banks[:3]
     assert (whole.u[:, :5] != 0.5).any()
-    for each, columns in ((turned, slice(5, 10)), (lit, slice(10, 11))):
-        assert each.transforms.stages[0] == laid and (each.u[:, :5] == 0.5).all()
-        assert torch.equal(each.u[:, 5:], whole.u[:, columns])
+    for test_bank, columns in ((affine_bank, slice(5, 10)), (lit, slice(10, 11))):
+        assert test_bank.transforms.stages[0] == placement and (test_bank.u[:, :5] == 0.5).all()
+        assert torch.equal(test_bank.u[:, 5:], whole.u[:, columns])
     with pytest.raises(ValueError, match=r"`evaluate.left_out` must be 0 where no stage of the views varies"):
-        run(judge, Compose([laid, Quantise()]))
+        run(judge, Compose([placement, Quantise()]))
 
 
 def test_an_encoders_own_randomness_is_a_stage_of_the_views(images):
-    own = EncoderDraws(Compose([Brightness(0.1)]))
+    cell_scores = EncoderDraws(Compose([Brightness(0.1)]))
     judge = Recorder(images)
-    result = run(judge, Compose([Affine(20), own]))
+    result = run(judge, Compose([Affine(20), cell_scores]))
     assert summary(result)["stages"] == ["affine", "encoder"]
-    assert [kinds(pipeline) for pipeline in judge.attacked[1:]] == [[repr(own)], [repr(Affine(20))]]
-    whole, turned, random = judge.banks[:3]
-    assert encoder_draws(turned.transforms, turned.u) == {}  # without draws the encoder is deterministic
+    assert [kinds(pipeline) for pipeline in judge.pipelines[1:]] == [[repr(cell_scores)], [repr(Affine(20))]]
+    whole, affine_bank, random = judge.banks[:3]
+    assert encoder_draws(affine_bank.transforms, affine_bank.u) == {}  # without draws the encoder is deterministic
     assert torch.equal(
         encoder_draws(random.transforms, random.u)["draws"], encoder_draws(whole.transforms, whole.u)["draws"]
     )

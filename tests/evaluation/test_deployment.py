@@ -17,7 +17,7 @@ from attacks.encoders import Defended, Phash, Preprocess, untrained, with_prepro
 from attacks.evaluation.clusters import Sample
 from attacks.evaluation.deployment import deployed_size, deployment, summary
 from attacks.evaluation.judge import cells_of
-from attacks.evaluation.judge import judged as judge_of
+from attacks.evaluation.judge import judged as judge_cells
 from attacks.evaluation.scores import embed, evaluate
 from attacks.resizers.platforms import at_ratios, resamplers, size_at
 from tests.helpers.small import small
@@ -36,46 +36,46 @@ class Plain:
 
     clean: torch.Tensor
 
-    def __call__(self, shown, rows, bank):
-        return evaluate(shown, self.clean[rows], self.clean, encoder=ENCODER, bank=bank)
+    def __call__(self, arms, rows, bank):
+        return evaluate(arms, self.clean[rows], self.clean, encoder=ENCODER, bank=bank)
 
     def success(self, scores, rows):
         return scores.nearest != rows[:, None]
 
 
 @pytest.fixture(scope="module")
-def deployed():
+def deployment_case():
     """Three pictures of five, clean and with noise, which stands for both attacks; the judge, the deployment, and its
     cells by codec, resampler and arm."""
     clean = tiles(40).spread(5).images
     judge = Plain(embed(clean, ENCODER, torch.device("cpu")))
     noise = torch.randint(-25, 26, clean.shape, generator=torch.Generator().manual_seed(0)) / 255
     noisy = ((clean + noise).clamp(0, 1) * 255).round() / 255
-    shown = {"clean": clean[ROWS], "no_eot": noisy[ROWS].flip(3), "eot": noisy[ROWS]}
-    result = deployment(shown, SAMPLE, judge, SIZE)
-    return shown, judge, result, cells_of(result.rows, "codec", "resampler", "arm")
+    arms = {"clean": clean[ROWS], "no_eot": noisy[ROWS].flip(3), "eot": noisy[ROWS]}
+    result = deployment(arms, SAMPLE, judge, SIZE)
+    return arms, judge, result, cells_of(result.rows, "codec", "resampler", "arm")
 
 
 @pytest.mark.slow
-def test_every_codec_and_resampler_pair_has_one_cell(deployed):
-    content = summary(deployed[2].rows)
+def test_every_codec_and_resampler_pair_has_one_cell(deployment_case):
+    content = summary(deployment_case[2].rows)
     pairs = [(cell["codec"], cell["resampler"]) for cell in content["cells"]]
     assert len(set(pairs)) == len(pairs) == 6 * 13
-    assert (content["pictures"], content["clusters"], deployed[2].missing) == (3, 2, ())
-    assert len(deployed[2].rows) == 78 * 3 * 3
+    assert (content["pictures"], content["clusters"], deployment_case[2].missing) == (3, 2, ())
+    assert len(deployment_case[2].rows) == 78 * 3 * 3
 
 
 @pytest.mark.slow
-def test_cells_have_the_means_of_clusters_and_the_difference_of_the_attacks(deployed):
-    changed = 0
-    for content in summary(deployed[2].rows)["cells"]:
-        cell = {arm: deployed[3][content["codec"], content["resampler"], arm] for arm in content["arms"]}
+def test_cells_have_the_means_of_clusters_and_the_difference_of_the_attacks(deployment_case):
+    changes = 0
+    for content in summary(deployment_case[2].rows)["cells"]:
+        cell = {arm: deployment_case[3][content["codec"], content["resampler"], arm] for arm in content["arms"]}
         hits = {arm: scores.success[:, 0].numpy() for arm, scores in cell.items()}
         means = {arm: ((first + third) / 2 + second) / 2 for arm, (first, second, third) in hits.items()}
-        assert {arm: each["success"]["mean"] for arm, each in content["arms"].items()} == pytest.approx(means)
+        assert {arm: scores["success"]["mean"] for arm, scores in content["arms"].items()} == pytest.approx(means)
         assert content["difference"]["mean"] == pytest.approx(means["eot"] - means["no_eot"])
-        changed += content["difference"]["mean"] != 0
-    assert changed
+        changes += content["difference"]["mean"] != 0
+    assert changes
 
 
 def direct(pixels, codec, resampler):
@@ -97,23 +97,23 @@ def direct(pixels, codec, resampler):
 
 
 @pytest.mark.slow
-def test_every_cell_equals_its_direct_computation(deployed):
-    shown, judge, _, cells = deployed
+def test_every_cell_equals_its_direct_computation(deployment_case):
+    arms, judge, _, cells = deployment_case
     for (codec, resampler, arm), scores in cells.items():
-        pixels = (shown[arm] * 255).round().byte().permute(0, 2, 3, 1).numpy()
+        pixels = (arms[arm] * 255).round().byte().permute(0, 2, 3, 1).numpy()
         pictures = np.stack([direct(picture, codec, resampler) for picture in pixels])
-        seen = torch.from_numpy(pictures.astype(np.float32) / np.float32(255)).permute(0, 3, 1, 2).contiguous()
+        views = torch.from_numpy(pictures.astype(np.float32) / np.float32(255)).permute(0, 3, 1, 2).contiguous()
         with torch.no_grad():
-            cosine = F.cosine_similarity(ENCODER(seen)[:, None], judge.clean[None], dim=2)
-        own = cosine.gather(1, ROWS[:, None]).double()
-        torch.testing.assert_close(scores.cosine, own, rtol=0, atol=1e-5)
+            cosine = F.cosine_similarity(ENCODER(views)[:, None], judge.clean[None], dim=2)
+        expected = cosine.gather(1, ROWS[:, None]).double()
+        torch.testing.assert_close(scores.cosine, expected, rtol=0, atol=1e-5)
         assert torch.equal(scores.success, cosine.argmax(1, keepdim=True) != ROWS[:, None])
 
 
 @pytest.mark.slow
-def test_the_example_is_the_first_picture_of_the_last_arm(deployed):
-    shown, _, result, cells = deployed
-    pixels = (shown["eot"][0] * 255).round().byte().permute(1, 2, 0).numpy()
+def test_the_example_is_the_first_picture_of_the_last_arm(deployment_case):
+    arms, _, result, cells = deployment_case
+    pixels = (arms["eot"][0] * 255).round().byte().permute(1, 2, 0).numpy()
     assert torch.equal(result.example.viewed, torch.from_numpy(pixels))  # smaller than what is shown
     for name, resized in result.example.resized.items():
         assert torch.equal(resized, torch.from_numpy(direct(pixels, "PNG", name)))
@@ -141,24 +141,24 @@ def test_missing_libraries_are_named(monkeypatch):
 def test_ratios_multiply_the_size_of_the_resampler(monkeypatch):
     clean = tiles(40).spread(2).images
     judge = Plain(embed(clean, ENCODER, torch.device("cpu")))
-    seen = {}
+    judged_pictures = {}
 
-    def judged(_, pictures, rows, bank):
-        seen[len(seen)] = pictures
-        return judge_of(judge, pictures, rows, bank)
+    def record(_, pictures, rows, bank):
+        judged_pictures[len(judged_pictures)] = pictures
+        return judge_cells(judge, pictures, rows, bank)
 
-    monkeypatch.setattr("attacks.evaluation.deployment.judged", judged)
+    monkeypatch.setattr("attacks.evaluation.deployment.judged", record)
     monkeypatch.setattr("attacks.evaluation.deployment.codecs", lambda: ({"PNG": lambda pixels: pixels}, []))
     sample = Sample(torch.arange(2), ("a", "b"), ("a", "b"))
     result = deployment({"clean": clean}, sample, judge, (20, 20), (1, 0.5))
     names = [*dict.fromkeys(row["resampler"] for row in result.rows)]
     assert len(names) == 13 + 12 and "none x0.5" not in names
-    for name, pictures in zip(names, seen.values(), strict=True):
+    for name, pictures in zip(names, judged_pictures.values(), strict=True):
         assert pictures.shape[2:] == (
             (40, 40) if name == "none" else (10, 10) if name.endswith(" x0.5") else (20, 20)
         )
     small = resize(clean, (10, 10), "cv2_cubic", eight_bit=True)
-    torch.testing.assert_close(seen[names.index("OpenCV cubic x0.5")], small, rtol=0, atol=1.01 / 255)
+    torch.testing.assert_close(judged_pictures[names.index("OpenCV cubic x0.5")], small, rtol=0, atol=1.01 / 255)
 
 
 @pytest.mark.parametrize("ratio", [0.95, 0.97, 1.03, 1.05])
@@ -167,11 +167,11 @@ def test_at_a_ratio_a_resampler_makes_the_size_that_the_shorter_side_gives(whole
     # The stage that an attack is made through, or torchvision's resize, sees the same pixels.
     picture = torch.rand(1, 3, *whole, generator=torch.Generator().manual_seed(0)).mul(255).round() / 255
     (resample,) = at_ratios({"torch bilinear": resamplers()[0]["torch bilinear"]}, [ratio]).values()
-    judged = resample(to_bytes(picture[0]), target_size(whole, side))
+    picture_out = resample(to_bytes(picture[0]), target_size(whole, side))
     stage = Downscale(round(ratio * side), "torch_bilinear", eight_bit=True)
-    seen = stage(picture, torch.zeros(1, 0))
-    assert seen.shape[2:] == judged.shape[:2]
-    torch.testing.assert_close(torch.from_numpy(judged).permute(2, 0, 1) / 255, seen[0], rtol=0, atol=1.01 / 255)
+    view = stage(picture, torch.zeros(1, 0))
+    assert view.shape[2:] == picture_out.shape[:2]
+    torch.testing.assert_close(torch.from_numpy(picture_out).permute(2, 0, 1) / 255, view[0], rtol=0, atol=1.01 / 255)
 
 
 def test_at_a_ratio_the_longer_side_is_rounded_as_at_the_exact_size():

@@ -28,19 +28,19 @@ def pictures():
 
 
 def test_a_cosine_is_that_of_the_library_calls(pictures):
-    found = cosines(pictures, kernel_pipeline("cv2_linear", (96, 96), SIZE), ENCODER)
-    for picture, cosine in zip(pictures, found, strict=True):
+    values = cosines(pictures, kernel_pipeline("cv2_linear", (96, 96), SIZE), ENCODER)
+    for picture, cosine in zip(pictures, values, strict=True):
         pixels = (picture * 255).round().byte().permute(1, 2, 0).numpy()
         views = cv2.resize(pixels, SIZE[::-1]), np.array(Image.fromarray(pixels).resize(SIZE[::-1], LANCZOS))
-        one, other = (ENCODER(torch.from_numpy(view).permute(2, 0, 1)[None] / 255)[0] for view in views)
-        assert float(cosine) == pytest.approx(float(one @ other / one.norm() / other.norm()), abs=1e-6)
+        first, other = (ENCODER(torch.from_numpy(view).permute(2, 0, 1)[None] / 255)[0] for view in views)
+        assert float(cosine) == pytest.approx(float(first @ other / first.norm() / other.norm()), abs=1e-6)
         assert cosine < 1
 
 
 def test_an_antialiased_pipeline_has_cosines_of_one_and_flags_nothing(pictures):
-    found = cosines(pictures, kernel_pipeline("pil_lanczos", (96, 96), SIZE), ENCODER)
-    assert found.tolist() == [1.0] * 5
-    rows = flagged_rows({"clean": found, "eot": found}, Sample(torch.arange(5), tuple("abcde"), tuple("abcde")))
+    values = cosines(pictures, kernel_pipeline("pil_lanczos", (96, 96), SIZE), ENCODER)
+    assert values.tolist() == [1.0] * 5
+    rows = flagged_rows({"clean": values, "eot": values}, Sample(torch.arange(5), tuple("abcde"), tuple("abcde")))
     assert [row["flagged"] for row in rows] == [False] * 10
     assert {arm: row["flagged"]["mean"] for arm, row in summary(rows)["arms"].items()} == {"clean": 0, "eot": 0}
 
@@ -50,9 +50,9 @@ def test_false_alarms_of_exchangeable_pictures_are_at_most_the_bound(n):
     """Of n + 1 different scores, each against the n others, exactly k are flagged; of equal ones none."""
     scores = torch.rand(n + 1, dtype=torch.float64, generator=torch.Generator().manual_seed(n))
     limits = [conformal_threshold(torch.cat([scores[:i], scores[i + 1 :]])) for i in range(n + 1)]
-    flagged = sum(bool(score < limit.value) for score, limit in zip(scores, limits, strict=True))
+    alarms = sum(bool(score < limit.value) for score, limit in zip(scores, limits, strict=True))
     k = max(1, (n + 1) // 100)
-    assert flagged == k and {limit.bound for limit in limits} == {k / (n + 1)}
+    assert alarms == k and {limit.bound for limit in limits} == {k / (n + 1)}
     assert k / (n + 1) <= max(ALPHA, 1 / (n + 1))
     ties = scores.mul(8).floor()  # ranks are shared
     limits = [conformal_threshold(torch.cat([ties[:i], ties[i + 1 :]])) for i in range(n + 1)]
@@ -60,17 +60,17 @@ def test_false_alarms_of_exchangeable_pictures_are_at_most_the_bound(n):
 
 
 def test_a_threshold_is_set_by_the_clean_pictures_of_other_photographs():
-    clean, attacked = torch.tensor([0.9, 0.8, 0.95, 0.7]).double(), torch.tensor([0.75, 0.79, 0.2, 0.85]).double()
+    clean, attack = torch.tensor([0.9, 0.8, 0.95, 0.7]).double(), torch.tensor([0.75, 0.79, 0.2, 0.85]).double()
     sample = Sample(torch.arange(4), tuple("abcd"), tuple("1123"))
-    rows = flagged_rows({"clean": clean, "eot": attacked}, sample)
+    rows = flagged_rows({"clean": clean, "eot": attack}, sample)
     assert [row["threshold"] for row in rows] == pytest.approx([0.7, 0.7, 0.7, 0.8] * 2)
     assert [row["flagged"] for row in rows] == [*[False] * 3, True, False, False, True, False]
     content = summary(rows)
     assert (content["calibration"], content["bound"]) == (2, 1 / 3) and content["clusters"] == 3
     assert content["arms"]["eot"]["flagged"]["mean"] == pytest.approx(1 / 3)  # of photographs
-    alone = flagged_rows({"clean": clean[:2]}, sample.only([0, 1]))
-    assert {row["threshold"] for row in alone} == {row["flagged"] for row in alone} == {None}
-    assert summary(alone)["arms"]["clean"]["flagged"] is summary(alone)["bound"] is None
+    single = flagged_rows({"clean": clean[:2]}, sample.only([0, 1]))
+    assert {row["threshold"] for row in single} == {row["flagged"] for row in single} == {None}
+    assert summary(single)["arms"]["clean"]["flagged"] is summary(single)["bound"] is None
     with pytest.raises(ValueError, match="does not follow from the cosines"):
         summary([*rows[:-1], rows[-1] | {"flagged": True}])
 
@@ -111,33 +111,33 @@ FUNCTIONS = {
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_function_stands_beside_the_antialiased_resize_of_what_it_shows(name, pictures):
-    function, own, antialiased = FUNCTIONS[name]
+    function, eight_bit, reference = FUNCTIONS[name]
     pipeline, pixels = function_pipeline(function, (96, 96)), to_bytes(pictures[0])
-    shown, viewed = pipeline.views(pixels)
-    assert np.array_equal(shown, own(pixels)) and shown.shape == viewed.shape == (*pipeline.size, 3)
-    wanted = np.array(antialiased(Image.fromarray(pixels))).astype(int)
+    view, reference_view = pipeline.views(pixels)
+    assert np.array_equal(view, eight_bit(pixels)) and view.shape == reference_view.shape == (*pipeline.size, 3)
+    expected = np.array(reference(Image.fromarray(pixels))).astype(int)
     if name == "padding":
-        assert np.array_equal(viewed[:5], shown[:5]) and np.array_equal(viewed[-5:], shown[-5:])
-        viewed = viewed[5:-5]
-    apart = np.abs(viewed.astype(int) - wanted)
+        assert np.array_equal(reference_view[:5], view[:5]) and np.array_equal(reference_view[-5:], view[-5:])
+        reference_view = reference_view[5:-5]
+    difference = np.abs(reference_view.astype(int) - expected)
     if name == "a crop":  # it is measured
-        assert pipeline.box == pytest.approx((8, 16, 88, 80), abs=0.2) and apart.mean() < 1
+        assert pipeline.box == pytest.approx((8, 16, 88, 80), abs=0.2) and difference.mean() < 1
     else:
-        assert apart.max() == 0 and pipeline.box == (0, 0, 96, 96)
+        assert difference.max() == 0 and pipeline.box == (0, 0, 96, 96)
     assert pipeline.name == function_name(function)
 
 
 def test_a_named_kernel_and_a_function_have_the_same_cosines(pictures):
-    one, other = kernel_pipeline("cv2_linear", (96, 96), (40, 40)), function_pipeline(shrunk, (96, 96))
-    assert torch.equal(cosines(pictures, one, ENCODER), cosines(pictures, other, ENCODER))
+    first, other = kernel_pipeline("cv2_linear", (96, 96), (40, 40)), function_pipeline(shrunk, (96, 96))
+    assert torch.equal(cosines(pictures, first, ENCODER), cosines(pictures, other, ENCODER))
     assert other.name == f"{GIVEN}{__name__}.shrunk"
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_every_kernel_has_a_call_of_its_library(name, pictures):
-    called = library_call(name)(to_bytes(pictures[0]), (33, 41))
+    result = library_call(name)(to_bytes(pictures[0]), (33, 41))
     expected = resize(pictures[:1], (33, 41), name, eight_bit=True)[0].mul(255).round()
-    assert (torch.from_numpy(called).permute(2, 0, 1) - expected).abs().max() <= 1
+    assert (torch.from_numpy(result).permute(2, 0, 1) - expected).abs().max() <= 1
 
 
 @pytest.mark.parametrize(

@@ -81,9 +81,9 @@ def test_equal_pictures_have_cosine_one_in_every_layer(pictures):
 
 
 def test_an_orthogonal_map_keeps_the_cosine(pictures):
-    clean, attacked = pictures
+    clean, attacked_arms = pictures
     network = nn.Sequential(nn.Conv2d(3, 4, 8, 8), nn.Flatten(), Turn(64, 0), Turn(64, 1)).eval()
-    result = layer_drift(network, clean, attacked, VIEWS)
+    result = layer_drift(network, clean, attacked_arms, VIEWS)
     assert result.layers == ("0", "1", "2", "output")  # layer 3 is the output itself
     for cosine in result.cosine.values():
         torch.testing.assert_close(cosine, cosine[:1].expand_as(cosine), rtol=0, atol=1e-5)
@@ -91,19 +91,19 @@ def test_an_orthogonal_map_keeps_the_cosine(pictures):
 
 @pytest.mark.parametrize("at", [0, 1, 2, 3])
 def test_the_layer_that_flips_is_found(pictures, at):
-    clean, attacked = pictures
-    still = bank(Compose(), 2, seed=0, purpose="test")
-    result = layer_drift(flipping(at), clean, attacked, still, [str(i) for i in range(7)])
+    clean, attacked_arms = pictures
+    fixed_views = bank(Compose(), 2, seed=0, purpose="test")
+    result = layer_drift(flipping(at), clean, attacked_arms, fixed_views, [str(i) for i in range(7)])
     assert flip(result, CLUSTERS) == str(at + 2)
     drift = 1 - result.cosine["eot"].mean((1, 2))
     assert (drift[: at + 2] < 0.1).all() and (drift[at + 2 :] > 1.5).all()
 
 
 def test_neither_the_drift_of_noise_nor_a_stable_output_is_a_flip(pictures):
-    clean, attacked = pictures
-    equal = dict.fromkeys(("noise", "eot"), attacked["eot"])
+    clean, attacked_arms = pictures
+    equal = dict.fromkeys(("noise", "eot"), attacked_arms["eot"])
     assert flip(layer_drift(flipping(2), clean, equal, VIEWS), CLUSTERS) is None
-    result = layer_drift(flipping(2), clean, {"noise": clean, "eot": attacked["noise"]}, VIEWS)
+    result = layer_drift(flipping(2), clean, {"noise": clean, "eot": attacked_arms["noise"]}, VIEWS)
     assert (result.cosine["eot"][-1] < 1).all() and flip(result, CLUSTERS) is None
 
 
@@ -113,40 +113,42 @@ def test_a_flip_is_significant_over_clusters(seed):
     draw = np.random.default_rng(seed)
     clusters = [name for name in "abcdefgh" for _ in range(draw.integers(1, 4))]
     units = dict(zip("abcdefgh", draw.normal(0.3, 0.35, 8), strict=True))
-    own = 0.02 + torch.tensor([units[name] for name in clusters])[None, :, None].expand(1, -1, 4)
-    result = Drift(("output",), {"eot": 1 - own, "noise": torch.full(own.shape, 0.98)}, 0, 0.0)
+    first = 0.02 + torch.tensor([units[name] for name in clusters])[None, :, None].expand(1, -1, 4)
+    result = Drift(("output",), {"eot": 1 - first, "noise": torch.full(first.shape, 0.98)}, 0, 0.0)
     test = scipy.stats.permutation_test(([*units.values()],), np.mean, permutation_type="samples", n_resamples=np.inf)
-    enough = test.statistic > 0.08 and test.pvalue < 0.05  # 0.02 more, and the least drift of a flip
-    assert flip(result, clusters) == ("output" if enough else None)
+    significant = test.statistic > 0.08 and test.pvalue < 0.05  # 0.02 more, and the least drift of a flip
+    assert flip(result, clusters) == ("output" if significant else None)
 
 
 @pytest.mark.parametrize("encoder", [load_encoder(), Phash()], ids=["pocket", "phash"])
 def test_the_row_of_the_output_equals_the_scores_of_paired_views(pictures, encoder):
-    clean, attacked = pictures
-    result = layer_drift(encoder, clean, attacked, VIEWS, ["output"]).cosine["eot"][0]
+    clean, attacked_arms = pictures
+    result = layer_drift(encoder, clean, attacked_arms, VIEWS, ["output"]).cosine["eot"][0]
     for i, u in enumerate(VIEWS.u):
-        alone = VIEWS._replace(u=u[None])
-        own = alone.features(clean, encoder, 1)[:, 0]
-        scores = evaluate(attacked["eot"], own, own, encoder=encoder, bank=alone)
+        single = VIEWS._replace(u=u[None])
+        first = single.features(clean, encoder, 1)[:, 0]
+        scores = evaluate(attacked_arms["eot"], first, first, encoder=encoder, bank=single)
         torch.testing.assert_close(result[:, i], scores.cosine[:, 0], rtol=0, atol=1e-5)
     if isinstance(encoder, Phash):
-        own, other = (VIEWS.features(some, encoder, 6) for some in (clean, attacked["eot"]))
-        torch.testing.assert_close(result, 1 - 2 * (bits(own) != bits(other)).double().mean(2).float())
+        first, other = (VIEWS.features(images, encoder, 6) for images in (clean, attacked_arms["eot"]))
+        torch.testing.assert_close(result, 1 - 2 * (bits(first) != bits(other)).double().mean(2).float())
 
 
 def test_the_cosines_equal_those_of_directly_computed_features(pictures):
-    clean, attacked = pictures
+    clean, attacked_arms = pictures
     encoder = load_encoder()
     stem = nn.Sequential(encoder.stem).eval()
-    result = layer_drift(encoder, clean, attacked, VIEWS, ["stem", "stages.2:mean"])
+    result = layer_drift(encoder, clean, attacked_arms, VIEWS, ["stem", "stages.2:mean"])
     assert result.layers == ("stem", "stages.2:mean", "output")
     flat = lambda views: stem(encoder.preprocess(views)).flatten(1)  # noqa: E731
-    own, other = (VIEWS.features(x, flat, 6) for x in (clean, attacked["eot"]))
-    torch.testing.assert_close(result.cosine["eot"][0], F.cosine_similarity(own.flatten(2), other.flatten(2), dim=2))
+    first, other = (VIEWS.features(x, flat, 6) for x in (clean, attacked_arms["eot"]))
+    torch.testing.assert_close(
+        result.cosine["eot"][0], F.cosine_similarity(first.flatten(2), other.flatten(2), dim=2)
+    )
 
 
 @dataclass(frozen=True)
-class Apart(World):
+class SilentWorld(World):
     """One of several processes that do not exchange results."""
 
     def sum(self, *tensors):
@@ -155,30 +157,30 @@ class Apart(World):
 
 @pytest.mark.slow
 def test_chunks_and_processes_change_only_the_last_digits(pictures):
-    clean, attacked = pictures
+    clean, attacked_arms = pictures
     encoder = load_encoder()
-    whole = layer_drift(encoder, clean, attacked, VIEWS)
-    small = layer_drift(encoder, clean, attacked, VIEWS, chunk=1)
-    shares = [layer_drift(encoder, clean, attacked, VIEWS, world=Apart(rank, 4)) for rank in range(4)]
+    whole = layer_drift(encoder, clean, attacked_arms, VIEWS)
+    small = layer_drift(encoder, clean, attacked_arms, VIEWS, chunk=1)
+    shares = [layer_drift(encoder, clean, attacked_arms, VIEWS, world=SilentWorld(rank, 4)) for rank in range(4)]
     for arm, cosine in whole.cosine.items():
         torch.testing.assert_close(small.cosine[arm], cosine, rtol=0, atol=1e-5)
         torch.testing.assert_close(sum(share.cosine[arm] for share in shares), cosine, rtol=0, atol=1e-5)
     assert whole.forward == small.forward == 3 * 3 * 6  # untouched and two arms, pictures, views
 
 
-def test_no_features_are_kept(pictures, monkeypatch):
-    clean, attacked = pictures
+def test_only_cosines_stay_in_memory(pictures, monkeypatch):
+    clean, attacked_arms = pictures
     sizes = []
     call_module = torch.nn.Module.__call__
 
-    def recorded(module, *inputs, **named):
-        answer = call_module(module, *inputs, **named)
+    def record(module, *inputs, **options):
+        answer = call_module(module, *inputs, **options)
         sizes.extend([part.numel() for part in answer.values()] if isinstance(answer, dict) else [])
         return answer
 
     pools = layer_order(load_encoder(), ["all"], clean[:1])
-    monkeypatch.setattr(torch.nn.Module, "__call__", recorded)
-    layer_drift(load_encoder(), clean, attacked, VIEWS, pools, chunk=6)
+    monkeypatch.setattr(torch.nn.Module, "__call__", record)
+    layer_drift(load_encoder(), clean, attacked_arms, VIEWS, pools, chunk=6)
     assert len(sizes) == len(pools) * 3 * 3 and max(sizes) == 2 * 2  # two arms and two views
 
 
@@ -205,7 +207,7 @@ def test_layers_are_listed_in_order_of_execution():
     assert list(pools.items()) == [("stem", "flat"), ("stages.8", "mean"), ("head", "flat"), ("output", "flat")]
 
 
-class Placed(nn.Module):
+class PositionEmbedding(nn.Module):
     """Adds a position embedding, computed once for all pictures, as a transformer does."""
 
     def __init__(self):
@@ -218,14 +220,14 @@ class Placed(nn.Module):
 
 
 def test_a_module_without_a_row_per_picture_is_not_a_layer(pictures):
-    encoder, (clean, attacked) = Placed().eval(), pictures
+    encoder, (clean, attacked_arms) = PositionEmbedding().eval(), pictures
     assert list(layer_order(encoder, ["all"], clean[:1])) == ["body", "output"]
-    layer_drift(encoder, clean, attacked, VIEWS)
+    layer_drift(encoder, clean, attacked_arms, VIEWS)
     with pytest.raises(ValueError, match="layer `places` must answer with a row for each"):
         layer_order(encoder, ["places"], clean[:1])
 
 
-REFUSED = {
+REFUSALS = {
     "[stemm]": "`evaluate.layers`: the encoder has no 'stemm'; did you mean stem",
     "[stem:max]": "`evaluate.layers`: the pool of stem must be one of",
     "[stem:cls]": "layer `stem` has places, (N,C,H,W), and no first token",
@@ -236,7 +238,7 @@ REFUSED = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("layers", "message"), REFUSED.items(), ids=REFUSED)
+@pytest.mark.parametrize(("layers", "message"), REFUSALS.items(), ids=REFUSALS)
 def test_unknown_layers_are_refused_before_the_attack(monkeypatch, capsys, tmp_path, layers, message):
     assert call(monkeypatch, "config=smoke", f"evaluate.layers={layers}", f"hydra.run.dir={tmp_path}") == 1
     lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("note: ")]

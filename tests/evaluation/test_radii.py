@@ -24,21 +24,21 @@ def content(radius, clusters, eps=1.0):
 
 
 def radii(value=0):
-    drawn = torch.rand(len(CLUSTERS), generator=torch.Generator().manual_seed(value), dtype=torch.float64) * 1.5
-    return torch.where(drawn > 1, math.inf, drawn)
+    values = torch.rand(len(CLUSTERS), generator=torch.Generator().manual_seed(value), dtype=torch.float64) * 1.5
+    return torch.where(values > 1, math.inf, values)
 
 
 @pytest.mark.parametrize("value", range(5))
 def test_the_curve_is_the_distribution_of_the_radii_and_never_falls(value):
     radius = radii(value)
     points = curve(radius, CLUSTERS, 1.0)
-    means = [each.mean for _, each in points]
+    means = [rate.mean for _, rate in points]
     assert means == sorted(means) and means[0] == 0
     groups = {name: [float(r) for r, c in zip(radius, CLUSTERS, strict=True) if c == name] for name in CLUSTERS}
-    for eps, each in points:
-        wanted = np.mean([np.mean([r <= eps for r in group]) for group in groups.values()])
-        assert each.mean == pytest.approx(wanted)
-        assert each.low <= each.mean <= each.high
+    for eps, rate in points:
+        expected = np.mean([np.mean([r <= eps for r in group]) for group in groups.values()])
+        assert rate.mean == pytest.approx(expected)
+        assert rate.low <= rate.mean <= rate.high
 
 
 def test_a_radius_of_whole_levels_counts_at_its_level():
@@ -51,8 +51,10 @@ def test_a_radius_of_whole_levels_counts_at_its_level():
 def test_the_median_is_that_of_the_clusters_and_none_beyond_the_largest():
     radius = torch.tensor([0.2, 0.4, 0.1, 0.3, 0.5, math.inf, 0.6], dtype=torch.float64)
     assert medians(radius, tuple("aabbbcc")).tolist() == [0.2, 0.3, 0.6]
-    few = content(radius.float(), tuple("aabbbcc"))
-    assert few["median"]["mean"] == pytest.approx(0.3) and few["beyond"] == 1 and few["held_out"]["mean"] == 0.25
-    none = content(torch.full((7,), math.inf).double(), tuple("abcdefg"))
-    assert none["median"]["mean"] is None and none["beyond"] == 7
-    assert words(none["median"], "linf", 8 / 255).startswith("> 8")
+    table = content(radius.float(), tuple("aabbbcc"))
+    assert (
+        table["median"]["mean"] == pytest.approx(0.3) and table["beyond"] == 1 and table["held_out"]["mean"] == 0.25
+    )
+    no_radius = content(torch.full((7,), math.inf).double(), tuple("abcdefg"))
+    assert no_radius["median"]["mean"] is None and no_radius["beyond"] == 7
+    assert words(no_radius["median"], "linf", 8 / 255).startswith("> 8")

@@ -38,25 +38,25 @@ class Linear:
         self.gallery = torch.randn(6, 5, generator=torch.Generator().manual_seed(1))
         self.gallery[ROWS] = self.clean
 
-    def __call__(self, shown, rows=None, bank=None):
+    def __call__(self, arms, rows=None, bank=None):
         if bank is None:
-            return shown.flatten(1) @ self.net
-        return evaluate(shown, self.clean, self.gallery, encoder=self, bank=bank)
+            return arms.flatten(1) @ self.net
+        return evaluate(arms, self.clean, self.gallery, encoder=self, bank=bank)
 
     def success(self, scores, rows):
         return scores.nearest != rows[:, None]
 
 
-class Known:
+class FunctionJudge:
     """A judge whose cosine is a function of the physical values of the view, minus the mean of the picture."""
 
     def __init__(self, cosine, goal=False):
         self.cosine, self.goal, self.calls = cosine, goal, []
 
-    def __call__(self, shown, rows, bank):
+    def __call__(self, arms, rows, bank):
         self.calls.append(bank)
         values = dict(zip(bank.transforms.names, bank.transforms.values(bank.u).T, strict=True))
-        cosine = self.cosine(values)[None] - shown.mean((1, 2, 3))[:, None]
+        cosine = self.cosine(values)[None] - arms.mean((1, 2, 3))[:, None]
         ranks = torch.ones_like(cosine, dtype=torch.long) if self.goal else None
         return Scores(cosine, (cosine < 0.5).long(), goal_rank=ranks)
 
@@ -70,7 +70,7 @@ def pictures():
 
 
 @pytest.fixture
-def shown(pictures):
+def arms(pictures):
     return {
         "clean": pictures,
         "no_eot": (pictures + 0.1 * torch.randn_like(pictures)).clamp(0, 1),
@@ -78,45 +78,45 @@ def shown(pictures):
     }
 
 
-def respond(shown, judge, sample=SAMPLE, **changed):
+def respond(arms, judge, sample=SAMPLE, **changes):
     plan = SlicePlan([("angle", "scale")], ["brightness"], VIEWS, WIDE, cells=3, curve_cells=4)
-    plan = replace(plan, **changed)
-    return summary(response(shown, sample, judge, plan, seed=3, views=2), plan)
+    plan = replace(plan, **changes)
+    return summary(response(arms, sample, judge, plan, seed=3, views=2), plan)
 
 
-def test_a_map_equals_a_loop_over_cells_and_views(shown, pictures):
+def test_a_map_equals_a_loop_over_cells_and_views(arms, pictures):
     judge = Linear(pictures)
-    result = respond(shown, judge)
-    (drawn,) = result["maps"]
+    result = respond(arms, judge)
+    (table,) = result["maps"]
     base = bank(WIDE, 2, seed=3, purpose="response").u
     clean = F.normalize(judge(pictures), dim=1)
     middles = [1 / 6, 3 / 6, 5 / 6]
-    for arm, images in shown.items():
+    for arm, images in arms.items():
         for down, scale in enumerate(middles):
-            for across, angle in enumerate(middles):
+            for column, angle in enumerate(middles):
                 cosine = torch.zeros(3, 2)
                 for view in range(2):
                     u = base[view].clone()
                     u[0], u[1] = angle, scale
-                    seen = F.normalize(judge(WIDE(images, u.expand(3, -1))), dim=1)
-                    cosine[:, view] = (seen * clean).sum(1)
-                cell = drawn["arms"][arm]["cosine"][down][across]
+                    features = F.normalize(judge(WIDE(images, u.expand(3, -1))), dim=1)
+                    cosine[:, view] = (features * clean).sum(1)
+                cell = table["arms"][arm]["cosine"][down][column]
                 assert cell["mean"] == pytest.approx(float(cosine.mean()), abs=1e-6)
     # -20 to 30 degrees, 1.5 times as wide, are -32.5 to 42.5.
-    assert drawn["x"]["name"] == "affine angle (deg)" and drawn["x"]["trained"] == pytest.approx([-20, 30], abs=1e-4)
-    assert drawn["x"]["values"] == pytest.approx([-20, 5, 30], abs=1e-4)
-    assert drawn["y"]["name"] == "affine scale (x)" and drawn["y"]["trained"] == pytest.approx([0.8, 1.25], abs=1e-4)
+    assert table["x"]["name"] == "affine angle (deg)" and table["x"]["trained"] == pytest.approx([-20, 30], abs=1e-4)
+    assert table["x"]["values"] == pytest.approx([-20, 5, 30], abs=1e-4)
+    assert table["y"]["name"] == "affine scale (x)" and table["y"]["trained"] == pytest.approx([0.8, 1.25], abs=1e-4)
     assert (result["pictures"], result["clusters"], result["views"]) == (3, 3, 2)
 
 
-def test_cells_differ_only_in_their_own_coordinates(shown):
-    judge = Known(lambda values: values["affine angle (deg)"] / 100)
-    result = respond(shown, judge, maps=[("angle", "scale"), ("scale", "angle")], curves=["angle", "scale"])
+def test_cells_differ_only_in_their_own_coordinates(arms):
+    judge = FunctionJudge(lambda values: values["affine angle (deg)"] / 100)
+    result = respond(arms, judge, maps=[("angle", "scale"), ("scale", "angle")], curves=["angle", "scale"])
     for measure in ("cosine", "success"):
         for arm, cells in result["maps"][0]["arms"].items():
             assert all(row == cells[measure][0] for row in cells[measure]), arm  # scale changes nothing
-            turned = result["maps"][1]["arms"][arm][measure]
-            assert [list(row) for row in zip(*turned, strict=True)] == cells[measure]
+            transpose = result["maps"][1]["arms"][arm][measure]
+            assert [list(row) for row in zip(*transpose, strict=True)] == cells[measure]
     curve = result["curves"][1]["arms"]["eot"]["cosine"]
     assert all(cell == curve[0] for cell in curve)
     for cut in judge.calls:  # common random numbers: the other coordinates are equal in all cells
@@ -127,72 +127,72 @@ def test_cells_differ_only_in_their_own_coordinates(shown):
 
 def test_a_map_has_a_row_for_each_y():
     views = Compose([Affine((-20, 30)), Flip(0.3)])
-    judge = Known(lambda values: values["affine angle (deg)"] / 100 + values["flip mirrored (0 or 1)"])
-    shown = {"eot": torch.zeros(3, 3, 4, 4)}
-    result = respond(shown, judge, transforms=views, wide=views, maps=[("mirrored", "angle")], curves=[])
-    (drawn,) = result["maps"]
-    assert drawn["x"]["values"] == [1, 0] and len(drawn["y"]["values"]) == 3
-    for y, row in zip(drawn["y"]["values"], drawn["arms"]["eot"]["cosine"], strict=True):
+    judge = FunctionJudge(lambda values: values["affine angle (deg)"] / 100 + values["flip mirrored (0 or 1)"])
+    arms = {"eot": torch.zeros(3, 3, 4, 4)}
+    result = respond(arms, judge, transforms=views, wide=views, maps=[("mirrored", "angle")], curves=[])
+    (content,) = result["maps"]
+    assert content["x"]["values"] == [1, 0] and len(content["y"]["values"]) == 3
+    for y, row in zip(content["y"]["values"], content["arms"]["eot"]["cosine"], strict=True):
         assert [cell["mean"] for cell in row] == pytest.approx([y / 100 + 1, y / 100])
 
 
-def test_the_extreme_cells_are_those_of_least_and_most_success(shown):
+def test_the_extreme_cells_are_those_of_least_and_most_success(arms):
     # The attack succeeds where the cosine is high, so the cosine would give the other cell.
-    judge = Known(lambda values: values["affine angle (deg)"] / 100 + values["affine scale (x)"] / 2)
+    judge = FunctionJudge(lambda values: values["affine angle (deg)"] / 100 + values["affine scale (x)"] / 2)
     judge.success = lambda scores, rows: scores.cosine > torch.tensor([[-0.1], [0.2], [0.3]])
-    (drawn,) = respond(shown, judge)["maps"]
+    (content,) = respond(arms, judge)["maps"]
     cells = {
-        (x, y): drawn["arms"]["eot"]["success"][j][i]["mean"]
-        for i, x in enumerate(drawn["x"]["values"])
-        for j, y in enumerate(drawn["y"]["values"])
+        (x, y): content["arms"]["eot"]["success"][j][i]["mean"]
+        for i, x in enumerate(content["x"]["values"])
+        for j, y in enumerate(content["y"]["values"])
     }
     assert len(set(cells.values())) > 2
     for name, end in (("worst", min), ("best", max)):
-        place = drawn[name]["x"], drawn[name]["y"]
-        assert drawn[name]["success"] == pytest.approx(cells[place])
+        place = content[name]["x"], content[name]["y"]
+        assert content[name]["success"] == pytest.approx(cells[place])
         assert cells[place] == end(cells.values())
 
 
-def test_equal_cells_have_no_extremes(shown):
-    judge = Known(lambda values: values["affine angle (deg)"] / 1000)  # the cosines differ, all views succeed
-    (drawn,) = respond(shown, judge)["maps"]
-    assert drawn["worst"] is drawn["best"] is None
+def test_equal_cells_have_no_extremes(arms):
+    judge = FunctionJudge(lambda values: values["affine angle (deg)"] / 1000)  # the cosines differ, all views succeed
+    (content,) = respond(arms, judge)["maps"]
+    assert content["worst"] is content["best"] is None
 
 
-def graded(clusters, seed=0):
+def graded_case(clusters, seed=0):
     """One to three pictures in each cluster, the most successful with EOT, and a judge: a success where the picture
     is brighter than a limit, which rises with the angle."""
     draw = torch.Generator().manual_seed(seed)
     counts = torch.randint(1, 4, (clusters,), generator=draw)
     names = tuple(str(i) for i in range(clusters) for _ in range(counts[i]))
-    shown = {
+    arms = {
         arm: torch.rand(len(names), 1, 1, 1, generator=draw).add(gain).expand(-1, 3, 4, 4)
         for arm, gain in (("no_eot", 0), ("eot", 0.2))
     }
-    judge = Known(lambda values: 0.9 + values["affine angle (deg)"] / 100)
-    return shown, judge, Sample(torch.arange(len(names)), tuple(f"picture {i}" for i in range(len(names))), names)
+    judge = FunctionJudge(lambda values: 0.9 + values["affine angle (deg)"] / 100)
+    return arms, judge, Sample(torch.arange(len(names)), tuple(f"picture {i}" for i in range(len(names))), names)
 
 
 def test_stars_of_a_map_are_holm_corrected_sign_flips_of_success_by_cluster():
-    shown, judge, sample = graded(9)
+    arms, judge, sample = graded_case(9)
     plan = SlicePlan([("angle", "scale")], [], VIEWS, WIDE, cells=3)
-    rows, p = response(shown, sample, judge, plan, seed=3, views=2), []
+    rows, p = response(arms, sample, judge, plan, seed=3, views=2), []
     cells = cells_of(rows, "arm", "x_value", "y_value")
     for place in [key[1:] for key in cells if key[0] == "eot"]:
-        own, other = (cells[arm, *place].success.double().mean(1).numpy() for arm in ("eot", "no_eot"))
-        by_cluster = [(own - other)[[name == each for name in sample.clusters]].mean() for each in "012345678"]
+        hits, other = (cells[arm, *place].success.double().mean(1).numpy() for arm in ("eot", "no_eot"))
+        by_cluster = [(hits - other)[[name == cluster for name in sample.clusters]].mean() for cluster in "012345678"]
         test = scipy.stats.permutation_test((by_cluster,), np.mean, permutation_type="samples", n_resamples=np.inf)
         p.append(test.pvalue)
-    drawn = summary(rows, plan)["maps"][0]
-    assert drawn["needed"] is None and len(set(p)) > 2
-    assert [value for row in drawn["p_holm"] for value in row] == pytest.approx(holm(p))
+    content = summary(rows, plan)["maps"][0]
+    assert content["needed"] is None and len(set(p)) > 2
+    assert [value for row in content["p_holm"] for value in row] == pytest.approx(holm(p))
 
 
 def test_a_map_without_enough_clusters_for_a_star_has_no_p():
-    shown, judge, sample = graded(8)
-    (drawn,) = respond(shown, judge, sample)["maps"]
-    assert drawn["p_holm"] is None and drawn["needed"] == 9
-    assert 9 * 2.0 ** (1 - drawn["needed"]) < 0.05 <= 9 * 2.0 ** (2 - drawn["needed"])
+    arms, judge, sample = graded_case(8)
+    (content,) = respond(arms, judge, sample)["maps"]
+    assert content["p_holm"] is None and content["needed"] == 9
+    assert 9 * 2.0 ** (1 - content["needed"]) < 0.05 <= 9 * 2.0 ** (2 - content["needed"])
 
 
 def test_the_preset_has_enough_pictures_for_significance():
@@ -210,10 +210,10 @@ def test_scenes_give_the_same_map_as_pictures(pictures):
 
 def test_a_discrete_coordinate_has_a_cell_for_each_value():
     pipeline = Compose([OneOf([Brightness(0.1), Jpeg((30, 90)), Jpeg((5, 9))], weights=(1, 2, 0)), Flip(0.2)])
-    which, mirrored, quality = slice_axes(
+    stage, mirrored, quality = slice_axes(
         SlicePlan([], ["stage", "mirrored", "jpeg1"], pipeline, widened(pipeline, 2))
     )
-    assert which[0].values == (0, 1) and which[0].at == pytest.approx((1 / 6, 4 / 6), abs=1e-3)
+    assert stage[0].values == (0, 1) and stage[0].at == pytest.approx((1 / 6, 4 / 6), abs=1e-3)
     assert mirrored[0].values == (1, 0) and mirrored[0].attack_range == (0, 1)
     assert len(quality[0].values) == 9 and all(value == round(value) for value in quality[0].values)
     assert quality[0].attack_range == (30, 90) and max(quality[0].values) > 90
@@ -268,9 +268,9 @@ def test_a_coordinate_is_selected_by_any_unique_part_of_its_name(query, name):
 )
 def test_invalid_slices_give_a_one_line_error(maps, curves, message):
     pipeline = Compose([*VIEWS.stages, SensorNoise((0, 0.1))])
-    with pytest.raises(ValueError, match=message) as caught:
+    with pytest.raises(ValueError, match=message) as error:
         slice_axes(SlicePlan(maps, curves, pipeline, pipeline))
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(error.value)
 
 
 def test_without_views_there_is_no_coordinate():

@@ -20,7 +20,7 @@ from attacks import verify
 from attacks.eot.faults import NotFinite
 from attacks.experiment.replay import Named, of_run
 from attacks.experiment.unit import Unit
-from tests.helpers.processes import PATIENCE, exit_code, facts, unique_words, started
+from tests.helpers.processes import PATIENCE, exit_code, facts, started, unique_words
 from tests.helpers.runs import call
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -20,11 +20,11 @@ from tests.helpers.onnx_files import (
     TensorProto,
     assert_equals_runtime,
     by_runtime,
-    onnx_encoder,
     export_onnx,
     graph,
     helper,
     onnx,
+    onnx_encoder,
     save_graph,
     value,
 )

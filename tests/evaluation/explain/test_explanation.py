@@ -22,7 +22,7 @@ from transforms.camera import SensorNoise
 
 CLEAN = tiles(32).spread(3).images
 STRIPES = 0.05 * torch.tensor([1.0, -1.0]).repeat(16).expand_as(CLEAN)
-ATTACKED = {"no_eot": (CLEAN + STRIPES).clamp(0, 1), "eot": (CLEAN + STRIPES.mT).clamp(0, 1)}
+ATTACKED_ARMS = {"no_eot": (CLEAN + STRIPES).clamp(0, 1), "eot": (CLEAN + STRIPES.mT).clamp(0, 1)}
 SAMPLE = Sample(torch.arange(3), ("a", "b", "c"), ("one", "two", "one"))
 POCKET = untrained().eval().requires_grad_(False)
 
@@ -31,15 +31,15 @@ def views_for(encoder):
     return bank(randomised(Compose([Affine(degrees=10)]), encoder), 16, seed=0, purpose="test")
 
 
-def explained(encoder, **options):
+def explanation_for(encoder, **options):
     with torch.no_grad():
         anchors = encoder(CLEAN)
-    return explain(encoder, CLEAN, ATTACKED, anchors, views_for(encoder), **options)
+    return explain(encoder, CLEAN, ATTACKED_ARMS, anchors, views_for(encoder), **options)
 
 
 @pytest.fixture(scope="module")
 def explanations():
-    return explained(POCKET)
+    return explanation_for(POCKET)
 
 
 def plain(explanations):
@@ -50,28 +50,28 @@ def plain(explanations):
 
 @pytest.mark.slow
 def test_equal_seeds_give_bit_identical_numbers(explanations):
-    assert plain(explained(POCKET)) == plain(explanations)
+    assert plain(explanation_for(POCKET)) == plain(explanations)
 
 
 @pytest.mark.slow
 def test_the_size_of_a_pass_changes_the_last_digits_only(explanations):
-    small = explained(POCKET, chunk=2)
+    small = explanation_for(POCKET, chunk=2)
     for arm, maps in explanations.arms.items():
-        for one, other in zip(small.arms[arm], maps, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+        for small_map, other in zip(small.arms[arm], maps, strict=True):
+            torch.testing.assert_close(small_map, other, rtol=1e-4, atol=1e-4)
     torch.testing.assert_close(small.reach.coverage, explanations.reach.coverage)
 
 
 @pytest.mark.slow
 def test_the_explanation_of_a_picture_does_not_depend_on_the_batch(explanations):
-    attacked = {arm: pictures[1:2] for arm, pictures in ATTACKED.items()}
-    alone = explain(POCKET, CLEAN[1:2], attacked, POCKET(CLEAN[1:2]), views_for(POCKET))
-    for arm, maps in alone.arms.items():
+    attacked_arms = {arm: pictures[1:2] for arm, pictures in ATTACKED_ARMS.items()}
+    single = explain(POCKET, CLEAN[1:2], attacked_arms, POCKET(CLEAN[1:2]), views_for(POCKET))
+    for arm, maps in single.arms.items():
         torch.testing.assert_close(maps.gradient, explanations.arms[arm].gradient[1:2], rtol=1e-4, atol=1e-5)
 
 
 def test_the_likeness_is_the_cosine(explanations):
-    for arm, pictures in {"clean": CLEAN, **ATTACKED}.items():
+    for arm, pictures in {"clean": CLEAN, **ATTACKED_ARMS}.items():
         cosine = torch.cosine_similarity(POCKET(pictures), POCKET(CLEAN))
         torch.testing.assert_close(explanations.arms[arm].likeness, cosine, rtol=0, atol=1e-5)
 
@@ -88,7 +88,7 @@ def test_every_pass_is_counted():
             return self.inner(images)
 
     encoder = Counting()
-    result = explained(encoder)
+    result = explanation_for(encoder)
     assert result.forward == encoder.passes - len(CLEAN)  # the anchors are not its own
     by_arm = 3 * 2  # maps, likeness
     assert result.forward == 4 + 3 * by_arm + 3 * VIEWS
@@ -115,7 +115,7 @@ def test_the_sheet_has_its_size_and_its_tones(explanations, tmp_path):
     ids=["hash", "defended", "stochastic"],
 )
 def test_hashes_and_defended_encoders_are_explained(encoder):
-    result = explained(encoder)
+    result = explanation_for(encoder)
     assert bool(result.arms["eot"].gradient.isfinite().all())
     assert result.layer == (None if isinstance(encoder, Phash) else "stages")
     assert [text.partition(":")[0] for text in result.missing] == (["Grad-CAM"] if result.layer is None else [])
@@ -125,7 +125,7 @@ def test_hashes_and_defended_encoders_are_explained(encoder):
 
 @pytest.mark.slow
 def test_without_a_gradient_the_likeness_is_left(tmp_path):
-    result = explained(Cut())
+    result = explanation_for(Cut())
     assert result.arms["eot"].gradient is None and len(result.missing) == 2
     content = plain(result)
     assert (content["coverage"], content["dead"]) == (None, None)
