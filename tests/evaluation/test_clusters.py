@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from attacks.evaluation import deployment, drift
+from attacks.evaluation import ablation, deployment, drift
 from attacks.evaluation.clusters import Sample, by_cluster, totals
 from attacks.evaluation.explain import explanation
 from attacks.evaluation.explain.explanation import Maps
