@@ -16,7 +16,7 @@ from attacks.physical.colour_fit import (
     pool,
     terms,
 )
-from tests.helpers.photographed import card_light, render_photo, posed
+from tests.helpers.photographed import card_light, posed, render_photo
 from transforms.colour import lut as colour_map
 from transforms.colour.spaces import to_linear
 

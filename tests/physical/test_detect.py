@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from attacks.physical.detect import detect
-from tests.helpers.photographed import card_light, numbered_card, render_photo, posed, map_points
+from tests.helpers.photographed import card_light, map_points, numbered_card, posed, render_photo
 
 CARD = numbered_card(28)
 LIGHT = card_light(CARD)
@@ -65,7 +65,9 @@ def test_tags_that_appear_twice_are_not_used():
 
 @pytest.mark.slow
 def test_a_hidden_tag_or_one_beyond_the_edge_is_not_detected():
-    pixels = render_photo(card_light(CARD, hidden=(30,)), posed(CARD, width=220, size=(480, 640)), (480, 640), points=2)
+    pixels = render_photo(
+        card_light(CARD, hidden=(30,)), posed(CARD, width=220, size=(480, 640)), (480, 640), points=2
+    )
     assert list(detect(pixels, CARD).corners) == [28, 29, 31]
     pixels, true = shot(shift=(200, 0))
     assert min(true[29][:, 0].max(), true[30][:, 0].max()) > 640

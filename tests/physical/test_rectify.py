@@ -8,7 +8,7 @@ import torch
 from attacks.perturbations.patch.card import Box
 from attacks.physical.detect import detect, to_grey
 from attacks.physical.rectify import align, fit, from_corners, natural_size, parse_quad, pose, project, rectify
-from tests.helpers.photographed import card_light, lattice, numbered_card, render_photo, posed, map_points
+from tests.helpers.photographed import card_light, lattice, map_points, numbered_card, posed, render_photo
 from transforms import Affine, Compose, Perspective
 from transforms.sampling.homography import invert
 
