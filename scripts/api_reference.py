@@ -64,11 +64,11 @@ def pages() -> dict[str, str]:
     for name, room in public_names().items():
         rooms.setdefault(room, []).append(name)
     order = sorted(rooms)
-    written = {room: _page(room, sorted(rooms[room], key=str.lower)) for room in order}
+    lines_of_page = {room: _page(room, sorted(rooms[room], key=str.lower)) for room in order}
     tree = "\n".join(order)
     what = "Every public name, by room: shapes, units, ranges, errors and sources."
-    written["index"] = f"# API reference\n\n{what}\n\n```{{toctree}}\n:maxdepth: 1\n\n{tree}\n```\n"
-    return written
+    lines_of_page["index"] = f"# API reference\n\n{what}\n\n```{{toctree}}\n:maxdepth: 1\n\n{tree}\n```\n"
+    return lines_of_page
 
 
 def _page(room: str, names: list[str]) -> str:

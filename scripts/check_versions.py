@@ -23,11 +23,11 @@ PROJECT = ROOT / "pyproject.toml"
 #: lowest are often broken.
 KINDS = {"lowest": ["--resolution", "lowest-direct"], "newest": [], "candidate": []}
 #: Further requirements of a kind; a pre-release that is named here is allowed for this package alone.
-ALSO = {"candidate": "hydra-core>=1.4.0rc1,<1.5"}
+CANDIDATES = {"candidate": "hydra-core>=1.4.0rc1,<1.5"}
 #: Warnings of what hydra 1.5 will do otherwise: the tests speak to 1.3 and 1.4 alike, and must not end at them.
 WARNED = {"candidate": ("The version_base parameter is deprecated", "ConfigStore config ")}
 #: The packages whose versions are printed before the tests.
-SHOWN = ("torch", "torchvision", "hydra-core", "omegaconf", "kornia", "numpy", "pillow", "safetensors", "pytest")
+PACKAGES = ("torch", "torchvision", "hydra-core", "omegaconf", "kornia", "numpy", "pillow", "safetensors", "pytest")
 
 
 def uv() -> list[str]:
@@ -43,18 +43,18 @@ def uv() -> list[str]:
 def compile_command(kind: str, folder: Path, python: Path) -> list[str]:
     """The command that writes the versions of this kind to `folder`."""
     sources = [str(PROJECT)]
-    if kind in ALSO:
-        (folder / "also.txt").write_text(ALSO[kind] + "\n")
+    if kind in CANDIDATES:
+        (folder / "also.txt").write_text(CANDIDATES[kind] + "\n")
         sources.append(str(folder / "also.txt"))
     options = ["--quiet", "--no-annotate", "--no-header", "--extra", "test", *KINDS[kind]]
-    where = ["--python", str(python), "--output-file", str(folder / "versions.txt")]
-    return [*uv(), "pip", "compile", *options, *where, *sources]
+    environment_folder = ["--python", str(python), "--output-file", str(folder / "versions.txt")]
+    return [*uv(), "pip", "compile", *options, *environment_folder, *sources]
 
 
 def shown(versions: str) -> str:
     """Of a list of versions those that matter most, on a line."""
     pins = [line.split(" ")[0] for line in versions.splitlines()]
-    return " ".join(pin for pin in pins if pin.split("==")[0] in SHOWN)
+    return " ".join(pin for pin in pins if pin.split("==")[0] in PACKAGES)
 
 
 def check(kind: str, arguments: list[str]) -> int:
@@ -71,8 +71,8 @@ def check(kind: str, arguments: list[str]) -> int:
         subprocess.run([*install, "--no-deps", "--editable", ROOT], check=True)
         environment = os.environ | {"PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"}
         environment.pop("PYTHONPATH", None)  # else another environment's packages could come first
-        passed = [word for text in WARNED.get(kind, ()) for word in ("-W", f"ignore:{text}")]
-        tests = [str(python), "-m", "pytest", *passed, *arguments]
+        extra_arguments = [word for text in WARNED.get(kind, ()) for word in ("-W", f"ignore:{text}")]
+        tests = [str(python), "-m", "pytest", *extra_arguments, *arguments]
         return subprocess.run(tests, cwd=ROOT, env=environment, check=False).returncode
 
 

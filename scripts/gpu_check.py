@@ -88,13 +88,13 @@ def main(arguments: list[str] | None = None) -> int:
         out.mkdir(parents=True)
     except FileExistsError:
         parser.error(f"--out: {out} exists: name a new folder")
-    done, parts = True, list[str]()
+    finished_steps, parts = True, list[str]()
     for step in steps(given.device, out):
         good, part = ran(step, out)
-        done, parts = done and good, [*parts, part]
+        finished_steps, parts = finished_steps and good, [*parts, part]
         print(part, flush=True)
     (out / "summary.md").write_text("\n".join(parts))
-    return 0 if done else 1
+    return 0 if finished_steps else 1
 
 
 if __name__ == "__main__":

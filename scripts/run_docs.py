@@ -37,7 +37,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 #: How a command begins -> what runs it instead.
-ELSEWHERE = {
+RUNNERS = {
     "pip install": ".ci/run",
     "uv ": ".ci/run",
     "python -m pytest": ".ci/run",
@@ -61,7 +61,7 @@ LONG = {
 #: What shortens every other run, unless it has the key itself, or a directory that later commands read.
 BRIEF = [f"evaluate.{word}" for word in ("views=8", "left_out=0", "refine=0", "explain=0", "maps=[]", "curves=[]")]
 #: What a fork has imported, and the signs of the shell.
-IMPORTED = ["attacks.experiment.job", "matplotlib.figure", "scipy.stats", "torchvision"]
+PRELOAD = ["attacks.experiment.job", "matplotlib.figure", "scipy.stats", "torchvision"]
 SHELL = set("|&;<>$`*?~\\")
 LOCK = threading.Lock()
 #: Words of a run that several pages may make -> the lock of what makes it.
@@ -100,8 +100,8 @@ def prepare(folder: Path, page: Path) -> None:
     for name in ("astronaut.png", "coffee.png"):
         shutil.copy(ROOT / "attacks" / "data" / "photos" / name, folder / "my" / "pictures" / name)
     for block in blocks(page, "yaml"):
-        if named := re.match(r"# (\w+\.yaml)\n", block):
-            (folder / named[1]).write_text(block)
+        if file_name := re.match(r"# (\w+\.yaml)\n", block):
+            (folder / file_name[1]).write_text(block)
     for name in ("scripts", "docs"):
         (folder / name).symlink_to(ROOT / name)
 
@@ -112,19 +112,19 @@ def run(page: Path, runs: Path | None) -> None:
         folder = Path(temporary)
         prepare(folder, page)
         for block in blocks(page, "python"):
-            with timed(page, block.splitlines()[0]):
-                forked(Command(block), folder, ["-c", block])
+            with stopwatch(page, block.splitlines()[0]):
+                run_in_fork(Command(block), folder, ["-c", block])
         for command in commands(page):
-            if command.line.startswith(tuple(ELSEWHERE)):
+            if command.line.startswith(tuple(RUNNERS)):
                 continue
             if runs is not None:
-                command = Command(shortened(command.line), command.codes)
-            with timed(page, command.line):
+                command = Command(short_line(command.line), command.codes)
+            with stopwatch(page, command.line):
                 execute(command, folder, runs)
 
 
 @contextmanager
-def timed(page: Path, name: str) -> Iterator[None]:
+def stopwatch(page: Path, name: str) -> Iterator[None]:
     start = time.perf_counter()
     print(f"{page.name}: {name}", flush=True)
     yield
@@ -133,35 +133,35 @@ def timed(page: Path, name: str) -> Iterator[None]:
 
 def execute(command: Command, folder: Path, runs: Path | None) -> None:
     """Run a command in a folder. A run with the same words that is in `runs` is copied; one that is not is added."""
-    words = words_of(command.line)
-    out = directory_of(words)
+    words = single_command(command.line)
+    out = run_directory(words)
     if not words:
         _expect(subprocess.run(["bash", "-euc", command.line], cwd=folder, check=False).returncode, command)
     elif runs is None or not out or any("/" in word for word in words if not word.endswith(out)):
-        forked(command, folder, words)
+        run_in_fork(command, folder, words)
     else:
         key = " ".join(sorted(words)).replace("/", "|")
         with SHARED[key]:
             if not (runs / key).exists():
-                forked(command, folder, words)
+                run_in_fork(command, folder, words)
                 shutil.copytree(folder / out, runs / key)
             else:
                 shutil.copytree(runs / key, folder / out, dirs_exist_ok=True)
 
 
-def shortened(line: str) -> str:
+def short_line(line: str) -> str:
     """A run with the overrides of `LONG` in place of its own of the same keys, and with those of `BRIEF`."""
-    for start, less in LONG.items():
+    for start, overrides in LONG.items():
         if line.startswith(start):
-            for word in less.split():
+            for word in overrides.split():
                 line = re.sub(rf" {re.escape(word.partition('=')[0])}=\S+", "", line) + f" {word}"
-    words = words_of(line)
-    if words[:1] != ["attacks.run"] or directory_of(words) or re.search(r" (--|show=)", line):
+    words = single_command(line)
+    if words[:1] != ["attacks.run"] or run_directory(words) or re.search(r" (--|show=)", line):
         return line
     return " ".join([line, *(word for word in BRIEF if word.partition("=")[0] not in line)])
 
 
-def words_of(line: str) -> list[str]:
+def single_command(line: str) -> list[str]:
     """The words of a line that is a single command of the project; none of any other line."""
     words = [] if SHELL & set(line) else shlex.split(line)
     if words[:3] == ["python", "-m", "attacks.run"]:
@@ -169,12 +169,12 @@ def words_of(line: str) -> list[str]:
     return words if words[:1] == ["viewproof"] else []
 
 
-def directory_of(words: list[str]) -> str:
+def run_directory(words: list[str]) -> str:
     """The directory of a run that later commands may read."""
     return next((word.partition("=")[2] for word in words if word.startswith("hydra.run.dir=")), "")
 
 
-def forked(command: Command, folder: Path, words: list[str]) -> None:
+def run_in_fork(command: Command, folder: Path, words: list[str]) -> None:
     """Run a command in a fork. Raises CalledProcessError unless its exit status is expected."""
     process = FORKS.Process(target=_run_in_fork, args=(words, folder))
     with LOCK:  # a start looks for the end of the other threads' processes, too
@@ -212,7 +212,7 @@ def main() -> None:
     parser.add_argument("--whole", action="store_true", help="shorten no command")
     arguments = parser.parse_args()
     os.environ |= {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    FORKS.set_forkserver_preload(IMPORTED)
+    FORKS.set_forkserver_preload(PRELOAD)
     longest_first = sorted(arguments.pages, key=lambda page: len(commands(page)), reverse=True)
     with tempfile.TemporaryDirectory() as runs, ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(partial(run, runs=None if arguments.whole else Path(runs)), longest_first))

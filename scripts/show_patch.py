@@ -31,10 +31,10 @@ def corners(patch: dict[str, Any], width: float, height: float) -> NDArray[np.fl
     """(4,2): the detected corners in pixels of a patch of that size in mm, from its entry in photos.json."""
     half = min(width, height) / 2
     square = np.array([[-width, -height], [width, -height], [width, height], [-width, height]]) / 2
-    moved = square + np.array(patch["corners"]) * half
+    shifted_quad = square + np.array(patch["corners"]) * half
     angle = np.deg2rad(patch["degrees"])
     turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
-    return np.asarray(patch["scale"] * moved @ turn + np.array(patch["centre"]))
+    return np.asarray(patch["scale"] * shifted_quad @ turn + np.array(patch["centre"]))
 
 
 def errors(run: Path, photos: Path) -> tuple[dict[str, NDArray[np.float64]], int]:
@@ -42,7 +42,8 @@ def errors(run: Path, photos: Path) -> tuple[dict[str, NDArray[np.float64]], int
     detected fiducials ("4", or "2 or 3"); and how many photographs there are."""
     box = json.loads((run / "print" / "sheet.json").read_text())["card"]["patch"]
     truth = {
-        each["file"]: np.array(each["patch_px"]) for each in json.loads((photos / "truth.json").read_text())["photos"]
+        panel["file"]: np.array(panel["patch_px"])
+        for panel in json.loads((photos / "truth.json").read_text())["photos"]
     }
     offsets: dict[str, list[float]] = {}
     for photo in json.loads((run / "photos" / "photos.json").read_text())["photos"]:
@@ -50,7 +51,7 @@ def errors(run: Path, photos: Path) -> tuple[dict[str, NDArray[np.float64]], int
         off = np.linalg.norm(corners(photo["patch"], box["width"], box["height"]) - true, axis=1).max()
         wide = np.linalg.norm(true - np.roll(true, -1, 0), axis=1).mean()
         offsets.setdefault("4" if len(photo["fiducials"]) == 4 else "2 or 3", []).append(float(off * WIDTH / wide))
-    return {name: np.array(each) for name, each in offsets.items()}, len(truth)
+    return {name: np.array(panel) for name, panel in offsets.items()}, len(truth)
 
 
 def scaled(path: Path, height: int) -> Image.Image:
@@ -60,12 +61,12 @@ def scaled(path: Path, height: int) -> Image.Image:
     return picture.resize((round(picture.width * height / picture.height), height), Image.Resampling.LANCZOS)
 
 
-def beside(pictures: list[Image.Image]) -> Image.Image:
+def side_by_side(pictures: list[Image.Image]) -> Image.Image:
     """Pictures of one height in a row."""
-    starts = [0, *accumulate(each.width + GAP for each in pictures)]
+    starts = [0, *accumulate(panel.width + GAP for panel in pictures)]
     row = Image.new("RGB", (starts[-1] - GAP, pictures[0].height), "white")
-    for each, x in zip(pictures, starts, strict=False):
-        row.paste(each, (x, 0))
+    for panel, x in zip(pictures, starts, strict=False):
+        row.paste(panel, (x, 0))
     return row
 
 
@@ -73,21 +74,21 @@ def make(run: Path, photos: Path) -> dict[str, Image.Image]:
     """The pictures by name."""
     entries = json.loads((run / "photos" / "photos.json").read_text())["photos"]
     entries.sort(key=lambda photo: -len(photo["fiducials"]))  # whole cards first
-    scored = [photo["photo"] for photo in entries]
+    score_rows = [photo["photo"] for photo in entries]
     sheet = next(path for name in ("sheet.png", "sheet-1.png") if (path := run / "print" / name).is_file())
     with Image.open(run / "photos" / "overview.png") as file:
         whole = file.convert("RGB")
     columns, rows = min(COLUMNS, whole.width // CELL[0]), min(ROWS, whole.height // CELL[1])
     overview = whole.crop((0, 0, columns * CELL[0], rows * CELL[1]))
     part = whole.crop((0, 0, min(2, columns) * CELL[0], rows * CELL[1]))
-    first = [scaled(photos / name, 360) for name in scored[:2]]
+    first = [scaled(photos / name, 360) for name in score_rows[:2]]
     height = part.height
     return {
         "views": scaled(run / "views.png", 700),
         "sheet": scaled(sheet, 760),
-        "photographs": beside(first),
+        "photographs": side_by_side(first),
         "overview": overview,
-        "README": beside([scaled(photos / scored[0], height), scaled(sheet, height), part]),
+        "README": side_by_side([scaled(photos / score_rows[0], height), scaled(sheet, height), part]),
     }
 
 

@@ -70,9 +70,9 @@ class Case:
     ranges: Ranges
 
 
-def drawn(source: Source, random: Random) -> Case:
+def draw_case(source: Source, random: Random) -> Case:
     """A run of a source."""
-    own, other = random.choice(len(source.scenes), 2, replace=False)
+    scene_index, other = random.choice(len(source.scenes), 2, replace=False)
     exponent = float(random.choice(source.spectra))
     common = texture(source.texels, exponent, random)
     textures = {arm: _strong(0.6 * common + 0.8 * texture(source.texels, exponent, random)) for arm in ARMS[:2]}
@@ -82,7 +82,7 @@ def drawn(source: Source, random: Random) -> Case:
     quad += random.uniform(-0.01, 0.01, (4, 2))
     ink = float(random.uniform(*source.strength)), float(random.uniform(*source.fade))
     name = f"vp-{int(random.integers(2**32)):08x}"
-    return Case(name, textures, scene(source.scenes[own]), scene(source.scenes[other]), quad, *ink, Ranges())
+    return Case(name, textures, scene(source.scenes[scene_index]), scene(source.scenes[other]), quad, *ink, Ranges())
 
 
 @cache
@@ -96,8 +96,8 @@ def scene(name: str) -> Bytes:
 
 def texture(side: int, exponent: float, random: Random) -> NDArray[Any]:
     """A random field whose amplitude falls with the frequency to the exponent, of mean 0 and deviation 1."""
-    across = np.fft.fftfreq(side)
-    frequency = np.hypot(across[:, None], across) + 1 / side
+    frequencies = np.fft.fftfreq(side)
+    frequency = np.hypot(frequencies[:, None], frequencies) + 1 / side
     field = np.fft.ifft2(
         np.fft.fft2(random.standard_normal((side, side, 3)), axes=(0, 1)) / frequency[..., None] ** exponent,
         axes=(0, 1),
@@ -124,11 +124,11 @@ class Print:
     shot: Shot | None = None
 
 
-def taken(case: Case, what: Print, random: Random) -> Bytes:
+def photo_of(case: Case, what: Print, random: Random) -> Bytes:
     """A photograph, as its file holds it."""
     shot = draw(case.ranges, random) if what.shot is None else what.shot
-    laid = card(MM, MM, card_words(case.id, ARMS[0]) if what.words is None else what.words)
-    raster = card_picture(laid, case.textures[ARMS[0]] if what.texture is None else what.texture, DPI)
+    card_layout = card(MM, MM, words_of(case.id, ARMS[0]) if what.words is None else what.words)
+    raster = card_picture(card_layout, case.textures[ARMS[0]] if what.texture is None else what.texture, DPI)
     strength = case.strength if what.ink is None else what.ink
     fade = case.fade if what.ink is None else 0.0
     light = (1 - fade) * print_raster(raster, strength) + fade * np.asarray(PAPER, np.float32)
@@ -136,22 +136,24 @@ def taken(case: Case, what: Print, random: Random) -> Bytes:
         light = what.change(light)
     quad = case.quad if what.quad is None else what.quad
     shown = case.scene if what.scene is None else what.scene
-    seen = photograph(shown, quad, laid, np.asarray(light, np.float32), DPI, shot, SIZE, random)
-    with Image.open(io.BytesIO(encode_jpeg(seen.pixels, shot.quality))) as opened:
-        return np.asarray(opened.convert("RGB"))
+    view = photograph(shown, quad, card_layout, np.asarray(light, np.float32), DPI, shot, SIZE, random)
+    with Image.open(io.BytesIO(filed(view.pixels, shot.quality))) as image_file:
+        return np.asarray(image_file.convert("RGB"))
 
 
-def examined(case: Case, photo: Bytes) -> tuple[str | None, Evidence | None]:
+def examination(case: Case, photo: Bytes) -> tuple[str | None, Evidence | None]:
     """Why a photograph is left out (None: it is scored as the run's arm `eot`), and the evidence if there is any."""
     size = case.textures[ARMS[0]].shape
     placement = PlacementRecord(("scene",), (SIDE, SIDE), (size[0], size[1]), ((case.quad.tolist(),),), None, True)
     expected = Expected(case.id, ARMS[0], own_card(case), case.textures)
     try:
-        named = Photo(None, "photo", 0)  # type: ignore[arg-type]  # a photograph in memory
-        measured = measure_photo(named, np.ascontiguousarray(photo), case.scene, expected, None, placement, "photo")
+        photo_file = Photo(None, "photo", 0)  # type: ignore[arg-type]  # a photograph in memory
+        measurement = measure_photo(
+            photo_file, np.ascontiguousarray(photo), case.scene, expected, None, placement, "photo"
+        )
     except ValueError as error:
         return str(error), None
-    return measured.evidence.refusal, measured.evidence
+    return measurement.evidence.refusal, measurement.evidence
 
 
 def own_card(case: Case) -> Card:
@@ -176,9 +178,9 @@ def arm_card(case: Case, random: Random) -> Print:
 
 
 def other_run(case: Case, random: Random) -> Print:
-    own = case.textures[ARMS[0]]
-    other = _strong(texture(len(own), float(random.uniform(0.0, 1.5)), random))
-    words = card_words(f"vp-{int(random.integers(2**32)):08x}", ARMS[0]) if random.random() < 0.5 else None
+    scene_index = case.textures[ARMS[0]]
+    other = _strong(texture(len(scene_index), float(random.uniform(0.0, 1.5)), random))
+    words = words_of(f"vp-{int(random.integers(2**32)):08x}", ARMS[0]) if random.random() < 0.5 else None
     return Print(words=words, texture=other)
 
 
@@ -188,13 +190,13 @@ def mirrored(case: Case, random: Random) -> Print:
     return Print(texture=np.ascontiguousarray(case.textures[ARMS[0]][:, ::-1]))
 
 
-def covered(_: Case, random: Random, share: tuple[float, float] = (0.12, 0.4)) -> Print:
+def cover_part(_: Case, random: Random, share: tuple[float, float] = (0.12, 0.4)) -> Print:
     area, middle = random.uniform(*share), random.uniform(0.25, 0.75, 2)
     colour = random.uniform(0, 0.9, 3) if random.random() < 0.5 else np.full(3, random.uniform(0, 0.9))
     angle = random.uniform(0, 180)
 
     def lay(light: NDArray[Any]) -> NDArray[Any]:
-        return _blended(light, colour, _blob(light, area, middle, angle))
+        return _blend(light, colour, _blob(light, area, middle, angle))
 
     return Print(change=lay)
 
@@ -222,10 +224,10 @@ def on_screen(_: Case, random: Random) -> Print:
     return Print(ink=0.0, change=lambda light: (1 - glow) * light + glow)
 
 
-def stretched(case: Case, random: Random) -> Print:
+def stretch_card(case: Case, random: Random) -> Print:
     times, middle = random.uniform(1.35, 1.7), case.quad.mean(0)
-    along = np.array([times, 1.0]) if random.random() < 0.5 else np.array([1.0, times])
-    return Print(quad=middle + (case.quad - middle) * along / math.sqrt(times))
+    stretch = np.array([times, 1.0]) if random.random() < 0.5 else np.array([1.0, times])
+    return Print(quad=middle + (case.quad - middle) * stretch / math.sqrt(times))
 
 
 # --- Positives
@@ -238,11 +240,11 @@ def soft(case: Case, random: Random) -> Print:
 
 def other_ink(_: Case, random: Random) -> Print:
     strength, fade = random.uniform(0.6, 1.0), random.uniform(0.05, 0.15)
-    faded = np.asarray(PAPER, np.float32)
-    return Print(ink=float(strength), change=lambda light: (1 - fade) * light + fade * faded)
+    paper_light = np.asarray(PAPER, np.float32)
+    return Print(ink=float(strength), change=lambda light: (1 - fade) * light + fade * paper_light)
 
 
-def cluttered(case: Case, random: Random) -> Print:
+def clutter(case: Case, random: Random) -> Print:
     scene = case.scene.copy()
     for _ in range(8):
         x, y = random.integers(0, SIDE, 2)
@@ -263,7 +265,7 @@ def _blob(light: NDArray[Any], area: float, middle: NDArray[Any], angle: float) 
     return cover[..., None]
 
 
-def _blended(light: NDArray[Any], colour: NDArray[Any], cover: NDArray[Any]) -> NDArray[Any]:
+def _blend(light: NDArray[Any], colour: NDArray[Any], cover: NDArray[Any]) -> NDArray[Any]:
     return np.asarray(light * (1 - cover) + colour * cover)
 
 
@@ -275,18 +277,18 @@ NEGATIVE: dict[str, Kind] = {
     "another run": other_run,
     "turned": lambda case, random: Print(quad=np.roll(case.quad, -int(random.integers(1, 4)), 0)),
     "mirrored": mirrored,
-    "covered, 12 to 40 %": covered,
+    "covered, 12 to 40 %": cover_part,
     "glare, 15 to 40 %": glare,
     "the file itself": as_file,
     "a screen": on_screen,
     "another scene": lambda case, _: Print(scene=case.other),
-    "stretched 1.35 to 1.7 times": stretched,
+    "stretched 1.35 to 1.7 times": stretch_card,
 }
 KIND: dict[str, Kind] = {"as it should be": lambda *_: Print()}
 HARD: dict[str, Kind] = {"photographs of hard": lambda _, random: Print(shot=draw(PRESETS["hard"], random))}
 HARDER: dict[str, Kind] = {
     "blurred": soft,
     "other ink": other_ink,
-    "clutter in the scene": cluttered,
-    "covered, 0.5 to 2 %": lambda case, random: covered(case, random, (0.005, 0.02)),
+    "clutter in the scene": clutter,
+    "covered, 0.5 to 2 %": lambda case, random: cover_part(case, random, (0.005, 0.02)),
 }

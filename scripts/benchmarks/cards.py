@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from .card_kinds import HARD, HARDER, KIND, NEGATIVE, SOURCES, Kind, drawn, examined, taken
+from .card_kinds import HARD, HARDER, KIND, NEGATIVE, SOURCES, Kind, draw_case, examination, photo_of
 from .table import Row, Table
 
 
@@ -28,21 +28,23 @@ def run(photos: int = 2, kind_photos: int = 12, harder_photos: int = 2, hard_pho
 def _table(title: str, kinds: Mapping[str, Kind], count: int) -> Table:
     rows: dict[str, Row] = {}
     reasons: list[str] = []
-    wanted = kinds is not NEGATIVE
+    must_score = kinds is not NEGATIVE
     for name, kind in kinds.items():
-        scored, seen = 0, []
+        score_count, figures_of_photos = 0, []
         for index in range(count):
             random = np.random.default_rng((*name.encode(), index))
-            case = drawn(SOURCES["table"], random)
-            reason, evidence = examined(case, taken(case, kind(case, random), random))
-            scored += reason is None
-            if wanted is (reason is not None):
-                reasons.append(f"{name}, photograph {index}: {reason or 'scored'}")
+            case = draw_case(SOURCES["table"], random)
+            reason, evidence = examination(case, photo_of(case, kind(case, random), random))
+            score_count += reason is None
+            if must_score is (reason is not None):
+                reasons.append(f"{name}, photograph {index}: {reason or 'score_count'}")
             if evidence is not None:
                 figures = evidence.to_dict()
-                seen.append([figures[key] for key in ("correlation", "scene_correlation", "hidden", "purity")])
-        low, high = (_ends(seen, best) for best in (np.nanmin, np.nanmax))
-        rows[name] = (float(scored), float(count), low[0], high[0], low[1], high[1], high[2], low[3], high[3])
+                figures_of_photos.append(
+                    [figures[key] for key in ("correlation", "scene_correlation", "hidden", "purity")]
+                )
+        low, high = (_ends(figures_of_photos, best) for best in (np.nanmin, np.nanmax))
+        rows[name] = (float(score_count), float(count), low[0], high[0], low[1], high[1], high[2], low[3], high[3])
     total = sum(float(row[0] or 0) for row in rows.values() if not isinstance(row, str))
     rows["all"] = (total, float(count * len(kinds)), *(None,) * 7)
     columns = {"scored": ".0f", "of": ".0f", "patch, least": ".2f", "most": ".2f", "scene, least": ".2f"}
@@ -50,7 +52,9 @@ def _table(title: str, kinds: Mapping[str, Kind], count: int) -> Table:
     return Table(title, columns, rows, notes=tuple(reasons[:40]))
 
 
-def _ends(seen: list[list[float | None]], end: Callable[[NDArray[np.float64]], np.float64]) -> list[float | None]:
+def _ends(
+    figures_of_photos: list[list[float | None]], end: Callable[[NDArray[np.float64]], np.float64]
+) -> list[float | None]:
     """The least or largest of each figure; None where no photograph has it."""
-    values = np.array(seen, float).reshape(-1, 4)
+    values = np.array(figures_of_photos, float).reshape(-1, 4)
     return [None if np.isnan(column).all() else float(end(column)) for column in values.T]

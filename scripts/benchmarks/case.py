@@ -42,7 +42,7 @@ class Normalised(nn.Module):
         return embedding
 
 
-class Centred(nn.Module):
+class CentredEncoder(nn.Module):
     """An encoder less its mean embedding of some pictures. With random weights the embeddings of all pictures share
     one large part (what ReLUs leave is positive), and their cosines stay near 1 whatever is done to a picture; less
     the mean, a view that has lost its picture has a cosine near 0."""
@@ -71,7 +71,7 @@ def encoder(arch: str) -> nn.Module:
 
 
 @lru_cache
-def known(size: int) -> tuple[nn.Module, Pictures, Tensor]:
+def gallery_case(size: int) -> tuple[nn.Module, Pictures, Tensor]:
     """The pocket encoder, frozen; every tile of every photograph; their embeddings (G,D)."""
     network, everything = load_encoder().requires_grad_(False), tiles(size)
     embeddings = embed(everything.images, network, torch.device("cpu"))

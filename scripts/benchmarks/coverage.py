@@ -21,7 +21,7 @@ CORRELATIONS = (0.0, 0.05, 0.3, 0.6, 0.9)
 #: The most pictures of a cluster, where clusters are unequal.
 PICTURES = 16
 #: Coverage that an interval of nominally 0.95 must keep in every cell.
-LEAST = 0.93
+MINIMUM_COVERAGE = 0.93
 
 #: Resamples of the bootstrap.
 RESAMPLES = 1000
@@ -67,7 +67,7 @@ def run(repeats: int = 2000) -> list[Table]:
     tables = [_table(name, kind, repeats) for name, kind in KINDS.items()]
     limits: dict[str, Row] = {
         population.name: tuple(
-            measured(population, KINDS["means"], n, repeats)["ours"][0] if n >= FEWEST_MEANS else None
+            coverage_and_width(population, KINDS["means"], n, repeats)["ours"][0] if n >= FEWEST_MEANS else None
             for n in CLUSTERS
         )
         for population in LIMITS
@@ -80,21 +80,23 @@ def _table(name: str, kind: Kind, repeats: int) -> Table:
     rows: dict[str, list[float | None]] = {}
     worst: dict[str, tuple[float, str]] = {}
     for n in CLUSTERS:
-        cells = {each.name: measured(each, kind, n, repeats) for each in kind.populations}
+        cells = {member.name: coverage_and_width(member, kind, n, repeats) for member in kind.populations}
         for method in kind.methods:
             used = n >= kind.fewest or method != "ours"
-            least = min((cell[method][0], f"{which}, {n} clusters") for which, cell in cells.items())
+            lowest_share = min(
+                (cell[method][0], f"{population_name}, {n} clusters") for population_name, cell in cells.items()
+            )
             width = float(np.mean([cell[method][1] for cell in cells.values()]))
-            rows.setdefault(f"{method}: coverage", []).append(least[0] if used else None)
+            rows.setdefault(f"{method}: coverage", []).append(lowest_share[0] if used else None)
             rows.setdefault(f"{method}: width", []).append(width if used else None)
-            worst[method] = min(worst.get(method, (2.0, "")), least) if used else worst.get(method, (2.0, ""))
-    notes = tuple(f"worst cell of {method}: {where}: {share:.3f}" for method, (share, where) in worst.items())
+            worst[method] = min(worst.get(method, (2.0, "")), lowest_share) if used else worst.get(method, (2.0, ""))
+    notes = tuple(f"worst cell of {method}: {cell_name}: {share:.3f}" for method, (share, cell_name) in worst.items())
     title = f"{name}: coverage in the worst of {len(kind.populations)} populations, and mean width"
     columns = dict.fromkeys(map(str, CLUSTERS), ".3f")
     return Table(title, columns, {key: tuple(row) for key, row in rows.items()}, None, notes, "clusters")
 
 
-def measured(
+def coverage_and_width(
     population: Population, kind: Kind, n: int, repeats: int, seed: int = 0
 ) -> dict[str, tuple[float, float]]:
     """Coverage and mean width of each method. Every interval is widened to hold the estimate, as in a report."""
@@ -104,8 +106,8 @@ def measured(
     for name, method in kind.methods.items():
         low, high = method(sample)
         low, high = np.minimum(low, mean), np.maximum(high, mean)
-        held = (low <= population.truth + 1e-12) & (population.truth - 1e-12 <= high)
-        result[name] = float(held.mean()), float((high - low).mean())
+        covered_truths = (low <= population.truth + 1e-12) & (population.truth - 1e-12 <= high)
+        result[name] = float(covered_truths.mean()), float((high - low).mean())
     return result
 
 
@@ -121,11 +123,11 @@ def student(values: Floats) -> Ends:
 
 def percentile(values: Floats) -> Ends:
     """The plain percentile bootstrap over clusters."""
-    low, high = np.quantile(_resampled(values), (0.025, 0.975), axis=1)
+    low, high = np.quantile(_resample_means(values), (0.025, 0.975), axis=1)
     return low, high
 
 
-def _resampled(values: Floats) -> Floats:
+def _resample_means(values: Floats) -> Floats:
     """Means (B,RESAMPLES) of resamples, the same for all B."""
     n = values.shape[1]
     times = np.random.default_rng(0).multinomial(n, np.full(n, 1 / n), size=RESAMPLES)
@@ -156,7 +158,7 @@ def _levels(random: Random, rate: float, alike: float, shape: Shape) -> Floats:
     return random.beta(rate * (1 / alike - 1), (1 - rate) * (1 / alike - 1), size=shape)
 
 
-def _seen(random: Random, one: Floats, other: Floats | None = None) -> Sample:
+def _shares_of_views(random: Random, one: Floats, other: Floats | None = None) -> Sample:
     """Shares of VIEWS independent views of clusters with these rates."""
     shares = random.binomial(VIEWS, one) / VIEWS
     second = np.zeros_like(shares) if other is None else random.binomial(VIEWS, other) / VIEWS
@@ -165,7 +167,7 @@ def _seen(random: Random, one: Floats, other: Floats | None = None) -> Sample:
 
 def _shares(rate: float, alike: float) -> Population:
     def draw(random: Random, shape: Shape) -> Sample:
-        return _seen(random, _levels(random, rate, alike, shape))
+        return _shares_of_views(random, _levels(random, rate, alike, shape))
 
     return Population(f"rate {rate}, correlation {alike}", rate, draw)
 
@@ -185,12 +187,12 @@ def _unequal(rate: float, alike: float, within: float = 0.3) -> Population:
     return Population(f"rate {rate}, correlation {alike}, unequal clusters", rate, draw)
 
 
-def _mixed(rate: float, otherwise: float, alike: float) -> Population:
+def _mixture(rate: float, otherwise: float, alike: float) -> Population:
     """A tenth of the clusters has the rate `otherwise`."""
 
     def draw(random: Random, shape: Shape) -> Sample:
-        one, two = (_levels(random, each, alike, shape) for each in (rate, otherwise))
-        return _seen(random, np.where(random.random(shape) < 0.1, two, one))
+        one, two = (_levels(random, member, alike, shape) for member in (rate, otherwise))
+        return _shares_of_views(random, np.where(random.random(shape) < 0.1, two, one))
 
     return Population(f"rate {rate}, a tenth {otherwise}, correlation {alike}", 0.9 * rate + 0.1 * otherwise, draw)
 
@@ -210,7 +212,7 @@ def _pair(random: Random, rates: tuple[float, float], alike: float, arms: float,
 
 def _pairs(rates: tuple[float, float], alike: float, arms: float) -> Population:
     def draw(random: Random, shape: Shape) -> Sample:
-        return _seen(random, *_pair(random, rates, alike, arms, shape))
+        return _shares_of_views(random, *_pair(random, rates, alike, arms, shape))
 
     name = f"{rates[0]} and {rates[1]}, correlation {alike}, of arms {arms}"
     return Population(name, rates[0] - rates[1], draw)
@@ -221,8 +223,8 @@ def _mixed_pairs(rates: tuple[float, float], otherwise: tuple[float, float], ali
 
     def draw(random: Random, shape: Shape) -> Sample:
         odd = random.random(shape) < 0.1
-        most, rest = (_pair(random, each, alike, 0.5, shape) for each in (rates, otherwise))
-        return _seen(random, *(np.where(odd, b, a) for a, b in zip(most, rest, strict=True)))
+        most, rest = (_pair(random, member, alike, 0.5, shape) for member in (rates, otherwise))
+        return _shares_of_views(random, *(np.where(odd, b, a) for a, b in zip(most, rest, strict=True)))
 
     truth = 0.9 * (rates[0] - rates[1]) + 0.1 * (otherwise[0] - otherwise[1])
     name = f"{rates[0]} and {rates[1]}, a tenth {otherwise[0]} and {otherwise[1]}, correlation {alike}"
@@ -275,8 +277,11 @@ SHARES = [
     *(_shares(rate, alike) for rate in RATES for alike in CORRELATIONS),
     _shares(1.0, 0.0),
     *(_unequal(rate, alike) for rate in (0.5, 0.9, 0.95) for alike in (0.05, 0.3, 0.6)),
-    *(_mixed(*each) for each in ((0.98, 0.1, 0.05), (0.98, 0, 0), (0.98, 0.5, 0.05), (0.9, 0, 0), (0.9, 0.1, 0.3))),
-    *(_mixed(*each) for each in ((0.6, 0, 0), (0.6, 0.05, 0.05), (0.99, 0.5, 0.3))),
+    *(
+        _mixture(*member)
+        for member in ((0.98, 0.1, 0.05), (0.98, 0, 0), (0.98, 0.5, 0.05), (0.9, 0, 0), (0.9, 0.1, 0.3))
+    ),
+    *(_mixture(*member) for member in ((0.6, 0, 0), (0.6, 0.05, 0.05), (0.99, 0.5, 0.3))),
 ]
 DIFFERENCES = [
     *(

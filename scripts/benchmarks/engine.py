@@ -34,10 +34,10 @@ def run(
 
     Two tables an encoder: milliseconds per view, and the peak memory of a step in a fresh process.
     """
-    return [table for name in arch for table in compared(name, rounds, views, device)]
+    return [table for name in arch for table in comparison(name, rounds, views, device)]
 
 
-def compared(arch: str, rounds: int, views: int, device: str) -> tuple[Table, Table]:
+def comparison(arch: str, rounds: int, views: int, device: str) -> tuple[Table, Table]:
     """Time and memory of each contestant on one encoder; peers that are missing are named as such."""
     question = case(arch, views, device)
     keep_freed_memory()
@@ -46,12 +46,12 @@ def compared(arch: str, rounds: int, views: int, device: str) -> tuple[Table, Ta
     seconds = compare({name: make() for name, make in makers.items()}, rounds, device, warm=True)
     keep_freed_memory(False)
     times = {name: 1e3 * s / views for name, s in seconds.items()}
-    where = (arch, views, device, choice.decision)
-    peaks = {name: in_fresh_process(first_peak, name, *where) / MIB for name in makers}
-    what = f"{arch}, {views} views of {question.image.shape[-1]}x{question.image.shape[-1]}, {device}"
-    title = f"Gradient of one step: {what}, {torch.get_num_threads()} threads, {rounds} rounds"
+    conditions = (arch, views, device, choice.decision)
+    peaks = {name: in_fresh_process(first_peak, name, *conditions) / MIB for name in makers}
+    subject = f"{arch}, {views} views of {question.image.shape[-1]}x{question.image.shape[-1]}, {device}"
+    title = f"Gradient of one step: {subject}, {torch.get_num_threads()} threads, {rounds} rounds"
     ratios, notes = dict.fromkeys(RATIOS, ".2f"), tuple(describe(choice))
-    memory = f"Peak memory of it, above that before it: {what}"
+    memory = f"Peak memory of it, above that before it: {subject}"
     return (
         Table(title, {"ms per view": ".2f"} | ratios, _rows(times), "bars", notes),
         Table(memory, {"MiB": ".0f"} | ratios, _rows(peaks), "bars"),
@@ -76,10 +76,10 @@ def contestants(question: Case, decision: Decision) -> dict[str, Callable[[], At
     setting = Setting(0.25, len(question.u))
     makers |= {name: partial(peer.prepare, question, setting) for name, peer in PEERS.items() if peer.installed}
 
-    def prepared(name: str) -> Attack:
+    def prepare_attack(name: str) -> Attack:
         return allocating(makers[name](), name not in PEERS)
 
-    return {name: partial(prepared, name) for name in makers}
+    return {name: partial(prepare_attack, name) for name in makers}
 
 
 def bare(question: Case, decision: Decision) -> Attack:

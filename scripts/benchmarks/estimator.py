@@ -42,23 +42,31 @@ def run(rounds: int = 15, reference: int = 8192, device: str = "cpu") -> list[Ta
     errors: dict[str, list[Tensor]] = {}
     for name, draws in SAMPLERS.items():
         rows = [torch.stack([gradient(draws, n, seed) for seed in range(rounds)]) for n in VIEWS]
-        cosine[name] = tuple(float(F.cosine_similarity(each, truth, dim=1).mean()) for each in rows)
-        errors[name] = [(each - truth).square().sum(1) / truth.square().sum() for each in rows]
+        cosine[name] = tuple(
+            float(F.cosine_similarity(gradients_or_errors, truth, dim=1).mean()) for gradients_or_errors in rows
+        )
+        errors[name] = [
+            (gradients_or_errors - truth).square().sum(1) / truth.square().sum() for gradients_or_errors in rows
+        ]
 
-    def compared(figure: Callable[[Tensor, Tensor], float | None]) -> dict[str, Row]:
+    def ratios_of(figure: Callable[[Tensor, Tensor], float | None]) -> dict[str, Row]:
         """A figure of the errors and of those of uniform draws."""
-        return {name: tuple(map(figure, each, errors["Uniform"])) for name, each in errors.items()}
+        return {
+            name: tuple(map(figure, gradients_or_errors, errors["Uniform"]))
+            for name, gradients_or_errors in errors.items()
+        }
 
-    what = f"by number of views, {rounds} repeats"
+    subject = f"by number of views, {rounds} repeats"
     fine, coarse = (dict.fromkeys(map(str, VIEWS), form) for form in (".3f", ".2f"))
     spread: dict[str, Row] = {
-        name: tuple(n * float(e.mean()) for n, e in zip(VIEWS, each, strict=True)) for name, each in errors.items()
+        name: tuple(n * float(e.mean()) for n, e in zip(VIEWS, gradients_or_errors, strict=True))
+        for name, gradients_or_errors in errors.items()
     }
-    ratio = compared(lambda e, b: float(e.mean() / b.mean()))
+    ratio = ratios_of(lambda e, b: float(e.mean() / b.mean()))
     return [
-        Table(f"Cosine to the gradient of {reference} views, {what}", fine, cosine, "lines", notes),
-        Table(f"Mean squared error / that of uniform draws, {what}", coarse, ratio, "lines", void),
-        Table("One standard error of that ratio", coarse, compared(_doubt), None, void),
+        Table(f"Cosine to the gradient of {reference} views, {subject}", fine, cosine, "lines", notes),
+        Table(f"Mean squared error / that of uniform draws, {subject}", coarse, ratio, "lines", void),
+        Table("One standard error of that ratio", coarse, ratios_of(_doubt), None, void),
         Table("c = n x mean squared error / |g|^2 (Uniform: tr Cov / |g|^2)", coarse, spread, None, void),
     ]
 

@@ -42,14 +42,14 @@ def run(
         tensors[name] = tuple(tensor_peak(step(whole, n), device) / MIB for n in views)
         times = compare({str(n): step(whole, n) for n in views}, rounds, device)
         seconds[name] = tuple(times[column] for column in columns)
-        fixed, each = straight_line(views, seconds[name])
-        lines[name] = (1e3 * each, fixed / (fixed + each * views[0]))
-    what = f"of one step by number of views, {CHUNK} at a time, on {device}"
+        fixed, slope = straight_line(views, seconds[name])
+        lines[name] = (1e3 * slope, fixed / (fixed + slope * views[0]))
+    subject = f"of one step by number of views, {CHUNK} at a time, on {device}"
     share = f"fixed part of {views[0]} views"
     return [
-        Table(f"Peak memory {what} (MiB above that before it)", dict.fromkeys(columns, ".1f"), peaks, "lines"),
-        Table(f"Peak of the tensors {what} (MiB)", dict.fromkeys(columns, ".1f"), tensors, "lines"),
-        Table(f"Seconds {what}", dict.fromkeys(columns, ".3f"), seconds, "lines"),
+        Table(f"Peak memory {subject} (MiB above that before it)", dict.fromkeys(columns, ".1f"), peaks, "lines"),
+        Table(f"Peak of the tensors {subject} (MiB)", dict.fromkeys(columns, ".1f"), tensors, "lines"),
+        Table(f"Seconds {subject}", dict.fromkeys(columns, ".3f"), seconds, "lines"),
         Table("The straight line through the seconds", {"ms per view": ".3f", share: ".1%"}, lines),
     ]
 
@@ -77,16 +77,16 @@ def peak(work: Callable[[], object], device: str) -> int:
     allocator keeps for later use counts as held, so measure in a fresh process, before any other work."""
     if torch.device(device).type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-        before = torch.cuda.memory_allocated(device)
+        start_bytes = torch.cuda.memory_allocated(device)
         work()
-        return torch.cuda.max_memory_allocated(device) - before
+        return torch.cuda.max_memory_allocated(device) - start_bytes
     gc.collect()
     with suppress(OSError, AttributeError):  # glibc: what the start has freed goes back to the system
         ctypes.CDLL(None).malloc_trim(0)
     reset_high_water()
-    before = high_water()
+    start_bytes = high_water()
     work()
-    return high_water() - before
+    return high_water() - start_bytes
 
 
 def tensor_peak(work: Callable[[], object], device: str) -> int:

@@ -25,14 +25,14 @@ TEMPERATURE = InfoNCE.temperature
 def ours(question: Question, setting: Setting) -> Attack:
     """The last iterate of our loop, the loss that of the preset `patch_quickstart`; or away from the scene's own
     embedding."""
-    away = question.target is None
+    direction = question.target is None
 
     def run() -> Tensor:
         *_, last = attack(
             question.image,
-            question.anchor if away else question.goal,
-            encoder=question.counted,
-            objective=Away() if away else InfoNCE(question.gallery, TEMPERATURE, targeted=True),
+            question.anchor if direction else question.goal,
+            encoder=question.counter,
+            objective=Away() if direction else InfoNCE(question.gallery, TEMPERATURE, targeted=True),
             perturbation=question.ranges.patch(question.image.shape[-1], TEXTURE),
             optimiser=Wiener(rel_step_size=setting.step),
             eot=EOT(question.ranges.pipeline, views=setting.views),
@@ -49,7 +49,7 @@ class ToGallery(nn.Module):
 
     def __init__(self, question: Question) -> None:
         super().__init__()
-        self.encoder, self.gallery = question.counted, question.gallery
+        self.encoder, self.gallery = question.counter, question.gallery
 
     def forward(self, views: Tensor) -> Tensor:
         return F.normalize(self.encoder(views), dim=1) @ self.gallery.T / TEMPERATURE
@@ -58,7 +58,7 @@ class ToGallery(nn.Module):
 def moving_patch(question: Question, setting: Setting, optimiser: str) -> tuple[Any, Tensor, Tensor]:
     """ART's attack, the pictures of a step (each scene as often as it has views), and their labels."""
     model: nn.Module
-    model, labels, classes = LogProbabilities(question.counted, question.anchor), torch.zeros_like(question.goal), 2
+    model, labels, classes = LogProbabilities(question.counter, question.anchor), torch.zeros_like(question.goal), 2
     if setting.loss == "gallery":
         model, labels, classes = ToGallery(question), question.goal, len(question.gallery)
     pictures = question.image.repeat_interleave(setting.views, 0)
@@ -116,7 +116,7 @@ class Cell(NamedTuple):
     def __str__(self) -> str:
         low, high = self.ranges.scale
         askew = f", distortion {self.ranges.distortion:g}" if self.ranges.distortion else ""
-        return f"{'toward a target' if self.targeted else 'away'}, scale {low:g} to {high:g}{askew}"
+        return f"{'toward a target' if self.targeted else 'direction'}, scale {low:g} to {high:g}{askew}"
 
 
 CELLS = (
@@ -151,13 +151,13 @@ def work(job: Job) -> Outcome:
     """The texture of a job, as an 8-bit file holds it, on fresh placements. The result depends on the job alone."""
     task = question(job.group, job.cell.targeted, job.cell.ranges, job.evals)
     texture = CONTESTANTS[job.name].prepare(task, job.setting)()
-    gradients = task.counted.gradients / len(task.image)
+    gradients = task.counter.gradients / len(task.image)
     texture = (texture.clamp(0, 1) * 255).round() / 255
     judges = [task.ours(texture, job.views)]
     if any(contestant.installed for contestant in CONTESTANTS.values() if contestant.module == "art"):
         theirs, _, _ = moving_patch(task, Setting(1.0, 1), "Adam")
         judges.append(task.theirs(theirs._random_overlay, texture, job.views))
-    cosine, success = zip(*(task.judged(views) for views in judges), strict=True)
+    cosine, success = zip(*(task.judgement(views) for views in judges), strict=True)
     return Outcome(torch.stack(success).float(), torch.stack(cosine), gradients)
 
 
@@ -174,16 +174,16 @@ def run(evals: int = 64, groups: int = 6, held_out: int = 64) -> list[Table]:
     """
     if not groups < GROUPS:
         raise ValueError(f"`--groups` must be at most {GROUPS - 1}, for the first one chooses settings; got {groups}")
-    return [table for cell in CELLS for table in compared(cell, evals, groups, held_out)]
+    return [table for cell in CELLS for table in comparison(cell, evals, groups, held_out)]
 
 
-def compared(cell: Cell, evals: int, groups: int, views: int) -> tuple[Table, Table]:
+def comparison(cell: Cell, evals: int, groups: int, views: int) -> tuple[Table, Table]:
     """All contestants on one cell, ART's with the defaults of its signature and tuned."""
 
     def results(title: str, plan: Mapping[Any, Sequence[Job]]) -> dict[Any, list[Outcome]]:
         return outcomes(title, work, plan, lambda o: {"success": float(o.success.mean())})
 
-    def tuned(name: str, grid: Sequence[Setting]) -> Setting:
+    def best_setting(name: str, grid: Sequence[Setting]) -> Setting:
         """The setting with the most success on the first group, by the contestant's own renderer; among equals, that
         with the better cosine."""
         plan = {setting: [Job(cell, 0, name, setting, evals, TUNING_VIEWS)] for setting in grid}
@@ -197,7 +197,7 @@ def compared(cell: Cell, evals: int, groups: int, views: int) -> tuple[Table, Ta
         if contestant.installed and contestant.default:
             rows[name] = name, contestant.default
             if grid := [setting for setting in contestant.grid if setting.views <= evals]:
-                rows[f"{name}, tuned"] = name, tuned(name, grid)
+                rows[f"{name}, tuned"] = name, best_setting(name, grid)
     missing: dict[str, Row] = dict.fromkeys((name for name in CONTESTANTS if name not in rows), MISSING)
     plan = {
         row: [Job(cell, group, name, setting, evals, views) for group in range(1, groups + 1)]
@@ -208,13 +208,13 @@ def compared(cell: Cell, evals: int, groups: int, views: int) -> tuple[Table, Ta
         {row: figures(measure, score, scores[OURS]) for row, score in scores.items()} | missing
         for measure in ("success", "cosine")
     )
-    what = f"{cell}; {groups} groups of {SCENES} scenes, {evals} gradients of each"
+    subject = f"{cell}; {groups} groups of {SCENES} scenes, {evals} gradients of each"
     size = f"({SIZE}x{SIZE}, texture {TEXTURE}x{TEXTURE}), {views} views of each judge"
     notes = tuple(f"{row}: {setting}; {scores[row][0].gradients:g} gradients" for row, (_, setting) in rows.items())
     better = "higher" if cell.targeted else "lower"
     return (
-        Table(f"Success of a patch, {what} {size}", columns(3), success, "bars", notes),
-        Table(f"Cosine to the anchor, {better} is stronger: {what}", columns(4), cosine),
+        Table(f"Success of a patch, {subject} {size}", columns(3), success, "bars", notes),
+        Table(f"Cosine to the anchor, {better} is stronger: {subject}", columns(4), cosine),
     )
 
 
@@ -227,6 +227,8 @@ def columns(digits: int) -> dict[str, str]:
 def figures(name: str, mine: Sequence[Outcome], ours: Sequence[Outcome]) -> Row:
     """A row: the means by each renderer (ART's is None where it is missing), and over both the difference to ours,
     with its interval over groups, because the scenes of a group share a patch."""
-    here, there = (torch.stack([getattr(o, name).mean((1, 2)) for o in each]) for each in (mine, ours))
-    by = [float(value) for value in here.mean(0)]
-    return (by[0], by[1] if len(by) > 1 else None, *student((here - there).mean(1, keepdim=True)))
+    means_of_peer, means_of_ours = (
+        torch.stack([getattr(o, name).mean((1, 2)) for o in results_of_row]) for results_of_row in (mine, ours)
+    )
+    by = [float(value) for value in means_of_peer.mean(0)]
+    return (by[0], by[1] if len(by) > 1 else None, *student((means_of_peer - means_of_ours).mean(1, keepdim=True)))

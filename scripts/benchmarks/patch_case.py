@@ -22,7 +22,7 @@ from transforms.geometry import Placement
 from transforms.sampling.homography import matrix_of, quad_to_quad
 from transforms.wrappers import OnLayers
 
-from .case import known
+from .case import gallery_case
 from .contest import Counting
 
 #: Sides of a scene in pixels and of a texture in texels.
@@ -59,8 +59,8 @@ class Askew(Homography):
 
     def matrix(self, u: Tensor) -> Tensor:
         square = u.new_tensor([[-1, -1], [1, -1], [1, 1], [-1, 1]])
-        moved = square * (1 - self.values(u).unflatten(-1, (4, 2)))
-        return quad_to_quad(moved, square.expand_as(moved))
+        corners_inward = square * (1 - self.values(u).unflatten(-1, (4, 2)))
+        return quad_to_quad(corners_inward, square.expand_as(corners_inward))
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,7 @@ class Question:
     ranges: Ranges
     evals: int  # gradients of each scene
     seed: int
-    counted: Counting
+    counter: Counting
     gallery: Tensor  # (G,D), of length 1
 
     @property
@@ -116,13 +116,13 @@ class Question:
         return self.gallery[self.goal]
 
     @torch.no_grad()
-    def judged(self, views: Tensor) -> tuple[Tensor, Tensor]:
+    def judgement(self, views: Tensor) -> tuple[Tensor, Tensor]:
         """(B*V,3,S,S), scene by scene -> cosines to the anchors, and whether the attack succeeds, (B,V) both."""
-        embeddings = torch.cat([self.counted.encoder(part) for part in views.split(64)])
+        embeddings = torch.cat([self.counter.encoder(part) for part in views.split(64)])
         likeness = (F.normalize(embeddings, dim=1) @ self.gallery.T).unflatten(0, (len(self.image), -1))
         cosine = likeness.gather(2, self.goal[:, None, None].expand(-1, likeness.shape[1], 1))[..., 0]
-        same = likeness.argmax(2) == self.goal[:, None]
-        return cosine, same if self.target is not None else ~same
+        is_goal = likeness.argmax(2) == self.goal[:, None]
+        return cosine, is_goal if self.target is not None else ~is_goal
 
     @torch.no_grad()
     def ours(self, texture: Tensor, views: int) -> Tensor:
@@ -141,14 +141,14 @@ class Question:
 
 def question(group: int, targeted: bool, ranges: Ranges, evals: int) -> Question:
     """The scenes of a group; its target is a tile of a photograph that no query is cut from."""
-    network, everything, embeddings = known(SIZE)
-    held = [i for i, name in enumerate(everything.names) if photograph(name) in HELD_OUT]
-    others = sorted(set(range(len(everything))) - set(held))
-    rows = held[group :: len(held) // SCENES][:SCENES]
+    network, everything, embeddings = gallery_case(SIZE)
+    query_rows = [i for i, name in enumerate(everything.names) if photograph(name) in HELD_OUT]
+    target_rows = sorted(set(range(len(everything))) - set(query_rows))
+    rows = query_rows[group :: len(query_rows) // SCENES][:SCENES]
     return Question(
         everything.images[rows],
         torch.tensor(rows),
-        others[(2 * group + 1) * len(others) // (2 * GROUPS)] if targeted else None,
+        target_rows[(2 * group + 1) * len(target_rows) // (2 * GROUPS)] if targeted else None,
         ranges,
         evals,
         stream(0, "patch", group, targeted),

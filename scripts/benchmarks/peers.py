@@ -31,7 +31,7 @@ def kornia_views(image: Tensor, u: Tensor, pipeline: Compose = PIPELINE) -> Tens
     views, size = image.expand(len(u), -1, -1, -1), image.shape[-1]
     values = pipeline.values(u)
     angle, zoom, move = values[:, 0], values[:, 1:2], values[:, 3:5] * size
-    corner, added, factor = values[:, 5:13], values[:, 13], values[:, 14]
+    corner, brightness, factor = values[:, 5:13], values[:, 13], values[:, 14]
     frame: dict[str, Any] = {"padding_mode": "fill", "fill_value": torch.full((3,), 0.5, device=image.device)}
     centre = torch.full_like(move, (size - 1) / 2)
     matrix = warps.get_rotation_matrix2d(centre, -angle, zoom.expand(-1, 2))
@@ -41,7 +41,7 @@ def kornia_views(image: Tensor, u: Tensor, pipeline: Compose = PIPELINE) -> Tens
     ends = square + corner.unflatten(-1, (4, 2)) / 2
     matrix = warps.get_perspective_transform(square * size - 0.5, ends * size - 0.5)
     views = warps.warp_perspective(views, matrix, (size, size), align_corners=True, **frame)
-    views = kornia.enhance.adjust_brightness(views, added)
+    views = kornia.enhance.adjust_brightness(views, brightness)
     return (0.5 + (views - 0.5) * factor[:, None, None, None]).clamp(0, 1)
 
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from .contest import OURS, Contestant, Setting, outcomes
 from .processes import Map, processes
 from .strength_case import ENCODERS, SIZE, VIEWS, held_out, network, pictures, task
-from .strength_peers import CONTESTANTS, LINF_ONLY
+from .strength_peers import CONTESTANTS, LINF_ATTACKS
 from .table import MISSING, Row, Table, student
 
 SCREEN_VIEWS = 64
@@ -24,7 +24,7 @@ SCREEN_VIEWS = 64
 Purpose = Literal["table", "screen"]
 Verdict = Literal["lowest", "level", "beaten"]
 #: The row of the verdicts on all peers together.
-EVERY = "every peer"
+ALL_PEERS = "every peer"
 
 
 class Cell(NamedTuple):
@@ -85,15 +85,15 @@ class Outcome(NamedTuple):
 def work(job: Job) -> Outcome:
     """The outcome in the job's file, or else of the attack, which is then written there."""
     if job.file.exists():
-        known: dict[str, Any] = json.loads(job.file.read_text())["outcome"]
-        return Outcome(**known | {"cosine": tuple(known["cosine"])})
+        content: dict[str, Any] = json.loads(job.file.read_text())["outcome"]
+        return Outcome(**content | {"cosine": tuple(content["cosine"])})
     views = VIEWS[job.cell.views]()
     images = pictures(job.count, job.purpose)
     question = task(network(job.cell.arch, job.folder), images, job.cell.ball, views, job.evals, job.seed)
     began = time.process_time()
-    attacked = CONTESTANTS[job.name].prepare(question, job.setting)()
-    seconds, gradients, forwards = time.process_time() - began, question.counted.gradients, question.counted.forwards
-    cosine = question.score(attacked, held_out(views, job.views, job.purpose)).double().mean(1)
+    attacked_images = CONTESTANTS[job.name].prepare(question, job.setting)()
+    seconds, gradients, forwards = time.process_time() - began, question.counter.gradients, question.counter.forwards
+    cosine = question.score(attacked_images, held_out(views, job.views, job.purpose)).double().mean(1)
     outcome = Outcome(tuple(cosine.tolist()), gradients, forwards - gradients, round(seconds, 3))
     job.file.parent.mkdir(parents=True, exist_ok=True)
     part = job.file.with_suffix(f".{os.getpid()}")
@@ -116,15 +116,15 @@ def run(
     A table of all cells and how many are won, then one for each with its contestants. Every finished attack is a file
     in the folder `jobs`: a run that was stopped continues.
     """
-    chosen = [cell for cell in CELLS if "all" in cells or str(cell) in cells]
-    if not chosen:
+    cells_to_run = [cell for cell in CELLS if "all" in cells or str(cell) in cells]
+    if not cells_to_run:
         raise ValueError(f"`--cells` must name some of {', '.join(map(str, CELLS))}, or be `all`; got {cells!r}")
-    plans = [Plan(cell, pictures, seeds, held_out, Path(jobs)) for cell in chosen]
-    for arch in {cell.arch for cell in chosen}:
+    plans = [Plan(cell, pictures, seeds, held_out, Path(jobs)) for cell in cells_to_run]
+    for arch in {cell.arch for cell in cells_to_run}:
         network(arch, Path(jobs))  # trained before several processes need it
     with processes(workers) as spread:
         results = [plan.compared(spread) for plan in plans]
-    return [overview(results), summary(results), *(each.table() for each in results)]
+    return [overview(results), summary(results), *(entry.table() for entry in results)]
 
 
 @dataclass(frozen=True)
@@ -141,12 +141,12 @@ class Plan:
     def contestants(self) -> dict[str, Contestant]:
         """Those that know the cell's ball."""
         linf = self.cell.ball != "l2"
-        return {name: each for name, each in CONTESTANTS.items() if linf or name not in LINF_ONLY}
+        return {name: entry for name, entry in CONTESTANTS.items() if linf or name not in LINF_ATTACKS}
 
     @property
     def peers(self) -> dict[str, Contestant]:
         """Those that are installed."""
-        return {name: each for name, each in self.contestants.items() if name != OURS and each.installed}
+        return {name: entry for name, entry in self.contestants.items() if name != OURS and entry.installed}
 
     def job(self, name: str, setting: Setting, purpose: Purpose, seed: int, evals: int) -> Job:
         views = min(SCREEN_VIEWS, self.views) if purpose == "screen" else self.views
@@ -154,34 +154,34 @@ class Plan:
 
     def screen(self) -> dict[tuple[str, Setting], list[Job]]:
         """Each peer's settings."""
-        pairs = [(name, setting) for name, each in self.peers.items() for setting in each.grid]
+        pairs = [(name, setting) for name, entry in self.peers.items() for setting in entry.grid]
         fit = [(name, setting) for name, setting in pairs if 2 * setting.views <= self.cell.evals]
         return {(name, setting): [self.job(name, setting, "screen", 0, self.cell.evals)] for name, setting in fit}
 
     def table(self, settings: Mapping[str, Setting]) -> dict[str, list[Job]]:
         """Each peer's best setting and ours."""
-        (own,) = CONTESTANTS[OURS].grid
+        (our_setting,) = CONTESTANTS[OURS].grid
         return {
             name: [self.job(name, setting, "table", seed, self.cell.evals) for seed in range(self.seeds)]
-            for name, setting in {**settings, OURS: own}.items()
+            for name, setting in {**settings, OURS: our_setting}.items()
         }
 
     def compared(self, spread: Map[Job, Outcome]) -> "Comparison":
         """Screen the settings of each peer, attack with the best of each and with ours."""
 
         def results(title: str, plan: Mapping[Any, Sequence[Job]]) -> dict[Any, list[Outcome]]:
-            return outcomes(title, work, plan, lambda each: {"cosine": statistics.fmean(each.cosine)}, spread)
+            return outcomes(title, work, plan, lambda entry: {"cosine": statistics.fmean(entry.cosine)}, spread)
 
         scores = {
-            key: statistics.fmean(each.cosine)
-            for key, (each,) in results(f"{self.cell}, settings", self.screen()).items()
+            key: statistics.fmean(entry.cosine)
+            for key, (entry,) in results(f"{self.cell}, settings", self.screen()).items()
         }
         best: dict[str, Setting] = {}
         for name, setting in sorted(scores, key=scores.__getitem__):
             best.setdefault(name, setting)
-        done = results(str(self.cell), self.table(best))
+        table_outcomes = results(str(self.cell), self.table(best))
         missing: dict[str, Row] = {name: MISSING for name in self.contestants if name not in {OURS, *best}}
-        return Comparison(self.cell, best, done, missing)
+        return Comparison(self.cell, best, table_outcomes, missing)
 
 
 @dataclass(frozen=True)
@@ -196,21 +196,21 @@ class Comparison:
 
     def cosine(self, key: str) -> Tensor:
         """(B,seeds)."""
-        return torch.tensor([each.cosine for each in self.outcomes[key]], dtype=torch.float64).T
+        return torch.tensor([entry.cosine for entry in self.outcomes[key]], dtype=torch.float64).T
 
     @property
     def best(self) -> str:
         """The strongest peer."""
         return min(self.settings, key=lambda name: float(self.cosine(name).mean()))
 
-    def apart(self, name: str) -> tuple[float, float, float]:
+    def difference(self, name: str) -> tuple[float, float, float]:
         """Ours less a peer, paired by picture, with its 95 % interval: below zero, ours is lower."""
         return student(self.cosine(OURS) - self.cosine(name))
 
     @property
     def verdict(self) -> Verdict:
         """Whether ours is significantly lower than every peer, higher than any, or neither."""
-        intervals = [self.apart(name) for name in self.settings]
+        intervals = [self.difference(name) for name in self.settings]
         if any(low > 0 for _, low, _ in intervals):
             return "beaten"
         return "lowest" if all(high < 0 for *_, high in intervals) else "level"
@@ -219,11 +219,11 @@ class Comparison:
         """The contestants."""
         rows: dict[str, Row] = {}
         for name in (OURS, *self.settings):
-            mean, low, high = self.apart(name)
+            mean, low, high = self.difference(name)
             outcome = self.outcomes[name]
-            pictures = sum(len(each.cosine) for each in outcome)
-            spent = [sum(getattr(each, what) for each in outcome) / pictures for what in Outcome._fields[1:]]
-            rows[name] = (float(self.cosine(name).mean()), -mean, -high, -low, *spent)
+            pictures = sum(len(entry.cosine) for entry in outcome)
+            costs = [sum(getattr(entry, what) for entry in outcome) / pictures for what in Outcome._fields[1:]]
+            rows[name] = (float(self.cosine(name).mean()), -mean, -high, -low, *costs)
         heads = {"cosine": ".4f"} | dict.fromkeys(("- ours", "low", "high"), "+.4f")
         heads |= {"gradients": ".0f", "forward": ".0f", "s": ".2f"}
         notes = tuple(f"{name}: {setting}" for name, setting in self.settings.items())
@@ -233,11 +233,11 @@ class Comparison:
 def overview(results: Sequence[Comparison]) -> Table:
     """Ours and the best peer of each cell."""
     rows: dict[str, Row] = {
-        str(each.cell): (
-            *(float(each.cosine(name).mean()) for name in (OURS, each.best)),
-            *each.apart(each.best),
+        str(entry.cell): (
+            *(float(entry.cosine(name).mean()) for name in (OURS, entry.best)),
+            *entry.difference(entry.best),
         )
-        for each in results
+        for entry in results
     }
     first = results[0].outcomes[OURS]
     return Table(
@@ -245,21 +245,25 @@ def overview(results: Sequence[Comparison]) -> Table:
         {"ours": ".4f", "best peer": ".4f", "- peer": "+.4f", "low": "+.4f", "high": "+.4f"},
         rows,
         None,
-        tuple(f"{each.cell}: {each.verdict}; best is {each.best}, {each.settings[each.best]}" for each in results),
+        tuple(
+            f"{entry.cell}: {entry.verdict}; best is {entry.best}, {entry.settings[entry.best]}" for entry in results
+        ),
     )
 
 
 def summary(results: Sequence[Comparison]) -> Table:
     """How many cells are won against every peer, and against each one alone."""
 
-    def row(each: Sequence[Comparison]) -> Row:
-        verdicts = [one.verdict for one in each]
+    def row(entry: Sequence[Comparison]) -> Row:
+        verdicts = [comparison_of_cell.verdict for comparison_of_cell in entry]
         return tuple(float(verdicts.count(name)) for name in ("lowest", "level", "beaten"))
 
-    rows = {EVERY: row(results)}
-    for name in dict.fromkeys(name for each in results for name in each.settings):
-        alone = [replace(each, settings={name: each.settings[name]}) for each in results if name in each.settings]
-        rows[name] = row(alone)
+    rows = {ALL_PEERS: row(results)}
+    for name in dict.fromkeys(name for entry in results for name in entry.settings):
+        single_comparisons = [
+            replace(entry, settings={name: entry.settings[name]}) for entry in results if name in entry.settings
+        ]
+        rows[name] = row(single_comparisons)
     return Table(
         f"Cells that ours wins, at 95 %, paired by picture, of {len(results)}",
         {"lowest": ".0f", "level": ".0f", "beaten": ".0f"},

@@ -24,12 +24,12 @@ from transforms import Affine, Brightness, Compose, Contrast, Downscale, Jpeg, r
 from transforms.camera import GaussianBlur
 from transforms.draws import Uniform, stream
 
-from .case import Case, Centred, Normalised, encoder
+from .case import Case, CentredEncoder, Normalised, encoder
 from .contest import Counting
 
 SIZE = 64
 #: Pictures that the peers' settings are chosen on; none of them is attacked for the table.
-SCREENED = 4
+SCREEN_PICTURES = 4
 #: Views of which the mean embedding of an encoder without training is taken, and its statistics of batch norm.
 CENTRE = 64
 SEED = 2
@@ -57,14 +57,14 @@ def network(arch: str, folder: Path) -> nn.Module:
     if arch == "small":
         return small(folder).requires_grad_(False)
     views = preset("camera")
-    shown = views(tiles(SIZE).spread(CENTRE).images, bank(views, CENTRE, seed=0, purpose="centre").u)
-    plain = untrained(arch).requires_grad_(False)
+    views_of_pictures = views(tiles(SIZE).spread(CENTRE).images, bank(views, CENTRE, seed=0, purpose="centre").u)
+    plain = random_encoder(arch).requires_grad_(False)
     if arch == "mobilenet_v3_small":
-        update_bn([shown], plain)  # those of a new network are far off, and its embedding hardly moves
-    return Centred(plain, shown).eval()
+        update_bn([views_of_pictures], plain)  # those of a new network are far off, and its embedding hardly moves
+    return CentredEncoder(plain, views_of_pictures).eval()
 
 
-def untrained(arch: str) -> nn.Module:
+def random_encoder(arch: str) -> nn.Module:
     """An encoder of torchvision with random weights, the same each time."""
     if arch == "resnet18":
         return encoder(arch)
@@ -97,11 +97,11 @@ class Resized(nn.Module):
 def pictures(count: int, purpose: str) -> Tensor:
     """`count` tiles (N,3,S,S) to attack for the "table", or SCREENED others to choose settings on ("screen"): the
     former are spread evenly over all tiles, the latter over the gaps."""
-    both = tiles(SIZE).spread(2 * count).images
+    tiles_of_both = tiles(SIZE).spread(2 * count).images
     if purpose == "screen":
-        chosen = min(SCREENED, count)
-        return both[[2 * (i * count // chosen) + 1 for i in range(chosen)]]
-    return both[::2]
+        chosen = min(SCREEN_PICTURES, count)
+        return tiles_of_both[[2 * (i * count // chosen) + 1 for i in range(chosen)]]
+    return tiles_of_both[::2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,7 +116,7 @@ class Task(Case):
     seed: int
 
     @property
-    def counted(self) -> Counting:
+    def counter(self) -> Counting:
         assert isinstance(self.frozen, Counting)
         return self.frozen
 
@@ -126,7 +126,7 @@ class Task(Case):
 
     def score(self, attacked: Tensor, views: Bank) -> Tensor:
         """(B,3,S,S) -> the cosine (B,V) of each view of its file to the untouched picture."""
-        return views.losses(self.file(attacked), self.anchor, self.counted.encoder, Away(), 128)
+        return views.losses(self.file(attacked), self.anchor, self.counter.encoder, Away(), 128)
 
 
 def task(frozen: nn.Module, images: Tensor, ball: str, views: Compose, evals: int, seed: int) -> Task:
@@ -134,10 +134,19 @@ def task(frozen: nn.Module, images: Tensor, ball: str, views: Compose, evals: in
     counting = Counting(frozen).eval()
     with torch.no_grad():
         anchor = frozen(images)
-    unused, within = images.new_zeros(0, views.dims), BALLS[ball]
+    no_points, ball_of_task = images.new_zeros(0, views.dims), BALLS[ball]
     start = stream(seed, "strength")
     return Task(
-        images, unused, counting, counting, anchor, within.reach, ball=within, views=views, evals=evals, seed=start
+        images,
+        no_points,
+        counting,
+        counting,
+        anchor,
+        ball_of_task.reach,
+        ball=ball_of_task,
+        views=views,
+        evals=evals,
+        seed=start,
     )
 
 
@@ -174,18 +183,18 @@ def small(folder: Path) -> nn.Module:
     if not file.exists():
         folder.mkdir(parents=True, exist_ok=True)
         part = file.with_suffix(".part")
-        save_file(trained().state_dict(), part)
+        save_file(train_small().state_dict(), part)
         part.rename(file)
     network.load_state_dict(load_file(file))
     return network.eval()
 
 
-def trained(pictures: int = PICTURES, steps: int = STEPS) -> Small:
+def train_small(pictures: int = PICTURES, steps: int = STEPS) -> Small:
     """Contrastive (InfoNCE) between a cell of a procedural picture and a view of it, as in the pocket
     encoder's training. The same on the same machine."""
     training = importlib.import_module(f"{__package__.rpartition('benchmarks')[0]}pocket.training")
-    drawn = torch.from_numpy(np.stack([training.render((SMALL_SEED, i)) for i in range(pictures)]))
-    cells = training.Cells(drawn, torch.Generator().manual_seed(SMALL_SEED))
+    procedural = torch.from_numpy(np.stack([training.render((SMALL_SEED, i)) for i in range(pictures)]))
+    cells = training.Cells(procedural, torch.Generator().manual_seed(SMALL_SEED))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SMALL_SEED)
         network = Small().train()
@@ -193,9 +202,9 @@ def trained(pictures: int = PICTURES, steps: int = STEPS) -> Small:
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, steps)
     with Progress("training the small encoder", steps) as progress:
         for step in range(steps):
-            shown = resize(cells.batch(BATCH), (64, 64), "pil_bilinear")
-            views = AUGMENT(shown, Uniform()(BATCH, AUGMENT.dims, seed=SMALL_SEED, step=step))
-            loss: Tensor = training.contrast(*network(torch.cat([shown, views])).split(BATCH))
+            views_of_pictures = resize(cells.batch(BATCH), (64, 64), "pil_bilinear")
+            views = AUGMENT(views_of_pictures, Uniform()(BATCH, AUGMENT.dims, seed=SMALL_SEED, step=step))
+            loss: Tensor = training.contrast(*network(torch.cat([views_of_pictures, views])).split(BATCH))
             optimiser.zero_grad()
             loss.backward()
             optimiser.step()

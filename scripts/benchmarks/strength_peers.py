@@ -185,7 +185,7 @@ def ours(task: Task, _: Setting, chunk: int = 32) -> Tensor:
     best = solve(
         task.image,
         task.anchor,
-        encoder=task.counted,
+        encoder=task.counter,
         objective=Away(),
         perturbation=task.ball,
         optimiser=Wiener(),
@@ -237,4 +237,4 @@ CONTESTANTS = {
     "Foolbox": contestant("foolbox", foolbox, *grid((0.1, 0.2), views=(1, 4))),
 }
 #: adversarial-library's PGD is for L-inf alone.
-LINF_ONLY = ("adv-lib PGD",)
+LINF_ATTACKS = ("adv-lib PGD",)

@@ -58,11 +58,11 @@ class Table:
     def __str__(self) -> str:
         left = max([14, *map(len, self.rows)])
         widths = [max(8, len(name)) for name in self.columns]
-        lines = [self.title, f"{'':{left}} {_aligned(self.columns, widths)}  {self.across}".rstrip()]
+        lines = [self.title, f"{'':{left}} {_row_text(self.columns, widths)}  {self.across}".rstrip()]
         for name, row in self.rows.items():
             if not isinstance(row, str):
                 figures = zip(row, self.columns.values(), strict=True)
-                row = _aligned(["-" if x is None else format(x, form) for x, form in figures], widths)
+                row = _row_text(["-" if x is None else format(x, form) for x, form in figures], widths)
             lines.append(f"{name:{left}} {row}")
         return "\n".join([*lines, *self.notes])
 
@@ -75,7 +75,7 @@ class Table:
         return {"title": self.title, "rows": rows, "notes": list(self.notes)}
 
 
-def _aligned(cells: Iterable[str], widths: Sequence[int]) -> str:
+def _row_text(cells: Iterable[str], widths: Sequence[int]) -> str:
     return " ".join(f"{cell:>{width}}" for cell, width in zip(cells, widths, strict=True))
 
 
@@ -104,11 +104,11 @@ def save(tables: Sequence[Table], name: str, folder: Path, machine: Mapping[str,
     folder.mkdir(parents=True, exist_ok=True)
     content = {"benchmark": name, "machine": dict(machine), "tables": [table.plain() for table in tables]}
     (folder / f"{name}.json").write_text(json.dumps(content, indent=1, allow_nan=False) + "\n")
-    drawn = [table for table in tables if table.chart]
-    if not drawn:
+    charts = [table for table in tables if table.chart]
+    if not charts:
         return
-    figure = Figure(figsize=(8, 0.5 + 3.2 * len(drawn)), dpi=110)
-    for table, axis in zip(drawn, figure.subplots(len(drawn), squeeze=False).flat, strict=True):
+    figure = Figure(figsize=(8, 0.5 + 3.2 * len(charts)), dpi=110)
+    for table, axis in zip(charts, figure.subplots(len(charts), squeeze=False).flat, strict=True):
         (_bars if table.chart == "bars" else _lines)(axis, table)
         axis.set_title("\n".join([table.title, *table.notes[-1:]]), fontsize=8)
         axis.tick_params(labelsize=8)

@@ -19,7 +19,7 @@ from transforms import Affine, Brightness, Compose
 
 from .processes import processes
 from .table import Row, Table
-from .zoo_encoders import SIZE, Case, honest, rigged
+from .zoo_encoders import SIZE, Case, honest, rigged_encoders
 
 VIEWS = Compose([Affine(degrees=10, scale=(0.9, 1.1), translate=0.05), Brightness(0.1)])
 EPS = 8 / 255
@@ -31,7 +31,7 @@ SHARE, LEVEL = 0.1, 0.05
 NOISES = (0.02,)
 
 
-class Smoothed(nn.Module):
+class NoisyInput(nn.Module):
     """An encoder with noise in its input, as a twin."""
 
     def __init__(self, encoder: nn.Module, size: float) -> None:
@@ -73,20 +73,20 @@ def truth(case: Case, pictures: int) -> Truth:
     begun."""
     torch.manual_seed(0)  # of encoders that draw
     test = attack_on(case.encoder, held_out().spread(pictures).images, STEPS)
-    own = _delta(lambda: test.run().delta)
-    deltas = {name: _delta(partial(_transferred, test, twin)) for name, twin in case.twins.items()}
+    own_delta = _delta(lambda: test.run().delta)
+    deltas = {name: _delta(partial(_transfer, test, twin)) for name, twin in case.twins.items()}
     for size in NOISES:
-        noisy = Smoothed(case.encoder, size).eval()
+        noisy = NoisyInput(case.encoder, size).eval()
         deltas[f"noise {size}"] = _delta(lambda noisy=noisy: test.run(encoder=noisy).delta)  # type: ignore[misc]
     choosing = replace(test, judges=test.choosers)
-    made = [delta for delta in deltas.values() if delta is not None]
-    best = min(made, key=lambda delta: mean(choosing.judge(delta)))
-    clean, reached = test.clean_losses(), test.judge(test.start() if own is None else own)
+    candidates = [delta for delta in deltas.values() if delta is not None]
+    best = min(candidates, key=lambda delta: mean(choosing.judge(delta)))
+    clean, own_losses = test.clean_losses(), test.judge(test.start() if own_delta is None else own_delta)
     twin = test.judge(best)
-    better = (reached - twin).double().mean(1)
+    better = (own_losses - twin).double().mean(1)
     level = scipy.stats.wilcoxon(better.numpy(), alternative="greater").pvalue if bool(better.any()) else 1.0
     masks = level < LEVEL and float(better.mean()) > SHARE * abs(mean(clean) - mean(twin))
-    return Truth(mean(clean), mean(reached), mean(twin), masks)
+    return Truth(mean(clean), mean(own_losses), mean(twin), masks)
 
 
 def battery(encoder: nn.Module, seed: int) -> Sanity:
@@ -98,7 +98,7 @@ def battery(encoder: nn.Module, seed: int) -> Sanity:
 
 
 @dataclass(frozen=True)
-class Found:
+class ZooResult:
     """Of an encoder: its truth (None: honest), the share of its batteries in which "masking" failed and in which any
     check did, and the mean encoder passes of a battery, forward and backward."""
 
@@ -115,17 +115,17 @@ class Found:
         return (*figures, self.masking, self.failed)
 
 
-def measured(name: str, rounds: int, pictures: int) -> Found:
+def measured(name: str, rounds: int, pictures: int) -> ZooResult:
     """An encoder by its name."""
-    case = rigged().get(name)
+    case = rigged_encoders().get(name)
     encoder = honest()[name] if case is None else case.encoder
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         every = [battery(encoder, seed) for seed in range(rounds)]
         known = None if case is None else truth(case, pictures)
-    masking = [any(check.name == "masking" for check in each.failed) for each in every]
-    passes = [sum(each.cost[way] for each in every) / rounds for way in ("forward", "backward")]
-    return Found(name, known, sum(masking) / rounds, sum(bool(each.failed) for each in every) / rounds, *passes)
+    masking = [any(check.name == "masking" for check in entry.failed) for entry in every]
+    passes = [sum(entry.cost[way] for entry in every) / rounds for way in ("forward", "backward")]
+    return ZooResult(name, known, sum(masking) / rounds, sum(bool(entry.failed) for entry in every) / rounds, *passes)
 
 
 def run(rounds: int = 10, pictures: int = 8, workers: int = 2) -> list[Table]:
@@ -133,18 +133,18 @@ def run(rounds: int = 10, pictures: int = 8, workers: int = 2) -> list[Table]:
 
     Whether one masks is measured: a perturbation from an encoder without the defence, with a smooth one, or with
     noise in its input is better than that along its own gradient."""
-    names = [*rigged(), *honest()]
+    names = [*rigged_encoders(), *honest()]
     ask = partial(measured, rounds=rounds, pictures=pictures)
     with processes(workers) as spread:
         return tables(list(spread(ask, names)), rounds, pictures)
 
 
-def tables(found: list[Found], rounds: int, pictures: int) -> list[Table]:
+def tables(found: list[ZooResult], rounds: int, pictures: int) -> list[Table]:
     """Those that mask, those that are rigged and do not, and the honest ones."""
-    masks = [each for each in found if each.truth and each.truth.masks]
-    others = [each for each in found if each.truth and not each.truth.masks]
-    sound = [each for each in found if each.truth is None]
-    forward, backward = (sum(getattr(each, way) for each in sound) / len(sound) for way in ("forward", "backward"))
+    masks = [entry for entry in found if entry.truth and entry.truth.masks]
+    others = [entry for entry in found if entry.truth and not entry.truth.masks]
+    sound = [entry for entry in found if entry.truth is None]
+    forward, backward = (sum(getattr(entry, way) for entry in sound) / len(sound) for way in ("forward", "backward"))
     columns = {"clean": ".3f", "own": ".3f", "twin": ".3f", "masking": ".0%", "any": ".0%"}
     across = f"losses of {pictures} pictures; share of {rounds} batteries in which that check failed"
     return [
@@ -160,12 +160,12 @@ def tables(found: list[Found], rounds: int, pictures: int) -> list[Table]:
     ]
 
 
-def _table(title: str, columns: dict[str, str], found: Iterable[Found], across: str, note: str) -> Table:
-    return Table(title, columns, {each.name: each.row for each in found}, None, (note,), across)
+def _table(title: str, columns: dict[str, str], found: Iterable[ZooResult], across: str, note: str) -> Table:
+    return Table(title, columns, {entry.name: entry.row for entry in found}, None, (note,), across)
 
 
-def _share(found: list[Found], rounds: int) -> str:
-    return f"{sum(round(each.masking * rounds) for each in found)} of {len(found) * rounds} batteries"
+def _share(found: list[ZooResult], rounds: int) -> str:
+    return f"{sum(round(entry.masking * rounds) for entry in found)} of {len(found) * rounds} batteries"
 
 
 def _delta(make: Callable[[], Tensor]) -> Tensor | None:
@@ -176,7 +176,7 @@ def _delta(make: Callable[[], Tensor]) -> Tensor | None:
         return None
 
 
-def _transferred(test: ShortAttack, twin: nn.Module) -> Tensor:
+def _transfer(test: ShortAttack, twin: nn.Module) -> Tensor:
     with torch.no_grad():
         anchor = twin(test.images)
     return test.run(encoder=twin, anchor=anchor).delta

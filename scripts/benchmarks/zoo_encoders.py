@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from attacks import load_encoder
 from attacks.data.gallery import tiles
 
-from .case import Centred
+from .case import CentredEncoder
 
 SIZE, FEATURES = 48, 32
 
@@ -31,7 +31,7 @@ def pictures() -> Tensor:
     return tiles(SIZE).spread(40).images
 
 
-def same(x: Tensor) -> Tensor:
+def identity(x: Tensor) -> Tensor:
     return x
 
 
@@ -39,7 +39,7 @@ class Net(nn.Module):
     """The honest network within every rigged encoder, in three parts: `stem`, `body` and `head`, with something
     `before` the network, after its stem (`inside`) and `after` it. Its embedding has the mean zero over pictures."""
 
-    def __init__(self, before: Change = same, inside: Change = same, after: Change = same) -> None:
+    def __init__(self, before: Change = identity, inside: Change = identity, after: Change = identity) -> None:
         super().__init__()
         self.stem = nn.Sequential(nn.Conv2d(3, 16, 5, 2, 2), nn.ReLU())
         self.body = nn.Sequential(nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(4), nn.Flatten())
@@ -63,14 +63,14 @@ class Surrogate(torch.autograd.Function):
         return ctx.turn(grad), None, None
 
 
-def passing(value: Change, backward: Change = same) -> Change:
+def passing(value: Change, backward: Change = identity) -> Change:
     """The change with another gradient: by default straight through."""
     return lambda x: Surrogate.apply(x, value(x.detach()), backward)
 
 
-def turned(backward: Change) -> Change:
+def with_gradient(backward: Change) -> Change:
     """The identity with another gradient."""
-    return passing(same, backward)
+    return passing(identity, backward)
 
 
 @dataclass(frozen=True)
@@ -112,10 +112,10 @@ def jpeg(step: float) -> Change:
     basis[0] /= math.sqrt(2)
 
     def change(x: Tensor) -> Tensor:
-        own = basis.to(x)
+        basis_of_dtype = basis.to(x)
         blocks = x.unflatten(2, (-1, 8)).unflatten(4, (-1, 8))  # N,C,a,8,b,8
-        parts = torch.einsum("ui,ncaibj,vj->ncaubv", own, blocks, own)
-        back = torch.einsum("ui,ncaubv,vj->ncaibj", own, (parts / step).round() * step, own)
+        parts = torch.einsum("ui,ncaibj,vj->ncaubv", basis_of_dtype, blocks, basis_of_dtype)
+        back = torch.einsum("ui,ncaubv,vj->ncaibj", basis_of_dtype, (parts / step).round() * step, basis_of_dtype)
         return back.flatten(4).flatten(2, 3)
 
     return change
@@ -140,7 +140,7 @@ def fresh_resize(x: Tensor) -> Tensor:
     return F.pad(small, (left, SIZE - side - left, top, SIZE - side - top), value=0.5)
 
 
-def dithered(levels: int) -> Change:
+def dither(levels: int) -> Change:
     """Rounded at a random threshold."""
     return lambda x: (x * levels + torch.rand_like(x) - 0.5).round() / levels
 
@@ -164,7 +164,7 @@ def mirrored(grad: Tensor) -> Tensor:
     return grad.flip(-1)
 
 
-def noised(grad: Tensor) -> Tensor:
+def add_noise(grad: Tensor) -> Tensor:
     return grad + 10 * grad.std() * torch.randn_like(grad)
 
 
@@ -176,13 +176,13 @@ def winners(share: float) -> Change:
 
     def change(x: Tensor) -> Tensor:
         flat = x.flatten(1)
-        least = flat.topk(max(1, round(share * flat.shape[1])), dim=1).values[:, -1:]
-        return torch.where(flat >= least, flat, 0).view_as(x)
+        threshold_value = flat.topk(max(1, round(share * flat.shape[1])), dim=1).values[:, -1:]
+        return torch.where(flat >= threshold_value, flat, 0).view_as(x)
 
     return change
 
 
-def pooled(x: Tensor) -> Tensor:
+def detached_pool(x: Tensor) -> Tensor:
     """Max-pooling whose larger half of channels is detached."""
     large = F.max_pool2d(x, 3, 1, 1)
     return torch.cat([large[:, :12].detach(), large[:, 12:]], dim=1)
@@ -228,12 +228,12 @@ class Half(nn.Module):
         return embedding.to(images)
 
 
-def dropped(x: Tensor) -> Tensor:
+def drop_features(x: Tensor) -> Tensor:
     return F.dropout(x, 0.3, training=True)
 
 
 @cache
-def rigged() -> dict[str, Case]:
+def rigged_encoders() -> dict[str, Case]:
     """All rigged encoders by name."""
     plain = net()
 
@@ -268,19 +268,19 @@ def rigged() -> dict[str, Case]:
         "median filter": before(median, lambda x: F.avg_pool2d(x, 3, 1, 1)),
         "fresh jitter": before(jitter(0.05)),
         "fresh resize": before(fresh_resize),
-        "fresh dropout": inside(dropped),
-        "dither, straight through": before(passing(dithered(8))),
-        "dither, mirrored gradient": before(passing(dithered(8), mirrored)),
-        "gradient x 1e-12": before(turned(lambda g: 1e-12 * g)),
-        "gradient x 1e12": before(turned(lambda g: 1e12 * g)),
-        "gradient reversed": before(turned(lambda g: -g)),
-        "gradient of half of the pixels": before(turned(lambda g: g * checker(g))),
-        "gradient with noise": before(turned(noised)),
-        "gradient's sign": before(turned(torch.sign)),
-        "gradient of one channel": before(turned(lambda g: g * g.new_tensor([1.0, 0, 0])[:, None, None])),
+        "fresh dropout": inside(drop_features),
+        "dither, straight through": before(passing(dither(8))),
+        "dither, mirrored gradient": before(passing(dither(8), mirrored)),
+        "gradient x 1e-12": before(with_gradient(lambda g: 1e-12 * g)),
+        "gradient x 1e12": before(with_gradient(lambda g: 1e12 * g)),
+        "gradient reversed": before(with_gradient(lambda g: -g)),
+        "gradient of half of the pixels": before(with_gradient(lambda g: g * checker(g))),
+        "gradient with noise": before(with_gradient(add_noise)),
+        "gradient's sign": before(with_gradient(torch.sign)),
+        "gradient of one channel": before(with_gradient(lambda g: g * g.new_tensor([1.0, 0, 0])[:, None, None])),
         "weak branch": Case(Weak().eval(), {"bare": plain}),
         "most features detached": after(cut(0.9)),
-        "early pool, partly detached": inside(pooled, lambda x: F.max_pool2d(x, 3, 1, 1)),
+        "early pool, partly detached": inside(detached_pool, lambda x: F.max_pool2d(x, 3, 1, 1)),
         "winners take all, 10 %": inside(winners(0.1)),
         "winners take all, 2 %": inside(winners(0.02)),
         "rounded activations": inside(rounded(1)),
@@ -335,7 +335,7 @@ def smaller(x: Tensor) -> Tensor:
     return F.interpolate(x, (32, 32), mode="bilinear", antialias=True)
 
 
-class Of(nn.Module):
+class Lambda(nn.Module):
     """A function as a layer."""
 
     def __init__(self, function: Change) -> None:
@@ -385,12 +385,12 @@ def honest() -> dict[str, nn.Module]:
         "layer norm": _layer_norm,
         "transformer": Attention,
         "residual": _residual,
-        "antialiased": lambda: _convolutional(nn.ReLU, pool=lambda: Of(blurred)),
+        "antialiased": lambda: _convolutional(nn.ReLU, pool=lambda: Lambda(blurred)),
         "max pool": lambda: _convolutional(nn.ReLU, pool=lambda: nn.MaxPool2d(2)),
-        "normalised input": lambda: nn.Sequential(Of(lambda x: (x - 0.45) / 0.25), _convolutional(nn.ReLU)),
-        "resized input": lambda: nn.Sequential(Of(smaller), _convolutional(nn.ReLU)),
+        "normalised input": lambda: nn.Sequential(Lambda(lambda x: (x - 0.45) / 0.25), _convolutional(nn.ReLU)),
+        "resized input": lambda: nn.Sequential(Lambda(smaller), _convolutional(nn.ReLU)),
         "linear": lambda: nn.Sequential(nn.AvgPool2d(3), nn.Flatten(), nn.Linear(768, FEATURES)),
-        "unit length": lambda: nn.Sequential(_convolutional(nn.SiLU), Of(partial(F.normalize, dim=1))),
+        "unit length": lambda: nn.Sequential(_convolutional(nn.SiLU), Lambda(partial(F.normalize, dim=1))),
     }
     made: dict[str, nn.Module] = {"pocket": load_encoder().requires_grad_(False)}
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -398,5 +398,5 @@ def honest() -> dict[str, nn.Module]:
             torch.default_generator.manual_seed(seed)
             encoder = make().train()
             encoder(pictures())  # statistics of batch norm
-            made[name] = Centred(encoder.eval().requires_grad_(False), pictures()).eval()
+            made[name] = CentredEncoder(encoder.eval().requires_grad_(False), pictures()).eval()
     return made

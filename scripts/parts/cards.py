@@ -58,7 +58,7 @@ class Card:
     strips: tuple[Strip, ...] = ()
 
 
-def described(text: str) -> tuple[str, dict[str, str]]:
+def description_and_facts(text: str) -> tuple[str, dict[str, str]]:
     """The first paragraph of a description without its facts, and the facts."""
     what, facts, last, first = "", dict[str, str](), "", True
     for line in text.strip().splitlines():
@@ -113,12 +113,12 @@ def all_cards() -> dict[str, list[Card]]:
     rooms = {page: [stage_card(name) for name, stage in STAGES.items() if room(stage) == page] for page in ROOMS}
     files = {group for group in GROUPS if group not in CHOICES or group in FILES}
     return rooms | {
-        group: [(file_card if group in files else choice_card)(group, name) for name in names_of(group)]
+        group: [(file_card if group in files else choice_card)(group, name) for name in choice_names(group)]
         for group in GROUPS
     }
 
 
-def names_of(group: str) -> list[str]:
+def choice_names(group: str) -> list[str]:
     """The choices of a group, as declared or, of files alone, by name."""
     folder = CONFIGS / FOLDERS.get(group, group)
     return [*CHOICES[group]] if group in CHOICES else sorted(path.stem for path in folder.glob("*.yaml"))
@@ -128,14 +128,14 @@ def stage_card(name: str) -> Card:
     """The card of a stage of `transforms.registry`."""
     stage, strips = STAGES[name], stage_strips(name)
     text = inspect.getdoc(stage) or ""
-    what, facts = described(text)
+    what, facts = description_and_facts(text)
     fused = "fuses with its neighbours into one resample a view"
     facts.setdefault("Cost", fused if Geometry in stage.__mro__ else "linear in the pixels of a view")
     lines = {"Key": f"`transforms.stages.{name}`", "Python": _python(stage), **_facts(facts, text)}
-    shown = examples()[name]
+    example_arguments = examples()[name]
     if getattr(stage, "dims", None) == 0:  # a list of values of one argument
-        shown = {key: value[2] for key, value in shown.items()}
-    example = yaml.safe_dump({name: shown}, default_flow_style=True, sort_keys=False, width=1000).strip()
+        example_arguments = {key: value[2] for key, value in example_arguments.items()}
+    example = yaml.safe_dump({name: example_arguments}, default_flow_style=True, sort_keys=False, width=1000).strip()
     command = f"viewproof show --stage '{example}' --out {name}.png"
     return Card(name, what, lines, command, tuple(_arguments(name)), strips=strips)
 
@@ -144,11 +144,12 @@ def choice_card(group: str, name: str) -> Card:
     """The card of a choice that a schema declares."""
     schema = CHOICES[group][name]
     text, part = next(
-        ((text, part) for text, part in _declarations(group, name) if "Use" in described(text)[1]), ("", None)
+        ((text, part) for text, part in _declarations(group, name) if "Use" in description_and_facts(text)[1]),
+        ("", None),
     )
-    what, facts = described(text)
+    what, facts = description_and_facts(text)
     if part and (group in ("encoder", "objective") or not inspect.isclass(part)):  # which say how they compute
-        first = described(inspect.getdoc(schema) or "")[0]
+        first = description_and_facts(inspect.getdoc(schema) or "")[0]
         what = what if what.startswith(first) else f"{first} {what}"
     rows = options(schema)
     lines = {"Key": f"`{group}={name}`", "Python": _python(part)}
@@ -161,7 +162,7 @@ def file_card(group: str, name: str) -> Card:
     folder = FOLDERS.get(group, group)
     text = (CONFIGS / folder / f"{name}.yaml").read_text(encoding="utf-8")
     head = [line[2:] for line in text.splitlines() if line.startswith("# ") and "@package" not in line]
-    what, facts = described("\n".join(head))
+    what, facts = description_and_facts("\n".join(head))
     body = "\n".join(line for line in text.splitlines() if not _BESIDE.match(line))
     strips: tuple[Strip, ...] = ()
     if group == "transforms":
@@ -191,9 +192,11 @@ def _declarations(group: str, name: str) -> Iterator[tuple[str, Any]]:
         source = (ROOT / "attacks" / "encoders" / "families" / f"{name}_models.py").read_text(encoding="utf-8")
         functions = (node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef))
         yield next(ast.get_docstring(node) or "" for node in functions if node.name == "load"), load_encoder
-    bundled: dict[str, list[Any]] = {"pocket": [Pocket], "phash": [Phash]}
+    bundled_encoders: dict[str, list[Any]] = {"pocket": [Pocket], "phash": [Phash]}
     yield from (
-        (inspect.getdoc(part) or "", part) for part in (*bundled.get(name, []), *PARTS[group][name]) if callable(part)
+        (inspect.getdoc(part) or "", part)
+        for part in (*bundled_encoders.get(name, []), *PARTS[group][name])
+        if callable(part)
     )
 
 
@@ -244,8 +247,10 @@ def _limits(name: str, key: str) -> str:
 
 def _key(item: Option) -> tuple[str, ...]:
     default = "required" if item.default == MISSING else f"`{item.default!r}`"
-    both = f"{item.meaning} ({item.range})" if item.meaning and item.range else item.meaning or item.range
-    return f"`{item.key}`", default, both
+    meaning_and_range = (
+        f"{item.meaning} ({item.range})" if item.meaning and item.range else item.meaning or item.range
+    )
+    return f"`{item.key}`", default, meaning_and_range
 
 
 def _gradients(attack: dict[str, Any]) -> str:
@@ -262,14 +267,14 @@ def room(stage: type) -> str:
 
 def pages() -> dict[str, str]:
     """The text of each page in MyST, by name, and `index`."""
-    cards_of = all_cards()
+    cards_by_page = all_cards()
     titles = {name: kind.title for name, kind in (ROOMS | GROUPS).items()}
-    texts = {name: _page(name, titles[name], cards_of[name]) for name in cards_of}
+    texts = {name: _page(name, titles[name], cards_by_page[name]) for name in cards_by_page}
     rows = "\n".join(
         f"| [{titles[name]}]({name}.md) | {', '.join(f'[{card.name}]({name}.md#{card.name})' for card in cards)} |"
-        for name, cards in cards_of.items()
+        for name, cards in cards_by_page.items()
     )
-    tree = "\n".join(cards_of)
+    tree = "\n".join(cards_by_page)
     what = "A card for each thing that is chosen by its key. They are written from the code when the site is built."
     texts["index"] = (
         f"# Parts\n\n{what}\n\n| page | cards |\n|---|---|\n{rows}\n\n"
@@ -284,8 +289,8 @@ def _page(name: str, title: str, cards: list[Card]) -> str:
 
 
 def _text(card: Card) -> str:
-    lines = "\n".join(f"- **{label}:** {linked(text)}" for label, text in card.lines.items())
-    parts = [f"## {card.name}", linked(card.what), lines]
+    lines = "\n".join(f"- **{label}:** {with_links(text)}" for label, text in card.lines.items())
+    parts = [f"## {card.name}", with_links(card.what), lines]
     for strip in card.strips:
         at = f" at {', '.join(strip.values)}" if strip.values else ""
         parts.append(f"{strip.label}{at}:\\\n![{card.name}: {strip.label.strip('`')}](pictures/{strip.file}.jpg)")
@@ -297,7 +302,7 @@ def _text(card: Card) -> str:
     return "\n\n".join([*parts, f"```bash\n{card.command}\n```"])
 
 
-def linked(text: str) -> str:
+def with_links(text: str) -> str:
     """Pages of the documentation and papers as links, tests and files as code."""
     text = re.sub(r"docs/(\w+)\.md", r"[\1](../\1.md)", text)
     text = re.sub(r"(?<![`\w/])((?:tests|configs|attacks)/[\w./]*\w)", r"`\1`", text)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 #: The source of what has no other.
-OWN = "this project's own"
+OWN_SOURCE = "this project's own"
 
 
 @dataclass(frozen=True)
@@ -28,19 +28,19 @@ ROOMS = {
 #: Of everything else, by group.
 GROUPS = {
     "transforms": Kind("Presets of views", oracle="its views and their gradient, tests/schema/test_configs.py"),
-    "attack": Kind("Attacks", oracle="a run, tests/run/test_attacks.py", source=OWN),
+    "attack": Kind("Attacks", oracle="a run, tests/run/test_attacks.py", source=OWN_SOURCE),
     "optimiser": Kind("Optimisers"),
     "perturbation": Kind("Perturbation sets"),
     "objective": Kind("Objectives", "no pass of the encoder besides that of the view"),
     "risk": Kind("Risks", "no pass of the encoder besides those of the views"),
     "draws": Kind("Draws", "a point for each view"),
-    "penalty": Kind("Penalties", "linear in the pixels, once a step", source=OWN),
+    "penalty": Kind("Penalties", "linear in the pixels, once a step", source=OWN_SOURCE),
     "encoder": Kind("Encoders", "of a view one pass of the network, in an attack forward and back"),
     "defence": Kind(
         "Defences",
         "its stages in each view, forward and back",
         "a gradient through it, tests/encoders/test_defended.py",
-        OWN,
+        OWN_SOURCE,
     ),
     "printer": Kind(
         "Printers",
@@ -48,21 +48,21 @@ GROUPS = {
         "any texture with a gradient, tests/perturbations/patch/test_printer.py",
         command="python -m attacks.run config=patch {group}={name}",
     ),
-    "data": Kind("Pictures", "each picture is read and embedded once", source=OWN),
-    "sanity": Kind("Sanity checks", source=OWN),
-    "engine": Kind("Engines", source=OWN),
-    "tracker": Kind("Trackers", "a record for each step", "tests/runtime/tracking/test_adapters.py", OWN),
+    "data": Kind("Pictures", "each picture is read and embedded once", source=OWN_SOURCE),
+    "sanity": Kind("Sanity checks", source=OWN_SOURCE),
+    "engine": Kind("Engines", source=OWN_SOURCE),
+    "tracker": Kind("Trackers", "a record for each step", "tests/runtime/tracking/test_adapters.py", OWN_SOURCE),
     "config": Kind(
         "Presets of a run",
         oracle="it validates and builds, tests/schema/test_configs.py",
-        source=OWN,
+        source=OWN_SOURCE,
         command="python -m attacks.run config={name}",
     ),
     "policies": Kind(
         "Policies",
         "nothing besides the run whose numbers it reads",
         "tests/gate/test_policy.py",
-        OWN,
+        OWN_SOURCE,
         "python -m attacks.run config=evaluate require={name}",
     ),
     "launcher": Kind(

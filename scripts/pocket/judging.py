@@ -36,14 +36,16 @@ def report(encoder: Encoder, views: int = 64) -> str:
     return "\n".join([head, *_table(recalls, [pictures.clusters[row] for row in rows])])
 
 
-def attacked(runs: Sequence[Path]) -> str:
+def attack_rates(runs: Sequence[Path]) -> str:
     """Recall@1 of the pictures of finished runs, in each arm."""
     lines = []
     for run in runs:
         rows = [row for row in read_rows(run / "per_image.csv") if row["bank"] == "same"]
         by_arm = {arm: [row for row in rows if row["arm"] == arm] for arm in ARMS}
         recalls = {
-            arm: torch.tensor([float(row["recall_at_1"]) for row in some]) for arm, some in by_arm.items() if some
+            arm: torch.tensor([float(row["recall_at_1"]) for row in photo_tiles])
+            for arm, photo_tiles in by_arm.items()
+            if photo_tiles
         }
         lines += [f"{run}: recall@1", *_table(recalls, [row["cluster"] for row in by_arm["clean"]])]
     return "\n".join(lines)

@@ -113,12 +113,12 @@ def leaves(rng: np.random.Generator, count: tuple[int, int], radius: tuple[float
     return np.asarray(image, dtype=np.int32)
 
 
-def many(rng: np.random.Generator) -> Labels:
+def many_shapes(rng: np.random.Generator) -> Labels:
     """Dead leaves: shapes of all sizes that cover most of the picture."""
     return leaves(rng, (60, 700), (6, rng.uniform(30, 100)))
 
 
-def few(rng: np.random.Generator) -> Labels:
+def few_shapes(rng: np.random.Generator) -> Labels:
     """Large shapes."""
     return leaves(rng, (3, 40), (40, 200))
 
@@ -189,8 +189,8 @@ def region(rng: np.random.Generator) -> Labels:
 
 
 LAYERS: tuple[tuple[Callable[[np.random.Generator], Labels], float], ...] = (
-    (many, 0.27),
-    (few, 0.25),
+    (many_shapes, 0.27),
+    (few_shapes, 0.25),
     (dots, 0.13),
     (threads, 0.13),
     (script, 0.06),
@@ -199,7 +199,7 @@ LAYERS: tuple[tuple[Callable[[np.random.Generator], Labels], float], ...] = (
 )
 
 
-def filled(rng: np.random.Generator, labels: Labels, colours: Palette, fields: list[Floats]) -> Floats:
+def fill_shape(rng: np.random.Generator, labels: Labels, colours: Palette, fields: list[Floats]) -> Floats:
     """A colour, a gradient and a texture for each label, (CANVAS,CANVAS,3)."""
     n = int(labels.max()) + 1
     y, x = grid()
@@ -234,7 +234,7 @@ def render(seed: tuple[int, int]) -> NDArray[np.uint8]:
             picture = blurred(picture, rng.uniform(0.5, 5))
         labels = draws[kind](rng)
         cover = (labels > 0)[..., None] * np.float32(1 if rng.random() < 0.7 else rng.uniform(0.3, 1))
-        picture = picture * (1 - cover) + filled(rng, labels, colours, fields) * cover
+        picture = picture * (1 - cover) + fill_shape(rng, labels, colours, fields) * cover
     if rng.random() < 0.1:  # through a round window
         y, x = grid()
         (cx, cy), radius = rng.uniform(0.2, 0.8, 2), rng.uniform(0.3, 0.6)

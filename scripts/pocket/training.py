@@ -28,7 +28,7 @@ from transforms.doors import unchecked
 from transforms.draws import Uniform
 from transforms.wrappers import widened
 
-from .judging import attacked, report
+from .judging import attack_rates, report
 from .procedural import render
 
 #: A little wider than the camera of `config=quickstart`.
@@ -71,7 +71,7 @@ class Cells:
         parts: list[Tensor] = []
         rows = torch.randperm(len(self.pictures), generator=self.generator).tolist()
         while sum(map(len, parts)) < n:
-            cells = self.recoloured(self.cut(self.pictures[rows.pop()].permute(2, 0, 1)))
+            cells = self.recolour(self.cut(self.pictures[rows.pop()].permute(2, 0, 1)))
             parts.append(cells[cells.flatten(1).std(dim=1) > FAINT])
         return torch.cat(parts)[:n]
 
@@ -84,7 +84,7 @@ class Cells:
         cells = cells[torch.randperm(len(cells), generator=self.generator)[:MOST]] / 255
         return resize(cells, (SIDE, SIDE), "pil_bicubic").clamp(0, 1)
 
-    def recoloured(self, cells: Tensor) -> Tensor:
+    def recolour(self, cells: Tensor) -> Tensor:
         """Flip, turn, permute channels, change their curves and the contrast: more instances from few pictures."""
         if self._uniform(0, 1) < 0.5:
             cells = cells.flip(3)
@@ -97,24 +97,24 @@ class Cells:
         return (centre + fade * (cells - cells.mean())).clamp(0, 1)
 
 
-def drawn(count: int, seed: int) -> Tensor:
+def pictures_of_noise(count: int, seed: int) -> Tensor:
     """`count` procedural pictures (N,S,S,3) in 8 bits; two processes draw them."""
     with multiprocessing.get_context("spawn").Pool(2) as pool:
         pictures = pool.map(render, [(seed, i) for i in range(count)], chunksize=8)
     return torch.from_numpy(np.stack(pictures))
 
 
-def augmented(pictures: Tensor, seed: int, step: int, generator: torch.Generator, views: Compose = AUGMENT) -> Tensor:
+def augment(pictures: Tensor, seed: int, step: int, generator: torch.Generator, views: Compose = AUGMENT) -> Tensor:
     """One of the `views` of each picture, under coloured light that changes slowly over the picture.
 
     Without the light the encoder lives on large patches of colour, and any attack on them survives any camera: views
     would not matter, and the encoder would not represent one that looks at structure.
     """
-    seen = views(pictures, Uniform()(len(pictures), views.dims, seed=seed, step=step))
+    window_views = views(pictures, Uniform()(len(pictures), views.dims, seed=seed, step=step))
     gain = 1 + GAIN * (2 * torch.rand(len(pictures), 3, 1, 1, generator=generator) - 1)
     field = unchecked(resize)(torch.randn(len(pictures), 3, 4, 4, generator=generator), (96, 96), "pil_bicubic")
     strength = SHADING * torch.rand(len(pictures), 1, 1, 1, generator=generator)
-    return (seen * gain + strength * field).clamp(0, 1)
+    return (window_views * gain + strength * field).clamp(0, 1)
 
 
 def contrast(first: Tensor, second: Tensor, temperature: float = 0.06) -> Tensor:
@@ -138,8 +138,8 @@ def train(cells: Cells, steps: int, batch: int, seed: int, width: float = 1, vie
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, total_steps=steps, pct_start=0.1)
     for step in range(steps):
         pictures = cells.batch(batch)
-        both = encoder(torch.cat([pictures, augmented(pictures, seed, step, cells.generator, views)]))
-        loss = contrast(*both.split(batch))
+        embeddings_of_both = encoder(torch.cat([pictures, augment(pictures, seed, step, cells.generator, views)]))
+        loss = contrast(*embeddings_of_both.split(batch))
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -163,11 +163,11 @@ def main() -> None:
     options = parser.parse_args()
     (out, *_) = options.out
     if options.judge or options.runs:
-        print(attacked(options.out) if options.runs else report(load_encoder("pocket", weights=out)))
+        print(attack_rates(options.out) if options.runs else report(load_encoder("pocket", weights=out)))
         return
     torch.use_deterministic_algorithms(True)
     start = time.perf_counter()
-    cells = Cells(drawn(options.pictures, options.seed), torch.Generator().manual_seed(options.seed))
+    cells = Cells(pictures_of_noise(options.pictures, options.seed), torch.Generator().manual_seed(options.seed))
     print(f"{options.pictures} pictures drawn, {time.perf_counter() - start:.0f} s", flush=True)
     views = widened(AUGMENT, options.widen)
     trained = train(cells, options.steps, options.batch, options.seed, options.width, views)

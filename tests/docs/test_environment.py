@@ -21,7 +21,9 @@ for line in re.findall(r"^[a-z0-9][^\n]*", LOCK, re.MULTILINE):
 @pytest.mark.parametrize("line", [*PROJECT["dependencies"], *PROJECT["optional-dependencies"]["test"]])
 def test_locked_versions_are_allowed_and_requirements_have_a_lower_bound(line):
     requirement = Requirement(line)
-    assert any(each.operator in (">=", "==") for each in requirement.specifier), "the lowest version cannot be tested"
+    assert any(entry.operator in (">=", "==") for entry in requirement.specifier), (
+        "the lowest version cannot be tested"
+    )
     assert PINS[canonicalize_name(requirement.name)]
     assert all(requirement.specifier.contains(version) for version in PINS[canonicalize_name(requirement.name)])
 

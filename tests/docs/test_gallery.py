@@ -23,20 +23,20 @@ def test_an_example_is_a_question_a_short_script_and_an_answer(path):
     title, line, *_ = ast.get_docstring(tree).splitlines()
     assert title.endswith("?") and line == "=" * len(title)
     head = tree.body[0].end_lineno
-    code = [each for each in text.splitlines()[head:] if each.strip() and not each.startswith("#")]
+    code = [entry for entry in text.splitlines()[head:] if entry.strip() and not entry.startswith("#")]
     assert len(code) <= MOST_LINES
     assert "plt.show()" in code and path.stem.startswith("plot_")  # sphinx-gallery runs no other
     answer = text.rpartition("\n# %%\n")[2].splitlines()
-    assert answer and all(each.startswith("# ") for each in answer)
+    assert answer and all(entry.startswith("# ") for entry in answer)
 
 
 def run(path, folder):
     """Run an example in a fresh process, with warnings as errors."""
-    given = {"PYTHONPATH": str(ROOT), "MPLBACKEND": "agg", "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
-    variables = {name: value for name, value in os.environ.items() if name != "DISPLAY"} | given
+    keywords = {"PYTHONPATH": str(ROOT), "MPLBACKEND": "agg", "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
+    variables = {name: value for name, value in os.environ.items() if name != "DISPLAY"} | keywords
     command = [sys.executable, "-W", "error", str(path)]
-    done = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, cwd=folder, env=variables, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
 
 
 @pytest.mark.slow
@@ -66,6 +66,6 @@ def test_the_notebook_runs_and_shows_table_picture_and_report(tmp_path, monkeypa
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     book = nbformat.read(NOTEBOOK, as_version=4)
     NotebookClient(book, timeout=600, resources={"metadata": {"path": str(tmp_path)}}).execute()
-    shown = [each.data for cell in book.cells[-5:] for each in cell.get("outputs", []) if "data" in each]
-    table, picture, report = shown
+    printed_lines = [entry.data for cell in book.cells[-5:] for entry in cell.get("outputs", []) if "data" in entry]
+    table, picture, report = printed_lines
     assert "<table>" in table["text/html"] and "image/png" in picture and "<iframe" in report["text/html"]

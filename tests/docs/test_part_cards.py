@@ -22,13 +22,13 @@ from transforms.resizing.resize import NAMES
 
 ROOT = Path(__file__).resolve().parents[2]
 LINES = ("Key", "Use", "Not", "Source", "Cost", "Tested")
-EVERY = [(cards.room(stage), name) for name, stage in STAGES.items()]
-EVERY += [(group, name) for group in cards.GROUPS for name in cards.names_of(group)]
+PARTS = [(cards.room(stage), name) for name, stage in STAGES.items()]
+PARTS += [(group, name) for group in cards.GROUPS for name in cards.choice_names(group)]
 pages = cache(cards.pages)
 
 
 @cache
-def made():
+def cards_by_part():
     return {(page, card.name): card for page, cards_of_page in cards.all_cards().items() for card in cards_of_page}
 
 
@@ -37,35 +37,35 @@ def files(folder):
 
 
 def names(group):
-    return {name for page, name in made() if page == group}
+    return {name for page, name in cards_by_part() if page == group}
 
 
 @pytest.mark.slow
 def test_the_cards_are_the_registries():
-    assert [*made()] == sorted(EVERY, key=lambda part: [*pages()].index(part[0]))
+    assert [*cards_by_part()] == sorted(PARTS, key=lambda part: [*pages()].index(part[0]))
     assert list(pictures.examples()) == list(STAGES)
     assert {*cards.GROUPS} == {*CHOICES, *OPEN, "config", "policies", "launcher"}
-    for group, known in choices().items():
-        assert names(group) == {*known}, group
+    for group, choice_names in choices().items():
+        assert names(group) == {*choice_names}, group
     assert names("policies") == files("policies") and names("launcher") == files("hydra/launcher")
 
 
-@pytest.mark.parametrize("part", EVERY, ids="-".join)
+@pytest.mark.parametrize("part", PARTS, ids="-".join)
 def test_a_card_has_every_line_and_its_tests_exist(part):
-    card, page = made()[part], pages()[part[0]]
+    card, page = cards_by_part()[part], pages()[part[0]]
     lines = card.lines
     missing = [line for line in LINES if not lines.get(line)]
     assert not missing, f"{part}: no line {missing} where it is declared (see scripts/parts/cards.py)"
     assert card.what
     paths = re.findall(r"tests/[\w/]+(?:\.py)?", lines["Tested"])
     assert paths and all((ROOT / path).exists() for path in paths)
-    assert f"\n## {part[1]}\n" in page and f"**Use:** {cards.linked(lines['Use'])}\n" in page
+    assert f"\n## {part[1]}\n" in page and f"**Use:** {cards.with_links(lines['Use'])}\n" in page
     assert [name for name, _, meaning in card.keys if not meaning] == []
 
 
-@pytest.mark.parametrize("part", mostly_slow(EVERY, 16), ids="-".join)
+@pytest.mark.parametrize("part", mostly_slow(PARTS, 16), ids="-".join)
 def test_the_command_of_a_card_is_valid(part):
-    program, *words = shlex.split(made()[part].command)
+    program, *words = shlex.split(cards_by_part()[part].command)
     if program == "viewproof":
         assert len(stages_from_text(words[words.index("--stage") + 1]).stages) == 1
     else:
@@ -74,7 +74,7 @@ def test_the_command_of_a_card_is_valid(part):
 
 
 def test_figures_of_costs_stand_on_the_page_that_is_named():
-    for part, card in made().items():
+    for part, card in cards_by_part().items():
         for page in re.findall(r"docs/\w+\.md", card.lines["Cost"]):
             text = (ROOT / page).read_text()
             for figure in re.findall(r"\b\d+\.\d+\b", card.lines["Cost"]):
@@ -96,7 +96,7 @@ def test_every_coordinate_of_a_stage_has_five_views_that_differ(name):
 
 def test_what_begins_a_fact_ends_the_description():
     text = "A part\nof two lines.\n\nMore.\n\nUse: this,\nand that.\nNot: other.\n\nArgs:\n    x: one."
-    assert cards.described(text) == ("A part of two lines.", {"Use": "this, and that.", "Not": "other."})
+    assert cards.description_and_facts(text) == ("A part of two lines.", {"Use": "this, and that.", "Not": "other."})
 
 
 def test_papers_are_found_once_each():
@@ -129,8 +129,8 @@ def test_the_facts_of_a_docstring_become_fields():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", cards.names_of("policies"))
+@pytest.mark.parametrize("name", cards.choice_names("policies"))
 def test_the_command_of_a_policy_has_the_threat_of_the_policy(name):
-    words = shlex.split(made()["policies", name].command)[3:]
+    words = shlex.split(cards_by_part()["policies", name].command)[3:]
     run = composed(*(word for word in words if not word.startswith("require=")))
     refuse_other_threat(read_policy(name), OmegaConf.to_container(run))

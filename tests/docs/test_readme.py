@@ -73,10 +73,10 @@ def test_the_dev_group_holds_the_test_extra():
 
 
 def test_every_command_of_the_docs_is_run():
-    from run_docs import ELSEWHERE
+    from run_docs import RUNNERS
 
     assert "run_docs.py README.md docs/*.md" in (ROOT / ".ci" / "run").read_text()
-    for runner in ELSEWHERE.values():
+    for runner in RUNNERS.values():
         assert runner == "itself" or (ROOT / runner).exists(), runner
 
 
@@ -90,21 +90,21 @@ def test_every_command_of_the_docs_is_run():
     ],
 )
 def test_a_single_command_of_the_project_runs_in_a_fork(line, words):
-    from run_docs import words_of
+    from run_docs import single_command
 
-    assert words_of(line) == words
+    assert single_command(line) == words
 
 
 @pytest.mark.slow
 def test_a_fork_runs_in_its_folder_and_its_exit_status_counts(tmp_path):
-    from run_docs import Command, forked
+    from run_docs import Command, run_in_fork
 
     (tmp_path / "mine.yaml").write_text("seed: 3\n")
-    forked(Command(""), tmp_path, ["attacks.run", "config=./mine.yaml", "--cfg", "job"])
+    run_in_fork(Command(""), tmp_path, ["attacks.run", "config=./mine.yaml", "--cfg", "job"])
     with pytest.raises(subprocess.CalledProcessError, match="exit status 1"):
-        forked(Command("verify"), tmp_path, ["viewproof", "verify", "elsewhere"])
+        run_in_fork(Command("verify"), tmp_path, ["viewproof", "verify", "elsewhere"])
     with pytest.raises(subprocess.CalledProcessError, match="exit status 1"):
-        forked(Command("a warning is an error"), tmp_path, ["-c", "import warnings; warnings.warn('x')"])
+        run_in_fork(Command("a warning is an error"), tmp_path, ["-c", "import warnings; warnings.warn('x')"])
 
 
 @pytest.mark.parametrize(

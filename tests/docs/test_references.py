@@ -4,12 +4,12 @@ import re
 from functools import cache
 from pathlib import Path
 
-from scripts.parts.cards import PAPER, linked, references
+from scripts.parts.cards import PAPER, references, with_links
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "references.md"
 STANDARD = re.compile(r"\b(?:ISO|IEC|ITU-R|NIST)(?: AI)? (?:BT\.)?\d[\d-]*\d")
-WRITTEN = {PAGE, ROOT / "docs" / "configuration.md"}
+GENERATED = {PAGE, ROOT / "docs" / "configuration.md"}
 
 
 @cache
@@ -19,23 +19,26 @@ def texts():
     paths = [path for folder, files in folders.items() for path in (ROOT / folder).glob(files)]
     paths += [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "examples").glob("*.py"), ROOT / "README.md"]
     marks = re.compile(r"\s*\n\s*(?:#:? )?")
-    return {path.relative_to(ROOT): marks.sub(" ", path.read_text()) for path in paths if path not in WRITTEN}
+    return {path.relative_to(ROOT): marks.sub(" ", path.read_text()) for path in paths if path not in GENERATED}
 
 
 def test_each_paper_that_is_named_has_a_line_and_each_line_is_named():
-    named = {match.group(1, 2): path for path, text in texts().items() for match in PAPER.finditer(text)}
-    missing = {paper: named[paper] for paper in named.keys() - references().keys()}
+    papers_in_text = {match.group(1, 2): path for path, text in texts().items() for match in PAPER.finditer(text)}
+    missing = {paper: papers_in_text[paper] for paper in papers_in_text.keys() - references().keys()}
     assert not missing, f"no line in docs/references.md: {missing}"
-    assert references().keys() - named.keys() == set(), "not named anywhere"
+    assert references().keys() - papers_in_text.keys() == set(), "not named anywhere"
 
 
 def test_each_standard_that_is_named_has_a_line_and_each_line_is_named():
-    listed = re.findall(r"^- \*\*(.+?)\*\*", PAGE.read_text(), re.MULTILINE)
+    standards = re.findall(r"^- \*\*(.+?)\*\*", PAGE.read_text(), re.MULTILINE)
     everything = " ".join(texts().values())
-    assert listed == sorted(listed, key=str.casefold)
-    assert [name for name in listed if name not in everything] == []
-    named = {*STANDARD.findall(everything)}
-    assert named and {name for name in named if not any(each.startswith(name) for each in listed)} == set()
+    assert standards == sorted(standards, key=str.casefold)
+    assert [name for name in standards if name not in everything] == []
+    papers_in_text = {*STANDARD.findall(everything)}
+    assert (
+        papers_in_text
+        and {name for name in papers_in_text if not any(standard.startswith(name) for standard in standards)} == set()
+    )
 
 
 def test_the_papers_of_a_section_are_in_order_and_each_says_what_it_is_for():
@@ -55,4 +58,6 @@ def test_links_are_by_doi_or_to_arxiv_each_once():
 
 
 def test_a_card_links_to_the_section():
-    assert linked("As in Brown et al. 2017.") == "As in [Brown et al. 2017](../references.md#attacks-and-defences)."
+    assert (
+        with_links("As in Brown et al. 2017.") == "As in [Brown et al. 2017](../references.md#attacks-and-defences)."
+    )

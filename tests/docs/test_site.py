@@ -30,8 +30,8 @@ def test_every_public_name_has_one_directive():
 def site(tmp_path_factory):
     out = tmp_path_factory.mktemp("site")
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-q", "-D", "plot_gallery=0", "docs", str(out)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert process.returncode == 0, process.stderr
     return out
 
 
@@ -39,9 +39,9 @@ def site(tmp_path_factory):
 def test_the_inventory_has_the_public_names_and_no_other(site):
     from sphinx.util.inventory import InventoryFile
 
-    listed = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="").data
+    targets = InventoryFile.loads((site / "objects.inv").read_bytes(), uri="").data
     kinds = ("py:class", "py:function", "py:data", "py:exception")
-    names, public = {name for kind in kinds for name in listed.get(kind, {})}, {*public_names()}
+    names, public = {name for kind in kinds for name in targets.get(kind, {})}, {*public_names()}
     assert names >= public
     values = [
         getattr(importlib.import_module(package), name) for package, _, name in (n.rpartition(".") for n in public)
@@ -69,9 +69,9 @@ class Page(HTMLParser):
 
 @pytest.mark.site
 def test_every_link_leads_to_a_page_and_a_place_and_all_that_is_loaded_is_a_file(site):
-    parsed = {path: Page(path) for path in site.rglob("*.html")}
-    assert len(parsed) > 40
-    for path, page in parsed.items():
+    tree = {path: Page(path) for path in site.rglob("*.html")}
+    assert len(tree) > 40
+    for path, page in tree.items():
         for link in page.links + page.loads:
             parts = urlsplit(link)
             if parts.scheme or parts.netloc:
@@ -80,8 +80,8 @@ def test_every_link_leads_to_a_page_and_a_place_and_all_that_is_loaded_is_a_file
             file, place = urldefrag(link)
             target = (path.parent / unquote(file.partition("?")[0])).resolve() if file else path
             assert target.is_file(), (path, link)
-            if place and target in parsed:
-                assert unquote(place) in parsed[target].ids, (path, link)
+            if place and target in tree:
+                assert unquote(place) in tree[target].ids, (path, link)
 
 
 @pytest.fixture(scope="module")
@@ -104,9 +104,9 @@ def test_a_page_fetches_only_files_and_fits_the_width(site, browser, name, width
 
 @pytest.mark.site
 def test_each_card_of_a_stage_and_of_a_preset_of_views_has_its_pictures(site):
-    for page, made in all_cards().items():
+    for page, texts_of_pages in all_cards().items():
         text = (site / "parts" / f"{page}.html").read_text(encoding="utf-8")
-        for card in made:
+        for card in texts_of_pages:
             assert f'id="{card.name.replace("_", "-").lower()}"' in text
             assert card.strips or page not in (*ROOMS, "transforms")
             for strip in card.strips:
@@ -120,8 +120,8 @@ def test_the_search_works_from_disk(site, browser):
     with Visit(browser, site / "search.html") as visit:
         visit.page.goto((site / "search.html").as_uri() + "?q=Wiener")
         visit.page.wait_for_selector("ul.search li a")
-        found = visit.page.eval_on_selector_all("ul.search li a", "links => links.map((link) => link.href)")
-        assert any("attacks.optimisers" in link for link in found)
+        matches = visit.page.eval_on_selector_all("ul.search li a", "links => links.map((link) => link.href)")
+        assert any("attacks.optimisers" in link for link in matches)
         assert all(url.startswith("file:") for url in visit.fetched)
 
 

@@ -49,15 +49,15 @@ def test_torchvision_drops_the_gradient_to_the_corners_and_perspective_does_not(
 
 @pytest.mark.filterwarnings(*STOPPED)
 def test_the_audit_names_the_tensors_without_a_gradient(photo, corners):
-    named = dict(zip(("start", "end"), corners, strict=True))
-    theirs = audit(lambda images: tvf.perspective(images, *corners), photo, draws=2, parameters=named)
+    stage_name = dict(zip(("start", "end"), corners, strict=True))
+    theirs = audit(lambda images: tvf.perspective(images, *corners), photo, draws=2, parameters=stage_name)
     assert theirs.parameters == {"start": None, "end": None}
     assert [w for w in theirs.warnings if "receives no gradient" in w] == [
         "`start` receives no gradient",
         "`end` receives no gradient",
     ]
     assert theirs.first_dead is None and theirs.coverage > 0.99  # the picture's gradient was never lost
-    ours = audit(lambda images: perspective(images, *corners), photo, draws=2, parameters=named)
+    ours = audit(lambda images: perspective(images, *corners), photo, draws=2, parameters=stage_name)
     assert all(norm > 0 for norm in ours.parameters.values())
 
 
@@ -104,22 +104,22 @@ def test_the_posted_warp_reaches_the_posted_number_of_pixels(noise):
     got = gradient(posted_warp(noise).mean(), noise)
     assert (got != 0).sum() == 7128 and (got != 0).any(-1).sum() == 2376
     assert round(float((got != 0).double().mean()), 4) == 0.5801  # a share; the post prints "percent"
-    hacked = gradient(posted_warp(noise, hack=True).mean(), noise)
-    assert (hacked != 0).sum() == 7425
+    hack_result = gradient(posted_warp(noise, hack=True).mean(), noise)
+    assert (hack_result != 0).sum() == 7425
 
 
 def test_the_dense_hack_has_seven_times_the_mass_and_another_direction(noise):
     true = gradient(warp_affine(batch(noise), torch.tensor(MATRIX), (64, 64)).mean(), noise)
-    plain, hacked = (gradient(posted_warp(noise, hack=flag).mean(), noise) for flag in (False, True))
-    assert float(hacked.sum() / true.sum()) == pytest.approx(6.9, abs=0.01)
-    assert cosine(hacked, true) == pytest.approx(0.30, abs=0.005)
+    plain, hack_result = (gradient(posted_warp(noise, hack=flag).mean(), noise) for flag in (False, True))
+    assert float(hack_result.sum() / true.sum()) == pytest.approx(6.9, abs=0.01)
+    assert cosine(hack_result, true) == pytest.approx(0.30, abs=0.005)
     # Nor is the warp itself OpenCV's: its border repeats the first pixel, which outweighs 231 others.
     assert cosine(plain, true) == pytest.approx(0.29, abs=0.005)
     assert float(plain[0, 0].sum() * 64 * 64) == pytest.approx(231, abs=0.1)
     x, y = torch.meshgrid(torch.arange(64.0), torch.arange(64.0), indexing="xy")
     views = dense(batch(noise), torch.stack([x - 10, y - 20], dim=-1)[None])
     torch.testing.assert_close(views, batch(posted_warp(noise)), rtol=0, atol=1e-4)
-    torch.testing.assert_close(gradient(views.mean(), noise), hacked)
+    torch.testing.assert_close(gradient(views.mean(), noise), hack_result)
 
 
 def test_the_audit_reports_the_coverage_and_the_hack(noise):
@@ -128,11 +128,11 @@ def test_the_audit_reports_the_coverage_and_the_hack(noise):
     assert plain.coverage == pytest.approx(0.5801, abs=1e-4)
     assert plain.effective_coverage < 0.8 * plain.coverage  # the count alone is misleading
     assert plain.stages[0].slope == pytest.approx(1, abs=0.01)
-    tricked, mass = plain.stages[0].straight
-    assert tricked < 0.6 and mass > 3.9
-    hacked = audit(channels_last(lambda t: posted_warp(t, hack=True)), batch(noise), draws=1)
-    assert hacked.coverage == pytest.approx(7425 / 3 / 64**2, abs=1e-4)
-    assert hacked.stages[0].slope < 0.5 and any("straight-through" in text for text in hacked.warnings)
+    trick_result, mass = plain.stages[0].straight
+    assert trick_result < 0.6 and mass > 3.9
+    hack_result = audit(channels_last(lambda t: posted_warp(t, hack=True)), batch(noise), draws=1)
+    assert hack_result.coverage == pytest.approx(7425 / 3 / 64**2, abs=1e-4)
+    assert hack_result.stages[0].slope < 0.5 and any("straight-through" in text for text in hack_result.warnings)
 
 
 def test_the_zero_gradient_comes_from_the_loss_at_delta_zero(noise):

@@ -105,13 +105,15 @@ def test_the_norms_of_the_audit_equal_those_of_hooks(photo):
     norms = {}
     for name, module in network.named_children():
         module.register_full_backward_hook(
-            lambda module, into, out, name=name: norms.update({name: (into[0].norm(), out[0].norm())})
+            lambda module, target_tensor, out, name=name: norms.update(
+                {name: (target_tensor[0].norm(), out[0].norm())}
+            )
         )
     report = audit(network, photo, draws=1)
     views = network(photo.clone().requires_grad_())
     generator = torch.Generator().manual_seed(stream(0, "end", 0))
     cotangent = torch.randn(views.shape, generator=generator, dtype=double)
     views.backward(cotangent / cotangent.norm())
-    for (into, out), stage in zip(norms.values(), reversed(report.stages), strict=True):
-        assert stage.chain_in == pytest.approx(float(into), rel=1e-9)
+    for (target_tensor, out), stage in zip(norms.values(), reversed(report.stages), strict=True):
+        assert stage.chain_in == pytest.approx(float(target_tensor), rel=1e-9)
         assert stage.chain_out == pytest.approx(float(out), rel=1e-9)

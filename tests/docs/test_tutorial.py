@@ -13,13 +13,13 @@ from attacks.schema.groups import CHOICES
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "scripts"))
-from run_docs import ELSEWHERE, blocks, commands, prepare  # noqa: E402
+from run_docs import RUNNERS, blocks, commands, prepare  # noqa: E402
 
 PAGE = ROOT / "docs" / "tutorial.md"
 
 
 @pytest.fixture
-def undone():
+def defaults():
     """Restores the process-wide settings of a run."""
     threads, strict = torch.get_num_threads(), torch.are_deterministic_algorithms_enabled()
     yield
@@ -28,17 +28,19 @@ def undone():
 
 
 @pytest.mark.nightly
-def test_the_python_prints_the_text_of_the_page(tmp_path, monkeypatch, capsys, undone):
+def test_the_python_prints_the_text_of_the_page(tmp_path, monkeypatch, capsys, defaults):
     prepare(tmp_path, PAGE)
     monkeypatch.chdir(tmp_path)
-    whole, own = blocks(PAGE, "python")
+    whole, module_pictures = blocks(PAGE, "python")
     outputs = []
-    for number, block in enumerate((whole, own)):
+    for number, block in enumerate((whole, module_pictures)):
         exec(compile(block, f"tutorial, block {number}", "exec"), {})
         outputs.append(capsys.readouterr().out)
-    shown = [line.split()[0] for line in blocks(PAGE, "text")[0].splitlines()]  # the columns and arms of the page
-    printed = [line.split()[0] for line in outputs[0].splitlines() if line.strip()]
-    assert [word for word in printed if word in shown][: len(shown)] == shown
+    table_words = [
+        line.split()[0] for line in blocks(PAGE, "text")[0].splitlines()
+    ]  # the columns and arms of the page
+    printed_words = [line.split()[0] for line in outputs[0].splitlines() if line.strip()]
+    assert [word for word in printed_words if word in table_words][: len(table_words)] == table_words
     assert re.search(r"^16 rows, such as \{'bank': 'same', 'arm': 'clean'", outputs[0], re.MULTILINE)
     assert re.search(r"^[0-9a-f]{64}$", outputs[1], re.MULTILINE)
     assert {line.split()[4] for line in outputs[1].splitlines()[-2:]} == {"mine", "pocket"}
@@ -46,15 +48,15 @@ def test_the_python_prints_the_text_of_the_page(tmp_path, monkeypatch, capsys, u
         path.name for path in (tmp_path / "outputs" / "first").iterdir()
     }
     # The command on the page is the same run, with the overrides given in Python.
-    recorded = json.loads((tmp_path / "outputs" / "first" / "manifest.json").read_text())["overrides"]
-    (command,) = [line for line in commands(PAGE) if "outputs/second" in line]
+    run_overrides = json.loads((tmp_path / "outputs" / "first" / "manifest.json").read_text())["overrides"]
+    (command,) = [command.line for command in commands(PAGE) if "outputs/second" in command.line]
     overrides = set(shlex.split(command)[3:]) - {"config=evaluate", "hydra.run.dir=outputs/second"}
-    assert overrides == {word.replace("'", "") for word in recorded}
+    assert overrides == {word.replace("'", "") for word in run_overrides}
 
 
 def test_the_commands_are_run_by_run_docs():
-    for line in commands(PAGE):
-        assert line.startswith(("python -m attacks.run ", "viewproof compare ", *ELSEWHERE)), line
+    for line, _ in commands(PAGE):
+        assert line.startswith(("python -m attacks.run ", "viewproof compare ", *RUNNERS)), line
 
 
 def test_the_names_on_the_page_exist():

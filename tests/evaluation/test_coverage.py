@@ -8,18 +8,19 @@ import torch
 
 from attacks.evaluation.intervals import interval, median, rate
 from attacks.evaluation.significance import paired_shares
-from scripts.benchmarks.coverage import DIFFERENCES, KINDS, LEAST, MEANS, SHARES, measured
+from scripts.benchmarks.coverage import DIFFERENCES, KINDS, MEANS, MINIMUM_COVERAGE, SHARES, coverage_and_width
 
 REPEATS = 1000
-#: Three standard errors of a simulated coverage of `LEAST`.
-ERROR = 3 * (LEAST * (1 - LEAST) / REPEATS) ** 0.5
+#: Three standard errors of a simulated coverage of `MINIMUM_COVERAGE`.
+ERROR = 3 * (MINIMUM_COVERAGE * (1 - MINIMUM_COVERAGE) / REPEATS) ** 0.5
 
 
 def worst_coverage(name, method, clusters):
     """The coverage in the worst population."""
     kind = replace(KINDS[name], methods={method: KINDS[name].methods[method]})
     return min(
-        (measured(population, kind, clusters, REPEATS)[method][0], population.name) for population in kind.populations
+        (coverage_and_width(population, kind, clusters, REPEATS)[method][0], population.name)
+        for population in kind.populations
     )
 
 
@@ -30,7 +31,7 @@ def test_intervals_keep_their_coverage_in_every_population(name, clusters):
     if clusters < KINDS[name].fewest:
         pytest.skip("the range is given")
     coverage, population = worst_coverage(name, "ours", clusters)
-    assert coverage >= LEAST - ERROR, population
+    assert coverage >= MINIMUM_COVERAGE - ERROR, population
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attacks import load_encoder, robustness
-from scripts.benchmarks.zoo_encoders import turned
+from scripts.benchmarks.zoo_encoders import with_gradient
 
 POLICY = """claim: Anything passes this, if the attack is checked.
 date: 2026-11-24
@@ -31,8 +31,8 @@ def ripple(x):
 
 WEAK = {
     "one step": (lambda x: x, {"attack.gradients": 1}),
-    "ascent": (turned(lambda grad: -grad), {}),
-    "almost no gradient": (turned(lambda grad: torch.where(grad.abs() < grad.abs().max(), 0.0, grad)), {}),
+    "ascent": (with_gradient(lambda grad: -grad), {}),
+    "almost no gradient": (with_gradient(lambda grad: torch.where(grad.abs() < grad.abs().max(), 0.0, grad)), {}),
     "masked": (ripple, {}),
 }
 

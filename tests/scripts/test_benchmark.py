@@ -164,15 +164,15 @@ def test_memory_is_measured_for_each_number_of_views(in_this_process):
     peaks, tensors, seconds, line = memory.run(rounds=1, views=(2, 4))
     assert list(peaks.columns) == list(tensors.columns) == list(seconds.columns) == ["2", "4"]
     a, b = seconds.rows["pocket"]
-    each, share = line.rows["pocket"]  # the line passes through both points
-    assert each == pytest.approx(1e3 * (b - a) / 2) and share == pytest.approx(1 - (b - a) / a)
+    slope, share = line.rows["pocket"]  # the line passes through both points
+    assert slope == pytest.approx(1e3 * (b - a) / 2) and share == pytest.approx(1 - (b - a) / a)
 
 
 @pytest.mark.slow
 def test_peak_excludes_memory_allocated_before():
-    held = torch.ones(100, memory.MIB // 4)
+    filler = torch.ones(100, memory.MIB // 4)
     peak = memory.peak(lambda: torch.ones(64, memory.MIB // 4).sum(), "cpu")
-    assert 62 <= peak / memory.MIB <= 70 and len(held)
+    assert 62 <= peak / memory.MIB <= 70 and len(filler)
 
 
 def test_the_tensors_peak_is_counted_to_the_byte():

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from attacks.data.gallery import photograph
 from attacks.objectives import InfoNCE
 from scripts.benchmarks import patch
-from scripts.benchmarks.case import known
+from scripts.benchmarks.case import gallery_case
 from scripts.benchmarks.contest import OURS, Contestant, Setting
 from scripts.benchmarks.patch import CONTESTANTS, Cell, Job, ToGallery, moving_patch, work
 from scripts.benchmarks.patch_case import GROUPS, SCENES, SIZE, Anywhere, Askew, Ranges, question
@@ -34,15 +34,15 @@ def test_patch_is_placed_as_documented_by_art():
     x, y = size[:, None] * SQUARE.unbind(-1)[0], size[:, None] * SQUARE.unbind(-1)[1]
     move = torch.stack([2 * right - 1, 2 * down - 1], -1) * (1 - size)[:, None]
     expected = torch.stack([c * x - s * y, s * x + c * y], -1) + move[:, None]
-    placed, _ = transform(invert(place.pull_of(u)), SQUARE.expand(16, -1, -1))
-    torch.testing.assert_close(placed, expected)
+    corners, _ = transform(invert(place.pull_of(u)), SQUARE.expand(16, -1, -1))
+    torch.testing.assert_close(corners, expected)
 
 
 def test_a_distorted_patch_has_its_corners_moved_inward():
     u = torch.rand(8, 8, dtype=torch.float64)
-    placed, _ = transform(invert(Askew(0.2).matrix(u)), SQUARE.expand(8, -1, -1))
-    torch.testing.assert_close((SQUARE - placed) * SQUARE.sign(), 0.2 * u.unflatten(-1, (4, 2)))
-    assert (placed.abs() <= 1).all()
+    corners, _ = transform(invert(Askew(0.2).matrix(u)), SQUARE.expand(8, -1, -1))
+    torch.testing.assert_close((SQUARE - corners) * SQUARE.sign(), 0.2 * u.unflatten(-1, (4, 2)))
+    assert (corners.abs() <= 1).all()
 
 
 @pytest.mark.peers
@@ -50,31 +50,34 @@ def test_a_distorted_patch_has_its_corners_moved_inward():
 def test_both_renderers_show_a_patch_in_the_same_place(task, monkeypatch):
     pytest.importorskip("art.estimators.classification", exc_type=ImportError)
     task = replace(task, ranges=Ranges((0.5, 0.8)))
-    made, _, _ = moving_patch(task, Setting(1.0, 1), "Adam")
+    attack_of_art, _, _ = moving_patch(task, Setting(1.0, 1), "Adam")
     u = torch.rand(SCENES, 4)
     texture = F.interpolate(torch.rand(1, 3, 6, 6), (48, 48), mode="bilinear")
     drawn = iter([u[i, k].item() for i in range(SCENES) for k in (0, 2, 3, 1)])  # scale, right, down, angle
     monkeypatch.setattr(np.random, "uniform", lambda low, high: low + (high - low) * next(drawn))
-    theirs = made._random_overlay(task.image, texture[0])
+    theirs = attack_of_art._random_overlay(task.image, texture[0])
     mine = task.ranges.pipeline(task.ranges.patch(96, 48).scene(task.image, texture), u)
     # ART samples the nearest pixel: off by up to half a pixel, which shows at the edges of the texture.
     off = (theirs - mine).abs().amax(1)
     assert off.median() < 0.02 and (off > 0.1).float().mean() < 0.1
-    elsewhere = task.ranges.pipeline(task.ranges.patch(96, 48).scene(task.image, texture), 1 - u)
-    assert (theirs - mine).abs().mean() < 0.2 * (theirs - elsewhere).abs().mean()
+    other_views = task.ranges.pipeline(task.ranges.patch(96, 48).scene(task.image, texture), 1 - u)
+    assert (theirs - mine).abs().mean() < 0.2 * (theirs - other_views).abs().mean()
 
 
 @pytest.mark.slow
 def test_groups_share_neither_scenes_nor_targets():
-    names, tasks = known(SIZE)[1].names, [question(group, True, Ranges(), 1) for group in range(GROUPS)]
-    rows, targets = torch.cat([each.rows for each in tasks]), [each.target for each in tasks]
+    names, tasks = gallery_case(SIZE)[1].names, [question(group, True, Ranges(), 1) for group in range(GROUPS)]
+    rows, targets = (
+        torch.cat([task_of_group.rows for task_of_group in tasks]),
+        [task_of_group.target for task_of_group in tasks],
+    )
     assert len(rows.unique()) == GROUPS * SCENES and len(set(targets)) == GROUPS
     assert {photograph(names[row]) for row in rows}.isdisjoint(photograph(names[target]) for target in targets)
 
 
 @pytest.mark.slow
 def test_a_view_succeeds_if_the_target_is_nearest(task):
-    target = known(SIZE)[1].images[task.target].expand(SCENES, -1, -1, -1)
+    target = gallery_case(SIZE)[1].images[task.target].expand(SCENES, -1, -1, -1)
     cosine, success = task.judged(target)
     torch.testing.assert_close(cosine, torch.ones(SCENES, 1))
     assert success.all() and not task.judged(task.image)[1].any()
@@ -84,16 +87,16 @@ def test_a_view_succeeds_if_the_target_is_nearest(task):
 
 def test_fresh_placements_differ_and_leave_the_rest_of_the_scene(task):
     views = task.ours(torch.zeros(1, 3, 48, 48), 4).unflatten(0, (SCENES, 4))
-    covered = views.amax(2) == 0
-    assert (covered[:, 0] != covered[:, 1]).any(1).any(1).all() and 0.1 < covered.float().mean() < 0.7
-    shown = (views - task.image[:, None]).abs().amax(2) < 1e-5
-    assert (covered | shown).float().mean() > 0.9
+    patch_pixels = views.amax(2) == 0
+    assert (patch_pixels[:, 0] != patch_pixels[:, 1]).any(1).any(1).all() and 0.1 < patch_pixels.float().mean() < 0.7
+    scene_pixels = (views - task.image[:, None]).abs().amax(2) < 1e-5
+    assert (patch_pixels | scene_pixels).float().mean() > 0.9
 
 
 def test_art_loss_equals_our_loss(task):
     with torch.no_grad():
-        embedding = task.counted.encoder(task.image)
-        to_anchor, to_gallery = LogProbabilities(task.counted, task.anchor)(task.image), ToGallery(task)(task.image)
+        embedding = task.counter.encoder(task.image)
+        to_anchor, to_gallery = LogProbabilities(task.counter, task.anchor)(task.image), ToGallery(task)(task.image)
     zero = torch.zeros(SCENES, dtype=torch.long)
     entropy = F.cross_entropy(to_anchor, zero, reduction="none")
     torch.testing.assert_close(entropy, 2 - F.cosine_similarity(embedding, task.anchor))
@@ -123,9 +126,9 @@ def test_art_spends_the_same_budget_and_moves_in_the_right_direction(name, loss)
     pytest.importorskip("art.estimators.classification", exc_type=ImportError)
     for targeted in (True, False):
         cell = CELL._replace(targeted=targeted)
-        moved, still = (work(Job(cell, 1, name, Setting(step, 4, loss=loss), 16, 8)) for step in (0.1, 1e-6))
-        assert moved.gradients == 16
-        better = (moved.cosine - still.cosine).mean()
+        strong, weak = (work(Job(cell, 1, name, Setting(step, 4, loss=loss), 16, 8)) for step in (0.1, 1e-6))
+        assert strong.gradients == 16
+        better = (strong.cosine - weak.cosine).mean()
         assert better > 0.02 if targeted else better < -0.02
 
 
@@ -146,7 +149,7 @@ def test_the_table_compares_with_ours_and_tunes_on_the_first_group(monkeypatch):
     monkeypatch.setattr(patch, "TUNING_VIEWS", 2)
     groups, cell = [], Cell(False, Ranges((0.2, 0.4)))
     monkeypatch.setattr(patch, "question", lambda group, *rest: groups.append(group) or question(group, *rest))
-    success, cosine = patch.compared(cell, 1, 2, 2)
+    success, cosine = patch.comparison(cell, 1, 2, 2)
     assert groups == [0, 0, 0] + 3 * [1, 2]
     for table in (success, cosine):
         assert list(table.rows) == [OURS, "other", "other, tuned", "absent"] and table.rows["absent"] in str(table)

@@ -12,14 +12,14 @@ from attacks import L2, Linf
 from scripts.benchmarks import strength, strength_case
 from scripts.benchmarks.contest import OURS, Counting, Setting
 from scripts.benchmarks.peers import eotpgd
-from scripts.benchmarks.strength import EVERY, Cell, Comparison, Job, Outcome, overview, work
-from scripts.benchmarks.strength_case import BALLS, Centred, held_out, network, pictures, task, untrained
-from scripts.benchmarks.strength_peers import CONTESTANTS, LINF_ONLY, NewView, by_hand, cosines, gradients
+from scripts.benchmarks.strength import ALL_PEERS, Cell, Comparison, Job, Outcome, overview, work
+from scripts.benchmarks.strength_case import BALLS, CentredEncoder, held_out, network, pictures, random_encoder, task
+from scripts.benchmarks.strength_peers import CONTESTANTS, LINF_ATTACKS, NewView, by_hand, cosines, gradients
 from transforms import Affine, Brightness, Compose
 
 #: Among them no view is the picture itself, so that an attack can start there.
-TURNED = Compose([Affine(degrees=(10, 20)), Brightness(0.1)])
-LIBRARIES = [name for name, each in CONTESTANTS.items() if each.module not in ("attacks", "torch")]
+ROTATIONS = Compose([Affine(degrees=(10, 20)), Brightness(0.1)])
+LIBRARIES = [name for name, entry in CONTESTANTS.items() if entry.module not in ("attacks", "torch")]
 SLOW = pytest.mark.slow
 
 
@@ -29,7 +29,7 @@ def tiny():
     return nn.Sequential(*layers, nn.Linear(8 * 6 * 6, 16)).eval().requires_grad_(False)
 
 
-def question(ball="linf8", evals=16, views=TURNED, **changes):
+def question(ball="linf8", evals=16, views=ROTATIONS, **changes):
     """Eight pictures away from black and white: some libraries average over a batch, and a power of two is exact."""
     images = 0.1 + 0.8 * pictures(8, "table")
     return replace(task(tiny(), images, ball, views, evals, 0), **changes)
@@ -42,17 +42,17 @@ def question(ball="linf8", evals=16, views=TURNED, **changes):
 @pytest.mark.parametrize("ball", BALLS)
 @pytest.mark.parametrize("views", [1, 4])
 def test_an_attack_spends_its_budget_and_stays_in_the_ball(name, ball, views):
-    if ball == "l2" and name in LINF_ONLY:
+    if ball == "l2" and name in LINF_ATTACKS:
         pytest.skip("for L-inf alone")
     pytest.importorskip(CONTESTANTS[name].module, exc_type=ImportError)
-    asked = question(ball)
+    problem = question(ball)
     setting = Setting(0.3, views) if name in LIBRARIES else Setting(0.3, views, 1.0, "", "cosine")
-    attacked = CONTESTANTS[name].prepare(asked, setting)()
-    most = 8 * 16 * 11 / 9 if name == OURS else 8 * 16  # it chooses an iterate by further forward passes
-    assert asked.counted.gradients == 8 * 16 <= asked.counted.forwards <= most
-    assert asked.ball.norm(attacked - asked.image).max() <= asked.eps * 1.001
-    bank = held_out(TURNED, 16, "table")
-    assert asked.score(attacked, bank).mean() < asked.score(asked.image, bank).mean()
+    images_after = CONTESTANTS[name].prepare(problem, setting)()
+    limit = 8 * 16 * 11 / 9 if name == OURS else 8 * 16  # it chooses an iterate by further forward passes
+    assert problem.counter.gradients == 8 * 16 <= problem.counter.forwards <= limit
+    assert problem.ball.norm(images_after - problem.image).max() <= problem.eps * 1.001
+    bank = held_out(ROTATIONS, 16, "table")
+    assert problem.score(images_after, bank).mean() < problem.score(problem.image, bank).mean()
 
 
 @pytest.mark.peers
@@ -65,40 +65,40 @@ def test_pgd_by_hand_equals_torchattacks_on_the_same_views(views):
     first, second = question(), question()
     first = replace(first, ball=still)
     theirs = eotpgd(second, NewView(second), setting, 16 // views, random_start=False)()
-    apart = (by_hand(first, setting) - theirs).abs()
+    differences = (by_hand(first, setting) - theirs).abs()
     assert (theirs - second.image).abs().max() > 7.9 / 255
-    assert (apart > 1e-6).float().mean() < 1e-3
+    assert (differences > 1e-6).float().mean() < 1e-3
 
 
 @pytest.mark.peers
 @pytest.mark.filterwarnings("ignore")
 def test_mifgsm_by_hand_equals_torchattacks():
     module = pytest.importorskip("torchattacks", exc_type=ImportError)
-    asked = question(ball="linf8", views=Compose([Affine(degrees=(15, 15))]))  # one view, always the same
-    asked = replace(asked, ball=Linf(8 / 255, random_start=False))
+    problem = question(ball="linf8", views=Compose([Affine(degrees=(15, 15))]))  # one view, always the same
+    problem = replace(problem, ball=Linf(8 / 255, random_start=False))
 
     class Model(nn.Module):
         def forward(self, images):
-            mean = cosines(asked, NewView(asked), images, 1)[0]
+            mean = cosines(problem, NewView(problem), images, 1)[0]
             return torch.stack([mean, torch.full_like(mean, 30)], 1)  # its cross-entropy is 30 less the cosine
 
     attack = module.MIFGSM(Model().eval(), eps=8 / 255, alpha=2 / 255, steps=16, decay=1.0)
-    theirs = attack(asked.image, torch.zeros(8, dtype=torch.long))
-    apart = (by_hand(asked, Setting(0.25, 1, 1.0)) - theirs).abs()
-    assert (theirs - asked.image).abs().max() > 7.9 / 255
-    assert (apart > 1e-6).float().mean() < 1e-3
+    theirs = attack(problem.image, torch.zeros(8, dtype=torch.long))
+    differences = (by_hand(problem, Setting(0.25, 1, 1.0)) - theirs).abs()
+    assert (theirs - problem.image).abs().max() > 7.9 / 255
+    assert (differences > 1e-6).float().mean() < 1e-3
 
 
 def test_adam_by_hand_takes_the_steps_of_the_paper():
-    asked = question(evals=2)
-    asked = replace(asked, ball=Linf(8 / 255, random_start=False))
-    delta, m, v = torch.zeros_like(asked.image), 0, 0
-    for k, (gradient, share) in enumerate(gradients(asked, Setting(0.2, 1), delta), 1):
+    problem = question(evals=2)
+    problem = replace(problem, ball=Linf(8 / 255, random_start=False))
+    delta, m, v = torch.zeros_like(problem.image), 0, 0
+    for k, (gradient, share) in enumerate(gradients(problem, Setting(0.2, 1), delta), 1):
         m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
         step = (m / (1 - 0.9**k)) / ((v / (1 - 0.999**k)).sqrt() + 1e-16)
-        delta[:] = (delta - share * asked.eps * step).clamp(-asked.eps, asked.eps)
-    attacked = CONTESTANTS["Adam"].prepare(asked, Setting(0.2, 1))()
-    torch.testing.assert_close(attacked, asked.image + delta, rtol=0, atol=1e-5)
+        delta[:] = (delta - share * problem.eps * step).clamp(-problem.eps, problem.eps)
+    images_after = CONTESTANTS["Adam"].prepare(problem, Setting(0.2, 1))()
+    torch.testing.assert_close(images_after, problem.image + delta, rtol=0, atol=1e-5)
 
 
 def test_steps_fall_along_half_a_cosine():
@@ -109,13 +109,13 @@ def test_steps_fall_along_half_a_cosine():
 
 
 def test_gradient_is_that_of_the_mean_cosine_of_each_picture():
-    asked, delta = question(), 0.01 * torch.randn(8, 3, 64, 64)
-    gradient, _ = next(iter(gradients(asked, Setting(1, 4), delta)))
-    rows = torch.rand(4 * 8, TURNED.dims, generator=NewView(asked).generator).view(4, 8, -1)
+    problem, delta = question(), 0.01 * torch.randn(8, 3, 64, 64)
+    gradient, _ = next(iter(gradients(problem, Setting(1, 4), delta)))
+    rows = torch.rand(4 * 8, ROTATIONS.dims, generator=NewView(problem).generator).view(4, 8, -1)
     for i in (0, 5):  # alone, from its own views
-        leaf = (asked.image[i] + delta[i]).clone().requires_grad_()
-        embeddings = asked.counted.encoder(TURNED(leaf.expand(4, -1, -1, -1), rows[:, i]))
-        loss = F.cosine_similarity(embeddings, asked.anchor[i : i + 1], dim=1).mean()
+        leaf = (problem.image[i] + delta[i]).clone().requires_grad_()
+        embeddings = problem.counter.encoder(ROTATIONS(leaf.expand(4, -1, -1, -1), rows[:, i]))
+        loss = F.cosine_similarity(embeddings, problem.anchor[i : i + 1], dim=1).mean()
         torch.testing.assert_close(gradient[i], torch.autograd.grad(loss, leaf)[0], rtol=1e-3, atol=1e-6)
 
 
@@ -132,18 +132,18 @@ def test_only_completed_backward_passes_are_counted():
 
 @pytest.mark.slow
 def test_settings_are_chosen_on_other_pictures_and_views():
-    attacked, others = pictures(12, "table"), pictures(12, "screen")
-    assert len(attacked) == 12 and len(others) == strength_case.SCREENED
-    assert not (attacked[:, None] == others[None]).flatten(2).all(2).any()
-    one, other = held_out(TURNED, 16, "table").u, held_out(TURNED, 16, "screen").u
-    assert not (one[:, None] == other[None]).all(2).any()
+    images_after, screen_pictures = pictures(12, "table"), pictures(12, "screen")
+    assert len(images_after) == 12 and len(screen_pictures) == strength_case.SCREEN_PICTURES
+    assert not (images_after[:, None] == screen_pictures[None]).flatten(2).all(2).any()
+    table_points, other = held_out(ROTATIONS, 16, "table").u, held_out(ROTATIONS, 16, "screen").u
+    assert not (table_points[:, None] == other[None]).all(2).any()
 
 
 @pytest.mark.parametrize("ball", [Linf(8 / 255), L2(1.0)])
 def test_scored_picture_is_an_8_bit_file_within_the_ball(ball):
     images = pictures(2, "table")
-    asked = replace(task(tiny(), images, "linf8", TURNED, 4, 0), ball=ball)
-    wild = asked.file(images + torch.randn_like(images))
+    problem = replace(task(tiny(), images, "linf8", ROTATIONS, 4, 0), ball=ball)
+    wild = problem.file(images + torch.randn_like(images))
     assert ball.norm(wild - images).max() <= ball.reach * (1 + 1e-4)
     torch.testing.assert_close(255 * wild, (255 * wild).round(), rtol=0, atol=1e-3)
     assert wild.min() >= 0 and wild.max() <= 1
@@ -153,15 +153,17 @@ def test_scored_picture_is_an_8_bit_file_within_the_ball(ball):
 @pytest.mark.parametrize("arch", ["resnet18", "mobilenet_v3_small", "vit_tiny"])
 def test_an_encoder_without_training_can_be_moved_when_centred(arch, tmp_path):
     """Less their mean, and with batch norm's statistics of pictures, the embeddings no longer have cosines near 1."""
-    images, centred = pictures(8, "table"), network(arch, tmp_path)
-    assert isinstance(centred, Centred) and not any(each.training for each in centred.modules())
+    images, centred_encoder = pictures(8, "table"), network(arch, tmp_path)
+    assert isinstance(centred_encoder, CentredEncoder) and not any(
+        entry.training for entry in centred_encoder.modules()
+    )
 
     def likeness(embeddings):
         rows = F.normalize(embeddings, dim=1)
         return (rows @ rows.T)[~torch.eye(8, dtype=torch.bool)].mean()
 
     with torch.no_grad():
-        assert likeness(centred(images)) < min(0.5, likeness(untrained(arch)(images)))
+        assert likeness(centred_encoder(images)) < min(0.5, likeness(random_encoder(arch)(images)))
 
 
 CELL = Cell("pocket", "di", "linf8", 16)
@@ -194,7 +196,7 @@ def test_table_gives_the_best_setting_of_each_peer(monkeypatch, tmp_path):
     assert (mine, theirs) == (rows.rows[OURS][0], rows.rows["PGD"][0])
     assert low <= difference <= high and difference == pytest.approx(mine - theirs, abs=1e-9)
     assert rows.rows["PGD"][1] == pytest.approx(-difference) and rows.rows["PGD"][4:6] == (16, 0)
-    assert sum(verdicts.rows[EVERY][:3]) == 1 and str(whole) and str(verdicts)
+    assert sum(verdicts.rows[ALL_PEERS][:3]) == 1 and str(whole) and str(verdicts)
     files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.json")}
     assert len(files) == 2 + 2 + 2  # screening, ours and PGD in the table
     strength.run(pictures=4, seeds=2, held_out=8, jobs=str(tmp_path))
@@ -221,18 +223,18 @@ def comparison(**means):
     ],
 )
 def test_verdict_is_on_every_peer(means, verdict):
-    each = comparison(**means)
-    assert (each.verdict, each.best) == (verdict, "a")
-    table = strength.summary([each, comparison(ours=0.1, a=0.2)])
-    assert table.rows[EVERY][:3] == tuple(
+    entry = comparison(**means)
+    assert (entry.verdict, entry.best) == (verdict, "a")
+    table = strength.summary([entry, comparison(ours=0.1, a=0.2)])
+    assert table.rows[ALL_PEERS][:3] == tuple(
         float(name == verdict) + (name == "lowest") for name in ("lowest", "level", "beaten")
     )
-    assert table.rows["a"][:3] == table.rows[EVERY][:3] and table.rows["b"][:3] == (1, 0, 0)
-    assert f"{each.cell}: {verdict}" in "\n".join(overview([each]).notes)
+    assert table.rows["a"][:3] == table.rows[ALL_PEERS][:3] and table.rows["b"][:3] == (1, 0, 0)
+    assert f"{entry.cell}: {verdict}" in "\n".join(overview([entry]).notes)
 
 
 def test_interval_is_over_pictures_not_over_seeds():
-    once, twice = comparison(ours=0.2, a=0.3), comparison(ours=0.2, a=0.3)
-    for outcomes in twice.outcomes.values():
+    first_result, second_result = comparison(ours=0.2, a=0.3), comparison(ours=0.2, a=0.3)
+    for outcomes in second_result.outcomes.values():
         outcomes[:] = [outcomes[0]] * 2
-    assert once.apart("a") == pytest.approx(twice.apart("a"))
+    assert first_result.difference("a") == pytest.approx(second_result.difference("a"))

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from scripts.benchmarks import zoo
-from scripts.benchmarks.zoo_encoders import honest, rigged
+from scripts.benchmarks.zoo_encoders import honest, rigged_encoders
 
 #: Some of those that mask and of those that do not, by family.
 MASK = (
@@ -20,20 +20,20 @@ PASS = ("rounding, straight through", "staircase, rising flats", "gradient x 1e-
 def test_a_rigged_encoder_gives_one_embedding_a_picture():
     images = zoo.held_out().images[:3]
     with torch.no_grad():
-        assert {case.encoder(images).shape for case in rigged().values()} == {(3, 32)}
+        assert {case.encoder(images).shape for case in rigged_encoders().values()} == {(3, 32)}
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", [*MASK, *PASS])
 def test_whether_an_encoder_masks_is_measured(name):
-    assert zoo.truth(rigged()[name], 8).masks == (name in MASK)
+    assert zoo.truth(rigged_encoders()[name], 8).masks == (name in MASK)
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [*MASK, *PASS])
 def test_the_verdict_follows_the_truth(name):
-    failed = {check.name for check in zoo.battery(rigged()[name].encoder, 0).failed}
+    failed = {check.name for check in zoo.battery(rigged_encoders()[name].encoder, 0).failed}
     assert ("masking" in failed) == (name in MASK), failed
     assert ("gradient scale" in failed) == (name == "gradient x 1e-12")
 
@@ -42,7 +42,7 @@ def test_the_verdict_follows_the_truth(name):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["fresh jitter", "fresh resize", "fresh dropout"])
 def test_randomness_has_its_own_diagnosis(name):
-    assert "same answer twice" in {check.name for check in zoo.battery(rigged()[name].encoder, 0).failed}
+    assert "same answer twice" in {check.name for check in zoo.battery(rigged_encoders()[name].encoder, 0).failed}
 
 
 @pytest.mark.nightly

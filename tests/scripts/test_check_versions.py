@@ -14,11 +14,11 @@ PINS = "hydra-core==1.3.8\nnumpy==2.0.0 ; python_version < '4'\nsix==1.17.0\n"
 @pytest.fixture
 def script(monkeypatch):
     """The script, and the commands that it starts."""
-    started = []
+    commands = []
 
     def run(command, **options):
         command = [str(word) for word in command]
-        started.append(command)
+        commands.append(command)
         if "compile" in command:
             Path(command[command.index("--output-file") + 1]).write_text(PINS)
             for source in command[-2:]:
@@ -28,23 +28,25 @@ def script(monkeypatch):
 
     monkeypatch.setattr(module.subprocess, "run", run)
     monkeypatch.setattr(module.shutil, "which", lambda name: f"/bin/{name}")
-    return module, started
+    return module, commands
 
 
 @pytest.mark.parametrize("kind", ["lowest", "newest", "candidate"])
 def test_tests_run_in_a_temporary_environment_of_the_given_kind(script, kind, capsys):
-    module, started = script
+    module, commands = script
     assert module.check(kind, ["-n", "2", "tests/run/test_run.py"]) == 3  # the exit code of pytest
-    venv, solved, installed, ours, tests = started
-    assert ("lowest-direct" in solved) == (kind == "lowest")
-    assert (solved[-1].endswith("also.txt")) == (kind == "candidate")  # pre-releases of the listed packages only
-    assert "--prerelease" not in solved
-    assert installed[-1] == solved[solved.index("--output-file") + 1]
+    venv, solve_command, installed, ours, tests = commands
+    assert ("lowest-direct" in solve_command) == (kind == "lowest")
+    assert (solve_command[-1].endswith("also.txt")) == (
+        kind == "candidate"
+    )  # pre-releases of the listed packages only
+    assert "--prerelease" not in solve_command
+    assert installed[-1] == solve_command[solve_command.index("--output-file") + 1]
     assert ours[-2:] == ["--editable", str(ROOT)]
-    assert tests[0] == solved[solved.index("--python") + 1] == ours[ours.index("--python") + 1]
+    assert tests[0] == solve_command[solve_command.index("--python") + 1] == ours[ours.index("--python") + 1]
     assert tests[-3:] == ["-n", "2", "tests/run/test_run.py"]
     assert ("-W" in tests) == (kind == "candidate")
     assert not Path(venv[-1]).parent.exists()
-    printed = capsys.readouterr().out
-    assert "hydra-core==1.3.8 numpy==2.0.0" in printed
-    assert "six" not in printed
+    text = capsys.readouterr().out
+    assert "hydra-core==1.3.8 numpy==2.0.0" in text
+    assert "six" not in text

@@ -28,5 +28,5 @@ def test_a_step_that_fails_or_lasts_is_named(tmp_path):
 
 def test_an_old_folder_is_refused(tmp_path):
     command = [sys.executable, gpu_check.__file__, "--device", "cpu", "--out", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 2 and "exists: name a new folder" in done.stderr
+    process = subprocess.run(command, capture_output=True, text=True)
+    assert process.returncode == 2 and "exists: name a new folder" in process.stderr

@@ -43,12 +43,12 @@ def test_the_same_command_gives_the_same_file_and_the_loss_falls(tmp_path):
 def test_the_page_quotes_the_figures_of_the_shipped_file():
     printed = output("--judge", "attacks/data/pocket.safetensors")
     page = (ROOT / "docs/pocket-encoder.md").read_text()
-    quoted = page[page.index(printed.splitlines()[0]) :].split("```")[0]
-    ours, theirs = (torch.tensor([float(n) for n in re.findall(r"\d+\.\d+", text)]) for text in (printed, quoted))
+    quotation = page[page.index(printed.splitlines()[0]) :].split("```")[0]
+    ours, theirs = (torch.tensor([float(n) for n in re.findall(r"\d+\.\d+", text)]) for text in (printed, quotation))
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0.01)  # rounding depends on the processor
 
 
-def numbered(side):
+def numbered_picture(side):
     """A picture whose pixels all differ, (1,side,side,3): equal pixels in two cells would mean an overlap."""
     numbers = torch.arange(side * side).reshape(1, side, side)
     return torch.stack([numbers % 256, numbers // 256, torch.zeros_like(numbers)], dim=-1).to(torch.uint8)
@@ -56,7 +56,7 @@ def numbered(side):
 
 def test_cells_of_a_picture_do_not_overlap_and_are_parts_of_it(monkeypatch):
     monkeypatch.setattr(training, "resize", lambda cells, *_: cells)
-    cells = training.Cells(numbered(200), torch.Generator().manual_seed(0))
+    cells = training.Cells(numbered_picture(200), torch.Generator().manual_seed(0))
     for _ in range(20):
         cut = (cells.cut(cells.pictures[0].permute(2, 0, 1)) * 255).round().long()
         numbers = cut[:, 0] + 256 * cut[:, 1]
@@ -75,18 +75,18 @@ def test_a_batch_has_cells_of_the_asked_number_size_and_contrast():
 
 @pytest.mark.slow
 def test_a_procedural_picture_depends_on_its_seed_alone():
-    once, again, other = render((3, 1)), render((3, 1)), render((3, 2))
+    once, second, other = render((3, 1)), render((3, 1)), render((3, 2))
     assert once.shape == (SIDE, SIDE, 3) and once.dtype == np.uint8
-    assert (once == again).all() and (once != other).mean() > 0.5
+    assert (once == second).all() and (once != other).mean() > 0.5
 
 
 @pytest.mark.slow
 def test_training_reads_no_photograph(monkeypatch):
-    def refused(*_, **__):
+    def refuse_photograph(*_, **__):
         raise AssertionError("a photograph was read")
 
-    monkeypatch.setattr(gallery, "photographs", refused)
-    monkeypatch.setattr(gallery, "load_image", refused)
-    monkeypatch.setattr(Image, "open", refused)
+    monkeypatch.setattr(gallery, "photographs", refuse_photograph)
+    monkeypatch.setattr(gallery, "load_image", refuse_photograph)
+    monkeypatch.setattr(Image, "open", refuse_photograph)
     pictures = torch.from_numpy(np.stack([render((0, i)) for i in range(6)]))
     training.train(training.Cells(pictures, torch.Generator().manual_seed(0)), steps=2, batch=8, seed=0)

@@ -102,7 +102,7 @@ def journal(folder: Path, out: Path) -> JsonLines:
 
 
 @contextmanager
-def composed(folder: Path, out: Path) -> Iterator[JsonLines]:
+def event_file(folder: Path, out: Path) -> Iterator[JsonLines]:
     """Within the block events.jsonl in `out`, which appears at its end: the lines of all journals in `folder`, but
     none that is cut because its process was killed. Waits until other processes have closed theirs."""
     with atomic(out / "events.jsonl") as temporary, temporary.open("w", encoding="utf-8", newline="\n") as file:

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from attacks.runtime.files import write_json
 from attacks.runtime.tracking.adapters import ADAPTERS
-from attacks.runtime.tracking.events import Tracker, Values, composed, leaves
+from attacks.runtime.tracking.events import Tracker, Values, event_file, leaves
 from attacks.runtime.untrusted import read, word
 from attacks.schema.secrets import masked
 from attacks.schema.tracker import TrackerConfig, check
@@ -19,7 +19,7 @@ PAGES = ("views.png", "report.html")
 #: Characters of an error that a warning shows.
 LONGEST = 300
 #: In the folder of the checkpoint: the configuration of the run's tracker, and the id of the run in its library.
-STARTED = "tracker.json"
+STATE_FILE = "tracker.json"
 
 
 class Trackers(Tracker):
@@ -59,7 +59,7 @@ class Trackers(Tracker):
         if self.events is not None:
             self.events.close()
             self.events = None
-        with composed(folder, out) as events:
+        with event_file(folder, out) as events:
             if self.others is None:
                 try:
                     self.others = dict(start())
@@ -91,25 +91,25 @@ def started(node: TrackerConfig, folder: Path, out: Path, config: Mapping[str, A
     Raises ValueError: a missing library, a value outside its choices, or a tracker that cannot be started."""
     check(node)
     keys = {key: value for key, value in vars(node).items() if key != "name"}
-    logged = {key: value for key, value in config.items() if key != "tracker"}
-    before = stored(folder)
-    run_id = word(before.get("run_id")) if before.get("tracker") == asdict(node) else ""
+    logged_config = {key: value for key, value in config.items() if key != "tracker"}
+    state = stored(folder)
+    run_id = word(state.get("run_id")) if state.get("tracker") == asdict(node) else ""
     trackers: dict[str, Tracker] = {}
     if node.name in ADAPTERS:
         try:
-            trackers[node.name] = ADAPTERS[node.name](**keys, out=out, config=logged, run_id=run_id)
+            trackers[node.name] = ADAPTERS[node.name](**keys, out=out, config=logged_config, run_id=run_id)
         except ValueError:
             raise
         except Exception as error:
             raise ValueError(f"`tracker={node.name}` could not be started: {one_line(error)}") from error
     run_id = trackers[node.name].run_id if trackers else ""
-    write_json(folder / STARTED, {"tracker": asdict(node), "run_id": run_id})
+    write_json(folder / STATE_FILE, {"tracker": asdict(node), "run_id": run_id})
     return trackers
 
 
 def stored(folder: Path) -> Mapping[str, Any]:
     """What `started` has stored in a folder, if anything."""
-    return read(folder / STARTED) if (folder / STARTED).exists() else {}
+    return read(folder / STATE_FILE) if (folder / STATE_FILE).exists() else {}
 
 
 def log_step(tracker: Tracker, line: Any, batch: int = 0) -> None:

@@ -26,19 +26,19 @@ SECRET = "a1b2c3d4e5f6" * 3
 
 
 @pytest.fixture
-def alone(monkeypatch, tmp_path):
+def offline_folder(monkeypatch, tmp_path):
     """Every connection to another machine fails the test; the environment holds a secret."""
-    tried, connect = [], socket.socket.connect
+    addresses, connect = [], socket.socket.connect
 
-    def watched(self, address):
+    def watched_connect(self, address):
         if isinstance(address, tuple) and address[0] not in ("127.0.0.1", "::1", "localhost"):
-            tried.append(address)
+            addresses.append(address)
             raise OSError("no network in tests")
         return connect(self, address)
 
-    monkeypatch.setattr(socket.socket, "connect", watched)
-    monkeypatch.setattr(socket.socket, "connect_ex", watched)
-    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *_, **__: tried.append(host) or [])
+    monkeypatch.setattr(socket.socket, "connect", watched_connect)
+    monkeypatch.setattr(socket.socket, "connect_ex", watched_connect)
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, *_, **__: addresses.append(host) or [])
     for name in [name for name in os.environ if name.lower().endswith("_proxy")]:
         monkeypatch.delenv(name)
     monkeypatch.setenv("WANDB_API_KEY", SECRET)
@@ -47,7 +47,7 @@ def alone(monkeypatch, tmp_path):
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     monkeypatch.chdir(tmp_path)
     yield tmp_path
-    assert tried == []
+    assert addresses == []
 
 
 def log_run(node, out, failed=False):
@@ -77,8 +77,8 @@ def no_secret(folder):
             assert SECRET.encode() not in content and b"secret group" not in content, path
 
 
-def test_tensorboard(alone):
-    out = log_run(TensorBoardConfig(), alone / "run")
+def test_tensorboard(offline_folder):
+    out = log_run(TensorBoardConfig(), offline_folder / "run")
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     result = EventAccumulator(str(out / "tensorboard"))
@@ -89,11 +89,11 @@ def test_tensorboard(alone):
     (image,) = result.Images("views")
     assert (image.width, image.height) == (6, 4)
     assert b"pocket" in result.Tensors("configuration/text_summary")[0].tensor_proto.string_val[0]
-    no_secret(alone)
+    no_secret(offline_folder)
 
 
-def test_mlflow(alone):
-    out = log_run(MLflowConfig(experiment="cite"), alone / "Läufe 100% #1" / "run")
+def test_mlflow(offline_folder):
+    out = log_run(MLflowConfig(experiment="cite"), offline_folder / "Läufe 100% #1" / "run")
     log_run(MLflowConfig(experiment="cite"), out.parent / "second", failed=True)  # the same store
     import mlflow
 
@@ -108,14 +108,14 @@ def test_mlflow(alone):
         history = client.get_metric_history(first.info.run_id, f"{arm}/objective")
         assert {metric.step: metric.value for metric in history} == STEPS
     assert {file.path for file in client.list_artifacts(first.info.run_id)} == {"report.html", "views.png"}
-    assert not (alone / "mlruns").exists()
-    no_secret(alone)
+    assert not (offline_folder / "mlruns").exists()
+    no_secret(offline_folder)
 
 
-def test_wandb(alone):
+def test_wandb(offline_folder):
     import wandb
 
-    out = log_run(WandBConfig(mode="offline", project="cite"), alone / "run")
+    out = log_run(WandBConfig(mode="offline", project="cite"), offline_folder / "run")
     wandb.teardown()  # W&B's own process writes the end of its log after `finish` has returned
     (folder,) = (out / "wandb").glob("offline-run-*")
     assert (folder / "files" / "report.html").read_text() == "a page"
@@ -128,7 +128,7 @@ def test_wandb(alone):
     assert wandb.run is None  # the run of a notebook is not replaced
     assert not list(folder.rglob("wandb-metadata.json")) and not list(folder.rglob("requirements.txt"))
     assert socket.gethostname().encode() not in log.read_bytes() or len(socket.gethostname()) < 6
-    no_secret(alone)
+    no_secret(offline_folder)
 
 
 def history(log):
@@ -210,13 +210,13 @@ def test_libraries_print_nothing_during_a_run(tmp_path):
         "    result.log_scalars(0, {'a': 1.0}, 'eot')\n    result.log_artifact(out / 'report.html')\n"
         "    result.close()\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
-    assert done.stdout == "" and [line for line in done.stderr.splitlines() if "oneDNN" not in line] == []
+    process = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True)
+    assert process.stdout == "" and [line for line in process.stderr.splitlines() if "oneDNN" not in line] == []
 
 
-def test_another_process_goes_on_in_the_same_run(alone):
+def test_another_process_goes_on_in_the_same_run(offline_folder):
     for node in (MLflowConfig(experiment="x"), WandBConfig(mode="offline", project="x"), TensorBoardConfig()):
-        out, ids = alone / node.name / "run", set()
+        out, ids = offline_folder / node.name / "run", set()
         out.mkdir(parents=True)
         for step in range(2):
             result = tracker(node, out)
@@ -226,7 +226,7 @@ def test_another_process_goes_on_in_the_same_run(alone):
         assert len(ids) == 1
     import mlflow
 
-    client = mlflow.MlflowClient(f"sqlite:///{alone}/mlflow/mlflow.db")
+    client = mlflow.MlflowClient(f"sqlite:///{offline_folder}/mlflow/mlflow.db")
     (run,) = client.search_runs([experiment.experiment_id for experiment in client.search_experiments()])
     assert run.info.status == "FINISHED"
     assert [metric.step for metric in client.get_metric_history(run.info.run_id, "eot/objective")] == [0, 1]

@@ -73,11 +73,11 @@ def test_an_event_is_a_line_and_equal_runs_write_equal_lines(tmp_path):
 
 
 def test_resumed_run_keeps_its_lines_except_an_incomplete_one(tmp_path):
-    killed = journal(tmp_path, tmp_path)
-    killed.log_scalars(0, {"objective": 1.0})
-    killed.file.write('{"event": "scal')
-    killed.file.close()
-    killed.lock.close()
+    killed_journal = journal(tmp_path, tmp_path)
+    killed_journal.log_scalars(0, {"objective": 1.0})
+    killed_journal.file.write('{"event": "scal')
+    killed_journal.file.close()
+    killed_journal.lock.close()
     with Trackers(journal(tmp_path, tmp_path)).ending(dict, tmp_path, tmp_path):
         pass
     assert [line["event"] for line in events(tmp_path / "events.jsonl")] == ["start", "scalars", "start", "end"]
