@@ -66,15 +66,15 @@ def pages() -> dict[str, str]:
     order = sorted(rooms)
     lines_of_page = {room: _page(room, sorted(rooms[room], key=str.lower)) for room in order}
     tree = "\n".join(order)
-    what = "Every public name, by room: shapes, units, ranges, errors and sources."
-    lines_of_page["index"] = f"# API reference\n\n{what}\n\n```{{toctree}}\n:maxdepth: 1\n\n{tree}\n```\n"
+    docstring_text = "Every public name, by room: shapes, units, ranges, errors and sources."
+    lines_of_page["index"] = f"# API reference\n\n{docstring_text}\n\n```{{toctree}}\n:maxdepth: 1\n\n{tree}\n```\n"
     return lines_of_page
 
 
 def _page(room: str, names: list[str]) -> str:
-    what = inspect.getdoc(importlib.import_module(room)) or ""
+    docstring_text = inspect.getdoc(importlib.import_module(room)) or ""
     blocks = "\n".join(_directive(name) for name in names)
-    return f"# {room}\n\n{what}\n\n```{{eval-rst}}\n{blocks}```\n"
+    return f"# {room}\n\n{docstring_text}\n\n```{{eval-rst}}\n{blocks}```\n"
 
 
 def _directive(name: str) -> str:

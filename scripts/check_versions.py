@@ -25,7 +25,7 @@ KINDS = {"lowest": ["--resolution", "lowest-direct"], "newest": [], "candidate":
 #: Further requirements of a kind; a pre-release that is named here is allowed for this package alone.
 CANDIDATES = {"candidate": "hydra-core>=1.4.0rc1,<1.5"}
 #: Warnings of what hydra 1.5 will do otherwise: the tests speak to 1.3 and 1.4 alike, and must not end at them.
-WARNED = {"candidate": ("The version_base parameter is deprecated", "ConfigStore config ")}
+WARNINGS = {"candidate": ("The version_base parameter is deprecated", "ConfigStore config ")}
 #: The packages whose versions are printed before the tests.
 PACKAGES = ("torch", "torchvision", "hydra-core", "omegaconf", "kornia", "numpy", "pillow", "safetensors", "pytest")
 
@@ -47,13 +47,13 @@ def compile_command(kind: str, folder: Path, python: Path) -> list[str]:
         (folder / "also.txt").write_text(CANDIDATES[kind] + "\n")
         sources.append(str(folder / "also.txt"))
     options = ["--quiet", "--no-annotate", "--no-header", "--extra", "test", *KINDS[kind]]
-    environment_folder = ["--python", str(python), "--output-file", str(folder / "versions.txt")]
-    return [*uv(), "pip", "compile", *options, *environment_folder, *sources]
+    target = ["--python", str(python), "--output-file", str(folder / "versions.txt")]
+    return [*uv(), "pip", "compile", *options, *target, *sources]
 
 
-def shown(versions: str) -> str:
+def main_pins(text: str) -> str:
     """Of a list of versions those that matter most, on a line."""
-    pins = [line.split(" ")[0] for line in versions.splitlines()]
+    pins = [line.split(" ")[0] for line in text.splitlines()]
     return " ".join(pin for pin in pins if pin.split("==")[0] in PACKAGES)
 
 
@@ -65,13 +65,16 @@ def check(kind: str, arguments: list[str]) -> int:
         binaries = folder / "venv" / ("Scripts" if os.name == "nt" else "bin")
         python = binaries / "python"
         subprocess.run(compile_command(kind, folder, python), check=True)
-        print(f"{kind}: Python {sys.version.split()[0]} {shown((folder / 'versions.txt').read_text())}", flush=True)
+        print(
+            f"{kind}: Python {sys.version.split()[0]} {main_pins((folder / 'versions.txt').read_text())}",
+            flush=True,
+        )
         install = [*uv(), "pip", "install", "--quiet", "--python", str(python)]
         subprocess.run([*install, "--requirement", folder / "versions.txt"], check=True)
         subprocess.run([*install, "--no-deps", "--editable", ROOT], check=True)
         environment = os.environ | {"PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}"}
         environment.pop("PYTHONPATH", None)  # else another environment's packages could come first
-        extra_arguments = [word for text in WARNED.get(kind, ()) for word in ("-W", f"ignore:{text}")]
+        extra_arguments = [word for text in WARNINGS.get(kind, ()) for word in ("-W", f"ignore:{text}")]
         tests = [str(python), "-m", "pytest", *extra_arguments, *arguments]
         return subprocess.run(tests, cwd=ROOT, env=environment, check=False).returncode
 

@@ -124,19 +124,19 @@ class Print:
     shot: Shot | None = None
 
 
-def photo_of(case: Case, what: Print, random: Random) -> Bytes:
+def take_photo(case: Case, sheet: Print, random: Random) -> Bytes:
     """A photograph, as its file holds it."""
-    shot = draw(case.ranges, random) if what.shot is None else what.shot
-    card_layout = card(MM, MM, words_of(case.id, ARMS[0]) if what.words is None else what.words)
-    raster = card_picture(card_layout, case.textures[ARMS[0]] if what.texture is None else what.texture, DPI)
-    strength = case.strength if what.ink is None else what.ink
-    fade = case.fade if what.ink is None else 0.0
-    light = (1 - fade) * print_raster(raster, strength) + fade * np.asarray(PAPER, np.float32)
-    if what.change is not None:
-        light = what.change(light)
-    quad = case.quad if what.quad is None else what.quad
-    shown = case.scene if what.scene is None else what.scene
-    view = photograph(shown, quad, card_layout, np.asarray(light, np.float32), DPI, shot, SIZE, random)
+    shot = draw(case.ranges, random) if sheet.shot is None else sheet.shot
+    card_layout = card(MM, MM, words_of(case.id, ARMS[0]) if sheet.words is None else sheet.words)
+    raster = card_picture(card_layout, case.textures[ARMS[0]] if sheet.texture is None else sheet.texture, DPI)
+    strength = case.strength if sheet.ink is None else sheet.ink
+    fade = case.fade if sheet.ink is None else 0.0
+    light = (1 - fade) * printed(raster, strength) + fade * np.asarray(PAPER, np.float32)
+    if sheet.change is not None:
+        light = sheet.change(light)
+    quad = case.quad if sheet.quad is None else sheet.quad
+    scene_picture = case.scene if sheet.scene is None else sheet.scene
+    view = photograph(scene_picture, quad, card_layout, np.asarray(light, np.float32), DPI, shot, SIZE, random)
     with Image.open(io.BytesIO(filed(view.pixels, shot.quality))) as image_file:
         return np.asarray(image_file.convert("RGB"))
 

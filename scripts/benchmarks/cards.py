@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 from numpy.typing import NDArray
 
-from .card_kinds import HARD, HARDER, KIND, NEGATIVE, SOURCES, Kind, draw_case, examination, photo_of
+from .card_kinds import HARD, HARDER, KIND, NEGATIVE, SOURCES, Kind, draw_case, examination, take_photo
 from .table import Row, Table
 
 
@@ -34,7 +34,7 @@ def _table(title: str, kinds: Mapping[str, Kind], count: int) -> Table:
         for index in range(count):
             random = np.random.default_rng((*name.encode(), index))
             case = draw_case(SOURCES["table"], random)
-            reason, evidence = examination(case, photo_of(case, kind(case, random), random))
+            reason, evidence = examination(case, take_photo(case, kind(case, random), random))
             score_count += reason is None
             if must_score is (reason is not None):
                 reasons.append(f"{name}, photograph {index}: {reason or 'score_count'}")

@@ -60,9 +60,9 @@ def parser() -> argparse.ArgumentParser:
     whole = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = whole.add_subparsers(dest="benchmark", required=True)
     for name, run in BENCHMARKS.items():
-        what = " ".join((run.__doc__ or "").partition("\n\n")[0].split())
+        text = " ".join((run.__doc__ or "").partition("\n\n")[0].split())
         shape = argparse.ArgumentDefaultsHelpFormatter
-        command = commands.add_parser(name, help=what.replace("%", "%%"), description=what, formatter_class=shape)
+        command = commands.add_parser(name, help=text.replace("%", "%%"), description=text, formatter_class=shape)
         for key, parameter in inspect.signature(run).parameters.items():
             option, default = f"--{key.replace('_', '-')}", parameter.default
             several, first = isinstance(default, tuple), default[0] if isinstance(default, tuple) else default

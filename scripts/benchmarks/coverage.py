@@ -172,13 +172,13 @@ def _shares(rate: float, alike: float) -> Population:
     return Population(f"rate {rate}, correlation {alike}", rate, draw)
 
 
-def _unequal(rate: float, alike: float, within: float = 0.3) -> Population:
+def _unequal(rate: float, alike: float, correlation_within: float = 0.3) -> Population:
     """Clusters of 1 to 16 pictures, whose views have the correlation `within` at the cluster's rate."""
 
     def draw(random: Random, shape: Shape) -> Sample:
         pictures = random.integers(1, PICTURES + 1, size=shape)
         level = _levels(random, rate, alike, shape)[..., None].clip(1e-9, 1 - 1e-9)
-        size = 1 / within - 1
+        size = 1 / correlation_within - 1
         rates = random.beta(level * size, (1 - level) * size, size=(*shape, PICTURES))
         hits = random.binomial(VIEWS, rates) * (np.arange(PICTURES) < pictures[..., None])
         counts = VIEWS * pictures.astype(np.float64)
@@ -223,8 +223,8 @@ def _mixed_pairs(rates: tuple[float, float], otherwise: tuple[float, float], ali
 
     def draw(random: Random, shape: Shape) -> Sample:
         odd = random.random(shape) < 0.1
-        most, rest = (_pair(random, member, alike, 0.5, shape) for member in (rates, otherwise))
-        return _shares_of_views(random, *(np.where(odd, b, a) for a, b in zip(most, rest, strict=True)))
+        largest_size, rest = (_pair(random, member, alike, 0.5, shape) for member in (rates, otherwise))
+        return _shares_of_views(random, *(np.where(odd, b, a) for a, b in zip(largest_size, rest, strict=True)))
 
     truth = 0.9 * (rates[0] - rates[1]) + 0.1 * (otherwise[0] - otherwise[1])
     name = f"{rates[0]} and {rates[1]}, a tenth {otherwise[0]} and {otherwise[1]}, correlation {alike}"

@@ -42,31 +42,24 @@ def run(rounds: int = 15, reference: int = 8192, device: str = "cpu") -> list[Ta
     errors: dict[str, list[Tensor]] = {}
     for name, draws in SAMPLERS.items():
         rows = [torch.stack([gradient(draws, n, seed) for seed in range(rounds)]) for n in VIEWS]
-        cosine[name] = tuple(
-            float(F.cosine_similarity(gradients_or_errors, truth, dim=1).mean()) for gradients_or_errors in rows
-        )
-        errors[name] = [
-            (gradients_or_errors - truth).square().sum(1) / truth.square().sum() for gradients_or_errors in rows
-        ]
+        cosine[name] = tuple(float(F.cosine_similarity(samples, truth, dim=1).mean()) for samples in rows)
+        errors[name] = [(samples - truth).square().sum(1) / truth.square().sum() for samples in rows]
 
-    def ratios_of(figure: Callable[[Tensor, Tensor], float | None]) -> dict[str, Row]:
+    def figures_by_sampler(figure: Callable[[Tensor, Tensor], float | None]) -> dict[str, Row]:
         """A figure of the errors and of those of uniform draws."""
-        return {
-            name: tuple(map(figure, gradients_or_errors, errors["Uniform"]))
-            for name, gradients_or_errors in errors.items()
-        }
+        return {name: tuple(map(figure, samples, errors["Uniform"])) for name, samples in errors.items()}
 
     subject = f"by number of views, {rounds} repeats"
     fine, coarse = (dict.fromkeys(map(str, VIEWS), form) for form in (".3f", ".2f"))
     spread: dict[str, Row] = {
-        name: tuple(n * float(e.mean()) for n, e in zip(VIEWS, gradients_or_errors, strict=True))
-        for name, gradients_or_errors in errors.items()
+        name: tuple(n * float(e.mean()) for n, e in zip(VIEWS, samples, strict=True))
+        for name, samples in errors.items()
     }
-    ratio = ratios_of(lambda e, b: float(e.mean() / b.mean()))
+    ratio = figures_by_sampler(lambda e, b: float(e.mean() / b.mean()))
     return [
         Table(f"Cosine to the gradient of {reference} views, {subject}", fine, cosine, "lines", notes),
         Table(f"Mean squared error / that of uniform draws, {subject}", coarse, ratio, "lines", void),
-        Table("One standard error of that ratio", coarse, ratios_of(_doubt), None, void),
+        Table("One standard error of that ratio", coarse, figures_by_sampler(_doubt), None, void),
         Table("c = n x mean squared error / |g|^2 (Uniform: tr Cov / |g|^2)", coarse, spread, None, void),
     ]
 

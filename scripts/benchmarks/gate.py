@@ -10,7 +10,7 @@ from .table import Row, Table
 #: The bar of every requirement (`at_most`), the views of a cluster, and the sizes of a fixed sample.
 BAR, VIEWS, SIZES = 0.5, 64, (10, 20, 50, 100, 200, 400)
 #: The truth minus the bar; intraclass correlations of the views of a cluster.
-AWAY, CORRELATIONS = (-0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.2), (0.05, 0.3, 0.9)
+DISTANCES, CORRELATIONS = (-0.2, -0.1, -0.05, 0.0, 0.05, 0.1, 0.2), (0.05, 0.3, 0.9)
 #: The share of fixed samples that must decide.
 POWER = 0.8
 
@@ -26,19 +26,19 @@ def run(repeats: int = 2000) -> list[Table]:
     """
     rows: dict[str, Row] = {}
     for correlation in CORRELATIONS:
-        for away in AWAY:
-            shares = drawn(BAR + away, correlation, repeats)
+        for distance in DISTANCES:
+            shares = draw_studies(BAR + distance, correlation, repeats)
             fixed = {n: verdicts(*share_ends(shares[:, :n], VIEWS)) for n in SIZES}
-            ends = [confidence_sequence(each) for each in shares]
+            ends = [confidence_sequence(study) for study in shares]
             at_looks = [verdicts(low, high) for low, high in ends]
-            sides = [np.sign(away)] if away else [-1.0, 1.0]
-            wrong = [max(float(np.mean(each == side)) for each in fixed.values() for side in sides)]
-            wrong.append(max(float(np.mean([(each == side).any() for each in at_looks])) for side in sides))
-            enough = next((n for n, each in fixed.items() if np.mean(each != 0) >= POWER), None)
-            first = [int(np.argmax(each != 0)) if (each != 0).any() else SIZES[-1] for each in at_looks]
+            sides = [np.sign(distance)] if distance else [-1.0, 1.0]
+            wrong = [max(float(np.mean(study == side)) for study in fixed.values() for side in sides)]
+            wrong.append(max(float(np.mean([(study == side).any() for study in at_looks])) for side in sides))
+            sizes_that_decide = next((n for n, study in fixed.items() if np.mean(study != 0) >= POWER), None)
+            first = [int(np.argmax(study != 0)) if (study != 0).any() else SIZES[-1] for study in at_looks]
             looks = float(np.mean(first))
-            ratio = None if enough is None else looks / enough
-            rows[f"{correlation:g}, {away:+g}"] = (*wrong, enough, looks, ratio)
+            ratio = None if sizes_that_decide is None else looks / sizes_that_decide
+            rows[f"{correlation:g}, {distance:+g}"] = (*wrong, sizes_that_decide, looks, ratio)
     columns = {"wrong, fixed": ".4f", "wrong, looks": ".4f", "fixed": ".0f", "looks": ".0f", "ratio": ".2f"}
     notes = (f"correlation, truth minus bar; {repeats} repeats; each side may err in {ALPHA:.1%}",)
     return [
@@ -46,7 +46,7 @@ def run(repeats: int = 2000) -> list[Table]:
     ]
 
 
-def drawn(truth: float, correlation: float, repeats: int) -> Floats:
+def draw_studies(truth: float, correlation: float, repeats: int) -> Floats:
     """Shares (repeats, n) of simulated clusters."""
     random, size = np.random.default_rng(0), 1 / correlation - 1
     rates = random.beta(truth * size, (1 - truth) * size, (repeats, SIZES[-1]))

@@ -15,16 +15,16 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import numpy as np
 from PIL import Image
 
-SIDE, KEPT = 32, 8
+SIDE, FREQUENCIES = 32, 8
 
 
 def phash(pixels: np.ndarray) -> np.ndarray:
     """Pictures (N,H,W,3) uint8 -> bits (N,64) as 1 and -1, row by row."""
     grey = np.floor((pixels @ np.array([19595.0, 38470.0, 7471.0]) + 2**15) / 2**16)
-    across, down = (lanczos(size) for size in (grey.shape[2], grey.shape[1]))
-    narrow = np.clip(np.floor(grey @ across.T + 0.5), 0, 255)
+    frequency, down = (lanczos(size) for size in (grey.shape[2], grey.shape[1]))
+    narrow = np.clip(np.floor(grey @ frequency.T + 0.5), 0, 255)
     small = np.clip(np.floor(down @ narrow + 0.5), 0, 255)
-    cosines = np.cos(math.pi / SIDE * np.outer(np.arange(KEPT), np.arange(SIDE) + 0.5))
+    cosines = np.cos(math.pi / SIDE * np.outer(np.arange(FREQUENCIES), np.arange(SIDE) + 0.5))
     lowest = (cosines @ small @ cosines.T).reshape(len(pixels), -1)
     return np.where(lowest > np.median(lowest, axis=1, keepdims=True), 1, -1)
 
@@ -34,8 +34,8 @@ def lanczos(size: int) -> np.ndarray:
     """Pillow's antialiased Lanczos from `size` to SIDE pixels, as a matrix (SIDE,size)."""
     scale = size / SIDE
     wide = max(scale, 1.0)
-    away = (np.arange(size) + 0.5 - (np.arange(SIDE)[:, None] + 0.5) * scale) / wide
-    weights = np.where(np.abs(away) < 3, np.sinc(away) * np.sinc(away / 3), 0.0)
+    residual = (np.arange(size) + 0.5 - (np.arange(SIDE)[:, None] + 0.5) * scale) / wide
+    weights = np.where(np.abs(residual) < 3, np.sinc(residual) * np.sinc(residual / 3), 0.0)
     matrix: np.ndarray = weights / weights.sum(1, keepdims=True)
     return matrix
 

@@ -38,8 +38,8 @@ def discrete(d: int, p: float) -> Score:
 
     def score(u: Floats) -> Floats:
         wrong = ((u[:, :2] * 3).astype(int) != [1, 2]).sum(1)
-        away = u[:, 2:].max(1) - side
-        values: Floats = np.where(wrong == 0, away, away.clip(0) + 0.2 + 0.1 * wrong)
+        shift = u[:, 2:].max(1) - side
+        values: Floats = np.where(wrong == 0, shift, shift.clip(0) + 0.2 + 0.1 * wrong)
         return values
 
     return score
@@ -63,11 +63,11 @@ def run(repeats: int = 500) -> list[Table]:
                 if name == "discrete" and d == 2:
                     continue
                 score = make(d, p)
-                made = [rare(score, d, seed=len(rows) * repeats + k) for k in range(repeats)]
-                holds = float(np.mean([each.low <= p <= each.high for each in made]))
-                upper = float(np.mean([p <= each.high for each in made]))
-                passes = float(np.median([each.passes for each in made]))
-                ratio = float(np.median([each.worth / p / each.passes for each in made]))
+                estimates = [rare(score, d, seed=len(rows) * repeats + k) for k in range(repeats)]
+                holds = float(np.mean([estimate.low <= p <= estimate.high for estimate in estimates]))
+                upper = float(np.mean([p <= estimate.high for estimate in estimates]))
+                passes = float(np.median([estimate.passes for estimate in estimates]))
+                ratio = float(np.median([estimate.worth / p / estimate.passes for estimate in estimates]))
                 rows[f"{name}, d {d}, p {p:.0e}"] = (holds, upper, passes, ratio)
     columns = {"holds": ".3f", "upper holds": ".3f", "views": ",.0f", "of plain": ",.1f"}
     return [Table("Rare failures: do their limits hold", columns, rows, notes=(f"{repeats} repeats",))]

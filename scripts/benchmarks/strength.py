@@ -116,14 +116,14 @@ def run(
     A table of all cells and how many are won, then one for each with its contestants. Every finished attack is a file
     in the folder `jobs`: a run that was stopped continues.
     """
-    cells_to_run = [cell for cell in CELLS if "all" in cells or str(cell) in cells]
-    if not cells_to_run:
+    chosen_cells = [cell for cell in CELLS if "all" in cells or str(cell) in cells]
+    if not chosen_cells:
         raise ValueError(f"`--cells` must name some of {', '.join(map(str, CELLS))}, or be `all`; got {cells!r}")
-    plans = [Plan(cell, pictures, seeds, held_out, Path(jobs)) for cell in cells_to_run]
-    for arch in {cell.arch for cell in cells_to_run}:
+    plans = [Plan(cell, pictures, seeds, held_out, Path(jobs)) for cell in chosen_cells]
+    for arch in {cell.arch for cell in chosen_cells}:
         network(arch, Path(jobs))  # trained before several processes need it
     with processes(workers) as spread:
-        results = [plan.compared(spread) for plan in plans]
+        results = [plan.comparison(spread) for plan in plans]
     return [overview(results), summary(results), *(entry.table() for entry in results)]
 
 
@@ -166,7 +166,7 @@ class Plan:
             for name, setting in {**settings, OURS: our_setting}.items()
         }
 
-    def compared(self, spread: Map[Job, Outcome]) -> "Comparison":
+    def comparison(self, spread: Map[Job, Outcome]) -> "Comparison":
         """Screen the settings of each peer, attack with the best of each and with ours."""
 
         def results(title: str, plan: Mapping[Any, Sequence[Job]]) -> dict[Any, list[Outcome]]:

@@ -97,11 +97,11 @@ class Resized(nn.Module):
 def pictures(count: int, purpose: str) -> Tensor:
     """`count` tiles (N,3,S,S) to attack for the "table", or SCREENED others to choose settings on ("screen"): the
     former are spread evenly over all tiles, the latter over the gaps."""
-    tiles_of_both = tiles(SIZE).spread(2 * count).images
+    all_tiles = tiles(SIZE).spread(2 * count).images
     if purpose == "screen":
-        chosen = min(SCREEN_PICTURES, count)
-        return tiles_of_both[[2 * (i * count // chosen) + 1 for i in range(chosen)]]
-    return tiles_of_both[::2]
+        screen_count = min(SCREEN_PICTURES, count)
+        return all_tiles[[2 * (i * count // screen_count) + 1 for i in range(screen_count)]]
+    return all_tiles[::2]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,13 +120,13 @@ class Task(Case):
         assert isinstance(self.frozen, Counting)
         return self.frozen
 
-    def file(self, attacked: Tensor) -> Tensor:
+    def file(self, images: Tensor) -> Tensor:
         """The attacked pictures as their 8-bit files hold them, brought into the ball first."""
-        return self.image + self.ball.quantise(self.ball.project(attacked - self.image, self.image), self.image)
+        return self.image + self.ball.quantise(self.ball.project(images - self.image, self.image), self.image)
 
-    def score(self, attacked: Tensor, views: Bank) -> Tensor:
+    def score(self, images: Tensor, views: Bank) -> Tensor:
         """(B,3,S,S) -> the cosine (B,V) of each view of its file to the untouched picture."""
-        return views.losses(self.file(attacked), self.anchor, self.counter.encoder, Away(), 128)
+        return views.losses(self.file(images), self.anchor, self.counter.encoder, Away(), 128)
 
 
 def task(frozen: nn.Module, images: Tensor, ball: str, views: Compose, evals: int, seed: int) -> Task:

@@ -91,10 +91,10 @@ def by_hand(task: Task, setting: Setting) -> Tensor:
 def adam(task: Task, setting: Setting) -> Tensor:
     """Projected Adam (Kingma & Ba 2015). Its steps are those of single values, which share an L2 ball's eps."""
     delta = start(task)
-    each = task.eps / math.sqrt(delta[0].numel()) if isinstance(task.ball, L2) else task.eps
+    value_eps = task.eps / math.sqrt(delta[0].numel()) if isinstance(task.ball, L2) else task.eps
     optimiser = torch.optim.Adam([delta], eps=1e-16)
     for gradient, share in gradients(task, setting, delta):
-        delta.grad, optimiser.param_groups[0]["lr"] = gradient, share * each
+        delta.grad, optimiser.param_groups[0]["lr"] = gradient, share * value_eps
         optimiser.step()
         delta[:] = task.ball.project(delta, task.image)
     return task.image + delta
@@ -139,7 +139,7 @@ def auto_attack(task: Task, setting: Setting) -> Tensor:
 
 def library_pgd(task: Task, setting: Setting) -> Tensor:
     """adversarial-library's PGD, for L-inf. It returns the last point at which it had a gradient."""
-    attacked: Tensor = adversarial_library("attacks.projected_gradient_descent").pgd_linf(
+    attacked_images: Tensor = adversarial_library("attacks.projected_gradient_descent").pgd_linf(
         MeanOfViews(task, setting.views),
         task.image,
         labels(task),
@@ -147,7 +147,7 @@ def library_pgd(task: Task, setting: Setting) -> Tensor:
         steps=steps(task, setting),
         relative_step_size=setting.step,
     )
-    return attacked
+    return attacked_images
 
 
 def torchattacks(task: Task, setting: Setting) -> Tensor:
@@ -156,8 +156,8 @@ def torchattacks(task: Task, setting: Setting) -> Tensor:
         return eotpgd(task, NewView(task), setting, steps(task, setting))()
     model, length = MeanOfViews(task, setting.views).eval(), setting.step * task.eps
     pgd = importlib.import_module("torchattacks").PGDL2(model, task.eps, length, steps(task, setting))
-    attacked: Tensor = pgd(task.image, labels(task))
-    return attacked
+    attacked_images: Tensor = pgd(task.image, labels(task))
+    return attacked_images
 
 
 def foolbox(task: Task, setting: Setting) -> Tensor:

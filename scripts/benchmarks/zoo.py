@@ -115,17 +115,19 @@ class ZooResult:
         return (*figures, self.masking, self.failed)
 
 
-def measured(name: str, rounds: int, pictures: int) -> ZooResult:
+def zoo_result(name: str, rounds: int, pictures: int) -> ZooResult:
     """An encoder by its name."""
     case = rigged_encoders().get(name)
     encoder = honest()[name] if case is None else case.encoder
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        every = [battery(encoder, seed) for seed in range(rounds)]
-        known = None if case is None else truth(case, pictures)
-    masking = [any(check.name == "masking" for check in entry.failed) for entry in every]
-    passes = [sum(entry.cost[way] for entry in every) / rounds for way in ("forward", "backward")]
-    return ZooResult(name, known, sum(masking) / rounds, sum(bool(entry.failed) for entry in every) / rounds, *passes)
+        results = [battery(encoder, seed) for seed in range(rounds)]
+        ground_truth = None if case is None else truth(case, pictures)
+    masking = [any(check.name == "masking" for check in entry.failed) for entry in results]
+    passes = [sum(entry.cost[way] for entry in results) / rounds for way in ("forward", "backward")]
+    return ZooResult(
+        name, ground_truth, sum(masking) / rounds, sum(bool(entry.failed) for entry in results) / rounds, *passes
+    )
 
 
 def run(rounds: int = 10, pictures: int = 8, workers: int = 2) -> list[Table]:
@@ -134,22 +136,28 @@ def run(rounds: int = 10, pictures: int = 8, workers: int = 2) -> list[Table]:
     Whether one masks is measured: a perturbation from an encoder without the defence, with a smooth one, or with
     noise in its input is better than that along its own gradient."""
     names = [*rigged_encoders(), *honest()]
-    ask = partial(measured, rounds=rounds, pictures=pictures)
+    ask = partial(zoo_result, rounds=rounds, pictures=pictures)
     with processes(workers) as spread:
         return tables(list(spread(ask, names)), rounds, pictures)
 
 
-def tables(found: list[ZooResult], rounds: int, pictures: int) -> list[Table]:
+def tables(zoo_results: list[ZooResult], rounds: int, pictures: int) -> list[Table]:
     """Those that mask, those that are rigged and do not, and the honest ones."""
-    masks = [entry for entry in found if entry.truth and entry.truth.masks]
-    others = [entry for entry in found if entry.truth and not entry.truth.masks]
-    sound = [entry for entry in found if entry.truth is None]
+    masks = [entry for entry in zoo_results if entry.truth and entry.truth.masks]
+    not_masking = [entry for entry in zoo_results if entry.truth and not entry.truth.masks]
+    sound = [entry for entry in zoo_results if entry.truth is None]
     forward, backward = (sum(getattr(entry, way) for entry in sound) / len(sound) for way in ("forward", "backward"))
     columns = {"clean": ".3f", "own": ".3f", "twin": ".3f", "masking": ".0%", "any": ".0%"}
     across = f"losses of {pictures} pictures; share of {rounds} batteries in which that check failed"
     return [
         _table("Rigged, and masking", columns, masks, across, f"detected: {_share(masks, rounds)}"),
-        _table("Rigged, not masking", columns, others, across, f"called masking: {_share(others, rounds)}"),
+        _table(
+            "Rigged, not masking",
+            columns,
+            not_masking,
+            across,
+            f"called masking: {_share(not_masking, rounds)}",
+        ),
         _table(
             "Honest",
             {"masking": ".0%", "any": ".0%"},
@@ -160,12 +168,12 @@ def tables(found: list[ZooResult], rounds: int, pictures: int) -> list[Table]:
     ]
 
 
-def _table(title: str, columns: dict[str, str], found: Iterable[ZooResult], across: str, note: str) -> Table:
-    return Table(title, columns, {entry.name: entry.row for entry in found}, None, (note,), across)
+def _table(title: str, columns: dict[str, str], zoo_results: Iterable[ZooResult], across: str, note: str) -> Table:
+    return Table(title, columns, {entry.name: entry.row for entry in zoo_results}, None, (note,), across)
 
 
-def _share(found: list[ZooResult], rounds: int) -> str:
-    return f"{sum(round(entry.masking * rounds) for entry in found)} of {len(found) * rounds} batteries"
+def _share(zoo_results: list[ZooResult], rounds: int) -> str:
+    return f"{sum(round(entry.masking * rounds) for entry in zoo_results)} of {len(zoo_results) * rounds} batteries"
 
 
 def _delta(make: Callable[[], Tensor]) -> Tensor | None:

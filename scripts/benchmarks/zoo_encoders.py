@@ -83,15 +83,15 @@ class Case:
 
 def net(seed: int = 0, /, **changes: Change) -> Net:
     """The honest network with its changes; the same weights for the same seed."""
-    generator, made = torch.Generator().manual_seed(seed), Net(**changes).requires_grad_(False)
-    for parameter in made.parameters():
+    generator, network = torch.Generator().manual_seed(seed), Net(**changes).requires_grad_(False)
+    for parameter in network.parameters():
         values = torch.randn(parameter.shape, generator=generator) * math.sqrt(2 / parameter[0].numel())
         parameter.copy_(values if parameter.dim() > 1 else torch.zeros_like(parameter))
-    edges = cast(nn.Conv2d, made.stem[0]).weight
+    edges = cast(nn.Conv2d, network.stem[0]).weight
     edges.sub_(edges.mean((1, 2, 3), keepdim=True))  # else brightness outweighs all else
-    embedding = made.head(made.body(made.stem(pictures())))
-    made.head.bias.sub_(embedding.mean(0))
-    return made.eval()
+    embedding = network.head(network.body(network.stem(pictures())))
+    network.head.bias.sub_(embedding.mean(0))
+    return network.eval()
 
 
 # Before the network.
@@ -392,11 +392,11 @@ def honest() -> dict[str, nn.Module]:
         "linear": lambda: nn.Sequential(nn.AvgPool2d(3), nn.Flatten(), nn.Linear(768, FEATURES)),
         "unit length": lambda: nn.Sequential(_convolutional(nn.SiLU), Lambda(partial(F.normalize, dim=1))),
     }
-    made: dict[str, nn.Module] = {"pocket": load_encoder().requires_grad_(False)}
+    network: dict[str, nn.Module] = {"pocket": load_encoder().requires_grad_(False)}
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         for seed, (name, make) in enumerate(makers.items()):
             torch.default_generator.manual_seed(seed)
             encoder = make().train()
             encoder(pictures())  # statistics of batch norm
-            made[name] = CentredEncoder(encoder.eval().requires_grad_(False), pictures()).eval()
-    return made
+            network[name] = CentredEncoder(encoder.eval().requires_grad_(False), pictures()).eval()
+    return network

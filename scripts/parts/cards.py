@@ -37,7 +37,7 @@ from .pictures import Strip, examples, preset_strip, stage_strips
 FACTS = {name: name for name in ("Formula", "Use", "Not", "Source", "Cost")} | {"Oracle": "Tested", "With": "With"}
 _FACT = re.compile(rf"({'|'.join(FACTS)}): (.*)")
 #: Lines of a YAML file that say nothing to a reader: comments of its head, its schema, its own name.
-_BESIDE = re.compile(r"# |  - (/schema|_self_)|name: |stages: \{\}")
+_SILENT_LINES = re.compile(r"# |  - (/schema|_self_)|name: |stages: \{\}")
 #: An author, two or three, or a first one of many; and a year. The groups: the first author and the year.
 _NAME, _YEAR = r"[A-Z][\w-]+", r"(?:19|20)\d\d\b"
 PAPER = re.compile(rf"((?:van den )?{_NAME})(?:(?:, {_NAME})* & {_NAME}| et al\.)?(?:'s)?,? \(?({_YEAR})")
@@ -50,7 +50,7 @@ class Card:
     """One part: its key, its lines, and the tables, YAML text and pictures below them."""
 
     name: str
-    what: str
+    description: str
     lines: dict[str, str]
     command: str
     keys: tuple[tuple[str, ...], ...] = ()
@@ -60,7 +60,7 @@ class Card:
 
 def description_and_facts(text: str) -> tuple[str, dict[str, str]]:
     """The first paragraph of a description without its facts, and the facts."""
-    what, facts, last, first = "", dict[str, str](), "", True
+    description, facts, last, first = "", dict[str, str](), "", True
     for line in text.strip().splitlines():
         match = _FACT.match(line)
         if not line.strip():
@@ -71,8 +71,8 @@ def description_and_facts(text: str) -> tuple[str, dict[str, str]]:
         elif last:
             facts[last] += f" {line.strip()}"
         elif first:
-            what += f" {line.strip()}"
-    return what.strip(), facts
+            description += f" {line.strip()}"
+    return description.strip(), facts
 
 
 def as_fields(lines: list[str]) -> None:
@@ -128,7 +128,7 @@ def stage_card(name: str) -> Card:
     """The card of a stage of `transforms.registry`."""
     stage, strips = STAGES[name], stage_strips(name)
     text = inspect.getdoc(stage) or ""
-    what, facts = description_and_facts(text)
+    description, facts = description_and_facts(text)
     fused = "fuses with its neighbours into one resample a view"
     facts.setdefault("Cost", fused if Geometry in stage.__mro__ else "linear in the pixels of a view")
     lines = {"Key": f"`transforms.stages.{name}`", "Python": _python(stage), **_facts(facts, text)}
@@ -137,7 +137,7 @@ def stage_card(name: str) -> Card:
         example_arguments = {key: value[2] for key, value in example_arguments.items()}
     example = yaml.safe_dump({name: example_arguments}, default_flow_style=True, sort_keys=False, width=1000).strip()
     command = f"viewproof show --stage '{example}' --out {name}.png"
-    return Card(name, what, lines, command, tuple(_arguments(name)), strips=strips)
+    return Card(name, description, lines, command, tuple(_arguments(name)), strips=strips)
 
 
 def choice_card(group: str, name: str) -> Card:
@@ -147,14 +147,14 @@ def choice_card(group: str, name: str) -> Card:
         ((text, part) for text, part in _declarations(group, name) if "Use" in description_and_facts(text)[1]),
         ("", None),
     )
-    what, facts = description_and_facts(text)
+    description, facts = description_and_facts(text)
     if part and (group in ("encoder", "objective") or not inspect.isclass(part)):  # which say how they compute
         first = description_and_facts(inspect.getdoc(schema) or "")[0]
-        what = what if what.startswith(first) else f"{first} {what}"
+        description = description if description.startswith(first) else f"{first} {description}"
     rows = options(schema)
     lines = {"Key": f"`{group}={name}`", "Python": _python(part)}
     lines |= _facts(_common(group, facts), " ".join([text, *(row.paper for row in rows)]), GROUPS[group].source)
-    return _card(group, name, what, lines, tuple(map(_key, rows)))
+    return _card(group, name, description, lines, tuple(map(_key, rows)))
 
 
 def file_card(group: str, name: str) -> Card:
@@ -162,8 +162,8 @@ def file_card(group: str, name: str) -> Card:
     folder = FOLDERS.get(group, group)
     text = (CONFIGS / folder / f"{name}.yaml").read_text(encoding="utf-8")
     head = [line[2:] for line in text.splitlines() if line.startswith("# ") and "@package" not in line]
-    what, facts = description_and_facts("\n".join(head))
-    body = "\n".join(line for line in text.splitlines() if not _BESIDE.match(line))
+    description, facts = description_and_facts("\n".join(head))
+    body = "\n".join(line for line in text.splitlines() if not _SILENT_LINES.match(line))
     strips: tuple[Strip, ...] = ()
     if group == "transforms":
         pipeline, strips = preset(name), (preset_strip(name),)
@@ -173,15 +173,15 @@ def file_card(group: str, name: str) -> Card:
     key = f"`{folder}={name}`" if group != "policies" else f"`require={name}`"
     lines = {"Key": key} | _facts(_common(group, facts), " ".join(head), GROUPS[group].source)
     body = body if "  - " in body else body.removeprefix("defaults:").strip()  # all of them were of the schema
-    return replace(_card(group, name, what, lines, ()), body=body, strips=strips)
+    return replace(_card(group, name, description, lines, ()), body=body, strips=strips)
 
 
-def _card(group: str, name: str, what: str, lines: dict[str, str], keys: tuple[tuple[str, ...], ...]) -> Card:
+def _card(group: str, name: str, description: str, lines: dict[str, str], keys: tuple[tuple[str, ...], ...]) -> Card:
     needs = lines.pop("With", "")
     command = f"{GROUPS[group].command.format(group=group, name=name)} {needs}".strip()
     if "config=" in needs:  # a preset of its own
         command = re.sub(r"config=\w+ ", "", command, count=1)
-    return Card(name, what, {key: text for key, text in lines.items() if text}, command, keys)
+    return Card(name, description, {key: text for key, text in lines.items() if text}, command, keys)
 
 
 def _declarations(group: str, name: str) -> Iterator[tuple[str, Any]]:
@@ -275,9 +275,9 @@ def pages() -> dict[str, str]:
         for name, cards in cards_by_page.items()
     )
     tree = "\n".join(cards_by_page)
-    what = "A card for each thing that is chosen by its key. They are written from the code when the site is built."
+    intro = "A card for each thing that is chosen by its key. They are written from the code when the site is built."
     texts["index"] = (
-        f"# Parts\n\n{what}\n\n| page | cards |\n|---|---|\n{rows}\n\n"
+        f"# Parts\n\n{intro}\n\n| page | cards |\n|---|---|\n{rows}\n\n"
         f"```{{toctree}}\n:hidden:\n:maxdepth: 1\n\n{tree}\n```\n"
     )
     return texts
@@ -290,7 +290,7 @@ def _page(name: str, title: str, cards: list[Card]) -> str:
 
 def _text(card: Card) -> str:
     lines = "\n".join(f"- **{label}:** {with_links(text)}" for label, text in card.lines.items())
-    parts = [f"## {card.name}", with_links(card.what), lines]
+    parts = [f"## {card.name}", with_links(card.description), lines]
     for strip in card.strips:
         at = f" at {', '.join(strip.values)}" if strip.values else ""
         parts.append(f"{strip.label}{at}:\\\n![{card.name}: {strip.label.strip('`')}](pictures/{strip.file}.jpg)")

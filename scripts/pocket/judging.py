@@ -31,7 +31,7 @@ def report(encoder: Encoder, views: int = 64) -> str:
         name: evaluate(arm, gallery[rows], gallery, encoder=encoder, bank=u).nearest == truth
         for name, arm in {"clean": images, "noise 16/255": noisy}.items()
     }
-    recalls = {name: each.double().mean(1) for name, each in hits.items()}
+    recalls = {name: rates.double().mean(1) for name, rates in hits.items()}
     head = f"{len(rows)} tiles, a gallery of {len(gallery)}, {views} views each; recall@1"
     return "\n".join([head, *_table(recalls, [pictures.clusters[row] for row in rows])])
 
@@ -54,11 +54,11 @@ def attack_rates(runs: Sequence[Path]) -> str:
 def _table(recalls: Mapping[str, Tensor], photos: Sequence[str]) -> list[str]:
     """A row for each photograph, and the means over photographs and over tiles, from the recall (N,) of each tile."""
     lines = [" ".join([f"{'photograph':20} tiles", *(f"{name:>12}" for name in recalls)])]
-    means = torch.stack([by_cluster(each, photos) for each in recalls.values()], 1)
+    means = torch.stack([by_cluster(rates, photos) for rates in recalls.values()], 1)
     names = list(dict.fromkeys(photos))
     lines += [_row(name, photos.count(name), values) for name, values in zip(names, means, strict=True)]
     lines.append(_row("mean of photographs", len(names), means.mean(0)))
-    return [*lines, _row("mean of tiles", len(photos), torch.stack([each.mean() for each in recalls.values()]))]
+    return [*lines, _row("mean of tiles", len(photos), torch.stack([rates.mean() for rates in recalls.values()]))]
 
 
 def _row(name: str, count: int, shares: Tensor) -> str:

@@ -162,8 +162,8 @@ def script(rng: np.random.Generator) -> Labels:
         letters = rng.choice(list(string.ascii_letters + string.digits + "      ,.-"), 90)
         draw.text((rng.uniform(-20, 60), y), "".join(letters), fill=255, font=ImageFont.load_default(size))
         y += size * rng.uniform(1.0, 2.0)
-    turned = image.rotate(rng.choice([0, 90]) + rng.normal() * 8, Image.Resampling.BILINEAR)
-    return (np.asarray(turned) > 127).astype(np.int32)
+    rotation = image.rotate(rng.choice([0, 90]) + rng.normal() * 8, Image.Resampling.BILINEAR)
+    return (np.asarray(rotation) > 127).astype(np.int32)
 
 
 def mosaic(rng: np.random.Generator) -> Labels:
@@ -176,9 +176,9 @@ def mosaic(rng: np.random.Generator) -> Labels:
     rows, ratio, joint = rng.uniform(5, 30), rng.uniform(0.3, 1.2), rng.uniform(0.02, 0.2)
     row = np.floor(y * rows)
     shift = np.where(row % 2 == 0, 0.0, rng.uniform(0, 1))
-    across = x * rows * ratio + shift
-    column = np.floor(across)
-    inside = (y * rows - row > joint) & (across - column > joint * ratio)
+    columns_of_grid = x * rows * ratio + shift
+    column = np.floor(columns_of_grid)
+    inside = (y * rows - row > joint) & (columns_of_grid - column > joint * ratio)
     labels = (row * 7919 + column * 104729).astype(np.int64) % 997 + 1
     return np.where(inside, labels, 0).astype(np.int32)
 
@@ -208,8 +208,8 @@ def fill_shape(rng: np.random.Generator, labels: Labels, colours: Palette, field
         base[:] = base[:1] + 0.25 * (base - base[:1])
     slopes = (rng.normal(size=(2, n)) * 0.2 * (rng.random(n) < 0.5)).astype(np.float32)
     amounts = (np.abs(rng.normal(size=n)) * 0.12 * (rng.random(n) < 0.6)).astype(np.float32)
-    which = rng.integers(len(fields), size=n)[labels]
-    texture = np.choose(which, fields)
+    region_mask = rng.integers(len(fields), size=n)[labels]
+    texture = np.choose(region_mask, fields)
     light = amounts[labels] * texture + slopes[0][labels] * (x - 0.5) + slopes[1][labels] * (y - 0.5)
     picture: Floats = base[labels] + light[..., None]
     return picture

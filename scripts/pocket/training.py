@@ -46,7 +46,7 @@ GAIN, SHADING = 0.06, 0.015
 #: The side of a cell in training: that of the encoder's input.
 SIDE = 96
 #: The sides that cells are cut with from a picture of 384 pixels, and the most cells of one picture in a batch.
-PITCH, MOST = (60, 150), 20
+PITCH, CELLS_OF_PICTURE = (60, 150), 20
 #: A picture's contrast is multiplied by a factor from this range; cells with a smaller deviation are left out.
 FADE, FAINT = (0.18, 1.3), 0.025
 
@@ -81,7 +81,7 @@ class Cells:
         top, left = (self._int(0, length % pitch) for length in picture.shape[1:])
         grid = picture[:, top:, left:].unfold(1, pitch, pitch).unfold(2, pitch, pitch)
         cells = grid.permute(1, 2, 0, 3, 4).flatten(0, 1)
-        cells = cells[torch.randperm(len(cells), generator=self.generator)[:MOST]] / 255
+        cells = cells[torch.randperm(len(cells), generator=self.generator)[:CELLS_OF_PICTURE]] / 255
         return resize(cells, (SIDE, SIDE), "pil_bicubic").clamp(0, 1)
 
     def recolour(self, cells: Tensor) -> Tensor:
@@ -138,8 +138,8 @@ def train(cells: Cells, steps: int, batch: int, seed: int, width: float = 1, vie
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, 3e-3, total_steps=steps, pct_start=0.1)
     for step in range(steps):
         pictures = cells.batch(batch)
-        embeddings_of_both = encoder(torch.cat([pictures, augment(pictures, seed, step, cells.generator, views)]))
-        loss = contrast(*embeddings_of_both.split(batch))
+        embeddings = encoder(torch.cat([pictures, augment(pictures, seed, step, cells.generator, views)]))
+        loss = contrast(*embeddings.split(batch))
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
@@ -170,9 +170,9 @@ def main() -> None:
     cells = Cells(pictures_of_noise(options.pictures, options.seed), torch.Generator().manual_seed(options.seed))
     print(f"{options.pictures} pictures drawn, {time.perf_counter() - start:.0f} s", flush=True)
     views = widened(AUGMENT, options.widen)
-    trained = train(cells, options.steps, options.batch, options.seed, options.width, views)
+    network = train(cells, options.steps, options.batch, options.seed, options.width, views)
     half = {
-        k: v.half().contiguous() for k, v in trained.state_dict().items() if not k.endswith("num_batches_tracked")
+        k: v.half().contiguous() for k, v in network.state_dict().items() if not k.endswith("num_batches_tracked")
     }
     save_file(half, out)
     print(report(load_encoder("pocket", weights=out)))

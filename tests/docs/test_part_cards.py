@@ -56,7 +56,7 @@ def test_a_card_has_every_line_and_its_tests_exist(part):
     lines = card.lines
     missing = [line for line in LINES if not lines.get(line)]
     assert not missing, f"{part}: no line {missing} where it is declared (see scripts/parts/cards.py)"
-    assert card.what
+    assert card.description
     paths = re.findall(r"tests/[\w/]+(?:\.py)?", lines["Tested"])
     assert paths and all((ROOT / path).exists() for path in paths)
     assert f"\n## {part[1]}\n" in page and f"**Use:** {cards.with_links(lines['Use'])}\n" in page

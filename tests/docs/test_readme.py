@@ -24,8 +24,8 @@ def test_the_readme_begins_with_the_two_commands():
 
 
 @pytest.mark.parametrize(("page", "most"), [("README.md", 1300), ("docs/architecture.md", 1800)])
-def test_the_first_pages_are_short(page, most):
-    assert len((ROOT / page).read_text().split()) <= most
+def test_the_first_pages_are_short(page, limit):
+    assert len((ROOT / page).read_text().split()) <= limit
 
 
 @pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.stem)
@@ -40,16 +40,16 @@ def test_the_python_example_is_short_imports_public_names_only_and_runs(capsys):
     assert set(re.findall(r"^from (\S+)", example, re.MULTILINE)) == {"attacks", "transforms"}
     assert README[: README.index("evaluate(")].count("\n") < 60, "`evaluate` appears near the top"
     exec(compile(example, "README", "exec"), {})
-    clean, attacked = map(float, re.findall(r"cosine (-?[\d.]+)", capsys.readouterr().out, re.MULTILINE))
-    assert attacked < clean - 0.2
+    clean, attacked_cosine = map(float, re.findall(r"cosine (-?[\d.]+)", capsys.readouterr().out, re.MULTILINE))
+    assert attacked_cosine < clean - 0.2
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_files_and_modules_exist(page):
     text = page.read_text()
     for target in re.findall(r"\]\(([^)#\s]+)", text):
-        written = target.startswith(("api/", "gallery/", "parts/"))  # see test_site.py
-        assert target.startswith("http") or written or (page.parent / target).exists(), target
+        built_later = target.startswith(("api/", "gallery/", "parts/"))  # see test_site.py
+        assert target.startswith("http") or built_later or (page.parent / target).exists(), target
     for path in re.findall(r"\b(?:attacks|transforms|tests|scripts|configs)/[\w/]+(?:\.\w+|/)", text):
         assert (ROOT / path).exists() or (page.parent / path).exists(), path
     for name in re.findall(r"`(attacks(?:\.\w+)+)[`(]", text):

@@ -9,7 +9,7 @@ from scripts.parts.cards import PAPER, references, with_links
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "references.md"
 STANDARD = re.compile(r"\b(?:ISO|IEC|ITU-R|NIST)(?: AI)? (?:BT\.)?\d[\d-]*\d")
-GENERATED = {PAGE, ROOT / "docs" / "configuration.md"}
+EXCLUDED_PAGES = {PAGE, ROOT / "docs" / "configuration.md"}
 
 
 @cache
@@ -19,7 +19,7 @@ def texts():
     paths = [path for folder, files in folders.items() for path in (ROOT / folder).glob(files)]
     paths += [*(ROOT / "docs").glob("*.md"), *(ROOT / "docs" / "examples").glob("*.py"), ROOT / "README.md"]
     marks = re.compile(r"\s*\n\s*(?:#:? )?")
-    return {path.relative_to(ROOT): marks.sub(" ", path.read_text()) for path in paths if path not in GENERATED}
+    return {path.relative_to(ROOT): marks.sub(" ", path.read_text()) for path in paths if path not in EXCLUDED_PAGES}
 
 
 def test_each_paper_that_is_named_has_a_line_and_each_line_is_named():

@@ -40,10 +40,10 @@ def test_public_names_exist_and_do_not_clash_with_modules(stub):
 def test_a_name_that_has_moved_works_with_a_warning_that_names_its_room(name):
     package, _, attribute = name.partition(".")
     assert attribute not in importlib.import_module(package).__all__
-    with pytest.warns(DeprecationWarning, match=f"`{name}` .*from {NEW_ROOMS[name]} import {attribute}") as caught:
+    with pytest.warns(DeprecationWarning, match=f"`{name}` .*from {NEW_ROOMS[name]} import {attribute}") as records:
         value = getattr(importlib.import_module(package), attribute)
     assert value is getattr(importlib.import_module(NEW_ROOMS[name]), attribute)
-    assert {warning.filename for warning in caught} == {__file__}
+    assert {warning.filename for warning in records} == {__file__}
 
 
 def test_the_packages_export_the_names_that_most_work_needs():

@@ -59,12 +59,12 @@ class Page(HTMLParser):
         self.feed(path.read_text(encoding="utf-8"))
 
     def handle_starttag(self, tag, attrs):
-        given = dict(attrs)
-        self.ids.add(given.get("id"))
-        if tag == "a" and "href" in given:
-            self.links.append(given["href"])
+        arguments = dict(attrs)
+        self.ids.add(arguments.get("id"))
+        if tag == "a" and "href" in arguments:
+            self.links.append(arguments["href"])
         elif tag in ("img", "script", "link", "iframe", "source"):
-            self.loads += [given[key] for key in ("src", "href") if given.get(key)]
+            self.loads += [arguments[key] for key in ("src", "href") if arguments.get(key)]
 
 
 @pytest.mark.site

@@ -12,7 +12,7 @@ from transforms.auditing.dense_gradient import dense
 from transforms.sampling.warp import sample
 
 double = torch.float64
-STOPPED = "ignore:To copy construct", "ignore:Converting a tensor with requires_grad"
+STOP_MESSAGE = "ignore:To copy construct", "ignore:Converting a tensor with requires_grad"
 
 
 def gradient(loss, leaf):
@@ -34,7 +34,7 @@ def corners():
     return start, end
 
 
-@pytest.mark.filterwarnings(*STOPPED)
+@pytest.mark.filterwarnings(*STOP_MESSAGE)
 def test_torchvision_drops_the_gradient_to_the_corners_and_perspective_does_not(photo, corners):
     theirs = tvf.perspective(photo, *corners)
     assert not theirs.requires_grad
@@ -47,7 +47,7 @@ def test_torchvision_drops_the_gradient_to_the_corners_and_perspective_does_not(
         assert points.grad.isfinite().all() and (points.grad.abs().amax(-1) > 0).all()
 
 
-@pytest.mark.filterwarnings(*STOPPED)
+@pytest.mark.filterwarnings(*STOP_MESSAGE)
 def test_the_audit_names_the_tensors_without_a_gradient(photo, corners):
     stage_name = dict(zip(("start", "end"), corners, strict=True))
     theirs = audit(lambda images: tvf.perspective(images, *corners), photo, draws=2, parameters=stage_name)

@@ -17,7 +17,7 @@ from attacks.physical.resemblance import GRID, Resemblance, correlation, expecte
 from attacks.physical.scene_place import SCENE, Place, SceneMatch, find, place, scene_correlation, stretch
 from attacks.physical.simulation.camera import print_raster
 from attacks.physical.simulation.shots import Shot
-from scripts.benchmarks.card_kinds import SOURCES, Print, draw_case, examination, photo_of
+from scripts.benchmarks.card_kinds import SOURCES, Print, draw_case, examination, take_photo
 
 CARD = card(80, 80, "vp-01234567  eot")
 RANDOM = np.random.default_rng
@@ -277,5 +277,5 @@ def test_the_scene_round_a_bent_card_is_compared_where_the_card_lies(sag):
     random = RANDOM(1)
     case = draw_case(SOURCES["limits"], random)
     shot = Shot(yaw=20, pitch=10, sag=sag, curl=20, blur=0.6)
-    reason, evidence = examination(case, photo_of(case, Print(shot=shot), random))
+    reason, evidence = examination(case, take_photo(case, Print(shot=shot), random))
     assert reason is None and evidence.place.correlation > 0.9

@@ -28,13 +28,13 @@ def test_every_contestant_runs_once_a_round_in_changing_order():
 
 def test_the_contestants_show_the_same_views(monkeypatch):
     """The four stages of ours, kornia and torchvision differ in blur and borders, not in position."""
-    shown = []
+    views_by_contestant = []
     monkeypatch.setattr(
-        transforms, "there_and_back", lambda image, views: shown.append(views(image)) or (lambda: None)
+        transforms, "there_and_back", lambda image, views: views_by_contestant.append(views(image)) or (lambda: None)
     )
     (table,) = transforms.run(rounds=1)
-    assert len(table.rows) == len(shown)
-    _, ours, plain, kornia, torchvision = (views[..., 64:160, 64:160] for views in shown)
+    assert len(table.rows) == len(views_by_contestant)
+    _, ours, plain, kornia, torchvision = (views[..., 64:160, 64:160] for views in views_by_contestant)
     assert (ours - plain).abs().mean() < 0.02
     assert (kornia - torchvision).abs().mean() < 0.02
     assert (plain - kornia).abs().mean() < 0.03
@@ -179,8 +179,8 @@ def test_the_tensors_peak_is_counted_to_the_byte():
     def work():
         first = torch.ones(3 * memory.MIB, dtype=torch.uint8)
         del first
-        both = torch.ones(2 * memory.MIB, dtype=torch.uint8), torch.ones(2 * memory.MIB, dtype=torch.uint8)
-        return both[0]
+        two_tensors = torch.ones(2 * memory.MIB, dtype=torch.uint8), torch.ones(2 * memory.MIB, dtype=torch.uint8)
+        return two_tensors[0]
 
     assert memory.tensor_peak(work, "cpu") == 4 * memory.MIB
 
@@ -190,11 +190,11 @@ def test_estimator_measures_a_known_covariance(monkeypatch):
     # A gradient (1, s z) with z odd in the coordinate, of mean 0 and variance 1: c = s^2, and pairs cancel.
     spread = 1.5
 
-    def known(question, eot, encode, delta, u):
+    def estimate_of_known_covariance(question, eot, encode, delta, u):
         grad = torch.stack([torch.ones(len(u)), spread * math.sqrt(12) * (u[:, 0] - 0.5)], 1).mean(0)
         return SimpleNamespace(grad=grad)
 
-    monkeypatch.setattr(Case, "estimate", known)
+    monkeypatch.setattr(Case, "estimate", estimate_of_known_covariance)
     monkeypatch.setattr(estimator, "VIEWS", (4, 16))
     cosines, ratios, doubts, noise = estimator.run(rounds=400, reference=1024)
     assert noise.rows["Uniform"] == pytest.approx((spread**2,) * 2, rel=0.2)

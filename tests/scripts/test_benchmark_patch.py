@@ -53,8 +53,8 @@ def test_both_renderers_show_a_patch_in_the_same_place(task, monkeypatch):
     attack_of_art, _, _ = moving_patch(task, Setting(1.0, 1), "Adam")
     u = torch.rand(SCENES, 4)
     texture = F.interpolate(torch.rand(1, 3, 6, 6), (48, 48), mode="bilinear")
-    drawn = iter([u[i, k].item() for i in range(SCENES) for k in (0, 2, 3, 1)])  # scale, right, down, angle
-    monkeypatch.setattr(np.random, "uniform", lambda low, high: low + (high - low) * next(drawn))
+    uniform_values = iter([u[i, k].item() for i in range(SCENES) for k in (0, 2, 3, 1)])  # scale, right, down, angle
+    monkeypatch.setattr(np.random, "uniform", lambda low, high: low + (high - low) * next(uniform_values))
     theirs = attack_of_art._random_overlay(task.image, texture[0])
     mine = task.ranges.pipeline(task.ranges.patch(96, 48).scene(task.image, texture), u)
     # ART samples the nearest pixel: off by up to half a pixel, which shows at the edges of the texture.
@@ -81,8 +81,8 @@ def test_a_view_succeeds_if_the_target_is_nearest(task):
     cosine, success = task.judged(target)
     torch.testing.assert_close(cosine, torch.ones(SCENES, 1))
     assert success.all() and not task.judged(task.image)[1].any()
-    away = question(1, False, Ranges(), 1)
-    assert away.judged(target)[1].all() and not away.judged(away.image)[1].any()
+    direction = question(1, False, Ranges(), 1)
+    assert direction.judged(target)[1].all() and not direction.judged(direction.image)[1].any()
 
 
 def test_fresh_placements_differ_and_leave_the_rest_of_the_scene(task):

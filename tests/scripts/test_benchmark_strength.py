@@ -47,12 +47,12 @@ def test_an_attack_spends_its_budget_and_stays_in_the_ball(name, ball, views):
     pytest.importorskip(CONTESTANTS[name].module, exc_type=ImportError)
     problem = question(ball)
     setting = Setting(0.3, views) if name in LIBRARIES else Setting(0.3, views, 1.0, "", "cosine")
-    images_after = CONTESTANTS[name].prepare(problem, setting)()
+    attacked_images = CONTESTANTS[name].prepare(problem, setting)()
     limit = 8 * 16 * 11 / 9 if name == OURS else 8 * 16  # it chooses an iterate by further forward passes
     assert problem.counter.gradients == 8 * 16 <= problem.counter.forwards <= limit
-    assert problem.ball.norm(images_after - problem.image).max() <= problem.eps * 1.001
+    assert problem.ball.norm(attacked_images - problem.image).max() <= problem.eps * 1.001
     bank = held_out(ROTATIONS, 16, "table")
-    assert problem.score(images_after, bank).mean() < problem.score(problem.image, bank).mean()
+    assert problem.score(attacked_images, bank).mean() < problem.score(problem.image, bank).mean()
 
 
 @pytest.mark.peers
@@ -61,9 +61,9 @@ def test_an_attack_spends_its_budget_and_stays_in_the_ball(name, ball, views):
 def test_pgd_by_hand_equals_torchattacks_on_the_same_views(views):
     """Shown the same views, started at the same point: a sign may differ where a gradient is zero to rounding."""
     pytest.importorskip("torchattacks", exc_type=ImportError)
-    setting, still = Setting(0.25, views), Linf(8 / 255, random_start=False)
+    setting, fixed_start = Setting(0.25, views), Linf(8 / 255, random_start=False)
     first, second = question(), question()
-    first = replace(first, ball=still)
+    first = replace(first, ball=fixed_start)
     theirs = eotpgd(second, NewView(second), setting, 16 // views, random_start=False)()
     differences = (by_hand(first, setting) - theirs).abs()
     assert (theirs - second.image).abs().max() > 7.9 / 255
@@ -97,8 +97,8 @@ def test_adam_by_hand_takes_the_steps_of_the_paper():
         m, v = 0.9 * m + 0.1 * gradient, 0.999 * v + 0.001 * gradient**2
         step = (m / (1 - 0.9**k)) / ((v / (1 - 0.999**k)).sqrt() + 1e-16)
         delta[:] = (delta - share * problem.eps * step).clamp(-problem.eps, problem.eps)
-    images_after = CONTESTANTS["Adam"].prepare(problem, Setting(0.2, 1))()
-    torch.testing.assert_close(images_after, problem.image + delta, rtol=0, atol=1e-5)
+    attacked_images = CONTESTANTS["Adam"].prepare(problem, Setting(0.2, 1))()
+    torch.testing.assert_close(attacked_images, problem.image + delta, rtol=0, atol=1e-5)
 
 
 def test_steps_fall_along_half_a_cosine():
@@ -132,9 +132,9 @@ def test_only_completed_backward_passes_are_counted():
 
 @pytest.mark.slow
 def test_settings_are_chosen_on_other_pictures_and_views():
-    images_after, screen_pictures = pictures(12, "table"), pictures(12, "screen")
-    assert len(images_after) == 12 and len(screen_pictures) == strength_case.SCREEN_PICTURES
-    assert not (images_after[:, None] == screen_pictures[None]).flatten(2).all(2).any()
+    attacked_images, screen_pictures = pictures(12, "table"), pictures(12, "screen")
+    assert len(attacked_images) == 12 and len(screen_pictures) == strength_case.SCREEN_PICTURES
+    assert not (attacked_images[:, None] == screen_pictures[None]).flatten(2).all(2).any()
     table_points, other = held_out(ROTATIONS, 16, "table").u, held_out(ROTATIONS, 16, "screen").u
     assert not (table_points[:, None] == other[None]).all(2).any()
 

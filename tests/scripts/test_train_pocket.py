@@ -32,19 +32,21 @@ def train(out, steps):
 
 @pytest.mark.nightly
 def test_the_same_command_gives_the_same_file_and_the_loss_falls(tmp_path):
-    printed = train(tmp_path / "a.safetensors", 8)
-    assert train(tmp_path / "b.safetensors", 8) == printed
+    output_lines = train(tmp_path / "a.safetensors", 8)
+    assert train(tmp_path / "b.safetensors", 8) == output_lines
     assert (tmp_path / "a.safetensors").read_bytes() == (tmp_path / "b.safetensors").read_bytes()
-    first, last = (float(re.search(rf"step {n}: loss ([\d.]+)", printed).group(1)) for n in (1, 8))
+    first, last = (float(re.search(rf"step {n}: loss ([\d.]+)", output_lines).group(1)) for n in (1, 8))
     assert last < first
 
 
 @pytest.mark.nightly
 def test_the_page_quotes_the_figures_of_the_shipped_file():
-    printed = output("--judge", "attacks/data/pocket.safetensors")
+    output_lines = output("--judge", "attacks/data/pocket.safetensors")
     page = (ROOT / "docs/pocket-encoder.md").read_text()
-    quotation = page[page.index(printed.splitlines()[0]) :].split("```")[0]
-    ours, theirs = (torch.tensor([float(n) for n in re.findall(r"\d+\.\d+", text)]) for text in (printed, quotation))
+    quotation = page[page.index(output_lines.splitlines()[0]) :].split("```")[0]
+    ours, theirs = (
+        torch.tensor([float(n) for n in re.findall(r"\d+\.\d+", text)]) for text in (output_lines, quotation)
+    )
     torch.testing.assert_close(ours, theirs, rtol=0, atol=0.01)  # rounding depends on the processor
 
 
@@ -75,9 +77,9 @@ def test_a_batch_has_cells_of_the_asked_number_size_and_contrast():
 
 @pytest.mark.slow
 def test_a_procedural_picture_depends_on_its_seed_alone():
-    once, second, other = render((3, 1)), render((3, 1)), render((3, 2))
-    assert once.shape == (SIDE, SIDE, 3) and once.dtype == np.uint8
-    assert (once == second).all() and (once != other).mean() > 0.5
+    picture, second, other = render((3, 1)), render((3, 1)), render((3, 2))
+    assert picture.shape == (SIDE, SIDE, 3) and picture.dtype == np.uint8
+    assert (picture == second).all() and (picture != other).mean() > 0.5
 
 
 @pytest.mark.slow

@@ -42,14 +42,14 @@ class Recorder:
         self._call("close", failed)
 
 
-def log_run(out, *others):
+def log_run(out, *recorders):
     """A short run, logged to events.jsonl and to others."""
     line = SimpleNamespace(arm="eot", step=3, objective=0.25, held_out=None, snr=float("nan"), evals=24, views=4)
     interval = {"mean": 0.5, "low": 0.25, "high": 0.75}
     content = {"arms": {"eot": {"success": interval, "knn": None, "budget_used": 1.0}}, "wide": None}
     out.mkdir(exist_ok=True)
     (out / "report.html").write_text("a page")
-    with Trackers(journal(out, out), dict(enumerate(others))) as trackers:
+    with Trackers(journal(out, out), dict(enumerate(recorders))) as trackers:
         log_step(trackers, line)
         log_step(trackers, line, batch=2)
         with trackers.ending(dict, out, out) as last:
