@@ -23,7 +23,7 @@ def test_the_readme_begins_with_the_two_commands():
     assert first == 'pip install -e ".[test]" && python -m attacks.run config=quickstart\npython -m pytest\n'
 
 
-@pytest.mark.parametrize(("page", "most"), [("README.md", 1300), ("docs/architecture.md", 1800)])
+@pytest.mark.parametrize(("page", "limit"), [("README.md", 1300), ("docs/architecture.md", 1800)])
 def test_the_first_pages_are_short(page, limit):
     assert len((ROOT / page).read_text().split()) <= limit
 
