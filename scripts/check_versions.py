@@ -52,7 +52,7 @@ def compile_command(kind: str, folder: Path, python: Path) -> list[str]:
 
 
 def main_pins(text: str) -> str:
-    """Of a list of versions those that matter most, on a line."""
+    """The most important versions of a list, on one line."""
     pins = [line.split(" ")[0] for line in text.splitlines()]
     return " ".join(pin for pin in pins if pin.split("==")[0] in PACKAGES)
 

@@ -33,7 +33,7 @@ class Step:
 
 
 def steps(device: str, out: Path) -> list[Step]:
-    """Those of a GPU, or those of a rehearsal in small."""
+    """The steps on a GPU, or small ones that rehearse them on a CPU."""
     tests = [str(file) for file in sorted((ROOT / "tests").rglob("test_*.py")) if "mark.gpu" in file.read_text()]
     first = [
         Step("versions", 60, ("-c", VERSIONS), 1),

@@ -38,7 +38,7 @@ def corners(patch: dict[str, Any], width: float, height: float) -> NDArray[np.fl
 
 
 def errors(run: Path, photos: Path) -> tuple[dict[str, NDArray[np.float64]], int]:
-    """Of each scored photograph how far off its worst corner is, in pixels of a patch `WIDTH` wide, by the number of
+    """How far off the worst corner of each scored photograph is, in pixels of a patch `WIDTH` wide, by the number of
     detected fiducials ("4", or "2 or 3"); and how many photographs there are."""
     box = json.loads((run / "print" / "sheet.json").read_text())["card"]["patch"]
     truth = {

@@ -139,8 +139,8 @@ class Job(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """Of one texture: whether each view succeeds, and its cosine to the anchor, (2,B,V) both: by our renderer, and
-    by ART's. And the gradients of each scene that it took."""
+    """The outcome of one texture: whether each view succeeds, and its cosine to the anchor, (2,B,V) both: by our
+    renderer, and by ART's. And the gradients of each scene that it took."""
 
     success: Tensor
     cosine: Tensor

@@ -139,13 +139,13 @@ class Plan:
 
     @property
     def contestants(self) -> dict[str, Contestant]:
-        """Those that know the cell's ball."""
+        """The attacks that exist for the cell's ball."""
         linf = self.cell.ball != "l2"
         return {name: entry for name, entry in CONTESTANTS.items() if linf or name not in LINF_ATTACKS}
 
     @property
     def peers(self) -> dict[str, Contestant]:
-        """Those that are installed."""
+        """The installed peers."""
         return {name: entry for name, entry in self.contestants.items() if name != OURS and entry.installed}
 
     def job(self, name: str, setting: Setting, purpose: Purpose, seed: int, evals: int) -> Job:

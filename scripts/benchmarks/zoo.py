@@ -99,8 +99,8 @@ def battery(encoder: nn.Module, seed: int) -> Sanity:
 
 @dataclass(frozen=True)
 class ZooResult:
-    """Of an encoder: its truth (None: honest), the share of its batteries in which "masking" failed and in which any
-    check did, and the mean encoder passes of a battery, forward and backward."""
+    """The result of an encoder: its truth (None: honest), the share of its batteries in which "masking" failed and in
+    which any check did, and the mean encoder passes of a battery, forward and backward."""
 
     name: str
     truth: Truth | None
@@ -142,7 +142,7 @@ def run(rounds: int = 10, pictures: int = 8, workers: int = 2) -> list[Table]:
 
 
 def tables(zoo_results: list[ZooResult], rounds: int, pictures: int) -> list[Table]:
-    """Those that mask, those that are rigged and do not, and the honest ones."""
+    """A table of the encoders that mask, of the other rigged ones, and of the honest ones."""
     masks = [entry for entry in zoo_results if entry.truth and entry.truth.masks]
     not_masking = [entry for entry in zoo_results if entry.truth and not entry.truth.masks]
     sound = [entry for entry in zoo_results if entry.truth is None]

@@ -122,7 +122,7 @@ def jpeg(step: float) -> Change:
 
 
 def median(x: Tensor) -> Tensor:
-    """Of 3 x 3 pixels."""
+    """The median of 3 x 3 pixels."""
     patches = F.unfold(F.pad(x, (1, 1, 1, 1), "replicate"), 3).unflatten(1, (3, 9))
     middle: Tensor = patches.median(2).values
     return middle.reshape(x.shape)
