@@ -1,12 +1,303 @@
-"""How often a photograph is scored as the run's patch: of what it should show, and of twelve other kinds."""
+"""How often a photograph is scored as the run's patch: simulated photographs of a printed card by kind, as it should
+be, harder, and of twelve kinds of something else."""
 
+import io
+import math
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
 
+import cv2
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
-from .card_kinds import HARD, HARDER, KIND, NEGATIVE, SOURCES, Kind, draw_case, examination, take_photo
+from attacks.data.gallery import photographs
+from attacks.data.images import to_bytes
+from attacks.perturbations.patch.card import Card, card, words_of
+from attacks.perturbations.patch.card_raster import card_picture
+from attacks.physical.photo_measure import Evidence, Expected, measure_photo
+from attacks.physical.photos import Photo
+from attacks.physical.simulation.camera import PAPER, filed, printed
+from attacks.physical.simulation.photographs import photograph
+from attacks.physical.simulation.shots import PRESETS, Ranges, Shot, draw
+from attacks.physical.views import PlacementRecord
+
 from .table import Row, Table
+
+Bytes = NDArray[np.uint8]
+Random = np.random.Generator
+#: Of a patch in mm, of its raster in dots an inch, of a scene's picture and of a photograph in pixels.
+MM, DPI, SIDE, SIZE = 100.0, 120, 256, (480, 640)
+ARMS = ("eot", "no_eot", "noise")
+
+
+@dataclass(frozen=True)
+class Source:
+    """Scenes by the names of bundled photographs, the exponents of the textures' spectra, and ranges of the ink: its
+    strength, and how far it is faded towards paper."""
+
+    scenes: tuple[str, ...]
+    spectra: tuple[float, ...]
+    texels: int
+    strength: tuple[float, float]
+    fade: tuple[float, float]
+
+
+#: The limits of `attacks.physical.photo_measure` were set on the first; the table is of the second.
+SOURCES = {
+    "limits": Source(("camera", "coffee", "grass", "retina"), (1.0,), 48, (0.55, 0.8), (0.0, 0.1)),
+    "table": Source(
+        ("astronaut", "chelsea", "rocket", "brick", "hubble", "cell", "text", "gravel"),
+        (0.0, 0.7, 1.5),
+        64,
+        (1.0, 1.0),
+        (0.0, 0.0),
+    ),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """A run whose patch of the arm `eot` is photographed: its id, the textures of its arms, its scene and another
+    one, where the patch lies, the ink, and the camera's ranges."""
+
+    id: str
+    textures: Mapping[str, NDArray[np.float32]]
+    scene: Bytes
+    other: Bytes
+    quad: NDArray[np.float64]
+    strength: float
+    fade: float
+    ranges: Ranges
+
+
+def draw_case(source: Source, random: Random) -> Case:
+    """A run of a source."""
+    scene_index, other = random.choice(len(source.scenes), 2, replace=False)
+    exponent = float(random.choice(source.spectra))
+    common = texture(source.texels, exponent, random)
+    textures = {arm: _strong(0.6 * common + 0.8 * texture(source.texels, exponent, random)) for arm in ARMS[:2]}
+    textures["noise"] = random.integers(0, 2, (source.texels, source.texels, 3)).astype(np.float32) * 255
+    side, (x, y) = random.uniform(0.4, 0.5), random.uniform(0.25, 0.35, 2)
+    quad = np.array([[x, y], [x + side, y], [x + side, y + side], [x, y + side]])
+    quad += random.uniform(-0.01, 0.01, (4, 2))
+    ink = float(random.uniform(*source.strength)), float(random.uniform(*source.fade))
+    name = f"vp-{int(random.integers(2**32)):08x}"
+    return Case(name, textures, scene(source.scenes[scene_index]), scene(source.scenes[other]), quad, *ink, Ranges())
+
+
+@cache
+def scene(name: str) -> Bytes:
+    """The central square of a bundled photograph."""
+    pixels = to_bytes(photographs()[name])
+    side = min(pixels.shape[:2])
+    top, left = (pixels.shape[0] - side) // 2, (pixels.shape[1] - side) // 2
+    return cv2.resize(pixels[top : top + side, left : left + side], (SIDE, SIDE), interpolation=cv2.INTER_AREA)  # type: ignore[return-value]
+
+
+def texture(side: int, exponent: float, random: Random) -> NDArray[Any]:
+    """A random field whose amplitude falls with the frequency to the exponent, of mean 0 and deviation 1."""
+    frequencies = np.fft.fftfreq(side)
+    frequency = np.hypot(frequencies[:, None], frequencies) + 1 / side
+    field = np.fft.ifft2(
+        np.fft.fft2(random.standard_normal((side, side, 3)), axes=(0, 1)) / frequency[..., None] ** exponent,
+        axes=(0, 1),
+    ).real
+    return np.asarray((field - field.mean()) / field.std())
+
+
+def _strong(field: NDArray[Any]) -> NDArray[np.float32]:
+    """With the contrast of an optimised patch: most values are near an end of the range."""
+    return np.asarray(np.rint(127.5 * (1 + np.tanh(1.2 * field))), np.float32)
+
+
+@dataclass(frozen=True, eq=False)
+class Print:
+    """What is photographed in place of the run's own print, each None as it is there: the words of the card, its
+    texture, the light of its raster, the scene, the quad; and the camera's values."""
+
+    words: str | None = None
+    texture: NDArray[np.float32] | None = None
+    change: Callable[[NDArray[Any]], NDArray[Any]] | None = None
+    scene: Bytes | None = None
+    quad: NDArray[np.float64] | None = None
+    ink: float | None = None
+    shot: Shot | None = None
+
+
+def take_photo(case: Case, sheet: Print, random: Random) -> Bytes:
+    """A photograph, as its file holds it."""
+    shot = draw(case.ranges, random) if sheet.shot is None else sheet.shot
+    card_layout = card(MM, MM, words_of(case.id, ARMS[0]) if sheet.words is None else sheet.words)
+    raster = card_picture(card_layout, case.textures[ARMS[0]] if sheet.texture is None else sheet.texture, DPI)
+    strength = case.strength if sheet.ink is None else sheet.ink
+    fade = case.fade if sheet.ink is None else 0.0
+    light = (1 - fade) * printed(raster, strength) + fade * np.asarray(PAPER, np.float32)
+    if sheet.change is not None:
+        light = sheet.change(light)
+    quad = case.quad if sheet.quad is None else sheet.quad
+    scene_picture = case.scene if sheet.scene is None else sheet.scene
+    view = photograph(scene_picture, quad, card_layout, np.asarray(light, np.float32), DPI, shot, SIZE, random)
+    with Image.open(io.BytesIO(filed(view.pixels, shot.quality))) as image_file:
+        return np.asarray(image_file.convert("RGB"))
+
+
+def examination(case: Case, photo: Bytes) -> tuple[str | None, Evidence | None]:
+    """Why a photograph is left out (None: it is scored as the run's arm `eot`), and the evidence if there is any."""
+    size = case.textures[ARMS[0]].shape
+    placement = PlacementRecord(("scene",), (SIDE, SIDE), (size[0], size[1]), ((case.quad.tolist(),),), None, True)
+    expected = Expected(case.id, ARMS[0], own_card(case), case.textures)
+    try:
+        photo_file = Photo(None, "photo", 0)  # type: ignore[arg-type]  # a photograph in memory
+        measurement = measure_photo(
+            photo_file, np.ascontiguousarray(photo), case.scene, expected, None, placement, "photo"
+        )
+    except ValueError as error:
+        return str(error), None
+    return measurement.evidence.refusal, measurement.evidence
+
+
+def own_card(case: Case) -> Card:
+    return card(MM, MM, words_of(case.id, ARMS[0]))
+
+
+# --- Negatives
+
+
+def blank(_: Case, random: Random) -> Print:
+    level = (
+        random.choice([255, 128, *random.uniform(0, 255, 1)]) * np.ones(3)
+        if random.random() < 0.7
+        else random.uniform(0, 255, 3)
+    )
+    return Print(texture=np.broadcast_to(level.astype(np.float32), (64, 64, 3)))
+
+
+def arm_card(case: Case, random: Random) -> Print:
+    arm = str(random.choice(ARMS[1:]))
+    return Print(words=words_of(case.id, arm), texture=case.textures[arm])
+
+
+def other_run(case: Case, random: Random) -> Print:
+    scene_index = case.textures[ARMS[0]]
+    other = _strong(texture(len(scene_index), float(random.uniform(0.0, 1.5)), random))
+    words = words_of(f"vp-{int(random.integers(2**32)):08x}", ARMS[0]) if random.random() < 0.5 else None
+    return Print(words=words, texture=other)
+
+
+def mirrored(case: Case, random: Random) -> Print:
+    if random.random() < 0.5:
+        return Print(change=lambda light: np.ascontiguousarray(light[:, ::-1]))
+    return Print(texture=np.ascontiguousarray(case.textures[ARMS[0]][:, ::-1]))
+
+
+def cover_part(_: Case, random: Random, share: tuple[float, float] = (0.12, 0.4)) -> Print:
+    area, middle = random.uniform(*share), random.uniform(0.25, 0.75, 2)
+    colour = random.uniform(0, 0.9, 3) if random.random() < 0.5 else np.full(3, random.uniform(0, 0.9))
+    angle = random.uniform(0, 180)
+
+    def lay(light: NDArray[Any]) -> NDArray[Any]:
+        return _blend(light, colour, _blob(light, area, middle, angle))
+
+    return Print(change=lay)
+
+
+def glare(case: Case, random: Random) -> Print:
+    area, middle, strength = random.uniform(0.15, 0.4), random.uniform(0.25, 0.75, 2), random.uniform(1.5, 4)
+
+    def shine(light: NDArray[Any]) -> NDArray[Any]:
+        rows, columns = np.mgrid[: light.shape[0], : light.shape[1]] / np.array(light.shape[:2])[:, None, None]
+        patch = MM / own_card(case).width
+        radius = patch * math.sqrt(area / math.pi)
+        off = np.hypot(columns - 0.5 - patch * (middle[0] - 0.5), rows - 0.5 - patch * (middle[1] - 0.5)) / radius
+        return np.asarray(light + strength * np.exp(-(off**4))[..., None])
+
+    return Print(change=shine)
+
+
+def as_file(_: Case, random: Random) -> Print:
+    shot = Shot(scale=float(random.uniform(0.9, 1.2)), quality=int(random.integers(85, 100)))
+    return Print(ink=0.0, shot=shot)
+
+
+def on_screen(_: Case, random: Random) -> Print:
+    glow = random.uniform(0, 0.02)
+    return Print(ink=0.0, change=lambda light: (1 - glow) * light + glow)
+
+
+def stretch_card(case: Case, random: Random) -> Print:
+    times, middle = random.uniform(1.35, 1.7), case.quad.mean(0)
+    stretch = np.array([times, 1.0]) if random.random() < 0.5 else np.array([1.0, times])
+    return Print(quad=middle + (case.quad - middle) * stretch / math.sqrt(times))
+
+
+# --- Positives
+
+
+def soft(case: Case, random: Random) -> Print:
+    ranges = replace(case.ranges, blur=(1.0, 1.6), motion=(1.5, 4.0), quality=(60.0, 80.0))
+    return Print(shot=draw(ranges, random))
+
+
+def other_ink(_: Case, random: Random) -> Print:
+    strength, fade = random.uniform(0.6, 1.0), random.uniform(0.05, 0.15)
+    paper_light = np.asarray(PAPER, np.float32)
+    return Print(ink=float(strength), change=lambda light: (1 - fade) * light + fade * paper_light)
+
+
+def clutter(case: Case, random: Random) -> Print:
+    scene = case.scene.copy()
+    for _ in range(8):
+        x, y = random.integers(0, SIDE, 2)
+        w, h = random.integers(10, 45, 2)
+        scene[y : y + h, x : x + w] = random.integers(0, 256, 3)
+    return Print(scene=scene)
+
+
+def _blob(light: NDArray[Any], area: float, middle: NDArray[Any], angle: float) -> NDArray[Any]:
+    """The cover (h,w,1) of an ellipse over a share of the patch; `middle` in shares of it."""
+    height, width = light.shape[:2]
+    patch = MM / card(MM, MM).width
+    at = 0.5 + patch * (middle - 0.5)
+    radius = patch * math.sqrt(area / math.pi)
+    cover = np.zeros((height, width), np.float32)
+    axes = (round(1.3 * radius * width), round(radius / 1.3 * height))
+    cv2.ellipse(cover, (round(at[0] * width), round(at[1] * height)), axes, angle, 0, 360, 1.0, -1)
+    return cover[..., None]
+
+
+def _blend(light: NDArray[Any], colour: NDArray[Any], cover: NDArray[Any]) -> NDArray[Any]:
+    return np.asarray(light * (1 - cover) + colour * cover)
+
+
+Kind = Callable[[Case, Random], Print]
+NEGATIVE: dict[str, Kind] = {
+    "blank patch": blank,
+    "texture of another arm": lambda case, random: Print(texture=case.textures[str(random.choice(ARMS[1:]))]),
+    "card of another arm": arm_card,
+    "another run": other_run,
+    "turned": lambda case, random: Print(quad=np.roll(case.quad, -int(random.integers(1, 4)), 0)),
+    "mirrored": mirrored,
+    "covered, 12 to 40 %": cover_part,
+    "glare, 15 to 40 %": glare,
+    "the file itself": as_file,
+    "a screen": on_screen,
+    "another scene": lambda case, _: Print(scene=case.other),
+    "stretched 1.35 to 1.7 times": stretch_card,
+}
+KIND: dict[str, Kind] = {"as it should be": lambda *_: Print()}
+HARD: dict[str, Kind] = {"photographs of hard": lambda _, random: Print(shot=draw(PRESETS["hard"], random))}
+HARDER: dict[str, Kind] = {
+    "blurred": soft,
+    "other ink": other_ink,
+    "clutter in the scene": clutter,
+    "covered, 0.5 to 2 %": lambda case, random: cover_part(case, random, (0.005, 0.02)),
+}
+
+
+# --- The tables
 
 
 def run(photos: int = 2, kind_photos: int = 12, harder_photos: int = 2, hard_photos: int = 2) -> list[Table]:

@@ -17,7 +17,7 @@ from attacks.physical.resemblance import GRID, Resemblance, correlation, expecte
 from attacks.physical.scene_place import SCENE, Place, SceneMatch, find, place, scene_correlation, stretch
 from attacks.physical.simulation.camera import print_raster
 from attacks.physical.simulation.shots import Shot
-from scripts.benchmarks.card_kinds import SOURCES, Print, draw_case, examination, take_photo
+from scripts.benchmarks.cards import SOURCES, Print, draw_case, examination, take_photo
 
 CARD = card(80, 80, "vp-01234567  eot")
 RANDOM = np.random.default_rng

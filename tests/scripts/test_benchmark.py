@@ -11,7 +11,7 @@ from torch import nn
 from scripts.benchmarks import commands, engine, estimator, memory, peers, transforms
 from scripts.benchmarks.case import PIPELINE, Case
 from scripts.benchmarks.contest import Contestant, Setting
-from scripts.benchmarks.table import MISSING, Table
+from scripts.benchmarks.table import MISSING
 from scripts.benchmarks.timing import compare, photograph
 from transforms import Compose, Sobol
 
@@ -168,13 +168,6 @@ def test_memory_is_measured_for_each_number_of_views(in_this_process):
     assert slope == pytest.approx(1e3 * (b - a) / 2) and share == pytest.approx(1 - (b - a) / a)
 
 
-@pytest.mark.slow
-def test_peak_excludes_memory_allocated_before():
-    filler = torch.ones(100, memory.MIB // 4)
-    peak = memory.peak(lambda: torch.ones(64, memory.MIB // 4).sum(), "cpu")
-    assert 62 <= peak / memory.MIB <= 70 and len(filler)
-
-
 def test_the_tensors_peak_is_counted_to_the_byte():
     def work():
         first = torch.ones(3 * memory.MIB, dtype=torch.uint8)
@@ -204,10 +197,3 @@ def test_estimator_measures_a_known_covariance(monkeypatch):
         assert ratios.rows[name] == pytest.approx((1 / 4**2, 1 / 16**2), rel=0.3)
     assert cosines.rows["Antithetic"] == pytest.approx((1, 1), abs=1e-3)
     assert "VOID" not in str(cosines)
-
-
-def test_a_table_without_rows_is_printed():
-    assert str(Table("Rigged, and masking", {"clean": ".3f"}, {}, notes=("none",))).splitlines()[::2] == [
-        "Rigged, and masking",
-        "none",
-    ]
