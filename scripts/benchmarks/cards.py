@@ -15,11 +15,11 @@ from PIL import Image
 
 from attacks.data.gallery import photographs
 from attacks.data.images import to_bytes
-from attacks.perturbations.patch.card import Card, card, words_of
+from attacks.perturbations.patch.card import Card, card, card_words
 from attacks.perturbations.patch.card_raster import card_picture
 from attacks.physical.photo_measure import Evidence, Expected, measure_photo
 from attacks.physical.photos import Photo
-from attacks.physical.simulation.camera import PAPER, filed, printed
+from attacks.physical.simulation.camera import PAPER, encode_jpeg, print_raster
 from attacks.physical.simulation.photographs import photograph
 from attacks.physical.simulation.shots import PRESETS, Ranges, Shot, draw
 from attacks.physical.views import PlacementRecord
@@ -130,17 +130,17 @@ class Print:
 def take_photo(case: Case, sheet: Print, random: Random) -> Bytes:
     """A photograph, as its file holds it."""
     shot = draw(case.ranges, random) if sheet.shot is None else sheet.shot
-    card_layout = card(MM, MM, words_of(case.id, ARMS[0]) if sheet.words is None else sheet.words)
+    card_layout = card(MM, MM, card_words(case.id, ARMS[0]) if sheet.words is None else sheet.words)
     raster = card_picture(card_layout, case.textures[ARMS[0]] if sheet.texture is None else sheet.texture, DPI)
     strength = case.strength if sheet.ink is None else sheet.ink
     fade = case.fade if sheet.ink is None else 0.0
-    light = (1 - fade) * printed(raster, strength) + fade * np.asarray(PAPER, np.float32)
+    light = (1 - fade) * print_raster(raster, strength) + fade * np.asarray(PAPER, np.float32)
     if sheet.change is not None:
         light = sheet.change(light)
     quad = case.quad if sheet.quad is None else sheet.quad
     scene_picture = case.scene if sheet.scene is None else sheet.scene
     view = photograph(scene_picture, quad, card_layout, np.asarray(light, np.float32), DPI, shot, SIZE, random)
-    with Image.open(io.BytesIO(filed(view.pixels, shot.quality))) as image_file:
+    with Image.open(io.BytesIO(encode_jpeg(view.pixels, shot.quality))) as image_file:
         return np.asarray(image_file.convert("RGB"))
 
 
@@ -160,7 +160,7 @@ def examination(case: Case, photo: Bytes) -> tuple[str | None, Evidence | None]:
 
 
 def own_card(case: Case) -> Card:
-    return card(MM, MM, words_of(case.id, ARMS[0]))
+    return card(MM, MM, card_words(case.id, ARMS[0]))
 
 
 # --- Negatives
@@ -177,13 +177,13 @@ def blank(_: Case, random: Random) -> Print:
 
 def arm_card(case: Case, random: Random) -> Print:
     arm = str(random.choice(ARMS[1:]))
-    return Print(words=words_of(case.id, arm), texture=case.textures[arm])
+    return Print(words=card_words(case.id, arm), texture=case.textures[arm])
 
 
 def other_run(case: Case, random: Random) -> Print:
     scene_index = case.textures[ARMS[0]]
     other = _strong(texture(len(scene_index), float(random.uniform(0.0, 1.5)), random))
-    words = words_of(f"vp-{int(random.integers(2**32)):08x}", ARMS[0]) if random.random() < 0.5 else None
+    words = card_words(f"vp-{int(random.integers(2**32)):08x}", ARMS[0]) if random.random() < 0.5 else None
     return Print(words=words, texture=other)
 
 
