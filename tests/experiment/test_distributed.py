@@ -211,9 +211,11 @@ def test_a_stopped_run_prints_the_command_with_its_number_of_processes(monkeypat
 
 @pytest.mark.slow
 def test_the_checkpoint_is_deleted_after_all_processes_have_read_it(monkeypatch, tmp_path):
-    order, write = [], attacks.experiment.job._write
+    order, write = [], attacks.experiment.job._write_tables
     monkeypatch.setattr(World, "meet", lambda _: order.append((tmp_path / "checkpoint").exists()))
-    monkeypatch.setattr(attacks.experiment.job, "_write", lambda *given: (order.append("written"), write(*given)))
+    monkeypatch.setattr(
+        attacks.experiment.job, "_write_tables", lambda *given: (order.append("written"), write(*given))
+    )
     attacks.experiment.job.job(composed("attack.steps=1", "data.count=1"), tmp_path, "smoke", [])
     assert order == [True, "written"] and not (tmp_path / "checkpoint").exists()
 

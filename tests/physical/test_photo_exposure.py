@@ -64,7 +64,7 @@ def off(fit):
 @pytest.mark.slow
 def test_colour_map_and_exposure_are_separated(shots, measurements):
     colours = fit_colours(measurements, CARD)
-    assert off(colours.fit) < 3 and colours.compared == len(shots) and not colours.notes
+    assert off(colours.fit) < 3 and colours.comparisons == len(shots) and not colours.notes
     assert list(colours.stops.values()) == pytest.approx([shot.stops for _, shot in shots], abs=0.2)
     for gain, (_, shot) in zip(colours.gains.values(), shots, strict=True):
         assert np.log2(gain[0] / gain[1]) == pytest.approx(shot.red, abs=0.1)
@@ -73,7 +73,7 @@ def test_colour_map_and_exposure_are_separated(shots, measurements):
 @pytest.mark.slow
 def test_another_scene_does_not_measure_the_exposure(shots, measurements):
     other_scene = fit_colours(measure(shots[:3], of=1), CARD)
-    assert other_scene.compared == 0 and len(other_scene.notes) == 1 and off(other_scene.fit) > 6
+    assert other_scene.comparisons == 0 and len(other_scene.notes) == 1 and off(other_scene.fit) > 6
     assert np.median(list(other_scene.stops.values())) == pytest.approx(0, abs=1e-9)
     for reference, suite in ((2, False), (3, True)):
         part = [
@@ -81,7 +81,7 @@ def test_another_scene_does_not_measure_the_exposure(shots, measurements):
             for i, item in enumerate(measurements)
         ]
         colours = fit_colours(part, CARD)
-        assert bool(colours.compared) == suite and (off(colours.fit) < 3) == suite
+        assert bool(colours.comparisons) == suite and (off(colours.fit) < 3) == suite
 
 
 def lay_card(gain, inside=200, seed=0):

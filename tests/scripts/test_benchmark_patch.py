@@ -78,11 +78,11 @@ def test_groups_share_neither_scenes_nor_targets():
 @pytest.mark.slow
 def test_a_view_succeeds_if_the_target_is_nearest(task):
     target = gallery_case(SIZE)[1].images[task.target].expand(SCENES, -1, -1, -1)
-    cosine, success = task.judged(target)
+    cosine, success = task.judgement(target)
     torch.testing.assert_close(cosine, torch.ones(SCENES, 1))
-    assert success.all() and not task.judged(task.image)[1].any()
+    assert success.all() and not task.judgement(task.image)[1].any()
     direction = question(1, False, Ranges(), 1)
-    assert direction.judged(target)[1].all() and not direction.judged(direction.image)[1].any()
+    assert direction.judgement(target)[1].all() and not direction.judgement(direction.image)[1].any()
 
 
 def test_fresh_placements_differ_and_leave_the_rest_of_the_scene(task):

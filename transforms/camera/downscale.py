@@ -1,5 +1,6 @@
 """The stage that shrinks: distance, thumbnails, a service's upload limit."""
 
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, ClassVar, cast
@@ -83,7 +84,9 @@ class Downscale(WholeRanged):
     def _pixels(self, value: Any) -> Any:
         """Shares of `of` in whole pixels; what is no share, as it is."""
         ends = value if isinstance(value, tuple) else (value,)
-        shares = any(isinstance(end, float) for end in ends) and all(is_number(end) and end > 0 for end in ends)
+        shares = any(isinstance(end, float) for end in ends) and all(
+            is_number(end) and 0 < end < math.inf for end in ends
+        )
         if not shares or type(self.of) is not int:
             return value
         pixels = tuple(max(1, round(end * self.of)) for end in ends)
