@@ -14,6 +14,7 @@ process that has imported what a run needs: of 10 s of a short run that saves 4.
 """
 
 import argparse
+import hashlib
 import multiprocessing
 import os
 import re
@@ -140,7 +141,7 @@ def execute(command: Command, folder: Path, runs: Path | None) -> None:
     elif runs is None or not out or any("/" in word for word in words if not word.endswith(out)):
         run_in_fork(command, folder, words)
     else:
-        key = " ".join(sorted(words)).replace("/", "|")
+        key = hashlib.sha256(" ".join(sorted(words)).encode()).hexdigest()
         with SHARED[key]:
             if not (runs / key).exists():
                 run_in_fork(command, folder, words)
