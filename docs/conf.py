@@ -14,6 +14,7 @@ from scripts.api_reference import pages
 from scripts.parts import cards, pictures
 
 project, author, release = "Viewproof", "the Viewproof authors", __version__
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
 extensions += ["sphinx_gallery.gen_gallery"]  # runs docs/examples; not with -D plot_gallery=0
 exclude_patterns = ["physical", "downscale"]  # folders of pictures
 exclude_patterns += ["examples"]  # the site has what sphinx-gallery makes of them
