@@ -3,7 +3,7 @@ against the files that they follow from, and its pictures, judged again by the e
 
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -45,6 +45,7 @@ from attacks.study.assembly import build
 from attacks.study.study import Study
 from attacks.verification import agreement, records, rejudged
 from attacks.verification.records import costs_of, scores_of, table
+from attacks.verification.result import CheckerError, Verification
 
 #: What cannot be recomputed, and why; only the digest covers it.
 ONCE = {
@@ -61,48 +62,8 @@ MAY_DIFFER = ("engine.", "the version of ", "the code of ", "the number of ")
 MACHINE = ("device", "threads", "processes", "git", "python", "platform")
 #: Levels by which a pixel of a drawing may differ on another machine.
 LEVELS = 8
-#: What the explanations record of themselves.
-COST = {"forward": int, "backward": int, "seconds": int | float}
-EXPLAINED = {"missing": [str], "cost": COST}
 #: Without the same versions of these and the same code, drawings and report are other bytes.
 DRAWN_WITH = ("viewproof", "pillow", "numpy", *DRAWING)
-
-
-class CheckerError(RuntimeError):
-    """`verify` itself failed, which says nothing about the run."""
-
-
-@dataclass(frozen=True)
-class Verdict:
-    """A line for each thing that does not agree, what may differ between machines, and what was checked.
-
-    `unchecked` has a line for what could not be compared here. `seed` is that of the sample, and `missable` the
-    largest change of the mean `success` of an arm, by altered views, that the sample misses with a probability above
-    5 %; the cosine of a view may change by 2, so that of the mean cosine is twice as large."""
-
-    problems: tuple[str, ...]
-    notes: tuple[str, ...] = ()
-    checked: str = ""
-    unchecked: tuple[str, ...] = ()
-    seed: int | None = None
-    missable: float | None = None
-
-    @property
-    def passed(self) -> bool:
-        """Whether everything agrees."""
-        return not self.problems
-
-    def __str__(self) -> str:
-        lines = [f"note: {note}" for note in self.notes]
-        lines += [f"NOT COMPARED: {line}" for line in self.unchecked]
-        if self.missable is not None:
-            lines.append(
-                f"sample: seed {self.seed} (--seed {self.seed} repeats it); with a probability above 5 % it misses "
-                f"altered views that change the mean success of an arm by up to {self.missable:.3f}, or its mean "
-                f"cosine by up to {2 * self.missable:.3f}; --sample 1 misses none"
-            )
-        word = "PASS, except what was not compared" if self.unchecked else "PASS"
-        return "\n".join([*lines, *(self.problems or (f"{word}: {self.checked}",))])
 
 
 def verify(
@@ -114,7 +75,7 @@ def verify(
     program: str | None = None,
     device: str | None = None,
     seed: int | None = None,
-) -> Verdict:
+) -> Verification:
     """Check a finished run. No step of an attack is made.
 
     Args:
@@ -151,17 +112,17 @@ def verify(
         if not (out / METRICS).is_file():
             if not (out / "manifest.json").is_file():
                 raise FileNotFoundError(f"`verify` must be the directory of a run; {folder} has no manifest.json")
-            return Verdict((f"{METRICS}: it is missing: the run is not finished (resume={folder})",))
+            return Verification((f"{METRICS}: it is missing: the run is not finished (resume={folder})",))
         try:
             previous, content = opened(out)
         except (ValueError, OSError) as error:
-            return Verdict((str(error),))
+            return Verification((str(error),))
         files = _guarded(lambda: _files(out, previous, content))
         chosen = rejudged.Drawn(sample, secrets.randbits(32) if seed is None else seed)
         try:
             return _checked(out, content, previous, files, (chosen, module, pipeline, program, device))
         except Damaged as error:
-            return Verdict((*files, str(error)))
+            return Verification((*files, str(error)))
 
 
 def _files(out: Path, previous: Earlier, content: Mapping[str, Any]) -> Iterator[str]:
@@ -172,7 +133,7 @@ def _files(out: Path, previous: Earlier, content: Mapping[str, Any]) -> Iterator
     yield from (f"{name}: it is missing" for name in ALWAYS if not (out / name).is_file())
 
 
-def _checked(out: Path, content: Any, previous: Earlier, files: list[str], options: tuple[Any, ...]) -> Verdict:
+def _checked(out: Path, content: Any, previous: Earlier, files: list[str], options: tuple[Any, ...]) -> Verification:
     chosen, module, pipeline, program, device = options
     run, record = previous.run, previous.manifest
     if run.encoder.name == MODULE and module is None:
@@ -230,7 +191,7 @@ def _checked(out: Path, content: Any, previous: Earlier, files: list[str], optio
     queries = bench.study.queries
     clusters = [queries.clusters[row] for row in queries.judged]
     missable = rejudged.missed(clusters, counts[SAME], drawn[SAME])
-    return Verdict((*files, *problems), tuple(notes), checked, tuple(unchecked), chosen.seed, missable)
+    return Verification((*files, *problems), tuple(notes), checked, tuple(unchecked), chosen.seed, missable)
 
 
 def _compared(
@@ -287,6 +248,7 @@ def _recomputed(
 ) -> Iterator[str]:
     """metrics.json from the rows of the other files; the rows, the drawings (where `drawn`) and the report from the
     pictures."""
+    bench = replace(bench, costs=costs_of(content, bench.study.arms[2:]))
     scores, extras = scores_of(bench, bench.exhibits.out), _sections(bench, content)
     yield from _success(bench, scores)
     yield from _metrics(bench, content, scores, extras, str(record["preset"]))
@@ -304,10 +266,9 @@ def _sections(bench: Bench, content: Mapping[str, Any]) -> Sections:
             continue
         rows = table(bench.exhibits.out, name)
         with reading(f"{name}.csv, {METRICS} {name}"):
-            facts = {key: content[name][key] for key in section.facts}
-            if name == "explanations" and (lacking := misfit(facts, EXPLAINED)) is not None:
+            if (lacking := misfit(content[name], section.facts)) is not None:
                 raise ValueError(f"`{name} {lacking}` is missing or malformed")
-            sample = section.sample(bench)
+            facts, sample = section.recorded_facts(bench, content[name]), section.sample(bench)
             pictures = dict.fromkeys((row["picture"], row["cluster"]) for row in rows)
             if sorted(pictures) != sorted(zip(sample.names, sample.clusters, strict=True)):
                 raise ValueError("its pictures and clusters are not those of this run")
@@ -338,7 +299,7 @@ def _metrics(
     for name in extras.sections:
         with reading(f"{name}.csv, {METRICS} {name}"):
             sections[name] = extras.content(name)
-    again, per_image = metrics(bench, scores, _budget(bench), _facts(content, study), sections, preset, limits)
+    again, per_image = metrics(bench, scores, _budget(bench), _facts(bench, content), sections, preset, limits)
     tables = {"per_image": per_image}
     tables |= {"duplicates": rows} if (rows := duplicates_of(study)) else {}
     for name, rows in tables.items():
@@ -360,10 +321,10 @@ def _metrics(
         yield from agreement.leaves("placement.json", placed, now)
 
 
-def _facts(content: Mapping[str, Any], study: Study) -> Facts:
+def _facts(bench: Bench, content: Mapping[str, Any]) -> Facts:
     """What no file but metrics.json holds; see `ONCE`."""
     return Facts(
-        costs_of(content, study.arms[2:]),
+        bench.costs,
         content["cost"]["cached"],
         list(content["failed"]),
         content["failed_parts"],

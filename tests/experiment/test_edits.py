@@ -152,6 +152,8 @@ LIES = {
     "an explanation": ("parts", cell("explanations", "likeness", 3), "explanations.csv"),
     "its coverage": ("parts", metric("explanations", "coverage"), "metrics.json explanations cov"),
     "a layer": ("parts", cell("drift", "cosine", 3), "drift.csv"),
+    "its views": ("parts", metric("drift", "views", by=1), "metrics.json drift views"),
+    "a size": ("parts", metric("detection", "size", value=[1, 1]), "metrics.json detection size"),
     "its drift": ("parts", metric("drift", "layers", 0, "eot", "mean"), "metrics.json drift layers"),
     "a probability": ("failure", cell("failure", "p", 0, 0.5), "failure.csv astronaut"),
     "another probability": ("failure", cells("failure", unlikely, 0), "failure.csv astronaut"),

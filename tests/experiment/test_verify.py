@@ -20,7 +20,7 @@ from attacks.experiment.directory import misfit
 from attacks.verification import rejudged
 from attacks.verification.agreement import leaves, rows
 from attacks.verification.records import checked
-from attacks.verification.verify import CheckerError
+from attacks.verification.result import CheckerError
 from tests.helpers.liars import cell
 from tests.helpers.verified import BATTERY, SCORES, TINY, A, both_records, make_run
 from tests.helpers.verified import runs as runs

@@ -1,6 +1,6 @@
 """File formats and resizers on some pictures. A patch is deployed within the picture that contains it."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -27,7 +27,7 @@ class DeploymentSection(Section):
 
     key: ClassVar[str] = "deployment"
     figure: ClassVar[str | None] = "deployment.png"
-    facts: ClassVar[tuple[str, ...]] = ("missing",)
+    facts: ClassVar[Mapping[str, Any]] = {"missing": [str]}
 
     def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:  # noqa: ARG002
         study, pictures = bench.study, pictures_of(bench, sample)

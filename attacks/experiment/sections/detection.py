@@ -1,6 +1,6 @@
 """Pictures that the configured pipeline shows otherwise than people see them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -30,7 +30,7 @@ class DetectionSection(Section):
     pipeline: str
 
     key: ClassVar[str] = "detection"
-    facts: ClassVar[tuple[str, ...]] = ("size",)
+    facts: ClassVar[Mapping[str, Any]] = {"size": [int]}
     derived: ClassVar[tuple[str, ...]] = ("threshold", "flagged")
 
     def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:  # noqa: ARG002
@@ -50,6 +50,11 @@ class DetectionSection(Section):
             for arm in bench.study.arms
         }
         return SectionResult(detection.flagged_rows(cosine, sample), {"size": list(pipeline.size)})
+
+    def recorded_facts(self, bench: Bench, content: Mapping[str, Any]) -> dict[str, Any]:
+        """The size is as recorded where the pipeline was a function that is not here."""
+        pipeline = bench.study.pipeline
+        return {"size": content["size"] if pipeline is None else list(pipeline.size)}
 
     def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
         return detection.summary(rows) | {"pipeline": self.pipeline}

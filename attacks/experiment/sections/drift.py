@@ -1,6 +1,6 @@
 """Where in the network the embedding drifts. The rows are made with the units of the run."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -14,12 +14,18 @@ from attacks.experiment.unit import drift_of
 
 @dataclass(frozen=True)
 class DriftSection(Section):
-    """The section `drift`: of all pictures; its figures are of the judged ones."""
+    """The section `drift`: of all pictures; its figures are of the judged ones.
+
+    Args:
+        judged: their names.
+        views: of a picture.
+    """
 
     judged: frozenset[str]
+    views: int
 
     key: ClassVar[str] = "drift"
-    facts: ClassVar[tuple[str, ...]] = ("views", "cost")
+    facts: ClassVar[Mapping[str, Any]] = {"cost": {"forward": int, "seconds": int | float}}
 
     def sample(self, bench: Bench) -> Sample:
         """All pictures."""
@@ -29,11 +35,10 @@ class DriftSection(Section):
         return result_of(drift_of(bench, sample.rows.tolist()), sample)
 
     def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
-        return drift.summary([row for row in rows if row["picture"] in self.judged])
+        return {"views": self.views, **drift.summary([row for row in rows if row["picture"] in self.judged])}
 
 
 def result_of(measured: drift.Drift, sample: Sample) -> SectionResult:
     """The rows of a drift that was measured on a sample."""
-    views = next(iter(measured.cosine.values())).shape[2]
     cost = {"forward": measured.forward, "seconds": measured.seconds}
-    return SectionResult(measured.rows(sample), {"views": views, "cost": cost})
+    return SectionResult(measured.rows(sample), {"cost": cost})

@@ -1,6 +1,6 @@
 """Maps of what the encoder looks at, before and after the attack."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -20,7 +20,11 @@ class ExplanationsSection(Section):
 
     key: ClassVar[str] = "explanations"
     figure: ClassVar[str | None] = "explanations.png"
-    facts: ClassVar[tuple[str, ...]] = ("layer", "missing", "cost")
+    facts: ClassVar[Mapping[str, Any]] = {
+        "layer": (str, None),
+        "missing": [str],
+        "cost": {"forward": int, "backward": int, "seconds": int | float},
+    }
     joint: ClassVar[bool] = True
 
     def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:  # noqa: ARG002

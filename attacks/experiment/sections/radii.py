@@ -1,7 +1,7 @@
 """The smallest radius of each picture, from the attack at the largest one."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -39,7 +39,7 @@ class RadiiSection(Section):
     eps: float
 
     key: ClassVar[str] = "radii"
-    facts: ClassVar[tuple[str, ...]] = ("passes",)
+    facts: ClassVar[Mapping[str, Any]] = {"passes": {"search": int}}
     attacks: ClassVar[bool] = True
 
     def sample(self, bench: Bench) -> Sample:
@@ -47,9 +47,8 @@ class RadiiSection(Section):
         return everything(bench)
 
     def rows(self, bench: Bench, sample: Sample, meter: Meter) -> SectionResult:
-        study, rows, spent = bench.study, sample.rows.tolist(), bench.costs["eot"]
-        attack = (spent.forward + spent.backward) // len(rows)
-        state, images = _search(bench, rows, RUNS * attack, meter)
+        study, rows = bench.study, sample.rows.tolist()
+        state, images = _search(bench, rows, RUNS * _attack_passes(bench), meter)
         files = {"radius": study.perturbation.written(images, state.delta)}
         with bench.exhibits.writing(rows, files, {}) as exhibits:
             pictures = exhibits.pictures("radius", rows)
@@ -68,11 +67,26 @@ class RadiiSection(Section):
             }
             for name, cluster, norm, share, hits in zip(*columns, strict=True)
         ]
-        passes = {"search": state.passes, "attack": attack, "runs": (state.passes + attack) / max(1, attack)}
-        return SectionResult(table, {"passes": passes})
+        return SectionResult(table, {"passes": _passes(bench, state.passes)})
+
+    def recorded_facts(self, bench: Bench, content: Mapping[str, Any]) -> dict[str, Any]:
+        """Of the passes only those of the search are as recorded."""
+        return {"passes": _passes(bench, content["passes"]["search"])}
 
     def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
         return summary(rows, self.eps)
+
+
+def _attack_passes(bench: Bench) -> int:
+    """The passes of each picture in the attack at the largest radius."""
+    spent = bench.costs["eot"]
+    return (spent.forward + spent.backward) // len(bench.study.queries)
+
+
+def _passes(bench: Bench, search: int) -> dict[str, float]:
+    """The passes of each picture: of the search, of the attack, and of both in runs of the attack."""
+    attack = _attack_passes(bench)
+    return {"search": search, "attack": attack, "runs": (search + attack) / max(1, attack)}
 
 
 def _search(bench: Bench, rows: Sequence[int], passes: int, meter: Meter) -> tuple[RadiusState, Tensor]:

@@ -9,6 +9,7 @@ from typing import Any
 from attacks.eot.batching import memory_told
 from attacks.evaluation.ablation import varying
 from attacks.evaluation.deployment import deployed_size
+from attacks.evaluation.drift import VIEWS
 from attacks.evaluation.response import slice_axes
 from attacks.experiment.bench import Bench
 from attacks.experiment.cost import Meter, Spent
@@ -32,7 +33,7 @@ def sections_of(study: Study) -> dict[str, Section | None]:
     plan, size = plan_of(study), (queries.images.shape[2], queries.images.shape[3])
     judged = frozenset(queries.names[row] for row in queries.judged)
     return {
-        "drift": DriftSection(len(queries), judged) if config.layers else None,
+        "drift": DriftSection(len(queries), judged, min(VIEWS, config.views)) if config.layers else None,
         "radii": RadiiSection(len(queries), study.perturbation.eps) if study.attack.name == "radius" else None,
         "response": None if plan is None else ResponseSection(config.map_pictures, plan),
         "left_out": LeftOutSection(config.left_out, study.views.steps, (*varying(study.transforms),))

@@ -39,8 +39,8 @@ class Section:
     key: ClassVar[str] = ""
     #: Its drawing in the run directory, if it has one.
     figure: ClassVar[str | None] = None
-    #: The facts that `viewproof verify` takes as they were recorded.
-    facts: ClassVar[tuple[str, ...]] = ()
+    #: The facts that `viewproof verify` takes as they were recorded, and their shapes (see `misfit`).
+    facts: ClassVar[Mapping[str, Any]] = {}
     #: Columns that follow from the rows of all pictures, so that the rows of some have others.
     derived: ClassVar[tuple[str, ...]] = ()
     #: Whether `rows` repeats an attack, and whether the rows of a picture depend on the others.
@@ -59,6 +59,10 @@ class Section:
         """The content of metrics.json but for the facts, from rows as `rows` returns them or as their file has them.
         Raises ValueError where they are not of this section."""
         raise NotImplementedError
+
+    def recorded_facts(self, bench: Bench, content: Mapping[str, Any]) -> dict[str, Any]:  # noqa: ARG002
+        """The facts of a finished run, from its `content` in metrics.json; what follows from others is computed."""
+        return {key: content[key] for key in self.facts}
 
     def draw(self, path: Path, drawing: Any) -> None:
         """Save the drawing, from `SectionResult.drawing`."""
