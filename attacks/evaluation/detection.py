@@ -14,7 +14,6 @@ from attacks.data.images import to_bytes
 from attacks.evaluation.clusters import Row, Sample, by_cluster, column_of, totals
 from attacks.evaluation.intervals import rate
 from attacks.resizers.pipeline import Pipeline
-from attacks.runtime.tables import cell
 
 #: The share of false alarms that a threshold is set for.
 ALPHA = 0.01
@@ -85,27 +84,32 @@ def _thresholds(clean: Tensor, clusters: Sequence[str]) -> list[Threshold]:
     return [by_name[cluster] for cluster in clusters]
 
 
-def summary(rows: Sequence[Row]) -> dict[str, Any]:
-    """The content of metrics.json; without a second cluster nothing is flagged or not. Raises ValueError where a
-    threshold does not follow from the cosines."""
+def derived_rows(rows: Sequence[Row]) -> list[dict[str, object]]:
+    """The rows that follow from the cosines of rows as `flagged_rows` makes them, or read back from their file."""
     arms: dict[str, list[Row]] = {}
     for row in rows:
         arms.setdefault(str(row["arm"]), []).append(row)
     names, clusters = (tuple(str(row[key]) for row in arms["clean"]) for key in ("picture", "cluster"))
     cosine = {arm: column_of(table, "cosine") for arm, table in arms.items()}
-    sample = Sample(torch.arange(len(names)), names, clusters)
-    for row, expected in zip(rows, flagged_rows(cosine, sample), strict=True):
-        if any(str(cell(expected[key])) != str(cell(row[key])) for key in expected):
-            raise ValueError(f"its threshold of {row['picture']}, {row['arm']} does not follow from the cosines")
+    return flagged_rows(cosine, Sample(torch.arange(len(names)), names, clusters))
+
+
+def summary(rows: Sequence[Row]) -> dict[str, Any]:
+    """The content of metrics.json, from the cosines; without a second cluster nothing is flagged or not."""
+    arms: dict[str, list[Row]] = {}
+    for row in derived_rows(rows):
+        arms.setdefault(str(row["arm"]), []).append(row)
+    clusters = [str(row["cluster"]) for row in arms["clean"]]
+    cosine = {arm: column_of(table, "cosine") for arm, table in arms.items()}
     thresholds, several = _thresholds(cosine["clean"], clusters), len(set(clusters)) > 1
-    values, trials = [threshold.value for threshold in thresholds], totals(torch.ones(len(names)), clusters)
+    values, trials = [threshold.value for threshold in thresholds], totals(torch.ones(len(clusters)), clusters)
     figures = {}
     for arm, table in arms.items():
         flags = column_of(table, "flagged") if several else None
         share = None if flags is None else rate(by_cluster(flags, clusters), trials)._asdict()
         figures[arm] = {"flagged": share, "lowest": float(cosine[arm].min())}
     return {
-        "pictures": len(names),
+        "pictures": len(clusters),
         "clusters": len(set(clusters)),
         "calibration": min(threshold.clean for threshold in thresholds),
         "bound": max(threshold.bound for threshold in thresholds) if several else None,

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
@@ -45,7 +45,9 @@ def plain(content: Any) -> Any:
     return json.loads(json.dumps(content))
 
 
-def rows(name: str, recorded: Sequence[dict[str, str]], recomputed: Sequence[dict[str, object]]) -> Iterator[str]:
+def rows(
+    name: str, recorded: Sequence[Mapping[str, str]], recomputed: Sequence[Mapping[str, object]]
+) -> Iterator[str]:
     """A line for each cell of a table that is not the same."""
     for number, (was, now) in enumerate(zip_longest(recorded, recomputed), start=2):  # the header is line 1
         if was is None or now is None:

@@ -1,8 +1,7 @@
-"""Check a finished run: `viewproof verify RUN_DIRECTORY`. Its files against their digests, its numbers
-against the files that they follow from, and its pictures, judged again by the encoder."""
+"""Check a finished run: `viewproof verify RUN_DIRECTORY`."""
 
 import secrets
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -292,16 +291,18 @@ def _metrics(
     with reading(f"{METRICS} verification"):
         recorded = (content["verification"] or {"thresholds": {}})["thresholds"]
         limits = {float(far): limit for far, limit in recorded.items()}
-    if (pairs := bench.judge.impostors()) is not None:
-        was, now = ({f"{far:g}": limit for far, limit in x.items()} for x in (limits, thresholds(pairs)))
+    if (impostors := bench.judge.impostors()) is not None:
+        was, now = ({f"{far:g}": limit for far, limit in x.items()} for x in (limits, thresholds(impostors)))
         yield from agreement.leaves(f"{METRICS} verification thresholds", was, now, slack)
-    sections = {}
-    for name in extras.sections:
+    sections, tables = {}, dict[str, Sequence[Mapping[str, object]]]()
+    for name, section in extras.sections.items():
         with reading(f"{name}.csv, {METRICS} {name}"):
             sections[name] = extras.content(name)
+            if section is not None and section.derived and name in extras.results:
+                tables[name] = section.derived_rows(extras.results[name].rows)
     again, per_image = metrics(bench, scores, _budget(bench), _facts(bench, content), sections, preset, limits)
-    tables = {"per_image": per_image}
-    tables |= {"duplicates": rows} if (rows := duplicates_of(study)) else {}
+    tables["per_image"] = per_image
+    tables |= {"duplicates": pairs} if (pairs := duplicates_of(study)) else {}
     for name, rows in tables.items():
         yield from agreement.some(agreement.rows(f"{name}.csv", table(out, name), rows), f"{name}.csv")
     again = agreement.plain(again)

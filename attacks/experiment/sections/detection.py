@@ -56,5 +56,8 @@ class DetectionSection(Section):
         pipeline = bench.study.pipeline
         return {"size": content["size"] if pipeline is None else list(pipeline.size)}
 
+    def derived_rows(self, rows: Sequence[Row]) -> Sequence[Row]:
+        return detection.derived_rows(rows)
+
     def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
         return detection.summary(rows) | {"pipeline": self.pipeline}

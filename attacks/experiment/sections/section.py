@@ -64,6 +64,10 @@ class Section:
         """The facts of a finished run, from its `content` in metrics.json; what follows from others is computed."""
         return {key: content[key] for key in self.facts}
 
+    def derived_rows(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """The rows with the columns `derived` computed again."""
+        return rows
+
     def draw(self, path: Path, drawing: Any) -> None:
         """Save the drawing, from `SectionResult.drawing`."""
 
