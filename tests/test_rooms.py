@@ -14,9 +14,9 @@ ROOMS = {
     encoders perturbations <- runtime schema
     data        <- perturbations runtime
     resizers    <- data runtime
-    eot         <- encoders runtime
+    eot         <- encoders runtime schema
     objectives  <- encoders eot perturbations runtime schema
-    optimisers  <- eot runtime
+    optimisers  <- eot runtime schema
     solvers     <- encoders eot objectives optimisers perturbations runtime
     evaluation  <- data encoders eot objectives optimisers resizers runtime solvers
     gate        <- evaluation schema

@@ -11,6 +11,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
+from attacks.schema.options import option
 from transforms.devices import wide_dtype
 
 
@@ -82,7 +83,7 @@ class CVaR:
         ([3.5], [[0.5, 0.0, 0.5, 0.0]])
     """
 
-    alpha: float = 0.25
+    alpha: float = option(0.25, "the share", range="(0, 1]", paper="Rockafellar & Uryasev 2000")
     uniform: ClassVar[bool] = False
     multiple: ClassVar[int] = 1
 
@@ -132,7 +133,7 @@ class WorstOf:
         ([3.5], [[0.5, 0.0, 0.5, 0.0]])
     """
 
-    k: int = 4
+    k: int = option(4, "views in a group; attack.views must be a multiple", range="at least 1")
     uniform: ClassVar[bool] = False
 
     @property
@@ -184,7 +185,7 @@ class SoftMax:
         [4.0, 3.05, 2.5]
     """
 
-    temperature: float = 0.05
+    temperature: float = option(0.05, "of the loss; small: the worst view, large: the mean", range="[1e-9, 1e9]")
     uniform: ClassVar[bool] = False
     multiple: ClassVar[int] = 1
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -19,12 +19,11 @@ from attacks.eot.estimate import Estimate
 from attacks.eot.problem import Problem
 from attacks.eot.protocols import Penalty
 from attacks.runtime.extras import extra
+from attacks.schema.options import option
 from transforms.colour.spaces import at_least_float32
 from transforms.compose import seen
 from transforms.devices import uploaded
 
-#: The argument of the total variation.
-Of = Literal["change", "texture"]
 #: Width of the smooth absolute value's rounded tip: a tenth of a grey level, less than a file can hold.
 EDGE = 0.1 / 255
 #: LPIPS's networks, and their names in torchvision.
@@ -33,8 +32,10 @@ TRUNKS = {"alex": "alexnet", "vgg": "vgg16", "squeeze": "squeezenet1_1"}
 
 @dataclass(frozen=True)
 class TotalVariation:
-    """weight * the mean, over pixels and channels, of the perturbation's total variation (Rudin, Osher & Fatemi
-    1992), in [0,1] units: about 0.03 for a random pattern of 0 and 8/255, 0 for one flat colour.
+    """Total variation (Rudin, Osher & Fatemi 1992): smooth perturbations are cheap.
+
+    The value is weight * the mean over pixels and channels, in [0,1] units: about 0.03 for a random pattern of 0 and
+    8/255, 0 for one flat colour.
 
     Differences are to the right and to the lower neighbour, none at the last column and row. Their absolute value is
     sqrt(d^2 + e^2) - e with e = `EDGE`, because `|d|` has no derivative at 0, where an attack may start. It is 0 at
@@ -61,14 +62,14 @@ class TotalVariation:
         True
     """
 
-    weight: float = 3.0
-    isotropic: bool = True
-    of: Of = "change"
+    weight: float = option(3.0, "beside a loss that is a cosine", range="above 0", paper="Rudin et al. 1992")
+    isotropic: bool = option(True, "no direction is cheaper than another")
+    of: str = option("change", "change: to the picture; texture: of a patch itself", range="change, texture")
 
     def __post_init__(self) -> None:
         check_weight(self.weight)
-        if self.of not in get_args(Of):
-            raise ValueError(f"`of` must be one of {', '.join(get_args(Of))}; got {self.of!r}")
+        if self.of not in ("change", "texture"):
+            raise ValueError(f"`of` must be one of change, texture; got {self.of!r}")
 
     def __call__(self, delta: Tensor, pictures: Tensor, images: Tensor) -> Tensor:
         """(delta, (N,C,H,W), (N,C,H,W)) -> (N,)."""
@@ -78,9 +79,10 @@ class TotalVariation:
 
 @dataclass(frozen=True)
 class SSIM:
-    """weight * (1 - SSIM), the structural similarity (Wang et al. 2004) of the attacked picture to the untouched one:
-    0 where they are equal, up to 2 weight. Kornia computes it, channel by channel, with Gaussian windows of standard
-    deviation 1.5; its mean is over whole windows, as in scikit-image.
+    """Structural similarity (Wang et al. 2004) of the attacked picture to the untouched one.
+
+    The value is weight * (1 - SSIM): 0 where they are equal, up to 2 weight. Kornia computes it, channel by channel,
+    with Gaussian windows of standard deviation 1.5; its mean is over whole windows, as in scikit-image.
 
     Use: a change that keeps the structure of the picture.
     Not: pictures smaller than its window.
@@ -101,8 +103,10 @@ class SSIM:
         (True, True)
     """
 
-    weight: float = 1.0
-    window: int = 11
+    weight: float = option(
+        1.0, "of 1 - SSIM, beside a loss that is a cosine", range="above 0", paper="Wang et al. 2004"
+    )
+    window: int = option(11, "side of the windows in pixels", range="odd, at least 3")
 
     def __post_init__(self) -> None:
         check_weight(self.weight)
@@ -124,8 +128,7 @@ class SSIM:
 
 @dataclass(frozen=True)
 class LPIPS:
-    """weight * the learned perceptual distance (Zhang et al. 2018) of package `lpips`, whose networks need RGB of at
-    least 64 pixels.
+    """Learned perceptual distance (Zhang et al. 2018) of package `lpips`, times a weight; RGB of at least 64 pixels.
 
     Nothing is downloaded: the network is read from torch's cache of checkpoints, and only its linear layers come with
     the package.
@@ -151,8 +154,8 @@ class LPIPS:
         ValueError: `net` must be one of alex, vgg, squeeze; got 'resnet'
     """
 
-    weight: float = 1.0
-    net: str = "alex"
+    weight: float = option(1.0, "beside a loss that is a cosine", range="above 0", paper="Zhang et al. 2018")
+    net: str = option("alex", range="alex, vgg, squeeze")
 
     def __post_init__(self) -> None:
         check_weight(self.weight)

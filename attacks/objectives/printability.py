@@ -11,6 +11,7 @@ from attacks.objectives.penalties import EDGE, check_weight
 from attacks.perturbations.patch.colour_profiles import MAX_BYTES as COLOUR_MAPS
 from attacks.perturbations.patch.colour_profiles import read_colour_map
 from attacks.perturbations.patch.inks import generic
+from attacks.schema.options import option
 from transforms.colour.lut import apply_lut
 
 #: The tints of each channel that make the palette of a printer whose palette is not measured.
@@ -21,8 +22,10 @@ MOST, BYTES = 4096, 2**17
 
 @dataclass(frozen=True, eq=False)
 class NonPrintability:
-    """weight * the mean, over the texels of a patch, of the distance from its colour to the nearest one of a palette,
-    in sRGB of [0,1]: about 0.2 for random colours and the palette of the generic printer, 0 for those of the palette.
+    """Colours that a printer can print: of each texel of a patch the distance to the nearest one.
+
+    The value is weight * the mean distance to the nearest colour of a palette, in sRGB of [0,1]: about 0.2 for random
+    colours and the palette of the generic printer, 0 for those of the palette.
 
     The non-printability score of Sharif et al. 2016 multiplies the distances to all colours, and a product of thirty
     numbers below 1 is nearly 0 everywhere, and so is its gradient. Here only the nearest colour counts, which alone
@@ -42,8 +45,12 @@ class NonPrintability:
         palette: (K,3) in [0,1]; or what `read_palette` takes: generic, or the path of a file.
     """
 
-    weight: float = 0.1
-    palette: str | Tensor = field(default="generic", repr=False)
+    weight: float = option(
+        0.1, "of a distance in sRGB of [0, 1]", range="above 0", paper="Sharif et al. 2016, changed"
+    )
+    palette: str | Tensor = option(
+        "generic", "or a text file (r, g, b of a colour a line, 0 to 255), or a printer's .icc, .cube or .json"
+    )
     colours: Tensor = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

@@ -10,6 +10,7 @@ from attacks.eot.estimate import Estimate
 from attacks.eot.protocols import Constraint, Done, Optimiser
 from attacks.optimisers.gradient import LONGEST
 from attacks.runtime.stored import stored
+from attacks.schema.options import option
 from transforms.devices import uploaded
 
 
@@ -37,8 +38,10 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class APGD(Optimiser):
-    """Auto-PGD (Croce & Hein 2020, algorithm 1): long steps first; at each checkpoint, a picture whose steps seldom
-    gained, or whose best loss did not fall, goes back to its best point and halves its step.
+    """Auto-PGD (Croce & Hein 2020, algorithm 1): sets its own step lengths, picture by picture.
+
+    Long steps come first; at each checkpoint, a picture whose steps seldom gained, or whose best loss did not fall,
+    goes back to its best point and halves its step.
 
     A run of n steps tries n points, the start among them, like n - 1 iterations of the published code; the last step
     returns the best point. (A run of a single step moves.) The checkpoints are those of the published code: after
@@ -71,9 +74,9 @@ class APGD(Optimiser):
     """
 
     counts_steps: ClassVar[bool] = True
-    rel_step_size: float = 2.0
-    momentum: float = 0.75
-    rho: float = 0.75
+    rel_step_size: float = option(2.0, "first step as a share of eps", range="above 0", paper="Croce & Hein 2020")
+    momentum: float = option(0.75, "share of the new move in each step; 1: no momentum", range="(0, 1]")
+    rho: float = option(0.75, "share of the steps between two checkpoints that must gain", range="[0, 1]")
 
     def __post_init__(self) -> None:
         if not 0 < self.rel_step_size <= LONGEST:

@@ -2,7 +2,7 @@
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,9 +11,10 @@ from attacks.eot.estimate import Estimate
 from attacks.eot.protocols import Constraint, Done, Optimiser
 from attacks.runtime.blocks import columns, in_blocks
 from attacks.runtime.stored import stored
+from attacks.schema.options import option
 from transforms.devices import uploaded, wide_dtype
 
-Schedule = Literal["constant", "cosine", "linear"]
+SCHEDULES = ("constant", "cosine", "linear")
 #: The longest step, as a multiple of eps.
 LONGEST = 1000
 
@@ -61,10 +62,10 @@ class PGD(Optimiser):
         [-4.0, -7.41, -8.0, -8.0]
     """
 
-    rel_step_size: float = 0.8
-    momentum: float = 0.75
-    schedule: Schedule = "cosine"
-    nesterov: bool = False
+    rel_step_size: float = option(0.8, "first step as a share of eps", range="above 0", paper="Madry et al. 2018")
+    momentum: float = option(0.75, "of normalised gradients; 0: none", range="[0, 1)", paper="Dong et al. 2018")
+    schedule: str = option("cosine", "how the step shrinks", range="constant, cosine, linear")
+    nesterov: bool = option(False, "look ahead; needs momentum", paper="Lin et al. 2020")
 
     def __post_init__(self) -> None:
         check_step("rel_step_size", self.rel_step_size, self.schedule, momentum=self.momentum)
@@ -92,8 +93,10 @@ class PGD(Optimiser):
 
 @dataclass(frozen=True)
 class SGD(Optimiser):
-    """Projected stochastic gradient descent with momentum, as `torch.optim.SGD`: the step is as long as the gradient
-    says, so `lr` depends on the loss and on the picture's size. For the L-inf ball use PGD.
+    """Projected gradient descent with momentum, as `torch.optim.SGD`; for l2.
+
+    The step is as long as the gradient says, so `lr` depends on the loss and on the picture's size. For the L-inf
+    ball use PGD.
 
     Use: an L2 ball and a loss whose scale is known.
     Not: the L-inf ball, or a loss of unknown scale: PGD.
@@ -119,10 +122,10 @@ class SGD(Optimiser):
         [1.5, 3.0, 4.0, 4.0]
     """
 
-    lr: float = 2.0
-    momentum: float = 0.9
-    schedule: Schedule = "cosine"
-    nesterov: bool = False
+    lr: float = option(2.0, "step per unit of gradient: depends on the loss and the pictures' size", range="above 0")
+    momentum: float = option(0.9, "of the heavy ball; 0: none", range="[0, 1)")
+    schedule: str = option("cosine", "how the step shrinks", range="constant, cosine, linear")
+    nesterov: bool = option(False, "look ahead; needs momentum")
 
     def __post_init__(self) -> None:
         check_step("lr", self.lr, self.schedule, momentum=self.momentum)
@@ -156,8 +159,10 @@ class Moments(NamedTuple):
 
 @dataclass(frozen=True)
 class Adam(Optimiser):
-    r"""Adam (Kingma & Ba 2015), in the geometry of the perturbation's norm: the steepest step along the mean
-    gradient, each value damped by how well its gradients agree, `|m| / sqrt(v)`.
+    r"""Adam (Kingma & Ba 2015) in the geometry of the perturbation's norm.
+
+    It takes the steepest step along the mean gradient, each value damped by how well its gradients agree,
+    `|m| / sqrt(v)`.
 
     For L-inf this is `torch.optim.Adam` with a learning rate of rel_step_size * eps. In another norm an undamped step
     has that length, and goes along m rather than sign(m), which would miss the optimum. Adam's `eps` is 0: the scale
@@ -185,10 +190,12 @@ class Adam(Optimiser):
         [-2.4, -4.8, -7.2, -8.0]
     """
 
-    rel_step_size: float = 0.5
-    beta1: float = 0.9
-    beta2: float = 0.999
-    schedule: Schedule = "cosine"
+    rel_step_size: float = option(
+        0.5, "first step as a share of eps; more below some 200 steps", range="above 0", paper="Kingma & Ba 2015"
+    )
+    beta1: float = option(0.9, "memory of the mean gradient", range="[0, 1)")
+    beta2: float = option(0.999, "memory of the mean square", range="[0, 1)")
+    schedule: str = option("cosine", "how the step shrinks", range="constant, cosine, linear")
 
     def __post_init__(self) -> None:
         check_step("rel_step_size", self.rel_step_size, self.schedule, beta1=self.beta1, beta2=self.beta2)
@@ -223,7 +230,7 @@ def l1_norm(grad: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return norm.clamp(min=torch.finfo(norm.dtype).tiny)[:, None, None, None]
 
 
-def decay(schedule: Schedule, done: Tensor, like: Tensor) -> Tensor:
+def decay(schedule: str, done: Tensor, like: Tensor) -> Tensor:
     """The length of a step as a share of that of the first one, for shares (D,) of the run that are `done`; of the
     type and on the device of `like`."""
     if schedule == "constant":
@@ -239,8 +246,8 @@ def check_step(name: str, size: float, schedule: str, **memories: float) -> None
     for memory, share in memories.items():
         if not 0 <= share < 1:
             raise ValueError(f"`{memory}` must lie in [0, 1); got {share}")
-    if schedule not in get_args(Schedule):
-        raise ValueError(f"`schedule` must be one of {', '.join(get_args(Schedule))}; got {schedule!r}")
+    if schedule not in SCHEDULES:
+        raise ValueError(f"`schedule` must be one of {', '.join(SCHEDULES)}; got {schedule!r}")
 
 
 def _check_nesterov(nesterov: bool, momentum: float) -> None:

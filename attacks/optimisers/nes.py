@@ -12,14 +12,16 @@ from torch import Tensor
 
 from attacks.eot.estimate import Estimate
 from attacks.eot.protocols import Constraint, Done, Optimiser
-from attacks.optimisers.gradient import Schedule, State, check_step, decay
+from attacks.optimisers.gradient import State, check_step, decay
+from attacks.schema.options import option
 
 
 @dataclass(frozen=True)
 class NES(Optimiser):
-    r"""Momentum along estimated gradients: the loss on both sides of delta along random smooth patterns, one view of
-    each side; the loop is `attacks.solvers.sampled.sampled`. In few dimensions few losses say much, and an encoder
-    sees mostly a picture's low frequencies (Guo et al. 2019).
+    r"""Momentum along a gradient estimated from losses, in low frequencies: no gradient is used.
+
+    It takes the loss on both sides of delta along random smooth patterns, one view of each side. In few dimensions
+    few losses say much, and an encoder sees mostly a picture's low frequencies (Guo et al. 2019).
 
     Formula: \frac{1}{q} \sum_{i=1}^{q} (\ell(\delta + \sigma d_i) - \ell(\delta - \sigma d_i)) \, d_i
     Use: an encoder that can only be asked and answers with numbers.
@@ -51,13 +53,19 @@ class NES(Optimiser):
 
     gradient_free: ClassVar[bool] = True
 
-    probe: float = 2.0
-    keep: int = 8
-    grey: bool = True
-    rel_step_size: float = 0.6
-    momentum: float = 0.9
-    schedule: Schedule = "cosine"
-    surrogate: Callable[..., Any] | None = None
+    probe: float = option(
+        2.0, "distance of the losses, as a share of eps", range="above 0", paper="Ilyas et al. 2018"
+    )
+    keep: int = option(8, "lowest frequencies along each axis", range="at least 1", paper="Guo et al. 2019")
+    grey: bool = option(True, "the same pattern in all channels")
+    rel_step_size: float = option(0.6, "first step as a share of eps", range="above 0")
+    momentum: float = option(0.9, "of estimated gradients; 0: none", range="[0, 1)")
+    schedule: str = option("cosine", "how the step shrinks", range="constant, cosine, linear")
+    surrogate: Callable[..., Any] | None = option(
+        None,
+        "an encoder whose gradient leads the search: pocket, phash, or family:model such as timm:resnet18",
+        paper="Cheng et al. 2019",
+    )
 
     def __post_init__(self) -> None:
         check_step("rel_step_size", self.rel_step_size, self.schedule, momentum=self.momentum)
@@ -97,9 +105,10 @@ class NES(Optimiser):
 
 @dataclass(frozen=True)
 class LabelOnly(NES):
-    """NES for answers that only say same or not the same (the label-only setting of Ilyas et al. 2018, section 3.4),
-    in a set whose radius follows the answers; the loop is `attacks.solvers.label_only.decided`. All arguments are
-    those of `NES`; `surrogate` also makes the start, by an attack on it.
+    """NES for answers that only say same or not (encoder.answer=same).
+
+    This is the label-only setting of Ilyas et al. 2018, section 3.4, in a set whose radius follows the answers. All
+    arguments are those of `NES`; `surrogate` also makes the start, by an attack on it.
 
     Use: a service that only says whether two pictures are the same.
     Not: answers with numbers, which say more at each query: `NES`.

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from attacks.eot.protocols import Proposer
+from attacks.schema.options import option
 
 #: The shares of a run after which the window's area is halved (Andriushchenko et al. 2020, section 3.1, as shares of
 #: 10 000 queries; the fourth of them is AutoAttack's).
@@ -18,8 +19,10 @@ UNEVEN = 1e-3
 
 @dataclass(frozen=True)
 class Square(Proposer):
-    """The proposals of the Square attack: first vertical stripes over the whole picture, then square windows at
-    random places, each channel up or down as a whole; the windows shrink as the run goes on.
+    """A random search of square windows, the Square attack: no gradient is used.
+
+    First vertical stripes over the whole picture, then square windows at random places, each channel up or down as a
+    whole; the windows shrink as the run goes on.
 
     The direction is the same for every picture of a batch. It becomes a move by the perturbation's own `descend` and
     `move`: in the L-inf ball this is the paper's algorithm 2, +-eps within the window; in other sets it is a random
@@ -42,7 +45,9 @@ class Square(Proposer):
         (torch.Size([1, 3, 32, 32]), 3, 27)
     """
 
-    p_init: float = 0.8
+    p_init: float = option(
+        0.8, "the first window's share of the picture", range="(0, 1]", paper="Andriushchenko et al. 2020"
+    )
 
     def __post_init__(self) -> None:
         if not 0 < self.p_init <= 1:

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from attacks.eot.estimate import Estimate
 from attacks.eot.protocols import Constraint, Done, Optimiser
-from attacks.optimisers.gradient import Schedule, check_step, decay, l1_norm
+from attacks.optimisers.gradient import check_step, decay, l1_norm
 from attacks.runtime.blocks import VALUES
 from attacks.runtime.stored import stored
+from attacks.schema.options import option
 from transforms.devices import uploaded, wide_dtype
 
 #: Rings of the frequency plane that share one gain, at most; and the least gain of a ring, as a share of the highest.
@@ -53,8 +54,9 @@ class State(NamedTuple):
 
 @dataclass(frozen=True)
 class Wiener(Optimiser):
-    """Steps along the steepest direction of the perturbation's norm, as `PGD`, for a sum of gradients in which noise
-    is damped frequency by frequency, and which is taken one step ahead.
+    """PGD along the mean gradient of the run, noise filtered frequency by frequency.
+
+    A step goes along the steepest direction of the perturbation's norm, one step ahead.
 
     Gradients are normalised per image to L1 norm 1, and that of step k, counted from 1, has the weight k (as in the
     averaging of Shamir & Zhang 2013), where the momentum 1 of MI-FGSM (Dong et al. 2018) has equal weights. The sum
@@ -88,8 +90,13 @@ class Wiener(Optimiser):
         [-2.4, -3.6, -4.8, -4.8]
     """
 
-    rel_step_size: float = 0.3
-    schedule: Schedule = "cosine"
+    rel_step_size: float = option(
+        0.3,
+        "first step as a share of eps; more in runs of fewer than 34 steps",
+        range="above 0",
+        paper="this project's own: [decisions](decisions.md#the-attack)",
+    )
+    schedule: str = option("cosine", "how the step shrinks", range="constant, cosine, linear")
 
     def __post_init__(self) -> None:
         check_step("rel_step_size", self.rel_step_size, self.schedule)

@@ -1,8 +1,8 @@
 """What each group of a configuration offers, and the keys of every choice. No torch.
 
-A key is declared here once, with its default: its part in code takes an argument of the same name and default
-(`attacks.study.assembly.PARTS`), and docs/configuration.md and `--help` are written from it. A choice is a
-schema; for the groups of `FILES` it is a YAML file of stages.
+A key is declared once, with its default: in the class of a part (`DECLARED`), or here; a key that is declared here is
+an argument of the same name and default of its part (`attacks.study.registry.PARTS`). docs/configuration.md and
+`--help` are written from it. A choice is a schema; for the groups of `FILES` it is a YAML file of stages.
 """
 
 from dataclasses import dataclass
@@ -11,12 +11,11 @@ from typing import Any
 from attacks.schema.class_schema import class_schema
 from attacks.schema.encoder import ENCODERS, DefenceConfig
 from attacks.schema.options import MISSING, option, variant
-from attacks.schema.patch import SPLIT, NonPrintabilityConfig, PatchConfig, PrinterConfig, ScenesConfig
+from attacks.schema.patch import SPLIT, PatchConfig, PrinterConfig, ScenesConfig
 from attacks.schema.tracker import MLflowConfig, NoTrackerConfig, TensorBoardConfig, WandBConfig
 
 TARGET = "another (of another photograph, drawn by the seed), a gallery picture's name, or the path of an image"
 ANCHOR = "own: the untouched picture; views: its mean over views; paired: itself in the same view (a second pass)"
-SCHEDULE = "constant, cosine, linear"
 GRADIENTS = "of each picture in an attack: encoder passes forward and back, one a view"
 STEPS = "so many steps in place of gradients; with views=auto each counts as one gradient"
 VIEWS = "of a picture in a step; auto: one, and more where gradients are noisy and many"
@@ -121,98 +120,6 @@ class BallConfig:
     )
 
 
-STEP = "first step as a share of eps"
-
-
-@dataclass
-class WienerConfig:
-    """PGD along the mean gradient of the run, noise filtered frequency by frequency."""
-
-    name: str = "wiener"
-    rel_step_size: float = option(
-        0.3,
-        f"{STEP}; more in runs of fewer than 34 steps",
-        range="above 0",
-        paper="this project's own: [decisions](decisions.md#the-attack)",
-    )
-    schedule: str = option("cosine", "how the step shrinks", range=SCHEDULE)
-
-
-@dataclass
-class PGDConfig:
-    """Projected gradient descent along the steepest direction of the norm."""
-
-    name: str = "pgd"
-    rel_step_size: float = option(0.8, STEP, range="above 0", paper="Madry et al. 2018")
-    momentum: float = option(0.75, "of normalised gradients; 0: none", range="[0, 1)", paper="Dong et al. 2018")
-    schedule: str = option("cosine", "how the step shrinks", range=SCHEDULE)
-    nesterov: bool = option(False, "look ahead; needs momentum", paper="Lin et al. 2020")
-
-
-@dataclass
-class SGDConfig:
-    """Projected gradient descent with momentum, as torch.optim.SGD; for l2."""
-
-    name: str = "sgd"
-    lr: float = option(2.0, "step per unit of gradient: depends on the loss and the pictures' size", range="above 0")
-    momentum: float = option(0.9, "of the heavy ball; 0: none", range="[0, 1)")
-    schedule: str = option("cosine", "how the step shrinks", range=SCHEDULE)
-    nesterov: bool = option(False, "look ahead; needs momentum")
-
-
-@dataclass
-class AdamConfig:
-    """Adam in the geometry of the perturbation's norm."""
-
-    name: str = "adam"
-    rel_step_size: float = option(
-        0.5, f"{STEP}; more below some 200 steps", range="above 0", paper="Kingma & Ba 2015"
-    )
-    beta1: float = option(0.9, "memory of the mean gradient", range="[0, 1)")
-    beta2: float = option(0.999, "memory of the mean square", range="[0, 1)")
-    schedule: str = option("cosine", "how the step shrinks", range=SCHEDULE)
-
-
-@dataclass
-class APGDConfig:
-    """Auto-PGD: sets its own step lengths, picture by picture."""
-
-    name: str = "apgd"
-    rel_step_size: float = option(2.0, STEP, range="above 0", paper="Croce & Hein 2020")
-    momentum: float = option(0.75, "share of the new move in each step; 1: no momentum", range="(0, 1]")
-    rho: float = option(0.75, "share of the steps between two checkpoints that must gain", range="[0, 1]")
-
-
-@dataclass
-class SquareConfig:
-    """A random search of square windows: no gradient is used."""
-
-    name: str = "square"
-    p_init: float = option(
-        0.8, "the first window's share of the picture", range="(0, 1]", paper="Andriushchenko et al. 2020"
-    )
-
-
-@dataclass
-class NESConfig:
-    """Steps along a gradient estimated from losses, in low frequencies: no gradient is used."""
-
-    name: str = "nes"
-    probe: float = option(
-        2.0, "distance of the losses, as a share of eps", range="above 0", paper="Ilyas et al. 2018"
-    )
-    keep: int = option(8, "lowest frequencies along each axis", range="at least 1", paper="Guo et al. 2019")
-    grey: bool = option(True, "the same pattern in all channels")
-    rel_step_size: float = option(0.6, STEP, range="above 0")
-    momentum: float = option(0.9, "of estimated gradients; 0: none", range="[0, 1)")
-    schedule: str = option("cosine", "how the step shrinks", range=SCHEDULE)
-    surrogate: str | None = option(
-        None,
-        "an encoder whose gradient leads the search: pocket, phash, or family:model such as timm:resnet18",
-        paper="Cheng et al. 2019",
-    )
-
-
 @dataclass
 class ViewsConfig:
     """The views that a camera may take of a picture."""
@@ -227,44 +134,6 @@ class ViewsConfig:
 
 
 @dataclass
-class DrawsConfig:
-    """Where the coordinates of the views come from."""
-
-    name: str = MISSING
-
-
-@dataclass
-class MeanConfig:
-    """The mean over the views: EOT (Athalye et al. 2018)."""
-
-    name: str = "mean"
-
-
-@dataclass
-class CVaRConfig:
-    """The mean of the worst share of the views."""
-
-    name: str = "cvar"
-    alpha: float = option(0.25, "the share", range="(0, 1]", paper="Rockafellar & Uryasev 2000")
-
-
-@dataclass
-class WorstOfConfig:
-    """The mean over groups of views of each group's worst."""
-
-    name: str = "worst_of"
-    k: int = option(4, "views in a group; attack.views must be a multiple", range="at least 1")
-
-
-@dataclass
-class SoftMaxConfig:
-    """A smooth maximum of the losses."""
-
-    name: str = "softmax"
-    temperature: float = option(0.05, "of the loss; small: the worst view, large: the mean", range="[1e-9, 1e9]")
-
-
-@dataclass
 class NoPenaltyConfig:
     """How the perturbation looks costs nothing.
 
@@ -275,36 +144,6 @@ class NoPenaltyConfig:
     """
 
     name: str = "none"
-
-
-@dataclass
-class TotalVariationConfig:
-    """Total variation: smooth perturbations are cheap."""
-
-    name: str = "tv"
-    weight: float = option(3.0, "beside a loss that is a cosine", range="above 0", paper="Rudin et al. 1992")
-    isotropic: bool = option(True, "no direction is cheaper than another")
-    of: str = option("change", "change: to the picture; texture: of a patch itself", range="change, texture")
-
-
-@dataclass
-class SSIMConfig:
-    """Structural similarity to the untouched picture (kornia)."""
-
-    name: str = "ssim"
-    weight: float = option(
-        1.0, "of 1 - SSIM, beside a loss that is a cosine", range="above 0", paper="Wang et al. 2004"
-    )
-    window: int = option(11, "side of the windows in pixels", range="odd, at least 3")
-
-
-@dataclass
-class LPIPSConfig:
-    """Learned perceptual distance; needs the extra lpips, and its network in torch's cache."""
-
-    name: str = "lpips"
-    weight: float = option(1.0, "beside a loss that is a cosine", range="above 0", paper="Zhang et al. 2018")
-    net: str = option("alex", range="alex, vgg, squeeze")
 
 
 @dataclass
@@ -431,12 +270,44 @@ class SuiteConfig:
     nearest: int = option(3, "how many of the nearest gallery pictures are tried as targets", range="at least 0")
 
 
-#: Objectives that declare their keys themselves: choice -> class.
-OBJECTIVES = {
-    "retrieval": "attacks.objectives.retrieval.Retrieval",
-    "verification": "attacks.objectives.retrieval.Verification",
-    "bits": "attacks.objectives.bits.Bits",
+#: Parts that declare their keys themselves: group -> choice -> class.
+DECLARED = {
+    "objective": {
+        "retrieval": "attacks.objectives.retrieval.Retrieval",
+        "verification": "attacks.objectives.retrieval.Verification",
+        "bits": "attacks.objectives.bits.Bits",
+    },
+    "optimiser": {
+        "wiener": "attacks.optimisers.wiener.Wiener",
+        "pgd": "attacks.optimisers.gradient.PGD",
+        "sgd": "attacks.optimisers.gradient.SGD",
+        "adam": "attacks.optimisers.gradient.Adam",
+        "apgd": "attacks.optimisers.apgd.APGD",
+        "square": "attacks.optimisers.square.Square",
+        "nes": "attacks.optimisers.nes.NES",
+        "label_only": "attacks.optimisers.nes.LabelOnly",
+    },
+    "draws": {
+        name.lower(): f"transforms.draws.samplers.{name}"
+        for name in ("Sobol", "Uniform", "Antithetic", "Latin", "Fixed", "Grid")
+    },
+    "risk": {
+        "mean": "attacks.eot.risk.Mean",
+        "cvar": "attacks.eot.risk.CVaR",
+        "worst_of": "attacks.eot.risk.WorstOf",
+        "softmax": "attacks.eot.risk.SoftMax",
+    },
+    "penalty": {
+        "tv": "attacks.objectives.penalties.TotalVariation",
+        "ssim": "attacks.objectives.penalties.SSIM",
+        "lpips": "attacks.objectives.penalties.LPIPS",
+        "nps": "attacks.objectives.printability.NonPrintability",
+    },
 }
+
+
+def _declared(group: str) -> dict[str, type]:
+    return {name: class_schema(name, place) for name, place in DECLARED[group].items()}
 
 
 def _by_name(*choices: Any) -> dict[str, type]:
@@ -464,7 +335,7 @@ CHOICES: dict[str, dict[str, type]] = {
     ),
     "objective": {
         **_by_name(AwayConfig, TowardConfig, TripletConfig, InfoNCEConfig, LayersConfig, MixedConfig),
-        **{name: class_schema(name, place) for name, place in OBJECTIVES.items()},
+        **_declared("objective"),
     },
     "perturbation": _by_name(
         variant(BallConfig, "linf", "No value changes by more than eps.", eps="8/255"),
@@ -474,26 +345,8 @@ CHOICES: dict[str, dict[str, type]] = {
         PatchConfig,
     ),
     "printer": dict.fromkeys(("none", "generic", "paper", "family", "measured"), PrinterConfig),
-    "optimiser": _by_name(
-        WienerConfig,
-        PGDConfig,
-        SGDConfig,
-        AdamConfig,
-        APGDConfig,
-        SquareConfig,
-        NESConfig,
-        variant(NESConfig, "label_only", "NES for answers that only say same or not (encoder.answer=same)."),
-    ),
-    "draws": _by_name(
-        variant(DrawsConfig, "sobol", "Scrambled Sobol points."),
-        variant(DrawsConfig, "uniform", "Independent uniform points."),
-        variant(DrawsConfig, "antithetic", "Uniform points, each with its mirror image."),
-        variant(DrawsConfig, "latin", "Latin hypercube: as many points in each slice of each coordinate."),
-        variant(DrawsConfig, "fixed", "The same points in every step."),
-        variant(DrawsConfig, "grid", "A regular grid."),
-    ),
-    "risk": _by_name(MeanConfig, CVaRConfig, WorstOfConfig, SoftMaxConfig),
-    "penalty": _by_name(NoPenaltyConfig, TotalVariationConfig, SSIMConfig, LPIPSConfig, NonPrintabilityConfig),
+    **{group: _declared(group) for group in ("optimiser", "draws", "risk")},
+    "penalty": {"none": NoPenaltyConfig, **_declared("penalty")},
     "sanity": _by_name(
         SanityConfig,
         variant(

@@ -49,19 +49,6 @@ class PrinterConfig:
 
 
 @dataclass
-class NonPrintabilityConfig:
-    """Colours that a printer can print: of each texel of a patch the distance to the nearest one."""
-
-    name: str = "nps"
-    weight: float = option(
-        0.1, "of a distance in sRGB of [0, 1]", range="above 0", paper="Sharif et al. 2016, changed"
-    )
-    palette: str = option(
-        "generic", "or a text file (r, g, b of a colour a line, 0 to 255), or a printer's .icc, .cube or .json"
-    )
-
-
-@dataclass
 class ScenesConfig:
     """Photographs in which a patch has its places (docs/patch_in_a_scene.md has the format).
 

@@ -25,7 +25,7 @@ from attacks.resizers.pipeline import kernel_pipeline as resizer
 from attacks.runtime.distributed import local_rank
 from attacks.schema import groups
 from attacks.schema.encoder import BLACK_BOXES, GRADIENT_FREE, SAMPLING
-from attacks.schema.patch import NonPrintabilityConfig, PatchConfig
+from attacks.schema.patch import PatchConfig
 from attacks.schema.run import Run
 from attacks.schema.validate import printable
 from attacks.solvers.worst import Adversary
@@ -56,7 +56,7 @@ def build(run: Run, module: nn.Module | None = None, function: Callable[[Any], A
     check_attack(run)
     check_black_box(run)
     check_classes(run)
-    if isinstance(run.penalty, NonPrintabilityConfig) and run.perturbation.name != "patch":
+    if run.penalty.name == "nps" and run.perturbation.name != "patch":
         raise ValueError(
             "`penalty=nps` prices the colours of what is printed, perturbation=patch; got perturbation="
             f"{run.perturbation.name} (use another penalty)"

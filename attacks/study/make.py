@@ -1,10 +1,13 @@
 """Make a part from the keys of a configuration: each key is the argument of the same name."""
 
+import importlib
 import inspect
 import re
 from collections.abc import Callable
 from dataclasses import fields
 from typing import Any, TypeVar
+
+from attacks.schema import groups
 
 T = TypeVar("T")
 
@@ -19,6 +22,12 @@ def make(part: Callable[..., T], node: Any, group: str, /, **given: Any) -> T:
         if isinstance(error, TypeError) and not isinstance(part, type):
             raise
         raise ValueError(prefixed(str(error), node, group)) from None
+
+
+def declared_class(group: str, name: str) -> Any:
+    """The class of a part that declares its keys itself (see `groups.DECLARED`)."""
+    module, _, kind = groups.DECLARED[group][name].rpartition(".")
+    return getattr(importlib.import_module(module), kind)
 
 
 def taken(part: Callable[..., Any], schema: type) -> list[str]:

@@ -1,6 +1,5 @@
 """The configured objective, and the anchor that it compares each picture with."""
 
-import importlib
 import inspect
 import math
 from collections.abc import Iterator
@@ -19,24 +18,17 @@ from attacks.objectives.composite import Each, Sum, Term
 from attacks.objectives.embedding import Away, Paired, Toward
 from attacks.objectives.retrieval import InfoNCE, Retrieval, Triplet
 from attacks.schema import groups
-from attacks.study.make import make
+from attacks.study.make import declared_class, make
 from transforms import Compose
 
 #: Views over which an anchor is averaged, from a stream that neither the attack nor the evaluation uses.
 VIEWS = 64
 
 
-def objective_class(name: str) -> type[Objective]:
-    """The class of an objective that declares its keys itself (see `groups.OBJECTIVES`)."""
-    module, _, kind = groups.OBJECTIVES[name].rpartition(".")
-    made: type[Objective] = getattr(importlib.import_module(module), kind)
-    return made
-
-
 def wants_gallery(node: Any) -> bool:
     """Whether the objective compares with the gallery's embeddings."""
-    if node.name in groups.OBJECTIVES:
-        return "gallery" in inspect.signature(objective_class(node.name)).parameters
+    if node.name in groups.DECLARED["objective"]:
+        return "gallery" in inspect.signature(declared_class("objective", node.name)).parameters
     return node.name in ("infonce", "mixed", "toward", "triplet")
 
 
@@ -79,7 +71,7 @@ def mixed(known: Known, away: float, retrieval: float) -> Aim:
 def aim(node: Any, known: Known, encoder: Encoder, transforms: Compose, seed: int) -> Aim:
     """The configured objective and its anchor.
 
-    An objective of `groups.OBJECTIVES` with an argument `gallery` gets the gallery's embeddings, and its anchor is
+    An objective of `groups.DECLARED` with an argument `gallery` gets the gallery's embeddings, and its anchor is
     each picture's row in them; the anchor of any other is each picture's own embedding.
 
     Args:
@@ -90,8 +82,8 @@ def aim(node: Any, known: Known, encoder: Encoder, transforms: Compose, seed: in
     """
     gallery = {"gallery": known.gallery, "identity": known.identity}
     goal = None if known.goal is None else known.gallery[known.goal]
-    if node.name in groups.OBJECTIVES:
-        part = objective_class(node.name)
+    if node.name in groups.DECLARED["objective"]:
+        part = declared_class("objective", node.name)
         given = {key: value for key, value in gallery.items() if key in inspect.signature(part).parameters}
         return Aim(make(part, node, "objective", **given), known.truth if "gallery" in given else known.own)
     if isinstance(node, groups.MixedConfig):

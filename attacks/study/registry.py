@@ -10,29 +10,20 @@ from attacks.encoders.engine.native_precision import run_in
 from attacks.encoders.features import with_features
 from attacks.encoders.loading import BUILT_IN
 from attacks.encoders.request import Request
-from attacks.eot import risk
-from attacks.objectives import penalties
 from attacks.objectives.embedding import Away, Toward
-from attacks.objectives.printability import NonPrintability
 from attacks.objectives.retrieval import InfoNCE, Triplet
-from attacks.optimisers.apgd import APGD
-from attacks.optimisers.gradient import PGD, SGD, Adam
-from attacks.optimisers.nes import NES, LabelOnly
-from attacks.optimisers.square import Square
-from attacks.optimisers.wiener import Wiener
 from attacks.perturbations.patch.patch import Patch
 from attacks.runtime.tracking.adapters import MLflow, TensorBoard, WandB
 from attacks.schema import groups
 from attacks.solvers.worst import Adversary
 from attacks.study.data import targeted
 from attacks.study.encoder import BLACK_BOXES
-from attacks.study.make import make
-from attacks.study.objective import anchored, mixed, objective_class, weighted
+from attacks.study.make import declared_class, make
+from attacks.study.objective import anchored, mixed, weighted
 from attacks.study.patch import surrounding
 from attacks.study.perturbation import BALLS, WRAPPERS
 from attacks.study.printer import placed, sheet
-from transforms import Compose, Sobol
-from transforms.draws import Antithetic, Fixed, Grid, Latin, Uniform
+from transforms import Compose
 
 Part = Callable[..., Any]
 _ENCODER = (with_features, run_in, ("stochastic", Stochastic))
@@ -56,44 +47,18 @@ PARTS: dict[str, dict[str, tuple[Part | tuple[str, Part], ...]]] = {
         "infonce": (InfoNCE, targeted),
         "layers": (weighted, Away, anchored),
         "mixed": (mixed,),
-        **{name: (objective_class(name),) for name in groups.OBJECTIVES},
+        **{name: (declared_class("objective", name),) for name in groups.DECLARED["objective"]},
     },
     "perturbation": {
         **{name: (ball, *WRAPPERS.items()) for name, ball in BALLS.items()},
         "patch": (Patch, placed, surrounding),
     },
     "printer": dict.fromkeys(groups.CHOICES["printer"], (sheet,)),
-    "optimiser": {
-        "wiener": (Wiener,),
-        "pgd": (PGD,),
-        "sgd": (SGD,),
-        "adam": (Adam,),
-        "apgd": (APGD,),
-        "square": (Square,),
-        "nes": (NES,),
-        "label_only": (LabelOnly,),
+    **{
+        group: {name: (declared_class(group, name),) for name in groups.DECLARED[group]}
+        for group in ("optimiser", "draws", "risk")
     },
-    "draws": {
-        "sobol": (Sobol,),
-        "uniform": (Uniform,),
-        "antithetic": (Antithetic,),
-        "latin": (Latin,),
-        "fixed": (Fixed,),
-        "grid": (Grid,),
-    },
-    "risk": {
-        "mean": (risk.Mean,),
-        "cvar": (risk.CVaR,),
-        "worst_of": (risk.WorstOf,),
-        "softmax": (risk.SoftMax,),
-    },
-    "penalty": {
-        "none": (),
-        "tv": (penalties.TotalVariation,),
-        "ssim": (penalties.SSIM,),
-        "lpips": (penalties.LPIPS,),
-        "nps": (NonPrintability,),
-    },
+    "penalty": {"none": (), **{name: (declared_class("penalty", name),) for name in groups.DECLARED["penalty"]}},
     **{group: {name: (schema,) for name, schema in groups.CHOICES[group].items()} for group in ("sanity", "data")},
     "engine": {"auto": (groups.EngineConfig,), "fixed": (Decision, groups.CHOICES["engine"]["fixed"])},
     "tracker": {"none": (), "tensorboard": (TensorBoard,), "mlflow": (MLflow,), "wandb": (WandB,)},

@@ -12,7 +12,8 @@ from attacks.perturbations.patch.placement import Placements
 from attacks.report.facts import patch_rows
 from attacks.report.page import verdict
 from attacks.report.warnings import warnings
-from attacks.schema.patch import NonPrintabilityConfig, PatchConfig, PrinterConfig
+from attacks.schema.groups import CHOICES
+from attacks.schema.patch import PatchConfig, PrinterConfig
 from attacks.schema.validate import validate
 from attacks.study.assembly import price
 from attacks.study.patch import patch, patch_id
@@ -145,6 +146,6 @@ def test_an_error_for_a_wrong_value_names_its_key(keys, message):
 
 def test_errors_of_other_parts_name_their_keys():
     with pytest.raises(ValueError, match=r"^`penalty.weight` must be a positive number; got -1.0"):
-        price(NonPrintabilityConfig(weight=-1.0))
+        price(CHOICES["penalty"]["nps"](weight=-1.0))
     with pytest.raises(ValueError, match=r"^`printer.colour` is of what is printed"):
         laid(Compose(), dataclasses.replace(PLAIN, colour="generic"), None)

@@ -1,18 +1,17 @@
 """A law of every objective that declares its own keys."""
 
 import inspect
-from importlib import import_module
 
 import pytest
 import torch
 
-from attacks.schema.groups import OBJECTIVES
+from attacks.schema.groups import DECLARED
+from attacks.study.make import declared_class
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", DECLARED["objective"])
 def test_a_declared_objective_states_whether_its_gradient_vanishes_at_the_anchor(name):
-    module, _, made = OBJECTIVES[name].rpartition(".")
-    part = getattr(import_module(module), made)
+    part = declared_class("objective", name)
     gallery = torch.randn(6, 32, dtype=torch.float64)
     matched = "gallery" in inspect.signature(part).parameters
     objective = part(gallery=gallery) if matched else part()

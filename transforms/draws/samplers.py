@@ -121,11 +121,10 @@ class Antithetic:
 
 @dataclass(frozen=True)
 class Latin:
-    """Latin hypercube (McKay, Beckman & Conover 1979): along each coordinate, every one of n equal strata holds one
-    point, somewhere in it; the order of the strata is random, and independent of that along other coordinates.
+    """Latin hypercube (McKay, Beckman & Conover 1979): of n equal strata of each coordinate, each holds one point.
 
-    A sum of functions of one coordinate each has a far smaller variance than over independent points (Stein 1987).
-    Steps are independent of each other.
+    The order of the strata is random, and independent of that along other coordinates. A sum of functions of one
+    coordinate each has a far smaller variance than over independent points (Stein 1987). Steps are independent.
 
     Use: steps that have to see each slice of each coordinate as often, such as the copies of `transforms=si`.
     Not: steps of one or two views.
