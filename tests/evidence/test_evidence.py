@@ -25,7 +25,7 @@ from attacks.evidence.pieces import PIECES
 from attacks.gate.policy import Policy, Requirement, read_policy
 from attacks.gate.verdict import RANGE_REASON, Decision, Verdict
 from attacks.schema.groups import CHOICES
-from tests.experiment.test_units import NAN, SMALL, spoiled
+from tests.experiment.test_units import NAN, SMALL, spoil
 from tests.helpers import reported
 from tests.helpers.page import Page
 from tests.helpers.runs import call
@@ -200,7 +200,7 @@ def test_the_worst_view_has_its_picture_where_another_of_the_same_stem_failed(tm
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.yaml").write_text(POLICY)
     with monkeypatch.context() as patch:
-        spoiled(patch, ["anna/1.png"], NAN)
+        spoil(patch, ["anna/1.png"], NAN)
         assert call(patch, *SMALL, "data.path=in", "evaluate.batch=1", "hydra.run.dir=run") == 1
     assert main(["gate", "mine.yaml", "run", "--out", "evidence"]) == 4
     (file,) = (tmp_path / "run" / "pictures" / "eot").iterdir()

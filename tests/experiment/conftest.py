@@ -37,30 +37,30 @@ def start(top):
     photo = Image.fromarray(skimage.data.chelsea())
     for x in (80, 160):
         photo.crop((x, 60, x + 64, 124)).save(pictures / f"{x}.png")
-    both = [f"data.path={pictures}", f"data.gallery={pictures}"]
-    return lambda folder, variant="pictures": [*WORDS, *VARIANTS[variant], *both, f"hydra.run.dir={folder}"]
+    folders = [f"data.path={pictures}", f"data.gallery={pictures}"]
+    return lambda folder, variant="pictures": [*WORDS, *VARIANTS[variant], *folders, f"hydra.run.dir={folder}"]
 
 
 @pytest.fixture(scope="session")
 def nursery(top, start):
     if sys.platform != "linux":
         pytest.skip("reads /proc")
-    made = Nursery(start(top / "warm"))
-    yield made
-    made.close()
+    pool = Nursery(start(top / "warm"))
+    yield pool
+    pool.close()
 
 
 @pytest.fixture(scope="session")
-def recorded(top, start, nursery):
+def recording(top, start, nursery):
     """By variant, when first asked for: the facts of a whole run, and the folder with its crashes."""
-    known = {}
+    recordings = {}
 
     def get(variant):
-        if variant not in known:
+        if variant not in recordings:
             run, crashes = top / f"run-{variant}", top / f"crashes-{variant}"
             code, text = nursery.run(start(run, variant), record, run, crashes)
             assert code == 0, text
-            known[variant] = facts(run), crashes
-        return known[variant]
+            recordings[variant] = facts(run), crashes
+        return recordings[variant]
 
     return get

@@ -32,40 +32,42 @@ RUNS = {
 @pytest.fixture(scope="module", params=RUNS)
 def run(request, tmp_path_factory):
     """A run: the (options, selection) of each arm, the result of its batch, and its directory."""
-    taken, results, real, attacked = [], [], attacks.experiment.arms.watch, attacks.experiment.units.attacked
+    watch_calls, results, real, real_attack = [], [], attacks.experiment.arms.watch, attacks.experiment.units.attacked
 
     def watch(problem, options, **rest):
-        taken.append((options, rest["select"]))
+        watch_calls.append((options, rest["select"]))
         return real(problem, options, **rest)
 
-    def kept(bench, unit):
-        results.append(attacked(bench, unit))
+    def spy(bench, unit):
+        results.append(real_attack(bench, unit))
         return results[-1]
 
     folder = tmp_path_factory.mktemp("arms") / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(attacks.experiment.arms, "watch", watch)
-        patch.setattr(attacks.experiment.units, "attacked", kept)
+        patch.setattr(attacks.experiment.units, "attacked", spy)
         assert call(patch, *SHORT, *RUNS[request.param], f"hydra.run.dir={folder}") == 0
-    return taken, results[0], folder
+    return watch_calls, results[0], folder
 
 
 @pytest.mark.nightly
 def test_all_arms_are_chosen_on_the_bank_of_eot(run):
-    taken, result, folder = run
-    for options, select in taken:
+    watch_calls, result, folder = run
+    for options, select in watch_calls:
         views = bank(select.bank.transforms, VIEWS, seed=stream(0, "eot"), purpose="select")
-        assert select.bank.transforms is taken[0][1].bank.transforms and select.risk == taken[0][1].risk
+        assert select.bank.transforms is watch_calls[0][1].bank.transforms and select.risk == watch_calls[0][1].risk
         assert select.bank.transforms.dims and torch.equal(select.bank.u, views.u)
         assert select.early == (not options.eot.transforms.dims)
-    assert sum(select.early for _, select in taken) == 1
+    assert sum(select.early for _, select in watch_calls) == 1
     rows = list(csv.DictReader((folder / "steps.csv").read_text().splitlines()))
-    for arm, chosen in result.chosen.items():
+    for arm, choice in result.chosen.items():
         lines = [row for row in rows if row["arm"] == arm]
         if len({row["attack"] for row in lines}) == 1:  # of a suite, the step is one of its member
             values = ["", *(row["held_out"] for row in lines)]
-            looks = [i for i, (before, now) in enumerate(itertools.pairwise(values)) if now not in ("", before)]
-            assert int(chosen) - 1 in looks  # one picture
+            looks = [
+                i for i, (previous, value) in enumerate(itertools.pairwise(values)) if value not in ("", previous)
+            ]
+            assert int(choice) - 1 in looks  # one picture
 
 
 @pytest.mark.slow
@@ -76,26 +78,28 @@ def test_no_arm_has_more_gradients_than_eot(run):
     assert all(0 < count <= evals["eot"] for count in evals.values())
     for arm in result.chosen:
         assert costs[arm]["backward"] <= evals[arm]  # fewer where some views only choose others
-        spent, choosing = costs[arm]["forward"] + costs[arm]["backward"], costs[arm]["selection"]
+        passes, choosing = costs[arm]["forward"] + costs[arm]["backward"], costs[arm]["selection"]
         assert 0 < choosing <= costs[arm]["forward"] - evals[arm]  # the views that choose iterates are counted too
         assert 0 < costs[arm]["selection_seconds"] < costs[arm]["seconds"]
         # The members of a suite, and pictures that seem solved, are looked at from the whole bank as well.
-        whole = json.loads((folder / "metrics.json").read_text())["threat"]["attack"] == "suite" or evals["eot"] < 12
-        if arm != "no_eot" and not whole and "attack.stop=0.9" not in (folder / "manifest.json").read_text():
-            assert choosing <= max(1, spent / 10)
+        is_suite = (
+            json.loads((folder / "metrics.json").read_text())["threat"]["attack"] == "suite" or evals["eot"] < 12
+        )
+        if arm != "no_eot" and not is_suite and "attack.stop=0.9" not in (folder / "manifest.json").read_text():
+            assert choosing <= max(1, passes / 10)
 
 
 @pytest.mark.slow
 def test_arms_follow_the_configuration():
-    without = tuple(arm for arm in ARMS if arm != "one_view")
+    arms_without_one_view = tuple(arm for arm in ARMS if arm != "one_view")
 
     def arms(*overrides, preset="quickstart"):
         return build(compose(preset, ["data.count=1", *overrides])).arms
 
     assert arms("attack.views=8") == arms("attack.views=8", preset="evaluate") == ARMS
-    assert arms("attack.views=8", "evaluate.one_view=false") == without
+    assert arms("attack.views=8", "evaluate.one_view=false") == arms_without_one_view
     # With one view a step `eot` is that arm itself, unless there may be more or an adversary chooses the view.
-    assert arms("attack.views=1") == arms() == without
+    assert arms("attack.views=1") == arms() == arms_without_one_view
     assert arms("attack.gradients=800") == ARMS
     assert arms("attack.views=1", "attack.adversary=4") == ARMS
 
@@ -107,8 +111,8 @@ def test_arms_follow_the_configuration():
         ([], (1, 128, True)),
         (["transforms=identity"], (1, 128, False)),  # all views are the same
         *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in (
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
                 (["optimiser=apgd"], (4, 32, False)),
                 (["optimiser=square"], (4, 32, False)),
                 (["draws=fixed"], (4, 32, False)),
@@ -121,7 +125,7 @@ def test_arms_follow_the_configuration():
         (["attack.steps=5", "attack.views=8"], (8, 5, False)),
     ],
 )
-def test_views_of_a_step_are_chosen_where_the_attack_allows_it(overrides, views):
+def test_views_of_a_step_are_chosen_where_the_attack_allows_that_choice(overrides, views):
     run = compose("quickstart", ["data.count=1", *overrides])
-    made = build(run).views
-    assert (made.per_step, made.steps, made.adaptive is not None) == views
+    study_views = build(run).views
+    assert (study_views.per_step, study_views.steps, study_views.adaptive is not None) == views

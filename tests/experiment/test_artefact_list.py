@@ -39,20 +39,20 @@ def test_a_list_of_another_shape_is_refused(artefacts):
 
 
 def test_the_two_digests_cover_every_byte_of_both_files(tmp_path):
-    own, content = manifest(), {"numbers": [1, 2.5], "text": 'of "files": "'}
-    (tmp_path / "manifest.json").write_text(json.dumps(own))
+    record, content = manifest(), {"numbers": [1, 2.5], "text": 'of "files": "'}
+    (tmp_path / "manifest.json").write_text(json.dumps(record))
     (tmp_path / "mine.txt").write_text("no file of the run")
-    digest = finish(tmp_path, own, content)
+    digest = finish(tmp_path, record, content)
     assert json.loads((tmp_path / METRICS).read_text()) == content | {"files": digest}
     assert {*json.loads((tmp_path / FILES).read_text())["files"]} == {"manifest.json", METRICS}
-    assert not [*differences(tmp_path, own, content)]
+    assert not [*differences(tmp_path, record, content)]
     for name in (METRICS, FILES):
         data = (tmp_path / name).read_bytes()
         for at in range(len(data)):
             (tmp_path / name).write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
             try:
-                now = json.loads((tmp_path / METRICS).read_text())
+                forgery = json.loads((tmp_path / METRICS).read_text())
             except ValueError:
                 continue
-            assert [*differences(tmp_path, own, now)], (name, at)
+            assert [*differences(tmp_path, record, forgery)], (name, at)
         (tmp_path / name).write_bytes(data)

@@ -23,9 +23,9 @@ def exhibits(tmp_path):
 
 
 def test_files_are_those_of_one_after_the_other(exhibits, tmp_path):
-    with exhibits.writing(ROWS, FILES, FILES) as written:
-        pictures = {arm: written.pictures(arm, ROWS) for arm in reversed(FILES)}
-        digests = written.digests()
+    with exhibits.writing(ROWS, FILES, FILES) as writer:
+        pictures = {arm: writer.pictures(arm, ROWS) for arm in reversed(FILES)}
+        digests = writer.digests()
     assert [*digests] == [f"pictures/{arm}/{name}" for arm in FILES for name in exhibits.names]
     for arm, images in FILES.items():
         assert torch.equal(pictures[arm], exhibits.pictures(arm, ROWS))
@@ -37,20 +37,20 @@ def test_files_are_those_of_one_after_the_other(exhibits, tmp_path):
             assert torch.equal(load_image(path)[0], (image * 255).round() / 255)
 
 
-def test_an_error_of_a_thread_is_that_of_the_write_and_the_other_files_are_there(exhibits, tmp_path):
+def test_an_error_of_a_thread_is_raised_by_the_write_and_other_files_exist(exhibits, tmp_path):
     (tmp_path / "pictures" / "clean" / "2.png").mkdir(parents=True)
     with pytest.raises(Unwritten, match=r"2\.png cannot be written: it is a folder"):  # noqa: SIM117
-        with exhibits.writing(ROWS, FILES, FILES) as written:
-            written.pictures("eot", ROWS)
-            written.pictures("clean", ROWS)
+        with exhibits.writing(ROWS, FILES, FILES) as writer:
+            writer.pictures("eot", ROWS)
+            writer.pictures("clean", ROWS)
     assert len([*tmp_path.rglob("*.png")]) == 12
     assert not [*tmp_path.rglob("*.tmp")]
 
 
-@pytest.mark.parametrize(("error", "every"), [(FloatingPointError, True), (KeyboardInterrupt, False)])
-def test_an_error_lets_the_files_be_written_and_a_signal_does_not(exhibits, tmp_path, monkeypatch, error, every):
+@pytest.mark.parametrize(("error", "complete"), [(FloatingPointError, True), (KeyboardInterrupt, False)])
+def test_an_error_lets_the_files_be_written_and_a_signal_does_not(exhibits, tmp_path, monkeypatch, error, complete):
     monkeypatch.setattr(artifacts, "THREADS", 1)
     with pytest.raises(error), exhibits.writing(ROWS, FILES, FILES):
         raise error
-    assert (len([*tmp_path.rglob("*.png")]) == 12) == every
+    assert (len([*tmp_path.rglob("*.png")]) == 12) == complete
     assert not [*tmp_path.rglob("*.tmp")]

@@ -15,7 +15,7 @@ from attacks.solvers.selection import VIEWS, selection
 from tests.helpers.solving import look_risk, mark_checked, split, watch
 from transforms import Affine, Brightness, Compose
 
-SEEN = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])
+CAMERA = Compose([Affine(degrees=30, translate=0.1), Brightness(0.2)])
 double = torch.float64
 
 
@@ -25,11 +25,11 @@ def problem():
     net = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(120, 6)).to(double).eval()
     images = torch.rand(4, 3, 12, 14, dtype=double)
     parts = {"encoder": net, "objective": Toward(), "perturbation": Linf(0.1), "seed": 5, "steps": 20}
-    return images, torch.randn(4, 6, dtype=double), parts | {"optimiser": PGD(), "eot": EOT(SEEN, views=4, chunk=7)}
+    return images, torch.randn(4, 6, dtype=double), parts | {"optimiser": PGD(), "eot": EOT(CAMERA, views=4, chunk=7)}
 
 
-def run(images, anchor, parts, solved=None):
-    """All steps; `solved` maps a step's index to the pictures that are solved after it."""
+def run(images, anchor, parts, leaving=None):
+    """All steps; `leaving` maps a step's index to the pictures that are solved after it."""
     going, steps, reply = attack(images, anchor, **parts), [], None
     while True:
         try:
@@ -37,19 +37,19 @@ def run(images, anchor, parts, solved=None):
         except StopIteration:
             return steps
         reply = None
-        if solved and steps[-1].index in solved:
-            reply = torch.tensor([i in solved[steps[-1].index] for i in range(len(images))])
+        if leaving and steps[-1].index in leaving:
+            reply = torch.tensor([i in leaving[steps[-1].index] for i in range(len(images))])
 
 
-def test_a_solved_picture_leaves_the_batch_without_changing_the_others(problem):
+def test_a_solved_picture_leaves_the_batch_and_changes_no_other_picture(problem):
     images, anchor, parts = problem
     plain, left = run(images, anchor, parts), run(images, anchor, parts, {4: [1], 9: [0, 3]})
     assert [step.active.tolist() for step in left[4:6]] == [[True] * 4, [True, False, True, True]]
-    for i, until in enumerate((9, 4, 19, 9)):
-        for a, b in zip(plain[: until + 1], left, strict=False):
+    for i, end in enumerate((9, 4, 19, 9)):
+        for a, b in zip(plain[: end + 1], left, strict=False):
             torch.testing.assert_close(a.delta[i], b.delta[i], rtol=0, atol=1e-12)
-        assert all(torch.equal(step.delta[i], left[until].delta[i]) for step in left[until:])
-        assert left[-1].estimate.mean[i] == left[until].estimate.mean[i]
+        assert all(torch.equal(step.delta[i], left[end].delta[i]) for step in left[end:])
+        assert left[-1].estimate.mean[i] == left[end].estimate.mean[i]
     assert left[-1].evals == 4 * (10 + 5 + 20 + 10)
     assert plain[-1].evals == 4 * 80
 
@@ -61,22 +61,22 @@ def test_the_attack_ends_when_all_are_solved(problem):
 
 def test_each_picture_has_its_own_budget(problem):
     images, anchor, parts = problem
-    seen = []
+    batch_sizes = []
 
     @mark_checked
-    def noted(pixels):
-        seen.append(len(pixels))
+    def spy(pixels):
+        batch_sizes.append(len(pixels))
         return parts["encoder"](pixels)
 
     budget = torch.tensor([4, 11, 40, 10**6])
-    steps = run(images, anchor, parts | {"budget": budget, "encoder": noted})
+    steps = run(images, anchor, parts | {"budget": budget, "encoder": spy})
     took = torch.stack([step.active for step in steps]).sum(0)
     assert took.tolist() == [1, 2, 10, 20]
-    assert sum(seen) == steps[-1].evals == 4 * 33
+    assert sum(batch_sizes) == steps[-1].evals == 4 * 33
     assert [step.last for step in steps] == [False] * 19 + [True]
-    alone = run(images[[2]], anchor[[2]], parts | {"budget": 40, "perturbation": Linf(0.1, random_start=False)})
-    assert len(alone) == 10
-    assert [step.last for step in alone] == [False] * 9 + [True]
+    single = run(images[[2]], anchor[[2]], parts | {"budget": 40, "perturbation": Linf(0.1, random_start=False)})
+    assert len(single) == 10
+    assert [step.last for step in single] == [False] * 9 + [True]
 
 
 @pytest.mark.parametrize("budget", [3, 0, 2.5, torch.tensor([8, 8]), torch.tensor([8, 8, 8, 3])])
@@ -90,27 +90,27 @@ def test_solve_stops_when_the_loss_on_the_bank_reaches_the_threshold(problem):
     images, anchor, parts = problem
     best = solve(images, anchor, **parts)
     stop = float(best.loss.sort().values[1:3].mean())  # two of four reach it
-    *_, (step, early) = watch(images, anchor, stop=stop, **parts)
-    assert ((early.loss <= stop) == (best.loss <= stop)).all()
-    assert (early.loss <= stop).sum() == 2
+    *_, (step, stop_best) = watch(images, anchor, stop=stop, **parts)
+    assert ((stop_best.loss <= stop) == (best.loss <= stop)).all()
+    assert (stop_best.loss <= stop).sum() == 2
     assert step.evals < 4 * 80
-    torch.testing.assert_close(early.loss[early.loss > stop], best.loss[best.loss > stop], rtol=0, atol=1e-10)
+    torch.testing.assert_close(stop_best.loss[stop_best.loss > stop], best.loss[best.loss > stop], rtol=0, atol=1e-10)
 
 
 @pytest.mark.slow
 def test_a_universal_perturbation_is_solved_when_it_solves_all_pictures(problem):
     images, anchor, parts = problem
     parts |= {"perturbation": Universal(Linf(0.1)), "steps": 40}
-    one = anchor[:1].expand(4, -1)
-    *_, (whole, best) = watch(images, one, **parts)
-    highest = float(look_risk(images, one, best.delta, full=True, **parts).max())
+    shared_anchor = anchor[:1].expand(4, -1)
+    *_, (full_run, best) = watch(images, shared_anchor, **parts)
+    highest = float(look_risk(images, shared_anchor, best.delta, full=True, **parts).max())
     stop = highest + 0.02  # the whole run reaches it, with every picture
-    *_, (step, early) = watch(images, one, stop=stop, **parts)
-    assert (early.loss <= stop).all()
-    assert step.evals <= whole.evals < 4 * 160  # nothing comes any more
+    *_, (step, stop_best) = watch(images, shared_anchor, stop=stop, **parts)
+    assert (stop_best.loss <= stop).all()
+    assert step.evals <= full_run.evals < 4 * 160  # nothing comes any more
     assert step.active.all()  # none was dropped before
-    *_, (step, late) = watch(images, one, stop=highest - 0.02, **parts)
-    assert step.evals == whole.evals
+    *_, (step, late) = watch(images, shared_anchor, stop=highest - 0.02, **parts)
+    assert step.evals == full_run.evals
     assert torch.equal(late.delta, best.delta)
 
 
@@ -128,7 +128,7 @@ def test_the_last_iterate_within_the_budget_is_a_candidate(problem):
 @pytest.mark.parametrize("risk", [CVaR(0.25), WorstOf(24)])
 def test_the_best_iterate_is_chosen_by_the_risk(problem, risk):
     images, anchor, parts = problem
-    eot = EOT(SEEN, views=24, risk=risk)
+    eot = EOT(CAMERA, views=24, risk=risk)
     parts |= {"eot": eot}
     *_, (step, best) = watch(images, anchor, **parts)
     assert selection(*split(images, anchor, **parts)).risk == risk
@@ -140,15 +140,15 @@ def test_the_best_iterate_is_chosen_by_the_risk(problem, risk):
 def test_a_universal_perturbation_beats_noise_on_every_picture(problem, inner):
     images, anchor, parts = problem
     perturbation = Universal(inner)
-    one = anchor[:1].expand(4, -1)
-    best = solve(images, one, **parts | {"perturbation": perturbation})
+    shared_anchor = anchor[:1].expand(4, -1)
+    best = solve(images, shared_anchor, **parts | {"perturbation": perturbation})
     assert best.delta.shape == (1, 3, 12, 14)
     assert (perturbation.norm(best.delta) <= inner.eps * (1 + 1e-9)).all()
     noise = perturbation.noise(images, torch.Generator().manual_seed(1))
-    views = bank(SEEN, VIEWS, seed=5, purpose="select")
+    views = bank(CAMERA, VIEWS, seed=5, purpose="select")
     views = views._replace(u=views.u.to(images))
-    seen = (images + noise).clamp(0, 1)
-    reference = views.losses(seen, one, parts["encoder"], parts["objective"], 64).mean(1)
+    batch_sizes = (images + noise).clamp(0, 1)
+    reference = views.losses(batch_sizes, shared_anchor, parts["encoder"], parts["objective"], 64).mean(1)
     assert (best.loss < reference).all()
 
 
@@ -161,8 +161,8 @@ def test_a_universal_perturbation_follows_the_mean_gradient(problem):
     parts = parts | {"eot": replace(parts["eot"], draws=views)}
     parts |= {"perturbation": Universal(Linf(0.1, random_start=False)), "optimiser": PGD(0.25, 0.0, "constant")}
     first = run(images, anchor, parts | {"steps": 1})[0]
-    own = attack(images, anchor, **parts | {"perturbation": Linf(0.1, random_start=False), "steps": 1})
-    mean = next(own).estimate.grad.mean(0, keepdim=True)
+    plain_attack = attack(images, anchor, **parts | {"perturbation": Linf(0.1, random_start=False), "steps": 1})
+    mean = next(plain_attack).estimate.grad.mean(0, keepdim=True)
     torch.testing.assert_close(first.estimate.grad, mean, rtol=1e-10, atol=1e-12)
     assert torch.equal(first.delta, -0.025 * mean.sign())
 
@@ -182,7 +182,7 @@ class Cut(nn.Module):
 @pytest.mark.slow
 def test_a_gradient_that_becomes_zero_gives_a_warning_and_ends_its_pictures(problem):
     images, anchor, parts = problem
-    parts |= {"eot": EOT(SEEN, views=1), "encoder": Cut(parts["encoder"], 3).eval()}
+    parts |= {"eot": EOT(CAMERA, views=1), "encoder": Cut(parts["encoder"], 3).eval()}
     with pytest.warns(UserWarning, match=r"image\(s\) \[0, 1, 2, 3\] has been exactly zero for 5 steps \(step 7\)"):
         steps = run(images, anchor, parts)
     assert len(steps) == 8 and steps[-1].last
@@ -195,12 +195,12 @@ def test_a_loss_at_its_minimum_does_not_end_the_other_pictures(problem):
     anchor[0, 0] = 1
     floor = -math.inf
 
-    class Floored(Objective):
+    class Floor(Objective):
         def __call__(self, features, anchor):
             loss = (features * anchor).sum(1)
             return torch.where(anchor[:, 0] == 1, loss.clamp(min=floor), loss)
 
-    parts |= {"objective": Floored(), "eot": EOT(views=1), "steps": 30}
+    parts |= {"objective": Floor(), "eot": EOT(views=1), "steps": 30}
     free = run(images, anchor, parts)
     floor = float(free[0].estimate.mean[0]) - 1e-4
     with pytest.warns(UserWarning, match=r"image\(s\) \[0\] has been"):

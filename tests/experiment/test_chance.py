@@ -23,19 +23,19 @@ def test_levels_are_those_of_all_orders_of_the_gallery(identity, goal, k):
     parts = SimpleNamespace(gallery=labelled(identity), truth=torch.tensor([0]), goal=target, queries=queries)
     result = levels(parts, k, 4, None, (0.01,))
     names = ("success", "recall_at_1", "recall_at_5", "recall_at_10", "mrr", "median_rank", "goal_rank", "knn")
-    seen = {name: [] for name in names}
+    draws = {name: [] for name in names}
     for order in itertools.permutations(range(len(rows))):
         labels = rows[list(order)]
         rank = 1 + int(np.argmax(labels == 0))
         near = labels[np.array(order) != 0][:k].tolist()
-        seen["success"].append(labels[0] != 0 if goal is None else labels[0] == rows[-1])
-        seen["mrr"].append(1 / rank)
-        seen["median_rank"].append(rank)
-        seen["goal_rank"].append(1 + int(np.argmax(labels == rows[-1])))
-        seen["knn"].append(max(near, key=near.count) == 0)  # the first of equal ones
-        for most in (1, 5, 10):
-            seen[f"recall_at_{most}"].append(rank <= most)
-    for name, values in seen.items():
+        draws["success"].append(labels[0] != 0 if goal is None else labels[0] == rows[-1])
+        draws["mrr"].append(1 / rank)
+        draws["median_rank"].append(rank)
+        draws["goal_rank"].append(1 + int(np.argmax(labels == rows[-1])))
+        draws["knn"].append(max(near, key=near.count) == 0)  # the first of equal ones
+        for depth in (1, 5, 10):
+            draws[f"recall_at_{depth}"].append(rank <= depth)
+    for name, values in draws.items():
         if (name == "knn" and identity.count(0) == 1) or (name == "goal_rank" and goal is None):
             assert name not in result
             continue

@@ -24,13 +24,13 @@ FAULTS = {
 
 def distinct(folders):
     """One folder of each content."""
-    known = {}
+    by_digest = {}
     for folder in sorted(folders):
         digest = hashlib.sha256()
         for path in sorted(folder.rglob("*")):
             digest.update(f"{path.relative_to(folder)}\n".encode() + (path.read_bytes() if path.is_file() else b""))
-        known.setdefault(digest.digest(), folder)
-    return list(known.values())
+        by_digest.setdefault(digest.digest(), folder)
+    return list(by_digest.values())
 
 
 def trouble(nursery, folder, begin, expected):
@@ -39,8 +39,8 @@ def trouble(nursery, folder, begin, expected):
     code, text = nursery.run([f"resume={folder}"] if (folder / "manifest.json").exists() else begin)
     if code != int(finished) or "Traceback" in text:
         return f"{folder.name}: exit {code}: {text[-2000:]}"
-    now = facts(folder)
-    wrong = [name for name in {**now, **expected} if now.get(name) != expected.get(name)]
+    figures = facts(folder)
+    wrong = [name for name in {**figures, **expected} if figures.get(name) != expected.get(name)]
     wrong += [str(path) for path in folder.rglob("*.tmp")]
     wrong += [] if finished else [str(path) for path in folder.glob("checkpoint")]  # a refused run is as it was
     wrong += [] if (folder / "report.html").exists() else ["report.html"]  # metrics.json, by which it counts, is last
@@ -54,15 +54,15 @@ LONG = [pytest.param(("parts", "kill", part), marks=pytest.mark.nightly) for par
 
 
 @pytest.mark.parametrize("case", [*mostly_nightly(CRASHES, len(PARTS)), *LONG], ids=str)
-def test_a_crash_before_any_operation_costs_nothing(nursery, start, recorded, top, case):
+def test_a_crash_before_any_operation_keeps_the_results(nursery, start, recording, top, case):
     """Modes: killed; killed in a write that is half done, or has not begun; a power cut in which the entries of all
     folders survive, but no bytes that were not synced; and one in which neither does."""
     variant, mode, part = case
-    expected, crashes = recorded(variant)
-    found = distinct((crashes / mode).iterdir())
-    assert len(found) > 10
+    expected, crashes = recording(variant)
+    distinct_crashes = distinct((crashes / mode).iterdir())
+    assert len(distinct_crashes) > 10
     wrong = []
-    for crash in found[part :: len(PARTS)]:
+    for crash in distinct_crashes[part :: len(PARTS)]:
         folder = Path(shutil.copytree(crash, top / f"{variant}-{mode}-{crash.name}"))
         wrong.append(trouble(nursery, folder, start(folder, variant), expected))
         shutil.rmtree(folder)
@@ -71,16 +71,16 @@ def test_a_crash_before_any_operation_costs_nothing(nursery, start, recorded, to
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("case", [(name, part) for name in FAULTS for part in PARTS], ids=str)
-def test_an_operation_that_fails_is_one_line_and_the_run_can_be_resumed(nursery, start, recorded, top, case):
+def test_an_operation_that_fails_is_one_line_and_the_run_can_be_resumed(nursery, start, recording, top, case):
     """Faults: the disk is full for one operation, or from it on; nothing may be removed; a write stops halfway."""
     name, part = case
-    expected, crashes = recorded("pictures")
-    shim, given, kinds = FAULTS[name]
+    expected, crashes = recording("pictures")
+    shim, arguments, kinds = FAULTS[name]
     count = sum(path.name.split("-")[1] in kinds for path in (crashes / "kill").iterdir())
     wrong = []
     for at in range(1 + part, 2 + count, len(PARTS)):
         folder = top / f"{name}-{at}"
-        code, text = nursery.run(start(folder), shim, folder, at, *given)
+        code, text = nursery.run(start(folder), shim, folder, at, *arguments)
         errors = [line for line in text.splitlines() if line.startswith("error: ")]
         if "Traceback" in text or (code, len(errors)) not in ((0, 0), (1, 1)):
             wrong.append(f"{folder.name}: exit {code}: {text[-2000:]}")

@@ -9,7 +9,7 @@ from tests.helpers.processes import facts
 from tests.helpers.sampled import mostly_nightly
 
 
-def flipped(share):
+def bit_flip(share):
     def harm(data, _):
         at = min(int(share * len(data)), len(data) - 1)
         return data[:at] + bytes([data[at] ^ 4]) + data[at + 1 :]
@@ -17,7 +17,7 @@ def flipped(share):
     return harm
 
 
-def zeroed(share):
+def zeros(share):
     def harm(data, _):
         at = int(share * max(len(data) - 4096, 0))
         return data[:at] + bytes(min(4096, len(data) - at)) + data[at + 4096 :]
@@ -27,8 +27,8 @@ def zeroed(share):
 
 #: Name -> what a file's bytes, and those of another file of its kind, become.
 DAMAGES = {
-    **{f"flip {share}": flipped(share) for share in (0, 0.001, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 1)},
-    **{f"zero {share}": zeroed(share) for share in (0, 0.5, 1)},
+    **{f"flip {share}": bit_flip(share) for share in (0, 0.001, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 1)},
+    **{f"zero {share}": zeros(share) for share in (0, 0.5, 1)},
     **{f"cut {share}": lambda data, _, share=share: data[: int(share * len(data))] for share in (0, 0.1, 0.5)},
     "cut 1": lambda data, _: data[:-1],
     "append 1": lambda data, _: data + b"\0",
@@ -37,12 +37,12 @@ DAMAGES = {
 }
 PARTS = range(20)
 #: What of a manifest is checked when a run is resumed: what its numbers depend on.
-CHECKED = ("config", "identity", "engine")
+ENTRIES = ("config", "identity", "engine")
 
 
-def stopped(crashes):
+def stopped_runs(crashes):
     """Two stopped runs, in which no part is contained in another: the last one in a step, and one with most parts."""
-    kills = [crash for crash in sorted((crashes / "kill").iterdir()) if not contained(parts(crash))]
+    kills = [crash for crash in sorted((crashes / "kill").iterdir()) if not is_contained(parts(crash))]
     return [crash for crash in kills if "now" in " ".join(parts(crash))][-1], max(kills, key=lambda k: len(parts(k)))
 
 
@@ -50,34 +50,34 @@ def parts(crash):
     return [path.name.removesuffix(".safetensors") for path in crash.glob("checkpoint/[!.]*.safetensors")]
 
 
-def contained(names):
+def is_contained(names):
     return any(longer.startswith(f"{short}.") for longer in names for short in names)
 
 
 def cases(crashes, *patterns):
     """(run, file, name of the damage, bytes of the damaged file)"""
-    for run in stopped(crashes):
+    for run in stopped_runs(crashes):
         for pattern in patterns:
             files = sorted(run.glob(pattern))
             for file, other in zip(files, [*files[1:], files[0]], strict=True):
                 data = file.read_bytes()
                 for name, harm in DAMAGES.items():
-                    damaged = harm(data, other.read_bytes())
-                    if damaged != data:
-                        yield run, file.relative_to(run), name, damaged
+                    damage = harm(data, other.read_bytes())
+                    if damage != data:
+                        yield run, file.relative_to(run), name, damage
 
 
 def silent(nursery, folder, case, expected):
     """What is wrong with the resumed run; nothing if it has `expected` files, or was refused in one line."""
-    run, file, name, damaged = case
+    run, file, name, damage = case
     shutil.copytree(run, folder)
-    manifest = depended(folder)
-    (folder / file).write_bytes(damaged)
+    manifest = dependencies(folder)
+    (folder / file).write_bytes(damage)
     code, text = nursery.run([f"resume={folder}"])
     if code == 0:
-        now = facts(folder)
-        wrong = [name for name in {**now, **expected} if now.get(name) != expected.get(name)]
-        wrong += ["manifest.json"] if depended(folder) != manifest else []
+        figures = facts(folder)
+        wrong = [name for name in {**figures, **expected} if figures.get(name) != expected.get(name)]
+        wrong += ["manifest.json"] if dependencies(folder) != manifest else []
         if file.parts[0] == "checkpoint" and f"{folder / file} is damaged" not in text:
             wrong.append("no note")
     else:
@@ -87,24 +87,24 @@ def silent(nursery, folder, case, expected):
     return f"{file}, {name}: exit {code}, {wrong}" if wrong else None
 
 
-def depended(folder):
+def dependencies(folder):
     content = json.loads((folder / "manifest.json").read_text())
-    return [content[name] for name in CHECKED]
+    return [content[name] for name in ENTRIES]
 
 
-def none_silent(nursery, recorded, top, patterns, part, least):
-    expected, crashes = recorded("pictures")
-    found = list(cases(crashes, *patterns))
-    assert len(found) >= least and (part or patterns[0].startswith("pictures") or "gallery" in str(found))
-    wrong = [silent(nursery, top / f"damaged-{part}", case, expected) for case in found[part :: len(PARTS)]]
+def none_silent(nursery, recording, top, patterns, part, minimum):
+    expected, crashes = recording("pictures")
+    all_cases = list(cases(crashes, *patterns))
+    assert len(all_cases) >= minimum and (part or patterns[0].startswith("pictures") or "gallery" in str(all_cases))
+    wrong = [silent(nursery, top / f"damaged-{part}", case, expected) for case in all_cases[part :: len(PARTS)]]
     assert not any(wrong), "\n".join(filter(None, wrong))
 
 
 @pytest.mark.parametrize("part", mostly_nightly(PARTS, len(PARTS)))
-def test_no_damage_of_a_stopped_run_is_silent(nursery, recorded, top, part):
-    none_silent(nursery, recorded, top, ["checkpoint/*.safetensors", "manifest.json"], part, 300)
+def test_no_damage_of_a_stopped_run_is_silent(nursery, recording, top, part):
+    none_silent(nursery, recording, top, ["checkpoint/*.safetensors", "manifest.json"], part, 300)
 
 
 @pytest.mark.parametrize("part", mostly_nightly(PARTS, len(PARTS)))
-def test_no_damage_of_a_written_picture_is_silent(nursery, recorded, top, part):
-    none_silent(nursery, recorded, top, ["pictures/*/*.png"], part, 200)
+def test_no_damage_of_a_written_picture_is_silent(nursery, recording, top, part):
+    none_silent(nursery, recording, top, ["pictures/*/*.png"], part, 200)

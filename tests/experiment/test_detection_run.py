@@ -22,8 +22,8 @@ def prepare(picture):
     return cv2.resize(picture[..., ::-1], (48, 48)) / 255.0
 
 
-def made(folder, *words, **given):
-    job(compose("smoke", [*TINY, *words]), folder, "smoke", [*TINY, *words], **given)
+def run_folder(folder, *words, **options):
+    job(compose("smoke", [*TINY, *words]), folder, "smoke", [*TINY, *words], **options)
     return folder
 
 
@@ -48,18 +48,18 @@ def test_a_run_has_a_row_for_each_arm_and_picture_and_passes(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_function_has_the_rows_of_its_kernel_and_the_record_says_that_it_was_given(run, tmp_path):
-    folder = made(tmp_path / "run", pipeline=prepare)
+def test_a_function_has_the_rows_of_its_kernel_and_the_record_names_it(run, tmp_path):
+    folder = run_folder(tmp_path / "run", pipeline=prepare)
     assert (folder / "detection.csv").read_bytes() == (run / "detection.csv").read_bytes()
     name = function_name(prepare)
     assert name.endswith("test_detection_run.prepare") and name.startswith("given in Python: ")
     assert read_json(folder / "manifest.json")["config"]["evaluate"]["pipeline"] == name
     page = (folder / "report.html").read_text()
     assert name in page and "pass the same function" in page
-    without = verify(folder, 1)
-    assert without.passed and [note for note in without.notes if "its cosines were not judged again" in note]
-    again = verify(folder, 1, pipeline=prepare)
-    assert again.passed and not again.notes
+    no_pipeline = verify(folder, 1)
+    assert no_pipeline.passed and [note for note in no_pipeline.notes if "its cosines were not judged again" in note]
+    repeat = verify(folder, 1, pipeline=prepare)
+    assert repeat.passed and not repeat.notes
     wrong = verify(folder, 1, pipeline=lambda picture: picture[::2, ::2])
     assert any(line.startswith("detection.csv clean") for line in wrong.problems)
     (folder / "metrics.json").unlink()
@@ -69,7 +69,7 @@ def test_a_function_has_the_rows_of_its_kernel_and_the_record_says_that_it_was_g
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "given", "message"),
+    ("words", "options", "message"),
     [
         (["evaluate.pipeline=cv2_line"], {}, "`evaluate.pipeline` must be null or one of pil_box"),
         (["evaluate.pipeline=os:system"], {}, "`evaluate.pipeline` must be null or one of pil_box"),
@@ -80,16 +80,16 @@ def test_a_function_has_the_rows_of_its_kernel_and_the_record_says_that_it_was_g
         (["workers=2"], {"pipeline": prepare}, "`workers` must be 1 for a function in memory"),
     ],
 )
-def test_what_is_no_pipeline_is_refused_in_one_line(tmp_path, words, given, message):
+def test_what_is_no_pipeline_is_refused_in_one_line(tmp_path, words, options, message):
     with pytest.raises(ValueError, match=message) as error:
-        made(tmp_path / "run", *words, **given)
+        run_folder(tmp_path / "run", *words, **options)
     assert "\n" not in str(error.value) and not (tmp_path / "run" / "manifest.json").exists()
 
 
 def test_a_library_that_is_not_installed_is_named_before_the_attack(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "cv2", None)
     with pytest.raises(ValueError, match=r"cv2 cannot be imported .*pip install"):
-        made(tmp_path / "run", "evaluate.pipeline=cv2_linear")
+        run_folder(tmp_path / "run", "evaluate.pipeline=cv2_linear")
     assert not (tmp_path / "run" / "manifest.json").exists()
 
 
@@ -99,6 +99,6 @@ def test_a_function_that_fails_on_a_picture_costs_only_this_part(tmp_path, monke
         raise ValueError("`pipeline` must turn an 8-bit picture")
 
     monkeypatch.setattr("attacks.experiment.sections.detection.detection.cosines", fails)
-    folder = made(tmp_path / "run", "evaluate.pipeline=pil_nearest")
+    folder = run_folder(tmp_path / "run", "evaluate.pipeline=pil_nearest")
     content = read_json(folder / "metrics.json")
     assert content["detection"] is None and "`pipeline`" in content["failed_parts"]["detection"]

@@ -16,7 +16,7 @@ import torch.distributed as dist
 import attacks.experiment.job
 from attacks.runtime.distributed import ALONE, World, join
 from attacks.runtime.signals import StopSignal
-from tests.experiment.test_replay import run_of as composed
+from tests.experiment.test_replay import run_of as compose_run
 from tests.helpers.processes import facts
 from tests.helpers.runs import call
 from tests.helpers.sampled import mostly_nightly
@@ -76,16 +76,16 @@ def test_collectives_give_every_process_the_same_values(size, tmp_path):
     (tmp_path / "laws.py").write_text(LAWS)
     torchrun(size, ["laws.py", str(tmp_path)], tmp_path)
     result = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(size)]
-    for rank, each in enumerate(result):
-        assert (each["rank"], each["size"], each["first"]) == (rank, size, rank == 0)
-        assert each["whole"]
+    for rank, reply in enumerate(result):
+        assert (reply["rank"], reply["size"], reply["first"]) == (rank, size, rank == 0)
+        assert reply["whole"]
         total = sum(range(size))
-        assert each["count"] == total
-        assert each["across"] == [[total] * 2] * 3
-        assert each["least"] == 7 - size + 1
-        assert each["agreed"] == {"from": 0, "none": None}
-        assert each["sent"] == [0 + 0, 1, 2]
-    assert len({each["bits"] for each in result}) == 1
+        assert reply["count"] == total
+        assert reply["across"] == [[total] * 2] * 3
+        assert reply["least"] == 7 - size + 1
+        assert reply["agreed"] == {"from": 0, "none": None}
+        assert reply["sent"] == [0 + 0, 1, 2]
+    assert len({reply["bits"] for reply in result}) == 1
 
 
 QUICK = ["config=smoke", "attack.views=8", "evaluate.views=16"]
@@ -100,8 +100,8 @@ def run_of(folder):
 PGD = ["optimiser=pgd"]
 #: Tolerance of the losses. Rounding differs with the number of processes and with the processor, and a sign flipped
 #: by it moves a value by two steps; SGD takes no signs. The attack without EOT takes up to 96 steps, of which only
-#: the first `COMPARED` are compared.
-COMPARED = 12
+#: the first `COMPARABLE` are compared.
+COMPARABLE = 12
 RUNS = {
     "sgd": (["optimiser=sgd"], 1e-5),
     "pgd": (PGD, 1e-4),
@@ -123,21 +123,21 @@ def test_the_number_of_processes_does_not_change_the_steps(tmp_path, name):
 def compare(sizes, folder, arguments, rel):
     runs = {}
     for size in sizes:
-        where = folder / str(size)
-        where.mkdir()
-        output = torchrun(size, ["-m", "attacks.run", *arguments], where)
-        (run,) = where.glob("outputs/*/*")
-        assert [p.name for p in where.iterdir()] == ["outputs"]
-        assert len(list(where.glob("outputs/*"))) == 1
+        folder_of_size = folder / str(size)
+        folder_of_size.mkdir()
+        output = torchrun(size, ["-m", "attacks.run", *arguments], folder_of_size)
+        (run,) = folder_of_size.glob("outputs/*/*")
+        assert [p.name for p in folder_of_size.iterdir()] == ["outputs"]
+        assert len(list(folder_of_size.glob("outputs/*"))) == 1
         assert output.stdout.count("report: ") == 1
         assert output.stderr.count("eot: 4/") <= 2  # one process prints (`no_eot` and `eot`)
         assert json.loads((run / "manifest.json").read_text())["processes"] == size
         runs[size] = run_of(run)
-    alone, metrics = runs[1]
+    single, metrics = runs[1]
     for lines, result in runs.values():
-        assert [line["evals"] for line in lines] == [line["evals"] for line in alone]
-        early = [pair for pair in zip(lines, alone, strict=True) if int(pair[0]["step"]) < COMPARED]
-        for line, reference in early:
+        assert [line["evals"] for line in lines] == [line["evals"] for line in single]
+        pairs = [pair for pair in zip(lines, single, strict=True) if int(pair[0]["step"]) < COMPARABLE]
+        for line, reference in pairs:
             # A cosine near zero is the sum of numbers near 1, in float32.
             assert float(line["objective"]) == pytest.approx(float(reference["objective"]), rel=rel, abs=1e-7), line
         for arm, row in result["arms"].items():
@@ -163,7 +163,7 @@ def cut(arguments, folder, place, stop):
     return output
 
 
-def kill_one(_, workers):
+def kill_worker(_, workers):
     os.kill(workers[-1], signal.SIGKILL)
 
 
@@ -176,23 +176,25 @@ def end(torchrun, _):
 def test_two_processes_resume_and_end_with_the_same_bytes(tmp_path, monkeypatch, capsys):
     overrides = ["config=smoke", "data.count=2", "attack.views=4", "attack.steps=4", "evaluate.views=4"]
     overrides += ["engine=fixed", "sanity=none", "checkpoint.steps=1", "evaluate.refine=0"]
-    run, whole = tmp_path / "run", tmp_path / "whole"
-    beside = subprocess.Popen(
-        [*TORCHRUN, "2", "-m", "attacks.run", *overrides, f"hydra.run.dir={whole}"], cwd=tmp_path, env=ENVIRONMENT
+    run, full = tmp_path / "run", tmp_path / "whole"
+    neighbour = subprocess.Popen(
+        [*TORCHRUN, "2", "-m", "attacks.run", *overrides, f"hydra.run.dir={full}"], cwd=tmp_path, env=ENVIRONMENT
     )
-    cut([*overrides, f"hydra.run.dir={run}"], tmp_path, "run/checkpoint/*.eot.now.safetensors", kill_one)
+    cut([*overrides, f"hydra.run.dir={run}"], tmp_path, "run/checkpoint/*.eot.now.safetensors", kill_worker)
     output = cut([f"resume={run}"], tmp_path, "run/checkpoint/*.no_eot.now.safetensors", end)
-    again = f"torchrun --standalone --nproc-per-node 2 -m attacks.run resume={run}"
-    assert output.count("stopped by SIGTERM") == output.count(f"stopped by SIGTERM; go on with: {again}\n") == 1
+    command_line = f"torchrun --standalone --nproc-per-node 2 -m attacks.run resume={run}"
+    assert (
+        output.count("stopped by SIGTERM") == output.count(f"stopped by SIGTERM; go on with: {command_line}\n") == 1
+    )
     assert call(monkeypatch, f"resume={run}") == 1
     assert "the number of processes was 2 and is 1" in capsys.readouterr().err
     torchrun(2, ["-m", "attacks.run", f"resume={run}"], tmp_path)
-    assert beside.wait(60) == 0
-    assert facts(run) == facts(whole)
+    assert neighbour.wait(60) == 0
+    assert facts(run) == facts(full)
 
 
 @pytest.mark.parametrize(
-    ("given", "command"),
+    ("variables", "command"),
     [
         ({}, "python -m attacks.run"),
         ({"WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}, "python -m attacks.run"),
@@ -200,10 +202,10 @@ def test_two_processes_resume_and_end_with_the_same_bytes(tmp_path, monkeypatch,
         ({"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, "torchrun with the same flags, -m attacks.run"),
     ],
 )
-def test_a_stopped_run_prints_the_command_with_its_number_of_processes(monkeypatch, tmp_path, given, command):
+def test_a_stopped_run_prints_the_command_with_its_number_of_processes(monkeypatch, tmp_path, variables, command):
     for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
-    for name, value in given.items():
+    for name, value in variables.items():
         monkeypatch.setenv(name, value)
     (tmp_path / "manifest.json").touch()
     assert str(StopSignal(signal.SIGTERM, tmp_path)) == f"stopped by SIGTERM; go on with: {command} resume={tmp_path}"
@@ -214,25 +216,25 @@ def test_the_checkpoint_is_deleted_after_all_processes_have_read_it(monkeypatch,
     order, write = [], attacks.experiment.job._write_tables
     monkeypatch.setattr(World, "meet", lambda _: order.append((tmp_path / "checkpoint").exists()))
     monkeypatch.setattr(
-        attacks.experiment.job, "_write_tables", lambda *given: (order.append("written"), write(*given))
+        attacks.experiment.job, "_write_tables", lambda *variables: (order.append("written"), write(*variables))
     )
-    attacks.experiment.job.job(composed("attack.steps=1", "data.count=1"), tmp_path, "smoke", [])
+    attacks.experiment.job.job(compose_run("attack.steps=1", "data.count=1"), tmp_path, "smoke", [])
     assert order == [True, "written"] and not (tmp_path / "checkpoint").exists()
 
 
 def test_the_loss_of_a_process_gives_a_one_line_error_in_the_others(monkeypatch):
-    def gone(*_):
+    def lose(*_):
         raise RuntimeError("[gloo/transport/tcp/pair.cc:561] Connection closed by peer [127.0.0.1]:26029")
 
     for name in ("all_reduce", "broadcast"):
-        monkeypatch.setattr(dist, name, gone)
-    world, ones = World(0, 2), torch.ones(2)
-    for ask in (lambda: world.sum(ones), lambda: world.agree("a"), lambda: world.broadcast(ones), world.meet):
+        monkeypatch.setattr(dist, name, lose)
+    world, vector = World(0, 2), torch.ones(2)
+    for ask in (lambda: world.sum(vector), lambda: world.agree("a"), lambda: world.broadcast(vector), world.meet):
         with pytest.raises(ConnectionError, match=r"^another process of this run has ended.* resume=[^\n]*$"):
             ask()
     monkeypatch.setattr(dist, "broadcast", lambda *_: torch.ones(2) @ torch.ones(3))
     with pytest.raises(RuntimeError, match="size"):  # an internal error is not replaced
-        world.broadcast(ones)
+        world.broadcast(vector)
 
 
 @pytest.mark.slow
@@ -254,9 +256,9 @@ def follower(monkeypatch):
 @pytest.mark.parametrize("flags", [[[], []], [["-m"], []], [[], ["-m"]]], ids=str)
 def test_a_second_process_writes_nothing_and_names_its_rank(monkeypatch, capsys, tmp_path, follower, flags):
     monkeypatch.chdir(tmp_path)
-    before, after = flags
+    first_flags, last_flags = flags
     folders = [f"hydra.{mode}.dir={tmp_path}/theirs" for mode in ("run", "sweep")]
-    assert call(monkeypatch, *before, "config=smoke", "attack.steps=0", *folders, *after) == 1
+    assert call(monkeypatch, *first_flags, "config=smoke", "attack.steps=0", *folders, *last_flags) == 1
     output = capsys.readouterr()
     assert output.err.startswith("process 1: error: `attack.steps` must be at least 1")
     assert output.err.count("\n") == 1 and not output.out
@@ -264,10 +266,10 @@ def test_a_second_process_writes_nothing_and_names_its_rank(monkeypatch, capsys,
 
 
 def test_a_second_process_resumes_a_run_like_the_first(monkeypatch, tmp_path, follower):
-    seen = []
-    monkeypatch.setattr("attacks.experiment.job.resume", lambda *given: (seen.append(given), {})[1])
+    calls = []
+    monkeypatch.setattr("attacks.experiment.job.resume", lambda *variables: (calls.append(variables), {})[1])
     assert call(monkeypatch, f"resume={tmp_path}") == 0
-    assert seen == [(tmp_path, [])]
+    assert calls == [(tmp_path, [])]
 
 
 @pytest.mark.slow

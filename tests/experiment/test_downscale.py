@@ -19,7 +19,7 @@ LIBRARIES = ("OpenCV linear", "OpenCV cubic", "OpenCV nearest", "torch bilinear"
 TWO_LEVELS = 2 / 255 / 0.25
 
 
-def made(*words):
+def build_run(*words):
     register()
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIGS)):
         node = compose("run", overrides=["config=smoke", "transforms=resizers", "data.count=1", *words])
@@ -33,7 +33,7 @@ def test_a_radius_in_decibels_is_the_psnr_of_each_picture():
         mean_square = radius(text, images) ** 2 / images[0].numel()
         assert -10 * torch.tensor(mean_square).log10() == pytest.approx(psnr)
     assert radius("4", images) == 4.0
-    assert made("perturbation=l2", "perturbation.eps=28dB").perturbation.eps == pytest.approx(
+    assert build_run("perturbation=l2", "perturbation.eps=28dB").perturbation.eps == pytest.approx(
         (3 * 128 * 128 * 10**-2.8) ** 0.5
     )
 
@@ -42,7 +42,7 @@ def test_a_radius_in_decibels_is_the_psnr_of_each_picture():
 @pytest.mark.parametrize("position", [0.05, 0.5, 0.95])
 def test_views_of_resizers_are_what_the_encoder_gets_behind_the_library_calls(position):
     """The thumbnail by the library's own call and then the encoder's own resize, as the part deployment judges it."""
-    parts, (available, _) = made(), resamplers()
+    parts, (available, _) = build_run(), resamplers()
     image = tiles(128, ["cell"]).images[:1]
     pixels = to_bytes(image[0])
     choice = next(stage for stage in parts.transforms.stages if isinstance(stage, OneOf))
@@ -66,4 +66,4 @@ def test_views_of_resizers_are_what_the_encoder_gets_behind_the_library_calls(po
 )
 def test_what_cannot_be_is_refused_in_one_line(word, message):
     with pytest.raises(ValueError, match=message):
-        made(word)
+        build_run(word)

@@ -14,16 +14,16 @@ from tests.helpers.verified import runs as runs
 from tests.helpers.verified import small as small
 
 
-def swapped(key, value):
+def replace_value(key, value):
     """An entry of the configuration, also in the identity."""
-    *groups, last = key.split(".")
+    *groups, leaf = key.split(".")
     return combine(
-        entry("manifest.json", "config", *groups, last, value=value),
+        entry("manifest.json", "config", *groups, leaf, value=value),
         entry("manifest.json", "identity", key, value=json.dumps(value)),
     )
 
 
-def scored(key, change):
+def score(key, change):
     def edit(columns):
         columns[key] = change(columns[key].clone())
 
@@ -46,32 +46,32 @@ def record(*place, **change):
     return entry("manifest.json", *place, **change)
 
 
-def repainted(name, change):
+def repaint(name, change):
     def edit(folder):
-        with Image.open(folder / name) as opened:
-            change(opened.convert("RGB")).save(folder / name)
+        with Image.open(folder / name) as picture_file:
+            change(picture_file.convert("RGB")).save(folder / name)
 
     return edit
 
 
-def painted(name):
+def paint(name):
     """A drawing with another number in it."""
-    return repainted(name, lambda image: image.paste("black", (40, 40, 44, 48)) or image)
+    return repaint(name, lambda image: image.paste("black", (40, 40, 44, 48)) or image)
 
 
 def cropped(name):
-    return repainted(name, lambda image: image.crop((0, 0, 32, 32)))
+    return repaint(name, lambda image: image.crop((0, 0, 32, 32)))
 
 
-def flipped(row):
+def flip_success(row):
     row["success"] = str(1 - int(row["success"]))
 
 
-def unlikely(row):
+def lower_probability(row):
     row.update(p="1e-9", low="1e-10", high="1e-8")
 
 
-def renamed(column):
+def rename(column):
     return lambda row: row.update({column: "x"})
 
 
@@ -92,11 +92,11 @@ LIES = {
     "the last bits of a cosine": ("lean", cell("per_image", "cosine", by=1e-9), "per_image.csv line 2, cosine"),
     "a success of per_image.csv": ("lean", cell("per_image", "success", 14, 0.125), "per_image.csv line 16, success"),
     "steps of per_image.csv": ("lean", cell("per_image", "step", 14, 1), "per_image.csv line 16, step"),
-    "a name": ("lean", cells("per_image", renamed("picture"), 2), "per_image.csv line 4, picture"),
-    "a cluster": ("lean", cells("per_image", renamed("cluster"), 2), "per_image.csv line 4, cluster"),
-    "an added row": ("lean", lines("per_image.csv", lambda each: [*each, each[-1]]), "per_image.csv: it has 31 rows"),
-    "a missing row": ("lean", lines("per_image.csv", lambda each: each[:-1]), "per_image.csv: it has 29 rows"),
-    "another order": ("lean", lines("per_image.csv", lambda each: [each[0], *each[:0:-1]]), "per_image.csv line 2"),
+    "a name": ("lean", cells("per_image", rename("picture"), 2), "per_image.csv line 4, picture"),
+    "a cluster": ("lean", cells("per_image", rename("cluster"), 2), "per_image.csv line 4, cluster"),
+    "an added row": ("lean", lines("per_image.csv", lambda text: [*text, text[-1]]), "per_image.csv: it has 31 rows"),
+    "a missing row": ("lean", lines("per_image.csv", lambda text: text[:-1]), "per_image.csv: it has 29 rows"),
+    "another order": ("lean", lines("per_image.csv", lambda text: [text[0], *text[:0:-1]]), "per_image.csv line 2"),
     "a mean of an arm": ("lean", metric("arms", "eot", "success", "mean"), "metrics.json arms eot"),
     "an end": ("lean", metric("arms", "eot", "cosine", "low"), "metrics.json arms eot cosine low"),
     "the budget": ("lean", metric("arms", "eot", "budget_used"), "metrics.json arms eot budget"),
@@ -121,27 +121,27 @@ LIES = {
     "the cost": ("lean", metric("cost", "forward", by=9), "metrics.json cost forward"),
     "the encoder": ("lean", metric("encoder", "fingerprint", value="0" * 64), "metrics.json encoder"),
     "an added key": ("lean", metric("more", value=1), "metrics.json more"),
-    "a cosine of a view": ("lean", scored("same/eot/cosine", first(lambda x: x - 0.001)), "scores.safetensors same"),
-    "a nearest row": ("lean", scored("same/eot/nearest", first(lambda x: x + 1)), "scores.safetensors same/eot/near"),
-    "a rank": ("lean", scored("wide/eot/rank", first(lambda x: x + 5)), "scores.safetensors wide/eot/rank"),
-    "a success": ("lean", scored("same/noise/success", first(lambda x: ~x)), "scores.safetensors same/noise/success"),
-    "a rank of the clean": ("lean", scored("same/clean/rank", first(lambda x: x + 1)), SCORES),
-    "the worst view": ("lean", scored("eot/worst", first(lambda x: x - 0.01)), "scores.safetensors eot/worst"),
+    "a cosine of a view": ("lean", score("same/eot/cosine", first(lambda x: x - 0.001)), "scores.safetensors same"),
+    "a nearest row": ("lean", score("same/eot/nearest", first(lambda x: x + 1)), "scores.safetensors same/eot/near"),
+    "a rank": ("lean", score("wide/eot/rank", first(lambda x: x + 5)), "scores.safetensors wide/eot/rank"),
+    "a success": ("lean", score("same/noise/success", first(lambda x: ~x)), "scores.safetensors same/noise/success"),
+    "a rank of the clean": ("lean", score("same/clean/rank", first(lambda x: x + 1)), SCORES),
+    "the worst view": ("lean", score("eot/worst", first(lambda x: x - 0.01)), "scores.safetensors eot/worst"),
     "an arm's scores": ("lean", tensors("scores", lambda x: x.pop("same/noise/cosine")), "scores.safetensors"),
     "a delta": ("lean", tensors("perturbation", lambda x: x["eot"].mul_(0.5)), f"pictures/eot/{A}"),
     "eps of the configuration": ("lean", record("config", "perturbation", "eps", value="4/255"), "man"),
-    "eps, consistently": ("lean", swapped("perturbation.eps", "4/255"), f"pictures/noise/{A}: its change"),
-    "a larger eps": ("lean", swapped("perturbation.eps", "32/255"), "perturbation.safetensors noise"),
-    "the configured seed": ("lean", swapped("seed", 5), SCORES),
-    "the stages": ("lean", swapped("transforms.stages.affine.degrees", [-2, 2]), SCORES),
-    "other pictures": ("lean", swapped("data.photos", ["camera", "clock", "text"]), "manifest.json identity"),
+    "eps, consistently": ("lean", replace_value("perturbation.eps", "4/255"), f"pictures/noise/{A}: its change"),
+    "a larger eps": ("lean", replace_value("perturbation.eps", "32/255"), "perturbation.safetensors noise"),
+    "the configured seed": ("lean", replace_value("seed", 5), SCORES),
+    "the stages": ("lean", replace_value("transforms.stages.affine.degrees", [-2, 2]), SCORES),
+    "other pictures": ("lean", replace_value("data.photos", ["camera", "clock", "text"]), "manifest.json identity"),
     "other weights": ("lean", record("identity", "the encoder's weights", value="0" * 64), "manifest"),
     "the measure": ("lean", record("primary", "measure", value="cosine"), "manifest.json primary"),
     "no arm in the list": ("lean", record("artefacts", "pictures", "arms", value=["eot"]), "manifest"),
     "a map's cell": ("parts", cell("response", "cosine", 9), "response.csv map"),
     "a map's number": ("parts", metric("response", "maps", 0, "x", "values", 0), "metrics.json resp"),
     "a curve": ("parts", metric("response", "curves", 0, "arms", "eot", "cosine", 0, "mean"), "metr"),
-    "successes of a map": ("parts", cells("response", flipped, 3, 7), "response.csv map"),
+    "successes of a map": ("parts", cells("response", flip_success, 3, 7), "response.csv map"),
     "left out": ("parts", cell("left_out", "cosine", 3, 0.2), "metrics.json left_out"),
     "its number": ("parts", metric("left_out", "rows", 0, "cells", 0, "cosine", "mean"), "metrics.json le"),
     "a file format": ("parts", cell("deployment", "cosine", 3), "deployment.csv"),
@@ -156,25 +156,25 @@ LIES = {
     "a size": ("parts", metric("detection", "size", value=[1, 1]), "metrics.json detection size"),
     "its drift": ("parts", metric("drift", "layers", 0, "eot", "mean"), "metrics.json drift layers"),
     "a probability": ("failure", cell("failure", "p", 0, 0.5), "failure.csv astronaut"),
-    "another probability": ("failure", cells("failure", unlikely, 0), "failure.csv astronaut"),
+    "another probability": ("failure", cells("failure", lower_probability, 0), "failure.csv astronaut"),
     "its words": ("failure", metric("failure", "arms", "eot", 0, "words", value="never"), "metrics.json failure"),
     "where the patch lies": ("patch", entry("placement.json", "quads", 0, value=[]), "placement.json quads"),
     "a texture": ("patch", swap("patches/noise.png", "patches/eot.png"), "patches/noise.png"),
-    "its figures": ("lean", lines("report.html", lambda all_: [x.replace("0.", "1.") for x in all_]), "report"),
-    "a word of the report": ("lean", lines("report.html", lambda each: [*each, "<!-- passed -->"]), "report.html"),
-    "a figure of a drawing": ("lean", painted("views.png"), "views.png"),
-    "explanations": ("parts", painted("explanations.png"), "explanations.png"),
-    "formats": ("parts", painted("deployment.png"), "deployment.png"),
+    "its figures": ("lean", lines("report.html", lambda text: [x.replace("0.", "1.") for x in text]), "report"),
+    "a word of the report": ("lean", lines("report.html", lambda text: [*text, "<!-- passed -->"]), "report.html"),
+    "a figure of a drawing": ("lean", paint("views.png"), "views.png"),
+    "explanations": ("parts", paint("explanations.png"), "explanations.png"),
+    "formats": ("parts", paint("deployment.png"), "deployment.png"),
     "checks that were not made": ("lean", metric("sanity", value=BATTERY), "metrics.json sanity"),
-    "checks, configured": ("lean", swapped("sanity.pictures", 2), "metrics.json sanity"),
-    "a larger budget": ("lean", swapped("attack.steps", 2500), "steps.csv eot, batch 0: it has 2 steps"),
-    "more views": ("lean", swapped("attack.views", 5000), "steps.csv eot, batch 0"),
+    "checks, configured": ("lean", replace_value("sanity.pictures", 2), "metrics.json sanity"),
+    "a larger budget": ("lean", replace_value("attack.steps", 2500), "steps.csv eot, batch 0: it has 2 steps"),
+    "more views": ("lean", replace_value("attack.views", 5000), "steps.csv eot, batch 0"),
     "no overrides": ("lean", record("overrides", value=[]), "manifest.json config, of its preset"),
     "another override": ("lean", record("overrides", 4, value="sanity=short"), "manifest.json config, of its preset"),
     "another preset": ("lean", record("preset", value="quickstart"), "manifest.json config, of its preset"),
     "a checkpoint": ("lean", record("config", "checkpoint", "steps", value=7), "manifest.json config, of its preset"),
     "a loss": ("lean", lines("steps.csv", lambda x: [x[0], x[1].replace(",0.9", ",0.1"), *x[2:]]), "events"),
-    "a missing step": ("lean", lines("steps.csv", lambda each: each[:-1]), "steps.csv eot"),
+    "a missing step": ("lean", lines("steps.csv", lambda text: text[:-1]), "steps.csv eot"),
     "digits of a step": ("lean", lines("steps.csv", lambda x: [*x[:-1], x[-1][:-1] + ".0\n"]), "steps.csv: it"),
     "an event": ("lean", lines("events.jsonl", lambda x: [x[0], x[1].replace("0.9", "0.1"), *x[2:]]), "events"),
     "a missing event": ("lean", lines("events.jsonl", lambda x: [*x[:-4], *x[-3:]]), "events.jsonl: it has no line"),
@@ -182,10 +182,10 @@ LIES = {
     "the passes of an arm": ("lean", metric("costs", "eot", "forward", by=90), "steps.csv eot: its steps took"),
     "a version": ("lean", record("versions", "torch", value="9"), "manifest.json versions torch"),
     "a setting": ("lean", record("engine", "settings", value=["engine.chunk=1"]), "manifest.json engine settings"),
-    "no number": ("lean", cells("per_image", renamed("cosine"), 2), "per_image.csv line 4, cosine"),
+    "no number": ("lean", cells("per_image", rename("cosine"), 2), "per_image.csv line 4, cosine"),
     "too many cells": ("lean", lines("per_image.csv", lambda x: [*x[:-1], "x," + x[-1]]), "per_image.csv: it"),
-    "no finite score": ("lean", scored("same/eot/cosine", first(lambda x: x * float("nan"))), SCORES),
-    "fewer scores": ("lean", scored("same/eot/cosine", lambda x: x[:2]), SCORES),
+    "no finite score": ("lean", score("same/eot/cosine", first(lambda x: x * float("nan"))), SCORES),
+    "fewer scores": ("lean", score("same/eot/cosine", lambda x: x[:2]), SCORES),
     "fewer perturbations": ("lean", tensors("perturbation", lambda x: x.update(eot=x["eot"][:1])), "pert"),
     "a picture of another size": ("lean", cropped(f"pictures/eot/{A}"), f"pictures/eot/{A}: its shape"),
     "the patch": ("patch", swap("patch.png", "patches/noise.png"), "patch"),

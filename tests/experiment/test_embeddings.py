@@ -40,8 +40,8 @@ class Net(nn.Module):
         return self.layer(images.flatten(1)) * self.scale + len(images) * 1e-7
 
     def counts(self):
-        seen, self._seen = self._seen, []
-        return seen
+        batches_so_far, self._seen = self._seen, []
+        return batches_so_far
 
 
 def pictures(count, seed=0):
@@ -83,34 +83,34 @@ def test_only_the_first_process_of_a_run_writes_the_cache(monkeypatch, tmp_path,
     run = validate(composed("config=smoke", "data.count=1", "sanity=none"))
     calls = []
 
-    def stopped(*_, keep, **__):
+    def interrupt(*_, keep, **__):
         calls.append(keep)
         raise InterruptedError
 
-    monkeypatch.setattr("attacks.experiment.bench.embedded", stopped)
+    monkeypatch.setattr("attacks.experiment.bench.embedded", interrupt)
     with pytest.raises(InterruptedError):
         study = build(run)
         bench_of(study, study.encoder, PLAIN, Place(tmp_path, World(rank, 2)))
     assert calls == [rank == 0]
 
 
-def test_without_a_cache_every_picture_is_embedded_and_nothing_is_written(tmp_path):
+def test_without_a_cache_every_picture_is_embedded_and_no_file_is_written(tmp_path):
     result = embedded(GALLERY, Net(), CPU, 4)
     assert (result.passed, result.cached) == (11, 0)
     assert cache(None, Net()) is None
 
 
 def test_rows_are_in_the_gallerys_order_and_do_not_depend_on_the_queries(tmp_path):
-    net, others = Net(), pictures(11).shelf()
-    both = cache(tmp_path, net)
-    embedded(on_shelf(others), net, CPU, 4, both)
+    net, shelf_pictures = Net(), pictures(11).shelf()
+    shared_cache = cache(tmp_path, net)
+    embedded(on_shelf(shelf_pictures), net, CPU, 4, shared_cache)
     net.counts()
     queries = Pictures(("one", "new"), torch.cat([pictures(11).images[5:6], pictures(1, seed=3).images])).shelf()
-    gallery = gather(queries, others)
-    result = embedded(gallery, net, CPU, 4, both)
+    gallery = gather(queries, shelf_pictures)
+    result = embedded(gallery, net, CPU, 4, shared_cache)
     assert net.counts() == [1] and result.cached == 11  # the new one alone
-    wanted = torch.cat([net(image[None]) for image in all_pictures(gallery)])
-    torch.testing.assert_close(result.rows, wanted)
+    reference = torch.cat([net(image[None]) for image in all_pictures(gallery)])
+    torch.testing.assert_close(result.rows, reference)
     assert gallery.names[:3] == ("one", "new", "0-0") and len(gallery) == 12
 
 
@@ -122,10 +122,10 @@ OTHER = {
 }
 
 
-@pytest.mark.parametrize("what", OTHER)
-def test_another_encoder_does_not_hit_the_cache(tmp_path, what):
+@pytest.mark.parametrize("part", OTHER)
+def test_another_encoder_does_not_hit_the_cache(tmp_path, part):
     embedded(GALLERY, Net(), CPU, 4, cache(tmp_path, Net()))
-    changes = {"net": Net()} | OTHER[what]
+    changes = {"net": Net()} | OTHER[part]
     result = embedded(GALLERY, changes["net"], CPU, 4, cache(tmp_path, **changes))
     assert (result.passed, result.cached) == (11, 0) and not result.notes
 
@@ -140,16 +140,16 @@ def test_other_code_of_the_same_name_does_not_hit_the_cache(tmp_path):
 def test_other_pictures_or_another_order_do_not_hit_the_cache(tmp_path):
     net = Net()
     embedded(GALLERY, net, CPU, 20, cache(tmp_path, net))
-    changed = pictures(11)
-    changed.images[10, 0, 0, 0] = 1 - changed.images[10, 0, 0, 0]
-    turned = Pictures(pictures(11).names, pictures(11).images.flip(0))
-    for other in (changed, turned):
+    edited_pictures = pictures(11)
+    edited_pictures.images[10, 0, 0, 0] = 1 - edited_pictures.images[10, 0, 0, 0]
+    flipped_pictures = Pictures(pictures(11).names, pictures(11).images.flip(0))
+    for other in (edited_pictures, flipped_pictures):
         assert embedded(on_shelf(other.shelf()), net, CPU, 20, cache(tmp_path, net)).cached == 0
-    renamed = Pictures(tuple("abcdefghijk"), pictures(11).images)
-    assert embedded(on_shelf(renamed.shelf()), net, CPU, 20, cache(tmp_path, net)).cached == 11
+    renamed_pictures = Pictures(tuple("abcdefghijk"), pictures(11).images)
+    assert embedded(on_shelf(renamed_pictures.shelf()), net, CPU, 20, cache(tmp_path, net)).cached == 11
 
 
-def forged(path, tensor, **output):
+def forge(path, tensor, **output):
     """The file with other numbers and a valid header, except for `output`."""
     key = path.name.removesuffix(".safetensors")
     save_file(
@@ -164,15 +164,15 @@ HARM = {
     "one bit": lambda path: path.write_bytes(path.read_bytes()[:-1] + bytes([path.read_bytes()[-1] ^ 1])),
     "a huge header": lambda path: path.write_bytes(b"\xff" * 8 + path.read_bytes()[8:]),
     "no header": lambda path: save_file(load_file(path), path),
-    "another key": lambda path: forged(path, load_file(path)["embeddings"], key="0" * 64),
+    "another key": lambda path: forge(path, load_file(path)["embeddings"], key="0" * 64),
     "another name": lambda path: save_file({"rows": load_file(path)["embeddings"]}, path),
-    "too few": lambda path: forged(path, torch.zeros(10, 7)),
-    "too wide": lambda path: forged(path, torch.zeros(11, 8)),
-    "NaN": lambda path: forged(path, torch.full((11, 7), torch.nan)),
-    "infinite": lambda path: forged(path, torch.full((11, 7), torch.inf)),
-    "8 bits": lambda path: forged(path, torch.zeros(11, 7).to(torch.float8_e4m3fn)),
-    "one axis": lambda path: forged(path, torch.zeros(77)),
-    "whole numbers": lambda path: forged(path, torch.zeros(11, 7, dtype=torch.int32)),
+    "too few": lambda path: forge(path, torch.zeros(10, 7)),
+    "too wide": lambda path: forge(path, torch.zeros(11, 8)),
+    "NaN": lambda path: forge(path, torch.full((11, 7), torch.nan)),
+    "infinite": lambda path: forge(path, torch.full((11, 7), torch.inf)),
+    "8 bits": lambda path: forge(path, torch.zeros(11, 7).to(torch.float8_e4m3fn)),
+    "one axis": lambda path: forge(path, torch.zeros(77)),
+    "whole numbers": lambda path: forge(path, torch.zeros(11, 7, dtype=torch.int32)),
     "a folder": lambda path: (path.unlink(), path.mkdir()),
 }
 
@@ -188,8 +188,8 @@ def test_an_invalid_cache_file_is_noted_and_rewritten(tmp_path, harm):
     (note,) = result.notes
     assert "\n" not in note and str(tmp_path) in note
     if harm != "a folder":
-        again = embedded(GALLERY, net, CPU, 20, cache(tmp_path, net))
-        assert again.cached == 11 and not again.notes
+        repeat = embedded(GALLERY, net, CPU, 20, cache(tmp_path, net))
+        assert repeat.cached == 11 and not repeat.notes
     assert not list(tmp_path.glob("*.tmp"))
 
 
@@ -204,7 +204,7 @@ def test_only_one_block_of_pictures_is_in_memory_at_a_time():
     shelf, calls = pictures(30).shelf(), []
     lazy = dataclasses.replace(shelf, load=lambda i: calls.append(i) or shelf.load(i))
     net = Net()
-    after = []
-    net.register_forward_pre_hook(lambda module, images: after.append((len(calls), len(images[0]))))
+    batches = []
+    net.register_forward_pre_hook(lambda module, images: batches.append((len(calls), len(images[0]))))
     embedded(on_shelf(lazy), net, CPU, 8)
-    assert after == [(8, 8), (16, 8), (24, 8), (30, 6)]
+    assert batches == [(8, 8), (16, 8), (24, 8), (30, 6)]

@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 RANDOM = ("encoder=torchvision", "encoder.model=squeezenet1_1", "encoder.weights=random")
 
 
-def composed(*overrides):
+def compose_run(*overrides):
     register()
     with initialize_config_dir(version_base="1.3", config_dir=str(CONFIGS)):
         return schema.validate(compose("run", overrides=["config=smoke", *overrides]))
@@ -43,7 +43,7 @@ def composed(*overrides):
 )
 @pytest.mark.parametrize("family", ["torchvision", "transformers", "onnx"])
 def test_a_preprocessing_key_is_overridden_like_any_other(override, expected, family):
-    assert composed(f"encoder={family}", "encoder.model=x", override).encoder.preprocess == expected
+    assert compose_run(f"encoder={family}", "encoder.model=x", override).encoder.preprocess == expected
 
 
 def test_the_command_line_overrides_parts_of_a_presets_preprocessing(tmp_path, monkeypatch):
@@ -61,7 +61,7 @@ def test_the_command_line_overrides_parts_of_a_presets_preprocessing(tmp_path, m
 @pytest.mark.parametrize("override", ["encoder.preprocess=3", "encoder.preprocess=null", "encoder.modell=x"])
 def test_other_keys_of_an_encoder_keep_their_types(override):
     with pytest.raises(ConfigCompositionException):
-        composed(*RANDOM, override)
+        compose_run(*RANDOM, override)
 
 
 @pytest.mark.parametrize(
@@ -73,13 +73,13 @@ def test_other_keys_of_an_encoder_keep_their_types(override):
     ],
 )
 def test_a_wrong_key_or_value_gives_a_one_line_error(override, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        subject(composed(*RANDOM, override).encoder, CPU)
-    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match=message) as failure:
+        subject(compose_run(*RANDOM, override).encoder, CPU)
+    assert "\n" not in str(failure.value)
 
 
 def test_the_manifest_holds_everything_that_defines_an_encoder():
-    node = composed(*RANDOM, "encoder.preprocess.kernel=cv2_area").encoder
+    node = compose_run(*RANDOM, "encoder.preprocess.kernel=cv2_area").encoder
     encoder = subject(node, CPU)
     output = identity(node, encoder)
     assert (output["name"], output["model"], output["weights"]) == ("torchvision", "squeezenet1_1", "random")
@@ -92,26 +92,26 @@ def test_the_manifest_holds_everything_that_defines_an_encoder():
 
 @pytest.mark.slow
 def test_weights_are_identified_by_file_hash_and_tensor_fingerprint(tmp_path):
-    encoder = subject(composed(*RANDOM).encoder, CPU)
+    encoder = subject(compose_run(*RANDOM).encoder, CPU)
     descriptions = []
     for name in ("a.safetensors", "b.pt"):
         state = encoder.network.state_dict()
         save_file(state, tmp_path / name) if name.startswith("a") else torch.save(state, tmp_path / name)
-        node = composed(*RANDOM[:2], f"encoder.weights={tmp_path / name}").encoder
+        node = compose_run(*RANDOM[:2], f"encoder.weights={tmp_path / name}").encoder
         descriptions.append(identity(node, subject(node, CPU)))
         assert descriptions[-1]["sha256"] == hashlib.sha256((tmp_path / name).read_bytes()).hexdigest()
     assert descriptions[0]["fingerprint"] == descriptions[1]["fingerprint"] == identity(node, encoder)["fingerprint"]
 
 
 def test_the_encoder_that_ships_has_its_hash():
-    node = composed().encoder
+    node = compose_run().encoder
     output = identity(node, subject(node, CPU))
     assert output["sha256"] == hashlib.sha256(Path(POCKET_WEIGHTS).read_bytes()).hexdigest()
     assert len(output["fingerprint"]) == 64
 
 
 def rows(*overrides):
-    run = composed(*overrides)
+    run = compose_run(*overrides)
     return description_rows(identity(run.encoder, subject(run.encoder, CPU, run.defence)))
 
 
@@ -140,16 +140,16 @@ def test_the_report_of_an_encoder_changes_with_its_settings(override):
 @pytest.mark.slow
 def test_a_report_states_whether_a_range_of_a_defence_is_sampled():
     assert rows("defence=blur")[-1] == ("at the middle", "gaussianblur sigma (px)")
-    what, drawn = rows("defence=blur", "encoder.stochastic=true")[-1]
-    assert what == "drawn" and "gaussianblur sigma (px)" in drawn
+    label, words = rows("defence=blur", "encoder.stochastic=true")[-1]
+    assert label == "drawn" and "gaussianblur sigma (px)" in words
     assert rows("defence=jpeg")[-1][0] == "defence"  # it has no range
 
 
 def test_the_terminal_describes_the_encoder_in_one_line():
-    run = composed("encoder.features=[stages.8]", "defence=blur")
+    run = compose_run("encoder.features=[stages.8]", "defence=blur")
     output = encoder_line({"encoder": identity(run.encoder, subject(run.encoder, CPU, run.defence))})
     assert re.fullmatch(r"encoder: pocket; weights .*; features stages\.8; defence Gauss.*; at the middle .*", output)
-    run = composed(*RANDOM)
+    run = compose_run(*RANDOM)
     output = encoder_line({"encoder": identity(run.encoder, subject(run.encoder, CPU))})
     assert re.fullmatch("encoder: torchvision:squeezenet1_1; weights random, [^;]*; defence none", output)
 

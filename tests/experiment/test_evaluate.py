@@ -17,7 +17,7 @@ from tests.helpers.runs import LEAN, TINY, call
 
 
 @pytest.fixture
-def whole(shared_runs):
+def finished_run(shared_runs):
     """A run without interruption."""
     return shared_runs(*TINY, *LEAN)
 
@@ -32,10 +32,10 @@ def test_files_of_the_first_process_are_written_without_a_broadcast(tmp_path, mo
         assert not (writing and self is world), "only the first process is here"
         return real(self, tensor)
 
-    def alone(write):
-        def run(*given):
+    def on_first_rank(write):
+        def run(*arguments):
             writing.append(True)
-            write(*given)
+            write(*arguments)
             writing.pop()
 
         return run
@@ -43,44 +43,44 @@ def test_files_of_the_first_process_are_written_without_a_broadcast(tmp_path, mo
     monkeypatch.setattr(World, "broadcast", broadcast)
     monkeypatch.setattr(attacks.experiment.job, "join", lambda: world)
     for name in ("write_results", "_write_tables"):
-        monkeypatch.setattr(attacks.experiment.job, name, alone(getattr(attacks.experiment.job, name)))
+        monkeypatch.setattr(attacks.experiment.job, name, on_first_rank(getattr(attacks.experiment.job, name)))
     overrides = ["config=smoke", "attack.steps=1", "data.size=64", "evaluate.views=2", "evaluate.refine=0"]
     assert call(monkeypatch, *overrides, f"hydra.run.dir={tmp_path / 'run'}") == 0
 
 
 @pytest.mark.slow
-def test_every_arm_is_in_every_table_and_has_the_same_cost(whole):
-    content = json.loads((whole / "metrics.json").read_text())
+def test_every_arm_is_in_every_table_and_has_the_same_cost(finished_run):
+    content = json.loads((finished_run / "metrics.json").read_text())
     assert tuple(content["arms"]) == tuple(content["wide"]["arms"]) == ARMS
     costs = content["costs"]
     # As many gradients with all views and with one view a step: 3 pictures, 2 steps, 2 views.
     assert costs["eot"]["backward"] == costs["one_view"]["backward"] == 12 >= costs["no_eot"]["backward"]
     for key in ("forward", "backward"):
         assert sum(cost[key] for cost in costs.values()) == content["cost"][key]
-    rows = read_rows(whole / "per_image.csv")
+    rows = read_rows(finished_run / "per_image.csv")
     assert len(rows) == 2 * len(ARMS) * 3
     for arm in ARMS:
-        own = [float(row["cosine"]) for row in rows if (row["bank"], row["arm"]) == ("same", arm)]
-        assert content["arms"][arm]["cosine"]["mean"] == pytest.approx(sum(own) / 3, abs=1e-12)
+        cosines = [float(row["cosine"]) for row in rows if (row["bank"], row["arm"]) == ("same", arm)]
+        assert content["arms"][arm]["cosine"]["mean"] == pytest.approx(sum(cosines) / 3, abs=1e-12)
 
 
 @pytest.mark.slow
-def test_the_wide_bank_contains_the_ranges_of_the_same_bank(whole):
-    content = json.loads((whole / "metrics.json").read_text())
-    same, wide = content["bank"]["ranges"], content["wide"]["bank"]["ranges"]
-    assert all(a[0] <= b[0] and b[1] <= a[1] for a, b in zip(wide, same, strict=True)) and same != wide
+def test_the_wide_bank_contains_the_ranges_of_the_same_bank(finished_run):
+    content = json.loads((finished_run / "metrics.json").read_text())
+    narrow, wide = content["bank"]["ranges"], content["wide"]["bank"]["ranges"]
+    assert all(a[0] <= b[0] and b[1] <= a[1] for a, b in zip(wide, narrow, strict=True)) and narrow != wide
 
 
 @pytest.mark.slow
-def test_batches_have_independent_noise(whole):
+def test_batches_have_independent_noise(finished_run):
     def change(name):
         clean, noisy = (
             torch.tensor(list(Image.open(path).convert("RGB").tobytes()), dtype=torch.int16)
-            for path in (whole / "pictures" / "clean" / name, whole / "pictures" / "noise" / name)
+            for path in (finished_run / "pictures" / "clean" / name, finished_run / "pictures" / "noise" / name)
         )
         return noisy - clean
 
-    names = json.loads((whole / "metrics.json").read_text())["queries"]
+    names = json.loads((finished_run / "metrics.json").read_text())["queries"]
     first, _, third = (change(f"{name}.png") for name in names)
     assert (first.float() * third.float()).mean() < 0.2 * first.float().square().mean()
 
@@ -88,10 +88,10 @@ def test_batches_have_independent_noise(whole):
 @pytest.mark.slow
 def test_parts_can_be_restricted_to_some_pictures():
     parts = build(compose("evaluate", ["data.count=3"]))
-    some = parts.only([2, 0])
-    assert some.queries.names == (parts.queries.names[2], parts.queries.names[0])
-    assert torch.equal(some.truth, parts.truth[[2, 0]])
-    assert torch.equal(some.queries.images, parts.queries.images[[2, 0]])
+    subset = parts.only([2, 0])
+    assert subset.queries.names == (parts.queries.names[2], parts.queries.names[0])
+    assert torch.equal(subset.truth, parts.truth[[2, 0]])
+    assert torch.equal(subset.queries.images, parts.queries.images[[2, 0]])
 
 
 def test_rows_read_back_bit_for_bit(tmp_path):
@@ -115,14 +115,16 @@ def test_two_seeds_differ_by_less_than_the_interval(tmp_path, monkeypatch):
         assert call(monkeypatch, *small, *LEAN, f"seed={seed}", f"hydra.run.dir={folder}") == 0
         content = json.loads((folder / "metrics.json").read_text())
         tables.append({"same": content["arms"], "wide": content["wide"]["arms"]})
-    held = [
-        one[bank][arm][measure]["low"] <= other[bank][arm][measure]["mean"] <= one[bank][arm][measure]["high"]
-        for one in tables
+    coverage = [
+        first_seed[bank][arm][measure]["low"]
+        <= other[bank][arm][measure]["mean"]
+        <= first_seed[bank][arm][measure]["high"]
+        for first_seed in tables
         for other in tables
-        if one is not other
-        for bank in one
-        for arm in one[bank]
+        if first_seed is not other
+        for bank in first_seed
+        for arm in first_seed[bank]
         for measure in ("cosine", "recall_at_1", "mrr", "success")
     ]
-    assert len(held) == 5 * 4 * 2 * 4 * 4
-    assert sum(held) >= 0.95 * len(held)
+    assert len(coverage) == 5 * 4 * 2 * 4 * 4
+    assert sum(coverage) >= 0.95 * len(coverage)

@@ -39,7 +39,7 @@ def test_the_evaluate_preset_draws_maps_of_any_views(transforms, names):
     assert [name.partition(" (")[0] for name in curves] == names
     assert maps == ([curves] if len(curves) > 1 else [])
     axes = slice_axes(plan)
-    assert [len(each) for each in axes] == [2] * len(maps) + [1] * len(curves)
+    assert [len(axis) for axis in axes] == [2] * len(maps) + [1] * len(curves)
 
 
 def test_named_maps_and_curves_are_unchanged():

@@ -39,9 +39,9 @@ def run(folder, pictures, *words, sides=None):
     for i, image in enumerate(pictures):
         save_image(folder / f"{i:02}.png", image)
     (folder / "list.csv").write_text("\n".join(["path,side", *lines]))
-    where = [f"data.path={folder / 'list.csv'}", f"data.gallery={folder / 'list.csv'}"]
+    data_words = [f"data.path={folder / 'list.csv'}", f"data.gallery={folder / 'list.csv'}"]
     with pytest.MonkeyPatch.context() as patch:
-        assert call(patch, *TINY, *words, *where, f"hydra.run.dir={folder / 'run'}") == 0
+        assert call(patch, *TINY, *words, *data_words, f"hydra.run.dir={folder / 'run'}") == 0
     return folder / "run"
 
 
@@ -66,40 +66,40 @@ def split_of(folder):
 def test_held_out_pictures_do_not_change_the_perturbation(shared, tmp_path, pictures):
     kind, folder = shared
     words = [*split_of(folder).values()]
-    fit, held_out = ([i for i, word in enumerate(words) if word == each] for each in ("fit", "judge"))
+    fit, held_out = ([i for i, word in enumerate(words) if word == entry] for entry in ("fit", "judge"))
     assert len(fit) == len(held_out) == 6
     other = pictures.clone()
     other[held_out] = torch.rand(other[held_out].shape, generator=torch.Generator().manual_seed(1))
-    again = run(tmp_path / "b", other, *KINDS[kind])
-    assert (folder / "steps.csv").read_bytes() == (again / "steps.csv").read_bytes()
-    one, two = (load_file(each / "perturbation.safetensors") for each in (folder, again))
-    for arm, saved in one.items():  # of a ball a row a picture, as its file holds it
-        rows_of = fit if len(saved) > 1 else [0]
-        assert torch.equal(saved[rows_of], two[arm][rows_of])
-    assert read(folder)["arms"]["eot"]["cosine"] != read(again)["arms"]["eot"]["cosine"]
+    other_run = run(tmp_path / "b", other, *KINDS[kind])
+    assert (folder / "steps.csv").read_bytes() == (other_run / "steps.csv").read_bytes()
+    first_arms, two = (load_file(entry / "perturbation.safetensors") for entry in (folder, other_run))
+    for arm, delta in first_arms.items():  # of a ball a row a picture, as its file holds it
+        rows_of = fit if len(delta) > 1 else [0]
+        assert torch.equal(delta[rows_of], two[arm][rows_of])
+    assert read(folder)["arms"]["eot"]["cosine"] != read(other_run)["arms"]["eot"]["cosine"]
 
 
 @pytest.mark.slow
 def test_all_numbers_are_over_the_held_out_rows(shared):
     folder, content = shared[1], read(shared[1])
     table = rows(folder, "per_image")
-    computed = leaves(from_rows([row for row in table if row["split"] == "judge"], "success"))
-    for place, value in computed.items():
-        wanted = pytest.approx(value, abs=1e-9) if isinstance(value, float) else value
-        assert leaves(content)[place] == wanted, place
+    from_table = leaves(from_rows([row for row in table if row["split"] == "judge"], "success"))
+    for place, value in from_table.items():
+        expected_value = pytest.approx(value, abs=1e-9) if isinstance(value, float) else value
+        assert leaves(content)[place] == expected_value, place
     assert content["primary"]["clusters"] == 6 and content["primary"]["p"] is not None
-    declared = json.loads((folder / "manifest.json").read_text())["primary"]["split"]
-    assert {name: word for word, names in declared.items() for name in names} == split_of(folder)
-    assert {row["picture"] for row in rows(folder, "detection")} == {*declared["judge"]}
+    split_names = json.loads((folder / "manifest.json").read_text())["primary"]["split"]
+    assert {name: word for word, names in split_names.items() for name in names} == split_of(folder)
+    assert {row["picture"] for row in rows(folder, "detection")} == {*split_names["judge"]}
     fit = content["split"]["arms"]["same"]["eot"]["success"]
-    own = [row for row in table if (row["split"], row["arm"], row["bank"]) == ("fit", "eot", "same")]
-    shares = [float(row["success"]) for row in own]
+    subset = [row for row in table if (row["split"], row["arm"], row["bank"]) == ("fit", "eot", "same")]
+    shares = [float(row["success"]) for row in subset]
     assert fit == pytest.approx({"mean": sum(shares) / 6, "low": min(shares), "high": max(shares), "kind": "range"})
     assert f"made from: {fit['mean']:.2f}" in verdict(content) and verify(folder).passed
 
 
 @pytest.mark.slow
-def test_without_held_out_pictures_nothing_is_said_of_others(tmp_path, pictures):
+def test_without_held_out_pictures_no_figure_is_of_a_split(tmp_path, pictures):
     folder = run(tmp_path / "a", pictures[:9], *KINDS["universal"])
     content, table = read(folder), rows(folder, "per_image")
     assert {*split_of(folder).values()} == {"fit"} and f"{NOT_HELD_OUT}." in verdict(content)
@@ -115,8 +115,8 @@ def test_a_column_chooses_and_pictures_of_their_own_have_no_split(tmp_path, pict
     sides = ["judge", "fit", "fit"]
     folder = run(tmp_path / "a", pictures[:3], *KINDS["patch"], "data.split=side", sides=sides)
     assert [*split_of(folder).values()] == sides and "1 held-out picture in 1 cluster" in verdict(read(folder))
-    own = run(tmp_path / "b", pictures[:3], *KINDS["one each"])
-    assert "split" not in rows(own, "per_image")[0] and "split" not in read(own)
-    assert arms_table(rows(own, "per_image"))["same"]["eot"].items() <= read(own)["arms"]["eot"].items()
+    subset = run(tmp_path / "b", pictures[:3], *KINDS["one each"])
+    assert "split" not in rows(subset, "per_image")[0] and "split" not in read(subset)
+    assert arms_table(rows(subset, "per_image"))["same"]["eot"].items() <= read(subset)["arms"]["eot"].items()
     with pytest.raises(AssertionError):
         run(tmp_path / "c", pictures[:3], *KINDS["one each"], "data.split=side", sides=sides)

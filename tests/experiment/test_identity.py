@@ -18,25 +18,25 @@ ROOT = Path(__file__).resolve().parents[2]
 BASE = ["data.count=2", "data.size=32"]
 
 
-def named(*overrides, **parts):
+def identity_of(*overrides, **parts):
     run = compose("smoke", [*BASE, *overrides])
-    given = {"decision": Decision(), "world": World(), "versions": {"torch": "1"}} | parts
-    return identity(run, build(run), **given)
+    defaults = {"decision": Decision(), "world": World(), "versions": {"torch": "1"}} | parts
+    return identity(run, build(run), **defaults)
 
 
 @pytest.fixture(scope="module")
 def base():
-    return named()
+    return identity_of()
 
 
-OTHERS = {
+CHANGES = {
     "seed=1": ["seed"],
     "attack.steps=7": ["attack.steps"],
     "perturbation.eps=1/255": ["perturbation.eps"],
     "evaluate.views=9": ["evaluate.views"],
     "data.count=3": [
         "data.count",
-        *(f"the pictures{what}" for what in ("' names", "' clusters", "")),
+        *(f"the pictures{suffix}" for suffix in ("' names", "' clusters", "")),
         "what is right",
     ],
     "encoder.weights={file}": ["encoder.weights", "the file of encoder.weights"],
@@ -44,16 +44,16 @@ OTHERS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("word", OTHERS)
+@pytest.mark.parametrize("word", CHANGES)
 def test_settings_that_change_numbers_change_the_identity_by_name(base, word):
     from attacks.encoders.loading import POCKET_WEIGHTS
 
-    other = named(word.format(file=POCKET_WEIGHTS))
-    assert [name for name in {**base, **other} if base.get(name) != other.get(name)] == OTHERS[word]
+    other = identity_of(word.format(file=POCKET_WEIGHTS))
+    assert [name for name in {**base, **other} if base.get(name) != other.get(name)] == CHANGES[word]
     assert key_of(base) != key_of(other)
-    with pytest.raises(ValueError, match=OTHERS[word][0]) as caught:
+    with pytest.raises(ValueError, match=CHANGES[word][0]) as failure:
         refuse_other({"identity": base}, other, Path("run"))
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(failure.value)
 
 
 IN_ONE_OF = "the order of transforms.stages.one_of.stages"
@@ -61,7 +61,7 @@ IN_ONE_OF = "the order of transforms.stages.one_of.stages"
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("stages", "other", "where"),
+    ("stages", "other", "message"),
     [
         (
             {"jpeg": {"quality": 20}, "hue": {}},
@@ -73,13 +73,15 @@ IN_ONE_OF = "the order of transforms.stages.one_of.stages"
         (*[{"one_of": {"stages": {name: {} for name in names}}} for names in ("ab", "ba")], IN_ONE_OF),
     ],
 )
-def test_other_stages_or_another_order_of_them_make_another_run(stages, other, where):
+def test_other_stages_or_another_order_of_them_make_another_run(stages, other, message):
     run = compose("smoke", BASE)
-    before, now = (replace(run, transforms=replace(run.transforms, stages=each)) for each in (stages, other))
-    manifest = {"config": json.loads(json.dumps(asdict(before)))}
-    refuse_other_command(manifest, before, Path("run"))
-    with pytest.raises(ValueError, match=where):
-        refuse_other_command(manifest, now, Path("run"))
+    old_run, new_run = (
+        replace(run, transforms=replace(run.transforms, stages=variant)) for variant in (stages, other)
+    )
+    manifest = {"config": json.loads(json.dumps(asdict(old_run)))}
+    refuse_other_command(manifest, old_run, Path("run"))
+    with pytest.raises(ValueError, match=message):
+        refuse_other_command(manifest, new_run, Path("run"))
 
 
 @pytest.mark.slow
@@ -96,13 +98,17 @@ def test_another_surrogate_under_the_same_name_is_refused():
 
 @pytest.mark.slow
 def test_settings_that_change_no_number_leave_the_identity_unchanged(base):
-    assert named("tracker=tensorboard", "checkpoint.steps=3") == base
+    assert identity_of("tracker=tensorboard", "checkpoint.steps=3") == base
 
 
 @pytest.mark.slow
 def test_decision_processes_and_versions_change_the_key(base):
-    others = [named(decision=Decision(chunk=3)), named(world=World(0, 2)), named(versions={"torch": "2"})]
-    assert len({key_of(each) for each in (base, *others)}) == 4
+    variants = [
+        identity_of(decision=Decision(chunk=3)),
+        identity_of(world=World(0, 2)),
+        identity_of(versions={"torch": "2"}),
+    ]
+    assert len({key_of(variant) for variant in (base, *variants)}) == 4
     refuse_other({"identity": base}, dict(base), Path("run"))
 
 
@@ -114,7 +120,7 @@ def test_every_source_file_is_part_of_the_identity(file, tmp_path):
     for copy in ("same", "edited"):
         for package in ("attacks", "transforms"):
             shutil.copytree(ROOT / package, tmp_path / copy / package)
-    edited = tmp_path / "edited" / file
-    edited.write_bytes(edited.read_bytes() + b"\n")
+    copied_file = tmp_path / "edited" / file
+    copied_file.write_bytes(copied_file.read_bytes() + b"\n")
     assert sources(tmp_path / "same") == sources()
     assert sources(tmp_path / "edited") != sources()

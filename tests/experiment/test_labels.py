@@ -57,7 +57,7 @@ def cosines(degrees):
         (70.0, 4, 60, 40),
     ],
 )
-def test_retrieval_is_the_best_cosine_of_the_identity_minus_the_best_of_others(degrees, row, mine, reference):
+def test_retrieval_is_the_margin_between_the_identity_and_any_impostor(degrees, row, mine, reference):
     loss = Retrieval(GALLERY, identity=IDENTITY)(at(degrees), torch.tensor([row]))
     expected = F.cosine_similarity(at(degrees), at(mine)) - F.cosine_similarity(at(degrees), at(reference))
     torch.testing.assert_close(loss, expected, atol=1e-6, rtol=0)
@@ -74,8 +74,8 @@ def test_retrieval_is_negative_exactly_where_the_nearest_has_another_identity():
 def test_infonce_is_the_log_of_the_softmax_share_of_the_identity():
     row, temperature = torch.tensor([3]), 0.1
     share = (cosines(50.0) / temperature).softmax(0)[IDENTITY == 2].sum()
-    for aimed, sign in ((False, 1), (True, -1)):
-        objective = InfoNCE(GALLERY, temperature, aimed, IDENTITY)
+    for is_aimed, sign in ((False, 1), (True, -1)):
+        objective = InfoNCE(GALLERY, temperature, is_aimed, IDENTITY)
         torch.testing.assert_close(objective(at(50.0).float(), row), sign * share.log()[None])
 
 
@@ -83,7 +83,7 @@ def test_infonce_is_the_log_of_the_softmax_share_of_the_identity():
 def test_unique_identities_give_the_loss_without_identities(make):
     gallery, features = torch.randn(9, 5), torch.randn(6, 5, requires_grad=True)
     rows = torch.randint(0, 9, (6,))
-    losses = [make(gallery, identity=given)(features, rows) for given in (None, torch.randperm(9))]
+    losses = [make(gallery, identity=identities)(features, rows) for identities in (None, torch.randperm(9))]
     torch.testing.assert_close(*losses)
     grads = [torch.autograd.grad(loss.sum(), features)[0] for loss in losses]
     torch.testing.assert_close(*grads)
@@ -115,23 +115,26 @@ NODES = {
 @pytest.mark.parametrize("name", NODES)
 def test_every_search_objective_uses_the_identities(name):
     # At 38 degrees the picture at 40 is an impostor of that at 0, unless they have one identity.
-    known = Known(torch.zeros(1, 3, 8, 8), GALLERY[:1], GALLERY, torch.tensor([0]), None, IDENTITY)
+    knowledge = Known(torch.zeros(1, 3, 8, 8), GALLERY[:1], GALLERY, torch.tensor([0]), None, IDENTITY)
     losses = []
-    for each in (known, known._replace(identity=None)):
-        objective, anchor = aim(NODES[name], each, Away(), Compose(), seed=0)  # no encoder is called
+    for facts_variant in (knowledge, knowledge._replace(identity=None)):
+        objective, anchor = aim(NODES[name], facts_variant, Away(), Compose(), seed=0)  # no encoder is called
         losses.append(float(objective(at(38.0).float(), anchor)))
     assert losses[0] > losses[1] + 0.1
 
 
 def test_targets_of_a_suite_have_other_identities():
-    known = Known(torch.zeros(2, 3, 8, 8), GALLERY[:2], GALLERY, torch.tensor([0, 1]), None, IDENTITY)
-    attacks = {each.name: each for each in members(known, 2, Aim(Away(), known.own), APGD())}
+    knowledge = Known(torch.zeros(2, 3, 8, 8), GALLERY[:2], GALLERY, torch.tensor([0, 1]), None, IDENTITY)
+    attacks = {
+        facts_variant.name: facts_variant
+        for facts_variant in members(knowledge, 2, Aim(Away(), knowledge.own), APGD())
+    }
     # Of 0 degrees, identity 0: 20, then 60 (40 is its own). Of 20, alone: 0 or 40, both 20 away.
     assert torch.equal(attacks["apgd_nearest_1"].anchor[0], GALLERY[1])
     assert torch.equal(attacks["apgd_nearest_2"].anchor[0], GALLERY[3])
     assert attacks["apgd_hinge"].objective.identity is IDENTITY
     with pytest.raises(ValueError, match=r"`attack.nearest` must lie between 0 and 3"):
-        members(known, 4, Aim(Away(), known.own), APGD())
+        members(knowledge, 4, Aim(Away(), knowledge.own), APGD())
 
 
 def noise(seed):
@@ -187,9 +190,9 @@ def test_a_target_from_a_file_is_found_under_any_name(tmp_path):
     gallery, truth = on_shelf(shelf([None, None], 1, 2)), torch.tensor([0])
     for name, seed, row, count in (("copy.png", 2, 1, 2), ("a", 3, 2, 3), ("new.png", 3, 2, 3)):
         save_image(tmp_path / name, noise(seed))
-        joined, goal = targeted(str(tmp_path / name), gallery, truth, 0, 16)
-        assert (goal.tolist(), len(joined)) == ([row], count)
-        assert torch.equal(all_pictures(joined)[row], noise(seed))
+        joint_gallery, goal = targeted(str(tmp_path / name), gallery, truth, 0, 16)
+        assert (goal.tolist(), len(joint_gallery)) == ([row], count)
+        assert torch.equal(all_pictures(joint_gallery)[row], noise(seed))
 
 
 def test_a_target_is_of_another_cluster():
@@ -208,15 +211,15 @@ def album(tmp_path_factory):
         sorted(name for name in result.names if name.startswith(photo))
         for photo in ("astronaut", "chelsea", "coffee")
     ]
-    names = [name for few in by_photo for name in few[10:12]]
+    names = [name for group in by_photo for name in group[10:12]]
     (folder / "pictures").mkdir()
     for name in names:
         save_image(folder / "pictures" / f"{name}.png", result.images[result.names.index(name)])
     rows = [f"pictures/{name}.png" for name in names]
     (folder / "plain.csv").write_text("\n".join(["path", *rows]))
     (folder / "list.txt").write_text("\n".join(rows))
-    known = [f"{row},{name.partition('-')[0]}" for row, name in zip(rows, names, strict=True)]
-    (folder / "known.csv").write_text("\n".join(["path,identity", *known]))
+    knowledge = [f"{row},{name.partition('-')[0]}" for row, name in zip(rows, names, strict=True)]
+    (folder / "known.csv").write_text("\n".join(["path,identity", *knowledge]))
     return folder
 
 
@@ -224,7 +227,7 @@ SHORT = ["config=smoke", "data=folder", "data.size=64", "data.count=2", "evaluat
 SHORT += ["evaluate.views=4", "attack.steps=2", "engine.device=cpu"]
 
 
-def done(out, *overrides):
+def run_all(out, *overrides):
     """The bench of a run, its scores, its metrics without the cost, and the cost."""
     run = schema.validate(composed(*SHORT, *overrides))
     study = build(run)
@@ -234,12 +237,12 @@ def done(out, *overrides):
     result = joined_units(work(bench, here(bench), (0, 1))[0], shared=False)
     scores = view_scores(bench, result)
     write_results(bench, result, scores)
-    content = measured(bench, scores, result)
+    content = measure_run(bench, scores, result)
     content.pop("costs")
     return bench, scores, result, content, content.pop("cost")
 
 
-def measured(bench, scores, result):
+def measure_run(bench, scores, result):
     """The content of metrics.json without optional parts."""
     costs = bench.costs | result.costs
     facts = Facts(costs, bench.cached, [], {}, [], 0, None)
@@ -251,7 +254,7 @@ def test_a_table_a_list_and_a_folder_give_the_same_numbers(album, tmp_path):
     result = []
     for name in ("pictures", "plain.csv", "list.txt"):
         overrides = (f"data.path={album / name}", f"data.gallery={album / 'pictures'}")
-        content = done(tmp_path / name, *overrides)[3]
+        content = run_all(tmp_path / name, *overrides)[3]
         assert content["gallery_audit"].pop("source") == (
             "all of data.path" if name == "pictures" else "data.gallery"
         )
@@ -265,9 +268,11 @@ def test_the_order_of_the_gallery_does_not_change_the_numbers(album, tmp_path):
     lines = (album / "known.csv").read_text().splitlines()
     (album / "turned.csv").write_text("\n".join([lines[0], *lines[:0:-1]]))
     overrides = (f"data.path={album / 'pictures'}", "objective=retrieval")
-    one, other = (done(tmp_path / x, *overrides, f"data.gallery={album / x}")[3] for x in ("known.csv", "turned.csv"))
-    assert one["queries"] == other["queries"] and one["identities"] == 3
-    for arm, row in one["arms"].items():
+    first_run, other = (
+        run_all(tmp_path / x, *overrides, f"data.gallery={album / x}")[3] for x in ("known.csv", "turned.csv")
+    )
+    assert first_run["queries"] == other["queries"] and first_run["identities"] == 3
+    for arm, row in first_run["arms"].items():
         for key in ("cosine", "recall_at_1", "success"):
             assert row[key] == pytest.approx(other["arms"][arm][key], abs=1e-3)
 
@@ -275,13 +280,13 @@ def test_the_order_of_the_gallery_does_not_change_the_numbers(album, tmp_path):
 @pytest.mark.slow
 def test_the_cache_changes_no_number_and_saves_the_passes(album, tmp_path):
     overrides = (f"data.path={album / 'pictures'}", f"data.gallery={album / 'plain.csv'}", "objective=retrieval")
-    (*_, plain, cost), (*_, first, made), (*_, again, saved) = (
-        done(tmp_path / name, *overrides, f"data.cache={cache}")
+    (*_, plain, cost), (*_, first, second_cost), (*_, third, third_cost) = (
+        run_all(tmp_path / name, *overrides, f"data.cache={cache}")
         for name, cache in (("plain", "null"), ("first", tmp_path / "cache"), ("again", tmp_path / "cache"))
     )
-    assert plain == first == again
-    assert cost["forward"] == made["forward"] == saved["forward"] + 6
-    assert (cost["cached"], made["cached"], saved["cached"]) == (0, 0, 6)
+    assert plain == first == third
+    assert cost["forward"] == second_cost["forward"] == third_cost["forward"] + 6
+    assert (cost["cached"], second_cost["cached"], third_cost["cached"]) == (0, 0, 6)
 
 
 @pytest.mark.slow
@@ -292,22 +297,22 @@ def test_the_cache_changes_no_number_and_saves_the_passes(album, tmp_path):
 def test_a_view_is_recognised_if_the_nearest_picture_has_its_identity(objective, album, tmp_path):
     overrides = [f"objective={objective}", f"data.path={album / 'known.csv'}", f"data.gallery={album / 'known.csv'}"]
     overrides += ["objective.target=another"] * (objective == "toward")
-    bench, scores, result, content, _ = done(tmp_path, *overrides)
+    bench, scores, result, content, _ = run_all(tmp_path, *overrides)
     parts = bench.study
     assert (content["gallery"], content["identities"]) == (6, 3)
-    shown = [name.partition("-")[0] for name in parts.gallery.names]
+    subjects = [name.partition("-")[0] for name in parts.gallery.names]
     # As if the views were recognised as random pictures.
     nearest = torch.randint(0, 6, (2, 4), generator=torch.Generator().manual_seed(0))
-    same = parts.gallery.same(nearest, parts.truth[:, None])
-    rank = torch.where(same, 1, 2)
+    rows_match = parts.gallery.same(nearest, parts.truth[:, None])
+    rank = torch.where(rows_match, 1, 2)
     arms = {arm: columns._replace(nearest=nearest, rank=rank) for arm, columns in scores.scores["same"].items()}
     result = replace(result, scores={"same": arms})
-    result = measured(bench, view_scores(bench, result), result)["arms"]["eot"]
+    result = measure_run(bench, view_scores(bench, result), result)["arms"]["eot"]
     expected = parts.truth if parts.goal is None else parts.goal
 
     def share(rows):
         pairs = zip(rows.tolist(), nearest.tolist(), strict=True)
-        return sum(shown[i] == shown[row] for row, seen in pairs for i in seen) / 8
+        return sum(subjects[i] == subjects[row] for row, nearest_rows in pairs for i in nearest_rows) / 8
 
     right = share(parts.truth)
     assert 0 < right < 1 and right > float((nearest == parts.truth[:, None]).double().mean())

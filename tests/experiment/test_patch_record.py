@@ -46,10 +46,10 @@ def test_the_area_is_that_of_the_shape_in_its_quad(shape, share):
     assert list(area.values()) == pytest.approx([0.4 * 0.5 * share] * 3, abs=2e-3)
 
 
-def test_the_area_is_that_of_each_picture_and_overlaps_count_once():
+def test_the_area_of_a_picture_has_no_overlap_twice_counted():
     quads = torch.tensor([[QUAD, QUAD], [QUAD, [[x / 2, y / 2] for x, y in QUAD]]], dtype=torch.float64)
-    there = torch.tensor([[1.0, 1.0], [0.0, 1.0]])[..., None, None]
-    area = record(Placements(quads, there))["area"]
+    present = torch.tensor([[1.0, 1.0], [0.0, 1.0]])[..., None, None]
+    area = record(Placements(quads, present))["area"]
     assert list(area.values()) == pytest.approx([0.125, 0.05, 0.2], abs=1e-3)
 
 
@@ -99,27 +99,27 @@ def test_a_patch_that_lies_anywhere_keeps_its_aspect():
 
 
 def test_the_surround_in_the_attack_is_the_printed_card_of_the_arm():
-    made = patch(node(card=True, width_mm=60.0), IMAGES, "vp-01234567")
-    shown = []
+    plane = patch(node(card=True, width_mm=60.0), IMAGES, "vp-01234567")
+    surroundings = []
     for arm in ("eot", "noise", "no_eot"):
         picture, top, left, times = surround(card(60, 40, f"vp-01234567  {arm}"), (16, 24))
-        own = made.for_arm(arm).surround
-        assert (own.top, own.left, own.times) == (top, left, times)
-        assert torch.equal((own.picture[0] * 255).round().byte(), torch.from_numpy(picture).permute(2, 0, 1))
-        shown.append(own.picture)
-    assert torch.equal(made.surround.picture, shown[0]) and not torch.equal(shown[0], shown[1])
+        frame = plane.for_arm(arm).surround
+        assert (frame.top, frame.left, frame.times) == (top, left, times)
+        assert torch.equal((frame.picture[0] * 255).round().byte(), torch.from_numpy(picture).permute(2, 0, 1))
+        surroundings.append(frame.picture)
+    assert torch.equal(plane.surround.picture, surroundings[0]) and not torch.equal(surroundings[0], surroundings[1])
 
 
 @pytest.mark.slow
-def test_the_id_depends_on_what_changes_the_patch_and_on_nothing_else():
+def test_the_id_depends_on_the_patch_alone_and_no_other_key():
     run = validate(composed("config=patch"))
-    for overrides, same in (
+    for overrides, is_equal in (
         (["engine.device=cpu", "tracker=none", "evaluate.views=7"], True),
         (["seed=1"], False),
         (["attack.gradients=3"], False),
         (["perturbation.size=[8,8]"], False),
     ):
-        assert (patch_id(validate(composed("config=patch", *overrides))) == patch_id(run)) is same
+        assert (patch_id(validate(composed("config=patch", *overrides))) == patch_id(run)) is is_equal
 
 
 BAD = [

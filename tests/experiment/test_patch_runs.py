@@ -40,9 +40,9 @@ def cover(kind):
         return None
     if kind == "region":
         return rand(3, 2, 4, 5, seed=4)
-    some = torch.ones(3, 2, 1, 1, dtype=double)  # the second picture has one place only
-    some[1, 1] = 0
-    return some
+    cover_mask = torch.ones(3, 2, 1, 1, dtype=double)  # the second picture has one place only
+    cover_mask[1, 1] = 0
+    return cover_mask
 
 
 @pytest.mark.slow
@@ -51,13 +51,15 @@ def cover(kind):
 def test_pictures_with_several_views_are_independent(kind, shape):
     if (kind, shape) == ("region", "ellipse"):
         pytest.skip("a region has a shape of its own")
-    made = Patch((4, 5), Placements(QUADS, cover(kind)), shape=shape)
+    poster = Patch((4, 5), Placements(QUADS, cover(kind)), shape=shape)
     images, texture, u = rand(3, 3, *SIZE), rand(1, 3, 4, 5, seed=1), rand(6, VIEWS.dims, seed=2)
-    result = VIEWS(made.scene(images, texture), u)
+    result = VIEWS(poster.scene(images, texture), u)
     for i in range(3):
-        own = made.take(torch.tensor([i])).scene(images[i, None], texture)
-        torch.testing.assert_close(result[2 * i : 2 * i + 2], VIEWS(own, u[2 * i : 2 * i + 2]), rtol=0, atol=1e-12)
-    rows = made.scene(images, texture.expand(3, -1, -1, -1))
+        single_scene = poster.take(torch.tensor([i])).scene(images[i, None], texture)
+        torch.testing.assert_close(
+            result[2 * i : 2 * i + 2], VIEWS(single_scene, u[2 * i : 2 * i + 2]), rtol=0, atol=1e-12
+        )
+    rows = poster.scene(images, texture.expand(3, -1, -1, -1))
     torch.testing.assert_close(VIEWS(rows, u), result, rtol=0, atol=1e-12)
 
 
@@ -66,16 +68,16 @@ def encoder():
     return nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(168, 6)).to(double).eval()
 
 
-def estimated(net, chunk, **world):
+def estimate_of(net, chunk, **world):
     """One step's estimate of a patch in three pictures."""
-    made = Patch((4, 5), Placements(QUADS, cover("fewer")), shape="ellipse")
+    poster = Patch((4, 5), Placements(QUADS, cover("fewer")), shape="ellipse")
     images, anchor, texture = rand(3, 3, *SIZE), rand(3, 6, seed=5) - 0.5, rand(1, 3, 4, 5, seed=1)
 
-    def scene(part, which):
-        return made.take(which).scene(images[which], part)
+    def scene(part, indices):
+        return poster.take(indices).scene(images[indices], part)
 
-    def loss(pixels, which):
-        return Away()(net(pixels), F.normalize(anchor[which], dim=1))
+    def loss(pixels, indices):
+        return Away()(net(pixels), F.normalize(anchor[indices], dim=1))
 
     u = rand(6, VIEWS.dims, seed=2)
     return estimate(EOT(VIEWS, views=6, chunk=chunk), texture, scene, loss, u, count=3, **world)
@@ -84,18 +86,18 @@ def estimated(net, chunk, **world):
 @pytest.mark.parametrize("chunk", mostly_slow([4, 1, 7], 3))
 def test_the_pass_size_does_not_change_the_result(chunk):
     net = encoder()
-    result, whole = estimated(net, chunk), estimated(net, 100)
-    torch.testing.assert_close(result.grad, whole.grad, rtol=1e-10, atol=1e-12)
-    torch.testing.assert_close(result.mean, whole.mean, rtol=1e-12, atol=1e-12)
+    result, full = estimate_of(net, chunk), estimate_of(net, 100)
+    torch.testing.assert_close(result.grad, full.grad, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(result.mean, full.mean, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("size", mostly_slow([2, 4], 2))
 def test_the_number_of_processes_does_not_change_the_result(size):
     net = encoder()
-    alone = estimated(net, 5)
-    for result in together(size, lambda world: estimated(net, 5, world=world)):
-        torch.testing.assert_close(result.grad, alone.grad, rtol=1e-10, atol=1e-12)
-        torch.testing.assert_close(result.mean, alone.mean, rtol=1e-12, atol=1e-12)
+    single = estimate_of(net, 5)
+    for result in together(size, lambda world: estimate_of(net, 5, world=world)):
+        torch.testing.assert_close(result.grad, single.grad, rtol=1e-10, atol=1e-12)
+        torch.testing.assert_close(result.mean, single.mean, rtol=1e-12, atol=1e-12)
 
 
 def test_without_views_a_patch_is_sampled_by_the_same_kernel():
@@ -125,8 +127,8 @@ def disc(size, quad, points=32):
 def test_the_inside_of_an_ellipse_of_few_texels_is_opaque(texture):
     box = ((0.1, 0.15), (0.9, 0.8))
     quad = (box[0], (box[1][0], box[0][1]), box[1], (box[0][0], box[1][1]))
-    made, black = Patch(texture, quad, shape="ellipse"), torch.zeros(1, 3, 40, 50, dtype=double)
-    result = Compose()(made.scene(black, torch.ones(1, 3, *texture, dtype=double)), torch.zeros(1, 0))[0, 0]
+    poster, black = Patch(texture, quad, shape="ellipse"), torch.zeros(1, 3, 40, 50, dtype=double)
+    result = Compose()(poster.scene(black, torch.ones(1, 3, *texture, dtype=double)), torch.zeros(1, 0))[0, 0]
     assert (result - disc((40, 50), box)).abs().max() < 2 / 255
 
 
@@ -135,8 +137,8 @@ def test_the_inside_of_an_ellipse_of_few_texels_is_opaque(texture):
 def test_an_edge_between_two_pixel_centres_has_its_exact_coverage(texels):
     # About one texel per pixel: no sample of the mask is then between 0 and 1.
     quad, size = ((0.2, 0.25), (0.7, 0.2), (0.8, 0.75), (0.15, 0.7)), (60, 80)
-    made, black = Patch((texels, texels), quad), torch.zeros(1, 3, *size, dtype=double)
-    result = Compose()(made.scene(black, torch.ones(1, 3, texels, texels, dtype=double)), torch.zeros(1, 0))[0, 0]
+    poster, black = Patch((texels, texels), quad), torch.zeros(1, 3, *size, dtype=double)
+    result = Compose()(poster.scene(black, torch.ones(1, 3, texels, texels, dtype=double)), torch.zeros(1, 0))[0, 0]
     y, x = torch.meshgrid(*((torch.arange(32 * n, dtype=double) + 0.5) / 32 for n in size), indexing="ij")
     inside = torch.ones_like(x, dtype=torch.bool)
     for (x0, y0), (x1, y1) in zip(quad, quad[1:] + quad[:1], strict=True):

@@ -23,7 +23,7 @@ RUN += ["perturbation=l2", "perturbation.eps=3", "sanity=none", "evaluate.views=
 
 
 @pytest.fixture
-def whole(shared_runs):
+def finished_run(shared_runs):
     return shared_runs(*RUN, "evaluate.one_view=false")
 
 
@@ -32,19 +32,21 @@ def pixels(path):
         return np.asarray(image, dtype=float) / 255
 
 
-def test_the_radius_is_the_norm_of_the_change_in_the_file(whole):
-    rows = read_rows(whole / "radii.csv")
-    found = [row for row in rows if row["radius"]]
-    assert len(rows) == 3 and found
-    for row in found:
-        clean, changed = (pixels(whole / "pictures" / arm / f"{row['picture']}.png") for arm in ("clean", "radius"))
-        assert np.linalg.norm(changed - clean) == pytest.approx(float(row["radius"]), rel=1e-5)
+def test_the_radius_is_the_norm_of_the_change_in_the_file(finished_run):
+    rows = read_rows(finished_run / "radii.csv")
+    rows_with_radius = [row for row in rows if row["radius"]]
+    assert len(rows) == 3 and rows_with_radius
+    for row in rows_with_radius:
+        clean, radius_picture = (
+            pixels(finished_run / "pictures" / arm / f"{row['picture']}.png") for arm in ("clean", "radius")
+        )
+        assert np.linalg.norm(radius_picture - clean) == pytest.approx(float(row["radius"]), rel=1e-5)
         assert float(row["found"]) >= 0.5
         assert float(row["radius"]) <= 3 * (1 + 1e-9)
 
 
-def test_the_search_costs_two_runs_at_most(whole):
-    content = json.loads((whole / "metrics.json").read_text())
+def test_the_search_costs_two_runs_or_fewer_passes(finished_run):
+    content = json.loads((finished_run / "metrics.json").read_text())
     passes, cost = content["radii"]["passes"], content["costs"]
     assert passes["runs"] <= 3
     assert 3 * passes["attack"] == cost["eot"]["forward"] + cost["eot"]["backward"]
@@ -52,21 +54,28 @@ def test_the_search_costs_two_runs_at_most(whole):
     assert cost["radii"]["forward"] + cost["radii"]["backward"] == 3 * passes["search"] + judging
 
 
-def test_the_report_has_the_median_and_the_curve(whole):
-    page, content = (whole / "report.html").read_text(), json.loads((whole / "metrics.json").read_text())
+def test_the_report_has_the_median_and_the_curve(finished_run):
+    page, content = (
+        (finished_run / "report.html").read_text(),
+        json.loads((finished_run / "metrics.json").read_text()),
+    )
     assert "Success over the radius" in page and 'id="radii"' in page
     shares = [point["success"]["mean"] for point in content["radii"]["curve"]]
     assert shares == sorted(shares)
-    assert shares[-1] == pytest.approx(np.mean([bool(row["radius"]) for row in read_rows(whole / "radii.csv")]))
+    assert shares[-1] == pytest.approx(
+        np.mean([bool(row["radius"]) for row in read_rows(finished_run / "radii.csv")])
+    )
 
 
-def test_another_run_can_be_compared_with_its_radii(whole):
-    (column,) = [each for (_, name), each in read_scores(whole).values.items() if name == "radius l2"]
-    rows = read_rows(whole / "radii.csv")
+def test_another_run_can_be_compared_with_its_radii(finished_run):
+    (column,) = [
+        column_values for (_, name), column_values in read_scores(finished_run).values.items() if name == "radius l2"
+    ]
+    rows = read_rows(finished_run / "radii.csv")
     assert sorted(column.values()) == sorted(float(row["radius"] or 3.0) for row in rows)
 
 
-def test_a_search_that_was_stopped_ends_with_the_same_bytes(whole, tmp_path, monkeypatch):
+def test_a_search_that_was_stopped_ends_with_the_same_bytes(finished_run, tmp_path, monkeypatch):
     folder, real = tmp_path / "run", attacks.experiment.sections.radii.radius
 
     def stopping(*args, **options):
@@ -78,14 +87,16 @@ def test_a_search_that_was_stopped_ends_with_the_same_bytes(whole, tmp_path, mon
     with monkeypatch.context() as patch:
         patch.setattr(attacks.experiment.sections.radii, "radius", stopping)
         assert call(patch, *RUN, "evaluate.one_view=false", f"hydra.run.dir={folder}") == 130
-    seen = []
+    trial_counts = []
     monkeypatch.setattr(
-        attacks.experiment.sections.radii, "radius", lambda *a, **o: seen.append(o["state"].trials) or real(*a, **o)
+        attacks.experiment.sections.radii,
+        "radius",
+        lambda *a, **o: trial_counts.append(o["state"].trials) or real(*a, **o),
     )
     assert call(monkeypatch, f"resume={folder}") == 0
-    assert seen == [3]
-    assert facts(folder) == facts(whole)
-    assert (folder / "radii.csv").read_bytes() == (whole / "radii.csv").read_bytes()
+    assert trial_counts == [3]
+    assert facts(folder) == facts(finished_run)
+    assert (folder / "radii.csv").read_bytes() == (finished_run / "radii.csv").read_bytes()
     shutil.rmtree(folder)
 
 

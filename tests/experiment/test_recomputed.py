@@ -22,7 +22,7 @@ TINY += ["evaluate.refine=0", "evaluate.left_out=3", "evaluate.deploy=5", "evalu
 TINY += ["evaluate.map_pictures=11", "evaluate.maps=[[angle,scale]]", "evaluate.curves=[angle]", "transforms=eot2d"]
 TINY += ["evaluate.pipeline=cv2_nearest", "evaluate.layers=[stem]", "evaluate.one_view=true", "evaluate.batch=null"]
 #: Numbers that do not follow from the files of results, and why.
-ELSEWHERE = {
+OTHER_SOURCES = {
     r"schema|seed|neighbours|threat \w+": "the configuration",
     r"(wide )?bank (refine|side|ranges \d+ \d)|wide factor": "the configuration",
     r"left_out steps|(deployment|detection) size \d|response \w+ \d [xy] trained \d|drift views": "the configuration",
@@ -36,8 +36,8 @@ SINGLE = 1e-6
 
 def sixteen(work):
     """A small run with every part, of sixteen pictures in eleven clusters."""
-    chosen, lines = tiles(64).spread(16), ["path,cluster,identity"]
-    for i, (name, image) in enumerate(zip(chosen.names, chosen.images, strict=True)):
+    sample, lines = tiles(64).spread(16), ["path,cluster,identity"]
+    for i, (name, image) in enumerate(zip(sample.names, sample.images, strict=True)):
         save_image(work / f"{name}.png", image)
         lines.append(f"{name}.png,{i % 11},{i // 2}")
     (work / "list.csv").write_text("\n".join(lines))
@@ -61,16 +61,16 @@ def is_number(value):
 
 @pytest.mark.slow
 def test_every_number_follows_from_the_files(finished):
-    content, computed = leaves(read(finished)), leaves(recompute(finished))
-    assert computed.keys() <= content.keys()
-    for place, value in computed.items():
+    content, recomputation = leaves(read(finished)), leaves(recompute(finished))
+    assert recomputation.keys() <= content.keys()
+    for place, value in recomputation.items():
         error = SINGLE if "budget_used" in place else 1e-9
-        wanted = pytest.approx(value, abs=error, rel=0) if is_number(value) else value
-        assert content[place] == wanted, place
+        expected_value = pytest.approx(value, abs=error, rel=0) if is_number(value) else value
+        assert content[place] == expected_value, place
     numbers = {place for place, value in content.items() if is_number(value)}
-    left = [" ".join(map(str, place)) for place in numbers - computed.keys()]
-    assert not [place for place in left if not any(re.fullmatch(each, place) for each in ELSEWHERE)]
-    assert len(numbers & computed.keys()) > 2500
+    left = [" ".join(map(str, place)) for place in numbers - recomputation.keys()]
+    assert not [place for place in left if not any(re.fullmatch(pattern, place) for pattern in OTHER_SOURCES)]
+    assert len(numbers & recomputation.keys()) > 2500
 
 
 @pytest.mark.slow
@@ -105,9 +105,9 @@ def random_rows(clusters, seed):
             row |= {name: float(draw.standard_t(3) + level) for name in MEANS}
             row |= {name: draw.binomial(64, rate) / 64 for name in (*SHARES, "tar_0.01")}
             row |= {name: float(draw.integers(1, 30)) for name in MEDIANS}
-            survived = int(draw.integers(0, 65))
-            share = draw.binomial(survived, rate) / survived if survived else None
-            table.append(row | {"survived": survived, "success_survived": share})
+            survivors = int(draw.integers(0, 65))
+            share = draw.binomial(survivors, rate) / survivors if survivors else None
+            table.append(row | {"survived": survivors, "success_survived": share})
     return table
 
 
@@ -120,11 +120,11 @@ def test_tables_of_any_number_of_clusters_follow_from_their_rows(tmp_path, clust
     arms = arms_table(table)
     content = {"arms": arms["same"], "wide": {"arms": arms["wide"], "bank": {"views": 64}}}
     content |= {"primary": primary(table, measure), "comparisons": secondary(table, measure)}
-    content, computed = leaves(content), leaves(from_rows(rows(tmp_path, "per_image"), measure))
+    content, recomputation = leaves(content), leaves(from_rows(rows(tmp_path, "per_image"), measure))
     names = {"baselines", "0", "1"}
-    assert {place for place in content.keys() - computed.keys() if not names & {*place}} == set()
-    for place, value in computed.items():
+    assert {place for place in content.keys() - recomputation.keys() if not names & {*place}} == set()
+    for place, value in recomputation.items():
         tests = {"p": 1, "p_holm": 15}.get(place[-1], 0) if value and clusters > EXACT else 0
         error = 5 * np.sqrt(2 * tests * value / FLIPS) if tests else 0  # five standard errors of random signs
-        wanted = pytest.approx(value, abs=1e-9 + error, rel=0) if is_number(value) else value
-        assert content[place] == wanted, place
+        expected_value = pytest.approx(value, abs=1e-9 + error, rel=0) if is_number(value) else value
+        assert content[place] == expected_value, place

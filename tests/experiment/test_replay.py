@@ -54,18 +54,18 @@ def finished(request, shared_runs):
         "shared": ["perturbation.shared=true"],
         "targeted": ["objective=toward", "objective.target=another"],
     }[request.param]
-    seen, plain = [], EOT.estimate
+    coordinates, plain = [], EOT.estimate
 
-    def spy(self, problem, delta, u, **more):
+    def spy(self, problem, delta, u, **options):
         if self.views == 4:
-            seen.append(u)
-        return plain(self, problem, delta, u, **more)
+            coordinates.append(u)
+        return plain(self, problem, delta, u, **options)
 
     def make(folder):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(EOT, "estimate", spy)
             job(run_of(*overrides), folder / "run", "smoke", [])
-        torch.save(seen, folder / "views.pt")
+        torch.save(coordinates, folder / "views.pt")
 
     folder = shared_runs.folder(f"replay, {request.param}", make)
     return folder / "run", torch.load(folder / "views.pt"), request.param
@@ -73,20 +73,20 @@ def finished(request, shared_runs):
 
 @pytest.mark.slow
 def test_a_replayed_view_equals_the_view_of_the_attack(finished):
-    out, seen, kind = finished
-    saved = load_file(out / "perturbation.safetensors")["eot"]
+    out, coordinates, kind = finished
+    deltas = load_file(out / "perturbation.safetensors")["eot"]
     for step, view, picture in ((0, 0, 0), (1, 3, 1)):
-        u = seen[(picture if kind == "batches" else 0) * 2 + step]
+        u = coordinates[(picture if kind == "batches" else 0) * 2 + step]
         u = u[picture, view] if kind == "shared" else u[view]
         replay = of_run(out, Named(step, view, picture))
         pipeline = build(run_of()).transforms
         assert replay.values == pipeline.describe(u[None])[0]
         assert broken(replay.lines) is None
-        if len(saved) > 1:
+        if len(deltas) > 1:
             clean = build(run_of()).queries.images[picture]
-            attacked = clean + saved[picture]
-            assert replay.lines[0].least == pytest.approx(float(attacked.min()), abs=1e-5)
-            assert replay.lines[0].greatest == pytest.approx(float(attacked.max()), abs=1e-5)
+            adversarial = clean + deltas[picture]
+            assert replay.lines[0].least == pytest.approx(float(adversarial.min()), abs=1e-5)
+            assert replay.lines[0].greatest == pytest.approx(float(adversarial.max()), abs=1e-5)
 
 
 @pytest.mark.slow
@@ -122,8 +122,8 @@ def test_a_view_that_does_not_exist_is_refused_in_one_line(finished, capsys, ove
 
 
 @pytest.mark.slow
-def test_missing_or_truncated_files_are_refused_in_one_line(stopped, capsys, tmp_path):
-    out, _ = stopped
+def test_missing_or_truncated_files_are_refused_in_one_line(stopped_run, capsys, tmp_path):
+    out, _ = stopped_run
     (out / fault.NAME).write_bytes((out / fault.NAME).read_bytes()[:3000])
     for path, message in ((out / "none", "does not exist: name the directory"), (out, "does not hold a view")):
         assert main(["replay", str(path)]) == 1
@@ -132,30 +132,30 @@ def test_missing_or_truncated_files_are_refused_in_one_line(stopped, capsys, tmp
 
 
 @pytest.fixture
-def stopped(tmp_path, monkeypatch):
+def stopped_run(tmp_path, monkeypatch):
     """The directory of a run that has stopped, and the error."""
-    return _stopped(tmp_path, monkeypatch, Turn)
+    return _stop_run(tmp_path, monkeypatch, Turn)
 
 
-def _stopped(out, monkeypatch, kind):
+def _stop_run(out, monkeypatch, kind):
     """The attack of a run, on its own parts."""
     monkeypatch.setitem(STAGES, "turn", kind)
     parts = build(run_of(affine={"degrees": 20}, turn={"limit": 8.0}, brightness={"amount": 0.1}))
     images = parts.queries.images
     with torch.no_grad():
-        own = parts.encoder(images)
-    given = {"encoder": parts.encoder, "objective": Away(), "perturbation": parts.perturbation}
-    given |= {"optimiser": parts.optimiser, "eot": EOT(parts.transforms, parts.draws, views=16), "steps": 2}
-    with pytest.raises(NotFinite) as caught:
-        for _ in attack(images, own, **given):
+        anchor = parts.encoder(images)
+    setup = {"encoder": parts.encoder, "objective": Away(), "perturbation": parts.perturbation}
+    setup |= {"optimiser": parts.optimiser, "eot": EOT(parts.transforms, parts.draws, views=16), "steps": 2}
+    with pytest.raises(NotFinite) as failure:
+        for _ in attack(images, anchor, **setup):
             pass
-    fault.write(out, caught.value)
-    return out, caught.value
+    fault.write(out, failure.value)
+    return out, failure.value
 
 
 @pytest.mark.slow
-def test_the_view_that_stopped_a_run_can_be_replayed(stopped, capsys):
-    out, error = stopped
+def test_the_view_that_stopped_a_run_can_be_replayed(stopped_run, capsys):
+    out, error = stopped_run
     bad = {line.name: line.bad for line in of_fault(out / fault.NAME).lines}
     assert bad["affine"] == bad["picture"] == 0
     assert bad["turn"] > 0
@@ -187,7 +187,7 @@ class Steep(Turn):
 
 @pytest.mark.slow
 def test_a_gradient_that_is_not_finite_can_be_replayed(tmp_path, monkeypatch, capsys):
-    out, error = _stopped(tmp_path, monkeypatch, Steep)
+    out, error = _stop_run(tmp_path, monkeypatch, Steep)
     assert error.fault.where == "the gradient of stage `turn`"
     assert main(["replay", str(out)]) == 0
     output = capsys.readouterr().out
@@ -204,9 +204,9 @@ SHARED = "perturbation.shared=true"
 def test_a_run_stopped_by_a_view_saves_it_and_prints_the_command(tmp_path, monkeypatch, capsys, overrides):
     monkeypatch.setitem(STAGES, "turn", Turn)
     run = run_of(*overrides, affine={"degrees": 20}, turn={"limit": -9.9})
-    with pytest.raises(FloatingPointError) as caught:
+    with pytest.raises(FloatingPointError) as failure:
         job(run, tmp_path, "smoke", [])
-    name = str(caught.value).partition("viewproof replay ")[2]
+    name = str(failure.value).partition("viewproof replay ")[2]
     capsys.readouterr()
     assert main(["replay", name]) == 0
     output = capsys.readouterr().out

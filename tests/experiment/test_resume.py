@@ -18,7 +18,7 @@ from tests.helpers.runs import FIRST, LEAN, TINY, call
 
 
 @pytest.fixture
-def whole(shared_runs):
+def reference(shared_runs):
     """A run without interruption."""
     return shared_runs(*TINY, *LEAN)
 
@@ -28,14 +28,14 @@ def half(shared_runs):
     """The same run, stopped in its second batch, after the first was written."""
     real = attacks.experiment.units.attacked
 
-    def attacked(bench, unit):
+    def attack_unit(bench, unit):
         if unit.number == 1:
             raise KeyboardInterrupt
         return real(bench, unit)
 
     def make(folder):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(attacks.experiment.units, "attacked", attacked)
+            patch.setattr(attacks.experiment.units, "attacked", attack_unit)
             assert call(patch, *TINY, *LEAN, f"hydra.run.dir={folder / 'run'}") == 130
 
     folder = shared_runs.folder("half", make) / "run"
@@ -44,28 +44,28 @@ def half(shared_runs):
 
 
 @pytest.fixture
-def stopped(half, tmp_path):
+def stopped_run(half, tmp_path):
     """A copy of it that a test may change."""
     return Path(shutil.copytree(half, tmp_path / "run"))
 
 
 @pytest.mark.slow
-def test_a_run_that_was_stopped_ends_with_the_same_bytes(whole, stopped, monkeypatch):
-    seen, real = [], attacks.experiment.units.attacked
+def test_a_run_that_was_stopped_ends_with_the_same_bytes(reference, stopped_run, monkeypatch):
+    unit_numbers, real = [], attacks.experiment.units.attacked
     monkeypatch.setattr(
-        attacks.experiment.units, "attacked", lambda b, unit: (seen.append(unit.number), real(b, unit))[1]
+        attacks.experiment.units, "attacked", lambda b, unit: (unit_numbers.append(unit.number), real(b, unit))[1]
     )
-    assert call(monkeypatch, f"resume={stopped}") == 0
-    assert seen == [1]
-    assert facts(stopped) == facts(whole)
+    assert call(monkeypatch, f"resume={stopped_run}") == 0
+    assert unit_numbers == [1]
+    assert facts(stopped_run) == facts(reference)
     manifests = [
-        json.loads((folder / "manifest.json").read_text()) | {"overrides": []} for folder in (stopped, whole)
+        json.loads((folder / "manifest.json").read_text()) | {"overrides": []} for folder in (stopped_run, reference)
     ]
     assert manifests[0] == manifests[1]
-    assert not (stopped / "checkpoint").exists()
+    assert not (stopped_run / "checkpoint").exists()
 
 
-def noted(folder, name):
+def change_identity(folder, name):
     """As if the run had been started with another setting."""
     path = folder / "manifest.json"
     manifest = json.loads(path.read_text())
@@ -73,7 +73,7 @@ def noted(folder, name):
     path.write_text(json.dumps(manifest))
 
 
-def edited(folder):
+def edit_steps(folder):
     path = folder / "manifest.json"
     manifest = json.loads(path.read_text())
     manifest["config"]["attack"]["steps"] = 3
@@ -85,20 +85,26 @@ def edited(folder):
     ("harm", "overrides"),
     [
         (lambda folder: shutil.rmtree(folder), "there is none"),
-        (edited, "attack.steps was 2 and is 3"),
-        (lambda folder: noted(folder, None), "has no `identity`: was it written by another version?"),
-        (lambda folder: noted(folder, "the encoder's weights"), "the encoder's weights was 000000000000 and is "),
+        (edit_steps, "attack.steps was 2 and is 3"),
+        (lambda folder: change_identity(folder, None), "has no `identity`: was it written by another version?"),
         (
-            lambda folder: noted(folder, "the code of attacks and transforms"),
+            lambda folder: change_identity(folder, "the encoder's weights"),
+            "the encoder's weights was 000000000000 and is ",
+        ),
+        (
+            lambda folder: change_identity(folder, "the code of attacks and transforms"),
             "the code of attacks and transforms was 0",
         ),
-        (lambda folder: noted(folder, "the version of torch"), "the version of torch was 000000000000 and is 2."),
+        (
+            lambda folder: change_identity(folder, "the version of torch"),
+            "the version of torch was 000000000000 and is 2.",
+        ),
     ],
     ids=["gone", "changed", "unnamed", "weights", "code", "library"],
 )
-def test_a_run_that_cannot_be_resumed_gives_a_one_line_error(harm, overrides, stopped, monkeypatch, capsys):
-    harm(stopped)
-    assert call(monkeypatch, f"resume={stopped}") == 1
+def test_a_run_that_cannot_be_resumed_gives_a_one_line_error(harm, overrides, stopped_run, monkeypatch, capsys):
+    harm(stopped_run)
+    assert call(monkeypatch, f"resume={stopped_run}") == 1
     output = [line for line in capsys.readouterr().err.splitlines() if line.startswith("error")]
     assert len(output) == 1 and overrides in output[0]
 
@@ -113,7 +119,7 @@ def test_batches_are_not_resumed_with_another_gallery(tmp_path, monkeypatch, cap
         Image.fromarray(pixels.numpy()).save(pictures / f"{name}.png")
     (tmp_path / "two.txt").write_text("pictures/a.png\npictures/b.png\n")
 
-    def attacked(bench, unit):
+    def attack_unit(bench, unit):
         if unit.number == 1:
             raise KeyboardInterrupt
         return real(bench, unit)
@@ -121,7 +127,7 @@ def test_batches_are_not_resumed_with_another_gallery(tmp_path, monkeypatch, cap
     overrides = ["config=smoke", "data=folder", f"data.path={tmp_path / 'two.txt'}", f"data.gallery={pictures}"]
     overrides += ["data.size=64", "attack.steps=1", "evaluate.views=2", "evaluate.refine=0", "evaluate.batch=1"]
     with monkeypatch.context() as patch:
-        patch.setattr(attacks.experiment.units, "attacked", attacked)
+        patch.setattr(attacks.experiment.units, "attacked", attack_unit)
         assert call(patch, *overrides, f"hydra.run.dir={out}") == 130
     Image.new("RGB", (64, 64), (200, 30, 30)).save(pictures / "0.png")
     assert call(monkeypatch, f"resume={out}") == 1
@@ -129,15 +135,15 @@ def test_batches_are_not_resumed_with_another_gallery(tmp_path, monkeypatch, cap
 
 
 @pytest.mark.slow
-def test_a_resumed_run_takes_no_other_setting(stopped, monkeypatch, capsys):
-    assert call(monkeypatch, f"resume={stopped}", "attack.steps=3") == 1
+def test_a_resumed_run_takes_no_other_setting(stopped_run, monkeypatch, capsys):
+    assert call(monkeypatch, f"resume={stopped_run}", "attack.steps=3") == 1
     assert "begun with attack.steps=2, and goes on with it; drop 'attack.steps=3'" in capsys.readouterr().err
 
 
 @pytest.mark.slow
-def test_a_batch_is_read_back_byte_for_byte(stopped, tmp_path):
-    path = stopped / "checkpoint" / FIRST
-    key = key_of(json.loads((stopped / "manifest.json").read_text())["identity"])
+def test_a_batch_is_read_back_byte_for_byte(stopped_run, tmp_path):
+    path = stopped_run / "checkpoint" / FIRST
+    key = key_of(json.loads((stopped_run / "manifest.json").read_text())["identity"])
     (result,), _ = read(path, key), write(tmp_path / path.name, read(path, key), key)
     assert (tmp_path / path.name).read_bytes() == path.read_bytes()
     assert result.rows == (0, 1) and [line.arm for line in result.trace if line.step == 0] == list(ARMS[2:])

@@ -21,7 +21,7 @@ from tests.helpers.processes import facts
 COMMANDS = {"same": [], "other": ["seed=1"], "resume": None}
 COMMANDS |= {"overwrite": ["overwrite=true"], "overwrite other": ["overwrite=true", "seed=1"]}
 #: State -> the commands that it does not refuse.
-TAKEN = {
+ACCEPTABLE = {
     "new": {"same", "other", "overwrite", "overwrite other"},
     "interrupted": {"same", "resume", "overwrite", "overwrite other"},
     "at work": {"same", "resume"},
@@ -31,25 +31,25 @@ TAKEN = {
 MINE = ("notes.txt", "pictures/eot/mine.txt")
 VERBS = ("start", "resume", "overwrite")
 #: Sequences of each part of the test.
-EACH = 50
+EXAMPLES = 50
 #: Where a run is held in the tests of the table, and after how many operations in the sequences, at most.
-HELD, MOST = 50, 260
+GATE, LAST_GATE = 50, 260
 
 
 @pytest.fixture(scope="session")
-def whole(nursery, start, top):
+def references_by_seed(nursery, start, top):
     """By seed: the facts of an uninterrupted run, and the names of its files."""
-    made = {}
+    references = {}
     for number in (0, 1):
         folder = top / f"whole-{number}"
         assert nursery.run([*start(folder), f"seed={number}"])[0] == 0
-        made[number] = facts(folder), names(folder)
-    return made
+        references[number] = facts(folder), names(folder)
+    return references
 
 
 def names(folder):
-    found = (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
-    return set(found) - {".lock"}
+    paths = (str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file())
+    return set(paths) - {".lock"}
 
 
 def tree(folder):
@@ -60,10 +60,10 @@ def seed_of(folder):
     return json.loads((folder / "manifest.json").read_text())["seed"]
 
 
-def reached(nursery, pid, gate):
+def wait_for_gate(nursery, pid, gate):
     """Wait until a process is held at its gate, or has ended; its exit code and output then."""
-    until = time.monotonic() + PATIENCE
-    while time.monotonic() < until:
+    limit = time.monotonic() + PATIENCE
+    while time.monotonic() < limit:
         if gate.exists():
             return None
         if (result := nursery.wait(pid, 0.01)) is not None:
@@ -71,14 +71,14 @@ def reached(nursery, pid, gate):
     raise AssertionError("neither held nor ended")
 
 
-def refused(result):
+def refusal(result):
     code, text = result
     errors = [line for line in text.splitlines() if line.startswith("error: ")]
     assert code == 1 and len(errors) == 1 and "Traceback" not in text, text
     return errors[0]
 
 
-def prepared(state, folder, crashes):
+def prepare(state, folder, crashes):
     """Make a directory of this state; `at work` begins as a new one."""
     if state in ("interrupted", "finished"):
         kills = sorted((crashes / "kill").iterdir())
@@ -93,55 +93,55 @@ def prepared(state, folder, crashes):
             (folder / name).touch()
 
 
-CELLS = [(state, command) for state in ("new", "empty", "left over", *list(TAKEN)[1:]) for command in COMMANDS]
+CELLS = [(state, command) for state in ("new", "empty", "left over", *list(ACCEPTABLE)[1:]) for command in COMMANDS]
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(("state", "command"), CELLS)
-def test_every_command_in_every_state(nursery, start, recorded, whole, tmp_path, state, command):
+def test_every_command_in_every_state(nursery, start, recording, references_by_seed, tmp_path, state, command):
     folder, gate, fellow = tmp_path / "run", tmp_path / "gate", None
-    prepared(state, folder, recorded("pictures")[1])
+    prepare(state, folder, recording("pictures")[1])
     if state == "at work":
-        fellow = nursery.start(start(folder), pause, folder, HELD, gate)
-        assert reached(nursery, fellow, gate) is None
-    words, before = COMMANDS[command], tree(folder)
+        fellow = nursery.start(start(folder), pause, folder, GATE, gate)
+        assert wait_for_gate(nursery, fellow, gate) is None
+    words, old_tree = COMMANDS[command], tree(folder)
     pid = nursery.start([f"resume={folder}"] if words is None else [*start(folder), *words])
-    known = "new" if state in ("empty", "left over") else state
-    if command in TAKEN[known]:
+    state_key = "new" if state in ("empty", "left over") else state
+    if command in ACCEPTABLE[state_key]:
         if fellow is not None:
             time.sleep(1)  # to join
             gate.unlink()
         code, text = nursery.wait(pid)
         assert code == 0 and "Traceback" not in text, text
         assert seed_of(folder) == ("other" in command)
-        mine = {name for name in MINE if name in before}
-        assert facts(folder) == whole[seed_of(folder)][0]
-        assert names(folder) == whole[seed_of(folder)][1] | mine
-        assert all((folder / name).read_bytes() == before[name] for name in mine)
+        mine = {name for name in MINE if name in old_tree}
+        assert facts(folder) == references_by_seed[seed_of(folder)][0]
+        assert names(folder) == references_by_seed[seed_of(folder)][1] | mine
+        assert all((folder / name).read_bytes() == old_tree[name] for name in mine)
         assert (state, command) != ("interrupted", "same") or f"note: going on with the run in {folder}" in text
     else:
-        line = refused(nursery.wait(pid))
-        assert tree(folder) == before
+        line = refusal(nursery.wait(pid))
+        assert tree(folder) == old_tree
         assert (state, command) != ("finished", "same") or "overwrite=true" in line
         if command == "other" and state in ("interrupted", "at work"):
             assert re.search(r"\bseed\b.*\b0\b.*\b1\b", line)
         gate.unlink(missing_ok=True)
     if fellow is not None:
-        assert nursery.wait(fellow)[0] == 0 and facts(folder) == whole[0][0]
+        assert nursery.wait(fellow)[0] == 0 and facts(folder) == references_by_seed[0][0]
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
-def test_a_run_that_is_stopped_prints_how_to_resume(nursery, start, whole, tmp_path, number):
+def test_a_run_that_is_stopped_prints_how_to_resume(nursery, start, references_by_seed, tmp_path, number):
     folder, gate = tmp_path / "run", tmp_path / "gate"
-    pid = nursery.start(start(folder), pause, folder, HELD, gate)
-    assert reached(nursery, pid, gate) is None
+    pid = nursery.start(start(folder), pause, folder, GATE, gate)
+    assert wait_for_gate(nursery, pid, gate) is None
     os.kill(pid, number)
     gate.unlink(missing_ok=True)
     code, text = nursery.wait(pid)
-    last = f"stopped by {number.name}; go on with: python -m attacks.run resume={folder}"
-    assert code == 128 + number and text.splitlines()[-1] == last, text
-    assert not (wrong := trouble(nursery, folder, None, whole[0][0])), wrong
+    last_line = f"stopped by {number.name}; go on with: python -m attacks.run resume={folder}"
+    assert code == 128 + number and text.splitlines()[-1] == last_line, text
+    assert not (wrong := trouble(nursery, folder, None, references_by_seed[0][0])), wrong
 
 
 class Directory(RuleBasedStateMachine):
@@ -155,7 +155,10 @@ class Directory(RuleBasedStateMachine):
         super().__init__()
         self.nursery, self.start, self.whole, top = self.surroundings
         type(self).count += 1
-        self.folder, self.gates = top / f"states-{self.count}", [top / f"gate-{self.count}-{who}" for who in "AB"]
+        self.folder, self.gates = (
+            top / f"states-{self.count}",
+            [top / f"gate-{self.count}-{process}" for process in "AB"],
+        )
         self.held, self.done = {}, False
 
     def state(self):
@@ -164,7 +167,7 @@ class Directory(RuleBasedStateMachine):
         parts = ("metrics.json", "finished"), ("manifest.json", "interrupted")
         return next((state for name, state in parts if (self.folder / name).exists()), "new")
 
-    def alone(self):
+    def is_single(self):
         """Whether a process has the directory for itself, so that another one would wait for it."""
         if not self.held:
             return False
@@ -179,25 +182,25 @@ class Directory(RuleBasedStateMachine):
         """The command line for a run of this seed, and its name in the table."""
         if command == "resume":
             return [f"resume={self.folder}"], command
-        begun = (self.folder / "manifest.json").exists()
-        kind = "other" if begun and seed_of(self.folder) != number else "same"
+        is_run = (self.folder / "manifest.json").exists()
+        kind = "other" if is_run and seed_of(self.folder) != number else "same"
         kind = {"start": kind, "overwrite": "overwrite"}[command]
         return [*self.start(self.folder), f"seed={number}", f"overwrite={command == 'overwrite'}"], kind
 
     @precondition(lambda self: len(self.held) < 2 and not self.alone())
-    @rule(command=st.sampled_from(VERBS), number=st.integers(0, 1), at=st.integers(1, MOST))
+    @rule(command=st.sampled_from(VERBS), number=st.integers(0, 1), at=st.integers(1, LAST_GATE))
     def begin(self, command, number, at):
         words, kind = self.command(command, number)
-        state, who, before = self.state(), min({0, 1} - set(self.held)), tree(self.folder)
+        state, process, old_tree = self.state(), min({0, 1} - set(self.held)), tree(self.folder)
         at = 1 if self.held else at  # a second process may soon wait for the first
-        pid = self.nursery.start(words, pause, self.folder, at, self.gates[who])
-        result = reached(self.nursery, pid, self.gates[who])
-        if kind not in TAKEN[state]:
+        pid = self.nursery.start(words, pause, self.folder, at, self.gates[process])
+        result = wait_for_gate(self.nursery, pid, self.gates[process])
+        if kind not in ACCEPTABLE[state]:
             assert result is not None, f"{kind} is taken in the state {state}"
-            refused(result)
-            assert tree(self.folder) == before
+            refusal(result)
+            assert tree(self.folder) == old_tree
         elif result is None:
-            self.held[who] = pid
+            self.held[process] = pid
         else:
             self.over(result)
 
@@ -207,20 +210,20 @@ class Directory(RuleBasedStateMachine):
 
     @precondition(lambda self: self.held)
     @rule(number=st.sampled_from([signal.SIGTERM, signal.SIGKILL]), which=st.integers(0, 1))
-    def end(self, number, which):
-        who = sorted(self.held)[which % len(self.held)]
-        pid = self.held.pop(who)
+    def end(self, number, index):
+        process = sorted(self.held)[index % len(self.held)]
+        pid = self.held.pop(process)
         os.kill(pid, number)
         code, text = self.nursery.wait(pid)
         assert code == (143 if number == signal.SIGTERM else -9) and "Traceback" not in text, text
-        self.gates[who].unlink()
+        self.gates[process].unlink()
 
     @precondition(lambda self: self.held)
     @rule()
     def go_on(self):
-        for who in self.held:
-            self.gates[who].unlink()
-        for pid in [self.held.pop(who) for who in list(self.held)]:
+        for process in self.held:
+            self.gates[process].unlink()
+        for pid in [self.held.pop(process) for process in list(self.held)]:
             self.over(self.nursery.wait(pid))
         self.whole_run()
 
@@ -241,12 +244,14 @@ class Directory(RuleBasedStateMachine):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("part", range(10))
-def test_any_sequence_of_commands_ends_with_the_run_that_its_manifest_states(nursery, start, whole, top, part):
-    Directory.surroundings = nursery, start, whole, top
+def test_any_sequence_of_commands_ends_with_the_run_that_its_manifest_states(
+    nursery, start, references_by_seed, top, part
+):
+    Directory.surroundings = nursery, start, references_by_seed, top
     calm = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.filter_too_much]
     # A failing sequence is printed as it is: each attempt at a shorter one takes seconds.
     options = settings(
-        max_examples=EACH,
+        max_examples=EXAMPLES,
         stateful_step_count=8,
         deadline=None,
         database=None,

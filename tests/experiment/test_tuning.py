@@ -54,8 +54,8 @@ def test_fixed_settings_are_kept_and_nothing_is_measured(job):
 def test_a_short_run_is_not_worth_measuring(job):
     code, folder = job("a", "engine=auto")
     assert code == 0
-    (only,) = engine(folder)["measurements"]
-    assert "not measured" in only["why"] or "too short" in only["why"]
+    (measurement,) = engine(folder)["measurements"]
+    assert "not measured" in measurement["why"] or "too short" in measurement["why"]
     assert engine(folder)["decision"]["precision"] == "float32"
 
 
@@ -64,9 +64,9 @@ def test_a_short_run_is_not_worth_measuring(job):
 def test_the_measured_decision_is_written_and_can_be_reused(job, monkeypatch, capsys, views):
     monkeypatch.setattr(tuner, "SHORT", 0.0)
     monkeypatch.setattr(tuner, "BUDGET", 1e9)
-    code, measured = job("a", "engine=auto", f"attack.views={views}")
+    code, measured_run = job("a", "engine=auto", f"attack.views={views}")
     assert code == 0
-    result = engine(measured)
+    result = engine(measured_run)
     names = {m["name"] for m in result["measurements"]}
     assert {"start", "channels_last", "fold", "mixed", "bfloat16"} <= names
     for m in result["measurements"]:
@@ -77,12 +77,12 @@ def test_the_measured_decision_is_written_and_can_be_reused(job, monkeypatch, ca
     assert "rounding" in output and "sampling noise" in output
     assert f"note: engine: {' '.join(result['settings'])}" in output
     monkeypatch.setattr("attacks.experiment.tuning.choose", None)  # nothing is measured again
-    again = {"overrides": result["settings"], "run": [f"engine.reuse={measured}"]}
-    for name, overrides in again.items():
-        code, repeated = job(name, "engine=auto", *overrides, f"attack.views={views}")
+    commands = {"overrides": result["settings"], "run": [f"engine.reuse={measured_run}"]}
+    for name, overrides in commands.items():
+        code, second_run = job(name, "engine=auto", *overrides, f"attack.views={views}")
         assert code == 0
-        assert engine(repeated)["decision"] == result["decision"]
-        assert figures(repeated) == figures(measured)
+        assert engine(second_run)["decision"] == result["decision"]
+        assert figures(second_run) == figures(measured_run)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"engine": 3}', '{"engine": {"decision": {"speed": 9}}}'])
@@ -98,44 +98,50 @@ LOWER = Decision("channels_last", "bfloat16", fold=True, chunk=5)
 @pytest.mark.nightly
 def test_an_evaluation_that_was_stopped_goes_on_with_its_decision_and_can_be_verified(monkeypatch, tmp_path):
     monkeypatch.setattr("attacks.experiment.tuning.choose", lambda *_, **__: Choice(LOWER, ()))
-    words, whole, stopped = [*TINY, *LEAN], tmp_path / "whole", tmp_path / "stopped"
-    assert call(monkeypatch, *words, f"hydra.run.dir={whole}") == 0
+    words, reference, stopped_run = [*TINY, *LEAN], tmp_path / "whole", tmp_path / "stopped"
+    assert call(monkeypatch, *words, f"hydra.run.dir={reference}") == 0
     with monkeypatch.context() as patch:
         patch.setattr(attacks.experiment.units, "attacked", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
-        assert call(patch, *words, f"hydra.run.dir={stopped}") == 130
+        assert call(patch, *words, f"hydra.run.dir={stopped_run}") == 130
     monkeypatch.setattr("attacks.experiment.tuning.choose", None)  # nothing is measured again
-    assert call(monkeypatch, f"resume={stopped}") == 0
-    assert engine(stopped)["decision"] == engine(whole)["decision"] == LOWER.to_dict()
-    assert facts(stopped) == facts(whole)
-    assert "bfloat16 in the attack" in (whole / "report.html").read_text()
-    assert verify(whole, sample=1.0).problems == ()
+    assert call(monkeypatch, f"resume={stopped_run}") == 0
+    assert engine(stopped_run)["decision"] == engine(reference)["decision"] == LOWER.to_dict()
+    assert facts(stopped_run) == facts(reference)
+    assert "bfloat16 in the attack" in (reference / "report.html").read_text()
+    assert verify(reference, sample=1.0).problems == ()
 
 
 @pytest.mark.slow
 def test_judged_numbers_do_not_depend_on_the_precision_of_the_attack(tmp_path):
     for seed in range(2):
         save_image(tmp_path / f"{seed}.png", torch.rand(3, 64, 64, generator=torch.Generator().manual_seed(seed)))
-    own = ["data=folder", f"data.path={tmp_path}", f"data.gallery={tmp_path}", "data.size=64", "evaluate.views=4"]
-    run = compose("evaluate", own)
+    words_of_run = [
+        "data=folder",
+        f"data.path={tmp_path}",
+        f"data.gallery={tmp_path}",
+        "data.size=64",
+        "evaluate.views=4",
+    ]
+    run = compose("evaluate", words_of_run)
     assert {run.engine.name, run.engine.precision} == {"auto"}
     study = prepare(run, ALONE, "evaluate", []).study
     images = study.queries.images
-    changed = (images + 0.03 * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))).clamp(0, 1)
+    noisy = (images + 0.03 * torch.randn(images.shape, generator=torch.Generator().manual_seed(0))).clamp(0, 1)
 
-    def judged(decision):
+    def judge_of(decision):
         bench = bench_of(study, study.encoder, decision, Place(Path()))
-        return bench.judge(changed, torch.arange(len(changed)), bench.banks["same"])
+        return bench.judge(noisy, torch.arange(len(noisy)), bench.banks["same"])
 
-    plain = judged(Decision(chunk=5))
+    plain = judge_of(Decision(chunk=5))
     for precision in ("mixed", "bfloat16"):
-        for one, other in zip(judged(Decision(precision=precision, chunk=5)), plain, strict=True):
-            torch.testing.assert_close(one, other, rtol=0, atol=0, equal_nan=True)
+        for score, other in zip(judge_of(Decision(precision=precision, chunk=5)), plain, strict=True):
+            torch.testing.assert_close(score, other, rtol=0, atol=0, equal_nan=True)
     for decision in (replace(LOWER, chunk=12), LOWER.exact):  # exact in real numbers, within what `verify` allows
-        torch.testing.assert_close(judged(decision).cosine, plain.cosine, rtol=0, atol=Slack().cosine)
+        torch.testing.assert_close(judge_of(decision).cosine, plain.cosine, rtol=0, atol=Slack().cosine)
 
 
 @pytest.mark.slow
-def test_tf32_is_refused_where_there_is_none():
+def test_tf32_is_refused_on_a_cpu():
     run = compose("evaluate", [*TINY[1:], "engine.precision=tf32"])
     with pytest.raises(ValueError, match=r"`engine.precision` must not be tf32 on cpu"):
         prepare(run, ALONE, "evaluate", [])

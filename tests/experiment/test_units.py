@@ -41,22 +41,22 @@ def pictures(folder, count):
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("batch", [8, 1])
-def test_four_processes_of_which_two_are_killed_give_the_table_of_one(tmp_path, batch):
+def test_four_processes_of_which_two_are_killed_give_the_table_of_one_process(tmp_path, batch):
     overrides = [*SMALL, f"data.path={pictures(tmp_path / 'in', 200)}", f"evaluate.batch={batch}"]
-    alone, shared = tmp_path / "alone", tmp_path / "shared"
-    assert exit_code(started([*overrides, f"hydra.run.dir={alone}"], tmp_path / "alone.log")) == 0
+    single, shared = tmp_path / "alone", tmp_path / "shared"
+    assert exit_code(started([*overrides, f"hydra.run.dir={single}"], tmp_path / "alone.log")) == 0
     workers = [started([*overrides, f"hydra.run.dir={shared}"], tmp_path / "0.log")]
     while not (shared / "manifest.json").exists():
         time.sleep(0.01)
     workers += [started([f"resume={shared}"], tmp_path / f"{i}.log") for i in range(1, 4)]
-    for victim, done in ((workers[2], 24), (workers[0], 80)):
-        while len(list(shared.glob("checkpoint/??????-??????.safetensors"))) * batch < done:
+    for victim, target_count in ((workers[2], 24), (workers[0], 80)):
+        while len(list(shared.glob("checkpoint/??????-??????.safetensors"))) * batch < target_count:
             time.sleep(0.02)
-            assert any(each.exitcode is None for each in workers)
+            assert any(worker.exitcode is None for worker in workers)
         victim.kill()
-    codes = [exit_code(each) for each in workers]
+    codes = [exit_code(worker) for worker in workers]
     assert codes == [-9, 0, -9, 0], [(tmp_path / f"{i}.log").read_text() for i in range(4)]
-    assert facts(shared) == facts(alone)
+    assert facts(shared) == facts(single)
     names = json.loads((shared / "metrics.json").read_text())["queries"]
     assert sorted(names) == [f"{at:03d}.png" for at in range(200)] and len(set(names)) == 200
     output = "".join((tmp_path / f"{i}.log").read_text() for i in range(4))
@@ -64,19 +64,19 @@ def test_four_processes_of_which_two_are_killed_give_the_table_of_one(tmp_path, 
 
 
 @pytest.fixture
-def few(shared_runs):
+def few_pictures(shared_runs):
     """Words of a run of twelve pictures, and its files."""
     words = [*SMALL, "evaluate.batch=1", "attack.steps=20"]
 
     def make(folder):
-        given = [*words, f"data.path={pictures(folder / 'in', 12)}", f"hydra.run.dir={folder / 'run'}"]
-        assert exit_code(started(given, folder / "log")) == 0
+        arguments = [*words, f"data.path={pictures(folder / 'in', 12)}", f"hydra.run.dir={folder / 'run'}"]
+        assert exit_code(started(arguments, folder / "log")) == 0
 
     folder = shared_runs.folder("twelve", make)
     return [*words, f"data.path={folder / 'in'}"], facts(folder / "run")
 
 
-def units_done(folder):
+def count_units(folder):
     return len(list(folder.glob("checkpoint/??????-??????.safetensors")))
 
 
@@ -88,8 +88,8 @@ def workers_of(process):
 
 
 @pytest.mark.nightly
-def test_a_worker_that_is_killed_is_replaced_and_the_bytes_are_those_of_one_process(few, tmp_path):
-    words, expected = few
+def test_a_worker_that_is_killed_is_replaced_and_the_bytes_are_those_of_one_process(few_pictures, tmp_path):
+    words, expected = few_pictures
     run, log = tmp_path / "run", tmp_path / "log"
     process = at_work([*words, "workers=3"], run, log)
     os.kill(workers_of(process)[0], signal.SIGKILL)
@@ -99,8 +99,8 @@ def test_a_worker_that_is_killed_is_replaced_and_the_bytes_are_those_of_one_proc
 
 
 @pytest.mark.nightly
-def test_a_run_of_several_workers_that_is_stopped_goes_on_by_the_same_command(few, tmp_path):
-    words, expected = few
+def test_a_run_of_several_workers_that_is_stopped_goes_on_by_the_same_command(few_pictures, tmp_path):
+    words, expected = few_pictures
     run, log = tmp_path / "run", tmp_path / "log"
     process = at_work([*words, "workers=2"], run, log)
     workers = workers_of(process)
@@ -113,15 +113,15 @@ def test_a_run_of_several_workers_that_is_stopped_goes_on_by_the_same_command(fe
 
 
 @pytest.mark.slow
-def test_shards_in_any_order_give_the_bytes_of_one_process(few, tmp_path):
-    words, expected = few
+def test_shards_in_any_order_give_the_bytes_of_one_process(few_pictures, tmp_path):
+    words, expected = few_pictures
     run, log = tmp_path / "run", tmp_path / "log"
     for shard in (2, 0, 1):
         assert not (run / "metrics.json").exists()
         command_line = [*words, f"shard={shard}/3", f"hydra.run.dir={run}"]
         if shard == 0:  # killed, and started again
             process = started(command_line, log)
-            while units_done(run) < 6:
+            while count_units(run) < 6:
                 assert process.exitcode is None, log.read_text()
                 time.sleep(0.02)
             process.kill()
@@ -146,9 +146,9 @@ def two_nodes(monkeypatch):
 @pytest.mark.launchers
 @pytest.mark.parametrize("victim", ["worker", "node"])
 def test_tasks_of_a_ray_cluster_that_loses_a_worker_or_a_node_give_the_bytes_of_one_process(
-    few, tmp_path, two_nodes, victim
+    few_pictures, tmp_path, two_nodes, victim
 ):
-    words, expected = few
+    words, expected = few_pictures
     run, log = tmp_path / "run", tmp_path / "log"
     process = at_work([*words, "workers=ray"], run, log)
     if victim == "node":
@@ -164,21 +164,21 @@ def at_work(words, run, log):
     command = [sys.executable, "-m", "attacks.run", *unique_words(words), f"hydra.run.dir={run}"]
     with log.open("ab") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, cwd=ROOT)
-    while units_done(run) < 2:
+    while count_units(run) < 2:
         assert process.poll() is None, log.read_text()
         time.sleep(0.02)
     return process
 
 
 @pytest.fixture
-def attacked(monkeypatch, tmp_path):
+def attack_unit(monkeypatch, tmp_path):
     """A function that runs an attack on `count` pictures, of which those of `failing` raise an error: its exit code
     and directory."""
 
     def start(count, *overrides, failing=(), error=None):
         path, run = pictures(tmp_path / "in", count), tmp_path / "run"
         with monkeypatch.context() as patch:
-            spoiled(patch, failing, error)
+            spoil(patch, failing, error)
             return call(patch, *SMALL, f"data.path={path}", *overrides, f"hydra.run.dir={run}"), run
 
     return start
@@ -188,17 +188,17 @@ DISK_FULL = OSError("the disk is full")
 NAN = NotFinite("NaN begins at lens")
 
 
-def spoiled(monkeypatch, names, error):
+def spoil(monkeypatch, names, error):
     """As if some pictures could not be attacked."""
     real = attacks.experiment.units.attacked
 
-    def attacked(bench, unit):
+    def attack_unit(bench, unit):
         rows = bench.study.queries.names[unit.start : unit.stop]
         if set(rows) & set(names):
             raise error
         return real(bench, unit)
 
-    monkeypatch.setattr(attacks.experiment.units, "attacked", attacked)
+    monkeypatch.setattr(attacks.experiment.units, "attacked", attack_unit)
 
 
 FAULTS = [
@@ -209,8 +209,8 @@ FAULTS = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize("error", FAULTS)
-def test_a_picture_that_fails_is_retried_alone_then_reported(tmp_path, attacked, capsys, error):
-    assert attacked(5, "evaluate.batch=3", failing=["001.png"], error=error)[0] == 1
+def test_a_picture_that_fails_is_retried_alone_then_reported(tmp_path, attack_unit, capsys, error):
+    assert attack_unit(5, "evaluate.batch=3", failing=["001.png"], error=error)[0] == 1
     output = capsys.readouterr()
     assert output.err.splitlines()[-1].startswith("error: 1 picture(s) failed and are in no table, 001.png")
     assert "1 PICTURE(S) FAILED" in output.out
@@ -224,9 +224,9 @@ def test_a_picture_that_fails_is_retried_alone_then_reported(tmp_path, attacked,
 
 
 @pytest.mark.slow
-def test_out_of_memory_outside_a_pass_fails_only_the_picture(attacked):
+def test_out_of_memory_outside_a_pass_fails_only_the_picture(attack_unit):
     error = RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried 8 bytes")
-    code, run = attacked(2, "evaluate.batch=1", failing=["001.png"], error=error)
+    code, run = attack_unit(2, "evaluate.batch=1", failing=["001.png"], error=error)
     assert code == 1
     (failed,) = json.loads((run / "metrics.json").read_text())["failed"]
     assert failed["name"] == "001.png" and failed["reason"].startswith("memory ran out; make the pictures smaller")
@@ -236,28 +236,28 @@ def test_out_of_memory_outside_a_pass_fails_only_the_picture(attacked):
 
 
 @pytest.mark.slow
-def test_a_run_in_which_every_picture_fails_ends(attacked, capsys):
-    code, run = attacked(5, "evaluate.batch=2", failing=[f"{at:03d}.png" for at in range(5)], error=NAN)
+def test_a_run_in_which_every_picture_fails_ends(attack_unit, capsys):
+    code, run = attack_unit(5, "evaluate.batch=2", failing=[f"{at:03d}.png" for at in range(5)], error=NAN)
     assert code == 1 and capsys.readouterr().err.splitlines()[-1] == "error: NaN begins at lens"
     assert not (run / "metrics.json").exists()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", [1, 2])
-def test_failing_pictures_at_the_beginning_do_not_end_a_run(attacked, batch):
+def test_failing_pictures_at_the_beginning_do_not_end_a_run(attack_unit, batch):
     overrides = ["sanity=short", f"evaluate.batch={batch}"]
-    code, run = attacked(3, *overrides, failing=["000.png", "001.png"], error=NAN)
+    code, run = attack_unit(3, *overrides, failing=["000.png", "001.png"], error=NAN)
     assert code == 1
     content = json.loads((run / "metrics.json").read_text())
-    assert content["queries"] == ["002.png"] and [each["picture"] for each in content["failed"]] == [0, 1]
+    assert content["queries"] == ["002.png"] and [worker["picture"] for worker in content["failed"]] == [0, 1]
     (check,) = content["sanity"]["checks"]
     assert check["verdict"] == "skipped" and "first picture" in check["words"]
     assert "NO SANITY CHECK WAS MADE" in (run / "report.html").read_text()
 
 
 @pytest.mark.slow
-def test_resuming_a_run_whose_pictures_all_failed_repeats_the_error(attacked, monkeypatch, capsys):
-    code, run = attacked(2, failing=["000.png", "001.png"], error=NAN)
+def test_resuming_a_run_whose_pictures_all_failed_repeats_the_error(attack_unit, monkeypatch, capsys):
+    code, run = attack_unit(2, failing=["000.png", "001.png"], error=NAN)
     first = capsys.readouterr().err.splitlines()[-1]
     assert (code, call(monkeypatch, f"resume={run}")) == (1, 1)
     assert first == "error: none of the 2 pictures could be attacked; 000.png: NaN begins at lens"
@@ -266,40 +266,40 @@ def test_resuming_a_run_whose_pictures_all_failed_repeats_the_error(attacked, mo
 
 
 @pytest.mark.slow
-def test_any_other_error_ends_the_run_and_is_attributed_to_no_picture(attacked, monkeypatch, capsys):
-    code, run = attacked(3, "evaluate.batch=1", failing=["001.png"], error=DISK_FULL)
+def test_any_other_error_ends_the_run_and_is_attributed_to_no_picture(attack_unit, monkeypatch, capsys):
+    code, run = attack_unit(3, "evaluate.batch=1", failing=["001.png"], error=DISK_FULL)
     assert code == 1 and capsys.readouterr().err.splitlines()[-1] == "error: the disk is full"
     assert call(monkeypatch, f"resume={run}") == 0
     assert json.loads((run / "metrics.json").read_text())["failed"] == []
 
 
 @pytest.mark.slow
-def test_a_missing_file_of_the_checkpoint_is_recreated(tmp_path, attacked, monkeypatch):
-    code, run = attacked(3, "evaluate.batch=1", failing=["002.png"], error=DISK_FULL)
-    whole, path = tmp_path / "whole", f"data.path={tmp_path / 'in'}"
-    assert (code, call(monkeypatch, *SMALL, path, "evaluate.batch=1", f"hydra.run.dir={whole}")) == (1, 0)
+def test_a_missing_file_of_the_checkpoint_is_recreated(tmp_path, attack_unit, monkeypatch):
+    code, run = attack_unit(3, "evaluate.batch=1", failing=["002.png"], error=DISK_FULL)
+    reference, path = tmp_path / "whole", f"data.path={tmp_path / 'in'}"
+    assert (code, call(monkeypatch, *SMALL, path, "evaluate.batch=1", f"hydra.run.dir={reference}")) == (1, 0)
     (run / "checkpoint" / "000000-000001.safetensors").unlink()
     assert call(monkeypatch, f"resume={run}") == 0
-    assert facts(run) == facts(whole)
+    assert facts(run) == facts(reference)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("late", ["at its beginning", "at work"])
-def test_a_process_that_joins_as_the_run_ends_leaves_no_files(attacked, monkeypatch, capsys, late):
-    code, run = attacked(3, "evaluate.batch=1", failing=["000.png"], error=DISK_FULL)
+def test_a_process_that_joins_as_the_run_ends_leaves_no_files(attack_unit, monkeypatch, capsys, late):
+    code, run = attack_unit(3, "evaluate.batch=1", failing=["000.png"], error=DISK_FULL)
     assert code == 1
 
-    def exit_code(*given):
+    def exit_code(*arguments):
         """Another process has ended the run meanwhile."""
         (run / "metrics.json").write_text("{}")
         shutil.rmtree(run / "checkpoint")
-        return real(*given)  # which recreates the folder, or does not find it
+        return real(*arguments)  # which recreates the folder, or does not find it
 
-    where = (
+    target = (
         (attacks.experiment.job, "_begin") if late == "at its beginning" else (attacks.experiment.units, "attacked")
     )
-    real = getattr(*where)
-    monkeypatch.setattr(*where, exit_code)
+    real = getattr(*target)
+    monkeypatch.setattr(*target, exit_code)
     assert call(monkeypatch, f"resume={run}") == 0
     assert "another process has made the tables" in capsys.readouterr().err
     assert not (run / "checkpoint").exists()
@@ -312,12 +312,12 @@ def test_every_unit_has_its_own_seed():
 
 
 @pytest.mark.slow
-def test_a_part_that_fails_is_reported_and_left_out(attacked, monkeypatch, capsys):
-    def broken(*_):
+def test_a_part_that_fails_is_reported_and_left_out(attack_unit, monkeypatch, capsys):
+    def break_section(*_):
         raise NAN
 
-    monkeypatch.setattr("attacks.experiment.sections.deployment.DeploymentSection.rows", broken)
-    code, run = attacked(2, "evaluate.deploy=1")
+    monkeypatch.setattr("attacks.experiment.sections.deployment.DeploymentSection.rows", break_section)
+    code, run = attack_unit(2, "evaluate.deploy=1")
     output = capsys.readouterr()
     assert code == 1
     assert output.err.splitlines()[-1].startswith("error: the part deployment failed, and the tables are without it")

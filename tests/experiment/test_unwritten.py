@@ -46,7 +46,7 @@ def small(tmp_path_factory):
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def refused(write, path, message):
+def refusal(write, path, message):
     """Writing fails in one line, and leaves the folder as it was."""
     contents = {file: file.read_bytes() for file in path.parent.iterdir() if file.is_file()}
     with pytest.raises(Unwritten, match="what was complete before is untouched") as error:
@@ -64,14 +64,14 @@ def test_a_full_disk_is_named_with_its_free_space(small, write, old):
     path.unlink(missing_ok=True)
     if old is not None:
         path.write_bytes(old)
-    error = refused(write, path, "the disk is full (0.1 MB are free")
+    error = refusal(write, path, "the disk is full (0.1 MB are free")
     assert error.errno == errno.ENOSPC
     assert ("the file of this name is as it was" in str(error)) == (old is not None)
 
 
-def test_the_needed_space_is_named_if_it_is_known(small):
+def test_the_needed_space_is_in_the_message(small):
     assert "0.1 MB are free, 5.0 MB are needed" in str(
-        refused(lambda path: write_bytes(path, bytes(5_000_000)), small / "a", "the disk is full")
+        refusal(lambda path: write_bytes(path, bytes(5_000_000)), small / "a", "the disk is full")
     )
 
 
@@ -82,7 +82,7 @@ def test_a_file_beyond_the_limit_of_the_process_is_named(tmp_path, name):
     limit, handler = resource.getrlimit(resource.RLIMIT_FSIZE), signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (BIG // 4, limit[1]))
     try:
-        refused(WRITERS[name], tmp_path / "file.png", "the file is larger than")
+        refusal(WRITERS[name], tmp_path / "file.png", "the file is larger than")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
         signal.signal(signal.SIGXFSZ, handler)
@@ -90,9 +90,9 @@ def test_a_file_beyond_the_limit_of_the_process_is_named(tmp_path, name):
 
 @pytest.mark.parametrize("write", WRITERS.values(), ids=WRITERS)
 def test_a_long_name_an_existing_folder_and_a_missing_folder_are_named(tmp_path, write):
-    refused(write, tmp_path / ("x" * 300), "the name is too long")
+    refusal(write, tmp_path / ("x" * 300), "the name is too long")
     (tmp_path / "folder").mkdir()
-    refused(write, tmp_path / "folder", "it is a folder")
+    refusal(write, tmp_path / "folder", "it is a folder")
     with pytest.raises(Unwritten, match="its folder does not exist"):
         write(tmp_path / "none" / "file")
 
@@ -102,7 +102,7 @@ def test_a_long_name_an_existing_folder_and_a_missing_folder_are_named(tmp_path,
 def test_a_missing_permission_is_named(tmp_path, write):
     tmp_path.chmod(0o500)
     try:
-        refused(write, tmp_path / "file.png", "there is no permission")
+        refusal(write, tmp_path / "file.png", "there is no permission")
     finally:
         tmp_path.chmod(0o700)
 
@@ -117,8 +117,8 @@ def test_every_reason_is_named_at_every_write(tmp_path, monkeypatch, number, cal
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(*((files.os, "fsync") if call == "fsync" else (Path, "replace")), fail)
-    why = "its temporary file has gone" if number == errno.ENOENT else REASONS[number]
-    assert refused(lambda path: write_text(path, "new"), path, why).errno == number
+    words = "its temporary file has gone" if number == errno.ENOENT else REASONS[number]
+    assert refusal(lambda path: write_text(path, "new"), path, words).errno == number
     assert path.read_text() == "old"
 
 
@@ -128,12 +128,12 @@ def test_errors_unrelated_to_the_disk_are_not_replaced(tmp_path):
         FileNotFoundError(2, "no", "other"),
         RuntimeError("(os error 9999)"),
     ):
-        with pytest.raises(type(error)) as raised, atomic(tmp_path / "file"):
+        with pytest.raises(type(error)) as info, atomic(tmp_path / "file"):
             raise error
-        assert raised.value is error
+        assert info.value is error
 
 
-def test_the_file_is_synced_before_the_rename_and_the_folder_after(tmp_path, monkeypatch):
+def test_the_file_is_synced_before_the_rename_and_then_the_folder(tmp_path, monkeypatch):
     calls = []
     replace = Path.replace
     monkeypatch.setattr(files.os, "fsync", lambda handle: calls.append(stat.S_ISDIR(os.fstat(handle).st_mode)))
@@ -171,7 +171,7 @@ def test_only_temporary_files_of_killed_processes_are_removed(tmp_path):
 
 @settings(max_examples=30)
 @given(st.text(st.characters(exclude_characters="/\0", exclude_categories=["Cs"]), min_size=1, max_size=60))
-def test_any_file_name_that_the_file_system_allows_can_be_written(tmp_path_factory, name):
+def test_any_file_name_of_the_file_system_is_possible(tmp_path_factory, name):
     path = tmp_path_factory.getbasetemp() / "names" / name
     path.parent.mkdir(exist_ok=True)
     if name in (".", "..") or len(name.encode()) > 255:

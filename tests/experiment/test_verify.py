@@ -99,12 +99,12 @@ def test_honest_runs_of_every_kind_pass(small, tmp_path, name):
 
 @pytest.mark.nightly
 def test_a_run_on_other_threads_passes_with_a_note(runs):
-    run, before = runs("lean"), torch.get_num_threads()
+    run, threads = runs("lean"), torch.get_num_threads()
     torch.set_num_threads(3)
     try:
         verdict = verify(run, 1)
     finally:
-        torch.set_num_threads(before)
+        torch.set_num_threads(threads)
     assert verdict.passed and any("the number of threads was 1" in note for note in verdict.notes)
 
 
@@ -122,7 +122,7 @@ def test_a_labelled_run_passes(tmp_path, small):
 
 
 @pytest.mark.nightly
-def test_a_module_in_memory_is_needed_again(tmp_path):
+def test_a_module_in_memory_must_be_passed(tmp_path):
     torch.manual_seed(1)
     module = nn.Sequential(nn.AdaptiveAvgPool2d(8), nn.Flatten(), nn.Linear(192, 16)).eval()
     folder = make_run(tmp_path / "run", TINY, module=module)
@@ -163,20 +163,20 @@ def test_no_damage_is_silent(runs, tmp_path):
     folder, count = shutil.copytree(runs("lean"), tmp_path / "run"), 0
     names = [*json.loads((folder / "files.json").read_text())["files"], "files.json"]
     for seed, path in enumerate(folder / name for name in names):
-        whole = path.read_bytes()
-        for damaged in damages(whole, seed):
-            if damaged == whole:
+        original = path.read_bytes()
+        for damage in damages(original, seed):
+            if damage == original:
                 continue
             count += 1
-            path.write_bytes(damaged)
+            path.write_bytes(damage)
             try:
                 content, record = (
-                    json.loads((folder / f"{each}.json").read_bytes()) for each in ("metrics", "manifest")
+                    json.loads((folder / f"{stem}.json").read_bytes()) for stem in ("metrics", "manifest")
                 )
-                assert [*differences(folder, record, content)], (path, len(damaged))
+                assert [*differences(folder, record, content)], (path, len(damage))
             except ValueError:  # no JSON, which `verify` names too
                 assert not verify(folder).passed
-        path.write_bytes(whole)
+        path.write_bytes(original)
     assert count >= 300 and not [*differences(folder, *both_records(folder))]
 
 
@@ -184,9 +184,9 @@ def test_no_damage_is_silent(runs, tmp_path):
 @pytest.mark.parametrize("path", ["../secret", "/etc/passwd", "a/../../b"])
 def test_a_list_that_leads_elsewhere_is_refused(runs, tmp_path, path):
     folder = shutil.copytree(runs("lean"), tmp_path / "run")
-    listed = json.loads((folder / "files.json").read_text())
-    listed["files"][path] = {"sha256": "0" * 64, "size": 1}
-    (folder / "files.json").write_text(json.dumps(listed))
+    file_list = json.loads((folder / "files.json").read_text())
+    file_list["files"][path] = {"sha256": "0" * 64, "size": 1}
+    (folder / "files.json").write_text(json.dumps(file_list))
     assert any("lead to no other folder" in line for line in verify(folder).problems)
 
 
@@ -233,21 +233,23 @@ def test_a_maker_cannot_choose_the_sample(runs):
 
 
 @pytest.mark.parametrize(
-    ("sizes", "views", "drawn"), [([1], 8, 1), ([3, 1], 32, 4), ([1] * 40, 32, 4), ([2, 5], 6, 6)]
+    ("sizes", "views", "drawn_count"), [([1], 8, 1), ([3, 1], 32, 4), ([1] * 40, 32, 4), ([2, 5], 6, 6)]
 )
-def test_what_a_sample_can_miss_is_the_best_of_all_forgeries(sizes, views, drawn):
+def test_what_a_sample_can_miss_is_the_best_of_all_forgeries(sizes, views, drawn_count):
     """Against a search of all ways to alter views, by the hypergeometric distribution."""
     clusters = [f"{i}" for i, size in enumerate(sizes) for _ in range(size)]
-    bound = rejudged.missed(clusters, views, drawn)
+    limit = rejudged.missed(clusters, views, drawn_count)
     weights = np.array([1 / (len(sizes) * sizes[int(name)] * views) for name in clusters])
     random, best = np.random.default_rng(0), 0.0
     for _ in range(2000):
-        altered = np.minimum(random.multinomial(random.integers(1, 3 * views), random.dirichlet(weights * 40)), views)
-        if hypergeom.pmf(0, views, altered, drawn).prod() > rejudged.ESCAPE:
-            best = max(best, float(weights @ altered))
-    hits = [3 in rejudged.Drawn(drawn / views, seed).of(views, "same/eot/0") for seed in range(2000)]
-    assert abs(np.mean(hits) - drawn / views) < 0.04
-    assert best <= bound + 1e-12 and bound <= best + 1.5 * weights.max() + 0.2 * bound
+        alterations = np.minimum(
+            random.multinomial(random.integers(1, 3 * views), random.dirichlet(weights * 40)), views
+        )
+        if hypergeom.pmf(0, views, alterations, drawn_count).prod() > rejudged.ESCAPE:
+            best = max(best, float(weights @ alterations))
+    hits = [3 in rejudged.Drawn(drawn_count / views, seed).of(views, "same/eot/0") for seed in range(2000)]
+    assert abs(np.mean(hits) - drawn_count / views) < 0.04
+    assert best <= limit + 1e-12 and limit <= best + 1.5 * weights.max() + 0.2 * limit
 
 
 def test_sanity_checks_that_do_not_fit_are_named():
@@ -263,7 +265,7 @@ def test_sanity_checks_that_do_not_fit_are_named():
     assert [*checked(study, {"sanity": None, "failed": []})]
 
 
-def test_a_program_is_not_run_for_a_directory_alone(runs, tmp_path, monkeypatch):
+def test_a_directory_runs_no_program(runs, tmp_path, monkeypatch):
     (tmp_path / "metrics.json").write_text('{"files": "0"}')
     config = {"encoder": {"name": "torchscript", "model": "evil.pt"}}
     (tmp_path / "manifest.json").write_text(json.dumps({"config": config}))
@@ -298,8 +300,8 @@ def test_the_first_key_that_does_not_fit_is_named(value, lacking):
 
 
 def test_leaves_and_rows_name_what_differs():
-    was, now = {"a": [1, 2.0], "b": "x", "c": None}, {"a": [1, 2.5], "b": "y", "d": 1}
-    assert sorted(leaves("f", was, now)) == [
+    was, recomputation = {"a": [1, 2.0], "b": "x", "c": None}, {"a": [1, 2.5], "b": "y", "d": 1}
+    assert sorted(leaves("f", was, recomputation)) == [
         "f a 1: recorded 2.0, recomputed 2.5",
         "f b: recorded x, recomputed y",
         "f c: null is recorded, and there is none",

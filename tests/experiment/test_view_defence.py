@@ -28,7 +28,7 @@ VIEWS = ["transforms=resizers", "data.count=1", "data.size=192"]
 NAMES = {"area": Downscale, "median": MedianPool, "random_phase": PixelCrop}
 
 
-def made(*words):
+def build_run(*words):
     run = compose("smoke", [*VIEWS, *words])
     return run, build(run)
 
@@ -36,21 +36,21 @@ def made(*words):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_it_stands_right_before_the_resizers_and_the_attack_has_its_gradient(name):
-    (run, parts), (_, plain) = made(f"defence={name}"), made()
+    (run, parts), (_, plain) = build_run(f"defence={name}"), build_run()
     stages, bare = parts.transforms.stages, plain.transforms.stages
     at = next(i for i, stage in enumerate(stages) if isinstance(stage, OneOf))
     assert (*stages[: at - 1], *stages[at:]) == bare
-    (own,) = stages[at - 1].stages.stages
-    assert isinstance(own, NAMES[name]) and not isinstance(parts.encoder, Defended)
+    (defence_stage,) = stages[at - 1].stages.stages
+    assert isinstance(defence_stage, NAMES[name]) and not isinstance(parts.encoder, Defended)
     assert widened(Compose([stages[at - 1]]), 2).stages == (stages[at - 1],)  # a platform's defence is what it is
     images = tiles(192).images[:1].requires_grad_()
     u = torch.full((1, parts.transforms.dims), 0.4)
-    whole = parts.transforms(images, u)
-    (gradient,) = torch.autograd.grad(whole.square().sum(), images)
+    chain = parts.transforms(images, u)
+    (gradient,) = torch.autograd.grad(chain.square().sum(), images)
     assert gradient.abs().sum() > 0
     assert (
         description_rows(identity(run.encoder, parts.encoder, parts.transforms)).count(
-            ("defence", f"{own!r} before one_of of the views")
+            ("defence", f"{defence_stage!r} before one_of of the views")
         )
         == 1
     )
@@ -66,25 +66,25 @@ def test_it_stands_right_before_the_resizers_and_the_attack_has_its_gradient(nam
     ],
 )
 def test_a_place_that_the_views_do_not_have_is_refused_in_one_line(words, message):
-    with pytest.raises(ValueError, match=message) as caught:
-        made("defence=area", *words)
-    assert "\n" not in str(caught.value)
+    with pytest.raises(ValueError, match=message) as failure:
+        build_run("defence=area", *words)
+    assert "\n" not in str(failure.value)
 
 
 def seen_by_the_judge(monkeypatch, defence, names, seed=0):
     """The pictures of each cell (codec, resampler), as 8-bit arrays, and the files that were deployed."""
     images = tiles(192).spread(len(names)).images
-    shown = []
+    views = []
 
-    def judged(_, pictures, rows, bank):
-        shown.append([to_bytes(view) for view in bank.transforms(pictures, bank.u.expand(len(rows), -1))])
+    def judge_spy(_, pictures, rows, bank):
+        views.append([to_bytes(view) for view in bank.transforms(pictures, bank.u.expand(len(rows), -1))])
         return CellScores(torch.zeros(len(rows), 1), torch.zeros(len(rows), 1, dtype=torch.bool))
 
-    monkeypatch.setattr("attacks.evaluation.deployment.judged", judged)
+    monkeypatch.setattr("attacks.evaluation.deployment.judged", judge_spy)
     sample = Sample(torch.arange(len(names)), names, names)
     cells = deployment({"eot": images}, sample, None, (48, 48), (1.0,), defence, seed).rows
     keys = dict.fromkeys((row["codec"], row["resampler"]) for row in cells)
-    return dict(zip(keys, shown, strict=True)), map(to_bytes, images)
+    return dict(zip(keys, views, strict=True)), map(to_bytes, images)
 
 
 def through_jpeg(pixels):
@@ -113,10 +113,14 @@ def test_cells_of_deployment_are_the_libraries_calls_on_the_defended_file(monkey
     cells, files = seen_by_the_judge(monkeypatch, ViewDefence(Compose([stage]), "one_of"), ("a", "b"))
     for i, pixels in enumerate(files):
         for codec, save in (("PNG", lambda pixels: pixels), ("JPEG 90", through_jpeg)):
-            kept = oracle(save(pixels))
-            cubic = cv2.resize(kept, (48, 48), interpolation=cv2.INTER_CUBIC)
-            lanczos = np.array(Image.fromarray(kept).resize((48, 48), Image.Resampling.LANCZOS))
-            for resampler, expected in (("none", kept), ("OpenCV cubic", cubic), ("Pillow lanczos", lanczos)):
+            pixels_of_file = oracle(save(pixels))
+            cubic = cv2.resize(pixels_of_file, (48, 48), interpolation=cv2.INTER_CUBIC)
+            lanczos = np.array(Image.fromarray(pixels_of_file).resize((48, 48), Image.Resampling.LANCZOS))
+            for resampler, expected in (
+                ("none", pixels_of_file),
+                ("OpenCV cubic", cubic),
+                ("Pillow lanczos", lanczos),
+            ):
                 assert np.array_equal(cells[codec, resampler][i], expected)
 
 
@@ -127,14 +131,14 @@ def test_a_random_defence_is_drawn_by_seed_and_name_once_for_each_picture(monkey
     def places(seed=0, names=names):
         """Where each file was cut, which must be the same in every cell."""
         cells, files = seen_by_the_judge(monkeypatch, crop, names, seed)
-        found = []
+        corners = []
         for i, pixels in enumerate(files):
             windows = {(y, x): pixels[y : y + 181, x : x + 181] for y in range(12) for x in range(12)}
-            ((y, x),) = [at for at, each in windows.items() if np.array_equal(each, cells["PNG", "none"][i])]
+            ((y, x),) = [at for at, window in windows.items() if np.array_equal(window, cells["PNG", "none"][i])]
             linear = cv2.resize(windows[y, x], (48, 48), interpolation=cv2.INTER_LINEAR)
             assert np.array_equal(cells["PNG", "OpenCV linear"][i], linear)
-            found.append((y, x))
-        return found
+            corners.append((y, x))
+        return corners
 
     first = places()
     assert first == places() != places(seed=1) and len(set(first)) > 1
@@ -149,8 +153,8 @@ SHORT += ["evaluate.deploy=1", "evaluate.one_view=false", "defence=random_phase"
 def test_a_run_states_its_defence_and_passes_verify(tmp_path, capsys):
     run = compose("smoke", [*VIEWS, *SHORT])
     content = job(run, tmp_path / "run", "smoke", [*VIEWS, *SHORT])
-    stated = "defence PixelCrop(margin=11) before one_of of the views; drawn for every view: pixelcrop left (px)"
-    assert stated in capsys.readouterr().out
+    line = "defence PixelCrop(margin=11) before one_of of the views; drawn for every view: pixelcrop left (px)"
+    assert line in capsys.readouterr().out
     manifest = json.loads((tmp_path / "run" / "manifest.json").read_text())
     for record in (manifest, content):
         assert record["encoder"]["defence"] == ["PixelCrop(margin=11)"] and record["encoder"]["before"] == "one_of"
@@ -161,6 +165,6 @@ def test_a_run_states_its_defence_and_passes_verify(tmp_path, capsys):
     verdict = verify(tmp_path / "run", 1)
     assert verdict.passed and not verdict.notes, verdict
     show(run)
-    printed = capsys.readouterr().out
-    assert "\n  defence    PixelCrop(margin=11) before one_of of the views\n" in printed
-    assert printed.count("defence") == 1
+    output = capsys.readouterr().out
+    assert "\n  defence    PixelCrop(margin=11) before one_of of the views\n" in output
+    assert output.count("defence") == 1

@@ -57,8 +57,14 @@ def folder(tmp_path, monkeypatch):
 
 def run(monkeypatch, folder, *arguments):
     out = folder / "run"
-    given = [*COMMON, f"data.classes={folder / 'classes.txt'}", "data.count=null", f"hydra.run.dir={out}", *arguments]
-    assert call(monkeypatch, *given) == 0
+    words_of_run = [
+        *COMMON,
+        f"data.classes={folder / 'classes.txt'}",
+        "data.count=null",
+        f"hydra.run.dir={out}",
+        *arguments,
+    ]
+    assert call(monkeypatch, *words_of_run) == 0
     return json.loads((out / "metrics.json").read_text()), json.loads((out / "manifest.json").read_text())
 
 
@@ -85,23 +91,28 @@ def test_without_identities_the_encoder_classifies_the_pictures(folder, monkeypa
 @pytest.mark.slow
 def test_a_targeted_attack_reaches_the_class_it_names(folder, monkeypatch, capsys):
     """The margins between the colours are known: 0.2 in two channels is more than 8/255, less than 64/255."""
-    given = [f"data.path={folder / 'a.png'}", "objective=toward", "objective.target=blue", "attack.steps=12"]
-    given += ["overwrite=true"]
+    words_of_run = [f"data.path={folder / 'a.png'}", "objective=toward", "objective.target=blue", "attack.steps=12"]
+    words_of_run += ["overwrite=true"]
     for eps, expected in (("8/255", 0), ("64/255", 1)):
-        metrics, _ = run(monkeypatch, folder, *given, f"perturbation.eps={eps}")
+        metrics, _ = run(monkeypatch, folder, *words_of_run, f"perturbation.eps={eps}")
         assert metrics["arms"]["eot"]["success"]["mean"] == expected
 
 
 @pytest.mark.slow
 def test_the_retrieval_hinge_moves_to_the_nearest_other_class(folder, monkeypatch, capsys):
-    given = [f"data.path={folder / 'a.png'}", "objective=retrieval", "attack.steps=12", "perturbation.eps=24/255"]
-    metrics, _ = run(monkeypatch, folder, *given)
+    words_of_run = [
+        f"data.path={folder / 'a.png'}",
+        "objective=retrieval",
+        "attack.steps=12",
+        "perturbation.eps=24/255",
+    ]
+    metrics, _ = run(monkeypatch, folder, *words_of_run)
     assert metrics["arms"]["eot"]["success"]["mean"] == 1 and metrics["arms"]["noise"]["success"]["mean"] == 0
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("words_of_run", "message"),
     [
         (["data.classes={}/none.txt"], "none.txt"),
         (["data.path={}/wrong.csv"], "'mauve', which is no class"),
@@ -116,12 +127,12 @@ def test_the_retrieval_hinge_moves_to_the_nearest_other_class(folder, monkeypatc
     ],
     ids=str,
 )
-def test_an_impossible_setting_gives_a_one_line_error(folder, monkeypatch, capsys, given, message):
+def test_an_impossible_setting_gives_a_one_line_error(folder, monkeypatch, capsys, words_of_run, message):
     (folder / "wrong.csv").write_text("path,identity\na.png,mauve\n")
     (folder / "alike.txt").write_text("red\nblue\ndeep red\n")
     base = [f"data.path={folder / 'a.png'}", f"data.classes={folder / 'classes.txt'}", "data.count=null"]
     base += [*COMMON, f"hydra.run.dir={folder / 'run'}"]
-    values = dict(word.replace("{}", str(folder)).split("=", 1) for word in (*base, *given))
+    values = dict(word.replace("{}", str(folder)).split("=", 1) for word in (*base, *words_of_run))
     if "pocket" in values.values():
         del values["encoder.model"]
     assert call(monkeypatch, *(f"{key}={value}" for key, value in values.items())) == 1
