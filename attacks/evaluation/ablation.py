@@ -7,13 +7,13 @@ from typing import Any
 
 from attacks.eot.bank import Bank, bank
 from attacks.evaluation.clusters import Row, Sample
-from attacks.evaluation.judge import Scoring, cells_of, judged
+from attacks.evaluation.judge import Scoring, cells_of, score_cells
 from transforms import Compose
 from transforms.compose import Laying, Stage
 from transforms.scene import Shown, base_of
 
 #: The names of the attack without any stage left out, and of the test with all stages.
-NOTHING, ALL = "nothing", "all"
+NO_STAGE, ALL_STAGES = "nothing", "all"
 
 
 def summary(rows: Sequence[Row]) -> dict[str, Any]:
@@ -23,14 +23,14 @@ def summary(rows: Sequence[Row]) -> dict[str, Any]:
     clusters = next(iter(cells.values())).clusters
     table: dict[str, list[dict[str, Any]]] = {}
     for (label, test), cell in cells.items():
-        difference = None if label == NOTHING else cell.minus(cells[NOTHING, test])
+        difference = None if label == NO_STAGE else cell.minus(cells[NO_STAGE, test])
         table.setdefault(label, []).append({"test": test, **cell.to_dict(), "difference": difference})
-    stages = [label for label in table if label != NOTHING]
+    stages = [label for label in table if label != NO_STAGE]
     return {
         "pictures": len(clusters),
         "clusters": len(set(clusters)),
         "stages": stages,
-        "tests": [ALL, *stages],
+        "tests": [ALL_STAGES, *stages],
         "rows": [{"without": label, "cells": tests} for label, tests in table.items()],
     }
 
@@ -60,15 +60,15 @@ def left_out(
         ValueError: no stage of the pipeline can be left out.
     """
     stages = varying(transforms)
-    whole = bank(transforms, views, seed=seed, purpose="left out")
-    tests = {ALL: whole} | {label: only_stage(whole, at) for label, at in stages.items()}
-    pipelines = {NOTHING: transforms} | {label: without_stage(transforms, at) for label, at in stages.items()}
+    full_bank = bank(transforms, views, seed=seed, purpose="left out")
+    tests = {ALL_STAGES: full_bank} | {label: only_stage(full_bank, at) for label, at in stages.items()}
+    pipelines = {NO_STAGE: transforms} | {label: without_stage(transforms, at) for label, at in stages.items()}
     rows: list[dict[str, object]] = []
     for label, pipeline in pipelines.items():
         scenes = attack(pipeline)
         for test, views_of_test in tests.items():
             held_out = views_of_test._replace(u=views_of_test.u.to(base_of(scenes).device))
-            rows += judged(judge, scenes, sample.rows, held_out).rows(sample, without=label, test=test)
+            rows += score_cells(judge, scenes, sample.rows, held_out).rows(sample, without=label, test=test)
     return rows
 
 
@@ -87,17 +87,17 @@ def without_stage(transforms: Compose, at: int) -> Compose:
     return replace(transforms, stages=[stage for i, stage in enumerate(transforms.stages) if i != at])
 
 
-def only_stage(whole: Bank, at: int) -> Bank:
+def only_stage(full_bank: Bank, at: int) -> Bank:
     """The views in which only one of the stages varies."""
-    stages = whole.transforms.stages
+    stages = full_bank.transforms.stages
     indices = [i for i, stage in enumerate(stages) if i == at or not _can_go(stage)]
     starts = [*accumulate((stage.dims for stage in stages), initial=0)]
-    u = whole.u.clone()
+    u = full_bank.u.clone()
     for i in indices:
         if i != at:
             u[:, starts[i] : starts[i + 1]] = 0.5
     columns = [column for i in indices for column in range(starts[i], starts[i + 1])]
-    return Bank(replace(whole.transforms, stages=[stages[i] for i in indices]), u[:, columns])
+    return Bank(replace(full_bank.transforms, stages=[stages[i] for i in indices]), u[:, columns])
 
 
 def _can_go(stage: Stage) -> bool:

@@ -17,7 +17,7 @@ from attacks.encoders.preprocess import Preprocess
 from attacks.encoders.tree import optional
 from attacks.eot.bank import Bank
 from attacks.evaluation.clusters import Row, Sample
-from attacks.evaluation.judge import CellScores, Scoring, cells_of, judged
+from attacks.evaluation.judge import CellScores, Scoring, cells_of, score_cells
 from attacks.resizers.platforms import at_ratios, codecs, resamplers
 from attacks.runtime.stored import stored
 from transforms import Compose
@@ -47,7 +47,7 @@ class Deployment(NamedTuple):
     example: Example
 
 
-def summary(rows: Sequence[Row]) -> dict[str, Any]:
+def deployment_summary(rows: Sequence[Row]) -> dict[str, Any]:
     """The content of metrics.json: in each cell the scores, and the difference in success between the attacks with
     and without EOT."""
     cells: dict[tuple[str, str], dict[str, CellScores]] = {}
@@ -96,7 +96,7 @@ def deployment(
                 files = [defend(defence, *pair, seed) for pair in zip(files, sample.names, strict=True)]
             for name, resize in resizes.items():
                 resized = [resize(file, size) for file in files]
-                cells[codec, name][arm] = judged(judge, _tensor(resized, images), sample.rows, no_camera)
+                cells[codec, name][arm] = score_cells(judge, _tensor(resized, images), sample.rows, no_camera)
                 if codec == "PNG" and name in available:
                     first[name] = torch.from_numpy(resized[0])
     hits = {name: bool(cells["PNG", name][arm].success[0, 0]) for name in first}

@@ -94,7 +94,7 @@ def derived_rows(rows: Sequence[Row]) -> list[dict[str, object]]:
     return flagged_rows(cosine, Sample(torch.arange(len(names)), names, clusters))
 
 
-def summary(rows: Sequence[Row]) -> dict[str, Any]:
+def detection_summary(rows: Sequence[Row]) -> dict[str, Any]:
     """The content of metrics.json, from the cosines; without a second cluster nothing is flagged or not."""
     arms: dict[str, list[Row]] = {}
     for row in derived_rows(rows):

@@ -59,7 +59,7 @@ class Drift:
         ]
 
 
-def summary(rows: Sequence[Row]) -> dict[str, Any]:
+def drift_summary(rows: Sequence[Row]) -> dict[str, Any]:
     """The content of metrics.json, from rows of `Drift.rows`: by layer and arm the mean cosine over clusters, and the
     layer where the embedding `flips`."""
     layers: dict[str, dict[str, list[Row]]] = {}
@@ -151,8 +151,8 @@ def layer_drift(
         """(1 + arms) blocks of views, the untouched ones first -> (arms, views)."""
         if name == OUTPUT and signature is not None:
             features = signature(features)
-        clean_row, *others = features.to(torch.promote_types(features.dtype, torch.float32)).chunk(arms)
-        return torch.stack([_cosine(other, clean_row) for other in others])
+        clean_row, *arm_rows = features.to(torch.promote_types(features.dtype, torch.float32)).chunk(arms)
+        return torch.stack([_cosine(other, clean_row) for other in arm_rows])
 
     cosine = clean.new_zeros(len(pools), len(attacked), len(clean), len(bank.u))
     with Layers(encoder, pools, keep=cosines_to_clean) as layer_cosines:

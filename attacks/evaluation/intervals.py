@@ -61,7 +61,7 @@ def interval(values: Tensor) -> Interval:
     if units.ndim == 2:
         units = units.mean(1) if len(units) > 1 else units[0]
     ends = mean_ends(units[None]) if len(units) >= FEWEST_MEANS else None
-    return summary(units, float(units.mean()), ends)
+    return with_ends(units, float(units.mean()), ends)
 
 
 def array(values: Tensor) -> Floats:
@@ -70,7 +70,7 @@ def array(values: Tensor) -> Floats:
     return result
 
 
-def summary(units: Floats, mean: float, ends: tuple[Floats, Floats] | None) -> Interval:
+def with_ends(units: Floats, mean: float, ends: tuple[Floats, Floats] | None) -> Interval:
     """An interval of (C,) units from its ends (1,), widened to hold the mean; without ends, their range."""
     smallest, largest = float(units.min()), float(units.max())
     mean = min(max(mean, smallest), largest)  # despite rounding
@@ -111,7 +111,7 @@ def rate(shares: Tensor, trials: int | Tensor | None = None) -> Interval:
     if len(units) == 1:
         ends = scipy.stats.binomtest(round(mean * n), n).proportion_ci(0.95, "wilson")
         return Interval(mean, min(mean, float(ends.low)), max(mean, float(ends.high)))
-    return summary(units, mean, share_ends(units[None], n) if len(units) >= FEWEST_SHARES else None)
+    return with_ends(units, mean, share_ends(units[None], n) if len(units) >= FEWEST_SHARES else None)
 
 
 def harmonic_trials(trials: int | Tensor) -> int:

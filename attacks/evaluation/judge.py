@@ -89,7 +89,7 @@ def cells_of(rows: Sequence[Row], *columns: str) -> dict[tuple[str, ...], CellSc
     return cells
 
 
-def judged(judge: Scoring, scenes: Shown, rows: Tensor, bank: Bank) -> CellScores:
+def score_cells(judge: Scoring, scenes: Shown, rows: Tensor, bank: Bank) -> CellScores:
     """The scores on a bank, on the CPU."""
     scores = judge(scenes, rows, bank)
     return CellScores(scores.cosine.cpu(), judge.success(scores, rows).cpu())
@@ -139,7 +139,7 @@ class Judge:
         return concatenate([scores])
 
     @property
-    def compared(self) -> Tensor | Rows:
+    def gallery_rows(self) -> Tensor | Rows:
         """The gallery's embeddings, as they are compared, where they lie."""
         return replace(self.gallery, signature=self.signature) if isinstance(self.gallery, Rows) else self.embeddings
 
@@ -147,7 +147,7 @@ class Judge:
         """The cosines of clean pairs of different things (P,); None for classes."""
         if isinstance(self.known, Classes):
             return None
-        return impostors(self.compared, self.known.label_numbers, self.known.cluster_numbers)
+        return impostors(self.gallery_rows, self.known.label_numbers, self.known.cluster_numbers)
 
     @property
     def embeddings(self) -> Tensor:

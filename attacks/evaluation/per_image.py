@@ -19,7 +19,7 @@ MEDIANS = ("median_rank", "goal_rank")
 COLUMNS = ["cosine", "shift", "cosine_p10", "worst_cosine", "recall_at_1", "recall_at_5", "recall_at_10", "mrr"]
 COLUMNS += ["median_rank", "success", "survived", "success_survived", "knn", "goal_rank", "goal_cosine"]
 #: Those that ask for another picture of the same identity: in a run with identities they leave out pictures without.
-RETRIEVED = ("recall_at_1", "recall_at_5", "recall_at_10", "mrr", "median_rank", "knn")
+RETRIEVAL_MEASURES = ("recall_at_1", "recall_at_5", "recall_at_10", "mrr", "median_rank", "knn")
 #: Prefix of the columns with true accept rates; the false accept rate follows.
 TAR = "tar_"
 #: The quantile `cosine_p10`.
@@ -57,7 +57,7 @@ def per_image_rows(
             share `split` (see `attacks.data.split`).
         steps: by arm (N,), of optimised arms.
         thresholds: of verification, by false accept rate.
-        alone: (N,) bool, the pictures without the measures `RETRIEVED`; None: no picture.
+        alone: (N,) bool, the pictures without the measures `RETRIEVAL_MEASURES`; None: no picture.
     """
     rows = []
     for bank, arms in scores.items():
@@ -73,7 +73,7 @@ def per_image_rows(
                 row |= {key: names[i] for key, names in pictures.items()}
                 row |= {"views": arm_scores.cosine.shape[1], "step": int(steps[arm][i]) if arm in steps else None}
                 row |= {name: column and column[i] for name, column in columns.items()}
-                rows.append(row | (dict.fromkeys(RETRIEVED) if alone is not None and alone[i] else {}))
+                rows.append(row | (dict.fromkeys(RETRIEVAL_MEASURES) if alone is not None and alone[i] else {}))
     return rows
 
 
@@ -175,8 +175,8 @@ def range_interval(mean: float, units: Tensor) -> Interval:
 
 def with_a_value(name: str, rows: Sequence[Row]) -> Sequence[Row]:
     """The rows of pictures that can have a measure: without a view that the clean picture survives there is no
-    `success_survived`, and without another picture of the identity nothing to be `RETRIEVED`."""
-    optional = name in ("success_survived", *RETRIEVED)
+    `success_survived`, and without another picture of the identity nothing to be `RETRIEVAL_MEASURES`."""
+    optional = name in ("success_survived", *RETRIEVAL_MEASURES)
     return [row for row in rows if row.get(name) not in (None, "")] if optional else rows
 
 

@@ -16,7 +16,7 @@ POINTS = 33
 ROUNDING = 1e-5
 
 
-def summary(rows: Sequence[Row], eps: float) -> dict[str, Any]:
+def radii_summary(rows: Sequence[Row], eps: float) -> dict[str, Any]:
     """The content of metrics.json, of a row for each picture: its `radius`, the norm of the change in the file that
     half of the views of the search's bank take for something else (empty: more than `eps`), the share of that bank
     with success (`found`), and the share of the `views` of the bank of the other tables (`success`).

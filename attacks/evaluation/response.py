@@ -15,7 +15,7 @@ from torch import Tensor
 
 from attacks.eot.bank import Bank, bank
 from attacks.evaluation.clusters import Row, Sample
-from attacks.evaluation.judge import CellScores, Scoring, cells_of, judged
+from attacks.evaluation.judge import CellScores, Scoring, cells_of, score_cells
 from attacks.evaluation.significance import fewest_clusters, holm, sign_flip
 from attacks.runtime.stored import stored
 from transforms import Compose
@@ -67,8 +67,8 @@ def axis(query: object, transforms: Compose, wide: Compose, cells: int, key: str
     at = (torch.arange(cells, dtype=torch.float64) + 0.5) / cells
     runs = torch.unique_consecutive(values, return_counts=True)[1]
     if index in wide.discrete and len(runs) <= cells:
-        last = runs.cumsum(0)
-        at = (last - runs / 2) / PROBES
+        ends = runs.cumsum(0)
+        at = (ends - runs / 2) / PROBES
     places = _values_at(wide, index, at)
     attack_range = _values_at(transforms, index, torch.tensor([0.0, 1 - 2**-40], dtype=torch.float64))
     low, high = _digits(attack_range.sort().values)
@@ -165,10 +165,10 @@ def response(
     """
     points = bank(plan.wide, views, seed=seed, purpose="response").u.to(base_of(next(iter(scenes.values()))).device)
     table: list[dict[str, object]] = []
-    for (kind, number), axes in numbered(plan).items():
+    for (kind, number), axes in axes_by_slice(plan).items():
         cells, places = Bank(plan.wide, slice_points(points, axes)), places_of(axes)
         for arm, pictures in scenes.items():
-            scores = judged(judge, pictures, sample.rows, cells)
+            scores = score_cells(judge, pictures, sample.rows, cells)
             blocks = zip(scores.cosine.split(views, 1), scores.success.split(views, 1), strict=True)
             for place, block in zip(places, blocks, strict=True):
                 x, y = axes[0].name, axes[1].name if len(axes) > 1 else None
@@ -178,7 +178,7 @@ def response(
     return table
 
 
-def numbered(plan: SlicePlan) -> dict[tuple[str, int], tuple[Axis, ...]]:
+def axes_by_slice(plan: SlicePlan) -> dict[tuple[str, int], tuple[Axis, ...]]:
     """The axes of all maps, then of all curves, by kind and number."""
     maps = len(plan.maps)
     return {("map", i) if i < maps else ("curve", i - maps): axes for i, axes in enumerate(slice_axes(plan))}
@@ -189,12 +189,12 @@ def places_of(axes: Sequence[Axis]) -> list[tuple[float, ...]]:
     return [place[::-1] for place in product(*(axis.values for axis in axes[::-1]))]
 
 
-def summary(rows: Sequence[Row], plan: SlicePlan) -> dict[str, Any]:
+def response_summary(rows: Sequence[Row], plan: SlicePlan) -> dict[str, Any]:
     """The content of metrics.json. Raises ValueError where the rows are not of the plan."""
     cells = cells_of(rows, "kind", "number", "arm", "x", "x_value", "y", "y_value")
     first, arms = next(iter(cells.values())), dict.fromkeys(str(row["arm"]) for row in rows)
     content: dict[str, list[Any]] = {"map": [], "curve": []}
-    for (kind, number), axes in numbered(plan).items():
+    for (kind, number), axes in axes_by_slice(plan).items():
         names = [axis.name for axis in axes] + [""] * (2 - len(axes))
         table = {}
         for arm in arms:

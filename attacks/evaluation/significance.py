@@ -16,7 +16,7 @@ from attacks.evaluation.intervals import (
     harmonic_trials,
     interval,
     share_ends,
-    summary,
+    with_ends,
 )
 
 Measure = Literal["cosine", "success"]
@@ -47,7 +47,7 @@ def paired_shares(first: Tensor, second: Tensor, trials: int | Tensor) -> Interv
     _check(first, second)
     x, y = array(first), array(second)
     ends = None if len(x) < FEWEST_SHARES else difference_ends(x[None], y[None], harmonic_trials(trials))
-    return summary(x - y, float((x - y).mean()), ends)
+    return with_ends(x - y, float((x - y).mean()), ends)
 
 
 def difference_ends(first: Floats, second: Floats, trials: int | Floats) -> tuple[Floats, Floats]:

@@ -66,7 +66,7 @@ def leave_one_out(
     """
     if not isinstance(objective, Members):
         raise ValueError(f"`objective` must be Members, one objective for each encoder; got {objective}")
-    members, wishes = list(encoder.members), objective.each(anchor)
+    members, wishes = list(encoder.members), objective.member_objectives(anchor)
     if len(members) < 2:
         raise ValueError(f"`encoder` must have two members or more, so that one can be left out; got {len(members)}")
     if len(members) != len(anchor):

@@ -16,7 +16,7 @@ from attacks.eot.problem import Options, Problem
 from attacks.eot.risk import Mean
 from attacks.experiment.bench import Bench
 from attacks.experiment.cost import Meter, Spent
-from attacks.objectives.aim import Aim, Known
+from attacks.objectives.aim import Aim, Knowledge
 from attacks.runtime.checkpoint import NOWHERE, Checkpoint
 from attacks.runtime.damage import reading
 from attacks.runtime.progress import Progress
@@ -54,7 +54,7 @@ class Attempt:
 
     bench: Bench
     study: Study
-    known: Known
+    known: Knowledge
     aim: Aim
     seed: int
     batch: int = 0

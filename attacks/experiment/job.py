@@ -20,7 +20,7 @@ from attacks.encoders.layers import layer_listing
 from attacks.eot.batching import memory_told
 from attacks.eot.faults import NotFinite, fault
 from attacks.evaluation.drift import line as drift_line
-from attacks.evaluation.sanity.check import Sanity, skipped
+from attacks.evaluation.sanity.check import Sanity, skip
 from attacks.evaluation.sanity.check import table as sanity_table
 from attacks.experiment.artefact_list import CHECKPOINT, duplicates_of, finish
 from attacks.experiment.bench import Bench, bench_of
@@ -273,7 +273,7 @@ def _tables(
     prepared.world.meet()  # the checkpoint is deleted next, and the others may still read it
     sanity = result.sanity
     if sanity is None and bench.study.sanity.pictures:
-        sanity = Sanity((skipped("all", UNCHECKED),), {"forward": 0, "backward": 0, "seconds": 0.0})
+        sanity = Sanity((skip("all", UNCHECKED),), {"forward": 0, "backward": 0, "seconds": 0.0})
     facts = Facts(
         bench.costs | extras.costs,
         bench.cached,

@@ -24,7 +24,7 @@ from attacks.eot.problem import Problem
 from attacks.experiment.directory import Earlier, earlier, opened, refuse_program
 from attacks.experiment.embeddings import embedded
 from attacks.experiment.unit import Unit
-from attacks.objectives.aim import Known
+from attacks.objectives.aim import Knowledge
 from attacks.study.assembly import build
 from attacks.study.objective import aim, wants_gallery, watched
 from attacks.study.study import Study
@@ -166,12 +166,12 @@ def _saved(folder: Path, study: Study, picture: int, failed: Set[int]) -> Tensor
     return deltas[rows.index(picture), None]
 
 
-def _known(study: Study, images: Tensor) -> Known:
+def _known(study: Study, images: Tensor) -> Knowledge:
     """The data of one picture; the gallery is embedded only if the objective needs it."""
     with torch.no_grad():
         own: Any = study.encoder(images)
     if not wants_gallery(study.objective):
-        return Known(images, own, own, torch.zeros(1, dtype=torch.long, device=own.device), None)
+        return Knowledge(images, own, own, torch.zeros(1, dtype=torch.long, device=own.device), None)
     rows = embedded(study.gallery, study.encoder, study.device, Decision().chunk).rows
     assert isinstance(rows, Tensor)  # see `check_gallery`
-    return Known(images, own, rows, study.truth, study.goal, study.gallery.label_numbers)
+    return Knowledge(images, own, rows, study.truth, study.goal, study.gallery.label_numbers)

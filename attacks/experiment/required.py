@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from attacks.data.gallery import Gallery
-from attacks.evaluation.per_image import MEANS, RETRIEVED, SHARES, TAR, Row
+from attacks.evaluation.per_image import MEANS, RETRIEVAL_MEASURES, SHARES, TAR, Row
 from attacks.evaluation.retrieval_metrics import rates
 from attacks.gate.decide import decide, decided_row
 from attacks.gate.policy import (
@@ -71,7 +71,7 @@ def _measures(study: Study) -> list[str]:
     if alone is None:
         lacking.add("knn")
     elif bool(alone.all()):
-        lacking |= set(RETRIEVED)
+        lacking |= set(RETRIEVAL_MEASURES)
     pictures = isinstance(gallery, Gallery)
     tars = rates(len(gallery), gallery.label_numbers, gallery.cluster_numbers) if pictures else []
     known = [*MEANS, *SHARES, *(f"{TAR}{rate:g}" for rate in tars)]

@@ -15,7 +15,7 @@ from attacks.eot.estimator import EOT
 from attacks.eot.problem import Problem
 from attacks.experiment.directory import read_json
 from attacks.experiment.embeddings import BLOCK, cache_of, embedded
-from attacks.objectives.aim import Known
+from attacks.objectives.aim import Knowledge
 from attacks.runtime.distributed import World
 from attacks.schema.groups import EngineConfig
 from attacks.study.data import hidden
@@ -85,8 +85,8 @@ def _measured(study: Study, requested: dict[str, Any], cache: str | None) -> Cho
         if wants_gallery(study.objective):
             stored = cache_of(cache, study.encoder, study.identity, images[:1], Decision())
             gallery = embedded(study.gallery, study.encoder, study.device, BLOCK, stored).rows
-    known = Known(images, own, gallery, study.truth, study.goal, study.gallery.label_numbers)
-    known = known.without(never) if gallery is not own else known
+    known = Knowledge(images, own, gallery, study.truth, study.goal, study.gallery.label_numbers)
+    known = known.drop(never) if gallery is not own else known
 
     def trial(encoder: Encoder, chunk: int) -> Trial:
         problem = Problem(images, anchor, encoder, objective, study.perturbation)

@@ -24,7 +24,7 @@ from attacks.evaluation.scores import Scores
 from attacks.experiment.arms import Attempt, optimise, question
 from attacks.experiment.bench import SAME, Bench
 from attacks.experiment.cost import Counted, Spent
-from attacks.objectives.aim import Known
+from attacks.objectives.aim import Knowledge
 from attacks.objectives.embedding import Away
 from attacks.runtime.stored import stored
 from attacks.solvers.solver import Best
@@ -233,8 +233,8 @@ def attempt_of(bench: Bench, study: Study, rows: Sequence[int], seed: int, batch
     own = judge.own[torch.tensor(list(rows), device=judge.own.device)]
     # of a gallery with embeddings from a file, which no objective reads (see `check_gallery`), the pictures' rows
     gallery = judge.gallery.parts[0] if isinstance(judge.gallery, Rows) else judge.gallery
-    known = Known(images, own, gallery, study.truth, study.goal, study.gallery.label_numbers)
-    known = known.without(hidden(bench.study.gallery, bench.study.queries, bench.study.truth))
+    known = Knowledge(images, own, gallery, study.truth, study.goal, study.gallery.label_numbers)
+    known = known.drop(hidden(bench.study.gallery, bench.study.queries, bench.study.truth))
     exact = bench.exact if bench.world.first else bench.exact.encoder  # every process computes it; count it once
     goal = aim(study.objective, known, exact, study.transforms, study.seed)
     return Attempt(bench, study, known, goal, seed, batch)

@@ -17,19 +17,19 @@ class Aim(NamedTuple):
     anchor: Tree
 
 
-class Known(NamedTuple):
-    """The attacked pictures `images` (N,C,H,W) and their embeddings `own` (N,D); the `gallery`'s embeddings (G,D),
+class Knowledge(NamedTuple):
+    """The attacked pictures `images` (N,C,H,W) and their `embeddings` (N,D); the `gallery`'s embeddings (G,D),
     the row of each picture in it (N,), and the row of its target (N,) or None. `identity` (G,) is equal for gallery
     pictures of the same identity; None if every picture is its own."""
 
     images: Tensor
-    own: Tensor
+    embeddings: Tensor
     gallery: Tensor
     truth: Tensor
     goal: Tensor | None
     identity: Tensor | None = None
 
-    def without(self, rows: Set[int]) -> "Known":
+    def drop(self, rows: Set[int]) -> "Knowledge":
         """The same without some rows of the gallery, none of them a picture's own; a target stays."""
         if not rows:
             return self

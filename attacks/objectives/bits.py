@@ -42,5 +42,5 @@ class Bits(Objective):
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
         """(N,D) whose signs are bits, (N,D) those of the pictures to move away from -> (N,) in (-1,1)."""
         features, anchor = comparable(features, anchor)
-        unchanged = torch.where(bits(anchor), features, -features)
-        return (unchanged / (self.margin + unchanged.abs())).flatten(1).mean(1)
+        agreement = torch.where(bits(anchor), features, -features)
+        return (agreement / (self.margin + agreement.abs())).flatten(1).mean(1)

@@ -31,10 +31,10 @@ class CrossEntropy(Objective):
 
     def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
         """(N,K), (N,) -> (N,)."""
-        chosen = own(
+        log_share = label_scores(
             embedding(features, "the logits", tokens=False).log_softmax(1), anchor
         )  # `F.cross_entropy` would leave a label of -100 out
-        return -chosen if self.targeted else chosen
+        return -log_share if self.targeted else log_share
 
 
 @dataclass(frozen=True)
@@ -61,37 +61,37 @@ class DLR(Objective):
 
     def __call__(self, features: Tensor, anchor: Tensor | Mapping[str, Tensor]) -> Tensor:
         """(N,K), labels -> (N,). Raises ValueError for fewer than 3 classes (targeted: 4)."""
-        least = 4 if self.targeted else 3
-        if embedding(features, "the logits", tokens=False).shape[1] < least:
+        classes = 4 if self.targeted else 3
+        if embedding(features, "the logits", tokens=False).shape[1] < classes:
             raise ValueError(
-                f"DLR needs logits (N,K) of at least {least} classes; got shape {tuple(features.shape)}: use "
+                f"DLR needs logits (N,K) of at least {classes} classes; got shape {tuple(features.shape)}: use "
                 "CrossEntropy for fewer"
             )
-        top = features.topk(least, dim=1).values
+        top = features.topk(classes, dim=1).values
         if not self.targeted:
             assert isinstance(anchor, Tensor)
-            gap = own(features, anchor) - others(features, anchor).amax(1)
-            third = torch.where(own(features, anchor) == top[:, 2], top[:, 2].detach(), top[:, 2])
+            gap = label_scores(features, anchor) - other_scores(features, anchor).amax(1)
+            third = torch.where(label_scores(features, anchor) == top[:, 2], top[:, 2].detach(), top[:, 2])
             return gap / (top[:, 0] - third + TINY)
         if not isinstance(anchor, Mapping) or set(anchor) != {"label", "target"}:
             raise ValueError(
                 "`anchor` of a targeted DLR must be a mapping of label and target, (N,) whole numbers each"
             )
-        gap = own(features, anchor["label"]) - own(features, anchor["target"])
+        gap = label_scores(features, anchor["label"]) - label_scores(features, anchor["target"])
         return gap / (top[:, 0] - (top[:, 2] + top[:, 3]) / 2 + TINY)
 
 
-def own(scores: Tensor, rows: Tensor) -> Tensor:
+def label_scores(scores: Tensor, rows: Tensor) -> Tensor:
     """The score in the column of each row: (N,K), (N,) -> (N,)."""
-    return scores.gather(1, labels(rows, scores)[:, None])[:, 0]
+    return scores.gather(1, label_columns(rows, scores)[:, None])[:, 0]
 
 
-def others(scores: Tensor, rows: Tensor) -> Tensor:
+def other_scores(scores: Tensor, rows: Tensor) -> Tensor:
     """The scores with that column at minus infinity: (N,K), (N,) -> (N,K)."""
-    return scores.scatter(1, labels(rows, scores)[:, None], -float("inf"))
+    return scores.scatter(1, label_columns(rows, scores)[:, None], -float("inf"))
 
 
-def labels(anchor: Tensor, scores: Tensor) -> Tensor:
+def label_columns(anchor: Tensor, scores: Tensor) -> Tensor:
     """The anchor as whole numbers on the scores' device. Raises ValueError if it is something else, and on the host
     for one that is out of range: elsewhere the check would wait for a device, which itself stops at such a label."""
     if not isinstance(anchor, Tensor) or anchor.is_floating_point() or anchor.shape != scores.shape[:1]:

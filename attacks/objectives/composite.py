@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attacks.encoders.tree import Tree
 from attacks.eot.protocols import Objective
-from attacks.objectives.embedding import unpaired
+from attacks.objectives.embedding import check_part
 
 
 class Term(NamedTuple):
@@ -51,7 +51,7 @@ class Sum(Objective):
     def __post_init__(self) -> None:
         _check({f"terms[{i}]": term.weight for i, term in enumerate(self.terms)}, "terms")
         for i, term in enumerate(self.terms):
-            unpaired(term.objective, f"terms[{i}]")
+            check_part(term.objective, f"terms[{i}]")
 
     @property
     def stationary_at_anchor(self) -> bool:
@@ -61,7 +61,7 @@ class Sum(Objective):
     def __call__(self, features: Tree, anchor: Tree) -> Tensor:
         """The features, and the anchors of all terms -> (N,)."""
         terms = [term for term in self.terms if term.weight]
-        losses = [each.weight * each.objective(features, _named(anchor, each.part, "anchor")) for each in terms]
+        losses = [term.weight * term.objective(features, _part_of(anchor, term.part, "anchor")) for term in terms]
         return torch.stack(losses).sum(0)
 
 
@@ -92,7 +92,7 @@ class Each(Objective):
 
     def __post_init__(self) -> None:
         _check(self.weights, "weights")
-        unpaired(self.objective, "objective")
+        check_part(self.objective, "objective")
 
     @property
     def stationary_at_anchor(self) -> bool:
@@ -104,7 +104,7 @@ class Each(Objective):
         total, losses = sum(self.weights.values()), []
         for layer, weight in self.weights.items():
             if weight:
-                pair = _relative(_named(features, layer, "features"), _named(anchor, layer, "anchor"))
+                pair = _relative(_part_of(features, layer, "features"), _part_of(anchor, layer, "anchor"))
                 losses.append(weight / total * self.objective(*pair))
         return torch.stack(losses).sum(0)
 
@@ -118,12 +118,12 @@ def _relative(features: Tensor, anchor: Tree) -> tuple[Tensor, Tree]:
     return features / length, anchor / length
 
 
-def _named(tree: Tree, name: str | None, what: str) -> Tree:
+def _part_of(tree: Tree, name: str | None, argument: str) -> Tree:
     if name is None:
         return tree
     if not isinstance(tree, Mapping) or name not in tree:
         content = ", ".join(tree) if isinstance(tree, Mapping) else f"a {type(tree).__name__}"
-        raise ValueError(f"`{what}` must be a mapping with {name!r} in it; got {content}")
+        raise ValueError(f"`{argument}` must be a mapping with {name!r} in it; got {content}")
     return tree[name]
 
 

@@ -121,7 +121,7 @@ class Paired(Objective):
         if any(part.attracts for part in _parts(self.inner)):
             raise ValueError("`inner` of Paired must lead away from the picture itself; got one that leads back")
         if self.inner.paired:
-            unpaired(self.inner, "inner")
+            check_part(self.inner, "inner")
 
     def __call__(self, features: Tree, anchor: Tree) -> Tensor:
         """The features of the attacked views, and those of the same views of the untouched pictures -> (N,)."""
@@ -134,7 +134,7 @@ class Paired(Objective):
 
     def members(self, encoder: Encoder, anchor: Tree) -> list[tuple[Encoder, Objective, Tree]]:
         """The members of `inner`, each paired by itself."""
-        return [(own, Paired(objective), part) for own, objective, part in self.inner.members(encoder, anchor)]
+        return [(member, Paired(objective), part) for member, objective, part in self.inner.members(encoder, anchor)]
 
 
 def similarity(features: Tensor, anchor: Tensor, metric: Metric) -> Tensor:
@@ -170,7 +170,7 @@ def _parts(objective: Objective) -> Iterator[Objective]:
                 yield from _parts(inner)
 
 
-def unpaired(objective: Objective, name: str) -> None:
+def check_part(objective: Objective, name: str) -> None:
     """Refuse a part that is paired or combines gradients: the loop reads both from the outermost objective only."""
     if objective.paired:
         raise ValueError(f"`{name}` must not be Paired; put Paired outside, round the whole: Paired(...)")

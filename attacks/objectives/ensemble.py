@@ -12,7 +12,7 @@ from attacks.encoders.engine.native_precision import in_native_precision
 from attacks.encoders.randomness import EncoderDraws, encoder_randomness, join_draws, split_draws
 from attacks.encoders.tree import Encoder, Tree, leaves
 from attacks.eot.protocols import Objective
-from attacks.objectives.embedding import unpaired
+from attacks.objectives.embedding import check_part
 
 #: What is averaged over the members.
 Combine = Literal["losses", "gradients"]
@@ -54,16 +54,16 @@ class Ensemble(nn.Module):
 
     def forward(self, images: Tensor, only: int | None = None, draws: Tensor | None = None) -> Tree:
         """Images -> a tuple of features, or those of member `only`. `draws` are those of all members."""
-        own = split_draws(draws, [*map(encoder_randomness, self.members)], len(images))
+        draws_by_member = split_draws(draws, [*map(encoder_randomness, self.members)], len(images))
         if only is not None:
-            return self.members[only](images, **own[only])
+            return self.members[only](images, **draws_by_member[only])
         # A member may switch autocast on (attacks.encoders.engine.precision); the next one's preprocessing needs it
         # off.
         kind, enabled = images.device.type, torch.is_autocast_enabled(images.device.type)
         features = []
         for i, member in enumerate(self.members):
             torch.set_autocast_enabled(kind, enabled)
-            features.append(member(images, **own[i]))
+            features.append(member(images, **draws_by_member[i]))
             # Among the other members a missing gradient would not be noticed.
             if images.requires_grad and not any(leaf.requires_grad for leaf in leaves(features[-1])):
                 raise ValueError(f"encoder {i} of the ensemble cuts the graph (uint8, .numpy(), no_grad)")
@@ -99,7 +99,7 @@ class Members(Objective):
         if self.objective == ():
             raise ValueError("`objective` must be one objective, or one for each member; got none")
         for objective in self.objective if isinstance(self.objective, tuple) else (self.objective,):
-            unpaired(objective, "objective")
+            check_part(objective, "objective")
 
     @property
     def stationary_at_anchor(self) -> bool:
@@ -109,10 +109,10 @@ class Members(Objective):
 
     def __call__(self, features: tuple[Tree, ...], anchor: tuple[Tree, ...]) -> Tensor:
         """One tree of features and one of anchors for each member -> (N,)."""
-        parts = zip(self.each(features, anchor), features, anchor, strict=True)
-        return torch.stack([objective(own, part) for objective, own, part in parts]).mean(0)
+        parts = zip(self.member_objectives(features, anchor), features, anchor, strict=True)
+        return torch.stack([objective(*pair) for objective, *pair in parts]).mean(0)
 
-    def each(self, *trees: tuple[Tree, ...]) -> tuple[Objective, ...]:
+    def member_objectives(self, *trees: tuple[Tree, ...]) -> tuple[Objective, ...]:
         """The objective of each member. Raises ValueError unless the trees are tuples with a part for each."""
         several = self.objective
         count = len(several) if isinstance(several, tuple) else len(trees[0])
@@ -129,5 +129,5 @@ class Members(Objective):
         `only`, as an `Ensemble` does."""
         if self.combine == "losses":
             return []
-        parts = zip(self.each(anchor), anchor, strict=True)
+        parts = zip(self.member_objectives(anchor), anchor, strict=True)
         return [(partial(encoder, only=i), objective, part) for i, (objective, part) in enumerate(parts)]

@@ -213,7 +213,7 @@ class Price(NamedTuple):
     grad: Tensor
 
 
-def priced(penalty: Penalty, problem: Problem, delta: Tensor) -> Price:
+def price_of(penalty: Penalty, problem: Problem, delta: Tensor) -> Price:
     """The price of a delta. Raises ValueError if it has no gradient; whether it is finite is not checked."""
     images = problem.images
     with torch.enable_grad():
@@ -229,7 +229,7 @@ def priced(penalty: Penalty, problem: Problem, delta: Tensor) -> Price:
     return Price(penalties.detach(), grad)
 
 
-def penalised(estimate: Estimate, price: Price) -> Estimate:
+def add_price(estimate: Estimate, price: Price) -> Estimate:
     """The estimate with the price added to its value and gradient."""
     value = uploaded(estimate.value, price.grad.device) + price.value
     return estimate._replace(value=value, grad=estimate.grad + price.grad)

@@ -17,7 +17,7 @@ from transforms.colour.lut import apply_lut
 #: The tints of each channel that make the palette of a printer whose palette is not measured.
 TINTS = (0.0, 0.5, 1.0)
 #: The most colours of a palette, and bytes of its file.
-MOST, BYTES = 4096, 2**17
+MAX_COLOURS, BYTES = 4096, 2**17
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,8 +56,10 @@ class NonPrintability:
     def __post_init__(self) -> None:
         check_weight(self.weight)
         palette = read_palette(self.palette) if isinstance(self.palette, str) else self.palette
-        if palette.dim() != 2 or palette.shape[1] != 3 or not 1 <= len(palette) <= MOST:
-            raise ValueError(f"`palette` must be (K,3) with K from 1 to {MOST}; got shape {tuple(palette.shape)}")
+        if palette.dim() != 2 or palette.shape[1] != 3 or not 1 <= len(palette) <= MAX_COLOURS:
+            raise ValueError(
+                f"`palette` must be (K,3) with K from 1 to {MAX_COLOURS}; got shape {tuple(palette.shape)}"
+            )
         if not bool(((palette >= 0) & (palette <= 1)).all()):
             raise ValueError("`palette` must hold colours in [0,1]; divide levels of 8 bits by 255")
         object.__setattr__(self, "colours", palette)
@@ -74,13 +76,13 @@ class NonPrintability:
 def nearest(texture: Tensor, palette: Tensor) -> Tensor:
     """The nearest palette colour of each texel, (N,3,h,w). One colour at a time, so that memory does not grow with
     the palette."""
-    least = torch.full_like(texture[:, 0], math.inf)
-    row = torch.zeros_like(least, dtype=torch.long)
+    smallest = torch.full_like(texture[:, 0], math.inf)
+    row = torch.zeros_like(smallest, dtype=torch.long)
     colours = palette.to(texture)
     for i, colour in enumerate(colours):
         distance = (texture - colour[:, None, None]).square().sum(1)
-        row.masked_fill_(distance < least, i)
-        least = torch.minimum(least, distance)
+        row.masked_fill_(distance < smallest, i)
+        smallest = torch.minimum(smallest, distance)
     return colours[row].permute(0, 3, 1, 2)
 
 
@@ -103,13 +105,15 @@ def read_palette(name: str) -> Tensor:
     with Path(name).open("rb") as file:
         content = file.read(BYTES + 1)
     if len(content) > BYTES:
-        raise ValueError(f"`penalty.palette`: {name} has more than {BYTES} bytes; a palette has up to {MOST} colours")
+        raise ValueError(
+            f"`penalty.palette`: {name} has more than {BYTES} bytes; a palette has up to {MAX_COLOURS} colours"
+        )
     lines = content.decode("utf-8", errors="replace").splitlines()
     rows = [
         _colour(line, f"`penalty.palette`: line {n} of {name}") for n, line in enumerate(lines, 1) if line.strip()
     ]
-    if not 1 <= len(rows) <= MOST:
-        raise ValueError(f"`penalty.palette`: {name} must hold 1 to {MOST} colours; it holds {len(rows)}")
+    if not 1 <= len(rows) <= MAX_COLOURS:
+        raise ValueError(f"`penalty.palette`: {name} must hold 1 to {MAX_COLOURS} colours; it holds {len(rows)}")
     return torch.tensor(rows) / 255
 
 
@@ -119,11 +123,11 @@ def tints(lut: Tensor) -> Tensor:
     return apply_lut(torch.cartesian_prod(level, level, level).T[None, :, None], lut)[0, :, 0].T
 
 
-def _colour(line: str, where: str) -> list[float]:
+def _colour(line: str, place: str) -> list[float]:
     try:
         values = [float(value) for value in line.replace(",", " ").replace(";", " ").split()]
     except ValueError:
         values = []
     if len(values) != 3 or not all(0 <= value <= 255 for value in values):
-        raise ValueError(f'{where} must be "r, g, b" from 0 to 255; got {line.strip()[:60]!r}')
+        raise ValueError(f'{place} must be "r, g, b" from 0 to 255; got {line.strip()[:60]!r}')
     return values

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from attacks.encoders.answers import embedding
 from attacks.eot.protocols import Objective
-from attacks.objectives.classification import CrossEntropy, labels, others, own
+from attacks.objectives.classification import CrossEntropy, label_columns, label_scores, other_scores
 from attacks.objectives.embedding import similarity
 from attacks.schema.options import option
 
@@ -64,9 +64,9 @@ class Retrieval(Objective):
         """(N,D), (N,) -> (N,) in [-2,2]."""
         cosines = _cosines(features, self.gallery)
         if self.identity is None:
-            return _hinge(own(cosines, anchor) - others(cosines, anchor).amax(1), self.margin)
-        same = alike(self.identity, labels(anchor, cosines))
-        true, false = (cosines.masked_fill(hidden, -math.inf).amax(1) for hidden in (~same, same))
+            return _hinge(label_scores(cosines, anchor) - other_scores(cosines, anchor).amax(1), self.margin)
+        matches = alike(self.identity, label_columns(anchor, cosines))
+        true, false = (cosines.masked_fill(mask, -math.inf).amax(1) for mask in (~matches, matches))
         return _hinge(true - false, self.margin)
 
 
@@ -115,8 +115,8 @@ class InfoNCE(Objective):
         logits = _cosines(features, self.gallery) / self.temperature
         if self.identity is None:
             return CrossEntropy(self.targeted)(logits, anchor)
-        same = alike(self.identity, labels(anchor, logits))
-        share = logits.masked_fill(~same, -math.inf).logsumexp(1) - logits.logsumexp(1)
+        matches = alike(self.identity, label_columns(anchor, logits))
+        share = logits.masked_fill(~matches, -math.inf).logsumexp(1) - logits.logsumexp(1)
         return -share if self.targeted else share
 
 

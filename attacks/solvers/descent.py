@@ -16,7 +16,7 @@ from attacks.eot.estimator import EOT
 from attacks.eot.faults.locate import Query, located, why_silent
 from attacks.eot.problem import Options, Problem
 from attacks.eot.protocols import Optimiser
-from attacks.objectives.penalties import Price, penalised, priced
+from attacks.objectives.penalties import Price, add_price, price_of
 from attacks.solvers.checks import DEAD, budgeted, checked, watched_over
 from attacks.solvers.loop import (
     OF_DELTAS,
@@ -52,7 +52,7 @@ def _propose(problem: Problem, options: Options, total: Tensor, seed: int, state
     if state.estimate is not None and state.estimate.chunk != eot.chunk:
         eot = replace(eot, chunk=state.estimate.chunk)
     parts, zero = [], torch.zeros(len(state.delta), dtype=torch.bool)
-    price = None if options.penalty is None else priced(options.penalty, problem, state.delta)
+    price = None if options.penalty is None else price_of(options.penalty, problem, state.delta)
     for rows in [turn.rows] if state.noise is None else with_same_views(turn.rows, state):
         numbers = rows if len(rows) == count else uploaded(rows, device)
         part = problem if len(rows) == count else problem.take(numbers)
@@ -78,7 +78,7 @@ def _propose(problem: Problem, options: Options, total: Tensor, seed: int, state
         blocks = options.adaptive.next(noise, total, turn.left, eot.views)
         times = torch.where(turn.active, blocks, times)
     solved = state.solved | (silent >= DEAD).expand(count)
-    with_price = estimate if price is None else penalised(estimate, price)
+    with_price = estimate if price is None else add_price(estimate, price)
     step = cast(Optimiser, options.optimiser).step
     move = partial(step, state.delta, with_price, state.optimiser, problem.constraint)
     drawn = state.drawn + state.times * turn.active

@@ -11,7 +11,7 @@ from attacks.eot.estimate import Estimate
 from attacks.eot.problem import Options, Problem
 from attacks.eot.protocols import Done
 from attacks.objectives.embedding import Away
-from attacks.objectives.penalties import penalised, priced
+from attacks.objectives.penalties import add_price, price_of
 from attacks.optimisers.nes import NES
 from attacks.solvers.checks import DEAD, budgeted, checked, warn_unmoved
 from attacks.solvers.loop import (
@@ -68,8 +68,8 @@ def sample(
         bad = rows[~latest.mean.isfinite()].tolist()
         raise FloatingPointError(f"step {index}: the loss is not finite for image(s) {bad}")
     estimate = merged(state.estimate, latest, turn.rows, problem.shared)
-    price = None if options.penalty is None else priced(options.penalty, problem, state.delta)
-    with_price = estimate if price is None else penalised(estimate, price)
+    price = None if options.penalty is None else price_of(options.penalty, problem, state.delta)
+    with_price = estimate if price is None else add_price(estimate, price)
     if price is not None and not bool(with_price.grad.isfinite().all()):
         raise FloatingPointError(f"step {index}: the gradient of the penalty is not finite")
 

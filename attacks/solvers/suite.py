@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from attacks.encoders.tree import Tree
 from attacks.eot.problem import Options, Problem
 from attacks.eot.protocols import Objective, Optimiser, Proposer
-from attacks.objectives.aim import Aim, Known
+from attacks.objectives.aim import Aim, Knowledge
 from attacks.objectives.embedding import Toward
 from attacks.objectives.retrieval import Retrieval, alike
 from attacks.optimisers.apgd import APGD
@@ -35,7 +35,7 @@ class Member(NamedTuple):
     optimiser: Optimiser | Proposer
 
 
-def members(known: Known, nearest: int, aim: Aim, optimiser: Optimiser | Proposer) -> list[Member]:
+def members(known: Knowledge, nearest: int, aim: Aim, optimiser: Optimiser | Proposer) -> list[Member]:
     """The attacks: that of the run itself (so that no suite is weaker than a single run), the same aim by APGD and
     without a gradient, and, without a target, below the best impostor and toward each of the `nearest` impostors.
     Raises ValueError if the gallery has too few."""
@@ -45,7 +45,7 @@ def members(known: Known, nearest: int, aim: Aim, optimiser: Optimiser | Propose
     own = [Member(label, aim.objective, aim.anchor, algorithm) for label, algorithm in by_name.items()]
     if known.goal is not None:
         return own
-    cosines = F.normalize(known.own, dim=1) @ F.normalize(known.gallery, dim=1).T
+    cosines = F.normalize(known.embeddings, dim=1) @ F.normalize(known.gallery, dim=1).T
     rows = known.truth.to(cosines.device)
     identity = torch.arange(len(known.gallery)) if known.identity is None else known.identity
     matches = alike(identity, rows)

@@ -13,7 +13,7 @@ from attacks.encoders.tree import Encoder
 from attacks.eot.bank import bank
 from attacks.eot.protocols import Objective
 from attacks.evaluation.scores import embed, mean_embedding
-from attacks.objectives.aim import Aim, Known
+from attacks.objectives.aim import Aim, Knowledge
 from attacks.objectives.composite import Each, Sum, Term
 from attacks.objectives.embedding import Away, Paired, Toward
 from attacks.objectives.retrieval import InfoNCE, Retrieval, Triplet
@@ -62,13 +62,13 @@ def weighted(layers: list[str], weights: list[float]) -> dict[str, tuple[Pool, f
     return {name: (pool, weight) for (name, pool), weight in zip(pools.items(), weights, strict=True)}
 
 
-def mixed(known: Known, away: float, retrieval: float) -> Aim:
+def mixed(known: Knowledge, away: float, retrieval: float) -> Aim:
     """The weighted sum of `Away` and `Retrieval`."""
     terms = (Term(away, Away(), "own"), Term(retrieval, Retrieval(known.gallery, identity=known.identity), "row"))
-    return Aim(Sum(terms), {"own": known.own, "row": known.truth})
+    return Aim(Sum(terms), {"own": known.embeddings, "row": known.truth})
 
 
-def aim(node: Any, known: Known, encoder: Encoder, transforms: Compose, seed: int) -> Aim:
+def aim(node: Any, known: Knowledge, encoder: Encoder, transforms: Compose, seed: int) -> Aim:
     """The configured objective and its anchor.
 
     An objective of `groups.DECLARED` with an argument `gallery` gets the gallery's embeddings, and its anchor is
@@ -85,7 +85,7 @@ def aim(node: Any, known: Known, encoder: Encoder, transforms: Compose, seed: in
     if node.name in groups.DECLARED["objective"]:
         part = declared_class("objective", node.name)
         given = {key: value for key, value in gallery.items() if key in inspect.signature(part).parameters}
-        return Aim(make(part, node, "objective", **given), known.truth if "gallery" in given else known.own)
+        return Aim(make(part, node, "objective", **given), known.truth if "gallery" in given else known.embeddings)
     if isinstance(node, groups.MixedConfig):
         return make(mixed, node, "objective", known=known)
     if isinstance(node, groups.TowardConfig):
@@ -93,7 +93,7 @@ def aim(node: Any, known: Known, encoder: Encoder, transforms: Compose, seed: in
         return Aim(make(Toward, node, "objective"), goal)
     if isinstance(node, groups.TripletConfig):
         assert goal is not None
-        return Aim(make(Triplet, node, "objective"), {"positive": goal, "negative": known.own})
+        return Aim(make(Triplet, node, "objective"), {"positive": goal, "negative": known.embeddings})
     if isinstance(node, groups.InfoNCEConfig):
         targeted = node.target is not None
         row = known.goal if targeted else known.truth
@@ -110,7 +110,7 @@ def aim(node: Any, known: Known, encoder: Encoder, transforms: Compose, seed: in
 
 
 def anchored(
-    objective: Objective, known: Known, encoder: Encoder, transforms: Compose, seed: int, metric: str, anchor: str
+    objective: Objective, known: Knowledge, encoder: Encoder, transforms: Compose, seed: int, metric: str, anchor: str
 ) -> Aim:
     """An objective that leads away from the picture's own features: those of the untouched picture, their mean over
     views, or those of the same view."""
@@ -121,4 +121,4 @@ def anchored(
         return Aim(objective, mean_embedding(known.images, encoder, views))
     if anchor not in ("own", "paired"):
         raise ValueError(f"`anchor` must be one of own, views, paired; got {anchor!r}")
-    return Aim(Paired(objective) if anchor == "paired" else objective, known.own)
+    return Aim(Paired(objective) if anchor == "paired" else objective, known.embeddings)

@@ -79,11 +79,11 @@ def test_each_stage_is_left_out_once_and_tested_alone(images):
 def test_a_single_stage_keeps_its_values_of_the_whole_pipeline(images):
     judge = Recorder(images)
     run(judge)
-    whole, *single = judge.banks[:5]
-    assert torch.equal(whole.u, bank(VIEWS, 4, seed=0, purpose="left out").u)
+    full_bank, *single = judge.banks[:5]
+    assert torch.equal(full_bank.u, bank(VIEWS, 4, seed=0, purpose="left out").u)
     columns = [range(5), range(5, 6), range(6, 12), range(12, 13)]
     for test_bank, place in zip(single, columns, strict=True):
-        assert torch.equal(test_bank.u, whole.u[:, list(place)])
+        assert torch.equal(test_bank.u, full_bank.u[:, list(place)])
 
 
 def test_a_stage_without_effect_on_the_encoder_may_be_left_out(images):
@@ -99,11 +99,11 @@ def test_a_stage_without_effect_on_the_encoder_may_be_left_out(images):
 
     pipeline = Compose([Flip(0.5), Brightness(0.1)])
     result = {row["without"]: row["cells"] for row in summary(run(Means(images), pipeline))["rows"]}
-    flip, nothing, brightness = (
+    flip, no_stage, brightness = (
         [{key: cell[key] for key in ("success", "cosine")} for cell in result[stage]]
         for stage in ("flip", "nothing", "brightness")
     )
-    assert flip == nothing != brightness
+    assert flip == no_stage != brightness
     single = result["brightness"][1]
     assert single["test"] == "flip" and single["cosine"]["mean"] == pytest.approx(1, abs=1e-6)
 
@@ -120,11 +120,11 @@ def test_differences_in_success_are_those_from_the_attack_with_all_stages(images
     scores = cells_of(rows, "without", "test")
     for row in summary(rows)["rows"]:
         for cell in row["cells"]:
-            cell_scores, whole = (scores[name, cell["test"]] for name in (row["without"], "nothing"))
-            if cell_scores is whole:
+            cell_scores, full_bank = (scores[name, cell["test"]] for name in (row["without"], "nothing"))
+            if cell_scores is full_bank:
                 assert cell["difference"] is None
                 continue
-            by_picture = (cell_scores.success.double() - whole.success.double()).mean(1)
+            by_picture = (cell_scores.success.double() - full_bank.success.double()).mean(1)
             assert cell["difference"]["mean"] == pytest.approx(float(by_picture.mean()))
             assert (cell["difference"]["low"], cell["difference"]["high"]) == (by_picture.min(), by_picture.max())
 
@@ -134,8 +134,8 @@ def test_without_its_only_stage_the_picture_itself_is_attacked(images):
     result = summary(run(judge, Compose([Affine(20)], "bicubic", value=0.1)))
     assert judge.pipelines[1] == Compose([], "bicubic", value=0.1)
     assert result["tests"] == ["all", "affine"]
-    whole, single = result["rows"][1]["cells"]
-    assert whole["cosine"] == single["cosine"]
+    full_bank, single = result["rows"][1]["cells"]
+    assert full_bank["cosine"] == single["cosine"]
 
 
 def test_placement_is_never_left_out(images):
@@ -158,11 +158,11 @@ def test_placement_is_never_left_out(images):
     result = run(judge, Compose([placement, Affine(20), Brightness(0.1)]))
     assert summary(result)["stages"] == ["affine", "brightness"]
     assert all(pipeline.stages[0] == placement for pipeline in judge.pipelines)
-    whole, affine_bank, lit = judge.banks[:3]
-    assert (whole.u[:, :5] != 0.5).any()
+    full_bank, affine_bank, lit = judge.banks[:3]
+    assert (full_bank.u[:, :5] != 0.5).any()
     for test_bank, columns in ((affine_bank, slice(5, 10)), (lit, slice(10, 11))):
         assert test_bank.transforms.stages[0] == placement and (test_bank.u[:, :5] == 0.5).all()
-        assert torch.equal(test_bank.u[:, 5:], whole.u[:, columns])
+        assert torch.equal(test_bank.u[:, 5:], full_bank.u[:, columns])
     with pytest.raises(ValueError, match=r"`evaluate.left_out` must be 0 where no stage of the views varies"):
         run(judge, Compose([placement, Quantise()]))
 
@@ -173,8 +173,8 @@ def test_an_encoders_own_randomness_is_a_stage_of_the_views(images):
     result = run(judge, Compose([Affine(20), cell_scores]))
     assert summary(result)["stages"] == ["affine", "encoder"]
     assert [kinds(pipeline) for pipeline in judge.pipelines[1:]] == [[repr(cell_scores)], [repr(Affine(20))]]
-    whole, affine_bank, random = judge.banks[:3]
+    full_bank, affine_bank, random = judge.banks[:3]
     assert encoder_draws(affine_bank.transforms, affine_bank.u) == {}  # without draws the encoder is deterministic
     assert torch.equal(
-        encoder_draws(random.transforms, random.u)["draws"], encoder_draws(whole.transforms, whole.u)["draws"]
+        encoder_draws(random.transforms, random.u)["draws"], encoder_draws(full_bank.transforms, full_bank.u)["draws"]
     )

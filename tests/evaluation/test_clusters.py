@@ -46,9 +46,9 @@ def metrics_for_repeats(repeats):
     cells = [row for arm, cell in arms.items() for row in cell.rows(sample, codec="PNG", resampler="x", arm=arm)]
     return {
         "left_out": ablation.summary(rows),
-        "deployment": deployment.summary(cells),
-        "drift": drift.summary(drift.Drift(("output",), cosine, 0, 0.0).rows(sample)),
-        "explanations": explanation.summary(
+        "deployment": deployment.deployment_summary(cells),
+        "drift": drift.drift_summary(drift.Drift(("output",), cosine, 0, 0.0).rows(sample)),
+        "explanations": explanation.explanation_summary(
             explanation.Explanations({"clean": maps}, None, reach, (), 0, 0, 0.0).rows(sample)
         ),
     }

@@ -15,9 +15,9 @@ from attacks.data.gallery import tiles
 from attacks.data.images import to_bytes
 from attacks.encoders import Defended, Phash, Preprocess, untrained, with_preprocess
 from attacks.evaluation.clusters import Sample
-from attacks.evaluation.deployment import deployed_size, deployment, summary
+from attacks.evaluation.deployment import deployed_size, deployment, deployment_summary
 from attacks.evaluation.judge import cells_of
-from attacks.evaluation.judge import judged as judge_cells
+from attacks.evaluation.judge import score_cells as judge_cells
 from attacks.evaluation.scores import embed, evaluate
 from attacks.resizers.platforms import at_ratios, resamplers, size_at
 from tests.helpers.small import small
@@ -58,7 +58,7 @@ def deployment_case():
 
 @pytest.mark.slow
 def test_every_codec_and_resampler_pair_has_one_cell(deployment_case):
-    content = summary(deployment_case[2].rows)
+    content = deployment_summary(deployment_case[2].rows)
     pairs = [(cell["codec"], cell["resampler"]) for cell in content["cells"]]
     assert len(set(pairs)) == len(pairs) == 6 * 13
     assert (content["pictures"], content["clusters"], deployment_case[2].missing) == (3, 2, ())
@@ -68,7 +68,7 @@ def test_every_codec_and_resampler_pair_has_one_cell(deployment_case):
 @pytest.mark.slow
 def test_cells_have_the_means_of_clusters_and_the_difference_of_the_attacks(deployment_case):
     changes = 0
-    for content in summary(deployment_case[2].rows)["cells"]:
+    for content in deployment_summary(deployment_case[2].rows)["cells"]:
         cell = {arm: deployment_case[3][content["codec"], content["resampler"], arm] for arm in content["arms"]}
         hits = {arm: scores.success[:, 0].numpy() for arm, scores in cell.items()}
         means = {arm: ((first + third) / 2 + second) / 2 for arm, (first, second, third) in hits.items()}
@@ -128,7 +128,7 @@ def test_missing_libraries_are_named(monkeypatch):
     clean = tiles(40).spread(2).images
     judge = Plain(embed(clean, ENCODER, torch.device("cpu")))
     result = deployment({"clean": clean}, Sample(torch.arange(2), ("a", "b"), ("a", "b")), judge, SIZE)
-    cells = summary(result.rows)["cells"]
+    cells = deployment_summary(result.rows)["cells"]
     assert {cell["difference"] for cell in cells} == {None}  # there is no attack
     assert len(cells) == 5 * 9
     assert not any("OpenCV" in cell["resampler"] or "WebP" in cell["codec"] for cell in cells)
@@ -147,7 +147,7 @@ def test_ratios_multiply_the_size_of_the_resampler(monkeypatch):
         judged_pictures[len(judged_pictures)] = pictures
         return judge_cells(judge, pictures, rows, bank)
 
-    monkeypatch.setattr("attacks.evaluation.deployment.judged", record)
+    monkeypatch.setattr("attacks.evaluation.deployment.score_cells", record)
     monkeypatch.setattr("attacks.evaluation.deployment.codecs", lambda: ({"PNG": lambda pixels: pixels}, []))
     sample = Sample(torch.arange(2), ("a", "b"), ("a", "b"))
     result = deployment({"clean": clean}, sample, judge, (20, 20), (1, 0.5))

@@ -10,7 +10,14 @@ from attacks.data.gallery import tiles
 from attacks.data.images import to_bytes
 from attacks.encoders import untrained
 from attacks.evaluation.clusters import Sample
-from attacks.evaluation.detection import ALPHA, conformal_threshold, cosines, derived_rows, flagged_rows, summary
+from attacks.evaluation.detection import (
+    ALPHA,
+    conformal_threshold,
+    cosines,
+    derived_rows,
+    detection_summary,
+    flagged_rows,
+)
 from attacks.resizers.pipeline import GIVEN, function_name, function_pipeline, kernel_pipeline
 from attacks.resizers.platforms import library_call
 from transforms import resize
@@ -42,7 +49,10 @@ def test_an_antialiased_pipeline_has_cosines_of_one_and_flags_nothing(pictures):
     assert values.tolist() == [1.0] * 5
     rows = flagged_rows({"clean": values, "eot": values}, Sample(torch.arange(5), tuple("abcde"), tuple("abcde")))
     assert [row["flagged"] for row in rows] == [False] * 10
-    assert {arm: row["flagged"]["mean"] for arm, row in summary(rows)["arms"].items()} == {"clean": 0, "eot": 0}
+    assert {arm: row["flagged"]["mean"] for arm, row in detection_summary(rows)["arms"].items()} == {
+        "clean": 0,
+        "eot": 0,
+    }
 
 
 @pytest.mark.parametrize("n", [1, 3, 99, 198, 199, 267])
@@ -65,14 +75,14 @@ def test_a_threshold_is_set_by_the_clean_pictures_of_other_photographs():
     rows = flagged_rows({"clean": clean, "eot": attack}, sample)
     assert [row["threshold"] for row in rows] == pytest.approx([0.7, 0.7, 0.7, 0.8] * 2)
     assert [row["flagged"] for row in rows] == [*[False] * 3, True, False, False, True, False]
-    content = summary(rows)
+    content = detection_summary(rows)
     assert (content["calibration"], content["bound"]) == (2, 1 / 3) and content["clusters"] == 3
     assert content["arms"]["eot"]["flagged"]["mean"] == pytest.approx(1 / 3)  # of photographs
     single = flagged_rows({"clean": clean[:2]}, sample.only([0, 1]))
     assert {row["threshold"] for row in single} == {row["flagged"] for row in single} == {None}
-    assert summary(single)["arms"]["clean"]["flagged"] is summary(single)["bound"] is None
-    edited = [*rows[:-1], rows[-1] | {"flagged": True}]
-    assert derived_rows(edited) == rows and summary(edited) == content  # only the cosines count
+    assert detection_summary(single)["arms"]["clean"]["flagged"] is detection_summary(single)["bound"] is None
+    edits = [*rows[:-1], rows[-1] | {"flagged": True}]
+    assert derived_rows(edits) == rows and detection_summary(edits) == content  # only the cosines count
 
 
 def shrunk(array, size=(40, 40)):

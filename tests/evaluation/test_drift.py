@@ -15,7 +15,7 @@ from attacks.data.gallery import tiles
 from attacks.encoders.phash import Phash, bits
 from attacks.evaluation import layer_drift
 from attacks.evaluation.clusters import Sample
-from attacks.evaluation.drift import Drift, layer_order, summary
+from attacks.evaluation.drift import Drift, drift_summary, layer_order
 from attacks.runtime.distributed import World
 from tests.helpers.runs import call
 from transforms import Affine, Compose
@@ -59,7 +59,7 @@ class Flip(nn.Module):
 def flip(result, clusters):
     """The layer where an embedding flips, from the rows of its drift."""
     names = tuple(f"{i}" for i in range(len(clusters)))
-    return summary(result.rows(Sample(torch.arange(len(names)), names, tuple(clusters))))["flips"]
+    return drift_summary(result.rows(Sample(torch.arange(len(names)), names, tuple(clusters))))["flips"]
 
 
 def flipping(at, count=5):

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from attacks.evaluation.clusters import medians
-from attacks.evaluation.radii import curve, summary
+from attacks.evaluation.radii import curve, radii_summary
 from attacks.report.words import radii as words
 
 CLUSTERS = tuple("aabbbccdeffgh")
@@ -20,7 +20,7 @@ def content(radius, clusters, eps=1.0):
         {"picture": f"p{i}", "cluster": cluster, "radius": value if math.isfinite(value) else None} | columns
         for i, (cluster, value) in enumerate(zip(clusters, radius.tolist(), strict=True))
     ]
-    return summary(rows, eps)
+    return radii_summary(rows, eps)
 
 
 def radii(value=0):

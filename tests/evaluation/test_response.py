@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from attacks import bank, evaluate
 from attacks.evaluation.clusters import Sample
 from attacks.evaluation.judge import cells_of
-from attacks.evaluation.response import SlicePlan, coordinate, response, slice_axes, summary
+from attacks.evaluation.response import SlicePlan, coordinate, response, response_summary, slice_axes
 from attacks.evaluation.scores import Scores
 from attacks.evaluation.significance import least_p
 from attacks.experiment.sections.response import CELLS
@@ -81,7 +81,7 @@ def arms(pictures):
 def respond(arms, judge, sample=SAMPLE, **changes):
     plan = SlicePlan([("angle", "scale")], ["brightness"], VIEWS, WIDE, cells=3, curve_cells=4)
     plan = replace(plan, **changes)
-    return summary(response(arms, sample, judge, plan, seed=3, views=2), plan)
+    return response_summary(response(arms, sample, judge, plan, seed=3, views=2), plan)
 
 
 def test_a_map_equals_a_loop_over_cells_and_views(arms, pictures):
@@ -183,7 +183,7 @@ def test_stars_of_a_map_are_holm_corrected_sign_flips_of_success_by_cluster():
         by_cluster = [(hits - other)[[name == cluster for name in sample.clusters]].mean() for cluster in "012345678"]
         test = scipy.stats.permutation_test((by_cluster,), np.mean, permutation_type="samples", n_resamples=np.inf)
         p.append(test.pvalue)
-    content = summary(rows, plan)["maps"][0]
+    content = response_summary(rows, plan)["maps"][0]
     assert content["needed"] is None and len(set(p)) > 2
     assert [value for row in content["p_holm"] for value in row] == pytest.approx(holm(p))
 

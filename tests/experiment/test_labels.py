@@ -17,7 +17,7 @@ from attacks.experiment.results import Facts, metrics
 from attacks.experiment.unit import joined_units
 from attacks.experiment.units import here, work
 from attacks.experiment.view_scores import view_scores, write_results
-from attacks.objectives.aim import Aim, Known
+from attacks.objectives.aim import Aim, Knowledge
 from attacks.objectives.embedding import Away
 from attacks.objectives.retrieval import InfoNCE, Retrieval
 from attacks.optimisers.apgd import APGD
@@ -115,7 +115,7 @@ NODES = {
 @pytest.mark.parametrize("name", NODES)
 def test_every_search_objective_uses_the_identities(name):
     # At 38 degrees the picture at 40 is an impostor of that at 0, unless they have one identity.
-    knowledge = Known(torch.zeros(1, 3, 8, 8), GALLERY[:1], GALLERY, torch.tensor([0]), None, IDENTITY)
+    knowledge = Knowledge(torch.zeros(1, 3, 8, 8), GALLERY[:1], GALLERY, torch.tensor([0]), None, IDENTITY)
     losses = []
     for facts_variant in (knowledge, knowledge._replace(identity=None)):
         objective, anchor = aim(NODES[name], facts_variant, Away(), Compose(), seed=0)  # no encoder is called
@@ -124,17 +124,17 @@ def test_every_search_objective_uses_the_identities(name):
 
 
 def test_targets_of_a_suite_have_other_identities():
-    knowledge = Known(torch.zeros(2, 3, 8, 8), GALLERY[:2], GALLERY, torch.tensor([0, 1]), None, IDENTITY)
+    knowledge = Knowledge(torch.zeros(2, 3, 8, 8), GALLERY[:2], GALLERY, torch.tensor([0, 1]), None, IDENTITY)
     attacks = {
         facts_variant.name: facts_variant
-        for facts_variant in members(knowledge, 2, Aim(Away(), knowledge.own), APGD())
+        for facts_variant in members(knowledge, 2, Aim(Away(), knowledge.embeddings), APGD())
     }
     # Of 0 degrees, identity 0: 20, then 60 (40 is its own). Of 20, alone: 0 or 40, both 20 away.
     assert torch.equal(attacks["apgd_nearest_1"].anchor[0], GALLERY[1])
     assert torch.equal(attacks["apgd_nearest_2"].anchor[0], GALLERY[3])
     assert attacks["apgd_hinge"].objective.identity is IDENTITY
     with pytest.raises(ValueError, match=r"`attack.nearest` must lie between 0 and 3"):
-        members(knowledge, 4, Aim(Away(), knowledge.own), APGD())
+        members(knowledge, 4, Aim(Away(), knowledge.embeddings), APGD())
 
 
 def noise(seed):

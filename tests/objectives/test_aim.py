@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from attacks import EOT, PGD, Linf, bank, load_encoder, solve
 from attacks.data.gallery import tiles
 from attacks.encoders.layers import Layers
-from attacks.objectives.aim import Known
+from attacks.objectives.aim import Knowledge
 from attacks.schema import groups
 from attacks.study.objective import aim, shown_sign, wants_gallery, watched
 from attacks.study.pipeline import pipeline
@@ -38,65 +38,65 @@ NODES = {
 
 @pytest.fixture(scope="module")
 def setting():
-    encoder, shown = load_encoder(), tiles(96)
-    gallery = encoder(shown.images[::8])
-    images = shown.images[::8][:2]
-    return encoder, Known(images, gallery[:2], gallery, torch.tensor([0, 1]), torch.tensor([5, 6]))
+    encoder, pictures = load_encoder(), tiles(96)
+    gallery = encoder(pictures.images[::8])
+    images = pictures.images[::8][:2]
+    return encoder, Knowledge(images, gallery[:2], gallery, torch.tensor([0, 1]), torch.tensor([5, 6]))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NODES)
 def test_the_attack_lowers_its_loss_on_unseen_views(name, setting):
-    plain, known = setting
+    plain, data = setting
     node, perturbation, views = NODES[name], Linf(8 / 255), bank(VIEWS, 16, seed=3, purpose="test")
     with watched(plain, node) as encoder:
-        objective, anchor = aim(node, known, encoder, VIEWS, seed=0)
+        objective, anchor = aim(node, data, encoder, VIEWS, seed=0)
         parts = {"encoder": encoder, "objective": objective, "perturbation": perturbation, "optimiser": PGD()}
-        best = solve(known.images, anchor, **parts, eot=EOT(VIEWS, views=2), steps=16)
-        attacked = seen(perturbation.scene(known.images, best.delta))
-        before, after = (
-            views.losses(x, anchor, encoder, objective, 16, untouched=known.images).mean(1)
-            for x in (known.images, attacked)
+        best = solve(data.images, anchor, **parts, eot=EOT(VIEWS, views=2), steps=16)
+        attacked_images = seen(perturbation.scene(data.images, best.delta))
+        clean_loss, attack_loss = (
+            views.losses(x, anchor, encoder, objective, 16, untouched=data.images).mean(1)
+            for x in (data.images, attacked_images)
         )
-    assert (after < before - 0.02).all()
+    assert (attack_loss < clean_loss - 0.02).all()
 
 
 def test_away_and_toward_are_the_plain_cosines(setting):
-    encoder, known = setting
-    features = torch.randn(2, known.own.shape[1], generator=torch.Generator().manual_seed(0))
-    objective, anchor = aim(NODES["away"], known, encoder, VIEWS, seed=0)
-    assert torch.equal(objective(features, anchor), F.cosine_similarity(features, known.own, dim=1))
-    objective, anchor = aim(NODES["toward"], known, encoder, VIEWS, seed=0)
-    assert torch.equal(objective(features, anchor), -F.cosine_similarity(features, known.gallery[[5, 6]], dim=1))
+    encoder, data = setting
+    features = torch.randn(2, data.embeddings.shape[1], generator=torch.Generator().manual_seed(0))
+    objective, anchor = aim(NODES["away"], data, encoder, VIEWS, seed=0)
+    assert torch.equal(objective(features, anchor), F.cosine_similarity(features, data.embeddings, dim=1))
+    objective, anchor = aim(NODES["toward"], data, encoder, VIEWS, seed=0)
+    assert torch.equal(objective(features, anchor), -F.cosine_similarity(features, data.gallery[[5, 6]], dim=1))
 
 
 def test_triplet_is_the_cosine_to_the_picture_minus_that_to_the_target(setting):
-    encoder, known = setting
-    features = torch.randn(2, known.own.shape[1], generator=torch.Generator().manual_seed(0))
-    objective, anchor = aim(NODES["triplet"], known, encoder, VIEWS, seed=0)
-    own, goal = known.own, known.gallery[known.goal]
-    wanted = F.cosine_similarity(features, own, dim=1) - F.cosine_similarity(features, goal, dim=1)
-    torch.testing.assert_close(objective(features, anchor), wanted)
+    encoder, data = setting
+    features = torch.randn(2, data.embeddings.shape[1], generator=torch.Generator().manual_seed(0))
+    objective, anchor = aim(NODES["triplet"], data, encoder, VIEWS, seed=0)
+    embeddings, goal = data.embeddings, data.gallery[data.goal]
+    expected = F.cosine_similarity(features, embeddings, dim=1) - F.cosine_similarity(features, goal, dim=1)
+    torch.testing.assert_close(objective(features, anchor), expected)
 
 
 def test_each_weight_belongs_to_its_layer(setting):
-    plain, known = setting
+    plain, data = setting
     result = {}
     for name, weights in (("both", []), ("first", [1, 0]), ("second", [0, 1])):
         node = groups.LayersConfig(layers=["stages.2", "stages.8:mean"], weights=weights)
         with watched(plain, node) as encoder:
-            objective, anchor = aim(node, known, encoder, VIEWS, seed=0)
-            result[name] = objective(encoder(known.images.flip(0)), anchor)
+            objective, anchor = aim(node, data, encoder, VIEWS, seed=0)
+            result[name] = objective(encoder(data.images.flip(0)), anchor)
     torch.testing.assert_close(result["both"], (result["first"] + result["second"]) / 2)
 
 
 def test_infonce_with_a_target_is_the_cross_entropy_of_the_gallery(setting):
-    encoder, known = setting
-    objective, anchor = aim(NODES["infonce toward"], known, encoder, VIEWS, seed=0)
-    cosines = torch.nn.functional.normalize(known.gallery, dim=1)
-    logits = torch.nn.functional.normalize(encoder(known.images), dim=1) @ cosines.T / 0.07
-    expected = torch.nn.functional.cross_entropy(logits, known.goal, reduction="none")
-    torch.testing.assert_close(objective(encoder(known.images), anchor), expected, rtol=1e-4, atol=1e-5)
+    encoder, data = setting
+    objective, anchor = aim(NODES["infonce toward"], data, encoder, VIEWS, seed=0)
+    cosines = torch.nn.functional.normalize(data.gallery, dim=1)
+    logits = torch.nn.functional.normalize(encoder(data.images), dim=1) @ cosines.T / 0.07
+    expected = torch.nn.functional.cross_entropy(logits, data.goal, reduction="none")
+    torch.testing.assert_close(objective(encoder(data.images), anchor), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_objectives_with_a_gallery_and_objectives_shown_with_reversed_sign():
@@ -117,9 +117,9 @@ def test_objectives_with_a_gallery_and_objectives_shown_with_reversed_sign():
     ],
 )
 def test_an_invalid_objective_is_refused_by_name(node, message, setting):
-    encoder, known = setting
+    encoder, data = setting
     with pytest.raises(ValueError, match=message):
-        aim(node, known, encoder, VIEWS, seed=0)
+        aim(node, data, encoder, VIEWS, seed=0)
 
 
 @pytest.mark.parametrize(
@@ -144,19 +144,19 @@ def test_invalid_layers_are_refused_by_name(layers, weights, message, setting):
 
 
 def test_pooling_comes_from_the_list_and_defaults_to_flat(setting):
-    plain, known = setting
+    plain, data = setting
     with (
         watched(plain, groups.LayersConfig(layers=["stages.2:mean", "stages.8"])) as ours,
-        Layers(plain, {"stages.2": "mean", "stages.8": "flat"}) as wanted,
+        Layers(plain, {"stages.2": "mean", "stages.8": "flat"}) as expected,
     ):
-        torch.testing.assert_close(ours(known.images), wanted(known.images), rtol=0, atol=0)
+        torch.testing.assert_close(ours(data.images), expected(data.images), rtol=0, atol=0)
 
 
-def test_views_of_a_camera_give_an_anchor_too(setting):
-    encoder, known = setting
+def test_views_of_a_camera_give_an_anchor(setting):
+    encoder, data = setting
     node = groups.AwayConfig(anchor="views")
     camera = pipeline(groups.ViewsConfig(name="c", stages={"affine": {"degrees": [-5, 5]}}))
-    _, anchor = aim(node, known, encoder, camera, seed=0)
+    _, anchor = aim(node, data, encoder, camera, seed=0)
     # A mean direction of views lies near the picture's own embedding, and is not it.
-    cosine = F.cosine_similarity(anchor, known.own, dim=1)
+    cosine = F.cosine_similarity(anchor, data.embeddings, dim=1)
     assert ((cosine > 0.8) & (cosine < 0.9999)).all()

@@ -23,8 +23,13 @@ def noise(*shape, seed=0):
     return torch.randn(*shape, dtype=double, generator=torch.Generator().manual_seed(seed))
 
 
-FEATURES, OWN, GOAL, GALLERY = noise(N, D, seed=1), noise(N, D, seed=2), noise(N, D, seed=3), noise(G, D, seed=4)
-ROWS, WANTED = torch.tensor([0, 2, 2, 5, 1]), torch.tensor([3, 1, 0, 4, 2])
+FEATURES, EMBEDDINGS, GOAL, GALLERY = (
+    noise(N, D, seed=1),
+    noise(N, D, seed=2),
+    noise(N, D, seed=3),
+    noise(G, D, seed=4),
+)
+ROWS, TARGET_ROWS = torch.tensor([0, 2, 2, 5, 1]), torch.tensor([3, 1, 0, 4, 2])
 LABELS = torch.tensor([3, 1, 4, 4, 1])
 
 
@@ -49,43 +54,49 @@ class Case(NamedTuple):
     objective: object
     anchor: object
     metric: object
-    start: object = OWN
+    start: object = EMBEDDINGS
 
 
 CASES = {
-    "away": Case(Away(), OWN, lambda f: cosine(f, OWN)),
-    "away l2": Case(Away("l2"), OWN, lambda f: -(f - OWN).norm(dim=1)),
+    "away": Case(Away(), EMBEDDINGS, lambda f: cosine(f, EMBEDDINGS)),
+    "away l2": Case(Away("l2"), EMBEDDINGS, lambda f: -(f - EMBEDDINGS).norm(dim=1)),
     "toward": Case(Toward(), GOAL, lambda f: -cosine(f, GOAL)),
     "toward l2": Case(Toward("l2"), GOAL, lambda f: (f - GOAL).norm(dim=1)),
-    "paired": Case(Paired(Away()), OWN, lambda f: cosine(f, OWN)),
+    "paired": Case(Paired(Away()), EMBEDDINGS, lambda f: cosine(f, EMBEDDINGS)),
     "retrieval": Case(Retrieval(GALLERY), ROWS, lambda f: lead(cosines(f), ROWS), GALLERY[ROWS]),
     "retrieval margin": Case(Retrieval(GALLERY, 0.2), ROWS, lambda f: lead(cosines(f), ROWS), GALLERY[ROWS]),
     "nce": Case(InfoNCE(GALLERY), ROWS, lambda f: (cosines(f) / 0.07).softmax(1)[range(N), ROWS], GALLERY[ROWS]),
     "nce targeted": Case(
-        InfoNCE(GALLERY, 0.2, True), WANTED, lambda f: -(cosines(f) / 0.2).softmax(1)[range(N), WANTED], GALLERY[ROWS]
+        InfoNCE(GALLERY, 0.2, True),
+        TARGET_ROWS,
+        lambda f: -(cosines(f) / 0.2).softmax(1)[range(N), TARGET_ROWS],
+        GALLERY[ROWS],
     ),
-    "triplet": Case(Triplet(), {"positive": GOAL, "negative": OWN}, lambda f: cosine(f, OWN) - cosine(f, GOAL)),
+    "triplet": Case(
+        Triplet(), {"positive": GOAL, "negative": EMBEDDINGS}, lambda f: cosine(f, EMBEDDINGS) - cosine(f, GOAL)
+    ),
     "triplet margin": Case(
-        Triplet(0.3), {"positive": GOAL, "negative": OWN}, lambda f: cosine(f, OWN) - cosine(f, GOAL)
+        Triplet(0.3), {"positive": GOAL, "negative": EMBEDDINGS}, lambda f: cosine(f, EMBEDDINGS) - cosine(f, GOAL)
     ),
     "cross entropy": Case(CrossEntropy(), ROWS, lambda f: f.softmax(1)[range(N), ROWS]),
-    "cross entropy targeted": Case(CrossEntropy(True), WANTED, lambda f: -f.softmax(1)[range(N), WANTED]),
+    "cross entropy targeted": Case(CrossEntropy(True), TARGET_ROWS, lambda f: -f.softmax(1)[range(N), TARGET_ROWS]),
     "dlr": Case(DLR(), LABELS, lambda f: lead(f, LABELS) / (f.sort(1).values[:, -1] - f.sort(1).values[:, -3])),
     "dlr targeted": Case(
         DLR(True),
-        {"label": ROWS, "target": WANTED},
+        {"label": ROWS, "target": TARGET_ROWS},
         lambda f: (
-            (f[range(N), ROWS] - f[range(N), WANTED]) / (f.sort(1).values[:, -1] - f.sort(1).values[:, -4:-2].mean(1))
+            (f[range(N), ROWS] - f[range(N), TARGET_ROWS])
+            / (f.sort(1).values[:, -1] - f.sort(1).values[:, -4:-2].mean(1))
         ),
     ),
-    "verification": Case(Verification(0.3), OWN, lambda f: cosine(f, OWN)),
+    "verification": Case(Verification(0.3), EMBEDDINGS, lambda f: cosine(f, EMBEDDINGS)),
     "verification impostor": Case(Verification(0.3, same=False), GOAL, lambda f: -cosine(f, GOAL)),
     "sum": Case(
         Sum((Term(1.0, Away(), "own"), Term(0.5, Toward(), "goal"))),
-        {"own": OWN, "goal": GOAL},
-        lambda f: cosine(f, OWN) - cosine(f, GOAL) / 2,
+        {"own": EMBEDDINGS, "goal": GOAL},
+        lambda f: cosine(f, EMBEDDINGS) - cosine(f, GOAL) / 2,
     ),
-    "sum of own": Case(Sum((Term(1.0, Away()), Term(0.0, Toward()), Term(0.1, Away("l2")))), OWN, None),
+    "sum of own": Case(Sum((Term(1.0, Away()), Term(0.0, Toward()), Term(0.1, Away("l2")))), EMBEDDINGS, None),
 }
 every_case = pytest.mark.parametrize("case", CASES.values(), ids=CASES)
 
@@ -104,13 +115,13 @@ def test_gradients_pass_gradcheck(case):
 def test_a_descent_step_helps_the_attacker_and_rows_are_independent(case):
     losses = case.objective(FEATURES, case.anchor)
     assert losses.shape == (N,)
-    moved = FEATURES.clone()
-    moved[0] -= 1e-4 * gradient(case, FEATURES)[0]
-    after = case.objective(moved, case.anchor)
-    assert after[0] < losses[0]
-    assert torch.equal(after[1:], losses[1:])
+    probe = FEATURES.clone()
+    probe[0] -= 1e-4 * gradient(case, FEATURES)[0]
+    later_losses = case.objective(probe, case.anchor)
+    assert later_losses[0] < losses[0]
+    assert torch.equal(later_losses[1:], losses[1:])
     if case.metric is not None:
-        assert case.metric(moved)[0] < case.metric(FEATURES)[0]
+        assert case.metric(probe)[0] < case.metric(FEATURES)[0]
 
 
 @every_case
@@ -141,36 +152,36 @@ def test_the_loss_is_its_formula(name):
     torch.testing.assert_close(loss.exp() if name == "nce" else loss, case.metric(FEATURES), rtol=0, atol=1e-10)
 
 
-def test_tokens_are_compared_one_to_one():
-    one, other = noise(N, 4, D, seed=5), noise(N, 4, D, seed=6)
+def test_tokens_are_compared_in_pairs():
+    tokens, other = noise(N, 4, D, seed=5), noise(N, 4, D, seed=6)
     for objective in (Away(), Away("l2"), Toward()):
-        expected = torch.stack([objective(one[:, t], other[:, t]) for t in range(4)]).mean(0)
-        torch.testing.assert_close(objective(one, other), expected, rtol=0, atol=1e-14)
+        expected = torch.stack([objective(tokens[:, t], other[:, t]) for t in range(4)]).mean(0)
+        torch.testing.assert_close(objective(tokens, other), expected, rtol=0, atol=1e-14)
 
 
 # --- hinges ---
 
 
 @pytest.mark.parametrize("name", ["retrieval", "triplet"])
-def test_a_hinge_has_a_slope_of_one_percent_beyond_its_margin_only(name):
+def test_a_hinge_has_a_slope_of_one_percent_beyond_its_margin(name):
     plain = CASES[name]
     gap = plain.objective(FEATURES, plain.anchor)
     margin = float(-gap.sort().values[:2].mean())  # between the two that are furthest
     hinge = plain._replace(objective=Retrieval(GALLERY, margin) if name == "retrieval" else Triplet(margin))
-    reached = gap < -margin
-    assert reached.any()
-    assert not reached.all()
+    winners = gap < -margin
+    assert winners.any()
+    assert not winners.all()
     loss = hinge.objective(FEATURES, hinge.anchor)
     assert torch.equal(loss <= -margin, gap <= -margin)  # so that `stop=-margin` stops at this margin
-    torch.testing.assert_close(loss[~reached], gap[~reached])
-    torch.testing.assert_close(loss[reached], -margin + 0.01 * (gap + margin)[reached])
-    slope = torch.where(reached, 0.01, 1.0)[:, None].double()
+    torch.testing.assert_close(loss[~winners], gap[~winners])
+    torch.testing.assert_close(loss[winners], -margin + 0.01 * (gap + margin)[winners])
+    slope = torch.where(winners, 0.01, 1.0)[:, None].double()
     torch.testing.assert_close(gradient(hinge, FEATURES), slope * gradient(plain, FEATURES))
 
 
 def test_the_triplet_clamped_at_its_margin_equals_torchs():
     reference = F.triplet_margin_with_distance_loss(
-        FEATURES, GOAL, OWN, distance_function=lambda a, b: 1 - cosine(a, b), margin=0.3, reduction="none"
+        FEATURES, GOAL, EMBEDDINGS, distance_function=lambda a, b: 1 - cosine(a, b), margin=0.3, reduction="none"
     )
     ours = Triplet(0.3)(FEATURES, CASES["triplet"].anchor)
     torch.testing.assert_close((ours + 0.3).clamp(min=0), reference)
@@ -180,10 +191,10 @@ def test_a_reached_margin_is_not_treated_as_a_zero_gradient():
     # Every view is already at row 1 of the gallery.
     encoder = nn.Sequential(nn.Flatten(), nn.Linear(48, 4)).double().eval()
     images = torch.rand(2, 3, 4, 4, dtype=double, generator=torch.Generator().manual_seed(0))
-    own = encoder(images).detach()
-    objective = Retrieval(torch.stack([-own[0], own[0] + own[1]]), 0.1)
+    embeddings = encoder(images).detach()
+    objective = Retrieval(torch.stack([-embeddings[0], embeddings[0] + embeddings[1]]), 0.1)
     anchor = torch.zeros(2, dtype=torch.long)
-    assert (objective(own, anchor) < -0.1).all()
+    assert (objective(embeddings, anchor) < -0.1).all()
     parts = {"encoder": encoder, "perturbation": Linf(0.1), "optimiser": PGD(), "eot": EOT(views=1)}
     steps = list(attack(images, anchor, objective=objective, steps=8, **parts))
     assert len(steps) == 8
@@ -199,15 +210,15 @@ def test_cross_entropy_and_its_gradient_equal_torchs_bit_for_bit(targeted):
     sign = 1 if targeted else -1
     ours, reference = CrossEntropy(targeted)(logits, LABELS), sign * F.cross_entropy(logits, LABELS, reduction="none")
     assert torch.equal(ours, reference)
-    slopes = [torch.autograd.grad(loss @ OWN[:, 0].float(), logits)[0] for loss in (ours, reference)]
+    slopes = [torch.autograd.grad(loss @ EMBEDDINGS[:, 0].float(), logits)[0] for loss in (ours, reference)]
     assert torch.equal(*slopes)
 
 
 @pytest.mark.parametrize("targeted", [False, True])
 def test_dlr_is_invariant_to_a_shift_or_a_scale_of_the_logits(targeted):
     case = CASES["dlr targeted" if targeted else "dlr"]
-    moved = case.objective(13 * FEATURES - 5, case.anchor)
-    torch.testing.assert_close(moved, case.objective(FEATURES, case.anchor), rtol=1e-9, atol=0)
+    scaled = case.objective(13 * FEATURES - 5, case.anchor)
+    torch.testing.assert_close(scaled, case.objective(FEATURES, case.anchor), rtol=1e-9, atol=0)
 
 
 def test_dlr_has_a_gradient_where_the_label_is_third():
@@ -238,17 +249,17 @@ def test_dlr_equals_torchattacks_bit_for_bit(dtype):
 
 
 def test_a_sum_with_weights_one_and_zero_is_its_first_term_bit_for_bit():
-    broken = Term(0.0, DLR(True), "not there")
-    a, b = FEATURES.float(), OWN.float()
-    assert torch.equal(Sum((Term(1.0, Away()), broken))(a, b), Away()(a, b))
+    unused_term = Term(0.0, DLR(True), "not there")
+    a, b = FEATURES.float(), EMBEDDINGS.float()
+    assert torch.equal(Sum((Term(1.0, Away()), unused_term))(a, b), Away()(a, b))
 
 
 def test_a_sum_is_linear_in_its_weights():
     terms = [Term(1.0, Away()), Term(1.0, Toward("l2")), Term(1.0, Verification(0.1))]
-    each = torch.stack([term.objective(FEATURES, OWN) for term in terms])
+    term_losses = torch.stack([term.objective(FEATURES, EMBEDDINGS) for term in terms])
     weights = torch.tensor([0.3, 2.0, 1.7], dtype=double)
-    ours = Sum(tuple(t._replace(weight=float(w)) for t, w in zip(terms, weights, strict=True)))(FEATURES, OWN)
-    torch.testing.assert_close(ours, weights @ each, rtol=1e-14, atol=0)
+    ours = Sum(tuple(t._replace(weight=float(w)) for t, w in zip(terms, weights, strict=True)))(FEATURES, EMBEDDINGS)
+    torch.testing.assert_close(ours, weights @ term_losses, rtol=1e-14, atol=0)
 
 
 # --- anchors over views ---
@@ -259,16 +270,16 @@ def test_the_mean_embedding_maximises_the_mean_cosine_to_the_views():
     images = torch.rand(3, 3, 8, 9, dtype=double, generator=torch.Generator().manual_seed(0))
     views = bank(Compose([Affine(degrees=40, scale=(0.5, 1.5))]), 16, seed=0, purpose="anchor")
     views = views._replace(u=views.u.to(images))
-    seen = views.features(images, encoder, 16)
+    view_features = views.features(images, encoder, 16)
     ours = mean_embedding(images, encoder, views, chunk=5)
 
     def nearness(directions):
-        return cosine(seen, directions[:, None]).mean(1)
+        return cosine(view_features, directions[:, None]).mean(1)
 
     torch.testing.assert_close(ours.norm(dim=1), torch.ones(3, dtype=double))
     for seed in range(20):
         assert (nearness(ours + 0.01 * noise(3, D, seed=seed)) < nearness(ours)).all()
     torch.testing.assert_close(mean_embedding(images, encoder, views), ours, rtol=0, atol=1e-14)
-    both = mean_embedding(images, lambda x: ({"one": encoder(x)}, 2 * encoder(x)), views)
-    torch.testing.assert_close(both[0]["one"], ours, rtol=0, atol=1e-14)
-    torch.testing.assert_close(both[1], ours, rtol=0, atol=1e-14)
+    tree = mean_embedding(images, lambda x: ({"one": encoder(x)}, 2 * encoder(x)), views)
+    torch.testing.assert_close(tree[0]["one"], ours, rtol=0, atol=1e-14)
+    torch.testing.assert_close(tree[1], ours, rtol=0, atol=1e-14)

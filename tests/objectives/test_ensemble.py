@@ -36,11 +36,11 @@ class Small(nn.Module):
             torch.manual_seed(seed)
             self.body = nn.Sequential(nn.Conv2d(3, 8, 3, 2), nn.Tanh(), nn.Flatten(), nn.LazyLinear(6))
             self.body(torch.zeros(1, 3, size, size))
-        self.scale, self.seen = scale, 0
+        self.scale, self.pictures = scale, 0
         self.eval().requires_grad_(False)
 
     def forward(self, images):
-        self.seen += len(images)
+        self.pictures += len(images)
         return self.scale * self.body(self.preprocess(images))
 
 
@@ -66,24 +66,24 @@ def final(images, anchor, **parts):
 )
 def test_an_ensemble_of_one_is_its_encoder_bit_for_bit(images, pair, wrap, combine):
     encoder = pair[0]
-    own = encoder(images)
-    alone = final(images, own, encoder=encoder, objective=wrap(Away()))
-    ours = final(images, (own,), encoder=Ensemble([encoder]), objective=wrap(Members(Away(), combine)))
-    assert torch.equal(ours.delta, alone.delta)
+    anchors = encoder(images)
+    single_step = final(images, anchors, encoder=encoder, objective=wrap(Away()))
+    ours = final(images, (anchors,), encoder=Ensemble([encoder]), objective=wrap(Members(Away(), combine)))
+    assert torch.equal(ours.delta, single_step.delta)
     for name in ("mean", "stderr", "value", "grad", "snr"):
-        assert torch.equal(getattr(ours.estimate, name), getattr(alone.estimate, name))
+        assert torch.equal(getattr(ours.estimate, name), getattr(single_step.estimate, name))
 
 
 def test_each_member_has_its_own_preprocessing_and_gradients_add_up(images, pair):
     leaf = images.clone().requires_grad_()
     features = Ensemble(pair)(leaf)
-    assert all(torch.equal(one, member(images)) for one, member in zip(features, pair, strict=True))
+    assert all(torch.equal(part, member(images)) for part, member in zip(features, pair, strict=True))
     (ours,) = torch.autograd.grad(sum(part.square().sum() for part in features), leaf)
-    each = []
+    gradients = []
     for member in pair:
         (grad,) = torch.autograd.grad(member(leaf).square().sum(), leaf)
-        each.append(grad)
-    torch.testing.assert_close(ours, each[0] + each[1])
+        gradients.append(grad)
+    torch.testing.assert_close(ours, gradients[0] + gradients[1])
     assert torch.equal(Ensemble(pair)(images, only=1), pair[1](images))
 
 
@@ -100,17 +100,17 @@ def test_the_loss_is_the_mean_of_the_members_losses(images, pair):
 def test_members_may_have_layers(images, pair):
     with Layers(pair[0], {"body.0": "mean"}) as layers:
         encoder, objective = Ensemble([layers, pair[1]]), Members((Each({"body.0": 1.0}, Away()), Away()))
-        own = encoder(images)
-        step = final(images, own, encoder=encoder, objective=objective)
+        anchors = encoder(images)
+        step = final(images, anchors, encoder=encoder, objective=objective)
         with torch.no_grad():
-            assert (objective(encoder(images + step.delta), own) < 0.9999).all()
+            assert (objective(encoder(images + step.delta), anchors) < 0.9999).all()
 
 
 def test_preprocessing_of_every_member_is_in_full_precision(images, pair):
     make_low(pair[0])
     make_low(pair[1])
-    together = low_pass(Ensemble(pair), images)
-    for member, result in zip(pair, together, strict=True):
+    ensemble_results = low_pass(Ensemble(pair), images)
+    for member, result in zip(pair, ensemble_results, strict=True):
         assert torch.equal(result, low_pass(in_native_precision(member), images))
 
 
@@ -133,12 +133,12 @@ def estimates(scales=(1.0, 10.0), snr=(2.0, 5.0), shape=(4, 3, 5, 5)):
 
 def test_combined_gradients_have_equal_weights_and_the_mean_length():
     result = estimates()
-    norms = [each.grad.flatten(1).abs().sum(1)[:, None, None, None] for each in result]
-    expected = sum(each.grad / norm for each, norm in zip(result, norms, strict=True)) / 2 * (sum(norms) / 2)
+    norms = [part.grad.flatten(1).abs().sum(1)[:, None, None, None] for part in result]
+    expected = sum(part.grad / norm for part, norm in zip(result, norms, strict=True)) / 2 * (sum(norms) / 2)
     ours = combined(result)
     torch.testing.assert_close(ours.grad, expected, rtol=1e-12, atol=0)
     for name in ("mean", "stderr", "value"):
-        torch.testing.assert_close(getattr(ours, name), sum(getattr(each, name) for each in result) / 2)
+        torch.testing.assert_close(getattr(ours, name), sum(getattr(part, name) for part in result) / 2)
     assert (ours.views.tolist(), ours.chunk) == ([8] * 4, 4)
 
 
@@ -160,39 +160,41 @@ def test_a_member_without_a_gradient_does_not_change_the_direction():
     torch.testing.assert_close(F.normalize(grad.flatten(1)), F.normalize(alive.grad.flatten(1)).float())
 
 
-def test_the_snr_is_exact_for_equal_errors_and_else_a_lower_bound():
-    (one,) = estimates((1.0,), (3.0,))
-    torch.testing.assert_close(combined([one, one, one]).snr, one.snr)
-    assert combined([one._replace(snr=torch.full((4,), torch.nan))] * 2).snr.isnan().all()
+def test_the_snr_is_exact_for_equal_errors():
+    (estimate,) = estimates((1.0,), (3.0,))
+    torch.testing.assert_close(combined([estimate, estimate, estimate]).snr, estimate.snr)
+    assert combined([estimate._replace(snr=torch.full((4,), torch.nan))] * 2).snr.isnan().all()
     # Two members whose errors are independent: the true SNR is 2, the bound without that assumption 1/2.
     signal, generator = torch.ones(1, 1, 1, 400, dtype=torch.float64), torch.Generator().manual_seed(0)
-    drawn = signal + torch.randn(200, 2, 1, 1, 400, dtype=torch.float64, generator=generator)
-    both = [[one._replace(grad=each[None], snr=torch.ones(1)) for each in members] for members in drawn]
-    grads = torch.stack([combined(members).grad for members in both])
+    draws = signal + torch.randn(200, 2, 1, 1, 400, dtype=torch.float64, generator=generator)
+    estimate_pairs = [
+        [estimate._replace(grad=gradient[None], snr=torch.ones(1)) for gradient in members] for members in draws
+    ]
+    grads = torch.stack([combined(members).grad for members in estimate_pairs])
     truth = grads.mean(0).square().sum() / (grads - grads.mean(0)).square().sum((1, 2, 3, 4)).mean()
-    bound = torch.stack([combined(members).snr for members in both]).mean()
-    assert 0.45 < bound < 0.55 < 1.9 < truth
+    lower_snr = torch.stack([combined(members).snr for members in estimate_pairs]).mean()
+    assert 0.45 < lower_snr < 0.55 < 1.9 < truth
 
 
 @pytest.mark.parametrize("wrap", [lambda o: o, Paired], ids=["plain", "paired"])
-def test_separate_members_are_estimated_with_their_own_encoder_only(images, pair, wrap):
+def test_members_are_estimated_with_their_encoder(images, pair, wrap):
     encoder = Ensemble(pair)
     with torch.no_grad():
-        own = tuple(part + 0.1 for part in encoder(images))
+        anchors = tuple(part + 0.1 for part in encoder(images))
     objective, eot = wrap(Members((Away(), Away("l2")), combine="gradients")), EOT(VIEWS, views=4)
     u = eot.points(0, 0, images)
-    counts = [member.seen for member in pair]
+    counts = [member.pictures for member in pair]
     result = []
-    for run, member_objective, anchor in objective.members(encoder, own):
+    for run, member_objective, anchor in objective.members(encoder, anchors):
         assert member_objective.paired is (wrap is Paired)
 
-        def loss(pixels, which, run=run, member_objective=member_objective, anchor=anchor):
-            return member_objective(run(pixels), anchor[which])
+        def loss(pixels, rows, run=run, member_objective=member_objective, anchor=anchor):
+            return member_objective(run(pixels), anchor[rows])
 
         result.append(estimate(eot, torch.zeros_like(images), lambda d, i: scene_of(images[i] + d), loss, u))
-    assert [member.seen - b for member, b in zip(pair, counts, strict=True)] == [12, 12]
+    assert [member.pictures - b for member, b in zip(pair, counts, strict=True)] == [12, 12]
     assert combined(result).grad.flatten(1).abs().sum(1).min() > 0
-    assert not wrap(Members(Away())).members(encoder, own)
+    assert not wrap(Members(Away())).members(encoder, anchors)
 
 
 # --- transfer ---
@@ -201,54 +203,54 @@ def test_separate_members_are_estimated_with_their_own_encoder_only(images, pair
 @pytest.mark.slow
 def test_the_encoder_left_out_is_not_attacked_and_is_scored_on_the_bank(images):
     members = [Small(seed) for seed in range(3)]
-    own, calls = tuple(member(images).detach() for member in members), []
+    anchors, calls = tuple(member(images).detach() for member in members), []
     views = bank(VIEWS, 8, seed=0, purpose="evaluate")
 
-    def solved(*arguments, **setup):
-        counts = [member.seen for member in members]
+    def record_solve(*arguments, **setup):
+        counts = [member.pictures for member in members]
         best = solve(*arguments, **setup)
-        calls.append([member.seen > b for member, b in zip(members, counts, strict=True)])
+        calls.append([member.pictures > b for member, b in zip(members, counts, strict=True)])
         return best
 
     parts = {"perturbation": Linf(0.3), "optimiser": PGD(), "eot": EOT(VIEWS, views=2), "steps": 5}
     arms = {"encoder": Ensemble(members), "objective": Members(Away())}
-    result = leave_one_out(images, own, bank=views, solve=solved, **arms, **parts)
+    result = leave_one_out(images, anchors, bank=views, solve=record_solve, **arms, **parts)
     assert calls == [[False, True, True], [True, False, True], [True, True, False]]
     assert result.table.shape == (3,)
     for i, member in enumerate(members):
-        expected = views.losses(images, own[i], member, Away(), 8).mean(1)
+        expected = views.losses(images, anchors[i], member, Away(), 8).mean(1)
         torch.testing.assert_close(result.clean[i], expected)
     assert (result.attacked <= 1).all()
     torch.testing.assert_close(result.table, result.clean.mean(1) - result.attacked.mean(1))
 
 
-def test_an_attack_transfers_fully_to_the_same_encoder_and_less_to_another(images):
+def test_an_attack_transfers_most_to_its_encoder(images):
     members = [Small(0), Small(0), Small(5)]
-    own = tuple(member(images).detach() for member in members)
+    anchors = tuple(member(images).detach() for member in members)
     parts = {"perturbation": Linf(16 / 255), "optimiser": PGD(), "eot": EOT(views=1), "steps": 20}
     views = bank(Compose(), 1, seed=0, purpose="evaluate")
     arms = {"encoder": Ensemble(members), "objective": Members(Away(), combine="losses")}
-    table = leave_one_out(images, own, bank=views, **arms, **parts).table
+    table = leave_one_out(images, anchors, bank=views, **arms, **parts).table
     assert table[:2].min() > 1.5 * table[2]
 
 
-def test_an_attack_on_two_encoders_reaches_its_goal_in_both():
+def test_an_attack_on_two_encoders_reaches_two_goals():
     pictures = tiles(96).images[:2]
     other = load_encoder()
     other.preprocess = Preprocess(96, "pil_bicubic", mean=(0.5, 0.5, 0.5), std=(0.3, 0.3, 0.3))
     encoder = Ensemble([load_encoder(), other])
     with torch.no_grad():
-        own = encoder(pictures)
+        anchors = encoder(pictures)
     parts = {"perturbation": Linf(0.1), "optimiser": PGD(), "eot": EOT(views=1), "steps": 10}
-    delta = solve(pictures, own, encoder=encoder, objective=Members(Away()), **parts).delta
+    delta = solve(pictures, anchors, encoder=encoder, objective=Members(Away()), **parts).delta
     with torch.no_grad():
         result = encoder(pictures + delta)
-    for after, before in zip(result, own, strict=True):
-        assert (F.cosine_similarity(after, before) < 0.6).all()
+    for attack_features, clean_features in zip(result, anchors, strict=True):
+        assert (F.cosine_similarity(attack_features, clean_features) < 0.6).all()
 
 
 E = torch.randn(4, 6, generator=torch.Generator().manual_seed(0))
-REFUSED = {
+REFUSALS = {
     "no encoder": (lambda: Ensemble([]), "`encoders` must hold at least one"),
     "training": (lambda: Ensemble([Small(0), Small(1).train()]), r"`encoders\[1\]` is in training mode"),
     "combine": (lambda: Members(Away(), "logits"), "`combine` must be one of losses, gradients; got 'logits'"),
@@ -272,9 +274,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("make", "named"), REFUSED.values(), ids=REFUSED)
-def test_impossible_settings_are_refused_by_name(make, named):
-    with pytest.raises(ValueError, match=named):
+@pytest.mark.parametrize(("make", "message"), REFUSALS.values(), ids=REFUSALS)
+def test_impossible_settings_are_refused_by_name(make, message):
+    with pytest.raises(ValueError, match=message):
         make()
 
 
@@ -287,9 +289,9 @@ def test_a_steep_member_has_no_larger_weight_in_combined_gradients(images, pair,
         parts = {"encoder": Counted(encoder), "objective": wrap(Members(Away("l2"), combine))}
         return final(images, encoder(images), steps=1, **parts)
 
-    plain, summed = first("gradients"), first("losses")
+    plain, losses_step = first("gradients"), first("losses")
     pair[1].scale = 1024.0
     steep = first("gradients")
     assert torch.equal(steep.delta, plain.delta)
-    assert not torch.equal(first("losses").delta, summed.delta)
+    assert not torch.equal(first("losses").delta, losses_step.delta)
     torch.testing.assert_close(first("losses").estimate.mean, steep.estimate.mean)

@@ -16,7 +16,7 @@ from attacks.objectives.ensemble import Members
 from attacks.objectives.retrieval import InfoNCE, Retrieval, Triplet, Verification
 from transforms import Affine, Compose
 
-THREE, NEXT = torch.arange(3), torch.tensor([9, 10, 11])
+THREE, TARGETS = torch.arange(3), torch.tensor([9, 10, 11])
 
 
 class Unit(nn.Module):
@@ -48,7 +48,7 @@ def classifier(encoder, gallery):
     return nn.Sequential(encoder, Unit(), head).eval()
 
 
-def attacked(pictures, encoder, objective, anchor):
+def attack_files(pictures, encoder, objective, anchor):
     parts = {"perturbation": Linf(0.2), "optimiser": PGD(), "eot": EOT(views=1), "steps": 15}
     return pictures[:3] + solve(pictures[:3], anchor, encoder=encoder, objective=objective, **parts).delta
 
@@ -63,17 +63,17 @@ GOALS = {
     "nce": lambda g: (InfoNCE(g), THREE, None),
     "cross entropy": lambda g: (CrossEntropy(), THREE, None),
     "dlr": lambda g: (DLR(), THREE, None),
-    "toward": lambda g: (Toward(), g[NEXT], NEXT),
-    "toward l2": lambda g: (Toward("l2"), g[NEXT], NEXT),
-    "accepted": lambda g: (Verification(0.6, same=False), g[NEXT], NEXT),
-    "nce targeted": lambda g: (InfoNCE(g, targeted=True), NEXT, NEXT),
-    "triplet": lambda g: (Triplet(0.2), {"positive": g[NEXT], "negative": g[:3]}, NEXT),
-    "cross entropy targeted": lambda g: (CrossEntropy(True), NEXT, NEXT),
-    "dlr targeted": lambda g: (DLR(True), {"label": THREE, "target": NEXT}, None),
+    "toward": lambda g: (Toward(), g[TARGETS], TARGETS),
+    "toward l2": lambda g: (Toward("l2"), g[TARGETS], TARGETS),
+    "accepted": lambda g: (Verification(0.6, same=False), g[TARGETS], TARGETS),
+    "nce targeted": lambda g: (InfoNCE(g, targeted=True), TARGETS, TARGETS),
+    "triplet": lambda g: (Triplet(0.2), {"positive": g[TARGETS], "negative": g[:3]}, TARGETS),
+    "cross entropy targeted": lambda g: (CrossEntropy(True), TARGETS, TARGETS),
+    "dlr targeted": lambda g: (DLR(True), {"label": THREE, "target": TARGETS}, None),
     "sum": lambda g: (
         Sum((Term(1.0, Away(), "own"), Term(1.0, Toward(), "goal"))),
-        {"own": g[:3], "goal": g[NEXT]},
-        NEXT,
+        {"own": g[:3], "goal": g[TARGETS]},
+        TARGETS,
     ),
 }
 
@@ -83,19 +83,19 @@ GOALS = {
 def test_an_attack_reaches_its_goal(pictures, encoder, classifier, gallery, make):
     objective, anchor, rows = make(gallery)
     run = classifier if isinstance(objective, CrossEntropy | DLR) else encoder
-    after = attacked(pictures, run, objective, anchor)
+    attack_result = attack_files(pictures, run, objective, anchor)
     with torch.no_grad():
-        result = classifier(after).argmax(1)
+        result = classifier(attack_result).argmax(1)
     assert (result != THREE).all() if rows is None else torch.equal(result, rows)
 
 
 @pytest.mark.slow
 def test_away_in_l2_moves_further_than_the_length_of_the_embedding(pictures, encoder, gallery):
-    own = gallery[:3]
-    after = attacked(pictures, encoder, Away("l2"), own)
+    embeddings = gallery[:3]
+    attack_result = attack_files(pictures, encoder, Away("l2"), embeddings)
     with torch.no_grad():
-        far = encoder(after) - own
-    assert (far.norm(dim=1) > own.norm(dim=1)).all()
+        far = encoder(attack_result) - embeddings
+    assert (far.norm(dim=1) > embeddings.norm(dim=1)).all()
 
 
 def test_the_embedding_of_a_text_can_be_a_target(pictures, encoder):
@@ -106,11 +106,13 @@ def test_the_embedding_of_a_text_can_be_a_target(pictures, encoder):
 
     prompts = torch.stack([tower(overrides) for overrides in ("a photo of a cat", "a drawing of a cat")])
     anchor = prompts.mean(0).expand(3, -1)
-    result = attacked(pictures, encoder, Toward(), anchor)
+    result = attack_files(pictures, encoder, Toward(), anchor)
     with torch.no_grad():
-        before, after = (F.cosine_similarity(encoder(images), anchor) for images in (pictures[:3], result))
-    assert (before < 0.2).all()
-    assert (after > before + 0.3).all()
+        clean_cosine, attack_cosine = (
+            F.cosine_similarity(encoder(images), anchor) for images in (pictures[:3], result)
+        )
+    assert (clean_cosine < 0.2).all()
+    assert (attack_cosine > clean_cosine + 0.3).all()
 
 
 def test_paired_anchors_are_the_same_views_of_the_untouched_pictures(pictures, encoder, gallery):
@@ -122,7 +124,7 @@ def test_paired_anchors_are_the_same_views_of_the_untouched_pictures(pictures, e
 
 
 E, ROWS = torch.randn(5, 6, generator=torch.Generator().manual_seed(0)), torch.arange(5)
-REFUSED = {
+REFUSALS = {
     "away metric": (lambda: Away("l3"), "`metric` must be one of cosine, l2; got 'l3'"),
     "toward metric": (lambda: Toward("euclid"), "`metric`"),
     "paired toward": (lambda: Paired(Toward()), "`inner`.*leads back"),
@@ -166,7 +168,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("make", "named"), REFUSED.values(), ids=REFUSED)
-def test_impossible_settings_are_refused_by_name(make, named):
-    with pytest.raises(ValueError, match=named):
+@pytest.mark.parametrize(("make", "message"), REFUSALS.values(), ids=REFUSALS)
+def test_impossible_settings_are_refused_by_name(make, message):
+    with pytest.raises(ValueError, match=message):
         make()

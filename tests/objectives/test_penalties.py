@@ -24,8 +24,8 @@ from attacks.objectives.penalties import (
     SSIM,
     Penalties,
     TotalVariation,
-    penalised,
-    priced,
+    add_price,
+    price_of,
     total_variation,
 )
 from tests.helpers.sampled import mostly_slow
@@ -74,21 +74,21 @@ def test_scikit_images_denoiser_minimises_our_total_variation(photo, weight):
         price = TotalVariation(weight)(u[None, None] - 0.5, u[None, None], torch.zeros_like(u)[None, None])
         return ((u - noisy).square().sum() / 2 + price[0] * u.numel()).item()
 
-    least = energy(best)
-    assert least < 0.9 * energy(noisy)
+    minimum = energy(best)
+    assert minimum < 0.9 * energy(noisy)
     for i in range(20):
         step = torch.randn(best.shape, generator=seed(i), dtype=double)
-        assert energy(best + 0.01 * step) > least
+        assert energy(best + 0.01 * step) > minimum
     for share in (0.9, 0.98, 1.02, 1.1):  # more of the denoising, or less: a wrong weight or scale would prefer one
-        assert energy(noisy + share * (best - noisy)) > least
+        assert energy(noisy + share * (best - noisy)) > minimum
 
 
 def test_ssim_equals_scikit_images(photo):
     images = torch.cat([photo[..., :60], photo[..., 60:]])
     pictures = (images + 0.1 * torch.randn(images.shape, generator=seed(), dtype=double)).clamp(0, 1)
     settings = {"channel_axis": 0, "gaussian_weights": True, "sigma": 1.5, "use_sample_covariance": False}
-    both = zip(images.numpy(), pictures.numpy(), strict=True)
-    expected = [structural_similarity(x, y, data_range=1.0, **settings) for x, y in both]
+    picture_pairs = zip(images.numpy(), pictures.numpy(), strict=True)
+    expected = [structural_similarity(x, y, data_range=1.0, **settings) for x, y in picture_pairs]
     result = SSIM(2.0)(pictures - images, pictures, images)
     torch.testing.assert_close(result, 2 * (1 - torch.tensor(expected, dtype=double)), rtol=0, atol=1e-9)
 
@@ -130,7 +130,7 @@ def test_no_change_costs_nothing_and_has_a_finite_gradient(price, pair):
 
 
 @every_price
-def test_any_change_but_a_constant_has_a_price_that_grows_with_it(price, pair):
+def test_the_price_grows_with_the_change(price, pair):
     delta, _, images = pair
     costs = torch.stack([price(share * delta, images + share * delta, images) for share in (0.25, 0.5, 1.0)])
     assert (costs > 0).all()
@@ -140,8 +140,8 @@ def test_any_change_but_a_constant_has_a_price_that_grows_with_it(price, pair):
 @every_price
 def test_weights_scale_the_price_and_pictures_are_independent(price, pair):
     heavy = type(price)(3.0, *list(vars(price).values())[1:])
-    alone = [heavy(*(x[i : i + 1] for x in pair)) for i in range(3)]
-    torch.testing.assert_close(torch.cat(alone), 3 * price(*pair), rtol=1e-12, atol=0)
+    single_prices = [heavy(*(x[i : i + 1] for x in pair)) for i in range(3)]
+    torch.testing.assert_close(torch.cat(single_prices), 3 * price(*pair), rtol=1e-12, atol=0)
 
 
 def test_the_price_is_of_the_visible_change_or_of_the_texture():
@@ -165,18 +165,18 @@ def test_a_texture_may_have_another_size_than_the_pictures(rows):
 def test_penalised_adds_the_price_and_its_gradient(perturbation, pair):
     _, _, images = pair
     delta = perturbation.start(images, seed())
-    some = torch.arange(3, dtype=double)
-    result = Estimate(some, some, some, torch.ones_like(delta), 8, 8, some)
+    losses = torch.arange(3, dtype=double)
+    result = Estimate(losses, losses, losses, torch.ones_like(delta), 8, 8, losses)
     price = Penalties((TotalVariation(2.0), SSIM(0.5)))
 
     def prices(at):
-        given = (at, seen(perturbation.scene(images, at)), images)
-        return sum(part(*given) for part in price.parts)
+        scene = (at, seen(perturbation.scene(images, at)), images)
+        return sum(part(*scene) for part in price.parts)
 
     problem = Problem(images, None, None, None, perturbation)
-    result = penalised(result, priced(price, problem, delta))
-    torch.testing.assert_close(result.value, some + prices(delta))
-    torch.testing.assert_close(result.mean, some)
+    result = add_price(result, price_of(price, problem, delta))
+    torch.testing.assert_close(result.value, losses + prices(delta))
+    torch.testing.assert_close(result.mean, losses)
     # A finite difference of what is minimised: the sum over pictures, or the mean where all share one delta.
     direction = torch.randn(delta.shape, generator=seed(1), dtype=double)
     total = torch.mean if perturbation.shared else torch.sum
@@ -192,40 +192,40 @@ def victims():
 
 
 def parts(victims, perturbation, penalty):
-    chosen = {"objective": Away(), "perturbation": perturbation, "optimiser": PGD(), "eot": EOT(views=1)}
-    return {"encoder": victims[0], "penalty": penalty, **chosen}
+    setup = {"objective": Away(), "perturbation": perturbation, "optimiser": PGD(), "eot": EOT(views=1)}
+    return {"encoder": victims[0], "penalty": penalty, **setup}
 
 
-def judged(victims, penalty, perturbation=Linf(8 / 255)):  # noqa: B008
+def figures_of(victims, penalty, perturbation=Linf(8 / 255)):  # noqa: B008
     """A penalised attack: mean cosine, total variation and SSIM of its last iterate."""
     encoder, images, clean = victims
-    *_, last = attack(images, clean, **parts(victims, perturbation, penalty), steps=20)
+    *_, final_step = attack(images, clean, **parts(victims, perturbation, penalty), steps=20)
     with torch.no_grad():
-        pictures = seen(perturbation.scene(images, last.delta))
+        pictures = seen(perturbation.scene(images, final_step.delta))
         cosine = torch.cosine_similarity(encoder(pictures), clean).mean().item()
-        ssim = 1 - SSIM(1.0)(last.delta, pictures, images).mean().item()
+        ssim = 1 - SSIM(1.0)(final_step.delta, pictures, images).mean().item()
         return cosine, total_variation(pictures - images).mean().item(), ssim
 
 
 @pytest.mark.slow
 def test_penalised_attacks_are_smoother_or_more_similar_at_little_loss(victims):
-    cosine, variation, ssim = judged(victims, None)
+    cosine, variation, ssim = figures_of(victims, None)
     assert cosine < 0.65
-    smooth, smoother = (judged(victims, TotalVariation(weight)) for weight in (3.0, 10.0))
+    smooth, smoother = (figures_of(victims, TotalVariation(weight)) for weight in (3.0, 10.0))
     assert smooth[1] < 0.85 * variation
     assert smooth[0] < cosine + 0.05
     assert smoother[1] < 0.5 * variation
     assert smoother[0] < cosine + 0.2
-    alike = judged(victims, SSIM(1.0))
+    alike = figures_of(victims, SSIM(1.0))
     assert 1 - alike[2] < 0.5 * (1 - ssim)
     assert alike[0] < cosine + 0.1
 
 
 @pytest.mark.slow
-def test_a_shared_delta_is_penalised_too(victims):
-    free, paid = (judged(victims, p, Universal(Linf(8 / 255))) for p in (None, TotalVariation(3.0)))
-    assert paid[1] < 0.85 * free[1]
-    assert paid[0] < free[0] + 0.05
+def test_a_shared_delta_has_a_price(victims):
+    free, smooth = (figures_of(victims, p, Universal(Linf(8 / 255))) for p in (None, TotalVariation(3.0)))
+    assert smooth[1] < 0.85 * free[1]
+    assert smooth[0] < free[0] + 0.05
 
 
 def test_solve_selects_by_loss_plus_penalty(victims):
@@ -237,7 +237,7 @@ def test_solve_selects_by_loss_plus_penalty(victims):
 
 
 @pytest.mark.parametrize(
-    ("make", "named"),
+    ("make", "message"),
     [
         *((lambda w=w: TotalVariation(w), "`weight` must") for w in (0.0, -1.0, math.nan, math.inf)),
         *((lambda m=m: m(0.0), "`weight` must") for m in (SSIM, LPIPS)),
@@ -249,8 +249,8 @@ def test_solve_selects_by_loss_plus_penalty(victims):
         (lambda: Penalties(()), "`parts` must"),
     ],
 )  # fmt: skip
-def test_arguments_out_of_range_are_named(make, named):
-    with pytest.raises(ValueError, match=named):
+def test_arguments_out_of_range_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
         make()
 
 

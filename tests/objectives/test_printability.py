@@ -29,7 +29,7 @@ def price(texture, palette, weight=1.0, pictures=2):
 def test_the_price_is_the_mean_distance_to_the_nearest_colour(rows):
     palette, texture = colours(9), torch.rand(rows, 3, 6, 7, dtype=double)
     expected = [
-        sum(min(math.dist(pixel, one) for one in palette.tolist()) for pixel in row.flatten(1).T.tolist()) / 42
+        sum(min(math.dist(pixel, colour) for colour in palette.tolist()) for pixel in row.flatten(1).T.tolist()) / 42
         for row in texture
     ]
     result = price(texture, palette, 2.5)
@@ -73,20 +73,20 @@ class Largest(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         result = func(*args, **(kwargs or {}))
-        for one in result if isinstance(result, tuple | list) else (result,):
-            if isinstance(one, torch.Tensor):
-                self.numbers = max(self.numbers, one.numel())
+        for tensor in result if isinstance(result, tuple | list) else (result,):
+            if isinstance(tensor, torch.Tensor):
+                self.numbers = max(self.numbers, tensor.numel())
         return result
 
 
 def test_no_tensor_grows_with_the_palette():
     texture = torch.rand(1, 3, 40, 40).requires_grad_()
-    with Largest() as seen:
+    with Largest() as allocations:
         price(texture, colours(500), pictures=1).sum().backward()
-    assert seen.numbers == texture.numel()
+    assert allocations.numbers == texture.numel()
 
 
-def test_the_generic_palette_holds_the_inks_and_colours_between_them():
+def test_the_generic_palette_holds_the_inks():
     palette = read_palette("generic") * 255
     assert palette.shape == (27, 3)
     for ink in INKS:
@@ -137,9 +137,9 @@ def test_arguments_out_of_range_are_named(make, kind, message):
         make()
 
 
-def test_a_printability_penalty_is_accepted_for_a_patch_only():
+def test_a_printability_penalty_needs_a_patch():
     run = schema.validate(composed("config=patch", "penalty=nps", "penalty.weight=0.5"))
-    made = build.price(run.penalty)
-    assert isinstance(made, NonPrintability) and made.weight == 0.5 and len(made.colours) == 27
+    penalty = build.price(run.penalty)
+    assert isinstance(penalty, NonPrintability) and penalty.weight == 0.5 and len(penalty.colours) == 27
     with pytest.raises(ValueError, match=r"`penalty=nps` prices the colours of what is printed.*perturbation=linf"):
         build.build(schema.validate(composed("config=smoke", "penalty=nps")))

@@ -5,7 +5,7 @@ import torch
 
 from attacks import EOT, PGD, Linf, bank, load_encoder
 from attacks.data.gallery import tiles
-from attacks.objectives.aim import Aim, Known
+from attacks.objectives.aim import Aim, Knowledge
 from attacks.objectives.embedding import Away, Toward
 from attacks.objectives.retrieval import InfoNCE, Triplet
 from attacks.optimisers.apgd import APGD
@@ -22,7 +22,7 @@ VIEWS = Compose([Affine(degrees=(-10, 10), scale=(0.9, 1.1))])
 def known():
     encoder, shown = load_encoder(), tiles(96).images[::8]
     gallery = encoder(shown)
-    return Known(shown[:3], gallery[:3], gallery, torch.arange(3), None)
+    return Knowledge(shown[:3], gallery[:3], gallery, torch.arange(3), None)
 
 
 def setup(**changes):
@@ -32,7 +32,7 @@ def setup(**changes):
 
 @pytest.mark.slow
 def test_suite_has_the_least_loss_of_its_members_per_picture(known):
-    aim = Aim(Away(), known.own)
+    aim = Aim(Away(), known.embeddings)
     attacks = [each for each in members(known, 2, aim, Wiener()) if each.name != "square"]
     # Such that one target is best for some pictures, and another for the others.
     near, nearer = (each.anchor for each in attacks if each.name.startswith("apgd_nearest"))
@@ -53,7 +53,7 @@ def test_suite_has_the_least_loss_of_its_members_per_picture(known):
 
 
 def test_members_have_the_documented_names_and_targets(known):
-    aim = Aim(Away(), known.own)
+    aim = Aim(Away(), known.embeddings)
     attacks = {each.name: each for each in members(known, 2, aim, Wiener(0.3))}
     assert list(attacks) == ["wiener", "apgd", "square", "apgd_hinge", "apgd_nearest_1", "apgd_nearest_2"]
     assert attacks["wiener"].optimiser == Wiener(0.3)
@@ -84,7 +84,7 @@ def test_no_suite_is_weaker_than_a_single_run(name, known):
 
 @pytest.mark.parametrize("optimiser", [APGD(rho=0.5), Square(p_init=0.3)], ids=["apgd", "square"])
 def test_optimiser_of_the_run_keeps_its_settings(known, optimiser):
-    attacks = members(known, 0, Aim(Away(), known.own), optimiser)
+    attacks = members(known, 0, Aim(Away(), known.embeddings), optimiser)
     assert attacks[0].optimiser == optimiser
     assert sorted(each.name for each in attacks) == ["apgd", "apgd_hinge", "square"]
 
@@ -92,4 +92,4 @@ def test_optimiser_of_the_run_keeps_its_settings(known, optimiser):
 @pytest.mark.parametrize("nearest", [-1, 10_000])
 def test_too_many_targets_are_refused(known, nearest):
     with pytest.raises(ValueError, match=r"`attack.nearest` must lie between 0 and"):
-        members(known, nearest, Aim(Away(), known.own), Wiener())
+        members(known, nearest, Aim(Away(), known.embeddings), Wiener())

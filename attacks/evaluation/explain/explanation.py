@@ -68,7 +68,7 @@ class Explanations:
 COVERAGE = {"coverage": "coverage", "view_coverage": "view", "effective_coverage": "effective"}
 
 
-def summary(rows: Sequence[Row]) -> dict[str, Any]:
+def explanation_summary(rows: Sequence[Row]) -> dict[str, Any]:
     """The content of metrics.json."""
     arms: dict[str, list[Row]] = {}
     for row in rows:

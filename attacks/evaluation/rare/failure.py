@@ -22,7 +22,7 @@ from transforms.scene import Shown
 Arm = Literal["clean", "eot"]
 ARMS: tuple[Arm, ...] = ("clean", "eot")
 #: The largest coordinate below 1 in single precision.
-LAST = 1 - 2**-24
+MAX_POINT = 1 - 2**-24
 
 
 @stored("failure.picture")
@@ -74,7 +74,7 @@ def of_row(row: Row) -> PictureFailure:
     return PictureFailure(**{name: read(row[name]) for name, read in FIELDS.items()}, values=values)
 
 
-def summary(rows: Sequence[Row]) -> dict[str, Any]:
+def failure_summary(rows: Sequence[Row]) -> dict[str, Any]:
     """The content of metrics.json: by arm the pictures, the one that fails most often first."""
     arms: dict[str, list[dict[str, Any]]] = {}
     for failure in sorted(map(of_row, rows), key=lambda failure: (-failure.p, -failure.high)):
@@ -102,7 +102,7 @@ def margin_score(judge: Judge, scene: Shown, row: int, views: Compose, arm: Arm)
     good = matches if (arm == "clean") == (judge.goal is None) else ~matches
 
     def score(u: Floats) -> Floats:
-        points = torch.from_numpy(np.ascontiguousarray(u)).to(gallery).clamp(max=LAST)
+        points = torch.from_numpy(np.ascontiguousarray(u)).to(gallery).clamp(max=MAX_POINT)
         share = judge.world.share(len(points))
         features = Bank(views, points[share]).features(scene, judge.encoder, judge.chunk)[0]
         unit = F.normalize(features if judge.signature is None else judge.signature(features), dim=1)

@@ -32,7 +32,7 @@ ALPHA = 0.025
 
 
 @dataclass(frozen=True)
-class Estimate:
+class RareEstimate:
     """The probability `p` of a failure with the limits of its 95 % interval, the number of failures that plain
     sampling would need for one as narrow, the calls of the score that it took, and the method. `worst`: failures, the
     least score first, (k,d). Without a failure p is 0 and `high` an upper 95 % limit."""
@@ -46,7 +46,7 @@ class Estimate:
     worst: Floats
 
 
-def rare(score: Score, dims: int, particles: int = 1000, seed: int = 0) -> Estimate:
+def rare(score: Score, dims: int, particles: int = 1000, seed: int = 0) -> RareEstimate:
     """The probability that `score` is 0 or less for a point of the unit cube of `dims` coordinates.
 
     Raises ValueError for scores that are not finite numbers."""
@@ -58,7 +58,7 @@ def rare(score: Score, dims: int, particles: int = 1000, seed: int = 0) -> Estim
         n = int(min(max(WORTH / max(failed.mean(), 1e-9), len(u)), MAX_DRAWS * particles))
         draws = random.random((n, dims))
         return _plain(draws, counter(draws), counter, np.concatenate([u[failed], u[:0]]))
-    particles_below, level, probability = split(counter, u, values, particles, random)
+    particles_below, level, probability = split_levels(counter, u, values, particles, random)
     estimate = None
     if level <= 0 or probability <= 1 / len(u):  # else a plateau: nothing is known below it but the plain draws
         estimate = _importance(counter, particles_below, level, particles, random)
@@ -73,7 +73,7 @@ def rare(score: Score, dims: int, particles: int = 1000, seed: int = 0) -> Estim
 
 def _importance(
     counter: "_Counter", particles_below: Floats, level: float, particles: int, random: np.random.Generator
-) -> Estimate | None:
+) -> RareEstimate | None:
     """The estimate from fresh draws of a proposal that is fitted to points `found` below a level; None where it
     misses them: a few points."""
     proposal = fit(particles_below, random)
@@ -113,7 +113,7 @@ class _Counter:
         return values
 
 
-def split(
+def split_levels(
     score: Score, u: Floats, values: Floats, particles: int, random: np.random.Generator
 ) -> tuple[Floats, float, float]:
     """Particles (n,d) that are distributed uniformly over the failures, approximately; or, where none is found, over
@@ -166,16 +166,16 @@ def move(score: Score, u: Floats, values: Floats, level: float, random: np.rando
     return u, values
 
 
-def _plain(u: Floats, values: Floats, counter: _Counter, particles: Floats) -> Estimate:
+def _plain(u: Floats, values: Floats, counter: _Counter, particles: Floats) -> RareEstimate:
     """Clopper & Pearson (1934), of draws that no earlier ones have chosen."""
     failed = values <= 0
     ends = scipy.stats.binomtest(int(failed.sum()), len(u)).proportion_ci(1 - 2 * ALPHA, "exact")
     worst = u[failed][np.argsort(values[failed])] if failed.any() else particles
     p = float(failed.mean())
-    return Estimate(p, float(ends.low), float(ends.high), float(failed.sum()), counter.passes, "plain", worst)
+    return RareEstimate(p, float(ends.low), float(ends.high), float(failed.sum()), counter.passes, "plain", worst)
 
 
-def _weighted(u: Floats, values: Floats, proposal: Proposal, level: float, counter: _Counter) -> Estimate:
+def _weighted(u: Floats, values: Floats, proposal: Proposal, level: float, counter: _Counter) -> RareEstimate:
     """The weighted share of points up to `level`, with the limits of Fay & Feuer (1997) for weighted sums; their
     variance is that of the sample, since failures are not rare among these points.
 
@@ -186,9 +186,9 @@ def _weighted(u: Floats, values: Floats, proposal: Proposal, level: float, count
     order = np.argsort(values[good])
     if level > 0:
         high = _gamma(p + largest, variance + largest**2, 1 - 2 * ALPHA)
-        return Estimate(0.0, 0.0, min(1.0, high), 0.0, counter.passes, "none found", u[good][order][:100])
+        return RareEstimate(0.0, 0.0, min(1.0, high), 0.0, counter.passes, "none found", u[good][order][:100])
     low, high = _gamma(p, variance, ALPHA), _gamma(p + largest, variance + largest**2, 1 - ALPHA)
-    return Estimate(p, low, min(1.0, high), p**2 / variance, counter.passes, "importance", u[good][order])
+    return RareEstimate(p, low, min(1.0, high), p**2 / variance, counter.passes, "importance", u[good][order])
 
 
 def _gamma(mean: float, variance: float, level: float) -> float:
@@ -196,6 +196,6 @@ def _gamma(mean: float, variance: float, level: float) -> float:
     return float(scipy.stats.gamma.ppf(level, mean**2 / variance, scale=variance / mean))
 
 
-def _no_failure(n: int, counter: _Counter, points: Floats) -> Estimate:
+def _no_failure(n: int, counter: _Counter, points: Floats) -> RareEstimate:
     """No failure in n plain draws: the upper 95 % limit of Clopper & Pearson (1934)."""
-    return Estimate(0.0, 0.0, 1 - (2 * ALPHA) ** (1 / n), 0.0, counter.passes, "none found", points)
+    return RareEstimate(0.0, 0.0, 1 - (2 * ALPHA) ** (1 / n), 0.0, counter.passes, "none found", points)

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from attacks.encoders.tree import Encoder, Tree, length
 from attacks.eot.protocols import Objective, Perturbation
-from attacks.evaluation.sanity.check import Check, rule, skipped
+from attacks.evaluation.sanity.check import Check, rule, skip
 from attacks.evaluation.sanity.rules import mean
 from attacks.evaluation.sanity.short_attack import ShortAttack
 from transforms.compose import seen
@@ -97,7 +97,7 @@ def finds_promise(start: Tensor, optimum: Tensor, attack_losses: Tensor) -> Chec
 def active(test: ShortAttack, clean: float, gain: float) -> Check:
     """Whether the attack reaches the planted point, from the clean loss and the attack's gain without it."""
     if test.options.optimiser.gradient_free and test.options.steps < QUERIES:
-        return skipped("active test", f"a search needs {QUERIES} queries to find anything (sanity.steps)")
+        return skip("active test", f"a search needs {QUERIES} queries to find anything (sanity.steps)")
     perturbation, objective = test.problem.perturbation, test.problem.objective
     origin, best = test.start(), promise(perturbation, test.images)
     with torch.no_grad():

@@ -12,7 +12,7 @@ from attacks.eot.faults.locate import AT_END
 from attacks.eot.problem import STEPS, Options, Problem
 from attacks.evaluation.sanity import questions, rules
 from attacks.evaluation.sanity.active import active
-from attacks.evaluation.sanity.check import Check, Sanity, error_text, guard, rule, skipped
+from attacks.evaluation.sanity.check import Check, Sanity, error_text, guard, rule, skip
 from attacks.evaluation.sanity.differences import CHANGES, LENGTH, NO_GRADIENT, REPEATS, SLOPES, differences
 from attacks.evaluation.sanity.questions import RADII, SELF_COSINE, SMOOTH_GRADIENT
 from attacks.evaluation.sanity.rules import LOWERS, NOISE, PLATEAU, ROOM, mean
@@ -89,7 +89,7 @@ def examine(
     if decides and isinstance(options.optimiser, LabelOnly):
         checks = rules.beyond_the_radius(checks)
     checks.append(
-        skipped(PLATEAU, "not applicable: an answer of same or not has no steps") if decides else rules.plateau(trace)
+        skip(PLATEAU, "not applicable: an answer of same or not has no steps") if decides else rules.plateau(trace)
     )
     checks.append(masking(checks))
     cost = {"forward": float(counter.forward), "backward": float(counter.backward)}
@@ -127,7 +127,7 @@ def lasts(records: Sequence[warnings.WarningMessage]) -> Check:
 
 
 def _checks(test: ShortAttack, module: nn.Module | None, views: int) -> list[Check]:
-    last = [guard(SELF_COSINE, lambda: questions.itself(test.problem)), *differences(test, module)]
+    gradient_checks = [guard(SELF_COSINE, lambda: questions.self_cosine(test.problem)), *differences(test, module)]
     try:
         clean = test.clean_losses()
         with warnings.catch_warnings(record=True) as records:
@@ -136,10 +136,15 @@ def _checks(test: ShortAttack, module: nn.Module | None, views: int) -> list[Che
     except AnswerError:
         raise
     except Exception as error:  # an encoder may raise any
-        absent = [skipped(name, "the attack does not run") for name in BY_RUNS + BY_GRADIENTS]
-        return [rule(LOWERS, False, error_text(error)), *absent, *last, skipped(LASTS, "the attack does not run")]
+        absent = [skip(name, "the attack does not run") for name in BY_RUNS + BY_GRADIENTS]
+        return [
+            rule(LOWERS, False, error_text(error)),
+            *absent,
+            *gradient_checks,
+            skip(LASTS, "the attack does not run"),
+        ]
     is_black_box = module is not None and black_box(module) is not None
-    last.append(skipped(LASTS, NO_GRADIENT) if is_black_box else lasts(records))
+    gradient_checks.append(skip(LASTS, NO_GRADIENT) if is_black_box else lasts(records))
     gain = mean(clean) - mean(main.losses)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", Silent)  # of other runs than the attack's
@@ -154,10 +159,12 @@ def _checks(test: ShortAttack, module: nn.Module | None, views: int) -> list[Che
             guard(SMOOTH_GRADIENT, lambda: questions.smooth_gradient(test, main, gain)),
         ]
     if test.options.optimiser.gradient_free:
-        return [*checks, *(skipped(name, "the optimiser asks for no gradient") for name in BY_GRADIENTS), *last]
+        return [
+            *checks,
+            *(skip(name, "the optimiser asks for no gradient") for name in BY_GRADIENTS),
+            *gradient_checks,
+        ]
     checks.append(rules.room(test.problem.perturbation, test.images, main.start, main.end))
     uniform = test.options.eot.risk.uniform
-    checks.append(
-        rules.noise(main.c, views) if uniform else skipped(NOISE, "the views of a tail do not show its noise")
-    )
-    return [*checks, *last]
+    checks.append(rules.noise(main.c, views) if uniform else skip(NOISE, "the views of a tail do not show its noise"))
+    return [*checks, *gradient_checks]

@@ -55,7 +55,7 @@ def rule(name: str, good: bool, message: str, **figures: float) -> Check:
     return Check(name, "passed" if good else "failed", message, figures)
 
 
-def skipped(name: str, reason: str) -> Check:
+def skip(name: str, reason: str) -> Check:
     return Check(name, "skipped", reason)
 
 

@@ -21,7 +21,7 @@ from attacks.encoders.randomness import encoder_draws
 from attacks.encoders.request import seeded
 from attacks.encoders.tree import Encoder, Tree, leaves, map_tree, take
 from attacks.eot.protocols import Objective
-from attacks.evaluation.sanity.check import Check, error_text, rule, skipped
+from attacks.evaluation.sanity.check import Check, error_text, rule, skip
 from attacks.evaluation.sanity.short_attack import ShortAttack
 from transforms.compose import view
 from transforms.doors import PastDoors
@@ -93,7 +93,7 @@ def differences(test: ShortAttack, module: nn.Module | None) -> list[Check]:
     """Whether the encoder repeats its answer, and whether its gradient agrees with real changes, on some views of the
     pictures with noise."""
     if module is not None and black_box(module) is not None:
-        return [skipped(name, NO_GRADIENT) for name in (REPEATS, SLOPES, LENGTH, CHANGES)]
+        return [skip(name, NO_GRADIENT) for name in (REPEATS, SLOPES, LENGTH, CHANGES)]
     perturbation, transforms, u = test.problem.perturbation, test.options.eot.transforms, test.judges.u[:PROBES]
     start = perturbation.noise(test.images, torch.Generator().manual_seed(stream(test.options.seed, "probe")))
     pictures = torch.arange(len(test.images)).repeat_interleave(len(u))
@@ -107,14 +107,14 @@ def differences(test: ShortAttack, module: nn.Module | None) -> list[Check]:
         checks.append(repeat)
         if encoder is None:
             message = "the encoder's answers cannot be repeated"
-            return [repeat, *(skipped(name, message) for name in (SLOPES, LENGTH, CHANGES))]
+            return [repeat, *(skip(name, message) for name in (SLOPES, LENGTH, CHANGES))]
         anchor, seed = take(test.problem.anchor, pictures), stream(test.options.seed, "directions")
         probe = Probe(views, clean, anchor, test.problem.objective, seed, draws)
         module = module if repeat.verdict == "passed" else None  # the copy in float64 would draw other numbers
         return [repeat, *compare_gradient(encoder, probe, module=module, count=test.passes.count)]
     except Exception as error:  # any, as the encoder's
         message, (name, *rest) = error_text(error), (REPEATS, SLOPES, LENGTH, CHANGES)[len(checks) :]
-        return [*checks, rule(name, False, message), *(skipped(name, message) for name in rest)]
+        return [*checks, rule(name, False, message), *(skip(name, message) for name in rest)]
 
 
 def repeats(encoder: Encoder, images: Tensor, draws: dict[str, Any]) -> tuple[Check, Encoder | None]:
@@ -148,7 +148,7 @@ def compare_gradient(
     grad = _gradient(loss, float_probe.views)
     if not bool(grad.any()):
         message = "there is no gradient: use a gradient-free attack (Square)"
-        return [rule(SLOPES, False, message), skipped(LENGTH, message), skipped(CHANGES, message)]
+        return [rule(SLOPES, False, message), skip(LENGTH, message), skip(CHANGES, message)]
     wide = None if module is None else _wide(module, probe.views)
     exact = float_probe if wide is None else probe.to(torch.float64)
     small = _small(exact, loss if wide is None else exact.loss(count(wide)), grad.to(exact.views), generator)
@@ -164,13 +164,13 @@ def _small(probe: Probe, loss: Loss, grad: Tensor, generator: torch.Generator) -
         rounding = torch.finfo(views.dtype).eps * float(loss(views).abs().mean()) / h
     if float(changes.abs().median()) <= FLAT * rounding or _distance(changes, nearer) > UNSTEADY:
         message = "the encoder is no smooth function: visible changes alone judge its gradient"
-        return [skipped(SLOPES, message), skipped(LENGTH, message)]
+        return [skip(SLOPES, message), skip(LENGTH, message)]
     cosine = _agreement(slopes, changes)
     message = f"the gradient agrees with the encoder's real slope to a cosine of {cosine:.3f}"
     if cosine < EXACT:
         message += f" (below {EXACT}); a branch is detached, rounded or noisy: attack through a surrogate, or "
         message += "without gradients (Square)"
-        return [rule(SLOPES, False, message, cosine=cosine), skipped(LENGTH, "the gradient has another direction")]
+        return [rule(SLOPES, False, message, cosine=cosine), skip(LENGTH, "the gradient has another direction")]
     return [rule(SLOPES, True, message, cosine=cosine), _length(slopes, changes)]
 
 

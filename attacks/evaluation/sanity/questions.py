@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from attacks.encoders.randomness import encoder_draws
 from attacks.encoders.tree import leaves
 from attacks.eot.problem import Problem
-from attacks.evaluation.sanity.check import Check, guard, rule, skipped
+from attacks.evaluation.sanity.check import Check, guard, rule, skip
 from attacks.evaluation.sanity.rules import (
     GROWS,
     beats_cards,
@@ -44,7 +44,7 @@ def radii(test: ShortAttack, main: Run, clean: Tensor, gain: float) -> list[Chec
     perturbation = test.problem.perturbation
     top, radius = largest(perturbation, test.images), perturbation.eps
     if resized(perturbation, radius) is None:
-        return [skipped(name, f"{type(perturbation).__name__} has no radius to change") for name in RADII]
+        return [skip(name, f"{type(perturbation).__name__} has no radius to change") for name in RADII]
     losses = {radius: main.losses}
 
     def losses_at(eps: float) -> Tensor:
@@ -70,7 +70,7 @@ def radii(test: ShortAttack, main: Run, clean: Tensor, gain: float) -> list[Chec
 def one_step(test: ShortAttack, main: Run, gain: float) -> Check:
     """Against one step along the gradient, as long as the radius (Goodfellow et al. 2015)."""
     if test.options.optimiser.gradient_free:
-        return skipped("one step", "the optimiser asks for no gradient")
+        return skip("one step", "the optimiser asks for no gradient")
     step = test.run(optimiser=PGD(1.0, 0.0, "constant"), steps=1)
     remedy = "one long step is stronger, so the steps are too short, too few, or not downhill"
     return not_worse("one step", main.losses, step.losses, gain, "that of one step as long as the radius", remedy)
@@ -80,7 +80,7 @@ def more_steps(test: ShortAttack, main: Run, gain: float) -> Check:
     """Against a run of half the length: the attack takes twice its steps."""
     steps = test.options.steps
     if steps < 2:
-        return skipped("more steps", "a run of one step has no half")
+        return skip("more steps", "a run of one step has no half")
     half = test.run(steps=steps // 2)
     remedy = "more steps must not make it weaker: the step is too long, or the gradient too noisy"
     return not_worse("more steps", main.losses, half.losses, gain, "with half the steps", remedy)
@@ -89,7 +89,7 @@ def more_steps(test: ShortAttack, main: Run, gain: float) -> Check:
 def without_gradient(test: ShortAttack, main: Run, gain: float) -> Check:
     """Against a gradient-free search with as many encoder passes."""
     if test.options.optimiser.gradient_free:
-        return skipped("gradient-free", "the attack is itself gradient-free")
+        return skip("gradient-free", "the attack is itself gradient-free")
     search = test.run(optimiser=Square())
     remedy = "a search without gradients is stronger with as many encoder passes, so the gradient misleads"
     return not_worse("gradient-free", main.losses, search.losses, gain, "that of a search without gradients", remedy)
@@ -99,7 +99,7 @@ def transfer(test: ShortAttack, main: Run, gain: float, module: nn.Module | None
     """Against a perturbation made for the same encoder with other weights."""
     other = None if module is None else redrawn(module, test.options.seed)
     if other is None:
-        return skipped("transfer", "the encoder has no weights that could be drawn anew")
+        return skip("transfer", "the encoder has no weights that could be drawn anew")
     objective, anchor = test.problem.objective, test.problem.anchor
     try:
         if objective.stationary_at_anchor and not objective.paired:
@@ -107,7 +107,7 @@ def transfer(test: ShortAttack, main: Run, gain: float, module: nn.Module | None
                 anchor = other(test.images)  # the redrawn encoder's embedding
         run = test.run(encoder=test.passes.count(other), anchor=anchor)
     except Exception as error:  # any, as the encoder's
-        return skipped("transfer", f"the encoder with its weights drawn anew cannot be attacked: {error}")
+        return skip("transfer", f"the encoder with its weights drawn anew cannot be attacked: {error}")
     losses = test.judge(run.delta)
     remedy = "a perturbation made for another encoder is stronger, so the gradient of this one misleads"
     return not_worse("transfer", main.losses, losses, gain, "that of a perturbation made for other weights", remedy)
@@ -118,7 +118,7 @@ def smooth_gradient(test: ShortAttack, main: Run, gain: float) -> Check:
     shattered gradient (Nesterov & Spokoiny 2017; Athalye et al. 2018). It has as many views."""
     eot, stages = test.options.eot, getattr(test.options.eot.transforms, "stages", None)
     if test.options.optimiser.gradient_free or stages is None:
-        return skipped(SMOOTH_GRADIENT, "the optimiser asks for no gradient, or the pipeline is no `Compose`")
+        return skip(SMOOTH_GRADIENT, "the optimiser asks for no gradient, or the pipeline is no `Compose`")
     inside = stages[-1:] if encoder_draws(eot.transforms, test.judges.u[:1]) else ()
     noisy = Compose((*stages[: len(stages) - len(inside)], SensorNoise((SMOOTH, SMOOTH)), *inside))
     run = test.run(eot=replace(eot, transforms=noisy))
@@ -127,7 +127,7 @@ def smooth_gradient(test: ShortAttack, main: Run, gain: float) -> Check:
     return not_worse(SMOOTH_GRADIENT, main.losses, test.judge(run.delta), gain, baseline, remedy, MATERIAL)
 
 
-def itself(problem: Problem) -> Check:
+def self_cosine(problem: Problem) -> Check:
     """The cosine of the untouched pictures, seen directly, to themselves and, where that is their embedding, to their
     anchor. It is not 1 where an embedding is so short that its length is clamped, or so long that it overflows."""
     objective = problem.objective

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from attacks.eot.protocols import Perturbation
-from attacks.evaluation.sanity.check import Check, rule, skipped
+from attacks.evaluation.sanity.check import Check, rule, skip
 
 
 def redrawn(module: nn.Module, seed: int) -> nn.Module | None:
@@ -63,7 +63,7 @@ def noise(c: Tensor, views: int) -> Check:
     steps counts: where the attack has converged the signal is small."""
     c = c[: (len(c) + 1) // 2]
     if not c.numel() or bool(c.isnan().all()):
-        return skipped(NOISE, "a single view a step does not show its noise: take attack.views=2 or more")
+        return skip(NOISE, "a single view a step does not show its noise: take attack.views=2 or more")
     middle = float(c[~c.isnan()].median())  # infinite if half of the steps have no signal
     cosine = math.sqrt(views / (views + middle))
     good_views = middle * GOOD**2 / (1 - GOOD**2)
@@ -103,8 +103,8 @@ def resized(perturbation: Any, eps: float) -> Any:
         return None if inner is None else dataclasses.replace(perturbation, inner=inner)
     if "eps" not in names:
         return None
-    whole = isinstance(perturbation.eps, int)
-    return dataclasses.replace(perturbation, eps=max(1, round(eps)) if whole else eps)
+    is_integer = isinstance(perturbation.eps, int)
+    return dataclasses.replace(perturbation, eps=max(1, round(eps)) if is_integer else eps)
 
 
 def rescale(optimiser: Any, ratio: float) -> Any:
@@ -200,9 +200,7 @@ def beyond_the_radius(checks: Sequence[Check]) -> list[Check]:
     if not any(check.name == GROWS and check.verdict == "passed" for check in checks):
         return list(checks)
     reason = f"not applicable: the answers stay the same at this radius; at a larger one they change ({GROWS})"
-    return [
-        skipped(LOWERS, reason) if check.name == LOWERS and check.verdict == "failed" else check for check in checks
-    ]
+    return [skip(LOWERS, reason) if check.name == LOWERS and check.verdict == "failed" else check for check in checks]
 
 
 def beats_cards(losses: Tensor, main: Tensor, cards: Mapping[str, Tensor], gain: float) -> Check:
@@ -252,7 +250,7 @@ def plateau(trace: Sequence[float | None]) -> Check:
     itself (None before the first comparison)."""
     losses, steps = _finite(trace), len(trace)
     if len(losses) < 5 or len(set(losses)) < 3:
-        return skipped(PLATEAU, "the run has too few looks at held-out views to show whether its loss has settled")
+        return skip(PLATEAU, "the run has too few looks at held-out views to show whether its loss has settled")
     gain = losses[0] - losses[-1]
     late = [losses[0], *_finite(trace[: steps - round(END * steps)])][-1] - losses[-1]
     share = late / gain if gain > 0 else 0.0

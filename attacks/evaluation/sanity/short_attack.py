@@ -65,8 +65,8 @@ class ShortAttack:
     def run(self, **changes: Any) -> Run:
         """Run the attack with some fields of its problem or options changed. Raises as `attack` does."""
         problem, options = self._with_changes(changes)
-        last = options.steps - 1
-        places = [round(share * last) for share in CANDIDATES]
+        end = options.steps - 1
+        places = [round(share * end) for share in CANDIDATES]
         at, candidates, ends, noise = start(problem, options.seed), [], [], []
         for step in loop_of(options.optimiser)(problem, options, None):
             if step.index == 0 or step.last:

@@ -36,7 +36,7 @@ class DeploymentSection(Section):
         return SectionResult(made.rows, {"missing": list(made.missing)}, made.example)
 
     def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
-        return deployment.summary(rows) | {"size": list(self.size)}
+        return deployment.deployment_summary(rows) | {"size": list(self.size)}
 
     def draw(self, path: Path, drawing: Any) -> None:
         from attacks.report.resizers import draw_deployment  # here: matplotlib takes a while to import

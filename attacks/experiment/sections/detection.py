@@ -60,4 +60,4 @@ class DetectionSection(Section):
         return detection.derived_rows(rows)
 
     def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
-        return detection.summary(rows) | {"pipeline": self.pipeline}
+        return detection.detection_summary(rows) | {"pipeline": self.pipeline}

@@ -35,7 +35,7 @@ class DriftSection(Section):
         return result_of(drift_of(bench, sample.rows.tolist()), sample)
 
     def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
-        return {"views": self.views, **drift.summary([row for row in rows if row["picture"] in self.judged])}
+        return {"views": self.views, **drift.drift_summary([row for row in rows if row["picture"] in self.judged])}
 
 
 def result_of(measured: drift.Drift, sample: Sample) -> SectionResult:

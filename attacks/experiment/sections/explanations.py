@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from attacks.evaluation.clusters import Row, Sample
-from attacks.evaluation.explain.explanation import explain, summary
+from attacks.evaluation.explain.explanation import explain, explanation_summary
 from attacks.experiment.bench import SAME, Bench
 from attacks.experiment.cost import Meter
 from attacks.experiment.sections.section import Section, SectionResult, pictures_of
@@ -39,7 +39,7 @@ class ExplanationsSection(Section):
         )
 
     def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
-        return summary(rows)
+        return explanation_summary(rows)
 
     def draw(self, path: Path, drawing: Any) -> None:
         from attacks.report.explanations import draw_explanations  # here: matplotlib takes a while to import

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from attacks.evaluation.clusters import Row, Sample
-from attacks.evaluation.rare.failure import ARMS, Arm, PictureFailure, margin_score, summary
+from attacks.evaluation.rare.failure import ARMS, Arm, PictureFailure, failure_summary, margin_score
 from attacks.evaluation.rare.splitting import rare
 from attacks.experiment.bench import SAME, Bench
 from attacks.experiment.cost import Meter
@@ -38,7 +38,7 @@ class FailureSection(Section):
         return SectionResult([failure.row() for failure in made], {}, made)
 
     def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
-        return summary(rows) | {"particles": self.particles}
+        return failure_summary(rows) | {"particles": self.particles}
 
     def draw(self, path: Path, drawing: Any) -> None:
         draw_failures(path, drawing)

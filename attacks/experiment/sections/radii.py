@@ -11,8 +11,8 @@ from torch import Tensor
 from attacks.encoders.engine import engine_reset, engine_restore, engine_state
 from attacks.eot.bank import bank
 from attacks.evaluation.clusters import Row, Sample
-from attacks.evaluation.judge import judged
-from attacks.evaluation.radii import summary
+from attacks.evaluation.judge import score_cells
+from attacks.evaluation.radii import radii_summary
 from attacks.experiment.arms import ArmState, question
 from attacks.experiment.bench import SAME, Bench
 from attacks.experiment.cost import Meter
@@ -52,7 +52,7 @@ class RadiiSection(Section):
         files = {"radius": study.perturbation.written(images, state.delta)}
         with bench.exhibits.writing(rows, files, {}) as exhibits:
             pictures = exhibits.pictures("radius", rows)
-        scores = judged(bench.judge, pictures, sample.rows, bench.banks[SAME])
+        scores = score_cells(bench.judge, pictures, sample.rows, bench.banks[SAME])
         success, views = scores.success.double().mean(1).tolist(), scores.success.shape[1]
         columns = (sample.names, sample.clusters, state.least.tolist(), state.share.tolist(), success)
         table: list[dict[str, object]] = [
@@ -74,7 +74,7 @@ class RadiiSection(Section):
         return {"passes": _passes(bench, content["passes"]["search"])}
 
     def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
-        return summary(rows, self.eps)
+        return radii_summary(rows, self.eps)
 
 
 def _attack_passes(bench: Bench) -> int:
@@ -106,7 +106,7 @@ def _search(bench: Bench, rows: Sequence[int], passes: int, meter: Meter) -> tup
 
     def success(delta: Tensor) -> Tensor:
         shown = study.perturbation.evaluated(known.images, delta)
-        return judged(bench.judge, shown, numbers, views).success.double().mean(1).to(delta.device)
+        return score_cells(bench.judge, shown, numbers, views).success.double().mean(1).to(delta.device)
 
     first = bench.exhibits.pictures("eot", rows) - known.images
     trial = Trial(success, len(views.u))

@@ -35,7 +35,7 @@ class ResponseSection(Section):
         )
 
     def summary(self, rows: Sequence[Row]) -> dict[str, Any]:
-        return response.summary(rows, self.plan)
+        return response.response_summary(rows, self.plan)
 
 
 def plan_of(study: Study) -> SlicePlan | None:

@@ -13,7 +13,7 @@ from attacks.data.gallery import tiles
 from attacks.encoders import Defended, Phash, Stochastic, untrained
 from attacks.encoders.randomness import randomised
 from attacks.evaluation.clusters import Sample
-from attacks.evaluation.explain.explanation import explain, summary
+from attacks.evaluation.explain.explanation import explain, explanation_summary
 from attacks.evaluation.explain.gradients import VIEWS
 from attacks.report.explanations import draw_explanations
 from tests.evaluation.explain.test_gradients import Cut
@@ -44,7 +44,7 @@ def explanations():
 
 def plain(explanations):
     """The figures for metrics.json."""
-    content = summary(explanations.rows(SAMPLE))
+    content = explanation_summary(explanations.rows(SAMPLE))
     return json.loads(json.dumps(content, allow_nan=False))
 
 

@@ -9,7 +9,7 @@ from attacks.eot.problem import Problem
 from attacks.evaluation.sanity import table
 from attacks.evaluation.sanity.battery import LASTS
 from attacks.evaluation.sanity.differences import REPEAT_ERROR, REPEATS, repeats
-from attacks.evaluation.sanity.questions import SELF_COSINE, SMOOTH_GRADIENT, itself
+from attacks.evaluation.sanity.questions import SELF_COSINE, SMOOTH_GRADIENT, self_cosine
 from attacks.evaluation.sanity.rules import not_worse
 from tests.helpers.sampled import mostly_slow
 from tests.helpers.small import small, smooth
@@ -25,16 +25,16 @@ def problem(encoder, objective=Away(), anchor=None):  # noqa: B008
 @pytest.mark.parametrize("scale", [1e-30, 1e-12, 1e-3, 1.0, 1e12, 1e30])
 def test_an_embedding_without_a_length_in_float32_fails(scale):
     encoder = small()
-    check = itself(problem(lambda images: scale * encoder(images)))
+    check = self_cosine(problem(lambda images: scale * encoder(images)))
     assert check.verdict == ("passed" if 1e-3 <= scale <= 1e12 else "failed"), check
 
 
 def test_the_anchor_of_another_encoder_fails_and_a_target_is_no_anchor():
     encoder, images = small(), smooth()
     opposite = -encoder(images)
-    assert itself(problem(encoder)).figures["anchor"] == pytest.approx(1)
-    assert itself(problem(encoder, anchor=opposite)).verdict == "failed"
-    assert itself(problem(encoder, Toward(), opposite)).verdict == "passed"
+    assert self_cosine(problem(encoder)).figures["anchor"] == pytest.approx(1)
+    assert self_cosine(problem(encoder, anchor=opposite)).verdict == "failed"
+    assert self_cosine(problem(encoder, Toward(), opposite)).verdict == "passed"
 
 
 @pytest.mark.parametrize("share", [0.0, 0.1 * REPEAT_ERROR, 10 * REPEAT_ERROR])

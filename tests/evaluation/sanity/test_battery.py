@@ -55,7 +55,7 @@ def test_a_trial_keeps_the_best_of_its_candidates(perturbation, images):
     setup = parts(perturbation=perturbation, optimiser=PGD(2.0, 0.0, "constant"), eot=EOT(VIEWS, views=1))
     anchor = setup["encoder"](images)
     test = trial(images, anchor, setup, PassCount())
-    *_, last = attack(images, anchor, **setup)
+    *_, end = attack(images, anchor, **setup)
     result = test.run()
 
     def choice_loss(delta):
@@ -63,7 +63,7 @@ def test_a_trial_keeps_the_best_of_its_candidates(perturbation, images):
         table = test.choosers.losses(pixels, anchor, setup["encoder"], Away(), 8).mean(1)
         return table.mean() if perturbation.shared else table
 
-    assert (choice_loss(result.delta) <= choice_loss(last.delta) + 1e-6).all()
+    assert (choice_loss(result.delta) <= choice_loss(end.delta) + 1e-6).all()
 
 
 def test_a_tally_counts_every_pass(images):

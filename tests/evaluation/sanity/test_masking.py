@@ -62,10 +62,10 @@ class Ripples(nn.Module):
 class Behind(nn.Module):
     """The pocket encoder with a module before it, or after it."""
 
-    def __init__(self, first=None, last=None):
+    def __init__(self, first=None, end=None):
         super().__init__()
         self.encoder = load_encoder()
-        self.first, self.last = first or nn.Identity(), last or nn.Identity()
+        self.first, self.last = first or nn.Identity(), end or nn.Identity()
         self.eval()
 
     def forward(self, images):
@@ -100,8 +100,8 @@ class Inner(nn.Module):
 
 
 BROKEN_GRADIENTS = {
-    "quantised output": lambda: Behind(last=Quantised(0.5)),
-    "quantised output, wrong surrogate": lambda: Behind(last=Quantised(0.25, lambda grad: -grad)),
+    "quantised output": lambda: Behind(end=Quantised(0.5)),
+    "quantised output, wrong surrogate": lambda: Behind(end=Quantised(0.25, lambda grad: -grad)),
     "quantised activations, wrong surrogate": Inner,
     "detached branch": DetachedBranch,
     "gradient noise": lambda: Behind(first=Noisy()),
