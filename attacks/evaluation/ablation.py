@@ -49,15 +49,8 @@ def left_out(
 
     In the test of one stage the others are absent: at its middle a stage may still rotate, shrink or darken. Its
     coordinates are those of the test with all stages. Stages without coordinates are never left out, and neither are
-    those that lay a patch, which are at their middle in tests of other stages.
-
-    Args:
-        attack: attacks the pictures of the sample on the views of a pipeline; returns them as read back from their
-            8-bit files.
-        views: of each test.
-
-    Raises:
-        ValueError: no stage of the pipeline can be left out.
+    those that lay a patch, which are at their middle in tests of other stages. `attack` returns the pictures of the
+    sample, attacked on the views of a pipeline, as read back from their 8-bit files; `views` are those of a test.
     """
     stages = varying(transforms)
     full_bank = bank(transforms, views, seed=seed, purpose="left out")

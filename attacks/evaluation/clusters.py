@@ -5,13 +5,14 @@ pictures, and intervals and tests resample clusters.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
 
 #: A row of a table, as it was made or read back from its file.
 Row = Mapping[str, object]
+R = TypeVar("R", bound=Row)
 
 
 class Sample(NamedTuple):
@@ -53,6 +54,19 @@ def totals(values: Tensor, clusters: Sequence[str]) -> Tensor:
     index = numbers(clusters)
     values = values.double().cpu()
     return values.new_zeros(int(index.max()) + 1, *values.shape[1:]).index_add_(0, index, values)
+
+
+def grouped(rows: Sequence[R], *columns: str) -> dict[tuple[str, ...], list[R]]:
+    """The rows by the text of some columns ("" for None), in order of first appearance."""
+    groups: dict[tuple[str, ...], list[R]] = {}
+    for row in rows:
+        groups.setdefault(tuple("" if row[name] is None else str(row[name]) for name in columns), []).append(row)
+    return groups
+
+
+def by_arm(rows: Sequence[R]) -> dict[str, list[R]]:
+    """The rows of each arm."""
+    return {arm: group for (arm,), group in grouped(rows, "arm").items()}
 
 
 def column_of(rows: Sequence[Row], name: str) -> Tensor:

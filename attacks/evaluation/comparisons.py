@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import Tensor
 
-from attacks.evaluation.clusters import by_cluster, totals
+from attacks.evaluation.clusters import Row, by_cluster, totals
 from attacks.evaluation.intervals import Interval
-from attacks.evaluation.per_image import Row, cluster_column, has_fit_rows, number_column, range_interval, rows_by_arm
+from attacks.evaluation.per_image import cluster_column, has_fit_rows, number_column, range_interval, rows_by_arm
 from attacks.evaluation.significance import (
     MEASURES,
     Measure,

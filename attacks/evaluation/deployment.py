@@ -73,15 +73,9 @@ def deployment(
     defence: ViewDefence | None = None,
     seed: int = 0,
 ) -> Deployment:
-    """Score each codec with each resampler at each ratio.
-
-    Args:
-        pictures_by_arm: arm -> (N,3,H,W), the saved 8-bit files of the sample as read back.
-        size: (height, width) after resizing (see `deployed_size`).
-        ratios: of the size that a resampler makes to `size`; the encoder's own resize follows.
-        defence: between file and resampler.
-        seed: of its coordinates, which are drawn once for each picture, by its name.
-    """
+    """Score the saved 8-bit files (N,3,H,W) of each arm behind each codec with each resampler, to `size` (height,
+    width; see `deployed_size`) times each of the `ratios`. A `defence` stands between file and resampler; its
+    coordinates are drawn once for each picture, from `seed` and its name."""
     saves, missing_codecs = codecs()
     available, missing_resamplers = resamplers()
     resizes = at_ratios(available, ratios)

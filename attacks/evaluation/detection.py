@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attacks.data.images import to_bytes
-from attacks.evaluation.clusters import Row, Sample, by_cluster, column_of, totals
+from attacks.evaluation.clusters import Row, Sample, by_arm, by_cluster, column_of, totals
 from attacks.evaluation.intervals import rate
 from attacks.resizers.pipeline import Pipeline
 
@@ -86,9 +86,7 @@ def _thresholds(clean: Tensor, clusters: Sequence[str]) -> list[Threshold]:
 
 def derived_rows(rows: Sequence[Row]) -> list[dict[str, object]]:
     """The rows that follow from the cosines of rows as `flagged_rows` makes them, or read back from their file."""
-    arms: dict[str, list[Row]] = {}
-    for row in rows:
-        arms.setdefault(str(row["arm"]), []).append(row)
+    arms = by_arm(rows)
     names, clusters = (tuple(str(row[key]) for row in arms["clean"]) for key in ("picture", "cluster"))
     cosine = {arm: column_of(table, "cosine") for arm, table in arms.items()}
     return flagged_rows(cosine, Sample(torch.arange(len(names)), names, clusters))
@@ -96,9 +94,7 @@ def derived_rows(rows: Sequence[Row]) -> list[dict[str, object]]:
 
 def detection_summary(rows: Sequence[Row]) -> dict[str, Any]:
     """The content of metrics.json, from the cosines; without a second cluster nothing is flagged or not."""
-    arms: dict[str, list[Row]] = {}
-    for row in derived_rows(rows):
-        arms.setdefault(str(row["arm"]), []).append(row)
+    arms = by_arm(derived_rows(rows))
     clusters = [str(row["cluster"]) for row in arms["clean"]]
     cosine = {arm: column_of(table, "cosine") for arm, table in arms.items()}
     thresholds, several = _thresholds(cosine["clean"], clusters), len(set(clusters)) > 1

@@ -13,7 +13,7 @@ from attacks.encoders.layers import OUTPUT, Layers, Pool, Visit, key_in_errors, 
 from attacks.encoders.randomness import encoder_draws
 from attacks.eot.bank import Bank
 from attacks.eot.batching import Pass, in_passes
-from attacks.evaluation.clusters import Row, Sample, by_cluster, column_of
+from attacks.evaluation.clusters import Row, Sample, by_cluster, column_of, grouped
 from attacks.evaluation.intervals import interval
 from attacks.evaluation.scores import signature_method
 from attacks.evaluation.significance import LEVEL, fewest_clusters, sign_flip
@@ -62,16 +62,10 @@ class Drift:
 def drift_summary(rows: Sequence[Row]) -> dict[str, Any]:
     """The content of metrics.json, from rows of `Drift.rows`: by layer and arm the mean cosine over clusters, and the
     layer where the embedding `flips`."""
-    layers: dict[str, dict[str, list[Row]]] = {}
-    for row in rows:
-        layers.setdefault(str(row["layer"]), {}).setdefault(str(row["arm"]), []).append(row)
-    units = {
-        layer: {
-            arm: by_cluster(column_of(table, "cosine"), [str(row["cluster"]) for row in table])
-            for arm, table in arms.items()
-        }
-        for layer, arms in layers.items()
-    }
+    units: dict[str, dict[str, Tensor]] = {}
+    for (layer, arm), group in grouped(rows, "layer", "arm").items():
+        clusters = [str(row["cluster"]) for row in group]
+        units.setdefault(layer, {})[arm] = by_cluster(column_of(group, "cosine"), clusters)
     table = [
         {"layer": layer} | {arm: interval(values)._asdict() for arm, values in arms.items()}
         for layer, arms in units.items()

@@ -11,7 +11,7 @@ from attacks.data.gallery import Gallery
 from attacks.encoders.tree import Encoder
 from attacks.eot.bank import Bank
 from attacks.evaluation.classes import Classes
-from attacks.evaluation.clusters import Row, Sample, by_cluster, column_of, totals
+from attacks.evaluation.clusters import Row, Sample, by_cluster, column_of, grouped, totals
 from attacks.evaluation.intervals import interval, rate
 from attacks.evaluation.ranking import Rows
 from attacks.evaluation.retrieval_metrics import impostors
@@ -75,9 +75,7 @@ class CellScores(NamedTuple):
 def cells_of(rows: Sequence[Row], *columns: str) -> dict[tuple[str, ...], CellScores]:
     """The rows of `CellScores.rows`, as they were made or read back from their file, as cells by the text of some
     columns, in order of first appearance. Raises ValueError where cells have not the same pictures and views."""
-    groups: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(tuple("" if row[name] is None else str(row[name]) for name in columns), []).append(row)
+    groups = grouped(rows, *columns)
     places = [(row["picture"], row["cluster"], str(row["view"])) for row in next(iter(groups.values()), [])]
     clusters = tuple(str(cluster) for _, cluster in dict.fromkeys(place[:2] for place in places))
     cells = {}
@@ -97,16 +95,9 @@ def score_cells(judge: Scoring, scenes: Shown, rows: Tensor, bank: Bank) -> Cell
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """Scores pictures of a run against its gallery.
-
-    Args:
-        encoder: in full precision.
-        own: (N,D) embeddings of all untouched pictures.
-        gallery: (G,D) embeddings of `known`, which views are matched with; perhaps mapped from a file.
-        truth: (N,) each picture's row of the gallery.
-        goal: (N,) the attacker's target row, or None.
-        neighbours: the number of nearest rows that vote on an identity.
-    """
+    """Scores pictures of a run against its gallery: the `encoder` in full precision, the embeddings `own` (N,D) of the
+    untouched pictures and `gallery` (G,D) of `known`, each picture's row `truth` (N,) and target `goal` (N,) or None,
+    and the number of `neighbours` that vote on an identity."""
 
     encoder: Encoder
     own: Tensor

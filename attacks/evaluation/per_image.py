@@ -1,13 +1,13 @@
 """The rows of per_image.csv, one for each bank of views, arm and picture, and the tables computed from them."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from attacks.data.split import FIT, JUDGE
-from attacks.evaluation.clusters import by_cluster, medians, totals
+from attacks.evaluation.clusters import R, Row, by_arm, by_cluster, grouped, medians, totals
 from attacks.evaluation.intervals import Interval, interval, median, quantile, rate
 from attacks.evaluation.scores import Scores
 
@@ -24,9 +24,6 @@ RETRIEVAL_MEASURES = ("recall_at_1", "recall_at_5", "recall_at_10", "mrr", "medi
 TAR = "tar_"
 #: The quantile `cosine_p10`.
 LOW = 0.1
-
-Row = Mapping[str, object]
-R = TypeVar("R", bound=Row)
 
 
 def per_image_rows(
@@ -205,10 +202,7 @@ def cluster_column(rows: Sequence[Row]) -> list[str]:
 
 def rows_by_arm(rows: Sequence[Row]) -> dict[str, dict[str, list[Row]]]:
     """Rows by bank and arm, in order of first appearance."""
-    groups: dict[str, dict[str, list[Row]]] = {}
-    for row in rows:
-        groups.setdefault(str(row["bank"]), {}).setdefault(str(row["arm"]), []).append(row)
-    return groups
+    return {bank: by_arm(group) for (bank,), group in grouped(rows, "bank").items()}
 
 
 def number_column(rows: Sequence[Row], name: str) -> Tensor | None:

@@ -28,14 +28,8 @@ PROBES = 4096
 @stored("response.axis")
 @dataclass(frozen=True)
 class Axis:
-    """One coordinate of the views, cut into cells.
-
-    name: as in the pipeline, with the unit.
-    index: among the pipeline's coordinates.
-    values: physical values at the middle of each cell, with the other coordinates at their middle.
-    at: the same as points of the unit interval.
-    attack_range: the smallest and the largest value in the views of the attack.
-    """
+    """One coordinate of the views, cut into cells: its `name` with the unit, its `index` in the pipeline, the physical
+    `values` at the middle of each cell, the same as points `at` of the unit interval, and its range in the attack."""
 
     name: str
     index: int
@@ -49,11 +43,8 @@ class Axis:
 
 def axis(query: object, transforms: Compose, wide: Compose, cells: int, key: str) -> Axis:
     """The coordinate that `query` names, cut into `cells` equal cells of its range in `wide`; a discrete coordinate
-    with fewer values has one cell for each.
-
-    Raises:
-        ValueError: naming `key`: an unknown or ambiguous name, a seed, a constant coordinate.
-    """
+    with fewer values has one cell for each. Raises ValueError, naming `key`, for an unknown or ambiguous name, a seed
+    or a constant coordinate."""
     index = coordinate(query, wide.names, key)
     name = wide.names[index]
     if name.endswith("(seed)"):
@@ -78,11 +69,7 @@ def axis(query: object, transforms: Compose, wide: Compose, cells: int, key: str
 def coordinate(query: object, names: Sequence[str], key: str) -> int:
     """The index of the coordinate among `names` that `query` names, in full or by the beginning of any of its words:
     "affine angle (deg)", "affine: angle", "affine.angle", "angle", "ang". It must be unique; a full name takes
-    precedence over a beginning.
-
-    Raises:
-        ValueError: with `key` and the known names.
-    """
+    precedence over a beginning. Raises ValueError with `key` and the known names."""
     text = _plain(query) if isinstance(query, str) else ""
     for fits in (str.__eq__, str.startswith):
         matches = [i for i, name in enumerate(names) if any(fits(part, text) for part in _parts(name))]
@@ -132,16 +119,8 @@ def _digits(values: Tensor) -> list[float]:
 
 @dataclass(frozen=True)
 class SlicePlan:
-    """The slices of the space of views that are scored.
-
-    Args:
-        maps: pairs (x, y) of names of coordinates (see `coordinate`).
-        curves: names of coordinates.
-        transforms: the views of the attack.
-        wide: the range of the cells (see `transforms.wrappers.widened`).
-        cells: along each side of a map.
-        curve_cells: along a curve.
-    """
+    """The slices that are scored: `maps`, pairs of names of coordinates (see `coordinate`), of `cells` each way, and
+    `curves` of `curve_cells`. The attack has the views `transforms`; cells lie in the range of `wide`."""
 
     maps: Sequence[Sequence[str]]
     curves: Sequence[str]
@@ -155,14 +134,7 @@ def response(
     scenes: Mapping[str, Shown], sample: Sample, judge: Scoring, plan: SlicePlan, *, seed: int, views: int = 4
 ) -> list[dict[str, object]]:
     """Scores over slices of the space of views: a row for each slice, arm, cell, picture and view. A curve has no y.
-
-    Args:
-        scenes: arm -> the pictures of the sample, as read back from their files.
-        views: in each cell; they differ between cells only in the coordinates of the slice.
-
-    Raises:
-        ValueError: see `slice_axes`.
-    """
+    `scenes` are the pictures by arm, as read back from their files; `views` are those of each cell."""
     points = bank(plan.wide, views, seed=seed, purpose="response").u.to(base_of(next(iter(scenes.values()))).device)
     table: list[dict[str, object]] = []
     for (kind, number), axes in axes_by_slice(plan).items():
@@ -203,24 +175,16 @@ def response_summary(rows: Sequence[Row], plan: SlicePlan) -> dict[str, Any]:
             if lacking := [key for key in keys if key not in cells]:
                 raise ValueError(f"it has no rows of {', '.join(filter(None, lacking[0]))}")
             table[arm] = [cells.pop(key) for key in keys]
-        content[kind].append((_map if kind == "map" else _curve)(axes, table))
+        curve = {"x": axes[0].to_dict(), "arms": {arm: _table(row) for arm, row in table.items()}}
+        content[kind].append(_map(axes, table) if kind == "map" else curve)
     if cells:
         raise ValueError(f"its rows of {', '.join(next(iter(cells)))} are of no cell of this run")
-    return {
-        "pictures": len(first.clusters),
-        "clusters": len(set(first.clusters)),
-        "views": first.cosine.shape[1],
-        "maps": content["map"],
-        "curves": content["curve"],
-    }
+    counts = {"pictures": len(first.clusters), "clusters": len(set(first.clusters)), "views": first.cosine.shape[1]}
+    return counts | {"maps": content["map"], "curves": content["curve"]}
 
 
 #: The cells of a slice by arm, in the order of `places_of`.
 Cells = Mapping[str, Sequence[CellScores]]
-
-
-def _curve(axes: Sequence[Axis], cells: Cells) -> dict[str, Any]:
-    return {"x": axes[0].to_dict(), "arms": {arm: _table(row) for arm, row in cells.items()}}
 
 
 def _table(cells: Sequence[CellScores]) -> dict[str, list[Any]]:
@@ -249,8 +213,7 @@ def _map(axes: Sequence[Axis], cells: Cells) -> dict[str, Any]:
 
 
 def _extremes(places: Sequence[tuple[float, ...]], means: Sequence[float]) -> dict[str, Any]:
-    """The cells of least (`worst`) and most (`best`) success with EOT; None where all cells have the same. They have
-    no interval: that of the most extreme of many cells would have to hold for all of them."""
+    """The cells of least (`worst`) and most (`best`) success with EOT; None where all are equal."""
     ends = {"worst": min(means), "best": max(means)}
     if ends["worst"] == ends["best"]:
         return dict.fromkeys(ends)
@@ -259,12 +222,8 @@ def _extremes(places: Sequence[tuple[float, ...]], means: Sequence[float]) -> di
 
 
 def slice_axes(plan: SlicePlan) -> list[tuple[Axis, ...]]:
-    """The axes of all maps, then of all curves.
-
-    Raises:
-        ValueError: naming `evaluate.maps` or `evaluate.curves`: not a pair, a coordinate with itself, and the errors
-            of `axis`.
-    """
+    """The axes of all maps, then of all curves. Raises ValueError, naming `evaluate.maps` or `evaluate.curves`, for
+    what is no pair of different coordinates, and as `axis`."""
     transforms, wide = plan.transforms, plan.wide
     pairs = []
     for pair in plan.maps:

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from attacks.data.gallery import Gallery
-from attacks.evaluation.per_image import MEANS, RETRIEVAL_MEASURES, SHARES, TAR, Row
+from attacks.evaluation.clusters import Row
+from attacks.evaluation.per_image import MEANS, RETRIEVAL_MEASURES, SHARES, TAR
 from attacks.evaluation.retrieval_metrics import rates
 from attacks.gate.decide import decide, decided_row
 from attacks.gate.policy import (

@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from attacks.evaluation.clusters import by_cluster
+from attacks.evaluation.clusters import Row, by_cluster
 from attacks.evaluation.intervals import FEWEST_MEANS, FEWEST_SHARES, array
 from attacks.evaluation.per_image import (
     MEANS,
-    Row,
     cluster_column,
     has_fit_rows,
     judged_rows,

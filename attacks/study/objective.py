@@ -104,7 +104,7 @@ def aim(node: Any, known: Knowledge, encoder: Encoder, transforms: Compose, seed
         layers = make(weighted, node, "objective")
         objective = Each({name: weight for name, (_, weight) in layers.items()}, objective)
         if node.anchor != "views":  # features of layers may be large: one picture at a time
-            known = known._replace(own=embed(known.images, encoder, known.images.device, 1))
+            known = known._replace(embeddings=embed(known.images, encoder, known.images.device, 1))
     shared = {"objective": objective, "known": known, "encoder": encoder, "transforms": transforms, "seed": seed}
     return make(anchored, node, "objective", **shared)
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from attacks import bank, evaluate
+from attacks import bank
 from attacks.encoders.randomness import EncoderDraws, encoder_draws
 from attacks.evaluation.ablation import left_out, summary
 from attacks.evaluation.clusters import Sample
@@ -14,7 +14,7 @@ from attacks.evaluation.judge import cells_of
 from attacks.evaluation.scores import Scores
 from transforms import Affine, Brightness, Compose
 from transforms.camera import Quantise
-from transforms.geometry import Flip, Placement
+from transforms.geometry import Placement
 from transforms.scene import Layer, Scene
 from transforms.wrappers import OnLayers, Sometimes
 
@@ -86,28 +86,6 @@ def test_a_single_stage_keeps_its_values_of_the_whole_pipeline(images):
         assert torch.equal(test_bank.u, full_bank.u[:, list(place)])
 
 
-def test_a_stage_without_effect_on_the_encoder_may_be_left_out(images):
-    # The encoder is the mean of each channel: mirroring does not change it, light does.
-    class Means(Recorder):
-        def __call__(self, scenes, rows, bank):
-            clean = self.images.mean((2, 3))
-            return evaluate(scenes, clean, torch.eye(3), encoder=lambda x: x.mean((2, 3)), bank=bank)
-
-        def attack(self, pipeline):
-            light = sum(2 * abs(stage.amount) for stage in pipeline.stages if isinstance(stage, Brightness))
-            return (self.images - light).clamp(0, 1)
-
-    pipeline = Compose([Flip(0.5), Brightness(0.1)])
-    result = {row["without"]: row["cells"] for row in summary(run(Means(images), pipeline))["rows"]}
-    flip, no_stage, brightness = (
-        [{key: cell[key] for key in ("success", "cosine")} for cell in result[stage]]
-        for stage in ("flip", "nothing", "brightness")
-    )
-    assert flip == no_stage != brightness
-    single = result["brightness"][1]
-    assert single["test"] == "flip" and single["cosine"]["mean"] == pytest.approx(1, abs=1e-6)
-
-
 def test_differences_in_success_are_those_from_the_attack_with_all_stages(images):
     class Random(Recorder):
         def __call__(self, scenes, rows, bank):
@@ -127,15 +105,6 @@ def test_differences_in_success_are_those_from_the_attack_with_all_stages(images
             by_picture = (cell_scores.success.double() - full_bank.success.double()).mean(1)
             assert cell["difference"]["mean"] == pytest.approx(float(by_picture.mean()))
             assert (cell["difference"]["low"], cell["difference"]["high"]) == (by_picture.min(), by_picture.max())
-
-
-def test_without_its_only_stage_the_picture_itself_is_attacked(images):
-    judge = Recorder(images)
-    result = summary(run(judge, Compose([Affine(20)], "bicubic", value=0.1)))
-    assert judge.pipelines[1] == Compose([], "bicubic", value=0.1)
-    assert result["tests"] == ["all", "affine"]
-    full_bank, single = result["rows"][1]["cells"]
-    assert full_bank["cosine"] == single["cosine"]
 
 
 def test_placement_is_never_left_out(images):

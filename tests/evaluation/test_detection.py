@@ -18,7 +18,7 @@ from attacks.evaluation.detection import (
     detection_summary,
     flagged_rows,
 )
-from attacks.resizers.pipeline import GIVEN, function_name, function_pipeline, kernel_pipeline
+from attacks.resizers.pipeline import function_name, function_pipeline, kernel_pipeline
 from attacks.resizers.platforms import library_call
 from transforms import resize
 from transforms.resizing.kernels import NAMES
@@ -135,12 +135,6 @@ def test_a_function_stands_beside_the_antialiased_resize_of_what_it_shows(name, 
     else:
         assert difference.max() == 0 and pipeline.box == (0, 0, 96, 96)
     assert pipeline.name == function_name(function)
-
-
-def test_a_named_kernel_and_a_function_have_the_same_cosines(pictures):
-    first, other = kernel_pipeline("cv2_linear", (96, 96), (40, 40)), function_pipeline(shrunk, (96, 96))
-    assert torch.equal(cosines(pictures, first, ENCODER), cosines(pictures, other, ENCODER))
-    assert other.name == f"{GIVEN}{__name__}.shrunk"
 
 
 @pytest.mark.parametrize("name", NAMES)

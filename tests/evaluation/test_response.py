@@ -20,7 +20,6 @@ from tests.helpers.recomputed import holm
 from transforms import Affine, Brightness, Compose, Jpeg
 from transforms.camera import MotionBlur, SensorNoise
 from transforms.geometry import Crop, Flip
-from transforms.scene import Scene, scene_of
 from transforms.wrappers import OneOf, Sometimes, widened
 
 VIEWS = Compose([Affine(degrees=(-20, 30), scale=(0.8, 1.25), translate=0.1), Brightness(0.1)])
@@ -125,17 +124,6 @@ def test_cells_differ_only_in_their_own_coordinates(arms):
     assert len(judge.calls) == 3 * 4
 
 
-def test_a_map_has_a_row_for_each_y():
-    views = Compose([Affine((-20, 30)), Flip(0.3)])
-    judge = FunctionJudge(lambda values: values["affine angle (deg)"] / 100 + values["flip mirrored (0 or 1)"])
-    arms = {"eot": torch.zeros(3, 3, 4, 4)}
-    result = respond(arms, judge, transforms=views, wide=views, maps=[("mirrored", "angle")], curves=[])
-    (content,) = result["maps"]
-    assert content["x"]["values"] == [1, 0] and len(content["y"]["values"]) == 3
-    for y, row in zip(content["y"]["values"], content["arms"]["eot"]["cosine"], strict=True):
-        assert [cell["mean"] for cell in row] == pytest.approx([y / 100 + 1, y / 100])
-
-
 def test_the_extreme_cells_are_those_of_least_and_most_success(arms):
     # The attack succeeds where the cosine is high, so the cosine would give the other cell.
     judge = FunctionJudge(lambda values: values["affine angle (deg)"] / 100 + values["affine scale (x)"] / 2)
@@ -198,14 +186,6 @@ def test_a_map_without_enough_clusters_for_a_star_has_no_p():
 def test_the_preset_has_enough_pictures_for_significance():
     config = compose("evaluate").evaluate
     assert CELLS**2 * least_p(config.map_pictures) < 0.05
-
-
-def test_scenes_give_the_same_map_as_pictures(pictures):
-    scene = {"clean": scene_of(pictures), "eot": scene_of(pictures / 2)}
-    assert isinstance(scene["eot"], Scene)
-    result = respond(scene, Linear(pictures))["maps"][0]
-    plain = respond({"clean": pictures, "eot": pictures / 2}, Linear(pictures))["maps"][0]
-    assert result == plain and result["p_holm"] is None and result["worst"] is not None
 
 
 def test_a_discrete_coordinate_has_a_cell_for_each_value():

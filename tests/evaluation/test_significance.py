@@ -98,12 +98,6 @@ def test_rounding_does_not_break_ties_of_sums():
     assert sign_flip(torch.full((20,), 0.1, dtype=torch.float64)) == least_p(20)
 
 
-@pytest.mark.parametrize("n", [5, 50])
-def test_a_p_value_does_not_depend_on_sign_or_scale(n):
-    values = normal_values(n)
-    assert sign_flip(values) == sign_flip(-values) == sign_flip(1000 * values)
-
-
 def test_equal_arms_have_p_one_and_p_is_never_zero():
     assert sign_flip(torch.ones(1)) == sign_flip(torch.zeros(20)) == sign_flip(torch.zeros(3)) == 1
     assert sign_flip(torch.ones(100)) == 1 / (1 + FLIPS)

@@ -6,7 +6,6 @@ import torch.nn.functional as F
 
 from attacks import EOT, PGD, Linf, bank, load_encoder, solve
 from attacks.data.gallery import tiles
-from attacks.encoders.layers import Layers
 from attacks.objectives.aim import Knowledge
 from attacks.schema import groups
 from attacks.study.objective import aim, shown_sign, wants_gallery, watched
@@ -141,15 +140,6 @@ def test_invalid_layers_are_refused_by_name(layers, weights, message, setting):
         watched(setting[0], groups.LayersConfig(layers=layers, weights=weights)),
     ):
         pass
-
-
-def test_pooling_comes_from_the_list_and_defaults_to_flat(setting):
-    plain, data = setting
-    with (
-        watched(plain, groups.LayersConfig(layers=["stages.2:mean", "stages.8"])) as ours,
-        Layers(plain, {"stages.2": "mean", "stages.8": "flat"}) as expected,
-    ):
-        torch.testing.assert_close(ours(data.images), expected(data.images), rtol=0, atol=0)
 
 
 def test_views_of_a_camera_give_an_anchor(setting):

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from attacks.encoders.batch_norm import settle
 from attacks.eot.bank import Bank
 from attacks.eot.batching import in_parts
-from attacks.evaluation.clusters import Row, Sample, by_cluster, column_of
+from attacks.evaluation.clusters import Row, Sample, by_arm, by_cluster, column_of
 from attacks.evaluation.explain.gradcam import attribution, on_picture, spatial_layer
 from attacks.evaluation.explain.gradients import CountedEncoder, Reach, reach, saliency
 from attacks.evaluation.intervals import Interval, interval
@@ -70,9 +70,7 @@ COVERAGE = {"coverage": "coverage", "view_coverage": "view", "effective_coverage
 
 def explanation_summary(rows: Sequence[Row]) -> dict[str, Any]:
     """The content of metrics.json."""
-    arms: dict[str, list[Row]] = {}
-    for row in rows:
-        arms.setdefault(str(row["arm"]), []).append(row)
+    arms = by_arm(rows)
     clean = arms["clean"]
     clusters = [str(row["cluster"]) for row in clean]
     means = {

@@ -14,14 +14,7 @@ Verdict = Literal["passed", "failed", "skipped"]
 @stored("sanity.check")
 @dataclass(frozen=True)
 class Check:
-    """The result of one check.
-
-    Args:
-        name: the same in every run.
-        verdict: skipped if it does not apply to the attack.
-        message: one sentence with the figures, and with a remedy if it failed.
-        figures: the numbers in the message.
-    """
+    """The result of one check; its `message` is one sentence with the figures, and with a remedy if it failed."""
 
     name: str
     verdict: Verdict

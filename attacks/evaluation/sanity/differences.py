@@ -57,13 +57,8 @@ Loss = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Probe:
-    """What a gradient is looked at on.
-
-    Args:
-        views: (R,3,h,w) in [0,1], the encoder's input. untouched: the same of the untouched pictures.
-        anchor: a row for each view. objective: of both. seed: of the directions.
-        draws: further arguments of the encoder, such as its draws.
-    """
+    """What a gradient is looked at on: `views` (R,3,h,w) in [0,1], the same of the `untouched` pictures, the `anchor`
+    with a row for each, the objective, the `seed` of the directions, and further arguments of the encoder."""
 
     views: Tensor
     untouched: Tensor
@@ -75,7 +70,8 @@ class Probe:
     def to(self, dtype: torch.dtype) -> "Probe":
         """The same in another dtype, a little off the bounds of [0,1]."""
         views, clean = (0.98 * part.to(dtype) + 0.01 for part in (self.views, self.untouched))
-        return replace(self, views=views, untouched=clean, anchor=_cast(self.anchor, dtype))
+        anchor = map_tree(self.anchor, lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf)
+        return replace(self, views=views, untouched=clean, anchor=anchor)
 
     def loss(self, encoder: Encoder) -> Loss:
         """Views to their losses (R,)."""
@@ -128,7 +124,11 @@ def repeats(encoder: Encoder, images: Tensor, draws: dict[str, Any]) -> tuple[Ch
         "numbers, so no view can be seen again; declare them (encoder.stochastic=true, or `draws` and `randomness`), "
         "or take more views (attack.views)"
     )
-    fixed = _repeatable(encoder)
+
+    @wraps(encoder, assigned=(), updated=())
+    def fixed(images: Tensor, **draws: Any) -> Tree:
+        return seeded(lambda: encoder(images, **draws))
+
     second_change = _difference(lambda: fixed(images, **draws))
     return rule(REPEATS, False, message, difference=change), fixed if second_change <= REPEAT_ERROR else None
 
@@ -136,13 +136,9 @@ def repeats(encoder: Encoder, images: Tensor, draws: dict[str, Any]) -> tuple[Ch
 def compare_gradient(
     encoder: Encoder, probe: Probe, *, module: nn.Module | None, count: Callable[[Encoder], Encoder]
 ) -> list[Check]:
-    """The checks SLOPES, LENGTH and CHANGES of the gradient of `encoder`, called as the attack calls it.
-
-    Args:
-        module: the encoder as a module, or None. The small differences are those of a float64 copy, so that the
-            precision and the wrappers of `encoder` are checked too.
-        count: makes an encoder count its passes.
-    """
+    """The checks SLOPES, LENGTH and CHANGES of the gradient of `encoder`, called as the attack calls it. Small
+    differences are those of a float64 copy of `module`, so that precision and wrappers are checked too; `count` makes
+    an encoder count its passes."""
     float_probe = probe.to(probe.views.dtype)
     loss, generator = float_probe.loss(encoder), torch.Generator().manual_seed(probe.seed)
     grad = _gradient(loss, float_probe.views)
@@ -177,13 +173,12 @@ def _small(probe: Probe, loss: Loss, grad: Tensor, generator: torch.Generator) -
 def _length(slopes: Tensor, changes: Tensor) -> Check:
     factor = float(slopes.norm() / changes.norm())
     message = f"the gradient is {factor:.3g} times as long as the encoder's real slope"
+    remedy = (
+        "; steps are normalised, so nothing is masked, but a learning rate (SGD), a penalty and an ensemble's mean "
+        "gradient depend on it: remove the factor from the encoder's backward pass"
+    )
     good = 1 / FACTOR <= factor <= FACTOR
-    if not good:
-        message += (
-            "; steps are normalised, so nothing is masked, but a learning rate (SGD), a penalty and an ensemble's"
-        )
-        message += " mean gradient depend on it: remove the factor from the encoder's backward pass"
-    return rule(LENGTH, good, message, factor=factor)
+    return rule(LENGTH, good, message + ("" if good else remedy), factor=factor)
 
 
 def _visible(probe: Probe, loss: Loss, grad: Tensor, generator: torch.Generator) -> Check:
@@ -249,19 +244,6 @@ def _wide(module: nn.Module, views: Tensor) -> nn.Module | None:
     except Exception:  # a network may reject float64 with any error
         return None
     return wide
-
-
-def _cast(tree: Tree, dtype: torch.dtype) -> Tree:
-    """The tree with its floating-point tensors in `dtype`."""
-    return map_tree(tree, lambda leaf: leaf.to(dtype) if leaf.is_floating_point() else leaf)
-
-
-def _repeatable(encoder: Encoder) -> Encoder:
-    @wraps(encoder, assigned=(), updated=())
-    def fixed(images: Tensor, **draws: Any) -> Tree:
-        return seeded(lambda: encoder(images, **draws))
-
-    return fixed
 
 
 @torch.no_grad()

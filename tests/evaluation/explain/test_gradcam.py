@@ -98,30 +98,10 @@ def test_after_the_last_attention_only_the_class_token_counts():
     assert name == "blocks.1.value"  # neither the block, whose patches are unused, nor `inner`, which is wider
 
 
-def test_a_mean_over_tokens_has_no_positions():
-    class Mean(Tokens):
-        def __init__(self):
-            super().__init__(False)
-            self.mean = nn.AdaptiveAvgPool1d(1)  # (N,8,1) is not 8 tokens, nor (N,4,1) 2 x 2 of them
-            self.narrow = nn.Linear(8, 4)
-
-        def forward(self, images):
-            patches = self.patch(images).flatten(2).transpose(1, 2)
-            return self.mean(self.narrow(self.blocks(patches)).transpose(1, 2)).flatten(1)
-
-    assert layer(build(Mean)) == "narrow"
-
-
 def test_a_hash_has_no_layer():
     assert layer(Phash()) is None
     assert layer(Defended(Phash(), [Jpeg(75)])) is None
     assert attribution(CountedEncoder(Phash()), PICTURES, Phash()(PICTURES.flip(3)), None).cam is None
-
-
-def test_a_dead_network_has_no_layer():
-    network = build(PoolNetwork)
-    network.maps.weight.zero_(), network.maps.bias.fill_(-1.0)
-    assert layer(network) is None
 
 
 def test_channels_may_come_last():

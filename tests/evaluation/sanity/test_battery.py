@@ -7,12 +7,10 @@ import torch
 from torch import nn
 
 from attacks import EOT, L2, PGD, Away, Linf, Toward, Universal, attack
-from attacks.eot import WorstOf
 from attacks.evaluation.sanity import table
 from attacks.evaluation.sanity.questions import transfer
 from attacks.evaluation.sanity.rules import redrawn
 from attacks.evaluation.sanity.short_attack import CANDIDATES, JUDGES, PassCount, ShortAttack
-from attacks.objectives.ensemble import Ensemble
 from attacks.optimisers.gradient import Adam
 from tests.helpers.small import SETS, ids, small, smooth
 from tests.helpers.solving import examine, trial
@@ -76,13 +74,6 @@ def test_a_tally_counts_every_pass(images):
     assert counter.forward == gradients + 2 * (16 * len(CANDIDATES) + JUDGES)
 
 
-def test_a_tally_counts_the_passes_of_one_encoder_of_an_ensemble(images):
-    ensemble, counter = Ensemble([small(0), small(1)]), PassCount()
-    features = counter.count(ensemble)(images, only=1)
-    torch.testing.assert_close(features, ensemble(images, only=1), rtol=0, atol=0)
-    assert counter.forward == len(images)
-
-
 @pytest.mark.parametrize("objective", [Away(), Toward()], ids=["away", "toward"])
 def test_transfer_takes_the_anchor_of_the_other_encoder(objective, images, monkeypatch):
     setup, runs = parts(objective=objective, steps=3), []
@@ -124,14 +115,6 @@ def test_short_steps_pass_if_the_planned_run_is_long(images):
     anchor = setup["encoder"](images)
     assert not examine(images, anchor, **setup, planned=100).failed
     assert examine(images, anchor, **setup, planned=20).failed
-
-
-@pytest.mark.slow
-def test_a_targeted_attack_passes_and_worst_of_gets_enough_views(images):
-    setup = parts(objective=Toward(), eot=EOT(VIEWS, views=6, risk=WorstOf(3)), steps=20)
-    sanity = examine(images, torch.randn(2, 12), views=4, **setup)
-    assert not sanity.failed, table(sanity)
-    assert "of 3 views" in sanity.checks[0].message
 
 
 @pytest.mark.slow

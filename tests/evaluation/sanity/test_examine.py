@@ -5,8 +5,6 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from torch import nn
 
 from attacks import PGD, SGD, Linf
@@ -56,15 +54,6 @@ def test_a_sanity_report_as_json_and_as_a_table():
     assert ["FAILED" in line for line in lines[1:]] == [False, True, False]
 
 
-@given(shift=st.floats(-1, 1), seed=st.integers(0, 99))
-@settings(max_examples=30, deadline=None, derandomize=True)
-def test_swapping_the_sides_negates_a_gap(shift, seed):
-    a, b = losses(0.0, seed=seed), losses(shift, seed=seed + 100)
-    forward, backward = gap(a, b, 0.3), gap(b, a, 0.3)
-    assert forward.mean == -backward.mean
-    assert forward.above == backward.below or math.isclose(abs(forward.mean), forward.noise, rel_tol=1e-3)
-
-
 def test_a_gap_is_paired_by_view():
     # The views differ far more than the two runs.
     a = losses(0.0, spread=1.0)
@@ -72,19 +61,10 @@ def test_a_gap_is_paired_by_view():
     assert not gap(losses(0.01, 1.0, seed=1), a, 0.0).above
 
 
-def test_chance_rarely_gives_a_significant_gap():
-    tables = [gap(losses(0, seed=2 * i), losses(0, seed=2 * i + 1), 0.0) for i in range(300)]
-    assert sum(result.above for result in tables) <= 0.06 * 300  # 2.3 % in theory
-
-
 def test_a_gap_below_a_small_share_of_the_gain_is_ignored():
     a = losses(0.0)
     assert not gap(a + 0.9 * NEGLIGIBLE, a, 1.0).above
     assert gap(a + 1.1 * NEGLIGIBLE, a, 1.0).above
-
-
-def test_a_gap_of_a_single_view_has_no_standard_error():
-    assert gap(torch.tensor([[0.5], [0.7]]), torch.tensor([[0.4], [0.7]]), 0.0).above
 
 
 def test_an_attack_must_lower_the_loss():
