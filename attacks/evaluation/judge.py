@@ -95,7 +95,7 @@ def score_cells(judge: Scoring, scenes: Shown, rows: Tensor, bank: Bank) -> Cell
 
 @dataclass(frozen=True, eq=False)
 class Judge:
-    """Scores pictures of a run against its gallery: the `encoder` in full precision, the embeddings `own` (N,D) of the
+    """Scores pictures of a run against its gallery: the `encoder` in full precision, embeddings `own` (N,D) of the
     untouched pictures and `gallery` (G,D) of `known`, each picture's row `truth` (N,) and target `goal` (N,) or None,
     and the number of `neighbours` that vote on an identity."""
 

@@ -28,7 +28,7 @@ PROBES = 4096
 @stored("response.axis")
 @dataclass(frozen=True)
 class Axis:
-    """One coordinate of the views, cut into cells: its `name` with the unit, its `index` in the pipeline, the physical
+    """One coordinate of the views, cut into cells: its `name` with the unit, its `index` in the pipeline, physical
     `values` at the middle of each cell, the same as points `at` of the unit interval, and its range in the attack."""
 
     name: str
