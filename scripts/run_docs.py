@@ -49,10 +49,11 @@ RUNNERS = {
     "ruff ": ".ci/run",
     "mypy": ".ci/run",
 }
+RUN = "python -m attacks.run config="
 #: A command that takes minutes -> the overrides that shorten it, in place of its own of the same keys.
 LONG = {
-    "python -m attacks.run config=quickstart data.count=30": "data.count=6 attack.steps=2 evaluate.views=8 sanity=none",
-    "python -m attacks.run config=quickstart hydra.run.dir=outputs/run": "attack.gradients=16 data.count=10 sanity=none",
+    f"{RUN}quickstart data.count=30": "data.count=6 attack.steps=2 evaluate.views=8 sanity=none",
+    f"{RUN}quickstart hydra.run.dir=outputs/run": "attack.gradients=16 data.count=10 sanity=none",
     "python -m attacks.run config=quickstart attack.gradients=32": "attack.gradients=16 data.count=10 sanity=none",
     "python -m attacks.run config=quickstart perturbation.shared=true": "data.count=4 attack.gradients=16",
     "python -m attacks.run config=smoke attack.views=auto": "attack.steps=16",
