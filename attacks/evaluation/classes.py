@@ -18,11 +18,8 @@ PLACE = "{}"
 
 
 def read_classes(path: str | Path) -> tuple[str, ...]:
-    """The classes of a text file, one a line; blank lines and lines that begin with # are ignored.
-
-    Raises:
-        FileNotFoundError, ValueError: no such file, not text, a class twice, fewer than two classes.
-    """
+    """The classes of a text file, one a line; blank lines and lines that begin with # are ignored. Raises
+    FileNotFoundError, or ValueError for no text, a class twice, fewer than two classes."""
     path = Path(path)
     if not path.is_file():
         raise FileNotFoundError(f"`data.classes`: `{path}` is no file (paths are relative to {Path.cwd()})")
@@ -57,14 +54,7 @@ def text_tower(encoder: nn.Module, reason: str) -> Texts:
 @torch.no_grad()
 def class_embeddings(texts: Texts, classes: Sequence[str], templates: Sequence[str]) -> Tensor:
     """(K,D) of length 1: the mean direction of each class over all templates, as in CLIP's zero-shot classifier
-    (Radford et al. 2021, section 3.1.4).
-
-    Args:
-        templates: texts with `{}` in place of the class, such as "a photo of a {}."
-
-    Raises:
-        ValueError: no template, or one without a place for the class.
-    """
+    (Radford et al. 2021, section 3.1.4). A template has `{}` in place of the class; raises ValueError without."""
     for template in templates or ("",):
         if PLACE not in template:
             raise ValueError(f"`data.templates` must each have {PLACE} where the class goes; got {template!r}")
@@ -127,15 +117,8 @@ class Classes:
 def classify(
     path: str, templates: Sequence[str], encoder: nn.Module, images: Tensor, labels: Sequence[str | None]
 ) -> tuple[Classes, Tensor, tuple[str, ...]]:
-    """The classes of a file, each picture's row among them (N,), and notes.
-
-    Args:
-        images: (N,3,H,W) on the encoder's device.
-        labels: each picture's annotated class; None: the encoder's own prediction.
-
-    Raises:
-        ValueError, FileNotFoundError: unusable classes, labels or encoder.
-    """
+    """The classes of a file, the row of each of the `images` (N,3,H,W) among them (N,), and notes. A label of None is
+    replaced by the encoder's own prediction. Raises ValueError or FileNotFoundError for unusable input."""
     names = read_classes(path)
     rows = class_embeddings(text_tower(encoder, "`data.classes`"), names, list(templates)).to(images.device)
     names_by_row: dict[tuple[float, ...], str] = {}

@@ -42,11 +42,7 @@ def primary(rows: Sequence[Row], measure: Measure) -> dict[str, Any]:
     The strongest has the most success, or the lowest cosine. The p value is the largest over all baselines: an
     intersection-union test (Berger 1982), in which choosing the strongest needs no correction. It is None where so
     few clusters cannot give one below 0.05, and `needed` says how many could: twice as many where pictures would have
-    to be held out.
-
-    Args:
-        rows: of the pictures that are judged (see `judged_rows`).
-    """
+    to be held out. The rows are those of the pictures that are judged (see `judged_rows`)."""
     arms, fit = rows_by_arm(rows)[BANK], has_fit_rows(rows)
     arm_units = _units(arms[ARM], measure)
     baseline_units = {name: _units(arms[name], measure) for name in BASELINES}

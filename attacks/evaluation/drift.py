@@ -169,16 +169,10 @@ def layer_drift(
 
 @torch.no_grad()
 def layer_order(encoder: nn.Module, layers: Sequence[str], image: Tensor) -> dict[str, Pool]:
-    """The layers and their pools in the order in which they run, followed by the encoder's output.
-
-    Args:
-        layers: `layer3`, `layer3:mean`, ...; or only "all": level by level of their names, at most 24. Layers that
-            return the same tensor (a Sequential and its last layer) count once.
-        image: (1,3,H,W), for a pass that shows the order.
-
-    Raises:
-        ValueError: naming `evaluate.layers`: an unknown layer, or a pool that does not fit it.
-    """
+    """The layers and their pools in the order in which they run, as a pass of `image` (1,3,H,W) shows, followed by
+    the encoder's output. `layers` are names such as `layer3` or `layer3:mean`; or only "all": level by level of
+    names, at most 24, where layers with the same tensor (a Sequential and its last layer) count once. Raises
+    ValueError, naming `evaluate.layers`, for an unknown layer, or a pool that does not fit it."""
     image = image.expand(2, *image.shape[1:])  # with one row, an output for all pictures looks like one for each
     layer_visits = visits(encoder, image)
     place = {visit.name: visit.order for visit in layer_visits}

@@ -46,16 +46,9 @@ def per_image_rows(
     that false accept rate); `mrr`, the mean of 1 / rank; `median_rank`, the lower median; with a target also
     `goal_cosine` and the lower median `goal_rank`. None where the run has no such measure.
 
-    Args:
-        scores: by bank and arm, of the same pictures; one arm is `clean`.
-        success: by bank and arm (N,V) bool.
-        worst: by bank and arm the cosine (N,) in the view that resists the attacker most.
-        pictures: columns that name the N pictures: `picture`, `cluster`, `identity`, and of a perturbation that they
-            share `split` (see `attacks.data.split`).
-        steps: by arm (N,), of optimised arms.
-        thresholds: of verification, by false accept rate.
-        alone: (N,) bool, the pictures without the measures `RETRIEVAL_MEASURES`; None: no picture.
-    """
+    `scores`, `success` (N,V), and `worst` (N,), the cosine in the view that resists most, are by bank and arm; one
+    arm is `clean`. `pictures` are columns that name the pictures; `steps` are by arm, `thresholds` by false accept
+    rate; pictures `alone` (N,) have no `RETRIEVAL_MEASURES`."""
     rows = []
     for bank, arms in scores.items():
         for arm, arm_scores in arms.items():
@@ -115,12 +108,7 @@ def arms_table(
 ) -> dict[str, dict[str, dict[str, object]]]:
     """By bank, arm and measure the mean over clusters of their pictures' means, or the median of their medians, with
     its 95 % interval (see `attacks.evaluation.intervals`); `tar` by false accept rate. None where the rows have none.
-
-    Args:
-        rows: of `per_image_rows`, or read back from their file.
-        views: for a run of a single picture, whose intervals are over its views: by bank the scores and successes by
-            arm.
-    """
+    A run of a single picture has intervals over its `views`: by bank the scores and successes by arm."""
     table: dict[str, dict[str, dict[str, object]]] = {}
     for bank, arms in rows_by_arm(rows).items():
         table[bank] = {arm: _measures(arm_rows) for arm, arm_rows in arms.items()}

@@ -23,11 +23,7 @@ BLOCK = 2**14
 def impostors(
     embeddings: Tensor | Rows, identity: Tensor | None = None, cluster: Tensor | None = None, limit: int = PAIRS
 ) -> Tensor:
-    """The cosines of the `pairs` of impostors: (P,) float64 on the CPU.
-
-    Args:
-        embeddings: (G,D) of untouched pictures, none of length 0.
-    """
+    """The cosines (P,) of the `pairs` of impostors, float64 on the CPU, from `embeddings` (G,D), none of length 0."""
     first, second = pairs(len(embeddings), identity, cluster, limit)
     pick = embeddings.pick if isinstance(embeddings, Rows) else _picker(F.normalize(embeddings, dim=1))
     cosines = [
@@ -41,12 +37,8 @@ def pairs(
     rows: int, identity: Tensor | None = None, cluster: Tensor | None = None, limit: int = PAIRS
 ) -> tuple[Tensor, Tensor]:
     """The pairs of rows of two identities and two clusters, each once. Of more than `limit` pairs of two identities a
-    sample is spread evenly over all.
-
-    Args:
-        identity: (G,) integers, equal for rows that show the same; None where all differ.
-        cluster: (G,) integers, equal for rows that are not independent, such as tiles of one photograph.
-    """
+    sample is spread evenly over all. `identity` (G,) is equal for rows that show the same (None: all differ),
+    `cluster` (G,) for rows that are not independent, such as tiles of one photograph."""
     labels = torch.arange(rows) if identity is None else identity.cpu()
     order = labels.argsort(stable=True)
     # With rows sorted by identity, the impostors of a row, each pair once, are all rows after its identity.

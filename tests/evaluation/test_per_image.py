@@ -113,22 +113,6 @@ def test_the_table_can_be_computed_from_the_file_alone(result, tmp_path):
     assert arms_table(read_back) == arms_table(result.rows)  # bit for bit
 
 
-def test_table_intervals_equal_those_of_the_clusters(result):
-    table, scores = arms_table(result.rows)["wide"]["eot"], result.scores["wide"]["eot"]
-    trials = torch.tensor([32, 16, 48, 16, 64, 16])
-
-    def shared(hits):
-        return rate(by_cluster(hits.double().mean(1), CLUSTERS), trials)._asdict()
-
-    assert equal(table["cosine"], interval(by_cluster(scores.cosine.double().mean(1), CLUSTERS)))
-    assert table["success"] == shared(result.success["wide"]["eot"])
-    assert table["recall_at_5"] == shared(scores.rank <= 5)
-    assert table["knn"] == shared(scores.vote)
-    medians = scores.rank.double().median(1).values
-    lowest = [statistics.median_low(medians[[c == name for c in CLUSTERS]].tolist()) for name in "abcdef"]
-    assert table["median_rank"] == median(torch.tensor(lowest))._asdict()
-
-
 def equal(cell, value):
     return cell["kind"] == value.kind and [cell[key] for key in ("mean", "low", "high")] == pytest.approx(value[:3])
 

@@ -32,12 +32,9 @@ class Maps(NamedTuple):
 @stored("explanations")
 @dataclass(frozen=True, eq=False)
 class Explanations:
-    """The result of `explain`.
-
-    `arms` begins with "clean". `layer` is the layer of Grad-CAM, None if no layer is spatial. `reach` is the gradient
-    over views of the clean pictures. `missing` has a line for each part that could not be computed. Passes are
-    counted in pictures.
-    """
+    """The result of `explain`: `arms`, "clean" first; the layer of Grad-CAM, None if no layer is spatial; the
+    gradient's `reach` over views of the clean pictures; a line for each part that is `missing`; and passes, in
+    pictures."""
 
     arms: dict[str, Maps]
     layer: str | None
@@ -95,16 +92,9 @@ def explain(
     *,
     chunk: int = 32,
 ) -> Explanations:
-    """Explain the likeness of a few pictures to their anchors, before and after an attack.
-
-    Args:
-        encoder: in evaluation mode and full precision.
-        clean: (N,3,H,W) in [0,1].
-        attacked_arms: arm -> (N,3,H,W), the same pictures after an attack.
-        anchors: (N,D) the embeddings that the pictures are compared with: their clean ones, or the target's.
-        bank: its first few views are those of the gradient's coverage.
-        chunk: most pictures in memory at once.
-    """
+    """Explain the likeness of the `clean` pictures (N,3,H,W), and of the same pictures in each of the
+    `attacked_arms`, to their `anchors` (N,D). The encoder is in evaluation mode and full precision; the first few views of `bank`
+    are those of the gradient's coverage; at most `chunk` pictures are in memory at once."""
     began, counter, clean = time.perf_counter(), CountedEncoder(encoder), clean.to(anchors.device)
     handles = settle(encoder)
     try:

@@ -1,7 +1,6 @@
 """Where rare failures lie in the unit cube: a density fitted to some of them, to draw more."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -21,19 +20,10 @@ WIDER = 1.2
 COMPONENTS, FEWEST = (1, 2, 4), 40
 
 
-class Component(Protocol):
-    """A density on the cube that can be drawn from."""
-
-    def draw(self, n: int, random: np.random.Generator) -> Floats:
-        """Points (n,d)."""
-
-    def log_density(self, u: Floats) -> Floats:
-        """(n,), with respect to the uniform density."""
-
-
 @dataclass(frozen=True)
 class Normal:
-    """A normal density of the normal scores of the coordinates: for sets that a plane or an ellipsoid cuts off."""
+    """A normal density of the normal scores of the coordinates: for sets that a plane or an ellipsoid cuts off. Its
+    logarithm is with respect to the uniform density."""
 
     mean: Floats
     factor: Floats  # the Cholesky factor of the covariance
@@ -87,7 +77,7 @@ class Copula:
 class Proposal:
     """A mixture of components with a share `UNIFORM` of the uniform density."""
 
-    components: tuple[Component, ...]
+    components: tuple[Normal | Copula, ...]
     shares: Floats
 
     def draw(self, n: int, random: np.random.Generator) -> Floats:

@@ -63,7 +63,8 @@ def rare(score: Score, dims: int, particles: int = 1000, seed: int = 0) -> RareE
     if level <= 0 or probability <= 1 / len(u):  # else a plateau: nothing is known below it but the plain draws
         estimate = _importance(counter, particles_below, level, particles, random)
     if not failed.any():
-        return estimate or _no_failure(len(u), counter, particles_below)
+        high = 1 - (2 * ALPHA) ** (1 / len(u))  # Clopper & Pearson (1934), of no failure in the plain draws
+        return estimate or RareEstimate(0.0, 0.0, high, 0.0, counter.passes, "none found", particles_below)
     plain = _plain(u, values, counter, particles_below)
     if estimate is None or estimate.method == "none found":
         return plain
@@ -74,8 +75,8 @@ def rare(score: Score, dims: int, particles: int = 1000, seed: int = 0) -> RareE
 def _importance(
     counter: "_Counter", particles_below: Floats, level: float, particles: int, random: np.random.Generator
 ) -> RareEstimate | None:
-    """The estimate from fresh draws of a proposal that is fitted to points `found` below a level; None where it
-    misses them: a few points."""
+    """The estimate from fresh draws of a proposal that is fitted to points below a level; None where it misses
+    them."""
     proposal = fit(particles_below, random)
     rate = 0.0
     for _ in range(FITS):
@@ -176,15 +177,12 @@ def _plain(u: Floats, values: Floats, counter: _Counter, particles: Floats) -> R
 
 
 def _weighted(u: Floats, values: Floats, proposal: Proposal, level: float, counter: _Counter) -> RareEstimate:
-    """The weighted share of points up to `level`, with the limits of Fay & Feuer (1997) for weighted sums; their
-    variance is that of the sample, since failures are not rare among these points.
-
-    Above 0 the level contains all failures, and only its upper limit says something about them."""
+    """The weighted share of points up to `level`, with the limits of Fay & Feuer (1997) and the sample's variance."""
     good = values <= level
     weights = proposal.weights(u) * good
     p, variance, largest = float(weights.mean()), float(weights.var(ddof=1)) / len(u), float(weights.max()) / len(u)
     order = np.argsort(values[good])
-    if level > 0:
+    if level > 0:  # it contains all failures: only its upper limit says something about them
         high = _gamma(p + largest, variance + largest**2, 1 - 2 * ALPHA)
         return RareEstimate(0.0, 0.0, min(1.0, high), 0.0, counter.passes, "none found", u[good][order][:100])
     low, high = _gamma(p, variance, ALPHA), _gamma(p + largest, variance + largest**2, 1 - ALPHA)
@@ -194,8 +192,3 @@ def _weighted(u: Floats, values: Floats, proposal: Proposal, level: float, count
 def _gamma(mean: float, variance: float, level: float) -> float:
     """A quantile of the gamma distribution with that mean and variance."""
     return float(scipy.stats.gamma.ppf(level, mean**2 / variance, scale=variance / mean))
-
-
-def _no_failure(n: int, counter: _Counter, points: Floats) -> RareEstimate:
-    """No failure in n plain draws: the upper 95 % limit of Clopper & Pearson (1934)."""
-    return RareEstimate(0.0, 0.0, 1 - (2 * ALPHA) ** (1 / n), 0.0, counter.passes, "none found", points)

@@ -75,11 +75,6 @@ def promise(perturbation: Perturbation, images: Tensor) -> Tensor:
     return perturbation.move(like, far * _weights(like)[:, None, None].expand_as(like), images)
 
 
-def planted_anchor(anchor: Tree, images: Tensor) -> Tree:
-    """The anchor of `PlantedObjective`, with balance zero."""
-    return anchor, images.new_zeros(length(anchor), 1)
-
-
 def finds_promise(start: Tensor, optimum: Tensor, attack_losses: Tensor) -> Check:
     """From the losses (N,V) of the planted encoder at the start of the attack, at the promised point, and at its
     end."""
@@ -107,7 +102,7 @@ def active(test: ShortAttack, clean: float, gain: float) -> Check:
     parts: dict[str, Any] = {
         "encoder": PlantedEncoder(test.problem.encoder),
         "objective": PlantedObjective(objective, worth / max(rise, 1e-6)),
-        "anchor": planted_anchor(test.problem.anchor, test.images),
+        "anchor": (test.problem.anchor, test.images.new_zeros(length(test.problem.anchor), 1)),
     }
     steps = max(test.options.steps, STEPS)
     start, optimum = (test.judge(delta, **parts) for delta in (origin, best))

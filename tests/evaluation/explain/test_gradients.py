@@ -117,16 +117,3 @@ def test_a_hash_is_compared_by_its_bits_and_has_a_gradient():
     leaf = other.clone().requires_grad_()
     (gradient,) = counter.gradients(counter.slope_values(leaf, anchors), [leaf])
     assert bool(gradient.isfinite().all()) and bool(gradient.any())
-
-
-def test_passes_are_counted_in_pictures_and_without_a_graph_there_is_no_gradient():
-    counter = CountedEncoder(NET)
-    leaf = WIDE.clone().requires_grad_()
-    anchors = NET(WIDE)
-    counter.likeness(WIDE, anchors[:1])
-    assert (counter.forward, counter.backward) == (2, 0)
-    other = torch.zeros(2, requires_grad=True)
-    gradients = counter.gradients(counter.slope_values(leaf, anchors), [leaf, other, torch.zeros(2)])
-    assert gradients[0] is not None and gradients[1:] == [None, None]
-    assert (counter.forward, counter.backward) == (4, 2)
-    assert counter.gradients(counter.slope_values(WIDE, anchors), [leaf]) == [None]

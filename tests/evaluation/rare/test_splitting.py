@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 
 from attacks.evaluation.rare import splitting
-from attacks.evaluation.rare.proposal import UNIFORM, Copula, Normal, fit, scores
+from attacks.evaluation.rare.proposal import UNIFORM, Copula, Normal, fit
 from attacks.evaluation.rare.splitting import move, rare
 from scripts.benchmarks.rare import SETS
 
@@ -132,7 +132,3 @@ def test_a_failure_that_the_plain_draws_met_is_never_claimed_absent(slope):
 def test_scores_that_are_no_numbers_are_refused():
     with pytest.raises(ValueError, match="finite number for each of the"):
         rare(lambda u: np.full(len(u), np.nan), 2)
-
-
-def test_normal_scores_are_finite_at_the_edges():
-    assert np.isfinite(scores(np.array([[0.0, 1.0, 0.5]]))).all()

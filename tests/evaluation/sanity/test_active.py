@@ -15,7 +15,6 @@ from attacks.evaluation.sanity.active import (
     active,
     balance,
     finds_promise,
-    planted_anchor,
     promise,
 )
 from attacks.evaluation.sanity.rules import mean
@@ -88,7 +87,7 @@ def test_the_promise_of_a_shared_delta_is_shared(inner, images):
 
 def test_planted_features_contain_the_encoder_features(images):
     encoder, objective = small(), PlantedObjective(Toward(), 3.0)
-    features, anchor = PlantedEncoder(encoder)(images), planted_anchor(torch.ones(2, 12), images)
+    features, anchor = PlantedEncoder(encoder)(images), (torch.ones(2, 12), torch.zeros(2, 1))
     assert torch.equal(features[0], encoder(images))
     expected = Toward()(encoder(images), torch.ones(2, 12)) - 3 * balance(images)[:, 0]
     torch.testing.assert_close(objective(features, anchor), expected)

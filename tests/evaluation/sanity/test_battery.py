@@ -101,14 +101,6 @@ def test_a_correct_attack_passes(perturbation, images):
 
 
 @pytest.mark.slow
-def test_an_attack_with_a_single_view_can_be_examined(images):
-    setup = parts(perturbation=L2(1.0), eot=EOT(Compose(), views=1), steps=20)
-    sanity = examine(images, setup["encoder"](images), **setup)
-    assert not sanity.failed, table(sanity)
-    assert [check.name for check in sanity.checks if check.verdict == "skipped"] == ["gradient noise", "plateau"]
-
-
-@pytest.mark.slow
 def test_short_steps_pass_if_the_planned_run_is_long(images):
     # Steps that cross the set in 100, not in 20.
     setup = parts(optimiser=Adam(0.05), steps=20)
