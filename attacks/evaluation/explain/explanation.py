@@ -93,8 +93,8 @@ def explain(
     chunk: int = 32,
 ) -> Explanations:
     """Explain the likeness of the `clean` pictures (N,3,H,W), and of the same pictures in each of the
-    `attacked_arms`, to their `anchors` (N,D). The encoder is in evaluation mode and full precision; the first few views of `bank`
-    are those of the gradient's coverage; at most `chunk` pictures are in memory at once."""
+    `attacked_arms`, to their `anchors` (N,D). The encoder is in evaluation mode and full precision; the first few
+    views of `bank` are those of the gradient's coverage; at most `chunk` pictures are in memory at once."""
     began, counter, clean = time.perf_counter(), CountedEncoder(encoder), clean.to(anchors.device)
     handles = settle(encoder)
     try:
