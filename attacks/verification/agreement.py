@@ -1,8 +1,9 @@
-"""Where what a run recorded and what was recomputed do not agree, by name."""
+"""Where what a run recorded and what was recomputed do not agree, by name; and the result of the whole check."""
 
 import json
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 from typing import Any
 
@@ -11,73 +12,107 @@ from attacks.runtime.tables import cell, unescaped_text
 #: Numbers are the same values in another order of sums; so far apart they may be, absolutely and relatively.
 EXACT, CSV_EXACT = 1e-9, 1e-12
 #: The most lines for one file or column.
-SHOWN = 5
+LINES = 5
 
 
-def some(lines: Iterable[str], what: str) -> Iterator[str]:
+class CheckerError(RuntimeError):
+    """`verify` itself failed, which says nothing about the run."""
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """A line for each thing that does not agree, what may differ between machines, and what was checked.
+
+    `unchecked` has a line for what could not be compared here. `seed` is that of the sample, and `missable` the
+    largest change of the mean `success` of an arm, by altered views, that the sample misses with a probability above
+    5 %; the cosine of a view may change by 2, so that of the mean cosine is twice as large."""
+
+    problems: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    checked: str = ""
+    unchecked: tuple[str, ...] = ()
+    seed: int | None = None
+    missable: float | None = None
+
+    @property
+    def passed(self) -> bool:
+        """Whether everything agrees."""
+        return not self.problems
+
+    def __str__(self) -> str:
+        lines = [f"note: {note}" for note in self.notes]
+        lines += [f"NOT COMPARED: {line}" for line in self.unchecked]
+        if self.missable is not None:
+            lines.append(
+                f"sample: seed {self.seed} (--seed {self.seed} repeats it); with a probability above 5 % it misses "
+                f"altered views that change the mean success of an arm by up to {self.missable:.3f}, or its mean "
+                f"cosine by up to {2 * self.missable:.3f}; --sample 1 misses none"
+            )
+        word = "PASS, except what was not compared" if self.unchecked else "PASS"
+        return "\n".join([*lines, *(self.problems or (f"{word}: {self.checked}",))])
+
+
+def first_lines(lines: Iterable[str], name: str) -> Iterator[str]:
     """The first few lines, and how many more there are."""
-    each = [*lines]
-    yield from each[:SHOWN]
-    if len(each) > SHOWN:
-        yield f"{what}: {len(each) - SHOWN} more do not agree"
+    listing = [*lines]
+    yield from listing[:LINES]
+    if len(listing) > LINES:
+        yield f"{name}: {len(listing) - LINES} more do not agree"
 
 
-def leaves(name: str, recorded: Any, recomputed: Any, tolerance: float = EXACT) -> Iterator[str]:
-    """A line for each value of two JSON contents that is not the same."""
-    if isinstance(recorded, dict) and isinstance(recomputed, dict):
-        for key in recorded.keys() | recomputed.keys():
+def value_differences(name: str, old: Any, new: Any, tolerance: float = EXACT) -> Iterator[str]:
+    """A line for each value that is not the same in two JSON contents, `old` as recorded and `new` as recomputed."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in old.keys() | new.keys():
             place = f"{name} {key}"
-            if key not in recomputed:
-                yield f"{place}: {short(recorded[key])} is recorded, and there is none"
-            elif key not in recorded:
-                yield f"{place}: it is missing; recomputed {short(recomputed[key])}"
+            if key not in new:
+                yield f"{place}: {abridge(old[key])} is recorded, and there is none"
+            elif key not in old:
+                yield f"{place}: it is missing; recomputed {abridge(new[key])}"
             else:
-                yield from leaves(place, recorded[key], recomputed[key], tolerance)
-    elif isinstance(recorded, list) and isinstance(recomputed, list) and len(recorded) == len(recomputed):
-        for i, pair in enumerate(zip(recorded, recomputed, strict=True)):
-            yield from leaves(f"{name} {i}", *pair, tolerance)
-    elif not _same(recorded, recomputed, tolerance):
-        yield f"{name}: recorded {short(recorded)}, recomputed {short(recomputed)}"
+                yield from value_differences(place, old[key], new[key], tolerance)
+    elif isinstance(old, list) and isinstance(new, list) and len(old) == len(new):
+        for i, pair in enumerate(zip(old, new, strict=True)):
+            yield from value_differences(f"{name} {i}", *pair, tolerance)
+    elif not _same_value(old, new, tolerance):
+        yield f"{name}: recorded {abridge(old)}, recomputed {abridge(new)}"
 
 
-def plain(content: Any) -> Any:
+def as_json(content: Any) -> Any:
     """A content as it comes back from its JSON."""
     return json.loads(json.dumps(content))
 
 
-def rows(
-    name: str, recorded: Sequence[Mapping[str, str]], recomputed: Sequence[Mapping[str, object]]
+def row_differences(
+    name: str, old: Sequence[Mapping[str, str]], new: Sequence[Mapping[str, object]]
 ) -> Iterator[str]:
-    """A line for each cell of a table that is not the same."""
-    for number, (was, now) in enumerate(zip_longest(recorded, recomputed), start=2):  # the header is line 1
-        if was is None or now is None:
-            yield f"{name}: it has {len(recorded)} rows; recomputed {len(recomputed)}"
+    """A line for each cell of a table that is not the same, `old` as recorded and `new` as recomputed."""
+    for number, (old_row, row) in enumerate(zip_longest(old, new), start=2):  # the header is line 1
+        if old_row is None or row is None:
+            yield f"{name}: it has {len(old)} rows; recomputed {len(new)}"
             return
-        if [*was] != [*now]:
-            yield f"{name} line {number}: its columns are {short([*was])}; recomputed {short([*now])}"
+        if [*old_row] != [*row]:
+            yield f"{name} line {number}: its columns are {abridge([*old_row])}; recomputed {abridge([*row])}"
             return
-        for column, value in now.items():
-            text = unescaped_text(str(cell(value)))
-            if was[column] != text and not _close(was[column], value):
-                yield f"{name} line {number}, {column}: recorded {short(was[column])}, recomputed {short(text)}"
+        for column, value in row.items():
+            old_text, text = old_row[column], unescaped_text(str(cell(value)))
+            if old_text != text and not (isinstance(value, float) and _close(old_text, value)):
+                yield f"{name} line {number}, {column}: recorded {abridge(old_text)}, recomputed {abridge(text)}"
 
 
-def short(value: object) -> str:
+def abridge(value: object) -> str:
     """A value for a message."""
     text = value if isinstance(value, str) else json.dumps(value, default=str)
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
-def _same(one: Any, other: Any, tolerance: float) -> bool:
-    numbers = all(isinstance(x, int | float) and not isinstance(x, bool) for x in (one, other))
-    if not numbers or (isinstance(one, int) and isinstance(other, int)):
-        return bool(one == other and type(one) is type(other))
-    return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
+def _same_value(old: Any, new: Any, tolerance: float) -> bool:
+    if {type(old), type(new)} in ({float}, {int, float}):
+        return math.isclose(old, new, rel_tol=tolerance, abs_tol=tolerance)
+    return bool(old == new and type(old) is type(new))
 
 
-def _close(text: str, value: object) -> bool:
-    if not isinstance(value, float):
-        return False
+def _close(text: str, value: float) -> bool:
     try:
         return math.isclose(float(text), value, rel_tol=CSV_EXACT, abs_tol=CSV_EXACT)
     except ValueError:

@@ -35,7 +35,7 @@ from attacks.study.study import Study
 from attacks.verification import agreement
 
 
-def table(out: Path, name: str) -> list[dict[str, str]]:
+def run_rows(out: Path, name: str) -> list[dict[str, str]]:
     """The rows of a table of the run. Raises Damaged."""
     with reading(f"{name}.csv"):
         return read_rows(out / f"{name}.csv")
@@ -48,73 +48,72 @@ def deltas(bench: Bench, out: Path) -> dict[str, Tensor]:
     shape = study.perturbation.noise(images, torch.Generator().manual_seed(0)).shape
     counts = {len(images), 1} if shape[0] == 1 else {len(images)}  # one for all may be rounded for each picture
     with reading(name):
-        saved = load_file(out / name, device=str(study.device))
-        if [*saved] != sorted(study.arms[1:]):
-            raise ValueError(f"its arms are {agreement.short([*saved])}")
-        for arm, delta in saved.items():
+        by_arm = load_file(out / name, device=str(study.device))
+        if [*by_arm] != sorted(study.arms[1:]):
+            raise ValueError(f"its arms are {agreement.abridge([*by_arm])}")
+        for arm, delta in by_arm.items():
             fits = delta.shape[1:] == shape[1:] and len(delta) in counts
             if not fits or not delta.is_floating_point() or not delta.isfinite().all():
                 raise ValueError(f"{arm} must be finite floats of the shape {tuple(shape)}")
-    return saved
+    return by_arm
 
 
 def scores_of(bench: Bench, out: Path) -> ViewScores:
     """The scores of a run. Raises Damaged where they are not of its pictures, banks, arms and gallery."""
     arms, count = [*bench.study.arms], len(bench.study.queries)
     with reading(SCORES):
-        saved = read_scores(out)
+        scores_in_file = read_scores(out)
         for bank, views in bench.banks.items():
             for arm in arms:
-                scores, hits = saved.scores[bank][arm], saved.success[bank][arm]
+                scores, hits = scores_in_file.scores[bank][arm], scores_in_file.success[bank][arm]
                 shapes = {x.shape for x in (*scores, hits) if x is not None}
                 low, high = scores.nearest.aminmax()
                 if shapes != {(count, len(views.u))} or low < 0 or high >= len(bench.study.gallery):
                     raise ValueError(f"{bank}/{arm}: its scores are not of these pictures, views and gallery")
                 if not all(x.isfinite().all() for x in scores if x is not None):
                     raise ValueError(f"{bank}/{arm}: a score is not finite")
-        columns = [saved.worst[arm] for arm in arms] + [saved.steps[arm] for arm in arms[2:]]
-        if any(column.shape != (count,) for column in columns):
+        worst, steps = (
+            {arm: scores_in_file.worst[arm] for arm in arms},
+            {arm: scores_in_file.steps[arm] for arm in arms[2:]},
+        )
+        if any(column.shape != (count,) for column in (*worst.values(), *steps.values())):
             raise ValueError("worst and step must have a value for each picture")
-        worst, steps = {arm: saved.worst[arm] for arm in arms}, {arm: saved.steps[arm] for arm in arms[2:]}
-        by_bank = {bank: {arm: saved.scores[bank][arm] for arm in arms} for bank in bench.banks}
-        success = {bank: {arm: saved.success[bank][arm] for arm in arms} for bank in bench.banks}
+        by_bank = {bank: {arm: scores_in_file.scores[bank][arm] for arm in arms} for bank in bench.banks}
+        success = {bank: {arm: scores_in_file.success[bank][arm] for arm in arms} for bank in bench.banks}
     return ViewScores(by_bank, success, worst, steps)
 
 
-def composed(run: Run, record: Mapping[str, Any]) -> tuple[list[str], str]:
+def composition_problems(run: Run, record: Mapping[str, Any]) -> tuple[list[str], str]:
     """The problems of a configuration that is not what preset and overrides compose to; and why it cannot be composed
     here, or nothing."""
-    preset, words = str(record["preset"]), [str(word) for word in record["overrides"] if not _names_preset(word)]
+    preset, overrides = str(record["preset"]), map(str, record["overrides"])
+    words = [word for word in overrides if not word.startswith("config=")]
     if any("${" in word for word in words) or is_path(preset) or not is_word(preset):
-        return [], f"the preset {agreement.short(preset)} and its overrides are no plain words"
+        return ([], f"the preset {agreement.abridge(preset)} and its overrides are no plain words")
     try:
-        made = agreement.plain(asdict(compose(preset, words)))
+        reference = agreement.as_json(asdict(compose(preset, words)))
     except (ValueError, OSError) as error:
         return [], str(error)
-    config = agreement.plain(asdict(run))
+    config = agreement.as_json(asdict(run))
     if run.encoder.name == MODULE:
-        made["encoder"] = config["encoder"]
+        reference["encoder"] = config["encoder"]
     if (run.evaluate.pipeline or "").startswith(GIVEN):
-        made["evaluate"]["pipeline"] = config["evaluate"]["pipeline"]
-    for content in (made, config):  # as decided where the run began, or where it is checked
+        reference["evaluate"]["pipeline"] = config["evaluate"]["pipeline"]
+    for content in (reference, config):  # as decided where the run began, or where it is checked
         del content["engine"]
         content["data"].pop("cache", None)
-    return [*agreement.leaves("manifest.json config, of its preset and overrides,", config, made)], ""
+    return [*agreement.value_differences("manifest.json config, of its preset and overrides,", config, reference)], ""
 
 
-def _names_preset(word: object) -> bool:
-    return str(word).startswith("config=")
-
-
-def checked(study: Study, content: Mapping[str, Any]) -> Iterator[str]:
+def sanity_problems(study: Study, content: Mapping[str, Any]) -> Iterator[str]:
     """The sanity checks: whether they are those of the configuration, and follow from one another."""
     place, sanity = "metrics.json sanity", content["sanity"]
     if (sanity is None) != (study.sanity.pictures == 0):
         yield f"{place}: recorded {'none' if sanity is None else 'some'}, sanity.pictures={study.sanity.pictures}"
     if sanity is None:
         return
-    checks = [Check(one["name"], one["verdict"], one["words"]) for one in sanity["checks"]]
-    names, failed = [one.name for one in checks], [one.name for one in checks if one.verdict == "failed"]
+    checks = [Check(check["name"], check["verdict"], check["words"]) for check in sanity["checks"]]
+    names, failed = ([check.name for check in checks], [check.name for check in checks if check.verdict == "failed"])
     if sanity["failed"] != failed:
         yield f"{place} failed: recorded {sanity['failed']}, of its checks {failed}"
     if names == ["all"]:
@@ -122,9 +121,9 @@ def checked(study: Study, content: Mapping[str, Any]) -> Iterator[str]:
             yield f"{place}: none was made, and no picture has failed"
         return
     if sorted(names) != sorted(NAMES):
-        yield f"{place}: its checks are {agreement.short(names)}; a run has {agreement.short(sorted(NAMES))}"
-    elif (again := masking(checks[:-1])).message != checks[-1].message or again.verdict != checks[-1].verdict:
-        yield f"{place} {again.name}: recorded {checks[-1].message!r}, of the other checks {again.message!r}"
+        yield f"{place}: its checks are {agreement.abridge(names)}; a run has {agreement.abridge(sorted(NAMES))}"
+    elif (verdict := masking(checks[:-1])).message != checks[-1].message or verdict.verdict != checks[-1].verdict:
+        yield f"{place} {verdict.name}: recorded {checks[-1].message!r}, of the other checks {verdict.message!r}"
     if not sanity["cost"]["forward"] > 0:
         yield f"{place} cost: checks were made, and took no pass of the encoder"
 
@@ -140,15 +139,15 @@ def costs_of(content: Mapping[str, Any], arms: Iterable[str]) -> dict[str, Spent
 
 def attempts(trace: Iterable[Trace]) -> dict[tuple[str, int], list[list[Trace]]]:
     """The steps by arm and batch. A batch that failed was made again picture by picture, each from step 0."""
-    made: dict[tuple[str, int], list[list[Trace]]] = defaultdict(list)
+    by_batch: dict[tuple[str, int], list[list[Trace]]] = defaultdict(list)
     for row in trace:
-        if not row.step or not made[row.arm, row.batch]:
-            made[row.arm, row.batch].append([])
-        made[row.arm, row.batch][-1].append(row)
-    return made
+        if not row.step or not by_batch[row.arm, row.batch]:
+            by_batch[row.arm, row.batch].append([])
+        by_batch[row.arm, row.batch][-1].append(row)
+    return by_batch
 
 
-def stepped(study: Study, content: Mapping[str, Any], trace: Sequence[Trace]) -> Iterator[str]:
+def step_problems(study: Study, content: Mapping[str, Any], trace: Sequence[Trace]) -> Iterator[str]:
     """The steps of the attack against its configured budget, and the passes that they cost."""
     arms, views = [*study.arms[2:]], study.views
     by_arm: dict[str, list[tuple[int, list[Trace]]]] = defaultdict(list)
@@ -159,34 +158,36 @@ def stepped(study: Study, content: Mapping[str, Any], trace: Sequence[Trace]) ->
         return
     # of any other attack the steps do not say what was asked for
     attack = study.attack
-    plain = attack.name == "single" and attack.stop is None and attack.adversary is None
-    plain = plain and views.adaptive is None and not study.optimiser.gradient_free
-    counted = plain and isinstance(study.risk, Mean) and attack.restarts == 1 and undisturbed(content, trace)
+    is_plain = attack.name == "single" and attack.stop is None and attack.adversary is None
+    is_plain = is_plain and views.adaptive is None and not study.optimiser.gradient_free
+    is_comparable = (
+        is_plain and isinstance(study.risk, Mean) and attack.restarts == 1 and is_single_attempt(content, trace)
+    )
     for arm, cost in costs_of(content, arms).items():
-        spent, passes = sum(rows[-1].evals for _, rows in by_arm[arm]), cost.forward - cost.selection
-        if arm in arms and counted and spent != passes:
-            yield f"steps.csv {arm}: its steps took {spent} passes; metrics.json costs has {passes}"
+        evals, passes = (sum(rows[-1].evals for _, rows in by_arm[arm]), cost.forward - cost.selection)
+        if arm in arms and is_comparable and evals != passes:
+            yield f"steps.csv {arm}: its steps took {evals} passes; metrics.json costs has {passes}"
     for arm in arms:
         for batch, rows in by_arm[arm]:
             place = f"steps.csv {arm}, batch {batch}"
             if [row.step for row in rows] != [*range(len(rows))]:
                 yield f"{place}: its steps are not numbered from 0"
-            if arm != "eot" or not plain:
+            if arm != "eot" or not is_plain:
                 continue
-            most, least = views.steps * attack.restarts, math.floor(LEAVES * views.steps)
+            limit, minimum = (views.steps * attack.restarts, math.floor(LEAVES * views.steps))
             if any(row.views != views.per_step for row in rows):
                 yield f"{place}: its steps have other views than {views.per_step}"
-            if not least <= len(rows) <= most:
-                yield f"{place}: it has {len(rows)} steps; the configuration has {most}, at least {least}"
+            if not minimum <= len(rows) <= limit:
+                yield f"{place}: it has {len(rows)} steps; the configuration has {limit}, at least {minimum}"
 
 
-def undisturbed(content: Mapping[str, Any], trace: Sequence[Trace]) -> bool:
+def is_single_attempt(content: Mapping[str, Any], trace: Sequence[Trace]) -> bool:
     """Whether each step was made in one attempt: then nothing was spent, or noted, that is in no table."""
-    once = all(len(tries) == 1 for tries in attempts(trace).values())
-    return once and not content["failed"] and not content["fell_back"] and not content["left"]
+    is_single = all(len(tries) == 1 for tries in attempts(trace).values())
+    return is_single and not content["failed"] and not content["fell_back"] and not content["left"]
 
 
-def followed(out: Path, content: Mapping[str, Any], trace: Sequence[Trace], device: str) -> Iterator[str]:
+def event_problems(out: Path, content: Mapping[str, Any], trace: Sequence[Trace], device: str) -> Iterator[str]:
     """events.jsonl against the steps and the final tables. Steps of worker processes are in no journal; a GPU that
     repeats a step after a stop may give other values."""
     with reading("events.jsonl"):
@@ -196,12 +197,14 @@ def followed(out: Path, content: Mapping[str, Any], trace: Sequence[Trace], devi
     for line in trace:
         log_step(steps, line, line.batch)
     log_end(final, content, out)
-    wanted, known = ({_scalars(event) for event in made.events if "values" in event} for made in (final, steps))
-    for event in sorted(wanted - events)[: agreement.SHOWN]:
-        yield f"events.jsonl: it has no line {agreement.short(event)}, which follows from metrics.json"
-    for event in sorted(events - wanted - known)[: agreement.SHOWN]:
-        if device == "cpu" and undisturbed(content, trace):
-            yield f"events.jsonl: its line {agreement.short(event)} is in neither steps.csv nor metrics.json"
+    expected, step_events = (
+        {_scalars(event) for event in journal.events if "values" in event} for journal in (final, steps)
+    )
+    for event in sorted(expected - events)[: agreement.LINES]:
+        yield f"events.jsonl: it has no line {agreement.abridge(event)}, which follows from metrics.json"
+    for event in sorted(events - expected - step_events)[: agreement.LINES]:
+        if device == "cpu" and is_single_attempt(content, trace):
+            yield f"events.jsonl: its line {agreement.abridge(event)} is in neither steps.csv nor metrics.json"
 
 
 class _Events(JsonLines):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from attacks.data.images import read_values
 from attacks.encoders.black_box.asked import black_box
@@ -42,12 +42,12 @@ from attacks.runtime.values import Damaged
 from attacks.schema.validate import Run
 from attacks.study.assembly import build
 from attacks.study.study import Study
-from attacks.verification import agreement, records, rejudged
-from attacks.verification.records import costs_of, scores_of, table
-from attacks.verification.result import CheckerError, Verification
+from attacks.verification import agreement, judgement, records
+from attacks.verification.agreement import CheckerError, CheckResult
+from attacks.verification.records import costs_of, run_rows, scores_of
 
 #: What cannot be recomputed, and why; only the digest covers it.
-ONCE = {
+UNCOMPUTABLE = {
     "steps.csv, events.jsonl, metrics.json sanity": (
         "they follow from the steps of the attack, which is not repeated; their number, their passes and what these "
         "records say of one another is checked"
@@ -62,7 +62,7 @@ MACHINE = ("device", "threads", "processes", "git", "python", "platform")
 #: Levels by which a pixel of a drawing may differ on another machine.
 LEVELS = 8
 #: Without the same versions of these and the same code, drawings and report are other bytes.
-DRAWN_WITH = ("viewproof", "pillow", "numpy", *DRAWING)
+DRAWING_VERSIONS = ("viewproof", "pillow", "numpy", *DRAWING)
 
 
 def verify(
@@ -74,8 +74,8 @@ def verify(
     program: str | None = None,
     device: str | None = None,
     seed: int | None = None,
-) -> Verification:
-    """Check a finished run. No step of an attack is made.
+) -> CheckResult:
+    """Check a finished run. No step of an attack is study.
 
     Args:
         folder: its directory; also a location of fsspec, such as `zip://run::runs.zip`.
@@ -111,17 +111,17 @@ def verify(
         if not (out / METRICS).is_file():
             if not (out / "manifest.json").is_file():
                 raise FileNotFoundError(f"`verify` must be the directory of a run; {folder} has no manifest.json")
-            return Verification((f"{METRICS}: it is missing: the run is not finished (resume={folder})",))
+            return CheckResult((f"{METRICS}: it is missing: the run is not finished (resume={folder})",))
         try:
             previous, content = opened(out)
         except (ValueError, OSError) as error:
-            return Verification((str(error),))
-        files = _guarded(lambda: _files(out, previous, content))
-        chosen = rejudged.Drawn(sample, secrets.randbits(32) if seed is None else seed)
+            return CheckResult((str(error),))
+        files = _caught_lines(lambda: _files(out, previous, content))
+        portion = judgement.Portion(sample, secrets.randbits(32) if seed is None else seed)
         try:
-            return _checked(out, content, previous, files, (chosen, module, pipeline, program, device))
+            return _check_run(out, content, previous, files, (portion, module, pipeline, program, device))
         except Damaged as error:
-            return Verification((*files, str(error)))
+            return CheckResult((*files, str(error)))
 
 
 def _files(out: Path, previous: Earlier, content: Mapping[str, Any]) -> Iterator[str]:
@@ -132,8 +132,8 @@ def _files(out: Path, previous: Earlier, content: Mapping[str, Any]) -> Iterator
     yield from (f"{name}: it is missing" for name in ALWAYS if not (out / name).is_file())
 
 
-def _checked(out: Path, content: Any, previous: Earlier, files: list[str], options: tuple[Any, ...]) -> Verification:
-    chosen, module, pipeline, program, device = options
+def _check_run(out: Path, content: Any, previous: Earlier, files: list[str], options: tuple[Any, ...]) -> CheckResult:
+    portion, module, pipeline, program, device = options
     run, record = previous.run, previous.manifest
     if run.encoder.name == MODULE and module is None:
         raise ValueError("`encoder` was a module in memory: check this run from Python, verify(folder, module=...)")
@@ -141,89 +141,91 @@ def _checked(out: Path, content: Any, previous: Earlier, files: list[str], optio
     run.engine.device = device or run.engine.device
     if getattr(run.data, "cache", None) is not None:
         run.data.cache = None  # nothing is written
-    made = build(run, module, pipeline)
-    asked, recorded = black_box(made.encoder), 0
-    if asked is not None:
+    study = build(run, module, pipeline)
+    program_encoder, answers = black_box(study.encoder), 0
+    if program_encoder is not None:
         with reading(LEDGER):
-            asked.ledger.read(out / LEDGER, (out / LEDGER).read_bytes())
-        recorded = len(asked.ledger)
+            program_encoder.ledger.read(out / LEDGER, (out / LEDGER).read_bytes())
+        answers = len(program_encoder.ledger)
     with reading("manifest.json engine"):
         full = Decision.from_dict(record["engine"]["decision"]).exact
     if run.require is not None:
         with reading(POLICY):
-            refuse_lacking(str(out / POLICY), made)
+            refuse_lacking(str(out / POLICY), study)
             refuse_other_threat(read_policy(out / POLICY), asdict(run))
-    rows = rows_in(made, content)
-    bench = bench_of(made, made.encoder, full, Place(out)).only(rows)
+    rows = rows_in(study, content)
+    bench = bench_of(study, study.encoder, full, Place(out)).only(rows)
     try:
         other = _other_versions(record)
-        notes, problems = _same_parts(run, made, record)
-        different, reason = ([], other) if other else records.composed(run, record)
-        unchecked = [f"manifest.json config with its preset and overrides: {reason}"] if reason else []
-        unchecked += [f"report.html and the drawings: {other}"] if other else []
-        problems += [*different, *_compared(bench, content, (made, rows), chosen, str(record["device"]))]
-        problems += _guarded(lambda: _recomputed(bench, content, record, chosen, drawn=not other))
+        notes, problems = _same_parts(run, study, record)
+        different, reason = ([], other) if other else records.composition_problems(run, record)
+        gaps = [f"manifest.json config with its preset and overrides: {reason}"] if reason else []
+        gaps += [f"report.html and the drawings: {other}"] if other else []
+        problems += [*different, *_attack_problems(bench, content, (study, rows), portion, str(record["device"]))]
+        problems += _caught_lines(lambda: _record_problems(bench, content, record, portion, with_drawings=not other))
     except Damaged:
         raise
     except Exception as error:  # of whatever kind: no reader of a file has raised it
         reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         raise CheckerError(f"verify itself failed: {reason}; this says nothing about the run") from error
-    if made.pipeline is None and run.evaluate.pipeline is not None:
+    if study.pipeline is None and run.evaluate.pipeline is not None:
         function = run.evaluate.pipeline.removeprefix(GIVEN)
         notes.append(
             f"detection.csv: its cosines were not judged again, for its pipeline was {function}, a function given in "
             "Python, which no directory holds: verify(folder, pipeline=...)"
         )
-    if asked is not None:
+    if program_encoder is not None:
         notes.append(
-            f"{LEDGER}: its {recorded} answers were used, so whether the encoder gives them today was not checked; "
-            f"{len(asked.ledger) - recorded} pictures were asked about anew"
+            f"{LEDGER}: its {answers} answers were used, so whether the encoder gives them today was not checked; "
+            f"{len(program_encoder.ledger) - answers} pictures were asked about anew"
         )
     counts = {name: len(bank.u) for name, bank in bench.banks.items()}
-    drawn = {name: chosen.many(count) for name, count in counts.items()}
-    views = (f"{drawn[name]} of {count} views of the bank {name}" for name, count in counts.items())
-    checked = (
+    sizes = {name: portion.size(count) for name, count in counts.items()}
+    views = (f"{sizes[name]} of {count} views of the bank {name}" for name, count in counts.items())
+    words = (
         f"the digests of all files, the configuration and its parts, all tables of {METRICS} and the rows of "
         f"per_image.csv, the drawings and the report, and {len(rows)} pictures of each arm, judged again in "
-        f"{' and in '.join(views)}; not recomputed: {'; '.join(ONCE)}"
+        f"{' and in '.join(views)}; not recomputed: {'; '.join(UNCOMPUTABLE)}"
     )
-    queries = bench.study.queries
-    clusters = [queries.clusters[row] for row in queries.judged]
-    missable = rejudged.missed(clusters, counts[SAME], drawn[SAME])
-    return Verification((*files, *problems), tuple(notes), checked, tuple(unchecked), chosen.seed, missable)
+    clusters = [bench.study.queries.clusters[row] for row in bench.study.queries.judged]
+    missable = judgement.missable_change(clusters, counts[SAME], sizes[SAME])
+    return CheckResult((*files, *problems), tuple(notes), words, tuple(gaps), portion.seed, missable)
 
 
-def _compared(
-    bench: Bench, content: Any, parts: tuple[Study, list[int]], chosen: rejudged.Drawn, device: str
+def _attack_problems(
+    bench: Bench, content: Any, parts: tuple[Study, list[int]], portion: judgement.Portion, device: str
 ) -> list[str]:
     """The problems of the pictures, of the records of the attack, and of the scores. `parts`: the study of all
     pictures, and which are in the tables, of which the `bench` is."""
     out = bench.exhibits.out
 
-    def pixels() -> Iterator[str]:
-        yield from agreement.some(rejudged.pixels(bench, out), "pictures")
-        yield from agreement.some(rejudged.noise(bench, *parts, out), "perturbation.safetensors")
+    def pictures() -> Iterator[str]:
+        yield from agreement.first_lines(judgement.picture_problems(bench, out), "pictures")
+        yield from agreement.first_lines(judgement.noise_problems(bench, *parts, out), "perturbation.safetensors")
+
+    def attack() -> Iterator[str]:
+        trace = trace_of(out)
+        yield from records.sanity_problems(bench.study, content)
+        yield from agreement.first_lines(records.step_problems(bench.study, content, trace), "steps.csv")
+        yield from records.event_problems(out, content, trace, device)
 
     def scores() -> Iterator[str]:
-        recorded = scores_of(bench, out)
-        yield from agreement.some(rejudged.views(bench, recorded, chosen), NAME)
-        yield from agreement.some(rejudged.worst(bench, recorded, chosen), f"{NAME} worst")
+        scores = scores_of(bench, out)
+        yield from agreement.first_lines(judgement.view_problems(bench, scores, portion), NAME)
+        yield from agreement.first_lines(judgement.worst_problems(bench, scores, portion), f"{NAME} worst")
 
-    checks = (pixels, lambda: _attacked(bench, content, device), scores)
-    return [line for check in checks for line in _guarded(check)]
+    return [line for check in (pictures, attack, scores) for line in _caught_lines(check)]
 
 
 def _same_parts(run: Run, study: Study, record: Mapping[str, Any]) -> tuple[list[str], list[str]]:
     """Notes and problems: today's parts against manifest.json."""
     decision = Decision.from_dict(record["engine"]["decision"])
     today = manifest(run, study, record["preset"], record["overrides"], Choice(decision, ()), ALONE)
-    today = agreement.plain(today | {"artefacts": planned(study, sections_of(study), run.require is not None)})
-    now: dict[str, str] = identity(run, study, decision, ALONE, today["versions"])
+    today = agreement.as_json(today | {"artefacts": planned(study, sections_of(study), run.require is not None)})
+    current: dict[str, str] = identity(run, study, decision, ALONE, today["versions"])
     was, notes, problems = dict(record["identity"]), list[str](), list[str]()
-    other = [name for name in {**was, **now} if was.get(name) != now.get(name)]
-    short = agreement.short
-    for name in other:
-        line = f"{name} was {short(was.get(name))} and is {short(now.get(name))}"
+    for name in [name for name in {**was, **current} if was.get(name) != current.get(name)]:
+        line = f"{name} was {agreement.abridge(was.get(name))} and is {agreement.abridge(current.get(name))}"
         if name.startswith(MAY_DIFFER):
             notes.append(line)
         else:
@@ -231,30 +233,34 @@ def _same_parts(run: Run, study: Study, record: Mapping[str, Any]) -> tuple[list
     versions = {
         name.removeprefix("the version of "): value for name, value in was.items() if "the version of" in name
     }
-    for key, mine, known in (
+    for key, value, expected in (
         ("versions", record["versions"], versions),
         ("engine settings", record["engine"].get("settings"), decision.settings()),
     ):
-        problems += agreement.leaves(f"manifest.json {key}", mine, known)
+        problems += agreement.value_differences(f"manifest.json {key}", value, expected)
     for key in sorted((today.keys() | record.keys()) - {"identity", "versions", "engine", "config"}):
-        differ = [*agreement.leaves(f"manifest.json {key}", record.get(key), today.get(key))]
-        (notes if key in MACHINE else problems).extend(agreement.some(differ, f"manifest.json {key}"))
+        differ = [*agreement.value_differences(f"manifest.json {key}", record.get(key), today.get(key))]
+        (notes if key in MACHINE else problems).extend(agreement.first_lines(differ, f"manifest.json {key}"))
     return notes, problems
 
 
-def _recomputed(
-    bench: Bench, content: dict[str, Any], record: Any, chosen: rejudged.Drawn, drawn: bool
+def _record_problems(
+    bench: Bench, content: dict[str, Any], record: Any, portion: judgement.Portion, with_drawings: bool
 ) -> Iterator[str]:
-    """metrics.json from the rows of the other files; the rows, the drawings (where `drawn`) and the report from the
-    pictures."""
+    """metrics.json from the rows of the other files; the rows, the drawings and the report (if `with_drawings`) from
+    the pictures."""
     bench = replace(bench, costs=costs_of(content, bench.study.arms[2:]))
     scores, extras = scores_of(bench, bench.exhibits.out), _sections(bench, content)
-    yield from _success(bench, scores)
+    pictures = torch.arange(len(bench.study.queries))
+    for bank, arms in scores.scores.items():
+        for arm, columns in arms.items():
+            if not torch.equal(bench.judge.success(columns, pictures), scores.success[bank][arm]):
+                yield f"{NAME} {bank}/{arm}/success: it does not follow from {bank}/{arm}/nearest"
     yield from _metrics(bench, content, scores, extras, str(record["preset"]))
     tables = {name: result.rows for name, result in extras.results.items()}
-    yield from rejudged.sections(bench, tables, chosen)
-    if drawn:
-        yield from _redrawn(bench, (content, record), scores, extras, chosen)
+    yield from judgement.section_problems(bench, tables, portion)
+    if with_drawings:
+        yield from _redrawn(bench, (content, record), scores, extras, portion)
 
 
 def _sections(bench: Bench, content: Mapping[str, Any]) -> Sections:
@@ -263,7 +269,7 @@ def _sections(bench: Bench, content: Mapping[str, Any]) -> Sections:
     for name, section in sections.items():
         if section is None or name in content["failed_parts"]:
             continue
-        rows = table(bench.exhibits.out, name)
+        rows = run_rows(bench.exhibits.out, name)
         with reading(f"{name}.csv, {METRICS} {name}"):
             if (lacking := misfit(content[name], section.facts)) is not None:
                 raise ValueError(f"`{name} {lacking}` is missing or malformed")
@@ -275,56 +281,24 @@ def _sections(bench: Bench, content: Mapping[str, Any]) -> Sections:
     return Sections(sections, results, {}, dict(content["failed_parts"]))
 
 
-def _success(bench: Bench, scores: ViewScores) -> Iterator[str]:
-    rows = torch.arange(len(bench.study.queries))
-    for bank, arms in scores.scores.items():
-        for arm, columns in arms.items():
-            if not torch.equal(bench.judge.success(columns, rows), scores.success[bank][arm]):
-                yield f"{NAME} {bank}/{arm}/success: it does not follow from {bank}/{arm}/nearest"
-
-
 def _metrics(
     bench: Bench, content: dict[str, Any], scores: ViewScores, extras: Sections, preset: str
 ) -> Iterator[str]:
     """metrics.json and per_image.csv from the other files."""
-    out, study, slack = bench.exhibits.out, bench.study, rejudged.slack_of(bench).cosine
+    out, study, slack = bench.exhibits.out, bench.study, judgement.slack_of(bench).cosine
     with reading(f"{METRICS} verification"):
-        recorded = (content["verification"] or {"thresholds": {}})["thresholds"]
-        limits = {float(far): limit for far, limit in recorded.items()}
+        old_limits = (content["verification"] or {"thresholds": {}})["thresholds"]
+        limits = {float(far): limit for far, limit in old_limits.items()}
     if (impostors := bench.judge.impostors()) is not None:
-        was, now = ({f"{far:g}": limit for far, limit in x.items()} for x in (limits, thresholds(impostors)))
-        yield from agreement.leaves(f"{METRICS} verification thresholds", was, now, slack)
+        was, today = ({f"{far:g}": limit for far, limit in x.items()} for x in (limits, thresholds(impostors)))
+        yield from agreement.value_differences(f"{METRICS} verification thresholds", was, today, slack)
     sections, tables = {}, dict[str, Sequence[Mapping[str, object]]]()
     for name, section in extras.sections.items():
         with reading(f"{name}.csv, {METRICS} {name}"):
             sections[name] = extras.content(name)
             if section is not None and section.derived and name in extras.results:
                 tables[name] = section.derived_rows(extras.results[name].rows)
-    again, per_image = metrics(bench, scores, _budget(bench), _facts(bench, content), sections, preset, limits)
-    tables["per_image"] = per_image
-    tables |= {"duplicates": pairs} if (pairs := duplicates_of(study)) else {}
-    for name, rows in tables.items():
-        yield from agreement.some(agreement.rows(f"{name}.csv", table(out, name), rows), f"{name}.csv")
-    again = agreement.plain(again)
-    if "asked" in again:  # not what this check itself has asked
-        again["asked"] = (out / LEDGER).read_bytes().count(b"\n")
-    for key in again.keys() | (content.keys() - {"files"}):
-        if key not in again or key not in content:
-            yield f"{METRICS} {key}: {'it is missing' if key in again else 'it is no key of a run'}"
-        else:
-            tolerance = slack if key == "chance" else agreement.EXACT
-            differ = agreement.leaves(f"{METRICS} {key}", content[key], again[key], tolerance)
-            yield from agreement.some(differ, f"{METRICS} {key}")
-    if study.patch is not None:
-        with reading("placement.json"):
-            placed = read_json(out / "placement.json")
-        now = agreement.plain(placement(study, bench.exhibits.names))
-        yield from agreement.leaves("placement.json", placed, now)
-
-
-def _facts(bench: Bench, content: Mapping[str, Any]) -> Facts:
-    """What no file but metrics.json holds; see `ONCE`."""
-    return Facts(
+    facts = Facts(  # what no file but metrics.json holds; see `UNCOMPUTABLE`
         bench.costs,
         content["cost"]["cached"],
         list(content["failed"]),
@@ -333,29 +307,37 @@ def _facts(bench: Bench, content: Mapping[str, Any]) -> Facts:
         content["left"],
         content["sanity"],
     )
-
-
-def _budget(bench: Bench) -> dict[str, Tensor]:
-    """By arm the norm of the change of each picture (N,), from the files."""
-    study, rows = bench.study, range(len(bench.study.queries))
-    images = study.queries.images.to(study.device)
-    return {arm: study.perturbation.norm(bench.exhibits.pictures(arm, rows) - images).cpu() for arm in study.arms}
-
-
-def _attacked(bench: Bench, content: Mapping[str, Any], device: str) -> Iterator[str]:
-    """What the records say of the attack and of its sanity checks."""
-    out = bench.exhibits.out
-    trace = trace_of(out)
-    yield from records.checked(bench.study, content)
-    yield from agreement.some(records.stepped(bench.study, content, trace), "steps.csv")
-    yield from records.followed(out, content, trace, device)
+    images, norm = study.queries.images.to(study.device), study.perturbation.norm
+    budget = {arm: norm(bench.exhibits.pictures(arm, range(len(images))) - images).cpu() for arm in study.arms}
+    new, per_image = metrics(bench, scores, budget, facts, sections, preset, limits)
+    tables["per_image"] = per_image
+    tables |= {"duplicates": pairs} if (pairs := duplicates_of(study)) else {}
+    for name, rows in tables.items():
+        yield from agreement.first_lines(
+            agreement.row_differences(f"{name}.csv", run_rows(out, name), rows), f"{name}.csv"
+        )
+    new = agreement.as_json(new)
+    if "asked" in new:  # not what this check itself has asked
+        new["asked"] = (out / LEDGER).read_bytes().count(b"\n")
+    for key in new.keys() | (content.keys() - {"files"}):
+        if key not in new or key not in content:
+            yield f"{METRICS} {key}: {'it is missing' if key in new else 'it is no key of a run'}"
+        else:
+            tolerance = slack if key == "chance" else agreement.EXACT
+            differ = agreement.value_differences(f"{METRICS} {key}", content[key], new[key], tolerance)
+            yield from agreement.first_lines(differ, f"{METRICS} {key}")
+    if study.patch is not None:
+        with reading("placement.json"):
+            places = read_json(out / "placement.json")
+        new_places = agreement.as_json(placement(study, bench.exhibits.names))
+        yield from agreement.value_differences("placement.json", places, new_places)
 
 
 def _redrawn(
-    bench: Bench, contents: tuple[Any, Any], scores: ViewScores, extras: Sections, chosen: rejudged.Drawn
+    bench: Bench, contents: tuple[Any, Any], scores: ViewScores, extras: Sections, portion: judgement.Portion
 ) -> Iterator[str]:
     """The drawings and the report; of explanations and formats the picture that they show is judged again, and the
-    views of failures are searched again where everything is. Needs the versions of the libraries that the run had.
+    views of failures are searched new where everything is. Needs the versions of the libraries that the run had.
 
     Args:
         contents: of metrics.json and of manifest.json.
@@ -363,15 +345,15 @@ def _redrawn(
     out, meter, results = bench.exhibits.out, bench.meter(), dict[str, SectionResult]()
     for name in extras.results:
         section = extras.sections[name]
-        if section is not None and section.figure is not None and (name != "failure" or chosen.share == 1):
+        if section is not None and section.figure is not None and (name != "failure" or portion.share == 1):
             sample = section.sample(bench)
             results[name] = section.rows(bench, sample if name == "failure" else sample.only([0]), meter)
     with TemporaryDirectory() as folder:
         draw_sheets(Path(folder), bench, scores, Sections(extras.sections, results))
         for path in sorted(Path(folder).iterdir()):
             with reading(path.name):
-                was, now = read_values(out / path.name).astype(int), read_values(path).astype(int)
-            if was.shape != now.shape or np.abs(was - now).max() > LEVELS:
+                old, new = (read_values(p).astype(int) for p in (out / path.name, path))
+            if old.shape != new.shape or np.abs(old - new).max() > LEVELS:
                 yield f"{path.name}: it is not what the results of this run look like"
     page = report.page(out, *page_values(bench, *contents, scores)).encode()
     if (out / "report.html").read_bytes() != page:
@@ -380,21 +362,23 @@ def _redrawn(
 
 def _other_versions(record: Mapping[str, Any]) -> str:
     """Which versions here are not those that drew the run; empty where all are the same."""
-    now: dict[str, str | None] = {name: version_of(name) for name in DRAWN_WITH} | {"code": sources()}
-    was = {name: record["versions"].get(name) for name in DRAWN_WITH}
+    versions: dict[str, str | None] = {name: version_of(name) for name in DRAWING_VERSIONS} | {"code": sources()}
+    was = {name: record["versions"].get(name) for name in DRAWING_VERSIONS}
     was["code"] = record["identity"].get("the code of attacks and transforms")
     lines = [
-        f"{name} was {str(was[name])[:12]} and is {str(now[name])[:12]}" for name in now if was[name] != now[name]
+        f"{name} was {str(was[name])[:12]} and is {str(versions[name])[:12]}"
+        for name in versions
+        if was[name] != versions[name]
     ]
     return "; ".join(lines)
 
 
-def _guarded(lines: Callable[[], Iterable[str]]) -> list[str]:
+def _caught_lines(lines: Callable[[], Iterable[str]]) -> list[str]:
     """The lines of a check; one more where a file that it reads is damaged."""
-    found: list[str] = []
+    problems: list[str] = []
     try:
         for line in lines():
-            found.append(line)
+            problems.append(line)
     except Damaged as error:
-        found.append(str(error))
-    return found
+        problems.append(str(error))
+    return problems

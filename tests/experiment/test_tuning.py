@@ -15,7 +15,7 @@ from attacks.experiment.preparation import prepare
 from attacks.experiment.tuning import earlier
 from attacks.run import compose
 from attacks.runtime.distributed import ALONE
-from attacks.verification.rejudged import Slack
+from attacks.verification.judgement import Slack
 from attacks.verification.verify import verify
 from tests.helpers.processes import facts
 from tests.helpers.runs import LEAN, TINY, call

@@ -17,10 +17,9 @@ from attacks.evaluation.sanity.battery import NAMES, masking
 from attacks.evaluation.sanity.check import Check
 from attacks.experiment.artefact_list import differences
 from attacks.experiment.directory import misfit
-from attacks.verification import rejudged
-from attacks.verification.agreement import leaves, rows
-from attacks.verification.records import checked
-from attacks.verification.result import CheckerError
+from attacks.verification import judgement
+from attacks.verification.agreement import CheckerError, row_differences, value_differences
+from attacks.verification.records import sanity_problems
 from tests.helpers.liars import cell
 from tests.helpers.verified import BATTERY, SCORES, TINY, A, both_records, make_run
 from tests.helpers.verified import runs as runs
@@ -218,7 +217,7 @@ def test_the_command_names_what_is_wrong(runs, tmp_path, capsys):
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", [AttributeError, TypeError, RuntimeError, ValueError, KeyError])
 def test_an_error_of_the_check_is_no_damage_of_the_run(runs, monkeypatch, capsys, kind):
-    monkeypatch.setattr(rejudged, "views", lambda *_: (_ for _ in ()).throw(kind("broken")))
+    monkeypatch.setattr(judgement, "view_problems", lambda *_: (_ for _ in ()).throw(kind("broken")))
     with pytest.raises(CheckerError, match=f"verify itself failed: {kind.__name__}.*says nothing about the run"):
         verify(runs("lean"))
     assert main(["verify", str(runs("lean"))]) == 5
@@ -238,16 +237,16 @@ def test_a_maker_cannot_choose_the_sample(runs):
 def test_what_a_sample_can_miss_is_the_best_of_all_forgeries(sizes, views, drawn_count):
     """Against a search of all ways to alter views, by the hypergeometric distribution."""
     clusters = [f"{i}" for i, size in enumerate(sizes) for _ in range(size)]
-    limit = rejudged.missed(clusters, views, drawn_count)
+    limit = judgement.missable_change(clusters, views, drawn_count)
     weights = np.array([1 / (len(sizes) * sizes[int(name)] * views) for name in clusters])
     random, best = np.random.default_rng(0), 0.0
     for _ in range(2000):
         alterations = np.minimum(
             random.multinomial(random.integers(1, 3 * views), random.dirichlet(weights * 40)), views
         )
-        if hypergeom.pmf(0, views, alterations, drawn_count).prod() > rejudged.ESCAPE:
+        if hypergeom.pmf(0, views, alterations, drawn_count).prod() > judgement.ESCAPE:
             best = max(best, float(weights @ alterations))
-    hits = [3 in rejudged.Drawn(drawn_count / views, seed).of(views, "same/eot/0") for seed in range(2000)]
+    hits = [3 in judgement.Portion(drawn_count / views, seed).of(views, "same/eot/0") for seed in range(2000)]
     assert abs(np.mean(hits) - drawn_count / views) < 0.04
     assert best <= limit + 1e-12 and limit <= best + 1.5 * weights.max() + 0.2 * limit
 
@@ -255,14 +254,14 @@ def test_what_a_sample_can_miss_is_the_best_of_all_forgeries(sizes, views, drawn
 def test_sanity_checks_that_do_not_fit_are_named():
     study, sane = SimpleNamespace(sanity=SimpleNamespace(pictures=2)), json.loads(json.dumps(BATTERY))
     sane["checks"][-1]["words"] = masking([Check(x["name"], "passed", "") for x in sane["checks"][:-1]]).message
-    assert not [*checked(study, {"sanity": sane, "failed": []})]
+    assert not [*sanity_problems(study, {"sanity": sane, "failed": []})]
     for at in range(len(NAMES)):
         for edit in ({"verdict": "failed"}, {"name": "another"}):
             content = json.loads(json.dumps(sane))
             content["checks"][at] |= edit
-            assert [*checked(study, {"sanity": content, "failed": []})]
-    assert [*checked(SimpleNamespace(sanity=SimpleNamespace(pictures=0)), {"sanity": sane, "failed": []})]
-    assert [*checked(study, {"sanity": None, "failed": []})]
+            assert [*sanity_problems(study, {"sanity": content, "failed": []})]
+    assert [*sanity_problems(SimpleNamespace(sanity=SimpleNamespace(pictures=0)), {"sanity": sane, "failed": []})]
+    assert [*sanity_problems(study, {"sanity": None, "failed": []})]
 
 
 def test_a_directory_runs_no_program(runs, tmp_path, monkeypatch):
@@ -299,14 +298,17 @@ def test_the_first_key_that_does_not_fit_is_named(value, lacking):
     assert misfit(value, {"a": [{"b": int}], "c": ({"d": str}, None)}) == lacking
 
 
-def test_leaves_and_rows_name_what_differs():
+def test_a_difference_has_its_place():
     was, recomputation = {"a": [1, 2.0], "b": "x", "c": None}, {"a": [1, 2.5], "b": "y", "d": 1}
-    assert sorted(leaves("f", was, recomputation)) == [
+    assert sorted(value_differences("f", was, recomputation)) == [
         "f a 1: recorded 2.0, recomputed 2.5",
         "f b: recorded x, recomputed y",
         "f c: null is recorded, and there is none",
         "f d: it is missing; recomputed 1",
     ]
-    assert not [*leaves("f", 1.0, 1.0 + 1e-12)] and [*leaves("f", True, 1)] and [*leaves("f", float("nan"), 1.0)]
-    assert [*rows("t.csv", [{"a": "1"}], [{"a": 1}, {"a": 2}])] == ["t.csv: it has 1 rows; recomputed 2"]
-    assert [*rows("t.csv", [{"b": "1"}], [{"a": 1}])] == ['t.csv line 2: its columns are ["b"]; recomputed ["a"]']
+    assert not [*value_differences("f", 1.0, 1.0 + 1e-12)]
+    assert all([*value_differences("f", old, new)] for old, new in ((True, 1), (float("nan"), 1.0)))
+    assert [*row_differences("t.csv", [{"a": "1"}], [{"a": 1}, {"a": 2}])] == ["t.csv: it has 1 rows; recomputed 2"]
+    assert [*row_differences("t.csv", [{"b": "1"}], [{"a": 1}])] == [
+        't.csv line 2: its columns are ["b"]; recomputed ["a"]'
+    ]
