@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from attacks import EOT, L0, L2, NES, Away, Linf, Patch
+from attacks import EOT, L0, NES, Away, Linf, Patch
 from attacks.encoders.black_box.asked import BlackBox
 from attacks.eot.problem import Options, Problem
 from attacks.optimisers import LabelOnly
@@ -73,22 +73,6 @@ def test_an_answer_beyond_the_budget_stays_and_the_walk_finds_where_it_changes()
     memory = last.state.optimiser
     assert not bool(changed(case, last.delta)) and 2.0 <= float(memory.radii[0]) / EPS < 3.0
     assert memory.high.tolist() == [1.0] and memory.low.tolist() == [0.0]
-
-
-def test_the_walk_resumes_to_the_bit_and_does_not_depend_on_neighbours():
-    case, given = problem(count=3, perturbation=L2(1.5)), options(steps=4, eot=EOT(Compose(), views=4))
-    whole = [*decided(case, given)]
-    for at in (0, 2):
-        rest = [*decided(problem(count=3, perturbation=L2(1.5)), given, whole[at].state)]
-        assert len(rest) == 3 - at and torch.equal(rest[-1].delta, whole[-1].delta)
-    assert float(L2(1.5).norm(whole[-1].delta).max()) <= 1.5 + 1e-4
-    one = torch.tensor([0])
-    alone = [*decided(case.take(one), given)]
-    torch.testing.assert_close(alone[-1].delta, whole[-1].delta[:1])
-    steps = decided(case, given)
-    first = next(steps)
-    second = steps.send(torch.tensor([True, False, False]))
-    assert second.active.tolist() == [False, True, True] and torch.equal(first.delta[0], second.delta[0])
 
 
 @pytest.mark.slow

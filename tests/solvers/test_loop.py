@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from attacks import EOT, L2, PGD, SGD, Away, Linf, Toward, attack
+from attacks import EOT, L2, PGD, Away, Linf, attack
 from tests.helpers.solving import Dot, mark_checked, small_problem
 from tests.optimisers.test_gradient import EVERY
 from transforms import Affine, Compose, Perspective
@@ -84,44 +84,6 @@ def test_finds_the_optimum_of_a_linear_loss(kind, optimiser, eot, steps, random_
     ratio = (c * delta).sum((1, 2, 3)) / (c * best).sum((1, 2, 3))
     assert (ratio >= 0.999).all()
     assert (ratio <= 1 + 1e-9).all()
-
-
-@pytest.mark.parametrize(("random_start", "eot"), [(True, EOT()), (False, EOT(VIEWS))], ids=["start", "views"])
-@pytest.mark.parametrize("kind", [Linf, L2])
-def test_the_seed_fixes_every_bit(kind, random_start, eot):
-    parts = {"encoder": Linear(torch.float32, bend=True), "eot": eot, "perturbation": kind(0.1, random_start)}
-    images, anchor = pictures(torch.float32)
-    first, again, other = (last(images, anchor, seed=seed, **parts) for seed in (1, 1, 2))
-    assert torch.equal(first, again)
-    assert not torch.equal(first, other)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("optimiser", [PGD(), SGD(1.0)], ids=["pgd", "sgd"])
-@every_set
-def test_result_does_not_depend_on_the_other_pictures(perturbation, optimiser):
-    images, anchor = pictures()
-    parts = {"encoder": Linear(bend=True), "objective": Toward(), "eot": EOT(VIEWS), "perturbation": perturbation}
-    together = last(images, anchor, optimiser=optimiser, **parts)
-    alone = [last(images[[i]], anchor[[i]], optimiser=optimiser, **parts) for i in range(3)]
-    torch.testing.assert_close(torch.cat(alone), together, rtol=0, atol=1e-12)
-
-
-@every_set
-def test_steps_are_counted_and_feasible(perturbation):
-    rows, encoder, (images, anchor) = [], Linear(), pictures()
-
-    @mark_checked
-    def noted(pixels):
-        rows.append(len(pixels))
-        return encoder(pixels)
-
-    parts = setup(perturbation=perturbation, encoder=noted, eot=EOT(VIEWS, views=5, chunk=4), steps=4)
-    for index, step in enumerate(attack(images, anchor, **parts)):
-        assert step.index == index and sum(rows) == step.evals == 15 * (index + 1)
-        assert (perturbation.norm(step.delta) <= perturbation.eps * (1 + 1e-12)).all()
-        assert 0 <= (images + step.delta).min() <= (images + step.delta).max() <= 1
-    assert index == 3 and max(rows) <= 4
 
 
 def test_estimate_is_of_the_delta_before_the_step():

@@ -132,22 +132,6 @@ def test_few_pixels_are_found_by_an_encoder_that_is_asked(wrap):
     assert gained / most > 0.75
 
 
-def test_each_query_is_a_forward_pass_of_one_view():
-    seen = []
-
-    @mark_checked
-    def encoder(images):
-        assert not images.requires_grad and not torch.is_grad_enabled()
-        seen.append(len(images))
-        return (images * WEIGHTS).sum((1, 2, 3))[:, None]
-
-    *_, last = sampled(replace(problem(), encoder=encoder), options())
-    assert sum(seen) == last.evals == 3 * 8 * 5 and last.last
-    assert float(last.delta.abs().max()) <= 0.05 + 1e-6
-    start, end = (float(problem().encoder(IMAGES + d).mean()) for d in (0, last.delta))
-    assert end < start
-
-
 def test_both_sides_of_a_pair_have_one_view_and_steps_others():
     rows = []
 
@@ -161,26 +145,6 @@ def test_both_sides_of_a_pair_have_one_view_and_steps_others():
     [*sampled(part, options(eot=EOT(views, views=4), steps=2))]
     u = torch.cat(rows)[:, 0]
     assert len(u) == 8 and torch.equal(u[:2], u[2:4]) and torch.equal(u[4:6], u[6:]) and len(u.unique()) == 4
-
-
-def test_it_resumes_to_the_bit_and_does_not_depend_on_neighbours():
-    whole = [*sampled(problem(), options())]
-    rest = [*sampled(problem(), options(), whole[1].state)]
-    assert len(rest) == 3
-    assert torch.equal(rest[-1].delta, whole[-1].delta)
-    alone = [*sampled(problem(1), options())]
-    torch.testing.assert_close(alone[-1].delta, whole[-1].delta[:1])
-
-
-def test_a_budget_and_a_solved_picture_end_it():
-    steps = sampled(problem(), options(budget=torch.tensor([8, 24, 40])))
-    assert [each.active.tolist() for each in steps] == [[True] * 3] + [[False, True, True]] * 2 + [
-        [False, False, True]
-    ] * 2
-    steps = sampled(problem(), options())
-    first = next(steps)
-    second = steps.send(torch.tensor([True, False, False]))
-    assert torch.equal(first.delta[0], second.delta[0]) and not torch.equal(first.delta[1], second.delta[1])
 
 
 @pytest.mark.slow
