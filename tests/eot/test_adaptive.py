@@ -13,11 +13,11 @@ from transforms import Affine, Brightness, Compose, Sobol
 from transforms.draws import Fixed, Grid
 from transforms.wrappers import Sometimes
 
-SEEN = Compose([Affine(degrees=90, translate=0.3), Brightness(0.2)])
+NOISY = Compose([Affine(degrees=90, translate=0.3), Brightness(0.2)])
 QUIET = Compose([Brightness(1e-4)])
 
 
-def whole(*values):
+def integers(*values):
     return torch.tensor(values)
 
 
@@ -43,50 +43,50 @@ def views_of(steps):
     st.integers(1, 500),
     st.integers(1, 8),
 )
-def test_more_views_need_noise_and_gradients_for_many_steps(total, spent, c, steps, block):
+def test_more_views_need_noise_and_gradients_for_many_steps(total, used, c, steps, block):
     rule = Adaptive(steps)
-    left = whole(total - int(spent * total))
-    times = rule.next(noise(c), whole(total), left, block)
+    left = integers(total - int(used * total))
+    times = rule.next(noise(c), integers(total), left, block)
     assert (times.item() >= 1 and times.item().bit_count() == 1) or left.item() < 2 * block * times.item()
     assert times.item() == 1 or times.item() * block <= min(c, left.item(), total / steps)
-    assert rule.start(whole(total), block).item() == (2 if total >= 2 * steps * block else 1)
+    assert rule.start(integers(total), block).item() == (2 if total >= 2 * steps * block else 1)
 
 
 def test_noise_is_that_of_the_estimator():
     # cosine^2 = n / (n + c): with n views and the constant c the snr is n / c. A single view shows nothing.
-    some, measured = torch.zeros(2), Noise(*torch.zeros(3, 2).double())
+    zeros, noise = torch.zeros(2), Noise(*torch.zeros(3, 2).double())
     for n in (2, 8, 64):
         snr = n / torch.tensor([3.0, 50.0])
-        measured = measured.after(Estimate(some, some, snr, some, whole(n, n), 8, some))
-    torch.testing.assert_close(measured.c, torch.tensor([3.0, 50.0]).double(), rtol=1e-6, atol=0)
-    unseen = measured.after(Estimate(some, some, torch.full((2,), torch.nan), some, whole(1, 1), 8, some))
-    assert torch.equal(unseen.c, measured.c) and unseen.steps.tolist() == measured.steps.tolist() == [3, 3]
+        noise = noise.after(Estimate(zeros, zeros, snr, zeros, integers(n, n), 8, zeros))
+    torch.testing.assert_close(noise.c, torch.tensor([3.0, 50.0]).double(), rtol=1e-6, atol=0)
+    repeat = noise.after(Estimate(zeros, zeros, torch.full((2,), torch.nan), zeros, integers(1, 1), 8, zeros))
+    assert torch.equal(repeat.c, noise.c) and repeat.steps.tolist() == noise.steps.tolist() == [3, 3]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_views_without_any_noise_are_all_signal_and_later_steps_still_count(dtype):
-    some = torch.zeros(1)
+    zeros = torch.zeros(1)
 
-    def after(measured, snr):
-        return measured.after(Estimate(some, some, torch.tensor([snr], dtype=dtype), some, whole(2), 8, some))
+    def update(noise, snr):
+        return noise.after(Estimate(zeros, zeros, torch.tensor([snr], dtype=dtype), zeros, integers(2), 8, zeros))
 
-    measured = after(Noise(*torch.zeros(3, 1).double()), torch.inf)
-    assert (measured.signal.item(), measured.c.item()) == (1, pytest.approx(0))
-    assert after(measured, 0.5).c.item() == pytest.approx((2 / 1.5) / (0.9 + 0.5 / 1.5))
-    assert after(Noise(*torch.zeros(3, 1).double()), 0.0).c.item() == torch.inf
+    noise = update(Noise(*torch.zeros(3, 1).double()), torch.inf)
+    assert (noise.signal.item(), noise.c.item()) == (1, pytest.approx(0))
+    assert update(noise, 0.5).c.item() == pytest.approx((2 / 1.5) / (0.9 + 0.5 / 1.5))
+    assert update(Noise(*torch.zeros(3, 1).double()), 0.0).c.item() == torch.inf
 
 
 def test_equal_views_in_some_steps_do_not_end_the_choice_of_views(problem):
     images, anchor, parts = problem
-    often = Compose([Sometimes(Affine(degrees=90, scale=(0.5, 1.5)), p=0.4)])
-    *_, last = attack(images, anchor, eot=EOT(often, views=1), budget=96, **parts)
-    assert last.state.noise.c.isfinite().all()
+    camera = Compose([Sometimes(Affine(degrees=90, scale=(0.5, 1.5)), p=0.4)])
+    *_, end = attack(images, anchor, eot=EOT(camera, views=1), budget=96, **parts)
+    assert end.state.noise.c.isfinite().all()
 
 
 def test_views_are_raised_where_the_noise_asks_for_them_and_every_gradient_is_used(problem):
     images, anchor, parts = problem
     noisy, quiet = (
-        list(attack(images, anchor, eot=EOT(seen, views=1), budget=64, **parts)) for seen in (SEEN, QUIET)
+        list(attack(images, anchor, eot=EOT(camera, views=1), budget=64, **parts)) for camera in (NOISY, QUIET)
     )
     assert max(map(max, views_of(noisy))) > 4
     assert views_of(quiet)[:PILOT] == [[2, 2, 2]] * PILOT  # the noise must show first
@@ -96,9 +96,9 @@ def test_views_are_raised_where_the_noise_asks_for_them_and_every_gradient_is_us
     assert not any(step.last for step in noisy[:-1])
 
 
-def test_few_gradients_are_spent_one_by_one(problem):
+def test_few_gradients_have_one_view_a_step(problem):
     images, anchor, parts = problem
-    steps = list(attack(images, anchor, eot=EOT(SEEN, views=1), budget=7, **parts))
+    steps = list(attack(images, anchor, eot=EOT(NOISY, views=1), budget=7, **parts))
     assert views_of(steps) == [[1, 1, 1]] * 7
 
 
@@ -107,31 +107,31 @@ def test_a_picture_does_not_depend_on_its_neighbours(problem):
     # The pictures' noise differs, and with it the views of their steps.
     images, anchor, parts = problem
     images = images * torch.tensor([1.0, 0.05, 0.3])[:, None, None, None]
-    parts |= {"eot": EOT(SEEN, views=1), "budget": 512, "steps": 400, "perturbation": Linf(0.1, random_start=False)}
-    together = list(attack(images, anchor, **parts))
-    assert any(len(set(row)) > 1 for row in views_of(together))
+    parts |= {"eot": EOT(NOISY, views=1), "budget": 512, "steps": 400, "perturbation": Linf(0.1, random_start=False)}
+    batch = list(attack(images, anchor, **parts))
+    assert any(len(set(row)) > 1 for row in views_of(batch))
     for i in range(3):
-        *_, alone = attack(images[i, None], anchor[i, None], **parts)
-        torch.testing.assert_close(alone.delta[0], together[-1].delta[i], rtol=0, atol=1e-6)
+        *_, single = attack(images[i, None], anchor[i, None], **parts)
+        torch.testing.assert_close(single.delta[0], batch[-1].delta[i], rtol=0, atol=1e-6)
 
 
 def test_pictures_that_share_a_perturbation_share_the_number_of_views(problem):
     images, anchor, parts = problem
     parts["perturbation"] = Universal(parts["perturbation"])
-    steps = list(attack(images, anchor, eot=EOT(SEEN, views=1), budget=64, **parts))
+    steps = list(attack(images, anchor, eot=EOT(NOISY, views=1), budget=64, **parts))
     assert all(len(row) == 1 for row in views_of(steps))
     assert steps[-1].evals == 3 * 64
 
 
 def test_pictures_that_share_a_perturbation_have_one_budget(problem):
     images, anchor, parts = problem
-    parts |= {"perturbation": Universal(parts["perturbation"]), "eot": EOT(SEEN, views=1)}
+    parts |= {"perturbation": Universal(parts["perturbation"]), "eot": EOT(NOISY, views=1)}
     with pytest.raises(ValueError, match=r"`budget` must be one number .* got 8 to 64"):
-        next(attack(images, anchor, budget=whole(8, 64, 64), **parts))
-    same = [list(attack(images, anchor, budget=budget, **parts))[-1].delta for budget in (16, whole(16, 16, 16))]
-    assert torch.equal(*same)
-    *_, last = attack(images, anchor, budget=whole(8, 16, 32), **parts | {"adaptive": None})
-    assert last.evals == 56 and last.delta.shape == images[:1].shape
+        next(attack(images, anchor, budget=integers(8, 64, 64), **parts))
+    deltas = [list(attack(images, anchor, budget=budget, **parts))[-1].delta for budget in (16, integers(16, 16, 16))]
+    assert torch.equal(*deltas)
+    *_, end = attack(images, anchor, budget=integers(8, 16, 32), **parts | {"adaptive": None})
+    assert end.evals == 56 and end.delta.shape == images[:1].shape
 
 
 @pytest.mark.parametrize("bad", [0, 1.5])

@@ -34,7 +34,7 @@ def judge(transforms, views):
     return result._replace(u=result.u.double())
 
 
-class Recorded:
+class Recorder:
     """Draws that record their points."""
 
     def __init__(self, draws):
@@ -50,17 +50,17 @@ class Recorded:
 @pytest.mark.parametrize("seed", range(3))
 def test_no_two_purposes_share_a_view(draws, seed, images, net):
     # Single coordinates too: a shifted or permuted copy of the bank would be no independent evidence.
-    noted = Recorded(draws)
-    eot = EOT(VIEWS, noted, views=8)
+    recorder = Recorder(draws)
+    eot = EOT(VIEWS, recorder, views=8)
     parts = {"encoder": net, "objective": Toward(), "perturbation": Linf(0.1), "optimiser": PGD(), "eot": eot}
     list(attack(images, torch.randn(4, 6, dtype=double), steps=8, seed=seed, **parts))
-    attacked = torch.cat(noted.rows)
-    assert len(attacked) == 64
+    points = torch.cat(recorder.rows)
+    assert len(points) == 64
     banks = [(seed, "evaluate"), (seed, "select"), (seed + 1, "select")]
-    sets = [attacked, *(bank(VIEWS, 64, seed=each, purpose=purpose).u for each, purpose in banks)]
-    for one, other in itertools.combinations(sets, 2):
-        assert not (one[:, None] == other).all(2).any()
-        assert (one[:, None] == other).double().mean() < 1e-3
+    sets = [points, *(bank(VIEWS, 64, seed=draw_seed, purpose=purpose).u for draw_seed, purpose in banks)]
+    for table, other in itertools.combinations(sets, 2):
+        assert not (table[:, None] == other).all(2).any()
+        assert (table[:, None] == other).double().mean() < 1e-3
 
 
 def test_a_bank_covers_the_cube_evenly():
@@ -73,8 +73,8 @@ def test_a_bank_covers_the_cube_evenly():
 
 def test_features_equal_those_of_single_views(images, net):
     views = judge(VIEWS, 5)
-    wanted = torch.stack([torch.cat([net(VIEWS(image[None], u[None])) for u in views.u]) for image in images])
-    torch.testing.assert_close(views.features(images, net, chunk=64), wanted, rtol=0, atol=1e-12)
+    expected = torch.stack([torch.cat([net(VIEWS(image[None], u[None])) for u in views.u]) for image in images])
+    torch.testing.assert_close(views.features(images, net, chunk=64), expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, double])
@@ -86,22 +86,22 @@ def test_a_bank_fits_pictures_of_any_dtype(images, net, dtype):
 @pytest.mark.parametrize("chunk", [1, 3, 5, 11, 64])
 def test_the_chunk_does_not_change_the_scores(images, net, chunk):
     views, clean = judge(VIEWS, 5), net(images)
-    whole = evaluate(images, clean, clean, encoder=net, bank=views, chunk=5)
+    expected_scores = evaluate(images, clean, clean, encoder=net, bank=views, chunk=5)
     parts = evaluate(images, clean, clean, encoder=net, bank=views, chunk=chunk)
-    torch.testing.assert_close(parts.cosine, whole.cosine, rtol=0, atol=1e-12)
-    assert torch.equal(parts.nearest, whole.nearest)
+    torch.testing.assert_close(parts.cosine, expected_scores.cosine, rtol=0, atol=1e-12)
+    assert torch.equal(parts.nearest, expected_scores.nearest)
 
 
 def test_encoder_sees_at_most_a_chunk(images, net):
     rows = []
 
-    def counted(pixels):
+    def encoder(pixels):
         rows.append(len(pixels))
         return net(pixels)
 
     for chunk in (1, 3, 7, 15, 64):
         rows.clear()
-        judge(VIEWS, 7).features(images, counted, chunk=chunk)
+        judge(VIEWS, 7).features(images, encoder, chunk=chunk)
         assert max(rows) <= chunk and sum(rows) == 4 * 7
         assert len(rows) == (-(-4 // (chunk // 7)) if chunk >= 7 else 4 * -(-7 // chunk))  # as few as there can be
 
@@ -148,24 +148,24 @@ def over(images, value):
 
 @pytest.mark.parametrize(("change", "message"), UNFIT.values(), ids=UNFIT)
 def test_what_cannot_be_scored_is_an_error_in_one_line(images, net, change, message):
-    given = {"images": images, "clean": net(images), "gallery": net(images)}
-    given |= {key: changed(given[key]) for key, changed in change.items()}
+    arguments = {"images": images, "clean": net(images), "gallery": net(images)}
+    arguments |= {key: change_of(arguments[key]) for key, change_of in change.items()}
     with pytest.raises(ValueError, match=message) as error:
-        evaluate(**given, encoder=net, bank=judge(VIEWS, 3))
+        evaluate(**arguments, encoder=net, bank=judge(VIEWS, 3))
     assert "\n" not in str(error.value)
 
 
-def test_pictures_on_a_device_must_lie_in_the_range_too(images, net):
+def test_pictures_on_a_device_must_lie_in_the_range(images, net):
     clean = net(images)
     with Waits(), pytest.raises(ValueError, match=r"`images` must lie in \[0, 1\]"):
-        there = Pretended(clean)
-        evaluate(Pretended(255 * images), there, there, encoder=on_device(net), bank=judge(VIEWS, 3))
+        device_rows = Pretended(clean)
+        evaluate(Pretended(255 * images), device_rows, device_rows, encoder=on_device(net), bank=judge(VIEWS, 3))
 
 
 def test_a_picture_of_zeros_and_ones_and_a_scene_are_scored(images, net):
     images = images.round()
-    for shown in (images, over(images, 1.0)):
-        assert evaluate(shown, net(images), net(images), encoder=net, bank=judge(VIEWS, 3)).cosine.shape == (4, 3)
+    for pictures in (images, over(images, 1.0)):
+        assert evaluate(pictures, net(images), net(images), encoder=net, bank=judge(VIEWS, 3)).cosine.shape == (4, 3)
 
 
 def test_a_picture_plus_its_perturbation_may_leave_the_range_by_a_rounding(images, net):
@@ -176,30 +176,30 @@ def test_a_picture_plus_its_perturbation_may_leave_the_range_by_a_rounding(image
 
 def test_an_encoder_in_training_mode_is_refused_and_left_as_it_was(images):
     net = nn.Sequential(nn.AdaptiveAvgPool2d(2), nn.BatchNorm2d(3), nn.Flatten()).double()
-    before, clean = net[1].running_mean.clone(), torch.rand(4, 12, dtype=double)
+    mean, clean = net[1].running_mean.clone(), torch.rand(4, 12, dtype=double)
     with pytest.raises(ValueError, match=r"`encoder` is in training mode.*\.eval\(\)"):
         evaluate(images, clean, clean, encoder=net, bank=judge(VIEWS, 3))
-    assert torch.equal(net[1].running_mean, before)
+    assert torch.equal(net[1].running_mean, mean)
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("arguments", "message"),
     [
         ((VIEWS, "x"), "`views` must be a whole number of views, at least 1; got 'x'"),
         ((VIEWS, 0), "`views` must be a whole number of views, at least 1; got 0"),
         (([Affine()], 8), r"`transforms` must be a Compose, .*got \[Affine"),
     ],
 )
-def test_a_bank_of_no_pipeline_or_no_number_of_views_is_refused(given, message):
+def test_a_bank_of_no_pipeline_or_no_number_of_views_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
-        bank(*given, seed=0, purpose="evaluate")
+        bank(*arguments, seed=0, purpose="evaluate")
 
 
 def test_losses_equal_those_of_single_views(images, net):
     views, anchor = judge(VIEWS, 6), torch.randn(4, 6, dtype=double)
     rows = views.features(images, net, chunk=64)
-    wanted = torch.stack([-F.cosine_similarity(rows[i], anchor[[i]]) for i in range(4)])
-    torch.testing.assert_close(views.losses(images, anchor, net, Toward(), chunk=4), wanted)
+    expected = torch.stack([-F.cosine_similarity(rows[i], anchor[[i]]) for i in range(4)])
+    torch.testing.assert_close(views.losses(images, anchor, net, Toward(), chunk=4), expected)
 
 
 def test_evaluation_holds_no_graph(images, net):
@@ -213,5 +213,5 @@ def test_an_attack_lowers_the_loss_on_unseen_views(net, images):
     parts = {"objective": Toward(), "perturbation": Linf(0.1), "optimiser": PGD(), "eot": EOT(VIEWS, views=8)}
     delta = solve(images, anchor, encoder=net, steps=10, **parts).delta
     views = judge(VIEWS, 32)
-    clean, attacked = (views.losses(x, anchor, net, Toward(), chunk=32).mean(1) for x in (images, images + delta))
-    assert (attacked < clean - 0.01).all()
+    clean, result = (views.losses(x, anchor, net, Toward(), chunk=32).mean(1) for x in (images, images + delta))
+    assert (result < clean - 0.01).all()

@@ -41,8 +41,8 @@ class Setting:
     def score(self, features, rows):
         return F.cosine_similarity(features, self.anchor[rows], dim=1)
 
-    def estimate(self, eot, u, only=slice(None)):
-        pictures = torch.arange(3)[only]
+    def estimate(self, eot, u, subset=slice(None)):
+        pictures = torch.arange(3)[subset]
 
         def scene(part, rows):
             return scene_of(self.images[pictures][rows] + part)
@@ -50,7 +50,7 @@ class Setting:
         def loss(pixels, rows):
             return self.score(self.net(pixels), pictures[rows])
 
-        delta = self.delta[only] if len(self.delta) == 3 else self.delta  # or one for all
+        delta = self.delta[subset] if len(self.delta) == 3 else self.delta  # or one for all
         return estimate(eot, delta, scene, loss, u, count=len(pictures))
 
     def features(self, delta, u):
@@ -67,8 +67,8 @@ def coordinates(n, dtype=double):
     return torch.rand(n, VIEWS.dims, dtype=dtype)
 
 
-def close(result, wanted):
-    torch.testing.assert_close(result, wanted, rtol=1e-12, atol=1e-12)
+def close(result, expected):
+    torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("n", [1, 5])
@@ -85,20 +85,22 @@ def test_the_estimate_equals_a_single_graph(setting, n):
 
 def test_scene_layers_are_matched_to_their_pictures(setting):
     # Layers with and without alpha, one place for all pictures or a place for each.
-    alpha, moved = torch.rand(3, 1, 12, 14, dtype=double), torch.eye(3, dtype=double).repeat(3, 1, 1)
-    moved[:, 0, 2] = torch.tensor([-0.3, 0, 0.3], dtype=double)
+    alpha, matrices = torch.rand(3, 1, 12, 14, dtype=double), torch.eye(3, dtype=double).repeat(3, 1, 1)
+    matrices[:, 0, 2] = torch.tensor([-0.3, 0, 0.3], dtype=double)
     base, u = scene_of(setting.images), coordinates(4)
-    over = [Layer(setting.delta, alpha, moved), Layer(1 - setting.images, None, 2 * moved.flip(0))]
+    over = [Layer(setting.delta, alpha, matrices), Layer(1 - setting.images, None, 2 * matrices.flip(0))]
     layers = (base.layers[0], *over)
 
-    def only(layer, i):
+    def layer_of(layer, i):
         pull = layer.pull if len(layer.pull) == 1 else layer.pull[[i]]
         return Layer(layer.pixels[[i]], None if layer.alpha is None else layer.alpha[[i]], pull)
 
-    alone = [
-        VIEWS(Scene(tuple(only(layer, i) for layer in layers), base.size), row[None]) for i in range(3) for row in u
+    singles = [
+        VIEWS(Scene(tuple(layer_of(layer, i) for layer in layers), base.size), row[None])
+        for i in range(3)
+        for row in u
     ]
-    close(view(VIEWS, Scene(layers, base.size), u), torch.cat(alone))
+    close(view(VIEWS, Scene(layers, base.size), u), torch.cat(singles))
 
 
 class Paint:
@@ -163,7 +165,7 @@ def test_snr_of_a_known_covariance(truth, chunk):
     assert sum(map(snr, range(40))) / 40 == pytest.approx(truth, rel=0.1)
 
 
-def test_snr_of_a_single_view_is_unknown(setting):
+def test_snr_of_a_single_view_is_nan(setting):
     assert setting.estimate(EOT(VIEWS), coordinates(1)).snr.isnan().all()
     assert setting.estimate(EOT(VIEWS), coordinates(2)).snr.isfinite().all()
 
@@ -203,8 +205,8 @@ def test_counts_must_be_whole_and_positive(name, value):
 def test_equal_views_per_picture_are_bit_identical_to_common_views(setting, risk, shared, chunk):
     u, eot = coordinates(6), EOT(VIEWS, chunk=chunk, risk=risk)
     setting.delta = setting.delta[: 1 if shared else 3]
-    common, each = setting.estimate(eot, u), setting.estimate(eot, u.expand(3, -1, -1))
-    for a, b in zip(common, each, strict=True):
+    common, separate = setting.estimate(eot, u), setting.estimate(eot, u.expand(3, -1, -1))
+    for a, b in zip(common, separate, strict=True):
         assert a == b if isinstance(a, int) else torch.equal(a, b)
 
 
@@ -213,14 +215,14 @@ def test_equal_views_per_picture_are_bit_identical_to_common_views(setting, risk
 @pytest.mark.parametrize("chunk", [1, 4, 32])
 def test_each_picture_may_have_its_own_views(setting, chunk, risk):
     u, eot = torch.stack([coordinates(6) for _ in range(3)]), EOT(VIEWS, chunk=chunk, risk=risk)
-    together = setting.estimate(eot, u)
-    alone = [setting.estimate(eot, u[i], [i]) for i in range(3)]
+    batch = setting.estimate(eot, u)
+    singles = [setting.estimate(eot, u[i], [i]) for i in range(3)]
     for name in ("mean", "stderr", "snr", "grad", "value"):
-        close(torch.cat([getattr(e, name) for e in alone]), getattr(together, name))
+        close(torch.cat([getattr(e, name) for e in singles]), getattr(batch, name))
     setting.delta = setting.delta[:1]
     shared = setting.estimate(eot, u)
-    each = [setting.estimate(eot, u[[i]], [i]).grad for i in range(3)]
-    close(shared.grad, torch.stack(each).mean(0))
+    grads = [setting.estimate(eot, u[[i]], [i]).grad for i in range(3)]
+    close(shared.grad, torch.stack(grads).mean(0))
 
 
 def test_views_must_be_given_for_every_picture(setting):
@@ -233,26 +235,26 @@ def test_views_must_be_given_for_every_picture(setting):
 def test_a_gradient_that_is_zero_or_not_finite_is_known_wherever_it_is(rows, value):
     grad, figure = torch.zeros(rows, 3, 8, 8), torch.zeros(rows)
     grad[-1, 1, 2, 3] = value
-    made = Estimate(figure, figure, figure, grad, figure.long(), 1, figure)
-    result = known([made])
+    estimate_of_zeros = Estimate(figure, figure, figure, grad, figure.long(), 1, figure)
+    result = known([estimate_of_zeros])
     assert result.zeros[0].tolist() == [True] * (rows - 1) + [value == 0]
     assert result.finite == (math.isfinite(value),)
 
 
 @pytest.mark.parametrize("views", [1, 3], ids=["one group", "several"])
 def test_a_shared_delta_is_read_once_in_all_pictures_where_its_views_are_one_group(views):
-    seen, weights = [], torch.arange(1.0, 5.0)
+    calls, weights = [], torch.arange(1.0, 5.0)
 
-    def losses(which, delta, u):
-        seen.append(len(delta))
-        return (weights[which] * delta[:, 0]).repeat_interleave(len(u) // len(which))
+    def losses(numbers, delta, u):
+        calls.append(len(delta))
+        return (weights[numbers] * delta[:, 0]).repeat_interleave(len(u) // len(numbers))
 
     estimate = EOT(VIEWS).estimate(Losses(losses, 4), torch.zeros(1, 2), coordinates(views))
-    assert seen == [1 if views == 1 else 4 * views]
+    assert calls == [1 if views == 1 else 4 * views]
     assert torch.equal(estimate.grad, torch.tensor([[2.5, 0.0]]))
 
 
-def test_a_problem_of_all_its_pictures_in_order_copies_none():
+def test_a_problem_of_all_its_pictures_in_order_copies_no_picture():
     images, anchor, parts = small_problem()
     problem = Problem(images, anchor, parts["encoder"], parts["objective"], Patch((4, 4)))
     texture = torch.zeros(1, 3, 4, 4, dtype=images.dtype)

@@ -19,13 +19,13 @@ VIEWS = Compose([Affine(degrees=30, scale=(0.7, 1.3)), Perspective(0.2)])
 
 
 @dataclass(eq=False)
-class Held:
+class Handle:
     """A tensor that autograd has saved."""
 
     tensor: torch.Tensor
 
 
-def estimated(eot, net, images, u):
+def estimate_of(eot, net, images, u):
     return estimate(
         eot,
         torch.zeros_like(images),
@@ -40,15 +40,15 @@ def saved_bytes(u):
     changes = []
 
     def pack(tensor):
-        held, size = Held(tensor), tensor.untyped_storage().nbytes()
+        handle, size = Handle(tensor), tensor.untyped_storage().nbytes()
         changes.append(size)
-        weakref.finalize(held, changes.append, -size)
-        return held
+        weakref.finalize(handle, changes.append, -size)
+        return handle
 
     net = nn.Sequential(nn.Conv2d(3, 4, 3, 2), nn.Tanh(), nn.Conv2d(4, 4, 3), nn.Softplus(), nn.Flatten()).eval()
     images = torch.rand(3, 3, 12, 14)
-    with torch.autograd.graph.saved_tensors_hooks(pack, lambda held: held.tensor):
-        estimated(EOT(VIEWS, chunk=6), net, images, u)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda handle: handle.tensor):
+        estimate_of(EOT(VIEWS, chunk=6), net, images, u)
     return max(accumulate(changes))
 
 
@@ -61,11 +61,11 @@ def process_peak(views):
     """The peak memory of a process after an estimate over so many views."""
     net = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.Conv2d(32, 32, 3), nn.ReLU(), nn.Flatten()).eval()
     images = torch.rand(1, 3, 64, 64)
-    estimated(EOT(Compose([Affine(degrees=20)]), chunk=2), net, images, torch.rand(views, 5))
+    estimate_of(EOT(Compose([Affine(degrees=20)]), chunk=2), net, images, torch.rand(views, 5))
     return high_water()
 
 
 @pytest.mark.nightly
 def test_process_memory_does_not_grow_with_views():
-    few, many = (in_fresh_process(process_peak, views) for views in (8, 256))
-    assert many <= 1.05 * few  # all 256 views at once would take 1.5 times as much
+    small, large = (in_fresh_process(process_peak, views) for views in (8, 256))
+    assert large <= 1.05 * small  # all 256 views at once would take 1.5 times as much

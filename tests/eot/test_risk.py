@@ -17,7 +17,7 @@ N = 12
 RISKS = [Mean(), CVaR(0.05), CVaR(0.3), CVaR(0.5), CVaR(1.0), WorstOf(1), WorstOf(4), WorstOf(N), SoftMax(0.2)]
 
 every_risk = pytest.mark.parametrize("risk", RISKS, ids=repr)
-few = settings(max_examples=15, deadline=None, derandomize=True)
+some_cases = settings(max_examples=15, deadline=None, derandomize=True)
 seeds = st.integers(0, 2**31)
 
 
@@ -32,9 +32,9 @@ def tied_losses(seed, rows=5, n=N):
     return losses
 
 
-def close(result, wanted, atol=1e-12):
-    wanted = torch.as_tensor(wanted, dtype=result.dtype)
-    torch.testing.assert_close(result, wanted, rtol=0, atol=atol)
+def close(result, expected, atol=1e-12):
+    expected = torch.as_tensor(expected, dtype=result.dtype)
+    torch.testing.assert_close(result, expected, rtol=0, atol=atol)
 
 
 def slope(risk, losses):
@@ -47,7 +47,7 @@ def slope(risk, losses):
 @every_risk
 @pytest.mark.parametrize("make", [random_losses, tied_losses])
 @given(seed=seeds)
-@few
+@some_cases
 def test_weights_sum_to_one_and_are_the_gradient_of_the_value(risk, make, seed):
     losses = make(seed)
     weights = risk.weights(losses)
@@ -59,7 +59,7 @@ def test_weights_sum_to_one_and_are_the_gradient_of_the_value(risk, make, seed):
 
 @every_risk
 @given(seeds, st.floats(-3, 3))
-@few
+@some_cases
 def test_the_value_is_between_mean_and_maximum_and_monotone(risk, seed, shift):
     losses = random_losses(seed)
     value = risk.value(losses)
@@ -72,7 +72,7 @@ def test_the_value_is_between_mean_and_maximum_and_monotone(risk, seed, shift):
 
 @pytest.mark.parametrize("risk", [r for r in RISKS if not isinstance(r, WorstOf)], ids=repr)
 @given(seeds)
-@few
+@some_cases
 def test_the_order_of_the_views_does_not_matter(risk, seed):
     losses = random_losses(seed)
     order = torch.randperm(N, generator=torch.Generator().manual_seed(seed))
@@ -90,7 +90,7 @@ def test_cvar_is_the_mean_of_the_worst_share(seed, n, alpha):
 
 
 @given(seeds, st.integers(1, 30), st.floats(0.01, 1))
-@few
+@some_cases
 def test_cvar_is_the_minimum_of_rockafellar_and_uryasev(seed, n, alpha):
     for losses in (random_losses(seed, n=n), tied_losses(seed, n=n)):
         # Convex and piecewise linear in the threshold: the minimum is at one of the losses.
@@ -119,12 +119,12 @@ def test_ties_are_resolved_by_view_order():
 
 
 @given(seeds, st.sampled_from([(1, 5), (2, 3), (3, 1), (4, 8), (7, 2)]))
-@few
+@some_cases
 def test_worst_of_is_the_mean_over_the_groups_of_their_maxima(seed, sizes):
     k, groups = sizes
     losses = random_losses(seed, n=k * groups)
-    wanted = [np.mean([max(row[i : i + k]) for i in range(0, k * groups, k)]) for row in losses.tolist()]
-    close(WorstOf(k).value(losses), wanted)
+    expected = [np.mean([max(row[i : i + k]) for i in range(0, k * groups, k)]) for row in losses.tolist()]
+    close(WorstOf(k).value(losses), expected)
 
 
 @pytest.mark.parametrize("k", [1, 2, 3, 6])
@@ -132,20 +132,20 @@ def test_worst_of_has_no_bias(k):
     # Over all orders of the views, the mean equals the mean of the maximum over all subsets of k views.
     losses = random_losses(k, rows=1, n=6)[0]
     orders = losses[torch.tensor(list(itertools.permutations(range(6))))]
-    wanted = np.mean([max(some) for some in itertools.combinations(losses.tolist(), k)])
-    assert float(WorstOf(k).value(orders).mean()) == pytest.approx(wanted, abs=1e-12)
+    expected = np.mean([max(sample) for sample in itertools.combinations(losses.tolist(), k)])
+    assert float(WorstOf(k).value(orders).mean()) == pytest.approx(expected, abs=1e-12)
 
 
 @given(seeds, st.floats(-3, 3).map(lambda power: 10.0**power))
-@few
+@some_cases
 def test_softmax_is_the_log_of_a_mean_of_exponentials(seed, temperature):
     losses = random_losses(seed)
-    wanted = temperature * (logsumexp(losses.numpy() / temperature, axis=1) - math.log(N))
-    close(SoftMax(temperature).value(losses), wanted, atol=1e-10)
+    expected = temperature * (logsumexp(losses.numpy() / temperature, axis=1) - math.log(N))
+    close(SoftMax(temperature).value(losses), expected, atol=1e-10)
 
 
 @given(seeds)
-@few
+@some_cases
 def test_limits_are_the_mean_and_the_maximum(seed):
     losses = random_losses(seed)
     mean, worst = losses.mean(1), losses.amax(1)
@@ -158,7 +158,7 @@ def test_limits_are_the_mean_and_the_maximum(seed):
 
 
 @given(seeds)
-@few
+@some_cases
 def test_the_smaller_the_share_or_the_temperature_the_higher_the_risk(seed):
     losses = random_losses(seed)
     for risks in (
@@ -196,8 +196,8 @@ def test_losses_far_beyond_the_temperature_stay_finite():
 
 def test_only_the_weights_of_the_mean_ignore_the_losses():
     for risk in RISKS:
-        same = torch.equal(risk.weights(random_losses(1)), risk.weights(random_losses(2)))
-        assert same or not risk.uniform
+        equal = torch.equal(risk.weights(random_losses(1)), risk.weights(random_losses(2)))
+        assert equal or not risk.uniform
         assert risk.uniform == isinstance(risk, Mean)
 
 

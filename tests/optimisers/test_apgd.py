@@ -23,8 +23,8 @@ FREE = SimpleNamespace(
 
 def estimate(value, grad, mean=None):
     value = torch.as_tensor(value, dtype=double)
-    some = torch.zeros_like(value)
-    return Estimate(some if mean is None else mean, some, some[: len(grad)], grad, 8, 8, value)
+    zeros = torch.zeros_like(value)
+    return Estimate(zeros if mean is None else mean, zeros, zeros[: len(grad)], grad, 8, 8, value)
 
 
 def run_of(values, optimiser=None, *, means=None, signs=None, shared=False):
@@ -68,8 +68,8 @@ def test_the_step_halves_at_every_checkpoint_without_gains_and_never_with_gains(
 
 @pytest.mark.parametrize("rho", [0.5, 0.75])
 def test_a_step_halves_unless_more_than_rho_of_the_moves_gained(rho):
-    few, enough = math.floor(rho * 22), math.floor(rho * 22) + 1
-    for gains, length in ((few, 1.0), (enough, 2.0)):
+    below, minimum = math.floor(rho * 22), math.floor(rho * 22) + 1
+    for gains, length in ((below, 1.0), (minimum, 2.0)):
         _, states = run_of(gaining([1] * gains + [0] * (100 - gains)), APGD(rho=rho))
         assert states[22].length == length
 
@@ -96,8 +96,8 @@ def test_each_move_is_mixed_with_the_previous_move():
     deltas, _ = run_of(gaining([1] * 21), APGD(rel_step_size=1.5, momentum=0.6))
     steps = deltas.diff(dim=0)[:20, 0]
     assert steps[0] == -1.5
-    for one, other in pairwise(steps):
-        torch.testing.assert_close(other, -0.6 * 1.5 + 0.4 * one)
+    for before_move, other in pairwise(steps):
+        torch.testing.assert_close(other, -0.6 * 1.5 + 0.4 * before_move)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -115,11 +115,11 @@ def test_a_run_of_one_step_moves():
 @pytest.mark.parametrize("seed", range(3))
 def test_pictures_halve_independently(seed):
     values = torch.randn(60, 4, dtype=double, generator=torch.Generator().manual_seed(seed)).cumsum(0)
-    together, states = run_of(values)
+    batch, states = run_of(values)
     assert len(set(states[-1].length.tolist())) > 1
     for i in range(4):
-        alone, single = run_of(values[:, [i]])
-        assert torch.equal(alone[:, 0], together[:, i])
+        single_run, single = run_of(values[:, [i]])
+        assert torch.equal(single_run[:, 0], batch[:, i])
         assert single[-1].length == states[-1].length[i]
 
 
@@ -141,26 +141,26 @@ class Level(nn.Module):
 @pytest.mark.slow
 @pytest.mark.parametrize("draws", [Uniform(), Fixed()], ids=["new views", "fixed views"])
 @pytest.mark.parametrize("risk", [None, CVaR(0.5)], ids=["mean", "tail"])
-def test_decisions_use_all_draws_and_not_only_the_last(draws, risk):
+def test_decisions_use_all_draws_of_a_step(draws, risk):
     images, losses = torch.rand(5, 3, 6, 6, dtype=double), []
     eot = EOT(Compose([Brightness(0.8)]), draws, views=4, **({} if risk is None else {"risk": risk}))
 
-    class Recorded(Dot):
+    class Recorder(Dot):
         def __call__(self, features, anchor):
             loss = super().__call__(features, anchor)
             losses.append(loss.detach())
             return loss
 
-    parts = {"encoder": Level().eval(), "objective": Recorded(), "perturbation": Linf(0.05), "optimiser": APGD()}
+    parts = {"encoder": Level().eval(), "objective": Recorder(), "perturbation": Linf(0.05), "optimiser": APGD()}
     steps = list(attack(images, torch.ones(5, 1, dtype=double), **parts, eot=eot, steps=20))
-    tried, values = [step.delta for step in steps], torch.stack([step.estimate.value for step in steps])
+    points, values = [step.delta for step in steps], torch.stack([step.estimate.value for step in steps])
     best = values.argmin(0)
     assert (best > 0).all()  # no picture was best at its start, which is not among those tried
-    at = torch.stack(tried)[best - 1, torch.arange(5)]
-    assert torch.equal(tried[-1], at)
+    at = torch.stack(points)[best - 1, torch.arange(5)]
+    assert torch.equal(points[-1], at)
     if risk is None:
-        last = torch.stack([step[3::4] for step in losses]).argmin(0)
-        assert isinstance(draws, Fixed) or (last != best).any()  # otherwise the test could not distinguish them
+        rows = torch.stack([step[3::4] for step in losses]).argmin(0)
+        assert isinstance(draws, Fixed) or (rows != best).any()  # otherwise the test could not distinguish them
 
 
 def test_a_universal_delta_decides_by_the_mean():
@@ -178,10 +178,10 @@ def test_apgd_stays_in_the_set_and_ends_no_worse_than_it_began(perturbation):
     steps = list(attack(images, anchor, optimiser=APGD(), steps=40, **parts))
     for step in steps:
         assert (perturbation.norm(step.delta) <= perturbation.eps * (1 + 1e-12)).all()
-    attacked = (images + steps[-1].delta).clamp(0, 1)
+    result = (images + steps[-1].delta).clamp(0, 1)
     values = torch.stack([step.estimate.value for step in steps])
-    final, least = Toward()(net(attacked), anchor), values.amin(0)
+    final, lowest = Toward()(net(result), anchor), values.amin(0)
     if perturbation.shared:
-        final, least = final.mean(), values.mean(1).amin()
-    torch.testing.assert_close(final, least, rtol=0, atol=1e-12)
+        final, lowest = final.mean(), values.mean(1).amin()
+    torch.testing.assert_close(final, lowest, rtol=0, atol=1e-12)
     assert (final < values[0] - 0.1).all() or perturbation.shared

@@ -20,9 +20,9 @@ SETS = [Linf(8 / 255), L2(4.0)]
 every_set = pytest.mark.parametrize("perturbation", SETS, ids=["linf", "l2"])
 double = torch.float64
 SCHEDULES = ["constant", "cosine", "linear"]
-EVERY = [Wiener(), PGD(), PGD(nesterov=True), SGD(1.0), SGD(1.0, nesterov=True), Adam(), APGD()]
+OPTIMISERS = [Wiener(), PGD(), PGD(nesterov=True), SGD(1.0), SGD(1.0, nesterov=True), Adam(), APGD()]
 names = ["wiener", "pgd", "nesterov", "sgd", "nag", "adam", "apgd"]
-every_optimiser = pytest.mark.parametrize("optimiser", EVERY, ids=names)
+every_optimiser = pytest.mark.parametrize("optimiser", OPTIMISERS, ids=names)
 
 
 def gradients(steps=6, count=3):
@@ -35,8 +35,8 @@ def moves(optimiser, grads, perturbation, eps=None):
     state = optimiser.init(origin, reach=eps or perturbation.eps, steps=len(grads))
     result = []
     for index, grad in enumerate(grads):
-        done = share(index, len(grads), len(grad))
-        move, state = optimiser.step(origin, estimate(grad), state, unbounded(perturbation), done)
+        share_of_run = share(index, len(grads), len(grad))
+        move, state = optimiser.step(origin, estimate(grad), state, without_bound(perturbation), share_of_run)
         result.append(move)
     return torch.stack(result)
 
@@ -46,7 +46,7 @@ def share(step, steps, count):
     return Done(*(torch.full((count,), k / steps, dtype=double) for k in (step, step + 1)))
 
 
-def unbounded(perturbation):
+def without_bound(perturbation):
     """The constraint of a perturbation without its set."""
 
     def steepest(grad, length, at):
@@ -59,8 +59,8 @@ def unbounded(perturbation):
 
 
 def estimate(grad):
-    some = torch.zeros(len(grad), dtype=grad.dtype)
-    return Estimate(some, some, some, grad, 8, 8, some)
+    zeros = torch.zeros(len(grad), dtype=grad.dtype)
+    return Estimate(zeros, zeros, zeros, grad, 8, 8, zeros)
 
 
 def path_of_torch(make, grads, schedule="constant"):
@@ -120,12 +120,12 @@ def test_adam_takes_smaller_steps_in_values_with_noisy_gradients():
 def test_the_momentum_of_pgd_is_that_of_mi_fgsm(perturbation, momentum):
     # Dong et al. 2018, eq. 6: g <- mu g + grad / ||grad||_1, picture by picture.
     grads = gradients() * 10.0 ** torch.arange(6, dtype=double)[:, None, None, None, None]
-    velocity, wanted = torch.zeros_like(grads[0]), []
+    velocity, expected = torch.zeros_like(grads[0]), []
     for grad in grads:
         velocity = torch.stack([momentum * v + g / g.abs().sum() for v, g in zip(velocity, grad, strict=True)])
-        wanted.append(-0.25 * perturbation.eps * perturbation.steepest(velocity))
+        expected.append(-0.25 * perturbation.eps * perturbation.steepest(velocity))
     result = moves(PGD(0.25, momentum, "constant"), grads, perturbation)
-    torch.testing.assert_close(result, torch.stack(wanted), rtol=1e-12, atol=1e-15)
+    torch.testing.assert_close(result, torch.stack(expected), rtol=1e-12, atol=1e-15)
 
 
 class Bowl:
@@ -154,8 +154,8 @@ def test_pgd_with_nesterov_evaluates_gradients_at_the_lookahead(perturbation, sc
     delta, optimiser = torch.zeros_like(x), PGD(rate, mu, schedule, nesterov=True)
     state = optimiser.init(delta, reach=perturbation.eps, steps=steps)
     for k in range(steps):
-        grad, done = estimate(bowl.grad(delta)), share(k, steps, len(delta))
-        delta, state = optimiser.step(delta, grad, state, unbounded(perturbation), done)
+        grad, share_of_run = estimate(bowl.grad(delta)), share(k, steps, len(delta))
+        delta, state = optimiser.step(delta, grad, state, without_bound(perturbation), share_of_run)
     torch.testing.assert_close(delta, x, rtol=0, atol=1e-12)
 
 
@@ -184,9 +184,9 @@ def test_a_very_small_or_large_gradient_moves_as_far_in_float32(optimiser, scale
 @every_set
 def test_pictures_are_independent(optimiser, perturbation):
     grads = gradients() * torch.tensor([100, 1, 0.01], dtype=double)[:, None, None, None]
-    alone = [moves(optimiser, grads[:, [i]], perturbation) for i in range(3)]
-    together = moves(optimiser, grads, perturbation)
-    torch.testing.assert_close(torch.cat(alone, dim=1), together, rtol=1e-13, atol=1e-14)
+    single = [moves(optimiser, grads[:, [i]], perturbation) for i in range(3)]
+    batch = moves(optimiser, grads, perturbation)
+    torch.testing.assert_close(torch.cat(single, dim=1), batch, rtol=1e-13, atol=1e-14)
 
 
 @every_set
@@ -194,26 +194,26 @@ def test_pictures_are_independent(optimiser, perturbation):
 def test_steps_of_pgd_are_shares_of_eps(perturbation, schedule):
     sizes = perturbation.norm(moves(PGD(0.2, 0.9, schedule), gradients(100, 1), perturbation).flatten(0, 1))
     torch.testing.assert_close(sizes[0], torch.tensor(0.2 * perturbation.eps, dtype=double))
-    doubled = perturbation.norm(
+    double_length = perturbation.norm(
         moves(PGD(0.2, 0.9, schedule), gradients(100, 1), perturbation, 2 * perturbation.eps).flatten(0, 1)
     )
-    torch.testing.assert_close(doubled, 2 * sizes)
+    torch.testing.assert_close(double_length, 2 * sizes)
 
 
 @pytest.mark.parametrize(
-    ("schedule", "wanted"),
+    ("schedule", "expected"),
     [
         ("cosine", (1 + torch.cos(math.pi * torch.arange(101, dtype=double) / 101)) / 2),
         ("linear", torch.linspace(1, 0, 102, dtype=double)[:-1]),
     ],
 )
 @pytest.mark.parametrize("make", [PGD, SGD, lambda size, memory, schedule: Adam(size, memory, 0.9, schedule)])
-def test_schedules_decay_from_full_to_nearly_nothing(make, schedule, wanted):
+def test_schedules_decay_from_full_to_nearly_zero(make, schedule, expected):
     # A constant gradient and no momentum, so that only the schedule acts.
     grads = gradients(1, 1).expand(101, -1, -1, -1, -1)
     full = moves(make(0.1, 0.0, "constant"), grads, Linf(0.1))
     share = moves(make(0.1, 0.0, schedule), grads, Linf(0.1)).flatten(1).norm(dim=1) / full.flatten(1).norm(dim=1)
-    torch.testing.assert_close(share, wanted, rtol=0, atol=1e-12)
+    torch.testing.assert_close(share, expected, rtol=0, atol=1e-12)
     assert share[0] == 1
     assert share[-1] < 0.01
     assert (share.diff() < 0).all()
@@ -223,19 +223,21 @@ def test_schedules_decay_from_full_to_nearly_nothing(make, schedule, wanted):
 def test_a_step_does_not_change_the_state_in_place(optimiser):
     # Pure functions: from one state, the same step twice.
     grads = gradients()
-    origin, free = torch.zeros_like(grads[0]), unbounded(SETS[0])
-    done = share(0, 9, len(origin))
-    _, state = optimiser.step(origin, estimate(grads[0]), optimiser.init(origin, reach=0.1, steps=9), free, done)
-    first, _ = optimiser.step(origin, estimate(grads[1]), state, free, done)
-    again, _ = optimiser.step(origin, estimate(grads[1]), state, free, done)
-    assert torch.equal(first, again)
+    origin, free = torch.zeros_like(grads[0]), without_bound(SETS[0])
+    share_of_run = share(0, 9, len(origin))
+    _, state = optimiser.step(
+        origin, estimate(grads[0]), optimiser.init(origin, reach=0.1, steps=9), free, share_of_run
+    )
+    first, _ = optimiser.step(origin, estimate(grads[1]), state, free, share_of_run)
+    repeat, _ = optimiser.step(origin, estimate(grads[1]), state, free, share_of_run)
+    assert torch.equal(first, repeat)
 
 
 @every_optimiser
 @every_set
-def test_a_gradient_of_zeros_moves_nothing(optimiser, perturbation):
-    nothing = torch.zeros(6, 2, 3, 5, 7)
-    assert torch.equal(moves(optimiser, nothing, perturbation), nothing)
+def test_a_gradient_of_zeros_moves_no_delta(optimiser, perturbation):
+    zero_grads = torch.zeros(6, 2, 3, 5, 7)
+    assert torch.equal(moves(optimiser, zero_grads, perturbation), zero_grads)
 
 
 @every_optimiser
@@ -250,7 +252,7 @@ def test_a_gradient_of_zeros_late_in_a_run_leaves_no_trace(optimiser, perturbati
 
 LENGTHS, SHARES, SCHEDULE = (0.0, -1.0, math.nan, math.inf), (-0.1, 1.0, math.nan), ("step",)
 #: Optimiser -> argument -> values that are refused.
-REFUSED = {
+ERRORS = {
     Wiener: {"rel_step_size": LENGTHS, "schedule": SCHEDULE},
     PGD: {"rel_step_size": LENGTHS, "momentum": SHARES, "schedule": SCHEDULE},
     SGD: {"lr": LENGTHS, "momentum": SHARES, "schedule": SCHEDULE},
@@ -260,9 +262,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize("make", REFUSED)
+@pytest.mark.parametrize("make", ERRORS)
 def test_arguments_out_of_range_are_named(make):
-    for name, values in REFUSED[make].items():
+    for name, values in ERRORS[make].items():
         for value in values:
             with pytest.raises(ValueError, match=f"`{name}` must"):
                 make(**{name: value})

@@ -28,8 +28,8 @@ class Case:
     def ours(self, perturbation):
         parts = {"encoder": self.net, "objective": Untargeted(), "perturbation": perturbation, "eot": EOT(views=1)}
         optimiser = PGD(rel_step_size=0.25, momentum=0.0, schedule="constant")
-        *_, last = attack(self.images, self.labels, optimiser=optimiser, steps=STEPS, **parts)
-        return self.images + last.delta
+        *_, end = attack(self.images, self.labels, optimiser=optimiser, steps=STEPS, **parts)
+        return self.images + end.delta
 
 
 def by_torchattacks(case):

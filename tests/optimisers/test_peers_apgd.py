@@ -45,13 +45,13 @@ def ours(net, images, labels, norm, steps, start):
     """The final picture. They try n + 1 points in n steps, we try n in n."""
     kind = {"Linf": Linf, "L2": L2}[norm]
 
-    class Started(kind):
+    class FromStart(kind):
         def start(self, images, generator):
             return start - images
 
-    parts = {"encoder": net, "objective": Untargeted(), "perturbation": Started(EPS[norm]), "eot": EOT(views=1)}
-    *_, last = attack(images, labels, optimiser=APGD(), steps=steps + 1, **parts)
-    return images + last.delta
+    parts = {"encoder": net, "objective": Untargeted(), "perturbation": FromStart(EPS[norm]), "eot": EOT(views=1)}
+    *_, end = attack(images, labels, optimiser=APGD(), steps=steps + 1, **parts)
+    return images + end.delta
 
 
 @pytest.mark.parametrize("steps", [10, 59, 100])
@@ -61,10 +61,10 @@ def test_apgd_equals_torchattacks(norm, steps):
     if norm == "L2":  # away from the ends, where they clamp after the ball: that is not the nearest point
         images = images / 2 + 0.25
     start, began = theirs(net, images, labels, norm, 0)
-    wanted, reached = theirs(net, images, labels, norm, steps)
+    expected, losses = theirs(net, images, labels, norm, steps)
     result = ours(net, images, labels, norm, steps, start)
     loss = F.cross_entropy(net(result), labels, reduction="none")
-    assert (reached > began + 0.3).all()  # it moved
-    torch.testing.assert_close(result, wanted, rtol=0, atol=1e-6)
-    torch.testing.assert_close(loss, reached, rtol=0, atol=1e-6)
-    assert (loss >= reached - 1e-9).all()
+    assert (losses > began + 0.3).all()  # it moved
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(loss, losses, rtol=0, atol=1e-6)
+    assert (loss >= losses - 1e-9).all()

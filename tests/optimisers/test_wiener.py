@@ -18,11 +18,11 @@ def noise(*shape, seed=0):
     return torch.randn(*shape, dtype=double, generator=torch.Generator().manual_seed(seed))
 
 
-def filtered(even, odd):
+def filter_of(first, odd):
     """The filter of two sums (N,C,H,W)."""
-    rings = rings_of(*even.shape[2:], even.device)
-    spectra = [torch.view_as_real(torch.fft.rfft2(each)) for each in (even, odd)]
-    return wiener.filtered(*[Half(each, rings.sums(each, each)) for each in spectra], even)
+    rings = rings_of(*first.shape[2:], first.device)
+    spectra = [torch.view_as_real(torch.fft.rfft2(half)) for half in (first, odd)]
+    return wiener.filtered(*[Half(half, rings.sums(half, half)) for half in spectra], first)
 
 
 def radius(height, width):
@@ -42,23 +42,23 @@ def smooth(height, width, seed=3):
 @pytest.mark.parametrize(("height", "width"), SIZES)
 def test_the_filter_equals_that_of_the_full_transform(height, width):
     # NumPy, ring by ring, on all frequencies: `filtered` has half of them, and weighs them.
-    even = noise(2, 3, height, width) + smooth(height, width)[0] / 9
+    first = noise(2, 3, height, width) + smooth(height, width)[0] / 9
     odd = noise(2, 3, height, width, seed=1) + smooth(height, width)[0] / 9
     rings = max(1, min(RINGS, min(height, width) // 4))
     ring = np.minimum((radius(height, width) * rings * (1 + 1e-9)).astype(int), rings - 1)
     for i in range(2):
-        one, other = np.fft.fft2(even[i].numpy()), np.fft.fft2(odd[i].numpy())
-        total = one + other
+        left, other = np.fft.fft2(first[i].numpy()), np.fft.fft2(odd[i].numpy())
+        total = left + other
         gains = []
-        for each in range(rings):
-            here = ring == each
-            common = (one[:, here] * other[:, here].conj()).sum().real
-            r = common / np.sqrt((abs(one[:, here]) ** 2).sum() * (abs(other[:, here]) ** 2).sum())
+        for number in range(rings):
+            mask = ring == number
+            common = (left[:, mask] * other[:, mask].conj()).sum().real
+            r = common / np.sqrt((abs(left[:, mask]) ** 2).sum() * (abs(other[:, mask]) ** 2).sum())
             gains.append(2 * max(0, r) / (1 + max(0, r)))
-        for each in range(rings):
-            total[:, ring == each] *= max(LEAST * max(gains), gains[each])
+        for number in range(rings):
+            total[:, ring == number] *= max(LEAST * max(gains), gains[number])
         torch.testing.assert_close(
-            filtered(even, odd)[i],
+            filter_of(first, odd)[i],
             torch.tensor(np.fft.ifft2(total).real),
             rtol=0,
             atol=1e-12 * float(abs(total).max()),
@@ -74,7 +74,7 @@ def test_the_filter_takes_most_of_the_noise(level, left, worse):
     mean = (halves[0] + halves[1]) / 2
     gain = torch.tensor(power / (power + level**2 / 2 * 96 * 96))
     best = torch.fft.ifft2(torch.fft.fft2(mean) * gain).real
-    ours = filtered(*halves) / 2
+    ours = filter_of(*halves) / 2
 
     def error(result):
         return float((result - truth).square().mean())
@@ -86,19 +86,19 @@ def test_the_filter_takes_most_of_the_noise(level, left, worse):
 def test_noise_of_frequencies_beyond_the_encoder_does_not_grow_with_the_picture():
     # The gradient of an encoder that sees 32 x 32 values of a picture, under as much noise of the sum.
     def alike(side):
-        seen = torch.nn.functional.interpolate(noise(1, 3, 32, 32), (side, side), mode="bicubic")
-        truth = seen / seen.std() * 256 / side
-        result = filtered(*[truth + noise(1, 3, side, side, seed=seed) for seed in (1, 2)])
+        pattern = torch.nn.functional.interpolate(noise(1, 3, 32, 32), (side, side), mode="bicubic")
+        truth = pattern / pattern.std() * 256 / side
+        result = filter_of(*[truth + noise(1, 3, side, side, seed=seed) for seed in (1, 2)])
         return float(torch.cosine_similarity(result.flatten(), truth.flatten(), dim=0))
 
     assert alike(1024) > 0.9 * alike(256) > 0.7
 
 
 @pytest.mark.parametrize("share", [1.0, 0.3, 0.0, -0.5])
-def test_equal_gains_change_nothing(share):
+def test_equal_gains_keep_the_gradient(share):
     # Halves of different weight: only their agreement matters. Without a second half there is no comparison.
     grad = noise(2, 3, 24, 40)
-    result = filtered(grad, share * grad)
+    result = filter_of(grad, share * grad)
     torch.testing.assert_close(result, (1 + share) * grad, rtol=0, atol=1e-13)
 
 
@@ -108,17 +108,17 @@ def test_equal_gains_change_nothing(share):
     ids=["rows", "columns", "transposed", "shifted", "scaled"],
 )
 def test_the_filter_is_equivariant_to_flips_shifts_and_scales(turn):
-    even, odd = noise(2, 3, 24, 36), noise(2, 3, 24, 36, seed=1) + noise(2, 3, 24, 36)
-    torch.testing.assert_close(filtered(turn(even), turn(odd)), turn(filtered(even, odd)), rtol=1e-9, atol=1e-9)
+    first, odd = noise(2, 3, 24, 36), noise(2, 3, 24, 36, seed=1) + noise(2, 3, 24, 36)
+    torch.testing.assert_close(filter_of(turn(first), turn(odd)), turn(filter_of(first, odd)), rtol=1e-9, atol=1e-9)
 
 
 def test_values_without_a_gradient_stay_zero():
     grads = gradients(steps=6)
     grads[..., :3, :] = 0
     grads[2:, ..., 3, :] = 0  # they had one
-    last = moves(Wiener(), grads, L2(4.0))[-1]
-    assert not last[..., :3, :].any()
-    assert last[..., 3:, :].all()
+    end = moves(Wiener(), grads, L2(4.0))[-1]
+    assert not end[..., :3, :].any()
+    assert end[..., 3:, :].all()
 
 
 def test_a_gradient_has_the_weight_of_its_step():
@@ -126,19 +126,21 @@ def test_a_gradient_has_the_weight_of_its_step():
     grads, constant = gradients(steps=9), Wiener(schedule="constant")
     weights = torch.arange(1, 10, dtype=double)
     shares = grads / grads.flatten(2).abs().sum(2)[:, :, None, None, None]
-    along = (weights[:, None, None, None, None] * shares).sum(0)
-    wanted = -0.3 * LONGEST * 4 * along / torch.linalg.vector_norm(along, dim=(1, 2, 3), keepdim=True)
-    before, last = (moves(constant, grads, L2(4.0))[k] for k in (-2, -1))
+    direction = (weights[:, None, None, None, None] * shares).sum(0)
+    expected = -0.3 * LONGEST * 4 * direction / torch.linalg.vector_norm(direction, dim=(1, 2, 3), keepdim=True)
+    previous, end = (moves(constant, grads, L2(4.0))[k] for k in (-2, -1))
     # The last move ends at the point, the one before it a move ahead of its own.
-    earlier = moves(constant, grads[:-1], L2(4.0))[-1]
-    torch.testing.assert_close(last - earlier, wanted, rtol=1e-12, atol=1e-12)
-    assert not torch.allclose(before, earlier)
+    start = moves(constant, grads[:-1], L2(4.0))[-1]
+    torch.testing.assert_close(end - start, expected, rtol=1e-12, atol=1e-12)
+    assert not torch.allclose(previous, start)
 
 
 def test_without_noise_the_optimiser_is_plain_descent():
     grads = gradients(1).expand(12, -1, -1, -1, -1)
     for perturbation in (Linf(0.1), L2(4.0)):
-        ours, plain = (moves(each, grads, perturbation) for each in (Wiener(), PGD(0.3 * SHORT / 12, momentum=0.0)))
+        ours, plain = (
+            moves(optimiser, grads, perturbation) for optimiser in (Wiener(), PGD(0.3 * SHORT / 12, momentum=0.0))
+        )
         torch.testing.assert_close(ours[-1], plain.sum(0), rtol=0, atol=1e-12)
 
 
@@ -148,7 +150,7 @@ def test_noise_costs_the_filtered_attack_less_than_pgd():
     truth = truth / truth.std()
     constraint = Constraint(Universal(Linf(1.0)), truth)
 
-    def reached(optimiser):
+    def loss_of(optimiser):
         delta = torch.zeros_like(truth)
         state = optimiser.init(delta, reach=1.0, steps=64)
         for step in range(64):
@@ -156,7 +158,7 @@ def test_noise_costs_the_filtered_attack_less_than_pgd():
             delta, state = optimiser.step(delta, estimate(grad), state, constraint, share(step, 64, 2))
         return float(-(truth * delta).sum() / truth.abs().sum())
 
-    ours, momentum, plain = reached(Wiener()), reached(PGD()), reached(PGD(0.1, 0.0, "constant"))
+    ours, momentum, plain = loss_of(Wiener()), loss_of(PGD()), loss_of(PGD(0.1, 0.0, "constant"))
     assert ours > 0.97
     assert momentum < 0.93
     assert plain < 0.9
@@ -165,6 +167,6 @@ def test_noise_costs_the_filtered_attack_less_than_pgd():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_accumulated_in_full_precision(dtype):
     grads = gradients(steps=40).to(dtype)
-    result, wanted = (moves(Wiener(), each, L2(4.0)) for each in (grads, grads.float()))
+    result, expected = (moves(Wiener(), values, L2(4.0)) for values in (grads, grads.float()))
     assert result.dtype == dtype
-    torch.testing.assert_close(result.float(), wanted, rtol=0, atol=0.03 * 4)
+    torch.testing.assert_close(result.float(), expected, rtol=0, atol=0.03 * 4)

@@ -129,11 +129,11 @@ def test_optimisers_reach_the_optimum_of_a_linear_loss_on_photographs(perturbati
         "optimiser": optimiser,
         "eot": EOT(views=1),
     }
-    *_, last = attack(images, weight.flatten(1), perturbation=perturbation, steps=steps, **parts)
-    ratio = -(weight * last.delta).sum((1, 2, 3)) / best(perturbation, images, weight)
+    *_, end = attack(images, weight.flatten(1), perturbation=perturbation, steps=steps, **parts)
+    ratio = -(weight * end.delta).sum((1, 2, 3)) / best(perturbation, images, weight)
     assert (ratio >= (0.9995 if isinstance(perturbation, L2) else share)).all()
     assert (ratio <= 1 + 1e-9).all()
-    assert (perturbation.norm(last.delta) <= perturbation.eps * (1 + 1e-12)).all()
+    assert (perturbation.norm(end.delta) <= perturbation.eps * (1 + 1e-12)).all()
 
 
 def kkt(values, radius, room):

@@ -159,8 +159,8 @@ def test_ti_equals_that_of_torchattacks(decay):
     parts = {"encoder": net, "objective": Untargeted(), "eot": EOT(views=1), "steps": 10}
     optimiser = PGD(0.25, momentum=0.9999999 if decay else 0.0, schedule="constant")
     perturbation = Smoothed(Linf(8 / 255, random_start=False), 7 / 3)
-    *_, last = attack(images, F.one_hot(labels, 6).float(), optimiser=optimiser, perturbation=perturbation, **parts)
-    differ = ((images + last.delta - theirs).abs() > 1e-6).float().mean()
+    *_, end = attack(images, F.one_hot(labels, 6).float(), optimiser=optimiser, perturbation=perturbation, **parts)
+    differ = ((images + end.delta - theirs).abs() > 1e-6).float().mean()
     assert differ < 1e-3  # a gradient of nearly zero may take either sign
 
 
@@ -172,7 +172,7 @@ def test_si_draws_each_of_its_five_scales_once_a_step():
     assert output == pytest.approx([1 / 16, 1 / 8, 1 / 4, 1 / 2, 1])
 
 
-def test_input_diversity_shrinks_and_pads_or_changes_nothing():
+def test_input_diversity_shrinks_and_pads_or_keeps_the_picture():
     views, images = preset("di"), torch.ones(1, 3, 60, 60, dtype=double)
     output = views(images, torch.rand(400, views.dims, generator=seed(), dtype=double))
     share = output.mean((1, 2, 3))

@@ -134,7 +134,7 @@ def test_moves_satisfy_every_restriction():
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("bad_mask", "message"),
     [
         (torch.ones(*SIZE), r"`mask` must be \(1,1,H,W\)"),
         (torch.ones(1, 3, *SIZE), r"`mask` must be \(1,1,H,W\)"),
@@ -142,9 +142,9 @@ def test_moves_satisfy_every_restriction():
         (torch.zeros(1, 1, *SIZE), "row 0"),
     ],
 )
-def test_an_invalid_mask_is_refused(given, message):
+def test_an_invalid_mask_is_refused(bad_mask, message):
     with pytest.raises(ValueError, match=message):
-        Masked(Linf(0.1), given)
+        Masked(Linf(0.1), bad_mask)
 
 
 @pytest.mark.parametrize(

@@ -84,10 +84,10 @@ def test_iterates_are_compared_by_cvar(problem):
 def test_result_does_not_depend_on_the_other_pictures(problem):
     images, anchor, parts = problem
     parts |= {"perturbation": Linf(0.1, random_start=False)}
-    *_, together = attack(images, anchor, adversary=Adversary(4, 2), **parts)
+    *_, batch = attack(images, anchor, adversary=Adversary(4, 2), **parts)
     for i in range(3):
-        *_, alone = attack(images[[i]], anchor[[i]], adversary=Adversary(4, 2), **parts)
-        torch.testing.assert_close(alone.delta, together.delta[[i]], rtol=0, atol=1e-12)
+        *_, single = attack(images[[i]], anchor[[i]], adversary=Adversary(4, 2), **parts)
+        torch.testing.assert_close(single.delta, batch.delta[[i]], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -100,6 +100,6 @@ def test_result_does_not_depend_on_the_other_pictures(problem):
     ids=["adaptive", "risk", "budget"],
 )
 def test_incompatible_options_are_refused(problem, parts, message):
-    images, anchor, others = problem
+    images, anchor, arguments = problem
     with pytest.raises(ValueError, match=message):
-        next(attack(images, anchor, adversary=Adversary(4), **others | parts))
+        next(attack(images, anchor, adversary=Adversary(4), **arguments | parts))

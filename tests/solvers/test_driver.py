@@ -73,14 +73,14 @@ def test_passes_are_counted_within_the_chunk_and_every_delta_lies_in_the_set(opt
 
 
 @pytest.mark.parametrize("name", [name for name in KINDS if "shared" not in name])
-def test_an_image_that_leaves_stays_as_it_is_and_does_not_show_in_the_others(name):
+def test_an_image_that_leaves_stays_as_it_is_and_changes_no_other_image(name):
     optimiser, perturbation = KINDS[name]
     images, anchor, parts = problem(optimiser, perturbation, budget=torch.tensor([COST * STEPS, COST * STEPS, 10]))
     running, steps = attack(images, anchor, **parts), []
-    solved = None
+    stops = None
     for number in range(STEPS):
-        steps.append(running.send(solved))
-        solved = torch.tensor([number >= 2, False, False])
+        steps.append(running.send(stops))
+        stops = torch.tensor([number >= 2, False, False])
     active = [step.active.tolist() for step in steps]
     assert active == [[1, 1, 1]] * 2 + [[1, 1, 0]] + [[0, 1, 0]] * 3
     assert [step.evals for step in steps] == [COST * sum(map(sum, active[: i + 1])) for i in range(STEPS)]
@@ -88,5 +88,5 @@ def test_an_image_that_leaves_stays_as_it_is_and_does_not_show_in_the_others(nam
         left = ~step.active
         assert torch.equal(step.delta[left], previous.delta[left])
     assert steps[-1].last and next(running, None) is None
-    *_, alone = attack(images[[1]], anchor[[1]], **parts | {"budget": None})
-    torch.testing.assert_close(alone.delta, steps[-1].delta[[1]], rtol=0, atol=1e-9)
+    *_, single = attack(images[[1]], anchor[[1]], **parts | {"budget": None})
+    torch.testing.assert_close(single.delta, steps[-1].delta[[1]], rtol=0, atol=1e-9)

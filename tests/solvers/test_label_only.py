@@ -28,13 +28,13 @@ EPS, WIDEST = 0.05, float(3 * SMOOTH.abs().sum())
 def service(share, images=IMAGES):
     """Not the same where the smooth pattern of a picture is as far from that of the closest of `images` as a
     perturbation of `share` * EPS can make it."""
-    own = (images * SMOOTH).sum((1, 2, 3))
+    value = (images * SMOOTH).sum((1, 2, 3))
 
-    def same(pixels):
+    def answer(pixels):
         pattern = (torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255 * SMOOTH).sum((1, 2, 3))
-        return ((pattern[:, None] - own).abs().amin(1) < share * EPS * WIDEST).numpy().astype(float)
+        return ((pattern[:, None] - value).abs().amin(1) < share * EPS * WIDEST).numpy().astype(float)
 
-    return BlackBox(same, answer="same")
+    return BlackBox(answer, answer="same")
 
 
 def problem(share=0.8, count=1, perturbation=None):
@@ -44,34 +44,34 @@ def problem(share=0.8, count=1, perturbation=None):
 
 
 def options(**changes):
-    given = {"optimiser": LabelOnly(keep=4), "eot": EOT(Compose(), views=20), "steps": 30, "seed": 3} | changes
-    return Options(**given)
+    arguments = {"optimiser": LabelOnly(keep=4), "eot": EOT(Compose(), views=20), "steps": 30, "seed": 3} | changes
+    return Options(**arguments)
 
 
-def changed(case, delta):
+def answers_change(case, delta):
     return case.encoder(case.images + delta)[:, 0] == 0
 
 
 @pytest.mark.slow
-def test_it_comes_close_to_the_smallest_change_of_an_answer_where_nes_sees_nothing():
-    found = {}
+def test_it_comes_close_to_the_smallest_change_of_an_answer_where_nes_has_no_gradient():
+    ratios = {}
     for optimiser in (LabelOnly(keep=4), NES(keep=4)):
-        case, given = problem(), options(optimiser=optimiser)
+        case, choices = problem(), options(optimiser=optimiser)
         blind = pytest.warns(Silent, match="label_only") if type(optimiser) is NES else nullcontext()
         with blind:
-            *_, last = loop_of(optimiser)(case, given, None)
-        assert last.last and last.evals == 600 >= len(case.encoder.ledger) - 1
-        assert float(last.delta.abs().max()) <= EPS + 1e-6
-        found[type(optimiser)] = bool(changed(case, last.delta))
-    assert found == {LabelOnly: True, NES: False}
+            *_, end = loop_of(optimiser)(case, choices, None)
+        assert end.last and end.evals == 600 >= len(case.encoder.ledger) - 1
+        assert float(end.delta.abs().max()) <= EPS + 1e-6
+        ratios[type(optimiser)] = bool(answers_change(case, end.delta))
+    assert ratios == {LabelOnly: True, NES: False}
 
 
 @pytest.mark.slow
 def test_an_answer_beyond_the_budget_stays_and_the_walk_finds_where_it_changes():
     case = problem(2.0)
-    *_, last = decided(case, options())
-    memory = last.state.optimiser
-    assert not bool(changed(case, last.delta)) and 2.0 <= float(memory.radii[0]) / EPS < 3.0
+    *_, end = decided(case, options())
+    memory = end.state.optimiser
+    assert not bool(answers_change(case, end.delta)) and 2.0 <= float(memory.radii[0]) / EPS < 3.0
     assert memory.high.tolist() == [1.0] and memory.low.tolist() == [0.0]
 
 
@@ -81,11 +81,11 @@ def test_few_pixels_change_an_answer_at_half_of_what_they_can(inside):
     """An L0 radius counts pixels: patterns reach as far as the box allows, and no value shrinks with the radius."""
     mask = (torch.arange(24) < 24 * inside).float().expand(1, 1, 24, 24)
     ball, image = Masked(L0(60), mask), IMAGES[:1]
-    most = float((SMOOTH * ball.farthest(SMOOTH.expand_as(image), image)).sum())
-    encoder = service(0.5 * most / (EPS * WIDEST), image)
+    limit = float((SMOOTH * ball.farthest(SMOOTH.expand_as(image), image)).sum())
+    encoder = service(0.5 * limit / (EPS * WIDEST), image)
     case = Problem(image, encoder(image), encoder, Away(), ball)
-    *_, last = decided(case, options())
-    assert bool(changed(case, last.delta)) and float(ball.norm(last.delta)) <= 60
+    *_, end = decided(case, options())
+    assert bool(answers_change(case, end.delta)) and float(ball.norm(end.delta)) <= 60
 
 
 def test_a_picture_whose_answer_has_not_changed_yet_does_not_leave():
@@ -102,17 +102,17 @@ def test_a_surrogate_makes_the_start_and_views_may_differ():
         return torch.stack([smooth, torch.ones_like(smooth)], 1)
 
     case = problem(0.9)
-    given = options(
+    choices = options(
         optimiser=LabelOnly(
             keep=4, surrogate=lambda x: torch.stack([(x * SMOOTH).sum((1, 2, 3)), 1 + 0 * x.sum((1, 2, 3))], 1)
         ),
         eot=EOT(Compose([Brightness(0.01)]), views=8),
         steps=3,
     )
-    *_, last = decided(case, given)
-    assert bool(changed(case, last.delta))
-    *_, last = decided(replace(case, encoder=service(0.9, IMAGES[:1])), replace(given, optimiser=LabelOnly(keep=4)))
-    assert not bool(changed(case, last.delta))
+    *_, end = decided(case, choices)
+    assert bool(answers_change(case, end.delta))
+    *_, end = decided(replace(case, encoder=service(0.9, IMAGES[:1])), replace(choices, optimiser=LabelOnly(keep=4)))
+    assert not bool(answers_change(case, end.delta))
 
 
 def test_the_radius_shrinks_where_more_than_half_of_the_answers_change():
@@ -129,7 +129,7 @@ def test_a_patch_is_refused():
 
 def test_odd_views_are_refused_before_anything_is_asked():
     case = problem()
-    before = len(case.encoder.ledger)
+    queries = len(case.encoder.ledger)
     with pytest.raises(ValueError, match="even"):
         next(decided(case, options(eot=EOT(Compose(), views=3))))
-    assert len(case.encoder.ledger) == before
+    assert len(case.encoder.ledger) == queries

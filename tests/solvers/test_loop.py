@@ -9,7 +9,7 @@ from torch import nn
 
 from attacks import EOT, L2, PGD, Away, Linf, attack
 from tests.helpers.solving import Dot, mark_checked, small_problem
-from tests.optimisers.test_gradient import EVERY
+from tests.optimisers.test_gradient import OPTIMISERS
 from transforms import Affine, Compose, Perspective
 from transforms.compose import view
 from transforms.scene import scene_of
@@ -46,7 +46,7 @@ def pictures(dtype=double):
     return images, torch.randn(3, 6, dtype=dtype)
 
 
-def last(images, anchor, **parts):
+def end(images, anchor, **parts):
     *_, step = attack(images, anchor, **setup(**parts))
     return step.delta
 
@@ -57,8 +57,12 @@ def setup(**parts):
     return plain | {"eot": EOT(), "steps": 3} | parts
 
 
-PLAIN, SEEN = PGD(0.25, 0.0, "constant"), EOT(VIEWS, Fixed(), views=8, chunk=5)
-CASES = [*((each, EOT(views=2), 200) for each in (*EVERY, PLAIN)), (PGD(), SEEN, 60), (PLAIN, SEEN, 60)]
+PLAIN, ON_VIEWS = PGD(0.25, 0.0, "constant"), EOT(VIEWS, Fixed(), views=8, chunk=5)
+CASES = [
+    *((case_optimiser, EOT(views=2), 200) for case_optimiser in (*OPTIMISERS, PLAIN)),
+    (PGD(), ON_VIEWS, 60),
+    (PLAIN, ON_VIEWS, 60),
+]
 
 
 @pytest.mark.slow
@@ -72,15 +76,15 @@ def test_finds_the_optimum_of_a_linear_loss(kind, optimiser, eot, steps, random_
         images = 0.35 + 0.3 * images  # the ball of radius 0.3 then lies in the box
     u = eot.points(0, 0, images)
     leaf = images.clone().requires_grad_()
-    pulled = encoder(view(eot.transforms, scene_of(leaf), u)) * anchor.repeat_interleave(len(u), 0)
-    (c,) = torch.autograd.grad(pulled.sum() / len(u), leaf)
+    products = encoder(view(eot.transforms, scene_of(leaf), u)) * anchor.repeat_interleave(len(u), 0)
+    (c,) = torch.autograd.grad(products.sum() / len(u), leaf)
     if kind is Linf:
         best = torch.where(c > 0, (-images).clamp(min=-0.1), (1 - images).clamp(max=0.1))
     else:
         best = -0.3 * c / torch.linalg.vector_norm(c, dim=(1, 2, 3), keepdim=True)
     perturbation = kind(0.1 if kind is Linf else 0.3, random_start)
     parts = {"encoder": encoder, "perturbation": perturbation, "eot": eot, "optimiser": optimiser}
-    delta = last(images, anchor, steps=steps, **parts)
+    delta = end(images, anchor, steps=steps, **parts)
     ratio = (c * delta).sum((1, 2, 3)) / (c * best).sum((1, 2, 3))
     assert (ratio >= 0.999).all()
     assert (ratio <= 1 + 1e-9).all()
@@ -96,15 +100,15 @@ def test_estimate_is_of_the_delta_before_the_step():
 
 
 def test_each_step_has_new_views():
-    seen = []
+    batches = []
 
     @mark_checked
-    def noted(pixels):
-        seen.append(pixels.detach())
+    def recorder(pixels):
+        batches.append(pixels.detach())
         return pixels.flatten(1) @ torch.ones(504, 6, dtype=double)
 
-    list(attack(*pictures(), **setup(encoder=noted, eot=EOT(VIEWS, views=1), optimiser=PGD(1e-12), steps=4)))
-    assert all((a - b).abs().max() > 0.01 for i, a in enumerate(seen) for b in seen[:i])
+    list(attack(*pictures(), **setup(encoder=recorder, eot=EOT(VIEWS, views=1), optimiser=PGD(1e-12), steps=4)))
+    assert all((a - b).abs().max() > 0.01 for i, a in enumerate(batches) for b in batches[:i])
 
 
 def test_loop_is_lazy_and_does_not_change_its_arguments():
@@ -115,7 +119,7 @@ def test_loop_is_lazy_and_does_not_change_its_arguments():
     assert torch.equal(anchor, copies[1])
 
 
-REFUSED = {
+ERRORS = {
     "steps": ({"steps": 0}, "`steps`.*0"),
     "steps in words": ({"steps": "3"}, "`steps` must be a whole number of steps, at least 1; got '3'"),
     "half a step": ({"steps": 2.5}, "`steps` must be a whole number of steps, at least 1; got 2.5"),
@@ -131,10 +135,10 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("given", "message"), REFUSED.values(), ids=REFUSED)
-def test_refuses_parts_and_images_that_cannot_work(given, message):
+@pytest.mark.parametrize(("arguments", "message"), ERRORS.values(), ids=ERRORS)
+def test_refuses_parts_and_images_that_cannot_work(arguments, message):
     images, anchor = pictures()
-    images, parts = (images, given) if isinstance(given, dict) else (given, {})
+    images, parts = (images, arguments) if isinstance(arguments, dict) else (arguments, {})
     with pytest.raises(ValueError, match=message):
         next(attack(images, anchor, **setup(**parts)))
 
@@ -156,8 +160,8 @@ def test_error_names_an_encoder_that_cuts_the_graph(encoder):
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-@pytest.mark.parametrize("when", [0, 2])
-def test_error_for_non_finite_values_names_the_step_and_picture(when, bad):
+@pytest.mark.parametrize("number", [0, 2])
+def test_error_for_non_finite_values_names_the_step_and_picture(number, bad):
     images, anchor = pictures()
     good, calls = Linear(), []
 
@@ -165,19 +169,19 @@ def test_error_for_non_finite_values_names_the_step_and_picture(when, bad):
     def breaks(pixels):
         calls.append(1)
         spoil = torch.zeros(3, 1, dtype=double)
-        spoil[1] = bad if len(calls) > when else 0
+        spoil[1] = bad if len(calls) > number else 0
         return good(pixels) + spoil
 
-    with pytest.raises(FloatingPointError, match=rf"step {when}: .*\[1\]"):
+    with pytest.raises(FloatingPointError, match=rf"step {number}: .*\[1\]"):
         list(attack(images, anchor, **setup(encoder=breaks, eot=EOT(views=1))))
 
 
-@pytest.mark.parametrize("optimiser", EVERY, ids=repr)
-def test_steps_beyond_the_budget_change_nothing(optimiser):
+@pytest.mark.parametrize("optimiser", OPTIMISERS, ids=repr)
+def test_steps_beyond_the_budget_do_not_move(optimiser):
     """An optimiser plans its steps; those that the budget does not allow are no part of the plan."""
     images, anchor, parts = small_problem()
     parts |= {"optimiser": optimiser, "eot": EOT(VIEWS, views=2)}
-    planned = list(attack(images, anchor, **parts, steps=6))
-    bounded = list(attack(images, anchor, **parts, steps=100, budget=12))
-    for one, other in zip(planned, bounded, strict=True):
-        assert torch.equal(one.delta, other.delta)
+    plan_steps = list(attack(images, anchor, **parts, steps=6))
+    budget_steps = list(attack(images, anchor, **parts, steps=100, budget=12))
+    for step, other in zip(plan_steps, budget_steps, strict=True):
+        assert torch.equal(step.delta, other.delta)

@@ -25,11 +25,11 @@ class Small(torch.nn.Module):
     def __init__(self, fits=FITS):
         super().__init__()
         self.net, self.fits, self.training = net(), fits, False
-        self.refused = 0
+        self.refusals = 0
 
     def forward(self, images):
         if len(images) > self.fits:
-            self.refused += 1
+            self.refusals += 1
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB")
         return self.net(images)
 
@@ -56,9 +56,9 @@ USERS = {
 
 @pytest.mark.parametrize("name", USERS)
 def test_passes_are_halved_when_memory_runs_out(name):
-    few, many = Small(), Small(100)
-    assert torch.allclose(USERS[name](few), USERS[name](many), atol=1e-5)
-    assert few.refused
+    small, large = Small(), Small(100)
+    assert torch.allclose(USERS[name](small), USERS[name](large), atol=1e-5)
+    assert small.refusals
 
 
 @pytest.mark.parametrize("name", USERS)
@@ -73,17 +73,17 @@ def test_error_for_one_view_that_does_not_fit_names_the_keys_to_lower(name):
     "adversary", [None, pytest.param(Adversary(12, 1), marks=pytest.mark.slow)], ids=["plain", "adversary"]
 )
 def test_attack_halves_its_passes(adversary):
-    few = Small()
-    run_attack(encoder=few, stages=[Affine(degrees=20)], adversary=adversary)
-    assert few.refused
+    small = Small()
+    run_attack(encoder=small, stages=[Affine(degrees=20)], adversary=adversary)
+    assert small.refusals
 
 
 def test_gallery_embedded_in_smaller_passes_is_not_cached(tmp_path):
     gallery = on_shelf(tiles(64).only(range(20)).shelf())  # no block so small that it fits
-    few, many = Small(3), Small(100)
-    for each in (few, many):
-        each.net = torch.nn.Sequential(torch.nn.AvgPool2d(8), torch.nn.Flatten())
+    small, large = Small(3), Small(100)
+    for encoder in (small, large):
+        encoder.net = torch.nn.Sequential(torch.nn.AvgPool2d(8), torch.nn.Flatten())
     cache = Cache(tmp_path, "0", 192)
-    result = embedded(gallery, few, CPU, 5, cache)
-    assert torch.allclose(result.rows, embedded(gallery, many, CPU, 5).rows, atol=1e-6)
+    result = embedded(gallery, small, CPU, 5, cache)
+    assert torch.allclose(result.rows, embedded(gallery, large, CPU, 5).rows, atol=1e-6)
     assert not list(tmp_path.iterdir())

@@ -33,11 +33,11 @@ def case(inner, files=False, steps=60, passes=None, limits=None):
     weight = random(COUNT, *SIZE, value=3)
     limits = torch.linspace(0.2, 0.6, COUNT, dtype=double) if limits is None else limits
     problem = Problem(images, weight.flatten(1), Linear().eval(), Dot(), inner)
-    most = {Linf: weight.abs().sum((1, 2, 3)), L2: weight.flatten(1).norm(dim=1)}
-    needed = limits * most[type(inner)] * inner.eps
+    slopes = {Linf: weight.abs().sum((1, 2, 3)), L2: weight.flatten(1).norm(dim=1)}
+    bounds = limits * slopes[type(inner)] * inner.eps
 
     def success(delta):
-        return (-(weight * delta).sum((1, 2, 3)) >= needed).double()
+        return (-(weight * delta).sum((1, 2, 3)) >= bounds).double()
 
     options = Options(Wiener(), EOT(views=1), steps=steps)
     first = inner.farthest(-weight, images)
@@ -47,55 +47,55 @@ def case(inner, files=False, steps=60, passes=None, limits=None):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("inner", [Linf(0.2), L2(1.0)], ids=str)
-def test_the_smallest_radius_of_a_linear_loss_is_found(inner):
-    problem, options, trial, first, wanted, passes = case(inner)
-    *_, last = radius(problem, options, trial, first, passes=passes)
-    assert (last.least >= wanted * (1 - 1e-9)).all()
-    assert (last.least <= wanted * 1.01).all()
-    torch.testing.assert_close(inner.norm(last.delta), last.least)
-    assert (trial.success(last.delta) >= HALF).all()
+def test_the_search_finds_the_smallest_radius_of_a_linear_loss(inner):
+    problem, options, trial, first, smallest, passes = case(inner)
+    *_, end = radius(problem, options, trial, first, passes=passes)
+    assert (end.least >= smallest * (1 - 1e-9)).all()
+    assert (end.least <= smallest * 1.01).all()
+    torch.testing.assert_close(inner.norm(end.delta), end.least)
+    assert (trial.success(end.delta) >= HALF).all()
 
 
-def test_the_radius_of_a_file_is_a_whole_number_of_levels_that_is_enough():
+def test_the_radius_of_a_file_is_a_sufficient_number_of_whole_levels():
     inner = Linf(20 / 255)
-    problem, options, trial, first, wanted, passes = case(inner, files=True)
-    *_, last = radius(problem, options, trial, first, passes=passes)
-    torch.testing.assert_close(255 * last.least, (255 * last.least).round(), rtol=0, atol=1e-6)
-    assert (last.least >= wanted - 1e-9).all()
-    assert (last.least <= wanted + 1.01 / 255).all()
-    files = 255 * (problem.images + last.delta)
+    problem, options, trial, first, smallest, passes = case(inner, files=True)
+    *_, end = radius(problem, options, trial, first, passes=passes)
+    torch.testing.assert_close(255 * end.least, (255 * end.least).round(), rtol=0, atol=1e-6)
+    assert (end.least >= smallest - 1e-9).all()
+    assert (end.least <= smallest + 1.01 / 255).all()
+    files = 255 * (problem.images + end.delta)
     torch.testing.assert_close(files, files.round(), rtol=0, atol=1e-9)
-    assert (trial.success(last.delta) >= HALF).all()
+    assert (trial.success(end.delta) >= HALF).all()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("passes", [1, 10, 57, 400])
 def test_the_search_keeps_to_its_passes(passes):
     problem, options, trial, first, _, _ = case(L2(1.0))
-    *_, last = radius(problem, options, trial, first, passes=passes)
-    assert last.passes <= max(passes, 2 * trial.views)
-    each, trials = planned(options, trial, passes)
-    assert last.trials == 1 + trials
-    assert passes < 10 or last.passes + 2 * each * options.eot.views + trial.views > passes  # and uses them
+    *_, end = radius(problem, options, trial, first, passes=passes)
+    assert end.passes <= max(passes, 2 * trial.views)
+    step_count, trials = planned(options, trial, passes)
+    assert end.trials == 1 + trials
+    assert passes < 10 or end.passes + 2 * step_count * options.eot.views + trial.views > passes  # and uses them
 
 
 @pytest.mark.slow
 def test_the_radius_never_grows_from_trial_to_trial_and_stays_below_the_largest():
     problem, options, trial, first, _, passes = case(L2(1.0))
     states = list(radius(problem, options, trial, first, passes=passes))
-    least = torch.stack([state.least for state in states])
-    assert (least[1:] <= least[:-1]).all()
+    radii = torch.stack([state.least for state in states])
+    assert (radii[1:] <= radii[:-1]).all()
     assert all((state.radii <= 1 + 1e-12).all() for state in states)
 
 
 @pytest.mark.slow
-def test_a_picture_that_resists_at_the_largest_radius_has_none():
+def test_a_picture_that_resists_at_the_largest_radius_has_no_radius():
     limits = torch.tensor([0.3, 1.5, 0.3, 1.5, 0.3], dtype=double)
     problem, options, trial, first, _, passes = case(L2(1.0), limits=limits)
-    *_, last = radius(problem, options, trial, first, passes=passes)
-    assert last.broken.tolist() == [True, False, True, False, True]
-    assert last.least[~last.broken].tolist() == [math.inf] * 2
-    assert torch.equal(last.delta[~last.broken], first[~last.broken])
+    *_, end = radius(problem, options, trial, first, passes=passes)
+    assert end.broken.tolist() == [True, False, True, False, True]
+    assert end.least[~end.broken].tolist() == [math.inf] * 2
+    assert torch.equal(end.delta[~end.broken], first[~end.broken])
 
 
 class Hinge(Objective):
@@ -111,8 +111,8 @@ def test_a_search_goes_on_where_every_picture_has_left():
     problem = replace(problem, images=images, objective=Hinge())
     trial = trial._replace(success=lambda delta: delta.new_zeros(len(delta)))  # so the radius stays the largest
     with pytest.warns(Silent, match="they leave"):
-        *_, last = radius(problem, options, trial, first, passes=passes)
-    assert bool(last.inner.solved.all()) and last.trials == 1 + planned(options, trial, passes)[1]
+        *_, end = radius(problem, options, trial, first, passes=passes)
+    assert bool(end.inner.solved.all()) and end.trials == 1 + planned(options, trial, passes)[1]
 
 
 @pytest.mark.slow
@@ -120,9 +120,9 @@ def test_a_search_goes_on_where_every_picture_has_left():
 def test_a_picture_that_is_broken_as_it_is_has_the_radius_zero(inner, files):
     limits = torch.tensor([0.3, 0.0, 0.3, -1.0, 0.3], dtype=double)
     problem, options, trial, first, _, passes = case(inner, files, limits=limits)
-    *_, last = radius(problem, options, trial, first, passes=passes)
-    assert (last.least == 0).tolist() == [False, True, False, True, False]
-    assert not last.delta[[1, 3]].any()
+    *_, end = radius(problem, options, trial, first, passes=passes)
+    assert (end.least == 0).tolist() == [False, True, False, True, False]
+    assert not end.delta[[1, 3]].any()
 
 
 @pytest.mark.slow
@@ -130,18 +130,18 @@ def test_a_search_resumes_after_any_trial_to_the_bit():
     problem, options, trial, first, _, passes = case(L2(1.0), passes=90)
     states = list(radius(problem, options, trial, first, passes=passes))
     for state in states[:-1]:
-        *_, last = radius(problem, options, trial, first, passes=passes, state=state)
-        assert torch.equal(last.least, states[-1].least) and torch.equal(last.delta, states[-1].delta)
+        *_, end = radius(problem, options, trial, first, passes=passes, state=state)
+        assert torch.equal(end.least, states[-1].least) and torch.equal(end.delta, states[-1].delta)
 
 
 @pytest.mark.slow
 def test_a_picture_does_not_depend_on_its_neighbours():
     problem, options, trial, first, _, passes = case(L2(1.0), passes=90)
-    *_, whole = radius(problem, options, trial, first, passes=passes)
+    *_, batch = radius(problem, options, trial, first, passes=passes)
     rows = torch.tensor([1, 3])
-    part = trial._replace(success=lambda delta: trial.success(whole.delta.index_copy(0, rows, delta))[rows])
-    *_, some = radius(problem.take(rows), options, part, first[rows], passes=passes)
-    torch.testing.assert_close(some.least, whole.least[rows], rtol=1e-9, atol=0)
+    part = trial._replace(success=lambda delta: trial.success(batch.delta.index_copy(0, rows, delta))[rows])
+    *_, subset = radius(problem.take(rows), options, part, first[rows], passes=passes)
+    torch.testing.assert_close(subset.least, batch.least[rows], rtol=1e-9, atol=0)
 
 
 MASK = (torch.rand(1, 1, 8, 8, generator=seed(3)) < 0.5).double()
@@ -153,11 +153,11 @@ def test_each_picture_moves_in_the_set_of_its_own_radius(inner):
     images, grad, delta = levels(3, *SIZE), random(3, *SIZE), random(3, *SIZE, value=1)
     shares = torch.tensor([0.25, 0.5, 1.0], dtype=double)
     sets = Radii(inner, inner.in_files(shares * inner.eps) if isinstance(inner, L0) else shares * inner.eps, delta)
-    moved = sets.move(sets.project(delta, images), sets.descend(grad, 0.3, delta, images), images)
-    for i, own in enumerate(inner.sized(float(each)) for each in sets.radii):
+    result = sets.move(sets.project(delta, images), sets.descend(grad, 0.3, delta, images), images)
+    for i, ball in enumerate(inner.sized(float(eps)) for eps in sets.radii):
         row = slice(i, i + 1)
-        by = own.descend(grad[row], 0.3 * own.reach, delta[row], images[row])
-        assert torch.equal(moved[row], own.move(own.project(delta[row], images[row]), by, images[row]))
-        assert (own.norm(moved[row]) <= own.eps * (1 + 1e-12)).all()
-    taken = sets.take(torch.tensor([2, 0]))
-    assert taken.radii.tolist() == sets.radii[[2, 0]].tolist() and taken.eps == sets.eps
+        by = ball.descend(grad[row], 0.3 * ball.reach, delta[row], images[row])
+        assert torch.equal(result[row], ball.move(ball.project(delta[row], images[row]), by, images[row]))
+        assert (ball.norm(result[row]) <= ball.eps * (1 + 1e-12)).all()
+    part = sets.take(torch.tensor([2, 0]))
+    assert part.radii.tolist() == sets.radii[[2, 0]].tolist() and part.eps == sets.eps

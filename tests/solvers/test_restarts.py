@@ -41,21 +41,21 @@ def test_the_best_is_the_minimum_over_separate_runs(case):
     assert plan.looks in {(), (0.5,)} and plan.full == plan.screen  # few gradients: the half and the end
     views, at = select.bank._replace(u=select.bank.u[: plan.screen]), [4, 9] if plan.looks else [9]
     runs = [list(attack(images, anchor, **parts | {"seed": seed})) for seed in seeds(parts, 3)]
-    kept = []
+    results = []
     for restart, steps in enumerate(runs):
-        attacked = [parts["perturbation"].scene(images, steps[i].delta) for i in at]
-        tables = torch.stack([views.losses(each, anchor, parts["encoder"], Toward(), 64) for each in attacked])
-        judged = tables.mean(1, keepdim=True).expand_as(tables) if shared else tables
-        gap = judged[-1] - judged[0]
+        scenes = [parts["perturbation"].scene(images, steps[i].delta) for i in at]
+        tables = torch.stack([views.losses(scene, anchor, parts["encoder"], Toward(), 64) for scene in scenes])
+        table = tables.mean(1, keepdim=True).expand_as(tables) if shared else tables
+        gap = table[-1] - table[0]
         better = gap.mean(1) > NOISE * gap.std(1) / plan.screen**0.5 if plan.screen > 1 else gap[:, 0] > 0
-        which = torch.where(better, 0, len(at) - 1)
-        kept.append((restart, which, tables.mean(2).gather(0, which[None])[0]))
-    losses = torch.stack([loss for *_, loss in kept])
+        choice = torch.where(better, 0, len(at) - 1)
+        results.append((restart, choice, tables.mean(2).gather(0, choice[None])[0]))
+    losses = torch.stack([loss for *_, loss in results])
     first = losses.mean(1).argmin().expand(4) if shared else losses.argmin(0)
     best = solve(images, anchor, restarts=3, **parts)
     torch.testing.assert_close(best.loss, losses.gather(0, first[None])[0])
     for i, number in enumerate(first.tolist()):
-        step = at[int(kept[number][1][i])]
+        step = at[int(results[number][1][i])]
         row = 0 if shared else i
         assert int(best.step[i]) == 10 * number + step
         assert torch.equal(best.delta[row], runs[number][step].delta[row])
@@ -94,19 +94,19 @@ def test_solved_pictures_are_excluded_from_later_runs(problem, optimiser):
     parts |= {"optimiser": optimiser}
     first = solve(images, anchor, **parts).loss
     stop = float(first.sort().values[1:3].mean())  # two are solved in the first run
-    solved = first <= stop
-    assert solved.tolist().count(True) == 2
-    *earlier, (last, best) = list(watch(images, anchor, restarts=3, stop=stop, **parts))
-    later = [(step, result) for step, result in [*earlier, (last, best)] if step.index >= 10]
-    assert later
-    for step, result in later:
-        assert not (step.active & solved).any()
-        assert torch.equal(step.delta[solved], result.delta[solved])
+    stops = first <= stop
+    assert stops.tolist().count(True) == 2
+    *start, (end, best) = list(watch(images, anchor, restarts=3, stop=stop, **parts))
+    reruns = [(step, result) for step, result in [*start, (end, best)] if step.index >= 10]
+    assert reruns
+    for step, result in reruns:
+        assert not (step.active & stops).any()
+        assert torch.equal(step.delta[stops], result.delta[stops])
         assert step.estimate.mean.shape == (4,)
         assert step.delta.shape == images.shape
-    assert (best.loss[solved] <= stop).all()
-    spent = [b.evals - a.evals for (a, _), (b, _) in itertools.pairwise(later)]
-    assert spent == [2 * int(step.active.sum()) for step, _ in later[1:]]
+    assert (best.loss[stops] <= stop).all()
+    costs = [b.evals - a.evals for (a, _), (b, _) in itertools.pairwise(reruns)]
+    assert costs == [2 * int(step.active.sum()) for step, _ in reruns[1:]]
 
 
 def test_runs_end_when_all_pictures_are_solved(problem):
@@ -126,7 +126,7 @@ def test_each_run_has_the_full_budget_of_its_pictures(problem):
 def test_perturbation_may_hold_data_per_picture(problem):
     images, anchor, parts = problem
 
-    class Own(Linf):
+    class Noisy(Linf):
         """An L-inf ball with a mask for each picture."""
 
         mask = (torch.rand(4, 1, 12, 14, generator=torch.Generator().manual_seed(0)) > 0.5).float()
@@ -138,21 +138,21 @@ def test_perturbation_may_hold_data_per_picture(problem):
             return super().start(images, generator) * self.mask
 
         def take(self, rows):
-            part = Own(self.eps)
+            part = Noisy(self.eps)
             object.__setattr__(part, "mask", self.mask[rows])
             return part
 
-    parts |= {"perturbation": Own(0.1), "eot": EOT(views=1)}
+    parts |= {"perturbation": Noisy(0.1), "eot": EOT(views=1)}
     first = solve(images, anchor, **parts).loss
     stop = float(first.sort().values[1:3].mean())
     best = solve(images, anchor, restarts=3, stop=stop, **parts)
-    assert not (best.delta * (1 - Own.mask)).any()
+    assert not (best.delta * (1 - Noisy.mask)).any()
     assert (best.loss <= first.clamp(min=stop)).all()
     assert (best.step >= 10).any()
 
 
 @pytest.mark.parametrize("restarts", [0, -1, 1.5, True])
-def test_the_number_of_runs_must_be_whole(problem, restarts):
+def test_the_number_of_runs_must_be_an_integer(problem, restarts):
     images, anchor, parts = problem
     with pytest.raises(ValueError, match="`restarts` must be a whole number"):
         solve(images, anchor, restarts=restarts, **parts)
@@ -161,22 +161,22 @@ def test_the_number_of_runs_must_be_whole(problem, restarts):
 def test_a_later_run_of_a_picture_does_not_depend_on_whether_its_neighbour_is_left(problem):
     images, anchor, parts = problem
     losses = solve(images, anchor, **parts).loss
-    easy, _, last, hard = losses.argsort().tolist()
+    easy, _, worst, hard = losses.argsort().tolist()
     stop, ends = float(losses.sort().values[1:3].mean()), []
     for other in (easy, hard):
-        *_, (step, best) = watch(images[[other, last]], anchor[[other, last]], restarts=2, stop=stop, **parts)
+        *_, (step, best) = watch(images[[other, worst]], anchor[[other, worst]], restarts=2, stop=stop, **parts)
         ends.append((step, best))
     assert [step.active.tolist() for step, _ in ends] == [[False, True], [True, True]]
     assert torch.equal(ends[0][0].delta[1], ends[1][0].delta[1])
-    assert all(torch.equal(one[1], other[1]) for one, other in zip(ends[0][1], ends[1][1], strict=True))
+    assert all(torch.equal(result[1], other[1]) for result, other in zip(ends[0][1], ends[1][1], strict=True))
 
 
 def test_the_latest_loss_of_a_solved_picture_is_that_of_its_last_look(problem):
     images, anchor, parts = problem
     losses = solve(images, anchor, **parts).loss
-    stop, solved = float(losses.sort().values[1:3].mean()), losses.argmin()
-    kept = [(step.index, best) for step, best in watch(images, anchor, restarts=3, stop=stop, **parts) if best]
-    first = [best for index, best in kept if index < parts["steps"]][-1]
-    assert kept[-1][0] > first.step.max()
-    assert kept[-1][1].latest.isfinite().all()
-    assert kept[-1][1].latest[solved] == first.latest[solved]
+    stop, row = float(losses.sort().values[1:3].mean()), losses.argmin()
+    results = [(step.index, best) for step, best in watch(images, anchor, restarts=3, stop=stop, **parts) if best]
+    first = [best for index, best in results if index < parts["steps"]][-1]
+    assert results[-1][0] > first.step.max()
+    assert results[-1][1].latest.isfinite().all()
+    assert results[-1][1].latest[row] == first.latest[row]

@@ -68,45 +68,45 @@ def problem(count=3):
 
 
 def options(**changes):
-    given = {"optimiser": NES(), "eot": EOT(Compose(), views=8), "steps": 5, "seed": 3} | changes
-    return Options(**given)
+    arguments = {"optimiser": NES(), "eot": EOT(Compose(), views=8), "steps": 5, "seed": 3} | changes
+    return Options(**arguments)
 
 
 @pytest.mark.parametrize(("keep", "grey"), [(4, True), (4, False), (99, False)])
 def test_directions_have_only_the_lowest_frequencies(keep, grey):
-    made = NES(keep=keep, grey=grey).directions(IMAGES, 6, torch.Generator().manual_seed(0))
-    torch.testing.assert_close(made.flatten(1).norm(dim=1), torch.ones(6))
-    spectrum = torch.from_numpy(scipy.fft.dctn(made.double().numpy(), axes=(2, 3), norm="ortho"))
+    patterns = NES(keep=keep, grey=grey).directions(IMAGES, 6, torch.Generator().manual_seed(0))
+    torch.testing.assert_close(patterns.flatten(1).norm(dim=1), torch.ones(6))
+    spectrum = torch.from_numpy(scipy.fft.dctn(patterns.double().numpy(), axes=(2, 3), norm="ortho"))
     assert float(spectrum[:, :, keep:].abs().sum() + spectrum[:, :, :, keep:].abs().sum()) < 1e-3
-    assert bool((made[:, 0] == made[:, 1]).all()) == grey
+    assert bool((patterns[:, 0] == patterns[:, 1]).all()) == grey
 
 
 @pytest.mark.slow
 def test_the_estimate_is_the_gradient_in_the_low_frequencies():
     nes, case = NES(keep=3, grey=False, probe=0.5), problem()
-    given = options(optimiser=nes, eot=EOT(Compose(), views=2000))
+    choices = options(optimiser=nes, eot=EOT(Compose(), views=2000))
     directions = nes.directions(IMAGES, 1000, torch.Generator().manual_seed(0))
-    found = estimated(case, torch.zeros_like(IMAGES), directions[None], torch.zeros(1000, 0), given).grad
+    gradient = estimated(case, torch.zeros_like(IMAGES), directions[None], torch.zeros(1000, 0), choices).grad
     low = scipy.fft.dctn(WEIGHTS.double().numpy(), axes=(2, 3), norm="ortho")
     low[:, :, 3:] = low[:, :, :, 3:] = 0
-    true = torch.from_numpy(scipy.fft.idctn(low, axes=(2, 3), norm="ortho")).float().expand_as(found)
-    assert float(F.cosine_similarity(found.flatten(1), true.flatten(1)).min()) > 0.95
+    true = torch.from_numpy(scipy.fft.idctn(low, axes=(2, 3), norm="ortho")).float().expand_as(gradient)
+    assert float(F.cosine_similarity(gradient.flatten(1), true.flatten(1)).min()) > 0.95
 
 
 def probes(perturbation, delta, **changes):
     """What some probes change."""
     case = Problem(GREY, torch.zeros(2, 1), None, Linear(), perturbation)
     directions = NES().directions(delta, 3, torch.Generator().manual_seed(0))
-    given = options(optimiser=NES(**changes))
-    return [probed(case, delta, each[None], given) - delta for each in directions]
+    choices = options(optimiser=NES(**changes))
+    return [probed(case, delta, direction[None], choices) - delta for direction in directions]
 
 
 @pytest.mark.parametrize("name", SETS)
 def test_a_probe_goes_its_share_of_the_radius_and_of_the_range_of_a_value_where_that_counts_pixels(name):
     perturbation = SETS[name]
     for by in probes(perturbation, torch.zeros_like(GREY[:1] if perturbation.shared else GREY), probe=0.25):
-        gone = by.abs().amax((1, 2, 3)) if name.endswith("l0") else perturbation.norm(by) / perturbation.eps
-        torch.testing.assert_close(gone, torch.full_like(gone, 0.25), rtol=1e-4, atol=0)
+        lengths = by.abs().amax((1, 2, 3)) if name.endswith("l0") else perturbation.norm(by) / perturbation.eps
+        torch.testing.assert_close(lengths, torch.full_like(lengths, 0.25), rtol=1e-4, atol=0)
 
 
 @pytest.mark.parametrize("perturbation", [*SETS.values(), Patch((8, 8))], ids=[*SETS, "patch"])
@@ -127,18 +127,18 @@ def test_few_pixels_are_found_by_an_encoder_that_is_asked(wrap):
     )
     case = Problem(image, torch.ones(1, 1), encoder, Dot(), ball)
     best = ball.inner.farthest(-smooth, None) if ball.shared else ball.farthest(-smooth, image)
-    *_, last = sampled(case, options(optimiser=NES(keep=4), eot=EOT(Compose(), views=20), steps=20))
-    gained, most = (float((smooth * ((image + delta).clamp(0, 1) - image)).sum()) for delta in (last.delta, best))
-    assert gained / most > 0.75
+    *_, end = sampled(case, options(optimiser=NES(keep=4), eot=EOT(Compose(), views=20), steps=20))
+    gain, limit = (float((smooth * ((image + delta).clamp(0, 1) - image)).sum()) for delta in (end.delta, best))
+    assert gain / limit > 0.75
 
 
-def test_both_sides_of_a_pair_have_one_view_and_steps_others():
+def test_both_sides_of_a_pair_have_one_view_and_each_step_has_new_views():
     rows = []
 
     class Views(Compose):
-        def __call__(self, images, u, *rest, **more):
+        def __call__(self, images, u, *rest, **options):
             rows.append(u)
-            return super().__call__(images, u, *rest, **more)
+            return super().__call__(images, u, *rest, **options)
 
     views = Views([Brightness(0.1)])
     mark_checked((part := problem(1)).encoder)
@@ -152,15 +152,15 @@ def test_it_flips_more_bits_of_a_hash_than_a_random_search():
     images = F.interpolate(
         torch.rand(2, 3, 9, 9, generator=torch.Generator().manual_seed(0)), (32, 32), mode="bicubic"
     )
-    images, flipped = images.clamp(0, 1), {NES: 0.0, Square: 0.0}
+    images, bits = images.clamp(0, 1), {NES: 0.0, Square: 0.0}
     for seed, (optimiser, views) in itertools.product(range(3), ((NES(), 20), (Square(), 1))):
         encoder = BlackBox(phash)
         clean = encoder(images)
         case = Problem(images, clean, encoder, Away(), Linf(4 / 255))
-        given = Options(optimiser, EOT(Compose(), views=views), steps=300 // views, seed=seed)
-        *_, last = loop_of(optimiser)(case, given, None)
-        flipped[type(optimiser)] += float((encoder(images + last.delta) != clean).sum())
-    assert flipped[NES] > 1.2 * flipped[Square] > 0
+        choices = Options(optimiser, EOT(Compose(), views=views), steps=300 // views, seed=seed)
+        *_, end = loop_of(optimiser)(case, choices, None)
+        bits[type(optimiser)] += float((encoder(images + end.delta) != clean).sum())
+    assert bits[NES] > 1.2 * bits[Square] > 0
 
 
 @pytest.mark.parametrize(
@@ -184,19 +184,19 @@ def test_a_surrogate_with_the_right_gradient_is_worth_more_than_chance():
     for name, surrogate in (("none", None), ("right", victim)):
         case = replace(problem(), encoder=victim, anchor=victim(IMAGES), objective=Away())
         case = replace(case, encoder=BlackBox(lambda x: victim(torch.from_numpy(x).permute(0, 3, 1, 2) / 255)))
-        *_, last = sampled(case, options(optimiser=NES(surrogate=surrogate)))
-        ends[name] = float(Away()(case.encoder(IMAGES + last.delta), case.anchor).mean())
+        *_, end = sampled(case, options(optimiser=NES(surrogate=surrogate)))
+        ends[name] = float(Away()(case.encoder(IMAGES + end.delta), case.anchor).mean())
     assert ends["right"] < ends["none"]
 
 
 def test_mixed_directions_have_half_of_their_energy_along_the_prior():
     nes, prior = NES(keep=4), torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(4))
     free = nes.directions(IMAGES, 50, torch.Generator().manual_seed(0))
-    made = nes.mixed(free, prior)
-    assert made.shape == (3, 50, 3, 32, 32)
-    torch.testing.assert_close(made.flatten(2).norm(dim=2), torch.ones(3, 50))
-    along = (made.flatten(2) * F.normalize(prior.flatten(1))[:, None]).sum(2)
-    assert abs(float(along.square().mean()) - 0.5) < 0.05
+    mixture = nes.mixed(free, prior)
+    assert mixture.shape == (3, 50, 3, 32, 32)
+    torch.testing.assert_close(mixture.flatten(2).norm(dim=2), torch.ones(3, 50))
+    overlap = (mixture.flatten(2) * F.normalize(prior.flatten(1))[:, None]).sum(2)
+    assert abs(float(overlap.square().mean()) - 0.5) < 0.05
     torch.testing.assert_close(nes.mixed(free, 0 * prior)[0], free)
 
 
@@ -214,8 +214,8 @@ def test_an_encoder_whose_answers_no_probe_changes_gives_a_warning(steps):
 
     problem = Problem(GREY, coarse(GREY), coarse, Linear(), Linf(0.01))
     with pytest.warns(Silent, match=r"no probe has changed the loss of image\(s\) \[0, 1\]"):
-        first, *_, last = sampled(problem, Options(NES(keep=1), EOT(Compose(), views=4), steps=steps))
-    assert torch.equal(first.delta, last.delta)
+        first, *_, end = sampled(problem, Options(NES(keep=1), EOT(Compose(), views=4), steps=steps))
+    assert torch.equal(first.delta, end.delta)
 
 
 def test_a_delta_that_stays_at_the_edge_of_its_set_has_a_gradient_and_gives_no_warning():
@@ -224,5 +224,5 @@ def test_a_delta_that_stays_at_the_edge_of_its_set_has_a_gradient_and_gives_no_w
 
     best = torch.full_like(GREY, -1 / 64)  # without a rounding, so that it stays exactly
     problem = Problem(GREY, mean(GREY), mean, Linear(), Linf(1 / 64), best)
-    *_, last = sampled(problem, Options(NES(keep=1), EOT(Compose(), views=4), steps=8))  # warnings are errors
-    assert torch.equal(last.delta, best)
+    *_, end = sampled(problem, Options(NES(keep=1), EOT(Compose(), views=4), steps=8))  # warnings are errors
+    assert torch.equal(end.delta, best)

@@ -32,7 +32,7 @@ def problem():
 def on_its_views(images, anchor, parts, delta):
     """The mean loss (N,) on the views that the search decides on: those of the first step of an attack."""
 
-    class Still:
+    class Fixture:
         """Starts at `delta` and stays there."""
 
         # One row for each picture: pictures that share a row would have different views, but a search has one set.
@@ -48,7 +48,7 @@ def on_its_views(images, anchor, parts, delta):
         def step(self, at, grad, length, images):
             return at
 
-    (step,) = attack(images, anchor, **parts | {"perturbation": Still(), "optimiser": PGD(), "steps": 1})
+    (step,) = attack(images, anchor, **parts | {"perturbation": Fixture(), "optimiser": PGD(), "steps": 1})
     return step.estimate.mean
 
 
@@ -63,8 +63,8 @@ def test_loss_never_rises_on_the_views_of_the_search(problem, perturbation):
     assert (falls.diff(dim=0) <= 1e-12).all()
     assert (falls[-1] < falls[0] - 1e-3).all()
     # An estimate belongs to the delta before its step; in the first step to the one after it.
-    known = torch.stack([step.estimate.value for step in steps])
-    torch.testing.assert_close(known, torch.cat([losses[:1], losses[:-1]]), rtol=0, atol=1e-12)
+    kept_values = torch.stack([step.estimate.value for step in steps])
+    torch.testing.assert_close(kept_values, torch.cat([losses[:1], losses[:-1]]), rtol=0, atol=1e-12)
 
 
 @pytest.mark.slow
@@ -75,7 +75,7 @@ def test_comes_near_the_optimum_of_a_linear_loss(kind, share):
     anchor, images = F.interpolate(blocks, scale_factor=4), torch.full((1, 3, 16, 16), 0.5, dtype=double)
     perturbation = kind(0.1, False)
     norm = anchor.abs().sum() if kind is Linf else anchor.norm()
-    reached = []
+    ratios = []
     for seed in range(2):
         parts = {
             "encoder": lambda pixels: pixels.flatten(1),
@@ -83,17 +83,17 @@ def test_comes_near_the_optimum_of_a_linear_loss(kind, share):
             "optimiser": Square(),
             "eot": EOT(views=1),
         }
-        *_, last = attack(images, anchor.flatten(1), perturbation=perturbation, steps=600, seed=seed, **parts)
-        reached.append(-float((anchor * last.delta).sum() / (0.1 * norm)))
-    assert share <= min(reached) <= max(reached) <= 1 + 1e-9
+        *_, end = attack(images, anchor.flatten(1), perturbation=perturbation, steps=600, seed=seed, **parts)
+        ratios.append(-float((anchor * end.delta).sum() / (0.1 * norm)))
+    assert share <= min(ratios) <= max(ratios) <= 1 + 1e-9
 
 
 @pytest.mark.slow
 def test_penalty_is_part_of_the_objective(problem):
     images, anchor, parts = problem
 
-    def roughness(delta, pictures, untouched):
-        assert torch.equal(pictures, untouched + delta)
+    def roughness(delta, pictures, originals):
+        assert torch.equal(pictures, originals + delta)
         return 100 * delta.diff(dim=3).abs().mean((1, 2, 3))
 
     *_, plain = attack(images, anchor, **parts)
@@ -107,12 +107,14 @@ def test_penalty_is_part_of_the_objective(problem):
 def test_a_paired_objective_sees_the_same_views(problem):
     images, anchor, parts = problem
 
-    class Beside(Toward):
+    class PairedToward(Toward):
         paired = True
 
-    *_, last = attack(images, torch.zeros_like(anchor), **parts | {"objective": Beside(), "perturbation": SETS["l2"]})
-    assert (last.estimate.mean > -1).all()  # not the zero anchor, whose cosine is 0
-    assert (last.estimate.mean < -0.5).all()
+    *_, end = attack(
+        images, torch.zeros_like(anchor), **parts | {"objective": PairedToward(), "perturbation": SETS["l2"]}
+    )
+    assert (end.estimate.mean > -1).all()  # not the zero anchor, whose cosine is 0
+    assert (end.estimate.mean < -0.5).all()
 
 
 @pytest.mark.parametrize(("height", "width", "p_init"), [(16, 16, 0.8), (9, 30, 1.0), (30, 9, 0.3)])
@@ -135,8 +137,8 @@ def test_windows_are_squares_that_shrink_and_reach_every_pixel(height, width, p_
     assert (torch.tensor(sides).diff() <= 0).all()
     assert hit.any(1).all()
     assert hit.any(0).all()
-    halved = [p_init / 2 ** sum(step / steps > edge for edge in HALVINGS) for step in range(1, steps)]
-    expected = [min(height, width, max(1, round(math.sqrt(p * height * width)))) for p in halved]
+    shares = [p_init / 2 ** sum(step / steps > edge for edge in HALVINGS) for step in range(1, steps)]
+    expected = [min(height, width, max(1, round(math.sqrt(p * height * width)))) for p in shares]
     assert sides == expected
 
 
@@ -153,10 +155,10 @@ def test_linf_proposals_follow_the_paper():
     steps = list(attack(images, torch.zeros(2, 1), optimiser=Square(), eot=EOT(views=1), steps=60, **parts))
     first, changes = steps[0].delta, 0
     torch.testing.assert_close(first, first[:, :, :1].expand_as(first), rtol=0, atol=1e-12)  # stripes
-    for before, after in itertools.pairwise(steps):
-        torch.testing.assert_close(after.delta.abs(), torch.full_like(first, 0.1), rtol=0, atol=1e-12)
-        side = Square().side(12, 14, after.index / 60)
-        for rows in ((after.delta - before.delta).abs() > 1e-9).any(1):
+    for last_step, next_step in itertools.pairwise(steps):
+        torch.testing.assert_close(next_step.delta.abs(), torch.full_like(first, 0.1), rtol=0, atol=1e-12)
+        side = Square().side(12, 14, next_step.index / 60)
+        for rows in ((next_step.delta - last_step.delta).abs() > 1e-9).any(1):
             if rows.any():
                 down, right = rows.any(1).nonzero()[:, 0], rows.any(0).nonzero()[:, 0]
                 assert max(down[-1] - down[0], right[-1] - right[0]) < side
@@ -164,7 +166,7 @@ def test_linf_proposals_follow_the_paper():
     assert changes > 60
 
 
-def test_moves_that_leave_the_loss_as_it_is_are_taken():
+def test_moves_that_leave_the_loss_equal_are_accepted():
     class Flat(Objective):
         def __call__(self, features, anchor):
             return torch.zeros(len(features), dtype=double)
@@ -199,11 +201,11 @@ def test_unsupported_arguments_are_refused(problem):
     with pytest.raises(ValueError, match=r"`p_init` must lie in \(0, 1\]"):
         Square(8)
 
-    def broken(pixels):
+    def faulty(pixels):
         return parts["encoder"](pixels) * torch.where(pixels.mean() > images[1].mean() - 9, math.nan, 1.0)
 
     with pytest.raises(FloatingPointError, match=r"step 0: .*\[0, 1, 2\]"):
-        next(attack(images, anchor, **parts | {"encoder": broken}))
+        next(attack(images, anchor, **parts | {"encoder": faulty}))
 
 
 @pytest.mark.peers
@@ -218,21 +220,21 @@ def test_no_weaker_than_torchattacks_at_equal_queries(kind, name, eps):
     def entropy(pictures):
         return F.cross_entropy(net(pictures), labels, reduction="none").detach()
 
-    class Counted(Untargeted):
+    class CountingObjective(Untargeted):
         def __call__(self, features, anchor):
             counts.append(len(features))
             return super().__call__(features, anchor)
 
     ours, theirs, passes = [], [], []
-    net.register_forward_hook(lambda _, given, __: passes.append(len(given[0])))
+    net.register_forward_hook(lambda _, inputs, __: passes.append(len(inputs[0])))
     for seed in range(3):
-        parts = {"encoder": net, "objective": Counted(), "optimiser": Square(), "eot": EOT(views=1)}
-        *_, last = attack(images, labels, perturbation=kind(eps), steps=queries, seed=seed, **parts)
-        ours.append(entropy(images + last.delta))
+        parts = {"encoder": net, "objective": CountingObjective(), "optimiser": Square(), "eot": EOT(views=1)}
+        *_, end = attack(images, labels, perturbation=kind(eps), steps=queries, seed=seed, **parts)
+        ours.append(entropy(images + end.delta))
         torch.manual_seed(seed)
         peer = torchattacks.Square(net, norm=name, eps=eps, n_queries=queries - 1, loss="ce", seed=seed)
-        judged = peer.margin_and_loss  # it stops at the first wrong label; both are to spend all queries
-        peer.margin_and_loss = lambda x, y, judged=judged: (torch.ones(len(x)), judged(x, y)[1])
+        margin = peer.margin_and_loss  # it stops at the first wrong label; both are to spend all queries
+        peer.margin_and_loss = lambda x, y, margin=margin: (torch.ones(len(x)), margin(x, y)[1])
         passes.clear()
         result = peer(images, labels)
         assert sum(passes) >= queries * len(images)  # torchattacks also evaluates the clean pictures
@@ -242,17 +244,17 @@ def test_no_weaker_than_torchattacks_at_equal_queries(kind, name, eps):
 
 
 @pytest.mark.parametrize("optimiser", [Square(), NES(), LabelOnly()])
-def test_an_attack_by_an_optimiser_without_gradients_asks_for_none(optimiser):
+def test_an_attack_by_an_optimiser_without_gradients_computes_no_gradient(optimiser):
     images, anchor, parts = small_problem(dtype=torch.float32)
-    own, asked = parts["encoder"], []
+    network, flags = parts["encoder"], []
 
     def encoder(pixels):
-        asked.append(pixels.requires_grad)
-        return own(pixels)
+        flags.append(pixels.requires_grad)
+        return network(pixels)
 
     parts |= {"encoder": encoder, "optimiser": optimiser, "eot": EOT(VIEWS, views=4), "steps": 3}
     steps = list(attack(images, anchor, **parts))
-    assert asked
-    assert not any(asked)
+    assert flags
+    assert not any(flags)
     for ours, (theirs, _) in zip(steps, watch(images, anchor, **parts), strict=True):
         assert torch.equal(ours.delta, theirs.delta)

@@ -36,9 +36,11 @@ def problem():
 
 
 def choice(images, anchor, parts):
-    own = dict(parts)
-    problem = Problem(images, anchor, own.pop("encoder"), own.pop("objective"), own.pop("perturbation"))
-    return selection(problem, Options(**own))
+    arguments = dict(parts)
+    problem = Problem(
+        images, anchor, arguments.pop("encoder"), arguments.pop("objective"), arguments.pop("perturbation")
+    )
+    return selection(problem, Options(**arguments))
 
 
 @given(passes=st.integers(0, 5000), views=st.sampled_from([1, 8, 32]), multiple=st.integers(1, 8))
@@ -52,23 +54,23 @@ def test_looks_take_at_most_a_tenth_of_all_passes_wherever_a_run_ends(passes, vi
         return
     assert (len(plan.looks) + 1) * plan.screen + 2 * (plan.full - plan.screen) <= passes / 9
     assert list(plan.looks) == sorted(plan.looks)
-    for done, share in enumerate(plan.looks, 1):  # a picture may leave here
-        assert done * plan.screen <= share * passes / 9 or share < LEAVES or len(plan.looks) == 1
+    for number, share in enumerate(plan.looks, 1):  # a picture may leave here
+        assert number * plan.screen <= share * passes / 9 or share < LEAVES or len(plan.looks) == 1
 
 
 def test_a_run_of_126_gradients_has_the_looks_that_the_check_of_its_plateau_needs():
     assert len(planned(2 * 126).looks) + 1 == 5 > len(planned(2 * 125).looks) + 1  # docs/sanity_checks.md names it
 
 
-class Counted(nn.Module):
+class PassCounter(nn.Module):
     """An encoder that counts the pictures it encodes, with and without a gradient."""
 
     def __init__(self, net):
         super().__init__()
-        self.net, self.sloped, self.plain = net, 0, 0
+        self.net, self.backward, self.plain = net, 0, 0
 
     def forward(self, images):
-        self.sloped += len(images) * images.requires_grad
+        self.backward += len(images) * images.requires_grad
         self.plain += len(images) * (not images.requires_grad)
         return self.net(images)
 
@@ -85,19 +87,19 @@ class Counted(nn.Module):
 def test_an_attack_spends_at_most_a_tenth_of_its_passes_on_choosing(steps, views, count, shared, optimiser):
     images, anchor, parts = small_problem(count, torch.float32)
     parts["perturbation"] = Universal(Linf(0.1)) if shared else Linf(0.1)
-    own, encoder = EOT(VIEWS, Uniform(), views=views), Counted(parts["encoder"]).eval()
+    eot, encoder = EOT(VIEWS, Uniform(), views=views), PassCounter(parts["encoder"]).eval()
     check_encoder(encoder, images)
     encoder.plain = 0
-    parts |= {"encoder": encoder, "steps": steps, "eot": own, "optimiser": optimiser}
+    parts |= {"encoder": encoder, "steps": steps, "eot": eot, "optimiser": optimiser}
     *_, (step, best) = watch(images, anchor, **parts)
     moving = step.evals * (1 if optimiser.gradient_free else 2)
-    choosing = encoder.plain + encoder.sloped - step.evals
-    few = moving / count < 2 * 9  # one view of the last iterate
-    assert choosing <= (count if few else moving / 9)
+    choosing = encoder.plain + encoder.backward - step.evals
+    is_short = moving / count < 2 * 9  # one view of the last iterate
+    assert choosing <= (count if is_short else moving / 9)
     assert best is not None
 
 
-class Recorded(Optimiser):
+class Replay(Optimiser):
     """Puts each picture's delta where a table says: (steps,N) values in [-1,1], times eps."""
 
     def __init__(self, table):
@@ -118,22 +120,22 @@ class Mean(Dot):
         return features.flatten(1).mean(1)
 
 
-def followed(table, shared=False, views=8, **more):
+def replay(table, shared=False, views=8, **options):
     """A run whose loss is 0.5 plus a tenth of the table, but for what brightness and shift of the view add."""
     count = table.shape[1]
     images = torch.full((2 if shared else count, 3, 12, 14), 0.5)
     parts = {"encoder": nn.Flatten().eval(), "objective": Mean(), "seed": 3}
     perturbation = Universal(Linf(0.1, random_start=False)) if shared else Linf(0.1, random_start=False)
-    parts |= {"perturbation": perturbation, "optimiser": Recorded(table), "steps": len(table)}
-    results = list(watch(images, images, eot=EOT(VIEWS, Uniform(), views=views), **parts | more))
+    parts |= {"perturbation": perturbation, "optimiser": Replay(table), "steps": len(table)}
+    results = list(watch(images, images, eot=EOT(VIEWS, Uniform(), views=views), **parts | options))
     return torch.stack([step.active for step, _ in results]).sum(0), results[-1][1]
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_good_early_iterate_of_a_diverging_attack_is_kept(shared):
+def test_a_good_early_iterate_of_a_diverging_attack_is_the_result(shared):
     table = torch.linspace(-0.3, 1, 32)[:, None]
     table[3], table[7] = -0.9, -1  # after an eighth and a quarter
-    _, best = followed(table, shared)
+    _, best = replay(table, shared)
     assert best.step.tolist() == [7] * len(best.step)
     assert best.delta.min() == best.delta.max() == torch.tensor(-0.1)
 
@@ -149,31 +151,31 @@ def test_the_last_iterate_is_kept_where_an_earlier_one_is_better_by_less_than_th
 
     falling = torch.linspace(1, -0.9, 32)[:, None] + torch.linspace(0, -0.01, 20)
     falling[23] = falling[31] + 1e-4  # level with the end, where any of the two may seem better
-    _, best = followed(falling, encoder=Jittery().eval())
-    kept = (best.step == 31).double().mean()
-    assert set(best.step.tolist()) <= {23, 31} and 0.6 < kept < 1  # better by chance beyond one standard error: 16 %
+    _, best = replay(falling, encoder=Jittery().eval())
+    share = (best.step == 31).double().mean()
+    assert set(best.step.tolist()) <= {23, 31} and 0.6 < share < 1  # better by chance beyond one standard error: 16 %
     falling[23] = falling[31] - 1
-    assert set(followed(falling, encoder=Jittery().eval())[1].step.tolist()) == {23}
+    assert set(replay(falling, encoder=Jittery().eval())[1].step.tolist()) == {23}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("shared", [False, True])
 def test_a_converged_picture_leaves_and_an_improving_one_does_not(shared):
     improving = torch.linspace(1, -1, 32)
-    converged = torch.cat([torch.linspace(1, -0.5, 4), torch.full((28,), -0.5)])
+    curve = torch.cat([torch.linspace(1, -0.5, 4), torch.full((28,), -0.5)])
     if shared:
-        assert followed(converged[:, None], shared)[0].tolist() == [16, 16]
-        assert followed(improving[:, None], shared)[0].tolist() == [32, 32]
+        assert replay(curve[:, None], shared)[0].tolist() == [16, 16]
+        assert replay(improving[:, None], shared)[0].tolist() == [32, 32]
         return
-    took, best = followed(torch.stack([improving, converged], 1))
+    took, best = replay(torch.stack([improving, curve], 1))
     assert took.tolist() == [32, 16]
     torch.testing.assert_close(best.delta[:, 0, 0, 0], torch.tensor([-0.1, -0.05]))
-    alone, _ = followed(converged[:, None])
-    assert alone.tolist() == [16]
+    single, _ = replay(curve[:, None])
+    assert single.tolist() == [16]
 
 
 def test_with_too_few_views_to_show_their_noise_nobody_leaves():
-    took, _ = followed(torch.full((32, 1), 0.5), views=1)
+    took, _ = replay(torch.full((32, 1), 0.5), views=1)
     assert took.tolist() == [32]
 
 
@@ -194,32 +196,32 @@ def test_an_attack_without_views_is_looked_at_after_powers_of_the_root_of_two(gr
 def risks(images, anchor, parts, select, deltas, views):
     """The terms (K,N,v), whose mean is the risk, of each picture under each of K deltas on the first views."""
     net, objective = parts["encoder"], parts["objective"]
-    some = select.bank._replace(u=select.bank.u[:views])
-    tables = [some.losses((images + delta).clamp(0, 1), anchor, net, objective, 9) for delta in deltas]
+    bank = select.bank._replace(u=select.bank.u[:views])
+    tables = [bank.losses((images + delta).clamp(0, 1), anchor, net, objective, 9) for delta in deltas]
     return torch.stack([views * select.risk.weights(table) * table for table in tables])
 
 
-def expected(terms, whole, due, early):
+def expected(terms, full, due, early):
     """After how many steps a picture's iterate is chosen, and after how many it leaves, from the terms of its looks
     (K,v), and of all views (K,V): from the definition, look by look."""
-    means, last = terms.mean(1), len(due) - 1
-    for k, done in enumerate(due):
-        before = [j for j in range(k) if due[j] <= done * SINCE]
-        if done / due[-1] < LEAVES or not before or k == last:
+    means, final = terms.mean(1), len(due) - 1
+    for k, share in enumerate(due):
+        past_looks = [j for j in range(k) if due[j] <= share * SINCE]
+        if share / due[-1] < LEAVES or not past_looks or k == final:
             continue
-        best = min(before, key=lambda j: means[j])
+        best = min(past_looks, key=lambda j: means[j])
         gain = terms[best] - terms[k]
         if gain.mean() <= NOISE * gain.std() / len(gain) ** 0.5:
-            last = k
+            final = k
             break
-    seen = sorted(range(last + 1), key=lambda j: means[j])
+    order = sorted(range(final + 1), key=lambda j: means[j])
     if early:
-        one, other = seen[0], seen[1]
-        return due[one if whole[one].mean() <= whole[other].mean() else other], due[last]
-    table = whole if last == len(due) - 1 else terms
-    gap = table[last] - table[seen[0]]
+        first, other = order[0], order[1]
+        return due[first if full[first].mean() <= full[other].mean() else other], due[final]
+    table = full if final == len(due) - 1 else terms
+    gap = table[final] - table[order[0]]
     ahead = gap.mean() > NOISE * gap.std() / len(gap) ** 0.5
-    return due[seen[0] if ahead else last], due[last]
+    return due[order[0] if ahead else final], due[final]
 
 
 @pytest.mark.slow
@@ -248,9 +250,9 @@ def test_iterates_and_the_end_follow_the_definition(problem, shared, early):
 
 def test_gradients_do_not_come_from_the_bank(problem):
     images, anchor, parts, select = problem
-    own = [step.delta for step in attack(images, anchor, **parts)]
+    deltas = [step.delta for step in attack(images, anchor, **parts)]
     for step, _ in watch(images, anchor, select=replace(select, plan=planned(18)), **parts):
-        assert torch.equal(step.delta, own[step.index])
+        assert torch.equal(step.delta, deltas[step.index])
 
 
 def test_without_coordinates_the_bank_is_one_view(problem):

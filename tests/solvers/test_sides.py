@@ -22,56 +22,60 @@ from tests.helpers.solving import VIEWS, small_problem, uphill
 
 
 @pytest.fixture
-def judged():
+def case():
     """Pictures, their clean embeddings, an encoder, a bank and the cosines on it."""
     images, _, parts = small_problem()
     with torch.no_grad():
         net = parts["encoder"]
-        own = net(1 - images)
+        embeddings = net(1 - images)
         views = bank(VIEWS, 16, seed=0, purpose="evaluate")
         views = views._replace(u=views.u.double())
-        return images, own, net, views, evaluate(images, own, own, encoder=net, bank=views)
+        return images, embeddings, net, views, evaluate(images, embeddings, embeddings, encoder=net, bank=views)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("size", [1, 2, 5])
 @pytest.mark.parametrize("steps", [0, 4])
-def test_processes_share_the_passes_and_give_the_result_of_one(judged, size, steps):
-    images, own, net, views, scores = judged
+def test_processes_share_the_passes_and_give_the_result_of_one_process(case, size, steps):
+    images, embeddings, net, views, scores = case
 
     def work(world):
-        counted = Counted(net)
-        given = {"losses": scores.cosine, "refine_steps": steps, "keep": 4, "chunk": 5, "world": world}
-        return uphill(images, own, encoder=counted, objective=Away(), views=views, **given), counted
+        counter = Counted(net)
+        arguments = {"losses": scores.cosine, "refine_steps": steps, "keep": 4, "chunk": 5, "world": world}
+        return uphill(images, embeddings, encoder=counter, objective=Away(), views=views, **arguments), counter
 
     result = together(size, work)
-    alone = work(ALONE)[0]
+    single = work(ALONE)[0]
     for worst, _ in result:
-        torch.testing.assert_close(worst.losses, alone.losses, rtol=0, atol=1e-12)
+        torch.testing.assert_close(worst.losses, single.losses, rtol=0, atol=1e-12)
     passes = 3 * 4 * (steps + 1) if steps else 0
-    assert sum(counted.forward for _, counted in result) == sum(counted.backward for _, counted in result) == passes
+    assert (
+        sum(result_counter.forward for _, result_counter in result)
+        == sum(result_counter.backward for _, result_counter in result)
+        == passes
+    )
     # Never better for the attacker than the bank alone, and exact: the returned views have these cosines.
-    assert (alone.losses >= scores.cosine.sort(1, descending=True).values[:, :4]).all()
+    assert (single.losses >= scores.cosine.sort(1, descending=True).values[:, :4]).all()
     for i in range(3):
-        again = evaluate(images[[i]], own[[i]], own, encoder=net, bank=views._replace(u=alone.u[i]))
-        torch.testing.assert_close(alone.losses[[i]], again.cosine, rtol=0, atol=1e-12)
+        scores = evaluate(images[[i]], embeddings[[i]], embeddings, encoder=net, bank=views._replace(u=single.u[i]))
+        torch.testing.assert_close(single.losses[[i]], scores.cosine, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(("goal", "bits", "steps"), [(None, False, 3), (torch.arange(3), False, 0), (None, True, 0)])
-def test_worst_view_of_the_bank_is_used_without_a_meaningful_gradient(judged, goal, bits, steps):
-    images, own, net, views, scores = judged
+def test_worst_view_of_the_bank_is_used_without_a_meaningful_gradient(case, goal, bits, steps):
+    images, embeddings, net, views, scores = case
     plain = load_encoder("phash") if bits else net
     study = SimpleNamespace(goal=goal, encoder=plain, evaluate=SimpleNamespace(refine=3))
-    unused = dict.fromkeys(("module", "encoder", "exact", "judge", "layers", "exhibits"))
+    blank = dict.fromkeys(("module", "encoder", "exact", "judge", "layers", "exhibits"))
     place = SimpleNamespace(world=ALONE)
-    bench = Bench(study, place, counted=Counted(net), banks={"same": views}, chunk=8, **unused)
+    bench = Bench(study, place, counted=Counted(net), banks={"same": views}, chunk=8, **blank)
     assert bench.refine_steps == steps
     rough = scores.cosine.amax(1)
     if goal is not None:  # the worst view of a targeted attack is the one least similar to the target
         like = torch.rand(scores.cosine.shape, generator=torch.Generator().manual_seed(0))
         scores = scores._replace(goal_cosine=like)
         rough = torch.stack([row[int(mine.argmin())] for row, mine in zip(scores.cosine, like, strict=True)])
-    result = worst_cosine(bench, images, own, scores)
+    result = worst_cosine(bench, images, embeddings, scores)
     assert bench.counted.forward == (3 * STARTS * (steps + 1) if steps else 0)
     assert torch.equal(result, rough) if not steps else (result >= rough).all() and (result > rough).any()
 
@@ -92,17 +96,17 @@ def test_run_reports_the_refined_worst_case_and_its_cost(runs):
     for key in ("forward", "backward"):
         assert fine["cost"][key] - rough["cost"][key] == len(ARMS) * STARTS * (3 + 1)
     worst = {arm: [c["arms"][arm].pop("worst_cosine")["mean"] for c in (rough, fine)] for arm in ARMS}
-    assert all(after >= before for before, after in worst.values())
-    assert any(after > before + 0.01 for before, after in worst.values())
+    assert all(end >= start for start, end in worst.values())
+    assert any(end > start + 0.01 for start, end in worst.values())
     assert [rough[key] for key in ("arms", "bank")] == [fine[key] for key in ("arms", "bank")]
 
     # Without steps it is the highest cosine of the bank, for the saved file.
     encoder, views = load_encoder(), bank(preset("camera"), 8, seed=0, purpose="evaluate")
     load = lambda arm: load_image(next((folders[0] / "pictures" / arm).iterdir()))[0][None]  # noqa: E731
     with torch.no_grad():
-        own = encoder(load("clean"))
+        embeddings = encoder(load("clean"))
     for arm in ARMS:
-        cosine = evaluate(load(arm), own, own, encoder=encoder, bank=views).cosine
+        cosine = evaluate(load(arm), embeddings, embeddings, encoder=encoder, bank=views).cosine
         assert worst[arm][0] == pytest.approx(float(cosine.max()), abs=1e-5)
 
 

@@ -32,8 +32,8 @@ def test_what_is_kept_is_an_iterate_that_was_looked_at(problem, optimiser, trans
     parts |= {"optimiser": optimiser, "eot": EOT(transforms, Uniform(), views=4)}
     deltas = [step.delta for step in attack(images, anchor, **parts)]
     best = solve(images, anchor, **parts)
-    for row, which in enumerate(best.step.tolist()):
-        assert torch.equal(best.delta[row], deltas[which][row])
+    for row, number in enumerate(best.step.tolist()):
+        assert torch.equal(best.delta[row], deltas[number][row])
 
 
 def test_solve_returns_the_last_best_of_watch(problem):
@@ -52,7 +52,7 @@ def test_the_last_step_is_always_looked_at(problem, steps):
     torch.testing.assert_close(best.latest, look_risk(images, anchor, step.delta, **parts).float())
 
 
-@pytest.mark.parametrize("optimiser", [PGD(), Square(), NES(), LabelOnly()], ids=lambda each: type(each).__name__)
+@pytest.mark.parametrize("optimiser", [PGD(), Square(), NES(), LabelOnly()], ids=lambda value: type(value).__name__)
 def test_no_picture_is_an_error(problem, optimiser):
     images, anchor, parts = problem
     parts |= {"optimiser": optimiser, "eot": EOT(VIEWS, views=2)}
@@ -75,8 +75,8 @@ def test_best_is_feasible(problem, perturbation, restarts):
 def test_result_does_not_depend_on_the_other_pictures(problem):
     images, anchor, parts = problem
     parts["perturbation"] = Linf(0.1, random_start=False)
-    together = solve(images.double(), anchor.double(), **parts | {"encoder": parts["encoder"].double()})
+    batch = solve(images.double(), anchor.double(), **parts | {"encoder": parts["encoder"].double()})
     for i in range(2):
-        alone = solve(images[[i]].double(), anchor[[i]].double(), **parts)
-        torch.testing.assert_close(alone.delta, together.delta[[i]], rtol=0, atol=1e-12)
-        assert alone.step == together.step[i]
+        single = solve(images[[i]].double(), anchor[[i]].double(), **parts)
+        torch.testing.assert_close(single.delta, batch.delta[[i]], rtol=0, atol=1e-12)
+        assert single.step == batch.step[i]

@@ -21,10 +21,10 @@ from tests.helpers.solving import suite, watch
 from transforms import Affine, Brightness, Compose
 from transforms.draws import Uniform
 
-SEEN = Compose([Affine(degrees=20, translate=0.1), Brightness(0.2)])
+VIEWS = Compose([Affine(degrees=20, translate=0.1), Brightness(0.2)])
 STEPS = 7
-EARLY = Selection(
-    bank(SEEN, 8, seed=0, purpose="select"), CVaR(0.5), Plan((0.05, 0.1, 0.15, 0.3, 0.55), 4, 8), early=True
+EARLY_CHOICE = Selection(
+    bank(VIEWS, 8, seed=0, purpose="select"), CVaR(0.5), Plan((0.05, 0.1, 0.15, 0.3, 0.55), 4, 8), early=True
 )
 RUNS = {
     "pgd": {"optimiser": PGD()},
@@ -37,17 +37,17 @@ RUNS = {
     "l2": {"perturbation": L2(1.0)},
     "shared": {"perturbation": Universal(Linf(0.1))},
     "shared square": {"perturbation": Universal(Linf(0.1)), "optimiser": Square()},
-    "adaptive": {"eot": EOT(SEEN, Uniform(), views=1, chunk=64), "adaptive": Adaptive(2), "budget": 20, "steps": 20},
+    "adaptive": {"eot": EOT(VIEWS, Uniform(), views=1, chunk=64), "adaptive": Adaptive(2), "budget": 20, "steps": 20},
     "budgets": {"budget": torch.tensor([6, 14])},
     "adversary": {"adversary": Adversary(4, 1)},
-    "risk": {"eot": EOT(SEEN, Uniform(), views=2, chunk=64, risk=CVaR(0.5))},
+    "risk": {"eot": EOT(VIEWS, Uniform(), views=2, chunk=64, risk=CVaR(0.5))},
     "stop": {"stop": -0.15},
     "restarts": {"restarts": 3},
     "restarts with stop": {"restarts": 3, "stop": -0.15},
     "restarts of a search": {"restarts": 2, "optimiser": Square()},
-    "five looks": {"select": replace(EARLY, early=False), "steps": 20},
-    "early": {"select": EARLY, "steps": 20},
-    "shared early": {"select": EARLY, "steps": 20, "perturbation": Universal(Linf(0.1))},
+    "five looks": {"select": replace(EARLY_CHOICE, early=False), "steps": 20},
+    "early": {"select": EARLY_CHOICE, "steps": 20},
+    "shared early": {"select": EARLY_CHOICE, "steps": 20, "perturbation": Universal(Linf(0.1))},
 }
 
 
@@ -56,7 +56,7 @@ def problem():
     net, images = small(), smooth()
     parts = {"encoder": net, "objective": Toward(), "perturbation": Linf(0.1), "optimiser": PGD(), "seed": 5}
     anchor = torch.randn(2, 12, generator=torch.Generator().manual_seed(2))
-    return images, anchor, parts | {"eot": EOT(SEEN, Uniform(), views=2, chunk=64), "steps": STEPS}
+    return images, anchor, parts | {"eot": EOT(VIEWS, Uniform(), views=2, chunk=64), "steps": STEPS}
 
 
 def facts(step, best):
@@ -65,14 +65,14 @@ def facts(step, best):
     return [v.numpy().tobytes() if isinstance(v, torch.Tensor) else v for v in values] + [step.evals, step.last]
 
 
-def same_after_each(tmp_path, run):
+def same_after_every_step(tmp_path, run):
     """Interrupt the run after each of its steps; `run(position)` gives (step, best) from there."""
-    whole = list(run(None))
-    assert len(whole) > 1
-    for at, (step, _) in enumerate(whole):
+    steps = list(run(None))
+    assert len(steps) > 1
+    for at, (step, _) in enumerate(steps):
         write(tmp_path / "position", step.state, "key")
         went_on = list(run(read(tmp_path / "position", "key")))
-        assert [facts(*each) for each in went_on] == [facts(*each) for each in whole[at + 1 :]]
+        assert [facts(*row) for row in went_on] == [facts(*row) for row in steps[at + 1 :]]
 
 
 @pytest.mark.slow
@@ -80,7 +80,7 @@ def same_after_each(tmp_path, run):
 def test_attack_resumed_after_any_step_gives_the_same_result(problem, tmp_path, name):
     images, anchor, parts = problem
     setup = parts | RUNS[name]
-    same_after_each(tmp_path, lambda at: watch(images, anchor, state=at, **setup))
+    same_after_every_step(tmp_path, lambda at: watch(images, anchor, state=at, **setup))
 
 
 @pytest.mark.slow
@@ -94,7 +94,7 @@ def test_suite_resumed_after_any_step_gives_the_same_result(problem, tmp_path):
         for _, step, best in suite(images, Aim(Toward(), anchor), attacks, state=at, **setup):
             yield step, best
 
-    same_after_each(tmp_path, run)
+    same_after_every_step(tmp_path, run)
 
 
 def test_step_does_not_change_earlier_states(problem, tmp_path):
@@ -104,6 +104,6 @@ def test_step_does_not_change_earlier_states(problem, tmp_path):
         write(tmp_path / f"{at}", step.state, "key")
         states.append(step.state)
     for at, position in enumerate(states):
-        before = (tmp_path / f"{at}").read_bytes()
+        content = (tmp_path / f"{at}").read_bytes()
         write(tmp_path / f"{at}", position, "key")
-        assert (tmp_path / f"{at}").read_bytes() == before
+        assert (tmp_path / f"{at}").read_bytes() == content

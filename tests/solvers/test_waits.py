@@ -55,20 +55,20 @@ def run(images, anchor, encoder, ball, optimiser, name):
     "kind", ["linf", pytest.param("l2", marks=SLOW), "patch", pytest.param("scenes", marks=SLOW)]
 )
 def test_a_step_waits_once_and_its_passes_never_but_for_the_edges_of_a_patch(name, kind):
-    *parts, more = ATTACKS[kind]
+    *parts, arguments = ATTACKS[kind]
     images = tiles(64).images[:2].clone()
     with torch.no_grad():
         anchor = load_encoder()(images).clone()
     steps = run(images, anchor, load_encoder(), *parts, name)
-    wanted = [next(steps).delta for _ in range(1 + STEPS)][-1]
+    expected = [next(steps).delta for _ in range(1 + STEPS)][-1]
     with Waits() as mode:
         steps = run(Pretended(images), Pretended(anchor), on_device(load_encoder()), *parts, name)
         next(steps)  # it checks the problem, too
         mode.counts.clear()
         delta = [next(steps).delta for _ in range(STEPS)][-1]
-    assert mode.counts.total() == STEPS * (1 + PASSES * more), mode.counts
+    assert mode.counts.total() == STEPS * (1 + PASSES * arguments), mode.counts
     # On a device the projection on a sphere makes a fixed number of Newton's steps.
-    torch.testing.assert_close(delta.inner, wanted, rtol=0, atol=1e-5)
+    torch.testing.assert_close(delta.inner, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -89,7 +89,7 @@ def test_a_mask_of_each_picture_on_the_device_is_not_waited_for():
 @pytest.mark.slow
 @pytest.mark.parametrize("penalty", [TotalVariation(0.1), pytest.param(None, marks=SLOW)], ids=["penalty", "none"])
 @pytest.mark.parametrize("count", [pytest.param(1, marks=SLOW), 2])
-def test_members_with_gradients_of_their_own_and_a_penalty_wait_once_together(count, penalty):
+def test_members_with_separate_gradients_and_a_penalty_wait_once_in_all(count, penalty):
     def members(images, anchor, encoder):
         options = {"perturbation": Linf(8 / 255), "optimiser": APGD(), "steps": 20, "penalty": penalty}
         options |= {"eot": EOT(preset("eot2d"), views=4, chunk=4), "objective": Members(Away(), combine="gradients")}
@@ -100,16 +100,16 @@ def test_members_with_gradients_of_their_own_and_a_penalty_wait_once_together(co
 
     images = tiles(64).images[:2].clone()
     with torch.no_grad():
-        anchor = tuple(each.clone() for each in ensemble()(images))
+        anchor = tuple(rows.clone() for rows in ensemble()(images))
     steps = members(images, anchor, ensemble())
-    wanted = [next(steps).delta for _ in range(1 + STEPS)][-1]
+    expected = [next(steps).delta for _ in range(1 + STEPS)][-1]
     with Waits() as mode:
         steps = members(Pretended(images), tuple(map(Pretended, anchor)), on_device(ensemble()))
         next(steps)
         mode.counts.clear()
         delta = [next(steps).delta for _ in range(STEPS)][-1]
     assert mode.counts.total() == STEPS, mode.counts
-    torch.testing.assert_close(delta.inner, wanted, rtol=0, atol=1e-5)
+    torch.testing.assert_close(delta.inner, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.slow
@@ -119,45 +119,47 @@ def test_an_estimate_without_a_loop_is_whole_on_its_device():
         anchor = load_encoder()(images).clone()
     eot = EOT(preset("eot2d"), views=4, chunk=4)
     points, delta = eot.points(0, 0, images), 0.01 * torch.randn_like(images)
-    wanted = eot.estimate(Problem(images, anchor, load_encoder(), Away(), Linf(0.1)), delta, points)
+    expected = eot.estimate(Problem(images, anchor, load_encoder(), Away(), Linf(0.1)), delta, points)
     with Waits():
         problem = Problem(Pretended(images), Pretended(anchor), on_device(load_encoder()), Away(), Linf(0.1))
         c = eot.estimate(problem, Pretended(delta), points).c
-    torch.testing.assert_close(c.inner, wanted.c, rtol=1e-4, atol=0)
+    torch.testing.assert_close(c.inner, expected.c, rtol=1e-4, atol=0)
 
 
-def watched(images, anchor, encoder, early, stop):
+def watch_waits(images, anchor, encoder, is_early, stop):
     """A run of eight steps with five looks, whose finalists are compared on twice as many views."""
     problem = Problem(images, anchor, encoder, Away(), Linf(16 / 255))
     options = Options(Wiener(), EOT(preset("eot2d"), views=4, chunk=8), 8, seed=1)
-    select = replace(selection(problem, options), plan=Plan(LOOKS, 4, 8), early=early)
+    select = replace(selection(problem, options), plan=Plan(LOOKS, 4, 8), early=is_early)
     return watch(problem, options, stop=stop, select=select)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("early", "stop", "more"),
+    ("is_early", "stop", "arguments"),
     [
         pytest.param(False, None, 0, marks=SLOW),
         pytest.param(True, None, 0, marks=SLOW),
         (False, -1.0, 5),
     ],
 )
-def test_choosing_the_iterate_waits_once_a_look_twice_for_who_leaves_and_three_times_for_finalists(early, stop, more):
+def test_choosing_the_iterate_waits_once_a_look_twice_for_who_leaves_and_three_times_for_finalists(
+    is_early, stop, arguments
+):
     """A look waits for whether its losses are finite, and from half of the run on for who leaves, except after the
     last step. At the end: for which pictures have two finalists, and for both their losses. Each look waits for who
     has reached a `stop`."""
     images = tiles(64).images[:2].clone()
     with torch.no_grad():
         anchor = load_encoder()(images).clone()
-    *_, (_, wanted) = watched(images, anchor, load_encoder(), early, stop)
+    *_, (_, expected) = watch_waits(images, anchor, load_encoder(), is_early, stop)
     with Waits() as mode:
-        steps = watched(Pretended(images), Pretended(anchor), on_device(load_encoder()), early, stop)
+        steps = watch_waits(Pretended(images), Pretended(anchor), on_device(load_encoder()), is_early, stop)
         *_, (_, best) = steps
-    own = ("attacks/solvers/selection.py", "attacks/solvers/solver.py", "attacks/eot/bank.py")
-    waits = {place: count for place, count in mode.counts.items() if place[-1].startswith(own)}
-    assert sum(waits.values()) == 5 + 2 + 3 + more, mode.counts
-    assert best.step.inner.tolist() == wanted.step.tolist()
+    files = ("attacks/solvers/selection.py", "attacks/solvers/solver.py", "attacks/eot/bank.py")
+    waits = {place: count for place, count in mode.counts.items() if place[-1].startswith(files)}
+    assert sum(waits.values()) == 5 + 2 + 3 + arguments, mode.counts
+    assert best.step.inner.tolist() == expected.step.tolist()
 
 
 @pytest.mark.slow
@@ -166,10 +168,10 @@ def test_the_figures_of_a_step_are_on_the_host():
     images = tiles(64).images[:2].clone()
     with torch.no_grad():
         anchor = load_encoder()(images).clone()
-    wanted = [averaged(step.estimate) for step, _ in watched(images, anchor, load_encoder(), False, None)]
+    expected = [averaged(step.estimate) for step, _ in watch_waits(images, anchor, load_encoder(), False, None)]
     with Waits() as mode:
-        steps = watched(Pretended(images), Pretended(anchor), on_device(load_encoder()), False, None)
-        for (step, _), figures in zip(steps, wanted, strict=True):
+        steps = watch_waits(Pretended(images), Pretended(anchor), on_device(load_encoder()), False, None)
+        for (step, _), figures in zip(steps, expected, strict=True):
             mode.counts.clear()
             assert averaged(step.estimate) == pytest.approx(figures, abs=1e-5)
             assert int(step.active.sum()) == 2
@@ -177,8 +179,8 @@ def test_the_figures_of_a_step_are_on_the_host():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "more"), [("eot2d", 0), pytest.param("web", 1, marks=SLOW)])
-def test_judging_waits_once_a_chunk_and_once_for_its_files_and_three_times_for_its_ranks(name, more):
+@pytest.mark.parametrize(("name", "arguments"), [("eot2d", 0), pytest.param("web", 1, marks=SLOW)])
+def test_judging_waits_once_a_chunk_and_once_for_its_files_and_three_times_for_its_ranks(name, arguments):
     """For nearer rows of a block of the gallery, for whether they are finite, and for the check of all scores; at the
     door for the values of pictures and of embeddings. A codec works on the host."""
     images, right = (
@@ -188,13 +190,15 @@ def test_judging_waits_once_a_chunk_and_once_for_its_files_and_three_times_for_i
     with torch.no_grad():
         anchor = load_encoder()(images).clone()
     views, chunks = bank(preset(name), 8, seed=0, purpose="evaluate"), 2
-    wanted = evaluate(images, anchor, anchor, encoder=load_encoder(), bank=views, chunk=16, right=right)
+    expected = evaluate(images, anchor, anchor, encoder=load_encoder(), bank=views, chunk=16, right=right)
     with Waits() as mode:
-        encoder, there = on_device(load_encoder()), Pretended(anchor)
+        encoder, device_anchor = on_device(load_encoder()), Pretended(anchor)
         mode.counts.clear()
-        scores = evaluate(Pretended(images), there, there, encoder=encoder, bank=views, chunk=16, right=right)
-    assert mode.counts.total() == 5 + chunks * (1 + more), mode.counts
-    for score, value in zip(scores, wanted, strict=True):
+        scores = evaluate(
+            Pretended(images), device_anchor, device_anchor, encoder=encoder, bank=views, chunk=16, right=right
+        )
+    assert mode.counts.total() == 5 + chunks * (1 + arguments), mode.counts
+    for score, value in zip(scores, expected, strict=True):
         torch.testing.assert_close(score.inner, value, rtol=0, atol=1e-5)
 
 
@@ -202,14 +206,14 @@ def test_judging_waits_once_a_chunk_and_once_for_its_files_and_three_times_for_i
 def test_embeddings_of_scenes_with_places_of_their_own_wait_for_nothing_but_edges():
     images, texture = tiles(64).images[:2].clone(), torch.rand(1, 3, 24, 24)
     views = bank(preset("eot2d"), 4, seed=0, purpose="evaluate")
-    wanted = views.features(SCENES.evaluated(images, texture), load_encoder(), 4)
+    expected = views.features(SCENES.evaluated(images, texture), load_encoder(), 4)
     with Waits() as mode:
         encoder = on_device(load_encoder())
         scene = SCENES.evaluated(Pretended(images), Pretended(texture))
         mode.counts.clear()
         features = views.features(scene, encoder, 4)
     assert mode.counts.total() == 2 * PASSES, mode.counts
-    torch.testing.assert_close(features.inner, wanted, rtol=0, atol=1e-5)
+    torch.testing.assert_close(features.inner, expected, rtol=0, atol=1e-5)
 
 
 @pytest.mark.gpu
@@ -219,13 +223,13 @@ def test_gpu_and_cpu_make_the_same_step(name, kind):
     """In double precision, from the same views: a step along the sign goes where rounding leads where a pixel has no
     gradient, so gradients are compared."""
     *parts, _ = ATTACKS[kind]
-    made = []
+    results = []
     for device in ("cpu", "cuda"):
         images, encoder = tiles(64).images[:2].to(device, torch.float64), load_encoder().to(device, torch.float64)
         with torch.no_grad():
             anchor = encoder(images)
-        made.append(next(run(images, anchor, encoder, *parts, name)).estimate.grad.cpu())
-    torch.testing.assert_close(made[1], made[0], rtol=0, atol=1e-6 * float(made[0].abs().max()))
+        results.append(next(run(images, anchor, encoder, *parts, name)).estimate.grad.cpu())
+    torch.testing.assert_close(results[1], results[0], rtol=0, atol=1e-6 * float(results[0].abs().max()))
 
 
 @pytest.mark.gpu
@@ -234,31 +238,31 @@ def test_a_step_on_cuda_waits_once_and_repeats_its_bits(name):
     images, encoder = tiles(64).images[:2].cuda(), load_encoder().cuda()
     with torch.no_grad():
         anchor = encoder(images)
-    steps, again = (run(images, anchor, encoder, Linf(8 / 255), Wiener(), name) for _ in range(2))
+    steps, repeat = (run(images, anchor, encoder, Linf(8 / 255), Wiener(), name) for _ in range(2))
     for _ in range(2):  # the first steps fill caches
-        assert torch.equal(next(steps).delta, next(again).delta)
+        assert torch.equal(next(steps).delta, next(repeat).delta)
     torch.cuda.synchronize()
-    with warnings.catch_warnings(record=True) as reported:
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
         torch.cuda.set_sync_debug_mode("warn")
         try:
             next(steps)
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    assert sum("called a synchronizing" in str(warning.message) for warning in reported) == 1
+    assert sum("called a synchronizing" in str(warning.message) for warning in caught_warnings) == 1
 
 
 def test_what_the_simulated_device_counts():
-    host, here = torch.arange(3.0), Pretended(torch.arange(3.0))
+    host, copy = torch.arange(3.0), Pretended(torch.arange(3.0))
     with Waits() as mode:
-        assert isinstance(here + 1, Pretended) and not mode.counts
-        host.to(here.device, non_blocking=True)
+        assert isinstance(copy + 1, Pretended) and not mode.counts
+        host.to(copy.device, non_blocking=True)
         assert not mode.counts
         with pytest.raises(RuntimeError, match="some tensors are on the host"):
-            here + host
-        for wait in [here.cpu, here[0].item, lambda: here[here > 1], lambda: host.to(here.device)]:
-            before = mode.counts.total()
+            copy + host
+        for wait in [copy.cpu, copy[0].item, lambda: copy[copy > 1], lambda: host.to(copy.device)]:
+            total = mode.counts.total()
             wait()
-            assert mode.counts.total() > before
+            assert mode.counts.total() > total
         with pytest.raises(RuntimeError, match="waits"):
-            here * torch.tensor([1.0], device=here.device)
+            copy * torch.tensor([1.0], device=copy.device)

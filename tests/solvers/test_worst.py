@@ -92,15 +92,15 @@ def test_losses_are_exact_and_not_below_those_of_the_random_views(setting, chunk
 
 def test_result_does_not_depend_on_the_other_pictures_or_the_chunk(setting):
     images, anchor, parts = setting
-    together = worst_views(images, anchor, k=16, refine_steps=4, keep=3, chunk=64, **parts)
-    most = []
+    batch = worst_views(images, anchor, k=16, refine_steps=4, keep=3, chunk=64, **parts)
+    largest = []
     net = parts["encoder"]
-    parts["encoder"] = mark_checked(lambda pixels: (most.append(len(pixels)), net(pixels))[1])
+    parts["encoder"] = mark_checked(lambda pixels: (largest.append(len(pixels)), net(pixels))[1])
     for i in range(3):
-        alone = worst_views(images[[i]], anchor[[i]], k=16, refine_steps=4, keep=3, chunk=2, **parts)
-        torch.testing.assert_close(alone.u, together.u[[i]], rtol=0, atol=1e-12)
-        torch.testing.assert_close(alone.losses, together.losses[[i]], rtol=0, atol=1e-12)
-    assert max(most) == 2
+        single = worst_views(images[[i]], anchor[[i]], k=16, refine_steps=4, keep=3, chunk=2, **parts)
+        torch.testing.assert_close(single.u, batch.u[[i]], rtol=0, atol=1e-12)
+        torch.testing.assert_close(single.losses, batch.losses[[i]], rtol=0, atol=1e-12)
+    assert max(largest) == 2
 
 
 @pytest.mark.parametrize("size", [2, 7])
@@ -108,14 +108,14 @@ def test_processes_share_the_work_and_give_the_same_result(setting, size):
     # Seven processes are more than the views to refine, and than the views of the adversary.
     images, anchor, parts = setting
 
-    def both(world):
+    def sides_of(world):
         problem = Problem(images, anchor, parts["encoder"], Toward(), Linf(0.1))
         eot, delta = EOT(VIEWS, views=1, chunk=4, world=world), torch.zeros_like(images)
         u = Adversary(5, 2).views(problem, delta, eot, 1, seed=1, step=2)
         return *worst_views(images, anchor, k=8, refine_steps=3, keep=2, world=world, **parts), u
 
-    expected = both(World())
-    for result in together(size, both):
+    expected = sides_of(World())
+    for result in together(size, sides_of):
         for a, b in zip(result, expected, strict=True):
             torch.testing.assert_close(a, b, rtol=0, atol=1e-12)
 
@@ -124,8 +124,8 @@ def test_a_paired_objective_compares_the_same_views(setting):
     images, anchor, parts = setting
 
     parts["objective"] = Paired(Away())
-    same = worst_views(images, anchor, k=8, refine_steps=2, keep=2, untouched=images, **parts)
-    torch.testing.assert_close(same.losses, torch.ones_like(same.losses), rtol=0, atol=1e-12)
+    twins = worst_views(images, anchor, k=8, refine_steps=2, keep=2, untouched=images, **parts)
+    torch.testing.assert_close(twins.losses, torch.ones_like(twins.losses), rtol=0, atol=1e-12)
     other = worst_views(images, anchor, k=8, refine_steps=2, keep=2, untouched=1 - images, **parts)
     assert (other.losses < 0.999).all()
 
@@ -133,21 +133,21 @@ def test_a_paired_objective_compares_the_same_views(setting):
 def test_slope_of_a_paired_objective_equals_finite_differences(setting, monkeypatch):
     # The coordinates move both views of a pair.
     images, anchor, parts = setting
-    slope, seen = worst._slope, []
+    slope, looks = worst._slope, []
 
-    def compared(look, which, u):
-        result = slope(look, which, u)
+    def compare_slopes(look, numbers, u):
+        result = slope(look, numbers, u)
         with torch.no_grad():
             h = 1e-6 * torch.eye(u.shape[1], dtype=double)
-            sides = [torch.stack([look(which, u + sign * row) for row in h], dim=1) for sign in (1, -1)]
+            sides = [torch.stack([look(numbers, u + sign * row) for row in h], dim=1) for sign in (1, -1)]
         torch.testing.assert_close(result[1], (sides[0] - sides[1]) / 2e-6, rtol=1e-3, atol=1e-6)
-        seen.append(result[1].abs().amax())
+        looks.append(result[1].abs().amax())
         return result
 
-    monkeypatch.setattr(worst, "_slope", compared)
+    monkeypatch.setattr(worst, "_slope", compare_slopes)
     parts["objective"] = Paired(Away())
     worst_views(images, anchor, k=8, refine_steps=2, keep=2, untouched=1 - images, **parts)
-    assert len(seen) == 3 and min(seen) > 1e-3
+    assert len(looks) == 3 and min(looks) > 1e-3
 
 
 def test_paired_objective_without_the_untouched_picture_is_refused(setting):
@@ -206,7 +206,7 @@ def test_passes_of_the_adversary_equal_its_cost(setting, refine_steps, n):
 @pytest.mark.parametrize(
     ("arguments", "message"), [((0,), "`adversary`"), ((2.0,), "`adversary`"), ((4, -1), "`refine`")]
 )
-def test_counts_of_the_adversary_must_be_whole(arguments, message):
+def test_counts_of_the_adversary_must_be_integers(arguments, message):
     with pytest.raises(ValueError, match=f"{message} must be a whole number"):
         Adversary(*arguments)
     with pytest.raises(ValueError, match="`adversary` must be at least the number of views of a step, 8; got 4"):
@@ -226,6 +226,6 @@ def test_both_sides_of_photographs_match_the_losses_of_their_views():
     sides = both_sides(noisy, clean, views=views, refine_steps=5, keep=2, **parts)
     torch.testing.assert_close(sides.mean, losses.mean(1))
     assert (sides.worst > losses.amax(1) + 0.01).all()  # the gradient finds what 32 random views do not
-    again = views._replace(u=sides.u).losses(noisy, clean, encoder, Away(), 64).diagonal()
-    torch.testing.assert_close(sides.worst, again, rtol=0, atol=1e-4)
+    losses = views._replace(u=sides.u).losses(noisy, clean, encoder, Away(), 64).diagonal()
+    torch.testing.assert_close(sides.worst, losses, rtol=0, atol=1e-4)
     assert sides.u.shape == (2, camera.dims)

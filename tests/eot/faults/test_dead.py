@@ -29,21 +29,21 @@ class Blind(Small):
     [("losses", True, "encoder 1.*cuts the graph"), ("gradients", False, "encoder 1.*exactly zero")],
 )
 def test_an_ensemble_member_without_a_gradient_is_refused(images, combine, cut, message):
-    both = Ensemble([Small(0), Blind(cut)])
+    ensemble = Ensemble([Small(0), Blind(cut)])
     with pytest.raises(ValueError, match=message):
-        final(images, both(images), encoder=both, objective=Members(Away(), combine))
+        final(images, ensemble(images), encoder=ensemble, objective=Members(Away(), combine))
 
 
 def test_cvar_with_separate_member_gradients_is_refused(images):
-    both = Ensemble([Small(0), Small(1)])
+    ensemble = Ensemble([Small(0), Small(1)])
     with pytest.raises(ValueError, match="CVaR weighs views"):
         eot = EOT(VIEWS, views=4, risk=CVaR(0.5))
-        final(images, both(images), encoder=both, objective=Members(Away(), "gradients"), eot=eot)
+        final(images, ensemble(images), encoder=ensemble, objective=Members(Away(), "gradients"), eot=eot)
 
 
 def test_a_penalty_without_a_finite_gradient_is_refused(images):
-    def root(delta, pictures, untouched):  # its slope at delta 0 is infinite
-        return (pictures - untouched).diff(dim=3).abs().sqrt().mean((1, 2, 3))
+    def root(delta, pictures, originals):  # its slope at delta 0 is infinite
+        return (pictures - originals).diff(dim=3).abs().sqrt().mean((1, 2, 3))
 
     net, linf = Small(0), Linf(8 / 255, random_start=False)
     with pytest.raises(FloatingPointError, match="step 0: the gradient of the penalty"):
@@ -54,8 +54,8 @@ def test_a_penalty_without_a_finite_gradient_is_refused(images):
     "price", [lambda delta, *_: delta.detach(), lambda _, __, images: images], ids=["cut", "other"]
 )
 def test_a_penalty_without_a_gradient_is_refused(images, price):
-    def constant(*given):
-        return price(*given).mean((1, 2, 3))
+    def constant(*inputs):
+        return price(*inputs).mean((1, 2, 3))
 
     net = Small(0)
     with pytest.raises(ValueError, match="the penalty has no gradient"):

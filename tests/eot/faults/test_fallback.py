@@ -20,30 +20,30 @@ from transforms import Affine, Compose
 class Touchy(nn.Module):
     """Divides by a value that is 0 in bfloat16 but not in float32; with `never`, by 0 in both."""
 
-    def __init__(self, never=False):
+    def __init__(self, fails=False):
         super().__init__()
         self.net, self.line, self.training = net(), nn.Linear(1, 1, bias=False), False
         self.line.weight.data.fill_(1.0)
-        self.share = 0.0 if never else 2.0**-10
+        self.share = 0.0 if fails else 2.0**-10
         self.requires_grad_(False)
 
     def forward(self, images):
         features = self.net(images)
-        one = 1 + self.share + 0 * features[:, :1].float()
-        return features.float() / (self.line(one).float() - 1)
+        factor = 1 + self.share + 0 * features[:, :1].float()
+        return features.float() / (self.line(factor).float() - 1)
 
 
-def run(encoder, **more):
-    return list(attack_steps(encoder=encoder, stages=[Affine(degrees=20)], n=4, **more))
+def run(encoder, **options):
+    return list(attack_steps(encoder=encoder, stages=[Affine(degrees=20)], n=4, **options))
 
 
 def test_overflow_falls_back_to_float32_with_one_warning():
     touchy = Touchy()
     low = Counted(prepare(touchy, Decision(precision="bfloat16")))
-    with pytest.warns(UserWarning, match=r"`engine.precision=bfloat16` gives a loss or a gradient") as caught:
+    with pytest.warns(UserWarning, match=r"`engine.precision=bfloat16` gives a loss or a gradient") as log:
         steps = run(low)
         run(low)
-    assert len([each for each in caught if "engine.precision" in str(each.message)]) == 1
+    assert len([warning for warning in log if "engine.precision" in str(warning.message)]) == 1
     assert engine_state(low)["fell_back"] is True
     for step, exact in zip(steps, run(touchy), strict=True):
         assert torch.equal(step.delta, exact.delta)
@@ -51,12 +51,12 @@ def test_overflow_falls_back_to_float32_with_one_warning():
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:`engine.precision")
-def test_all_members_of_an_ensemble_fall_back_together():
+def test_all_members_of_an_ensemble_fall_back_at_once():
     objective = Members(Away(), combine="gradients")
     for first in (net(), Touchy()):
-        both = Ensemble([first, Touchy()])
-        low = prepare(both, Decision(precision="bfloat16"))
-        for step, exact in zip(run(low, objective=objective), run(both, objective=objective), strict=True):
+        ensemble = Ensemble([first, Touchy()])
+        low = prepare(ensemble, Decision(precision="bfloat16"))
+        for step, exact in zip(run(low, objective=objective), run(ensemble, objective=objective), strict=True):
             assert torch.equal(step.delta, exact.delta)
         assert engine_state(low)["fell_back"] is True
 
@@ -69,7 +69,7 @@ def test_without_a_finite_float32_result_there_is_no_fallback():
 
 
 @pytest.mark.filterwarnings("ignore:`engine.precision")
-def test_evaluation_on_a_bank_falls_back_too():
+def test_evaluation_on_a_bank_falls_back():
     touchy = Touchy()
     low = prepare(touchy, Decision(precision="bfloat16"))
     images, views = pictures(), bank(Compose([Affine(degrees=20)]), 8, seed=0, purpose="select")
@@ -83,15 +83,15 @@ def test_evaluation_on_a_bank_falls_back_too():
 def test_a_resumed_attack_with_the_engine_state_is_bit_identical(precision):
     touchy = Touchy() if precision == "bfloat16" else net()
     first = prepare(touchy, Decision(precision=precision))
-    whole, at = [], None
+    all_steps, at = [], None
     for step in attack_steps(encoder=first, stages=[Affine(degrees=20)], n=4):
-        whole.append(step)
+        all_steps.append(step)
         if step.index == 2:
             at, state = step.state, engine_state(first)
     second = Counted(prepare(touchy, Decision(precision=precision)))
     engine_restore(second, state)
     rest = run(second, state=at)
-    for expected, step in zip(whole[3:], rest, strict=True):
+    for expected, step in zip(all_steps[3:], rest, strict=True):
         assert torch.equal(expected.delta, step.delta)
     assert engine_state(second) == engine_state(first)
 
@@ -102,13 +102,13 @@ def test_engine_state_is_read_and_restored_through_wrappers():
     engine_restore(plain, {})
     engine_reset(plain)
     low = prepare(net(), Decision(precision="bfloat16"))
-    fresh = engine_state(low)
+    low_state = engine_state(low)
     engine_restore(low, {"fell_back": True})
-    for wrapped in (Counted(Counted(low)), partial(low, only=1), PassCount().count(Counted(low))):
-        assert engine_state(wrapped) == {"fell_back": True}
+    for wrapper in (Counted(Counted(low)), partial(low, only=1), PassCount().count(Counted(low))):
+        assert engine_state(wrapper) == {"fell_back": True}
     engine_reset(low)
-    assert engine_state(low) == fresh
+    assert engine_state(low) == low_state
     with pytest.raises(ValueError, match="belongs to another decision"):
-        engine_restore(plain, fresh)
+        engine_restore(plain, low_state)
     with pytest.raises(ValueError, match="belongs to another decision"):
         engine_restore(low, {})

@@ -18,27 +18,27 @@ from transforms.draws import stream
 
 
 def failing(**setup):
-    with pytest.raises(NotFinite) as caught:
+    with pytest.raises(NotFinite) as failure:
         run_attack(**setup)
-    return caught.value
+    return failure.value
 
 
 @pytest.mark.parametrize("perturbation", [Linf(0.1), Universal(Linf(0.1))], ids=["own", "shared"])
-@pytest.mark.parametrize(("slope", "where"), [(False, "stage `turn`"), (True, "the gradient of stage `turn`")])
-def test_the_error_names_stage_step_view_and_values(slope, where, perturbation):
-    stages, done = [Affine(degrees=20), Turn(slope), Brightness(0.1)], 0
+@pytest.mark.parametrize(("slope", "place"), [(False, "stage `turn`"), (True, "the gradient of stage `turn`")])
+def test_the_error_names_stage_step_view_and_values(slope, place, perturbation):
+    stages, count = [Affine(degrees=20), Turn(slope), Brightness(0.1)], 0
     running = attack_steps(stages=stages, perturbation=perturbation, n=2)
-    with pytest.raises(NotFinite) as caught:
-        for done, _ in enumerate(running, 1):  # noqa: B007
+    with pytest.raises(NotFinite) as failure:
+        for count, _ in enumerate(running, 1):  # noqa: B007
             pass
-    result = caught.value.fault
-    assert result.where == where
-    assert result.step == done
+    result = failure.value.fault
+    assert result.where == place
+    assert result.step == count
     assert result.values["turn angle (deg)"] > LIMIT
     pipeline = Compose(stages)
     assert result.values == pipeline.describe(result.u)[0]
-    for text in (f"step {done}: ", f"{where}, in view {result.view} of image {result.picture}", "turn angle (deg)"):
-        assert text in str(caught.value)
+    for text in (f"step {count}: ", f"{place}, in view {result.view} of image {result.picture}", "turn angle (deg)"):
+        assert text in str(failure.value)
 
 
 def test_the_reported_view_is_the_one_drawn_by_the_attack():
@@ -74,7 +74,7 @@ SECOND = MEMBERS | {"encoder": Ensemble([net(), Head(steep)])}
 
 
 @pytest.mark.parametrize(
-    ("where", "parts"),
+    ("place", "parts"),
     [
         ("the encoder", {"encoder": Head(lambda features, _: features / 0)}),
         ("the gradient of the encoder", {"encoder": Head(steep)}),
@@ -90,8 +90,8 @@ SECOND = MEMBERS | {"encoder": Ensemble([net(), Head(steep)])}
         "second member, shared perturbation",
     ],
 )
-def test_the_failing_part_is_named(where, parts):
-    assert failing(**{"stages": [Affine(degrees=20)]} | parts).fault.where == where
+def test_the_failing_part_is_named(place, parts):
+    assert failing(**{"stages": [Affine(degrees=20)]} | parts).fault.where == place
 
 
 def test_a_fault_that_no_single_view_reproduces_is_reported():
@@ -108,12 +108,12 @@ def test_a_saved_fault_is_reproduced_and_the_error_has_the_command(tmp_path):
     error = failing(stages=[Affine(degrees=20), Turn()])
     path = fault.write(tmp_path, error)
     assert str(error).endswith(f"viewproof replay {tmp_path}")
-    again = fault.read(path)
+    copy = fault.read(path)
     for name, value in error.fault._asdict().items():
         if isinstance(value, torch.Tensor):
-            assert torch.equal(getattr(again, name).nan_to_num(7), value.nan_to_num(7)), name
-    assert (again.sentence(), again.values) == (error.fault.sentence(), error.fault.values)
-    assert str(again.lines) == str(error.fault.lines)  # as text, because NaN is not equal to itself
+            assert torch.equal(getattr(copy, name).nan_to_num(7), value.nan_to_num(7)), name
+    assert (copy.sentence(), copy.values) == (error.fault.sentence(), error.fault.values)
+    assert str(copy.lines) == str(error.fault.lines)  # as text, because NaN is not equal to itself
     fault.write(tmp_path, error, "fault.00003.safetensors")
     assert str(error).endswith("fault.00003.safetensors")
 
@@ -138,17 +138,17 @@ def test_fields_of_another_kind_are_refused(tmp_path):
 
 def test_evaluation_stops_at_a_view_that_is_not_finite():
     images, views = pictures(), bank(Compose([Affine(degrees=20), Turn()]), 16, seed=0, purpose="evaluate")
-    with pytest.raises(NotFinite, match="stage `turn`") as one:
+    with pytest.raises(NotFinite, match="stage `turn`") as score_error:
         evaluate(images, net()(images), net()(images), encoder=net(), bank=views)
     with pytest.raises(NotFinite, match="step 4: ") as other:
         views.losses(images, net()(images), net(), Away(), 5, step=4)
-    assert one.value.fault.view == other.value.fault.view
+    assert score_error.value.fault.view == other.value.fault.view
     right = Right(torch.arange(3), torch.arange(3), torch.arange(3))
     for signature in (None, torch.sign):  # the sign of NaN is a number
-        with pytest.raises(NotFinite, match="stage `turn`") as ranked:
+        with pytest.raises(NotFinite, match="stage `turn`") as rank_error:
             evaluate(
                 *(images, net()(images), net()(images)), encoder=net(), bank=views, right=right, signature=signature
             )
-        assert ranked.value.fault.view == one.value.fault.view
-    assert one.value.fault.doing == "evaluate"
-    assert float(Turn().values(views.u[one.value.fault.view, -1])) > LIMIT
+        assert rank_error.value.fault.view == score_error.value.fault.view
+    assert score_error.value.fault.doing == "evaluate"
+    assert float(Turn().values(views.u[score_error.value.fault.view, -1])) > LIMIT

@@ -24,12 +24,12 @@ class Cut:
         return images.detach()
 
 
-class Ended(Objective):
+class GraphCut(Objective):
     def __call__(self, features, anchor):
         return (features * 0).sum(1)
 
 
-class Unseen(Linf):
+class Outside(Linf):
     """No view shows the delta."""
 
     def scene(self, images, delta):
@@ -40,12 +40,12 @@ class Unseen(Linf):
     ("message", "setup"),
     [
         ("dies in the stage cut", {"stages": [Affine(degrees=20), Cut(), Brightness(0.1)]}),
-        ("no view shows what may be changed", {"perturbation": Unseen(0.1)}),
+        ("no view shows what may be changed", {"perturbation": Outside(0.1)}),
         *(
-            pytest.param(*each, marks=pytest.mark.slow)
-            for each in (
+            pytest.param(*case, marks=pytest.mark.slow)
+            for case in (
                 ("and the encoder cuts it", {"encoder": Head(lambda features, _: features.detach())}),
-                ("the loss is at its end", {"objective": Ended()}),
+                ("the loss is at its end", {"objective": GraphCut()}),
             )
         ),
     ],
@@ -56,12 +56,12 @@ def test_the_error_of_a_zero_gradient_has_the_audit_result(message, setup):
 
 
 @pytest.mark.slow
-def test_a_gradient_that_becomes_zero_later_is_reported_too():
+def test_a_gradient_that_becomes_zero_in_a_later_step_is_reported():
     calls = []
 
-    def later(features, _):
+    def loss(features, _):
         calls.extend([1] * features.requires_grad)
         return features if len(calls) < 8 else features.detach()
 
     with pytest.warns(UserWarning, match=r"exactly zero for 5 steps \(step \d+\).*the encoder cuts it"):
-        run_attack(encoder=Head(later), stages=[Affine(degrees=20)], steps=20)
+        run_attack(encoder=Head(loss), stages=[Affine(degrees=20)], steps=20)

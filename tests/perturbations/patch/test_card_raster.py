@@ -59,10 +59,10 @@ def test_the_ink_of_a_box_is_its_area(x, y, width, height, dense):
 
 
 def test_touching_boxes_leave_no_seam():
-    whole, halves = (np.full((20, 20, 3), 255, np.uint8) for _ in range(2))
-    fill(whole, Grid(1, 1), [Fill((Box(2.3, 3.1, 9, 12),), (10, 20, 30))])
+    full, halves = (np.full((20, 20, 3), 255, np.uint8) for _ in range(2))
+    fill(full, Grid(1, 1), [Fill((Box(2.3, 3.1, 9, 12),), (10, 20, 30))])
     fill(halves, Grid(1, 1), [Fill((Box(2.3, 3.1, 4.4, 12), Box(6.7, 3.1, 4.6, 12)), (10, 20, 30))])
-    np.testing.assert_array_equal(halves, whole)
+    np.testing.assert_array_equal(halves, full)
 
 
 def test_a_tag_is_one_black_frame_and_its_code():

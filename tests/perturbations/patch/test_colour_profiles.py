@@ -106,7 +106,7 @@ def dull(share):
     return bytes(content)
 
 
-def proofed(photo, profile, to_printer, back):
+def proof_of(photo, profile, to_printer, back):
     """Pillow's own soft proof of an 8-bit photograph, in levels (H,W,3)."""
     screen = ImageCms.createProfile("sRGB")
     flags = ImageCms.Flags.SOFTPROOFING | ImageCms.Flags.BLACKPOINTCOMPENSATION
@@ -133,7 +133,7 @@ def test_a_profile_equals_the_round_trip_through_pillow(photo, tmp_path):
     assert np.abs(result - target).max() <= 2
 
 
-def test_the_profile_of_srgb_changes_nothing(photo, tmp_path):
+def test_the_profile_of_srgb_changes_no_colour(photo, tmp_path):
     path = tmp_path / "srgb.icm"
     path.write_bytes(ImageCms.ImageCmsProfile(ImageCms.createProfile("sRGB")).tobytes())
     for intent in ("relative", "perceptual", "absolute"):
@@ -148,7 +148,7 @@ def test_the_profile_of_a_press_equals_pillows_soft_proof(photo, intent, to_prin
     installed = [path for path in PRESSES if path.is_file()]
     if not installed:
         pytest.skip("no profile of a press on this machine (Debian: ghostscript)")
-    target = proofed(photo, ImageCms.getOpenProfile(str(installed[0])), to_printer, back)
+    target = proof_of(photo, ImageCms.getOpenProfile(str(installed[0])), to_printer, back)
     difference = np.abs(levels(read_colour_map(str(installed[0]), intent), photo) - target)
     assert (
         np.quantile(difference, 0.99) <= 2 and difference.max() <= 4
@@ -178,7 +178,7 @@ WRONG = [
     {"coefficients": [[0, 1, 0, 0]] * 2},
     *({"coefficients": [[value, 1, 0, 0]] * 3} for value in ("0", float("nan"), 10**400)),
 ]
-FITS = ["", "[1, 2]", "[" * 50_000, *(json.dumps(FIT | each) for each in WRONG), json.dumps(FIT) + " " * 2**16]
+FITS = ["", "[1, 2]", "[" * 50_000, *(json.dumps(FIT | change) for change in WRONG), json.dumps(FIT) + " " * 2**16]
 #: Name, content and what is refused.
 FILES = [
     *(("map.cube", "\n".join(lines), message) for lines, message in CUBES),

@@ -116,13 +116,13 @@ def test_pgd_finds_the_optimum_of_a_linear_loss_through_views(shape):
     losses = net(view(eot.transforms, patch.scene(images(), leaf), u)) * anchor.repeat_interleave(4, 0)
     (c,) = torch.autograd.grad(losses.sum() / 8, leaf)
     parts = {"encoder": net, "objective": Dot(), "perturbation": patch, "optimiser": PGD(), "eot": eot}
-    *_, last = attack(images(), anchor, steps=60, **parts)
+    *_, end = attack(images(), anchor, steps=60, **parts)
     best = torch.where(c > 0, 0.0, 1.0)
     # Every texel has a gradient, but for the corner ones of an ellipse.
     assert (c == 0).any(1).sum() == (0 if shape == "rectangle" else 4)
-    gain, maximum = (c * (last.delta - 0.5)).sum(), (c * (best - 0.5)).sum()
+    gain, maximum = (c * (end.delta - 0.5)).sum(), (c * (best - 0.5)).sum()
     assert 0.999 <= gain / maximum <= 1 + 1e-9
-    torch.testing.assert_close(last.estimate.grad, c, rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(end.estimate.grad, c, rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.slow

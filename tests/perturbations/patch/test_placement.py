@@ -77,12 +77,12 @@ def overlap(low, high, count):
     return (torch.minimum(at + 1, at.new_tensor(high)) - torch.maximum(at, at.new_tensor(low))).clamp(0, 1)
 
 
-@pytest.mark.parametrize("printed", [False, True])
-def test_a_patch_ends_at_its_exact_edge_and_not_at_a_texel(printed):
+@pytest.mark.parametrize("has_print", [False, True])
+def test_a_patch_ends_at_its_exact_edge_and_not_at_a_texel(has_print):
     # Small texels on large pixels, and the reverse: the share of a pixel that is covered, at every edge.
     black, (left, top, right, low) = torch.zeros(2, 3, 16, 32, dtype=double), (5.3, 3.6, 20.2, 12.9)
     quad = [[x / 32, y / 16] for x, y in ((left, top), (right, top), (right, low), (left, low))]
-    views = Compose([OnLayers([Brightness((0, 0))])]) if printed else Compose()
+    views = Compose([OnLayers([Brightness((0, 0))])]) if has_print else Compose()
     for size in ((4, 5), (40, 60)):
         scene = Patch(size, quad).scene(black, torch.ones(1, 3, *size, dtype=double))
         for view in (scene, taken(scene, torch.tensor([1, 0]))):
@@ -116,9 +116,9 @@ def test_a_surround_does_not_move_the_patch(times):
 def test_texels_of_a_sheet_align_with_pixels():
     single, original = images(1), sheet(1)
     result = attack_pictures(Patch((8, 8), [[x + 0.25, y] for x, y in LEFT], surround=original), single, texture())
-    expected, whole = single.clone(), original.picture.clone()
-    whole[..., 4:12, 5:13] = texture()
-    expected[..., 0:16, 3:24] = whole[..., 0:16, :]
+    expected, full = single.clone(), original.picture.clone()
+    full[..., 4:12, 5:13] = texture()
+    expected[..., 0:16, 3:24] = full[..., 0:16, :]
     torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
 
 

@@ -96,8 +96,8 @@ def test_an_attack_without_views_has_the_printers_colours_and_nothing_random():
     camera = (Affine(degrees=20),)
     (left,) = fixed(Compose([OnLayers([colours, Exposure(0.3)], Placement()), *camera])).stages
     assert left.stages == (colours,) and left.place is None
-    for nothing in (Compose([OnLayers([Exposure(0.3)], Placement()), *camera]), Compose(camera), Compose()):
-        assert fixed(nothing).stages == ()
+    for pipeline in (Compose([OnLayers([Exposure(0.3)], Placement()), *camera]), Compose(camera), Compose()):
+        assert fixed(pipeline).stages == ()
 
 
 double = torch.float64

@@ -70,8 +70,8 @@ def test_coverages_of_a_polygon_and_its_complement_sum_to_unity():
     # The line 0.3 -> 0.5 -> 0.9 divides the texture.
     line = [[0.3, 0], [0.5, 0.4], [0.9, 1]]
     left, right = [[0, 0], *line, [0, 1]], [*line, [1, 1], [1, 0]]
-    whole = shape_alpha(left, SIZE) + shape_alpha(right, SIZE)
-    torch.testing.assert_close(whole, torch.ones_like(whole), rtol=0, atol=1e-6)
+    total = shape_alpha(left, SIZE) + shape_alpha(right, SIZE)
+    torch.testing.assert_close(total, torch.ones_like(total), rtol=0, atol=1e-6)
 
 
 def test_the_alpha_channel_of_a_picture_is_the_mask(tmp_path):
