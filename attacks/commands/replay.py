@@ -14,7 +14,7 @@ from pathlib import Path
 from attacks.commands import add_encoder
 from attacks.data.images import save_image
 from attacks.eot.faults import NAME
-from attacks.eot.faults.trace import Line, broken
+from attacks.eot.faults.trace import Line, first_fault
 from attacks.experiment.replay import Named, Replay, of_fault, of_run
 
 #: Files that a message names.
@@ -59,7 +59,7 @@ def run(options: argparse.Namespace) -> None:
     for name, value in replay.values.items():
         print(f"  {name}: {value:.6g}")
     print("\n".join(stage_lines(replay.lines)))
-    place = broken(replay.lines)
+    place = first_fault(replay.lines)
     print(f"NaN or inf begins at {place}" if place else "every value and gradient is finite")
     for note in replay.notes:
         print(f"note: {note}")

@@ -18,7 +18,7 @@ from attacks.runtime.stored import stored
 #: The weight of the noise measured before, when a step adds its own; and the steps that measure it before it counts.
 MEMORY, PILOT = 0.9, 8
 #: The largest snr: equal views have an infinite one, whose share of the power, inf / inf, is no number.
-MOST = 1e300
+MAX_SNR = 1e300
 
 
 @stored("noise")
@@ -36,9 +36,9 @@ class Noise(NamedTuple):
         """The noise of a single view's gradient as a multiple of the signal; NaN while it has not been measured."""
         return self.spread / self.signal
 
-    def after(self, estimate: Estimate) -> "Noise":
+    def update(self, estimate: Estimate) -> "Noise":
         """With the estimate of one more step. A single view shows no noise, and changes nothing."""
-        snr = estimate.snr.double().cpu().clamp(max=MOST)
+        snr = estimate.snr.double().cpu().clamp(max=MAX_SNR)
         finite = ~snr.isnan()
         signal = torch.where(finite, snr / (1 + snr), 0)
         spread = torch.where(finite, estimate.views.cpu() / (1 + snr), 0)
@@ -62,7 +62,7 @@ class Adaptive:
         >>> Adaptive(steps=128).start(total, block=4).tolist()
         [1, 2]
         >>> noise = Noise(torch.ones(2), torch.tensor([16.0, 16.0]), torch.tensor([8, 8]))  # c = 16, after 8 steps
-        >>> Adaptive(steps=128).next(noise, total, left=total, block=4).tolist()
+        >>> Adaptive(steps=128).next_blocks(noise, total, left=total, block=4).tolist()
         [1, 4]
     """
 
@@ -75,16 +75,16 @@ class Adaptive:
     def start(self, total: Tensor, block: int) -> Tensor:
         """Blocks of `block` views in the first steps (N,), for pictures with `total` gradients (N,): two where there
         may be several, so that the noise shows."""
-        return self._most(total, block).clamp(max=2)
+        return self._limit(total, block).clamp(max=2)
 
-    def next(self, noise: Noise, total: Tensor, left: Tensor, block: int) -> Tensor:
+    def next_blocks(self, noise: Noise, total: Tensor, left: Tensor, block: int) -> Tensor:
         """Blocks of the next step (N,) of pictures that have `left` of `total` gradients (N,)."""
         c = noise.c.nan_to_num(0.0).expand(len(total))
-        blocks = _power(torch.minimum(c / block, self._most(total, block)))
+        blocks = _power(torch.minimum(c / block, self._limit(total, block)))
         blocks = torch.where(noise.steps < PILOT, self.start(total, block), blocks)
         return torch.minimum(blocks, (left // block).clamp(min=1))
 
-    def _most(self, total: Tensor, block: int) -> Tensor:
+    def _limit(self, total: Tensor, block: int) -> Tensor:
         return _power(total / (self.steps * block))
 
 

@@ -15,7 +15,7 @@ from attacks.encoders.randomness import encoder_draws
 from attacks.encoders.tree import Encoder, Tree, map_tree
 from attacks.eot.batching import Group, Pass, in_passes
 from attacks.eot.estimator import check_count, check_pipeline
-from attacks.eot.faults.locate import Query, located
+from attacks.eot.faults.locate import Query, not_finite
 from attacks.eot.problem import Problem
 from attacks.eot.protocols import Objective, Perturbation
 from attacks.runtime.distributed import ALONE, World
@@ -56,9 +56,9 @@ class Bank(NamedTuple):
 
         def run() -> Tensor:
             losses = problem.images.new_zeros(len(problem), len(self.u))
-            for part, some in in_passes(partial(_part, query), len(problem), mine, chunk):
+            for part, values in in_passes(partial(_part, query), len(problem), mine, chunk):
                 views = uploaded(torch.tensor(part.groups[0]), losses.device)
-                losses[part.images.start : part.images.stop].index_copy_(1, views, some.to(losses))
+                losses[part.images.start : part.images.stop].index_copy_(1, views, values.to(losses))
             world.sum(losses)
             return losses
 
@@ -67,21 +67,21 @@ class Bank(NamedTuple):
             return losses
         exact = fall_back(problem.encoder, run, _finite)
         if exact is None:
-            raise located(query, ~losses.isfinite())
+            raise not_finite(query, ~losses.isfinite())
         return exact
 
     @torch.no_grad()
     def features(
-        self, images: Shown, encoder: Encoder, chunk: int, only: Sequence[int] | slice = slice(None)
+        self, images: Shown, encoder: Encoder, chunk: int, rows_of_bank: Sequence[int] | slice = slice(None)
     ) -> Tensor:
         """Embeddings of each picture from each view (or from some of them): N pictures -> (N,V,D), at most `chunk`
         views at a time."""
-        some, encoder = self._replace(u=self.u[only]), in_native_precision(encoder)
+        part_bank, encoder = self._replace(u=self.u[rows_of_bank]), in_native_precision(encoder)
         parts: dict[tuple[int, Group], Tensor] = {}
-        for part, rows in some.encoded(images, encoder, chunk, range(len(some.u))):
+        for part, rows in part_bank.encoded(images, encoder, chunk, range(len(part_bank.u))):
             parts |= {(i, part.groups[0]): row for i, row in zip(part.images, rows, strict=True)}
         features = torch.cat([parts[key] for key in sorted(parts)])
-        return features.view(len(base_of(images)), len(some.u), *features.shape[1:])
+        return features.view(len(base_of(images)), len(part_bank.u), *features.shape[1:])
 
     @torch.no_grad()
     def encoded(

@@ -55,7 +55,7 @@ def group_size(n: int) -> int:
 
 def blocks(count: int, limit: int) -> list[range]:
     """`count` pictures in as few blocks of at most `most` as there can be, evenly."""
-    return _even(range(count), limit)
+    return _split_evenly(range(count), limit)
 
 
 def passes(images: range, views: Sequence[int], n: int, room: int) -> Iterator[Pass]:
@@ -70,19 +70,19 @@ def passes(images: range, views: Sequence[int], n: int, room: int) -> Iterator[P
         by_length.setdefault(len(group), []).append(tuple(group))
     for length, equal in by_length.items():
         if length <= room:
-            for together in _even(equal, room // length):
-                yield Pass(images, tuple(together))
+            for part_groups in _split_evenly(equal, room // length):
+                yield Pass(images, tuple(part_groups))
         else:
-            yield from (Pass(images, (part,)) for group in equal for part in _even(group, room))
+            yield from (Pass(images, (part,)) for group in equal for part in _split_evenly(group, room))
 
 
 def within_memory(run: Callable[[Pass], Result], wholes: Iterable[Pass]) -> Iterator[tuple[Pass, Result, int | None]]:
     """Run passes; where one does not fit into memory, its halves, and so on. Each with its result and the number of
     rows that may fit, where it is less than the whole pass. Raises MemoryError in one line where a single view does
     not fit."""
-    for whole in wholes:
-        rows = whole.rows
-        todo, room = [whole], rows
+    for full in wholes:
+        rows = full.rows
+        todo, room = [full], rows
         while todo:
             part = todo.pop()
             outcome = _attempt(run, part, part.rows == 1)
@@ -100,7 +100,7 @@ def in_passes(
     several pictures where all their views fit. Where a pass does not fit into memory, it and those after it are
     halved. Raises MemoryError in one line where a single view does not fit."""
     pictures = blocks(count, max(1, chunk // len(views))) if views and count else []
-    todo = [Pass(block, (tuple(part),)) for block in pictures for part in _even(views, chunk)][::-1]
+    todo = [Pass(block, (tuple(part),)) for block in pictures for part in _split_evenly(views, chunk)][::-1]
     while todo:
         part = todo.pop()
         outcome = _attempt(run, part, part.rows == 1) if part.rows <= chunk else None
@@ -137,16 +137,16 @@ def memory_told() -> Iterator[None]:
             raise
         if isinstance(error, MemoryError) and str(error).startswith(RAN_OUT):
             raise
-        raise MemoryError(f"{RAN_OUT}; {INSTEAD} ({_shortage(error)})") from error
+        raise MemoryError(f"{RAN_OUT}; {REMEDY} ({_shortage(error)})") from error
 
 
 #: The message where memory ran out, and what can be done.
 RAN_OUT = "memory ran out"
-INSTEAD = (
+REMEDY = (
     "make the pictures smaller (`data.size`) or fewer at a time (`evaluate.batch`), take a smaller encoder or "
     "engine.precision=bfloat16, or a device with more memory"
 )
-ONE_VIEW = f"{RAN_OUT} with one view of one picture in a pass, so `engine.chunk` cannot go lower: {INSTEAD}"
+ONE_VIEW = f"{RAN_OUT} with one view of one picture in a pass, so `engine.chunk` cannot go lower: {REMEDY}"
 
 
 def _attempt(run: Callable[[Part], Result], part: Part, smallest: bool) -> tuple[Result] | None:
@@ -172,7 +172,7 @@ def _shortage(error: Exception) -> str:
 Several = TypeVar("Several", bound=Sequence[object])
 
 
-def _even(items: Several, limit: int) -> list[Several]:
+def _split_evenly(items: Several, limit: int) -> list[Several]:
     """Consecutive parts of at most `most`, as few as there can be and as equal as there can be."""
     if len(items) <= limit:
         return [items]

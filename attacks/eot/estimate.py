@@ -51,7 +51,7 @@ class Estimate(NamedTuple):
         return (1 + 1 / self.snr).rsqrt()
 
 
-class Known(NamedTuple):
+class OnHost(NamedTuple):
     """Estimates with all but their gradients on the host; of which deltas (D,) each one's gradient is exactly zero;
     whether its losses and gradient are finite; and whether another tensor is."""
 
@@ -61,7 +61,7 @@ class Known(NamedTuple):
     other: bool
 
 
-def known(estimates: Sequence[Estimate], other: Tensor | None = None) -> Known:
+def on_host(estimates: Sequence[Estimate], other: Tensor | None = None) -> OnHost:
     """What the host must know of estimates, and whether an `other` tensor on their device is finite. By one transfer:
     a step waits for the device once."""
     figures: list[Tensor] = []
@@ -84,7 +84,7 @@ def known(estimates: Sequence[Estimate], other: Tensor | None = None) -> Known:
         host_estimates.append(estimate._replace(mean=mean, stderr=stderr, value=value, snr=snr, views=views.long()))
         zeros.append(largest == 0)
         finite.append(bool(torch.cat([mean, value, largest]).isfinite().all()))
-    return Known(tuple(host_estimates), tuple(zeros), tuple(finite), other is None or bool(parts[-1].isfinite()))
+    return OnHost(tuple(host_estimates), tuple(zeros), tuple(finite), other is None or bool(parts[-1].isfinite()))
 
 
 def _largest(grad: Tensor) -> Tensor:
@@ -106,7 +106,7 @@ def signal_to_noise(grad: Tensor, energy: Tensor, n: int, groups: int) -> Tensor
     return ((size - noise) / noise).clamp(min=0)
 
 
-def combined(estimates: Sequence[Estimate]) -> Estimate:
+def combine(estimates: Sequence[Estimate]) -> Estimate:
     """One estimate from those of the members, made from the same views: mean losses, and the mean of the gradients,
     each first divided by its L1 norm (of each delta), then times the mean of those norms. So members count equally
     in its direction, and its length is that of a gradient of the mean loss, for optimisers and penalties that use it.

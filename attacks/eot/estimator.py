@@ -34,10 +34,10 @@ def check_pipeline(transforms: object) -> None:
         )
 
 
-def check_count(name: str, value: Any, what: str = "views") -> None:
+def check_count(name: str, value: Any, unit: str = "views") -> None:
     """Refuse what is no number of views, or of `what`. Raises ValueError."""
     if isinstance(value, bool) or not isinstance(value, Integral) or value < 1:
-        raise ValueError(f"`{name}` must be a whole number of {what}, at least 1; got {value!r}")
+        raise ValueError(f"`{name}` must be a whole number of {unit}, at least 1; got {value!r}")
 
 
 class Question(Protocol):
@@ -46,7 +46,7 @@ class Question(Protocol):
     def __len__(self) -> int:
         """The number of images."""
 
-    def losses(self, transforms: Compose, delta: Tensor, which: Tensor, u: Tensor) -> Tensor:
+    def losses(self, transforms: Compose, delta: Tensor, numbers: Tensor, u: Tensor) -> Tensor:
         """The losses (B*V,) of images `which` (B,), with a delta of each (B,...), or one (1,...) that all share, from
         the views `u` (B*V,dims)."""
 
@@ -100,15 +100,15 @@ class EOT:
         """The coordinates (times * views, dims) of a step's views: blocks step, step + 1, ... of `views` points each.
         Or for each of so many `pictures` blocks of its own, (pictures, times * views, dims). On the host, in the type
         of `like`."""
-        dims, own = self.transforms.dims, pictures or 1
+        dims, copies = self.transforms.dims, pictures or 1
         # One sequence: the blocks of all pictures are one draw, of the same points.
-        together = own if isinstance(self.draws, Sobol) else 1
-        first, count = step * own // together, times * own // together
-        parts = [self.draws(self.views * together, dims, seed=seed, step=first + i) for i in range(count)]
+        merged_draws = copies if isinstance(self.draws, Sobol) else 1
+        first, count = step * copies // merged_draws, times * copies // merged_draws
+        parts = [self.draws(self.views * merged_draws, dims, seed=seed, step=first + i) for i in range(count)]
         if pictures is None:
             return torch.cat(parts).to(like.dtype)
-        blocks = torch.cat(parts).view(times, own, self.views, dims).transpose(0, 1)
-        return blocks.reshape(own, times * self.views, dims).to(like.dtype)
+        blocks = torch.cat(parts).view(times, copies, self.views, dims).transpose(0, 1)
+        return blocks.reshape(copies, times * self.views, dims).to(like.dtype)
 
     def estimate(self, problem: Question, delta: Tensor, u: Tensor) -> Estimate:
         """The mean loss over the views `u` of each image, and the gradient of the risk with respect to `delta`, the
@@ -143,7 +143,7 @@ class _Estimation:
             with torch.no_grad():
                 for images in self._blocks():
                     for result in within_memory(self._pass, passes(images, self.views, self.n, self.chunk)):
-                        self._noted(*result)
+                        self._record(*result)
             self.world.sum(self.losses)
             self.weights = self.eot.risk.weights(self.losses) * self.n
         if self.n == self.world.size == 1 and not self.shared:
@@ -156,18 +156,18 @@ class _Estimation:
             partial = self._zeros(len(images)) if total is None else total
             for part, views in self._counting(images):
                 for result in within_memory(self._pass, passes(part, views, self.n, self.chunk)):
-                    done, slope = result[0], self._noted(*result)
-                    first = 0 if self.shared else done.images.start - images.start
-                    own = slice(first, first + (1 if self.shared else len(done.images)))
-                    for k, group in enumerate(done.groups):
-                        partial[own, group[0] // self.size] += slope[:, k].to(partial)
+                    block, slope = result[0], self._record(*result)
+                    first = 0 if self.shared else block.images.start - images.start
+                    target = slice(first, first + (1 if self.shared else len(block.images)))
+                    for k, group in enumerate(block.groups):
+                        partial[target, group[0] // self.size] += slope[:, k].to(partial)
             if total is None:
                 if self.by_views:
                     self.world.sum(partial)
-                grad[rows], energy[rows] = self._together(partial)
+                grad[rows], energy[rows] = self._totals(partial)
         if total is not None:
             self.world.sum(total)
-            grad[:], energy[:] = self._together(total)
+            grad[:], energy[:] = self._totals(total)
         elif not self.by_views:
             self.world.sum(grad, energy)
         if self.weights is None:
@@ -177,21 +177,21 @@ class _Estimation:
     def _of_one_view(self) -> Estimate:
         """Where each image has one view: nothing is added up, so nothing is copied or in float64."""
         slopes = [
-            self._noted(*result)[:, 0]
+            self._record(*result)[:, 0]
             for images in self._blocks()
             for result in within_memory(self._pass, passes(images, self.views, 1, self.chunk))
         ]
         grad = slopes[0] if len(slopes) == 1 else torch.cat(slopes)
         return self._summary(grad, self.losses.new_zeros(len(grad)))
 
-    def _noted(self, done: Pass, result: tuple[Tensor, Tensor], fits: int | None) -> Tensor:
+    def _record(self, block: Pass, result: tuple[Tensor, Tensor], fits: int | None) -> Tensor:
         """The gradient of a pass. Stores its losses, unless all of them are known already, and lowers `chunk` where
         memory ran out."""
         losses, slope = result
         if fits is not None:
             self.chunk = min(self.chunk, fits)
         if self.weights is None:
-            self.losses[done.images.start : done.images.stop, self._columns(done)] = losses.to(self.losses)
+            self.losses[block.images.start : block.images.stop, self._columns(block)] = losses.to(self.losses)
         return slope
 
     def _summary(self, grad: Tensor, energy: Tensor) -> Estimate:
@@ -209,11 +209,11 @@ class _Estimation:
     def _blocks(self) -> list[range]:
         """The images, some at a time: as many as leave each pass all their views."""
         width = -(-self.n // self.world.size) if self.by_views else self.n
-        most = max(1, self.eot.chunk // width)
+        limit = max(1, self.eot.chunk // width)
         if self.by_views:
-            return blocks(self.count, most)
+            return blocks(self.count, limit)
         # At least two at a time where possible: a single row takes other kernels, and rounds differently.
-        parts = blocks(self.count, min(most, max(2, -(-self.count // self.world.size))))
+        parts = blocks(self.count, min(limit, max(2, -(-self.count // self.world.size))))
         return [parts[i] for i in self.world.share(len(parts))]
 
     def _counting(self, images: range) -> list[tuple[range, Sequence[int]]]:
@@ -230,15 +230,19 @@ class _Estimation:
         images, groups = part.images, len(part.groups)
         rows = slice(None) if self.shared else slice(images.start, images.stop)
         leaf = self.delta[rows, None].expand(-1, groups, *self.delta.shape[1:]).detach().requires_grad_()
-        which = torch.arange(images.start, images.stop).repeat_interleave(groups)
+        numbers = torch.arange(images.start, images.stop).repeat_interleave(groups)
         views = torch.tensor(part.groups).flatten()
-        own = self.u.dim() == 3
-        u = self.u[images.start : images.stop, views].flatten(0, 1) if own else self.u[views].repeat(len(images), 1)
+        by_row = self.u.dim() == 3
+        u = (
+            self.u[images.start : images.stop, views].flatten(0, 1)
+            if by_row
+            else self.u[views].repeat(len(images), 1)
+        )
         while True:
             delta = leaf[:, 0]
             if not self.shared or groups > 1:  # a single shared one is not copied, nor read in copies
                 delta = leaf.expand(len(images), *leaf.shape[1:]).flatten(0, 1)
-            losses = self.problem.losses(self.eot.transforms, delta, which, u).reshape(len(images), groups, -1)
+            losses = self.problem.losses(self.eot.transforms, delta, numbers, u).reshape(len(images), groups, -1)
             weighted = losses
             if self.weights is not None:
                 weighted = losses * self.weights[images.start : images.stop, self._columns(part)].to(losses)
@@ -254,7 +258,7 @@ class _Estimation:
         """The numbers (groups,views) of the views of a pass, on the device."""
         return uploaded(torch.tensor(part.groups), self.losses.device)
 
-    def _together(self, partial: Tensor) -> tuple[Tensor, Tensor]:
+    def _totals(self, partial: Tensor) -> tuple[Tensor, Tensor]:
         """From the groups' sums to the mean gradient, and sum_k m_k ||g_k||^2 over the groups' means g_k."""
         images = self.count if self.shared else 1
         sizes = [min(self.size, self.n - k * self.size) * images for k in range(partial.shape[1])]

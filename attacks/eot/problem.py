@@ -86,26 +86,26 @@ class Problem:
         first = self.first if self.first is None or self.shared else self.first[rows]
         return replace(self, images=self.images[rows], anchor=take(self.anchor, rows), perturbation=part, first=first)
 
-    def scene(self, delta: Tensor, which: Tensor) -> Scene:
+    def scene(self, delta: Tensor, numbers: Tensor) -> Scene:
         """The attacked images `which` (B,), their numbers on the host, with a delta of each (B,...), or one (1,...)
         that all share."""
-        if which.device == HOST and torch.equal(which, torch.arange(len(self.images))):  # saves a copy
+        if numbers.device == HOST and torch.equal(numbers, torch.arange(len(self.images))):  # saves a copy
             return self.perturbation.scene(self.images, delta)
-        return self.perturbation.take(which).scene(self.images[uploaded(which, self.images.device)], delta)
+        return self.perturbation.take(numbers).scene(self.images[uploaded(numbers, self.images.device)], delta)
 
-    def losses(self, transforms: Compose, delta: Tensor, which: Tensor, u: Tensor) -> Tensor:
+    def losses(self, transforms: Compose, delta: Tensor, numbers: Tensor, u: Tensor) -> Tensor:
         """The losses (B*V,) of the attacked images `which` (B,), with a delta of each (B,...), or one (1,...) that
         all share, each seen from V of the views `u` (B*V,dims) in turn. A paired objective sees the untouched images
         from the same views; their features have a gradient only where `u` asks for one."""
         draws = encoder_draws(transforms, u)
         with PastDoors():
-            views = unchecked(transforms)(self.scene(delta, which), u)
+            views = unchecked(transforms)(self.scene(delta, numbers), u)
             if self.objective.paired:
                 with torch.set_grad_enabled(torch.is_grad_enabled() and u.requires_grad):
-                    clean = scene_of(self.images[uploaded(which, self.images.device)])
+                    clean = scene_of(self.images[uploaded(numbers, self.images.device)])
                     anchor = self._encode(unchecked(transforms)(clean, u), **draws)
             else:
-                anchor = take(self.anchor, which.repeat_interleave(len(u) // len(which)))
+                anchor = take(self.anchor, numbers.repeat_interleave(len(u) // len(numbers)))
             losses = self.objective(self._encode(views, **draws), anchor)
         if losses.shape != (len(u),):
             name = type(self.objective).__name__

@@ -173,7 +173,7 @@ class Optimiser(Protocol):
         (False, False)
     """
 
-    #: Whether it only proposes directions, and `search` runs it (see `Proposer`).
+    #: Whether it only proposes directions, and `random_search` runs it (see `Proposer`).
     gradient_free: ClassVar[bool] = False
     #: Whether a picture leaves where its loss does not fall. It need not fall before it does at once.
     leaves_early: ClassVar[bool] = True
@@ -182,7 +182,7 @@ class Optimiser(Protocol):
 
     def init(self, delta: Tensor, *, reach: float, steps: int) -> Any: ...
     def step(
-        self, delta: Tensor, estimate: Estimate, state: Any, constraint: Constraint, done: Done
+        self, delta: Tensor, estimate: Estimate, state: Any, constraint: Constraint, progress: Done
     ) -> tuple[Tensor, Any]: ...
 
 

@@ -17,7 +17,7 @@ from attacks.encoders.contract import check_encoder
 from attacks.encoders.tree import Encoder, Tree, join_trees, map_tree, optional
 from attacks.eot.bank import Bank, judged
 from attacks.eot.batching import in_parts
-from attacks.eot.faults.locate import located
+from attacks.eot.faults.locate import not_finite
 from attacks.evaluation.ranking import Mark, Rows, best, search, votes
 from attacks.objectives.embedding import Away
 from attacks.runtime.distributed import ALONE, World
@@ -153,7 +153,7 @@ def evaluate(
     _place(columns, waiting, candidates, right)
     world.sum(cosine, *columns.values())
     if not bool(cosine.isfinite().all()):
-        raise located(bank.query(judged(images, clean, encoder, Away())), ~cosine.isfinite())
+        raise not_finite(bank.query(judged(images, clean, encoder, Away())), ~cosine.isfinite())
     if "vote" in columns:
         columns["vote"] = columns["vote"].bool()
     return Scores(cosine, **columns)

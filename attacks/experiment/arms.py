@@ -22,8 +22,8 @@ from attacks.runtime.damage import reading
 from attacks.runtime.progress import Progress
 from attacks.runtime.stored import stored
 from attacks.solvers.loop import Step
-from attacks.solvers.selection import overfitting, planned, selection
-from attacks.solvers.solver import Best, watch
+from attacks.solvers.selection import overfitting, plan_for, selection
+from attacks.solvers.solver import Best, run_steps
 from attacks.solvers.suite import Member, members, suite
 from attacks.solvers.trace import Trace
 from attacks.study.objective import shown_sign
@@ -129,7 +129,7 @@ def _steps(
     """The steps of an arm from `state` on (None: from the start), each with the name of its attack."""
     attack, options = attempt.study.attack, _full_options(attempt)
     problem, stop, restarts = _problem(arm, attempt), None, 1
-    select = replace(selection(problem, options), measured=measured)  # the bank and the risk of `eot`, for all arms
+    select = replace(selection(problem, options), timer=measured)  # the bank and the risk of `eot`, for all arms
     size, multiple = len(select.bank.u), select.risk.multiple
     if arm == "no_eot":
         views = options.eot.views if attack.sampled else 1  # the losses of a step
@@ -138,14 +138,14 @@ def _steps(
         select = replace(select, early=True, plan=overfitting(options.steps, size, multiple))
     elif arm == "one_view":
         options = replace(_options(arm, attempt), eot=replace(options.eot, views=1, risk=Mean()), steps=spent)
-        select = replace(select, plan=planned(2 * spent, size, multiple))
+        select = replace(select, plan=plan_for(2 * spent, size, multiple))
     elif attack.nearest is not None:
         yield from suite(problem, options, _members(attempt, attack.nearest), state=state, select=select)
         return
     else:
         stop = None if attack.stop is None else shown_sign(attempt.study.objective) * attack.stop
         restarts = attack.restarts
-    for step, best in watch(problem, options, stop=stop, restarts=restarts, state=state, select=select):
+    for step, best in run_steps(problem, options, stop=stop, restarts=restarts, state=state, select=select):
         yield attack.optimiser, step, best
 
 

@@ -17,9 +17,9 @@ from attacks.encoders.description import MODULE
 from attacks.encoders.engine import Decision, prepare
 from attacks.encoders.tree import Encoder
 from attacks.eot.estimator import EOT
-from attacks.eot.faults import read
+from attacks.eot.faults import read_fault
 from attacks.eot.faults.locate import Query, one_view
-from attacks.eot.faults.trace import Line, traced
+from attacks.eot.faults.trace import Line, trace_view
 from attacks.eot.problem import Problem
 from attacks.experiment.directory import Earlier, earlier, opened, refuse_program
 from attacks.experiment.embeddings import embedded
@@ -61,7 +61,7 @@ class Replay(NamedTuple):
 
 def of_fault(path: Path) -> Replay:
     """The stored view that stopped a run. Raises FileNotFoundError or ValueError in one line."""
-    fault = read(path)
+    fault = read_fault(path)
     step = "" if fault.step is None else f", step {fault.step}"
     title = f"{fault.doing}{step}, view {fault.view} of image {fault.picture} of its batch"
     return Replay(title, fault.values, fault.lines, fault.shown)
@@ -99,7 +99,7 @@ def of_run(folder: Path, named: Named, where: str = "auto", program: str | None 
         problem = Problem(images, goal.anchor, _prepared(module, previous), goal.objective, own.perturbation)
         with torch.no_grad():
             view = one_view(Query(problem, own.transforms, delta, u, torch.zeros(1)), 0, 0)
-        lines, shown = traced(view)
+        lines, shown = trace_view(view)
     return Replay(
         f"arm eot, step {named.step}, view {named.view} of {own.queries.names[0]}",
         own.transforms.describe(u)[0],

@@ -15,21 +15,21 @@ from transforms.devices import uploaded
 
 
 @stored("apgd")
-class State(NamedTuple):
+class APGDState(NamedTuple):
     """Like delta: the point `before` the last step, the `best` point so far and the gradient there. For each delta
     (N,): the loss of the best point and of the latest one, the `length` of the next step, and since the last
     checkpoint how many steps have `gained`, the best loss `then`, and whether the length was halved there. Then the
     number of steps done and planned, the next checkpoint (the index of a step), and the `gap` since the last one."""
 
-    before: Tensor
+    previous: Tensor
     best: Tensor
     best_grad: Tensor
     best_loss: Tensor
     latest: Tensor
     length: Tensor
-    gained: Tensor
-    then: Tensor
-    halved: Tensor
+    gains: Tensor
+    reference_loss: Tensor
+    is_halved: Tensor
     step: int
     steps: int
     checkpoint: int
@@ -86,20 +86,20 @@ class APGD(Optimiser):
         if not 0 <= self.rho <= 1:
             raise ValueError(f"`rho` must lie in [0, 1]; got {self.rho}")
 
-    def init(self, delta: Tensor, *, reach: float, steps: int) -> State:
+    def init(self, delta: Tensor, *, reach: float, steps: int) -> APGDState:
         """The state before the first of `steps` steps."""
         worst = delta.new_full((len(delta),), torch.inf)
         gap = _part(0.22, steps)
-        return State(
-            before=delta,
+        return APGDState(
+            previous=delta,
             best=delta,
             best_grad=torch.zeros_like(delta),
             best_loss=worst,
             latest=-worst,  # the start is no gain
             length=torch.full_like(worst, self.rel_step_size * reach),
-            gained=torch.zeros_like(worst),
-            then=worst,
-            halved=torch.ones_like(worst, dtype=torch.bool),  # at the first checkpoint, gains alone count
+            gains=torch.zeros_like(worst),
+            reference_loss=worst,
+            is_halved=torch.ones_like(worst, dtype=torch.bool),  # at the first checkpoint, gains alone count
             step=0,
             steps=steps,
             checkpoint=gap,
@@ -110,49 +110,49 @@ class APGD(Optimiser):
         self,
         delta: Tensor,
         estimate: Estimate,
-        state: State,
+        state: APGDState,
         constraint: Constraint,
-        done: Done,  # noqa: ARG002  # its checkpoints are numbers of steps
-    ) -> tuple[Tensor, State]:
+        progress: Done,  # noqa: ARG002  # its checkpoints are numbers of steps
+    ) -> tuple[Tensor, APGDState]:
         """The next delta and state."""
         loss = uploaded(estimate.value, delta.device)
         loss = loss if len(loss) == len(delta) else loss.mean(0, keepdim=True)
-        state = _noted(state, delta, loss, estimate.grad)
+        state = _record(state, delta, loss, estimate.grad)
         point, grad = delta, estimate.grad
         if state.step == state.checkpoint:
-            state = self._checked(state)
-            point, grad = _choose(state.halved, state.best, point), _choose(state.halved, state.best_grad, grad)
+            state = self._at_checkpoint(state)
+            point, grad = _choose(state.is_halved, state.best, point), _choose(state.is_halved, state.best_grad, grad)
         state = state._replace(step=state.step + 1)
         if state.step == state.steps > 1:
             return state.best, state
         new = constraint.step(point, grad, state.length) - point
         share = self.momentum if state.step > 1 else 1.0
-        after = constraint.project(point, share * new + (1 - share) * (point - state.before))
-        return after, state._replace(before=point)
+        next_delta = constraint.project(point, share * new + (1 - share) * (point - state.previous))
+        return next_delta, state._replace(previous=point)
 
-    def _checked(self, state: State) -> State:
+    def _at_checkpoint(self, state: APGDState) -> APGDState:
         """The state after a checkpoint: which pictures halve their step."""
-        stuck = ~state.halved & (state.best_loss >= state.then)
-        halved = (state.gained <= self.rho * state.gap) | stuck
+        stalls = ~state.is_halved & (state.best_loss >= state.reference_loss)
+        halves = (state.gains <= self.rho * state.gap) | stalls
         gap = max(state.gap - _part(0.03, state.steps), _part(0.06, state.steps))
         return state._replace(
-            length=torch.where(halved, state.length / 2, state.length),
-            gained=torch.zeros_like(state.gained),
-            then=state.best_loss,
-            halved=halved,
+            length=torch.where(halves, state.length / 2, state.length),
+            gains=torch.zeros_like(state.gains),
+            reference_loss=state.best_loss,
+            is_halved=halves,
             checkpoint=state.checkpoint + gap,
             gap=gap,
         )
 
 
-def _noted(state: State, delta: Tensor, loss: Tensor, grad: Tensor) -> State:
+def _record(state: APGDState, delta: Tensor, loss: Tensor, grad: Tensor) -> APGDState:
     """The state with the loss and the gradient at delta."""
     better = loss < state.best_loss
     return state._replace(
         best=_choose(better, delta, state.best),
         best_grad=_choose(better, grad, state.best_grad),
         best_loss=torch.where(better, loss, state.best_loss),
-        gained=state.gained + (loss < state.latest),
+        gains=state.gains + (loss < state.latest),
         latest=loss,
     )
 
@@ -162,6 +162,6 @@ def _part(share: float, steps: int) -> int:
     return max(1, int(share * (steps - 1)))
 
 
-def _choose(which: Tensor, these: Tensor, others: Tensor) -> Tensor:
+def _choose(mask: Tensor, first: Tensor, second: Tensor) -> Tensor:
     """These rows where `which` (N,) is true, else the others."""
-    return torch.where(which[:, None, None, None], these, others)
+    return torch.where(mask[:, None, None, None], first, second)

@@ -20,7 +20,7 @@ LONGEST = 1000
 
 
 @stored("momentum")
-class State(NamedTuple):
+class MomentumState(NamedTuple):
     """`momentum` (like delta), the length that steps are measured in, and the `point` that delta looks ahead from,
     where it does."""
 
@@ -71,24 +71,24 @@ class PGD(Optimiser):
         check_step("rel_step_size", self.rel_step_size, self.schedule, momentum=self.momentum)
         _check_nesterov(self.nesterov, self.momentum)
 
-    def init(self, delta: Tensor, *, reach: float, steps: int) -> State:  # noqa: ARG002
+    def init(self, delta: Tensor, *, reach: float, steps: int) -> MomentumState:  # noqa: ARG002
         """The state before the first step."""
-        return State(torch.zeros_like(delta), reach, delta if self.nesterov else None)
+        return MomentumState(torch.zeros_like(delta), reach, delta if self.nesterov else None)
 
     def step(
-        self, delta: Tensor, estimate: Estimate, state: State, constraint: Constraint, done: Done
-    ) -> tuple[Tensor, State]:
+        self, delta: Tensor, estimate: Estimate, state: MomentumState, constraint: Constraint, progress: Done
+    ) -> tuple[Tensor, MomentumState]:
         """The next delta and state."""
         norm = l1_norm(estimate.grad)
         momentum = in_blocks(lambda old, grad: self.momentum * old + grad / norm, state.momentum, estimate.grad)
         start = delta if state.point is None else state.point
-        length, ahead = (self.rel_step_size * state.reach * decay(self.schedule, share, delta) for share in done)
-        after = constraint.step(start, momentum, length)
+        length, ahead = (self.rel_step_size * state.reach * decay(self.schedule, share, delta) for share in progress)
+        next_delta = constraint.step(start, momentum, length)
         if not self.nesterov:
-            return after, state._replace(momentum=momentum)
-        state = state._replace(momentum=momentum, point=after)
-        ahead = self.momentum * torch.where(done.after.to(delta) < 1, ahead, 0)
-        return constraint.step(after, momentum, ahead), state
+            return next_delta, state._replace(momentum=momentum)
+        state = state._replace(momentum=momentum, point=next_delta)
+        ahead = self.momentum * torch.where(progress.after.to(delta) < 1, ahead, 0)
+        return constraint.step(next_delta, momentum, ahead), state
 
 
 @dataclass(frozen=True)
@@ -131,19 +131,19 @@ class SGD(Optimiser):
         check_step("lr", self.lr, self.schedule, momentum=self.momentum)
         _check_nesterov(self.nesterov, self.momentum)
 
-    def init(self, delta: Tensor, *, reach: float, steps: int) -> State:  # noqa: ARG002
+    def init(self, delta: Tensor, *, reach: float, steps: int) -> MomentumState:  # noqa: ARG002
         """The state before the first step."""
-        return State(torch.zeros_like(delta), reach)
+        return MomentumState(torch.zeros_like(delta), reach)
 
     def step(
-        self, delta: Tensor, estimate: Estimate, state: State, constraint: Constraint, done: Done
-    ) -> tuple[Tensor, State]:
+        self, delta: Tensor, estimate: Estimate, state: MomentumState, constraint: Constraint, progress: Done
+    ) -> tuple[Tensor, MomentumState]:
         """The next delta and state."""
         momentum = self.momentum * state.momentum + estimate.grad
-        along = estimate.grad + self.momentum * momentum if self.nesterov else momentum
-        length = self.lr * decay(self.schedule, done.before, delta)
-        after = constraint.project(delta, -length[:, None, None, None] * along)
-        return after, state._replace(momentum=momentum)
+        direction = estimate.grad + self.momentum * momentum if self.nesterov else momentum
+        length = self.lr * decay(self.schedule, progress.before, delta)
+        next_delta = constraint.project(delta, -length[:, None, None, None] * direction)
+        return next_delta, state._replace(momentum=momentum)
 
 
 @stored("moments")
@@ -203,11 +203,11 @@ class Adam(Optimiser):
     def init(self, delta: Tensor, *, reach: float, steps: int) -> Moments:  # noqa: ARG002
         """The state before the first step. Moments are float64 where the device has it: the square of a
         very small or very large gradient is 0 or infinite in float32."""
-        nothing = torch.zeros_like(delta, dtype=wide_dtype(delta))
-        return Moments(nothing, nothing, 0, reach)
+        zeros = torch.zeros_like(delta, dtype=wide_dtype(delta))
+        return Moments(zeros, zeros, 0, reach)
 
     def step(
-        self, delta: Tensor, estimate: Estimate, state: Moments, constraint: Constraint, done: Done
+        self, delta: Tensor, estimate: Estimate, state: Moments, constraint: Constraint, progress: Done
     ) -> tuple[Tensor, Moments]:
         """The next delta and state."""
         grad = estimate.grad.to(state.first)
@@ -216,9 +216,11 @@ class Adam(Optimiser):
         mean = first / (1 - self.beta1 ** (state.step + 1))
         size = (second / (1 - self.beta2 ** (state.step + 1))).sqrt()
         agreement = torch.where(size > 0, mean.abs() / size, 0)
-        length = self.rel_step_size * state.reach * decay(self.schedule, done.before, delta)
-        after = constraint.project(delta, constraint.steepest(mean.to(delta), length, delta) * agreement.to(delta))
-        return after, state._replace(first=first, second=second, step=state.step + 1)
+        length = self.rel_step_size * state.reach * decay(self.schedule, progress.before, delta)
+        moved_delta = constraint.project(
+            delta, constraint.steepest(mean.to(delta), length, delta) * agreement.to(delta)
+        )
+        return moved_delta, state._replace(first=first, second=second, step=state.step + 1)
 
 
 def l1_norm(grad: Tensor, dtype: torch.dtype | None = None) -> Tensor:
@@ -230,12 +232,12 @@ def l1_norm(grad: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     return norm.clamp(min=torch.finfo(norm.dtype).tiny)[:, None, None, None]
 
 
-def decay(schedule: str, done: Tensor, like: Tensor) -> Tensor:
+def decay(schedule: str, progress: Tensor, like: Tensor) -> Tensor:
     """The length of a step as a share of that of the first one, for shares (D,) of the run that are `done`; of the
     type and on the device of `like`."""
     if schedule == "constant":
-        return torch.ones_like(done, dtype=like.dtype, device=like.device)
-    length = 1 - done if schedule == "linear" else (1 + (math.pi * done).cos()) / 2
+        return torch.ones_like(progress, dtype=like.dtype, device=like.device)
+    length = 1 - progress if schedule == "linear" else (1 + (math.pi * progress).cos()) / 2
     return uploaded(length.to(like.dtype), like.device)
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from attacks.eot.estimate import Estimate
 from attacks.eot.protocols import Constraint, Done, Optimiser
-from attacks.optimisers.gradient import State, check_step, decay
+from attacks.optimisers.gradient import MomentumState, check_step, decay
 from attacks.schema.options import option
 
 
@@ -77,30 +77,30 @@ class NES(Optimiser):
     def directions(self, like: Tensor, count: int, generator: torch.Generator) -> Tensor:
         """Random patterns (count,C,H,W) for deltas `like` (N,C,H,W), each of length 1."""
         channels, height, width = like.shape[1:]
-        rows, columns = cosines(min(self.keep, height), height), cosines(min(self.keep, width), width)
+        rows, columns = dct_rows(min(self.keep, height), height), dct_rows(min(self.keep, width), width)
         size = (count, 1 if self.grey else channels, len(rows), len(columns))
         patterns = rows.mT @ torch.randn(size, generator=generator, dtype=torch.float64) @ columns
-        whole = patterns.expand(-1, channels, -1, -1).flatten(1)
-        return F.normalize(whole).view(count, channels, height, width).to(like)
+        flat = patterns.expand(-1, channels, -1, -1).flatten(1)
+        return F.normalize(flat).view(count, channels, height, width).to(like)
 
-    def mixed(self, directions: Tensor, prior: Tensor) -> Tensor:
+    def mix(self, directions: Tensor, prior: Tensor) -> Tensor:
         """Directions (Q,...) and a gradient (n,...) of each delta -> directions (n,Q,...) of length 1."""
         shape = len(prior), *directions.shape
-        known = F.normalize(prior.flatten(1))[:, None]
-        return F.normalize(known + directions.flatten(1)[None], dim=2).view(shape)
+        prior_direction = F.normalize(prior.flatten(1))[:, None]
+        return F.normalize(prior_direction + directions.flatten(1)[None], dim=2).view(shape)
 
-    def init(self, delta: Tensor, *, reach: float, steps: int) -> State:  # noqa: ARG002
+    def init(self, delta: Tensor, *, reach: float, steps: int) -> MomentumState:  # noqa: ARG002
         """The state before the first step."""
-        return State(torch.zeros_like(delta), reach)
+        return MomentumState(torch.zeros_like(delta), reach)
 
     def step(
-        self, delta: Tensor, estimate: Estimate, state: State, constraint: Constraint, done: Done
-    ) -> tuple[Tensor, State]:
+        self, delta: Tensor, estimate: Estimate, state: MomentumState, constraint: Constraint, progress: Done
+    ) -> tuple[Tensor, MomentumState]:
         """The next delta and state. Gradients are not normalised: one that is short says little."""
         momentum = self.momentum * state.momentum + estimate.grad
-        length = self.rel_step_size * state.reach * decay(self.schedule, done.before, delta)
-        after = constraint.step(delta, momentum, length)
-        return after, state._replace(momentum=momentum)
+        length = self.rel_step_size * state.reach * decay(self.schedule, progress.before, delta)
+        next_delta = constraint.step(delta, momentum, length)
+        return next_delta, state._replace(momentum=momentum)
 
 
 @dataclass(frozen=True)
@@ -127,15 +127,15 @@ class LabelOnly(NES):
     leaves_early: ClassVar[bool] = False
 
     @staticmethod
-    def factor(changed: Tensor) -> Tensor:
+    def factor(share: Tensor) -> Tensor:
         """By how much the radius (N,) changes where a share (N,) of a step's answers has changed: at one half, where
         an answer carries most information, it stays."""
-        return (0.5 - changed).exp()
+        return (0.5 - share).exp()
 
 
 @lru_cache(maxsize=16)
 @torch.inference_mode(False)
-def cosines(keep: int, size: int) -> Tensor:
+def dct_rows(keep: int, size: int) -> Tensor:
     """The first rows of the orthonormal DCT-II, (keep,size)."""
     place, frequency = torch.arange(size, dtype=torch.float64) + 0.5, torch.arange(keep, dtype=torch.float64)
     rows = (math.pi / size * frequency[:, None] * place).cos() * math.sqrt(2 / size)

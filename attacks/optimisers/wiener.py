@@ -24,7 +24,7 @@ from transforms.devices import uploaded, wide_dtype
 #: Two steps agree less where the loss is curved, too, and not for noise alone: a lower share would drop frequencies
 #: that matter. An encoder sees no more frequencies of a larger picture, so the share falls with the side above SIDE
 #: pixels: else the noise of the many others would be most of a step.
-RINGS, LEAST, SIDE = 24, 0.3, 256
+RINGS, MIN_GAIN, SIDE = 24, 0.3, 256
 #: In a run of fewer than SHORT steps they are longer, by SHORT / steps, but at most LONGEST times: they could not go
 #: far enough.
 SHORT, LONGEST = 34, 3
@@ -40,13 +40,13 @@ class Half(NamedTuple):
 
 
 @stored("wiener")
-class State(NamedTuple):
+class WienerState(NamedTuple):
     """The weighted sums of the gradients of even and of odd steps, which values have had a gradient other than 0
     (like delta), the `point` that delta looks ahead from, the number of steps, and the length of the first."""
 
-    even: Half
-    odd: Half
-    moved: Tensor
+    even_half: Half
+    odd_half: Half
+    active: Tensor
     point: Tensor
     step: int
     length: float
@@ -61,8 +61,8 @@ class Wiener(Optimiser):
     Gradients are normalised per image to L1 norm 1, and that of step k, counted from 1, has the weight k (as in the
     averaging of Shamir & Zhang 2013), where the momentum 1 of MI-FGSM (Dong et al. 2018) has equal weights. The sum
     is kept as two halves, of even and of odd steps. What both halves have in common is signal, the rest is noise (the
-    Fourier ring correlation of microscopy, Saxton & Baumeister 1982), and `filtered` gives each frequency the gain of
-    Wiener's filter.
+    Fourier ring correlation of microscopy, Saxton & Baumeister 1982), and `wiener_filter` gives each frequency
+    the gain of Wiener's filter.
 
     The estimate is taken at a look-ahead point, once more along the last move (Lin et al. 2020): delta is this point,
     which lies in the set, and after the last step it is the point itself.
@@ -101,50 +101,50 @@ class Wiener(Optimiser):
     def __post_init__(self) -> None:
         check_step("rel_step_size", self.rel_step_size, self.schedule)
 
-    def init(self, delta: Tensor, *, reach: float, steps: int) -> State:
+    def init(self, delta: Tensor, *, reach: float, steps: int) -> WienerState:
         """The state before the first of `steps` steps. The sums are float64 where the device has it: rounding in
         float32 would turn signs, and several processes would diverge."""
         height, width = delta.shape[2:]
         spectrum = delta.new_zeros(*delta.shape[:3], width // 2 + 1, 2, dtype=wide_dtype(delta))
         rings = rings_of(height, width, delta.device)
-        nothing = Half(spectrum, spectrum.new_zeros(len(delta), len(rings.sizes)))
+        empty = Half(spectrum, spectrum.new_zeros(len(delta), len(rings.sizes)))
         longer = min(LONGEST, max(1, SHORT / steps))
         static = torch.zeros_like(delta, dtype=torch.bool)
-        return State(nothing, nothing, static, delta, 0, self.rel_step_size * longer * reach)
+        return WienerState(empty, empty, static, delta, 0, self.rel_step_size * longer * reach)
 
     def step(
-        self, delta: Tensor, estimate: Estimate, state: State, constraint: Constraint, done: Done
-    ) -> tuple[Tensor, State]:
+        self, delta: Tensor, estimate: Estimate, state: WienerState, constraint: Constraint, progress: Done
+    ) -> tuple[Tensor, WienerState]:
         """The next delta and state."""
         grad = estimate.grad
-        even, odd = state.even, state.odd
+        even_half, odd_half = state.even_half, state.odd_half
         if state.step % 2:
-            odd = added(odd, grad, state.step + 1)
+            odd_half = add_gradient(odd_half, grad, state.step + 1)
         else:
-            even = added(even, grad, state.step + 1)
-        moved = state.moved | (grad != 0)
-        along = filtered(even, odd, delta).masked_fill_(~moved, 0)
-        length = state.length * decay(self.schedule, done.before, delta)
-        move = constraint.steepest(along, length, state.point)
+            even_half = add_gradient(even_half, grad, state.step + 1)
+        active = state.active | (grad != 0)
+        direction = wiener_filter(even_half, odd_half, delta).masked_fill_(~active, 0)
+        length = state.length * decay(self.schedule, progress.before, delta)
+        move = constraint.steepest(direction, length, state.point)
         point = constraint.project(state.point, move)
-        goes_on = done.after < 1
+        goes_on = progress.after < 1
         if not bool(goes_on.all()):
             move = torch.where(uploaded(goes_on, delta.device)[:, None, None, None], move, 0)
         next_delta = constraint.project(point, move)
-        return next_delta, State(even, odd, moved, point, state.step + 1, state.length)
+        return next_delta, WienerState(even_half, odd_half, active, point, state.step + 1, state.length)
 
 
-def added(half: Half, grad: Tensor, weight: float) -> Half:
+def add_gradient(half: Half, grad: Tensor, weight: float) -> Half:
     """The sum with a gradient (N,C,H,W), normalised to L1 norm 1, times its `weight`."""
     spectrum, norm = torch.empty_like(half.spectrum), l1_norm(grad, half.spectrum.dtype)[:, 0]
     for channel in range(grad.shape[1]):  # of a large picture a spectrum takes more memory than the picture
-        own = torch.view_as_real(torch.fft.rfft2(grad[:, channel] / norm))
-        torch.add(half.spectrum[:, channel], own, alpha=weight, out=spectrum[:, channel])
+        part = torch.view_as_real(torch.fft.rfft2(grad[:, channel] / norm))
+        torch.add(half.spectrum[:, channel], part, alpha=weight, out=spectrum[:, channel])
     rings = rings_of(*grad.shape[2:], grad.device)
     return Half(spectrum, rings.sums(spectrum, spectrum))
 
 
-def filtered(even: Half, odd: Half, like: Tensor) -> Tensor:
+def wiener_filter(even_half: Half, odd_half: Half, like: Tensor) -> Tensor:
     """The sum of two noisy measurements of the same pictures, each frequency times the share of it that is signal:
     S / (S + N) with the signal S and the noise N of the sum (Wiener 1949). In the type and of the size of `like`
     (N,C,H,W).
@@ -154,18 +154,18 @@ def filtered(even: Half, odd: Half, like: Tensor) -> Tensor:
     """
     height, width = like.shape[2:]
     rings = rings_of(height, width, like.device)
-    pair = (even.energy * odd.energy).sqrt()
-    r = torch.where(pair > 0, rings.sums(even.spectrum, odd.spectrum) / pair, 0).clamp(0, 1)
+    pair = (even_half.energy * odd_half.energy).sqrt()
+    r = torch.where(pair > 0, rings.sums(even_half.spectrum, odd_half.spectrum) / pair, 0).clamp(0, 1)
     gain = 2 * r / (1 + r)
     highest = gain.amax(1, keepdim=True)
-    low = LEAST * min(1, SIDE / math.sqrt(height * width))
+    low = MIN_GAIN * min(1, SIDE / math.sqrt(height * width))
     gain = torch.where(highest > 0, torch.maximum(gain, low * highest), 1)[:, rings.of, None]
 
-    passed = torch.empty_like(like)
+    result = torch.empty_like(like)
     for channel in range(like.shape[1]):
-        whole = (even.spectrum[:, channel] + odd.spectrum[:, channel]).mul_(gain)
-        passed[:, channel] = torch.fft.irfft2(torch.view_as_complex(whole), s=(height, width))
-    return passed
+        spectrum = (even_half.spectrum[:, channel] + odd_half.spectrum[:, channel]).mul_(gain)
+        result[:, channel] = torch.fft.irfft2(torch.view_as_complex(spectrum), s=(height, width))
+    return result
 
 
 SUM = partial(torch.sum, dim=1)
@@ -184,17 +184,17 @@ class Rings(NamedTuple):
     order: Tensor
     sizes: list[int]
 
-    def sums(self, one: Tensor, other: Tensor) -> Tensor:
+    def sums(self, first: Tensor, other: Tensor) -> Tensor:
         """Of the real part of one spectrum times the conjugate of another, (N,C,H,W',2) each, the sum over channels
         and over each ring of the whole transform: (N,R)."""
-        rows = max(1, VALUES // one[0, :, 0].numel()) if one.device.type == "cpu" else one.shape[2]
+        rows = max(1, VALUES // first[0, :, 0].numel()) if first.device.type == "cpu" else first.shape[2]
         products = []
-        for left, right in zip(one.split(rows, 2), other.split(rows, 2), strict=True):
+        for left, right in zip(first.split(rows, 2), other.split(rows, 2), strict=True):
             parts = (left * right).sum(1)
             products.append((parts[..., 0] + parts[..., 1]) * self.weights)
-        ordered = torch.cat(products, 1).flatten(1)[:, self.order]
+        by_ring = torch.cat(products, 1).flatten(1)[:, self.order]
         # Sums of slices have the same bits every time, on any device. Sums by a scatter do not.
-        return torch.stack(list(map(SUM, ordered.split(self.sizes, 1))), 1)
+        return torch.stack(list(map(SUM, by_ring.split(self.sizes, 1))), 1)
 
 
 @lru_cache(maxsize=2)  # 2 numbers a pixel or so

@@ -265,26 +265,26 @@ def scaled(values: Tensor, radius: float, pictures: Tensor | None, limit: float)
     host, largest = values.device.type == "cpu", min(limit**2, torch.finfo(dtype).max)
     parts = [*columns(values, values if pictures is None else pictures)]
 
-    def clamped(part: Tensor, picture: Tensor) -> tuple[Tensor, Tensor]:
+    def clamp_part(part: Tensor, picture: Tensor) -> tuple[Tensor, Tensor]:
         far = part.to(dtype) * square.sqrt()
         return far, far.clamp(-1, 1) if pictures is None else far.clamp(-picture.to(dtype), 1 - picture.to(dtype))
 
     def energies(part: Tensor, picture: Tensor) -> Tensor:
         """Of the clamped values, and of those that are not: these are proportional to s^2. (N,2)"""
-        far, near = clamped(part, picture)
+        far, near = clamp_part(part, picture)
         energy = near.square()
         return torch.stack([energy.sum(1), torch.where(near == far, energy, 0).sum(1)], 1)
 
     energy = torch.stack([part.to(dtype).square().sum(1, keepdim=True) for part, _ in parts]).sum(0)
     square = (radius**2 / energy).clamp(max=largest)
     for _ in range(MAX_STEPS if host else FIXED):
-        whole, free = torch.stack([energies(*part) for part in parts]).sum(0).split(1, 1)
-        short = radius**2 - whole
+        total, free = torch.stack([energies(*part) for part in parts]).sum(0).split(1, 1)
+        short = radius**2 - total
         short = torch.where((square < largest) & (short > ROUNDING * torch.finfo(dtype).eps * radius**2), short, 0)
         if host and not bool(short.any()):
             break
         square = torch.where(short > 0, square + short / free * square, square).clamp(max=largest)
-    return torch.cat([clamped(*part)[1] for part in parts], 1).to(values.dtype)
+    return torch.cat([clamp_part(*part)[1] for part in parts], 1).to(values.dtype)
 
 
 def into_box(delta: Tensor, images: Tensor | None) -> Tensor:
@@ -303,7 +303,7 @@ def per_picture(value: float | Tensor) -> float | Tensor:
     return value[:, None, None, None] if isinstance(value, Tensor) and value.dim() else value
 
 
-def room(delta: Tensor, images: Tensor | None) -> tuple[Tensor, Tensor]:
+def headroom(delta: Tensor, images: Tensor | None) -> tuple[Tensor, Tensor]:
     """How far each value may decrease, and increase; both at least 0."""
     if images is None:
         return (1 + delta).clamp(min=0), (1 - delta).clamp(min=0)

@@ -11,9 +11,9 @@ from attacks.perturbations.ball import (
     Ball,
     check_number,
     from_levels,
+    headroom,
     into_box,
     per_picture,
-    room,
     rounded,
     to_levels,
 )
@@ -32,17 +32,17 @@ def onto_l1(values: Tensor, radius: float, low: Tensor, high: Tensor) -> Tensor:
     """
     wide = wide_dtype(values)
     size = values.abs().to(wide)
-    room = torch.where(values > 0, high, -low).to(wide).expand_as(size)
-    far = torch.minimum(size, room).sum(1) > radius
+    headroom = torch.where(values > 0, high, -low).to(wide).expand_as(size)
+    far = torch.minimum(size, headroom).sum(1) > radius
     if not bool(far.any()):
         return values.clamp(low, high)
     t = left = torch.zeros_like(size[:, :1])
     right = size.amax(1, keepdim=True)
     for _ in range(MAX_STEPS):
-        near = (size - t).clamp(min=0).minimum(room)
+        near = (size - t).clamp(min=0).minimum(headroom)
         excess = (near.sum(1, keepdim=True) - radius) * far[:, None]
         # The norm is piecewise linear in t; its slope is minus the number of free values.
-        free = (near > 0) & (near < room)
+        free = (near > 0) & (near < headroom)
         count = free.sum(1, keepdim=True)
         newton = torch.where(count > 0, t + excess / count.clamp(min=1), torch.where(excess == 0, t, torch.inf))
         if bool((newton == t).all()):
@@ -51,7 +51,7 @@ def onto_l1(values: Tensor, radius: float, low: Tensor, high: Tensor) -> Tensor:
         outside = (newton <= left) | (newton >= right)
         t = torch.where(outside & (newton != t), (left + right) / 2, newton)
     # Large |v| means a large rounding error of t; this correction removes it.
-    near = (near - excess / count.clamp(min=1) * free).clamp(min=0).minimum(room)
+    near = (near - excess / count.clamp(min=1) * free).clamp(min=0).minimum(headroom)
     return (values.sign() * near).to(values.dtype)
 
 
@@ -76,15 +76,15 @@ def best_pixels(worth: Tensor, count: int) -> Tensor:
     return mask.view_as(worth)[:, None]
 
 
-def knapsack(worth: Tensor, room: Tensor, budget: Tensor) -> Tensor:
+def knapsack(worth: Tensor, headroom: Tensor, budget: Tensor) -> Tensor:
     """The fractional knapsack: amounts (N,D), each at most its room, with a sum of at most `budget` and the largest
     sum of amount * worth: (N,D) >= 0, (N,D) >= 0, (N,) -> (N,D). Greedy by worth."""
     wide = wide_dtype(worth)
     order = worth.argsort(dim=1, descending=True, stable=True)
-    sorted_room = room.gather(1, order).to(wide)
+    sorted_room = headroom.gather(1, order).to(wide)
     previous = sorted_room.cumsum(1) - sorted_room
     amounts = (budget.to(wide)[:, None] - previous).clamp(min=0).minimum(sorted_room)
-    return torch.zeros_like(room).scatter(1, order, amounts.to(room))
+    return torch.zeros_like(headroom).scatter(1, order, amounts.to(headroom))
 
 
 #: The move of a value of average gradient in an L0 step, in units of `length`. Measured on photographs (10, 40 and
@@ -132,13 +132,13 @@ class L1(Ball):
     def descend(self, grad: Tensor, length: float | Tensor, delta: Tensor, images: Tensor | None) -> Tensor:
         """The move of norm `length` or less that lowers the loss most, to first order, and keeps the picture in
         [0,1]: the values of the largest gradient, each as far as it has room."""
-        down, up = room(delta, images)
+        down, up = headroom(delta, images)
         worth, free = grad.abs().flatten(1), torch.where(grad > 0, down, up).flatten(1)
         budget = torch.as_tensor(length, dtype=grad.dtype, device=grad.device).expand(len(grad))
         return -grad.sign() * knapsack(worth, free, budget).view_as(grad)
 
     def project(self, delta: Tensor, images: Tensor | None) -> Tensor:
-        down, up = room(torch.zeros_like(delta), images)
+        down, up = headroom(torch.zeros_like(delta), images)
         nearest = onto_l1(delta.flatten(1), self.eps, -down.flatten(1), up.flatten(1))
         return into_box(nearest.view_as(delta), images)
 
@@ -188,7 +188,7 @@ class L0(Ball):
 
     def farthest(self, direction: Tensor, images: Tensor | None) -> Tensor:
         """The pixels with the largest gain along `direction`, to the end of their range."""
-        down, up = room(torch.zeros_like(direction), images)
+        down, up = headroom(torch.zeros_like(direction), images)
         ends = torch.where(direction > 0, up, down) * direction.sign()
         return into_box(ends * best_pixels((direction * ends).sum(1), int(self.eps)), images)
 
@@ -207,7 +207,7 @@ class L0(Ball):
         return -STRIDE * per_picture(length) * (grad / per_picture(mean))
 
     def project(self, delta: Tensor, images: Tensor | None) -> Tensor:
-        down, up = room(torch.zeros_like(delta), images)
+        down, up = headroom(torch.zeros_like(delta), images)
         return into_box(onto_l0(delta, int(self.eps), -down, up), images)
 
     def norm(self, delta: Tensor) -> Tensor:

@@ -194,7 +194,7 @@ def page_picture(card_pixels: Picture, sheets: Plan, drawing: Drawing) -> Pictur
     part = Image.fromarray(card_pixels).crop(area(drawing.part))
     sheet.paste(part.resize((right - left, low - top), Image.Resampling.BOX), (left, top))
     picture = np.array(sheet)
-    card_raster.fill(picture, card_raster.Grid(scale, scale), drawing.fills)
+    card_raster.fill_boxes(picture, card_raster.RasterGrid(scale, scale), drawing.fills)
     sheet = Image.fromarray(picture)
     draw = ImageDraw.Draw(sheet)
     for text in drawing.texts:

@@ -27,7 +27,7 @@ class Silent(UserWarning):
     """A picture's gradient has become zero during the run, and it leaves; or all its estimates are zero so far."""
 
 
-def budgeted(problem: Problem, options: Options, n: int) -> Tensor:
+def pass_budget(problem: Problem, options: Options, n: int) -> Tensor:
     """The encoder passes that each image may have (N,), on the CPU; a step takes `n`. Raises ValueError."""
     budget, images = options.budget, len(problem)
     if budget is None:
@@ -48,9 +48,9 @@ def budgeted(problem: Problem, options: Options, n: int) -> Tensor:
     return left.expand(images).clone()
 
 
-def check_images(shown: Shown, slack: float = HALF_LEVEL) -> None:
+def check_images(scene: Shown, slack: float = HALF_LEVEL) -> None:
     """Refuse what are no pictures (N,C,H,W) in [0,1], or a scene of such. Raises ValueError. The host waits."""
-    for pixels in pixels_of(shown):
+    for pixels in pixels_of(scene):
         if not len(pictures(pixels, slack=slack)):
             raise ValueError("`images` must hold at least one image; got none: was every picture filtered out?")
 
@@ -61,7 +61,7 @@ def check_mode(encoder: object) -> None:
         raise ValueError("`encoder` is in training mode, so its answers change from call to call; call .eval()")
 
 
-def checked(problem: Problem, transforms: Compose) -> None:
+def check_problem(problem: Problem, transforms: Compose) -> None:
     """Refuse a problem that no loop can start on. Raises ValueError."""
     images, anchor, objective = problem.images, problem.anchor, problem.objective
     check_images(images, slack=0)

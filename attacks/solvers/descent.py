@@ -11,23 +11,23 @@ from torch import Tensor
 from attacks.encoders.batch_norm import settles
 from attacks.encoders.engine.preparation import fall_back
 from attacks.eot.adaptive import Noise
-from attacks.eot.estimate import Estimate, Known, combined, known
+from attacks.eot.estimate import Estimate, OnHost, combine, on_host
 from attacks.eot.estimator import EOT
-from attacks.eot.faults.locate import Query, located, why_silent
+from attacks.eot.faults.locate import Query, not_finite, why_silent
 from attacks.eot.problem import Options, Problem
 from attacks.eot.protocols import Optimiser
 from attacks.objectives.penalties import Price, add_price, price_of
-from attacks.solvers.checks import DEAD, budgeted, checked, watched_over
+from attacks.solvers.checks import DEAD, check_problem, pass_budget, watched_over
 from attacks.solvers.loop import (
     OF_DELTAS,
     OF_IMAGES,
     LoopState,
-    Proposal,
     Steps,
     Turn,
+    TurnPlan,
     drive,
     first_state,
-    merged,
+    merge_estimates,
     start,
 )
 from transforms.devices import picked, uploaded
@@ -37,15 +37,15 @@ from transforms.draws import stream
 @settles
 def descend(problem: Problem, options: Options, state: LoopState | None = None) -> Steps:
     """The steps of an attack by gradient. Arguments, errors and what `send` does are those of `attack`."""
-    extra = _checked(problem, options)
+    extra = _check_options(problem, options)
     cost = options.eot.views + extra
-    total = budgeted(problem, options, cost)
+    total = pass_budget(problem, options, cost)
     state = _start(problem, options, total, cost) if state is None else state
     propose = partial(_propose, problem, options, total.double(), stream(options.seed, "attack"))
     return drive(propose, problem, options, state, total, extra)
 
 
-def _propose(problem: Problem, options: Options, total: Tensor, seed: int, state: LoopState, turn: Turn) -> Proposal:
+def _propose(problem: Problem, options: Options, total: Tensor, seed: int, state: LoopState, turn: Turn) -> TurnPlan:
     """The gradient of each image, and the step along it."""
     images, eot, shared = problem.images, options.eot, problem.perturbation.shared
     count, device = len(images), images.device
@@ -65,32 +65,32 @@ def _propose(problem: Problem, options: Options, total: Tensor, seed: int, state
         for member in members:  # no comprehension or function: each would be one more frame in every traceback
             estimates.append(eot.estimate(member, delta, u))
         query = Query(part, eot.transforms, delta, u, numbers, step=turn.number)
-        estimate, zero[0 if shared else rows] = _verified(query, members, estimates, eot, price)
+        estimate, zero[0 if shared else rows] = _check_estimates(query, members, estimates, eot, price)
         parts.append((rows, estimate))
-    latest = gathered(parts) if len(parts) > 1 else parts[0][1]
-    estimate = merged(state.estimate, latest, turn.rows, shared)
-    reason = partial(_why, problem, eot, seed, state)
+    latest = gather_estimates(parts) if len(parts) > 1 else parts[0][1]
+    estimate = merge_estimates(state.estimate, latest, turn.rows, shared)
+    reason = partial(_silence_reason, problem, eot, seed, state)
     silent = watched_over(zero, turn.number, turn.active, cast(Tensor, state.silent), reason)
     estimate = estimate._replace(chunk=eot.world.minimum(latest.chunk))
     times, noise = state.times, state.noise
     if options.adaptive is not None and noise is not None:
-        noise = noise.after(estimate)
-        blocks = options.adaptive.next(noise, total, turn.left, eot.views)
+        noise = noise.update(estimate)
+        blocks = options.adaptive.next_blocks(noise, total, turn.left, eot.views)
         times = torch.where(turn.active, blocks, times)
-    solved = state.solved | (silent >= DEAD).expand(count)
+    leavers = state.solved | (silent >= DEAD).expand(count)
     with_price = estimate if price is None else add_price(estimate, price)
     step = cast(Optimiser, options.optimiser).step
     move = partial(step, state.delta, with_price, state.optimiser, problem.constraint)
-    drawn = state.drawn + state.times * turn.active
+    used_blocks = state.drawn + state.times * turn.active
     next_state = state._replace(
-        estimate=estimate, solved=solved, silent=silent, drawn=drawn, times=times, noise=noise
+        estimate=estimate, solved=leavers, silent=silent, drawn=used_blocks, times=times, noise=noise
     )
-    return Proposal(next_state, move, estimate)
+    return TurnPlan(next_state, move, estimate)
 
 
-def _checked(problem: Problem, options: Options) -> int:
+def _check_options(problem: Problem, options: Options) -> int:
     """The encoder passes of an adversary in each step. Raises ValueError for what cannot be combined."""
-    checked(problem, options.eot.transforms)
+    check_problem(problem, options.eot.transforms)
     eot, adversary, adaptive = options.eot, options.adversary, options.adaptive
     if adversary is not None and adaptive is not None:
         raise ValueError("`adaptive` trusts random views, and `adversary` chooses them: leave one of them out")
@@ -115,12 +115,12 @@ def _start(problem: Problem, options: Options, total: Tensor, cost: int) -> Loop
     state = first_state(
         delta, total, cast(Optimiser, options.optimiser).init(delta, reach=perturbation.reach, steps=steps)
     )
-    silent, none = torch.zeros(len(delta), dtype=torch.long), torch.zeros(len(delta), dtype=torch.float64)
+    silent, zeros = torch.zeros(len(delta), dtype=torch.long), torch.zeros(len(delta), dtype=torch.float64)
     state = state._replace(silent=silent, drawn=torch.zeros_like(total))
     if adaptive is None:
         return state
     times = adaptive.start(total.double(), options.eot.views)
-    return state._replace(times=times, noise=Noise(none, none, torch.zeros_like(silent)))
+    return state._replace(times=times, noise=Noise(zeros, zeros, torch.zeros_like(silent)))
 
 
 def with_same_views(rows: Tensor, state: LoopState) -> list[Tensor]:
@@ -135,38 +135,38 @@ def with_same_views(rows: Tensor, state: LoopState) -> list[Tensor]:
 def _points(problem: Problem, eot: EOT, seed: int, state: LoopState, rows: Tensor) -> Tensor:
     """The coordinates of the views of the next step of some images, which is the same for all of them: (n,dims), or
     (rows,n,dims) where each has its own."""
-    drawn, times = int(state.drawn[rows[0]]), int(state.times[rows[0]])
+    used_blocks, times = int(state.drawn[rows[0]]), int(state.times[rows[0]])
     if not problem.perturbation.shared:
-        return eot.points(seed, drawn, problem.images, times=times)
-    return eot.points(seed, drawn, problem.images, times=times, pictures=len(problem))[rows]
+        return eot.points(seed, used_blocks, problem.images, times=times)
+    return eot.points(seed, used_blocks, problem.images, times=times, pictures=len(problem))[rows]
 
 
-def _why(problem: Problem, eot: EOT, seed: int, state: LoopState, row: int) -> str:
+def _silence_reason(problem: Problem, eot: EOT, seed: int, state: LoopState, row: int) -> str:
     """Why an image has no gradient."""
     indices = torch.arange(len(problem))
     points = _points(problem, eot, seed, state, indices if problem.shared else indices[row, None])
     return why_silent(Query(problem, eot.transforms, state.delta, points, indices), row)
 
 
-def _verified(
+def _check_estimates(
     query: Query, members: Sequence[Problem], estimates: Sequence[Estimate], eot: EOT, price: Price | None
 ) -> tuple[Estimate, Tensor]:
     """The estimate from those of the members, checked: finite, if need be in float32, as must be the gradient of the
     penalty, `price`; of members whose gradients are combined, each by itself, and in the first step none of them
     zero. And which deltas have a gradient of zero."""
-    results = [*estimates, combined(estimates)] if len(members) > 1 else estimates
-    result = known(results, None if price is None else price.grad)
+    results = [*estimates, combine(estimates)] if len(members) > 1 else estimates
+    result = on_host(results, None if price is None else price.grad)
     if not all(result.finite):
         first = result.finite.index(False)
         owner = [*members, query.problem][first]
 
-        def recompute() -> Known:
+        def recompute() -> OnHost:
             estimates = [eot.estimate(member, query.delta, query.u) for member in members]
-            return known(estimates if len(members) == 1 else [*estimates, combined(estimates)])
+            return on_host(estimates if len(members) == 1 else [*estimates, combine(estimates)])
 
         exact = fall_back(owner.encoder, recompute, lambda result: all(result.finite))
         if exact is None:
-            raise located(replace(query, problem=owner), _not_finite(result.estimates[first]))
+            raise not_finite(replace(query, problem=owner), _not_finite(result.estimates[first]))
         result = exact._replace(other=result.other)
     if not result.other:
         raise FloatingPointError(f"step {query.step}: the gradient of the penalty is not finite")
@@ -188,7 +188,7 @@ def _not_finite(estimate: Estimate) -> Tensor:
     return bad
 
 
-def gathered(parts: Sequence[tuple[Tensor, Estimate]]) -> Estimate:
+def gather_estimates(parts: Sequence[tuple[Tensor, Estimate]]) -> Estimate:
     """The estimates of some groups of images as one, in the order of the images."""
     order = torch.cat([rows for rows, _ in parts]).argsort()
     names = OF_IMAGES + OF_DELTAS

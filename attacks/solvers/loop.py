@@ -22,7 +22,7 @@ from transforms.draws import stream
 #: Fields of an estimate with a row for each image, and for each delta.
 OF_IMAGES, OF_DELTAS = ("mean", "stderr", "value"), ("snr", "grad", "views")
 #: Of attacks that do not count the blocks of their views.
-NONE = torch.zeros(0, dtype=torch.long)
+NO_BLOCKS = torch.zeros(0, dtype=torch.long)
 
 
 @stored("loop_state")
@@ -38,8 +38,8 @@ class LoopState(NamedTuple):
     left: Tensor  # encoder passes that each image may still have (N,)
     solved: Tensor  # images that have left (N,)
     silent: Tensor | None = None  # for how many steps in a row a delta has had no gradient
-    drawn: Tensor = NONE  # blocks of views that each image has had (N,)
-    times: Tensor = NONE  # blocks of views that each image's next step has (N,)
+    drawn: Tensor = NO_BLOCKS  # blocks of views that each image has had (N,)
+    times: Tensor = NO_BLOCKS  # blocks of views that each image's next step has (N,)
     noise: Noise | None = None  # of each delta's gradients, where it chooses the views
     generator: Tensor | None = None  # of a search
 
@@ -85,7 +85,7 @@ class Turn(NamedTuple):
     left: Tensor
 
 
-class Proposal(NamedTuple):
+class TurnPlan(NamedTuple):
     """What is made of a turn: the state, with what it has learned; how delta and the optimiser's memory
     move, given the share of the run that is done; and the estimate that the step shows."""
 
@@ -94,7 +94,7 @@ class Proposal(NamedTuple):
     estimate: Estimate
 
 
-Propose = Callable[[LoopState, Turn], Proposal]
+Propose = Callable[[LoopState, Turn], TurnPlan]
 
 
 def first_state(delta: Tensor, total: Tensor, memory: Any = None, estimate: Estimate | None = None) -> LoopState:
@@ -111,32 +111,32 @@ def drive(
     step has besides its views."""
     shared, count, views, steps = problem.shared, len(problem), options.eot.views, options.steps
     for index in range(state.index, steps):
-        before, cost = state.left, state.times * views + extra
-        active = ~state.solved & (before >= cost)
+        budget, cost = state.left, state.times * views + extra
+        active = ~state.solved & (budget >= cost)
         rows = active.nonzero()[:, 0]
         if not len(rows):
             return
-        left = before - cost * active
+        left = budget - cost * active
         state, move, estimate = propose(state, Turn(index, active, rows, left))
         goes_on = (left >= state.times * views + extra) & (index + 1 < steps)
-        done = done_of(shared, index, steps, torch.stack([before, left * goes_on]) / total.double())
-        delta, memory = move(done)
+        progress = done_of(shared, index, steps, torch.stack([budget, left * goes_on]) / total.double())
+        delta, memory = move(progress)
         del move  # it holds the previous memory
-        delta = delta if len(rows) == count else moved(state.delta, delta, active)
-        evals = state.evals + int((before - left).sum())
-        last = not bool((~state.solved & goes_on).any())
+        delta = delta if len(rows) == count else move_active(state.delta, delta, active)
+        evals = state.evals + int((budget - left).sum())
+        is_end = not bool((~state.solved & goes_on).any())
         state = state._replace(index=index + 1, delta=delta, optimiser=memory, evals=evals, left=left)
-        answer = yield Step(index, delta, estimate, evals, active, done.after.expand(count), last, state)
+        answer = yield Step(index, delta, estimate, evals, active, progress.after.expand(count), is_end, state)
         if answer is not None:
             state = state._replace(solved=state.solved | answer.cpu())
 
 
-def moved(before: Tensor, after: Tensor, active: Tensor) -> Tensor:
+def move_active(old: Tensor, new: Tensor, active: Tensor) -> Tensor:
     """The deltas after a step: those of images that took no part stay."""
-    moves = active if len(before) == len(active) else active.any()[None]
+    moves = active if len(old) == len(active) else active.any()[None]
     if bool(moves.all()):
-        return after
-    return torch.where(uploaded(moves, after.device)[:, None, None, None], after, before)
+        return new
+    return torch.where(uploaded(moves, new.device)[:, None, None, None], new, old)
 
 
 def done_of(shared: bool, index: int, steps: int, left: Tensor) -> Done:
@@ -162,16 +162,16 @@ def generator_of(options: Options, state: LoopState) -> torch.Generator:
     return generator
 
 
-def merged(previous: Estimate | None, fresh: Estimate, rows: Tensor, shared: bool) -> Estimate:
+def merge_estimates(previous: Estimate | None, update: Estimate, rows: Tensor, shared: bool) -> Estimate:
     """The estimates of all images, with a step's fresh ones for some, whose numbers `rows` are on the host; the
     others have no gradient."""
     if previous is None or len(rows) == len(previous.mean):
-        return fresh
+        return update
     old = previous._replace(grad=torch.zeros_like(previous.grad))
 
     def insert(old: Tensor, new: Tensor) -> Tensor:
         return old.index_copy(0, uploaded(rows, old.device), new)
 
     names = OF_IMAGES if shared else OF_IMAGES + OF_DELTAS
-    columns: dict[str, Any] = {name: insert(getattr(old, name), getattr(fresh, name)) for name in names}
-    return fresh._replace(**columns)
+    columns: dict[str, Any] = {name: insert(getattr(old, name), getattr(update, name)) for name in names}
+    return update._replace(**columns)

@@ -27,7 +27,7 @@ FACTORS = 2.0, 1.003
 #: The first step, as a share of that of a run from a random start.
 PACE = 0.5
 #: The smallest radius that is tried, as a share of the largest.
-LEAST = 1e-3
+MIN_SHARE = 1e-3
 #: A picture is broken where this share of the views succeeds.
 HALF = 0.5
 #: The most and the fewest views of a trial, and at least how many trials' worth of passes a search has.
@@ -36,15 +36,15 @@ VIEWS, FEWEST, TRIALS = 32, 4, 24
 
 @stored("radius_state")
 class RadiusState(NamedTuple):
-    """All that the next trial of `radius` depends on, and the result so far: how many radii of each picture have been
-    tried, the state of the attack, the radii (N,) of the latest trial, the smallest radius (N,) at which each picture
-    is broken (infinite: none yet), the delta (N,C,H,W) that does it, its share of success (N,), and the encoder
-    passes, forward and backward, of each picture."""
+    """All that the next trial of `smallest_radius` depends on, and the result so far: how many radii of each picture
+    have been tried, the state of the attack, the radii (N,) of the latest trial, the smallest radius (N,) at which
+    each picture is broken (infinite: none yet), the delta (N,C,H,W) that does it, its share of success (N,), and the
+    encoder passes, forward and backward, of each picture."""
 
     trials: int
     inner: LoopState | None
     radii: Tensor
-    least: Tensor
+    smallest: Tensor
     delta: Tensor
     share: Tensor
     passes: int
@@ -52,10 +52,10 @@ class RadiusState(NamedTuple):
     @property
     def broken(self) -> Tensor:
         """The pictures (N,) that are broken at some radius."""
-        return self.least.isfinite()
+        return self.smallest.isfinite()
 
 
-class Trial(NamedTuple):
+class RadiusTrial(NamedTuple):
     """How a delta is tried: by the `success` of deltas (N,C,H,W), the share (N,) of `views` views in which each
     picture is no longer matched; and whether deltas are rounded to 8-bit `files` first."""
 
@@ -64,8 +64,14 @@ class Trial(NamedTuple):
     files: bool = True
 
 
-def radius(
-    problem: Problem, options: Options, trial: Trial, first: Tensor, *, passes: int, state: RadiusState | None = None
+def smallest_radius(
+    problem: Problem,
+    options: Options,
+    trial: RadiusTrial,
+    first: Tensor,
+    *,
+    passes: int,
+    state: RadiusState | None = None,
 ) -> Iterator[RadiusState]:
     """Look for the smallest radius at which half of the views succeed, for each picture; yields after every trial.
 
@@ -79,16 +85,16 @@ def radius(
         passes: the most encoder passes of each picture, forward and backward: twice those of a run at one radius.
         state: of a trial, to resume after it, to the bit.
     """
-    step_count, trials = planned(options, trial, passes)
+    step_count, trials = trial_plan(options, trial, passes)
     options = replace(options, steps=max(1, trials * step_count), seed=stream(options.seed, "radius"), budget=None)
     if state is None:
-        state = _tried(_before(problem, first, trial), first, problem, trial)
+        state = _after_trial(_initial_state(problem, first, trial), first, problem, trial)
         yield state
     for number in range(state.trials, trials + 1):
-        state = _followed(state, problem, trial, (number - 1) / max(1, trials - 1))
+        state = _next_radii(state, problem, trial, (number - 1) / max(1, trials - 1))
         inner = _steps(state, first if state.inner is None else state.inner.delta, problem, options, step_count)
         state = state._replace(inner=inner, passes=state.passes + 2 * step_count * options.eot.views)
-        state = _tried(state, inner.delta, problem, trial)
+        state = _after_trial(state, inner.delta, problem, trial)
         yield state
 
 
@@ -97,7 +103,7 @@ def views_of(passes: int) -> int:
     return max(FEWEST, min(VIEWS, passes // TRIALS))
 
 
-def planned(options: Options, trial: Trial, passes: int) -> tuple[int, int]:
+def trial_plan(options: Options, trial: RadiusTrial, passes: int) -> tuple[int, int]:
     """The steps between two trials, which cost about as much as a trial, and the number of trials after those of the
     untouched pictures and of the first delta."""
     step = 2 * options.eot.views
@@ -105,40 +111,41 @@ def planned(options: Options, trial: Trial, passes: int) -> tuple[int, int]:
     return step_count, max(0, (passes - 2 * trial.views) // (step_count * step + trial.views))
 
 
-def _before(problem: Problem, first: Tensor, trial: Trial) -> RadiusState:
+def _initial_state(problem: Problem, first: Tensor, trial: RadiusTrial) -> RadiusState:
     """The state before the first trial. A picture that is broken as it is has the radius 0."""
     like = problem.images.new_zeros(len(problem), dtype=torch.float64)
     share = trial.success(torch.zeros_like(first)).to(like)
-    broken = share >= HALF
-    delta = torch.where(broken[:, None, None, None], 0, first)
-    least = torch.where(broken, 0, like + math.inf)
-    return RadiusState(0, None, like + problem.perturbation.eps, least, delta, share, trial.views)
+    mask = share >= HALF
+    delta = torch.where(mask[:, None, None, None], 0, first)
+    smallest = torch.where(mask, 0, like + math.inf)
+    return RadiusState(0, None, like + problem.perturbation.eps, smallest, delta, share, trial.views)
 
 
-def _tried(state: RadiusState, delta: Tensor, problem: Problem, trial: Trial) -> RadiusState:
+def _after_trial(state: RadiusState, delta: Tensor, problem: Problem, trial: RadiusTrial) -> RadiusState:
     """The state after a trial of `delta` at its radii."""
-    saved = _sets(problem, state.radii, delta).quantise(delta, problem.images) if trial.files else delta
-    share, norm = trial.success(saved).to(state.share), problem.perturbation.norm(saved).to(state.least)
-    better = (share >= HALF) & (norm < state.least)
+    quantised = _sets(problem, state.radii, delta).quantise(delta, problem.images) if trial.files else delta
+    share, norm = trial.success(quantised).to(state.share), problem.perturbation.norm(quantised).to(state.smallest)
+    better = (share >= HALF) & (norm < state.smallest)
     return RadiusState(
         state.trials + 1,
         state.inner,
         torch.where(share >= HALF, norm, state.radii),
-        torch.where(better, norm, state.least),
-        torch.where(better[:, None, None, None], saved, state.delta),
+        torch.where(better, norm, state.smallest),
+        torch.where(better[:, None, None, None], quantised, state.delta),
         torch.where(better | ~state.broken, share, state.share),
         state.passes + trial.views,
     )
 
 
-def _followed(state: RadiusState, problem: Problem, trial: Trial, time: float) -> RadiusState:
+def _next_radii(state: RadiusState, problem: Problem, trial: RadiusTrial, time: float) -> RadiusState:
     """The state with the radii of the next trial, at the share `time` of all trials."""
     low, high = (math.log(factor) for factor in FACTORS)
     factor = math.exp(low * (high / low) ** time)
-    down = state.least / factor
-    up = torch.minimum(state.radii * factor, (state.radii * state.least).sqrt()).clamp(max=problem.perturbation.eps)
-    radii = torch.where(state.broken & (state.radii >= state.least), down, up)
-    radii = radii.clamp(min=LEAST * problem.perturbation.eps)
+    down = state.smallest / factor
+    middle = (state.radii * state.smallest).sqrt()
+    up = torch.minimum(state.radii * factor, middle).clamp(max=problem.perturbation.eps)
+    radii = torch.where(state.broken & (state.radii >= state.smallest), down, up)
+    radii = radii.clamp(min=MIN_SHARE * problem.perturbation.eps)
     assert isinstance(problem.perturbation, Ball)
     return state._replace(radii=problem.perturbation.in_files(radii) if trial.files else radii)
 

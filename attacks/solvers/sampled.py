@@ -13,24 +13,24 @@ from attacks.eot.protocols import Done
 from attacks.objectives.embedding import Away
 from attacks.objectives.penalties import add_price, price_of
 from attacks.optimisers.nes import NES
-from attacks.solvers.checks import DEAD, budgeted, checked, warn_unmoved
+from attacks.solvers.checks import DEAD, check_problem, pass_budget, warn_unmoved
 from attacks.solvers.loop import (
     LoopState,
-    Proposal,
     Steps,
     Turn,
+    TurnPlan,
     drive,
     first_state,
     generator_of,
-    merged,
-    moved,
+    merge_estimates,
+    move_active,
     start,
 )
 from transforms.devices import uploaded
 from transforms.draws import stream
 
 
-def sampled(problem: Problem, options: Options, state: LoopState | None = None) -> Steps:
+def sampled_descent(problem: Problem, options: Options, state: LoopState | None = None) -> Steps:
     """Optimise one perturbation per image, or one for all, by `NES`; yields after every step.
 
     A step takes `eot.views` losses of each image: those of a perturbation on both sides of delta along half as many
@@ -44,44 +44,49 @@ def sampled(problem: Problem, options: Options, state: LoopState | None = None) 
         FloatingPointError: a loss that is not finite, with the step.
     """
     check_sampled(problem, options)
-    nes, total = cast(NES, options.optimiser), budgeted(problem, options, options.eot.views)
+    nes, total = cast(NES, options.optimiser), pass_budget(problem, options, options.eot.views)
     if state is None:
         delta = start(problem, options.seed)
         memory = nes.init(delta, reach=problem.perturbation.reach, steps=options.steps)
         state = first_state(delta, total, memory)
-    begun = None if state.index else state.delta
-    propose = partial(sample, problem, options, generator_of(options, state), begun)
+    origin = None if state.index else state.delta
+    propose = partial(nes_step, problem, options, generator_of(options, state), origin)
     yield from drive(propose, problem, options, state, total)
 
 
-def sample(
-    problem: Problem, options: Options, generator: torch.Generator, begun: Tensor | None, state: LoopState, turn: Turn
-) -> Proposal:
-    """The estimated gradient of each image, and the step along it. Where the delta that the run has `begun` with is
-    given, one that does not leave it is a warning."""
+def nes_step(
+    problem: Problem,
+    options: Options,
+    generator: torch.Generator,
+    origin: Tensor | None,
+    state: LoopState,
+    turn: Turn,
+) -> TurnPlan:
+    """The estimated gradient of each image, and the step along it. Where the delta that the run starts from,
+    `origin`, is given, one that does not leave it is a warning."""
     eot, nes, images, index = options.eot, cast(NES, options.optimiser), problem.images, turn.number
     rows = uploaded(turn.rows, images.device)
     u = eot.points(stream(options.seed, "attack"), index, images)[: eot.views // 2]
     part, delta = problem.take(rows), state.delta if problem.shared else state.delta[rows]
-    latest = estimated(part, delta, _directions(part, delta, u, options, generator), u, options)
+    latest = nes_estimate(part, delta, _directions(part, delta, u, options, generator), u, options)
     if not bool(latest.mean.isfinite().all()):
         bad = rows[~latest.mean.isfinite()].tolist()
         raise FloatingPointError(f"step {index}: the loss is not finite for image(s) {bad}")
-    estimate = merged(state.estimate, latest, turn.rows, problem.shared)
+    estimate = merge_estimates(state.estimate, latest, turn.rows, problem.shared)
     price = None if options.penalty is None else price_of(options.penalty, problem, state.delta)
     with_price = estimate if price is None else add_price(estimate, price)
     if price is not None and not bool(with_price.grad.isfinite().all()):
         raise FloatingPointError(f"step {index}: the gradient of the penalty is not finite")
 
-    def move(done: Done) -> tuple[Tensor, object]:
-        delta, memory = nes.step(state.delta, with_price, state.optimiser, problem.constraint, done)
-        delta = moved(state.delta, delta, turn.active)
-        if begun is not None and index + 1 == min(DEAD, options.steps):
-            warn_unmoved((delta == begun) & (memory.momentum == 0), index + 1, nes.probe)
+    def move(progress: Done) -> tuple[Tensor, object]:
+        delta, memory = nes.step(state.delta, with_price, state.optimiser, problem.constraint, progress)
+        delta = move_active(state.delta, delta, turn.active)
+        if origin is not None and index + 1 == min(DEAD, options.steps):
+            warn_unmoved((delta == origin) & (memory.momentum == 0), index + 1, nes.probe)
         return delta, memory
 
     next_state = state._replace(estimate=estimate, generator=generator.get_state())
-    return Proposal(next_state, move, estimate)
+    return TurnPlan(next_state, move, estimate)
 
 
 def _directions(problem: Problem, delta: Tensor, u: Tensor, options: Options, generator: torch.Generator) -> Tensor:
@@ -93,29 +98,29 @@ def _directions(problem: Problem, delta: Tensor, u: Tensor, options: Options, ge
     with torch.no_grad():
         anchor = nes.surrogate(images)
     transfer = Problem(images, anchor, nes.surrogate, Away(), problem.perturbation)
-    return nes.mixed(free, options.eot.estimate(transfer, delta, u).grad)
+    return nes.mix(free, options.eot.estimate(transfer, delta, u).grad)
 
 
 @torch.no_grad()
-def estimated(problem: Problem, delta: Tensor, directions: Tensor, u: Tensor, options: Options) -> Estimate:
+def nes_estimate(problem: Problem, delta: Tensor, directions: Tensor, u: Tensor, options: Options) -> Estimate:
     """The gradient at `delta`, from the losses on both sides along directions (n,Q,...) of length 1, of each delta or
     (n = 1) the same for all, each from one view of `u` (Q,dims)."""
     plus, minus = (
-        answered(
+        query_losses(
             problem,
-            (probed(problem, delta, sign * direction, options) for direction in directions.unbind(1)),
+            (probe_deltas(problem, delta, sign * direction, options) for direction in directions.unbind(1)),
             u,
             options,
         )
         for sign in (1, -1)
     )
     weights = (plus - minus).mean(0, keepdim=True) if problem.shared else plus - minus
-    whole = directions.expand(len(weights), *directions.shape[1:])
-    grad = torch.einsum("nq,nqchw->nchw", weights.to(whole), whole) / len(u)
+    all_directions = directions.expand(len(weights), *directions.shape[1:])
+    grad = torch.einsum("nq,nqchw->nchw", weights.to(all_directions), all_directions) / len(u)
     return estimate_of(torch.cat([plus, minus], 1), grad, options)
 
 
-def probed(problem: Problem, delta: Tensor, direction: Tensor, options: Options) -> Tensor:
+def probe_deltas(problem: Problem, delta: Tensor, direction: Tensor, options: Options) -> Tensor:
     """The deltas on one side, along a direction (n,...) of each or (n = 1) the same for all."""
     perturbation = problem.perturbation
     length = cast(NES, options.optimiser).probe * perturbation.reach / perturbation.length(direction)
@@ -123,7 +128,7 @@ def probed(problem: Problem, delta: Tensor, direction: Tensor, options: Options)
     return perturbation.move(delta, by, problem.images)
 
 
-def answered(problem: Problem, deltas: Iterable[Tensor], u: Tensor, options: Options) -> Tensor:
+def query_losses(problem: Problem, deltas: Iterable[Tensor], u: Tensor, options: Options) -> Tensor:
     """The losses (N,Q) with each of Q deltas (N,...) or (1,...), each from one view of `u` (Q,dims)."""
     count, columns = len(problem), []
     for delta, point in zip(deltas, u, strict=True):
@@ -137,8 +142,8 @@ def answered(problem: Problem, deltas: Iterable[Tensor], u: Tensor, options: Opt
 
 
 def check_sampled(problem: Problem, options: Options) -> None:
-    """Refuse what `sampled` cannot do. Raises ValueError."""
-    checked(problem, options.eot.transforms)
+    """Refuse what `sampled_descent` cannot do. Raises ValueError."""
+    check_problem(problem, options.eot.transforms)
     eot = options.eot
     if options.adaptive is not None or options.adversary is not None:
         raise ValueError("`adaptive` and `adversary` follow a gradient, which NES only estimates; leave them out")

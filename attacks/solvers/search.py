@@ -14,14 +14,24 @@ from attacks.eot.estimate import Estimate
 from attacks.eot.estimator import EOT
 from attacks.eot.problem import Options, Problem
 from attacks.eot.protocols import Penalty, Perturbation, Proposer
-from attacks.solvers.checks import budgeted, checked
-from attacks.solvers.loop import OF_IMAGES, LoopState, Proposal, Steps, Turn, drive, first_state, generator_of, start
+from attacks.solvers.checks import check_problem, pass_budget
+from attacks.solvers.loop import (
+    OF_IMAGES,
+    LoopState,
+    Steps,
+    Turn,
+    TurnPlan,
+    drive,
+    first_state,
+    generator_of,
+    start,
+)
 from transforms.compose import seen
 from transforms.devices import uploaded
 from transforms.draws import stream
 
 
-def search(problem: Problem, options: Options, state: LoopState | None = None) -> Steps:
+def random_search(problem: Problem, options: Options, state: LoopState | None = None) -> Steps:
     """Search one perturbation per image, or one for all, with forward passes only; yields after every query.
 
     The first move is always taken; every other one where it does not raise the loss, picture by picture, or the mean
@@ -39,34 +49,34 @@ def search(problem: Problem, options: Options, state: LoopState | None = None) -
         ValueError: as `attack`; and for `adaptive` and `adversary`, which belong to a gradient.
         FloatingPointError: a loss that is not finite, with the step.
     """
-    checked(problem, options.eot.transforms)
+    check_problem(problem, options.eot.transforms)
     if options.adaptive is not None:
         raise ValueError("`adaptive` follows the noise of a gradient, and a search has none; leave it out")
     if options.adversary is not None:
         raise ValueError("`adversary` chooses new views in each step, and a search keeps the same; leave it out")
     eot, images = options.eot, problem.images
     views = Bank(eot.transforms, eot.points(stream(options.seed, "attack"), 0, images))
-    total = budgeted(problem, options, eot.views)
+    total = pass_budget(problem, options, eot.views)
     if state is None:
         delta = start(problem, options.seed)
-        state = first_state(delta, total, estimate=_nothing(delta, images, eot))
+        state = first_state(delta, total, estimate=_empty_estimate(delta, images, eot))
     propose = partial(_propose, problem, options, views, generator_of(options, state))
     yield from drive(propose, problem, options, state, total)
 
 
 def _propose(
     problem: Problem, options: Options, views: Bank, generator: torch.Generator, state: LoopState, turn: Turn
-) -> Proposal:
+) -> TurnPlan:
     """A move of all deltas, taken where it helps."""
     images, eot, previous, index = problem.images, options.eot, state.estimate, turn.number
     assert previous is not None
     rows, active = (uploaded(tensor, images.device) for tensor in (turn.rows, turn.active))
     proposer = cast(Proposer, options.optimiser)
     direction = proposer.direction(state.delta, step=index, steps=options.steps, generator=generator)
-    candidate = _moved(state.delta, direction, problem.perturbation, images)
+    candidate = _next_delta(state.delta, direction, problem.perturbation, images)
     query = candidate if problem.shared else candidate[rows]
     losses = bank_losses(problem.take(rows), query, views, eot, options.penalty, index)
-    latest = _learned(previous, losses, rows, eot)
+    latest = _with_losses(previous, losses, rows, eot)
     bad = rows[~latest.value[rows].isfinite()].tolist()
     if bad:
         raise FloatingPointError(f"step {index}: the loss is not finite for image(s) {bad}")
@@ -75,9 +85,9 @@ def _propose(
         lower = latest.value[rows].mean() <= previous.value[rows].mean()
         better = lower.expand_as(better) | (index == 0)
     delta = torch.where(better[: len(candidate), None, None, None], candidate, state.delta)
-    latest = _chosen(better, latest, previous)
+    latest = _choose_estimate(better, latest, previous)
     next_state = state._replace(estimate=latest, generator=generator.get_state())
-    return Proposal(next_state, lambda _: (delta, None), previous if index else latest)
+    return TurnPlan(next_state, lambda _: (delta, None), previous if index else latest)
 
 
 def bank_losses(
@@ -85,23 +95,23 @@ def bank_losses(
 ) -> tuple[Tensor, Tensor | None]:
     """The losses (N,V) of the attacked pictures on a bank of views, and the penalty (N,) of the perturbation."""
     images = problem.images
-    attacked = problem.perturbation.scene(images, delta)
-    finished = judged(attacked, problem.anchor, problem.encoder, problem.objective, images)
+    scene = problem.perturbation.scene(images, delta)
+    finished = judged(scene, problem.anchor, problem.encoder, problem.objective, images)
     losses = views.losses_of(finished, eot.chunk, eot.world, step)
-    return losses, None if penalty is None else penalty(delta, seen(attacked), images)
+    return losses, None if penalty is None else penalty(delta, seen(scene), images)
 
 
-def _moved(delta: Tensor, direction: Tensor, perturbation: Perturbation, images: Tensor) -> Tensor:
+def _next_delta(delta: Tensor, direction: Tensor, perturbation: Perturbation, images: Tensor) -> Tensor:
     """Delta after a move against the direction. The diameter of the set would flip a delta of full size everywhere;
     within the direction's window, its share of that (in the L-inf norm all of it)."""
-    whole = torch.ones_like(direction)
-    share = perturbation.norm(direction.sign()) / perturbation.norm(whole)
+    full_delta = torch.ones_like(direction)
+    share = perturbation.norm(direction.sign()) / perturbation.norm(full_delta)
     length = 2 * perturbation.reach * float(share)
     by = perturbation.descend(direction.expand_as(delta), length, delta, images)
     return perturbation.move(delta, by, images)
 
 
-def _nothing(delta: Tensor, images: Tensor, eot: EOT) -> Estimate:
+def _empty_estimate(delta: Tensor, images: Tensor, eot: EOT) -> Estimate:
     """Before the first query."""
     infinite = images.new_full((len(images),), torch.inf)
     snr = torch.full_like(delta[:, 0, 0, 0], torch.nan)
@@ -109,9 +119,9 @@ def _nothing(delta: Tensor, images: Tensor, eot: EOT) -> Estimate:
     return Estimate(infinite, infinite, snr, torch.zeros_like(delta), views, eot.chunk, infinite)
 
 
-def _learned(previous: Estimate, fresh: tuple[Tensor, Tensor | None], rows: Tensor, eot: EOT) -> Estimate:
+def _with_losses(previous: Estimate, update: tuple[Tensor, Tensor | None], rows: Tensor, eot: EOT) -> Estimate:
     """The losses (R,n) and the penalty (R,) of a candidate on some pictures, among the estimates of the others."""
-    losses, penalty = fresh
+    losses, penalty = update
     value = eot.risk.value(losses).to(losses)
     value = value if penalty is None else value + penalty
     stderr = losses.std(1) / eot.views**0.5 if eot.views > 1 else torch.zeros_like(value)
@@ -122,9 +132,9 @@ def _learned(previous: Estimate, fresh: tuple[Tensor, Tensor | None], rows: Tens
     )
 
 
-def _chosen(better: Tensor, fresh: Estimate, previous: Estimate) -> Estimate:
+def _choose_estimate(better: Tensor, update: Estimate, previous: Estimate) -> Estimate:
     """Picture by picture, the estimate of the delta that was kept."""
     values: dict[str, Any] = {
-        name: torch.where(better, getattr(fresh, name), getattr(previous, name)) for name in OF_IMAGES
+        name: torch.where(better, getattr(update, name), getattr(previous, name)) for name in OF_IMAGES
     }
     return previous._replace(**values)

@@ -22,15 +22,15 @@ from transforms.devices import uploaded
 
 #: Views of the bank; the most passes of choosing, as a share of the others (a tenth of their sum); and the shares of
 #: a run after which its iterate is looked at, besides the end.
-VIEWS, ALLOWED, LOOKS = 32, 1 / 9, (1 / 8, 1 / 4, 1 / 2, 3 / 4)
+VIEWS, BUDGET_SHARE, LOOKS = 32, 1 / 9, (1 / 8, 1 / 4, 1 / 2, 3 / 4)
 #: Views of a look: the fewest that show their own noise, and the most that are of use.
-FEWEST, MOST = 4, 16
+FEWEST, LARGEST = 4, 16
 #: From this share of a run on a picture leaves where its loss has not fallen since a look at this share of the steps
 #: done, or by less than so many standard errors.
-LEAVES, SINCE, NOISE = 1 / 2, 1 / 3, 1.0
+LEAVES, REFERENCE, NOISE = 1 / 2, 1 / 3, 1.0
 
 
-class Plan(NamedTuple):
+class LookPlan(NamedTuple):
     """After which shares of a run its iterate is looked at (besides the end), from how many views of the bank
     (`screen`), and from how many (`full`) two finalists are compared."""
 
@@ -38,36 +38,36 @@ class Plan(NamedTuple):
     screen: int
     full: int
 
-    def due(self, before: Tensor, after: Tensor) -> Tensor:
+    def due(self, start: Tensor, end: Tensor) -> Tensor:
         """Whether a look, or the end, lies between two shares (N,) of the run, the later one included."""
         looks = torch.tensor([*self.looks, 1.0], dtype=torch.float64)[:, None] * (1 - 1e-9)
-        return ((before < looks) & (looks <= after)).any(0)
+        return ((start < looks) & (looks <= end)).any(0)
 
 
-def planned(passes: int, views: int = VIEWS, multiple: int = 1) -> Plan:
+def plan_for(passes: int, views: int = VIEWS, multiple: int = 1) -> LookPlan:
     """The looks that so many forward and backward passes of a picture allow: those of choosing are at most a tenth of
     all, whether a picture leaves early or not. Numbers of views are multiples of `multiple`, at most `views`. Where
     two looks would be too many, only the last iterate is looked at, from as few views as can be."""
-    room = int(passes * ALLOWED + 1e-9)
+    room = int(passes * BUDGET_SHARE + 1e-9)
 
-    def whole(count: int) -> int:
+    def floor(count: int) -> int:
         return count // multiple * multiple
 
-    for looks, spare, most in ((LOOKS, 2, MOST), (LOOKS[2:3], 0, FEWEST)):
+    for looks, spare, limit in ((LOOKS, 2, LARGEST), (LOOKS[2:3], 0, FEWEST)):
         times, fewest = len(looks) + 1, min(FEWEST, views) if spare else 1
-        screen = whole(min(room // (times + spare), views, max(most, multiple)))
+        screen = floor(min(room // (times + spare), views, max(limit, multiple)))
         if screen >= fewest:
-            return Plan(looks, screen, min(views, screen + whole((room - times * screen) // 2)))
-    return Plan((), multiple, multiple)
+            return LookPlan(looks, screen, min(views, screen + floor((room - times * screen) // 2)))
+    return LookPlan((), multiple, multiple)
 
 
-def overfitting(gradients: int, views: int = VIEWS, multiple: int = 1) -> Plan:
+def overfitting(gradients: int, views: int = VIEWS, multiple: int = 1) -> LookPlan:
     """The looks of an attack that does not follow the views: after 1, 2, 3, 4, 6, 8, 11, 16, ... gradients (powers of
     the root of 2, rounded). Its best iterate is an early one, so it takes more looks than a tenth of its passes."""
     counts = {round(2 ** (k / 2)) for k in range(2 * gradients.bit_length())}
     looks = tuple(count / gradients for count in sorted(counts) if count < gradients)
     screen, full = (max(multiple, count // multiple * multiple) for count in (FEWEST, 4 * FEWEST))
-    return Plan(looks, min(screen, views), min(full, views))
+    return LookPlan(looks, min(screen, views), min(full, views))
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,9 +85,9 @@ class Selection:
 
     bank: Bank
     risk: Risk
-    plan: Plan
+    plan: LookPlan
     early: bool = False
-    measured: Callable[[], AbstractContextManager[None]] = nullcontext
+    timer: Callable[[], AbstractContextManager[None]] = nullcontext
 
 
 def selection(problem: Problem, options: Options) -> Selection:
@@ -97,19 +97,19 @@ def selection(problem: Problem, options: Options) -> Selection:
     size = max(risk.multiple, VIEWS // risk.multiple * risk.multiple) if eot.transforms.dims else risk.multiple
     views = bank(eot.transforms, size, seed=options.seed, purpose="select")
     return Selection(
-        views._replace(u=views.u.to(problem.images.dtype)), risk, planned(_passes(options), size, risk.multiple)
+        views._replace(u=views.u.to(problem.images.dtype)), risk, plan_for(_passes(options), size, risk.multiple)
     )
 
 
 def _passes(options: Options) -> int:
     """The forward and backward passes of a picture, at least, if it does not leave."""
-    most = options.steps * options.eot.views
-    budget = most if options.budget is None else int(torch.as_tensor(options.budget).min())
-    return (1 if options.optimiser.gradient_free else 2) * (budget if options.adaptive else min(most, budget))
+    limit = options.steps * options.eot.views
+    budget = limit if options.budget is None else int(torch.as_tensor(options.budget).min())
+    return (1 if options.optimiser.gradient_free else 2) * (budget if options.adaptive else min(limit, budget))
 
 
 @stored("candidate")
-class Candidate(NamedTuple):
+class Iterate(NamedTuple):
     """An iterate of each picture, or one that all share: its delta, the `step` (N,) that it comes from, its `losses`
     (N,v) from the views of the looks, the risk of these (N,), and its `loss` (N,): the risk of all views that it has
     been seen from. Risks include the penalty; infinite ones are those of no iterate."""
@@ -117,23 +117,23 @@ class Candidate(NamedTuple):
     delta: Tensor
     step: Tensor
     losses: Tensor
-    screened: Tensor
+    screen_risk: Tensor
     loss: Tensor
 
 
 @stored("looked")
-class Looked(NamedTuple):
+class Looks(NamedTuple):
     """The looks of a run so far: the two finalists of each picture (see `Selection`), and of each look the share of
     the run (N,), the losses (N,v) and their risk (N,)."""
 
-    best: Candidate
-    other: Candidate
-    past: tuple[tuple[Tensor, Tensor, Tensor], ...]
+    best: Iterate
+    other: Iterate
+    history: tuple[tuple[Tensor, Tensor, Tensor], ...]
 
     @property
     def latest(self) -> Tensor:
         """The risk at the last look (N,)."""
-        return self.past[-1][2]
+        return self.history[-1][2]
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,7 +145,7 @@ class Chooser:
     select: Selection
     runs: int = 1
 
-    def within(self, chunk: int) -> "Chooser":
+    def with_chunk(self, chunk: int) -> "Chooser":
         """With at most `chunk` views in memory at once."""
         eot = self.options.eot
         return (
@@ -154,144 +154,144 @@ class Chooser:
             else replace(self, options=replace(self.options, eot=replace(eot, chunk=chunk)))
         )
 
-    def look(self, step: Step, moved: Tensor, looked: Looked | None) -> Looked:
+    def look(self, step: Step, mask: Tensor, record: Looks | None) -> Looks:
         """After a step: some pictures that have `moved` (N,), on the CPU, are looked at, the others are as they
         were."""
-        share, moved, device = step.done, moved | self.problem.shared, step.delta.device
-        rows, some = uploaded(moved.nonzero()[:, 0], device), not bool(moved.all())
-        losses, risk = self._seen(step.delta, rows, 0, self.select.plan.screen)
+        share, mask, device = step.done, mask | self.problem.shared, step.delta.device
+        rows, is_part = uploaded(mask.nonzero()[:, 0], device), not bool(mask.all())
+        losses, risk = self._bank_risk(step.delta, rows, 0, self.select.plan.screen)
         infinite = torch.full_like(self.problem.images[:, 0, 0, 0], torch.inf)
         table = losses.new_zeros(len(infinite), losses.shape[1]).index_copy(0, rows, losses)
         value = infinite.index_copy(0, rows, risk.to(infinite))
         number = torch.full_like(infinite, step.index, dtype=torch.long)
-        fresh, rows_mask = Candidate(step.delta, number, table, value, value), uploaded(moved, device)
-        if looked is None:
-            nothing = fresh._replace(screened=infinite, loss=infinite)
-            looked = Looked(nothing, nothing, ())
-        elif some:
-            table = torch.where(rows_mask[:, None], table, looked.past[-1][1])
-            value = torch.where(rows_mask, value, looked.latest)
-            share = torch.where(moved, share, looked.past[-1][0])
-        better = self._lower(fresh, looked.best)
+        latest, rows_mask = Iterate(step.delta, number, table, value, value), uploaded(mask, device)
+        if record is None:
+            empty = latest._replace(screen_risk=infinite, loss=infinite)
+            record = Looks(empty, empty, ())
+        elif is_part:
+            table = torch.where(rows_mask[:, None], table, record.history[-1][1])
+            value = torch.where(rows_mask, value, record.latest)
+            share = torch.where(mask, share, record.history[-1][0])
+        better = self._lower(latest, record.best)
         if self.select.early:
-            second = self._lower(fresh, looked.other)
-            other = _picked(better, looked.best, _picked(second, fresh, looked.other))
+            second = self._lower(latest, record.other)
+            other = _pick(better, record.best, _pick(second, latest, record.other))
         else:
-            other = _picked(rows_mask, fresh, looked.other)
-        return Looked(_picked(better, fresh, looked.best), other, (*looked.past, (share, table, value)))
+            other = _pick(rows_mask, latest, record.other)
+        return Looks(_pick(better, latest, record.best), other, (*record.history, (share, table, value)))
 
-    def idle(self, looked: Looked) -> Tensor:
+    def idle(self, record: Looks) -> Tensor:
         """The pictures (N,), on the CPU, that leave after the latest look because nothing comes any more. One view of
         several shows no noise: then none leaves."""
-        share, table, value = looked.past[-1]
-        shares, tables, values = (torch.stack(column) for column in zip(*looked.past, strict=True))
-        before = shares <= SINCE * share  # shares are on the CPU
-        asked = before.any(0) & (share >= LEAVES) & self.options.optimiser.leaves_early
-        if self.select.plan.screen < FEWEST <= len(self.select.bank.u) or not bool(asked.any()):
+        share, table, value = record.history[-1]
+        shares, tables, values = (torch.stack(column) for column in zip(*record.history, strict=True))
+        references = shares <= REFERENCE * share  # shares are on the CPU
+        idle_rows = references.any(0) & (share >= LEAVES) & self.options.optimiser.leaves_early
+        if self.select.plan.screen < FEWEST <= len(self.select.bank.u) or not bool(idle_rows.any()):
             return torch.zeros(len(self.problem), dtype=torch.bool)
-        judged = values.mean(1, keepdim=True).expand_as(values) if self.problem.shared else values
-        looks, rows = uploaded(before, value.device), torch.arange(len(value), device=value.device)
-        lowest = torch.where(looks, judged, torch.inf).argmin(0)
+        risks = values.mean(1, keepdim=True).expand_as(values) if self.problem.shared else values
+        is_reference, rows = uploaded(references, value.device), torch.arange(len(value), device=value.device)
+        lowest = torch.where(is_reference, risks, torch.inf).argmin(0)
         gain, error = self._gap((tables[lowest, rows], values[lowest, rows]), (table, value))
-        return asked & (gain <= NOISE * error).cpu()
+        return idle_rows & (gain <= NOISE * error).cpu()
 
-    def chosen(self, looked: Looked) -> Candidate:
+    def pick(self, record: Looks) -> Iterate:
         """The iterates that are kept, from the looks alone."""
-        best, other = looked.best, looked.other
+        best, other = record.best, record.other
         if self.select.early:
             return best
-        ahead = self._ahead((best.losses, best.screened), (other.losses, other.screened))
-        return _picked(ahead | (best.step == other.step), best, other)
+        ahead = self._ahead((best.losses, best.screen_risk), (other.losses, other.screen_risk))
+        return _pick(ahead | (best.step == other.step), best, other)
 
-    def final(self, looked: Looked, left: Tensor) -> Candidate:
+    def final(self, record: Looks, left: Tensor) -> Iterate:
         """The iterates that are kept at the end. Pictures that have `left` (N,) before have no second comparison,
         except with `early`."""
-        best, other, plan = looked.best, looked.other, self.select.plan
-        stays, asked = ~left | self.select.early | (self.runs > 1), other.screened.isfinite()
+        best, other, plan = record.best, record.other, self.select.plan
+        stays, is_open = ~left | self.select.early | (self.runs > 1), other.screen_risk.isfinite()
         if self.runs == 1:
-            asked = asked & (best.step != other.step)
-        choice = self.chosen(looked)
+            is_open = is_open & (best.step != other.step)
+        choice = self.pick(record)
         if plan.full == plan.screen or not bool(stays.any()):
             return choice
-        rows = (stays & asked.cpu()).nonzero()[:, 0]  # the only wait but for those of new losses
+        rows = (stays & is_open.cpu()).nonzero()[:, 0]  # the only wait but for those of new losses
         if not len(rows):
             return choice
-        rows = uploaded(rows, asked.device)
-        one, two = (self._more(candidate, rows, plan.full) for candidate in (best, other))
-        ahead = ~self._below(two[1], one[1]) if self.select.early else self._ahead(one, two)
+        rows = uploaded(rows, is_open.device)
+        first, two = (self._extend(candidate, rows, plan.full) for candidate in (best, other))
+        ahead = ~self._below(two[1], first[1]) if self.select.early else self._ahead(first, two)
         best, other = (
             candidate._replace(loss=candidate.loss.index_copy(0, rows, risk))
-            for candidate, (_, risk) in ((best, one), (other, two))
+            for candidate, (_, risk) in ((best, first), (other, two))
         )
-        none = torch.zeros_like(asked)
-        ahead, seen = none.index_copy(0, rows, ahead), none.index_fill(0, rows, True)
-        return _picked(seen, _picked(ahead | (best.step == other.step), best, other), choice)
+        no_rows = torch.zeros_like(is_open)
+        ahead, contenders = no_rows.index_copy(0, rows, ahead), no_rows.index_fill(0, rows, True)
+        return _pick(contenders, _pick(ahead | (best.step == other.step), best, other), choice)
 
-    def solved(self, looked: Looked, stop: float, before: Tensor) -> tuple[Looked, Tensor]:
+    def stop_at(self, record: Looks, stop: float, solved_rows: Tensor) -> tuple[Looks, Tensor]:
         """The pictures (N,), on the CPU, whose loss is `stop` or less on the whole bank, where it is on the views of
         the looks; those `before` are."""
 
-        def reached(looked: Looked) -> Tensor:
-            solved = (looked.best.loss <= stop).cpu()
-            return solved.all().expand_as(solved) if self.problem.shared else solved
+        def below_stop(record: Looks) -> Tensor:
+            mask = (record.best.loss <= stop).cpu()
+            return mask.all().expand_as(mask) if self.problem.shared else mask
 
-        now, size = reached(looked), len(self.select.bank.u)
-        rows = (now & ~before).nonzero()[:, 0]
+        hits, size = below_stop(record), len(self.select.bank.u)
+        rows = (hits & ~solved_rows).nonzero()[:, 0]
         if len(rows) and size > self.select.plan.screen:
-            rows = uploaded(rows, looked.latest.device)
-            _, risk = self._more(looked.best, rows, size)
-            looked = looked._replace(best=looked.best._replace(loss=looked.best.loss.index_copy(0, rows, risk)))
-            now = reached(looked)
-        return looked, before | now
+            rows = uploaded(rows, record.latest.device)
+            _, risk = self._extend(record.best, rows, size)
+            record = record._replace(best=record.best._replace(loss=record.best.loss.index_copy(0, rows, risk)))
+            hits = below_stop(record)
+        return record, solved_rows | hits
 
-    def _seen(self, delta: Tensor, rows: Tensor, first: int, stop: int) -> tuple[Tensor, Tensor]:
+    def _bank_risk(self, delta: Tensor, rows: Tensor, first: int, stop: int) -> tuple[Tensor, Tensor]:
         """The losses (n,v) of the pictures with numbers `rows` (n,) from some views of the bank, and their risk
         (n,)."""
         views = self.select.bank._replace(u=self.select.bank.u[first:stop])
         part = self.problem.take(rows)
         delta = delta if self.problem.shared or part is self.problem else delta[rows]
-        with self.select.measured():
+        with self.select.timer():
             losses, penalty = bank_losses(part, delta, views, self.options.eot, self.options.penalty)
         risk = self.select.risk.value(losses).to(losses)
         return losses, risk if penalty is None else risk + penalty
 
-    def _more(self, candidate: Candidate, rows: Tensor, stop: int) -> tuple[Tensor, Tensor]:
+    def _extend(self, candidate: Iterate, rows: Tensor, stop: int) -> tuple[Tensor, Tensor]:
         """The losses of the pictures with numbers `rows` (n,) from the first `stop` views of the bank, and their
         risk."""
-        known = candidate.losses[rows]
+        screen_losses = candidate.losses[rows]
         screen = self.select.plan.screen
-        fresh, _ = self._seen(candidate.delta, rows, screen, stop)
-        losses = torch.cat([known, fresh], 1)
-        penalty = candidate.screened[rows] - self.select.risk.value(known).to(known)
+        more_losses, _ = self._bank_risk(candidate.delta, rows, screen, stop)
+        losses = torch.cat([screen_losses, more_losses], 1)
+        penalty = candidate.screen_risk[rows] - self.select.risk.value(screen_losses).to(screen_losses)
         return losses, self.select.risk.value(losses).to(losses) + penalty
 
-    def _lower(self, one: Candidate, other: Candidate) -> Tensor:
+    def _lower(self, first: Iterate, other: Iterate) -> Tensor:
         """Whether the risk of one is lower at the looks (N,); of a shared perturbation, the mean."""
-        return self._below(one.screened, other.screened)
+        return self._below(first.screen_risk, other.screen_risk)
 
-    def _below(self, one: Tensor, other: Tensor) -> Tensor:
+    def _below(self, first: Tensor, other: Tensor) -> Tensor:
         """Whether one risk is lower (n,); of a shared perturbation, the mean."""
-        return (one.mean() < other.mean()).expand_as(one) if self.problem.shared else one < other
+        return (first.mean() < other.mean()).expand_as(first) if self.problem.shared else first < other
 
-    def _ahead(self, one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> Tensor:
+    def _ahead(self, first: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> Tensor:
         """Whether one is better beyond the noise (n,), or there is no other."""
-        gap, error = self._gap(other, one)
+        gap, error = self._gap(other, first)
         return (gap > NOISE * error) | gap.isinf()
 
-    def _gap(self, one: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+    def _gap(self, first: tuple[Tensor, Tensor], other: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
         """By how much the risk of one is higher (n,), and the standard error of that over their common views."""
-        views = one[0].shape[1]
-        parts = [views * self.select.risk.weights(losses).to(losses) * losses for losses, _ in (one, other)]
-        differences, gap = parts[0] - parts[1], one[1] - other[1]
+        views = first[0].shape[1]
+        parts = [views * self.select.risk.weights(losses).to(losses) * losses for losses, _ in (first, other)]
+        differences, gap = parts[0] - parts[1], first[1] - other[1]
         if self.problem.shared:
             differences, gap = differences.mean(0, keepdim=True).expand_as(differences), gap.mean().expand_as(gap)
         return gap, differences.std(1, correction=min(1, views - 1)) / views**0.5
 
 
-def _picked(mask: Tensor, one: Candidate, other: Candidate) -> Candidate:
+def _pick(mask: Tensor, first: Iterate, other: Iterate) -> Iterate:
     """Of each picture, one where `mask` (N,) says so, else the other."""
 
     def of(a: Tensor, b: Tensor) -> Tensor:
         return torch.where(mask[: len(a)].view(-1, *[1] * (a.dim() - 1)), a, b)
 
-    return Candidate(*(of(a, b) for a, b in zip(one, other, strict=True)))
+    return Iterate(*(of(a, b) for a, b in zip(first, other, strict=True)))

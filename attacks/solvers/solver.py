@@ -14,10 +14,10 @@ from attacks.eot.estimator import EOT
 from attacks.eot.problem import STEPS, Options, Problem
 from attacks.eot.protocols import Adversarial, Objective, Optimiser, Penalty, Perturbation, Proposer
 from attacks.runtime.stored import stored
-from attacks.solvers.loop import LoopState, Step, Steps, merged, start
+from attacks.solvers.loop import LoopState, Step, Steps, merge_estimates, start
 from attacks.solvers.loops import loop_of
 from attacks.solvers.search import bank_losses
-from attacks.solvers.selection import Chooser, Looked, Selection, selection
+from attacks.solvers.selection import Chooser, Looks, Selection, selection
 from transforms.devices import uploaded
 from transforms.draws import stream
 
@@ -46,20 +46,20 @@ class Best(NamedTuple):
 
 @stored("solve_state")
 class SolveState(NamedTuple):
-    """All that the next step of `watch` depends on: the restart, the pictures (R,) that take part in it, the state of
-    the loop, the last step of the previous restart and the latest one, what the previous restarts have kept and what
-    is kept now, the looks of this restart, which pictures have moved since the last look (N,), and which are solved
-    (N,)."""
+    """All that the next step of `run_steps` depends on: the restart, the pictures (R,) that take part in it, the
+    state of the loop, the last step of the previous restart and the latest one, what the previous restarts have kept
+    and what is kept now, the looks of this restart, which pictures have moved since the last look (N,), and which are
+    solved (N,)."""
 
     restart: int
     rows: Tensor
     inner: LoopState
     previous: Step | None
     step: Step
-    before: Best | None
+    reference: Best | None
     best: Best | None
-    looked: Looked | None
-    moved: Tensor
+    looks: Looks | None
+    movers: Tensor
     solved: Tensor
 
 
@@ -126,7 +126,7 @@ def solve(
     **options: Any,
 ) -> Best:
     """Run the attack to its end: `attack` with the best iterate chosen on held-out views. Arguments and errors as
-    there (`options` are those of `attacks.eot.problem.Options`); `stop` and `restarts` as in `watch`.
+    there (`options` are those of `attacks.eot.problem.Options`); `stop` and `restarts` as in `run_steps`.
 
     Examples:
         >>> import torch
@@ -139,13 +139,13 @@ def solve(
     """
     problem = Problem(images, anchor, encoder, objective, perturbation)
     best: Best | None = None
-    for _, latest in watch(problem, Options(**options), stop=stop, restarts=restarts):
+    for _, latest in run_steps(problem, Options(**options), stop=stop, restarts=restarts):
         best = latest
     assert best is not None  # the last step is always compared
     return best
 
 
-def watch(
+def run_steps(
     problem: Problem,
     options: Options,
     *,
@@ -154,9 +154,9 @@ def watch(
     state: SolveState | None = None,
     select: Selection | None = None,
 ) -> Iterator[tuple[Step, Best | None]]:
-    """The steps of `attack` (of `search`, if the optimiser is gradient-free), each with what is kept so far (None
-    until the first look), as `select` says: by default on a bank of the attack's own views, weighed as the attack
-    weighs them.
+    """The steps of `attack` (of `random_search`, if the optimiser is gradient-free), each with what is kept so far
+    (None until the first look), as `select` says: by default on a bank of the attack's own views, weighed as the
+    attack weighs them.
 
     A picture leaves where nothing comes any more (`attacks.solvers.selection`). The gradients that it does not take
     are saved, and not handed to others, so a picture's result does not depend on its neighbours. With `stop` one
@@ -179,41 +179,46 @@ def watch(
     if state is not None:
         step, best, solved = state.step, state.best, state.solved
     for restart in range(0 if state is None else state.restart, restarts):
-        here, previous, before, looked = (~solved).nonzero()[:, 0], step, best, None
-        moved, inner = torch.zeros_like(solved), None
+        indices, previous, reference, looks = (~solved).nonzero()[:, 0], step, best, None
+        movers, inner = torch.zeros_like(solved), None
         if state is not None:
-            here, previous, before, looked = state.rows.cpu(), state.previous, state.before, state.looked
-            moved, inner, state = state.moved, state.inner, None
-        if restart and not len(here):  # without any image at all the run itself says so
+            indices, previous, reference, looks = (
+                state.rows.cpu(),
+                state.previous,
+                state.reference,
+                state.looks,
+            )
+            movers, inner, state = state.movers, state.inner, None
+        if restart and not len(indices):  # without any image at all the run itself says so
             return
-        rows = uploaded(here, device)
+        rows = uploaded(indices, device)
         running, answer = _run(problem, options, restart, rows, inner), None
         while True:
             try:
-                own = running.send(answer)
+                turn = running.send(answer)
             except StopIteration:
                 break
-            inner = own.state
-            own = own._replace(state=None)
-            step = own if previous is None or before is None else _joined(own, here, previous, before)
-            answer, moved = None, moved | step.active
-            previous_share = torch.zeros_like(step.done) if looked is None else looked.past[-1][0]
-            due = moved & (select.plan.due(previous_share, step.done) | own.last)
-            if own.last or bool(due.any()):
-                chooser = chooser.within(step.estimate.chunk)
-                looked = chooser.look(step, due, looked)
+            inner = turn.state
+            turn = turn._replace(state=None)
+            step = turn if previous is None or reference is None else _join_runs(turn, indices, previous, reference)
+            answer, movers = None, movers | step.active
+            previous_share = torch.zeros_like(step.done) if looks is None else looks.history[-1][0]
+            due = movers & (select.plan.due(previous_share, step.done) | turn.last)
+            if turn.last or bool(due.any()):
+                chooser = chooser.with_chunk(step.estimate.chunk)
+                looks = chooser.look(step, due, looks)
                 if stop is not None:
-                    looked, solved = chooser.solved(looked, stop, solved)
-                answer, left = (solved if own.last else solved | chooser.idle(looked))[here], inner.solved
+                    looks, solved = chooser.stop_at(looks, stop, solved)
+                answer, left = (solved if turn.last else solved | chooser.idle(looks))[indices], inner.solved
                 inner = inner._replace(solved=left | answer)
-                if own.last or bool(inner.solved.all()):
-                    left = torch.zeros_like(solved).index_put((here,), left if own.last else inner.solved)
-                    choice = chooser.final(looked, left)
+                if turn.last or bool(inner.solved.all()):
+                    left = torch.zeros_like(solved).index_put((indices,), left if turn.last else inner.solved)
+                    choice = chooser.final(looks, left)
                 else:
-                    choice = chooser.chosen(looked)
-                best = _better(before, Best(choice.delta, choice.loss, choice.step, looked.latest), shared)
-                moved = moved & ~due
-            at = SolveState(restart, rows, inner, previous, step, before, best, looked, moved, solved)
+                    choice = chooser.pick(looks)
+                best = _better(reference, Best(choice.delta, choice.loss, choice.step, looks.latest), shared)
+                movers = movers & ~due
+            at = SolveState(restart, rows, inner, previous, step, reference, best, looks, movers, solved)
             yield step._replace(last=step.last and restart == restarts - 1, state=at), best
 
 
@@ -225,24 +230,24 @@ def _run(problem: Problem, options: Options, restart: int, rows: Tensor, state: 
     budget = options.budget
     if isinstance(budget, Tensor) and budget.dim():
         budget = budget[rows.to(budget.device)]
-    own = replace(options, seed=stream(options.seed, "restart", restart), budget=budget)
+    run_options = replace(options, seed=stream(options.seed, "restart", restart), budget=budget)
     # Drawn for all, so that a picture's start does not depend on which others are left.
-    first = start(problem, own.seed) if state is None else None
-    return run(replace(problem, first=first).take(rows), own, state)
+    first = start(problem, run_options.seed) if state is None else None
+    return run(replace(problem, first=first).take(rows), run_options, state)
 
 
-def _joined(own: Step, rows: Tensor, previous: Step, best: Best) -> Step:
+def _join_runs(turn: Step, rows: Tensor, previous: Step, best: Best) -> Step:
     """A step of a later run on some `rows`, on the CPU, as a step of all pictures, counted on from the `previous`
     run's last."""
     shared, numbers = len(best.delta) < len(best.loss), uploaded(rows, best.loss.device)
     return Step(
-        index=previous.index + 1 + own.index,
-        delta=own.delta if shared else best.delta.index_copy(0, numbers, own.delta),
-        estimate=merged(previous.estimate, own.estimate, rows, shared),
-        evals=previous.evals + own.evals,
-        active=torch.zeros_like(previous.active).index_copy(0, rows, own.active),
-        done=torch.ones_like(previous.done).index_copy(0, rows, own.done),
-        last=own.last,
+        index=previous.index + 1 + turn.index,
+        delta=turn.delta if shared else best.delta.index_copy(0, numbers, turn.delta),
+        estimate=merge_estimates(previous.estimate, turn.estimate, rows, shared),
+        evals=previous.evals + turn.evals,
+        active=torch.zeros_like(previous.active).index_copy(0, rows, turn.active),
+        done=torch.ones_like(previous.done).index_copy(0, rows, turn.done),
+        last=turn.last,
     )
 
 
@@ -253,14 +258,14 @@ def _better(best: Best | None, latest: Best, shared: bool) -> Best:
     better = (latest.loss.mean() < best.loss.mean()).expand_as(latest.loss) if shared else latest.loss < best.loss
     delta = torch.where(better[: len(latest.delta), None, None, None], latest.delta, best.delta)
     loss, step = (torch.where(better, *pair) for pair in ((latest.loss, best.loss), (latest.step, best.step)))
-    looked = torch.where(latest.latest < torch.inf, latest.latest, best.latest)  # not since it left an earlier run
-    return Best(delta, loss, step, looked)
+    look = torch.where(latest.latest < torch.inf, latest.latest, best.latest)  # not since it left an earlier run
+    return Best(delta, loss, step, look)
 
 
-def compare(best: Best | None, other: Best, problem: Problem, options: Options, select: Selection) -> Best:
+def better_of(best: Best | None, other: Best, problem: Problem, options: Options, select: Selection) -> Best:
     """The better of two, picture by picture, where `other` comes from an attack with another objective: its loss is
     computed anew, on the whole bank of the problem's own selection. `best` has been so compared before."""
-    with select.measured():
+    with select.timer():
         losses, penalty = bank_losses(problem, other.delta, select.bank, options.eot, options.penalty)
     loss = select.risk.value(losses).to(losses)
     loss = loss if penalty is None else loss + penalty

@@ -23,7 +23,7 @@ from attacks.optimisers.square import Square
 from attacks.runtime.stored import stored
 from attacks.solvers.loop import Step
 from attacks.solvers.selection import Selection, selection
-from attacks.solvers.solver import Best, SolveState, compare, watch
+from attacks.solvers.solver import Best, SolveState, better_of, run_steps
 
 
 class Member(NamedTuple):
@@ -35,19 +35,19 @@ class Member(NamedTuple):
     optimiser: Optimiser | Proposer
 
 
-def members(known: Knowledge, nearest: int, aim: Aim, optimiser: Optimiser | Proposer) -> list[Member]:
+def members(case: Knowledge, nearest: int, aim: Aim, optimiser: Optimiser | Proposer) -> list[Member]:
     """The attacks: that of the run itself (so that no suite is weaker than a single run), the same aim by APGD and
     without a gradient, and, without a target, below the best impostor and toward each of the `nearest` impostors.
     Raises ValueError if the gallery has too few."""
     name = type(optimiser).__name__.lower()
     # An optimiser of the run that is one of the usual two keeps its settings.
     by_name = {name: optimiser} | {"apgd": APGD(), "square": Square()} | {name: optimiser}
-    own = [Member(label, aim.objective, aim.anchor, algorithm) for label, algorithm in by_name.items()]
-    if known.goal is not None:
-        return own
-    cosines = F.normalize(known.embeddings, dim=1) @ F.normalize(known.gallery, dim=1).T
-    rows = known.truth.to(cosines.device)
-    identity = torch.arange(len(known.gallery)) if known.identity is None else known.identity
+    arms = [Member(label, aim.objective, aim.anchor, algorithm) for label, algorithm in by_name.items()]
+    if case.goal is not None:
+        return arms
+    cosines = F.normalize(case.embeddings, dim=1) @ F.normalize(case.gallery, dim=1).T
+    rows = case.truth.to(cosines.device)
+    identity = torch.arange(len(case.gallery)) if case.identity is None else case.identity
     matches = alike(identity, rows)
     cosines, limit = cosines.masked_fill(matches, -torch.inf), int((~matches).sum(1).min())
     if not 0 <= nearest <= limit:
@@ -57,9 +57,9 @@ def members(known: Knowledge, nearest: int, aim: Aim, optimiser: Optimiser | Pro
         )
     targets = cosines.topk(nearest, dim=1).indices.T
     return [
-        *own,
-        Member("apgd_hinge", Retrieval(known.gallery, identity=known.identity), known.truth, APGD()),
-        *(Member(f"apgd_nearest_{i}", Toward(), known.gallery[rows], APGD()) for i, rows in enumerate(targets, 1)),
+        *arms,
+        Member("apgd_hinge", Retrieval(case.gallery, identity=case.identity), case.truth, APGD()),
+        *(Member(f"apgd_nearest_{i}", Toward(), case.gallery[rows], APGD()) for i, rows in enumerate(targets, 1)),
     ]
 
 
@@ -88,22 +88,22 @@ def suite(
 
     Args:
         problem: by its objective and anchor the members are compared.
-        options: as for `watch`; objective, anchor and optimiser of each run are its member's.
+        options: as for `run_steps`; objective, anchor and optimiser of each run are its member's.
         state: that of a step, to resume after it.
         select: how the members are compared, on its whole bank; and with its `measured`, how each one's iterates are.
     """
     common = select or selection(problem, replace(options, optimiser=attacks[0].optimiser))
     first, inner, best, evals = (0, None, None, 0) if state is None else state
     for number, member in list(enumerate(attacks))[first:]:
-        own = replace(problem, objective=member.objective, anchor=member.anchor)
+        member_problem = replace(problem, objective=member.objective, anchor=member.anchor)
         run = replace(options, optimiser=member.optimiser)
         passes = 0 if inner is None else inner.step.evals
-        of_member = replace(selection(own, run), measured=common.measured)
-        for step, latest in watch(own, run, state=inner, select=of_member):
+        of_member = replace(selection(member_problem, run), timer=common.timer)
+        for step, latest in run_steps(member_problem, run, state=inner, select=of_member):
             passes = step.evals
             if step.last:
                 assert latest is not None  # the last step is always compared
-                best = compare(best, latest, problem, run, common)
+                best = better_of(best, latest, problem, run, common)
             at = SuiteState(number, step.state, best, evals)
             yield member.name, step._replace(evals=evals + step.evals, state=at), best
         evals, inner = evals + passes, None

@@ -28,7 +28,7 @@ LossFn = Callable[[Tensor, Tensor], Tensor]
 
 #: The first step of the refinement, as a share of each coordinate's range; halved where it does not raise the loss.
 STEP = 0.1
-BELOW_ONE = 1 - 2**-24
+MAX_U = 1 - 2**-24
 
 
 class Worst(NamedTuple):
@@ -70,10 +70,10 @@ class Adversary:
     refine: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("adversary", 1), ("refine", 0)):
+        for name, minimum in (("adversary", 1), ("refine", 0)):
             value = getattr(self, name)
-            if type(value) is not int or value < least:
-                raise ValueError(f"`{name}` must be a whole number, at least {least}; got {value!r}")
+            if type(value) is not int or value < minimum:
+                raise ValueError(f"`{name}` must be a whole number, at least {minimum}; got {value!r}")
 
     def cost(self, n: int) -> int:
         """The encoder passes for each picture that choosing n views takes; a pass without a gradient counts as one
@@ -90,13 +90,13 @@ class Adversary:
         """The views (N,n,dims) of step `step` for `EOT.estimate`; the random ones come from `eot.draws`."""
 
         def loss(numbers: Tensor, u: Tensor) -> Tensor:
-            own = delta.expand(len(numbers), *delta.shape[1:]) if len(delta) < len(problem) else delta[numbers]
-            return problem.losses(eot.transforms, own, numbers, u)
+            deltas = delta.expand(len(numbers), *delta.shape[1:]) if len(delta) < len(problem) else delta[numbers]
+            return problem.losses(eot.transforms, deltas, numbers, u)
 
         u = eot.draws(self.adversary, eot.transforms.dims, seed=seed, step=step).to(delta)
         losses = _survey(loss, u, len(problem), eot.chunk, eot.world)
         highest = _highest(u, losses, n)
-        return _refined(loss, highest, eot.transforms.discrete, self.refine, eot.chunk, eot.world).u
+        return _refine(loss, highest, eot.transforms.discrete, self.refine, eot.chunk, eot.world).u
 
 
 def worst_views(
@@ -180,7 +180,7 @@ def uphill(
     without steps. Else as `worst_views`."""
     loss = partial(problem.losses, views.transforms, NO_DELTA)
     highest = _highest(views.u.to(problem.images), losses, keep)
-    return _refined(loss, highest, views.transforms.discrete, refine_steps, chunk, world)
+    return _refine(loss, highest, views.transforms.discrete, refine_steps, chunk, world)
 
 
 def _hardest(
@@ -215,7 +215,7 @@ def _highest(u: Tensor, losses: Tensor, keep: int) -> Worst:
     return Worst(u[order], losses.gather(1, order))
 
 
-def _refined(loss: LossFn, views: Worst, fixed: tuple[int, ...], steps: int, chunk: int, world: World) -> Worst:
+def _refine(loss: LossFn, views: Worst, fixed: tuple[int, ...], steps: int, chunk: int, world: World) -> Worst:
     """The views moved uphill, and sorted again; the processes share them."""
     count, keep, dims = views.u.shape
     if not steps or not dims:  # a pipeline without coordinates has one view only
@@ -226,7 +226,7 @@ def _refined(loss: LossFn, views: Worst, fixed: tuple[int, ...], steps: int, chu
 
     def climb(part: Tensor) -> tuple[Tensor, Tensor]:
         start, height = views.u.view(-1, dims)[part], views.losses.view(-1)[part]
-        return _climbed(loss, numbers[part], start, height, fixed, steps)
+        return _ascend(loss, numbers[part], start, height, fixed, steps)
 
     for part, (points, heights) in in_parts(climb, mine, chunk):
         u[part], losses[part] = points, heights
@@ -236,7 +236,7 @@ def _refined(loss: LossFn, views: Worst, fixed: tuple[int, ...], steps: int, chu
     return Worst(u.gather(1, order[..., None].expand_as(u)), losses.gather(1, order))
 
 
-def _climbed(
+def _ascend(
     loss: LossFn, numbers: Tensor, u: Tensor, losses: Tensor, fixed: tuple[int, ...], steps: int
 ) -> tuple[Tensor, Tensor]:
     """`steps` steps uphill from each of the views (R,dims)."""
@@ -244,10 +244,10 @@ def _climbed(
     free[:, list(fixed)] = 0
     length, (_, slope) = torch.full_like(losses, STEP)[:, None], _slope(loss, numbers, u)
     for _ in range(steps):
-        candidate = (u + length * free * slope.sign()).clamp(0, BELOW_ONE)
-        after, next_slope = _slope(loss, numbers, candidate)
-        better = after > losses
-        losses, better = torch.where(better, after, losses), better[:, None]
+        candidate = (u + length * free * slope.sign()).clamp(0, MAX_U)
+        new_losses, next_slope = _slope(loss, numbers, candidate)
+        better = new_losses > losses
+        losses, better = torch.where(better, new_losses, losses), better[:, None]
         u, slope = torch.where(better, candidate, u), torch.where(better, next_slope, slope)
         length = torch.where(better, length, length / 2)
     return u, losses

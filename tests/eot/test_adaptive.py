@@ -46,7 +46,7 @@ def views_of(steps):
 def test_more_views_need_noise_and_gradients_for_many_steps(total, used, c, steps, block):
     rule = Adaptive(steps)
     left = integers(total - int(used * total))
-    times = rule.next(noise(c), integers(total), left, block)
+    times = rule.next_blocks(noise(c), integers(total), left, block)
     assert (times.item() >= 1 and times.item().bit_count() == 1) or left.item() < 2 * block * times.item()
     assert times.item() == 1 or times.item() * block <= min(c, left.item(), total / steps)
     assert rule.start(integers(total), block).item() == (2 if total >= 2 * steps * block else 1)
@@ -57,9 +57,9 @@ def test_noise_is_that_of_the_estimator():
     zeros, noise = torch.zeros(2), Noise(*torch.zeros(3, 2).double())
     for n in (2, 8, 64):
         snr = n / torch.tensor([3.0, 50.0])
-        noise = noise.after(Estimate(zeros, zeros, snr, zeros, integers(n, n), 8, zeros))
+        noise = noise.update(Estimate(zeros, zeros, snr, zeros, integers(n, n), 8, zeros))
     torch.testing.assert_close(noise.c, torch.tensor([3.0, 50.0]).double(), rtol=1e-6, atol=0)
-    repeat = noise.after(Estimate(zeros, zeros, torch.full((2,), torch.nan), zeros, integers(1, 1), 8, zeros))
+    repeat = noise.update(Estimate(zeros, zeros, torch.full((2,), torch.nan), zeros, integers(1, 1), 8, zeros))
     assert torch.equal(repeat.c, noise.c) and repeat.steps.tolist() == noise.steps.tolist() == [3, 3]
 
 
@@ -68,7 +68,7 @@ def test_views_without_any_noise_are_all_signal_and_later_steps_still_count(dtyp
     zeros = torch.zeros(1)
 
     def update(noise, snr):
-        return noise.after(Estimate(zeros, zeros, torch.tensor([snr], dtype=dtype), zeros, integers(2), 8, zeros))
+        return noise.update(Estimate(zeros, zeros, torch.tensor([snr], dtype=dtype), zeros, integers(2), 8, zeros))
 
     noise = update(Noise(*torch.zeros(3, 1).double()), torch.inf)
     assert (noise.signal.item(), noise.c.item()) == (1, pytest.approx(0))

@@ -22,7 +22,7 @@ from attacks.eot.batching import (
 counts = st.integers(1, 40)
 
 
-@given(count=counts, most=counts)
+@given(count=counts, limit=counts)
 def test_blocks_are_even_and_as_few_as_possible(count, limit):
     result = blocks(count, limit)
     assert [i for block in result for i in block] == list(range(count))

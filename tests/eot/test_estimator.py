@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from attacks import EOT, Patch
-from attacks.eot.estimate import Estimate, known
+from attacks.eot.estimate import Estimate, on_host
 from attacks.eot.problem import Problem
 from attacks.eot.risk import CVaR, Mean
 from tests.helpers.sampled import mostly_slow
@@ -236,7 +236,7 @@ def test_a_gradient_that_is_zero_or_not_finite_is_known_wherever_it_is(rows, val
     grad, figure = torch.zeros(rows, 3, 8, 8), torch.zeros(rows)
     grad[-1, 1, 2, 3] = value
     estimate_of_zeros = Estimate(figure, figure, figure, grad, figure.long(), 1, figure)
-    result = known([estimate_of_zeros])
+    result = on_host([estimate_of_zeros])
     assert result.zeros[0].tolist() == [True] * (rows - 1) + [value == 0]
     assert result.finite == (math.isfinite(value),)
 

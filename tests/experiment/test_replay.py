@@ -13,7 +13,7 @@ from attacks import Away, attack
 from attacks.commands import main
 from attacks.eot.estimator import EOT
 from attacks.eot.faults import NotFinite, fault
-from attacks.eot.faults.trace import broken
+from attacks.eot.faults.trace import first_fault
 from attacks.experiment.job import job
 from attacks.experiment.replay import Named, of_fault, of_run
 from attacks.schema import validate as schema
@@ -81,7 +81,7 @@ def test_a_replayed_view_equals_the_view_of_the_attack(finished):
         replay = of_run(out, Named(step, view, picture))
         pipeline = build(run_of()).transforms
         assert replay.values == pipeline.describe(u[None])[0]
-        assert broken(replay.lines) is None
+        assert first_fault(replay.lines) is None
         if len(deltas) > 1:
             clean = build(run_of()).queries.images[picture]
             adversarial = clean + deltas[picture]

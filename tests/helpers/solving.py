@@ -84,7 +84,7 @@ def estimate(eot, delta, scene, loss, u, *, count=None, **world):
 
 
 def watch(images, anchor, *, stop=None, restarts=1, state=None, select=None, **parts):
-    return solver.watch(*split(images, anchor, **parts), stop=stop, restarts=restarts, state=state, select=select)
+    return solver.run_steps(*split(images, anchor, **parts), stop=stop, restarts=restarts, state=state, select=select)
 
 
 def look_risk(images, anchor, delta, full=False, **parts):

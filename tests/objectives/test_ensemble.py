@@ -10,7 +10,7 @@ from attacks.data.gallery import tiles
 from attacks.encoders.engine.native_precision import in_native_precision
 from attacks.encoders.engine.precision import low_pass, make_low
 from attacks.encoders.preprocess import Preprocess
-from attacks.eot.estimate import Estimate, combined
+from attacks.eot.estimate import Estimate, combine
 from attacks.evaluation.transfer import leave_one_out
 from attacks.objectives.embedding import Paired
 from attacks.objectives.ensemble import Ensemble, Members
@@ -123,7 +123,7 @@ def test_combined_gradients_have_equal_weights_and_the_mean_length():
     result = estimates()
     norms = [part.grad.flatten(1).abs().sum(1)[:, None, None, None] for part in result]
     expected = sum(part.grad / norm for part, norm in zip(result, norms, strict=True)) / 2 * (sum(norms) / 2)
-    ours = combined(result)
+    ours = combine(result)
     torch.testing.assert_close(ours.grad, expected, rtol=1e-12, atol=0)
     for name in ("mean", "stderr", "value"):
         torch.testing.assert_close(getattr(ours, name), sum(getattr(part, name) for part in result) / 2)
@@ -132,28 +132,28 @@ def test_combined_gradients_have_equal_weights_and_the_mean_length():
 
 def test_a_member_without_a_gradient_does_not_change_the_direction():
     dead, alive = estimates((0.0, 1.0))
-    grad = combined([dead, alive]).grad
+    grad = combine([dead, alive]).grad
     torch.testing.assert_close(F.normalize(grad.flatten(1)), F.normalize(alive.grad.flatten(1)))
-    assert not combined([dead, dead]).grad.any()
+    assert not combine([dead, dead]).grad.any()
     # Of a saturated member: no number could make it as long as the other one.
     tiny = alive._replace(grad=torch.full_like(alive.grad, 1e-44).float())
-    grad = combined([tiny, alive._replace(grad=alive.grad.float())]).grad
+    grad = combine([tiny, alive._replace(grad=alive.grad.float())]).grad
     torch.testing.assert_close(F.normalize(grad.flatten(1)), F.normalize(alive.grad.flatten(1)).float())
 
 
 def test_the_snr_is_exact_for_equal_errors():
     (estimate,) = estimates((1.0,), (3.0,))
-    torch.testing.assert_close(combined([estimate, estimate, estimate]).snr, estimate.snr)
-    assert combined([estimate._replace(snr=torch.full((4,), torch.nan))] * 2).snr.isnan().all()
+    torch.testing.assert_close(combine([estimate, estimate, estimate]).snr, estimate.snr)
+    assert combine([estimate._replace(snr=torch.full((4,), torch.nan))] * 2).snr.isnan().all()
     # Two members whose errors are independent: the true SNR is 2, the bound without that assumption 1/2.
     signal, generator = torch.ones(1, 1, 1, 400, dtype=torch.float64), torch.Generator().manual_seed(0)
     draws = signal + torch.randn(200, 2, 1, 1, 400, dtype=torch.float64, generator=generator)
     estimate_pairs = [
         [estimate._replace(grad=gradient[None], snr=torch.ones(1)) for gradient in members] for members in draws
     ]
-    grads = torch.stack([combined(members).grad for members in estimate_pairs])
+    grads = torch.stack([combine(members).grad for members in estimate_pairs])
     truth = grads.mean(0).square().sum() / (grads - grads.mean(0)).square().sum((1, 2, 3, 4)).mean()
-    lower_snr = torch.stack([combined(members).snr for members in estimate_pairs]).mean()
+    lower_snr = torch.stack([combine(members).snr for members in estimate_pairs]).mean()
     assert 0.45 < lower_snr < 0.55 < 1.9 < truth
 
 
@@ -174,7 +174,7 @@ def test_members_are_estimated_with_their_encoder(images, pair, wrap):
 
         result.append(estimate(eot, torch.zeros_like(images), lambda d, i: scene_of(images[i] + d), loss, u))
     assert [member.pictures - b for member, b in zip(pair, counts, strict=True)] == [12, 12]
-    assert combined(result).grad.flatten(1).abs().sum(1).min() > 0
+    assert combine(result).grad.flatten(1).abs().sum(1).min() > 0
     assert not wrap(Members(Away())).members(encoder, anchors)
 
 

@@ -88,7 +88,7 @@ def test_halving_returns_a_picture_to_its_best_point_and_gradient():
     deltas, states = run_of(gaining([1] * 5 + [0] * 95), signs=signs)
     best, previous = deltas[5], deltas[21]
     assert torch.equal(states[21].best.flatten(), best)
-    assert torch.equal(states[22].before.flatten(), best)
+    assert torch.equal(states[22].previous.flatten(), best)
     torch.testing.assert_close(deltas[23], best + 0.75 * -1.0 + 0.25 * (best - previous), rtol=0, atol=1e-12)
 
 

@@ -7,7 +7,7 @@ import torch
 from attacks import L2, PGD, Linf, Universal, Wiener
 from attacks.eot.protocols import Constraint
 from attacks.optimisers import wiener
-from attacks.optimisers.wiener import LEAST, LONGEST, RINGS, SHORT, Half, rings_of
+from attacks.optimisers.wiener import LONGEST, MIN_GAIN, RINGS, SHORT, Half, rings_of
 from tests.optimisers.test_gradient import estimate, gradients, moves, share
 
 double = torch.float64
@@ -22,7 +22,7 @@ def filter_of(first, odd):
     """The filter of two sums (N,C,H,W)."""
     rings = rings_of(*first.shape[2:], first.device)
     spectra = [torch.view_as_real(torch.fft.rfft2(half)) for half in (first, odd)]
-    return wiener.filtered(*[Half(half, rings.sums(half, half)) for half in spectra], first)
+    return wiener.wiener_filter(*[Half(half, rings.sums(half, half)) for half in spectra], first)
 
 
 def radius(height, width):
@@ -41,7 +41,7 @@ def smooth(height, width, seed=3):
 
 @pytest.mark.parametrize(("height", "width"), SIZES)
 def test_the_filter_equals_that_of_the_full_transform(height, width):
-    # NumPy, ring by ring, on all frequencies: `filtered` has half of them, and weighs them.
+    # NumPy, ring by ring, on all frequencies: `wiener_filter` has half of them, and weighs them.
     first = noise(2, 3, height, width) + smooth(height, width)[0] / 9
     odd = noise(2, 3, height, width, seed=1) + smooth(height, width)[0] / 9
     rings = max(1, min(RINGS, min(height, width) // 4))
@@ -56,7 +56,7 @@ def test_the_filter_equals_that_of_the_full_transform(height, width):
             r = common / np.sqrt((abs(left[:, mask]) ** 2).sum() * (abs(other[:, mask]) ** 2).sum())
             gains.append(2 * max(0, r) / (1 + max(0, r)))
         for number in range(rings):
-            total[:, ring == number] *= max(LEAST * max(gains), gains[number])
+            total[:, ring == number] *= max(MIN_GAIN * max(gains), gains[number])
         torch.testing.assert_close(
             filter_of(first, odd)[i],
             torch.tensor(np.fft.ifft2(total).real),

@@ -10,17 +10,17 @@ from attacks import EOT, L0, NES, Away, Linf, Patch
 from attacks.encoders.black_box.asked import BlackBox
 from attacks.eot.problem import Options, Problem
 from attacks.optimisers import LabelOnly
-from attacks.optimisers.nes import cosines
+from attacks.optimisers.nes import dct_rows
 from attacks.perturbations import Masked
 from attacks.solvers.checks import Silent
-from attacks.solvers.label_only import decided
+from attacks.solvers.label_only import label_walk
 from attacks.solvers.loops import loop_of
-from attacks.solvers.solver import watch
+from attacks.solvers.solver import run_steps
 from transforms import Brightness, Compose
 
 IMAGES = 0.4 + 0.2 * torch.rand(3, 3, 24, 24, generator=torch.Generator().manual_seed(1))
 #: A smooth pattern, and its largest product with a change of no value by more than 1.
-ROWS = cosines(4, 24)
+ROWS = dct_rows(4, 24)
 SMOOTH = (ROWS.mT @ torch.randn(4, 4, generator=torch.Generator().manual_seed(2), dtype=torch.float64) @ ROWS).float()
 EPS, WIDEST = 0.05, float(3 * SMOOTH.abs().sum())
 
@@ -69,7 +69,7 @@ def test_it_comes_close_to_the_smallest_change_of_an_answer_where_nes_has_no_gra
 @pytest.mark.slow
 def test_an_answer_beyond_the_budget_stays_and_the_walk_finds_where_it_changes():
     case = problem(2.0)
-    *_, end = decided(case, options())
+    *_, end = label_walk(case, options())
     memory = end.state.optimiser
     assert not bool(answers_change(case, end.delta)) and 2.0 <= float(memory.radii[0]) / EPS < 3.0
     assert memory.high.tolist() == [1.0] and memory.low.tolist() == [0.0]
@@ -84,16 +84,16 @@ def test_few_pixels_change_an_answer_at_half_of_what_they_can(inside):
     limit = float((SMOOTH * ball.farthest(SMOOTH.expand_as(image), image)).sum())
     encoder = service(0.5 * limit / (EPS * WIDEST), image)
     case = Problem(image, encoder(image), encoder, Away(), ball)
-    *_, end = decided(case, options())
+    *_, end = label_walk(case, options())
     assert bool(answers_change(case, end.delta)) and float(ball.norm(end.delta)) <= 60
 
 
 def test_a_picture_whose_answer_has_not_changed_yet_does_not_leave():
     case = problem(2.0)
-    assert [step.index for step, _ in watch(case, options(steps=12))] == [*range(12)]
+    assert [step.index for step, _ in run_steps(case, options(steps=12))] == [*range(12)]
     nes = options(optimiser=NES(keep=4), steps=12)
     with pytest.warns(Silent):
-        assert len([*watch(problem(2.0), nes)]) < 12
+        assert len([*run_steps(problem(2.0), nes)]) < 12
 
 
 def test_a_surrogate_makes_the_start_and_views_may_differ():
@@ -109,9 +109,11 @@ def test_a_surrogate_makes_the_start_and_views_may_differ():
         eot=EOT(Compose([Brightness(0.01)]), views=8),
         steps=3,
     )
-    *_, end = decided(case, choices)
+    *_, end = label_walk(case, choices)
     assert bool(answers_change(case, end.delta))
-    *_, end = decided(replace(case, encoder=service(0.9, IMAGES[:1])), replace(choices, optimiser=LabelOnly(keep=4)))
+    *_, end = label_walk(
+        replace(case, encoder=service(0.9, IMAGES[:1])), replace(choices, optimiser=LabelOnly(keep=4))
+    )
     assert not bool(answers_change(case, end.delta))
 
 
@@ -124,12 +126,12 @@ def test_the_radius_shrinks_where_more_than_half_of_the_answers_change():
 def test_a_patch_is_refused():
     patch = Patch((8, 8), [[0, 0], [1, 0], [1, 1], [0, 1]])
     with pytest.raises(ValueError, match="LabelOnly needs a ball round each image"):
-        next(decided(problem(perturbation=patch), options()))
+        next(label_walk(problem(perturbation=patch), options()))
 
 
 def test_odd_views_are_refused_before_anything_is_asked():
     case = problem()
     queries = len(case.encoder.ledger)
     with pytest.raises(ValueError, match="even"):
-        next(decided(case, options(eot=EOT(Compose(), views=3))))
+        next(label_walk(case, options(eot=EOT(Compose(), views=3))))
     assert len(case.encoder.ledger) == queries

@@ -13,7 +13,7 @@ from attacks.eot.protocols import Objective
 from attacks.perturbations import L1, Grey, LowFrequency, Masked, Smoothed
 from attacks.perturbations.radii import Radii
 from attacks.solvers.checks import Silent
-from attacks.solvers.radius import HALF, Trial, planned, radius
+from attacks.solvers.radius import HALF, RadiusTrial, smallest_radius, trial_plan
 from tests.helpers.sets import double, levels, random, seed
 from tests.helpers.solving import Dot
 
@@ -41,7 +41,7 @@ def case(inner, files=False, steps=60, passes=None, limits=None):
 
     options = Options(Wiener(), EOT(views=1), steps=steps)
     first = inner.farthest(-weight, images)
-    trial = Trial(success, 1, files)
+    trial = RadiusTrial(success, 1, files)
     return problem, options, trial, first, limits * inner.eps, passes or 2 * (2 * steps + 5)
 
 
@@ -49,20 +49,20 @@ def case(inner, files=False, steps=60, passes=None, limits=None):
 @pytest.mark.parametrize("inner", [Linf(0.2), L2(1.0)], ids=str)
 def test_the_search_finds_the_smallest_radius_of_a_linear_loss(inner):
     problem, options, trial, first, smallest, passes = case(inner)
-    *_, end = radius(problem, options, trial, first, passes=passes)
-    assert (end.least >= smallest * (1 - 1e-9)).all()
-    assert (end.least <= smallest * 1.01).all()
-    torch.testing.assert_close(inner.norm(end.delta), end.least)
+    *_, end = smallest_radius(problem, options, trial, first, passes=passes)
+    assert (end.smallest >= smallest * (1 - 1e-9)).all()
+    assert (end.smallest <= smallest * 1.01).all()
+    torch.testing.assert_close(inner.norm(end.delta), end.smallest)
     assert (trial.success(end.delta) >= HALF).all()
 
 
 def test_the_radius_of_a_file_is_a_sufficient_number_of_whole_levels():
     inner = Linf(20 / 255)
     problem, options, trial, first, smallest, passes = case(inner, files=True)
-    *_, end = radius(problem, options, trial, first, passes=passes)
-    torch.testing.assert_close(255 * end.least, (255 * end.least).round(), rtol=0, atol=1e-6)
-    assert (end.least >= smallest - 1e-9).all()
-    assert (end.least <= smallest + 1.01 / 255).all()
+    *_, end = smallest_radius(problem, options, trial, first, passes=passes)
+    torch.testing.assert_close(255 * end.smallest, (255 * end.smallest).round(), rtol=0, atol=1e-6)
+    assert (end.smallest >= smallest - 1e-9).all()
+    assert (end.smallest <= smallest + 1.01 / 255).all()
     files = 255 * (problem.images + end.delta)
     torch.testing.assert_close(files, files.round(), rtol=0, atol=1e-9)
     assert (trial.success(end.delta) >= HALF).all()
@@ -72,9 +72,9 @@ def test_the_radius_of_a_file_is_a_sufficient_number_of_whole_levels():
 @pytest.mark.parametrize("passes", [1, 10, 57, 400])
 def test_the_search_keeps_to_its_passes(passes):
     problem, options, trial, first, _, _ = case(L2(1.0))
-    *_, end = radius(problem, options, trial, first, passes=passes)
+    *_, end = smallest_radius(problem, options, trial, first, passes=passes)
     assert end.passes <= max(passes, 2 * trial.views)
-    step_count, trials = planned(options, trial, passes)
+    step_count, trials = trial_plan(options, trial, passes)
     assert end.trials == 1 + trials
     assert passes < 10 or end.passes + 2 * step_count * options.eot.views + trial.views > passes  # and uses them
 
@@ -82,8 +82,8 @@ def test_the_search_keeps_to_its_passes(passes):
 @pytest.mark.slow
 def test_the_radius_never_grows_from_trial_to_trial_and_stays_below_the_largest():
     problem, options, trial, first, _, passes = case(L2(1.0))
-    states = list(radius(problem, options, trial, first, passes=passes))
-    radii = torch.stack([state.least for state in states])
+    states = list(smallest_radius(problem, options, trial, first, passes=passes))
+    radii = torch.stack([state.smallest for state in states])
     assert (radii[1:] <= radii[:-1]).all()
     assert all((state.radii <= 1 + 1e-12).all() for state in states)
 
@@ -92,9 +92,9 @@ def test_the_radius_never_grows_from_trial_to_trial_and_stays_below_the_largest(
 def test_a_picture_that_resists_at_the_largest_radius_has_no_radius():
     limits = torch.tensor([0.3, 1.5, 0.3, 1.5, 0.3], dtype=double)
     problem, options, trial, first, _, passes = case(L2(1.0), limits=limits)
-    *_, end = radius(problem, options, trial, first, passes=passes)
+    *_, end = smallest_radius(problem, options, trial, first, passes=passes)
     assert end.broken.tolist() == [True, False, True, False, True]
-    assert end.least[~end.broken].tolist() == [math.inf] * 2
+    assert end.smallest[~end.broken].tolist() == [math.inf] * 2
     assert torch.equal(end.delta[~end.broken], first[~end.broken])
 
 
@@ -111,8 +111,8 @@ def test_a_search_goes_on_where_every_picture_has_left():
     problem = replace(problem, images=images, objective=Hinge())
     trial = trial._replace(success=lambda delta: delta.new_zeros(len(delta)))  # so the radius stays the largest
     with pytest.warns(Silent, match="they leave"):
-        *_, end = radius(problem, options, trial, first, passes=passes)
-    assert bool(end.inner.solved.all()) and end.trials == 1 + planned(options, trial, passes)[1]
+        *_, end = smallest_radius(problem, options, trial, first, passes=passes)
+    assert bool(end.inner.solved.all()) and end.trials == 1 + trial_plan(options, trial, passes)[1]
 
 
 @pytest.mark.slow
@@ -120,28 +120,28 @@ def test_a_search_goes_on_where_every_picture_has_left():
 def test_a_picture_that_is_broken_as_it_is_has_the_radius_zero(inner, files):
     limits = torch.tensor([0.3, 0.0, 0.3, -1.0, 0.3], dtype=double)
     problem, options, trial, first, _, passes = case(inner, files, limits=limits)
-    *_, end = radius(problem, options, trial, first, passes=passes)
-    assert (end.least == 0).tolist() == [False, True, False, True, False]
+    *_, end = smallest_radius(problem, options, trial, first, passes=passes)
+    assert (end.smallest == 0).tolist() == [False, True, False, True, False]
     assert not end.delta[[1, 3]].any()
 
 
 @pytest.mark.slow
 def test_a_search_resumes_after_any_trial_to_the_bit():
     problem, options, trial, first, _, passes = case(L2(1.0), passes=90)
-    states = list(radius(problem, options, trial, first, passes=passes))
+    states = list(smallest_radius(problem, options, trial, first, passes=passes))
     for state in states[:-1]:
-        *_, end = radius(problem, options, trial, first, passes=passes, state=state)
-        assert torch.equal(end.least, states[-1].least) and torch.equal(end.delta, states[-1].delta)
+        *_, end = smallest_radius(problem, options, trial, first, passes=passes, state=state)
+        assert torch.equal(end.smallest, states[-1].smallest) and torch.equal(end.delta, states[-1].delta)
 
 
 @pytest.mark.slow
 def test_a_picture_does_not_depend_on_its_neighbours():
     problem, options, trial, first, _, passes = case(L2(1.0), passes=90)
-    *_, batch = radius(problem, options, trial, first, passes=passes)
+    *_, batch = smallest_radius(problem, options, trial, first, passes=passes)
     rows = torch.tensor([1, 3])
     part = trial._replace(success=lambda delta: trial.success(batch.delta.index_copy(0, rows, delta))[rows])
-    *_, subset = radius(problem.take(rows), options, part, first[rows], passes=passes)
-    torch.testing.assert_close(subset.least, batch.least[rows], rtol=1e-9, atol=0)
+    *_, subset = smallest_radius(problem.take(rows), options, part, first[rows], passes=passes)
+    torch.testing.assert_close(subset.smallest, batch.smallest[rows], rtol=1e-9, atol=0)
 
 
 MASK = (torch.rand(1, 1, 8, 8, generator=seed(3)) < 0.5).double()

@@ -16,7 +16,7 @@ from attacks.perturbations import L1, Grey, LowFrequency, Masked, Smoothed
 from attacks.perturbations.radii import Radii
 from attacks.solvers.checks import Silent
 from attacks.solvers.loops import loop_of
-from attacks.solvers.sampled import estimated, probed, sampled
+from attacks.solvers.sampled import nes_estimate, probe_deltas, sampled_descent
 from scripts.benchmarks.hash_server import phash
 from tests.helpers.solving import Dot, mark_checked
 from transforms import Brightness, Compose
@@ -86,7 +86,7 @@ def test_the_estimate_is_the_gradient_in_the_low_frequencies():
     nes, case = NES(keep=3, grey=False, probe=0.5), problem()
     choices = options(optimiser=nes, eot=EOT(Compose(), views=2000))
     directions = nes.directions(IMAGES, 1000, torch.Generator().manual_seed(0))
-    gradient = estimated(case, torch.zeros_like(IMAGES), directions[None], torch.zeros(1000, 0), choices).grad
+    gradient = nes_estimate(case, torch.zeros_like(IMAGES), directions[None], torch.zeros(1000, 0), choices).grad
     low = scipy.fft.dctn(WEIGHTS.double().numpy(), axes=(2, 3), norm="ortho")
     low[:, :, 3:] = low[:, :, :, 3:] = 0
     true = torch.from_numpy(scipy.fft.idctn(low, axes=(2, 3), norm="ortho")).float().expand_as(gradient)
@@ -98,7 +98,7 @@ def probes(perturbation, delta, **changes):
     case = Problem(GREY, torch.zeros(2, 1), None, Linear(), perturbation)
     directions = NES().directions(delta, 3, torch.Generator().manual_seed(0))
     choices = options(optimiser=NES(**changes))
-    return [probed(case, delta, direction[None], choices) - delta for direction in directions]
+    return [probe_deltas(case, delta, direction[None], choices) - delta for direction in directions]
 
 
 @pytest.mark.parametrize("name", SETS)
@@ -127,7 +127,7 @@ def test_few_pixels_are_found_by_an_encoder_that_is_asked(wrap):
     )
     case = Problem(image, torch.ones(1, 1), encoder, Dot(), ball)
     best = ball.inner.farthest(-smooth, None) if ball.shared else ball.farthest(-smooth, image)
-    *_, end = sampled(case, options(optimiser=NES(keep=4), eot=EOT(Compose(), views=20), steps=20))
+    *_, end = sampled_descent(case, options(optimiser=NES(keep=4), eot=EOT(Compose(), views=20), steps=20))
     gain, limit = (float((smooth * ((image + delta).clamp(0, 1) - image)).sum()) for delta in (end.delta, best))
     assert gain / limit > 0.75
 
@@ -142,7 +142,7 @@ def test_both_sides_of_a_pair_have_one_view_and_each_step_has_new_views():
 
     views = Views([Brightness(0.1)])
     mark_checked((part := problem(1)).encoder)
-    [*sampled(part, options(eot=EOT(views, views=4), steps=2))]
+    [*sampled_descent(part, options(eot=EOT(views, views=4), steps=2))]
     u = torch.cat(rows)[:, 0]
     assert len(u) == 8 and torch.equal(u[:2], u[2:4]) and torch.equal(u[4:6], u[6:]) and len(u.unique()) == 4
 
@@ -173,7 +173,7 @@ def test_it_flips_more_bits_of_a_hash_than_a_random_search():
 )
 def test_what_it_cannot_do_is_refused(changes, message):
     with pytest.raises(ValueError, match=message):
-        next(sampled(problem(), options(**changes)))
+        next(sampled_descent(problem(), options(**changes)))
 
 
 def test_a_surrogate_with_the_right_gradient_is_worth_more_than_chance():
@@ -184,7 +184,7 @@ def test_a_surrogate_with_the_right_gradient_is_worth_more_than_chance():
     for name, surrogate in (("none", None), ("right", victim)):
         case = replace(problem(), encoder=victim, anchor=victim(IMAGES), objective=Away())
         case = replace(case, encoder=BlackBox(lambda x: victim(torch.from_numpy(x).permute(0, 3, 1, 2) / 255)))
-        *_, end = sampled(case, options(optimiser=NES(surrogate=surrogate)))
+        *_, end = sampled_descent(case, options(optimiser=NES(surrogate=surrogate)))
         ends[name] = float(Away()(case.encoder(IMAGES + end.delta), case.anchor).mean())
     assert ends["right"] < ends["none"]
 
@@ -192,12 +192,12 @@ def test_a_surrogate_with_the_right_gradient_is_worth_more_than_chance():
 def test_mixed_directions_have_half_of_their_energy_along_the_prior():
     nes, prior = NES(keep=4), torch.randn(3, 3, 32, 32, generator=torch.Generator().manual_seed(4))
     free = nes.directions(IMAGES, 50, torch.Generator().manual_seed(0))
-    mixture = nes.mixed(free, prior)
+    mixture = nes.mix(free, prior)
     assert mixture.shape == (3, 50, 3, 32, 32)
     torch.testing.assert_close(mixture.flatten(2).norm(dim=2), torch.ones(3, 50))
     overlap = (mixture.flatten(2) * F.normalize(prior.flatten(1))[:, None]).sum(2)
     assert abs(float(overlap.square().mean()) - 0.5) < 0.05
-    torch.testing.assert_close(nes.mixed(free, 0 * prior)[0], free)
+    torch.testing.assert_close(nes.mix(free, 0 * prior)[0], free)
 
 
 @pytest.mark.parametrize("values", [{"probe": 0.0}, {"keep": 0}, {"momentum": 1.0}, {"schedule": "no"}])
@@ -214,7 +214,7 @@ def test_an_encoder_whose_answers_no_probe_changes_gives_a_warning(steps):
 
     problem = Problem(GREY, coarse(GREY), coarse, Linear(), Linf(0.01))
     with pytest.warns(Silent, match=r"no probe has changed the loss of image\(s\) \[0, 1\]"):
-        first, *_, end = sampled(problem, Options(NES(keep=1), EOT(Compose(), views=4), steps=steps))
+        first, *_, end = sampled_descent(problem, Options(NES(keep=1), EOT(Compose(), views=4), steps=steps))
     assert torch.equal(first.delta, end.delta)
 
 
@@ -224,5 +224,5 @@ def test_a_delta_that_stays_at_the_edge_of_its_set_has_a_gradient_and_gives_no_w
 
     best = torch.full_like(GREY, -1 / 64)  # without a rounding, so that it stays exactly
     problem = Problem(GREY, mean(GREY), mean, Linear(), Linf(1 / 64), best)
-    *_, end = sampled(problem, Options(NES(keep=1), EOT(Compose(), views=4), steps=8))  # warnings are errors
+    *_, end = sampled_descent(problem, Options(NES(keep=1), EOT(Compose(), views=4), steps=8))  # warnings are errors
     assert torch.equal(end.delta, best)

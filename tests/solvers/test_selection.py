@@ -17,7 +17,7 @@ from attacks.eot.risk import CVaR
 from attacks.optimisers.square import Square
 from attacks.perturbations.universal import Universal
 from attacks.solvers import Adversary
-from attacks.solvers.selection import LEAVES, LOOKS, NOISE, SINCE, Selection, overfitting, planned, selection
+from attacks.solvers.selection import LEAVES, LOOKS, NOISE, REFERENCE, Selection, overfitting, plan_for, selection
 from tests.helpers.solving import VIEWS, Dot, small_problem, watch
 from transforms import Compose
 from transforms.draws import Uniform
@@ -46,7 +46,7 @@ def choice(images, anchor, parts):
 @given(passes=st.integers(0, 5000), views=st.sampled_from([1, 8, 32]), multiple=st.integers(1, 8))
 def test_looks_take_at_most_a_tenth_of_all_passes_wherever_a_run_ends(passes, views, multiple):
     views = max(views, multiple) // multiple * multiple
-    plan = planned(passes, views, multiple)
+    plan = plan_for(passes, views, multiple)
     assert 1 <= plan.screen <= plan.full <= views
     assert plan.screen % multiple == plan.full % multiple == 0
     if not plan.looks:
@@ -59,7 +59,7 @@ def test_looks_take_at_most_a_tenth_of_all_passes_wherever_a_run_ends(passes, vi
 
 
 def test_a_run_of_126_gradients_has_the_looks_that_the_check_of_its_plateau_needs():
-    assert len(planned(2 * 126).looks) + 1 == 5 > len(planned(2 * 125).looks) + 1  # docs/sanity_checks.md names it
+    assert len(plan_for(2 * 126).looks) + 1 == 5 > len(plan_for(2 * 125).looks) + 1  # docs/sanity_checks.md names it
 
 
 class PassCounter(nn.Module):
@@ -206,7 +206,7 @@ def expected(terms, full, due, early):
     (K,v), and of all views (K,V): from the definition, look by look."""
     means, final = terms.mean(1), len(due) - 1
     for k, share in enumerate(due):
-        past_looks = [j for j in range(k) if due[j] <= share * SINCE]
+        past_looks = [j for j in range(k) if due[j] <= share * REFERENCE]
         if share / due[-1] < LEAVES or not past_looks or k == final:
             continue
         best = min(past_looks, key=lambda j: means[j])
@@ -229,7 +229,7 @@ def expected(terms, full, due, early):
 @pytest.mark.parametrize("shared", [False, True], ids=["own", "shared"])
 def test_iterates_and_the_end_follow_the_definition(problem, shared, early):
     images, anchor, parts, select = problem
-    plan = overfitting(STEPS) if early else planned(300)  # so few gradients of its own would give two looks
+    plan = overfitting(STEPS) if early else plan_for(300)  # so few gradients of its own would give two looks
     select = replace(select, early=early, plan=plan)
     if shared:
         parts = parts | {"perturbation": Universal(Linf(0.1))}
@@ -251,7 +251,7 @@ def test_iterates_and_the_end_follow_the_definition(problem, shared, early):
 def test_gradients_do_not_come_from_the_bank(problem):
     images, anchor, parts, select = problem
     deltas = [step.delta for step in attack(images, anchor, **parts)]
-    for step, _ in watch(images, anchor, select=replace(select, plan=planned(18)), **parts):
+    for step, _ in watch(images, anchor, select=replace(select, plan=plan_for(18)), **parts):
         assert torch.equal(step.delta, deltas[step.index])
 
 

@@ -13,7 +13,7 @@ from attacks.optimisers.apgd import APGD as Auto
 from attacks.optimisers.gradient import PGD as Descent
 from attacks.optimisers.square import Square
 from attacks.runtime.values import read, write
-from attacks.solvers.selection import Plan, Selection
+from attacks.solvers.selection import LookPlan, Selection
 from attacks.solvers.suite import Member
 from attacks.solvers.worst import Adversary
 from tests.helpers.small import small, smooth
@@ -24,7 +24,7 @@ from transforms.draws import Uniform
 VIEWS = Compose([Affine(degrees=20, translate=0.1), Brightness(0.2)])
 STEPS = 7
 EARLY_CHOICE = Selection(
-    bank(VIEWS, 8, seed=0, purpose="select"), CVaR(0.5), Plan((0.05, 0.1, 0.15, 0.3, 0.55), 4, 8), early=True
+    bank(VIEWS, 8, seed=0, purpose="select"), CVaR(0.5), LookPlan((0.05, 0.1, 0.15, 0.3, 0.55), 4, 8), early=True
 )
 RUNS = {
     "pgd": {"optimiser": PGD()},

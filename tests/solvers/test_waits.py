@@ -16,8 +16,8 @@ from attacks.objectives import Members
 from attacks.objectives.penalties import TotalVariation
 from attacks.perturbations import Masked
 from attacks.perturbations.patch.placement import UNIT, Placements
-from attacks.solvers.selection import LOOKS, Plan, selection
-from attacks.solvers.solver import watch
+from attacks.solvers.selection import LOOKS, LookPlan, selection
+from attacks.solvers.solver import run_steps
 from attacks.study.pipeline import preset
 from tests.helpers.pretended import Pretended, Waits, on_device
 
@@ -130,8 +130,8 @@ def watch_waits(images, anchor, encoder, is_early, stop):
     """A run of eight steps with five looks, whose finalists are compared on twice as many views."""
     problem = Problem(images, anchor, encoder, Away(), Linf(16 / 255))
     options = Options(Wiener(), EOT(preset("eot2d"), views=4, chunk=8), 8, seed=1)
-    select = replace(selection(problem, options), plan=Plan(LOOKS, 4, 8), early=is_early)
-    return watch(problem, options, stop=stop, select=select)
+    select = replace(selection(problem, options), plan=LookPlan(LOOKS, 4, 8), early=is_early)
+    return run_steps(problem, options, stop=stop, select=select)
 
 
 @pytest.mark.slow

@@ -67,7 +67,7 @@ def write(directory: Path, error: NotFinite, name: str = NAME) -> Path | None:
     return error.path
 
 
-def read(path: Path) -> Fault:
+def read_fault(path: Path) -> Fault:
     """What `write` has written. Raises FileNotFoundError or ValueError in one line."""
     if not path.is_file():
         raise FileNotFoundError(f"`{path}` does not exist: this run met no view that is not finite")

@@ -14,7 +14,7 @@ from attacks.encoders.engine import in_float32
 from attacks.encoders.randomness import encoder_draws
 from attacks.encoders.tree import leaves, take
 from attacks.eot.faults.fault import Fault, NotFinite
-from attacks.eot.faults.trace import ENCODER, OneView, broken, slopes, traced
+from attacks.eot.faults.trace import ENCODER, OneView, first_fault, slopes, trace_view
 from attacks.eot.problem import Problem
 from transforms import Compose, audit
 from transforms.compose import seen
@@ -22,7 +22,7 @@ from transforms.doors import unchecked
 from transforms.scene import Scene, scene_of
 
 #: At most so many views are computed alone, and so many audited.
-MOST, VIEWS = 512, 4
+MAX_VALUES, VIEWS = 512, 4
 #: The reason of a gradient that is zero because there is nothing left to gain.
 AT_END = "the loss is at its end: by the features, its gradient is zero (or the objective itself cuts the graph)"
 
@@ -45,7 +45,7 @@ class Query:
         return self.delta[i, None] if len(self.delta) > 1 else self.delta
 
 
-def located(query: Query, bad: Tensor) -> NotFinite:
+def not_finite(query: Query, bad: Tensor) -> NotFinite:
     """The error for the first view that is not finite when it is seen alone, in float32: among the images `bad` (N,),
     or the views `bad` (N,V); where there is none, among all."""
     images = (bad if bad.dim() == 1 else bad.any(1)).nonzero()[:, 0].tolist() or range(len(query.problem))
@@ -55,8 +55,8 @@ def located(query: Query, bad: Tensor) -> NotFinite:
     with in_float32(query.problem.encoder):
         views_mask = torch.ones(query.u.shape[-2], dtype=torch.bool)
         pairs = ((i, j) for i in images for j in (bad[i] if bad.dim() == 2 else views_mask).nonzero()[:, 0].tolist())
-        for count, (i, j) in enumerate(itertools.islice(pairs, MOST), 1):  # noqa: B007
-            fault = _examined(query, i, j)
+        for count, (i, j) in enumerate(itertools.islice(pairs, MAX_VALUES), 1):  # noqa: B007
+            fault = _examine(query, i, j)
             if fault is not None:
                 return NotFinite(f"{message}; {fault.sentence()}", fault)
     return NotFinite(
@@ -68,14 +68,14 @@ def located(query: Query, bad: Tensor) -> NotFinite:
 def one_view(query: Query, i: int, j: int) -> OneView:
     """View j of the i-th image."""
     problem, transforms = query.problem, query.transforms
-    which = torch.tensor([i], device=problem.images.device)
+    numbers = torch.tensor([i], device=problem.images.device)
     u = (query.u if query.u.dim() == 2 else query.u[i])[j, None]
     if problem.objective.paired:
         with torch.no_grad():
-            twin = unchecked(transforms)(scene_of(problem.images[which]), u)
+            twin = unchecked(transforms)(scene_of(problem.images[numbers]), u)
             anchor = unchecked(problem.encoder)(twin, **encoder_draws(transforms, u))
     else:
-        anchor = take(problem.anchor, which)
+        anchor = take(problem.anchor, numbers)
     scene = _scene(query, i, query.delta_of(i))
     return OneView(transforms, scene, u, problem.encoder, lambda features: problem.objective(features, anchor))
 
@@ -84,30 +84,30 @@ def _scene(query: Query, i: int, delta: Tensor) -> Scene:
     return query.problem.scene(delta, torch.tensor([i]))
 
 
-def _examined(query: Query, i: int, j: int) -> Fault | None:
+def _examine(query: Query, i: int, j: int) -> Fault | None:
     """What is wrong with a view, or None."""
     with torch.no_grad():
         view = one_view(query, i, j)
-    lines, shown = traced(view)
-    where = broken(lines)
-    if where is None and query.delta.numel():
+    lines, view_pixels = trace_view(view)
+    place = first_fault(lines)
+    if place is None and query.delta.numel():
 
         def loss(own: Sequence[Tensor]) -> Tensor:
             return view.judge(unchecked(query.transforms)(_scene(query, i, own[0]), view.u))
 
         (slope,) = slopes([query.delta_of(i)], loss)
-        where = None if slope is None or bool(slope.isfinite().all()) else "the gradient of the perturbation"
-    if where is None:
+        place = None if slope is None or bool(slope.isfinite().all()) else "the gradient of the perturbation"
+    if place is None:
         return None
     values, picture = query.transforms.describe(view.u)[0], int(query.rows[i])
-    return Fault(where, query.doing, query.step, picture, j, values, view.u.detach(), lines, shown.detach())
+    return Fault(place, query.doing, query.step, picture, j, values, view.u.detach(), lines, view_pixels.detach())
 
 
 def why_silent(query: Query, row: int) -> str:
     """Why the gradient of image `row` is zero (of the first one, where all share a delta), as text."""
     with torch.no_grad():
         views = [one_view(query, row, j) for j in range(min(VIEWS, query.u.shape[-2]))]
-    slopes = [line.slope for view in views for line in traced(view)[0] if line.name == ENCODER]
+    slopes = [line.slope for view in views for line in trace_view(view)[0] if line.name == ENCODER]
     if not any(slopes):
         return AT_END
 

@@ -49,7 +49,7 @@ class OneView:
     encoder: Encoder
     loss: Callable[[Tree], Tensor]
 
-    def through(self, stages: slice, picture: Shown) -> Tensor:
+    def render(self, stages: slice, picture: Shown) -> Tensor:
         """What some consecutive stages make of a picture."""
         offset = sum(stage.dims for stage in self.transforms.stages[: stages.start or 0])
         part = replace(self.transforms, stages=self.transforms.stages[stages])
@@ -60,23 +60,23 @@ class OneView:
         return self.loss(unchecked(self.encoder)(view, **encoder_draws(self.transforms, self.u)))
 
 
-def traced(view: OneView) -> tuple[tuple[Line, ...], Tensor]:
+def trace_view(view: OneView) -> tuple[tuple[Line, ...], Tensor]:
     """A line for the picture, each stage, the encoder and the objective; and what the encoder sees (1,C,h,w)."""
-    transforms, scene, whole = view.transforms, view.scene, slice(None)
+    transforms, scene, all_stages = view.transforms, view.scene, slice(None)
     stages = zip(transforms.labels, transforms.stages, strict=True)
     names = [label for label, stage in stages if not isinstance(stage, EncoderDraws)]
     with torch.no_grad():
-        values = [view.through(slice(count), scene) for count in range(1, len(names) + 1)]
-        shown = view.through(whole, scene)
-        features = unchecked(view.encoder)(shown, **encoder_draws(transforms, view.u))
+        values = [view.render(slice(count), scene) for count in range(1, len(names) + 1)]
+        result = view.render(all_stages, scene)
+        features = unchecked(view.encoder)(result, **encoder_draws(transforms, view.u))
         loss = view.loss(features)
 
     def of_picture(pixels: Sequence[Tensor]) -> Tensor:
         layers = tuple(layer._replace(pixels=own) for layer, own in zip(scene.layers, pixels, strict=True))
-        return view.judge(view.through(whole, scene._replace(layers=layers)))
+        return view.judge(view.render(all_stages, scene._replace(layers=layers)))
 
     def of_value(count: int, own: Sequence[Tensor]) -> Tensor:
-        return view.judge(view.through(slice(count, None), own[0]))
+        return view.judge(view.render(slice(count, None), own[0]))
 
     def of_features(parts: Sequence[Tensor]) -> Tensor:
         own = iter(parts)
@@ -90,10 +90,10 @@ def traced(view: OneView) -> tuple[tuple[Line, ...], Tensor]:
         ),
         _line(ENCODER, leaves(features), of_features),
         _line(OBJECTIVE, [loss], lambda own: own[0]),
-    ), shown
+    ), result
 
 
-def broken(lines: Sequence[Line]) -> str | None:
+def first_fault(lines: Sequence[Line]) -> str | None:
     """Where a value is not finite for the first time on the way to the loss, or else a gradient on the way back."""
     names = {PICTURE: "the picture itself", ENCODER: "the encoder", OBJECTIVE: "the objective"}
     names = {line.name: names.get(line.name, f"stage `{line.name}`") for line in lines}
@@ -109,17 +109,17 @@ def broken(lines: Sequence[Line]) -> str | None:
 def slopes(values: Sequence[Tensor], loss: Callable[[Sequence[Tensor]], Tensor]) -> list[Tensor | None]:
     """The gradient of a loss by some tensors; None where there is none."""
     while True:
-        own = [value.detach().clone().requires_grad_(value.is_floating_point()) for value in values]
+        leaves = [value.detach().clone().requires_grad_(value.is_floating_point()) for value in values]
         with torch.enable_grad():
-            total = loss(own).sum()
-        able = [value for value in own if value.requires_grad]
+            total = loss(leaves).sum()
+        able = [value for value in leaves if value.requires_grad]
         if not total.requires_grad:
-            return [None] * len(own)
+            return [None] * len(leaves)
         try:
             gradients = iter(torch.autograd.grad(total, able, allow_unused=True))
         except Overflow:  # the scale is smaller now: try again
             continue
-        return [next(gradients) if value.requires_grad else None for value in own]
+        return [next(gradients) if value.requires_grad else None for value in leaves]
 
 
 def _line(name: str, values: Sequence[Tensor], loss: Callable[[Sequence[Tensor]], Tensor]) -> Line:

@@ -21,7 +21,7 @@ from attacks.experiment.unit import attempt_of
 from attacks.objectives.retrieval import Retrieval
 from attacks.runtime.progress import Progress
 from attacks.schema.groups import LayersConfig
-from attacks.solvers.radius import RadiusState, Trial, planned, radius, views_of
+from attacks.solvers.radius import RadiusState, RadiusTrial, smallest_radius, trial_plan, views_of
 
 #: Runs at one radius whose passes the search may take.
 RUNS = 2
@@ -54,7 +54,7 @@ class RadiiSection(Section):
             pictures = exhibits.pictures("radius", rows)
         scores = score_cells(bench.judge, pictures, sample.rows, bench.banks[SAME])
         success, views = scores.success.double().mean(1).tolist(), scores.success.shape[1]
-        columns = (sample.names, sample.clusters, state.least.tolist(), state.share.tolist(), success)
+        columns = (sample.names, sample.clusters, state.smallest.tolist(), state.share.tolist(), success)
         table: list[dict[str, object]] = [
             {
                 "picture": name,
@@ -109,9 +109,9 @@ def _search(bench: Bench, rows: Sequence[int], passes: int, meter: Meter) -> tup
         return score_cells(bench.judge, shown, numbers, views).success.double().mean(1).to(delta.device)
 
     first = bench.exhibits.pictures("eot", rows) - known.images
-    trial = Trial(success, len(views.u))
+    trial = RadiusTrial(success, len(views.u))
     state: RadiusState | None = None
-    total, shown = 1 + planned(options, trial, passes)[1], bench.world.first
+    total, shown = 1 + trial_plan(options, trial, passes)[1], bench.world.first
     with bench.checkpoint.under("radii").task("search") as task, Progress("radii", total, visible=shown) as progress:
         engine_reset(encoder)
         if task.state is not None:
@@ -119,7 +119,7 @@ def _search(bench: Bench, rows: Sequence[int], passes: int, meter: Meter) -> tup
             engine_restore(encoder, engine)
             meter.begin(earlier)
             progress.skip(state.trials)
-        for latest in radius(problem, options, trial, first, passes=passes, state=state):
+        for latest in smallest_radius(problem, options, trial, first, passes=passes, state=state):
             state = latest
             progress.step(broken=int(state.broken.sum()))
             task.update(partial(ArmState, state, engine_state(encoder), None, (), meter.peek()))

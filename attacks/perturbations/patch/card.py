@@ -142,15 +142,15 @@ def parse_card(record: Mapping[str, Any]) -> Card:
         height=record["height"],
         patch=Box(**record["patch"]),
         tags=tuple(Tag(tag["number"], Box(**tag["box"])) for tag in record["tags"]),
-        chart=tuple(Swatch(tuple(each["colour"]), Box(**each["box"])) for each in record["chart"]),
+        chart=tuple(Swatch(tuple(entry["colour"]), Box(**entry["box"])) for entry in record["chart"]),
         words=record["words"],
         label=Box(**record["label"]),
     )
     if not isinstance(result.words, str) or not (result.words.isascii() and len(result.words) <= LONGEST):
         raise ValueError(f"the words of a card must be at most {LONGEST} ASCII characters; got {result.words!r:.80}")
-    whole = Box(0, 0, result.width, result.height)
-    on_it = (result.patch, result.label, *(tag.box for tag in result.tags), *(each.box for each in result.chart))
-    for box in (whole, *on_it):
+    full = Box(0, 0, result.width, result.height)
+    on_it = (result.patch, result.label, *(tag.box for tag in result.tags), *(entry.box for entry in result.chart))
+    for box in (full, *on_it):
         values = (box.x, box.y, box.width, box.height)
         if not all(type(value) in (int, float) and 0 <= value <= 2 * SIDES[1] for value in values):
             raise ValueError(f"a box must be four numbers of mm, 0..{2 * SIDES[1]:g}; got {values!r:.80}")

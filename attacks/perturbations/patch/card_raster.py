@@ -31,7 +31,7 @@ MAX_PIXELS = 89_000_000
 
 
 @dataclass(frozen=True)
-class Grid:
+class RasterGrid:
     """From millimetres to pixels: pixels a millimetre across and down, and the pixel position of (0, 0) mm."""
 
     horizontal: float
@@ -49,7 +49,7 @@ class Grid:
 def card_picture(card: Card, texture: Texture, dpi: int) -> Picture:
     """The card at exactly `dpi` pixels an inch from its upper left corner. Raises ValueError above `MAX_PIXELS`
     pixels."""
-    grid = Grid(dpi / INCH, dpi / INCH)
+    grid = RasterGrid(dpi / INCH, dpi / INCH)
     size = round(card.height * grid.down), round(card.width * grid.horizontal)
     if math.prod(size) > MAX_PIXELS:
         raise ValueError(
@@ -59,14 +59,14 @@ def card_picture(card: Card, texture: Texture, dpi: int) -> Picture:
         )
     picture = np.full((*size, 3), WHITE, np.uint8)
     lay(picture, grid, texture, card.patch)
-    fill(picture, grid, card_fills(card))
+    fill_boxes(picture, grid, card_fills(card))
     return picture
 
 
 def patch_picture(texture: Texture, size: tuple[int, int]) -> Picture:
     """The texture alone as (height, width) pixels, edge to edge."""
     picture = np.full((*size, 3), WHITE, np.uint8)
-    lay(picture, Grid(size[1], size[0]), texture, Box(0, 0, 1, 1))
+    lay(picture, RasterGrid(size[1], size[0]), texture, Box(0, 0, 1, 1))
     return picture
 
 
@@ -90,11 +90,11 @@ def surround(card: Card, texture: tuple[int, int], fine: float = 4.0) -> tuple[P
     right = math.ceil((card.width - patch.x - patch.width) * dense_x)
     low = math.ceil((card.height - patch.y - patch.height) * down)
     picture = np.full((top + k * rows + low, left + k * columns + right, 3), WHITE, np.uint8)
-    fill(picture, Grid(dense_x, down, left - patch.x * dense_x, top - patch.y * down), card_fills(card))
+    fill_boxes(picture, RasterGrid(dense_x, down, left - patch.x * dense_x, top - patch.y * down), card_fills(card))
     return picture, top, left, k
 
 
-def fill(picture: Picture, grid: Grid, fills: Iterable[Fill]) -> None:
+def fill_boxes(picture: Picture, grid: RasterGrid, fills: Iterable[Fill]) -> None:
     """Draw shapes; a pixel mixes by the share that is covered."""
     for shape in fills:
         columns = [grid.columns(box) for box in shape.boxes]
@@ -109,7 +109,7 @@ def fill(picture: Picture, grid: Grid, fills: Iterable[Fill]) -> None:
         _blend(picture[y0:y1, x0:x1], np.asarray(shape.colour, np.float32), np.minimum(cover, 1))
 
 
-def lay(picture: Picture, grid: Grid, texture: Texture, box: Box) -> None:
+def lay(picture: Picture, grid: RasterGrid, texture: Texture, box: Box) -> None:
     (x0, x1), (y0, y1) = grid.columns(box), grid.rows(box)
     a, b = _range(x0, x1, picture.shape[1])
     c, d = _range(y0, y1, picture.shape[0])

@@ -24,7 +24,7 @@ class Gamut(Protocol):
 
 
 @dataclass(frozen=True)
-class Box:
+class ColourBox:
     """Every channel between `low` and `high`."""
 
     low: float
@@ -88,7 +88,7 @@ def gamut(setting: Any) -> Gamut | None:
     if isinstance(setting, list | tuple):
         if len(setting) != 2 or not all(isinstance(value, int | float) for value in setting):
             raise ValueError(f"`perturbation.gamut` must be [low, high], generic, or a file; got {setting!r}")
-        return Box(*map(float, setting))
+        return ColourBox(*map(float, setting))
     lut = read_colour_map(str(setting), key="perturbation.gamut")
     return None if lut is None else Printable(lut)
 

@@ -59,7 +59,7 @@ def shape_outline(shape: Shape, size: tuple[int, int]) -> Outline | None:
         if shape not in get_args(Word):
             return None
         side = (width, height) if shape == "ellipse" else (min(size), min(size))
-        far = tuple((1 + part / whole) / 2 for part, whole in zip(side, (width, height), strict=True))
+        far = tuple((1 + part / length) / 2 for part, length in zip(side, (width, height), strict=True))
         return Outline(((1 - far[0], 1 - far[1]), (far[0], far[1])))
     return Outline(tuple((float(x), float(y)) for x, y in _corners(shape)))
 

@@ -18,7 +18,7 @@ from transforms import Affine, Compose
 
 
 class Touchy(nn.Module):
-    """Divides by a value that is 0 in bfloat16 but not in float32; with `never`, by 0 in both."""
+    """Divides by a value that is 0 in bfloat16 but not in float32; with `fails`, by 0 in both."""
 
     def __init__(self, fails=False):
         super().__init__()
@@ -62,7 +62,7 @@ def test_all_members_of_an_ensemble_fall_back_at_once():
 
 
 def test_without_a_finite_float32_result_there_is_no_fallback():
-    low = prepare(Touchy(never=True), Decision(precision="bfloat16"))
+    low = prepare(Touchy(fails=True), Decision(precision="bfloat16"))
     with pytest.raises(NotFinite, match="at the encoder"):
         run_attack(encoder=low)
     assert engine_state(low)["fell_back"] is False

@@ -6,7 +6,7 @@ import torch
 from attacks import EOT, Away, Ensemble, Linf, Universal
 from attacks.eot.bank import bank
 from attacks.eot.faults import NotFinite, fault
-from attacks.eot.faults.locate import Query, located
+from attacks.eot.faults.locate import Query, not_finite
 from attacks.eot.problem import Problem
 from attacks.eot.protocols import Objective
 from attacks.evaluation.scores import Right, evaluate
@@ -98,7 +98,7 @@ def test_a_fault_that_no_single_view_reproduces_is_reported():
     images, u = pictures(), torch.rand(2, 1) / 2
     problem = Problem(images, net()(images), net(), Away(), Linf(0.1))
     query = Query(problem, Compose([Turn()]), torch.zeros_like(images), u, torch.arange(3))
-    error = located(query, torch.ones(3, dtype=torch.bool))
+    error = not_finite(query, torch.ones(3, dtype=torch.bool))
     assert "though each of 6 views is when it is seen alone" in str(error)
     assert error.fault is None
     assert fault.write(None, error) is None
@@ -108,7 +108,7 @@ def test_a_saved_fault_is_reproduced_and_the_error_has_the_command(tmp_path):
     error = failing(stages=[Affine(degrees=20), Turn()])
     path = fault.write(tmp_path, error)
     assert str(error).endswith(f"viewproof replay {tmp_path}")
-    copy = fault.read(path)
+    copy = fault.read_fault(path)
     for name, value in error.fault._asdict().items():
         if isinstance(value, torch.Tensor):
             assert torch.equal(getattr(copy, name).nan_to_num(7), value.nan_to_num(7)), name
@@ -122,9 +122,9 @@ def test_a_saved_fault_is_reproduced_and_the_error_has_the_command(tmp_path):
 def test_a_file_without_a_view_gives_a_one_line_error(tmp_path, content):
     (tmp_path / fault.NAME).write_bytes(content)
     with pytest.raises(ValueError, match="does not hold a view"):
-        fault.read(tmp_path / fault.NAME)
+        fault.read_fault(tmp_path / fault.NAME)
     with pytest.raises(FileNotFoundError, match="met no view"):
-        fault.read(tmp_path / "none")
+        fault.read_fault(tmp_path / "none")
 
 
 def test_fields_of_another_kind_are_refused(tmp_path):
@@ -133,7 +133,7 @@ def test_fields_of_another_kind_are_refused(tmp_path):
     for change in (*changes, {"shown": torch.zeros(2)}):
         fault.write(tmp_path, NotFinite("", result._replace(**change)))
         with pytest.raises(ValueError, match="does not hold a view"):
-            fault.read(tmp_path / fault.NAME)
+            fault.read_fault(tmp_path / fault.NAME)
 
 
 def test_evaluation_stops_at_a_view_that_is_not_finite():

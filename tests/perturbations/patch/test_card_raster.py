@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from attacks.perturbations.patch.card import COLOURS, MODULES, Box, Fill, Tag, black, card, modules
-from attacks.perturbations.patch.card_raster import Grid, card_picture, fill, lay, patch_picture, surround
+from attacks.perturbations.patch.card_raster import RasterGrid, card_picture, fill_boxes, lay, patch_picture, surround
 from tests.helpers.prints import MM, detect_tags, edges
 from transforms import resize
 from transforms.doors import unchecked
@@ -36,7 +36,7 @@ def test_a_texture_that_fills_the_picture_equals_the_resizer(size, out):
 def test_elsewhere_every_pixel_is_sampled_at_its_centre(left, top, step):
     source = texture((6, 8))
     picture = np.full((140, 180, 3), 255, np.uint8)
-    lay(picture, Grid(1 / step, 1 / step, left, top), source, Box(0, 0, 8, 6))
+    lay(picture, RasterGrid(1 / step, 1 / step, left, top), source, Box(0, 0, 8, 6))
     x, y = ((torch.arange(n) + 0.5 - start) * step for n, start in ((180, left), (140, top)))
     grid = torch.stack(torch.meshgrid(y / 6, x / 8, indexing="ij")[::-1], dim=-1).double() * 2 - 1
     target = F.grid_sample(tensor(source), grid[None], padding_mode="border", align_corners=False)[0].permute(1, 2, 0)
@@ -52,7 +52,7 @@ def test_elsewhere_every_pixel_is_sampled_at_its_centre(left, top, step):
 )
 def test_the_ink_of_a_box_is_its_area(x, y, width, height, dense):
     picture = np.full((110, 110, 3), 255, np.uint8)
-    fill(picture, Grid(dense, dense), [Fill((Box(x, y, width, height),))])
+    fill_boxes(picture, RasterGrid(dense, dense), [Fill((Box(x, y, width, height),))])
     ink = (255.0 - picture[..., 0]) / 255
     rim = 2 * (width + height) * dense + 8  # pixels whose level was rounded
     assert abs(ink.sum() - width * height * dense**2) <= rim / 510
@@ -60,8 +60,8 @@ def test_the_ink_of_a_box_is_its_area(x, y, width, height, dense):
 
 def test_touching_boxes_leave_no_seam():
     full, halves = (np.full((20, 20, 3), 255, np.uint8) for _ in range(2))
-    fill(full, Grid(1, 1), [Fill((Box(2.3, 3.1, 9, 12),), (10, 20, 30))])
-    fill(halves, Grid(1, 1), [Fill((Box(2.3, 3.1, 4.4, 12), Box(6.7, 3.1, 4.6, 12)), (10, 20, 30))])
+    fill_boxes(full, RasterGrid(1, 1), [Fill((Box(2.3, 3.1, 9, 12),), (10, 20, 30))])
+    fill_boxes(halves, RasterGrid(1, 1), [Fill((Box(2.3, 3.1, 4.4, 12), Box(6.7, 3.1, 4.6, 12)), (10, 20, 30))])
     np.testing.assert_array_equal(halves, full)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from attacks.perturbations.patch import gamut as gamuts
-from attacks.perturbations.patch.gamut import Box, Printable
+from attacks.perturbations.patch.gamut import ColourBox, Printable
 from attacks.perturbations.patch.inks import generic
 from attacks.perturbations.patch.patch import Patch
 from transforms.colour.lut import apply_lut, nodes
@@ -22,7 +22,7 @@ MAPS = {"generic": generic().double(), "dull": DULL}
 def gamut_and_map(request):
     """A gamut, and the colour map that it belongs to."""
     if request.param == "box":
-        return Box(0.1, 0.9), (nodes(2) * 0.8 + 0.1).T.reshape(3, 2, 2, 2)
+        return ColourBox(0.1, 0.9), (nodes(2) * 0.8 + 0.1).T.reshape(3, 2, 2, 2)
     return Printable(MAPS[request.param]), MAPS[request.param]
 
 
@@ -67,7 +67,7 @@ def test_the_boundary_of_a_dull_printer_is_exact():
 
 def test_gamuts_are_selected_in_the_configuration():
     assert gamuts.gamut(None) is None and gamuts.gamut("ideal") is None
-    assert gamuts.gamut([0.1, 0.9]) == Box(0.1, 0.9)
+    assert gamuts.gamut([0.1, 0.9]) == ColourBox(0.1, 0.9)
     assert torch.equal(gamuts.gamut("generic").lut, generic())
 
 
