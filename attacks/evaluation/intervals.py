@@ -147,19 +147,14 @@ def share_ends(shares: Floats, trials: int | Floats) -> tuple[Floats, Floats]:
 def median(values: Tensor) -> Interval:
     """The lower median of (N,) values, in `mean`, with an interval between two of the values (order statistics;
     Thompson 1936). Its coverage is at least 0.95 for any distribution; of fewer than six values it is their range."""
+    return quantile(values, 0.5, "lower")
+
+
+def quantile(values: Tensor, share: float, method: Literal["linear", "lower"] = "linear") -> Interval:
+    """The same for the quantile at `share`: the interval is between the two values that enclose it, each with an
+    error of at most 2.5 %; their range where no two do."""
     units = array(values)
-    return _rank_interval(units, 0.5, float(np.sort(units)[(len(units) - 1) // 2]))
-
-
-def quantile(values: Tensor, share: float) -> Interval:
-    """The same for the quantile at `share`, interpolated linearly."""
-    units = array(values)
-    return _rank_interval(units, share, float(np.quantile(units, share)))
-
-
-def _rank_interval(units: Floats, share: float, middle: float) -> Interval:
-    """The two of (N,) values that enclose a quantile, each with an error of at most 2.5 %; their range where no two
-    do."""
+    middle = float(np.quantile(units, share, method=method))
     low, high = scipy.stats.quantile_test(units, p=share).confidence_interval(0.95)  # NaN where there is none
     if np.isnan([low, high]).any():
         return Interval(middle, float(np.fmax(low, units.min())), float(np.fmin(high, units.max())), "range")
