@@ -1,9 +1,5 @@
-"""Stages over the unit cube, and their composition into views.
-
-A stage is a deterministic function of images and of its coordinates `u` in [0,1)^dims. A *geometric* stage maps an
-output point to a point of its input; neighbours fuse, and pixels are touched once. A *pixel* stage changes
-values, or the size.
-"""
+"""Stages over the unit cube, deterministic functions of images and of `u` in [0,1)^dims, composed into views. A
+*geometric* stage maps points, and neighbours fuse; a *pixel* stage changes values, or the size."""
 
 import itertools
 from collections.abc import Sequence
@@ -130,11 +126,8 @@ class Physical(Protocol):
 
 @runtime_checkable
 class Discrete(Protocol):
-    """A stage with coordinates that choose (a size in pixels, a quality, a seed, which stage) rather than measure. A
-    view is piecewise constant in them, so no gradient reaches them. Without, all of them measure.
-
-    A pipeline gives such a stage its coordinates on the host, whatever the device of the images: a choice by a number
-    on a GPU waits for all work that is queued there. Others get theirs on the device of the images."""
+    """A stage with coordinates that choose (a size in pixels, a quality, a seed, which stage) rather than measure: no
+    gradient reaches them, and the stage gets its coordinates on the host. Without, all of them measure."""
 
     @property
     def discrete(self) -> tuple[int, ...]:
@@ -159,11 +152,8 @@ class Framed(Protocol):
 
 
 def hide(points: Tensor, visible: Tensor) -> Tensor:
-    """`points` (N,h,w,2) with `UNSEEN` where `visible` (N,h,w) is false; no gradient flows to those.
-
-    The coordinates that go in must be finite there too (replace the argument of a root or a quotient before taking
-    it), because a derivative of NaN times zero is NaN.
-    """
+    """`points` (N,h,w,2) with `UNSEEN` where `visible` (N,h,w) is false; no gradient flows to those, which must be
+    finite all the same (a derivative of NaN times zero is NaN)."""
     return torch.where(visible[..., None], points, UNSEEN)
 
 

@@ -1,9 +1,4 @@
-"""From the host to the device, without waiting.
-
-The coordinates of views stay on the host: what depends on them (which stage, which size, which level of a pyramid,
-whether a point is before the camera) is decided there, and only results go to the device of the pixels. A decision by
-a tensor on a GPU would wait for all work that is queued there.
-"""
+"""From the host to the device, without waiting: whatever decides by coordinates of views does so on the host."""
 
 from collections.abc import Sequence
 from functools import lru_cache

@@ -1,8 +1,5 @@
-"""The one check of pictures, at the doors: whatever a user calls with pictures, or gives a part to.
-
-`door` puts the check before a function or method. What has been checked goes past it by `unchecked`, so that a step
-of an attack never looks at the values again, which would wait for a GPU.
-"""
+"""The one check of pictures, before whatever a user calls with them. What has been checked goes past it by
+`unchecked`, so that a step of an attack never looks at the values again, which would wait for a GPU."""
 
 import functools
 import inspect

@@ -12,12 +12,7 @@ COTANGENTS = 2
 
 def sensitivity(image: Tensor, view: Any, seed: int) -> Tensor:
     """(H,W): the root mean square gradient of each pixel of `image` (1,C,H,W) over random cotangents of `view`, which
-    carries the graph: for a linear pipeline, the norm of the pixel's column of its matrix. Zeros without a graph, and
-    for what is no tensor.
-
-    The cotangents are signs with a little jitter: equal in weight, so that an identity is exactly even, and never
-    cancelling exactly.
-    """
+    carries the graph. Zeros without a graph, and for what is no tensor."""
     total = torch.zeros(image.shape[2:], dtype=torch.float64)
     if not (isinstance(view, Tensor) and view.requires_grad):
         return total

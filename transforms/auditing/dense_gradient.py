@@ -1,9 +1,4 @@
-"""The "dense gradient" trick, kept as a labelled diagnostic: it is not the gradient of what it computes.
-
-A bilinear read gives no gradient to a tap of weight zero. The trick lets each of the four taps pass the whole
-gradient: more pixels receive something, which points elsewhere. For a gradient that is dense *and* right, antialias,
-or take the expectation over views.
-"""
+"""The "dense gradient" trick, kept as a labelled diagnostic: it is not the gradient of what it computes."""
 
 import torch
 from torch import Tensor
@@ -17,11 +12,7 @@ _TAPS = ((0.0, 0.0), (1.0, 0.0), (0.0, 1.0), (1.0, 1.0))
 
 def dense(images: Tensor, points: Tensor, *, border: Border = "replicate", value: Value = 0.0) -> Tensor:
     """Read `images` (N,C,H,W) at pixel `points` (N,h,w,2): bilinear values, and a straight-through gradient of 1 to
-    each of the four neighbours whatever its weight is; none to `points`.
-
-    The gradient's mass is four times the true one (more where a border repeats a pixel). `audit(...,
-    straight_through=True)` prints how far it is off for a pipeline. Borders as in `transforms.sampling.warp.sample`.
-    """
+    each of the four neighbours whatever its weight is; none to `points`. Borders as in `sample`."""
     true = sample(images, points, border=border, value=value).detach()
     corner = points.detach().floor()
     for tap in _TAPS:
@@ -31,9 +22,8 @@ def dense(images: Tensor, points: Tensor, *, border: Border = "replicate", value
 
 
 def deviation(leaf: Tensor, views: Tensor, warp: Warp, cotangent: Tensor) -> tuple[float, float]:
-    """How far the dense gradient of a known warp is from the true one: the cosine between them for `cotangent`, and
-    the ratio of their mass sum |g| for a cotangent of ones. `views` (1,C,h,w) is the warp of `leaf` (1,C,H,W), with
-    its graph; pixels outside the warp are left out."""
+    """The cosine between the dense and the true gradient for `cotangent`, and the ratio of their mass sum |g| for
+    ones. `views` (1,C,h,w) is the warp of `leaf` (1,C,H,W), with its graph; pixels outside are left out."""
     dense_views = dense(leaf, warp.points)
     inside = warp.inside[:, None].to(views)
     pairs = []

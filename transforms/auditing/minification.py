@@ -1,7 +1,4 @@
-"""How much a step shrinks the picture, and whether it filters first: measured from outside, for any callable.
-
-A warp moves a coordinate ramp as it moves the picture, so the ramp that comes out *is* the map.
-"""
+"""How much a step shrinks the picture, and whether it filters first: read from the coordinate ramp that it returns."""
 
 from collections.abc import Callable
 from typing import NamedTuple

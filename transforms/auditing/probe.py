@@ -1,7 +1,4 @@
-"""One step of a pipeline by itself: does a gradient at its output reach its input?
-
-The step gets a fresh leaf, so an earlier step that cuts the graph hides nothing.
-"""
+"""One step of a pipeline by itself, on a fresh leaf: does a gradient at its output reach its input?"""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple

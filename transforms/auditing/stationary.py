@@ -1,8 +1,4 @@
-"""Zero gradient at delta = 0: a broken warp, or a loss at its minimum?
-
-A loss that compares an embedding with the embedding of the unperturbed picture under the same view is at its extremum
-there: its gradient is exactly zero however sound the pipeline is. One sign step of 1/255 separates the two cases.
-"""
+"""Zero gradient at delta = 0: a broken warp, or a loss at its extremum? One sign step of 1/255 separates the two."""
 
 from collections.abc import Callable
 

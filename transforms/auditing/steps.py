@@ -1,7 +1,4 @@
-"""The steps of a pipeline, and how a step is run so that every run of it is the same.
-
-A step is a fused run of our geometry, one of our pixel stages, or a callable of any other library.
-"""
+"""The steps of a pipeline (fused geometry, a pixel stage, a foreign callable), and repeatable runs of a step."""
 
 import itertools
 import random
@@ -121,10 +118,7 @@ def seeded(seed: int, device: torch.device = CPU) -> Iterator[None]:
 def run_step(step: AuditStep, value: Any, u: Tensor, seed: int, *, raw: Any = None) -> StepResult:
     """Call a step on images (N,3,H,W) in the richest form that it takes: a batch with a graph, one picture of it, the
     same detached, `raw` (what the step before really returned), a PIL image, a numpy array (H,W,3) of 8 bits.
-
-    Raises:
-        ValueError: it accepts none of them, with its name and its first error.
-    """
+    Raises ValueError, with its name and first error, where it accepts none of them."""
     refusal: Exception | None = None
     for in_graph, form in _forms(step, value, raw):
         counter = _Resamples()

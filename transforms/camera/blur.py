@@ -1,9 +1,5 @@
-"""Blur stages: the lens out of focus, the camera in motion, and the Gaussian of image processing.
-
-Each view has its own kernel, of weights that are not negative and sum to 1; beyond the edge the picture repeats its
-last pixel. The average is over stored values, gamma included, as image libraries blur. Lengths are in pixels of the
-images that the stage receives. At 0 every blur is the identity, reached continuously.
-"""
+"""Blur stages: a kernel of weights >= 0 with sum 1 for each view, over stored values; lengths in pixels of the images
+that the stage receives, edges repeated. At 0 every blur is the identity, reached continuously."""
 
 import math
 from dataclasses import dataclass
@@ -183,10 +179,7 @@ def _shares(points: Tensor, weights: Tensor, radius: int) -> Tensor:
 
 
 def convolve(images: Tensor, kernels: Tensor) -> Tensor:
-    """(N,C,H,W) with one kernel (N,k,k) a view, k odd, edges repeated; not clamped.
-
-    By Fourier transform: the cost does not grow with k, in particular that of the derivative in the kernel.
-    """
+    """(N,C,H,W) with one kernel (N,k,k) a view, k odd, edges repeated; by Fourier transform, not clamped."""
     (height, width), reach = images.shape[-2:], kernels.shape[-1] - 1
     padded = _replicate(images, reach // 2)
     size = [_smooth(n) for n in padded.shape[-2:]]

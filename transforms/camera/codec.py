@@ -1,10 +1,5 @@
-"""File formats that lose detail: forward is the real codec, backward a differentiable surrogate.
-
-Forward is Pillow's encoder and decoder, to the bit. Backward is the vector-Jacobian product of kornia's
-differentiable JPEG at the same images and quality (backward pass differentiable approximation, Athalye et al. 2018;
-the codec is Reich et al. 2024 after Shin & Song 2017). `codec="surrogate"` gives that codec forward as well, and
-`codec="straight"` the gradient of no codec at all, which is some twenty times as fast.
-"""
+"""JPEG and WebP: forward is Pillow's codec, to the bit; backward the vector-Jacobian product of kornia's
+differentiable JPEG at the same images and quality (Athalye et al. 2018; Reich et al. 2024 after Shin & Song 2017)."""
 
 from dataclasses import dataclass
 from functools import partial

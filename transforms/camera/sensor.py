@@ -80,11 +80,8 @@ THREAD_LIMIT = 2**20
 
 
 def white_noise(seeds: Tensor, shape: tuple[int, int, int], device: torch.device = HOST) -> Tensor:
-    """One N(0, 1) field of `shape` for each of the numbers `seeds` (N,): (N, *shape) float32 on `device`.
-
-    All bits of a seed count, and float32 and float64 of the same number give the same field. The generators are on
-    the CPU, for one set of bits on every device and with any number of threads.
-    """
+    """One N(0, 1) field of `shape` for each of the numbers `seeds` (N,): (N, *shape) float32 on `device`. All bits of
+    a seed count; the fields are made on the CPU, so that every device has the same bits."""
     # torch seeds its CPU generator with 32 bits and drops the others, so the number is hashed into those.
     keys = [stream(0, "pixel noise", number) % 2**32 for number in seeds.detach().double().tolist()]
     with torch.inference_mode(False):  # which is a thread's own

@@ -1,8 +1,5 @@
-"""Stages that change values where they are, and clamp to [0,1] at their end.
-
-Those of `photometric` and `cutout` work on display values, as files store them. Those of `exposure` and
-`illumination` work on light: sRGB is decoded, multiplied, encoded again.
-"""
+"""Stages that change values where they are, and clamp to [0,1] at their end: `photometric` and `cutout` display
+values, as files store them; `exposure` and `illumination` linear light, behind the decoded sRGB."""
 
 import lazy_loader
 

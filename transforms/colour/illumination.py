@@ -1,8 +1,4 @@
-"""Light that varies over the picture: each stage multiplies linear light by a smooth field.
-
-Fields are computed in the stage frame (origin at the image centre, unit = half the shorter side), at least in
-float32, so that a field is the same at every size of image.
-"""
+"""Light that varies over the picture: linear light times a smooth field in the stage frame, in float32 or wider."""
 
 import math
 from dataclasses import dataclass

@@ -1,8 +1,4 @@
-"""Photometric stages in display values: values change, places do not. Each clamps to [0,1], as a sensor does.
-
-Stages in linear light (exposure, shadows) are in `transforms.colour.exposure` and
-`transforms.colour.illumination`.
-"""
+"""Photometric stages in display values, each clamped to [0,1]; `exposure` and `illumination` work in linear light."""
 
 from dataclasses import dataclass
 from typing import ClassVar

@@ -12,13 +12,8 @@ Numbers = Any  # a number, a tensor, a NumPy array, or lists of these to any dep
 
 
 def tensor_of(values: Numbers, name: str, images: Tensor) -> Tensor:
-    """`values` in float64 (where there is one) on the device of `images`.
-
-    `torch.as_tensor` reads numbers out of a list of tensors, and the gradient ends there; here it is stacked.
-
-    Raises:
-        ValueError: anything but numbers, or rows of different lengths.
-    """
+    """`values`, lists of tensors too, in float64 (where there is one) on the device of `images`, with their graph.
+    Raises ValueError for anything but numbers, and for rows of different lengths."""
     if isinstance(values, list | tuple):
         try:
             return torch.stack([tensor_of(value, name, images) for value in values])

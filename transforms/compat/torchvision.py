@@ -1,8 +1,5 @@
-"""torchvision's functional warps and its resize (`torchvision.transforms.functional`), with gradients to every
-tensor; torchvision itself rounds the parameters of its warps to Python floats and drops their gradient.
-
-As there, points and centres are in edge coordinates: 0 is the left edge of the image and its width the right edge.
-"""
+"""torchvision's functional warps and its resize, with gradients to every tensor; points and centres are in edge
+coordinates, as there: 0 is the left edge of the image and its width the right edge."""
 
 import math
 from collections.abc import Sequence

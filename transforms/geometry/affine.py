@@ -1,8 +1,4 @@
-"""Geometric stages: each maps an output point to a point of its input.
-
-Lengths are in the stage frame: origin at the image centre, unit = half the shorter side. A shift of 10 % of the
-shorter side is therefore 0.2 units; parameters are given as shares of the side, the stages convert them.
-"""
+"""Geometric stages of the plane. Lengths are in the stage frame; arguments are shares of the shorter side (2 units)."""
 
 import math
 from dataclasses import dataclass

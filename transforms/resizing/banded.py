@@ -24,10 +24,7 @@ class Block(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Bands:
     """A matrix (out, length) with few weights in a row, near each other, and its transpose, as dense blocks.
-
-    A kernel with fixed support skips most pixels of a large picture: forward those are not read, and their gradient
-    is 0. `used` are the columns that have a weight. Where they are `few`, `transpose` has only their rows.
-    """
+    `used` are the columns that have a weight. Where they are `few`, `transpose` has only their rows."""
 
     length: int
     used: Tensor

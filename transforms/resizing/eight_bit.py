@@ -68,10 +68,7 @@ def _bands(size: Size, out: Size, kernel: str, device: torch.device) -> tuple[Ba
 
 
 def _first(images: Tensor, bands: Bands, axis: int, second_bands: Bands) -> Tensor:
-    """The first pass, of the levels of images along an axis; lines that the second pass does not use stay 0.
-
-    Some lines at a time: the whole of a large picture is never held in float64.
-    """
+    """The first pass, of the levels of images along an axis, some lines at a time; lines not used later stay 0."""
     other = -3 - axis
     images = images.detach()
     lines = images.index_select(other, second_bands.used.to(images.device)) if second_bands.few else images

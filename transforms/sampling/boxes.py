@@ -1,7 +1,4 @@
-"""Where in its views a layer can be seen: outside its box a view does not change, so nothing is read there.
-
-The boxes are decided on the host, from the map alone, before any pixel is read.
-"""
+"""Where in its views a layer can be seen, decided on the host from the map alone: nothing is read outside its box."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple

@@ -1,9 +1,5 @@
-"""Reading an image tap by tap: any cubic kernel, and a gradient whose bits do not change.
-
-`grid_sample` is faster, but on CUDA its backward pass adds in the order in which threads arrive (pytorch issue
-68959), and its only cubic kernel is Keys' with a = -0.75. Here the taps are gathered, and their gradient is added up
-in a fixed order.
-"""
+"""Reading an image tap by tap, which `grid_sample` cannot: any cubic kernel, and a gradient added up in a fixed order
+(pytorch issue 68959)."""
 
 import re
 from typing import Any

@@ -100,10 +100,8 @@ def transform(matrix: Tensor, points: Tensor) -> tuple[Tensor, Tensor]:
 
 def lattice(matrix: Tensor, x: Tensor, y: Tensor, device: torch.device = HOST) -> tuple[Tensor, Tensor | None]:
     """`transform` of the points (x_j, y_i) of a lattice, x (w,) and y (h,), or (N,w) and (N,h) where each row has its
-    own: (N,h,w,2), and w (N,h,w), or None if every point is well before the camera. The fast way to a grid: a
-    matrix is separable but for its division.
-
-    `matrix`, x and y are on the host, the result is on `device`."""
+    own: (N,h,w,2), and w (N,h,w), or None if every point is well before the camera. All arguments are on the host,
+    the result is on `device`."""
     x_part = matrix[:, :, 0, None] * x[..., None, :]
     y_part = matrix[:, :, 1, None] * y[..., None, :] + matrix[:, :, 2, None]
     # The extremes of a sum of two vectors are the sums of theirs.
@@ -190,10 +188,8 @@ def clipped_area(polygon: Sequence[Point], edges: Sequence[Sequence[float]]) -> 
 
 
 def square_to_quad(quad: Tensor) -> Tensor:
-    """The homography of the unit square's corners (0,0) (1,0) (1,1) (0,1) to `quad` (N,4,2) -> (N,3,3).
-
-    Closed form (Heckbert 1989); no checks.
-    """
+    """The homography of the unit square's corners (0,0) (1,0) (1,1) (0,1) to `quad` (N,4,2) -> (N,3,3), unchecked
+    (closed form, Heckbert 1989)."""
     p0, p1, p2, p3 = quad.unbind(-2)
     upper, right, total = p1 - p2, p3 - p2, p0 - p1 + p2 - p3
     area = _cross(upper, right)

@@ -1,9 +1,5 @@
-"""Edges of a layer: the share of each of a view's pixels that lies within a known outline, exactly.
-
-A printed sheet is cut along a line; read from a texture, its edge would be a ramp as wide as a texel. Only the pixels
-that the line passes are computed: a pixel's footprint in the texture is a parallelogram, and the area that it has in
-common with a polygon is a sum over the polygon's sides (Green's theorem).
-"""
+"""Edges of a layer: the share of each of a view's pixels that lies within a known outline, exactly: the area that its
+footprint in the texture, a parallelogram, has in common with a polygon (Green's theorem)."""
 
 import math
 from dataclasses import dataclass

@@ -1,13 +1,9 @@
-"""Antialiasing: where a map shrinks, each pixel is the mean of 2 x 2 samples, of a smaller copy of the image.
+"""Antialiasing: where a map shrinks, each pixel is the mean of 2 x 2 samples of a smaller copy of the image.
 
-The copies are a pyramid: each is the mean of 2 x 2 pixels of the one before (Williams 1983), built once for all views
-of an image. An output pixel that is s source pixels wide is at level log2(s), blended from the two levels around it.
-Level 0 is one sample of the image, level k is 2 x 2 samples of the copy reduced by 2^(k-1), whose pixels are half as
-wide as the output's.
-
-s is the root mean square of the map's two singular values, because the larger one alone blurs oblique views. The
-blend with the next level begins at a reduction by 1.23: a bilinear tap covers two pixels by itself. Both were chosen
-by time and by the error against the mean over the pixel's area.
+The copies are a pyramid of means of 2 x 2 pixels (Williams 1983), one for all views of an image. An output pixel that
+is s source pixels wide (the root mean square of the map's two singular values) is at level log2(s), blended from the
+two levels around it. Level 0 is one sample of the image, level k is 2 x 2 samples of the copy reduced by 2^(k-1). The
+blend with the next level begins at a reduction by 1.23: a bilinear tap covers two pixels by itself.
 """
 
 import math

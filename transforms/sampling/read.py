@@ -1,9 +1,7 @@
 """Reading an image at given places: kernels, borders, and what lies beyond the horizon.
 
-Places are in the *grid frame*: the image's edges are at -1 and 1 on both axes, so a pixel centre is at
-(2 i + 1) / n - 1. It is `grid_sample`'s frame with `align_corners=False`, its one convention without a residual at
-the identity. `grid_sample` does the work; `transforms.sampling.gather` does it where a kernel or a bit-exact
-gradient needs more.
+Places are in the *grid frame* of `grid_sample(align_corners=False)`: the image's edges are at -1 and 1 on both axes,
+so a pixel centre is at (2 i + 1) / n - 1.
 """
 
 import math
@@ -71,10 +69,8 @@ class Resampling:
 
 
 def border_value(value: Value, images: Tensor) -> Tensor | None:
-    """The border value as a tensor that broadcasts over (N,C,H,W), or None for plain zero.
-
-    Raises ValueError unless `value` is a number, (C,) or (N,C).
-    """
+    """The border value as a tensor that broadcasts over (N,C,H,W), or None for plain zero; ValueError unless `value`
+    is a number, (C,) or (N,C)."""
     if not isinstance(value, Tensor):
         if isinstance(value, int | float) and value == 0:
             return None

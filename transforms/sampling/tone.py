@@ -1,9 +1,5 @@
-"""What a run of brightness and contrast stages does to the values of a view, as one line between two bounds.
-
-Each such stage is x -> clamp(gain x + offset, 0, 1) with gain >= 0, and a chain of these is clamp(gain x + offset,
-low, high) again, because a line that does not fall maps the bounds of one clamp to those of the next. So neighbours
-multiply, as homographies do, and a view's values are touched once.
-"""
+"""A run of brightness and contrast stages as one line between two bounds: a chain of clamp(gain x + offset, 0, 1) with
+gain >= 0 is clamp(gain x + offset, low, high) again, so neighbours multiply."""
 
 from typing import Any, NamedTuple
 

@@ -1,8 +1,5 @@
-"""The only place where an image is resampled through a map.
-
-A map takes an output place to a source place, both in the half-pixel frame of `transforms.sampling.homography`. This
-file turns maps into views: border value, horizon, antialiasing.
-"""
+"""The only place where an image is resampled through a map of output places to source places, both in the half-pixel
+frame of `transforms.sampling.homography`."""
 
 from collections.abc import Callable
 

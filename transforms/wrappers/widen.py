@@ -1,8 +1,5 @@
-"""Every range of a pipeline made wider: views just beyond the planned ones.
-
-A range is recognised by its effect: an argument whose change moves the stage's `values` outwards. So probabilities,
-colours, kernels and seeds stay, and a user's own stages are widened too.
-"""
+"""Every range of a pipeline made wider, for views just beyond the planned ones. A range is an argument whose change
+moves the stage's `values` outwards, so a user's own stages are widened too."""
 
 import dataclasses
 import math
