@@ -9,6 +9,7 @@ from PIL import Image
 
 from attacks import load_encoder
 from attacks.data.gallery import photographs
+from tests.helpers.slopes import assert_slope
 
 #: Difference of Pillow's 8-bit resize from the same kernel in floating point, in levels: (maximum, mean).
 PIL = {"pil_bilinear": (1.0, 0.30), "pil_bicubic": (5.0, 0.30), "pil_lanczos": (5.0, 0.35), "pil_nearest": (0.0, 0.0)}
@@ -132,22 +133,6 @@ def assert_every_pixel_counts(preprocess, height=480, width=640):
         coverage &= inside[:, None] if axis == 0 else inside[None]
     assert bool(reach[torch.from_numpy(coverage)].all()), f"coverage {reach.numpy()[coverage].mean():.4f}"
     return float(coverage.mean())
-
-
-def assert_slope(function, leaf):
-    """The gradient of a function of a float64 tensor equals central differences along random directions to a
-    thousandth of itself, so that one dead pixel shows. (`gradcheck` in its fast mode has an absolute tolerance, which
-    a dead row of pixels passes.)"""
-    generator, leaf = torch.Generator().manual_seed(0), leaf.detach().clone().requires_grad_()
-    output = function(leaf)
-    weights = torch.randn(output.shape, generator=generator, dtype=torch.float64)
-    (gradient,) = torch.autograd.grad((output * weights).sum(), leaf)
-    assert gradient.any()
-    for _ in range(3):
-        step = 1e-6 * torch.randn(leaf.shape, generator=generator, dtype=torch.float64)
-        with torch.no_grad():
-            difference = ((function(leaf + step) - function(leaf - step)) * weights).sum() / 2
-        assert float((difference - (gradient * step).sum()).abs()) <= 1e-3 * 1e-6 * float(gradient.norm())
 
 
 def assert_gradient_is_exact(encoder, height=20, width=26):

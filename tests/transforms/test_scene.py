@@ -50,11 +50,6 @@ def test_plain_base_gives_the_view_of_the_pasted_picture(photo, patch, u, antial
     torch.testing.assert_close(view(with_patch(base, patch, alpha), u), oracle, rtol=0, atol=1e-12)
 
 
-def test_transparent_patch_changes_nothing(photo, patch, u):
-    view = Compose(STAGES)
-    assert torch.equal(view(with_patch(photo, patch, torch.zeros_like(patch[:, :1])), u), view(photo, u))
-
-
 def test_edges_of_the_alpha_do_not_darken(photo, patch, u):
     # White on white; the transparent part is black, and must not bleed into the edge of the disc.
     y, x = torch.meshgrid(torch.linspace(-1, 1, 25), torch.linspace(-1, 1, 50), indexing="ij")

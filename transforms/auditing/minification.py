@@ -1,4 +1,4 @@
-"""How much a step shrinks the picture, and whether it filters first: read from the coordinate ramp that it returns."""
+"""How much a step shrinks the picture, and whether it filters first: read from the ramp that it returns."""
 
 from collections.abc import Callable
 from typing import NamedTuple

