@@ -79,25 +79,8 @@ EXAMPLES = {
     "median_pool": [MedianPool(9)],
 }
 #: Maps of the image that are linear but for the clamp, at any fixed u (with a border value of 0).
-LINEAR = set(
-    [
-        "affine",
-        "perspective",
-        "viewpoint",
-        "crop",
-        "flip",
-        "lens",
-        "cylinder",
-        "thin_plate",
-        "rolling_shutter",
-        "gaussian_blur",
-        "defocus",
-        "motion_blur",
-        "downscale",
-        "resize_pad",
-        "pixel_crop",
-    ]
-)
+LINEAR = {name for name, (stage, *_) in EXAMPLES.items() if isinstance(stage, Geometry)} - {"sometimes", "one_of"}
+LINEAR |= {"gaussian_blur", "defocus", "motion_blur", "downscale", "resize_pad", "pixel_crop"}
 #: Stages whose gradient is by design another map's than their own forward's (straight-through, a surrogate).
 SURROGATE = {"quantise", "jpeg", "webp"}
 
@@ -145,7 +128,8 @@ def test_gradcheck_in_images(name, stage, soft):
     if name in SURROGATE:
         pytest.skip("its own test compares its gradient with the surrogate's")
     u = point(stage)
-    assert_slope(lambda images: stage(images, u), soft[..., :12, :16])
+    small = soft[..., :12, :16]
+    assert_slope(lambda images: stage(images, u), small + 1e-3 * torch.rand_like(small))  # a median has no ties
 
 
 @every_stage
