@@ -3,18 +3,13 @@
 import importlib
 import re
 
-#: The stages of each room. In a configuration `ThinPlate` is `thin_plate`.
-ROOMS = {
-    "geometry": "Affine Perspective Viewpoint Crop Flip Lens Cylinder ThinPlate RollingShutter",
-    "wrappers": "Sometimes OneOf",
-    "colour": """
-        Brightness Contrast Gain ChannelGain Gamma Saturation Hue Exposure WhiteBalance Vignette Shading Shadow Moire
-        Cutout""",
-    "camera": """
-        GaussianBlur Defocus MotionBlur SensorNoise Quantise Jpeg Webp Downscale ResizePad PixelCrop MedianPool""",
-}
+ROOMS = ("transforms.geometry", "transforms.wrappers", "transforms.colour", "transforms.camera")
+#: Classes that a room exports, which no configuration names: code adds them.
+ADDED_BY_CODE = ("Placement", "OnLayers")
+#: The stages that the rooms export. In a configuration `ThinPlate` is `thin_plate`.
 STAGES: dict[str, type] = {
-    re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower(): getattr(importlib.import_module(f"transforms.{room}"), name)
-    for room, names in ROOMS.items()
-    for name in names.split()
+    re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower(): part
+    for module in map(importlib.import_module, ROOMS)
+    for name in module.__all__
+    if isinstance(part := getattr(module, name), type) and name not in ADDED_BY_CODE
 }

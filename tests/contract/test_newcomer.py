@@ -1,0 +1,115 @@
+"""A new stage, objective and optimiser: each is one file and its line in a registry (CONTRIBUTING.md)."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from tests.test_rooms import ROOT
+
+STAGE = '''"""A haze over the picture."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from transforms.compose import Stage
+
+
+@dataclass(frozen=True)
+class Haze(Stage):
+    """Mix a picture with white."""
+
+    most: float = 0.0
+    names = ("haze (share)",)
+
+    def __call__(self, images: Tensor, u: Tensor) -> Tensor:
+        return images + self.most * u[:, :1, None, None] * (1 - images)
+'''
+OBJECTIVE = '''"""The squared cosine to the anchor."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn.functional import cosine_similarity
+
+from attacks.eot.protocols import Objective
+from attacks.schema.options import option
+
+
+@dataclass(frozen=True)
+class Square(Objective):
+    """The square of the cosine to the own picture should fall."""
+
+    power: float = option(2.0, "of the cosine", range="above 0")
+
+    def __call__(self, features: Tensor, anchor: Tensor) -> Tensor:
+        return cosine_similarity(features, anchor).abs() ** self.power
+'''
+OPTIMISER = '''"""Steps of one length along the sign of the gradient."""
+
+from dataclasses import dataclass
+
+from attacks.eot.protocols import Optimiser
+from attacks.schema.options import option
+
+
+@dataclass(frozen=True)
+class Sign(Optimiser):
+    """Steps of one length along the steepest direction."""
+
+    share: float = option(0.25, "length of a step as a share of eps", range="above 0")
+
+    def init(self, delta, *, reach, steps):
+        return self.share * reach
+
+    def step(self, delta, estimate, state, constraint, done):
+        return constraint.step(delta, estimate.grad, delta.new_full((len(delta),), state)), state
+'''
+#: File of the newcomer -> its text; the registry, the text before which a line is inserted, and the line.
+PARTS = {
+    "transforms/colour/haze.py": (
+        STAGE,
+        "transforms/colour/__init__.pyi",
+        "from .exposure",
+        "from .haze import Haze as Haze\n",
+    ),
+    "attacks/objectives/squared.py": (
+        OBJECTIVE,
+        "attacks/schema/groups.py",
+        '        "bits": ',
+        '        "squared": "attacks.objectives.squared.Square",\n',
+    ),
+    "attacks/optimisers/sign.py": (
+        OPTIMISER,
+        "attacks/schema/groups.py",
+        '        "wiener": ',
+        '        "sign": "attacks.optimisers.sign.Sign",\n',
+    ),
+}
+
+
+@pytest.mark.slow
+def test_a_part_is_one_file_and_one_line(tmp_path):
+    for package in ("attacks", "transforms", "configs"):
+        shutil.copytree(ROOT / package, tmp_path / package, ignore=shutil.ignore_patterns("__pycache__"))
+    for name, (text, registry, before, line) in PARTS.items():
+        (tmp_path / name).write_text(text)
+        content = (tmp_path / registry).read_text()
+        assert before in content
+        (tmp_path / registry).write_text(content.replace(before, line + before, 1))
+    words = "config=smoke data.count=2 sanity=none +transforms.stages.haze.most=0.3 objective=squared optimiser=sign"
+    words += " objective.power=3 optimiser.share=0.5 hydra.run.dir=run"
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    verify = "import sys, attacks.commands; sys.exit(attacks.commands.main())"
+    for command in (["-m", "attacks.run", *words.split()], ["-c", verify, "verify", "run"]):
+        result = subprocess.run(
+            [sys.executable, *command], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
+        assert result.returncode == 0, result.stderr
+    content = json.loads((tmp_path / "run" / "metrics.json").read_text())
+    assert any("haze" in name for name in content["bank"]["coordinates"])
+    assert content["arms"]["eot"]["cosine"]["mean"] < content["arms"]["noise"]["cosine"]["mean"]
