@@ -74,8 +74,8 @@ def formed(images: Any, name: str = "images", *, channels: int | None = None, ra
         )
     shape, fits = images.shape, rank is None or images.dim() == rank
     if fits and rank is not None:
-        last = rank == 4 and min(shape[1:3]) > 4 and shape[3] in (1, 3, 4)
-        fits = not last and channels in (None, shape[-3])
+        channels_at_end = rank == 4 and min(shape[1:3]) > 4 and shape[3] in (1, 3, 4)
+        fits = not channels_at_end and channels in (None, shape[-3])
     if fits and images.is_floating_point():
         return
     got = f"{str(images.dtype).removeprefix('torch.')} of shape {tuple(shape)}"
@@ -157,8 +157,8 @@ def _shape_fix(images: Tensor, name: str, channels: int | None, rank: int | None
     if images.dim() == 2 and rank:
         fix += "[None]" * (rank - 2)
     elif images.dim() == 3 and rank:
-        last = shape[2] in (1, 3, 4) and shape[0] not in (1, 3, 4)
-        fix += (".permute(2, 0, 1)" if last else "") + ("[None]" if rank == 4 else "")
+        channels_at_end = shape[2] in (1, 3, 4) and shape[0] not in (1, 3, 4)
+        fix += (".permute(2, 0, 1)" if channels_at_end else "") + ("[None]" if rank == 4 else "")
     elif images.dim() == 4 and rank == 4 and shape[3] in (1, 3, 4) and shape[1] not in (1, 3):
         fix += ".permute(0, 3, 1, 2)"
     elif rank and images.dim() != rank:

@@ -187,10 +187,10 @@ def test_each_image_has_its_own_parameters(photo):
         affine(images[i : i + 1], angle[i], translate[i], scale[i], shear[i], fill=double([0.1, 0.2, 0.3]))
         for i in range(3)
     ]
-    whole = affine(images, angle, translate, scale, shear, fill=double([0.1, 0.2, 0.3]))
-    torch.testing.assert_close(whole, torch.cat(rows), rtol=0, atol=1e-12)
+    batch = affine(images, angle, translate, scale, shear, fill=double([0.1, 0.2, 0.3]))
+    torch.testing.assert_close(batch, torch.cat(rows), rtol=0, atol=1e-12)
     gap = affine(images, angle, [translate[:, 0], translate[:, 1]], scale, shear, fill=[0.1, 0.2, 0.3])
-    torch.testing.assert_close(gap, whole, rtol=0, atol=0)
+    torch.testing.assert_close(gap, batch, rtol=0, atol=0)
     torch.testing.assert_close(rotate(photo, angle), torch.cat([rotate(photo, a) for a in angle]), rtol=0, atol=1e-12)
 
 

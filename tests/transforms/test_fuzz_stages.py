@@ -64,7 +64,7 @@ def ranges(low, high):
     return numbers(low, high).map(lambda at: [at, at]) | st.tuples(numbers(low, high), numbers(low, high)).map(sorted)
 
 
-def whole(low, high):
+def integers(low, high):
     return st.integers(low, high) | st.tuples(st.integers(low, high), st.integers(low, high)).map(sorted)
 
 
@@ -76,9 +76,9 @@ ARGUMENTS = {
     "shading": {"grid": st.integers(1, 6)},
     "cutout": {"value": numbers(0, 1)},
     "quantise": {"bits": st.integers(1, 16)},
-    "jpeg": {"quality": whole(1, 100), "subsampling": st.sampled_from(["4:4:4", "4:2:2", "4:2:0"])},
-    "webp": {"quality": whole(1, 100)},
-    "downscale": {"size": whole(1, 60), "kernel": st.sampled_from(NAMES), "eight_bit": st.booleans()},
+    "jpeg": {"quality": integers(1, 100), "subsampling": st.sampled_from(["4:4:4", "4:2:2", "4:2:0"])},
+    "webp": {"quality": integers(1, 100)},
+    "downscale": {"size": integers(1, 60), "kernel": st.sampled_from(NAMES), "eight_bit": st.booleans()},
     "resize_pad": {"kernel": st.sampled_from(NAMES), "value": numbers(0, 1)},
     "pixel_crop": {"margin": st.integers(0, 8)},
     "median_pool": {"size": st.integers(1, 60)},

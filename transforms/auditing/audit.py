@@ -12,7 +12,7 @@ from transforms.auditing.probe import StepProbe, probe_step
 from transforms.auditing.report import Report, StageReport
 from transforms.auditing.stationary import is_stationary, norms
 from transforms.auditing.steps import AuditStep, chain, floating, split_steps
-from transforms.auditing.summary import longest, repair_advice, summarise
+from transforms.auditing.summary import repair_advice, summarise
 from transforms.doors import PastDoors, checked
 from transforms.draws.samplers import Sobol, stream
 
@@ -63,38 +63,41 @@ def audit(
     """
     if draws < 1:
         raise ValueError(f"`draws` must be at least 1; got {draws}")
-    further = dict(parameters or {})
-    for name, tensor in further.items():
+    tensors_by_name = dict(parameters or {})
+    for name, tensor in tensors_by_name.items():
         if not tensor.requires_grad:
             raise ValueError(f"`parameters` must require a gradient; `{name}` does not (use .requires_grad_())")
     picture, steps = _picture(image), split_steps(pipeline)
     name = getattr(encoder, "__name__", type(encoder).__name__)
-    whole = steps if encoder is None else (*steps, AuditStep(f"encoder {name}", function=encoder))
-    rows = _rows(whole, draws, seed, picture)
-    seeds = [[stream(seed, "audit", draw, k) for k in range(len(whole))] for draw in range(draws)]
+    all_steps = steps if encoder is None else (*steps, AuditStep(f"encoder {name}", function=encoder))
+    rows = _rows(all_steps, draws, seed, picture)
+    seeds = [[stream(seed, "audit", draw, k) for k in range(len(all_steps))] for draw in range(draws)]
 
     probes: list[list[StepProbe]] = []  # draw by draw, stage by stage
     flows: list[list[float]] = []  # the norm of the end loss's gradient at each value between stages
     maps: list[Tensor] = []
     with torch.inference_mode(False), torch.enable_grad(), PastDoors():
         for draw in range(draws):
-            values = chain(whole, picture.clone().requires_grad_(), rows[draw], seeds[draw])
+            values = chain(all_steps, picture.clone().requires_grad_(), rows[draw], seeds[draw])
             maps.append(sensitivity(values[0], values[len(steps)], stream(seed, "coverage", draw)))
             flows.append(_flow(values, stream(seed, "end", draw)))
-            places = zip(whole, values[:-1], values[1:], rows[draw], seeds[draw], strict=True)
-            tensors = tuple(further.values())
+            places = zip(all_steps, values[:-1], values[1:], rows[draw], seeds[draw], strict=True)
+            tensors = tuple(tensors_by_name.values())
             probes.append([probe_step(*place, tensors, dense=straight_through) for place in places])
 
-        def embed(images: Tensor, draw: int) -> Tensor:
-            features = chain(whole, images, rows[draw], seeds[draw])[-1]
+        def features_of(images: Tensor, draw: int) -> Tensor:
+            features = chain(all_steps, images, rows[draw], seeds[draw])[-1]
             return features if isinstance(features, Tensor) and features.is_floating_point() else floating(features)
 
-        flat = norms(embed, picture, min(draws, FLAT_DRAWS), stream(seed, "signs")) if encoder is not None else {}
+        flat = (
+            norms(features_of, picture, min(draws, FLAT_DRAWS), stream(seed, "signs")) if encoder is not None else {}
+        )
 
-    by_stage = zip(whole, zip(*probes, strict=True), range(len(whole)), strict=True)
+    by_stage = zip(all_steps, zip(*probes, strict=True), range(len(all_steps)), strict=True)
     stages = tuple(summarise(step, item, [flow[k : k + 2] for flow in flows]) for step, item, k in by_stage)
     weights, views = root_mean_square(maps), [coverage(item) for item in maps]
-    reach = {name: longest([item.extra[i] for draw in probes for item in draw]) for i, name in enumerate(further)}
+    norms_of = zip(tensors_by_name, zip(*(item.extra for draw in probes for item in draw), strict=True), strict=True)
+    reach = {name: max((norm for norm in values if norm is not None), default=None) for name, values in norms_of}
     return Report(
         stages=stages,
         first_dead=next((stage.name for stage in stages if stage.dead), None),

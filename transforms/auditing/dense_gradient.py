@@ -16,8 +16,8 @@ def dense(images: Tensor, points: Tensor, *, border: Border = "replicate", value
     true = sample(images, points, border=border, value=value).detach()
     corner = points.detach().floor()
     for tap in _TAPS:
-        whole = sample(images, corner + corner.new_tensor(tap), kernel="nearest", border=border, value=value)
-        true = true + (whole - whole.detach())
+        neighbour = sample(images, corner + corner.new_tensor(tap), kernel="nearest", border=border, value=value)
+        true = true + (neighbour - neighbour.detach())
     return true
 
 

@@ -32,7 +32,7 @@ class StepProbe(NamedTuple):
     zeros: float
     bad: tuple[int, int]
     slope: float | None
-    moved: Tensor
+    u_slopes: Tensor
     silent: tuple[int, ...]
     extra: tuple[float | None, ...]
     kinds: tuple[str, str]
@@ -40,7 +40,7 @@ class StepProbe(NamedTuple):
     resamples: int
     warp: Warp | None
     straight: tuple[float, float] | None
-    same: bool
+    repeats: bool
 
 
 def probe_step(
@@ -49,7 +49,7 @@ def probe_step(
     output: Any,
     u: Tensor,
     seed: int,
-    further: Sequence[Tensor] = (),
+    extra_leaves: Sequence[Tensor] = (),
     *,
     dense: bool = False,
 ) -> StepProbe:
@@ -69,14 +69,14 @@ def probe_step(
     generator = torch.Generator().manual_seed(seed ^ 0x5EED)
     cotangent = torch.randn(out.shape, generator=generator, dtype=torch.float64)
     cotangent = (cotangent / cotangent.norm()).to(out)
-    leaves = [leaf, row, *further]
+    leaves = [leaf, row, *extra_leaves]
     grads, reason = _pull(outcome, leaves, cotangent)
     first = torch.zeros_like(leaf) if grads[0] is None else grads[0]
     result = outcome.result
     floats = isinstance(result, Tensor) and result.is_floating_point()
     forward = int((~result.isfinite()).sum()) if floats else 0
-    moved = torch.zeros(step.dims) if grads[1] is None else grads[1][0].abs().cpu()
-    backward = int((~first.isfinite()).sum() + (~moved.isfinite()).sum())
+    u_slopes = torch.zeros(step.dims) if grads[1] is None else grads[1][0].abs().cpu()
+    backward = int((~first.isfinite()).sum() + (~u_slopes.isfinite()).sum())
     if reason is None:
         reason = _values(first, forward, backward)
     warp = _warp(step, leaf, value, u, seed)
@@ -86,35 +86,35 @@ def probe_step(
         zeros=float((first == 0).double().mean()),
         bad=(forward, backward),
         slope=_slope(step, leaf, row, seed, first, cotangent) if reason is None else None,
-        moved=moved,
-        silent=_silent(step, leaf, row, seed, out, moved),
+        u_slopes=u_slopes,
+        silent=_silent(step, leaf, row, seed, out, u_slopes),
         extra=tuple(None if g is None else float(g.norm()) for g in grads[2:]),
         kinds=(_kind(value), _kind(result)),
         shape=tuple(out.shape[1:]),
         resamples=(step.stage.resamples() if step.stage is not None else 0) or outcome.resamples,
         warp=warp,
         straight=deviation(leaf, result, warp, cotangent) if dense and warp is not None and reason is None else None,
-        same=_kind(value) != _kind(leaf) or _equal(out, floating(output)),
+        repeats=_kind(value) != _kind(leaf) or _equal(out, floating(output)),
     )
 
 
 def _pull(outcome: StepResult, leaves: list[Tensor], cotangent: Tensor) -> tuple[list[Tensor | None], str | None]:
     """The gradients, None where there is none, and why the images have none."""
-    nothing: list[Tensor | None] = [None] * len(leaves)
+    no_grads: list[Tensor | None] = [None] * len(leaves)
     result = outcome.result
     if outcome.refusal is not None:
-        return nothing, f"takes no tensor that requires a gradient: {error_line(outcome.refusal)}"
+        return no_grads, f"takes no tensor that requires a gradient: {error_line(outcome.refusal)}"
     if not isinstance(result, Tensor):
-        return nothing, f"returns a {_kind(result)}: a conversion through numpy has no graph"
+        return no_grads, f"returns a {_kind(result)}: a conversion through numpy has no graph"
     if not result.is_floating_point():
-        return nothing, f"returns {_kind(result)}: an integer cast has no graph"
+        return no_grads, f"returns {_kind(result)}: an integer cast has no graph"
     if not result.requires_grad:
         causes = "a comparison, an integer cast, a conversion through numpy, a `.detach()`, or `no_grad`"
-        return nothing, f"returns a tensor without a graph: {causes}"
+        return no_grads, f"returns a tensor without a graph: {causes}"
     try:
         grads = torch.autograd.grad(result, leaves, cotangent, allow_unused=True, retain_graph=True)
     except Exception as error:  # a foreign backward may raise anything
-        return nothing, f"backward fails ({error_line(error)})"
+        return no_grads, f"backward fails ({error_line(error)})"
     message = "returns a tensor whose graph does not reach its input: a `.detach()` or a copy of the data on the way"
     return list(grads), message if grads[0] is None else None
 

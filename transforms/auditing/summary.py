@@ -23,9 +23,9 @@ def summarise(step: AuditStep, probes: Sequence[StepProbe], flows: Sequence[Sequ
     straight = [probe.straight for probe in probes if probe.straight is not None and warps]
     dead = None
     if reasons:
-        often = f" (in {len(reasons)} of {len(probes)} draws)" if len(reasons) < len(probes) else ""
-        dead = reasons[0] + often
-    sensitivities = torch.stack([probe.moved for probe in probes]).amax(0)
+        share_of_draws = f" (in {len(reasons)} of {len(probes)} draws)" if len(reasons) < len(probes) else ""
+        dead = reasons[0] + share_of_draws
+    sensitivities = torch.stack([probe.u_slopes for probe in probes]).amax(0)
     silent = {i for probe in probes for i in probe.silent if not sensitivities[i] > 0}
     return StageReport(
         name=step.name,
@@ -44,7 +44,7 @@ def summarise(step: AuditStep, probes: Sequence[StepProbe], flows: Sequence[Sequ
         noise=max((warp.noise for warp in warps if warp.stretch > SPACING), default=1.0) if warps else None,
         dead_coordinates=tuple(step.stage.names[i] for i in sorted(silent)) if step.stage is not None else (),
         straight=(_mean([c for c, _ in straight]), _mean([m for _, m in straight])) if straight else None,
-        repeats=all(probe.same for probe in probes),
+        repeats=all(probe.repeats for probe in probes),
     )
 
 
@@ -86,11 +86,6 @@ def repair_advice(
         messages.append("untargeted losses are flat at delta = 0: start at random, at least 1/255")
     messages.extend(f"`{name}` receives no gradient" for name, norm in norms.items() if not norm)
     return tuple(messages)
-
-
-def longest(norms: Sequence[float | None]) -> float | None:
-    """The largest norm; None where there never was a gradient."""
-    return max((norm for norm in norms if norm is not None), default=None)
 
 
 def _mean(values: Sequence[float]) -> float:

@@ -102,7 +102,7 @@ class _CodecStage(WholeRanged):
     def __post_init__(self) -> None:
         object.__setattr__(self, "quality", whole_pair(self.quality, "quality", 100))
 
-    def _whole(self) -> Quality:
+    def _number(self) -> Quality:
         return self.quality
 
     def _strength(self, u: Tensor) -> int | Tensor:

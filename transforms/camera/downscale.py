@@ -92,18 +92,18 @@ class Downscale(WholeRanged):
         pixels = tuple(max(1, round(end * self.of)) for end in ends)
         return pixels if isinstance(value, tuple) else pixels[0]
 
-    def _whole(self) -> int | tuple[int, int]:
+    def _number(self) -> int | tuple[int, int]:
         return cast("int | tuple[int, int]", self.size)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
-        whole, final_side = self._whole(), cast("int | None", self.then_size)
-        if isinstance(whole, int):
+        number, final_side = self._number(), cast("int | None", self.then_size)
+        if isinstance(number, int):
             if final_side is None:
-                view = unchecked(resize)(images, whole, self.kernel, eight_bit=self.eight_bit)
+                view = unchecked(resize)(images, number, self.kernel, eight_bit=self.eight_bit)
                 return view if self.eight_bit else saturate(view)
-            sides = [whole] * len(images)
+            sides = [number] * len(images)
         else:
-            sides, final_side = [int(side) for side in self.values(u)[:, 0].tolist()], final_side or whole[1]
+            sides, final_side = [int(side) for side in self.values(u)[:, 0].tolist()], final_side or number[1]
         size = (images.shape[2], images.shape[3])
         final, kernels = target_size(size, final_side), (self.kernel, self.then_kernel or self.kernel)
         if self.eight_bit or max(size) > DENSE:

@@ -106,6 +106,6 @@ def _extrapolate(lut: Tensor) -> Tensor:
     inside it, and rounding cannot leave it."""
     for axis in (1, 2, 3):
         first, second = lut.narrow(axis, 0, 1), lut.narrow(axis, 1, 1)
-        last, previous = lut.narrow(axis, -1, 1), lut.narrow(axis, -2, 1)
-        lut = torch.cat([2 * first - second, lut, 2 * last - previous], dim=axis)
+        edge, previous = lut.narrow(axis, -1, 1), lut.narrow(axis, -2, 1)
+        lut = torch.cat([2 * first - second, lut, 2 * edge - previous], dim=axis)
     return lut

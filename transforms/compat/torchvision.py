@@ -118,10 +118,10 @@ def affine(
     slants = _shear(shear, images)
     right, down = pair_of(translate, "translate", images)
     x, y = _center(center, size, images)
-    turn, magnify, along, up, right, down, x, y = _broadcast(turn, magnify, *slants, right, down, x, y)
+    turn, magnify, x_shear, up, right, down, x, y = _broadcast(turn, magnify, *slants, right, down, x, y)
     radians = math.pi / 180
     undo = rotation(-turn * radians) @ magnification(1 / magnify, 1 / magnify) @ shift(-x - right, -y - down)
-    pull = shift(x, y) @ slant(along * radians) @ slant(up * radians).mT @ undo
+    pull = shift(x, y) @ slant(x_shear * radians) @ slant(up * radians).mT @ undo
     return _warp(images, pull, size, kernel, fill, "angle")
 
 
@@ -162,7 +162,7 @@ def rotate(
     pull = shift(x, y) @ rotation(turn * (math.pi / 180)) @ shift(-x, -y)
     if not expand:
         return _warp(images, pull, size, kernel, fill, "angle")
-    out = _expanded(pull, size)
+    out = _expanded_size(pull, size)
     margin = turn.new_tensor([(size[1] - out[1]) / 2, (size[0] - out[0]) / 2]).expand(len(turn), 2)
     return _warp(images, pull @ shift(*margin.unbind(-1)), out, kernel, fill, "angle")
 
@@ -220,9 +220,9 @@ def _warp(images: Tensor, pull: Tensor, size: tuple[int, int], kernel: Kernel, f
     if blend is None:
         return warp_by_matrix(images, pull, size, kernel=kernel)
     # torchvision fades the picture to zero at its edge, then blends that with `fill` by the same weight once more.
-    both = warp_by_matrix(torch.cat([images, torch.ones_like(images[:, :1])], dim=1), pull, size, kernel=kernel)
-    weight = both[:, -1:]
-    return both[:, :-1] * weight + (1 - weight) * blend.to(images.dtype)
+    ink = warp_by_matrix(torch.cat([images, torch.ones_like(images[:, :1])], dim=1), pull, size, kernel=kernel)
+    weight = ink[:, -1:]
+    return ink[:, :-1] * weight + (1 - weight) * blend.to(images.dtype)
 
 
 def _broadcast(*numbers: Tensor) -> tuple[Tensor, ...]:
@@ -242,16 +242,16 @@ def _center(center: Numbers | None, size: tuple[int, int], images: Tensor) -> tu
 def _shear(shear: Numbers, images: Tensor) -> tuple[Tensor, Tensor]:
     if isinstance(shear, list | tuple) and len(shear) == 1:
         shear = (shear[0], shear[0])
-    one = not isinstance(shear, list | tuple) and getattr(shear, "ndim", 0) == 0
-    along, up = pair_of((shear, 0.0) if one else shear, "shear", images)
-    for degrees in (along.detach(), up.detach()):
+    is_number = not isinstance(shear, list | tuple) and getattr(shear, "ndim", 0) == 0
+    x_shear, up = pair_of((shear, 0.0) if is_number else shear, "shear", images)
+    for degrees in (x_shear.detach(), up.detach()):
         if bool(((degrees * (math.pi / 180)).cos().abs() < 1e-6).any()):
             raise ValueError(f"`shear` must not be 90 degrees; got {degrees.tolist()}")
-    return along, up
+    return x_shear, up
 
 
 @torch.no_grad()
-def _expanded(pull: Tensor, size: tuple[int, int]) -> tuple[int, int]:
+def _expanded_size(pull: Tensor, size: tuple[int, int]) -> tuple[int, int]:
     """torchvision's size of the view that holds the turned picture, with its rounding in float32."""
     height, width = size
     centre = torch.tensor([[1, 0, (width - 1) / 2], [0, 1, (height - 1) / 2], [0, 0, 1]]).to(pull)
@@ -259,9 +259,9 @@ def _expanded(pull: Tensor, size: tuple[int, int]) -> tuple[int, int]:
     half = torch.tensor([width * 0.5, height * 0.5])
     signs = torch.tensor([[-1.0, -1.0], [-1.0, 1.0], [1.0, 1.0], [1.0, -1.0]])
     corners = torch.cat([signs * half, torch.ones(4, 1)], dim=1) @ about.mT
-    most, least = (corners.amax(1) + half, corners.amin(1) + half)
-    sides = torch.ceil((most / _TOLERANCE).trunc() * _TOLERANCE)
-    sides = sides - torch.floor((least / _TOLERANCE).trunc() * _TOLERANCE)
+    high, low = (corners.amax(1) + half, corners.amin(1) + half)
+    sides = torch.ceil((high / _TOLERANCE).trunc() * _TOLERANCE)
+    sides = sides - torch.floor((low / _TOLERANCE).trunc() * _TOLERANCE)
     if bool((sides != sides[0]).any()):
         raise ValueError(
             f"`expand` needs one size for the whole batch; the angles need (width, height) {sides.tolist()}"

@@ -32,14 +32,14 @@ def pair(value: Range, name: str, low: float = -LIMIT, high: float = LIMIT) -> R
         # "15" would be 1 to 5, and a mapping its keys.
         if isinstance(value, str | Mapping) or any(isinstance(v, str | bool) for v in value):
             raise TypeError
-        first, last = (float(v) for v in value)
+        first, top = (float(v) for v in value)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(f"`{name}` must be a pair of numbers (low, high); got {value!r}") from None
-    if not (math.isfinite(first) and math.isfinite(last) and first <= last):
+    if not (math.isfinite(first) and math.isfinite(top) and first <= top):
         raise ValueError(f"`{name}` must be (low, high) with low <= high, both finite; got {value!r}")
-    if first < low or last > high:
+    if first < low or top > high:
         raise ValueError(f"`{name}` must lie within [{low:g}, {high:g}]; got {value!r}")
-    return first, last
+    return first, top
 
 
 def spread(u: Tensor, bounds: Range) -> Tensor:
@@ -62,8 +62,7 @@ def spread_whole(u: Tensor, bounds: tuple[int, int]) -> Tensor:
 def whole_pair(value: int | tuple[int, int], name: str, high: int, unit: str = "") -> int | tuple[int, int]:
     """A whole number from 1 to `high`, or two such in order; a pair of equal ones as one number."""
     ends = value if isinstance(value, tuple) else (value, value)
-    whole = all(type(end) is int and 1 <= end <= high for end in ends)
-    if not whole or len(ends) != 2 or ends[0] > ends[1]:
+    if len(ends) != 2 or not all(type(end) is int and 1 <= end <= high for end in ends) or ends[0] > ends[1]:
         raise ValueError(f"`{name}` must be a whole number{unit} from 1 to {high} or (low, high); got {value!r}")
     return ends[0] if ends[0] == ends[1] else ends
 
@@ -73,13 +72,13 @@ class WholeRanged(Doored):
 
     name: ClassVar[str]
 
-    def _whole(self) -> int | tuple[int, int]:
+    def _number(self) -> int | tuple[int, int]:
         """The checked number or range."""
         raise NotImplementedError
 
     @property
     def names(self) -> tuple[str, ...]:
-        return () if isinstance(self._whole(), int) else (self.name,)
+        return () if isinstance(self._number(), int) else (self.name,)
 
     @property
     def dims(self) -> int:
@@ -90,8 +89,8 @@ class WholeRanged(Doored):
         return tuple(range(self.dims))
 
     def values(self, u: Tensor) -> Tensor:
-        whole = self._whole()
-        return u if isinstance(whole, int) else spread_whole(u, whole)
+        number = self._number()
+        return u if isinstance(number, int) else spread_whole(u, number)
 
 
 class Ranged(Doored):

@@ -204,8 +204,8 @@ def _generator(seed: int, name: str, step: int) -> torch.Generator:
 def _jump(engine: SobolEngine, count: int) -> None:
     """What `engine.fast_forward(count)` does to a new engine, at once: that takes every point in turn. Point i is the
     exclusive or of the direction numbers at the ones of the Gray code of i (Antonov & Saleev 1979)."""
-    last = count - 1
-    gray = last ^ (last >> 1)
+    place = count - 1
+    gray = place ^ (place >> 1)
     for bit in range(gray.bit_length()):
         if gray >> bit & 1:
             engine.quasi ^= engine.sobolstate[:, bit]

@@ -44,17 +44,17 @@ class Bands:
 
     def down(self, images: Tensor) -> Tensor:
         """matrix @ images: (...,length,W) -> (...,out,W)."""
-        product: Tensor = _Product.apply(images, self, -2, False)
+        product: Tensor = _BandedProduct.apply(images, self, -2, False)
         return product
 
     def across(self, images: Tensor) -> Tensor:
         """images @ matrix.mT: (...,H,length) -> (...,H,out)."""
-        product: Tensor = _Product.apply(images, self, -1, False)
+        product: Tensor = _BandedProduct.apply(images, self, -1, False)
         return product
 
     def lines(self, images: Tensor, axis: int) -> Tensor:
         """The adjoint of `down` (axis -2) or `across` (axis -1); where the lines used are `few`, only these of it."""
-        product: Tensor = _Product.apply(images, self, axis, True)
+        product: Tensor = _BandedProduct.apply(images, self, axis, True)
         return product
 
     def spread(self, lines: Tensor, axis: int) -> Tensor:
@@ -72,9 +72,9 @@ def _blocks(matrix: Tensor, rows: int, device: torch.device) -> tuple[Block, ...
 
 def _block(part: Tensor, start: int, device: torch.device) -> Block:
     used = part.any(0).nonzero()[:, 0]
-    first, last = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
-    dense = 2 * len(used) > last - first
-    columns = slice(first, last) if dense else used
+    first, stop = (int(used[0]), int(used[-1]) + 1) if len(used) else (0, 0)
+    dense = 2 * len(used) > stop - first
+    columns = slice(first, stop) if dense else used
     weights = uploaded(part[:, columns].contiguous(), device)
     return Block(start, start + len(part), columns if dense else uploaded(used, device), weights)
 
@@ -91,7 +91,7 @@ def _product(images: Tensor, blocks: tuple[Block, ...], axis: int) -> Tensor:
     return result
 
 
-class _Product(torch.autograd.Function):
+class _BandedProduct(torch.autograd.Function):
     """The backward pass is one more product, of the transpose: autograd would add up a picture for each block."""
 
     @staticmethod
@@ -103,5 +103,5 @@ class _Product(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None, None]:
         bands, axis = ctx.bands, ctx.axis
         if ctx.transpose:
-            return _Product.apply(bands.spread(grads[0], axis), bands, axis, False), None, None, None
+            return _BandedProduct.apply(bands.spread(grads[0], axis), bands, axis, False), None, None, None
         return bands.spread(bands.lines(grads[0], axis), axis), None, None, None

@@ -153,9 +153,9 @@ def _opencv_taps(length: int, out: int, kernel: str, device: torch.device) -> tu
         at = ((np.arange(out)[:, None] + 0.5) * scale - 0.5).astype(np.float32).astype(float)
         index = np.floor(at).astype(int) + 1 - reach + np.arange(2 * reach)
         weight = rule.weight(index - at)
-    whole = np.rint(weight / reduce(np.add, weight.T)[:, None] * 2**_OPENCV_BITS)
+    fixed_point = np.rint(weight / reduce(np.add, weight.T)[:, None] * 2**_OPENCV_BITS)
     parts, rows = np.zeros((2, out, length)), np.arange(out)
-    for k, (column, taps) in enumerate(zip(index.T.clip(0, length - 1), whole.T, strict=True)):
+    for k, (column, taps) in enumerate(zip(index.T.clip(0, length - 1), fixed_point.T, strict=True)):
         parts[min(k, 1), rows, column] += taps
     whole_matrix, top, rest = (Bands.of(torch.from_numpy(m), device) for m in (parts.sum(0), *parts))
     return whole_matrix, top, rest

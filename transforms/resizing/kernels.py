@@ -132,9 +132,9 @@ def _kernel_taps(length: int, out: int, name: str) -> Taps:
     stretch = max(scale, 1.0)
     reach = kernel.support * stretch
     first = np.maximum((centre - reach + 0.5).astype(int), 0)
-    last = np.minimum((centre + reach + 0.5).astype(int), length)
-    index = first + np.arange((last - first).max())
-    weight = np.where(index < last, kernel.weight((index + 0.5 - centre) / stretch), 0.0)
+    stop = np.minimum((centre + reach + 0.5).astype(int), length)
+    index = first + np.arange((stop - first).max())
+    weight = np.where(index < stop, kernel.weight((index + 0.5 - centre) / stretch), 0.0)
     return index.clip(0, length - 1), weight  # what falls off the image is dropped
 
 

@@ -152,6 +152,6 @@ def _rule(size: tuple[int, int], out: tuple[int, int], kernel: str, dtype: torch
 
 def _shares(levels: Tensor, like: Tensor) -> Tensor:
     """k -> k/255 in the dtype and on the device of `like`."""
-    whole = levels.to(like.device, torch.promote_types(like.dtype, torch.float32))
+    wide_levels = levels.to(like.device, torch.promote_types(like.dtype, torch.float32))
     # By a tensor: a GPU multiplies by the reciprocal of a plain number, one bit off.
-    return (whole / torch.full_like(whole, 255)).to(like.dtype)
+    return (wide_levels / torch.full_like(wide_levels, 255)).to(like.dtype)

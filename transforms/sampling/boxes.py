@@ -45,11 +45,11 @@ def boxes(
     """Boxes outside which `pull` leads to places that see nothing of a source of `source` (height, width), read at
     `level`, in each of `views` views of `size`; `by_size`: views with boxes of like size together, otherwise all."""
     tap = torch.ones(1) if level is None else level.detach().amax((1, 2)).ceil().exp2()
-    first, last = (ends.expand(views, 2) for ends in _extent(pull, size, source, tap))
-    order = (last - first).prod(1).argsort(stable=True) if by_size else torch.arange(views)
+    first, stop = (ends.expand(views, 2) for ends in _extent(pull, size, source, tap))
+    order = (stop - first).prod(1).argsort(stable=True) if by_size else torch.arange(views)
     groups = []
     for rows in order.tensor_split(max(1, views // GROUP)) if by_size else (order,):
-        sides = torch.minimum((last - first)[rows].amax(0).clamp(min=MIN_SIDE), torch.tensor(size))
+        sides = torch.minimum((stop - first)[rows].amax(0).clamp(min=MIN_SIDE), torch.tensor(size))
         top, left = torch.minimum(first[rows], torch.tensor(size) - sides).unbind(1)
         levels_of_group = level if level is None or len(level) == 1 else level[rows]
         groups.append(Boxes(rows, top, left, (int(sides[0]), int(sides[1])), levels_of_group))
@@ -66,10 +66,10 @@ def _extent(pull: Chain, size: tuple[int, int], source: tuple[int, int], tap: Te
         ends = torch.tensor([[0, 0], [2, 0], [2, 2], [0, 2]]) * torch.tensor(source).flip(0)
         corners, ahead = transform(invert(pull.first), ends + (ends.sign() * 2 - 1) * tap[:, None, None])
         if bool((ahead > HORIZON).all()):
-            first, last = ((corner.flip(-1) - 1) / 2 for corner in (corners.amin(1), corners.amax(1)))
+            first, stop = ((corner.flip(-1) - 1) / 2 for corner in (corners.amin(1), corners.amax(1)))
             largest = torch.tensor(size)
             first = (first - MARGIN).clamp(min=0).floor().long()
-            return first.minimum(largest), (last + MARGIN).ceil().long().add(1).clamp(min=0).minimum(largest)
+            return first.minimum(largest), (stop + MARGIN).ceil().long().add(1).clamp(min=0).minimum(largest)
     pixels = max(1.0, min((n - 1) / max(len(axis) - 1, 1) for n, axis in zip(size, nodes, strict=True)))
     smallest, largest = _corners(points, torch.minimum), _corners(points, torch.maximum)
     margin = tap[:, None, None, None] + MARGIN / pixels * (largest - smallest)
@@ -94,9 +94,9 @@ def _corners(nodes: Tensor, merge: Callable[[Tensor, Tensor], Tensor]) -> Tensor
 def _ends(cells: Tensor, nodes: Tensor) -> tuple[Tensor, Tensor]:
     """The first pixel of the first cell (N,k) and the one after the last cell, (N,) each; 0 where no cell is."""
     count = cells.shape[1]
-    first, last = cells.int().argmax(1), count - 1 - cells.flip(1).int().argmax(1)
+    first, stop = cells.int().argmax(1), count - 1 - cells.flip(1).int().argmax(1)
     low = ((nodes[first] - 1) / 2).floor().long()
-    high = ((nodes[(last + 1).clamp(max=len(nodes) - 1)] - 1) / 2).ceil().long() + 1
+    high = ((nodes[(stop + 1).clamp(max=len(nodes) - 1)] - 1) / 2).ceil().long() + 1
     has_cell = cells.any(1)
     return torch.where(has_cell, low, 0), torch.where(has_cell, high, 0)
 

@@ -80,14 +80,14 @@ class Chain:
         return Chain(pick(self.first), tuple(links))
 
 
-def fuse(first: Tensor, stages: Sequence[Move | Tensor], last: Tensor, work: torch.dtype) -> Chain:
+def fuse(first: Tensor, stages: Sequence[Move | Tensor], to_source: Tensor, work: torch.dtype) -> Chain:
     """The maps that a point passes from the view's pixels, by `first`, to the source's, by `last`: of `stages`, maps
     and matrices (N,3,3) in the order in which pixels meet them, a point meets the last one first. All matrices and
     coordinates are on the host; points may be on any device."""
     links: list[Tensor | Bend] = [first]
-    for part in (*reversed(stages), last):
-        if part is last:
-            link: Tensor | Bend = last
+    for part in (*reversed(stages), to_source):
+        if part is to_source:
+            link: Tensor | Bend = to_source
         elif isinstance(part, Tensor) or isinstance(part[0], MatrixMap):
             link = part if isinstance(part, Tensor) else cast(MatrixMap, part[0]).matrix(part[1].to(first))
             if not torch.equal(link[:, 2].detach(), AFFINE.to(link).expand(len(link), 3)):

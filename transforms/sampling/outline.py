@@ -58,7 +58,7 @@ def cut(view: Tensor, grid: Tensor, outline: Outline, ahead: Tensor | None = Non
     n, i, j = (rim if ahead is None else rim & ahead).nonzero().T.contiguous()
     if not len(n):
         return view
-    pixels, last = height * width, view.shape[1] - 1
+    pixels, colour_count = height * width, view.shape[1] - 1
     up, down = -width * (i > 0), width * (i < height - 1)
     left, right = -1 * (j > 0), 1 * (j < width - 1)
     # Numbers into memory, not rows and columns: so many places are read three times as fast. In memory, a grid
@@ -69,14 +69,14 @@ def cut(view: Tensor, grid: Tensor, outline: Outline, ahead: Tensor | None = Non
     centre, previous, following = places.view(2, 5, -1).split([1, 2, 2], 1)
     x_side, y_side = _step(centre - previous, following - centre).unbind(1)
     coverage = _coverage(centre[:, 0], x_side, y_side, outline).to(view.dtype)
-    spots = (last + 1) * first + cells
-    ink = _values(flat, spots + last * pixels)
+    spots = (colour_count + 1) * first + cells
+    ink = _values(flat, spots + colour_count * pixels)
     is_bare = ink.detach() < RIM  # such a pixel has no colour of its own, and gets that of its neighbours
     share = torch.where(is_bare, 0.0, coverage / torch.where(is_bare, 1.0, ink))
     bare = (is_bare & (coverage.detach() > 0)).nonzero()[:, 0]
     sides = [[way[bare] for way in ways] for ways in ((up, 0 * up, down), (left, 0 * left, right))]
     neighbours = spots[bare] + torch.stack([row + column for row in sides[0] for column in sides[1]])
-    total = _values(flat, neighbours + last * pixels).sum(0)
+    total = _values(flat, neighbours + colour_count * pixels).sum(0)
     colour = torch.where(total > RIM, coverage[bare] / total.clamp(min=RIM), 0.0)
     cut_: Tensor = _Cut.apply(view, share, colour, spots, bare, neighbours)
     return cut_

@@ -60,8 +60,8 @@ def levels(
     if not level.requires_grad:  # without perspective levels of a view differ by rounding; one is read faster
         middle = (level.amin((1, 2), keepdim=True) + level.amax((1, 2), keepdim=True)) / 2
         level = torch.where((level - middle).abs().amax((1, 2), keepdim=True) < SNAP, middle, level)
-    whole = level.detach().round()
-    return torch.where((level - whole).abs() < SNAP, whole, level)
+    near = level.detach().round()
+    return torch.where((level - near).abs() < SNAP, near, level)
 
 
 def top(source: tuple[int, int]) -> int:
@@ -114,10 +114,9 @@ def read_levels(
     total = images.new_zeros(())
     for k in level_numbers:
         rows, shared = _rows(used[:, k], len(images))
-        whole, is_blend = len(rows) == len(grid), not bool(is_single[rows, k].all())
-        row_numbers = None if whole else uploaded(rows, grid.device)
+        row_numbers = None if len(rows) == len(grid) else uploaded(rows, grid.device)
         weight = None
-        if is_blend:
+        if not bool(is_single[rows, k].all()):
             corner = field(level if row_numbers is None else level.index_select(0, row_numbers))
             weight = (1 - (corner - k).abs()).clamp(min=0)
         part = read_level(k, row_numbers, shared, weight)

@@ -34,8 +34,8 @@ class Tone(NamedTuple):
 
     def to(self, dtype: torch.dtype) -> "Tone":
         """In another precision."""
-        is_same = self.gain.dtype == self.offset.dtype == dtype
-        return self if is_same else Tone(*(value.to(dtype) for value in self))
+        has_dtype = self.gain.dtype == self.offset.dtype == dtype
+        return self if has_dtype else Tone(*(value.to(dtype) for value in self))
 
 
 class OneTone(NamedTuple):

@@ -57,18 +57,18 @@ class OnLayers(Doored):
             )
         if self.place is not None and not isinstance(self.place, Homography):
             raise ValueError(f"`place` of a layer must be a homography, such as Placement(...); got {self.place!r}")
-        whole = self._whole()
-        object.__setattr__(self, "dims", whole.dims)
-        object.__setattr__(self, "names", whole.names)
+        pipeline = self._pipeline()
+        object.__setattr__(self, "dims", pipeline.dims)
+        object.__setattr__(self, "names", pipeline.names)
 
     @property
     def discrete(self) -> tuple[int, ...]:
         """The coordinates that choose rather than measure."""
-        return self._whole().discrete
+        return self._pipeline().discrete
 
     def values(self, u: Tensor) -> Tensor:
         """(N,dims) in [0,1) -> physical values, those of `stages` and then those of `place`."""
-        return self._whole().values(u)
+        return self._pipeline().values(u)
 
     def __call__(self, images: Tensor, u: Tensor) -> Tensor:
         """Plain pictures have no layers above them."""
@@ -81,7 +81,9 @@ class OnLayers(Doored):
         return Scene((base, *(self._lay_layer(layer, scene.size, u) for layer in rest)), scene.size)
 
     def _lay_layer(self, layer: Layer, size: tuple[int, int], u: Tensor) -> Layer:
-        *parts, last = u.split([*(stage.dims for stage in self.stages), self.place.dims if self.place else 0], dim=1)
+        *parts, place_u = u.split(
+            [*(stage.dims for stage in self.stages), self.place.dims if self.place else 0], dim=1
+        )
         pixels, bends = layer.pixels, list(layer.bends)
         for stage, part in zip(self.stages, parts, strict=True):
             if isinstance(stage, Geometry):
@@ -99,7 +101,7 @@ class OnLayers(Doored):
         alpha = layer.alpha
         if alpha is not None and 1 < len(alpha) < len(pixels):  # one for each view, as the values are now
             alpha = copies(alpha, len(pixels) // len(alpha))
-        return Layer(pixels, alpha, self._pull(layer, size, last), tuple(bends), layer.outline)
+        return Layer(pixels, alpha, self._pull(layer, size, place_u), tuple(bends), layer.outline)
 
     def _pull(self, layer: Layer, size: tuple[int, int], u: Tensor) -> Tensor:
         if self.place is None:
@@ -108,6 +110,6 @@ class OnLayers(Doored):
         place = cast(Homography, self.place.framed(size) if isinstance(self.place, Framed) else self.place)
         return copies(layer.pull, len(u) // len(layer.pull)).to(wide) @ place.matrix(u.to(wide))
 
-    def _whole(self) -> Compose:
+    def _pipeline(self) -> Compose:
         """All stages as one pipeline, for names and values only."""
         return Compose((*self.stages, *(() if self.place is None else (self.place,))))

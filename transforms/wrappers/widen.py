@@ -73,7 +73,7 @@ class _End:
 
     name: str
     side: int | None
-    whole: bool
+    is_whole: bool
     low: float
     high: float
 
@@ -87,7 +87,7 @@ class _End:
         else:
             middle, half = (self.low + self.high) / 2, (self.high - self.low) / 2
             new = middle + half * reach if self.side else middle - half * reach
-        new = round(new) if self.whole else _round(new)
+        new = round(new) if self.is_whole else _round(new)
         return max(self.high, new) if self.side else min(self.low, new)  # not inwards, by rounding
 
 
@@ -135,15 +135,15 @@ def _ends(stage: Any) -> list[_End]:
             isinstance(value, tuple | list) and len(value) == 2 and all(map(is_number, value)) and value[0] < value[1]
         ):
             low, high = map(float, value)
-            whole = _rebuild(stage, {field.name: (low, high)}) is None
-            ends += [_End(field.name, side, whole, *value) for side in (0, 1)]
+            is_whole = _rebuild(stage, {field.name: (low, high)}) is None
+            ends += [_End(field.name, side, is_whole, *value) for side in (0, 1)]
     return ends
 
 
 def _moves(stage: Stage, old: Tensor, end: _End) -> bool:
     """Whether the stage's values go further out when the end does, if only a little."""
     little = 1 + 1e-3
-    while end.whole and end.at(little) == end.at(1):
+    while end.is_whole and end.at(little) == end.at(1):
         little = 1 + 2 * (little - 1)
     trial = _trial(stage, old, {end: little})
     return trial is not None and not _lies_in(_extent(trial), old)

@@ -94,10 +94,10 @@ def test_a_dead_stage_is_named_with_the_reason(case, image):
     make, name, reason = DEAD[case]
     blur = v2.GaussianBlur(3)
     report = audit([blur, make(), v2.GaussianBlur(5)], image, draws=3)
-    first, culprit, last = report.stages
+    first, culprit, closing_stage = report.stages
     assert report.first_dead == culprit.name == name
     assert reason in culprit.dead and culprit.dead_draws > 0
-    assert first.dead is None and last.dead is None and first.gain > 0 and last.gain > 0
+    assert first.dead is None and closing_stage.dead is None and first.gain > 0 and closing_stage.gain > 0
     if culprit.dead_draws == 3 and not any(culprit.bad):
         assert report.coverage == 0 and bool(report.dead_zones.all())
         assert first.chain_in == first.chain_out == 0

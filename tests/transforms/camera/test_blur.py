@@ -110,7 +110,7 @@ def test_kernel_computed_in_chunks_equals_the_kernel_in_one_pass(stage, monkeypa
         views = stage(images, leaf)
         return views.detach(), torch.autograd.grad(views.square().sum(), leaf)[0]
 
-    whole = views_and_slope()
+    one_pass = views_and_slope()
     monkeypatch.setattr("transforms.camera.blur.MOST_VALUES", 500)
-    for part, expected in zip(views_and_slope(), whole, strict=True):
+    for part, expected in zip(views_and_slope(), one_pass, strict=True):
         torch.testing.assert_close(part, expected, rtol=1e-11, atol=1e-12)

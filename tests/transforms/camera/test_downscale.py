@@ -69,18 +69,18 @@ def test_8bit_range_equals_two_8bit_resizes_of_each_row(photo, kernel, then):
 
 @pytest.mark.parametrize("stage", [Downscale(20), Downscale((10, 40)), Downscale(20, then_size=40)], ids=str)
 def test_8bit_gradient_is_that_of_the_float_resizes(photo, stage):
-    whole = replace(stage, eight_bit=True)
+    pixels = replace(stage, eight_bit=True)
     images, u = (0.3 + 0.4 * torch.cat([photo, 1 - photo])).requires_grad_(), torch.rand(2, stage.dims)
     cotangent = torch.randn_like(stage(images, u))
-    (gradient,), (oracle,) = (torch.autograd.grad(s(images, u), images, cotangent) for s in (whole, stage))
+    (gradient,), (oracle,) = (torch.autograd.grad(s(images, u), images, cotangent) for s in (pixels, stage))
     torch.testing.assert_close(gradient, oracle, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("size", [0.5, (0.5, 1), (0.25, 0.75), 1.0])
 def test_shares_of_a_length_are_pixels(size):
     ends = size if isinstance(size, tuple) else (size, size)
-    whole = tuple(round(224 * end) for end in ends)
-    assert Downscale(size, of=224, then_size=1.0) == Downscale(whole, then_size=224)
+    pixels = tuple(round(224 * end) for end in ends)
+    assert Downscale(size, of=224, then_size=1.0) == Downscale(pixels, then_size=224)
     assert Downscale((48, 96), of=224) == Downscale((48, 96))  # pixels stay
     for wrong, length in ((size, None), (float("nan"), 224), (-0.5, 224), (100.0, 224)):
         with pytest.raises(ValueError, match="`size` must be a whole number of pixels, or shares `of` a length"):

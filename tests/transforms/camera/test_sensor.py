@@ -28,14 +28,14 @@ def test_noise_is_a_function_of_seed_step_and_view(draws):
     for seed in (0, 1):
         for step in range(3):
             u = draws(8, 3, seed=seed, step=step)
-            whole = noise_on_grey(NOISE, u)
+            batch = noise_on_grey(NOISE, u)
             torch.manual_seed(seed + 10 * step)  # the global generator is neither used nor touched
             order, state = torch.randperm(8), torch.get_rng_state()
-            assert torch.equal(noise_on_grey(NOISE, u[order]), whole[order]), "position in the batch"
+            assert torch.equal(noise_on_grey(NOISE, u[order]), batch[order]), "position in the batch"
             assert torch.equal(torch.get_rng_state(), state)
             chunks = [noise_on_grey(NOISE, part) for part in draws(8, 3, seed=seed, step=step).split(3)]
-            assert torch.equal(torch.cat(chunks), whole), "chunk and call order"
-            fields |= {(seed, step, view): field for view, field in enumerate(whole)}
+            assert torch.equal(torch.cat(chunks), batch), "chunk and call order"
+            fields |= {(seed, step, view): field for view, field in enumerate(batch)}
     keys = list(fields)
     alike = [(a, b) for i, a in enumerate(keys) for b in keys[:i] if torch.equal(fields[a], fields[b])]
     assert not alike

@@ -27,9 +27,9 @@ def between_nodes(shape, n=4, seed=1):
 
 def trilinear(colours, lut):
     """(K,3) through (3,n,n,n), corner by corner, in NumPy."""
-    last = lut.shape[-1] - 1
-    low = np.minimum(np.floor(colours * last), last - 1).astype(int)
-    part, total = colours * last - low, 0
+    top_node = lut.shape[-1] - 1
+    low = np.minimum(np.floor(colours * top_node), top_node - 1).astype(int)
+    part, total = colours * top_node - low, 0
     for corner in itertools.product((0, 1), repeat=3):
         weight = np.prod(np.where(corner, part, 1 - part), axis=1)
         r, g, b = (low + corner).T

@@ -153,11 +153,6 @@ def test_fixed_points_depend_on_no_more_than_the_seed():
     assert len(torch.cat(banks).unique(dim=0)) == 160
 
 
-def test_grid_is_the_midpoints_of_equal_cells():
-    expected = [[x, y] for x in (1 / 6, 1 / 2, 5 / 6) for y in (1 / 6, 1 / 2, 5 / 6)]
-    torch.testing.assert_close(Grid()(9, 2), torch.tensor(expected))
-
-
 @pytest.mark.parametrize(("k", "dims"), [(2, 13), (3, 8), (5, 4), (10, 3), (17, 2), (1, 6), (1000, 1)])
 def test_grid_accepts_every_whole_power(k, dims):
     points = Grid()(k**dims, dims)

@@ -30,9 +30,9 @@ def levels(photo, content):
 
 def ours(levels, size, kernel, dtype=torch.float64):
     views = resize(levels.to(dtype) / 255, size, kernel, eight_bit=True)
-    whole = (views.double() * 255).round()
-    assert torch.equal(views, whole.to(dtype) / 255)  # exactly k/255
-    return whole[0].numpy()
+    level_numbers = (views.double() * 255).round()
+    assert torch.equal(views, level_numbers.to(dtype) / 255)  # exactly k/255
+    return level_numbers[0].numpy()
 
 
 def theirs(levels, size, kernel):

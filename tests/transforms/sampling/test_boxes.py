@@ -14,7 +14,7 @@ from transforms.wrappers import OnLayers
 VIEWS, SIZE = 9, (56, 72)
 
 
-def whole(pull, views, size, source, level, groups):
+def full_boxes(pull, views, size, source, level, groups):
     """In place of `boxes`: each view from edge to edge."""
     zero = torch.zeros(views, dtype=torch.long)
     return [Boxes(torch.arange(views), zero, zero, size, level)]
@@ -60,7 +60,7 @@ def test_within_boxes_as_over_whole_views(name, outline, monkeypatch):
     stages, rows = CASES[name]
     pipeline = Compose(stages)
     ours = results(pipeline, rows, outline)
-    monkeypatch.setattr("transforms.compose.boxes", whole)
+    monkeypatch.setattr("transforms.compose.boxes", full_boxes)
     for value, other in zip(ours, results(pipeline, rows, outline), strict=True):
         torch.testing.assert_close(value, other, rtol=1e-5, atol=1e-5 * float(other.abs().max().clamp(min=1)))
 

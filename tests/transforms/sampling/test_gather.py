@@ -61,13 +61,6 @@ def test_keys_one_equals_pillow_transform(photo):
     np.testing.assert_allclose(ours[4:-12, 4:-20], oracle[4:-12, 4:-20], rtol=0, atol=2e-6)
 
 
-def test_keys_three_quarters_equals_bicubic(photo):
-    points = torch.rand(1, 30, 30, 2, dtype=double) * 140 - 10
-    torch.testing.assert_close(
-        sample(photo, points, kernel="keys(-0.75)"), sample(photo, points, kernel="bicubic"), rtol=0, atol=1e-12
-    )
-
-
 @borders
 def test_gradcheck(border):
     images, points = torch.rand(1, 2, 5, 6, dtype=double), torch.rand(1, 4, 4, 2, dtype=double) * 8 - 1.5

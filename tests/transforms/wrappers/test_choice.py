@@ -96,9 +96,8 @@ def test_sometimes_applies_the_stage_or_nothing(stage, photos):
 def test_one_of_applies_the_stage_chosen_by_weight(case, photos):
     stages = case[0]
     choice = OneOf(stages, [1, 4, 5][-len(stages) :])
-    last = len(stages) == 3
-    u = point(choice, [0.05, 0.3, 0.7] if last else [0.2, 0.6, 0.9])
-    choices = [0, 1, 2] if last else [0, 1, 1]
+    shares, choices = ([0.05, 0.3, 0.7], [0, 1, 2]) if len(stages) == 3 else ([0.2, 0.6, 0.9], [0, 1, 1])
+    u = point(choice, shares)
     assert choice.values(u)[:, 0].tolist() == choices
     starts = [1 + sum(s.dims for s in stages[:i]) for i in range(len(stages))]
     for row, i in enumerate(choices):
@@ -113,8 +112,8 @@ def test_weights_are_probabilities(dtype):
     shares = choice.values(u)[:, 0].long().bincount(minlength=4) / 4000
     torch.testing.assert_close(shares, torch.tensor([0.25, 0, 0.5, 0.25]), rtol=0, atol=0.03)
     assert OneOf([LIGHT, LIGHT], [1, 0]).values(torch.full((1, 3), 1 - 2**-24))[0, 0] == 0
-    at_zero, at_one = (Sometimes(LIGHT, p).values(torch.tensor([[0.0, 0], [1 - 2**-24, 0]])) for p in (0, 1))
-    assert at_zero[:, 0].tolist() == [0, 0] and at_one[:, 0].tolist() == [1, 1]
+    at_zero, at_1 = (Sometimes(LIGHT, p).values(torch.tensor([[0.0, 0], [1 - 2**-24, 0]])) for p in (0, 1))
+    assert at_zero[:, 0].tolist() == [0, 0] and at_1[:, 0].tolist() == [1, 1]
 
 
 MIRROR = Flip(p=1)
@@ -156,12 +155,12 @@ def test_choices_among_geometry_fuse_with_their_neighbours(photos):
     u = torch.rand(3, pipeline.dims, dtype=double)
     u[:, 5], u[:, 10] = torch.tensor([0.1, 0.9, 0.2]), torch.tensor([0.9, 0.1, 0.2])
     u[:, 18] = torch.tensor([0.1, 0.1, 0.9])
-    first, crop, turn, bend, corners, last = u.split([5, 5, 6, 2, 9, 2], 1)
+    first, crop, turn, bend, corners, lens_u = u.split([5, 5, 6, 2, 9, 2], 1)
     crop, turn, corners = crop[:, 1:], turn[:, 1:], corners[:, 1:]
     expected = [
-        ([TURN, Crop(), LENS, Perspective(), LENS], [first, crop, bend, corners, last]),
-        ([TURN, TURN, Perspective(), LENS], [first, turn, corners, last]),
-        ([TURN, Crop(), TURN, LENS], [first, crop, turn, last]),
+        ([TURN, Crop(), LENS, Perspective(), LENS], [first, crop, bend, corners, lens_u]),
+        ([TURN, TURN, Perspective(), LENS], [first, turn, corners, lens_u]),
+        ([TURN, Crop(), TURN, LENS], [first, crop, turn, lens_u]),
     ]
     for row, (view, (stages, parts)) in enumerate(zip(pipeline(photos, u), expected, strict=True)):
         oracle = Compose(stages, antialias=False)(photos[row, None], torch.cat(parts, 1)[row, None])

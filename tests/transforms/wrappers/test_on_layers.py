@@ -170,9 +170,9 @@ def test_placement_has_the_scale_angle_and_position_of_its_values(size, aspect):
         direction = torch.rad2deg(torch.atan2(edges[0, 1], edges[0, 0]))
         assert float(direction) == pytest.approx(angle)
         low, high = views.amin(0), views.amax(0)
-        for axis, share, whole in ((0, right, size[1]), (1, down, size[0])):
-            room = whole - float(high[axis] - low[axis])
-            left = float(low[axis]) + whole / 2
+        for axis, share, side_length in ((0, right, size[1]), (1, down, size[0])):
+            room = side_length - float(high[axis] - low[axis])
+            left = float(low[axis]) + side_length / 2
             assert left == pytest.approx(share * room if room > 0 else room / 2, abs=1e-9)
 
 

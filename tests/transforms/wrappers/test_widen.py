@@ -134,9 +134,9 @@ def test_arguments_that_are_not_ranges_stay_unchanged():
 def test_wider_ranges_include_stages_of_layers_and_no_encoder_draws():
     encoder_draws = EncoderDraws(Compose([Brightness(0.1)]))  # these run in the encoder
     pipeline = Compose([OnLayers([Brightness(0.1)], Placement(degrees=10)), Affine(10), encoder_draws])
-    layer, camera, last = widened(pipeline, 2).stages
+    layer, camera, draws_stage = widened(pipeline, 2).stages
     assert layer.stages == (Brightness(0.2),) and layer.place.degrees == 20 and layer.place.x == (0, 1)
-    assert camera == Affine(20.0) and last == encoder_draws
+    assert camera == Affine(20.0) and draws_stage == encoder_draws
 
 
 @dataclass(frozen=True)
