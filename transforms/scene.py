@@ -102,14 +102,8 @@ def taken(images: Shown, rows: Tensor | int) -> Scene:
         return value if len(value) == 1 else picked(value, rows)
 
     def layer(value: Layer) -> Layer:
-        alpha = None if value.alpha is None else pick(value.alpha)
-        return Layer(
-            pick(value.pixels),
-            alpha,
-            pick(value.pull),
-            tuple((stage, pick(u)) for stage, u in value.bends),
-            value.outline,
-        )
+        alpha, bends = None if value.alpha is None else pick(value.alpha), tuple((s, pick(u)) for s, u in value.bends)
+        return value._replace(pixels=pick(value.pixels), alpha=alpha, pull=pick(value.pull), bends=bends)
 
     base, *rest = scene.layers
     pixels = base.pixels if len(base.pixels) == len(rows) == 1 else picked(base.pixels, rows)

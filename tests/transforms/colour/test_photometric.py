@@ -22,29 +22,23 @@ def fixed(stage):
     return torch.rand(1, stage.dims, dtype=double)
 
 
-@pytest.mark.parametrize("factor", [0.0, 0.5, 1.0, 2.0])
-def test_gain_equals_torchvision_brightness(photo, factor):
-    stage = Gain((factor, factor))
-    torch.testing.assert_close(stage(photo, fixed(stage)), tv.adjust_brightness(photo, factor), rtol=0, atol=1e-12)
+@pytest.mark.parametrize("factor", [0.0, 0.2, 0.45, 1.0, 2.2, 5.0])
+@pytest.mark.parametrize(
+    ("kind", "theirs"),
+    [(Gain, tv.adjust_brightness), (Saturation, tv.adjust_saturation), (Gamma, tv.adjust_gamma)],
+    ids=["gain", "saturation", "gamma"],
+)
+def test_equals_torchvision_on_8_bit_values(photo, kind, theirs, factor):
+    assert photo.min() < 2 / 255  # so that the toe of gamma is tested
+    factor = max(factor, 0.05) if kind is Gamma else factor
+    stage = kind((factor, factor))
+    torch.testing.assert_close(stage(photo, fixed(stage)), theirs(photo, factor), rtol=0, atol=1e-12)
 
 
 def test_brightness_adds_and_contrast_stretches_about_mid_grey(photo):
     u = torch.rand(1, 1)
     torch.testing.assert_close(Brightness((0.3, 0.3))(photo, u), (photo + 0.3).clamp(max=1))
     torch.testing.assert_close(Contrast((1.8, 1.8))(photo, u), (1.8 * photo - 0.4).clamp(0, 1))
-
-
-@pytest.mark.parametrize("factor", [0.0, 0.3, 1.0, 2.5])
-def test_saturation_equals_torchvision(photo, factor):
-    stage = Saturation((factor, factor))
-    torch.testing.assert_close(stage(photo, fixed(stage)), tv.adjust_saturation(photo, factor), rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("gamma", [0.2, 0.45, 1.0, 2.2, 5.0])
-def test_gamma_equals_torchvision_on_8_bit_values(photo, gamma):
-    stage = Gamma((gamma, gamma))
-    assert photo.min() < 2 / 255  # so that the toe is tested
-    torch.testing.assert_close(stage(photo, fixed(stage)), tv.adjust_gamma(photo, gamma), rtol=0, atol=1e-12)
 
 
 def test_gamma_is_a_chord_below_its_toe():

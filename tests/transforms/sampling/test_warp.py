@@ -111,18 +111,6 @@ def test_integer_shift_into_a_larger_frame_and_back_is_lossless(photo, dtype):
 
 
 @pytest.mark.parametrize("antialias", [False, True])
-def test_rows_do_not_depend_on_the_rest_of_the_batch(photo, antialias):
-    zoom = double([0.25, 1.0, 0.4, 2.0, 0.25])  # far and near: each needs its own number of samples
-    matrix = torch.diag_embed(torch.stack([zoom, zoom, torch.ones_like(zoom)], -1)) @ double(PROJECTIVE)
-    images = torch.cat([photo.roll(i, -1) for i in range(5)])
-    value = torch.rand(5, 3, dtype=torch.float64)
-    batch = warp_perspective(images, matrix, SIZE, value=value, antialias=antialias)
-    for i in range(5):
-        single = warp_perspective(images[i : i + 1], matrix[i], SIZE, value=value[i], antialias=antialias)
-        torch.testing.assert_close(batch[i : i + 1], single, rtol=0, atol=1e-12)
-
-
-@pytest.mark.parametrize("antialias", [False, True])
 def test_images_and_matrices_broadcast(photo, antialias):
     images, matrix = photo.repeat(3, 1, 1, 1), double(AFFINE)[:2].repeat(3, 1, 1)
     images, matrix = (
