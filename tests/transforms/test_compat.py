@@ -126,11 +126,12 @@ def test_resize_equals_torchvision(photo, mode, antialias):
         assert torch.equal(ours, compat.resize(images, size, mode, antialias=antialias))
 
 
-@pytest.mark.parametrize("shape", [(80, 120), (120, 80), (64, 64), (30, 91)], ids=str)
-def test_resize_keeps_the_longer_side_below_max_size_as_torchvision(shape):
+@pytest.mark.parametrize("shape", [(80, 120), (120, 80), (77, 101), (64, 64), (30, 91)], ids=str)
+def test_sizes_of_one_number_and_a_largest_side_are_those_of_torchvision(shape):
     images = torch.rand(1, 1, *shape)
-    for limit in (33, 45, 60, 97):
-        assert compat.resize(images, 32, max_size=limit).shape == tvf.resize(images, 32, max_size=limit).shape
+    for short, limit in ((32, 33), (32, 45), (32, 60), (32, 97), (1, None), (7, None), (63, None), (100, None)):
+        ours = compat.resize(images, short, max_size=limit)
+        assert ours.shape == tvf.resize(images, short, max_size=limit).shape
 
 
 @pytest.mark.slow

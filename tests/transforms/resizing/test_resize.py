@@ -6,7 +6,6 @@ import re
 import numpy as np
 import pytest
 import torch
-import torchvision.transforms.functional as tvf
 from PIL import Image
 from torch.autograd import gradcheck
 
@@ -89,13 +88,6 @@ def test_gradient(kernel):
     images = double(2, 2, 5, 6).requires_grad_()
     for size in ((3, 4), (7, 9)):
         assert gradcheck(lambda images, size=size: resize(images, size, kernel), (images,))
-
-
-@pytest.mark.parametrize("shape", [(80, 120), (120, 80), (77, 101), (64, 64), (30, 91)], ids=str)
-def test_one_number_is_the_shorter_side_as_in_torchvision(shape):
-    images = double(1, 1, *shape)
-    for short in (1, 7, 32, 63, 100):
-        assert resize(images, short).shape == tvf.resize(images, short).shape
 
 
 def test_size_below_one_pixel_or_parameter_out_of_range_is_refused(photo):
