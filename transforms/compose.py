@@ -17,7 +17,7 @@ from transforms.sampling.fusion import Chain, Move, fuse
 from transforms.sampling.homography import Pull, facing, half_pixels, invert, transform
 from transforms.sampling.outline import Outline
 from transforms.sampling.pyramid import levels
-from transforms.sampling.read import Border, Kernel, Resampling, Value, copies, fresh
+from transforms.sampling.read import Border, Kernel, Resampling, Value, copies, own_copies
 from transforms.sampling.straight_through import saturate
 from transforms.sampling.tone import Tone, apply_tone, first_tone
 from transforms.sampling.warp import warp
@@ -314,7 +314,7 @@ class Compose:
             pull = self._chain(plain, scene.size, chain, views)
             view = self._sample(base.pixels, pull, scene.size, self._resampling, None if rest else tone)
         elif rest:  # nothing moves the picture, only the layers above it, which are laid over a copy
-            view = fresh(base.pixels, times)
+            view = own_copies(base.pixels, times)
         else:
             view = copies(base.pixels, times)
             return view if tone is None else apply_tone(view, tone)

@@ -16,20 +16,20 @@ LOSSES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 def norms(
-    embed: Callable[[Tensor, int], Tensor], image: Tensor, draws: int, seed: int
+    features_of: Callable[[Tensor, int], Tensor], image: Tensor, draws: int, seed: int
 ) -> dict[str, tuple[float, float]]:
-    """Loss -> mean gradient norm at delta = 0 and at a random sign of 1/255. `embed(image, draw)` gives the features
-    (1,D) of the draw's view of `image` (1,3,H,W)."""
+    """Loss -> mean gradient norm at delta = 0 and at a random sign of 1/255. `features_of(image, draw)` gives the
+    features (1,D) of the draw's view of `image` (1,3,H,W)."""
     generator = torch.Generator().manual_seed(seed)
     norms_at: dict[str, list[list[float]]] = {name: [[], []] for name in LOSSES}
     for draw in range(draws):
         signs = 2.0 * torch.randint(2, image.shape, generator=generator) - 1
         with torch.no_grad():
-            anchor = embed(image, draw).detach().flatten(1)
+            anchor = features_of(image, draw).detach().flatten(1)
         for place, start in enumerate((image, image + signs.to(image) / 255)):
             for name, loss in LOSSES.items():
                 leaf = start.detach().clone().requires_grad_()
-                value = loss(embed(leaf, draw).flatten(1), anchor).sum()
+                value = loss(features_of(leaf, draw).flatten(1), anchor).sum()
                 norms_at[name][place].append(_norm(value, leaf))
     return {name: (sum(a) / draws, sum(b) / draws) for name, (a, b) in norms_at.items()}
 

@@ -24,11 +24,11 @@ class Block(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Bands:
     """A matrix (out, length) with few weights in a row, near each other, and its transpose, as dense blocks.
-    `used` are the columns that have a weight. Where they are `few`, `transpose` has only their rows."""
+    `used` are the columns that have a weight; if they are less than half (`is_sparse`), `transpose` has only theirs."""
 
     length: int
     used: Tensor
-    few: bool
+    is_sparse: bool
     blocks: tuple[Block, ...]
     transpose: tuple[Block, ...]
 
@@ -37,10 +37,10 @@ class Bands:
         """The blocks of a dense matrix (out, length) of the host, on `device`."""
         out, length = matrix.shape
         used = matrix.any(0).nonzero()[:, 0]
-        few = 0 < 2 * len(used) < length
-        rows = matrix.T[used] if few else matrix.T
+        is_sparse = 0 < 2 * len(used) < length
+        rows = matrix.T[used] if is_sparse else matrix.T
         transpose = _blocks(rows, max(1, ROWS * len(rows) // out), device)
-        return cls(length, uploaded(used, device), few, _blocks(matrix, ROWS, device), transpose)
+        return cls(length, uploaded(used, device), is_sparse, _blocks(matrix, ROWS, device), transpose)
 
     def down(self, images: Tensor) -> Tensor:
         """matrix @ images: (...,length,W) -> (...,out,W)."""
@@ -53,13 +53,13 @@ class Bands:
         return product
 
     def lines(self, images: Tensor, axis: int) -> Tensor:
-        """The adjoint of `down` (axis -2) or `across` (axis -1); where the lines used are `few`, only these of it."""
+        """The adjoint of `down` (axis -2) or `across` (axis -1); if `is_sparse`, only the lines used."""
         product: Tensor = _BandedProduct.apply(images, self, axis, True)
         return product
 
     def spread(self, lines: Tensor, axis: int) -> Tensor:
         """A picture from its `lines`: where they are few, zeros between them."""
-        if not self.few:
+        if not self.is_sparse:
             return lines
         shape = list(lines.shape)
         shape[axis] = self.length

@@ -71,7 +71,7 @@ def _first(images: Tensor, bands: Bands, axis: int, second_bands: Bands) -> Tens
     """The first pass, of the levels of images along an axis, some lines at a time; lines not used later stay 0."""
     other = -3 - axis
     images = images.detach()
-    lines = images.index_select(other, second_bands.used.to(images.device)) if second_bands.few else images
+    lines = images.index_select(other, second_bands.used.to(images.device)) if second_bands.is_sparse else images
     return second_bands.spread(_first_lines(lines, bands, axis, other), other)
 
 

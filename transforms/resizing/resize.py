@@ -99,7 +99,7 @@ class _EightBit(torch.autograd.Function):
         rows, columns = zip(ctx.bands, (-2, -1), strict=True)
         (second, outer), (first, inner) = (columns, rows) if ctx.rows_first else (rows, columns)
         lines = second.lines(torch.where(final, grads[0], 0.0), outer)
-        if middle.dim() and second.few:
+        if middle.dim() and second.is_sparse:
             middle = middle.index_select(outer, second.used)
         grad = second.spread(first.spread(first.lines(torch.where(middle, lines, 0.0), inner), inner), outer)
         return torch.where(inside, grad, 0.0) if inside.dim() else grad, None, None
@@ -122,7 +122,7 @@ def _in_range(images: Tensor, rows: Bands) -> bool:
     """Whether the rows that are read lie in [0,1]."""
     if not images.numel():
         return True
-    low, high = (images.index_select(2, rows.used) if rows.few else images).detach().aminmax()
+    low, high = (images.index_select(2, rows.used) if rows.is_sparse else images).detach().aminmax()
     return bool((low >= 0) & (high <= 1))
 
 

@@ -94,14 +94,14 @@ def copies(tensor: Tensor, times: int) -> Tensor:
     return tensor.expand(times, *tensor.shape[1:]) if len(tensor) == 1 else tensor.repeat_interleave(times, 0)
 
 
-def fresh(tensor: Tensor, times: int) -> Tensor:
+def own_copies(tensor: Tensor, times: int) -> Tensor:
     """`copies` in memory of their own, to be changed in place. Not a view of another tensor: autograd would copy the
     gradient of a view that is changed."""
-    result: Tensor = _Fresh.apply(tensor, times)
+    result: Tensor = _OwnCopies.apply(tensor, times)
     return result
 
 
-class _Fresh(torch.autograd.Function):
+class _OwnCopies(torch.autograd.Function):
     """The gradient is a sum in a fixed order, as that of `index_select` is not on a GPU."""
 
     @staticmethod

@@ -32,7 +32,7 @@ class _Choice(Doored):
         """The chosen stage's number (N,); one past the last is the identity."""
         raise NotImplementedError
 
-    def _among(self, stages: tuple[Any, ...]) -> Geometry:
+    def _choice_of(self, stages: tuple[Any, ...]) -> Geometry:
         """The same choice among other stages."""
         raise NotImplementedError
 
@@ -123,7 +123,7 @@ class _Points(_Choice):
 
     def framed(self, size: tuple[int, int]) -> Geometry:
         """The choice for a frame of `size` (height, width)."""
-        return self._among(tuple(s.framed(size) if isinstance(s, Framed) else s for s in self._stages()))
+        return self._choice_of(tuple(s.framed(size) if isinstance(s, Framed) else s for s in self._stages()))
 
     __call__ = Geometry.__call__
 
@@ -210,7 +210,7 @@ class Sometimes(_Choice):
     def _choices(self, u: Tensor) -> Tensor:
         return (to_decide(u[:, 0]) >= self.p).long()
 
-    def _among(self, stages: tuple[Any, ...]) -> Any:
+    def _choice_of(self, stages: tuple[Any, ...]) -> Any:
         return Sometimes(stages[0], self.p)
 
     def _outcomes(self) -> tuple[Any, ...]:
@@ -293,7 +293,7 @@ class OneOf(_Choice):
         inner = torch.tensor([part / sums[-1] for part in sums[:-1]], dtype=torch.float32, device=u.device)
         return (to_decide(u[:, :1]) >= inner).sum(-1)
 
-    def _among(self, stages: tuple[Any, ...]) -> Any:
+    def _choice_of(self, stages: tuple[Any, ...]) -> Any:
         return OneOf(stages, self.weights)
 
     def _label(self) -> str:

@@ -23,7 +23,7 @@ HALVES = 40
 #: Ends are rounded to this many digits, coarser than the bisection: so a limit is met exactly.
 DIGITS = 8
 #: The last coordinate that is evaluated, just below 1, and the tolerance of values for it, as a share of a range.
-LAST, SLACK = 1 - 2**-40, 1e-9
+TOP, SLACK = 1 - 2**-40, 1e-9
 
 
 def widened(pipeline: Compose, factor: float) -> Compose:
@@ -183,7 +183,7 @@ def _extent(stage: Stage) -> Tensor:
     neighbours: an extent may depend on one other coordinate."""
     eye = torch.eye(stage.dims, dtype=torch.float64)
     zeros = torch.zeros(1, stage.dims, dtype=torch.float64)
-    values = Compose((stage,)).values(torch.cat([zeros, eye, 1 - eye, zeros + 1]).clamp(max=LAST))
+    values = Compose((stage,)).values(torch.cat([zeros, eye, 1 - eye, zeros + 1]).clamp(max=TOP))
     return torch.stack([values.amin(0), values.amax(0)])
 
 

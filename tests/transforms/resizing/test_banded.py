@@ -35,7 +35,7 @@ def test_products_equal_those_of_the_dense_matrix_and_its_transpose(shape, densi
 @pytest.mark.parametrize("used", [9, 3])
 def test_products_have_first_and_second_derivatives(used):
     bands = Bands.of(torch.rand(4, 9, dtype=torch.float64) * (torch.arange(9) < used))
-    assert bands.few == (used < 5)
+    assert bands.is_sparse == (used < 5)
     images = torch.rand(1, 2, 9, 9, dtype=torch.float64, requires_grad=True)
     for product in (bands.down, bands.across):
         assert gradcheck(product, (images,)) and gradgradcheck(lambda x, product=product: product(x).square(), images)
