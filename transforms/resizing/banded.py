@@ -24,7 +24,7 @@ class Block(NamedTuple):
 @dataclass(frozen=True, eq=False)
 class Bands:
     """A matrix (out, length) with few weights in a row, near each other, and its transpose, as dense blocks.
-    `used` are the columns that have a weight; if they are less than half (`is_sparse`), `transpose` has only theirs."""
+    `used` are the columns that have a weight; if less than half (`is_sparse`), `transpose` has only theirs."""
 
     length: int
     used: Tensor
