@@ -69,15 +69,12 @@ def _bands(size: Size, out: Size, kernel: str, device: torch.device) -> tuple[Ba
 
 def _first(images: Tensor, bands: Bands, axis: int, second_bands: Bands) -> Tensor:
     """The first pass, of the levels of images along an axis, some lines at a time; lines not used later stay 0."""
-    other = -3 - axis
+    other, product = -3 - axis, bands.down if axis == -2 else bands.across
     images = images.detach()
     lines = images.index_select(other, second_bands.used.to(images.device)) if second_bands.is_sparse else images
-    return second_bands.spread(_first_lines(lines, bands, axis, other), other)
-
-
-def _first_lines(images: Tensor, bands: Bands, axis: int, other: int) -> Tensor:
-    product = bands.down if axis == -2 else bands.across
-    return torch.cat([product(_levels(part)) for part in images.split(LINES, other)], other)
+    return second_bands.spread(
+        torch.cat([product(_levels(part)) for part in lines.split(LINES, other)], other), other
+    )
 
 
 def _levels(images: Tensor) -> Tensor:
