@@ -226,7 +226,10 @@ class Compose:
                 )
         object.__setattr__(self, "stages", tuple(self.stages))
         object.__setattr__(self, "dims", sum(stage.dims for stage in self.stages))
-        object.__setattr__(self, "names", tuple(self._names()))
+        names = (
+            f"{label} {name}" for label, stage in zip(self.labels, self.stages, strict=True) for name in stage.names
+        )
+        object.__setattr__(self, "names", tuple(names))
         protocols = (Geometry, Linear, Framed, Laying, Discrete)
         kinds = tuple(_Kind(s.dims, *(isinstance(s, protocol) for protocol in protocols)) for s in self.stages)
         object.__setattr__(self, "_kinds", kinds)
@@ -288,10 +291,6 @@ class Compose:
         labels = [s.label if isinstance(s, Labelled) else type(s).__name__.lower() for s in self.stages]
         count = [labels[: i + 1].count(label) for i, label in enumerate(labels)]
         return [label if labels.count(label) == 1 else f"{label}{n}" for label, n in zip(labels, count, strict=True)]
-
-    def _names(self) -> list[str]:
-        stages = zip(self.labels, self.stages, strict=True)
-        return [f"{label} {name}" for label, stage in stages for name in stage.names]
 
     def _split(self, u: Tensor) -> tuple[Tensor, ...]:
         return u.split([kind.dims for kind in self._kinds], dim=-1) if self.stages else ()

@@ -23,9 +23,9 @@ _MIN_CHANGE = 1e-6
 class StepProbe(NamedTuple):
     """What one draw showed. `gain` is |gradient in| / |gradient out| for a random cotangent; `zeros`, the share of
     exact zeros in the gradient; `bad`, NaN and inf (forward, backward); `slope`, the numeric slope along the
-    gradient's sign over the one that the gradient claims (None: not measured); `moved` (dims,), |d/du|; `silent`, the
-    coordinates that measure, change the view, and have a gradient of exactly zero; `extra`, the norm of the gradient
-    to each further tensor (None: not in the graph); `same`, whether the run returned what it had returned before."""
+    gradient's sign over the one that the gradient claims (None: not measured); `u_slopes` (dims,), |d/du|; `silent`,
+    the coordinates that measure, change the view, and have a gradient of exactly zero; `extra`, the norm of the
+    gradient to each further tensor (None: not in the graph); `repeats`, whether a second run returned the same."""
 
     reason: str | None
     gain: float
@@ -53,15 +53,9 @@ def probe_step(
     *,
     dense: bool = False,
 ) -> StepProbe:
-    """Run `step` on a fresh leaf made of `value` and pull a cotangent of norm 1 back.
-
-    Args:
-        value, after: what the step received and returned in the pipeline; `same` is whether it did so again.
-        u: (1,dims), our stages' point.
-        seed: of the step's own randomness; the cotangent's is derived from it.
-        further: leaves, besides the images, that ought to receive a gradient.
-        dense: also compare the dense gradient (see `transforms.auditing.dense_gradient`), if the step is a warp.
-    """
+    """Run `step` at `u` (1,dims) on a new leaf made of `value` and pull a cotangent of norm 1 back, to `extra_leaves`
+    too. `value` and `output` are what the step received and returned in the pipeline, `seed` is that of its own
+    randomness; `dense`: also compare the dense gradient, if the step is a warp."""
     leaf = floating(value, unit=step.stage is not None).requires_grad_()
     row = u.detach().clone().requires_grad_()
     outcome = run_step(step, leaf, row, seed, raw=value)

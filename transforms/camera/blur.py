@@ -71,9 +71,8 @@ class GaussianBlur(Ranged):
 class Defocus(Ranged):
     """Convolve with a disc, the image of a point that is out of focus.
 
-    The average over the disc of the picture read bilinearly: its edge is antialiased, and a disc smaller than a
-    pixel blurs too, so that the derivative in the radius is alive down to 0. Bilinear reading adds to the disc's
-    variance of radius^2/4 an axis up to 1/4 px^2.
+    The average over the disc of the picture read bilinearly, so a disc smaller than a pixel blurs too. That reading
+    adds up to 1/4 px^2 to the disc's variance of radius^2/4 an axis.
 
     Use: a lens that is out of focus.
     Not: an even softening by software: `GaussianBlur`.

@@ -57,9 +57,7 @@ class Vignette(Ranged):
 class Shading(Doored):
     """Uneven lighting: a smooth field of gains, spanned by grid x grid control gains from edge to edge.
 
-    The gains are in stops and a uniform cubic B-spline runs between the controls (end controls repeated), so the
-    field is positive, never leaves the controls' range, and a single control makes a bump of 2/3 of its height along
-    each axis.
+    A uniform cubic B-spline in stops runs between the controls (end controls repeated), and never leaves their range.
 
     Use: uneven light of a shape that is not known.
     Not: a hard edge: `Shadow`.
@@ -168,9 +166,8 @@ class Moire(Ranged):
     """Coloured fringes, as when a camera's colour filters sample a screen's stripes of red, green and blue: light is
     multiplied by 1 + strength cos(2 pi (d / period + phase)), where d runs along `angle`.
 
-    A screen's three stripes lie a third of its pitch apart, so the beats of red, green and blue are a third of a
-    period apart, and where one colour brightens the others darken. A picture of one channel gets one set of fringes.
-    This is the first harmonic of the beat, not a simulation of the screen and the sensor.
+    The beats of red, green and blue are a third of a period apart, as a screen's stripes are; a picture of one
+    channel gets one set of fringes.
 
     Use: a monitor that is filmed.
     Not: paper, which has no stripes of red, green and blue.

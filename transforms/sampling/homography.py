@@ -130,11 +130,9 @@ def facing(matrix: Tensor, view: Sequence[Point] = SQUARE, source: Sequence[Poin
 
     The sign is the one with all of the source before the camera. Where the horizon crosses the source, it is the one
     with all of the view there; where it crosses both, the one that shows the source in more of the view, and if
-    neither shows it, the one of the middle of the view. The scale is a power of two, which rounds nothing, and makes
-    the largest |w| of the view about 1. No gradient flows through this choice.
-
-    Args:
-        view, source: the corners (x, y) of their rectangles, the first one upper left, the third one lower right.
+    neither shows it, the one of the middle of the view. The scale is a power of two that makes the largest |w| of the
+    view about 1. No gradient flows through this choice. `view` and `source` are the corners (x, y) of rectangles, the
+    first one upper left, the third one lower right.
     """
     values = matrix.detach()
     ends, target = _corners(tuple(view), values.dtype), _corners(tuple(source), values.dtype)

@@ -15,10 +15,7 @@ ROUNDING = 16
 
 def straight_through(real: Tensor, surrogate: Tensor) -> Tensor:
     """`real`, bit for bit; its gradient goes to `surrogate` as if that had been returned (Bengio et al. 2013).
-
-    Raises:
-        ValueError: the two differ in shape or dtype.
-    """
+    ValueError where the two differ in shape or dtype."""
     if real.shape != surrogate.shape or real.dtype != surrogate.dtype:
         raise ValueError(
             "`surrogate` must have the shape and dtype of `real`; got "
